@@ -1,0 +1,2 @@
+//! The `underpass` command.
+fn main() {}

@@ -1,0 +1,1 @@
+//! Measurements, records and the report.

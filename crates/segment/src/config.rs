@@ -1,0 +1,120 @@
+//! Configuration: typed values from `UNDERPASS_*` variables, parsed once at the edge.
+
+/// One key of the configuration: `UNDERPASS_<NAME>` in the environment, `<name>` in the TOML file.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Key {
+    /// Name as in the TOML file; the variable is `UNDERPASS_` and this in capitals.
+    pub name: &'static str,
+    /// Shape and unit of the value, for people.
+    pub shape: &'static str,
+    /// Value when nothing is said.
+    pub default: &'static str,
+    /// What it does, in one sentence.
+    pub help: &'static str,
+}
+
+/// Every key that the library understands.
+pub const KEYS: &[Key] = &[
+    Key { name: "mode", shape: "on | off", default: "on", help: "off leaves every connection on the kernel path." },
+    Key {
+        name: "go_up_messages",
+        shape: "count, 0 to 1000000",
+        default: "8",
+        help: "Send and receive calls after which a connection goes up; 0 is at once.",
+    },
+    Key {
+        name: "go_up_bytes",
+        shape: "bytes, 0 to 1073741824",
+        default: "16384",
+        help: "Bytes after which a connection goes up, if sooner; 0 is at once.",
+    },
+    Key {
+        name: "ring_bytes",
+        shape: "bytes, a power of two, 65536 to 16777216",
+        default: "1048576",
+        help: "Size of each direction's ring.",
+    },
+    Key {
+        name: "spin_us",
+        shape: "microseconds, 0 to 10000",
+        default: "50",
+        help: "Longest time to poll before sleeping; 0 never polls.",
+    },
+    Key {
+        name: "io_uring",
+        shape: "deny | allow",
+        default: "deny",
+        help: "deny answers io_uring_setup with ENOSYS, since io_uring passes the library by.",
+    },
+];
+
+/// The configuration that the library runs with.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Config {
+    /// Whether connections may go up at all.
+    pub enabled: bool,
+    /// Calls after which a connection goes up.
+    pub go_up_messages: u32,
+    /// Bytes after which a connection goes up.
+    pub go_up_bytes: u64,
+    /// Bytes of each ring, a power of two.
+    pub ring_bytes: u32,
+    /// Longest spin before sleeping, in microseconds.
+    pub spin_us: u32,
+    /// Whether io_uring_setup is left alone.
+    pub io_uring_allowed: bool,
+}
+
+impl Default for Config {
+    fn default() -> Self {
+        Config {
+            enabled: true,
+            go_up_messages: 8,
+            go_up_bytes: 16384,
+            ring_bytes: 1 << 20,
+            spin_us: 50,
+            io_uring_allowed: false,
+        }
+    }
+}
+
+/// A value that does not fit its key: the key's name.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct BadValue(pub &'static Key);
+
+impl Config {
+    /// Sets one key from its text.
+    ///
+    /// # Errors
+    /// `None`: there is no such key. `Some(BadValue)`: the text does not fit the key's shape.
+    pub fn set(&mut self, name: &str, text: &str) -> Result<(), Option<BadValue>> {
+        let key = KEYS.iter().find(|k| k.name == name).ok_or(None)?;
+        let bad = Some(BadValue(key));
+        let number = |low: u64, high: u64| text.parse::<u64>().ok().filter(|n| (low..=high).contains(n)).ok_or(bad);
+        let either = |yes: &str, no: &str| {
+            if text == yes {
+                Ok(true)
+            } else if text == no {
+                Ok(false)
+            } else {
+                Err(bad)
+            }
+        };
+        match name {
+            "mode" => self.enabled = either("on", "off")?,
+            "go_up_messages" => self.go_up_messages = number(0, 1_000_000)? as u32,
+            "go_up_bytes" => self.go_up_bytes = number(0, 1 << 30)?,
+            "ring_bytes" => {
+                let bytes = number(1 << 16, 1 << 24)?;
+                if !bytes.is_power_of_two() {
+                    return Err(bad);
+                }
+                self.ring_bytes = bytes as u32;
+            }
+            "spin_us" => self.spin_us = number(0, 10_000)? as u32,
+            "io_uring" => self.io_uring_allowed = either("allow", "deny")?,
+            _ => return Err(None),
+        }
+        Ok(())
+    }
+}

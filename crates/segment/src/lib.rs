@@ -1,0 +1,4 @@
+//! What two processes share: layout, ring, path switch, waiting, meeting.
+
+pub mod config;
+pub mod reason;

@@ -1,0 +1,72 @@
+//! Why a connection is not on the fast path.
+
+macro_rules! reasons {
+    ($($(#[doc = $doc:literal])+ $name:ident = $key:literal,)+) => {
+        /// Why a connection is (still) on the kernel path. Every connection that is not fast has exactly one.
+        #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+        #[repr(u8)]
+        pub enum Reason { $($(#[doc = $doc])+ $name,)+ }
+
+        impl Reason {
+            /// All reasons, in the order of their numbers.
+            pub const ALL: &'static [Reason] = &[$(Reason::$name,)+];
+
+            /// The word shown to users and written to records.
+            pub const fn key(self) -> &'static str {
+                match self { $(Reason::$name => $key,)+ }
+            }
+
+            /// One sentence for a person.
+            pub const fn sentence(self) -> &'static str {
+                match self { $(Reason::$name => concat!($($doc,)+).trim_ascii(),)+ }
+            }
+        }
+    };
+}
+
+reasons! {
+    /// It has not carried enough yet to be worth a segment.
+    Young = "young",
+    /// The other end is accelerated only if its program runs under Underpass on this host; it has not answered.
+    PeerSilent = "peer-silent",
+    /// The other end is on another host or in another network namespace.
+    Remote = "remote",
+    /// The other end belongs to another user; users do not share memory.
+    OtherUser = "other-user",
+    /// The other end could not be proven to hold this connection.
+    Unproven = "unproven",
+    /// The kernel does not answer sock_diag queries here (inet_diag missing or forbidden).
+    NoSockDiag = "no-sock-diag",
+    /// No shared memory could be had (limit of shmget, memory or address space).
+    NoMemory = "no-memory",
+    /// The descriptor came from another program (exec or SCM_RIGHTS), which may still use the connection.
+    Inherited = "inherited",
+    /// The descriptor number is beyond what the library tracks.
+    FdTooLarge = "fd-too-large",
+    /// The program uses it through stdio (fdopen).
+    Stdio = "stdio",
+    /// The program moves its bytes inside the kernel (splice).
+    Splice = "splice",
+    /// The program uses urgent data (MSG_OOB, SO_OOBINLINE).
+    Urgent = "urgent-data",
+    /// The program uses a socket option that only the kernel path can honour.
+    SocketOption = "socket-option",
+    /// The program uses zero-copy sends and waits for the kernel's notifications.
+    ZeroCopy = "zerocopy",
+    /// The program gave the descriptor away over a Unix socket.
+    Passed = "passed",
+    /// The connection was opened with TCP Fast Open.
+    FastOpen = "fast-open",
+    /// The kernel's counters did not agree, so no position could be fixed.
+    Counters = "counters",
+    /// Acceleration is switched off by configuration.
+    Disabled = "disabled",
+    /// The other end broke the rules of the segment; the connection was ended.
+    PeerFault = "peer-fault",
+    /// The reader was slower than the ring is large; the kernel buffers the rest.
+    RingFull = "ring-full",
+    /// The program installed a seccomp filter.
+    Seccomp = "seccomp",
+    /// The program moved the connection with a call that the library leaves to the kernel.
+    Unsupported = "unsupported",
+}
