@@ -1,4 +1,24 @@
 //! What two processes share: layout, ring, path switch, waiting, meeting.
+//!
+//! Along the way of a byte: a program's [`vector`] is copied into the [`ring`] of its connection's segment ([`link`]);
+//! [`switch`] decides for each direction whether the stream is in the ring or in the kernel, [`wait`] how to wait for
+//! it. The two ends find each other through the [`directory`] by the rules of [`meeting`], and each keeps its own
+//! positions in its [`end`].
 
+pub mod clock;
 pub mod config;
+pub mod directory;
+pub mod end;
+pub mod kernel;
+pub mod link;
+pub mod lock;
+pub mod meeting;
+pub mod raw;
 pub mod reason;
+pub mod ring;
+pub mod stats;
+pub mod switch;
+pub mod sync;
+pub mod sysv;
+pub mod vector;
+pub mod wait;

@@ -1,0 +1,450 @@
+//! A descriptor that is a TCP connection: from its first use to its end.
+
+use crate::process;
+use crate::table::{self, Known};
+use core::cell::UnsafeCell;
+use core::mem::MaybeUninit;
+use underpass_segment::end::{End, Family, MAX_ENDS, Stage};
+use underpass_segment::kernel;
+use underpass_segment::link::Link;
+use underpass_segment::meeting::Meeting;
+use underpass_segment::raw::{Answer, Errno, syscall};
+use underpass_segment::reason::Reason;
+use underpass_segment::switch::Port;
+use underpass_segment::sync::{AcqRel, Acquire, AtomicPtr, AtomicU32, Relaxed, Release};
+
+/// What this process keeps of an end, beside the end itself.
+struct Handle {
+    /// Descriptors of this process that refer to it; 0: not in use.
+    descriptors: AtomicU32,
+    /// [`ABSENT`], [`WORKING`] or [`PRESENT`]: whether `link` is there.
+    attached: AtomicU32,
+    link: UnsafeCell<MaybeUninit<Link>>,
+}
+
+const ABSENT: u32 = 0;
+const WORKING: u32 = 1;
+const PRESENT: u32 = 2;
+
+static HANDLES: AtomicPtr<Handle> = AtomicPtr::new(core::ptr::null_mut());
+
+fn handle(index: u32) -> Option<&'static Handle> {
+    let mut handles = HANDLES.load(Acquire);
+    if handles.is_null() {
+        let made: *mut Handle = process::reserve(MAX_ENDS * size_of::<Handle>()).cast();
+        handles = match HANDLES.compare_exchange(core::ptr::null_mut(), made, AcqRel, Acquire) {
+            Ok(_) => made,
+            Err(others) => others,
+        };
+    }
+    if handles.is_null() || index as usize >= MAX_ENDS {
+        return None;
+    }
+    // SAFETY: MAX_ENDS handles, never unmapped; zeroed memory is an unused one.
+    Some(unsafe { &*handles.add(index as usize) })
+}
+
+/// A connection in the hands of one call.
+#[derive(Clone, Copy)]
+pub struct Connection {
+    /// Its end.
+    pub end: &'static End,
+    index: u32,
+    /// The descriptor by which the program named it.
+    pub fd: i32,
+}
+
+/// How a call on a connection has to go.
+pub enum Way {
+    /// libc's call, counted.
+    Plain,
+    /// Through the segment.
+    Joined(Port<'static>),
+    /// Nothing goes any more.
+    Broken,
+}
+
+/// The connection that `fd` is; `None` if libc's own call is all there is to do.
+#[inline]
+pub fn of(fd: i32) -> Option<Connection> {
+    match table::get(fd) {
+        Known::Other => None,
+        Known::Connection(index) => {
+            process::check_fork();
+            let end = process::existing_family()?.end(index);
+            Some(Connection { end, index, fd })
+        }
+        known => classify(fd, known),
+    }
+}
+
+/// The connection that `fd` is already known to be.
+#[inline]
+pub fn known(fd: i32) -> Option<Connection> {
+    if let Known::Connection(_) = table::get(fd) { of(fd) } else { None }
+}
+
+#[cold]
+fn classify(fd: i32, known: Known) -> Option<Connection> {
+    if fd < 0 || process::borrowed() {
+        return None;
+    }
+    if !kernel::is_tcp(fd) {
+        // A number that is free or not yet a socket of ours stays open to be something else.
+        table::replace(fd, known, Known::Other);
+        return None;
+    }
+    let state = kernel::counters(fd).ok()?.state;
+    if state != kernel::ESTABLISHED && state != kernel::CLOSE_WAIT {
+        return None;
+    }
+    if known == Known::Nothing {
+        // It came by exec or over a Unix socket; another program may use it without our knowing.
+        table::replace(fd, known, Known::Other);
+        seen(Some(Reason::Inherited));
+        return None;
+    }
+    let Some(family) = process::family() else {
+        table::replace(fd, known, Known::Other);
+        seen(Some(if process::config().enabled { Reason::NoMemory } else { Reason::Disabled }));
+        return None;
+    };
+    let index = family.take()?;
+    let end = family.end(index);
+    end.nonblocking.store(kernel::is_nonblocking(fd).into(), Relaxed);
+    let handle = handle(index)?;
+    handle.attached.store(ABSENT, Relaxed);
+    handle.descriptors.store(1, Release);
+    if !table::replace(fd, known, Known::Connection(index)) {
+        // Another thread was faster.
+        handle.descriptors.store(0, Relaxed);
+        family.give_back(index);
+        return of(fd);
+    }
+    seen(None);
+    Some(Connection { end, index, fd })
+}
+
+fn seen(reason: Option<Reason>) {
+    if let Some(record) = process::record() {
+        record.connections.fetch_add(1, Relaxed);
+        if let Some(reason) = reason {
+            record.count_reason(reason);
+        }
+    }
+}
+
+impl Connection {
+    /// Decides how the next call goes; looks for the other end when the time has come.
+    #[inline]
+    pub fn way(&self) -> Way {
+        match self.end.stage() {
+            Stage::Joined => self.port().map_or(Way::Plain, Way::Joined),
+            Stage::Pinned => Way::Plain,
+            Stage::Broken => Way::Broken,
+            Stage::Plain | Stage::Waiting => {
+                self.consider();
+                match self.end.stage() {
+                    Stage::Joined => self.port().map_or(Way::Plain, Way::Joined),
+                    _ => Way::Plain,
+                }
+            }
+        }
+    }
+
+    fn consider(&self) {
+        let end = self.end;
+        let config = process::config();
+        let calls = end.calls.fetch_add(1, Relaxed) + 1;
+        if end.stage() == Stage::Waiting {
+            process::with_meeting(|meeting| meeting.look(end, self.fd));
+            return;
+        }
+        let proven = calls > config.go_up_messages || end.bytes.load(Relaxed) >= config.go_up_bytes;
+        if !proven || calls < end.next_try.load(Relaxed) {
+            return;
+        }
+        end.next_try.store(calls.saturating_mul(2), Relaxed);
+        if let Some(reason) = unsuitable(self.fd) {
+            return end.pin(reason);
+        }
+        process::with_meeting(|meeting| meeting.seek(end, self.fd));
+        if end.stage() == Stage::Plain {
+            end.next_try.store(calls + 1 + calls / 4, Relaxed);
+        }
+    }
+
+    /// The segment's port, for a joined end.
+    #[inline]
+    pub fn port(&self) -> Option<Port<'static>> {
+        let handle = handle(self.index)?;
+        let link = match handle.attached.load(Acquire) {
+            // SAFETY: written before PRESENT was stored; not written again while the handle is in use.
+            PRESENT => unsafe { (*handle.link.get()).assume_init() },
+            _ => self.attach(handle)?,
+        };
+        Some(Port {
+            end: self.end,
+            link,
+            fd: self.fd,
+            me: process::thread(),
+            spin_us: process::config().spin_us,
+            sleep: sleeping_recv,
+        })
+    }
+
+    #[cold]
+    fn attach(&self, handle: &Handle) -> Option<Link> {
+        if handle.attached.compare_exchange(ABSENT, WORKING, AcqRel, Acquire).is_err() {
+            while handle.attached.load(Acquire) == WORKING {
+                underpass_segment::clock::give_way();
+            }
+            // SAFETY: as in `port`.
+            return (handle.attached.load(Acquire) == PRESENT).then(|| unsafe { (*handle.link.get()).assume_init() });
+        }
+        let link = process::with_meeting_surely(|meeting| meeting.link(self.end)).flatten();
+        if let Some(link) = link {
+            // SAFETY: WORKING makes this thread the only writer, and nobody reads before PRESENT.
+            unsafe { (*handle.link.get()).write(link) };
+        }
+        handle.attached.store(if link.is_some() { PRESENT } else { ABSENT }, Release);
+        link
+    }
+
+    /// The port, if every read of the socket goes through it.
+    #[inline]
+    pub fn ready_port(&self) -> Option<Port<'static>> {
+        if self.end.stage() != Stage::Joined || !self.end.read_gate.is_shut() {
+            return None;
+        }
+        self.port()
+    }
+
+    /// The last descriptor of this process is about to be closed.
+    fn hush(&self) {
+        if self.end.references.load(Relaxed) == 1
+            && let Some(port) = self.ready_port()
+        {
+            port.hush();
+        }
+    }
+
+    /// Counts a plain call's bytes.
+    #[inline]
+    pub fn count_received(&self, answer: isize) {
+        if answer > 0 {
+            self.end.reading.kernel_bytes.fetch_add(answer as u64, Relaxed);
+            self.end.bytes.fetch_add(answer as u64, Relaxed);
+        }
+    }
+
+    /// Counts a plain call's bytes.
+    #[inline]
+    pub fn count_sent(&self, answer: isize) {
+        if answer > 0 {
+            self.end.sending.kernel_bytes.fetch_add(answer as u64, Relaxed);
+            self.end.bytes.fetch_add(answer as u64, Relaxed);
+        }
+    }
+
+    /// Keeps the connection on the kernel path for good, whatever it is on now.
+    pub fn pin(&self, reason: Reason) {
+        self.end.pin(reason);
+        if self.end.stage() == Stage::Joined
+            && let Some(port) = self.port()
+        {
+            port.pin(reason);
+        }
+    }
+}
+
+/// Why the connection of `fd` cannot be carried, as its options say.
+fn unsuitable(fd: i32) -> Option<Reason> {
+    let set = |level, name| kernel::int_option(fd, level, name);
+    if set(libc::SOL_SOCKET, libc::SO_OOBINLINE).is_ok_and(|v| v != 0) {
+        return Some(Reason::Urgent);
+    }
+    if set(libc::SOL_SOCKET, libc::SO_RCVLOWAT).is_ok_and(|v| v > 1) {
+        return Some(Reason::SocketOption);
+    }
+    if set(libc::SOL_SOCKET, libc::SO_ZEROCOPY).is_ok_and(|v| v != 0) {
+        return Some(Reason::ZeroCopy);
+    }
+    const TCP_ULP: i32 = 31;
+    let mut name = [0u8; 16];
+    let mut len = name.len() as libc::socklen_t;
+    // SAFETY: the kernel writes at most `len` bytes.
+    let ulp = unsafe {
+        syscall(
+            libc::SYS_getsockopt,
+            [
+                fd as usize,
+                libc::IPPROTO_TCP as usize,
+                TCP_ULP as usize,
+                name.as_mut_ptr() as usize,
+                &raw mut len as usize,
+                0,
+            ],
+        )
+    };
+    (ulp.is_ok() && len > 0 && name[0] != 0).then_some(Reason::SocketOption)
+}
+
+/// Sleeps in libc's own recv: a cancellation point, and restarted after signals as the program asked.
+unsafe fn sleeping_recv(fd: i32, to: *mut u8, len: usize, flags: i32) -> Answer {
+    let before = crate::errno();
+    // SAFETY: passed on to the caller.
+    let answer = crate::from_c(unsafe { crate::real::recv(fd, to.cast(), len, flags) });
+    crate::set_errno(before);
+    answer
+}
+
+/// `fd` is about to be closed or replaced: forgets what it was. To be called before the number can be used again.
+pub fn forget(fd: i32) {
+    if process::borrowed() {
+        return;
+    }
+    table::next_generation(fd);
+    crate::epoll::forget_set(fd);
+    if let Known::Connection(index) = table::get(fd)
+        && let Some(family) = process::existing_family()
+    {
+        process::check_fork();
+        let connection = Connection { end: family.end(index), index, fd };
+        if handle(index).is_some_and(|h| h.descriptors.load(Relaxed) == 1) {
+            connection.hush();
+        } else if connection.end.watched.load(Relaxed) != 0 {
+            // An epoll set goes on watching the socket by its other descriptors, which this library does not follow.
+            connection.pin(Reason::Unsupported);
+        }
+        if table::replace(fd, Known::Connection(index), Known::Nothing) {
+            release(index);
+        }
+    } else {
+        table::set(fd, Known::Nothing);
+    }
+}
+
+/// `copy` is a new descriptor for what `fd` is.
+pub fn duplicate(fd: i32, copy: i32) {
+    if process::borrowed() || copy < 0 {
+        return;
+    }
+    // A socket must be recognised before it has two names.
+    let known = match of(fd) {
+        Some(connection) => Known::Connection(connection.index),
+        None => table::get(fd),
+    };
+    if let Known::Connection(index) = known
+        && let Some(handle) = handle(index)
+    {
+        handle.descriptors.fetch_add(1, AcqRel);
+    }
+    table::set(copy, known);
+}
+
+/// One descriptor less.
+fn release(index: u32) {
+    let (Some(family), Some(handle)) = (process::existing_family(), handle(index)) else { return };
+    if handle.descriptors.fetch_sub(1, AcqRel) == 1 {
+        let attached = handle.attached.swap(ABSENT, AcqRel) == PRESENT;
+        // SAFETY: it was PRESENT, and the last descriptor is gone.
+        let link = attached.then(|| unsafe { (*handle.link.get()).assume_init() });
+        drop_reference(family, index, link);
+    }
+}
+
+/// One process less.
+fn drop_reference(family: &Family, index: u32, link: Option<Link>) {
+    let end = family.end(index);
+    let joined = matches!(end.stage(), Stage::Joined | Stage::Broken) && end.pool.load(Relaxed) != 0;
+    let last = end.references.fetch_sub(1, AcqRel) == 1;
+    if last {
+        count(end);
+        if joined {
+            let link = link.or_else(|| process::with_meeting_surely(|m| m.link(end)).flatten());
+            if let Some(link) = link {
+                Meeting::close(end, &link);
+            }
+        } else if end.stage() == Stage::Waiting {
+            process::with_meeting_surely(|m| m.withdraw(end));
+        }
+    }
+    if joined {
+        process::with_meeting_surely(|m| m.release(end));
+    }
+    if last {
+        family.give_back(index);
+    }
+}
+
+/// In a forked child: every end that it inherited has one more reference. With `counted`, the parent has added it.
+pub fn inherit(counted: bool) {
+    if let Some(family) = process::existing_family() {
+        for_each(|index, _| {
+            if !counted {
+                family.end(index).references.fetch_add(1, AcqRel);
+            }
+        });
+    }
+}
+
+/// Adds (or takes back) a reference to every end, around a fork.
+pub fn reference_all(add: bool) {
+    if let Some(family) = process::existing_family() {
+        for_each(|index, _| {
+            let references = &family.end(index).references;
+            if add {
+                references.fetch_add(1, AcqRel)
+            } else {
+                references.fetch_sub(1, AcqRel)
+            };
+        });
+    }
+}
+
+/// Calls `what` for every end that this process has, once.
+fn for_each(mut what: impl FnMut(u32, i32)) {
+    for fd in 0..table::highest() {
+        if let Known::Connection(index) = table::get(fd) {
+            // An end with several descriptors comes up at the first of them only.
+            let first = handle(index).is_some_and(|h| h.descriptors.load(Relaxed) == 1)
+                || (0..fd).all(|earlier| table::get(earlier) != Known::Connection(index));
+            if first {
+                what(index, fd);
+            }
+        }
+    }
+}
+
+/// At exit: counts what is still open and lets go of it, leaving no doorbell unread.
+pub fn leave_all() {
+    if let Some(family) = process::existing_family() {
+        for_each(|index, fd| {
+            let end = family.end(index);
+            Connection { end, index, fd }.hush();
+            if end.references.fetch_sub(1, AcqRel) == 1 {
+                count(end);
+                end.references.store(1, Release);
+            }
+        });
+    }
+}
+
+fn count(end: &End) {
+    let Some(record) = process::record() else { return };
+    if end.was_fast.load(Relaxed) != 0 {
+        record.fast.fetch_add(1, Relaxed);
+    } else {
+        record.count_reason(end.reason());
+    }
+    record.fast_sent.fetch_add(end.sending.fast_bytes.swap(0, Relaxed), Relaxed);
+    record.fast_received.fetch_add(end.reading.fast_bytes.swap(0, Relaxed), Relaxed);
+    record.kernel_sent.fetch_add(end.sending.kernel_bytes.swap(0, Relaxed), Relaxed);
+    record.kernel_received.fetch_add(end.reading.kernel_bytes.swap(0, Relaxed), Relaxed);
+    record.bells.fetch_add(end.bells.swap(0, Relaxed), Relaxed);
+    record.sleeps.fetch_add(end.sleeps.swap(0, Relaxed), Relaxed);
+}
+
+/// The error of every call on a broken connection.
+pub const BROKEN: Errno = Errno(libc::ECONNRESET);

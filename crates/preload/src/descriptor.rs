@@ -1,0 +1,249 @@
+//! What makes, copies, passes on and ends descriptors: socket, accept, close, dup, fcntl, shutdown, fdopen, SCM_RIGHTS.
+
+use crate::connection;
+use crate::table::{self, Known};
+use crate::{errno, process, real, set_errno};
+use core::ffi::{c_char, c_int, c_uint};
+use libc::{msghdr, size_t, sockaddr, socklen_t, ssize_t};
+use underpass_segment::reason::Reason;
+use underpass_segment::sync::Relaxed;
+
+/// What glibc's fortified calls check: ends the process when the buffer is known to be too small.
+pub fn check_room(len: size_t, room: size_t) {
+    unsafe extern "C" {
+        fn __chk_fail() -> !;
+    }
+    if len > room {
+        // SAFETY: does not return.
+        unsafe { __chk_fail() }
+    }
+}
+
+/// # Safety
+/// As socket(2).
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn socket(domain: c_int, kind: c_int, protocol: c_int) -> c_int {
+    // SAFETY: no pointers.
+    let fd = unsafe { real::socket(domain, kind, protocol) };
+    if fd >= 0 && !process::borrowed() {
+        let stream = kind & 0xf == libc::SOCK_STREAM && matches!(domain, libc::AF_INET | libc::AF_INET6);
+        table::set(fd, if stream { Known::Socket } else { Known::Other });
+    }
+    fd
+}
+
+/// # Safety
+/// As accept(2).
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn accept(fd: c_int, address: *mut sockaddr, address_len: *mut socklen_t) -> c_int {
+    // SAFETY: passed on to the caller.
+    accepted(unsafe { real::accept(fd, address, address_len) })
+}
+
+/// # Safety
+/// As accept4(2).
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn accept4(
+    fd: c_int,
+    address: *mut sockaddr,
+    address_len: *mut socklen_t,
+    flags: c_int,
+) -> c_int {
+    // SAFETY: passed on to the caller.
+    accepted(unsafe { real::accept4(fd, address, address_len, flags) })
+}
+
+fn accepted(fd: c_int) -> c_int {
+    if fd >= 0 && !process::borrowed() {
+        table::set(fd, Known::Socket);
+    }
+    fd
+}
+
+/// # Safety
+/// As close(2).
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn close(fd: c_int) -> c_int {
+    connection::forget(fd);
+    // SAFETY: passed on to the caller.
+    unsafe { real::close(fd) }
+}
+
+/// # Safety
+/// As close(2).
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn __close(fd: c_int) -> c_int {
+    // SAFETY: passed on to the caller.
+    unsafe { close(fd) }
+}
+
+/// # Safety
+/// As close_range(2).
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn close_range(first: c_uint, last: c_uint, flags: c_int) -> c_int {
+    const CLOSE_RANGE_CLOEXEC: c_int = 4;
+    if flags & CLOSE_RANGE_CLOEXEC == 0 && first <= last {
+        forget_range(first, last);
+    }
+    // SAFETY: passed on to the caller.
+    unsafe { real::close_range(first, last, flags) }
+}
+
+/// # Safety
+/// As closefrom(3).
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn closefrom(first: c_int) {
+    forget_range(first.max(0) as u32, u32::MAX);
+    // SAFETY: passed on to the caller.
+    unsafe { real::closefrom(first) }
+}
+
+fn forget_range(first: u32, last: u32) {
+    let highest = table::highest() as u32;
+    for fd in first..=last.min(highest) {
+        connection::forget(fd as i32);
+    }
+}
+
+/// # Safety
+/// As shutdown(2).
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn shutdown(fd: c_int, how: c_int) -> c_int {
+    // SAFETY: no pointers.
+    let answer = unsafe { real::shutdown(fd, how) };
+    if answer == 0
+        && how != libc::SHUT_RD
+        && let Some(connection) = connection::known(fd)
+    {
+        // The next send finds out from the kernel.
+        connection.end.send_pinned.store(1, Relaxed);
+    }
+    answer
+}
+
+/// # Safety
+/// As dup(2).
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn dup(fd: c_int) -> c_int {
+    // SAFETY: no pointers.
+    let copy = unsafe { real::dup(fd) };
+    connection::duplicate(fd, copy);
+    copy
+}
+
+/// # Safety
+/// As dup2(2).
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn dup2(fd: c_int, to: c_int) -> c_int {
+    // SAFETY: no pointers.
+    replaced(fd, to, || unsafe { real::dup2(fd, to) })
+}
+
+/// # Safety
+/// As dup2(2).
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn __dup2(fd: c_int, to: c_int) -> c_int {
+    // SAFETY: no pointers.
+    unsafe { dup2(fd, to) }
+}
+
+/// # Safety
+/// As dup3(2).
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn dup3(fd: c_int, to: c_int, flags: c_int) -> c_int {
+    // SAFETY: no pointers.
+    replaced(fd, to, || unsafe { real::dup3(fd, to, flags) })
+}
+
+fn replaced(fd: c_int, to: c_int, call: impl FnOnce() -> c_int) -> c_int {
+    if fd == to || process::borrowed() || underpass_segment::kernel::descriptor_flags(fd).is_none() {
+        // Nothing is replaced; dup2 may still have an error to report.
+        return call();
+    }
+    connection::forget(to);
+    let copy = call();
+    connection::duplicate(fd, copy);
+    copy
+}
+
+/// # Safety
+/// As fcntl(2).
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn fcntl(fd: c_int, command: c_int, argument: usize) -> c_int {
+    // SAFETY: passed on to the caller.
+    controlled(fd, command, argument, unsafe { real::fcntl(fd, command, argument) })
+}
+
+/// # Safety
+/// As fcntl(2).
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn fcntl64(fd: c_int, command: c_int, argument: usize) -> c_int {
+    // SAFETY: passed on to the caller.
+    controlled(fd, command, argument, unsafe { real::fcntl64(fd, command, argument) })
+}
+
+fn controlled(fd: c_int, command: c_int, argument: usize, answer: c_int) -> c_int {
+    if answer < 0 {
+        return answer;
+    }
+    match command {
+        libc::F_DUPFD | libc::F_DUPFD_CLOEXEC => connection::duplicate(fd, answer),
+        libc::F_SETFL => set_nonblocking(fd, argument as c_int & libc::O_NONBLOCK != 0),
+        _ => {}
+    }
+    answer
+}
+
+/// The program has made the socket block, or not.
+pub fn set_nonblocking(fd: c_int, nonblocking: bool) {
+    if let Some(connection) = connection::known(fd) {
+        connection.end.nonblocking.store(nonblocking.into(), Relaxed);
+    }
+}
+
+/// stdio reads and writes behind the library's back: the connection stays on the kernel path.
+///
+/// # Safety
+/// As fdopen(3).
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn fdopen(fd: c_int, mode: *const c_char) -> *mut libc::FILE {
+    if let Some(connection) = connection::of(fd) {
+        connection.pin(Reason::Stdio);
+    } else if table::get(fd) == Known::Socket {
+        table::set(fd, Known::Other);
+    }
+    // SAFETY: passed on to the caller.
+    unsafe { real::fdopen(fd, mode) }
+}
+
+/// A send with control data: descriptors that are given away must not be fast any more.
+///
+/// # Safety
+/// As sendmsg(2).
+pub unsafe fn send_control(fd: c_int, message: *const msghdr, flags: c_int) -> ssize_t {
+    // SAFETY: the program vouches for the message; the macros of cmsg(3) walk its control data.
+    unsafe {
+        let mut header = libc::CMSG_FIRSTHDR(message);
+        while !header.is_null() {
+            if (*header).cmsg_level == libc::SOL_SOCKET && (*header).cmsg_type == libc::SCM_RIGHTS {
+                let data = libc::CMSG_DATA(header) as *const c_int;
+                let bytes = (*header).cmsg_len as usize - (data as usize - header as usize);
+                for index in 0..bytes / size_of::<c_int>() {
+                    if let Some(connection) = connection::of(data.add(index).read_unaligned()) {
+                        connection.pin(Reason::Passed);
+                    }
+                }
+            }
+            header = libc::CMSG_NXTHDR(message, header);
+        }
+        if let Some(connection) = connection::of(fd) {
+            connection.pin(Reason::Unsupported);
+        }
+        let before = errno();
+        let answer = real::sendmsg(fd, message, flags);
+        if answer >= 0 {
+            set_errno(before);
+        }
+        answer
+    }
+}

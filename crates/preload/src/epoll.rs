@@ -1,0 +1,485 @@
+//! epoll_create, epoll_ctl, epoll_wait and their variants.
+//!
+//! Every socket stays registered with the kernel exactly as the program registered it. For stream sockets the library
+//! keeps a copy of the registration. Those that were active lately are looked at in user space; the quiet ones have
+//! their waiting flag up, so that what arrives for them rings a doorbell, which the kernel's epoll reports natively.
+//! So cost follows activity, nested sets and sleeping need nothing of ours, and the kernel's own descriptors are asked
+//! for at least every [`KERNEL_EVERY_US`].
+
+use crate::connection;
+use crate::poll::{Deadline, after, after_ms, left};
+use crate::set::{Item, Set};
+use crate::table::{self, Known};
+use crate::{process, real};
+use core::cell::Cell;
+use core::ffi::c_int;
+use libc::{epoll_event, sigset_t, timespec};
+use underpass_segment::clock::{self, ticks, ticks_per_microsecond};
+use underpass_segment::switch::{Port, Ready, Sleep};
+use underpass_segment::sync::{Acquire, AtomicPtr, Relaxed, Release};
+use underpass_segment::wait::{Memory, Wait};
+
+const IN: u32 = (libc::EPOLLIN | libc::EPOLLRDNORM) as u32;
+const OUT: u32 = (libc::EPOLLOUT | libc::EPOLLWRNORM) as u32;
+const OVER: u32 = (libc::EPOLLHUP | libc::EPOLLERR | libc::EPOLLRDHUP) as u32;
+const EDGE: u32 = libc::EPOLLET as u32;
+const ONCE: u32 = libc::EPOLLONESHOT as u32;
+const EXCLUSIVE: u32 = libc::EPOLLEXCLUSIVE as u32;
+
+/// A set that is busy with fast connections asks the kernel for the others this often.
+const KERNEL_EVERY_US: u64 = 50;
+/// The same while there is nothing to report.
+const KERNEL_WHEN_IDLE_US: u64 = 4;
+/// A connection without news for so long is left to the kernel.
+const QUIET_AFTER_US: u64 = 1000;
+/// Where another thread may take the doorbell, a sleep lasts no longer.
+const BRIEFLY_NS: u64 = 10_000_000;
+
+static SETS: AtomicPtr<AtomicPtr<Set>> = AtomicPtr::new(core::ptr::null_mut());
+
+fn place(epfd: c_int) -> Option<&'static AtomicPtr<Set>> {
+    let sets = SETS.load(Acquire);
+    if sets.is_null() || epfd as u32 as usize >= table::MAX_FDS {
+        return None;
+    }
+    // SAFETY: MAX_FDS pointers, never unmapped; zeroed memory is null pointers.
+    Some(unsafe { &*sets.add(epfd as usize) })
+}
+
+fn set_of(epfd: c_int) -> Option<&'static Set> {
+    // SAFETY: a set, once made, is never unmapped.
+    unsafe { place(epfd)?.load(Acquire).as_ref() }
+}
+
+fn make_set(epfd: c_int) -> Option<&'static Set> {
+    if SETS.load(Acquire).is_null() {
+        let made: *mut AtomicPtr<Set> = process::reserve(table::MAX_FDS * size_of::<AtomicPtr<Set>>()).cast();
+        let _ = SETS.compare_exchange(core::ptr::null_mut(), made, Release, Relaxed);
+    }
+    let place = place(epfd)?;
+    if place.load(Acquire).is_null() {
+        let made = Set::make()?;
+        if place.compare_exchange(core::ptr::null_mut(), made, Release, Acquire).is_err() {
+            // SAFETY: just made, and nobody else has it.
+            Set::give_back(unsafe { &*made });
+        }
+    }
+    let set = set_of(epfd)?;
+    set.set_epfd(epfd);
+    Some(set)
+}
+
+/// Whether `fd` is an epoll set that has sockets of ours.
+pub fn is_ours(fd: c_int) -> bool {
+    set_of(fd).is_some_and(|set| set.count() > 0)
+}
+
+/// `epfd` is about to be closed.
+pub fn forget_set(epfd: c_int) {
+    if let Some(place) = place(epfd) {
+        let set = place.swap(core::ptr::null_mut(), Acquire);
+        // SAFETY: a set, once made, is never unmapped.
+        if let Some(set) = unsafe { set.as_ref() } {
+            Set::give_back(set);
+        }
+    }
+}
+
+fn port(fd: c_int) -> Option<Port<'static>> {
+    connection::known(fd)?.ready_port()
+}
+
+/// # Safety
+/// As epoll_ctl(2).
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn epoll_ctl(epfd: c_int, operation: c_int, fd: c_int, event: *mut epoll_event) -> c_int {
+    let ours = !process::borrowed()
+        && (matches!(table::get(fd), Known::Socket | Known::Connection(_)) || set_of(fd).is_some());
+    // SAFETY: passed on to the caller.
+    let answer = unsafe { real::epoll_ctl(epfd, operation, fd, event) };
+    if answer != 0 || !ours {
+        return answer;
+    }
+    if operation == libc::EPOLL_CTL_DEL {
+        if let Some(set) = set_of(epfd) {
+            set.remove(fd);
+        }
+        return answer;
+    }
+    // SAFETY: the kernel has just read it.
+    let (events, data) = unsafe { ((*event).events, (*event).u64) };
+    let Some(set) = make_set(epfd) else { return answer };
+    if set_of(fd).is_some() {
+        set.add_inner(fd);
+        return answer;
+    }
+    set.put(fd, events, data);
+    if let Some(connection) = connection::known(fd) {
+        connection.end.watched.store(1, Relaxed);
+        if let Some(port) = connection.ready_port() {
+            set.with_item(fd, |item| item.set_seen(0));
+            set.activate(fd);
+            // A thread may be asleep on this set already: what is there by now must wake it.
+            if events & IN != 0 && port.prepare_to_sleep() == Sleep::No && set.sleepers() > 0 {
+                kick(epfd, set, fd);
+            }
+        }
+    }
+    answer
+}
+
+/// Makes the kernel's epoll report `fd` at once: the socket is writable, so asking for that does.
+fn kick(epfd: c_int, set: &Set, fd: c_int) {
+    let Some(item) = set.item(fd).filter(|it| it.events & EXCLUSIVE == 0) else { return };
+    set.with_item(fd, |it| it.set_kicked(true));
+    register(epfd, fd, item.events | OUT, item.data);
+}
+
+/// Changes the kernel's registration without the program's knowledge.
+fn register(epfd: c_int, fd: c_int, events: u32, data: u64) {
+    let mut event = epoll_event { events, u64: data };
+    let before = crate::errno();
+    // SAFETY: one event.
+    unsafe { real::epoll_ctl(epfd, libc::EPOLL_CTL_MOD, fd, &mut event) };
+    crate::set_errno(before);
+}
+
+/// Whether a fast connection in the set can be read now.
+pub fn has_ready(epfd: c_int) -> bool {
+    let Some(set) = set_of(epfd) else { return false };
+    set.active().any(|fd| {
+        set.item(fd).is_some_and(|item| item.wants(IN) && port(fd).is_some_and(|port| news(&port, &item).is_some()))
+    })
+}
+
+/// Before something sleeps on the set itself (a poll, or an outer set): raises every waiting flag.
+pub fn prepare_to_sleep(epfd: c_int) -> Sleep {
+    match set_of(epfd) {
+        Some(set) => arm(set, 0),
+        None => Sleep::Yes,
+    }
+}
+
+/// Where the ring's data ends, if there is any that `item` has not been told of (or, level-triggered, any at all).
+fn news(port: &Port<'_>, item: &Item) -> Option<u64> {
+    if port.ready() != Ready::Yes {
+        return None;
+    }
+    if item.events & EDGE == 0 { Some(0) } else { port.newer(item.seen) }
+}
+
+/// Raises the waiting flags of the active sockets and leaves them to the kernel.
+fn arm(set: &Set, depth: u32) -> Sleep {
+    let mut sleep = Sleep::Yes;
+    for fd in set.active() {
+        let Some(item) = set.item(fd).filter(|it| it.wants(IN)) else {
+            set.deactivate(fd);
+            continue;
+        };
+        let Some(port) = port(fd) else {
+            set.deactivate(fd);
+            continue;
+        };
+        match port.prepare_to_sleep() {
+            Sleep::Yes => set.deactivate(fd),
+            // Edge-triggered, and told of it already: it may well sleep on that.
+            Sleep::No if news(&port, &item).is_none() && port.ready() == Ready::Yes => {}
+            Sleep::No => return Sleep::No,
+            Sleep::Briefly => sleep = Sleep::Briefly,
+        }
+    }
+    for inner in set.inner() {
+        if depth < 4
+            && let Some(inner) = set_of(inner)
+        {
+            match arm(inner, depth + 1) {
+                Sleep::Yes => {}
+                other => return other,
+            }
+        }
+    }
+    sleep
+}
+
+struct Events {
+    at: *mut epoll_event,
+    most: usize,
+    count: usize,
+}
+
+impl Events {
+    fn push(&mut self, events: u32, data: u64) -> bool {
+        for index in 0..self.count {
+            // SAFETY: below `count`.
+            let earlier = unsafe { &mut *self.at.add(index) };
+            if earlier.u64 == data && { earlier.events } & IN != 0 {
+                earlier.events |= events;
+                return true;
+            }
+        }
+        self.push_new(events, data)
+    }
+
+    fn push_new(&mut self, events: u32, data: u64) -> bool {
+        if self.count == self.most {
+            return false;
+        }
+        // SAFETY: the program's array has room for `most`.
+        unsafe { self.at.add(self.count).write_unaligned(epoll_event { events, u64: data }) };
+        self.count += 1;
+        true
+    }
+}
+
+/// Reports the active sockets that have news.
+fn collect(epfd: c_int, set: &Set, events: &mut Events) {
+    let now = ticks();
+    for fd in set.active_from_last() {
+        if events.count == events.most {
+            break;
+        }
+        let Some(item) = set.item(fd).filter(|it| it.wants(IN)) else {
+            set.deactivate(fd);
+            continue;
+        };
+        let Some(port) = port(fd) else {
+            set.deactivate(fd);
+            continue;
+        };
+        match news(&port, &item) {
+            Some(seen) => {
+                let writable = if port.sends_fast() { item.events & OUT } else { 0 };
+                events.push_new(item.events & IN | writable, item.data);
+                set.with_item(fd, |it| {
+                    it.set_seen(seen);
+                    it.set_last_news(now);
+                });
+                fired(epfd, set, fd, &item);
+            }
+            None if now.wrapping_sub(item.last_news) > QUIET_AFTER_US * ticks_per_microsecond() => {
+                if port.prepare_to_sleep() == Sleep::Yes {
+                    set.deactivate(fd);
+                }
+            }
+            None => {}
+        }
+    }
+}
+
+/// A one-shot registration has been used up: in the kernel as well.
+fn fired(epfd: c_int, set: &Set, fd: c_int, item: &Item) {
+    if item.events & ONCE != 0 {
+        set.with_item(fd, |it| it.set_disarmed(true));
+        set.deactivate(fd);
+        register(epfd, fd, ONCE | item.events & EDGE, item.data);
+    }
+}
+
+/// Asks the kernel through `call` and puts what it says of fast connections right. -1 with errno set, or 0.
+fn ask(epfd: c_int, set: &Set, events: &mut Events, call: impl FnOnce(*mut epoll_event, c_int) -> c_int) -> c_int {
+    let room = events.most - events.count;
+    // SAFETY: `count` is at most `most`.
+    let from = unsafe { events.at.add(events.count) };
+    let answer = call(from, room.min(c_int::MAX as usize) as c_int);
+    if answer < 0 {
+        return answer;
+    }
+    for index in 0..answer as usize {
+        // SAFETY: the kernel has written `answer` events from `from` on; `push` writes behind none that is not read.
+        let event = unsafe { from.add(index).read_unaligned() };
+        let (mask, data) = (event.events, event.u64);
+        match truth(epfd, set, mask, data) {
+            0 => {}
+            mask => {
+                events.push(mask, data);
+            }
+        }
+    }
+    0
+}
+
+/// What an event of the kernel's means for the program; 0: nothing.
+fn truth(epfd: c_int, set: &Set, mask: u32, data: u64) -> u32 {
+    let Some(fd) = set.only_item_with(data) else { return mask };
+    let Some(item) = set.item(fd) else { return mask };
+    let mut mask = mask;
+    if item.kicked {
+        set.with_item(fd, |it| it.set_kicked(false));
+        mask &= !OUT | item.events;
+        if item.events & ONCE == 0 {
+            register(epfd, fd, item.events, item.data);
+        }
+    }
+    let Some(port) = port(fd) else { return mask };
+    if item.wants(IN) {
+        let readable = if mask & OVER != 0 { mask & IN != 0 || port.ready() == Ready::Yes } else { port.readable() };
+        let news = news(&port, &item);
+        let stale = item.events & EDGE != 0 && port.ready() == Ready::Yes && news.is_none() && mask & OVER == 0;
+        if readable && !stale {
+            mask |= item.events & IN;
+        } else {
+            mask &= !IN;
+        }
+        set.with_item(fd, |it| {
+            it.set_seen(news.unwrap_or(item.seen));
+            it.set_last_news(ticks());
+        });
+        set.activate(fd);
+        // What is armed stays armed for whoever sleeps natively; here it is active again.
+    }
+    if item.events & ONCE != 0 {
+        if mask == 0 {
+            // The kernel believes that it has fired.
+            register(epfd, fd, item.events, item.data);
+        } else {
+            set.with_item(fd, |it| it.set_disarmed(true));
+        }
+    }
+    mask
+}
+
+/// epoll_wait, sleeping by `sleep`, which is given what is left of the time.
+fn wait(
+    epfd: c_int,
+    events: *mut epoll_event,
+    most: c_int,
+    deadline: Deadline,
+    sleep: &dyn Fn(*mut epoll_event, c_int, Option<timespec>) -> c_int,
+) -> Option<c_int> {
+    let set = set_of(epfd).filter(|set| set.count() > 0 || set.has_inner())?;
+    if most <= 0 || events.is_null() {
+        return None;
+    }
+    let mut events = Events { at: events, most: most as usize, count: 0 };
+    // SAFETY: the kernel writes at most as many events as it is told.
+    let look = |at, most| unsafe { real::epoll_wait(epfd, at, most, 0) };
+    let memory = Memory { mean: set.mean_wait(), waits: set.waits() };
+    let mut began: Option<Wait> = None;
+    loop {
+        collect(epfd, set, &mut events);
+        let idle_for = ticks().wrapping_sub(set.asked().load(Relaxed));
+        let every = if events.count > 0 { KERNEL_EVERY_US } else { KERNEL_WHEN_IDLE_US };
+        let expired = deadline.is_some_and(|at| clock::nanoseconds() >= at);
+        if (events.count < events.most && idle_for > every * ticks_per_microsecond()) || (expired && events.count == 0)
+        {
+            set.asked().store(ticks(), Relaxed);
+            if ask(epfd, set, &mut events, look) < 0 {
+                return Some(-1);
+            }
+        }
+        if events.count > 0 || expired {
+            if let Some(wait) = began {
+                wait.end(memory);
+            }
+            return Some(events.count as c_int);
+        }
+        if began.is_none() {
+            began = Some(poll_user_space(set, memory));
+            continue;
+        }
+        let brief = match arm(set, 0) {
+            Sleep::Yes => u64::MAX,
+            Sleep::No => continue,
+            Sleep::Briefly => BRIEFLY_NS,
+        };
+        set.enter_sleep();
+        let answer = ask(epfd, set, &mut events, |at, most| sleep(at, most, left(deadline, brief)));
+        set.leave_sleep();
+        if answer < 0 {
+            return Some(answer);
+        }
+        set.asked().store(ticks(), Relaxed);
+    }
+}
+
+/// Polls the active rings until one has news or it is time to ask the kernel.
+fn poll_user_space(set: &Set, memory: Memory<'_>) -> Wait {
+    let mut wait = Wait::begin(memory, 0, process::config().spin_us);
+    let (mut ports, mut peer) = (0, 0);
+    for port in set.active().filter_map(port) {
+        peer = port.exchange_cpu(wait.cpu());
+        ports += 1;
+    }
+    if ports == 0 {
+        return wait;
+    }
+    if ports == 1 {
+        wait.meet(peer);
+    }
+    let asked = Cell::new(ticks());
+    wait.poll(|| {
+        if set.active().any(|fd| {
+            set.item(fd).is_some_and(|item| item.wants(IN) && port(fd).is_some_and(|port| news(&port, &item).is_some()))
+        }) {
+            return true;
+        }
+        if ticks().wrapping_sub(asked.get()) < KERNEL_WHEN_IDLE_US * ticks_per_microsecond() {
+            return false;
+        }
+        asked.set(ticks());
+        let mut some = libc::pollfd { fd: set.epfd(), events: libc::POLLIN, revents: 0 };
+        // SAFETY: one pollfd. A doorbell that is not needed any more may answer; then the set is asked in vain.
+        unsafe { real::poll(&mut some, 1, 0) > 0 }
+    });
+    wait
+}
+
+/// # Safety
+/// As epoll_wait(2).
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn epoll_wait(epfd: c_int, events: *mut epoll_event, most: c_int, timeout: c_int) -> c_int {
+    // SAFETY: the program vouches for its array, here and below.
+    let sleep = |at, most, left: Option<timespec>| unsafe { real::epoll_wait(epfd, at, most, whole_ms(left)) };
+    if let Some(answer) = wait(epfd, events, most, after_ms(timeout), &sleep) {
+        return answer;
+    }
+    // SAFETY: passed on to the caller.
+    unsafe { real::epoll_wait(epfd, events, most, timeout) }
+}
+
+/// Milliseconds of a remaining time, rounded up, for calls that count in them; -1: forever.
+fn whole_ms(left: Option<timespec>) -> c_int {
+    left.map_or(-1, |t| (t.tv_sec * 1000 + (t.tv_nsec + 999_999) / 1_000_000).min(c_int::MAX.into()) as c_int)
+}
+
+/// # Safety
+/// As epoll_pwait(2).
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn epoll_pwait(
+    epfd: c_int,
+    events: *mut epoll_event,
+    most: c_int,
+    timeout: c_int,
+    mask: *const sigset_t,
+) -> c_int {
+    // SAFETY: as in `epoll_wait`.
+    let sleep = |at, most, left: Option<timespec>| unsafe { real::epoll_pwait(epfd, at, most, whole_ms(left), mask) };
+    if let Some(answer) = wait(epfd, events, most, after_ms(timeout), &sleep) {
+        return answer;
+    }
+    // SAFETY: passed on to the caller.
+    unsafe { real::epoll_pwait(epfd, events, most, timeout, mask) }
+}
+
+/// # Safety
+/// As epoll_pwait2(2).
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn epoll_pwait2(
+    epfd: c_int,
+    events: *mut epoll_event,
+    most: c_int,
+    timeout: *const timespec,
+    mask: *const sigset_t,
+) -> c_int {
+    let sleep = |at, most, left: Option<timespec>| {
+        let left = left.as_ref().map_or(core::ptr::null(), |t| t as *const timespec);
+        // SAFETY: as in `epoll_wait`.
+        unsafe { real::epoll_pwait2(epfd, at, most, left, mask) }
+    };
+    // SAFETY: the program vouches for its timeout.
+    if let Some(answer) = wait(epfd, events, most, unsafe { after(timeout) }, &sleep) {
+        return answer;
+    }
+    // SAFETY: passed on to the caller.
+    unsafe { real::epoll_pwait2(epfd, events, most, timeout, mask) }
+}

@@ -1,0 +1,117 @@
+//! fork, vfork and the end of a process.
+
+use crate::connection;
+use crate::process;
+use crate::real;
+use core::arch::global_asm;
+use core::cell::Cell;
+use core::ffi::c_int;
+use libc::pid_t;
+
+thread_local! {
+    /// This thread has counted the child's references before it forked.
+    static COUNTED: Cell<bool> = const { Cell::new(false) };
+}
+
+/// # Safety
+/// As fork(2).
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn fork() -> pid_t {
+    // SAFETY: passed on to the caller.
+    forked(|| unsafe { real::fork() })
+}
+
+/// # Safety
+/// As fork(2).
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn __fork() -> pid_t {
+    // SAFETY: passed on to the caller.
+    unsafe { fork() }
+}
+
+/// # Safety
+/// As _Fork(3).
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn _Fork() -> pid_t {
+    // SAFETY: passed on to the caller.
+    forked(|| unsafe { real::_Fork() })
+}
+
+fn forked(call: impl FnOnce() -> pid_t) -> pid_t {
+    process::check_fork();
+    // The child's references are counted before it exists: the parent may close its own before the child runs.
+    connection::reference_all(true);
+    COUNTED.set(true);
+    let pid = call();
+    if pid == 0 {
+        process::check_fork();
+    } else if pid < 0 {
+        connection::reference_all(false);
+    }
+    COUNTED.set(false);
+    pid
+}
+
+/// Sets the child's state up, however it was forked.
+pub fn in_child() {
+    connection::inherit(COUNTED.get());
+}
+
+// A vfork returns twice into the same stack frame, so no compiled function can stand around it. This one keeps the
+// return address in a register, as libc's own does, and tells the library on which side it is.
+#[cfg(target_arch = "x86_64")]
+global_asm!(
+    ".globl vfork",
+    ".globl __vfork",
+    ".type vfork, @function",
+    ".type __vfork, @function",
+    "vfork:",
+    "__vfork:",
+    ".cfi_startproc",
+    "pop rdi",
+    "mov eax, 58",
+    "syscall",
+    "push rdi",
+    "push rax",
+    "xor edi, edi",
+    "test rax, rax",
+    "sete dil",
+    "call {told}",
+    "pop rax",
+    "cmp rax, -4096",
+    "ja 2f",
+    "ret",
+    "2:",
+    "push rax",
+    "call __errno_location@PLT",
+    "pop rcx",
+    "neg ecx",
+    "mov [rax], ecx",
+    "mov rax, -1",
+    "ret",
+    ".cfi_endproc",
+    ".size vfork, . - vfork",
+    told = sym process::set_borrowed,
+);
+
+/// # Safety
+/// As _exit(2).
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn _exit(status: c_int) -> ! {
+    process::leave();
+    // SAFETY: does not return.
+    unsafe {
+        let _ = underpass_segment::raw::syscall(libc::SYS_exit_group, [status as usize, 0, 0, 0, 0, 0]);
+    }
+    loop {
+        core::hint::spin_loop();
+    }
+}
+
+/// # Safety
+/// As _exit(2).
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn _Exit(status: c_int) -> ! {
+    // SAFETY: passed on to the caller.
+    unsafe { _exit(status) }
+}

@@ -1,0 +1,99 @@
+//! getsockopt, setsockopt, ioctl, syscall: options that the fast path has to know of, and queues that it has to count.
+
+use crate::connection;
+use crate::{process, real, set_errno};
+use core::ffi::{c_int, c_long, c_ulong, c_void};
+use libc::socklen_t;
+use underpass_segment::reason::Reason;
+
+/// # Safety
+/// As setsockopt(2).
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn setsockopt(
+    fd: c_int,
+    level: c_int,
+    name: c_int,
+    value: *const c_void,
+    len: socklen_t,
+) -> c_int {
+    const TCP_ULP: c_int = 31;
+    const TCP_REPAIR: c_int = 19;
+    const TCP_ZEROCOPY_RECEIVE: c_int = 35;
+    let number = || {
+        // SAFETY: the program vouches for `len` bytes.
+        if value.is_null() || len < 4 { 0 } else { unsafe { (value as *const c_int).read_unaligned() } }
+    };
+    let reason = match (level, name) {
+        (libc::SOL_SOCKET, libc::SO_OOBINLINE) if number() != 0 => Some(Reason::Urgent),
+        (libc::SOL_SOCKET, libc::SO_ZEROCOPY) if number() != 0 => Some(Reason::ZeroCopy),
+        (libc::SOL_SOCKET, libc::SO_RCVLOWAT) if number() > 1 => Some(Reason::SocketOption),
+        (libc::IPPROTO_TCP, TCP_ULP | TCP_REPAIR | TCP_ZEROCOPY_RECEIVE) => Some(Reason::SocketOption),
+        _ => None,
+    };
+    if let (Some(reason), Some(connection)) = (reason, connection::known(fd)) {
+        connection.pin(reason);
+    }
+    // SAFETY: passed on to the caller.
+    unsafe { real::setsockopt(fd, level, name, value, len) }
+}
+
+/// # Safety
+/// As ioctl(2).
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn ioctl(fd: c_int, request: c_ulong, argument: usize) -> c_int {
+    // SAFETY: passed on to the caller.
+    let answer = unsafe { real::ioctl(fd, request, argument) };
+    if answer != 0 || !matches!(request, libc::FIONREAD | libc::TIOCOUTQ | libc::FIONBIO) {
+        return answer;
+    }
+    let Some(connection) = connection::known(fd) else { return answer };
+    let value = argument as *mut c_int;
+    // SAFETY: these three take a pointer to an int, which the kernel has just accepted.
+    unsafe {
+        if request == libc::FIONBIO {
+            crate::descriptor::set_nonblocking(fd, *value != 0);
+        } else if connection.end.stage() == underpass_segment::end::Stage::Joined
+            && let Some(port) = connection.port()
+        {
+            if request == libc::FIONREAD && connection.end.read_gate.is_shut() {
+                *value = port.unread().min(c_int::MAX as u64) as c_int;
+            } else if request == libc::TIOCOUTQ && port.sends_fast() {
+                *value = port.unsent().min(c_int::MAX as u64) as c_int;
+            }
+        }
+    }
+    answer
+}
+
+/// # Safety
+/// As syscall(2).
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn syscall(number: c_long, a: usize, b: usize, c: usize, d: usize, e: usize, f: usize) -> c_long {
+    if number == libc::SYS_io_uring_setup && !process::config().io_uring_allowed {
+        set_errno(libc::ENOSYS);
+        return -1;
+    }
+    // SAFETY: passed on to the caller.
+    unsafe {
+        match number {
+            libc::SYS_close => crate::descriptor::close(a as c_int).into(),
+            libc::SYS_close_range => crate::descriptor::close_range(a as u32, b as u32, c as c_int).into(),
+            libc::SYS_dup3 => crate::descriptor::dup3(a as c_int, b as c_int, c as c_int).into(),
+            libc::SYS_accept4 => crate::descriptor::accept4(a as c_int, b as *mut _, c as *mut _, d as c_int).into(),
+            libc::SYS_socket => crate::descriptor::socket(a as c_int, b as c_int, c as c_int).into(),
+            libc::SYS_read => crate::receive::read(a as c_int, b as *mut c_void, c) as c_long,
+            libc::SYS_write => crate::send::write(a as c_int, b as *const c_void, c) as c_long,
+            libc::SYS_recvfrom => {
+                crate::receive::recvfrom(a as c_int, b as *mut c_void, c, d as c_int, e as *mut _, f as *mut _)
+                    as c_long
+            }
+            libc::SYS_sendto => {
+                crate::send::sendto(a as c_int, b as *const c_void, c, d as c_int, e as *const _, f as socklen_t)
+                    as c_long
+            }
+            libc::SYS_recvmsg => crate::receive::recvmsg(a as c_int, b as *mut _, c as c_int) as c_long,
+            libc::SYS_sendmsg => crate::send::sendmsg(a as c_int, b as *const _, c as c_int) as c_long,
+            _ => real::syscall(number, a, b, c, d, e, f),
+        }
+    }
+}

@@ -1,0 +1,391 @@
+//! poll, ppoll, select, pselect.
+
+use crate::connection;
+use crate::epoll;
+use crate::real;
+use core::cell::Cell;
+use core::ffi::c_int;
+use libc::{fd_set, nfds_t, pollfd, sigset_t, size_t, timespec, timeval};
+use underpass_segment::clock;
+use underpass_segment::switch::{Port, Ready, Sleep};
+use underpass_segment::wait::Wait;
+
+const IN: i16 = libc::POLLIN | libc::POLLRDNORM;
+const OUT: i16 = libc::POLLOUT | libc::POLLWRNORM;
+/// While polling, the kernel's own descriptors are looked at this often.
+const KERNEL_EVERY_US: u64 = 4;
+/// Where another thread may take the doorbell, a sleep lasts no longer.
+const BRIEFLY_NS: u64 = 10_000_000;
+
+/// Time left until a deadline in nanoseconds of CLOCK_MONOTONIC; `None`: forever.
+pub type Deadline = Option<u64>;
+
+/// The deadline `ms` milliseconds from now, as poll(2) counts them.
+pub fn after_ms(ms: c_int) -> Deadline {
+    (ms >= 0).then(|| clock::nanoseconds() + ms as u64 * 1_000_000)
+}
+
+/// The deadline that a timespec names; null: forever.
+///
+/// # Safety
+/// `timeout` must be null or valid.
+pub unsafe fn after(timeout: *const timespec) -> Deadline {
+    if timeout.is_null() {
+        return None;
+    }
+    // SAFETY: not null.
+    let t = unsafe { *timeout };
+    let ns = (t.tv_sec.max(0) as u64).saturating_mul(1_000_000_000).saturating_add(t.tv_nsec.max(0) as u64);
+    Some(clock::nanoseconds().saturating_add(ns))
+}
+
+/// The timespec of what is left until `deadline`, at most `longest` nanoseconds.
+pub fn left(deadline: Deadline, longest: u64) -> Option<timespec> {
+    let ns = match deadline {
+        Some(at) => at.saturating_sub(clock::nanoseconds()).min(longest),
+        None if longest == u64::MAX => return None,
+        None => longest,
+    };
+    Some(timespec { tv_sec: (ns / 1_000_000_000) as i64, tv_nsec: (ns % 1_000_000_000) as i64 })
+}
+
+/// What a descriptor in a poll is to the library.
+fn port(fd: c_int) -> Option<Port<'static>> {
+    connection::known(fd)?.ready_port()
+}
+
+fn concerns_us(fds: &[pollfd]) -> bool {
+    fds.iter().any(|it| it.fd >= 0 && (port(it.fd).is_some() || epoll::is_ours(it.fd)))
+}
+
+/// poll over `fds`, sleeping in ppoll with `mask`.
+fn wait(fds: &mut [pollfd], deadline: Deadline, mask: *const sigset_t) -> c_int {
+    let mut began: Option<Wait> = None;
+    loop {
+        if let Some(count) = answer_alone(fds) {
+            end_wait(fds, began);
+            return count;
+        }
+        let count = ask(fds, Some(timespec { tv_sec: 0, tv_nsec: 0 }), core::ptr::null());
+        if count != 0 {
+            end_wait(fds, began);
+            return count;
+        }
+        if deadline.is_some_and(|at| clock::nanoseconds() >= at) {
+            return 0;
+        }
+        if began.is_none() && poll_user_space(fds, &mut began) {
+            continue;
+        }
+        let mut longest = u64::MAX;
+        let mut something = false;
+        for it in fds.iter().filter(|it| it.events & IN != 0) {
+            match prepare(it.fd) {
+                Sleep::Yes => {}
+                Sleep::No => something = true,
+                Sleep::Briefly => longest = BRIEFLY_NS,
+            }
+        }
+        if something {
+            continue;
+        }
+        let count = ask(fds, left(deadline, longest), mask);
+        if count != 0 {
+            end_wait(fds, began);
+            return count;
+        }
+    }
+}
+
+fn prepare(fd: c_int) -> Sleep {
+    match port(fd) {
+        Some(port) => port.prepare_to_sleep(),
+        None if fd >= 0 => epoll::prepare_to_sleep(fd),
+        None => Sleep::Yes,
+    }
+}
+
+fn end_wait(fds: &[pollfd], began: Option<Wait>) {
+    if let Some(wait) = began
+        && let Some(port) = fds.iter().find_map(|it| port(it.fd))
+    {
+        wait.end(port.memory());
+    }
+}
+
+/// Polls the rings; true when there may be something.
+fn poll_user_space(fds: &[pollfd], began: &mut Option<Wait>) -> bool {
+    let Some(first) = fds.iter().find_map(|it| port(it.fd)) else { return false };
+    let mut wait = Wait::begin(first.memory(), 0, first.spin_us);
+    let mut peer = 0;
+    for port in fds.iter().filter_map(|it| port(it.fd)) {
+        peer = port.exchange_cpu(wait.cpu());
+    }
+    wait.meet(peer);
+    *began = Some(wait);
+    let only_rings = fds.iter().all(|it| it.fd < 0 || (it.events & OUT == 0 && port(it.fd).is_some()));
+    let asked = Cell::new(clock::ticks());
+    wait.poll(|| {
+        if fds.iter().any(|it| it.events & IN != 0 && is_ready(it.fd)) {
+            return true;
+        }
+        if only_rings || clock::ticks().wrapping_sub(asked.get()) < KERNEL_EVERY_US * clock::ticks_per_microsecond() {
+            return false;
+        }
+        asked.set(clock::ticks());
+        let mut copy = [pollfd { fd: -1, events: 0, revents: 0 }; 16];
+        let some = fds.len().min(copy.len());
+        copy[..some].copy_from_slice(&fds[..some]);
+        // SAFETY: the array is valid for `some` entries.
+        unsafe { real::poll(copy.as_mut_ptr(), some as nfds_t, 0) > 0 }
+    })
+}
+
+fn is_ready(fd: c_int) -> bool {
+    match port(fd) {
+        Some(port) => port.ready() == Ready::Yes,
+        None => fd >= 0 && epoll::has_ready(fd),
+    }
+}
+
+/// The answer when the rings alone give it: all that is asked for is whether fast connections can be read or written.
+fn answer_alone(fds: &mut [pollfd]) -> Option<c_int> {
+    let mut count = 0;
+    for it in fds.iter_mut().filter(|it| it.fd >= 0) {
+        let port = port(it.fd)?;
+        if it.events & !(IN | OUT) != 0 || it.events & OUT != 0 && !port.sends_fast() || !port.receives_fast() {
+            return None;
+        }
+        it.revents = it.events & OUT;
+        if it.events & IN != 0 && port.ready() == Ready::Yes {
+            it.revents |= it.events & IN;
+        }
+        count += c_int::from(it.revents != 0);
+    }
+    (count > 0).then_some(count)
+}
+
+/// Asks the kernel, and puts what it says of doorbells right.
+fn ask(fds: &mut [pollfd], timeout: Option<timespec>, mask: *const sigset_t) -> c_int {
+    let timeout = timeout.as_ref().map_or(core::ptr::null(), |t| t as *const timespec);
+    // SAFETY: the array is valid for its length; the mask is the program's.
+    let answer = unsafe { real::ppoll(fds.as_mut_ptr(), fds.len() as nfds_t, timeout, mask) };
+    if answer < 0 {
+        return answer;
+    }
+    let mut count = 0;
+    for it in fds.iter_mut() {
+        if it.fd >= 0 && it.events & IN != 0 {
+            correct(it);
+        }
+        count += c_int::from(it.revents != 0);
+    }
+    count
+}
+
+fn correct(it: &mut pollfd) {
+    let Some(port) = port(it.fd) else {
+        if it.revents & IN == 0 && epoll::has_ready(it.fd) {
+            it.revents |= it.events & IN;
+        }
+        return;
+    };
+    let over = it.revents & (libc::POLLHUP | libc::POLLERR | libc::POLLRDHUP) != 0;
+    if port.ready() == Ready::Yes {
+        it.revents |= it.events & IN;
+    } else if it.revents & IN != 0 && !over && !port.readable() {
+        it.revents &= !IN;
+    }
+}
+
+/// # Safety
+/// As poll(2).
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn poll(fds: *mut pollfd, count: nfds_t, timeout: c_int) -> c_int {
+    // SAFETY: the program vouches for `count` entries.
+    unsafe {
+        if fds.is_null() || count == 0 || !concerns_us(core::slice::from_raw_parts(fds, count as usize)) {
+            let answer = real::poll(fds, count, timeout);
+            return recheck(fds, count, answer, after_ms(0), core::ptr::null());
+        }
+        wait(core::slice::from_raw_parts_mut(fds, count as usize), after_ms(timeout), core::ptr::null())
+    }
+}
+
+/// A connection may have gone up, by another thread, while this one slept plainly: then the doorbell that woke it is no
+/// data yet.
+///
+/// # Safety
+/// As poll(2).
+unsafe fn recheck(fds: *mut pollfd, count: nfds_t, answer: c_int, deadline: Deadline, mask: *const sigset_t) -> c_int {
+    if answer <= 0 || fds.is_null() {
+        return answer;
+    }
+    // SAFETY: the program vouches for `count` entries.
+    let fds = unsafe { core::slice::from_raw_parts_mut(fds, count as usize) };
+    if concerns_us(fds) { wait(fds, deadline, mask) } else { answer }
+}
+
+/// # Safety
+/// As poll(2); `room` is the size of the array as the compiler knows it.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn __poll_chk(fds: *mut pollfd, count: nfds_t, timeout: c_int, room: size_t) -> c_int {
+    crate::descriptor::check_room(count as size_t, room / size_of::<pollfd>());
+    // SAFETY: passed on to the caller.
+    unsafe { poll(fds, count, timeout) }
+}
+
+/// # Safety
+/// As poll(2).
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn __poll(fds: *mut pollfd, count: nfds_t, timeout: c_int) -> c_int {
+    // SAFETY: passed on to the caller.
+    unsafe { poll(fds, count, timeout) }
+}
+
+/// # Safety
+/// As ppoll(2).
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn ppoll(
+    fds: *mut pollfd,
+    count: nfds_t,
+    timeout: *const timespec,
+    mask: *const sigset_t,
+) -> c_int {
+    // SAFETY: the program vouches for its arguments.
+    unsafe {
+        if fds.is_null() || count == 0 || !concerns_us(core::slice::from_raw_parts(fds, count as usize)) {
+            let answer = real::ppoll(fds, count, timeout, mask);
+            return recheck(fds, count, answer, after_ms(0), mask);
+        }
+        wait(core::slice::from_raw_parts_mut(fds, count as usize), after(timeout), mask)
+    }
+}
+
+/// # Safety
+/// As ppoll(2); `room` is the size of the array as the compiler knows it.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn __ppoll_chk(
+    fds: *mut pollfd,
+    count: nfds_t,
+    timeout: *const timespec,
+    mask: *const sigset_t,
+    room: size_t,
+) -> c_int {
+    crate::descriptor::check_room(count as size_t, room / size_of::<pollfd>());
+    // SAFETY: passed on to the caller.
+    unsafe { ppoll(fds, count, timeout, mask) }
+}
+
+/// The three sets of a select, as an array for poll.
+struct Sets {
+    fds: [pollfd; libc::FD_SETSIZE],
+    count: usize,
+}
+
+impl Sets {
+    /// # Safety
+    /// The sets must be null or valid.
+    unsafe fn read(count: c_int, read: *mut fd_set, write: *mut fd_set, except: *mut fd_set) -> Sets {
+        let mut sets = Sets { fds: [pollfd { fd: -1, events: 0, revents: 0 }; libc::FD_SETSIZE], count: 0 };
+        for fd in 0..count.min(libc::FD_SETSIZE as c_int) {
+            // SAFETY: fd is below FD_SETSIZE.
+            let is_in = |set: *mut fd_set| !set.is_null() && unsafe { libc::FD_ISSET(fd, set) };
+            let events = if is_in(read) { IN } else { 0 }
+                | if is_in(write) { OUT } else { 0 }
+                | if is_in(except) { libc::POLLPRI } else { 0 };
+            if events != 0 {
+                sets.fds[sets.count] = pollfd { fd, events, revents: 0 };
+                sets.count += 1;
+            }
+        }
+        sets
+    }
+
+    /// Writes the answer; returns how many bits are set, or EBADF.
+    ///
+    /// # Safety
+    /// The sets must be null or valid.
+    unsafe fn write(&self, read: *mut fd_set, write: *mut fd_set, except: *mut fd_set) -> c_int {
+        const READABLE: i16 = IN | libc::POLLHUP | libc::POLLERR;
+        const WRITABLE: i16 = OUT | libc::POLLERR;
+        if self.fds[..self.count].iter().any(|it| it.revents & libc::POLLNVAL != 0) {
+            crate::set_errno(libc::EBADF);
+            return -1;
+        }
+        let mut bits = 0;
+        for it in &self.fds[..self.count] {
+            for (set, asked, answers) in
+                [(read, IN, READABLE), (write, OUT, WRITABLE), (except, libc::POLLPRI, libc::POLLPRI)]
+            {
+                if it.events & asked == 0 {
+                    continue;
+                }
+                // SAFETY: the bit was set in this set, so the set is there.
+                unsafe {
+                    if it.revents & answers != 0 {
+                        bits += 1;
+                    } else {
+                        libc::FD_CLR(it.fd, set);
+                    }
+                }
+            }
+        }
+        bits
+    }
+}
+
+/// # Safety
+/// As select(2).
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn select(
+    count: c_int,
+    read: *mut fd_set,
+    write: *mut fd_set,
+    except: *mut fd_set,
+    timeout: *mut timeval,
+) -> c_int {
+    // SAFETY: the program vouches for its arguments.
+    unsafe {
+        let mut sets = Sets::read(count, read, write, except);
+        let (some, bad) = (sets.count, count > libc::FD_SETSIZE as c_int || count < 0);
+        let invalid = !timeout.is_null() && ((*timeout).tv_sec < 0 || (*timeout).tv_usec < 0);
+        if bad || invalid || !concerns_us(&sets.fds[..some]) {
+            return real::select(count, read, write, except, timeout);
+        }
+        let deadline = (!timeout.is_null()).then(|| {
+            let t = *timeout;
+            clock::nanoseconds()
+                .saturating_add((t.tv_sec as u64).saturating_mul(1_000_000_000))
+                .saturating_add(t.tv_usec as u64 * 1000)
+        });
+        let answer = wait(&mut sets.fds[..some], deadline, core::ptr::null());
+        if let Some(left) = left(deadline, u64::MAX).filter(|_| deadline.is_some()) {
+            *timeout = timeval { tv_sec: left.tv_sec, tv_usec: left.tv_nsec / 1000 };
+        }
+        if answer < 0 { answer } else { sets.write(read, write, except) }
+    }
+}
+
+/// # Safety
+/// As pselect(2).
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn pselect(
+    count: c_int,
+    read: *mut fd_set,
+    write: *mut fd_set,
+    except: *mut fd_set,
+    timeout: *const timespec,
+    mask: *const sigset_t,
+) -> c_int {
+    // SAFETY: the program vouches for its arguments.
+    unsafe {
+        let mut sets = Sets::read(count, read, write, except);
+        let (some, bad) = (sets.count, count > libc::FD_SETSIZE as c_int || count < 0);
+        if bad || !concerns_us(&sets.fds[..some]) {
+            return real::pselect(count, read, write, except, timeout, mask);
+        }
+        let answer = wait(&mut sets.fds[..some], after(timeout), mask);
+        if answer < 0 { answer } else { sets.write(read, write, except) }
+    }
+}

@@ -1,0 +1,282 @@
+//! What the library knows of the process it is a guest in.
+
+use core::cell::{Cell, UnsafeCell};
+use core::ffi::c_void;
+use underpass_segment::clock;
+use underpass_segment::config::{Config, KEYS};
+use underpass_segment::end::Family;
+use underpass_segment::kernel;
+use underpass_segment::meeting::Meeting;
+use underpass_segment::stats::{self, Record};
+use underpass_segment::sync::{Acquire, AtomicBool, AtomicPtr, AtomicU32, Relaxed, Release};
+
+/// Set up once, by the constructor; read by every call.
+struct Fixed {
+    config: Config,
+    family: Option<Family>,
+    stats_region: i32,
+}
+
+struct Shared<T>(UnsafeCell<T>);
+
+// SAFETY: each static below says how access to it is ordered.
+unsafe impl<T> Sync for Shared<T> {}
+
+/// Written by the constructor before [`READY`] is set, only read afterwards.
+static FIXED: Shared<Option<Fixed>> = Shared(UnsafeCell::new(None));
+static READY: AtomicBool = AtomicBool::new(false);
+/// Used only by the thread that has set [`MEETING_TAKEN`].
+static MEETING: Shared<Meeting> = Shared(UnsafeCell::new(Meeting::new()));
+static MEETING_TAKEN: AtomicBool = AtomicBool::new(false);
+static RECORD: AtomicPtr<Record> = AtomicPtr::new(core::ptr::null_mut());
+
+/// A page that the kernel zeroes in every forked child, however it was forked: its first word is 1 in a process whose
+/// state has been set up.
+static FRESH: AtomicPtr<AtomicU32> = AtomicPtr::new(core::ptr::null_mut());
+/// Number of this process among those forked from one another; tells a thread's cached number from its parent's.
+static GENERATION: AtomicU32 = AtomicU32::new(1);
+
+thread_local! {
+    static THREAD: Cell<(u32, u32)> = const { Cell::new((0, 0)) };
+    /// In the child of a vfork, which runs in its parent's memory.
+    static BORROWED: Cell<bool> = const { Cell::new(false) };
+}
+
+#[used]
+#[unsafe(link_section = ".init_array")]
+static CONSTRUCTOR: extern "C" fn() = construct;
+
+extern "C" fn construct() {
+    if READY.load(Acquire) {
+        return;
+    }
+    clock::begin();
+    let mut config = Config::default();
+    let mut stats_region = -1;
+    for key in KEYS {
+        if let Some(text) = variable(key.name) {
+            // The command has checked the values; whoever preloads the library by hand gets the default for a bad one.
+            let _ = config.set(key.name, text);
+        }
+    }
+    if let Some(id) = variable("stats").and_then(|text| text.parse().ok()) {
+        stats_region = id;
+    }
+    if config.spin_us > 0 && processors() < 2 {
+        config.spin_us = 0;
+    }
+    crate::table::set_up();
+    wipe_on_fork();
+    // SAFETY: no other thread runs the constructor, and nobody reads before READY.
+    unsafe { *FIXED.0.get() = Some(Fixed { config, family: None, stats_region }) };
+    READY.store(true, Release);
+    claim_record();
+}
+
+/// Value of `UNDERPASS_<NAME>`.
+fn variable(name: &str) -> Option<&'static str> {
+    let mut text = [0u8; 64];
+    for (to, from) in text.iter_mut().zip("UNDERPASS_".bytes().chain(name.bytes())).take(63) {
+        *to = from.to_ascii_uppercase();
+    }
+    // SAFETY: NUL-terminated; the environment is not changed while constructors run.
+    unsafe {
+        let value = libc::getenv(text.as_ptr().cast());
+        if value.is_null() { None } else { core::ffi::CStr::from_ptr(value).to_str().ok() }
+    }
+}
+
+fn processors() -> i32 {
+    // SAFETY: the set is large enough for what the call writes.
+    unsafe {
+        let mut set: libc::cpu_set_t = core::mem::zeroed();
+        if libc::sched_getaffinity(0, size_of::<libc::cpu_set_t>(), &mut set) != 0 {
+            return 1;
+        }
+        libc::CPU_COUNT(&set)
+    }
+}
+
+fn wipe_on_fork() {
+    const MADV_WIPEONFORK: i32 = 18;
+    // SAFETY: a private anonymous page of our own.
+    unsafe {
+        let page = libc::mmap(
+            core::ptr::null_mut(),
+            4096,
+            libc::PROT_READ | libc::PROT_WRITE,
+            libc::MAP_PRIVATE | libc::MAP_ANONYMOUS,
+            -1,
+            0,
+        );
+        if page == libc::MAP_FAILED || libc::madvise(page, 4096, MADV_WIPEONFORK) != 0 {
+            return;
+        }
+        let word = page as *mut AtomicU32;
+        (*word).store(1, Relaxed);
+        FRESH.store(word, Release);
+    }
+}
+
+fn fixed() -> Option<&'static Fixed> {
+    if !READY.load(Acquire) {
+        return None;
+    }
+    // SAFETY: written before READY and not changed but by `ensure_family`, which adds what was absent.
+    unsafe { (*FIXED.0.get()).as_ref() }
+}
+
+/// The configuration; the default before the constructor has run.
+#[inline]
+pub fn config() -> Config {
+    fixed().map_or_else(Config::default, |f| f.config)
+}
+
+/// The table of ends, made when the first connection needs it. `None` when acceleration is off or impossible here.
+pub fn family() -> Option<&'static Family> {
+    let fixed = fixed()?;
+    if let Some(family) = &fixed.family {
+        return Some(family);
+    }
+    if !fixed.config.enabled || FRESH.load(Acquire).is_null() {
+        return None;
+    }
+    with_meeting(|meeting| {
+        // SAFETY: the meeting is this thread's, so only one thread comes here at a time; readers see None or the whole.
+        let fixed = unsafe { (*FIXED.0.get()).as_mut() }?;
+        if fixed.family.is_none() {
+            let family = Family::create().ok()?;
+            meeting.set_up(family.id(), fixed.config.ring_bytes);
+            fixed.family = Some(family);
+        }
+        fixed.family.as_ref()
+    })
+    .flatten()
+}
+
+/// The table of ends, if there is one.
+#[inline]
+pub fn existing_family() -> Option<&'static Family> {
+    fixed()?.family.as_ref()
+}
+
+/// Does `what` with this process's [`Meeting`]; `None` when another thread (or this one, under a signal handler) is at
+/// it.
+pub fn with_meeting<T>(what: impl FnOnce(&mut Meeting) -> T) -> Option<T> {
+    if MEETING_TAKEN.compare_exchange(false, true, Acquire, Relaxed).is_err() {
+        return None;
+    }
+    // SAFETY: the flag makes this thread the only one.
+    let result = what(unsafe { &mut *MEETING.0.get() });
+    MEETING_TAKEN.store(false, Release);
+    Some(result)
+}
+
+/// The same, waiting for the other thread; not from under it.
+pub fn with_meeting_surely<T>(what: impl FnOnce(&mut Meeting) -> T) -> Option<T> {
+    let mut what = Some(what);
+    for round in 0..10_000 {
+        let mut result = None;
+        if with_meeting(|m| result = what.take().map(|w| w(m))).is_some() {
+            return result;
+        }
+        if round < 100 { clock::give_way() } else { clock::nap(100) }
+    }
+    None
+}
+
+/// Number of this thread in the kernel.
+#[inline]
+pub fn thread() -> u32 {
+    let generation = GENERATION.load(Relaxed);
+    THREAD.with(|cell| match cell.get() {
+        (known, tid) if known == generation => tid,
+        _ => {
+            let tid = kernel::thread_id();
+            cell.set((generation, tid));
+            tid
+        }
+    })
+}
+
+/// Whether this code runs in the child of a vfork: then descriptors are the child's, but all memory is the parent's.
+#[inline]
+pub fn borrowed() -> bool {
+    BORROWED.with(Cell::get)
+}
+
+/// Called on both returns of vfork.
+pub extern "C" fn set_borrowed(child: bool) {
+    BORROWED.with(|cell| cell.set(child));
+}
+
+/// Whether this process is a forked child that has not been set up yet; sets it up. Every call that finds a connection
+/// asks.
+#[inline]
+pub fn check_fork() {
+    let fresh = FRESH.load(Relaxed);
+    // SAFETY: the page is never unmapped.
+    if !fresh.is_null() && unsafe { (*fresh).load(Relaxed) } == 0 {
+        become_child();
+    }
+}
+
+#[cold]
+fn become_child() {
+    // SAFETY: the page is never unmapped.
+    unsafe { (*FRESH.load(Relaxed)).store(1, Relaxed) };
+    GENERATION.fetch_add(1, Relaxed);
+    MEETING_TAKEN.store(false, Relaxed);
+    with_meeting(Meeting::after_fork);
+    crate::fork::in_child();
+    claim_record();
+}
+
+fn claim_record() {
+    let Some(fixed) = fixed().filter(|f| f.stats_region >= 0) else { return };
+    let mut name = [0u8; 16];
+    // SAFETY: PR_GET_NAME writes at most 16 bytes.
+    unsafe { libc::prctl(libc::PR_GET_NAME, name.as_mut_ptr()) };
+    let record = stats::claim(fixed.stats_region, kernel::user_id(), kernel::process_id() as u32, name);
+    RECORD.store(record.map_or(core::ptr::null_mut(), |r| r as *const Record as *mut Record), Release);
+}
+
+/// This process's counters, if somebody wants them.
+pub fn record() -> Option<&'static Record> {
+    // SAFETY: null or a record that is never unmapped.
+    unsafe { RECORD.load(Acquire).as_ref() }
+}
+
+#[used]
+#[unsafe(link_section = ".fini_array")]
+static DESTRUCTOR: extern "C" fn() = destruct;
+
+extern "C" fn destruct() {
+    leave();
+}
+
+/// The process ends: lets go of its connections, whose family may live on.
+pub fn leave() {
+    static LEFT: AtomicBool = AtomicBool::new(false);
+    check_fork();
+    if borrowed() || LEFT.swap(true, Acquire) {
+        return;
+    }
+    crate::connection::leave_all();
+}
+
+/// Reserves `len` zeroed bytes, touched page by page as they are used; null when there is no address space.
+pub fn reserve(len: usize) -> *mut c_void {
+    // SAFETY: a private anonymous mapping of our own.
+    let memory = unsafe {
+        libc::mmap(
+            core::ptr::null_mut(),
+            len,
+            libc::PROT_READ | libc::PROT_WRITE,
+            libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_NORESERVE,
+            -1,
+            0,
+        )
+    };
+    if memory == libc::MAP_FAILED { core::ptr::null_mut() } else { memory }
+}

@@ -1,0 +1,105 @@
+//! The functions that this library stands in front of, as the next library in the search order has them.
+
+use core::ffi::{CStr, c_char, c_int, c_long, c_uint, c_void};
+use libc::{
+    epoll_event, fd_set, iovec, mmsghdr, msghdr, nfds_t, off_t, pid_t, pollfd, sigset_t, size_t, sockaddr, socklen_t,
+    ssize_t, timespec, timeval,
+};
+use underpass_segment::sync::{AtomicPtr, Relaxed};
+
+/// Looks a function up once; afterwards one load.
+struct Symbol {
+    name: &'static CStr,
+    address: AtomicPtr<c_void>,
+}
+
+impl Symbol {
+    const fn new(name: &'static CStr) -> Symbol {
+        Symbol { name, address: AtomicPtr::new(core::ptr::null_mut()) }
+    }
+
+    #[inline]
+    fn get(&self) -> *mut c_void {
+        let known = self.address.load(Relaxed);
+        if known.is_null() { self.find() } else { known }
+    }
+
+    #[cold]
+    fn find(&self) -> *mut c_void {
+        // SAFETY: a NUL-terminated name.
+        let mut address = unsafe { libc::dlsym(libc::RTLD_NEXT, self.name.as_ptr()) };
+        if address.is_null() {
+            address = missing as *mut c_void;
+        }
+        self.address.store(address, Relaxed);
+        address
+    }
+}
+
+/// Stands for a function that this libc does not have.
+extern "C" fn missing() -> c_long {
+    crate::set_errno(libc::ENOSYS);
+    -1
+}
+
+macro_rules! real {
+    ($($name:ident($($arg:ident: $ty:ty),*) -> $ret:ty;)+) => {$(
+        #[inline]
+        #[allow(non_snake_case, reason = "named as libc names it")]
+        pub unsafe fn $name($($arg: $ty),*) -> $ret {
+            static SYMBOL: Symbol = Symbol::new({
+                // SAFETY: ends with the NUL written here.
+                unsafe { CStr::from_bytes_with_nul_unchecked(concat!(stringify!($name), "\0").as_bytes()) }
+            });
+            // SAFETY: the address is that of libc's function with this signature.
+            let function: unsafe extern "C" fn($($ty),*) -> $ret = unsafe { core::mem::transmute(SYMBOL.get()) };
+            // SAFETY: passed on to the caller.
+            unsafe { function($($arg),*) }
+        }
+    )+};
+}
+
+real! {
+    read(fd: c_int, buffer: *mut c_void, len: size_t) -> ssize_t;
+    readv(fd: c_int, vector: *const iovec, count: c_int) -> ssize_t;
+    preadv2(fd: c_int, vector: *const iovec, count: c_int, offset: off_t, flags: c_int) -> ssize_t;
+    recv(fd: c_int, buffer: *mut c_void, len: size_t, flags: c_int) -> ssize_t;
+    recvfrom(fd: c_int, buffer: *mut c_void, len: size_t, flags: c_int, address: *mut sockaddr, address_len: *mut socklen_t) -> ssize_t;
+    recvmsg(fd: c_int, message: *mut msghdr, flags: c_int) -> ssize_t;
+    recvmmsg(fd: c_int, messages: *mut mmsghdr, count: c_uint, flags: c_int, timeout: *mut timespec) -> c_int;
+    write(fd: c_int, buffer: *const c_void, len: size_t) -> ssize_t;
+    writev(fd: c_int, vector: *const iovec, count: c_int) -> ssize_t;
+    pwritev2(fd: c_int, vector: *const iovec, count: c_int, offset: off_t, flags: c_int) -> ssize_t;
+    send(fd: c_int, buffer: *const c_void, len: size_t, flags: c_int) -> ssize_t;
+    sendto(fd: c_int, buffer: *const c_void, len: size_t, flags: c_int, address: *const sockaddr, address_len: socklen_t) -> ssize_t;
+    sendmsg(fd: c_int, message: *const msghdr, flags: c_int) -> ssize_t;
+    sendmmsg(fd: c_int, messages: *mut mmsghdr, count: c_uint, flags: c_int) -> c_int;
+    sendfile(out: c_int, input: c_int, offset: *mut off_t, count: size_t) -> ssize_t;
+    splice(input: c_int, input_offset: *mut off_t, out: c_int, out_offset: *mut off_t, len: size_t, flags: c_uint) -> ssize_t;
+    socket(domain: c_int, kind: c_int, protocol: c_int) -> c_int;
+    accept(fd: c_int, address: *mut sockaddr, address_len: *mut socklen_t) -> c_int;
+    accept4(fd: c_int, address: *mut sockaddr, address_len: *mut socklen_t, flags: c_int) -> c_int;
+    close(fd: c_int) -> c_int;
+    close_range(first: c_uint, last: c_uint, flags: c_int) -> c_int;
+    closefrom(first: c_int) -> ();
+    shutdown(fd: c_int, how: c_int) -> c_int;
+    dup(fd: c_int) -> c_int;
+    dup2(fd: c_int, to: c_int) -> c_int;
+    dup3(fd: c_int, to: c_int, flags: c_int) -> c_int;
+    fcntl(fd: c_int, command: c_int, argument: usize) -> c_int;
+    fcntl64(fd: c_int, command: c_int, argument: usize) -> c_int;
+    ioctl(fd: c_int, request: libc::c_ulong, argument: usize) -> c_int;
+    setsockopt(fd: c_int, level: c_int, name: c_int, value: *const c_void, len: socklen_t) -> c_int;
+    fdopen(fd: c_int, mode: *const c_char) -> *mut libc::FILE;
+    poll(fds: *mut pollfd, count: nfds_t, timeout: c_int) -> c_int;
+    ppoll(fds: *mut pollfd, count: nfds_t, timeout: *const timespec, mask: *const sigset_t) -> c_int;
+    select(count: c_int, read: *mut fd_set, write: *mut fd_set, except: *mut fd_set, timeout: *mut timeval) -> c_int;
+    pselect(count: c_int, read: *mut fd_set, write: *mut fd_set, except: *mut fd_set, timeout: *const timespec, mask: *const sigset_t) -> c_int;
+    epoll_ctl(epfd: c_int, operation: c_int, fd: c_int, event: *mut epoll_event) -> c_int;
+    epoll_wait(epfd: c_int, events: *mut epoll_event, most: c_int, timeout: c_int) -> c_int;
+    epoll_pwait(epfd: c_int, events: *mut epoll_event, most: c_int, timeout: c_int, mask: *const sigset_t) -> c_int;
+    epoll_pwait2(epfd: c_int, events: *mut epoll_event, most: c_int, timeout: *const timespec, mask: *const sigset_t) -> c_int;
+    fork() -> pid_t;
+    _Fork() -> pid_t;
+    syscall(number: c_long, a: usize, b: usize, c: usize, d: usize, e: usize, f: usize) -> c_long;
+}

@@ -1,0 +1,268 @@
+//! read, readv, preadv2, recv, recvfrom, recvmsg, recvmmsg, and their aliases.
+
+use crate::connection::{self, BROKEN, Way};
+use crate::{real, to_c};
+use core::ffi::{c_int, c_uint, c_void};
+use libc::{iovec, mmsghdr, msghdr, off_t, size_t, sockaddr, socklen_t, ssize_t, timespec};
+use underpass_segment::raw::Errno;
+use underpass_segment::vector::Cursor;
+
+/// Flags that a receive through the segment honours.
+const CARRIED: c_int = libc::MSG_PEEK
+    | libc::MSG_WAITALL
+    | libc::MSG_DONTWAIT
+    | libc::MSG_TRUNC
+    | libc::MSG_NOSIGNAL
+    | libc::MSG_CMSG_CLOEXEC;
+
+/// Receives into `cursor`, or has `plain` do it.
+#[inline]
+fn receive(fd: c_int, cursor: impl FnOnce() -> Cursor, flags: c_int, plain: impl FnOnce() -> ssize_t) -> ssize_t {
+    let Some(connection) = connection::of(fd) else { return plain() };
+    // Neither takes any byte of the stream.
+    if flags & (libc::MSG_ERRQUEUE | libc::MSG_OOB) != 0 {
+        return plain();
+    }
+    loop {
+        match connection.way() {
+            Way::Joined(port) if flags & !CARRIED == 0 && port.become_ready() => {
+                return to_c(port.receive(cursor(), flags));
+            }
+            Way::Broken => return to_c(Err(BROKEN)),
+            _ => {}
+        }
+        if connection.end.read_gate.enter() {
+            let answer = plain();
+            connection.end.read_gate.leave();
+            if flags & libc::MSG_PEEK == 0 {
+                connection.count_received(answer);
+            }
+            return answer;
+        }
+        if flags & !CARRIED != 0 {
+            return to_c(Err(Errno(libc::EOPNOTSUPP)));
+        }
+    }
+}
+
+fn one(buffer: *mut c_void, len: size_t) -> iovec {
+    iovec { iov_base: buffer, iov_len: len.min(isize::MAX as usize) }
+}
+
+/// A cursor for `count` buffers, or for throwing their length away.
+///
+/// # Safety
+/// As for [`Cursor::new`].
+unsafe fn cursor(vector: *const iovec, count: usize, flags: c_int) -> Cursor {
+    // SAFETY: passed on to the caller.
+    let cursor = unsafe { Cursor::new(vector, count) };
+    if flags & libc::MSG_TRUNC != 0 { Cursor::discarding(cursor.left()) } else { cursor }
+}
+
+/// # Safety
+/// As read(2).
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn read(fd: c_int, buffer: *mut c_void, len: size_t) -> ssize_t {
+    let vector = one(buffer, len);
+    // SAFETY: the program vouches for its buffer, here and below.
+    unsafe { receive(fd, || cursor(&vector, 1, 0), 0, || real::read(fd, buffer, len)) }
+}
+
+/// # Safety
+/// As read(2).
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn __read(fd: c_int, buffer: *mut c_void, len: size_t) -> ssize_t {
+    // SAFETY: passed on to the caller.
+    unsafe { read(fd, buffer, len) }
+}
+
+/// # Safety
+/// As read(2); `room` is the size of the buffer as the compiler knows it.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn __read_chk(fd: c_int, buffer: *mut c_void, len: size_t, room: size_t) -> ssize_t {
+    crate::descriptor::check_room(len, room);
+    // SAFETY: passed on to the caller.
+    unsafe { read(fd, buffer, len) }
+}
+
+/// # Safety
+/// As readv(2).
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn readv(fd: c_int, vector: *const iovec, count: c_int) -> ssize_t {
+    if !(0..=1024).contains(&count) {
+        // SAFETY: passed on to the caller.
+        return unsafe { real::readv(fd, vector, count) };
+    }
+    // SAFETY: as in `read`.
+    unsafe { receive(fd, || cursor(vector, count as usize, 0), 0, || real::readv(fd, vector, count)) }
+}
+
+/// # Safety
+/// As preadv2(2).
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn preadv2(
+    fd: c_int,
+    vector: *const iovec,
+    count: c_int,
+    offset: off_t,
+    flags: c_int,
+) -> ssize_t {
+    const RWF_NOWAIT: c_int = 8;
+    if offset != -1 || !(0..=1024).contains(&count) || flags & !RWF_NOWAIT != 0 {
+        // SAFETY: passed on to the caller.
+        return unsafe { real::preadv2(fd, vector, count, offset, flags) };
+    }
+    let as_recv = if flags & RWF_NOWAIT != 0 { libc::MSG_DONTWAIT } else { 0 };
+    // SAFETY: as in `read`.
+    unsafe {
+        receive(fd, || cursor(vector, count as usize, 0), as_recv, || real::preadv2(fd, vector, count, offset, flags))
+    }
+}
+
+/// # Safety
+/// As preadv2(2).
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn preadv64v2(
+    fd: c_int,
+    vector: *const iovec,
+    count: c_int,
+    offset: off_t,
+    flags: c_int,
+) -> ssize_t {
+    // SAFETY: passed on to the caller.
+    unsafe { preadv2(fd, vector, count, offset, flags) }
+}
+
+/// # Safety
+/// As recv(2).
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn recv(fd: c_int, buffer: *mut c_void, len: size_t, flags: c_int) -> ssize_t {
+    let vector = one(buffer, len);
+    // SAFETY: as in `read`.
+    unsafe { receive(fd, || cursor(&vector, 1, flags), flags, || real::recv(fd, buffer, len, flags)) }
+}
+
+/// # Safety
+/// As recv(2); `room` is the size of the buffer as the compiler knows it.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn __recv_chk(
+    fd: c_int,
+    buffer: *mut c_void,
+    len: size_t,
+    room: size_t,
+    flags: c_int,
+) -> ssize_t {
+    crate::descriptor::check_room(len, room);
+    // SAFETY: passed on to the caller.
+    unsafe { recv(fd, buffer, len, flags) }
+}
+
+/// # Safety
+/// As recvfrom(2).
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn recvfrom(
+    fd: c_int,
+    buffer: *mut c_void,
+    len: size_t,
+    flags: c_int,
+    address: *mut sockaddr,
+    address_len: *mut socklen_t,
+) -> ssize_t {
+    let vector = one(buffer, len);
+    // SAFETY: as in `read`. TCP leaves the address alone and sets its length to 0.
+    unsafe {
+        let answer = receive(
+            fd,
+            || cursor(&vector, 1, flags),
+            flags,
+            || real::recvfrom(fd, buffer, len, flags, address, address_len),
+        );
+        if answer >= 0 && !address.is_null() && !address_len.is_null() && connection::known(fd).is_some() {
+            *address_len = 0;
+        }
+        answer
+    }
+}
+
+/// # Safety
+/// As recvfrom(2); `room` is the size of the buffer as the compiler knows it.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn __recvfrom_chk(
+    fd: c_int,
+    buffer: *mut c_void,
+    len: size_t,
+    room: size_t,
+    flags: c_int,
+    address: *mut sockaddr,
+    address_len: *mut socklen_t,
+) -> ssize_t {
+    crate::descriptor::check_room(len, room);
+    // SAFETY: passed on to the caller.
+    unsafe { recvfrom(fd, buffer, len, flags, address, address_len) }
+}
+
+/// # Safety
+/// As recvmsg(2).
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn recvmsg(fd: c_int, message: *mut msghdr, flags: c_int) -> ssize_t {
+    // SAFETY: the program vouches for the message and what it points to.
+    unsafe {
+        let (vector, count) = if message.is_null() {
+            (core::ptr::null(), 0)
+        } else {
+            ((*message).msg_iov.cast_const(), (*message).msg_iovlen)
+        };
+        if message.is_null() || count > 1024 {
+            return real::recvmsg(fd, message, flags);
+        }
+        let mut carried = false;
+        let answer = receive(
+            fd,
+            || {
+                carried = true;
+                cursor(vector, count as usize, flags)
+            },
+            flags,
+            || real::recvmsg(fd, message, flags),
+        );
+        if carried && answer >= 0 {
+            (*message).msg_namelen = 0;
+            (*message).msg_controllen = 0;
+            (*message).msg_flags = flags & libc::MSG_CMSG_CLOEXEC;
+        }
+        answer
+    }
+}
+
+/// # Safety
+/// As recvmmsg(2).
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn recvmmsg(
+    fd: c_int,
+    messages: *mut mmsghdr,
+    count: c_uint,
+    flags: c_int,
+    timeout: *mut timespec,
+) -> c_int {
+    // SAFETY: the program vouches for the messages.
+    unsafe {
+        if connection::of(fd).is_none() {
+            return real::recvmmsg(fd, messages, count, flags, timeout);
+        }
+        let mut done = 0;
+        while done < count {
+            let message = messages.add(done as usize);
+            let wait = if done > 0 && flags & libc::MSG_WAITFORONE != 0 { libc::MSG_DONTWAIT } else { 0 };
+            let answer = recvmsg(fd, &mut (*message).msg_hdr, flags & !libc::MSG_WAITFORONE | wait);
+            if answer < 0 {
+                return if done > 0 { done as c_int } else { -1 };
+            }
+            (*message).msg_len = answer as c_uint;
+            done += 1;
+            if answer == 0 {
+                break;
+            }
+        }
+        done as c_int
+    }
+}

@@ -1,0 +1,336 @@
+//! write, writev, pwritev2, send, sendto, sendmsg, sendmmsg, sendfile, splice, and their aliases.
+
+use crate::connection::{self, BROKEN, Connection, Way};
+use crate::{from_c, real, to_c};
+use core::ffi::{c_int, c_uint, c_void};
+use libc::{iovec, mmsghdr, msghdr, off_t, size_t, sockaddr, socklen_t, ssize_t};
+use underpass_segment::raw::Answer;
+use underpass_segment::reason::Reason;
+use underpass_segment::vector::Cursor;
+
+/// Flags that a send through the segment honours; MSG_MORE may be ignored.
+const CARRIED: c_int = libc::MSG_DONTWAIT
+    | libc::MSG_NOSIGNAL
+    | libc::MSG_MORE
+    | libc::MSG_EOR
+    | libc::MSG_CONFIRM
+    | libc::MSG_DONTROUTE
+    | libc::MSG_WAITALL;
+
+/// Sends `count` buffers, or has `plain` do it.
+///
+/// # Safety
+/// The buffers must be valid for reading.
+#[inline]
+unsafe fn send_vector(
+    fd: c_int,
+    vector: *const iovec,
+    count: usize,
+    flags: c_int,
+    plain: impl Fn() -> ssize_t,
+) -> ssize_t {
+    let Some(connection) = connection::of(fd) else { return plain() };
+    if flags & !CARRIED != 0 {
+        connection.pin(not_carried(flags));
+    }
+    loop {
+        match connection.way() {
+            Way::Joined(port) => {
+                // SAFETY: passed on to the caller.
+                let cursor = unsafe { Cursor::new(vector, count) };
+                let answer = port.send(cursor, flags, |done| {
+                    if done == 0 {
+                        return from_c(plain());
+                    }
+                    // SAFETY: as above; `done` bytes of them are sent.
+                    let mut rest = unsafe { Cursor::new(vector, count) };
+                    rest.skip(done);
+                    send_rest(fd, rest, flags)
+                });
+                return to_c(answer);
+            }
+            Way::Broken => return to_c(Err(BROKEN)),
+            Way::Plain => {}
+        }
+        if connection.end.write_gate.enter() {
+            let answer = plain();
+            connection.end.write_gate.leave();
+            connection.count_sent(answer);
+            return answer;
+        }
+    }
+}
+
+fn not_carried(flags: c_int) -> Reason {
+    match flags {
+        f if f & libc::MSG_OOB != 0 => Reason::Urgent,
+        f if f & libc::MSG_ZEROCOPY != 0 => Reason::ZeroCopy,
+        f if f & libc::MSG_FASTOPEN != 0 => Reason::FastOpen,
+        _ => Reason::Unsupported,
+    }
+}
+
+/// Sends what is left under `rest` on the kernel path, buffer by buffer.
+fn send_rest(fd: c_int, mut rest: Cursor, flags: c_int) -> Answer {
+    let mut total = 0;
+    while rest.left() > 0 {
+        let (from, len) = rest.chunk(usize::MAX);
+        // SAFETY: the chunk lies in the program's buffer.
+        match from_c(unsafe { real::send(fd, from.cast(), len, flags) }) {
+            Ok(n) => {
+                total += n;
+                rest.skip(n);
+                if n < len {
+                    break;
+                }
+            }
+            Err(_) if total > 0 => break,
+            Err(e) => return Err(e),
+        }
+    }
+    Ok(total)
+}
+
+fn one(buffer: *const c_void, len: size_t) -> iovec {
+    iovec { iov_base: buffer.cast_mut(), iov_len: len.min(isize::MAX as usize) }
+}
+
+/// # Safety
+/// As write(2).
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn write(fd: c_int, buffer: *const c_void, len: size_t) -> ssize_t {
+    let vector = one(buffer, len);
+    // SAFETY: the program vouches for its buffer, here and below.
+    unsafe { send_vector(fd, &vector, 1, 0, || real::write(fd, buffer, len)) }
+}
+
+/// # Safety
+/// As write(2).
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn __write(fd: c_int, buffer: *const c_void, len: size_t) -> ssize_t {
+    // SAFETY: passed on to the caller.
+    unsafe { write(fd, buffer, len) }
+}
+
+/// # Safety
+/// As writev(2).
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn writev(fd: c_int, vector: *const iovec, count: c_int) -> ssize_t {
+    if !(0..=1024).contains(&count) {
+        // SAFETY: passed on to the caller.
+        return unsafe { real::writev(fd, vector, count) };
+    }
+    // SAFETY: as in `write`.
+    unsafe { send_vector(fd, vector, count as usize, 0, || real::writev(fd, vector, count)) }
+}
+
+/// # Safety
+/// As pwritev2(2).
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn pwritev2(
+    fd: c_int,
+    vector: *const iovec,
+    count: c_int,
+    offset: off_t,
+    flags: c_int,
+) -> ssize_t {
+    const RWF_NOWAIT: c_int = 8;
+    if offset != -1 || !(0..=1024).contains(&count) || flags & !RWF_NOWAIT != 0 {
+        // SAFETY: passed on to the caller.
+        return unsafe { real::pwritev2(fd, vector, count, offset, flags) };
+    }
+    let as_send = if flags & RWF_NOWAIT != 0 { libc::MSG_DONTWAIT } else { 0 };
+    // SAFETY: as in `write`.
+    unsafe { send_vector(fd, vector, count as usize, as_send, || real::pwritev2(fd, vector, count, offset, flags)) }
+}
+
+/// # Safety
+/// As pwritev2(2).
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn pwritev64v2(
+    fd: c_int,
+    vector: *const iovec,
+    count: c_int,
+    offset: off_t,
+    flags: c_int,
+) -> ssize_t {
+    // SAFETY: passed on to the caller.
+    unsafe { pwritev2(fd, vector, count, offset, flags) }
+}
+
+/// # Safety
+/// As send(2).
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn send(fd: c_int, buffer: *const c_void, len: size_t, flags: c_int) -> ssize_t {
+    let vector = one(buffer, len);
+    // SAFETY: as in `write`.
+    unsafe { send_vector(fd, &vector, 1, flags, || real::send(fd, buffer, len, flags)) }
+}
+
+/// # Safety
+/// As send(2).
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn __send(fd: c_int, buffer: *const c_void, len: size_t, flags: c_int) -> ssize_t {
+    // SAFETY: passed on to the caller.
+    unsafe { send(fd, buffer, len, flags) }
+}
+
+/// # Safety
+/// As sendto(2).
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn sendto(
+    fd: c_int,
+    buffer: *const c_void,
+    len: size_t,
+    flags: c_int,
+    address: *const sockaddr,
+    address_len: socklen_t,
+) -> ssize_t {
+    let vector = one(buffer, len);
+    // SAFETY: as in `write`. A connected TCP socket ignores the address.
+    unsafe { send_vector(fd, &vector, 1, flags, || real::sendto(fd, buffer, len, flags, address, address_len)) }
+}
+
+/// # Safety
+/// As sendmsg(2).
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn sendmsg(fd: c_int, message: *const msghdr, flags: c_int) -> ssize_t {
+    // SAFETY: the program vouches for the message and what it points to.
+    unsafe {
+        if message.is_null() || (*message).msg_iovlen > 1024 {
+            return real::sendmsg(fd, message, flags);
+        }
+        if (*message).msg_controllen != 0 {
+            return crate::descriptor::send_control(fd, message, flags);
+        }
+        let (vector, count) = ((*message).msg_iov.cast_const(), (*message).msg_iovlen as usize);
+        send_vector(fd, vector, count, flags, || real::sendmsg(fd, message, flags))
+    }
+}
+
+/// # Safety
+/// As sendmmsg(2).
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn sendmmsg(fd: c_int, messages: *mut mmsghdr, count: c_uint, flags: c_int) -> c_int {
+    // SAFETY: the program vouches for the messages.
+    unsafe {
+        if connection::of(fd).is_none() {
+            return real::sendmmsg(fd, messages, count, flags);
+        }
+        let mut done = 0;
+        while done < count {
+            let message = messages.add(done as usize);
+            let answer = sendmsg(fd, &(*message).msg_hdr, flags);
+            if answer < 0 {
+                return if done > 0 { done as c_int } else { -1 };
+            }
+            (*message).msg_len = answer as c_uint;
+            done += 1;
+        }
+        done as c_int
+    }
+}
+
+/// # Safety
+/// As sendfile(2).
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn sendfile(out: c_int, input: c_int, offset: *mut off_t, count: size_t) -> ssize_t {
+    // SAFETY: passed on to the caller.
+    let plain = || unsafe { real::sendfile(out, input, offset, count) };
+    let Some(connection) = connection::of(out) else { return plain() };
+    loop {
+        match connection.way() {
+            // SAFETY: the program vouches for `offset`.
+            Way::Joined(_) => return unsafe { file_through_segment(&connection, input, offset, count, &plain) },
+            Way::Broken => return to_c(Err(BROKEN)),
+            Way::Plain => {}
+        }
+        if connection.end.write_gate.enter() {
+            let answer = plain();
+            connection.end.write_gate.leave();
+            connection.count_sent(answer);
+            return answer;
+        }
+    }
+}
+
+/// # Safety
+/// As sendfile(2).
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn sendfile64(out: c_int, input: c_int, offset: *mut off_t, count: size_t) -> ssize_t {
+    // SAFETY: passed on to the caller.
+    unsafe { sendfile(out, input, offset, count) }
+}
+
+/// Reads the file piece by piece and sends each piece; the file's offset moves by what was sent.
+///
+/// # Safety
+/// As sendfile(2).
+unsafe fn file_through_segment(
+    connection: &Connection,
+    input: c_int,
+    offset: *mut off_t,
+    count: size_t,
+    plain: &dyn Fn() -> ssize_t,
+) -> ssize_t {
+    const PIECE: usize = 16 << 10;
+    let mut piece = [0u8; PIECE];
+    // SAFETY: the offset is the program's; lseek takes no pointer.
+    let mut at = if offset.is_null() { unsafe { libc::lseek(input, 0, libc::SEEK_CUR) } } else { unsafe { *offset } };
+    if at < 0 {
+        return plain();
+    }
+    let mut total = 0;
+    while total < count {
+        // SAFETY: the piece is writable for its length.
+        let got = unsafe { libc::pread(input, piece.as_mut_ptr().cast(), PIECE.min(count - total), at) };
+        if got <= 0 {
+            if total == 0 && got < 0 {
+                return plain();
+            }
+            break;
+        }
+        // SAFETY: `got` bytes of the piece are valid.
+        let sent = unsafe { send(connection.fd, piece.as_ptr().cast(), got as usize, 0) };
+        if sent < 0 {
+            if total == 0 {
+                return -1;
+            }
+            break;
+        }
+        total += sent as usize;
+        at += sent as off_t;
+        if sent < got {
+            break;
+        }
+    }
+    // SAFETY: as above.
+    unsafe {
+        if offset.is_null() {
+            libc::lseek(input, at, libc::SEEK_SET);
+        } else {
+            *offset = at;
+        }
+    }
+    total as ssize_t
+}
+
+/// # Safety
+/// As splice(2).
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn splice(
+    input: c_int,
+    input_offset: *mut off_t,
+    out: c_int,
+    out_offset: *mut off_t,
+    len: size_t,
+    flags: c_uint,
+) -> ssize_t {
+    for fd in [input, out] {
+        if let Some(connection) = connection::of(fd) {
+            connection.pin(Reason::Splice);
+        }
+    }
+    // SAFETY: passed on to the caller.
+    unsafe { real::splice(input, input_offset, out, out_offset, len, flags) }
+}

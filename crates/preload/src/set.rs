@@ -1,0 +1,395 @@
+//! The library's copy of an epoll set: which stream sockets the program has registered, how, and which are active.
+
+use crate::process;
+use crate::table;
+use core::cell::UnsafeCell;
+use underpass_segment::clock::give_way;
+use underpass_segment::sync::{AcqRel, Acquire, AtomicI32, AtomicPtr, AtomicU32, AtomicU64, Relaxed, Release, pause};
+
+/// Most sockets of one set that are looked at in user space; the others are left to the kernel.
+const MAX_ACTIVE: usize = 256;
+const MAX_INNER: usize = 8;
+const BUCKETS: usize = 1 << 12;
+/// End of a chain.
+pub const NONE: u32 = 0;
+
+/// One registration. Kept by descriptor number; zeroed memory is none.
+#[derive(Clone, Copy)]
+pub struct Item {
+    /// As the program gave them.
+    pub events: u32,
+    /// As the program gave it.
+    pub data: u64,
+    /// End of the ring's data that was last reported (edge-triggered).
+    pub seen: u64,
+    /// When there last were news, in ticks.
+    pub last_news: u64,
+    /// The kernel's registration asks for more, to wake a sleeper.
+    pub kicked: bool,
+    /// One-shot, and used up.
+    disarmed: bool,
+    live: bool,
+    generation: u32,
+    active: bool,
+    next: u32,
+}
+
+impl Item {
+    /// Whether any of `events` is to be reported now.
+    pub fn wants(&self, events: u32) -> bool {
+        self.live && !self.disarmed && self.events & events != 0
+    }
+
+    fn is_current(&self, fd: i32) -> bool {
+        self.live && self.generation == table::generation(fd)
+    }
+
+    /// See [`Item::seen`].
+    pub fn set_seen(&mut self, seen: u64) {
+        self.seen = seen;
+    }
+
+    /// See [`Item::last_news`].
+    pub fn set_last_news(&mut self, ticks: u64) {
+        self.last_news = ticks;
+    }
+
+    /// See [`Item::kicked`].
+    pub fn set_kicked(&mut self, kicked: bool) {
+        self.kicked = kicked;
+    }
+
+    /// One-shot: used up, or armed again.
+    pub fn set_disarmed(&mut self, disarmed: bool) {
+        self.disarmed = disarmed;
+    }
+}
+
+struct Inside {
+    items: *mut Item,
+    buckets: *mut u32,
+    count: u32,
+    active: [i32; MAX_ACTIVE],
+    active_count: usize,
+    turn: usize,
+}
+
+/// The copy. Made once per epoll descriptor in use, never unmapped, used again.
+pub struct Set {
+    lock: AtomicU32,
+    inside: UnsafeCell<Inside>,
+    next_free: AtomicPtr<Set>,
+    inner: [AtomicI32; MAX_INNER],
+    epfd: AtomicI32,
+    sleepers: AtomicU32,
+    mean_wait: AtomicU64,
+    waits: AtomicU32,
+    asked: AtomicU64,
+}
+
+// SAFETY: `inside` is used only by the thread that holds `lock`.
+unsafe impl Sync for Set {}
+
+static FREE: AtomicPtr<Set> = AtomicPtr::new(core::ptr::null_mut());
+
+impl Set {
+    /// An empty set; `None` without address space.
+    pub fn make() -> Option<*mut Set> {
+        let free = FREE.swap(core::ptr::null_mut(), AcqRel);
+        // SAFETY: sets are never unmapped.
+        if let Some(set) = unsafe { free.as_ref() } {
+            // The rest of the list goes back.
+            let rest = set.next_free.swap(core::ptr::null_mut(), Relaxed);
+            if !rest.is_null() {
+                // SAFETY: as above.
+                Set::push_free(unsafe { &*rest });
+            }
+            return Some(free);
+        }
+        let set: *mut Set = process::reserve(size_of::<Set>()).cast();
+        let items: *mut Item = process::reserve(table::MAX_FDS * size_of::<Item>()).cast();
+        let buckets: *mut u32 = process::reserve(BUCKETS * size_of::<u32>()).cast();
+        if set.is_null() || items.is_null() || buckets.is_null() {
+            return None;
+        }
+        // SAFETY: fresh memory of our own; zeroed memory is a valid set.
+        unsafe {
+            let inside = (*set).inside.get();
+            (*inside).items = items;
+            (*inside).buckets = buckets;
+        }
+        Some(set)
+    }
+
+    /// Empties the set for another epoll descriptor.
+    pub fn give_back(set: &Set) {
+        set.locked(|inside| {
+            // SAFETY: both ranges are private anonymous mappings of this length; DONTNEED zeroes them.
+            unsafe {
+                libc::madvise(inside.items.cast(), table::MAX_FDS * size_of::<Item>(), libc::MADV_DONTNEED);
+                libc::madvise(inside.buckets.cast(), BUCKETS * size_of::<u32>(), libc::MADV_DONTNEED);
+            }
+            (inside.count, inside.active_count, inside.turn) = (0, 0, 0);
+        });
+        for inner in &set.inner {
+            inner.store(0, Relaxed);
+        }
+        set.mean_wait.store(0, Relaxed);
+        Set::push_free(set);
+    }
+
+    fn push_free(set: &Set) {
+        let mut last = set;
+        // SAFETY: sets are never unmapped.
+        while let Some(next) = unsafe { last.next_free.load(Relaxed).as_ref() } {
+            last = next;
+        }
+        let mut head = FREE.load(Acquire);
+        loop {
+            last.next_free.store(head, Relaxed);
+            match FREE.compare_exchange(head, set as *const Set as *mut Set, AcqRel, Acquire) {
+                Ok(_) => return,
+                Err(now) => head = now,
+            }
+        }
+    }
+
+    fn locked<T>(&self, what: impl FnOnce(&mut Inside) -> T) -> T {
+        let mut rounds = 0u32;
+        while self.lock.compare_exchange_weak(0, 1, Acquire, Relaxed).is_err() {
+            rounds += 1;
+            if rounds.is_multiple_of(64) { give_way() } else { pause() }
+        }
+        // SAFETY: the lock makes this thread the only one.
+        let result = what(unsafe { &mut *self.inside.get() });
+        self.lock.store(0, Release);
+        result
+    }
+
+    /// Sockets registered.
+    pub fn count(&self) -> u32 {
+        self.locked(|inside| inside.count)
+    }
+
+    /// Registers `fd`, or changes its registration.
+    pub fn put(&self, fd: i32, events: u32, data: u64) {
+        self.locked(|inside| {
+            let Some(item) = inside.item(fd) else { return };
+            if item.live {
+                // It may also be left over from a descriptor of this number that was closed.
+                inside.unlink(fd);
+            } else {
+                inside.count += 1;
+            }
+            let Some(item) = inside.item(fd) else { return };
+            let active = item.active;
+            *item = Item {
+                events,
+                data,
+                seen: item.seen,
+                last_news: item.last_news,
+                kicked: false,
+                disarmed: false,
+                live: true,
+                generation: table::generation(fd),
+                active,
+                next: NONE,
+            };
+            inside.link(fd);
+        });
+    }
+
+    /// Forgets `fd`.
+    pub fn remove(&self, fd: i32) {
+        self.locked(|inside| {
+            if inside.item(fd).is_some_and(|it| it.live) {
+                inside.unlink(fd);
+                inside.deactivate(fd);
+                inside.count -= 1;
+                if let Some(item) = inside.item(fd) {
+                    item.live = false;
+                }
+            }
+        });
+    }
+
+    /// The registration of `fd`.
+    pub fn item(&self, fd: i32) -> Option<Item> {
+        self.locked(|inside| inside.item(fd).filter(|it| it.is_current(fd)).copied())
+    }
+
+    /// Changes the registration of `fd`.
+    pub fn with_item(&self, fd: i32, change: impl FnOnce(&mut Item)) {
+        self.locked(|inside| {
+            if let Some(item) = inside.item(fd).filter(|it| it.is_current(fd)) {
+                change(item);
+            }
+        });
+    }
+
+    /// The socket registered with `data`, if there is exactly one.
+    pub fn only_item_with(&self, data: u64) -> Option<i32> {
+        self.locked(|inside| {
+            let mut found = None;
+            let mut at = inside.bucket(data);
+            while at != NONE {
+                let fd = at as i32 - 1;
+                let item = inside.item(fd)?;
+                at = item.next;
+                if item.is_current(fd) && item.data == data {
+                    if found.is_some() {
+                        return None;
+                    }
+                    found = Some(fd);
+                }
+            }
+            found
+        })
+    }
+
+    /// Has `fd` looked at in user space from now on.
+    pub fn activate(&self, fd: i32) {
+        self.locked(|inside| {
+            if inside.active_count < MAX_ACTIVE
+                && let Some(item) = inside.item(fd).filter(|it| it.is_current(fd) && !it.active)
+            {
+                item.active = true;
+                inside.active[inside.active_count] = fd;
+                inside.active_count += 1;
+            }
+        });
+    }
+
+    /// Leaves `fd` to the kernel.
+    pub fn deactivate(&self, fd: i32) {
+        self.locked(|inside| inside.deactivate(fd));
+    }
+
+    /// The active sockets as they are now.
+    pub fn active(&self) -> impl Iterator<Item = i32> {
+        let (list, count) = self.locked(|inside| (inside.active, inside.active_count));
+        (0..count).map(move |index| list[index])
+    }
+
+    /// The active sockets, beginning with another one every time, so that none is always served last.
+    pub fn active_from_last(&self) -> impl Iterator<Item = i32> {
+        let (list, count, turn) = self.locked(|inside| {
+            inside.turn = inside.turn.wrapping_add(1);
+            (inside.active, inside.active_count, inside.turn)
+        });
+        (0..count).map(move |index| list[(index + turn) % count])
+    }
+
+    /// Notes that another set is registered in this one.
+    pub fn add_inner(&self, epfd: i32) {
+        for place in &self.inner {
+            if place.load(Relaxed) == epfd + 1 || place.compare_exchange(0, epfd + 1, Relaxed, Relaxed).is_ok() {
+                return;
+            }
+        }
+    }
+
+    /// Sets registered in this one.
+    pub fn inner(&self) -> impl Iterator<Item = i32> {
+        self.inner.iter().map(|place| place.load(Relaxed)).filter(|&it| it > 0).map(|it| it - 1)
+    }
+
+    /// Whether another set is registered in this one.
+    pub fn has_inner(&self) -> bool {
+        self.inner().next().is_some()
+    }
+
+    /// Its descriptor.
+    pub fn epfd(&self) -> i32 {
+        self.epfd.load(Relaxed)
+    }
+
+    /// Says which its descriptor is.
+    pub fn set_epfd(&self, epfd: i32) {
+        self.epfd.store(epfd, Relaxed);
+    }
+
+    /// Threads asleep in the kernel on this set.
+    pub fn sleepers(&self) -> u32 {
+        self.sleepers.load(Acquire)
+    }
+
+    /// This thread is about to sleep.
+    pub fn enter_sleep(&self) {
+        self.sleepers.fetch_add(1, AcqRel);
+    }
+
+    /// This thread has slept.
+    pub fn leave_sleep(&self) {
+        self.sleepers.fetch_sub(1, AcqRel);
+    }
+
+    /// Mean of its last waits, see [`underpass_segment::wait::Memory`].
+    pub fn mean_wait(&self) -> &AtomicU64 {
+        &self.mean_wait
+    }
+
+    /// Number of its waits.
+    pub fn waits(&self) -> &AtomicU32 {
+        &self.waits
+    }
+
+    /// When the kernel was last asked, in ticks.
+    pub fn asked(&self) -> &AtomicU64 {
+        &self.asked
+    }
+}
+
+impl Inside {
+    fn item(&mut self, fd: i32) -> Option<&mut Item> {
+        if fd as u32 as usize >= table::MAX_FDS {
+            return None;
+        }
+        // SAFETY: MAX_FDS items; zeroed memory is a valid one.
+        Some(unsafe { &mut *self.items.add(fd as usize) })
+    }
+
+    fn bucket_of(&mut self, data: u64) -> &mut u32 {
+        let index = (data.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 52) as usize % BUCKETS;
+        // SAFETY: below BUCKETS.
+        unsafe { &mut *self.buckets.add(index) }
+    }
+
+    fn bucket(&mut self, data: u64) -> u32 {
+        *self.bucket_of(data)
+    }
+
+    fn link(&mut self, fd: i32) {
+        let Some(data) = self.item(fd).map(|it| it.data) else { return };
+        let head = core::mem::replace(self.bucket_of(data), fd as u32 + 1);
+        if let Some(item) = self.item(fd) {
+            item.next = head;
+        }
+    }
+
+    fn unlink(&mut self, fd: i32) {
+        let Some((data, next)) = self.item(fd).map(|it| (it.data, it.next)) else { return };
+        let mut at = self.bucket(data);
+        if at == fd as u32 + 1 {
+            *self.bucket_of(data) = next;
+            return;
+        }
+        while at != NONE {
+            let Some(item) = self.item(at as i32 - 1) else { return };
+            if item.next == fd as u32 + 1 {
+                item.next = next;
+                return;
+            }
+            at = item.next;
+        }
+    }
+
+    fn deactivate(&mut self, fd: i32) {
+        let Some(item) = self.item(fd).filter(|it| it.active) else { return };
+        item.active = false;
+        if let Some(index) = self.active[..self.active_count].iter().position(|&it| it == fd) {
+            self.active_count -= 1;
+            self.active[index] = self.active[self.active_count];
+        }
+    }
+}

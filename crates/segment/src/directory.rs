@@ -1,0 +1,347 @@
+//! Where the ends of a user's connections find each other: one table per user and IPC namespace, in a segment of its
+//! own that any process of that user can find and nobody else can open.
+//!
+//! An end that wants to go up leaves its name here; whichever end comes second makes the segment. Nothing in the table
+//! is believed without proof ([`crate::meeting`]): any process of the user may write anything here.
+#![allow(unsafe_code, reason = "lays the table over shared memory")]
+
+use crate::clock;
+use crate::kernel;
+use crate::link::Shape;
+use crate::lock::alive;
+use crate::raw::{Errno, syscall};
+use crate::sync::{Acquire, AtomicI32, AtomicU32, AtomicU64, Relaxed, Release, pause};
+use crate::sysv::{self, Mapping};
+
+const ENTRIES: usize = 1 << 16;
+/// An entry lies within so many places of where its key hashes to.
+const NEIGHBOURS: usize = 64;
+const LEN_MARK: usize = 1889;
+const LEN: usize = size_of::<Header>() + ENTRIES * size_of::<Entry>() + 4096 - LEN_MARK;
+const MAGIC: u64 = u64::from_be_bytes(*b"UPdir_01");
+
+#[repr(C, align(64))]
+struct Header {
+    magic: AtomicU64,
+    lock: AtomicU32,
+}
+
+const EMPTY: u32 = 0;
+const WAITING: u32 = 1;
+const OFFERED: u32 = 2;
+
+/// The cookies of a connection's two sockets: smaller, larger.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Key(u64, u64);
+
+impl Key {
+    /// The key of the connection between two sockets, whichever names it.
+    pub fn of(one: u64, other: u64) -> Key {
+        Key(one.min(other), one.max(other))
+    }
+
+    fn place(self) -> usize {
+        let mixed = (self.0.wrapping_mul(0x9e37_79b9_7f4a_7c15) ^ self.1).wrapping_mul(0xff51_afd7_ed55_8ccd);
+        (mixed >> 40) as usize % ENTRIES
+    }
+}
+
+/// Who holds an end: enough for the other end to have the kernel confirm it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Holder {
+    /// Process.
+    pub pid: i32,
+    /// Its descriptor of the socket.
+    pub fd: i32,
+    /// Its family of processes (see [`crate::end::Family::id`]).
+    pub family: i32,
+}
+
+/// A segment made for a waiting end.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Offer {
+    /// Who made it.
+    pub maker: Holder,
+    /// System V number of the pool.
+    pub pool: i32,
+    /// Slot in the pool.
+    pub slot: u32,
+    /// Shape of the pool, as claimed.
+    pub shape: Shape,
+}
+
+#[repr(C, align(128))]
+struct Entry {
+    state: AtomicU32,
+    key: [AtomicU64; 2],
+    waiter: [AtomicI32; 3],
+    maker: [AtomicI32; 3],
+    pool: AtomicI32,
+    slot: AtomicU32,
+    shape: [AtomicU32; 2],
+}
+
+impl Entry {
+    fn is(&self, key: Key) -> bool {
+        self.key[0].load(Relaxed) == key.0 && self.key[1].load(Relaxed) == key.1
+    }
+}
+
+fn store(to: &[AtomicI32; 3], holder: Holder) {
+    to[0].store(holder.pid, Relaxed);
+    to[1].store(holder.fd, Relaxed);
+    to[2].store(holder.family, Relaxed);
+}
+
+fn load(from: &[AtomicI32; 3]) -> Holder {
+    Holder { pid: from[0].load(Relaxed), fd: from[1].load(Relaxed), family: from[2].load(Relaxed) }
+}
+
+/// What came of asking for the other end.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Found {
+    /// It has not asked yet; this end's name is in the entry with this index.
+    Nobody(u32),
+    /// It waits; the entry with this index is to be answered with [`Directory::offer`].
+    Waiter(u32, Holder),
+    /// The table is full around here.
+    Full,
+    /// Somebody holds the table for too long.
+    Busy,
+}
+
+/// The table as this process sees it.
+#[derive(Clone, Copy, Debug)]
+pub struct Directory {
+    mapping: Mapping,
+    uid: u32,
+}
+
+impl Directory {
+    /// Finds the table of user `uid`, or makes it.
+    ///
+    /// # Errors
+    /// See [`Mapping::create`].
+    pub fn open(uid: u32) -> Result<Directory, Errno> {
+        if let Some(mapping) = existing(uid) {
+            return Ok(Directory { mapping, uid });
+        }
+        // Making one is rare; a socket's abstract name, which vanishes with its process, lets one process do it at a
+        // time. Should the name be held for long, two tables may come about: their users then stay on kernel TCP.
+        let turn = Turn::take(uid);
+        if let Some(mapping) = existing(uid) {
+            return Ok(Directory { mapping, uid });
+        }
+        let mapping = Mapping::create(LEN)?;
+        let directory = Directory { mapping, uid };
+        directory.header().magic.store(MAGIC, Release);
+        drop(turn);
+        Ok(directory)
+    }
+
+    /// User whose table it is.
+    pub fn uid(&self) -> u32 {
+        self.uid
+    }
+
+    fn header(&self) -> &Header {
+        // SAFETY: the mapping begins with the header and stays attached.
+        unsafe { &*(self.mapping.base().as_ptr() as *const Header) }
+    }
+
+    fn entry(&self, index: usize) -> &Entry {
+        let at = size_of::<Header>().next_multiple_of(align_of::<Entry>()) + (index % ENTRIES) * size_of::<Entry>();
+        // SAFETY: within LEN; zeroed memory is an empty entry; everything in it is atomic.
+        unsafe { &*(self.mapping.base().as_ptr().add(at) as *const Entry) }
+    }
+
+    /// Asks whether the other end of `key` waits; leaves `me` there if not.
+    pub fn ask(&self, key: Key, me: Holder) -> Found {
+        let Some(_held) = self.hold(me.pid) else { return Found::Busy };
+        let start = key.place();
+        let mut free = None;
+        for step in 0..NEIGHBOURS {
+            let index = (start + step) % ENTRIES;
+            let entry = self.entry(index);
+            let state = entry.state.load(Acquire);
+            if state == EMPTY {
+                free = free.or(Some(index));
+            } else if entry.is(key) {
+                if state == WAITING {
+                    return Found::Waiter(index as u32, load(&entry.waiter));
+                }
+                // The same two sockets again: what stands there is stale or forged.
+                free = Some(index);
+                break;
+            }
+        }
+        let index = match free.or_else(|| self.abandoned(start)) {
+            Some(index) => index,
+            None => return Found::Full,
+        };
+        let entry = self.entry(index);
+        entry.key[0].store(key.0, Relaxed);
+        entry.key[1].store(key.1, Relaxed);
+        store(&entry.waiter, me);
+        entry.state.store(WAITING, Release);
+        Found::Nobody(index as u32)
+    }
+
+    /// Answers the waiting end of `key` with a segment. False when it does not wait any more.
+    pub fn offer(&self, index: u32, key: Key, offer: Offer) -> bool {
+        let Some(_held) = self.hold(offer.maker.pid) else { return false };
+        let entry = self.entry(index as usize);
+        if entry.state.load(Acquire) != WAITING || !entry.is(key) {
+            return false;
+        }
+        store(&entry.maker, offer.maker);
+        entry.pool.store(offer.pool, Relaxed);
+        entry.slot.store(offer.slot, Relaxed);
+        entry.shape[0].store(offer.shape.ring_bytes, Relaxed);
+        entry.shape[1].store(offer.shape.slots, Relaxed);
+        entry.state.store(OFFERED, Release);
+        true
+    }
+
+    /// Whether a segment has been offered to the end that waits in entry `index`. One load, mostly.
+    #[inline]
+    pub fn offered(&self, index: u32, key: Key) -> Option<Offer> {
+        let entry = self.entry(index as usize);
+        if entry.state.load(Acquire) != OFFERED || !entry.is(key) {
+            return None;
+        }
+        Some(Offer {
+            maker: load(&entry.maker),
+            pool: entry.pool.load(Relaxed),
+            slot: entry.slot.load(Relaxed),
+            shape: Shape { ring_bytes: entry.shape[0].load(Relaxed), slots: entry.shape[1].load(Relaxed) },
+        })
+    }
+
+    /// Clears the entry, if it still is this connection's.
+    pub fn clear(&self, index: u32, key: Key, pid: i32) {
+        let Some(_held) = self.hold(pid) else { return };
+        let entry = self.entry(index as usize);
+        if entry.is(key) {
+            entry.state.store(EMPTY, Release);
+        }
+    }
+
+    /// An entry near `start` whose process is gone.
+    fn abandoned(&self, start: usize) -> Option<usize> {
+        (0..NEIGHBOURS).map(|step| (start + step) % ENTRIES).find(|&index| {
+            let pid = self.entry(index).waiter[0].load(Relaxed);
+            pid <= 0 || !alive(pid as u32)
+        })
+    }
+
+    fn hold(&self, pid: i32) -> Option<Held<'_>> {
+        let lock = &self.header().lock;
+        for round in 0..2000 {
+            let owner = lock.load(Relaxed);
+            let stale = owner != 0 && round == 1999 && !alive(owner);
+            if (owner == 0 || stale) && lock.compare_exchange(owner, pid as u32, Acquire, Relaxed).is_ok() {
+                return Some(Held(lock));
+            }
+            if round % 100 == 99 { clock::give_way() } else { pause() }
+        }
+        None
+    }
+}
+
+struct Held<'a>(&'a AtomicU32);
+
+impl Drop for Held<'_> {
+    fn drop(&mut self) {
+        self.0.store(0, Release);
+    }
+}
+
+/// The table with the lowest number, should there be several.
+fn existing(uid: u32) -> Option<Mapping> {
+    let mut ids = [0i32; 8];
+    let found = sysv::find(LEN, uid, &mut ids);
+    let ids = &mut ids[..found];
+    ids.sort_unstable();
+    for &id in ids.iter() {
+        let Ok((mapping, _)) = Mapping::open(id, LEN, uid) else { continue };
+        // SAFETY: the mapping begins with the header.
+        let header = unsafe { &*(mapping.base().as_ptr() as *const Header) };
+        for _ in 0..1000 {
+            if header.magic.load(Acquire) == MAGIC {
+                return Some(mapping);
+            }
+            clock::give_way();
+        }
+        // SAFETY: nothing refers into it any more.
+        unsafe { mapping.detach() };
+    }
+    None
+}
+
+/// The right to make the table, held by a bound abstract name.
+struct Turn(Option<usize>);
+
+impl Turn {
+    fn take(uid: u32) -> Turn {
+        let mut name = [0u8; 110];
+        name[..2].copy_from_slice(&(libc::AF_UNIX as u16).to_ne_bytes());
+        let text = {
+            use std::io::Write;
+            let room = name.len() - 3;
+            let mut to = &mut name[3..];
+            let _ = write!(to, "underpass.directory.{uid}");
+            room - to.len()
+        };
+        let kind = libc::SOCK_DGRAM | libc::SOCK_CLOEXEC;
+        // SAFETY: no pointers.
+        let Ok(fd) = (unsafe { syscall(libc::SYS_socket, [libc::AF_UNIX as usize, kind as usize, 0, 0, 0, 0]) }) else {
+            return Turn(None);
+        };
+        for _ in 0..100 {
+            // SAFETY: the address is as long as said.
+            match unsafe { syscall(libc::SYS_bind, [fd, name.as_ptr() as usize, 3 + text, 0, 0, 0]) } {
+                Err(Errno(libc::EADDRINUSE)) => clock::nap(100),
+                _ => break,
+            }
+        }
+        Turn(Some(fd))
+    }
+}
+
+impl Drop for Turn {
+    fn drop(&mut self) {
+        if let Some(fd) = self.0 {
+            // SAFETY: the descriptor is this value's own.
+            let _ = unsafe { syscall(libc::SYS_close, [fd, 0, 0, 0, 0, 0]) };
+        }
+    }
+}
+
+/// Who this process is, for [`Holder`].
+pub fn holder(fd: i32, family: i32) -> Holder {
+    Holder { pid: kernel::process_id(), fd, family }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn two_ends_meet_once() {
+        let directory = Directory::open(kernel::user_id()).unwrap();
+        let again = Directory::open(kernel::user_id()).unwrap();
+        let key = Key::of(u64::MAX - 5, u64::MAX - 9);
+        let (one, other) = (holder(3, 100), holder(4, 200));
+        let Found::Nobody(index) = directory.ask(key, one) else { panic!("somebody is there") };
+        assert_eq!(directory.offered(index, key), None);
+        assert_eq!(again.ask(Key::of(u64::MAX - 9, u64::MAX - 5), other), Found::Waiter(index, one));
+        let offer = Offer { maker: other, pool: 1, slot: 2, shape: Shape { ring_bytes: 1 << 16, slots: 4 } };
+        assert!(again.offer(index, key, offer));
+        assert!(!again.offer(index, key, offer));
+        assert_eq!(directory.offered(index, key), Some(offer));
+        assert_eq!(directory.offered(index, Key::of(1, 2)), None);
+        directory.clear(index, key, one.pid);
+        assert_eq!(directory.offered(index, key), None);
+    }
+}

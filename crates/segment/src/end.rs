@@ -1,0 +1,326 @@
+//! One end of a connection: the state that all processes sharing the socket need, and the other end must not have.
+//!
+//! Ends lie in a segment of their own per family of processes (a process and what it forks), so that a forked child
+//! finds the same locks and positions as its parent.
+#![allow(unsafe_code, reason = "lays the table of ends over shared memory")]
+
+use crate::lock::Lock;
+use crate::raw::Errno;
+use crate::reason::Reason;
+use crate::sync::{AcqRel, Acquire, AtomicI32, AtomicU8, AtomicU32, AtomicU64, Relaxed, Release};
+use crate::sysv::Mapping;
+
+/// How far an end has come. It only moves forward.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(u8)]
+pub enum Stage {
+    /// Plain kernel TCP; may go up one day.
+    Plain = 0,
+    /// Known in the directory, waiting for the other end.
+    Waiting = 1,
+    /// It has a segment; every call goes through the library.
+    Joined = 2,
+    /// Plain kernel TCP for good; the reason says why.
+    Pinned = 3,
+    /// The other end broke the rules; every call fails.
+    Broken = 4,
+}
+
+/// Counts the calls that are inside a plain kernel read (or write) of the socket, and can be shut behind them.
+#[repr(C)]
+pub struct Gate(AtomicU32);
+
+const SHUT: u32 = 1 << 31;
+
+impl Gate {
+    /// Enters for one plain call; false when the gate is shut.
+    #[inline]
+    pub fn enter(&self) -> bool {
+        if self.0.fetch_add(1, AcqRel) & SHUT == 0 {
+            return true;
+        }
+        self.0.fetch_sub(1, AcqRel);
+        false
+    }
+
+    /// Leaves after the plain call.
+    #[inline]
+    pub fn leave(&self) {
+        self.0.fetch_sub(1, AcqRel);
+    }
+
+    /// Shuts the gate if nobody is inside; true when it is shut now.
+    pub fn shut(&self) -> bool {
+        match self.0.compare_exchange(0, SHUT, AcqRel, Acquire) {
+            Ok(_) => true,
+            Err(now) => now & SHUT != 0,
+        }
+    }
+
+    /// Whether it is shut.
+    #[inline]
+    pub fn is_shut(&self) -> bool {
+        self.0.load(Acquire) & SHUT != 0
+    }
+}
+
+/// What a direction's reader keeps to itself. Changed under `lock`.
+#[repr(C, align(64))]
+pub struct Reading {
+    /// Guards the rest.
+    pub lock: Lock,
+    /// 1: the stream comes from the ring.
+    pub fast: AtomicU32,
+    /// Packed [`crate::ring::Place`].
+    pub place: AtomicU64,
+    /// Position in the kernel stream: bytes taken from the kernel so far, doorbells included.
+    pub kernel: AtomicU64,
+    /// Doorbells taken since the direction last went up.
+    pub bells: AtomicU64,
+    /// 1: the waiting flag was raised and has not been found taken.
+    pub armed: AtomicU32,
+    /// Doorbells that are owed: the flag was found taken and the byte has not been read yet.
+    pub owed: AtomicU32,
+    /// Doorbells still to be thrown away before kernel data goes on (after going down).
+    pub discard: AtomicU64,
+    /// Bytes last taken from the kernel as doorbells, kept until it is sure that they were.
+    pub held: [AtomicU8; 16],
+    /// How many of them.
+    pub held_len: AtomicU32,
+    /// How many of them are data, to be delivered before more is read from the kernel path.
+    pub stash: AtomicU32,
+    /// An error of the kernel socket that came before the ring was empty.
+    pub error: AtomicI32,
+    /// Mean of the last waits, in ticks, times 8.
+    pub mean_wait: AtomicU64,
+    /// Waits so far.
+    pub waits: AtomicU32,
+    /// When the kernel socket was last asked for end-of-file, in ticks.
+    pub asked: AtomicU64,
+    /// Data received by the fast path and the kernel path, in bytes.
+    pub fast_bytes: AtomicU64,
+    /// Data received by the kernel path, in bytes.
+    pub kernel_bytes: AtomicU64,
+}
+
+/// What a direction's sender keeps to itself. Changed under `lock`.
+#[repr(C, align(64))]
+pub struct Sending {
+    /// Guards the rest.
+    pub lock: Lock,
+    /// 1: the stream goes into the ring.
+    pub fast: AtomicU32,
+    /// See [`crate::ring::Sender`].
+    pub tail: AtomicU64,
+    /// See [`crate::ring::Sender`].
+    pub seen_head: AtomicU64,
+    /// See [`crate::ring::Sender`].
+    pub hole: [AtomicU64; 2],
+    /// Position behind the last mark; the reader has seen it when its head is there.
+    pub mark: AtomicU64,
+    /// Doorbells sent since the direction last went up.
+    pub bells: AtomicU64,
+    /// Calls that are inside a kernel send.
+    pub in_kernel: AtomicU32,
+    /// Sends on the kernel path since it last tried to go up.
+    pub tries: AtomicU32,
+    /// Head when the reader was last seen to move, and when that was, in ticks.
+    pub progress: [AtomicU64; 2],
+    /// Data sent by the fast path, in bytes.
+    pub fast_bytes: AtomicU64,
+    /// Data sent by the kernel path, in bytes.
+    pub kernel_bytes: AtomicU64,
+}
+
+/// One end of a connection. Zeroed memory is an unused one.
+#[repr(C, align(64))]
+pub struct End {
+    /// References: one per process and handle. 0: unused.
+    pub references: AtomicU32,
+    next_free: AtomicU32,
+    stage: AtomicU8,
+    reason: AtomicU8,
+    /// 1: the socket does not block, as far as the library was told.
+    pub nonblocking: AtomicU8,
+    /// 1: this end sends on the kernel path from now on.
+    pub send_pinned: AtomicU8,
+    /// 1: a poll, select or epoll set may be watching the socket.
+    pub watched: AtomicU8,
+    /// 1: the direction out was ever fast; 2: the direction in; 3: both.
+    pub was_fast: AtomicU8,
+    /// Receives wait for that many bytes (SO_RCVLOWAT), at least 1.
+    pub low_water: AtomicU32,
+    /// Calls and bytes so far, while plain.
+    pub calls: AtomicU32,
+    /// Number of calls at which it looks for its other end (again).
+    pub next_try: AtomicU32,
+    /// Bytes so far, while plain.
+    pub bytes: AtomicU64,
+    /// Index of its entry in the directory, plus 1; 0 if none.
+    pub entry: AtomicU32,
+    /// The socket's cookie.
+    pub cookie: AtomicU64,
+    /// The other end's cookie.
+    pub peer_cookie: AtomicU64,
+    /// Pool and slot of its segment, once joined.
+    pub pool: AtomicI32,
+    /// Slot of its segment.
+    pub slot: AtomicU32,
+    /// Ring bytes and slots of the pool.
+    pub shape: [AtomicU32; 2],
+    /// Which side of the segment it is.
+    pub side: AtomicU8,
+    /// Doorbells sent and sleeps so far, for statistics.
+    pub bells: AtomicU64,
+    /// Times a receive slept.
+    pub sleeps: AtomicU64,
+    /// Plain reads in progress.
+    pub read_gate: Gate,
+    /// Plain writes in progress.
+    pub write_gate: Gate,
+    /// The direction in.
+    pub reading: Reading,
+    /// The direction out.
+    pub sending: Sending,
+}
+
+impl End {
+    /// How far it has come.
+    #[inline]
+    pub fn stage(&self) -> Stage {
+        match self.stage.load(Acquire) {
+            0 => Stage::Plain,
+            1 => Stage::Waiting,
+            2 => Stage::Joined,
+            3 => Stage::Pinned,
+            _ => Stage::Broken,
+        }
+    }
+
+    /// Moves on to `stage`; false when it was there or further already.
+    pub fn advance(&self, stage: Stage) -> bool {
+        self.stage.fetch_max(stage as u8, AcqRel) < stage as u8
+    }
+
+    /// Why it is not fast (or was not, until it was).
+    pub fn reason(&self) -> Reason {
+        Reason::ALL.get(self.reason.load(Relaxed) as usize).copied().unwrap_or(Reason::Unsupported)
+    }
+
+    /// Records why it is not fast.
+    pub fn set_reason(&self, reason: Reason) {
+        self.reason.store(reason as u8, Relaxed);
+    }
+
+    /// Keeps a connection without segment on kernel TCP for good.
+    pub fn pin(&self, reason: Reason) {
+        if self.stage() < Stage::Joined && self.advance_if_unjoined() {
+            self.set_reason(reason);
+        }
+    }
+
+    fn advance_if_unjoined(&self) -> bool {
+        self.stage.fetch_update(AcqRel, Acquire, |s| (s < Stage::Joined as u8).then_some(Stage::Pinned as u8)).is_ok()
+    }
+}
+
+impl PartialOrd for Stage {
+    fn partial_cmp(&self, other: &Stage) -> Option<core::cmp::Ordering> {
+        (*self as u8).partial_cmp(&(*other as u8))
+    }
+}
+
+/// Most ends that a family has at one time.
+pub const MAX_ENDS: usize = 1 << 16;
+const FAMILY_LEN_MARK: usize = 1723;
+
+#[repr(C, align(64))]
+struct FamilyHeader {
+    /// Index + 1 of the first free end in the low half, a tag against ABA in the high half.
+    free: AtomicU64,
+    fresh: AtomicU32,
+}
+
+/// The table of ends of a family of processes.
+#[derive(Clone, Copy, Debug)]
+pub struct Family {
+    mapping: Mapping,
+}
+
+impl Family {
+    /// Makes an empty table.
+    ///
+    /// # Errors
+    /// See [`Mapping::create`].
+    pub fn create() -> Result<Family, Errno> {
+        let len = size_of::<FamilyHeader>() + MAX_ENDS * size_of::<End>();
+        Ok(Family { mapping: Mapping::create(len.next_multiple_of(4096) - FAMILY_LEN_MARK)? })
+    }
+
+    /// Number that tells this family from every other one that lives.
+    pub fn id(&self) -> i32 {
+        self.mapping.id()
+    }
+
+    fn header(&self) -> &FamilyHeader {
+        // SAFETY: the mapping begins with the header and stays attached.
+        unsafe { &*(self.mapping.base().as_ptr() as *const FamilyHeader) }
+    }
+
+    /// End number `index`.
+    #[inline]
+    pub fn end(&self, index: u32) -> &End {
+        let index = (index as usize).min(MAX_ENDS - 1);
+        // SAFETY: within the mapping; zeroed memory is an unused end; everything in it is atomic.
+        unsafe {
+            &*(self.mapping.base().as_ptr().add(size_of::<FamilyHeader>() + index * size_of::<End>()) as *const End)
+        }
+    }
+
+    /// Takes an unused end, with one reference; `None` when all are in use.
+    pub fn take(&self) -> Option<u32> {
+        let header = self.header();
+        let mut free = header.free.load(Acquire);
+        while free as u32 != 0 {
+            let index = free as u32 - 1;
+            let next = self.end(index).next_free.load(Relaxed);
+            let tagged = (free >> 32).wrapping_add(1) << 32 | next as u64;
+            match header.free.compare_exchange_weak(free, tagged, AcqRel, Acquire) {
+                Ok(_) => {
+                    self.reset(index);
+                    return Some(index);
+                }
+                Err(now) => free = now,
+            }
+        }
+        let index = header.fresh.fetch_add(1, Relaxed);
+        if index as usize >= MAX_ENDS {
+            header.fresh.fetch_sub(1, Relaxed);
+            return None;
+        }
+        self.reset(index);
+        Some(index)
+    }
+
+    /// Gives an end back once nothing refers to it.
+    pub fn give_back(&self, index: u32) {
+        let header = self.header();
+        let mut free = header.free.load(Acquire);
+        loop {
+            self.end(index).next_free.store(free as u32, Relaxed);
+            let tagged = (free >> 32).wrapping_add(1) << 32 | (index + 1) as u64;
+            match header.free.compare_exchange_weak(free, tagged, AcqRel, Acquire) {
+                Ok(_) => return,
+                Err(now) => free = now,
+            }
+        }
+    }
+
+    fn reset(&self, index: u32) {
+        let end = self.end(index);
+        // SAFETY: the end is unused, so nobody else looks at it; all-zero is a valid value of every field.
+        unsafe { core::ptr::write_bytes(end as *const End as *mut u8, 0, size_of::<End>()) };
+        end.low_water.store(1, Relaxed);
+        end.references.store(1, Release);
+    }
+}

@@ -1,0 +1,385 @@
+//! What the library asks of the kernel about a TCP socket.
+#![allow(unsafe_code, reason = "issues system calls with buffers of its own")]
+
+use crate::raw::{Answer, Errno, syscall};
+use core::mem::MaybeUninit;
+
+/// TCP states as the kernel numbers them (include/net/tcp_states.h).
+pub const ESTABLISHED: u8 = 1;
+/// The other end has sent its FIN.
+pub const CLOSE_WAIT: u8 = 8;
+
+fn option<T: Copy>(fd: i32, level: i32, name: i32) -> Result<T, Errno> {
+    let mut value = MaybeUninit::<T>::zeroed();
+    let mut len = size_of::<T>() as libc::socklen_t;
+    // SAFETY: the kernel writes at most `len` bytes; callers name plain integers only.
+    unsafe {
+        syscall(
+            libc::SYS_getsockopt,
+            [fd as usize, level as usize, name as usize, value.as_mut_ptr() as usize, &raw mut len as usize, 0],
+        )?;
+        Ok(value.assume_init())
+    }
+}
+
+/// An integer option of the socket.
+///
+/// # Errors
+/// ENOTSOCK, EBADF, ENOPROTOOPT.
+pub fn int_option(fd: i32, level: i32, name: i32) -> Result<i32, Errno> {
+    option(fd, level, name)
+}
+
+/// Whether `fd` is a TCP socket.
+pub fn is_tcp(fd: i32) -> bool {
+    int_option(fd, libc::SOL_SOCKET, libc::SO_PROTOCOL) == Ok(libc::IPPROTO_TCP)
+}
+
+/// The socket's cookie: unique on this host since it booted, the same in every process that has the socket.
+///
+/// # Errors
+/// ENOTSOCK, EBADF.
+pub fn cookie(fd: i32) -> Result<u64, Errno> {
+    option(fd, libc::SOL_SOCKET, libc::SO_COOKIE)
+}
+
+/// The counters of TCP_INFO that fix positions in the kernel stream.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Counters {
+    /// TCP state.
+    pub state: u8,
+    /// Data was carried in the SYN, which the counters below treat specially.
+    pub fast_open: bool,
+    /// Bytes acknowledged by the other end (RFC 4898 tcpEStatsAppHCThruOctetsAcked; an active opener's SYN counts one).
+    pub acked: u64,
+    /// Bytes received in order.
+    pub received: u64,
+    /// Bytes sent, less those sent again.
+    pub sent_once: u64,
+}
+
+/// Reads the counters.
+///
+/// # Errors
+/// ENOTSOCK, EBADF; ENOSYS when the kernel is older than 4.19 and has no such counters.
+pub fn counters(fd: i32) -> Result<Counters, Errno> {
+    const ENOUGH: usize = 216;
+    let mut info = [0u64; 32];
+    let mut len = size_of_val(&info) as libc::socklen_t;
+    // SAFETY: the kernel writes at most `len` bytes into the array.
+    unsafe {
+        syscall(
+            libc::SYS_getsockopt,
+            [
+                fd as usize,
+                libc::IPPROTO_TCP as usize,
+                libc::TCP_INFO as usize,
+                info.as_mut_ptr() as usize,
+                &raw mut len as usize,
+                0,
+            ],
+        )?;
+    }
+    if (len as usize) < ENOUGH {
+        return Err(Errno(libc::ENOSYS));
+    }
+    // Offsets of struct tcp_info (include/uapi/linux/tcp.h): options 5, bytes_acked 120, bytes_received 128,
+    // bytes_sent 200, bytes_retrans 208.
+    const SYN_DATA: u8 = 32;
+    let first = info[0].to_ne_bytes();
+    Ok(Counters {
+        state: first[0],
+        fast_open: first[5] & SYN_DATA != 0,
+        acked: info[15],
+        received: info[16],
+        sent_once: info[25].wrapping_sub(info[26]),
+    })
+}
+
+fn queue(fd: i32, request: libc::c_ulong) -> Result<u32, Errno> {
+    let mut bytes = 0i32;
+    // SAFETY: FIONREAD and TIOCOUTQ write one int.
+    unsafe { syscall(libc::SYS_ioctl, [fd as usize, request as usize, &raw mut bytes as usize, 0, 0, 0])? };
+    Ok(bytes as u32)
+}
+
+/// Bytes that wait in the kernel to be read (SIOCINQ).
+///
+/// # Errors
+/// ENOTSOCK, EBADF.
+pub fn inq(fd: i32) -> Result<u32, Errno> {
+    queue(fd, libc::FIONREAD)
+}
+
+/// Bytes that the other end's kernel has not acknowledged (SIOCOUTQ).
+///
+/// # Errors
+/// ENOTSOCK, EBADF.
+pub fn outq(fd: i32) -> Result<u32, Errno> {
+    queue(fd, libc::TIOCOUTQ)
+}
+
+/// recv, straight into `len` bytes at `to` (null with MSG_TRUNC discards).
+///
+/// # Safety
+/// `to` must be valid for writing `len` bytes, or null with MSG_TRUNC.
+#[inline]
+pub unsafe fn recv(fd: i32, to: *mut u8, len: usize, flags: i32) -> Answer {
+    // SAFETY: passed on to the caller.
+    unsafe { syscall(libc::SYS_recvfrom, [fd as usize, to as usize, len, flags as usize, 0, 0]) }
+}
+
+/// Sends one doorbell without waiting.
+///
+/// # Errors
+/// EAGAIN, EPIPE, ECONNRESET.
+#[inline]
+pub fn send_bell(fd: i32) -> Answer {
+    let bell = [0u8];
+    let flags = libc::MSG_DONTWAIT | libc::MSG_NOSIGNAL;
+    // SAFETY: one readable byte.
+    unsafe { syscall(libc::SYS_sendto, [fd as usize, bell.as_ptr() as usize, 1, flags as usize, 0, 0]) }
+}
+
+/// poll's answer for one socket, at once.
+pub fn poll_now(fd: i32, events: i16) -> i16 {
+    let mut it = libc::pollfd { fd, events, revents: 0 };
+    let now = libc::timespec { tv_sec: 0, tv_nsec: 0 };
+    // SAFETY: one pollfd and one timespec; no signal mask.
+    let _ = unsafe { syscall(libc::SYS_ppoll, [&raw mut it as usize, 1, &raw const now as usize, 0, 0, 0]) };
+    it.revents
+}
+
+/// Whether O_NONBLOCK is set.
+pub fn is_nonblocking(fd: i32) -> bool {
+    // SAFETY: F_GETFL takes no argument.
+    let flags = unsafe { syscall(libc::SYS_fcntl, [fd as usize, libc::F_GETFL as usize, 0, 0, 0, 0]) };
+    flags.is_ok_and(|f| f as i32 & libc::O_NONBLOCK != 0)
+}
+
+/// The descriptor's own flags (FD_CLOEXEC); `None` when it is not open.
+pub fn descriptor_flags(fd: i32) -> Option<i32> {
+    // SAFETY: F_GETFD takes no argument.
+    unsafe { syscall(libc::SYS_fcntl, [fd as usize, libc::F_GETFD as usize, 0, 0, 0, 0]) }.ok().map(|f| f as i32)
+}
+
+/// Ends the connection in both directions.
+pub fn shut_down(fd: i32) {
+    // SAFETY: no pointers.
+    let _ = unsafe { syscall(libc::SYS_shutdown, [fd as usize, libc::SHUT_RDWR as usize, 0, 0, 0, 0]) };
+}
+
+/// This process.
+pub fn process_id() -> i32 {
+    // SAFETY: no arguments.
+    unsafe { syscall(libc::SYS_getpid, [0; 6]) }.unwrap_or(0) as i32
+}
+
+/// This thread.
+pub fn thread_id() -> u32 {
+    // SAFETY: no arguments.
+    unsafe { syscall(libc::SYS_gettid, [0; 6]) }.unwrap_or(0) as u32
+}
+
+/// Effective user.
+pub fn user_id() -> u32 {
+    // SAFETY: no arguments.
+    unsafe { syscall(libc::SYS_geteuid, [0; 6]) }.unwrap_or(u32::MAX as usize) as u32
+}
+
+/// Inode number of the socket that process `pid` holds as descriptor `fd`, if this process may look.
+pub fn socket_inode(pid: i32, fd: i32) -> Option<u64> {
+    let mut path = [0u8; 48];
+    let mut target = [0u8; 64];
+    {
+        use std::io::Write;
+        let mut to = &mut path[..];
+        write!(to, "/proc/{pid}/fd/{fd}\0").ok()?;
+    }
+    // SAFETY: the path is NUL-terminated; the kernel writes at most `target.len()` bytes.
+    let len = unsafe {
+        syscall(
+            libc::SYS_readlinkat,
+            [libc::AT_FDCWD as usize, path.as_ptr() as usize, target.as_mut_ptr() as usize, target.len(), 0, 0],
+        )
+    }
+    .ok()?;
+    let text = target.get(..len)?.strip_prefix(b"socket:[")?.strip_suffix(b"]")?;
+    core::str::from_utf8(text).ok()?.parse().ok()
+}
+
+/// What the kernel says of the socket at the other end of a connection.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Peer {
+    /// Its cookie.
+    pub cookie: u64,
+    /// The user it belongs to.
+    pub uid: u32,
+    /// Its inode number, as in /proc/PID/fd.
+    pub inode: u32,
+}
+
+/// Why the other end's socket is not known.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum NoPeer {
+    /// It is not in this network namespace.
+    Elsewhere,
+    /// The kernel does not answer.
+    NoAnswer(Errno),
+}
+
+/// Finds the socket at the other end of the connection of `fd`, by the mirrored addresses (sock_diag(7)).
+///
+/// # Errors
+/// See [`NoPeer`].
+pub fn peer(fd: i32) -> Result<Peer, NoPeer> {
+    let (local, remote) = (address(fd, libc::SYS_getsockname), address(fd, libc::SYS_getpeername));
+    let (Some(local), Some(remote)) = (local, remote) else { return Err(NoPeer::Elsewhere) };
+    if local.family != remote.family {
+        return Err(NoPeer::Elsewhere);
+    }
+    diagnose(local.family, &remote, &local)
+        .map_err(|e| if e.0 == libc::ENOENT { NoPeer::Elsewhere } else { NoPeer::NoAnswer(e) })
+}
+
+#[derive(Clone, Copy)]
+struct Address {
+    family: u8,
+    port: [u8; 2],
+    host: [u8; 16],
+}
+
+fn address(fd: i32, call: libc::c_long) -> Option<Address> {
+    let mut storage = [0u8; 128];
+    let mut len = storage.len() as libc::socklen_t;
+    // SAFETY: the kernel writes at most `len` bytes.
+    unsafe { syscall(call, [fd as usize, storage.as_mut_ptr() as usize, &raw mut len as usize, 0, 0, 0]) }.ok()?;
+    let mut host = [0u8; 16];
+    let port = [storage[2], storage[3]];
+    match i32::from(u16::from_ne_bytes([storage[0], storage[1]])) {
+        libc::AF_INET => {
+            host[..4].copy_from_slice(&storage[4..8]);
+            Some(Address { family: libc::AF_INET as u8, port, host })
+        }
+        libc::AF_INET6 => {
+            const MAPPED: [u8; 12] = [0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0xff, 0xff];
+            if storage[8..20] == MAPPED {
+                host[..4].copy_from_slice(&storage[20..24]);
+                return Some(Address { family: libc::AF_INET as u8, port, host });
+            }
+            host.copy_from_slice(&storage[8..24]);
+            Some(Address { family: libc::AF_INET6 as u8, port, host })
+        }
+        _ => None,
+    }
+}
+
+fn diagnose(family: u8, local: &Address, remote: &Address) -> Result<Peer, Errno> {
+    const SOCK_DIAG_BY_FAMILY: u16 = 20;
+    const NLMSG_ERROR: u16 = 2;
+    const REQUEST: usize = 16 + 56;
+    // struct nlmsghdr and struct inet_diag_req_v2 (include/uapi/linux/inet_diag.h).
+    let mut request = [0u8; REQUEST];
+    request[0..4].copy_from_slice(&(REQUEST as u32).to_ne_bytes());
+    request[4..6].copy_from_slice(&SOCK_DIAG_BY_FAMILY.to_ne_bytes());
+    request[6..8].copy_from_slice(&(libc::NLM_F_REQUEST as u16).to_ne_bytes());
+    request[16] = family;
+    request[17] = libc::IPPROTO_TCP as u8;
+    request[20..24].copy_from_slice(&u32::MAX.to_ne_bytes());
+    request[24..26].copy_from_slice(&local.port);
+    request[26..28].copy_from_slice(&remote.port);
+    request[28..44].copy_from_slice(&local.host);
+    request[44..60].copy_from_slice(&remote.host);
+    request[64..72].copy_from_slice(&[0xff; 8]);
+    let mut reply = [0u8; 512];
+    let kind = libc::SOCK_DGRAM | libc::SOCK_CLOEXEC;
+    // SAFETY: the buffers are as long as said; the descriptor is closed again at once.
+    let len = unsafe {
+        let fd = syscall(
+            libc::SYS_socket,
+            [libc::AF_NETLINK as usize, kind as usize, libc::NETLINK_SOCK_DIAG as usize, 0, 0, 0],
+        )?;
+        let answer =
+            syscall(libc::SYS_sendto, [fd, request.as_ptr() as usize, REQUEST, libc::MSG_DONTWAIT as usize, 0, 0])
+                .and_then(|_| {
+                    syscall(
+                        libc::SYS_recvfrom,
+                        [fd, reply.as_mut_ptr() as usize, reply.len(), libc::MSG_DONTWAIT as usize, 0, 0],
+                    )
+                });
+        let _ = syscall(libc::SYS_close, [fd, 0, 0, 0, 0, 0]);
+        answer?
+    };
+    let word = |at: usize| u32::from_ne_bytes([reply[at], reply[at + 1], reply[at + 2], reply[at + 3]]);
+    match u16::from_ne_bytes([reply[4], reply[5]]) {
+        NLMSG_ERROR if len >= 20 => Err(Errno((word(16) as i32).wrapping_neg())),
+        SOCK_DIAG_BY_FAMILY if len >= 16 + 72 => {
+            let state = reply[17];
+            if state != ESTABLISHED && state != CLOSE_WAIT {
+                return Err(Errno(libc::ENOENT));
+            }
+            let cookie = u64::from(word(16 + 44)) | u64::from(word(16 + 48)) << 32;
+            Ok(Peer { cookie, uid: word(16 + 64), inode: word(16 + 68) })
+        }
+        _ => Err(Errno(libc::EPROTO)),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::io::Write;
+    use std::net::{TcpListener, TcpStream};
+    use std::os::fd::AsRawFd;
+
+    fn pair(host: &str) -> (TcpStream, TcpStream) {
+        let listener = TcpListener::bind((host, 0)).unwrap();
+        let client = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
+        (client, listener.accept().unwrap().0)
+    }
+
+    #[test]
+    fn the_peer_is_found_by_the_mirrored_addresses() {
+        for host in ["127.0.0.1", "::1"] {
+            let (client, server) = pair(host);
+            let found = peer(client.as_raw_fd()).unwrap();
+            assert_eq!(found.cookie, cookie(server.as_raw_fd()).unwrap());
+            assert_eq!(found.uid, user_id());
+            assert_eq!(socket_inode(process_id(), server.as_raw_fd()), Some(found.inode.into()));
+            assert_eq!(peer(server.as_raw_fd()).unwrap().cookie, cookie(client.as_raw_fd()).unwrap());
+        }
+    }
+
+    #[test]
+    fn a_mapped_address_finds_its_plain_peer() {
+        let listener = TcpListener::bind(("::", 0)).unwrap();
+        let client = TcpStream::connect(("127.0.0.1", listener.local_addr().unwrap().port())).unwrap();
+        let server = listener.accept().unwrap().0;
+        assert_eq!(peer(server.as_raw_fd()).unwrap().cookie, cookie(client.as_raw_fd()).unwrap());
+        assert_eq!(peer(client.as_raw_fd()).unwrap().cookie, cookie(server.as_raw_fd()).unwrap());
+    }
+
+    #[test]
+    fn both_ends_agree_on_positions() {
+        let (mut client, server) = pair("127.0.0.1");
+        let mut sent = 0;
+        for n in [1usize, 700, 65_000, 3] {
+            client.write_all(&vec![1; n]).unwrap();
+            sent += n as u64;
+            while outq(client.as_raw_fd()).unwrap() != 0 {
+                std::thread::yield_now();
+            }
+            let sender = counters(client.as_raw_fd()).unwrap();
+            let reader = counters(server.as_raw_fd()).unwrap();
+            assert_eq!(sender.sent_once, sent);
+            assert_eq!(sender.acked, sent + 1, "the active opener's SYN counts one");
+            assert_eq!(reader.received, sent);
+            assert_eq!(u64::from(inq(server.as_raw_fd()).unwrap()), sent);
+        }
+        assert_eq!(sender_acked_when_passive(&server), 0);
+    }
+
+    fn sender_acked_when_passive(server: &TcpStream) -> u64 {
+        counters(server.as_raw_fd()).unwrap().acked
+    }
+}

@@ -1,0 +1,269 @@
+//! The segment: what the two ends of one connection share, and the pools that segments are cut from.
+//!
+//! A pool is one System V segment between two processes; its first page says what it is, then come equal slots, one
+//! per connection: a page of control words and two rings. Pools exist because the kernel allows only 4,096 System V
+//! segments and because attaching one costs more than taking a slot.
+#![allow(unsafe_code, reason = "lays the segment over shared memory")]
+
+use crate::raw::Errno;
+use crate::ring::Ring;
+use crate::sync::{Acquire, AtomicU32, AtomicU64, Relaxed, Release};
+use crate::sysv::{Attested, Mapping};
+
+const PAGE: usize = 4096;
+/// Length of a pool modulo the page size: tells pools from other programs' segments.
+const LEN_MARK: usize = 1367;
+const MAGIC: u64 = u64::from_be_bytes(*b"UPpool01");
+
+/// Words that a direction's reader writes and its sender looks at with every message. They change rarely.
+#[repr(C, align(128))]
+pub struct ReaderFlags {
+    /// 1: the reader is going to sleep and wants a doorbell. The sender that takes it to 0 owes one.
+    pub waiting: AtomicU32,
+    /// 1: all reads go through the library; doorbells cannot be taken for data.
+    pub ready: AtomicU32,
+    /// 1: the reader's end has been closed by all its processes.
+    pub closed: AtomicU32,
+    /// 1: the reader asks the sender to go down.
+    pub want_down: AtomicU32,
+    /// The reader's position in the kernel stream when it became ready.
+    pub position: AtomicU64,
+}
+
+/// Where the reader publishes how far it has read.
+#[repr(C, align(128))]
+pub struct ReaderHead {
+    /// Ring position before which everything may be overwritten.
+    pub head: AtomicU64,
+}
+
+/// Words that a direction's sender writes.
+#[repr(C, align(128))]
+pub struct SenderWords {
+    /// 1 + number of the processor on which this end last began to wait; 0 if never.
+    pub cpu: AtomicU32,
+}
+
+/// Control words of one direction.
+#[repr(C)]
+pub struct Direction {
+    /// The reader's flags.
+    pub flags: ReaderFlags,
+    /// The reader's head.
+    pub head: ReaderHead,
+    /// The sender's words.
+    pub sender: SenderWords,
+}
+
+/// First page of a slot.
+#[repr(C, align(128))]
+struct Control {
+    cookies: [AtomicU64; 2],
+    directions: [Direction; 2],
+}
+
+#[repr(C)]
+struct PoolHeader {
+    magic: AtomicU64,
+    ring_bytes: AtomicU32,
+    slots: AtomicU32,
+}
+
+/// Which end of a connection: the one that made the segment is `Maker`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Side {
+    /// Made the segment; sends in direction 0.
+    Maker = 0,
+    /// Joined it; sends in direction 1.
+    Joiner = 1,
+}
+
+/// Shape of a pool.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Shape {
+    /// Bytes of each ring; a power of two, 64 KiB to 16 MiB.
+    pub ring_bytes: u32,
+    /// Number of slots, 1 to [`Shape::MAX_SLOTS`].
+    pub slots: u32,
+}
+
+impl Shape {
+    /// Most slots of a pool.
+    pub const MAX_SLOTS: u32 = 64;
+
+    /// Whether the shape is one that is ever made.
+    pub fn is_sane(self) -> bool {
+        self.ring_bytes.is_power_of_two()
+            && (1 << 16..=1 << 24).contains(&self.ring_bytes)
+            && (1..=Self::MAX_SLOTS).contains(&self.slots)
+    }
+
+    fn slot_bytes(self) -> usize {
+        PAGE + 2 * self.ring_bytes as usize
+    }
+
+    /// Bytes of a pool of this shape.
+    pub fn pool_bytes(self) -> usize {
+        PAGE + self.slots as usize * self.slot_bytes() - LEN_MARK
+    }
+}
+
+/// A pool that this process has attached.
+#[derive(Clone, Copy, Debug)]
+pub struct Pool {
+    mapping: Mapping,
+    shape: Shape,
+}
+
+impl Pool {
+    /// Makes a pool.
+    ///
+    /// # Errors
+    /// See [`Mapping::create`].
+    pub fn create(shape: Shape) -> Result<Pool, Errno> {
+        // The last page is whole in memory although the length is not a multiple of its size.
+        let pool = Pool { mapping: Mapping::create(shape.pool_bytes())?, shape };
+        let header = pool.header();
+        header.ring_bytes.store(shape.ring_bytes, Relaxed);
+        header.slots.store(shape.slots, Relaxed);
+        header.magic.store(MAGIC, Release);
+        Ok(pool)
+    }
+
+    /// Attaches the pool that the other end made.
+    ///
+    /// # Errors
+    /// EACCES when it is not a pool of that shape, private to `uid`; otherwise what shmctl or shmat says.
+    pub fn open(id: i32, shape: Shape, uid: u32) -> Result<(Pool, Attested), Errno> {
+        if !shape.is_sane() {
+            return Err(Errno(libc::EACCES));
+        }
+        let (mapping, attested) = Mapping::open(id, shape.pool_bytes(), uid)?;
+        let pool = Pool { mapping, shape };
+        if pool.header().magic.load(Acquire) != MAGIC {
+            // SAFETY: nothing refers into it yet.
+            unsafe { mapping.detach() };
+            return Err(Errno(libc::EACCES));
+        }
+        Ok((pool, attested))
+    }
+
+    /// Number of the System V segment.
+    pub fn id(&self) -> i32 {
+        self.mapping.id()
+    }
+
+    /// Shape it was made with.
+    pub fn shape(&self) -> Shape {
+        self.shape
+    }
+
+    /// Takes the pool out of this process.
+    ///
+    /// # Safety
+    /// No [`Link`] of it may be used any more.
+    pub unsafe fn detach(self) {
+        // SAFETY: passed on to the caller.
+        unsafe { self.mapping.detach() };
+    }
+
+    fn header(&self) -> &PoolHeader {
+        // SAFETY: the mapping is at least a page long, page-aligned, and attached as long as the process uses it.
+        unsafe { &*(self.mapping.base().as_ptr() as *const PoolHeader) }
+    }
+
+    /// The segment in slot `index`, seen from `side`; `None` when there is no such slot.
+    pub fn slot(&self, index: u32, side: Side) -> Option<Link> {
+        if index >= self.shape.slots {
+            return None;
+        }
+        let at = PAGE + index as usize * self.shape.slot_bytes();
+        // SAFETY: the index is within the pool; slots are page-aligned.
+        let base = unsafe { self.mapping.base().as_ptr().add(at) };
+        Some(Link { base, ring_bytes: self.shape.ring_bytes, side })
+    }
+}
+
+/// One connection's segment as one end sees it.
+#[derive(Clone, Copy, Debug)]
+pub struct Link {
+    base: *mut u8,
+    ring_bytes: u32,
+    side: Side,
+}
+
+impl Link {
+    fn control(&self) -> &Control {
+        // SAFETY: `base` is the page-aligned beginning of a slot of an attached pool.
+        unsafe { &*(self.base as *const Control) }
+    }
+
+    fn ring(&self, direction: usize) -> Ring {
+        // SAFETY: the slot holds two rings behind its control page.
+        unsafe { Ring::new(self.base.add(PAGE + direction * self.ring_bytes as usize), self.ring_bytes.into()) }
+    }
+
+    /// Which end this is.
+    pub fn side(&self) -> Side {
+        self.side
+    }
+
+    /// Control words of the direction in which this end sends.
+    #[inline]
+    pub fn outgoing(&self) -> &Direction {
+        &self.control().directions[self.side as usize]
+    }
+
+    /// Control words of the direction in which this end receives.
+    #[inline]
+    pub fn incoming(&self) -> &Direction {
+        &self.control().directions[1 - self.side as usize]
+    }
+
+    /// Ring into which this end sends.
+    #[inline]
+    pub fn outgoing_ring(&self) -> Ring {
+        self.ring(self.side as usize)
+    }
+
+    /// Ring from which this end receives.
+    #[inline]
+    pub fn incoming_ring(&self) -> Ring {
+        self.ring(1 - self.side as usize)
+    }
+
+    /// Makes the slot ready for the connection between the sockets with these cookies (maker's, joiner's).
+    pub fn prepare(&self, cookies: [u64; 2]) {
+        let control = self.control();
+        for direction in 0..2 {
+            let words = &control.directions[direction];
+            words.flags.ready.store(0, Relaxed);
+            words.flags.closed.store(0, Relaxed);
+            words.flags.want_down.store(0, Relaxed);
+            words.flags.position.store(0, Relaxed);
+            words.head.head.store(0, Relaxed);
+            words.sender.cpu.store(0, Relaxed);
+            // A reader counts as asleep until it has shown that it is not: it may be in a poll of the kernel's.
+            words.flags.waiting.store(1, Relaxed);
+            // SAFETY: the first word of the ring; position 0 is where both sides begin.
+            unsafe {
+                (*(self.base.add(PAGE + direction * self.ring_bytes as usize) as *const AtomicU64)).store(0, Relaxed)
+            };
+        }
+        control.cookies[0].store(cookies[0], Relaxed);
+        control.cookies[1].store(cookies[1], Release);
+    }
+
+    /// Whether the slot was prepared for the connection between these sockets (maker's cookie, joiner's cookie).
+    pub fn is_for(&self, cookies: [u64; 2]) -> bool {
+        let control = self.control();
+        control.cookies[1].load(Acquire) == cookies[1] && control.cookies[0].load(Relaxed) == cookies[0]
+    }
+
+    /// Whether both ends have closed, so that the slot may be used again.
+    pub fn is_over(&self) -> bool {
+        self.control().directions.iter().all(|d| d.flags.closed.load(Acquire) != 0)
+    }
+}
+
+const _: () = assert!(size_of::<Control>() <= PAGE);

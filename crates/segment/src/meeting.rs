@@ -1,0 +1,298 @@
+//! How the two ends of a connection come to share a segment.
+//!
+//! An end that wants to go up asks the kernel who is at the other end ([`kernel::peer`]): that socket's cookie, inode
+//! and user. Another user's, or a socket that is not here, stays on kernel TCP. Then it asks the [`Directory`]; the
+//! first end leaves its name, the second makes the segment and offers it. Each end believes the other only if the
+//! kernel shows that the process which claims to hold the other socket really has it among its descriptors, and that
+//! the segment was made by that process, for this user alone.
+//!
+//! A [`Meeting`] is what one process needs for that. It is used by one thread at a time; one that finds it in use goes
+//! on with kernel TCP and comes back later.
+#![allow(unsafe_code, reason = "detaches pools that nothing uses")]
+
+use crate::clock;
+use crate::directory::{Directory, Found, Holder, Key, Offer, holder};
+use crate::end::{End, Stage};
+use crate::kernel::{self, NoPeer, Peer};
+use crate::link::{Link, Pool, Shape, Side};
+use crate::raw::Errno;
+use crate::reason::Reason;
+use crate::sync::{Relaxed, Release};
+
+/// Pools that one process has attached at most.
+const POOLS: usize = 1024;
+/// Slots of the first pool towards a process; later ones have [`Shape::MAX_SLOTS`].
+const FIRST_SLOTS: u32 = 4;
+/// A pool that nothing uses stays attached for so long, for threads that close a socket under one another.
+const LINGER_NS: u64 = 1_000_000_000;
+
+#[derive(Clone, Copy)]
+struct Attached {
+    pool: Pool,
+    /// Ends of this process in it.
+    users: u32,
+    unused_since: u64,
+    /// For a pool that this process made: the family it was made for, and the slots taken.
+    made_for: Option<(i32, u64)>,
+}
+
+/// What this process needs to meet others.
+pub struct Meeting {
+    family: i32,
+    ring_bytes: u32,
+    directory: Option<Directory>,
+    pools: [Option<Attached>; POOLS],
+}
+
+impl Meeting {
+    /// A process that has met nobody yet.
+    pub const fn new() -> Meeting {
+        Meeting { family: 0, ring_bytes: 1 << 20, directory: None, pools: [const { None }; POOLS] }
+    }
+
+    /// Says which family the ends of this process belong to, and how large its rings are to be.
+    pub fn set_up(&mut self, family: i32, ring_bytes: u32) {
+        self.family = family;
+        self.ring_bytes = ring_bytes;
+    }
+
+    /// In a forked child: the pools that the parent made remain attached, but are the parent's to give away.
+    pub fn after_fork(&mut self) {
+        for pool in self.pools.iter_mut().flatten() {
+            pool.made_for = None;
+        }
+    }
+
+    /// A connection has proven itself: looks for its other end. Moves `end` to [`Stage::Waiting`], [`Stage::Joined`]
+    /// or [`Stage::Pinned`], or leaves it where it is for a later try.
+    pub fn seek(&mut self, end: &End, fd: i32) {
+        let uid = kernel::user_id();
+        let cookie = match (kernel::counters(fd), kernel::cookie(fd)) {
+            (Ok(c), _) if c.fast_open => return end.pin(Reason::FastOpen),
+            (Ok(c), Ok(cookie)) if c.state == kernel::ESTABLISHED => cookie,
+            _ => return,
+        };
+        let peer = match kernel::peer(fd) {
+            Ok(peer) if peer.uid == uid => peer,
+            Ok(_) => return end.pin(Reason::OtherUser),
+            Err(NoPeer::Elsewhere) => return end.pin(Reason::Remote),
+            Err(NoPeer::NoAnswer(_)) => return end.pin(Reason::NoSockDiag),
+        };
+        let Some(directory) = self.directory(uid) else { return end.pin(Reason::NoMemory) };
+        let (key, me) = (Key::of(cookie, peer.cookie), holder(fd, self.family));
+        end.cookie.store(cookie, Relaxed);
+        end.peer_cookie.store(peer.cookie, Relaxed);
+        match directory.ask(key, me) {
+            Found::Nobody(index) => {
+                end.entry.store(index + 1, Relaxed);
+                end.set_reason(Reason::PeerSilent);
+                end.advance(Stage::Waiting);
+            }
+            Found::Waiter(index, waiter) => {
+                if !holds(waiter, &peer) {
+                    directory.clear(index, key, me.pid);
+                    return end.pin(Reason::Unproven);
+                }
+                let Ok((pool, slot)) = self.make(waiter.family) else { return end.pin(Reason::NoMemory) };
+                let Some(link) = pool.slot(slot, Side::Maker) else { return };
+                link.prepare([cookie, peer.cookie]);
+                let offer = Offer { maker: me, pool: pool.id(), slot, shape: pool.shape() };
+                end.entry.store(index + 1, Relaxed);
+                if directory.offer(index, key, offer) {
+                    self.join(end, pool, slot, Side::Maker);
+                } else {
+                    // Nobody will ever join it: both sides count as closed, so the slot is free again.
+                    link.outgoing().flags.closed.store(1, Relaxed);
+                    link.incoming().flags.closed.store(1, Release);
+                    self.forget_user(pool.id());
+                    end.pin(Reason::Unproven);
+                }
+            }
+            Found::Full => end.pin(Reason::NoMemory),
+            Found::Busy => {}
+        }
+    }
+
+    /// An end that waits: has it been offered a segment? One load, mostly.
+    pub fn look(&mut self, end: &End, fd: i32) {
+        let Some(directory) = self.directory else { return };
+        let key = Key::of(end.cookie.load(Relaxed), end.peer_cookie.load(Relaxed));
+        let Some(index) = end.entry.load(Relaxed).checked_sub(1) else { return };
+        let Some(offer) = directory.offered(index, key) else { return };
+        let joined = self.accept(end, fd, directory.uid(), offer);
+        directory.clear(index, key, kernel::process_id());
+        if joined.is_err() {
+            end.pin(Reason::Unproven);
+        }
+    }
+
+    fn accept(&mut self, end: &End, fd: i32, uid: u32, offer: Offer) -> Result<(), Errno> {
+        const FORGED: Errno = Errno(libc::EACCES);
+        let peer = kernel::peer(fd).map_err(|_| FORGED)?;
+        let cookies = [peer.cookie, end.cookie.load(Relaxed)];
+        if peer.uid != uid || peer.cookie != end.peer_cookie.load(Relaxed) || !holds(offer.maker, &peer) {
+            return Err(FORGED);
+        }
+        let pool = match self.attached(offer.pool) {
+            Some(it) if it.pool.shape() == offer.shape => it.pool,
+            Some(_) => return Err(FORGED),
+            None => {
+                let (pool, attested) = Pool::open(offer.pool, offer.shape, uid)?;
+                if attested.creator != offer.maker.pid {
+                    // SAFETY: nothing refers into it.
+                    unsafe { pool.detach() };
+                    return Err(FORGED);
+                }
+                self.remember(pool, None)?;
+                pool
+            }
+        };
+        let link = pool.slot(offer.slot, Side::Joiner).ok_or(FORGED)?;
+        if !link.is_for(cookies) {
+            return Err(FORGED);
+        }
+        if let Some(it) = self.attached(offer.pool) {
+            it.users += 1;
+        }
+        self.join(end, pool, offer.slot, Side::Joiner);
+        Ok(())
+    }
+
+    fn join(&mut self, end: &End, pool: Pool, slot: u32, side: Side) {
+        end.pool.store(pool.id(), Relaxed);
+        end.slot.store(slot, Relaxed);
+        end.shape[0].store(pool.shape().ring_bytes, Relaxed);
+        end.shape[1].store(pool.shape().slots, Relaxed);
+        end.side.store(side as u8, Relaxed);
+        end.set_reason(Reason::Young);
+        end.advance(Stage::Joined);
+    }
+
+    /// The segment of a joined end, attached to this process if it was not (the end may have been joined by another
+    /// process of its family). Counts one more user of its pool if `first`.
+    pub fn link(&mut self, end: &End) -> Option<Link> {
+        let shape = Shape { ring_bytes: end.shape[0].load(Relaxed), slots: end.shape[1].load(Relaxed) };
+        let id = end.pool.load(Relaxed);
+        let side = if end.side.load(Relaxed) == 0 { Side::Maker } else { Side::Joiner };
+        let pool = match self.attached(id) {
+            Some(it) => it.pool,
+            None => {
+                let (pool, _) = Pool::open(id, shape, self.directory.map_or_else(kernel::user_id, |d| d.uid())).ok()?;
+                self.remember(pool, None).ok()?;
+                if let Some(it) = self.attached(id) {
+                    it.users = 1;
+                }
+                pool
+            }
+        };
+        pool.slot(end.slot.load(Relaxed), side)
+    }
+
+    /// This process lets go of a joined end.
+    pub fn release(&mut self, end: &End) {
+        self.forget_user(end.pool.load(Relaxed));
+    }
+
+    /// A joined end is closed in all processes.
+    pub fn close(end: &End, link: &Link) {
+        link.incoming().flags.closed.store(1, Release);
+        end.send_pinned.store(1, Relaxed);
+    }
+
+    /// An end that still waits for its other end is closed in all processes.
+    pub fn withdraw(&mut self, end: &End) {
+        if let (Some(directory), Some(index)) = (self.directory, end.entry.load(Relaxed).checked_sub(1)) {
+            let key = Key::of(end.cookie.load(Relaxed), end.peer_cookie.load(Relaxed));
+            directory.clear(index, key, kernel::process_id());
+        }
+    }
+
+    fn directory(&mut self, uid: u32) -> Option<Directory> {
+        if self.directory.is_none_or(|d| d.uid() != uid) {
+            self.directory = Directory::open(uid).ok();
+        }
+        self.directory
+    }
+
+    fn attached(&mut self, id: i32) -> Option<&mut Attached> {
+        self.pools.iter_mut().flatten().find(|it| it.pool.id() == id)
+    }
+
+    /// A free slot in a pool that this process made for `family`.
+    fn make(&mut self, family: i32) -> Result<(Pool, u32), Errno> {
+        let mut slots = FIRST_SLOTS;
+        for it in self.pools.iter_mut().flatten() {
+            let Some((made_for, mut taken)) = it.made_for else { continue };
+            if made_for != family || it.pool.shape().ring_bytes != self.ring_bytes {
+                continue;
+            }
+            slots = Shape::MAX_SLOTS;
+            let count = it.pool.shape().slots;
+            for slot in 0..count {
+                if taken & (1 << slot) != 0 && it.pool.slot(slot, Side::Maker).is_some_and(|l| l.is_over()) {
+                    taken &= !(1 << slot);
+                }
+            }
+            let free = (!taken).trailing_zeros();
+            if free < count {
+                it.made_for = Some((family, taken | 1 << free));
+                it.users += 1;
+                return Ok((it.pool, free));
+            }
+            it.made_for = Some((family, taken));
+        }
+        let pool = Pool::create(Shape { ring_bytes: self.ring_bytes, slots })?;
+        self.remember(pool, Some((family, 1)))?;
+        if let Some(it) = self.attached(pool.id()) {
+            it.users = 1;
+        }
+        Ok((pool, 0))
+    }
+
+    fn remember(&mut self, pool: Pool, made_for: Option<(i32, u64)>) -> Result<(), Errno> {
+        let now = clock::nanoseconds();
+        for place in self.pools.iter_mut() {
+            if let Some(it) = place
+                && it.users == 0
+                && now.saturating_sub(it.unused_since) > LINGER_NS
+            {
+                // SAFETY: no end of this process is in it, and has not been for long enough that no thread can be
+                // inside a call on one that was closed under it.
+                unsafe { it.pool.detach() };
+                *place = None;
+            }
+        }
+        let entry = Attached { pool, users: 0, unused_since: now, made_for };
+        match self.pools.iter_mut().find(|p| p.is_none()) {
+            Some(place) => {
+                *place = Some(entry);
+                Ok(())
+            }
+            None => {
+                // SAFETY: nothing refers into it.
+                unsafe { pool.detach() };
+                Err(Errno(libc::ENOSPC))
+            }
+        }
+    }
+
+    fn forget_user(&mut self, id: i32) {
+        if let Some(it) = self.attached(id) {
+            it.users = it.users.saturating_sub(1);
+            if it.users == 0 {
+                it.unused_since = clock::nanoseconds();
+            }
+        }
+    }
+}
+
+impl Default for Meeting {
+    fn default() -> Meeting {
+        Meeting::new()
+    }
+}
+
+/// Whether the kernel shows that `holder` has the other end's socket.
+fn holds(holder: Holder, peer: &Peer) -> bool {
+    holder.pid > 0 && holder.fd >= 0 && kernel::socket_inode(holder.pid, holder.fd) == Some(peer.inode.into())
+}

@@ -1,0 +1,51 @@
+//! The system call instruction, and nothing else.
+//!
+//! The library stands in front of libc, so a call of libc's `recv` from inside it would come back to itself, and libc's
+//! own wrappers write `errno`. Everything that this crate asks of the kernel therefore goes through here.
+#![allow(unsafe_code, reason = "the one place that issues system calls")]
+
+use core::arch::asm;
+
+/// An error number of the kernel, positive.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Errno(pub i32);
+
+/// What a system call answers: a non-negative value or an [`Errno`].
+pub type Answer = Result<usize, Errno>;
+
+fn answer(value: isize) -> Answer {
+    if (-4095..0).contains(&value) { Err(Errno(-value as i32)) } else { Ok(value as usize) }
+}
+
+/// Issues system call `number`.
+///
+/// # Safety
+/// The arguments must be what that call expects; pointers among them must be valid for what it does with them.
+#[cfg(target_arch = "x86_64")]
+#[inline]
+pub unsafe fn syscall(number: libc::c_long, args: [usize; 6]) -> Answer {
+    let value: isize;
+    // SAFETY: the caller vouches for the arguments; the kernel clobbers rcx and r11 only.
+    unsafe {
+        asm!("syscall", inlateout("rax") number as isize => value,
+            in("rdi") args[0], in("rsi") args[1], in("rdx") args[2], in("r10") args[3], in("r8") args[4], in("r9") args[5],
+            lateout("rcx") _, lateout("r11") _, options(nostack));
+    }
+    answer(value)
+}
+
+/// Issues system call `number`.
+///
+/// # Safety
+/// The arguments must be what that call expects; pointers among them must be valid for what it does with them.
+#[cfg(target_arch = "aarch64")]
+#[inline]
+pub unsafe fn syscall(number: libc::c_long, args: [usize; 6]) -> Answer {
+    let value: isize;
+    // SAFETY: the caller vouches for the arguments; the kernel clobbers x0 only.
+    unsafe {
+        asm!("svc 0", in("x8") number, inlateout("x0") args[0] as isize => value,
+            in("x1") args[1], in("x2") args[2], in("x3") args[3], in("x4") args[4], in("x5") args[5], options(nostack));
+    }
+    answer(value)
+}

@@ -1,0 +1,424 @@
+//! One direction's bytes in shared memory: a ring of records.
+//!
+//! Everything that the sender says is in the ring, in order: data, and the two marks of the path switch. A record is a
+//! header word and its bytes. The reader looks at one place only, the header under its head; the bytes of a small
+//! message lie in the same cache line, so that a message costs one transfer of a line between processors.
+//!
+//! The sender keeps the header *after* its last record zero, and publishes a record by storing its header last. Nothing
+//! that the reader owns lies in the lines that carry data. When a small record would cross into another page and the
+//! ring is empty, the sender goes back to the start, so a connection of small messages lives in one page.
+//!
+//! Neither side trusts the other: the reader checks every header against the ring's bounds before it uses it
+//! ([`Fault`]), the sender checks the head that the reader publishes, and both keep their own positions in memory that
+//! the other does not have.
+#![allow(unsafe_code, reason = "lays records over shared memory")]
+
+use crate::sync::{Acquire, AtomicU64, Relaxed, Release, SeqCst};
+use crate::vector::Cursor;
+
+/// Largest data record, in bytes: large enough to make headers free, small enough that copying in and copying out
+/// overlap.
+pub const MAX_RECORD: usize = 32 << 10;
+
+/// Positions count bytes of ring since its beginning, modulo 2^50.
+pub const POSITION_BITS: u32 = 50;
+const POSITION_MASK: u64 = (1 << POSITION_BITS) - 1;
+
+/// Bytes kept free so that a mark can always be written behind a full ring (a skip, a mark, the zero after it).
+const RESERVE: u64 = 64;
+const HEADER: u64 = 8;
+/// Records up to this size go back to the start of the ring at every page, larger ones every [`LARGE_SPAN`].
+const SMALL: usize = 1024;
+const SMALL_SPAN: u64 = 4096;
+const LARGE_SPAN: u64 = 128 << 10;
+/// A data record is not split for the sake of a remainder of the lap smaller than this.
+const MIN_SPLIT: u64 = 256;
+
+/// The other side broke the rules of the ring.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Fault;
+
+/// What lies at a position of the ring.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Record {
+    /// Nothing is published here yet.
+    Empty,
+    /// So many bytes of the stream.
+    Data(usize),
+    /// The ring goes on at the start of the next lap.
+    Skip,
+    /// So many bytes of nothing (a sender was killed here).
+    Pad(u64),
+    /// The stream goes on in this ring once the kernel path has been read up to this position.
+    Up(u64),
+    /// The stream goes on on the kernel path, behind so many doorbells.
+    Down(u64),
+}
+
+const DATA: u64 = 1;
+const SKIP: u64 = 2;
+const PAD: u64 = 3;
+const UP: u64 = 4;
+const DOWN: u64 = 5;
+
+const fn header(kind: u64, len: u64) -> u64 {
+    kind << 56 | len
+}
+
+const fn round8(n: u64) -> u64 {
+    (n + 7) & !7
+}
+
+/// `position + n`.
+#[inline]
+pub const fn step(position: u64, n: u64) -> u64 {
+    (position + n) & POSITION_MASK
+}
+
+/// How far `to` lies beyond `from`.
+#[inline]
+pub const fn distance(from: u64, to: u64) -> u64 {
+    to.wrapping_sub(from) & POSITION_MASK
+}
+
+/// The memory of a ring as this process sees it.
+#[derive(Clone, Copy, Debug)]
+pub struct Ring {
+    base: *mut u8,
+    capacity: u64,
+}
+
+impl Ring {
+    /// A ring over `capacity` bytes at `base`.
+    ///
+    /// # Safety
+    /// `base` must be 8-byte aligned and valid for `capacity` bytes while the ring is used; `capacity` a power of two
+    /// of at least 4,096.
+    pub unsafe fn new(base: *mut u8, capacity: u64) -> Ring {
+        debug_assert!(capacity.is_power_of_two() && capacity >= 4096);
+        Ring { base, capacity }
+    }
+
+    /// Size in bytes.
+    pub fn capacity(&self) -> u64 {
+        self.capacity
+    }
+
+    #[inline]
+    fn offset(&self, position: u64) -> u64 {
+        position & (self.capacity - 1)
+    }
+
+    /// Bytes from `position` to the end of its lap; a multiple of 8, at least 8.
+    #[inline]
+    fn lap(&self, position: u64) -> u64 {
+        self.capacity - self.offset(position)
+    }
+
+    #[inline]
+    fn word(&self, position: u64) -> &AtomicU64 {
+        debug_assert!(position.is_multiple_of(8));
+        // SAFETY: the offset is below the capacity and a multiple of 8; shared memory is only ever read as atomics or
+        // copied out.
+        unsafe { &*(self.base.add((self.offset(position) & !7) as usize) as *const AtomicU64) }
+    }
+
+    #[inline]
+    fn data(&self, position: u64) -> *mut u8 {
+        // SAFETY: the header's offset is at most capacity - 8; the result is at most one past the end, and `record` and
+        // `reserve` bound what is copied there.
+        unsafe { self.base.add((self.offset(position) + HEADER) as usize) }
+    }
+
+    /// Whether something is published at `position`.
+    #[inline]
+    pub fn published(&self, position: u64) -> bool {
+        self.word(position).load(Acquire) != 0
+    }
+
+    /// What lies at `position`, checked against the bounds of the ring.
+    ///
+    /// # Errors
+    /// [`Fault`] when no honest sender writes such a header.
+    #[inline]
+    pub fn record(&self, position: u64) -> Result<Record, Fault> {
+        let word = self.word(position).load(Acquire);
+        let (kind, len) = (word >> 56, word & ((1 << 56) - 1));
+        let lap = self.lap(position);
+        match kind {
+            0 if word == 0 => Ok(Record::Empty),
+            DATA if len >= 1 && len <= MAX_RECORD as u64 && HEADER + round8(len) <= lap => {
+                Ok(Record::Data(len as usize))
+            }
+            SKIP => Ok(Record::Skip),
+            PAD if len.is_multiple_of(8) && len >= HEADER && len <= lap => Ok(Record::Pad(len)),
+            UP | DOWN if lap >= 16 => {
+                let value = self.word(position + HEADER).load(Relaxed);
+                Ok(if kind == UP { Record::Up(value) } else { Record::Down(value) })
+            }
+            _ => Err(Fault),
+        }
+    }
+
+    /// Position behind `record`, which lies at `position`.
+    #[inline]
+    pub fn behind(&self, position: u64, record: Record) -> u64 {
+        let size = match record {
+            Record::Empty => 0,
+            Record::Data(len) => HEADER + round8(len as u64),
+            Record::Skip => self.lap(position),
+            Record::Pad(len) => len,
+            Record::Up(_) | Record::Down(_) => 2 * HEADER,
+        };
+        step(position, size)
+    }
+}
+
+/// Where a reader stands: the record under its head and how much of it is consumed, in one word, so that one
+/// compare-and-swap commits a read.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Place {
+    /// Position of the record.
+    pub head: u64,
+    /// Bytes of it that are consumed, less than its length.
+    pub consumed: usize,
+}
+
+impl Place {
+    const CONSUMED_BITS: u32 = 16;
+
+    /// From the word in which it is kept.
+    #[inline]
+    pub fn unpack(word: u64) -> Place {
+        Place {
+            head: (word >> Self::CONSUMED_BITS) << 3 & POSITION_MASK,
+            consumed: (word & ((1 << Self::CONSUMED_BITS) - 1)) as usize,
+        }
+    }
+
+    /// Into one word.
+    #[inline]
+    pub fn pack(self) -> u64 {
+        self.head >> 3 << Self::CONSUMED_BITS | self.consumed as u64
+    }
+}
+
+/// Copies data from `place` on into `into`, until it is full, the ring is empty or a mark of the path switch is
+/// reached. Commits nothing: returns where the reader then stands and how many bytes were copied.
+///
+/// # Errors
+/// [`Fault`] when the sender broke the rules.
+#[inline]
+pub fn copy_out(ring: &Ring, place: Place, into: &mut Cursor) -> Result<(Place, usize), Fault> {
+    let Place { mut head, mut consumed } = place;
+    let mut total = 0;
+    let mut empties = 0;
+    while into.left() > 0 {
+        let record = ring.record(head)?;
+        match record {
+            Record::Data(len) => {
+                if consumed >= len {
+                    return Err(Fault);
+                }
+                let n = (len - consumed).min(into.left());
+                // SAFETY: `record` checked that the whole record lies inside the ring, and n <= into.left().
+                unsafe { into.copy_from(ring.data(head).add(consumed), n) };
+                total += n;
+                consumed += n;
+                if consumed == len {
+                    head = ring.behind(head, record);
+                    consumed = 0;
+                }
+            }
+            Record::Skip | Record::Pad(_) => {
+                // An honest sender writes at most a few in a row.
+                empties += 1;
+                if consumed != 0 || empties > 8 {
+                    return Err(Fault);
+                }
+                head = ring.behind(head, record);
+            }
+            Record::Empty | Record::Up(_) | Record::Down(_) => break,
+        }
+    }
+    Ok((Place { head, consumed }, total))
+}
+
+/// Bytes of data from `place` to the last published record or the next mark.
+///
+/// # Errors
+/// [`Fault`] when the sender broke the rules.
+pub fn unread(ring: &Ring, place: Place) -> Result<u64, Fault> {
+    let (mut position, mut consumed, mut total) = (place.head, place.consumed, 0u64);
+    while distance(place.head, position) <= ring.capacity() {
+        let record = ring.record(position)?;
+        match record {
+            Record::Data(len) => {
+                total += len.checked_sub(consumed).ok_or(Fault)? as u64;
+                consumed = 0;
+            }
+            Record::Skip | Record::Pad(_) => {}
+            Record::Empty | Record::Up(_) | Record::Down(_) => break,
+        }
+        position = ring.behind(position, record);
+    }
+    Ok(total)
+}
+
+/// A sender's own view of its ring. The words that it keeps (`tail`, `seen_head`, `hole`) lie in memory that the reader
+/// does not have; `head` is the reader's.
+#[derive(Clone, Copy)]
+pub struct Sender<'a> {
+    /// The ring.
+    pub ring: Ring,
+    /// Position behind the last record, published or in the making.
+    pub tail: &'a AtomicU64,
+    /// The last head that was seen.
+    pub seen_head: &'a AtomicU64,
+    /// Begin and end of the outermost record in the making, for whoever finds its writer dead; equal when none is.
+    pub hole: &'a [AtomicU64; 2],
+    /// Where the reader publishes its head.
+    pub head: &'a AtomicU64,
+}
+
+/// Outcome of [`Sender::push`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Push {
+    /// So many bytes, at least one, are published.
+    Took(usize),
+    /// The ring has no room.
+    Full,
+}
+
+impl Sender<'_> {
+    /// Bytes in use as far as known; refreshed from the reader when `fresh`.
+    ///
+    /// # Errors
+    /// [`Fault`] when the published head lies outside what was sent.
+    #[inline]
+    pub fn used(&self, fresh: bool) -> Result<u64, Fault> {
+        let tail = self.tail.load(Relaxed);
+        if fresh {
+            // Acquire: the reader has finished copying whatever lies before its head.
+            let head = self.head.load(Acquire);
+            // The old head bounds the new one: a head may only move forward, up to the tail.
+            if distance(self.seen_head.load(Relaxed), head) > distance(self.seen_head.load(Relaxed), tail) {
+                return Err(Fault);
+            }
+            self.seen_head.store(head, Relaxed);
+        }
+        Ok(distance(self.seen_head.load(Relaxed), tail))
+    }
+
+    /// Publishes one record of the bytes under `from`, as many as fit.
+    ///
+    /// # Errors
+    /// [`Fault`] when the reader broke the rules.
+    #[inline]
+    pub fn push(&self, from: &mut Cursor) -> Result<Push, Fault> {
+        debug_assert!(from.left() > 0);
+        let want = from.left().min(MAX_RECORD) as u64;
+        loop {
+            let tail = self.tail.load(Relaxed);
+            let lap = self.ring.lap(tail);
+            let span = if want <= SMALL as u64 { SMALL_SPAN } else { LARGE_SPAN };
+            let offset = self.ring.offset(tail);
+            let crosses = offset / span != (offset + HEADER + round8(want)) / span;
+            if crosses && offset != 0 && self.used(true)? == 0 && lap < self.ring.capacity() {
+                self.put(tail, header(SKIP, 0), lap, None, |_| {});
+                continue;
+            }
+            let mut free = self.free(false)?;
+            if free < HEADER + round8(want) {
+                free = self.free(true)?;
+            }
+            // No crumbs: a nearly full ring is full, unless the whole message fits.
+            if free < HEADER + round8(want) && free < self.ring.capacity() / 8 {
+                return Ok(Push::Full);
+            }
+            if lap - HEADER < want.min(MIN_SPLIT) {
+                if free < lap + HEADER + 8 {
+                    return Ok(Push::Full);
+                }
+                self.put(tail, header(SKIP, 0), lap, None, |_| {});
+                continue;
+            }
+            let n = want.min(lap - HEADER).min((free - HEADER) & !7);
+            let put = self.put(tail, header(DATA, n), HEADER + round8(n), Some(from), |_| {});
+            if put {
+                return Ok(Push::Took(n as usize));
+            }
+        }
+    }
+
+    /// Publishes a mark of the path switch. Room for it is always kept.
+    pub fn mark(&self, record: Record) {
+        let (kind, value) = match record {
+            Record::Up(position) => (UP, position),
+            Record::Down(bells) => (DOWN, bells),
+            _ => return,
+        };
+        loop {
+            let tail = self.tail.load(Relaxed);
+            if self.ring.lap(tail) < 2 * HEADER {
+                self.put(tail, header(SKIP, 0), self.ring.lap(tail), None, |_| {});
+                continue;
+            }
+            if self.put(tail, header(kind, HEADER), 2 * HEADER, None, |ring| {
+                ring.word(tail + HEADER).store(value, Relaxed);
+            }) {
+                return;
+            }
+        }
+    }
+
+    /// Closes the hole that a killed writer left: nothing of it was published.
+    pub fn close_hole(&self) {
+        let (from, to) = (self.hole[0].load(Relaxed), self.hole[1].load(Relaxed));
+        let tail = self.tail.load(Relaxed);
+        let in_the_making = distance(from, to);
+        if in_the_making != 0
+            && in_the_making <= self.ring.lap(from)
+            && distance(from, tail) >= in_the_making
+            && distance(from, tail) <= self.ring.capacity()
+            && !self.ring.published(from)
+        {
+            self.ring.word(from).store(header(PAD, in_the_making), Release);
+        }
+        self.hole[1].store(from, Relaxed);
+    }
+
+    fn free(&self, fresh: bool) -> Result<u64, Fault> {
+        Ok((self.ring.capacity() - RESERVE).saturating_sub(self.used(fresh)?))
+    }
+
+    /// Reserves `size` bytes at `tail`, fills them and publishes them with `word`. False when a signal handler of this
+    /// very thread has put its own record there first.
+    #[inline]
+    fn put(&self, tail: u64, word: u64, size: u64, from: Option<&mut Cursor>, fill: impl FnOnce(&Ring)) -> bool {
+        let next = step(tail, size);
+        let outermost = self.hole[0].load(Relaxed) == self.hole[1].load(Relaxed);
+        // Before the reservation: afterwards a handler may already have published its own record there.
+        self.ring.word(next).store(0, Relaxed);
+        if outermost {
+            self.hole[0].store(tail, Relaxed);
+            self.hole[1].store(next, Relaxed);
+        }
+        let reserved = self.tail.compare_exchange(tail, next, Relaxed, Relaxed).is_ok();
+        if reserved {
+            fill(&self.ring);
+            if let Some(from) = from {
+                let n = (word & ((1 << 56) - 1)) as usize;
+                // SAFETY: `push` chose n within the lap and within what is left to send.
+                unsafe { from.copy_to(self.ring.data(tail), n) };
+            }
+            // SeqCst, as a full barrier: the record is visible before the sender looks whether the reader sleeps; the
+            // reader raises its flag before it looks at the ring once more. One of them sees the other.
+            self.ring.word(tail).swap(word, SeqCst);
+        }
+        if outermost {
+            self.hole[1].store(tail, Relaxed);
+        }
+        reserved
+    }
+}

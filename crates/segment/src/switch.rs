@@ -1,0 +1,1149 @@
+//! A direction of a connection is, at any byte, on the kernel path or on the fast path. This module sends and receives
+//! on whichever it is, and switches.
+//!
+//! Only the sender of a direction switches it, by a mark in the ring. *Up*: the mark names the kernel position up to
+//! which the reader has to read the kernel first. *Down*: the mark names the number of doorbells that lie in the kernel
+//! stream before the data goes on there. The reader has one place to look: the record under its head.
+//!
+//! A sender goes down only after the reader has passed the mark of going up. So when a reader that believed itself on
+//! the kernel path has taken too much from the kernel, what it took too much can only be doorbells at the very end.
+#![allow(unsafe_code, reason = "receives from the kernel into the program's buffers")]
+
+use crate::clock::{give_way, nap, ticks, ticks_per_microsecond};
+use crate::end::{End, Stage};
+use crate::kernel;
+use crate::link::Link;
+use crate::lock::Entered;
+use crate::raw::{Answer, Errno};
+use crate::reason::Reason;
+use crate::ring::{self, Fault, Place, Push, Record, Ring, Sender};
+use crate::sync::{AcqRel, Acquire, AtomicU64, Relaxed, Release, SeqCst, fence, pause};
+use crate::vector::Cursor;
+use crate::wait::{Memory, Wait};
+
+/// Receives from the kernel, sleeping if the socket blocks: libc's recv, so that it is a cancellation point.
+pub type SleepingRecv = unsafe fn(fd: i32, to: *mut u8, len: usize, flags: i32) -> Answer;
+
+/// A joined end in the hands of one thread.
+#[derive(Clone, Copy)]
+pub struct Port<'a> {
+    /// The end.
+    pub end: &'a End,
+    /// Its segment.
+    pub link: Link,
+    /// A descriptor of the socket.
+    pub fd: i32,
+    /// Number of this thread.
+    pub me: u32,
+    /// Longest poll before sleeping, in microseconds.
+    pub spin_us: u32,
+    /// How to sleep.
+    pub sleep: SleepingRecv,
+}
+
+/// What a look at the incoming direction says, without touching the kernel.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Ready {
+    /// There is data, or an error to report.
+    Yes,
+    /// The direction is fast and the ring is empty; the kernel knows only of its end.
+    No,
+    /// The stream goes on in the kernel.
+    AskKernel,
+}
+
+/// Whether a poll of the kernel's may sleep on a socket.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Sleep {
+    /// Whatever arrives wakes it.
+    Yes,
+    /// There is something already.
+    No,
+    /// Another thread sleeps in a receive on the same socket and may take the doorbell: look again soon.
+    Briefly,
+}
+
+enum Taken {
+    Bytes(usize),
+    Nothing,
+    EndOfStream,
+    Failed(Errno),
+}
+
+const BROKEN: Errno = Errno(libc::ECONNRESET);
+const AGAIN: Errno = Errno(libc::EAGAIN);
+/// A reader of an empty ring asks the kernel for the end of the stream at most this often.
+const ASK_EVERY_US: u64 = 20;
+/// A sender checks this often that an unmoving reader still lives.
+const CHECK_EVERY_US: u64 = 50;
+/// A blocking sender that finds the ring full goes down when the reader has not moved for so long.
+const PATIENCE_US: u64 = 1000;
+/// The same for a non-blocking sender.
+const SHORT_PATIENCE_US: u64 = 20;
+
+fn micros(n: u64) -> u64 {
+    n * ticks_per_microsecond()
+}
+
+// ---------------------------------------------------------------------------------------------------- receiving
+
+impl Port<'_> {
+    fn incoming(&self) -> Ring {
+        self.link.incoming_ring()
+    }
+
+    fn place(&self) -> Place {
+        Place::unpack(self.end.reading.place.load(Relaxed))
+    }
+
+    /// Receives into `into` as recv(2) does with `flags`.
+    ///
+    /// # Errors
+    /// As recv(2).
+    #[inline]
+    pub fn receive(&self, mut into: Cursor, flags: i32) -> Answer {
+        let reading = &self.end.reading;
+        let nonblocking = flags & libc::MSG_DONTWAIT != 0 || self.end.nonblocking.load(Relaxed) != 0;
+        loop {
+            match reading.lock.enter(self.me, nonblocking) {
+                Entered::Alone | Entered::AfterDeath => {
+                    let answer = self.receive_inside(&mut into, flags, nonblocking);
+                    reading.lock.leave();
+                    return answer;
+                }
+                Entered::Nested => return self.receive_inside(&mut into, flags, nonblocking),
+                Entered::Asleep => {
+                    // Whoever sleeps inside is woken by whatever arrives; until then there is nothing.
+                    if !self.incoming().published(self.place().head) {
+                        return Err(AGAIN);
+                    }
+                    pause();
+                }
+            }
+        }
+    }
+
+    fn receive_inside(&self, into: &mut Cursor, flags: i32, nonblocking: bool) -> Answer {
+        let peek = flags & libc::MSG_PEEK != 0;
+        let wanted = match self.end.low_water.load(Relaxed) as usize {
+            _ if flags & libc::MSG_WAITALL != 0 && !peek => into.left(),
+            low => low.min(into.left()).max(1),
+        };
+        if into.left() == 0 {
+            return Ok(0);
+        }
+        if self.end.stage() == Stage::Broken {
+            return Err(BROKEN);
+        }
+        let mut total = 0;
+        let mut waiting: Option<Wait> = None;
+        let memory = self.memory();
+        loop {
+            match self.take(into, peek) {
+                Taken::Bytes(n) => {
+                    total += n;
+                    if let Some(wait) = waiting.take() {
+                        wait.end(memory);
+                    }
+                    if total >= wanted || into.left() == 0 || peek {
+                        return Ok(total);
+                    }
+                    continue;
+                }
+                Taken::EndOfStream => return Ok(total),
+                Taken::Failed(e) if total == 0 => return Err(e),
+                Taken::Failed(Errno(e)) => {
+                    self.end.reading.error.store(e, Relaxed);
+                    return Ok(total);
+                }
+                Taken::Nothing if nonblocking => {
+                    if total > 0 {
+                        return Ok(total);
+                    }
+                    match self.ask_kernel() {
+                        Taken::Nothing => return Err(AGAIN),
+                        Taken::EndOfStream if !self.something() => return Ok(0),
+                        Taken::Failed(e) if !self.something() => return Err(e),
+                        Taken::Failed(Errno(e)) => self.end.reading.error.store(e, Relaxed),
+                        _ => {}
+                    }
+                    if !self.something() {
+                        return Err(AGAIN);
+                    }
+                }
+                Taken::Nothing => {
+                    let wait = *waiting.get_or_insert_with(|| {
+                        let wait = Wait::begin(memory, self.link.incoming().sender.cpu.load(Relaxed), self.spin_us);
+                        self.exchange_cpu(wait.cpu());
+                        wait
+                    });
+                    let (ring, head) = (self.incoming(), self.place().head);
+                    if self.is_fast() && wait.poll(|| ring.published(head)) {
+                        continue;
+                    }
+                    match self.sleep(into, flags) {
+                        Taken::Bytes(n) => {
+                            total += n;
+                            if total >= wanted || into.left() == 0 || peek {
+                                return Ok(total);
+                            }
+                        }
+                        Taken::Nothing => {}
+                        Taken::EndOfStream if self.something() => {}
+                        Taken::EndOfStream => return Ok(total),
+                        Taken::Failed(Errno(e)) if self.something() && e != libc::EINTR && e != libc::EAGAIN => {
+                            self.end.reading.error.store(e, Relaxed);
+                        }
+                        Taken::Failed(e) => return if total > 0 { Ok(total) } else { Err(e) },
+                    }
+                }
+            }
+        }
+    }
+
+    fn is_fast(&self) -> bool {
+        self.end.reading.fast.load(Relaxed) != 0
+    }
+
+    fn something(&self) -> bool {
+        self.incoming().published(self.place().head) || self.end.reading.stash.load(Relaxed) > 0
+    }
+
+    /// Takes what is there, without waiting.
+    #[inline]
+    fn take(&self, into: &mut Cursor, peek: bool) -> Taken {
+        let reading = &self.end.reading;
+        let ring = self.incoming();
+        loop {
+            if !self.is_fast() {
+                match self.take_from_kernel(into, peek) {
+                    Some(taken) => return taken,
+                    None => continue,
+                }
+            }
+            let word = reading.place.load(Relaxed);
+            let before = *into;
+            let (place, n) = match ring::copy_out(&ring, Place::unpack(word), into) {
+                Ok(it) => it,
+                Err(Fault) => return self.fault(),
+            };
+            if n > 0 && !peek {
+                // A signal handler of this thread may have read the same bytes meanwhile: then read again.
+                if reading.place.compare_exchange(word, place.pack(), Relaxed, Relaxed).is_err() {
+                    *into = before;
+                    continue;
+                }
+                self.link.incoming().head.head.store(place.head, Release);
+                reading.fast_bytes.fetch_add(n as u64, Relaxed);
+            }
+            if n > 0 {
+                return Taken::Bytes(n);
+            }
+            match ring.record(place.head) {
+                Ok(Record::Empty) => {
+                    if let e @ 1.. = reading.error.swap(0, Relaxed) {
+                        return Taken::Failed(Errno(e));
+                    }
+                    return Taken::Nothing;
+                }
+                Ok(Record::Down(bells)) => {
+                    if self.enter_kernel(place.head, bells).is_err() {
+                        return self.fault();
+                    }
+                }
+                Ok(Record::Data(_)) => continue,
+                _ => return self.fault(),
+            }
+        }
+    }
+
+    /// Takes from the kernel path; `None` when the direction has gone up meanwhile.
+    fn take_from_kernel(&self, into: &mut Cursor, peek: bool) -> Option<Taken> {
+        let reading = &self.end.reading;
+        if let Some(n) = self.take_stash(into, peek) {
+            return Some(Taken::Bytes(n));
+        }
+        if let Some(taken) = self.discard_bells() {
+            return Some(taken);
+        }
+        let limit = match self.kernel_limit() {
+            Ok(Some(0)) => {
+                self.enter_fast(0);
+                return None;
+            }
+            Ok(limit) => limit.unwrap_or(usize::MAX),
+            Err(Fault) => return Some(self.fault()),
+        };
+        if let e @ 1.. = reading.error.swap(0, Relaxed) {
+            return Some(Taken::Failed(Errno(e)));
+        }
+        let flags = libc::MSG_DONTWAIT | if peek { libc::MSG_PEEK } else { 0 };
+        // SAFETY: the kernel writes at most the chunk that the cursor names.
+        let taken =
+            self.from_kernel(into, limit, flags, |fd, to, len, flags| unsafe { kernel::recv(fd, to, len, flags) });
+        match taken {
+            // The sender may have gone up, filled the ring and closed since the ring was looked at.
+            Taken::EndOfStream | Taken::Failed(_) if limit == usize::MAX && self.something() => {
+                if let Taken::Failed(Errno(e)) = taken {
+                    reading.error.store(e, Relaxed);
+                }
+                None
+            }
+            taken => Some(taken),
+        }
+    }
+
+    /// One receive from the kernel path, and the sorting out of doorbells that came with it.
+    fn from_kernel(
+        &self,
+        into: &mut Cursor,
+        limit: usize,
+        flags: i32,
+        recv: impl Fn(i32, *mut u8, usize, i32) -> Answer,
+    ) -> Taken {
+        let reading = &self.end.reading;
+        let (to, len) = into.chunk(limit);
+        let flags = flags | if into.discards() { libc::MSG_TRUNC } else { 0 };
+        let got = match recv(self.fd, to, len, flags) {
+            Ok(0) => return Taken::EndOfStream,
+            Ok(n) => n as u64,
+            Err(AGAIN) if flags & libc::MSG_DONTWAIT != 0 => return Taken::Nothing,
+            Err(e) => return Taken::Failed(e),
+        };
+        let position = reading.kernel.load(Relaxed) + got;
+        let excess = match self.incoming().record(self.place().head) {
+            Ok(Record::Up(up)) => position.saturating_sub(up),
+            _ => 0,
+        };
+        if excess > got {
+            return self.fault();
+        }
+        if flags & libc::MSG_PEEK == 0 {
+            reading.kernel.store(position, Relaxed);
+            reading.kernel_bytes.fetch_add(got - excess, Relaxed);
+            if excess > 0 {
+                self.enter_fast(excess);
+            }
+        }
+        match (got - excess) as usize {
+            0 => Taken::Nothing,
+            n => {
+                into.skip(n);
+                Taken::Bytes(n)
+            }
+        }
+    }
+
+    /// Bytes of the kernel stream that come before the ring; `None`: no end of them is known.
+    fn kernel_limit(&self) -> Result<Option<usize>, Fault> {
+        match self.incoming().record(self.place().head)? {
+            Record::Empty => Ok(None),
+            Record::Up(up) => {
+                let position = self.end.reading.kernel.load(Relaxed);
+                up.checked_sub(position).map(|n| Some(n as usize)).ok_or(Fault)
+            }
+            _ => Err(Fault),
+        }
+    }
+
+    /// Passes the mark of going up, having read the kernel up to it and `bells` doorbells beyond.
+    fn enter_fast(&self, bells: u64) {
+        let reading = &self.end.reading;
+        let ring = self.incoming();
+        let head = ring.behind(self.place().head, Record::Up(0));
+        reading.bells.store(bells, Relaxed);
+        reading.held_len.store(0, Relaxed);
+        reading.owed.store(0, Relaxed);
+        self.note_flag();
+        reading.owed.store(reading.owed.load(Relaxed).saturating_sub(bells as u32), Relaxed);
+        reading.fast.store(1, Relaxed);
+        reading.place.store(Place { head, consumed: 0 }.pack(), Relaxed);
+        self.link.incoming().head.head.store(head, Release);
+        self.end.was_fast.fetch_or(2, Relaxed);
+    }
+
+    /// Passes the mark of going down at `head`: `bells` doorbells come before the data in the kernel.
+    fn enter_kernel(&self, head: u64, bells: u64) -> Result<(), Fault> {
+        let reading = &self.end.reading;
+        let taken = reading.bells.load(Relaxed);
+        let ring = self.incoming();
+        if let Some(data) = taken.checked_sub(bells).filter(|&n| n > 0) {
+            if data > u64::from(reading.held_len.load(Relaxed)) {
+                return Err(Fault);
+            }
+            reading.stash.store(data as u32, Relaxed);
+        } else {
+            reading.discard.store(bells - taken, Relaxed);
+        }
+        reading.owed.store(0, Relaxed);
+        reading.fast.store(0, Relaxed);
+        let head = ring.behind(head, Record::Down(0));
+        reading.place.store(Place { head, consumed: 0 }.pack(), Relaxed);
+        self.link.incoming().head.head.store(head, Release);
+        Ok(())
+    }
+
+    /// Data that was taken from the kernel in the belief that it was a doorbell.
+    fn take_stash(&self, into: &mut Cursor, peek: bool) -> Option<usize> {
+        let reading = &self.end.reading;
+        let stash = reading.stash.load(Relaxed) as usize;
+        let held = reading.held_len.load(Relaxed) as usize;
+        let n = stash.min(into.left());
+        if n == 0 || stash > held || held > reading.held.len() {
+            return None;
+        }
+        for byte in &reading.held[held - stash..held - stash + n] {
+            let byte = byte.load(Relaxed);
+            // SAFETY: one byte from this stack frame; left() >= n.
+            unsafe { into.copy_from(&byte, 1) };
+        }
+        if !peek {
+            reading.stash.store((stash - n) as u32, Relaxed);
+            reading.kernel_bytes.fetch_add(n as u64, Relaxed);
+        }
+        Some(n)
+    }
+
+    /// Throws away the doorbells that lie before the data in the kernel; `Some` when the kernel has not all of them yet.
+    fn discard_bells(&self) -> Option<Taken> {
+        let reading = &self.end.reading;
+        while let left @ 1.. = reading.discard.load(Relaxed) {
+            // SAFETY: MSG_TRUNC with a null buffer writes nothing.
+            let got = unsafe {
+                kernel::recv(self.fd, core::ptr::null_mut(), left as usize, libc::MSG_DONTWAIT | libc::MSG_TRUNC)
+            };
+            match got {
+                Ok(0) => return Some(Taken::EndOfStream),
+                Ok(n) => {
+                    reading.discard.store(left.saturating_sub(n as u64), Relaxed);
+                    reading.kernel.fetch_add(n as u64, Relaxed);
+                }
+                Err(AGAIN) => return Some(Taken::Nothing),
+                Err(e) => return Some(Taken::Failed(e)),
+            }
+        }
+        None
+    }
+
+    /// Takes doorbells out of the kernel's queue. Only with an empty ring: what is taken then is kept until it is sure
+    /// that it was no data sent after going down.
+    fn take_bells(&self, most: usize, recv: impl Fn(i32, *mut u8, usize) -> Answer) -> Answer {
+        let reading = &self.end.reading;
+        let mut bytes = [0u8; 16];
+        let got = recv(self.fd, bytes.as_mut_ptr(), most.min(bytes.len()))?.min(bytes.len());
+        if got > 0 {
+            for (slot, byte) in reading.held.iter().zip(bytes) {
+                slot.store(byte, Relaxed);
+            }
+            reading.held_len.store(got as u32, Relaxed);
+            reading.bells.fetch_add(got as u64, Relaxed);
+            reading.kernel.fetch_add(got as u64, Relaxed);
+            reading.owed.store(reading.owed.load(Relaxed).saturating_sub(got as u32), Relaxed);
+        }
+        Ok(got)
+    }
+
+    /// Takes note if the sender has taken the waiting flag: then a doorbell is owed.
+    fn note_flag(&self) {
+        let reading = &self.end.reading;
+        if reading.armed.load(Relaxed) != 0 && self.link.incoming().flags.waiting.load(Acquire) == 0 {
+            reading.armed.store(0, Relaxed);
+            reading.owed.fetch_add(1, Relaxed);
+        }
+    }
+
+    /// Raises the waiting flag, so that whatever is published next rings; true when the ring is still empty then.
+    fn arm(&self) -> bool {
+        let reading = &self.end.reading;
+        self.note_flag();
+        while self.is_fast() && reading.owed.load(Relaxed) > 0 && !self.something() {
+            let most = reading.owed.load(Relaxed) as usize;
+            // SAFETY: the buffer is `take_bells`' own.
+            let got = self.take_bells(most, |fd, to, len| unsafe { kernel::recv(fd, to, len, libc::MSG_DONTWAIT) });
+            if !matches!(got, Ok(1..)) {
+                break;
+            }
+        }
+        if reading.armed.swap(1, Relaxed) == 0 {
+            self.link.incoming().flags.waiting.swap(1, SeqCst);
+        }
+        // The flag is up before the ring is looked at; the sender publishes before it looks at the flag.
+        fence(SeqCst);
+        !self.something()
+    }
+
+    /// Sleeps in the kernel until something arrives.
+    fn sleep(&self, into: &mut Cursor, flags: i32) -> Taken {
+        let reading = &self.end.reading;
+        if !self.arm() {
+            return Taken::Nothing;
+        }
+        self.end.sleeps.fetch_add(1, Relaxed);
+        reading.lock.set_asleep(true);
+        let taken = if !self.is_fast() {
+            self.sleep_on_kernel_path(into, flags)
+        } else if self.end.watched.load(Relaxed) != 0 {
+            // A poll of the kernel's may wait for the same doorbell: look at it, leave it there.
+            let mut byte = 0u8;
+            // SAFETY: one writable byte.
+            match unsafe { (self.sleep)(self.fd, &mut byte, 1, libc::MSG_PEEK) } {
+                Ok(0) => Taken::EndOfStream,
+                Ok(_) => Taken::Nothing,
+                Err(e) => Taken::Failed(e),
+            }
+        } else {
+            // SAFETY: the buffer is `take_bells`' own.
+            let got = self.take_bells(1, |fd, to, len| unsafe { (self.sleep)(fd, to, len, 0) });
+            if reading.armed.load(Relaxed) != 0 && self.link.incoming().flags.waiting.load(Acquire) == 0 {
+                // The doorbell just taken was the one owed for the flag.
+                reading.armed.store(0, Relaxed);
+            }
+            match got {
+                Ok(0) => Taken::EndOfStream,
+                Ok(_) => Taken::Nothing,
+                Err(e) => Taken::Failed(e),
+            }
+        };
+        reading.lock.set_asleep(false);
+        taken
+    }
+
+    fn sleep_on_kernel_path(&self, into: &mut Cursor, flags: i32) -> Taken {
+        let discard = self.end.reading.discard.load(Relaxed);
+        if discard > 0 {
+            let mut byte = 0u8;
+            // SAFETY: one writable byte; only looked at.
+            return match unsafe { (self.sleep)(self.fd, &mut byte, 1, libc::MSG_PEEK) } {
+                Ok(0) => Taken::EndOfStream,
+                Ok(_) => Taken::Nothing,
+                Err(e) => Taken::Failed(e),
+            };
+        }
+        let flags = flags & libc::MSG_PEEK;
+        // SAFETY: the kernel writes at most the chunk that the cursor names.
+        self.from_kernel(into, usize::MAX, flags, |fd, to, len, flags| unsafe { (self.sleep)(fd, to, len, flags) })
+    }
+
+    /// With an empty ring: has the stream ended, has the connection failed?
+    fn ask_kernel(&self) -> Taken {
+        let reading = &self.end.reading;
+        if !self.is_fast() {
+            return Taken::Nothing;
+        }
+        let now = ticks();
+        if now.wrapping_sub(reading.asked.load(Relaxed)) < micros(ASK_EVERY_US) {
+            return Taken::Nothing;
+        }
+        reading.asked.store(now, Relaxed);
+        let mut byte = 0u8;
+        // SAFETY: one writable byte; only looked at.
+        match unsafe { kernel::recv(self.fd, &mut byte, 1, libc::MSG_PEEK | libc::MSG_DONTWAIT) } {
+            Ok(0) => Taken::EndOfStream,
+            Ok(_) => {
+                // A doorbell hides the end of the stream behind it.
+                self.note_flag();
+                // SAFETY: the buffer is `take_bells`' own.
+                let _ = self.take_bells(16, |fd, to, len| unsafe { kernel::recv(fd, to, len, libc::MSG_DONTWAIT) });
+                reading.asked.store(0, Relaxed);
+                Taken::Nothing
+            }
+            Err(AGAIN) => Taken::Nothing,
+            Err(e) => Taken::Failed(e),
+        }
+    }
+
+    /// Makes all reads go through the library from now on, if no plain read is in progress; true when they do.
+    pub fn become_ready(&self) -> bool {
+        if self.end.read_gate.is_shut() {
+            return true;
+        }
+        let reading = &self.end.reading;
+        let entered = reading.lock.enter(self.me, true);
+        if entered == Entered::Asleep {
+            return self.end.read_gate.is_shut();
+        }
+        let ready = self.end.read_gate.is_shut() || (self.end.read_gate.shut() && self.declare_ready());
+        if entered != Entered::Nested {
+            reading.lock.leave();
+        }
+        ready
+    }
+
+    fn declare_ready(&self) -> bool {
+        let flags = &self.link.incoming().flags;
+        self.end.reading.armed.store(1, Relaxed);
+        if let Some(position) = self.read_position() {
+            self.end.reading.kernel.store(position, Relaxed);
+            flags.position.store(position, Relaxed);
+            flags.ready.store(1, Release);
+        } else {
+            self.end.set_reason(Reason::Counters);
+        }
+        true
+    }
+
+    /// Bytes that have been read from the kernel since the connection began; `None` when that cannot be told.
+    fn read_position(&self) -> Option<u64> {
+        for _ in 0..16 {
+            let before = kernel::counters(self.fd).ok()?;
+            let queued = kernel::inq(self.fd).ok()?;
+            let after = kernel::counters(self.fd).ok()?;
+            if before.received == after.received {
+                let whole = after.state == kernel::ESTABLISHED && !after.fast_open;
+                return after.received.checked_sub(queued.into()).filter(|_| whole);
+            }
+        }
+        None
+    }
+
+    /// Looks at the incoming direction without taking anything and without the kernel.
+    #[inline]
+    pub fn ready(&self) -> Ready {
+        let reading = &self.end.reading;
+        let ring = self.incoming();
+        let mut position = self.place().head;
+        if reading.error.load(Relaxed) != 0 || reading.stash.load(Relaxed) != 0 || self.end.stage() == Stage::Broken {
+            return Ready::Yes;
+        }
+        let mut fast = self.is_fast();
+        for _ in 0..8 {
+            let Ok(record) = ring.record(position) else { return Ready::Yes };
+            match record {
+                Record::Data(_) => {
+                    let low = self.end.low_water.load(Relaxed);
+                    let enough = low <= 1 || ring::unread(&ring, self.place()).is_ok_and(|n| n >= low.into());
+                    return if !fast {
+                        Ready::AskKernel
+                    } else if enough {
+                        Ready::Yes
+                    } else {
+                        Ready::No
+                    };
+                }
+                Record::Up(up) if !fast && up == reading.kernel.load(Relaxed) && reading.discard.load(Relaxed) == 0 => {
+                    fast = true;
+                }
+                Record::Empty if fast => return Ready::No,
+                Record::Skip | Record::Pad(_) => {}
+                Record::Empty | Record::Up(_) | Record::Down(_) => return Ready::AskKernel,
+            }
+            position = ring.behind(position, record);
+        }
+        Ready::Yes
+    }
+
+    /// Whether a receive would return at once, the kernel asked: for a poll of the kernel's that says so, which may
+    /// have seen a doorbell only.
+    pub fn readable(&self) -> bool {
+        if self.ready() == Ready::Yes {
+            return true;
+        }
+        let reading = &self.end.reading;
+        let entered = reading.lock.enter(self.me, true);
+        if entered == Entered::Asleep {
+            return self.ready() == Ready::Yes;
+        }
+        self.pass_marks();
+        let readable = self.ready() == Ready::Yes || self.kernel_has_news();
+        if entered != Entered::Nested {
+            reading.lock.leave();
+        }
+        readable
+    }
+
+    fn kernel_has_news(&self) -> bool {
+        self.note_flag();
+        loop {
+            let got = if self.is_fast() {
+                // SAFETY: the buffer is `take_bells`' own.
+                self.take_bells(16, |fd, to, len| unsafe { kernel::recv(fd, to, len, libc::MSG_DONTWAIT) })
+            } else {
+                let mut byte = 0u8;
+                // SAFETY: one writable byte; only looked at.
+                unsafe { kernel::recv(self.fd, &mut byte, 1, libc::MSG_PEEK | libc::MSG_DONTWAIT) }
+            };
+            match got {
+                Ok(1..) if self.is_fast() && !self.something() => {}
+                Ok(_) => return true,
+                Err(AGAIN) => return self.something(),
+                Err(Errno(e)) => {
+                    self.end.reading.error.store(e, Relaxed);
+                    return true;
+                }
+            }
+        }
+    }
+
+    /// Whether something was published at or behind position `seen` of the incoming ring; then where it ends, as far as
+    /// a short walk tells. For edge-triggered events.
+    pub fn newer(&self, seen: u64) -> Option<u64> {
+        let ring = self.incoming();
+        let head = self.place().head;
+        let mut position = if ring::distance(head, seen) > ring.capacity() { head } else { seen };
+        if !ring.published(position) {
+            return None;
+        }
+        for _ in 0..1024 {
+            match ring.record(position) {
+                Ok(Record::Empty) | Err(Fault) => break,
+                Ok(record) => position = ring.behind(position, record),
+            }
+        }
+        Some(position)
+    }
+
+    /// The socket is about to be closed here: if everything was read, no doorbell may lie unread in the kernel, which
+    /// would answer the close with a reset.
+    pub fn hush(&self) {
+        let reading = &self.end.reading;
+        let entered = reading.lock.enter(self.me, true);
+        if entered == Entered::Asleep {
+            return;
+        }
+        if self.is_fast() && !self.something() {
+            let flag = self.link.incoming().flags.waiting.swap(0, AcqRel);
+            if reading.armed.swap(0, Relaxed) != 0 && flag == 0 {
+                reading.owed.fetch_add(1, Relaxed);
+            }
+            let began = ticks();
+            while reading.owed.load(Relaxed) > 0 && !self.something() && ticks().wrapping_sub(began) < micros(100) {
+                // SAFETY: the buffer is `take_bells`' own.
+                let got = self.take_bells(16, |fd, to, len| unsafe { kernel::recv(fd, to, len, libc::MSG_DONTWAIT) });
+                if !matches!(got, Ok(1..) | Err(AGAIN)) {
+                    break;
+                }
+            }
+        }
+        if entered != Entered::Nested {
+            reading.lock.leave();
+        }
+    }
+
+    /// Before the caller sleeps in a poll of the kernel's: makes sure that whatever arrives wakes it.
+    pub fn prepare_to_sleep(&self) -> Sleep {
+        self.end.watched.store(1, Relaxed);
+        let entered = self.end.reading.lock.enter(self.me, true);
+        if entered == Entered::Asleep {
+            return if self.ready() == Ready::Yes { Sleep::No } else { Sleep::Briefly };
+        }
+        self.pass_marks();
+        let quiet = self.arm() || (!self.is_fast() && self.ready() == Ready::AskKernel);
+        if entered != Entered::Nested {
+            self.end.reading.lock.leave();
+        }
+        if quiet { Sleep::Yes } else { Sleep::No }
+    }
+
+    /// Passes a mark that lies under the head and throws away the doorbells before kernel data, so that the kernel's
+    /// own readiness is the truth.
+    fn pass_marks(&self) {
+        let ring = self.incoming();
+        for _ in 0..4 {
+            let head = self.place().head;
+            match ring.record(head) {
+                Ok(Record::Down(bells)) if self.is_fast() => {
+                    if self.enter_kernel(head, bells).is_err() {
+                        self.fault();
+                    }
+                }
+                Ok(Record::Up(_)) if !self.is_fast() => match self.kernel_limit() {
+                    Ok(Some(0)) => self.enter_fast(0),
+                    _ => break,
+                },
+                _ => break,
+            }
+        }
+        if !self.is_fast() && self.end.reading.stash.load(Relaxed) == 0 {
+            let _ = self.discard_bells();
+        }
+    }
+
+    /// The same, from outside; before the kernel is asked for readiness.
+    pub fn settle(&self) {
+        let entered = self.end.reading.lock.enter(self.me, true);
+        if entered == Entered::Asleep {
+            return;
+        }
+        self.pass_marks();
+        if entered != Entered::Nested {
+            self.end.reading.lock.leave();
+        }
+    }
+
+    /// Bytes that a receive would find now (FIONREAD).
+    pub fn unread(&self) -> u64 {
+        self.settle();
+        let reading = &self.end.reading;
+        let stash = u64::from(reading.stash.load(Relaxed));
+        let in_kernel = if self.is_fast() {
+            0
+        } else {
+            let queued = u64::from(kernel::inq(self.fd).unwrap_or(0));
+            let limit = self.kernel_limit().ok().flatten().map_or(u64::MAX, |n| n as u64);
+            queued.saturating_sub(reading.discard.load(Relaxed)).min(limit)
+        };
+        let in_ring = if self.is_fast() { ring::unread(&self.incoming(), self.place()).unwrap_or(0) } else { 0 };
+        stash + in_kernel + in_ring
+    }
+
+    fn fault(&self) -> Taken {
+        self.break_off();
+        Taken::Failed(BROKEN)
+    }
+
+    /// The other end broke the rules: ends the connection.
+    fn break_off(&self) {
+        if self.end.advance(Stage::Broken) {
+            self.end.set_reason(Reason::PeerFault);
+            kernel::shut_down(self.fd);
+        }
+    }
+}
+
+// ------------------------------------------------------------------------------------------------------ sending
+
+impl Port<'_> {
+    fn sender(&self) -> Sender<'_> {
+        let sending = &self.end.sending;
+        Sender {
+            ring: self.link.outgoing_ring(),
+            tail: &sending.tail,
+            seen_head: &sending.seen_head,
+            hole: &sending.hole,
+            head: head_of(&self.link),
+        }
+    }
+
+    /// Sends what is under `from` as send(2) does with `flags`. `plain` sends on the kernel path what is left after so
+    /// many bytes.
+    ///
+    /// # Errors
+    /// As send(2).
+    #[inline]
+    pub fn send(&self, mut from: Cursor, flags: i32, plain: impl Fn(usize) -> Answer) -> Answer {
+        let sending = &self.end.sending;
+        if from.left() == 0 {
+            return plain(0);
+        }
+        let nonblocking = flags & libc::MSG_DONTWAIT != 0 || self.end.nonblocking.load(Relaxed) != 0;
+        let entered = sending.lock.enter(self.me, false);
+        if entered == Entered::AfterDeath {
+            self.sender().close_hole();
+        }
+        let mut sent = 0;
+        let outcome = self.send_inside(&mut from, &mut sent, nonblocking);
+        let go_plain = matches!(outcome, Outcome::Plain);
+        if go_plain {
+            sending.in_kernel.fetch_add(1, AcqRel);
+        }
+        if entered != Entered::Nested {
+            sending.lock.leave();
+        }
+        match outcome {
+            Outcome::Done => Ok(sent),
+            Outcome::Failed(e) if sent == 0 => Err(e),
+            Outcome::Failed(_) => Ok(sent),
+            Outcome::Plain => {
+                let answer = plain(sent);
+                sending.in_kernel.fetch_sub(1, AcqRel);
+                if let Ok(n) = answer {
+                    sending.kernel_bytes.fetch_add(n as u64, Relaxed);
+                }
+                match answer {
+                    Ok(n) => Ok(sent + n),
+                    Err(_) if sent > 0 => Ok(sent),
+                    Err(e) => Err(e),
+                }
+            }
+        }
+    }
+
+    #[inline]
+    fn send_inside(&self, from: &mut Cursor, sent: &mut usize, nonblocking: bool) -> Outcome {
+        let sending = &self.end.sending;
+        loop {
+            if sending.fast.load(Relaxed) == 0 && !self.try_up() {
+                return Outcome::Plain;
+            }
+            if self.end.stage() == Stage::Broken {
+                return Outcome::Failed(BROKEN);
+            }
+            let flags = &self.link.outgoing().flags;
+            if flags.closed.load(Relaxed) != 0 || !self.reader_lives() {
+                // Nobody will read the ring any more: the kernel has the right answer for the program.
+                sending.fast.store(0, Relaxed);
+                self.end.send_pinned.store(1, Relaxed);
+                return Outcome::Plain;
+            }
+            let down = flags.want_down.load(Relaxed) != 0 || self.end.send_pinned.load(Relaxed) != 0;
+            if down && self.go_down(Reason::Unsupported) {
+                return Outcome::Plain;
+            }
+            match self.push_all(from, sent) {
+                Err(Fault) => {
+                    self.break_off();
+                    return Outcome::Failed(BROKEN);
+                }
+                Ok(true) => return Outcome::Done,
+                Ok(false) => {}
+            }
+            match self.wait_for_room(from.left(), nonblocking) {
+                Room::Some => {}
+                Room::None if nonblocking && *sent > 0 => return Outcome::Done,
+                Room::None => {
+                    if self.go_down(Reason::RingFull) {
+                        return Outcome::Plain;
+                    }
+                    // The reader has not even passed the mark of going up. It can only be waited for.
+                    if nonblocking {
+                        return Outcome::Failed(AGAIN);
+                    }
+                    if kernel::poll_now(self.fd, 0) & (libc::POLLERR | libc::POLLHUP) != 0 {
+                        sending.fast.store(0, Relaxed);
+                        return Outcome::Plain;
+                    }
+                    nap(500);
+                }
+                Room::Fault => {
+                    self.break_off();
+                    return Outcome::Failed(BROKEN);
+                }
+            }
+        }
+    }
+
+    /// Publishes as much as fits; true when that was all.
+    #[inline]
+    fn push_all(&self, from: &mut Cursor, sent: &mut usize) -> Result<bool, Fault> {
+        let sender = self.sender();
+        while from.left() > 0 {
+            match sender.push(from)? {
+                Push::Took(n) => {
+                    *sent += n;
+                    self.end.sending.fast_bytes.fetch_add(n as u64, Relaxed);
+                    self.ring_bell();
+                }
+                Push::Full => return Ok(false),
+            }
+        }
+        Ok(true)
+    }
+
+    /// Sends a doorbell if the reader sleeps.
+    #[inline]
+    fn ring_bell(&self) {
+        let waiting = &self.link.outgoing().flags.waiting;
+        // SeqCst: after the record was published, see `Sender::put`.
+        if waiting.load(SeqCst) != 0 && waiting.swap(0, AcqRel) != 0 {
+            self.send_bell();
+        }
+    }
+
+    #[cold]
+    fn send_bell(&self) {
+        self.end.sending.bells.fetch_add(1, Relaxed);
+        match kernel::send_bell(self.fd) {
+            Ok(1) => {
+                self.end.bells.fetch_add(1, Relaxed);
+            }
+            // Nothing was sent: either the reader has plenty to wake up for, or it is gone.
+            _ => {
+                self.end.sending.bells.fetch_sub(1, Relaxed);
+            }
+        }
+    }
+
+    /// Whether the reader of an unmoving ring is still there; the kernel is asked rarely.
+    #[inline]
+    fn reader_lives(&self) -> bool {
+        let [head, when] = &self.end.sending.progress;
+        let now = ticks();
+        if now.wrapping_sub(when.load(Relaxed)) < micros(CHECK_EVERY_US) {
+            return true;
+        }
+        when.store(now, Relaxed);
+        let sender = self.sender();
+        let Ok(used) = sender.used(true) else { return true };
+        let seen = sender.seen_head.load(Relaxed);
+        let moved = head.swap(seen, Relaxed) != seen;
+        used == 0 || moved || self.kernel_says_alive()
+    }
+
+    #[cold]
+    fn kernel_says_alive(&self) -> bool {
+        const GONE: i16 = libc::POLLERR | libc::POLLHUP;
+        let events = kernel::poll_now(self.fd, libc::POLLRDHUP);
+        if events & GONE == 0 && events & libc::POLLRDHUP != 0 {
+            // The other end has sent its FIN: it has shut down its half, or it is gone. A byte tells.
+            self.send_bell();
+            return kernel::poll_now(self.fd, 0) & GONE == 0;
+        }
+        events & GONE == 0
+    }
+
+    fn wait_for_room(&self, wanted: usize, nonblocking: bool) -> Room {
+        let sender = self.sender();
+        let capacity = sender.ring.capacity();
+        let enough = capacity - (wanted as u64 + 128).min(capacity / 4);
+        let patience = micros(if nonblocking { SHORT_PATIENCE_US } else { PATIENCE_US });
+        let mut since = ticks();
+        let mut last = sender.seen_head.load(Relaxed);
+        let mut alone = since;
+        loop {
+            for _ in 0..16 {
+                pause();
+            }
+            match sender.used(true) {
+                Err(Fault) => return Room::Fault,
+                Ok(used) if used <= enough => return Room::Some,
+                Ok(_) => {}
+            }
+            let now = ticks();
+            let head = sender.seen_head.load(Relaxed);
+            if head != last {
+                (last, since) = (head, now);
+            } else if now.wrapping_sub(since) > patience {
+                return Room::None;
+            }
+            if now.wrapping_sub(alone) > micros(10) {
+                give_way();
+                alone = ticks();
+            }
+        }
+    }
+
+    /// Goes up if everything is in place: the reader is ready and has passed the last mark, no plain write is in
+    /// progress, and the kernel has delivered all that was sent.
+    #[cold]
+    fn try_up(&self) -> bool {
+        let end = self.end;
+        let sending = &end.sending;
+        let flags = &self.link.outgoing().flags;
+        let tries = sending.tries.fetch_add(1, Relaxed);
+        if tries > 16 && !tries.is_multiple_of(8) {
+            return false;
+        }
+        if flags.ready.load(Acquire) == 0
+            || flags.closed.load(Relaxed) | flags.want_down.load(Relaxed) != 0
+            || end.send_pinned.load(Relaxed) != 0
+            || sending.in_kernel.load(Acquire) != 0
+            || end.stage() != Stage::Joined
+            || !end.write_gate.shut()
+        {
+            return false;
+        }
+        let sender = self.sender();
+        match sender.used(true) {
+            Ok(0) => {}
+            Ok(_) => return false,
+            Err(Fault) => {
+                self.break_off();
+                return false;
+            }
+        }
+        let Some(position) = self.send_position() else { return false };
+        if position < flags.position.load(Relaxed) {
+            end.set_reason(Reason::Counters);
+            return false;
+        }
+        sending.bells.store(0, Relaxed);
+        sending.fast.store(1, Relaxed);
+        sender.mark(Record::Up(position));
+        sending.mark.store(sending.tail.load(Relaxed), Relaxed);
+        end.was_fast.fetch_or(1, Relaxed);
+        true
+    }
+
+    /// Bytes that this end has put into the kernel stream, all of them delivered; `None` when they are not, or when the
+    /// kernel's two counts of them disagree.
+    fn send_position(&self) -> Option<u64> {
+        if kernel::outq(self.fd).ok()? != 0 {
+            return None;
+        }
+        let counters = kernel::counters(self.fd).ok()?;
+        let established = matches!(counters.state, kernel::ESTABLISHED | kernel::CLOSE_WAIT);
+        // An active opener's SYN counts as one acknowledged byte.
+        let agree = counters.acked.wrapping_sub(counters.sent_once) <= 1;
+        (established && agree && !counters.fast_open).then_some(counters.sent_once)
+    }
+
+    /// Goes down; false when the reader has not passed the mark of going up yet.
+    fn go_down(&self, reason: Reason) -> bool {
+        let sending = &self.end.sending;
+        let sender = self.sender();
+        let mark = sending.mark.load(Relaxed);
+        let Ok(used) = sender.used(true) else {
+            self.break_off();
+            return true;
+        };
+        if used > ring::distance(mark, sending.tail.load(Relaxed)) {
+            return false;
+        }
+        sender.mark(Record::Down(sending.bells.load(Relaxed)));
+        sending.fast.store(0, Relaxed);
+        sending.tries.store(0, Relaxed);
+        self.end.set_reason(reason);
+        // The bell for this mark, if one is due, is not among the announced ones: the data that follows wakes as well.
+        true
+    }
+
+    /// Goes down for good, as far as this end can decide, and asks the other end to do so.
+    pub fn pin(&self, reason: Reason) {
+        self.link.incoming().flags.want_down.store(1, Release);
+        self.end.send_pinned.store(1, Release);
+        let entered = self.end.sending.lock.enter(self.me, false);
+        if self.end.sending.fast.load(Relaxed) != 0 {
+            self.go_down(reason);
+        }
+        self.end.set_reason(reason);
+        if entered != Entered::Nested {
+            self.end.sending.lock.leave();
+        }
+    }
+
+    /// Publishes the processor that this end waits on; returns the one that the other end last waited on, plus 1.
+    #[inline]
+    pub fn exchange_cpu(&self, mine: u32) -> u32 {
+        let cpu = &self.link.outgoing().sender.cpu;
+        if cpu.load(Relaxed) != mine {
+            cpu.store(mine, Relaxed);
+        }
+        self.link.incoming().sender.cpu.load(Relaxed)
+    }
+
+    /// What the incoming direction remembers of its waits.
+    pub fn memory(&self) -> Memory<'_> {
+        Memory { mean: &self.end.reading.mean_wait, waits: &self.end.reading.waits }
+    }
+
+    /// Whether the outgoing direction is fast.
+    pub fn sends_fast(&self) -> bool {
+        self.end.sending.fast.load(Relaxed) != 0
+    }
+
+    /// Whether the incoming direction is fast.
+    pub fn receives_fast(&self) -> bool {
+        self.is_fast()
+    }
+
+    /// Bytes that the other end has not read from the ring (for SIOCOUTQ).
+    pub fn unsent(&self) -> u64 {
+        if self.sends_fast() { self.sender().used(true).unwrap_or(0) } else { 0 }
+    }
+}
+
+enum Outcome {
+    Done,
+    Plain,
+    Failed(Errno),
+}
+
+enum Room {
+    Some,
+    None,
+    Fault,
+}
+
+fn head_of(link: &Link) -> &AtomicU64 {
+    &link.outgoing().head.head
+}

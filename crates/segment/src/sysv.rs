@@ -1,0 +1,185 @@
+//! System V shared memory, used so that it is findable, sealed and gone with its last user, all at once.
+//!
+//! A segment is marked for removal the moment it is attached. From then on it has no name, no descriptor and no file,
+//! its size can never change (so no SIGBUS), the kernel frees it when the last process lets go of it, however that
+//! process ends, and yet Linux still lets a process of the same user attach it by its number (shmop(2), "Linux permits
+//! a process to attach a shared memory segment that has already been marked for deletion").
+#![allow(unsafe_code, reason = "attaches memory and calls shmctl")]
+
+use crate::raw::{Errno, syscall};
+use core::mem::MaybeUninit;
+use core::ptr::NonNull;
+
+const IPC_STAT: usize = 2;
+const SHM_STAT: usize = 13;
+const SHM_INFO: usize = 14;
+const SHM_DEST: u32 = 0o1000;
+const SHM_NORESERVE: usize = 0o10000;
+const OWNER_ONLY: usize = 0o600;
+
+/// A segment that this process has attached. It stays attached until [`Mapping::detach`] or the process's end.
+#[derive(Clone, Copy, Debug)]
+pub struct Mapping {
+    base: NonNull<u8>,
+    len: usize,
+    id: i32,
+}
+
+// SAFETY: a mapping is an address range; what is done with it is fenced by the types laid over it.
+unsafe impl Send for Mapping {}
+// SAFETY: as above.
+unsafe impl Sync for Mapping {}
+
+/// What the kernel attests of a segment.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Attested {
+    /// Size in bytes as given at its creation.
+    pub len: usize,
+    /// User that owns it and user that made it.
+    pub users: (u32, u32),
+    /// Process that made it, as numbered in the caller's PID namespace.
+    pub creator: i32,
+    /// Processes that have it attached now.
+    pub attached: u64,
+    /// Marked for removal and closed to other users.
+    pub private: bool,
+}
+
+impl Mapping {
+    /// Makes a zeroed segment of `len` bytes, already marked for removal.
+    ///
+    /// # Errors
+    /// What shmget or shmat says: ENOSPC (`kernel.shmmni` segments exist), ENOMEM (address space, memory), ENOSYS.
+    pub fn create(len: usize) -> Result<Mapping, Errno> {
+        // SAFETY: no pointer among the arguments.
+        let id = unsafe {
+            syscall(libc::SYS_shmget, [0, len, libc::IPC_CREAT as usize | SHM_NORESERVE | OWNER_ONLY, 0, 0, 0])
+        }? as i32;
+        let mapping = attach(id, len);
+        // SAFETY: IPC_RMID reads no buffer.
+        let removed = unsafe { syscall(libc::SYS_shmctl, [id as usize, libc::IPC_RMID as usize, 0, 0, 0, 0]) };
+        let mapping = mapping?;
+        removed?;
+        Ok(mapping)
+    }
+
+    /// Attaches segment `id` if the kernel attests that it is private to user `uid` and `len` bytes long.
+    ///
+    /// # Errors
+    /// EACCES when the attestation does not fit; otherwise what shmctl or shmat says.
+    pub fn open(id: i32, len: usize, uid: u32) -> Result<(Mapping, Attested), Errno> {
+        let attested = attest(id, IPC_STAT)?.1;
+        if attested.len != len || attested.users != (uid, uid) || !attested.private {
+            return Err(Errno(libc::EACCES));
+        }
+        Ok((attach(id, len)?, attested))
+    }
+
+    /// Number by which another process of this user attaches it.
+    pub fn id(&self) -> i32 {
+        self.id
+    }
+
+    /// First byte; page-aligned.
+    pub fn base(&self) -> NonNull<u8> {
+        self.base
+    }
+
+    /// Length in bytes.
+    pub fn len(&self) -> usize {
+        self.len
+    }
+
+    /// Never: a segment has at least one byte.
+    pub fn is_empty(&self) -> bool {
+        self.len == 0
+    }
+
+    /// Takes the segment out of this process's address space.
+    ///
+    /// # Safety
+    /// No reference into it may be used afterwards, by any thread.
+    pub unsafe fn detach(self) {
+        // SAFETY: the address came from shmat; the caller vouches that nothing uses it.
+        let _ = unsafe { syscall(libc::SYS_shmdt, [self.base.as_ptr() as usize, 0, 0, 0, 0, 0]) };
+    }
+}
+
+/// Numbers of the segments of `len` bytes that are private to `uid`, up to as many as `out` holds; returns how many.
+pub fn find(len: usize, uid: u32, out: &mut [i32]) -> usize {
+    let mut info = MaybeUninit::<[u64; 16]>::zeroed();
+    // SAFETY: SHM_INFO writes a struct shm_info (48 bytes) into the buffer, which is larger.
+    let Ok(highest) = (unsafe { syscall(libc::SYS_shmctl, [0, SHM_INFO, info.as_mut_ptr() as usize, 0, 0, 0]) }) else {
+        return 0;
+    };
+    let mut found = 0;
+    for index in 0..=highest as i32 {
+        if found == out.len() {
+            break;
+        }
+        if let Ok((id, it)) = attest(index, SHM_STAT)
+            && it.len == len
+            && it.users == (uid, uid)
+            && it.private
+            && it.attached > 0
+        {
+            out[found] = id;
+            found += 1;
+        }
+    }
+    found
+}
+
+fn attach(id: i32, len: usize) -> Result<Mapping, Errno> {
+    // SAFETY: address 0 lets the kernel choose a free range.
+    let base = unsafe { syscall(libc::SYS_shmat, [id as usize, 0, 0, 0, 0, 0]) }?;
+    let base = NonNull::new(base as *mut u8).ok_or(Errno(libc::ENOMEM))?;
+    Ok(Mapping { base, len, id })
+}
+
+fn attest(id_or_index: i32, command: usize) -> Result<(i32, Attested), Errno> {
+    let mut ds = MaybeUninit::<libc::shmid_ds>::zeroed();
+    // SAFETY: both commands write a struct shmid_ds into the buffer.
+    let id = unsafe { syscall(libc::SYS_shmctl, [id_or_index as usize, command, ds.as_mut_ptr() as usize, 0, 0, 0]) }?
+        as i32;
+    // SAFETY: written by the kernel, and zeroed before.
+    let ds = unsafe { ds.assume_init() };
+    let mode = ds.shm_perm.mode as u32;
+    let attested = Attested {
+        len: ds.shm_segsz,
+        users: (ds.shm_perm.uid, ds.shm_perm.cuid),
+        creator: ds.shm_cpid,
+        attached: ds.shm_nattch,
+        private: mode & SHM_DEST != 0 && mode & 0o077 == 0,
+    };
+    Ok((id, attested))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn findable_after_removal_and_gone_after_the_last_detach() {
+        const LEN: usize = (1 << 20) - 4242;
+        // SAFETY: geteuid has no failure.
+        let uid = unsafe { libc::geteuid() };
+        let made = Mapping::create(LEN).unwrap();
+        // SAFETY: in bounds of the fresh mapping.
+        unsafe { made.base().as_ptr().write(7) };
+        let mut ids = [0; 8];
+        assert_eq!(find(LEN, uid, &mut ids), 1);
+        let (again, attested) = Mapping::open(ids[0], LEN, uid).unwrap();
+        assert_eq!(attested.creator as u32, std::process::id());
+        // SAFETY: in bounds of the second mapping of the same segment.
+        assert_eq!(unsafe { again.base().as_ptr().read() }, 7);
+        assert_eq!(Mapping::open(ids[0], LEN - 1, uid).unwrap_err(), Errno(libc::EACCES));
+        assert_eq!(Mapping::open(ids[0], LEN, uid + 1).unwrap_err(), Errno(libc::EACCES));
+        // SAFETY: nothing refers into either mapping any more.
+        unsafe {
+            made.detach();
+            again.detach();
+        }
+        assert_eq!(find(LEN, uid, &mut ids), 0);
+    }
+}

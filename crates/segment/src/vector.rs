@@ -1,0 +1,149 @@
+//! The program's buffers: a cursor over an array of `iovec`.
+#![allow(unsafe_code, reason = "copies to and from the memory that the program named")]
+
+use libc::iovec;
+
+/// Where the next byte goes to or comes from in the buffers of one call.
+///
+/// Reading from the ring may have to be undone (a signal handler may have read the same bytes first), so the cursor can
+/// be copied and put back.
+#[derive(Clone, Copy)]
+pub struct Cursor {
+    vector: *const iovec,
+    count: usize,
+    offset: usize,
+    left: usize,
+    discard: bool,
+}
+
+impl Cursor {
+    /// A cursor over `count` buffers.
+    ///
+    /// # Safety
+    /// `vector` must point to `count` buffers that stay valid for reading (a send) or writing (a receive) while the
+    /// cursor is used.
+    pub unsafe fn new(vector: *const iovec, count: usize) -> Cursor {
+        let mut left = 0usize;
+        for index in 0..count {
+            // SAFETY: the caller vouches for `count` elements.
+            left = left.saturating_add(unsafe { (*vector.add(index)).iov_len });
+        }
+        Cursor { vector, count, offset: 0, left, discard: false }
+    }
+
+    /// A cursor that takes `len` bytes and keeps none (MSG_TRUNC).
+    pub fn discarding(len: usize) -> Cursor {
+        Cursor { vector: core::ptr::null(), count: 0, offset: 0, left: len, discard: true }
+    }
+
+    /// Bytes that the call still wants.
+    #[inline]
+    pub fn left(&self) -> usize {
+        self.left
+    }
+
+    /// Copies `len` bytes out of the buffers to `to` and steps over them.
+    ///
+    /// # Safety
+    /// `to` must be valid for writing `len` bytes, and `len <= self.left()`.
+    #[inline]
+    pub unsafe fn copy_to(&mut self, to: *mut u8, len: usize) {
+        // SAFETY: `pieces` stays inside the buffers; the caller vouches for `to`.
+        self.pieces(len, |piece, done, n| unsafe { copy(piece, to.add(done), n) });
+    }
+
+    /// Copies `len` bytes from `from` into the buffers and steps over them.
+    ///
+    /// # Safety
+    /// `from` must be valid for reading `len` bytes, and `len <= self.left()`.
+    #[inline]
+    pub unsafe fn copy_from(&mut self, from: *const u8, len: usize) {
+        // SAFETY: as in `copy_to`.
+        self.pieces(len, |piece, done, n| unsafe { copy(from.add(done), piece, n) });
+    }
+
+    /// Steps over `len` bytes that something else has put there.
+    pub fn skip(&mut self, len: usize) {
+        self.pieces(len, |_, _, _| {});
+    }
+
+    #[inline]
+    fn pieces(&mut self, len: usize, mut piece: impl FnMut(*mut u8, usize, usize)) {
+        debug_assert!(len <= self.left);
+        self.left -= len;
+        if self.discard {
+            return;
+        }
+        let mut done = 0;
+        while done < len {
+            // SAFETY: `left` counts what the remaining buffers hold, so there is a buffer as long as `done < len`.
+            let buffer = unsafe { *self.vector };
+            let n = (buffer.iov_len - self.offset).min(len - done);
+            // SAFETY: `offset + n` stays within this buffer.
+            piece(unsafe { (buffer.iov_base as *mut u8).add(self.offset) }, done, n);
+            done += n;
+            self.offset += n;
+            if self.offset == buffer.iov_len && self.count > 1 {
+                // SAFETY: one more buffer is there.
+                self.vector = unsafe { self.vector.add(1) };
+                self.count -= 1;
+                self.offset = 0;
+            }
+        }
+    }
+
+    /// The part of the buffer under the cursor: where the kernel may read or write next, at most `limit` bytes.
+    pub fn chunk(&mut self, limit: usize) -> (*mut u8, usize) {
+        while !self.discard && self.count > 1 {
+            // SAFETY: `count` buffers are left.
+            let buffer = unsafe { *self.vector };
+            if self.offset < buffer.iov_len {
+                break;
+            }
+            // SAFETY: one more buffer is there.
+            self.vector = unsafe { self.vector.add(1) };
+            self.count -= 1;
+            self.offset = 0;
+        }
+        if self.discard || self.count == 0 {
+            return (core::ptr::null_mut(), self.left.min(limit));
+        }
+        // SAFETY: as above; the offset is within the buffer.
+        let buffer = unsafe { *self.vector };
+        let n = (buffer.iov_len - self.offset).min(limit).min(self.left);
+        // SAFETY: within the buffer.
+        (unsafe { (buffer.iov_base as *mut u8).add(self.offset) }, n)
+    }
+
+    /// Whether the bytes are thrown away.
+    pub fn discards(&self) -> bool {
+        self.discard
+    }
+}
+
+/// memcpy, without the call for the sizes of small messages.
+///
+/// # Safety
+/// `from` and `to` must be valid for `n` bytes and not overlap.
+#[inline]
+unsafe fn copy(from: *const u8, to: *mut u8, n: usize) {
+    // SAFETY: the caller vouches for both ranges; the pairs of overlapping loads stay within `n`.
+    unsafe {
+        match n {
+            8..=16 => {
+                let a = (from as *const u64).read_unaligned();
+                let b = (from.add(n - 8) as *const u64).read_unaligned();
+                (to as *mut u64).write_unaligned(a);
+                (to.add(n - 8) as *mut u64).write_unaligned(b);
+            }
+            4..=7 => {
+                let a = (from as *const u32).read_unaligned();
+                let b = (from.add(n - 4) as *const u32).read_unaligned();
+                (to as *mut u32).write_unaligned(a);
+                (to.add(n - 4) as *mut u32).write_unaligned(b);
+            }
+            1 => *to = *from,
+            _ => core::ptr::copy_nonoverlapping(from, to, n),
+        }
+    }
+}
