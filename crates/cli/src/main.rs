@@ -1,2 +1,75 @@
-//! The `underpass` command.
-fn main() {}
+//! The `underpass` command: runs programs with the library, shows the configuration, measures.
+#![cfg_attr(not(test), no_main)]
+
+mod bench;
+mod cli;
+mod config;
+mod generate;
+mod library;
+mod output;
+mod run;
+mod settings;
+mod sys;
+
+use std::ffi::OsStr;
+use std::fmt::Arguments;
+use std::io::{Write, stderr};
+
+use clap::Parser;
+use clap::error::{ContextKind, ContextValue, ErrorKind};
+
+use cli::{Cli, Command};
+use settings::SettingsError;
+
+/// Exit code for a mistake in options or settings.
+const WRONG_USE: i32 = 2;
+/// Exit code for everything else that failed.
+const FAILED: i32 = 1;
+
+/// Called by the entry point in [`sys`]; the value is the exit code.
+#[cfg_attr(test, allow(dead_code))]
+fn main() -> i32 {
+    let cli = match Cli::try_parse() {
+        Ok(cli) => cli,
+        Err(error) => return usage(error),
+    };
+    let outcome = match &cli.command {
+        Command::Run(arguments) => match run::run(arguments) {
+            Ok(never) => match never {},
+            Err(error) => return complain(&error, error.exit_code()),
+        },
+        Command::Bench(arguments) => bench::bench(arguments),
+        Command::Demo(arguments) => bench::demo(arguments),
+        Command::Config(arguments) => config::show(arguments),
+        Command::Completions(arguments) => generate::completions(arguments),
+        Command::Man(arguments) => generate::man(arguments),
+    };
+    match outcome {
+        Ok(()) => 0,
+        Err(error) => {
+            complain(&format_args!("{error:#}"), if error.is::<SettingsError>() { WRONG_USE } else { FAILED })
+        }
+    }
+}
+
+/// Says something to the user, on standard error; nothing is done about it if that is closed.
+fn say(text: Arguments<'_>) {
+    let _ = writeln!(stderr(), "underpass: {text}");
+}
+
+fn complain(error: &dyn std::fmt::Display, code: i32) -> i32 {
+    say(format_args!("{error}"));
+    code
+}
+
+/// Prints clap's message; for `underpass PROGRAM` also what was probably meant.
+fn usage(error: clap::Error) -> i32 {
+    let _ = error.print();
+    if error.kind() == ErrorKind::InvalidSubcommand
+        && let Some(ContextValue::String(word)) = error.get(ContextKind::InvalidSubcommand)
+        && run::is_program(OsStr::new(word))
+    {
+        let _ = writeln!(stderr(), "\nTo run the program {word}: underpass run -- {word}");
+    }
+    error.exit_code()
+}

@@ -1,1 +1,39 @@
 //! Measurements, records and the report.
+//!
+//! From the outside in:
+//!
+//! - [`run()`] takes a [`Suite`] and [`Options`] and gives back a [`record::Record`], which writes itself as JSON and CSV;
+//!   [`report`] draws it as one HTML page.
+//! - [`suite`] holds the experiments. Each tells its [`plan::Plan`]s (what it will yield, what is promised) and takes one
+//!   sample at a time.
+//! - [`bench`](mod@bench) asks for those samples: kernel, Underpass, baseline, and again, so that whatever disturbs the
+//!   host disturbs all of them alike.
+//! - [`launcher`] starts programs one way or the other, [`process`] waits for them and clears them away, [`programs`]
+//!   compiles the plain C clients and servers, [`witness`] asks the library whether the bytes really went fast.
+//!
+//! Two rules hold everywhere. What is measured is an unmodified program over its sockets. And a figure whose Underpass
+//! side did not go fast is no figure: it is reported as invalid, with the reason.
+//!
+//! Not here: starting a user's program (`underpass run` is the command line's) and anything that decides.
+#![deny(unsafe_code)]
+
+pub mod bench;
+pub mod host;
+mod interrupt;
+pub mod launcher;
+pub mod plan;
+pub mod process;
+pub mod processors;
+pub mod programs;
+pub mod record;
+pub mod report;
+pub mod statistic;
+pub mod suite;
+pub mod terminal;
+pub mod unit;
+pub mod witness;
+
+pub use bench::{Options, run};
+pub use launcher::{Launcher, Side};
+pub use record::Record;
+pub use suite::Suite;

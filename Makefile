@@ -1,0 +1,82 @@
+# `make help` lists what can be made.
+
+PREFIX ?= /usr/local
+CARGO ?= cargo
+UNDERPASS = target/release/underpass
+
+.DEFAULT_GOAL := help
+.PHONY: help run bench build test lint c-programs licences generate install uninstall clean
+
+help: ## this list
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-10s  %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+
+run: rust ## install what is missing, build, and show kernel TCP against Underpass on real programs
+	packaging/packages run
+	$(CARGO) build --release --locked
+	$(UNDERPASS) demo
+
+bench: build ## all measurements, without writing a record
+	$(UNDERPASS) bench all
+
+build: rust ## the command and the library, in target/release
+	$(CARGO) build --release
+
+# The tests of the library drive real programs with the release build, hence the build before them.
+test: rust ## everything that continuous integration checks: lints, licences, tests
+	packaging/packages test
+	$(CARGO) fetch --locked
+	$(MAKE) --no-print-directory lint c-programs licences
+	$(CARGO) build --release
+	$(CARGO) test --workspace --no-fail-fast
+
+lint: rust ## formatting, clippy and the documentation, warnings being errors
+	$(CARGO) fmt --all --check
+	$(CARGO) clippy --workspace --all-targets -- -D warnings
+	RUSTDOCFLAGS="-D warnings" $(CARGO) doc --workspace --no-deps --document-private-items --quiet
+
+# Some of the programs define _GNU_SOURCE themselves, which the same empty definition does not contradict.
+C_PROGRAMS = $(shell find crates tests -name '*.c')
+c-programs: ## check that the C programs compile without a warning
+	@for program in $(C_PROGRAMS); do \
+	    cc -std=c11 -D_GNU_SOURCE= -O2 -Wall -Wextra -Werror -pthread -c -o /dev/null $$program || exit 1; \
+	done; echo "$(words $(C_PROGRAMS)) C programs compile without a warning"
+
+licences: ## check the licences of dependencies (deny.toml), if cargo-deny is installed
+	@if $(CARGO) deny --version >/dev/null 2>&1; then \
+	    $(CARGO) deny --offline check licenses bans sources; \
+	else \
+	    echo "SKIPPED: licences of dependencies, because cargo-deny is not installed (cargo install --locked cargo-deny)"; \
+	fi
+
+generate: ## write the manual pages and completions anew from the command line's description
+	$(CARGO) build --package underpass-cli
+	rm -f packaging/man/*.1
+	target/debug/underpass man --output packaging/man
+	mkdir -p packaging/completions
+	target/debug/underpass completions bash >packaging/completions/underpass.bash
+	target/debug/underpass completions zsh >packaging/completions/_underpass
+	target/debug/underpass completions fish >packaging/completions/underpass.fish
+
+install: build ## into PREFIX (/usr/local), under DESTDIR
+	install -D -m 755 $(UNDERPASS) $(DESTDIR)$(PREFIX)/bin/underpass
+	install -D -m 755 target/release/libunderpass.so $(DESTDIR)$(PREFIX)/lib/underpass/libunderpass.so
+	install -D -m 644 -t $(DESTDIR)$(PREFIX)/share/man/man1 packaging/man/*.1
+	install -D -m 644 packaging/completions/underpass.bash $(DESTDIR)$(PREFIX)/share/bash-completion/completions/underpass
+	install -D -m 644 packaging/completions/_underpass $(DESTDIR)$(PREFIX)/share/zsh/site-functions/_underpass
+	install -D -m 644 packaging/completions/underpass.fish $(DESTDIR)$(PREFIX)/share/fish/vendor_completions.d/underpass.fish
+
+uninstall: ## what `make install` wrote
+	rm -f $(DESTDIR)$(PREFIX)/bin/underpass $(DESTDIR)$(PREFIX)/lib/underpass/libunderpass.so
+	-rmdir $(DESTDIR)$(PREFIX)/lib/underpass
+	rm -f $(addprefix $(DESTDIR)$(PREFIX)/share/man/man1/,$(notdir $(wildcard packaging/man/*.1)))
+	rm -f $(DESTDIR)$(PREFIX)/share/bash-completion/completions/underpass
+	rm -f $(DESTDIR)$(PREFIX)/share/zsh/site-functions/_underpass
+	rm -f $(DESTDIR)$(PREFIX)/share/fish/vendor_completions.d/underpass.fish
+
+clean: ## everything that was built
+	$(CARGO) clean
+
+.PHONY: rust
+rust:
+	@command -v $(CARGO) >/dev/null || { \
+	    echo "cargo is missing. Rust is best had from https://rustup.rs; this needs version 1.95 or later." >&2; exit 1; }

@@ -1,0 +1,100 @@
+//! `underpass bench` and `underpass demo`: the measurements of the lab.
+
+use std::ffi::OsString;
+use std::fs;
+use std::io::{IsTerminal, stderr};
+use std::path::{Path, PathBuf};
+
+use anyhow::{Context, Result};
+use underpass_lab::{Options, Record, Suite, report};
+
+use crate::cli::{BenchArguments, DemoArguments, MeasureArguments, SuiteName};
+use crate::settings::Settings;
+use crate::{library, say, sys};
+
+/// Measures one suite, printing the table, and writes the files that were asked for.
+pub fn bench(arguments: &BenchArguments) -> Result<()> {
+    let suite = match arguments.suite {
+        SuiteName::Pingpong => Suite::Pingpong,
+        SuiteName::Stream => Suite::Stream,
+        SuiteName::Apps => Suite::Apps,
+        SuiteName::Setup => Suite::Setup,
+        SuiteName::All => Suite::All,
+    };
+    let files = [&arguments.json, &arguments.csv, &arguments.html];
+    for file in files.into_iter().flatten() {
+        writable(file)?;
+    }
+    let record = measure(suite, arguments.only.clone(), &arguments.measure)?;
+    arguments.json.as_deref().map_or(Ok(()), |path| record.write_json(path))?;
+    arguments.csv.as_deref().map_or(Ok(()), |path| record.write_csv(path))?;
+    arguments.html.as_deref().map_or(Ok(()), |path| report::write_html(&record, path))?;
+    files.into_iter().flatten().for_each(|file| println!("Written: {}", file.display()));
+    Ok(())
+}
+
+/// Measures everything and leaves a record and a report.
+pub fn demo(arguments: &DemoArguments) -> Result<()> {
+    let folder = &arguments.output;
+    fs::create_dir_all(folder).with_context(|| format!("cannot make the directory {}", folder.display()))?;
+    let record = measure(Suite::All, None, &arguments.measure)?;
+    let stem = folder.join(stem(&record.date, &host_name()));
+    let named = |extension: &str| PathBuf::from(format!("{}.{extension}", stem.display()));
+    let (json, html) = (named("json"), named("html"));
+    record.write_json(&json)?;
+    report::write_html(&record, &html)?;
+    let shown = |path: &Path| path.canonicalize().unwrap_or(path.into()).display().to_string();
+    println!("\nThe record: {}\nThe report: {} (one file, for any browser)", shown(&json), shown(&html));
+    Ok(())
+}
+
+fn measure(suite: Suite, only: Option<String>, arguments: &MeasureArguments) -> Result<Record> {
+    let settings = Settings::gather(arguments.settings.config.as_deref(), &arguments.settings.set)?;
+    // The programs that are measured get SIGPIPE back as it should be; this one must survive their end.
+    sys::ignore_broken_pipes();
+    if arguments.quick {
+        say(format_args!("quick: the figures show that all works and are not for quoting"));
+    }
+    let variables = settings.variables().map(|(name, value)| (OsString::from(name), OsString::from(value)));
+    let options = Options {
+        settings: variables.collect(),
+        samples: arguments.samples.unwrap_or(if arguments.quick { 1 } else { 5 }),
+        quick: arguments.quick,
+        only,
+        table: true,
+        progress: stderr().is_terminal(),
+        ..Options::new(library::find()?)
+    };
+    underpass_lab::run(suite, &options)
+}
+
+/// A place that cannot be written is better known before the measurement than after.
+fn writable(file: &Path) -> Result<()> {
+    fs::OpenOptions::new()
+        .append(true)
+        .create(true)
+        .open(file)
+        .map(drop)
+        .with_context(|| format!("cannot write {}", file.display()))
+}
+
+/// `2026-11-20-1504-host` of a date as in RFC 3339, so that names sort by time.
+fn stem(date: &str, host: &str) -> String {
+    let time: String = date.get(11..16).unwrap_or_default().replace(':', "");
+    let host: String = host.chars().map(|c| if c.is_ascii_alphanumeric() { c } else { '-' }).collect();
+    format!("{}-{time}-{host}", date.get(..10).unwrap_or(date))
+}
+
+fn host_name() -> String {
+    fs::read_to_string("/proc/sys/kernel/hostname").unwrap_or_default().trim().to_string()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn records_are_named_by_time_and_host() {
+        assert_eq!(stem("2026-11-20T15:04:05Z", "web.example"), "2026-11-20-1504-web-example");
+    }
+}

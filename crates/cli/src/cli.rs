@@ -1,0 +1,231 @@
+//! The command line.
+
+use std::ffi::OsString;
+use std::path::PathBuf;
+
+use clap::builder::styling::{AnsiColor, Styles};
+use clap::{ArgAction, Args, Parser, Subcommand, ValueEnum, ValueHint};
+use clap_complete::Shell;
+
+const STYLES: Styles = Styles::styled()
+    .header(AnsiColor::Green.on_default().bold())
+    .usage(AnsiColor::Green.on_default().bold())
+    .literal(AnsiColor::Cyan.on_default().bold())
+    .placeholder(AnsiColor::Cyan.on_default());
+
+/// Run unmodified TCP programs under the kernel's protocol stack.
+///
+/// A connection whose other end is on this host, in a program that runs under Underpass too, carries its bytes through
+/// shared memory. Every other connection stays what it is, on kernel TCP. Programs are not changed and cannot tell the
+/// difference.
+#[derive(Debug, Parser)]
+#[command(name = "underpass", version, styles = STYLES, max_term_width = 100, after_help = FIRST_STEPS)]
+pub struct Cli {
+    /// What to do.
+    #[command(subcommand)]
+    pub command: Command,
+}
+
+const FIRST_STEPS: &str = "\
+First steps:
+  underpass run --stats -- redis-server --port 7000
+  underpass run -- redis-benchmark -p 7000 -t get";
+
+/// The subcommands.
+#[derive(Debug, Subcommand)]
+pub enum Command {
+    Run(RunArguments),
+    Bench(BenchArguments),
+    Demo(DemoArguments),
+    Config(ConfigArguments),
+    Completions(CompletionsArguments),
+    Man(ManArguments),
+}
+
+/// Run a program, its TCP connections on the fast path where possible
+///
+/// The program is started as if it had been run directly: its exit code, its signals and the terminal are its own. Programs
+/// that it starts are run under Underpass too. Both ends of a connection have to be, or it stays on kernel TCP.
+///
+/// A program that cannot be helped (statically linked, written in Go, setuid, 32-bit) is run all the same, after one line on
+/// standard error that says why; its connections are ordinary ones.
+///
+/// io_uring passes the library by, so it is answered "not implemented" and programs fall back to epoll, unless io_uring=allow
+/// is set. For a user without CAP_SYS_ADMIN this takes the no_new_privs bit (prctl(2)): sudo and other setuid programs
+/// started from within do not get their privileges.
+#[derive(Debug, Args)]
+#[command(
+    arg_required_else_help = true,
+    override_usage = "underpass run [OPTIONS] [--] PROGRAM [ARGUMENT]...",
+    after_help = "Examples:
+  underpass run -- redis-server --port 7000
+  underpass run --stats -- curl -O http://localhost/file
+  underpass run --set go_up_messages=0 --set spin_us=0 -- ./server",
+    after_long_help = "Examples:
+  underpass run -- redis-server --port 7000
+  underpass run --stats -- curl -O http://localhost/file
+  underpass run --set go_up_messages=0 --set spin_us=0 -- ./server
+
+Exit code: that of the program (or its signal); 127 if there is no such program, 126 if it
+cannot be executed, 125 if Underpass itself fails, 2 for a mistake in options or settings."
+)]
+pub struct RunArguments {
+    /// At the end, say for each process how its connections fared and why some stayed on kernel TCP
+    ///
+    /// Written to standard error, or to FILE. The program gets a parent process that waits for it and passes signals on.
+    #[arg(long, value_name = "FILE", num_args = 0..=1, require_equals = true, value_hint = ValueHint::FilePath)]
+    pub stats: Option<Option<PathBuf>>,
+
+    /// Write these statistics as JSON (implies --stats)
+    #[arg(long)]
+    pub json: bool,
+
+    /// Do not say when a program cannot be helped
+    #[arg(long, short)]
+    pub quiet: bool,
+
+    #[command(flatten)]
+    pub settings: SettingsArguments,
+
+    /// The program, looked up in PATH, and what it is given
+    #[arg(
+        required = true,
+        trailing_var_arg = true,
+        value_names = ["PROGRAM", "ARGUMENT"],
+        num_args = 1..,
+        value_hint = ValueHint::CommandWithArguments
+    )]
+    pub command: Vec<OsString>,
+}
+
+impl RunArguments {
+    /// Whether statistics are asked for.
+    pub fn wants_stats(&self) -> bool {
+        self.json || self.stats.is_some()
+    }
+}
+
+/// Where settings come from besides the environment.
+#[derive(Debug, Default, Args)]
+pub struct SettingsArguments {
+    /// Read this configuration file instead of the usual one
+    #[arg(long, value_name = "FILE", value_hint = ValueHint::FilePath)]
+    pub config: Option<PathBuf>,
+
+    /// Set one value, before environment and file; `underpass config` lists them
+    #[arg(long, value_name = "KEY=VALUE", action = ArgAction::Append)]
+    pub set: Vec<String>,
+}
+
+/// Measure kernel TCP against Underpass with unmodified programs
+///
+/// Prints a table with ratios as it goes. Each figure is the median of several samples, taken in turn on kernel TCP and under
+/// Underpass in this one run. A figure whose connections did not go fast is marked as invalid, not shown.
+#[derive(Debug, Args)]
+#[command(arg_required_else_help = true)]
+pub struct BenchArguments {
+    /// What to measure
+    #[arg(value_enum)]
+    pub suite: SuiteName,
+
+    /// Only figures with this text in their name
+    #[arg(long, value_name = "TEXT")]
+    pub only: Option<String>,
+
+    /// Write the record, with every sample and the host, as JSON
+    #[arg(long, value_name = "FILE", value_hint = ValueHint::FilePath)]
+    pub json: Option<PathBuf>,
+
+    /// Write every sample as a line of CSV
+    #[arg(long, value_name = "FILE", value_hint = ValueHint::FilePath)]
+    pub csv: Option<PathBuf>,
+
+    /// Write a report with plots as one HTML file
+    #[arg(long, value_name = "FILE", value_hint = ValueHint::FilePath)]
+    pub html: Option<PathBuf>,
+
+    #[command(flatten)]
+    pub measure: MeasureArguments,
+}
+
+/// The suites of the lab.
+#[derive(Clone, Copy, Debug, ValueEnum)]
+pub enum SuiteName {
+    /// Round trips, over message size and ways to wait
+    Pingpong,
+    /// Throughput, over write size
+    Stream,
+    /// Redis, memcached, nginx and PostgreSQL, those that are installed
+    Apps,
+    /// Connecting, many pairs at once, idle connections, waking, start-up
+    Setup,
+    /// All of these
+    All,
+}
+
+/// Measure everything and leave a record and a report
+///
+/// The same as `underpass bench all`, with the record (JSON) and the report (HTML) in a directory, named by date and host.
+#[derive(Debug, Args)]
+pub struct DemoArguments {
+    /// Where to write
+    #[arg(long, value_name = "DIR", default_value = "records", value_hint = ValueHint::DirPath)]
+    pub output: PathBuf,
+
+    #[command(flatten)]
+    pub measure: MeasureArguments,
+}
+
+/// How to measure.
+#[derive(Debug, Args)]
+pub struct MeasureArguments {
+    /// Samples of each side (default: 5, with --quick 1)
+    #[arg(long, value_name = "N", value_parser = positive)]
+    pub samples: Option<usize>,
+
+    /// Shorter and fewer, to see that all works; not for quoting
+    #[arg(long)]
+    pub quick: bool,
+
+    #[command(flatten)]
+    pub settings: SettingsArguments,
+}
+
+fn positive(text: &str) -> Result<usize, String> {
+    text.parse().ok().filter(|n| (1..=1000).contains(n)).ok_or_else(|| "a whole number from 1 to 1000 is needed".into())
+}
+
+/// Show the effective configuration and where each value came from
+///
+/// A value is taken from --set, else from the variable of its name, else from the configuration file, else it is the default.
+/// The file is that of --config, else that of $UNDERPASS_CONFIG, else $XDG_CONFIG_HOME/underpass/underpass.toml
+/// (~/.config/underpass/underpass.toml), else /etc/underpass.toml; the last two may be missing.
+#[derive(Debug, Args)]
+pub struct ConfigArguments {
+    /// As JSON
+    #[arg(long)]
+    pub json: bool,
+
+    #[command(flatten)]
+    pub settings: SettingsArguments,
+}
+
+/// Print the completions for a shell
+#[derive(Debug, Args)]
+#[command(arg_required_else_help = true)]
+pub struct CompletionsArguments {
+    /// The shell
+    pub shell: Shell,
+}
+
+/// Print the manual page, or write all pages to a directory
+#[derive(Debug, Args)]
+pub struct ManArguments {
+    /// The page of this subcommand
+    #[arg(value_name = "COMMAND", conflicts_with = "output")]
+    pub page: Option<String>,
+
+    /// Write all pages to this directory
+    #[arg(long, value_name = "DIR", value_hint = ValueHint::DirPath)]
+    pub output: Option<PathBuf>,
+}

@@ -1,0 +1,100 @@
+//! Manual pages and completions, made from the command line's own description.
+
+use std::fs;
+use std::io::{self, Write};
+use std::path::Path;
+
+use clap::{Command, CommandFactory};
+use clap_mangen::Man;
+use clap_mangen::roff::{Roff, bold, italic, roman};
+use underpass_segment::config::KEYS;
+
+use crate::cli::{Cli, CompletionsArguments, ManArguments};
+use crate::settings::variable;
+
+/// Prints a shell's completions.
+pub fn completions(arguments: &CompletionsArguments) -> anyhow::Result<()> {
+    let mut script = Vec::new();
+    clap_complete::generate(arguments.shell, &mut Cli::command(), "underpass", &mut script);
+    Ok(io::stdout().write_all(&script)?)
+}
+
+/// Prints one manual page or writes all of them.
+pub fn man(arguments: &ManArguments) -> anyhow::Result<()> {
+    let pages = pages();
+    if let Some(directory) = &arguments.output {
+        return write_all(directory, &pages);
+    }
+    let name = arguments.page.as_ref().map_or("underpass".into(), |page| format!("underpass-{page}"));
+    let Some(page) = pages.iter().find(|p| full_name(p) == name) else {
+        let names: Vec<&str> = pages.iter().filter_map(|p| full_name(p).strip_prefix("underpass-")).collect();
+        anyhow::bail!("there is no page {name}; there are those of {}", names.join(", "));
+    };
+    Ok(io::stdout().write_all(&render(page)?)?)
+}
+
+fn write_all(directory: &Path, pages: &[Command]) -> anyhow::Result<()> {
+    use anyhow::Context;
+    fs::create_dir_all(directory).with_context(|| format!("cannot make the directory {}", directory.display()))?;
+    for page in pages {
+        let path = directory.join(format!("{}.1", full_name(page)));
+        fs::write(&path, render(page)?).with_context(|| format!("cannot write {}", path.display()))?;
+    }
+    Ok(())
+}
+
+/// The command itself, then its subcommands.
+fn pages() -> Vec<Command> {
+    let mut command = Cli::command().disable_help_subcommand(true);
+    command.build();
+    let subcommands: Vec<Command> = command.get_subcommands().cloned().collect();
+    [command].into_iter().chain(subcommands.into_iter().map(|s| s.version(env!("CARGO_PKG_VERSION")))).collect()
+}
+
+/// `underpass`, `underpass-run` and so on.
+fn full_name(page: &Command) -> &str {
+    page.get_display_name().unwrap_or(page.get_name())
+}
+
+fn render(page: &Command) -> io::Result<Vec<u8>> {
+    let mut text = Vec::new();
+    let source = concat!("underpass ", env!("CARGO_PKG_VERSION"));
+    Man::new(page.clone()).manual("Underpass").source(source).render(&mut text)?;
+    // clap_mangen has one title for whatever help says at its end, which for us is examples; the version is in the footer.
+    let text = String::from_utf8_lossy(&text).replace(".SH EXTRA", ".SH EXAMPLES").replace("\nExamples:\n", "\n");
+    let mut text = text.split(".SH VERSION").next().unwrap_or_default().as_bytes().to_vec();
+    if matches!(full_name(page), "underpass" | "underpass-config") {
+        settings().to_writer(&mut text)?;
+    }
+    Ok(text)
+}
+
+/// The part of the pages that is not in the command line: every key of the configuration.
+fn settings() -> Roff {
+    let mut roff = Roff::new();
+    roff.control("SH", ["SETTINGS"]);
+    for key in KEYS {
+        roff.control("TP", []);
+        roff.text([bold(key.name), roman(", "), bold(variable(key))]);
+        roff.text([roman(key.help), roman(" "), italic(key.shape), roman(format!("; default {}.", key.default))]);
+    }
+    roff.control("SH", ["ENVIRONMENT"]);
+    for (name, help) in [
+        ("UNDERPASS_LIBRARY", "The library, if it is not beside the command or in ../lib/underpass or ../lib."),
+        ("UNDERPASS_CONFIG", "The configuration file."),
+    ] {
+        roff.control("TP", []);
+        roff.text([bold(name)]);
+        roff.text([roman(help)]);
+    }
+    roff.control("SH", ["FILES"]);
+    for (name, help) in [
+        ("~/.config/underpass/underpass.toml", "The user's configuration: lines of KEY = VALUE in TOML."),
+        ("/etc/underpass.toml", "The system's, read if the user has none."),
+    ] {
+        roff.control("TP", []);
+        roff.text([italic(name)]);
+        roff.text([roman(help)]);
+    }
+    roff
+}

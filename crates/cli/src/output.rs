@@ -1,0 +1,48 @@
+//! Tables and words for people.
+
+use std::fmt::Write;
+
+use underpass_lab::unit::thousands;
+
+/// Lines of cells, padded to columns. The first line is the heading; columns named in `right` are flush right.
+pub fn table(rows: &[Vec<String>], right: &[usize]) -> String {
+    let columns = rows.iter().map(Vec::len).max().unwrap_or(0);
+    let width = |column: usize| rows.iter().filter_map(|r| r.get(column)).map(|c| c.chars().count()).max().unwrap_or(0);
+    let widths: Vec<usize> = (0..columns).map(width).collect();
+    let mut text = String::new();
+    for row in rows {
+        let mut line = String::new();
+        for (column, cell) in row.iter().enumerate() {
+            let width = widths[column];
+            let _ = if right.contains(&column) {
+                write!(line, "{cell:>width$}  ")
+            } else {
+                write!(line, "{cell:<width$}  ")
+            };
+        }
+        text.push_str(line.trim_end());
+        text.push('\n');
+    }
+    text
+}
+
+/// A number and its noun.
+pub fn plural(number: u64, one: &str, many: &str) -> String {
+    format!("{} {}", thousands(number), if number == 1 { one } else { many })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn nouns_follow_their_number() {
+        assert_eq!([1, 1000].map(|n| plural(n, "process", "processes")), ["1 process", "1,000 processes"]);
+    }
+
+    #[test]
+    fn columns_are_padded() {
+        let rows = [vec!["A".into(), "N".into()], vec!["long".into(), "7".into()]];
+        assert_eq!(table(&rows, &[1]), "A     N\nlong  7\n");
+    }
+}

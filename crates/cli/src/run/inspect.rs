@@ -1,0 +1,133 @@
+//! Whether a program will load the library and go through libc, told from its file alone.
+
+use std::ffi::OsStr;
+use std::fmt;
+use std::fs::{self, File};
+use std::os::unix::ffi::OsStrExt;
+use std::os::unix::fs::MetadataExt;
+use std::path::Path;
+
+use object::elf::{ET_DYN, FileHeader64, Machine};
+use object::read::StringTable;
+use object::read::elf::{FileHeader, ProgramHeader, SectionHeader};
+use object::{Endian, Endianness, FileKind, ReadCache, ReadRef};
+
+use crate::sys;
+
+/// Set-user-ID and set-group-ID bits of a file's mode (inode(7)).
+const SETUID: u32 = 0o4000;
+const SETGID: u32 = 0o2010;
+
+/// Why a program stays on kernel TCP whatever its connections do.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Obstacle {
+    /// No dynamic loader is asked for.
+    Static,
+    /// Go does not go through libc.
+    Go,
+    /// The file changes the user, the group or the capabilities of who runs it.
+    Privileged,
+    /// A 32-bit program on a 64-bit system.
+    Bits,
+    /// A program for another processor.
+    Architecture,
+    /// Another C library than the GNU one: the file name of its loader.
+    Libc(String),
+}
+
+impl Obstacle {
+    /// Whether the loader would stumble over the library, so that it must not even be named.
+    pub fn forbids_preload(&self) -> bool {
+        matches!(self, Obstacle::Bits | Obstacle::Architecture | Obstacle::Libc(_))
+    }
+}
+
+impl fmt::Display for Obstacle {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Obstacle::Static => f.write_str("it is statically linked and loads no libraries; a dynamic build would do"),
+            Obstacle::Go => f.write_str("it is a Go program, and Go makes its system calls itself"),
+            Obstacle::Privileged => {
+                f.write_str(
+                    "it takes other privileges when it starts (setuid, setgid or file capabilities), and the system ",
+                )?;
+                f.write_str("preloads nothing into such programs; start it as the user it would become")
+            }
+            Obstacle::Bits => f.write_str("it is a 32-bit program and the library is a 64-bit one"),
+            Obstacle::Architecture => f.write_str("it is made for another kind of processor than the library"),
+            Obstacle::Libc(loader) => write!(f, "it uses another C library than the GNU one (its loader is {loader})"),
+        }
+    }
+}
+
+/// What stands in the way of the program in this file; `None` also if the file cannot be read or is no ELF file.
+pub fn obstacle(path: &Path) -> Option<Obstacle> {
+    // The kernel's answer first: what it refuses to preload needs no look inside.
+    privileged(path).then_some(Obstacle::Privileged).or_else(|| {
+        let file = ReadCache::new(File::open(path).ok()?);
+        match FileKind::parse(&file).ok()? {
+            FileKind::Elf64 => elf(&file, path),
+            FileKind::Elf32 => Some(Obstacle::Bits),
+            _ => None,
+        }
+    })
+}
+
+/// Whether running the file starts the loader's secure mode (ld.so(8)): the real and the effective user or group will
+/// differ, or there will be capabilities that a user other than root did not have.
+fn privileged(path: &Path) -> bool {
+    let Ok(meta) = fs::metadata(path) else { return false };
+    let (user, group) = sys::real_ids();
+    let other_user = meta.mode() & SETUID == SETUID && meta.uid() != user;
+    let other_group = meta.mode() & SETGID == SETGID && meta.gid() != group;
+    other_user || other_group || (user != 0 && sys::has_file_capabilities(path))
+}
+
+fn elf<'data>(file: impl ReadRef<'data>, path: &Path) -> Option<Obstacle> {
+    let header = FileHeader64::<Endianness>::parse(file).ok()?;
+    let endian = header.endian().ok()?;
+    let other_machine = own_machine().is_some_and(|own| own != header.e_machine(endian));
+    if other_machine || endian.is_big_endian() != cfg!(target_endian = "big") {
+        return Some(Obstacle::Architecture);
+    }
+    if is_go(header, endian, file) == Some(true) {
+        return Some(Obstacle::Go);
+    }
+    let segments = header.program_headers(endian, file).ok()?;
+    let Some(loader) = segments.iter().find_map(|s| s.interpreter(endian, file).ok().flatten()) else {
+        // The loader can be started as a program too, and then loads what it is told.
+        let is_loader = header.e_type(endian) == ET_DYN && is_gnu(path.file_name().unwrap_or_default());
+        return (!is_loader).then_some(Obstacle::Static);
+    };
+    let loader = loader.rsplit(|&b| b == b'/').next().unwrap_or_default();
+    (!is_gnu(OsStr::from_bytes(loader))).then(|| Obstacle::Libc(String::from_utf8_lossy(loader).into_owned()))
+}
+
+/// `None` if the file does not say, for instance because it has no section headers.
+fn is_go<'data>(header: &FileHeader64<Endianness>, endian: Endianness, file: impl ReadRef<'data>) -> Option<bool> {
+    let sections = header.section_headers(endian, file).ok()?;
+    // The names are read in one piece and not one by one from the file.
+    let names = sections.get(header.section_strings_index(endian, file).ok()?.0)?.data(endian, file).ok()?;
+    let strings = StringTable::new(names, 0, names.len() as u64);
+    let mut names = sections.iter().filter_map(|s| s.name(endian, strings).ok());
+    Some(names.any(|name| name == b".go.buildinfo" || name == b".gopclntab"))
+}
+
+/// The GNU loader is `ld-linux*.so.2` on most processors, `ld64.so.1` or `ld.so.1` on the others.
+fn is_gnu(loader: &OsStr) -> bool {
+    let name = loader.to_string_lossy();
+    name.starts_with("ld-linux") || name.starts_with("ld64.so") || name.starts_with("ld.so")
+}
+
+fn own_machine() -> Option<Machine> {
+    use object::elf;
+    Some(match std::env::consts::ARCH {
+        "x86_64" => elf::EM_X86_64,
+        "aarch64" => elf::EM_AARCH64,
+        "riscv64" => elf::EM_RISCV,
+        "powerpc64" => elf::EM_PPC64,
+        "s390x" => elf::EM_S390,
+        "loongarch64" => elf::EM_LOONGARCH,
+        _ => return None,
+    })
+}

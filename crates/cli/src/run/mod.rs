@@ -1,0 +1,153 @@
+//! `underpass run`: a program with the library loaded.
+
+mod inspect;
+mod program;
+mod stats;
+mod supervise;
+
+use std::ffi::OsStr;
+use std::fs;
+use std::io;
+use std::path::{Path, PathBuf};
+
+use underpass_segment::stats::Region;
+
+use crate::cli::RunArguments;
+use crate::library::{self, LibraryError};
+use crate::settings::{STATS_VARIABLE, Settings, SettingsError};
+use crate::sys;
+use inspect::Obstacle;
+use program::{Image, ProgramError};
+use stats::Sink;
+
+/// Exit code when Underpass itself fails, as that of env(1), nice(1) and timeout(1).
+const OWN_FAILURE: i32 = 125;
+
+/// Why the program was not run.
+#[derive(Debug, thiserror::Error)]
+pub enum RunError {
+    /// The configuration is not valid.
+    #[error(transparent)]
+    Settings(#[from] SettingsError),
+    /// There is no library.
+    #[error(transparent)]
+    Library(#[from] LibraryError),
+    /// There is no program.
+    #[error(transparent)]
+    Program(#[from] ProgramError),
+    /// The statistics have no place to go.
+    #[error("cannot write the statistics to {}: {error}", .path.display())]
+    StatsFile {
+        /// The file that was named.
+        path: PathBuf,
+        /// The system's words.
+        error: io::Error,
+    },
+    /// The system refused something.
+    #[error("cannot {what}: {error}")]
+    System {
+        /// What was tried.
+        what: &'static str,
+        /// The system's words.
+        error: io::Error,
+    },
+}
+
+impl RunError {
+    /// The code to exit with.
+    pub fn exit_code(&self) -> i32 {
+        match self {
+            RunError::Settings(_) | RunError::StatsFile { .. } => crate::WRONG_USE,
+            RunError::Program(error) => error.exit_code(),
+            RunError::Library(_) | RunError::System { .. } => OWN_FAILURE,
+        }
+    }
+}
+
+/// Runs the program; returns only if that was not possible.
+pub fn run(arguments: &RunArguments) -> Result<std::convert::Infallible, RunError> {
+    let settings = Settings::gather(arguments.settings.config.as_deref(), &arguments.settings.set)?;
+    let command = &arguments.command;
+    let path = program::find(&command[0])?;
+    let image = program::image(&command[0], &path)?;
+    let library = library::find()?;
+    let obstacle = inspect::obstacle(&image.path);
+    if let Some(obstacle) = obstacle.as_ref().filter(|_| settings.typed.enabled && !arguments.quiet) {
+        crate::say(format_args!("{} runs on kernel TCP because {obstacle}", subject(&command[0], &path, &image)));
+    }
+    prepare_environment(&settings, &library, obstacle.as_ref())?;
+    let deny = !settings.typed.io_uring_allowed && !io_uring_is_off();
+    let may_restrict = obstacle != Some(Obstacle::Privileged);
+    let start = || {
+        if deny
+            && let Err(error) = sys::deny_io_uring(may_restrict)
+            && may_restrict
+            && !arguments.quiet
+        {
+            crate::say(format_args!(
+                "io_uring cannot be denied here ({error}); what a program does through it stays on kernel TCP"
+            ));
+        }
+        program::exec(&path, &image, command)
+    };
+    if !arguments.wants_stats() {
+        return Err(start().into());
+    }
+    supervise(arguments, start)
+}
+
+/// Whether there is a program of this name.
+pub fn is_program(name: &OsStr) -> bool {
+    program::find(name).is_ok()
+}
+
+fn supervise(
+    arguments: &RunArguments,
+    start: impl FnOnce() -> ProgramError,
+) -> Result<std::convert::Infallible, RunError> {
+    let file = arguments.stats.as_ref().and_then(Option::as_deref);
+    let mut sink = Sink::open(file)
+        .map_err(|error| RunError::StatsFile { path: file.map(Into::into).unwrap_or_default(), error })?;
+    let region = Region::create().map_err(|error| RunError::System { what: "make room for statistics", error })?;
+    set(STATS_VARIABLE, region.id().to_string().as_ref())?;
+    let end = supervise::run(|| {
+        let error = start();
+        crate::say(format_args!("{error}"));
+        error.exit_code()
+    })
+    .map_err(|error| RunError::System { what: "start a process", error })?;
+    let processes = region.processes();
+    let words: Vec<String> = arguments.command.iter().map(|w| w.to_string_lossy().into_owned()).collect();
+    sink.write(&if arguments.json {
+        stats::json(&words, end, &processes)
+    } else {
+        stats::text(&words[0], end, &processes)
+    });
+    drop(region);
+    end.follow()
+}
+
+fn prepare_environment(settings: &Settings, library: &Path, obstacle: Option<&Obstacle>) -> Result<(), RunError> {
+    for (name, value) in settings.variables() {
+        set(&name, value.as_ref())?;
+    }
+    if !obstacle.is_some_and(Obstacle::forbids_preload) {
+        set(library::PRELOAD, &library::preload(library))?;
+    }
+    Ok(())
+}
+
+fn set(name: &str, value: &OsStr) -> Result<(), RunError> {
+    sys::set_variable(name, value).map_err(|error| RunError::System { what: "set a variable", error })
+}
+
+/// Who is meant: the program, and its interpreter if that is another file.
+fn subject(name: &OsStr, path: &Path, image: &Image) -> String {
+    let name = name.to_string_lossy();
+    if image.path == path { name.into_owned() } else { format!("{name} (run by {})", image.path.display()) }
+}
+
+/// Whether this system has io_uring switched off for everybody (Documentation/admin-guide/sysctl/kernel.rst).
+fn io_uring_is_off() -> bool {
+    fs::read("/proc/sys/kernel/io_uring_disabled").is_ok_and(|text| text.starts_with(b"2"))
+}

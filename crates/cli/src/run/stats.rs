@@ -1,0 +1,208 @@
+//! The statistics of `run --stats`: a table for people, JSON for programs.
+
+use std::fs::File;
+use std::io::{self, Write};
+use std::path::Path;
+
+use serde_json::{Value, json};
+use underpass_lab::unit::{Unit, thousands};
+use underpass_segment::stats::ProcessStats;
+
+use super::supervise::End;
+use crate::output::{plural, table};
+use crate::sys;
+
+/// Where the statistics go.
+pub enum Sink {
+    /// Standard error.
+    Stderr,
+    /// A file, opened before the program runs so that a mistake shows at once.
+    File(File),
+}
+
+impl Sink {
+    /// The file, or standard error without one.
+    pub fn open(path: Option<&Path>) -> io::Result<Sink> {
+        path.map_or(Ok(Sink::Stderr), |p| File::create(p).map(Sink::File))
+    }
+
+    /// Writes the text; nobody is left to tell if that fails.
+    pub fn write(&mut self, text: &str) {
+        let _ = match self {
+            Sink::Stderr => io::stderr().write_all(text.as_bytes()),
+            Sink::File(file) => file.write_all(text.as_bytes()),
+        };
+    }
+}
+
+/// The table, with one row per process that had connections, and the reasons below.
+pub fn text(program: &str, end: End, processes: &[ProcessStats]) -> String {
+    let busy: Vec<&ProcessStats> = processes.iter().filter(|p| p.connections > 0).collect();
+    let mut text = format!("\nunderpass: {program} {}\n", ending(end));
+    if processes.is_empty() {
+        return text + "No process loaded the library, so everything went over kernel TCP.\n";
+    }
+    let quiet = (processes.len() - busy.len()) as u64;
+    if busy.is_empty() {
+        return text + &format!("{} without any TCP connection.\n", plural(quiet, "process", "processes"));
+    }
+    let mut rows = vec![HEADINGS.map(String::from).to_vec()];
+    rows.extend(busy.iter().map(|p| row(p.pid.to_string(), p.command.clone(), p)));
+    if busy.len() > 1 {
+        rows.push(row("all".into(), String::new(), &total(&busy)));
+    }
+    text += &table(&rows, &[2, 3, 4, 5, 6, 7, 8, 9]);
+    let reasons = reasons(&busy);
+    if reasons.len() > 1 {
+        text += &format!("\n{}", table(&reasons, &[2]));
+    }
+    if quiet > 0 {
+        text += &format!("\nNot shown: {} without any TCP connection.\n", plural(quiet, "process", "processes"));
+    }
+    text
+}
+
+/// The same and everything that the table leaves out.
+pub fn json(command: &[String], end: End, processes: &[ProcessStats]) -> String {
+    let all = total(&processes.iter().collect::<Vec<_>>());
+    let end = match end {
+        End::Code(code) => json!({ "code": code }),
+        End::Signal(signal) => json!({ "signal": signal }),
+    };
+    let value = json!({
+        "command": command,
+        "end": end,
+        "total": numbers(&all),
+        "processes": processes.iter().map(process).collect::<Vec<_>>(),
+    });
+    format!("{value:#}\n")
+}
+
+const HEADINGS: [&str; 10] = [
+    "PID",
+    "COMMAND",
+    "CONNECTIONS",
+    "FAST",
+    "FAST SENT",
+    "FAST RECEIVED",
+    "KERNEL SENT",
+    "KERNEL RECEIVED",
+    "DOORBELLS",
+    "SLEEPS",
+];
+
+/// One row per process and reason.
+fn reasons(busy: &[&ProcessStats]) -> Vec<Vec<String>> {
+    let heading = ["PID", "COMMAND", "ON KERNEL", "REASON", ""].map(String::from).to_vec();
+    let rows = busy.iter().flat_map(|p| p.reasons.iter().map(move |(reason, connections)| (p, reason, *connections)));
+    let cells = rows.map(|(p, reason, connections)| {
+        vec![
+            p.pid.to_string(),
+            p.command.clone(),
+            thousands(connections),
+            reason.key().into(),
+            reason.sentence().into(),
+        ]
+    });
+    [heading].into_iter().chain(cells).collect()
+}
+
+fn row(pid: String, command: String, p: &ProcessStats) -> Vec<String> {
+    let amounts = [p.fast_sent, p.fast_received, p.kernel_sent, p.kernel_received].map(|n| Unit::Bytes.show(n as f64));
+    let mut row = vec![pid, command, thousands(p.connections), thousands(p.fast)];
+    row.extend(amounts);
+    row.extend([p.bells, p.sleeps].map(thousands));
+    row
+}
+
+fn ending(end: End) -> String {
+    match end {
+        End::Code(0) => "ended".into(),
+        End::Code(code) => format!("ended with exit code {code}"),
+        End::Signal(signal) => format!("was ended by signal {signal} ({})", sys::signal_words(signal)),
+    }
+}
+
+fn process(p: &ProcessStats) -> Value {
+    let reasons = p.reasons.iter().map(|(reason, connections)| {
+        json!({ "reason": reason.key(), "sentence": reason.sentence(), "connections": connections })
+    });
+    let mut value = numbers(p);
+    value["pid"] = p.pid.into();
+    value["command"] = p.command.clone().into();
+    value["reasons"] = reasons.collect();
+    value
+}
+
+fn numbers(p: &ProcessStats) -> Value {
+    json!({
+        "connections": p.connections,
+        "fast": p.fast,
+        "bytes": {
+            "fast": { "sent": p.fast_sent, "received": p.fast_received },
+            "kernel": { "sent": p.kernel_sent, "received": p.kernel_received },
+        },
+        "doorbells": p.bells,
+        "sleeps": p.sleeps,
+    })
+}
+
+fn total(processes: &[&ProcessStats]) -> ProcessStats {
+    let sum = |number: fn(&ProcessStats) -> u64| processes.iter().map(|p| number(p)).sum();
+    ProcessStats {
+        pid: 0,
+        command: String::new(),
+        connections: sum(|p| p.connections),
+        fast: sum(|p| p.fast),
+        fast_sent: sum(|p| p.fast_sent),
+        fast_received: sum(|p| p.fast_received),
+        kernel_sent: sum(|p| p.kernel_sent),
+        kernel_received: sum(|p| p.kernel_received),
+        bells: sum(|p| p.bells),
+        sleeps: sum(|p| p.sleeps),
+        reasons: Vec::new(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use underpass_segment::reason::Reason;
+
+    use super::*;
+
+    fn process(pid: u32, connections: u64, fast: u64) -> ProcessStats {
+        let reasons = if connections > fast { vec![(Reason::Remote, connections - fast)] } else { Vec::new() };
+        let none = total(&[]);
+        ProcessStats { pid, command: "worker".into(), connections, fast, fast_sent: 3 << 20, reasons, ..none }
+    }
+
+    #[test]
+    fn busy_processes_have_a_row_each_and_a_sum() {
+        let text = text("server", End::Code(3), &[process(7, 1200, 1199), process(8, 1, 1), process(9, 0, 0)]);
+        let lines: Vec<&str> = text.lines().collect();
+        assert_eq!(lines[1], "underpass: server ended with exit code 3");
+        let words = |line: usize| lines[line].split_whitespace().collect::<Vec<_>>();
+        assert_eq!(words(3)[..6], ["7", "worker", "1,200", "1,199", "3.00", "MiB"]);
+        assert_eq!(words(5)[..5], ["all", "1,201", "1,200", "6.00", "MiB"]);
+        assert_eq!(words(8)[..4], ["7", "worker", "1", "remote"]);
+        assert!(lines[8].ends_with(Reason::Remote.sentence()));
+        assert_eq!(lines[10], "Not shown: 1 process without any TCP connection.");
+    }
+
+    #[test]
+    fn what_did_not_happen_is_said_plainly() {
+        let killed = text("server", End::Signal(15), &[]);
+        assert!(killed.contains("was ended by signal 15 (Terminated)\nNo process loaded the library"), "{killed}");
+        assert!(text("ls", End::Code(0), &[process(7, 0, 0)]).ends_with("1 process without any TCP connection.\n"));
+    }
+
+    #[test]
+    fn json_has_sums_and_sentences() {
+        let text = json(&["server".into()], End::Code(0), &[process(7, 2, 1), process(8, 0, 0)]);
+        let value: Value = serde_json::from_str(&text).unwrap();
+        assert_eq!(value["total"]["connections"], 2);
+        assert_eq!(value["processes"][0]["bytes"]["fast"]["sent"], 3 << 20);
+        assert_eq!(value["processes"][0]["reasons"][0]["reason"], "remote");
+        assert_eq!(value["end"]["code"], 0);
+    }
+}

@@ -1,0 +1,288 @@
+//! The system calls that std has no safe word for. All `unsafe` of this crate is here.
+//!
+//! The process is single-threaded in every function that touches the environment, the signal mask or forks.
+#![allow(unsafe_code, reason = "raw system calls; each block says why it is sound")]
+
+use std::ffi::{CStr, CString, OsStr, c_char, c_int};
+use std::io;
+use std::mem::MaybeUninit;
+use std::os::fd::RawFd;
+use std::os::unix::ffi::OsStrExt;
+use std::path::Path;
+use std::ptr;
+
+/// The entry point, in place of Rust's own.
+///
+/// Rust's start-up ignores SIGPIPE and opens the standard descriptors that are closed; a program started by exec would
+/// inherit both and could tell that it was not run directly. std still finds the arguments: glibc hands them to its
+/// constructors.
+#[cfg(not(test))]
+#[unsafe(no_mangle)]
+extern "C" fn main(_argc: c_int, _argv: *const *const c_char) -> c_int {
+    crate::main()
+}
+
+/// As Rust's own start-up has it: a broken pipe is an error value and not the end of the process.
+pub fn ignore_broken_pipes() {
+    // SAFETY: sets a disposition; no handler is installed.
+    unsafe { libc::signal(libc::SIGPIPE, libc::SIG_IGN) };
+}
+
+/// Sets a variable in the environment that a later [`exec`] passes on. A text with a NUL byte cannot be one.
+pub fn set_variable(name: &str, value: &OsStr) -> io::Result<()> {
+    let (name, value) = (c_string(name.as_bytes())?, c_string(value.as_bytes())?);
+    // SAFETY: both are NUL-terminated and copied by the call; no other thread reads the environment.
+    check(unsafe { libc::setenv(name.as_ptr(), value.as_ptr(), 1) }).map(drop)
+}
+
+/// Whether this process may execute `path`, by its effective user and groups.
+pub fn executable(path: &Path) -> io::Result<()> {
+    let path = c_string(path.as_os_str().as_bytes())?;
+    // SAFETY: `path` is NUL-terminated and lives through the call.
+    check(unsafe { libc::faccessat(libc::AT_FDCWD, path.as_ptr(), libc::X_OK, libc::AT_EACCESS) }).map(drop)
+}
+
+/// Whether the file at `path` has capabilities of its own (capabilities(7), "File capabilities").
+pub fn has_file_capabilities(path: &Path) -> bool {
+    let Ok(path) = c_string(path.as_os_str().as_bytes()) else { return false };
+    // SAFETY: both names are NUL-terminated; a size of 0 makes the call write nothing.
+    unsafe { libc::getxattr(path.as_ptr(), c"security.capability".as_ptr(), ptr::null_mut(), 0) > 0 }
+}
+
+/// The real user and group of this process.
+pub fn real_ids() -> (u32, u32) {
+    // SAFETY: both calls only read this process's credentials and cannot fail.
+    unsafe { (libc::getuid(), libc::getgid()) }
+}
+
+/// Replaces this process by the program at `path`; returns only on failure.
+///
+/// std's `CommandExt::exec` is not used because it empties the signal mask and resets SIGPIPE, both of which the program
+/// would have inherited from its real caller.
+pub fn exec(path: &Path, arguments: &[&OsStr]) -> io::Error {
+    let strings = || -> io::Result<(CString, Vec<CString>)> {
+        let arguments = arguments.iter().map(|a| c_string(a.as_bytes())).collect::<io::Result<_>>()?;
+        Ok((c_string(path.as_os_str().as_bytes())?, arguments))
+    };
+    match strings() {
+        Ok((path, arguments)) => {
+            let mut pointers: Vec<*const c_char> = arguments.iter().map(|a| a.as_ptr()).collect();
+            pointers.push(ptr::null());
+            // SAFETY: a NUL-terminated path and a null-terminated array of NUL-terminated strings, all alive here.
+            unsafe { libc::execv(path.as_ptr(), pointers.as_ptr()) };
+            io::Error::last_os_error()
+        }
+        Err(error) => error,
+    }
+}
+
+/// Answers `io_uring_setup` with ENOSYS in this process and all that come from it (seccomp(2)).
+///
+/// A filter needs CAP_SYS_ADMIN or the no_new_privs bit; the bit is set only if `may_restrict` says so, because it takes
+/// the power from setuid programs that this one may start.
+///
+/// # Errors
+/// What the kernel said; EACCES if the bit would have been needed.
+pub fn deny_io_uring(may_restrict: bool) -> io::Result<()> {
+    const NUMBER_AT: u32 = std::mem::offset_of!(libc::seccomp_data, nr) as u32;
+    let statement = |code: u32, jt: u8, jf: u8, k: u32| libc::sock_filter { code: code as u16, jt, jf, k };
+    // io_uring_setup came after system calls had got one number on all architectures, so that none is told apart here.
+    let mut filter = [
+        statement(libc::BPF_LD | libc::BPF_W | libc::BPF_ABS, 0, 0, NUMBER_AT),
+        statement(libc::BPF_JMP | libc::BPF_JEQ | libc::BPF_K, 0, 1, libc::SYS_io_uring_setup as u32),
+        statement(libc::BPF_RET | libc::BPF_K, 0, 0, libc::SECCOMP_RET_ERRNO | libc::ENOSYS as u32),
+        statement(libc::BPF_RET | libc::BPF_K, 0, 0, libc::SECCOMP_RET_ALLOW),
+    ];
+    let program = libc::sock_fprog { len: filter.len() as u16, filter: filter.as_mut_ptr() };
+    // Without this flag older kernels switch on a mitigation that slows down the whole program.
+    let flags = libc::SECCOMP_FILTER_FLAG_SPEC_ALLOW;
+    let install = || {
+        // SAFETY: the kernel copies `len` instructions from `filter`, which outlives the call.
+        let done =
+            unsafe { libc::syscall(libc::SYS_seccomp, libc::SECCOMP_SET_MODE_FILTER, flags, &raw const program) };
+        check(done as c_int).map(drop)
+    };
+    match install() {
+        Err(error) if error.raw_os_error() == Some(libc::EACCES) && may_restrict => {
+            // SAFETY: sets one bit of this process; the unused arguments have to be zero and are.
+            check(unsafe { libc::prctl(libc::PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) })?;
+            install()
+        }
+        other => other,
+    }
+}
+
+/// All signals held back, to be taken one by one; what was before is kept for the child.
+pub struct HeldSignals {
+    all: libc::sigset_t,
+    before: libc::sigset_t,
+    on_child: libc::sigaction,
+}
+
+/// One signal taken from those held back.
+#[derive(Clone, Copy, Debug)]
+pub struct Taken {
+    /// Its number.
+    pub signal: c_int,
+    /// Whether the kernel sent it (for a terminal: to the whole foreground group) and not a process.
+    pub from_kernel: bool,
+}
+
+impl HeldSignals {
+    /// Holds back every signal of this process from now on.
+    pub fn hold() -> HeldSignals {
+        let mut all = MaybeUninit::uninit();
+        let mut before = MaybeUninit::uninit();
+        let mut on_child = MaybeUninit::<libc::sigaction>::uninit();
+        // SAFETY: each call fills the structure it is given. A caller may have left SIGCHLD ignored, in which case the
+        // kernel would not keep our child's end for us; the zeroed action is SIG_DFL without flags.
+        unsafe {
+            libc::sigfillset(all.as_mut_ptr());
+            libc::sigprocmask(libc::SIG_BLOCK, all.as_ptr(), before.as_mut_ptr());
+            let default: libc::sigaction = std::mem::zeroed();
+            libc::sigaction(libc::SIGCHLD, &raw const default, on_child.as_mut_ptr());
+            HeldSignals { all: all.assume_init(), before: before.assume_init(), on_child: on_child.assume_init() }
+        }
+    }
+
+    /// Waits for the next signal.
+    pub fn next(&self) -> Taken {
+        loop {
+            let mut info = MaybeUninit::<libc::siginfo_t>::zeroed();
+            // SAFETY: `all` is a filled set and `info` has room for the answer; zeroed, it is valid also without one.
+            let (signal, info) =
+                unsafe { (libc::sigwaitinfo(&raw const self.all, info.as_mut_ptr()), info.assume_init()) };
+            if signal > 0 {
+                return Taken { signal, from_kernel: info.si_code > 0 };
+            }
+        }
+    }
+
+    /// Gives this process back what it had before.
+    fn restore(&self) {
+        // SAFETY: both structures were filled by the kernel in `hold`.
+        unsafe {
+            libc::sigaction(libc::SIGCHLD, &raw const self.on_child, ptr::null_mut());
+            libc::sigprocmask(libc::SIG_SETMASK, &raw const self.before, ptr::null_mut());
+        }
+    }
+}
+
+/// A child process of ours.
+pub struct Child(libc::pid_t);
+
+/// What became of a child.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Change {
+    /// It ended with this code.
+    Exited(c_int),
+    /// This signal killed it.
+    Killed(c_int),
+    /// This signal stopped it.
+    Stopped(c_int),
+}
+
+impl Child {
+    /// Forks; the child runs `body`, whose value is its exit code should it return.
+    ///
+    /// The child has the signals as they were before `held`, and is killed when its parent is killed: whoever kills the
+    /// parent means the program.
+    pub fn fork(held: &HeldSignals, body: impl FnOnce() -> c_int) -> io::Result<Child> {
+        // SAFETY: getpid cannot fail. There is one thread, so the child may do whatever its parent might have done.
+        let (parent, pid) = unsafe { (libc::getpid(), libc::fork()) };
+        if check(pid)? > 0 {
+            return Ok(Child(pid));
+        }
+        // SAFETY: acts on this process only. The parent may have been gone before the request: then nobody is told.
+        unsafe {
+            libc::prctl(libc::PR_SET_PDEATHSIG, libc::SIGKILL);
+            if libc::getppid() != parent {
+                libc::_exit(1);
+            }
+        }
+        held.restore();
+        let code = body();
+        // SAFETY: ends the child without running the parent's exit handlers.
+        unsafe { libc::_exit(code) }
+    }
+
+    /// The next change of the child that has not been told yet, without waiting for one.
+    pub fn change(&self) -> Option<Change> {
+        let mut status = 0;
+        // SAFETY: `status` has room for the answer; the pid is our child and is not reaped elsewhere.
+        let pid = unsafe { libc::waitpid(self.0, &raw mut status, libc::WNOHANG | libc::WUNTRACED) };
+        if pid != self.0 {
+            None
+        } else if libc::WIFSTOPPED(status) {
+            Some(Change::Stopped(libc::WSTOPSIG(status)))
+        } else if libc::WIFSIGNALED(status) {
+            Some(Change::Killed(libc::WTERMSIG(status)))
+        } else {
+            Some(Change::Exited(libc::WEXITSTATUS(status)))
+        }
+    }
+
+    /// Sends the child a signal; one that has just ended does not mind.
+    pub fn signal(&self, signal: c_int) {
+        // SAFETY: the pid is our child, which is not reaped while `self` is asked to signal it.
+        unsafe { libc::kill(self.0, signal) };
+    }
+}
+
+/// Stops this process as its stopped child is, until someone continues it.
+pub fn stop_self() {
+    // SAFETY: SIGSTOP cannot be caught; the process goes on here.
+    unsafe { libc::raise(libc::SIGSTOP) };
+}
+
+/// Ends this process by `signal`, as its child was, so that the caller sees the same; without a second core file.
+pub fn die_of(signal: c_int) -> ! {
+    let none = libc::rlimit { rlim_cur: 0, rlim_max: 0 };
+    let mut only = MaybeUninit::uninit();
+    // SAFETY: each call gets a filled structure. Should the signal not be deadly after all, the code is the shell's.
+    unsafe {
+        libc::setrlimit(libc::RLIMIT_CORE, &raw const none);
+        libc::signal(signal, libc::SIG_DFL);
+        libc::sigemptyset(only.as_mut_ptr());
+        libc::sigaddset(only.as_mut_ptr(), signal);
+        libc::sigprocmask(libc::SIG_UNBLOCK, only.as_ptr(), ptr::null_mut());
+        libc::raise(signal);
+        libc::_exit(128 + signal)
+    }
+}
+
+/// Lets go of every descriptor that the program was given and this process has no use for.
+///
+/// Standard input and output become /dev/null, so that the other end of a pipe sees the program close it; all others that
+/// outlive an exec are closed. Standard error stays, for the statistics. Our own descriptors are close-on-exec.
+pub fn let_go_of_inherited_descriptors() {
+    let Ok(listing) = std::fs::read_dir("/proc/self/fd") else { return };
+    let numbers: Vec<RawFd> = listing.flatten().filter_map(|e| e.file_name().to_str()?.parse().ok()).collect();
+    // SAFETY: descriptors 0 to 2 are not owned by any value of this process, nor are those that are not close-on-exec,
+    // since std and this crate open all of theirs so. A closed number is answered by EBADF.
+    unsafe {
+        let null = libc::open(c"/dev/null".as_ptr(), libc::O_RDWR | libc::O_CLOEXEC);
+        for number in numbers {
+            if number < 2 && null >= 0 {
+                libc::dup2(null, number);
+            } else if number > 2 && libc::fcntl(number, libc::F_GETFD) == 0 {
+                libc::close(number);
+            }
+        }
+    }
+}
+
+/// The words of the system for a signal, such as "Segmentation fault".
+pub fn signal_words(signal: c_int) -> String {
+    // SAFETY: strsignal answers with a NUL-terminated string for any number; there is one thread, so it stays as it is.
+    let words = unsafe { CStr::from_ptr(libc::strsignal(signal)) };
+    words.to_string_lossy().into_owned()
+}
+
+fn c_string(bytes: &[u8]) -> io::Result<CString> {
+    CString::new(bytes).map_err(|_| io::Error::from_raw_os_error(libc::EINVAL))
+}
+
+fn check(answer: c_int) -> io::Result<c_int> {
+    if answer < 0 { Err(io::Error::last_os_error()) } else { Ok(answer) }
+}

@@ -1,0 +1,42 @@
+//! The manual pages and completions in `packaging/` are those of this command; `make generate` writes them anew.
+
+use std::collections::BTreeMap;
+use std::fs;
+use std::path::{Path, PathBuf};
+
+use crate::support::{output, stdout};
+
+fn packaging(folder: &str) -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("../../packaging").join(folder)
+}
+
+fn files(folder: &Path) -> BTreeMap<String, String> {
+    let entries = fs::read_dir(folder).unwrap().flatten();
+    entries.map(|e| (e.file_name().into_string().unwrap(), fs::read_to_string(e.path()).unwrap())).collect()
+}
+
+#[test]
+fn manual_pages_are_up_to_date() {
+    let directory = tempfile::tempdir().unwrap();
+    assert!(output(&["man", "--output", directory.path().to_str().unwrap()]).status.success());
+    let (fresh, kept) = (files(directory.path()), files(&packaging("man")));
+    assert!(fresh == kept, "packaging/man is out of date: run `make generate`");
+    assert_eq!(stdout(&output(&["man"])), kept["underpass.1"]);
+    assert_eq!(stdout(&output(&["man", "run"])), kept["underpass-run.1"]);
+}
+
+#[test]
+fn completions_are_up_to_date() {
+    let kept = files(&packaging("completions"));
+    for (shell, file) in [("bash", "underpass.bash"), ("zsh", "_underpass"), ("fish", "underpass.fish")] {
+        assert!(kept[file] == stdout(&output(&["completions", shell])), "{file} is out of date: run `make generate`");
+    }
+    assert_eq!(kept.len(), 3);
+}
+
+#[test]
+fn an_unknown_page_names_those_that_exist() {
+    let output = output(&["man", "walk"]);
+    assert_eq!(output.status.code(), Some(1));
+    assert!(crate::support::stderr(&output).contains("there is no page underpass-walk; there are those of run, "));
+}

@@ -1,0 +1,9 @@
+//! The command as a user meets it: exit codes, signals, the terminal, messages.
+
+mod environment;
+mod generated;
+mod obstacles;
+mod settings;
+mod signals;
+mod support;
+mod transparency;

@@ -1,0 +1,96 @@
+//! `run --stats` stands between the caller and the program; signals pass as if it did not.
+
+use std::io::{BufRead, BufReader, Read, Write};
+use std::os::unix::process::{CommandExt, ExitStatusExt};
+use std::process::{Child, ChildStdout, Command, Stdio};
+
+use crate::support::{LIBRARY, UNDERPASS, compile, kill, state, underpass, wait_for};
+
+/// Starts a script that prints `$$` when it is ready; the process group is its own, as under a shell with job control.
+fn start(script: &str) -> (Child, BufReader<ChildStdout>, u32) {
+    let mut command = underpass(&["run", "--stats=/dev/null", "--", "sh", "-c", script]);
+    let mut child = command.stdout(Stdio::piped()).process_group(0).spawn().unwrap();
+    let mut lines = BufReader::new(child.stdout.take().unwrap());
+    let mut first = String::new();
+    lines.read_line(&mut first).unwrap();
+    (child, lines, first.trim().parse().unwrap())
+}
+
+fn rest(mut lines: BufReader<ChildStdout>) -> String {
+    let mut text = String::new();
+    lines.read_to_string(&mut text).unwrap();
+    text
+}
+
+#[test]
+fn signals_go_on_to_the_program() {
+    for signal in ["TERM", "INT", "HUP", "QUIT", "USR1", "USR2", "WINCH", "ALRM", "CONT"] {
+        let (mut child, _lines, _) = start(&format!("trap 'exit 7' {signal}; echo $$; while :; do sleep 0.01; done"));
+        kill(signal, child.id());
+        assert_eq!(child.wait().unwrap().code(), Some(7), "{signal}");
+    }
+}
+
+#[test]
+fn a_signal_without_a_handler_ends_both() {
+    let (mut child, _lines, pid) = start("echo $$; exec sleep 100");
+    kill("TERM", child.id());
+    assert_eq!(child.wait().unwrap().signal(), Some(15));
+    wait_for("the program's end", || state(pid).is_none().then_some(()));
+}
+
+#[test]
+fn killing_the_command_kills_the_program() {
+    let (mut child, _lines, pid) = start("echo $$; exec sleep 100");
+    kill("KILL", child.id());
+    assert_eq!(child.wait().unwrap().signal(), Some(9));
+    wait_for("the program's end", || matches!(state(pid), None | Some('Z')).then_some(()));
+}
+
+#[test]
+fn job_control_stops_and_continues_both() {
+    let (mut child, lines, pid) = start("echo $$; kill -TSTP $$; echo on");
+    wait_for("the stop", || (state(child.id()) == Some('T') && state(pid) == Some('T')).then_some(()));
+    kill("CONT", child.id());
+    assert_eq!(rest(lines), "on\n");
+    assert_eq!(child.wait().unwrap().code(), Some(0));
+}
+
+#[test]
+fn a_program_that_is_stopped_alone_can_be_continued_alone() {
+    let (mut child, lines, pid) = start("echo $$; kill -STOP $$; echo on");
+    wait_for("the stop", || (state(pid) == Some('T')).then_some(()));
+    kill("CONT", pid);
+    assert_eq!(rest(lines), "on\n");
+    assert_eq!(child.wait().unwrap().code(), Some(0));
+}
+
+/// The terminal sends Ctrl-C to the whole foreground group; the program must not get it a second time from its parent.
+///
+/// Fails if `supervise::run` passes on what the kernel sent.
+#[test]
+fn ctrl_c_arrives_once() {
+    // In C, because a shell that gets two signals in quick succession runs its trap once.
+    let source = "#include <signal.h>\n#include <stdio.h>\n#include <unistd.h>\n#include <poll.h>\n\
+                  static volatile sig_atomic_t n; static void count(int s) { (void)s; n++; }\n\
+                  int main(void) { signal(SIGINT, count); puts(\"ready\"); fflush(stdout);\n\
+                  while (n == 0) poll(0, 0, 1000);\n\
+                  poll(0, 0, 300); printf(\"n=%d\\n\", (int)n); return 0; }";
+    let directory = tempfile::tempdir().unwrap();
+    let program = directory.path().join("count");
+    assert!(compile(source, &[], &program));
+    let inner = format!("{UNDERPASS} run --stats=/dev/null -- {}", program.display());
+    let mut script = Command::new("script");
+    script.args(["-qec", &inner, "/dev/null"]).env("UNDERPASS_LIBRARY", &*LIBRARY);
+    let mut child = script.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().unwrap();
+    let mut keyboard = child.stdin.take().unwrap();
+    let mut screen = BufReader::new(child.stdout.take().unwrap());
+    let mut text = String::new();
+    while !text.contains("ready") {
+        assert_ne!(screen.read_line(&mut text).unwrap(), 0, "{text}");
+    }
+    keyboard.write_all(b"\x03").unwrap();
+    screen.read_to_string(&mut text).unwrap();
+    assert!(text.contains("n=1"), "{text}");
+    assert!(child.wait().unwrap().success());
+}

@@ -1,0 +1,115 @@
+//! A figure over size: kernel TCP, Underpass and the baseline as lines, both axes logarithmic.
+
+use std::fmt::{self, Write};
+
+use super::Text;
+use super::svg::{Scale, ticks};
+use crate::record::{Figure, Measurement};
+use crate::statistic::range;
+use crate::unit::{Unit, size};
+
+const WIDTH: f64 = 880.0;
+const HEIGHT: f64 = 400.0;
+const LEFT: f64 = 76.0;
+const RIGHT: f64 = WIDTH - 104.0;
+const TOP: f64 = 12.0;
+const BOTTOM: f64 = HEIGHT - 48.0;
+/// Least distance of two names.
+const NAME_HEIGHT: f64 = 16.0;
+
+/// One line of the plot.
+struct Line<'a> {
+    name: &'a str,
+    class: &'static str,
+    points: Vec<(f64, &'a Figure)>,
+}
+
+/// Draws measurements that differ in size; nothing if there are fewer than two sizes.
+pub fn figure(out: &mut String, measurements: &[&Measurement], caption: &str, axis: &str) -> fmt::Result {
+    let mut measurements: Vec<&Measurement> = measurements.iter().copied().filter(|m| m.size.is_some()).collect();
+    measurements.sort_by_key(|measurement| measurement.size);
+    let sizes: Vec<u64> = measurements.iter().filter_map(|measurement| measurement.size).collect();
+    let (Some(first), [low, .., high]) = (measurements.first(), &sizes[..]) else { return Ok(()) };
+    let lines = lines_of(&measurements);
+    let values = lines.iter().flat_map(|line| &line.points).flat_map(|(_, figure)| &figure.samples).copied();
+    let Some((least, greatest)) = range(&values.collect::<Vec<_>>()) else { return Ok(()) };
+    let (bottom, top) = (least / 1.3, greatest * 1.3);
+    let x = Scale::new((*low as f64, *high as f64), (LEFT + 16.0, RIGHT - 16.0));
+    let y = Scale::new((bottom, top), (BOTTOM, TOP));
+
+    writeln!(out, "<figure>\n<figcaption>{}</figcaption>", Text(caption))?;
+    writeln!(out, "<svg viewBox=\"0 0 {WIDTH} {HEIGHT}\" role=\"img\" aria-label=\"{}\">", Text(caption))?;
+    grid(out, y, first.unit, (bottom, top))?;
+    for size_here in &sizes {
+        let (at, label) = (x.at(*size_here as f64), size(*size_here));
+        writeln!(out, "<text class=\"middle\" x=\"{at:.1}\" y=\"{:.1}\">{label}</text>", BOTTOM + 18.0)?;
+    }
+    let middle = (LEFT + RIGHT) / 2.0;
+    writeln!(out, "<text class=\"middle\" x=\"{middle:.1}\" y=\"{:.1}\">{axis}</text>", HEIGHT - 8.0)?;
+    for line in &lines {
+        draw(out, line, first.unit, x, y)?;
+    }
+    names(out, &lines, x, y)?;
+    writeln!(out, "</svg>\n</figure>")
+}
+
+fn lines_of<'a>(measurements: &[&'a Measurement]) -> Vec<Line<'a>> {
+    let points = |figure: &dyn Fn(&'a Measurement) -> Option<&'a Figure>| -> Vec<(f64, &'a Figure)> {
+        measurements
+            .iter()
+            .filter_map(|m| Some((m.size? as f64, figure(m).filter(|figure| figure.median.is_some())?)))
+            .collect()
+    };
+    let mut lines = vec![
+        Line { name: "kernel TCP", class: "kernel", points: points(&|m| Some(&m.kernel)) },
+        Line { name: "Underpass", class: "underpass", points: points(&|m| Some(&m.underpass)) },
+    ];
+    if let Some(baseline) = measurements.iter().find_map(|measurement| measurement.baseline.as_ref()) {
+        let points = points(&|m| m.baseline.as_ref().map(|baseline| &baseline.figure));
+        lines.push(Line { name: &baseline.name, class: "baseline", points });
+    }
+    lines
+}
+
+fn grid(out: &mut String, y: Scale, unit: Unit, (bottom, top): (f64, f64)) -> fmt::Result {
+    // Few decades leave room for the steps between.
+    let digits: &[f64] = if top / bottom > 300.0 { &[1.0] } else { &[1.0, 2.0, 5.0] };
+    for tick in ticks(bottom, top, digits) {
+        let at = y.at(tick);
+        writeln!(out, "<path class=\"grid\" d=\"M{LEFT:.1} {at:.1}H{RIGHT:.1}\"/>")?;
+        let label = unit.round(tick);
+        writeln!(out, "<text class=\"end\" x=\"{:.1}\" y=\"{:.1}\">{label}</text>", LEFT - 8.0, at + 4.0)?;
+    }
+    writeln!(out, "<path class=\"axis\" d=\"M{LEFT:.1} {BOTTOM:.1}H{RIGHT:.1}\"/>")
+}
+
+fn draw(out: &mut String, line: &Line, unit: Unit, x: Scale, y: Scale) -> fmt::Result {
+    let class = line.class;
+    let place = |(size, figure): &(f64, &Figure)| Some((x.at(*size), y.at(figure.median?)));
+    let path: Vec<String> = line.points.iter().filter_map(place).map(|(x, y)| format!("{x:.1} {y:.1}")).collect();
+    writeln!(out, "<path class=\"line {class}\" d=\"M{}\"/>", path.join("L"))?;
+    for point in &line.points {
+        let (Some((at_x, at_y)), Some((least, greatest))) = (place(point), range(&point.1.samples)) else { continue };
+        let (from, to) = (y.at(least), y.at(greatest));
+        writeln!(out, "<path class=\"whisker {class}\" d=\"M{at_x:.1} {from:.1}V{to:.1}\"/>")?;
+        let (name, size, value) = (Text(line.name), size(point.0 as u64), point.1.median.map(|value| unit.show(value)));
+        write!(out, "<circle class=\"{class}\" cx=\"{at_x:.1}\" cy=\"{at_y:.1}\" r=\"3.5\">")?;
+        writeln!(out, "<title>{name}, {size}: {}</title></circle>", value.unwrap_or_default())?;
+    }
+    Ok(())
+}
+
+/// Each line's name beside its last point, pushed down where it would meet the one above.
+fn names(out: &mut String, lines: &[Line], x: Scale, y: Scale) -> fmt::Result {
+    let end = |line: &Line| line.points.last().and_then(|(size, figure)| Some((x.at(*size), y.at(figure.median?))));
+    let mut ends: Vec<_> = lines.iter().filter_map(|line| Some((end(line)?, line))).collect();
+    ends.sort_by(|((_, a), _), ((_, b), _)| a.total_cmp(b));
+    let mut free = f64::MIN;
+    for ((at_x, at_y), line) in ends {
+        let at_y = at_y.max(free);
+        free = at_y + NAME_HEIGHT;
+        let (class, name) = (line.class, Text(line.name));
+        writeln!(out, "<text class=\"{class}\" x=\"{:.1}\" y=\"{:.1}\">{name}</text>", at_x + 10.0, at_y + 4.0)?;
+    }
+    Ok(())
+}

@@ -1,0 +1,301 @@
+//! The record as one HTML page: no script, nothing fetched, light or dark as the reader's system is.
+//!
+//! A figure that was not measured is not shown: a plot, a table or a row is there only if the record holds its samples.
+
+mod bars;
+mod lines;
+mod svg;
+
+use std::fmt::{self, Display, Write};
+use std::fs;
+use std::path::Path;
+
+use anyhow::{Context, Result};
+
+use crate::record::{Figure, Measurement, Record};
+use crate::statistic::range;
+use crate::terminal::{contrast, targets};
+use crate::unit::{Unit, digits};
+
+const STYLE: &str = include_str!("style.css");
+
+/// Suites in the order of the page, each with its title.
+const SUITES: [(&str, &str); 4] = [
+    ("apps", "Applications"),
+    ("pingpong", "Round trips"),
+    ("stream", "Streams"),
+    ("setup", "What must not get worse"),
+];
+
+/// Writes the page.
+///
+/// # Errors
+/// The file cannot be written.
+pub fn write_html(record: &Record, path: &Path) -> Result<()> {
+    fs::write(path, html(record)).with_context(|| format!("cannot write the report {}", path.display()))
+}
+
+/// The page.
+pub fn html(record: &Record) -> String {
+    let mut page = String::new();
+    // Writing to a string does not fail.
+    let _ = Page(record).write(&mut page);
+    page
+}
+
+struct Page<'a>(&'a Record);
+
+impl Page<'_> {
+    fn write(&self, out: &mut String) -> fmt::Result {
+        let record = self.0;
+        write!(out, "<!DOCTYPE html>\n<html lang=\"en\">\n<head>\n<meta charset=\"utf-8\"/>\n")?;
+        writeln!(out, "<meta name=\"viewport\" content=\"width=device-width, initial-scale=1\"/>")?;
+        writeln!(
+            out,
+            "<title>Underpass against kernel TCP</title>\n<style>\n{STYLE}</style>\n</head>\n<body>\n<main>"
+        )?;
+        writeln!(out, "<header>\n<h1>Underpass against kernel TCP</h1>")?;
+        writeln!(
+            out,
+            "<p>The same unmodified programs, on kernel TCP and under Underpass, in one run on one host.</p>"
+        )?;
+        writeln!(out, "<p class=\"quiet\">{} · {}</p>", Text(&record.date), Text(&record.host.to_string()))?;
+        if record.quick {
+            writeln!(
+                out,
+                "<p class=\"notice\">A quick run: its clocks were too short for its figures to be quoted.</p>"
+            )?;
+        }
+        writeln!(out, "</header>")?;
+        self.tiles(out)?;
+        for (suite, title) in SUITES {
+            self.suite(out, suite, title)?;
+        }
+        self.gaps(out)?;
+        self.method(out)?;
+        writeln!(out, "</main>\n</body>\n</html>")
+    }
+
+    /// The first ratio of each group that has a target: what a reader looks for first.
+    fn tiles(&self, out: &mut String) -> fmt::Result {
+        let mut groups: Vec<(&str, &str)> = Vec::new();
+        let mut tiles = String::new();
+        for measurement in self.valid().filter(|measurement| !measurement.targets.is_empty()) {
+            let group = (measurement.suite.as_str(), measurement.group.as_str());
+            if let Some(ratio) = measurement.ratio
+                && measurement.suite != "setup"
+                && !groups.contains(&group)
+            {
+                groups.push(group);
+                let [kernel, underpass] = medians(measurement);
+                writeln!(tiles, "<div class=\"tile\"><strong>{}×</strong>", digits(ratio))?;
+                let name = if measurement.suite == "apps" { "" } else { suite_word(&measurement.suite) };
+                writeln!(tiles, "<span>{name}{}</span>", Text(&measurement.name))?;
+                writeln!(tiles, "<span class=\"quiet\">{underpass} instead of {kernel}</span></div>")?;
+            }
+        }
+        if !tiles.is_empty() {
+            writeln!(out, "<section class=\"tiles\">\n{tiles}</section>")?;
+        }
+        Ok(())
+    }
+
+    fn suite(&self, out: &mut String, suite: &str, title: &str) -> fmt::Result {
+        let valid: Vec<&Measurement> = self.valid().filter(|measurement| measurement.suite == suite).collect();
+        if valid.is_empty() {
+            return Ok(());
+        }
+        writeln!(out, "<section>\n<h2>{title}</h2>")?;
+        let of = |group: &str| valid.iter().copied().filter(|m| m.group == group).collect::<Vec<_>>();
+        match suite {
+            "pingpong" => lines::figure(
+                out,
+                &of("blocking"),
+                "Median round trip of one message, blocking calls, both ends pinned to different processors (both axes logarithmic)",
+                "message size",
+            )?,
+            "stream" => lines::figure(
+                out,
+                &of("stream"),
+                "Throughput in one direction, both ends pinned to different processors (both axes logarithmic)",
+                "size of each write",
+            )?,
+            "apps" => bars::figure(out, &valid, "Requests per second under Underpass, as a multiple of kernel TCP")?,
+            _ => {}
+        }
+        table(out, &valid)?;
+        writeln!(out, "</section>")
+    }
+
+    /// What is missing, and why.
+    fn gaps(&self, out: &mut String) -> fmt::Result {
+        let invalid = self.0.measurements.iter().filter_map(|m| Some((&m.suite, &m.name, m.invalid.as_ref()?)));
+        let invalid =
+            invalid.map(|(suite, name, why)| (format!("{}{name}", suite_word(suite)), "no valid figure", why));
+        let skipped = self.0.skipped.iter().map(|skipped| (skipped.name.clone(), "not measured", &skipped.reason));
+        let all: Vec<_> = invalid.chain(skipped).collect();
+        if all.is_empty() {
+            return Ok(());
+        }
+        writeln!(out, "<section>\n<h2>Not shown</h2>\n<ul>")?;
+        for (name, what, reason) in all {
+            writeln!(out, "<li>{}: {what}, {}</li>", Text(&name), Text(reason))?;
+        }
+        writeln!(out, "</ul>\n</section>")
+    }
+
+    fn method(&self, out: &mut String) -> fmt::Result {
+        let Record { version, revision, samples, programs, host, .. } = self.0;
+        writeln!(out, "<section>\n<h2>How it was measured</h2>")?;
+        writeln!(
+            out,
+            "<p>Samples of each side: {samples}, kernel TCP and Underpass in turn. Shown are medians, and in small print the least and \
+             the greatest sample. A ratio above 1 means that Underpass is better. Every figure comes from a run in which the \
+             programs checked what they received and the library attested that the bytes went through shared memory, except \
+             where connections are meant to stay on the kernel path.</p>"
+        )?;
+        writeln!(out, "<dl>")?;
+        let mut fact = |name: &str, value: &str| writeln!(out, "<dt>{name}</dt><dd>{}</dd>", Text(value));
+        fact("Underpass", &[version, revision.as_deref().unwrap_or_default()].join(" "))?;
+        fact("Host", &host.to_string())?;
+        if let Some(load) = host.load {
+            fact("Load before the run", &digits(load))?;
+        }
+        for program in programs {
+            fact("Program", program)?;
+        }
+        writeln!(out, "</dl>\n</section>")
+    }
+
+    fn valid(&self) -> impl Iterator<Item = &Measurement> {
+        let measured =
+            |m: &&Measurement| m.invalid.is_none() && m.kernel.median.is_some() && m.underpass.median.is_some();
+        self.0.measurements.iter().filter(measured)
+    }
+}
+
+fn table(out: &mut String, measurements: &[&Measurement]) -> fmt::Result {
+    writeln!(out, "<div class=\"scroll\">\n<table>\n<thead><tr><th></th><th>kernel TCP</th><th>Underpass</th>")?;
+    writeln!(out, "<th>ratio</th><th class=\"text\">target</th><th class=\"text\"></th></tr></thead>\n<tbody>")?;
+    for measurement in measurements {
+        let [kernel, underpass] =
+            [&measurement.kernel, &measurement.underpass].map(|figure| cell(measurement.unit, figure));
+        let (class, verdict) = match measurement.met {
+            Some(true) => ("met", "✓ met"),
+            Some(false) => ("missed", "✗ missed"),
+            None => ("", ""),
+        };
+        write!(out, "<tr><th scope=\"row\">{}", Text(&measurement.name))?;
+        for note in &measurement.notes {
+            write!(out, "<small>{}</small>", Text(note))?;
+        }
+        writeln!(out, "</th><td>{kernel}</td><td>{underpass}</td><td>{}</td>", contrast(measurement))?;
+        writeln!(out, "<td class=\"text\">{}</td>", Text(&targets(measurement)))?;
+        writeln!(out, "<td class=\"text {class}\">{verdict}</td></tr>")?;
+    }
+    writeln!(out, "</tbody>\n</table>\n</div>")
+}
+
+fn cell(unit: Unit, figure: &Figure) -> String {
+    let Some((median, (least, greatest))) = figure.median.zip(range(&figure.samples)) else { return String::new() };
+    format!("{}<small>{} – {}</small>", unit.show(median), unit.show(least), unit.show(greatest))
+}
+
+fn medians(measurement: &Measurement) -> [String; 2] {
+    [&measurement.kernel, &measurement.underpass]
+        .map(|figure| figure.median.map(|median| measurement.unit.show(median)).unwrap_or_default())
+}
+
+/// What a name needs before it, away from its own table.
+fn suite_word(suite: &str) -> &'static str {
+    match suite {
+        "pingpong" => "round trip, ",
+        "stream" => "stream, ",
+        _ => "",
+    }
+}
+
+/// Text in which nothing is markup.
+struct Text<'a>(&'a str);
+
+impl Display for Text<'_> {
+    fn fmt(&self, out: &mut fmt::Formatter) -> fmt::Result {
+        for character in self.0.chars() {
+            match character {
+                '<' => out.write_str("&lt;")?,
+                '>' => out.write_str("&gt;")?,
+                '&' => out.write_str("&amp;")?,
+                '"' => out.write_str("&quot;")?,
+                other => out.write_char(other)?,
+            }
+        }
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::record::tests::example;
+
+    /// Fails unless every element is closed in the order in which it was opened.
+    fn assert_well_formed(html: &str) {
+        let body = html.strip_prefix("<!DOCTYPE html>").unwrap();
+        let mut open = Vec::new();
+        for tag in body.split('<').skip(1) {
+            let (tag, text) = tag.split_once('>').unwrap_or_else(|| panic!("a tag is not closed: {tag}"));
+            assert!(!text.contains('>'), "a stray > after <{tag}>");
+            match tag.strip_prefix('/') {
+                Some(name) => assert_eq!(open.pop(), Some(name), "closed out of order"),
+                None if tag.ends_with('/') => {}
+                None => open.push(tag.split_whitespace().next().unwrap()),
+            }
+        }
+        assert_eq!(open, [""; 0], "left open");
+    }
+
+    #[test]
+    fn the_page_is_well_formed_and_fetches_nothing() {
+        let page = html(&example());
+        assert_well_formed(&page);
+        for external in ["http://", "https://", "src=", "<link", "<script", "url(", "@import"] {
+            assert!(!page.contains(external), "{external}");
+        }
+    }
+
+    #[test]
+    fn what_was_measured_is_shown() {
+        let page = html(&example());
+        for figure in ["61.0 µs", "510 ns", "120×", "70.0 µs", "30.0 MB/s", "9.00×", "14.0 k/s", "+500 µs", "✗ missed"]
+        {
+            assert!(page.contains(figure), "{figure}");
+        }
+        // Two valid sizes on either side, and the baseline at one of them.
+        assert_eq!(page.matches("<circle").count(), 2 + 2 + 1);
+        assert!(page.contains("64 B writes, &quot;pinned&quot;"));
+    }
+
+    #[test]
+    fn what_was_not_measured_is_not_shown() {
+        let page = html(&example());
+        assert!(!page.contains("777") && !page.contains("64 KiB</text>"), "an invalid figure has no place in a plot");
+        assert!(page.contains("not fast: peer-silent &lt;3&gt;"), "but its reason is told");
+        assert!(page.contains("nginx: not measured, not installed"));
+
+        let mut nothing = example();
+        nothing.measurements.clear();
+        nothing.skipped.clear();
+        let page = html(&nothing);
+        assert_well_formed(&page);
+        for absent in ["<svg", "<table", "class=\"tile\"", "Not shown"] {
+            assert!(!page.contains(absent), "{absent}");
+        }
+    }
+
+    #[test]
+    fn one_size_makes_no_curve() {
+        let mut record = example();
+        record.measurements.retain(|measurement| measurement.size != Some(4096));
+        assert!(!html(&record).contains("<circle"));
+    }
+}

@@ -1,0 +1,64 @@
+//! Real servers and their usual load generators, both unmodified, both ends on the same side, unpinned.
+//!
+//! Every sample starts a fresh server on a free port of 127.0.0.1, in a folder of its own.
+
+mod memcached;
+mod nginx;
+mod postgresql;
+mod redis;
+
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+
+use anyhow::{Context, Result};
+use tempfile::TempDir;
+
+use crate::bench::{Chosen, skipped};
+use crate::record::Skipped;
+
+/// Names the experiments whose programs are installed; the others are `missing`.
+pub fn add(chosen: &mut Chosen, missing: &mut Vec<Skipped>) {
+    redis::add(chosen, missing);
+    memcached::add(chosen, missing);
+    nginx::add(chosen, missing);
+    postgresql::add(chosen, missing);
+}
+
+/// Where servers lie that are not on a user's `PATH`.
+const SERVER_FOLDERS: [&str; 2] = ["/usr/sbin", "/usr/local/sbin"];
+
+/// The path of an installed program.
+fn installed(program: &str) -> Option<PathBuf> {
+    let path = std::env::var_os("PATH").unwrap_or_default();
+    let folders = std::env::split_paths(&path).chain(SERVER_FOLDERS.map(PathBuf::from));
+    folders.map(|folder| folder.join(program)).find(|path| path.is_file())
+}
+
+/// The paths of all these programs, or says which is missing and what would bring it.
+fn all_installed<const N: usize>(name: &str, programs: [&str; N], package: &str) -> Result<[PathBuf; N], Skipped> {
+    let mut paths = Vec::new();
+    for program in programs {
+        let absent = || skipped(name, format!("{program} is not installed (Debian: apt-get install {package})"));
+        paths.push(installed(program).ok_or_else(absent)?);
+    }
+    paths.try_into().map_err(|_| skipped(name, "not installed"))
+}
+
+/// The first line in which a program tells its version.
+fn version(program: &Path, option: &str) -> Option<String> {
+    let output = Command::new(program).arg(option).stdin(Stdio::null()).output().ok()?;
+    // Some say it on stdout, some on stderr.
+    let text = [output.stdout, output.stderr].concat();
+    String::from_utf8_lossy(&text).lines().map(str::trim).find(|line| !line.is_empty()).map(str::to_string)
+}
+
+/// What follows `name` on its line.
+fn field<'a>(output: &'a str, name: &str) -> Option<&'a str> {
+    output.lines().find_map(|line| line.trim().strip_prefix(name)).map(str::trim)
+}
+
+/// A server's folder; gone on drop.
+fn folder() -> Result<TempDir> {
+    let folder = tempfile::Builder::new().prefix("underpass-server-").tempdir();
+    folder.context("no place for a server's folder; TMPDIR names another one")
+}

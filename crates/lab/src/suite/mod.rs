@@ -1,0 +1,68 @@
+//! The experiments, one file per suite.
+
+pub mod apps;
+pub mod idle;
+pub mod overhead;
+pub mod pingpong;
+pub mod setup;
+pub mod stream;
+
+use crate::bench::{Chosen, Lab, skipped};
+use crate::processors::Pair;
+use crate::record::Skipped;
+
+/// What is measured together.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Suite {
+    /// Round trips of one message, over message size and over the ways to wait.
+    Pingpong,
+    /// Throughput in one direction, over write size.
+    Stream,
+    /// Connecting, many pairs at once, idle connections, waking, start-up and the cost of other calls.
+    Setup,
+    /// Redis, memcached, nginx and PostgreSQL, those that are installed.
+    Apps,
+    /// All of these.
+    All,
+}
+
+impl Suite {
+    /// Its experiments on this host, and what cannot be measured here.
+    pub fn experiments(self, lab: &Lab) -> (Chosen, Vec<Skipped>) {
+        let (mut chosen, mut missing) = (Chosen::default(), Vec::new());
+        if lab.processors.is_none() {
+            missing.push(skipped("whatever is pinned to two processors", "this process may use one alone"));
+        }
+        let all = self == Suite::All;
+        if all || self == Suite::Pingpong {
+            pingpong::add(lab, &mut chosen);
+        }
+        if all || self == Suite::Stream {
+            stream::add(lab, &mut chosen);
+        }
+        if all || self == Suite::Apps {
+            apps::add(&mut chosen, &mut missing);
+        }
+        if all || self == Suite::Setup {
+            setup::add(&mut chosen);
+            idle::add(lab, &mut chosen);
+            overhead::add(&mut chosen);
+        }
+        (chosen, missing)
+    }
+}
+
+/// The arguments of server and client: what they share, and to each its processor if they are pinned.
+fn ends(shared: Vec<String>, pair: Option<Pair>) -> [Vec<String>; 2] {
+    let pinned = |processor: fn(&Pair) -> usize| {
+        let pin = pair.as_ref().map(|pair| arguments!["--cpu", processor(pair)]);
+        shared.iter().cloned().chain(pin.into_iter().flatten()).collect()
+    };
+    [pinned(|pair| pair.first), pinned(|pair| pair.second)]
+}
+
+/// Arguments for a helper program.
+macro_rules! arguments {
+    ($($argument:expr),* $(,)?) => { vec![$($argument.to_string()),*] };
+}
+pub(crate) use arguments;

@@ -1,0 +1,73 @@
+//! Throughput in one direction, over write size, with a bare ring beside.
+
+use anyhow::Result;
+use serde::Deserialize;
+
+use super::{arguments, ends};
+use crate::bench::{Chosen, Experiment, Lab};
+use crate::launcher::{Reading, Session};
+use crate::plan::{Plan, Target};
+use crate::processors::Pair;
+use crate::programs::Program;
+use crate::unit::{self, Unit};
+use crate::witness::Rule;
+
+const SIZES: [u64; 8] = [64, 256, 1024, 4096, 16384, 65536, 262_144, 1 << 20];
+const QUICK_SIZES: [u64; 4] = [64, 4096, 65536, 1 << 20];
+/// Name of the baseline: a ring in shared memory, one copy in and one out.
+const BARE_RING: &str = "bare ring";
+
+/// Names the suite's experiments.
+pub fn add(lab: &Lab, chosen: &mut Chosen) {
+    if lab.processors.is_some() {
+        for size in if lab.quick { &QUICK_SIZES[..] } else { &SIZES } {
+            chosen.add("stream", Stream { size: *size, pair: lab.processors });
+        }
+    }
+    chosen.add("stream", Stream { size: 65536, pair: None });
+}
+
+#[derive(Debug)]
+struct Stream {
+    size: u64,
+    /// The processors that the ends are pinned to, if they are.
+    pair: Option<Pair>,
+}
+
+#[derive(Debug, Deserialize)]
+struct Throughput {
+    bytes_per_second: f64,
+}
+
+impl Experiment for Stream {
+    fn plans(&self) -> Vec<Plan> {
+        let (group, unpinned) = if self.pair.is_some() { ("stream", "") } else { ("variant", ", unpinned") };
+        let name = format!("{} writes{unpinned}", unit::size(self.size));
+        let mut plan = Plan::rate(group, name, Unit::BytesPerSecond).of_size(self.size);
+        plan.targets = match (self.size, self.pair) {
+            (_, None) => vec![],
+            (64, _) => vec![Target::TimesBetter(20.0)],
+            (4096, _) => vec![Target::TimesBetter(5.0)],
+            (65536, _) => vec![Target::TimesBetter(3.0), Target::ShareOfBaseline(0.8)],
+            (1_048_576, _) => vec![Target::TimesBetter(3.0)],
+            _ => vec![],
+        };
+        vec![plan]
+    }
+
+    fn sample(&mut self, lab: &Lab, session: &Session) -> Result<Vec<Reading>> {
+        let shared = arguments!["--size", self.size, "--seconds", lab.clock()];
+        let [server, client] = ends(shared, self.pair);
+        let client = lab.converse(session, Program::STREAM, &server, &client)?;
+        let throughput: Throughput = client.json()?;
+        Ok(vec![session.proven(client.pid, Rule::Bytes, throughput.bytes_per_second)])
+    }
+
+    fn baseline(&mut self, lab: &Lab) -> Result<Option<(&'static str, f64)>> {
+        let Some(pair) = self.pair else { return Ok(None) };
+        let mut arguments = arguments!["--size", self.size, "--seconds", lab.clock()];
+        arguments.extend(arguments!["--cpu", pair.first, "--peer-cpu", pair.second]);
+        let throughput: Throughput = lab.alone(Program::RING, &arguments)?.json()?;
+        Ok(Some((BARE_RING, throughput.bytes_per_second)))
+    }
+}

@@ -1,0 +1,70 @@
+# Print an optspec for argparse to handle cmd's options that are independent of any subcommand.
+function __fish_underpass_global_optspecs
+    string join \n h/help V/version
+end
+
+function __fish_underpass_needs_command
+    # Figure out if the current invocation already has a command.
+    set -l cmd (commandline -opc)
+    set -e cmd[1]
+    argparse -s (__fish_underpass_global_optspecs) -- $cmd 2>/dev/null
+    or return
+    if set -q argv[1]
+        # Also print the command, so this can be used to figure out what it is.
+        echo $argv[1]
+        return 1
+    end
+    return 0
+end
+
+function __fish_underpass_using_subcommand
+    set -l cmd (__fish_underpass_needs_command)
+    test -z "$cmd"
+    and return 1
+    contains -- $cmd[1] $argv
+end
+
+complete -c underpass -n "__fish_underpass_needs_command" -s h -l help -d 'Print help (see more with \'--help\')'
+complete -c underpass -n "__fish_underpass_needs_command" -s V -l version -d 'Print version'
+complete -c underpass -n "__fish_underpass_needs_command" -f -a "run" -d 'Run a program, its TCP connections on the fast path where possible'
+complete -c underpass -n "__fish_underpass_needs_command" -f -a "bench" -d 'Measure kernel TCP against Underpass with unmodified programs'
+complete -c underpass -n "__fish_underpass_needs_command" -f -a "demo" -d 'Measure everything and leave a record and a report'
+complete -c underpass -n "__fish_underpass_needs_command" -f -a "config" -d 'Show the effective configuration and where each value came from'
+complete -c underpass -n "__fish_underpass_needs_command" -f -a "completions" -d 'Print the completions for a shell'
+complete -c underpass -n "__fish_underpass_needs_command" -f -a "man" -d 'Print the manual page, or write all pages to a directory'
+complete -c underpass -n "__fish_underpass_needs_command" -f -a "help" -d 'Print this message or the help of the given subcommand(s)'
+complete -c underpass -n "__fish_underpass_using_subcommand run" -l stats -d 'At the end, say for each process how its connections fared and why some stayed on kernel TCP' -r -F
+complete -c underpass -n "__fish_underpass_using_subcommand run" -l config -d 'Read this configuration file instead of the usual one' -r -F
+complete -c underpass -n "__fish_underpass_using_subcommand run" -l set -d 'Set one value, before environment and file; `underpass config` lists them' -r
+complete -c underpass -n "__fish_underpass_using_subcommand run" -l json -d 'Write these statistics as JSON (implies --stats)'
+complete -c underpass -n "__fish_underpass_using_subcommand run" -s q -l quiet -d 'Do not say when a program cannot be helped'
+complete -c underpass -n "__fish_underpass_using_subcommand run" -s h -l help -d 'Print help (see more with \'--help\')'
+complete -c underpass -n "__fish_underpass_using_subcommand bench" -l only -d 'Only figures with this text in their name' -r
+complete -c underpass -n "__fish_underpass_using_subcommand bench" -l json -d 'Write the record, with every sample and the host, as JSON' -r -F
+complete -c underpass -n "__fish_underpass_using_subcommand bench" -l csv -d 'Write every sample as a line of CSV' -r -F
+complete -c underpass -n "__fish_underpass_using_subcommand bench" -l html -d 'Write a report with plots as one HTML file' -r -F
+complete -c underpass -n "__fish_underpass_using_subcommand bench" -l samples -d 'Samples of each side (default: 5, with --quick 1)' -r
+complete -c underpass -n "__fish_underpass_using_subcommand bench" -l config -d 'Read this configuration file instead of the usual one' -r -F
+complete -c underpass -n "__fish_underpass_using_subcommand bench" -l set -d 'Set one value, before environment and file; `underpass config` lists them' -r
+complete -c underpass -n "__fish_underpass_using_subcommand bench" -l quick -d 'Shorter and fewer, to see that all works; not for quoting'
+complete -c underpass -n "__fish_underpass_using_subcommand bench" -s h -l help -d 'Print help (see more with \'--help\')'
+complete -c underpass -n "__fish_underpass_using_subcommand demo" -l output -d 'Where to write' -r -f -a "(__fish_complete_directories)"
+complete -c underpass -n "__fish_underpass_using_subcommand demo" -l samples -d 'Samples of each side (default: 5, with --quick 1)' -r
+complete -c underpass -n "__fish_underpass_using_subcommand demo" -l config -d 'Read this configuration file instead of the usual one' -r -F
+complete -c underpass -n "__fish_underpass_using_subcommand demo" -l set -d 'Set one value, before environment and file; `underpass config` lists them' -r
+complete -c underpass -n "__fish_underpass_using_subcommand demo" -l quick -d 'Shorter and fewer, to see that all works; not for quoting'
+complete -c underpass -n "__fish_underpass_using_subcommand demo" -s h -l help -d 'Print help (see more with \'--help\')'
+complete -c underpass -n "__fish_underpass_using_subcommand config" -l config -d 'Read this configuration file instead of the usual one' -r -F
+complete -c underpass -n "__fish_underpass_using_subcommand config" -l set -d 'Set one value, before environment and file; `underpass config` lists them' -r
+complete -c underpass -n "__fish_underpass_using_subcommand config" -l json -d 'As JSON'
+complete -c underpass -n "__fish_underpass_using_subcommand config" -s h -l help -d 'Print help (see more with \'--help\')'
+complete -c underpass -n "__fish_underpass_using_subcommand completions" -s h -l help -d 'Print help'
+complete -c underpass -n "__fish_underpass_using_subcommand man" -l output -d 'Write all pages to this directory' -r -f -a "(__fish_complete_directories)"
+complete -c underpass -n "__fish_underpass_using_subcommand man" -s h -l help -d 'Print help'
+complete -c underpass -n "__fish_underpass_using_subcommand help; and not __fish_seen_subcommand_from run bench demo config completions man help" -f -a "run" -d 'Run a program, its TCP connections on the fast path where possible'
+complete -c underpass -n "__fish_underpass_using_subcommand help; and not __fish_seen_subcommand_from run bench demo config completions man help" -f -a "bench" -d 'Measure kernel TCP against Underpass with unmodified programs'
+complete -c underpass -n "__fish_underpass_using_subcommand help; and not __fish_seen_subcommand_from run bench demo config completions man help" -f -a "demo" -d 'Measure everything and leave a record and a report'
+complete -c underpass -n "__fish_underpass_using_subcommand help; and not __fish_seen_subcommand_from run bench demo config completions man help" -f -a "config" -d 'Show the effective configuration and where each value came from'
+complete -c underpass -n "__fish_underpass_using_subcommand help; and not __fish_seen_subcommand_from run bench demo config completions man help" -f -a "completions" -d 'Print the completions for a shell'
+complete -c underpass -n "__fish_underpass_using_subcommand help; and not __fish_seen_subcommand_from run bench demo config completions man help" -f -a "man" -d 'Print the manual page, or write all pages to a directory'
+complete -c underpass -n "__fish_underpass_using_subcommand help; and not __fish_seen_subcommand_from run bench demo config completions man help" -f -a "help" -d 'Print this message or the help of the given subcommand(s)'

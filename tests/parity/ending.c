@@ -1,0 +1,316 @@
+/* How connections end: shutdown each way, close with and without unread bytes, linger, death of a process. */
+#include "harness.h"
+
+static _Thread_local char in[64 * KIB], out[64 * KIB];
+
+static short events_now(int fd) {
+    struct pollfd ready = {fd, POLLIN | POLLOUT | POLLRDHUP | POLLPRI, 0};
+    MUST(poll(&ready, 1, 0));
+    return ready.revents;
+}
+
+static const char *pending_error(int fd) {
+    int error = -1;
+    socklen_t size = sizeof(error);
+    MUST(getsockopt(fd, SOL_SOCKET, SO_ERROR, &error, &size));
+    return error_name(error);
+}
+
+/* One direction ends, the other goes on; then it ends too. */
+static void half_a(struct side *side) {
+    int fd = side->fd;
+    signal(SIGPIPE, SIG_IGN);
+    SHOW(send(fd, "last words", 10, 0));
+    SHOW(shutdown(fd, SHUT_WR));
+    SHOW(send(fd, "x", 1, MSG_NOSIGNAL));
+    SHOW(write(fd, out, 0));
+    say("events %x", events_now(fd));
+    tell(side);
+    hear(side);
+    say("received %zu", receive_all(fd, in, 5000));
+    say("first difference %ld", differs(in, 5000, 1, 0));
+    tell(side);
+    SHOW(recv(fd, in, 10, 0)); /* asleep when the end comes */
+    say("events %x", events_now(fd));
+    SHOW(recv(fd, in, 10, 0));
+    SHOW(shutdown(fd, SHUT_WR));
+    SHOW(shutdown(fd, SHUT_RD));
+    SHOW(shutdown(fd, 7));
+}
+static void half_b(struct side *side) {
+    int fd = side->fd;
+    hear(side);
+    await_events(fd, POLLRDHUP);
+    say("events %x", events_now(fd));
+    SHOW(recv(fd, in, 5, 0));
+    say("events %x", events_now(fd));
+    SHOW(recv(fd, in, 100, 0));
+    SHOW(recv(fd, in, 100, 0));
+    SHOW(recv(fd, in, 100, MSG_DONTWAIT));
+    say("events %x", events_now(fd));
+    fill(out, 5000, 1, 0);
+    for (int i = 0; i < 10; i++) send_all(fd, out + 500 * i, 500);
+    tell(side);
+    hear(side);
+    await_asleep(side->other);
+    SHOW(shutdown(fd, SHUT_WR));
+    say("events %x", events_now(fd));
+}
+static void half(void) { two_processes(AF_INET, half_a, half_b); }
+static void half_threads(void) { two_threads(AF_INET6, half_a, half_b); }
+
+/* The sleeper is woken by the end of the other side. */
+static void woken_a(struct side *side) {
+    tell(side);
+    SHOW(recv(side->fd, in, 10, 0));
+    say("SO_ERROR %s", pending_error(side->fd));
+}
+static void woken_by_shutdown(struct side *side) {
+    hear(side);
+    await_asleep(side->other);
+    shutdown(side->fd, SHUT_WR);
+    SHOW(recv(side->fd, in, 10, 0));
+}
+static void woken_by_close(struct side *side) {
+    hear(side);
+    await_asleep(side->other);
+    close(side->fd);
+}
+static void woken_by_exit(struct side *side) {
+    hear(side);
+    await_asleep(side->other);
+    say("end");
+    exit(0);
+}
+static void woken_by_kill(struct side *side) {
+    hear(side);
+    await_asleep(side->other);
+    kill(getpid(), SIGKILL);
+}
+static void woken_by_reset(struct side *side) {
+    struct linger at_once = {1, 0};
+    hear(side);
+    await_asleep(side->other);
+    SHOW(setsockopt(side->fd, SOL_SOCKET, SO_LINGER, &at_once, sizeof(at_once)));
+    SHOW(close(side->fd));
+}
+static void sleeper_shutdown(void) { two_processes(AF_INET, woken_a, woken_by_shutdown); }
+static void sleeper_close(void) { two_processes(AF_INET, woken_a, woken_by_close); }
+static void sleeper_exit(void) { two_processes(AF_INET, woken_a, woken_by_exit); }
+static void sleeper_kill(void) { two_processes(AF_INET, woken_a, woken_by_kill); }
+static void sleeper_reset(void) { two_processes(AF_INET, woken_a, woken_by_reset); }
+
+/* SHUT_RD: nothing more is waited for, what comes can still be read. */
+static void deaf_a(struct side *side) {
+    int fd = side->fd;
+    SHOW(shutdown(fd, SHUT_RD));
+    say("events %x", events_now(fd));
+    SHOW(recv(fd, in, 10, 0));
+    tell(side);
+    hear(side);
+    await_bytes(fd, 5);
+    say("events %x", events_now(fd));
+    SHOW(recv(fd, in, 3, 0));
+    SHOW(recv(fd, in, 10, 0));
+    SHOW(recv(fd, in, 10, 0));
+    SHOW(send(fd, "still talking", 13, 0));
+    SHOW(shutdown(fd, SHUT_RDWR));
+    SHOW(send(fd, "x", 1, MSG_NOSIGNAL));
+    hear(side);
+    say("events %x", events_now(fd));
+}
+static void deaf_b(struct side *side) {
+    int fd = side->fd;
+    hear(side);
+    SHOW(send(fd, "hello", 5, 0));
+    tell(side);
+    say("received %zu", receive_all(fd, in, 100));
+    SHOW(shutdown(fd, SHUT_RDWR));
+    say("events %x", events_now(fd));
+    tell(side);
+}
+static void deaf(void) { two_processes(AF_INET, deaf_a, deaf_b); }
+
+static volatile sig_atomic_t broken_pipes;
+static void count_broken_pipe(int number) {
+    (void)number;
+    broken_pipes++;
+}
+
+/* What the other side sees after a close: data, the end, then errors for a writer, and one SIGPIPE for each. */
+static void after_close_a(struct side *side) {
+    int fd = side->fd;
+    struct sigaction action = {.sa_handler = count_broken_pipe};
+    sigaction(SIGPIPE, &action, NULL);
+    hear(side);
+    await_events(fd, POLLRDHUP);
+    say("events %x", events_now(fd));
+    SHOW(recv(fd, in, 100, 0));
+    SHOW(recv(fd, in, 100, 0));
+    SHOW(send(fd, "into the void", 13, 0));
+    await_events(fd, POLLHUP); /* the reset has come */
+    say("events %x", events_now(fd));
+    SHOW(send(fd, "x", 1, 0));
+    say("SIGPIPE %d", broken_pipes);
+    SHOW(write(fd, "x", 1));
+    say("SIGPIPE %d", broken_pipes);
+    SHOW(send(fd, "x", 1, MSG_NOSIGNAL));
+    say("SIGPIPE %d", broken_pipes);
+    struct iovec part = {out, 1};
+    SHOW(writev(fd, &part, 1));
+    say("SIGPIPE %d", broken_pipes);
+    SHOW(recv(fd, in, 100, 0));
+    say("SO_ERROR %s", pending_error(fd));
+    say("events %x", events_now(fd));
+    SHOW(shutdown(fd, SHUT_WR));
+}
+static void after_close_b(struct side *side) {
+    SHOW(send(side->fd, "goodbye", 7, 0));
+    SHOW(close(side->fd));
+    tell(side);
+}
+static void after_kill_b(struct side *side) {
+    SHOW(send(side->fd, "goodbye", 7, 0));
+    tell(side);
+    kill(getpid(), SIGKILL);
+}
+static void after_close(void) { two_processes(AF_INET, after_close_a, after_close_b); }
+static void after_kill(void) { two_processes(AF_INET, after_close_a, after_kill_b); }
+
+/* A close with unread bytes, or with linger 0, is a reset: bytes that had come are still read, then ECONNRESET once. */
+static void reset_a(struct side *side) {
+    int fd = side->fd;
+    signal(SIGPIPE, SIG_IGN);
+    send_all(fd, out, 1000);
+    tell(side);
+    hear(side);
+    await_events(fd, POLLERR);
+    say("events %x", events_now(fd));
+    SHOW(recv(fd, in, 100, 0));
+    SHOW(recv(fd, in, 100, 0));
+    SHOW(recv(fd, in, 100, 0));
+    say("events %x", events_now(fd));
+    SHOW(send(fd, "x", 1, 0));
+    say("SO_ERROR %s", pending_error(fd));
+}
+static void unread_b(struct side *side) {
+    SHOW(send(side->fd, "before", 6, 0));
+    hear(side);
+    await_bytes(side->fd, 1000);
+    SHOW(recv(side->fd, in, 10, 0));
+    SHOW(close(side->fd));
+    tell(side);
+}
+static void linger_b(struct side *side) {
+    struct linger at_once = {1, 0};
+    SHOW(send(side->fd, "before", 6, 0));
+    hear(side);
+    SHOW(receive_all(side->fd, in, 1000));
+    SHOW(setsockopt(side->fd, SOL_SOCKET, SO_LINGER, &at_once, sizeof(at_once)));
+    SHOW(close(side->fd));
+    tell(side);
+}
+static void reset_unread(void) { two_processes(AF_INET, reset_a, unread_b); }
+static void reset_linger(void) { two_processes(AF_INET, reset_a, linger_b); }
+
+/* A reset seen first by a writer, and by SO_ERROR. */
+static void reset_writer_a(struct side *side) {
+    signal(SIGPIPE, SIG_IGN);
+    hear(side);
+    await_events(side->fd, POLLERR);
+    SHOW(send(side->fd, "x", 1, 0));
+    SHOW(send(side->fd, "x", 1, 0));
+    SHOW(recv(side->fd, in, 10, 0));
+    int second = another(side);
+    hear(side);
+    await_events(second, POLLERR);
+    say("SO_ERROR %s", pending_error(second));
+    say("SO_ERROR %s", pending_error(second));
+    SHOW(recv(second, in, 10, 0));
+    SHOW(send(second, "x", 1, 0));
+}
+static void reset_writer_b(struct side *side) {
+    struct linger at_once = {1, 0};
+    MUST(setsockopt(side->fd, SOL_SOCKET, SO_LINGER, &at_once, sizeof(at_once)));
+    close(side->fd);
+    tell(side);
+    int second = another(side);
+    MUST(setsockopt(second, SOL_SOCKET, SO_LINGER, &at_once, sizeof(at_once)));
+    close(second);
+    tell(side);
+}
+static void reset_writer(void) { two_processes(AF_INET, reset_writer_a, reset_writer_b); }
+
+/* A process killed in the middle of a stream: a correct beginning, then the end or an error. */
+static void mid_stream_a(struct side *side) {
+    size_t at = 0;
+    ssize_t got;
+    while ((got = recv(side->fd, in, sizeof(in), 0)) > 0) {
+        if (differs(in, (size_t)got, 5, at) != -1) fail("wrong byte");
+        at += (size_t)got;
+        if (at > 3 * MIB) kill(side->peer, SIGKILL);
+    }
+    say("at least what was read before the kill: %d", at >= 3 * MIB);
+    say("the end: %d", got == 0 || errno == ECONNRESET);
+}
+static void mid_stream_b(struct side *side) {
+    for (size_t at = 0;; at += sizeof(out)) {
+        fill(out, sizeof(out), 5, at);
+        send_all(side->fd, out, sizeof(out));
+    }
+}
+static void mid_stream(void) { two_processes(AF_INET, mid_stream_a, mid_stream_b); }
+
+/* The reader is killed: the writer ends with EPIPE or ECONNRESET, not before and not never. */
+static void reader_dies_a(struct side *side) {
+    signal(SIGPIPE, SIG_IGN);
+    size_t sent = 0;
+    ssize_t got;
+    while ((got = send(side->fd, out, sizeof(out), 0)) > 0) sent += (size_t)got;
+    say("sent some: %d, then %s", sent > 0, errno == EPIPE || errno == ECONNRESET ? "an end" : error_name(errno));
+}
+static void reader_dies_b(struct side *side) {
+    SHOW(receive_all(side->fd, in, sizeof(in)));
+    await_asleep(side->other); /* all buffers full */
+    kill(getpid(), SIGKILL);
+}
+static void reader_dies(void) { two_processes(AF_INET, reader_dies_a, reader_dies_b); }
+
+/* All that was sent before a close arrives, also when it is more than buffers hold and the sender is gone at once. */
+static void farewell_a(struct side *side) {
+    size_t total = 0;
+    hear(side);
+    for (ssize_t got; (got = recv(side->fd, in, sizeof(in), 0)) > 0; total += (size_t)got) {
+        if (differs(in, (size_t)got, 6, total) != -1) fail("wrong byte");
+    }
+    say("%zu bytes", total);
+}
+static void farewell_b(struct side *side) {
+    for (size_t at = 0; at < 8; at++) {
+        fill(out, sizeof(out), 6, at * sizeof(out));
+        send_all(side->fd, out, sizeof(out));
+    }
+    close(side->fd);
+    tell(side);
+}
+static void farewell(void) { two_processes(AF_INET, farewell_a, farewell_b); }
+
+const struct scenario scenarios[] = {
+    {"half", half, 0},
+    {"half-threads", half_threads, 0},
+    {"sleeper-shutdown", sleeper_shutdown, 0},
+    {"sleeper-close", sleeper_close, 0},
+    {"sleeper-exit", sleeper_exit, 0},
+    {"sleeper-kill", sleeper_kill, 0},
+    {"sleeper-reset", sleeper_reset, 0},
+    {"deaf", deaf, 0},
+    {"after-close", after_close, 0},
+    {"after-kill", after_kill, 0},
+    {"reset-unread", reset_unread, 0},
+    {"reset-linger", reset_linger, 0},
+    {"reset-writer", reset_writer, 0},
+    {"mid-stream", mid_stream, 0},
+    {"reader-dies", reader_dies, 0},
+    {"farewell", farewell, 0},
+    {0},
+};

@@ -1,0 +1,307 @@
+/* epoll on one set: level, edge and one-shot; adding, changing, removing; states; timeouts; fairness. */
+#include "harness.h"
+
+#include <sys/epoll.h>
+
+static _Thread_local char in[64 * KIB];
+
+static void add(int set, int fd, uint32_t events, uint64_t data) {
+    struct epoll_event event = {.events = events, .data.u64 = data};
+    MUST(epoll_ctl(set, EPOLL_CTL_ADD, fd, &event));
+}
+
+static void modify(int set, int fd, uint32_t events, uint64_t data) {
+    struct epoll_event event = {.events = events, .data.u64 = data};
+    MUST(epoll_ctl(set, EPOLL_CTL_MOD, fd, &event));
+}
+
+/* Says what epoll_wait reports, in order of the data. */
+static int report(const char *when, int set, int timeout) {
+    struct epoll_event events[16];
+    int count = epoll_wait(set, events, COUNT(events), timeout);
+    if (count <= 0) say("%s: %d %s", when, count, count ? error_name(errno) : "");
+    for (uint64_t data = 0; data < 1000; data++) {
+        for (int i = 0; i < count; i++) {
+            if (events[i].data.u64 == data) say("%s: %d, data %d, events %x", when, count, (int)data, events[i].events);
+        }
+    }
+    return count;
+}
+
+/* The other side sends n bytes or ends, and says when it has; this side waits until they are there. */
+static void order(struct side *side, char what) {
+    MUST(write(side->turn, &what, 1));
+    hear(side);
+}
+static void obey(struct side *side) {
+    for (char what = 0; what != 'q';) {
+        if (MUST(read(side->turn, &what, 1)) != 1) fail("the other side has ended");
+        switch (what) {
+        case 's': send_all(side->fd, "0123456789", 10); break;
+        case 'l': /* later: the other side sleeps in its wait */
+            tell(side);
+            await_asleep(side->other);
+            send_all(side->fd, "0123456789", 10);
+            continue;
+        case 'r': receive_all(side->fd, in, 10); break;
+        case 'w': shutdown(side->fd, SHUT_WR); break;
+        case 'c': close(side->fd); break;
+        default: break;
+        }
+        tell(side);
+    }
+}
+static void arrived(struct side *side, int count) { await_bytes(side->fd, count); }
+
+static void level_a(struct side *side) {
+    int fd = side->fd, set = (int)MUST(epoll_create1(EPOLL_CLOEXEC));
+    add(set, fd, EPOLLIN, 7);
+    report("idle", set, 0);
+    order(side, 's');
+    arrived(side, 10);
+    report("readable", set, -1);
+    report("again", set, -1);
+    SHOW(recv(fd, in, 5, 0));
+    report("partly read", set, -1);
+    SHOW(recv(fd, in, 100, 0));
+    report("read", set, 20);
+    modify(set, fd, EPOLLIN | EPOLLOUT, 8);
+    report("writable", set, -1);
+    report("writable again", set, -1);
+    modify(set, fd, 0, 9);
+    order(side, 's');
+    arrived(side, 10);
+    report("no interest", set, 20);
+    modify(set, fd, EPOLLIN | EPOLLRDHUP, 10);
+    report("interest again", set, -1);
+    SHOW(recv(fd, in, 100, 0));
+    for (int i = 0; i < 5; i++) {
+        order(side, 'l');
+        report("woken", set, -1);
+        SHOW(recv(fd, in, 100, 0));
+    }
+    order(side, 'w');
+    await_events(fd, POLLRDHUP);
+    report("end", set, -1);
+    report("end again", set, -1);
+    SHOW(recv(fd, in, 100, 0));
+    report("end read", set, -1);
+    shutdown(fd, SHUT_WR);
+    report("both ends", set, -1);
+    modify(set, fd, 0, 11);
+    report("no interest", set, -1);
+    order(side, 'q');
+}
+static void level(void) { two_processes(AF_INET, level_a, obey); }
+static void level_threads(void) { two_threads(AF_INET6, level_a, obey); }
+
+/* An edge is told once; new bytes are a new edge, read or not; a change of the registration tells again. */
+static void edge_a(struct side *side) {
+    int fd = side->fd, set = (int)MUST(epoll_create1(0));
+    add(set, fd, EPOLLIN | EPOLLOUT | EPOLLRDHUP | EPOLLET, 1);
+    report("added", set, -1);
+    report("told already", set, 20);
+    order(side, 's');
+    arrived(side, 10);
+    report("bytes", set, -1);
+    report("told already", set, 20);
+    SHOW(recv(fd, in, 4, 0));
+    report("partly read", set, 20);
+    order(side, 's');
+    arrived(side, 16);
+    report("more bytes", set, -1);
+    order(side, 's');
+    order(side, 's');
+    arrived(side, 36);
+    report("two messages at once", set, -1);
+    report("told already", set, 20);
+    SHOW(recv(fd, in, 100, 0));
+    report("all read", set, 20);
+    send_all(fd, in, 10);
+    order(side, 'r');
+    report("the other side read", set, 20);
+    order(side, 's');
+    arrived(side, 10);
+    report("bytes", set, -1);
+    modify(set, fd, EPOLLIN | EPOLLET, 2);
+    report("changed", set, -1);
+    report("told already", set, 20);
+    SHOW(recv(fd, in, 100, 0));
+    modify(set, fd, EPOLLIN | EPOLLET, 3);
+    report("changed while empty", set, 20);
+    for (int i = 0; i < 5; i++) {
+        order(side, 'l');
+        report("woken", set, -1);
+        report("told already", set, 0);
+        if (i % 2) SHOW(recv(fd, in, 100, 0));
+    }
+    order(side, 'w');
+    await_events(fd, POLLRDHUP);
+    report("end", set, -1);
+    report("told already", set, 20);
+    order(side, 'q');
+}
+static void edge(void) { two_processes(AF_INET, edge_a, obey); }
+static void edge_threads(void) { two_threads(AF_INET, edge_a, obey); }
+
+/* Room after full is an edge for a writer that was refused. */
+static void edge_out_a(struct side *side) {
+    int fd = side->fd, set = (int)MUST(epoll_create1(0));
+    set_nonblocking(fd, true);
+    add(set, fd, EPOLLOUT | EPOLLET, 1);
+    report("added", set, -1);
+    for (uint64_t rounds = 0; rounds < 3; rounds++) {
+        size_t taken = stuff(fd, rounds);
+        report("full", set, 20);
+        MUST(write(side->turn, &taken, sizeof(taken)));
+        report("room", set, -1);
+        hear(side);
+        while (epoll_wait(set, &(struct epoll_event){0}, 1, 60) > 0) {} /* one edge or several while it empties */
+    }
+}
+static void edge_out_b(struct side *side) {
+    for (uint64_t rounds = 0; rounds < 3; rounds++) {
+        size_t taken = 0, at = 0;
+        MUST(read(side->turn, &taken, sizeof(taken)));
+        await_asleep(side->other);
+        while (at < taken) {
+            size_t got = receive_all(side->fd, in, taken - at < sizeof(in) ? taken - at : sizeof(in));
+            if (differs(in, got, rounds, at) != -1) fail("wrong byte");
+            at += got;
+        }
+        tell(side);
+    }
+}
+static void edge_out(void) { two_processes(AF_INET, edge_out_a, edge_out_b); }
+
+/* One event, then silence until it is armed again. */
+static void oneshot_a(struct side *side) {
+    int fd = side->fd, set = (int)MUST(epoll_create1(0));
+    add(set, fd, EPOLLIN | EPOLLONESHOT, 1);
+    order(side, 's');
+    arrived(side, 10);
+    report("first", set, -1);
+    report("spent", set, 20);
+    order(side, 's');
+    arrived(side, 20);
+    report("spent, new bytes", set, 20);
+    modify(set, fd, EPOLLIN | EPOLLONESHOT, 2);
+    report("armed", set, -1);
+    report("spent", set, 20);
+    SHOW(recv(fd, in, 100, 0));
+    modify(set, fd, EPOLLIN | EPOLLONESHOT | EPOLLET, 3);
+    report("armed while empty", set, 20);
+    order(side, 'l');
+    report("woken", set, -1);
+    order(side, 's');
+    arrived(side, 20);
+    report("spent", set, 20);
+    modify(set, fd, EPOLLOUT | EPOLLONESHOT, 4);
+    report("armed for writing", set, -1);
+    report("spent", set, 0);
+    order(side, 'w');
+    await_events(fd, POLLRDHUP);
+    report("spent, end", set, 20);
+    modify(set, fd, EPOLLIN | EPOLLRDHUP | EPOLLONESHOT, 5);
+    report("armed at the end", set, -1);
+    order(side, 'q');
+}
+static void oneshot(void) { two_processes(AF_INET, oneshot_a, obey); }
+static void oneshot_threads(void) { two_threads(AF_INET, oneshot_a, obey); }
+
+/* The calls' own errors, removing and adding again, waiting with odd arguments. */
+static void control_a(struct side *side) {
+    int fd = side->fd, set = (int)MUST(epoll_create(1)), file = open("/proc/self/exe", O_RDONLY);
+    struct epoll_event event = {.events = EPOLLIN, .data.u64 = 1}, events[4];
+    SHOW(epoll_ctl(set, EPOLL_CTL_MOD, fd, &event));
+    SHOW(epoll_ctl(set, EPOLL_CTL_DEL, fd, &event));
+    SHOW(epoll_ctl(set, EPOLL_CTL_ADD, fd, &event));
+    SHOW(epoll_ctl(set, EPOLL_CTL_ADD, fd, &event));
+    SHOW(epoll_ctl(set, 99, fd, &event));
+    SHOW(epoll_ctl(set, EPOLL_CTL_ADD, set, &event));
+    SHOW(epoll_ctl(set, EPOLL_CTL_ADD, file, &event));
+    SHOW(epoll_ctl(fd, EPOLL_CTL_ADD, set, &event));
+    SHOW(epoll_ctl(-1, EPOLL_CTL_ADD, fd, &event));
+    SHOW(epoll_create(0));
+    SHOW(epoll_create1(12345));
+    SHOW(epoll_wait(fd, events, 4, 0));
+    SHOW(epoll_wait(-1, events, 4, 0));
+    volatile int none = 0;
+    struct epoll_event *volatile nowhere = (struct epoll_event *)8;
+    SHOW(epoll_wait(set, events, none, 0));
+    order(side, 's');
+    arrived(side, 10);
+    SHOW(epoll_wait(set, nowhere, 4, 0));
+    report("still there", set, -1);
+    SHOW(epoll_ctl(set, EPOLL_CTL_DEL, fd, NULL));
+    report("removed", set, 20);
+    add(set, fd, EPOLLIN, 2);
+    report("added with bytes waiting", set, -1);
+    SHOW(epoll_ctl(set, EPOLL_CTL_DEL, fd, &event));
+    add(set, fd, EPOLLIN | EPOLLET, 3);
+    report("added with bytes waiting, edge", set, -1);
+    SHOW(recv(fd, in, 100, 0));
+    long since = now_ms();
+    report("nothing", set, 40);
+    SHOW(epoll_pwait(set, events, 4, 40, NULL));
+    SHOW(epoll_pwait2(set, events, 4, &(struct timespec){0, 40000000}, NULL));
+    say("long enough: %d", now_ms() - since >= 3 * 40 - 1);
+    order(side, 'l');
+    SHOW(epoll_pwait2(set, events, 4, NULL, NULL));
+    say("data %d", (int)events[0].data.u64);
+    order(side, 'l');
+    SHOW(epoll_pwait(set, events, 4, -1, NULL));
+    event.data.ptr = &event;
+    modify(set, fd, EPOLLIN, 0);
+    MUST(epoll_ctl(set, EPOLL_CTL_MOD, fd, &event));
+    SHOW(epoll_wait(set, events, 4, -1));
+    say("pointer kept %d", events[0].data.ptr == &event);
+    SHOW(close(set));
+    SHOW(epoll_wait(set, events, 4, 0));
+    SHOW(recv(fd, in, 100, 0));
+    order(side, 'q');
+}
+static void control(void) { two_processes(AF_INET, control_a, obey); }
+
+/* A reset, a close by the other side, and an own close: what the set says, and that it forgets closed descriptors. */
+static void gone_a(struct side *side) {
+    int set = (int)MUST(epoll_create1(0)), second = another(side), third = another(side);
+    add(set, side->fd, EPOLLIN | EPOLLRDHUP, 1);
+    add(set, second, EPOLLIN | EPOLLRDHUP, 2);
+    add(set, third, EPOLLOUT, 3);
+    tell(side);
+    hear(side);
+    await_events(side->fd, POLLRDHUP);
+    await_events(second, POLLERR);
+    report("closed and reset", set, -1);
+    SHOW(recv(second, in, 1, 0));
+    report("reset told", set, -1);
+    SHOW(close(second));
+    SHOW(close(third));
+    report("after closing them", set, -1);
+    int twin = (int)MUST(dup(side->fd));
+    SHOW(close(side->fd));
+    report("a duplicate keeps it", set, -1);
+    struct epoll_event event = {0};
+    SHOW(epoll_ctl(set, EPOLL_CTL_DEL, side->fd, &event));
+    SHOW(close(twin));
+    report("empty", set, 20);
+}
+static void gone_b(struct side *side) {
+    struct linger at_once = {1, 0};
+    int second = another(side), third = another(side);
+    hear(side);
+    MUST(setsockopt(second, SOL_SOCKET, SO_LINGER, &at_once, sizeof(at_once)));
+    close(second);
+    close(side->fd);
+    tell(side);
+    SHOW(recv(third, in, 1, 0));
+}
+static void gone(void) { two_processes(AF_INET, gone_a, gone_b); }
+
+const struct scenario scenarios[] = {
+    {"level", level, 0},     {"level-threads", level_threads, 0},     {"edge", edge, 0},
+    {"edge-threads", edge_threads, 0}, {"edge-out", edge_out, 0},     {"oneshot", oneshot, 0},
+    {"oneshot-threads", oneshot_threads, 0}, {"control", control, 0}, {"gone", gone, 0},
+    {0},
+};

@@ -1,0 +1,238 @@
+/* The flags of send and recv. */
+#include "harness.h"
+
+static char out[8 * KIB], in[8 * KIB];
+
+/* MSG_PEEK: the same bytes again and again, any length, by every call, and then the read. */
+static void peek_a(struct side *side) {
+    int fd = side->fd;
+    SHOW(recv(fd, in, 10, MSG_PEEK | MSG_DONTWAIT));
+    tell(side);
+    SHOW(recv(fd, in, 1, MSG_PEEK)); /* blocks until there is something */
+    await_bytes(fd, 300);
+    SHOW(recv(fd, in, 100, MSG_PEEK));
+    say_bytes("peeked", in, 100);
+    SHOW(recv(fd, in, 5000, MSG_PEEK));
+    say_bytes("peeked beyond", in, 300);
+    SHOW(recvfrom(fd, in, 0, MSG_PEEK, NULL, NULL));
+    struct iovec parts[] = {{in, 3}, {in + 3, 4}};
+    struct msghdr message = {.msg_iov = parts, .msg_iovlen = 2};
+    SHOW(recvmsg(fd, &message, MSG_PEEK | MSG_DONTWAIT));
+    say_bytes("peeked parts", in, 7);
+    struct mmsghdr many[2] = {{.msg_hdr = message}, {.msg_hdr = message}};
+    SHOW(recvmmsg(fd, many, 2, MSG_PEEK, NULL));
+    SHOW(recv(fd, in, 50, 0));
+    say_bytes("read", in, 50);
+    SHOW(recv(fd, in, 50, MSG_PEEK));
+    say_bytes("peeked after a read", in, 50);
+    SHOW(recv(fd, in, 5000, 0));
+    say_bytes("rest", in, 250);
+    SHOW(recv(fd, in, 10, MSG_PEEK | MSG_DONTWAIT));
+    tell(side);
+    hear(side);
+    await_events(fd, POLLRDHUP);
+    SHOW(recv(fd, in, 10, MSG_PEEK));
+    say_bytes("peeked before the end", in, 4);
+    SHOW(recv(fd, in, 10, 0));
+    SHOW(recv(fd, in, 10, MSG_PEEK));
+    SHOW(recv(fd, in, 10, MSG_PEEK | MSG_DONTWAIT));
+}
+static void peek_b(struct side *side) {
+    fill(out, 300, 1, 0);
+    hear(side);
+    send_all(side->fd, out, 300);
+    hear(side);
+    send_all(side->fd, "tail", 4);
+    shutdown(side->fd, SHUT_WR);
+    tell(side);
+}
+static void peek(void) { two_processes(AF_INET, peek_a, peek_b); }
+static void peek_threads(void) { two_threads(AF_INET6, peek_a, peek_b); }
+
+/* MSG_WAITALL: everything, or what came before the end. */
+static void whole_a(struct side *side) {
+    int fd = side->fd;
+    tell(side);
+    SHOW(recv(fd, in, 4000, MSG_WAITALL)); /* arrives in pieces, each after this side has gone to sleep */
+    say("first difference %ld", differs(in, 4000, 1, 0));
+    SHOW(recv(fd, in, 6000, MSG_WAITALL | MSG_PEEK));
+    say("first difference %ld", differs(in, 6000, 1, 4000));
+    struct iovec parts[] = {{in, 1000}, {in + 1000, 5000}};
+    struct msghdr message = {.msg_iov = parts, .msg_iovlen = 2};
+    SHOW(recvmsg(fd, &message, MSG_WAITALL));
+    say("flags %x, first difference %ld", message.msg_flags, differs(in, 6000, 1, 4000));
+    tell(side);
+    hear(side);
+    await_bytes(fd, 10);
+    SHOW(recv(fd, in, 20, MSG_WAITALL | MSG_DONTWAIT));
+    tell(side);
+    SHOW(recv(fd, in, 5000, MSG_WAITALL)); /* 100 bytes and the end */
+    say("first difference %ld", differs(in, 100, 2, 0));
+    SHOW(recv(fd, in, 5000, MSG_WAITALL));
+}
+static void whole_b(struct side *side) {
+    char block[500];
+    hear(side);
+    for (int i = 0; i < 20; i++) {
+        if (i % 5 == 0) await_asleep(side->other);
+        fill(block, sizeof(block), 1, (uint64_t)i * 500);
+        send_all(side->fd, block, sizeof(block));
+    }
+    hear(side);
+    send_all(side->fd, block, 10);
+    tell(side);
+    hear(side);
+    fill(block, 100, 2, 0);
+    send_all(side->fd, block, 60);
+    await_asleep(side->other);
+    send_all(side->fd, block + 60, 40);
+    shutdown(side->fd, SHUT_WR);
+}
+static void whole(void) { two_processes(AF_INET, whole_a, whole_b); }
+
+/* MSG_WAITALL gives up with what it has when the receive timeout passes. */
+static void whole_timeout_a(struct side *side) {
+    struct timeval timeout = {0, 100000};
+    MUST(setsockopt(side->fd, SOL_SOCKET, SO_RCVTIMEO, &timeout, sizeof(timeout)));
+    hear(side);
+    await_bytes(side->fd, 10);
+    SHOW(recv(side->fd, in, 20, MSG_WAITALL));
+    SHOW(recv(side->fd, in, 20, MSG_WAITALL));
+    tell(side);
+}
+static void ten_bytes(struct side *side) {
+    send_all(side->fd, "0123456789", 10);
+    tell(side);
+    hear(side);
+}
+static void whole_timeout(void) { two_processes(AF_INET, whole_timeout_a, ten_bytes); }
+
+/* MSG_TRUNC: TCP throws the bytes away and counts them. */
+static void discard_a(struct side *side) {
+    int fd = side->fd;
+    hear(side);
+    await_bytes(fd, 1000);
+    memset(in, 'x', sizeof(in));
+    SHOW(recv(fd, in, 400, MSG_TRUNC));
+    say_bytes("untouched", in, 400);
+    SHOW(recv(fd, NULL, 100, MSG_TRUNC | MSG_PEEK));
+    SHOW(recv(fd, NULL, 100, MSG_TRUNC));
+    struct iovec part = {in, 100};
+    struct msghdr message = {.msg_iov = &part, .msg_iovlen = 1};
+    SHOW(recvmsg(fd, &message, MSG_TRUNC | MSG_DONTWAIT));
+    say("flags %x", message.msg_flags);
+    SHOW(recv(fd, in, 5000, 0));
+    say("first difference %ld", differs(in, 400, 3, 600));
+    SHOW(recv(fd, in, 10, MSG_TRUNC | MSG_DONTWAIT));
+    tell(side);
+    hear(side);
+    SHOW(recv(fd, NULL, 2000, MSG_TRUNC | MSG_WAITALL));
+    tell(side);
+}
+static void discard_b(struct side *side) {
+    fill(out, 2000, 3, 0);
+    send_all(side->fd, out, 1000);
+    tell(side);
+    hear(side);
+    send_all(side->fd, out, 2000);
+    tell(side);
+    hear(side);
+}
+static void discard(void) { two_processes(AF_INET, discard_a, discard_b); }
+
+/* Flags of sending: the bytes arrive the same, together or one by one. */
+static void sending_a(struct side *side) {
+    int fd = side->fd;
+    fill(out, 100, 4, 0);
+    SHOW(send(fd, out, 10, MSG_MORE));
+    SHOW(send(fd, out + 10, 10, MSG_MORE));
+    SHOW(send(fd, out + 20, 10, 0));
+    SHOW(send(fd, out + 30, 10, MSG_NOSIGNAL));
+    SHOW(send(fd, out + 40, 10, MSG_DONTWAIT));
+    SHOW(send(fd, out + 50, 10, MSG_EOR));
+    SHOW(send(fd, out + 60, 10, MSG_CONFIRM));
+    SHOW(send(fd, out + 70, 10, MSG_DONTROUTE));
+    struct iovec part = {out + 80, 10};
+    struct msghdr message = {.msg_iov = &part, .msg_iovlen = 1};
+    SHOW(sendmsg(fd, &message, MSG_MORE | MSG_NOSIGNAL | MSG_DONTWAIT));
+    struct mmsghdr many = {.msg_hdr = {.msg_iov = &(struct iovec){out + 90, 10}, .msg_iovlen = 1}};
+    SHOW(sendmmsg(fd, &many, 1, MSG_NOSIGNAL));
+    hear(side);
+    int on = 1;
+    SHOW(setsockopt(fd, IPPROTO_TCP, TCP_CORK, &on, sizeof(on)));
+    SHOW(send(fd, out, 10, 0));
+    SHOW(send(fd, out + 10, 10, 0));
+    on = 0;
+    SHOW(setsockopt(fd, IPPROTO_TCP, TCP_CORK, &on, sizeof(on)));
+    on = 1;
+    SHOW(setsockopt(fd, IPPROTO_TCP, TCP_NODELAY, &on, sizeof(on)));
+    SHOW(send(fd, out + 20, 10, 0));
+    hear(side);
+}
+static void sending_b(struct side *side) {
+    say("got %zu", receive_all(side->fd, in, 100));
+    say("first difference %ld", differs(in, 100, 4, 0));
+    tell(side);
+    say("got %zu", receive_all(side->fd, in, 30));
+    say("first difference %ld", differs(in, 30, 4, 0));
+    tell(side);
+}
+static void sending(void) { two_processes(AF_INET, sending_a, sending_b); }
+
+/* Flags of receiving that change nothing, and those that ask for what is not there. */
+static void receiving_a(struct side *side) {
+    int fd = side->fd;
+    char control[200];
+    struct iovec part = {in, 10};
+    struct msghdr message = {.msg_iov = &part, .msg_iovlen = 1, .msg_control = control, .msg_controllen = 200};
+    hear(side);
+    await_bytes(fd, 10);
+    SHOW(recv(fd, in, 10, MSG_ERRQUEUE));
+    SHOW(recvmsg(fd, &message, MSG_ERRQUEUE));
+    SHOW(recv(fd, in, 1, MSG_CMSG_CLOEXEC));
+    SHOW(recv(fd, in, 1, MSG_NOSIGNAL));
+    SHOW(recv(fd, in, 1, MSG_OOB));
+    message.msg_control = control;
+    message.msg_controllen = sizeof(control);
+    SHOW(recvmsg(fd, &message, MSG_CMSG_CLOEXEC));
+    say("flags %x, control %zu", message.msg_flags, message.msg_controllen);
+    tell(side);
+}
+static void receiving(void) { two_processes(AF_INET, receiving_a, ten_bytes); }
+
+/* Urgent data: the mark, the byte out of line, and the stream around it. */
+static void urgent_a(struct side *side) {
+    int fd = side->fd;
+    SHOW(send(fd, "before", 6, 0));
+    SHOW(send(fd, "!", 1, MSG_OOB));
+    SHOW(send(fd, "after", 5, 0));
+    tell(side);
+    hear(side);
+}
+static void urgent_b(struct side *side) {
+    int fd = side->fd;
+    hear(side);
+    await_events(fd, POLLPRI);
+    await_bytes(fd, 6);
+    SHOW(recv(fd, in, 100, 0));
+    say_bytes("before the mark", in, 6);
+    SHOW(recv(fd, in, 1, MSG_OOB));
+    say("urgent %c", in[0]);
+    long got = (long)receive_all(fd, in, 5);
+    say_bytes("after the mark", in, got);
+    SHOW(recv(fd, in, 1, MSG_DONTWAIT));
+    tell(side);
+}
+static void urgent(void) { two_processes(AF_INET, urgent_a, urgent_b); }
+
+const struct scenario scenarios[] = {
+    {"peek", peek, 0},
+    {"peek-threads", peek_threads, 0},
+    {"whole", whole, 0},
+    {"whole-timeout", whole_timeout, 0},
+    {"discard", discard, 0},
+    {"sending", sending, 0},
+    {"receiving", receiving, 0},
+    {"urgent", urgent, 0},
+    {0},
+};

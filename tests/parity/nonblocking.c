@@ -1,0 +1,195 @@
+/* Nonblocking sockets: how they become so, who shares it, EAGAIN, full buffers, connecting. */
+#include "harness.h"
+
+static char in[64 * KIB];
+
+static void blocking_or_not(const char *when, int fd) {
+    int flags = fcntl(fd, F_GETFL);
+    say("%s: flags %o, recv %s", when, flags, recv(fd, in, 1, flags & O_NONBLOCK ? 0 : MSG_DONTWAIT) == -1
+        ? error_name(errno) : "something");
+}
+
+/* Every way to switch O_NONBLOCK on and off, seen from a duplicate and from a child too. */
+static void switches_a(struct side *side) {
+    int fd = side->fd, on = 1, off = 0;
+    int twin = (int)MUST(dup(fd));
+    blocking_or_not("at first", fd);
+    SHOW(fcntl(fd, F_SETFL, O_NONBLOCK));
+    blocking_or_not("F_SETFL", fd);
+    blocking_or_not("its duplicate", twin);
+    SHOW(fcntl(twin, F_SETFL, 0));
+    blocking_or_not("cleared by the duplicate", fd);
+    SHOW(ioctl(fd, FIONBIO, &on));
+    blocking_or_not("FIONBIO 1", fd);
+    SHOW(ioctl(twin, FIONBIO, &off));
+    blocking_or_not("FIONBIO 0 by the duplicate", fd);
+    pid_t child = (pid_t)MUST(fork());
+    if (child == 0) _exit(fcntl(fd, F_SETFL, O_NONBLOCK | O_APPEND) == 0 ? 0 : 1);
+    waitpid(child, NULL, 0);
+    blocking_or_not("set by a child", fd);
+    tell(side);
+    hear(side);
+    await_bytes(twin, 5);
+    SHOW(recv(fd, in, 100, 0));
+    SHOW(recv(fd, in, 100, 0));
+    SHOW(read(twin, in, 100));
+    SHOW(recv(fd, in, 100, MSG_PEEK));
+    SHOW(recv(fd, in, 100, MSG_WAITALL));
+    SHOW(fcntl(fd, F_SETFL, 0));
+    tell(side);
+    SHOW(recv(fd, in, 5, MSG_WAITALL)); /* blocks again */
+}
+static void switches_b(struct side *side) {
+    hear(side);
+    send_all(side->fd, "12345", 5);
+    tell(side);
+    hear(side);
+    await_asleep(side->other);
+    send_all(side->fd, "67890", 5);
+}
+static void switches(void) { two_processes(AF_INET, switches_a, switches_b); }
+
+/* Sockets that are born nonblocking. */
+static void born_a(struct side *side) {
+    hear(side);
+    int quick = (int)MUST(accept4(side->listener, NULL, NULL, SOCK_NONBLOCK | SOCK_CLOEXEC));
+    say("accept4: flags %o, descriptor flags %x", fcntl(quick, F_GETFL), fcntl(quick, F_GETFD));
+    SHOW(recv(quick, in, 1, 0));
+    set_nonblocking(side->listener, true);
+    int slow = (int)MUST(accept(side->listener, NULL, NULL));
+    say("accept: flags %o, descriptor flags %x", fcntl(slow, F_GETFL), fcntl(slow, F_GETFD));
+    SHOW(accept(side->listener, NULL, NULL));
+    tell(side);
+    set_nonblocking(quick, false);
+    warm(quick, true);
+    set_nonblocking(quick, true);
+    SHOW(recv(quick, in, 1, 0));
+    tell(side);
+    await_events(quick, POLLIN);
+    SHOW(recv(quick, in, 100, 0));
+    await_events(slow, POLLIN);
+    SHOW(recv(slow, in, 1, 0));
+    close(quick);
+}
+static void born_b(struct side *side) {
+    int first = (int)MUST(socket(AF_INET, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0));
+    say("socket: flags %o, descriptor flags %x", fcntl(first, F_GETFL), fcntl(first, F_GETFD));
+    SHOW(connect(first, (struct sockaddr *)&side->address, address_size(&side->address)));
+    await_events(first, POLLOUT);
+    int error = -1;
+    socklen_t size = sizeof(error);
+    SHOW(getsockopt(first, SOL_SOCKET, SO_ERROR, &error, &size));
+    say("SO_ERROR %d", error);
+    /* One more connect is how programs ask whether it is done. */
+    SHOW(connect(first, (struct sockaddr *)&side->address, address_size(&side->address)));
+    SHOW(connect(first, (struct sockaddr *)&side->address, address_size(&side->address)));
+    SHOW(recv(first, in, 1, 0));
+    int second = connect_to(&side->address);
+    tell(side);
+    hear(side);
+    set_nonblocking(first, false);
+    warm(first, false);
+    hear(side);
+    send_all(first, "now", 3);
+    send_all(second, "x", 1);
+    SHOW(recv(first, in, 1, 0));
+}
+static void born(void) { two_processes(AF_INET, born_a, born_b); }
+
+/* Full: not writable until the other side reads; every byte that was taken arrives. */
+static size_t taken;
+static void full_a(struct side *side) {
+    set_nonblocking(side->fd, true);
+    taken = stuff(side->fd, 7);
+    say("more than nothing: %d", taken > 0);
+    SHOW(send(side->fd, in, 1, 0));
+    SHOW(write(side->fd, in, sizeof(in)));
+    struct pollfd ready = {side->fd, POLLIN | POLLOUT, 0};
+    SHOW(poll(&ready, 1, 0));
+    SHOW(poll(&ready, 1, 30));
+    MUST(write(side->turn, &taken, sizeof(taken)));
+    SHOW(poll(&ready, 1, -1));
+    say("events %x", ready.revents);
+    set_nonblocking(side->fd, false);
+    char last = 0;
+    send_all(side->fd, "end", 3);
+    SHOW(recv(side->fd, &last, 1, 0));
+}
+static void full_b(struct side *side) {
+    size_t count = 0, at = 0;
+    MUST(read(side->turn, &count, sizeof(count)));
+    while (at < count) {
+        size_t want = count - at < sizeof(in) ? count - at : sizeof(in);
+        size_t got = receive_all(side->fd, in, want);
+        if (got != want || differs(in, got, 7, at) != -1) fail("wrong bytes");
+        at += got;
+    }
+    long got = (long)receive_all(side->fd, in, 3);
+    say_bytes("after all that was taken", in, got);
+    send_all(side->fd, "!", 1);
+}
+static void full(void) { two_processes(AF_INET, full_a, full_b); }
+static void full_threads(void) { two_threads(AF_INET, full_a, full_b); }
+
+/* A blocking send larger than all buffers waits; a nonblocking one takes a part. */
+static void larger_a(struct side *side) {
+    size_t size = 16 * MIB;
+    char *bytes = malloc(size);
+    fill(bytes, size, 8, 0);
+    hear(side);
+    SHOW(send(side->fd, bytes, size, 0));
+    hear(side);
+    set_nonblocking(side->fd, true);
+    long part = send(side->fd, bytes, size, 0);
+    say("a part: %d", part > 0 && part < (long)size);
+    MUST(write(side->turn, &part, sizeof(part)));
+    hear(side);
+    free(bytes);
+}
+static void larger_b(struct side *side) {
+    size_t size = 16 * MIB;
+    char *bytes = malloc(size);
+    pid_t sender = side->other;
+    tell(side);
+    await_asleep(sender);
+    SHOW(receive_all(side->fd, bytes, size));
+    say("first difference %ld", differs(bytes, size, 8, 0));
+    tell(side);
+    long part = 0;
+    MUST(read(side->turn, &part, sizeof(part)));
+    size_t got = receive_all(side->fd, bytes, (size_t)part);
+    say("all of the part: %d, first difference %ld", (long)got == part, differs(bytes, got, 8, 0));
+    SHOW(recv(side->fd, bytes, 1, MSG_DONTWAIT));
+    tell(side);
+    free(bytes);
+}
+static void larger(void) { two_processes(AF_INET, larger_a, larger_b); }
+
+/* A connect that is refused, asked about in each way. */
+static void refused(void) {
+    struct sockaddr_storage address;
+    close(listen_on(AF_INET, &address));
+    int fd = (int)MUST(socket(AF_INET, SOCK_STREAM | SOCK_NONBLOCK, 0));
+    SHOW(connect(fd, (struct sockaddr *)&address, address_size(&address)));
+    struct pollfd ready = {fd, POLLIN | POLLOUT, 0};
+    SHOW(poll(&ready, 1, -1));
+    say("events %x", ready.revents);
+    int error = -1;
+    socklen_t size = sizeof(error);
+    SHOW(getsockopt(fd, SOL_SOCKET, SO_ERROR, &error, &size));
+    say("SO_ERROR %s", error_name(error));
+    SHOW(getsockopt(fd, SOL_SOCKET, SO_ERROR, &error, &size));
+    say("SO_ERROR %s", error_name(error));
+    SHOW(recv(fd, in, 1, 0));
+    SHOW(send(fd, in, 1, MSG_NOSIGNAL));
+}
+
+const struct scenario scenarios[] = {
+    {"switches", switches, 0},
+    {"born", born, 0},
+    {"full", full, 0},
+    {"full-threads", full_threads, 0},
+    {"larger", larger, 0},
+    {"refused", refused, true},
+    {0},
+};

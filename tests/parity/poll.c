@@ -1,0 +1,271 @@
+/* poll, ppoll, select and pselect: the readiness bits of every state, timeouts, many descriptors, mixed kinds. */
+#include "harness.h"
+
+#include <sys/eventfd.h>
+#include <sys/select.h>
+#include <sys/timerfd.h>
+
+static _Thread_local char in[64 * KIB];
+
+#define ALL (POLLIN | POLLPRI | POLLOUT | POLLRDHUP | POLLRDNORM | POLLRDBAND | POLLWRNORM | POLLWRBAND)
+
+/* What every call says of one descriptor at this moment. */
+static void look(const char *state, int fd) {
+    struct pollfd all = {fd, ALL, -1}, none = {fd, 0, -1}, reading = {fd, POLLIN, -1};
+    struct timespec now = {0, 0};
+    struct timeval instant = {0, 0};
+    int a = poll(&all, 1, 0), b = poll(&none, 1, 0), c = ppoll(&reading, 1, &now, NULL);
+    fd_set readable, writable, special;
+    FD_ZERO(&readable);
+    FD_ZERO(&writable);
+    FD_ZERO(&special);
+    FD_SET(fd, &readable);
+    FD_SET(fd, &writable);
+    FD_SET(fd, &special);
+    fd_set r = readable, w = writable, s = special;
+    int d = select(fd + 1, &readable, &writable, &special, &instant), e = pselect(fd + 1, &r, &w, &s, &now, NULL);
+    say("%s: poll %d %x, nothing %d %x, in %d %x, select %d %d%d%d, pselect %d %d%d%d", state, a, all.revents, b,
+        none.revents, c, reading.revents, d, !!FD_ISSET(fd, &readable), !!FD_ISSET(fd, &writable),
+        !!FD_ISSET(fd, &special), e, !!FD_ISSET(fd, &r), !!FD_ISSET(fd, &w), !!FD_ISSET(fd, &s));
+}
+
+/* One side walks the connection through its states, the other looks. */
+static void states_a(struct side *side) {
+    int fd = side->fd;
+    look("idle", fd);
+    tell(side);
+    hear(side);
+    await_bytes(fd, 10);
+    look("readable", fd);
+    SHOW(recv(fd, in, 4, 0));
+    look("partly read", fd);
+    SHOW(recv(fd, in, 100, MSG_PEEK));
+    look("peeked", fd);
+    SHOW(recv(fd, in, 100, 0));
+    look("read", fd);
+    size_t taken = stuff(fd, 1);
+    look("full", fd);
+    MUST(write(side->turn, &taken, sizeof(taken)));
+    await_events(fd, POLLOUT);
+    hear(side);
+    look("emptied", fd);
+    tell(side);
+    hear(side);
+    await_events(fd, POLLRDHUP);
+    look("end after data", fd);
+    SHOW(recv(fd, in, 100, 0));
+    look("end", fd);
+    SHOW(recv(fd, in, 100, 0));
+    look("end read", fd);
+    shutdown(fd, SHUT_WR);
+    look("both ended", fd);
+    int second = another(side);
+    shutdown(second, SHUT_WR);
+    look("own end only", second);
+    shutdown(second, SHUT_RD);
+    look("own ends both", second);
+    int third = another(side);
+    hear(side);
+    await_events(third, POLLERR);
+    look("reset", third);
+    SHOW(recv(third, in, 1, 0));
+    look("reset read", third);
+}
+static void states_b(struct side *side) {
+    int fd = side->fd;
+    struct linger at_once = {1, 0};
+    hear(side);
+    send_all(fd, "0123456789", 10);
+    tell(side);
+    size_t taken = 0;
+    MUST(read(side->turn, &taken, sizeof(taken)));
+    while (taken > 0) taken -= receive_all(fd, in, taken < sizeof(in) ? taken : sizeof(in));
+    tell(side);
+    hear(side);
+    send_all(fd, "data", 4);
+    shutdown(fd, SHUT_WR);
+    tell(side);
+    int second = another(side), third = another(side);
+    MUST(setsockopt(third, SOL_SOCKET, SO_LINGER, &at_once, sizeof(at_once)));
+    close(third);
+    tell(side);
+    SHOW(recv(second, in, 1, 0));
+}
+static void states(void) { two_processes(AF_INET, states_a, states_b); }
+static void states_v6(void) { two_processes(AF_INET6, states_a, states_b); }
+
+/* Each call wakes for what comes while it sleeps, and for nothing else. */
+static void wakes_a(struct side *side) {
+    int fd = side->fd;
+    struct pollfd ready = {fd, POLLIN, 0};
+    struct timespec long_time = {15, 0};
+    struct timeval long_enough = {15, 0};
+    fd_set set;
+    tell(side);
+    SHOW(poll(&ready, 1, -1));
+    say("events %x", ready.revents);
+    SHOW(recv(fd, in, 100, 0));
+    tell(side);
+    SHOW(poll(&ready, 1, 15000));
+    SHOW(recv(fd, in, 100, 0));
+    tell(side);
+    SHOW(ppoll(&ready, 1, NULL, NULL));
+    SHOW(recv(fd, in, 100, 0));
+    tell(side);
+    SHOW(ppoll(&ready, 1, &long_time, NULL));
+    SHOW(recv(fd, in, 100, 0));
+    FD_ZERO(&set);
+    FD_SET(fd, &set);
+    tell(side);
+    SHOW(select(fd + 1, &set, NULL, NULL, NULL));
+    SHOW(recv(fd, in, 100, 0));
+    tell(side);
+    SHOW(select(fd + 1, &set, NULL, NULL, &long_enough));
+    say("time left %d", long_enough.tv_sec < 15 && long_enough.tv_sec > 0);
+    SHOW(recv(fd, in, 100, 0));
+    tell(side);
+    SHOW(pselect(fd + 1, &set, NULL, NULL, &long_time, NULL));
+    say("time untouched %d", long_time.tv_sec == 15);
+    SHOW(recv(fd, in, 100, 0));
+    ready.events = POLLRDHUP;
+    tell(side);
+    SHOW(poll(&ready, 1, 100)); /* data is not what it waits for */
+    SHOW(recv(fd, in, 100, 0));
+    tell(side);
+    SHOW(poll(&ready, 1, -1));
+    say("events %x", ready.revents);
+}
+static void wakes_b(struct side *side) {
+    for (int i = 0; i < 8; i++) {
+        hear(side);
+        await_asleep(side->other);
+        send_all(side->fd, "wake", 4);
+    }
+    hear(side);
+    await_asleep(side->other);
+    shutdown(side->fd, SHUT_WR);
+}
+static void wakes(void) { two_processes(AF_INET, wakes_a, wakes_b); }
+static void wakes_threads(void) { two_threads(AF_INET, wakes_a, wakes_b); }
+
+/* Timeouts: nothing comes, the wait is not too short; odd arguments. */
+static void timeouts_a(struct side *side) {
+    int fd = side->fd;
+    struct pollfd ready = {fd, POLLIN, -1};
+    struct timespec wait = {0, 40000000}, wrong = {0, -1};
+    struct timeval time = {0, 40000}, negative = {-1, 0};
+    fd_set set;
+    FD_ZERO(&set);
+    FD_SET(fd, &set);
+    long since = now_ms();
+    SHOW(poll(&ready, 1, 40));
+    SHOW(ppoll(&ready, 1, &wait, NULL));
+    SHOW(select(fd + 1, &set, NULL, NULL, &time));
+    say("set %d, left %ld", !!FD_ISSET(fd, &set), (long)time.tv_usec);
+    FD_SET(fd, &set);
+    SHOW(pselect(fd + 1, &set, NULL, NULL, &wait, NULL));
+    SHOW(poll(NULL, 0, 40));
+    SHOW(select(0, NULL, NULL, NULL, &(struct timeval){0, 40000}));
+    say("long enough: %d", now_ms() - since >= 6 * 40 - 1);
+    SHOW(ppoll(&ready, 1, &wrong, NULL));
+    SHOW(select(fd + 1, &set, NULL, NULL, &negative));
+    volatile int minus = -1;
+    SHOW(select(minus, &set, NULL, NULL, &time));
+    struct pollfd several[] = {{-1, POLLIN, 77}, {fd, POLLOUT, 77}, {-fd, POLLIN, 77}, {fd, POLLIN, 77}, {900, 1, 77}};
+    SHOW(poll(several, 5, -1));
+    for (int i = 0; i < 5; i++) say("%d: %x", i, several[i].revents);
+    FD_ZERO(&set);
+    FD_SET(60, &set);
+    SHOW(select(61, &set, NULL, NULL, NULL));
+    tell(side);
+}
+static void idle(struct side *side) { hear(side); }
+static void timeouts(void) { two_processes(AF_INET, timeouts_a, idle); }
+
+/* Sockets, pipes, eventfds and timers in one call; all that is ready is reported. */
+static void mixed_a(struct side *side) {
+    int second = another(side), pipes[2], event = eventfd(0, 0), timer = timerfd_create(CLOCK_MONOTONIC, 0);
+    MUST(pipe(pipes));
+    struct pollfd set[] = {{side->fd, POLLIN, 0}, {pipes[0], POLLIN, 0}, {second, POLLIN, 0}, {event, POLLIN, 0},
+                           {timer, POLLIN, 0},    {pipes[1], 0, 0},      {side->listener, POLLIN, 0}};
+    struct itimerspec soon = {.it_value = {0, 30000000}};
+    uint64_t one = 1;
+    SHOW(poll(set, COUNT(set), 0));
+    MUST(timerfd_settime(timer, 0, &soon, NULL));
+    SHOW(poll(set, COUNT(set), -1));
+    say("timer %x", set[4].revents);
+    SHOW(read(timer, &one, 8));
+    MUST(write(pipes[1], "p", 1));
+    SHOW(poll(set, COUNT(set), -1));
+    say("pipe %x", set[1].revents);
+    one = 1;
+    MUST(write(event, &one, 8));
+    tell(side);
+    hear(side);
+    await_bytes(side->fd, 1);
+    await_bytes(second, 1);
+    await_events(side->listener, POLLIN);
+    SHOW(poll(set, COUNT(set), -1));
+    for (size_t i = 0; i < COUNT(set); i++) say("%zu: %x", i, set[i].revents);
+    SHOW(recv(side->fd, in, 9, 0));
+    SHOW(read(pipes[0], in, 9));
+    SHOW(poll(set, COUNT(set), 0));
+    tell(side);
+    fd_set readable;
+    FD_ZERO(&readable);
+    FD_SET(second, &readable);
+    FD_SET(pipes[0], &readable);
+    FD_SET(event, &readable);
+    FD_SET(side->fd, &readable);
+    SHOW(select(200, &readable, NULL, NULL, NULL));
+    say("%d%d%d%d", !!FD_ISSET(second, &readable), !!FD_ISSET(pipes[0], &readable), !!FD_ISSET(event, &readable),
+        !!FD_ISSET(side->fd, &readable));
+    tell(side);
+}
+static void mixed_b(struct side *side) {
+    int second = another(side);
+    hear(side);
+    send_all(side->fd, "x", 1);
+    send_all(second, "x", 1);
+    int third = connect_to(&side->address);
+    tell(side);
+    hear(side);
+    hear(side);
+    close(third);
+}
+static void mixed(void) { two_processes(AF_INET, mixed_a, mixed_b); }
+
+/* Many connections: exactly those with data are reported, wherever they are in the list. */
+static void many_a(struct side *side) {
+    struct pollfd set[100];
+    for (size_t i = 0; i < COUNT(set); i++) set[i] = (struct pollfd){another(side), POLLIN, 0};
+    for (size_t picks = 0; picks < 20; picks++) {
+        tell(side);
+        hear(side);
+        for (size_t i = picks; i < COUNT(set); i += 17) await_bytes(set[i].fd, 1);
+        int ready = poll(set, COUNT(set), -1), right = 0;
+        for (size_t i = 0; i < COUNT(set); i++) {
+            bool expected = i >= picks && (i - picks) % 17 == 0;
+            if ((set[i].revents == POLLIN) == expected) right++;
+            if (set[i].revents & POLLIN) MUST(read(set[i].fd, in, 100));
+        }
+        say("%d ready, %d as expected", ready, right);
+    }
+    tell(side);
+}
+static void many_b(struct side *side) {
+    int fds[100];
+    for (size_t i = 0; i < COUNT(fds); i++) fds[i] = another(side);
+    for (size_t picks = 0; picks < 20; picks++) {
+        hear(side);
+        for (size_t i = picks; i < COUNT(fds); i += 17) send_all(fds[i], "x", 1);
+        tell(side);
+    }
+    hear(side);
+}
+static void many(void) { two_processes(AF_INET, many_a, many_b); }
+
+const struct scenario scenarios[] = {
+    {"states", states, 0},     {"states-v6", states_v6, 0}, {"wakes", wakes, 0}, {"wakes-threads", wakes_threads, 0},
+    {"timeouts", timeouts, 0}, {"mixed", mixed, 0},         {"many", many, 0},   {0},
+};

@@ -1,0 +1,291 @@
+/* One connection in several processes: fork, vfork, posix_spawn, system, exec, passing it over a Unix socket. */
+#include "harness.h"
+
+#include <spawn.h>
+
+extern char **environ;
+static char in[64 * KIB], out[64 * KIB];
+
+static int ended(pid_t child) {
+    int status = 0;
+    MUST(waitpid(child, &status, 0));
+    return WIFEXITED(status) ? WEXITSTATUS(status) : 1000 + WTERMSIG(status);
+}
+
+/* Echoes what comes until the end. */
+static void echo(struct side *side) {
+    ssize_t got;
+    size_t total = 0;
+    while ((got = recv(side->fd, in, sizeof(in), 0)) > 0) {
+        send_all(side->fd, in, (size_t)got);
+        total += (size_t)got;
+    }
+    say("echoed %zu, then %zd", total, got);
+}
+/* Sends test data and receives its echo. */
+static void ask(const char *who, int fd, size_t count, uint64_t seed) {
+    fill(out, count, seed, 0);
+    send_all(fd, out, count);
+    size_t got = receive_all(fd, in, count);
+    say("%s: %zu came back, first difference %ld", who, got, differs(in, got, seed, 0));
+}
+
+/* Parent and children use the connection in turn; a child's end does not end it. */
+static void forks_a(struct side *side) {
+    for (uint64_t i = 0; i < 5; i++) {
+        ask("parent", side->fd, 1000 + i, i);
+        pid_t child = (pid_t)MUST(fork());
+        if (child == 0) {
+            ask("child", side->fd, 3000 + i, 10 + i);
+            pid_t grandchild = (pid_t)MUST(fork());
+            if (grandchild == 0) {
+                ask("grandchild", side->fd, 500, 20 + i);
+                _exit(0);
+            }
+            ended(grandchild);
+            if (i % 2) exit(0);
+            _exit(0);
+        }
+        say("child %d", ended(child));
+    }
+    ask("parent", side->fd, 50000, 99);
+}
+static void forks(void) { two_processes(AF_INET, forks_a, echo); }
+
+/* The parent closes, the child goes on; the end comes when the last one closes. */
+static void handed_a(struct side *side) {
+    pid_t child = (pid_t)MUST(fork());
+    if (child == 0) {
+        ask("child", side->fd, 20000, 1);
+        await_asleep(getppid());
+        ask("child, parent waiting", side->fd, 20000, 2);
+        _exit(0);
+    }
+    close(side->fd);
+    say("child %d", ended(child));
+}
+static void handed(void) { two_processes(AF_INET, handed_a, echo); }
+
+/* A server in the old style: accept, fork, the child serves. Both ends fork. */
+static void per_child_a(struct side *side) {
+    for (int i = 0; i < 4; i++) {
+        int fd = (int)MUST(accept(side->listener, NULL, NULL));
+        pid_t child = (pid_t)MUST(fork());
+        if (child == 0) {
+            struct side own = *side;
+            own.fd = fd;
+            role = 'C';
+            warm(fd, true);
+            echo(&own);
+            _exit(0);
+        }
+        close(fd);
+        say("child %d", ended(child));
+    }
+}
+static void per_child_b(struct side *side) {
+    for (uint64_t i = 0; i < 4; i++) {
+        int fd = connect_to(&side->address);
+        pid_t child = (pid_t)MUST(fork());
+        if (child == 0) {
+            warm(fd, false);
+            ask("client's child", fd, 30000, i);
+            _exit(0);
+        }
+        ended(child);
+        close(fd);
+    }
+}
+static void per_child(void) { two_processes(AF_INET6, per_child_a, per_child_b); }
+
+/* Parent writes, child reads, at the same time. */
+static void split_a(struct side *side) {
+    pid_t child = (pid_t)MUST(fork());
+    if (child == 0) {
+        role = 'C';
+        for (size_t at = 0; at < 4 * MIB;) {
+            size_t got = receive_all(side->fd, in, sizeof(in));
+            if (got == 0 || differs(in, got, 7, at) != -1) fail("wrong byte");
+            at += got;
+        }
+        say("all as sent");
+        _exit(0);
+    }
+    for (size_t at = 0; at < 4 * MIB; at += sizeof(out)) {
+        fill(out, sizeof(out), 7, at);
+        send_all(side->fd, out, sizeof(out));
+    }
+    say("child %d", ended(child));
+}
+static void split(void) { two_processes(AF_INET, split_a, echo); }
+
+/* vfork, posix_spawn, system and popen in a process with a live connection that they have nothing to do with. */
+static void bystanders_a(struct side *side) {
+    char *arguments[] = {"true", NULL};
+    pid_t child = 0;
+    ask("before", side->fd, 5000, 1);
+    child = vfork();
+    if (child == 0) {
+        close(side->fd);
+        execv("/bin/true", arguments);
+        _exit(9);
+    }
+    say("vfork %d", ended(child));
+    ask("after vfork", side->fd, 5000, 2);
+    SHOW(posix_spawn(&child, "/bin/true", NULL, NULL, arguments, environ));
+    say("posix_spawn %d", ended(child));
+    ask("after posix_spawn", side->fd, 5000, 3);
+    SHOW(system("exit 3"));
+    ask("after system", side->fd, 5000, 4);
+    FILE *pipe = popen("echo from a shell", "r");
+    if (!fgets(in, 100, pipe)) fail("fgets");
+    say("%.*s", (int)strcspn(in, "\n"), in);
+    SHOW(pclose(pipe));
+    ask("after popen", side->fd, 5000, 5);
+    child = vfork();
+    if (child == 0) _exit(execv("/nonexistent", arguments) == -1 ? 7 : 8);
+    say("failed exec %d", ended(child));
+    ask("after a failed exec", side->fd, 5000, 6);
+}
+static void bystanders(void) { two_processes(AF_INET, bystanders_a, echo); }
+
+/* The connection becomes the standard input and output of cat, which need not know where it came from. */
+static void to_cat(struct side *side, char **environment) {
+    send_all(side->fd, "first ", 6);
+    char *arguments[] = {"cat", NULL};
+    MUST(dup2(side->fd, 0));
+    MUST(dup2(side->fd, 1));
+    close(side->fd);
+    close(side->turn);
+    execve("/bin/cat", arguments, environment);
+    _exit(9);
+}
+static void exec_inherit(struct side *side) { to_cat(side, environ); }
+static void exec_clean(struct side *side) {
+    char *none[] = {NULL};
+    to_cat(side, none);
+}
+static void cat_user(struct side *side) {
+    long got = (long)receive_all(side->fd, in, 6);
+    say_bytes("before exec", in, got);
+    ask("cat", side->fd, 100, 1);
+    ask("cat", side->fd, 60000, 2);
+    send_all(side->fd, "tail", 4);
+    SHOW(shutdown(side->fd, SHUT_WR));
+    got = (long)receive_all(side->fd, in, 100);
+    say_bytes("tail", in, got);
+}
+static void exec_cat(void) { two_processes(AF_INET, cat_user, exec_inherit); }
+static void exec_cat_clean(void) { two_processes(AF_INET, cat_user, exec_clean); }
+
+/* The same with bytes that were sent before the exec and not yet read. */
+static void unread_user(struct side *side) {
+    fill(out, 30000, 3, 0);
+    send_all(side->fd, out, 30000);
+    tell(side);
+    long got = (long)receive_all(side->fd, in, 6);
+    say_bytes("before exec", in, got);
+    shutdown(side->fd, SHUT_WR);
+    got = (long)receive_all(side->fd, in, 30000);
+    say("%ld came back, first difference %ld", got, differs(in, 29000, 3, 1000));
+}
+static void exec_unread(struct side *side) {
+    hear(side);
+    await_bytes(side->fd, 30000);
+    SHOW(receive_all(side->fd, in, 1000));
+    exec_clean(side);
+}
+static void exec_cat_unread(void) { two_processes(AF_INET, unread_user, exec_unread); }
+
+/* posix_spawn and system give it to a child, with and without the library's environment. */
+static void spawn_b(struct side *side) {
+    char *arguments[] = {"cat", NULL}, *none[] = {NULL};
+    for (int rounds = 0; rounds < 2; rounds++) {
+        int fd = another(side);
+        pid_t child;
+        posix_spawn_file_actions_t actions;
+        posix_spawn_file_actions_init(&actions);
+        posix_spawn_file_actions_adddup2(&actions, fd, 0);
+        posix_spawn_file_actions_adddup2(&actions, fd, 1);
+        SHOW(posix_spawn(&child, "/bin/cat", &actions, NULL, arguments, rounds ? none : environ));
+        posix_spawn_file_actions_destroy(&actions);
+        close(fd);
+        say("cat %d", ended(child));
+    }
+    int fd = another(side), low = (int)MUST(dup2(fd, 9));
+    SHOW(system("echo question >&9; read answer <&9; test \"$answer\" = answer"));
+    ask("after the shell", low, 300, 5);
+}
+static void spawn_a(struct side *side) {
+    for (int rounds = 0; rounds < 2; rounds++) {
+        int fd = another(side);
+        ask("spawned cat", fd, 40000, 4);
+        shutdown(fd, SHUT_WR);
+        SHOW(recv(fd, in, 1, 0));
+    }
+    int fd = another(side);
+    long got = (long)receive_all(fd, in, 9);
+    say_bytes("question", in, got);
+    send_all(fd, "answer\n", 7);
+    got = (long)receive_all(fd, in, 300);
+    send_all(fd, in, (size_t)got);
+}
+static void spawn(void) { two_processes(AF_INET, spawn_a, spawn_b); }
+
+static void give(int socket, int fd) {
+    char space[CMSG_SPACE(sizeof(int))] = {0};
+    struct iovec part = {"x", 1};
+    struct msghdr message = {.msg_iov = &part, .msg_iovlen = 1, .msg_control = space, .msg_controllen = sizeof(space)};
+    struct cmsghdr *header = CMSG_FIRSTHDR(&message);
+    header->cmsg_level = SOL_SOCKET;
+    header->cmsg_type = SCM_RIGHTS;
+    header->cmsg_len = CMSG_LEN(sizeof(int));
+    memcpy(CMSG_DATA(header), &fd, sizeof(int));
+    if (MUST(sendmsg(socket, &message, 0)) != 1) fail("sendmsg");
+}
+static int take(int socket) {
+    char space[CMSG_SPACE(sizeof(int))], byte;
+    struct iovec part = {&byte, 1};
+    struct msghdr message = {.msg_iov = &part, .msg_iovlen = 1, .msg_control = space, .msg_controllen = sizeof(space)};
+    if (MUST(recvmsg(socket, &message, 0)) != 1) fail("recvmsg");
+    int fd;
+    memcpy(&fd, CMSG_DATA(CMSG_FIRSTHDR(&message)), sizeof(int));
+    return fd;
+}
+
+/* The connection is given to another process and back, with bytes under way. */
+static void passed_a(struct side *side) {
+    int channel[2];
+    MUST(socketpair(AF_UNIX, SOCK_STREAM, 0, channel));
+    pid_t child = (pid_t)MUST(fork());
+    if (child == 0) {
+        role = 'C';
+        close(side->fd);
+        close(channel[0]);
+        int fd = take(channel[1]);
+        long got = (long)receive_all(fd, in, 700);
+        say("%ld of the echo, first difference %ld", got, differs(in, 700, 1, 300));
+        ask("the taker", fd, 40000, 2);
+        give(channel[1], fd);
+        _exit(0);
+    }
+    close(channel[1]);
+    fill(out, 1000, 1, 0);
+    send_all(side->fd, out, 1000);
+    say("%zu", receive_all(side->fd, in, 300));
+    await_bytes(side->fd, 700);
+    give(channel[0], side->fd);
+    close(side->fd);
+    int back = take(channel[0]);
+    say("child %d", ended(child));
+    ask("back again", back, 40000, 3);
+    close(back);
+}
+static void passed(void) { two_processes(AF_INET, passed_a, echo); }
+
+const struct scenario scenarios[] = {
+    {"forks", forks, 0},         {"handed", handed, 0},                 {"per-child", per_child, 0},
+    {"split", split, 0},         {"bystanders", bystanders, 0},         {"exec-cat", exec_cat, 0},
+    {"exec-cat-clean", exec_cat_clean, 0}, {"exec-cat-unread", exec_cat_unread, 0}, {"spawn", spawn, 0},
+    {"passed", passed, 0},       {0},
+};

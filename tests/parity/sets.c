@@ -1,0 +1,322 @@
+/* Many epoll sets, many descriptors: nesting, sharing, exclusive waiters, duplicates, fairness, other kinds of files. */
+#include "harness.h"
+
+#include <stdatomic.h>
+#include <sys/epoll.h>
+#include <sys/eventfd.h>
+#include <sys/select.h>
+#include <sys/timerfd.h>
+
+static _Thread_local char in[64 * KIB];
+
+static void add(int set, int fd, uint32_t events, uint64_t data) {
+    struct epoll_event event = {.events = events, .data.u64 = data};
+    MUST(epoll_ctl(set, EPOLL_CTL_ADD, fd, &event));
+}
+
+/* The data of what is ready, in order, and the events. */
+static void report(const char *when, int set, int timeout) {
+    struct epoll_event events[32];
+    char text[400] = "";
+    int count = epoll_wait(set, events, COUNT(events), timeout);
+    for (uint64_t data = 0; data < 64; data++) {
+        for (int i = 0; i < count; i++) {
+            if (events[i].data.u64 != data) continue;
+            size_t length = strlen(text);
+            snprintf(text + length, sizeof(text) - length, " %d:%x", (int)data, events[i].events);
+        }
+    }
+    say("%s: %d%s", when, count, text);
+}
+
+static void ten_when_told(struct side *side) {
+    for (;;) {
+        char what;
+        if (read(side->turn, &what, 1) != 1 || what == 'q') return;
+        if (what == 'l') {
+            tell(side);
+            await_asleep(side->other);
+        }
+        send_all(side->fd, "0123456789", 10);
+        if (what != 'l') tell(side);
+    }
+}
+static void ten_now(struct side *side) {
+    MUST(write(side->turn, "s", 1));
+    hear(side);
+}
+static void ten_later(struct side *side) {
+    MUST(write(side->turn, "l", 1));
+    hear(side);
+}
+static void quit(struct side *side) { MUST(write(side->turn, "q", 1)); }
+
+/* A set in a set in a set; poll and select on a set. */
+static void nested_a(struct side *side) {
+    int inner = (int)MUST(epoll_create1(0)), middle = (int)MUST(epoll_create1(0)), outer = (int)MUST(epoll_create1(0));
+    struct pollfd ready = {outer, POLLIN, 0};
+    add(inner, side->fd, EPOLLIN, 1);
+    add(middle, inner, EPOLLIN, 2);
+    add(outer, middle, EPOLLIN, 3);
+    report("idle", outer, 20);
+    SHOW(poll(&ready, 1, 20));
+    ten_now(side);
+    await_bytes(side->fd, 10);
+    report("outer", outer, -1);
+    report("middle", middle, -1);
+    report("inner", inner, -1);
+    SHOW(poll(&ready, 1, -1));
+    fd_set set;
+    FD_ZERO(&set);
+    FD_SET(outer, &set);
+    SHOW(select(outer + 1, &set, NULL, NULL, NULL));
+    SHOW(recv(side->fd, in, 100, 0));
+    report("read", outer, 20);
+    SHOW(poll(&ready, 1, 0));
+    ten_later(side);
+    report("woken", outer, -1);
+    SHOW(recv(side->fd, in, 100, 0));
+    ten_later(side);
+    SHOW(poll(&ready, 1, -1));
+    SHOW(recv(side->fd, in, 100, 0));
+    ten_later(side);
+    SHOW(select(outer + 1, &set, NULL, NULL, NULL));
+    SHOW(recv(side->fd, in, 100, 0));
+    quit(side);
+}
+static void nested(void) { two_processes(AF_INET, nested_a, ten_when_told); }
+static void nested_threads(void) { two_threads(AF_INET, nested_a, ten_when_told); }
+
+/* One connection in several sets, in one set under two numbers. */
+static void several_a(struct side *side) {
+    int fd = side->fd, one = (int)MUST(epoll_create1(0)), two = (int)MUST(epoll_create1(0)), twin = (int)MUST(dup(fd));
+    add(one, fd, EPOLLIN, 1);
+    add(one, twin, EPOLLIN | EPOLLET, 2);
+    add(two, fd, EPOLLIN | EPOLLOUT | EPOLLET, 3);
+    add(two, twin, EPOLLIN | EPOLLONESHOT, 4);
+    report("one", one, 0);
+    report("two", two, 0);
+    for (int rounds = 0; rounds < 3; rounds++) {
+        ten_now(side);
+        await_bytes(fd, 10);
+        report("one", one, -1);
+        report("one again", one, -1);
+        report("two", two, -1);
+        report("two again", two, 0);
+        SHOW(recv(rounds % 2 ? fd : twin, in, 100, 0));
+        report("one read", one, 0);
+    }
+    SHOW(epoll_ctl(one, EPOLL_CTL_DEL, fd, NULL));
+    ten_later(side);
+    report("one without fd", one, -1);
+    report("two", two, -1);
+    SHOW(close(fd)); /* its place in the second set goes on until the duplicate is closed too */
+    ten_now(side);
+    await_bytes(twin, 20);
+    report("one", one, -1);
+    report("two", two, -1);
+    SHOW(recv(twin, in, 100, 0));
+    SHOW(close(twin));
+    report("one empty", one, 0);
+    report("two empty", two, 0);
+    quit(side);
+}
+static void several(void) { two_processes(AF_INET, several_a, ten_when_told); }
+
+/* Two threads wait, each with an exclusive set or both on one set: each message is taken, none is lost. */
+struct waiter {
+    int set, fd;
+    atomic_bool *done;
+    pthread_t thread;
+    atomic_int *taken;
+};
+static void *wait_and_take(void *argument) {
+    struct waiter *waiter = argument;
+    struct epoll_event event;
+    char byte;
+    while (!*waiter->done) {
+        if (epoll_wait(waiter->set, &event, 1, 10) != 1) continue;
+        while (recv(waiter->fd, &byte, 1, MSG_DONTWAIT) == 1) (*waiter->taken)++;
+    }
+    return NULL;
+}
+static void share(struct side *side, uint32_t events, bool one_set) {
+    atomic_bool done = false;
+    atomic_int taken = 0;
+    struct waiter waiters[3];
+    for (size_t i = 0; i < COUNT(waiters); i++) {
+        int set = one_set && i > 0 ? waiters[0].set : (int)MUST(epoll_create1(0));
+        waiters[i] = (struct waiter){set, side->fd, &done, 0, &taken};
+        if (i == 0 || !one_set) add(set, side->fd, events, i);
+        start_thread(&waiters[i].thread, wait_and_take, &waiters[i]);
+    }
+    for (int sent = 0; sent < 300; sent += 10) {
+        ten_now(side);
+        while (taken < sent + 10) nap_ms(1);
+    }
+    say("taken %d", taken);
+    done = true;
+    for (size_t i = 0; i < COUNT(waiters); i++) pthread_join(waiters[i].thread, NULL);
+    quit(side);
+}
+static void exclusive_a(struct side *side) {
+    int set = (int)MUST(epoll_create1(0));
+    struct epoll_event event = {.events = EPOLLIN | EPOLLEXCLUSIVE};
+    SHOW(epoll_ctl(set, EPOLL_CTL_ADD, side->fd, &event));
+    SHOW(epoll_ctl(set, EPOLL_CTL_MOD, side->fd, &event));
+    event.events = EPOLLIN;
+    SHOW(epoll_ctl(set, EPOLL_CTL_MOD, side->fd, &event));
+    SHOW(epoll_ctl(set, EPOLL_CTL_DEL, side->fd, &event));
+    event.events = EPOLLIN | EPOLLEXCLUSIVE | EPOLLONESHOT;
+    SHOW(epoll_ctl(set, EPOLL_CTL_ADD, side->fd, &event));
+    event.events = EPOLLIN | EPOLLEXCLUSIVE | EPOLLRDHUP;
+    SHOW(epoll_ctl(set, EPOLL_CTL_ADD, side->fd, &event));
+    share(side, EPOLLIN | EPOLLEXCLUSIVE, false);
+}
+static void one_set_a(struct side *side) { share(side, EPOLLIN | EPOLLET, true); }
+static void each_set_a(struct side *side) { share(side, EPOLLIN, false); }
+static void exclusive(void) { two_processes(AF_INET, exclusive_a, ten_when_told); }
+static void one_set(void) { two_processes(AF_INET, one_set_a, ten_when_told); }
+static void each_set(void) { two_processes(AF_INET, each_set_a, ten_when_told); }
+
+/* A connection that never stops being ready does not hide a pipe, an eventfd, a timer, a listener or another connection. */
+static void starving_a(struct side *side) {
+    int set = (int)MUST(epoll_create1(0)), second = another(side), pipes[2], event = eventfd(0, EFD_NONBLOCK),
+        timer = timerfd_create(CLOCK_MONOTONIC, TFD_NONBLOCK);
+    struct itimerspec often = {{0, 1000000}, {0, 1000000}};
+    MUST(pipe2(pipes, O_NONBLOCK));
+    MUST(timerfd_settime(timer, 0, &often, NULL));
+    add(set, side->fd, EPOLLIN, 0);
+    add(set, pipes[0], EPOLLIN, 1);
+    add(set, event, EPOLLIN, 2);
+    add(set, timer, EPOLLIN, 3);
+    add(set, second, EPOLLIN, 4);
+    add(set, side->listener, EPOLLIN, 5);
+    tell(side);
+    int seen[6] = {0}, sum = 0;
+    for (int rounds = 0; seen[1] < 50 || seen[2] < 50 || seen[3] < 50 || seen[4] < 50 || seen[5] < 5; rounds++) {
+        struct epoll_event ready = {0};
+        uint64_t count = 1;
+        if (rounds % 100 == 0) {
+            MUST(write(pipes[1], "p", 1));
+            MUST(write(event, &count, 8));
+        }
+        /* One at a time, and only a little of what the busy one has. */
+        if (MUST(epoll_wait(set, &ready, 1, -1)) != 1) continue;
+        seen[ready.data.u64]++;
+        switch (ready.data.u64) {
+        case 0: sum += (int)MUST(recv(side->fd, in, 100, 0)); break;
+        case 1: MUST(read(pipes[0], in, 100)); break;
+        case 2: MUST(read(event, &count, 8)); break;
+        case 3: MUST(read(timer, &count, 8)); break;
+        case 4: MUST(recv(second, in, 1, 0)); break;
+        default: MUST(close((int)MUST(accept(side->listener, NULL, NULL))));
+        }
+    }
+    say("none starved, the busy one neither: %d", seen[0] > 50 && sum > 5000);
+    tell(side);
+    while (recv(side->fd, in, sizeof(in), 0) > 0) {}
+}
+static void starving_b(struct side *side) {
+    struct pollfd told = {side->turn, POLLIN, 0};
+    int second = another(side);
+    hear(side);
+    for (int rounds = 0; poll(&told, 1, 0) == 0; rounds++) {
+        if (send(side->fd, in, 20000, MSG_DONTWAIT | MSG_NOSIGNAL) == -1) nap_ms(1);
+        if (rounds % 10 == 0) send(second, "x", 1, MSG_DONTWAIT | MSG_NOSIGNAL);
+        if (rounds % 100 == 0) close(connect_to(&side->address));
+    }
+    hear(side);
+    shutdown(side->fd, SHUT_WR);
+    close(second);
+}
+static void starving(void) { two_processes(AF_INET, starving_a, starving_b); }
+
+/* With room for one event each call, every ready descriptor is told within as many calls as there are. */
+static void fair_a(struct side *side) {
+    int set = (int)MUST(epoll_create1(0)), fds[12];
+    for (size_t i = 0; i < COUNT(fds); i++) add(set, fds[i] = another(side), EPOLLIN, i);
+    tell(side);
+    hear(side);
+    for (size_t i = 0; i < COUNT(fds); i++) await_bytes(fds[i], 1);
+    for (int rooms = 1; rooms <= 5; rooms += 2) {
+        unsigned seen = 0;
+        for (int calls = 0; calls * rooms < (int)COUNT(fds); calls++) {
+            struct epoll_event events[5];
+            int count = (int)MUST(epoll_wait(set, events, rooms, -1));
+            for (int i = 0; i < count; i++) seen |= 1u << events[i].data.u64;
+        }
+        say("room for %d: %s", rooms, seen == (1u << COUNT(fds)) - 1 ? "all were told" : "some were not told");
+    }
+    tell(side);
+}
+static void fair_b(struct side *side) {
+    int fds[12];
+    for (size_t i = 0; i < COUNT(fds); i++) fds[i] = another(side);
+    hear(side);
+    for (size_t i = 0; i < COUNT(fds); i++) send_all(fds[i], "x", 1);
+    tell(side);
+    hear(side);
+}
+static void fair(void) { two_processes(AF_INET, fair_a, fair_b); }
+
+/* A set changed by one thread while another sleeps in it. */
+static void *wait_once(void *argument) {
+    struct waiter *waiter = argument;
+    role = 'C';
+    atomic_int *task = waiter->taken;
+    *task = this_task();
+    report("the sleeper", waiter->set, -1);
+    return NULL;
+}
+static void changed_a(struct side *side) {
+    int set = (int)MUST(epoll_create1(0));
+    for (int rounds = 0; rounds < 3; rounds++) {
+        atomic_int task = 0;
+        struct waiter waiter = {.set = set, .taken = &task};
+        if (rounds > 0) add(set, side->fd, 0, 1);
+        start_thread(&waiter.thread, wait_once, &waiter);
+        while (task == 0) nap_ms(1);
+        await_asleep(task);
+        struct epoll_event event = {.events = EPOLLIN, .data.u64 = (uint64_t)rounds};
+        if (rounds == 0) ten_now(side);
+        SHOW(epoll_ctl(set, rounds ? EPOLL_CTL_MOD : EPOLL_CTL_ADD, side->fd, &event));
+        if (rounds > 0) ten_now(side);
+        pthread_join(waiter.thread, NULL);
+        SHOW(recv(side->fd, in, 100, 0));
+        SHOW(epoll_ctl(set, EPOLL_CTL_DEL, side->fd, NULL));
+    }
+    quit(side);
+}
+static void changed(void) { two_processes(AF_INET, changed_a, ten_when_told); }
+
+/* A set that a child inherits: both may wait in it. */
+static void inherited_a(struct side *side) {
+    int set = (int)MUST(epoll_create1(0)), status = 0;
+    add(set, side->fd, EPOLLIN, 5);
+    ten_now(side);
+    await_bytes(side->fd, 10);
+    pid_t child = (pid_t)MUST(fork());
+    if (child == 0) {
+        role = 'C';
+        report("child", set, -1);
+        SHOW(recv(side->fd, in, 4, 0));
+        report("child again", set, -1);
+        _exit(0);
+    }
+    MUST(waitpid(child, &status, 0));
+    report("parent", set, -1);
+    SHOW(recv(side->fd, in, 100, 0));
+    report("read", set, 0);
+    ten_later(side);
+    report("woken", set, -1);
+    quit(side);
+}
+static void inherited(void) { two_processes(AF_INET, inherited_a, ten_when_told); }
+
+const struct scenario scenarios[] = {
+    {"nested", nested, 0},       {"nested-threads", nested_threads, 0}, {"several", several, 0},
+    {"exclusive", exclusive, 0}, {"one-set", one_set, 0},               {"each-set", each_set, 0},
+    {"starving", starving, 0},   {"fair", fair, 0},                     {"changed", changed, 0},
+    {"inherited", inherited, 0}, {0},
+};

@@ -1,0 +1,305 @@
+/* Signals: interrupted and restarted calls, masks, handlers that use the connection, a storm of timers. */
+#include "harness.h"
+
+#include <stdatomic.h>
+#include <sys/epoll.h>
+#include <sys/select.h>
+#include <sys/time.h>
+
+static _Thread_local char in[64 * KIB], out[64 * KIB];
+static volatile sig_atomic_t caught;
+static int handler_fd;
+
+static void count(int number) {
+    (void)number;
+    caught++;
+}
+static void handle(void (*handler)(int), int flags) {
+    struct sigaction action = {.sa_handler = handler, .sa_flags = flags};
+    MUST(sigaction(SIGUSR1, &action, NULL));
+    caught = 0;
+}
+
+/* B's help: a signal while A sleeps, then (if asked) bytes. */
+static void signaller(struct side *side) {
+    for (;;) {
+        char what;
+        if (read(side->turn, &what, 1) != 1 || what == 'q') return;
+        await_asleep(side->other);
+        if (what != 'b') kill(getppid(), SIGUSR1);
+        if (what != 's') {
+            if (what == 'r') await_asleep(side->other);
+            send_all(side->fd, "0123456789", 10);
+        }
+    }
+}
+static void ask(struct side *side, char what) { MUST(write(side->turn, &what, 1)); }
+
+/* Without SA_RESTART every sleeping call ends with EINTR; what had been moved before is not lost. */
+static void interrupted_a(struct side *side) {
+    int fd = side->fd, set = (int)MUST(epoll_create1(0));
+    struct iovec part = {in, 10};
+    struct msghdr message = {.msg_iov = &part, .msg_iovlen = 1};
+    struct pollfd ready = {fd, POLLIN, 0};
+    struct epoll_event event = {.events = EPOLLIN};
+    fd_set readable;
+    FD_ZERO(&readable);
+    FD_SET(fd, &readable);
+    MUST(epoll_ctl(set, EPOLL_CTL_ADD, fd, &event));
+    handle(count, 0);
+    ask(side, 's');
+    SHOW(recv(fd, in, 10, 0));
+    ask(side, 's');
+    SHOW(read(fd, in, 10));
+    ask(side, 's');
+    SHOW(readv(fd, &part, 1));
+    ask(side, 's');
+    SHOW(recvmsg(fd, &message, 0));
+    ask(side, 's');
+    SHOW(recv(fd, in, 10, MSG_PEEK));
+    ask(side, 's');
+    SHOW(recv(fd, in, 10, MSG_WAITALL));
+    ask(side, 's');
+    SHOW(poll(&ready, 1, -1));
+    ask(side, 's');
+    SHOW(ppoll(&ready, 1, NULL, NULL));
+    ask(side, 's');
+    SHOW(select(fd + 1, &readable, NULL, NULL, NULL));
+    ask(side, 's');
+    SHOW(pselect(fd + 1, &readable, NULL, NULL, NULL, NULL));
+    ask(side, 's');
+    SHOW(epoll_wait(set, &event, 1, -1));
+    ask(side, 's');
+    SHOW(epoll_pwait(set, &event, 1, -1, NULL));
+    say("caught %d", caught);
+    ask(side, 'b');
+    SHOW(recv(fd, in, 4, 0));
+    ask(side, 's');
+    SHOW(recv(fd, in, 100, MSG_WAITALL)); /* six are there */
+    say("caught %d", caught);
+    ask(side, 'q');
+}
+static void interrupted(void) { two_processes(AF_INET, interrupted_a, signaller); }
+
+/* With SA_RESTART a read goes on by itself; poll and its kin do not, nor a read with a timeout. */
+static void restarted_a(struct side *side) {
+    int fd = side->fd, set = (int)MUST(epoll_create1(0));
+    struct pollfd ready = {fd, POLLIN, 0};
+    struct epoll_event event = {.events = EPOLLIN};
+    MUST(epoll_ctl(set, EPOLL_CTL_ADD, fd, &event));
+    handle(count, SA_RESTART);
+    for (int i = 0; i < 3; i++) {
+        ask(side, 'r');
+        SHOW(recv(fd, in, 100, 0));
+        say("caught %d", caught);
+    }
+    ask(side, 'r');
+    SHOW(read(fd, in, 100));
+    ask(side, 's');
+    SHOW(poll(&ready, 1, -1));
+    ask(side, 's');
+    SHOW(epoll_wait(set, &event, 1, -1));
+    struct timeval timeout = {15, 0};
+    MUST(setsockopt(fd, SOL_SOCKET, SO_RCVTIMEO, &timeout, sizeof(timeout)));
+    ask(side, 's');
+    SHOW(recv(fd, in, 100, 0));
+    say("caught %d", caught);
+    ask(side, 'q');
+}
+static void restarted(void) { two_processes(AF_INET, restarted_a, signaller); }
+
+/* A blocked send: interrupted with a part, interrupted with nothing, restarted. */
+static void sending_a(struct side *side) {
+    size_t size = 16 * MIB;
+    char *bytes = calloc(1, size);
+    handle(count, 0);
+    ask(side, 's');
+    long part = send(side->fd, bytes, size, 0);
+    say("a part: %d, caught %d", part > 0 && part < (long)size, caught);
+    stuff(side->fd, 0);
+    ask(side, 's');
+    SHOW(send(side->fd, bytes, size, 0));
+    say("caught %d", caught);
+    handle(count, SA_RESTART);
+    ask(side, 's');
+    ask(side, 'q');
+    SHOW(send(side->fd, bytes, 100, 0));
+    say("caught %d", caught);
+    free(bytes);
+    shutdown(side->fd, SHUT_WR);
+}
+static void sending_b(struct side *side) {
+    signaller(side);
+    await_asleep(side->other);
+    while (recv(side->fd, in, sizeof(in), 0) > 0) {}
+    say("end");
+}
+static void sending(void) { two_processes(AF_INET, sending_a, sending_b); }
+
+/* A blocked signal stays pending through recv; ppoll, pselect and epoll_pwait let it in. */
+static void masks_a(struct side *side) {
+    int fd = side->fd, set = (int)MUST(epoll_create1(0));
+    struct pollfd ready = {fd, POLLIN, 0};
+    struct epoll_event event = {.events = EPOLLIN};
+    sigset_t usr1, open;
+    fd_set readable;
+    FD_ZERO(&readable);
+    FD_SET(fd, &readable);
+    MUST(epoll_ctl(set, EPOLL_CTL_ADD, fd, &event));
+    handle(count, SA_RESTART);
+    sigemptyset(&usr1);
+    sigaddset(&usr1, SIGUSR1);
+    sigprocmask(SIG_BLOCK, &usr1, &open);
+    ask(side, 'r');
+    SHOW(recv(fd, in, 100, 0));
+    say("caught %d", caught);
+    SHOW(ppoll(&ready, 1, NULL, &open));
+    say("caught %d", caught);
+    SHOW(raise(SIGUSR1));
+    SHOW(pselect(fd + 1, &readable, NULL, NULL, NULL, &open));
+    say("caught %d", caught);
+    SHOW(raise(SIGUSR1));
+    SHOW(epoll_pwait(set, &event, 1, -1, &open));
+    say("caught %d", caught);
+    SHOW(raise(SIGUSR1));
+    SHOW(epoll_pwait2(set, &event, 1, NULL, &open));
+    say("caught %d", caught);
+    ask(side, 's');
+    SHOW(ppoll(&ready, 1, NULL, &open));
+    say("caught %d", caught);
+    ask(side, 's');
+    SHOW(epoll_pwait(set, &event, 1, -1, &open));
+    say("caught %d", caught);
+    /* Bytes and a pending signal at once: the bytes are told, the signal is taken as the call ends or later. */
+    ask(side, 'b');
+    SHOW(ppoll(&ready, 1, NULL, &open));
+    SHOW(recv(fd, in, 100, 0));
+    sigprocmask(SIG_SETMASK, &open, NULL);
+    say("caught %d", caught);
+    ask(side, 'q');
+}
+static void masks(void) { two_processes(AF_INET, masks_a, signaller); }
+
+/* A handler that writes to, and reads from, the connection in whose calls its thread is. */
+static void talk(int number) {
+    (void)number;
+    int kept = errno;
+    if (send(handler_fd, "H", 1, MSG_NOSIGNAL | MSG_DONTWAIT) == 1) caught++;
+    errno = kept;
+}
+static void talking_a(struct side *side) {
+    handler_fd = side->fd;
+    handle(talk, SA_RESTART);
+    for (int i = 0; i < 5; i++) {
+        ask(side, 's');
+        SHOW(recv(side->fd, in, 1, 0)); /* the echo of what the handler sent */
+    }
+    say("caught %d", caught);
+    ask(side, 'q');
+}
+static void talking_b(struct side *side) {
+    for (;;) {
+        char what;
+        if (read(side->turn, &what, 1) != 1 || what == 'q') return;
+        await_asleep(side->other);
+        kill(getppid(), SIGUSR1);
+        if (receive_all(side->fd, in, 1) != 1) fail("what the handler sent");
+        await_asleep(side->other);
+        send_all(side->fd, in, 1);
+    }
+}
+static void talking(void) { two_processes(AF_INET, talking_a, talking_b); }
+
+/* A handler that takes the bytes for which its thread sleeps. */
+static void listen_in(int number) {
+    (void)number;
+    int kept = errno;
+    char byte;
+    while (recv(handler_fd, &byte, 1, MSG_DONTWAIT) == 1) caught++;
+    errno = kept;
+}
+static void stealing_a(struct side *side) {
+    handler_fd = side->fd;
+    handle(listen_in, 0);
+    sigset_t usr1;
+    sigemptyset(&usr1);
+    sigaddset(&usr1, SIGUSR1);
+    for (int i = 0; i < 3; i++) {
+        sigprocmask(SIG_BLOCK, &usr1, NULL);
+        tell(side);
+        hear(side);
+        await_bytes(side->fd, 5);
+        sigprocmask(SIG_UNBLOCK, &usr1, NULL);
+        say("caught %d", caught);
+        SHOW(recv(side->fd, in, 10, MSG_DONTWAIT));
+    }
+    tell(side);
+}
+static void stealing_b(struct side *side) {
+    for (int i = 0; i < 3; i++) {
+        hear(side);
+        send_all(side->fd, "12345", 5);
+        kill(getppid(), SIGUSR1);
+        tell(side);
+    }
+    hear(side);
+}
+static void stealing(void) { two_processes(AF_INET, stealing_a, stealing_b); }
+
+/* Timers on both sides interrupt everything, thousands of times, while their handlers put bytes into the stream. */
+static void interject(int number) {
+    (void)number;
+    int kept = errno;
+    if (caught < 3000 && send(handler_fd, "\xff", 1, MSG_DONTWAIT) == 1) caught++;
+    errno = kept;
+}
+static void storm(struct side *side, void (*handler)(int)) {
+    struct sigaction action = {.sa_handler = handler, .sa_flags = side->leader ? SA_RESTART : 0};
+    struct itimerval often = {{0, 200}, {0, 200}}, never = {0};
+    sigset_t alarm;
+    sigemptyset(&alarm);
+    sigaddset(&alarm, SIGALRM);
+    handler_fd = side->fd;
+    caught = 0;
+    MUST(sigaction(SIGALRM, &action, NULL));
+    MUST(setitimer(ITIMER_REAL, &often, NULL));
+    size_t sent = 0, received = 0, interjected = 0;
+    while (sent < 2 * MIB || received < 2 * MIB) {
+        if (sent < 2 * MIB) {
+            for (size_t i = 0; i < 8192; i++) out[i] = (char)((sent + i) % 251);
+            send_all(side->fd, out, 8192);
+            sent += 8192;
+        }
+        size_t target = received + 8192;
+        while (received < target) {
+            ssize_t got = recv(side->fd, in, target - received, 0);
+            if (got == -1 && errno == EINTR) continue;
+            if (got <= 0) fail("recv");
+            for (ssize_t i = 0; i < got; i++) {
+                if (in[i] == '\xff') interjected++;
+                else if ((unsigned char)in[i] != received++ % 251) fail("wrong byte");
+            }
+        }
+    }
+    MUST(setitimer(ITIMER_REAL, &never, NULL));
+    shutdown(side->fd, SHUT_WR);
+    for (ssize_t got; (got = recv(side->fd, in, sizeof(in), 0)) != 0;) {
+        for (ssize_t i = 0; i < got; i++) interjected += in[i] == '\xff';
+    }
+    say("sent %zu, received %zu", sent, received);
+    /* Each tells the other how often its handler spoke. */
+    int own = handler == interject ? caught : 0, other = 0;
+    MUST(write(side->turn, &own, sizeof(own)));
+    MUST(read(side->turn, &other, sizeof(other)));
+    say("every word of the other's handler: %d", (size_t)other == interjected);
+}
+static void storm_quiet(struct side *side) { storm(side, count); }
+static void storm_loud(struct side *side) { storm(side, interject); }
+static void storm_count(void) { two_processes(AF_INET, storm_quiet, storm_quiet); }
+static void storm_talk(void) { two_processes(AF_INET, storm_loud, storm_loud); }
+
+const struct scenario scenarios[] = {
+    {"interrupted", interrupted, 0}, {"restarted", restarted, 0}, {"sending", sending, 0}, {"masks", masks, 0},
+    {"talking", talking, 0},         {"stealing", stealing, 0},   {"storm", storm_count, 0}, {"storm-talk", storm_talk, 0},
+    {0},
+};

@@ -1,0 +1,358 @@
+/* Threads on one connection: blocked readers and writers beside others, closing under them, cancellation. */
+#include "harness.h"
+
+#include <stdatomic.h>
+#include <sys/epoll.h>
+
+static _Thread_local char in[64 * KIB], out[64 * KIB];
+
+/* A helper thread that makes one blocking call and says what it returned. */
+struct helper {
+    struct side *side;
+    char letter;
+    atomic_int task;
+    pthread_t thread;
+};
+static void begin(struct helper *helper, struct side *side, char letter, void *(*body)(void *)) {
+    helper->side = side;
+    helper->letter = letter;
+    helper->task = 0;
+    start_thread(&helper->thread, body, helper);
+    while (helper->task == 0) nap_ms(1);
+}
+static struct side *introduce(void *argument) {
+    struct helper *helper = argument;
+    role = helper->letter;
+    helper->task = this_task();
+    return helper->side;
+}
+static void end(struct helper *helper) { pthread_join(helper->thread, NULL); }
+
+static void *blocked_recv(void *argument) {
+    struct side *side = introduce(argument);
+    SHOW(recv(side->fd, in, 100, 0));
+    return NULL;
+}
+/* The other side does what it is told, a letter at a time. */
+static void obey(struct side *side) {
+    for (;;) {
+        char what;
+        if (read(side->turn, &what, 1) != 1 || what == 'q') return;
+        switch (what) {
+        case '1': send_all(side->fd, "x", 1); break;
+        case 'e':
+            while (recv(side->fd, in, 1, 0) == 1) send_all(side->fd, in, 1);
+            break;
+        case 'w': shutdown(side->fd, SHUT_WR); break;
+        case 'd':
+            SHOW(receive_all(side->fd, in, 5000));
+            say("first difference %ld", differs(in, 5000, 2, 0));
+            break;
+        default: break;
+        }
+        tell(side);
+    }
+}
+static void order(struct side *side, char what) {
+    MUST(write(side->turn, &what, 1));
+    hear(side);
+}
+static void quit(struct side *side) { MUST(write(side->turn, "q", 1)); }
+
+/* One thread sleeps in recv while another writes on the same connection. */
+static void reader_writer_a(struct side *side) {
+    struct helper reader;
+    begin(&reader, side, 'C', blocked_recv);
+    await_asleep(reader.task);
+    fill(out, 5000, 2, 0);
+    for (int i = 0; i < 10; i++) SHOW(send(side->fd, out + 500 * i, 500, 0));
+    order(side, 'd');
+    order(side, '1');
+    end(&reader);
+    quit(side);
+}
+static void reader_writer(void) { two_processes(AF_INET, reader_writer_a, obey); }
+
+/* Two and three threads asleep in recv on one connection: each byte wakes one, the end wakes all. */
+static atomic_int bytes_seen, ends_seen;
+static void *count_recv(void *argument) {
+    struct side *side = introduce(argument);
+    ssize_t got = recv(side->fd, in, 100, 0);
+    if (got == 1) bytes_seen++;
+    if (got == 0) ends_seen++;
+    return NULL;
+}
+static void readers_a(struct side *side) {
+    struct helper readers[3];
+    for (int i = 0; i < 3; i++) begin(&readers[i], side, 'C', count_recv);
+    for (int i = 0; i < 3; i++) await_asleep(readers[i].task);
+    order(side, '1');
+    order(side, 'w');
+    for (int i = 0; i < 3; i++) end(&readers[i]);
+    say("%d byte, %d ends", bytes_seen, ends_seen);
+    quit(side);
+}
+static void readers(void) { two_processes(AF_INET, readers_a, obey); }
+
+/* Four threads write records, one thread of the other side reads them: none is torn, each writer's are in order. */
+struct record {
+    uint32_t writer, number;
+    char bytes[56];
+};
+static void *write_records(void *argument) {
+    struct side *side = introduce(argument);
+    struct record record = {.writer = (uint32_t)role};
+    for (record.number = 0; record.number < 2000; record.number++) {
+        fill(record.bytes, sizeof(record.bytes), record.writer, record.number);
+        if (send(side->fd, &record, sizeof(record), 0) != sizeof(record)) fail("a record was torn");
+    }
+    return NULL;
+}
+static void writers_a(struct side *side) {
+    struct helper writers[4];
+    for (int i = 0; i < 4; i++) begin(&writers[i], side, (char)('C' + i), write_records);
+    for (int i = 0; i < 4; i++) end(&writers[i]);
+    say("written");
+    hear(side);
+}
+static void writers_b(struct side *side) {
+    uint32_t next[4] = {0};
+    struct record record;
+    for (int i = 0; i < 8000; i++) {
+        if (receive_all(side->fd, &record, sizeof(record)) != sizeof(record)) fail("record");
+        if (record.writer - 'C' > 3 || record.number != next[record.writer - 'C']++) fail("order of records");
+        if (differs(record.bytes, sizeof(record.bytes), record.writer, record.number) != -1) fail("wrong byte");
+    }
+    say("all in order");
+    tell(side);
+}
+static void writers(void) { two_processes(AF_INET, writers_a, writers_b); }
+
+/* Many threads take from one stream: together they get every byte once. */
+static atomic_long sum_taken, count_taken;
+static void *take_bytes(void *argument) {
+    struct side *side = introduce(argument);
+    ssize_t got;
+    while ((got = recv(side->fd, in, 777, 0)) > 0) {
+        for (ssize_t i = 0; i < got; i++) sum_taken += (unsigned char)in[i];
+        count_taken += got;
+    }
+    say("the end: %zd", got);
+    return NULL;
+}
+static void takers_a(struct side *side) {
+    struct helper takers[4];
+    for (int i = 0; i < 4; i++) begin(&takers[i], side, 'C', take_bytes);
+    hear(side);
+    for (int i = 0; i < 4; i++) end(&takers[i]);
+    say("%ld bytes, sum %ld", count_taken, sum_taken);
+}
+static void takers_b(struct side *side) {
+    for (size_t at = 0; at < MIB; at += 1024) {
+        fill(out, 1024, 9, at);
+        send_all(side->fd, out, 1024);
+    }
+    shutdown(side->fd, SHUT_WR);
+    tell(side);
+}
+static void takers(void) { two_processes(AF_INET, takers_a, takers_b); }
+
+/* shutdown by another thread ends a blocked recv; a blocked send ends with what it had moved. */
+static void shut_a(struct side *side) {
+    struct helper reader;
+    begin(&reader, side, 'C', blocked_recv);
+    await_asleep(reader.task);
+    SHOW(shutdown(side->fd, SHUT_RD));
+    end(&reader);
+    SHOW(send(side->fd, "x", 1, 0));
+    int second = another(side);
+    struct side other = *side;
+    other.fd = second;
+    begin(&reader, &other, 'D', blocked_recv);
+    await_asleep(reader.task);
+    SHOW(shutdown(second, SHUT_RDWR));
+    end(&reader);
+    tell(side);
+}
+static void shut_b(struct side *side) {
+    int second = another(side);
+    hear(side);
+    SHOW(recv(side->fd, in, 10, 0));
+    SHOW(recv(second, in, 10, 0));
+}
+static void shut(void) { two_processes(AF_INET, shut_a, shut_b); }
+
+static void *blocked_send(void *argument) {
+    struct side *side = introduce(argument);
+    size_t size = 32 * MIB;
+    char *bytes = malloc(size);
+    fill(bytes, size, 3, 0);
+    long part = send(side->fd, bytes, size, MSG_NOSIGNAL);
+    say("a part: %d", part > 0 && part < (long)size);
+    SHOW(send(side->fd, bytes, size, MSG_NOSIGNAL));
+    free(bytes);
+    MUST(write(side->turn, &part, sizeof(part)));
+    return NULL;
+}
+static void shut_writer_a(struct side *side) {
+    struct helper writer;
+    begin(&writer, side, 'C', blocked_send);
+    await_asleep(writer.task);
+    SHOW(shutdown(side->fd, SHUT_WR));
+    end(&writer);
+}
+static void shut_writer_b(struct side *side) {
+    long part = 0, at = 0;
+    MUST(read(side->turn, &part, sizeof(part)));
+    for (ssize_t got; (got = recv(side->fd, in, sizeof(in), 0)) > 0; at += got) {
+        if (differs(in, (size_t)got, 3, (uint64_t)at) != -1) fail("wrong byte");
+    }
+    say("all of the part, then the end: %d", at == part);
+}
+static void shut_writer(void) { two_processes(AF_INET, shut_writer_a, shut_writer_b); }
+
+/* close by another thread does not end a blocked recv: the next byte does, and the number is free meanwhile. */
+static void close_a(struct side *side) {
+    struct helper reader;
+    int number = side->fd;
+    struct side other = *side;
+    begin(&reader, &other, 'C', blocked_recv);
+    await_asleep(reader.task);
+    SHOW(close(number));
+    SHOW(recv(number, in, 1, MSG_DONTWAIT));
+    int pipes[2];
+    MUST(pipe(pipes));
+    say("number taken again: %d", pipes[0] == number);
+    order(side, '1');
+    end(&reader);
+    MUST(write(pipes[1], "pipe", 4));
+    SHOW(read(pipes[0], in, 10));
+    side->fd = -1;
+    quit(side);
+}
+static void closed(void) { two_processes(AF_INET, close_a, obey); }
+
+/* dup2 over a descriptor in which a thread sleeps. */
+static void replace_a(struct side *side) {
+    struct helper reader;
+    int second = another(side);
+    struct side other = *side;
+    begin(&reader, &other, 'C', blocked_recv);
+    await_asleep(reader.task);
+    SHOW(dup2(second, side->fd) == side->fd);
+    tell(side);
+    end(&reader);
+    SHOW(recv(side->fd, in, 10, MSG_WAITALL));
+    close(second);
+}
+static void replace_b(struct side *side) {
+    int second = another(side);
+    hear(side);
+    send_all(side->fd, "x", 1);
+    send_all(second, "0123456789", 10);
+    SHOW(recv(side->fd, in, 1, 0));
+    SHOW(recv(second, in, 1, 0));
+}
+static void replaced(void) { two_processes(AF_INET, replace_a, replace_b); }
+
+/* A thread that is cancelled while it sleeps in recv, read, poll or epoll_wait leaves the connection usable. */
+static void cleanup(void *argument) {
+    (void)argument;
+    say("cancelled");
+}
+static void *cancelled_call(void *argument) {
+    struct helper *helper = argument;
+    struct side *side = introduce(argument);
+    struct pollfd ready = {side->fd, POLLIN, 0};
+    struct iovec part = {in, 10};
+    struct msghdr message = {.msg_iov = &part, .msg_iovlen = 1};
+    int set = epoll_create1(0);
+    struct epoll_event event = {.events = EPOLLIN};
+    epoll_ctl(set, EPOLL_CTL_ADD, side->fd, &event);
+    long result;
+    pthread_cleanup_push(cleanup, NULL);
+    switch (helper->letter) {
+    case 'C': result = recv(side->fd, in, 10, 0); break;
+    case 'D': result = read(side->fd, in, 10); break;
+    case 'E': result = recvmsg(side->fd, &message, 0); break;
+    case 'F': result = poll(&ready, 1, -1); break;
+    case 'G': result = epoll_wait(set, &event, 1, -1); break;
+    default: result = readv(side->fd, &part, 1);
+    }
+    pthread_cleanup_pop(0);
+    say("not cancelled: %ld", result);
+    return NULL;
+}
+static void cancel_a(struct side *side) {
+    for (char letter = 'C'; letter <= 'H'; letter++) {
+        struct helper sleeper;
+        void *result = NULL;
+        begin(&sleeper, side, letter, cancelled_call);
+        await_asleep(sleeper.task);
+        SHOW(pthread_cancel(sleeper.thread));
+        pthread_join(sleeper.thread, &result);
+        say("cancelled %d", result == PTHREAD_CANCELED);
+        order(side, '1');
+        SHOW(recv(side->fd, in, 10, 0));
+        SHOW(send(side->fd, "abc", 3, 0));
+    }
+    order(side, 'w');
+    SHOW(recv(side->fd, in, 10, 0));
+    quit(side);
+}
+static void cancel_b(struct side *side) {
+    obey(side);
+    long got = (long)receive_all(side->fd, in, 18);
+    say_bytes("all six", in, got);
+}
+static void cancel(void) { two_processes(AF_INET, cancel_a, cancel_b); }
+
+/* A cancel that was asked for before a call that need not wait. */
+static void *cancelled_early(void *argument) {
+    struct side *side = introduce(argument);
+    pthread_setcancelstate(PTHREAD_CANCEL_DISABLE, NULL);
+    pthread_cancel(pthread_self());
+    SHOW(recv(side->fd, in, 4, MSG_WAITALL));
+    pthread_setcancelstate(PTHREAD_CANCEL_ENABLE, NULL);
+    recv(side->fd, in, 4, 0);
+    say("not cancelled");
+    return NULL;
+}
+static void early_a(struct side *side) {
+    struct helper helper;
+    for (int i = 0; i < 8; i++) order(side, '1');
+    await_bytes(side->fd, 8);
+    begin(&helper, side, 'C', cancelled_early);
+    end(&helper);
+    SHOW(recv(side->fd, in, 100, 0));
+    quit(side);
+}
+static void cancel_early(void) { two_processes(AF_INET, early_a, obey); }
+
+/* Threads that come and go, each with one exchange on the same connection. */
+static void *exchange_once(void *argument) {
+    struct side *side = introduce(argument);
+    send_all(side->fd, "?", 1);
+    if (receive_all(side->fd, in, 1) != 1) fail("echo");
+    return NULL;
+}
+static void passing_a(struct side *side) {
+    MUST(write(side->turn, "e", 1));
+    for (int i = 0; i < 100; i++) {
+        struct helper helper;
+        begin(&helper, side, 'C', exchange_once);
+        end(&helper);
+    }
+    say("a hundred threads");
+    shutdown(side->fd, SHUT_WR);
+    hear(side);
+    quit(side);
+}
+static void passing(void) { two_processes(AF_INET, passing_a, obey); }
+
+const struct scenario scenarios[] = {
+    {"reader-writer", reader_writer, 0}, {"readers", readers, 0}, {"writers", writers, 0},
+    {"takers", takers, 0},   {"shut", shut, 0},                 {"shut-writer", shut_writer, 0},
+    {"closed", closed, 0},   {"replaced", replaced, 0},         {"cancel", cancel, 0},
+    {"cancel-early", cancel_early, 0},   {"passing", passing, 0}, {0},
+};

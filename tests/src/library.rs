@@ -1,0 +1,126 @@
+//! The library under test, and what it did in a run.
+#![allow(unsafe_code, reason = "takes another user's identity to make that user's counters")]
+
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::sync::OnceLock;
+use underpass_segment::stats::{ProcessStats, Region};
+
+/// Settings under which a connection goes up at once.
+pub const AT_ONCE: &[(&str, &str)] = &[("UNDERPASS_GO_UP_MESSAGES", "0"), ("UNDERPASS_GO_UP_BYTES", "0")];
+
+/// Programs started together: they share one set of counters.
+pub struct Run {
+    region: Region,
+}
+
+impl Run {
+    /// A run of this user's programs.
+    pub fn new() -> Run {
+        Run { region: Region::create().expect("shared memory for the counters") }
+    }
+
+    /// A run of the programs of user `uid`: the library takes counters only from its own user.
+    pub fn of_user(uid: u32) -> Run {
+        let create = move || {
+            // SAFETY: no pointer among the arguments; as a bare system call it changes this thread's identity only.
+            let changed = unsafe { libc::syscall(libc::SYS_setresuid, -1, uid, -1) };
+            assert_eq!(changed, 0, "cannot act as user {uid}: {}", std::io::Error::last_os_error());
+            Run::new()
+        };
+        std::thread::spawn(create).join().expect("the thread that makes the counters")
+    }
+
+    /// Makes `command` start its program under Underpass.
+    pub fn accelerate(&self, command: &mut Command, settings: &[(&str, &str)]) {
+        plain(command);
+        if !is_kernel_only() {
+            command.env("LD_PRELOAD", path()).env("UNDERPASS_STATS", self.region.id().to_string());
+            command.envs(settings.iter().copied());
+        }
+    }
+
+    /// What each process did so far.
+    pub fn processes(&self) -> Vec<ProcessStats> {
+        self.region.processes()
+    }
+
+    /// Connections that went fast, counted at each accelerated end, and bytes on the fast path, of the processes called `name`.
+    pub fn fast(&self, name: Option<&str>) -> Fast {
+        let chosen = |p: &&ProcessStats| name.is_none_or(|name| p.command.starts_with(name));
+        self.processes().iter().filter(chosen).fold(Fast::default(), |sum, p| Fast {
+            connections: sum.connections + p.fast,
+            bytes: sum.bytes + p.fast_sent + p.fast_received,
+        })
+    }
+
+    /// Fails unless processes called `name` (all but the last letters of a long name suffice) moved bytes on the fast path.
+    pub fn assert_fast(&self, name: &str) {
+        let fast = self.fast(Some(name));
+        let moved = fast.connections > 0 && fast.bytes > 0;
+        assert!(is_kernel_only() || moved, "nothing of {name} went fast:\n{}", self.table());
+    }
+
+    /// Fails if a byte of any process was on the fast path.
+    pub fn assert_not_fast(&self) {
+        assert_eq!(self.fast(None), Fast::default(), "no connection could have two accelerated ends:\n{}", self.table());
+    }
+
+    /// All counters, for a failure's message.
+    pub fn table(&self) -> String {
+        self.processes().iter().map(|p| format!("  {p:?}\n")).collect()
+    }
+}
+
+impl Default for Run {
+    fn default() -> Run {
+        Run::new()
+    }
+}
+
+/// What went fast.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Fast {
+    /// Ends of connections that were on the fast path in at least one direction.
+    pub connections: u64,
+    /// Bytes sent and received on the fast path.
+    pub bytes: u64,
+}
+
+/// Whether the tests are to run without the library, to be checked themselves.
+pub fn is_kernel_only() -> bool {
+    std::env::var("UNDERPASS_TEST_PATH").is_ok_and(|path| path == "kernel")
+}
+
+/// Makes `command` start its program without Underpass, whatever this process was started with.
+pub fn plain(command: &mut Command) {
+    command.env_remove("LD_PRELOAD");
+    for (name, _) in std::env::vars_os().filter(|(name, _)| name.as_encoded_bytes().starts_with(b"UNDERPASS_")) {
+        command.env_remove(name);
+    }
+}
+
+/// The library under test: as the caller says, or built once.
+pub fn path() -> &'static Path {
+    static PATH: OnceLock<PathBuf> = OnceLock::new();
+    PATH.get_or_init(|| {
+        if let Some(given) = std::env::var_os("UNDERPASS_TEST_LIBRARY") {
+            return std::fs::canonicalize(&given).unwrap_or_else(|e| panic!("UNDERPASS_TEST_LIBRARY {given:?}: {e}"));
+        }
+        let cargo = std::env::var_os("CARGO").unwrap_or("cargo".into());
+        let mut build = Command::new(cargo);
+        build.args(["build", "--release", "--quiet", "-p", "underpass-preload"]).current_dir(workspace());
+        assert!(build.status().expect("cargo").success(), "the library does not build");
+        target().join("release/libunderpass.so")
+    })
+}
+
+/// The folder of the whole project.
+pub fn workspace() -> &'static Path {
+    Path::new(env!("CARGO_MANIFEST_DIR")).parent().expect("tests/ lies in the workspace")
+}
+
+/// Where builds go.
+pub fn target() -> PathBuf {
+    std::env::var_os("CARGO_TARGET_DIR").map_or_else(|| workspace().join("target"), PathBuf::from)
+}

@@ -1,0 +1,175 @@
+//! Runs a parity program on the kernel and under Underpass and compares what it says, line by line.
+
+use std::fmt::Write as _;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::time::Duration;
+
+use crate::group::Group;
+use crate::library::{self, AT_ONCE, Run};
+
+/// A scenario that takes longer hangs.
+const LIMIT: Duration = Duration::from_secs(20);
+
+/// How a program is compiled.
+#[derive(Clone, Copy, Debug)]
+pub enum Flavour {
+    /// As most programs are.
+    Plain,
+    /// With the checked aliases of libc (`__recv_chk` and others).
+    Fortified,
+}
+
+/// One way of running a scenario under Underpass.
+struct Mode {
+    name: &'static str,
+    settings: &'static [(&'static str, &'static str)],
+    /// Forty messages go each way first; without them the scenario itself goes through the switch to the fast path.
+    warm: bool,
+}
+
+const MODES: &[Mode] = &[
+    Mode { name: "default", settings: &[], warm: true },
+    Mode { name: "at once", settings: AT_ONCE, warm: true },
+    Mode { name: "asleep", settings: &[AT_ONCE[0], AT_ONCE[1], ("UNDERPASS_SPIN_US", "0")], warm: true },
+    Mode { name: "cold", settings: AT_ONCE, warm: false },
+    Mode { name: "small ring", settings: &[AT_ONCE[0], AT_ONCE[1], ("UNDERPASS_RING_BYTES", "65536")], warm: true },
+];
+
+/// Runs every scenario of `family`; fails with all differences.
+pub fn check(family: &str, flavour: Flavour) {
+    let program = compile(family, flavour);
+    let modes = match flavour {
+        Flavour::Plain => MODES,
+        Flavour::Fortified => &MODES[1..2],
+    };
+    let only = std::env::var("UNDERPASS_TEST_SCENARIO").ok();
+    let mut report = String::new();
+    for (scenario, stays_on_kernel) in scenarios(&program) {
+        if only.as_ref().is_some_and(|only| *only != scenario) {
+            continue;
+        }
+        let kernel = play(&program, &scenario, None);
+        if kernel.hangs || !kernel.lines.iter().any(|line| line == "A end") {
+            let _ = writeln!(report, "{family}/{scenario} does not even end on the kernel:\n{}", kernel.lines.join("\n"));
+            continue;
+        }
+        for mode in modes {
+            let Some(trouble) = difference(&program, &scenario, mode, stays_on_kernel, &kernel) else { continue };
+            let _ = writeln!(report, "{family}/{scenario}, {}: {}", mode.name, trouble.text);
+            let _ = writeln!(report, "  again: {}", again(&program, &scenario, mode));
+            if trouble.hangs {
+                break;
+            }
+        }
+    }
+    assert!(report.is_empty(), "{report}");
+}
+
+struct Trouble {
+    text: String,
+    hangs: bool,
+}
+
+fn difference(program: &Path, scenario: &str, mode: &Mode, stays_on_kernel: bool, kernel: &Played) -> Option<Trouble> {
+    let run = Run::new();
+    let played = play(program, scenario, Some((&run, mode)));
+    let mut text = String::new();
+    if played.lines != kernel.lines {
+        text = first_difference(&kernel.lines, &played.lines);
+    } else if mode.warm && !stays_on_kernel && !library::is_kernel_only() && run.fast(None).bytes == 0 {
+        text = format!("nothing went fast\n{}", run.table());
+    }
+    if played.hangs {
+        text = format!("HANGS. {text}{}", played.where_it_was);
+    }
+    (!text.is_empty()).then_some(Trouble { text, hangs: played.hangs })
+}
+
+struct Played {
+    lines: Vec<String>,
+    hangs: bool,
+    where_it_was: String,
+}
+
+fn play(program: &Path, scenario: &str, under: Option<(&Run, &Mode)>) -> Played {
+    let folder = tempfile::tempdir().expect("a folder");
+    let mut command = Command::new(program);
+    command.arg(scenario).current_dir(folder.path());
+    match under {
+        Some((run, mode)) => {
+            run.accelerate(&mut command, mode.settings);
+            command.env("PARITY_WARM", if mode.warm { "1" } else { "0" });
+        }
+        None => library::plain(&mut command),
+    }
+    let mut group = Group::start(command, &folder.path().join("said"));
+    let status = group.wait(LIMIT);
+    let where_it_was = if status.is_none() { group.where_it_is() } else { String::new() };
+    let said = group.said();
+    drop(group);
+    // The order of lines is given within a thread of the program only; its letter comes first.
+    let mut lines: Vec<String> = said.lines().map(String::from).collect();
+    lines.sort_by_key(|line| line.chars().next());
+    if let Some(status) = status {
+        lines.push(format!("{status}"));
+    }
+    Played { lines, hangs: status.is_none(), where_it_was }
+}
+
+/// The lines around the first that differs.
+fn first_difference(kernel: &[String], under: &[String]) -> String {
+    let at = kernel.iter().zip(under).take_while(|(a, b)| a == b).count();
+    let mut text = String::from("differs\n");
+    for line in &kernel[at.saturating_sub(2)..at] {
+        let _ = writeln!(text, "    both:      {line}");
+    }
+    for (who, lines) in [("kernel:   ", kernel), ("underpass:", under)] {
+        for line in lines.iter().skip(at).take(3) {
+            let _ = writeln!(text, "    {who} {line}");
+        }
+    }
+    text
+}
+
+/// The command line that repeats a run by hand.
+fn again(program: &Path, scenario: &str, mode: &Mode) -> String {
+    let mut words: Vec<String> = mode.settings.iter().map(|(name, value)| format!("{name}={value}")).collect();
+    if !mode.warm {
+        words.push("PARITY_WARM=0".into());
+    }
+    words.push(format!("LD_PRELOAD={}", library::path().display()));
+    format!("{} {} {scenario}", words.join(" "), program.display())
+}
+
+/// Name of each scenario, and whether it has no connection that could go fast.
+fn scenarios(program: &Path) -> Vec<(String, bool)> {
+    let mut command = Command::new(program);
+    library::plain(&mut command);
+    let list = command.output().expect("the list of scenarios").stdout;
+    let list = String::from_utf8(list).expect("names are ASCII");
+    let entry = |line: &str| line.split_once(' ').map(|(name, path)| (name.to_owned(), path == "kernel"));
+    list.lines().map(|line| entry(line).expect("a name and a path")).collect()
+}
+
+/// Compiles one program; it stays in the build folder, so that a failure can be repeated by hand.
+pub fn compile(family: &str, flavour: Flavour) -> PathBuf {
+    let sources = Path::new(env!("CARGO_MANIFEST_DIR")).join("parity");
+    let folder = library::target().join("parity");
+    std::fs::create_dir_all(&folder).expect("a folder in the build folder");
+    let (suffix, flags): (_, &[&str]) = match flavour {
+        Flavour::Plain => ("", &["-O1"]),
+        Flavour::Fortified => ("-fortified", &["-O2", "-U_FORTIFY_SOURCE", "-D_FORTIFY_SOURCE=2"]),
+    };
+    let program = folder.join(format!("{family}{suffix}"));
+    // Another test may be running the same program: it is replaced as a whole.
+    let aside = tempfile::tempdir_in(&folder).expect("a folder in the build folder");
+    let fresh = aside.path().join("program");
+    let mut cc = Command::new("cc");
+    cc.args(["-std=gnu17", "-D_GNU_SOURCE", "-Wall", "-Wextra", "-Werror", "-pthread"]).args(flags);
+    cc.arg(sources.join(format!("{family}.c"))).arg(sources.join("harness.c")).arg("-o").arg(&fresh);
+    let output = cc.output().expect("a C compiler");
+    assert!(output.status.success(), "{family}.c:\n{}", String::from_utf8_lossy(&output.stderr));
+    std::fs::rename(&fresh, &program).expect("the same file system");
+    program
+}
