@@ -8,13 +8,14 @@
 
 use crate::connection;
 use crate::poll::{Deadline, after, after_ms, left};
-use crate::set::{Item, Set};
+use crate::set::{Item, Scan, Set};
 use crate::table::{self, Known};
 use crate::{process, real};
 use core::cell::Cell;
 use core::ffi::c_int;
 use libc::{epoll_event, sigset_t, timespec};
 use underpass_segment::clock::{self, ticks, ticks_per_microsecond};
+use underpass_segment::kernel;
 use underpass_segment::switch::{Port, Ready, Sleep};
 use underpass_segment::sync::{Acquire, AtomicPtr, Relaxed, Release};
 use underpass_segment::wait::{Memory, Wait};
@@ -146,10 +147,17 @@ fn register(epfd: c_int, fd: c_int, events: u32, data: u64) {
 
 /// Whether a fast connection in the set can be read now.
 pub fn has_ready(epfd: c_int) -> bool {
-    let Some(set) = set_of(epfd) else { return false };
-    set.active().any(|fd| {
-        set.item(fd).is_some_and(|item| item.wants(IN) && port(fd).is_some_and(|port| news(&port, &item).is_some()))
-    })
+    set_of(epfd).is_some_and(any_news)
+}
+
+/// Whether an active socket of the set has news.
+fn any_news(set: &Set) -> bool {
+    let mut found = false;
+    set.scan(|fd, item| {
+        found = item.wants(IN) && port(fd).is_some_and(|port| news(&port, item).is_some());
+        if found { Scan::Enough } else { Scan::Keep }
+    });
+    found
 }
 
 /// Before something sleeps on the set itself (a poll, or an outer set): raises every waiting flag.
@@ -171,31 +179,28 @@ fn news(port: &Port<'_>, item: &Item) -> Option<u64> {
 /// Raises the waiting flags of the active sockets and leaves them to the kernel.
 fn arm(set: &Set, depth: u32) -> Sleep {
     let mut sleep = Sleep::Yes;
-    for fd in set.active() {
-        let Some(item) = set.item(fd).filter(|it| it.wants(IN)) else {
-            set.deactivate(fd);
-            continue;
-        };
-        let Some(port) = port(fd) else {
-            set.deactivate(fd);
-            continue;
-        };
+    set.scan(|fd, item| {
+        let Some(port) = port(fd).filter(|_| item.wants(IN)) else { return Scan::Leave };
         match port.prepare_to_sleep() {
-            Sleep::Yes => set.deactivate(fd),
+            Sleep::Yes => Scan::Leave,
             // Edge-triggered, and told of it already: it may well sleep on that.
-            Sleep::No if news(&port, &item).is_none() && port.ready() == Ready::Yes => {}
-            Sleep::No => return Sleep::No,
-            Sleep::Briefly => sleep = Sleep::Briefly,
+            Sleep::No if port.ready() == Ready::Yes && news(&port, item).is_none() => Scan::Keep,
+            Sleep::No => {
+                sleep = Sleep::No;
+                Scan::Enough
+            }
+            Sleep::Briefly => {
+                sleep = Sleep::Briefly;
+                Scan::Keep
+            }
         }
-    }
+    });
     for inner in set.inner() {
         if depth < 4
+            && sleep == Sleep::Yes
             && let Some(inner) = set_of(inner)
         {
-            match arm(inner, depth + 1) {
-                Sleep::Yes => {}
-                other => return other,
-            }
+            sleep = arm(inner, depth + 1);
         }
     }
     sleep
@@ -234,45 +239,41 @@ impl Events {
 /// Reports the active sockets that have news.
 fn collect(epfd: c_int, set: &Set, events: &mut Events) {
     let now = ticks();
-    for fd in set.active_from_last() {
+    let quiet_after = QUIET_AFTER_US * ticks_per_microsecond();
+    set.scan(|fd, item| {
         if events.count == events.most {
-            break;
+            return Scan::Enough;
         }
-        let Some(item) = set.item(fd).filter(|it| it.wants(IN)) else {
-            set.deactivate(fd);
-            continue;
-        };
-        let Some(port) = port(fd) else {
-            set.deactivate(fd);
-            continue;
-        };
-        match news(&port, &item) {
+        let Some(port) = port(fd).filter(|_| item.wants(IN)) else { return Scan::Leave };
+        match news(&port, item) {
             Some(seen) => {
                 let writable = if port.sends_fast() { item.events & OUT } else { 0 };
-                events.push_new(item.events & IN | writable, item.data);
-                set.with_item(fd, |it| {
-                    it.set_seen(seen);
-                    it.set_last_news(now);
-                });
-                fired(epfd, set, fd, &item);
-            }
-            None if now.wrapping_sub(item.last_news) > QUIET_AFTER_US * ticks_per_microsecond() => {
-                if port.prepare_to_sleep() == Sleep::Yes {
-                    set.deactivate(fd);
+                events.push(item.events & IN | writable | ended(&port, item), item.data);
+                item.set_seen(seen);
+                item.set_last_news(now);
+                if item.events & ONCE == 0 {
+                    return Scan::Keep;
                 }
+                // Used up: in the kernel as well.
+                item.set_disarmed(true);
+                register(epfd, fd, ONCE | item.events & EDGE, item.data);
+                Scan::Leave
             }
-            None => {}
+            None if now.wrapping_sub(item.last_news) > quiet_after && port.prepare_to_sleep() == Sleep::Yes => {
+                Scan::Leave
+            }
+            None => Scan::Keep,
         }
-    }
+    });
 }
 
-/// A one-shot registration has been used up: in the kernel as well.
-fn fired(epfd: c_int, set: &Set, fd: c_int, item: &Item) {
-    if item.events & ONCE != 0 {
-        set.with_item(fd, |it| it.set_disarmed(true));
-        set.deactivate(fd);
-        register(epfd, fd, ONCE | item.events & EDGE, item.data);
+/// A one-shot event has to say everything at once.
+fn ended(port: &Port<'_>, item: &Item) -> u32 {
+    if item.events & ONCE == 0 {
+        return 0;
     }
+    let asked = if item.events & libc::EPOLLRDHUP as u32 != 0 { libc::POLLRDHUP } else { 0 };
+    kernel::poll_now(port.fd, asked) as u16 as u32 & OVER
 }
 
 /// Asks the kernel through `call` and puts what it says of fast connections right. -1 with errno set, or 0.
@@ -314,11 +315,20 @@ fn truth(epfd: c_int, set: &Set, mask: u32, data: u64) -> u32 {
     if item.wants(IN) {
         let readable = if mask & OVER != 0 { mask & IN != 0 || port.ready() == Ready::Yes } else { port.readable() };
         let news = news(&port, &item);
-        let stale = item.events & EDGE != 0 && port.ready() == Ready::Yes && news.is_none() && mask & OVER == 0;
+        let told = item.events & EDGE != 0 && port.ready() == Ready::Yes && news.is_none() && mask & OVER == 0;
+        // Of data it has been told; of the end of the stream perhaps not.
+        let stale =
+            told && kernel::poll_now(fd, libc::POLLRDHUP) & (libc::POLLRDHUP | libc::POLLHUP | libc::POLLERR) == 0;
         if readable && !stale {
             mask |= item.events & IN;
+        } else if item.events & EDGE != 0 && mask & IN != 0 && mask & OVER == 0 && !refused(fd) {
+            // The edge was the doorbell's; that the socket is writable as well is no news.
+            mask = 0;
         } else {
             mask &= !IN;
+        }
+        if mask & OUT != 0 {
+            set_refused(fd, false);
         }
         set.with_item(fd, |it| {
             it.set_seen(news.unwrap_or(item.seen));
@@ -336,6 +346,17 @@ fn truth(epfd: c_int, set: &Set, mask: u32, data: u64) -> u32 {
         }
     }
     mask
+}
+
+/// Whether a send was refused for want of room since the program was last told of room.
+fn refused(fd: c_int) -> bool {
+    connection::known(fd).is_some_and(|connection| connection.end.refused.load(Relaxed) != 0)
+}
+
+fn set_refused(fd: c_int, refused: bool) {
+    if let Some(connection) = connection::known(fd) {
+        connection.end.refused.store(refused.into(), Relaxed);
+    }
 }
 
 /// epoll_wait, sleeping by `sleep`, which is given what is left of the time.
@@ -396,10 +417,13 @@ fn wait(
 fn poll_user_space(set: &Set, memory: Memory<'_>) -> Wait {
     let mut wait = Wait::begin(memory, 0, process::config().spin_us);
     let (mut ports, mut peer) = (0, 0);
-    for port in set.active().filter_map(port) {
-        peer = port.exchange_cpu(wait.cpu());
-        ports += 1;
-    }
+    set.scan(|fd, _| {
+        if let Some(port) = port(fd) {
+            peer = port.exchange_cpu(wait.cpu());
+            ports += 1;
+        }
+        Scan::Keep
+    });
     if ports == 0 {
         return wait;
     }
@@ -408,9 +432,7 @@ fn poll_user_space(set: &Set, memory: Memory<'_>) -> Wait {
     }
     let asked = Cell::new(ticks());
     wait.poll(|| {
-        if set.active().any(|fd| {
-            set.item(fd).is_some_and(|item| item.wants(IN) && port(fd).is_some_and(|port| news(&port, &item).is_some()))
-        }) {
+        if any_news(set) {
             return true;
         }
         if ticks().wrapping_sub(asked.get()) < KERNEL_WHEN_IDLE_US * ticks_per_microsecond() {

@@ -5,6 +5,7 @@ use crate::{process, real, set_errno};
 use core::ffi::{c_int, c_long, c_ulong, c_void};
 use libc::socklen_t;
 use underpass_segment::reason::Reason;
+use underpass_segment::sync::{AtomicU8, Relaxed};
 
 /// # Safety
 /// As setsockopt(2).
@@ -33,8 +34,48 @@ pub unsafe extern "C" fn setsockopt(
     if let (Some(reason), Some(connection)) = (reason, connection::known(fd)) {
         connection.pin(reason);
     }
+    if let Some(kept) = kept(fd, level, name).filter(|_| !value.is_null() && len as usize >= size_of::<c_int>()) {
+        kept.store((number() != 0).into(), Relaxed);
+        return 0;
+    }
     // SAFETY: passed on to the caller.
     unsafe { real::setsockopt(fd, level, name, value, len) }
+}
+
+/// Where the library keeps what the program has set, for the options that the fast path needs for itself.
+fn kept(fd: c_int, level: c_int, name: c_int) -> Option<&'static AtomicU8> {
+    if level != libc::IPPROTO_TCP || !matches!(name, libc::TCP_NODELAY | libc::TCP_CORK) {
+        return None;
+    }
+    let end = connection::known(fd)?.end;
+    if end.was_fast.load(Relaxed) & 1 == 0 {
+        return None;
+    }
+    Some(if name == libc::TCP_NODELAY { &end.no_delay } else { &end.cork })
+}
+
+/// # Safety
+/// As getsockopt(2).
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn getsockopt(
+    fd: c_int,
+    level: c_int,
+    name: c_int,
+    value: *mut c_void,
+    len: *mut socklen_t,
+) -> c_int {
+    // SAFETY: passed on to the caller.
+    let answer = unsafe { real::getsockopt(fd, level, name, value, len) };
+    if answer == 0
+        && let Some(kept) = kept(fd, level, name)
+    {
+        // SAFETY: the kernel has just written `len` bytes there, four at most.
+        unsafe {
+            let bytes = c_int::from(kept.load(Relaxed)).to_ne_bytes();
+            core::ptr::copy_nonoverlapping(bytes.as_ptr(), value.cast(), (*len as usize).min(bytes.len()));
+        }
+    }
+    answer
 }
 
 /// # Safety

@@ -90,6 +90,7 @@ real! {
     fcntl64(fd: c_int, command: c_int, argument: usize) -> c_int;
     ioctl(fd: c_int, request: libc::c_ulong, argument: usize) -> c_int;
     setsockopt(fd: c_int, level: c_int, name: c_int, value: *const c_void, len: socklen_t) -> c_int;
+    getsockopt(fd: c_int, level: c_int, name: c_int, value: *mut c_void, len: *mut socklen_t) -> c_int;
     fdopen(fd: c_int, mode: *const c_char) -> *mut libc::FILE;
     poll(fds: *mut pollfd, count: nfds_t, timeout: c_int) -> c_int;
     ppoll(fds: *mut pollfd, count: nfds_t, timeout: *const timespec, mask: *const sigset_t) -> c_int;

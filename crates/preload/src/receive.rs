@@ -49,6 +49,38 @@ fn one(buffer: *mut c_void, len: size_t) -> iovec {
     iovec { iov_base: buffer, iov_len: len.min(isize::MAX as usize) }
 }
 
+/// Whether no process can have such a buffer: the kernel refuses it before it looks at the stream.
+pub fn impossible(buffer: *const c_void, len: size_t) -> bool {
+    const USER_SPACE: usize = 1 << 56;
+    (buffer as usize).checked_add(len).is_none_or(|end| end > USER_SPACE)
+}
+
+/// Whether the kernel refuses the array of buffers before it looks at the stream, or finds it empty.
+///
+/// # Safety
+/// `vector` must point to `count` buffers.
+pub unsafe fn impossible_vector(vector: *const iovec, count: usize) -> bool {
+    let mut total = 0usize;
+    for index in 0..count {
+        // SAFETY: the caller vouches for `count` elements.
+        let buffer = unsafe { *vector.add(index) };
+        if buffer.iov_len > isize::MAX as usize || impossible(buffer.iov_base, buffer.iov_len) {
+            return true;
+        }
+        total = total.saturating_add(buffer.iov_len);
+    }
+    total == 0
+}
+
+/// Whether the buffers hold nothing.
+///
+/// # Safety
+/// `vector` must point to `count` buffers.
+unsafe fn empty(vector: *const iovec, count: usize) -> bool {
+    // SAFETY: the caller vouches for `count` elements.
+    (0..count).all(|index| unsafe { (*vector.add(index)).iov_len == 0 })
+}
+
 /// A cursor for `count` buffers, or for throwing their length away.
 ///
 /// # Safety
@@ -63,6 +95,11 @@ unsafe fn cursor(vector: *const iovec, count: usize, flags: c_int) -> Cursor {
 /// As read(2).
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn read(fd: c_int, buffer: *mut c_void, len: size_t) -> ssize_t {
+    if len == 0 || impossible(buffer, len) {
+        // The kernel's answer does not depend on the stream.
+        // SAFETY: passed on to the caller.
+        return unsafe { real::read(fd, buffer, len) };
+    }
     let vector = one(buffer, len);
     // SAFETY: the program vouches for its buffer, here and below.
     unsafe { receive(fd, || cursor(&vector, 1, 0), 0, || real::read(fd, buffer, len)) }
@@ -89,7 +126,8 @@ pub unsafe extern "C" fn __read_chk(fd: c_int, buffer: *mut c_void, len: size_t,
 /// As readv(2).
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn readv(fd: c_int, vector: *const iovec, count: c_int) -> ssize_t {
-    if !(0..=1024).contains(&count) {
+    // SAFETY: the program vouches for its array.
+    if !(0..=1024).contains(&count) || unsafe { impossible_vector(vector, count as usize) } {
         // SAFETY: passed on to the caller.
         return unsafe { real::readv(fd, vector, count) };
     }
@@ -212,7 +250,10 @@ pub unsafe extern "C" fn recvmsg(fd: c_int, message: *mut msghdr, flags: c_int) 
         } else {
             ((*message).msg_iov.cast_const(), (*message).msg_iovlen)
         };
-        if message.is_null() || count > 1024 {
+        if message.is_null()
+            || count > 1024
+            || (count > 0 && impossible_vector(vector, count as usize) && !empty(vector, count as usize))
+        {
             return real::recvmsg(fd, message, flags);
         }
         let mut carried = false;
@@ -246,9 +287,13 @@ pub unsafe extern "C" fn recvmmsg(
 ) -> c_int {
     // SAFETY: the program vouches for the messages.
     unsafe {
-        if connection::of(fd).is_none() {
+        let invalid =
+            !timeout.is_null() && !((*timeout).tv_sec >= 0 && (0..1_000_000_000).contains(&(*timeout).tv_nsec));
+        if invalid || connection::of(fd).is_none() {
             return real::recvmmsg(fd, messages, count, flags, timeout);
         }
+        // As in the kernel, the time is looked at after each message only.
+        let deadline = crate::poll::after(timeout);
         let mut done = 0;
         while done < count {
             let message = messages.add(done as usize);
@@ -259,9 +304,12 @@ pub unsafe extern "C" fn recvmmsg(
             }
             (*message).msg_len = answer as c_uint;
             done += 1;
-            if answer == 0 {
+            if deadline.is_some_and(|at| underpass_segment::clock::nanoseconds() >= at) {
                 break;
             }
+        }
+        if let Some(left) = crate::poll::left(deadline, u64::MAX) {
+            *timeout = left;
         }
         done as c_int
     }

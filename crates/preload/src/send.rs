@@ -99,6 +99,10 @@ fn one(buffer: *const c_void, len: size_t) -> iovec {
 /// As write(2).
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn write(fd: c_int, buffer: *const c_void, len: size_t) -> ssize_t {
+    if crate::receive::impossible(buffer, len) {
+        // SAFETY: passed on to the caller.
+        return unsafe { real::write(fd, buffer, len) };
+    }
     let vector = one(buffer, len);
     // SAFETY: the program vouches for its buffer, here and below.
     unsafe { send_vector(fd, &vector, 1, 0, || real::write(fd, buffer, len)) }
@@ -116,7 +120,8 @@ pub unsafe extern "C" fn __write(fd: c_int, buffer: *const c_void, len: size_t) 
 /// As writev(2).
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn writev(fd: c_int, vector: *const iovec, count: c_int) -> ssize_t {
-    if !(0..=1024).contains(&count) {
+    // SAFETY: the program vouches for its array.
+    if !(0..=1024).contains(&count) || unsafe { crate::receive::impossible_vector(vector, count as usize) } {
         // SAFETY: passed on to the caller.
         return unsafe { real::writev(fd, vector, count) };
     }

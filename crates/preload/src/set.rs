@@ -6,8 +6,6 @@ use core::cell::UnsafeCell;
 use underpass_segment::clock::give_way;
 use underpass_segment::sync::{AcqRel, Acquire, AtomicI32, AtomicPtr, AtomicU32, AtomicU64, Relaxed, Release, pause};
 
-/// Most sockets of one set that are looked at in user space; the others are left to the kernel.
-const MAX_ACTIVE: usize = 256;
 const MAX_INNER: usize = 8;
 const BUCKETS: usize = 1 << 12;
 /// End of a chain.
@@ -69,9 +67,20 @@ struct Inside {
     items: *mut Item,
     buckets: *mut u32,
     count: u32,
-    active: [i32; MAX_ACTIVE],
+    active: *mut i32,
     active_count: usize,
     turn: usize,
+}
+
+/// What a look at an active socket says of its future.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Scan {
+    /// It stays active.
+    Keep,
+    /// It is left to the kernel.
+    Leave,
+    /// It stays active, and no more need be looked at.
+    Enough,
 }
 
 /// The copy. Made once per epoll descriptor in use, never unmapped, used again.
@@ -109,7 +118,8 @@ impl Set {
         let set: *mut Set = process::reserve(size_of::<Set>()).cast();
         let items: *mut Item = process::reserve(table::MAX_FDS * size_of::<Item>()).cast();
         let buckets: *mut u32 = process::reserve(BUCKETS * size_of::<u32>()).cast();
-        if set.is_null() || items.is_null() || buckets.is_null() {
+        let active: *mut i32 = process::reserve(table::MAX_FDS * size_of::<i32>()).cast();
+        if set.is_null() || items.is_null() || buckets.is_null() || active.is_null() {
             return None;
         }
         // SAFETY: fresh memory of our own; zeroed memory is a valid set.
@@ -117,6 +127,7 @@ impl Set {
             let inside = (*set).inside.get();
             (*inside).items = items;
             (*inside).buckets = buckets;
+            (*inside).active = active;
         }
         Some(set)
     }
@@ -204,11 +215,11 @@ impl Set {
         self.locked(|inside| {
             if inside.item(fd).is_some_and(|it| it.live) {
                 inside.unlink(fd);
-                inside.deactivate(fd);
                 inside.count -= 1;
                 if let Some(item) = inside.item(fd) {
-                    item.live = false;
+                    (item.live, item.active) = (false, false);
                 }
+                inside.drop_inactive();
             }
         });
     }
@@ -249,35 +260,38 @@ impl Set {
 
     /// Has `fd` looked at in user space from now on.
     pub fn activate(&self, fd: i32) {
+        self.locked(|inside| inside.activate(fd));
+    }
+
+    /// Shows the active sockets to `look`, beginning with another one every time, so that none is always served last,
+    /// until it has seen enough. Those that it says so of are left to the kernel from then on.
+    pub fn scan(&self, mut look: impl FnMut(i32, &mut Item) -> Scan) {
         self.locked(|inside| {
-            if inside.active_count < MAX_ACTIVE
-                && let Some(item) = inside.item(fd).filter(|it| it.is_current(fd) && !it.active)
-            {
-                item.active = true;
-                inside.active[inside.active_count] = fd;
-                inside.active_count += 1;
+            let count = inside.active_count;
+            if count == 0 {
+                return;
+            }
+            inside.turn = inside.turn.wrapping_add(1);
+            let start = inside.turn % count;
+            let mut left = false;
+            for step in 0..count {
+                let index = if start + step < count { start + step } else { start + step - count };
+                let fd = inside.active_at(index);
+                let Some(item) = inside.item(fd) else { continue };
+                let verdict = if item.is_current(fd) { look(fd, item) } else { Scan::Leave };
+                match verdict {
+                    Scan::Keep => {}
+                    Scan::Leave => {
+                        item.active = false;
+                        left = true;
+                    }
+                    Scan::Enough => break,
+                }
+            }
+            if left {
+                inside.drop_inactive();
             }
         });
-    }
-
-    /// Leaves `fd` to the kernel.
-    pub fn deactivate(&self, fd: i32) {
-        self.locked(|inside| inside.deactivate(fd));
-    }
-
-    /// The active sockets as they are now.
-    pub fn active(&self) -> impl Iterator<Item = i32> {
-        let (list, count) = self.locked(|inside| (inside.active, inside.active_count));
-        (0..count).map(move |index| list[index])
-    }
-
-    /// The active sockets, beginning with another one every time, so that none is always served last.
-    pub fn active_from_last(&self) -> impl Iterator<Item = i32> {
-        let (list, count, turn) = self.locked(|inside| {
-            inside.turn = inside.turn.wrapping_add(1);
-            (inside.active, inside.active_count, inside.turn)
-        });
-        (0..count).map(move |index| list[(index + turn) % count])
     }
 
     /// Notes that another set is registered in this one.
@@ -384,12 +398,31 @@ impl Inside {
         }
     }
 
-    fn deactivate(&mut self, fd: i32) {
-        let Some(item) = self.item(fd).filter(|it| it.active) else { return };
-        item.active = false;
-        if let Some(index) = self.active[..self.active_count].iter().position(|&it| it == fd) {
-            self.active_count -= 1;
-            self.active[index] = self.active[self.active_count];
+    fn active_at(&self, index: usize) -> i32 {
+        debug_assert!(index < self.active_count);
+        // SAFETY: the array has MAX_FDS entries, and each descriptor is in it once at most.
+        unsafe { *self.active.add(index) }
+    }
+
+    fn activate(&mut self, fd: i32) {
+        if let Some(item) = self.item(fd).filter(|it| it.is_current(fd) && !it.active) {
+            item.active = true;
+            // SAFETY: as in `active_at`.
+            unsafe { *self.active.add(self.active_count) = fd };
+            self.active_count += 1;
         }
+    }
+
+    fn drop_inactive(&mut self) {
+        let mut kept = 0;
+        for index in 0..self.active_count {
+            let fd = self.active_at(index);
+            if self.item(fd).is_some_and(|it| it.active) {
+                // SAFETY: as in `active_at`; kept <= index.
+                unsafe { *self.active.add(kept) = fd };
+                kept += 1;
+            }
+        }
+        self.active_count = kept;
     }
 }

@@ -146,6 +146,13 @@ pub struct End {
     pub send_pinned: AtomicU8,
     /// 1: a poll, select or epoll set may be watching the socket.
     pub watched: AtomicU8,
+    /// What the program has set of TCP_NODELAY and TCP_CORK, once [`End::was_fast`] says that the direction out was
+    /// fast: a doorbell must not be held back, so in the kernel the first is on and the second off from then on.
+    pub no_delay: AtomicU8,
+    /// See [`End::no_delay`].
+    pub cork: AtomicU8,
+    /// 1: a send was refused for want of room, and no event of room has been reported since.
+    pub refused: AtomicU8,
     /// 1: the direction out was ever fast; 2: the direction in; 3: both.
     pub was_fast: AtomicU8,
     /// Receives wait for that many bytes (SO_RCVLOWAT), at least 1.

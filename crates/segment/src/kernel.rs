@@ -30,6 +30,21 @@ pub fn int_option(fd: i32, level: i32, name: i32) -> Result<i32, Errno> {
     option(fd, level, name)
 }
 
+/// Sets an integer option of the socket.
+///
+/// # Errors
+/// ENOTSOCK, EBADF, ENOPROTOOPT.
+pub fn set_int_option(fd: i32, level: i32, name: i32, value: i32) -> Result<(), Errno> {
+    // SAFETY: the kernel reads four bytes.
+    unsafe {
+        syscall(
+            libc::SYS_setsockopt,
+            [fd as usize, level as usize, name as usize, &raw const value as usize, size_of::<i32>(), 0],
+        )
+    }
+    .map(|_| ())
+}
+
 /// Whether `fd` is a TCP socket.
 pub fn is_tcp(fd: i32) -> bool {
     int_option(fd, libc::SOL_SOCKET, libc::SO_PROTOCOL) == Ok(libc::IPPROTO_TCP)

@@ -26,6 +26,8 @@ pub struct ReaderFlags {
     pub closed: AtomicU32,
     /// 1: the reader asks the sender to go down.
     pub want_down: AtomicU32,
+    /// 1: the reader believes itself on the kernel path and is receiving from it; the sender must not go down meanwhile.
+    pub in_kernel: AtomicU32,
     /// The reader's position in the kernel stream when it became ready.
     pub position: AtomicU64,
 }
@@ -240,6 +242,7 @@ impl Link {
             words.flags.ready.store(0, Relaxed);
             words.flags.closed.store(0, Relaxed);
             words.flags.want_down.store(0, Relaxed);
+            words.flags.in_kernel.store(0, Relaxed);
             words.flags.position.store(0, Relaxed);
             words.head.head.store(0, Relaxed);
             words.sender.cpu.store(0, Relaxed);

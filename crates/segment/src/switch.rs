@@ -5,8 +5,9 @@
 //! which the reader has to read the kernel first. *Down*: the mark names the number of doorbells that lie in the kernel
 //! stream before the data goes on there. The reader has one place to look: the record under its head.
 //!
-//! A sender goes down only after the reader has passed the mark of going up. So when a reader that believed itself on
-//! the kernel path has taken too much from the kernel, what it took too much can only be doorbells at the very end.
+//! A reader that believes itself on the kernel path says so before it looks at the ring and receives from the kernel;
+//! while it does, the sender may go up but not down again. So when such a reader has taken too much from the kernel,
+//! what it took too much can only be doorbells, at the very end.
 #![allow(unsafe_code, reason = "receives from the kernel into the program's buffers")]
 
 use crate::clock::{give_way, nap, ticks, ticks_per_microsecond};
@@ -129,11 +130,16 @@ impl Port<'_> {
             _ if flags & libc::MSG_WAITALL != 0 && !peek => into.left(),
             low => low.min(into.left()).max(1),
         };
-        if into.left() == 0 {
-            return Ok(0);
-        }
         if self.end.stage() == Stage::Broken {
             return Err(BROKEN);
+        }
+        if into.left() == 0 {
+            // A receive of nothing still waits for something.
+            let mut byte = 0u8;
+            let one = libc::iovec { iov_base: (&raw mut byte).cast(), iov_len: 1 };
+            // SAFETY: one writable byte in this frame.
+            let mut scratch = unsafe { Cursor::new(&one, 1) };
+            return self.receive_inside(&mut scratch, flags | libc::MSG_PEEK, nonblocking).map(|_| 0);
         }
         let mut total = 0;
         let mut waiting: Option<Wait> = None;
@@ -150,7 +156,7 @@ impl Port<'_> {
                     }
                     continue;
                 }
-                Taken::EndOfStream => return Ok(total),
+                Taken::EndOfStream => return self.end_of_stream(total),
                 Taken::Failed(e) if total == 0 => return Err(e),
                 Taken::Failed(Errno(e)) => {
                     self.end.reading.error.store(e, Relaxed);
@@ -162,7 +168,7 @@ impl Port<'_> {
                     }
                     match self.ask_kernel() {
                         Taken::Nothing => return Err(AGAIN),
-                        Taken::EndOfStream if !self.something() => return Ok(0),
+                        Taken::EndOfStream if !self.something() => return self.end_of_stream(0),
                         Taken::Failed(e) if !self.something() => return Err(e),
                         Taken::Failed(Errno(e)) => self.end.reading.error.store(e, Relaxed),
                         _ => {}
@@ -181,16 +187,10 @@ impl Port<'_> {
                     if self.is_fast() && wait.poll(|| ring.published(head)) {
                         continue;
                     }
-                    match self.sleep(into, flags) {
-                        Taken::Bytes(n) => {
-                            total += n;
-                            if total >= wanted || into.left() == 0 || peek {
-                                return Ok(total);
-                            }
-                        }
-                        Taken::Nothing => {}
+                    match self.sleep() {
+                        Taken::Nothing | Taken::Bytes(_) => {}
                         Taken::EndOfStream if self.something() => {}
-                        Taken::EndOfStream => return Ok(total),
+                        Taken::EndOfStream => return self.end_of_stream(total),
                         Taken::Failed(Errno(e)) if self.something() && e != libc::EINTR && e != libc::EAGAIN => {
                             self.end.reading.error.store(e, Relaxed);
                         }
@@ -199,6 +199,23 @@ impl Port<'_> {
                 }
             }
         }
+    }
+
+    /// The kernel says that the stream has ended. Kernel TCP resets a connection whose reader goes away with data
+    /// unread; what the other end has left unread in the ring its kernel does not know of. A byte tells whether the
+    /// other end has gone, or has only shut down its half.
+    fn end_of_stream(&self, total: usize) -> Answer {
+        if total > 0 || self.unsent() == 0 || kernel::poll_now(self.fd, 0) & libc::POLLHUP != 0 {
+            return Ok(total);
+        }
+        self.send_bell();
+        if kernel::poll_now(self.fd, 0) & libc::POLLERR == 0 {
+            return Ok(0);
+        }
+        self.end.sending.fast.store(0, Relaxed);
+        self.end.send_pinned.store(1, Relaxed);
+        let _ = kernel::int_option(self.fd, libc::SOL_SOCKET, libc::SO_ERROR);
+        Err(BROKEN)
     }
 
     fn is_fast(&self) -> bool {
@@ -235,6 +252,9 @@ impl Port<'_> {
                 }
                 self.link.incoming().head.head.store(place.head, Release);
                 reading.fast_bytes.fetch_add(n as u64, Relaxed);
+                if reading.armed.load(Relaxed) != 0 {
+                    self.clear_bell();
+                }
             }
             if n > 0 {
                 return Taken::Bytes(n);
@@ -251,8 +271,9 @@ impl Port<'_> {
                         return self.fault();
                     }
                 }
-                Ok(Record::Data(_)) => continue,
-                _ => return self.fault(),
+                // Published since the copying ended.
+                Ok(Record::Data(_) | Record::Skip | Record::Pad(_)) => continue,
+                Ok(Record::Up(_)) | Err(Fault) => return self.fault(),
             }
         }
     }
@@ -266,6 +287,20 @@ impl Port<'_> {
         if let Some(taken) = self.discard_bells() {
             return Some(taken);
         }
+        if let e @ 1.. = reading.error.load(Relaxed)
+            && !self.something()
+        {
+            reading.error.store(0, Relaxed);
+            return Some(Taken::Failed(Errno(e)));
+        }
+        let in_kernel = &self.link.incoming().flags.in_kernel;
+        in_kernel.swap(1, SeqCst);
+        let taken = self.take_below_limit(into, peek);
+        in_kernel.store(0, Release);
+        taken
+    }
+
+    fn take_below_limit(&self, into: &mut Cursor, peek: bool) -> Option<Taken> {
         let limit = match self.kernel_limit() {
             Ok(Some(0)) => {
                 self.enter_fast(0);
@@ -274,19 +309,11 @@ impl Port<'_> {
             Ok(limit) => limit.unwrap_or(usize::MAX),
             Err(Fault) => return Some(self.fault()),
         };
-        if let e @ 1.. = reading.error.swap(0, Relaxed) {
-            return Some(Taken::Failed(Errno(e)));
-        }
-        let flags = libc::MSG_DONTWAIT | if peek { libc::MSG_PEEK } else { 0 };
-        // SAFETY: the kernel writes at most the chunk that the cursor names.
-        let taken =
-            self.from_kernel(into, limit, flags, |fd, to, len, flags| unsafe { kernel::recv(fd, to, len, flags) });
-        match taken {
+        match self.receive_from_kernel(into, limit, peek) {
             // The sender may have gone up, filled the ring and closed since the ring was looked at.
-            Taken::EndOfStream | Taken::Failed(_) if limit == usize::MAX && self.something() => {
-                if let Taken::Failed(Errno(e)) = taken {
-                    reading.error.store(e, Relaxed);
-                }
+            Taken::EndOfStream if limit == usize::MAX && self.something() => None,
+            Taken::Failed(Errno(e)) if limit == usize::MAX && self.something() => {
+                self.end.reading.error.store(e, Relaxed);
                 None
             }
             taken => Some(taken),
@@ -294,20 +321,17 @@ impl Port<'_> {
     }
 
     /// One receive from the kernel path, and the sorting out of doorbells that came with it.
-    fn from_kernel(
-        &self,
-        into: &mut Cursor,
-        limit: usize,
-        flags: i32,
-        recv: impl Fn(i32, *mut u8, usize, i32) -> Answer,
-    ) -> Taken {
+    fn receive_from_kernel(&self, into: &mut Cursor, limit: usize, peek: bool) -> Taken {
         let reading = &self.end.reading;
         let (to, len) = into.chunk(limit);
-        let flags = flags | if into.discards() { libc::MSG_TRUNC } else { 0 };
-        let got = match recv(self.fd, to, len, flags) {
+        let flags = libc::MSG_DONTWAIT
+            | if peek { libc::MSG_PEEK } else { 0 }
+            | if into.discards() { libc::MSG_TRUNC } else { 0 };
+        // SAFETY: the kernel writes at most the chunk that the cursor names.
+        let got = match unsafe { kernel::recv(self.fd, to, len, flags) } {
             Ok(0) => return Taken::EndOfStream,
             Ok(n) => n as u64,
-            Err(AGAIN) if flags & libc::MSG_DONTWAIT != 0 => return Taken::Nothing,
+            Err(AGAIN) => return Taken::Nothing,
             Err(e) => return Taken::Failed(e),
         };
         let position = reading.kernel.load(Relaxed) + got;
@@ -318,7 +342,7 @@ impl Port<'_> {
         if excess > got {
             return self.fault();
         }
-        if flags & libc::MSG_PEEK == 0 {
+        if !peek {
             reading.kernel.store(position, Relaxed);
             reading.kernel_bytes.fetch_add(got - excess, Relaxed);
             if excess > 0 {
@@ -452,6 +476,16 @@ impl Port<'_> {
         }
     }
 
+    /// Takes the doorbell that has done its work out of the kernel's queue, once the ring is empty: the kernel then says
+    /// the truth to its own polls, and does not answer the end of this process with a reset.
+    fn clear_bell(&self) {
+        self.note_flag();
+        if self.end.reading.owed.load(Relaxed) > 0 && !self.something() {
+            // SAFETY: the buffer is `take_bells`' own.
+            let _ = self.take_bells(16, |fd, to, len| unsafe { kernel::recv(fd, to, len, libc::MSG_DONTWAIT) });
+        }
+    }
+
     /// Raises the waiting flag, so that whatever is published next rings; true when the ring is still empty then.
     fn arm(&self) -> bool {
         let reading = &self.end.reading;
@@ -473,17 +507,15 @@ impl Port<'_> {
     }
 
     /// Sleeps in the kernel until something arrives.
-    fn sleep(&self, into: &mut Cursor, flags: i32) -> Taken {
+    fn sleep(&self) -> Taken {
         let reading = &self.end.reading;
         if !self.arm() {
             return Taken::Nothing;
         }
         self.end.sleeps.fetch_add(1, Relaxed);
         reading.lock.set_asleep(true);
-        let taken = if !self.is_fast() {
-            self.sleep_on_kernel_path(into, flags)
-        } else if self.end.watched.load(Relaxed) != 0 {
-            // A poll of the kernel's may wait for the same doorbell: look at it, leave it there.
+        let taken = if !self.is_fast() || self.end.watched.load(Relaxed) != 0 {
+            // What comes may be data, or a doorbell that a poll of the kernel's waits for too: look at it, leave it there.
             let mut byte = 0u8;
             // SAFETY: one writable byte.
             match unsafe { (self.sleep)(self.fd, &mut byte, 1, libc::MSG_PEEK) } {
@@ -506,22 +538,6 @@ impl Port<'_> {
         };
         reading.lock.set_asleep(false);
         taken
-    }
-
-    fn sleep_on_kernel_path(&self, into: &mut Cursor, flags: i32) -> Taken {
-        let discard = self.end.reading.discard.load(Relaxed);
-        if discard > 0 {
-            let mut byte = 0u8;
-            // SAFETY: one writable byte; only looked at.
-            return match unsafe { (self.sleep)(self.fd, &mut byte, 1, libc::MSG_PEEK) } {
-                Ok(0) => Taken::EndOfStream,
-                Ok(_) => Taken::Nothing,
-                Err(e) => Taken::Failed(e),
-            };
-        }
-        let flags = flags & libc::MSG_PEEK;
-        // SAFETY: the kernel writes at most the chunk that the cursor names.
-        self.from_kernel(into, usize::MAX, flags, |fd, to, len, flags| unsafe { (self.sleep)(fd, to, len, flags) })
     }
 
     /// With an empty ring: has the stream ended, has the connection failed?
@@ -846,8 +862,11 @@ impl Port<'_> {
             Outcome::Plain => {
                 let answer = plain(sent);
                 sending.in_kernel.fetch_sub(1, AcqRel);
-                if let Ok(n) = answer {
-                    sending.kernel_bytes.fetch_add(n as u64, Relaxed);
+                match answer {
+                    Ok(n) => {
+                        sending.kernel_bytes.fetch_add(n as u64, Relaxed);
+                    }
+                    Err(_) => self.end.refused.store(1, Relaxed),
                 }
                 match answer {
                     Ok(n) => Ok(sent + n),
@@ -894,15 +913,12 @@ impl Port<'_> {
                     if self.go_down(Reason::RingFull) {
                         return Outcome::Plain;
                     }
-                    // The reader has not even passed the mark of going up. It can only be waited for.
-                    if nonblocking {
-                        return Outcome::Failed(AGAIN);
-                    }
+                    // The reader is inside a receive that does not wait: it will soon be out.
                     if kernel::poll_now(self.fd, 0) & (libc::POLLERR | libc::POLLHUP) != 0 {
                         sending.fast.store(0, Relaxed);
                         return Outcome::Plain;
                     }
-                    nap(500);
+                    nap(50);
                 }
                 Room::Fault => {
                     self.break_off();
@@ -1046,12 +1062,24 @@ impl Port<'_> {
             end.set_reason(Reason::Counters);
             return false;
         }
+        if end.was_fast.load(Relaxed) & 1 == 0 {
+            self.let_bells_pass();
+        }
         sending.bells.store(0, Relaxed);
         sending.fast.store(1, Relaxed);
         sender.mark(Record::Up(position));
         sending.mark.store(sending.tail.load(Relaxed), Relaxed);
         end.was_fast.fetch_or(1, Relaxed);
         true
+    }
+
+    /// Nagle's algorithm and TCP_CORK would hold doorbells back; the program is still told what it has set.
+    fn let_bells_pass(&self) {
+        for (name, kept, value) in [(libc::TCP_NODELAY, &self.end.no_delay, 1), (libc::TCP_CORK, &self.end.cork, 0)] {
+            let before = kernel::int_option(self.fd, libc::IPPROTO_TCP, name).unwrap_or(0);
+            kept.store((before != 0).into(), Relaxed);
+            let _ = kernel::set_int_option(self.fd, libc::IPPROTO_TCP, name, value);
+        }
     }
 
     /// Bytes that this end has put into the kernel stream, all of them delivered; `None` when they are not, or when the
@@ -1067,16 +1095,17 @@ impl Port<'_> {
         (established && agree && !counters.fast_open).then_some(counters.sent_once)
     }
 
-    /// Goes down; false when the reader has not passed the mark of going up yet.
+    /// Goes down; false when the reader has not passed the mark of going up and is receiving from the kernel just now.
     fn go_down(&self, reason: Reason) -> bool {
         let sending = &self.end.sending;
         let sender = self.sender();
-        let mark = sending.mark.load(Relaxed);
         let Ok(used) = sender.used(true) else {
             self.break_off();
             return true;
         };
-        if used > ring::distance(mark, sending.tail.load(Relaxed)) {
+        let passed = used <= ring::distance(sending.mark.load(Relaxed), sending.tail.load(Relaxed));
+        // SeqCst: the mark was published before; a reader that says so later has seen it.
+        if !passed && self.link.outgoing().flags.in_kernel.load(SeqCst) != 0 {
             return false;
         }
         sender.mark(Record::Down(sending.bells.load(Relaxed)));
