@@ -8,7 +8,7 @@
 
 use crate::connection;
 use crate::poll::{Deadline, after, after_ms, left};
-use crate::set::{Item, Scan, Set};
+use crate::set::{self, Item, Scan, Set};
 use crate::table::{self, Known};
 use crate::{process, real};
 use core::cell::Cell;
@@ -16,6 +16,7 @@ use core::ffi::c_int;
 use libc::{epoll_event, sigset_t, timespec};
 use underpass_segment::clock::{self, ticks, ticks_per_microsecond};
 use underpass_segment::kernel;
+use underpass_segment::link::ALONE;
 use underpass_segment::switch::{Port, Ready, Sleep};
 use underpass_segment::sync::{Acquire, AtomicPtr, Relaxed, Release};
 use underpass_segment::wait::{Memory, Wait};
@@ -121,12 +122,27 @@ pub unsafe extern "C" fn epoll_ctl(epfd: c_int, operation: c_int, fd: c_int, eve
             set.with_item(fd, |item| item.set_seen(0));
             set.activate(fd);
             // A thread may be asleep on this set already: what is there by now must wake it.
-            if events & IN != 0 && port.prepare_to_sleep() == Sleep::No && set.sleepers() > 0 {
+            if events & IN != 0 && port.prepare_to_sleep(ALONE) == Sleep::No && set.sleepers() > 0 {
                 kick(epfd, set, fd);
             }
         }
     }
     answer
+}
+
+/// A receive outside of any epoll set has used up the waiting flag of `fd` and left data: its sets look at it again.
+pub fn take_back(fd: c_int) {
+    if let Some(connection) = connection::known(fd) {
+        connection.end.reading.resting.store(0, Relaxed);
+    }
+    for set in set::made() {
+        if set.item(fd).is_some() {
+            set.activate(fd);
+            if set.sleepers() > 0 {
+                kick(set.epfd(), set, fd);
+            }
+        }
+    }
 }
 
 /// Makes the kernel's epoll report `fd` at once: the socket is writable, so asking for that does.
@@ -152,9 +168,9 @@ pub fn has_ready(epfd: c_int) -> bool {
 
 /// Whether an active socket of the set has news.
 fn any_news(set: &Set) -> bool {
-    let mut found = false;
-    set.scan(|fd, item| {
-        found = item.wants(IN) && port(fd).is_some_and(|port| news(&port, item).is_some());
+    let mut found = set.answer_bells();
+    set.scan(|fd, item, _| {
+        found |= item.wants(IN) && port(fd).is_some_and(|port| news(&port, item).is_some());
         if found { Scan::Enough } else { Scan::Keep }
     });
     found
@@ -163,7 +179,7 @@ fn any_news(set: &Set) -> bool {
 /// Before something sleeps on the set itself (a poll, or an outer set): raises every waiting flag.
 pub fn prepare_to_sleep(epfd: c_int) -> Sleep {
     match set_of(epfd) {
-        Some(set) => arm(set, 0),
+        Some(set) => arm(set, true, 0),
         None => Sleep::Yes,
     }
 }
@@ -177,12 +193,18 @@ fn news(port: &Port<'_>, item: &Item) -> Option<u64> {
 }
 
 /// Raises the waiting flags of the active sockets and leaves them to the kernel.
-fn arm(set: &Set, depth: u32) -> Sleep {
+///
+/// With `alone` each rings a doorbell of its own, for somebody who sleeps on the set from outside.
+fn arm(set: &Set, alone: bool, depth: u32) -> Sleep {
     let mut sleep = Sleep::Yes;
-    set.scan(|fd, item| {
+    set.scan(|fd, item, joining| {
         let Some(port) = port(fd).filter(|_| item.wants(IN)) else { return Scan::Leave };
-        match port.prepare_to_sleep() {
-            Sleep::Yes => Scan::Leave,
+        let number = if alone { ALONE } else { set.number_for(joining, fd, &port.link) };
+        match port.prepare_to_sleep(number) {
+            Sleep::Yes => {
+                port.end.reading.resting.store(number, Relaxed);
+                Scan::Leave
+            }
             // Edge-triggered, and told of it already: it may well sleep on that.
             Sleep::No if port.ready() == Ready::Yes && news(&port, item).is_none() => Scan::Keep,
             Sleep::No => {
@@ -200,7 +222,7 @@ fn arm(set: &Set, depth: u32) -> Sleep {
             && sleep == Sleep::Yes
             && let Some(inner) = set_of(inner)
         {
-            sleep = arm(inner, depth + 1);
+            sleep = arm(inner, true, depth + 1);
         }
     }
     sleep
@@ -240,11 +262,15 @@ impl Events {
 fn collect(epfd: c_int, set: &Set, events: &mut Events) {
     let now = ticks();
     let quiet_after = QUIET_AFTER_US * ticks_per_microsecond();
-    set.scan(|fd, item| {
+    set.answer_bells();
+    set.scan(|fd, item, joining| {
         if events.count == events.most {
             return Scan::Enough;
         }
         let Some(port) = port(fd).filter(|_| item.wants(IN)) else { return Scan::Leave };
+        if port.end.reading.resting.load(Relaxed) != 0 {
+            port.end.reading.resting.store(0, Relaxed);
+        }
         match news(&port, item) {
             Some(seen) => {
                 let writable = if port.sends_fast() { item.events & OUT } else { 0 };
@@ -259,7 +285,12 @@ fn collect(epfd: c_int, set: &Set, events: &mut Events) {
                 register(epfd, fd, ONCE | item.events & EDGE, item.data);
                 Scan::Leave
             }
-            None if now.wrapping_sub(item.last_news) > quiet_after && port.prepare_to_sleep() == Sleep::Yes => {
+            None if now.wrapping_sub(item.last_news) > quiet_after => {
+                let number = set.number_for(joining, fd, &port.link);
+                if port.prepare_to_sleep(number) != Sleep::Yes {
+                    return Scan::Keep;
+                }
+                port.end.reading.resting.store(number, Relaxed);
                 Scan::Leave
             }
             None => Scan::Keep,
@@ -398,14 +429,20 @@ fn wait(
             began = Some(poll_user_space(set, memory));
             continue;
         }
-        let brief = match arm(set, 0) {
+        let brief = match arm(set, false, 0) {
             Sleep::Yes => u64::MAX,
             Sleep::No => continue,
             Sleep::Briefly => BRIEFLY_NS,
         };
         set.enter_sleep();
-        let answer = ask(epfd, set, &mut events, |at, most| sleep(at, most, left(deadline, brief)));
-        set.leave_sleep();
+        let answer = if set.set_asleep(true) {
+            ask(epfd, set, &mut events, |at, most| sleep(at, most, left(deadline, brief)))
+        } else {
+            0
+        };
+        // Others that sleep on the same set still want the next doorbell.
+        let others = set.leave_sleep() > 0;
+        set.set_asleep(others);
         if answer < 0 {
             return Some(answer);
         }
@@ -417,7 +454,7 @@ fn wait(
 fn poll_user_space(set: &Set, memory: Memory<'_>) -> Wait {
     let mut wait = Wait::begin(memory, 0, process::config().spin_us);
     let (mut ports, mut peer) = (0, 0);
-    set.scan(|fd, _| {
+    set.scan(|fd, _, _| {
         if let Some(port) = port(fd) {
             peer = port.exchange_cpu(wait.cpu());
             ports += 1;

@@ -7,6 +7,7 @@ use core::cell::Cell;
 use core::ffi::c_int;
 use libc::{fd_set, nfds_t, pollfd, sigset_t, size_t, timespec, timeval};
 use underpass_segment::clock;
+use underpass_segment::link::ALONE;
 use underpass_segment::switch::{Port, Ready, Sleep};
 use underpass_segment::wait::Wait;
 
@@ -99,7 +100,7 @@ fn wait(fds: &mut [pollfd], deadline: Deadline, mask: *const sigset_t) -> c_int 
 
 fn prepare(fd: c_int) -> Sleep {
     match port(fd) {
-        Some(port) => port.prepare_to_sleep(),
+        Some(port) => port.prepare_to_sleep(ALONE),
         None if fd >= 0 => epoll::prepare_to_sleep(fd),
         None => Sleep::Yes,
     }

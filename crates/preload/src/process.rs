@@ -146,7 +146,7 @@ pub fn family() -> Option<&'static Family> {
         let fixed = unsafe { (*FIXED.0.get()).as_mut() }?;
         if fixed.family.is_none() {
             let family = Family::create().ok()?;
-            meeting.set_up(family.id(), fixed.config.ring_bytes);
+            meeting.set_up(family.id(), fixed.config.ring_bytes, crate::set::forget_pool);
             fixed.family = Some(family);
         }
         fixed.family.as_ref()
@@ -228,6 +228,7 @@ fn become_child() {
     GENERATION.fetch_add(1, Relaxed);
     MEETING_TAKEN.store(false, Relaxed);
     with_meeting(Meeting::after_fork);
+    crate::set::after_fork();
     crate::fork::in_child();
     claim_record();
 }

@@ -4,10 +4,15 @@ use crate::process;
 use crate::table;
 use core::cell::UnsafeCell;
 use underpass_segment::clock::give_way;
-use underpass_segment::sync::{AcqRel, Acquire, AtomicI32, AtomicPtr, AtomicU32, AtomicU64, Relaxed, Release, pause};
+use underpass_segment::link::{ALONE, GROUPS, Group, Link, group_number};
+use underpass_segment::sync::{
+    AcqRel, Acquire, AtomicI32, AtomicPtr, AtomicU32, AtomicU64, Relaxed, Release, SeqCst, pause,
+};
 
 const MAX_INNER: usize = 8;
 const BUCKETS: usize = 1 << 12;
+/// Pools of one set whose connections sleep as a group; those of further pools are woken one by one.
+const MAX_POOLS: usize = 512;
 /// End of a chain.
 pub const NONE: u32 = 0;
 
@@ -63,7 +68,17 @@ impl Item {
     }
 }
 
+/// A pool in which the set has connections, and which descriptors they are.
+#[derive(Clone, Copy)]
+struct Members {
+    pool: *const u8,
+    group: *const Group,
+    fds: [i32; 64],
+}
+
 struct Inside {
+    members: *mut Members,
+    member_count: usize,
     items: *mut Item,
     buckets: *mut u32,
     count: u32,
@@ -83,6 +98,9 @@ pub enum Scan {
     Enough,
 }
 
+/// The right to make a connection a member of its set's group, while the set is scanned.
+pub struct Joining<'a>(&'a mut Inside);
+
 /// The copy. Made once per epoll descriptor in use, never unmapped, used again.
 pub struct Set {
     lock: AtomicU32,
@@ -90,6 +108,10 @@ pub struct Set {
     next_free: AtomicPtr<Set>,
     inner: [AtomicI32; MAX_INNER],
     epfd: AtomicI32,
+    /// Number of its group in every pool; [`ALONE`] if it has none.
+    group: AtomicU32,
+    /// All sets ever made, linked.
+    next_made: AtomicPtr<Set>,
     sleepers: AtomicU32,
     mean_wait: AtomicU64,
     waits: AtomicU32,
@@ -100,6 +122,58 @@ pub struct Set {
 unsafe impl Sync for Set {}
 
 static FREE: AtomicPtr<Set> = AtomicPtr::new(core::ptr::null_mut());
+static MADE: AtomicPtr<Set> = AtomicPtr::new(core::ptr::null_mut());
+/// Group numbers in use by this process, a bit each.
+static GROUPS_TAKEN: AtomicU32 = AtomicU32::new(0);
+
+fn take_group() -> u32 {
+    let mut taken = GROUPS_TAKEN.load(Relaxed);
+    loop {
+        let free = (!taken).trailing_zeros() as usize;
+        if free >= GROUPS {
+            return ALONE;
+        }
+        match GROUPS_TAKEN.compare_exchange_weak(taken, taken | 1 << free, AcqRel, Relaxed) {
+            Ok(_) => return group_number(free),
+            Err(now) => taken = now,
+        }
+    }
+}
+
+/// In a forked child: the groups are the parent's; inherited sets are woken connection by connection.
+pub fn after_fork() {
+    for set in made() {
+        set.group.store(ALONE, Relaxed);
+        set.lock.store(0, Relaxed);
+        set.locked(|inside| inside.member_count = 0);
+    }
+    // Sides of pools that the child attaches are its own: both processes never share a number there, since a child of
+    // a family that shares a connection is woken by that connection alone.
+    GROUPS_TAKEN.store(0, Relaxed);
+}
+
+/// A pool is about to be detached.
+pub fn forget_pool(pool: *const u8) {
+    for set in made() {
+        set.locked(|inside| {
+            for index in (0..inside.member_count).rev() {
+                if inside.members_at(index).pool == pool {
+                    let last = inside.member_count - 1;
+                    *inside.members_at(index) = *inside.members_at(last);
+                    inside.member_count = last;
+                }
+            }
+        });
+    }
+}
+
+/// All sets of this process.
+pub fn made() -> impl Iterator<Item = &'static Set> {
+    // SAFETY: sets are never unmapped.
+    core::iter::successors(unsafe { MADE.load(Acquire).as_ref() }, |set| unsafe {
+        set.next_made.load(Acquire).as_ref()
+    })
+}
 
 impl Set {
     /// An empty set; `None` without address space.
@@ -113,13 +187,15 @@ impl Set {
                 // SAFETY: as above.
                 Set::push_free(unsafe { &*rest });
             }
+            set.group.store(take_group(), Relaxed);
             return Some(free);
         }
         let set: *mut Set = process::reserve(size_of::<Set>()).cast();
         let items: *mut Item = process::reserve(table::MAX_FDS * size_of::<Item>()).cast();
         let buckets: *mut u32 = process::reserve(BUCKETS * size_of::<u32>()).cast();
         let active: *mut i32 = process::reserve(table::MAX_FDS * size_of::<i32>()).cast();
-        if set.is_null() || items.is_null() || buckets.is_null() || active.is_null() {
+        let members: *mut Members = process::reserve(MAX_POOLS * size_of::<Members>()).cast();
+        if set.is_null() || items.is_null() || buckets.is_null() || active.is_null() || members.is_null() {
             return None;
         }
         // SAFETY: fresh memory of our own; zeroed memory is a valid set.
@@ -128,6 +204,16 @@ impl Set {
             (*inside).items = items;
             (*inside).buckets = buckets;
             (*inside).active = active;
+            (*inside).members = members;
+            (*set).group.store(take_group(), Relaxed);
+            let mut first = MADE.load(Acquire);
+            loop {
+                (*set).next_made.store(first, Relaxed);
+                match MADE.compare_exchange(first, set, AcqRel, Acquire) {
+                    Ok(_) => break,
+                    Err(now) => first = now,
+                }
+            }
         }
         Some(set)
     }
@@ -140,12 +226,16 @@ impl Set {
                 libc::madvise(inside.items.cast(), table::MAX_FDS * size_of::<Item>(), libc::MADV_DONTNEED);
                 libc::madvise(inside.buckets.cast(), BUCKETS * size_of::<u32>(), libc::MADV_DONTNEED);
             }
-            (inside.count, inside.active_count, inside.turn) = (0, 0, 0);
+            (inside.count, inside.active_count, inside.turn, inside.member_count) = (0, 0, 0, 0);
         });
         for inner in &set.inner {
             inner.store(0, Relaxed);
         }
         set.mean_wait.store(0, Relaxed);
+        let group = set.group.swap(ALONE, Relaxed);
+        if group != ALONE {
+            GROUPS_TAKEN.fetch_and(!(1 << (group - group_number(0))), AcqRel);
+        }
         Set::push_free(set);
     }
 
@@ -265,7 +355,7 @@ impl Set {
 
     /// Shows the active sockets to `look`, beginning with another one every time, so that none is always served last,
     /// until it has seen enough. Those that it says so of are left to the kernel from then on.
-    pub fn scan(&self, mut look: impl FnMut(i32, &mut Item) -> Scan) {
+    pub fn scan(&self, mut look: impl FnMut(i32, &mut Item, &mut Joining<'_>) -> Scan) {
         self.locked(|inside| {
             let count = inside.active_count;
             if count == 0 {
@@ -277,14 +367,15 @@ impl Set {
             for step in 0..count {
                 let index = if start + step < count { start + step } else { start + step - count };
                 let fd = inside.active_at(index);
-                let Some(item) = inside.item(fd) else { continue };
-                let verdict = if item.is_current(fd) { look(fd, item) } else { Scan::Leave };
+                let Some(mut item) = inside.item(fd).copied() else { continue };
+                let verdict = if item.is_current(fd) { look(fd, &mut item, &mut Joining(inside)) } else { Scan::Leave };
+                item.active = verdict != Scan::Leave;
+                if let Some(kept) = inside.item(fd) {
+                    *kept = item;
+                }
                 match verdict {
                     Scan::Keep => {}
-                    Scan::Leave => {
-                        item.active = false;
-                        left = true;
-                    }
+                    Scan::Leave => left = true,
                     Scan::Enough => break,
                 }
             }
@@ -292,6 +383,59 @@ impl Set {
                 inside.drop_inactive();
             }
         });
+    }
+
+    /// Looks whether any group of the set was rung, and makes the sockets it was rung for active. Many at once.
+    pub fn answer_bells(&self) -> bool {
+        if self.group.load(Relaxed) == ALONE {
+            return false;
+        }
+        self.locked(|inside| {
+            let mut any = false;
+            for index in 0..inside.member_count {
+                let members = inside.members_at(index);
+                // SAFETY: the pool is attached: `forget_pool` is told before it is not.
+                let group = unsafe { &*members.group };
+                if group.rung.load(Relaxed) == 0 {
+                    continue;
+                }
+                any = true;
+                let mut rung = group.rung.swap(0, AcqRel);
+                let fds = members.fds;
+                while rung != 0 {
+                    inside.activate(fds[rung.trailing_zeros() as usize] - 1);
+                    rung &= rung - 1;
+                }
+            }
+            any
+        })
+    }
+
+    /// The number to raise the waiting flag of `fd`'s segment to, so that it wakes this set.
+    pub fn number_for(&self, inside: &mut Joining<'_>, fd: i32, link: &Link) -> u32 {
+        inside.0.join(self.group.load(Relaxed), fd, link)
+    }
+
+    /// Tells every group whether this set sleeps. Going to sleep: false when one has been rung.
+    pub fn set_asleep(&self, asleep: bool) -> bool {
+        if self.group.load(Relaxed) == ALONE {
+            return true;
+        }
+        self.locked(|inside| {
+            let mut quiet = true;
+            for index in 0..inside.member_count {
+                // SAFETY: as in `answer_bells`.
+                let group = unsafe { &*inside.members_at(index).group };
+                if asleep {
+                    // SeqCst: asleep before rung is looked at; the sender rings before it looks whether any sleeps.
+                    group.asleep.swap(1, SeqCst);
+                    quiet &= group.rung.load(SeqCst) == 0;
+                } else {
+                    group.asleep.store(0, Relaxed);
+                }
+            }
+            quiet
+        })
     }
 
     /// Notes that another set is registered in this one.
@@ -333,9 +477,9 @@ impl Set {
         self.sleepers.fetch_add(1, AcqRel);
     }
 
-    /// This thread has slept.
-    pub fn leave_sleep(&self) {
-        self.sleepers.fetch_sub(1, AcqRel);
+    /// This thread has slept; how many others still do.
+    pub fn leave_sleep(&self) -> u32 {
+        self.sleepers.fetch_sub(1, AcqRel) - 1
     }
 
     /// Mean of its last waits, see [`underpass_segment::wait::Memory`].
@@ -355,6 +499,32 @@ impl Set {
 }
 
 impl Inside {
+    fn members_at(&mut self, index: usize) -> &mut Members {
+        debug_assert!(index < MAX_POOLS);
+        // SAFETY: MAX_POOLS entries; zeroed memory is never looked at.
+        unsafe { &mut *self.members.add(index) }
+    }
+
+    fn join(&mut self, number: u32, fd: i32, link: &Link) -> u32 {
+        let Some(group) = link.my_group(number) else { return ALONE };
+        let slot = link.slot() as usize & 63;
+        for index in 0..self.member_count {
+            let members = self.members_at(index);
+            if members.pool == link.pool() {
+                members.fds[slot] = fd + 1;
+                return number;
+            }
+        }
+        if self.member_count == MAX_POOLS {
+            return ALONE;
+        }
+        let mut fds = [0; 64];
+        fds[slot] = fd + 1;
+        self.member_count += 1;
+        *self.members_at(self.member_count - 1) = Members { pool: link.pool(), group, fds };
+        number
+    }
+
     fn item(&mut self, fd: i32) -> Option<&mut Item> {
         if fd as u32 as usize >= table::MAX_FDS {
             return None;

@@ -77,10 +77,13 @@ pub struct Reading {
     pub kernel: AtomicU64,
     /// Doorbells taken since the direction last went up.
     pub bells: AtomicU64,
-    /// 1: the waiting flag was raised and has not been found taken.
+    /// What the waiting flag was raised to; 0 once it was found taken.
     pub armed: AtomicU32,
-    /// Doorbells that are owed: the flag was found taken and the byte has not been read yet.
-    pub owed: AtomicU32,
+    /// What an epoll set that left the socket to the kernel raised the flag to, and relies on; 0 while the set looks at
+    /// it in user space; [`STRAY`] when the flag is down and there is data that the set does not know of.
+    pub resting: AtomicU32,
+    /// Doorbells taken since the beginning.
+    pub all_bells: AtomicU64,
     /// Doorbells still to be thrown away before kernel data goes on (after going down).
     pub discard: AtomicU64,
     /// Bytes last taken from the kernel as doorbells, kept until it is sure that they were.
@@ -102,6 +105,9 @@ pub struct Reading {
     /// Data received by the kernel path, in bytes.
     pub kernel_bytes: AtomicU64,
 }
+
+/// See [`Reading::resting`].
+pub const STRAY: u32 = u32::MAX;
 
 /// What a direction's sender keeps to itself. Changed under `lock`.
 #[repr(C, align(64))]

@@ -18,7 +18,8 @@ const MAGIC: u64 = u64::from_be_bytes(*b"UPpool01");
 /// Words that a direction's reader writes and its sender looks at with every message. They change rarely.
 #[repr(C, align(128))]
 pub struct ReaderFlags {
-    /// 1: the reader is going to sleep and wants a doorbell. The sender that takes it to 0 owes one.
+    /// Not 0: the reader is going to sleep. [`ALONE`]: the sender that takes it to 0 owes a doorbell. Otherwise the
+    /// number of a [`Group`], which is rung.
     pub waiting: AtomicU32,
     /// 1: all reads go through the library; doorbells cannot be taken for data.
     pub ready: AtomicU32,
@@ -39,9 +40,31 @@ pub struct ReaderHead {
     pub head: AtomicU64,
 }
 
+/// Value of [`ReaderFlags::waiting`] for a reader that wants a doorbell of its own.
+pub const ALONE: u32 = 1;
+/// Groups that a side of a pool has.
+pub const GROUPS: usize = 14;
+
+/// Readers on one side of a pool that sleep together (an epoll set): one doorbell wakes them all, and a bit for each
+/// slot says for whom it was.
+#[repr(C, align(64))]
+pub struct Group {
+    /// 1: asleep; the sender that takes it to 0 owes a doorbell, on whichever connection it has just sent.
+    pub asleep: AtomicU32,
+    /// The slots that were sent to since the group last looked.
+    pub rung: AtomicU64,
+}
+
+/// Number of group `index` in [`ReaderFlags::waiting`].
+pub const fn group_number(index: usize) -> u32 {
+    index as u32 + 2
+}
+
 /// Words that a direction's sender writes.
 #[repr(C, align(128))]
 pub struct SenderWords {
+    /// Doorbells sent in this direction since the beginning.
+    pub bells: AtomicU64,
     /// 1 + number of the processor on which this end last began to wait; 0 if never.
     pub cpu: AtomicU32,
 }
@@ -69,6 +92,8 @@ struct PoolHeader {
     magic: AtomicU64,
     ring_bytes: AtomicU32,
     slots: AtomicU32,
+    /// By side of the reader.
+    groups: [[Group; GROUPS]; 2],
 }
 
 /// Which end of a connection: the one that made the segment is `Maker`.
@@ -155,6 +180,11 @@ impl Pool {
         self.mapping.id()
     }
 
+    /// Where it begins in this process, as [`Link::pool`] says.
+    pub fn begin(&self) -> *const u8 {
+        self.mapping.base().as_ptr()
+    }
+
     /// Shape it was made with.
     pub fn shape(&self) -> Shape {
         self.shape
@@ -182,7 +212,8 @@ impl Pool {
         let at = PAGE + index as usize * self.shape.slot_bytes();
         // SAFETY: the index is within the pool; slots are page-aligned.
         let base = unsafe { self.mapping.base().as_ptr().add(at) };
-        Some(Link { base, ring_bytes: self.shape.ring_bytes, side })
+        let header = self.mapping.base().as_ptr();
+        Some(Link { base, header, ring_bytes: self.shape.ring_bytes, slot: index, side, inherited: false })
     }
 }
 
@@ -190,8 +221,11 @@ impl Pool {
 #[derive(Clone, Copy, Debug)]
 pub struct Link {
     base: *mut u8,
+    header: *const u8,
     ring_bytes: u32,
+    slot: u32,
     side: Side,
+    inherited: bool,
 }
 
 impl Link {
@@ -208,6 +242,41 @@ impl Link {
     /// Which end this is.
     pub fn side(&self) -> Side {
         self.side
+    }
+
+    /// Where the pool begins in this process: tells pools apart.
+    pub fn pool(&self) -> *const u8 {
+        self.header
+    }
+
+    /// Its slot in the pool, below 64.
+    pub fn slot(&self) -> u32 {
+        self.slot
+    }
+
+    fn group(&self, side: usize, number: u32) -> Option<&Group> {
+        // SAFETY: the pool begins with its header and is attached as long as the link is used.
+        let header = unsafe { &*(self.header as *const PoolHeader) };
+        header.groups[side].get((number as usize).checked_sub(2)?)
+    }
+
+    /// The pool was attached before this process was forked: its groups are the parent's.
+    pub fn inherit(&mut self) {
+        self.inherited = true;
+    }
+
+    /// Group `number` of readers on this side, if this process may use it.
+    pub fn my_group(&self, number: u32) -> Option<&Group> {
+        if self.inherited {
+            return None;
+        }
+        self.group(self.side as usize, number)
+    }
+
+    /// Group `number` of readers on the other side.
+    #[inline]
+    pub fn their_group(&self, number: u32) -> Option<&Group> {
+        self.group(1 - self.side as usize, number)
     }
 
     /// Control words of the direction in which this end sends.
@@ -246,8 +315,9 @@ impl Link {
             words.flags.position.store(0, Relaxed);
             words.head.head.store(0, Relaxed);
             words.sender.cpu.store(0, Relaxed);
+            words.sender.bells.store(0, Relaxed);
             // A reader counts as asleep until it has shown that it is not: it may be in a poll of the kernel's.
-            words.flags.waiting.store(1, Relaxed);
+            words.flags.waiting.store(ALONE, Relaxed);
             // SAFETY: the first word of the ring; position 0 is where both sides begin.
             unsafe {
                 (*(self.base.add(PAGE + direction * self.ring_bytes as usize) as *const AtomicU64)).store(0, Relaxed)
@@ -269,4 +339,4 @@ impl Link {
     }
 }
 
-const _: () = assert!(size_of::<Control>() <= PAGE);
+const _: () = assert!(size_of::<Control>() <= PAGE && size_of::<PoolHeader>() <= PAGE);

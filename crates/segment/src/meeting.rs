@@ -34,6 +34,8 @@ struct Attached {
     unused_since: u64,
     /// For a pool that this process made: the family it was made for, and the slots taken.
     made_for: Option<(i32, u64)>,
+    /// Attached before this process was forked.
+    inherited: bool,
 }
 
 /// What this process needs to meet others.
@@ -41,17 +43,26 @@ pub struct Meeting {
     family: i32,
     ring_bytes: u32,
     directory: Option<Directory>,
+    before_detach: fn(*const u8),
     pools: [Option<Attached>; POOLS],
 }
 
 impl Meeting {
     /// A process that has met nobody yet.
     pub const fn new() -> Meeting {
-        Meeting { family: 0, ring_bytes: 1 << 20, directory: None, pools: [const { None }; POOLS] }
+        Meeting {
+            family: 0,
+            ring_bytes: 1 << 20,
+            directory: None,
+            before_detach: |_| {},
+            pools: [const { None }; POOLS],
+        }
     }
 
-    /// Says which family the ends of this process belong to, and how large its rings are to be.
-    pub fn set_up(&mut self, family: i32, ring_bytes: u32) {
+    /// Says which family the ends of this process belong to, how large its rings are to be, and who is to be told of a
+    /// pool (by where it begins) before it is detached.
+    pub fn set_up(&mut self, family: i32, ring_bytes: u32, before_detach: fn(*const u8)) {
+        self.before_detach = before_detach;
         self.family = family;
         self.ring_bytes = ring_bytes;
     }
@@ -60,6 +71,7 @@ impl Meeting {
     pub fn after_fork(&mut self) {
         for pool in self.pools.iter_mut().flatten() {
             pool.made_for = None;
+            pool.inherited = true;
         }
     }
 
@@ -174,18 +186,22 @@ impl Meeting {
         let shape = Shape { ring_bytes: end.shape[0].load(Relaxed), slots: end.shape[1].load(Relaxed) };
         let id = end.pool.load(Relaxed);
         let side = if end.side.load(Relaxed) == 0 { Side::Maker } else { Side::Joiner };
-        let pool = match self.attached(id) {
-            Some(it) => it.pool,
+        let (pool, inherited) = match self.attached(id) {
+            Some(it) => (it.pool, it.inherited),
             None => {
                 let (pool, _) = Pool::open(id, shape, self.directory.map_or_else(kernel::user_id, |d| d.uid())).ok()?;
                 self.remember(pool, None).ok()?;
                 if let Some(it) = self.attached(id) {
                     it.users = 1;
                 }
-                pool
+                (pool, false)
             }
         };
-        pool.slot(end.slot.load(Relaxed), side)
+        let mut link = pool.slot(end.slot.load(Relaxed), side)?;
+        if inherited {
+            link.inherit();
+        }
+        Some(link)
     }
 
     /// This process lets go of a joined end.
@@ -256,13 +272,14 @@ impl Meeting {
                 && it.users == 0
                 && now.saturating_sub(it.unused_since) > LINGER_NS
             {
+                (self.before_detach)(it.pool.begin());
                 // SAFETY: no end of this process is in it, and has not been for long enough that no thread can be
                 // inside a call on one that was closed under it.
                 unsafe { it.pool.detach() };
                 *place = None;
             }
         }
-        let entry = Attached { pool, users: 0, unused_since: now, made_for };
+        let entry = Attached { pool, users: 0, unused_since: now, made_for, inherited: false };
         match self.pools.iter_mut().find(|p| p.is_none()) {
             Some(place) => {
                 *place = Some(entry);

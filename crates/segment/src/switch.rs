@@ -11,9 +11,9 @@
 #![allow(unsafe_code, reason = "receives from the kernel into the program's buffers")]
 
 use crate::clock::{give_way, nap, ticks, ticks_per_microsecond};
-use crate::end::{End, Stage};
+use crate::end::{End, STRAY, Stage};
 use crate::kernel;
-use crate::link::Link;
+use crate::link::{ALONE, Link};
 use crate::lock::Entered;
 use crate::raw::{Answer, Errno};
 use crate::reason::Reason;
@@ -109,6 +109,9 @@ impl Port<'_> {
             match reading.lock.enter(self.me, nonblocking) {
                 Entered::Alone | Entered::AfterDeath => {
                     let answer = self.receive_inside(&mut into, flags, nonblocking);
+                    if reading.resting.load(Relaxed) != 0 {
+                        self.rest_again();
+                    }
                     reading.lock.leave();
                     return answer;
                 }
@@ -121,6 +124,17 @@ impl Port<'_> {
                     pause();
                 }
             }
+        }
+    }
+
+    /// An epoll set relies on the waiting flag, which this receive may have used up.
+    #[cold]
+    fn rest_again(&self) {
+        let reading = &self.end.reading;
+        self.note_flag();
+        let number = reading.resting.load(Relaxed);
+        if reading.armed.load(Relaxed) == 0 && number != STRAY && !self.arm(number) {
+            reading.resting.store(STRAY, Relaxed);
         }
     }
 
@@ -253,7 +267,10 @@ impl Port<'_> {
                 self.link.incoming().head.head.store(place.head, Release);
                 reading.fast_bytes.fetch_add(n as u64, Relaxed);
                 if reading.armed.load(Relaxed) != 0 {
-                    self.clear_bell();
+                    self.note_flag();
+                    if reading.armed.load(Relaxed) == 0 {
+                        self.clear_bells();
+                    }
                 }
             }
             if n > 0 {
@@ -377,9 +394,7 @@ impl Port<'_> {
         let head = ring.behind(self.place().head, Record::Up(0));
         reading.bells.store(bells, Relaxed);
         reading.held_len.store(0, Relaxed);
-        reading.owed.store(0, Relaxed);
-        self.note_flag();
-        reading.owed.store(reading.owed.load(Relaxed).saturating_sub(bells as u32), Relaxed);
+        reading.all_bells.fetch_add(bells, Relaxed);
         reading.fast.store(1, Relaxed);
         reading.place.store(Place { head, consumed: 0 }.pack(), Relaxed);
         self.link.incoming().head.head.store(head, Release);
@@ -399,7 +414,6 @@ impl Port<'_> {
         } else {
             reading.discard.store(bells - taken, Relaxed);
         }
-        reading.owed.store(0, Relaxed);
         reading.fast.store(0, Relaxed);
         let head = ring.behind(head, Record::Down(0));
         reading.place.store(Place { head, consumed: 0 }.pack(), Relaxed);
@@ -441,6 +455,7 @@ impl Port<'_> {
                 Ok(n) => {
                     reading.discard.store(left.saturating_sub(n as u64), Relaxed);
                     reading.kernel.fetch_add(n as u64, Relaxed);
+                    reading.all_bells.fetch_add(n as u64, Relaxed);
                 }
                 Err(AGAIN) => return Some(Taken::Nothing),
                 Err(e) => return Some(Taken::Failed(e)),
@@ -462,44 +477,55 @@ impl Port<'_> {
             reading.held_len.store(got as u32, Relaxed);
             reading.bells.fetch_add(got as u64, Relaxed);
             reading.kernel.fetch_add(got as u64, Relaxed);
-            reading.owed.store(reading.owed.load(Relaxed).saturating_sub(got as u32), Relaxed);
+            reading.all_bells.fetch_add(got as u64, Relaxed);
         }
         Ok(got)
     }
 
-    /// Takes note if the sender has taken the waiting flag: then a doorbell is owed.
+    /// Takes note if the sender has taken the waiting flag.
     fn note_flag(&self) {
         let reading = &self.end.reading;
         if reading.armed.load(Relaxed) != 0 && self.link.incoming().flags.waiting.load(Acquire) == 0 {
             reading.armed.store(0, Relaxed);
-            reading.owed.fetch_add(1, Relaxed);
         }
     }
 
-    /// Takes the doorbell that has done its work out of the kernel's queue, once the ring is empty: the kernel then says
+    /// Doorbells that were sent and have not been taken.
+    fn owed(&self) -> usize {
+        let sent = self.link.incoming().sender.bells.load(Acquire);
+        sent.saturating_sub(self.end.reading.all_bells.load(Relaxed)).min(16) as usize
+    }
+
+    /// Takes doorbells that have done their work out of the kernel's queue, once the ring is empty: the kernel then says
     /// the truth to its own polls, and does not answer the end of this process with a reset.
-    fn clear_bell(&self) {
-        self.note_flag();
-        if self.end.reading.owed.load(Relaxed) > 0 && !self.something() {
+    fn clear_bells(&self) {
+        while self.is_fast() && !self.something() {
+            let owed = self.owed();
+            if owed == 0 {
+                return;
+            }
             // SAFETY: the buffer is `take_bells`' own.
-            let _ = self.take_bells(16, |fd, to, len| unsafe { kernel::recv(fd, to, len, libc::MSG_DONTWAIT) });
-        }
-    }
-
-    /// Raises the waiting flag, so that whatever is published next rings; true when the ring is still empty then.
-    fn arm(&self) -> bool {
-        let reading = &self.end.reading;
-        self.note_flag();
-        while self.is_fast() && reading.owed.load(Relaxed) > 0 && !self.something() {
-            let most = reading.owed.load(Relaxed) as usize;
-            // SAFETY: the buffer is `take_bells`' own.
-            let got = self.take_bells(most, |fd, to, len| unsafe { kernel::recv(fd, to, len, libc::MSG_DONTWAIT) });
+            let got = self.take_bells(owed, |fd, to, len| unsafe { kernel::recv(fd, to, len, libc::MSG_DONTWAIT) });
             if !matches!(got, Ok(1..)) {
-                break;
+                return;
             }
         }
-        if reading.armed.swap(1, Relaxed) == 0 {
-            self.link.incoming().flags.waiting.swap(1, SeqCst);
+    }
+
+    /// Raises the waiting flag to `number`, so that whatever is published next rings; true when the ring is still empty
+    /// then.
+    fn arm(&self, number: u32) -> bool {
+        let reading = &self.end.reading;
+        let waiting = &self.link.incoming().flags.waiting;
+        self.note_flag();
+        let armed = reading.armed.load(Relaxed);
+        if armed == 0 {
+            self.clear_bells();
+        }
+        // A doorbell of its own wakes a group as well, not the other way round.
+        if armed != number && armed != ALONE {
+            reading.armed.store(number, Relaxed);
+            waiting.swap(number, SeqCst);
         }
         // The flag is up before the ring is looked at; the sender publishes before it looks at the flag.
         fence(SeqCst);
@@ -509,7 +535,7 @@ impl Port<'_> {
     /// Sleeps in the kernel until something arrives.
     fn sleep(&self) -> Taken {
         let reading = &self.end.reading;
-        if !self.arm() {
+        if !self.arm(ALONE) {
             return Taken::Nothing;
         }
         self.end.sleeps.fetch_add(1, Relaxed);
@@ -526,10 +552,7 @@ impl Port<'_> {
         } else {
             // SAFETY: the buffer is `take_bells`' own.
             let got = self.take_bells(1, |fd, to, len| unsafe { (self.sleep)(fd, to, len, 0) });
-            if reading.armed.load(Relaxed) != 0 && self.link.incoming().flags.waiting.load(Acquire) == 0 {
-                // The doorbell just taken was the one owed for the flag.
-                reading.armed.store(0, Relaxed);
-            }
+            self.note_flag();
             match got {
                 Ok(0) => Taken::EndOfStream,
                 Ok(_) => Taken::Nothing,
@@ -557,7 +580,6 @@ impl Port<'_> {
             Ok(0) => Taken::EndOfStream,
             Ok(_) => {
                 // A doorbell hides the end of the stream behind it.
-                self.note_flag();
                 // SAFETY: the buffer is `take_bells`' own.
                 let _ = self.take_bells(16, |fd, to, len| unsafe { kernel::recv(fd, to, len, libc::MSG_DONTWAIT) });
                 reading.asked.store(0, Relaxed);
@@ -587,7 +609,7 @@ impl Port<'_> {
 
     fn declare_ready(&self) -> bool {
         let flags = &self.link.incoming().flags;
-        self.end.reading.armed.store(1, Relaxed);
+        self.end.reading.armed.store(ALONE, Relaxed);
         if let Some(position) = self.read_position() {
             self.end.reading.kernel.store(position, Relaxed);
             flags.position.store(position, Relaxed);
@@ -668,7 +690,6 @@ impl Port<'_> {
     }
 
     fn kernel_has_news(&self) -> bool {
-        self.note_flag();
         loop {
             let got = if self.is_fast() {
                 // SAFETY: the buffer is `take_bells`' own.
@@ -717,15 +738,13 @@ impl Port<'_> {
             return;
         }
         if self.is_fast() && !self.something() {
-            let flag = self.link.incoming().flags.waiting.swap(0, AcqRel);
-            if reading.armed.swap(0, Relaxed) != 0 && flag == 0 {
-                reading.owed.fetch_add(1, Relaxed);
-            }
+            // No doorbell will be sent any more but one that is on its way.
+            self.link.incoming().flags.waiting.swap(0, AcqRel);
+            reading.armed.store(0, Relaxed);
             let began = ticks();
-            while reading.owed.load(Relaxed) > 0 && !self.something() && ticks().wrapping_sub(began) < micros(100) {
-                // SAFETY: the buffer is `take_bells`' own.
-                let got = self.take_bells(16, |fd, to, len| unsafe { kernel::recv(fd, to, len, libc::MSG_DONTWAIT) });
-                if !matches!(got, Ok(1..) | Err(AGAIN)) {
+            loop {
+                self.clear_bells();
+                if self.owed() == 0 || self.something() || ticks().wrapping_sub(began) > micros(100) {
                     break;
                 }
             }
@@ -735,15 +754,16 @@ impl Port<'_> {
         }
     }
 
-    /// Before the caller sleeps in a poll of the kernel's: makes sure that whatever arrives wakes it.
-    pub fn prepare_to_sleep(&self) -> Sleep {
+    /// Before the caller sleeps in a poll of the kernel's: makes sure that whatever arrives wakes it, by a doorbell
+    /// ([`ALONE`]) or by ringing the group of that number.
+    pub fn prepare_to_sleep(&self, number: u32) -> Sleep {
         self.end.watched.store(1, Relaxed);
         let entered = self.end.reading.lock.enter(self.me, true);
         if entered == Entered::Asleep {
             return if self.ready() == Ready::Yes { Sleep::No } else { Sleep::Briefly };
         }
         self.pass_marks();
-        let quiet = self.arm() || (!self.is_fast() && self.ready() == Ready::AskKernel);
+        let quiet = self.arm(number) || (!self.is_fast() && self.ready() == Ready::AskKernel);
         if entered != Entered::Nested {
             self.end.reading.lock.leave();
         }
@@ -945,19 +965,35 @@ impl Port<'_> {
         Ok(true)
     }
 
-    /// Sends a doorbell if the reader sleeps.
+    /// Wakes the reader if it sleeps.
     #[inline]
     fn ring_bell(&self) {
-        let waiting = &self.link.outgoing().flags.waiting;
         // SeqCst: after the record was published, see `Sender::put`.
-        if waiting.load(SeqCst) != 0 && waiting.swap(0, AcqRel) != 0 {
-            self.send_bell();
+        if self.link.outgoing().flags.waiting.load(SeqCst) != 0 {
+            self.wake();
+        }
+    }
+
+    #[cold]
+    fn wake(&self) {
+        let number = self.link.outgoing().flags.waiting.swap(0, AcqRel);
+        match self.link.their_group(number) {
+            Some(group) => {
+                group.rung.fetch_or(1 << (self.link.slot() & 63), SeqCst);
+                if group.asleep.load(SeqCst) != 0 && group.asleep.swap(0, AcqRel) != 0 {
+                    self.send_bell();
+                }
+            }
+            None if number != 0 => self.send_bell(),
+            None => {}
         }
     }
 
     #[cold]
     fn send_bell(&self) {
+        let announced = &self.link.outgoing().sender.bells;
         self.end.sending.bells.fetch_add(1, Relaxed);
+        announced.fetch_add(1, Release);
         match kernel::send_bell(self.fd) {
             Ok(1) => {
                 self.end.bells.fetch_add(1, Relaxed);
@@ -965,6 +1001,7 @@ impl Port<'_> {
             // Nothing was sent: either the reader has plenty to wake up for, or it is gone.
             _ => {
                 self.end.sending.bells.fetch_sub(1, Relaxed);
+                announced.fetch_sub(1, Release);
             }
         }
     }
