@@ -314,6 +314,7 @@ pub fn forget(fd: i32) {
         if handle(index).is_some_and(|h| h.descriptors.load(Relaxed) == 1) {
             connection.hush();
         } else if connection.end.watched.load(Relaxed) != 0 {
+            crate::epoll::settle_socket(fd);
             // An epoll set goes on watching the socket by its other descriptors, which this library does not follow.
             connection.pin(Reason::Unsupported);
         }

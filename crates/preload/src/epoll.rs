@@ -8,10 +8,9 @@
 
 use crate::connection;
 use crate::poll::{Deadline, after, after_ms, left};
-use crate::set::{self, Item, Scan, Set};
+use crate::set::{self, Item, Later, Scan, Set};
 use crate::table::{self, Known};
 use crate::{process, real};
-use core::cell::Cell;
 use core::ffi::c_int;
 use libc::{epoll_event, sigset_t, timespec};
 use underpass_segment::clock::{self, ticks, ticks_per_microsecond};
@@ -19,7 +18,7 @@ use underpass_segment::kernel;
 use underpass_segment::link::ALONE;
 use underpass_segment::switch::{Port, Ready, Sleep};
 use underpass_segment::sync::{Acquire, AtomicPtr, Relaxed, Release};
-use underpass_segment::wait::{Memory, Wait};
+use underpass_segment::wait::{Polled, Wait};
 
 const IN: u32 = (libc::EPOLLIN | libc::EPOLLRDNORM) as u32;
 const OUT: u32 = (libc::EPOLLOUT | libc::EPOLLWRNORM) as u32;
@@ -97,6 +96,18 @@ fn port(fd: c_int) -> Option<Port<'static>> {
 pub unsafe extern "C" fn epoll_ctl(epfd: c_int, operation: c_int, fd: c_int, event: *mut epoll_event) -> c_int {
     let ours = !process::borrowed()
         && (matches!(table::get(fd), Known::Socket | Known::Connection(_)) || set_of(fd).is_some());
+    if ours {
+        // SAFETY: the program vouches for its event.
+        let wanted = (!event.is_null()).then(|| unsafe { ((*event).events, (*event).u64) });
+        match postpone(epfd, operation, fd, wanted) {
+            Later::Done => return 0,
+            Later::Absent => {
+                crate::set_errno(libc::ENOENT);
+                return -1;
+            }
+            Later::Now => {}
+        }
+    }
     // SAFETY: passed on to the caller.
     let answer = unsafe { real::epoll_ctl(epfd, operation, fd, event) };
     if answer != 0 || !ours {
@@ -113,6 +124,10 @@ pub unsafe extern "C" fn epoll_ctl(epfd: c_int, operation: c_int, fd: c_int, eve
     let Some(set) = make_set(epfd) else { return answer };
     if set_of(fd).is_some() {
         set.add_inner(fd);
+        if let Some(inner) = set_of(fd) {
+            settle(fd, inner);
+            inner.set_inner();
+        }
         return answer;
     }
     set.put(fd, events, data);
@@ -121,13 +136,61 @@ pub unsafe extern "C" fn epoll_ctl(epfd: c_int, operation: c_int, fd: c_int, eve
         if let Some(port) = connection.ready_port() {
             set.with_item(fd, |item| item.set_seen(0));
             set.activate(fd);
+            port.end.reading.resting.store(0, Relaxed);
             // A thread may be asleep on this set already: what is there by now must wake it.
-            if events & IN != 0 && port.prepare_to_sleep(ALONE) == Sleep::No && set.sleepers() > 0 {
+            if events & IN != 0 && set.sleepers() > 0 && port.prepare_to_sleep(ALONE) == Sleep::No {
                 kick(epfd, set, fd);
             }
         }
     }
     answer
+}
+
+/// A program that asks for room and stops asking with every message changes its registration several times a message.
+/// While the connection is fast the set answers that in user space, and the kernel is told before the next sleep on it
+/// only.
+fn postpone(epfd: c_int, operation: c_int, fd: c_int, wanted: Option<(u32, u64)>) -> Later {
+    let Some(set) = set_of(epfd) else { return Later::Now };
+    let fast = port(fd).filter(|port| port.sends_fast() && set.sleepers() == 0 && !set.is_inner());
+    let later = match (operation, wanted, fast.is_some()) {
+        (libc::EPOLL_CTL_ADD | libc::EPOLL_CTL_MOD, Some((events, data)), true) => {
+            set.change_later(fd, Some((events, data)), operation == libc::EPOLL_CTL_ADD)
+        }
+        (libc::EPOLL_CTL_DEL, _, true) => set.change_later(fd, None, false),
+        _ => {
+            // The kernel is about to be asked for itself: it must know what was put off.
+            set.tell(fd, |change| tell(epfd, fd, change));
+            Later::Now
+        }
+    };
+    if let (Later::Done, Some(port)) = (later, fast) {
+        port.end.reading.resting.store(0, Relaxed);
+    }
+    later
+}
+
+fn tell(epfd: c_int, fd: c_int, change: Option<(u32, u64)>) {
+    match change {
+        Some((events, data)) => register(epfd, fd, events, data),
+        None => {
+            let before = crate::errno();
+            // SAFETY: no event is read.
+            unsafe { real::epoll_ctl(epfd, libc::EPOLL_CTL_DEL, fd, core::ptr::null_mut()) };
+            crate::set_errno(before);
+        }
+    }
+}
+
+/// `fd` is about to be closed while its socket stays open under another number: what was put off must be told now.
+pub fn settle_socket(fd: c_int) {
+    for set in set::made() {
+        set.tell(fd, |change| tell(set.epfd(), fd, change));
+    }
+}
+
+/// Tells the kernel of the registrations that were changed without it.
+fn settle(epfd: c_int, set: &Set) {
+    set.tell_all(|fd, change| tell(epfd, fd, change));
 }
 
 /// A receive outside of any epoll set has used up the waiting flag of `fd` and left data: its sets look at it again.
@@ -170,7 +233,8 @@ pub fn has_ready(epfd: c_int) -> bool {
 fn any_news(set: &Set) -> bool {
     let mut found = set.answer_bells();
     set.scan(|fd, item, _| {
-        found |= item.wants(IN) && port(fd).is_some_and(|port| news(&port, item).is_some());
+        found |= item.wants(IN | OUT)
+            && port(fd).is_some_and(|port| writable(&port, item) || item.wants(IN) && news(&port, item).is_some());
         if found { Scan::Enough } else { Scan::Keep }
     });
     found
@@ -179,9 +243,18 @@ fn any_news(set: &Set) -> bool {
 /// Before something sleeps on the set itself (a poll, or an outer set): raises every waiting flag.
 pub fn prepare_to_sleep(epfd: c_int) -> Sleep {
     match set_of(epfd) {
-        Some(set) => arm(set, true, 0),
+        Some(set) => {
+            settle(epfd, set);
+            set.set_inner();
+            arm(set, true, 0)
+        }
         None => Sleep::Yes,
     }
+}
+
+/// Whether a fast connection is to be reported for its room: always, level-triggered.
+fn writable(port: &Port<'_>, item: &Item) -> bool {
+    item.events & (OUT | EDGE) == OUT && item.wants(OUT) && port.sends_fast()
 }
 
 /// Where the ring's data ends, if there is any that `item` has not been told of (or, level-triggered, any at all).
@@ -239,7 +312,7 @@ impl Events {
         for index in 0..self.count {
             // SAFETY: below `count`.
             let earlier = unsafe { &mut *self.at.add(index) };
-            if earlier.u64 == data && { earlier.events } & IN != 0 {
+            if earlier.u64 == data && { earlier.events } & (IN | OUT) != 0 {
                 earlier.events |= events;
                 return true;
             }
@@ -267,9 +340,16 @@ fn collect(epfd: c_int, set: &Set, events: &mut Events) {
         if events.count == events.most {
             return Scan::Enough;
         }
-        let Some(port) = port(fd).filter(|_| item.wants(IN)) else { return Scan::Leave };
+        let Some(port) = port(fd).filter(|_| item.wants(IN | OUT)) else { return Scan::Leave };
         if port.end.reading.resting.load(Relaxed) != 0 {
             port.end.reading.resting.store(0, Relaxed);
+        }
+        if writable(&port, item) {
+            events.push(item.events & OUT, item.data);
+            item.set_last_news(now);
+        }
+        if !item.wants(IN) {
+            return Scan::Keep;
         }
         match news(&port, item) {
             Some(seen) => {
@@ -333,8 +413,12 @@ fn ask(epfd: c_int, set: &Set, events: &mut Events, call: impl FnOnce(*mut epoll
 /// What an event of the kernel's means for the program; 0: nothing.
 fn truth(epfd: c_int, set: &Set, mask: u32, data: u64) -> u32 {
     let Some(fd) = set.only_item_with(data) else { return mask };
-    let Some(item) = set.item(fd) else { return mask };
-    let mut mask = mask;
+    let Some(item) = set.item(fd) else { return 0 };
+    // The kernel may know an older registration.
+    let mut mask = mask & (item.events | OVER | if item.kicked { OUT } else { 0 });
+    if mask == 0 {
+        return 0;
+    }
     if item.kicked {
         set.with_item(fd, |it| it.set_kicked(false));
         mask &= !OUT | item.events;
@@ -405,8 +489,9 @@ fn wait(
     let mut events = Events { at: events, most: most as usize, count: 0 };
     // SAFETY: the kernel writes at most as many events as it is told.
     let look = |at, most| unsafe { real::epoll_wait(epfd, at, most, 0) };
-    let memory = Memory { mean: set.mean_wait(), waits: set.waits() };
     let mut began: Option<Wait> = None;
+    let mut slept = false;
+    let mut polled_enough = false;
     loop {
         collect(epfd, set, &mut events);
         let idle_for = ticks().wrapping_sub(set.asked().load(Relaxed));
@@ -421,12 +506,14 @@ fn wait(
         }
         if events.count > 0 || expired {
             if let Some(wait) = began {
-                wait.end(memory);
+                wait.end(set.memory(), slept);
             }
             return Some(events.count as c_int);
         }
-        if began.is_none() {
-            began = Some(poll_user_space(set, memory));
+        let wait = *began.get_or_insert_with(|| begin(set));
+        let slice = KERNEL_WHEN_IDLE_US * ticks_per_microsecond();
+        if !polled_enough && set.is_active() {
+            polled_enough = wait.poll_for(slice, || any_news(set)) == Polled::Enough;
             continue;
         }
         let brief = match arm(set, false, 0) {
@@ -434,7 +521,9 @@ fn wait(
             Sleep::No => continue,
             Sleep::Briefly => BRIEFLY_NS,
         };
+        settle(epfd, set);
         set.enter_sleep();
+        slept = true;
         let answer = if set.set_asleep(true) {
             ask(epfd, set, &mut events, |at, most| sleep(at, most, left(deadline, brief)))
         } else {
@@ -450,36 +539,18 @@ fn wait(
     }
 }
 
-/// Polls the active rings until one has news or it is time to ask the kernel.
-fn poll_user_space(set: &Set, memory: Memory<'_>) -> Wait {
-    let mut wait = Wait::begin(memory, 0, process::config().spin_us);
-    let (mut ports, mut peer) = (0, 0);
+/// Begins a wait: meets the other ends of the active connections.
+fn begin(set: &Set) -> Wait {
+    let mut wait = Wait::begin(set.memory(), 0, process::config().spin_us);
+    let (mut ports, mut together) = (0, 0);
     set.scan(|fd, _, _| {
         if let Some(port) = port(fd) {
-            peer = port.exchange_cpu(wait.cpu());
+            together += u32::from(port.exchange_cpu(wait.cpu()) == wait.cpu());
             ports += 1;
         }
         Scan::Keep
     });
-    if ports == 0 {
-        return wait;
-    }
-    if ports == 1 {
-        wait.meet(peer);
-    }
-    let asked = Cell::new(ticks());
-    wait.poll(|| {
-        if any_news(set) {
-            return true;
-        }
-        if ticks().wrapping_sub(asked.get()) < KERNEL_WHEN_IDLE_US * ticks_per_microsecond() {
-            return false;
-        }
-        asked.set(ticks());
-        let mut some = libc::pollfd { fd: set.epfd(), events: libc::POLLIN, revents: 0 };
-        // SAFETY: one pollfd. A doorbell that is not needed any more may answer; then the set is asked in vain.
-        unsafe { real::poll(&mut some, 1, 0) > 0 }
-    });
+    wait.share(ports > 0 && together == ports);
     wait
 }
 

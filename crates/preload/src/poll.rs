@@ -3,13 +3,12 @@
 use crate::connection;
 use crate::epoll;
 use crate::real;
-use core::cell::Cell;
 use core::ffi::c_int;
 use libc::{fd_set, nfds_t, pollfd, sigset_t, size_t, timespec, timeval};
 use underpass_segment::clock;
 use underpass_segment::link::ALONE;
 use underpass_segment::switch::{Port, Ready, Sleep};
-use underpass_segment::wait::Wait;
+use underpass_segment::wait::{Polled, Wait};
 
 const IN: i16 = libc::POLLIN | libc::POLLRDNORM;
 const OUT: i16 = libc::POLLOUT | libc::POLLWRNORM;
@@ -61,21 +60,26 @@ fn concerns_us(fds: &[pollfd]) -> bool {
 
 /// poll over `fds`, sleeping in ppoll with `mask`.
 fn wait(fds: &mut [pollfd], deadline: Deadline, mask: *const sigset_t) -> c_int {
-    let mut began: Option<Wait> = None;
+    let mut began: Option<Option<Wait>> = None;
+    let mut slept = false;
+    let mut polled_enough = false;
     loop {
         if let Some(count) = answer_alone(fds) {
-            end_wait(fds, began);
+            end_wait(fds, began.flatten(), slept);
             return count;
         }
         let count = ask(fds, Some(timespec { tv_sec: 0, tv_nsec: 0 }), core::ptr::null());
         if count != 0 {
-            end_wait(fds, began);
+            end_wait(fds, began.flatten(), slept);
             return count;
         }
         if deadline.is_some_and(|at| clock::nanoseconds() >= at) {
             return 0;
         }
-        if began.is_none() && poll_user_space(fds, &mut began) {
+        if !polled_enough && let Some(wait) = *began.get_or_insert_with(|| begin(fds)) {
+            let slice = KERNEL_EVERY_US * clock::ticks_per_microsecond();
+            let news = || fds.iter().any(|it| it.events & IN != 0 && is_ready(it.fd));
+            polled_enough = wait.poll_for(slice, news) == Polled::Enough;
             continue;
         }
         let mut longest = u64::MAX;
@@ -90,9 +94,10 @@ fn wait(fds: &mut [pollfd], deadline: Deadline, mask: *const sigset_t) -> c_int 
         if something {
             continue;
         }
+        slept = true;
         let count = ask(fds, left(deadline, longest), mask);
         if count != 0 {
-            end_wait(fds, began);
+            end_wait(fds, began.flatten(), slept);
             return count;
         }
     }
@@ -106,40 +111,24 @@ fn prepare(fd: c_int) -> Sleep {
     }
 }
 
-fn end_wait(fds: &[pollfd], began: Option<Wait>) {
+fn end_wait(fds: &[pollfd], began: Option<Wait>, slept: bool) {
     if let Some(wait) = began
         && let Some(port) = fds.iter().find_map(|it| port(it.fd))
     {
-        wait.end(port.memory());
+        wait.end(port.memory(), slept);
     }
 }
 
-/// Polls the rings; true when there may be something.
-fn poll_user_space(fds: &[pollfd], began: &mut Option<Wait>) -> bool {
-    let Some(first) = fds.iter().find_map(|it| port(it.fd)) else { return false };
+/// Begins a wait, if there is a ring to poll: meets the other ends.
+fn begin(fds: &[pollfd]) -> Option<Wait> {
+    let first = fds.iter().find_map(|it| port(it.fd))?;
     let mut wait = Wait::begin(first.memory(), 0, first.spin_us);
-    let mut peer = 0;
+    let mut apart = false;
     for port in fds.iter().filter_map(|it| port(it.fd)) {
-        peer = port.exchange_cpu(wait.cpu());
+        apart |= port.exchange_cpu(wait.cpu()) != wait.cpu();
     }
-    wait.meet(peer);
-    *began = Some(wait);
-    let only_rings = fds.iter().all(|it| it.fd < 0 || (it.events & OUT == 0 && port(it.fd).is_some()));
-    let asked = Cell::new(clock::ticks());
-    wait.poll(|| {
-        if fds.iter().any(|it| it.events & IN != 0 && is_ready(it.fd)) {
-            return true;
-        }
-        if only_rings || clock::ticks().wrapping_sub(asked.get()) < KERNEL_EVERY_US * clock::ticks_per_microsecond() {
-            return false;
-        }
-        asked.set(clock::ticks());
-        let mut copy = [pollfd { fd: -1, events: 0, revents: 0 }; 16];
-        let some = fds.len().min(copy.len());
-        copy[..some].copy_from_slice(&fds[..some]);
-        // SAFETY: the array is valid for `some` entries.
-        unsafe { real::poll(copy.as_mut_ptr(), some as nfds_t, 0) > 0 }
-    })
+    wait.share(!apart);
+    Some(wait)
 }
 
 fn is_ready(fd: c_int) -> bool {

@@ -8,6 +8,7 @@ use underpass_segment::link::{ALONE, GROUPS, Group, Link, group_number};
 use underpass_segment::sync::{
     AcqRel, Acquire, AtomicI32, AtomicPtr, AtomicU32, AtomicU64, Relaxed, Release, SeqCst, pause,
 };
+use underpass_segment::wait::Memory;
 
 const MAX_INNER: usize = 8;
 const BUCKETS: usize = 1 << 12;
@@ -33,6 +34,10 @@ pub struct Item {
     disarmed: bool,
     live: bool,
     generation: u32,
+    /// The kernel has an older registration.
+    stale: bool,
+    /// Removed, and the kernel does not know.
+    gone: bool,
     active: bool,
     next: u32,
 }
@@ -40,7 +45,7 @@ pub struct Item {
 impl Item {
     /// Whether any of `events` is to be reported now.
     pub fn wants(&self, events: u32) -> bool {
-        self.live && !self.disarmed && self.events & events != 0
+        self.live && !self.gone && !self.disarmed && self.events & events != 0
     }
 
     fn is_current(&self, fd: i32) -> bool {
@@ -84,6 +89,7 @@ struct Inside {
     count: u32,
     active: *mut i32,
     active_count: usize,
+    stale_count: usize,
     turn: usize,
 }
 
@@ -98,6 +104,17 @@ pub enum Scan {
     Enough,
 }
 
+/// What becomes of a change of a registration.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Later {
+    /// It is made; the kernel will be told.
+    Done,
+    /// There is no such registration for the program, though the kernel has one.
+    Absent,
+    /// It is the kernel's to make.
+    Now,
+}
+
 /// The right to make a connection a member of its set's group, while the set is scanned.
 pub struct Joining<'a>(&'a mut Inside);
 
@@ -108,6 +125,7 @@ pub struct Set {
     next_free: AtomicPtr<Set>,
     inner: [AtomicI32; MAX_INNER],
     epfd: AtomicI32,
+    is_inner: AtomicU32,
     /// Number of its group in every pool; [`ALONE`] if it has none.
     group: AtomicU32,
     /// All sets ever made, linked.
@@ -115,6 +133,7 @@ pub struct Set {
     sleepers: AtomicU32,
     mean_wait: AtomicU64,
     waits: AtomicU32,
+    bells_before: AtomicU32,
     asked: AtomicU64,
 }
 
@@ -227,11 +246,13 @@ impl Set {
                 libc::madvise(inside.buckets.cast(), BUCKETS * size_of::<u32>(), libc::MADV_DONTNEED);
             }
             (inside.count, inside.active_count, inside.turn, inside.member_count) = (0, 0, 0, 0);
+            inside.stale_count = 0;
         });
         for inner in &set.inner {
             inner.store(0, Relaxed);
         }
         set.mean_wait.store(0, Relaxed);
+        set.is_inner.store(0, Relaxed);
         let group = set.group.swap(ALONE, Relaxed);
         if group != ALONE {
             GROUPS_TAKEN.fetch_and(!(1 << (group - group_number(0))), AcqRel);
@@ -290,6 +311,8 @@ impl Set {
                 seen: item.seen,
                 last_news: item.last_news,
                 kicked: false,
+                stale: false,
+                gone: false,
                 disarmed: false,
                 live: true,
                 generation: table::generation(fd),
@@ -297,6 +320,52 @@ impl Set {
                 next: NONE,
             };
             inside.link(fd);
+        });
+    }
+
+    /// Changes the registration of `fd` (adds, changes, or with `None` removes it) without the kernel, if neither the old
+    /// one nor the new one is of a special kind.
+    pub fn change_later(&self, fd: i32, wanted: Option<(u32, u64)>, add: bool) -> Later {
+        /// Bits of registrations that are level-triggered and of no special kind.
+        const PLAIN: u32 = 0xffff;
+        self.locked(|inside| {
+            let Some(item) = inside.item(fd).filter(|it| it.is_current(fd) && !it.disarmed && !it.kicked) else {
+                return Later::Now;
+            };
+            let (events, data) = wanted.unwrap_or((0, item.data));
+            if (item.events | events) & !PLAIN != 0 || item.data != data {
+                return Later::Now;
+            }
+            if item.gone != add {
+                // Added twice the kernel has the answer; what is removed, it believes to be there.
+                return if item.gone { Later::Absent } else { Later::Now };
+            }
+            (item.events, item.gone) = (events, wanted.is_none());
+            if !core::mem::replace(&mut item.stale, true) {
+                inside.stale_count += 1;
+            }
+            inside.activate(fd);
+            Later::Done
+        })
+    }
+
+    /// Tells the kernel of `fd`'s registration, if it has another.
+    pub fn tell(&self, fd: i32, tell: impl FnOnce(Option<(u32, u64)>)) {
+        self.locked(|inside| inside.tell(fd, |_, change| tell(change)));
+    }
+
+    /// Tells the kernel of every registration of which it has another.
+    pub fn tell_all(&self, mut tell: impl FnMut(i32, Option<(u32, u64)>)) {
+        self.locked(|inside| {
+            if inside.stale_count == 0 {
+                return;
+            }
+            // A changed registration is active until it has been told.
+            for index in 0..inside.active_count {
+                inside.tell(inside.active_at(index), &mut tell);
+            }
+            inside.stale_count = 0;
+            inside.drop_inactive();
         });
     }
 
@@ -353,6 +422,11 @@ impl Set {
         self.locked(|inside| inside.activate(fd));
     }
 
+    /// Whether any socket is looked at in user space.
+    pub fn is_active(&self) -> bool {
+        self.locked(|inside| inside.active_count > 0)
+    }
+
     /// Shows the active sockets to `look`, beginning with another one every time, so that none is always served last,
     /// until it has seen enough. Those that it says so of are left to the kernel from then on.
     pub fn scan(&self, mut look: impl FnMut(i32, &mut Item, &mut Joining<'_>) -> Scan) {
@@ -369,7 +443,7 @@ impl Set {
                 let fd = inside.active_at(index);
                 let Some(mut item) = inside.item(fd).copied() else { continue };
                 let verdict = if item.is_current(fd) { look(fd, &mut item, &mut Joining(inside)) } else { Scan::Leave };
-                item.active = verdict != Scan::Leave;
+                item.active = verdict != Scan::Leave || item.stale;
                 if let Some(kept) = inside.item(fd) {
                     *kept = item;
                 }
@@ -457,6 +531,16 @@ impl Set {
         self.inner().next().is_some()
     }
 
+    /// Somebody sleeps on the set from outside: the kernel must know every registration as it is.
+    pub fn set_inner(&self) {
+        self.is_inner.store(1, Relaxed);
+    }
+
+    /// See [`Set::set_inner`].
+    pub fn is_inner(&self) -> bool {
+        self.is_inner.load(Relaxed) != 0
+    }
+
     /// Its descriptor.
     pub fn epfd(&self) -> i32 {
         self.epfd.load(Relaxed)
@@ -482,14 +566,9 @@ impl Set {
         self.sleepers.fetch_sub(1, AcqRel) - 1
     }
 
-    /// Mean of its last waits, see [`underpass_segment::wait::Memory`].
-    pub fn mean_wait(&self) -> &AtomicU64 {
-        &self.mean_wait
-    }
-
-    /// Number of its waits.
-    pub fn waits(&self) -> &AtomicU32 {
-        &self.waits
+    /// What it remembers of its waits.
+    pub fn memory(&self) -> Memory<'_> {
+        Memory { mean: &self.mean_wait, waits: &self.waits, bells: &self.bells_before }
     }
 
     /// When the kernel was last asked, in ticks.
@@ -503,6 +582,20 @@ impl Inside {
         debug_assert!(index < MAX_POOLS);
         // SAFETY: MAX_POOLS entries; zeroed memory is never looked at.
         unsafe { &mut *self.members.add(index) }
+    }
+
+    fn tell(&mut self, fd: i32, tell: impl FnOnce(i32, Option<(u32, u64)>)) {
+        let Some(item) = self.item(fd).filter(|it| it.is_current(fd) && it.stale) else { return };
+        item.stale = false;
+        if item.gone {
+            (item.live, item.active) = (false, false);
+            let _ = item;
+            self.unlink(fd);
+            self.count -= 1;
+            tell(fd, None);
+        } else {
+            tell(fd, Some((item.events, item.data)));
+        }
     }
 
     fn join(&mut self, number: u32, fd: i32, link: &Link) -> u32 {

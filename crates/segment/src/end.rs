@@ -98,6 +98,8 @@ pub struct Reading {
     pub mean_wait: AtomicU64,
     /// Waits so far.
     pub waits: AtomicU32,
+    /// See [`crate::wait::Memory`].
+    pub bells_before: AtomicU32,
     /// When the kernel socket was last asked for end-of-file, in ticks.
     pub asked: AtomicU64,
     /// Data received by the fast path and the kernel path, in bytes.

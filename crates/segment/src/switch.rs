@@ -20,7 +20,7 @@ use crate::reason::Reason;
 use crate::ring::{self, Fault, Place, Push, Record, Ring, Sender};
 use crate::sync::{AcqRel, Acquire, AtomicU64, Relaxed, Release, SeqCst, fence, pause};
 use crate::vector::Cursor;
-use crate::wait::{Memory, Wait};
+use crate::wait::{self, Memory, Wait};
 
 /// Receives from the kernel, sleeping if the socket blocks: libc's recv, so that it is a cancellation point.
 pub type SleepingRecv = unsafe fn(fd: i32, to: *mut u8, len: usize, flags: i32) -> Answer;
@@ -157,13 +157,14 @@ impl Port<'_> {
         }
         let mut total = 0;
         let mut waiting: Option<Wait> = None;
+        let mut slept = false;
         let memory = self.memory();
         loop {
             match self.take(into, peek) {
                 Taken::Bytes(n) => {
                     total += n;
                     if let Some(wait) = waiting.take() {
-                        wait.end(memory);
+                        wait.end(memory, slept);
                     }
                     if total >= wanted || into.left() == 0 || peek {
                         return Ok(total);
@@ -201,6 +202,7 @@ impl Port<'_> {
                     if self.is_fast() && wait.poll(|| ring.published(head)) {
                         continue;
                     }
+                    slept = true;
                     match self.sleep() {
                         Taken::Nothing | Taken::Bytes(_) => {}
                         Taken::EndOfStream if self.something() => {}
@@ -997,6 +999,7 @@ impl Port<'_> {
         match kernel::send_bell(self.fd) {
             Ok(1) => {
                 self.end.bells.fetch_add(1, Relaxed);
+                wait::rang();
             }
             // Nothing was sent: either the reader has plenty to wake up for, or it is gone.
             _ => {
@@ -1179,7 +1182,8 @@ impl Port<'_> {
 
     /// What the incoming direction remembers of its waits.
     pub fn memory(&self) -> Memory<'_> {
-        Memory { mean: &self.end.reading.mean_wait, waits: &self.end.reading.waits }
+        let reading = &self.end.reading;
+        Memory { mean: &reading.mean_wait, waits: &reading.waits, bells: &reading.bells_before }
     }
 
     /// Whether the outgoing direction is fast.

@@ -14,6 +14,18 @@ const ALONE_US: u64 = 4;
 /// A direction whose waits are long polls again once in so many waits, to find out whether they still are.
 const PROBE_EVERY: u32 = 64;
 
+/// What waking a sleeper takes, in microseconds: a wait in which this end slept, or the other end had to be woken
+/// first, would have been shorter by so much had both been polling.
+const WAKE_US: u64 = 40;
+
+/// Doorbells that this process has sent.
+static BELLS: AtomicU32 = AtomicU32::new(0);
+
+/// A doorbell was sent: the other end was asleep.
+pub fn rang() {
+    BELLS.fetch_add(1, Relaxed);
+}
+
 /// What a direction remembers of its waits.
 #[derive(Clone, Copy)]
 pub struct Memory<'a> {
@@ -21,6 +33,19 @@ pub struct Memory<'a> {
     pub mean: &'a AtomicU64,
     /// Number of waits.
     pub waits: &'a AtomicU32,
+    /// Doorbells that the process had sent when the last wait began.
+    pub bells: &'a AtomicU32,
+}
+
+/// How a spell of polling ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Polled {
+    /// What was waited for has arrived.
+    Arrived,
+    /// The slice is over; polling still pays.
+    Slice,
+    /// Polling does not pay any more.
+    Enough,
 }
 
 /// A wait in progress.
@@ -29,6 +54,7 @@ pub struct Wait {
     began: Here,
     budget: u64,
     shared: bool,
+    woke_peer: bool,
 }
 
 impl Wait {
@@ -42,8 +68,13 @@ impl Wait {
         let mean = memory.mean.load(Relaxed) / 8;
         let waits = memory.waits.load(Relaxed).wrapping_add(1);
         memory.waits.store(waits, Relaxed);
+        let bells = BELLS.load(Relaxed);
+        let woke_peer = memory.bells.load(Relaxed) != bells;
+        if woke_peer {
+            memory.bells.store(bells, Relaxed);
+        }
         let budget = if mean <= longest || waits.is_multiple_of(PROBE_EVERY) { longest } else { 0 };
-        Wait { began, budget, shared }
+        Wait { began, budget, shared, woke_peer }
     }
 
     /// Processor on which the wait began, plus 1.
@@ -52,42 +83,55 @@ impl Wait {
         self.began.cpu + 1
     }
 
-    /// The other end last waited on this processor, plus 1 (if that was not known at the beginning).
+    /// Says whether everybody who is waited for last waited on this very processor.
     #[inline]
-    pub fn meet(&mut self, peer_cpu: u32) {
-        self.shared = peer_cpu == self.cpu();
+    pub fn share(&mut self, shared: bool) {
+        self.shared = shared;
     }
 
     /// Polls until `arrived` or until polling stops to pay; true when it arrived.
     #[inline]
-    pub fn poll(&self, mut arrived: impl FnMut() -> bool) -> bool {
+    pub fn poll(&self, arrived: impl FnMut() -> bool) -> bool {
+        self.poll_for(u64::MAX, arrived) == Polled::Arrived
+    }
+
+    /// Polls until `arrived`, until polling stops to pay, or for `slice` ticks.
+    #[inline]
+    pub fn poll_for(&self, slice: u64, mut arrived: impl FnMut() -> bool) -> Polled {
         if self.budget == 0 {
-            return arrived();
+            return if arrived() { Polled::Arrived } else { Polled::Enough };
         }
-        let alone = if self.shared { 0 } else { ALONE_US * ticks_per_microsecond() };
+        // On one processor the other end can do nothing before this one gives way.
+        let (alone, polls) = if self.shared { (0, 1) } else { (ALONE_US * ticks_per_microsecond(), POLLS) };
+        let until = ticks().wrapping_sub(self.began.ticks).saturating_add(slice);
         loop {
-            for _ in 0..POLLS {
+            for _ in 0..polls {
                 if arrived() {
-                    return true;
+                    return Polled::Arrived;
                 }
                 pause();
             }
             let waited = ticks().wrapping_sub(self.began.ticks);
             if waited > self.budget {
-                return arrived();
+                return if arrived() { Polled::Arrived } else { Polled::Enough };
             }
             if waited >= alone {
                 give_way();
             }
+            if waited > until {
+                return Polled::Slice;
+            }
         }
     }
 
-    /// Ends the wait: what was waited for has arrived.
+    /// Ends the wait: what was waited for has arrived, after a sleep or not.
     #[inline]
-    pub fn end(&self, memory: Memory<'_>) {
+    pub fn end(&self, memory: Memory<'_>, slept: bool) {
         // One very long wait must not outweigh many short ones.
         let cap = 1000 * ticks_per_microsecond();
-        let waited = ticks().wrapping_sub(self.began.ticks).min(cap);
+        let wakes = u64::from(slept) + u64::from(self.woke_peer);
+        let waited =
+            ticks().wrapping_sub(self.began.ticks).saturating_sub(wakes * WAKE_US * ticks_per_microsecond()).min(cap);
         let mean = memory.mean.load(Relaxed);
         memory.mean.store(mean - mean / 8 + waited, Relaxed);
     }
