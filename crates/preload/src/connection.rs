@@ -1,9 +1,10 @@
 //! A descriptor that is a TCP connection: from its first use to its end.
 
-use crate::process;
 use crate::table::{self, Known};
+use crate::{luggage, process};
 use core::cell::UnsafeCell;
 use core::mem::MaybeUninit;
+use underpass_segment::clock;
 use underpass_segment::end::{End, Family, MAX_ENDS, Stage};
 use underpass_segment::kernel;
 use underpass_segment::link::Link;
@@ -98,6 +99,11 @@ fn classify(fd: i32, known: Known) -> Option<Connection> {
     if state != kernel::ESTABLISHED && state != kernel::CLOSE_WAIT {
         return None;
     }
+    if known == Known::Nothing
+        && let Some(connection) = brought(fd)
+    {
+        return Some(connection);
+    }
     if known == Known::Nothing {
         // It came by exec or over a Unix socket; another program may use it without our knowing.
         table::replace(fd, known, Known::Other);
@@ -125,6 +131,39 @@ fn classify(fd: i32, known: Known) -> Option<Connection> {
     Some(Connection { end, index, fd })
 }
 
+/// The connection that `fd` is, if it was fast when this program image was executed.
+fn brought(fd: i32) -> Option<Connection> {
+    let cookie = kernel::cookie(fd).ok()?;
+    let lent = process::existing_family()
+        .and_then(|family| Some((family.id(), process::with_meeting_surely(|m| m.borrow(cookie)).flatten()?, None)));
+    let (family_id, index, whole) = lent.or_else(|| luggage::find(cookie))?;
+    let shared = process::adopt_family(family_id).filter(|family| {
+        let end = family.end(index);
+        end.cookie.load(Relaxed) == cookie && end.stage() == Stage::Joined && end.add_reference()
+    });
+    let (family, index) = match shared {
+        Some(family) => (family, index),
+        None => {
+            let family = process::family()?;
+            let index = family.take()?;
+            let end = family.end(index);
+            if !whole.is_some_and(|text| luggage::restore(end, text)) || end.cookie.load(Relaxed) != cookie {
+                family.give_back(index);
+                return None;
+            }
+            (family, index)
+        }
+    };
+    let handle = handle(index)?;
+    if handle.descriptors.fetch_add(1, AcqRel) > 0 {
+        // Known already, under another number.
+        family.end(index).references.fetch_sub(1, AcqRel);
+    }
+    table::set(fd, Known::Connection(index));
+    seen(None);
+    Some(Connection { end: family.end(index), index, fd })
+}
+
 fn seen(reason: Option<Reason>) {
     if let Some(record) = process::record() {
         record.connections.fetch_add(1, Relaxed);
@@ -135,6 +174,11 @@ fn seen(reason: Option<Reason>) {
 }
 
 impl Connection {
+    /// Index of its end in the family's table.
+    pub fn index(&self) -> u32 {
+        self.index
+    }
+
     /// Decides how the next call goes; looks for the other end when the time has come.
     #[inline]
     pub fn way(&self) -> Way {
@@ -197,7 +241,7 @@ impl Connection {
     fn attach(&self, handle: &Handle) -> Option<Link> {
         if handle.attached.compare_exchange(ABSENT, WORKING, AcqRel, Acquire).is_err() {
             while handle.attached.load(Acquire) == WORKING {
-                underpass_segment::clock::give_way();
+                clock::give_way();
             }
             // SAFETY: as in `port`.
             return (handle.attached.load(Acquire) == PRESENT).then(|| unsafe { (*handle.link.get()).assume_init() });
@@ -360,22 +404,60 @@ fn drop_reference(family: &Family, index: u32, link: Option<Link>) {
     let end = family.end(index);
     let joined = matches!(end.stage(), Stage::Joined | Stage::Broken) && end.pool.load(Relaxed) != 0;
     let last = end.references.fetch_sub(1, AcqRel) == 1;
+    reap(family);
+    if last && joined && end.lent_until.load(Acquire) > clock::nanoseconds() && keep(index) {
+        return;
+    }
     if last {
-        count(end);
-        if joined {
-            let link = link.or_else(|| process::with_meeting_surely(|m| m.link(end)).flatten());
-            if let Some(link) = link {
-                Meeting::close(end, &link);
-            }
-        } else if end.stage() == Stage::Waiting {
-            process::with_meeting_surely(|m| m.withdraw(end));
-        }
+        finish(family, index, link);
     }
     if joined {
         process::with_meeting_surely(|m| m.release(end));
     }
     if last {
         family.give_back(index);
+    }
+}
+
+/// The last reference is gone: tells the other end.
+fn finish(family: &Family, index: u32, link: Option<Link>) {
+    let end = family.end(index);
+    count(end);
+    if end.stage() == Stage::Waiting {
+        process::with_meeting_surely(|m| m.withdraw(end));
+    } else if end.pool.load(Relaxed) != 0 {
+        let link = link.or_else(|| process::with_meeting_surely(|m| m.link(end)).flatten());
+        if let Some(link) = link {
+            Meeting::close(end, &link);
+        }
+    }
+}
+
+/// Ends that this process has let go of and that a program image to come may still claim: index + 1 each.
+static KEPT: [AtomicU32; 64] = [const { AtomicU32::new(0) }; 64];
+
+fn keep(index: u32) -> bool {
+    KEPT.iter().any(|place| place.compare_exchange(0, index + 1, AcqRel, Relaxed).is_ok())
+}
+
+/// Ends what was kept for an image that has come, or has not come in time.
+fn reap(family: &Family) {
+    for place in &KEPT {
+        let Some(index) = place.load(Relaxed).checked_sub(1) else { continue };
+        let end = family.end(index);
+        let claimed = end.references.load(Acquire) > 0;
+        if !claimed && end.lent_until.load(Acquire) > clock::nanoseconds() {
+            continue;
+        }
+        if place.compare_exchange(index + 1, 0, AcqRel, Relaxed).is_ok() {
+            process::with_meeting_surely(|m| m.release(end));
+            end.lent_until.store(0, Release);
+            // The image that claimed it after all ends it itself.
+            if end.references.load(Acquire) == 0 {
+                finish(family, index, None);
+                family.give_back(index);
+            }
+        }
     }
 }
 

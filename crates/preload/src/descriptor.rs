@@ -231,6 +231,7 @@ pub unsafe fn send_control(fd: c_int, message: *const msghdr, flags: c_int) -> s
                 for index in 0..bytes / size_of::<c_int>() {
                     if let Some(connection) = connection::of(data.add(index).read_unaligned()) {
                         connection.pin(Reason::Passed);
+                        crate::luggage::lend(&connection);
                     }
                 }
             }

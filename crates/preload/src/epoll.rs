@@ -7,7 +7,7 @@
 //! for at least every [`KERNEL_EVERY_US`].
 
 use crate::connection;
-use crate::poll::{Deadline, after, after_ms, left};
+use crate::poll::{Deadline, after, after_ms, invalid, left};
 use crate::set::{self, Item, Later, Scan, Set};
 use crate::table::{self, Known};
 use crate::{process, real};
@@ -607,6 +607,11 @@ pub unsafe extern "C" fn epoll_pwait2(
         unsafe { real::epoll_pwait2(epfd, at, most, left, mask) }
     };
     // SAFETY: the program vouches for its timeout.
+    if unsafe { invalid(timeout) } {
+        // SAFETY: passed on to the caller.
+        return unsafe { real::epoll_pwait2(epfd, events, most, timeout, mask) };
+    }
+    // SAFETY: as above.
     if let Some(answer) = wait(epfd, events, most, unsafe { after(timeout) }, &sleep) {
         return answer;
     }

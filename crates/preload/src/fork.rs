@@ -3,7 +3,6 @@
 use crate::connection;
 use crate::process;
 use crate::real;
-use core::arch::global_asm;
 use core::cell::Cell;
 use core::ffi::c_int;
 use libc::pid_t;
@@ -59,40 +58,47 @@ pub fn in_child() {
 
 // A vfork returns twice into the same stack frame, so no compiled function can stand around it. This one keeps the
 // return address in a register, as libc's own does, and tells the library on which side it is.
+/// # Safety
+/// As vfork(2).
 #[cfg(target_arch = "x86_64")]
-global_asm!(
-    ".globl vfork",
-    ".globl __vfork",
-    ".type vfork, @function",
-    ".type __vfork, @function",
-    "vfork:",
-    "__vfork:",
-    ".cfi_startproc",
-    "pop rdi",
-    "mov eax, 58",
-    "syscall",
-    "push rdi",
-    "push rax",
-    "xor edi, edi",
-    "test rax, rax",
-    "sete dil",
-    "call {told}",
-    "pop rax",
-    "cmp rax, -4096",
-    "ja 2f",
-    "ret",
-    "2:",
-    "push rax",
-    "call __errno_location@PLT",
-    "pop rcx",
-    "neg ecx",
-    "mov [rax], ecx",
-    "mov rax, -1",
-    "ret",
-    ".cfi_endproc",
-    ".size vfork, . - vfork",
-    told = sym process::set_borrowed,
-);
+#[unsafe(naked)]
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn vfork() -> pid_t {
+    core::arch::naked_asm!(
+        "pop rdi",
+        "mov eax, 58", // SYS_vfork
+        "syscall",
+        "push rdi",
+        "push rax",
+        "xor edi, edi",
+        "test rax, rax",
+        "sete dil",
+        "call {told}",
+        "pop rax",
+        "cmp rax, -4096",
+        "ja 2f",
+        "ret",
+        "2:",
+        "push rax",
+        "call {errno}",
+        "pop rcx",
+        "neg ecx",
+        "mov [rax], ecx",
+        "mov rax, -1",
+        "ret",
+        told = sym process::set_borrowed,
+        errno = sym libc::__errno_location,
+    )
+}
+
+/// # Safety
+/// As vfork(2).
+#[cfg(target_arch = "x86_64")]
+#[unsafe(naked)]
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn __vfork() -> pid_t {
+    core::arch::naked_asm!("jmp {vfork}", vfork = sym vfork)
+}
 
 /// # Safety
 /// As _exit(2).

@@ -11,7 +11,9 @@
 mod connection;
 mod descriptor;
 mod epoll;
+mod exec;
 mod fork;
+mod luggage;
 mod options;
 mod poll;
 mod process;

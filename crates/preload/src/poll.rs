@@ -39,6 +39,15 @@ pub unsafe fn after(timeout: *const timespec) -> Deadline {
     Some(clock::nanoseconds().saturating_add(ns))
 }
 
+/// Whether the kernel refuses the timeout.
+///
+/// # Safety
+/// `timeout` must be null or valid.
+pub unsafe fn invalid(timeout: *const timespec) -> bool {
+    // SAFETY: checked for null.
+    !timeout.is_null() && unsafe { (*timeout).tv_sec < 0 || !(0..1_000_000_000).contains(&(*timeout).tv_nsec) }
+}
+
 /// The timespec of what is left until `deadline`, at most `longest` nanoseconds.
 pub fn left(deadline: Deadline, longest: u64) -> Option<timespec> {
     let ns = match deadline {
@@ -244,7 +253,11 @@ pub unsafe extern "C" fn ppoll(
 ) -> c_int {
     // SAFETY: the program vouches for its arguments.
     unsafe {
-        if fds.is_null() || count == 0 || !concerns_us(core::slice::from_raw_parts(fds, count as usize)) {
+        if fds.is_null()
+            || count == 0
+            || invalid(timeout)
+            || !concerns_us(core::slice::from_raw_parts(fds, count as usize))
+        {
             let answer = real::ppoll(fds, count, timeout, mask);
             return recheck(fds, count, answer, after_ms(0), mask);
         }
@@ -372,7 +385,7 @@ pub unsafe extern "C" fn pselect(
     unsafe {
         let mut sets = Sets::read(count, read, write, except);
         let (some, bad) = (sets.count, count > libc::FD_SETSIZE as c_int || count < 0);
-        if bad || !concerns_us(&sets.fds[..some]) {
+        if bad || invalid(timeout) || !concerns_us(&sets.fds[..some]) {
             return real::pselect(count, read, write, except, timeout, mask);
         }
         let answer = wait(&mut sets.fds[..some], after(timeout), mask);

@@ -2,18 +2,19 @@
 
 use core::cell::{Cell, UnsafeCell};
 use core::ffi::c_void;
+use std::sync::OnceLock;
 use underpass_segment::clock;
 use underpass_segment::config::{Config, KEYS};
 use underpass_segment::end::Family;
 use underpass_segment::kernel;
 use underpass_segment::meeting::Meeting;
+use underpass_segment::raw::Errno;
 use underpass_segment::stats::{self, Record};
 use underpass_segment::sync::{Acquire, AtomicBool, AtomicPtr, AtomicU32, Relaxed, Release};
 
 /// Set up once, by the constructor; read by every call.
 struct Fixed {
     config: Config,
-    family: Option<Family>,
     stats_region: i32,
 }
 
@@ -24,6 +25,8 @@ unsafe impl<T> Sync for Shared<T> {}
 
 /// Written by the constructor before [`READY`] is set, only read afterwards.
 static FIXED: Shared<Option<Fixed>> = Shared(UnsafeCell::new(None));
+/// Set once, by the thread that has [`MEETING_TAKEN`].
+static FAMILY: OnceLock<Family> = OnceLock::new();
 static READY: AtomicBool = AtomicBool::new(false);
 /// Used only by the thread that has set [`MEETING_TAKEN`].
 static MEETING: Shared<Meeting> = Shared(UnsafeCell::new(Meeting::new()));
@@ -66,9 +69,10 @@ extern "C" fn construct() {
         config.spin_us = 0;
     }
     crate::table::set_up();
+    crate::luggage::unpack();
     wipe_on_fork();
     // SAFETY: no other thread runs the constructor, and nobody reads before READY.
-    unsafe { *FIXED.0.get() = Some(Fixed { config, family: None, stats_region }) };
+    unsafe { *FIXED.0.get() = Some(Fixed { config, stats_region }) };
     READY.store(true, Release);
     claim_record();
 }
@@ -122,7 +126,7 @@ fn fixed() -> Option<&'static Fixed> {
     if !READY.load(Acquire) {
         return None;
     }
-    // SAFETY: written before READY and not changed but by `ensure_family`, which adds what was absent.
+    // SAFETY: written before READY and not changed afterwards.
     unsafe { (*FIXED.0.get()).as_ref() }
 }
 
@@ -134,22 +138,29 @@ pub fn config() -> Config {
 
 /// The table of ends, made when the first connection needs it. `None` when acceleration is off or impossible here.
 pub fn family() -> Option<&'static Family> {
+    FAMILY.get().or_else(|| settle_family(Family::create))
+}
+
+/// The table of ends of the program image that executed this one, if somebody still has it and this one has none of
+/// its own.
+pub fn adopt_family(id: i32) -> Option<&'static Family> {
+    let family = FAMILY.get().or_else(|| settle_family(|| Family::open(id, kernel::user_id())));
+    family.filter(|family| family.id() == id)
+}
+
+fn settle_family(make: impl FnOnce() -> Result<Family, Errno>) -> Option<&'static Family> {
     let fixed = fixed()?;
-    if let Some(family) = &fixed.family {
-        return Some(family);
-    }
     if !fixed.config.enabled || FRESH.load(Acquire).is_null() {
         return None;
     }
     with_meeting(|meeting| {
-        // SAFETY: the meeting is this thread's, so only one thread comes here at a time; readers see None or the whole.
-        let fixed = unsafe { (*FIXED.0.get()).as_mut() }?;
-        if fixed.family.is_none() {
-            let family = Family::create().ok()?;
+        // The meeting is this thread's, so only one comes here at a time.
+        if FAMILY.get().is_none() {
+            let family = make().ok()?;
             meeting.set_up(family.id(), fixed.config.ring_bytes, crate::set::forget_pool);
-            fixed.family = Some(family);
+            let _ = FAMILY.set(family);
         }
-        fixed.family.as_ref()
+        FAMILY.get()
     })
     .flatten()
 }
@@ -157,7 +168,7 @@ pub fn family() -> Option<&'static Family> {
 /// The table of ends, if there is one.
 #[inline]
 pub fn existing_family() -> Option<&'static Family> {
-    fixed()?.family.as_ref()
+    FAMILY.get()
 }
 
 /// Does `what` with this process's [`Meeting`]; `None` when another thread (or this one, under a signal handler) is at

@@ -298,6 +298,7 @@ pub unsafe extern "C" fn recvmmsg(
         if invalid || connection::of(fd).is_none() {
             return real::recvmmsg(fd, messages, count, flags, timeout);
         }
+        let before = crate::errno();
         // As in the kernel, the time is looked at after each message only.
         let deadline = crate::poll::after(timeout);
         let mut done = 0;
@@ -306,7 +307,11 @@ pub unsafe extern "C" fn recvmmsg(
             let wait = if done > 0 && flags & libc::MSG_WAITFORONE != 0 { libc::MSG_DONTWAIT } else { 0 };
             let answer = recvmsg(fd, &mut (*message).msg_hdr, flags & !libc::MSG_WAITFORONE | wait);
             if answer < 0 {
-                return if done > 0 { done as c_int } else { -1 };
+                if done == 0 {
+                    return -1;
+                }
+                crate::set_errno(before);
+                break;
             }
             (*message).msg_len = answer as c_uint;
             done += 1;

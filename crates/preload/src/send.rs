@@ -222,12 +222,17 @@ pub unsafe extern "C" fn sendmmsg(fd: c_int, messages: *mut mmsghdr, count: c_ui
         if connection::of(fd).is_none() {
             return real::sendmmsg(fd, messages, count, flags);
         }
+        let before = crate::errno();
         let mut done = 0;
         while done < count {
             let message = messages.add(done as usize);
             let answer = sendmsg(fd, &(*message).msg_hdr, flags);
             if answer < 0 {
-                return if done > 0 { done as c_int } else { -1 };
+                if done == 0 {
+                    return -1;
+                }
+                crate::set_errno(before);
+                break;
             }
             (*message).msg_len = answer as c_uint;
             done += 1;

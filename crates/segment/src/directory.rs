@@ -29,6 +29,7 @@ struct Header {
 const EMPTY: u32 = 0;
 const WAITING: u32 = 1;
 const OFFERED: u32 = 2;
+const LENT: u32 = 3;
 
 /// The cookies of a connection's two sockets: smaller, larger.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -216,6 +217,37 @@ impl Directory {
             slot: entry.slot.load(Relaxed),
             shape: Shape { ring_bytes: entry.shape[0].load(Relaxed), slots: entry.shape[1].load(Relaxed) },
         })
+    }
+
+    /// Leaves word of a joined end whose socket is being passed to another process: the end's index in its family.
+    pub fn lend(&self, cookie: u64, me: Holder, index: u32) {
+        let key = Key::of(cookie, 0);
+        let Some(_held) = self.hold(me.pid) else { return };
+        let start = key.place();
+        let places = || (0..NEIGHBOURS).map(|step| (start + step) % ENTRIES);
+        let same = places().find(|&at| self.entry(at).state.load(Acquire) != EMPTY && self.entry(at).is(key));
+        let free = same.or_else(|| places().find(|&at| self.entry(at).state.load(Acquire) == EMPTY));
+        let Some(at) = free.or_else(|| self.abandoned(start)) else { return };
+        let entry = self.entry(at);
+        entry.key[0].store(key.0, Relaxed);
+        entry.key[1].store(key.1, Relaxed);
+        store(&entry.waiter, me);
+        entry.slot.store(index, Relaxed);
+        entry.state.store(LENT, Release);
+    }
+
+    /// Finds word of the socket with this cookie, and clears it: who lent it, and the end's index.
+    pub fn borrow(&self, cookie: u64, pid: i32) -> Option<(Holder, u32)> {
+        let key = Key::of(cookie, 0);
+        let _held = self.hold(pid)?;
+        let start = key.place();
+        let at = (0..NEIGHBOURS)
+            .map(|step| (start + step) % ENTRIES)
+            .find(|&at| self.entry(at).state.load(Acquire) == LENT && self.entry(at).is(key))?;
+        let entry = self.entry(at);
+        let found = (load(&entry.waiter), entry.slot.load(Relaxed));
+        entry.state.store(EMPTY, Release);
+        Some(found)
     }
 
     /// Clears the entry, if it still is this connection's.

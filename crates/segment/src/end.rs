@@ -177,6 +177,8 @@ pub struct End {
     pub cookie: AtomicU64,
     /// The other end's cookie.
     pub peer_cookie: AtomicU64,
+    /// Until when (CLOCK_MONOTONIC, ns) a program image that is being executed may come for it.
+    pub lent_until: AtomicU64,
     /// Pool and slot of its segment, once joined.
     pub pool: AtomicI32,
     /// Slot of its segment.
@@ -222,6 +224,12 @@ impl End {
         Reason::ALL.get(self.reason.load(Relaxed) as usize).copied().unwrap_or(Reason::Unsupported)
     }
 
+    /// One more process refers to it; false when none does any more, and it is not kept for one to come.
+    pub fn add_reference(&self) -> bool {
+        let lent = self.lent_until.load(Acquire) != 0;
+        self.references.fetch_update(AcqRel, Acquire, |n| (n > 0 || lent).then_some(n + 1)).is_ok()
+    }
+
     /// Records why it is not fast.
     pub fn set_reason(&self, reason: Reason) {
         self.reason.store(reason as u8, Relaxed);
@@ -263,13 +271,23 @@ pub struct Family {
 }
 
 impl Family {
+    const LEN: usize =
+        (size_of::<FamilyHeader>() + MAX_ENDS * size_of::<End>()).next_multiple_of(4096) + 4096 - FAMILY_LEN_MARK;
+
     /// Makes an empty table.
     ///
     /// # Errors
     /// See [`Mapping::create`].
     pub fn create() -> Result<Family, Errno> {
-        let len = size_of::<FamilyHeader>() + MAX_ENDS * size_of::<End>();
-        Ok(Family { mapping: Mapping::create(len.next_multiple_of(4096) - FAMILY_LEN_MARK)? })
+        Ok(Family { mapping: Mapping::create(Self::LEN)? })
+    }
+
+    /// Attaches the table with number `id`, if it is private to user `uid`.
+    ///
+    /// # Errors
+    /// EACCES when it is not; otherwise what shmctl or shmat says.
+    pub fn open(id: i32, uid: u32) -> Result<Family, Errno> {
+        Ok(Family { mapping: Mapping::open(id, Self::LEN, uid)?.0 })
     }
 
     /// Number that tells this family from every other one that lives.

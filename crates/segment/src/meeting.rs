@@ -223,6 +223,20 @@ impl Meeting {
         }
     }
 
+    /// Leaves word of a joined end whose socket is being passed to another process.
+    pub fn lend(&mut self, end: &End, index: u32, fd: i32) {
+        let me = holder(fd, self.family);
+        if let Some(directory) = self.directory(kernel::user_id()) {
+            directory.lend(end.cookie.load(Relaxed), me, index);
+        }
+    }
+
+    /// Index of the end of a socket that was passed to this process from another of its family.
+    pub fn borrow(&mut self, cookie: u64) -> Option<u32> {
+        let (lender, index) = self.directory(kernel::user_id())?.borrow(cookie, kernel::process_id())?;
+        (lender.family == self.family).then_some(index)
+    }
+
     fn directory(&mut self, uid: u32) -> Option<Directory> {
         if self.directory.is_none_or(|d| d.uid() != uid) {
             self.directory = Directory::open(uid).ok();

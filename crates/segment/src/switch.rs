@@ -141,7 +141,7 @@ impl Port<'_> {
     fn receive_inside(&self, into: &mut Cursor, flags: i32, nonblocking: bool) -> Answer {
         let peek = flags & libc::MSG_PEEK != 0;
         let wanted = match self.end.low_water.load(Relaxed) as usize {
-            _ if flags & libc::MSG_WAITALL != 0 && !peek => into.left(),
+            _ if flags & libc::MSG_WAITALL != 0 => into.left(),
             low => low.min(into.left()).max(1),
         };
         if self.end.stage() == Stage::Broken {
@@ -155,6 +155,7 @@ impl Port<'_> {
             let mut scratch = unsafe { Cursor::new(&one, 1) };
             return self.receive_inside(&mut scratch, flags | libc::MSG_PEEK, nonblocking).map(|_| 0);
         }
+        let beginning = *into;
         let mut total = 0;
         let mut waiting: Option<Wait> = None;
         let mut slept = false;
@@ -166,8 +167,16 @@ impl Port<'_> {
                     if let Some(wait) = waiting.take() {
                         wait.end(memory, slept);
                     }
-                    if total >= wanted || into.left() == 0 || peek {
+                    if total >= wanted || into.left() == 0 {
                         return Ok(total);
+                    }
+                    if peek {
+                        // A peek for more than there is: looks again when more has come, from the beginning.
+                        if nonblocking || self.has_ended() {
+                            return Ok(total);
+                        }
+                        (*into, total) = (beginning, 0);
+                        nap(20);
                     }
                     continue;
                 }
@@ -215,6 +224,11 @@ impl Port<'_> {
                 }
             }
         }
+    }
+
+    /// Whether the other end has sent its FIN, or worse.
+    fn has_ended(&self) -> bool {
+        kernel::poll_now(self.fd, libc::POLLRDHUP) & (libc::POLLRDHUP | libc::POLLHUP | libc::POLLERR) != 0
     }
 
     /// The kernel says that the stream has ended. Kernel TCP resets a connection whose reader goes away with data

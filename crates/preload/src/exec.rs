@@ -1,0 +1,139 @@
+//! execve, its relatives, and posix_spawn: the new program image takes the connections along.
+
+use crate::luggage::{has_luggage, pack};
+use crate::{process, real};
+use core::ffi::{c_char, c_int};
+use libc::{pid_t, posix_spawn_file_actions_t, posix_spawnattr_t};
+
+/// The program's environment as it is now.
+fn environment() -> *const *const c_char {
+    unsafe extern "C" {
+        static environ: *const *const c_char;
+    }
+    // SAFETY: libc's variable.
+    unsafe { environ }
+}
+
+/// # Safety
+/// As execve(2).
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn execve(path: *const c_char, argv: *const *const c_char, envp: *const *const c_char) -> c_int {
+    // SAFETY: passed on to the caller. It returns only when it has failed; then the packed environment is let go.
+    unsafe { real::execve(path, argv, pack(envp, !process::borrowed()).envp()) }
+}
+
+/// # Safety
+/// As execv(3).
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn execv(path: *const c_char, argv: *const *const c_char) -> c_int {
+    // SAFETY: passed on to the caller.
+    unsafe { execve(path, argv, environment()) }
+}
+
+/// # Safety
+/// As execvpe(3).
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn execvpe(file: *const c_char, argv: *const *const c_char, envp: *const *const c_char) -> c_int {
+    // SAFETY: passed on to the caller.
+    unsafe { real::execvpe(file, argv, pack(envp, !process::borrowed()).envp()) }
+}
+
+/// # Safety
+/// As execvp(3).
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn execvp(file: *const c_char, argv: *const *const c_char) -> c_int {
+    // SAFETY: passed on to the caller.
+    unsafe { execvpe(file, argv, environment()) }
+}
+
+/// # Safety
+/// As fexecve(3).
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn fexecve(fd: c_int, argv: *const *const c_char, envp: *const *const c_char) -> c_int {
+    // SAFETY: passed on to the caller.
+    unsafe { real::fexecve(fd, argv, pack(envp, !process::borrowed()).envp()) }
+}
+
+/// # Safety
+/// As posix_spawn(3).
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn posix_spawn(
+    pid: *mut pid_t,
+    path: *const c_char,
+    actions: *const posix_spawn_file_actions_t,
+    attributes: *const posix_spawnattr_t,
+    argv: *const *const c_char,
+    envp: *const *const c_char,
+) -> c_int {
+    // SAFETY: passed on to the caller.
+    unsafe { real::posix_spawn(pid, path, actions, attributes, argv, pack(envp, false).envp()) }
+}
+
+/// # Safety
+/// As posix_spawnp(3).
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn posix_spawnp(
+    pid: *mut pid_t,
+    file: *const c_char,
+    actions: *const posix_spawn_file_actions_t,
+    attributes: *const posix_spawnattr_t,
+    argv: *const *const c_char,
+    envp: *const *const c_char,
+) -> c_int {
+    // SAFETY: passed on to the caller.
+    unsafe { real::posix_spawnp(pid, file, actions, attributes, argv, pack(envp, false).envp()) }
+}
+
+/// libc's own system spawns its shell behind this library's back.
+///
+/// # Safety
+/// As system(3).
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn system(command: *const c_char) -> c_int {
+    if command.is_null() || !has_luggage() {
+        // SAFETY: passed on to the caller.
+        return unsafe { real::system(command) };
+    }
+    // SAFETY: every structure is initialised by the call that is meant for it; POSIX: the calling process ignores
+    // SIGINT and SIGQUIT and blocks SIGCHLD while it waits, the shell has them as they were.
+    unsafe {
+        let mut ignore: libc::sigaction = core::mem::zeroed();
+        ignore.sa_sigaction = libc::SIG_IGN;
+        let (mut int, mut quit): (libc::sigaction, libc::sigaction) = (core::mem::zeroed(), core::mem::zeroed());
+        libc::sigaction(libc::SIGINT, &ignore, &mut int);
+        libc::sigaction(libc::SIGQUIT, &ignore, &mut quit);
+        let (mut block, mut before, mut reset) = (core::mem::zeroed(), core::mem::zeroed(), core::mem::zeroed());
+        libc::sigemptyset(&mut block);
+        libc::sigaddset(&mut block, libc::SIGCHLD);
+        libc::pthread_sigmask(libc::SIG_BLOCK, &block, &mut before);
+        libc::sigemptyset(&mut reset);
+        for (signal, action) in [(libc::SIGINT, &int), (libc::SIGQUIT, &quit)] {
+            if action.sa_sigaction != libc::SIG_IGN {
+                libc::sigaddset(&mut reset, signal);
+            }
+        }
+        let mut attributes: posix_spawnattr_t = core::mem::zeroed();
+        libc::posix_spawnattr_init(&mut attributes);
+        libc::posix_spawnattr_setsigmask(&mut attributes, &before);
+        libc::posix_spawnattr_setsigdefault(&mut attributes, &reset);
+        let flags = libc::POSIX_SPAWN_SETSIGDEF | libc::POSIX_SPAWN_SETSIGMASK;
+        libc::posix_spawnattr_setflags(&mut attributes, flags as libc::c_short);
+        let argv = [c"sh".as_ptr(), c"-c".as_ptr(), command, core::ptr::null()];
+        let mut pid = 0;
+        let mut status = 127 << 8;
+        if posix_spawn(&mut pid, c"/bin/sh".as_ptr(), core::ptr::null(), &attributes, argv.as_ptr(), environment()) == 0
+        {
+            while libc::waitpid(pid, &mut status, 0) < 0 {
+                if crate::errno() != libc::EINTR {
+                    status = -1;
+                    break;
+                }
+            }
+        }
+        libc::posix_spawnattr_destroy(&mut attributes);
+        libc::sigaction(libc::SIGINT, &int, core::ptr::null_mut());
+        libc::sigaction(libc::SIGQUIT, &quit, core::ptr::null_mut());
+        libc::pthread_sigmask(libc::SIG_SETMASK, &before, core::ptr::null_mut());
+        status
+    }
+}

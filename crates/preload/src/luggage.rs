@@ -1,0 +1,224 @@
+//! What a process hands on to the program that it executes: its fast connections, so that the new program image, when it
+//! finds such a socket among its descriptors, goes on where the old one stood.
+//!
+//! The luggage is one variable in the new environment: the number of the family's table of ends, and for each joined
+//! connection its cookie, its index and (where the old image may be the last to know) the whole end in hexadecimal.
+//! The new image looks a socket up by its cookie, so it does not matter under which number it arrives.
+
+use crate::connection::{self, Connection};
+use crate::{process, table};
+use core::ffi::{CStr, c_char};
+use core::fmt::Write;
+use underpass_segment::clock;
+use underpass_segment::end::{End, Family, Stage};
+use underpass_segment::kernel;
+use underpass_segment::reason::Reason;
+use underpass_segment::sync::{Acquire, AtomicPtr, Relaxed, Release};
+
+const NAME: &str = "UNDERPASS_LUGGAGE";
+/// Longest luggage: the kernel refuses a variable of more than 128 KiB (MAX_ARG_STRLEN).
+const MOST: usize = 120 << 10;
+
+/// A new image that has not begun to run after so long will not come.
+const LENT_NS: u64 = 5_000_000_000;
+
+/// The variable's value in this image's own first environment.
+static BROUGHT: AtomicPtr<c_char> = AtomicPtr::new(core::ptr::null_mut());
+
+/// Takes the luggage out of the environment, so that it is not handed on again by itself.
+pub fn unpack() {
+    let name = c"UNDERPASS_LUGGAGE";
+    // SAFETY: called once, by the constructor. The string itself stays where the kernel put it.
+    unsafe {
+        let value = libc::getenv(name.as_ptr());
+        if !value.is_null() {
+            BROUGHT.store(value, Release);
+            libc::unsetenv(name.as_ptr());
+        }
+    }
+}
+
+/// The connection with this cookie, if it was brought along: family, index and perhaps the end itself.
+pub fn find(cookie: u64) -> Option<(i32, u32, Option<&'static str>)> {
+    let brought = BROUGHT.load(Acquire);
+    if brought.is_null() {
+        return None;
+    }
+    // SAFETY: a string of the initial environment, which is never unmapped.
+    let text = unsafe { CStr::from_ptr(brought) }.to_str().ok()?;
+    let mut parts = text.split(';');
+    let family = parts.next()?.parse().ok()?;
+    parts.find_map(|part| {
+        let mut fields = part.split(':');
+        let found = u64::from_str_radix(fields.next()?, 16).ok()? == cookie;
+        let index = fields.next()?.parse().ok()?;
+        found.then_some((family, index, fields.next()))
+    })
+}
+
+/// Fills `end` from its hexadecimal form; false when that is not one.
+pub fn restore(end: &End, text: &str) -> bool {
+    let bytes = text.as_bytes();
+    if bytes.len() != 2 * size_of::<End>() || !bytes.iter().all(u8::is_ascii_hexdigit) {
+        return false;
+    }
+    let references = end.references.load(Relaxed);
+    let digit = |b: u8| (b as char).to_digit(16).unwrap_or(0) as u8;
+    for (index, pair) in bytes.chunks_exact(2).enumerate() {
+        // SAFETY: below the size of an end, which this process has just taken for itself; any bytes are a valid end.
+        unsafe { (end as *const End as *mut u8).add(index).write(digit(pair[0]) << 4 | digit(pair[1])) };
+    }
+    end.references.store(references, Relaxed);
+    end.reading.lock.leave();
+    end.reading.lock.set_asleep(false);
+    end.sending.lock.leave();
+    end.stage() == Stage::Joined
+}
+
+/// An environment for a new program image.
+pub struct Packed {
+    memory: *mut u8,
+    len: usize,
+    envp: *const *const c_char,
+}
+
+impl Packed {
+    /// The environment to execute with.
+    pub fn envp(&self) -> *const *const c_char {
+        self.envp
+    }
+}
+
+impl Drop for Packed {
+    fn drop(&mut self) {
+        if !self.memory.is_null() {
+            // SAFETY: the mapping is this value's own.
+            unsafe { libc::munmap(self.memory.cast(), self.len) };
+        }
+    }
+}
+
+/// Packs for the execution of a program with environment `envp`. With `alone`, this image ends with it.
+///
+/// # Safety
+/// `envp` must be null or an environment.
+pub unsafe fn pack(envp: *const *const c_char, alone: bool) -> Packed {
+    let nothing = Packed { memory: core::ptr::null_mut(), len: 0, envp };
+    let Some(family) = process::existing_family() else { return nothing };
+    if !has_luggage() {
+        return nothing;
+    }
+    // SAFETY: passed on to the caller.
+    let (count, loads_us) = unsafe { inspect(envp) };
+    if !loads_us {
+        // The new image will know nothing: what it inherits has to be plain TCP by then, as far as this end can see to.
+        for connection in joined().filter(survives) {
+            connection.pin(Reason::Inherited);
+        }
+        return nothing;
+    }
+    let len = (count + 2) * size_of::<*const c_char>() + NAME.len() + MOST;
+    let memory: *mut u8 = process::reserve(len).cast();
+    if memory.is_null() {
+        return nothing;
+    }
+    let pointers = memory as *mut *const c_char;
+    // SAFETY: the memory holds count + 2 pointers and the text behind them.
+    unsafe {
+        core::ptr::copy_nonoverlapping(envp, pointers, count);
+        let text = memory.add((count + 2) * size_of::<*const c_char>());
+        *pointers.add(count) = text.cast();
+        *pointers.add(count + 1) = core::ptr::null();
+        write_text(core::slice::from_raw_parts_mut(text, NAME.len() + MOST), family, alone);
+    }
+    Packed { memory, len, envp: pointers }
+}
+
+/// Whether this process has anything to hand on.
+pub fn has_luggage() -> bool {
+    process::existing_family().is_some() && joined().next().is_some()
+}
+
+/// A socket is about to be passed to another process: one of the same family finds its end again.
+pub fn lend(connection: &Connection) {
+    if connection.end.stage() == Stage::Joined {
+        connection.end.lent_until.store(clock::nanoseconds() + LENT_NS, Release);
+        process::with_meeting_surely(|meeting| meeting.lend(connection.end, connection.index(), connection.fd));
+    }
+}
+
+fn joined() -> impl Iterator<Item = Connection> {
+    (0..table::highest()).filter_map(connection::known).filter(|it| it.end.stage() == Stage::Joined)
+}
+
+/// Whether the descriptor stays open in the new image.
+fn survives(connection: &Connection) -> bool {
+    kernel::descriptor_flags(connection.fd).is_some_and(|flags| flags & libc::FD_CLOEXEC == 0)
+}
+
+/// Number of variables, and whether they load this library.
+///
+/// # Safety
+/// `envp` must be null or an environment.
+unsafe fn inspect(envp: *const *const c_char) -> (usize, bool) {
+    let (mut count, mut loads_us) = (0, false);
+    if envp.is_null() {
+        return (0, false);
+    }
+    // SAFETY: passed on to the caller.
+    unsafe {
+        while !(*envp.add(count)).is_null() {
+            let variable = CStr::from_ptr(*envp.add(count)).to_bytes();
+            loads_us |= variable.starts_with(b"LD_PRELOAD=")
+                && variable.windows(b"libunderpass".len()).any(|part| part == b"libunderpass");
+            count += 1;
+        }
+    }
+    (count, loads_us)
+}
+
+struct Text<'a>(&'a mut [u8], usize);
+
+impl Write for Text<'_> {
+    fn write_str(&mut self, s: &str) -> core::fmt::Result {
+        let end = self.1 + s.len();
+        // One byte stays for the NUL.
+        if end >= self.0.len() {
+            return Err(core::fmt::Error);
+        }
+        self.0[self.1..end].copy_from_slice(s.as_bytes());
+        self.1 = end;
+        Ok(())
+    }
+}
+
+fn write_text(to: &mut [u8], family: &Family, alone: bool) {
+    let mut text = Text(to, 0);
+    let _ = write!(text, "{NAME}={}", family.id());
+    for connection in joined() {
+        let before = text.1;
+        let whole = alone && survives(&connection);
+        if write_one(&mut text, &connection, whole).is_err() {
+            // No room: this one goes plain.
+            text.1 = before;
+            connection.pin(Reason::Inherited);
+        }
+    }
+    let end = text.1;
+    text.0[end] = 0;
+}
+
+fn write_one(text: &mut Text<'_>, connection: &Connection, whole: bool) -> core::fmt::Result {
+    // Whoever closes the connection here must not end it before the new image has come for it.
+    connection.end.lent_until.store(clock::nanoseconds() + LENT_NS, Release);
+    write!(text, ";{:x}:{}", connection.end.cookie.load(Relaxed), connection.index())?;
+    if whole {
+        text.write_char(':')?;
+        for at in 0..size_of::<End>() {
+            // SAFETY: within the end; a byte that changes meanwhile is either the old one or the new one.
+            let byte = unsafe { (connection.end as *const End as *const u8).add(at).read_volatile() };
+            write!(text, "{byte:02x}")?;
+        }
+    }
+    Ok(())
+}
