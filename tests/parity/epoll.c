@@ -299,9 +299,49 @@ static void gone_b(struct side *side) {
 }
 static void gone(void) { two_processes(AF_INET, gone_a, gone_b); }
 
+/* What is told to be readable is readable: programs such as wrk take EAGAIN after EPOLLIN for a broken connection. */
+static void truthful(struct side *side) {
+    enum { CONNECTIONS = 8, MESSAGE = 12, ROUNDS = 6000 };
+    int set = (int)MUST(epoll_create1(0)), fds[CONNECTIONS], received[CONNECTIONS] = {0}, done = 0, lies = 0;
+    uint64_t state = side->leader;
+    for (int i = 0; i < CONNECTIONS; i++) {
+        add(set, fds[i] = another(side), EPOLLIN, (uint64_t)i);
+        set_nonblocking(fds[i], true);
+        MUST(setsockopt(fds[i], IPPROTO_TCP, TCP_NODELAY, &(int){1}, sizeof(int)));
+    }
+    for (int i = 0; side->leader && i < CONNECTIONS; i++) send_all(fds[i], in, MESSAGE);
+    while (done < ROUNDS) {
+        struct epoll_event events[3];
+        int count = (int)MUST(epoll_wait(set, events, COUNT(events), -1));
+        for (int k = 0; k < count && done < ROUNDS; k++) {
+            int i = (int)events[k].data.u64;
+            if (events[k].events & EPOLLIN) {
+                ssize_t got = recv(fds[i], in, 100, 0);
+                if (got == 0 || (got == -1 && errno == ECONNRESET)) done = ROUNDS; /* the other side has seen enough */
+                if (got == -1 && errno == EAGAIN) lies++;
+                if (got <= 0 || (received[i] += (int)got) < MESSAGE) continue;
+                received[i] = 0;
+                done++;
+                modify(set, fds[i], EPOLLIN | EPOLLOUT, (uint64_t)i);
+            } else if (events[k].events & EPOLLOUT) {
+                /* In two pieces: the first wakes the reader, who may have both when the second would wake it. */
+                bool sent = send(fds[i], in, 5, MSG_NOSIGNAL) == 5;
+                for (uint64_t wait = next_random(&state) % 30000; wait > 0; wait--) __asm__ volatile("");
+                if (!sent || send(fds[i], in, MESSAGE - 5, MSG_NOSIGNAL) != MESSAGE - 5) done = ROUNDS;
+                modify(set, fds[i], EPOLLIN, (uint64_t)i);
+            }
+        }
+    }
+    say("readable, but nothing there: %d times", lies);
+    for (int i = 0; i < CONNECTIONS; i++) close(fds[i]);
+}
+static void truthful_processes(void) { two_processes(AF_INET, truthful, truthful); }
+static void truthful_threads(void) { two_threads(AF_INET, truthful, truthful); }
+
 const struct scenario scenarios[] = {
     {"level", level, 0},     {"level-threads", level_threads, 0},     {"edge", edge, 0},
     {"edge-threads", edge_threads, 0}, {"edge-out", edge_out, 0},     {"oneshot", oneshot, 0},
     {"oneshot-threads", oneshot_threads, 0}, {"control", control, 0}, {"gone", gone, 0},
+    {"truthful", truthful_processes, 0}, {"truthful-threads", truthful_threads, 0},
     {0},
 };

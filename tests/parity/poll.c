@@ -70,6 +70,7 @@ static void states_a(struct side *side) {
     look("reset", third);
     SHOW(recv(third, in, 1, 0));
     look("reset read", third);
+    tell(side);
 }
 static void states_b(struct side *side) {
     int fd = side->fd;
@@ -89,6 +90,7 @@ static void states_b(struct side *side) {
     MUST(setsockopt(third, SOL_SOCKET, SO_LINGER, &at_once, sizeof(at_once)));
     close(third);
     tell(side);
+    hear(side);
     SHOW(recv(second, in, 1, 0));
 }
 static void states(void) { two_processes(AF_INET, states_a, states_b); }

@@ -84,7 +84,8 @@ impl Group {
                 continue;
             }
             for task in numbers(&format!("/proc/{process}/task")) {
-                let read = |file: &str| fs::read_to_string(format!("/proc/{process}/task/{task}/{file}")).unwrap_or_default();
+                let read =
+                    |file: &str| fs::read_to_string(format!("/proc/{process}/task/{task}/{file}")).unwrap_or_default();
                 let state = read("stat").rsplit_once(')').map_or(' ', |(_, rest)| rest.chars().nth(1).unwrap_or(' '));
                 let call: String = read("syscall").split_whitespace().take(3).collect::<Vec<_>>().join(" ");
                 let (name, wait) = (read("comm"), read("wchan"));

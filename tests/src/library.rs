@@ -63,7 +63,12 @@ impl Run {
 
     /// Fails if a byte of any process was on the fast path.
     pub fn assert_not_fast(&self) {
-        assert_eq!(self.fast(None), Fast::default(), "no connection could have two accelerated ends:\n{}", self.table());
+        assert_eq!(
+            self.fast(None),
+            Fast::default(),
+            "no connection could have two accelerated ends:\n{}",
+            self.table()
+        );
     }
 
     /// All counters, for a failure's message.

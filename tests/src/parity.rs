@@ -51,7 +51,8 @@ pub fn check(family: &str, flavour: Flavour) {
         }
         let kernel = play(&program, &scenario, None);
         if kernel.hangs || !kernel.lines.iter().any(|line| line == "A end") {
-            let _ = writeln!(report, "{family}/{scenario} does not even end on the kernel:\n{}", kernel.lines.join("\n"));
+            let _ =
+                writeln!(report, "{family}/{scenario} does not even end on the kernel:\n{}", kernel.lines.join("\n"));
             continue;
         }
         for mode in modes {

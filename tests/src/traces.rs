@@ -10,10 +10,30 @@ pub fn shared_files() -> BTreeSet<String> {
     names.filter(|name| !name.starts_with("PostgreSQL.")).collect()
 }
 
-/// Lines of /proc/sysvipc/shm for the segments that one of `pids` made and that still exist.
+/// Lines of /proc/sysvipc/shm for the segments that one of `pids` made and that outlive them. A segment that a process of
+/// another run has attached by now is in use, not left.
 pub fn segments_of(pids: &[u32]) -> Vec<String> {
     let table = fs::read_to_string("/proc/sysvipc/shm").unwrap_or_default();
     // Columns: key, id, permissions, size, creator's process number, ...
-    let made_by = |line: &&str| line.split_whitespace().nth(4).and_then(|pid| pid.parse().ok());
-    table.lines().skip(1).filter(|line| made_by(line).is_some_and(|pid| pids.contains(&pid))).map(String::from).collect()
+    let column =
+        |line: &str, index: usize| line.split_whitespace().nth(index).and_then(|text| text.parse::<u32>().ok());
+    let made_by_them = table.lines().skip(1).filter(|line| column(line, 4).is_some_and(|pid| pids.contains(&pid)));
+    let left = made_by_them.filter(|line| {
+        let users = column(line, 1).map(users_of).unwrap_or_default();
+        users.is_empty() || users.iter().any(|pid| pids.contains(pid))
+    });
+    left.map(String::from).collect()
+}
+
+/// Processes that have the System V segment `id` attached.
+fn users_of(id: u32) -> Vec<u32> {
+    let processes = fs::read_dir("/proc").into_iter().flatten().flatten();
+    let pids = processes.filter_map(|entry| entry.file_name().to_str()?.parse::<u32>().ok());
+    // Columns: addresses, permissions, offset, device, inode (here the id), name.
+    let is_it = |line: &str| {
+        let columns: Vec<&str> = line.split_whitespace().collect();
+        columns.len() > 5 && columns[4].parse() == Ok(id) && columns[5].starts_with("/SYSV")
+    };
+    pids.filter(|pid| fs::read_to_string(format!("/proc/{pid}/maps")).is_ok_and(|maps| maps.lines().any(is_it)))
+        .collect()
 }

@@ -1,0 +1,8 @@
+//! Real, unmodified programs under Underpass: right results, fast connections, nothing left behind.
+
+mod databases;
+mod deaths;
+mod one_sided;
+mod runtimes;
+mod tools;
+mod web;
