@@ -232,6 +232,7 @@ impl Connection {
             link,
             fd: self.fd,
             me: process::thread(),
+            token: self.index,
             spin_us: process::config().spin_us,
             sleep: sleeping_recv,
         })
@@ -335,10 +336,14 @@ fn unsuitable(fd: i32) -> Option<Reason> {
 }
 
 /// Sleeps in libc's own recv: a cancellation point, and restarted after signals as the program asked.
-unsafe fn sleeping_recv(fd: i32, to: *mut u8, len: usize, flags: i32) -> Answer {
+unsafe fn sleeping_recv(port: &Port<'_>, to: *mut u8, len: usize, flags: i32) -> Answer {
+    if table::get(port.fd) != Known::Connection(port.token) {
+        // Closed, or another's by now, while this thread was on its way.
+        return Err(Errno(libc::EBADF));
+    }
     let before = crate::errno();
     // SAFETY: passed on to the caller.
-    let answer = crate::from_c(unsafe { crate::real::recv(fd, to.cast(), len, flags) });
+    let answer = crate::from_c(unsafe { crate::real::recv(port.fd, to.cast(), len, flags) });
     crate::set_errno(before);
     answer
 }

@@ -137,8 +137,8 @@ pub unsafe extern "C" fn epoll_ctl(epfd: c_int, operation: c_int, fd: c_int, eve
             set.with_item(fd, |item| item.set_seen(0));
             set.activate(fd);
             port.end.reading.resting.store(0, Relaxed);
-            // A thread may be asleep on this set already: what is there by now must wake it.
-            if events & IN != 0 && set.sleepers() > 0 && port.prepare_to_sleep(ALONE) == Sleep::No {
+            // A thread may be asleep on this set already: what is there by now must wake it, and what comes.
+            if events & IN != 0 && port.prepare_to_sleep(ALONE) == Sleep::No {
                 kick(epfd, set, fd);
             }
         }
@@ -157,12 +157,12 @@ fn postpone(epfd: c_int, operation: c_int, fd: c_int, wanted: Option<(u32, u64)>
             set.change_later(fd, Some((events, data)), operation == libc::EPOLL_CTL_ADD)
         }
         (libc::EPOLL_CTL_DEL, _, true) => set.change_later(fd, None, false),
-        _ => {
-            // The kernel is about to be asked for itself: it must know what was put off.
-            set.tell(fd, |change| tell(epfd, fd, change));
-            Later::Now
-        }
+        _ => Later::Now,
     };
+    if later == Later::Now {
+        // The kernel is about to be asked for itself: it must know what was put off.
+        set.tell(fd, |change| tell(epfd, fd, change));
+    }
     if let (Later::Done, Some(port)) = (later, fast) {
         port.end.reading.resting.store(0, Relaxed);
     }
@@ -493,15 +493,21 @@ fn wait(
     let mut slept = false;
     let mut polled_enough = false;
     loop {
-        collect(epfd, set, &mut events);
         let idle_for = ticks().wrapping_sub(set.asked().load(Relaxed));
-        let every = if events.count > 0 { KERNEL_EVERY_US } else { KERNEL_WHEN_IDLE_US };
+        let overdue = idle_for > KERNEL_EVERY_US * ticks_per_microsecond();
+        if !overdue {
+            collect(epfd, set, &mut events);
+        }
+        let idle = idle_for > KERNEL_WHEN_IDLE_US * ticks_per_microsecond();
         let expired = deadline.is_some_and(|at| clock::nanoseconds() >= at);
-        if (events.count < events.most && idle_for > every * ticks_per_microsecond()) || (expired && events.count == 0)
-        {
+        if overdue || (events.count == 0 && (idle || expired)) {
             set.asked().store(ticks(), Relaxed);
             if ask(epfd, set, &mut events, look) < 0 {
                 return Some(-1);
+            }
+            if overdue {
+                // After the kernel's own, which must not starve.
+                collect(epfd, set, &mut events);
             }
         }
         if events.count > 0 || expired {
@@ -564,7 +570,25 @@ pub unsafe extern "C" fn epoll_wait(epfd: c_int, events: *mut epoll_event, most:
         return answer;
     }
     // SAFETY: passed on to the caller.
-    unsafe { real::epoll_wait(epfd, events, most, timeout) }
+    let answer = unsafe { real::epoll_wait(epfd, events, most, timeout) };
+    corrected(epfd, events, most, answer, &sleep)
+}
+
+/// A set that had no sockets of ours when this thread went to sleep on it may have some by now: then what woke it may be
+/// a doorbell.
+fn corrected(
+    epfd: c_int,
+    events: *mut epoll_event,
+    most: c_int,
+    answer: c_int,
+    sleep: &dyn Fn(*mut epoll_event, c_int, Option<timespec>) -> c_int,
+) -> c_int {
+    let Some(set) = set_of(epfd).filter(|set| answer > 0 && set.count() > 0) else { return answer };
+    let mut all = Events { at: events, most: most as usize, count: 0 };
+    if ask(epfd, set, &mut all, |_, _| answer) < 0 || all.count > 0 {
+        return all.count as c_int;
+    }
+    wait(epfd, events, most, after_ms(0), sleep).unwrap_or(0)
 }
 
 /// Milliseconds of a remaining time, rounded up, for calls that count in them; -1: forever.
@@ -588,7 +612,8 @@ pub unsafe extern "C" fn epoll_pwait(
         return answer;
     }
     // SAFETY: passed on to the caller.
-    unsafe { real::epoll_pwait(epfd, events, most, timeout, mask) }
+    let answer = unsafe { real::epoll_pwait(epfd, events, most, timeout, mask) };
+    corrected(epfd, events, most, answer, &sleep)
 }
 
 /// # Safety
@@ -616,5 +641,6 @@ pub unsafe extern "C" fn epoll_pwait2(
         return answer;
     }
     // SAFETY: passed on to the caller.
-    unsafe { real::epoll_pwait2(epfd, events, most, timeout, mask) }
+    let answer = unsafe { real::epoll_pwait2(epfd, events, most, timeout, mask) };
+    corrected(epfd, events, most, answer, &sleep)
 }

@@ -52,3 +52,13 @@ fn set_errno(e: i32) {
     // SAFETY: libc's errno of this thread.
     unsafe { *libc::__errno_location() = e }
 }
+
+/// The calls that this library stands for are cancellation points, also when they have nothing to ask of the kernel.
+#[inline]
+fn test_cancel() {
+    unsafe extern "C" {
+        fn pthread_testcancel();
+    }
+    // SAFETY: no arguments; nothing here holds what a cancelled thread would have to give back.
+    unsafe { pthread_testcancel() }
+}

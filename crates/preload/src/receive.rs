@@ -28,6 +28,7 @@ fn receive(fd: c_int, cursor: impl FnOnce() -> Cursor, flags: c_int, plain: impl
     loop {
         match connection.way() {
             Way::Joined(port) if flags & !CARRIED == 0 && port.become_ready() => {
+                crate::test_cancel();
                 let answer = port.receive(cursor(), flags);
                 if port.end.reading.resting.load(Relaxed) == STRAY {
                     crate::epoll::take_back(fd);

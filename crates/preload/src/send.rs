@@ -36,6 +36,7 @@ unsafe fn send_vector(
     loop {
         match connection.way() {
             Way::Joined(port) => {
+                crate::test_cancel();
                 // SAFETY: passed on to the caller.
                 let cursor = unsafe { Cursor::new(vector, count) };
                 let answer = port.send(cursor, flags, |done| {

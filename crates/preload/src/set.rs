@@ -450,7 +450,11 @@ impl Set {
                 match verdict {
                     Scan::Keep => {}
                     Scan::Leave => left = true,
-                    Scan::Enough => break,
+                    Scan::Enough => {
+                        // The next scan goes on here.
+                        inside.turn = index + count - 1;
+                        break;
+                    }
                 }
             }
             if left {

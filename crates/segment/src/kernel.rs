@@ -144,6 +144,15 @@ pub unsafe fn recv(fd: i32, to: *mut u8, len: usize, flags: i32) -> Answer {
     unsafe { syscall(libc::SYS_recvfrom, [fd as usize, to as usize, len, flags as usize, 0, 0]) }
 }
 
+/// recvmsg.
+///
+/// # Safety
+/// The message's buffers must be valid for writing.
+pub unsafe fn recv_message(fd: i32, message: &mut libc::msghdr, flags: i32) -> Answer {
+    // SAFETY: passed on to the caller.
+    unsafe { syscall(libc::SYS_recvmsg, [fd as usize, &raw mut *message as usize, flags as usize, 0, 0, 0]) }
+}
+
 /// Sends one doorbell without waiting.
 ///
 /// # Errors

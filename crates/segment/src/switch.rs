@@ -23,7 +23,7 @@ use crate::vector::Cursor;
 use crate::wait::{self, Memory, Wait};
 
 /// Receives from the kernel, sleeping if the socket blocks: libc's recv, so that it is a cancellation point.
-pub type SleepingRecv = unsafe fn(fd: i32, to: *mut u8, len: usize, flags: i32) -> Answer;
+pub type SleepingRecv = unsafe fn(port: &Port<'_>, to: *mut u8, len: usize, flags: i32) -> Answer;
 
 /// A joined end in the hands of one thread.
 #[derive(Clone, Copy)]
@@ -36,6 +36,8 @@ pub struct Port<'a> {
     pub fd: i32,
     /// Number of this thread.
     pub me: u32,
+    /// Whatever tells [`Port::sleep`] which connection it is.
+    pub token: u32,
     /// Longest poll before sleeping, in microseconds.
     pub spin_us: u32,
     /// How to sleep.
@@ -356,12 +358,19 @@ impl Port<'_> {
     /// One receive from the kernel path, and the sorting out of doorbells that came with it.
     fn receive_from_kernel(&self, into: &mut Cursor, limit: usize, peek: bool) -> Taken {
         let reading = &self.end.reading;
-        let (to, len) = into.chunk(limit);
+        let mut message = into.message();
         let flags = libc::MSG_DONTWAIT
             | if peek { libc::MSG_PEEK } else { 0 }
             | if into.discards() { libc::MSG_TRUNC } else { 0 };
-        // SAFETY: the kernel writes at most the chunk that the cursor names.
-        let got = match unsafe { kernel::recv(self.fd, to, len, flags) } {
+        let got = if limit == usize::MAX && !into.discards() {
+            // SAFETY: the kernel writes into what is left of the program's buffers.
+            unsafe { kernel::recv_message(self.fd, &mut message.header(), flags) }
+        } else {
+            let (to, len) = into.chunk(limit);
+            // SAFETY: the kernel writes at most the chunk that the cursor names.
+            unsafe { kernel::recv(self.fd, to, len, flags) }
+        };
+        let got = match got {
             Ok(0) => return Taken::EndOfStream,
             Ok(n) => n as u64,
             Err(AGAIN) => return Taken::Nothing,
@@ -560,14 +569,22 @@ impl Port<'_> {
             // What comes may be data, or a doorbell that a poll of the kernel's waits for too: look at it, leave it there.
             let mut byte = 0u8;
             // SAFETY: one writable byte.
-            match unsafe { (self.sleep)(self.fd, &mut byte, 1, libc::MSG_PEEK) } {
+            match unsafe { (self.sleep)(self, &mut byte, 1, libc::MSG_PEEK) } {
                 Ok(0) => Taken::EndOfStream,
-                Ok(_) => Taken::Nothing,
+                Ok(_) => {
+                    if self.is_fast() && !self.something() {
+                        // A doorbell for what has been read already.
+                        // SAFETY: the buffer is `take_bells`' own.
+                        let _ =
+                            self.take_bells(16, |fd, to, len| unsafe { kernel::recv(fd, to, len, libc::MSG_DONTWAIT) });
+                    }
+                    Taken::Nothing
+                }
                 Err(e) => Taken::Failed(e),
             }
         } else {
             // SAFETY: the buffer is `take_bells`' own.
-            let got = self.take_bells(1, |fd, to, len| unsafe { (self.sleep)(fd, to, len, 0) });
+            let got = self.take_bells(1, |_, to, len| unsafe { (self.sleep)(self, to, len, 0) });
             self.note_flag();
             match got {
                 Ok(0) => Taken::EndOfStream,
@@ -716,9 +733,9 @@ impl Port<'_> {
                 unsafe { kernel::recv(self.fd, &mut byte, 1, libc::MSG_PEEK | libc::MSG_DONTWAIT) }
             };
             match got {
-                Ok(1..) if self.is_fast() && !self.something() => {}
+                Ok(1..) if self.is_fast() && self.ready() != Ready::Yes => {}
                 Ok(_) => return true,
-                Err(AGAIN) => return self.something(),
+                Err(AGAIN) => return self.ready() == Ready::Yes,
                 Err(Errno(e)) => {
                     self.end.reading.error.store(e, Relaxed);
                     return true;

@@ -115,9 +115,39 @@ impl Cursor {
         (unsafe { (buffer.iov_base as *mut u8).add(self.offset) }, n)
     }
 
+    /// What is left of the buffers, for recvmsg(2): at most 16 of them.
+    pub fn message(&self) -> Message {
+        let mut message = Message { vector: [iovec { iov_base: core::ptr::null_mut(), iov_len: 0 }; 16], count: 0 };
+        let mut rest = *self;
+        while rest.left > 0 && message.count < message.vector.len() && !self.discard {
+            let (base, len) = rest.chunk(usize::MAX);
+            message.vector[message.count] = iovec { iov_base: base.cast(), iov_len: len };
+            message.count += 1;
+            rest.skip(len);
+        }
+        message
+    }
+
     /// Whether the bytes are thrown away.
     pub fn discards(&self) -> bool {
         self.discard
+    }
+}
+
+/// Buffers for one recvmsg(2).
+pub struct Message {
+    vector: [iovec; 16],
+    count: usize,
+}
+
+impl Message {
+    /// The header that names them; valid as long as this value stays where it is.
+    pub fn header(&mut self) -> libc::msghdr {
+        // SAFETY: all-zero is a valid msghdr.
+        let mut header: libc::msghdr = unsafe { core::mem::zeroed() };
+        header.msg_iov = self.vector.as_mut_ptr();
+        header.msg_iovlen = self.count as _;
+        header
     }
 }
 
