@@ -111,6 +111,9 @@ fn classify(fd: i32, known: Known) -> Option<Connection> {
         return None;
     }
     let Some(family) = process::family() else {
+        if !process::no_family() {
+            return None;
+        }
         table::replace(fd, known, Known::Other);
         seen(Some(if process::config().enabled { Reason::NoMemory } else { Reason::Disabled }));
         return None;
@@ -118,6 +121,7 @@ fn classify(fd: i32, known: Known) -> Option<Connection> {
     let index = family.take()?;
     let end = family.end(index);
     end.nonblocking.store(kernel::is_nonblocking(fd).into(), Relaxed);
+    end.watched.store(crate::epoll::watches(fd).into(), Relaxed);
     let handle = handle(index)?;
     handle.attached.store(ABSENT, Relaxed);
     handle.descriptors.store(1, Release);

@@ -72,7 +72,12 @@ fn make_set(epfd: c_int) -> Option<&'static Set> {
 
 /// Whether `fd` is an epoll set that has sockets of ours.
 pub fn is_ours(fd: c_int) -> bool {
-    set_of(fd).is_some_and(|set| set.count() > 0)
+    set_of(fd).is_some_and(|set| set.count() > 0 || set.has_inner())
+}
+
+/// Whether `fd` is registered in any set.
+pub fn watches(fd: c_int) -> bool {
+    set::made().any(|set| set.item(fd).is_some())
 }
 
 /// `epfd` is about to be closed.
@@ -131,7 +136,7 @@ pub unsafe extern "C" fn epoll_ctl(epfd: c_int, operation: c_int, fd: c_int, eve
         return answer;
     }
     set.put(fd, events, data);
-    if let Some(connection) = connection::known(fd) {
+    if let Some(connection) = connection::of(fd) {
         connection.end.watched.store(1, Relaxed);
         if let Some(port) = connection.ready_port() {
             set.with_item(fd, |item| item.set_seen(0));
@@ -226,7 +231,7 @@ fn register(epfd: c_int, fd: c_int, events: u32, data: u64) {
 
 /// Whether a fast connection in the set can be read now.
 pub fn has_ready(epfd: c_int) -> bool {
-    set_of(epfd).is_some_and(any_news)
+    set_of(epfd).is_some_and(|set| any_news(set) || set.inner().filter_map(set_of).any(any_news))
 }
 
 /// Whether an active socket of the set has news.
@@ -259,10 +264,12 @@ fn writable(port: &Port<'_>, item: &Item) -> bool {
 
 /// Where the ring's data ends, if there is any that `item` has not been told of (or, level-triggered, any at all).
 fn news(port: &Port<'_>, item: &Item) -> Option<u64> {
-    if port.ready() != Ready::Yes {
-        return None;
+    match port.ready() {
+        Ready::Yes if item.events & EDGE == 0 => Some(0),
+        // Behind what is left in the kernel there may be more in the ring, which the kernel does not know of.
+        Ready::Yes | Ready::AskKernel if item.events & EDGE != 0 => port.newer(item.seen),
+        _ => None,
     }
-    if item.events & EDGE == 0 { Some(0) } else { port.newer(item.seen) }
 }
 
 /// Raises the waiting flags of the active sockets and leaves them to the kernel.
@@ -353,7 +360,10 @@ fn collect(epfd: c_int, set: &Set, events: &mut Events) {
         }
         match news(&port, item) {
             Some(seen) => {
-                let writable = if port.sends_fast() { item.events & OUT } else { 0 };
+                let room = item.events & OUT == 0
+                    || port.sends_fast()
+                    || kernel::poll_now(fd, libc::POLLOUT) & libc::POLLOUT != 0;
+                let writable = if item.events & OUT != 0 && room { item.events & OUT } else { 0 };
                 events.push(item.events & IN | writable | ended(&port, item), item.data);
                 item.set_seen(seen);
                 item.set_last_news(now);

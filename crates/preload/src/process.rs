@@ -27,6 +27,8 @@ unsafe impl<T> Sync for Shared<T> {}
 static FIXED: Shared<Option<Fixed>> = Shared(UnsafeCell::new(None));
 /// Set once, by the thread that has [`MEETING_TAKEN`].
 static FAMILY: OnceLock<Family> = OnceLock::new();
+/// It could not be made.
+static NO_FAMILY: AtomicBool = AtomicBool::new(false);
 static READY: AtomicBool = AtomicBool::new(false);
 /// Used only by the thread that has set [`MEETING_TAKEN`].
 static MEETING: Shared<Meeting> = Shared(UnsafeCell::new(Meeting::new()));
@@ -156,13 +158,21 @@ fn settle_family(make: impl FnOnce() -> Result<Family, Errno>) -> Option<&'stati
     with_meeting(|meeting| {
         // The meeting is this thread's, so only one comes here at a time.
         if FAMILY.get().is_none() {
-            let family = make().ok()?;
+            let Ok(family) = make() else {
+                NO_FAMILY.store(true, Relaxed);
+                return None;
+            };
             meeting.set_up(family.id(), fixed.config.ring_bytes, crate::set::forget_pool);
             let _ = FAMILY.set(family);
         }
         FAMILY.get()
     })
     .flatten()
+}
+
+/// Whether there is no hope of a table of ends, rather than another thread about to make it.
+pub fn no_family() -> bool {
+    NO_FAMILY.load(Relaxed) || !config().enabled || FRESH.load(Acquire).is_null()
 }
 
 /// The table of ends, if there is one.

@@ -491,7 +491,7 @@ impl Set {
 
     /// The number to raise the waiting flag of `fd`'s segment to, so that it wakes this set.
     pub fn number_for(&self, inside: &mut Joining<'_>, fd: i32, link: &Link) -> u32 {
-        inside.0.join(self.group.load(Relaxed), fd, link)
+        if self.is_inner() { ALONE } else { inside.0.join(self.group.load(Relaxed), fd, link) }
     }
 
     /// Tells every group whether this set sleeps. Going to sleep: false when one has been rung.
@@ -537,7 +537,18 @@ impl Set {
 
     /// Somebody sleeps on the set from outside: the kernel must know every registration as it is.
     pub fn set_inner(&self) {
-        self.is_inner.store(1, Relaxed);
+        if self.is_inner.swap(1, Relaxed) != 0 {
+            return;
+        }
+        // Those that sleep as members of the group are to be woken one by one from now on.
+        self.locked(|inside| {
+            for index in 0..inside.member_count {
+                for fd in inside.members_at(index).fds {
+                    inside.activate(fd - 1);
+                }
+            }
+            inside.member_count = 0;
+        });
     }
 
     /// See [`Set::set_inner`].

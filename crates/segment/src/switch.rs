@@ -163,9 +163,13 @@ impl Port<'_> {
         let mut slept = false;
         let memory = self.memory();
         loop {
+            let was_fast = self.is_fast();
             match self.take(into, peek) {
                 Taken::Bytes(n) => {
                     total += n;
+                    if !was_fast && into.left() > 0 {
+                        total += self.take_across(into, peek);
+                    }
                     if let Some(wait) = waiting.take() {
                         wait.end(memory, slept);
                     }
@@ -313,6 +317,36 @@ impl Port<'_> {
         }
     }
 
+    /// Having read the kernel path up to the mark of going up: what lies behind it in the ring belongs to the same
+    /// receive.
+    #[cold]
+    fn take_across(&self, into: &mut Cursor, peek: bool) -> usize {
+        let ring = self.incoming();
+        let head = self.place().head;
+        if !self.is_fast() {
+            let Ok(Record::Up(up)) = ring.record(head) else { return 0 };
+            if peek {
+                let seen = into.taken() as u64;
+                if self.end.reading.kernel.load(Relaxed) + seen != up {
+                    return 0;
+                }
+                let place = Place { head: ring.behind(head, Record::Up(up)), consumed: 0 };
+                return ring::copy_out(&ring, place, into).map_or(0, |(_, n)| n);
+            }
+            if self.kernel_limit() != Ok(Some(0)) {
+                return 0;
+            }
+        }
+        match self.take(into, peek) {
+            Taken::Bytes(n) => n,
+            Taken::Failed(Errno(e)) => {
+                self.end.reading.error.store(e, Relaxed);
+                0
+            }
+            Taken::Nothing | Taken::EndOfStream => 0,
+        }
+    }
+
     /// Takes from the kernel path; `None` when the direction has gone up meanwhile.
     fn take_from_kernel(&self, into: &mut Cursor, peek: bool) -> Option<Taken> {
         let reading = &self.end.reading;
@@ -344,7 +378,15 @@ impl Port<'_> {
             Ok(limit) => limit.unwrap_or(usize::MAX),
             Err(Fault) => return Some(self.fault()),
         };
+        let offered = into.message().len();
         match self.receive_from_kernel(into, limit, peek) {
+            // Every buffer that was offered is full: there may be more for those that were not.
+            Taken::Bytes(n) if n == offered && !peek && into.left() > 0 && limit == usize::MAX => {
+                match self.take_below_limit(into, peek) {
+                    Some(Taken::Bytes(more)) => Some(Taken::Bytes(n + more)),
+                    _ => Some(Taken::Bytes(n)),
+                }
+            }
             // The sender may have gone up, filled the ring and closed since the ring was looked at.
             Taken::EndOfStream if limit == usize::MAX && self.something() => None,
             Taken::Failed(Errno(e)) if limit == usize::MAX && self.something() => {
@@ -643,6 +685,10 @@ impl Port<'_> {
     fn declare_ready(&self) -> bool {
         let flags = &self.link.incoming().flags;
         self.end.reading.armed.store(ALONE, Relaxed);
+        if self.end.watched.load(Relaxed) != 0 {
+            // An epoll set that knew the socket before relies on the flag from the beginning.
+            self.end.reading.resting.store(ALONE, Relaxed);
+        }
         if let Some(position) = self.read_position() {
             self.end.reading.kernel.store(position, Relaxed);
             flags.position.store(position, Relaxed);
@@ -851,8 +897,15 @@ impl Port<'_> {
             let limit = self.kernel_limit().ok().flatten().map_or(u64::MAX, |n| n as u64);
             queued.saturating_sub(reading.discard.load(Relaxed)).min(limit)
         };
-        let in_ring = if self.is_fast() { ring::unread(&self.incoming(), self.place()).unwrap_or(0) } else { 0 };
-        stash + in_kernel + in_ring
+        let ring = self.incoming();
+        let mut place = self.place();
+        if !self.is_fast() {
+            match ring.record(place.head) {
+                Ok(up @ Record::Up(_)) => place = Place { head: ring.behind(place.head, up), consumed: 0 },
+                _ => return stash + in_kernel,
+            }
+        }
+        stash + in_kernel + ring::unread(&ring, place).unwrap_or(0)
     }
 
     fn fault(&self) -> Taken {

@@ -13,6 +13,7 @@ pub struct Cursor {
     count: usize,
     offset: usize,
     left: usize,
+    total: usize,
     discard: bool,
 }
 
@@ -28,18 +29,23 @@ impl Cursor {
             // SAFETY: the caller vouches for `count` elements.
             left = left.saturating_add(unsafe { (*vector.add(index)).iov_len });
         }
-        Cursor { vector, count, offset: 0, left, discard: false }
+        Cursor { vector, count, offset: 0, left, total: left, discard: false }
     }
 
     /// A cursor that takes `len` bytes and keeps none (MSG_TRUNC).
     pub fn discarding(len: usize) -> Cursor {
-        Cursor { vector: core::ptr::null(), count: 0, offset: 0, left: len, discard: true }
+        Cursor { vector: core::ptr::null(), count: 0, offset: 0, left: len, total: len, discard: true }
     }
 
     /// Bytes that the call still wants.
     #[inline]
     pub fn left(&self) -> usize {
         self.left
+    }
+
+    /// Bytes that the call has had so far.
+    pub fn taken(&self) -> usize {
+        self.total - self.left
     }
 
     /// Copies `len` bytes out of the buffers to `to` and steps over them.
@@ -141,6 +147,16 @@ pub struct Message {
 }
 
 impl Message {
+    /// Bytes that the buffers hold.
+    pub fn len(&self) -> usize {
+        self.vector[..self.count].iter().map(|buffer| buffer.iov_len).sum()
+    }
+
+    /// Whether they hold none.
+    pub fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+
     /// The header that names them; valid as long as this value stays where it is.
     pub fn header(&mut self) -> libc::msghdr {
         // SAFETY: all-zero is a valid msghdr.
