@@ -138,8 +138,8 @@ fn classify(fd: i32, known: Known) -> Option<Connection> {
 /// The connection that `fd` is, if it was fast when this program image was executed.
 fn brought(fd: i32) -> Option<Connection> {
     let cookie = kernel::cookie(fd).ok()?;
-    let lent = process::existing_family()
-        .and_then(|family| Some((family.id(), process::with_meeting_surely(|m| m.borrow(cookie)).flatten()?, None)));
+    let lent =
+        process::with_meeting_surely(|m| m.borrow(cookie)).flatten().map(|(family, index)| (family, index, None));
     let (family_id, index, whole) = lent.or_else(|| luggage::find(cookie))?;
     let shared = process::adopt_family(family_id).filter(|family| {
         let end = family.end(index);

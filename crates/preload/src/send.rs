@@ -340,8 +340,31 @@ pub unsafe extern "C" fn splice(
     for fd in [input, out] {
         if let Some(connection) = connection::of(fd) {
             connection.pin(Reason::Splice);
+            if fd == input && input_offset.is_null() && out_offset.is_null() && connection.ready_port().is_some() {
+                return splice_out(fd, out, len, flags);
+            }
         }
     }
     // SAFETY: passed on to the caller.
     unsafe { real::splice(input, input_offset, out, out_offset, len, flags) }
+}
+
+/// The stream may still be in the ring, which the kernel cannot splice from: copies to the pipe, and takes from the
+/// stream what the pipe has taken.
+fn splice_out(input: c_int, out: c_int, len: size_t, flags: c_uint) -> ssize_t {
+    let mut piece = [0u8; 16 << 10];
+    let wait = if flags & libc::SPLICE_F_NONBLOCK != 0 { libc::MSG_DONTWAIT } else { 0 };
+    let most = len.min(piece.len());
+    // SAFETY: the piece is valid for its length; a null buffer with MSG_TRUNC is written to by nobody.
+    unsafe {
+        let seen = crate::receive::recv(input, piece.as_mut_ptr().cast(), most, libc::MSG_PEEK | wait);
+        if seen <= 0 {
+            return seen;
+        }
+        let written = real::write(out, piece.as_ptr().cast(), seen as usize);
+        if written > 0 {
+            crate::receive::recv(input, core::ptr::null_mut(), written as usize, libc::MSG_TRUNC | libc::MSG_DONTWAIT);
+        }
+        written
+    }
 }

@@ -231,10 +231,10 @@ impl Meeting {
         }
     }
 
-    /// Index of the end of a socket that was passed to this process from another of its family.
-    pub fn borrow(&mut self, cookie: u64) -> Option<u32> {
+    /// The family and the index of the end of a socket that was passed to this process.
+    pub fn borrow(&mut self, cookie: u64) -> Option<(i32, u32)> {
         let (lender, index) = self.directory(kernel::user_id())?.borrow(cookie, kernel::process_id())?;
-        (lender.family == self.family).then_some(index)
+        Some((lender.family, index))
     }
 
     fn directory(&mut self, uid: u32) -> Option<Directory> {

@@ -323,6 +323,10 @@ impl Port<'_> {
     fn take_across(&self, into: &mut Cursor, peek: bool) -> usize {
         let ring = self.incoming();
         let head = self.place().head;
+        if self.is_fast() && peek {
+            // The ring has been looked at.
+            return 0;
+        }
         if !self.is_fast() {
             let Ok(Record::Up(up)) = ring.record(head) else { return 0 };
             if peek {
@@ -1243,6 +1247,7 @@ impl Port<'_> {
     /// Goes down for good, as far as this end can decide, and asks the other end to do so.
     pub fn pin(&self, reason: Reason) {
         self.link.incoming().flags.want_down.store(1, Release);
+        self.hush();
         self.end.send_pinned.store(1, Release);
         let entered = self.end.sending.lock.enter(self.me, false);
         if self.end.sending.fast.load(Relaxed) != 0 {
