@@ -41,7 +41,6 @@ const MODES: &[Mode] = &[
 const KNOWN: &[(&str, &str)] = &[
     ("faults/pointers", "a bad buffer on a fast connection is SIGSEGV, not EFAULT"),
     ("faults/pointers-threads", "a bad buffer on a fast connection is SIGSEGV, not EFAULT"),
-    ("epoll/control", "a bad array of events is SIGSEGV, not EFAULT"),
     ("ending/after-kill", "a killed reader's unread bytes in the ring reset the connection only when it is read"),
     ("ending/reset-unread", "a closed reader's unread bytes in the ring reset the connection only when it is read"),
     ("files/stdio-late", "stdio on a connection that is fast already reads behind the library"),
@@ -56,6 +55,10 @@ const UNSTEADY: &[(&str, &str)] = &[
     ("sets/inherited", "a set that two processes share, on a connection that goes up meanwhile"),
     ("processes/exec-cat-clean", "a doorbell under way to an image that does not load the library"),
     ("ending/reset-writer", "which of two calls after a reset is told of it"),
+    ("epoll/control", "a bad array of events is SIGSEGV, not EFAULT, when a ring has news"),
+    ("sets/fair", "a descriptor of the kernel's may be told before its turn"),
+    ("fortified/aliases", "stdio closes a fast connection behind the library"),
+    ("fortified/aliases-threads", "stdio closes a fast connection behind the library"),
     ("ending/sleeper-kill", "a doorbell unread by a killed process makes its end a reset"),
 ];
 

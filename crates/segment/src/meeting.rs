@@ -117,7 +117,7 @@ impl Meeting {
                     link.outgoing().flags.closed.store(1, Relaxed);
                     link.incoming().flags.closed.store(1, Release);
                     self.forget_user(pool.id());
-                    end.pin(Reason::Unproven);
+                    // The table was busy, or the other end has gone: the next try will tell.
                 }
             }
             Found::Full => end.pin(Reason::NoMemory),
