@@ -1,7 +1,7 @@
 //! `libunderpass.so`: the libc calls by which a program reaches a TCP socket, one file per family.
 //!
-//! Each call asks the [`table`] whether its descriptor is a TCP connection; if not, it is libc's own call and nothing
-//! else. If it is, [`connection`] says how the call has to go: plainly, with the connection's counters kept, or through
+//! Each call asks the `table` whether its descriptor is a TCP connection; if not, it is libc's own call and nothing
+//! else. If it is, `connection` says how the call has to go: plainly, with the connection's counters kept, or through
 //! its segment. The library is a guest: no thread, no signal handler, no output; any doubt ends in the plain call.
 #![allow(
     unsafe_code,

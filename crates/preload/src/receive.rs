@@ -257,9 +257,7 @@ pub unsafe extern "C" fn recvmsg(fd: c_int, message: *mut msghdr, flags: c_int) 
         } else {
             ((*message).msg_iov.cast_const(), (*message).msg_iovlen)
         };
-        if message.is_null()
-            || count > 1024
-            || (count > 0 && impossible_vector(vector, count as usize) && !empty(vector, count as usize))
+        if message.is_null() || count > 1024 || (count > 0 && impossible_vector(vector, count) && !empty(vector, count))
         {
             return real::recvmsg(fd, message, flags);
         }
@@ -268,7 +266,7 @@ pub unsafe extern "C" fn recvmsg(fd: c_int, message: *mut msghdr, flags: c_int) 
             fd,
             || {
                 carried = true;
-                cursor(vector, count as usize, flags)
+                cursor(vector, count, flags)
             },
             flags,
             || real::recvmsg(fd, message, flags),
@@ -294,9 +292,7 @@ pub unsafe extern "C" fn recvmmsg(
 ) -> c_int {
     // SAFETY: the program vouches for the messages.
     unsafe {
-        let invalid =
-            !timeout.is_null() && !((*timeout).tv_sec >= 0 && (0..1_000_000_000).contains(&(*timeout).tv_nsec));
-        if invalid || connection::of(fd).is_none() {
+        if crate::poll::invalid(timeout) || connection::of(fd).is_none() {
             return real::recvmmsg(fd, messages, count, flags, timeout);
         }
         let before = crate::errno();

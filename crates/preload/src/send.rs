@@ -209,7 +209,7 @@ pub unsafe extern "C" fn sendmsg(fd: c_int, message: *const msghdr, flags: c_int
         if (*message).msg_controllen != 0 {
             return crate::descriptor::send_control(fd, message, flags);
         }
-        let (vector, count) = ((*message).msg_iov.cast_const(), (*message).msg_iovlen as usize);
+        let (vector, count) = ((*message).msg_iov.cast_const(), (*message).msg_iovlen);
         send_vector(fd, vector, count, flags, || real::sendmsg(fd, message, flags))
     }
 }

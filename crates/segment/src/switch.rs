@@ -36,7 +36,7 @@ pub struct Port<'a> {
     pub fd: i32,
     /// Number of this thread.
     pub me: u32,
-    /// Whatever tells [`Port::sleep`] which connection it is.
+    /// Whatever tells `Port::sleep` which connection it is.
     pub token: u32,
     /// Longest poll before sleeping, in microseconds.
     pub spin_us: u32,
