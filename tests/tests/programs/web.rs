@@ -51,7 +51,8 @@ fn nginx() {
             "{said}"
         );
     }
-    for program in ["nginx", "curl", "wrk"] {
+    // A curl of one or two requests may be over before it has met nginx.
+    for program in ["nginx", "wrk"] {
         stage.run.assert_fast(program);
     }
     server.stop(libc::SIGQUIT);
