@@ -1,0 +1,170 @@
+//! A direction of a connection is, at any byte, on the kernel path or on the fast path. This module sends and receives
+//! on whichever it is, and switches.
+//!
+//! Only the sender of a direction switches it, by a mark in the ring. *Up*: the mark names the kernel position up to
+//! which the reader has to read the kernel first. *Down*: the mark names the number of doorbells that lie in the kernel
+//! stream before the data goes on there. The reader has one place to look: the record under its head.
+//!
+//! A reader that believes itself on the kernel path says so before it looks at the ring and receives from the kernel;
+//! while it does, the sender may go up but not down again. So when such a reader has taken too much from the kernel,
+//! what it took too much can only be doorbells, at the very end.
+
+mod receive;
+mod send;
+mod sleep;
+
+use crate::clock::ticks_per_microsecond;
+use crate::end::{End, Stage};
+use crate::kernel;
+use crate::link::Link;
+use crate::lock::Entered;
+use crate::raw::{Answer, Errno};
+use crate::reason::Reason;
+use crate::ring::{Place, Ring, Sender};
+use crate::sync::{Relaxed, Release};
+use crate::wait::Memory;
+
+/// Receives from the kernel, sleeping if the socket blocks: libc's recv, so that it is a cancellation point.
+pub type SleepingRecv = unsafe fn(port: &Port<'_>, to: *mut u8, len: usize, flags: i32) -> Answer;
+
+/// A joined end in the hands of one thread.
+#[derive(Clone, Copy)]
+pub struct Port<'a> {
+    /// The end.
+    pub end: &'a End,
+    /// Its segment.
+    pub link: Link,
+    /// A descriptor of the socket.
+    pub fd: i32,
+    /// Number of this thread.
+    pub me: u32,
+    /// Whatever tells `Port::sleep` which connection it is.
+    pub token: u32,
+    /// Longest poll before sleeping, in microseconds.
+    pub spin_us: u32,
+    /// How to sleep.
+    pub sleep: SleepingRecv,
+}
+
+/// What a look at the incoming direction says, without touching the kernel.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Ready {
+    /// There is data, or an error to report.
+    Yes,
+    /// The direction is fast and the ring is empty; the kernel knows only of its end.
+    No,
+    /// The stream goes on in the kernel.
+    AskKernel,
+}
+
+/// Whether a poll of the kernel's may sleep on a socket.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Sleep {
+    /// Whatever arrives wakes it.
+    Yes,
+    /// There is something already.
+    No,
+    /// Another thread sleeps in a receive on the same socket and may take the doorbell: look again soon.
+    Briefly,
+}
+
+enum Taken {
+    Bytes(usize),
+    Nothing,
+    EndOfStream,
+    Failed(Errno),
+}
+
+const BROKEN: Errno = Errno(libc::ECONNRESET);
+const AGAIN: Errno = Errno(libc::EAGAIN);
+fn micros(n: u64) -> u64 {
+    n * ticks_per_microsecond()
+}
+
+impl Port<'_> {
+    fn incoming(&self) -> Ring {
+        self.link.incoming_ring()
+    }
+
+    fn place(&self) -> Place {
+        Place::unpack(self.end.reading.place.load(Relaxed))
+    }
+
+    fn is_fast(&self) -> bool {
+        self.end.reading.fast.load(Relaxed) != 0
+    }
+
+    fn something(&self) -> bool {
+        self.incoming().published(self.place().head) || self.end.reading.stash.load(Relaxed) > 0
+    }
+
+    fn fault(&self) -> Taken {
+        self.break_off();
+        Taken::Failed(BROKEN)
+    }
+
+    /// The other end broke the rules: ends the connection.
+    fn break_off(&self) {
+        if self.end.advance(Stage::Broken) {
+            self.end.set_reason(Reason::PeerFault);
+            kernel::shut_down(self.fd);
+        }
+    }
+
+    fn sender(&self) -> Sender<'_> {
+        let sending = &self.end.sending;
+        Sender {
+            ring: self.link.outgoing_ring(),
+            tail: &sending.tail,
+            seen_head: &sending.seen_head,
+            hole: &sending.hole,
+            head: &self.link.outgoing().head.head,
+        }
+    }
+
+    /// Publishes the processor that this end waits on; returns the one that the other end last waited on, plus 1.
+    #[inline]
+    pub fn exchange_cpu(&self, mine: u32) -> u32 {
+        let cpu = &self.link.outgoing().sender.cpu;
+        if cpu.load(Relaxed) != mine {
+            cpu.store(mine, Relaxed);
+        }
+        self.link.incoming().sender.cpu.load(Relaxed)
+    }
+
+    /// What the incoming direction remembers of its waits.
+    pub fn memory(&self) -> Memory<'_> {
+        let reading = &self.end.reading;
+        Memory { mean: &reading.mean_wait, waits: &reading.waits, bells: &reading.bells_before }
+    }
+
+    /// Whether the outgoing direction is fast.
+    pub fn sends_fast(&self) -> bool {
+        self.end.sending.fast.load(Relaxed) != 0
+    }
+
+    /// Whether the incoming direction is fast.
+    pub fn receives_fast(&self) -> bool {
+        self.is_fast()
+    }
+
+    /// Bytes that the other end has not read from the ring (for SIOCOUTQ).
+    pub fn unsent(&self) -> u64 {
+        if self.sends_fast() { self.sender().used(true).unwrap_or(0) } else { 0 }
+    }
+
+    /// Goes down for good, as far as this end can decide, and asks the other end to do so.
+    pub fn pin(&self, reason: Reason) {
+        self.link.incoming().flags.want_down.store(1, Release);
+        self.hush();
+        self.end.send_pinned.store(1, Release);
+        let entered = self.end.sending.lock.enter(self.me, false);
+        if self.end.sending.fast.load(Relaxed) != 0 {
+            self.go_down(reason);
+        }
+        self.end.set_reason(reason);
+        if entered != Entered::Nested {
+            self.end.sending.lock.leave();
+        }
+    }
+}

@@ -1,0 +1,338 @@
+//! Sending: into the ring while the direction is fast, else on the kernel path; going up and going down.
+
+use super::{BROKEN, Port, micros};
+use crate::clock::{give_way, nap, ticks};
+use crate::end::Stage;
+use crate::kernel;
+use crate::lock::Entered;
+use crate::raw::{Answer, Errno};
+use crate::reason::Reason;
+use crate::ring::{self, Fault, Push, Record};
+use crate::sync::{AcqRel, Acquire, Relaxed, Release, SeqCst, pause};
+use crate::vector::Cursor;
+use crate::wait;
+
+/// A sender checks this often that an unmoving reader still lives.
+const CHECK_EVERY_US: u64 = 50;
+/// A blocking sender that finds the ring full goes down when the reader has not moved for so long.
+const PATIENCE_US: u64 = 1000;
+/// The same for a non-blocking sender.
+const SHORT_PATIENCE_US: u64 = 20;
+
+impl Port<'_> {
+    /// Sends what is under `from` as send(2) does with `flags`. `plain` sends on the kernel path what is left after so
+    /// many bytes.
+    ///
+    /// # Errors
+    /// As send(2).
+    #[inline]
+    pub fn send(&self, mut from: Cursor, flags: i32, plain: impl Fn(usize) -> Answer) -> Answer {
+        let sending = &self.end.sending;
+        if from.left() == 0 {
+            return plain(0);
+        }
+        let nonblocking = flags & libc::MSG_DONTWAIT != 0 || self.end.nonblocking.load(Relaxed) != 0;
+        let entered = sending.lock.enter(self.me, false);
+        if entered == Entered::AfterDeath {
+            self.sender().close_hole();
+        }
+        let mut sent = 0;
+        let outcome = self.send_inside(&mut from, &mut sent, nonblocking);
+        let go_plain = matches!(outcome, Outcome::Plain);
+        if go_plain {
+            sending.in_kernel.fetch_add(1, AcqRel);
+        }
+        if entered != Entered::Nested {
+            sending.lock.leave();
+        }
+        match outcome {
+            Outcome::Done => Ok(sent),
+            Outcome::Failed(e) if sent == 0 => Err(e),
+            Outcome::Failed(_) => Ok(sent),
+            Outcome::Plain => {
+                let answer = plain(sent);
+                sending.in_kernel.fetch_sub(1, AcqRel);
+                match answer {
+                    Ok(n) => {
+                        sending.kernel_bytes.fetch_add(n as u64, Relaxed);
+                    }
+                    Err(_) => self.end.refused.store(1, Relaxed),
+                }
+                match answer {
+                    Ok(n) => Ok(sent + n),
+                    Err(_) if sent > 0 => Ok(sent),
+                    Err(e) => Err(e),
+                }
+            }
+        }
+    }
+
+    #[inline]
+    fn send_inside(&self, from: &mut Cursor, sent: &mut usize, nonblocking: bool) -> Outcome {
+        let sending = &self.end.sending;
+        loop {
+            if sending.fast.load(Relaxed) == 0 && !self.try_up() {
+                return Outcome::Plain;
+            }
+            if self.end.stage() == Stage::Broken {
+                return Outcome::Failed(BROKEN);
+            }
+            let flags = &self.link.outgoing().flags;
+            if flags.closed.load(Relaxed) != 0 || !self.reader_lives() {
+                // Nobody will read the ring any more: the kernel has the right answer for the program.
+                sending.fast.store(0, Relaxed);
+                self.end.send_pinned.store(1, Relaxed);
+                return Outcome::Plain;
+            }
+            let down = flags.want_down.load(Relaxed) != 0 || self.end.send_pinned.load(Relaxed) != 0;
+            if down && self.go_down(Reason::Unsupported) {
+                return Outcome::Plain;
+            }
+            match self.push_all(from, sent) {
+                Err(Fault) => {
+                    self.break_off();
+                    return Outcome::Failed(BROKEN);
+                }
+                Ok(true) => return Outcome::Done,
+                Ok(false) => {}
+            }
+            match self.wait_for_room(from.left(), nonblocking) {
+                Room::Some => {}
+                Room::None if nonblocking && *sent > 0 => return Outcome::Done,
+                Room::None => {
+                    if self.go_down(Reason::RingFull) {
+                        return Outcome::Plain;
+                    }
+                    // The reader is inside a receive that does not wait: it will soon be out.
+                    if kernel::poll_now(self.fd, 0) & (libc::POLLERR | libc::POLLHUP) != 0 {
+                        sending.fast.store(0, Relaxed);
+                        return Outcome::Plain;
+                    }
+                    nap(50);
+                }
+                Room::Fault => {
+                    self.break_off();
+                    return Outcome::Failed(BROKEN);
+                }
+            }
+        }
+    }
+
+    /// Publishes as much as fits; true when that was all.
+    #[inline]
+    fn push_all(&self, from: &mut Cursor, sent: &mut usize) -> Result<bool, Fault> {
+        let sender = self.sender();
+        while from.left() > 0 {
+            match sender.push(from)? {
+                Push::Took(n) => {
+                    *sent += n;
+                    self.end.sending.fast_bytes.fetch_add(n as u64, Relaxed);
+                    self.ring_bell();
+                }
+                Push::Full => return Ok(false),
+            }
+        }
+        Ok(true)
+    }
+
+    /// Wakes the reader if it sleeps.
+    #[inline]
+    fn ring_bell(&self) {
+        // SeqCst: after the record was published, see `Sender::put`.
+        if self.link.outgoing().flags.waiting.load(SeqCst) != 0 {
+            self.wake();
+        }
+    }
+
+    #[cold]
+    fn wake(&self) {
+        let number = self.link.outgoing().flags.waiting.swap(0, AcqRel);
+        match self.link.their_group(number) {
+            Some(group) => {
+                group.rung.fetch_or(1 << (self.link.slot() & 63), SeqCst);
+                if group.asleep.load(SeqCst) != 0 && group.asleep.swap(0, AcqRel) != 0 {
+                    self.send_bell();
+                }
+            }
+            None if number != 0 => self.send_bell(),
+            None => {}
+        }
+    }
+
+    #[cold]
+    pub(super) fn send_bell(&self) {
+        let announced = &self.link.outgoing().sender.bells;
+        self.end.sending.bells.fetch_add(1, Relaxed);
+        announced.fetch_add(1, Release);
+        match kernel::send_bell(self.fd) {
+            Ok(1) => {
+                self.end.bells.fetch_add(1, Relaxed);
+                wait::rang();
+            }
+            // Nothing was sent: either the reader has plenty to wake up for, or it is gone.
+            _ => {
+                self.end.sending.bells.fetch_sub(1, Relaxed);
+                announced.fetch_sub(1, Release);
+            }
+        }
+    }
+
+    /// Whether the reader of an unmoving ring is still there; the kernel is asked rarely.
+    #[inline]
+    fn reader_lives(&self) -> bool {
+        let [head, when] = &self.end.sending.progress;
+        let now = ticks();
+        if now.wrapping_sub(when.load(Relaxed)) < micros(CHECK_EVERY_US) {
+            return true;
+        }
+        when.store(now, Relaxed);
+        let sender = self.sender();
+        let Ok(used) = sender.used(true) else { return true };
+        let seen = sender.seen_head.load(Relaxed);
+        let moved = head.swap(seen, Relaxed) != seen;
+        used == 0 || moved || self.kernel_says_alive()
+    }
+
+    #[cold]
+    fn kernel_says_alive(&self) -> bool {
+        const GONE: i16 = libc::POLLERR | libc::POLLHUP;
+        let events = kernel::poll_now(self.fd, libc::POLLRDHUP);
+        if events & GONE == 0 && events & libc::POLLRDHUP != 0 {
+            // The other end has sent its FIN: it has shut down its half, or it is gone. A byte tells.
+            self.send_bell();
+            return kernel::poll_now(self.fd, 0) & GONE == 0;
+        }
+        events & GONE == 0
+    }
+
+    fn wait_for_room(&self, wanted: usize, nonblocking: bool) -> Room {
+        let sender = self.sender();
+        let capacity = sender.ring.capacity();
+        let enough = capacity - (wanted as u64 + 128).min(capacity / 4);
+        let patience = micros(if nonblocking { SHORT_PATIENCE_US } else { PATIENCE_US });
+        let mut since = ticks();
+        let mut last = sender.seen_head.load(Relaxed);
+        let mut alone = since;
+        loop {
+            for _ in 0..16 {
+                pause();
+            }
+            match sender.used(true) {
+                Err(Fault) => return Room::Fault,
+                Ok(used) if used <= enough => return Room::Some,
+                Ok(_) => {}
+            }
+            let now = ticks();
+            let head = sender.seen_head.load(Relaxed);
+            if head != last {
+                (last, since) = (head, now);
+            } else if now.wrapping_sub(since) > patience {
+                return Room::None;
+            }
+            if now.wrapping_sub(alone) > micros(10) {
+                give_way();
+                alone = ticks();
+            }
+        }
+    }
+
+    /// Goes up if everything is in place: the reader is ready and has passed the last mark, no plain write is in
+    /// progress, and the kernel has delivered all that was sent.
+    #[cold]
+    fn try_up(&self) -> bool {
+        let end = self.end;
+        let sending = &end.sending;
+        let flags = &self.link.outgoing().flags;
+        let tries = sending.tries.fetch_add(1, Relaxed);
+        if tries > 16 && !tries.is_multiple_of(8) {
+            return false;
+        }
+        if flags.ready.load(Acquire) == 0
+            || flags.closed.load(Relaxed) | flags.want_down.load(Relaxed) != 0
+            || end.send_pinned.load(Relaxed) != 0
+            || sending.in_kernel.load(Acquire) != 0
+            || end.stage() != Stage::Joined
+            || !end.write_gate.shut()
+        {
+            return false;
+        }
+        let sender = self.sender();
+        match sender.used(true) {
+            Ok(0) => {}
+            Ok(_) => return false,
+            Err(Fault) => {
+                self.break_off();
+                return false;
+            }
+        }
+        let Some(position) = self.send_position() else { return false };
+        if position < flags.position.load(Relaxed) {
+            end.set_reason(Reason::Counters);
+            return false;
+        }
+        if end.was_fast.load(Relaxed) & 1 == 0 {
+            self.let_bells_pass();
+        }
+        sending.bells.store(0, Relaxed);
+        sending.fast.store(1, Relaxed);
+        sender.mark(Record::Up(position));
+        sending.mark.store(sending.tail.load(Relaxed), Relaxed);
+        end.was_fast.fetch_or(1, Relaxed);
+        true
+    }
+
+    /// Nagle's algorithm and TCP_CORK would hold doorbells back; the program is still told what it has set.
+    fn let_bells_pass(&self) {
+        for (name, kept, value) in [(libc::TCP_NODELAY, &self.end.no_delay, 1), (libc::TCP_CORK, &self.end.cork, 0)] {
+            let before = kernel::int_option(self.fd, libc::IPPROTO_TCP, name).unwrap_or(0);
+            kept.store((before != 0).into(), Relaxed);
+            let _ = kernel::set_int_option(self.fd, libc::IPPROTO_TCP, name, value);
+        }
+    }
+
+    /// Bytes that this end has put into the kernel stream, all of them delivered; `None` when they are not, or when the
+    /// kernel's two counts of them disagree.
+    fn send_position(&self) -> Option<u64> {
+        if kernel::outq(self.fd).ok()? != 0 {
+            return None;
+        }
+        let counters = kernel::counters(self.fd).ok()?;
+        let established = matches!(counters.state, kernel::ESTABLISHED | kernel::CLOSE_WAIT);
+        // An active opener's SYN counts as one acknowledged byte.
+        let agree = counters.acked.wrapping_sub(counters.sent_once) <= 1;
+        (established && agree && !counters.fast_open).then_some(counters.sent_once)
+    }
+
+    /// Goes down; false when the reader has not passed the mark of going up and is receiving from the kernel just now.
+    pub(super) fn go_down(&self, reason: Reason) -> bool {
+        let sending = &self.end.sending;
+        let sender = self.sender();
+        let Ok(used) = sender.used(true) else {
+            self.break_off();
+            return true;
+        };
+        let passed = used <= ring::distance(sending.mark.load(Relaxed), sending.tail.load(Relaxed));
+        // SeqCst: the mark was published before; a reader that says so later has seen it.
+        if !passed && self.link.outgoing().flags.in_kernel.load(SeqCst) != 0 {
+            return false;
+        }
+        sender.mark(Record::Down(sending.bells.load(Relaxed)));
+        sending.fast.store(0, Relaxed);
+        sending.tries.store(0, Relaxed);
+        self.end.set_reason(reason);
+        // The bell for this mark, if one is due, is not among the announced ones: the data that follows wakes as well.
+        true
+    }
+}
+
+enum Outcome {
+    Done,
+    Plain,
+    Failed(Errno),
+}
+
+enum Room {
+    Some,
+    None,
+    Fault,
+}

@@ -1,0 +1,338 @@
+//! Sleeping and being woken: the waiting flag, the doorbells in the kernel's queue, and readiness for polls.
+#![allow(unsafe_code, reason = "takes doorbells from the kernel into buffers of its own")]
+
+use super::{AGAIN, Port, Ready, Sleep, Taken, micros};
+use crate::clock::ticks;
+use crate::end::Stage;
+use crate::kernel;
+use crate::link::ALONE;
+use crate::lock::Entered;
+use crate::raw::{Answer, Errno};
+use crate::ring::{self, Fault, Place, Record};
+use crate::sync::{AcqRel, Acquire, Relaxed, SeqCst, fence};
+
+impl Port<'_> {
+    /// Throws away the doorbells that lie before the data in the kernel; `Some` when the kernel has not all of them yet.
+    pub(super) fn discard_bells(&self) -> Option<Taken> {
+        let reading = &self.end.reading;
+        while let left @ 1.. = reading.discard.load(Relaxed) {
+            // SAFETY: MSG_TRUNC with a null buffer writes nothing.
+            let got = unsafe {
+                kernel::recv(self.fd, core::ptr::null_mut(), left as usize, libc::MSG_DONTWAIT | libc::MSG_TRUNC)
+            };
+            match got {
+                Ok(0) => return Some(Taken::EndOfStream),
+                Ok(n) => {
+                    reading.discard.store(left.saturating_sub(n as u64), Relaxed);
+                    reading.kernel.fetch_add(n as u64, Relaxed);
+                    reading.all_bells.fetch_add(n as u64, Relaxed);
+                }
+                Err(AGAIN) => return Some(Taken::Nothing),
+                Err(e) => return Some(Taken::Failed(e)),
+            }
+        }
+        None
+    }
+
+    /// Takes doorbells out of the kernel's queue. Only with an empty ring: what is taken then is kept until it is sure
+    /// that it was no data sent after going down.
+    pub(super) fn take_bells(&self, most: usize, recv: impl Fn(i32, *mut u8, usize) -> Answer) -> Answer {
+        let reading = &self.end.reading;
+        let mut bytes = [0u8; 16];
+        let got = recv(self.fd, bytes.as_mut_ptr(), most.min(bytes.len()))?.min(bytes.len());
+        if got > 0 {
+            for (slot, byte) in reading.held.iter().zip(bytes) {
+                slot.store(byte, Relaxed);
+            }
+            reading.held_len.store(got as u32, Relaxed);
+            reading.bells.fetch_add(got as u64, Relaxed);
+            reading.kernel.fetch_add(got as u64, Relaxed);
+            reading.all_bells.fetch_add(got as u64, Relaxed);
+        }
+        Ok(got)
+    }
+
+    /// Takes note if the sender has taken the waiting flag.
+    pub(super) fn note_flag(&self) {
+        let reading = &self.end.reading;
+        if reading.armed.load(Relaxed) != 0 && self.link.incoming().flags.waiting.load(Acquire) == 0 {
+            reading.armed.store(0, Relaxed);
+        }
+    }
+
+    /// Doorbells that were sent and have not been taken.
+    fn owed(&self) -> usize {
+        let sent = self.link.incoming().sender.bells.load(Acquire);
+        sent.saturating_sub(self.end.reading.all_bells.load(Relaxed)).min(16) as usize
+    }
+
+    /// Takes doorbells that have done their work out of the kernel's queue, once the ring is empty: the kernel then says
+    /// the truth to its own polls, and does not answer the end of this process with a reset.
+    pub(super) fn clear_bells(&self) {
+        while self.is_fast() && !self.something() {
+            let owed = self.owed();
+            if owed == 0 {
+                return;
+            }
+            // SAFETY: the buffer is `take_bells`' own.
+            let got = self.take_bells(owed, |fd, to, len| unsafe { kernel::recv(fd, to, len, libc::MSG_DONTWAIT) });
+            if !matches!(got, Ok(1..)) {
+                return;
+            }
+        }
+    }
+
+    /// Raises the waiting flag to `number`, so that whatever is published next rings; true when the ring is still empty
+    /// then.
+    pub(super) fn arm(&self, number: u32) -> bool {
+        let reading = &self.end.reading;
+        let waiting = &self.link.incoming().flags.waiting;
+        self.note_flag();
+        let armed = reading.armed.load(Relaxed);
+        if armed == 0 {
+            self.clear_bells();
+        }
+        // A doorbell of its own wakes a group as well, not the other way round.
+        if armed != number && armed != ALONE {
+            reading.armed.store(number, Relaxed);
+            waiting.swap(number, SeqCst);
+        }
+        // The flag is up before the ring is looked at; the sender publishes before it looks at the flag.
+        fence(SeqCst);
+        !self.something()
+    }
+
+    /// Sleeps in the kernel until something arrives.
+    pub(super) fn sleep(&self) -> Taken {
+        let reading = &self.end.reading;
+        if !self.arm(ALONE) {
+            return Taken::Nothing;
+        }
+        self.end.sleeps.fetch_add(1, Relaxed);
+        reading.lock.set_asleep(true);
+        let taken = if !self.is_fast() || self.end.watched.load(Relaxed) != 0 {
+            // What comes may be data, or a doorbell that a poll of the kernel's waits for too: look at it, leave it there.
+            let mut byte = 0u8;
+            // SAFETY: one writable byte.
+            match unsafe { (self.sleep)(self, &mut byte, 1, libc::MSG_PEEK) } {
+                Ok(0) => Taken::EndOfStream,
+                Ok(_) => {
+                    if self.is_fast() && !self.something() {
+                        // A doorbell for what has been read already.
+                        // SAFETY: the buffer is `take_bells`' own.
+                        let _ =
+                            self.take_bells(16, |fd, to, len| unsafe { kernel::recv(fd, to, len, libc::MSG_DONTWAIT) });
+                    }
+                    Taken::Nothing
+                }
+                Err(e) => Taken::Failed(e),
+            }
+        } else {
+            // SAFETY: the buffer is `take_bells`' own.
+            let got = self.take_bells(1, |_, to, len| unsafe { (self.sleep)(self, to, len, 0) });
+            self.note_flag();
+            match got {
+                Ok(0) => Taken::EndOfStream,
+                Ok(_) => Taken::Nothing,
+                Err(e) => Taken::Failed(e),
+            }
+        };
+        reading.lock.set_asleep(false);
+        taken
+    }
+
+    /// Looks at the incoming direction without taking anything and without the kernel.
+    #[inline]
+    pub fn ready(&self) -> Ready {
+        let reading = &self.end.reading;
+        let ring = self.incoming();
+        let mut position = self.place().head;
+        if reading.error.load(Relaxed) != 0 || reading.stash.load(Relaxed) != 0 || self.end.stage() == Stage::Broken {
+            return Ready::Yes;
+        }
+        let mut fast = self.is_fast();
+        for _ in 0..8 {
+            let Ok(record) = ring.record(position) else { return Ready::Yes };
+            match record {
+                Record::Data(_) => {
+                    let low = self.end.low_water.load(Relaxed);
+                    let enough = low <= 1 || ring::unread(&ring, self.place()).is_ok_and(|n| n >= low.into());
+                    return if !fast {
+                        Ready::AskKernel
+                    } else if enough {
+                        Ready::Yes
+                    } else {
+                        Ready::No
+                    };
+                }
+                Record::Up(up) if !fast && up == reading.kernel.load(Relaxed) && reading.discard.load(Relaxed) == 0 => {
+                    fast = true;
+                }
+                Record::Empty if fast => return Ready::No,
+                Record::Skip | Record::Pad(_) => {}
+                Record::Empty | Record::Up(_) | Record::Down(_) => return Ready::AskKernel,
+            }
+            position = ring.behind(position, record);
+        }
+        Ready::Yes
+    }
+
+    /// Whether a receive would return at once, the kernel asked: for a poll of the kernel's that says so, which may
+    /// have seen a doorbell only.
+    pub fn readable(&self) -> bool {
+        if self.ready() == Ready::Yes {
+            return true;
+        }
+        let reading = &self.end.reading;
+        let entered = reading.lock.enter(self.me, true);
+        if entered == Entered::Asleep {
+            return self.ready() == Ready::Yes;
+        }
+        self.pass_marks();
+        let readable = self.ready() == Ready::Yes || self.kernel_has_news();
+        if entered != Entered::Nested {
+            reading.lock.leave();
+        }
+        readable
+    }
+
+    fn kernel_has_news(&self) -> bool {
+        loop {
+            let got = if self.is_fast() {
+                // SAFETY: the buffer is `take_bells`' own.
+                self.take_bells(16, |fd, to, len| unsafe { kernel::recv(fd, to, len, libc::MSG_DONTWAIT) })
+            } else {
+                let mut byte = 0u8;
+                // SAFETY: one writable byte; only looked at.
+                unsafe { kernel::recv(self.fd, &mut byte, 1, libc::MSG_PEEK | libc::MSG_DONTWAIT) }
+            };
+            match got {
+                Ok(1..) if self.is_fast() && self.ready() != Ready::Yes => {}
+                Ok(_) => return true,
+                Err(AGAIN) => return self.ready() == Ready::Yes,
+                Err(Errno(e)) => {
+                    self.end.reading.error.store(e, Relaxed);
+                    return true;
+                }
+            }
+        }
+    }
+
+    /// Whether something was published at or behind position `seen` of the incoming ring; then where it ends, as far as
+    /// a short walk tells. For edge-triggered events.
+    pub fn newer(&self, seen: u64) -> Option<u64> {
+        let ring = self.incoming();
+        let head = self.place().head;
+        let mut position = if ring::distance(head, seen) > ring.capacity() { head } else { seen };
+        if !ring.published(position) {
+            return None;
+        }
+        for _ in 0..1024 {
+            match ring.record(position) {
+                Ok(Record::Empty) | Err(Fault) => break,
+                Ok(record) => position = ring.behind(position, record),
+            }
+        }
+        Some(position)
+    }
+
+    /// The socket is about to be closed here: if everything was read, no doorbell may lie unread in the kernel, which
+    /// would answer the close with a reset.
+    pub fn hush(&self) {
+        let reading = &self.end.reading;
+        let entered = reading.lock.enter(self.me, true);
+        if entered == Entered::Asleep {
+            return;
+        }
+        if self.is_fast() && !self.something() {
+            // No doorbell will be sent any more but one that is on its way.
+            self.link.incoming().flags.waiting.swap(0, AcqRel);
+            reading.armed.store(0, Relaxed);
+            let began = ticks();
+            loop {
+                self.clear_bells();
+                if self.owed() == 0 || self.something() || ticks().wrapping_sub(began) > micros(100) {
+                    break;
+                }
+            }
+        }
+        if entered != Entered::Nested {
+            reading.lock.leave();
+        }
+    }
+
+    /// Before the caller sleeps in a poll of the kernel's: makes sure that whatever arrives wakes it, by a doorbell
+    /// ([`ALONE`]) or by ringing the group of that number.
+    pub fn prepare_to_sleep(&self, number: u32) -> Sleep {
+        self.end.watched.store(1, Relaxed);
+        let entered = self.end.reading.lock.enter(self.me, true);
+        if entered == Entered::Asleep {
+            return if self.ready() == Ready::Yes { Sleep::No } else { Sleep::Briefly };
+        }
+        self.pass_marks();
+        let quiet = self.arm(number) || (!self.is_fast() && self.ready() == Ready::AskKernel);
+        if entered != Entered::Nested {
+            self.end.reading.lock.leave();
+        }
+        if quiet { Sleep::Yes } else { Sleep::No }
+    }
+
+    /// Passes a mark that lies under the head and throws away the doorbells before kernel data, so that the kernel's
+    /// own readiness is the truth.
+    fn pass_marks(&self) {
+        let ring = self.incoming();
+        for _ in 0..4 {
+            let head = self.place().head;
+            match ring.record(head) {
+                Ok(Record::Down(bells)) if self.is_fast() => {
+                    if self.enter_kernel(head, bells).is_err() {
+                        self.fault();
+                    }
+                }
+                Ok(Record::Up(_)) if !self.is_fast() => match self.kernel_limit() {
+                    Ok(Some(0)) => self.enter_fast(0),
+                    _ => break,
+                },
+                _ => break,
+            }
+        }
+        if !self.is_fast() && self.end.reading.stash.load(Relaxed) == 0 {
+            let _ = self.discard_bells();
+        }
+    }
+
+    /// The same, from outside; before the kernel is asked for readiness.
+    pub fn settle(&self) {
+        let entered = self.end.reading.lock.enter(self.me, true);
+        if entered == Entered::Asleep {
+            return;
+        }
+        self.pass_marks();
+        if entered != Entered::Nested {
+            self.end.reading.lock.leave();
+        }
+    }
+
+    /// Bytes that a receive would find now (FIONREAD).
+    pub fn unread(&self) -> u64 {
+        self.settle();
+        let reading = &self.end.reading;
+        let stash = u64::from(reading.stash.load(Relaxed));
+        let in_kernel = if self.is_fast() {
+            0
+        } else {
+            let queued = u64::from(kernel::inq(self.fd).unwrap_or(0));
+            let limit = self.kernel_limit().ok().flatten().map_or(u64::MAX, |n| n as u64);
+            queued.saturating_sub(reading.discard.load(Relaxed)).min(limit)
+        };
+        let ring = self.incoming();
+        let mut place = self.place();
+        if !self.is_fast() {
+            match ring.record(place.head) {
+                Ok(up @ Record::Up(_)) => place = Place { head: ring.behind(place.head, up), consumed: 0 },
+                _ => return stash + in_kernel,
+            }
+        }
+        stash + in_kernel + ring::unread(&ring, place).unwrap_or(0)
+    }
+}
