@@ -400,6 +400,9 @@ fn ended(port: &Port<'_>, item: &Item) -> u32 {
 /// Asks the kernel through `call` and puts what it says of fast connections right. -1 with errno set, or 0.
 fn ask(epfd: c_int, set: &Set, events: &mut Events, call: impl FnOnce(*mut epoll_event, c_int) -> c_int) -> c_int {
     let room = events.most - events.count;
+    if room == 0 {
+        return 0;
+    }
     // SAFETY: `count` is at most `most`.
     let from = unsafe { events.at.add(events.count) };
     let answer = call(from, room.min(c_int::MAX as usize) as c_int);

@@ -85,6 +85,8 @@ impl Meeting {
             _ => return,
         };
         let peer = match kernel::peer(fd) {
+            // Not accepted yet: it has no owner that could prove anything.
+            Ok(peer) if peer.inode == 0 => return,
             Ok(peer) if peer.uid == uid => peer,
             Ok(_) => return end.pin(Reason::OtherUser),
             Err(NoPeer::Elsewhere) => return end.pin(Reason::Remote),

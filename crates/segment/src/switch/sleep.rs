@@ -244,7 +244,10 @@ impl Port<'_> {
         if entered == Entered::Asleep {
             return;
         }
-        if self.is_fast() && !self.something() {
+        self.pass_marks();
+        if !self.is_fast() {
+            let _ = self.discard_bells();
+        } else if !self.something() {
             // No doorbell will be sent any more but one that is on its way.
             self.link.incoming().flags.waiting.swap(0, AcqRel);
             reading.armed.store(0, Relaxed);
