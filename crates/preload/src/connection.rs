@@ -287,13 +287,19 @@ impl Connection {
         }
     }
 
-    /// Counts a plain call's bytes.
+    /// One plain send, counted; `None` when the connection has a segment by now and none may be begun.
     #[inline]
-    pub fn count_sent(&self, answer: isize) {
+    pub fn send_plainly(&self, plain: impl FnOnce() -> isize) -> Option<isize> {
+        if !self.end.write_gate.enter() {
+            return None;
+        }
+        let answer = plain();
+        self.end.write_gate.leave();
         if answer > 0 {
             self.end.sending.kernel_bytes.fetch_add(answer as u64, Relaxed);
             self.end.bytes.fetch_add(answer as u64, Relaxed);
         }
+        Some(answer)
     }
 
     /// Keeps the connection on the kernel path for good, whatever it is on now.

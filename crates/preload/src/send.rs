@@ -53,10 +53,7 @@ unsafe fn send_vector(
             Way::Broken => return to_c(Err(BROKEN)),
             Way::Plain => {}
         }
-        if connection.end.write_gate.enter() {
-            let answer = plain();
-            connection.end.write_gate.leave();
-            connection.count_sent(answer);
+        if let Some(answer) = connection.send_plainly(&plain) {
             return answer;
         }
     }
@@ -256,10 +253,7 @@ pub unsafe extern "C" fn sendfile(out: c_int, input: c_int, offset: *mut off_t, 
             Way::Broken => return to_c(Err(BROKEN)),
             Way::Plain => {}
         }
-        if connection.end.write_gate.enter() {
-            let answer = plain();
-            connection.end.write_gate.leave();
-            connection.count_sent(answer);
+        if let Some(answer) = connection.send_plainly(plain) {
             return answer;
         }
     }

@@ -163,8 +163,6 @@ pub struct End {
     pub refused: AtomicU8,
     /// 1: the direction out was ever fast; 2: the direction in; 3: both.
     pub was_fast: AtomicU8,
-    /// Receives wait for that many bytes (SO_RCVLOWAT), at least 1.
-    pub low_water: AtomicU32,
     /// Calls and bytes so far, while plain.
     pub calls: AtomicU32,
     /// Number of calls at which it looks for its other end (again).
@@ -353,7 +351,6 @@ impl Family {
         let end = self.end(index);
         // SAFETY: the end is unused, so nobody else looks at it; all-zero is a valid value of every field.
         unsafe { core::ptr::write_bytes(end as *const End as *mut u8, 0, size_of::<End>()) };
-        end.low_water.store(1, Relaxed);
         end.references.store(1, Release);
     }
 }

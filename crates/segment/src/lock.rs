@@ -53,11 +53,6 @@ impl Lock {
         self.asleep.store(asleep.into(), Release);
     }
 
-    /// Whether the owner sleeps inside.
-    pub fn owner_sleeps(&self) -> bool {
-        self.asleep.load(Acquire) != 0
-    }
-
     #[cold]
     fn contend(&self, me: u32, impatient: bool) -> Entered {
         for round in 0u32.. {

@@ -61,10 +61,7 @@ impl Port<'_> {
 
     fn receive_inside(&self, into: &mut Cursor, flags: i32, nonblocking: bool) -> Answer {
         let peek = flags & libc::MSG_PEEK != 0;
-        let wanted = match self.end.low_water.load(Relaxed) as usize {
-            _ if flags & libc::MSG_WAITALL != 0 => into.left(),
-            low => low.min(into.left()).max(1),
-        };
+        let wanted = if flags & libc::MSG_WAITALL != 0 { into.left() } else { 1 };
         if self.end.stage() == Stage::Broken {
             return Err(BROKEN);
         }

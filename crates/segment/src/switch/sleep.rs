@@ -154,17 +154,7 @@ impl Port<'_> {
         for _ in 0..8 {
             let Ok(record) = ring.record(position) else { return Ready::Yes };
             match record {
-                Record::Data(_) => {
-                    let low = self.end.low_water.load(Relaxed);
-                    let enough = low <= 1 || ring::unread(&ring, self.place()).is_ok_and(|n| n >= low.into());
-                    return if !fast {
-                        Ready::AskKernel
-                    } else if enough {
-                        Ready::Yes
-                    } else {
-                        Ready::No
-                    };
-                }
+                Record::Data(_) => return if fast { Ready::Yes } else { Ready::AskKernel },
                 Record::Up(up) if !fast && up == reading.kernel.load(Relaxed) && reading.discard.load(Relaxed) == 0 => {
                     fast = true;
                 }
