@@ -29,20 +29,26 @@ const PRESENT: u32 = 2;
 
 static HANDLES: AtomicPtr<Handle> = AtomicPtr::new(core::ptr::null_mut());
 
+#[inline(always)]
 fn handle(index: u32) -> Option<&'static Handle> {
     let mut handles = HANDLES.load(Acquire);
     if handles.is_null() {
-        let made: *mut Handle = process::reserve(MAX_ENDS * size_of::<Handle>()).cast();
-        handles = match HANDLES.compare_exchange(core::ptr::null_mut(), made, AcqRel, Acquire) {
-            Ok(_) => made,
-            Err(others) => others,
-        };
+        handles = reserve_handles();
     }
     if handles.is_null() || index as usize >= MAX_ENDS {
         return None;
     }
     // SAFETY: MAX_ENDS handles, never unmapped; zeroed memory is an unused one.
     Some(unsafe { &*handles.add(index as usize) })
+}
+
+#[cold]
+fn reserve_handles() -> *mut Handle {
+    let made: *mut Handle = process::reserve(MAX_ENDS * size_of::<Handle>()).cast();
+    match HANDLES.compare_exchange(core::ptr::null_mut(), made, AcqRel, Acquire) {
+        Ok(_) => made,
+        Err(others) => others,
+    }
 }
 
 /// A connection in the hands of one call.
@@ -56,27 +62,29 @@ pub struct Connection {
 }
 
 /// How a call on a connection has to go.
+#[derive(Clone, Copy, PartialEq, Eq)]
 pub enum Way {
     /// libc's call, counted.
     Plain,
-    /// Through the segment.
-    Joined(Port<'static>),
+    /// Through the segment, by [`Connection::port`].
+    Joined,
     /// Nothing goes any more.
     Broken,
 }
 
 /// The connection that `fd` is; `None` if libc's own call is all there is to do.
-#[inline]
+#[inline(always)]
 pub fn of(fd: i32) -> Option<Connection> {
-    match table::get(fd) {
-        Known::Other => None,
+    // Plain numbers on all branches: a connection that one of them returned in memory would be copied on every call.
+    let index = match table::get(fd) {
+        Known::Other => return None,
         Known::Connection(index) => {
             process::check_fork();
-            let end = process::existing_family()?.end(index);
-            Some(Connection { end, index, fd })
+            index
         }
-        known => classify(fd, known),
-    }
+        known => classify(fd, known)?,
+    };
+    Some(Connection { end: process::existing_family()?.end(index), index, fd })
 }
 
 /// The connection that `fd` is already known to be.
@@ -86,7 +94,7 @@ pub fn known(fd: i32) -> Option<Connection> {
 }
 
 #[cold]
-fn classify(fd: i32, known: Known) -> Option<Connection> {
+fn classify(fd: i32, known: Known) -> Option<u32> {
     if fd < 0 || process::borrowed() {
         return None;
     }
@@ -100,9 +108,9 @@ fn classify(fd: i32, known: Known) -> Option<Connection> {
         return None;
     }
     if known == Known::Nothing
-        && let Some(connection) = brought(fd)
+        && let Some(index) = brought(fd)
     {
-        return Some(connection);
+        return Some(index);
     }
     if known == Known::Nothing {
         // It came by exec or over a Unix socket; another program may use it without our knowing.
@@ -129,14 +137,17 @@ fn classify(fd: i32, known: Known) -> Option<Connection> {
         // Another thread was faster.
         handle.descriptors.store(0, Relaxed);
         family.give_back(index);
-        return of(fd);
+        return match table::get(fd) {
+            Known::Connection(index) => Some(index),
+            _ => None,
+        };
     }
     seen(None);
-    Some(Connection { end, index, fd })
+    Some(index)
 }
 
 /// The connection that `fd` is, if it was fast when this program image was executed.
-fn brought(fd: i32) -> Option<Connection> {
+fn brought(fd: i32) -> Option<u32> {
     let cookie = kernel::cookie(fd).ok()?;
     let lent =
         process::with_meeting_surely(|m| m.borrow(cookie)).flatten().map(|(family, index)| (family, index, None));
@@ -165,7 +176,7 @@ fn brought(fd: i32) -> Option<Connection> {
     }
     table::set(fd, Known::Connection(index));
     seen(None);
-    Some(Connection { end: family.end(index), index, fd })
+    Some(index)
 }
 
 fn seen(reason: Option<Reason>) {
@@ -184,22 +195,19 @@ impl Connection {
     }
 
     /// Decides how the next call goes; looks for the other end when the time has come.
-    #[inline]
+    #[inline(always)]
     pub fn way(&self) -> Way {
+        if matches!(self.end.stage(), Stage::Plain | Stage::Waiting) {
+            self.consider();
+        }
         match self.end.stage() {
-            Stage::Joined => self.port().map_or(Way::Plain, Way::Joined),
-            Stage::Pinned => Way::Plain,
+            Stage::Joined => Way::Joined,
+            Stage::Plain | Stage::Waiting | Stage::Pinned => Way::Plain,
             Stage::Broken => Way::Broken,
-            Stage::Plain | Stage::Waiting => {
-                self.consider();
-                match self.end.stage() {
-                    Stage::Joined => self.port().map_or(Way::Plain, Way::Joined),
-                    _ => Way::Plain,
-                }
-            }
         }
     }
 
+    #[cold]
     fn consider(&self) {
         let end = self.end;
         let config = process::config();
@@ -223,14 +231,14 @@ impl Connection {
     }
 
     /// The segment's port, for a joined end.
-    #[inline]
+    #[inline(always)]
     pub fn port(&self) -> Option<Port<'static>> {
         let handle = handle(self.index)?;
-        let link = match handle.attached.load(Acquire) {
-            // SAFETY: written before PRESENT was stored; not written again while the handle is in use.
-            PRESENT => unsafe { (*handle.link.get()).assume_init() },
-            _ => self.attach(handle)?,
-        };
+        if handle.attached.load(Acquire) != PRESENT && !self.attach(handle) {
+            return None;
+        }
+        // SAFETY: written before PRESENT was stored; not written again while the handle is in use.
+        let link = unsafe { (*handle.link.get()).assume_init() };
         Some(Port {
             end: self.end,
             link,
@@ -243,13 +251,12 @@ impl Connection {
     }
 
     #[cold]
-    fn attach(&self, handle: &Handle) -> Option<Link> {
+    fn attach(&self, handle: &Handle) -> bool {
         if handle.attached.compare_exchange(ABSENT, WORKING, AcqRel, Acquire).is_err() {
             while handle.attached.load(Acquire) == WORKING {
                 clock::give_way();
             }
-            // SAFETY: as in `port`.
-            return (handle.attached.load(Acquire) == PRESENT).then(|| unsafe { (*handle.link.get()).assume_init() });
+            return handle.attached.load(Acquire) == PRESENT;
         }
         let link = process::with_meeting_surely(|meeting| meeting.link(self.end)).flatten();
         if let Some(link) = link {
@@ -257,7 +264,7 @@ impl Connection {
             unsafe { (*handle.link.get()).write(link) };
         }
         handle.attached.store(if link.is_some() { PRESENT } else { ABSENT }, Release);
-        link
+        link.is_some()
     }
 
     /// The port, if every read of the socket goes through it.

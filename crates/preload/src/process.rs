@@ -134,8 +134,8 @@ fn fixed() -> Option<&'static Fixed> {
 
 /// The configuration; the default before the constructor has run.
 #[inline]
-pub fn config() -> Config {
-    fixed().map_or_else(Config::default, |f| f.config)
+pub fn config() -> &'static Config {
+    fixed().map_or(&Config::DEFAULT, |f| &f.config)
 }
 
 /// The table of ends, made when the first connection needs it. `None` when acceleration is off or impossible here.

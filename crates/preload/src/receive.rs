@@ -26,17 +26,21 @@ fn receive(fd: c_int, cursor: impl FnOnce() -> Cursor, flags: c_int, plain: impl
         return plain();
     }
     loop {
-        match connection.way() {
-            Way::Joined(port) if flags & !CARRIED == 0 && port.become_ready() => {
-                crate::test_cancel();
-                let answer = port.receive(cursor(), flags);
-                if port.end.reading.resting.load(Relaxed) == STRAY {
-                    crate::epoll::take_back(fd);
-                }
-                return to_c(answer);
+        let way = connection.way();
+        if way == Way::Joined
+            && flags & !CARRIED == 0
+            && let Some(port) = connection.port()
+            && port.become_ready()
+        {
+            crate::test_cancel();
+            let answer = port.receive(cursor(), flags);
+            if port.end.reading.resting.load(Relaxed) == STRAY {
+                crate::epoll::take_back(fd);
             }
-            Way::Broken => return to_c(Err(BROKEN)),
-            _ => {}
+            return to_c(answer);
+        }
+        if way == Way::Broken {
+            return to_c(Err(BROKEN));
         }
         if connection.end.read_gate.enter() {
             let answer = plain();

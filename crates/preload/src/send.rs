@@ -34,24 +34,26 @@ unsafe fn send_vector(
         connection.pin(not_carried(flags));
     }
     loop {
-        match connection.way() {
-            Way::Joined(port) => {
-                crate::test_cancel();
-                // SAFETY: passed on to the caller.
-                let cursor = unsafe { Cursor::new(vector, count) };
-                let answer = port.send(cursor, flags, |done| {
-                    if done == 0 {
-                        return from_c(plain());
-                    }
-                    // SAFETY: as above; `done` bytes of them are sent.
-                    let mut rest = unsafe { Cursor::new(vector, count) };
-                    rest.skip(done);
-                    send_rest(fd, rest, flags)
-                });
-                return to_c(answer);
-            }
-            Way::Broken => return to_c(Err(BROKEN)),
-            Way::Plain => {}
+        let way = connection.way();
+        if way == Way::Joined
+            && let Some(port) = connection.port()
+        {
+            crate::test_cancel();
+            // SAFETY: passed on to the caller.
+            let cursor = unsafe { Cursor::new(vector, count) };
+            let answer = port.send(cursor, flags, |done| {
+                if done == 0 {
+                    return from_c(plain());
+                }
+                // SAFETY: as above; `done` bytes of them are sent.
+                let mut rest = unsafe { Cursor::new(vector, count) };
+                rest.skip(done);
+                send_rest(fd, rest, flags)
+            });
+            return to_c(answer);
+        }
+        if way == Way::Broken {
+            return to_c(Err(BROKEN));
         }
         if let Some(answer) = connection.send_plainly(&plain) {
             return answer;
@@ -249,7 +251,7 @@ pub unsafe extern "C" fn sendfile(out: c_int, input: c_int, offset: *mut off_t, 
     loop {
         match connection.way() {
             // SAFETY: the program vouches for `offset`.
-            Way::Joined(_) => return unsafe { file_through_segment(&connection, input, offset, count, &plain) },
+            Way::Joined => return unsafe { file_through_segment(&connection, input, offset, count, &plain) },
             Way::Broken => return to_c(Err(BROKEN)),
             Way::Plain => {}
         }

@@ -67,14 +67,7 @@ pub struct Config {
 
 impl Default for Config {
     fn default() -> Self {
-        Config {
-            enabled: true,
-            go_up_messages: 8,
-            go_up_bytes: 16384,
-            ring_bytes: 1 << 20,
-            spin_us: 50,
-            io_uring_allowed: false,
-        }
+        Config::DEFAULT
     }
 }
 
@@ -83,6 +76,16 @@ impl Default for Config {
 pub struct BadValue(pub &'static Key);
 
 impl Config {
+    /// The values when nothing is said.
+    pub const DEFAULT: Config = Config {
+        enabled: true,
+        go_up_messages: 8,
+        go_up_bytes: 16384,
+        ring_bytes: 1 << 20,
+        spin_us: 50,
+        io_uring_allowed: false,
+    };
+
     /// Sets one key from its text.
     ///
     /// # Errors

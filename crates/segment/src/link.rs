@@ -213,19 +213,23 @@ impl Pool {
         // SAFETY: the index is within the pool; slots are page-aligned.
         let base = unsafe { self.mapping.base().as_ptr().add(at) };
         let header = self.mapping.base().as_ptr();
-        Some(Link { base, header, ring_bytes: self.shape.ring_bytes, slot: index, side, inherited: false })
+        Some(Link { base, header, ring_bytes: self.shape.ring_bytes, slot: index, side: side as u32, inherited: 0 })
     }
 }
 
 /// One connection's segment as one end sees it.
+///
+/// Whole words without a niche, because each call copies it: an `Option` around it is then a copy as well.
 #[derive(Clone, Copy, Debug)]
 pub struct Link {
     base: *mut u8,
     header: *const u8,
     ring_bytes: u32,
     slot: u32,
-    side: Side,
-    inherited: bool,
+    /// A [`Side`].
+    side: u32,
+    /// 1: see [`Link::inherit`].
+    inherited: u32,
 }
 
 impl Link {
@@ -241,7 +245,7 @@ impl Link {
 
     /// Which end this is.
     pub fn side(&self) -> Side {
-        self.side
+        if self.side == Side::Maker as u32 { Side::Maker } else { Side::Joiner }
     }
 
     /// Where the pool begins in this process: tells pools apart.
@@ -262,12 +266,12 @@ impl Link {
 
     /// The pool was attached before this process was forked: its groups are the parent's.
     pub fn inherit(&mut self) {
-        self.inherited = true;
+        self.inherited = 1;
     }
 
     /// Group `number` of readers on this side, if this process may use it.
     pub fn my_group(&self, number: u32) -> Option<&Group> {
-        if self.inherited {
+        if self.inherited != 0 {
             return None;
         }
         self.group(self.side as usize, number)

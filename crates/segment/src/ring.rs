@@ -13,7 +13,7 @@
 //! the other does not have.
 #![allow(unsafe_code, reason = "lays records over shared memory")]
 
-use crate::sync::{Acquire, AtomicU64, Relaxed, Release, SeqCst};
+use crate::sync::{Acquire, AtomicU64, Relaxed, Release, SeqCst, about_to_write, own};
 use crate::vector::Cursor;
 
 /// Largest data record, in bytes: large enough to make headers free, small enough that copying in and copying out
@@ -60,6 +60,11 @@ const SKIP: u64 = 2;
 const PAD: u64 = 3;
 const UP: u64 = 4;
 const DOWN: u64 = 5;
+
+/// Bytes of a cache line.
+const LINE: u64 = 64;
+/// Most lines that are asked for ahead of a record.
+const MOST_LINES: u64 = 32;
 
 const fn header(kind: u64, len: u64) -> u64 {
     kind << 56 | len
@@ -128,6 +133,17 @@ impl Ring {
         // SAFETY: the header's offset is at most capacity - 8; the result is at most one past the end, and `record` and
         // `reserve` bound what is copied there.
         unsafe { self.base.add((self.offset(position) + HEADER) as usize) }
+    }
+
+    /// Asks for the lines into which the next record of `size` bytes at `position` will go, all but the first, which
+    /// the reader is looking at: while the answer is awaited they are taken from the reader, which had them a lap ago.
+    #[inline]
+    fn fetch_ahead(&self, position: u64, size: u64) {
+        let from = self.offset(position) & !(LINE - 1);
+        for line in 1..=(size / LINE + 1).min(MOST_LINES) {
+            // SAFETY: the offset is within the ring.
+            about_to_write(unsafe { self.base.add(((from + line * LINE) & (self.capacity - 1)) as usize) });
+        }
     }
 
     /// Whether something is published at `position`.
@@ -404,7 +420,7 @@ impl Sender<'_> {
             self.hole[0].store(tail, Relaxed);
             self.hole[1].store(next, Relaxed);
         }
-        let reserved = self.tail.compare_exchange(tail, next, Relaxed, Relaxed).is_ok();
+        let reserved = own::replace(self.tail, tail, next);
         if reserved {
             fill(&self.ring);
             if let Some(from) = from {
@@ -415,6 +431,7 @@ impl Sender<'_> {
             // SeqCst, as a full barrier: the record is visible before the sender looks whether the reader sleeps; the
             // reader raises its flag before it looks at the ring once more. One of them sees the other.
             self.ring.word(tail).swap(word, SeqCst);
+            self.ring.fetch_ahead(next, size);
         }
         if outermost {
             self.hole[1].store(tail, Relaxed);

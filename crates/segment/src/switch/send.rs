@@ -8,7 +8,7 @@ use crate::lock::Entered;
 use crate::raw::{Answer, Errno};
 use crate::reason::Reason;
 use crate::ring::{self, Fault, Push, Record};
-use crate::sync::{AcqRel, Acquire, Relaxed, Release, SeqCst, pause};
+use crate::sync::{AcqRel, Acquire, Relaxed, Release, SeqCst, own, pause};
 use crate::vector::Cursor;
 use crate::wait;
 
@@ -126,7 +126,7 @@ impl Port<'_> {
             match sender.push(from)? {
                 Push::Took(n) => {
                     *sent += n;
-                    self.end.sending.fast_bytes.fetch_add(n as u64, Relaxed);
+                    own::add(&self.end.sending.fast_bytes, n as u64);
                     self.ring_bell();
                 }
                 Push::Full => return Ok(false),
