@@ -100,6 +100,8 @@ pub struct Reading {
     pub waits: AtomicU32,
     /// See [`crate::wait::Memory`].
     pub bells_before: AtomicU32,
+    /// [`Sending::tail`] when the last wait began.
+    pub sent_before: AtomicU64,
     /// When the kernel socket was last asked for end-of-file, in ticks.
     pub asked: AtomicU64,
     /// Data received by the fast path and the kernel path, in bytes.

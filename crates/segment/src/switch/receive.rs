@@ -10,7 +10,7 @@ use crate::lock::Entered;
 use crate::raw::{Answer, Errno};
 use crate::reason::Reason;
 use crate::ring::{self, Fault, Place, Record};
-use crate::sync::{Relaxed, Release, SeqCst, pause};
+use crate::sync::{Relaxed, Release, SeqCst, own, pause};
 use crate::vector::Cursor;
 use crate::wait::Wait;
 
@@ -127,6 +127,9 @@ impl Port<'_> {
                     let wait = *waiting.get_or_insert_with(|| {
                         let wait = Wait::begin(memory, self.link.incoming().sender.cpu.load(Relaxed), self.spin_us);
                         self.exchange_cpu(wait.cpu());
+                        if self.only_receives() {
+                            wait.gather();
+                        }
                         wait
                     });
                     let (ring, head) = (self.incoming(), self.place().head);
@@ -146,6 +149,16 @@ impl Port<'_> {
                 }
             }
         }
+    }
+
+    /// Whether this end has sent nothing since its last wait: the other end streams, nobody awaits an answer.
+    #[inline]
+    fn only_receives(&self) -> bool {
+        let tail = self.end.sending.tail.load(Relaxed);
+        let before = &self.end.reading.sent_before;
+        let same = before.load(Relaxed) == tail;
+        before.store(tail, Relaxed);
+        same && self.is_fast()
     }
 
     /// Whether the other end has sent its FIN, or worse.
@@ -190,12 +203,12 @@ impl Port<'_> {
             };
             if n > 0 && !peek {
                 // A signal handler of this thread may have read the same bytes meanwhile: then read again.
-                if reading.place.compare_exchange(word, place.pack(), Relaxed, Relaxed).is_err() {
+                if !own::replace(&reading.place, word, place.pack()) {
                     *into = before;
                     continue;
                 }
                 self.link.incoming().head.head.store(place.head, Release);
-                reading.fast_bytes.fetch_add(n as u64, Relaxed);
+                own::add(&reading.fast_bytes, n as u64);
                 if reading.armed.load(Relaxed) != 0 {
                     self.note_flag();
                     if reading.armed.load(Relaxed) == 0 {
@@ -208,7 +221,8 @@ impl Port<'_> {
             }
             match ring.record(place.head) {
                 Ok(Record::Empty) => {
-                    if let e @ 1.. = reading.error.swap(0, Relaxed) {
+                    if let e @ 1.. = reading.error.load(Relaxed) {
+                        reading.error.store(0, Relaxed);
                         return Taken::Failed(Errno(e));
                     }
                     return Taken::Nothing;
