@@ -17,6 +17,8 @@ const QUICK_SIZES: [u64; 4] = [1, 64, 1024, 16384];
 const WARM_UP: usize = 1000;
 /// Name of the baseline: one cache line that two processors hand to each other.
 const CACHE_LINE: &str = "cache line";
+/// Name of the baseline of larger messages: the line, and the message copied in and out beside it.
+const BARE_COPIES: &str = "bare copies";
 
 /// Names the suite's experiments.
 pub fn add(lab: &Lab, chosen: &mut Chosen) {
@@ -123,9 +125,15 @@ impl Experiment for PingPong {
 
     fn baseline(&mut self, lab: &Lab) -> Result<Option<(&'static str, f64)>> {
         let judged = self.targets().iter().any(|target| matches!(target, Target::WithinBaseline(_)));
-        let Some(pair) = self.pair.filter(|_| judged) else { return Ok(None) };
-        let arguments = arguments!["--cpu", pair.second, "--peer-cpu", pair.first, "--seconds", lab.clock()];
+        let (name, size) = match (self.mode, self.family) {
+            _ if judged => (CACHE_LINE, 1),
+            (Mode::Blocking, 4) => (BARE_COPIES, self.size),
+            _ => return Ok(None),
+        };
+        let Some(pair) = self.pair else { return Ok(None) };
+        let mut arguments = arguments!["--size", size, "--seconds", lab.clock()];
+        arguments.extend(arguments!["--cpu", pair.second, "--peer-cpu", pair.first]);
         let durations: Durations = lab.alone(Program::LINE, &arguments)?.json()?;
-        Ok(Some((CACHE_LINE, durations.p50_ns)))
+        Ok(Some((name, durations.p50_ns)))
     }
 }
