@@ -103,6 +103,29 @@ static void large_file_b(struct side *side) {
 }
 static void large_file(void) { two_processes(AF_INET, large_file_a, large_file_b); }
 
+/* A file that is shorter than asked for, again and again; a source that sendfile refuses, which moves nothing. */
+static void short_file_a(struct side *side) {
+    int fd = side->fd, file = file_of(5000, 5), pipes[2];
+    for (int i = 0; i < 50; i++) {
+        off_t offset = i * 100;
+        if (sendfile(fd, file, &offset, 4096 * KIB) != 5000 - i * 100 || offset != 5000) fail("sendfile");
+        if (sendfile(fd, file, &offset, 100) != 0) fail("sendfile at the end");
+    }
+    MUST(pipe(pipes));
+    fill(in, 3000, 6, 0);
+    SHOW(send(fd, in, 1000, 0));
+    MUST(write(pipes[1], in + 1000, 1000));
+    SHOW(sendfile(fd, pipes[0], NULL, 1000));
+    SHOW(send(fd, in + 1000, 2000, 0));
+    hear(side);
+}
+static void short_file_b(struct side *side) {
+    for (int i = 0; i < 50; i++) expect(side, 5000 - (size_t)i * 100, 5, (size_t)i * 100);
+    expect(side, 3000, 6, 0);
+    tell(side);
+}
+static void short_file(void) { two_processes(AF_INET, short_file_a, short_file_b); }
+
 /* splice and tee move bytes inside the kernel: out of a pipe, into a pipe. */
 static void splice_a(struct side *side) {
     int fd = side->fd, pipes[2];
@@ -232,7 +255,8 @@ static void stdio_late_b(struct side *side) {
 static void stdio_late(void) { two_processes(AF_INET, stdio_late_a, stdio_late_b); }
 
 const struct scenario scenarios[] = {
-    {"from-file", from_file, 0}, {"large-file", large_file, 0}, {"splice", spliced, 0},
-    {"splice-late", splice_late, 0}, {"stdio", stdio, 0},       {"stdio-late", stdio_late, 0},
+    {"from-file", from_file, 0}, {"large-file", large_file, 0}, {"short-file", short_file, 0},
+    {"splice", spliced, 0},      {"splice-late", splice_late, 0}, {"stdio", stdio, 0},
+    {"stdio-late", stdio_late, 0},
     {0},
 };

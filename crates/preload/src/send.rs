@@ -1,11 +1,14 @@
 //! write, writev, pwritev2, send, sendto, sendmsg, sendmmsg, sendfile, splice, and their aliases.
 
-use crate::connection::{self, BROKEN, Connection, Way};
+use crate::connection::{self, BROKEN, Way};
 use crate::{from_c, real, to_c};
 use core::ffi::{c_int, c_uint, c_void};
 use libc::{iovec, mmsghdr, msghdr, off_t, size_t, sockaddr, socklen_t, ssize_t};
+use underpass_segment::end::Stage;
 use underpass_segment::raw::Answer;
 use underpass_segment::reason::Reason;
+use underpass_segment::ring::Source;
+use underpass_segment::switch::Port;
 use underpass_segment::vector::Cursor;
 
 /// Flags that a send through the segment honours; MSG_MORE may be ignored.
@@ -249,11 +252,16 @@ pub unsafe extern "C" fn sendfile(out: c_int, input: c_int, offset: *mut off_t, 
     let plain = || unsafe { real::sendfile(out, input, offset, count) };
     let Some(connection) = connection::of(out) else { return plain() };
     loop {
-        match connection.way() {
+        let way = connection.way();
+        if way == Way::Joined
+            && let Some(port) = connection.port()
+        {
+            crate::test_cancel();
             // SAFETY: the program vouches for `offset`.
-            Way::Joined => return unsafe { file_through_segment(&connection, input, offset, count, &plain) },
-            Way::Broken => return to_c(Err(BROKEN)),
-            Way::Plain => {}
+            return to_c(unsafe { file_through_segment(&port, input, offset, count) });
+        }
+        if way == Way::Broken {
+            return to_c(Err(BROKEN));
         }
         if let Some(answer) = connection.send_plainly(plain) {
             return answer;
@@ -269,57 +277,67 @@ pub unsafe extern "C" fn sendfile64(out: c_int, input: c_int, offset: *mut off_t
     unsafe { sendfile(out, input, offset, count) }
 }
 
-/// Reads the file piece by piece and sends each piece; the file's offset moves by what was sent.
+/// A part of a file, read straight into the ring.
+struct Part {
+    file: c_int,
+    at: off_t,
+    left: usize,
+    failed: bool,
+}
+
+impl Source for Part {
+    fn left(&self) -> usize {
+        self.left
+    }
+
+    unsafe fn fill(&mut self, to: *mut u8, len: usize) -> usize {
+        // SAFETY: passed on to the caller.
+        let got = unsafe { libc::pread(self.file, to.cast(), len, self.at) };
+        self.failed = got < 0;
+        let got = usize::try_from(got).unwrap_or(0);
+        self.at += got as off_t;
+        self.left = if got == 0 { 0 } else { self.left - got };
+        got
+    }
+}
+
+/// Sends part of a file; its offset moves by what was sent.
 ///
 /// # Safety
 /// As sendfile(2).
-unsafe fn file_through_segment(
-    connection: &Connection,
-    input: c_int,
-    offset: *mut off_t,
-    count: size_t,
-    plain: &dyn Fn() -> ssize_t,
-) -> ssize_t {
-    const PIECE: usize = 16 << 10;
-    let mut piece = [0u8; PIECE];
+unsafe fn file_through_segment(port: &Port<'_>, input: c_int, offset: *mut off_t, count: size_t) -> Answer {
+    /// Most bytes that Linux sends in one call.
+    const MOST: usize = 0x7fff_f000;
     // SAFETY: the offset is the program's; lseek takes no pointer.
-    let mut at = if offset.is_null() { unsafe { libc::lseek(input, 0, libc::SEEK_CUR) } } else { unsafe { *offset } };
-    if at < 0 {
+    let begin = if offset.is_null() { unsafe { libc::lseek(input, 0, libc::SEEK_CUR) } } else { unsafe { *offset } };
+    // SAFETY: passed on to the caller.
+    let plain = || from_c(unsafe { real::sendfile(port.fd, input, offset, count) });
+    if count == 0 {
         return plain();
     }
-    let mut total = 0;
-    while total < count {
-        // SAFETY: the piece is writable for its length.
-        let got = unsafe { libc::pread(input, piece.as_mut_ptr().cast(), PIECE.min(count - total), at) };
-        if got <= 0 {
-            if total == 0 && got < 0 {
-                return plain();
-            }
-            break;
-        }
-        // SAFETY: `got` bytes of the piece are valid.
-        let sent = unsafe { send(connection.fd, piece.as_ptr().cast(), got as usize, 0) };
-        if sent < 0 {
-            if total == 0 {
-                return -1;
-            }
-            break;
-        }
-        total += sent as usize;
-        at += sent as off_t;
-        if sent < got {
-            break;
-        }
+    let mut part = Part { file: input, at: begin, left: count.min(MOST), failed: begin < 0 };
+    let sent = if part.failed {
+        0
+    } else {
+        port.send_from(&mut part, 0, |done| {
+            let mut rest = begin + done as off_t;
+            // SAFETY: an offset of this frame.
+            from_c(unsafe { real::sendfile(port.fd, input, &mut rest, count - done) })
+        })?
+    };
+    if sent == 0 && part.failed {
+        // Nothing that can be read at a place of one's choice: a pipe, or a mistake that the kernel has words for.
+        return port.send_by_kernel(Reason::Splice, plain);
     }
     // SAFETY: as above.
     unsafe {
         if offset.is_null() {
-            libc::lseek(input, at, libc::SEEK_SET);
+            libc::lseek(input, begin + sent as off_t, libc::SEEK_SET);
         } else {
-            *offset = at;
+            *offset = begin + sent as off_t;
         }
     }
-    total as ssize_t
+    Ok(sent)
 }
 
 /// # Safety
@@ -333,16 +351,23 @@ pub unsafe extern "C" fn splice(
     len: size_t,
     flags: c_uint,
 ) -> ssize_t {
-    for fd in [input, out] {
-        if let Some(connection) = connection::of(fd) {
-            connection.pin(Reason::Splice);
-            if fd == input && input_offset.is_null() && out_offset.is_null() && connection.ready_port().is_some() {
-                return splice_out(fd, out, len, flags);
-            }
+    if let Some(connection) = connection::of(input) {
+        connection.pin(Reason::Splice);
+        if input_offset.is_null() && out_offset.is_null() && connection.ready_port().is_some() {
+            return splice_out(input, out, len, flags);
         }
     }
     // SAFETY: passed on to the caller.
-    unsafe { real::splice(input, input_offset, out, out_offset, len, flags) }
+    let plain = || unsafe { real::splice(input, input_offset, out, out_offset, len, flags) };
+    if let Some(connection) = connection::of(out) {
+        connection.pin(Reason::Splice);
+        if connection.end.stage() == Stage::Joined
+            && let Some(port) = connection.port()
+        {
+            return to_c(port.send_by_kernel(Reason::Splice, || from_c(plain())));
+        }
+    }
+    plain()
 }
 
 /// The stream may still be in the ring, which the kernel cannot splice from: copies to the pipe, and takes from the

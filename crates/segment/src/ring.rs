@@ -176,6 +176,20 @@ impl Ring {
         }
     }
 
+    /// Header of a data record of `len` bytes at `position`, where `room` were reserved for it; what it leaves over is
+    /// padded. 0 for no bytes.
+    #[inline]
+    fn data_header(&self, position: u64, len: u64, room: u64) -> u64 {
+        let over = round8(room) - round8(len);
+        if len == 0 {
+            return 0;
+        }
+        if over > 0 {
+            self.word(position + HEADER + round8(len)).store(header(PAD, over), Relaxed);
+        }
+        header(DATA, len)
+    }
+
     /// Position behind `record`, which lies at `position`.
     #[inline]
     pub fn behind(&self, position: u64, record: Record) -> u64 {
@@ -236,6 +250,7 @@ pub fn copy_out(ring: &Ring, place: Place, into: &mut Cursor) -> Result<(Place, 
                 if consumed >= len {
                     return Err(Fault);
                 }
+                empties = 0;
                 let n = (len - consumed).min(into.left());
                 // SAFETY: `record` checked that the whole record lies inside the ring, and n <= into.left().
                 unsafe { into.copy_from(ring.data(head).add(consumed), n) };
@@ -297,10 +312,36 @@ pub struct Sender<'a> {
     pub head: &'a AtomicU64,
 }
 
+/// Where the bytes of a record come from.
+pub trait Source {
+    /// Bytes that are to be sent.
+    fn left(&self) -> usize;
+
+    /// Puts the next `len` bytes at `to`, or as many as there turn out to be, and steps over them.
+    ///
+    /// # Safety
+    /// `to` must be valid for writing `len` bytes, and `len <= self.left()`.
+    unsafe fn fill(&mut self, to: *mut u8, len: usize) -> usize;
+}
+
+impl Source for Cursor {
+    #[inline]
+    fn left(&self) -> usize {
+        Cursor::left(self)
+    }
+
+    #[inline]
+    unsafe fn fill(&mut self, to: *mut u8, len: usize) -> usize {
+        // SAFETY: passed on to the caller.
+        unsafe { self.copy_to(to, len) };
+        len
+    }
+}
+
 /// Outcome of [`Sender::push`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Push {
-    /// So many bytes, at least one, are published.
+    /// So many bytes are published; none when the source had none after all.
     Took(usize),
     /// The ring has no room.
     Full,
@@ -331,7 +372,7 @@ impl Sender<'_> {
     /// # Errors
     /// [`Fault`] when the reader broke the rules.
     #[inline]
-    pub fn push(&self, from: &mut Cursor) -> Result<Push, Fault> {
+    pub fn push(&self, from: &mut impl Source) -> Result<Push, Fault> {
         debug_assert!(from.left() > 0);
         let want = from.left().min(MAX_RECORD) as u64;
         loop {
@@ -341,7 +382,7 @@ impl Sender<'_> {
             let offset = self.ring.offset(tail);
             let crosses = offset / span != (offset + HEADER + round8(want)) / span;
             if crosses && offset != 0 && self.used(true)? == 0 && lap < self.ring.capacity() {
-                self.put(tail, header(SKIP, 0), lap, None, |_| {});
+                self.put(tail, lap, |_| header(SKIP, 0));
                 continue;
             }
             let mut free = self.free(false)?;
@@ -356,13 +397,18 @@ impl Sender<'_> {
                 if free < lap + HEADER + 8 {
                     return Ok(Push::Full);
                 }
-                self.put(tail, header(SKIP, 0), lap, None, |_| {});
+                self.put(tail, lap, |_| header(SKIP, 0));
                 continue;
             }
             let n = want.min(lap - HEADER).min((free - HEADER) & !7);
-            let put = self.put(tail, header(DATA, n), HEADER + round8(n), Some(from), |_| {});
+            let mut took = 0;
+            let put = self.put(tail, HEADER + round8(n), |ring| {
+                // SAFETY: `n` was chosen within the lap and within what is left to send.
+                took = unsafe { from.fill(ring.data(tail), n as usize) }.min(n as usize);
+                ring.data_header(tail, took as u64, n)
+            });
             if put {
-                return Ok(Push::Took(n as usize));
+                return Ok(Push::Took(took));
             }
         }
     }
@@ -377,11 +423,12 @@ impl Sender<'_> {
         loop {
             let tail = self.tail.load(Relaxed);
             if self.ring.lap(tail) < 2 * HEADER {
-                self.put(tail, header(SKIP, 0), self.ring.lap(tail), None, |_| {});
+                self.put(tail, self.ring.lap(tail), |_| header(SKIP, 0));
                 continue;
             }
-            if self.put(tail, header(kind, HEADER), 2 * HEADER, None, |ring| {
+            if self.put(tail, 2 * HEADER, |ring| {
                 ring.word(tail + HEADER).store(value, Relaxed);
+                header(kind, HEADER)
             }) {
                 return;
             }
@@ -408,10 +455,11 @@ impl Sender<'_> {
         Ok((self.ring.capacity() - RESERVE).saturating_sub(self.used(fresh)?))
     }
 
-    /// Reserves `size` bytes at `tail`, fills them and publishes them with `word`. False when a signal handler of this
-    /// very thread has put its own record there first.
+    /// Reserves `size` bytes at `tail`, has `fill` fill them, and publishes them with the header that it returns; takes
+    /// the reservation back for a header of 0. False when a signal handler of this very thread has put its own record
+    /// there first.
     #[inline]
-    fn put(&self, tail: u64, word: u64, size: u64, from: Option<&mut Cursor>, fill: impl FnOnce(&Ring)) -> bool {
+    fn put(&self, tail: u64, size: u64, fill: impl FnOnce(&Ring) -> u64) -> bool {
         let next = step(tail, size);
         let outermost = self.hole[0].load(Relaxed) == self.hole[1].load(Relaxed);
         // Before the reservation: afterwards a handler may already have published its own record there.
@@ -422,16 +470,14 @@ impl Sender<'_> {
         }
         let reserved = own::replace(self.tail, tail, next);
         if reserved {
-            fill(&self.ring);
-            if let Some(from) = from {
-                let n = (word & ((1 << 56) - 1)) as usize;
-                // SAFETY: `push` chose n within the lap and within what is left to send.
-                unsafe { from.copy_to(self.ring.data(tail), n) };
-            }
+            let word = fill(&self.ring);
+            let nothing = word == 0 && own::replace(self.tail, next, tail);
             // SeqCst, as a full barrier: the record is visible before the sender looks whether the reader sleeps; the
             // reader raises its flag before it looks at the ring once more. One of them sees the other.
-            self.ring.word(tail).swap(word, SeqCst);
-            self.ring.fetch_ahead(next, size);
+            if !nothing {
+                self.ring.word(tail).swap(if word == 0 { header(PAD, size) } else { word }, SeqCst);
+                self.ring.fetch_ahead(next, size);
+            }
         }
         if outermost {
             self.hole[1].store(tail, Relaxed);
@@ -542,6 +588,44 @@ mod tests {
                 let (ring, place) = (bench.ring(), bench.place);
                 assert_eq!(unread(&ring, place).unwrap(), model.len() as u64);
             }
+        }
+    }
+
+    /// A source that says that it has more than it then has.
+    struct Boaster(usize, Vec<u8>);
+
+    impl Source for Boaster {
+        fn left(&self) -> usize {
+            self.0
+        }
+
+        unsafe fn fill(&mut self, to: *mut u8, len: usize) -> usize {
+            let n = self.1.len().min(len);
+            for (at, byte) in self.1.drain(..n).enumerate() {
+                // SAFETY: at < len.
+                unsafe { to.add(at).write(byte) };
+            }
+            self.0 -= n;
+            n
+        }
+    }
+
+    #[test]
+    fn a_short_source_leaves_no_trace() {
+        let mut random = Random(7);
+        let mut bench = Bench::new(4096);
+        for round in 0..20_000u32 {
+            let bytes: Vec<u8> = (0..random.below(400)).map(|i| (round as usize + i) as u8).collect();
+            let mut boaster = Boaster(bytes.len() + 1 + random.below(600), bytes.clone());
+            let ring = bench.ring();
+            let sender =
+                Sender { ring, tail: &bench.tail, seen_head: &bench.seen_head, hole: &bench.hole, head: &bench.head };
+            let mut sent = 0;
+            while let Ok(Push::Took(n @ 1..)) = sender.push(&mut boaster) {
+                sent += n;
+            }
+            assert_eq!(bench.receive(4096), Ok(bytes[..sent].to_vec()));
+            assert!(sent == bytes.len() || sent > 0);
         }
     }
 

@@ -7,7 +7,7 @@ use crate::kernel;
 use crate::lock::Entered;
 use crate::raw::{Answer, Errno};
 use crate::reason::Reason;
-use crate::ring::{self, Fault, Push, Record};
+use crate::ring::{self, Fault, Push, Record, Source};
 use crate::sync::{AcqRel, Acquire, Relaxed, Release, SeqCst, own, pause};
 use crate::vector::Cursor;
 use crate::wait;
@@ -26,49 +26,89 @@ impl Port<'_> {
     /// # Errors
     /// As send(2).
     #[inline]
-    pub fn send(&self, mut from: Cursor, flags: i32, plain: impl Fn(usize) -> Answer) -> Answer {
-        let sending = &self.end.sending;
+    pub fn send(&self, mut from: Cursor, flags: i32, plain: impl FnOnce(usize) -> Answer) -> Answer {
         if from.left() == 0 {
             return plain(0);
         }
+        self.send_from(&mut from, flags, plain)
+    }
+
+    /// The same for any source of at least one byte; ends early when the source has no more.
+    ///
+    /// # Errors
+    /// As send(2).
+    #[inline]
+    pub fn send_from(&self, from: &mut impl Source, flags: i32, plain: impl FnOnce(usize) -> Answer) -> Answer {
+        let sending = &self.end.sending;
         let nonblocking = flags & libc::MSG_DONTWAIT != 0 || self.end.nonblocking.load(Relaxed) != 0;
         let entered = sending.lock.enter(self.me, false);
         if entered == Entered::AfterDeath {
             self.sender().close_hole();
         }
         let mut sent = 0;
-        let outcome = self.send_inside(&mut from, &mut sent, nonblocking);
-        let go_plain = matches!(outcome, Outcome::Plain);
-        if go_plain {
+        let outcome = self.send_inside(from, &mut sent, nonblocking);
+        self.leave_for(entered, matches!(outcome, Outcome::Plain));
+        match outcome {
+            Outcome::Done => Ok(sent),
+            Outcome::Failed(e) if sent == 0 => Err(e),
+            Outcome::Failed(_) => Ok(sent),
+            Outcome::Plain => match self.count_plain(plain(sent)) {
+                Ok(n) => Ok(sent + n),
+                Err(_) if sent > 0 => Ok(sent),
+                Err(e) => Err(e),
+            },
+        }
+    }
+
+    /// Goes down and sends by `plain`, which takes its bytes from where this library cannot.
+    ///
+    /// # Errors
+    /// What `plain` says.
+    pub fn send_by_kernel(&self, reason: Reason, plain: impl FnOnce() -> Answer) -> Answer {
+        let sending = &self.end.sending;
+        let entered = sending.lock.enter(self.me, false);
+        if entered == Entered::AfterDeath {
+            self.sender().close_hole();
+        }
+        while sending.fast.load(Relaxed) != 0 && !self.go_down(reason) && self.connected() {
+            nap(50);
+        }
+        self.leave_for(entered, true);
+        self.count_plain(plain())
+    }
+
+    /// Leaves the lock, for a kernel send or not.
+    #[inline]
+    fn leave_for(&self, entered: Entered, kernel_send: bool) {
+        let sending = &self.end.sending;
+        if kernel_send {
             sending.in_kernel.fetch_add(1, AcqRel);
         }
         if entered != Entered::Nested {
             sending.lock.leave();
         }
-        match outcome {
-            Outcome::Done => Ok(sent),
-            Outcome::Failed(e) if sent == 0 => Err(e),
-            Outcome::Failed(_) => Ok(sent),
-            Outcome::Plain => {
-                let answer = plain(sent);
-                sending.in_kernel.fetch_sub(1, AcqRel);
-                match answer {
-                    Ok(n) => {
-                        sending.kernel_bytes.fetch_add(n as u64, Relaxed);
-                    }
-                    Err(_) => self.end.refused.store(1, Relaxed),
-                }
-                match answer {
-                    Ok(n) => Ok(sent + n),
-                    Err(_) if sent > 0 => Ok(sent),
-                    Err(e) => Err(e),
-                }
+    }
+
+    /// A kernel send has ended.
+    fn count_plain(&self, answer: Answer) -> Answer {
+        let sending = &self.end.sending;
+        sending.in_kernel.fetch_sub(1, AcqRel);
+        match answer {
+            Ok(n) => {
+                sending.kernel_bytes.fetch_add(n as u64, Relaxed);
             }
+            Err(_) => self.end.refused.store(1, Relaxed),
         }
+        answer
+    }
+
+    /// Whether the kernel still holds the connection for whole.
+    fn connected(&self) -> bool {
+        kernel::poll_now(self.fd, 0) & (libc::POLLERR | libc::POLLHUP) == 0
     }
 
     #[inline]
-    fn send_inside(&self, from: &mut Cursor, sent: &mut usize, nonblocking: bool) -> Outcome {
+    fn send_inside(&self, from: &mut impl Source, sent: &mut usize, nonblocking: bool) -> Outcome {
         let sending = &self.end.sending;
         loop {
             if sending.fast.load(Relaxed) == 0 && !self.try_up() {
@@ -104,7 +144,7 @@ impl Port<'_> {
                         return Outcome::Plain;
                     }
                     // The reader is inside a receive that does not wait: it will soon be out.
-                    if kernel::poll_now(self.fd, 0) & (libc::POLLERR | libc::POLLHUP) != 0 {
+                    if !self.connected() {
                         sending.fast.store(0, Relaxed);
                         return Outcome::Plain;
                     }
@@ -118,12 +158,13 @@ impl Port<'_> {
         }
     }
 
-    /// Publishes as much as fits; true when that was all.
+    /// Publishes as much as fits; true when that was all there is.
     #[inline]
-    fn push_all(&self, from: &mut Cursor, sent: &mut usize) -> Result<bool, Fault> {
+    fn push_all(&self, from: &mut impl Source, sent: &mut usize) -> Result<bool, Fault> {
         let sender = self.sender();
         while from.left() > 0 {
             match sender.push(from)? {
+                Push::Took(0) => return Ok(true),
                 Push::Took(n) => {
                     *sent += n;
                     own::add(&self.end.sending.fast_bytes, n as u64);
