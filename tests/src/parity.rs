@@ -52,7 +52,6 @@ const KNOWN: &[(&str, &str)] = &[
 
 /// Known differences that come and go with timing: they may agree.
 const UNSTEADY: &[(&str, &str)] = &[
-    ("sets/inherited", "a set that two processes share, on a connection that goes up meanwhile"),
     ("processes/exec-cat-clean", "a doorbell under way to an image that does not load the library"),
     ("processes/spawn", "a doorbell under way to an image that does not load the library"),
     ("ending/reset-writer", "which of two calls after a reset is told of it"),

@@ -201,10 +201,37 @@ impl Connection {
             self.consider();
         }
         match self.end.stage() {
-            Stage::Joined => Way::Joined,
+            Stage::Joined if self.has_segment() => Way::Joined,
+            Stage::Joined => self.without_segment(),
             Stage::Plain | Stage::Waiting | Stage::Pinned => Way::Plain,
             Stage::Broken => Way::Broken,
         }
+    }
+
+    #[inline(always)]
+    fn has_segment(&self) -> bool {
+        handle(self.index).is_some_and(|handle| handle.attached.load(Acquire) == PRESENT || self.attach(handle))
+    }
+
+    /// Other processes of the family had the segment, and it went with them: whoever makes one may end before the other
+    /// end has come.
+    #[cold]
+    fn without_segment(&self) -> Way {
+        let end = self.end;
+        if !end.read_gate.is_shut() && !end.write_gate.is_shut() {
+            return Way::Plain;
+        }
+        let unused = end.was_fast.load(Relaxed) == 0
+            && process::with_meeting_surely(|meeting| meeting.is_unmet(end, self.fd)).unwrap_or(false);
+        if !unused {
+            // What was in it is lost.
+            return Way::Broken;
+        }
+        end.set_reason(Reason::Unproven);
+        end.advance(Stage::Pinned);
+        end.read_gate.open();
+        end.write_gate.open();
+        Way::Plain
     }
 
     #[cold]

@@ -57,6 +57,11 @@ impl Gate {
         }
     }
 
+    /// Opens it again.
+    pub fn open(&self) {
+        self.0.fetch_and(!SHUT, AcqRel);
+    }
+
     /// Whether it is shut.
     #[inline]
     pub fn is_shut(&self) -> bool {

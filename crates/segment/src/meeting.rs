@@ -206,6 +206,16 @@ impl Meeting {
         Some(link)
     }
 
+    /// Whether the other end never came for the segment of `end`, which is no more: its offer still stands, or the other
+    /// end lives (and would have kept the segment).
+    pub fn is_unmet(&mut self, end: &End, fd: i32) -> bool {
+        let key = Key::of(end.cookie.load(Relaxed), end.peer_cookie.load(Relaxed));
+        let entry = end.entry.load(Relaxed).checked_sub(1);
+        let directory = self.directory(kernel::user_id());
+        let stands = directory.zip(entry).is_some_and(|(directory, entry)| directory.offered(entry, key).is_some());
+        stands || kernel::peer(fd).is_ok_and(|peer| peer.inode != 0)
+    }
+
     /// This process lets go of a joined end.
     pub fn release(&mut self, end: &End) {
         self.forget_user(end.pool.load(Relaxed));
