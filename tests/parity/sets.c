@@ -290,6 +290,117 @@ static void changed_a(struct side *side) {
 }
 static void changed(void) { two_processes(AF_INET, changed_a, ten_when_told); }
 
+/* A sleeper is woken by what arrives for it, whatever other threads take from the same connection or set. */
+struct sleeper {
+    int set, fd;
+    char letter;
+    atomic_int task;
+    pthread_t thread;
+};
+static void *sleep_in_set(void *argument) {
+    struct sleeper *sleeper = argument;
+    struct epoll_event event;
+    role = sleeper->letter;
+    sleeper->task = this_task();
+    if (epoll_wait(sleeper->set, &event, 1, -1) != 1) fail("epoll_wait");
+    return NULL;
+}
+static void *sleep_in_poll(void *argument) {
+    struct sleeper *sleeper = argument;
+    struct pollfd ready = {sleeper->fd, POLLIN, 0};
+    role = sleeper->letter;
+    sleeper->task = this_task();
+    if (poll(&ready, 1, -1) != 1) fail("poll");
+    return NULL;
+}
+static void put_to_sleep(struct sleeper *sleeper, void *(*body)(void *)) {
+    sleeper->task = 0;
+    start_thread(&sleeper->thread, body, sleeper);
+    while (sleeper->task == 0) nap_ms(1);
+    await_asleep(sleeper->task);
+}
+
+/* Two sets watch one connection. The thread of the second has looked and gone; the first must be woken. */
+static void two_sets_a(struct side *side) {
+    int one = (int)MUST(epoll_create1(0)), two = (int)MUST(epoll_create1(0));
+    struct sleeper sleeper = {.set = one, .letter = 'C'};
+    add(one, side->fd, EPOLLIN, 1);
+    add(two, side->fd, EPOLLIN, 2);
+    for (int rounds = 0; rounds < 3; rounds++) {
+        put_to_sleep(&sleeper, sleep_in_set);
+        report("the second", two, 20);
+        ten_now(side);
+        pthread_join(sleeper.thread, NULL);
+        report("the second", two, -1);
+        SHOW(recv(side->fd, in, 100, 0));
+    }
+    quit(side);
+}
+static void two_sets(void) { two_processes(AF_INET, two_sets_a, ten_when_told); }
+
+/* Two threads in one set, room for one event each: what the first has not taken is for the second. */
+static void crew_a(struct side *side) {
+    int set = (int)MUST(epoll_create1(0)), second = another(side);
+    struct sleeper sleepers[2] = {{.set = set, .letter = 'C'}, {.set = set, .letter = 'D'}};
+    add(set, side->fd, EPOLLIN | EPOLLET, 1);
+    add(set, second, EPOLLIN | EPOLLET, 2);
+    for (int rounds = 0; rounds < 5; rounds++) {
+        put_to_sleep(&sleepers[0], sleep_in_set);
+        put_to_sleep(&sleepers[1], sleep_in_set);
+        tell(side);
+        for (size_t i = 0; i < COUNT(sleepers); i++) pthread_join(sleepers[i].thread, NULL);
+        SHOW(recv(side->fd, in, 100, 0));
+        SHOW(recv(second, in, 100, 0));
+    }
+    hear(side);
+}
+static void crew_b(struct side *side) {
+    int second = another(side);
+    for (int rounds = 0; rounds < 5; rounds++) {
+        hear(side);
+        send_all(side->fd, "0123456789", 10);
+        send_all(second, "0123456789", 10);
+    }
+    tell(side);
+}
+static void crew(void) { two_processes(AF_INET, crew_a, crew_b); }
+
+/* One thread takes all it can get from a connection on which another sleeps, in a set with a second connection. */
+static void beside_a(struct side *side, void *(*body)(void *)) {
+    int set = (int)MUST(epoll_create1(0)), second = another(side);
+    add(set, side->fd, EPOLLIN | EPOLLET, 1);
+    add(set, second, EPOLLIN | EPOLLET, 2);
+    for (int rounds = 0; rounds < 20; rounds++) {
+        struct sleeper sleeper = {.set = set, .fd = side->fd, .letter = 'C'};
+        put_to_sleep(&sleeper, body);
+        tell(side);
+        int taken = 0;
+        while (taken < 100) {
+            ssize_t got = recv(side->fd, in, 100, MSG_DONTWAIT);
+            if (got > 0) taken += (int)got;
+        }
+        if (taken != 100) fail("too much");
+        tell(side);
+        pthread_join(sleeper.thread, NULL);
+        if (receive_all(side->fd, in, 1) != 1 || receive_all(second, in, 1) != 1) fail("the last byte");
+    }
+    say("always woken");
+}
+static void beside_b(struct side *side) {
+    int second = another(side);
+    for (int rounds = 0; rounds < 20; rounds++) {
+        hear(side);
+        for (int i = 0; i < 10; i++) send_all(side->fd, "0123456789", 10);
+        hear(side);
+        send_all(second, "x", 1);
+        send_all(side->fd, "x", 1);
+    }
+}
+static void beside_set_a(struct side *side) { beside_a(side, sleep_in_set); }
+static void beside_poll_a(struct side *side) { beside_a(side, sleep_in_poll); }
+static void beside_set(void) { two_processes(AF_INET, beside_set_a, beside_b); }
+static void beside_poll(void) { two_processes(AF_INET, beside_poll_a, beside_b); }
+
 /* A set that a child inherits: both may wait in it. */
 static void inherited_a(struct side *side) {
     int set = (int)MUST(epoll_create1(0)), status = 0;
@@ -318,5 +429,7 @@ const struct scenario scenarios[] = {
     {"nested", nested, 0},       {"nested-threads", nested_threads, 0}, {"several", several, 0},
     {"exclusive", exclusive, 0}, {"one-set", one_set, 0},               {"each-set", each_set, 0},
     {"starving", starving, 0},   {"fair", fair, 0},                     {"changed", changed, 0},
-    {"inherited", inherited, 0}, {0},
+    {"inherited", inherited, 0}, {"two-sets", two_sets, 0},             {"crew", crew, 0},
+    {"beside-set", beside_set, 0}, {"beside-poll", beside_poll, 0},
+    {0},
 };

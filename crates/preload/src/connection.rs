@@ -129,7 +129,6 @@ fn classify(fd: i32, known: Known) -> Option<u32> {
     let index = family.take()?;
     let end = family.end(index);
     end.nonblocking.store(kernel::is_nonblocking(fd).into(), Relaxed);
-    end.watched.store(crate::epoll::watches(fd).into(), Relaxed);
     let handle = handle(index)?;
     handle.attached.store(ABSENT, Relaxed);
     handle.descriptors.store(1, Release);
@@ -143,6 +142,7 @@ fn classify(fd: i32, known: Known) -> Option<u32> {
         };
     }
     seen(None);
+    crate::epoll::watch(Connection { end, index, fd });
     Some(index)
 }
 
@@ -192,6 +192,11 @@ impl Connection {
     /// Index of its end in the family's table.
     pub fn index(&self) -> u32 {
         self.index
+    }
+
+    /// Whether it has several descriptors in this process.
+    pub fn has_duplicates(&self) -> bool {
+        handle(self.index).is_some_and(|handle| handle.descriptors.load(Relaxed) > 1)
     }
 
     /// Decides how the next call goes; looks for the other end when the time has come.
@@ -397,6 +402,9 @@ pub fn forget(fd: i32) {
     if process::borrowed() {
         return;
     }
+    if let Some(connection) = known(fd) {
+        crate::epoll::forget_socket(connection);
+    }
     table::next_generation(fd);
     crate::epoll::forget_set(fd);
     if let Known::Connection(index) = table::get(fd)
@@ -435,6 +443,9 @@ pub fn duplicate(fd: i32, copy: i32) {
         handle.descriptors.fetch_add(1, AcqRel);
     }
     table::set(copy, known);
+    if let Some(connection) = crate::connection::known(fd).filter(|it| it.end.watched.load(Relaxed) != 0) {
+        crate::epoll::wake_by_itself(connection);
+    }
 }
 
 /// One descriptor less.
@@ -560,7 +571,9 @@ pub fn leave_all() {
     if let Some(family) = process::existing_family() {
         for_each(|index, fd| {
             let end = family.end(index);
-            Connection { end, index, fd }.hush();
+            let connection = Connection { end, index, fd };
+            connection.hush();
+            crate::epoll::forget_socket(connection);
             if end.references.fetch_sub(1, AcqRel) == 1 {
                 count(end);
                 end.references.store(1, Release);

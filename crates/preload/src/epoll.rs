@@ -6,18 +6,19 @@
 //! So cost follows activity, nested sets and sleeping need nothing of ours, and the kernel's own descriptors are asked
 //! for at least every [`KERNEL_EVERY_US`].
 
-use crate::connection;
+use crate::connection::{self, Connection};
 use crate::poll::{Deadline, after, after_ms, invalid, left};
-use crate::set::{self, Item, Later, Scan, Set};
+use crate::set::{self, Item, Joining, Later, Scan, Set};
 use crate::table::{self, Known};
 use crate::{process, real};
 use core::ffi::c_int;
 use libc::{epoll_event, sigset_t, timespec};
 use underpass_segment::clock::{self, ticks, ticks_per_microsecond};
+use underpass_segment::end::{End, WATCHED_BY_SEVERAL};
 use underpass_segment::kernel;
 use underpass_segment::link::ALONE;
 use underpass_segment::switch::{Port, Ready, Sleep};
-use underpass_segment::sync::{Acquire, AtomicPtr, Relaxed, Release};
+use underpass_segment::sync::{AcqRel, Acquire, AtomicPtr, AtomicU32, Relaxed, Release};
 use underpass_segment::wait::{Polled, Wait};
 
 const IN: u32 = (libc::EPOLLIN | libc::EPOLLRDNORM) as u32;
@@ -37,6 +38,8 @@ const QUIET_AFTER_US: u64 = 1000;
 const BRIEFLY_NS: u64 = 10_000_000;
 
 static SETS: AtomicPtr<AtomicPtr<Set>> = AtomicPtr::new(core::ptr::null_mut());
+/// Threads asleep in the kernel on each epoll descriptor, whether it has sockets of ours or not.
+static SLEEPERS: AtomicPtr<AtomicU32> = AtomicPtr::new(core::ptr::null_mut());
 
 fn place(epfd: c_int) -> Option<&'static AtomicPtr<Set>> {
     let sets = SETS.load(Acquire);
@@ -53,10 +56,7 @@ fn set_of(epfd: c_int) -> Option<&'static Set> {
 }
 
 fn make_set(epfd: c_int) -> Option<&'static Set> {
-    if SETS.load(Acquire).is_null() {
-        let made: *mut AtomicPtr<Set> = process::reserve(table::MAX_FDS * size_of::<AtomicPtr<Set>>()).cast();
-        let _ = SETS.compare_exchange(core::ptr::null_mut(), made, Release, Relaxed);
-    }
+    array(&SETS);
     let place = place(epfd)?;
     if place.load(Acquire).is_null() {
         let made = Set::make()?;
@@ -76,7 +76,7 @@ pub fn is_ours(fd: c_int) -> bool {
 }
 
 /// Whether `fd` is registered in any set.
-pub fn watches(fd: c_int) -> bool {
+fn watches(fd: c_int) -> bool {
     set::made().any(|set| set.item(fd).is_some())
 }
 
@@ -86,9 +86,68 @@ pub fn forget_set(epfd: c_int) {
         let set = place.swap(core::ptr::null_mut(), Acquire);
         // SAFETY: a set, once made, is never unmapped.
         if let Some(set) = unsafe { set.as_ref() } {
+            for fd in 0..table::highest() {
+                if let Some(connection) = connection::known(fd) {
+                    set.with_item(fd, |item| wake_up(item, connection.end));
+                }
+            }
             Set::give_back(set);
         }
     }
+}
+
+/// In a forked child: its copies of the sets rely on the waiting flags too; the threads that slept are its parent's.
+pub fn after_fork() {
+    let sleepers = SLEEPERS.load(Acquire);
+    if !sleepers.is_null() {
+        // SAFETY: a private anonymous mapping of this length; DONTNEED zeroes it.
+        unsafe { libc::madvise(sleepers.cast(), table::MAX_FDS * size_of::<AtomicU32>(), libc::MADV_DONTNEED) };
+    }
+    for set in set::made().filter(|set| set.count() > 0) {
+        for fd in 0..table::highest() {
+            if let Some(connection) = connection::known(fd)
+                && set.item(fd).is_some_and(|item| item.resting)
+            {
+                connection.end.reading.resting.add(ALONE);
+            }
+        }
+    }
+}
+
+/// The array that `array` points to, made at its first use: one `T` for each descriptor, zeroed.
+fn array<T>(array: &AtomicPtr<T>) -> *mut T {
+    if array.load(Acquire).is_null() {
+        let made: *mut T = process::reserve(table::MAX_FDS * size_of::<T>()).cast();
+        let _ = array.compare_exchange(core::ptr::null_mut(), made, Release, Relaxed);
+    }
+    array.load(Acquire)
+}
+
+/// Number of threads asleep in the kernel on `epfd`.
+fn sleepers(epfd: c_int) -> Option<&'static AtomicU32> {
+    let sleepers = array(&SLEEPERS);
+    if sleepers.is_null() || epfd as u32 as usize >= table::MAX_FDS {
+        return None;
+    }
+    // SAFETY: MAX_FDS words, never unmapped.
+    Some(unsafe { &*sleepers.add(epfd as usize) })
+}
+
+fn has_sleepers(epfd: c_int) -> bool {
+    sleepers(epfd).is_some_and(|count| count.load(Acquire) > 0)
+}
+
+/// Sleeps in the kernel on `epfd`, by `sleep`.
+fn asleep<T>(epfd: c_int, sleep: impl FnOnce() -> T) -> T {
+    let count = sleepers(epfd);
+    if let Some(count) = count {
+        count.fetch_add(1, AcqRel);
+    }
+    let answer = sleep();
+    if let Some(count) = count {
+        count.fetch_sub(1, AcqRel);
+    }
+    answer
 }
 
 fn port(fd: c_int) -> Option<Port<'static>> {
@@ -120,6 +179,9 @@ pub unsafe extern "C" fn epoll_ctl(epfd: c_int, operation: c_int, fd: c_int, eve
     }
     if operation == libc::EPOLL_CTL_DEL {
         if let Some(set) = set_of(epfd) {
+            if let Some(connection) = connection::known(fd) {
+                set.with_item(fd, |item| wake_up(item, connection.end));
+            }
             set.remove(fd);
         }
         return answer;
@@ -137,18 +199,97 @@ pub unsafe extern "C" fn epoll_ctl(epfd: c_int, operation: c_int, fd: c_int, eve
     }
     set.put(fd, events, data);
     if let Some(connection) = connection::of(fd) {
-        connection.end.watched.store(1, Relaxed);
+        if operation == libc::EPOLL_CTL_ADD {
+            watch(connection);
+        }
         if let Some(port) = connection.ready_port() {
             set.with_item(fd, |item| item.set_seen(0));
             set.activate(fd);
-            port.end.reading.resting.store(0, Relaxed);
-            // A thread may be asleep on this set already: what is there by now must wake it, and what comes.
-            if events & IN != 0 && port.prepare_to_sleep(ALONE) == Sleep::No {
-                kick(epfd, set, fd);
-            }
+            wake_sleepers(epfd, set, &port, events);
         }
     }
     answer
+}
+
+/// A thread may be asleep on the set already: what is there by now must wake it, and what comes.
+fn wake_sleepers(epfd: c_int, set: &Set, port: &Port<'_>, events: u32) {
+    if events & IN == 0 {
+        return;
+    }
+    set.with_item(port.fd, |item| {
+        if !item.set_resting(true) {
+            port.end.reading.resting.add(ALONE);
+        }
+    });
+    if port.prepare_to_sleep(ALONE) == Sleep::No {
+        kick(epfd, set, port.fd);
+    }
+}
+
+/// Sets watch `connection`: those that do not look at it themselves rely on its waiting flag.
+pub fn watch(connection: Connection) {
+    let mut watching = 0;
+    for set in set::made() {
+        set.with_item(connection.fd, |item| {
+            watching += 1;
+            if !item.set_resting(true) {
+                connection.end.reading.resting.add(ALONE);
+            }
+        });
+    }
+    if watching > 0 && connection.end.watched.load(Relaxed) == 0 {
+        connection.end.watched.store(1, Relaxed);
+    }
+    if watching > 1 || watching > 0 && connection.has_duplicates() {
+        wake_by_itself(connection);
+    }
+}
+
+/// A poll is about to watch `connection`.
+pub fn watch_by_poll(connection: Connection) {
+    if connection.end.watched.load(Relaxed) == 0 {
+        connection.end.watched.store(1, Relaxed);
+    }
+    if connection.end.watched.load(Relaxed) != WATCHED_BY_SEVERAL && watches(connection.fd) {
+        wake_by_itself(connection);
+    }
+}
+
+/// More than one poll, select or epoll set may watch `connection`: from now on it wakes each of them by a doorbell of
+/// its own, since a doorbell that woke a group may be taken by none but that group.
+pub fn wake_by_itself(connection: Connection) {
+    if connection.end.watched.swap(WATCHED_BY_SEVERAL, AcqRel) != WATCHED_BY_SEVERAL {
+        take_back(connection.fd);
+    }
+}
+
+/// `fd` is about to be closed: its sets do not rely on it any more.
+pub fn forget_socket(connection: Connection) {
+    if connection.end.watched.load(Relaxed) != 0 {
+        for set in set::made() {
+            set.with_item(connection.fd, |item| wake_up(item, connection.end));
+        }
+    }
+}
+
+/// The set looks at the socket in user space again.
+fn wake_up(item: &mut Item, end: &End) {
+    if item.resting {
+        item.set_resting(false);
+        end.reading.resting.leave();
+    }
+}
+
+/// Leaves a socket to the kernel: from now on whatever arrives wakes the set.
+fn rest(set: &Set, item: &mut Item, joining: &mut Joining<'_>, port: &Port<'_>, alone: bool) -> Sleep {
+    let shared = port.end.watched.load(Relaxed) == WATCHED_BY_SEVERAL || port.end.references.load(Relaxed) > 1;
+    let number = if alone || shared { ALONE } else { set.number_for(joining, port.fd, &port.link) };
+    let resting = &port.end.reading.resting;
+    resting.add(number);
+    if item.set_resting(true) {
+        resting.leave();
+    }
+    port.prepare_to_sleep(resting.number())
 }
 
 /// A program that asks for room and stops asking with every message changes its registration several times a message.
@@ -156,7 +297,7 @@ pub unsafe extern "C" fn epoll_ctl(epfd: c_int, operation: c_int, fd: c_int, eve
 /// only.
 fn postpone(epfd: c_int, operation: c_int, fd: c_int, wanted: Option<(u32, u64)>) -> Later {
     let Some(set) = set_of(epfd) else { return Later::Now };
-    let fast = port(fd).filter(|port| port.sends_fast() && set.sleepers() == 0 && !set.is_inner());
+    let fast = port(fd).filter(|port| port.sends_fast() && !has_sleepers(epfd) && !set.is_inner());
     let later = match (operation, wanted, fast.is_some()) {
         (libc::EPOLL_CTL_ADD | libc::EPOLL_CTL_MOD, Some((events, data)), true) => {
             set.change_later(fd, Some((events, data)), operation == libc::EPOLL_CTL_ADD)
@@ -169,7 +310,14 @@ fn postpone(epfd: c_int, operation: c_int, fd: c_int, wanted: Option<(u32, u64)>
         set.tell(fd, |change| tell(epfd, fd, change));
     }
     if let (Later::Done, Some(port)) = (later, fast) {
-        port.end.reading.resting.store(0, Relaxed);
+        if wanted.is_none() {
+            set.with_item(fd, |item| wake_up(item, port.end));
+        }
+        // A thread may have gone to sleep meanwhile.
+        if has_sleepers(epfd) {
+            set.tell(fd, |change| tell(epfd, fd, change));
+            wake_sleepers(epfd, set, &port, wanted.map_or(0, |(events, _)| events));
+        }
     }
     later
 }
@@ -201,21 +349,43 @@ fn settle(epfd: c_int, set: &Set) {
 /// A receive outside of any epoll set has used up the waiting flag of `fd` and left data: its sets look at it again.
 pub fn take_back(fd: c_int) {
     if let Some(connection) = connection::known(fd) {
-        connection.end.reading.resting.store(0, Relaxed);
+        connection.end.reading.resting.set_stray(false);
     }
     for set in set::made() {
         if set.item(fd).is_some() {
             set.activate(fd);
-            if set.sleepers() > 0 {
+            if has_sleepers(set.epfd()) {
                 kick(set.epfd(), set, fd);
             }
         }
     }
 }
 
+/// A thread goes back to the program while others sleep on the set: what it leaves behind has to wake them.
+fn hand_over(epfd: c_int, set: &Set) {
+    if !has_sleepers(epfd) {
+        return;
+    }
+    let mut left = None;
+    set.scan(|fd, item, joining| {
+        let Some(port) = port(fd).filter(|_| item.wants(IN)) else { return Scan::Leave };
+        match rest(set, item, joining, &port, false) {
+            Sleep::No if news(&port, item).is_some() => {
+                left = Some(fd);
+                Scan::Keep
+            }
+            Sleep::Briefly => Scan::Keep,
+            _ => Scan::Leave,
+        }
+    });
+    if let Some(fd) = left {
+        kick(epfd, set, fd);
+    }
+}
+
 /// Makes the kernel's epoll report `fd` at once: the socket is writable, so asking for that does.
 fn kick(epfd: c_int, set: &Set, fd: c_int) {
-    let Some(item) = set.item(fd).filter(|it| it.events & EXCLUSIVE == 0) else { return };
+    let Some(item) = set.item(fd) else { return };
     set.with_item(fd, |it| it.set_kicked(true));
     register(epfd, fd, item.events | OUT, item.data);
 }
@@ -225,7 +395,15 @@ fn register(epfd: c_int, fd: c_int, events: u32, data: u64) {
     let mut event = epoll_event { events, u64: data };
     let before = crate::errno();
     // SAFETY: one event.
-    unsafe { real::epoll_ctl(epfd, libc::EPOLL_CTL_MOD, fd, &mut event) };
+    unsafe {
+        if events & EXCLUSIVE == 0 {
+            real::epoll_ctl(epfd, libc::EPOLL_CTL_MOD, fd, &mut event);
+        } else {
+            // Such a registration cannot be changed.
+            real::epoll_ctl(epfd, libc::EPOLL_CTL_DEL, fd, core::ptr::null_mut());
+            real::epoll_ctl(epfd, libc::EPOLL_CTL_ADD, fd, &mut event);
+        }
+    }
     crate::set_errno(before);
 }
 
@@ -278,15 +456,15 @@ fn news(port: &Port<'_>, item: &Item) -> Option<u64> {
 fn arm(set: &Set, alone: bool, depth: u32) -> Sleep {
     let mut sleep = Sleep::Yes;
     set.scan(|fd, item, joining| {
-        let Some(port) = port(fd).filter(|_| item.wants(IN)) else { return Scan::Leave };
-        let number = if alone { ALONE } else { set.number_for(joining, fd, &port.link) };
-        match port.prepare_to_sleep(number) {
-            Sleep::Yes => {
-                port.end.reading.resting.store(number, Relaxed);
-                Scan::Leave
-            }
+        let Some(port) = port(fd) else { return Scan::Leave };
+        if !item.wants(IN) {
+            wake_up(item, port.end);
+            return Scan::Leave;
+        }
+        match rest(set, item, joining, &port, alone) {
+            Sleep::Yes => Scan::Leave,
             // Edge-triggered, and told of it already: it may well sleep on that.
-            Sleep::No if port.ready() == Ready::Yes && news(&port, item).is_none() => Scan::Keep,
+            Sleep::No if port.ready() == Ready::Yes && news(&port, item).is_none() => Scan::Leave,
             Sleep::No => {
                 sleep = Sleep::No;
                 Scan::Enough
@@ -347,9 +525,10 @@ fn collect(epfd: c_int, set: &Set, events: &mut Events) {
         if events.count == events.most {
             return Scan::Enough;
         }
-        let Some(port) = port(fd).filter(|_| item.wants(IN | OUT)) else { return Scan::Leave };
-        if port.end.reading.resting.load(Relaxed) != 0 {
-            port.end.reading.resting.store(0, Relaxed);
+        let Some(port) = port(fd) else { return Scan::Leave };
+        wake_up(item, port.end);
+        if !item.wants(IN | OUT) {
+            return Scan::Leave;
         }
         if writable(&port, item) {
             events.push(item.events & OUT, item.data);
@@ -375,12 +554,9 @@ fn collect(epfd: c_int, set: &Set, events: &mut Events) {
                 register(epfd, fd, ONCE | item.events & EDGE, item.data);
                 Scan::Leave
             }
-            None if now.wrapping_sub(item.last_news) > quiet_after => {
-                let number = set.number_for(joining, fd, &port.link);
-                if port.prepare_to_sleep(number) != Sleep::Yes {
-                    return Scan::Keep;
-                }
-                port.end.reading.resting.store(number, Relaxed);
+            None if now.wrapping_sub(item.last_news) > quiet_after
+                && rest(set, item, joining, &port, false) == Sleep::Yes =>
+            {
                 Scan::Leave
             }
             None => Scan::Keep,
@@ -425,7 +601,11 @@ fn ask(epfd: c_int, set: &Set, events: &mut Events, call: impl FnOnce(*mut epoll
 
 /// What an event of the kernel's means for the program; 0: nothing.
 fn truth(epfd: c_int, set: &Set, mask: u32, data: u64) -> u32 {
-    let Some(fd) = set.only_item_with(data) else { return mask };
+    let Some(fd) = set.only_item_with(data) else {
+        // Several, or none of ours.
+        set.activate_with(data);
+        return mask;
+    };
     let Some(item) = set.item(fd) else { return 0 };
     // The kernel may know an older registration.
     let mut mask = mask & (item.events | OVER | if item.kicked { OUT } else { 0 });
@@ -440,6 +620,7 @@ fn truth(epfd: c_int, set: &Set, mask: u32, data: u64) -> u32 {
         }
     }
     let Some(port) = port(fd) else { return mask };
+    set.with_item(fd, |it| wake_up(it, port.end));
     if item.wants(IN) {
         let readable = if mask & OVER != 0 { mask & IN != 0 || port.ready() == Ready::Yes } else { port.readable() };
         let news = news(&port, &item);
@@ -499,7 +680,18 @@ fn wait(
     if most <= 0 || events.is_null() {
         return None;
     }
-    let mut events = Events { at: events, most: most as usize, count: 0 };
+    let answer = wait_in(epfd, set, Events { at: events, most: most as usize, count: 0 }, deadline, sleep);
+    hand_over(epfd, set);
+    Some(answer)
+}
+
+fn wait_in(
+    epfd: c_int,
+    set: &Set,
+    mut events: Events,
+    deadline: Deadline,
+    sleep: &dyn Fn(*mut epoll_event, c_int, Option<timespec>) -> c_int,
+) -> c_int {
     // SAFETY: the kernel writes at most as many events as it is told.
     let look = |at, most| unsafe { real::epoll_wait(epfd, at, most, 0) };
     let mut began: Option<Wait> = None;
@@ -516,7 +708,7 @@ fn wait(
         if overdue || (events.count == 0 && (idle || expired)) {
             set.asked().store(ticks(), Relaxed);
             if ask(epfd, set, &mut events, look) < 0 {
-                return Some(-1);
+                return -1;
             }
             if overdue {
                 // After the kernel's own, which must not starve.
@@ -527,7 +719,7 @@ fn wait(
             if let Some(wait) = began {
                 wait.end(set.memory(), slept);
             }
-            return Some(events.count as c_int);
+            return events.count as c_int;
         }
         let wait = *began.get_or_insert_with(|| begin(set));
         let slice = KERNEL_WHEN_IDLE_US * ticks_per_microsecond();
@@ -535,24 +727,26 @@ fn wait(
             polled_enough = wait.poll_for(slice, || any_news(set)) == Polled::Enough;
             continue;
         }
+        settle(epfd, set);
         let brief = match arm(set, false, 0) {
             Sleep::Yes => u64::MAX,
             Sleep::No => continue,
             Sleep::Briefly => BRIEFLY_NS,
         };
-        settle(epfd, set);
-        set.enter_sleep();
         slept = true;
-        let answer = if set.set_asleep(true) {
-            ask(epfd, set, &mut events, |at, most| sleep(at, most, left(deadline, brief)))
-        } else {
-            0
-        };
+        let answer = asleep(epfd, || {
+            // Whoever has made a socket active since looks for sleepers afterwards.
+            let nothing = brief != u64::MAX || !set.is_active();
+            if set.set_asleep(true) && nothing {
+                ask(epfd, set, &mut events, |at, most| sleep(at, most, left(deadline, brief)))
+            } else {
+                0
+            }
+        });
         // Others that sleep on the same set still want the next doorbell.
-        let others = set.leave_sleep() > 0;
-        set.set_asleep(others);
+        set.set_asleep(has_sleepers(epfd));
         if answer < 0 {
-            return Some(answer);
+            return answer;
         }
         set.asked().store(ticks(), Relaxed);
     }
@@ -577,14 +771,15 @@ fn begin(set: &Set) -> Wait {
 /// As epoll_wait(2).
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn epoll_wait(epfd: c_int, events: *mut epoll_event, most: c_int, timeout: c_int) -> c_int {
+    let deadline = after_ms(timeout);
     // SAFETY: the program vouches for its array, here and below.
     let sleep = |at, most, left: Option<timespec>| unsafe { real::epoll_wait(epfd, at, most, whole_ms(left)) };
-    if let Some(answer) = wait(epfd, events, most, after_ms(timeout), &sleep) {
+    if let Some(answer) = wait(epfd, events, most, deadline, &sleep) {
         return answer;
     }
     // SAFETY: passed on to the caller.
-    let answer = unsafe { real::epoll_wait(epfd, events, most, timeout) };
-    corrected(epfd, events, most, answer, &sleep)
+    let answer = asleep(epfd, || unsafe { real::epoll_wait(epfd, events, most, timeout) });
+    corrected(epfd, events, most, answer, deadline, &sleep)
 }
 
 /// A set that had no sockets of ours when this thread went to sleep on it may have some by now: then what woke it may be
@@ -594,14 +789,16 @@ fn corrected(
     events: *mut epoll_event,
     most: c_int,
     answer: c_int,
+    deadline: Deadline,
     sleep: &dyn Fn(*mut epoll_event, c_int, Option<timespec>) -> c_int,
 ) -> c_int {
     let Some(set) = set_of(epfd).filter(|set| answer > 0 && set.count() > 0) else { return answer };
     let mut all = Events { at: events, most: most as usize, count: 0 };
     if ask(epfd, set, &mut all, |_, _| answer) < 0 || all.count > 0 {
+        hand_over(epfd, set);
         return all.count as c_int;
     }
-    wait(epfd, events, most, after_ms(0), sleep).unwrap_or(0)
+    wait(epfd, events, most, deadline, sleep).unwrap_or(0)
 }
 
 /// Milliseconds of a remaining time, rounded up, for calls that count in them; -1: forever.
@@ -619,14 +816,15 @@ pub unsafe extern "C" fn epoll_pwait(
     timeout: c_int,
     mask: *const sigset_t,
 ) -> c_int {
+    let deadline = after_ms(timeout);
     // SAFETY: as in `epoll_wait`.
     let sleep = |at, most, left: Option<timespec>| unsafe { real::epoll_pwait(epfd, at, most, whole_ms(left), mask) };
-    if let Some(answer) = wait(epfd, events, most, after_ms(timeout), &sleep) {
+    if let Some(answer) = wait(epfd, events, most, deadline, &sleep) {
         return answer;
     }
     // SAFETY: passed on to the caller.
-    let answer = unsafe { real::epoll_pwait(epfd, events, most, timeout, mask) };
-    corrected(epfd, events, most, answer, &sleep)
+    let answer = asleep(epfd, || unsafe { real::epoll_pwait(epfd, events, most, timeout, mask) });
+    corrected(epfd, events, most, answer, deadline, &sleep)
 }
 
 /// # Safety
@@ -650,10 +848,11 @@ pub unsafe extern "C" fn epoll_pwait2(
         return unsafe { real::epoll_pwait2(epfd, events, most, timeout, mask) };
     }
     // SAFETY: as above.
-    if let Some(answer) = wait(epfd, events, most, unsafe { after(timeout) }, &sleep) {
+    let deadline = unsafe { after(timeout) };
+    if let Some(answer) = wait(epfd, events, most, deadline, &sleep) {
         return answer;
     }
     // SAFETY: passed on to the caller.
-    let answer = unsafe { real::epoll_pwait2(epfd, events, most, timeout, mask) };
-    corrected(epfd, events, most, answer, &sleep)
+    let answer = asleep(epfd, || unsafe { real::epoll_pwait2(epfd, events, most, timeout, mask) });
+    corrected(epfd, events, most, answer, deadline, &sleep)
 }

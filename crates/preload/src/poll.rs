@@ -91,6 +91,7 @@ fn wait(fds: &mut [pollfd], deadline: Deadline, mask: *const sigset_t) -> c_int 
             polled_enough = wait.poll_for(slice, news) == Polled::Enough;
             continue;
         }
+        rest(fds);
         let mut longest = u64::MAX;
         let mut something = false;
         for it in fds.iter().filter(|it| it.events & IN != 0) {
@@ -100,14 +101,31 @@ fn wait(fds: &mut [pollfd], deadline: Deadline, mask: *const sigset_t) -> c_int 
                 Sleep::Briefly => longest = BRIEFLY_NS,
             }
         }
-        if something {
-            continue;
-        }
-        slept = true;
-        let count = ask(fds, left(deadline, longest), mask);
+        slept |= !something;
+        let count = if something { 0 } else { ask(fds, left(deadline, longest), mask) };
+        wake_up(fds);
         if count != 0 {
             end_wait(fds, began.flatten(), slept);
             return count;
+        }
+    }
+}
+
+/// This thread is about to sleep in the kernel, and relies on being woken even if another takes what arrives.
+fn rest(fds: &[pollfd]) {
+    for it in fds.iter().filter(|it| it.events & IN != 0) {
+        if let Some(connection) = connection::of(it.fd) {
+            epoll::watch_by_poll(connection);
+            connection.end.reading.resting.add(ALONE);
+        }
+    }
+}
+
+/// It has slept.
+fn wake_up(fds: &[pollfd]) {
+    for it in fds.iter().filter(|it| it.events & IN != 0) {
+        if let Some(connection) = connection::known(it.fd) {
+            connection.end.reading.resting.leave();
         }
     }
 }
@@ -203,26 +221,38 @@ fn correct(it: &mut pollfd) {
 pub unsafe extern "C" fn poll(fds: *mut pollfd, count: nfds_t, timeout: c_int) -> c_int {
     // SAFETY: the program vouches for `count` entries.
     unsafe {
-        if fds.is_null() || count == 0 || !concerns_us(core::slice::from_raw_parts(fds, count as usize)) {
-            let answer = real::poll(fds, count, timeout);
-            return recheck(fds, count, answer, after_ms(0), core::ptr::null());
+        let plain = || real::poll(fds, count, timeout);
+        if fds.is_null() || count == 0 {
+            return plain();
         }
-        wait(core::slice::from_raw_parts_mut(fds, count as usize), after_ms(timeout), core::ptr::null())
+        serve(fds, count, after_ms(timeout), core::ptr::null(), plain)
     }
 }
 
-/// A connection may have gone up, by another thread, while this one slept plainly: then the doorbell that woke it is no
-/// data yet.
+/// Polls by `plain`, the kernel's own call, if there is nothing else to look at.
 ///
 /// # Safety
-/// As poll(2).
-unsafe fn recheck(fds: *mut pollfd, count: nfds_t, answer: c_int, deadline: Deadline, mask: *const sigset_t) -> c_int {
-    if answer <= 0 || fds.is_null() {
-        return answer;
+/// `fds` must point to `count` entries.
+unsafe fn serve(
+    fds: *mut pollfd,
+    count: nfds_t,
+    deadline: Deadline,
+    mask: *const sigset_t,
+    plain: impl FnOnce() -> c_int,
+) -> c_int {
+    // SAFETY: the caller vouches for `count` entries; the slice is not used across `plain`, which writes there.
+    let entries = || unsafe { core::slice::from_raw_parts_mut(fds, count as usize) };
+    if !concerns_us(entries()) {
+        rest(entries());
+        let answer = plain();
+        wake_up(entries());
+        // A connection may have gone up, by another thread, while this one slept plainly: then the doorbell that woke
+        // it is no data yet.
+        if answer <= 0 || !concerns_us(entries()) {
+            return answer;
+        }
     }
-    // SAFETY: the program vouches for `count` entries.
-    let fds = unsafe { core::slice::from_raw_parts_mut(fds, count as usize) };
-    if concerns_us(fds) { wait(fds, deadline, mask) } else { answer }
+    wait(entries(), deadline, mask)
 }
 
 /// # Safety
@@ -253,15 +283,11 @@ pub unsafe extern "C" fn ppoll(
 ) -> c_int {
     // SAFETY: the program vouches for its arguments.
     unsafe {
-        if fds.is_null()
-            || count == 0
-            || invalid(timeout)
-            || !concerns_us(core::slice::from_raw_parts(fds, count as usize))
-        {
-            let answer = real::ppoll(fds, count, timeout, mask);
-            return recheck(fds, count, answer, after_ms(0), mask);
+        let plain = || real::ppoll(fds, count, timeout, mask);
+        if fds.is_null() || count == 0 || invalid(timeout) {
+            return plain();
         }
-        wait(core::slice::from_raw_parts_mut(fds, count as usize), after(timeout), mask)
+        serve(fds, count, after(timeout), mask, plain)
     }
 }
 
@@ -278,6 +304,14 @@ pub unsafe extern "C" fn __ppoll_chk(
     crate::descriptor::check_room(count as size_t, room / size_of::<pollfd>());
     // SAFETY: passed on to the caller.
     unsafe { ppoll(fds, count, timeout, mask) }
+}
+
+/// Who has answered a select.
+enum Served {
+    /// The kernel's own call.
+    Plainly(c_int),
+    /// The array says what is ready.
+    Here(c_int),
 }
 
 /// The three sets of a select, as an array for poll.
@@ -305,6 +339,20 @@ impl Sets {
         sets
     }
 
+    /// As [`serve`].
+    fn serve(&mut self, deadline: Deadline, mask: *const sigset_t, plain: impl FnOnce() -> c_int) -> Served {
+        let fds = &mut self.fds[..self.count];
+        if !concerns_us(fds) {
+            rest(fds);
+            let answer = plain();
+            wake_up(fds);
+            if answer <= 0 || !concerns_us(fds) {
+                return Served::Plainly(answer);
+            }
+        }
+        Served::Here(wait(fds, deadline, mask))
+    }
+
     /// Writes the answer; returns how many bits are set, or EBADF.
     ///
     /// # Safety
@@ -327,6 +375,7 @@ impl Sets {
                 // SAFETY: the bit was set in this set, so the set is there.
                 unsafe {
                     if it.revents & answers != 0 {
+                        libc::FD_SET(it.fd, set);
                         bits += 1;
                     } else {
                         libc::FD_CLR(it.fd, set);
@@ -351,10 +400,11 @@ pub unsafe extern "C" fn select(
     // SAFETY: the program vouches for its arguments.
     unsafe {
         let mut sets = Sets::read(count, read, write, except);
-        let (some, bad) = (sets.count, count > libc::FD_SETSIZE as c_int || count < 0);
+        let bad = count > libc::FD_SETSIZE as c_int || count < 0;
         let invalid = !timeout.is_null() && ((*timeout).tv_sec < 0 || (*timeout).tv_usec < 0);
-        if bad || invalid || !concerns_us(&sets.fds[..some]) {
-            return real::select(count, read, write, except, timeout);
+        let plain = || real::select(count, read, write, except, timeout);
+        if bad || invalid {
+            return plain();
         }
         let deadline = (!timeout.is_null()).then(|| {
             let t = *timeout;
@@ -362,7 +412,10 @@ pub unsafe extern "C" fn select(
                 .saturating_add((t.tv_sec as u64).saturating_mul(1_000_000_000))
                 .saturating_add(t.tv_usec as u64 * 1000)
         });
-        let answer = wait(&mut sets.fds[..some], deadline, core::ptr::null());
+        let answer = match sets.serve(deadline, core::ptr::null(), plain) {
+            Served::Plainly(answer) => return answer,
+            Served::Here(answer) => answer,
+        };
         if let Some(left) = left(deadline, u64::MAX).filter(|_| deadline.is_some()) {
             *timeout = timeval { tv_sec: left.tv_sec, tv_usec: left.tv_nsec / 1000 };
         }
@@ -384,11 +437,15 @@ pub unsafe extern "C" fn pselect(
     // SAFETY: the program vouches for its arguments.
     unsafe {
         let mut sets = Sets::read(count, read, write, except);
-        let (some, bad) = (sets.count, count > libc::FD_SETSIZE as c_int || count < 0);
-        if bad || invalid(timeout) || !concerns_us(&sets.fds[..some]) {
-            return real::pselect(count, read, write, except, timeout, mask);
+        let bad = count > libc::FD_SETSIZE as c_int || count < 0;
+        let plain = || real::pselect(count, read, write, except, timeout, mask);
+        if bad || invalid(timeout) {
+            return plain();
         }
-        let answer = wait(&mut sets.fds[..some], after(timeout), mask);
-        if answer < 0 { answer } else { sets.write(read, write, except) }
+        match sets.serve(after(timeout), mask, plain) {
+            Served::Plainly(answer) => answer,
+            Served::Here(answer) if answer < 0 => answer,
+            Served::Here(_) => sets.write(read, write, except),
+        }
     }
 }

@@ -251,6 +251,7 @@ fn become_child() {
     with_meeting(Meeting::after_fork);
     crate::set::after_fork();
     crate::fork::in_child();
+    crate::epoll::after_fork();
     claim_record();
 }
 

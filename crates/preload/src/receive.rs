@@ -4,9 +4,7 @@ use crate::connection::{self, BROKEN, Way};
 use crate::{real, to_c};
 use core::ffi::{c_int, c_uint, c_void};
 use libc::{iovec, mmsghdr, msghdr, off_t, size_t, sockaddr, socklen_t, ssize_t, timespec};
-use underpass_segment::end::STRAY;
 use underpass_segment::raw::Errno;
-use underpass_segment::sync::Relaxed;
 use underpass_segment::vector::Cursor;
 
 /// Flags that a receive through the segment honours.
@@ -34,7 +32,7 @@ fn receive(fd: c_int, cursor: impl FnOnce() -> Cursor, flags: c_int, plain: impl
         {
             crate::test_cancel();
             let answer = port.receive(cursor(), flags);
-            if port.end.reading.resting.load(Relaxed) == STRAY {
+            if port.end.reading.resting.is_stray() {
                 crate::epoll::take_back(fd);
             }
             return to_c(answer);

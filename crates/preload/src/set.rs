@@ -30,6 +30,8 @@ pub struct Item {
     pub last_news: u64,
     /// The kernel's registration asks for more, to wake a sleeper.
     pub kicked: bool,
+    /// The set is counted among those who rely on the connection's waiting flag.
+    pub resting: bool,
     /// One-shot, and used up.
     disarmed: bool,
     live: bool,
@@ -60,6 +62,11 @@ impl Item {
     /// See [`Item::last_news`].
     pub fn set_last_news(&mut self, ticks: u64) {
         self.last_news = ticks;
+    }
+
+    /// See [`Item::resting`]; returns what it was.
+    pub fn set_resting(&mut self, resting: bool) -> bool {
+        core::mem::replace(&mut self.resting, resting)
     }
 
     /// See [`Item::kicked`].
@@ -120,6 +127,7 @@ pub struct Joining<'a>(&'a mut Inside);
 
 /// The copy. Made once per epoll descriptor in use, never unmapped, used again.
 pub struct Set {
+    /// Number of the thread that is inside; 0 if none is.
     lock: AtomicU32,
     inside: UnsafeCell<Inside>,
     next_free: AtomicPtr<Set>,
@@ -130,7 +138,6 @@ pub struct Set {
     group: AtomicU32,
     /// All sets ever made, linked.
     next_made: AtomicPtr<Set>,
-    sleepers: AtomicU32,
     mean_wait: AtomicU64,
     waits: AtomicU32,
     bells_before: AtomicU32,
@@ -278,7 +285,7 @@ impl Set {
 
     fn locked<T>(&self, what: impl FnOnce(&mut Inside) -> T) -> T {
         let mut rounds = 0u32;
-        while self.lock.compare_exchange_weak(0, 1, Acquire, Relaxed).is_err() {
+        while self.lock.compare_exchange_weak(0, process::thread(), Acquire, Relaxed).is_err() {
             rounds += 1;
             if rounds.is_multiple_of(64) { give_way() } else { pause() }
         }
@@ -311,6 +318,7 @@ impl Set {
                 seen: item.seen,
                 last_news: item.last_news,
                 kicked: false,
+                resting: item.resting,
                 stale: false,
                 gone: false,
                 disarmed: false,
@@ -388,8 +396,11 @@ impl Set {
         self.locked(|inside| inside.item(fd).filter(|it| it.is_current(fd)).copied())
     }
 
-    /// Changes the registration of `fd`.
+    /// Changes the registration of `fd`; not in a signal handler that runs on top of a look at the set.
     pub fn with_item(&self, fd: i32, change: impl FnOnce(&mut Item)) {
+        if self.lock.load(Relaxed) == process::thread() {
+            return;
+        }
         self.locked(|inside| {
             if let Some(item) = inside.item(fd).filter(|it| it.is_current(fd)) {
                 change(item);
@@ -415,6 +426,21 @@ impl Set {
             }
             found
         })
+    }
+
+    /// Has every socket registered with `data` looked at in user space from now on.
+    pub fn activate_with(&self, data: u64) {
+        self.locked(|inside| {
+            let mut at = inside.bucket(data);
+            while at != NONE {
+                let fd = at as i32 - 1;
+                let Some(item) = inside.item(fd) else { return };
+                at = item.next;
+                if item.data == data {
+                    inside.activate(fd);
+                }
+            }
+        });
     }
 
     /// Has `fd` looked at in user space from now on.
@@ -564,21 +590,6 @@ impl Set {
     /// Says which its descriptor is.
     pub fn set_epfd(&self, epfd: i32) {
         self.epfd.store(epfd, Relaxed);
-    }
-
-    /// Threads asleep in the kernel on this set.
-    pub fn sleepers(&self) -> u32 {
-        self.sleepers.load(Acquire)
-    }
-
-    /// This thread is about to sleep.
-    pub fn enter_sleep(&self) {
-        self.sleepers.fetch_add(1, AcqRel);
-    }
-
-    /// This thread has slept; how many others still do.
-    pub fn leave_sleep(&self) -> u32 {
-        self.sleepers.fetch_sub(1, AcqRel) - 1
     }
 
     /// What it remembers of its waits.

@@ -4,6 +4,7 @@
 //! finds the same locks and positions as its parent.
 #![allow(unsafe_code, reason = "lays the table of ends over shared memory")]
 
+use crate::link::ALONE;
 use crate::lock::Lock;
 use crate::raw::Errno;
 use crate::reason::Reason;
@@ -84,9 +85,8 @@ pub struct Reading {
     pub bells: AtomicU64,
     /// What the waiting flag was raised to; 0 once it was found taken.
     pub armed: AtomicU32,
-    /// What an epoll set that left the socket to the kernel raised the flag to, and relies on; 0 while the set looks at
-    /// it in user space; [`STRAY`] when the flag is down and there is data that the set does not know of.
-    pub resting: AtomicU32,
+    /// Who is to be woken by the waiting flag.
+    pub resting: Resting,
     /// Doorbells taken since the beginning.
     pub all_bells: AtomicU64,
     /// Doorbells still to be thrown away before kernel data goes on (after going down).
@@ -115,8 +115,60 @@ pub struct Reading {
     pub kernel_bytes: AtomicU64,
 }
 
-/// See [`Reading::resting`].
-pub const STRAY: u32 = u32::MAX;
+/// Those who rely on the waiting flag: polls that sleep in the kernel, and epoll sets that have left the connection to
+/// it. While there are any, a receive raises the flag again if it was taken down, before it takes a doorbell.
+#[repr(C)]
+pub struct Resting(AtomicU32);
+
+impl Resting {
+    const COUNT: u32 = 0xffff;
+    const NUMBER_AT: u32 = 16;
+    const STRAY: u32 = 1 << 31;
+
+    /// Whether there is anybody, or [`Resting::is_stray`].
+    #[inline]
+    pub fn any(&self) -> bool {
+        self.0.load(Relaxed) != 0
+    }
+
+    /// The number of the flag that wakes them all; 0 if there is nobody.
+    pub fn number(&self) -> u32 {
+        (self.0.load(Relaxed) & !Self::STRAY) >> Self::NUMBER_AT
+    }
+
+    /// One more, who is woken by `number`.
+    pub fn add(&self, number: u32) {
+        let _ = self.0.fetch_update(AcqRel, Relaxed, |word| {
+            let (count, others) = (word & Self::COUNT, (word & !Self::STRAY) >> Self::NUMBER_AT);
+            let number = if count == 0 || others == number { number } else { ALONE };
+            (count < Self::COUNT).then_some(word & Self::STRAY | number << Self::NUMBER_AT | (count + 1))
+        });
+    }
+
+    /// One less.
+    pub fn leave(&self) {
+        let _ = self.0.fetch_update(AcqRel, Relaxed, |word| match word & Self::COUNT {
+            0 => None,
+            1 => Some(word & Self::STRAY),
+            _ => Some(word - 1),
+        });
+    }
+
+    /// Whether the flag is down, and there is data that they were not woken for.
+    #[inline]
+    pub fn is_stray(&self) -> bool {
+        self.0.load(Relaxed) & Self::STRAY != 0
+    }
+
+    /// See [`Resting::is_stray`].
+    pub fn set_stray(&self, stray: bool) {
+        if stray {
+            self.0.fetch_or(Self::STRAY, AcqRel);
+        } else {
+            self.0.fetch_and(!Self::STRAY, AcqRel);
+        }
+    }
+}
 
 /// What a direction's sender keeps to itself. Changed under `lock`.
 #[repr(C, align(64))]
@@ -147,6 +199,9 @@ pub struct Sending {
     pub kernel_bytes: AtomicU64,
 }
 
+/// Value of [`End::watched`] once more than one may: then none is woken by a group.
+pub const WATCHED_BY_SEVERAL: u8 = 2;
+
 /// One end of a connection. Zeroed memory is an unused one.
 #[repr(C, align(64))]
 pub struct End {
@@ -159,7 +214,7 @@ pub struct End {
     pub nonblocking: AtomicU8,
     /// 1: this end sends on the kernel path from now on.
     pub send_pinned: AtomicU8,
-    /// 1: a poll, select or epoll set may be watching the socket.
+    /// Not 0: a poll, select or epoll set may be watching the socket; [`WATCHED_BY_SEVERAL`].
     pub watched: AtomicU8,
     /// What the program has set of TCP_NODELAY and TCP_CORK, once [`End::was_fast`] says that the direction out was
     /// fast: a doorbell must not be held back, so in the kernel the first is on and the second off from then on.

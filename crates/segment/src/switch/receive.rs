@@ -3,7 +3,7 @@
 
 use super::{AGAIN, BROKEN, Port, Taken, micros};
 use crate::clock::{nap, ticks};
-use crate::end::{STRAY, Stage};
+use crate::end::Stage;
 use crate::kernel;
 use crate::link::ALONE;
 use crate::lock::Entered;
@@ -30,7 +30,7 @@ impl Port<'_> {
             match reading.lock.enter(self.me, nonblocking) {
                 Entered::Alone | Entered::AfterDeath => {
                     let answer = self.receive_inside(&mut into, flags, nonblocking);
-                    if reading.resting.load(Relaxed) != 0 {
+                    if reading.resting.any() {
                         self.rest_again();
                     }
                     reading.lock.leave();
@@ -48,14 +48,14 @@ impl Port<'_> {
         }
     }
 
-    /// An epoll set relies on the waiting flag, which this receive may have used up.
+    /// Others rely on the waiting flag, which this receive may have used up.
     #[cold]
     fn rest_again(&self) {
         let reading = &self.end.reading;
         self.note_flag();
-        let number = reading.resting.load(Relaxed);
-        if reading.armed.load(Relaxed) == 0 && number != STRAY && !self.arm(number) {
-            reading.resting.store(STRAY, Relaxed);
+        let number = reading.resting.number();
+        if number != 0 && reading.armed.load(Relaxed) == 0 && !self.arm(number) && self.owed() == 0 {
+            reading.resting.set_stray(true);
         }
     }
 
@@ -211,7 +211,7 @@ impl Port<'_> {
                 own::add(&reading.fast_bytes, n as u64);
                 if reading.armed.load(Relaxed) != 0 {
                     self.note_flag();
-                    if reading.armed.load(Relaxed) == 0 {
+                    if reading.armed.load(Relaxed) == 0 && !reading.resting.any() {
                         self.clear_bells();
                     }
                 }
@@ -455,10 +455,6 @@ impl Port<'_> {
     fn declare_ready(&self) -> bool {
         let flags = &self.link.incoming().flags;
         self.end.reading.armed.store(ALONE, Relaxed);
-        if self.end.watched.load(Relaxed) != 0 {
-            // An epoll set that knew the socket before relies on the flag from the beginning.
-            self.end.reading.resting.store(ALONE, Relaxed);
-        }
         if let Some(position) = self.read_position() {
             self.end.reading.kernel.store(position, Relaxed);
             flags.position.store(position, Relaxed);
@@ -500,8 +496,7 @@ impl Port<'_> {
             Ok(0) => Taken::EndOfStream,
             Ok(_) => {
                 // A doorbell hides the end of the stream behind it.
-                // SAFETY: the buffer is `take_bells`' own.
-                let _ = self.take_bells(16, |fd, to, len| unsafe { kernel::recv(fd, to, len, libc::MSG_DONTWAIT) });
+                self.pass_bells();
                 reading.asked.store(0, Relaxed);
                 Taken::Nothing
             }

@@ -52,6 +52,23 @@ impl Port<'_> {
         Ok(got)
     }
 
+    /// The same, without waiting.
+    pub(super) fn take_waiting_bells(&self, most: usize) -> Answer {
+        // SAFETY: the buffer is `take_bells`' own.
+        self.take_bells(most, |fd, to, len| unsafe { kernel::recv(fd, to, len, libc::MSG_DONTWAIT) })
+    }
+
+    /// Takes doorbells of an empty ring out of the kernel's queue, where they hide what comes behind them. Whoever else
+    /// was to be woken by them is woken by the next one.
+    pub(super) fn pass_bells(&self) {
+        let number = self.end.reading.resting.number();
+        if number != 0 {
+            self.arm(number);
+        } else {
+            let _ = self.take_waiting_bells(16);
+        }
+    }
+
     /// Takes note if the sender has taken the waiting flag.
     pub(super) fn note_flag(&self) {
         let reading = &self.end.reading;
@@ -61,7 +78,7 @@ impl Port<'_> {
     }
 
     /// Doorbells that were sent and have not been taken.
-    fn owed(&self) -> usize {
+    pub(super) fn owed(&self) -> usize {
         let sent = self.link.incoming().sender.bells.load(Acquire);
         sent.saturating_sub(self.end.reading.all_bells.load(Relaxed)).min(16) as usize
     }
@@ -74,24 +91,20 @@ impl Port<'_> {
             if owed == 0 {
                 return;
             }
-            // SAFETY: the buffer is `take_bells`' own.
-            let got = self.take_bells(owed, |fd, to, len| unsafe { kernel::recv(fd, to, len, libc::MSG_DONTWAIT) });
-            if !matches!(got, Ok(1..)) {
+            if !matches!(self.take_waiting_bells(owed), Ok(1..)) {
                 return;
             }
         }
     }
 
     /// Raises the waiting flag to `number`, so that whatever is published next rings; true when the ring is still empty
-    /// then.
+    /// then. Doorbells of before have done their work then, but for one that woke a group: it is left to the group.
     pub(super) fn arm(&self, number: u32) -> bool {
         let reading = &self.end.reading;
         let waiting = &self.link.incoming().flags.waiting;
+        let mut owed = self.owed();
         self.note_flag();
         let armed = reading.armed.load(Relaxed);
-        if armed == 0 {
-            self.clear_bells();
-        }
         // A doorbell of its own wakes a group as well, not the other way round.
         if armed != number && armed != ALONE {
             reading.armed.store(number, Relaxed);
@@ -99,7 +112,16 @@ impl Port<'_> {
         }
         // The flag is up before the ring is looked at; the sender publishes before it looks at the flag.
         fence(SeqCst);
-        !self.something()
+        if self.something() {
+            return false;
+        }
+        while self.is_fast() && owed > 0 && reading.resting.number() <= ALONE {
+            match self.take_waiting_bells(owed) {
+                Ok(taken @ 1..) => owed -= taken.min(owed),
+                _ => break,
+            }
+        }
+        true
     }
 
     /// Sleeps in the kernel until something arrives.
@@ -119,9 +141,7 @@ impl Port<'_> {
                 Ok(_) => {
                     if self.is_fast() && !self.something() {
                         // A doorbell for what has been read already.
-                        // SAFETY: the buffer is `take_bells`' own.
-                        let _ =
-                            self.take_bells(16, |fd, to, len| unsafe { kernel::recv(fd, to, len, libc::MSG_DONTWAIT) });
+                        self.pass_bells();
                     }
                     Taken::Nothing
                 }
@@ -187,17 +207,18 @@ impl Port<'_> {
     }
 
     fn kernel_has_news(&self) -> bool {
+        let mut passed = false;
         loop {
-            let got = if self.is_fast() {
-                // SAFETY: the buffer is `take_bells`' own.
-                self.take_bells(16, |fd, to, len| unsafe { kernel::recv(fd, to, len, libc::MSG_DONTWAIT) })
-            } else {
-                let mut byte = 0u8;
-                // SAFETY: one writable byte; only looked at.
-                unsafe { kernel::recv(self.fd, &mut byte, 1, libc::MSG_PEEK | libc::MSG_DONTWAIT) }
-            };
-            match got {
-                Ok(1..) if self.is_fast() && self.ready() != Ready::Yes => {}
+            let mut byte = 0u8;
+            // SAFETY: one writable byte; only looked at.
+            match unsafe { kernel::recv(self.fd, &mut byte, 1, libc::MSG_PEEK | libc::MSG_DONTWAIT) } {
+                Ok(1..) if self.is_fast() && self.ready() != Ready::Yes => {
+                    if core::mem::replace(&mut passed, true) {
+                        // Somebody else's.
+                        return false;
+                    }
+                    self.pass_bells();
+                }
                 Ok(_) => return true,
                 Err(AGAIN) => return self.ready() == Ready::Yes,
                 Err(Errno(e)) => {
@@ -257,7 +278,9 @@ impl Port<'_> {
     /// Before the caller sleeps in a poll of the kernel's: makes sure that whatever arrives wakes it, by a doorbell
     /// ([`ALONE`]) or by ringing the group of that number.
     pub fn prepare_to_sleep(&self, number: u32) -> Sleep {
-        self.end.watched.store(1, Relaxed);
+        if self.end.watched.load(Relaxed) == 0 {
+            self.end.watched.store(1, Relaxed);
+        }
         let entered = self.end.reading.lock.enter(self.me, true);
         if entered == Entered::Asleep {
             return if self.ready() == Ready::Yes { Sleep::No } else { Sleep::Briefly };
