@@ -58,7 +58,6 @@ const UNSTEADY: &[(&str, &str)] = &[
     ("epoll/control", "a bad array of events is SIGSEGV, not EFAULT, when a ring has news"),
     ("signals/storm-talk", "a doorbell unread at the end of a process makes its end a reset"),
     ("sets/starving", "seen once: EINVAL from epoll_wait while polling is off"),
-    ("sets/fair", "a descriptor of the kernel's may be told before its turn"),
     ("fortified/aliases", "stdio closes a fast connection behind the library"),
     ("fortified/aliases-threads", "stdio closes a fast connection behind the library"),
     ("ending/sleeper-kill", "a doorbell unread by a killed process makes its end a reset"),

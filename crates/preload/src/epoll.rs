@@ -490,6 +490,8 @@ struct Events {
     at: *mut epoll_event,
     most: usize,
     count: usize,
+    /// The kernel has news of a socket whose turn it is not yet.
+    put_off: bool,
 }
 
 impl Events {
@@ -521,7 +523,7 @@ fn collect(epfd: c_int, set: &Set, events: &mut Events) {
     let now = ticks();
     let quiet_after = QUIET_AFTER_US * ticks_per_microsecond();
     set.answer_bells();
-    set.scan(|fd, item, joining| {
+    set.scan_in_turn(|fd, item, joining| {
         if events.count == events.most {
             return Scan::Enough;
         }
@@ -590,8 +592,9 @@ fn ask(epfd: c_int, set: &Set, events: &mut Events, call: impl FnOnce(*mut epoll
         let event = unsafe { from.add(index).read_unaligned() };
         let (mask, data) = (event.events, event.u64);
         match truth(epfd, set, mask, data) {
-            0 => {}
-            mask => {
+            Truth::Nothing => {}
+            Truth::PutOff => events.put_off = true,
+            Truth::Events(mask) => {
                 events.push(mask, data);
             }
         }
@@ -599,18 +602,31 @@ fn ask(epfd: c_int, set: &Set, events: &mut Events, call: impl FnOnce(*mut epoll
     0
 }
 
-/// What an event of the kernel's means for the program; 0: nothing.
-fn truth(epfd: c_int, set: &Set, mask: u32, data: u64) -> u32 {
+/// What an event of the kernel's means for the program.
+enum Truth {
+    Nothing,
+    Events(u32),
+    /// There is data in the ring: told when its turn comes among the active sockets.
+    PutOff,
+}
+
+impl From<u32> for Truth {
+    fn from(mask: u32) -> Truth {
+        if mask == 0 { Truth::Nothing } else { Truth::Events(mask) }
+    }
+}
+
+fn truth(epfd: c_int, set: &Set, mask: u32, data: u64) -> Truth {
     let Some(fd) = set.only_item_with(data) else {
         // Several, or none of ours.
         set.activate_with(data);
-        return mask;
+        return Truth::from(mask);
     };
-    let Some(item) = set.item(fd) else { return 0 };
+    let Some(item) = set.item(fd) else { return Truth::Nothing };
     // The kernel may know an older registration.
     let mut mask = mask & (item.events | OVER | if item.kicked { OUT } else { 0 });
     if mask == 0 {
-        return 0;
+        return Truth::Nothing;
     }
     if item.kicked {
         set.with_item(fd, |it| it.set_kicked(false));
@@ -619,8 +635,12 @@ fn truth(epfd: c_int, set: &Set, mask: u32, data: u64) -> u32 {
             register(epfd, fd, item.events, item.data);
         }
     }
-    let Some(port) = port(fd) else { return mask };
+    let Some(port) = port(fd) else { return Truth::from(mask) };
     set.with_item(fd, |it| wake_up(it, port.end));
+    if mask & !IN == 0 && item.wants(IN) && item.events & (EDGE | ONCE) == 0 && port.ready() == Ready::Yes {
+        set.activate(fd);
+        return Truth::PutOff;
+    }
     if item.wants(IN) {
         let readable = if mask & OVER != 0 { mask & IN != 0 || port.ready() == Ready::Yes } else { port.readable() };
         let news = news(&port, &item);
@@ -654,7 +674,7 @@ fn truth(epfd: c_int, set: &Set, mask: u32, data: u64) -> u32 {
             set.with_item(fd, |it| it.set_disarmed(true));
         }
     }
-    mask
+    Truth::from(mask)
 }
 
 /// Whether a send was refused for want of room since the program was last told of room.
@@ -680,7 +700,8 @@ fn wait(
     if most <= 0 || events.is_null() {
         return None;
     }
-    let answer = wait_in(epfd, set, Events { at: events, most: most as usize, count: 0 }, deadline, sleep);
+    let answer =
+        wait_in(epfd, set, Events { at: events, most: most as usize, count: 0, put_off: false }, deadline, sleep);
     hand_over(epfd, set);
     Some(answer)
 }
@@ -699,7 +720,8 @@ fn wait_in(
     let mut polled_enough = false;
     loop {
         let idle_for = ticks().wrapping_sub(set.asked().load(Relaxed));
-        let overdue = idle_for > KERNEL_EVERY_US * ticks_per_microsecond();
+        // The kernel's own must not starve, nor starve the others.
+        let overdue = idle_for > KERNEL_EVERY_US * ticks_per_microsecond() && !set.others_first().swap(false, Relaxed);
         if !overdue {
             collect(epfd, set, &mut events);
         }
@@ -710,8 +732,9 @@ fn wait_in(
             if ask(epfd, set, &mut events, look) < 0 {
                 return -1;
             }
-            if overdue {
-                // After the kernel's own, which must not starve.
+            if events.count == events.most {
+                set.others_first().store(true, Relaxed);
+            } else if overdue || core::mem::take(&mut events.put_off) {
                 collect(epfd, set, &mut events);
             }
         }
@@ -793,7 +816,7 @@ fn corrected(
     sleep: &dyn Fn(*mut epoll_event, c_int, Option<timespec>) -> c_int,
 ) -> c_int {
     let Some(set) = set_of(epfd).filter(|set| answer > 0 && set.count() > 0) else { return answer };
-    let mut all = Events { at: events, most: most as usize, count: 0 };
+    let mut all = Events { at: events, most: most as usize, count: 0, put_off: false };
     if ask(epfd, set, &mut all, |_, _| answer) < 0 || all.count > 0 {
         hand_over(epfd, set);
         return all.count as c_int;

@@ -6,7 +6,7 @@ use core::cell::UnsafeCell;
 use underpass_segment::clock::give_way;
 use underpass_segment::link::{ALONE, GROUPS, Group, Link, group_number};
 use underpass_segment::sync::{
-    AcqRel, Acquire, AtomicI32, AtomicPtr, AtomicU32, AtomicU64, Relaxed, Release, SeqCst, pause,
+    AcqRel, Acquire, AtomicBool, AtomicI32, AtomicPtr, AtomicU32, AtomicU64, Relaxed, Release, SeqCst, pause,
 };
 use underpass_segment::wait::Memory;
 
@@ -142,6 +142,7 @@ pub struct Set {
     waits: AtomicU32,
     bells_before: AtomicU32,
     asked: AtomicU64,
+    others_first: AtomicBool,
 }
 
 // SAFETY: `inside` is used only by the thread that holds `lock`.
@@ -453,16 +454,31 @@ impl Set {
         self.locked(|inside| inside.active_count > 0)
     }
 
-    /// Shows the active sockets to `look`, beginning with another one every time, so that none is always served last,
-    /// until it has seen enough. Those that it says so of are left to the kernel from then on.
-    pub fn scan(&self, mut look: impl FnMut(i32, &mut Item, &mut Joining<'_>) -> Scan) {
+    /// Shows the active sockets to `look`, until it has seen enough. Those that it says so of are left to the kernel from
+    /// then on.
+    pub fn scan(&self, look: impl FnMut(i32, &mut Item, &mut Joining<'_>) -> Scan) {
+        self.scan_from(|_| 0, look);
+    }
+
+    /// The same, going on where the last such scan has seen enough: all have their turn, however few are told at once.
+    pub fn scan_in_turn(&self, look: impl FnMut(i32, &mut Item, &mut Joining<'_>) -> Scan) {
+        let stopped = self.scan_from(|inside| inside.turn, look);
+        self.locked(|inside| inside.turn = stopped);
+    }
+
+    /// Where it stopped.
+    fn scan_from(
+        &self,
+        start: impl FnOnce(&Inside) -> usize,
+        mut look: impl FnMut(i32, &mut Item, &mut Joining<'_>) -> Scan,
+    ) -> usize {
         self.locked(|inside| {
             let count = inside.active_count;
             if count == 0 {
-                return;
+                return 0;
             }
-            inside.turn = inside.turn.wrapping_add(1);
-            let start = inside.turn % count;
+            let start = start(inside) % count;
+            let mut stopped = start + 1;
             let mut left = false;
             for step in 0..count {
                 let index = if start + step < count { start + step } else { start + step - count };
@@ -477,8 +493,7 @@ impl Set {
                     Scan::Keep => {}
                     Scan::Leave => left = true,
                     Scan::Enough => {
-                        // The next scan goes on here.
-                        inside.turn = index + count - 1;
+                        stopped = index;
                         break;
                     }
                 }
@@ -486,7 +501,8 @@ impl Set {
             if left {
                 inside.drop_inactive();
             }
-        });
+            stopped
+        })
     }
 
     /// Looks whether any group of the set was rung, and makes the sockets it was rung for active. Many at once.
@@ -600,6 +616,11 @@ impl Set {
     /// When the kernel was last asked, in ticks.
     pub fn asked(&self) -> &AtomicU64 {
         &self.asked
+    }
+
+    /// The kernel's descriptors have filled the last answer: the active sockets come first in the next.
+    pub fn others_first(&self) -> &AtomicBool {
+        &self.others_first
     }
 }
 
