@@ -34,6 +34,8 @@ const KERNEL_EVERY_US: u64 = 50;
 const KERNEL_WHEN_IDLE_US: u64 = 4;
 /// A connection without news for so long is left to the kernel.
 const QUIET_AFTER_US: u64 = 1000;
+/// Nothing is mapped below. An array there, at a null pointer or near it, is none.
+const FIRST_PAGE: usize = 4096;
 /// Where another thread may take the doorbell, a sleep lasts no longer.
 const BRIEFLY_NS: u64 = 10_000_000;
 
@@ -697,12 +699,18 @@ fn wait(
     sleep: &dyn Fn(*mut epoll_event, c_int, Option<timespec>) -> c_int,
 ) -> Option<c_int> {
     let set = set_of(epfd).filter(|set| set.count() > 0 || set.has_inner())?;
-    if most <= 0 || events.is_null() {
+    if most <= 0 {
         return None;
     }
-    let answer =
-        wait_in(epfd, set, Events { at: events, most: most as usize, count: 0, put_off: false }, deadline, sleep);
+    let mut one = epoll_event { events: 0, u64: 0 };
+    let usable = events as usize >= FIRST_PAGE;
+    let (at, most) = if usable { (events, most as usize) } else { (&raw mut one, 1) };
+    let answer = wait_in(epfd, set, Events { at, most, count: 0, put_off: false }, deadline, sleep);
     hand_over(epfd, set);
+    if answer > 0 && !usable {
+        crate::set_errno(libc::EFAULT);
+        return Some(-1);
+    }
     Some(answer)
 }
 
