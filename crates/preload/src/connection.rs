@@ -12,12 +12,15 @@ use underpass_segment::meeting::Meeting;
 use underpass_segment::raw::{Answer, Errno, syscall};
 use underpass_segment::reason::Reason;
 use underpass_segment::switch::Port;
-use underpass_segment::sync::{AcqRel, Acquire, AtomicPtr, AtomicU32, Relaxed, Release};
+use underpass_segment::sync::{AcqRel, Acquire, AtomicBool, AtomicPtr, AtomicU32, Relaxed, Release};
 
 /// What this process keeps of an end, beside the end itself.
 struct Handle {
     /// Descriptors of this process that refer to it; 0: not in use.
     descriptors: AtomicU32,
+    /// Threads asleep in a receive on it. If its last descriptor is closed under one, it is that thread's to let go of.
+    sleepers: AtomicU32,
+    left_to_sleeper: AtomicBool,
     /// [`ABSENT`], [`WORKING`] or [`PRESENT`]: whether `link` is there.
     attached: AtomicU32,
     link: UnsafeCell<MaybeUninit<Link>>,
@@ -317,6 +320,28 @@ impl Connection {
         }
     }
 
+    /// The last descriptor is closed: whether a thread sleeps in a receive on it, which goes on until something arrives.
+    fn leave_to_sleeper(&self) -> bool {
+        let Some(handle) = handle(self.index) else { return false };
+        if handle.sleepers.load(Acquire) == 0 || handle.descriptors.load(Relaxed) > 1 {
+            return false;
+        }
+        handle.left_to_sleeper.store(true, Release);
+        self.end.reading.resting.set_stray(true);
+        // It may have woken meanwhile.
+        handle.sleepers.load(Acquire) > 0 || !handle.left_to_sleeper.swap(false, AcqRel)
+    }
+
+    /// After a receive that found the waiting flag down for others, or its last descriptor closed.
+    #[cold]
+    pub fn after_stray(&self) {
+        if handle(self.index).is_some_and(|handle| handle.left_to_sleeper.swap(false, AcqRel)) {
+            release(self.index);
+        } else {
+            crate::epoll::take_back(self.fd);
+        }
+    }
+
     /// Counts a plain call's bytes.
     #[inline]
     pub fn count_received(&self, answer: isize) {
@@ -386,14 +411,21 @@ fn unsuitable(fd: i32) -> Option<Reason> {
 
 /// Sleeps in libc's own recv: a cancellation point, and restarted after signals as the program asked.
 unsafe fn sleeping_recv(port: &Port<'_>, to: *mut u8, len: usize, flags: i32) -> Answer {
-    if table::get(port.fd) != Known::Connection(port.token) {
+    const CLOSED: Errno = Errno(libc::EBADF);
+    let handle = handle(port.token).ok_or(CLOSED)?;
+    // Counted before the table is looked at; whoever closes looks at the count afterwards.
+    handle.sleepers.fetch_add(1, AcqRel);
+    let answer = if table::get(port.fd) == Known::Connection(port.token) {
+        let before = crate::errno();
+        // SAFETY: passed on to the caller.
+        let answer = crate::from_c(unsafe { crate::real::recv(port.fd, to.cast(), len, flags) });
+        crate::set_errno(before);
+        answer
+    } else {
         // Closed, or another's by now, while this thread was on its way.
-        return Err(Errno(libc::EBADF));
-    }
-    let before = crate::errno();
-    // SAFETY: passed on to the caller.
-    let answer = crate::from_c(unsafe { crate::real::recv(port.fd, to.cast(), len, flags) });
-    crate::set_errno(before);
+        Err(CLOSED)
+    };
+    handle.sleepers.fetch_sub(1, AcqRel);
     answer
 }
 
@@ -419,7 +451,7 @@ pub fn forget(fd: i32) {
             // An epoll set goes on watching the socket by its other descriptors, which this library does not follow.
             connection.pin(Reason::Unsupported);
         }
-        if table::replace(fd, Known::Connection(index), Known::Nothing) {
+        if table::replace(fd, Known::Connection(index), Known::Nothing) && !connection.leave_to_sleeper() {
             release(index);
         }
     } else {

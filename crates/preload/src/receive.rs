@@ -33,7 +33,7 @@ fn receive(fd: c_int, cursor: impl FnOnce() -> Cursor, flags: c_int, plain: impl
             crate::test_cancel();
             let answer = port.receive(cursor(), flags);
             if port.end.reading.resting.is_stray() {
-                crate::epoll::take_back(fd);
+                connection.after_stray();
             }
             return to_c(answer);
         }
