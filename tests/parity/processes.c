@@ -197,6 +197,22 @@ static void exec_unread(struct side *side) {
 }
 static void exec_cat_unread(void) { two_processes(AF_INET, unread_user, exec_unread); }
 
+/* The same, and the sender has more to say: it hears the rest of its echo first, asleep in poll. */
+static void ahead_user(struct side *side) {
+    fill(out, 30000, 3, 0);
+    send_all(side->fd, out, 30000);
+    tell(side);
+    long got = (long)receive_all(side->fd, in, 6);
+    say_bytes("before exec", in, got);
+    await_events(side->fd, POLLIN);
+    got = (long)receive_all(side->fd, in, 29000);
+    say("%ld came back, first difference %ld", got, differs(in, 29000, 3, 1000));
+    ask("cat", side->fd, 40000, 4);
+    SHOW(shutdown(side->fd, SHUT_WR));
+    SHOW(recv(side->fd, in, 1, 0));
+}
+static void exec_cat_ahead(void) { two_processes(AF_INET, ahead_user, exec_unread); }
+
 /* posix_spawn and system give it to a child, with and without the library's environment. */
 static void spawn_b(struct side *side) {
     char *arguments[] = {"cat", NULL}, *none[] = {NULL};
@@ -286,6 +302,6 @@ static void passed(void) { two_processes(AF_INET, passed_a, echo); }
 const struct scenario scenarios[] = {
     {"forks", forks, 0},         {"handed", handed, 0},                 {"per-child", per_child, 0},
     {"split", split, 0},         {"bystanders", bystanders, 0},         {"exec-cat", exec_cat, 0},
-    {"exec-cat-clean", exec_cat_clean, 0}, {"exec-cat-unread", exec_cat_unread, 0}, {"spawn", spawn, 0},
-    {"passed", passed, 0},       {0},
+    {"exec-cat-clean", exec_cat_clean, 0}, {"exec-cat-unread", exec_cat_unread, 0}, {"exec-cat-ahead", exec_cat_ahead, 0},
+    {"spawn", spawn, 0},         {"passed", passed, 0},                 {0},
 };

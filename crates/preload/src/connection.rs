@@ -21,6 +21,8 @@ struct Handle {
     /// Threads asleep in a receive on it. If its last descriptor is closed under one, it is that thread's to let go of.
     sleepers: AtomicU32,
     left_to_sleeper: AtomicBool,
+    /// 1: it is in a list of file actions, so a child that is spawned may get it.
+    given: AtomicU32,
     /// [`ABSENT`], [`WORKING`] or [`PRESENT`]: whether `link` is there.
     attached: AtomicU32,
     link: UnsafeCell<MaybeUninit<Link>>,
@@ -134,6 +136,7 @@ fn classify(fd: i32, known: Known) -> Option<u32> {
     end.nonblocking.store(kernel::is_nonblocking(fd).into(), Relaxed);
     let handle = handle(index)?;
     handle.attached.store(ABSENT, Relaxed);
+    handle.given.store(0, Relaxed);
     handle.descriptors.store(1, Release);
     if !table::replace(fd, known, Known::Connection(index)) {
         // Another thread was faster.
@@ -311,8 +314,18 @@ impl Connection {
         self.port()
     }
 
+    /// The direction out is about to end: what a reader has left in the ring could not follow behind the FIN.
+    pub fn attend(&self) {
+        if self.end.stage() == Stage::Joined
+            && let Some(port) = self.port()
+        {
+            port.attend();
+        }
+    }
+
     /// The last descriptor of this process is about to be closed.
     fn hush(&self) {
+        self.attend();
         if self.end.references.load(Relaxed) == 1
             && let Some(port) = self.ready_port()
         {
@@ -368,12 +381,43 @@ impl Connection {
 
     /// Keeps the connection on the kernel path for good, whatever it is on now.
     pub fn pin(&self, reason: Reason) {
-        self.end.pin(reason);
-        if self.end.stage() == Stage::Joined
-            && let Some(port) = self.port()
-        {
+        if let Some(port) = self.pinned_port(reason) {
             port.pin(reason);
         }
+    }
+
+    /// The same, for a socket that goes to somebody who does not know what lies in the ring.
+    pub fn hand_over(&self) {
+        if let Some(port) = self.pinned_port(Reason::Inherited) {
+            port.hand_over(Reason::Inherited);
+        }
+    }
+
+    fn pinned_port(&self, reason: Reason) -> Option<Port<'static>> {
+        self.end.pin(reason);
+        if self.end.stage() == Stage::Joined { self.port() } else { None }
+    }
+
+    /// A child that is spawned may get it.
+    pub fn give(&self) {
+        if let Some(handle) = handle(self.index) {
+            handle.given.store(1, Relaxed);
+        }
+    }
+
+    /// Whether a child that is spawned may get it.
+    pub fn is_given(&self) -> bool {
+        handle(self.index).is_some_and(|it| it.given.load(Relaxed) != 0)
+    }
+
+    /// Whether no other process has it.
+    pub fn is_last(&self) -> bool {
+        self.end.references.load(Relaxed) == 1
+    }
+
+    /// The connection by another descriptor of the socket.
+    pub fn by(&self, fd: i32) -> Connection {
+        Connection { fd, ..*self }
     }
 }
 

@@ -109,6 +109,11 @@ fn forget_range(first: u32, last: u32) {
 /// As shutdown(2).
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn shutdown(fd: c_int, how: c_int) -> c_int {
+    if how != libc::SHUT_RD
+        && let Some(connection) = connection::known(fd)
+    {
+        connection.attend();
+    }
     // SAFETY: no pointers.
     let answer = unsafe { real::shutdown(fd, how) };
     if answer == 0

@@ -1,7 +1,7 @@
 //! execve, its relatives, and posix_spawn: the new program image takes the connections along.
 
-use crate::luggage::{has_luggage, pack};
-use crate::{process, real};
+use crate::luggage::{Execution, has_luggage, pack};
+use crate::{connection, process, real};
 use core::ffi::{c_char, c_int};
 use libc::{pid_t, posix_spawn_file_actions_t, posix_spawnattr_t};
 
@@ -14,12 +14,16 @@ fn environment() -> *const *const c_char {
     unsafe { environ }
 }
 
+fn in_place() -> Execution {
+    if process::borrowed() { Execution::Borrowed } else { Execution::Alone }
+}
+
 /// # Safety
 /// As execve(2).
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn execve(path: *const c_char, argv: *const *const c_char, envp: *const *const c_char) -> c_int {
     // SAFETY: passed on to the caller. It returns only when it has failed; then the packed environment is let go.
-    unsafe { real::execve(path, argv, pack(envp, !process::borrowed()).envp()) }
+    unsafe { real::execve(path, argv, pack(envp, in_place()).envp()) }
 }
 
 /// # Safety
@@ -35,7 +39,7 @@ pub unsafe extern "C" fn execv(path: *const c_char, argv: *const *const c_char) 
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn execvpe(file: *const c_char, argv: *const *const c_char, envp: *const *const c_char) -> c_int {
     // SAFETY: passed on to the caller.
-    unsafe { real::execvpe(file, argv, pack(envp, !process::borrowed()).envp()) }
+    unsafe { real::execvpe(file, argv, pack(envp, in_place()).envp()) }
 }
 
 /// # Safety
@@ -51,7 +55,22 @@ pub unsafe extern "C" fn execvp(file: *const c_char, argv: *const *const c_char)
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn fexecve(fd: c_int, argv: *const *const c_char, envp: *const *const c_char) -> c_int {
     // SAFETY: passed on to the caller.
-    unsafe { real::fexecve(fd, argv, pack(envp, !process::borrowed()).envp()) }
+    unsafe { real::fexecve(fd, argv, pack(envp, in_place()).envp()) }
+}
+
+/// # Safety
+/// As posix_spawn_file_actions_adddup2(3).
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn posix_spawn_file_actions_adddup2(
+    actions: *mut posix_spawn_file_actions_t,
+    fd: c_int,
+    to: c_int,
+) -> c_int {
+    if let Some(connection) = connection::known(fd) {
+        connection.give();
+    }
+    // SAFETY: passed on to the caller.
+    unsafe { real::posix_spawn_file_actions_adddup2(actions, fd, to) }
 }
 
 /// # Safety
@@ -66,7 +85,7 @@ pub unsafe extern "C" fn posix_spawn(
     envp: *const *const c_char,
 ) -> c_int {
     // SAFETY: passed on to the caller.
-    unsafe { real::posix_spawn(pid, path, actions, attributes, argv, pack(envp, false).envp()) }
+    unsafe { real::posix_spawn(pid, path, actions, attributes, argv, pack(envp, Execution::Spawned).envp()) }
 }
 
 /// # Safety
@@ -81,7 +100,7 @@ pub unsafe extern "C" fn posix_spawnp(
     envp: *const *const c_char,
 ) -> c_int {
     // SAFETY: passed on to the caller.
-    unsafe { real::posix_spawnp(pid, file, actions, attributes, argv, pack(envp, false).envp()) }
+    unsafe { real::posix_spawnp(pid, file, actions, attributes, argv, pack(envp, Execution::Spawned).envp()) }
 }
 
 /// libc's own system spawns its shell behind this library's back.

@@ -98,11 +98,22 @@ impl Drop for Packed {
     }
 }
 
-/// Packs for the execution of a program with environment `envp`. With `alone`, this image ends with it.
+/// How a program is executed.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub enum Execution {
+    /// In place of this image.
+    Alone,
+    /// In place of a child of vfork, which runs in this image's memory.
+    Borrowed,
+    /// In a new process, beside this image.
+    Spawned,
+}
+
+/// Packs for the execution of a program with environment `envp`.
 ///
 /// # Safety
 /// `envp` must be null or an environment.
-pub unsafe fn pack(envp: *const *const c_char, alone: bool) -> Packed {
+pub unsafe fn pack(envp: *const *const c_char, how: Execution) -> Packed {
     let nothing = Packed { memory: core::ptr::null_mut(), len: 0, envp };
     let Some(family) = process::existing_family() else { return nothing };
     if !has_luggage() {
@@ -111,10 +122,7 @@ pub unsafe fn pack(envp: *const *const c_char, alone: bool) -> Packed {
     // SAFETY: passed on to the caller.
     let (count, loads_us) = unsafe { inspect(envp) };
     if !loads_us {
-        // The new image will know nothing: what it inherits has to be plain TCP by then, as far as this end can see to.
-        for connection in joined().filter(survives) {
-            connection.pin(Reason::Inherited);
-        }
+        hand_over_inherited(how);
         return nothing;
     }
     let len = (count + 2) * size_of::<*const c_char>() + NAME.len() + MOST;
@@ -129,7 +137,8 @@ pub unsafe fn pack(envp: *const *const c_char, alone: bool) -> Packed {
         let text = memory.add((count + 2) * size_of::<*const c_char>());
         *pointers.add(count) = text.cast();
         *pointers.add(count + 1) = core::ptr::null();
-        write_text(core::slice::from_raw_parts_mut(text, NAME.len() + MOST), family, alone);
+        let text = core::slice::from_raw_parts_mut(text, NAME.len() + MOST);
+        write_text(text, family, how == Execution::Alone);
     }
     Packed { memory, len, envp: pointers }
 }
@@ -147,8 +156,45 @@ pub fn lend(connection: &Connection) {
     }
 }
 
+fn connections() -> impl Iterator<Item = Connection> {
+    (0..table::highest()).filter_map(connection::known)
+}
+
 fn joined() -> impl Iterator<Item = Connection> {
-    (0..table::highest()).filter_map(connection::known).filter(|it| it.end.stage() == Stage::Joined)
+    connections().filter(|it| it.end.stage() == Stage::Joined)
+}
+
+/// The new image will know nothing of this library: what it inherits is plain TCP by then.
+fn hand_over_inherited(how: Execution) {
+    if how == Execution::Spawned {
+        // Which sockets the child gets shows in its file actions only; those were noted when they were made.
+        for connection in connections() {
+            if connection.is_given() {
+                connection.hand_over();
+            } else if survives(&connection) {
+                connection.pin(Reason::Inherited);
+            }
+        }
+        return;
+    }
+    // The descriptors of a vfork's child are its own, and the table is its parent's: the socket says which end it is.
+    let hand_over = |fd| {
+        if kernel::descriptor_flags(fd).is_none_or(|flags| flags & libc::FD_CLOEXEC != 0) || !kernel::is_tcp(fd) {
+            return;
+        }
+        let Ok(cookie) = kernel::cookie(fd) else { return };
+        let is_it = |it: &Connection| kernel::cookie(it.fd) == Ok(cookie) || it.end.cookie.load(Relaxed) == cookie;
+        let Some(connection) = connection::known(fd).filter(is_it).or_else(|| connections().find(is_it)) else {
+            return;
+        };
+        let connection = connection.by(fd);
+        // Standard input and output are meant for the image, and so is what nobody else can read.
+        let meant = fd <= libc::STDERR_FILENO || how == Execution::Alone && connection.is_last();
+        if meant { connection.hand_over() } else { connection.pin(Reason::Inherited) }
+    };
+    if !kernel::for_each_descriptor(hand_over) {
+        (0..table::highest()).for_each(hand_over);
+    }
 }
 
 /// Whether the descriptor stays open in the new image.

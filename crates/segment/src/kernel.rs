@@ -159,10 +159,18 @@ pub unsafe fn recv_message(fd: i32, message: &mut libc::msghdr, flags: i32) -> A
 /// EAGAIN, EPIPE, ECONNRESET.
 #[inline]
 pub fn send_bell(fd: i32) -> Answer {
-    let bell = [0u8];
+    send(fd, &[0u8])
+}
+
+/// Sends without waiting.
+///
+/// # Errors
+/// EAGAIN, EPIPE, ECONNRESET.
+#[inline]
+pub fn send(fd: i32, bytes: &[u8]) -> Answer {
     let flags = libc::MSG_DONTWAIT | libc::MSG_NOSIGNAL;
-    // SAFETY: one readable byte.
-    unsafe { syscall(libc::SYS_sendto, [fd as usize, bell.as_ptr() as usize, 1, flags as usize, 0, 0]) }
+    // SAFETY: the bytes are readable.
+    unsafe { syscall(libc::SYS_sendto, [fd as usize, bytes.as_ptr() as usize, bytes.len(), flags as usize, 0, 0]) }
 }
 
 /// poll's answer for one socket, at once.
@@ -185,6 +193,39 @@ pub fn is_nonblocking(fd: i32) -> bool {
 pub fn descriptor_flags(fd: i32) -> Option<i32> {
     // SAFETY: F_GETFD takes no argument.
     unsafe { syscall(libc::SYS_fcntl, [fd as usize, libc::F_GETFD as usize, 0, 0, 0, 0]) }.ok().map(|f| f as i32)
+}
+
+/// Calls `what` for every open descriptor of this process, as /proc/self/fd lists them; false when it does not.
+pub fn for_each_descriptor(mut what: impl FnMut(i32)) -> bool {
+    const NAME: usize = 19;
+    let path = c"/proc/self/fd".as_ptr() as usize;
+    let flags = (libc::O_RDONLY | libc::O_DIRECTORY | libc::O_CLOEXEC) as usize;
+    // SAFETY: a NUL-terminated path.
+    let Ok(folder) = (unsafe { syscall(libc::SYS_openat, [libc::AT_FDCWD as usize, path, flags, 0, 0, 0]) }) else {
+        return false;
+    };
+    let mut entries = [0u8; 4096];
+    loop {
+        // SAFETY: the kernel writes at most the buffer's length.
+        let got =
+            unsafe { syscall(libc::SYS_getdents64, [folder, entries.as_mut_ptr() as usize, entries.len(), 0, 0, 0]) };
+        let Ok(len @ 1..) = got else { break };
+        let mut rest = &entries[..len.min(entries.len())];
+        // linux_dirent64: the record's length is at 16, its NUL-terminated name at 19.
+        while let Some(size) = rest.get(16..18).map(|it| usize::from(u16::from_ne_bytes([it[0], it[1]]))) {
+            let Some(name) = rest.get(NAME..size) else { break };
+            let digits = name.split(|&byte| byte == 0).next().unwrap_or_default();
+            if let Some(fd) = core::str::from_utf8(digits).ok().and_then(|it| it.parse().ok())
+                && fd != folder as i32
+            {
+                what(fd);
+            }
+            rest = &rest[size..];
+        }
+    }
+    // SAFETY: a descriptor of this function's own.
+    let _ = unsafe { syscall(libc::SYS_close, [folder, 0, 0, 0, 0, 0]) };
+    true
 }
 
 /// Ends the connection in both directions.
@@ -372,6 +413,14 @@ mod tests {
             assert_eq!(socket_inode(process_id(), server.as_raw_fd()), Some(found.inode.into()));
             assert_eq!(peer(server.as_raw_fd()).unwrap().cookie, cookie(client.as_raw_fd()).unwrap());
         }
+    }
+
+    #[test]
+    fn open_descriptors_are_listed() {
+        let files: Vec<_> = (0..300).map(|_| std::fs::File::open("/dev/null").unwrap()).collect();
+        let mut listed = std::collections::BTreeSet::new();
+        assert!(for_each_descriptor(|fd| assert!(listed.insert(fd), "{fd} twice")));
+        assert!(files.iter().all(|file| listed.contains(&file.as_raw_fd())));
     }
 
     #[test]

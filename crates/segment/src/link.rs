@@ -29,6 +29,8 @@ pub struct ReaderFlags {
     pub want_down: AtomicU32,
     /// 1: the reader believes itself on the kernel path and is receiving from it; the sender must not go down meanwhile.
     pub in_kernel: AtomicU32,
+    /// Bytes of the record under the head that a reader which has [`LEFT`] had read.
+    pub taken: AtomicU32,
     /// The reader's position in the kernel stream when it became ready.
     pub position: AtomicU64,
 }
@@ -42,6 +44,11 @@ pub struct ReaderHead {
 
 /// Value of [`ReaderFlags::waiting`] for a reader that wants a doorbell of its own.
 pub const ALONE: u32 = 1;
+/// Bit of [`ReaderFlags::waiting`] that is never taken down: the reader has left the ring for good. Whoever reads the
+/// socket from now on knows nothing of ring and doorbells, so the sender puts whatever is unread on the kernel path.
+pub const LEFT: u32 = 1 << 31;
+/// Bit of [`SenderWords::bells`] that a reader sets when it leaves: no further doorbell may be sent.
+pub const NO_MORE_BELLS: u64 = 1 << 63;
 /// Groups that a side of a pool has.
 pub const GROUPS: usize = 14;
 
@@ -63,7 +70,7 @@ pub const fn group_number(index: usize) -> u32 {
 /// Words that a direction's sender writes.
 #[repr(C, align(128))]
 pub struct SenderWords {
-    /// Doorbells sent in this direction since the beginning.
+    /// Doorbells sent, or just being sent, in this direction since the beginning.
     pub bells: AtomicU64,
     /// 1 + number of the processor on which this end last began to wait; 0 if never.
     pub cpu: AtomicU32,
@@ -316,6 +323,7 @@ impl Link {
             words.flags.closed.store(0, Relaxed);
             words.flags.want_down.store(0, Relaxed);
             words.flags.in_kernel.store(0, Relaxed);
+            words.flags.taken.store(0, Relaxed);
             words.flags.position.store(0, Relaxed);
             words.head.head.store(0, Relaxed);
             words.sender.cpu.store(0, Relaxed);

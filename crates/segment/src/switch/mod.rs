@@ -16,12 +16,11 @@ mod sleep;
 use crate::clock::ticks_per_microsecond;
 use crate::end::{End, Stage};
 use crate::kernel;
-use crate::link::Link;
-use crate::lock::Entered;
+use crate::link::{LEFT, Link};
 use crate::raw::{Answer, Errno};
 use crate::reason::Reason;
-use crate::ring::{Place, Ring, Sender};
-use crate::sync::{Relaxed, Release};
+use crate::ring::{Fault, Place, Record, Ring, Sender};
+use crate::sync::{Acquire, Relaxed, Release};
 use crate::wait::Memory;
 
 /// Receives from the kernel, sleeping if the socket blocks: libc's recv, so that it is a cancellation point.
@@ -94,8 +93,18 @@ impl Port<'_> {
         self.end.reading.fast.load(Relaxed) != 0
     }
 
+    /// Whether this end has left the incoming ring for good: see `leave`.
+    fn has_left(&self) -> bool {
+        self.link.incoming().flags.waiting.load(Acquire) & LEFT != 0
+    }
+
+    /// What lies under the head; nothing, whatever the sender may have left there, once this end has left the ring.
+    fn ahead(&self) -> Result<Record, Fault> {
+        if self.has_left() { Ok(Record::Empty) } else { self.incoming().record(self.place().head) }
+    }
+
     fn something(&self) -> bool {
-        self.incoming().published(self.place().head) || self.end.reading.stash.load(Relaxed) > 0
+        self.incoming().published(self.place().head) && !self.has_left() || self.end.reading.stash.load(Relaxed) > 0
     }
 
     fn fault(&self) -> Taken {
@@ -153,18 +162,18 @@ impl Port<'_> {
         if self.sends_fast() { self.sender().used(true).unwrap_or(0) } else { 0 }
     }
 
-    /// Goes down for good, as far as this end can decide, and asks the other end to do so.
+    /// Goes down for good. The incoming direction does so at once if everything in its ring was read, otherwise as soon
+    /// as the other end sends again.
     pub fn pin(&self, reason: Reason) {
         self.link.incoming().flags.want_down.store(1, Release);
-        self.hush();
-        self.end.send_pinned.store(1, Release);
-        let entered = self.end.sending.lock.enter(self.me, false);
-        if self.end.sending.fast.load(Relaxed) != 0 {
-            self.go_down(reason);
-        }
-        self.end.set_reason(reason);
-        if entered != Entered::Nested {
-            self.end.sending.lock.leave();
-        }
+        self.leave_if_read();
+        self.go_down_for_good(reason, false);
+    }
+
+    /// Hands the socket over to somebody who knows nothing of the library: goes down for good, and has the other end put
+    /// on the kernel path whatever is unread.
+    pub fn hand_over(&self, reason: Reason) {
+        let unread = self.leave();
+        self.go_down_for_good(reason, unread);
     }
 }

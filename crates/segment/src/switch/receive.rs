@@ -162,7 +162,7 @@ impl Port<'_> {
     }
 
     /// Whether the other end has sent its FIN, or worse.
-    fn has_ended(&self) -> bool {
+    pub(super) fn has_ended(&self) -> bool {
         kernel::poll_now(self.fd, libc::POLLRDHUP) & (libc::POLLRDHUP | libc::POLLHUP | libc::POLLERR) != 0
     }
 
@@ -250,7 +250,7 @@ impl Port<'_> {
             return 0;
         }
         if !self.is_fast() {
-            let Ok(Record::Up(up)) = ring.record(head) else { return 0 };
+            let Ok(Record::Up(up)) = self.ahead() else { return 0 };
             if peek {
                 let seen = into.taken() as u64;
                 if self.end.reading.kernel.load(Relaxed) + seen != up {
@@ -345,7 +345,7 @@ impl Port<'_> {
             Err(e) => return Taken::Failed(e),
         };
         let position = reading.kernel.load(Relaxed) + got;
-        let excess = match self.incoming().record(self.place().head) {
+        let excess = match self.ahead() {
             Ok(Record::Up(up)) => position.saturating_sub(up),
             _ => 0,
         };
@@ -370,7 +370,7 @@ impl Port<'_> {
 
     /// Bytes of the kernel stream that come before the ring; `None`: no end of them is known.
     pub(super) fn kernel_limit(&self) -> Result<Option<usize>, Fault> {
-        match self.incoming().record(self.place().head)? {
+        match self.ahead()? {
             Record::Empty => Ok(None),
             Record::Up(up) => {
                 let position = self.end.reading.kernel.load(Relaxed);
@@ -411,6 +411,8 @@ impl Port<'_> {
         let head = ring.behind(head, Record::Down(0));
         reading.place.store(Place { head, consumed: 0 }.pack(), Relaxed);
         self.link.incoming().head.head.store(head, Release);
+        // An end that leaves for good says so by going down.
+        self.attend();
         Ok(())
     }
 
@@ -458,7 +460,9 @@ impl Port<'_> {
         if let Some(position) = self.read_position() {
             self.end.reading.kernel.store(position, Relaxed);
             flags.position.store(position, Relaxed);
-            flags.ready.store(1, Release);
+            // SeqCst: ready before the look whether the other end has left; that one has left before it looks.
+            flags.ready.swap(1, SeqCst);
+            self.attend();
         } else {
             self.end.set_reason(Reason::Counters);
         }

@@ -1,13 +1,15 @@
 //! Sending: into the ring while the direction is fast, else on the kernel path; going up and going down.
+#![allow(unsafe_code, reason = "copies what a reader has left in the ring into a buffer of its own")]
 
-use super::{BROKEN, Port, micros};
+use super::{AGAIN, BROKEN, Port, micros};
 use crate::clock::{give_way, nap, ticks};
 use crate::end::Stage;
 use crate::kernel;
+use crate::link::{LEFT, NO_MORE_BELLS};
 use crate::lock::Entered;
 use crate::raw::{Answer, Errno};
 use crate::reason::Reason;
-use crate::ring::{self, Fault, Push, Record, Source};
+use crate::ring::{self, Fault, Place, Push, Record, Source};
 use crate::sync::{AcqRel, Acquire, Relaxed, Release, SeqCst, own, pause};
 use crate::vector::Cursor;
 use crate::wait;
@@ -120,6 +122,7 @@ impl Port<'_> {
             let flags = &self.link.outgoing().flags;
             if flags.closed.load(Relaxed) != 0 || !self.reader_lives() {
                 // Nobody will read the ring any more: the kernel has the right answer for the program.
+                self.attend();
                 sending.fast.store(0, Relaxed);
                 self.end.send_pinned.store(1, Relaxed);
                 return Outcome::Plain;
@@ -134,6 +137,7 @@ impl Port<'_> {
                     return Outcome::Failed(BROKEN);
                 }
                 Ok(true) => return Outcome::Done,
+                Ok(false) if sending.fast.load(Relaxed) == 0 => return Outcome::Plain,
                 Ok(false) => {}
             }
             match self.wait_for_room(from.left(), nonblocking) {
@@ -158,7 +162,7 @@ impl Port<'_> {
         }
     }
 
-    /// Publishes as much as fits; true when that was all there is.
+    /// Publishes as much as fits and has a reader; true when that was all there is.
     #[inline]
     fn push_all(&self, from: &mut impl Source, sent: &mut usize) -> Result<bool, Fault> {
         let sender = self.sender();
@@ -168,7 +172,9 @@ impl Port<'_> {
                 Push::Took(n) => {
                     *sent += n;
                     own::add(&self.end.sending.fast_bytes, n as u64);
-                    self.ring_bell();
+                    if !self.ring_bell() {
+                        return Ok(from.left() == 0);
+                    }
                 }
                 Push::Full => return Ok(false),
             }
@@ -176,18 +182,20 @@ impl Port<'_> {
         Ok(true)
     }
 
-    /// Wakes the reader if it sleeps.
+    /// Wakes the reader if it sleeps. False when it has left the ring: then what is in it has gone the kernel path.
     #[inline]
-    fn ring_bell(&self) {
+    fn ring_bell(&self) -> bool {
         // SeqCst: after the record was published, see `Sender::put`.
-        if self.link.outgoing().flags.waiting.load(SeqCst) != 0 {
-            self.wake();
-        }
+        self.link.outgoing().flags.waiting.load(SeqCst) == 0 || self.wake()
     }
 
     #[cold]
-    fn wake(&self) {
-        let number = self.link.outgoing().flags.waiting.swap(0, AcqRel);
+    fn wake(&self) -> bool {
+        let number = self.link.outgoing().flags.waiting.fetch_and(LEFT, AcqRel);
+        if number & LEFT != 0 {
+            self.give_back();
+            return false;
+        }
         match self.link.their_group(number) {
             Some(group) => {
                 group.rung.fetch_or(1 << (self.link.slot() & 63), SeqCst);
@@ -198,24 +206,106 @@ impl Port<'_> {
             None if number != 0 => self.send_bell(),
             None => {}
         }
+        true
     }
 
     #[cold]
     pub(super) fn send_bell(&self) {
-        let announced = &self.link.outgoing().sender.bells;
-        self.end.sending.bells.fetch_add(1, Relaxed);
-        announced.fetch_add(1, Release);
+        if !self.announce_bell() {
+            return;
+        }
         match kernel::send_bell(self.fd) {
             Ok(1) => {
                 self.end.bells.fetch_add(1, Relaxed);
                 wait::rang();
             }
             // Nothing was sent: either the reader has plenty to wake up for, or it is gone.
-            _ => {
-                self.end.sending.bells.fetch_sub(1, Relaxed);
-                announced.fetch_sub(1, Release);
+            _ => self.take_bell_back(),
+        }
+    }
+
+    /// Counts one more doorbell, before it is sent; false when the reader wants no more.
+    fn announce_bell(&self) -> bool {
+        self.end.sending.bells.fetch_add(1, Relaxed);
+        let wanted = self.link.outgoing().sender.bells.fetch_add(1, AcqRel) & NO_MORE_BELLS == 0;
+        if !wanted {
+            self.take_bell_back();
+        }
+        wanted
+    }
+
+    fn take_bell_back(&self) {
+        self.end.sending.bells.fetch_sub(1, Relaxed);
+        self.link.outgoing().sender.bells.fetch_sub(1, Release);
+    }
+
+    /// Whether the reader has left the ring for good.
+    fn reader_left(&self) -> bool {
+        self.link.outgoing().flags.waiting.load(SeqCst) & LEFT != 0
+    }
+
+    /// If the reader has left the ring, it gets what it left there on the kernel path: it cannot come for it.
+    pub fn attend(&self) {
+        if !self.sends_fast() || !self.reader_left() {
+            return;
+        }
+        let entered = self.end.sending.lock.enter(self.me, false);
+        if self.sends_fast() {
+            self.give_back();
+        }
+        if entered != Entered::Nested {
+            self.end.sending.lock.leave();
+        }
+    }
+
+    /// Puts what the reader has left in the ring on the kernel path, where all that follows goes too.
+    #[cold]
+    fn give_back(&self) {
+        let sending = &self.end.sending;
+        let sender = self.sender();
+        let words = self.link.outgoing();
+        let mut bytes = [0u8; 4096];
+        while let Ok(used) = sender.used(true) {
+            if used == 0 {
+                sending.fast.store(0, Relaxed);
+                self.end.send_pinned.store(1, Relaxed);
+                return;
+            }
+            let head = sender.seen_head.load(Relaxed);
+            let place = Place { head, consumed: words.flags.taken.load(Acquire) as usize };
+            let one = libc::iovec { iov_base: bytes.as_mut_ptr().cast(), iov_len: bytes.len() };
+            // SAFETY: the array is writable for its length, and used through the cursor alone while that lives.
+            let mut into = unsafe { Cursor::new(&one, 1) };
+            let Ok((mut next, n)) = ring::copy_out(&sender.ring, place, &mut into) else { break };
+            if n == 0 {
+                match sender.ring.record(next.head) {
+                    // In the making, below in this very thread, which will do the rest.
+                    Ok(Record::Empty) => return,
+                    Ok(record) => next.head = sender.ring.behind(next.head, record),
+                    Err(Fault) => break,
+                }
+            }
+            if !self.send_surely(&bytes[..n]) {
+                // The connection has failed, as the next call on the kernel path will say.
+                sending.fast.store(0, Relaxed);
+                return;
+            }
+            words.flags.taken.store(next.consumed as u32, Relaxed);
+            words.head.head.store(next.head, Release);
+        }
+        self.break_off();
+    }
+
+    /// Sends on the kernel path, whether the socket blocks or not; false when the connection has failed.
+    fn send_surely(&self, mut bytes: &[u8]) -> bool {
+        while !bytes.is_empty() {
+            match kernel::send(self.fd, bytes) {
+                Ok(n) => bytes = &bytes[n.min(bytes.len())..],
+                Err(AGAIN) => nap(100),
+                Err(_) => return false,
             }
         }
+        true
     }
 
     /// Whether the reader of an unmoving ring is still there; the kernel is asked rarely.
@@ -331,6 +421,29 @@ impl Port<'_> {
         }
     }
 
+    /// Goes down for good. With `wake`, the other end finds out at once, however it waits.
+    pub(super) fn go_down_for_good(&self, reason: Reason, wake: bool) {
+        let sending = &self.end.sending;
+        let entered = sending.lock.enter(self.me, false);
+        // The mark counts the doorbell that wakes, so that it is thrown away however late it comes.
+        let ring = wake && (self.sends_fast() || self.try_up()) && self.announce_bell();
+        self.end.send_pinned.store(1, Release);
+        while self.sends_fast() && !self.go_down(reason) {
+            // The reader is inside a receive that does not wait: it will soon be out.
+            if kernel::poll_now(self.fd, 0) & (libc::POLLERR | libc::POLLHUP) != 0 {
+                sending.fast.store(0, Relaxed);
+            }
+            nap(50);
+        }
+        if ring {
+            self.send_surely(&[0]);
+        }
+        self.end.set_reason(reason);
+        if entered != Entered::Nested {
+            sending.lock.leave();
+        }
+    }
+
     /// Bytes that this end has put into the kernel stream, all of them delivered; `None` when they are not, or when the
     /// kernel's two counts of them disagree.
     fn send_position(&self) -> Option<u64> {
@@ -358,6 +471,10 @@ impl Port<'_> {
             return false;
         }
         sender.mark(Record::Down(sending.bells.load(Relaxed)));
+        if self.reader_left() {
+            self.give_back();
+            return true;
+        }
         sending.fast.store(0, Relaxed);
         sending.tries.store(0, Relaxed);
         self.end.set_reason(reason);

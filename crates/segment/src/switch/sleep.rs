@@ -2,14 +2,17 @@
 #![allow(unsafe_code, reason = "takes doorbells from the kernel into buffers of its own")]
 
 use super::{AGAIN, Port, Ready, Sleep, Taken, micros};
-use crate::clock::ticks;
+use crate::clock::{nap, ticks};
 use crate::end::Stage;
 use crate::kernel;
-use crate::link::ALONE;
+use crate::link::{ALONE, LEFT, NO_MORE_BELLS};
 use crate::lock::Entered;
 use crate::raw::{Answer, Errno};
 use crate::ring::{self, Fault, Place, Record};
-use crate::sync::{AcqRel, Acquire, Relaxed, SeqCst, fence};
+use crate::sync::{AcqRel, Acquire, Relaxed, Release, SeqCst, fence};
+
+/// An announced doorbell is one system call from being there, if its sender is neither stopped nor killed.
+const BELL_WITHIN_US: u64 = 5_000_000;
 
 impl Port<'_> {
     /// Throws away the doorbells that lie before the data in the kernel; `Some` when the kernel has not all of them yet.
@@ -77,10 +80,14 @@ impl Port<'_> {
         }
     }
 
+    /// Doorbells that were sent since the beginning, or are just being sent.
+    fn announced(&self) -> u64 {
+        self.link.incoming().sender.bells.load(Acquire) & !NO_MORE_BELLS
+    }
+
     /// Doorbells that were sent and have not been taken.
     pub(super) fn owed(&self) -> usize {
-        let sent = self.link.incoming().sender.bells.load(Acquire);
-        sent.saturating_sub(self.end.reading.all_bells.load(Relaxed)).min(16) as usize
+        self.announced().saturating_sub(self.end.reading.all_bells.load(Relaxed)).min(16) as usize
     }
 
     /// Takes doorbells that have done their work out of the kernel's queue, once the ring is empty: the kernel then says
@@ -108,7 +115,7 @@ impl Port<'_> {
         // A doorbell of its own wakes a group as well, not the other way round.
         if armed != number && armed != ALONE {
             reading.armed.store(number, Relaxed);
-            waiting.swap(number, SeqCst);
+            let _ = waiting.fetch_update(SeqCst, Relaxed, |now| (now & LEFT == 0).then_some(number));
         }
         // The flag is up before the ring is looked at; the sender publishes before it looks at the flag.
         fence(SeqCst);
@@ -139,7 +146,9 @@ impl Port<'_> {
             match unsafe { (self.sleep)(self, &mut byte, 1, libc::MSG_PEEK) } {
                 Ok(0) => Taken::EndOfStream,
                 Ok(_) => {
-                    if self.is_fast() && !self.something() {
+                    if self.has_left() {
+                        self.clear_bells();
+                    } else if self.is_fast() && !self.something() {
                         // A doorbell for what has been read already.
                         self.pass_bells();
                     }
@@ -151,6 +160,11 @@ impl Port<'_> {
             // SAFETY: the buffer is `take_bells`' own.
             let got = self.take_bells(1, |_, to, len| unsafe { (self.sleep)(self, to, len, 0) });
             self.note_flag();
+            if got.is_ok() && self.has_left() {
+                // Left meanwhile: what comes behind the last doorbell is data.
+                let data = reading.all_bells.load(Relaxed).saturating_sub(self.announced()).min(1);
+                reading.stash.store(data as u32, Relaxed);
+            }
             match got {
                 Ok(0) => Taken::EndOfStream,
                 Ok(_) => Taken::Nothing,
@@ -171,6 +185,9 @@ impl Port<'_> {
             return Ready::Yes;
         }
         let mut fast = self.is_fast();
+        if !fast && self.has_left() {
+            return Ready::AskKernel;
+        }
         for _ in 0..8 {
             let Ok(record) = ring.record(position) else { return Ready::Yes };
             match record {
@@ -260,7 +277,7 @@ impl Port<'_> {
             let _ = self.discard_bells();
         } else if !self.something() {
             // No doorbell will be sent any more but one that is on its way.
-            self.link.incoming().flags.waiting.swap(0, AcqRel);
+            self.link.incoming().flags.waiting.fetch_and(LEFT, AcqRel);
             reading.armed.store(0, Relaxed);
             let began = ticks();
             loop {
@@ -272,6 +289,89 @@ impl Port<'_> {
         }
         if entered != Entered::Nested {
             reading.lock.leave();
+        }
+    }
+
+    /// Leaves the incoming ring for good, so that somebody who knows nothing of it can read the socket: no doorbell is on
+    /// its way then, and the sender puts what it finds unread on the kernel path. True when there is something.
+    pub(super) fn leave(&self) -> bool {
+        let flags = &self.link.incoming().flags;
+        self.with_reading(|awake| {
+            if self.has_left() {
+                return false;
+            }
+            if awake {
+                self.pass_marks();
+            }
+            flags.taken.store(self.place().consumed as u32, Relaxed);
+            // Whoever publishes a record looks at the flag afterwards; this end looks at the ring afterwards.
+            flags.waiting.fetch_or(LEFT, SeqCst);
+            fence(SeqCst);
+            let unread = self.incoming().published(self.place().head);
+            self.forget_ring(awake);
+            // Not before: a sender that goes down by itself does so behind what is unread.
+            flags.want_down.store(1, Release);
+            unread
+        })
+    }
+
+    /// The same if everything in the ring was read.
+    pub(super) fn leave_if_read(&self) {
+        self.with_reading(|awake| {
+            if awake {
+                self.pass_marks();
+            } else {
+                // The sleeper has raised the flag and seen the ring empty. What it is woken by is a doorbell until then.
+                self.await_bells(false, self.announced());
+            }
+            // The flag was up when the ring was last seen empty. If nobody has taken it since, whoever publishes from now
+            // on finds that this end has left.
+            let waiting = &self.link.incoming().flags.waiting;
+            if (!awake || self.arm(ALONE)) && waiting.compare_exchange(ALONE, LEFT, SeqCst, Relaxed).is_ok() {
+                self.forget_ring(awake);
+            }
+        })
+    }
+
+    /// Does `what` as the only reader; or, with `false`, while another thread sleeps in a receive.
+    fn with_reading<T>(&self, what: impl FnOnce(bool) -> T) -> T {
+        let lock = &self.end.reading.lock;
+        let entered = lock.enter(self.me, true);
+        let done = what(entered != Entered::Asleep);
+        if matches!(entered, Entered::Alone | Entered::AfterDeath) {
+            lock.leave();
+        }
+        done
+    }
+
+    /// This end has left: takes the last doorbells, and never looks at the ring again.
+    fn forget_ring(&self, awake: bool) {
+        let last = self.link.incoming().sender.bells.fetch_or(NO_MORE_BELLS, AcqRel) & !NO_MORE_BELLS;
+        self.await_bells(awake, last);
+        self.end.reading.armed.store(0, Relaxed);
+        self.end.reading.fast.store(0, Relaxed);
+    }
+
+    /// Waits until the doorbells up to number `last` have been taken: by this thread, or by the one that sleeps.
+    fn await_bells(&self, awake: bool, last: u64) {
+        let reading = &self.end.reading;
+        let missing = || match self.is_fast() {
+            true => last.saturating_sub(reading.all_bells.load(Relaxed)),
+            false => reading.discard.load(Relaxed),
+        };
+        let began = ticks();
+        loop {
+            // Before the last look: whatever came before the end is there by then.
+            let over = self.has_ended() || ticks().wrapping_sub(began) > micros(BELL_WITHIN_US);
+            if awake && self.is_fast() {
+                while missing() > 0 && matches!(self.take_waiting_bells(missing() as usize), Ok(1..)) {}
+            } else if awake {
+                let _ = self.discard_bells();
+            }
+            if missing() == 0 || over {
+                return;
+            }
+            nap(20);
         }
     }
 
@@ -344,7 +444,7 @@ impl Port<'_> {
         let ring = self.incoming();
         let mut place = self.place();
         if !self.is_fast() {
-            match ring.record(place.head) {
+            match self.ahead() {
                 Ok(up @ Record::Up(_)) => place = Place { head: ring.behind(place.head, up), consumed: 0 },
                 _ => return stash + in_kernel,
             }
