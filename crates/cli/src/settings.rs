@@ -18,6 +18,8 @@ pub const LIBRARY_VARIABLE: &str = "UNDERPASS_LIBRARY";
 pub const FILE_VARIABLE: &str = "UNDERPASS_CONFIG";
 /// The variable by which processes find where to count; set by `run --stats` itself.
 pub const STATS_VARIABLE: &str = "UNDERPASS_STATS";
+/// The variable in which a program hands its connections on to the one that it executes, which may be this command.
+pub const LUGGAGE_VARIABLE: &str = "UNDERPASS_LUGGAGE";
 
 const SYSTEM_FILE: &str = "/etc/underpass.toml";
 const USER_FILE: &str = "underpass/underpass.toml";
@@ -158,7 +160,7 @@ impl Settings {
     fn take_environment(&mut self, all: impl Iterator<Item = (OsString, OsString)>) -> Result<(), SettingsError> {
         for (name, value) in all {
             let Some(name) = name.to_str().filter(|n| n.starts_with(PREFIX)) else { continue };
-            if [LIBRARY_VARIABLE, FILE_VARIABLE, STATS_VARIABLE].contains(&name) {
+            if [LIBRARY_VARIABLE, FILE_VARIABLE, STATS_VARIABLE, LUGGAGE_VARIABLE].contains(&name) {
                 continue;
             }
             // Capitals and nothing else: underpass_MODE or UNDERPASS_mode is a mistake, not another spelling.
@@ -311,7 +313,7 @@ mod tests {
     #[test]
     fn the_environment_is_checked_by_prefix() {
         assert_eq!(environment("UNDERPASS_SPIN_US", "7").unwrap().typed.spin_us, 7);
-        for name in [LIBRARY_VARIABLE, FILE_VARIABLE, STATS_VARIABLE, "UNDERPASSAGE"] {
+        for name in [LIBRARY_VARIABLE, FILE_VARIABLE, STATS_VARIABLE, LUGGAGE_VARIABLE, "UNDERPASSAGE"] {
             assert!(environment(name, "anything").is_ok());
         }
         let refused = environment("UNDERPASS_SPIN", "7").err().unwrap();
