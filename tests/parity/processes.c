@@ -248,6 +248,51 @@ static void spawn_a(struct side *side) {
 }
 static void spawn(void) { two_processes(AF_INET, spawn_a, spawn_b); }
 
+/* Every other call that executes, and programs that execute the next without having used the connection. */
+enum { CALLS = 8 };
+static void execute(int call) {
+    char *arguments[] = {"cat", NULL}, *command = "dd bs=1 count=3 status=none; env one=1 cat";
+    switch (call) {
+    case 0: execl("/bin/cat", "cat", "-", NULL); break;
+    case 1: execlp("cat", "cat", "-u", "-u", "-u", "-u", "-u", "-", NULL); break;
+    case 2: execle("/bin/cat", "cat", NULL, environ); break;
+    case 3: execveat(AT_FDCWD, "/bin/cat", arguments, environ, 0); break;
+    case 4: fexecve((int)MUST(open("/bin/cat", O_RDONLY | O_CLOEXEC)), arguments, environ); break;
+    case 5: execvp("cat", arguments); break;
+    case 6: execlp("sh", "sh", "-c", "exec env one=1 cat", NULL); break;
+    case 7: execlp("sh", "sh", "-c", command, NULL); break;
+    }
+}
+static void calls_b(struct side *side) {
+    for (int call = 0; call < CALLS; call++) {
+        int fd = another(side);
+        pid_t child = (pid_t)MUST(fork());
+        if (child == 0) {
+            MUST(dup2(fd, 0));
+            MUST(dup2(fd, 1));
+            close(fd);
+            execute(call);
+            _exit(9);
+        }
+        close(fd);
+        say("%d: %d", call, ended(child));
+    }
+    SHOW(execl("/nonexistent", "it", NULL));
+    SHOW(execlp("/nonexistent", "it", "1", "2", "3", "4", "5", "6", "7", NULL));
+    SHOW(execle("/nonexistent", "it", NULL, environ));
+}
+static void calls_a(struct side *side) {
+    for (uint64_t call = 0; call < CALLS; call++) {
+        int fd = another(side);
+        ask("cat", fd, 3000, call);
+        ask("cat", fd, 50, 10 + call);
+        SHOW(shutdown(fd, SHUT_WR));
+        SHOW(recv(fd, in, 1, 0));
+        close(fd);
+    }
+}
+static void exec_calls(void) { two_processes(AF_INET, calls_a, calls_b); }
+
 static void give(int socket, int fd) {
     char space[CMSG_SPACE(sizeof(int))] = {0};
     struct iovec part = {"x", 1};
@@ -303,5 +348,5 @@ const struct scenario scenarios[] = {
     {"forks", forks, 0},         {"handed", handed, 0},                 {"per-child", per_child, 0},
     {"split", split, 0},         {"bystanders", bystanders, 0},         {"exec-cat", exec_cat, 0},
     {"exec-cat-clean", exec_cat_clean, 0}, {"exec-cat-unread", exec_cat_unread, 0}, {"exec-cat-ahead", exec_cat_ahead, 0},
-    {"spawn", spawn, 0},         {"passed", passed, 0},                 {0},
+    {"exec-calls", exec_calls, 0}, {"spawn", spawn, 0}, {"passed", passed, 0}, {0},
 };

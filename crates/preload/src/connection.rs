@@ -152,6 +152,13 @@ fn classify(fd: i32, known: Known) -> Option<u32> {
     Some(index)
 }
 
+/// Makes the connection that `fd` was when this program image was executed known.
+pub fn claim(fd: i32) {
+    if table::get(fd) == Known::Nothing && kernel::is_tcp(fd) {
+        brought(fd);
+    }
+}
+
 /// The connection that `fd` is, if it was fast when this program image was executed.
 fn brought(fd: i32) -> Option<u32> {
     let cookie = kernel::cookie(fd).ok()?;

@@ -50,6 +50,70 @@ pub unsafe extern "C" fn execvp(file: *const c_char, argv: *const *const c_char)
     unsafe { execvpe(file, argv, environment()) }
 }
 
+// The calls with a list of arguments are variadic. Their arguments lie in registers and on the stack; with the former
+// pushed below the latter they are the array that the calls with an array want.
+#[cfg(target_arch = "x86_64")]
+macro_rules! with_a_list {
+    ($($name:ident => $array:path;)+) => {$(
+        /// # Safety
+        /// As execl(3).
+        #[unsafe(naked)]
+        #[unsafe(no_mangle)]
+        pub unsafe extern "C" fn $name() -> c_int {
+            core::arch::naked_asm!(
+                "pop rax", // the return address
+                "push r9",
+                "push r8",
+                "push rcx",
+                "push rdx",
+                "push rsi",
+                "mov rsi, rsp",
+                "push rax",
+                "call {array}",
+                "pop rcx",
+                "add rsp, 40",
+                "push rcx",
+                "ret",
+                array = sym $array,
+            )
+        }
+    )+};
+}
+
+#[cfg(target_arch = "x86_64")]
+with_a_list! {
+    execl => execv;
+    execlp => execvp;
+    execle => execv_with_environment;
+}
+
+/// execle's environment follows the null behind its arguments.
+#[cfg(target_arch = "x86_64")]
+unsafe extern "C" fn execv_with_environment(path: *const c_char, argv: *const *const c_char) -> c_int {
+    let mut last = argv;
+    // SAFETY: passed on to the caller, whose list ends with a null and the environment.
+    unsafe {
+        while !(*last).is_null() {
+            last = last.add(1);
+        }
+        execve(path, argv, *last.add(1).cast())
+    }
+}
+
+/// # Safety
+/// As execveat(2).
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn execveat(
+    folder: c_int,
+    path: *const c_char,
+    argv: *const *const c_char,
+    envp: *const *const c_char,
+    flags: c_int,
+) -> c_int {
+    // SAFETY: passed on to the caller.
+    unsafe { real::execveat(folder, path, argv, pack(envp, in_place()).envp(), flags) }
+}
+
 /// # Safety
 /// As fexecve(3).
 #[unsafe(no_mangle)]

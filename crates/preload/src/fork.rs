@@ -1,8 +1,6 @@
 //! fork, vfork and the end of a process.
 
-use crate::connection;
-use crate::process;
-use crate::real;
+use crate::{connection, luggage, process, real};
 use core::cell::Cell;
 use core::ffi::c_int;
 use libc::pid_t;
@@ -38,6 +36,7 @@ pub unsafe extern "C" fn _Fork() -> pid_t {
 
 fn forked(call: impl FnOnce() -> pid_t) -> pid_t {
     process::check_fork();
+    luggage::claim();
     // The child's references are counted before it exists: the parent may close its own before the child runs.
     connection::reference_all(true);
     COUNTED.set(true);
@@ -56,6 +55,11 @@ pub fn in_child() {
     connection::inherit(COUNTED.get());
 }
 
+/// A child of vfork cannot do it: it has its parent's memory, but descriptors of its own.
+extern "C" fn before_vfork() {
+    luggage::claim();
+}
+
 // A vfork returns twice into the same stack frame, so no compiled function can stand around it. This one keeps the
 // return address in a register, as libc's own does, and tells the library on which side it is.
 /// # Safety
@@ -65,6 +69,9 @@ pub fn in_child() {
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn vfork() -> pid_t {
     core::arch::naked_asm!(
+        "push rax", // for alignment
+        "call {claim}",
+        "pop rax",
         "pop rdi",
         "mov eax, 58", // SYS_vfork
         "syscall",
@@ -86,6 +93,7 @@ pub unsafe extern "C" fn vfork() -> pid_t {
         "mov [rax], ecx",
         "mov rax, -1",
         "ret",
+        claim = sym before_vfork,
         told = sym process::set_borrowed,
         errno = sym libc::__errno_location,
     )

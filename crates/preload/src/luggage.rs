@@ -13,7 +13,7 @@ use underpass_segment::clock;
 use underpass_segment::end::{End, Family, Stage};
 use underpass_segment::kernel;
 use underpass_segment::reason::Reason;
-use underpass_segment::sync::{Acquire, AtomicPtr, Relaxed, Release};
+use underpass_segment::sync::{AcqRel, Acquire, AtomicBool, AtomicPtr, Relaxed, Release};
 
 const NAME: &str = "UNDERPASS_LUGGAGE";
 /// Longest luggage: the kernel refuses a variable of more than 128 KiB (MAX_ARG_STRLEN).
@@ -35,6 +35,15 @@ pub fn unpack() {
             BROUGHT.store(value, Release);
             libc::unsetenv(name.as_ptr());
         }
+    }
+}
+
+/// Before another process or image comes of this one: takes over whatever was brought along and not used yet, so that it
+/// can be handed on, and so that those that come share one end.
+pub fn claim() {
+    static CLAIMED: AtomicBool = AtomicBool::new(false);
+    if !BROUGHT.load(Acquire).is_null() && !process::borrowed() && !CLAIMED.swap(true, AcqRel) {
+        kernel::for_each_descriptor(connection::claim);
     }
 }
 
@@ -115,10 +124,10 @@ pub enum Execution {
 /// `envp` must be null or an environment.
 pub unsafe fn pack(envp: *const *const c_char, how: Execution) -> Packed {
     let nothing = Packed { memory: core::ptr::null_mut(), len: 0, envp };
-    let Some(family) = process::existing_family() else { return nothing };
     if !has_luggage() {
         return nothing;
     }
+    let Some(family) = process::existing_family() else { return nothing };
     // SAFETY: passed on to the caller.
     let (count, loads_us) = unsafe { inspect(envp) };
     if !loads_us {
@@ -145,6 +154,7 @@ pub unsafe fn pack(envp: *const *const c_char, how: Execution) -> Packed {
 
 /// Whether this process has anything to hand on.
 pub fn has_luggage() -> bool {
+    claim();
     process::existing_family().is_some() && joined().next().is_some()
 }
 
