@@ -249,7 +249,14 @@ static void spawn_a(struct side *side) {
 static void spawn(void) { two_processes(AF_INET, spawn_a, spawn_b); }
 
 /* Every other call that executes, and programs that execute the next without having used the connection. */
-enum { CALLS = 8 };
+enum { CALLS = 11 };
+/* A program that loads no libraries, beside this one. */
+static const char *fixed_cat(void) {
+    static char path[4096];
+    ssize_t length = (ssize_t)MUST(readlink("/proc/self/exe", path, sizeof(path) - 20));
+    strcpy(memrchr(path, '/', (size_t)length), "/static-cat");
+    return path;
+}
 static void execute(int call) {
     char *arguments[] = {"cat", NULL}, *command = "dd bs=1 count=3 status=none; env one=1 cat";
     switch (call) {
@@ -261,6 +268,9 @@ static void execute(int call) {
     case 5: execvp("cat", arguments); break;
     case 6: execlp("sh", "sh", "-c", "exec env one=1 cat", NULL); break;
     case 7: execlp("sh", "sh", "-c", command, NULL); break;
+    case 8: execl(fixed_cat(), "cat", NULL); break;
+    case 9: execlp("env", "env", fixed_cat(), NULL); break;
+    case 10: execlp("env", "env", "-i", "cat", NULL); break;
     }
 }
 static void calls_b(struct side *side) {

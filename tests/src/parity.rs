@@ -201,14 +201,22 @@ pub fn compile(family: &str, flavour: Flavour) -> PathBuf {
         Flavour::Fortified => ("-fortified", &["-O2", "-U_FORTIFY_SOURCE", "-D_FORTIFY_SOURCE=2"]),
     };
     let program = folder.join(format!("{family}{suffix}"));
+    if family == "processes" {
+        // What it executes where the library cannot follow.
+        let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("fixtures/static-cat.c");
+        cc(&folder.join("static-cat"), &["-O1", "-static"], &[source]);
+    }
+    cc(&program, flags, &[sources.join(format!("{family}.c")), sources.join("harness.c")]);
+    program
+}
+
+fn cc(program: &Path, flags: &[&str], sources: &[PathBuf]) {
     // Another test may be running the same program: it is replaced as a whole.
-    let aside = tempfile::tempdir_in(&folder).expect("a folder in the build folder");
+    let aside = tempfile::tempdir_in(program.parent().expect("a folder")).expect("a folder in the build folder");
     let fresh = aside.path().join("program");
     let mut cc = Command::new("cc");
     cc.args(["-std=gnu17", "-D_GNU_SOURCE", "-Wall", "-Wextra", "-Werror", "-pthread"]).args(flags);
-    cc.arg(sources.join(format!("{family}.c"))).arg(sources.join("harness.c")).arg("-o").arg(&fresh);
-    let output = cc.output().expect("a C compiler");
-    assert!(output.status.success(), "{family}.c:\n{}", String::from_utf8_lossy(&output.stderr));
-    std::fs::rename(&fresh, &program).expect("the same file system");
-    program
+    let output = cc.args(sources).arg("-o").arg(&fresh).output().expect("a C compiler");
+    assert!(output.status.success(), "{}:\n{}", program.display(), String::from_utf8_lossy(&output.stderr));
+    std::fs::rename(&fresh, program).expect("the same file system");
 }

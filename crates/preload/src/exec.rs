@@ -1,6 +1,7 @@
 //! execve, its relatives, and posix_spawn: the new program image takes the connections along.
 
 use crate::luggage::{Execution, has_luggage, pack};
+use crate::program::Program;
 use crate::{connection, process, real};
 use core::ffi::{c_char, c_int};
 use libc::{pid_t, posix_spawn_file_actions_t, posix_spawnattr_t};
@@ -23,7 +24,7 @@ fn in_place() -> Execution {
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn execve(path: *const c_char, argv: *const *const c_char, envp: *const *const c_char) -> c_int {
     // SAFETY: passed on to the caller. It returns only when it has failed; then the packed environment is let go.
-    unsafe { real::execve(path, argv, pack(envp, in_place()).envp()) }
+    unsafe { real::execve(path, argv, pack(Program::Path(path), envp, in_place()).envp()) }
 }
 
 /// # Safety
@@ -39,7 +40,7 @@ pub unsafe extern "C" fn execv(path: *const c_char, argv: *const *const c_char) 
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn execvpe(file: *const c_char, argv: *const *const c_char, envp: *const *const c_char) -> c_int {
     // SAFETY: passed on to the caller.
-    unsafe { real::execvpe(file, argv, pack(envp, in_place()).envp()) }
+    unsafe { real::execvpe(file, argv, pack(Program::Name(file), envp, in_place()).envp()) }
 }
 
 /// # Safety
@@ -111,7 +112,7 @@ pub unsafe extern "C" fn execveat(
     flags: c_int,
 ) -> c_int {
     // SAFETY: passed on to the caller.
-    unsafe { real::execveat(folder, path, argv, pack(envp, in_place()).envp(), flags) }
+    unsafe { real::execveat(folder, path, argv, pack(Program::At(folder, path), envp, in_place()).envp(), flags) }
 }
 
 /// # Safety
@@ -119,7 +120,7 @@ pub unsafe extern "C" fn execveat(
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn fexecve(fd: c_int, argv: *const *const c_char, envp: *const *const c_char) -> c_int {
     // SAFETY: passed on to the caller.
-    unsafe { real::fexecve(fd, argv, pack(envp, in_place()).envp()) }
+    unsafe { real::fexecve(fd, argv, pack(Program::Descriptor(fd), envp, in_place()).envp()) }
 }
 
 /// # Safety
@@ -149,7 +150,16 @@ pub unsafe extern "C" fn posix_spawn(
     envp: *const *const c_char,
 ) -> c_int {
     // SAFETY: passed on to the caller.
-    unsafe { real::posix_spawn(pid, path, actions, attributes, argv, pack(envp, Execution::Spawned).envp()) }
+    unsafe {
+        real::posix_spawn(
+            pid,
+            path,
+            actions,
+            attributes,
+            argv,
+            pack(Program::Path(path), envp, Execution::Spawned).envp(),
+        )
+    }
 }
 
 /// # Safety
@@ -164,7 +174,16 @@ pub unsafe extern "C" fn posix_spawnp(
     envp: *const *const c_char,
 ) -> c_int {
     // SAFETY: passed on to the caller.
-    unsafe { real::posix_spawnp(pid, file, actions, attributes, argv, pack(envp, Execution::Spawned).envp()) }
+    unsafe {
+        real::posix_spawnp(
+            pid,
+            file,
+            actions,
+            attributes,
+            argv,
+            pack(Program::Name(file), envp, Execution::Spawned).envp(),
+        )
+    }
 }
 
 /// libc's own system spawns its shell behind this library's back.

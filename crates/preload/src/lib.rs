@@ -17,6 +17,7 @@ mod luggage;
 mod options;
 mod poll;
 mod process;
+mod program;
 mod real;
 mod receive;
 mod send;

@@ -6,6 +6,7 @@
 //! The new image looks a socket up by its cookie, so it does not matter under which number it arrives.
 
 use crate::connection::{self, Connection};
+use crate::program::Program;
 use crate::{process, table};
 use core::ffi::{CStr, c_char};
 use core::fmt::Write;
@@ -118,19 +119,19 @@ pub enum Execution {
     Spawned,
 }
 
-/// Packs for the execution of a program with environment `envp`.
+/// Packs for the execution of `program` with environment `envp`.
 ///
 /// # Safety
 /// `envp` must be null or an environment.
-pub unsafe fn pack(envp: *const *const c_char, how: Execution) -> Packed {
+pub unsafe fn pack(program: Program, envp: *const *const c_char, how: Execution) -> Packed {
     let nothing = Packed { memory: core::ptr::null_mut(), len: 0, envp };
     if !has_luggage() {
         return nothing;
     }
     let Some(family) = process::existing_family() else { return nothing };
     // SAFETY: passed on to the caller.
-    let (count, loads_us) = unsafe { inspect(envp) };
-    if !loads_us {
+    let (count, environment_loads_us) = unsafe { inspect(envp) };
+    if !(environment_loads_us && program.loads_libraries()) {
         hand_over_inherited(how);
         return nothing;
     }
@@ -212,7 +213,7 @@ fn survives(connection: &Connection) -> bool {
     kernel::descriptor_flags(connection.fd).is_some_and(|flags| flags & libc::FD_CLOEXEC == 0)
 }
 
-/// Number of variables, and whether they load this library.
+/// Number of variables, and whether they name this library to the loader.
 ///
 /// # Safety
 /// `envp` must be null or an environment.
