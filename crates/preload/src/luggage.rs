@@ -90,6 +90,8 @@ pub struct Packed {
     memory: *mut u8,
     len: usize,
     envp: *const *const c_char,
+    /// This process has let go of its ends: the new image does not know of them.
+    gone: bool,
 }
 
 impl Packed {
@@ -101,6 +103,10 @@ impl Packed {
 
 impl Drop for Packed {
     fn drop(&mut self) {
+        if self.gone {
+            // Still here: the execution has failed.
+            connection::reference_all(true);
+        }
         if !self.memory.is_null() {
             // SAFETY: the mapping is this value's own.
             unsafe { libc::munmap(self.memory.cast(), self.len) };
@@ -124,7 +130,7 @@ pub enum Execution {
 /// # Safety
 /// `envp` must be null or an environment.
 pub unsafe fn pack(program: Program, envp: *const *const c_char, how: Execution) -> Packed {
-    let nothing = Packed { memory: core::ptr::null_mut(), len: 0, envp };
+    let nothing = Packed { memory: core::ptr::null_mut(), len: 0, envp, gone: false };
     if !has_luggage() {
         return nothing;
     }
@@ -133,7 +139,11 @@ pub unsafe fn pack(program: Program, envp: *const *const c_char, how: Execution)
     let (count, environment_loads_us) = unsafe { inspect(envp) };
     if !(environment_loads_us && program.loads_libraries()) {
         hand_over_inherited(how);
-        return nothing;
+        let gone = how == Execution::Alone;
+        if gone {
+            connection::reference_all(false);
+        }
+        return Packed { gone, ..nothing };
     }
     let len = (count + 2) * size_of::<*const c_char>() + NAME.len() + MOST;
     let memory: *mut u8 = process::reserve(len).cast();
@@ -150,7 +160,7 @@ pub unsafe fn pack(program: Program, envp: *const *const c_char, how: Execution)
         let text = core::slice::from_raw_parts_mut(text, NAME.len() + MOST);
         write_text(text, family, how == Execution::Alone);
     }
-    Packed { memory, len, envp: pointers }
+    Packed { memory, len, envp: pointers, gone: false }
 }
 
 /// Whether this process has anything to hand on.
