@@ -235,6 +235,8 @@ impl Port<'_> {
                         return false;
                     }
                     self.pass_bells();
+                    // What was taken may be data behind a mark that has just appeared; the next take must not follow it.
+                    self.pass_marks();
                 }
                 Ok(_) => return true,
                 Err(AGAIN) => return self.ready() == Ready::Yes,
