@@ -51,7 +51,7 @@ const KNOWN: &[(&str, &str)] = &[
 const UNSTEADY: &[(&str, &str)] = &[
     ("processes/exec-cat-unread", "a FIN sent before the exec: what is unread in the ring cannot follow it"),
     ("ending/reset-writer", "which of two calls after a reset is told of it"),
-    ("signals/storm-talk", "a doorbell unread at the end of a process makes its end a reset"),
+    ("signals/storm-talk", "a handler that sends between two loads of `Sender::used` makes the head look like a lie"),
     ("threads/replaced", "the kernel ends a replaced socket before the receive that it woke has emptied the ring"),
     ("fortified/aliases", "stdio closes a fast connection behind the library"),
     ("fortified/aliases-threads", "stdio closes a fast connection behind the library"),

@@ -228,7 +228,13 @@ impl Connection {
 
     #[inline(always)]
     fn has_segment(&self) -> bool {
-        handle(self.index).is_some_and(|handle| handle.attached.load(Acquire) == PRESENT || self.attach(handle))
+        handle(self.index).is_some_and(|handle| self.attached(handle))
+    }
+
+    #[inline(always)]
+    fn attached(&self, handle: &Handle) -> bool {
+        // A signal handler that comes here in the middle of it would wait for ever.
+        handle.attached.load(Acquire) == PRESENT || kernel::undisturbed(|| self.attach(handle))
     }
 
     /// Other processes of the family had the segment, and it went with them: whoever makes one may end before the other
@@ -258,7 +264,9 @@ impl Connection {
         let config = process::config();
         let calls = end.calls.fetch_add(1, Relaxed) + 1;
         if end.stage() == Stage::Waiting {
-            process::with_meeting(|meeting| meeting.look(end, self.fd));
+            if process::with_meeting(|meeting| meeting.is_offered(end)) == Some(true) {
+                kernel::undisturbed(|| process::with_meeting(|meeting| meeting.take_offer(end, self.fd)));
+            }
             return;
         }
         let proven = calls > config.go_up_messages || end.bytes.load(Relaxed) >= config.go_up_bytes;
@@ -269,7 +277,7 @@ impl Connection {
         if let Some(reason) = unsuitable(self.fd) {
             return end.pin(reason);
         }
-        process::with_meeting(|meeting| meeting.seek(end, self.fd));
+        kernel::undisturbed(|| process::with_meeting(|meeting| meeting.seek(end, self.fd)));
         if end.stage() == Stage::Plain {
             end.next_try.store(calls + 1 + calls / 4, Relaxed);
         }
@@ -279,7 +287,7 @@ impl Connection {
     #[inline(always)]
     pub fn port(&self) -> Option<Port<'static>> {
         let handle = handle(self.index)?;
-        if handle.attached.load(Acquire) != PRESENT && !self.attach(handle) {
+        if !self.attached(handle) {
             return None;
         }
         // SAFETY: written before PRESENT was stored; not written again while the handle is in use.

@@ -155,7 +155,7 @@ fn settle_family(make: impl FnOnce() -> Result<Family, Errno>) -> Option<&'stati
     if !fixed.config.enabled || FRESH.load(Acquire).is_null() {
         return None;
     }
-    with_meeting(|meeting| {
+    let settle = |meeting: &mut Meeting| {
         // The meeting is this thread's, so only one comes here at a time.
         if FAMILY.get().is_none() {
             let Ok(family) = make() else {
@@ -166,8 +166,8 @@ fn settle_family(make: impl FnOnce() -> Result<Family, Errno>) -> Option<&'stati
             let _ = FAMILY.set(family);
         }
         FAMILY.get()
-    })
-    .flatten()
+    };
+    kernel::undisturbed(|| with_meeting(settle)).flatten()
 }
 
 /// Whether there is no hope of a table of ends, rather than another thread about to make it.
@@ -193,12 +193,12 @@ pub fn with_meeting<T>(what: impl FnOnce(&mut Meeting) -> T) -> Option<T> {
     Some(result)
 }
 
-/// The same, waiting for the other thread; not from under it.
+/// The same, waiting for the other thread. A signal handler on top of this one would wait for ever, so none runs.
 pub fn with_meeting_surely<T>(what: impl FnOnce(&mut Meeting) -> T) -> Option<T> {
     let mut what = Some(what);
     for round in 0..10_000 {
         let mut result = None;
-        if with_meeting(|m| result = what.take().map(|w| w(m))).is_some() {
+        if kernel::undisturbed(|| with_meeting(|m| result = what.take().map(|w| w(m)))).is_some() {
             return result;
         }
         if round < 100 { clock::give_way() } else { clock::nap(100) }

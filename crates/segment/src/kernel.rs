@@ -234,6 +234,22 @@ pub fn shut_down(fd: i32) {
     let _ = unsafe { syscall(libc::SYS_shutdown, [fd as usize, libc::SHUT_RDWR as usize, 0, 0, 0, 0]) };
 }
 
+/// Does `what` with all signals held back from this thread.
+pub fn undisturbed<T>(what: impl FnOnce() -> T) -> T {
+    let (all, mut before) = (u64::MAX, 0u64);
+    let set = |mask: *const u64, before: *mut u64| {
+        let arguments = [libc::SIG_SETMASK as usize, mask as usize, before as usize, size_of::<u64>(), 0, 0];
+        // SAFETY: the kernel reads one mask of eight bytes, and writes another where `before` is not null.
+        unsafe { syscall(libc::SYS_rt_sigprocmask, arguments) }
+    };
+    let held_back = set(&raw const all, &raw mut before).is_ok();
+    let result = what();
+    if held_back {
+        let _ = set(&raw const before, core::ptr::null_mut());
+    }
+    result
+}
+
 /// This process.
 pub fn process_id() -> i32 {
     // SAFETY: no arguments.

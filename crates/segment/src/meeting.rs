@@ -128,11 +128,20 @@ impl Meeting {
     }
 
     /// An end that waits: has it been offered a segment? One load, mostly.
-    pub fn look(&mut self, end: &End, fd: i32) {
-        let Some(directory) = self.directory else { return };
+    pub fn is_offered(&self, end: &End) -> bool {
+        self.offer(end).is_some()
+    }
+
+    fn offer(&self, end: &End) -> Option<(Directory, u32, Key, Offer)> {
+        let directory = self.directory?;
         let key = Key::of(end.cookie.load(Relaxed), end.peer_cookie.load(Relaxed));
-        let Some(index) = end.entry.load(Relaxed).checked_sub(1) else { return };
-        let Some(offer) = directory.offered(index, key) else { return };
+        let index = end.entry.load(Relaxed).checked_sub(1)?;
+        Some((directory, index, key, directory.offered(index, key)?))
+    }
+
+    /// An end that waits takes the segment that it has been offered.
+    pub fn take_offer(&mut self, end: &End, fd: i32) {
+        let Some((directory, index, key, offer)) = self.offer(end) else { return };
         let joined = self.accept(end, fd, directory.uid(), offer);
         directory.clear(index, key, kernel::process_id());
         if joined.is_err() {

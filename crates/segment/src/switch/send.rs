@@ -48,7 +48,7 @@ impl Port<'_> {
             self.sender().close_hole();
         }
         let mut sent = 0;
-        let outcome = self.send_inside(from, &mut sent, nonblocking);
+        let outcome = self.send_inside(from, &mut sent, nonblocking, entered == Entered::Nested);
         self.leave_for(entered, matches!(outcome, Outcome::Plain));
         match outcome {
             Outcome::Done => Ok(sent),
@@ -109,11 +109,13 @@ impl Port<'_> {
         kernel::poll_now(self.fd, 0) & (libc::POLLERR | libc::POLLHUP) == 0
     }
 
+    /// With `nested`, under a signal handler on top of another send of this thread, the path is not switched: that send
+    /// has chosen its own already.
     #[inline]
-    fn send_inside(&self, from: &mut impl Source, sent: &mut usize, nonblocking: bool) -> Outcome {
+    fn send_inside(&self, from: &mut impl Source, sent: &mut usize, nonblocking: bool, nested: bool) -> Outcome {
         let sending = &self.end.sending;
         loop {
-            if sending.fast.load(Relaxed) == 0 && !self.try_up() {
+            if sending.fast.load(Relaxed) == 0 && (nested || !self.try_up()) {
                 return Outcome::Plain;
             }
             if self.end.stage() == Stage::Broken {
@@ -128,7 +130,7 @@ impl Port<'_> {
                 return Outcome::Plain;
             }
             let down = flags.want_down.load(Relaxed) != 0 || self.end.send_pinned.load(Relaxed) != 0;
-            if down && self.go_down(Reason::Unsupported) {
+            if down && !nested && self.go_down(Reason::Unsupported) {
                 return Outcome::Plain;
             }
             match self.push_all(from, sent) {
@@ -143,8 +145,9 @@ impl Port<'_> {
             match self.wait_for_room(from.left(), nonblocking) {
                 Room::Some => {}
                 Room::None if nonblocking && *sent > 0 => return Outcome::Done,
+                Room::None if nonblocking && nested => return Outcome::Failed(AGAIN),
                 Room::None => {
-                    if self.go_down(Reason::RingFull) {
+                    if !nested && self.go_down(Reason::RingFull) {
                         return Outcome::Plain;
                     }
                     // The reader is inside a receive that does not wait: it will soon be out.
@@ -387,6 +390,13 @@ impl Port<'_> {
         {
             return false;
         }
+        // A handler's send between the look at the position and the mark would be neither before nor behind it.
+        kernel::undisturbed(|| self.go_up())
+    }
+
+    fn go_up(&self) -> bool {
+        let end = self.end;
+        let sending = &end.sending;
         let sender = self.sender();
         match sender.used(true) {
             Ok(0) => {}
@@ -397,7 +407,7 @@ impl Port<'_> {
             }
         }
         let Some(position) = self.send_position() else { return false };
-        if position < flags.position.load(Relaxed) {
+        if position < self.link.outgoing().flags.position.load(Relaxed) {
             end.set_reason(Reason::Counters);
             return false;
         }
@@ -470,12 +480,19 @@ impl Port<'_> {
         if !passed && self.link.outgoing().flags.in_kernel.load(SeqCst) != 0 {
             return false;
         }
-        sender.mark(Record::Down(sending.bells.load(Relaxed)));
-        if self.reader_left() {
+        // A handler's send behind the mark must not go into the ring.
+        let left = kernel::undisturbed(|| {
+            sender.mark(Record::Down(sending.bells.load(Relaxed)));
+            let left = self.reader_left();
+            if !left {
+                sending.fast.store(0, Relaxed);
+            }
+            left
+        });
+        if left {
             self.give_back();
             return true;
         }
-        sending.fast.store(0, Relaxed);
         sending.tries.store(0, Relaxed);
         self.end.set_reason(reason);
         // The bell for this mark, if one is due, is not among the announced ones: the data that follows wakes as well.
