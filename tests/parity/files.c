@@ -195,6 +195,8 @@ static void stdio_a(struct side *side) {
     FILE *reader = fdopen(dup(side->fd), "r"), *writer = fdopen(dup(side->fd), "w");
     char line[100];
     SHOW(fileno(reader) >= 0 && fileno(writer) >= 0);
+    SHOW(fcntl(fileno(reader), F_GETFD));
+    SHOW(fseek(reader, 0, SEEK_SET));
     for (int i = 0; i < 20; i++) {
         SHOW(fprintf(writer, "line %d\n", i));
         SHOW(fflush(writer));
@@ -202,7 +204,7 @@ static void stdio_a(struct side *side) {
         line[strcspn(line, "\n")] = 0;
         say("%s", line);
     }
-    SHOW(dprintf(side->fd, "without a %s\n", "buffer"));
+    SHOW(dprintf(side->fd, "without a %s, %d, %.2f\n", "buffer", 7, 0.25));
     SHOW(fputs("last", writer) >= 0);
     SHOW(fclose(writer));
     SHOW(shutdown(side->fd, SHUT_WR));

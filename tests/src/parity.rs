@@ -43,7 +43,6 @@ const KNOWN: &[(&str, &str)] = &[
     ("faults/pointers-threads", "a bad buffer on a fast connection is SIGSEGV, not EFAULT"),
     ("ending/after-kill", "a killed reader's unread bytes in the ring reset the connection only when it is read"),
     ("ending/reset-unread", "a closed reader's unread bytes in the ring reset the connection only when it is read"),
-    ("files/stdio-late", "stdio on a connection that is fast already reads behind the library"),
     ("sets/several", "a set that watches a socket by two descriptors, one of them closed"),
 ];
 
@@ -53,8 +52,6 @@ const UNSTEADY: &[(&str, &str)] = &[
     ("ending/reset-writer", "which of two calls after a reset is told of it"),
     ("signals/storm-talk", "a handler that sends between two loads of `Sender::used` makes the head look like a lie"),
     ("threads/replaced", "the kernel ends a replaced socket before the receive that it woke has emptied the ring"),
-    ("fortified/aliases", "stdio closes a fast connection behind the library"),
-    ("fortified/aliases-threads", "stdio closes a fast connection behind the library"),
     ("ending/sleeper-kill", "a doorbell unread by a killed process makes its end a reset"),
 ];
 

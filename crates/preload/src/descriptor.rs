@@ -1,9 +1,9 @@
-//! What makes, copies, passes on and ends descriptors: socket, accept, close, dup, fcntl, shutdown, fdopen, SCM_RIGHTS.
+//! What makes, copies, passes on and ends descriptors: socket, accept, close, dup, fcntl, shutdown, SCM_RIGHTS.
 
 use crate::connection;
 use crate::table::{self, Known};
 use crate::{errno, process, real, set_errno};
-use core::ffi::{c_char, c_int, c_uint};
+use core::ffi::{c_int, c_uint};
 use libc::{msghdr, size_t, sockaddr, socklen_t, ssize_t};
 use underpass_segment::reason::Reason;
 use underpass_segment::sync::Relaxed;
@@ -204,21 +204,6 @@ pub fn set_nonblocking(fd: c_int, nonblocking: bool) {
     if let Some(connection) = connection::known(fd) {
         connection.end.nonblocking.store(nonblocking.into(), Relaxed);
     }
-}
-
-/// stdio reads and writes behind the library's back: the connection stays on the kernel path.
-///
-/// # Safety
-/// As fdopen(3).
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn fdopen(fd: c_int, mode: *const c_char) -> *mut libc::FILE {
-    if let Some(connection) = connection::of(fd) {
-        connection.pin(Reason::Stdio);
-    } else if table::get(fd) == Known::Socket {
-        table::set(fd, Known::Other);
-    }
-    // SAFETY: passed on to the caller.
-    unsafe { real::fdopen(fd, mode) }
 }
 
 /// A send with control data: descriptors that are given away must not be fast any more.

@@ -22,6 +22,7 @@ mod real;
 mod receive;
 mod send;
 mod set;
+mod stdio;
 mod table;
 
 use underpass_segment::raw::{Answer, Errno};

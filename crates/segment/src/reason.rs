@@ -43,7 +43,7 @@ reasons! {
     Inherited = "inherited",
     /// The descriptor number is beyond what the library tracks.
     FdTooLarge = "fd-too-large",
-    /// The program uses it through stdio (fdopen).
+    /// The program prints to it without a stream (dprintf).
     Stdio = "stdio",
     /// The program moves its bytes inside the kernel (splice).
     Splice = "splice",

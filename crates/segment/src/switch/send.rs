@@ -72,7 +72,11 @@ impl Port<'_> {
         if entered == Entered::AfterDeath {
             self.sender().close_hole();
         }
-        while sending.fast.load(Relaxed) != 0 && !self.go_down(reason) && self.connected() {
+        if entered == Entered::Nested && self.sends_fast() {
+            // The send of this thread below has chosen the ring.
+            return Err(AGAIN);
+        }
+        while self.sends_fast() && !self.go_down(reason) && self.connected() {
             nap(50);
         }
         self.leave_for(entered, true);
@@ -328,7 +332,7 @@ impl Port<'_> {
     }
 
     #[cold]
-    fn kernel_says_alive(&self) -> bool {
+    pub(super) fn kernel_says_alive(&self) -> bool {
         const GONE: i16 = libc::POLLERR | libc::POLLHUP;
         let events = kernel::poll_now(self.fd, libc::POLLRDHUP);
         if events & GONE == 0 && events & libc::POLLRDHUP != 0 {
@@ -435,12 +439,17 @@ impl Port<'_> {
     pub(super) fn go_down_for_good(&self, reason: Reason, wake: bool) {
         let sending = &self.end.sending;
         let entered = sending.lock.enter(self.me, false);
+        if entered == Entered::AfterDeath {
+            self.sender().close_hole();
+        }
+        // On top of a send of this thread the path stays; that send, or the next, finds that it is pinned.
+        let nested = entered == Entered::Nested;
         // The mark counts the doorbell that wakes, so that it is thrown away however late it comes.
-        let ring = wake && (self.sends_fast() || self.try_up()) && self.announce_bell();
+        let ring = wake && !nested && (self.sends_fast() || self.try_up()) && self.announce_bell();
         self.end.send_pinned.store(1, Release);
-        while self.sends_fast() && !self.go_down(reason) {
-            // The reader is inside a receive that does not wait: it will soon be out.
-            if kernel::poll_now(self.fd, 0) & (libc::POLLERR | libc::POLLHUP) != 0 {
+        while !nested && self.sends_fast() && !self.go_down(reason) {
+            // The reader is inside a receive that does not wait: it will soon be out, if it lives.
+            if !self.kernel_says_alive() {
                 sending.fast.store(0, Relaxed);
             }
             nap(50);
@@ -449,7 +458,7 @@ impl Port<'_> {
             self.send_surely(&[0]);
         }
         self.end.set_reason(reason);
-        if entered != Entered::Nested {
+        if !nested {
             sending.lock.leave();
         }
     }

@@ -1,0 +1,132 @@
+//! fdopen and dprintf. libc's stdio reads, writes and closes descriptors by calls of its own, which do not come past this
+//! library. So a stream over a connection is one of fopencookie(3)'s, whose calls are the library's; and whatever prints
+//! to a descriptor without a stream pins the connection first.
+
+use crate::table::{self, Known};
+use crate::{connection, real, set_errno};
+use core::ffi::{CStr, c_char, c_int, c_void};
+use libc::{FILE, off64_t, size_t, ssize_t};
+use underpass_segment::reason::Reason;
+
+/// cookie_io_functions_t; the cookie is the descriptor.
+#[repr(C)]
+struct Functions {
+    read: unsafe extern "C" fn(*mut c_void, *mut c_char, size_t) -> ssize_t,
+    write: unsafe extern "C" fn(*mut c_void, *const c_char, size_t) -> ssize_t,
+    seek: unsafe extern "C" fn(*mut c_void, *mut off64_t, c_int) -> c_int,
+    close: unsafe extern "C" fn(*mut c_void) -> c_int,
+}
+
+unsafe extern "C" {
+    fn fopencookie(cookie: *mut c_void, mode: *const c_char, functions: Functions) -> *mut FILE;
+}
+
+/// The beginning of a FILE, which glibc's binary interface fixes (bits/types/struct_FILE.h).
+#[repr(C)]
+struct Stream {
+    flags: c_int,
+    pointers: [*mut c_void; 13],
+    descriptor: c_int,
+}
+
+/// [`Stream::descriptor`] of a stream that has none.
+const COOKIE: c_int = -2;
+
+/// # Safety
+/// As fdopen(3).
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn fdopen(fd: c_int, mode: *const c_char) -> *mut FILE {
+    if connection::of(fd).is_none() && table::get(fd) != Known::Socket {
+        // SAFETY: passed on to the caller.
+        return unsafe { real::fdopen(fd, mode) };
+    }
+    let functions = Functions { read, write, seek, close };
+    // SAFETY: the program vouches for the mode; the stream, if there is one, is nobody else's yet.
+    unsafe {
+        let stream = fopencookie(fd as usize as *mut c_void, mode, functions);
+        if let Some(known) = stream.cast::<Stream>().as_mut().filter(|it| it.descriptor == COOKIE) {
+            // For fileno(3).
+            known.descriptor = fd;
+        }
+        stream
+    }
+}
+
+unsafe extern "C" fn read(cookie: *mut c_void, buffer: *mut c_char, len: size_t) -> ssize_t {
+    // SAFETY: stdio vouches for its buffer.
+    unsafe { crate::receive::read(cookie as usize as c_int, buffer.cast(), len) }
+}
+
+unsafe extern "C" fn write(cookie: *mut c_void, buffer: *const c_char, len: size_t) -> ssize_t {
+    let mut done = 0;
+    while done < len {
+        // SAFETY: stdio vouches for `len` bytes.
+        match unsafe { crate::send::write(cookie as usize as c_int, buffer.add(done).cast(), len - done) } {
+            written @ 0.. => done += written as usize,
+            _ => break,
+        }
+    }
+    done as ssize_t
+}
+
+unsafe extern "C" fn seek(_cookie: *mut c_void, _offset: *mut off64_t, _whence: c_int) -> c_int {
+    set_errno(libc::ESPIPE);
+    -1
+}
+
+unsafe extern "C" fn close(cookie: *mut c_void) -> c_int {
+    // SAFETY: the stream owns its descriptor.
+    unsafe { crate::descriptor::close(cookie as usize as c_int) }
+}
+
+/// Pins the connection that `fd` is; returns libc's function of that name.
+#[cfg(target_arch = "x86_64")]
+fn pin(fd: c_int, name: &CStr) -> *mut c_void {
+    if let Some(connection) = connection::of(fd) {
+        connection.pin(Reason::Stdio);
+    }
+    // SAFETY: a NUL-terminated name.
+    unsafe { libc::dlsym(libc::RTLD_NEXT, name.as_ptr()) }
+}
+
+// A function with `...` cannot be written in stable Rust. These keep all registers that arguments may come in, and go on
+// in libc's function, which finds the stack as the caller left it.
+#[cfg(target_arch = "x86_64")]
+macro_rules! print_plainly {
+    ($($name:ident)+) => {$(
+        /// # Safety
+        /// As dprintf(3).
+        #[unsafe(naked)]
+        #[unsafe(no_mangle)]
+        pub unsafe extern "C" fn $name() {
+            extern "C" fn pin_first(fd: c_int) -> *mut c_void {
+                // SAFETY: ends with the NUL written here.
+                pin(fd, unsafe { CStr::from_bytes_with_nul_unchecked(concat!(stringify!($name), "\0").as_bytes()) })
+            }
+            core::arch::naked_asm!(
+                "push rbp",
+                "mov rbp, rsp",
+                "push rdi", "push rsi", "push rdx", "push rcx", "push r8", "push r9",
+                "push rax", // al: how many of the vector registers are in use
+                "sub rsp, 136",
+                "movups [rsp], xmm0", "movups [rsp + 16], xmm1", "movups [rsp + 32], xmm2", "movups [rsp + 48], xmm3",
+                "movups [rsp + 64], xmm4", "movups [rsp + 80], xmm5", "movups [rsp + 96], xmm6",
+                "movups [rsp + 112], xmm7",
+                "call {pin_first}",
+                "mov r11, rax",
+                "movups xmm0, [rsp]", "movups xmm1, [rsp + 16]", "movups xmm2, [rsp + 32]", "movups xmm3, [rsp + 48]",
+                "movups xmm4, [rsp + 64]", "movups xmm5, [rsp + 80]", "movups xmm6, [rsp + 96]",
+                "movups xmm7, [rsp + 112]",
+                "add rsp, 136",
+                "pop rax",
+                "pop r9", "pop r8", "pop rcx", "pop rdx", "pop rsi", "pop rdi",
+                "pop rbp",
+                "jmp r11",
+                pin_first = sym pin_first,
+            )
+        }
+    )+};
+}
+
+#[cfg(target_arch = "x86_64")]
+print_plainly!(dprintf vdprintf __dprintf_chk __vdprintf_chk);
