@@ -1,6 +1,8 @@
 /* How connections end: shutdown each way, close with and without unread bytes, linger, death of a process. */
 #include "harness.h"
 
+#include <sys/epoll.h>
+
 static _Thread_local char in[64 * KIB], out[64 * KIB];
 
 static short events_now(int fd) {
@@ -213,6 +215,59 @@ static void linger_b(struct side *side) {
 static void reset_unread(void) { two_processes(AF_INET, reset_a, unread_b); }
 static void reset_linger(void) { two_processes(AF_INET, reset_a, linger_b); }
 
+/* A process is killed while bytes for it are unread: a reset as well, whatever the survivor sleeps in. */
+static void killed_unread_b(struct side *side) {
+    SHOW(send(side->fd, "before", 6, 0));
+    hear(side);
+    await_bytes(side->fd, 1000);
+    SHOW(recv(side->fd, in, 10, 0));
+    tell(side);
+    kill(getpid(), SIGKILL);
+}
+static void forsaken(struct side *side) {
+    signal(SIGPIPE, SIG_IGN);
+    send_all(side->fd, out, 1000);
+    tell(side);
+}
+static void forsaken_after(int fd) {
+    SHOW(recv(fd, in, 10, 0));
+    SHOW(recv(fd, in, 10, MSG_DONTWAIT));
+    say("events %x", events_now(fd));
+    SHOW(send(fd, "x", 1, 0));
+    say("SO_ERROR %s", pending_error(fd));
+}
+static void forsaken_recv(struct side *side) {
+    forsaken(side);
+    forsaken_after(side->fd);
+}
+static void forsaken_poll(struct side *side) {
+    struct pollfd readable = {side->fd, POLLIN, 0};
+    forsaken(side);
+    SHOW(poll(&readable, 1, -1));
+    say("events %x", readable.revents);
+    forsaken_after(side->fd);
+}
+static void forsaken_epoll(struct side *side) {
+    struct epoll_event event = {.events = EPOLLIN | EPOLLRDHUP};
+    int set = (int)MUST(epoll_create1(0));
+    MUST(epoll_ctl(set, EPOLL_CTL_ADD, side->fd, &event));
+    forsaken(side);
+    SHOW(epoll_wait(set, &event, 1, -1));
+    say("events %x", event.events);
+    forsaken_after(side->fd);
+}
+static void forsaken_b(struct side *side) {
+    hear(side);
+    await_bytes(side->fd, 1000);
+    SHOW(recv(side->fd, in, 10, 0));
+    await_asleep(side->other);
+    kill(getpid(), SIGKILL);
+}
+static void killed_unread(void) { two_processes(AF_INET, reset_a, killed_unread_b); }
+static void killed_unread_recv(void) { two_processes(AF_INET, forsaken_recv, forsaken_b); }
+static void killed_unread_poll(void) { two_processes(AF_INET, forsaken_poll, forsaken_b); }
+static void killed_unread_epoll(void) { two_processes(AF_INET, forsaken_epoll, forsaken_b); }
+
 /* A reset seen first by a writer, and by SO_ERROR. */
 static void reset_writer_a(struct side *side) {
     signal(SIGPIPE, SIG_IGN);
@@ -307,6 +362,10 @@ const struct scenario scenarios[] = {
     {"after-close", after_close, 0},
     {"after-kill", after_kill, 0},
     {"reset-unread", reset_unread, 0},
+    {"killed-unread", killed_unread, 0},
+    {"killed-unread-recv", killed_unread_recv, 0},
+    {"killed-unread-poll", killed_unread_poll, 0},
+    {"killed-unread-epoll", killed_unread_epoll, 0},
     {"reset-linger", reset_linger, 0},
     {"reset-writer", reset_writer, 0},
     {"mid-stream", mid_stream, 0},

@@ -41,8 +41,6 @@ const MODES: &[Mode] = &[
 const KNOWN: &[(&str, &str)] = &[
     ("faults/pointers", "a bad buffer on a fast connection is SIGSEGV, not EFAULT"),
     ("faults/pointers-threads", "a bad buffer on a fast connection is SIGSEGV, not EFAULT"),
-    ("ending/after-kill", "a killed reader's unread bytes in the ring reset the connection only when it is read"),
-    ("ending/reset-unread", "a closed reader's unread bytes in the ring reset the connection only when it is read"),
     ("sets/several", "a set that watches a socket by two descriptors, one of them closed"),
 ];
 

@@ -338,13 +338,17 @@ impl Connection {
         }
     }
 
-    /// The last descriptor of this process is about to be closed.
+    /// The last descriptor of this process is about to be closed: what kernel TCP would do about unread data, it does.
     fn hush(&self) {
         self.attend();
         if self.end.references.load(Relaxed) == 1
             && let Some(port) = self.ready_port()
         {
             port.hush();
+            // What another program holds, it may still read.
+            if self.end.lent_until.load(Relaxed) == 0 && port.unread() > 0 {
+                kernel::reset_at_close(self.fd);
+            }
         }
     }
 

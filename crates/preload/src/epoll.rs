@@ -639,6 +639,9 @@ fn truth(epfd: c_int, set: &Set, mask: u32, data: u64) -> Truth {
     }
     let Some(port) = port(fd) else { return Truth::from(mask) };
     set.with_item(fd, |it| wake_up(it, port.end));
+    if mask & (IN | OVER) != 0 && port.reader_is_gone() {
+        mask |= kernel::poll_now(fd, item.events as i16) as u16 as u32;
+    }
     if mask & !IN == 0 && item.wants(IN) && item.events & (EDGE | ONCE) == 0 && port.ready() == Ready::Yes {
         set.activate(fd);
         return Truth::PutOff;

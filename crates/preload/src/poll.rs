@@ -94,8 +94,8 @@ fn wait(fds: &mut [pollfd], deadline: Deadline, mask: *const sigset_t) -> c_int 
         rest(fds);
         let mut longest = u64::MAX;
         let mut something = false;
-        for it in fds.iter().filter(|it| it.events & IN != 0) {
-            match prepare(it.fd) {
+        for it in fds.iter() {
+            match prepare(it) {
                 Sleep::Yes => {}
                 Sleep::No => something = true,
                 Sleep::Briefly => longest = BRIEFLY_NS,
@@ -130,11 +130,14 @@ fn wake_up(fds: &[pollfd]) {
     }
 }
 
-fn prepare(fd: c_int) -> Sleep {
-    match port(fd) {
-        Some(port) => port.prepare_to_sleep(ALONE),
-        None if fd >= 0 => epoll::prepare_to_sleep(fd),
-        None => Sleep::Yes,
+fn prepare(it: &pollfd) -> Sleep {
+    match port(it.fd) {
+        Some(port) if it.events & IN != 0 => port.prepare_to_sleep(ALONE),
+        Some(port) if port.reader_is_gone() => Sleep::No,
+        // The FIN of an end that is killed with data unread does not wake such a poll.
+        Some(port) if it.events & libc::POLLRDHUP == 0 && port.unsent() > 0 => Sleep::Briefly,
+        None if it.fd >= 0 && it.events & IN != 0 => epoll::prepare_to_sleep(it.fd),
+        _ => Sleep::Yes,
     }
 }
 
@@ -192,7 +195,7 @@ fn ask(fds: &mut [pollfd], timeout: Option<timespec>, mask: *const sigset_t) -> 
     }
     let mut count = 0;
     for it in fds.iter_mut() {
-        if it.fd >= 0 && it.events & IN != 0 {
+        if it.fd >= 0 && it.events & (IN | libc::POLLRDHUP) != 0 {
             correct(it);
         }
         count += c_int::from(it.revents != 0);
@@ -207,6 +210,9 @@ fn correct(it: &mut pollfd) {
         }
         return;
     };
+    if it.revents & (IN | libc::POLLRDHUP) != 0 && port.reader_is_gone() {
+        it.revents = underpass_segment::kernel::poll_now(it.fd, it.events);
+    }
     let over = it.revents & (libc::POLLHUP | libc::POLLERR | libc::POLLRDHUP) != 0;
     if port.ready() == Ready::Yes {
         it.revents |= it.events & IN;

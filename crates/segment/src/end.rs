@@ -225,6 +225,11 @@ pub struct End {
     pub refused: AtomicU8,
     /// 1: the direction out was ever fast; 2: the direction in; 3: both.
     pub was_fast: AtomicU8,
+    /// What a doorbell has told of the other end after its FIN; see [`Port::reader_is_gone`]. 1: it lives; 2: it is gone,
+    /// and its kernel has answered with a reset.
+    ///
+    /// [`Port::reader_is_gone`]: crate::switch::Port::reader_is_gone
+    pub probed: AtomicU8,
     /// Calls and bytes so far, while plain.
     pub calls: AtomicU32,
     /// Number of calls at which it looks for its other end (again).

@@ -234,6 +234,19 @@ pub fn shut_down(fd: i32) {
     let _ = unsafe { syscall(libc::SYS_shutdown, [fd as usize, libc::SHUT_RDWR as usize, 0, 0, 0, 0]) };
 }
 
+/// Makes the last close of the socket a reset, as unread data does.
+pub fn reset_at_close(fd: i32) {
+    let linger = libc::linger { l_onoff: 1, l_linger: 0 };
+    let value = (&raw const linger).cast::<u8>() as usize;
+    // SAFETY: the kernel reads the structure.
+    let _ = unsafe {
+        syscall(
+            libc::SYS_setsockopt,
+            [fd as usize, libc::SOL_SOCKET as usize, libc::SO_LINGER as usize, value, size_of_val(&linger), 0],
+        )
+    };
+}
+
 /// Does `what` with all signals held back from this thread.
 pub fn undisturbed<T>(what: impl FnOnce() -> T) -> T {
     let (all, mut before) = (u64::MAX, 0u64);

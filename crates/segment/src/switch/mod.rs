@@ -75,6 +75,8 @@ enum Taken {
 }
 
 const BROKEN: Errno = Errno(libc::ECONNRESET);
+/// Value of [`End::probed`].
+const GONE: u8 = 2;
 const AGAIN: Errno = Errno(libc::EAGAIN);
 fn micros(n: u64) -> u64 {
     n * ticks_per_microsecond()

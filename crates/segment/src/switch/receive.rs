@@ -1,7 +1,7 @@
 //! Receiving: from the kernel path up to the mark of going up, then from the ring up to the mark of going down.
 #![allow(unsafe_code, reason = "receives from the kernel into the program's buffers")]
 
-use super::{AGAIN, BROKEN, Port, Taken, micros};
+use super::{AGAIN, BROKEN, GONE, Port, Taken, micros};
 use crate::clock::{nap, ticks};
 use crate::end::Stage;
 use crate::kernel;
@@ -166,21 +166,14 @@ impl Port<'_> {
         kernel::poll_now(self.fd, libc::POLLRDHUP) & (libc::POLLRDHUP | libc::POLLHUP | libc::POLLERR) != 0
     }
 
-    /// The kernel says that the stream has ended. Kernel TCP resets a connection whose reader goes away with data
-    /// unread; what the other end has left unread in the ring its kernel does not know of. A byte tells whether the
-    /// other end has gone, or has only shut down its half.
+    /// The kernel says that the stream has ended.
     fn end_of_stream(&self, total: usize) -> Answer {
-        if total > 0 || self.unsent() == 0 || kernel::poll_now(self.fd, 0) & libc::POLLHUP != 0 {
-            return Ok(total);
+        let gone = total == 0 && (self.reader_is_gone() || self.end.probed.load(Relaxed) == GONE);
+        // Behind a FIN the kernel keeps its error from receives; kernel TCP would have sent no FIN.
+        if gone && kernel::int_option(self.fd, libc::SOL_SOCKET, libc::SO_ERROR).is_ok_and(|error| error != 0) {
+            return Err(BROKEN);
         }
-        self.send_bell();
-        if kernel::poll_now(self.fd, 0) & libc::POLLERR == 0 {
-            return Ok(0);
-        }
-        self.end.sending.fast.store(0, Relaxed);
-        self.end.send_pinned.store(1, Relaxed);
-        let _ = kernel::int_option(self.fd, libc::SOL_SOCKET, libc::SO_ERROR);
-        Err(BROKEN)
+        Ok(total)
     }
 
     /// Takes what is there, without waiting.

@@ -1,7 +1,7 @@
 //! Sending: into the ring while the direction is fast, else on the kernel path; going up and going down.
 #![allow(unsafe_code, reason = "copies what a reader has left in the ring into a buffer of its own")]
 
-use super::{AGAIN, BROKEN, Port, micros};
+use super::{AGAIN, BROKEN, GONE, Port, micros};
 use crate::clock::{give_way, nap, ticks};
 use crate::end::Stage;
 use crate::kernel;
@@ -341,6 +341,33 @@ impl Port<'_> {
             return kernel::poll_now(self.fd, 0) & GONE == 0;
         }
         events & GONE == 0
+    }
+
+    /// Whether the other end is gone and has left data in the ring. Kernel TCP resets such a connection at once, but the
+    /// other end's kernel knows nothing of that data and has sent a FIN, as for a half that was shut down. A doorbell
+    /// tells the two apart: nobody is there to take it, so it is answered with a reset, and from then on the kernel says
+    /// what kernel TCP would have said. Living ends are asked once.
+    pub fn reader_is_gone(&self) -> bool {
+        const OVER: i16 = libc::POLLERR | libc::POLLHUP;
+        let (sending, probed) = (&self.end.sending, &self.end.probed);
+        if self.unsent() == 0
+            || probed.load(Relaxed) != 0
+            || kernel::poll_now(self.fd, libc::POLLRDHUP) & (libc::POLLRDHUP | OVER) != libc::POLLRDHUP
+        {
+            return false;
+        }
+        let entered = sending.lock.enter(self.me, false);
+        self.send_bell();
+        let gone = kernel::poll_now(self.fd, 0) & OVER != 0;
+        probed.store(if gone { GONE } else { 1 }, Relaxed);
+        if gone {
+            sending.fast.store(0, Relaxed);
+            self.end.send_pinned.store(1, Relaxed);
+        }
+        if entered != Entered::Nested {
+            sending.lock.leave();
+        }
+        gone
     }
 
     fn wait_for_room(&self, wanted: usize, nonblocking: bool) -> Room {
