@@ -102,6 +102,44 @@ static void sleeper_exit(void) { two_processes(AF_INET, woken_a, woken_by_exit);
 static void sleeper_kill(void) { two_processes(AF_INET, woken_a, woken_by_kill); }
 static void sleeper_reset(void) { two_processes(AF_INET, woken_a, woken_by_reset); }
 
+/* The same of a side that has read all that came, having looked for it without a pause just when it came. */
+static void eager_b(struct side *side) {
+    struct pollfd readable = {side->fd, POLLIN, 0};
+    SHOW(poll(&readable, 1, 1));
+    tell(side);
+    while (recv(side->fd, in, 1, MSG_DONTWAIT) != 1) {}
+    await_asleep(side->other);
+    kill(getpid(), SIGKILL);
+}
+static void eager_recv_a(struct side *side) {
+    hear(side);
+    SHOW(send(side->fd, "x", 1, 0));
+    SHOW(recv(side->fd, in, 10, 0));
+    SHOW(recv(side->fd, in, 10, 0));
+    say("SO_ERROR %s", pending_error(side->fd));
+}
+static void eager_poll_a(struct side *side) {
+    struct pollfd readable = {side->fd, POLLIN | POLLRDHUP, 0};
+    hear(side);
+    SHOW(send(side->fd, "x", 1, 0));
+    SHOW(poll(&readable, 1, -1));
+    say("events %x", readable.revents);
+    SHOW(recv(side->fd, in, 10, 0));
+}
+static void eager_epoll_a(struct side *side) {
+    struct epoll_event event = {.events = EPOLLIN | EPOLLRDHUP};
+    int set = (int)MUST(epoll_create1(0));
+    MUST(epoll_ctl(set, EPOLL_CTL_ADD, side->fd, &event));
+    hear(side);
+    SHOW(send(side->fd, "x", 1, 0));
+    SHOW(epoll_wait(set, &event, 1, -1));
+    say("events %x", event.events);
+    SHOW(recv(side->fd, in, 10, 0));
+}
+static void eager_recv(void) { two_processes(AF_INET, eager_recv_a, eager_b); }
+static void eager_poll(void) { two_processes(AF_INET, eager_poll_a, eager_b); }
+static void eager_epoll(void) { two_processes(AF_INET, eager_epoll_a, eager_b); }
+
 /* SHUT_RD: nothing more is waited for, what comes can still be read. */
 static void deaf_a(struct side *side) {
     int fd = side->fd;
@@ -358,6 +396,9 @@ const struct scenario scenarios[] = {
     {"sleeper-exit", sleeper_exit, 0},
     {"sleeper-kill", sleeper_kill, 0},
     {"sleeper-reset", sleeper_reset, 0},
+    {"eager-recv", eager_recv, 0},
+    {"eager-poll", eager_poll, 0},
+    {"eager-epoll", eager_epoll, 0},
     {"deaf", deaf, 0},
     {"after-close", after_close, 0},
     {"after-kill", after_kill, 0},

@@ -345,8 +345,9 @@ impl Connection {
             && let Some(port) = self.ready_port()
         {
             port.hush();
-            // What another program holds, it may still read.
-            if self.end.lent_until.load(Relaxed) == 0 && port.unread() > 0 {
+            // A program that was given the socket closes it later, and perhaps in another way.
+            let shared = self.end.lent_until.load(Relaxed) != 0 || self.end.reason() == Reason::Inherited;
+            if !shared && port.unread() > 0 {
                 kernel::reset_at_close(self.fd);
             }
         }

@@ -642,6 +642,11 @@ fn truth(epfd: c_int, set: &Set, mask: u32, data: u64) -> Truth {
     if mask & (IN | OVER) != 0 && port.reader_is_gone() {
         mask |= kernel::poll_now(fd, item.events as i16) as u16 as u32;
     }
+    const RESET: u32 = (libc::EPOLLHUP | libc::EPOLLERR) as u32;
+    // Without another event the program would not be told at all.
+    if mask & RESET != 0 && mask & !RESET != 0 && port.is_false_reset() {
+        mask &= !RESET;
+    }
     if mask & !IN == 0 && item.wants(IN) && item.events & (EDGE | ONCE) == 0 && port.ready() == Ready::Yes {
         set.activate(fd);
         return Truth::PutOff;

@@ -213,6 +213,9 @@ fn correct(it: &mut pollfd) {
     if it.revents & (IN | libc::POLLRDHUP) != 0 && port.reader_is_gone() {
         it.revents = underpass_segment::kernel::poll_now(it.fd, it.events);
     }
+    if it.revents & (libc::POLLHUP | libc::POLLERR) != 0 && port.is_false_reset() {
+        it.revents &= !(libc::POLLHUP | libc::POLLERR);
+    }
     let over = it.revents & (libc::POLLHUP | libc::POLLERR | libc::POLLRDHUP) != 0;
     if port.ready() == Ready::Yes {
         it.revents |= it.events & IN;

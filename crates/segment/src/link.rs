@@ -40,6 +40,8 @@ pub struct ReaderFlags {
 pub struct ReaderHead {
     /// Ring position before which everything may be overwritten.
     pub head: AtomicU64,
+    /// Doorbells taken out of the kernel's queue since the beginning.
+    pub bells: AtomicU64,
 }
 
 /// Value of [`ReaderFlags::waiting`] for a reader that wants a doorbell of its own.
@@ -326,6 +328,7 @@ impl Link {
             words.flags.taken.store(0, Relaxed);
             words.flags.position.store(0, Relaxed);
             words.head.head.store(0, Relaxed);
+            words.head.bells.store(0, Relaxed);
             words.sender.cpu.store(0, Relaxed);
             words.sender.bells.store(0, Relaxed);
             // A reader counts as asleep until it has shown that it is not: it may be in a poll of the kernel's.

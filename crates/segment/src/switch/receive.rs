@@ -176,6 +176,11 @@ impl Port<'_> {
         Ok(total)
     }
 
+    /// What an error of the kernel's says of the stream.
+    pub(super) fn verdict(&self, e: Errno) -> Taken {
+        if self.is_false_reset() { Taken::EndOfStream } else { Taken::Failed(e) }
+    }
+
     /// Takes what is there, without waiting.
     #[inline]
     fn take(&self, into: &mut Cursor, peek: bool) -> Taken {
@@ -380,7 +385,7 @@ impl Port<'_> {
         let head = ring.behind(self.place().head, Record::Up(0));
         reading.bells.store(bells, Relaxed);
         reading.held_len.store(0, Relaxed);
-        reading.all_bells.fetch_add(bells, Relaxed);
+        self.count_bells(bells);
         reading.fast.store(1, Relaxed);
         reading.place.store(Place { head, consumed: 0 }.pack(), Relaxed);
         self.link.incoming().head.head.store(head, Release);
@@ -498,7 +503,7 @@ impl Port<'_> {
                 Taken::Nothing
             }
             Err(AGAIN) => Taken::Nothing,
-            Err(e) => Taken::Failed(e),
+            Err(e) => self.verdict(e),
         }
     }
 }

@@ -5,7 +5,7 @@ use super::{AGAIN, BROKEN, GONE, Port, micros};
 use crate::clock::{give_way, nap, ticks};
 use crate::end::Stage;
 use crate::kernel;
-use crate::link::{LEFT, NO_MORE_BELLS};
+use crate::link::{ALONE, Direction, LEFT, NO_MORE_BELLS};
 use crate::lock::Entered;
 use crate::raw::{Answer, Errno};
 use crate::reason::Reason;
@@ -198,7 +198,13 @@ impl Port<'_> {
 
     #[cold]
     fn wake(&self) -> bool {
-        let number = self.link.outgoing().flags.waiting.fetch_and(LEFT, AcqRel);
+        let flags = &self.link.outgoing().flags;
+        // Announced before the flag is taken: a reader that finds it taken, and is about to close, waits for the doorbell.
+        let announced = flags.waiting.load(Relaxed) == ALONE && self.announce_bell();
+        let number = flags.waiting.fetch_and(LEFT, AcqRel);
+        if announced && number != ALONE {
+            self.take_bell_back();
+        }
         if number & LEFT != 0 {
             self.give_back();
             return false;
@@ -210,6 +216,7 @@ impl Port<'_> {
                     self.send_bell();
                 }
             }
+            None if announced && number == ALONE => self.send_announced_bell(),
             None if number != 0 => self.send_bell(),
             None => {}
         }
@@ -218,9 +225,12 @@ impl Port<'_> {
 
     #[cold]
     pub(super) fn send_bell(&self) {
-        if !self.announce_bell() {
-            return;
+        if self.announce_bell() {
+            self.send_announced_bell();
         }
+    }
+
+    fn send_announced_bell(&self) {
         match kernel::send_bell(self.fd) {
             Ok(1) => {
                 self.end.bells.fetch_add(1, Relaxed);
@@ -368,6 +378,17 @@ impl Port<'_> {
             sending.lock.leave();
         }
         gone
+    }
+
+    /// Whether a reset that the kernel tells of is the doing of a doorbell alone. A process that is killed with one unread
+    /// resets the connection, where kernel TCP would have ended the stream: it had read all that was sent to it.
+    pub fn is_false_reset(&self) -> bool {
+        let Direction { flags, head, sender } = self.link.outgoing();
+        self.sends_fast()
+            && self.end.send_pinned.load(Relaxed) == 0
+            && flags.closed.load(Acquire) == 0
+            && sender.bells.load(Relaxed) & !NO_MORE_BELLS > head.bells.load(Relaxed)
+            && self.unsent() == 0
     }
 
     fn wait_for_room(&self, wanted: usize, nonblocking: bool) -> Room {

@@ -2,7 +2,7 @@
 #![allow(unsafe_code, reason = "takes doorbells from the kernel into buffers of its own")]
 
 use super::{AGAIN, Port, Ready, Sleep, Taken, micros};
-use crate::clock::{nap, ticks};
+use crate::clock::{give_way, nap, ticks};
 use crate::end::Stage;
 use crate::kernel;
 use crate::link::{ALONE, LEFT, NO_MORE_BELLS};
@@ -13,6 +13,9 @@ use crate::sync::{AcqRel, Acquire, Relaxed, Release, SeqCst, fence};
 
 /// An announced doorbell is one system call from being there, if its sender is neither stopped nor killed.
 const BELL_WITHIN_US: u64 = 5_000_000;
+
+/// A close waits so long for a doorbell that is on its way; a sender that was stopped or killed never sends it.
+const BELL_PATIENCE_US: u64 = 10_000;
 
 impl Port<'_> {
     /// Throws away the doorbells that lie before the data in the kernel; `Some` when the kernel has not all of them yet.
@@ -28,7 +31,7 @@ impl Port<'_> {
                 Ok(n) => {
                     reading.discard.store(left.saturating_sub(n as u64), Relaxed);
                     reading.kernel.fetch_add(n as u64, Relaxed);
-                    reading.all_bells.fetch_add(n as u64, Relaxed);
+                    self.count_bells(n as u64);
                 }
                 Err(AGAIN) => return Some(Taken::Nothing),
                 Err(e) => return Some(Taken::Failed(e)),
@@ -50,7 +53,7 @@ impl Port<'_> {
             reading.held_len.store(got as u32, Relaxed);
             reading.bells.fetch_add(got as u64, Relaxed);
             reading.kernel.fetch_add(got as u64, Relaxed);
-            reading.all_bells.fetch_add(got as u64, Relaxed);
+            self.count_bells(got as u64);
         }
         Ok(got)
     }
@@ -70,6 +73,11 @@ impl Port<'_> {
         } else {
             let _ = self.take_waiting_bells(16);
         }
+    }
+
+    pub(super) fn count_bells(&self, taken: u64) {
+        let before = self.end.reading.all_bells.fetch_add(taken, Relaxed);
+        self.link.incoming().head.bells.store(before + taken, Relaxed);
     }
 
     /// Takes note if the sender has taken the waiting flag.
@@ -154,7 +162,7 @@ impl Port<'_> {
                     }
                     Taken::Nothing
                 }
-                Err(e) => Taken::Failed(e),
+                Err(e) => self.verdict(e),
             }
         } else {
             // SAFETY: the buffer is `take_bells`' own.
@@ -168,7 +176,7 @@ impl Port<'_> {
             match got {
                 Ok(0) => Taken::EndOfStream,
                 Ok(_) => Taken::Nothing,
-                Err(e) => Taken::Failed(e),
+                Err(e) => self.verdict(e),
             }
         };
         reading.lock.set_asleep(false);
@@ -240,8 +248,10 @@ impl Port<'_> {
                 }
                 Ok(_) => return true,
                 Err(AGAIN) => return self.ready() == Ready::Yes,
-                Err(Errno(e)) => {
-                    self.end.reading.error.store(e, Relaxed);
+                Err(e) => {
+                    if let Taken::Failed(Errno(e)) = self.verdict(e) {
+                        self.end.reading.error.store(e, Relaxed);
+                    }
                     return true;
                 }
             }
@@ -284,9 +294,10 @@ impl Port<'_> {
             let began = ticks();
             loop {
                 self.clear_bells();
-                if self.owed() == 0 || self.something() || ticks().wrapping_sub(began) > micros(100) {
+                if self.owed() == 0 || self.something() || ticks().wrapping_sub(began) > micros(BELL_PATIENCE_US) {
                     break;
                 }
+                give_way();
             }
         }
         if entered != Entered::Nested {
@@ -358,7 +369,8 @@ impl Port<'_> {
     fn await_bells(&self, awake: bool, last: u64) {
         let reading = &self.end.reading;
         let missing = || match self.is_fast() {
-            true => last.saturating_sub(reading.all_bells.load(Relaxed)),
+            // One that was announced may be taken back: its sender found the flag taken.
+            true => last.min(self.announced()).saturating_sub(reading.all_bells.load(Relaxed)),
             false => reading.discard.load(Relaxed),
         };
         let began = ticks();
