@@ -47,7 +47,6 @@ const KNOWN: &[(&str, &str)] = &[
 /// Known differences that come and go with timing: they may agree.
 const UNSTEADY: &[(&str, &str)] = &[
     ("processes/exec-cat-unread", "a FIN sent before the exec: what is unread in the ring cannot follow it"),
-    ("signals/storm-talk", "a handler that sends between two loads of `Sender::used` makes the head look like a lie"),
     ("threads/replaced", "the kernel ends a replaced socket before the receive that it woke has emptied the ring"),
 ];
 

@@ -183,6 +183,8 @@ pub struct Sending {
     pub seen_head: AtomicU64,
     /// See [`crate::ring::Sender`].
     pub hole: [AtomicU64; 2],
+    /// See [`crate::ring::Sender`].
+    pub behind: AtomicU64,
     /// Position behind the last mark; the reader has seen it when its head is there.
     pub mark: AtomicU64,
     /// Doorbells sent since the direction last went up.

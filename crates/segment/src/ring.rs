@@ -13,6 +13,7 @@
 //! the other does not have.
 #![allow(unsafe_code, reason = "lays records over shared memory")]
 
+use crate::kernel;
 use crate::sync::{Acquire, AtomicU64, Relaxed, Release, SeqCst, about_to_write, own};
 use crate::vector::Cursor;
 
@@ -308,6 +309,8 @@ pub struct Sender<'a> {
     pub seen_head: &'a AtomicU64,
     /// Begin and end of the outermost record in the making, for whoever finds its writer dead; equal when none is.
     pub hole: &'a [AtomicU64; 2],
+    /// Header of the record that a signal handler has put behind the outermost one in the making.
+    pub behind: &'a AtomicU64,
     /// Where the reader publishes its head.
     pub head: &'a AtomicU64,
 }
@@ -354,17 +357,20 @@ impl Sender<'_> {
     /// [`Fault`] when the published head lies outside what was sent.
     #[inline]
     pub fn used(&self, fresh: bool) -> Result<u64, Fault> {
-        let tail = self.tail.load(Relaxed);
-        if fresh {
-            // Acquire: the reader has finished copying whatever lies before its head.
-            let head = self.head.load(Acquire);
-            // The old head bounds the new one: a head may only move forward, up to the tail.
-            if distance(self.seen_head.load(Relaxed), head) > distance(self.seen_head.load(Relaxed), tail) {
-                return Err(Fault);
-            }
-            self.seen_head.store(head, Relaxed);
+        // In this order: a signal handler on top of this call, or a thread that only asks, moves all three on.
+        let seen = self.seen_head.load(Acquire);
+        if !fresh {
+            return Ok(distance(seen, self.tail.load(Relaxed)));
         }
-        Ok(distance(self.seen_head.load(Relaxed), tail))
+        // Acquire: the reader has finished copying whatever lies before its head.
+        let head = self.head.load(Acquire);
+        let tail = self.tail.load(Relaxed);
+        // The old head bounds the new one: a head may only move forward, up to the tail.
+        if distance(seen, head) > distance(seen, tail) {
+            return Err(Fault);
+        }
+        self.seen_head.store(head, Relaxed);
+        Ok(distance(head, tail))
     }
 
     /// Publishes one record of the bytes under `from`, as many as fit.
@@ -446,6 +452,7 @@ impl Sender<'_> {
             && distance(from, tail) <= self.ring.capacity()
             && !self.ring.published(from)
         {
+            self.end_behind(to, tail);
             self.ring.word(from).store(header(PAD, in_the_making), Release);
         }
         self.hole[1].store(from, Relaxed);
@@ -460,16 +467,15 @@ impl Sender<'_> {
     /// there first.
     #[inline]
     fn put(&self, tail: u64, size: u64, fill: impl FnOnce(&Ring) -> u64) -> bool {
-        let next = step(tail, size);
-        let outermost = self.hole[0].load(Relaxed) == self.hole[1].load(Relaxed);
-        // Before the reservation: afterwards a handler may already have published its own record there.
-        self.ring.word(next).store(0, Relaxed);
-        if outermost {
-            self.hole[0].store(tail, Relaxed);
-            self.hole[1].store(next, Relaxed);
+        if self.hole[0].load(Relaxed) != self.hole[1].load(Relaxed) {
+            return kernel::undisturbed(|| self.put_nested(tail, size, fill));
         }
+        let next = step(tail, size);
+        self.hole[0].store(tail, Relaxed);
+        self.hole[1].store(next, Relaxed);
         let reserved = own::replace(self.tail, tail, next);
         if reserved {
+            self.end_behind(next, self.tail.load(Relaxed));
             let word = fill(&self.ring);
             let nothing = word == 0 && own::replace(self.tail, next, tail);
             // SeqCst, as a full barrier: the record is visible before the sender looks whether the reader sleeps; the
@@ -479,10 +485,45 @@ impl Sender<'_> {
                 self.ring.fetch_ahead(next, size);
             }
         }
-        if outermost {
-            self.hole[1].store(tail, Relaxed);
-        }
+        self.hole[1].store(tail, Relaxed);
         reserved
+    }
+
+    /// The same on top of a `put` of this thread, which no other comes on top of.
+    #[cold]
+    fn put_nested(&self, tail: u64, size: u64, fill: impl FnOnce(&Ring) -> u64) -> bool {
+        if self.tail.load(Relaxed) != tail {
+            return false;
+        }
+        let next = step(tail, size);
+        let first = tail == self.hole[1].load(Relaxed);
+        let publish = |word| {
+            if first {
+                self.behind.store(word, Relaxed);
+            }
+            word
+        };
+        // Should this process be killed before the record is whole.
+        publish(header(PAD, size));
+        self.ring.word(next).store(0, Relaxed);
+        self.tail.store(next, Relaxed);
+        let word = match fill(&self.ring) {
+            0 => header(PAD, size),
+            word => word,
+        };
+        self.ring.word(tail).swap(publish(word), SeqCst);
+        true
+    }
+
+    /// Ends the ring at `next`, behind the outermost record in the making; or, when the tail is beyond, lets what a
+    /// handler has put there stand. The reader cannot have come there before that record is published.
+    #[inline]
+    fn end_behind(&self, next: u64, tail: u64) {
+        let end = self.ring.word(next);
+        end.store(0, Relaxed);
+        if tail != next || self.tail.load(Relaxed) != next {
+            end.store(self.behind.load(Relaxed), Relaxed);
+        }
     }
 }
 
@@ -497,6 +538,7 @@ mod tests {
         tail: AtomicU64,
         seen_head: AtomicU64,
         hole: [AtomicU64; 2],
+        behind: AtomicU64,
         head: AtomicU64,
         place: Place,
     }
@@ -509,6 +551,7 @@ mod tests {
                 tail: zero(),
                 seen_head: zero(),
                 hole: [zero(), zero()],
+                behind: zero(),
                 head: zero(),
                 place: Place { head: 0, consumed: 0 },
             }
@@ -525,8 +568,14 @@ mod tests {
             // SAFETY: one buffer, only read.
             let mut from = unsafe { Cursor::new(&vector, 1) };
             let ring = self.ring();
-            let sender =
-                Sender { ring, tail: &self.tail, seen_head: &self.seen_head, hole: &self.hole, head: &self.head };
+            let sender = Sender {
+                ring,
+                tail: &self.tail,
+                seen_head: &self.seen_head,
+                hole: &self.hole,
+                behind: &self.behind,
+                head: &self.head,
+            };
             let mut sent = 0;
             while from.left() > 0 {
                 match sender.push(&mut from)? {
@@ -618,8 +667,14 @@ mod tests {
             let bytes: Vec<u8> = (0..random.below(400)).map(|i| (round as usize + i) as u8).collect();
             let mut boaster = Boaster(bytes.len() + 1 + random.below(600), bytes.clone());
             let ring = bench.ring();
-            let sender =
-                Sender { ring, tail: &bench.tail, seen_head: &bench.seen_head, hole: &bench.hole, head: &bench.head };
+            let sender = Sender {
+                ring,
+                tail: &bench.tail,
+                seen_head: &bench.seen_head,
+                hole: &bench.hole,
+                behind: &bench.behind,
+                head: &bench.head,
+            };
             let mut sent = 0;
             while let Ok(Push::Took(n @ 1..)) = sender.push(&mut boaster) {
                 sent += n;
@@ -645,8 +700,14 @@ mod tests {
         while bench.send(&[1; 300]).unwrap() == 300 {}
         while bench.send(&[1]).unwrap() == 1 {}
         let ring = bench.ring();
-        let sender =
-            Sender { ring, tail: &bench.tail, seen_head: &bench.seen_head, hole: &bench.hole, head: &bench.head };
+        let sender = Sender {
+            ring,
+            tail: &bench.tail,
+            seen_head: &bench.seen_head,
+            hole: &bench.hole,
+            behind: &bench.behind,
+            head: &bench.head,
+        };
         sender.mark(Record::Down(5));
         assert!(sender.used(true).unwrap() <= ring.capacity());
         while !bench.receive(1000).unwrap().is_empty() {}
@@ -668,10 +729,97 @@ mod tests {
         bench.tail.store(step(from, 64), Relaxed);
         bench.memory[(from + 64) as usize / 8] = 0;
         let ring = bench.ring();
-        Sender { ring, tail: &bench.tail, seen_head: &bench.seen_head, hole: &bench.hole, head: &bench.head }
-            .close_hole();
+        Sender {
+            ring,
+            tail: &bench.tail,
+            seen_head: &bench.seen_head,
+            hole: &bench.hole,
+            behind: &bench.behind,
+            head: &bench.head,
+        }
+        .close_hole();
         assert_eq!(bench.send(b"after"), Ok(5));
         assert_eq!(bench.receive(100), Ok(b"beforeafter".to_vec()));
+    }
+
+    /// A source in the middle of which a signal handler sends, as `nested` does.
+    struct Interrupted<'a>(&'a mut dyn FnMut(), usize, u8);
+
+    impl Source for Interrupted<'_> {
+        fn left(&self) -> usize {
+            self.1
+        }
+
+        unsafe fn fill(&mut self, to: *mut u8, len: usize) -> usize {
+            (self.0)();
+            // SAFETY: the caller vouches for `len` bytes.
+            unsafe { to.write_bytes(self.2, len) };
+            self.1 -= len;
+            len
+        }
+    }
+
+    #[test]
+    fn a_handlers_sends_stand_behind_the_one_below() {
+        let mut random = Random(11);
+        let mut bench = Bench::new(1 << 14);
+        for round in 0..20_000u32 {
+            let (outer, count) = (1 + random.below(100), random.below(3));
+            let mut expected = vec![round as u8; outer];
+            let ring = bench.ring();
+            let sender = Sender {
+                ring,
+                tail: &bench.tail,
+                seen_head: &bench.seen_head,
+                hole: &bench.hole,
+                behind: &bench.behind,
+                head: &bench.head,
+            };
+            let mut inner = vec![];
+            let mut nested = || {
+                for at in 0..count {
+                    let bytes = vec![!(round as u8) ^ at as u8; 1 + (round as usize * 7 + at * 31) % 900];
+                    let vector = libc::iovec { iov_base: bytes.as_ptr().cast_mut().cast(), iov_len: bytes.len() };
+                    // SAFETY: one buffer, only read.
+                    let mut from = unsafe { Cursor::new(&vector, 1) };
+                    while from.left() > 0 {
+                        assert!(matches!(sender.push(&mut from), Ok(Push::Took(1..))));
+                    }
+                    inner.extend(bytes);
+                }
+            };
+            let mut from = Interrupted(&mut nested, outer, round as u8);
+            assert_eq!(sender.push(&mut from), Ok(Push::Took(outer)));
+            expected.extend(inner);
+            assert_eq!(bench.receive(1 << 14), Ok(expected), "round {round}");
+        }
+    }
+
+    /// Fails if a killed process's hole is closed without a look at what its handler had put behind it.
+    #[test]
+    fn a_handlers_record_outlives_the_process_below() {
+        for whole in [true, false] {
+            let mut bench = Bench::new(4096);
+            // What the lap before has left.
+            bench.memory.fill(u64::MAX);
+            bench.memory[0] = 0;
+            assert_eq!(bench.send(b"before"), Ok(6));
+            let from = bench.tail.load(Relaxed);
+            let to = step(from, 64);
+            bench.hole[0].store(from, Relaxed);
+            bench.hole[1].store(to, Relaxed);
+            bench.tail.store(to, Relaxed);
+            if whole {
+                assert_eq!(bench.send(b"handler"), Ok(7));
+                bench.memory[to as usize / 8] = 0;
+            }
+            let ring = bench.ring();
+            let (tail, seen_head, hole) = (&bench.tail, &bench.seen_head, &bench.hole);
+            Sender { ring, tail, seen_head, hole, behind: &bench.behind, head: &bench.head }.close_hole();
+            assert_eq!(bench.send(b"after"), Ok(5));
+            let expected: &[u8] = if whole { b"beforehandlerafter" } else { b"beforeafter" };
+            assert_eq!(bench.receive(100), Ok(expected.to_vec()));
+        }
     }
 
     #[test]
@@ -702,8 +850,14 @@ mod tests {
         bench.send(&[1; 100]).unwrap();
         bench.head.store(step(bench.tail.load(Relaxed), 8), Relaxed);
         let ring = bench.ring();
-        let sender =
-            Sender { ring, tail: &bench.tail, seen_head: &bench.seen_head, hole: &bench.hole, head: &bench.head };
+        let sender = Sender {
+            ring,
+            tail: &bench.tail,
+            seen_head: &bench.seen_head,
+            hole: &bench.hole,
+            behind: &bench.behind,
+            head: &bench.head,
+        };
         assert_eq!(sender.used(true), Err(Fault));
     }
 }

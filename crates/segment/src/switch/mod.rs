@@ -129,6 +129,7 @@ impl Port<'_> {
             tail: &sending.tail,
             seen_head: &sending.seen_head,
             hole: &sending.hole,
+            behind: &sending.behind,
             head: &self.link.outgoing().head.head,
         }
     }
