@@ -95,6 +95,11 @@ impl Region {
         let claimed = (claims(&self.mapping).load(Acquire) as usize).min(RECORDS);
         (0..claimed).map(|index| record(&self.mapping, index)).filter_map(read).collect()
     }
+
+    /// Processes that came when there was no room for their counters any more.
+    pub fn uncounted(&self) -> u64 {
+        u64::from(claims(&self.mapping).load(Acquire)).saturating_sub(RECORDS as u64)
+    }
 }
 
 impl Drop for Region {
@@ -171,5 +176,12 @@ mod tests {
         let all = region.processes();
         assert_eq!((all.len(), all[0].pid, all[0].command.as_str(), all[0].connections), (1, 77, "redis", 3));
         assert_eq!(all[0].reasons, [(Reason::Remote, 1)]);
+    }
+
+    #[test]
+    fn processes_beyond_the_room_are_counted_as_such() {
+        let region = Region::create().unwrap();
+        let room = (0..RECORDS + 3).filter(|_| claim_again(&region.mapping, 77, [0; 16]).is_some()).count();
+        assert_eq!((room, region.processes().len(), region.uncounted()), (RECORDS, RECORDS, 3));
     }
 }

@@ -119,9 +119,9 @@ fn supervise(
     let processes = region.processes();
     let words: Vec<String> = arguments.command.iter().map(|w| w.to_string_lossy().into_owned()).collect();
     sink.write(&if arguments.json {
-        stats::json(&words, end, &processes)
+        stats::json(&words, end, &processes, region.uncounted())
     } else {
-        stats::text(&words[0], end, &processes)
+        stats::text(&words[0], end, &processes, region.uncounted())
     });
     drop(region);
     end.follow()

@@ -35,16 +35,21 @@ impl Sink {
     }
 }
 
-/// The table, with one row per process that had connections, and the reasons below.
-pub fn text(program: &str, end: End, processes: &[ProcessStats]) -> String {
+/// The table, with one row per process that had connections, and the reasons below. There was no room for the counters
+/// of `uncounted` more processes.
+pub fn text(program: &str, end: End, processes: &[ProcessStats], uncounted: u64) -> String {
     let busy: Vec<&ProcessStats> = processes.iter().filter(|p| p.connections > 0).collect();
     let mut text = format!("\nunderpass: {program} {}\n", ending(end));
     if processes.is_empty() {
         return text + "No process loaded the library, so everything went over kernel TCP.\n";
     }
+    let more = match uncounted {
+        0 => String::new(),
+        _ => format!("\nNot counted, for want of room: {}.\n", plural(uncounted, "more process", "more processes")),
+    };
     let quiet = (processes.len() - busy.len()) as u64;
     if busy.is_empty() {
-        return text + &format!("{} without any TCP connection.\n", plural(quiet, "process", "processes"));
+        return text + &format!("{} without any TCP connection.\n{more}", plural(quiet, "process", "processes"));
     }
     let mut rows = vec![HEADINGS.map(String::from).to_vec()];
     rows.extend(busy.iter().map(|p| row(p.pid.to_string(), p.command.clone(), p)));
@@ -59,11 +64,11 @@ pub fn text(program: &str, end: End, processes: &[ProcessStats]) -> String {
     if quiet > 0 {
         text += &format!("\nNot shown: {} without any TCP connection.\n", plural(quiet, "process", "processes"));
     }
-    text
+    text + &more
 }
 
 /// The same and everything that the table leaves out.
-pub fn json(command: &[String], end: End, processes: &[ProcessStats]) -> String {
+pub fn json(command: &[String], end: End, processes: &[ProcessStats], uncounted: u64) -> String {
     let all = total(&processes.iter().collect::<Vec<_>>());
     let end = match end {
         End::Code(code) => json!({ "code": code }),
@@ -74,6 +79,7 @@ pub fn json(command: &[String], end: End, processes: &[ProcessStats]) -> String 
         "end": end,
         "total": numbers(&all),
         "processes": processes.iter().map(process).collect::<Vec<_>>(),
+        "uncounted": uncounted,
     });
     format!("{value:#}\n")
 }
@@ -178,7 +184,7 @@ mod tests {
 
     #[test]
     fn busy_processes_have_a_row_each_and_a_sum() {
-        let text = text("server", End::Code(3), &[process(7, 1200, 1199), process(8, 1, 1), process(9, 0, 0)]);
+        let text = text("server", End::Code(3), &[process(7, 1200, 1199), process(8, 1, 1), process(9, 0, 0)], 2000);
         let lines: Vec<&str> = text.lines().collect();
         assert_eq!(lines[1], "underpass: server ended with exit code 3");
         let words = |line: usize| lines[line].split_whitespace().collect::<Vec<_>>();
@@ -187,18 +193,19 @@ mod tests {
         assert_eq!(words(8)[..4], ["7", "worker", "1", "remote"]);
         assert!(lines[8].ends_with(Reason::Remote.sentence()));
         assert_eq!(lines[10], "Not shown: 1 process without any TCP connection.");
+        assert_eq!(lines[12], "Not counted, for want of room: 2,000 more processes.");
     }
 
     #[test]
     fn what_did_not_happen_is_said_plainly() {
-        let killed = text("server", End::Signal(15), &[]);
+        let killed = text("server", End::Signal(15), &[], 0);
         assert!(killed.contains("was ended by signal 15 (Terminated)\nNo process loaded the library"), "{killed}");
-        assert!(text("ls", End::Code(0), &[process(7, 0, 0)]).ends_with("1 process without any TCP connection.\n"));
+        assert!(text("ls", End::Code(0), &[process(7, 0, 0)], 0).ends_with("1 process without any TCP connection.\n"));
     }
 
     #[test]
     fn json_has_sums_and_sentences() {
-        let text = json(&["server".into()], End::Code(0), &[process(7, 2, 1), process(8, 0, 0)]);
+        let text = json(&["server".into()], End::Code(0), &[process(7, 2, 1), process(8, 0, 0)], 0);
         let value: Value = serde_json::from_str(&text).unwrap();
         assert_eq!(value["total"]["connections"], 2);
         assert_eq!(value["processes"][0]["bytes"]["fast"]["sent"], 3 << 20);
