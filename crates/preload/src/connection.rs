@@ -8,7 +8,6 @@ use underpass_segment::clock;
 use underpass_segment::end::{End, Family, MAX_ENDS, Stage};
 use underpass_segment::kernel;
 use underpass_segment::link::Link;
-use underpass_segment::meeting::Meeting;
 use underpass_segment::raw::{Answer, Errno, syscall};
 use underpass_segment::reason::Reason;
 use underpass_segment::switch::Port;
@@ -579,13 +578,14 @@ fn drop_reference(family: &Family, index: u32, link: Option<Link>) {
 fn finish(family: &Family, index: u32, link: Option<Link>) {
     let end = family.end(index);
     count(end);
-    if end.stage() == Stage::Waiting {
+    if end.pool.load(Relaxed) != 0 {
+        process::with_meeting_surely(|m| {
+            if let Some(link) = link.or_else(|| m.link(end)) {
+                m.close(end, &link);
+            }
+        });
+    } else if end.entry.load(Relaxed) != 0 {
         process::with_meeting_surely(|m| m.withdraw(end));
-    } else if end.pool.load(Relaxed) != 0 {
-        let link = link.or_else(|| process::with_meeting_surely(|m| m.link(end)).flatten());
-        if let Some(link) = link {
-            Meeting::close(end, &link);
-        }
     }
 }
 

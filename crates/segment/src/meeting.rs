@@ -90,6 +90,7 @@ impl Meeting {
             Ok(peer) if peer.uid == uid => peer,
             Ok(_) => return end.pin(Reason::OtherUser),
             Err(NoPeer::Elsewhere) => return end.pin(Reason::Remote),
+            Err(NoPeer::NoAnswer(e)) if passes(e) => return,
             Err(NoPeer::NoAnswer(_)) => return end.pin(Reason::NoSockDiag),
         };
         let Some(directory) = self.directory(uid) else { return end.pin(Reason::NoMemory) };
@@ -133,25 +134,37 @@ impl Meeting {
     }
 
     fn offer(&self, end: &End) -> Option<(Directory, u32, Key, Offer)> {
-        let directory = self.directory?;
-        let key = Key::of(end.cookie.load(Relaxed), end.peer_cookie.load(Relaxed));
-        let index = end.entry.load(Relaxed).checked_sub(1)?;
+        let (directory, index, key) = self.entry(end)?;
         Some((directory, index, key, directory.offered(index, key)?))
     }
 
     /// An end that waits takes the segment that it has been offered.
     pub fn take_offer(&mut self, end: &End, fd: i32) {
         let Some((directory, index, key, offer)) = self.offer(end) else { return };
-        let joined = self.accept(end, fd, directory.uid(), offer);
-        directory.clear(index, key, kernel::process_id());
-        if joined.is_err() {
-            end.pin(Reason::Unproven);
+        let pid = kernel::process_id();
+        match self.prove(end, fd, directory.uid(), offer) {
+            Ok(pool) if directory.take(index, key, pid) => {
+                if let Some(it) = self.attached(offer.pool) {
+                    it.users += 1;
+                }
+                self.join(end, pool, offer.slot, Side::Joiner);
+            }
+            // Its maker has closed, or the table is busy: there will be another look, or none.
+            Ok(_) => {}
+            Err(e) if passes(e) => {}
+            Err(e) => {
+                directory.refuse(index, key, pid);
+                end.pin(if e == FORGED { Reason::Unproven } else { Reason::NoMemory });
+            }
         }
     }
 
-    fn accept(&mut self, end: &End, fd: i32, uid: u32, offer: Offer) -> Result<(), Errno> {
-        const FORGED: Errno = Errno(libc::EACCES);
-        let peer = kernel::peer(fd).map_err(|_| FORGED)?;
+    /// The offered pool, attached, if what is offered is what it should be.
+    fn prove(&mut self, end: &End, fd: i32, uid: u32, offer: Offer) -> Result<Pool, Errno> {
+        let peer = kernel::peer(fd).map_err(|no| match no {
+            NoPeer::NoAnswer(e) if passes(e) => e,
+            _ => FORGED,
+        })?;
         let cookies = [peer.cookie, end.cookie.load(Relaxed)];
         if peer.uid != uid || peer.cookie != end.peer_cookie.load(Relaxed) || !holds(offer.maker, &peer) {
             return Err(FORGED);
@@ -160,7 +173,13 @@ impl Meeting {
             Some(it) if it.pool.shape() == offer.shape => it.pool,
             Some(_) => return Err(FORGED),
             None => {
-                let (pool, attested) = Pool::open(offer.pool, offer.shape, uid)?;
+                let (pool, attested) = Pool::open(offer.pool, offer.shape, uid).map_err(|e| match e.0 {
+                    // That it is not there is a lie as well.
+                    libc::EINVAL | libc::EIDRM => FORGED,
+                    // RLIMIT_MEMLOCK, which does not pass.
+                    libc::EAGAIN => Errno(libc::ENOMEM),
+                    _ => e,
+                })?;
                 if attested.creator != offer.maker.pid {
                     // SAFETY: nothing refers into it.
                     unsafe { pool.detach() };
@@ -174,11 +193,7 @@ impl Meeting {
         if !link.is_for(cookies) {
             return Err(FORGED);
         }
-        if let Some(it) = self.attached(offer.pool) {
-            it.users += 1;
-        }
-        self.join(end, pool, offer.slot, Side::Joiner);
-        Ok(())
+        Ok(pool)
     }
 
     fn join(&mut self, end: &End, pool: Pool, slot: u32, side: Side) {
@@ -231,17 +246,29 @@ impl Meeting {
     }
 
     /// A joined end is closed in all processes.
-    pub fn close(end: &End, link: &Link) {
+    pub fn close(&mut self, end: &End, link: &Link) {
         link.incoming().flags.closed.store(1, Release);
         end.send_pinned.store(1, Relaxed);
+        if link.side() == Side::Maker
+            && let Some((directory, index, key)) = self.entry(end)
+            && directory.take_back(index, key, kernel::process_id())
+        {
+            // The other end never came, so it will never close.
+            link.outgoing().flags.closed.store(1, Release);
+        }
     }
 
-    /// An end that still waits for its other end is closed in all processes.
+    /// An end that waits for its other end, or did once, is closed in all processes.
     pub fn withdraw(&mut self, end: &End) {
-        if let (Some(directory), Some(index)) = (self.directory, end.entry.load(Relaxed).checked_sub(1)) {
-            let key = Key::of(end.cookie.load(Relaxed), end.peer_cookie.load(Relaxed));
-            directory.clear(index, key, kernel::process_id());
+        if let Some((directory, index, key)) = self.entry(end) {
+            directory.refuse(index, key, kernel::process_id());
         }
+    }
+
+    /// Where `end` has left its name, or its offer.
+    fn entry(&self, end: &End) -> Option<(Directory, u32, Key)> {
+        let key = Key::of(end.cookie.load(Relaxed), end.peer_cookie.load(Relaxed));
+        Some((self.directory?, end.entry.load(Relaxed).checked_sub(1)?, key))
     }
 
     /// Leaves word of a joined end whose socket is being passed to another process.
@@ -342,6 +369,14 @@ impl Default for Meeting {
     fn default() -> Meeting {
         Meeting::new()
     }
+}
+
+/// What is offered is not what it should be.
+const FORGED: Errno = Errno(libc::EACCES);
+
+/// Whether the error is one of the moment: no descriptor or buffer was free to ask the kernel with.
+fn passes(error: Errno) -> bool {
+    matches!(error, Errno(libc::EMFILE | libc::ENFILE | libc::ENOBUFS | libc::EAGAIN))
 }
 
 /// Whether the kernel shows that `holder` has the other end's socket.
