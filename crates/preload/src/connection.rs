@@ -24,6 +24,8 @@ struct Handle {
     given: AtomicU32,
     /// [`ABSENT`], [`WORKING`] or [`PRESENT`]: whether `link` is there.
     attached: AtomicU32,
+    /// 1: this process, or the one that forked it, has counted the connection.
+    counted: AtomicU32,
     link: UnsafeCell<MaybeUninit<Link>>,
 }
 
@@ -119,7 +121,7 @@ fn classify(fd: i32, known: Known) -> Option<u32> {
     if known == Known::Nothing {
         // It came by exec or over a Unix socket; another program may use it without our knowing.
         table::replace(fd, known, Known::Other);
-        seen(Some(Reason::Inherited));
+        seen(Reason::Inherited);
         return None;
     }
     let Some(family) = process::family() else {
@@ -127,7 +129,7 @@ fn classify(fd: i32, known: Known) -> Option<u32> {
             return None;
         }
         table::replace(fd, known, Known::Other);
-        seen(Some(if process::config().enabled { Reason::NoMemory } else { Reason::Disabled }));
+        seen(if process::config().enabled { Reason::NoMemory } else { Reason::Disabled });
         return None;
     };
     let index = family.take()?;
@@ -136,6 +138,7 @@ fn classify(fd: i32, known: Known) -> Option<u32> {
     let handle = handle(index)?;
     handle.attached.store(ABSENT, Relaxed);
     handle.given.store(0, Relaxed);
+    handle.counted.store(0, Relaxed);
     handle.descriptors.store(1, Release);
     if !table::replace(fd, known, Known::Connection(index)) {
         // Another thread was faster.
@@ -146,7 +149,6 @@ fn classify(fd: i32, known: Known) -> Option<u32> {
             _ => None,
         };
     }
-    seen(None);
     crate::epoll::watch(Connection { end, index, fd });
     Some(index)
 }
@@ -187,16 +189,27 @@ fn brought(fd: i32) -> Option<u32> {
         family.end(index).references.fetch_sub(1, AcqRel);
     }
     table::set(fd, Known::Connection(index));
-    seen(None);
+    count_once(index);
     Some(index)
 }
 
-fn seen(reason: Option<Reason>) {
+/// Counts a connection that the library does not follow.
+fn seen(reason: Reason) {
     if let Some(record) = process::record() {
         record.connections.fetch_add(1, Relaxed);
-        if let Some(reason) = reason {
-            record.count_reason(reason);
-        }
+        record.count_reason(reason);
+    }
+}
+
+/// Counts the connection whose end has this index where it is first used: a server may leave it to what it forks.
+#[inline]
+fn count_once(index: u32) {
+    if let Some(handle) = handle(index)
+        && handle.counted.load(Relaxed) == 0
+        && handle.counted.swap(1, Relaxed) == 0
+        && let Some(record) = process::record()
+    {
+        record.connections.fetch_add(1, Relaxed);
     }
 }
 
@@ -260,6 +273,7 @@ impl Connection {
     #[cold]
     fn consider(&self) {
         let end = self.end;
+        count_once(self.index);
         let config = process::config();
         let calls = end.calls.fetch_add(1, Relaxed) + 1;
         if end.stage() == Stage::Waiting {
@@ -577,7 +591,7 @@ fn drop_reference(family: &Family, index: u32, link: Option<Link>) {
 /// The last reference is gone: tells the other end.
 fn finish(family: &Family, index: u32, link: Option<Link>) {
     let end = family.end(index);
-    count(end);
+    count(end, index);
     if end.pool.load(Relaxed) != 0 {
         process::with_meeting_surely(|m| {
             if let Some(link) = link.or_else(|| m.link(end)) {
@@ -634,6 +648,16 @@ pub fn inherit(counted: bool) {
     }
 }
 
+/// A fork is about to share every socket: a connection that was not used yet has to be known by then, or each process
+/// would make an end of its own for it.
+pub fn recognise_all() {
+    for fd in 0..table::highest() {
+        if table::get(fd) == Known::Socket {
+            of(fd);
+        }
+    }
+}
+
 /// Adds (or takes back) a reference to every end, around a fork.
 pub fn reference_all(add: bool) {
     if let Some(family) = process::existing_family() {
@@ -671,15 +695,16 @@ pub fn leave_all() {
             connection.hush();
             crate::epoll::forget_socket(connection);
             if end.references.fetch_sub(1, AcqRel) == 1 {
-                count(end);
+                count(end, index);
                 end.references.store(1, Release);
             }
         });
     }
 }
 
-fn count(end: &End) {
+fn count(end: &End, index: u32) {
     let Some(record) = process::record() else { return };
+    count_once(index);
     if end.was_fast.load(Relaxed) != 0 {
         record.fast.fetch_add(1, Relaxed);
     } else {

@@ -37,6 +37,7 @@ pub unsafe extern "C" fn _Fork() -> pid_t {
 fn forked(call: impl FnOnce() -> pid_t) -> pid_t {
     process::check_fork();
     luggage::claim();
+    connection::recognise_all();
     // The child's references are counted before it exists: the parent may close its own before the child runs.
     connection::reference_all(true);
     COUNTED.set(true);
