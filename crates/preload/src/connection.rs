@@ -106,7 +106,7 @@ fn classify(fd: i32, known: Known) -> Option<u32> {
     }
     if !kernel::is_tcp(fd) {
         // A number that is free or not yet a socket of ours stays open to be something else.
-        table::replace(fd, known, Known::Other);
+        disown(fd, known);
         return None;
     }
     let state = kernel::counters(fd).ok()?.state;
@@ -120,7 +120,7 @@ fn classify(fd: i32, known: Known) -> Option<u32> {
     }
     if known == Known::Nothing {
         // It came by exec or over a Unix socket; another program may use it without our knowing.
-        table::replace(fd, known, Known::Other);
+        disown(fd, known);
         seen(Reason::Inherited);
         return None;
     }
@@ -128,7 +128,7 @@ fn classify(fd: i32, known: Known) -> Option<u32> {
         if !process::no_family() {
             return None;
         }
-        table::replace(fd, known, Known::Other);
+        disown(fd, known);
         seen(if process::config().enabled { Reason::NoMemory } else { Reason::Disabled });
         return None;
     };
@@ -157,6 +157,14 @@ fn classify(fd: i32, known: Known) -> Option<u32> {
 pub fn claim(fd: i32) {
     if table::get(fd) == Known::Nothing && kernel::is_tcp(fd) {
         brought(fd);
+    }
+}
+
+/// Leaves `fd`, so far `known` as something else, to the kernel. Epoll sets forget it: what the program changes of its
+/// registration from now on passes them by.
+fn disown(fd: i32, known: Known) {
+    if table::replace(fd, known, Known::Other) && known == Known::Socket {
+        crate::epoll::disown(fd);
     }
 }
 
@@ -451,6 +459,15 @@ impl Connection {
     /// The connection by another descriptor of the socket.
     pub fn by(&self, fd: i32) -> Connection {
         Connection { fd, ..*self }
+    }
+}
+
+/// The library cannot follow what the program does with `fd`: it stays on the kernel path.
+#[cold]
+pub fn give_up(fd: i32, reason: Reason) {
+    match of(fd) {
+        Some(connection) => connection.pin(reason),
+        None => disown(fd, Known::Socket),
     }
 }
 

@@ -82,6 +82,11 @@ fn watches(fd: c_int) -> bool {
     set::made().any(|set| set.item(fd).is_some())
 }
 
+/// `fd` is left to the kernel.
+pub fn disown(fd: c_int) {
+    set::made().for_each(|set| set.remove(fd));
+}
+
 /// `epfd` is about to be closed.
 pub fn forget_set(epfd: c_int) {
     if let Some(place) = place(epfd) {

@@ -82,9 +82,7 @@ unsafe extern "C" fn close(cookie: *mut c_void) -> c_int {
 /// Pins the connection that `fd` is; returns libc's function of that name.
 #[cfg(target_arch = "x86_64")]
 fn pin(fd: c_int, name: &CStr) -> *mut c_void {
-    if let Some(connection) = connection::of(fd) {
-        connection.pin(Reason::Stdio);
-    }
+    connection::give_up(fd, Reason::Stdio);
     // SAFETY: a NUL-terminated name.
     unsafe { libc::dlsym(libc::RTLD_NEXT, name.as_ptr()) }
 }

@@ -7,6 +7,8 @@ use underpass_tests::library::AT_ONCE;
 use underpass_tests::net::free_port;
 use underpass_tests::stage::{Stage, compile, fixture};
 
+use crate::databases::redis_server;
+
 fn guest(stage: &Stage) -> String {
     let program = stage.path("guest");
     compile("guest.c", &program, &[]);
@@ -47,6 +49,25 @@ fn offers_that_nobody_takes_are_taken_back() {
     let made = underpass_tests::traces::segments_of(&[server.pid()]);
     assert!(made.len() <= 4, "{made:#?}");
     server.stop(libc::SIGTERM);
+    stage.finish();
+}
+
+/// An epoll set goes on seeing sockets that the library has left to the kernel.
+#[test]
+fn epoll_on_sockets_that_are_not_ours() {
+    let Some(stage) = Stage::with(&["redis-server", "redis-benchmark"]) else { return };
+    let off = [("UNDERPASS_MODE", "off")];
+    for settings in [&off[..], AT_ONCE] {
+        let (port, path) = (free_port(), stage.path("socket").display().to_string());
+        let arguments = redis_server(&stage, port).into_iter().chain(["--unixsocket".into(), path.clone()]);
+        let server = stage.serve(stage.tuned("redis-server", arguments, settings), port);
+        for place in [["-p", &port.to_string()], ["-s", &path]] {
+            let load = place.into_iter().chain(["-t", "set,lrange_600", "-n", "1000", "-c", "20", "-P", "4", "-q"]);
+            let said = stage.output(stage.tuned("redis-benchmark", load, settings));
+            assert!(said.matches("requests per second").count() >= 2 && !said.contains("rror"), "{said}");
+        }
+        server.stop(libc::SIGTERM);
+    }
     stage.finish();
 }
 
