@@ -11,6 +11,7 @@
 //! | `UNDERPASS_TEST_SCENARIO` | run only the parity scenario of this name |
 //! | `UNDERPASS_TEST_REQUIRE=1` | a program that is not installed is a failure, not a skip |
 
+pub mod apart;
 pub mod group;
 pub mod library;
 pub mod net;

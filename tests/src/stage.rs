@@ -168,7 +168,8 @@ fn is_installed(program: &str) -> bool {
     found
 }
 
-fn skip(reason: &str) {
+/// Says that a test is skipped, and why.
+pub fn skip(reason: &str) {
     assert!(std::env::var_os("UNDERPASS_TEST_REQUIRE").is_none(), "not to be skipped: {reason}");
     println!("skipped: {reason}");
 }

@@ -1,5 +1,6 @@
 //! A descriptor that is a TCP connection: from its first use to its end.
 
+use crate::memory::{PIECE, Sparse};
 use crate::table::{self, Known};
 use crate::{luggage, process};
 use core::cell::UnsafeCell;
@@ -11,7 +12,7 @@ use underpass_segment::link::Link;
 use underpass_segment::raw::{Answer, Errno, syscall};
 use underpass_segment::reason::Reason;
 use underpass_segment::switch::Port;
-use underpass_segment::sync::{AcqRel, Acquire, AtomicBool, AtomicPtr, AtomicU32, Relaxed, Release};
+use underpass_segment::sync::{AcqRel, Acquire, AtomicBool, AtomicU32, Relaxed, Release};
 
 /// What this process keeps of an end, beside the end itself.
 struct Handle {
@@ -33,28 +34,12 @@ const ABSENT: u32 = 0;
 const WORKING: u32 = 1;
 const PRESENT: u32 = 2;
 
-static HANDLES: AtomicPtr<Handle> = AtomicPtr::new(core::ptr::null_mut());
+static HANDLES: Sparse<Handle, { MAX_ENDS / PIECE }> = Sparse::new();
 
 #[inline(always)]
 fn handle(index: u32) -> Option<&'static Handle> {
-    let mut handles = HANDLES.load(Acquire);
-    if handles.is_null() {
-        handles = reserve_handles();
-    }
-    if handles.is_null() || index as usize >= MAX_ENDS {
-        return None;
-    }
-    // SAFETY: MAX_ENDS handles, never unmapped; zeroed memory is an unused one.
-    Some(unsafe { &*handles.add(index as usize) })
-}
-
-#[cold]
-fn reserve_handles() -> *mut Handle {
-    let made: *mut Handle = process::reserve(MAX_ENDS * size_of::<Handle>()).cast();
-    match HANDLES.compare_exchange(core::ptr::null_mut(), made, AcqRel, Acquire) {
-        Ok(_) => made,
-        Err(others) => others,
-    }
+    // SAFETY: handles are never unmapped; zeroed memory is an unused one.
+    HANDLES.need(index as usize).map(|handle| unsafe { handle.as_ref() })
 }
 
 /// A connection in the hands of one call.

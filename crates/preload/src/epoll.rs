@@ -7,6 +7,7 @@
 //! for at least every [`KERNEL_EVERY_US`].
 
 use crate::connection::{self, Connection};
+use crate::memory::{PIECE, Sparse};
 use crate::poll::{Deadline, after, after_ms, invalid, left};
 use crate::set::{self, Item, Joining, Later, Scan, Set};
 use crate::table::{self, Known};
@@ -17,6 +18,7 @@ use underpass_segment::clock::{self, ticks, ticks_per_microsecond};
 use underpass_segment::end::{End, WATCHED_BY_SEVERAL};
 use underpass_segment::kernel;
 use underpass_segment::link::ALONE;
+use underpass_segment::reason::Reason;
 use underpass_segment::switch::{Port, Ready, Sleep};
 use underpass_segment::sync::{AcqRel, Acquire, AtomicPtr, AtomicU32, Relaxed, Release};
 use underpass_segment::wait::{Polled, Wait};
@@ -39,17 +41,13 @@ const FIRST_PAGE: usize = 4096;
 /// Where another thread may take the doorbell, a sleep lasts no longer.
 const BRIEFLY_NS: u64 = 10_000_000;
 
-static SETS: AtomicPtr<AtomicPtr<Set>> = AtomicPtr::new(core::ptr::null_mut());
+static SETS: Sparse<AtomicPtr<Set>, { table::MAX_FDS / PIECE }> = Sparse::new();
 /// Threads asleep in the kernel on each epoll descriptor, whether it has sockets of ours or not.
-static SLEEPERS: AtomicPtr<AtomicU32> = AtomicPtr::new(core::ptr::null_mut());
+static SLEEPERS: Sparse<AtomicU32, { table::MAX_FDS / PIECE }> = Sparse::new();
 
 fn place(epfd: c_int) -> Option<&'static AtomicPtr<Set>> {
-    let sets = SETS.load(Acquire);
-    if sets.is_null() || epfd as u32 as usize >= table::MAX_FDS {
-        return None;
-    }
-    // SAFETY: MAX_FDS pointers, never unmapped; zeroed memory is null pointers.
-    Some(unsafe { &*sets.add(epfd as usize) })
+    // SAFETY: places are never unmapped; zeroed memory is a null pointer. A negative number is beyond the end.
+    SETS.get(epfd as u32 as usize).map(|place| unsafe { place.as_ref() })
 }
 
 fn set_of(epfd: c_int) -> Option<&'static Set> {
@@ -58,8 +56,8 @@ fn set_of(epfd: c_int) -> Option<&'static Set> {
 }
 
 fn make_set(epfd: c_int) -> Option<&'static Set> {
-    array(&SETS);
-    let place = place(epfd)?;
+    // SAFETY: as in `place`.
+    let place = unsafe { SETS.need(epfd as u32 as usize)?.as_ref() };
     if place.load(Acquire).is_null() {
         let made = Set::make()?;
         if place.compare_exchange(core::ptr::null_mut(), made, Release, Acquire).is_err() {
@@ -105,11 +103,8 @@ pub fn forget_set(epfd: c_int) {
 
 /// In a forked child: its copies of the sets rely on the waiting flags too; the threads that slept are its parent's.
 pub fn after_fork() {
-    let sleepers = SLEEPERS.load(Acquire);
-    if !sleepers.is_null() {
-        // SAFETY: a private anonymous mapping of this length; DONTNEED zeroes it.
-        unsafe { libc::madvise(sleepers.cast(), table::MAX_FDS * size_of::<AtomicU32>(), libc::MADV_DONTNEED) };
-    }
+    // SAFETY: a forked child has one thread.
+    unsafe { SLEEPERS.clear() };
     for set in set::made().filter(|set| set.count() > 0) {
         for fd in 0..table::highest() {
             if let Some(connection) = connection::known(fd)
@@ -121,23 +116,10 @@ pub fn after_fork() {
     }
 }
 
-/// The array that `array` points to, made at its first use: one `T` for each descriptor, zeroed.
-fn array<T>(array: &AtomicPtr<T>) -> *mut T {
-    if array.load(Acquire).is_null() {
-        let made: *mut T = process::reserve(table::MAX_FDS * size_of::<T>()).cast();
-        let _ = array.compare_exchange(core::ptr::null_mut(), made, Release, Relaxed);
-    }
-    array.load(Acquire)
-}
-
 /// Number of threads asleep in the kernel on `epfd`.
 fn sleepers(epfd: c_int) -> Option<&'static AtomicU32> {
-    let sleepers = array(&SLEEPERS);
-    if sleepers.is_null() || epfd as u32 as usize >= table::MAX_FDS {
-        return None;
-    }
-    // SAFETY: MAX_FDS words, never unmapped.
-    Some(unsafe { &*sleepers.add(epfd as usize) })
+    // SAFETY: counts are never unmapped; zeroed memory is none.
+    SLEEPERS.need(epfd as u32 as usize).map(|count| unsafe { count.as_ref() })
 }
 
 fn has_sleepers(epfd: c_int) -> bool {
@@ -195,7 +177,10 @@ pub unsafe extern "C" fn epoll_ctl(epfd: c_int, operation: c_int, fd: c_int, eve
     }
     // SAFETY: the kernel has just read it.
     let (events, data) = unsafe { ((*event).events, (*event).u64) };
-    let Some(set) = make_set(epfd) else { return answer };
+    let Some(set) = make_set(epfd) else {
+        connection::give_up(fd, Reason::NoMemory);
+        return answer;
+    };
     if set_of(fd).is_some() {
         set.add_inner(fd);
         if let Some(inner) = set_of(fd) {
@@ -204,7 +189,10 @@ pub unsafe extern "C" fn epoll_ctl(epfd: c_int, operation: c_int, fd: c_int, eve
         }
         return answer;
     }
-    set.put(fd, events, data);
+    if !set.put(fd, events, data) {
+        connection::give_up(fd, Reason::NoMemory);
+        return answer;
+    }
     if let Some(connection) = connection::of(fd) {
         if operation == libc::EPOLL_CTL_ADD {
             watch(connection);

@@ -14,6 +14,7 @@ mod epoll;
 mod exec;
 mod fork;
 mod luggage;
+mod memory;
 mod options;
 mod poll;
 mod process;

@@ -7,7 +7,7 @@
 
 use crate::connection::{self, Connection};
 use crate::program::Program;
-use crate::{process, table};
+use crate::{memory, process, table};
 use core::ffi::{CStr, c_char};
 use core::fmt::Write;
 use underpass_segment::clock;
@@ -146,7 +146,7 @@ pub unsafe fn pack(program: Program, envp: *const *const c_char, how: Execution)
         return Packed { gone, ..nothing };
     }
     let len = (count + 2) * size_of::<*const c_char>() + NAME.len() + MOST;
-    let memory: *mut u8 = process::reserve(len).cast();
+    let memory = memory::reserve(len);
     if memory.is_null() {
         return nothing;
     }

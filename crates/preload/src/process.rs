@@ -1,7 +1,6 @@
 //! What the library knows of the process it is a guest in.
 
 use core::cell::{Cell, UnsafeCell};
-use core::ffi::c_void;
 use std::sync::OnceLock;
 use underpass_segment::clock;
 use underpass_segment::config::{Config, KEYS};
@@ -11,6 +10,7 @@ use underpass_segment::meeting::Meeting;
 use underpass_segment::raw::Errno;
 use underpass_segment::stats::{self, Record};
 use underpass_segment::sync::{Acquire, AtomicBool, AtomicPtr, AtomicU32, Relaxed, Release};
+use underpass_segment::sysv;
 
 /// Set up once, by the constructor; read by every call.
 struct Fixed {
@@ -70,7 +70,6 @@ extern "C" fn construct() {
     if config.spin_us > 0 && processors() < 2 {
         config.spin_us = 0;
     }
-    crate::table::set_up();
     crate::luggage::unpack();
     wipe_on_fork();
     // SAFETY: no other thread runs the constructor, and nobody reads before READY.
@@ -247,6 +246,8 @@ fn become_child() {
     // SAFETY: the page is never unmapped.
     unsafe { (*FRESH.load(Relaxed)).store(1, Relaxed) };
     GENERATION.fetch_add(1, Relaxed);
+    // A child locks nothing, whatever its parent does (mlockall(2)).
+    sysv::set_locking(false);
     MEETING_TAKEN.store(false, Relaxed);
     with_meeting(Meeting::after_fork);
     crate::set::after_fork();
@@ -286,20 +287,4 @@ pub fn leave() {
         return;
     }
     crate::connection::leave_all();
-}
-
-/// Reserves `len` zeroed bytes, touched page by page as they are used; null when there is no address space.
-pub fn reserve(len: usize) -> *mut c_void {
-    // SAFETY: a private anonymous mapping of our own.
-    let memory = unsafe {
-        libc::mmap(
-            core::ptr::null_mut(),
-            len,
-            libc::PROT_READ | libc::PROT_WRITE,
-            libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_NORESERVE,
-            -1,
-            0,
-        )
-    };
-    if memory == libc::MAP_FAILED { core::ptr::null_mut() } else { memory }
 }

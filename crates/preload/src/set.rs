@@ -1,5 +1,6 @@
 //! The library's copy of an epoll set: which stream sockets the program has registered, how, and which are active.
 
+use crate::memory::{PIECE, Sparse, reserve};
 use crate::process;
 use crate::table;
 use core::cell::UnsafeCell;
@@ -91,10 +92,10 @@ struct Members {
 struct Inside {
     members: *mut Members,
     member_count: usize,
-    items: *mut Item,
+    items: Sparse<Item, { table::MAX_FDS / PIECE }>,
     buckets: *mut u32,
     count: u32,
-    active: *mut i32,
+    active: Sparse<i32, { table::MAX_FDS / PIECE }>,
     active_count: usize,
     stale_count: usize,
     turn: usize,
@@ -217,20 +218,16 @@ impl Set {
             set.group.store(take_group(), Relaxed);
             return Some(free);
         }
-        let set: *mut Set = process::reserve(size_of::<Set>()).cast();
-        let items: *mut Item = process::reserve(table::MAX_FDS * size_of::<Item>()).cast();
-        let buckets: *mut u32 = process::reserve(BUCKETS * size_of::<u32>()).cast();
-        let active: *mut i32 = process::reserve(table::MAX_FDS * size_of::<i32>()).cast();
-        let members: *mut Members = process::reserve(MAX_POOLS * size_of::<Members>()).cast();
-        if set.is_null() || items.is_null() || buckets.is_null() || active.is_null() || members.is_null() {
+        let set: *mut Set = reserve(size_of::<Set>()).cast();
+        let buckets: *mut u32 = reserve(BUCKETS * size_of::<u32>()).cast();
+        let members: *mut Members = reserve(MAX_POOLS * size_of::<Members>()).cast();
+        if set.is_null() || buckets.is_null() || members.is_null() {
             return None;
         }
         // SAFETY: fresh memory of our own; zeroed memory is a valid set.
         unsafe {
             let inside = (*set).inside.get();
-            (*inside).items = items;
             (*inside).buckets = buckets;
-            (*inside).active = active;
             (*inside).members = members;
             (*set).group.store(take_group(), Relaxed);
             let mut first = MADE.load(Acquire);
@@ -248,10 +245,10 @@ impl Set {
     /// Empties the set for another epoll descriptor.
     pub fn give_back(set: &Set) {
         set.locked(|inside| {
-            // SAFETY: both ranges are private anonymous mappings of this length; DONTNEED zeroes them.
+            // SAFETY: all are this set's own, and `inside` is this thread's; BUCKETS buckets.
             unsafe {
-                libc::madvise(inside.items.cast(), table::MAX_FDS * size_of::<Item>(), libc::MADV_DONTNEED);
-                libc::madvise(inside.buckets.cast(), BUCKETS * size_of::<u32>(), libc::MADV_DONTNEED);
+                inside.items.clear();
+                inside.buckets.write_bytes(0, BUCKETS);
             }
             (inside.count, inside.active_count, inside.turn, inside.member_count) = (0, 0, 0, 0);
             inside.stale_count = 0;
@@ -301,17 +298,22 @@ impl Set {
         self.locked(|inside| inside.count)
     }
 
-    /// Registers `fd`, or changes its registration.
-    pub fn put(&self, fd: i32, events: u32, data: u64) {
+    /// Registers `fd`, or changes its registration. False without address space.
+    #[must_use]
+    pub fn put(&self, fd: i32, events: u32, data: u64) -> bool {
         self.locked(|inside| {
-            let Some(item) = inside.item(fd) else { return };
+            // No more sockets can be active than there are registrations.
+            if inside.items.need(fd as u32 as usize).is_none() || inside.active.need(inside.count as usize).is_none() {
+                return false;
+            }
+            let Some(item) = inside.item(fd) else { return false };
             if item.live {
                 // It may also be left over from a descriptor of this number that was closed.
                 inside.unlink(fd);
             } else {
                 inside.count += 1;
             }
-            let Some(item) = inside.item(fd) else { return };
+            let Some(item) = inside.item(fd) else { return false };
             let active = item.active;
             *item = Item {
                 events,
@@ -329,7 +331,8 @@ impl Set {
                 next: NONE,
             };
             inside.link(fd);
-        });
+            true
+        })
     }
 
     /// Changes the registration of `fd` (adds, changes, or with `None` removes it) without the kernel, if neither the old
@@ -666,11 +669,8 @@ impl Inside {
     }
 
     fn item(&mut self, fd: i32) -> Option<&mut Item> {
-        if fd as u32 as usize >= table::MAX_FDS {
-            return None;
-        }
-        // SAFETY: MAX_FDS items; zeroed memory is a valid one.
-        Some(unsafe { &mut *self.items.add(fd as usize) })
+        // SAFETY: items are this set's own; zeroed memory is a valid one. A negative number is beyond the end.
+        self.items.get(fd as u32 as usize).map(|mut item| unsafe { item.as_mut() })
     }
 
     fn bucket_of(&mut self, data: u64) -> &mut u32 {
@@ -709,17 +709,21 @@ impl Inside {
     }
 
     fn active_at(&self, index: usize) -> i32 {
-        debug_assert!(index < self.active_count);
-        // SAFETY: the array has MAX_FDS entries, and each descriptor is in it once at most.
-        unsafe { *self.active.add(index) }
+        // SAFETY: the list is this set's own.
+        self.active.get(index).map_or(-1, |fd| unsafe { fd.read() })
+    }
+
+    /// False beyond what `put` has made room for: never, since each descriptor is in the list once at most.
+    fn set_active_at(&mut self, index: usize, fd: i32) -> bool {
+        // SAFETY: the list is this set's own.
+        self.active.get(index).map(|place| unsafe { place.write(fd) }).is_some()
     }
 
     fn activate(&mut self, fd: i32) {
+        let count = self.active_count;
         if let Some(item) = self.item(fd).filter(|it| it.is_current(fd) && !it.active) {
             item.active = true;
-            // SAFETY: as in `active_at`.
-            unsafe { *self.active.add(self.active_count) = fd };
-            self.active_count += 1;
+            self.active_count += usize::from(self.set_active_at(count, fd));
         }
     }
 
@@ -728,9 +732,7 @@ impl Inside {
         for index in 0..self.active_count {
             let fd = self.active_at(index);
             if self.item(fd).is_some_and(|it| it.active) {
-                // SAFETY: as in `active_at`; kept <= index.
-                unsafe { *self.active.add(kept) = fd };
-                kept += 1;
+                kept += usize::from(self.set_active_at(kept, fd));
             }
         }
         self.active_count = kept;

@@ -7,6 +7,7 @@
 #![allow(unsafe_code, reason = "attaches memory and calls shmctl")]
 
 use crate::raw::{Errno, syscall};
+use crate::sync::{AtomicBool, AtomicU64, Relaxed};
 use core::mem::MaybeUninit;
 use core::ptr::NonNull;
 
@@ -16,6 +17,14 @@ const SHM_INFO: usize = 14;
 const SHM_DEST: u32 = 0o1000;
 const SHM_NORESERVE: usize = 0o10000;
 const OWNER_ONLY: usize = 0o600;
+
+/// Where the program has a limit to its address space, all segments together take at most one part in so many: it does
+/// not find less room than it would have without them by more than that.
+const SHARE_OF_LIMIT: u64 = 8;
+/// Bytes of the segments that this process has attached.
+static ATTACHED: AtomicU64 = AtomicU64::new(0);
+/// See [`set_locking`].
+static LOCKING: AtomicBool = AtomicBool::new(false);
 
 /// A segment that this process has attached. It stays attached until [`Mapping::detach`] or the process's end.
 #[derive(Clone, Copy, Debug)]
@@ -102,6 +111,7 @@ impl Mapping {
     pub unsafe fn detach(self) {
         // SAFETY: the address came from shmat; the caller vouches that nothing uses it.
         let _ = unsafe { syscall(libc::SYS_shmdt, [self.base.as_ptr() as usize, 0, 0, 0, 0, 0]) };
+        ATTACHED.fetch_sub(self.len as u64, Relaxed);
     }
 }
 
@@ -130,11 +140,45 @@ pub fn find(len: usize, uid: u32, out: &mut [i32]) -> usize {
     found
 }
 
+/// Says whether this process locks whatever it maps from now on (mlockall(2), MCL_FUTURE without MCL_ONFAULT). Segments
+/// are then kept out of that: a lock would fill them with memory from end to end, and count them against RLIMIT_MEMLOCK.
+pub fn set_locking(locking: bool) {
+    LOCKING.store(locking, Relaxed);
+}
+
 fn attach(id: i32, len: usize) -> Result<Mapping, Errno> {
+    if ATTACHED.load(Relaxed) + len as u64 > address_space() / SHARE_OF_LIMIT {
+        return Err(Errno(libc::ENOMEM));
+    }
+    let future = |flags: i32| {
+        // SAFETY: without MCL_CURRENT it changes no mapping that exists.
+        let _ = unsafe { syscall(libc::SYS_mlockall, [(libc::MCL_FUTURE | flags) as usize, 0, 0, 0, 0, 0]) };
+    };
+    let locking = LOCKING.load(Relaxed);
+    if locking {
+        future(libc::MCL_ONFAULT);
+    }
     // SAFETY: address 0 lets the kernel choose a free range.
-    let base = unsafe { syscall(libc::SYS_shmat, [id as usize, 0, 0, 0, 0, 0]) }?;
+    let base = unsafe { syscall(libc::SYS_shmat, [id as usize, 0, 0, 0, 0, 0]) };
+    if locking && LOCKING.load(Relaxed) {
+        future(0);
+    }
+    let base = base?;
+    if locking {
+        // SAFETY: the range that was just attached.
+        let _ = unsafe { syscall(libc::SYS_munlock, [base, len, 0, 0, 0, 0]) };
+    }
+    ATTACHED.fetch_add(len as u64, Relaxed);
     let base = NonNull::new(base as *mut u8).ok_or(Errno(libc::ENOMEM))?;
     Ok(Mapping { base, len, id })
+}
+
+/// The limit of this process's address space in bytes; `u64::MAX` if none.
+fn address_space() -> u64 {
+    let mut limit = libc::rlimit64 { rlim_cur: u64::MAX, rlim_max: u64::MAX };
+    // SAFETY: the kernel writes one struct rlimit64; without a new limit it changes nothing.
+    let _ = unsafe { syscall(libc::SYS_prlimit64, [0, libc::RLIMIT_AS as usize, 0, &raw mut limit as usize, 0, 0]) };
+    limit.rlim_cur
 }
 
 fn attest(id_or_index: i32, command: usize) -> Result<(i32, Attested), Errno> {

@@ -1,18 +1,119 @@
 //! Machines and users that give nothing: programs work as on kernel TCP, silently, and fast where it is possible.
 
+use std::fs;
+use std::os::unix::fs::PermissionsExt;
+use std::os::unix::process::CommandExt;
 use std::path::PathBuf;
+use std::process::Command;
 use std::time::{Duration, Instant};
+use underpass_segment::reason::Reason;
+use underpass_tests::apart::apart;
 use underpass_tests::group::Group;
-use underpass_tests::library::AT_ONCE;
+use underpass_tests::library::{AT_ONCE, Run, is_kernel_only};
 use underpass_tests::net::free_port;
-use underpass_tests::stage::{Stage, compile, fixture};
+use underpass_tests::stage::{Stage, compile, fixture, skip};
 
 use crate::databases::redis_server;
+
+const DONE: &str = "every echo as sent\n";
 
 fn guest(stage: &Stage) -> String {
     let program = stage.path("guest");
     compile("guest.c", &program, &[]);
     program.display().to_string()
+}
+
+/// A command line behind `prefix`, as prlimit and setpriv want it.
+fn behind(stage: &Stage, prefix: &[&str], program: &str, arguments: &str) -> Command {
+    let words = prefix.iter().copied().chain([program]).chain(arguments.split_whitespace());
+    let words: Vec<&str> = words.collect();
+    stage.tuned(words[0], &words[1..], AT_ONCE)
+}
+
+/// Two guests, each behind a prefix of its own; the server is told to end.
+fn echo(stage: &Stage, server: (&[&str], &str), client: (&[&str], &str)) {
+    let (program, port) = (guest(stage), free_port());
+    let ready = stage.serve(behind(stage, server.0, &program, &format!("{} serve {port}", server.1)), port);
+    let words = client.1.replace("PORT", &port.to_string());
+    let said = stage.output(behind(stage, client.0, &program, &words));
+    assert_eq!(said, DONE, "{:?} {:?}\n{}", server, client, ready.said());
+    // Its connections are counted when it has closed them.
+    assert_eq!(ready.stop(libc::SIGTERM), "");
+}
+
+/// Redis under load, to the right results.
+fn redis(stage: &Stage) {
+    let port = free_port();
+    let server = stage.serve(stage.tuned("redis-server", redis_server(stage, port), AT_ONCE), port);
+    let load = ["-p", &port.to_string(), "-t", "set,lrange_300", "-n", "1000", "-c", "10", "-q"].map(String::from);
+    let said = stage.output(stage.tuned("redis-benchmark", load, AT_ONCE));
+    assert!(said.matches("requests per second").count() >= 2 && !said.contains("rror"), "{said}");
+    server.stop(libc::SIGTERM);
+}
+
+/// Every connection of every process has this reason, and there are some.
+fn assert_reason(run: &Run, reason: Reason) {
+    let all: Vec<_> = run.processes().into_iter().flat_map(|process| process.reasons).collect();
+    let as_said = !all.is_empty() && all.iter().all(|(it, _)| *it == reason);
+    assert!(is_kernel_only() || as_said, "not {reason:?} alone:\n{}", run.table());
+}
+
+/// Segments are no files, so /dev/shm may be as it likes.
+#[test]
+fn shared_files_are_not_needed() {
+    apart(libc::CLONE_NEWNS, || {
+        for (options, fill) in [("size=64m", false), ("size=4k", true), ("ro", false)] {
+            let Some(stage) = Stage::with(&["redis-server", "redis-benchmark", "mount"]) else { return };
+            stage.output(stage.plain("mount", ["--make-rprivate", "/"]));
+            stage.output(stage.plain("mount", ["-t", "tmpfs", "-o", options, "none", "/dev/shm"]));
+            if fill {
+                fs::write("/dev/shm/full", [0; 4096]).unwrap();
+            }
+            let before = underpass_tests::traces::shared_files();
+            redis(&stage);
+            stage.run.assert_fast("redis-server");
+            stage.run.assert_fast("redis-benchmark");
+            assert_eq!(underpass_tests::traces::shared_files(), before, "with {options}");
+            stage.output(stage.plain("umount", ["/dev/shm"]));
+            stage.finish();
+        }
+    });
+}
+
+/// What a full /dev/shm would be to others: the limits of System V shared memory.
+#[test]
+fn without_segments_everything_stays_on_the_kernel() {
+    let attempt = |file: &'static str, limit: &'static str| {
+        let mut fast = false;
+        apart(libc::CLONE_NEWIPC, || {
+            let Some(stage) = Stage::with(&["redis-server", "redis-benchmark"]) else { return };
+            // The counters have theirs already.
+            fs::write(format!("/proc/sys/kernel/{file}"), limit).unwrap();
+            redis(&stage);
+            fast = stage.run.fast(None).bytes > 0;
+            if !fast {
+                let known = [Reason::NoMemory, Reason::PeerSilent, Reason::Young];
+                let reasons = || stage.run.processes().into_iter().flat_map(|process| process.reasons);
+                assert!(reasons().all(|(it, _)| known.contains(&it)), "{}", stage.run.table());
+                assert!(is_kernel_only() || reasons().any(|(it, _)| it == known[0]), "{}", stage.run.table());
+            }
+            stage.finish();
+        });
+        fast
+    };
+    // One for the counters, two tables of ends, the directory, and then the connections' own.
+    for limit in ["1", "2", "3", "4"] {
+        assert!(!attempt("shmmni", limit), "{limit} segments cannot do");
+    }
+    assert!(attempt("shmmni", "16") || is_kernel_only() || skipped_namespaces());
+    assert!(!attempt("shmall", "2000"));
+    assert!(!attempt("shmmax", "1000000"));
+}
+
+fn skipped_namespaces() -> bool {
+    let mut skipped = true;
+    apart(libc::CLONE_NEWIPC, || skipped = false);
+    skipped
 }
 
 /// The program gets the last descriptor, and a connection that could not be asked about for want of one goes up later.
@@ -27,6 +128,116 @@ fn the_last_descriptor_is_the_programs() {
     assert_eq!(stage.output(stage.tuned("prlimit", words, AT_ONCE)), kernel);
     stage.run.assert_fast("guest");
     serve.stop(libc::SIGTERM);
+    stage.finish();
+}
+
+/// A limit of the address space costs the fast path before it costs the program.
+#[test]
+fn address_space_is_the_programs() {
+    let Some(stage) = Stage::with(&["cc", "prlimit"]) else { return };
+    let limited = |megabytes: u64| {
+        let limit = format!("--as={}", megabytes << 20);
+        echo(&stage, (&["prlimit", &limit], ""), (&["prlimit", &limit], "hungry ask PORT 3 100"));
+    };
+    // The guest maps 64 MiB and needs 3 more, under Underpass 4; an eighth of the limit may be the library's.
+    for megabytes in [70, 80, 200] {
+        limited(megabytes);
+        stage.run.assert_not_fast();
+    }
+    limited(4096);
+    stage.run.assert_fast("guest");
+    stage.finish();
+}
+
+/// What the library has mapped and not used is not brought into memory by a program that locks its own.
+#[test]
+fn locked_memory_stays_small() {
+    let Some(stage) = Stage::with(&["cc"]) else { return };
+    let (program, port) = (guest(&stage), free_port());
+    let server = stage.serve(stage.tuned(&program, ["locked", "serve", &port.to_string()], AT_ONCE), port);
+    // Connections enough for a pool of 64.
+    let said = stage.output(stage.tuned(&program, ["ask", &port.to_string(), "30", "100"], AT_ONCE));
+    assert_eq!(said, DONE, "{}", server.said());
+    let status = fs::read_to_string(format!("/proc/{}/status", server.pid())).unwrap();
+    let kilobytes = |name: &str| -> u64 {
+        let line = status.lines().find_map(|line| line.strip_prefix(name)).unwrap_or_default();
+        line.trim_matches(|c: char| !c.is_ascii_digit()).parse().unwrap()
+    };
+    assert!(kilobytes("VmLck:") > 0, "{status}");
+    assert!(kilobytes("VmLck:") < 8192 && kilobytes("VmRSS:") < 16384, "{status}");
+    server.stop(libc::SIGTERM);
+    stage.run.assert_fast("guest");
+    stage.finish();
+}
+
+/// A user who may lock 8 MiB.
+#[test]
+fn little_memory_may_be_locked() {
+    let Some(stage) = Stage::as_user("nobody", &["cc", "prlimit"]) else { return };
+    fs::set_permissions(stage.path(""), fs::Permissions::from_mode(0o755)).unwrap();
+    let limit: &[&str] = &["prlimit", "--memlock=8388608"];
+    echo(&stage, (limit, "locked"), (limit, "locked ask PORT 3 100"));
+    stage.finish();
+}
+
+/// Users as Debian numbers them.
+const DAEMON: u32 = 1;
+const NOBODY: u32 = 65534;
+
+fn is_root() -> bool {
+    fs::read_to_string("/proc/self/status").is_ok_and(|status| status.contains("\nUid:\t0\t"))
+}
+
+#[test]
+fn two_users_share_no_memory() {
+    let Some(stage) = Stage::with(&["cc"]) else { return };
+    if !is_root() {
+        return skip("needs root to act as two users");
+    }
+    fs::set_permissions(stage.path(""), fs::Permissions::from_mode(0o755)).unwrap();
+    let (program, port) = (guest(&stage), free_port());
+    let runs = [DAEMON, NOBODY].map(Run::of_user);
+    let command = |run: &Run, user: u32, words: String| {
+        let mut command = stage.plain(&program, words.split_whitespace());
+        run.accelerate(&mut command, AT_ONCE);
+        command.uid(user).gid(user);
+        command
+    };
+    let server = stage.serve(command(&runs[0], DAEMON, format!("serve {port}")), port);
+    assert_eq!(stage.output(command(&runs[1], NOBODY, format!("ask {port} 3 100"))), DONE);
+    server.stop(libc::SIGTERM);
+    for run in &runs {
+        run.assert_not_fast();
+        assert_reason(run, Reason::OtherUser);
+    }
+    stage.finish();
+}
+
+/// A user who knows the numbers of all segments gets into none, and segments of his that look the same are not used.
+#[test]
+fn another_user_gets_in_nowhere() {
+    let Some(stage) = Stage::with(&["cc"]) else { return };
+    if !is_root() {
+        return skip("needs root to act as another user");
+    }
+    fs::set_permissions(stage.path(""), fs::Permissions::from_mode(0o755)).unwrap();
+    let (program, port) = (guest(&stage), free_port());
+    let server = stage.serve(stage.tuned(&program, ["serve", &port.to_string()], AT_ONCE), port);
+    let ask = || stage.output(stage.tuned(&program, ["ask", &port.to_string(), "3", "100"], AT_ONCE));
+    assert_eq!(ask(), DONE);
+    let mut thief = stage.plain(&program, ["steal"]);
+    thief.uid(NOBODY).gid(NOBODY);
+    let thief = stage.start(thief);
+    await_word(&thief, "attached");
+    let expected = if is_kernel_only() { thief.said() } else { "seen, attached 0\n".into() };
+    assert_eq!(thief.said(), expected);
+    // New processes find the right directory beside the copy.
+    let before = stage.run.fast(None);
+    assert_eq!(ask(), DONE);
+    echo(&stage, (&[], ""), (&[], "ask PORT 3 100"));
+    assert!(is_kernel_only() || stage.run.fast(None).connections > before.connections, "{}", stage.run.table());
+    drop(thief);
+    server.stop(libc::SIGTERM);
     stage.finish();
 }
 

@@ -1,0 +1,95 @@
+//! Memory of the library's own: little at first and more as it is used, since the program may have its address space
+//! limited (RLIMIT_AS) or locked (mlockall), and both count what is mapped and never touched.
+
+use core::ffi::c_int;
+use core::ptr::NonNull;
+use underpass_segment::raw::syscall;
+use underpass_segment::sync::{AcqRel, Acquire, AtomicPtr};
+use underpass_segment::sysv;
+
+use crate::real;
+
+/// `len` zeroed bytes, page-aligned; null when there is no address space. errno stays as it is.
+pub fn reserve(len: usize) -> *mut u8 {
+    let protection = libc::PROT_READ | libc::PROT_WRITE;
+    let kind = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_NORESERVE;
+    // SAFETY: a private anonymous mapping of our own, where the kernel finds room.
+    let memory = unsafe { syscall(libc::SYS_mmap, [0, len, protection as usize, kind as usize, usize::MAX, 0]) };
+    memory.map_or(core::ptr::null_mut(), |address| address as *mut u8)
+}
+
+/// Elements of a piece of a [`Sparse`] array.
+pub const PIECE: usize = 1024;
+
+/// An array of `PIECES` times [`PIECE`] elements, all zero at first. A piece is made when one of its elements is first
+/// needed, and stays.
+pub struct Sparse<T, const PIECES: usize>([AtomicPtr<T>; PIECES]);
+
+impl<T, const PIECES: usize> Sparse<T, PIECES> {
+    /// Without any piece; zeroed memory is that too.
+    pub const fn new() -> Sparse<T, PIECES> {
+        Sparse([const { AtomicPtr::new(core::ptr::null_mut()) }; PIECES])
+    }
+
+    /// Element `index`, unless its piece was never needed.
+    #[inline]
+    pub fn get(&self, index: usize) -> Option<NonNull<T>> {
+        let piece = NonNull::new(self.0.get(index / PIECE)?.load(Acquire))?;
+        // SAFETY: a piece has PIECE elements.
+        Some(unsafe { piece.add(index % PIECE) })
+    }
+
+    /// Element `index`; `None` beyond the end and without address space.
+    #[inline]
+    pub fn need(&self, index: usize) -> Option<NonNull<T>> {
+        self.get(index).or_else(|| self.make(index))
+    }
+
+    #[cold]
+    fn make(&self, index: usize) -> Option<NonNull<T>> {
+        let place = self.0.get(index / PIECE)?;
+        let made: *mut T = reserve(PIECE * size_of::<T>()).cast();
+        if !made.is_null() && place.compare_exchange(core::ptr::null_mut(), made, AcqRel, Acquire).is_err() {
+            // SAFETY: just mapped, and nobody else has it: another thread was faster.
+            let _ = unsafe { syscall(libc::SYS_munmap, [made as usize, PIECE * size_of::<T>(), 0, 0, 0, 0]) };
+        }
+        self.get(index)
+    }
+
+    /// Makes all elements zero again.
+    ///
+    /// # Safety
+    /// Nobody may use any of them meanwhile.
+    pub unsafe fn clear(&self) {
+        for place in &self.0 {
+            if let Some(piece) = NonNull::new(place.load(Acquire)) {
+                // SAFETY: PIECE elements, which are the caller's alone; all-zero is what they began as.
+                unsafe { piece.write_bytes(0, PIECE) };
+            }
+        }
+    }
+}
+
+/// # Safety
+/// As mlockall(2).
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn mlockall(flags: c_int) -> c_int {
+    // SAFETY: no pointers.
+    let answer = unsafe { real::mlockall(flags) };
+    if answer == 0 {
+        sysv::set_locking(flags & (libc::MCL_FUTURE | libc::MCL_ONFAULT) == libc::MCL_FUTURE);
+    }
+    answer
+}
+
+/// # Safety
+/// As munlockall(2).
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn munlockall() -> c_int {
+    // SAFETY: no arguments.
+    let answer = unsafe { real::munlockall() };
+    if answer == 0 {
+        sysv::set_locking(false);
+    }
+    answer
+}
