@@ -2,7 +2,7 @@
 
 use crate::memory::{PIECE, Sparse};
 use crate::table::{self, Known};
-use crate::{luggage, process};
+use crate::{luggage, process, seccomp};
 use core::cell::UnsafeCell;
 use core::mem::MaybeUninit;
 use underpass_segment::clock;
@@ -89,6 +89,13 @@ fn classify(fd: i32, known: Known) -> Option<u32> {
     if fd < 0 || process::borrowed() {
         return None;
     }
+    if seccomp::is_confined() {
+        disown(fd, known);
+        if known == Known::Socket {
+            seen(Reason::Seccomp);
+        }
+        return None;
+    }
     if !kernel::is_tcp(fd) {
         // A number that is free or not yet a socket of ours stays open to be something else.
         disown(fd, known);
@@ -110,11 +117,10 @@ fn classify(fd: i32, known: Known) -> Option<u32> {
         return None;
     }
     let Some(family) = process::family() else {
-        if !process::no_family() {
-            return None;
+        if let Some(reason) = process::no_family() {
+            disown(fd, known);
+            seen(reason);
         }
-        disown(fd, known);
-        seen(if process::config().enabled { Reason::NoMemory } else { Reason::Disabled });
         return None;
     };
     let index = family.take()?;
@@ -267,6 +273,9 @@ impl Connection {
     fn consider(&self) {
         let end = self.end;
         count_once(self.index);
+        if seccomp::is_confined() {
+            return end.pin(Reason::Seccomp);
+        }
         let config = process::config();
         let calls = end.calls.fetch_add(1, Relaxed) + 1;
         if end.stage() == Stage::Waiting {

@@ -21,6 +21,7 @@ mod process;
 mod program;
 mod real;
 mod receive;
+mod seccomp;
 mod send;
 mod set;
 mod stdio;

@@ -7,10 +7,14 @@ use underpass_segment::raw::syscall;
 use underpass_segment::sync::{AcqRel, Acquire, AtomicPtr};
 use underpass_segment::sysv;
 
-use crate::real;
+use crate::{real, seccomp};
 
-/// `len` zeroed bytes, page-aligned; null when there is no address space. errno stays as it is.
+/// `len` zeroed bytes, page-aligned; null when there is no address space or the program does not let us ask for it. errno
+/// stays as it is.
 pub fn reserve(len: usize) -> *mut u8 {
+    if seccomp::is_confined() {
+        return core::ptr::null_mut();
+    }
     let protection = libc::PROT_READ | libc::PROT_WRITE;
     let kind = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_NORESERVE;
     // SAFETY: a private anonymous mapping of our own, where the kernel finds room.

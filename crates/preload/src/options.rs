@@ -117,6 +117,8 @@ pub unsafe extern "C" fn syscall(number: c_long, a: usize, b: usize, c: usize, d
     // SAFETY: passed on to the caller.
     unsafe {
         match number {
+            libc::SYS_seccomp => crate::seccomp::seccomp(a, b, c),
+            libc::SYS_prctl => crate::seccomp::prctl(a as c_int, b, c, d, e).into(),
             libc::SYS_close => crate::descriptor::close(a as c_int).into(),
             libc::SYS_close_range => crate::descriptor::close_range(a as u32, b as u32, c as c_int).into(),
             libc::SYS_dup3 => crate::descriptor::dup3(a as c_int, b as c_int, c as c_int).into(),

@@ -8,8 +8,9 @@ use underpass_segment::end::Family;
 use underpass_segment::kernel;
 use underpass_segment::meeting::Meeting;
 use underpass_segment::raw::Errno;
+use underpass_segment::reason::Reason;
 use underpass_segment::stats::{self, Record};
-use underpass_segment::sync::{Acquire, AtomicBool, AtomicPtr, AtomicU32, Relaxed, Release};
+use underpass_segment::sync::{Acquire, AtomicBool, AtomicI32, AtomicPtr, AtomicU32, Relaxed, Release};
 use underpass_segment::sysv;
 
 /// Set up once, by the constructor; read by every call.
@@ -27,8 +28,8 @@ unsafe impl<T> Sync for Shared<T> {}
 static FIXED: Shared<Option<Fixed>> = Shared(UnsafeCell::new(None));
 /// Set once, by the thread that has [`MEETING_TAKEN`].
 static FAMILY: OnceLock<Family> = OnceLock::new();
-/// It could not be made.
-static NO_FAMILY: AtomicBool = AtomicBool::new(false);
+/// 1 + the errno with which it could not be made; 0: it was not tried.
+static NO_FAMILY: AtomicI32 = AtomicI32::new(0);
 static READY: AtomicBool = AtomicBool::new(false);
 /// Used only by the thread that has set [`MEETING_TAKEN`].
 static MEETING: Shared<Meeting> = Shared(UnsafeCell::new(Meeting::new()));
@@ -70,6 +71,7 @@ extern "C" fn construct() {
     if config.spin_us > 0 && processors() < 2 {
         config.spin_us = 0;
     }
+    crate::table::set_up();
     crate::luggage::unpack();
     wipe_on_fork();
     // SAFETY: no other thread runs the constructor, and nobody reads before READY.
@@ -157,10 +159,7 @@ fn settle_family(make: impl FnOnce() -> Result<Family, Errno>) -> Option<&'stati
     let settle = |meeting: &mut Meeting| {
         // The meeting is this thread's, so only one comes here at a time.
         if FAMILY.get().is_none() {
-            let Ok(family) = make() else {
-                NO_FAMILY.store(true, Relaxed);
-                return None;
-            };
+            let family = make().map_err(|Errno(e)| NO_FAMILY.store(1 + e, Relaxed)).ok()?;
             meeting.set_up(family.id(), fixed.config.ring_bytes, crate::set::forget_pool);
             let _ = FAMILY.set(family);
         }
@@ -169,9 +168,15 @@ fn settle_family(make: impl FnOnce() -> Result<Family, Errno>) -> Option<&'stati
     kernel::undisturbed(|| with_meeting(settle)).flatten()
 }
 
-/// Whether there is no hope of a table of ends, rather than another thread about to make it.
-pub fn no_family() -> bool {
-    NO_FAMILY.load(Relaxed) || !config().enabled || FRESH.load(Acquire).is_null()
+/// Why there is no hope of a table of ends; `None` when another thread is about to make it.
+pub fn no_family() -> Option<Reason> {
+    match NO_FAMILY.load(Relaxed) - 1 {
+        _ if !config().enabled => Some(Reason::Disabled),
+        // shmget itself never answers so to who makes a segment of his own (shmget(2)).
+        libc::EPERM => Some(Reason::Seccomp),
+        -1 if !FRESH.load(Acquire).is_null() => None,
+        _ => Some(Reason::NoMemory),
+    }
 }
 
 /// The table of ends, if there is one.
@@ -257,7 +262,7 @@ fn become_child() {
 }
 
 fn claim_record() {
-    let Some(fixed) = fixed().filter(|f| f.stats_region >= 0) else { return };
+    let Some(fixed) = fixed().filter(|f| f.stats_region >= 0 && !crate::seccomp::is_confined()) else { return };
     let mut name = [0u8; 16];
     // SAFETY: PR_GET_NAME writes at most 16 bytes.
     unsafe { libc::prctl(libc::PR_GET_NAME, name.as_mut_ptr()) };

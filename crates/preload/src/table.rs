@@ -31,6 +31,11 @@ static GENERATIONS: Words = Sparse::new();
 /// One more than the highest number ever entered.
 static HIGHEST: AtomicU32 = AtomicU32::new(0);
 
+/// Makes room for the first descriptors, while the program cannot have forbidden it.
+pub fn set_up() {
+    let _ = (get(0), generation(0));
+}
+
 #[inline]
 fn word(words: &'static Words, fd: i32) -> Option<&'static AtomicU32> {
     // SAFETY: words are never unmapped; zeroed memory is a valid one. A negative number is beyond the end.

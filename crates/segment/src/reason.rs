@@ -41,8 +41,6 @@ reasons! {
     NoMemory = "no-memory",
     /// The descriptor came from another program (exec or SCM_RIGHTS), which may still use the connection.
     Inherited = "inherited",
-    /// The descriptor number is beyond what the library tracks.
-    FdTooLarge = "fd-too-large",
     /// The program prints to it without a stream (dprintf).
     Stdio = "stdio",
     /// The program moves its bytes inside the kernel (splice).
@@ -65,7 +63,7 @@ reasons! {
     PeerFault = "peer-fault",
     /// The reader was slower than the ring is large; the kernel buffers the rest.
     RingFull = "ring-full",
-    /// The program installed a seccomp filter.
+    /// A seccomp filter stands between the program and shared memory.
     Seccomp = "seccomp",
     /// The program moved the connection with a call that the library leaves to the kernel.
     Unsupported = "unsupported",

@@ -180,6 +180,25 @@ fn little_memory_may_be_locked() {
     stage.finish();
 }
 
+/// A filter that kills for calls which the program does not make, and one that refuses shared memory.
+#[test]
+fn seccomp_filters_are_kept_to() {
+    for strait in ["confined", "refused"] {
+        let Some(stage) = Stage::with(&["cc"]) else { return };
+        echo(&stage, (&[], strait), (&[], &format!("{strait} ask PORT 3 100")));
+        stage.run.assert_not_fast();
+        assert_reason(&stage.run, Reason::Seccomp);
+        stage.finish();
+    }
+    let Some(stage) = Stage::with(&["cc"]) else { return };
+    // The other end has none; and one that comes when the first connection is up.
+    echo(&stage, (&[], ""), (&[], "confined ask PORT 3 100"));
+    stage.run.assert_not_fast();
+    echo(&stage, (&[], ""), (&[], "refused late ask PORT 30 100"));
+    stage.run.assert_fast("guest");
+    stage.finish();
+}
+
 /// Users as Debian numbers them.
 const DAEMON: u32 = 1;
 const NOBODY: u32 = 65534;
