@@ -426,11 +426,70 @@ static void inherited_a(struct side *side) {
 }
 static void inherited(void) { two_processes(AF_INET, inherited_a, ten_when_told); }
 
+/* A server with a process for each connection, which it accepted itself; each process has a set of its own. */
+enum { SIBLINGS = 4, SIBLING_ROUNDS = 200 };
+static void sibling(int fd) {
+    struct epoll_event event;
+    int set = (int)MUST(epoll_create1(0));
+    add(set, fd, EPOLLIN, 0);
+    send_all(fd, "ready", 5);
+    for (;;) {
+        MUST(epoll_wait(set, &event, 1, -1));
+        ssize_t got = MUST(read(fd, in, sizeof(in)));
+        if (got == 0) _exit(0);
+        send_all(fd, in, (size_t)got);
+    }
+}
+static void siblings_a(struct side *side) {
+    pid_t children[SIBLINGS];
+    for (int i = 0; i < SIBLINGS; i++) {
+        int fd = (int)MUST(accept(side->listener, NULL, NULL));
+        if ((children[i] = (pid_t)MUST(fork())) == 0) sibling(fd);
+        close(fd);
+    }
+    /* All have used their connections before the other end does: they make no segments, they are offered some. */
+    for (int i = 0; i < SIBLINGS; i++) await_asleep(children[i]);
+    tell(side);
+    hear(side);
+    for (int i = 0; i < SIBLINGS; i++) {
+        int status = -1;
+        MUST(waitpid(children[i], &status, 0));
+        say("a sibling ended with %d", status);
+    }
+}
+static void siblings_b(struct side *side) {
+    struct pollfd fds[SIBLINGS];
+    for (int i = 0; i < SIBLINGS; i++) fds[i] = (struct pollfd){.fd = connect_to(&side->address), .events = POLLIN};
+    hear(side);
+    for (int i = 0; i < SIBLINGS; i++) {
+        if (receive_all(fds[i].fd, in, 5) != 5) fail("greeting");
+    }
+    for (int round = 0; round < SIBLING_ROUNDS; round++) {
+        /* Now all of them, now one. */
+        int first = round % 5 ? 0 : round % SIBLINGS, count = round % 5 ? SIBLINGS : 1;
+        for (int i = first; i < first + count; i++) send_all(fds[i].fd, &round, sizeof(round));
+        for (int left = count; left > 0;) {
+            MUST(poll(fds, SIBLINGS, -1));
+            for (int i = 0; i < SIBLINGS; i++) {
+                int answer = -1;
+                if (!(fds[i].revents & POLLIN)) continue;
+                if (receive_all(fds[i].fd, &answer, sizeof(answer)) != sizeof(answer) || answer != round) fail("echo");
+                left--;
+            }
+        }
+    }
+    say("%d rounds", SIBLING_ROUNDS);
+    for (int i = 0; i < SIBLINGS; i++) close(fds[i].fd);
+    tell(side);
+}
+static void siblings(void) { two_processes(AF_INET, siblings_a, siblings_b); }
+
 const struct scenario scenarios[] = {
     {"nested", nested, 0},       {"nested-threads", nested_threads, 0}, {"several", several, 0},
     {"exclusive", exclusive, 0}, {"one-set", one_set, 0},               {"each-set", each_set, 0},
     {"starving", starving, 0},   {"fair", fair, 0},                     {"changed", changed, 0},
     {"inherited", inherited, 0}, {"two-sets", two_sets, 0},             {"crew", crew, 0},
     {"beside-set", beside_set, 0}, {"beside-poll", beside_poll, 0},
+    {"siblings", siblings, 0},
     {0},
 };

@@ -649,12 +649,6 @@ pub fn inherit(counted: bool) {
             if !counted {
                 family.end(index).references.fetch_add(1, AcqRel);
             }
-            if let Some(handle) = handle(index)
-                && handle.attached.load(Acquire) == PRESENT
-            {
-                // SAFETY: it is PRESENT, and a forked child has one thread.
-                unsafe { (*handle.link.get()).assume_init_mut().inherit() };
-            }
         });
     }
 }

@@ -5,7 +5,8 @@ use crate::process;
 use crate::table;
 use core::cell::UnsafeCell;
 use underpass_segment::clock::give_way;
-use underpass_segment::link::{ALONE, GROUPS, Group, Link, group_number};
+use underpass_segment::kernel;
+use underpass_segment::link::{ALONE, Group, Link};
 use underpass_segment::sync::{
     AcqRel, Acquire, AtomicBool, AtomicI32, AtomicPtr, AtomicU32, AtomicU64, Relaxed, Release, SeqCst, pause,
 };
@@ -86,6 +87,7 @@ impl Item {
 struct Members {
     pool: *const u8,
     group: *const Group,
+    number: u32,
     fds: [i32; 64],
 }
 
@@ -135,8 +137,8 @@ pub struct Set {
     inner: [AtomicI32; MAX_INNER],
     epfd: AtomicI32,
     is_inner: AtomicU32,
-    /// Number of its group in every pool; [`ALONE`] if it has none.
-    group: AtomicU32,
+    /// Pools in which it has a group.
+    groups: AtomicU32,
     /// All sets ever made, linked.
     next_made: AtomicPtr<Set>,
     mean_wait: AtomicU64,
@@ -151,33 +153,13 @@ unsafe impl Sync for Set {}
 
 static FREE: AtomicPtr<Set> = AtomicPtr::new(core::ptr::null_mut());
 static MADE: AtomicPtr<Set> = AtomicPtr::new(core::ptr::null_mut());
-/// Group numbers in use by this process, a bit each.
-static GROUPS_TAKEN: AtomicU32 = AtomicU32::new(0);
-
-fn take_group() -> u32 {
-    let mut taken = GROUPS_TAKEN.load(Relaxed);
-    loop {
-        let free = (!taken).trailing_zeros() as usize;
-        if free >= GROUPS {
-            return ALONE;
-        }
-        match GROUPS_TAKEN.compare_exchange_weak(taken, taken | 1 << free, AcqRel, Relaxed) {
-            Ok(_) => return group_number(free),
-            Err(now) => taken = now,
-        }
-    }
-}
-
 /// In a forked child: the groups are the parent's; inherited sets are woken connection by connection.
 pub fn after_fork() {
     for set in made() {
-        set.group.store(ALONE, Relaxed);
+        set.groups.store(0, Relaxed);
         set.lock.store(0, Relaxed);
         set.locked(|inside| inside.member_count = 0);
     }
-    // Sides of pools that the child attaches are its own: both processes never share a number there, since a child of
-    // a family that shares a connection is woken by that connection alone.
-    GROUPS_TAKEN.store(0, Relaxed);
 }
 
 /// A pool is about to be detached.
@@ -186,6 +168,8 @@ pub fn forget_pool(pool: *const u8) {
         set.locked(|inside| {
             for index in (0..inside.member_count).rev() {
                 if inside.members_at(index).pool == pool {
+                    inside.members_at(index).give_back();
+                    set.groups.fetch_sub(1, Relaxed);
                     let last = inside.member_count - 1;
                     *inside.members_at(index) = *inside.members_at(last);
                     inside.member_count = last;
@@ -215,7 +199,6 @@ impl Set {
                 // SAFETY: as above.
                 Set::push_free(unsafe { &*rest });
             }
-            set.group.store(take_group(), Relaxed);
             return Some(free);
         }
         let set: *mut Set = reserve(size_of::<Set>()).cast();
@@ -229,7 +212,6 @@ impl Set {
             let inside = (*set).inside.get();
             (*inside).buckets = buckets;
             (*inside).members = members;
-            (*set).group.store(take_group(), Relaxed);
             let mut first = MADE.load(Acquire);
             loop {
                 (*set).next_made.store(first, Relaxed);
@@ -245,12 +227,13 @@ impl Set {
     /// Empties the set for another epoll descriptor.
     pub fn give_back(set: &Set) {
         set.locked(|inside| {
+            inside.leave_groups();
             // SAFETY: all are this set's own, and `inside` is this thread's; BUCKETS buckets.
             unsafe {
                 inside.items.clear();
                 inside.buckets.write_bytes(0, BUCKETS);
             }
-            (inside.count, inside.active_count, inside.turn, inside.member_count) = (0, 0, 0, 0);
+            (inside.count, inside.active_count, inside.turn) = (0, 0, 0);
             inside.stale_count = 0;
         });
         for inner in &set.inner {
@@ -258,10 +241,7 @@ impl Set {
         }
         set.mean_wait.store(0, Relaxed);
         set.is_inner.store(0, Relaxed);
-        let group = set.group.swap(ALONE, Relaxed);
-        if group != ALONE {
-            GROUPS_TAKEN.fetch_and(!(1 << (group - group_number(0))), AcqRel);
-        }
+        set.groups.store(0, Relaxed);
         Set::push_free(set);
     }
 
@@ -510,7 +490,7 @@ impl Set {
 
     /// Looks whether any group of the set was rung, and makes the sockets it was rung for active. Many at once.
     pub fn answer_bells(&self) -> bool {
-        if self.group.load(Relaxed) == ALONE {
+        if self.groups.load(Relaxed) == 0 {
             return false;
         }
         self.locked(|inside| {
@@ -536,12 +516,17 @@ impl Set {
 
     /// The number to raise the waiting flag of `fd`'s segment to, so that it wakes this set.
     pub fn number_for(&self, inside: &mut Joining<'_>, fd: i32, link: &Link) -> u32 {
-        if self.is_inner() { ALONE } else { inside.0.join(self.group.load(Relaxed), fd, link) }
+        if self.is_inner() {
+            return ALONE;
+        }
+        let number = inside.0.join(fd, link);
+        self.groups.store(inside.0.member_count as u32, Relaxed);
+        number
     }
 
     /// Tells every group whether this set sleeps. Going to sleep: false when one has been rung.
     pub fn set_asleep(&self, asleep: bool) -> bool {
-        if self.group.load(Relaxed) == ALONE {
+        if self.groups.load(Relaxed) == 0 {
             return true;
         }
         self.locked(|inside| {
@@ -592,7 +577,8 @@ impl Set {
                     inside.activate(fd - 1);
                 }
             }
-            inside.member_count = 0;
+            inside.leave_groups();
+            self.groups.store(0, Relaxed);
         });
     }
 
@@ -627,6 +613,13 @@ impl Set {
     }
 }
 
+impl Members {
+    fn give_back(&self) {
+        // SAFETY: the pool is attached: `forget_pool` is told before it is not.
+        unsafe { &*self.group }.give_back();
+    }
+}
+
 impl Inside {
     fn members_at(&mut self, index: usize) -> &mut Members {
         debug_assert!(index < MAX_POOLS);
@@ -648,23 +641,30 @@ impl Inside {
         }
     }
 
-    fn join(&mut self, number: u32, fd: i32, link: &Link) -> u32 {
-        let Some(group) = link.my_group(number) else { return ALONE };
+    fn leave_groups(&mut self) {
+        for index in 0..self.member_count {
+            self.members_at(index).give_back();
+        }
+        self.member_count = 0;
+    }
+
+    fn join(&mut self, fd: i32, link: &Link) -> u32 {
         let slot = link.slot() as usize & 63;
         for index in 0..self.member_count {
             let members = self.members_at(index);
             if members.pool == link.pool() {
                 members.fds[slot] = fd + 1;
-                return number;
+                return members.number;
             }
         }
         if self.member_count == MAX_POOLS {
             return ALONE;
         }
+        let Some((number, group)) = link.take_group(kernel::process_id() as u32) else { return ALONE };
         let mut fds = [0; 64];
         fds[slot] = fd + 1;
         self.member_count += 1;
-        *self.members_at(self.member_count - 1) = Members { pool: link.pool(), group, fds };
+        *self.members_at(self.member_count - 1) = Members { pool: link.pool(), group, number, fds };
         number
     }
 

@@ -5,9 +5,10 @@
 //! segments and because attaching one costs more than taking a slot.
 #![allow(unsafe_code, reason = "lays the segment over shared memory")]
 
+use crate::kernel;
 use crate::raw::Errno;
 use crate::ring::Ring;
-use crate::sync::{Acquire, AtomicU32, AtomicU64, Relaxed, Release};
+use crate::sync::{AcqRel, Acquire, AtomicU32, AtomicU64, Relaxed, Release};
 use crate::sysv::{Attested, Mapping};
 
 const PAGE: usize = 4096;
@@ -58,14 +59,37 @@ pub const GROUPS: usize = 14;
 /// slot says for whom it was.
 #[repr(C, align(64))]
 pub struct Group {
+    /// Process that has taken it; 0: nobody.
+    owner: AtomicU32,
     /// 1: asleep; the sender that takes it to 0 owes a doorbell, on whichever connection it has just sent.
     pub asleep: AtomicU32,
     /// The slots that were sent to since the group last looked.
     pub rung: AtomicU64,
 }
 
+impl Group {
+    /// Takes it for process `owner`, if nobody has it, or only one that is no more.
+    fn take(&self, owner: u32) -> bool {
+        let before = self.owner.load(Relaxed);
+        if before != 0 && kernel::exists(before) {
+            return false;
+        }
+        let taken = self.owner.compare_exchange(before, owner, AcqRel, Relaxed).is_ok();
+        if taken {
+            self.asleep.store(0, Relaxed);
+            self.rung.store(0, Relaxed);
+        }
+        taken
+    }
+
+    /// Gives it back.
+    pub fn give_back(&self) {
+        self.owner.store(0, Release);
+    }
+}
+
 /// Number of group `index` in [`ReaderFlags::waiting`].
-pub const fn group_number(index: usize) -> u32 {
+const fn group_number(index: usize) -> u32 {
     index as u32 + 2
 }
 
@@ -222,7 +246,7 @@ impl Pool {
         // SAFETY: the index is within the pool; slots are page-aligned.
         let base = unsafe { self.mapping.base().as_ptr().add(at) };
         let header = self.mapping.base().as_ptr();
-        Some(Link { base, header, ring_bytes: self.shape.ring_bytes, slot: index, side: side as u32, inherited: 0 })
+        Some(Link { base, header, ring_bytes: self.shape.ring_bytes, slot: index, side: side as u32 })
     }
 }
 
@@ -237,8 +261,6 @@ pub struct Link {
     slot: u32,
     /// A [`Side`].
     side: u32,
-    /// 1: see [`Link::inherit`].
-    inherited: u32,
 }
 
 impl Link {
@@ -273,17 +295,13 @@ impl Link {
         header.groups[side].get((number as usize).checked_sub(2)?)
     }
 
-    /// The pool was attached before this process was forked: its groups are the parent's.
-    pub fn inherit(&mut self) {
-        self.inherited = 1;
-    }
-
-    /// Group `number` of readers on this side, if this process may use it.
-    pub fn my_group(&self, number: u32) -> Option<&Group> {
-        if self.inherited != 0 {
-            return None;
-        }
-        self.group(self.side as usize, number)
+    /// Takes a group of readers on this side for process `owner`, with its number; `None` when all are in use.
+    pub fn take_group(&self, owner: u32) -> Option<(u32, &Group)> {
+        let mut numbers = (0..GROUPS).map(group_number);
+        numbers.find_map(|number| {
+            let group = self.group(self.side as usize, number)?;
+            group.take(owner).then_some((number, group))
+        })
     }
 
     /// Group `number` of readers on the other side.

@@ -34,8 +34,6 @@ struct Attached {
     unused_since: u64,
     /// For a pool that this process made: the family it was made for, and the slots taken.
     made_for: Option<(i32, u64)>,
-    /// Attached before this process was forked.
-    inherited: bool,
 }
 
 /// What this process needs to meet others.
@@ -71,7 +69,6 @@ impl Meeting {
     pub fn after_fork(&mut self) {
         for pool in self.pools.iter_mut().flatten() {
             pool.made_for = None;
-            pool.inherited = true;
         }
     }
 
@@ -212,22 +209,18 @@ impl Meeting {
         let shape = Shape { ring_bytes: end.shape[0].load(Relaxed), slots: end.shape[1].load(Relaxed) };
         let id = end.pool.load(Relaxed);
         let side = if end.side.load(Relaxed) == 0 { Side::Maker } else { Side::Joiner };
-        let (pool, inherited) = match self.attached(id) {
-            Some(it) => (it.pool, it.inherited),
+        let pool = match self.attached(id) {
+            Some(it) => it.pool,
             None => {
                 let (pool, _) = Pool::open(id, shape, self.directory.map_or_else(kernel::user_id, |d| d.uid())).ok()?;
                 self.remember(pool, None).ok()?;
                 if let Some(it) = self.attached(id) {
                     it.users = 1;
                 }
-                (pool, false)
+                pool
             }
         };
-        let mut link = pool.slot(end.slot.load(Relaxed), side)?;
-        if inherited {
-            link.inherit();
-        }
-        Some(link)
+        pool.slot(end.slot.load(Relaxed), side)
     }
 
     /// Whether the other end never came for the segment of `end`, which is no more: its offer still stands, or the other
@@ -341,7 +334,7 @@ impl Meeting {
                 *place = None;
             }
         }
-        let entry = Attached { pool, users: 0, unused_since: now, made_for, inherited: false };
+        let entry = Attached { pool, users: 0, unused_since: now, made_for };
         match self.pools.iter_mut().find(|p| p.is_none()) {
             Some(place) => {
                 *place = Some(entry);
