@@ -753,7 +753,7 @@ fn wait_in(
             }
             return events.count as c_int;
         }
-        let wait = *began.get_or_insert_with(|| begin(set));
+        let wait = began.get_or_insert_with(|| begin(set));
         let slice = KERNEL_WHEN_IDLE_US * ticks_per_microsecond();
         if !polled_enough && set.is_active() {
             polled_enough = wait.poll_for(slice, || any_news(set)) == Polled::Enough;

@@ -85,7 +85,7 @@ fn wait(fds: &mut [pollfd], deadline: Deadline, mask: *const sigset_t) -> c_int 
         if deadline.is_some_and(|at| clock::nanoseconds() >= at) {
             return 0;
         }
-        if !polled_enough && let Some(wait) = *began.get_or_insert_with(|| begin(fds)) {
+        if !polled_enough && let Some(wait) = began.get_or_insert_with(|| begin(fds)) {
             let slice = KERNEL_EVERY_US * clock::ticks_per_microsecond();
             let news = || fds.iter().any(|it| it.events & IN != 0 && is_ready(it.fd));
             polled_enough = wait.poll_for(slice, news) == Polled::Enough;

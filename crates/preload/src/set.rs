@@ -137,6 +137,9 @@ pub struct Set {
     inner: [AtomicI32; MAX_INNER],
     epfd: AtomicI32,
     is_inner: AtomicU32,
+    /// What `inside` says of the registered and of the active sockets, for a look without the lock.
+    count: AtomicU32,
+    active_count: AtomicU32,
     /// Pools in which it has a group.
     groups: AtomicU32,
     /// All sets ever made, linked.
@@ -268,14 +271,17 @@ impl Set {
             if rounds.is_multiple_of(64) { give_way() } else { pause() }
         }
         // SAFETY: the lock makes this thread the only one.
-        let result = what(unsafe { &mut *self.inside.get() });
+        let inside = unsafe { &mut *self.inside.get() };
+        let result = what(inside);
+        self.count.store(inside.count, Relaxed);
+        self.active_count.store(inside.active_count as u32, Relaxed);
         self.lock.store(0, Release);
         result
     }
 
     /// Sockets registered.
     pub fn count(&self) -> u32 {
-        self.locked(|inside| inside.count)
+        self.count.load(Relaxed)
     }
 
     /// Registers `fd`, or changes its registration. False without address space.
@@ -434,7 +440,7 @@ impl Set {
 
     /// Whether any socket is looked at in user space.
     pub fn is_active(&self) -> bool {
-        self.locked(|inside| inside.active_count > 0)
+        self.active_count.load(Relaxed) > 0
     }
 
     /// Shows the active sockets to `look`, until it has seen enough. Those that it says so of are left to the kernel from

@@ -195,6 +195,8 @@ pub struct Sending {
     pub tries: AtomicU32,
     /// Head when the reader was last seen to move, and when that was, in ticks.
     pub progress: [AtomicU64; 2],
+    /// Line of the ring in which it was when the reader was last thought of.
+    pub looked: AtomicU64,
     /// Data sent by the fast path, in bytes.
     pub fast_bytes: AtomicU64,
     /// Data sent by the kernel path, in bytes.

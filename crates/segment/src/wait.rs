@@ -61,6 +61,8 @@ pub struct Wait {
     shared: bool,
     woke_peer: bool,
     brief: bool,
+    /// Whether nothing was polled yet, or what was waited for came within the first polls.
+    prompt: bool,
 }
 
 impl Wait {
@@ -81,7 +83,7 @@ impl Wait {
         }
         let budget = if mean <= longest || waits.is_multiple_of(PROBE_EVERY) { longest } else { 0 };
         let brief = mean < BRIEF_NS * ticks_per_microsecond() / 1000;
-        Wait { began, budget, shared, woke_peer, brief }
+        Wait { began, budget, shared, woke_peer, brief, prompt: true }
     }
 
     /// Lets several messages of a stream come together before the first is looked at. A reader that looks at the very
@@ -110,18 +112,29 @@ impl Wait {
 
     /// Polls until `arrived` or until polling stops to pay; true when it arrived.
     #[inline]
-    pub fn poll(&self, arrived: impl FnMut() -> bool) -> bool {
+    pub fn poll(&mut self, arrived: impl FnMut() -> bool) -> bool {
         self.poll_for(u64::MAX, arrived) == Polled::Arrived
     }
 
     /// Polls until `arrived`, until polling stops to pay, or for `slice` ticks.
     #[inline]
-    pub fn poll_for(&self, slice: u64, mut arrived: impl FnMut() -> bool) -> Polled {
+    pub fn poll_for(&mut self, slice: u64, mut arrived: impl FnMut() -> bool) -> Polled {
         if self.budget == 0 {
             return if arrived() { Polled::Arrived } else { Polled::Enough };
         }
-        // On one processor the other end can do nothing before this one gives way.
-        let (alone, polls) = if self.shared { (0, 1) } else { (ALONE_US * ticks_per_microsecond(), POLLS) };
+        // On one processor the other end can do nothing before this one gives way; one that was woken by this end may well
+        // have been put on it.
+        let crowded = self.shared || self.woke_peer;
+        if self.prompt && !crowded {
+            for _ in 0..POLLS {
+                if arrived() {
+                    return Polled::Arrived;
+                }
+                pause();
+            }
+        }
+        self.prompt = false;
+        let (alone, polls) = if crowded { (0, 1) } else { (ALONE_US * ticks_per_microsecond(), POLLS) };
         let until = ticks().wrapping_sub(self.began.ticks).saturating_add(slice);
         loop {
             for _ in 0..polls {
@@ -147,11 +160,16 @@ impl Wait {
     #[inline]
     pub fn end(&self, memory: Memory<'_>, slept: bool) {
         // One very long wait must not outweigh many short ones.
+        let mean = memory.mean.load(Relaxed);
+        if self.prompt && !slept && !self.woke_peer {
+            // Too short to be worth a look at the clock.
+            memory.mean.store(mean - mean / 8, Relaxed);
+            return;
+        }
         let cap = 1000 * ticks_per_microsecond();
         let wakes = u64::from(slept) + u64::from(self.woke_peer);
         let waited =
             ticks().wrapping_sub(self.began.ticks).saturating_sub(wakes * WAKE_US * ticks_per_microsecond()).min(cap);
-        let mean = memory.mean.load(Relaxed);
         memory.mean.store(mean - mean / 8 + waited, Relaxed);
     }
 }

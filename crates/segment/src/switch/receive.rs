@@ -124,7 +124,7 @@ impl Port<'_> {
                     }
                 }
                 Taken::Nothing => {
-                    let wait = *waiting.get_or_insert_with(|| {
+                    let wait = waiting.get_or_insert_with(|| {
                         let wait = Wait::begin(memory, self.link.incoming().sender.cpu.load(Relaxed), self.spin_us);
                         self.exchange_cpu(wait.cpu());
                         if self.only_receives() {
