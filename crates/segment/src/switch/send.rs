@@ -374,9 +374,15 @@ impl Port<'_> {
             return false;
         }
         let entered = sending.lock.enter(self.me, false);
-        self.send_bell();
-        let gone = kernel::poll_now(self.fd, 0) & OVER != 0;
-        probed.store(if gone { GONE } else { 1 }, Relaxed);
+        // Behind a mark of going down, which another thread may have set meanwhile, a doorbell would be data.
+        let fast = self.sends_fast();
+        if fast {
+            self.send_bell();
+        }
+        let gone = fast && kernel::poll_now(self.fd, 0) & OVER != 0;
+        if fast {
+            probed.store(if gone { GONE } else { 1 }, Relaxed);
+        }
         if gone {
             sending.fast.store(0, Relaxed);
             self.end.send_pinned.store(1, Relaxed);
