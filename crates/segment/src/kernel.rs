@@ -71,6 +71,8 @@ pub struct Counters {
     pub received: u64,
     /// Bytes sent, less those sent again.
     pub sent_once: u64,
+    /// Bytes that wait to be sent for the first time.
+    pub unsent: u32,
 }
 
 /// Reads the counters.
@@ -99,7 +101,7 @@ pub fn counters(fd: i32) -> Result<Counters, Errno> {
         return Err(Errno(libc::ENOSYS));
     }
     // Offsets of struct tcp_info (include/uapi/linux/tcp.h): options 5, bytes_acked 120, bytes_received 128,
-    // bytes_sent 200, bytes_retrans 208.
+    // notsent_bytes 144, bytes_sent 200, bytes_retrans 208.
     const SYN_DATA: u8 = 32;
     let first = info[0].to_ne_bytes();
     Ok(Counters {
@@ -108,6 +110,7 @@ pub fn counters(fd: i32) -> Result<Counters, Errno> {
         acked: info[15],
         received: info[16],
         sent_once: info[25].wrapping_sub(info[26]),
+        unsent: u32::from_ne_bytes(info[18].to_ne_bytes()[..4].try_into().unwrap_or_default()),
     })
 }
 

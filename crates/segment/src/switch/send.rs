@@ -435,8 +435,8 @@ impl Port<'_> {
         }
     }
 
-    /// Goes up if everything is in place: the reader is ready and has passed the last mark, no plain write is in
-    /// progress, and the kernel has delivered all that was sent.
+    /// Goes up if everything is in place: the reader is ready and has passed the last mark, and no plain write is in
+    /// progress.
     #[cold]
     fn try_up(&self) -> bool {
         let end = self.end;
@@ -524,17 +524,23 @@ impl Port<'_> {
         }
     }
 
-    /// Bytes that this end has put into the kernel stream, all of them delivered; `None` when they are not, or when the
-    /// kernel's two counts of them disagree.
+    /// Bytes that this end has put into the kernel stream; `None` when the kernel's two counts of them disagree. No kernel
+    /// send is in progress meanwhile; what was sent may still be on its way.
     fn send_position(&self) -> Option<u64> {
-        if kernel::outq(self.fd).ok()? != 0 {
-            return None;
+        for _ in 0..8 {
+            let queued = kernel::outq(self.fd).ok()?;
+            let counters = kernel::counters(self.fd).ok()?;
+            if kernel::outq(self.fd).ok()? != queued {
+                // Some of it was acknowledged between the looks.
+                continue;
+            }
+            let established = matches!(counters.state, kernel::ESTABLISHED | kernel::CLOSE_WAIT);
+            let position = counters.sent_once + u64::from(counters.unsent);
+            // An active opener's SYN counts as one acknowledged byte.
+            let agree = (counters.acked + u64::from(queued)).wrapping_sub(position) <= 1;
+            return (established && agree && !counters.fast_open).then_some(position);
         }
-        let counters = kernel::counters(self.fd).ok()?;
-        let established = matches!(counters.state, kernel::ESTABLISHED | kernel::CLOSE_WAIT);
-        // An active opener's SYN counts as one acknowledged byte.
-        let agree = counters.acked.wrapping_sub(counters.sent_once) <= 1;
-        (established && agree && !counters.fast_open).then_some(counters.sent_once)
+        None
     }
 
     /// Goes down; false when the reader has not passed the mark of going up and is receiving from the kernel just now.
