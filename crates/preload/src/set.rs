@@ -156,7 +156,8 @@ unsafe impl Sync for Set {}
 
 static FREE: AtomicPtr<Set> = AtomicPtr::new(core::ptr::null_mut());
 static MADE: AtomicPtr<Set> = AtomicPtr::new(core::ptr::null_mut());
-/// In a forked child: the groups are the parent's; inherited sets are woken connection by connection.
+
+/// In a forked child: the groups are the parent's. Inherited sets take groups of the child's own when they need them.
 pub fn after_fork() {
     for set in made() {
         set.groups.store(0, Relaxed);
