@@ -256,9 +256,60 @@ static void stdio_late_b(struct side *side) {
 }
 static void stdio_late(void) { two_processes(AF_INET, stdio_late_a, stdio_late_b); }
 
+/* The connection becomes stdin and stdout of a child, as under inetd. */
+static void standard_a(struct side *side) {
+    pid_t child = (pid_t)MUST(fork());
+    int status;
+    if (child == 0) {
+        char line[100] = "";
+        MUST(dup2(side->fd, 0));
+        MUST(dup2(side->fd, 1));
+        close(side->fd);
+        if (!fgets(line, sizeof(line), stdin)) _exit(1);
+        printf("printed: %s", line);
+        fflush(stdout);
+        send_all(1, "written\n", 8);
+        printf("printed again\n");
+        fflush(stdout);
+        _exit(0);
+    }
+    tell(side);
+    MUST(waitpid(child, &status, 0));
+    say("the child ended with %d", status);
+    hear(side);
+}
+static void standard_b(struct side *side) {
+    send_all(side->fd, "a line\n", 7);
+    hear(side);
+    size_t got = receive_all(side->fd, in, 38);
+    say("%.*s", (int)got, in);
+    tell(side);
+}
+static void standard(void) { two_processes(AF_INET, standard_a, standard_b); }
+
+/* A pipe without room is not waited for, when that is not wanted. */
+static void splice_full_a(struct side *side) {
+    int pipes[2];
+    MUST(pipe(pipes));
+    hear(side);
+    await_bytes(side->fd, 1000);
+    set_nonblocking(pipes[1], true);
+    while (write(pipes[1], in, KIB) > 0) {}
+    set_nonblocking(pipes[1], false);
+    SHOW(splice(side->fd, NULL, pipes[1], NULL, 500, SPLICE_F_NONBLOCK));
+    SHOW(recv(side->fd, in, 1000, 0));
+    say("first difference %ld", differs(in, 1000, 7, 0));
+}
+static void splice_full_b(struct side *side) {
+    fill(in, 1000, 7, 0);
+    send_all(side->fd, in, 1000);
+    tell(side);
+}
+static void splice_full(void) { two_processes(AF_INET, splice_full_a, splice_full_b); }
+
 const struct scenario scenarios[] = {
     {"from-file", from_file, 0}, {"large-file", large_file, 0}, {"short-file", short_file, 0},
     {"splice", spliced, 0},      {"splice-late", splice_late, 0}, {"stdio", stdio, 0},
-    {"stdio-late", stdio_late, 0},
+    {"stdio-late", stdio_late, 0}, {"standard", standard, 0},    {"splice-full", splice_full, 0},
     {0},
 };

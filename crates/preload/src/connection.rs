@@ -140,7 +140,9 @@ fn classify(fd: i32, known: Known) -> Option<u32> {
             _ => None,
         };
     }
-    crate::epoll::watch(Connection { end, index, fd });
+    let connection = Connection { end, index, fd };
+    crate::epoll::watch(connection);
+    connection.mind_stdio();
     Some(index)
 }
 
@@ -189,6 +191,7 @@ fn brought(fd: i32) -> Option<u32> {
     }
     table::set(fd, Known::Connection(index));
     count_once(index);
+    Connection { end: family.end(index), index, fd }.mind_stdio();
     Some(index)
 }
 
@@ -422,9 +425,16 @@ impl Connection {
     }
 
     /// The same, for a socket that goes to somebody who does not know what lies in the ring.
-    pub fn hand_over(&self) {
-        if let Some(port) = self.pinned_port(Reason::Inherited) {
-            port.hand_over(Reason::Inherited);
+    pub fn hand_over(&self, reason: Reason) {
+        if let Some(port) = self.pinned_port(reason) {
+            port.hand_over(reason);
+        }
+    }
+
+    /// stdin, stdout and stderr pass the library by.
+    fn mind_stdio(&self) {
+        if self.fd <= libc::STDERR_FILENO {
+            self.hand_over(Reason::Stdio);
         }
     }
 
@@ -563,6 +573,9 @@ pub fn duplicate(fd: i32, copy: i32) {
         handle.descriptors.fetch_add(1, AcqRel);
     }
     table::set(copy, known);
+    if let Some(connection) = crate::connection::known(copy) {
+        connection.mind_stdio();
+    }
     if let Some(connection) = crate::connection::known(fd).filter(|it| it.end.watched.load(Relaxed) != 0) {
         crate::epoll::wake_by_itself(connection);
     }

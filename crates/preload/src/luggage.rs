@@ -48,6 +48,13 @@ pub fn claim() {
     }
 }
 
+/// What was brought along as stdin, stdout or stderr the program may use without a call to this library.
+pub fn claim_stdio() {
+    if !BROUGHT.load(Acquire).is_null() {
+        (0..=libc::STDERR_FILENO).for_each(connection::claim);
+    }
+}
+
 /// The connection with this cookie, if it was brought along: family, index and perhaps the end itself.
 pub fn find(cookie: u64) -> Option<(i32, u32, Option<&'static str>)> {
     let brought = BROUGHT.load(Acquire);
@@ -191,7 +198,7 @@ fn hand_over_inherited(how: Execution) {
         // Which sockets the child gets shows in its file actions only; those were noted when they were made.
         for connection in connections() {
             if connection.is_given() {
-                connection.hand_over();
+                connection.hand_over(Reason::Inherited);
             } else if survives(&connection) {
                 connection.pin(Reason::Inherited);
             }
@@ -211,7 +218,7 @@ fn hand_over_inherited(how: Execution) {
         let connection = connection.by(fd);
         // Standard input and output are meant for the image, and so is what nobody else can read.
         let meant = fd <= libc::STDERR_FILENO || how == Execution::Alone && connection.is_last();
-        if meant { connection.hand_over() } else { connection.pin(Reason::Inherited) }
+        if meant { connection.hand_over(Reason::Inherited) } else { connection.pin(Reason::Inherited) }
     };
     if !kernel::for_each_descriptor(hand_over) {
         (0..table::highest()).for_each(hand_over);

@@ -78,6 +78,7 @@ extern "C" fn construct() {
     unsafe { *FIXED.0.get() = Some(Fixed { config, stats_region }) };
     READY.store(true, Release);
     claim_record();
+    crate::luggage::claim_stdio();
 }
 
 /// Value of `UNDERPASS_<NAME>`.
@@ -292,4 +293,5 @@ pub fn leave() {
         return;
     }
     crate::connection::leave_all();
+    crate::set::leave();
 }

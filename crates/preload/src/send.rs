@@ -5,6 +5,7 @@ use crate::{from_c, real, to_c};
 use core::ffi::{c_int, c_uint, c_void};
 use libc::{iovec, mmsghdr, msghdr, off_t, size_t, sockaddr, socklen_t, ssize_t};
 use underpass_segment::end::Stage;
+use underpass_segment::kernel;
 use underpass_segment::raw::Answer;
 use underpass_segment::reason::Reason;
 use underpass_segment::ring::Source;
@@ -373,8 +374,16 @@ pub unsafe extern "C" fn splice(
 /// The stream may still be in the ring, which the kernel cannot splice from: copies to the pipe, and takes from the
 /// stream what the pipe has taken.
 fn splice_out(input: c_int, out: c_int, len: size_t, flags: c_uint) -> ssize_t {
-    let mut piece = [0u8; 16 << 10];
-    let wait = if flags & libc::SPLICE_F_NONBLOCK != 0 { libc::MSG_DONTWAIT } else { 0 };
+    let mut piece = [0u8; libc::PIPE_BUF];
+    let mut wait = 0;
+    if flags & libc::SPLICE_F_NONBLOCK != 0 {
+        wait = libc::MSG_DONTWAIT;
+        // A pipe that is writable has room for so much.
+        if kernel::poll_now(out, libc::POLLOUT) & libc::POLLOUT == 0 {
+            crate::set_errno(libc::EAGAIN);
+            return -1;
+        }
+    }
     let most = len.min(piece.len());
     // SAFETY: the piece is valid for its length; a null buffer with MSG_TRUNC is written to by nobody.
     unsafe {

@@ -166,6 +166,14 @@ pub fn after_fork() {
     }
 }
 
+/// The process ends: others may have its groups.
+pub fn leave() {
+    // Not one that this thread is inside, below the signal handler that ends the process.
+    for set in made().filter(|set| set.lock.load(Relaxed) == 0) {
+        set.locked(Inside::leave_groups);
+    }
+}
+
 /// A pool is about to be detached.
 pub fn forget_pool(pool: *const u8) {
     for set in made() {

@@ -18,7 +18,7 @@ const ENTRIES: usize = 1 << 16;
 const NEIGHBOURS: usize = 64;
 const LEN_MARK: usize = 1889;
 const LEN: usize = size_of::<Header>() + ENTRIES * size_of::<Entry>() + 4096 - LEN_MARK;
-const MAGIC: u64 = u64::from_be_bytes(*b"UPdir_01");
+const MAGIC: u64 = u64::from_be_bytes(*b"UPdir_02");
 
 #[repr(C, align(64))]
 struct Header {
@@ -332,10 +332,12 @@ fn existing(uid: u32) -> Option<Mapping> {
         // SAFETY: the mapping begins with the header.
         let header = unsafe { &*(mapping.base().as_ptr() as *const Header) };
         for _ in 0..1000 {
-            if header.magic.load(Acquire) == MAGIC {
-                return Some(mapping);
+            match header.magic.load(Acquire) {
+                MAGIC => return Some(mapping),
+                // Its maker is about to say what it is.
+                0 => clock::give_way(),
+                _ => break,
             }
-            clock::give_way();
         }
         // SAFETY: nothing refers into it any more.
         unsafe { mapping.detach() };

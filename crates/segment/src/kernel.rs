@@ -266,13 +266,6 @@ pub fn undisturbed<T>(what: impl FnOnce() -> T) -> T {
     result
 }
 
-/// Whether there is a process with number `pid`, even one that merely waits to be reaped.
-pub fn exists(pid: u32) -> bool {
-    // SAFETY: signal 0 is sent to nobody.
-    let answer = unsafe { syscall(libc::SYS_kill, [pid as usize, 0, 0, 0, 0, 0]) };
-    answer != Err(Errno(libc::ESRCH))
-}
-
 /// This process.
 pub fn process_id() -> i32 {
     // SAFETY: no arguments.

@@ -5,7 +5,6 @@
 //! segments and because attaching one costs more than taking a slot.
 #![allow(unsafe_code, reason = "lays the segment over shared memory")]
 
-use crate::kernel;
 use crate::raw::Errno;
 use crate::ring::Ring;
 use crate::sync::{AcqRel, Acquire, AtomicU32, AtomicU64, Relaxed, Release};
@@ -14,7 +13,7 @@ use crate::sysv::{Attested, Mapping};
 const PAGE: usize = 4096;
 /// Length of a pool modulo the page size: tells pools from other programs' segments.
 const LEN_MARK: usize = 1367;
-const MAGIC: u64 = u64::from_be_bytes(*b"UPpool01");
+const MAGIC: u64 = u64::from_be_bytes(*b"UPpool02");
 
 /// Words that a direction's reader writes and its sender looks at with every message. They change rarely.
 #[repr(C, align(128))]
@@ -68,13 +67,10 @@ pub struct Group {
 }
 
 impl Group {
-    /// Takes it for process `owner`, if nobody has it, or only one that is no more.
+    /// Takes it for process `owner`, if nobody has it. One that was killed keeps its own: whether it lives cannot be told
+    /// from another PID namespace, and the pool goes with its processes anyway.
     fn take(&self, owner: u32) -> bool {
-        let before = self.owner.load(Relaxed);
-        if before != 0 && kernel::exists(before) {
-            return false;
-        }
-        let taken = self.owner.compare_exchange(before, owner, AcqRel, Relaxed).is_ok();
+        let taken = self.owner.compare_exchange(0, owner, AcqRel, Relaxed).is_ok();
         if taken {
             self.asleep.store(0, Relaxed);
             self.rung.store(0, Relaxed);
