@@ -41,7 +41,7 @@ reasons! {
     NoMemory = "no-memory",
     /// The descriptor came from another program (exec or SCM_RIGHTS), which may still use the connection.
     Inherited = "inherited",
-    /// The program prints to it without a stream (dprintf).
+    /// The program prints to it by dprintf, or it is stdin, stdout or stderr.
     Stdio = "stdio",
     /// The program moves its bytes inside the kernel (splice).
     Splice = "splice",
