@@ -107,6 +107,8 @@ pub struct Reading {
     pub bells_before: AtomicU32,
     /// [`Sending::tail`] when the last wait began.
     pub sent_before: AtomicU64,
+    /// Bytes that the last receive took from the ring.
+    pub last: AtomicU32,
     /// When the kernel socket was last asked for end-of-file, in ticks.
     pub asked: AtomicU64,
     /// Data received by the fast path and the kernel path, in bytes.

@@ -127,7 +127,7 @@ impl Port<'_> {
                     let wait = waiting.get_or_insert_with(|| {
                         let wait = Wait::begin(memory, self.link.incoming().sender.cpu.load(Relaxed), self.spin_us);
                         self.exchange_cpu(wait.cpu());
-                        if self.only_receives() {
+                        if self.is_trickled_to() {
                             wait.gather();
                         }
                         wait
@@ -151,14 +151,16 @@ impl Port<'_> {
         }
     }
 
-    /// Whether this end has sent nothing since its last wait: the other end streams, nobody awaits an answer.
+    /// Whether the other end streams in small pieces: this end has sent nothing since its last wait, so nobody awaits an
+    /// answer, and it has just received little.
     #[inline]
-    fn only_receives(&self) -> bool {
+    fn is_trickled_to(&self) -> bool {
+        const LITTLE: u32 = 1024;
+        let reading = &self.end.reading;
         let tail = self.end.sending.tail.load(Relaxed);
-        let before = &self.end.reading.sent_before;
-        let same = before.load(Relaxed) == tail;
-        before.store(tail, Relaxed);
-        same && self.is_fast()
+        let same = reading.sent_before.load(Relaxed) == tail;
+        reading.sent_before.store(tail, Relaxed);
+        same && self.is_fast() && reading.last.load(Relaxed) <= LITTLE
     }
 
     /// Whether the other end has sent its FIN, or worse.
@@ -207,6 +209,7 @@ impl Port<'_> {
                 }
                 self.link.incoming().head.head.store(place.head, Release);
                 own::add(&reading.fast_bytes, n as u64);
+                reading.last.store(n as u32, Relaxed);
                 if reading.armed.load(Relaxed) != 0 {
                     self.note_flag();
                     if reading.armed.load(Relaxed) == 0 && !reading.resting.any() {
