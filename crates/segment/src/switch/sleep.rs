@@ -443,26 +443,41 @@ impl Port<'_> {
         }
     }
 
-    /// Bytes that a receive would find now (FIONREAD).
+    /// Bytes that receives would find now (FIONREAD).
     pub fn unread(&self) -> u64 {
         self.settle();
         let reading = &self.end.reading;
-        let stash = u64::from(reading.stash.load(Relaxed));
-        let in_kernel = if self.is_fast() {
-            0
-        } else {
-            let queued = u64::from(kernel::inq(self.fd).unwrap_or(0));
-            let limit = self.kernel_limit().ok().flatten().map_or(u64::MAX, |n| n as u64);
-            queued.saturating_sub(reading.discard.load(Relaxed)).min(limit)
-        };
         let ring = self.incoming();
         let mut place = self.place();
+        let mut total = u64::from(reading.stash.load(Relaxed));
+        let (mut before, mut taken) = (0, reading.bells.load(Relaxed));
         if !self.is_fast() {
-            match self.ahead() {
-                Ok(up @ Record::Up(_)) => place = Place { head: ring.behind(place.head, up), consumed: 0 },
-                _ => return stash + in_kernel,
-            }
+            let discard = reading.discard.load(Relaxed);
+            let queued = u64::from(kernel::inq(self.fd).unwrap_or(0));
+            let limit = self.kernel_limit().ok().flatten().map_or(u64::MAX, |n| n as u64);
+            let in_kernel = queued.saturating_sub(discard).min(limit);
+            total += in_kernel;
+            let Ok(up @ Record::Up(_)) = self.ahead() else { return total };
+            place = Place { head: ring.behind(place.head, up), consumed: 0 };
+            (before, taken) = (discard.saturating_add(in_kernel), 0);
         }
-        stash + in_kernel + ring::unread(&ring, place).unwrap_or(0)
+        total += ring::unread(&ring, place).unwrap_or(0);
+        let Some(bells) = self.down_behind(place.head) else { return total };
+        let queued = u64::from(kernel::inq(self.fd).unwrap_or(0));
+        total + queued.saturating_sub(before).saturating_sub(bells.saturating_sub(taken))
+    }
+
+    /// If the sender has gone down behind what lies in the ring from `from` on: the doorbells that its mark names.
+    fn down_behind(&self, from: u64) -> Option<u64> {
+        let ring = self.incoming();
+        let mut position = from;
+        while ring::distance(from, position) <= ring.capacity() {
+            position = match ring.record(position).ok()? {
+                Record::Down(bells) => return Some(bells),
+                Record::Empty | Record::Up(_) => return None,
+                record => ring.behind(position, record),
+            };
+        }
+        None
     }
 }
