@@ -41,7 +41,6 @@ const MODES: &[Mode] = &[
 const KNOWN: &[(&str, &str)] = &[
     ("faults/pointers", "the copy to or from a bad buffer is this process's own: SIGSEGV, not the kernel's EFAULT"),
     ("faults/pointers-threads", "the same"),
-    ("sets/several", "a set that watches a socket by two descriptors, one of them closed"),
 ];
 
 /// Known differences that come and go with timing: they may agree.

@@ -533,6 +533,10 @@ pub fn forget(fd: i32) {
         return;
     }
     if let Some(connection) = known(fd) {
+        // Before the number's next generation, to which nothing of this one is known.
+        if connection.has_duplicates() || !connection.is_last() {
+            crate::epoll::settle_socket(connection);
+        }
         crate::epoll::forget_socket(connection);
     }
     table::next_generation(fd);
@@ -545,8 +549,7 @@ pub fn forget(fd: i32) {
         if handle(index).is_some_and(|h| h.descriptors.load(Relaxed) == 1) {
             connection.hush();
         } else if connection.end.watched.load(Relaxed) != 0 {
-            crate::epoll::settle_socket(fd);
-            // An epoll set goes on watching the socket by its other descriptors, which this library does not follow.
+            // Its registrations go on in the kernel, which alone has to see what arrives from now on.
             connection.pin(Reason::Unsupported);
         }
         if table::replace(fd, Known::Connection(index), Known::Nothing) && !connection.leave_to_sleeper() {

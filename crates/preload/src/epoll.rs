@@ -329,10 +329,19 @@ fn tell(epfd: c_int, fd: c_int, change: Option<(u32, u64)>) {
     }
 }
 
-/// `fd` is about to be closed while its socket stays open under another number: what was put off must be told now.
-pub fn settle_socket(fd: c_int) {
+/// A descriptor is about to be closed while its socket stays open by another: its registrations go on as the kernel has
+/// them, and cannot be changed any more.
+pub fn settle_socket(connection: Connection) {
+    if connection.end.watched.load(Relaxed) == 0 {
+        return;
+    }
+    let fd = connection.fd;
     for set in set::made() {
         set.tell(fd, |change| tell(set.epfd(), fd, change));
+        if let Some(item) = set.item(fd).filter(|it| it.kicked) {
+            set.with_item(fd, |it| it.set_kicked(false));
+            register(set.epfd(), fd, item.events, item.data);
+        }
     }
 }
 
