@@ -1,0 +1,179 @@
+//! epoll_ctl: the program's registrations, at once or put off, and the library's own changes of them.
+
+use super::sleep::{wake_up, watch};
+use super::{EXCLUSIVE, IN, OUT, has_sleepers, make_set, port, set_of};
+use crate::connection::{self, Connection};
+use crate::set::{self, Later, Set};
+use crate::table::{self, Known};
+use crate::{process, real};
+use core::ffi::c_int;
+use libc::epoll_event;
+use underpass_segment::link::ALONE;
+use underpass_segment::reason::Reason;
+use underpass_segment::switch::{Port, Sleep};
+use underpass_segment::sync::Relaxed;
+
+/// # Safety
+/// As epoll_ctl(2).
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn epoll_ctl(epfd: c_int, operation: c_int, fd: c_int, event: *mut epoll_event) -> c_int {
+    let ours = !process::borrowed()
+        && (matches!(table::get(fd), Known::Socket | Known::Connection(_)) || set_of(fd).is_some());
+    if ours {
+        // SAFETY: the program vouches for its event.
+        let wanted = (!event.is_null()).then(|| unsafe { ((*event).events, (*event).u64) });
+        match postpone(epfd, operation, fd, wanted) {
+            Later::Done => return 0,
+            Later::Absent => {
+                crate::set_errno(libc::ENOENT);
+                return -1;
+            }
+            Later::Now => {}
+        }
+    }
+    // SAFETY: passed on to the caller.
+    let answer = unsafe { real::epoll_ctl(epfd, operation, fd, event) };
+    if answer != 0 || !ours {
+        return answer;
+    }
+    if operation == libc::EPOLL_CTL_DEL {
+        if let Some(set) = set_of(epfd) {
+            if let Some(connection) = connection::known(fd) {
+                set.with_item(fd, |item| wake_up(item, connection.end));
+            }
+            set.remove(fd);
+        }
+        return answer;
+    }
+    // SAFETY: the kernel has just read it.
+    let (events, data) = unsafe { ((*event).events, (*event).u64) };
+    let Some(set) = make_set(epfd) else {
+        connection::give_up(fd, Reason::NoMemory);
+        return answer;
+    };
+    if set_of(fd).is_some() {
+        set.add_inner(fd);
+        if let Some(inner) = set_of(fd) {
+            settle(fd, inner);
+            inner.set_inner();
+        }
+        return answer;
+    }
+    if !set.put(fd, events, data) {
+        connection::give_up(fd, Reason::NoMemory);
+        return answer;
+    }
+    if let Some(connection) = connection::of(fd) {
+        if operation == libc::EPOLL_CTL_ADD {
+            watch(connection);
+        }
+        if let Some(port) = connection.ready_port() {
+            set.with_item(fd, |item| item.set_seen(0));
+            set.activate(fd);
+            wake_sleepers(epfd, set, &port, events);
+        }
+    }
+    answer
+}
+
+/// A thread may be asleep on the set already: what is there by now must wake it, and what comes.
+fn wake_sleepers(epfd: c_int, set: &Set, port: &Port<'_>, events: u32) {
+    if events & IN == 0 {
+        return;
+    }
+    set.with_item(port.fd, |item| {
+        if !item.set_resting(true) {
+            port.end.reading.resting.add(ALONE);
+        }
+    });
+    if port.prepare_to_sleep(ALONE) == Sleep::No {
+        kick(epfd, set, port.fd);
+    }
+}
+
+/// A program that asks for room and stops asking with every message changes its registration several times a message.
+/// While the connection is fast the set answers that in user space, and the kernel is told before the next sleep on it
+/// only.
+fn postpone(epfd: c_int, operation: c_int, fd: c_int, wanted: Option<(u32, u64)>) -> Later {
+    let Some(set) = set_of(epfd) else { return Later::Now };
+    let fast = port(fd).filter(|port| port.sends_fast() && !has_sleepers(epfd) && !set.is_inner());
+    let later = match (operation, wanted, fast.is_some()) {
+        (libc::EPOLL_CTL_ADD | libc::EPOLL_CTL_MOD, Some((events, data)), true) => {
+            set.change_later(fd, Some((events, data)), operation == libc::EPOLL_CTL_ADD)
+        }
+        (libc::EPOLL_CTL_DEL, _, true) => set.change_later(fd, None, false),
+        _ => Later::Now,
+    };
+    if later == Later::Now {
+        // The kernel is about to be asked for itself: it must know what was put off.
+        set.tell(fd, |change| tell(epfd, fd, change));
+    }
+    if let (Later::Done, Some(port)) = (later, fast) {
+        if wanted.is_none() {
+            set.with_item(fd, |item| wake_up(item, port.end));
+        }
+        // A thread may have gone to sleep meanwhile.
+        if has_sleepers(epfd) {
+            set.tell(fd, |change| tell(epfd, fd, change));
+            wake_sleepers(epfd, set, &port, wanted.map_or(0, |(events, _)| events));
+        }
+    }
+    later
+}
+
+pub(super) fn tell(epfd: c_int, fd: c_int, change: Option<(u32, u64)>) {
+    match change {
+        Some((events, data)) => register(epfd, fd, events, data),
+        None => {
+            let before = crate::errno();
+            // SAFETY: no event is read.
+            unsafe { real::epoll_ctl(epfd, libc::EPOLL_CTL_DEL, fd, core::ptr::null_mut()) };
+            crate::set_errno(before);
+        }
+    }
+}
+
+/// A descriptor is about to be closed while its socket stays open by another: its registrations go on as the kernel has
+/// them, and cannot be changed any more.
+pub fn settle_socket(connection: Connection) {
+    if connection.end.watched.load(Relaxed) == 0 {
+        return;
+    }
+    let fd = connection.fd;
+    for set in set::made() {
+        set.tell(fd, |change| tell(set.epfd(), fd, change));
+        if let Some(item) = set.item(fd).filter(|it| it.kicked) {
+            set.with_item(fd, |it| it.set_kicked(false));
+            register(set.epfd(), fd, item.events, item.data);
+        }
+    }
+}
+
+/// Tells the kernel of the registrations that were changed without it.
+pub(super) fn settle(epfd: c_int, set: &Set) {
+    set.tell_all(|fd, change| tell(epfd, fd, change));
+}
+
+/// Makes the kernel's epoll report `fd` at once: the socket is writable, so asking for that does.
+pub(super) fn kick(epfd: c_int, set: &Set, fd: c_int) {
+    let Some(item) = set.item(fd) else { return };
+    set.with_item(fd, |it| it.set_kicked(true));
+    register(epfd, fd, item.events | OUT, item.data);
+}
+
+/// Changes the kernel's registration without the program's knowledge.
+pub(super) fn register(epfd: c_int, fd: c_int, events: u32, data: u64) {
+    let mut event = epoll_event { events, u64: data };
+    let before = crate::errno();
+    // SAFETY: one event.
+    unsafe {
+        if events & EXCLUSIVE == 0 {
+            real::epoll_ctl(epfd, libc::EPOLL_CTL_MOD, fd, &mut event);
+        } else {
+            // Such a registration cannot be changed.
+            real::epoll_ctl(epfd, libc::EPOLL_CTL_DEL, fd, core::ptr::null_mut());
+            real::epoll_ctl(epfd, libc::EPOLL_CTL_ADD, fd, &mut event);
+        }
+    }
+    crate::set_errno(before);
+}

@@ -1,0 +1,246 @@
+//! What is told to the program: news of the active sockets, and what the kernel's events mean.
+
+use super::control::register;
+use super::sleep::{rest, wake_up};
+use super::{EDGE, IN, ONCE, OUT, OVER, port};
+use crate::connection;
+use crate::set::{Item, Scan, Set};
+use core::ffi::c_int;
+use libc::epoll_event;
+use underpass_segment::clock::{ticks, ticks_per_microsecond};
+use underpass_segment::kernel;
+use underpass_segment::switch::{Port, Ready, Sleep};
+use underpass_segment::sync::Relaxed;
+
+/// A connection without news for so long is left to the kernel.
+const QUIET_AFTER_US: u64 = 1000;
+
+/// Whether a fast connection is to be reported for its room: always, level-triggered.
+pub(super) fn writable(port: &Port<'_>, item: &Item) -> bool {
+    item.events & (OUT | EDGE) == OUT && item.wants(OUT) && port.sends_fast()
+}
+
+/// Where the ring's data ends, if there is any that `item` has not been told of (or, level-triggered, any at all).
+pub(super) fn news(port: &Port<'_>, item: &Item) -> Option<u64> {
+    match port.ready() {
+        Ready::Yes if item.events & EDGE == 0 => Some(0),
+        // Behind what is left in the kernel there may be more in the ring, which the kernel does not know of.
+        Ready::Yes | Ready::AskKernel if item.events & EDGE != 0 => port.newer(item.seen),
+        _ => None,
+    }
+}
+
+pub(super) struct Events {
+    pub(super) at: *mut epoll_event,
+    pub(super) most: usize,
+    pub(super) count: usize,
+    /// The kernel has news of a socket whose turn it is not yet.
+    pub(super) put_off: bool,
+}
+
+impl Events {
+    fn push(&mut self, events: u32, data: u64) -> bool {
+        for index in 0..self.count {
+            // SAFETY: below `count`.
+            let earlier = unsafe { &mut *self.at.add(index) };
+            if earlier.u64 == data && { earlier.events } & (IN | OUT) != 0 {
+                earlier.events |= events;
+                return true;
+            }
+        }
+        self.push_new(events, data)
+    }
+
+    fn push_new(&mut self, events: u32, data: u64) -> bool {
+        if self.count == self.most {
+            return false;
+        }
+        // SAFETY: the program's array has room for `most`.
+        unsafe { self.at.add(self.count).write_unaligned(epoll_event { events, u64: data }) };
+        self.count += 1;
+        true
+    }
+}
+
+/// Reports the active sockets that have news.
+pub(super) fn collect(epfd: c_int, set: &Set, events: &mut Events) {
+    let now = ticks();
+    let quiet_after = QUIET_AFTER_US * ticks_per_microsecond();
+    set.answer_bells();
+    set.scan_in_turn(|fd, item, joining| {
+        if events.count == events.most {
+            return Scan::Enough;
+        }
+        let Some(port) = port(fd) else { return Scan::Leave };
+        wake_up(item, port.end);
+        if !item.wants(IN | OUT) {
+            return Scan::Leave;
+        }
+        if writable(&port, item) {
+            events.push(item.events & OUT, item.data);
+            item.set_last_news(now);
+        }
+        if !item.wants(IN) {
+            return Scan::Keep;
+        }
+        match news(&port, item) {
+            Some(seen) => {
+                let room = item.events & OUT == 0
+                    || port.sends_fast()
+                    || kernel::poll_now(fd, libc::POLLOUT) & libc::POLLOUT != 0;
+                let writable = if item.events & OUT != 0 && room { item.events & OUT } else { 0 };
+                events.push(item.events & IN | writable | ended(&port, item), item.data);
+                item.set_seen(seen);
+                item.set_last_news(now);
+                if item.events & ONCE == 0 {
+                    return Scan::Keep;
+                }
+                // Used up: in the kernel as well.
+                item.set_disarmed(true);
+                register(epfd, fd, ONCE | item.events & EDGE, item.data);
+                Scan::Leave
+            }
+            None if now.wrapping_sub(item.last_news) > quiet_after
+                && rest(set, item, joining, &port, false) == Sleep::Yes =>
+            {
+                Scan::Leave
+            }
+            None => Scan::Keep,
+        }
+    });
+}
+
+/// A one-shot event has to say everything at once.
+fn ended(port: &Port<'_>, item: &Item) -> u32 {
+    if item.events & ONCE == 0 {
+        return 0;
+    }
+    let asked = if item.events & libc::EPOLLRDHUP as u32 != 0 { libc::POLLRDHUP } else { 0 };
+    kernel::poll_now(port.fd, asked) as u16 as u32 & OVER
+}
+
+/// Asks the kernel through `call` and puts what it says of fast connections right. -1 with errno set, or 0.
+pub(super) fn ask(
+    epfd: c_int,
+    set: &Set,
+    events: &mut Events,
+    call: impl FnOnce(*mut epoll_event, c_int) -> c_int,
+) -> c_int {
+    let room = events.most - events.count;
+    if room == 0 {
+        return 0;
+    }
+    // SAFETY: `count` is at most `most`.
+    let from = unsafe { events.at.add(events.count) };
+    let answer = call(from, room.min(c_int::MAX as usize) as c_int);
+    if answer < 0 {
+        return answer;
+    }
+    for index in 0..answer as usize {
+        // SAFETY: the kernel has written `answer` events from `from` on; `push` writes behind none that is not read.
+        let event = unsafe { from.add(index).read_unaligned() };
+        let (mask, data) = (event.events, event.u64);
+        match truth(epfd, set, mask, data) {
+            Truth::Nothing => {}
+            Truth::PutOff => events.put_off = true,
+            Truth::Events(mask) => {
+                events.push(mask, data);
+            }
+        }
+    }
+    0
+}
+
+/// What an event of the kernel's means for the program.
+enum Truth {
+    Nothing,
+    Events(u32),
+    /// There is data in the ring: told when its turn comes among the active sockets.
+    PutOff,
+}
+
+impl From<u32> for Truth {
+    fn from(mask: u32) -> Truth {
+        if mask == 0 { Truth::Nothing } else { Truth::Events(mask) }
+    }
+}
+
+fn truth(epfd: c_int, set: &Set, mask: u32, data: u64) -> Truth {
+    let Some(fd) = set.only_item_with(data) else {
+        // Several, or none of ours.
+        set.activate_with(data);
+        return Truth::from(mask);
+    };
+    let Some(item) = set.item(fd) else { return Truth::Nothing };
+    // The kernel may know an older registration.
+    let mut mask = mask & (item.events | OVER | if item.kicked { OUT } else { 0 });
+    if mask == 0 {
+        return Truth::Nothing;
+    }
+    if item.kicked {
+        set.with_item(fd, |it| it.set_kicked(false));
+        mask &= !OUT | item.events;
+        if item.events & ONCE == 0 {
+            register(epfd, fd, item.events, item.data);
+        }
+    }
+    let Some(port) = port(fd) else { return Truth::from(mask) };
+    set.with_item(fd, |it| wake_up(it, port.end));
+    if mask & (IN | OVER) != 0 && port.reader_is_gone() {
+        mask |= kernel::poll_now(fd, item.events as i16) as u16 as u32;
+    }
+    const RESET: u32 = (libc::EPOLLHUP | libc::EPOLLERR) as u32;
+    // Without another event the program would not be told at all.
+    if mask & RESET != 0 && mask & !RESET != 0 && port.is_false_reset() {
+        mask &= !RESET;
+    }
+    if mask & !IN == 0 && item.wants(IN) && item.events & (EDGE | ONCE) == 0 && port.ready() == Ready::Yes {
+        set.activate(fd);
+        return Truth::PutOff;
+    }
+    if item.wants(IN) {
+        let readable = if mask & OVER != 0 { mask & IN != 0 || port.ready() == Ready::Yes } else { port.readable() };
+        let news = news(&port, &item);
+        let told = item.events & EDGE != 0 && port.ready() == Ready::Yes && news.is_none() && mask & OVER == 0;
+        // Of data it has been told; of the end of the stream perhaps not.
+        let stale =
+            told && kernel::poll_now(fd, libc::POLLRDHUP) & (libc::POLLRDHUP | libc::POLLHUP | libc::POLLERR) == 0;
+        if readable && !stale {
+            mask |= item.events & IN;
+        } else if item.events & EDGE != 0 && mask & IN != 0 && mask & OVER == 0 && !refused(fd) {
+            // The edge was the doorbell's; that the socket is writable as well is no news.
+            mask = 0;
+        } else {
+            mask &= !IN;
+        }
+        if mask & OUT != 0 {
+            set_refused(fd, false);
+        }
+        set.with_item(fd, |it| {
+            it.set_seen(news.unwrap_or(item.seen));
+            it.set_last_news(ticks());
+        });
+        set.activate(fd);
+        // What is armed stays armed for whoever sleeps natively; here it is active again.
+    }
+    if item.events & ONCE != 0 {
+        if mask == 0 {
+            // The kernel believes that it has fired.
+            register(epfd, fd, item.events, item.data);
+        } else {
+            set.with_item(fd, |it| it.set_disarmed(true));
+        }
+    }
+    Truth::from(mask)
+}
+
+/// Whether a send was refused for want of room since the program was last told of room.
+fn refused(fd: c_int) -> bool {
+    connection::known(fd).is_some_and(|connection| connection.end.refused.load(Relaxed) != 0)
+}
+
+fn set_refused(fd: c_int, refused: bool) {
+    if let Some(connection) = connection::known(fd) {
+        connection.end.refused.store(refused.into(), Relaxed);
+    }
+}

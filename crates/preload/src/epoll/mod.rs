@@ -1,0 +1,134 @@
+//! epoll_ctl, epoll_wait and its variants; here, the sets of this process and who sleeps on them.
+//!
+//! Every socket stays registered with the kernel exactly as the program registered it. For stream sockets the library
+//! keeps a copy of the registration. Those that were active lately are looked at in user space; the quiet ones have
+//! their waiting flag up, so that what arrives for them rings a doorbell, which the kernel's epoll reports natively.
+//! So cost follows activity, nested sets and sleeping need nothing of ours, and the kernel's own descriptors are asked
+//! for at least every [`wait::KERNEL_EVERY_US`].
+
+mod control;
+mod events;
+mod sleep;
+mod wait;
+
+pub use control::settle_socket;
+pub use sleep::{forget_socket, has_ready, prepare_to_sleep, take_back, wake_by_itself, watch, watch_by_poll};
+
+use crate::connection;
+use crate::memory::{PIECE, Sparse};
+use crate::set::{self, Set};
+use crate::table;
+use core::ffi::c_int;
+use sleep::wake_up;
+use underpass_segment::link::ALONE;
+use underpass_segment::switch::Port;
+use underpass_segment::sync::{AcqRel, Acquire, AtomicPtr, AtomicU32, Release};
+
+const IN: u32 = (libc::EPOLLIN | libc::EPOLLRDNORM) as u32;
+const OUT: u32 = (libc::EPOLLOUT | libc::EPOLLWRNORM) as u32;
+const OVER: u32 = (libc::EPOLLHUP | libc::EPOLLERR | libc::EPOLLRDHUP) as u32;
+const EDGE: u32 = libc::EPOLLET as u32;
+const ONCE: u32 = libc::EPOLLONESHOT as u32;
+const EXCLUSIVE: u32 = libc::EPOLLEXCLUSIVE as u32;
+
+static SETS: Sparse<AtomicPtr<Set>, { table::MAX_FDS / PIECE }> = Sparse::new();
+/// Threads asleep in the kernel on each epoll descriptor, whether it has sockets of ours or not.
+static SLEEPERS: Sparse<AtomicU32, { table::MAX_FDS / PIECE }> = Sparse::new();
+
+fn place(epfd: c_int) -> Option<&'static AtomicPtr<Set>> {
+    // SAFETY: places are never unmapped; zeroed memory is a null pointer. A negative number is beyond the end.
+    SETS.get(epfd as u32 as usize).map(|place| unsafe { place.as_ref() })
+}
+
+fn set_of(epfd: c_int) -> Option<&'static Set> {
+    // SAFETY: a set, once made, is never unmapped.
+    unsafe { place(epfd)?.load(Acquire).as_ref() }
+}
+
+fn make_set(epfd: c_int) -> Option<&'static Set> {
+    // SAFETY: as in `place`.
+    let place = unsafe { SETS.need(epfd as u32 as usize)?.as_ref() };
+    if place.load(Acquire).is_null() {
+        let made = Set::make()?;
+        if place.compare_exchange(core::ptr::null_mut(), made, Release, Acquire).is_err() {
+            // SAFETY: just made, and nobody else has it.
+            Set::give_back(unsafe { &*made });
+        }
+    }
+    let set = set_of(epfd)?;
+    set.set_epfd(epfd);
+    Some(set)
+}
+
+/// Whether `fd` is an epoll set that has sockets of ours.
+pub fn is_ours(fd: c_int) -> bool {
+    set_of(fd).is_some_and(|set| set.count() > 0 || set.has_inner())
+}
+
+/// Whether `fd` is registered in any set.
+fn watches(fd: c_int) -> bool {
+    set::made().any(|set| set.item(fd).is_some())
+}
+
+/// `fd` is left to the kernel.
+pub fn disown(fd: c_int) {
+    set::made().for_each(|set| set.remove(fd));
+}
+
+/// `epfd` is about to be closed.
+pub fn forget_set(epfd: c_int) {
+    if let Some(place) = place(epfd) {
+        let set = place.swap(core::ptr::null_mut(), Acquire);
+        // SAFETY: a set, once made, is never unmapped.
+        if let Some(set) = unsafe { set.as_ref() } {
+            for fd in 0..table::highest() {
+                if let Some(connection) = connection::known(fd) {
+                    set.with_item(fd, |item| wake_up(item, connection.end));
+                }
+            }
+            Set::give_back(set);
+        }
+    }
+}
+
+/// In a forked child: its copies of the sets rely on the waiting flags too; the threads that slept are its parent's.
+pub fn after_fork() {
+    // SAFETY: a forked child has one thread.
+    unsafe { SLEEPERS.clear() };
+    for set in set::made().filter(|set| set.count() > 0) {
+        for fd in 0..table::highest() {
+            if let Some(connection) = connection::known(fd)
+                && set.item(fd).is_some_and(|item| item.resting)
+            {
+                connection.end.reading.resting.add(ALONE);
+            }
+        }
+    }
+}
+
+/// Number of threads asleep in the kernel on `epfd`.
+fn sleepers(epfd: c_int) -> Option<&'static AtomicU32> {
+    // SAFETY: counts are never unmapped; zeroed memory is none.
+    SLEEPERS.need(epfd as u32 as usize).map(|count| unsafe { count.as_ref() })
+}
+
+fn has_sleepers(epfd: c_int) -> bool {
+    sleepers(epfd).is_some_and(|count| count.load(Acquire) > 0)
+}
+
+/// Sleeps in the kernel on `epfd`, by `sleep`.
+fn asleep<T>(epfd: c_int, sleep: impl FnOnce() -> T) -> T {
+    let count = sleepers(epfd);
+    if let Some(count) = count {
+        count.fetch_add(1, AcqRel);
+    }
+    let answer = sleep();
+    if let Some(count) = count {
+        count.fetch_sub(1, AcqRel);
+    }
+    answer
+}
+
+fn port(fd: c_int) -> Option<Port<'static>> {
+    connection::known(fd)?.ready_port()
+}

@@ -1,0 +1,179 @@
+//! What wakes a set that sleeps: sockets are left to the kernel with their waiting flags up, and taken back.
+
+use super::control::{kick, settle};
+use super::events::{news, writable};
+use super::{IN, OUT, has_sleepers, port, set_of, watches};
+use crate::connection::{self, Connection};
+use crate::set::{self, Item, Joining, Scan, Set};
+use core::ffi::c_int;
+use underpass_segment::end::{End, WATCHED_BY_SEVERAL};
+use underpass_segment::link::ALONE;
+use underpass_segment::switch::{Port, Ready, Sleep};
+use underpass_segment::sync::{AcqRel, Relaxed};
+
+/// Sets watch `connection`: those that do not look at it themselves rely on its waiting flag.
+pub fn watch(connection: Connection) {
+    let mut watching = 0;
+    for set in set::made() {
+        set.with_item(connection.fd, |item| {
+            watching += 1;
+            if !item.set_resting(true) {
+                connection.end.reading.resting.add(ALONE);
+            }
+        });
+    }
+    if watching > 0 && connection.end.watched.load(Relaxed) == 0 {
+        connection.end.watched.store(1, Relaxed);
+    }
+    if watching > 1 || watching > 0 && connection.has_duplicates() {
+        wake_by_itself(connection);
+    }
+}
+
+/// A poll is about to watch `connection`.
+pub fn watch_by_poll(connection: Connection) {
+    if connection.end.watched.load(Relaxed) == 0 {
+        connection.end.watched.store(1, Relaxed);
+    }
+    if connection.end.watched.load(Relaxed) != WATCHED_BY_SEVERAL && watches(connection.fd) {
+        wake_by_itself(connection);
+    }
+}
+
+/// More than one poll, select or epoll set may watch `connection`: from now on it wakes each of them by a doorbell of
+/// its own, since a doorbell that woke a group may be taken by none but that group.
+pub fn wake_by_itself(connection: Connection) {
+    if connection.end.watched.swap(WATCHED_BY_SEVERAL, AcqRel) != WATCHED_BY_SEVERAL {
+        take_back(connection.fd);
+    }
+}
+
+/// `fd` is about to be closed: its sets do not rely on it any more.
+pub fn forget_socket(connection: Connection) {
+    if connection.end.watched.load(Relaxed) != 0 {
+        for set in set::made() {
+            set.with_item(connection.fd, |item| wake_up(item, connection.end));
+        }
+    }
+}
+
+/// The set looks at the socket in user space again.
+pub(super) fn wake_up(item: &mut Item, end: &End) {
+    if item.resting {
+        item.set_resting(false);
+        end.reading.resting.leave();
+    }
+}
+
+/// Leaves a socket to the kernel: from now on whatever arrives wakes the set.
+pub(super) fn rest(set: &Set, item: &mut Item, joining: &mut Joining<'_>, port: &Port<'_>, alone: bool) -> Sleep {
+    let shared = port.end.watched.load(Relaxed) == WATCHED_BY_SEVERAL || port.end.references.load(Relaxed) > 1;
+    let number = if alone || shared { ALONE } else { set.number_for(joining, port.fd, &port.link) };
+    let resting = &port.end.reading.resting;
+    resting.add(number);
+    if item.set_resting(true) {
+        resting.leave();
+    }
+    port.prepare_to_sleep(resting.number())
+}
+
+/// A receive outside of any epoll set has used up the waiting flag of `fd` and left data: its sets look at it again.
+pub fn take_back(fd: c_int) {
+    if let Some(connection) = connection::known(fd) {
+        connection.end.reading.resting.set_stray(false);
+    }
+    for set in set::made() {
+        if set.item(fd).is_some() {
+            set.activate(fd);
+            if has_sleepers(set.epfd()) {
+                kick(set.epfd(), set, fd);
+            }
+        }
+    }
+}
+
+/// A thread goes back to the program while others sleep on the set: what it leaves behind has to wake them.
+pub(super) fn hand_over(epfd: c_int, set: &Set) {
+    if !has_sleepers(epfd) {
+        return;
+    }
+    let mut left = None;
+    set.scan(|fd, item, joining| {
+        let Some(port) = port(fd).filter(|_| item.wants(IN)) else { return Scan::Leave };
+        match rest(set, item, joining, &port, false) {
+            Sleep::No if news(&port, item).is_some() => {
+                left = Some(fd);
+                Scan::Keep
+            }
+            Sleep::Briefly => Scan::Keep,
+            _ => Scan::Leave,
+        }
+    });
+    if let Some(fd) = left {
+        kick(epfd, set, fd);
+    }
+}
+
+/// Whether a fast connection in the set can be read now.
+pub fn has_ready(epfd: c_int) -> bool {
+    set_of(epfd).is_some_and(|set| any_news(set) || set.inner().filter_map(set_of).any(any_news))
+}
+
+/// Whether an active socket of the set has news.
+pub(super) fn any_news(set: &Set) -> bool {
+    let mut found = set.answer_bells();
+    set.scan(|fd, item, _| {
+        found |= item.wants(IN | OUT)
+            && port(fd).is_some_and(|port| writable(&port, item) || item.wants(IN) && news(&port, item).is_some());
+        if found { Scan::Enough } else { Scan::Keep }
+    });
+    found
+}
+
+/// Before something sleeps on the set itself (a poll, or an outer set): raises every waiting flag.
+pub fn prepare_to_sleep(epfd: c_int) -> Sleep {
+    match set_of(epfd) {
+        Some(set) => {
+            settle(epfd, set);
+            set.set_inner();
+            arm(set, true, 0)
+        }
+        None => Sleep::Yes,
+    }
+}
+
+/// Raises the waiting flags of the active sockets and leaves them to the kernel.
+///
+/// With `alone` each rings a doorbell of its own, for somebody who sleeps on the set from outside.
+pub(super) fn arm(set: &Set, alone: bool, depth: u32) -> Sleep {
+    let mut sleep = Sleep::Yes;
+    set.scan(|fd, item, joining| {
+        let Some(port) = port(fd) else { return Scan::Leave };
+        if !item.wants(IN) {
+            wake_up(item, port.end);
+            return Scan::Leave;
+        }
+        match rest(set, item, joining, &port, alone) {
+            Sleep::Yes => Scan::Leave,
+            // Edge-triggered, and told of it already: it may well sleep on that.
+            Sleep::No if port.ready() == Ready::Yes && news(&port, item).is_none() => Scan::Leave,
+            Sleep::No => {
+                sleep = Sleep::No;
+                Scan::Enough
+            }
+            Sleep::Briefly => {
+                sleep = Sleep::Briefly;
+                Scan::Keep
+            }
+        }
+    });
+    for inner in set.inner() {
+        if depth < 4
+            && sleep == Sleep::Yes
+            && let Some(inner) = set_of(inner)
+        {
+            sleep = arm(inner, true, depth + 1);
+        }
+    }
+    sleep
+}

@@ -1,0 +1,222 @@
+//! epoll_wait and its variants.
+
+use super::control::settle;
+use super::events::{Events, ask, collect};
+use super::sleep::{any_news, arm, hand_over};
+use super::{asleep, has_sleepers, port, set_of};
+use crate::poll::{Deadline, after, after_ms, invalid, left};
+use crate::set::{Scan, Set};
+use crate::{process, real};
+use core::ffi::c_int;
+use libc::{epoll_event, sigset_t, timespec};
+use underpass_segment::clock::{self, ticks, ticks_per_microsecond};
+use underpass_segment::switch::Sleep;
+use underpass_segment::sync::Relaxed;
+use underpass_segment::wait::{Polled, Wait};
+
+/// A set that is busy with fast connections asks the kernel for the others this often.
+pub(super) const KERNEL_EVERY_US: u64 = 50;
+/// The same while there is nothing to report.
+const KERNEL_WHEN_IDLE_US: u64 = 4;
+/// Nothing is mapped below. An array there, at a null pointer or near it, is none.
+const FIRST_PAGE: usize = 4096;
+/// Where another thread may take the doorbell, a sleep lasts no longer.
+const BRIEFLY_NS: u64 = 10_000_000;
+
+/// epoll_wait, sleeping by `sleep`, which is given what is left of the time.
+fn wait(
+    epfd: c_int,
+    events: *mut epoll_event,
+    most: c_int,
+    deadline: Deadline,
+    sleep: &dyn Fn(*mut epoll_event, c_int, Option<timespec>) -> c_int,
+) -> Option<c_int> {
+    let set = set_of(epfd).filter(|set| set.count() > 0 || set.has_inner())?;
+    if most <= 0 {
+        return None;
+    }
+    let mut one = epoll_event { events: 0, u64: 0 };
+    let usable = events as usize >= FIRST_PAGE;
+    let (at, most) = if usable { (events, most as usize) } else { (&raw mut one, 1) };
+    let answer = wait_in(epfd, set, Events { at, most, count: 0, put_off: false }, deadline, sleep);
+    hand_over(epfd, set);
+    if answer > 0 && !usable {
+        crate::set_errno(libc::EFAULT);
+        return Some(-1);
+    }
+    Some(answer)
+}
+
+fn wait_in(
+    epfd: c_int,
+    set: &Set,
+    mut events: Events,
+    deadline: Deadline,
+    sleep: &dyn Fn(*mut epoll_event, c_int, Option<timespec>) -> c_int,
+) -> c_int {
+    // SAFETY: the kernel writes at most as many events as it is told.
+    let look = |at, most| unsafe { real::epoll_wait(epfd, at, most, 0) };
+    let mut began: Option<Wait> = None;
+    let mut slept = false;
+    let mut polled_enough = false;
+    loop {
+        let idle_for = ticks().wrapping_sub(set.asked().load(Relaxed));
+        // The kernel's own must not starve, nor starve the others.
+        let overdue = idle_for > KERNEL_EVERY_US * ticks_per_microsecond() && !set.others_first().swap(false, Relaxed);
+        if !overdue {
+            collect(epfd, set, &mut events);
+        }
+        let idle = idle_for > KERNEL_WHEN_IDLE_US * ticks_per_microsecond();
+        let expired = deadline.is_some_and(|at| clock::nanoseconds() >= at);
+        if overdue || (events.count == 0 && (idle || expired)) {
+            set.asked().store(ticks(), Relaxed);
+            if ask(epfd, set, &mut events, look) < 0 {
+                return -1;
+            }
+            if events.count == events.most {
+                set.others_first().store(true, Relaxed);
+            } else if overdue || core::mem::take(&mut events.put_off) {
+                collect(epfd, set, &mut events);
+            }
+        }
+        if events.count > 0 || expired {
+            if let Some(wait) = began {
+                wait.end(set.memory(), slept);
+            }
+            return events.count as c_int;
+        }
+        let wait = began.get_or_insert_with(|| begin(set));
+        let slice = KERNEL_WHEN_IDLE_US * ticks_per_microsecond();
+        if !polled_enough && set.is_active() {
+            polled_enough = wait.poll_for(slice, || any_news(set)) == Polled::Enough;
+            continue;
+        }
+        settle(epfd, set);
+        let brief = match arm(set, false, 0) {
+            Sleep::Yes => u64::MAX,
+            Sleep::No => continue,
+            Sleep::Briefly => BRIEFLY_NS,
+        };
+        slept = true;
+        let answer = asleep(epfd, || {
+            // Whoever has made a socket active since looks for sleepers afterwards.
+            let nothing = brief != u64::MAX || !set.is_active();
+            if set.set_asleep(true) && nothing {
+                ask(epfd, set, &mut events, |at, most| sleep(at, most, left(deadline, brief)))
+            } else {
+                0
+            }
+        });
+        // Others that sleep on the same set still want the next doorbell.
+        set.set_asleep(has_sleepers(epfd));
+        if answer < 0 {
+            return answer;
+        }
+        set.asked().store(ticks(), Relaxed);
+    }
+}
+
+/// Begins a wait: meets the other ends of the active connections.
+fn begin(set: &Set) -> Wait {
+    let mut wait = Wait::begin(set.memory(), 0, process::config().spin_us);
+    let (mut ports, mut together) = (0, 0);
+    set.scan(|fd, _, _| {
+        if let Some(port) = port(fd) {
+            together += u32::from(port.exchange_cpu(wait.cpu()) == wait.cpu());
+            ports += 1;
+        }
+        Scan::Keep
+    });
+    wait.share(ports > 0 && together == ports);
+    wait
+}
+
+/// # Safety
+/// As epoll_wait(2).
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn epoll_wait(epfd: c_int, events: *mut epoll_event, most: c_int, timeout: c_int) -> c_int {
+    let deadline = after_ms(timeout);
+    // SAFETY: the program vouches for its array, here and below.
+    let sleep = |at, most, left: Option<timespec>| unsafe { real::epoll_wait(epfd, at, most, whole_ms(left)) };
+    if let Some(answer) = wait(epfd, events, most, deadline, &sleep) {
+        return answer;
+    }
+    // SAFETY: passed on to the caller.
+    let answer = asleep(epfd, || unsafe { real::epoll_wait(epfd, events, most, timeout) });
+    corrected(epfd, events, most, answer, deadline, &sleep)
+}
+
+/// A set that had no sockets of ours when this thread went to sleep on it may have some by now: then what woke it may be
+/// a doorbell.
+fn corrected(
+    epfd: c_int,
+    events: *mut epoll_event,
+    most: c_int,
+    answer: c_int,
+    deadline: Deadline,
+    sleep: &dyn Fn(*mut epoll_event, c_int, Option<timespec>) -> c_int,
+) -> c_int {
+    let Some(set) = set_of(epfd).filter(|set| answer > 0 && set.count() > 0) else { return answer };
+    let mut all = Events { at: events, most: most as usize, count: 0, put_off: false };
+    if ask(epfd, set, &mut all, |_, _| answer) < 0 || all.count > 0 {
+        hand_over(epfd, set);
+        return all.count as c_int;
+    }
+    wait(epfd, events, most, deadline, sleep).unwrap_or(0)
+}
+
+/// Milliseconds of a remaining time, rounded up, for calls that count in them; -1: forever.
+fn whole_ms(left: Option<timespec>) -> c_int {
+    left.map_or(-1, |t| (t.tv_sec * 1000 + (t.tv_nsec + 999_999) / 1_000_000).min(c_int::MAX.into()) as c_int)
+}
+
+/// # Safety
+/// As epoll_pwait(2).
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn epoll_pwait(
+    epfd: c_int,
+    events: *mut epoll_event,
+    most: c_int,
+    timeout: c_int,
+    mask: *const sigset_t,
+) -> c_int {
+    let deadline = after_ms(timeout);
+    // SAFETY: as in `epoll_wait`.
+    let sleep = |at, most, left: Option<timespec>| unsafe { real::epoll_pwait(epfd, at, most, whole_ms(left), mask) };
+    if let Some(answer) = wait(epfd, events, most, deadline, &sleep) {
+        return answer;
+    }
+    // SAFETY: passed on to the caller.
+    let answer = asleep(epfd, || unsafe { real::epoll_pwait(epfd, events, most, timeout, mask) });
+    corrected(epfd, events, most, answer, deadline, &sleep)
+}
+
+/// # Safety
+/// As epoll_pwait2(2).
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn epoll_pwait2(
+    epfd: c_int,
+    events: *mut epoll_event,
+    most: c_int,
+    timeout: *const timespec,
+    mask: *const sigset_t,
+) -> c_int {
+    let sleep = |at, most, left: Option<timespec>| {
+        let left = left.as_ref().map_or(core::ptr::null(), |t| t as *const timespec);
+        // SAFETY: as in `epoll_wait`.
+        unsafe { real::epoll_pwait2(epfd, at, most, left, mask) }
+    };
+    // SAFETY: the program vouches for its timeout.
+    if unsafe { invalid(timeout) } {
+        // SAFETY: passed on to the caller.
+        return unsafe { real::epoll_pwait2(epfd, events, most, timeout, mask) };
+    }
+    // SAFETY: as above.
+    let deadline = unsafe { after(timeout) };
+    if let Some(answer) = wait(epfd, events, most, deadline, &sleep) {
+        return answer;
+    }
+    // SAFETY: passed on to the caller.
+    let answer = asleep(epfd, || unsafe { real::epoll_pwait2(epfd, events, most, timeout, mask) });
+    corrected(epfd, events, most, answer, deadline, &sleep)
+}

@@ -1,0 +1,126 @@
+//! The sockets of a set that are looked at in user space.
+
+use super::groups::Joining;
+use super::{Inside, Item, NONE, Set};
+use underpass_segment::sync::Relaxed;
+
+/// What a look at an active socket says of its future.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Scan {
+    /// It stays active.
+    Keep,
+    /// It is left to the kernel.
+    Leave,
+    /// It stays active, and no more need be looked at.
+    Enough,
+}
+
+impl Set {
+    /// Has every socket registered with `data` looked at in user space from now on.
+    pub fn activate_with(&self, data: u64) {
+        self.locked(|inside| {
+            let mut at = inside.bucket(data);
+            while at != NONE {
+                let fd = at as i32 - 1;
+                let Some(item) = inside.item(fd) else { return };
+                at = item.next;
+                if item.data == data {
+                    inside.activate(fd);
+                }
+            }
+        });
+    }
+
+    /// Has `fd` looked at in user space from now on.
+    pub fn activate(&self, fd: i32) {
+        self.locked(|inside| inside.activate(fd));
+    }
+
+    /// Whether any socket is looked at in user space.
+    pub fn is_active(&self) -> bool {
+        self.active_count.load(Relaxed) > 0
+    }
+
+    /// Shows the active sockets to `look`, until it has seen enough. Those that it says so of are left to the kernel from
+    /// then on.
+    pub fn scan(&self, look: impl FnMut(i32, &mut Item, &mut Joining<'_>) -> Scan) {
+        self.scan_from(|_| 0, look);
+    }
+
+    /// The same, going on where the last such scan has seen enough: all have their turn, however few are told at once.
+    pub fn scan_in_turn(&self, look: impl FnMut(i32, &mut Item, &mut Joining<'_>) -> Scan) {
+        let stopped = self.scan_from(|inside| inside.turn, look);
+        self.locked(|inside| inside.turn = stopped);
+    }
+
+    /// Where it stopped.
+    fn scan_from(
+        &self,
+        start: impl FnOnce(&Inside) -> usize,
+        mut look: impl FnMut(i32, &mut Item, &mut Joining<'_>) -> Scan,
+    ) -> usize {
+        self.locked(|inside| {
+            let count = inside.active_count;
+            if count == 0 {
+                return 0;
+            }
+            let start = start(inside) % count;
+            let mut stopped = start + 1;
+            let mut left = false;
+            for step in 0..count {
+                let index = if start + step < count { start + step } else { start + step - count };
+                let fd = inside.active_at(index);
+                let Some(mut item) = inside.item(fd).copied() else { continue };
+                let verdict = if item.is_current(fd) { look(fd, &mut item, &mut Joining(inside)) } else { Scan::Leave };
+                item.active = verdict != Scan::Leave || item.stale;
+                if let Some(kept) = inside.item(fd) {
+                    *kept = item;
+                }
+                match verdict {
+                    Scan::Keep => {}
+                    Scan::Leave => left = true,
+                    Scan::Enough => {
+                        stopped = index;
+                        break;
+                    }
+                }
+            }
+            if left {
+                inside.drop_inactive();
+            }
+            stopped
+        })
+    }
+}
+
+impl Inside {
+    pub(super) fn active_at(&self, index: usize) -> i32 {
+        // SAFETY: the list is this set's own.
+        self.active.get(index).map_or(-1, |fd| unsafe { fd.read() })
+    }
+
+    /// False beyond what `put` has made room for: never, since each descriptor is in the list once at most.
+    pub(super) fn set_active_at(&mut self, index: usize, fd: i32) -> bool {
+        // SAFETY: the list is this set's own.
+        self.active.get(index).map(|place| unsafe { place.write(fd) }).is_some()
+    }
+
+    pub(super) fn activate(&mut self, fd: i32) {
+        let count = self.active_count;
+        if let Some(item) = self.item(fd).filter(|it| it.is_current(fd) && !it.active) {
+            item.active = true;
+            self.active_count += usize::from(self.set_active_at(count, fd));
+        }
+    }
+
+    pub(super) fn drop_inactive(&mut self) {
+        let mut kept = 0;
+        for index in 0..self.active_count {
+            let fd = self.active_at(index);
+            if self.item(fd).is_some_and(|it| it.active) {
+                kept += usize::from(self.set_active_at(kept, fd));
+            }
+        }
+        self.active_count = kept;
+    }
+}

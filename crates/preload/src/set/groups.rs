@@ -1,0 +1,165 @@
+//! The groups as which the sockets of a set sleep, one in each of their pools.
+
+use super::{Inside, Set, made};
+use underpass_segment::kernel;
+use underpass_segment::link::{ALONE, Group, Link};
+use underpass_segment::sync::{AcqRel, Relaxed, SeqCst};
+
+/// Pools of one set whose connections sleep as a group; those of further pools are woken one by one.
+pub(super) const MAX_POOLS: usize = 512;
+
+/// A pool in which the set has connections, and which descriptors they are.
+#[derive(Clone, Copy)]
+pub(super) struct Members {
+    pool: *const u8,
+    group: *const Group,
+    number: u32,
+    fds: [i32; 64],
+}
+
+/// The right to make a connection a member of its set's group, while the set is scanned.
+pub struct Joining<'a>(pub(super) &'a mut Inside);
+
+/// The process ends: others may have its groups.
+pub fn leave() {
+    // Not one that this thread is inside, below the signal handler that ends the process.
+    for set in made().filter(|set| set.lock.load(Relaxed) == 0) {
+        set.locked(Inside::leave_groups);
+    }
+}
+
+/// A pool is about to be detached.
+pub fn forget_pool(pool: *const u8) {
+    for set in made() {
+        set.locked(|inside| {
+            for index in (0..inside.member_count).rev() {
+                if inside.members_at(index).pool == pool {
+                    inside.members_at(index).give_back();
+                    set.groups.fetch_sub(1, Relaxed);
+                    let last = inside.member_count - 1;
+                    *inside.members_at(index) = *inside.members_at(last);
+                    inside.member_count = last;
+                }
+            }
+        });
+    }
+}
+
+impl Set {
+    /// Looks whether any group of the set was rung, and makes the sockets it was rung for active. Many at once.
+    pub fn answer_bells(&self) -> bool {
+        if self.groups.load(Relaxed) == 0 {
+            return false;
+        }
+        self.locked(|inside| {
+            let mut any = false;
+            for index in 0..inside.member_count {
+                let members = inside.members_at(index);
+                // SAFETY: the pool is attached: `forget_pool` is told before it is not.
+                let group = unsafe { &*members.group };
+                if group.rung.load(Relaxed) == 0 {
+                    continue;
+                }
+                any = true;
+                let mut rung = group.rung.swap(0, AcqRel);
+                let fds = members.fds;
+                while rung != 0 {
+                    inside.activate(fds[rung.trailing_zeros() as usize] - 1);
+                    rung &= rung - 1;
+                }
+            }
+            any
+        })
+    }
+
+    /// The number to raise the waiting flag of `fd`'s segment to, so that it wakes this set.
+    pub fn number_for(&self, inside: &mut Joining<'_>, fd: i32, link: &Link) -> u32 {
+        if self.is_inner() {
+            return ALONE;
+        }
+        let number = inside.0.join(fd, link);
+        self.groups.store(inside.0.member_count as u32, Relaxed);
+        number
+    }
+
+    /// Tells every group whether this set sleeps. Going to sleep: false when one has been rung.
+    pub fn set_asleep(&self, asleep: bool) -> bool {
+        if self.groups.load(Relaxed) == 0 {
+            return true;
+        }
+        self.locked(|inside| {
+            let mut quiet = true;
+            for index in 0..inside.member_count {
+                // SAFETY: as in `answer_bells`.
+                let group = unsafe { &*inside.members_at(index).group };
+                if asleep {
+                    // SeqCst: asleep before rung is looked at; the sender rings before it looks whether any sleeps.
+                    group.asleep.swap(1, SeqCst);
+                    quiet &= group.rung.load(SeqCst) == 0;
+                } else {
+                    group.asleep.store(0, Relaxed);
+                }
+            }
+            quiet
+        })
+    }
+
+    /// Somebody sleeps on the set from outside: the kernel must know every registration as it is.
+    pub fn set_inner(&self) {
+        if self.is_inner.swap(1, Relaxed) != 0 {
+            return;
+        }
+        // Those that sleep as members of the group are to be woken one by one from now on.
+        self.locked(|inside| {
+            for index in 0..inside.member_count {
+                for fd in inside.members_at(index).fds {
+                    inside.activate(fd - 1);
+                }
+            }
+            inside.leave_groups();
+            self.groups.store(0, Relaxed);
+        });
+    }
+}
+
+impl Members {
+    fn give_back(&self) {
+        // SAFETY: the pool is attached: `forget_pool` is told before it is not.
+        unsafe { &*self.group }.give_back();
+    }
+}
+
+impl Inside {
+    pub(super) fn members_at(&mut self, index: usize) -> &mut Members {
+        debug_assert!(index < MAX_POOLS);
+        // SAFETY: MAX_POOLS entries; zeroed memory is never looked at.
+        unsafe { &mut *self.members.add(index) }
+    }
+
+    pub(super) fn leave_groups(&mut self) {
+        for index in 0..self.member_count {
+            self.members_at(index).give_back();
+        }
+        self.member_count = 0;
+    }
+
+    pub(super) fn join(&mut self, fd: i32, link: &Link) -> u32 {
+        let slot = link.slot() as usize & 63;
+        for index in 0..self.member_count {
+            let members = self.members_at(index);
+            if members.pool == link.pool() {
+                members.fds[slot] = fd + 1;
+                return members.number;
+            }
+        }
+        if self.member_count == MAX_POOLS {
+            return ALONE;
+        }
+        let Some((number, group)) = link.take_group(kernel::process_id() as u32) else { return ALONE };
+        let mut fds = [0; 64];
+        fds[slot] = fd + 1;
+        self.member_count += 1;
+        *self.members_at(self.member_count - 1) = Members { pool: link.pool(), group, number, fds };
+        number
+    }
+}

@@ -1,0 +1,290 @@
+//! The library's copy of an epoll set: which stream sockets the program has registered, how, and which are active.
+
+mod active;
+mod groups;
+mod registrations;
+
+pub use active::Scan;
+pub use groups::{Joining, forget_pool, leave};
+pub use registrations::Later;
+
+use crate::memory::{PIECE, Sparse, reserve};
+use crate::process;
+use crate::table;
+use core::cell::UnsafeCell;
+use groups::{MAX_POOLS, Members};
+use underpass_segment::clock::give_way;
+use underpass_segment::sync::{
+    AcqRel, Acquire, AtomicBool, AtomicI32, AtomicPtr, AtomicU32, AtomicU64, Relaxed, Release, pause,
+};
+use underpass_segment::wait::Memory;
+
+const MAX_INNER: usize = 8;
+const BUCKETS: usize = 1 << 12;
+/// End of a chain.
+const NONE: u32 = 0;
+
+/// One registration. Kept by descriptor number; zeroed memory is none.
+#[derive(Clone, Copy)]
+pub struct Item {
+    /// As the program gave them.
+    pub events: u32,
+    /// As the program gave it.
+    pub data: u64,
+    /// End of the ring's data that was last reported (edge-triggered).
+    pub seen: u64,
+    /// When there last were news, in ticks.
+    pub last_news: u64,
+    /// The kernel's registration asks for more, to wake a sleeper.
+    pub kicked: bool,
+    /// The set is counted among those who rely on the connection's waiting flag.
+    pub resting: bool,
+    /// One-shot, and used up.
+    disarmed: bool,
+    live: bool,
+    generation: u32,
+    /// The kernel has an older registration.
+    stale: bool,
+    /// Removed, and the kernel does not know.
+    gone: bool,
+    active: bool,
+    next: u32,
+}
+
+impl Item {
+    /// Whether any of `events` is to be reported now.
+    pub fn wants(&self, events: u32) -> bool {
+        self.live && !self.gone && !self.disarmed && self.events & events != 0
+    }
+
+    fn is_current(&self, fd: i32) -> bool {
+        self.live && self.generation == table::generation(fd)
+    }
+
+    /// See [`Item::seen`].
+    pub fn set_seen(&mut self, seen: u64) {
+        self.seen = seen;
+    }
+
+    /// See [`Item::last_news`].
+    pub fn set_last_news(&mut self, ticks: u64) {
+        self.last_news = ticks;
+    }
+
+    /// See [`Item::resting`]; returns what it was.
+    pub fn set_resting(&mut self, resting: bool) -> bool {
+        core::mem::replace(&mut self.resting, resting)
+    }
+
+    /// See [`Item::kicked`].
+    pub fn set_kicked(&mut self, kicked: bool) {
+        self.kicked = kicked;
+    }
+
+    /// One-shot: used up, or armed again.
+    pub fn set_disarmed(&mut self, disarmed: bool) {
+        self.disarmed = disarmed;
+    }
+}
+
+struct Inside {
+    members: *mut Members,
+    member_count: usize,
+    items: Sparse<Item, { table::MAX_FDS / PIECE }>,
+    buckets: *mut u32,
+    count: u32,
+    active: Sparse<i32, { table::MAX_FDS / PIECE }>,
+    active_count: usize,
+    stale_count: usize,
+    turn: usize,
+}
+
+/// The copy. Made once per epoll descriptor in use, never unmapped, used again.
+pub struct Set {
+    /// Number of the thread that is inside; 0 if none is.
+    lock: AtomicU32,
+    inside: UnsafeCell<Inside>,
+    next_free: AtomicPtr<Set>,
+    inner: [AtomicI32; MAX_INNER],
+    epfd: AtomicI32,
+    is_inner: AtomicU32,
+    /// What `inside` says of the registered and of the active sockets, for a look without the lock.
+    count: AtomicU32,
+    active_count: AtomicU32,
+    /// Pools in which it has a group.
+    groups: AtomicU32,
+    /// All sets ever made, linked.
+    next_made: AtomicPtr<Set>,
+    mean_wait: AtomicU64,
+    waits: AtomicU32,
+    bells_before: AtomicU32,
+    asked: AtomicU64,
+    others_first: AtomicBool,
+}
+
+// SAFETY: `inside` is used only by the thread that holds `lock`.
+unsafe impl Sync for Set {}
+
+static FREE: AtomicPtr<Set> = AtomicPtr::new(core::ptr::null_mut());
+static MADE: AtomicPtr<Set> = AtomicPtr::new(core::ptr::null_mut());
+
+/// In a forked child: the groups are the parent's. Inherited sets take groups of the child's own when they need them.
+pub fn after_fork() {
+    for set in made() {
+        set.groups.store(0, Relaxed);
+        set.lock.store(0, Relaxed);
+        set.locked(|inside| inside.member_count = 0);
+    }
+}
+
+/// All sets of this process.
+pub fn made() -> impl Iterator<Item = &'static Set> {
+    // SAFETY: sets are never unmapped.
+    core::iter::successors(unsafe { MADE.load(Acquire).as_ref() }, |set| unsafe {
+        set.next_made.load(Acquire).as_ref()
+    })
+}
+
+impl Set {
+    /// An empty set; `None` without address space.
+    pub fn make() -> Option<*mut Set> {
+        let free = FREE.swap(core::ptr::null_mut(), AcqRel);
+        // SAFETY: sets are never unmapped.
+        if let Some(set) = unsafe { free.as_ref() } {
+            // The rest of the list goes back.
+            let rest = set.next_free.swap(core::ptr::null_mut(), Relaxed);
+            if !rest.is_null() {
+                // SAFETY: as above.
+                Set::push_free(unsafe { &*rest });
+            }
+            return Some(free);
+        }
+        let set: *mut Set = reserve(size_of::<Set>()).cast();
+        let buckets: *mut u32 = reserve(BUCKETS * size_of::<u32>()).cast();
+        let members: *mut Members = reserve(MAX_POOLS * size_of::<Members>()).cast();
+        if set.is_null() || buckets.is_null() || members.is_null() {
+            return None;
+        }
+        // SAFETY: fresh memory of our own; zeroed memory is a valid set.
+        unsafe {
+            let inside = (*set).inside.get();
+            (*inside).buckets = buckets;
+            (*inside).members = members;
+            let mut first = MADE.load(Acquire);
+            loop {
+                (*set).next_made.store(first, Relaxed);
+                match MADE.compare_exchange(first, set, AcqRel, Acquire) {
+                    Ok(_) => break,
+                    Err(now) => first = now,
+                }
+            }
+        }
+        Some(set)
+    }
+
+    /// Empties the set for another epoll descriptor.
+    pub fn give_back(set: &Set) {
+        set.locked(|inside| {
+            inside.leave_groups();
+            // SAFETY: all are this set's own, and `inside` is this thread's; BUCKETS buckets.
+            unsafe {
+                inside.items.clear();
+                inside.buckets.write_bytes(0, BUCKETS);
+            }
+            (inside.count, inside.active_count, inside.turn) = (0, 0, 0);
+            inside.stale_count = 0;
+        });
+        for inner in &set.inner {
+            inner.store(0, Relaxed);
+        }
+        set.mean_wait.store(0, Relaxed);
+        set.is_inner.store(0, Relaxed);
+        set.groups.store(0, Relaxed);
+        Set::push_free(set);
+    }
+
+    fn push_free(set: &Set) {
+        let mut last = set;
+        // SAFETY: sets are never unmapped.
+        while let Some(next) = unsafe { last.next_free.load(Relaxed).as_ref() } {
+            last = next;
+        }
+        let mut head = FREE.load(Acquire);
+        loop {
+            last.next_free.store(head, Relaxed);
+            match FREE.compare_exchange(head, set as *const Set as *mut Set, AcqRel, Acquire) {
+                Ok(_) => return,
+                Err(now) => head = now,
+            }
+        }
+    }
+
+    fn locked<T>(&self, what: impl FnOnce(&mut Inside) -> T) -> T {
+        let mut rounds = 0u32;
+        while self.lock.compare_exchange_weak(0, process::thread(), Acquire, Relaxed).is_err() {
+            rounds += 1;
+            if rounds.is_multiple_of(64) { give_way() } else { pause() }
+        }
+        // SAFETY: the lock makes this thread the only one.
+        let inside = unsafe { &mut *self.inside.get() };
+        let result = what(inside);
+        self.count.store(inside.count, Relaxed);
+        self.active_count.store(inside.active_count as u32, Relaxed);
+        self.lock.store(0, Release);
+        result
+    }
+
+    /// Sockets registered.
+    pub fn count(&self) -> u32 {
+        self.count.load(Relaxed)
+    }
+
+    /// Notes that another set is registered in this one.
+    pub fn add_inner(&self, epfd: i32) {
+        for place in &self.inner {
+            if place.load(Relaxed) == epfd + 1 || place.compare_exchange(0, epfd + 1, Relaxed, Relaxed).is_ok() {
+                return;
+            }
+        }
+    }
+
+    /// Sets registered in this one.
+    pub fn inner(&self) -> impl Iterator<Item = i32> {
+        self.inner.iter().map(|place| place.load(Relaxed)).filter(|&it| it > 0).map(|it| it - 1)
+    }
+
+    /// Whether another set is registered in this one.
+    pub fn has_inner(&self) -> bool {
+        self.inner().next().is_some()
+    }
+
+    /// See [`Set::set_inner`].
+    pub fn is_inner(&self) -> bool {
+        self.is_inner.load(Relaxed) != 0
+    }
+
+    /// Its descriptor.
+    pub fn epfd(&self) -> i32 {
+        self.epfd.load(Relaxed)
+    }
+
+    /// Says which its descriptor is.
+    pub fn set_epfd(&self, epfd: i32) {
+        self.epfd.store(epfd, Relaxed);
+    }
+
+    /// What it remembers of its waits.
+    pub fn memory(&self) -> Memory<'_> {
+        Memory { mean: &self.mean_wait, waits: &self.waits, bells: &self.bells_before }
+    }
+
+    /// When the kernel was last asked, in ticks.
+    pub fn asked(&self) -> &AtomicU64 {
+        &self.asked
+    }
+
+    /// The kernel's descriptors have filled the last answer: the active sockets come first in the next.
+    pub fn others_first(&self) -> &AtomicBool {
+        &self.others_first
+    }
+}

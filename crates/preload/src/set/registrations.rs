@@ -1,0 +1,208 @@
+//! The registrations of a set: by descriptor, and by what the program gave with them.
+
+use super::{BUCKETS, Inside, Item, NONE, Set};
+use crate::{process, table};
+use underpass_segment::sync::Relaxed;
+
+/// What becomes of a change of a registration.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Later {
+    /// It is made; the kernel will be told.
+    Done,
+    /// There is no such registration for the program, though the kernel has one.
+    Absent,
+    /// It is the kernel's to make.
+    Now,
+}
+
+impl Set {
+    /// Registers `fd`, or changes its registration. False without address space.
+    #[must_use]
+    pub fn put(&self, fd: i32, events: u32, data: u64) -> bool {
+        self.locked(|inside| {
+            // No more sockets can be active than there are registrations.
+            if inside.items.need(fd as u32 as usize).is_none() || inside.active.need(inside.count as usize).is_none() {
+                return false;
+            }
+            let Some(item) = inside.item(fd) else { return false };
+            if item.live {
+                // It may also be left over from a descriptor of this number that was closed.
+                inside.unlink(fd);
+            } else {
+                inside.count += 1;
+            }
+            let Some(item) = inside.item(fd) else { return false };
+            let active = item.active;
+            *item = Item {
+                events,
+                data,
+                seen: item.seen,
+                last_news: item.last_news,
+                kicked: false,
+                resting: item.resting,
+                stale: false,
+                gone: false,
+                disarmed: false,
+                live: true,
+                generation: table::generation(fd),
+                active,
+                next: NONE,
+            };
+            inside.link(fd);
+            true
+        })
+    }
+
+    /// Changes the registration of `fd` (adds, changes, or with `None` removes it) without the kernel, if neither the old
+    /// one nor the new one is of a special kind.
+    pub fn change_later(&self, fd: i32, wanted: Option<(u32, u64)>, add: bool) -> Later {
+        /// Bits of registrations that are level-triggered and of no special kind.
+        const PLAIN: u32 = 0xffff;
+        self.locked(|inside| {
+            let Some(item) = inside.item(fd).filter(|it| it.is_current(fd) && !it.disarmed && !it.kicked) else {
+                return Later::Now;
+            };
+            let (events, data) = wanted.unwrap_or((0, item.data));
+            if (item.events | events) & !PLAIN != 0 || item.data != data {
+                return Later::Now;
+            }
+            if item.gone != add {
+                // Added twice the kernel has the answer; what is removed, it believes to be there.
+                return if item.gone { Later::Absent } else { Later::Now };
+            }
+            (item.events, item.gone) = (events, wanted.is_none());
+            if !core::mem::replace(&mut item.stale, true) {
+                inside.stale_count += 1;
+            }
+            inside.activate(fd);
+            Later::Done
+        })
+    }
+
+    /// Tells the kernel of `fd`'s registration, if it has another.
+    pub fn tell(&self, fd: i32, tell: impl FnOnce(Option<(u32, u64)>)) {
+        self.locked(|inside| inside.tell(fd, |_, change| tell(change)));
+    }
+
+    /// Tells the kernel of every registration of which it has another.
+    pub fn tell_all(&self, mut tell: impl FnMut(i32, Option<(u32, u64)>)) {
+        self.locked(|inside| {
+            if inside.stale_count == 0 {
+                return;
+            }
+            // A changed registration is active until it has been told.
+            for index in 0..inside.active_count {
+                inside.tell(inside.active_at(index), &mut tell);
+            }
+            inside.stale_count = 0;
+            inside.drop_inactive();
+        });
+    }
+
+    /// Forgets `fd`.
+    pub fn remove(&self, fd: i32) {
+        self.locked(|inside| {
+            if inside.item(fd).is_some_and(|it| it.live) {
+                inside.unlink(fd);
+                inside.count -= 1;
+                if let Some(item) = inside.item(fd) {
+                    (item.live, item.active) = (false, false);
+                }
+                inside.drop_inactive();
+            }
+        });
+    }
+
+    /// The registration of `fd`.
+    pub fn item(&self, fd: i32) -> Option<Item> {
+        self.locked(|inside| inside.item(fd).filter(|it| it.is_current(fd)).copied())
+    }
+
+    /// Changes the registration of `fd`; not in a signal handler that runs on top of a look at the set.
+    pub fn with_item(&self, fd: i32, change: impl FnOnce(&mut Item)) {
+        if self.lock.load(Relaxed) == process::thread() {
+            return;
+        }
+        self.locked(|inside| {
+            if let Some(item) = inside.item(fd).filter(|it| it.is_current(fd)) {
+                change(item);
+            }
+        });
+    }
+
+    /// The socket registered with `data`, if there is exactly one.
+    pub fn only_item_with(&self, data: u64) -> Option<i32> {
+        self.locked(|inside| {
+            let mut found = None;
+            let mut at = inside.bucket(data);
+            while at != NONE {
+                let fd = at as i32 - 1;
+                let item = inside.item(fd)?;
+                at = item.next;
+                if item.is_current(fd) && item.data == data {
+                    if found.is_some() {
+                        return None;
+                    }
+                    found = Some(fd);
+                }
+            }
+            found
+        })
+    }
+}
+
+impl Inside {
+    pub(super) fn tell(&mut self, fd: i32, tell: impl FnOnce(i32, Option<(u32, u64)>)) {
+        let Some(item) = self.item(fd).filter(|it| it.is_current(fd) && it.stale) else { return };
+        item.stale = false;
+        if item.gone {
+            (item.live, item.active) = (false, false);
+            let _ = item;
+            self.unlink(fd);
+            self.count -= 1;
+            tell(fd, None);
+        } else {
+            tell(fd, Some((item.events, item.data)));
+        }
+    }
+
+    pub(super) fn item(&mut self, fd: i32) -> Option<&mut Item> {
+        // SAFETY: items are this set's own; zeroed memory is a valid one. A negative number is beyond the end.
+        self.items.get(fd as u32 as usize).map(|mut item| unsafe { item.as_mut() })
+    }
+
+    pub(super) fn bucket_of(&mut self, data: u64) -> &mut u32 {
+        let index = (data.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 52) as usize % BUCKETS;
+        // SAFETY: below BUCKETS.
+        unsafe { &mut *self.buckets.add(index) }
+    }
+
+    pub(super) fn bucket(&mut self, data: u64) -> u32 {
+        *self.bucket_of(data)
+    }
+
+    pub(super) fn link(&mut self, fd: i32) {
+        let Some(data) = self.item(fd).map(|it| it.data) else { return };
+        let head = core::mem::replace(self.bucket_of(data), fd as u32 + 1);
+        if let Some(item) = self.item(fd) {
+            item.next = head;
+        }
+    }
+
+    pub(super) fn unlink(&mut self, fd: i32) {
+        let Some((data, next)) = self.item(fd).map(|it| (it.data, it.next)) else { return };
+        let mut at = self.bucket(data);
+        if at == fd as u32 + 1 {
+            *self.bucket_of(data) = next;
+            return;
+        }
+        while at != NONE {
+            let Some(item) = self.item(at as i32 - 1) else { return };
+            if item.next == fd as u32 + 1 {
+                item.next = next;
+                return;
+            }
+            at = item.next;
+        }
+    }
+}
