@@ -93,8 +93,9 @@ impl Port<'_> {
                         return Ok(total);
                     }
                     if peek {
-                        // A peek for more than there is: looks again when more has come, from the beginning.
-                        if nonblocking || self.has_ended() {
+                        // A peek for more than there is: looks again when more has come, from the beginning. Into the
+                        // kernel, where doorbells come first, it cannot look without taking what is in the ring.
+                        if nonblocking || self.has_ended() || self.down_behind(self.place().head).is_some() {
                             return Ok(total);
                         }
                         (*into, total) = (beginning, 0);

@@ -468,7 +468,7 @@ impl Port<'_> {
     }
 
     /// If the sender has gone down behind what lies in the ring from `from` on: the doorbells that its mark names.
-    fn down_behind(&self, from: u64) -> Option<u64> {
+    pub(super) fn down_behind(&self, from: u64) -> Option<u64> {
         let ring = self.incoming();
         let mut position = from;
         while ring::distance(from, position) <= ring.capacity() {
