@@ -122,19 +122,8 @@ impl Wait {
         if self.budget == 0 {
             return if arrived() { Polled::Arrived } else { Polled::Enough };
         }
-        // On one processor the other end can do nothing before this one gives way; one that was woken by this end may well
-        // have been put on it.
-        let crowded = self.shared || self.woke_peer;
-        if self.prompt && !crowded {
-            for _ in 0..POLLS {
-                if arrived() {
-                    return Polled::Arrived;
-                }
-                pause();
-            }
-        }
-        self.prompt = false;
-        let (alone, polls) = if crowded { (0, 1) } else { (ALONE_US * ticks_per_microsecond(), POLLS) };
+        // On one processor the other end can do nothing before this one gives way.
+        let (alone, polls) = if self.shared { (0, 1) } else { (ALONE_US * ticks_per_microsecond(), POLLS) };
         let until = ticks().wrapping_sub(self.began.ticks).saturating_add(slice);
         loop {
             for _ in 0..polls {
@@ -143,6 +132,7 @@ impl Wait {
                 }
                 pause();
             }
+            self.prompt = false;
             let waited = ticks().wrapping_sub(self.began.ticks);
             if waited > self.budget {
                 return if arrived() { Polled::Arrived } else { Polled::Enough };
