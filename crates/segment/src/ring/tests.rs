@@ -1,0 +1,294 @@
+//! The ring against a queue, hostile headers, short sources, handlers' sends and killed writers.
+
+use super::*;
+use std::collections::VecDeque;
+
+/// A ring of its own, with the words that each side keeps.
+struct Bench {
+    memory: Vec<u64>,
+    tail: AtomicU64,
+    seen_head: AtomicU64,
+    hole: [AtomicU64; 2],
+    behind: AtomicU64,
+    head: AtomicU64,
+    place: Place,
+}
+
+impl Bench {
+    fn new(capacity: usize) -> Bench {
+        let zero = || AtomicU64::new(0);
+        Bench {
+            memory: vec![0; capacity / 8],
+            tail: zero(),
+            seen_head: zero(),
+            hole: [zero(), zero()],
+            behind: zero(),
+            head: zero(),
+            place: Place { head: 0, consumed: 0 },
+        }
+    }
+
+    fn ring(&mut self) -> Ring {
+        let capacity = self.memory.len() as u64 * 8;
+        // SAFETY: the vector is 8-byte aligned, as long as said, and outlives the ring in each test.
+        unsafe { Ring::new(self.memory.as_mut_ptr().cast(), capacity) }
+    }
+
+    fn sender(&self, ring: Ring) -> Sender<'_> {
+        let Bench { tail, seen_head, hole, behind, head, .. } = self;
+        Sender { ring, tail, seen_head, hole, behind, head }
+    }
+
+    fn send(&mut self, bytes: &[u8]) -> Result<usize, Fault> {
+        let vector = libc::iovec { iov_base: bytes.as_ptr().cast_mut().cast(), iov_len: bytes.len() };
+        // SAFETY: one buffer, only read.
+        let mut from = unsafe { Cursor::new(&vector, 1) };
+        let ring = self.ring();
+        let sender = self.sender(ring);
+        let mut sent = 0;
+        while from.left() > 0 {
+            match sender.push(&mut from)? {
+                Push::Took(n) => sent += n,
+                Push::Full => break,
+            }
+        }
+        Ok(sent)
+    }
+
+    fn receive(&mut self, most: usize) -> Result<Vec<u8>, Fault> {
+        let mut bytes = vec![0u8; most];
+        let vector = libc::iovec { iov_base: bytes.as_mut_ptr().cast(), iov_len: most };
+        // SAFETY: one buffer, writable.
+        let mut into = unsafe { Cursor::new(&vector, 1) };
+        let ring = self.ring();
+        let (place, n) = copy_out(&ring, self.place, &mut into)?;
+        if n > 0 {
+            self.place = Place::unpack(place.pack());
+            self.head.store(place.head, Release);
+        }
+        bytes.truncate(n);
+        Ok(bytes)
+    }
+}
+
+/// A generator that needs no crate: xorshift64*.
+struct Random(u64);
+
+impl Random {
+    fn below(&mut self, n: usize) -> usize {
+        self.0 ^= self.0 >> 12;
+        self.0 ^= self.0 << 25;
+        self.0 ^= self.0 >> 27;
+        (self.0.wrapping_mul(0x2545_f491_4f6c_dd1d) >> 33) as usize % n
+    }
+}
+
+#[test]
+fn what_goes_in_comes_out() {
+    for (seed, capacity) in [(1, 4096), (2, 4096), (3, 65536), (4, 1 << 20)] {
+        let mut random = Random(seed);
+        let mut bench = Bench::new(capacity);
+        let mut model = VecDeque::new();
+        let mut next = 0u8;
+        for _ in 0..20_000 {
+            let most = [1, 8, 64, 700, 5000, 40_000][random.below(6)];
+            if random.below(2) == 0 {
+                let bytes: Vec<u8> = (0..1 + random.below(most)).map(|i| next.wrapping_add(i as u8)).collect();
+                let sent = bench.send(&bytes).unwrap();
+                next = next.wrapping_add(sent as u8);
+                model.extend(&bytes[..sent]);
+                assert!(sent > 0 || !model.is_empty(), "an empty ring has room");
+            } else {
+                let got = bench.receive(1 + random.below(most)).unwrap();
+                assert!(!got.is_empty() || model.is_empty(), "what was published is there");
+                assert!(got.iter().copied().eq(model.drain(..got.len())));
+            }
+            let (ring, place) = (bench.ring(), bench.place);
+            assert_eq!(unread(&ring, place).unwrap(), model.len() as u64);
+        }
+    }
+}
+
+/// A source that says that it has more than it then has.
+struct Boaster(usize, Vec<u8>);
+
+impl Source for Boaster {
+    fn left(&self) -> usize {
+        self.0
+    }
+
+    unsafe fn fill(&mut self, to: *mut u8, len: usize) -> usize {
+        let n = self.1.len().min(len);
+        for (at, byte) in self.1.drain(..n).enumerate() {
+            // SAFETY: at < len.
+            unsafe { to.add(at).write(byte) };
+        }
+        self.0 -= n;
+        n
+    }
+}
+
+#[test]
+fn a_short_source_leaves_no_trace() {
+    let mut random = Random(7);
+    let mut bench = Bench::new(4096);
+    for round in 0..20_000u32 {
+        let bytes: Vec<u8> = (0..random.below(400)).map(|i| (round as usize + i) as u8).collect();
+        let mut boaster = Boaster(bytes.len() + 1 + random.below(600), bytes.clone());
+        let ring = bench.ring();
+        let sender = bench.sender(ring);
+        let mut sent = 0;
+        while let Ok(Push::Took(n @ 1..)) = sender.push(&mut boaster) {
+            sent += n;
+        }
+        assert_eq!(bench.receive(4096), Ok(bytes[..sent].to_vec()));
+        assert!(sent == bytes.len() || sent > 0);
+    }
+}
+
+#[test]
+fn small_messages_stay_in_one_page() {
+    let mut bench = Bench::new(1 << 20);
+    for _ in 0..10_000 {
+        assert_eq!(bench.send(&[7; 100]), Ok(100));
+        assert_eq!(bench.receive(100), Ok(vec![7; 100]));
+    }
+    assert!(bench.memory[1024..].iter().all(|&word| word == 0), "two pages are enough");
+}
+
+#[test]
+fn a_mark_finds_room_behind_a_full_ring() {
+    let mut bench = Bench::new(4096);
+    while bench.send(&[1; 300]).unwrap() == 300 {}
+    while bench.send(&[1]).unwrap() == 1 {}
+    let ring = bench.ring();
+    let sender = bench.sender(ring);
+    sender.mark(Record::Down(5));
+    assert!(sender.used(true).unwrap() <= ring.capacity());
+    while !bench.receive(1000).unwrap().is_empty() {}
+    let mut position = bench.place.head;
+    while let Ok(skip @ (Record::Skip | Record::Pad(_))) = ring.record(position) {
+        position = ring.behind(position, skip);
+    }
+    assert_eq!(ring.record(position), Ok(Record::Down(5)));
+}
+
+#[test]
+fn a_hole_of_a_killed_writer_is_passed_over() {
+    let mut bench = Bench::new(4096);
+    assert_eq!(bench.send(b"before"), Ok(6));
+    // Killed after the reservation, before the record was published.
+    let from = bench.tail.load(Relaxed);
+    bench.hole[0].store(from, Relaxed);
+    bench.hole[1].store(step(from, 64), Relaxed);
+    bench.tail.store(step(from, 64), Relaxed);
+    bench.memory[(from + 64) as usize / 8] = 0;
+    let ring = bench.ring();
+    bench.sender(ring).close_hole();
+    assert_eq!(bench.send(b"after"), Ok(5));
+    assert_eq!(bench.receive(100), Ok(b"beforeafter".to_vec()));
+}
+
+/// A source in the middle of which a signal handler sends, as `nested` does.
+struct Interrupted<'a>(&'a mut dyn FnMut(), usize, u8);
+
+impl Source for Interrupted<'_> {
+    fn left(&self) -> usize {
+        self.1
+    }
+
+    unsafe fn fill(&mut self, to: *mut u8, len: usize) -> usize {
+        (self.0)();
+        // SAFETY: the caller vouches for `len` bytes.
+        unsafe { to.write_bytes(self.2, len) };
+        self.1 -= len;
+        len
+    }
+}
+
+#[test]
+fn a_handlers_sends_stand_behind_the_one_below() {
+    let mut random = Random(11);
+    let mut bench = Bench::new(1 << 14);
+    for round in 0..20_000u32 {
+        let (outer, count) = (1 + random.below(100), random.below(3));
+        let mut expected = vec![round as u8; outer];
+        let ring = bench.ring();
+        let sender = bench.sender(ring);
+        let mut inner = vec![];
+        let mut nested = || {
+            for at in 0..count {
+                let bytes = vec![!(round as u8) ^ at as u8; 1 + (round as usize * 7 + at * 31) % 900];
+                let vector = libc::iovec { iov_base: bytes.as_ptr().cast_mut().cast(), iov_len: bytes.len() };
+                // SAFETY: one buffer, only read.
+                let mut from = unsafe { Cursor::new(&vector, 1) };
+                while from.left() > 0 {
+                    assert!(matches!(sender.push(&mut from), Ok(Push::Took(1..))));
+                }
+                inner.extend(bytes);
+            }
+        };
+        let mut from = Interrupted(&mut nested, outer, round as u8);
+        assert_eq!(sender.push(&mut from), Ok(Push::Took(outer)));
+        expected.extend(inner);
+        assert_eq!(bench.receive(1 << 14), Ok(expected), "round {round}");
+    }
+}
+
+/// Fails if a killed process's hole is closed without a look at what its handler had put behind it.
+#[test]
+fn a_handlers_record_outlives_the_process_below() {
+    for whole in [true, false] {
+        let mut bench = Bench::new(4096);
+        // What the lap before has left.
+        bench.memory.fill(u64::MAX);
+        bench.memory[0] = 0;
+        assert_eq!(bench.send(b"before"), Ok(6));
+        let from = bench.tail.load(Relaxed);
+        let to = step(from, 64);
+        bench.hole[0].store(from, Relaxed);
+        bench.hole[1].store(to, Relaxed);
+        bench.tail.store(to, Relaxed);
+        if whole {
+            assert_eq!(bench.send(b"handler"), Ok(7));
+            bench.memory[to as usize / 8] = 0;
+        }
+        let ring = bench.ring();
+        bench.sender(ring).close_hole();
+        assert_eq!(bench.send(b"after"), Ok(5));
+        let expected: &[u8] = if whole { b"beforehandlerafter" } else { b"beforeafter" };
+        assert_eq!(bench.receive(100), Ok(expected.to_vec()));
+    }
+}
+
+#[test]
+fn lies_are_found_out() {
+    let mut random = Random(9);
+    for round in 0..20_000 {
+        let mut bench = Bench::new(4096);
+        bench.send(&vec![3; 1 + random.below(3000)]).unwrap();
+        for _ in 0..1 + random.below(4) {
+            let at = random.below(bench.memory.len());
+            let kind = (random.below(8) as u64) << 56;
+            bench.memory[at] = if round % 2 == 0 { kind | random.below(9000) as u64 } else { random.0 };
+        }
+        // Whatever it finds, it stays inside the ring and comes to an end.
+        for _ in 0..50 {
+            match bench.receive(1 + random.below(500)) {
+                Ok(bytes) if !bytes.is_empty() => {}
+                _ => break,
+            }
+        }
+        let (ring, place) = (bench.ring(), bench.place);
+        let _ = unread(&ring, place);
+        // A head that moves back, or beyond what was sent.
+        bench.head.store(random.0 & POSITION_MASK, Relaxed);
+        let _ = bench.send(&[1; 100]);
+    }
+    let mut bench = Bench::new(4096);
+    bench.send(&[1; 100]).unwrap();
+    bench.head.store(step(bench.tail.load(Relaxed), 8), Relaxed);
+    let ring = bench.ring();
+    let sender = bench.sender(ring);
+    assert_eq!(sender.used(true), Err(Fault));
+}
