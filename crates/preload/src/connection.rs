@@ -658,17 +658,6 @@ fn reap(family: &Family) {
     }
 }
 
-/// In a forked child: every end that it inherited has one more reference. With `counted`, the parent has added it.
-pub fn inherit(counted: bool) {
-    if let Some(family) = process::existing_family() {
-        for_each(|index, _| {
-            if !counted {
-                family.end(index).references.fetch_add(1, AcqRel);
-            }
-        });
-    }
-}
-
 /// A fork is about to share every socket: a connection that was not used yet has to be known by then, or each process
 /// would make an end of its own for it.
 pub fn recognise_all() {

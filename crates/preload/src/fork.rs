@@ -51,9 +51,11 @@ fn forked(call: impl FnOnce() -> pid_t) -> pid_t {
     pid
 }
 
-/// Sets the child's state up, however it was forked.
+/// In a forked child: every end that it inherited has one more reference, unless the parent has added it.
 pub fn in_child() {
-    connection::inherit(COUNTED.get());
+    if !COUNTED.get() {
+        connection::reference_all(true);
+    }
 }
 
 /// A child of vfork cannot do it: it has its parent's memory, but descriptors of its own.
