@@ -21,6 +21,9 @@ const PATIENCE_US: u64 = 1000;
 /// The same for a non-blocking sender.
 const SHORT_PATIENCE_US: u64 = 20;
 
+/// What the kernel says of a connection that it holds no longer for whole.
+const OVER: i16 = libc::POLLERR | libc::POLLHUP;
+
 impl Port<'_> {
     /// Sends what is under `from` as send(2) does with `flags`. `plain` sends on the kernel path what is left after so
     /// many bytes.
@@ -41,12 +44,8 @@ impl Port<'_> {
     /// As send(2).
     #[inline]
     pub fn send_from(&self, from: &mut impl Source, flags: i32, plain: impl FnOnce(usize) -> Answer) -> Answer {
-        let sending = &self.end.sending;
         let nonblocking = flags & libc::MSG_DONTWAIT != 0 || self.end.nonblocking.load(Relaxed) != 0;
-        let entered = sending.lock.enter(self.me, false);
-        if entered == Entered::AfterDeath {
-            self.sender().close_hole();
-        }
+        let entered = self.enter_sending();
         let mut sent = 0;
         let outcome = self.send_inside(from, &mut sent, nonblocking, entered == Entered::Nested);
         self.leave_for(entered, matches!(outcome, Outcome::Plain));
@@ -67,11 +66,7 @@ impl Port<'_> {
     /// # Errors
     /// What `plain` says.
     pub fn send_by_kernel(&self, reason: Reason, plain: impl FnOnce() -> Answer) -> Answer {
-        let sending = &self.end.sending;
-        let entered = sending.lock.enter(self.me, false);
-        if entered == Entered::AfterDeath {
-            self.sender().close_hole();
-        }
+        let entered = self.enter_sending();
         if entered == Entered::Nested && self.sends_fast() {
             // The send of this thread below has chosen the ring.
             return Err(AGAIN);
@@ -81,6 +76,16 @@ impl Port<'_> {
         }
         self.leave_for(entered, true);
         self.count_plain(plain())
+    }
+
+    /// Enters the lock. Whoever does so first after its owner was killed mends the ring.
+    #[inline]
+    fn enter_sending(&self) -> Entered {
+        let entered = self.end.sending.lock.enter(self.me, false);
+        if entered == Entered::AfterDeath {
+            self.sender().close_hole();
+        }
+        entered
     }
 
     /// Leaves the lock, for a kernel send or not.
@@ -110,7 +115,7 @@ impl Port<'_> {
 
     /// Whether the kernel still holds the connection for whole.
     fn connected(&self) -> bool {
-        kernel::poll_now(self.fd, 0) & (libc::POLLERR | libc::POLLHUP) == 0
+        kernel::poll_now(self.fd, 0) & OVER == 0
     }
 
     /// With `nested`, under a signal handler on top of another send of this thread, the path is not switched: that send
@@ -266,7 +271,7 @@ impl Port<'_> {
         if !self.sends_fast() || !self.reader_left() {
             return;
         }
-        let entered = self.end.sending.lock.enter(self.me, false);
+        let entered = self.enter_sending();
         if self.sends_fast() {
             self.give_back();
         }
@@ -350,14 +355,13 @@ impl Port<'_> {
 
     #[cold]
     pub(super) fn kernel_says_alive(&self) -> bool {
-        const GONE: i16 = libc::POLLERR | libc::POLLHUP;
         let events = kernel::poll_now(self.fd, libc::POLLRDHUP);
-        if events & GONE == 0 && events & libc::POLLRDHUP != 0 {
+        if events & OVER == 0 && events & libc::POLLRDHUP != 0 {
             // The other end has sent its FIN: it has shut down its half, or it is gone. A byte tells.
             self.send_bell();
-            return kernel::poll_now(self.fd, 0) & GONE == 0;
+            return self.connected();
         }
-        events & GONE == 0
+        events & OVER == 0
     }
 
     /// Whether the other end is gone and has left data in the ring. Kernel TCP resets such a connection at once, but the
@@ -365,7 +369,6 @@ impl Port<'_> {
     /// tells the two apart: nobody is there to take it, so it is answered with a reset, and from then on the kernel says
     /// what kernel TCP would have said. Living ends are asked once.
     pub fn reader_is_gone(&self) -> bool {
-        const OVER: i16 = libc::POLLERR | libc::POLLHUP;
         let (sending, probed) = (&self.end.sending, &self.end.probed);
         if self.unsent() == 0
             || probed.load(Relaxed) != 0
@@ -373,13 +376,13 @@ impl Port<'_> {
         {
             return false;
         }
-        let entered = sending.lock.enter(self.me, false);
+        let entered = self.enter_sending();
         // Behind a mark of going down, which another thread may have set meanwhile, a doorbell would be data.
         let fast = self.sends_fast();
         if fast {
             self.send_bell();
         }
-        let gone = fast && kernel::poll_now(self.fd, 0) & OVER != 0;
+        let gone = fast && !self.connected();
         if fast {
             probed.store(if gone { GONE } else { 1 }, Relaxed);
         }
@@ -499,10 +502,7 @@ impl Port<'_> {
     /// Goes down for good. With `wake`, the other end finds out at once, however it waits.
     pub(super) fn go_down_for_good(&self, reason: Reason, wake: bool) {
         let sending = &self.end.sending;
-        let entered = sending.lock.enter(self.me, false);
-        if entered == Entered::AfterDeath {
-            self.sender().close_hole();
-        }
+        let entered = self.enter_sending();
         // On top of a send of this thread the path stays; that send, or the next, finds that it is pinned.
         let nested = entered == Entered::Nested;
         // The mark counts the doorbell that wakes, so that it is thrown away however late it comes.

@@ -218,17 +218,12 @@ impl Port<'_> {
         if self.ready() == Ready::Yes {
             return true;
         }
-        let reading = &self.end.reading;
-        let entered = reading.lock.enter(self.me, true);
-        if entered == Entered::Asleep {
-            return self.ready() == Ready::Yes;
-        }
-        self.pass_marks();
-        let readable = self.ready() == Ready::Yes || self.kernel_has_news();
-        if entered != Entered::Nested {
-            reading.lock.leave();
-        }
-        readable
+        self.with_reading(|awake| {
+            if awake {
+                self.pass_marks();
+            }
+            self.ready() == Ready::Yes || awake && self.kernel_has_news()
+        })
     }
 
     fn kernel_has_news(&self) -> bool {
@@ -279,18 +274,21 @@ impl Port<'_> {
     /// The socket is about to be closed here: if everything was read, no doorbell may lie unread in the kernel, which
     /// would answer the close with a reset.
     pub fn hush(&self) {
-        let reading = &self.end.reading;
-        let entered = reading.lock.enter(self.me, true);
-        if entered == Entered::Asleep {
-            return;
-        }
-        self.pass_marks();
+        self.with_reading(|awake| {
+            if awake {
+                self.pass_marks();
+                self.await_last_bells();
+            }
+        });
+    }
+
+    fn await_last_bells(&self) {
         if !self.is_fast() {
             let _ = self.discard_bells();
         } else if !self.something() {
             // No doorbell will be sent any more but one that is on its way.
             self.link.incoming().flags.waiting.fetch_and(LEFT, AcqRel);
-            reading.armed.store(0, Relaxed);
+            self.end.reading.armed.store(0, Relaxed);
             let began = ticks();
             loop {
                 self.clear_bells();
@@ -299,9 +297,6 @@ impl Port<'_> {
                 }
                 give_way();
             }
-        }
-        if entered != Entered::Nested {
-            reading.lock.leave();
         }
     }
 
@@ -395,16 +390,14 @@ impl Port<'_> {
         if self.end.watched.load(Relaxed) == 0 {
             self.end.watched.store(1, Relaxed);
         }
-        let entered = self.end.reading.lock.enter(self.me, true);
-        if entered == Entered::Asleep {
-            return if self.ready() == Ready::Yes { Sleep::No } else { Sleep::Briefly };
-        }
-        self.pass_marks();
-        let quiet = self.arm(number) || (!self.is_fast() && self.ready() == Ready::AskKernel);
-        if entered != Entered::Nested {
-            self.end.reading.lock.leave();
-        }
-        if quiet { Sleep::Yes } else { Sleep::No }
+        self.with_reading(|awake| {
+            if !awake {
+                return if self.ready() == Ready::Yes { Sleep::No } else { Sleep::Briefly };
+            }
+            self.pass_marks();
+            let quiet = self.arm(number) || (!self.is_fast() && self.ready() == Ready::AskKernel);
+            if quiet { Sleep::Yes } else { Sleep::No }
+        })
     }
 
     /// Passes a mark that lies under the head and throws away the doorbells before kernel data, so that the kernel's
@@ -433,14 +426,11 @@ impl Port<'_> {
 
     /// The same, from outside; before the kernel is asked for readiness.
     pub fn settle(&self) {
-        let entered = self.end.reading.lock.enter(self.me, true);
-        if entered == Entered::Asleep {
-            return;
-        }
-        self.pass_marks();
-        if entered != Entered::Nested {
-            self.end.reading.lock.leave();
-        }
+        self.with_reading(|awake| {
+            if awake {
+                self.pass_marks();
+            }
+        });
     }
 
     /// Bytes that receives would find now (FIONREAD).
