@@ -2,6 +2,7 @@
 
 mod databases;
 mod deaths;
+mod economy;
 mod faults;
 mod one_sided;
 mod runtimes;

@@ -15,9 +15,9 @@ use underpass_segment::sync::Relaxed;
 /// A connection without news for so long is left to the kernel.
 const QUIET_AFTER_US: u64 = 1000;
 
-/// Whether a fast connection is to be reported for its room: always, level-triggered.
+/// Whether a fast connection is to be reported for its room: again and again, if it is level-triggered.
 pub(super) fn writable(port: &Port<'_>, item: &Item) -> bool {
-    item.events & (OUT | EDGE) == OUT && item.wants(OUT) && port.sends_fast()
+    item.wants(OUT) && item.events & (EDGE | ONCE) == 0 && port.sends_fast()
 }
 
 /// Where the ring's data ends, if there is any that `item` has not been told of (or, level-triggered, any at all).
