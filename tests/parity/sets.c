@@ -352,6 +352,45 @@ static void changed_a(struct side *side) {
 }
 static void changed(void) { two_processes(AF_INET, changed_a, ten_when_told); }
 
+/* A registration changed while the connection is fast, for news that come on the kernel path (data, the end); beside a
+ * socket that is always ready, so that the set never sleeps. */
+static void changed_beside_a(struct side *side) {
+    int changed = another(side), set = (int)MUST(epoll_create1(0));
+    struct epoll_event events[8];
+    bool told = false;
+    add(set, changed, EPOLLOUT, 2);
+    report("room", set, -1);
+    add(set, side->fd, EPOLLIN, 1);
+    MUST(epoll_ctl(set, EPOLL_CTL_DEL, changed, NULL));
+    add(set, changed, EPOLLIN, 2);
+    tell(side);
+    while (!told) {
+        int count = (int)MUST(epoll_wait(set, events, COUNT(events), -1));
+        for (int i = 0; i < count; i++) told |= events[i].data.u64 == 2;
+    }
+    say("told beside what is always ready");
+    SHOW(recv(changed, in, sizeof(in), 0));
+    tell(side);
+}
+static void changed_beside_b(struct side *side) {
+    int changed = another(side), on = 1;
+    hear(side);
+    send_all(side->fd, "0123456789", 10);
+    /* A connection with this option is not carried. */
+    MUST(setsockopt(changed, SOL_SOCKET, SO_OOBINLINE, &on, sizeof(on)));
+    send_all(changed, "abc", 3);
+    hear(side);
+}
+static void changed_ends_b(struct side *side) {
+    int changed = another(side);
+    hear(side);
+    send_all(side->fd, "0123456789", 10);
+    close(changed);
+    hear(side);
+}
+static void changed_beside(void) { two_processes(AF_INET, changed_beside_a, changed_beside_b); }
+static void changed_ends(void) { two_processes(AF_INET, changed_beside_a, changed_ends_b); }
+
 /* A sleeper is woken by what arrives for it, whatever other threads take from the same connection or set. */
 struct sleeper {
     int set, fd;
@@ -553,6 +592,6 @@ const struct scenario scenarios[] = {
     {"starving", starving, 0},   {"fair", fair, 0},                     {"changed", changed, 0},
     {"inherited", inherited, 0}, {"two-sets", two_sets, 0},             {"crew", crew, 0},
     {"beside-set", beside_set, 0}, {"beside-poll", beside_poll, 0},
-    {"siblings", siblings, 0},
+    {"siblings", siblings, 0},   {"changed-beside", changed_beside, 0}, {"changed-ends", changed_ends, 0},
     {0},
 };

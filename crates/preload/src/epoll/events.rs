@@ -1,6 +1,6 @@
 //! What is told to the program: news of the active sockets, and what the kernel's events mean.
 
-use super::control::register;
+use super::control::{register, settle};
 use super::sleep::{rest, wake_up};
 use super::{EDGE, IN, ONCE, OUT, OVER, port};
 use crate::connection;
@@ -14,6 +14,9 @@ use underpass_segment::sync::Relaxed;
 
 /// A connection without news for so long is left to the kernel.
 const QUIET_AFTER_US: u64 = 1000;
+/// A set that never sleeps tells the kernel so late of changed registrations. Until then the kernel may know nothing of
+/// what only it can report, such as the end of a stream.
+const TELL_AFTER_US: u64 = 10_000;
 
 /// Whether a fast connection is to be reported for its room: again and again, if it is level-triggered.
 pub(super) fn writable(port: &Port<'_>, item: &Item) -> bool {
@@ -66,8 +69,11 @@ impl Events {
 pub(super) fn collect(epfd: c_int, set: &Set, events: &mut Events) {
     let now = ticks();
     let quiet_after = QUIET_AFTER_US * ticks_per_microsecond();
+    let tell_after = TELL_AFTER_US * ticks_per_microsecond();
+    let mut late = false;
     set.answer_bells();
     set.scan_in_turn(|fd, item, joining| {
+        late |= item.is_stale_for(tell_after, now);
         if events.count == events.most {
             return Scan::Enough;
         }
@@ -108,6 +114,9 @@ pub(super) fn collect(epfd: c_int, set: &Set, events: &mut Events) {
             None => Scan::Keep,
         }
     });
+    if late {
+        settle(epfd, set);
+    }
 }
 
 /// A one-shot event has to say everything at once.

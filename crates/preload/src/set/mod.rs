@@ -45,6 +45,8 @@ pub struct Item {
     generation: u32,
     /// The kernel has an older registration.
     stale: bool,
+    /// Since when, in ticks.
+    stale_since: u64,
     /// Removed, and the kernel does not know.
     gone: bool,
     active: bool,
@@ -55,6 +57,11 @@ impl Item {
     /// Whether any of `events` is to be reported now.
     pub fn wants(&self, events: u32) -> bool {
         self.live && !self.gone && !self.disarmed && self.events & events != 0
+    }
+
+    /// Whether the kernel has had an older registration for more than `ticks` at time `now`.
+    pub fn is_stale_for(&self, ticks: u64, now: u64) -> bool {
+        self.stale && now.wrapping_sub(self.stale_since) > ticks
     }
 
     fn is_current(&self, fd: i32) -> bool {

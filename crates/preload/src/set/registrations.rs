@@ -2,6 +2,7 @@
 
 use super::{BUCKETS, Inside, Item, NONE, Set};
 use crate::{process, table};
+use underpass_segment::clock::ticks;
 use underpass_segment::sync::Relaxed;
 
 /// What becomes of a change of a registration.
@@ -41,6 +42,7 @@ impl Set {
                 kicked: false,
                 resting: item.resting,
                 stale: false,
+                stale_since: 0,
                 gone: false,
                 disarmed: false,
                 live: true,
@@ -72,6 +74,7 @@ impl Set {
             }
             (item.events, item.gone) = (events, wanted.is_none());
             if !core::mem::replace(&mut item.stale, true) {
+                item.stale_since = ticks();
                 inside.stale_count += 1;
             }
             inside.activate(fd);
