@@ -11,7 +11,7 @@ use crate::interrupt::{self, Interrupted};
 use crate::launcher::{Launcher, Reading, Session, Side};
 use crate::plan::Plan;
 use crate::process::{Finished, Running, finish};
-use crate::processors::Pair;
+use crate::processors::{Pair, confine};
 use crate::programs::{CompileError, Program, Programs};
 use crate::record::{Measurement, Record, Skipped};
 use crate::suite::Suite;
@@ -161,7 +161,8 @@ impl Lab {
         finish(Command::new(self.programs.path(program)?).args(arguments), LIMIT)
     }
 
-    /// A server and a client of one helper program, both to their end: what the client printed.
+    /// A server and a client of one helper program, pinned to the processors of `pair` if there is one, both to their end:
+    /// what the client printed.
     ///
     /// # Errors
     /// Either of them cannot be started, fails, finds a wrong byte, or hangs.
@@ -169,12 +170,18 @@ impl Lab {
         &self,
         session: &Session,
         program: Program,
-        server: &[String],
-        client: &[String],
+        arguments: &[String],
+        pair: Option<Pair>,
     ) -> Result<Finished> {
-        let (mut server, port) = Running::announced(self.command(session, program)?.args(server))?;
-        let port = port.to_string();
-        let client = finish(self.command(session, program)?.args(client).args(["--port", &port]), LIMIT);
+        let [mut server, mut client] = [self.command(session, program)?, self.command(session, program)?];
+        // From outside, as taskset does it: a program that pins itself has already loaded its libraries.
+        let pinned = pair.map(|pair| confine(&[pair.first])).transpose()?;
+        let (mut server, port) = Running::announced(server.args(arguments))?;
+        drop(pinned);
+        let pinned = pair.map(|pair| confine(&[pair.second])).transpose()?;
+        let client = Running::start(client.args(arguments).args(["--port", &port.to_string()]));
+        drop(pinned);
+        let client = client.and_then(|client| client.finish(LIMIT));
         // Where both fail, what the server found is often why the client failed.
         let client = client.map_err(|error| match server.complaint() {
             Some(complaint) if !error.is::<Interrupted>() => anyhow!("{error:#}; its server: {complaint:#}"),

@@ -29,16 +29,28 @@ impl Pair {
     /// # Errors
     /// The kernel refuses.
     pub fn confine(self) -> io::Result<Confined> {
-        let before = sched_getaffinity(None)?;
-        let mut set = CpuSet::new();
-        set.set(self.first);
-        set.set(self.second);
-        sched_setaffinity(None, &set)?;
-        Ok(Confined { before })
+        confine(&[self.first, self.second])
+    }
+
+    /// One processor for both.
+    pub fn one(self) -> Pair {
+        Pair { second: self.first, ..self }
     }
 }
 
-/// A thread that is confined to two processors; freed on drop.
+/// Until the guard goes, what this thread starts runs on `processors` alone.
+///
+/// # Errors
+/// The kernel refuses.
+pub fn confine(processors: &[usize]) -> io::Result<Confined> {
+    let before = sched_getaffinity(None)?;
+    let mut set = CpuSet::new();
+    processors.iter().for_each(|processor| set.set(*processor));
+    sched_setaffinity(None, &set)?;
+    Ok(Confined { before })
+}
+
+/// A thread that is confined to some processors; freed on drop.
 #[must_use]
 pub struct Confined {
     before: CpuSet,

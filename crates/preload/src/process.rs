@@ -68,9 +68,6 @@ extern "C" fn construct() {
     if let Some(id) = variable("stats").and_then(|text| text.parse().ok()) {
         stats_region = id;
     }
-    if config.spin_us > 0 && processors() < 2 {
-        config.spin_us = 0;
-    }
     crate::table::set_up();
     crate::luggage::unpack();
     wipe_on_fork();
@@ -91,17 +88,6 @@ fn variable(name: &str) -> Option<&'static str> {
     unsafe {
         let value = libc::getenv(text.as_ptr().cast());
         if value.is_null() { None } else { core::ffi::CStr::from_ptr(value).to_str().ok() }
-    }
-}
-
-fn processors() -> i32 {
-    // SAFETY: the set is large enough for what the call writes.
-    unsafe {
-        let mut set: libc::cpu_set_t = core::mem::zeroed();
-        if libc::sched_getaffinity(0, size_of::<libc::cpu_set_t>(), &mut set) != 0 {
-            return 1;
-        }
-        libc::CPU_COUNT(&set)
     }
 }
 

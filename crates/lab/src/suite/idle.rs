@@ -52,7 +52,7 @@ impl Experiment for Idle {
 
     fn sample(&mut self, lab: &Lab, session: &Session) -> Result<Vec<Reading>> {
         let arguments = arguments!["--count", self.connections, "--seconds", if lab.quick { 1 } else { 2 }];
-        let client = lab.converse(session, Program::IDLE, &arguments, &arguments)?;
+        let client = lab.converse(session, Program::IDLE, &arguments, None)?;
         let cost: Cost = client.json()?;
         let figures = [cost.client_cpu_percent.max(cost.server_cpu_percent), cost.client_memory + cost.server_memory];
         Ok(figures.map(|figure| session.proven(client.pid, Rule::Connections, figure)).to_vec())

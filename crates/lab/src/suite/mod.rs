@@ -8,7 +8,6 @@ pub mod setup;
 pub mod stream;
 
 use crate::bench::{Chosen, Lab, skipped};
-use crate::processors::Pair;
 use crate::record::Skipped;
 
 /// What is measured together.
@@ -50,15 +49,6 @@ impl Suite {
         }
         (chosen, missing)
     }
-}
-
-/// The arguments of server and client: what they share, and to each its processor if they are pinned.
-fn ends(shared: Vec<String>, pair: Option<Pair>) -> [Vec<String>; 2] {
-    let pinned = |processor: fn(&Pair) -> usize| {
-        let pin = pair.as_ref().map(|pair| arguments!["--cpu", processor(pair)]);
-        shared.iter().cloned().chain(pin.into_iter().flatten()).collect()
-    };
-    [pinned(|pair| pair.first), pinned(|pair| pair.second)]
 }
 
 /// Arguments for a helper program.

@@ -3,7 +3,7 @@
 use anyhow::Result;
 use serde::Deserialize;
 
-use super::{arguments, ends};
+use super::arguments;
 use crate::bench::{Chosen, Experiment, Lab};
 use crate::launcher::{Reading, Session};
 use crate::plan::{Plan, Target};
@@ -33,6 +33,9 @@ pub fn add(lab: &Lab, chosen: &mut Chosen) {
         chosen.add("pingpong", PingPong { family: 6, ..one });
     }
     for mode in [Mode::Blocking, Mode::Epoll] {
+        if let Some(pair) = lab.processors {
+            chosen.add("pingpong", PingPong { mode, pair: Some(pair.one()), ..one });
+        }
         chosen.add("pingpong", PingPong { mode, pair: None, ..one });
     }
 }
@@ -66,6 +69,17 @@ impl Mode {
     }
 }
 
+/// Where both ends run.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Place {
+    /// Each pinned to a processor of its own.
+    Apart,
+    /// Both pinned to one processor.
+    Together,
+    /// Where the kernel lets them.
+    Anywhere,
+}
+
 #[derive(Clone, Copy, Debug)]
 struct PingPong {
     mode: Mode,
@@ -87,13 +101,24 @@ pub(super) struct Durations {
 impl PingPong {
     /// Whether the slow round trips are a figure of their own.
     fn tail(&self) -> bool {
-        matches!((self.mode, self.size, self.family, self.pair), (Mode::Blocking, 1, 4, Some(_)))
+        matches!((self.mode, self.size, self.family, self.place()), (Mode::Blocking, 1, 4, Place::Apart))
+    }
+
+    fn place(&self) -> Place {
+        match self.pair {
+            Some(pair) if pair.first == pair.second => Place::Together,
+            Some(_) => Place::Apart,
+            None => Place::Anywhere,
+        }
     }
 
     fn targets(&self) -> &'static [Target] {
-        match (self.mode, self.size, self.family, self.pair) {
-            (Mode::Blocking, 1, 4, Some(_)) => &[Target::TimesBetter(25.0), Target::WithinBaseline(2.0)],
-            (Mode::Blocking, 1024, 4, Some(_)) | (Mode::Epoll, 1, 4, Some(_)) => &[Target::WithinBaseline(3.0)],
+        if self.place() != Place::Apart {
+            return &[];
+        }
+        match (self.mode, self.size, self.family) {
+            (Mode::Blocking, 1, 4) => &[Target::TimesBetter(25.0), Target::WithinBaseline(2.0)],
+            (Mode::Blocking, 1024, 4) | (Mode::Epoll, 1, 4) => &[Target::WithinBaseline(3.0)],
             _ => &[],
         }
     }
@@ -102,10 +127,14 @@ impl PingPong {
 impl Experiment for PingPong {
     fn plans(&self) -> Vec<Plan> {
         let family = if self.family == 6 { ", IPv6" } else { "" };
-        let unpinned = if self.pair.is_none() { ", unpinned" } else { "" };
-        let name = format!("{}, {}{family}{unpinned}", self.mode.words(), unit::size(self.size));
+        let place = match self.place() {
+            Place::Apart => "",
+            Place::Together => ", on one processor",
+            Place::Anywhere => ", unpinned",
+        };
+        let name = format!("{}, {}{family}{place}", self.mode.words(), unit::size(self.size));
         // The curve over size is one group; what differs from it in another respect is not part of it.
-        let group = if family.is_empty() && self.pair.is_some() { self.mode.option() } else { "variant" };
+        let group = if family.is_empty() && place.is_empty() { self.mode.option() } else { "variant" };
         let mut plan = Plan::duration(group, name).of_size(self.size);
         plan.targets = self.targets().to_vec();
         let slow = self.tail().then(|| Plan::duration("tail", format!("{}, 99th percentile", plan.name)));
@@ -114,10 +143,9 @@ impl Experiment for PingPong {
 
     fn sample(&mut self, lab: &Lab, session: &Session) -> Result<Vec<Reading>> {
         let Self { mode, size, family, pair } = *self;
-        let mut shared = arguments!["--mode", mode.option(), "--size", size, "--family", family];
-        shared.extend(arguments!["--warm-up", WARM_UP, "--seconds", lab.clock()]);
-        let [server, client] = ends(shared, pair);
-        let client = lab.converse(session, Program::PINGPONG, &server, &client)?;
+        let mut arguments = arguments!["--mode", mode.option(), "--size", size, "--family", family];
+        arguments.extend(arguments!["--warm-up", WARM_UP, "--seconds", lab.clock()]);
+        let client = lab.converse(session, Program::PINGPONG, &arguments, pair)?;
         let durations: Durations = client.json()?;
         let figures = [durations.p50_ns, durations.p99_ns].map(|ns| session.proven(client.pid, Rule::Bytes, ns));
         Ok(figures.into_iter().take(1 + usize::from(self.tail())).collect())
@@ -130,7 +158,7 @@ impl Experiment for PingPong {
             (Mode::Blocking, 4) => (BARE_COPIES, self.size),
             _ => return Ok(None),
         };
-        let Some(pair) = self.pair else { return Ok(None) };
+        let Some(pair) = self.pair.filter(|_| self.place() == Place::Apart) else { return Ok(None) };
         let mut arguments = arguments!["--size", size, "--seconds", lab.clock()];
         arguments.extend(arguments!["--cpu", pair.second, "--peer-cpu", pair.first]);
         let durations: Durations = lab.alone(Program::LINE, &arguments)?.json()?;

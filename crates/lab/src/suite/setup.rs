@@ -4,8 +4,8 @@ use anyhow::Result;
 use rustix::time::{ClockId, clock_gettime};
 use serde::Deserialize;
 
+use super::arguments;
 use super::pingpong::Durations;
-use super::{arguments, ends};
 use crate::bench::{Chosen, Experiment, LIMIT, Lab};
 use crate::launcher::{Reading, Session};
 use crate::plan::{Plan, Target};
@@ -41,7 +41,7 @@ impl Experiment for Churn {
 
     fn sample(&mut self, lab: &Lab, session: &Session) -> Result<Vec<Reading>> {
         let arguments = arguments!["--size", 64, "--count", lab.count(20_000), "--warm-up", lab.count(2000)];
-        let client = lab.converse(session, Program::CHURN, &arguments, &arguments)?;
+        let client = lab.converse(session, Program::CHURN, &arguments, None)?;
         let rate: Rate = client.json()?;
         Ok(vec![session.proven(client.pid, Rule::Loaded, rate.per_second)])
     }
@@ -103,9 +103,8 @@ impl Experiment for Wake {
 
     fn sample(&mut self, lab: &Lab, session: &Session) -> Result<Vec<Reading>> {
         let mode = if self.epoll { "epoll" } else { "blocking" };
-        let shared = arguments!["--mode", mode, "--count", if lab.quick { 5 } else { 15 }];
-        let [server, client] = ends(shared, lab.processors);
-        let client = lab.converse(session, Program::WAKE, &server, &client)?;
+        let arguments = arguments!["--mode", mode, "--count", if lab.quick { 5 } else { 15 }];
+        let client = lab.converse(session, Program::WAKE, &arguments, lab.processors)?;
         let durations: Durations = client.json()?;
         Ok(vec![session.proven(client.pid, Rule::Connections, durations.p50_ns)])
     }

@@ -3,7 +3,7 @@
 use anyhow::Result;
 use serde::Deserialize;
 
-use super::{arguments, ends};
+use super::arguments;
 use crate::bench::{Chosen, Experiment, Lab};
 use crate::launcher::{Reading, Session};
 use crate::plan::{Plan, Target};
@@ -56,9 +56,8 @@ impl Experiment for Stream {
     }
 
     fn sample(&mut self, lab: &Lab, session: &Session) -> Result<Vec<Reading>> {
-        let shared = arguments!["--size", self.size, "--seconds", lab.clock()];
-        let [server, client] = ends(shared, self.pair);
-        let client = lab.converse(session, Program::STREAM, &server, &client)?;
+        let arguments = arguments!["--size", self.size, "--seconds", lab.clock()];
+        let client = lab.converse(session, Program::STREAM, &arguments, self.pair)?;
         let throughput: Throughput = client.json()?;
         Ok(vec![session.proven(client.pid, Rule::Bytes, throughput.bytes_per_second)])
     }
