@@ -1,12 +1,13 @@
 // Baseline: a bare cache line's round trip between two processors. Two processes take turns on one line of shared memory;
 // timed as in pingpong.c, so that the clock's own cost is in both. With a --size above 1 each turn copies so many bytes
 // in and out beside the line: what a ping-pong through shared memory cannot be faster than without its own protocol.
+// The copies hand their lines over and ask for the next ones as the ring does (segment's ring.rs).
 #include "common.h"
 #include <stdatomic.h>
 #include <sys/mman.h>
 #include <sys/wait.h>
 
-enum { DURATIONS = 1 << 21, WARM_UP = 10000, SLOTS = 8 };
+enum { DURATIONS = 1 << 21, WARM_UP = 10000, SLOTS = 16, LINE = 64, MOST_HANDED_OVER = 32, MOST_AHEAD = 256 };
 
 struct line {
     _Alignas(128) _Atomic uint64_t turn; // odd: the child's; all bits set: the end
@@ -17,9 +18,24 @@ static char *slot(struct line *line, uint64_t turn, size_t size) {
     return line->data + turn % SLOTS * ((size + 63) & ~(size_t)63);
 }
 
+static void hand_over(const char *at, size_t size) {
+#ifdef __x86_64__
+    for (size_t i = 0; i < size && i < MOST_HANDED_OVER * LINE; i += LINE) __asm__ volatile("cldemote (%0)" : : "r"(at + i));
+#else
+    (void)at, (void)size;
+#endif
+}
+
+static void ask_for(const char *at, size_t size) {
+    for (size_t i = 0; i < size && i < MOST_AHEAD * LINE; i += LINE) __builtin_prefetch(at + i, 1);
+}
+
 static void pass(struct line *line, uint64_t turn, const char *message, size_t size) {
     if (size > 1) memcpy(slot(line, turn, size), message, size);
     atomic_store_explicit(&line->turn, turn, memory_order_release);
+    if (size == 1) return;
+    hand_over(slot(line, turn, size), size);
+    ask_for(slot(line, turn + 2, size), size);
 }
 
 static void take(struct line *line, uint64_t turn, char *message, size_t size) {

@@ -199,6 +199,8 @@ pub struct Sending {
     pub progress: [AtomicU64; 2],
     /// Line of the ring in which it was when the reader was last thought of.
     pub looked: AtomicU64,
+    /// [`Reading::place`] at the last send.
+    pub read_before: AtomicU64,
     /// Data sent by the fast path, in bytes.
     pub fast_bytes: AtomicU64,
     /// Data sent by the kernel path, in bytes.

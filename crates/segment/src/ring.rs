@@ -5,8 +5,8 @@
 //! message lie in the same cache line, so that a message costs one transfer of a line between processors.
 //!
 //! The sender keeps the header *after* its last record zero, and publishes a record by storing its header last. Nothing
-//! that the reader owns lies in the lines that carry data. When a small record would cross into another page and the
-//! ring is empty, the sender goes back to the start, so a connection of small messages lives in one page.
+//! that the reader owns lies in the lines that carry data. Every few messages the sender goes back to the start if the
+//! ring is empty, so a connection of small messages lives in one page. The bytes of larger records begin a line.
 //!
 //! Neither side trusts the other: the reader checks every header against the ring's bounds before it uses it
 //! ([`Fault`]), the sender checks the head that the reader publishes, and both keep their own positions in memory that
@@ -14,7 +14,7 @@
 #![allow(unsafe_code, reason = "lays records over shared memory")]
 
 use crate::kernel;
-use crate::sync::{Acquire, AtomicU64, Relaxed, Release, SeqCst, about_to_write, own};
+use crate::sync::{Acquire, AtomicU64, Relaxed, Release, SeqCst, about_to_write, own, written_for_another};
 use crate::vector::Cursor;
 
 /// Largest data record, in bytes: large enough to make headers free, small enough that copying in and copying out
@@ -28,10 +28,11 @@ const POSITION_MASK: u64 = (1 << POSITION_BITS) - 1;
 /// Bytes kept free so that a mark can always be written behind a full ring (a skip, a mark, the zero after it).
 const RESERVE: u64 = 64;
 const HEADER: u64 = 8;
-/// Records up to this size go back to the start of the ring at every page, larger ones every [`LARGE_SPAN`].
-const SMALL: usize = 1024;
-const SMALL_SPAN: u64 = 4096;
-const LARGE_SPAN: u64 = 128 << 10;
+/// An empty ring goes back to its start after about 16 messages, and where a message would cross such a boundary: what
+/// is in use then stays in the caches, and the reader's head is seldom looked at. At least a page.
+const SMALLEST_SPAN: u64 = 4096;
+/// At most so many bytes, so that both directions stay in the second-level cache.
+const LARGEST_SPAN: u64 = 128 << 10;
 /// A data record is not split for the sake of a remainder of the lap smaller than this.
 const MIN_SPLIT: u64 = 256;
 
@@ -64,8 +65,12 @@ const DOWN: u64 = 5;
 
 /// Bytes of a cache line.
 const LINE: u64 = 64;
-/// Most lines that are asked for ahead of a record.
-const MOST_LINES: u64 = 32;
+/// The bytes of records from this size on begin a cache line: copies that cross lines at every step take longer.
+const ALIGNED: u64 = 64;
+/// Most lines that are asked for ahead of a record of a stream, and of a message that is answered.
+const MOST_AHEAD: [u64; 2] = [32, 256];
+/// Most lines of a record that are handed over: of more, the reader has the first before the last is written.
+const MOST_HANDED_OVER: u64 = 32;
 
 const fn header(kind: u64, len: u64) -> u64 {
     kind << 56 | len
@@ -139,11 +144,21 @@ impl Ring {
     /// Asks for the lines into which the next record of `size` bytes at `position` will go, all but the first, which
     /// the reader is looking at: while the answer is awaited they are taken from the reader, which had them a lap ago.
     #[inline]
-    fn fetch_ahead(&self, position: u64, size: u64) {
+    fn fetch_ahead(&self, position: u64, size: u64, most: u64) {
         let from = self.offset(position) & !(LINE - 1);
-        for line in 1..=(size / LINE + 1).min(MOST_LINES) {
+        for line in 1..=(size / LINE + 1).min(most) {
             // SAFETY: the offset is within the ring.
             about_to_write(unsafe { self.base.add(((from + line * LINE) & (self.capacity - 1)) as usize) });
+        }
+    }
+
+    /// Hands the lines of the record of `size` bytes at `position` over to the reader.
+    #[inline]
+    fn hand_over(&self, position: u64, size: u64) {
+        let from = self.offset(position) & !(LINE - 1);
+        for line in 0..=(size / LINE).min(MOST_HANDED_OVER) {
+            // SAFETY: the offset is within the ring.
+            written_for_another(unsafe { self.base.add(((from + line * LINE) & (self.capacity - 1)) as usize) });
         }
     }
 
@@ -313,6 +328,9 @@ pub struct Sender<'a> {
     pub behind: &'a AtomicU64,
     /// Where the reader publishes its head.
     pub head: &'a AtomicU64,
+    /// Both ends send by turns: whoever reads what is sent now waits for it, and the sender for the answer. In a stream
+    /// the same care for the cache lines would delay what comes next.
+    pub in_turn: bool,
 }
 
 /// Where the bytes of a record come from.
@@ -384,34 +402,41 @@ impl Sender<'_> {
         loop {
             let tail = self.tail.load(Relaxed);
             let lap = self.ring.lap(tail);
-            let span = if want <= SMALL as u64 { SMALL_SPAN } else { LARGE_SPAN };
+            let span = (want * 16).next_power_of_two().clamp(SMALLEST_SPAN, LARGEST_SPAN);
             let offset = self.ring.offset(tail);
-            let crosses = offset / span != (offset + HEADER + round8(want)) / span;
+            let pad = if want >= ALIGNED { (LINE - HEADER).wrapping_sub(offset) % LINE } else { 0 };
+            let size = pad + HEADER + round8(want);
+            let crosses = offset / span != (offset + size) / span;
             if crosses && offset != 0 && self.used(true)? == 0 && lap < self.ring.capacity() {
                 self.put(tail, lap, |_| header(SKIP, 0));
                 continue;
             }
             let mut free = self.free(false)?;
-            if free < HEADER + round8(want) {
+            if free < size {
                 free = self.free(true)?;
             }
             // No crumbs: a nearly full ring is full, unless the whole message fits.
-            if free < HEADER + round8(want) && free < self.ring.capacity() / 8 {
+            if free < size && free < self.ring.capacity() / 8 {
                 return Ok(Push::Full);
             }
-            if lap - HEADER < want.min(MIN_SPLIT) {
+            if lap - pad - HEADER < want.min(MIN_SPLIT) {
                 if free < lap + HEADER + 8 {
                     return Ok(Push::Full);
                 }
                 self.put(tail, lap, |_| header(SKIP, 0));
                 continue;
             }
-            let n = want.min(lap - HEADER).min((free - HEADER) & !7);
+            let n = want.min(lap - pad - HEADER).min((free - pad - HEADER) & !7);
             let mut took = 0;
-            let put = self.put(tail, HEADER + round8(n), |ring| {
+            let put = self.put(tail, pad + HEADER + round8(n), |ring| {
                 // SAFETY: `n` was chosen within the lap and within what is left to send.
-                took = unsafe { from.fill(ring.data(tail), n as usize) }.min(n as usize);
-                ring.data_header(tail, took as u64, n)
+                took = unsafe { from.fill(ring.data(tail + pad), n as usize) }.min(n as usize);
+                let word = ring.data_header(tail + pad, took as u64, n);
+                if pad == 0 || word == 0 {
+                    return word;
+                }
+                ring.word(tail + pad).store(word, Relaxed);
+                header(PAD, pad)
             });
             if put {
                 return Ok(Push::Took(took));
@@ -482,7 +507,10 @@ impl Sender<'_> {
             // reader raises its flag before it looks at the ring once more. One of them sees the other.
             if !nothing {
                 self.ring.word(tail).swap(if word == 0 { header(PAD, size) } else { word }, SeqCst);
-                self.ring.fetch_ahead(next, size);
+                if self.in_turn {
+                    self.ring.hand_over(tail, size);
+                }
+                self.ring.fetch_ahead(next, size, MOST_AHEAD[usize::from(self.in_turn)]);
             }
         }
         self.hole[1].store(tail, Relaxed);

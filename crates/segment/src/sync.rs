@@ -59,6 +59,19 @@ pub fn about_to_write(at: *const u8) {
     let _ = at;
 }
 
+/// Another processor will soon read the line of memory that `at` lies in: it may leave this one's own caches for one that
+/// both share, from where it is fetched sooner.
+#[inline]
+pub fn written_for_another(at: *const u8) {
+    #[cfg(target_arch = "x86_64")]
+    // SAFETY: a hint; it faults at no address, and processors that do not know it (CLDEMOTE) do nothing.
+    unsafe {
+        core::arch::asm!("cldemote byte ptr [{}]", in(reg) at, options(nostack, preserves_flags, readonly));
+    }
+    #[cfg(not(target_arch = "x86_64"))]
+    let _ = at;
+}
+
 /// One step of polling: tells the processor that this is a spin.
 #[inline]
 pub fn pause() {

@@ -36,7 +36,7 @@ impl Bench {
 
     fn sender(&self, ring: Ring) -> Sender<'_> {
         let Bench { tail, seen_head, hole, behind, head, .. } = self;
-        Sender { ring, tail, seen_head, hole, behind, head }
+        Sender { ring, tail, seen_head, hole, behind, head, in_turn: true }
     }
 
     fn send(&mut self, bytes: &[u8]) -> Result<usize, Fault> {
@@ -80,6 +80,46 @@ impl Random {
         self.0 ^= self.0 << 25;
         self.0 ^= self.0 >> 27;
         (self.0.wrapping_mul(0x2545_f491_4f6c_dd1d) >> 33) as usize % n
+    }
+}
+
+/// Where the data of each published record begins, with its length.
+fn data_in(ring: &Ring, mut position: u64) -> Vec<(u64, usize)> {
+    let mut found = Vec::new();
+    loop {
+        let record = ring.record(position).unwrap();
+        match record {
+            Record::Empty => return found,
+            Record::Data(len) => found.push((ring.offset(position) + HEADER, len)),
+            _ => {}
+        }
+        position = ring.behind(position, record);
+    }
+}
+
+#[test]
+fn the_bytes_of_larger_records_begin_a_line() {
+    let mut bench = Bench::new(65536);
+    let sizes = [1, 64, 3, 1000, 1024, 7, 63, 5000, 20_000, 256];
+    sizes.iter().for_each(|&size| assert_eq!(bench.send(&vec![1; size]), Ok(size)));
+    let found = data_in(&bench.ring(), 0);
+    assert_eq!(found.iter().map(|it| it.1).collect::<Vec<_>>(), sizes);
+    for (at, len) in found {
+        assert!(len < ALIGNED as usize || at % LINE == 0, "{len} bytes at {at}");
+    }
+}
+
+#[test]
+fn an_empty_ring_goes_back_to_its_start() {
+    for size in [1_usize, 100, 1024, 5000] {
+        let mut bench = Bench::new(1 << 20);
+        let span = (size * 16).next_power_of_two().clamp(SMALLEST_SPAN as usize, LARGEST_SPAN as usize);
+        for _ in 0..1000 {
+            assert_eq!(bench.send(&vec![1; size]), Ok(size));
+            let (at, len) = data_in(&bench.ring(), bench.place.head)[0];
+            assert!(len == size && at as usize + size <= span, "{len} bytes at {at}");
+            assert_eq!(bench.receive(size).map(|got| got.len()), Ok(size));
+        }
     }
 }
 

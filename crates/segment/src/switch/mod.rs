@@ -131,6 +131,7 @@ impl Port<'_> {
             hole: &sending.hole,
             behind: &sending.behind,
             head: &self.link.outgoing().head.head,
+            in_turn: false,
         }
     }
 

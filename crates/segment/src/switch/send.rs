@@ -9,7 +9,7 @@ use crate::link::{ALONE, Direction, LEFT, NO_MORE_BELLS};
 use crate::lock::Entered;
 use crate::raw::{Answer, Errno};
 use crate::reason::Reason;
-use crate::ring::{self, Fault, Place, Push, Record, Source};
+use crate::ring::{self, Fault, Place, Push, Record, Sender, Source};
 use crate::sync::{AcqRel, Acquire, Relaxed, Release, SeqCst, own, pause};
 use crate::vector::Cursor;
 use crate::wait;
@@ -177,7 +177,10 @@ impl Port<'_> {
     /// Publishes as much as fits and has a reader; true when that was all there is.
     #[inline]
     fn push_all(&self, from: &mut impl Source, sent: &mut usize) -> Result<bool, Fault> {
-        let sender = self.sender();
+        let place = self.end.reading.place.load(Relaxed);
+        let in_turn = self.end.sending.read_before.load(Relaxed) != place;
+        self.end.sending.read_before.store(place, Relaxed);
+        let sender = Sender { in_turn, ..self.sender() };
         while from.left() > 0 {
             match sender.push(from)? {
                 Push::Took(0) => return Ok(true),
