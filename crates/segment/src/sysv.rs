@@ -4,6 +4,9 @@
 //! its size can never change (so no SIGBUS), the kernel frees it when the last process lets go of it, however that
 //! process ends, and yet Linux still lets a process of the same user attach it by its number (shmop(2), "Linux permits
 //! a process to attach a shared memory segment that has already been marked for deletion").
+//!
+//! A process that is killed before it has marked its segment leaves an empty one that nobody would ever remove. Its size
+//! shows whose it is, and the next process of this user that looks for segments removes it.
 #![allow(unsafe_code, reason = "attaches memory and calls shmctl")]
 
 use crate::raw::{Errno, syscall};
@@ -17,6 +20,9 @@ const SHM_INFO: usize = 14;
 const SHM_DEST: u32 = 0o1000;
 const SHM_NORESERVE: usize = 0o10000;
 const OWNER_ONLY: usize = 0o600;
+const PAGE: usize = 4096;
+/// The size of every segment ends so far behind a page: no other program's does.
+const BEHIND_PAGE: usize = 1993;
 
 /// Where the program has a limit to its address space, all segments together take at most one part in so many: it does
 /// not find less room than it would have without them by more than that.
@@ -42,8 +48,8 @@ unsafe impl Sync for Mapping {}
 /// What the kernel attests of a segment.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Attested {
-    /// Size in bytes as given at its creation.
-    pub len: usize,
+    /// Size in bytes as given at its creation, see [`size`].
+    len: usize,
     /// User that owns it and user that made it.
     pub users: (u32, u32),
     /// Process that made it, as numbered in the caller's PID namespace.
@@ -52,6 +58,8 @@ pub struct Attested {
     pub attached: u64,
     /// Marked for removal and closed to other users.
     pub private: bool,
+    /// Made by a process that was killed before it could mark it for removal, as far as everything else shows.
+    stray: bool,
 }
 
 impl Mapping {
@@ -62,23 +70,22 @@ impl Mapping {
     pub fn create(len: usize) -> Result<Mapping, Errno> {
         // SAFETY: no pointer among the arguments.
         let id = unsafe {
-            syscall(libc::SYS_shmget, [0, len, libc::IPC_CREAT as usize | SHM_NORESERVE | OWNER_ONLY, 0, 0, 0])
+            syscall(libc::SYS_shmget, [0, size(len), libc::IPC_CREAT as usize | SHM_NORESERVE | OWNER_ONLY, 0, 0, 0])
         }? as i32;
         let mapping = attach(id, len);
-        // SAFETY: IPC_RMID reads no buffer.
-        let removed = unsafe { syscall(libc::SYS_shmctl, [id as usize, libc::IPC_RMID as usize, 0, 0, 0, 0]) };
+        let removed = remove(id);
         let mapping = mapping?;
         removed?;
         Ok(mapping)
     }
 
-    /// Attaches segment `id` if the kernel attests that it is private to user `uid` and `len` bytes long.
+    /// Attaches segment `id` if the kernel attests that it is private to user `uid` and `len` bytes long, to the page.
     ///
     /// # Errors
     /// EACCES when the attestation does not fit; otherwise what shmctl or shmat says.
     pub fn open(id: i32, len: usize, uid: u32) -> Result<(Mapping, Attested), Errno> {
         let attested = attest(id, IPC_STAT)?.1;
-        if attested.len != len || attested.users != (uid, uid) || !attested.private {
+        if attested.len != size(len) || attested.users != (uid, uid) || !attested.private {
             return Err(Errno(libc::EACCES));
         }
         Ok((attach(id, len)?, attested))
@@ -115,7 +122,18 @@ impl Mapping {
     }
 }
 
-/// Numbers of the segments of `len` bytes that are private to `uid`, up to as many as `out` holds; returns how many.
+/// Size that the kernel is asked for.
+const fn size(len: usize) -> usize {
+    len.next_multiple_of(PAGE) + BEHIND_PAGE
+}
+
+fn remove(id: i32) -> Result<usize, Errno> {
+    // SAFETY: IPC_RMID reads no buffer.
+    unsafe { syscall(libc::SYS_shmctl, [id as usize, libc::IPC_RMID as usize, 0, 0, 0, 0]) }
+}
+
+/// Numbers of the segments of `len` bytes that are private to `uid`, up to as many as `out` holds; returns how many. What
+/// killed processes of this user have left is removed.
 pub fn find(len: usize, uid: u32, out: &mut [i32]) -> usize {
     let mut info = MaybeUninit::<[u64; 16]>::zeroed();
     // SAFETY: SHM_INFO writes a struct shm_info (48 bytes) into the buffer, which is larger.
@@ -127,12 +145,14 @@ pub fn find(len: usize, uid: u32, out: &mut [i32]) -> usize {
         if found == out.len() {
             break;
         }
-        if let Ok((id, it)) = attest(index, SHM_STAT)
-            && it.len == len
-            && it.users == (uid, uid)
-            && it.private
-            && it.attached > 0
-        {
+        let Ok((id, it)) = attest(index, SHM_STAT) else { continue };
+        if it.users != (uid, uid) {
+            continue;
+        }
+        if it.stray {
+            // Whoever comes first does it.
+            let _ = remove(id);
+        } else if it.len == size(len) && it.private && it.attached > 0 {
             out[found] = id;
             found += 1;
         }
@@ -189,14 +209,24 @@ fn attest(id_or_index: i32, command: usize) -> Result<(i32, Attested), Errno> {
     // SAFETY: written by the kernel, and zeroed before.
     let ds = unsafe { ds.assume_init() };
     let mode = ds.shm_perm.mode as u32;
+    let unmarked = ds.shm_perm.__key == libc::IPC_PRIVATE && mode & 0o1777 == OWNER_ONLY as u32;
+    let ours = ds.shm_segsz > PAGE && ds.shm_segsz % PAGE == BEHIND_PAGE;
     let attested = Attested {
         len: ds.shm_segsz,
         users: (ds.shm_perm.uid, ds.shm_perm.cuid),
         creator: ds.shm_cpid,
         attached: ds.shm_nattch,
         private: mode & SHM_DEST != 0 && mode & 0o077 == 0,
+        stray: unmarked && ours && ds.shm_nattch == 0 && is_gone(ds.shm_cpid),
     };
     Ok((id, attested))
+}
+
+/// Whether there is no process of this number, which is 0 for one of another PID namespace.
+fn is_gone(process: i32) -> bool {
+    // SAFETY: signal 0 is sent to nobody.
+    let answer = unsafe { syscall(libc::SYS_kill, [process as usize, 0, 0, 0, 0, 0]) };
+    process > 0 && answer == Err(Errno(libc::ESRCH))
 }
 
 #[cfg(test)]
@@ -217,7 +247,7 @@ mod tests {
         assert_eq!(attested.creator as u32, std::process::id());
         // SAFETY: in bounds of the second mapping of the same segment.
         assert_eq!(unsafe { again.base().as_ptr().read() }, 7);
-        assert_eq!(Mapping::open(ids[0], LEN - 1, uid).unwrap_err(), Errno(libc::EACCES));
+        assert_eq!(Mapping::open(ids[0], LEN - PAGE, uid).unwrap_err(), Errno(libc::EACCES));
         assert_eq!(Mapping::open(ids[0], LEN, uid + 1).unwrap_err(), Errno(libc::EACCES));
         // SAFETY: nothing refers into either mapping any more.
         unsafe {
@@ -225,5 +255,34 @@ mod tests {
             again.detach();
         }
         assert_eq!(find(LEN, uid, &mut ids), 0);
+    }
+
+    #[test]
+    fn what_a_killed_process_leaves_is_removed() {
+        const LEN: usize = 3 << 20;
+        let make = |size: usize| {
+            // SAFETY: a child that makes two system calls, as a fork of a threaded process may.
+            unsafe {
+                let child = libc::fork();
+                if child == 0 {
+                    libc::shmget(libc::IPC_PRIVATE, size, libc::IPC_CREAT | OWNER_ONLY as i32);
+                    libc::_exit(0);
+                }
+                libc::waitpid(child, core::ptr::null_mut(), 0);
+            }
+        };
+        let left = |size: usize| {
+            let all = (0..4096).filter_map(|index| attest(index, SHM_STAT).ok());
+            all.filter(|(_, it)| it.len == size && it.attached == 0).map(|(id, _)| id).collect::<Vec<i32>>()
+        };
+        // SAFETY: geteuid has no failure.
+        let uid = unsafe { libc::geteuid() };
+        let (ours, foreign) = (size(LEN), size(LEN) + 1);
+        make(ours);
+        make(foreign);
+        assert_eq!((left(ours).len(), left(foreign).len()), (1, 1));
+        find(1, uid, &mut [0; 1]);
+        assert_eq!((left(ours).len(), left(foreign).len()), (0, 1));
+        left(foreign).into_iter().for_each(|id| assert!(remove(id).is_ok()));
     }
 }
