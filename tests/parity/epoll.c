@@ -303,6 +303,38 @@ static void gone_b(struct side *side) {
 }
 static void gone(void) { two_processes(AF_INET, gone_a, gone_b); }
 
+/* Edge-triggered, the end is told once: a receive that then says that there is nothing would never be asked again. */
+static void edge_ends(struct side *side) {
+    enum { ROUNDS = 400 };
+    int ends = 0;
+    uint64_t state = 1 + side->leader;
+    for (int round = 0; round < ROUNDS; round++) {
+        int fd = another(side), set = (int)MUST(epoll_create1(0));
+        if (!side->leader) {
+            hear(side);
+            for (uint64_t wait = next_random(&state) % 60000; wait > 0; wait--) __asm__ volatile("");
+            send_all(fd, "0123456789", 10);
+            for (uint64_t wait = next_random(&state) % 20000; wait > 0; wait--) __asm__ volatile("");
+            MUST(shutdown(fd, SHUT_WR));
+            hear(side);
+        } else {
+            set_nonblocking(fd, true);
+            add(set, fd, EPOLLIN | EPOLLRDHUP | EPOLLET, 1);
+            tell(side);
+            for (ssize_t got = -1; got != 0; ends += got == 0) {
+                struct epoll_event event;
+                while ((got = recv(fd, in, sizeof(in), 0)) > 0) {}
+                if (got == -1) MUST(epoll_wait(set, &event, 1, -1));
+            }
+            tell(side);
+        }
+        close(set);
+        close(fd);
+    }
+    if (side->leader) say("%d ends", ends);
+}
+static void edge_ends_processes(void) { two_processes(AF_INET, edge_ends, edge_ends); }
+
 /* What is told to be readable is readable: programs such as wrk take EAGAIN after EPOLLIN for a broken connection. */
 static void truthful(struct side *side) {
     enum { CONNECTIONS = 8, MESSAGE = 12, ROUNDS = 6000 };
@@ -346,6 +378,6 @@ const struct scenario scenarios[] = {
     {"level", level, 0},     {"level-threads", level_threads, 0},     {"edge", edge, 0},
     {"edge-threads", edge_threads, 0}, {"edge-out", edge_out, 0},     {"oneshot", oneshot, 0},
     {"oneshot-threads", oneshot_threads, 0}, {"control", control, 0}, {"gone", gone, 0},
-    {"truthful", truthful_processes, 0}, {"truthful-threads", truthful_threads, 0},
+    {"truthful", truthful_processes, 0}, {"truthful-threads", truthful_threads, 0}, {"edge-ends", edge_ends_processes, 0},
     {0},
 };

@@ -210,6 +210,9 @@ fn correct(it: &mut pollfd) {
         }
         return;
     };
+    if it.revents & !(libc::POLLOUT | libc::POLLWRNORM) != 0 {
+        port.heed_kernel();
+    }
     if it.revents & (IN | libc::POLLRDHUP) != 0 && port.reader_is_gone() {
         it.revents = underpass_segment::kernel::poll_now(it.fd, it.events);
     }

@@ -14,8 +14,8 @@ use crate::sync::{Relaxed, Release, SeqCst, own, pause};
 use crate::vector::Cursor;
 use crate::wait::Wait;
 
-/// A reader of an empty ring asks the kernel for the end of the stream at most this often.
-const ASK_EVERY_US: u64 = 20;
+/// A reader of an empty ring that has no other sign of it asks the kernel for the end of the stream at most this often.
+const ASK_EVERY_US: u64 = 1000;
 
 impl Port<'_> {
     /// Receives into `into` as recv(2) does with `flags`.
@@ -497,17 +497,23 @@ impl Port<'_> {
         }
         reading.asked.store(now, Relaxed);
         let mut byte = 0u8;
-        // SAFETY: one writable byte; only looked at.
-        match unsafe { kernel::recv(self.fd, &mut byte, 1, libc::MSG_PEEK | libc::MSG_DONTWAIT) } {
-            Ok(0) => Taken::EndOfStream,
-            Ok(_) => {
+        for _ in 0..2 {
+            // SAFETY: one writable byte; only looked at.
+            match unsafe { kernel::recv(self.fd, &mut byte, 1, libc::MSG_PEEK | libc::MSG_DONTWAIT) } {
+                Ok(0) => return Taken::EndOfStream,
                 // A doorbell hides the end of the stream behind it.
-                self.pass_bells();
-                reading.asked.store(0, Relaxed);
-                Taken::Nothing
+                Ok(_) => self.pass_bells(),
+                Err(AGAIN) => return Taken::Nothing,
+                Err(e) => return self.verdict(e),
             }
-            Err(AGAIN) => Taken::Nothing,
-            Err(e) => self.verdict(e),
         }
+        self.heed_kernel();
+        Taken::Nothing
+    }
+
+    /// The kernel has reported this socket, perhaps for the end of the stream, and may not do so again: the next receive
+    /// that finds the ring empty asks it.
+    pub fn heed_kernel(&self) {
+        self.end.reading.asked.store(0, Relaxed);
     }
 }
