@@ -104,6 +104,11 @@ impl Wait {
         self.began.cpu + 1
     }
 
+    /// Whether polling may pay at all.
+    pub fn polls(&self) -> bool {
+        self.budget > 0
+    }
+
     /// Says whether everybody who is waited for last waited on this very processor.
     #[inline]
     pub fn share(&mut self, shared: bool) {
