@@ -391,6 +391,23 @@ static void changed_ends_b(struct side *side) {
 static void changed_beside(void) { two_processes(AF_INET, changed_beside_a, changed_beside_b); }
 static void changed_ends(void) { two_processes(AF_INET, changed_beside_a, changed_ends_b); }
 
+/* A socket is taken out of its set while it is fast, and closed: the set still goes to sleep. */
+static void removed_a(struct side *side) {
+    int second = another(side), set = (int)MUST(epoll_create1(0));
+    add(set, side->fd, EPOLLIN, 1);
+    add(set, second, EPOLLIN, 2);
+    SHOW(epoll_ctl(set, EPOLL_CTL_DEL, second, NULL));
+    close(second);
+    ten_later(side);
+    report("woken", set, -1);
+    quit(side);
+}
+static void removed_b(struct side *side) {
+    close(another(side));
+    ten_when_told(side);
+}
+static void removed(void) { two_processes(AF_INET, removed_a, removed_b); }
+
 /* A sleeper is woken by what arrives for it, whatever other threads take from the same connection or set. */
 struct sleeper {
     int set, fd;
@@ -593,5 +610,6 @@ const struct scenario scenarios[] = {
     {"inherited", inherited, 0}, {"two-sets", two_sets, 0},             {"crew", crew, 0},
     {"beside-set", beside_set, 0}, {"beside-poll", beside_poll, 0},
     {"siblings", siblings, 0},   {"changed-beside", changed_beside, 0}, {"changed-ends", changed_ends, 0},
+    {"removed", removed, 0},
     {0},
 };

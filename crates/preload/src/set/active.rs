@@ -71,7 +71,13 @@ impl Set {
                 let index = if start + step < count { start + step } else { start + step - count };
                 let fd = inside.active_at(index);
                 let Some(mut item) = inside.item(fd).copied() else { continue };
-                let verdict = if item.is_current(fd) { look(fd, &mut item, &mut Joining(inside)) } else { Scan::Leave };
+                let verdict = if item.is_current(fd) {
+                    look(fd, &mut item, &mut Joining(inside))
+                } else {
+                    // The kernel has forgotten the registration by itself.
+                    item.stale = false;
+                    Scan::Leave
+                };
                 item.active = verdict != Scan::Leave || item.stale;
                 if let Some(kept) = inside.item(fd) {
                     *kept = item;
