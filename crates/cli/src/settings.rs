@@ -227,6 +227,8 @@ fn find_file(flag: Option<&Path>) -> Result<Option<(PathBuf, String)>, SettingsE
         match fs::read_to_string(&path) {
             Ok(text) => return Ok(Some((path, text))),
             Err(e) if matches!(e.kind(), io::ErrorKind::NotFound | io::ErrorKind::NotADirectory) => {}
+            // HOME may still be another user's, whose folders are closed: nothing of this user's is in there.
+            Err(e) if e.kind() == io::ErrorKind::PermissionDenied && fs::metadata(&path).is_err() => {}
             Err(e) => return Err(unreadable(&path, "its usual place", e)),
         }
     }
