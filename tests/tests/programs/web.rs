@@ -1,4 +1,4 @@
-//! HTTP: nginx with curl and wrk, Python's own server and client.
+//! HTTP: nginx with curl and wrk, Apache and haproxy with ab, Python's own server and client.
 
 use std::fs;
 use underpass_tests::library::AT_ONCE;
@@ -56,6 +56,51 @@ fn nginx() {
         stage.run.assert_fast(program);
     }
     server.stop(libc::SIGQUIT);
+    stage.finish();
+}
+
+/// Several threads share an epoll set, in which each socket is registered anew for every request; haproxy's threads have
+/// one each.
+#[test]
+fn apache_behind_haproxy() {
+    let Some(stage) = Stage::as_user("nobody", &["apache2", "ab", "haproxy"]) else { return };
+    let (apache, haproxy) = (free_port(), free_port());
+    let here = stage.path("").display().to_string();
+    fs::create_dir(stage.path("files")).unwrap();
+    stage.file("files/small", noise(1024));
+    let modules = "/usr/lib/apache2/modules";
+    stage.file(
+        "apache.conf",
+        format!(
+            "ServerRoot {here}\nServerName test\nListen 127.0.0.1:{apache}\nPidFile {here}/apache.pid\n\
+             LoadModule mpm_event_module {modules}/mod_mpm_event.so\n\
+             LoadModule authz_core_module {modules}/mod_authz_core.so\n\
+             DocumentRoot {here}/files\nErrorLog {here}/apache.log\n"
+        ),
+    );
+    stage.file(
+        "haproxy.cfg",
+        format!(
+            "defaults\n  mode http\n  timeout connect 10s\n  timeout client 10s\n  timeout server 10s\n\
+             frontend in\n  bind 127.0.0.1:{haproxy}\n  default_backend out\n\
+             backend out\n  server apache 127.0.0.1:{apache}\n"
+        ),
+    );
+    let configuration = stage.path("apache.conf").display().to_string();
+    let server = stage.serve(stage.command("apache2", ["-f", &configuration, "-DFOREGROUND"]), apache);
+    let proxy = stage.serve(stage.command("haproxy", ["-db", "-f", "haproxy.cfg"]), haproxy);
+    for port in [apache, haproxy] {
+        // Apache ends each connection after 100 requests.
+        let url = format!("http://127.0.0.1:{port}/small");
+        let said = stage.output(stage.command("ab", ["-k", "-q", "-n", "20000", "-c", "8", &url]));
+        assert!(said.contains("Complete requests:      20000") && !said.contains("Non-2xx"), "{said}");
+        assert!(said.contains("Failed requests:        0"), "{said}");
+    }
+    for program in ["apache2", "ab", "haproxy"] {
+        stage.run.assert_fast(program);
+    }
+    proxy.stop(libc::SIGTERM);
+    server.stop(libc::SIGTERM);
     stage.finish();
 }
 

@@ -96,6 +96,11 @@ fn wake_sleepers(epfd: c_int, set: &Set, port: &Port<'_>, events: u32) {
 /// only.
 fn postpone(epfd: c_int, operation: c_int, fd: c_int, wanted: Option<(u32, u64)>) -> Later {
     let Some(set) = set_of(epfd) else { return Later::Now };
+    if !set.is_mine() {
+        // Another thread may be about to be told of what this one removes.
+        settle(epfd, set);
+        return Later::Now;
+    }
     let fast = port(fd).filter(|port| port.sends_fast() && !has_sleepers(epfd) && !set.is_inner());
     let later = match (operation, wanted, fast.is_some()) {
         (libc::EPOLL_CTL_ADD | libc::EPOLL_CTL_MOD, Some((events, data)), true) => {

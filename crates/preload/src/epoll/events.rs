@@ -1,6 +1,6 @@
 //! What is told to the program: news of the active sockets, and what the kernel's events mean.
 
-use super::control::{register, settle};
+use super::control::{register, settle, tell};
 use super::sleep::{rest, wake_up};
 use super::{EDGE, IN, ONCE, OUT, OVER, port};
 use crate::connection;
@@ -42,19 +42,17 @@ pub(super) struct Events {
 }
 
 impl Events {
+    /// Adds to what is told of `data` already: the kernel tells nothing of a registration twice in one answer, and who has
+    /// handled an event may have removed the socket before he comes to another.
     fn push(&mut self, events: u32, data: u64) -> bool {
         for index in 0..self.count {
             // SAFETY: below `count`.
             let earlier = unsafe { &mut *self.at.add(index) };
-            if earlier.u64 == data && { earlier.events } & (IN | OUT) != 0 {
+            if earlier.u64 == data {
                 earlier.events |= events;
                 return true;
             }
         }
-        self.push_new(events, data)
-    }
-
-    fn push_new(&mut self, events: u32, data: u64) -> bool {
         if self.count == self.most {
             return false;
         }
@@ -181,6 +179,11 @@ fn truth(epfd: c_int, set: &Set, mask: u32, data: u64) -> Truth {
         return Truth::from(mask);
     };
     let Some(item) = set.item(fd) else { return Truth::Nothing };
+    if item.is_gone() {
+        // The kernel reports ends and errors whatever it was asked for, again and again until it is told.
+        set.tell(fd, |change| tell(epfd, fd, change));
+        return Truth::Nothing;
+    }
     // The kernel may know an older registration.
     let mut mask = mask & (item.events | OVER | if item.kicked { OUT } else { 0 });
     if mask == 0 {

@@ -35,6 +35,9 @@ fn wait(
     if most <= 0 {
         return None;
     }
+    if !set.is_mine() {
+        settle(epfd, set);
+    }
     let mut one = epoll_event { events: 0, u64: 0 };
     let usable = events as usize >= FIRST_PAGE;
     let (at, most) = if usable { (events, most as usize) } else { (&raw mut one, 1) };

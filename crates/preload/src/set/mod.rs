@@ -21,6 +21,8 @@ use underpass_segment::wait::Memory;
 
 const MAX_INNER: usize = 8;
 const BUCKETS: usize = 1 << 12;
+/// No thread's number: more than one thread has used the set.
+const SEVERAL: u32 = u32::MAX;
 /// End of a chain.
 const NONE: u32 = 0;
 
@@ -57,6 +59,11 @@ impl Item {
     /// Whether any of `events` is to be reported now.
     pub fn wants(&self, events: u32) -> bool {
         self.live && !self.gone && !self.disarmed && self.events & events != 0
+    }
+
+    /// Whether the program has removed it, and the kernel may not know.
+    pub fn is_gone(&self) -> bool {
+        self.gone
     }
 
     /// Whether the kernel has had an older registration for more than `ticks` at time `now`.
@@ -115,6 +122,8 @@ pub struct Set {
     inner: [AtomicI32; MAX_INNER],
     epfd: AtomicI32,
     is_inner: AtomicU32,
+    /// The thread that uses it; [`SEVERAL`].
+    user: AtomicU32,
     /// What `inside` says of the registered and of the active sockets, for a look without the lock.
     count: AtomicU32,
     active_count: AtomicU32,
@@ -206,6 +215,7 @@ impl Set {
         }
         set.mean_wait.store(0, Relaxed);
         set.is_inner.store(0, Relaxed);
+        set.user.store(0, Relaxed);
         set.groups.store(0, Relaxed);
         Set::push_free(set);
     }
@@ -268,6 +278,20 @@ impl Set {
     /// See [`Set::set_inner`].
     pub fn is_inner(&self) -> bool {
         self.is_inner.load(Relaxed) != 0
+    }
+
+    /// This thread waits on the set or changes it; whether no other has done so before.
+    pub fn is_mine(&self) -> bool {
+        let me = process::thread();
+        match self.user.load(Relaxed) {
+            SEVERAL => false,
+            user if user == me => true,
+            0 => self.user.compare_exchange(0, me, Relaxed, Relaxed).is_ok(),
+            _ => {
+                self.user.store(SEVERAL, Relaxed);
+                false
+            }
+        }
     }
 
     /// Its descriptor.
