@@ -64,9 +64,12 @@ fn lines_of<'a>(measurements: &[&'a Measurement]) -> Vec<Line<'a>> {
         Line { name: "kernel TCP", class: "kernel", points: points(&|m| Some(&m.kernel)) },
         Line { name: "Underpass", class: "underpass", points: points(&|m| Some(&m.underpass)) },
     ];
-    if let Some(baseline) = measurements.iter().find_map(|measurement| measurement.baseline.as_ref()) {
-        let points = points(&|m| m.baseline.as_ref().map(|baseline| &baseline.figure));
-        lines.push(Line { name: &baseline.name, class: "baseline", points });
+    // One line has one meaning: the baseline that most sizes have.
+    let names = measurements.iter().filter_map(|m| Some(m.baseline.as_ref()?.name.as_str()));
+    let share = |name: &str| names.clone().filter(|it| *it == name).count();
+    if let Some(name) = names.clone().max_by_key(|name| share(name)) {
+        let points = points(&|m| m.baseline.as_ref().filter(|it| it.name == name).map(|baseline| &baseline.figure));
+        lines.push(Line { name, class: "baseline", points });
     }
     lines
 }
