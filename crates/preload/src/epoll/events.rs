@@ -200,9 +200,9 @@ fn truth(epfd: c_int, set: &Set, mask: u32, data: u64) -> Truth {
     set.with_item(fd, |it| wake_up(it, port.end));
     if mask & (IN | OVER) != 0 {
         port.heed_kernel();
-    }
-    if mask & (IN | OVER) != 0 && port.reader_is_gone() {
-        mask |= kernel::poll_now(fd, item.events as i16) as u16 as u32;
+        if port.reader_is_gone() {
+            mask |= kernel::poll_now(fd, item.events as i16) as u16 as u32;
+        }
     }
     const RESET: u32 = (libc::EPOLLHUP | libc::EPOLLERR) as u32;
     // Without another event the program would not be told at all.

@@ -72,7 +72,7 @@ fn wait_in(
         let idle = idle_for > KERNEL_WHEN_IDLE_US * ticks_per_microsecond();
         let expired = deadline.is_some_and(|at| clock::nanoseconds() >= at);
         // Who goes to sleep at once asks the kernel by that.
-        let sleeps = began.is_none() && events.count == 0 && idle && !expired && !any_news(set) && {
+        let sleeps = began.is_none() && events.count == 0 && idle && !expired && !(overdue && any_news(set)) && {
             polled_enough = !began.insert(begin(set)).polls();
             polled_enough || !set.is_active()
         };
