@@ -6,6 +6,7 @@
 //! positions in its [`end`].
 
 pub mod clock;
+pub mod company;
 pub mod config;
 pub mod directory;
 pub mod end;

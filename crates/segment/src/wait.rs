@@ -2,15 +2,19 @@
 //!
 //! Polling pays when what is waited for comes sooner than a sleep and a wake-up would take. How soon it comes is learnt
 //! from the last waits of the same direction; where it will not come at all while this thread polls (both ends on one
-//! processor) is learnt from the processor number that the other end publishes.
+//! processor) is learnt from the processor number that the other end publishes; what giving way is worth, from what
+//! became of it.
 
-use crate::clock::{Here, give_way, here, ticks, ticks_per_microsecond};
+use crate::clock::{Here, here, ticks, ticks_per_microsecond};
+use crate::company::{self, Company};
 use crate::sync::{AtomicU32, AtomicU64, Relaxed, pause};
 
 /// Polls so many times between two looks at the clock.
 const POLLS: u32 = 32;
 /// After so many microseconds of polling the processor is offered to others between polls.
 const ALONE_US: u64 = 4;
+/// No poll lasts longer than this because others had the processor meanwhile.
+const GIVEN_US: u64 = 1000;
 /// A direction whose waits are long polls again once in so many waits, to find out whether they still are.
 const PROBE_EVERY: u32 = 64;
 
@@ -61,6 +65,8 @@ pub struct Wait {
     shared: bool,
     woke_peer: bool,
     brief: bool,
+    /// Ticks for which others had the processor.
+    given: u64,
     /// Whether nothing was polled yet, or what was waited for came within the first polls.
     prompt: bool,
 }
@@ -83,7 +89,7 @@ impl Wait {
         }
         let budget = if mean <= longest || waits.is_multiple_of(PROBE_EVERY) { longest } else { 0 };
         let brief = mean < BRIEF_NS * ticks_per_microsecond() / 1000;
-        Wait { began, budget, shared, woke_peer, brief, prompt: true }
+        Wait { began, budget, shared, woke_peer, brief, given: 0, prompt: true }
     }
 
     /// Lets several messages of a stream come together before the first is looked at. A reader that looks at the very
@@ -127,8 +133,11 @@ impl Wait {
         if self.budget == 0 {
             return if arrived() { Polled::Arrived } else { Polled::Enough };
         }
+        let company = company::expected();
         // On one processor the other end can do nothing before this one gives way.
-        let (alone, polls) = if self.shared { (0, 1) } else { (ALONE_US * ticks_per_microsecond(), POLLS) };
+        let at_once = self.shared || company == Company::Brief;
+        let (alone, polls) = if at_once { (0, 1) } else { (ALONE_US * ticks_per_microsecond(), POLLS) };
+        let budget = if company == Company::Greedy { self.budget.min(alone) } else { self.budget };
         let until = ticks().wrapping_sub(self.began.ticks).saturating_add(slice);
         loop {
             for _ in 0..polls {
@@ -139,11 +148,12 @@ impl Wait {
             }
             self.prompt = false;
             let waited = ticks().wrapping_sub(self.began.ticks);
-            if waited > self.budget {
+            // What others had of the processor was not lost.
+            if waited.saturating_sub(self.given) > budget || waited > budget.max(GIVEN_US * ticks_per_microsecond()) {
                 return if arrived() { Polled::Arrived } else { Polled::Enough };
             }
             if waited >= alone {
-                give_way();
+                self.given += company::give_way();
             }
             if waited > until {
                 return Polled::Slice;
@@ -163,8 +173,10 @@ impl Wait {
         }
         let cap = 1000 * ticks_per_microsecond();
         let wakes = u64::from(slept) + u64::from(self.woke_peer);
-        let waited =
-            ticks().wrapping_sub(self.began.ticks).saturating_sub(wakes * WAKE_US * ticks_per_microsecond()).min(cap);
+        let waited = ticks()
+            .wrapping_sub(self.began.ticks + self.given)
+            .saturating_sub(wakes * WAKE_US * ticks_per_microsecond())
+            .min(cap);
         memory.mean.store(mean - mean / 8 + waited, Relaxed);
     }
 }
