@@ -82,7 +82,7 @@ impl Config {
         go_up_messages: 8,
         go_up_bytes: 16384,
         ring_bytes: 1 << 20,
-        spin_us: 50,
+        spin_us: 100,
         io_uring_allowed: false,
     };
 
