@@ -166,9 +166,10 @@ static void close_in(void) { two_processes(AF_INET, close_in_a, ten_when_told); 
 static void close_none(void) { two_processes(AF_INET, close_none_a, ten_when_told); }
 
 /* A descriptor is closed that was to tell of what is there already; its set tells of it nevertheless. */
-static void close_unread_a(struct side *side) {
+static void close_unread_by(struct side *side, uint32_t events) {
     int set = (int)MUST(epoll_create1(0)), twin = (int)MUST(dup(side->fd));
-    add(set, side->fd, EPOLLIN, 1);
+    struct epoll_event event = {.events = EPOLLIN | EPOLLOUT, .data.u64 = 1};
+    add(set, side->fd, events, 1);
     for (int rounds = 0; rounds < 20; rounds++) {
         ten_now(side);
         report("ten", set, -1);
@@ -180,9 +181,25 @@ static void close_unread_a(struct side *side) {
     report("closed", set, -1);
     SHOW(receive_all(twin, in, 10));
     report("read", set, 0);
+    SHOW(epoll_ctl(set, EPOLL_CTL_MOD, twin, &event));
+    SHOW(epoll_ctl(set, EPOLL_CTL_DEL, twin, &event));
+    for (int rounds = 0; rounds < 3; rounds++) {
+        ten_now(side);
+        report("ten more", set, -1);
+        SHOW(receive_all(twin, in, 10));
+        report("read", set, 0);
+    }
+    add(set, twin, EPOLLIN, 2);
+    ten_now(side);
+    await_bytes(twin, 10);
+    report_all("both", set, 2);
+    SHOW(receive_all(twin, in, 10));
     quit(side);
 }
+static void close_unread_a(struct side *side) { close_unread_by(side, EPOLLIN); }
+static void close_unread_edge_a(struct side *side) { close_unread_by(side, EPOLLIN | EPOLLET); }
 static void close_unread(void) { two_processes(AF_INET, close_unread_a, ten_when_told); }
+static void close_unread_edge(void) { two_processes(AF_INET, close_unread_edge_a, ten_when_told); }
 
 /* Two threads wait, each with an exclusive set or both on one set: each message is taken, none is lost. */
 struct waiter {
@@ -605,6 +622,7 @@ const struct scenario scenarios[] = {
     {"nested", nested, 0},       {"nested-threads", nested_threads, 0}, {"several", several, 0},
     {"close-out", close_out, 0}, {"close-in", close_in, 0},             {"close-none", close_none, 0},
     {"close-unread", close_unread, 0},
+    {"close-unread-edge", close_unread_edge, 0},
     {"exclusive", exclusive, 0}, {"one-set", one_set, 0},               {"each-set", each_set, 0},
     {"starving", starving, 0},   {"fair", fair, 0},                     {"changed", changed, 0},
     {"inherited", inherited, 0}, {"two-sets", two_sets, 0},             {"crew", crew, 0},

@@ -535,7 +535,7 @@ pub fn forget(fd: i32) {
     if let Some(connection) = known(fd) {
         // Before the number's next generation, to which nothing of this one is known.
         if connection.has_duplicates() || !connection.is_last() {
-            crate::epoll::settle_socket(connection);
+            crate::epoll::settle_socket(connection, || twin(connection));
         }
         crate::epoll::forget_socket(connection);
     }
@@ -558,6 +558,12 @@ pub fn forget(fd: i32) {
     } else {
         table::set(fd, Known::Nothing);
     }
+}
+
+/// Another descriptor of the same connection.
+fn twin(connection: Connection) -> Option<i32> {
+    let known = Known::Connection(connection.index);
+    (0..table::highest()).find(|&fd| fd != connection.fd && table::get(fd) == known)
 }
 
 /// `copy` is a new descriptor for what `fd` is.

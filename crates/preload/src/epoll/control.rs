@@ -138,18 +138,21 @@ pub(super) fn tell(epfd: c_int, fd: c_int, change: Option<(u32, u64)>) {
     }
 }
 
-/// A descriptor is about to be closed while its socket stays open by another: its registrations go on as the kernel has
-/// them, and cannot be changed any more.
-pub fn settle_socket(connection: Connection) {
+/// A descriptor is about to be closed while its socket stays open by another, perhaps `heir`: its registrations go on as
+/// the kernel has them, and cannot be changed any more.
+pub fn settle_socket(connection: Connection, heir: impl FnOnce() -> Option<c_int>) {
     if connection.end.watched.load(Relaxed) == 0 {
         return;
     }
-    let fd = connection.fd;
+    let (fd, heir) = (connection.fd, heir());
     for set in set::made() {
         set.tell(fd, |change| tell(set.epfd(), fd, change));
         if let Some(item) = set.item(fd).filter(|it| it.kicked) {
             set.with_item(fd, |it| it.set_kicked(false));
             register(set.epfd(), fd, item.events, item.data);
+        }
+        if let Some(heir) = heir {
+            set.adopt(fd, heir);
         }
     }
 }

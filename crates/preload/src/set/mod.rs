@@ -51,6 +51,8 @@ pub struct Item {
     stale_since: u64,
     /// Removed, and the kernel does not know.
     gone: bool,
+    /// Made for another descriptor of the socket, which has been closed: no call can change it any more.
+    adopted: bool,
     active: bool,
     next: u32,
 }

@@ -44,6 +44,7 @@ impl Set {
                 stale: false,
                 stale_since: 0,
                 gone: false,
+                adopted: false,
                 disarmed: false,
                 live: true,
                 generation: table::generation(fd),
@@ -61,7 +62,9 @@ impl Set {
         /// Bits of registrations that are level-triggered and of no special kind.
         const PLAIN: u32 = 0xffff;
         self.locked(|inside| {
-            let Some(item) = inside.item(fd).filter(|it| it.is_current(fd) && !it.disarmed && !it.kicked) else {
+            let Some(item) =
+                inside.item(fd).filter(|it| it.is_current(fd) && !it.disarmed && !it.kicked && !it.adopted)
+            else {
                 return Later::Now;
             };
             let (events, data) = wanted.unwrap_or((0, item.data));
@@ -80,6 +83,18 @@ impl Set {
             inside.activate(fd);
             Later::Done
         })
+    }
+
+    /// Keeps a registration of a descriptor that is about to be closed under another, `heir`, of the same socket: the
+    /// kernel goes on reporting it too. Unless `heir` has a registration of its own.
+    pub fn adopt(&self, fd: i32, heir: i32) {
+        let Some(item) = self.item(fd).filter(|it| it.live && !it.gone) else { return };
+        if self.item(heir).is_none_or(|it| !it.live) && self.put(heir, item.events, item.data) {
+            self.with_item(heir, |it| {
+                (it.adopted, it.seen, it.disarmed) = (true, item.seen, item.disarmed);
+            });
+            self.activate(heir);
+        }
     }
 
     /// Tells the kernel of `fd`'s registration, if it has another.
