@@ -134,9 +134,14 @@ impl Wait {
             return if arrived() { Polled::Arrived } else { Polled::Enough };
         }
         let company = company::expected();
-        // On one processor the other end can do nothing before this one gives way.
+        // On one processor the other end can do nothing before this one gives way. Whoever was just woken may well have
+        // been put on this one.
         let at_once = self.shared || company == Company::Brief;
-        let (alone, polls) = if at_once { (0, 1) } else { (ALONE_US * ticks_per_microsecond(), POLLS) };
+        let (alone, polls) = match (at_once, self.woke_peer) {
+            (true, _) => (0, 1),
+            (false, true) => (0, POLLS),
+            (false, false) => (ALONE_US * ticks_per_microsecond(), POLLS),
+        };
         let budget = if company == Company::Greedy { self.budget.min(alone) } else { self.budget };
         let until = ticks().wrapping_sub(self.began.ticks).saturating_add(slice);
         loop {
