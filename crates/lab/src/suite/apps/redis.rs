@@ -2,7 +2,11 @@
 
 use std::io::{Read, Write};
 use std::net::{Ipv4Addr, TcpStream};
+use std::num::NonZero;
 use std::path::PathBuf;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
+use std::thread::{self, JoinHandle};
 use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
@@ -35,15 +39,18 @@ pub fn add(chosen: &mut Chosen, missing: &mut Vec<Skipped>) {
 struct Load {
     clients: u32,
     pipeline: u32,
+    /// Beside threads that compute without end, one for each processor.
+    beside_others: bool,
     /// Requests of each kind per sample: about a second or two on kernel TCP.
     requests: u64,
-    target: f64,
+    target: Option<f64>,
 }
 
-const LOADS: [Load; 3] = [
-    Load { clients: 1, pipeline: 1, requests: 30_000, target: 8.0 },
-    Load { clients: 50, pipeline: 1, requests: 150_000, target: 3.0 },
-    Load { clients: 50, pipeline: 32, requests: 2_000_000, target: 1.3 },
+const LOADS: [Load; 4] = [
+    Load { clients: 1, pipeline: 1, beside_others: false, requests: 30_000, target: Some(8.0) },
+    Load { clients: 50, pipeline: 1, beside_others: false, requests: 150_000, target: Some(3.0) },
+    Load { clients: 50, pipeline: 32, beside_others: false, requests: 2_000_000, target: Some(1.3) },
+    Load { clients: 1, pipeline: 1, beside_others: true, requests: 20_000, target: None },
 ];
 
 #[derive(Debug)]
@@ -55,13 +62,17 @@ struct Redis {
 
 impl Experiment for Redis {
     fn plans(&self) -> Vec<Plan> {
-        let Load { clients, pipeline, target, .. } = self.load;
+        let Load { clients, pipeline, beside_others, target, .. } = self.load;
         let clients = counted(clients, "client");
         let pipeline = if pipeline == 1 { String::new() } else { format!(", pipeline {pipeline}") };
+        let beside = if beside_others { ", processors busy" } else { "" };
         ["GET", "SET"]
             .map(|test| {
-                let name = format!("Redis {test}, {clients}{pipeline}");
-                Plan::rate("Redis", name, Unit::PerSecond).target(Target::TimesBetter(target))
+                let plan = Plan::rate("Redis", format!("Redis {test}, {clients}{pipeline}{beside}"), Unit::PerSecond);
+                match target {
+                    Some(times) => plan.target(Target::TimesBetter(times)),
+                    None => plan,
+                }
             })
             .to_vec()
     }
@@ -73,6 +84,7 @@ impl Experiment for Redis {
         command.args(["--bind", "127.0.0.1", "--port", &port_text, "--save", "", "--appendonly", "no", "--dir"]);
         let _server = Running::serving(command.arg(folder.path()), port, Signal::TERM)?;
 
+        let _others = self.load.beside_others.then(Computing::begin);
         let requests = lab.count(self.load.requests);
         let mut command = session.command(&self.benchmark);
         command.args(["-h", "127.0.0.1", "-p", &port_text, "-t", "set,get", "--csv", "-n"]).arg(requests.to_string());
@@ -84,6 +96,34 @@ impl Experiment for Redis {
             .map(|test| Ok(session.proven(benchmark.pid, Rule::Bytes, requests_per_second(&benchmark.stdout, test)?)))
             .into_iter()
             .collect()
+    }
+}
+
+/// Threads that compute, one for each processor, until this is dropped.
+#[derive(Debug)]
+struct Computing {
+    over: Arc<AtomicBool>,
+    threads: Vec<JoinHandle<()>>,
+}
+
+impl Computing {
+    fn begin() -> Computing {
+        let over = Arc::new(AtomicBool::new(false));
+        let compute = || {
+            let over = Arc::clone(&over);
+            thread::spawn(move || while !over.load(Relaxed) {})
+        };
+        let threads = (0..thread::available_parallelism().map_or(1, NonZero::get)).map(|_| compute()).collect();
+        Computing { over, threads }
+    }
+}
+
+impl Drop for Computing {
+    fn drop(&mut self) {
+        self.over.store(true, Relaxed);
+        for thread in self.threads.drain(..) {
+            let _ = thread.join();
+        }
     }
 }
 
