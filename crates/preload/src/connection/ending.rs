@@ -1,0 +1,191 @@
+//! The end of a connection: descriptors are closed one by one, and the last tells the other end.
+
+use super::find::count_once;
+use super::share::{for_each, twin};
+use super::{ABSENT, Connection, PRESENT, handle, known};
+use crate::process;
+use crate::table::{self, Known};
+use underpass_segment::clock;
+use underpass_segment::end::{End, Family, Stage};
+use underpass_segment::kernel;
+use underpass_segment::link::Link;
+use underpass_segment::reason::Reason;
+use underpass_segment::sync::{AcqRel, Acquire, AtomicU32, Relaxed, Release};
+
+/// `fd` is about to be closed or replaced: forgets what it was. To be called before the number can be used again.
+pub fn forget(fd: i32) {
+    if process::borrowed() {
+        return;
+    }
+    if let Some(connection) = known(fd) {
+        // Before the number's next generation, to which nothing of this one is known.
+        if connection.has_duplicates() || !connection.is_last() {
+            crate::epoll::settle_socket(connection, || twin(connection));
+        }
+        crate::epoll::forget_socket(connection);
+    }
+    table::next_generation(fd);
+    crate::epoll::forget_set(fd);
+    if let Known::Connection(index) = table::get(fd)
+        && let Some(family) = process::existing_family()
+    {
+        process::check_fork();
+        let connection = Connection { end: family.end(index), index, fd };
+        if handle(index).is_some_and(|h| h.descriptors.load(Relaxed) == 1) {
+            connection.hush();
+        } else if connection.end.watched.load(Relaxed) != 0 {
+            // Its registrations go on in the kernel, which alone has to see what arrives from now on.
+            connection.pin(Reason::Unsupported);
+        }
+        if table::replace(fd, Known::Connection(index), Known::Nothing) && !connection.leave_to_sleeper() {
+            release(index);
+        }
+    } else {
+        table::set(fd, Known::Nothing);
+    }
+}
+
+impl Connection {
+    /// The last descriptor of this process is about to be closed: what kernel TCP would do about unread data, it does.
+    fn hush(&self) {
+        self.attend();
+        if self.end.references.load(Relaxed) == 1
+            && let Some(port) = self.ready_port()
+        {
+            port.hush();
+            // A program that was given the socket closes it later, and perhaps in another way.
+            let shared = self.end.lent_until.load(Relaxed) != 0 || self.end.reason() == Reason::Inherited;
+            if !shared && port.unread() > 0 {
+                kernel::reset_at_close(self.fd);
+            }
+        }
+    }
+
+    /// The last descriptor is closed: whether a thread sleeps in a receive on it, which goes on until something arrives.
+    fn leave_to_sleeper(&self) -> bool {
+        let Some(handle) = handle(self.index) else { return false };
+        if handle.sleepers.load(Acquire) == 0 || handle.descriptors.load(Relaxed) > 1 {
+            return false;
+        }
+        handle.left_to_sleeper.store(true, Release);
+        self.end.reading.resting.set_stray(true);
+        // It may have woken meanwhile.
+        handle.sleepers.load(Acquire) > 0 || !handle.left_to_sleeper.swap(false, AcqRel)
+    }
+
+    /// After a receive that found the waiting flag down for others, or its last descriptor closed.
+    #[cold]
+    pub fn after_stray(&self) {
+        if handle(self.index).is_some_and(|handle| handle.left_to_sleeper.swap(false, AcqRel)) {
+            release(self.index);
+        } else {
+            crate::epoll::take_back(self.fd);
+        }
+    }
+}
+
+/// One descriptor less.
+fn release(index: u32) {
+    let (Some(family), Some(handle)) = (process::existing_family(), handle(index)) else { return };
+    if handle.descriptors.fetch_sub(1, AcqRel) == 1 {
+        let attached = handle.attached.swap(ABSENT, AcqRel) == PRESENT;
+        // SAFETY: it was PRESENT, and the last descriptor is gone.
+        let link = attached.then(|| unsafe { (*handle.link.get()).assume_init() });
+        drop_reference(family, index, link);
+    }
+}
+
+/// One process less.
+fn drop_reference(family: &Family, index: u32, link: Option<Link>) {
+    let end = family.end(index);
+    let joined = matches!(end.stage(), Stage::Joined | Stage::Broken) && end.pool.load(Relaxed) != 0;
+    let last = end.references.fetch_sub(1, AcqRel) == 1;
+    reap(family);
+    if last && joined && end.lent_until.load(Acquire) > clock::nanoseconds() && keep(index) {
+        return;
+    }
+    if last {
+        finish(family, index, link);
+    }
+    if joined {
+        process::with_meeting_surely(|m| m.release(end));
+    }
+    if last {
+        family.give_back(index);
+    }
+}
+
+/// The last reference is gone: tells the other end.
+fn finish(family: &Family, index: u32, link: Option<Link>) {
+    let end = family.end(index);
+    count(end, index);
+    if end.pool.load(Relaxed) != 0 {
+        process::with_meeting_surely(|m| {
+            if let Some(link) = link.or_else(|| m.link(end)) {
+                m.close(end, &link);
+            }
+        });
+    } else if end.entry.load(Relaxed) != 0 {
+        process::with_meeting_surely(|m| m.withdraw(end));
+    }
+}
+
+/// Ends that this process has let go of and that a program image to come may still claim: index + 1 each.
+static KEPT: [AtomicU32; 64] = [const { AtomicU32::new(0) }; 64];
+
+fn keep(index: u32) -> bool {
+    KEPT.iter().any(|place| place.compare_exchange(0, index + 1, AcqRel, Relaxed).is_ok())
+}
+
+/// Ends what was kept for an image that has come, or has not come in time.
+fn reap(family: &Family) {
+    for place in &KEPT {
+        let Some(index) = place.load(Relaxed).checked_sub(1) else { continue };
+        let end = family.end(index);
+        let claimed = end.references.load(Acquire) > 0;
+        if !claimed && end.lent_until.load(Acquire) > clock::nanoseconds() {
+            continue;
+        }
+        if place.compare_exchange(index + 1, 0, AcqRel, Relaxed).is_ok() {
+            process::with_meeting_surely(|m| m.release(end));
+            end.lent_until.store(0, Release);
+            // The image that claimed it after all ends it itself.
+            if end.references.load(Acquire) == 0 {
+                finish(family, index, None);
+                family.give_back(index);
+            }
+        }
+    }
+}
+
+/// At exit: counts what is still open and lets go of it, leaving no doorbell unread.
+pub fn leave_all() {
+    if let Some(family) = process::existing_family() {
+        for_each(|index, fd| {
+            let end = family.end(index);
+            let connection = Connection { end, index, fd };
+            connection.hush();
+            crate::epoll::forget_socket(connection);
+            if end.references.fetch_sub(1, AcqRel) == 1 {
+                count(end, index);
+                end.references.store(1, Release);
+            }
+        });
+    }
+}
+
+fn count(end: &End, index: u32) {
+    let Some(record) = process::record() else { return };
+    count_once(index);
+    if end.was_fast.load(Relaxed) != 0 {
+        record.fast.fetch_add(1, Relaxed);
+    } else {
+        record.count_reason(end.reason());
+    }
+    record.fast_sent.fetch_add(end.sending.fast_bytes.swap(0, Relaxed), Relaxed);
+    record.fast_received.fetch_add(end.reading.fast_bytes.swap(0, Relaxed), Relaxed);
+    record.kernel_sent.fetch_add(end.sending.kernel_bytes.swap(0, Relaxed), Relaxed);
+    record.kernel_received.fetch_add(end.reading.kernel_bytes.swap(0, Relaxed), Relaxed);
+    record.bells.fetch_add(end.bells.swap(0, Relaxed), Relaxed);
+    record.sleeps.fetch_add(end.sleeps.swap(0, Relaxed), Relaxed);
+}

@@ -1,0 +1,203 @@
+//! Finding out whether a descriptor is a TCP connection, and which.
+
+use super::{ABSENT, Connection, handle};
+use crate::table::{self, Known};
+use crate::{luggage, process, seccomp};
+use underpass_segment::end::Stage;
+use underpass_segment::kernel;
+use underpass_segment::raw::syscall;
+use underpass_segment::reason::Reason;
+use underpass_segment::sync::{AcqRel, Relaxed, Release};
+
+/// The connection that `fd` is; `None` if libc's own call is all there is to do.
+#[inline(always)]
+pub fn of(fd: i32) -> Option<Connection> {
+    // Plain numbers on all branches: a connection that one of them returned in memory would be copied on every call.
+    let index = match table::get(fd) {
+        Known::Other => return None,
+        Known::Connection(index) => {
+            process::check_fork();
+            index
+        }
+        known => classify(fd, known)?,
+    };
+    Some(Connection { end: process::existing_family()?.end(index), index, fd })
+}
+
+/// The connection that `fd` is already known to be.
+#[inline]
+pub fn known(fd: i32) -> Option<Connection> {
+    if let Known::Connection(_) = table::get(fd) { of(fd) } else { None }
+}
+
+#[cold]
+fn classify(fd: i32, known: Known) -> Option<u32> {
+    if fd < 0 || process::borrowed() {
+        return None;
+    }
+    if seccomp::is_confined() {
+        disown(fd, known);
+        if known == Known::Socket {
+            seen(Reason::Seccomp);
+        }
+        return None;
+    }
+    if !kernel::is_tcp(fd) {
+        // A number that is free or not yet a socket of ours stays open to be something else.
+        disown(fd, known);
+        return None;
+    }
+    let state = kernel::counters(fd).ok()?.state;
+    if state != kernel::ESTABLISHED && state != kernel::CLOSE_WAIT {
+        return None;
+    }
+    if known == Known::Nothing
+        && let Some(index) = brought(fd)
+    {
+        return Some(index);
+    }
+    if known == Known::Nothing {
+        // It came by exec or over a Unix socket; another program may use it without our knowing.
+        disown(fd, known);
+        seen(Reason::Inherited);
+        return None;
+    }
+    let Some(family) = process::family() else {
+        if let Some(reason) = process::no_family() {
+            disown(fd, known);
+            seen(reason);
+        }
+        return None;
+    };
+    let index = family.take()?;
+    let end = family.end(index);
+    end.nonblocking.store(kernel::is_nonblocking(fd).into(), Relaxed);
+    let handle = handle(index)?;
+    handle.attached.store(ABSENT, Relaxed);
+    handle.given.store(0, Relaxed);
+    handle.counted.store(0, Relaxed);
+    handle.descriptors.store(1, Release);
+    if !table::replace(fd, known, Known::Connection(index)) {
+        // Another thread was faster.
+        handle.descriptors.store(0, Relaxed);
+        family.give_back(index);
+        return match table::get(fd) {
+            Known::Connection(index) => Some(index),
+            _ => None,
+        };
+    }
+    let connection = Connection { end, index, fd };
+    crate::epoll::watch(connection);
+    connection.mind_stdio();
+    Some(index)
+}
+
+/// Makes the connection that `fd` was when this program image was executed known.
+pub fn claim(fd: i32) {
+    if table::get(fd) == Known::Nothing && kernel::is_tcp(fd) {
+        brought(fd);
+    }
+}
+
+/// Leaves `fd`, so far `known` as something else, to the kernel. Epoll sets forget it: what the program changes of its
+/// registration from now on passes them by.
+fn disown(fd: i32, known: Known) {
+    if table::replace(fd, known, Known::Other) && known == Known::Socket {
+        crate::epoll::disown(fd);
+    }
+}
+
+/// The library cannot follow what the program does with `fd`: it stays on the kernel path.
+#[cold]
+pub fn give_up(fd: i32, reason: Reason) {
+    match of(fd) {
+        Some(connection) => connection.pin(reason),
+        None => disown(fd, Known::Socket),
+    }
+}
+
+/// The connection that `fd` is, if it was fast when this program image was executed.
+fn brought(fd: i32) -> Option<u32> {
+    let cookie = kernel::cookie(fd).ok()?;
+    let lent =
+        process::with_meeting_surely(|m| m.borrow(cookie)).flatten().map(|(family, index)| (family, index, None));
+    let (family_id, index, whole) = lent.or_else(|| luggage::find(cookie))?;
+    let shared = process::adopt_family(family_id).filter(|family| {
+        let end = family.end(index);
+        end.cookie.load(Relaxed) == cookie && end.stage() == Stage::Joined && end.add_reference()
+    });
+    let (family, index) = match shared {
+        Some(family) => (family, index),
+        None => {
+            let family = process::family()?;
+            let index = family.take()?;
+            let end = family.end(index);
+            if !whole.is_some_and(|text| luggage::restore(end, text)) || end.cookie.load(Relaxed) != cookie {
+                family.give_back(index);
+                return None;
+            }
+            (family, index)
+        }
+    };
+    let handle = handle(index)?;
+    if handle.descriptors.fetch_add(1, AcqRel) > 0 {
+        // Known already, under another number.
+        family.end(index).references.fetch_sub(1, AcqRel);
+    }
+    table::set(fd, Known::Connection(index));
+    count_once(index);
+    Connection { end: family.end(index), index, fd }.mind_stdio();
+    Some(index)
+}
+
+/// Why the connection of `fd` cannot be carried, as its options say.
+pub(super) fn unsuitable(fd: i32) -> Option<Reason> {
+    let set = |level, name| kernel::int_option(fd, level, name);
+    if set(libc::SOL_SOCKET, libc::SO_OOBINLINE).is_ok_and(|v| v != 0) {
+        return Some(Reason::Urgent);
+    }
+    if set(libc::SOL_SOCKET, libc::SO_RCVLOWAT).is_ok_and(|v| v > 1) {
+        return Some(Reason::SocketOption);
+    }
+    if set(libc::SOL_SOCKET, libc::SO_ZEROCOPY).is_ok_and(|v| v != 0) {
+        return Some(Reason::ZeroCopy);
+    }
+    const TCP_ULP: i32 = 31;
+    let mut name = [0u8; 16];
+    let mut len = name.len() as libc::socklen_t;
+    // SAFETY: the kernel writes at most `len` bytes.
+    let ulp = unsafe {
+        syscall(
+            libc::SYS_getsockopt,
+            [
+                fd as usize,
+                libc::IPPROTO_TCP as usize,
+                TCP_ULP as usize,
+                name.as_mut_ptr() as usize,
+                &raw mut len as usize,
+                0,
+            ],
+        )
+    };
+    (ulp.is_ok() && len > 0 && name[0] != 0).then_some(Reason::SocketOption)
+}
+
+/// Counts a connection that the library does not follow.
+fn seen(reason: Reason) {
+    if let Some(record) = process::record() {
+        record.connections.fetch_add(1, Relaxed);
+        record.count_reason(reason);
+    }
+}
+
+/// Counts the connection whose end has this index where it is first used: a server may leave it to what it forks.
+#[inline]
+pub(super) fn count_once(index: u32) {
+    if let Some(handle) = handle(index)
+        && handle.counted.load(Relaxed) == 0
+        && handle.counted.swap(1, Relaxed) == 0
+        && let Some(record) = process::record()
+    {
+        record.connections.fetch_add(1, Relaxed);
+    }
+}
