@@ -201,6 +201,43 @@ static void close_unread_edge_a(struct side *side) { close_unread_by(side, EPOLL
 static void close_unread(void) { two_processes(AF_INET, close_unread_a, ten_when_told); }
 static void close_unread_edge(void) { two_processes(AF_INET, close_unread_edge_a, ten_when_told); }
 
+/* A thread sleeps on a set while another changes what it asks for: what is true at once is told at once. */
+struct listener {
+    int set;
+    atomic_int told;
+    atomic_bool over;
+};
+static void *listen_for_room(void *argument) {
+    struct listener *listener = argument;
+    struct epoll_event event;
+    while (!listener->over)
+        if (epoll_wait(listener->set, &event, 1, 100) == 1 && event.events & EPOLLOUT) listener->told++;
+    return NULL;
+}
+static void armed(struct side *side, uint32_t kind) {
+    struct listener listener = {.set = (int)MUST(epoll_create1(0))};
+    pthread_t thread;
+    add(listener.set, side->fd, EPOLLIN | kind, 1);
+    start_thread(&thread, listen_for_room, &listener);
+    for (int round = 0; round < 300; round++) {
+        struct epoll_event event = {.events = EPOLLIN | kind, .data.u64 = 1};
+        MUST(epoll_ctl(listener.set, EPOLL_CTL_MOD, side->fd, &event));
+        if (round % 3) nap_ms(1);
+        int before = listener.told;
+        event.events |= EPOLLOUT;
+        MUST(epoll_ctl(listener.set, EPOLL_CTL_MOD, side->fd, &event));
+        for (int waited = 0; listener.told == before && waited < 1000; waited++) nap_ms(1);
+        if (listener.told == before) say("not told in round %d", round);
+    }
+    listener.over = true;
+    pthread_join(thread, NULL);
+    quit(side);
+}
+static void armed_once_a(struct side *side) { armed(side, EPOLLONESHOT); }
+static void armed_edge_a(struct side *side) { armed(side, EPOLLET); }
+static void armed_once(void) { two_processes(AF_INET, armed_once_a, ten_when_told); }
+static void armed_edge(void) { two_processes(AF_INET, armed_edge_a, ten_when_told); }
+
 /* Two threads wait, each with an exclusive set or both on one set: each message is taken, none is lost. */
 struct waiter {
     int set, fd;
@@ -623,6 +660,8 @@ const struct scenario scenarios[] = {
     {"close-out", close_out, 0}, {"close-in", close_in, 0},             {"close-none", close_none, 0},
     {"close-unread", close_unread, 0},
     {"close-unread-edge", close_unread_edge, 0},
+    {"armed-once", armed_once, 0},
+    {"armed-edge", armed_edge, 0},
     {"exclusive", exclusive, 0}, {"one-set", one_set, 0},               {"each-set", each_set, 0},
     {"starving", starving, 0},   {"fair", fair, 0},                     {"changed", changed, 0},
     {"inherited", inherited, 0}, {"two-sets", two_sets, 0},             {"crew", crew, 0},

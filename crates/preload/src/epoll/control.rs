@@ -32,38 +32,46 @@ pub unsafe extern "C" fn epoll_ctl(epfd: c_int, operation: c_int, fd: c_int, eve
         }
     }
     // SAFETY: passed on to the caller.
-    let answer = unsafe { real::epoll_ctl(epfd, operation, fd, event) };
-    if answer != 0 || !ours {
-        return answer;
+    let call = || unsafe { real::epoll_ctl(epfd, operation, fd, event) };
+    if !ours {
+        return call();
     }
     if operation == libc::EPOLL_CTL_DEL {
-        if let Some(set) = set_of(epfd) {
-            if let Some(connection) = connection::known(fd) {
-                set.with_item(fd, |item| wake_up(item, connection.end));
+        let Some(set) = set_of(epfd) else { return call() };
+        let end = connection::known(fd).map(|connection| connection.end);
+        return set.follow_removal(fd, call, |item| {
+            if let Some(end) = end {
+                wake_up(item, end);
             }
-            set.remove(fd);
-        }
-        return answer;
+        });
     }
-    // SAFETY: the kernel has just read it.
-    let (events, data) = unsafe { ((*event).events, (*event).u64) };
-    let Some(set) = make_set(epfd) else {
-        connection::give_up(fd, Reason::NoMemory);
-        return answer;
-    };
-    if set_of(fd).is_some() {
-        set.add_inner(fd);
-        if let Some(inner) = set_of(fd) {
+    if let Some(inner) = set_of(fd) {
+        let answer = call();
+        if answer == 0
+            && let Some(set) = make_set(epfd)
+        {
+            set.add_inner(fd);
             settle(fd, inner);
             inner.set_inner();
         }
         return answer;
     }
-    if !set.put(fd, events, data) {
-        connection::give_up(fd, Reason::NoMemory);
-        return answer;
+    if event.is_null() {
+        return call();
     }
-    if let Some(connection) = connection::of(fd) {
+    // SAFETY: as above.
+    let (events, data) = unsafe { ((*event).events, (*event).u64) };
+    let followed = make_set(epfd).map(|set| (set, set.follow(fd, events, data, call)));
+    let (set, answer) = match followed {
+        Some((set, Ok(answer))) => (set, answer),
+        failed => {
+            connection::give_up(fd, Reason::NoMemory);
+            return if let Some((_, Err(answer))) = failed { answer } else { call() };
+        }
+    };
+    if answer == 0
+        && let Some(connection) = connection::of(fd)
+    {
         if operation == libc::EPOLL_CTL_ADD {
             watch(connection);
         }
@@ -162,11 +170,15 @@ pub(super) fn settle(epfd: c_int, set: &Set) {
     set.tell_all(|fd, change| tell(epfd, fd, change));
 }
 
-/// Makes the kernel's epoll report `fd` at once: the socket is writable, so asking for that does.
+/// Makes the kernel's epoll report `fd`, which has something to read, at once: the socket is writable, so asking for that
+/// does.
 pub(super) fn kick(epfd: c_int, set: &Set, fd: c_int) {
-    let Some(item) = set.item(fd) else { return };
-    set.with_item(fd, |it| it.set_kicked(true));
-    register(epfd, fd, item.events | OUT, item.data);
+    set.with_item(fd, |item| {
+        if item.wants(IN) {
+            item.set_kicked(true);
+            register(epfd, fd, item.events | OUT, item.data);
+        }
+    });
 }
 
 /// Changes the kernel's registration without the program's knowledge.

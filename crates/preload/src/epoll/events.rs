@@ -139,6 +139,7 @@ pub(super) fn ask(
     }
     // SAFETY: `count` is at most `most`.
     let from = unsafe { events.at.add(events.count) };
+    let changes = set.changes();
     let answer = call(from, room.min(c_int::MAX as usize) as c_int);
     if answer < 0 {
         return answer;
@@ -147,7 +148,7 @@ pub(super) fn ask(
         // SAFETY: the kernel has written `answer` events from `from` on; `push` writes behind none that is not read.
         let event = unsafe { from.add(index).read_unaligned() };
         let (mask, data) = (event.events, event.u64);
-        match truth(epfd, set, mask, data) {
+        match truth(epfd, set, changes, mask, data) {
             Truth::Nothing => {}
             Truth::PutOff => events.put_off = true,
             Truth::Events(mask) => {
@@ -172,7 +173,8 @@ impl From<u32> for Truth {
     }
 }
 
-fn truth(epfd: c_int, set: &Set, mask: u32, data: u64) -> Truth {
+/// What the kernel's event `mask` of the socket registered with `data` means; `changes` is of before the kernel was asked.
+fn truth(epfd: c_int, set: &Set, changes: u32, mask: u32, data: u64) -> Truth {
     let Some(fd) = set.only_item_with(data) else {
         // Several, or none of ours.
         set.activate_with(data);
@@ -190,11 +192,13 @@ fn truth(epfd: c_int, set: &Set, mask: u32, data: u64) -> Truth {
         return Truth::Nothing;
     }
     if item.kicked {
-        set.with_item(fd, |it| it.set_kicked(false));
         mask &= !OUT | item.events;
-        if item.events & ONCE == 0 {
-            register(epfd, fd, item.events, item.data);
-        }
+        set.with_item(fd, |it| {
+            if it.kicked && it.events & ONCE == 0 {
+                register(epfd, fd, it.events, it.data);
+            }
+            it.set_kicked(false);
+        });
     }
     let Some(port) = port(fd) else { return Truth::from(mask) };
     set.with_item(fd, |it| wake_up(it, port.end));
@@ -239,12 +243,19 @@ fn truth(epfd: c_int, set: &Set, mask: u32, data: u64) -> Truth {
         // What is armed stays armed for whoever sleeps natively; here it is active again.
     }
     if item.events & ONCE != 0 {
-        if mask == 0 {
-            // The kernel believes that it has fired.
-            register(epfd, fd, item.events, item.data);
-        } else {
-            set.with_item(fd, |it| it.set_disarmed(true));
-        }
+        // If the program has changed the registration meanwhile, that came later than this event.
+        set.with_item(fd, |it| {
+            if mask == 0 && it.wants(u32::MAX) {
+                // The kernel believes that it has fired.
+                register(epfd, fd, it.events, it.data);
+            } else if mask != 0 && it.version == item.version {
+                it.set_disarmed(true);
+                if set.changes() != changes {
+                    // The event may be of the registration before, and the kernel's armed again.
+                    register(epfd, fd, ONCE | it.events & EDGE, it.data);
+                }
+            }
+        });
     }
     Truth::from(mask)
 }

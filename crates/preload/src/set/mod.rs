@@ -37,6 +37,8 @@ pub struct Item {
     pub seen: u64,
     /// When there last were news, in ticks.
     pub last_news: u64,
+    /// Counts the program's changes.
+    pub version: u32,
     /// The kernel's registration asks for more, to wake a sleeper.
     pub kicked: bool,
     /// The set is counted among those who rely on the connection's waiting flag.
@@ -131,6 +133,8 @@ pub struct Set {
     active_count: AtomicU32,
     /// Pools in which it has a group.
     groups: AtomicU32,
+    /// See [`Set::changes`].
+    changes: AtomicU32,
     /// All sets ever made, linked.
     next_made: AtomicPtr<Set>,
     mean_wait: AtomicU64,

@@ -17,43 +17,34 @@ pub enum Later {
 }
 
 impl Set {
-    /// Registers `fd`, or changes its registration. False without address space.
-    #[must_use]
-    pub fn put(&self, fd: i32, events: u32, data: u64) -> bool {
+    /// Has the kernel register `fd`, or change its registration, and follows if it does. Whoever the kernel tells of it sees
+    /// the set only afterwards. `Err` with the kernel's answer if there is no address space to follow.
+    pub fn follow(&self, fd: i32, events: u32, data: u64, kernel: impl FnOnce() -> i32) -> Result<i32, i32> {
         self.locked(|inside| {
-            // No more sockets can be active than there are registrations.
-            if inside.items.need(fd as u32 as usize).is_none() || inside.active.need(inside.count as usize).is_none() {
-                return false;
-            }
-            let Some(item) = inside.item(fd) else { return false };
-            if item.live {
-                // It may also be left over from a descriptor of this number that was closed.
-                inside.unlink(fd);
-            } else {
-                inside.count += 1;
-            }
-            let Some(item) = inside.item(fd) else { return false };
-            let active = item.active;
-            *item = Item {
-                events,
-                data,
-                seen: item.seen,
-                last_news: item.last_news,
-                kicked: false,
-                resting: item.resting,
-                stale: false,
-                stale_since: 0,
-                gone: false,
-                adopted: false,
-                disarmed: false,
-                live: true,
-                generation: table::generation(fd),
-                active,
-                next: NONE,
-            };
-            inside.link(fd);
-            true
+            let answer = kernel();
+            self.changes.fetch_add(1, Relaxed);
+            if answer != 0 || inside.put(fd, events, data) { Ok(answer) } else { Err(answer) }
         })
+    }
+
+    /// Has the kernel remove `fd`, and forgets it if it does, after `leave` has seen it.
+    pub fn follow_removal(&self, fd: i32, kernel: impl FnOnce() -> i32, leave: impl FnOnce(&mut Item)) -> i32 {
+        self.locked(|inside| {
+            let answer = kernel();
+            self.changes.fetch_add(1, Relaxed);
+            if answer == 0 {
+                if let Some(item) = inside.item(fd).filter(|it| it.is_current(fd)) {
+                    leave(item);
+                }
+                inside.remove(fd);
+            }
+            answer
+        })
+    }
+
+    /// How often the program has changed a registration.
+    pub fn changes(&self) -> u32 {
+        self.changes.load(Relaxed)
     }
 
     /// Changes the registration of `fd` (adds, changes, or with `None` removes it) without the kernel, if neither the old
@@ -76,6 +67,7 @@ impl Set {
                 return if item.gone { Later::Absent } else { Later::Now };
             }
             (item.events, item.gone) = (events, wanted.is_none());
+            item.version = item.version.wrapping_add(1);
             if !core::mem::replace(&mut item.stale, true) {
                 item.stale_since = ticks();
                 inside.stale_count += 1;
@@ -89,12 +81,15 @@ impl Set {
     /// kernel goes on reporting it too. Unless `heir` has a registration of its own.
     pub fn adopt(&self, fd: i32, heir: i32) {
         let Some(item) = self.item(fd).filter(|it| it.live && !it.gone) else { return };
-        if self.item(heir).is_none_or(|it| !it.live) && self.put(heir, item.events, item.data) {
-            self.with_item(heir, |it| {
-                (it.adopted, it.seen, it.disarmed) = (true, item.seen, item.disarmed);
-            });
-            self.activate(heir);
-        }
+        self.locked(|inside| {
+            let vacant = inside.item(heir).is_none_or(|it| !it.is_current(heir));
+            if vacant && inside.put(heir, item.events, item.data) {
+                if let Some(it) = inside.item(heir) {
+                    (it.adopted, it.seen, it.disarmed) = (true, item.seen, item.disarmed);
+                }
+                inside.activate(heir);
+            }
+        });
     }
 
     /// Tells the kernel of `fd`'s registration, if it has another.
@@ -119,16 +114,7 @@ impl Set {
 
     /// Forgets `fd`.
     pub fn remove(&self, fd: i32) {
-        self.locked(|inside| {
-            if inside.item(fd).is_some_and(|it| it.live) {
-                inside.unlink(fd);
-                inside.count -= 1;
-                if let Some(item) = inside.item(fd) {
-                    (item.live, item.active) = (false, false);
-                }
-                inside.drop_inactive();
-            }
-        });
+        self.locked(|inside| inside.remove(fd));
     }
 
     /// The registration of `fd`.
@@ -170,6 +156,55 @@ impl Set {
 }
 
 impl Inside {
+    /// False without address space.
+    #[must_use]
+    fn put(&mut self, fd: i32, events: u32, data: u64) -> bool {
+        // No more sockets can be active than there are registrations.
+        if self.items.need(fd as u32 as usize).is_none() || self.active.need(self.count as usize).is_none() {
+            return false;
+        }
+        let Some(item) = self.item(fd) else { return false };
+        if item.live {
+            // It may also be left over from a descriptor of this number that was closed.
+            self.unlink(fd);
+        } else {
+            self.count += 1;
+        }
+        let Some(item) = self.item(fd) else { return false };
+        let active = item.active;
+        *item = Item {
+            events,
+            data,
+            seen: item.seen,
+            last_news: item.last_news,
+            version: item.version.wrapping_add(1),
+            kicked: false,
+            resting: item.resting,
+            stale: false,
+            stale_since: 0,
+            gone: false,
+            adopted: false,
+            disarmed: false,
+            live: true,
+            generation: table::generation(fd),
+            active,
+            next: NONE,
+        };
+        self.link(fd);
+        true
+    }
+
+    fn remove(&mut self, fd: i32) {
+        if self.item(fd).is_some_and(|it| it.live) {
+            self.unlink(fd);
+            self.count -= 1;
+            if let Some(item) = self.item(fd) {
+                (item.live, item.active) = (false, false);
+            }
+            self.drop_inactive();
+        }
+    }
+
     pub(super) fn tell(&mut self, fd: i32, tell: impl FnOnce(i32, Option<(u32, u64)>)) {
         let Some(item) = self.item(fd).filter(|it| it.is_current(fd) && it.stale) else { return };
         item.stale = false;
