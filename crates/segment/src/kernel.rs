@@ -129,6 +129,12 @@ pub fn inq(fd: i32) -> Result<u32, Errno> {
     queue(fd, libc::FIONREAD)
 }
 
+/// Whether the next byte is the urgent one, at which a receive ends (sockatmark(3)).
+pub fn is_at_mark(fd: i32) -> bool {
+    const SIOCATMARK: libc::c_ulong = 0x8905;
+    queue(fd, SIOCATMARK).is_ok_and(|it| it != 0)
+}
+
 /// Bytes that the other end's kernel has not acknowledged (SIOCOUTQ).
 ///
 /// # Errors

@@ -19,10 +19,11 @@ pub fn forget(fd: i32) {
     }
     if let Some(connection) = known(fd) {
         // Before the number's next generation, to which nothing of this one is known.
-        if connection.has_duplicates() || !connection.is_last() {
+        let last = !connection.has_duplicates() && connection.is_last();
+        if !last {
             crate::epoll::settle_socket(connection, || twin(connection));
         }
-        crate::epoll::forget_socket(connection);
+        crate::epoll::forget_socket(connection, last);
     }
     table::next_generation(fd);
     crate::epoll::forget_set(fd);
@@ -165,7 +166,7 @@ pub fn leave_all() {
             let end = family.end(index);
             let connection = Connection { end, index, fd };
             connection.hush();
-            crate::epoll::forget_socket(connection);
+            crate::epoll::forget_socket(connection, false);
             if end.references.fetch_sub(1, AcqRel) == 1 {
                 count(end, index);
                 end.references.store(1, Release);

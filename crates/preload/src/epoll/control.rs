@@ -34,6 +34,13 @@ pub unsafe extern "C" fn epoll_ctl(epfd: c_int, operation: c_int, fd: c_int, eve
     // SAFETY: passed on to the caller.
     let call = || unsafe { real::epoll_ctl(epfd, operation, fd, event) };
     if !ours {
+        if operation != libc::EPOLL_CTL_DEL
+            && !event.is_null()
+            && let Some(set) = set_of(epfd)
+        {
+            // SAFETY: the program vouches for its event.
+            set.forget_closed(unsafe { (*event).u64 });
+        }
         return call();
     }
     if operation == libc::EPOLL_CTL_DEL {

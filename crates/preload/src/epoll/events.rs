@@ -4,7 +4,7 @@ use super::control::{register, settle, tell};
 use super::sleep::{rest, wake_up};
 use super::{EDGE, IN, ONCE, OUT, OVER, port};
 use crate::connection;
-use crate::set::{Item, Scan, Set};
+use crate::set::{Item, Scan, Set, WithData};
 use core::ffi::c_int;
 use libc::epoll_event;
 use underpass_segment::clock::{ticks, ticks_per_microsecond};
@@ -175,10 +175,14 @@ impl From<u32> for Truth {
 
 /// What the kernel's event `mask` of the socket registered with `data` means; `changes` is of before the kernel was asked.
 fn truth(epfd: c_int, set: &Set, changes: u32, mask: u32, data: u64) -> Truth {
-    let Some(fd) = set.only_item_with(data) else {
-        // Several, or none of ours.
-        set.activate_with(data);
-        return Truth::from(mask);
+    let fd = match set.with_data(data) {
+        WithData::Socket(fd) => fd,
+        // Another thread has been told of the same in user space, and has closed the socket since.
+        WithData::Closed => return Truth::Nothing,
+        WithData::Unknown => {
+            set.activate_with(data);
+            return Truth::from(mask);
+        }
     };
     let Some(item) = set.item(fd) else { return Truth::Nothing };
     if item.is_gone() {
@@ -200,7 +204,13 @@ fn truth(epfd: c_int, set: &Set, changes: u32, mask: u32, data: u64) -> Truth {
             it.set_kicked(false);
         });
     }
-    let Some(port) = port(fd) else { return Truth::from(mask) };
+    if item.is_disarmed() {
+        // Another thread has used it up.
+        return Truth::Nothing;
+    }
+    let Some(port) = port(fd) else {
+        return Truth::from(if item.events & ONCE == 0 { mask } else { claim(epfd, set, changes, fd, mask) });
+    };
     set.with_item(fd, |it| wake_up(it, port.end));
     if mask & (IN | OVER) != 0 {
         port.heed_kernel();
@@ -242,22 +252,32 @@ fn truth(epfd: c_int, set: &Set, changes: u32, mask: u32, data: u64) -> Truth {
         set.activate(fd);
         // What is armed stays armed for whoever sleeps natively; here it is active again.
     }
-    if item.events & ONCE != 0 {
-        // If the program has changed the registration meanwhile, that came later than this event.
-        set.with_item(fd, |it| {
-            if mask == 0 && it.wants(u32::MAX) {
-                // The kernel believes that it has fired.
-                register(epfd, fd, it.events, it.data);
-            } else if mask != 0 && it.version == item.version {
-                it.set_disarmed(true);
-                if set.changes() != changes {
-                    // The event may be of the registration before, and the kernel's armed again.
-                    register(epfd, fd, ONCE | it.events & EDGE, it.data);
-                }
-            }
-        });
-    }
-    Truth::from(mask)
+    Truth::from(if item.events & ONCE == 0 { mask } else { claim(epfd, set, changes, fd, mask) })
+}
+
+/// Uses up a one-shot registration for the event `mask`, unless another thread has done so; what is left of the event.
+fn claim(epfd: c_int, set: &Set, changes: u32, fd: c_int, mask: u32) -> u32 {
+    let mut claimed = 0;
+    set.with_item(fd, |item| {
+        if item.is_disarmed() || item.is_gone() {
+            return;
+        }
+        let same = set.changes() == changes;
+        // The event may be of the registration before, even of another connection that had the number.
+        let true_now = if same { mask } else { kernel::poll_now(fd, item.events as i16) as u16 as u32 | mask & IN };
+        claimed = mask & true_now & (item.events | OVER);
+        if claimed == 0 {
+            // The kernel believes that it has fired.
+            register(epfd, fd, item.events, item.data);
+            return;
+        }
+        item.set_disarmed(true);
+        if !same {
+            // Then the kernel's is armed again.
+            register(epfd, fd, ONCE | item.events & EDGE, item.data);
+        }
+    });
+    claimed
 }
 
 /// Whether a send was refused for want of room since the program was last told of room.

@@ -48,11 +48,16 @@ pub fn wake_by_itself(connection: Connection) {
     }
 }
 
-/// `fd` is about to be closed: its sets do not rely on it any more.
-pub fn forget_socket(connection: Connection) {
+/// `fd` is about to be closed, and its socket with it if it is the `last`: its sets do not rely on it any more.
+pub fn forget_socket(connection: Connection, last: bool) {
     if connection.end.watched.load(Relaxed) != 0 {
         for set in set::made() {
-            set.with_item(connection.fd, |item| wake_up(item, connection.end));
+            set.with_item(connection.fd, |item| {
+                wake_up(item, connection.end);
+                if last {
+                    item.set_ended();
+                }
+            });
         }
     }
 }

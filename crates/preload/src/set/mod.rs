@@ -6,7 +6,7 @@ mod registrations;
 
 pub use active::Scan;
 pub use groups::{Joining, forget_pool, leave};
-pub use registrations::Later;
+pub use registrations::{Later, WithData};
 
 use crate::memory::{PIECE, Sparse, reserve};
 use crate::process;
@@ -37,8 +37,6 @@ pub struct Item {
     pub seen: u64,
     /// When there last were news, in ticks.
     pub last_news: u64,
-    /// Counts the program's changes.
-    pub version: u32,
     /// The kernel's registration asks for more, to wake a sleeper.
     pub kicked: bool,
     /// The set is counted among those who rely on the connection's waiting flag.
@@ -53,6 +51,8 @@ pub struct Item {
     stale_since: u64,
     /// Removed, and the kernel does not know.
     gone: bool,
+    /// Its socket is gone with its descriptor.
+    ended: bool,
     /// Made for another descriptor of the socket, which has been closed: no call can change it any more.
     adopted: bool,
     active: bool,
@@ -79,6 +79,11 @@ impl Item {
         self.live && self.generation == table::generation(fd)
     }
 
+    /// Its descriptor is about to be closed, and the socket with it.
+    pub fn set_ended(&mut self) {
+        self.ended = true;
+    }
+
     /// See [`Item::seen`].
     pub fn set_seen(&mut self, seen: u64) {
         self.seen = seen;
@@ -97,6 +102,11 @@ impl Item {
     /// See [`Item::kicked`].
     pub fn set_kicked(&mut self, kicked: bool) {
         self.kicked = kicked;
+    }
+
+    /// One-shot, and used up.
+    pub fn is_disarmed(&self) -> bool {
+        self.disarmed
     }
 
     /// One-shot: used up, or armed again.

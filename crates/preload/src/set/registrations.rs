@@ -16,6 +16,17 @@ pub enum Later {
     Now,
 }
 
+/// What is registered with a value.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum WithData {
+    /// Several sockets of ours, or none.
+    Unknown,
+    /// This socket of ours.
+    Socket(i32),
+    /// A socket of ours that has been closed.
+    Closed,
+}
+
 impl Set {
     /// Has the kernel register `fd`, or change its registration, and follows if it does. Whoever the kernel tells of it sees
     /// the set only afterwards. `Err` with the kernel's answer if there is no address space to follow.
@@ -67,7 +78,6 @@ impl Set {
                 return if item.gone { Later::Absent } else { Later::Now };
             }
             (item.events, item.gone) = (events, wanted.is_none());
-            item.version = item.version.wrapping_add(1);
             if !core::mem::replace(&mut item.stale, true) {
                 item.stale_since = ticks();
                 inside.stale_count += 1;
@@ -134,24 +144,43 @@ impl Set {
         });
     }
 
-    /// The socket registered with `data`, if there is exactly one.
-    pub fn only_item_with(&self, data: u64) -> Option<i32> {
+    /// What is registered with `data`.
+    pub fn with_data(&self, data: u64) -> WithData {
         self.locked(|inside| {
-            let mut found = None;
+            let mut found = WithData::Unknown;
             let mut at = inside.bucket(data);
             while at != NONE {
                 let fd = at as i32 - 1;
-                let item = inside.item(fd)?;
+                let Some(item) = inside.item(fd) else { break };
                 at = item.next;
-                if item.is_current(fd) && item.data == data {
-                    if found.is_some() {
-                        return None;
-                    }
-                    found = Some(fd);
+                if item.data != data {
+                    continue;
                 }
+                found = match (item.is_current(fd), found) {
+                    (true, WithData::Socket(_)) => return WithData::Unknown,
+                    (true, _) => WithData::Socket(fd),
+                    (false, WithData::Unknown) if item.ended => WithData::Closed,
+                    (false, found) => found,
+                };
             }
             found
         })
+    }
+
+    /// Something that is not ours is about to be registered with `data`: what is told of it is not of a socket of ours that
+    /// was closed.
+    pub fn forget_closed(&self, data: u64) {
+        self.locked(|inside| {
+            let mut at = inside.bucket(data);
+            while at != NONE {
+                let fd = at as i32 - 1;
+                let Some(item) = inside.item(fd) else { break };
+                at = item.next;
+                if item.data == data && !item.is_current(fd) {
+                    inside.remove(fd);
+                }
+            }
+        });
     }
 }
 
@@ -171,18 +200,20 @@ impl Inside {
             self.count += 1;
         }
         let Some(item) = self.item(fd) else { return false };
+        // Of another connection that had the number nothing is kept but its place in the list.
+        let same = item.is_current(fd);
         let active = item.active;
         *item = Item {
             events,
             data,
-            seen: item.seen,
-            last_news: item.last_news,
-            version: item.version.wrapping_add(1),
+            seen: if same { item.seen } else { 0 },
+            last_news: if same { item.last_news } else { 0 },
             kicked: false,
-            resting: item.resting,
+            resting: same && item.resting,
             stale: false,
             stale_since: 0,
             gone: false,
+            ended: false,
             adopted: false,
             disarmed: false,
             live: true,

@@ -83,8 +83,14 @@ impl Port<'_> {
             match self.take(into, peek) {
                 Taken::Bytes(n) => {
                     total += n;
-                    if !was_fast && into.left() > 0 {
-                        total += self.take_across(into, peek);
+                    if into.left() > 0 {
+                        total += if !peek {
+                            self.take_rest(into)
+                        } else if !was_fast {
+                            self.peek_across(into)
+                        } else {
+                            0
+                        };
                     }
                     if let Some(wait) = waiting.take() {
                         wait.end(memory, slept);
@@ -241,38 +247,42 @@ impl Port<'_> {
         }
     }
 
-    /// Having read the kernel path up to the mark of going up: what lies behind it in the ring belongs to the same
-    /// receive.
+    /// A receive of less than was asked for says that there is no more (epoll(7)): goes on behind every mark.
+    #[inline]
+    fn take_rest(&self, into: &mut Cursor) -> usize {
+        let mut total = 0;
+        while into.left() > 0 && !matches!(self.ahead(), Ok(Record::Empty)) {
+            self.pass_marks();
+            let bells_to_come = self.end.reading.discard.load(Relaxed) > 0;
+            if !self.is_fast() && (bells_to_come || kernel::is_at_mark(self.fd)) {
+                break;
+            }
+            match self.take(into, false) {
+                Taken::Bytes(n) => total += n,
+                Taken::Failed(Errno(e)) => {
+                    self.end.reading.error.store(e, Relaxed);
+                    break;
+                }
+                Taken::Nothing | Taken::EndOfStream => break,
+            }
+        }
+        total
+    }
+
+    /// Having looked at the kernel path up to the mark of going up: what lies behind it belongs to the same receive.
     #[cold]
-    fn take_across(&self, into: &mut Cursor, peek: bool) -> usize {
-        let ring = self.incoming();
-        let head = self.place().head;
-        if self.is_fast() && peek {
+    fn peek_across(&self, into: &mut Cursor) -> usize {
+        if self.is_fast() {
             // The ring has been looked at.
             return 0;
         }
-        if !self.is_fast() {
-            let Ok(Record::Up(up)) = self.ahead() else { return 0 };
-            if peek {
-                let seen = into.taken() as u64;
-                if self.end.reading.kernel.load(Relaxed) + seen != up {
-                    return 0;
-                }
-                let place = Place { head: ring.behind(head, Record::Up(up)), consumed: 0 };
-                return ring::copy_out(&ring, place, into).map_or(0, |(_, n)| n);
-            }
-            if self.kernel_limit() != Ok(Some(0)) {
-                return 0;
-            }
+        let (ring, head) = (self.incoming(), self.place().head);
+        let Ok(Record::Up(up)) = self.ahead() else { return 0 };
+        if self.end.reading.kernel.load(Relaxed) + into.taken() as u64 != up {
+            return 0;
         }
-        match self.take(into, peek) {
-            Taken::Bytes(n) => n,
-            Taken::Failed(Errno(e)) => {
-                self.end.reading.error.store(e, Relaxed);
-                0
-            }
-            Taken::Nothing | Taken::EndOfStream => 0,
-        }
+        let place = Place { head: ring.behind(head, Record::Up(up)), consumed: 0 };
+        ring::copy_out(&ring, place, into).map_or(0, |(_, n)| n)
     }
 
     /// Takes from the kernel path; `None` when the direction has gone up meanwhile.
@@ -497,12 +507,18 @@ impl Port<'_> {
         }
         reading.asked.store(now, Relaxed);
         let mut byte = 0u8;
-        for _ in 0..2 {
+        for round in 0.. {
             // SAFETY: one writable byte; only looked at.
             match unsafe { kernel::recv(self.fd, &mut byte, 1, libc::MSG_PEEK | libc::MSG_DONTWAIT) } {
                 Ok(0) => return Taken::EndOfStream,
-                // A doorbell hides the end of the stream behind it.
-                Ok(_) => self.pass_bells(),
+                // A doorbell hides the end of the stream behind it. Nobody need be woken by it any more.
+                Ok(_) if self.has_ended() && !self.something() => {
+                    if !matches!(self.take_waiting_bells(16), Ok(1..)) {
+                        break;
+                    }
+                }
+                Ok(_) if round < 2 => self.pass_bells(),
+                Ok(_) => break,
                 Err(AGAIN) => return Taken::Nothing,
                 Err(e) => return self.verdict(e),
             }

@@ -402,7 +402,7 @@ impl Port<'_> {
 
     /// Passes a mark that lies under the head and throws away the doorbells before kernel data, so that the kernel's
     /// own readiness is the truth.
-    fn pass_marks(&self) {
+    pub(super) fn pass_marks(&self) {
         let ring = self.incoming();
         for _ in 0..4 {
             let head = self.place().head;
