@@ -228,8 +228,9 @@ fn truth(epfd: c_int, set: &Set, changes: u32, mask: u32, data: u64) -> Truth {
         return Truth::PutOff;
     }
     if item.wants(IN) {
-        let readable = if mask & OVER != 0 { mask & IN != 0 || port.ready() == Ready::Yes } else { port.readable() };
+        // Before anything else is looked at: what comes later is told later.
         let news = news(&port, &item);
+        let readable = if mask & OVER != 0 { mask & IN != 0 || port.ready() == Ready::Yes } else { port.readable() };
         let told = item.events & EDGE != 0 && port.ready() == Ready::Yes && news.is_none() && mask & OVER == 0;
         // Of data it has been told; of the end of the stream perhaps not.
         let stale =
@@ -246,7 +247,9 @@ fn truth(epfd: c_int, set: &Set, changes: u32, mask: u32, data: u64) -> Truth {
             set_refused(fd, false);
         }
         set.with_item(fd, |it| {
-            it.set_seen(news.unwrap_or(item.seen));
+            if let Some(seen) = news.filter(|_| mask & IN != 0) {
+                it.set_seen(seen);
+            }
             it.set_last_news(ticks());
         });
         set.activate(fd);

@@ -510,7 +510,11 @@ impl Port<'_> {
         for round in 0.. {
             // SAFETY: one writable byte; only looked at.
             match unsafe { kernel::recv(self.fd, &mut byte, 1, libc::MSG_PEEK | libc::MSG_DONTWAIT) } {
-                Ok(0) => return Taken::EndOfStream,
+                Ok(0) => {
+                    // The next receive finds it as well.
+                    self.heed_kernel();
+                    return Taken::EndOfStream;
+                }
                 // A doorbell hides the end of the stream behind it. Nobody need be woken by it any more.
                 Ok(_) if self.has_ended() && !self.something() => {
                     if !matches!(self.take_waiting_bells(16), Ok(1..)) {
