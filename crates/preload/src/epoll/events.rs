@@ -184,34 +184,45 @@ fn truth(epfd: c_int, set: &Set, changes: u32, mask: u32, data: u64) -> Truth {
             return Truth::from(mask);
         }
     };
-    let Some(item) = set.item(fd) else { return Truth::Nothing };
-    if item.is_gone() {
+    if set.item(fd).is_some_and(|item| item.is_gone()) {
         // The kernel reports ends and errors whatever it was asked for, again and again until it is told.
         set.tell(fd, |change| tell(epfd, fd, change));
         return Truth::Nothing;
     }
-    // The kernel may know an older registration.
-    let mut mask = mask & (item.events | OVER | if item.kicked { OUT } else { 0 });
-    if mask == 0 {
-        return Truth::Nothing;
-    }
+    let mut truth = Truth::Nothing;
+    let changed = set.changes() != changes;
+    // Under the set's lock, without which nobody lets go of the socket.
+    set.judge(fd, |item| {
+        // The kernel may know an older registration.
+        let mask = mask & (item.events | OVER | if item.kicked { OUT } else { 0 });
+        // Disarmed: another thread has used it up.
+        if mask == 0 || item.is_disarmed() || item.is_gone() {
+            return false;
+        }
+        let (said, activate) = judge(epfd, fd, item, mask);
+        truth = said;
+        if item.events & ONCE != 0
+            && let Truth::Nothing | Truth::Events(_) = truth
+        {
+            let said = if let Truth::Events(said) = truth { said } else { 0 };
+            truth = Truth::from(claim(epfd, fd, item, said, changed));
+        }
+        activate
+    });
+    truth
+}
+
+/// What the kernel's event `mask` of `fd` means, and whether the set has to look at it itself from now on.
+fn judge(epfd: c_int, fd: c_int, item: &mut Item, mut mask: u32) -> (Truth, bool) {
     if item.kicked {
         mask &= !OUT | item.events;
-        set.with_item(fd, |it| {
-            if it.kicked && it.events & ONCE == 0 {
-                register(epfd, fd, it.events, it.data);
-            }
-            it.set_kicked(false);
-        });
+        item.set_kicked(false);
+        if item.events & ONCE == 0 {
+            register(epfd, fd, item.events, item.data);
+        }
     }
-    if item.is_disarmed() {
-        // Another thread has used it up.
-        return Truth::Nothing;
-    }
-    let Some(port) = port(fd) else {
-        return Truth::from(if item.events & ONCE == 0 { mask } else { claim(epfd, set, changes, fd, mask) });
-    };
-    set.with_item(fd, |it| wake_up(it, port.end));
+    let Some(port) = port(fd) else { return (Truth::from(mask), false) };
+    wake_up(item, port.end);
     if mask & (IN | OVER) != 0 {
         port.heed_kernel();
         if port.reader_is_gone() {
@@ -224,62 +235,51 @@ fn truth(epfd: c_int, set: &Set, changes: u32, mask: u32, data: u64) -> Truth {
         mask &= !RESET;
     }
     if mask & !IN == 0 && item.wants(IN) && item.events & (EDGE | ONCE) == 0 && port.ready() == Ready::Yes {
-        set.activate(fd);
-        return Truth::PutOff;
+        return (Truth::PutOff, true);
     }
-    if item.wants(IN) {
-        // Before anything else is looked at: what comes later is told later.
-        let news = news(&port, &item);
-        let readable = if mask & OVER != 0 { mask & IN != 0 || port.ready() == Ready::Yes } else { port.readable() };
-        let told = item.events & EDGE != 0 && port.ready() == Ready::Yes && news.is_none() && mask & OVER == 0;
-        // Of data it has been told; of the end of the stream perhaps not.
-        let stale =
-            told && kernel::poll_now(fd, libc::POLLRDHUP) & (libc::POLLRDHUP | libc::POLLHUP | libc::POLLERR) == 0;
-        if readable && !stale {
-            mask |= item.events & IN;
-        } else if item.events & EDGE != 0 && mask & IN != 0 && mask & OVER == 0 && !refused(fd) {
-            // The edge was the doorbell's; that the socket is writable as well is no news.
-            mask = 0;
-        } else {
-            mask &= !IN;
-        }
-        if mask & OUT != 0 {
-            set_refused(fd, false);
-        }
-        set.with_item(fd, |it| {
-            if let Some(seen) = news.filter(|_| mask & IN != 0) {
-                it.set_seen(seen);
-            }
-            it.set_last_news(ticks());
-        });
-        set.activate(fd);
-        // What is armed stays armed for whoever sleeps natively; here it is active again.
+    if !item.wants(IN) {
+        return (Truth::from(mask), false);
     }
-    Truth::from(if item.events & ONCE == 0 { mask } else { claim(epfd, set, changes, fd, mask) })
+    // Before anything else is looked at: what comes later is told later.
+    let news = news(&port, item);
+    let readable = if mask & OVER != 0 { mask & IN != 0 || port.ready() == Ready::Yes } else { port.readable() };
+    let told = item.events & EDGE != 0 && port.ready() == Ready::Yes && news.is_none() && mask & OVER == 0;
+    // Of data it has been told; of the end of the stream perhaps not.
+    let stale = told && kernel::poll_now(fd, libc::POLLRDHUP) & (libc::POLLRDHUP | libc::POLLHUP | libc::POLLERR) == 0;
+    if readable && !stale {
+        mask |= item.events & IN;
+    } else if item.events & EDGE != 0 && mask & IN != 0 && mask & OVER == 0 && !refused(fd) {
+        // The edge was the doorbell's; that the socket is writable as well is no news.
+        mask = 0;
+    } else {
+        mask &= !IN;
+    }
+    if mask & OUT != 0 {
+        set_refused(fd, false);
+    }
+    if let Some(seen) = news.filter(|_| mask & IN != 0) {
+        item.set_seen(seen);
+    }
+    item.set_last_news(ticks());
+    // What is armed stays armed for whoever sleeps natively; here it is active again.
+    (Truth::from(mask), true)
 }
 
-/// Uses up a one-shot registration for the event `mask`, unless another thread has done so; what is left of the event.
-fn claim(epfd: c_int, set: &Set, changes: u32, fd: c_int, mask: u32) -> u32 {
-    let mut claimed = 0;
-    set.with_item(fd, |item| {
-        if item.is_disarmed() || item.is_gone() {
-            return;
-        }
-        let same = set.changes() == changes;
-        // The event may be of the registration before, even of another connection that had the number.
-        let true_now = if same { mask } else { kernel::poll_now(fd, item.events as i16) as u16 as u32 | mask & IN };
-        claimed = mask & true_now & (item.events | OVER);
-        if claimed == 0 {
-            // The kernel believes that it has fired.
-            register(epfd, fd, item.events, item.data);
-            return;
-        }
-        item.set_disarmed(true);
-        if !same {
-            // Then the kernel's is armed again.
-            register(epfd, fd, ONCE | item.events & EDGE, item.data);
-        }
-    });
+/// Uses up a one-shot registration for the event `mask`; what is left of the event if registrations have `changed` since
+/// the kernel was asked: it may be of the registration before, even of another connection that had the number.
+fn claim(epfd: c_int, fd: c_int, item: &mut Item, mask: u32, changed: bool) -> u32 {
+    let true_now = if changed { kernel::poll_now(fd, item.events as i16) as u16 as u32 | mask & IN } else { mask };
+    let claimed = mask & true_now & (item.events | OVER);
+    if claimed == 0 {
+        // The kernel believes that it has fired.
+        register(epfd, fd, item.events, item.data);
+        return 0;
+    }
+    item.set_disarmed(true);
+    if changed {
+        // Then the kernel's is armed again.
+        register(epfd, fd, ONCE | item.events & EDGE, item.data);
+    }
     claimed
 }
 

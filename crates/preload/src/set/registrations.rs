@@ -144,6 +144,20 @@ impl Set {
         });
     }
 
+    /// Shows the registration of `fd`, which is looked at in user space from then on if `look` says so.
+    pub fn judge(&self, fd: i32, look: impl FnOnce(&mut Item) -> bool) {
+        self.locked(|inside| {
+            let Some(mut item) = inside.item(fd).filter(|it| it.is_current(fd)).copied() else { return };
+            let activate = look(&mut item);
+            if let Some(kept) = inside.item(fd) {
+                *kept = item;
+            }
+            if activate {
+                inside.activate(fd);
+            }
+        });
+    }
+
     /// What is registered with `data`.
     pub fn with_data(&self, data: u64) -> WithData {
         self.locked(|inside| {

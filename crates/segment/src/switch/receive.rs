@@ -83,14 +83,8 @@ impl Port<'_> {
             match self.take(into, peek) {
                 Taken::Bytes(n) => {
                     total += n;
-                    if into.left() > 0 {
-                        total += if !peek {
-                            self.take_rest(into)
-                        } else if !was_fast {
-                            self.peek_across(into)
-                        } else {
-                            0
-                        };
+                    if into.left() > 0 && (peek || !matches!(self.ahead(), Ok(Record::Empty))) {
+                        total += self.take_across(into, peek, was_fast);
                     }
                     if let Some(wait) = waiting.take() {
                         wait.end(memory, slept);
@@ -248,8 +242,12 @@ impl Port<'_> {
     }
 
     /// A receive of less than was asked for says that there is no more (epoll(7)): goes on behind every mark.
-    #[inline]
-    fn take_rest(&self, into: &mut Cursor) -> usize {
+    #[cold]
+    #[inline(never)]
+    fn take_across(&self, into: &mut Cursor, peek: bool, was_fast: bool) -> usize {
+        if peek {
+            return if was_fast { 0 } else { self.peek_across(into) };
+        }
         let mut total = 0;
         while into.left() > 0 && !matches!(self.ahead(), Ok(Record::Empty)) {
             self.pass_marks();
@@ -270,7 +268,6 @@ impl Port<'_> {
     }
 
     /// Having looked at the kernel path up to the mark of going up: what lies behind it belongs to the same receive.
-    #[cold]
     fn peek_across(&self, into: &mut Cursor) -> usize {
         if self.is_fast() {
             // The ring has been looked at.
@@ -496,6 +493,7 @@ impl Port<'_> {
     }
 
     /// With an empty ring: has the stream ended, has the connection failed?
+    #[inline(never)]
     fn ask_kernel(&self) -> Taken {
         let reading = &self.end.reading;
         if !self.is_fast() {
