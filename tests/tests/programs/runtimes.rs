@@ -16,6 +16,11 @@ fn python_multiprocessing() {
     python("manager.py", "all items on the shelf\n");
 }
 
+#[test]
+fn python_edges_and_threads() {
+    python("edges.py", "every echo as sent\n");
+}
+
 fn python(script: &str, result: &str) {
     let Some(stage) = Stage::with(&["python3"]) else { return };
     let (script, port) = (fixture(script).display().to_string(), free_port());
