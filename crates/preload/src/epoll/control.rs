@@ -17,8 +17,8 @@ use underpass_segment::sync::Relaxed;
 /// As epoll_ctl(2).
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn epoll_ctl(epfd: c_int, operation: c_int, fd: c_int, event: *mut epoll_event) -> c_int {
-    let ours = !process::borrowed()
-        && (matches!(table::get(fd), Known::Socket | Known::Connection(_)) || set_of(fd).is_some());
+    let socket = matches!(table::get(fd), Known::Socket | Known::Connection(_));
+    let ours = !process::borrowed() && (socket || set_of(fd).is_some());
     if ours {
         // SAFETY: the program vouches for its event.
         let wanted = (!event.is_null()).then(|| unsafe { ((*event).events, (*event).u64) });
@@ -52,7 +52,8 @@ pub unsafe extern "C" fn epoll_ctl(epfd: c_int, operation: c_int, fd: c_int, eve
             }
         });
     }
-    if let Some(inner) = set_of(fd) {
+    // A socket that was once taken for a set, and refused, is none.
+    if let Some(inner) = set_of(fd).filter(|_| !socket) {
         let answer = call();
         if answer == 0
             && let Some(set) = make_set(epfd)
