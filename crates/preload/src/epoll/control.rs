@@ -18,30 +18,27 @@ use underpass_segment::sync::Relaxed;
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn epoll_ctl(epfd: c_int, operation: c_int, fd: c_int, event: *mut epoll_event) -> c_int {
     let socket = matches!(table::get(fd), Known::Socket | Known::Connection(_));
-    let ours = !process::borrowed() && (socket || set_of(fd).is_some());
-    if ours {
-        // SAFETY: the program vouches for its event.
-        let wanted = (!event.is_null()).then(|| unsafe { ((*event).events, (*event).u64) });
-        match postpone(epfd, operation, fd, wanted) {
-            Later::Done => return 0,
-            Later::Absent => {
-                crate::set_errno(libc::ENOENT);
-                return -1;
-            }
-            Later::Now => {}
-        }
-    }
     // SAFETY: passed on to the caller.
     let call = || unsafe { real::epoll_ctl(epfd, operation, fd, event) };
-    if !ours {
+    // SAFETY: the program vouches for its event.
+    let wanted = || (!event.is_null()).then(|| unsafe { ((*event).events, (*event).u64) });
+    if process::borrowed() || !socket && set_of(fd).is_none() {
         if operation != libc::EPOLL_CTL_DEL
-            && !event.is_null()
             && let Some(set) = set_of(epfd)
+            && let Some((_, data)) = wanted()
         {
-            // SAFETY: the program vouches for its event.
-            set.forget_closed(unsafe { (*event).u64 });
+            set.forget_closed(data);
         }
         return call();
+    }
+    let wanted = wanted();
+    match postpone(epfd, operation, fd, wanted) {
+        Later::Done => return 0,
+        Later::Absent => {
+            crate::set_errno(libc::ENOENT);
+            return -1;
+        }
+        Later::Now => {}
     }
     if operation == libc::EPOLL_CTL_DEL {
         let Some(set) = set_of(epfd) else { return call() };
@@ -64,17 +61,16 @@ pub unsafe extern "C" fn epoll_ctl(epfd: c_int, operation: c_int, fd: c_int, eve
         }
         return answer;
     }
-    if event.is_null() {
+    let Some((events, data)) = wanted else { return call() };
+    let Some(set) = make_set(epfd) else {
+        connection::give_up(fd, Reason::NoMemory);
         return call();
-    }
-    // SAFETY: as above.
-    let (events, data) = unsafe { ((*event).events, (*event).u64) };
-    let followed = make_set(epfd).map(|set| (set, set.follow(fd, events, data, call)));
-    let (set, answer) = match followed {
-        Some((set, Ok(answer))) => (set, answer),
-        failed => {
+    };
+    let answer = match set.follow(fd, events, data, call) {
+        Ok(answer) => answer,
+        Err(answer) => {
             connection::give_up(fd, Reason::NoMemory);
-            return if let Some((_, Err(answer))) = failed { answer } else { call() };
+            return answer;
         }
     };
     if answer == 0
@@ -84,8 +80,10 @@ pub unsafe extern "C" fn epoll_ctl(epfd: c_int, operation: c_int, fd: c_int, eve
             watch(connection);
         }
         if let Some(port) = connection.ready_port() {
-            set.with_item(fd, |item| item.set_seen(0));
-            set.activate(fd);
+            set.look_at(fd, |item| {
+                item.set_seen(0);
+                true
+            });
             wake_sleepers(epfd, set, &port, events);
         }
     }
@@ -163,10 +161,12 @@ pub fn settle_socket(connection: Connection, heir: impl FnOnce() -> Option<c_int
     let (fd, heir) = (connection.fd, heir());
     for set in set::made() {
         set.tell(fd, |change| tell(set.epfd(), fd, change));
-        if let Some(item) = set.item(fd).filter(|it| it.kicked) {
-            set.with_item(fd, |it| it.set_kicked(false));
-            register(set.epfd(), fd, item.events, item.data);
-        }
+        set.with_item(fd, |item| {
+            if item.kicked {
+                item.set_kicked(false);
+                register(set.epfd(), fd, item.events, item.data);
+            }
+        });
         if let Some(heir) = heir {
             set.adopt(fd, heir);
         }

@@ -184,31 +184,30 @@ fn truth(epfd: c_int, set: &Set, changes: u32, mask: u32, data: u64) -> Truth {
             return Truth::from(mask);
         }
     };
-    if set.item(fd).is_some_and(|item| item.is_gone()) {
-        // The kernel reports ends and errors whatever it was asked for, again and again until it is told.
-        set.tell(fd, |change| tell(epfd, fd, change));
-        return Truth::Nothing;
-    }
     let mut truth = Truth::Nothing;
+    let mut gone = false;
     let changed = set.changes() != changes;
     // Under the set's lock, without which nobody lets go of the socket.
-    set.judge(fd, |item| {
+    set.look_at(fd, |item| {
+        gone = item.is_gone();
         // The kernel may know an older registration.
         let mask = mask & (item.events | OVER | if item.kicked { OUT } else { 0 });
         // Disarmed: another thread has used it up.
-        if mask == 0 || item.is_disarmed() || item.is_gone() {
+        if mask == 0 || item.is_disarmed() || gone {
             return false;
         }
         let (said, activate) = judge(epfd, fd, item, mask);
-        truth = said;
-        if item.events & ONCE != 0
-            && let Truth::Nothing | Truth::Events(_) = truth
-        {
-            let said = if let Truth::Events(said) = truth { said } else { 0 };
-            truth = Truth::from(claim(epfd, fd, item, said, changed));
-        }
+        truth = match said {
+            Truth::Events(told) if item.events & ONCE != 0 => claim(epfd, fd, item, told, changed).into(),
+            Truth::Nothing if item.events & ONCE != 0 => claim(epfd, fd, item, 0, changed).into(),
+            said => said,
+        };
         activate
     });
+    if gone {
+        // The kernel reports ends and errors whatever it was asked for, again and again until it is told.
+        set.tell(fd, |change| tell(epfd, fd, change));
+    }
     truth
 }
 

@@ -1,7 +1,7 @@
 //! The sockets of a set that are looked at in user space.
 
 use super::groups::Joining;
-use super::{Inside, Item, NONE, Set};
+use super::{Inside, Item, Set};
 use underpass_segment::sync::Relaxed;
 
 /// What a look at an active socket says of its future.
@@ -19,15 +19,7 @@ impl Set {
     /// Has every socket registered with `data` looked at in user space from now on.
     pub fn activate_with(&self, data: u64) {
         self.locked(|inside| {
-            let mut at = inside.bucket(data);
-            while at != NONE {
-                let fd = at as i32 - 1;
-                let Some(item) = inside.item(fd) else { return };
-                at = item.next;
-                if item.data == data {
-                    inside.activate(fd);
-                }
-            }
+            inside.each_with(data, |inside, fd| inside.activate(fd));
         });
     }
 

@@ -90,8 +90,8 @@ impl Set {
     /// Keeps a registration of a descriptor that is about to be closed under another, `heir`, of the same socket: the
     /// kernel goes on reporting it too. Unless `heir` has a registration of its own.
     pub fn adopt(&self, fd: i32, heir: i32) {
-        let Some(item) = self.item(fd).filter(|it| it.live && !it.gone) else { return };
         self.locked(|inside| {
+            let Some(item) = inside.item(fd).filter(|it| it.is_current(fd) && !it.gone).copied() else { return };
             let vacant = inside.item(heir).is_none_or(|it| !it.is_current(heir));
             if vacant && inside.put(heir, item.events, item.data) {
                 if let Some(it) = inside.item(heir) {
@@ -145,7 +145,7 @@ impl Set {
     }
 
     /// Shows the registration of `fd`, which is looked at in user space from then on if `look` says so.
-    pub fn judge(&self, fd: i32, look: impl FnOnce(&mut Item) -> bool) {
+    pub fn look_at(&self, fd: i32, look: impl FnOnce(&mut Item) -> bool) {
         self.locked(|inside| {
             let Some(mut item) = inside.item(fd).filter(|it| it.is_current(fd)).copied() else { return };
             let activate = look(&mut item);
@@ -162,22 +162,20 @@ impl Set {
     pub fn with_data(&self, data: u64) -> WithData {
         self.locked(|inside| {
             let mut found = WithData::Unknown;
-            let mut at = inside.bucket(data);
-            while at != NONE {
-                let fd = at as i32 - 1;
-                let Some(item) = inside.item(fd) else { break };
-                at = item.next;
-                if item.data != data {
-                    continue;
-                }
+            let mut several = false;
+            inside.each_with(data, |inside, fd| {
+                let Some(item) = inside.item(fd) else { return };
                 found = match (item.is_current(fd), found) {
-                    (true, WithData::Socket(_)) => return WithData::Unknown,
+                    (true, WithData::Socket(_)) => {
+                        several = true;
+                        found
+                    }
                     (true, _) => WithData::Socket(fd),
                     (false, WithData::Unknown) if item.ended => WithData::Closed,
                     (false, found) => found,
                 };
-            }
-            found
+            });
+            if several { WithData::Unknown } else { found }
         })
     }
 
@@ -185,15 +183,11 @@ impl Set {
     /// was closed.
     pub fn forget_closed(&self, data: u64) {
         self.locked(|inside| {
-            let mut at = inside.bucket(data);
-            while at != NONE {
-                let fd = at as i32 - 1;
-                let Some(item) = inside.item(fd) else { break };
-                at = item.next;
-                if item.data == data && !item.is_current(fd) {
+            inside.each_with(data, |inside, fd| {
+                if inside.item(fd).is_some_and(|it| !it.is_current(fd)) {
                     inside.remove(fd);
                 }
-            }
+            });
         });
     }
 }
@@ -277,6 +271,19 @@ impl Inside {
 
     pub(super) fn bucket(&mut self, data: u64) -> u32 {
         *self.bucket_of(data)
+    }
+
+    /// Visits every descriptor that was registered with `data`; it may be removed meanwhile.
+    pub(super) fn each_with(&mut self, data: u64, mut visit: impl FnMut(&mut Inside, i32)) {
+        let mut at = self.bucket(data);
+        while at != NONE {
+            let fd = at as i32 - 1;
+            let Some(item) = self.item(fd) else { return };
+            at = item.next;
+            if item.data == data {
+                visit(self, fd);
+            }
+        }
     }
 
     pub(super) fn link(&mut self, fd: i32) {
