@@ -187,6 +187,45 @@ static void juggle(struct side *side) {
 static void nonblocking(void) { two_processes(AF_INET, juggle, juggle); }
 static void nonblocking_threads(void) { two_threads(AF_INET, juggle, juggle); }
 
+/* Poured out as fast as the buffers take it, by a sender that never waits for the reader to catch up. */
+static void pour(struct side *side) {
+    const size_t total = 32 * MIB, most = 300 * KIB;
+    char *piece = malloc(most);
+    set_nonblocking(side->fd, true);
+    for (size_t sent = 0; sent < total;) {
+        size_t size = most < total - sent ? most : total - sent;
+        fill(piece, size, 5, sent);
+        await_events(side->fd, POLLOUT);
+        ssize_t moved = write(side->fd, piece, size);
+        if (moved > 0) sent += (size_t)moved;
+        else if (errno != EAGAIN) fail("write");
+    }
+    free(piece);
+    hear(side);
+}
+/* A reader that believes FIONREAD: what it promises is there. */
+static void scoop(struct side *side) {
+    const size_t total = 32 * MIB;
+    static char piece[8 * KIB];
+    int size = 32 * KIB;
+    MUST(setsockopt(side->fd, SOL_SOCKET, SO_RCVBUF, &size, sizeof(size)));
+    set_nonblocking(side->fd, true);
+    for (size_t received = 0; received < total;) {
+        await_events(side->fd, POLLIN);
+        for (int promised = 1; promised > 0;) {
+            ssize_t moved = read(side->fd, piece, sizeof(piece));
+            if (moved < (promised < (int)sizeof(piece) ? promised : (int)sizeof(piece))) fail("promised, but not there");
+            if (differs(piece, (size_t)moved, 5, received) != -1) fail("wrong byte");
+            received += (size_t)moved;
+            MUST(ioctl(side->fd, FIONREAD, &promised));
+        }
+        nap_ms(1);
+    }
+    say("received all");
+    tell(side);
+}
+static void promised(void) { two_processes(AF_INET, pour, scoop); }
+
 /* Twenty connections between the same two processes, each with bytes of its own. */
 static void several(struct side *side) {
     int fds[20];
@@ -219,6 +258,7 @@ const struct scenario scenarios[] = {
     {"echo", echo, 0},
     {"nonblocking", nonblocking, 0},
     {"nonblocking-threads", nonblocking_threads, 0},
+    {"promised", promised, 0},
     {"several-connections", several_connections, 0},
     {0},
 };

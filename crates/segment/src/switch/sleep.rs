@@ -448,6 +448,10 @@ impl Port<'_> {
             let in_kernel = queued.saturating_sub(discard).min(limit);
             total += in_kernel;
             let Ok(up @ Record::Up(_)) = self.ahead() else { return total };
+            if in_kernel < limit {
+                // What comes before the ring is still on its way in the kernel.
+                return total;
+            }
             place = Place { head: ring.behind(place.head, up), consumed: 0 };
             (before, taken) = (discard.saturating_add(in_kernel), 0);
         }
