@@ -354,9 +354,39 @@ static void passed_a(struct side *side) {
 }
 static void passed(void) { two_processes(AF_INET, passed_a, echo); }
 
+/* The same when this end has said that it will send no more, and waits for the rest; or when the other end has sent it
+ * all, and has closed. */
+static void pass_half(struct side *side, bool over) {
+    int channel[2];
+    MUST(socketpair(AF_UNIX, SOCK_STREAM, 0, channel));
+    pid_t child = (pid_t)MUST(fork());
+    if (child == 0) {
+        role = 'C';
+        close(side->fd);
+        int fd = take(channel[1]);
+        size_t got = receive_all(fd, in, sizeof(in));
+        say("%zu of the echo, first difference %ld, then %zd", got, differs(in, got, 1, 300), recv(fd, in, 1, 0));
+        _exit(0);
+    }
+    fill(out, 40000, 1, 0);
+    send_all(side->fd, out, 40000);
+    say("%zu", receive_all(side->fd, in, 300));
+    SHOW(shutdown(side->fd, SHUT_WR));
+    if (over) await_events(side->fd, POLLHUP);
+    else await_bytes(side->fd, 10000);
+    give(channel[0], side->fd);
+    close(side->fd);
+    say("child %d", ended(child));
+}
+static void passed_half_a(struct side *side) { pass_half(side, false); }
+static void passed_over_a(struct side *side) { pass_half(side, true); }
+static void passed_half(void) { two_processes(AF_INET, passed_half_a, echo); }
+static void passed_over(void) { two_processes(AF_INET, passed_over_a, echo); }
+
 const struct scenario scenarios[] = {
     {"forks", forks, 0},         {"handed", handed, 0},                 {"per-child", per_child, 0},
     {"split", split, 0},         {"bystanders", bystanders, 0},         {"exec-cat", exec_cat, 0},
     {"exec-cat-clean", exec_cat_clean, 0}, {"exec-cat-unread", exec_cat_unread, 0}, {"exec-cat-ahead", exec_cat_ahead, 0},
-    {"exec-calls", exec_calls, 0}, {"spawn", spawn, 0}, {"passed", passed, 0}, {0},
+    {"exec-calls", exec_calls, 0}, {"spawn", spawn, 0}, {"passed", passed, 0},
+    {"passed-half", passed_half, 0}, {"passed-over", passed_over, 0}, {0},
 };

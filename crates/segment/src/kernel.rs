@@ -6,8 +6,17 @@ use core::mem::MaybeUninit;
 
 /// TCP states as the kernel numbers them (include/net/tcp_states.h).
 pub const ESTABLISHED: u8 = 1;
+/// This end has sent its FIN, and it may not have been acknowledged.
+pub const FIN_WAIT1: u8 = 4;
+/// This end's FIN has been acknowledged.
+pub const FIN_WAIT2: u8 = 5;
 /// The other end has sent its FIN.
 pub const CLOSE_WAIT: u8 = 8;
+
+/// Whether a connection in this TCP state still carries bytes, one way at least.
+pub const fn carries(state: u8) -> bool {
+    matches!(state, ESTABLISHED | FIN_WAIT1 | FIN_WAIT2 | CLOSE_WAIT)
+}
 
 fn option<T: Copy>(fd: i32, level: i32, name: i32) -> Result<T, Errno> {
     let mut value = MaybeUninit::<T>::zeroed();
@@ -417,8 +426,8 @@ fn diagnose(family: u8, local: &Address, remote: &Address) -> Result<Peer, Errno
     match u16::from_ne_bytes([reply[4], reply[5]]) {
         NLMSG_ERROR if len >= 20 => Err(Errno((word(16) as i32).wrapping_neg())),
         SOCK_DIAG_BY_FAMILY if len >= 16 + 72 => {
-            let state = reply[17];
-            if state != ESTABLISHED && state != CLOSE_WAIT {
+            // Where there is no such connection (any more), the listener or a remnant of the connection answers.
+            if !carries(reply[17]) {
                 return Err(Errno(libc::ENOENT));
             }
             let cookie = u64::from(word(16 + 44)) | u64::from(word(16 + 48)) << 32;

@@ -78,7 +78,7 @@ impl Meeting {
         let uid = kernel::user_id();
         let cookie = match (kernel::counters(fd), kernel::cookie(fd)) {
             (Ok(c), _) if c.fast_open => return end.pin(Reason::FastOpen),
-            (Ok(c), Ok(cookie)) if c.state == kernel::ESTABLISHED => cookie,
+            (Ok(c), Ok(cookie)) if kernel::carries(c.state) => cookie,
             _ => return,
         };
         let peer = match kernel::peer(fd) {
@@ -86,7 +86,7 @@ impl Meeting {
             Ok(peer) if peer.inode == 0 => return,
             Ok(peer) if peer.uid == uid => peer,
             Ok(_) => return end.pin(Reason::OtherUser),
-            Err(NoPeer::Elsewhere) => return end.pin(Reason::Remote),
+            Err(NoPeer::Elsewhere) => return end.pin(unless_closed(fd, Reason::Remote)),
             Err(NoPeer::NoAnswer(e)) if passes(e) => return,
             Err(NoPeer::NoAnswer(_)) => return end.pin(Reason::NoSockDiag),
         };
@@ -103,7 +103,7 @@ impl Meeting {
             Found::Waiter(index, waiter) => {
                 if !holds(waiter, &peer) {
                     directory.clear(index, key, me.pid);
-                    return end.pin(Reason::Unproven);
+                    return end.pin(unless_closed(fd, Reason::Unproven));
                 }
                 let Ok((pool, slot)) = self.make(waiter.family) else { return end.pin(Reason::NoMemory) };
                 let Some(link) = pool.slot(slot, Side::Maker) else { return };
@@ -151,7 +151,7 @@ impl Meeting {
             Err(e) if passes(e) => {}
             Err(e) => {
                 directory.refuse(index, key, pid);
-                end.pin(if e == FORGED { Reason::Unproven } else { Reason::NoMemory });
+                end.pin(if e == FORGED { unless_closed(fd, Reason::Unproven) } else { Reason::NoMemory });
             }
         }
     }
@@ -370,6 +370,12 @@ const FORGED: Errno = Errno(libc::EACCES);
 /// Whether the error is one of the moment: no descriptor or buffer was free to ask the kernel with.
 fn passes(error: Errno) -> bool {
     matches!(error, Errno(libc::EMFILE | libc::ENFILE | libc::ENOBUFS | libc::EAGAIN))
+}
+
+/// What to think of another end that is not where it should be: it may have closed meanwhile.
+fn unless_closed(fd: i32, suspicion: Reason) -> Reason {
+    let open = kernel::counters(fd).is_ok_and(|it| it.state == kernel::ESTABLISHED);
+    if open { suspicion } else { Reason::Closed }
 }
 
 /// Whether the kernel shows that `holder` has the other end's socket.

@@ -29,6 +29,8 @@ reasons! {
     Young = "young",
     /// The other end is accelerated only if its program runs under Underpass on this host; it has not answered.
     PeerSilent = "peer-silent",
+    /// It was closed before its two ends had met.
+    Closed = "closed",
     /// The other end is on another host or in another network namespace.
     Remote = "remote",
     /// The other end belongs to another user; users do not share memory.

@@ -47,14 +47,14 @@ fn classify(fd: i32, known: Known) -> Option<u32> {
         disown(fd, known);
         return None;
     }
-    let state = kernel::counters(fd).ok()?.state;
-    if state != kernel::ESTABLISHED && state != kernel::CLOSE_WAIT {
-        return None;
-    }
+    // Whatever state it is in: when both ends have said that they are done, there may be data in the ring.
     if known == Known::Nothing
         && let Some(index) = brought(fd)
     {
         return Some(index);
+    }
+    if !kernel::carries(kernel::counters(fd).ok()?.state) {
+        return None;
     }
     if known == Known::Nothing {
         // It came by exec or over a Unix socket; another program may use it without our knowing.

@@ -472,7 +472,7 @@ impl Port<'_> {
             // SeqCst: ready before the look whether the other end has left; that one has left before it looks.
             flags.ready.swap(1, SeqCst);
             self.attend();
-        } else {
+        } else if !self.has_ended() {
             self.end.set_reason(Reason::Counters);
         }
         true
@@ -485,8 +485,9 @@ impl Port<'_> {
             let queued = kernel::inq(self.fd).ok()?;
             let after = kernel::counters(self.fd).ok()?;
             if before.received == after.received {
-                let whole = after.state == kernel::ESTABLISHED && !after.fast_open;
-                return after.received.checked_sub(queued.into()).filter(|_| whole);
+                // The other end's FIN would count as a byte.
+                let more = matches!(after.state, kernel::ESTABLISHED | kernel::FIN_WAIT1 | kernel::FIN_WAIT2);
+                return after.received.checked_sub(queued.into()).filter(|_| more && !after.fast_open);
             }
         }
         None
