@@ -174,8 +174,10 @@ static void queued_a(struct side *side) {
     SHOW(recv(fd, in, 5000, 0));
     say("FIONREAD %d", asked(fd, FIONREAD));
     send_all(fd, out, 500);
-    hear(side);
+    /* Whether the other end's program has read it is another matter. */
     while (asked(fd, SIOCOUTQ) != 0) nap_ms(1);
+    tell(side);
+    hear(side);
     say("SIOCOUTQNSD %d", asked(fd, SIOCOUTQNSD));
     hear(side);
     await_bytes(fd, 7);
@@ -189,6 +191,7 @@ static void queued_b(struct side *side) {
     hear(side);
     send_all(side->fd, out, 1234);
     tell(side);
+    hear(side);
     SHOW(receive_all(side->fd, in, 500));
     tell(side);
     send_all(side->fd, out, 7);

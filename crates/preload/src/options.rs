@@ -84,23 +84,19 @@ pub unsafe extern "C" fn getsockopt(
 pub unsafe extern "C" fn ioctl(fd: c_int, request: c_ulong, argument: usize) -> c_int {
     // SAFETY: passed on to the caller.
     let answer = unsafe { real::ioctl(fd, request, argument) };
-    if answer != 0 || !matches!(request, libc::FIONREAD | libc::TIOCOUTQ | libc::FIONBIO) {
+    // SIOCOUTQ is the kernel's to answer: it tells what the other end has not acknowledged, and what is in the ring has
+    // arrived there.
+    if answer != 0 || !matches!(request, libc::FIONREAD | libc::FIONBIO) {
         return answer;
     }
     let Some(connection) = connection::known(fd) else { return answer };
     let value = argument as *mut c_int;
-    // SAFETY: these three take a pointer to an int, which the kernel has just accepted.
+    // SAFETY: both take a pointer to an int, which the kernel has just accepted.
     unsafe {
         if request == libc::FIONBIO {
             crate::descriptor::set_nonblocking(fd, *value != 0);
-        } else if connection.end.stage() == underpass_segment::end::Stage::Joined
-            && let Some(port) = connection.port()
-        {
-            if request == libc::FIONREAD && connection.end.read_gate.is_shut() {
-                *value = port.unread().min(c_int::MAX as u64) as c_int;
-            } else if request == libc::TIOCOUTQ && port.sends_fast() {
-                *value = port.unsent().min(c_int::MAX as u64) as c_int;
-            }
+        } else if let Some(port) = connection.ready_port() {
+            *value = port.unread().min(c_int::MAX as u64) as c_int;
         }
     }
     answer

@@ -161,7 +161,7 @@ impl Port<'_> {
         self.is_fast()
     }
 
-    /// Bytes that the other end has not read from the ring (for SIOCOUTQ).
+    /// Bytes that the other end has not read from the ring.
     pub fn unsent(&self) -> u64 {
         if self.sends_fast() { self.sender().used(true).unwrap_or(0) } else { 0 }
     }
