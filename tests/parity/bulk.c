@@ -203,7 +203,7 @@ static void pour(struct side *side) {
     free(piece);
     hear(side);
 }
-/* A reader that believes FIONREAD: what it promises is there. */
+/* A reader that believes FIONREAD: what it promises is there, also for a look at it. */
 static void scoop(struct side *side) {
     const size_t total = 32 * MIB;
     static char piece[8 * KIB];
@@ -213,7 +213,12 @@ static void scoop(struct side *side) {
     for (size_t received = 0; received < total;) {
         await_events(side->fd, POLLIN);
         for (int promised = 1; promised > 0;) {
+            struct iovec halves[] = {{piece, sizeof(piece) / 2}, {piece + sizeof(piece) / 2, sizeof(piece) / 2}};
+            struct msghdr message = {.msg_iov = halves, .msg_iovlen = 2};
+            ssize_t seen = recvmsg(side->fd, &message, MSG_PEEK);
+            if (seen > 0 && differs(piece, (size_t)seen, 5, received) != -1) fail("wrong byte looked at");
             ssize_t moved = read(side->fd, piece, sizeof(piece));
+            if (seen < (promised < (int)sizeof(piece) ? promised : (int)sizeof(piece))) fail("promised, but not to be seen");
             if (moved < (promised < (int)sizeof(piece) ? promised : (int)sizeof(piece))) fail("promised, but not there");
             if (differs(piece, (size_t)moved, 5, received) != -1) fail("wrong byte");
             received += (size_t)moved;
@@ -225,6 +230,27 @@ static void scoop(struct side *side) {
     tell(side);
 }
 static void promised(void) { two_processes(AF_INET, pour, scoop); }
+
+/* Of several messages the first does not fit: what comes behind it must not be sent. */
+static void short_a(struct side *side) {
+    char *bytes = calloc(1, 16 * MIB);
+    struct iovec parts[] = {{bytes, 16 * MIB}, {bytes, 1000}};
+    struct mmsghdr messages[] = {{.msg_hdr = {.msg_iov = &parts[0], .msg_iovlen = 1}},
+                                 {.msg_hdr = {.msg_iov = &parts[1], .msg_iovlen = 1}}};
+    set_nonblocking(side->fd, true);
+    SHOW(sendmmsg(side->fd, messages, 2, 0));
+    say("short %d", messages[0].msg_len < 16 * MIB);
+    free(bytes);
+    tell(side);
+    hear(side);
+}
+static void short_b(struct side *side) {
+    hear(side);
+    char byte;
+    SHOW(recv(side->fd, &byte, 1, 0));
+    tell(side);
+}
+static void short_of_several(void) { two_processes(AF_INET, short_a, short_b); }
 
 /* Twenty connections between the same two processes, each with bytes of its own. */
 static void several(struct side *side) {
@@ -259,6 +285,7 @@ const struct scenario scenarios[] = {
     {"nonblocking", nonblocking, 0},
     {"nonblocking-threads", nonblocking_threads, 0},
     {"promised", promised, 0},
+    {"short-of-several", short_of_several, 0},
     {"several-connections", several_connections, 0},
     {0},
 };

@@ -21,6 +21,7 @@ macro_rules! families {
 
 families! {
     bulk calls descriptors ending epoll faults files flags fortified nonblocking options poll processes sets signals threads
+    waits
 }
 
 #[test]

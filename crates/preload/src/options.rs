@@ -84,17 +84,21 @@ pub unsafe extern "C" fn getsockopt(
 pub unsafe extern "C" fn ioctl(fd: c_int, request: c_ulong, argument: usize) -> c_int {
     // SAFETY: passed on to the caller.
     let answer = unsafe { real::ioctl(fd, request, argument) };
-    // SIOCOUTQ is the kernel's to answer: it tells what the other end has not acknowledged, and what is in the ring has
-    // arrived there.
-    if answer != 0 || !matches!(request, libc::FIONREAD | libc::FIONBIO) {
+    if answer != 0 || !matches!(request, libc::FIONREAD | libc::TIOCOUTQ | libc::FIONBIO) {
         return answer;
     }
     let Some(connection) = connection::known(fd) else { return answer };
     let value = argument as *mut c_int;
-    // SAFETY: both take a pointer to an int, which the kernel has just accepted.
+    // SAFETY: these three take a pointer to an int, which the kernel has just accepted.
     unsafe {
         if request == libc::FIONBIO {
             crate::descriptor::set_nonblocking(fd, *value != 0);
+        } else if request == libc::TIOCOUTQ {
+            // What has not arrived at the other end: whatever is in the ring has, and what was sent last are doorbells.
+            let sending = &connection.end.sending;
+            if sending.fast.load(Relaxed) != 0 {
+                *value = (*value as u64).saturating_sub(sending.bells.load(Relaxed)) as c_int;
+            }
         } else if let Some(port) = connection.ready_port() {
             *value = port.unread().min(c_int::MAX as u64) as c_int;
         }
@@ -115,7 +119,10 @@ pub unsafe extern "C" fn syscall(number: c_long, a: usize, b: usize, c: usize, d
         match number {
             libc::SYS_seccomp => crate::seccomp::seccomp(a, b, c),
             libc::SYS_prctl => crate::seccomp::prctl(a as c_int, b, c, d, e).into(),
-            libc::SYS_close => crate::descriptor::close(a as c_int).into(),
+            libc::SYS_close => {
+                connection::forget(a as c_int);
+                real::syscall(number, a, b, c, d, e, f)
+            }
             libc::SYS_close_range => crate::descriptor::close_range(a as u32, b as u32, c as c_int).into(),
             libc::SYS_dup3 => crate::descriptor::dup3(a as c_int, b as c_int, c as c_int).into(),
             libc::SYS_accept4 => crate::descriptor::accept4(a as c_int, b as *mut _, c as *mut _, d as c_int).into(),

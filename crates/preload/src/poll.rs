@@ -3,9 +3,10 @@
 use crate::connection;
 use crate::epoll;
 use crate::real;
+use core::cell::Cell;
 use core::ffi::c_int;
 use libc::{fd_set, nfds_t, pollfd, sigset_t, size_t, timespec, timeval};
-use underpass_segment::clock;
+use underpass_segment::clock::{self, ticks, ticks_per_microsecond};
 use underpass_segment::link::ALONE;
 use underpass_segment::switch::{Port, Ready, Sleep};
 use underpass_segment::wait::{Polled, Wait};
@@ -14,8 +15,15 @@ const IN: i16 = libc::POLLIN | libc::POLLRDNORM;
 const OUT: i16 = libc::POLLOUT | libc::POLLWRNORM;
 /// While polling, the kernel's own descriptors are looked at this often.
 const KERNEL_EVERY_US: u64 = 4;
+/// A thread whose polls the rings can always answer asks the kernel this often, for what only that knows.
+const KERNEL_WHEN_BUSY_US: u64 = 50;
 /// Where another thread may take the doorbell, a sleep lasts no longer.
 const BRIEFLY_NS: u64 = 10_000_000;
+
+thread_local! {
+    /// When a poll of this thread last asked the kernel, in ticks.
+    static ASKED: Cell<u64> = const { Cell::new(0) };
+}
 
 /// Time left until a deadline in nanoseconds of CLOCK_MONOTONIC; `None`: forever.
 pub type Deadline = Option<u64>;
@@ -86,7 +94,7 @@ fn wait(fds: &mut [pollfd], deadline: Deadline, mask: *const sigset_t) -> c_int 
             return 0;
         }
         if !polled_enough && let Some(wait) = began.get_or_insert_with(|| begin(fds)) {
-            let slice = KERNEL_EVERY_US * clock::ticks_per_microsecond();
+            let slice = KERNEL_EVERY_US * ticks_per_microsecond();
             let news = || fds.iter().any(|it| it.events & IN != 0 && is_ready(it.fd));
             polled_enough = wait.poll_for(slice, news) == Polled::Enough;
             continue;
@@ -169,25 +177,38 @@ fn is_ready(fd: c_int) -> bool {
 }
 
 /// The answer when the rings alone give it: all that is asked for is whether fast connections can be read or written.
+/// What is not there in a ring may have come in the kernel, as the end of a stream does.
 fn answer_alone(fds: &mut [pollfd]) -> Option<c_int> {
     let mut count = 0;
-    for it in fds.iter_mut().filter(|it| it.fd >= 0) {
+    let mut all_ready = true;
+    for it in fds.iter_mut() {
+        it.revents = 0;
+        if it.fd < 0 {
+            continue;
+        }
         let port = port(it.fd)?;
-        if it.events & !(IN | OUT) != 0 || it.events & OUT != 0 && !port.sends_fast() || !port.receives_fast() {
+        let beyond_us = it.events & !(IN | OUT) != 0 || it.events == 0;
+        if beyond_us || it.events & OUT != 0 && !port.sends_fast() || !port.receives_fast() {
             return None;
         }
         it.revents = it.events & OUT;
-        if it.events & IN != 0 && port.ready() == Ready::Yes {
-            it.revents |= it.events & IN;
+        if it.events & IN != 0 {
+            match port.ready() {
+                Ready::Yes => it.revents |= it.events & IN,
+                Ready::No => all_ready = false,
+                Ready::AskKernel => return None,
+            }
         }
         count += c_int::from(it.revents != 0);
     }
-    (count > 0).then_some(count)
+    let due = || ticks().wrapping_sub(ASKED.get()) > KERNEL_WHEN_BUSY_US * ticks_per_microsecond();
+    (count > 0 && (all_ready || !due())).then_some(count)
 }
 
 /// Asks the kernel, and puts what it says of doorbells right.
 fn ask(fds: &mut [pollfd], timeout: Option<timespec>, mask: *const sigset_t) -> c_int {
     let timeout = timeout.as_ref().map_or(core::ptr::null(), |t| t as *const timespec);
+    ASKED.set(ticks());
     // SAFETY: the array is valid for its length; the mask is the program's.
     let answer = unsafe { real::ppoll(fds.as_mut_ptr(), fds.len() as nfds_t, timeout, mask) };
     if answer < 0 {

@@ -240,6 +240,10 @@ pub unsafe extern "C" fn sendmmsg(fd: c_int, messages: *mut mmsghdr, count: c_ui
             }
             (*message).msg_len = answer as c_uint;
             done += 1;
+            // What comes behind a short one would leave a hole.
+            if (answer as usize) < Cursor::new((*message).msg_hdr.msg_iov, (*message).msg_hdr.msg_iovlen).left() {
+                break;
+            }
         }
         done as c_int
     }

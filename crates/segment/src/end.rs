@@ -224,6 +224,9 @@ pub struct End {
     pub send_pinned: AtomicU8,
     /// Not 0: a poll, select or epoll set may be watching the socket; [`WATCHED_BY_SEVERAL`].
     pub watched: AtomicU8,
+    /// 1: whoever watches it does so by system calls of his own, as far as can be told, and is counted at
+    /// [`Reading::resting`].
+    unseen: AtomicU8,
     /// What the program has set of TCP_NODELAY and TCP_CORK, once [`End::was_fast`] says that the direction out was
     /// fast: a doorbell must not be held back, so in the kernel the first is on and the second off from then on.
     pub no_delay: AtomicU8,
@@ -275,6 +278,29 @@ pub struct End {
 }
 
 impl End {
+    /// A poll, select or epoll set may be watching the socket from now on.
+    pub fn watch(&self) {
+        if self.watched.load(Relaxed) == 0 {
+            self.watched.store(1, Relaxed);
+        }
+        if self.is_watched_unseen() && self.unseen.swap(0, AcqRel) != 0 {
+            self.reading.resting.leave();
+        }
+    }
+
+    /// Somebody may be watching it by system calls of his own.
+    pub fn watch_unseen(&self) {
+        if self.watched.swap(1, AcqRel) == 0 {
+            self.unseen.store(1, Release);
+            self.reading.resting.add(ALONE);
+        }
+    }
+
+    /// Whether [`End::watch_unseen`] was called, and [`End::watch`] was not since.
+    pub fn is_watched_unseen(&self) -> bool {
+        self.unseen.load(Relaxed) != 0
+    }
+
     /// How far it has come.
     #[inline]
     pub fn stage(&self) -> Stage {

@@ -121,12 +121,13 @@ impl Cursor {
         (unsafe { (buffer.iov_base as *mut u8).add(self.offset) }, n)
     }
 
-    /// What is left of the buffers, for recvmsg(2): at most 16 of them.
-    pub fn message(&self) -> Message {
-        let mut message = Message { vector: [iovec { iov_base: core::ptr::null_mut(), iov_len: 0 }; 16], count: 0 };
+    /// What is left of the buffers, for recvmsg(2): at most 16 of them, and `limit` bytes.
+    pub fn message(&self, limit: usize) -> Message {
+        let mut message = Message { vector: [iovec { iov_base: core::ptr::null_mut(), iov_len: 0 }; 17], count: 0 };
         let mut rest = *self;
-        while rest.left > 0 && message.count < message.vector.len() && !self.discard {
-            let (base, len) = rest.chunk(usize::MAX);
+        let until = self.left.saturating_sub(limit);
+        while rest.left > until && message.count < message.vector.len() - 1 && !self.discard {
+            let (base, len) = rest.chunk(rest.left - until);
             message.vector[message.count] = iovec { iov_base: base.cast(), iov_len: len };
             message.count += 1;
             rest.skip(len);
@@ -142,11 +143,19 @@ impl Cursor {
 
 /// Buffers for one recvmsg(2).
 pub struct Message {
-    vector: [iovec; 16],
+    vector: [iovec; 17],
     count: usize,
 }
 
 impl Message {
+    /// Has what comes first go into `scratch`.
+    pub fn behind(mut self, scratch: &mut [u8]) -> Message {
+        self.vector.copy_within(..self.count, 1);
+        self.vector[0] = iovec { iov_base: scratch.as_mut_ptr().cast(), iov_len: scratch.len() };
+        self.count += 1;
+        self
+    }
+
     /// Bytes that the buffers hold.
     pub fn len(&self) -> usize {
         self.vector[..self.count].iter().map(|buffer| buffer.iov_len).sum()

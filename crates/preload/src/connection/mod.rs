@@ -265,6 +265,9 @@ unsafe fn sleeping_recv(port: &Port<'_>, to: *mut u8, len: usize, flags: i32) ->
     let handle = handle(port.token).ok_or(CLOSED)?;
     // Counted before the table is looked at; whoever closes looks at the count afterwards.
     handle.sleepers.fetch_add(1, AcqRel);
+    if port.end.reading.resting.is_stray() {
+        crate::epoll::take_back(port.fd);
+    }
     let answer = if table::get(port.fd) == Known::Connection(port.token) {
         let before = crate::errno();
         // SAFETY: passed on to the caller.

@@ -1,7 +1,7 @@
 //! epoll_ctl: the program's registrations, at once or put off, and the library's own changes of them.
 
 use super::sleep::{wake_up, watch};
-use super::{EXCLUSIVE, IN, OUT, has_sleepers, make_set, port, set_of};
+use super::{EXCLUSIVE, IN, has_sleepers, make_set, port, set_of};
 use crate::connection::{self, Connection};
 use crate::set::{self, Later, Set};
 use crate::table::{self, Known};
@@ -10,7 +10,7 @@ use core::ffi::c_int;
 use libc::epoll_event;
 use underpass_segment::link::ALONE;
 use underpass_segment::reason::Reason;
-use underpass_segment::switch::{Port, Sleep};
+use underpass_segment::switch::{Port, Sleep, Told};
 use underpass_segment::sync::Relaxed;
 
 /// # Safety
@@ -81,7 +81,7 @@ pub unsafe extern "C" fn epoll_ctl(epfd: c_int, operation: c_int, fd: c_int, eve
         }
         if let Some(port) = connection.ready_port() {
             set.look_at(fd, |item| {
-                item.set_seen(0);
+                item.set_told(Told::default());
                 true
             });
             wake_sleepers(epfd, set, &port, events);
@@ -184,7 +184,8 @@ pub(super) fn kick(epfd: c_int, set: &Set, fd: c_int) {
     set.with_item(fd, |item| {
         if item.wants(IN) {
             item.set_kicked(true);
-            register(epfd, fd, item.events | OUT, item.data);
+            // Nothing more: an exclusive registration must not have EPOLLWRNORM.
+            register(epfd, fd, item.events | libc::EPOLLOUT as u32, item.data);
         }
     });
 }

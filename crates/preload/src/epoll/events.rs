@@ -9,7 +9,7 @@ use core::ffi::c_int;
 use libc::epoll_event;
 use underpass_segment::clock::{ticks, ticks_per_microsecond};
 use underpass_segment::kernel;
-use underpass_segment::switch::{Port, Ready, Sleep};
+use underpass_segment::switch::{Port, Ready, Sleep, Told};
 use underpass_segment::sync::Relaxed;
 
 /// A connection without news for so long is left to the kernel.
@@ -23,12 +23,13 @@ pub(super) fn writable(port: &Port<'_>, item: &Item) -> bool {
     item.wants(OUT) && item.events & (EDGE | ONCE) == 0 && port.sends_fast()
 }
 
-/// Where the ring's data ends, if there is any that `item` has not been told of (or, level-triggered, any at all).
-pub(super) fn news(port: &Port<'_>, item: &Item) -> Option<u64> {
+/// What `item` has been told of from now on, if there is any data in the ring of which it has not been (or,
+/// level-triggered, any at all).
+pub(super) fn news(port: &Port<'_>, item: &Item) -> Option<Told> {
     match port.ready() {
-        Ready::Yes if item.events & EDGE == 0 => Some(0),
+        Ready::Yes if item.events & EDGE == 0 => Some(Told::default()),
         // Behind what is left in the kernel there may be more in the ring, which the kernel does not know of.
-        Ready::Yes | Ready::AskKernel if item.events & EDGE != 0 => port.newer(item.seen),
+        Ready::Yes | Ready::AskKernel if item.events & EDGE != 0 => port.newer(item.told),
         _ => None,
     }
 }
@@ -88,13 +89,13 @@ pub(super) fn collect(epfd: c_int, set: &Set, events: &mut Events) {
             return Scan::Keep;
         }
         match news(&port, item) {
-            Some(seen) => {
+            Some(told) => {
                 let room = item.events & OUT == 0
                     || port.sends_fast()
                     || kernel::poll_now(fd, libc::POLLOUT) & libc::POLLOUT != 0;
                 let writable = if item.events & OUT != 0 && room { item.events & OUT } else { 0 };
                 events.push(item.events & IN | writable | ended(&port, item), item.data);
-                item.set_seen(seen);
+                item.set_told(told);
                 item.set_last_news(now);
                 if item.events & ONCE == 0 {
                     return Scan::Keep;
@@ -173,20 +174,40 @@ impl From<u32> for Truth {
     }
 }
 
-/// What the kernel's event `mask` of the socket registered with `data` means; `changes` is of before the kernel was asked.
+/// What the kernel's event `mask` of what is registered with `data` means; `changes` is of before the kernel was asked.
 fn truth(epfd: c_int, set: &Set, changes: u32, mask: u32, data: u64) -> Truth {
-    let fd = match set.with_data(data) {
-        WithData::Socket(fd) => fd,
+    match set.with_data(data) {
+        WithData::Socket(fd) => truth_of(epfd, set, fd, mask, set.changes() != changes),
+        WithData::Several => truth_of_several(epfd, set, mask, data),
         // Another thread has been told of the same in user space, and has closed the socket since.
-        WithData::Closed => return Truth::Nothing,
-        WithData::Unknown => {
-            set.activate_with(data);
-            return Truth::from(mask);
-        }
+        WithData::Closed => Truth::Nothing,
+        WithData::Unknown => Truth::from(mask),
+    }
+}
+
+/// The event is of one of several sockets that are registered with `data`: what each would say to it, together.
+fn truth_of_several(epfd: c_int, set: &Set, mask: u32, data: u64) -> Truth {
+    let mut fds = [0; 64];
+    let count = set.all_with_data(data, &mut fds);
+    let Some(fds) = fds.get(..count) else {
+        set.activate_with(data);
+        return Truth::from(mask);
     };
+    let (mut all, mut put_off) = (0, false);
+    for &fd in fds {
+        match truth_of(epfd, set, fd, mask, true) {
+            Truth::Nothing => {}
+            Truth::Events(mask) => all |= mask,
+            Truth::PutOff => put_off = true,
+        }
+    }
+    if all == 0 && put_off { Truth::PutOff } else { Truth::from(all) }
+}
+
+/// What the kernel's event `mask` of `fd` means; registrations may have `changed` since the kernel was asked.
+fn truth_of(epfd: c_int, set: &Set, fd: c_int, mask: u32, changed: bool) -> Truth {
     let mut truth = Truth::Nothing;
     let mut gone = false;
-    let changed = set.changes() != changes;
     // Under the set's lock, without which nobody lets go of the socket.
     set.look_at(fd, |item| {
         gone = item.is_gone();
@@ -242,9 +263,13 @@ fn judge(epfd: c_int, fd: c_int, item: &mut Item, mut mask: u32) -> (Truth, bool
     // Before anything else is looked at: what comes later is told later.
     let news = news(&port, item);
     let readable = if mask & OVER != 0 { mask & IN != 0 || port.ready() == Ready::Yes } else { port.readable() };
-    let told = item.events & EDGE != 0 && port.ready() == Ready::Yes && news.is_none() && mask & OVER == 0;
+    let known = item.events & EDGE != 0
+        && mask & OVER == 0
+        && news.is_none()
+        && port.ready() == Ready::Yes
+        && port.is_all_in_ring();
     // Of data it has been told; of the end of the stream perhaps not.
-    let stale = told && kernel::poll_now(fd, libc::POLLRDHUP) & (libc::POLLRDHUP | libc::POLLHUP | libc::POLLERR) == 0;
+    let stale = known && kernel::poll_now(fd, libc::POLLRDHUP) & (libc::POLLRDHUP | libc::POLLHUP | libc::POLLERR) == 0;
     if readable && !stale {
         mask |= item.events & IN;
     } else if item.events & EDGE != 0 && mask & IN != 0 && mask & OVER == 0 && !refused(fd) {
@@ -256,8 +281,8 @@ fn judge(epfd: c_int, fd: c_int, item: &mut Item, mut mask: u32) -> (Truth, bool
     if mask & OUT != 0 {
         set_refused(fd, false);
     }
-    if let Some(seen) = news.filter(|_| mask & IN != 0) {
-        item.set_seen(seen);
+    if let Some(told) = news.filter(|_| mask & IN != 0) {
+        item.set_told(told);
     }
     item.set_last_news(ticks());
     // What is armed stays armed for whoever sleeps natively; here it is active again.

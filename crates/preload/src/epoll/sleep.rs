@@ -22,8 +22,8 @@ pub fn watch(connection: Connection) {
             }
         });
     }
-    if watching > 0 && connection.end.watched.load(Relaxed) == 0 {
-        connection.end.watched.store(1, Relaxed);
+    if watching > 0 {
+        connection.end.watch();
     }
     if watching > 1 || watching > 0 && connection.has_duplicates() {
         wake_by_itself(connection);
@@ -32,9 +32,7 @@ pub fn watch(connection: Connection) {
 
 /// A poll is about to watch `connection`.
 pub fn watch_by_poll(connection: Connection) {
-    if connection.end.watched.load(Relaxed) == 0 {
-        connection.end.watched.store(1, Relaxed);
-    }
+    connection.end.watch();
     if connection.end.watched.load(Relaxed) != WATCHED_BY_SEVERAL && watches(connection.fd) {
         wake_by_itself(connection);
     }

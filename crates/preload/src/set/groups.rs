@@ -2,16 +2,18 @@
 
 use super::{Inside, Set, made};
 use underpass_segment::kernel;
-use underpass_segment::link::{ALONE, Group, Link};
+use underpass_segment::link::{ALONE, Group, Link, Side};
 use underpass_segment::sync::{AcqRel, Relaxed, SeqCst};
 
 /// Pools of one set whose connections sleep as a group; those of further pools are woken one by one.
 pub(super) const MAX_POOLS: usize = 512;
 
-/// A pool in which the set has connections, and which descriptors they are.
+/// A pool in which the set has ends of one side, and which descriptors they are. Of a connection within this process it
+/// may have both.
 #[derive(Clone, Copy)]
 pub(super) struct Members {
     pool: *const u8,
+    side: Side,
     group: *const Group,
     number: u32,
     fds: [i32; 64],
@@ -147,7 +149,7 @@ impl Inside {
         let slot = link.slot() as usize & 63;
         for index in 0..self.member_count {
             let members = self.members_at(index);
-            if members.pool == link.pool() {
+            if members.pool == link.pool() && members.side == link.side() {
                 members.fds[slot] = fd + 1;
                 return members.number;
             }
@@ -159,7 +161,7 @@ impl Inside {
         let mut fds = [0; 64];
         fds[slot] = fd + 1;
         self.member_count += 1;
-        *self.members_at(self.member_count - 1) = Members { pool: link.pool(), group, number, fds };
+        *self.members_at(self.member_count - 1) = Members { pool: link.pool(), side: link.side(), group, number, fds };
         number
     }
 }

@@ -14,6 +14,7 @@ use crate::table;
 use core::cell::UnsafeCell;
 use groups::{MAX_POOLS, Members};
 use underpass_segment::clock::give_way;
+use underpass_segment::switch::Told;
 use underpass_segment::sync::{
     AcqRel, Acquire, AtomicBool, AtomicI32, AtomicPtr, AtomicU32, AtomicU64, Relaxed, Release, pause,
 };
@@ -33,8 +34,8 @@ pub struct Item {
     pub events: u32,
     /// As the program gave it.
     pub data: u64,
-    /// End of the ring's data that was last reported (edge-triggered).
-    pub seen: u64,
+    /// What was reported (edge-triggered).
+    pub told: Told,
     /// When there last were news, in ticks.
     pub last_news: u64,
     /// The kernel's registration asks for more, to wake a sleeper.
@@ -84,9 +85,9 @@ impl Item {
         self.ended = true;
     }
 
-    /// See [`Item::seen`].
-    pub fn set_seen(&mut self, seen: u64) {
-        self.seen = seen;
+    /// See [`Item::told`].
+    pub fn set_told(&mut self, told: Told) {
+        self.told = told;
     }
 
     /// See [`Item::last_news`].

@@ -3,6 +3,7 @@
 use super::{BUCKETS, Inside, Item, NONE, Set};
 use crate::{process, table};
 use underpass_segment::clock::ticks;
+use underpass_segment::switch::Told;
 use underpass_segment::sync::Relaxed;
 
 /// What becomes of a change of a registration.
@@ -19,10 +20,12 @@ pub enum Later {
 /// What is registered with a value.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum WithData {
-    /// Several sockets of ours, or none.
+    /// No socket of ours.
     Unknown,
     /// This socket of ours.
     Socket(i32),
+    /// Several sockets of ours.
+    Several,
     /// A socket of ours that has been closed.
     Closed,
 }
@@ -95,7 +98,7 @@ impl Set {
             let vacant = inside.item(heir).is_none_or(|it| !it.is_current(heir));
             if vacant && inside.put(heir, item.events, item.data) {
                 if let Some(it) = inside.item(heir) {
-                    (it.adopted, it.seen, it.disarmed) = (true, item.seen, item.disarmed);
+                    (it.adopted, it.told, it.disarmed) = (true, item.told, item.disarmed);
                 }
                 inside.activate(heir);
             }
@@ -175,7 +178,23 @@ impl Set {
                     (false, found) => found,
                 };
             });
-            if several { WithData::Unknown } else { found }
+            if several { WithData::Several } else { found }
+        })
+    }
+
+    /// The sockets of ours that are registered with `data`, as many as there is room for in `fds`; and how many there are.
+    pub fn all_with_data(&self, data: u64, fds: &mut [i32]) -> usize {
+        self.locked(|inside| {
+            let mut count = 0;
+            inside.each_with(data, |inside, fd| {
+                if inside.item(fd).is_some_and(|it| it.is_current(fd)) {
+                    if let Some(place) = fds.get_mut(count) {
+                        *place = fd;
+                    }
+                    count += 1;
+                }
+            });
+            count
         })
     }
 
@@ -214,7 +233,7 @@ impl Inside {
         *item = Item {
             events,
             data,
-            seen: if same { item.seen } else { 0 },
+            told: if same { item.told } else { Told::default() },
             last_news: if same { item.last_news } else { 0 },
             kicked: false,
             resting: same && item.resting,

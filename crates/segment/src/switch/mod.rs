@@ -67,6 +67,15 @@ pub enum Sleep {
     Briefly,
 }
 
+/// What an edge-triggered watcher of a connection has been told of; at first, of nothing.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Told {
+    /// Everything in the ring up to this position.
+    upto: u64,
+    /// 1 + where the first mark of the path lies that had not been passed then; 0: there was none.
+    mark: u64,
+}
+
 enum Taken {
     Bytes(usize),
     Nothing,
@@ -100,13 +109,32 @@ impl Port<'_> {
         self.link.incoming().flags.waiting.load(Acquire) & LEFT != 0
     }
 
-    /// What lies under the head; nothing, whatever the sender may have left there, once this end has left the ring.
+    /// What the ring says next at or behind `position`, past what only fills a lap, and where it lies.
+    fn front_from(&self, mut position: u64) -> Result<(u64, Record), Fault> {
+        let ring = self.incoming();
+        // An honest sender writes at most a few fillers in a row.
+        for _ in 0..8 {
+            match ring.record(position)? {
+                filler @ (Record::Skip | Record::Pad(_)) => position = ring.behind(position, filler),
+                record => return Ok((position, record)),
+            }
+        }
+        Err(Fault)
+    }
+
+    /// The same from the head on; nothing, whatever the sender may have left there, once this end has left the ring.
+    fn front(&self) -> Result<(u64, Record), Fault> {
+        let head = self.place().head;
+        if self.has_left() { Ok((head, Record::Empty)) } else { self.front_from(head) }
+    }
+
     fn ahead(&self) -> Result<Record, Fault> {
-        if self.has_left() { Ok(Record::Empty) } else { self.incoming().record(self.place().head) }
+        Ok(self.front()?.1)
     }
 
     fn something(&self) -> bool {
-        self.incoming().published(self.place().head) && !self.has_left() || self.end.reading.stash.load(Relaxed) > 0
+        let published = self.incoming().published(self.place().head);
+        published && !matches!(self.ahead(), Ok(Record::Empty)) || self.end.reading.stash.load(Relaxed) > 0
     }
 
     fn fault(&self) -> Taken {

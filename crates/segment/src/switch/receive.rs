@@ -79,12 +79,11 @@ impl Port<'_> {
         let mut slept = false;
         let memory = self.memory();
         loop {
-            let was_fast = self.is_fast();
             match self.take(into, peek) {
                 Taken::Bytes(n) => {
                     total += n;
                     if into.left() > 0 && (peek || !matches!(self.ahead(), Ok(Record::Empty))) {
-                        total += self.take_across(into, peek, was_fast);
+                        total += self.take_across(into, peek);
                     }
                     if let Some(wait) = waiting.take() {
                         wait.end(memory, slept);
@@ -93,8 +92,8 @@ impl Port<'_> {
                         return Ok(total);
                     }
                     if peek {
-                        // A peek for more than there is: looks again when more has come, from the beginning. Into the
-                        // kernel, where doorbells come first, it cannot look without taking what is in the ring.
+                        // A peek for more than there is: looks again when more has come, from the beginning. Behind more
+                        // than one mark of going down it cannot look.
                         if nonblocking || self.has_ended() || self.down_behind(self.place().head).is_some() {
                             return Ok(total);
                         }
@@ -113,14 +112,17 @@ impl Port<'_> {
                     if total > 0 {
                         return Ok(total);
                     }
-                    match self.ask_kernel() {
-                        Taken::Nothing => return Err(AGAIN),
+                    let nothing = match self.ask_kernel() {
+                        Taken::Nothing => true,
                         Taken::EndOfStream if !self.something() => return self.end_of_stream(0),
                         Taken::Failed(e) if !self.something() => return Err(e),
-                        Taken::Failed(Errno(e)) => self.end.reading.error.store(e, Relaxed),
-                        _ => {}
-                    }
-                    if !self.something() {
+                        Taken::Failed(Errno(e)) => {
+                            self.end.reading.error.store(e, Relaxed);
+                            false
+                        }
+                        _ => !self.something(),
+                    };
+                    if nothing && self.is_still_nothing() {
                         return Err(AGAIN);
                     }
                 }
@@ -181,7 +183,7 @@ impl Port<'_> {
 
     /// What an error of the kernel's says of the stream.
     pub(super) fn verdict(&self, e: Errno) -> Taken {
-        if self.is_false_reset() { Taken::EndOfStream } else { Taken::Failed(e) }
+        if matches!(e.0, libc::ECONNRESET | libc::EPIPE) && self.is_false_reset() { Taken::EndOfStream } else { Taken::Failed(e) }
     }
 
     /// Takes what is there, without waiting.
@@ -202,16 +204,19 @@ impl Port<'_> {
                 Ok(it) => it,
                 Err(Fault) => return self.fault(),
             };
-            if n > 0 && !peek {
+            if !peek && place.pack() != word {
                 // A signal handler of this thread may have read the same bytes meanwhile: then read again.
                 if !own::replace(&reading.place, word, place.pack()) {
                     *into = before;
                     continue;
                 }
                 self.link.incoming().head.head.store(place.head, Release);
+            }
+            if n > 0 && !peek {
                 own::add(&reading.fast_bytes, n as u64);
                 reading.last.store(n as u32, Relaxed);
-                if reading.armed.load(Relaxed) != 0 {
+                // A doorbell stays until all is read that it may have been for.
+                if reading.armed.load(Relaxed) != 0 && !self.something() {
                     self.note_flag();
                     if reading.armed.load(Relaxed) == 0 && !reading.resting.any() {
                         self.clear_bells();
@@ -244,9 +249,9 @@ impl Port<'_> {
     /// A receive of less than was asked for says that there is no more (epoll(7)): goes on behind every mark.
     #[cold]
     #[inline(never)]
-    fn take_across(&self, into: &mut Cursor, peek: bool, was_fast: bool) -> usize {
+    fn take_across(&self, into: &mut Cursor, peek: bool) -> usize {
         if peek {
-            return if was_fast { 0 } else { self.peek_across(into) };
+            return self.peek_across(into);
         }
         let mut total = 0;
         while into.left() > 0 && !matches!(self.ahead(), Ok(Record::Empty)) {
@@ -267,19 +272,63 @@ impl Port<'_> {
         total
     }
 
-    /// Having looked at the kernel path up to the mark of going up: what lies behind it belongs to the same receive.
+    /// What was looked at is all there was on its path: what lies behind the next mark belongs to the same receive.
     fn peek_across(&self, into: &mut Cursor) -> usize {
-        if self.is_fast() {
-            // The ring has been looked at.
+        let reading = &self.end.reading;
+        let (ring, place) = (self.incoming(), self.place());
+        let before = into.taken();
+        if !self.is_fast() {
+            if reading.stash.load(Relaxed) > 0 {
+                self.peek_kernel(into, place.head, 0);
+            } else if let Ok((head, mark @ Record::Up(up))) = self.front()
+                && reading.kernel.load(Relaxed) + before as u64 == up
+            {
+                let _ = ring::copy_out(&ring, Place { head: ring.behind(head, mark), consumed: 0 }, into);
+            }
+            return into.taken() - before;
+        }
+        let Some((down, bells)) = self.down_behind(place.head) else { return 0 };
+        // More may have been published since, in front of the mark.
+        if ring::unread(&ring, place) != Ok(before as u64) {
             return 0;
         }
-        let (ring, head) = (self.incoming(), self.place().head);
-        let Ok(Record::Up(up)) = self.ahead() else { return 0 };
-        if self.end.reading.kernel.load(Relaxed) + into.taken() as u64 != up {
+        let taken = reading.bells.load(Relaxed);
+        let held = reading.held_len.load(Relaxed) as usize;
+        // Data that was taken for doorbells comes first.
+        let early = taken.saturating_sub(bells) as usize;
+        if early > held || early > into.left() {
             return 0;
         }
-        let place = Place { head: ring.behind(head, Record::Up(up)), consumed: 0 };
-        ring::copy_out(&ring, place, into).map_or(0, |(_, n)| n)
+        self.copy_held(into, early, early);
+        self.peek_kernel(into, ring.behind(down, Record::Down(bells)), bells.saturating_sub(taken));
+        into.taken() - before
+    }
+
+    /// Looks at the kernel path behind `bells` doorbells, up to the mark of going up that may lie at `head`, and at what
+    /// follows that in the ring.
+    fn peek_kernel(&self, into: &mut Cursor, head: u64, bells: u64) {
+        let ring = self.incoming();
+        let begin = self.end.reading.kernel.load(Relaxed) + bells;
+        let Ok((head, mark)) = self.front_from(head) else { return };
+        let limit = match mark {
+            Record::Empty => usize::MAX,
+            Record::Up(up) if up >= begin => (up - begin) as usize,
+            _ => return,
+        };
+        let mut scratch = [0u8; 64];
+        let Some(scratch) = scratch.get_mut(..bells as usize) else { return };
+        if into.left() == 0 || into.discards() {
+            return;
+        }
+        let mut message = into.message(limit).behind(scratch);
+        // SAFETY: the kernel writes into the scratch and what is left of the program's buffers.
+        let got =
+            unsafe { kernel::recv_message(self.fd, &mut message.header(), libc::MSG_DONTWAIT | libc::MSG_PEEK) };
+        let n = got.unwrap_or(0).saturating_sub(bells as usize);
+        into.skip(n);
+        if n == limit {
+            let _ = ring::copy_out(&ring, Place { head: ring.behind(head, mark), consumed: 0 }, into);
+        }
     }
 
     /// Takes from the kernel path; `None` when the direction has gone up meanwhile.
@@ -313,7 +362,7 @@ impl Port<'_> {
             Ok(limit) => limit.unwrap_or(usize::MAX),
             Err(Fault) => return Some(self.fault()),
         };
-        let offered = into.message().len();
+        let offered = into.message(limit).len();
         match self.receive_from_kernel(into, limit, peek) {
             // Every buffer that was offered is full: there may be more for those that were not.
             Taken::Bytes(n) if n == offered && !peek && into.left() > 0 && limit == usize::MAX => {
@@ -335,17 +384,16 @@ impl Port<'_> {
     /// One receive from the kernel path, and the sorting out of doorbells that came with it.
     fn receive_from_kernel(&self, into: &mut Cursor, limit: usize, peek: bool) -> Taken {
         let reading = &self.end.reading;
-        let mut message = into.message();
         let flags = libc::MSG_DONTWAIT
             | if peek { libc::MSG_PEEK } else { 0 }
             | if into.discards() { libc::MSG_TRUNC } else { 0 };
-        let got = if limit == usize::MAX && !into.discards() {
-            // SAFETY: the kernel writes into what is left of the program's buffers.
-            unsafe { kernel::recv_message(self.fd, &mut message.header(), flags) }
-        } else {
+        let got = if into.discards() {
             let (to, len) = into.chunk(limit);
-            // SAFETY: the kernel writes at most the chunk that the cursor names.
+            // SAFETY: with MSG_TRUNC nothing is written to a null pointer.
             unsafe { kernel::recv(self.fd, to, len, flags) }
+        } else {
+            // SAFETY: the kernel writes into what is left of the program's buffers.
+            unsafe { kernel::recv_message(self.fd, &mut into.message(limit).header(), flags) }
         };
         let got = match got {
             Ok(0) => return Taken::EndOfStream,
@@ -392,8 +440,7 @@ impl Port<'_> {
     /// Passes the mark of going up, having read the kernel up to it and `bells` doorbells beyond.
     pub(super) fn enter_fast(&self, bells: u64) {
         let reading = &self.end.reading;
-        let ring = self.incoming();
-        let head = ring.behind(self.place().head, Record::Up(0));
+        let head = self.front().map_or(self.place().head, |(head, record)| self.incoming().behind(head, record));
         reading.bells.store(bells, Relaxed);
         reading.held_len.store(0, Relaxed);
         self.count_bells(bells);
@@ -434,16 +481,23 @@ impl Port<'_> {
         if n == 0 || stash > held || held > reading.held.len() {
             return None;
         }
-        for byte in &reading.held[held - stash..held - stash + n] {
-            let byte = byte.load(Relaxed);
-            // SAFETY: one byte from this stack frame; left() >= n.
-            unsafe { into.copy_from(&byte, 1) };
-        }
+        self.copy_held(into, stash, n);
         if !peek {
             reading.stash.store((stash - n) as u32, Relaxed);
             reading.kernel_bytes.fetch_add(n as u64, Relaxed);
         }
         Some(n)
+    }
+
+    /// Copies `n` of the last `most` bytes that were taken for doorbells.
+    fn copy_held(&self, into: &mut Cursor, most: usize, n: usize) {
+        let reading = &self.end.reading;
+        let held = reading.held_len.load(Relaxed) as usize;
+        for byte in &reading.held[held - most..held - most + n] {
+            let byte = byte.load(Relaxed);
+            // SAFETY: one byte from this stack frame; the callers see that there is room for `n`.
+            unsafe { into.copy_from(&byte, 1) };
+        }
     }
 
     /// Makes all reads go through the library from now on, if no plain read is in progress; true when they do.
@@ -507,6 +561,10 @@ impl Port<'_> {
         reading.asked.store(now, Relaxed);
         let mut byte = 0u8;
         for round in 0.. {
+            // A byte behind a mark that has just appeared is none of a doorbell's.
+            if self.something() {
+                break;
+            }
             // SAFETY: one writable byte; only looked at.
             match unsafe { kernel::recv(self.fd, &mut byte, 1, libc::MSG_PEEK | libc::MSG_DONTWAIT) } {
                 Ok(0) => {
@@ -515,8 +573,8 @@ impl Port<'_> {
                     return Taken::EndOfStream;
                 }
                 // A doorbell hides the end of the stream behind it. Nobody need be woken by it any more.
-                Ok(_) if self.has_ended() && !self.something() => {
-                    if !matches!(self.take_waiting_bells(16), Ok(1..)) {
+                Ok(_) if self.has_ended() => {
+                    if !matches!(self.take_bells_of_idle(16), Ok(1..)) {
                         break;
                     }
                 }

@@ -153,8 +153,9 @@ impl Port<'_> {
             }
             match self.wait_for_room(from.left(), nonblocking) {
                 Room::Some => {}
-                Room::None if nonblocking && *sent > 0 => return Outcome::Done,
                 Room::None if nonblocking && nested => return Outcome::Failed(AGAIN),
+                // The rest too, of a send that does not block: if the kernel has no room for it either, it will say when
+                // it has, which an edge-triggered sender waits for after a short send.
                 Room::None => {
                     if !nested && self.go_down(Reason::RingFull) {
                         return Outcome::Plain;

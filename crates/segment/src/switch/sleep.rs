@@ -1,21 +1,23 @@
 //! Sleeping and being woken: the waiting flag, the doorbells in the kernel's queue, and readiness for polls.
 #![allow(unsafe_code, reason = "takes doorbells from the kernel into buffers of its own")]
 
-use super::{AGAIN, Port, Ready, Sleep, Taken, micros};
+use super::{AGAIN, Port, Ready, Sleep, Taken, Told, micros};
 use crate::clock::{give_way, nap, ticks};
 use crate::end::Stage;
 use crate::kernel;
 use crate::link::{ALONE, LEFT, NO_MORE_BELLS};
 use crate::lock::Entered;
 use crate::raw::{Answer, Errno};
-use crate::ring::{self, Fault, Place, Record};
+use crate::ring::{self, Place, Record};
 use crate::sync::{AcqRel, Acquire, Relaxed, Release, SeqCst, fence};
 
 /// An announced doorbell is one system call from being there, if its sender is neither stopped nor killed.
 const BELL_WITHIN_US: u64 = 5_000_000;
 
-/// A close waits so long for a doorbell that is on its way; a sender that was stopped or killed never sends it.
-const BELL_PATIENCE_US: u64 = 10_000;
+/// A close waits so long for a doorbell that is on its way; a sender that was stopped just there never sends it.
+const BELL_PATIENCE_US: u64 = 1_000_000;
+/// For so long it does so without a sleep.
+const BELL_PROMPT_US: u64 = 100;
 
 impl Port<'_> {
     /// Throws away the doorbells that lie before the data in the kernel; `Some` when the kernel has not all of them yet.
@@ -58,8 +60,14 @@ impl Port<'_> {
         Ok(got)
     }
 
-    /// The same, without waiting.
-    pub(super) fn take_waiting_bells(&self, most: usize) -> Answer {
+    /// The same, without waiting; none once there is something in the ring. Twice in a row must not take data for doorbells:
+    /// only what was taken last is kept.
+    pub(super) fn take_bells_of_idle(&self, most: usize) -> Answer {
+        if self.something() { Ok(0) } else { self.take_waiting_bells(most) }
+    }
+
+    /// The same, whatever is in the ring.
+    fn take_waiting_bells(&self, most: usize) -> Answer {
         // SAFETY: the buffer is `take_bells`' own.
         self.take_bells(most, |fd, to, len| unsafe { kernel::recv(fd, to, len, libc::MSG_DONTWAIT) })
     }
@@ -71,7 +79,18 @@ impl Port<'_> {
         if number != 0 {
             self.arm(number);
         } else {
-            let _ = self.take_waiting_bells(16);
+            let _ = self.take_bells_of_idle(16);
+        }
+    }
+
+    /// The same for a receive that sleeps, and would be woken by them again at once: takes them in any case, and has those
+    /// whom they may have been for look for themselves.
+    fn take_over_bells(&self) {
+        let resting = &self.end.reading.resting;
+        let number = resting.number();
+        if number == 0 || self.arm(number) {
+            let taken = self.take_bells_of_idle(16);
+            resting.set_stray(number != 0 && matches!(taken, Ok(1..)));
         }
     }
 
@@ -106,7 +125,7 @@ impl Port<'_> {
             if owed == 0 {
                 return;
             }
-            if !matches!(self.take_waiting_bells(owed), Ok(1..)) {
+            if !matches!(self.take_bells_of_idle(owed), Ok(1..)) {
                 return;
             }
         }
@@ -131,12 +150,12 @@ impl Port<'_> {
             return false;
         }
         while self.is_fast() && owed > 0 && reading.resting.number() <= ALONE {
-            match self.take_waiting_bells(owed) {
+            match self.take_bells_of_idle(owed) {
                 Ok(taken @ 1..) => owed -= taken.min(owed),
                 _ => break,
             }
         }
-        true
+        !self.something()
     }
 
     /// Sleeps in the kernel until something arrives.
@@ -158,7 +177,7 @@ impl Port<'_> {
                         self.clear_bells();
                     } else if self.is_fast() && !self.something() {
                         // A doorbell for what has been read already.
-                        self.pass_bells();
+                        self.take_over_bells();
                     }
                     Taken::Nothing
                 }
@@ -200,9 +219,7 @@ impl Port<'_> {
             let Ok(record) = ring.record(position) else { return Ready::Yes };
             match record {
                 Record::Data(_) => return if fast { Ready::Yes } else { Ready::AskKernel },
-                Record::Up(up) if !fast && up == reading.kernel.load(Relaxed) && reading.discard.load(Relaxed) == 0 => {
-                    fast = true;
-                }
+                Record::Up(up) if !fast && self.has_reached(up) => fast = true,
                 Record::Empty if fast => return Ready::No,
                 Record::Skip | Record::Pad(_) => {}
                 Record::Empty | Record::Up(_) | Record::Down(_) => return Ready::AskKernel,
@@ -253,22 +270,51 @@ impl Port<'_> {
         }
     }
 
-    /// Whether something was published at or behind position `seen` of the incoming ring; then where it ends, as far as
-    /// a short walk tells. For edge-triggered events.
-    pub fn newer(&self, seen: u64) -> Option<u64> {
+    /// For edge-triggered events: whether there is anything in the ring of which a watcher has not been told; then what it
+    /// has been told of from now on, as far as a short walk tells.
+    ///
+    /// Of what lies behind a mark of the path it is told twice: when that is published, and when the mark was passed. For
+    /// a reader may stop where FIONREAD said, and wait for an edge for the rest; and bytes behind a mark are not counted
+    /// there as long as bytes before it are on their way in the kernel.
+    pub fn newer(&self, told: Told) -> Option<Told> {
         let ring = self.incoming();
         let head = self.place().head;
-        let mut position = if ring::distance(head, seen) > ring.capacity() { head } else { seen };
-        if !ring.published(position) {
-            return None;
-        }
+        let is_behind = |position| ring::distance(head, position) > ring.capacity();
+        let reached = match self.front() {
+            Ok((at, Record::Up(up))) if self.has_reached(up) => Some(at),
+            _ => None,
+        };
+        let mark_passed = told.mark.checked_sub(1).is_some_and(|mark| is_behind(mark) || reached == Some(mark));
+        let from = if mark_passed || is_behind(told.upto) { head } else { told.upto };
+        let mut now = Told { upto: from, mark: 0 };
+        let mut data = false;
         for _ in 0..1024 {
-            match ring.record(position) {
-                Ok(Record::Empty) | Err(Fault) => break,
-                Ok(record) => position = ring.behind(position, record),
+            let Ok(record) = ring.record(now.upto) else { break };
+            match record {
+                Record::Empty => break,
+                Record::Data(_) => data = true,
+                Record::Up(_) | Record::Down(_) if now.mark == 0 && reached != Some(now.upto) => {
+                    now.mark = now.upto + 1;
+                }
+                _ => {}
             }
+            now.upto = ring.behind(now.upto, record);
         }
-        Some(position)
+        if now.mark == 0 && !mark_passed {
+            now.mark = told.mark;
+        }
+        data.then_some(now)
+    }
+
+    /// Whether everything was read that comes before the ring, which begins behind position `up` of the kernel path.
+    fn has_reached(&self, up: u64) -> bool {
+        let reading = &self.end.reading;
+        !self.is_fast() && up == reading.kernel.load(Relaxed) && reading.discard.load(Relaxed) == 0
+    }
+
+    /// Whether nothing of the stream can be in the kernel: what has come there is a doorbell, and no news.
+    pub fn is_all_in_ring(&self) -> bool {
+        self.is_fast() && self.down_behind(self.place().head).is_none()
     }
 
     /// The socket is about to be closed here: if everything was read, no doorbell may lie unread in the kernel, which
@@ -291,11 +337,14 @@ impl Port<'_> {
             self.end.reading.armed.store(0, Relaxed);
             let began = ticks();
             loop {
+                // Before the last look: whatever came before the end is there by then.
+                let waited = ticks().wrapping_sub(began);
+                let over = waited > micros(BELL_PATIENCE_US) || waited > micros(BELL_PROMPT_US) && self.has_ended();
                 self.clear_bells();
-                if self.owed() == 0 || self.something() || ticks().wrapping_sub(began) > micros(BELL_PATIENCE_US) {
+                if self.owed() == 0 || self.something() || over {
                     break;
                 }
-                give_way();
+                if waited > micros(BELL_PROMPT_US) { nap(20) } else { give_way() }
             }
         }
     }
@@ -387,32 +436,41 @@ impl Port<'_> {
     /// Before the caller sleeps in a poll of the kernel's: makes sure that whatever arrives wakes it, by a doorbell
     /// ([`ALONE`]) or by ringing the group of that number.
     pub fn prepare_to_sleep(&self, number: u32) -> Sleep {
-        if self.end.watched.load(Relaxed) == 0 {
-            self.end.watched.store(1, Relaxed);
-        }
+        self.end.watch();
         self.with_reading(|awake| {
             if !awake {
                 return if self.ready() == Ready::Yes { Sleep::No } else { Sleep::Briefly };
             }
             self.pass_marks();
-            let quiet = self.arm(number) || (!self.is_fast() && self.ready() == Ready::AskKernel);
-            if quiet { Sleep::Yes } else { Sleep::No }
+            if self.arm_or_ask(number) { Sleep::Yes } else { Sleep::No }
         })
+    }
+
+    /// Raises the waiting flag to `number`; true when nothing can be read then but what the kernel will tell of.
+    fn arm_or_ask(&self, number: u32) -> bool {
+        self.arm(number) || (!self.is_fast() && self.ready() == Ready::AskKernel)
+    }
+
+    /// A receive that does not wait is about to say that there is nothing. If no call of the library watches the socket, the
+    /// program may wait by system calls of its own: then what comes has to ring. False when something has come.
+    pub(super) fn is_still_nothing(&self) -> bool {
+        if self.end.watched.load(Relaxed) == 0 {
+            self.end.watch_unseen();
+        }
+        !self.end.is_watched_unseen() || self.arm_or_ask(ALONE)
     }
 
     /// Passes a mark that lies under the head and throws away the doorbells before kernel data, so that the kernel's
     /// own readiness is the truth.
     pub(super) fn pass_marks(&self) {
-        let ring = self.incoming();
         for _ in 0..4 {
-            let head = self.place().head;
-            match ring.record(head) {
-                Ok(Record::Down(bells)) if self.is_fast() => {
+            match self.front() {
+                Ok((head, Record::Down(bells))) if self.is_fast() => {
                     if self.enter_kernel(head, bells).is_err() {
                         self.fault();
                     }
                 }
-                Ok(Record::Up(_)) if !self.is_fast() => match self.kernel_limit() {
+                Ok((_, Record::Up(_))) if !self.is_fast() => match self.kernel_limit() {
                     Ok(Some(0)) => self.enter_fast(0),
                     _ => break,
                 },
@@ -447,27 +505,28 @@ impl Port<'_> {
             let limit = self.kernel_limit().ok().flatten().map_or(u64::MAX, |n| n as u64);
             let in_kernel = queued.saturating_sub(discard).min(limit);
             total += in_kernel;
-            let Ok(up @ Record::Up(_)) = self.ahead() else { return total };
+            let Ok((head, up @ Record::Up(_))) = self.front() else { return total };
             if in_kernel < limit {
                 // What comes before the ring is still on its way in the kernel.
                 return total;
             }
-            place = Place { head: ring.behind(place.head, up), consumed: 0 };
+            place = Place { head: ring.behind(head, up), consumed: 0 };
             (before, taken) = (discard.saturating_add(in_kernel), 0);
         }
         total += ring::unread(&ring, place).unwrap_or(0);
-        let Some(bells) = self.down_behind(place.head) else { return total };
+        let Some((_, bells)) = self.down_behind(place.head) else { return total };
         let queued = u64::from(kernel::inq(self.fd).unwrap_or(0));
         total + queued.saturating_sub(before).saturating_sub(bells.saturating_sub(taken))
     }
 
-    /// If the sender has gone down behind what lies in the ring from `from` on: the doorbells that its mark names.
-    pub(super) fn down_behind(&self, from: u64) -> Option<u64> {
+    /// If the sender has gone down behind what lies in the ring from `from` on: where its mark lies, and the doorbells that
+    /// it names.
+    pub(super) fn down_behind(&self, from: u64) -> Option<(u64, u64)> {
         let ring = self.incoming();
         let mut position = from;
         while ring::distance(from, position) <= ring.capacity() {
             position = match ring.record(position).ok()? {
-                Record::Down(bells) => return Some(bells),
+                Record::Down(bells) => return Some((position, bells)),
                 Record::Empty | Record::Up(_) => return None,
                 record => ring.behind(position, record),
             };
