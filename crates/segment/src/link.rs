@@ -13,7 +13,7 @@ use crate::sysv::{Attested, Mapping};
 const PAGE: usize = 4096;
 /// Length of a pool modulo the page size: tells pools from other programs' segments.
 const LEN_MARK: usize = 1367;
-const MAGIC: u64 = u64::from_be_bytes(*b"UPpool02");
+const MAGIC: u64 = u64::from_be_bytes(*b"UPpool03");
 
 /// Words that a direction's reader writes and its sender looks at with every message. They change rarely.
 #[repr(C, align(128))]
@@ -31,6 +31,8 @@ pub struct ReaderFlags {
     pub in_kernel: AtomicU32,
     /// Bytes of the record under the head that a reader which has [`LEFT`] had read.
     pub taken: AtomicU32,
+    /// 1: whoever has raised the flag may well not sleep but ask again and again.
+    pub asks_again: AtomicU32,
     /// The reader's position in the kernel stream when it became ready.
     pub position: AtomicU64,
 }

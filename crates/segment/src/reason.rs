@@ -27,7 +27,7 @@ macro_rules! reasons {
 reasons! {
     /// It has not carried enough yet to be worth a segment.
     Young = "young",
-    /// The other end is accelerated only if its program runs under Underpass on this host; it has not answered.
+    /// The other end has not answered: it runs without Underpass, or has not used the connection since.
     PeerSilent = "peer-silent",
     /// It was closed before its two ends had met.
     Closed = "closed",

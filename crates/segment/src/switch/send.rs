@@ -21,6 +21,9 @@ const PATIENCE_US: u64 = 1000;
 /// The same for a non-blocking sender.
 const SHORT_PATIENCE_US: u64 = 20;
 
+/// A reader that asks again and again takes what is published within this time, if it is awake.
+const AWAKE_US: u64 = 2;
+
 /// What the kernel says of a connection that it holds no longer for whole.
 const OVER: i16 = libc::POLLERR | libc::POLLHUP;
 
@@ -202,7 +205,25 @@ impl Port<'_> {
     #[inline]
     fn ring_bell(&self) -> bool {
         // SeqCst: after the record was published, see `Sender::put`.
-        self.link.outgoing().flags.waiting.load(SeqCst) == 0 || self.wake()
+        self.link.outgoing().flags.waiting.load(SeqCst) == 0 || self.is_taken_at_once() || self.wake()
+    }
+
+    /// Whether the reader, having raised the flag, was awake and has emptied the ring: then it will look once more before it
+    /// sleeps.
+    #[cold]
+    fn is_taken_at_once(&self) -> bool {
+        let flags = &self.link.outgoing().flags;
+        if flags.asks_again.load(Relaxed) == 0 || self.reader_left() {
+            return false;
+        }
+        let (sender, began) = (self.sender(), ticks());
+        while sender.used(true) != Ok(0) {
+            if ticks().wrapping_sub(began) > micros(AWAKE_US) {
+                return false;
+            }
+            pause();
+        }
+        true
     }
 
     #[cold]

@@ -437,6 +437,7 @@ impl Port<'_> {
     /// ([`ALONE`]) or by ringing the group of that number.
     pub fn prepare_to_sleep(&self, number: u32) -> Sleep {
         self.end.watch();
+        self.asks_again(false);
         self.with_reading(|awake| {
             if !awake {
                 return if self.ready() == Ready::Yes { Sleep::No } else { Sleep::Briefly };
@@ -457,7 +458,21 @@ impl Port<'_> {
         if self.end.watched.load(Relaxed) == 0 {
             self.end.watch_unseen();
         }
-        !self.end.is_watched_unseen() || self.arm_or_ask(ALONE)
+        if !self.end.is_watched_unseen() {
+            return true;
+        }
+        self.asks_again(true);
+        // While the flag stays up whatever is published rings.
+        let armed = self.end.reading.armed.load(Relaxed) == ALONE;
+        armed && self.link.incoming().flags.waiting.load(Relaxed) == ALONE || self.arm_or_ask(ALONE)
+    }
+
+    /// Says whether this end may well ask again and again, rather than sleep.
+    fn asks_again(&self, again: bool) {
+        let word = &self.link.incoming().flags.asks_again;
+        if (word.load(Relaxed) != 0) != again {
+            word.store(again.into(), Relaxed);
+        }
     }
 
     /// Passes a mark that lies under the head and throws away the doorbells before kernel data, so that the kernel's
