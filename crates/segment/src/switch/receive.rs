@@ -183,7 +183,11 @@ impl Port<'_> {
 
     /// What an error of the kernel's says of the stream.
     pub(super) fn verdict(&self, e: Errno) -> Taken {
-        if matches!(e.0, libc::ECONNRESET | libc::EPIPE) && self.is_false_reset() { Taken::EndOfStream } else { Taken::Failed(e) }
+        if matches!(e.0, libc::ECONNRESET | libc::EPIPE) && self.is_false_reset() {
+            Taken::EndOfStream
+        } else {
+            Taken::Failed(e)
+        }
     }
 
     /// Takes what is there, without waiting.
@@ -322,8 +326,7 @@ impl Port<'_> {
         }
         let mut message = into.message(limit).behind(scratch);
         // SAFETY: the kernel writes into the scratch and what is left of the program's buffers.
-        let got =
-            unsafe { kernel::recv_message(self.fd, &mut message.header(), libc::MSG_DONTWAIT | libc::MSG_PEEK) };
+        let got = unsafe { kernel::recv_message(self.fd, &mut message.header(), libc::MSG_DONTWAIT | libc::MSG_PEEK) };
         let n = got.unwrap_or(0).saturating_sub(bells as usize);
         into.skip(n);
         if n == limit {
