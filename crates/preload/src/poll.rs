@@ -350,6 +350,8 @@ enum Served {
 /// The three sets of a select, as an array for poll.
 struct Sets {
     fds: [pollfd; libc::FD_SETSIZE],
+    /// Which of them were connections of ours to begin with.
+    ours: [bool; libc::FD_SETSIZE],
     count: usize,
 }
 
@@ -357,7 +359,8 @@ impl Sets {
     /// # Safety
     /// The sets must be null or valid.
     unsafe fn read(count: c_int, read: *mut fd_set, write: *mut fd_set, except: *mut fd_set) -> Sets {
-        let mut sets = Sets { fds: [pollfd { fd: -1, events: 0, revents: 0 }; libc::FD_SETSIZE], count: 0 };
+        const NONE: pollfd = pollfd { fd: -1, events: 0, revents: 0 };
+        let mut sets = Sets { fds: [NONE; libc::FD_SETSIZE], ours: [false; libc::FD_SETSIZE], count: 0 };
         for fd in 0..count.min(libc::FD_SETSIZE as c_int) {
             // SAFETY: fd is below FD_SETSIZE.
             let is_in = |set: *mut fd_set| !set.is_null() && unsafe { libc::FD_ISSET(fd, set) };
@@ -366,6 +369,7 @@ impl Sets {
                 | if is_in(except) { libc::POLLPRI } else { 0 };
             if events != 0 {
                 sets.fds[sets.count] = pollfd { fd, events, revents: 0 };
+                sets.ours[sets.count] = port(fd).is_some();
                 sets.count += 1;
             }
         }
@@ -391,9 +395,10 @@ impl Sets {
     /// # Safety
     /// The sets must be null or valid.
     unsafe fn write(&self, read: *mut fd_set, write: *mut fd_set, except: *mut fd_set) -> c_int {
-        const READABLE: i16 = IN | libc::POLLHUP | libc::POLLERR;
-        const WRITABLE: i16 = OUT | libc::POLLERR;
-        if self.fds[..self.count].iter().any(|it| it.revents & libc::POLLNVAL != 0) {
+        // What another thread has closed meanwhile is ready: the next call will say so.
+        const READABLE: i16 = IN | libc::POLLHUP | libc::POLLERR | libc::POLLNVAL;
+        const WRITABLE: i16 = OUT | libc::POLLERR | libc::POLLNVAL;
+        if self.fds[..self.count].iter().zip(&self.ours).any(|(it, ours)| it.revents & libc::POLLNVAL != 0 && !ours) {
             crate::set_errno(libc::EBADF);
             return -1;
         }

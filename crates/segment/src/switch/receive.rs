@@ -184,10 +184,13 @@ impl Port<'_> {
     /// What an error of the kernel's says of the stream.
     pub(super) fn verdict(&self, e: Errno) -> Taken {
         if matches!(e.0, libc::ECONNRESET | libc::EPIPE) && self.is_false_reset() {
-            Taken::EndOfStream
-        } else {
-            Taken::Failed(e)
+            return Taken::EndOfStream;
         }
+        if e == BROKEN {
+            // Sends learn from the kernel that it is over.
+            self.end.send_pinned.store(1, Relaxed);
+        }
+        Taken::Failed(e)
     }
 
     /// Takes what is there, without waiting.
@@ -584,7 +587,11 @@ impl Port<'_> {
                 Ok(_) if round < 2 => self.pass_bells(),
                 Ok(_) => break,
                 Err(AGAIN) => return Taken::Nothing,
-                Err(e) => return self.verdict(e),
+                Err(e) => {
+                    // Behind the error comes the end.
+                    self.heed_kernel();
+                    return self.verdict(e);
+                }
             }
         }
         self.heed_kernel();
