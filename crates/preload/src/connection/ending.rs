@@ -38,8 +38,13 @@ pub fn forget(fd: i32) {
             // Its registrations go on in the kernel, which alone has to see what arrives from now on.
             connection.pin(Reason::Unsupported);
         }
-        if table::replace(fd, Known::Connection(index), Known::Nothing) && !connection.leave_to_sleeper() {
-            release(index);
+        if table::replace(fd, Known::Connection(index), Known::Nothing) {
+            if connection.end.watched.load(Relaxed) != 0 {
+                crate::epoll::outlast_looks();
+            }
+            if !connection.leave_to_sleeper() {
+                release(index);
+            }
         }
     } else {
         table::set(fd, Known::Nothing);

@@ -12,7 +12,9 @@ mod sleep;
 mod wait;
 
 pub use control::settle_socket;
-pub use sleep::{forget_socket, has_ready, prepare_to_sleep, take_back, wake_by_itself, watch, watch_by_poll};
+pub use sleep::{
+    forget_socket, has_ready, outlast_looks, prepare_to_sleep, take_back, wake_by_itself, watch, watch_by_poll,
+};
 
 use crate::connection;
 use crate::memory::{PIECE, Sparse};

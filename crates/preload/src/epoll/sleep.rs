@@ -60,6 +60,14 @@ pub fn forget_socket(connection: Connection, last: bool) {
     }
 }
 
+/// A descriptor is not known as a connection any more, and about to be closed: returns once no thread looks at it in a
+/// set, where it would take what belongs to the number's next socket.
+pub fn outlast_looks() {
+    for set in set::made() {
+        set.outlast();
+    }
+}
+
 /// The set looks at the socket in user space again.
 pub(super) fn wake_up(item: &mut Item, end: &End) {
     if item.resting {

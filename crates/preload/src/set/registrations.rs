@@ -147,6 +147,13 @@ impl Set {
         });
     }
 
+    /// Returns once nobody looks at the set who began before; not in a signal handler on top of such a look.
+    pub fn outlast(&self) {
+        if self.lock.load(Relaxed) != process::thread() {
+            self.locked(|_| ());
+        }
+    }
+
     /// Shows the registration of `fd`, which is looked at in user space from then on if `look` says so.
     pub fn look_at(&self, fd: i32, look: impl FnOnce(&mut Item) -> bool) {
         self.locked(|inside| {
