@@ -324,30 +324,42 @@ static int take(int socket) {
     return fd;
 }
 
-/* The connection is given to another process and back, with bytes under way. */
-static void passed_a(struct side *side) {
+/* A child that will be given the connection over the returned channel, and does with it what `use` says. */
+static int to_child(struct side *side, pid_t *child, void (*use)(int fd, int channel)) {
     int channel[2];
     MUST(socketpair(AF_UNIX, SOCK_STREAM, 0, channel));
-    pid_t child = (pid_t)MUST(fork());
-    if (child == 0) {
+    *child = (pid_t)MUST(fork());
+    if (*child == 0) {
         role = 'C';
         close(side->fd);
         close(channel[0]);
-        int fd = take(channel[1]);
-        long got = (long)receive_all(fd, in, 700);
-        say("%ld of the echo, first difference %ld", got, differs(in, 700, 1, 300));
-        ask("the taker", fd, 40000, 2);
-        give(channel[1], fd);
+        use(take(channel[1]), channel[1]);
         _exit(0);
     }
     close(channel[1]);
+    return channel[0];
+}
+static void hand_over(struct side *side, int channel) {
+    give(channel, side->fd);
+    close(side->fd);
+}
+
+/* The connection is given to another process and back, with bytes under way. */
+static void use_and_return(int fd, int channel) {
+    long got = (long)receive_all(fd, in, 700);
+    say("%ld of the echo, first difference %ld", got, differs(in, 700, 1, 300));
+    ask("the taker", fd, 40000, 2);
+    give(channel, fd);
+}
+static void passed_a(struct side *side) {
+    pid_t child;
+    int channel = to_child(side, &child, use_and_return);
     fill(out, 1000, 1, 0);
     send_all(side->fd, out, 1000);
     say("%zu", receive_all(side->fd, in, 300));
     await_bytes(side->fd, 700);
-    give(channel[0], side->fd);
-    close(side->fd);
-    int back = take(channel[0]);
+    hand_over(side, channel);
+    int back = take(channel);
     say("child %d", ended(child));
     ask("back again", back, 40000, 3);
     close(back);
@@ -356,26 +368,21 @@ static void passed(void) { two_processes(AF_INET, passed_a, echo); }
 
 /* The same when this end has said that it will send no more, and waits for the rest; or when the other end has sent it
  * all, and has closed. */
+static void read_to_the_end(int fd, int channel) {
+    (void)channel;
+    size_t got = receive_all(fd, in, sizeof(in));
+    say("%zu of the echo, first difference %ld, then %zd", got, differs(in, got, 1, 300), recv(fd, in, 1, 0));
+}
 static void pass_half(struct side *side, bool over) {
-    int channel[2];
-    MUST(socketpair(AF_UNIX, SOCK_STREAM, 0, channel));
-    pid_t child = (pid_t)MUST(fork());
-    if (child == 0) {
-        role = 'C';
-        close(side->fd);
-        int fd = take(channel[1]);
-        size_t got = receive_all(fd, in, sizeof(in));
-        say("%zu of the echo, first difference %ld, then %zd", got, differs(in, got, 1, 300), recv(fd, in, 1, 0));
-        _exit(0);
-    }
+    pid_t child;
+    int channel = to_child(side, &child, read_to_the_end);
     fill(out, 40000, 1, 0);
     send_all(side->fd, out, 40000);
     say("%zu", receive_all(side->fd, in, 300));
     SHOW(shutdown(side->fd, SHUT_WR));
     if (over) await_events(side->fd, POLLHUP);
     else await_bytes(side->fd, 10000);
-    give(channel[0], side->fd);
-    close(side->fd);
+    hand_over(side, channel);
     say("child %d", ended(child));
 }
 static void passed_half_a(struct side *side) { pass_half(side, false); }

@@ -3,6 +3,8 @@
 use std::collections::BTreeSet;
 use std::fs;
 
+use underpass_segment::sysv;
+
 /// Names in /dev/shm now. PostgreSQL's own come and go with any server on the machine.
 pub fn shared_files() -> BTreeSet<String> {
     let entries = fs::read_dir("/dev/shm").into_iter().flatten().flatten();
@@ -10,15 +12,16 @@ pub fn shared_files() -> BTreeSet<String> {
     names.filter(|name| !name.starts_with("PostgreSQL.")).collect()
 }
 
-/// Lines of /proc/sysvipc/shm for the segments that one of `pids` made and that outlive them. A segment that a process of
-/// another run has attached by now is in use, not left.
+/// Lines of /proc/sysvipc/shm for Underpass's segments that one of `pids` made and that outlive them. A segment that a
+/// process of another run has attached by now is in use, not left.
 pub fn segments_of(pids: &[u32]) -> Vec<String> {
     let table = fs::read_to_string("/proc/sysvipc/shm").unwrap_or_default();
     // Columns: key, id, permissions, size, creator's process number, ...
     let column =
         |line: &str, index: usize| line.split_whitespace().nth(index).and_then(|text| text.parse::<u32>().ok());
-    let made_by_them = table.lines().skip(1).filter(|line| column(line, 4).is_some_and(|pid| pids.contains(&pid)));
-    let left = made_by_them.filter(|line| {
+    let is_ours = |line: &&str| column(line, 3).is_some_and(|size| sysv::is_ours(size as usize));
+    let is_theirs = |line: &&str| column(line, 4).is_some_and(|pid| pids.contains(&pid));
+    let left = table.lines().filter(is_ours).filter(is_theirs).filter(|line| {
         let users = column(line, 1).map(users_of).unwrap_or_default();
         users.is_empty() || users.iter().any(|pid| pids.contains(pid))
     });

@@ -122,6 +122,11 @@ impl Mapping {
     }
 }
 
+/// Whether a segment of `size` bytes, as the kernel says it, is Underpass's.
+pub const fn is_ours(size: usize) -> bool {
+    size % PAGE == BEHIND_PAGE
+}
+
 /// Size that the kernel is asked for.
 const fn size(len: usize) -> usize {
     len.next_multiple_of(PAGE) + BEHIND_PAGE

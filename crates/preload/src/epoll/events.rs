@@ -176,23 +176,24 @@ impl From<u32> for Truth {
 
 /// What the kernel's event `mask` of what is registered with `data` means; `changes` is of before the kernel was asked.
 fn truth(epfd: c_int, set: &Set, changes: u32, mask: u32, data: u64) -> Truth {
-    match set.with_data(data) {
-        WithData::Socket(fd) => truth_of(epfd, set, fd, mask, set.changes() != changes),
-        WithData::Several => truth_of_several(epfd, set, mask, data),
+    let mut fds = [0; 16];
+    match set.with_data(data, &mut fds) {
+        WithData::Sockets(1) => truth_of(epfd, set, fds[0], mask, set.changes() != changes),
+        WithData::Sockets(count) => match fds.get(..count) {
+            Some(fds) => truth_of_several(epfd, set, fds, mask),
+            None => {
+                set.activate_with(data);
+                Truth::from(mask)
+            }
+        },
         // Another thread has been told of the same in user space, and has closed the socket since.
         WithData::Closed => Truth::Nothing,
         WithData::Unknown => Truth::from(mask),
     }
 }
 
-/// The event is of one of several sockets that are registered with `data`: what each would say to it, together.
-fn truth_of_several(epfd: c_int, set: &Set, mask: u32, data: u64) -> Truth {
-    let mut fds = [0; 64];
-    let count = set.all_with_data(data, &mut fds);
-    let Some(fds) = fds.get(..count) else {
-        set.activate_with(data);
-        return Truth::from(mask);
-    };
+/// The event is of one of `fds`, which are registered with the same data: what each would say to it, together.
+fn truth_of_several(epfd: c_int, set: &Set, fds: &[c_int], mask: u32) -> Truth {
     let (mut all, mut put_off) = (0, false);
     for &fd in fds {
         match truth_of(epfd, set, fd, mask, true) {

@@ -22,10 +22,8 @@ pub enum Later {
 pub enum WithData {
     /// No socket of ours.
     Unknown,
-    /// This socket of ours.
-    Socket(i32),
-    /// Several sockets of ours.
-    Several,
+    /// So many sockets of ours.
+    Sockets(usize),
     /// A socket of ours that has been closed.
     Closed,
 }
@@ -137,10 +135,7 @@ impl Set {
 
     /// Changes the registration of `fd`; not in a signal handler that runs on top of a look at the set.
     pub fn with_item(&self, fd: i32, change: impl FnOnce(&mut Item)) {
-        if self.lock.load(Relaxed) == process::thread() {
-            return;
-        }
-        self.locked(|inside| {
+        self.unless_looking(|inside| {
             if let Some(item) = inside.item(fd).filter(|it| it.is_current(fd)) {
                 change(item);
             }
@@ -149,8 +144,12 @@ impl Set {
 
     /// Returns once nobody looks at the set who began before; not in a signal handler on top of such a look.
     pub fn outlast(&self) {
+        self.unless_looking(|_| ());
+    }
+
+    fn unless_looking(&self, what: impl FnOnce(&mut Inside)) {
         if self.lock.load(Relaxed) != process::thread() {
-            self.locked(|_| ());
+            self.locked(what);
         }
     }
 
@@ -168,40 +167,26 @@ impl Set {
         });
     }
 
-    /// What is registered with `data`.
-    pub fn with_data(&self, data: u64) -> WithData {
+    /// What is registered with `data`: of the sockets of ours, as many as there is room for in `fds`.
+    pub fn with_data(&self, data: u64, fds: &mut [i32]) -> WithData {
         self.locked(|inside| {
-            let mut found = WithData::Unknown;
-            let mut several = false;
+            let (mut count, mut closed) = (0, false);
             inside.each_with(data, |inside, fd| {
                 let Some(item) = inside.item(fd) else { return };
-                found = match (item.is_current(fd), found) {
-                    (true, WithData::Socket(_)) => {
-                        several = true;
-                        found
-                    }
-                    (true, _) => WithData::Socket(fd),
-                    (false, WithData::Unknown) if item.ended => WithData::Closed,
-                    (false, found) => found,
-                };
-            });
-            if several { WithData::Several } else { found }
-        })
-    }
-
-    /// The sockets of ours that are registered with `data`, as many as there is room for in `fds`; and how many there are.
-    pub fn all_with_data(&self, data: u64, fds: &mut [i32]) -> usize {
-        self.locked(|inside| {
-            let mut count = 0;
-            inside.each_with(data, |inside, fd| {
-                if inside.item(fd).is_some_and(|it| it.is_current(fd)) {
+                if item.is_current(fd) {
                     if let Some(place) = fds.get_mut(count) {
                         *place = fd;
                     }
                     count += 1;
+                } else {
+                    closed |= item.ended;
                 }
             });
-            count
+            match count {
+                0 if closed => WithData::Closed,
+                0 => WithData::Unknown,
+                count => WithData::Sockets(count),
+            }
         })
     }
 
