@@ -213,7 +213,7 @@ static void ahead_user(struct side *side) {
 }
 static void exec_cat_ahead(void) { two_processes(AF_INET, ahead_user, exec_unread); }
 
-/* posix_spawn and system give it to a child, with and without the library's environment. */
+/* posix_spawn, system and popen give it to a child, with and without the library's environment. */
 static void spawn_b(struct side *side) {
     char *arguments[] = {"cat", NULL}, *none[] = {NULL};
     for (int rounds = 0; rounds < 2; rounds++) {
@@ -231,6 +231,10 @@ static void spawn_b(struct side *side) {
     int fd = another(side), low = (int)MUST(dup2(fd, 9));
     SHOW(system("echo question >&9; read answer <&9; test \"$answer\" = answer"));
     ask("after the shell", low, 300, 5);
+    FILE *shell = popen("echo another >&9; read answer <&9; echo \"$answer\"", "r");
+    say_bytes("from the shell", in, (long)fread(in, 1, 100, shell));
+    SHOW(pclose(shell));
+    ask("after both", low, 300, 6);
 }
 static void spawn_a(struct side *side) {
     for (int rounds = 0; rounds < 2; rounds++) {
@@ -243,6 +247,11 @@ static void spawn_a(struct side *side) {
     long got = (long)receive_all(fd, in, 9);
     say_bytes("question", in, got);
     send_all(fd, "answer\n", 7);
+    got = (long)receive_all(fd, in, 300);
+    send_all(fd, in, (size_t)got);
+    got = (long)receive_all(fd, in, 8);
+    say_bytes("another question", in, got);
+    send_all(fd, "another answer\n", 15);
     got = (long)receive_all(fd, in, 300);
     send_all(fd, in, (size_t)got);
 }

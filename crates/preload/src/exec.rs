@@ -1,16 +1,18 @@
 //! execve, its relatives, and posix_spawn: the new program image takes the connections along.
 
-use crate::luggage::{Execution, has_luggage, pack};
+use crate::luggage::{Execution, Packed, has_luggage, pack};
 use crate::program::Program;
 use crate::{connection, process, real};
 use core::ffi::{c_char, c_int};
 use libc::{pid_t, posix_spawn_file_actions_t, posix_spawnattr_t};
+use underpass_segment::sync::{AcqRel, AtomicPtr};
+
+unsafe extern "C" {
+    static mut environ: *const *const c_char;
+}
 
 /// The program's environment as it is now.
 fn environment() -> *const *const c_char {
-    unsafe extern "C" {
-        static environ: *const *const c_char;
-    }
     // SAFETY: libc's variable.
     unsafe { environ }
 }
@@ -183,6 +185,38 @@ pub unsafe extern "C" fn posix_spawnp(
             argv,
             pack(Program::Name(file), envp, Execution::Spawned).envp(),
         )
+    }
+}
+
+/// libc's own popen spawns its shell behind this library's back, with the environment of that moment.
+///
+/// # Safety
+/// As popen(3).
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn popen(command: *const c_char, mode: *const c_char) -> *mut libc::FILE {
+    if !has_luggage() {
+        // SAFETY: passed on to the caller.
+        return unsafe { real::popen(command, mode) };
+    }
+    // SAFETY: passed on to the caller: popen reads the environment, so no other thread may change it meanwhile.
+    unsafe {
+        let before = environment();
+        let packed = pack(Program::Path(c"/bin/sh".as_ptr()), before, Execution::Spawned);
+        environ = packed.envp();
+        let stream = real::popen(command, mode);
+        environ = before;
+        let_go_with_the_next(packed);
+        stream
+    }
+}
+
+/// Another thread may still be reading a variable in an environment that was the program's for a moment.
+fn let_go_with_the_next(packed: Packed) {
+    static LAST: AtomicPtr<Packed> = AtomicPtr::new(core::ptr::null_mut());
+    let last = LAST.swap(Box::into_raw(Box::new(packed)), AcqRel);
+    if !last.is_null() {
+        // SAFETY: made by the line above, in an earlier call, and swapped out by this one alone.
+        drop(unsafe { Box::from_raw(last) });
     }
 }
 
