@@ -5,7 +5,7 @@ CARGO ?= cargo
 UNDERPASS = target/release/underpass
 
 .DEFAULT_GOAL := help
-.PHONY: help run bench build test lint c-programs licences generate install uninstall clean
+.PHONY: help run bench build test soak lint c-programs licences generate install uninstall clean
 
 help: ## this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-10s  %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -28,6 +28,10 @@ test: rust ## everything that continuous integration checks: lints, licences, te
 	$(MAKE) --no-print-directory lint c-programs licences
 	$(CARGO) build --release
 	$(CARGO) test --workspace --no-fail-fast
+
+MINUTES ?= 60
+soak: build ## the stress programs of tests/soak in every mode, for MINUTES (60)
+	$(CARGO) run --release --quiet --package underpass-tests --bin soak -- --minutes $(MINUTES)
 
 lint: rust ## formatting, clippy and the documentation, warnings being errors
 	$(CARGO) fmt --all --check

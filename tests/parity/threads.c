@@ -255,6 +255,62 @@ static void replace_b(struct side *side) {
 }
 static void replaced(void) { two_processes(AF_INET, replace_a, replace_b); }
 
+/* The same for connections that have never been used: what the sleeping thread leaves behind is not the next one's. */
+static int unused(struct side *side) {
+    if (side->leader) return (int)MUST(accept(side->listener, NULL, NULL));
+    return connect_to(&side->address);
+}
+static void *blocked_bulk(void *argument) {
+    struct side *side = introduce(argument);
+    size_t size = 8 * MIB;
+    char *bytes = malloc(size);
+    fill(bytes, size, 3, 0);
+    SHOW(send(side->fd, bytes, size, MSG_NOSIGNAL));
+    free(bytes);
+    return NULL;
+}
+static void closed_unused_a(struct side *side) {
+    static void *(*const calls[])(void *) = {blocked_recv, blocked_bulk};
+    for (int i = 0; i < 6; i++) {
+        struct helper blocked;
+        struct side first = *side;
+        first.fd = unused(side);
+        begin(&blocked, &first, 'C', calls[i % 2]);
+        await_asleep(blocked.task);
+        SHOW(close(first.fd));
+        tell(side);
+        int second = unused(side);
+        say("number taken again: %d", second == first.fd);
+        send_all(second, "y", 1);
+        tell(side);
+        end(&blocked);
+        for (int round = 0; round < 20; round++) {
+            SHOW(receive_all(second, in, 100));
+            send_all(second, in, 100);
+        }
+        SHOW(recv(second, in, 1, 0));
+        close(second);
+    }
+}
+static void closed_unused_b(struct side *side) {
+    for (int i = 0; i < 6; i++) {
+        int first = unused(side);
+        hear(side);
+        int second = unused(side);
+        SHOW(recv(second, in, 1, 0));
+        hear(side);
+        if (i % 2 == 0) send_all(first, "x", 1);
+        else for (size_t left = 8 * MIB; left > 0; left -= receive_all(first, in, sizeof(in))) {}
+        for (int round = 0; round < 20; round++) {
+            send_all(second, out, 100);
+            SHOW(receive_all(second, in, 100));
+        }
+        close(first);
+        close(second);
+    }
+}
+static void closed_unused(void) { two_processes(AF_INET, closed_unused_a, closed_unused_b); }
+
 /* A thread that is cancelled while it sleeps in recv, read, poll or epoll_wait leaves the connection usable. */
 static void cleanup(void *argument) {
     (void)argument;
@@ -353,6 +409,6 @@ static void passing(void) { two_processes(AF_INET, passing_a, obey); }
 const struct scenario scenarios[] = {
     {"reader-writer", reader_writer, 0}, {"readers", readers, 0}, {"writers", writers, 0},
     {"takers", takers, 0},   {"shut", shut, 0},                 {"shut-writer", shut_writer, 0},
-    {"closed", closed, 0},   {"replaced", replaced, 0},         {"cancel", cancel, 0},
+    {"closed", closed, 0},   {"replaced", replaced, 0}, {"closed-unused", closed_unused, 0}, {"cancel", cancel, 0},
     {"cancel-early", cancel_early, 0},   {"passing", passing, 0}, {0},
 };

@@ -12,8 +12,10 @@
 //! | `UNDERPASS_TEST_REQUIRE=1` | a program that is not installed is a failure, not a skip |
 
 pub mod apart;
+pub mod compiler;
 pub mod group;
 pub mod library;
+pub mod mode;
 pub mod net;
 pub mod parity;
 pub mod stage;

@@ -5,8 +5,10 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::Duration;
 
+use crate::compiler::cc;
 use crate::group::Group;
-use crate::library::{self, AT_ONCE, Run};
+use crate::library::{self, Run};
+use crate::mode::{MODES, Mode};
 
 /// A scenario that takes longer hangs.
 const LIMIT: Duration = Duration::from_secs(15);
@@ -19,22 +21,6 @@ pub enum Flavour {
     /// With the checked aliases of libc (`__recv_chk` and others).
     Fortified,
 }
-
-/// One way of running a scenario under Underpass.
-struct Mode {
-    name: &'static str,
-    settings: &'static [(&'static str, &'static str)],
-    /// Forty messages go each way first; without them the scenario itself goes through the switch to the fast path.
-    warm: bool,
-}
-
-const MODES: &[Mode] = &[
-    Mode { name: "default", settings: &[], warm: true },
-    Mode { name: "at once", settings: AT_ONCE, warm: true },
-    Mode { name: "asleep", settings: &[AT_ONCE[0], AT_ONCE[1], ("UNDERPASS_SPIN_US", "0")], warm: true },
-    Mode { name: "cold", settings: AT_ONCE, warm: false },
-    Mode { name: "small ring", settings: &[AT_ONCE[0], AT_ONCE[1], ("UNDERPASS_RING_BYTES", "65536")], warm: true },
-];
 
 /// Scenarios that differ from kernel TCP today, and why: the list of what is left to do. Any way in which they fail is
 /// accepted; a scenario that agrees in every mode must leave the list.
@@ -199,15 +185,4 @@ pub fn compile(family: &str, flavour: Flavour) -> PathBuf {
     }
     cc(&program, flags, &[sources.join(format!("{family}.c")), sources.join("harness.c")]);
     program
-}
-
-fn cc(program: &Path, flags: &[&str], sources: &[PathBuf]) {
-    // Another test may be running the same program: it is replaced as a whole.
-    let aside = tempfile::tempdir_in(program.parent().expect("a folder")).expect("a folder in the build folder");
-    let fresh = aside.path().join("program");
-    let mut cc = Command::new("cc");
-    cc.args(["-std=gnu17", "-D_GNU_SOURCE", "-Wall", "-Wextra", "-Werror", "-pthread"]).args(flags);
-    let output = cc.args(sources).arg("-o").arg(&fresh).output().expect("a C compiler");
-    assert!(output.status.success(), "{}:\n{}", program.display(), String::from_utf8_lossy(&output.stderr));
-    std::fs::rename(&fresh, program).expect("the same file system");
 }

@@ -12,6 +12,7 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 use tempfile::TempDir;
 
+use crate::compiler::cc;
 use crate::group::Group;
 use crate::library::{self, Run};
 use crate::{net, traces};
@@ -144,10 +145,7 @@ pub fn fixture(name: &str) -> PathBuf {
 
 /// Compiles a C program of `tests/fixtures` to `program`.
 pub fn compile(name: &str, program: &Path, flags: &[&str]) {
-    let mut cc = Command::new("cc");
-    cc.args(["-std=gnu17", "-D_GNU_SOURCE", "-O2", "-Wall", "-Wextra", "-Werror"]).args(flags);
-    let output = cc.arg(fixture(name)).arg("-o").arg(program).output().expect("a C compiler");
-    assert!(output.status.success(), "{name}:\n{}", String::from_utf8_lossy(&output.stderr));
+    cc(program, &[&["-O2"], flags].concat(), &[fixture(name)]);
 }
 
 /// The file of a program, in PATH or where Debian keeps the programs of servers.

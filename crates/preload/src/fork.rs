@@ -53,6 +53,7 @@ fn forked(call: impl FnOnce() -> pid_t) -> pid_t {
 
 /// In a forked child: every end that it inherited has one more reference, unless the parent has added it.
 pub fn in_child() {
+    connection::forget_threads();
     if !COUNTED.get() {
         connection::reference_all(true);
     }

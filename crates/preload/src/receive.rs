@@ -1,6 +1,6 @@
 //! read, readv, preadv2, recv, recvfrom, recvmsg, recvmmsg, and their aliases.
 
-use crate::connection::{self, BROKEN, Way};
+use crate::connection::{self, BROKEN, CLOSED, Way};
 use crate::{real, to_c};
 use core::ffi::{c_int, c_uint, c_void};
 use libc::{iovec, mmsghdr, msghdr, off_t, size_t, sockaddr, socklen_t, ssize_t, timespec};
@@ -17,7 +17,7 @@ const CARRIED: c_int = libc::MSG_PEEK
 
 /// Receives into `cursor`, or has `plain` do it.
 #[inline]
-fn receive(fd: c_int, cursor: impl FnOnce() -> Cursor, flags: c_int, plain: impl FnOnce() -> ssize_t) -> ssize_t {
+fn receive(fd: c_int, cursor: impl FnOnce() -> Cursor, flags: c_int, plain: impl Fn() -> ssize_t) -> ssize_t {
     let Some(connection) = connection::of(fd) else { return plain() };
     // Neither takes any byte of the stream.
     if flags & (libc::MSG_ERRQUEUE | libc::MSG_OOB) != 0 {
@@ -37,15 +37,12 @@ fn receive(fd: c_int, cursor: impl FnOnce() -> Cursor, flags: c_int, plain: impl
             }
             return to_c(answer);
         }
-        if way == Way::Broken {
-            return to_c(Err(BROKEN));
+        match way {
+            Way::Broken => return to_c(Err(BROKEN)),
+            Way::Closed => return to_c(Err(CLOSED)),
+            Way::Joined | Way::Plain => {}
         }
-        if connection.end.read_gate.enter() {
-            let answer = plain();
-            connection.end.read_gate.leave();
-            if flags & libc::MSG_PEEK == 0 {
-                connection.count_received(answer);
-            }
+        if let Some(answer) = connection.receive_plainly(flags, &plain) {
             return answer;
         }
         if flags & !CARRIED != 0 {

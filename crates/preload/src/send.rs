@@ -1,6 +1,6 @@
 //! write, writev, pwritev2, send, sendto, sendmsg, sendmmsg, sendfile, splice, and their aliases.
 
-use crate::connection::{self, BROKEN, Way};
+use crate::connection::{self, BROKEN, CLOSED, Inside, Way};
 use crate::{from_c, real, to_c};
 use core::ffi::{c_int, c_uint, c_void};
 use libc::{iovec, mmsghdr, msghdr, off_t, size_t, sockaddr, socklen_t, ssize_t};
@@ -45,7 +45,9 @@ unsafe fn send_vector(
             crate::test_cancel();
             // SAFETY: passed on to the caller.
             let cursor = unsafe { Cursor::new(vector, count) };
+            let inside = connection.inside();
             let answer = port.send(cursor, flags, |done| {
+                inside.enter();
                 if done == 0 {
                     return from_c(plain());
                 }
@@ -56,8 +58,10 @@ unsafe fn send_vector(
             });
             return to_c(answer);
         }
-        if way == Way::Broken {
-            return to_c(Err(BROKEN));
+        match way {
+            Way::Broken => return to_c(Err(BROKEN)),
+            Way::Closed => return to_c(Err(CLOSED)),
+            Way::Joined | Way::Plain => {}
         }
         if let Some(answer) = connection.send_plainly(&plain) {
             return answer;
@@ -263,10 +267,12 @@ pub unsafe extern "C" fn sendfile(out: c_int, input: c_int, offset: *mut off_t, 
         {
             crate::test_cancel();
             // SAFETY: the program vouches for `offset`.
-            return to_c(unsafe { file_through_segment(&port, input, offset, count) });
+            return to_c(unsafe { file_through_segment(&port, &connection.inside(), input, offset, count) });
         }
-        if way == Way::Broken {
-            return to_c(Err(BROKEN));
+        match way {
+            Way::Broken => return to_c(Err(BROKEN)),
+            Way::Closed => return to_c(Err(CLOSED)),
+            Way::Joined | Way::Plain => {}
         }
         if let Some(answer) = connection.send_plainly(plain) {
             return answer;
@@ -310,7 +316,13 @@ impl Source for Part {
 ///
 /// # Safety
 /// As sendfile(2).
-unsafe fn file_through_segment(port: &Port<'_>, input: c_int, offset: *mut off_t, count: size_t) -> Answer {
+unsafe fn file_through_segment(
+    port: &Port<'_>,
+    inside: &Inside,
+    input: c_int,
+    offset: *mut off_t,
+    count: size_t,
+) -> Answer {
     /// Most bytes that Linux sends in one call.
     const MOST: usize = 0x7fff_f000;
     // SAFETY: the offset is the program's; lseek takes no pointer.
@@ -325,6 +337,7 @@ unsafe fn file_through_segment(port: &Port<'_>, input: c_int, offset: *mut off_t
         0
     } else {
         port.send_from(&mut part, 0, |done| {
+            inside.enter();
             let mut rest = begin + done as off_t;
             // SAFETY: an offset of this frame.
             from_c(unsafe { real::sendfile(port.fd, input, &mut rest, count - done) })
@@ -332,6 +345,7 @@ unsafe fn file_through_segment(port: &Port<'_>, input: c_int, offset: *mut off_t
     };
     if sent == 0 && part.failed {
         // Nothing that can be read at a place of one's choice: a pipe, or a mistake that the kernel has words for.
+        inside.enter();
         return port.send_by_kernel(Reason::Splice, plain);
     }
     // SAFETY: as above.
@@ -369,6 +383,8 @@ pub unsafe extern "C" fn splice(
         if connection.end.stage() == Stage::Joined
             && let Some(port) = connection.port()
         {
+            let inside = connection.inside();
+            inside.enter();
             return to_c(port.send_by_kernel(Reason::Splice, || from_c(plain())));
         }
     }

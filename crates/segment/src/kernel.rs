@@ -293,6 +293,12 @@ pub fn thread_id() -> u32 {
     unsafe { syscall(libc::SYS_gettid, [0; 6]) }.unwrap_or(0) as u32
 }
 
+/// Whether thread `tid` is one of this process.
+pub fn is_thread_of_this_process(tid: u32) -> bool {
+    // SAFETY: signal 0 is sent to nobody.
+    unsafe { syscall(libc::SYS_tgkill, [process_id() as usize, tid as usize, 0, 0, 0, 0]) }.is_ok()
+}
+
 /// Effective user.
 pub fn user_id() -> u32 {
     // SAFETY: no arguments.

@@ -53,6 +53,11 @@ impl Lock {
         self.asleep.store(asleep.into(), Release);
     }
 
+    /// Who is inside; 0: nobody.
+    pub fn owner(&self) -> u32 {
+        self.owner.load(Acquire)
+    }
+
     #[cold]
     fn contend(&self, me: u32, impatient: bool) -> Entered {
         for round in 0u32.. {

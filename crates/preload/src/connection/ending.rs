@@ -42,7 +42,7 @@ pub fn forget(fd: i32) {
             if connection.end.watched.load(Relaxed) != 0 {
                 crate::epoll::outlast_looks();
             }
-            if !connection.leave_to_sleeper() {
+            if !connection.leave_to_those_inside() {
                 release(index);
             }
         }
@@ -66,32 +66,10 @@ impl Connection {
             }
         }
     }
-
-    /// The last descriptor is closed: whether a thread sleeps in a receive on it, which goes on until something arrives.
-    fn leave_to_sleeper(&self) -> bool {
-        let Some(handle) = handle(self.index) else { return false };
-        if handle.sleepers.load(Acquire) == 0 || handle.descriptors.load(Relaxed) > 1 {
-            return false;
-        }
-        handle.left_to_sleeper.store(true, Release);
-        self.end.reading.resting.set_stray(true);
-        // It may have woken meanwhile.
-        handle.sleepers.load(Acquire) > 0 || !handle.left_to_sleeper.swap(false, AcqRel)
-    }
-
-    /// After a receive that found the waiting flag down for others, or its last descriptor closed.
-    #[cold]
-    pub fn after_stray(&self) {
-        if handle(self.index).is_some_and(|handle| handle.left_to_sleeper.swap(false, AcqRel)) {
-            release(self.index);
-        } else {
-            crate::epoll::take_back(self.fd);
-        }
-    }
 }
 
 /// One descriptor less.
-fn release(index: u32) {
+pub(super) fn release(index: u32) {
     let (Some(family), Some(handle)) = (process::existing_family(), handle(index)) else { return };
     if handle.descriptors.fetch_sub(1, AcqRel) == 1 {
         let attached = handle.attached.swap(ABSENT, AcqRel) == PRESENT;

@@ -76,6 +76,8 @@ fn classify(fd: i32, known: Known) -> Option<u32> {
     handle.attached.store(ABSENT, Relaxed);
     handle.given.store(0, Relaxed);
     handle.counted.store(0, Relaxed);
+    handle.inside.store(0, Relaxed);
+    handle.left.store(false, Relaxed);
     handle.descriptors.store(1, Release);
     if !table::replace(fd, known, Known::Connection(index)) {
         // Another thread was faster.

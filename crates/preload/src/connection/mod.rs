@@ -2,23 +2,26 @@
 
 mod ending;
 mod find;
+mod inside;
 mod share;
 
 pub use ending::{forget, leave_all};
 pub use find::{claim, give_up, known, of};
+pub use inside::{Inside, forget_threads};
 pub use share::{duplicate, recognise_all, reference_all};
 
 use crate::memory::{PIECE, Sparse};
-use crate::table::{self, Known};
+use crate::table;
 use crate::{process, seccomp};
 use core::cell::UnsafeCell;
 use core::mem::MaybeUninit;
 use find::{count_once, unsuitable};
+use inside::sleeping_recv;
 use underpass_segment::clock;
 use underpass_segment::end::{End, MAX_ENDS, Stage};
 use underpass_segment::kernel;
 use underpass_segment::link::Link;
-use underpass_segment::raw::{Answer, Errno};
+use underpass_segment::raw::Errno;
 use underpass_segment::reason::Reason;
 use underpass_segment::switch::Port;
 use underpass_segment::sync::{AcqRel, Acquire, AtomicBool, AtomicU32, Relaxed, Release};
@@ -27,9 +30,10 @@ use underpass_segment::sync::{AcqRel, Acquire, AtomicBool, AtomicU32, Relaxed, R
 struct Handle {
     /// Descriptors of this process that refer to it; 0: not in use.
     descriptors: AtomicU32,
-    /// Threads asleep in a receive on it. If its last descriptor is closed under one, it is that thread's to let go of.
-    sleepers: AtomicU32,
-    left_to_sleeper: AtomicBool,
+    /// Threads of this process that are inside the kernel in a call on it.
+    inside: AtomicU32,
+    /// Its last descriptor was closed under them: the last of them lets go of the end.
+    left: AtomicBool,
     /// 1: it is in a list of file actions, so a child that is spawned may get it.
     given: AtomicU32,
     /// [`ABSENT`], [`WORKING`] or [`PRESENT`]: whether `link` is there.
@@ -70,6 +74,8 @@ pub enum Way {
     Joined,
     /// Nothing goes any more.
     Broken,
+    /// The descriptor was closed by another thread meanwhile.
+    Closed,
 }
 
 impl Connection {
@@ -82,7 +88,11 @@ impl Connection {
     #[inline(always)]
     pub fn way(&self) -> Way {
         if matches!(self.end.stage(), Stage::Plain | Stage::Waiting) {
+            let generation = table::generation(self.fd);
             self.consider();
+            if table::generation(self.fd) != generation {
+                return Way::Closed;
+            }
         }
         match self.end.stage() {
             Stage::Joined if self.has_segment() => Way::Joined,
@@ -208,18 +218,28 @@ impl Connection {
         }
     }
 
-    /// Counts a plain call's bytes.
+    /// One plain receive, counted; `None` when the connection has a segment by now and none may be begun.
     #[inline]
-    pub fn count_received(&self, answer: isize) {
-        if answer > 0 {
+    pub fn receive_plainly(&self, flags: i32, plain: impl FnOnce() -> isize) -> Option<isize> {
+        let inside = self.inside();
+        inside.enter();
+        if !self.end.read_gate.enter() {
+            return None;
+        }
+        let answer = plain();
+        self.end.read_gate.leave();
+        if answer > 0 && flags & libc::MSG_PEEK == 0 {
             self.end.reading.kernel_bytes.fetch_add(answer as u64, Relaxed);
             self.end.bytes.fetch_add(answer as u64, Relaxed);
         }
+        Some(answer)
     }
 
-    /// One plain send, counted; `None` when the connection has a segment by now and none may be begun.
+    /// The same for a send.
     #[inline]
     pub fn send_plainly(&self, plain: impl FnOnce() -> isize) -> Option<isize> {
+        let inside = self.inside();
+        inside.enter();
         if !self.end.write_gate.enter() {
             return None;
         }
@@ -259,28 +279,7 @@ impl Connection {
     }
 }
 
-/// Sleeps in libc's own recv: a cancellation point, and restarted after signals as the program asked.
-unsafe fn sleeping_recv(port: &Port<'_>, to: *mut u8, len: usize, flags: i32) -> Answer {
-    const CLOSED: Errno = Errno(libc::EBADF);
-    let handle = handle(port.token).ok_or(CLOSED)?;
-    // Counted before the table is looked at; whoever closes looks at the count afterwards.
-    handle.sleepers.fetch_add(1, AcqRel);
-    if port.end.reading.resting.is_stray() {
-        crate::epoll::take_back(port.fd);
-    }
-    let answer = if table::get(port.fd) == Known::Connection(port.token) {
-        let before = crate::errno();
-        // SAFETY: passed on to the caller.
-        let answer = crate::from_c(unsafe { crate::real::recv(port.fd, to.cast(), len, flags) });
-        crate::set_errno(before);
-        answer
-    } else {
-        // Closed, or another's by now, while this thread was on its way.
-        Err(CLOSED)
-    };
-    handle.sleepers.fetch_sub(1, AcqRel);
-    answer
-}
-
 /// The error of every call on a broken connection.
 pub const BROKEN: Errno = Errno(libc::ECONNRESET);
+/// The error of a call that had not begun when its descriptor was closed.
+pub const CLOSED: Errno = Errno(libc::EBADF);

@@ -1,0 +1,176 @@
+//! Runs the stress programs of `tests/soak` under Underpass for as long as one likes, seed after seed, in every mode.
+//!
+//! A stress program checks itself: it ends with 0 if every byte, event and end was right. It is run on the kernel as well,
+//! without which a failure would say nothing.
+
+use anyhow::{Context, Result, bail};
+use clap::Parser;
+use comfy_table::Table;
+use indicatif::{ProgressBar, ProgressStyle};
+use std::fmt::Write as _;
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::time::{Duration, Instant};
+use underpass_tests::compiler::cc;
+use underpass_tests::group::Group;
+use underpass_tests::library::{self, Run};
+use underpass_tests::mode::{MODES, Mode};
+
+/// What is run: a program of `tests/soak`, and the arguments behind the seed and the seconds.
+const PROGRAMS: &[(&str, &[&str])] = &[("sets", &["both"]), ("sets", &["two"]), ("processes", &[])];
+/// A program that goes on for so much longer than it was told to hangs.
+const PATIENCE: Duration = Duration::from_secs(60);
+
+#[derive(Parser)]
+#[command(about = "Run the stress programs of tests/soak seed after seed, in every mode")]
+struct Options {
+    /// Minutes after which no further run begins
+    #[arg(long, default_value_t = 60.0)]
+    minutes: f64,
+    /// Seconds of each run
+    #[arg(long, default_value_t = 8)]
+    seconds: u32,
+    /// The first seed
+    #[arg(long, default_value_t = 1)]
+    seed: u32,
+    /// Only this program
+    #[arg(long)]
+    program: Option<String>,
+    /// Only this mode (kernel, default, "at once", asleep, "small ring")
+    #[arg(long)]
+    mode: Option<String>,
+}
+
+/// One program in one mode, and what came of it.
+struct Row {
+    name: &'static str,
+    arguments: &'static [&'static str],
+    /// `None`: kernel TCP.
+    mode: Option<&'static Mode>,
+    program: PathBuf,
+    runs: u32,
+    failures: u32,
+    connections: u64,
+    fast: u64,
+}
+
+impl Row {
+    fn mode(&self) -> &'static str {
+        self.mode.map_or("kernel", |mode| mode.name)
+    }
+
+    fn command(&self, seed: u32, seconds: u32) -> Command {
+        let mut command = Command::new(&self.program);
+        command.args([seed.to_string(), seconds.to_string()]).args(self.arguments);
+        command
+    }
+
+    /// Runs the program once; what to show if it fails.
+    fn run(&mut self, seed: u32, seconds: u32, logs: &Path) -> Result<Option<String>> {
+        let run = Run::new();
+        let mut command = self.command(seed, seconds);
+        match self.mode {
+            Some(mode) => run.accelerate(&mut command, mode.settings),
+            None => library::plain(&mut command),
+        }
+        let log = logs.join([self.name, &self.arguments.concat(), self.mode(), &seed.to_string()].join("-"));
+        let mut group = Group::start(command, &log);
+        let status = group.wait(Duration::from_secs(seconds.into()) + PATIENCE);
+        self.runs += 1;
+        for process in run.processes() {
+            self.connections += process.connections;
+            self.fast += process.fast;
+        }
+        if status.is_some_and(|status| status.success()) {
+            fs::remove_file(&log).with_context(|| format!("remove {}", log.display()))?;
+            return Ok(None);
+        }
+        self.failures += 1;
+        let how = status.map_or_else(|| format!("hangs\n{}", group.where_it_is()), |status| format!("{status}\n"));
+        let mut words: Vec<String> = Vec::new();
+        if let Some(mode) = self.mode {
+            words.extend(mode.settings.iter().map(|(name, value)| format!("{name}={value}")));
+            words.push(format!("LD_PRELOAD={}", library::path().display()));
+        }
+        words.push(format!("{} {seed} {seconds} {}", self.program.display(), self.arguments.join(" ")));
+        let mut text = format!("{} {}, {}, seed {seed}: {how}", self.name, self.arguments.join(" "), self.mode());
+        let said = group.said();
+        let lines: Vec<&str> = said.lines().collect();
+        for line in &lines[lines.len().saturating_sub(20)..] {
+            writeln!(text, "    {line}")?;
+        }
+        write!(text, "  again: {}\n  all it said: {}", words.join(" "), log.display())?;
+        Ok(Some(text))
+    }
+}
+
+fn main() -> Result<()> {
+    let options = Options::parse();
+    let folder = library::target().join("soak");
+    fs::create_dir_all(&folder).with_context(|| format!("make the folder {}", folder.display()))?;
+    let mut rows = rows(&options, &folder);
+    if rows.is_empty() {
+        bail!("no such program or mode; see --help");
+    }
+    library::path();
+    let bar = ProgressBar::new((options.minutes * 60.0) as u64);
+    bar.set_style(ProgressStyle::with_template("{bar:30} {elapsed} of {len} s  {msg}")?);
+    let begin = Instant::now();
+    let mut seed = options.seed;
+    'all: loop {
+        for row in &mut rows {
+            if begin.elapsed().as_secs_f64() > options.minutes * 60.0 {
+                break 'all;
+            }
+            bar.set_position(begin.elapsed().as_secs());
+            bar.set_message(format!("{} {}, {}, seed {seed}", row.name, row.arguments.join(" "), row.mode()));
+            if let Some(failure) = row.run(seed, options.seconds, &folder)? {
+                bar.suspend(|| println!("{failure}"));
+            }
+        }
+        seed += 1;
+    }
+    bar.finish_and_clear();
+    let failures = report(&rows, seed - options.seed);
+    if failures > 0 {
+        bail!("{failures} runs failed");
+    }
+    Ok(())
+}
+
+fn rows(options: &Options, folder: &Path) -> Vec<Row> {
+    let chosen = |given: &Option<String>, name: &str| given.as_ref().is_none_or(|given| given == name);
+    let modes = || std::iter::once(None).chain(MODES.iter().filter(|mode| mode.warm).map(Some));
+    let mut rows = Vec::new();
+    for &(name, arguments) in PROGRAMS.iter().filter(|(name, _)| chosen(&options.program, name)) {
+        let program = folder.join(name);
+        let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("soak").join(format!("{name}.c"));
+        cc(&program, &["-O2"], &[source]);
+        for mode in modes() {
+            let row =
+                Row { name, arguments, mode, program: program.clone(), runs: 0, failures: 0, connections: 0, fast: 0 };
+            if chosen(&options.mode, row.mode()) {
+                rows.push(row);
+            }
+        }
+    }
+    rows
+}
+
+/// Prints the table; returns how many runs failed.
+fn report(rows: &[Row], seeds: u32) -> u32 {
+    let mut table = Table::new();
+    table.load_style(comfy_table::presets::NOTHING);
+    table.set_header(["Program", "Mode", "Runs", "Failed", "Connections", "Fast"]);
+    for row in rows {
+        let fast = (row.fast * 100).checked_div(row.connections).map_or("-".into(), |percent| format!("{percent} %"));
+        let name = format!("{} {}", row.name, row.arguments.join(" "));
+        let numbers = [row.runs.to_string(), row.failures.to_string(), row.connections.to_string(), fast];
+        table.add_row([name, row.mode().into()].into_iter().chain(numbers));
+    }
+    println!("{table}\n{seeds} whole rounds");
+    let failures = rows.iter().map(|row| row.failures).sum();
+    println!("{} passed, {failures} failed", rows.iter().map(|row| row.runs).sum::<u32>() - failures);
+    failures
+}
