@@ -655,6 +655,125 @@ static void siblings_b(struct side *side) {
 }
 static void siblings(void) { two_processes(AF_INET, siblings_a, siblings_b); }
 
+/* While a thread sleeps on a set it is told of a second connection, though something comes for the first, which it has
+ * stopped asking about. */
+static void muted_a(struct side *side) {
+    for (int i = 0; i < 4; i++) {
+        int second = another(side), set = (int)MUST(epoll_create1(0));
+        add(set, side->fd, EPOLLIN, 1);
+        add(set, second, EPOLLIN, 2);
+        /* Both are quiet, and asked for. */
+        report("both asleep", set, 5);
+        tell(side);
+        report("the second", set, -1);
+        receive_all(second, in, 1);
+        struct epoll_event event = {.events = i % 2 ? EPOLLOUT | EPOLLET : 0, .data.u64 = 1};
+        MUST(epoll_ctl(set, i < 2 ? EPOLL_CTL_MOD : EPOLL_CTL_DEL, side->fd, &event));
+        if (i == 1) report("room", set, -1);
+        tell(side);
+        report("the second again", set, 5000);
+        receive_all(second, in, 1);
+        receive_all(side->fd, in, 1);
+        close(set);
+        close(second);
+    }
+}
+static void muted_b(struct side *side) {
+    for (int i = 0; i < 4; i++) {
+        int second = another(side);
+        hear(side);
+        await_asleep(side->other);
+        send_all(second, "b", 1);
+        hear(side);
+        await_asleep(side->other);
+        send_all(side->fd, "a", 1);
+        send_all(second, "b", 1);
+        SHOW(recv(second, in, 1, 0));
+        close(second);
+    }
+}
+static void muted(void) { two_processes(AF_INET, muted_a, muted_b); }
+
+/* A set that is put into another while it is empty. */
+static void nested_early_a(struct side *side) {
+    int inner = (int)MUST(epoll_create1(0)), outer = (int)MUST(epoll_create1(0));
+    add(outer, inner, EPOLLIN, 1);
+    add(inner, side->fd, EPOLLIN, 2);
+    for (int i = 0; i < 40; i++) {
+        if (i % 2) ten_later(side);
+        else ten_now(side);
+        report("outer", outer, -1);
+        report("inner", inner, 0);
+        receive_all(side->fd, in, 10);
+        report("outer when read", outer, 0);
+    }
+    quit(side);
+}
+static void nested_early(void) { two_processes(AF_INET, nested_early_a, ten_when_told); }
+
+/* Several sockets and a pipe are registered with the same data: each is told, and none uses up another's registration. */
+static void same_data_a(struct side *side) {
+    static const uint32_t kinds[] = {0, EPOLLET, EPOLLONESHOT, EPOLLET | EPOLLONESHOT};
+    for (size_t i = 0; i < COUNT(kinds); i++) {
+        int second = another(side), set = (int)MUST(epoll_create1(0)), pipes[2];
+        MUST(pipe(pipes));
+        add(set, pipes[0], EPOLLIN | kinds[i], 0);
+        add(set, side->fd, EPOLLIN | kinds[i], 0);
+        add(set, second, EPOLLIN | kinds[i], 0);
+        report("nothing", set, 0);
+        MUST(write(pipes[1], "p", 1));
+        report("the pipe", set, -1);
+        MUST(read(pipes[0], in, 1));
+        tell(side);
+        hear(side);
+        report("the first", set, -1);
+        receive_all(side->fd, in, 10);
+        tell(side);
+        hear(side);
+        report("the second", set, -1);
+        close(second);
+        struct epoll_event again = {.events = EPOLLIN | kinds[i]};
+        MUST(epoll_ctl(set, EPOLL_CTL_MOD, pipes[0], &again));
+        MUST(write(pipes[1], "p", 1));
+        report("the pipe again", set, 5000);
+        close(set);
+        close(pipes[0]);
+        close(pipes[1]);
+    }
+}
+static void same_data_b(struct side *side) {
+    for (int i = 0; i < 4; i++) {
+        int second = another(side);
+        hear(side);
+        send_all(side->fd, "0123456789", 10);
+        tell(side);
+        hear(side);
+        send_all(second, "s", 1);
+        tell(side);
+        SHOW(recv(second, in, 1, 0));
+        close(second);
+    }
+}
+static void same_data(void) { two_processes(AF_INET, same_data_a, same_data_b); }
+
+/* A registration is changed while the connection is fast, which then goes back to the kernel for good. */
+static void changed_below_a(struct side *side) {
+    int set = (int)MUST(epoll_create1(0)), low = 5;
+    struct epoll_event event = {.events = EPOLLOUT, .data.u64 = 2};
+    add(set, side->fd, EPOLLIN, 1);
+    report("nothing", set, 0);
+    MUST(epoll_ctl(set, EPOLL_CTL_MOD, side->fd, &(struct epoll_event){.events = EPOLLIN | EPOLLOUT, .data.u64 = 1}));
+    report("room", set, 0);
+    event.data.u64 = 1;
+    MUST(epoll_ctl(set, EPOLL_CTL_MOD, side->fd, &event));
+    MUST(setsockopt(side->fd, SOL_SOCKET, SO_RCVLOWAT, &low, sizeof(low)));
+    report("room again", set, 0);
+    report("and again", set, 0);
+    close(set);
+}
+static void idle_b(struct side *side) { SHOW(recv(side->fd, in, 1, 0)); }
+static void changed_below(void) { two_processes(AF_INET, changed_below_a, idle_b); }
+
 const struct scenario scenarios[] = {
     {"nested", nested, 0},       {"nested-threads", nested_threads, 0}, {"several", several, 0},
     {"close-out", close_out, 0}, {"close-in", close_in, 0},             {"close-none", close_none, 0},
@@ -667,6 +786,7 @@ const struct scenario scenarios[] = {
     {"inherited", inherited, 0}, {"two-sets", two_sets, 0},             {"crew", crew, 0},
     {"beside-set", beside_set, 0}, {"beside-poll", beside_poll, 0},
     {"siblings", siblings, 0},   {"changed-beside", changed_beside, 0}, {"changed-ends", changed_ends, 0},
-    {"removed", removed, 0},
+    {"removed", removed, 0},     {"muted", muted, 0},                   {"nested-early", nested_early, 0},
+    {"same-data", same_data, 0}, {"changed-below", changed_below, 0},
     {0},
 };

@@ -195,6 +195,7 @@ fn answer_alone(fds: &mut [pollfd]) -> Option<c_int> {
         if it.events & IN != 0 {
             match port.ready() {
                 Ready::Yes => it.revents |= it.events & IN,
+                Ready::No if port.needs_kernel() => return None,
                 Ready::No => all_ready = false,
                 Ready::AskKernel => return None,
             }

@@ -305,24 +305,74 @@ pub fn user_id() -> u32 {
     unsafe { syscall(libc::SYS_geteuid, [0; 6]) }.unwrap_or(u32::MAX as usize) as u32
 }
 
-/// Inode number of the socket that process `pid` holds as descriptor `fd`, if this process may look.
-pub fn socket_inode(pid: i32, fd: i32) -> Option<u64> {
-    let mut path = [0u8; 48];
+/// Whether `fd` is an epoll set.
+pub fn is_epoll(fd: i32) -> bool {
     let mut target = [0u8; 64];
-    {
-        use std::io::Write;
-        let mut to = &mut path[..];
-        write!(to, "/proc/{pid}/fd/{fd}\0").ok()?;
+    link_target(format_args!("/proc/self/fd/{fd}\0"), &mut target) == Some(b"anon_inode:[eventpoll]")
+}
+
+/// Calls `what` with descriptor, events and data of each registration in the epoll set `epfd`, as /proc tells them.
+pub fn for_each_registration(epfd: i32, mut what: impl FnMut(i32, u32, u64)) {
+    let mut path = [0u8; 48];
+    write_path(&mut path, format_args!("/proc/self/fdinfo/{epfd}\0"));
+    let flags = (libc::O_RDONLY | libc::O_CLOEXEC) as usize;
+    // SAFETY: a NUL-terminated path.
+    let file = unsafe { syscall(libc::SYS_openat, [libc::AT_FDCWD as usize, path.as_ptr() as usize, flags, 0, 0, 0]) };
+    let Ok(file) = file else { return };
+    let (mut text, mut len) = ([0u8; 4096], 0);
+    loop {
+        let rest = &mut text[len..];
+        // SAFETY: the kernel writes at most what the buffer has left.
+        let got = unsafe { syscall(libc::SYS_read, [file, rest.as_mut_ptr() as usize, rest.len(), 0, 0, 0]) };
+        let Ok(got @ 1..) = got else { break };
+        len += got;
+        let whole = text[..len].iter().rposition(|&byte| byte == b'\n').map_or(0, |at| at + 1);
+        for line in text[..whole].split(|&byte| byte == b'\n') {
+            if let Some((fd, events, data)) = core::str::from_utf8(line).ok().and_then(registration) {
+                what(fd, events, data);
+            }
+        }
+        text.copy_within(whole..len, 0);
+        len -= whole;
     }
+    // SAFETY: a descriptor of this function's own.
+    let _ = unsafe { syscall(libc::SYS_close, [file, 0, 0, 0, 0, 0]) };
+}
+
+/// A line like `tfd: 5 events: 19 data: 5 ...`, the last two in hexadecimal.
+fn registration(line: &str) -> Option<(i32, u32, u64)> {
+    let mut words = line.split_ascii_whitespace();
+    let mut behind = |name: &str| words.next().filter(|&word| word == name).and_then(|_| words.next());
+    let fd = behind("tfd:")?.parse().ok()?;
+    let events = u32::from_str_radix(behind("events:")?, 16).ok()?;
+    Some((fd, events, u64::from_str_radix(behind("data:")?, 16).ok()?))
+}
+
+fn write_path(to: &mut [u8], path: core::fmt::Arguments<'_>) {
+    let mut to = to;
+    // The buffers are as long as any such path.
+    let _ = std::io::Write::write_fmt(&mut to, path);
+}
+
+/// What the symbolic link `path`, which ends with a NUL, names.
+fn link_target<'a>(path: core::fmt::Arguments<'_>, target: &'a mut [u8]) -> Option<&'a [u8]> {
+    let mut bytes = [0u8; 48];
+    write_path(&mut bytes, path);
     // SAFETY: the path is NUL-terminated; the kernel writes at most `target.len()` bytes.
     let len = unsafe {
         syscall(
             libc::SYS_readlinkat,
-            [libc::AT_FDCWD as usize, path.as_ptr() as usize, target.as_mut_ptr() as usize, target.len(), 0, 0],
+            [libc::AT_FDCWD as usize, bytes.as_ptr() as usize, target.as_mut_ptr() as usize, target.len(), 0, 0],
         )
-    }
-    .ok()?;
-    let text = target.get(..len)?.strip_prefix(b"socket:[")?.strip_suffix(b"]")?;
+    };
+    target.get(..len.ok()?)
+}
+
+/// Inode number of the socket that process `pid` holds as descriptor `fd`, if this process may look.
+pub fn socket_inode(pid: i32, fd: i32) -> Option<u64> {
+    let mut target = [0u8; 64];
+    let text = link_target(format_args!("/proc/{pid}/fd/{fd}\0"), &mut target)?;
+    let text = text.strip_prefix(b"socket:[")?.strip_suffix(b"]")?;
     core::str::from_utf8(text).ok()?.parse().ok()
 }
 

@@ -1,13 +1,14 @@
 //! epoll_ctl: the program's registrations, at once or put off, and the library's own changes of them.
 
-use super::sleep::{wake_up, watch};
-use super::{EXCLUSIVE, IN, has_sleepers, make_set, port, set_of};
+use super::sleep::{leave_group, wake_up, watch};
+use super::{EXCLUSIVE, IN, has_sleepers, need_set, port, set_of};
 use crate::connection::{self, Connection};
 use crate::set::{self, Later, Set};
 use crate::table::{self, Known};
 use crate::{process, real};
 use core::ffi::c_int;
 use libc::epoll_event;
+use underpass_segment::kernel;
 use underpass_segment::link::ALONE;
 use underpass_segment::reason::Reason;
 use underpass_segment::switch::{Port, Sleep, Told};
@@ -20,18 +21,14 @@ pub unsafe extern "C" fn epoll_ctl(epfd: c_int, operation: c_int, fd: c_int, eve
     let socket = matches!(table::get(fd), Known::Socket | Known::Connection(_));
     // SAFETY: passed on to the caller.
     let call = || unsafe { real::epoll_ctl(epfd, operation, fd, event) };
-    // SAFETY: the program vouches for its event.
-    let wanted = || (!event.is_null()).then(|| unsafe { ((*event).events, (*event).u64) });
-    if process::borrowed() || !socket && set_of(fd).is_none() {
-        if operation != libc::EPOLL_CTL_DEL
-            && let Some(set) = set_of(epfd)
-            && let Some((_, data)) = wanted()
-        {
-            set.forget_closed(data);
-        }
+    if process::borrowed() {
         return call();
     }
-    let wanted = wanted();
+    // SAFETY: the program vouches for its event.
+    let wanted = (!event.is_null()).then(|| unsafe { ((*event).events, (*event).u64) });
+    if !socket && !is_set(operation, fd) {
+        return control_foreign(epfd, operation, fd, wanted, call);
+    }
     match postpone(epfd, operation, fd, wanted) {
         Later::Done => return 0,
         Later::Absent => {
@@ -43,17 +40,21 @@ pub unsafe extern "C" fn epoll_ctl(epfd: c_int, operation: c_int, fd: c_int, eve
     if operation == libc::EPOLL_CTL_DEL {
         let Some(set) = set_of(epfd) else { return call() };
         let end = connection::known(fd).map(|connection| connection.end);
-        return set.follow_removal(fd, call, |item| {
+        let answer = set.follow_removal(fd, call, |item| {
             if let Some(end) = end {
                 wake_up(item, end);
             }
         });
+        if let Some(port) = port(fd).filter(|_| answer == 0) {
+            leave_group(epfd, set, &port);
+        }
+        return answer;
     }
     // A socket that was once taken for a set, and refused, is none.
     if let Some(inner) = set_of(fd).filter(|_| !socket) {
         let answer = call();
         if answer == 0
-            && let Some(set) = make_set(epfd)
+            && let Some(set) = need_set(epfd)
         {
             set.add_inner(fd);
             settle(fd, inner);
@@ -62,7 +63,7 @@ pub unsafe extern "C" fn epoll_ctl(epfd: c_int, operation: c_int, fd: c_int, eve
         return answer;
     }
     let Some((events, data)) = wanted else { return call() };
-    let Some(set) = make_set(epfd) else {
+    let Some(set) = need_set(epfd) else {
         connection::give_up(fd, Reason::NoMemory);
         return call();
     };
@@ -84,10 +85,41 @@ pub unsafe extern "C" fn epoll_ctl(epfd: c_int, operation: c_int, fd: c_int, eve
                 item.set_told(Told::default());
                 true
             });
+            if events & IN == 0 {
+                leave_group(epfd, set, &port);
+            }
             wake_sleepers(epfd, set, &port, events);
         }
     }
     answer
+}
+
+/// Whether `fd`, which is no socket of ours, is an epoll set; it has to be known before it is registered in another.
+fn is_set(operation: c_int, fd: c_int) -> bool {
+    set_of(fd).is_some() || operation == libc::EPOLL_CTL_ADD && kernel::is_epoll(fd) && need_set(fd).is_some()
+}
+
+/// epoll_ctl for what is no socket of ours: a set that has any takes note, for events tell no descriptors.
+fn control_foreign(
+    epfd: c_int,
+    operation: c_int,
+    fd: c_int,
+    wanted: Option<(u32, u64)>,
+    call: impl FnOnce() -> c_int,
+) -> c_int {
+    let Some(set) = set_of(epfd) else { return call() };
+    match wanted {
+        _ if operation == libc::EPOLL_CTL_DEL => set.follow_removal(fd, call, |_| {}),
+        Some((events, data)) => {
+            set.forget_closed(data);
+            let answer = call();
+            if answer == 0 {
+                set.note_foreign(fd, events, data);
+            }
+            answer
+        }
+        None => call(),
+    }
 }
 
 /// A thread may be asleep on the set already: what is there by now must wake it, and what comes.
@@ -130,6 +162,9 @@ fn postpone(epfd: c_int, operation: c_int, fd: c_int, wanted: Option<(u32, u64)>
     if let (Later::Done, Some(port)) = (later, fast) {
         if wanted.is_none() {
             set.with_item(fd, |item| wake_up(item, port.end));
+        }
+        if wanted.is_none_or(|(events, _)| events & IN == 0) {
+            leave_group(epfd, set, &port);
         }
         // A thread may have gone to sleep meanwhile.
         if has_sleepers(epfd) {

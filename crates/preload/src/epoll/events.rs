@@ -2,9 +2,9 @@
 
 use super::control::{register, settle, tell};
 use super::sleep::{rest, wake_up};
-use super::{EDGE, IN, ONCE, OUT, OVER, port};
+use super::{EDGE, IN, ONCE, OUT, OVER, UNASKED, port};
 use crate::connection;
-use crate::set::{Item, Scan, Set, WithData};
+use crate::set::{Item, Registered, Scan, Set, WithData};
 use core::ffi::c_int;
 use libc::epoll_event;
 use underpass_segment::clock::{ticks, ticks_per_microsecond};
@@ -34,33 +34,45 @@ pub(super) fn news(port: &Port<'_>, item: &Item) -> Option<Told> {
     }
 }
 
+/// What is told to the program.
 pub(super) struct Events {
-    pub(super) at: *mut epoll_event,
+    at: *mut epoll_event,
     pub(super) most: usize,
     pub(super) count: usize,
     /// The kernel has news of a socket whose turn it is not yet.
     pub(super) put_off: bool,
+    /// Of a socket that is told as writable only the kernel knows whether it is readable.
+    pub(super) in_doubt: bool,
+    /// Of which descriptors the first events are; -1: not known.
+    fds: [c_int; 64],
 }
 
 impl Events {
-    /// Adds to what is told of `data` already: the kernel tells nothing of a registration twice in one answer, and who has
+    /// None, with room for `most` at `at`.
+    pub(super) fn new(at: *mut epoll_event, most: usize) -> Events {
+        Events { at, most, count: 0, put_off: false, in_doubt: false, fds: [-1; 64] }
+    }
+
+    /// Adds to what is told of `fd` already: the kernel tells nothing of a registration twice in one answer, and who has
     /// handled an event may have removed the socket before he comes to another.
-    fn push(&mut self, events: u32, data: u64) -> bool {
+    fn push(&mut self, fd: c_int, events: u32, data: u64) {
         for index in 0..self.count {
             // SAFETY: below `count`.
             let earlier = unsafe { &mut *self.at.add(index) };
-            if earlier.u64 == data {
+            if earlier.u64 == data && self.fds.get(index).is_none_or(|&it| it == fd && fd >= 0) {
                 earlier.events |= events;
-                return true;
+                return;
             }
         }
         if self.count == self.most {
-            return false;
+            return;
         }
         // SAFETY: the program's array has room for `most`.
         unsafe { self.at.add(self.count).write_unaligned(epoll_event { events, u64: data }) };
+        if let Some(place) = self.fds.get_mut(self.count) {
+            *place = fd;
+        }
         self.count += 1;
-        true
     }
 }
 
@@ -82,7 +94,8 @@ pub(super) fn collect(epfd: c_int, set: &Set, events: &mut Events) {
             return Scan::Leave;
         }
         if writable(&port, item) {
-            events.push(item.events & OUT, item.data);
+            events.push(fd, item.events & OUT, item.data);
+            events.in_doubt |= item.wants(IN) && port.needs_kernel();
             item.set_last_news(now);
         }
         if !item.wants(IN) {
@@ -94,14 +107,17 @@ pub(super) fn collect(epfd: c_int, set: &Set, events: &mut Events) {
                     || port.sends_fast()
                     || kernel::poll_now(fd, libc::POLLOUT) & libc::POLLOUT != 0;
                 let writable = if item.events & OUT != 0 && room { item.events & OUT } else { 0 };
-                events.push(item.events & IN | writable | ended(&port, item), item.data);
+                events.push(fd, item.events & IN | writable | ended(&port, item), item.data);
                 item.set_told(told);
                 item.set_last_news(now);
+                if item.kicked {
+                    calm(epfd, fd, item);
+                }
                 if item.events & ONCE == 0 {
                     return Scan::Keep;
                 }
                 // Used up: in the kernel as well.
-                item.set_disarmed(true);
+                use_up(item, Some(&port));
                 register(epfd, fd, ONCE | item.events & EDGE, item.data);
                 Scan::Leave
             }
@@ -127,6 +143,18 @@ fn ended(port: &Port<'_>, item: &Item) -> u32 {
     kernel::poll_now(port.fd, asked) as u16 as u32 & OVER
 }
 
+/// Whether only the kernel can report what a registration asks for of which it has an older one.
+fn is_kernel_concerned(set: &Set) -> bool {
+    let mut concerned = false;
+    set.scan(|fd, item, _| {
+        concerned |= item.is_stale_for(0, ticks())
+            && port(fd)
+                .is_none_or(|port| item.wants(IN) && port.needs_kernel() || item.wants(OUT) && !port.sends_fast());
+        if concerned { Scan::Enough } else { Scan::Keep }
+    });
+    concerned
+}
+
 /// Asks the kernel through `call` and puts what it says of fast connections right. -1 with errno set, or 0.
 pub(super) fn ask(
     epfd: c_int,
@@ -140,6 +168,9 @@ pub(super) fn ask(
     }
     // SAFETY: `count` is at most `most`.
     let from = unsafe { events.at.add(events.count) };
+    if set.is_stale() && is_kernel_concerned(set) {
+        settle(epfd, set);
+    }
     let changes = set.changes();
     let answer = call(from, room.min(c_int::MAX as usize) as c_int);
     if answer < 0 {
@@ -148,14 +179,7 @@ pub(super) fn ask(
     for index in 0..answer as usize {
         // SAFETY: the kernel has written `answer` events from `from` on; `push` writes behind none that is not read.
         let event = unsafe { from.add(index).read_unaligned() };
-        let (mask, data) = (event.events, event.u64);
-        match truth(epfd, set, changes, mask, data) {
-            Truth::Nothing => {}
-            Truth::PutOff => events.put_off = true,
-            Truth::Events(mask) => {
-                events.push(mask, data);
-            }
-        }
+        tell_truth(epfd, set, changes, (event.events, event.u64), events);
     }
     0
 }
@@ -174,35 +198,40 @@ impl From<u32> for Truth {
     }
 }
 
-/// What the kernel's event `mask` of what is registered with `data` means; `changes` is of before the kernel was asked.
-fn truth(epfd: c_int, set: &Set, changes: u32, mask: u32, data: u64) -> Truth {
-    let mut fds = [0; 16];
-    match set.with_data(data, &mut fds) {
-        WithData::Sockets(1) => truth_of(epfd, set, fds[0], mask, set.changes() != changes),
-        WithData::Sockets(count) => match fds.get(..count) {
-            Some(fds) => truth_of_several(epfd, set, fds, mask),
-            None => {
-                set.activate_with(data);
-                Truth::from(mask)
-            }
-        },
+/// Tells what the kernel's event `mask` of something that is registered with `data` means; `changes` is of before the
+/// kernel was asked.
+fn tell_truth(epfd: c_int, set: &Set, changes: u32, (mask, data): (u32, u64), events: &mut Events) {
+    let mut found = [Registered::default(); 16];
+    let found = match set.with_data(data, &mut found) {
+        WithData::Some(count) => found.get(..count).unwrap_or_else(|| {
+            set.activate_with(data);
+            &[]
+        }),
         // Another thread has been told of the same in user space, and has closed the socket since.
-        WithData::Closed => Truth::Nothing,
-        WithData::Unknown => Truth::from(mask),
-    }
-}
-
-/// The event is of one of `fds`, which are registered with the same data: what each would say to it, together.
-fn truth_of_several(epfd: c_int, set: &Set, fds: &[c_int], mask: u32) -> Truth {
-    let (mut all, mut put_off) = (0, false);
-    for &fd in fds {
-        match truth_of(epfd, set, fd, mask, true) {
+        WithData::Closed => return,
+        WithData::Unknown => &[],
+    };
+    let alone = found.len() == 1;
+    let changed = !alone || set.changes() != changes;
+    for &Registered { fd, foreign } in found {
+        let truth = match foreign {
+            None => truth_of(epfd, set, fd, mask, changed),
+            Some(_) if alone => Truth::Events(mask),
+            // The event may be another's: it is told what is true of each.
+            Some(wanted) => {
+                let now = kernel::poll_now(fd, wanted as i16) as u16 as u32;
+                Truth::from(now & (wanted | UNASKED))
+            }
+        };
+        match truth {
             Truth::Nothing => {}
-            Truth::Events(mask) => all |= mask,
-            Truth::PutOff => put_off = true,
+            Truth::PutOff => events.put_off = true,
+            Truth::Events(mask) => events.push(fd, mask, data),
         }
     }
-    if all == 0 && put_off { Truth::PutOff } else { Truth::from(all) }
+    if found.is_empty() {
+        events.push(-1, mask, data);
+    }
 }
 
 /// What the kernel's event `mask` of `fd` means; registrations may have `changed` since the kernel was asked.
@@ -213,7 +242,10 @@ fn truth_of(epfd: c_int, set: &Set, fd: c_int, mask: u32, changed: bool) -> Trut
     set.look_at(fd, |item| {
         gone = item.is_gone();
         // The kernel may know an older registration.
-        let mask = mask & (item.events | OVER | if item.kicked { OUT } else { 0 });
+        let mut mask = mask & (item.events | UNASKED | if item.kicked { OUT } else { 0 });
+        if changed && port(fd).is_none() {
+            mask &= kernel::poll_now(fd, item.events as i16) as u16 as u32;
+        }
         // Disarmed: another thread has used it up.
         if mask == 0 || item.is_disarmed() || gone {
             return false;
@@ -237,10 +269,7 @@ fn truth_of(epfd: c_int, set: &Set, fd: c_int, mask: u32, changed: bool) -> Trut
 fn judge(epfd: c_int, fd: c_int, item: &mut Item, mut mask: u32) -> (Truth, bool) {
     if item.kicked {
         mask &= !OUT | item.events;
-        item.set_kicked(false);
-        if item.events & ONCE == 0 {
-            register(epfd, fd, item.events, item.data);
-        }
+        calm(epfd, fd, item);
     }
     let Some(port) = port(fd) else { return (Truth::from(mask), false) };
     wake_up(item, port.end);
@@ -293,19 +322,37 @@ fn judge(epfd: c_int, fd: c_int, item: &mut Item, mut mask: u32) -> (Truth, bool
 /// Uses up a one-shot registration for the event `mask`; what is left of the event if registrations have `changed` since
 /// the kernel was asked: it may be of the registration before, even of another connection that had the number.
 fn claim(epfd: c_int, fd: c_int, item: &mut Item, mask: u32, changed: bool) -> u32 {
-    let true_now = if changed { kernel::poll_now(fd, item.events as i16) as u16 as u32 | mask & IN } else { mask };
-    let claimed = mask & true_now & (item.events | OVER);
+    // Of what may be in the ring only, `mask` says the truth already.
+    let in_ring = if port(fd).is_some() { mask & IN } else { 0 };
+    let true_now = if changed { kernel::poll_now(fd, item.events as i16) as u16 as u32 | in_ring } else { mask };
+    let claimed = mask & true_now & (item.events | UNASKED);
     if claimed == 0 {
         // The kernel believes that it has fired.
         register(epfd, fd, item.events, item.data);
         return 0;
     }
-    item.set_disarmed(true);
+    use_up(item, port(fd).as_ref());
     if changed {
         // Then the kernel's is armed again.
         register(epfd, fd, ONCE | item.events & EDGE, item.data);
     }
     claimed
+}
+
+/// Takes back what was to wake a sleeper. A one-shot registration is used up by having woken it.
+fn calm(epfd: c_int, fd: c_int, item: &mut Item) {
+    item.set_kicked(false);
+    if item.events & ONCE == 0 {
+        register(epfd, fd, item.events, item.data);
+    }
+}
+
+/// The one-shot registration is used up: nobody hears a doorbell on the socket until it is armed again.
+fn use_up(item: &mut Item, port: Option<&Port<'_>>) {
+    item.set_disarmed(true);
+    if let Some(port) = port {
+        port.leave_group();
+    }
 }
 
 /// Whether a send was refused for want of room since the program was last told of room.

@@ -22,6 +22,7 @@ use crate::set::{self, Set};
 use crate::table;
 use core::ffi::c_int;
 use sleep::wake_up;
+use underpass_segment::kernel;
 use underpass_segment::link::ALONE;
 use underpass_segment::switch::Port;
 use underpass_segment::sync::{AcqRel, Acquire, AtomicPtr, AtomicU32, Release};
@@ -29,6 +30,8 @@ use underpass_segment::sync::{AcqRel, Acquire, AtomicPtr, AtomicU32, Release};
 const IN: u32 = (libc::EPOLLIN | libc::EPOLLRDNORM) as u32;
 const OUT: u32 = (libc::EPOLLOUT | libc::EPOLLWRNORM) as u32;
 const OVER: u32 = (libc::EPOLLHUP | libc::EPOLLERR | libc::EPOLLRDHUP) as u32;
+/// Told whether it was asked for or not.
+const UNASKED: u32 = (libc::EPOLLHUP | libc::EPOLLERR) as u32;
 const EDGE: u32 = libc::EPOLLET as u32;
 const ONCE: u32 = libc::EPOLLONESHOT as u32;
 const EXCLUSIVE: u32 = libc::EPOLLEXCLUSIVE as u32;
@@ -59,6 +62,16 @@ fn make_set(epfd: c_int) -> Option<&'static Set> {
     }
     let set = set_of(epfd)?;
     set.set_epfd(epfd);
+    Some(set)
+}
+
+/// The set, made if there is none yet: what was registered before is none of ours.
+fn need_set(epfd: c_int) -> Option<&'static Set> {
+    if let Some(set) = set_of(epfd) {
+        return Some(set);
+    }
+    let set = make_set(epfd)?;
+    kernel::for_each_registration(epfd, |fd, events, data| set.note_foreign(fd, events, data));
     Some(set)
 }
 

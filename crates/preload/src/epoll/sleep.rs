@@ -50,14 +50,26 @@ pub fn wake_by_itself(connection: Connection) {
 pub fn forget_socket(connection: Connection, last: bool) {
     if connection.end.watched.load(Relaxed) != 0 {
         for set in set::made() {
+            let mut was_in = false;
             set.with_item(connection.fd, |item| {
+                was_in = true;
                 wake_up(item, connection.end);
                 if last {
                     item.set_ended();
                 }
             });
+            if was_in && let Some(port) = connection.ready_port() {
+                leave_group(set.epfd(), set, &port);
+            }
         }
     }
+}
+
+/// The set does not ask any more for what comes on the connection: a doorbell of the group's there wakes nobody. Whoever
+/// sleeps on the set may have been taken for woken by one.
+pub(super) fn leave_group(epfd: c_int, set: &Set, port: &Port<'_>) {
+    port.leave_group();
+    hand_over(epfd, set);
 }
 
 /// A descriptor is not known as a connection any more, and about to be closed: returns once no thread looks at it in a
@@ -107,6 +119,9 @@ pub fn take_back(fd: c_int) {
 pub(super) fn hand_over(epfd: c_int, set: &Set) {
     if !has_sleepers(epfd) {
         return;
+    }
+    if !set.set_asleep(|| true) {
+        set.answer_bells();
     }
     let mut left = None;
     set.scan(|fd, item, joining| {
@@ -158,6 +173,7 @@ pub fn prepare_to_sleep(epfd: c_int) -> Sleep {
 /// With `alone` each rings a doorbell of its own, for somebody who sleeps on the set from outside.
 pub(super) fn arm(set: &Set, alone: bool, depth: u32) -> Sleep {
     let mut sleep = Sleep::Yes;
+    let mut ready = None;
     set.scan(|fd, item, joining| {
         let Some(port) = port(fd) else { return Scan::Leave };
         if !item.wants(IN) {
@@ -169,7 +185,7 @@ pub(super) fn arm(set: &Set, alone: bool, depth: u32) -> Sleep {
             // Edge-triggered, and told of it already: it may well sleep on that.
             Sleep::No if port.ready() == Ready::Yes && news(&port, item).is_none() => Scan::Leave,
             Sleep::No => {
-                sleep = Sleep::No;
+                (sleep, ready) = (Sleep::No, Some(fd));
                 Scan::Enough
             }
             Sleep::Briefly => {
@@ -178,6 +194,11 @@ pub(super) fn arm(set: &Set, alone: bool, depth: u32) -> Sleep {
             }
         }
     });
+    if let Some(fd) = ready.filter(|_| depth > 0) {
+        // Of what lies in an inner set's rings the outer one learns from the kernel alone.
+        kick(set.epfd(), set, fd);
+        sleep = Sleep::Yes;
+    }
     for inner in set.inner() {
         if depth < 4
             && sleep == Sleep::Yes

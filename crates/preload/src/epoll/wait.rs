@@ -41,7 +41,7 @@ fn wait(
     let mut one = epoll_event { events: 0, u64: 0 };
     let usable = events as usize >= FIRST_PAGE;
     let (at, most) = if usable { (events, most as usize) } else { (&raw mut one, 1) };
-    let answer = wait_in(epfd, set, Events { at, most, count: 0, put_off: false }, deadline, sleep);
+    let answer = wait_in(epfd, set, Events::new(at, most), deadline, sleep);
     hand_over(epfd, set);
     if answer > 0 && !usable {
         crate::set_errno(libc::EFAULT);
@@ -76,7 +76,8 @@ fn wait_in(
             polled_enough = !began.insert(begin(set)).polls();
             polled_enough || !set.is_active()
         };
-        if !sleeps && (overdue || (events.count == 0 && (idle || expired))) {
+        let in_doubt = core::mem::take(&mut events.in_doubt);
+        if !sleeps && (overdue || in_doubt || (events.count == 0 && (idle || expired))) {
             set.asked().store(ticks(), Relaxed);
             if ask(epfd, set, &mut events, look) < 0 {
                 return -1;
@@ -109,14 +110,14 @@ fn wait_in(
         let answer = asleep(epfd, || {
             // Whoever has made a socket active since looks for sleepers afterwards.
             let nothing = brief != u64::MAX || !set.is_active();
-            if set.set_asleep(true) && nothing {
+            if set.set_asleep(|| true) && nothing {
                 ask(epfd, set, &mut events, |at, most| sleep(at, most, left(deadline, brief)))
             } else {
                 0
             }
         });
         // Others that sleep on the same set still want the next doorbell.
-        set.set_asleep(has_sleepers(epfd));
+        set.set_asleep(|| has_sleepers(epfd));
         if answer < 0 {
             return answer;
         }
@@ -165,7 +166,7 @@ fn corrected(
     sleep: &dyn Fn(*mut epoll_event, c_int, Option<timespec>) -> c_int,
 ) -> c_int {
     let Some(set) = set_of(epfd).filter(|set| answer > 0 && set.count() > 0) else { return answer };
-    let mut all = Events { at: events, most: most as usize, count: 0, put_off: false };
+    let mut all = Events::new(events, most as usize);
     if ask(epfd, set, &mut all, |_, _| answer) < 0 || all.count > 0 {
         hand_over(epfd, set);
         return all.count as c_int;

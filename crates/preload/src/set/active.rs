@@ -105,7 +105,7 @@ impl Inside {
 
     pub(super) fn activate(&mut self, fd: i32) {
         let count = self.active_count;
-        if let Some(item) = self.item(fd).filter(|it| it.is_current(fd) && !it.active) {
+        if let Some(item) = self.item(fd).filter(|it| it.is_ours(fd) && !it.active) {
             item.active = true;
             self.active_count += usize::from(self.set_active_at(count, fd));
         }

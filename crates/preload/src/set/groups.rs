@@ -84,12 +84,14 @@ impl Set {
         number
     }
 
-    /// Tells every group whether this set sleeps. Going to sleep: false when one has been rung.
-    pub fn set_asleep(&self, asleep: bool) -> bool {
+    /// Tells every group whether anybody sleeps on this set, which `asleep` says. If so: false when one has been rung.
+    pub fn set_asleep(&self, asleep: impl FnOnce() -> bool) -> bool {
         if self.groups.load(Relaxed) == 0 {
             return true;
         }
         self.locked(|inside| {
+            // In here: whoever goes to sleep counts itself first, and says so here afterwards.
+            let asleep = asleep();
             let mut quiet = true;
             for index in 0..inside.member_count {
                 // SAFETY: as in `answer_bells`.

@@ -6,7 +6,7 @@ mod registrations;
 
 pub use active::Scan;
 pub use groups::{Joining, forget_pool, leave};
-pub use registrations::{Later, WithData};
+pub use registrations::{Later, Registered, WithData};
 
 use crate::memory::{PIECE, Sparse, reserve};
 use crate::process;
@@ -56,6 +56,8 @@ pub struct Item {
     ended: bool,
     /// Made for another descriptor of the socket, which has been closed: no call can change it any more.
     adopted: bool,
+    /// Of a descriptor that is no socket of ours: kept for its data, which a socket of ours may share.
+    foreign: bool,
     active: bool,
     next: u32,
 }
@@ -78,6 +80,10 @@ impl Item {
 
     fn is_current(&self, fd: i32) -> bool {
         self.live && self.generation == table::generation(fd)
+    }
+
+    fn is_ours(&self, fd: i32) -> bool {
+        self.is_current(fd) && !self.foreign
     }
 
     /// Its descriptor is about to be closed, and the socket with it.
@@ -139,9 +145,10 @@ pub struct Set {
     is_inner: AtomicU32,
     /// The thread that uses it; [`SEVERAL`].
     user: AtomicU32,
-    /// What `inside` says of the registered and of the active sockets, for a look without the lock.
+    /// What `inside` says of the registered, the active and the changed sockets, for a look without the lock.
     count: AtomicU32,
     active_count: AtomicU32,
+    stale: AtomicBool,
     /// Pools in which it has a group.
     groups: AtomicU32,
     /// See [`Set::changes`].
@@ -264,6 +271,7 @@ impl Set {
         let result = what(inside);
         self.count.store(inside.count, Relaxed);
         self.active_count.store(inside.active_count as u32, Relaxed);
+        self.stale.store(inside.stale_count > 0, Relaxed);
         self.lock.store(0, Release);
         result
     }
@@ -271,6 +279,11 @@ impl Set {
     /// Sockets registered.
     pub fn count(&self) -> u32 {
         self.count.load(Relaxed)
+    }
+
+    /// Whether the kernel may have older registrations.
+    pub fn is_stale(&self) -> bool {
+        self.stale.load(Relaxed)
     }
 
     /// Notes that another set is registered in this one.

@@ -20,12 +20,21 @@ pub enum Later {
 /// What is registered with a value.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum WithData {
-    /// No socket of ours.
+    /// Nothing that is known.
     Unknown,
-    /// So many sockets of ours.
-    Sockets(usize),
+    /// So many descriptors.
+    Some(usize),
     /// A socket of ours that has been closed.
     Closed,
+}
+
+/// A descriptor that is registered with a value.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Registered {
+    /// Its number.
+    pub fd: i32,
+    /// What it is registered for, if it is no socket of ours.
+    pub foreign: Option<u32>,
 }
 
 impl Set {
@@ -35,8 +44,14 @@ impl Set {
         self.locked(|inside| {
             let answer = kernel();
             self.changes.fetch_add(1, Relaxed);
-            if answer != 0 || inside.put(fd, events, data) { Ok(answer) } else { Err(answer) }
+            if answer != 0 || inside.put(fd, events, data, false) { Ok(answer) } else { Err(answer) }
         })
+    }
+
+    /// Takes note of a registration of what is no socket of ours.
+    pub fn note_foreign(&self, fd: i32, events: u32, data: u64) {
+        // Without address space events of the same data may be taken for a socket's.
+        self.locked(|inside| inside.put(fd, events, data, true));
     }
 
     /// Has the kernel remove `fd`, and forgets it if it does, after `leave` has seen it.
@@ -45,7 +60,7 @@ impl Set {
             let answer = kernel();
             self.changes.fetch_add(1, Relaxed);
             if answer == 0 {
-                if let Some(item) = inside.item(fd).filter(|it| it.is_current(fd)) {
+                if let Some(item) = inside.item(fd).filter(|it| it.is_ours(fd)) {
                     leave(item);
                 }
                 inside.remove(fd);
@@ -65,8 +80,7 @@ impl Set {
         /// Bits of registrations that are level-triggered and of no special kind.
         const PLAIN: u32 = 0xffff;
         self.locked(|inside| {
-            let Some(item) =
-                inside.item(fd).filter(|it| it.is_current(fd) && !it.disarmed && !it.kicked && !it.adopted)
+            let Some(item) = inside.item(fd).filter(|it| it.is_ours(fd) && !it.disarmed && !it.kicked && !it.adopted)
             else {
                 return Later::Now;
             };
@@ -92,9 +106,9 @@ impl Set {
     /// kernel goes on reporting it too. Unless `heir` has a registration of its own.
     pub fn adopt(&self, fd: i32, heir: i32) {
         self.locked(|inside| {
-            let Some(item) = inside.item(fd).filter(|it| it.is_current(fd) && !it.gone).copied() else { return };
+            let Some(item) = inside.item(fd).filter(|it| it.is_ours(fd) && !it.gone).copied() else { return };
             let vacant = inside.item(heir).is_none_or(|it| !it.is_current(heir));
-            if vacant && inside.put(heir, item.events, item.data) {
+            if vacant && inside.put(heir, item.events, item.data, false) {
                 if let Some(it) = inside.item(heir) {
                     (it.adopted, it.told, it.disarmed) = (true, item.told, item.disarmed);
                 }
@@ -105,7 +119,10 @@ impl Set {
 
     /// Tells the kernel of `fd`'s registration, if it has another.
     pub fn tell(&self, fd: i32, tell: impl FnOnce(Option<(u32, u64)>)) {
-        self.locked(|inside| inside.tell(fd, |_, change| tell(change)));
+        self.locked(|inside| {
+            inside.tell(fd, |_, change| tell(change));
+            inside.drop_inactive();
+        });
     }
 
     /// Tells the kernel of every registration of which it has another.
@@ -130,13 +147,13 @@ impl Set {
 
     /// The registration of `fd`.
     pub fn item(&self, fd: i32) -> Option<Item> {
-        self.locked(|inside| inside.item(fd).filter(|it| it.is_current(fd)).copied())
+        self.locked(|inside| inside.item(fd).filter(|it| it.is_ours(fd)).copied())
     }
 
     /// Changes the registration of `fd`; not in a signal handler that runs on top of a look at the set.
     pub fn with_item(&self, fd: i32, change: impl FnOnce(&mut Item)) {
         self.unless_looking(|inside| {
-            if let Some(item) = inside.item(fd).filter(|it| it.is_current(fd)) {
+            if let Some(item) = inside.item(fd).filter(|it| it.is_ours(fd)) {
                 change(item);
             }
         });
@@ -156,7 +173,7 @@ impl Set {
     /// Shows the registration of `fd`, which is looked at in user space from then on if `look` says so.
     pub fn look_at(&self, fd: i32, look: impl FnOnce(&mut Item) -> bool) {
         self.locked(|inside| {
-            let Some(mut item) = inside.item(fd).filter(|it| it.is_current(fd)).copied() else { return };
+            let Some(mut item) = inside.item(fd).filter(|it| it.is_ours(fd)).copied() else { return };
             let activate = look(&mut item);
             if let Some(kept) = inside.item(fd) {
                 *kept = item;
@@ -167,15 +184,15 @@ impl Set {
         });
     }
 
-    /// What is registered with `data`: of the sockets of ours, as many as there is room for in `fds`.
-    pub fn with_data(&self, data: u64, fds: &mut [i32]) -> WithData {
+    /// What is registered with `data`, as much as there is room for in `found`.
+    pub fn with_data(&self, data: u64, found: &mut [Registered]) -> WithData {
         self.locked(|inside| {
             let (mut count, mut closed) = (0, false);
             inside.each_with(data, |inside, fd| {
                 let Some(item) = inside.item(fd) else { return };
                 if item.is_current(fd) {
-                    if let Some(place) = fds.get_mut(count) {
-                        *place = fd;
+                    if let Some(place) = found.get_mut(count) {
+                        *place = Registered { fd, foreign: item.foreign.then_some(item.events) };
                     }
                     count += 1;
                 } else {
@@ -185,7 +202,7 @@ impl Set {
             match count {
                 0 if closed => WithData::Closed,
                 0 => WithData::Unknown,
-                count => WithData::Sockets(count),
+                count => WithData::Some(count),
             }
         })
     }
@@ -206,18 +223,18 @@ impl Set {
 impl Inside {
     /// False without address space.
     #[must_use]
-    fn put(&mut self, fd: i32, events: u32, data: u64) -> bool {
+    fn put(&mut self, fd: i32, events: u32, data: u64, foreign: bool) -> bool {
         // No more sockets can be active than there are registrations.
         if self.items.need(fd as u32 as usize).is_none() || self.active.need(self.count as usize).is_none() {
             return false;
         }
         let Some(item) = self.item(fd) else { return false };
+        let counted = item.live && !item.foreign;
         if item.live {
             // It may also be left over from a descriptor of this number that was closed.
             self.unlink(fd);
-        } else {
-            self.count += 1;
         }
+        self.count = self.count + u32::from(!foreign) - u32::from(counted);
         let Some(item) = self.item(fd) else { return false };
         // Of another connection that had the number nothing is kept but its place in the list.
         let same = item.is_current(fd);
@@ -234,6 +251,7 @@ impl Inside {
             gone: false,
             ended: false,
             adopted: false,
+            foreign,
             disarmed: false,
             live: true,
             generation: table::generation(fd),
@@ -245,9 +263,9 @@ impl Inside {
     }
 
     fn remove(&mut self, fd: i32) {
-        if self.item(fd).is_some_and(|it| it.live) {
+        if let Some(foreign) = self.item(fd).filter(|it| it.live).map(|it| it.foreign) {
             self.unlink(fd);
-            self.count -= 1;
+            self.count -= u32::from(!foreign);
             if let Some(item) = self.item(fd) {
                 (item.live, item.active) = (false, false);
             }
@@ -256,7 +274,7 @@ impl Inside {
     }
 
     pub(super) fn tell(&mut self, fd: i32, tell: impl FnOnce(i32, Option<(u32, u64)>)) {
-        let Some(item) = self.item(fd).filter(|it| it.is_current(fd) && it.stale) else { return };
+        let Some(item) = self.item(fd).filter(|it| it.is_ours(fd) && it.stale) else { return };
         item.stale = false;
         if item.gone {
             (item.live, item.active) = (false, false);

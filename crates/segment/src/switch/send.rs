@@ -5,7 +5,7 @@ use super::{AGAIN, BROKEN, GONE, Port, micros};
 use crate::clock::{give_way, nap, ticks};
 use crate::end::Stage;
 use crate::kernel;
-use crate::link::{ALONE, Direction, LEFT, NO_MORE_BELLS};
+use crate::link::{ALONE, Direction, LEFT, NO_MORE_BELLS, RINGING};
 use crate::lock::Entered;
 use crate::raw::{Answer, Errno};
 use crate::reason::Reason;
@@ -56,7 +56,7 @@ impl Port<'_> {
             Outcome::Done => Ok(sent),
             Outcome::Failed(e) if sent == 0 => Err(e),
             Outcome::Failed(_) => Ok(sent),
-            Outcome::Plain => match self.count_plain(plain(sent)) {
+            Outcome::Plain => match self.count_plain(from.left(), || plain(sent)) {
                 Ok(n) => Ok(sent + n),
                 Err(_) if sent > 0 => Ok(sent),
                 Err(e) => Err(e),
@@ -78,7 +78,7 @@ impl Port<'_> {
             nap(50);
         }
         self.leave_for(entered, true);
-        self.count_plain(plain())
+        self.count_plain(1, plain)
     }
 
     /// Enters the lock. Whoever does so first after its owner was killed mends the ring.
@@ -103,15 +103,19 @@ impl Port<'_> {
         }
     }
 
-    /// A kernel send has ended.
-    fn count_plain(&self, answer: Answer) -> Answer {
-        let sending = &self.end.sending;
+    /// A kernel send of `wanted` bytes, counted. While it is under way it counts as refused: of the room that comes when it
+    /// is short, the kernel tells once.
+    fn count_plain(&self, wanted: usize, plain: impl FnOnce() -> Answer) -> Answer {
+        let (sending, refused) = (&self.end.sending, &self.end.refused);
+        let before = refused.load(Relaxed);
+        refused.store(1, Relaxed);
+        let answer = plain();
         sending.in_kernel.fetch_sub(1, AcqRel);
-        match answer {
-            Ok(n) => {
-                sending.kernel_bytes.fetch_add(n as u64, Relaxed);
+        if let Ok(n) = answer {
+            sending.kernel_bytes.fetch_add(n as u64, Relaxed);
+            if n >= wanted {
+                refused.store(before, Relaxed);
             }
-            Err(_) => self.end.refused.store(1, Relaxed),
         }
         answer
     }
@@ -228,29 +232,41 @@ impl Port<'_> {
 
     #[cold]
     fn wake(&self) -> bool {
-        let flags = &self.link.outgoing().flags;
+        let waiting = &self.link.outgoing().flags.waiting;
         // Announced before the flag is taken: a reader that finds it taken, and is about to close, waits for the doorbell.
-        let announced = flags.waiting.load(Relaxed) == ALONE && self.announce_bell();
-        let number = flags.waiting.fetch_and(LEFT, AcqRel);
-        if announced && number != ALONE {
+        let announced = waiting.load(Relaxed) == ALONE && self.announce_bell();
+        let number = waiting.fetch_update(AcqRel, Acquire, |now| match now {
+            left if left & LEFT != 0 => Some(LEFT),
+            ringing if ringing & RINGING != 0 => None,
+            0 | ALONE => Some(0),
+            _ => Some(RINGING),
+        });
+        if announced && number != Ok(ALONE) {
             self.take_bell_back();
         }
-        if number & LEFT != 0 {
-            self.give_back();
-            return false;
-        }
-        match self.link.their_group(number) {
-            Some(group) => {
-                group.rung.fetch_or(1 << (self.link.slot() & 63), SeqCst);
-                if group.asleep.load(SeqCst) != 0 && group.asleep.swap(0, AcqRel) != 0 {
-                    self.send_bell();
-                }
+        match number {
+            Ok(left) if left & LEFT != 0 => {
+                self.give_back();
+                return false;
             }
-            None if announced && number == ALONE => self.send_announced_bell(),
-            None if number != 0 => self.send_bell(),
-            None => {}
+            Ok(ALONE) if announced => self.send_announced_bell(),
+            Ok(ALONE) => self.send_bell(),
+            Ok(0) | Err(_) => {}
+            Ok(number) => {
+                self.ring_group(number);
+                waiting.fetch_and(!RINGING, Release);
+            }
         }
         true
+    }
+
+    fn ring_group(&self, number: u32) {
+        // One that no reader has a number for is a hostile reader's.
+        let Some(group) = self.link.their_group(number) else { return self.send_bell() };
+        group.rung.fetch_or(1 << (self.link.slot() & 63), SeqCst);
+        if group.asleep.load(SeqCst) != 0 && group.asleep.swap(0, AcqRel) != 0 {
+            self.send_bell();
+        }
     }
 
     #[cold]

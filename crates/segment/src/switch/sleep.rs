@@ -5,7 +5,7 @@ use super::{AGAIN, Port, Ready, Sleep, Taken, Told, micros};
 use crate::clock::{give_way, nap, ticks};
 use crate::end::Stage;
 use crate::kernel;
-use crate::link::{ALONE, LEFT, NO_MORE_BELLS};
+use crate::link::{ALONE, LEFT, NO_MORE_BELLS, RINGING};
 use crate::lock::Entered;
 use crate::raw::{Answer, Errno};
 use crate::ring::{self, Place, Record};
@@ -102,8 +102,27 @@ impl Port<'_> {
     /// Takes note if the sender has taken the waiting flag.
     pub(super) fn note_flag(&self) {
         let reading = &self.end.reading;
-        if reading.armed.load(Relaxed) != 0 && self.link.incoming().flags.waiting.load(Acquire) == 0 {
+        if reading.armed.load(Relaxed) != 0 && matches!(self.link.incoming().flags.waiting.load(Acquire), 0 | RINGING) {
             reading.armed.store(0, Relaxed);
+        }
+    }
+
+    /// Nobody asks any more for what comes here as a member of a group: a doorbell of the group's on this socket would
+    /// wake nobody, and the group would be taken for woken. Returns once no such doorbell is on its way.
+    pub fn leave_group(&self) {
+        /// A sender that is stopped just there rings nobody.
+        const PATIENCE_US: u64 = 100_000;
+        let waiting = &self.link.incoming().flags.waiting;
+        let number = waiting.load(Relaxed);
+        if matches!(number, 0 | ALONE) || number & LEFT != 0 {
+            return;
+        }
+        let began = ticks();
+        while waiting.fetch_update(SeqCst, Acquire, |now| (now == number && now & RINGING == 0).then_some(0)).is_err()
+            && waiting.load(Acquire) & RINGING != 0
+            && ticks().wrapping_sub(began) < micros(PATIENCE_US)
+        {
+            give_way();
         }
     }
 
@@ -118,8 +137,16 @@ impl Port<'_> {
     }
 
     /// Takes doorbells that have done their work out of the kernel's queue, once the ring is empty: the kernel then says
-    /// the truth to its own polls, and does not answer the end of this process with a reset.
+    /// the truth to its own polls, and does not answer the end of this process with a reset. Whoever rests here, but for a
+    /// group, is rung for again.
     pub(super) fn clear_bells(&self) {
+        let number = self.end.reading.resting.number();
+        if number != 0 {
+            if number == ALONE {
+                self.arm(number);
+            }
+            return;
+        }
         while self.is_fast() && !self.something() {
             let owed = self.owed();
             if owed == 0 {
@@ -251,8 +278,8 @@ impl Port<'_> {
             match unsafe { kernel::recv(self.fd, &mut byte, 1, libc::MSG_PEEK | libc::MSG_DONTWAIT) } {
                 Ok(1..) if self.is_fast() && self.ready() != Ready::Yes => {
                     if core::mem::replace(&mut passed, true) {
-                        // Somebody else's.
-                        return false;
+                        // Somebody else's, but perhaps with the end of the stream behind them.
+                        return self.has_ended();
                     }
                     self.pass_bells();
                     // What was taken may be data behind a mark that has just appeared; the next take must not follow it.
