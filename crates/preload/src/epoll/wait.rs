@@ -108,9 +108,7 @@ fn wait_in(
         };
         slept = true;
         let answer = asleep(epfd, || {
-            // Whoever has made a socket active since looks for sleepers afterwards.
-            let nothing = brief != u64::MAX || !set.is_active();
-            if set.set_asleep(|| true) && nothing {
+            if set.fall_asleep(brief != u64::MAX) {
                 ask(epfd, set, &mut events, |at, most| sleep(at, most, left(deadline, brief)))
             } else {
                 0

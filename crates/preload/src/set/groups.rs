@@ -84,28 +84,19 @@ impl Set {
         number
     }
 
-    /// Tells every group whether anybody sleeps on this set, which `asleep` says. If so: false when one has been rung.
+    /// Tells every group whether anybody sleeps on this set, which `asleep` says; if so: false when one has been rung.
     pub fn set_asleep(&self, asleep: impl FnOnce() -> bool) -> bool {
         if self.groups.load(Relaxed) == 0 {
             return true;
         }
-        self.locked(|inside| {
-            // In here: whoever goes to sleep counts itself first, and says so here afterwards.
-            let asleep = asleep();
-            let mut quiet = true;
-            for index in 0..inside.member_count {
-                // SAFETY: as in `answer_bells`.
-                let group = unsafe { &*inside.members_at(index).group };
-                if asleep {
-                    // SeqCst: asleep before rung is looked at; the sender rings before it looks whether any sleeps.
-                    group.asleep.swap(1, SeqCst);
-                    quiet &= group.rung.load(SeqCst) == 0;
-                } else {
-                    group.asleep.store(0, Relaxed);
-                }
-            }
-            quiet
-        })
+        // In there: whoever goes to sleep counts itself first, and says so in there afterwards.
+        self.locked(|inside| inside.set_asleep(asleep()))
+    }
+
+    /// This thread, counted among the sleepers, is about to sleep: false when a group has been rung, or unless sockets
+    /// `may` be active, when one has become so. Whoever makes one active does it in there, and looks for sleepers afterwards.
+    pub fn fall_asleep(&self, may: bool) -> bool {
+        self.locked(|inside| inside.set_asleep(true) && (may || inside.active_count == 0))
     }
 
     /// Somebody sleeps on the set from outside: the kernel must know every registration as it is.
@@ -138,6 +129,23 @@ impl Inside {
         debug_assert!(index < MAX_POOLS);
         // SAFETY: MAX_POOLS entries; zeroed memory is never looked at.
         unsafe { &mut *self.members.add(index) }
+    }
+
+    /// See [`Set::set_asleep`].
+    fn set_asleep(&mut self, asleep: bool) -> bool {
+        let mut quiet = true;
+        for index in 0..self.member_count {
+            // SAFETY: as in `answer_bells`.
+            let group = unsafe { &*self.members_at(index).group };
+            if asleep {
+                // SeqCst: asleep before rung is looked at; the sender rings before it looks whether any sleeps.
+                group.asleep.swap(1, SeqCst);
+                quiet &= group.rung.load(SeqCst) == 0;
+            } else {
+                group.asleep.store(0, Relaxed);
+            }
+        }
+        quiet
     }
 
     pub(super) fn leave_groups(&mut self) {

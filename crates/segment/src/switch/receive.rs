@@ -56,7 +56,7 @@ impl Port<'_> {
         let reading = &self.end.reading;
         self.note_flag();
         let number = reading.resting.number();
-        if number != 0 && reading.armed.load(Relaxed) == 0 && !self.arm(number) && self.owed() == 0 {
+        if number != 0 && reading.armed.load(Relaxed) == 0 && !self.arm(number) {
             reading.resting.set_stray(true);
         }
     }
