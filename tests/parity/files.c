@@ -307,9 +307,43 @@ static void splice_full_b(struct side *side) {
 }
 static void splice_full(void) { two_processes(AF_INET, splice_full_a, splice_full_b); }
 
+/* sendfile may be asked for more than the rest of the file. Whoever has read that rest has read everything: nothing is
+ * there for a further look, and its close is no reset. */
+static void rest_of_file_a(struct side *side) {
+    off_t offset = 0;
+    SHOW(sendfile(side->fd, file_of(13878, 4), &offset, 13878 + 50));
+    tell(side);
+    hear(side);
+    await_events(side->fd, POLLRDHUP);
+    SHOW(recv(side->fd, in, 100, MSG_DONTWAIT));
+    SHOW(recv(side->fd, in, 100, 0));
+}
+static void rest_of_file_b(struct side *side) {
+    struct timeval timeout = {0, 50000};
+    hear(side);
+    await_bytes(side->fd, 13878);
+    SHOW(recv(side->fd, in, 13878, 0));
+    say("first difference %ld", differs(in, 13878, 4, 0));
+    MUST(setsockopt(side->fd, SOL_SOCKET, SO_RCVTIMEO, &timeout, sizeof(timeout)));
+    SHOW(recv(side->fd, in, 100, MSG_PEEK));
+    SHOW(recv(side->fd, in, 100, MSG_PEEK | MSG_DONTWAIT));
+    close(side->fd);
+    tell(side);
+}
+static void rest_of_file(void) { two_processes(AF_INET, rest_of_file_a, rest_of_file_b); }
+static void read_file_b(struct side *side) {
+    hear(side);
+    await_bytes(side->fd, 13878);
+    SHOW(recv(side->fd, in, 13878, 0));
+    close(side->fd);
+    tell(side);
+}
+static void read_file(void) { two_processes(AF_INET, rest_of_file_a, read_file_b); }
+
 const struct scenario scenarios[] = {
     {"from-file", from_file, 0}, {"large-file", large_file, 0}, {"short-file", short_file, 0},
     {"splice", spliced, 0},      {"splice-late", splice_late, 0}, {"stdio", stdio, 0},
     {"stdio-late", stdio_late, 0}, {"standard", standard, 0},    {"splice-full", splice_full, 0},
+    {"rest-of-file", rest_of_file, 0}, {"read-file", read_file, 0},
     {0},
 };

@@ -19,7 +19,7 @@ use crate::kernel;
 use crate::link::{LEFT, Link};
 use crate::raw::{Answer, Errno};
 use crate::reason::Reason;
-use crate::ring::{Fault, Place, Record, Ring, Sender};
+use crate::ring::{self, Fault, Place, Record, Ring, Sender};
 use crate::sync::{Acquire, Relaxed, Release};
 use crate::wait::Memory;
 
@@ -189,9 +189,15 @@ impl Port<'_> {
         self.is_fast()
     }
 
-    /// Bytes that the other end has not read from the ring.
+    /// Bytes of the records that the other end has not read to their end.
     pub fn unsent(&self) -> u64 {
-        if self.sends_fast() { self.sender().used(true).unwrap_or(0) } else { 0 }
+        let sender = self.sender();
+        if !self.sends_fast() || !matches!(sender.used(true), Ok(1..)) {
+            return 0;
+        }
+        // What is in use may be fillers alone: a reader stops behind the last byte that it wants.
+        let head = sender.seen_head.load(Relaxed);
+        ring::unread(&sender.ring, Place { head, consumed: 0 }).unwrap_or(0)
     }
 
     /// Goes down for good. The incoming direction does so at once if everything in its ring was read, otherwise as soon

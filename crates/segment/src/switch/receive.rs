@@ -41,7 +41,7 @@ impl Port<'_> {
                 Entered::Nested => return self.receive_inside(&mut into, flags, nonblocking),
                 Entered::Asleep => {
                     // Whoever sleeps inside is woken by whatever arrives; until then there is nothing.
-                    if !self.incoming().published(self.place().head) {
+                    if !self.something() {
                         return Err(AGAIN);
                     }
                     pause();
@@ -213,7 +213,8 @@ impl Port<'_> {
                 Ok(it) => it,
                 Err(Fault) => return self.fault(),
             };
-            if !peek && place.pack() != word {
+            // Fillers alone are passed by a look too: whoever waits for something at the head would find them there.
+            if (!peek || n == 0) && place.pack() != word {
                 // A signal handler of this thread may have read the same bytes meanwhile: then read again.
                 if !own::replace(&reading.place, word, place.pack()) {
                     *into = before;
