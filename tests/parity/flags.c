@@ -107,6 +107,50 @@ static void ten_bytes(struct side *side) {
 }
 static void whole_timeout(void) { two_processes(AF_INET, whole_timeout_a, ten_bytes); }
 
+/* MSG_PEEK with it: the timeout ends the wait as well, and so does a signal, with what has come by then. */
+static void handle(int number) {
+    (void)number;
+}
+static void whole_peek_a(struct side *side) {
+    struct timeval timeout = {0, 100000}, none = {0, 0};
+    struct sigaction action = {.sa_handler = handle, .sa_flags = SA_RESTART};
+    int fd = side->fd;
+    sigaction(SIGUSR1, &action, NULL);
+    hear(side);
+    await_bytes(fd, 10);
+    MUST(setsockopt(fd, SOL_SOCKET, SO_RCVTIMEO, &timeout, sizeof(timeout)));
+    SHOW(recv(fd, in, 20, MSG_PEEK | MSG_WAITALL));
+    MUST(setsockopt(fd, SOL_SOCKET, SO_RCVTIMEO, &none, sizeof(none)));
+    tell(side);
+    SHOW(recv(fd, in, 20, MSG_PEEK | MSG_WAITALL));
+    say_bytes("peeked", in, 15);
+    tell(side);
+    SHOW(recv(fd, in, 20, MSG_PEEK | MSG_WAITALL));
+    say_bytes("peeked", in, 20);
+    tell(side);
+    SHOW(recv(fd, in, 30, MSG_PEEK | MSG_WAITALL));
+    SHOW(recv(fd, in, 30, MSG_WAITALL));
+    say_bytes("read", in, 25);
+}
+static void whole_peek_b(struct side *side) {
+    send_all(side->fd, "0123456789", 10);
+    tell(side);
+    hear(side);
+    await_asleep(side->other);
+    send_all(side->fd, "abcde", 5);
+    await_asleep(side->other);
+    kill(side->other, SIGUSR1);
+    hear(side);
+    await_asleep(side->other);
+    send_all(side->fd, "fghij", 5);
+    hear(side);
+    await_asleep(side->other);
+    send_all(side->fd, "klmno", 5);
+    await_asleep(side->other);
+    shutdown(side->fd, SHUT_WR);
+}
+static void whole_peek(void) { two_processes(AF_INET, whole_peek_a, whole_peek_b); }
+
 /* MSG_TRUNC: TCP throws the bytes away and counts them. */
 static void discard_a(struct side *side) {
     int fd = side->fd;
@@ -230,6 +274,7 @@ const struct scenario scenarios[] = {
     {"peek-threads", peek_threads, 0},
     {"whole", whole, 0},
     {"whole-timeout", whole_timeout, 0},
+    {"whole-peek", whole_peek, 0},
     {"discard", discard, 0},
     {"sending", sending, 0},
     {"receiving", receiving, 0},

@@ -98,6 +98,15 @@ pub fn give_way() {
     let _ = unsafe { syscall(libc::SYS_sched_yield, [0; 6]) };
 }
 
+/// Sleeps for about `microseconds` (1 to 999,999) with the signals of `mask` held back and all others let in; false when
+/// one of those was handled.
+pub fn nap_unless_signalled(microseconds: u32, mask: u64) -> bool {
+    let ts = libc::timespec { tv_sec: 0, tv_nsec: microseconds as libc::c_long * 1000 };
+    let mask = &raw const mask;
+    // SAFETY: ppoll of no descriptors reads one timespec and a mask of eight bytes.
+    unsafe { syscall(libc::SYS_ppoll, [0, 0, &raw const ts as usize, mask as usize, size_of::<u64>(), 0]) }.is_ok()
+}
+
 /// Sleeps for about `microseconds` (1 to 999,999).
 pub fn nap(microseconds: u32) {
     let ts = libc::timespec { tv_sec: 0, tv_nsec: microseconds as libc::c_long * 1000 };

@@ -54,6 +54,13 @@ pub fn set_int_option(fd: i32, level: i32, name: i32, value: i32) -> Result<(), 
     .map(|_| ())
 }
 
+/// How long receives on the socket wait (SO_RCVTIMEO), in nanoseconds; `None`: for ever.
+pub fn receive_timeout(fd: i32) -> Option<u64> {
+    let it: libc::timeval = option(fd, libc::SOL_SOCKET, libc::SO_RCVTIMEO).ok()?;
+    let nanoseconds = (it.tv_sec as u64).saturating_mul(1_000_000_000).saturating_add(it.tv_usec as u64 * 1000);
+    (nanoseconds > 0).then_some(nanoseconds)
+}
+
 /// Whether `fd` is a TCP socket.
 pub fn is_tcp(fd: i32) -> bool {
     int_option(fd, libc::SOL_SOCKET, libc::SO_PROTOCOL) == Ok(libc::IPPROTO_TCP)
@@ -267,6 +274,11 @@ pub fn reset_at_close(fd: i32) {
 
 /// Does `what` with all signals held back from this thread.
 pub fn undisturbed<T>(what: impl FnOnce() -> T) -> T {
+    undisturbed_since(|_| what())
+}
+
+/// The same for one who is told which signals were held back before.
+pub fn undisturbed_since<T>(what: impl FnOnce(u64) -> T) -> T {
     let (all, mut before) = (u64::MAX, 0u64);
     let set = |mask: *const u64, before: *mut u64| {
         let arguments = [libc::SIG_SETMASK as usize, mask as usize, before as usize, size_of::<u64>(), 0, 0];
@@ -274,7 +286,7 @@ pub fn undisturbed<T>(what: impl FnOnce() -> T) -> T {
         unsafe { syscall(libc::SYS_rt_sigprocmask, arguments) }
     };
     let held_back = set(&raw const all, &raw mut before).is_ok();
-    let result = what();
+    let result = what(before);
     if held_back {
         let _ = set(&raw const before, core::ptr::null_mut());
     }

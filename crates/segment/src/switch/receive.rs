@@ -2,7 +2,7 @@
 #![allow(unsafe_code, reason = "receives from the kernel into the program's buffers")]
 
 use super::{AGAIN, BROKEN, GONE, Port, Taken, micros};
-use crate::clock::{nap, ticks};
+use crate::clock::{nanoseconds, nap_unless_signalled, ticks};
 use crate::end::Stage;
 use crate::kernel;
 use crate::link::ALONE;
@@ -77,6 +77,7 @@ impl Port<'_> {
         }
         let beginning = *into;
         let mut total = 0;
+        let mut seen = 0;
         let mut waiting: Option<Wait> = None;
         let mut slept = false;
         let memory = self.memory();
@@ -94,13 +95,13 @@ impl Port<'_> {
                         return Ok(total);
                     }
                     if peek {
-                        // A peek for more than there is: looks again when more has come, from the beginning. Behind more
-                        // than one mark of going down it cannot look.
-                        if nonblocking || self.has_ended() || self.down_behind(self.place().head).is_some() {
+                        if nonblocking || seen > 0 {
                             return Ok(total);
                         }
+                        // A look at more than there is: once more, from the beginning, when all has come that will.
+                        self.await_whole(wanted);
+                        seen = total;
                         (*into, total) = (beginning, 0);
-                        nap(20);
                     }
                     continue;
                 }
@@ -128,6 +129,8 @@ impl Port<'_> {
                         return Err(AGAIN);
                     }
                 }
+                // A signal handler has read what was looked at.
+                Taken::Nothing if seen > 0 => return Ok(seen),
                 Taken::Nothing => {
                     let wait = waiting.get_or_insert_with(|| {
                         let wait = Wait::begin(memory, self.link.incoming().sender.cpu.load(Relaxed), self.spin_us);
@@ -154,6 +157,25 @@ impl Port<'_> {
                 }
             }
         }
+    }
+
+    /// For a look at `wanted` bytes: waits until they are there, or until the end of the stream, a signal or the socket's
+    /// timeout ends that.
+    #[cold]
+    fn await_whole(&self, wanted: usize) {
+        const LONGEST_NAP_US: u32 = 1000;
+        let deadline = kernel::receive_timeout(self.fd).map(|timeout| nanoseconds().saturating_add(timeout));
+        // A signal is let in by the naps alone, which say so.
+        kernel::undisturbed_since(|held_back| {
+            let mut nap_us = 20;
+            while self.unread() < wanted as u64
+                && !self.has_ended()
+                && deadline.is_none_or(|at| nanoseconds() < at)
+                && nap_unless_signalled(nap_us, held_back)
+            {
+                nap_us = (2 * nap_us).min(LONGEST_NAP_US);
+            }
+        });
     }
 
     /// Whether the other end streams in small pieces: this end has sent nothing since its last wait, so nobody awaits an
