@@ -171,6 +171,82 @@ static void deaf_b(struct side *side) {
 }
 static void deaf(void) { two_processes(AF_INET, deaf_a, deaf_b); }
 
+/* A side that shuts down both ways lives on: what has come for it and what it has sent can still be read. Only bytes that
+ * come afterwards are answered with a reset. */
+static void both_ways_a(struct side *side, bool polls) {
+    int fd = side->fd;
+    signal(SIGPIPE, SIG_IGN);
+    send_all(fd, out, 1000);
+    hear(side);
+    if (polls) {
+        await_events(fd, POLLRDHUP);
+        say("events %x", events_now(fd));
+    }
+    SHOW(recv(fd, in, 100, 0));
+    SHOW(recv(fd, in, 1000, 0));
+    SHOW(recv(fd, in, 100, 0));
+    say("events %x", events_now(fd));
+    SHOW(send(fd, "x", 1, 0));
+    await_events(fd, POLLHUP); /* the reset has come */
+    say("events %x", events_now(fd));
+    say("SO_ERROR %s", pending_error(fd));
+    SHOW(recv(fd, in, 100, 0));
+    SHOW(send(fd, "x", 1, 0));
+    tell(side);
+    hear(side);
+}
+static void both_ways_recv_a(struct side *side) { both_ways_a(side, false); }
+static void both_ways_poll_a(struct side *side) { both_ways_a(side, true); }
+static void both_ways_b(struct side *side, int first, int second) {
+    int fd = side->fd;
+    await_bytes(fd, 1000);
+    SHOW(recv(fd, in, 100, 0));
+    send_all(fd, out, 600);
+    SHOW(shutdown(fd, first));
+    if (second != first) SHOW(shutdown(fd, second));
+    tell(side);
+    hear(side);
+    say("events %x", events_now(fd));
+    SHOW(recv(fd, in, 500, 0));
+    SHOW(recv(fd, in, 500, 0));
+    SHOW(recv(fd, in, 500, 0));
+    SHOW(recv(fd, in, 500, 0));
+    tell(side);
+}
+static void shut_at_once(struct side *side) { both_ways_b(side, SHUT_RDWR, SHUT_RDWR); }
+static void shut_in_turn(struct side *side) { both_ways_b(side, SHUT_RD, SHUT_WR); }
+static void both_ways_recv(void) { two_processes(AF_INET, both_ways_recv_a, shut_at_once); }
+static void both_ways_poll(void) { two_processes(AF_INET, both_ways_poll_a, shut_at_once); }
+static void both_ways_threads(void) { two_threads(AF_INET6, both_ways_poll_a, shut_in_turn); }
+static void child_recv_a(struct side *side) {
+    int fd = side->fd;
+    send_all(fd, out, 1000);
+    hear(side);
+    SHOW(recv(fd, in, 100, 0)); /* the end: what the other side sent afterwards was refused */
+    say("events %x", events_now(fd));
+    SHOW(send(fd, "x", 1, MSG_NOSIGNAL));
+    await_events(fd, POLLHUP);
+    tell(side);
+    hear(side);
+}
+static void shut_with_child(struct side *side) {
+    int fd = side->fd;
+    await_bytes(fd, 1000);
+    pid_t child = (pid_t)MUST(fork());
+    if (child == 0) {
+        shutdown(fd, SHUT_WR);
+        _exit(0);
+    }
+    waitpid(child, NULL, 0);
+    SHOW(shutdown(fd, SHUT_RD));
+    tell(side);
+    hear(side);
+    SHOW(recv(fd, in, 2000, 0));
+    SHOW(recv(fd, in, 2000, 0));
+    tell(side);
+}
+static void both_ways_child(void) { two_processes(AF_INET, child_recv_a, shut_with_child); }
+
 static volatile sig_atomic_t broken_pipes;
 static void count_broken_pipe(int number) {
     (void)number;
@@ -400,6 +476,10 @@ const struct scenario scenarios[] = {
     {"eager-poll", eager_poll, 0},
     {"eager-epoll", eager_epoll, 0},
     {"deaf", deaf, 0},
+    {"both-ways-recv", both_ways_recv, 0},
+    {"both-ways-poll", both_ways_poll, 0},
+    {"both-ways-threads", both_ways_threads, 0},
+    {"both-ways-child", both_ways_child, 0},
     {"after-close", after_close, 0},
     {"after-kill", after_kill, 0},
     {"reset-unread", reset_unread, 0},

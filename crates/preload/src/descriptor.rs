@@ -5,6 +5,7 @@ use crate::table::{self, Known};
 use crate::{errno, process, real, set_errno};
 use core::ffi::{c_int, c_uint};
 use libc::{msghdr, size_t, sockaddr, socklen_t, ssize_t};
+use underpass_segment::end::{SHUT_IN, SHUT_OUT};
 use underpass_segment::reason::Reason;
 use underpass_segment::sync::Relaxed;
 
@@ -109,15 +110,19 @@ fn forget_range(first: u32, last: u32) {
 /// As shutdown(2).
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn shutdown(fd: c_int, how: c_int) -> c_int {
-    if how != libc::SHUT_RD
-        && let Some(connection) = connection::known(fd)
-    {
-        connection.attend();
+    let directions = match how {
+        libc::SHUT_RD => SHUT_IN,
+        libc::SHUT_WR => SHUT_OUT,
+        libc::SHUT_RDWR => SHUT_IN | SHUT_OUT,
+        _ => 0,
+    };
+    if let Some(connection) = connection::known(fd) {
+        connection.shut_down(directions);
     }
     // SAFETY: no pointers.
     let answer = unsafe { real::shutdown(fd, how) };
     if answer == 0
-        && how != libc::SHUT_RD
+        && directions & SHUT_OUT != 0
         && let Some(connection) = connection::known(fd)
     {
         // The next send finds out from the kernel.

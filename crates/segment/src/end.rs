@@ -207,6 +207,10 @@ pub struct Sending {
     pub kernel_bytes: AtomicU64,
 }
 
+/// Bit of [`End::shut`]: nothing more is to be received.
+pub const SHUT_IN: u8 = 1;
+/// Bit of [`End::shut`]: nothing more is to be sent.
+pub const SHUT_OUT: u8 = 2;
 /// Value of [`End::watched`] once more than one may: then none is woken by a group.
 pub const WATCHED_BY_SEVERAL: u8 = 2;
 
@@ -241,6 +245,8 @@ pub struct End {
     ///
     /// [`Port::reader_is_gone`]: crate::switch::Port::reader_is_gone
     pub probed: AtomicU8,
+    /// Directions that the program has shut down: [`SHUT_IN`], [`SHUT_OUT`].
+    pub shut: AtomicU8,
     /// Calls and bytes so far, while plain.
     pub calls: AtomicU32,
     /// Number of calls at which it looks for its other end (again).
@@ -355,7 +361,7 @@ impl PartialOrd for Stage {
 /// Most ends that a family has at one time.
 pub const MAX_ENDS: usize = 1 << 16;
 /// Tells families from other segments, and the layouts of [`End`] from one another.
-const FAMILY_LEN_MARK: usize = 1724;
+const FAMILY_LEN_MARK: usize = 1725;
 
 #[repr(C, align(64))]
 struct FamilyHeader {

@@ -13,7 +13,7 @@ use crate::sysv::{Attested, Mapping};
 const PAGE: usize = 4096;
 /// Length of a pool modulo the page size: tells pools from other programs' segments.
 const LEN_MARK: usize = 1367;
-const MAGIC: u64 = u64::from_be_bytes(*b"UPpool03");
+const MAGIC: u64 = u64::from_be_bytes(*b"UPpool04");
 
 /// Words that a direction's reader writes and its sender looks at with every message. They change rarely.
 #[repr(C, align(128))]
@@ -23,7 +23,7 @@ pub struct ReaderFlags {
     pub waiting: AtomicU32,
     /// 1: all reads go through the library; doorbells cannot be taken for data.
     pub ready: AtomicU32,
-    /// 1: the reader's end has been closed by all its processes.
+    /// [`CLOSED`] or [`SHUT`]; 0: neither.
     pub closed: AtomicU32,
     /// 1: the reader asks the sender to go down.
     pub want_down: AtomicU32,
@@ -46,6 +46,11 @@ pub struct ReaderHead {
     pub bells: AtomicU64,
 }
 
+/// Value of [`ReaderFlags::closed`]: the reader's end has been closed by all its processes.
+pub const CLOSED: u32 = 1;
+/// Value of [`ReaderFlags::closed`]: the reader lives, but has shut down both directions, so that its kernel answers any
+/// further byte with a reset, a doorbell too. What is in the ring it can still read.
+pub const SHUT: u32 = 2;
 /// Value of [`ReaderFlags::waiting`] for a reader that wants a doorbell of its own.
 pub const ALONE: u32 = 1;
 /// Bit of [`ReaderFlags::waiting`] that is never taken down: the reader has left the ring for good. Whoever reads the
@@ -368,7 +373,7 @@ impl Link {
 
     /// Whether both ends have closed, so that the slot may be used again.
     pub fn is_over(&self) -> bool {
-        self.control().directions.iter().all(|d| d.flags.closed.load(Acquire) != 0)
+        self.control().directions.iter().all(|d| d.flags.closed.load(Acquire) == CLOSED)
     }
 }
 

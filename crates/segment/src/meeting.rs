@@ -14,7 +14,7 @@ use crate::clock;
 use crate::directory::{Directory, Found, Holder, Key, Offer, holder};
 use crate::end::{End, Stage};
 use crate::kernel::{self, NoPeer, Peer};
-use crate::link::{Link, Pool, Shape, Side};
+use crate::link::{CLOSED, Link, Pool, Shape, Side};
 use crate::raw::Errno;
 use crate::reason::Reason;
 use crate::sync::{Relaxed, Release};
@@ -114,8 +114,8 @@ impl Meeting {
                     self.join(end, pool, slot, Side::Maker);
                 } else {
                     // Nobody will ever join it: both sides count as closed, so the slot is free again.
-                    link.outgoing().flags.closed.store(1, Relaxed);
-                    link.incoming().flags.closed.store(1, Release);
+                    link.outgoing().flags.closed.store(CLOSED, Relaxed);
+                    link.incoming().flags.closed.store(CLOSED, Release);
                     self.forget_user(pool.id());
                     // The table was busy, or the other end has gone: the next try will tell.
                 }
@@ -240,14 +240,14 @@ impl Meeting {
 
     /// A joined end is closed in all processes.
     pub fn close(&mut self, end: &End, link: &Link) {
-        link.incoming().flags.closed.store(1, Release);
+        link.incoming().flags.closed.store(CLOSED, Release);
         end.send_pinned.store(1, Relaxed);
         if link.side() == Side::Maker
             && let Some((directory, index, key)) = self.entry(end)
             && directory.take_back(index, key, kernel::process_id())
         {
             // The other end never came, so it will never close.
-            link.outgoing().flags.closed.store(1, Release);
+            link.outgoing().flags.closed.store(CLOSED, Release);
         }
     }
 

@@ -18,7 +18,7 @@ use core::mem::MaybeUninit;
 use find::{count_once, unsuitable};
 use inside::sleeping_recv;
 use underpass_segment::clock;
-use underpass_segment::end::{End, MAX_ENDS, Stage};
+use underpass_segment::end::{End, MAX_ENDS, SHUT_IN, SHUT_OUT, Stage};
 use underpass_segment::kernel;
 use underpass_segment::link::Link;
 use underpass_segment::raw::Errno;
@@ -215,6 +215,27 @@ impl Connection {
             && let Some(port) = self.port()
         {
             port.attend();
+        }
+    }
+
+    /// The program is about to shut down `directions` ([`SHUT_IN`], [`SHUT_OUT`]), and the other end is to know why before
+    /// the kernel tells it.
+    pub fn shut_down(&self, directions: u8) {
+        let before = self.end.shut.fetch_or(directions, AcqRel);
+        let both = before | directions == SHUT_IN | SHUT_OUT;
+        if both {
+            // Not worth a segment any more.
+            self.end.pin(Reason::Closed);
+        }
+        if self.end.stage() == Stage::Joined
+            && let Some(port) = self.port()
+        {
+            if directions & SHUT_OUT != 0 {
+                port.attend();
+            }
+            if both {
+                port.shut();
+            }
         }
     }
 

@@ -5,7 +5,7 @@ use super::{AGAIN, BROKEN, GONE, Port, micros};
 use crate::clock::{give_way, nap, ticks};
 use crate::end::Stage;
 use crate::kernel;
-use crate::link::{ALONE, Direction, LEFT, NO_MORE_BELLS, RINGING};
+use crate::link::{ALONE, CLOSED, Direction, LEFT, NO_MORE_BELLS, RINGING, SHUT};
 use crate::lock::Entered;
 use crate::raw::{Answer, Errno};
 use crate::reason::Reason;
@@ -138,7 +138,7 @@ impl Port<'_> {
                 return Outcome::Failed(BROKEN);
             }
             let flags = &self.link.outgoing().flags;
-            if flags.closed.load(Relaxed) != 0 || !self.reader_lives() {
+            if flags.closed.load(Relaxed) == CLOSED || !self.reader_lives() {
                 // Nobody will read the ring any more: the kernel has the right answer for the program.
                 self.attend();
                 sending.fast.store(0, Relaxed);
@@ -307,6 +307,18 @@ impl Port<'_> {
         self.link.outgoing().flags.waiting.load(SeqCst) & LEFT != 0
     }
 
+    /// Whether the reader lives and has shut down both ways.
+    fn reader_has_shut(&self) -> bool {
+        self.link.outgoing().flags.closed.load(Acquire) == SHUT
+    }
+
+    /// The program is about to shut down the second of both directions: what is sent to it from now on is the kernel's.
+    pub fn shut(&self) {
+        let flags = &self.link.incoming().flags;
+        let _ = flags.closed.compare_exchange(0, SHUT, AcqRel, Relaxed);
+        flags.want_down.store(1, Release);
+    }
+
     /// If the reader has left the ring, it gets what it left there on the kernel path: it cannot come for it.
     pub fn attend(&self) {
         if !self.sends_fast() || !self.reader_left() {
@@ -397,7 +409,7 @@ impl Port<'_> {
     #[cold]
     pub(super) fn kernel_says_alive(&self) -> bool {
         let events = kernel::poll_now(self.fd, libc::POLLRDHUP);
-        if events & OVER == 0 && events & libc::POLLRDHUP != 0 {
+        if events & OVER == 0 && events & libc::POLLRDHUP != 0 && !self.reader_has_shut() {
             // The other end has sent its FIN: it has shut down its half, or it is gone. A byte tells.
             self.send_bell();
             return self.connected();
@@ -408,11 +420,12 @@ impl Port<'_> {
     /// Whether the other end is gone and has left data in the ring. Kernel TCP resets such a connection at once, but the
     /// other end's kernel knows nothing of that data and has sent a FIN, as for a half that was shut down. A doorbell
     /// tells the two apart: nobody is there to take it, so it is answered with a reset, and from then on the kernel says
-    /// what kernel TCP would have said. Living ends are asked once.
+    /// what kernel TCP would have said. Living ends are asked once; those that have shut down both ways say so themselves.
     pub fn reader_is_gone(&self) -> bool {
         let (sending, probed) = (&self.end.sending, &self.end.probed);
         if self.unsent() == 0
             || probed.load(Relaxed) != 0
+            || self.reader_has_shut()
             || kernel::poll_now(self.fd, libc::POLLRDHUP) & (libc::POLLRDHUP | OVER) != libc::POLLRDHUP
         {
             return false;
@@ -443,7 +456,7 @@ impl Port<'_> {
         let Direction { flags, head, sender } = self.link.outgoing();
         self.sends_fast()
             && self.end.send_pinned.load(Relaxed) == 0
-            && flags.closed.load(Acquire) == 0
+            && flags.closed.load(Acquire) != CLOSED
             && sender.bells.load(Relaxed) & !NO_MORE_BELLS > head.bells.load(Relaxed)
             && self.unsent() == 0
     }
