@@ -247,6 +247,60 @@ static void shut_with_child(struct side *side) {
 }
 static void both_ways_child(void) { two_processes(AF_INET, child_recv_a, shut_with_child); }
 
+/* The end is told by the first receive after it has come, also to one who asks again and again. */
+static bool has_ended(int fd) {
+    struct tcp_info info;
+    socklen_t size = sizeof(info);
+    MUST(getsockopt(fd, IPPROTO_TCP, TCP_INFO, &info, &size));
+    return info.tcpi_state == TCP_CLOSE_WAIT;
+}
+static void at_once_a(struct side *side) {
+    bool over;
+    long got;
+    tell(side);
+    do {
+        over = has_ended(side->fd);
+        errno = 0;
+        got = recv(side->fd, in, 10, MSG_DONTWAIT);
+    } while (!over);
+    show("recv", got);
+}
+static void end_by_shutdown(struct side *side) {
+    hear(side);
+    nap_ms(5);
+    shutdown(side->fd, SHUT_WR);
+    hear(side);
+}
+static void end_by_close(struct side *side) {
+    hear(side);
+    nap_ms(5);
+    close(side->fd);
+}
+static void end_by_exit(struct side *side) {
+    hear(side);
+    nap_ms(5);
+    say("end");
+    exit(0);
+}
+static void own_end_a(struct side *side) {
+    at_once_a(side);
+    tell(side);
+    struct side twin = *side;
+    twin.fd = another(side);
+    SHOW(recv(twin.fd, in, 10, MSG_DONTWAIT));
+    SHOW(shutdown(twin.fd, SHUT_RD));
+    SHOW(recv(twin.fd, in, 10, MSG_DONTWAIT));
+    tell(side);
+}
+static void own_end_b(struct side *side) {
+    end_by_shutdown(side);
+    another(side);
+    hear(side);
+}
+static void at_once(void) { two_processes(AF_INET, own_end_a, own_end_b); }
+static void at_once_close(void) { two_processes(AF_INET, at_once_a, end_by_close); }
+static void at_once_exit(void) { two_processes(AF_INET, at_once_a, end_by_exit); }
+
 static volatile sig_atomic_t broken_pipes;
 static void count_broken_pipe(int number) {
     (void)number;
@@ -480,6 +534,9 @@ const struct scenario scenarios[] = {
     {"both-ways-poll", both_ways_poll, 0},
     {"both-ways-threads", both_ways_threads, 0},
     {"both-ways-child", both_ways_child, 0},
+    {"at-once", at_once, 0},
+    {"at-once-close", at_once_close, 0},
+    {"at-once-exit", at_once_exit, 0},
     {"after-close", after_close, 0},
     {"after-kill", after_kill, 0},
     {"reset-unread", reset_unread, 0},

@@ -122,11 +122,17 @@ pub unsafe extern "C" fn shutdown(fd: c_int, how: c_int) -> c_int {
     // SAFETY: no pointers.
     let answer = unsafe { real::shutdown(fd, how) };
     if answer == 0
-        && directions & SHUT_OUT != 0
         && let Some(connection) = connection::known(fd)
     {
-        // The next send finds out from the kernel.
-        connection.end.send_pinned.store(1, Relaxed);
+        // The next send or receive finds out from the kernel.
+        if directions & SHUT_OUT != 0 {
+            connection.end.send_pinned.store(1, Relaxed);
+        }
+        if directions & SHUT_IN != 0
+            && let Some(port) = connection.ready_port()
+        {
+            port.heed_kernel();
+        }
     }
     answer
 }

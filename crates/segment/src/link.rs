@@ -105,6 +105,8 @@ pub struct SenderWords {
     pub bells: AtomicU64,
     /// 1 + number of the processor on which this end last began to wait; 0 if never.
     pub cpu: AtomicU32,
+    /// 1: the sender is about to end its direction, or has: the kernel may know of the end of the stream.
+    pub ended: AtomicU32,
 }
 
 /// Control words of one direction.
@@ -353,6 +355,7 @@ impl Link {
             words.head.head.store(0, Relaxed);
             words.head.bells.store(0, Relaxed);
             words.sender.cpu.store(0, Relaxed);
+            words.sender.ended.store(0, Relaxed);
             words.sender.bells.store(0, Relaxed);
             // A reader counts as asleep until it has shown that it is not: it may be in a poll of the kernel's.
             words.flags.waiting.store(ALONE, Relaxed);

@@ -240,6 +240,7 @@ impl Meeting {
 
     /// A joined end is closed in all processes.
     pub fn close(&mut self, end: &End, link: &Link) {
+        link.outgoing().sender.ended.store(1, Relaxed);
         link.incoming().flags.closed.store(CLOSED, Release);
         end.send_pinned.store(1, Relaxed);
         if link.side() == Side::Maker

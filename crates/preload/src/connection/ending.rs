@@ -152,6 +152,11 @@ pub fn leave_all() {
             crate::epoll::forget_socket(connection, false);
             if end.references.fetch_sub(1, AcqRel) == 1 {
                 count(end, index);
+                if end.stage() == Stage::Joined
+                    && let Some(port) = connection.port()
+                {
+                    port.end_sending();
+                }
                 end.references.store(1, Release);
             }
         });

@@ -232,6 +232,7 @@ impl Connection {
         {
             if directions & SHUT_OUT != 0 {
                 port.attend();
+                port.end_sending();
             }
             if both {
                 port.shut();

@@ -586,7 +586,8 @@ impl Port<'_> {
             return Taken::Nothing;
         }
         let now = ticks();
-        if now.wrapping_sub(reading.asked.load(Relaxed)) < micros(ASK_EVERY_US) {
+        let ended = self.link.incoming().sender.ended.load(Relaxed) != 0;
+        if !ended && now.wrapping_sub(reading.asked.load(Relaxed)) < micros(ASK_EVERY_US) {
             return Taken::Nothing;
         }
         reading.asked.store(now, Relaxed);

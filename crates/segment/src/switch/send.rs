@@ -312,6 +312,11 @@ impl Port<'_> {
         self.link.outgoing().flags.closed.load(Acquire) == SHUT
     }
 
+    /// The program is about to shut down this direction, or to close the socket.
+    pub fn end_sending(&self) {
+        self.link.outgoing().sender.ended.store(1, Release);
+    }
+
     /// The program is about to shut down the second of both directions: what is sent to it from now on is the kernel's.
     pub fn shut(&self) {
         let flags = &self.link.incoming().flags;
