@@ -244,6 +244,86 @@ static void receiving_a(struct side *side) {
 }
 static void receiving(void) { two_processes(AF_INET, receiving_a, ten_bytes); }
 
+/* Flags that a receive from TCP ignores, and one that the calls refuse. */
+static void ignored_a(struct side *side) {
+    const int ignored[] = {MSG_WAITFORONE, MSG_DONTROUTE, MSG_MORE, MSG_CONFIRM, MSG_EOR, MSG_FASTOPEN, 0x800000};
+    const int compat = (int)0x80000000; /* MSG_CMSG_COMPAT */
+    int fd = side->fd;
+    struct iovec part = {in, 1};
+    struct msghdr message = {.msg_iov = &part, .msg_iovlen = 1};
+    hear(side);
+    await_bytes(fd, 10);
+    for (size_t i = 0; i < COUNT(ignored); i++) {
+        say("flag %x", ignored[i]);
+        SHOW(recv(fd, in, 1, ignored[i] | MSG_PEEK));
+        SHOW(recvmsg(fd, &message, ignored[i] | MSG_PEEK));
+        say("flags %x", message.msg_flags);
+    }
+    SHOW(recv(fd, in, 1, MSG_WAITFORONE));
+    SHOW(recv(fd, in, 1, compat));
+    SHOW(recvfrom(fd, in, 1, compat, NULL, NULL));
+    SHOW(recvmsg(fd, &message, compat));
+    struct mmsghdr many = {.msg_hdr = message};
+    SHOW(recvmmsg(fd, &many, 1, compat, NULL));
+    long got = SHOW(recv(fd, in, 10, MSG_DONTWAIT));
+    say_bytes("rest", in, got);
+    SHOW(recv(fd, in, 10, MSG_DONTWAIT | MSG_MORE));
+    tell(side);
+}
+static void ignored(void) { two_processes(AF_INET, ignored_a, ten_bytes); }
+
+/* Receives of nothing: read, readv and preadv2 do not ask, the others wait once for something and take nothing. */
+static void nothing_calls(int fd) {
+    struct iovec none[] = {{in, 0}, {in, 0}};
+    struct msghdr message = {.msg_iov = none, .msg_iovlen = 2}, empty = {0};
+    SHOW(read(fd, in, 0));
+    SHOW(readv(fd, none, 2));
+    SHOW(readv(fd, none, 0));
+    SHOW(preadv2(fd, none, 2, -1, 0));
+    SHOW(preadv2(fd, none, 0, -1, 0));
+    SHOW(preadv2(fd, none, 2, -1, RWF_NOWAIT));
+    SHOW(recv(fd, in, 0, MSG_DONTWAIT));
+    SHOW(recv(fd, in, 0, MSG_DONTWAIT | MSG_PEEK));
+    SHOW(recv(fd, in, 0, MSG_DONTWAIT | MSG_WAITALL));
+    SHOW(recvmsg(fd, &message, MSG_DONTWAIT));
+    SHOW(recvmsg(fd, &empty, MSG_DONTWAIT));
+}
+static void nothing_a(struct side *side) {
+    struct timeval timeout = {0, 50000}, none = {0, 0};
+    struct sigaction action = {.sa_handler = handle};
+    int fd = side->fd;
+    nothing_calls(fd);
+    MUST(setsockopt(fd, SOL_SOCKET, SO_RCVTIMEO, &timeout, sizeof(timeout)));
+    SHOW(recv(fd, in, 0, 0));
+    SHOW(recv(fd, in, 0, MSG_PEEK | MSG_WAITALL));
+    MUST(setsockopt(fd, SOL_SOCKET, SO_RCVTIMEO, &none, sizeof(none)));
+    sigaction(SIGUSR1, &action, NULL);
+    tell(side);
+    SHOW(recv(fd, in, 0, 0)); /* a signal */
+    tell(side);
+    SHOW(recv(fd, in, 0, 0)); /* bytes */
+    await_bytes(fd, 10);
+    nothing_calls(fd);
+    SHOW(recv(fd, in, 10, 0));
+    tell(side);
+    hear(side);
+    await_events(fd, POLLRDHUP);
+    nothing_calls(fd);
+    SHOW(recv(fd, in, 0, 0));
+}
+static void nothing_b(struct side *side) {
+    hear(side);
+    await_asleep(side->other);
+    kill(side->other, SIGUSR1);
+    hear(side);
+    await_asleep(side->other);
+    send_all(side->fd, "0123456789", 10);
+    hear(side);
+    shutdown(side->fd, SHUT_WR);
+    tell(side);
+}
+static void nothing(void) { two_processes(AF_INET, nothing_a, nothing_b); }
+
 /* Urgent data: the mark, the byte out of line, and the stream around it. */
 static void urgent_a(struct side *side) {
     int fd = side->fd;
@@ -278,6 +358,8 @@ const struct scenario scenarios[] = {
     {"discard", discard, 0},
     {"sending", sending, 0},
     {"receiving", receiving, 0},
+    {"ignored", ignored, 0},
+    {"nothing", nothing, 0},
     {"urgent", urgent, 0},
     {0},
 };

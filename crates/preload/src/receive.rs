@@ -4,10 +4,9 @@ use crate::connection::{self, BROKEN, CLOSED, Way};
 use crate::{real, to_c};
 use core::ffi::{c_int, c_uint, c_void};
 use libc::{iovec, mmsghdr, msghdr, off_t, size_t, sockaddr, socklen_t, ssize_t, timespec};
-use underpass_segment::raw::Errno;
 use underpass_segment::vector::Cursor;
 
-/// Flags that a receive through the segment honours.
+/// Flags that a receive through the segment honours. TCP ignores the others.
 const CARRIED: c_int = libc::MSG_PEEK
     | libc::MSG_WAITALL
     | libc::MSG_DONTWAIT
@@ -26,12 +25,11 @@ fn receive(fd: c_int, cursor: impl FnOnce() -> Cursor, flags: c_int, plain: impl
     loop {
         let way = connection.way();
         if way == Way::Joined
-            && flags & !CARRIED == 0
             && let Some(port) = connection.port()
             && port.become_ready()
         {
             crate::test_cancel();
-            let answer = port.receive(cursor(), flags);
+            let answer = port.receive(cursor(), flags & CARRIED);
             if port.end.reading.resting.is_stray() {
                 connection.after_stray();
             }
@@ -44,9 +42,6 @@ fn receive(fd: c_int, cursor: impl FnOnce() -> Cursor, flags: c_int, plain: impl
         }
         if let Some(answer) = connection.receive_plainly(flags, &plain) {
             return answer;
-        }
-        if flags & !CARRIED != 0 {
-            return to_c(Err(Errno(libc::EOPNOTSUPP)));
         }
     }
 }
@@ -152,7 +147,9 @@ pub unsafe extern "C" fn preadv2(
     flags: c_int,
 ) -> ssize_t {
     const RWF_NOWAIT: c_int = 8;
-    if offset != -1 || !(0..=1024).contains(&count) || flags & !RWF_NOWAIT != 0 {
+    let foreign = offset != -1 || flags & !RWF_NOWAIT != 0;
+    // SAFETY: the program vouches for its array.
+    if foreign || !(0..=1024).contains(&count) || unsafe { impossible_vector(vector, count as usize) } {
         // SAFETY: passed on to the caller.
         return unsafe { real::preadv2(fd, vector, count, offset, flags) };
     }
@@ -249,6 +246,7 @@ pub unsafe extern "C" fn __recvfrom_chk(
 /// As recvmsg(2).
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn recvmsg(fd: c_int, message: *mut msghdr, flags: c_int) -> ssize_t {
+    const MSG_CMSG_COMPAT: c_int = 1 << 31;
     // SAFETY: the program vouches for the message and what it points to.
     unsafe {
         let (vector, count) = if message.is_null() {
@@ -256,8 +254,8 @@ pub unsafe extern "C" fn recvmsg(fd: c_int, message: *mut msghdr, flags: c_int) 
         } else {
             ((*message).msg_iov.cast_const(), (*message).msg_iovlen)
         };
-        if message.is_null() || count > 1024 || (count > 0 && impossible_vector(vector, count) && !empty(vector, count))
-        {
+        let refused = message.is_null() || count > 1024 || flags & MSG_CMSG_COMPAT != 0;
+        if refused || (count > 0 && impossible_vector(vector, count) && !empty(vector, count)) {
             return real::recvmsg(fd, message, flags);
         }
         let mut carried = false;

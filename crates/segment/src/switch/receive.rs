@@ -73,7 +73,11 @@ impl Port<'_> {
             let one = libc::iovec { iov_base: (&raw mut byte).cast(), iov_len: 1 };
             // SAFETY: one writable byte in this frame.
             let mut scratch = unsafe { Cursor::new(&one, 1) };
-            return self.receive_inside(&mut scratch, flags | libc::MSG_PEEK, nonblocking).map(|_| 0);
+            return match self.receive_inside(&mut scratch, flags | libc::MSG_PEEK, nonblocking) {
+                // It waits once, whatever ends that.
+                Err(Errno(libc::EAGAIN | libc::EINTR)) if !nonblocking => Ok(0),
+                answer => answer.map(|_| 0),
+            };
         }
         let beginning = *into;
         let mut total = 0;
