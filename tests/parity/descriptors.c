@@ -2,8 +2,10 @@
 #include "harness.h"
 
 #include <linux/sockios.h>
+#include <sys/epoll.h>
 #include <sys/mman.h>
 #include <sys/stat.h>
+#include <sys/syscall.h>
 
 static _Thread_local char in[64 * KIB], out[64 * KIB];
 
@@ -233,6 +235,235 @@ static void nature_a(struct side *side) {
 static void idle(struct side *side) { hear(side); }
 static void nature(void) { two_processes(AF_INET6, nature_a, idle); }
 
+/* connect() to AF_UNSPEC resets a connection; its socket may be connected again, under the same names, in the same sets,
+ * in the same processes. */
+static long dissolve(int fd) {
+    struct sockaddr none = {.sa_family = AF_UNSPEC};
+    return connect(fd, &none, sizeof(none));
+}
+static void connect_again(struct side *side) {
+    SHOW(connect(side->fd, (struct sockaddr *)&side->address, address_size(&side->address)));
+}
+/* A's other end is reset; then A has the next connection. */
+static void be_reset(struct side *side) {
+    hear(side);
+    for (int i = 0; i < 4; i++) SHOW(recv(side->fd, in, sizeof(in), 0));
+    SHOW(send(side->fd, "late", 4, MSG_NOSIGNAL));
+    close(side->fd);
+    tell(side);
+    side->fd = (int)MUST(accept(side->listener, NULL, NULL));
+}
+static void talk_again(struct side *side) {
+    warm(side->fd, side->leader);
+    for (int i = 0; i < 3; i++) {
+        if (side->leader) send_all(side->fd, "question", 8);
+        SHOW(receive_all(side->fd, in, 8));
+        say_bytes("heard", in, 8);
+        if (!side->leader) send_all(side->fd, "response", 8);
+    }
+}
+
+static void again_a(struct side *side) {
+    int on = 1, off = 0;
+    socklen_t size = sizeof(on);
+    for (int round = 0; round < 3; round++) {
+        /* Unread in both directions, in the second round. */
+        if (round == 1) send_all(side->fd, "unread there", 12);
+        tell(side);
+        be_reset(side);
+        talk_again(side);
+    }
+    SHOW(setsockopt(side->fd, IPPROTO_TCP, TCP_NODELAY, &on, sizeof(on)));
+    tell(side);
+    be_reset(side);
+    SHOW(getsockopt(side->fd, IPPROTO_TCP, TCP_NODELAY, &off, &size));
+    say("no delay %d", off);
+    talk_again(side);
+}
+static void again_b(struct side *side) {
+    int fd = side->fd, on = 1, cork = 0;
+    socklen_t size = sizeof(cork);
+    for (int round = 0; round < 4; round++) {
+        hear(side);
+        if (round == 1) {
+            await_bytes(fd, 12);
+            send_all(fd, "unread here", 11);
+        }
+        if (round == 2) SHOW(syscall(SYS_connect, fd, &(struct sockaddr){.sa_family = AF_UNSPEC}, sizeof(struct sockaddr)));
+        else SHOW(dissolve(fd));
+        SHOW(recv(fd, in, 10, MSG_PEEK));
+        SHOW(send(fd, "x", 1, MSG_NOSIGNAL));
+        SHOW(send(fd, "x", 1, MSG_NOSIGNAL));
+        SHOW(recv(fd, in, 10, 0));
+        SHOW(dissolve(fd));
+        SHOW(getsockopt(fd, IPPROTO_TCP, TCP_NODELAY, &cork, &size));
+        say("no delay %d", cork);
+        SHOW(getsockopt(fd, IPPROTO_TCP, TCP_CORK, &cork, &size));
+        say("cork %d", cork);
+        tell(side);
+        hear(side);
+        connect_again(side);
+        SHOW(connect(fd, (struct sockaddr *)&side->address, address_size(&side->address)));
+        SHOW(connect(fd, NULL, 16));
+        talk_again(side);
+        if (round == 2) SHOW(setsockopt(fd, IPPROTO_TCP, TCP_NODELAY, &on, sizeof(on)));
+    }
+}
+static void again(void) { two_processes(AF_INET, again_a, again_b); }
+static void again_threads(void) { two_threads(AF_INET6, again_a, again_b); }
+
+/* By other names: both know the next connection. */
+static void again_names_a(struct side *side) {
+    be_reset(side);
+    talk_again(side);
+    talk_again(side);
+    hear(side);
+    SHOW(recv(side->fd, in, 10, 0));
+    SHOW(send(side->fd, "back", 4, 0));
+    SHOW(recv(side->fd, in, 10, 0));
+}
+static void again_names_b(struct side *side) {
+    int twin = (int)MUST(dup(side->fd)), first = side->fd;
+    SHOW(dissolve(twin));
+    SHOW(send(first, "x", 1, MSG_NOSIGNAL));
+    SHOW(recv(twin, in, 10, 0));
+    tell(side);
+    hear(side);
+    connect_again(side);
+    talk_again(side);
+    side->fd = twin;
+    talk_again(side);
+    SHOW(close(first));
+    SHOW(send(twin, "forth", 5, 0));
+    tell(side);
+    SHOW(recv(twin, in, 10, 0));
+    side->fd = -1;
+    SHOW(close(twin));
+}
+static void again_names(void) { two_processes(AF_INET, again_names_a, again_names_b); }
+
+/* In another process that has the socket too. */
+static void again_forked_b(struct side *side) {
+    int turns[2];
+    char turn;
+    MUST(socketpair(AF_UNIX, SOCK_STREAM, 0, turns));
+    pid_t child = (pid_t)MUST(fork());
+    if (child == 0) {
+        role = 'C';
+        close(turns[0]);
+        MUST(read(turns[1], &turn, 1));
+        talk_again(side);
+        MUST(write(turns[1], "t", 1));
+        MUST(read(turns[1], &turn, 1));
+        SHOW(send(side->fd, "forth", 5, 0));
+        tell(side);
+        SHOW(recv(side->fd, in, 10, 0));
+        _exit(0);
+    }
+    SHOW(dissolve(side->fd));
+    tell(side);
+    hear(side);
+    connect_again(side);
+    talk_again(side);
+    MUST(write(turns[0], "t", 1));
+    MUST(read(turns[0], &turn, 1));
+    close(side->fd);
+    MUST(write(turns[0], "t", 1));
+    MUST(waitpid(child, NULL, 0));
+}
+static void again_forked(void) { two_processes(AF_INET, again_names_a, again_forked_b); }
+
+/* In an epoll set, whose registration stays. */
+static void again_set(struct side *side, uint32_t edge) {
+    int set = (int)MUST(epoll_create1(0)), fd = side->fd;
+    struct epoll_event event = {.events = EPOLLIN | EPOLLRDHUP | edge, .data.u64 = 7};
+    MUST(epoll_ctl(set, EPOLL_CTL_ADD, fd, &event));
+    for (int i = 0; i < 5; i++) {
+        tell(side);
+        SHOW(epoll_wait(set, &event, 1, -1));
+        say("%x, %d", event.events, (int)event.data.u64);
+        SHOW(recv(fd, in, sizeof(in), 0));
+    }
+    tell(side);
+    await_bytes(fd, 8);
+    SHOW(dissolve(fd));
+    SHOW(epoll_wait(set, &event, 1, -1));
+    say("%x", event.events);
+    SHOW(recv(fd, in, 1, MSG_DONTWAIT));
+    tell(side);
+    hear(side);
+    connect_again(side);
+    if (edge) epoll_wait(set, &event, 1, 0); /* what comes before the first byte */
+    warm(fd, false);
+    if (edge) epoll_wait(set, &event, 1, 0);
+    SHOW(epoll_wait(set, &event, 1, 20));
+    for (int i = 0; i < 20; i++) {
+        if (i % 5 == 0) tell(side);
+        else send_all(fd, "next", 4);
+        SHOW(epoll_wait(set, &event, 1, -1));
+        say("%x, %d", event.events, (int)event.data.u64);
+        SHOW(recv(fd, in, sizeof(in), 0));
+    }
+    SHOW(epoll_ctl(set, EPOLL_CTL_DEL, fd, NULL));
+    close(set);
+    tell(side);
+}
+static void again_set_a(struct side *side) {
+    for (int i = 0; i < 6; i++) {
+        hear(side);
+        if (i < 5) await_asleep(side->other);
+        send_all(side->fd, "question", 8);
+    }
+    be_reset(side);
+    warm(side->fd, true);
+    for (int i = 0; i < 20; i++) {
+        if (i % 5 == 0) {
+            hear(side);
+            await_asleep(side->other);
+        } else {
+            receive_all(side->fd, in, 4);
+        }
+        send_all(side->fd, "question", 8);
+    }
+    hear(side);
+}
+static void again_level_b(struct side *side) { again_set(side, 0); }
+static void again_edge_b(struct side *side) { again_set(side, EPOLLET); }
+static void again_level(void) { two_processes(AF_INET, again_set_a, again_level_b); }
+static void again_edge(void) { two_processes(AF_INET, again_set_a, again_edge_b); }
+
+/* Under a thread that sleeps in a receive, which then has the error. */
+static void *sleep_in_receive(void *argument) {
+    struct side *side = argument;
+    role = 'T';
+    side->peer = this_task();
+    tell(side);
+    long got = recv(side->fd, in, 10, 0);
+    say("ended without data: %d", got <= 0);
+    return NULL;
+}
+static void again_asleep_b(struct side *side) {
+    int turns[2];
+    char turn;
+    pthread_t thread;
+    MUST(socketpair(AF_UNIX, SOCK_STREAM, 0, turns));
+    struct side sleeper = {.fd = side->fd, .turn = turns[1]};
+    start_thread(&thread, sleep_in_receive, &sleeper);
+    MUST(read(turns[0], &turn, 1));
+    await_asleep(sleeper.peer);
+    SHOW(dissolve(side->fd));
+    pthread_join(thread, NULL);
+    tell(side);
+    hear(side);
+    connect_again(side);
+    talk_again(side);
+}
+static void again_asleep_a(struct side *side) {
+    be_reset(side);
+    talk_again(side);
+}
+static void again_asleep(void) { two_processes(AF_INET, again_asleep_a, again_asleep_b); }
+
 const struct scenario scenarios[] = {
     {"names", names, 0},
     {"over", over, 0},
@@ -241,5 +472,12 @@ const struct scenario scenarios[] = {
     {"close-all", close_all, 0},
     {"queued", queued, 0},
     {"nature", nature, 0},
+    {"again", again, 0},
+    {"again-threads", again_threads, 0},
+    {"again-names", again_names, 0},
+    {"again-forked", again_forked, 0},
+    {"again-level", again_level, 0},
+    {"again-edge", again_edge, 0},
+    {"again-asleep", again_asleep, 0},
     {0},
 };

@@ -1,10 +1,10 @@
-//! What makes, copies, passes on and ends descriptors: socket, accept, close, dup, fcntl, shutdown, SCM_RIGHTS.
+//! What makes, copies, passes on and ends descriptors: socket, accept, connect, close, dup, fcntl, shutdown, SCM_RIGHTS.
 
 use crate::connection;
 use crate::table::{self, Known};
 use crate::{errno, process, real, set_errno};
 use core::ffi::{c_int, c_uint};
-use libc::{msghdr, size_t, sockaddr, socklen_t, ssize_t};
+use libc::{msghdr, sa_family_t, size_t, sockaddr, socklen_t, ssize_t};
 use underpass_segment::end::{SHUT_IN, SHUT_OUT};
 use underpass_segment::reason::Reason;
 use underpass_segment::sync::Relaxed;
@@ -59,6 +59,35 @@ fn accepted(fd: c_int) -> c_int {
         table::set(fd, Known::Socket);
     }
     fd
+}
+
+/// # Safety
+/// As connect(2).
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn connect(fd: c_int, address: *const sockaddr, len: socklen_t) -> c_int {
+    // SAFETY: passed on to the caller.
+    let call = || unsafe { real::connect(fd, address, len) };
+    // SAFETY: the program vouches for its address, of which the family comes first.
+    let family = || unsafe { (*address).sa_family };
+    let disconnects = matches!(table::get(fd), Known::Connection(_) | Known::Nothing)
+        && !address.is_null()
+        && len as usize >= size_of::<sa_family_t>()
+        && family() == libc::AF_UNSPEC as sa_family_t;
+    if !disconnects {
+        return call();
+    }
+    match connection::of(fd) {
+        Some(connection) => connection::dissolve(connection, call),
+        None => call(),
+    }
+}
+
+/// # Safety
+/// As connect(2).
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn __connect(fd: c_int, address: *const sockaddr, len: socklen_t) -> c_int {
+    // SAFETY: passed on to the caller.
+    unsafe { connect(fd, address, len) }
 }
 
 /// # Safety

@@ -126,6 +126,7 @@ pub unsafe extern "C" fn syscall(number: c_long, a: usize, b: usize, c: usize, d
             libc::SYS_close_range => crate::descriptor::close_range(a as u32, b as u32, c as c_int).into(),
             libc::SYS_dup3 => crate::descriptor::dup3(a as c_int, b as c_int, c as c_int).into(),
             libc::SYS_accept4 => crate::descriptor::accept4(a as c_int, b as *mut _, c as *mut _, d as c_int).into(),
+            libc::SYS_connect => crate::descriptor::connect(a as c_int, b as *const _, c as socklen_t).into(),
             libc::SYS_socket => crate::descriptor::socket(a as c_int, b as c_int, c as c_int).into(),
             libc::SYS_read => crate::receive::read(a as c_int, b as *mut c_void, c) as c_long,
             libc::SYS_write => crate::send::write(a as c_int, b as *const c_void, c) as c_long,

@@ -79,6 +79,7 @@ real! {
     socket(domain: c_int, kind: c_int, protocol: c_int) -> c_int;
     accept(fd: c_int, address: *mut sockaddr, address_len: *mut socklen_t) -> c_int;
     accept4(fd: c_int, address: *mut sockaddr, address_len: *mut socklen_t, flags: c_int) -> c_int;
+    connect(fd: c_int, address: *const sockaddr, len: socklen_t) -> c_int;
     close(fd: c_int) -> c_int;
     close_range(first: c_uint, last: c_uint, flags: c_int) -> c_int;
     closefrom(first: c_int) -> ();

@@ -5,11 +5,13 @@ use super::share::{for_each, twin};
 use super::{ABSENT, Connection, PRESENT, handle, known};
 use crate::process;
 use crate::table::{self, Known};
+use core::ffi::c_int;
 use underpass_segment::clock;
 use underpass_segment::end::{End, Family, Stage};
 use underpass_segment::kernel;
 use underpass_segment::link::Link;
 use underpass_segment::reason::Reason;
+use underpass_segment::switch::Told;
 use underpass_segment::sync::{AcqRel, Acquire, AtomicU32, Relaxed, Release};
 
 /// `fd` is about to be closed or replaced: forgets what it was. To be called before the number can be used again.
@@ -51,7 +53,68 @@ pub fn forget(fd: i32) {
     }
 }
 
+/// `disconnect` is about to take the socket out of its connection (connect(2) to AF_UNSPEC), which resets that, and the
+/// program may connect the socket again: that is another connection.
+pub fn dissolve(connection: Connection, disconnect: impl FnOnce() -> c_int) -> c_int {
+    if process::borrowed() {
+        return disconnect();
+    }
+    let Connection { end, index, fd } = connection;
+    let alone = !connection.has_duplicates() && connection.is_last() && !connection.is_lent();
+    let renew = alone && end.stage() != Stage::Pinned;
+    if end.stage() == Stage::Joined {
+        // Before: what another thread sends from now on is the kernel's to refuse.
+        connection.attend();
+        connection.pin(Reason::Closed);
+        // The other end must not take the reset for that of a doorbell.
+        if let Some(port) = connection.ready_port() {
+            port.hush();
+        }
+    }
+    let answer = disconnect();
+    if answer != 0 {
+        return answer;
+    }
+    if !renew {
+        // Nobody can tell the others that it is another connection: all keep to the kernel path.
+        connection.leave_to_kernel();
+    } else if table::replace(fd, Known::Connection(index), Known::Socket) {
+        connection.give_options_back();
+        // It stays in its sets, which know nothing of the next connection yet.
+        crate::epoll::settle_socket(connection, || None);
+        crate::epoll::outlast_looks();
+        crate::epoll::forget_socket(connection, false);
+        crate::set::made().for_each(|set| set.with_item(fd, |item| item.set_told(Told::default())));
+        if !connection.leave_to_those_inside() {
+            release(index);
+        }
+    }
+    answer
+}
+
 impl Connection {
+    /// Whether a program may have the socket that is not counted among its processes.
+    fn is_lent(&self) -> bool {
+        self.end.lent_until.load(Relaxed) != 0 || self.end.reason() == Reason::Inherited
+    }
+
+    /// The kernel has TCP_NODELAY and TCP_CORK as the program has set them again.
+    fn give_options_back(&self) {
+        if self.end.was_fast.load(Relaxed) & 1 != 0 {
+            for (name, kept) in [(libc::TCP_NODELAY, &self.end.no_delay), (libc::TCP_CORK, &self.end.cork)] {
+                let _ = kernel::set_int_option(self.fd, libc::IPPROTO_TCP, name, kept.load(Relaxed).into());
+            }
+        }
+    }
+
+    /// Whatever the socket is from now on goes the kernel path, in every process.
+    fn leave_to_kernel(&self) {
+        self.end.pin(Reason::Closed);
+        self.end.advance(Stage::Pinned);
+        self.end.read_gate.open();
+        self.end.write_gate.open();
+    }
+
     /// The last descriptor of this process is about to be closed: what kernel TCP would do about unread data, it does.
     fn hush(&self) {
         self.attend();
@@ -60,8 +123,7 @@ impl Connection {
         {
             port.hush();
             // A program that was given the socket closes it later, and perhaps in another way.
-            let shared = self.end.lent_until.load(Relaxed) != 0 || self.end.reason() == Reason::Inherited;
-            if !shared && port.unread() > 0 {
+            if !self.is_lent() && port.unread() > 0 {
                 kernel::reset_at_close(self.fd);
             }
         }
@@ -82,7 +144,7 @@ pub(super) fn release(index: u32) {
 /// One process less.
 fn drop_reference(family: &Family, index: u32, link: Option<Link>) {
     let end = family.end(index);
-    let joined = matches!(end.stage(), Stage::Joined | Stage::Broken) && end.pool.load(Relaxed) != 0;
+    let joined = end.pool.load(Relaxed) != 0;
     let last = end.references.fetch_sub(1, AcqRel) == 1;
     reap(family);
     if last && joined && end.lent_until.load(Acquire) > clock::nanoseconds() && keep(index) {

@@ -5,7 +5,7 @@ mod find;
 mod inside;
 mod share;
 
-pub use ending::{forget, leave_all};
+pub use ending::{dissolve, forget, leave_all};
 pub use find::{claim, give_up, known, of};
 pub use inside::{Inside, forget_threads};
 pub use share::{duplicate, recognise_all, reference_all};
