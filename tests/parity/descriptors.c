@@ -464,6 +464,59 @@ static void again_asleep_a(struct side *side) {
 }
 static void again_asleep(void) { two_processes(AF_INET, again_asleep_a, again_asleep_b); }
 
+/* A socket that has two names before it is connected. */
+static void named_before_a(struct side *side) {
+    side->fd = (int)MUST(accept(side->listener, NULL, NULL));
+    talk_again(side);
+    talk_again(side);
+}
+static void named_connected(struct side *side, int twin) {
+    connect_again(side);
+    talk_again(side);
+    side->fd = twin;
+    talk_again(side);
+}
+static void named_before_b(struct side *side) {
+    side->fd = (int)MUST(socket(side->address.ss_family, SOCK_STREAM, 0));
+    named_connected(side, (int)MUST(dup(side->fd)));
+}
+static void named_before(void) { two_processes(AF_INET, named_before_a, named_before_b); }
+
+/* The same for a process that was forked before, and for one more name of a socket that is out of its connection. */
+static void forked_before_b(struct side *side) {
+    int turns[2];
+    char turn;
+    MUST(socketpair(AF_UNIX, SOCK_STREAM, 0, turns));
+    side->fd = (int)MUST(socket(side->address.ss_family, SOCK_STREAM, 0));
+    pid_t child = (pid_t)MUST(fork());
+    if (child == 0) {
+        role = 'C';
+        close(turns[0]);
+        MUST(read(turns[1], &turn, 1));
+        talk_again(side);
+        _exit(0);
+    }
+    connect_again(side);
+    talk_again(side);
+    MUST(write(turns[0], "t", 1));
+    MUST(waitpid(child, NULL, 0));
+}
+static void forked_before(void) { two_processes(AF_INET, named_before_a, forked_before_b); }
+static void named_between_a(struct side *side) {
+    tell(side);
+    be_reset(side);
+    talk_again(side);
+    talk_again(side);
+}
+static void named_between_b(struct side *side) {
+    hear(side);
+    SHOW(dissolve(side->fd));
+    tell(side);
+    hear(side);
+    named_connected(side, (int)MUST(dup(side->fd)));
+}
+static void named_between(void) { two_processes(AF_INET, named_between_a, named_between_b); }
+
 const struct scenario scenarios[] = {
     {"names", names, 0},
     {"over", over, 0},
@@ -479,5 +532,8 @@ const struct scenario scenarios[] = {
     {"again-level", again_level, 0},
     {"again-edge", again_edge, 0},
     {"again-asleep", again_asleep, 0},
+    {"named-before", named_before, 0},
+    {"forked-before", forked_before, 0},
+    {"named-between", named_between, 0},
     {0},
 };

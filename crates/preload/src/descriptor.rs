@@ -259,7 +259,7 @@ pub unsafe fn send_control(fd: c_int, message: *const msghdr, flags: c_int) -> s
                 let data = libc::CMSG_DATA(header) as *const c_int;
                 let bytes = (*header).cmsg_len as usize - (data as usize - header as usize);
                 for index in 0..bytes / size_of::<c_int>() {
-                    if let Some(connection) = connection::of(data.add(index).read_unaligned()) {
+                    if let Some(connection) = connection::recognise(data.add(index).read_unaligned()) {
                         connection.pin(Reason::Passed);
                         crate::luggage::lend(&connection);
                     }

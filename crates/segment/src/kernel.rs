@@ -6,16 +6,27 @@ use core::mem::MaybeUninit;
 
 /// TCP states as the kernel numbers them (include/net/tcp_states.h).
 pub const ESTABLISHED: u8 = 1;
+/// This end has asked for a connection.
+pub const SYN_SENT: u8 = 2;
+/// It was asked for one (by both ends at once, or with TCP Fast Open).
+pub const SYN_RECEIVED: u8 = 3;
 /// This end has sent its FIN, and it may not have been acknowledged.
 pub const FIN_WAIT1: u8 = 4;
 /// This end's FIN has been acknowledged.
 pub const FIN_WAIT2: u8 = 5;
+/// No connection, or none any more.
+pub const CLOSED: u8 = 7;
 /// The other end has sent its FIN.
 pub const CLOSE_WAIT: u8 = 8;
 
 /// Whether a connection in this TCP state still carries bytes, one way at least.
 pub const fn carries(state: u8) -> bool {
     matches!(state, ESTABLISHED | FIN_WAIT1 | FIN_WAIT2 | CLOSE_WAIT)
+}
+
+/// Whether a socket in this TCP state carries bytes, or may once it is connected: not a listener.
+pub const fn may_carry(state: u8) -> bool {
+    carries(state) || matches!(state, SYN_SENT | SYN_RECEIVED | CLOSED)
 }
 
 fn option<T: Copy>(fd: i32, level: i32, name: i32) -> Result<T, Errno> {

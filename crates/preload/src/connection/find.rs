@@ -19,9 +19,18 @@ pub fn of(fd: i32) -> Option<Connection> {
             process::check_fork();
             index
         }
-        known => classify(fd, known)?,
+        known => classify(fd, known, kernel::carries)?,
     };
     Some(Connection { end: process::existing_family()?.end(index), index, fd })
+}
+
+/// The same for a socket that is about to have another name, or another process: whoever connects it, by whatever name, all
+/// of them must have one end for it.
+pub fn recognise(fd: i32) -> Option<Connection> {
+    if table::get(fd) == Known::Socket {
+        classify(fd, Known::Socket, kernel::may_carry)?;
+    }
+    of(fd)
 }
 
 /// The connection that `fd` is already known to be.
@@ -30,8 +39,9 @@ pub fn known(fd: i32) -> Option<Connection> {
     if let Known::Connection(_) = table::get(fd) { of(fd) } else { None }
 }
 
+/// The index of the end of `fd`, which gets one if it is a connection in one of the wanted TCP states.
 #[cold]
-fn classify(fd: i32, known: Known) -> Option<u32> {
+fn classify(fd: i32, known: Known, wanted: fn(u8) -> bool) -> Option<u32> {
     if fd < 0 || process::borrowed() {
         return None;
     }
@@ -53,7 +63,7 @@ fn classify(fd: i32, known: Known) -> Option<u32> {
     {
         return Some(index);
     }
-    if !kernel::carries(kernel::counters(fd).ok()?.state) {
+    if !wanted(kernel::counters(fd).ok()?.state) {
         return None;
     }
     if known == Known::Nothing {

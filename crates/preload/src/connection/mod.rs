@@ -6,7 +6,7 @@ mod inside;
 mod share;
 
 pub use ending::{dissolve, forget, leave_all};
-pub use find::{claim, give_up, known, of};
+pub use find::{claim, give_up, known, of, recognise};
 pub use inside::{Inside, forget_threads};
 pub use share::{duplicate, recognise_all, reference_all};
 

@@ -1,6 +1,6 @@
 //! A connection that several descriptors or several processes have.
 
-use super::{Connection, handle, known, of};
+use super::{Connection, handle, known, recognise};
 use crate::process;
 use crate::table::{self, Known};
 use underpass_segment::sync::{AcqRel, Relaxed};
@@ -39,8 +39,7 @@ pub fn duplicate(fd: i32, copy: i32) {
     if process::borrowed() || copy < 0 {
         return;
     }
-    // A socket must be recognised before it has two names.
-    let it = match of(fd) {
+    let it = match recognise(fd) {
         Some(connection) => Known::Connection(connection.index),
         None => table::get(fd),
     };
@@ -64,12 +63,11 @@ pub(super) fn twin(connection: Connection) -> Option<i32> {
     (0..table::highest()).find(|&fd| fd != connection.fd && table::get(fd) == known)
 }
 
-/// A fork is about to share every socket: a connection that was not used yet has to be known by then, or each process
-/// would make an end of its own for it.
+/// A fork is about to share every socket.
 pub fn recognise_all() {
     for fd in 0..table::highest() {
         if table::get(fd) == Known::Socket {
-            of(fd);
+            recognise(fd);
         }
     }
 }
