@@ -2,6 +2,7 @@
 #include "harness.h"
 
 #include <spawn.h>
+#include <stdatomic.h>
 
 extern char **environ;
 static char in[64 * KIB], out[64 * KIB];
@@ -118,6 +119,60 @@ static void split_a(struct side *side) {
     say("child %d", ended(child));
 }
 static void split(void) { two_processes(AF_INET, split_a, echo); }
+
+/* Threads make connections, use them and close them, while another forks children that close what they inherit, or leave
+ * that to their end. */
+enum { LANES = 3, TURNS = 100, MESSAGES = 30 };
+static atomic_int lanes_left;
+static void *serve_one(void *argument) {
+    int fd = (int)(intptr_t)argument;
+    char bytes[40];
+    while (receive_all(fd, bytes, sizeof(bytes)) == sizeof(bytes)) send_all(fd, bytes, sizeof(bytes));
+    close(fd);
+    return NULL;
+}
+static void beside_threads_a(struct side *side) {
+    static pthread_t threads[LANES * TURNS];
+    for (int i = 0; i < LANES * TURNS; i++) {
+        start_thread(&threads[i], serve_one, (void *)(intptr_t)MUST(accept(side->listener, NULL, NULL)));
+    }
+    for (int i = 0; i < LANES * TURNS; i++) pthread_join(threads[i], NULL);
+    say("all served");
+}
+static void *lane(void *argument) {
+    struct side *side = argument;
+    char bytes[40];
+    for (uint64_t turn = 0; turn < TURNS; turn++) {
+        int fd = connect_to(&side->address);
+        for (uint64_t i = 0; i < MESSAGES; i++) {
+            fill(bytes, sizeof(bytes), turn, i);
+            send_all(fd, bytes, sizeof(bytes));
+            if (receive_all(fd, bytes, sizeof(bytes)) != sizeof(bytes)) fail("end of stream");
+            if (differs(bytes, sizeof(bytes), turn, i) != -1) fail("another's bytes");
+        }
+        MUST(shutdown(fd, SHUT_WR));
+        if (receive_all(fd, bytes, 1) != 0) fail("more than was sent");
+        close(fd);
+    }
+    lanes_left--;
+    return NULL;
+}
+static void beside_threads_b(struct side *side) {
+    pthread_t threads[LANES];
+    lanes_left = LANES;
+    for (int i = 0; i < LANES; i++) start_thread(&threads[i], lane, side);
+    for (int i = 0; lanes_left > 0; i++) {
+        pid_t child = (pid_t)MUST(fork());
+        if (child == 0) {
+            if (i % 2) close_range(3, 1000, 0);
+            _exit(0);
+        }
+        if (ended(child) != 0) fail("child");
+    }
+    for (int i = 0; i < LANES; i++) pthread_join(threads[i], NULL);
+    say("all done");
+}
+static void beside_threads(void) { two_processes(AF_INET, beside_threads_a, beside_threads_b); }
 
 /* vfork, posix_spawn, system and popen in a process with a live connection that they have nothing to do with. */
 static void bystanders_a(struct side *side) {
@@ -401,7 +456,8 @@ static void passed_over(void) { two_processes(AF_INET, passed_over_a, echo); }
 
 const struct scenario scenarios[] = {
     {"forks", forks, 0},         {"handed", handed, 0},                 {"per-child", per_child, 0},
-    {"split", split, 0},         {"bystanders", bystanders, 0},         {"exec-cat", exec_cat, 0},
+    {"split", split, 0},         {"beside-threads", beside_threads, 0},
+    {"bystanders", bystanders, 0},         {"exec-cat", exec_cat, 0},
     {"exec-cat-clean", exec_cat_clean, 0}, {"exec-cat-unread", exec_cat_unread, 0}, {"exec-cat-ahead", exec_cat_ahead, 0},
     {"exec-calls", exec_calls, 0}, {"spawn", spawn, 0}, {"passed", passed, 0},
     {"passed-half", passed_half, 0}, {"passed-over", passed_over, 0}, {0},

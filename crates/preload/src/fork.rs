@@ -1,13 +1,14 @@
 //! fork, vfork and the end of a process.
 
-use crate::{connection, luggage, process, real};
+use crate::connection::{self, Counted};
+use crate::{luggage, process, real};
 use core::cell::Cell;
 use core::ffi::c_int;
 use libc::pid_t;
 
 thread_local! {
-    /// This thread has counted the child's references before it forked.
-    static COUNTED: Cell<bool> = const { Cell::new(false) };
+    /// What this thread has counted for the child that it is forking; null when it is not, or could not.
+    static COUNTED: Cell<*const Counted> = const { Cell::new(core::ptr::null()) };
 }
 
 /// # Safety
@@ -38,25 +39,26 @@ fn forked(call: impl FnOnce() -> pid_t) -> pid_t {
     process::check_fork();
     luggage::claim();
     connection::recognise_all();
-    // The child's references are counted before it exists: the parent may close its own before the child runs.
-    connection::reference_all(true);
-    COUNTED.set(true);
+    // The child's references are counted before it exists: the parent may close its own before the child runs. Other
+    // threads are not kept out meanwhile (a handler of pthread_atfork may wait for them): the child makes good.
+    let counted = Counted::for_child();
+    let outer = COUNTED.replace(counted.as_ref().map_or(core::ptr::null(), |it| it as *const Counted));
     let pid = call();
     if pid == 0 {
         process::check_fork();
-    } else if pid < 0 {
-        connection::reference_all(false);
+    } else if pid < 0
+        && let Some(counted) = &counted
+    {
+        counted.take_back();
     }
-    COUNTED.set(false);
+    COUNTED.set(outer);
     pid
 }
 
-/// In a forked child: every end that it inherited has one more reference, unless the parent has added it.
+/// In a forked child: it has a reference to every end that it knows.
 pub fn in_child() {
-    connection::forget_threads();
-    if !COUNTED.get() {
-        connection::reference_all(true);
-    }
+    // SAFETY: null, or a value in the frame of `forked`, which this thread is inside.
+    connection::settle_child(unsafe { COUNTED.get().as_ref() });
 }
 
 /// A child of vfork cannot do it: it has its parent's memory, but descriptors of its own.

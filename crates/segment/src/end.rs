@@ -335,6 +335,11 @@ impl End {
         self.references.fetch_update(AcqRel, Acquire, |n| (n > 0 || lent).then_some(n + 1)).is_ok()
     }
 
+    /// One more process refers to it; false when none does any more.
+    pub fn add_reference_if_used(&self) -> bool {
+        self.references.fetch_update(AcqRel, Acquire, |n| (n > 0).then_some(n + 1)).is_ok()
+    }
+
     /// Records why it is not fast.
     pub fn set_reason(&self, reason: Reason) {
         self.reason.store(reason as u8, Relaxed);

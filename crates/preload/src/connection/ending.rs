@@ -142,7 +142,7 @@ pub(super) fn release(index: u32) {
 }
 
 /// One process less.
-fn drop_reference(family: &Family, index: u32, link: Option<Link>) {
+pub(super) fn drop_reference(family: &Family, index: u32, link: Option<Link>) {
     let end = family.end(index);
     let joined = end.pool.load(Relaxed) != 0;
     let last = end.references.fetch_sub(1, AcqRel) == 1;
@@ -181,6 +181,11 @@ static KEPT: [AtomicU32; 64] = [const { AtomicU32::new(0) }; 64];
 
 fn keep(index: u32) -> bool {
     KEPT.iter().any(|place| place.compare_exchange(0, index + 1, AcqRel, Relaxed).is_ok())
+}
+
+/// In a forked child: its parent ends them.
+pub(super) fn forget_kept() {
+    KEPT.iter().for_each(|place| place.store(0, Relaxed));
 }
 
 /// Ends what was kept for an image that has come, or has not come in time.

@@ -1,6 +1,6 @@
 //! Finding out whether a descriptor is a TCP connection, and which.
 
-use super::{ABSENT, Connection, handle};
+use super::{ABSENT, Connection, HIGHEST, handle};
 use crate::table::{self, Known};
 use crate::{luggage, process, seccomp};
 use underpass_segment::end::Stage;
@@ -88,6 +88,7 @@ fn classify(fd: i32, known: Known, wanted: fn(u8) -> bool) -> Option<u32> {
     handle.counted.store(0, Relaxed);
     handle.inside.store(0, Relaxed);
     handle.left.store(false, Relaxed);
+    HIGHEST.fetch_max(index + 1, Relaxed);
     handle.descriptors.store(1, Release);
     if !table::replace(fd, known, Known::Connection(index)) {
         // Another thread was faster.
@@ -152,6 +153,7 @@ fn brought(fd: i32) -> Option<u32> {
         }
     };
     let handle = handle(index)?;
+    HIGHEST.fetch_max(index + 1, Relaxed);
     if handle.descriptors.fetch_add(1, AcqRel) > 0 {
         // Known already, under another number.
         family.end(index).references.fetch_sub(1, AcqRel);

@@ -2,7 +2,6 @@
 //! for them, the end is kept until they come out: it and the number may be the next connection's otherwise.
 
 use super::ending::release;
-use super::share::for_each;
 use super::{CLOSED, Connection, handle};
 use crate::process;
 use crate::table::{self, Known};
@@ -51,15 +50,6 @@ fn one_less(index: u32) {
         // In a child that was forked by a signal handler on top of the call, it is not counted.
         let _ = handle.inside.fetch_update(SeqCst, SeqCst, |count| count.checked_sub(1));
     }
-}
-
-/// In a forked child, which has none of its parent's other threads.
-pub fn forget_threads() {
-    for_each(|index, _| {
-        if let Some(handle) = handle(index) {
-            handle.inside.store(0, SeqCst);
-        }
-    });
 }
 
 /// Lets go of an end whose last descriptor was closed while threads were inside, if none is any more. Whether that was so.

@@ -7,8 +7,8 @@ mod share;
 
 pub use ending::{dissolve, forget, leave_all};
 pub use find::{claim, give_up, known, of, recognise};
-pub use inside::{Inside, forget_threads};
-pub use share::{duplicate, recognise_all, reference_all};
+pub use inside::Inside;
+pub use share::{Counted, duplicate, recognise_all, reference_all, settle_child};
 
 use crate::memory::{PIECE, Sparse};
 use crate::table;
@@ -48,6 +48,8 @@ const WORKING: u32 = 1;
 const PRESENT: u32 = 2;
 
 static HANDLES: Sparse<Handle, { MAX_ENDS / PIECE }> = Sparse::new();
+/// One more than the highest index of an end that this process ever had.
+static HIGHEST: AtomicU32 = AtomicU32::new(0);
 
 #[inline(always)]
 fn handle(index: u32) -> Option<&'static Handle> {

@@ -1,9 +1,11 @@
 //! A connection that several descriptors or several processes have.
 
-use super::{Connection, handle, known, recognise};
-use crate::process;
+use super::ending::{drop_reference, forget_kept};
+use super::{ABSENT, Connection, HIGHEST, WORKING, handle, known, recognise};
 use crate::table::{self, Known};
-use underpass_segment::sync::{AcqRel, Relaxed};
+use crate::{memory, process};
+use underpass_segment::raw::syscall;
+use underpass_segment::sync::{AcqRel, AtomicU64, Relaxed};
 
 impl Connection {
     /// Whether it has several descriptors in this process.
@@ -72,7 +74,108 @@ pub fn recognise_all() {
     }
 }
 
-/// Adds (or takes back) a reference to every end, around a fork.
+/// The ends of which a fork has counted the child's references: a bit for each, in memory that the child gets a copy of.
+///
+/// Meanwhile other threads of the parent use new connections and close old ones. What is counted and not in the child's
+/// table the child lets go of; what is there and was not counted may have ended before the child runs, and the child
+/// does not have it. (It cannot be one that the thread which forked could have told it of.)
+pub struct Counted {
+    words: *const AtomicU64,
+    count: usize,
+}
+
+impl Counted {
+    /// Counts; `None` without address space.
+    pub fn for_child() -> Option<Counted> {
+        let highest = HIGHEST.load(Relaxed) as usize;
+        let nothing = Counted { words: core::ptr::null(), count: 0 };
+        let Some(family) = process::existing_family().filter(|_| highest > 0) else { return Some(nothing) };
+        let count = highest.div_ceil(64);
+        let words: *const AtomicU64 = memory::reserve(count * size_of::<u64>()).cast();
+        if words.is_null() {
+            return None;
+        }
+        let counted = Counted { words, count };
+        for fd in 0..table::highest() {
+            if let Known::Connection(index) = table::get(fd)
+                && let Some((word, bit)) = counted.place(index)
+                && word.load(Relaxed) & bit == 0
+                // Another thread may have closed it just now.
+                && family.end(index).add_reference_if_used()
+            {
+                word.fetch_or(bit, Relaxed);
+            }
+        }
+        Some(counted)
+    }
+
+    fn place(&self, index: u32) -> Option<(&AtomicU64, u64)> {
+        let at = index as usize / 64;
+        // SAFETY: there are `count` words; zeroed memory is a valid one.
+        (at < self.count).then(|| (unsafe { &*self.words.add(at) }, 1 << (index % 64)))
+    }
+
+    fn has(&self, index: u32) -> bool {
+        self.place(index).is_some_and(|(word, bit)| word.load(Relaxed) & bit != 0)
+    }
+
+    /// There is no child.
+    pub fn take_back(&self) {
+        self.let_go_unless(|_| false);
+    }
+
+    fn let_go_unless(&self, is_had: impl Fn(u32) -> bool) {
+        let Some(family) = process::existing_family() else { return };
+        for index in (0..self.count as u32 * 64).filter(|&index| self.has(index) && !is_had(index)) {
+            drop_reference(family, index, None);
+        }
+    }
+}
+
+impl Drop for Counted {
+    fn drop(&mut self) {
+        if self.count > 0 {
+            // SAFETY: the mapping is this value's own.
+            let _ =
+                unsafe { syscall(libc::SYS_munmap, [self.words as usize, self.count * size_of::<u64>(), 0, 0, 0, 0]) };
+        }
+    }
+}
+
+/// In a forked child, of whose ends the parent has `counted` the references or left that to it: puts right what other
+/// threads were in the middle of, none of which it has.
+pub fn settle_child(counted: Option<&Counted>) {
+    forget_kept();
+    let handles = || (0..HIGHEST.load(Relaxed)).filter_map(|index| Some((index, handle(index)?)));
+    for (_, handle) in handles() {
+        handle.descriptors.store(0, Relaxed);
+        handle.inside.store(0, Relaxed);
+        handle.left.store(false, Relaxed);
+        let _ = handle.attached.compare_exchange(WORKING, ABSENT, Relaxed, Relaxed);
+    }
+    for fd in 0..table::highest() {
+        let Known::Connection(index) = table::get(fd) else { continue };
+        match handle(index) {
+            Some(handle) if counted.is_none_or(|it| it.has(index)) => {
+                handle.descriptors.fetch_add(1, Relaxed);
+            }
+            _ => {
+                table::set(fd, Known::Nothing);
+            }
+        }
+    }
+    for (_, handle) in handles().filter(|(_, handle)| handle.descriptors.load(Relaxed) == 0) {
+        handle.attached.store(ABSENT, Relaxed);
+    }
+    match counted {
+        Some(counted) => {
+            counted.let_go_unless(|index| handle(index).is_some_and(|it| it.descriptors.load(Relaxed) > 0));
+        }
+        None => reference_all(true),
+    }
+}
+
+/// Adds (or takes back) a reference to every end, around an execution.
 pub fn reference_all(add: bool) {
     if let Some(family) = process::existing_family() {
         for_each(|index, _| {
