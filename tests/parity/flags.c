@@ -184,6 +184,34 @@ static void discard_b(struct side *side) {
 }
 static void discard(void) { two_processes(AF_INET, discard_a, discard_b); }
 
+/* Looks at bytes of which some were sent in another way than the others. */
+static void mixed_a(struct side *side) {
+    int fd = side->fd;
+    hear(side);
+    await_bytes(fd, 1100);
+    SHOW(recv(fd, in, 8000, MSG_PEEK));
+    SHOW(recv(fd, in, 8000, MSG_PEEK | MSG_TRUNC));
+    SHOW(recv(fd, NULL, 500, MSG_PEEK | MSG_TRUNC));
+    SHOW(recv(fd, NULL, 1100, MSG_PEEK | MSG_TRUNC | MSG_WAITALL));
+    SHOW(recv(fd, in, 50, 0));
+    SHOW(recv(fd, in, 8000, MSG_PEEK | MSG_TRUNC));
+    SHOW(recv(fd, in, 8000, 0));
+    say("first difference %ld", differs(in, 1050, 5, 50));
+    SHOW(recv(fd, in, 8000, MSG_PEEK | MSG_TRUNC | MSG_DONTWAIT));
+    tell(side);
+}
+static void mixed_b(struct side *side) {
+    int ends[2];
+    fill(out, 1100, 5, 0);
+    MUST(pipe(ends));
+    MUST(write(ends[1], out + 100, 1000));
+    send_all(side->fd, out, 100);
+    SHOW(splice(ends[0], NULL, side->fd, NULL, 1000, 0));
+    tell(side);
+    hear(side);
+}
+static void mixed(void) { two_processes(AF_INET, mixed_a, mixed_b); }
+
 /* Flags of sending: the bytes arrive the same, together or one by one. */
 static void sending_a(struct side *side) {
     int fd = side->fd;
@@ -356,6 +384,7 @@ const struct scenario scenarios[] = {
     {"whole-timeout", whole_timeout, 0},
     {"whole-peek", whole_peek, 0},
     {"discard", discard, 0},
+    {"mixed", mixed, 0},
     {"sending", sending, 0},
     {"receiving", receiving, 0},
     {"ignored", ignored, 0},

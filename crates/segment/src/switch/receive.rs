@@ -353,12 +353,19 @@ impl Port<'_> {
         };
         let mut scratch = [0u8; 64];
         let Some(scratch) = scratch.get_mut(..bells as usize) else { return };
-        if into.left() == 0 || into.discards() {
+        if into.left() == 0 {
             return;
         }
-        let mut message = into.message(limit).behind(scratch);
-        // SAFETY: the kernel writes into the scratch and what is left of the program's buffers.
-        let got = unsafe { kernel::recv_message(self.fd, &mut message.header(), libc::MSG_DONTWAIT | libc::MSG_PEEK) };
+        let flags = libc::MSG_DONTWAIT | libc::MSG_PEEK;
+        let got = if into.discards() {
+            let (to, len) = into.chunk(limit);
+            // SAFETY: with MSG_TRUNC nothing is written to a null pointer.
+            unsafe { kernel::recv(self.fd, to, len.saturating_add(scratch.len()), flags | libc::MSG_TRUNC) }
+        } else {
+            let mut message = into.message(limit).behind(scratch);
+            // SAFETY: the kernel writes into the scratch and what is left of the program's buffers.
+            unsafe { kernel::recv_message(self.fd, &mut message.header(), flags) }
+        };
         let n = got.unwrap_or(0).saturating_sub(bells as usize);
         into.skip(n);
         if n == limit {
@@ -590,8 +597,7 @@ impl Port<'_> {
             return Taken::Nothing;
         }
         let now = ticks();
-        let ended = self.link.incoming().sender.ended.load(Relaxed) != 0;
-        if !ended && now.wrapping_sub(reading.asked.load(Relaxed)) < micros(ASK_EVERY_US) {
+        if !self.may_have_ended() && now.wrapping_sub(reading.asked.load(Relaxed)) < micros(ASK_EVERY_US) {
             return Taken::Nothing;
         }
         reading.asked.store(now, Relaxed);
@@ -626,6 +632,13 @@ impl Port<'_> {
         }
         self.heed_kernel();
         Taken::Nothing
+    }
+
+    /// Whether the other end has said that it ends its direction, so that the kernel may know of the end of the stream by
+    /// now. One that was killed says nothing.
+    #[inline]
+    pub fn may_have_ended(&self) -> bool {
+        self.link.incoming().sender.ended.load(Relaxed) != 0
     }
 
     /// The kernel has reported this socket, perhaps for the end of the stream, and may not do so again: the next receive
