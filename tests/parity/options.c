@@ -1,6 +1,8 @@
 /* Socket options and addresses: timeouts, low-water mark, linger, what the kernel says about the connection. */
 #include "harness.h"
 
+#include <linux/filter.h>
+
 static _Thread_local char in[64 * KIB];
 
 static void set_timeout(int fd, int option, long milliseconds) {
@@ -268,6 +270,183 @@ static void mapped_b(struct side *side) {
 }
 static void mapped(void) { two_processes(AF_INET, mapped_a, mapped_b); }
 
+/* Options that only the kernel can honour, set before the connection is fast and while it is. */
+static void set_number(int fd, int level, int option, int value) {
+    SHOW(setsockopt(fd, level, option, &value, sizeof(value)));
+}
+/* A reader with `option`, set on the listener, on itself before its first byte, or later. */
+enum when { ON_LISTENER, AT_FIRST, LATER };
+static int reader_with(struct side *side, enum when when, int level, int option, int value) {
+    if (when == LATER) {
+        set_number(side->fd, level, option, value);
+        return side->fd;
+    }
+    if (when == ON_LISTENER) set_number(side->listener, level, option, value);
+    tell(side);
+    int fd = (int)MUST(accept(side->listener, NULL, NULL));
+    if (when == AT_FIRST) set_number(fd, level, option, value);
+    warm(fd, true);
+    return fd;
+}
+static int writer_for(struct side *side, enum when when) {
+    if (when == LATER) return side->fd;
+    hear(side);
+    return another(side);
+}
+
+static void peek_off_a(struct side *side) {
+    for (enum when when = ON_LISTENER; when <= LATER; when++) {
+        int fd = reader_with(side, when, SOL_SOCKET, SO_PEEK_OFF, 0);
+        tell(side);
+        await_events(fd, POLLIN);
+        hear(side);
+        for (int i = 0; i < 3; i++) {
+            SHOW(recv(fd, in, 2, MSG_PEEK));
+            say("%.2s", in);
+        }
+        SHOW(recv(fd, in, 3, 0));
+        SHOW(recv(fd, in, 3, MSG_PEEK));
+        say("%.3s", in);
+        SHOW(recv(fd, in, 10, 0));
+        tell(side);
+        SHOW(recv(fd, in, 10, MSG_PEEK));
+        SHOW(recv(fd, in, 10, 0));
+        if (when < LATER) close(fd);
+    }
+}
+static void peek_off_b(struct side *side) {
+    for (enum when when = ON_LISTENER; when <= LATER; when++) {
+        int fd = writer_for(side, when);
+        hear(side);
+        send_all(fd, "abcdefghij", 10);
+        tell(side);
+        hear(side);
+        await_asleep(side->other);
+        send_all(fd, "later", 5);
+        if (when < LATER) close(fd);
+    }
+}
+static void peek_off(void) { two_processes(AF_INET, peek_off_a, peek_off_b); }
+
+/* Receives with control data; what it says. */
+static void say_control(int fd, size_t room, int flags) {
+    _Alignas(struct cmsghdr) char control[256];
+    struct iovec part = {in, 4};
+    struct msghdr message = {.msg_iov = &part, .msg_iovlen = 1, .msg_control = control, .msg_controllen = room};
+    if (SHOW(recvmsg(fd, &message, flags)) < 0) return;
+    say("flags %x, control %zu", (unsigned)message.msg_flags, message.msg_controllen);
+    for (struct cmsghdr *it = CMSG_FIRSTHDR(&message); it; it = CMSG_NXTHDR(&message, it)) {
+        int number = 0;
+        memcpy(&number, CMSG_DATA(it), sizeof(number));
+        say("level %d, type %d, length %zu, %d", it->cmsg_level, it->cmsg_type, it->cmsg_len,
+            it->cmsg_level == IPPROTO_TCP ? number : 0);
+    }
+}
+
+/* The kernel needs some time before it begins to take times: the first bytes may have none. */
+static bool has_time(int fd) {
+    char control[256];
+    struct iovec part = {in, 1};
+    struct msghdr message = {.msg_iov = &part, .msg_iovlen = 1, .msg_control = control, .msg_controllen = 256};
+    return MUST(recvmsg(fd, &message, 0)) == 1 && message.msg_controllen > 0;
+}
+static void timestamps_a(struct side *side) {
+    static const int options[] = {SO_TIMESTAMP, SO_TIMESTAMPNS, SO_TIMESTAMPING};
+    /* Keeps the kernel taking them. */
+    int other = (int)MUST(socket(AF_INET, SOCK_DGRAM, 0));
+    set_number(other, SOL_SOCKET, SO_TIMESTAMP, 1);
+    for (size_t i = 0; i < COUNT(options); i++) {
+        for (enum when when = AT_FIRST; when <= LATER; when++) {
+            bool times = options[i] == SO_TIMESTAMPING;
+            int fd = reader_with(side, when, SOL_SOCKET, options[i], times ? 1 << 3 | 1 << 4 : 1);
+            do tell(side);
+            while (!has_time(fd));
+            MUST(write(side->turn, "q", 1));
+            hear(side);
+            say_control(fd, 256, 0);
+            if (when == LATER) set_number(fd, SOL_SOCKET, options[i], 0);
+            else close(fd);
+        }
+    }
+}
+static void timestamps_b(struct side *side) {
+    for (int i = 0; i < 3; i++) {
+        for (enum when when = AT_FIRST; when <= LATER; when++) {
+            int fd = writer_for(side, when);
+            for (char turn = 0; MUST(read(side->turn, &turn, 1)) == 1 && turn != 'q';) send_all(fd, "t", 1);
+            send_all(fd, "time", 4);
+            tell(side);
+            if (when < LATER) close(fd);
+        }
+    }
+}
+static void timestamps(void) { two_processes(AF_INET, timestamps_a, timestamps_b); }
+
+/* A filter throws away what arrives: here, everything. */
+static void filter_a(struct side *side) {
+    struct sock_filter nothing = {BPF_RET | BPF_K, 0, 0, 0};
+    struct sock_fprog program = {1, &nothing};
+    SHOW(setsockopt(side->fd, SOL_SOCKET, SO_ATTACH_FILTER, &program, sizeof(program)));
+    tell(side);
+    hear(side);
+    SHOW(recv(side->fd, in, 10, MSG_DONTWAIT));
+    SHOW(setsockopt(side->fd, SOL_SOCKET, SO_DETACH_FILTER, &program, sizeof(program)));
+    SHOW(recv(side->fd, in, 10, MSG_WAITALL)); /* sent once more */
+    say("%.10s", in);
+}
+static void filter_b(struct side *side) {
+    hear(side);
+    send_all(side->fd, "once", 4);
+    send_all(side->fd, " again", 6);
+    tell(side);
+}
+static void filter(void) { two_processes(AF_INET, filter_a, filter_b); }
+
+/* TCP_INQ: each receive says how many bytes are left, 1 at the end. */
+static void left_over_a(struct side *side) {
+    for (enum when when = ON_LISTENER; when <= LATER; when++) {
+        /* A listener has it for itself only. */
+        int fd = reader_with(side, when, IPPROTO_TCP, TCP_INQ, 1);
+        tell(side);
+        hear(side);
+        await_bytes(fd, 10);
+        say_control(fd, 256, MSG_PEEK);
+        say_control(fd, 256, 0);
+        say_control(fd, CMSG_LEN(sizeof(int)), 0);
+        say_control(fd, 256, 0);
+        tell(side);
+        say_control(fd, 256, 0);
+        say_control(fd, 256, MSG_DONTWAIT);
+        if (when == LATER) {
+            set_number(fd, IPPROTO_TCP, TCP_INQ, 2);
+            set_number(fd, IPPROTO_TCP, TCP_INQ, 0);
+        }
+        tell(side);
+        hear(side);
+        await_events(fd, POLLRDHUP);
+        say_control(fd, 256, 0);
+        say_control(fd, 256, 0);
+        if (when < LATER) close(fd);
+    }
+}
+static void left_over_b(struct side *side) {
+    for (enum when when = ON_LISTENER; when <= LATER; when++) {
+        int fd = writer_for(side, when);
+        hear(side);
+        send_all(fd, "0123456789", 10);
+        tell(side);
+        hear(side);
+        await_asleep(side->other);
+        send_all(fd, "more", 4);
+        hear(side);
+        send_all(fd, "last", 4);
+        shutdown(fd, SHUT_WR);
+        tell(side);
+        if (when < LATER) close(fd);
+    }
+}
+static void left_over(void) { two_processes(AF_INET, left_over_a, left_over_b); }
+
 const struct scenario scenarios[] = {
     {"receive-timeout", receive_timeout, 0},
     {"receive-timeout-threads", receive_timeout_threads, 0},
@@ -278,5 +457,9 @@ const struct scenario scenarios[] = {
     {"addresses-v4", addresses_v4, 0},
     {"addresses-v6", addresses_v6, 0},
     {"mapped", mapped, 0},
+    {"peek-off", peek_off, 0},
+    {"timestamps", timestamps, 0},
+    {"filter", filter, 0},
+    {"left-over", left_over, 0},
     {0},
 };

@@ -1,11 +1,71 @@
 //! getsockopt, setsockopt, ioctl, syscall: options that the fast path has to know of, and queues that it has to count.
 
-use crate::connection;
+use crate::connection::{self, Connection};
 use crate::{process, real, set_errno};
 use core::ffi::{c_int, c_long, c_ulong, c_void};
-use libc::socklen_t;
+use libc::{msghdr, socklen_t};
+use underpass_segment::kernel;
 use underpass_segment::reason::Reason;
-use underpass_segment::sync::{AtomicU8, Relaxed};
+use underpass_segment::switch::Ready;
+use underpass_segment::sync::{AtomicBool, AtomicU8, Relaxed};
+
+/// See tcp(7): a receive says how many bytes are left, in a control message of the same number.
+const TCP_INQ: c_int = 36;
+/// Options that say when something was sent or received, old and new.
+const TIMESTAMPS: [c_int; 6] = [
+    libc::SO_TIMESTAMP,
+    libc::SO_TIMESTAMPNS,
+    libc::SO_TIMESTAMPING,
+    libc::SO_TIMESTAMP_NEW,
+    libc::SO_TIMESTAMPNS_NEW,
+    libc::SO_TIMESTAMPING_NEW,
+];
+
+/// Whether this process has ever set one of the options that `set_before` looks for, on whatever socket.
+static RARE: AtomicBool = AtomicBool::new(false);
+
+/// What was set on the socket, or on the listener that it came of, before it was known as a connection: takes notice, and
+/// says why the connection cannot be carried. The kernel is asked only where such an option has been set at all.
+pub fn set_before(connection: Connection) -> Option<Reason> {
+    if !RARE.load(Relaxed) {
+        return None;
+    }
+    let fd = connection.fd;
+    let set = |level, name| kernel::int_option(fd, level, name).unwrap_or(0);
+    connection.end.tells_unread.store((set(libc::IPPROTO_TCP, TCP_INQ) != 0).into(), Relaxed);
+    let special = kernel::int_option(fd, libc::SOL_SOCKET, libc::SO_PEEK_OFF).is_ok_and(|offset| offset >= 0)
+        || kernel::has_filter(fd)
+        || TIMESTAMPS.iter().any(|&name| set(libc::SOL_SOCKET, name) != 0);
+    special.then_some(Reason::SocketOption)
+}
+
+/// The control message of TCP_INQ, for a receive through the segment that the program has given `room` bytes for it.
+///
+/// # Safety
+/// `message` must be one that a receive was given, with such room at its control data.
+#[cold]
+pub unsafe fn tell_unread(fd: c_int, message: *mut msghdr, room: usize) {
+    let Some(connection) = connection::known(fd).filter(|it| it.end.tells_unread.load(Relaxed) != 0) else { return };
+    let Some(port) = connection.port() else { return };
+    let asked = if port.ready() == Ready::No { libc::POLLRDHUP } else { libc::POLLRDHUP | libc::POLLIN };
+    let unread = match port.unread().min(c_int::MAX as u64) as c_int {
+        // The end of the stream, or what comes behind a change of path, is to be read too.
+        0 => (kernel::poll_now(fd, asked) != 0).into(),
+        unread => unread,
+    };
+    // SAFETY: the caller vouches for the message; cmsg(3) says whether its room is enough for a header and an int.
+    unsafe {
+        let (needed, taken) = (libc::CMSG_LEN(4) as usize, libc::CMSG_SPACE(4) as usize);
+        if room < needed {
+            (*message).msg_flags |= libc::MSG_CTRUNC;
+            return;
+        }
+        let header = (*message).msg_control as *mut libc::cmsghdr;
+        header.write_unaligned(libc::cmsghdr { cmsg_len: needed, cmsg_level: libc::IPPROTO_TCP, cmsg_type: TCP_INQ });
+        (header.add(1) as *mut c_int).write_unaligned(unread);
+        (*message).msg_controllen = taken.min(room);
+    }
+}
 
 /// # Safety
 /// As setsockopt(2).
@@ -28,9 +88,15 @@ pub unsafe extern "C" fn setsockopt(
         (libc::SOL_SOCKET, libc::SO_OOBINLINE) if number() != 0 => Some(Reason::Urgent),
         (libc::SOL_SOCKET, libc::SO_ZEROCOPY) if number() != 0 => Some(Reason::ZeroCopy),
         (libc::SOL_SOCKET, libc::SO_RCVLOWAT) if number() > 1 => Some(Reason::SocketOption),
+        (libc::SOL_SOCKET, libc::SO_PEEK_OFF) if number() >= 0 => Some(Reason::SocketOption),
+        (libc::SOL_SOCKET, libc::SO_ATTACH_FILTER | libc::SO_ATTACH_BPF) => Some(Reason::SocketOption),
+        (libc::SOL_SOCKET, name) if TIMESTAMPS.contains(&name) && number() != 0 => Some(Reason::SocketOption),
         (libc::IPPROTO_TCP, TCP_ULP | TCP_REPAIR | TCP_ZEROCOPY_RECEIVE) => Some(Reason::SocketOption),
         _ => None,
     };
+    if reason == Some(Reason::SocketOption) || (level, name) == (libc::IPPROTO_TCP, TCP_INQ) {
+        RARE.store(true, Relaxed);
+    }
     if let (Some(reason), Some(connection)) = (reason, connection::known(fd)) {
         connection.pin(reason);
     }
@@ -39,7 +105,14 @@ pub unsafe extern "C" fn setsockopt(
         return 0;
     }
     // SAFETY: passed on to the caller.
-    unsafe { real::setsockopt(fd, level, name, value, len) }
+    let answer = unsafe { real::setsockopt(fd, level, name, value, len) };
+    if answer == 0
+        && (level, name) == (libc::IPPROTO_TCP, TCP_INQ)
+        && let Some(connection) = connection::known(fd)
+    {
+        connection.end.tells_unread.store((number() != 0).into(), Relaxed);
+    }
+    answer
 }
 
 /// Where the library keeps what the program has set, for the options that the fast path needs for itself.

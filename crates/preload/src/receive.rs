@@ -26,14 +26,18 @@ fn receive(fd: c_int, cursor: impl FnOnce() -> Cursor, flags: c_int, plain: impl
         let way = connection.way();
         if way == Way::Joined
             && let Some(port) = connection.port()
-            && port.become_ready()
         {
-            crate::test_cancel();
-            let answer = port.receive(cursor(), flags & CARRIED);
-            if port.end.reading.resting.is_stray() {
-                connection.after_stray();
+            if port.reads_plainly() {
+                return connection.receive_past(flags, plain);
             }
-            return to_c(answer);
+            if port.become_ready() {
+                crate::test_cancel();
+                let answer = port.receive(cursor(), flags & CARRIED);
+                if port.end.reading.resting.is_stray() {
+                    connection.after_stray();
+                }
+                return to_c(answer);
+            }
         }
         match way {
             Way::Broken => return to_c(Err(BROKEN)),
@@ -270,8 +274,11 @@ pub unsafe extern "C" fn recvmsg(fd: c_int, message: *mut msghdr, flags: c_int) 
         );
         if carried && answer >= 0 {
             (*message).msg_namelen = 0;
-            (*message).msg_controllen = 0;
             (*message).msg_flags = flags & libc::MSG_CMSG_CLOEXEC;
+            let room = core::mem::take(&mut (*message).msg_controllen);
+            if room > 0 {
+                crate::options::tell_unread(fd, message, room);
+            }
         }
         answer
     }

@@ -238,6 +238,8 @@ pub struct End {
     pub cork: AtomicU8,
     /// 1: a send was refused for want of room, and no event of room has been reported since.
     pub refused: AtomicU8,
+    /// 1: every recvmsg says how many bytes are left (TCP_INQ).
+    pub tells_unread: AtomicU8,
     /// 1: the direction out was ever fast; 2: the direction in; 3: both.
     pub was_fast: AtomicU8,
     /// What a doorbell has told of the other end after its FIN; see [`Port::reader_is_gone`]. 1: it lives; 2: it is gone,

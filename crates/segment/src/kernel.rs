@@ -50,6 +50,27 @@ pub fn int_option(fd: i32, level: i32, name: i32) -> Result<i32, Errno> {
     option(fd, level, name)
 }
 
+/// An option of the socket that is no integer, and its length.
+///
+/// # Errors
+/// ENOTSOCK, EBADF, ENOPROTOOPT and what the option has of its own.
+pub fn bytes_option(fd: i32, level: i32, name: i32, value: &mut [u8]) -> Result<usize, Errno> {
+    let mut len = value.len() as libc::socklen_t;
+    let (to, len_at) = (value.as_mut_ptr() as usize, &raw mut len as usize);
+    // SAFETY: the kernel writes at most `len` bytes.
+    unsafe { syscall(libc::SYS_getsockopt, [fd as usize, level as usize, name as usize, to, len_at, 0]) }?;
+    Ok(len as usize)
+}
+
+/// Whether a filter looks at what arrives at the socket.
+pub fn has_filter(fd: i32) -> bool {
+    match bytes_option(fd, libc::SOL_SOCKET, libc::SO_GET_FILTER, &mut []) {
+        Ok(instructions) => instructions > 0,
+        // An eBPF program cannot be shown.
+        Err(e) => e.0 == libc::EACCES,
+    }
+}
+
 /// Sets an integer option of the socket.
 ///
 /// # Errors

@@ -5,7 +5,6 @@ use crate::table::{self, Known};
 use crate::{luggage, process, seccomp};
 use underpass_segment::end::Stage;
 use underpass_segment::kernel;
-use underpass_segment::raw::syscall;
 use underpass_segment::reason::Reason;
 use underpass_segment::sync::{AcqRel, Relaxed, Release};
 
@@ -177,23 +176,9 @@ pub(super) fn unsuitable(fd: i32) -> Option<Reason> {
         return Some(Reason::ZeroCopy);
     }
     const TCP_ULP: i32 = 31;
-    let mut name = [0u8; 16];
-    let mut len = name.len() as libc::socklen_t;
-    // SAFETY: the kernel writes at most `len` bytes.
-    let ulp = unsafe {
-        syscall(
-            libc::SYS_getsockopt,
-            [
-                fd as usize,
-                libc::IPPROTO_TCP as usize,
-                TCP_ULP as usize,
-                name.as_mut_ptr() as usize,
-                &raw mut len as usize,
-                0,
-            ],
-        )
-    };
-    (ulp.is_ok() && len > 0 && name[0] != 0).then_some(Reason::SocketOption)
+    let mut name = [0; 16];
+    let ulp = kernel::bytes_option(fd, libc::IPPROTO_TCP, TCP_ULP, &mut name);
+    (ulp.is_ok_and(|len| len > 0) && name[0] != 0).then_some(Reason::SocketOption)
 }
 
 /// Counts a connection that the library does not follow.

@@ -156,7 +156,7 @@ impl Connection {
             return;
         }
         end.next_try.store(calls.saturating_mul(2), Relaxed);
-        if let Some(reason) = unsuitable(self.fd) {
+        if let Some(reason) = unsuitable(self.fd).or_else(|| crate::options::set_before(*self)) {
             return end.pin(reason);
         }
         kernel::undisturbed(|| process::with_meeting(|meeting| meeting.seek(end, self.fd)));
@@ -252,11 +252,25 @@ impl Connection {
         }
         let answer = plain();
         self.end.read_gate.leave();
+        self.count_received(answer, flags);
+        Some(answer)
+    }
+
+    /// The same once this end has left the ring of its segment for good.
+    #[cold]
+    pub fn receive_past(&self, flags: i32, plain: impl FnOnce() -> isize) -> isize {
+        let inside = self.inside();
+        inside.enter();
+        let answer = plain();
+        self.count_received(answer, flags);
+        answer
+    }
+
+    fn count_received(&self, answer: isize, flags: i32) {
         if answer > 0 && flags & libc::MSG_PEEK == 0 {
             self.end.reading.kernel_bytes.fetch_add(answer as u64, Relaxed);
             self.end.bytes.fetch_add(answer as u64, Relaxed);
         }
-        Some(answer)
     }
 
     /// The same for a send.

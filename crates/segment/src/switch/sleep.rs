@@ -271,6 +271,10 @@ impl Port<'_> {
     }
 
     fn kernel_has_news(&self) -> bool {
+        if self.reads_plainly() {
+            // As a look would not: it counts for SO_PEEK_OFF.
+            return kernel::poll_now(self.fd, libc::POLLIN) != 0;
+        }
         let mut passed = false;
         loop {
             let mut byte = 0u8;
@@ -415,6 +419,23 @@ impl Port<'_> {
                 self.forget_ring(awake);
             }
         })
+    }
+
+    /// Whether this end has left the ring, and has taken whatever the library had of the stream: then the kernel has the
+    /// rest, and all that it may say beside. A pinned end that could not leave at first does so when it has read the ring.
+    #[inline]
+    pub fn reads_plainly(&self) -> bool {
+        self.end.reading.fast.load(Relaxed) == 0 && self.has_only_kernel()
+    }
+
+    #[cold]
+    fn has_only_kernel(&self) -> bool {
+        let reading = &self.end.reading;
+        if !self.has_left() && self.link.incoming().flags.want_down.load(Relaxed) != 0 {
+            self.leave_if_read();
+        }
+        let owed = reading.discard.load(Relaxed) > 0 || reading.stash.load(Relaxed) > 0;
+        self.has_left() && !owed && reading.error.load(Relaxed) == 0 && self.end.stage() != Stage::Broken
     }
 
     /// Does `what` as the only reader; or, with `false`, while another thread sleeps in a receive.
