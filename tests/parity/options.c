@@ -447,6 +447,32 @@ static void left_over_b(struct side *side) {
 }
 static void left_over(void) { two_processes(AF_INET, left_over_a, left_over_b); }
 
+/* Small buffers press back: what nobody reads is not much. */
+static void small_buffers_a(struct side *side) {
+    for (enum when when = ON_LISTENER; when <= LATER; when++) {
+        int fd = reader_with(side, when, SOL_SOCKET, SO_RCVBUF, 4096);
+        tell(side);
+        size_t sent;
+        MUST(read(side->turn, &sent, sizeof(sent)));
+        char *bytes = malloc(sent);
+        say("all: %d", receive_all(fd, bytes, sent) == sent && differs(bytes, sent, 7, 0) < 0);
+        free(bytes);
+        if (when < LATER) close(fd);
+    }
+}
+static void small_buffers_b(struct side *side) {
+    for (enum when when = ON_LISTENER; when <= LATER; when++) {
+        int fd = writer_for(side, when);
+        set_number(fd, SOL_SOCKET, SO_SNDBUF, 4096);
+        hear(side);
+        size_t sent = stuff(fd, 7);
+        say("little: %d", sent < 128 * KIB);
+        MUST(write(side->turn, &sent, sizeof(sent)));
+        if (when < LATER) close(fd);
+    }
+}
+static void small_buffers(void) { two_processes(AF_INET, small_buffers_a, small_buffers_b); }
+
 const struct scenario scenarios[] = {
     {"receive-timeout", receive_timeout, 0},
     {"receive-timeout-threads", receive_timeout_threads, 0},
@@ -461,5 +487,6 @@ const struct scenario scenarios[] = {
     {"timestamps", timestamps, 0},
     {"filter", filter, 0},
     {"left-over", left_over, 0},
+    {"small-buffers", small_buffers, 0},
     {0},
 };

@@ -21,6 +21,9 @@ const TIMESTAMPS: [c_int; 6] = [
     libc::SO_TIMESTAMPING_NEW,
 ];
 
+/// A buffer that a program makes smaller is to press back early; a ring would not. The kernel doubles what is set.
+const SMALL_BUFFER: c_int = 8 << 10;
+
 /// Whether this process has ever set one of the options that `set_before` looks for, on whatever socket.
 static RARE: AtomicBool = AtomicBool::new(false);
 
@@ -35,8 +38,18 @@ pub fn set_before(connection: Connection) -> Option<Reason> {
     connection.end.tells_unread.store((set(libc::IPPROTO_TCP, TCP_INQ) != 0).into(), Relaxed);
     let special = kernel::int_option(fd, libc::SOL_SOCKET, libc::SO_PEEK_OFF).is_ok_and(|offset| offset >= 0)
         || kernel::has_filter(fd)
-        || TIMESTAMPS.iter().any(|&name| set(libc::SOL_SOCKET, name) != 0);
+        || TIMESTAMPS.iter().any(|&name| set(libc::SOL_SOCKET, name) != 0)
+        || has_small_buffer(fd);
     special.then_some(Reason::SocketOption)
+}
+
+/// Whether the program has made a buffer small: the kernel's own choice, which may be as small, does not count.
+fn has_small_buffer(fd: c_int) -> bool {
+    const SO_BUF_LOCK: c_int = 72;
+    let value = |name| kernel::int_option(fd, libc::SOL_SOCKET, name);
+    let locked = value(SO_BUF_LOCK).unwrap_or(0);
+    let small = |lock, name| locked & lock != 0 && value(name).is_ok_and(|size| size < 2 * SMALL_BUFFER);
+    small(1, libc::SO_SNDBUF) || small(2, libc::SO_RCVBUF)
 }
 
 /// The control message of TCP_INQ, for a receive through the segment that the program has given `room` bytes for it.
@@ -91,6 +104,11 @@ pub unsafe extern "C" fn setsockopt(
         (libc::SOL_SOCKET, libc::SO_PEEK_OFF) if number() >= 0 => Some(Reason::SocketOption),
         (libc::SOL_SOCKET, libc::SO_ATTACH_FILTER | libc::SO_ATTACH_BPF) => Some(Reason::SocketOption),
         (libc::SOL_SOCKET, name) if TIMESTAMPS.contains(&name) && number() != 0 => Some(Reason::SocketOption),
+        (libc::SOL_SOCKET, libc::SO_SNDBUF | libc::SO_RCVBUF | libc::SO_SNDBUFFORCE | libc::SO_RCVBUFFORCE)
+            if (0..SMALL_BUFFER).contains(&number()) =>
+        {
+            Some(Reason::SocketOption)
+        }
         (libc::IPPROTO_TCP, TCP_ULP | TCP_REPAIR | TCP_ZEROCOPY_RECEIVE) => Some(Reason::SocketOption),
         _ => None,
     };
