@@ -7,7 +7,7 @@
 
 use crate::connection::{self, Connection};
 use crate::program::Program;
-use crate::{memory, process, table};
+use crate::{memory, process, seccomp, table};
 use core::ffi::{CStr, c_char};
 use core::fmt::Write;
 use underpass_segment::clock;
@@ -178,7 +178,7 @@ pub fn has_luggage() -> bool {
 
 /// A socket is about to be passed to another process: one of the same family finds its end again.
 pub fn lend(connection: &Connection) {
-    if connection.end.stage() == Stage::Joined {
+    if connection.end.stage() == Stage::Joined && !seccomp::is_confined() {
         connection.end.lent_until.store(clock::nanoseconds() + LENT_NS, Release);
         process::with_meeting_surely(|meeting| meeting.lend(connection.end, connection.index(), connection.fd));
     }

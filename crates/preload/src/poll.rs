@@ -206,6 +206,22 @@ fn answer_alone(fds: &mut [pollfd]) -> Option<c_int> {
     (count > 0 && (all_ready || !due())).then_some(count)
 }
 
+/// The answer when something is left in the rings of a confined process, of which the kernel does not know. What else is
+/// there, the next poll finds.
+fn answer_confined(fds: &mut [pollfd]) -> Option<c_int> {
+    let has_rest =
+        |it: &pollfd| it.events & IN != 0 && connection::known(it.fd).is_some_and(|connection| connection.has_rest());
+    if !connection::has_rests() || !fds.iter().any(has_rest) {
+        return None;
+    }
+    let mut count = 0;
+    for it in fds {
+        it.revents = if has_rest(it) { it.events & IN } else { 0 };
+        count += c_int::from(it.revents != 0);
+    }
+    Some(count)
+}
+
 /// Asks the kernel, and puts what it says of doorbells right.
 fn ask(fds: &mut [pollfd], timeout: Option<timespec>, mask: *const sigset_t) -> c_int {
     let timeout = timeout.as_ref().map_or(core::ptr::null(), |t| t as *const timespec);
@@ -276,6 +292,9 @@ unsafe fn serve(
 ) -> c_int {
     // SAFETY: the caller vouches for `count` entries; the slice is not used across `plain`, which writes there.
     let entries = || unsafe { core::slice::from_raw_parts_mut(fds, count as usize) };
+    if let Some(count) = answer_confined(entries()) {
+        return count;
+    }
     if !concerns_us(entries()) {
         rest(entries());
         let answer = plain();
@@ -380,6 +399,9 @@ impl Sets {
     /// As [`serve`].
     fn serve(&mut self, deadline: Deadline, mask: *const sigset_t, plain: impl FnOnce() -> c_int) -> Served {
         let fds = &mut self.fds[..self.count];
+        if let Some(count) = answer_confined(fds) {
+            return Served::Here(count);
+        }
         if !concerns_us(fds) {
             rest(fds);
             let answer = plain();

@@ -1,9 +1,10 @@
 //! read, readv, preadv2, recv, recvfrom, recvmsg, recvmmsg, and their aliases.
 
 use crate::connection::{self, BROKEN, CLOSED, Way};
-use crate::{real, to_c};
+use crate::{from_c, real, to_c};
 use core::ffi::{c_int, c_uint, c_void};
 use libc::{iovec, mmsghdr, msghdr, off_t, size_t, sockaddr, socklen_t, ssize_t, timespec};
+use underpass_segment::switch::ANEW;
 use underpass_segment::vector::Cursor;
 
 /// Flags that a receive through the segment honours. TCP ignores the others.
@@ -14,9 +15,15 @@ const CARRIED: c_int = libc::MSG_PEEK
     | libc::MSG_NOSIGNAL
     | libc::MSG_CMSG_CLOEXEC;
 
-/// Receives into `cursor`, or has `plain` do it.
+/// Receives into `cursor`, or has `plain` do it. `call` is the same call with other buffers and flags.
 #[inline]
-fn receive(fd: c_int, cursor: impl FnOnce() -> Cursor, flags: c_int, plain: impl Fn() -> ssize_t) -> ssize_t {
+fn receive(
+    fd: c_int,
+    mut cursor: impl FnMut() -> Cursor,
+    flags: c_int,
+    plain: impl Fn() -> ssize_t,
+    call: impl Fn(&mut msghdr, c_int) -> ssize_t,
+) -> ssize_t {
     let Some(connection) = connection::of(fd) else { return plain() };
     // Neither takes any byte of the stream.
     if flags & (libc::MSG_ERRQUEUE | libc::MSG_OOB) != 0 {
@@ -36,12 +43,23 @@ fn receive(fd: c_int, cursor: impl FnOnce() -> Cursor, flags: c_int, plain: impl
                 if port.end.reading.resting.is_stray() {
                     connection.after_stray();
                 }
+                if answer == Err(ANEW) {
+                    continue;
+                }
                 return to_c(answer);
             }
         }
         match way {
             Way::Broken => return to_c(Err(BROKEN)),
             Way::Closed => return to_c(Err(CLOSED)),
+            Way::Confined => {
+                let call = |message: &mut msghdr, flags| from_c(call(message, flags));
+                let answer = connection.by_kernel(|| match connection.receive_rest(&mut cursor, flags, &call) {
+                    Some(answer) => to_c(answer),
+                    None => plain(),
+                });
+                return answer;
+            }
             Way::Joined | Way::Plain => {}
         }
         if let Some(answer) = connection.receive_plainly(flags, &plain) {
@@ -52,6 +70,15 @@ fn receive(fd: c_int, cursor: impl FnOnce() -> Cursor, flags: c_int, plain: impl
 
 fn one(buffer: *mut c_void, len: size_t) -> iovec {
     iovec { iov_base: buffer, iov_len: len.min(isize::MAX as usize) }
+}
+
+/// The only buffer of `message`.
+///
+/// # Safety
+/// It must have one.
+unsafe fn first(message: &msghdr) -> iovec {
+    // SAFETY: passed on to the caller.
+    unsafe { *message.msg_iov }
 }
 
 /// Whether no process can have such a buffer: the kernel refuses it before it looks at the stream.
@@ -107,7 +134,15 @@ pub unsafe extern "C" fn read(fd: c_int, buffer: *mut c_void, len: size_t) -> ss
     }
     let vector = one(buffer, len);
     // SAFETY: the program vouches for its buffer, here and below.
-    unsafe { receive(fd, || cursor(&vector, 1, 0), 0, || real::read(fd, buffer, len)) }
+    unsafe {
+        receive(
+            fd,
+            || cursor(&vector, 1, 0),
+            0,
+            || real::read(fd, buffer, len),
+            |it, _| real::read(fd, first(it).iov_base, first(it).iov_len),
+        )
+    }
 }
 
 /// # Safety
@@ -137,7 +172,15 @@ pub unsafe extern "C" fn readv(fd: c_int, vector: *const iovec, count: c_int) ->
         return unsafe { real::readv(fd, vector, count) };
     }
     // SAFETY: as in `read`.
-    unsafe { receive(fd, || cursor(vector, count as usize, 0), 0, || real::readv(fd, vector, count)) }
+    unsafe {
+        receive(
+            fd,
+            || cursor(vector, count as usize, 0),
+            0,
+            || real::readv(fd, vector, count),
+            |it, _| real::readv(fd, it.msg_iov, it.msg_iovlen as c_int),
+        )
+    }
 }
 
 /// # Safety
@@ -160,7 +203,13 @@ pub unsafe extern "C" fn preadv2(
     let as_recv = if flags & RWF_NOWAIT != 0 { libc::MSG_DONTWAIT } else { 0 };
     // SAFETY: as in `read`.
     unsafe {
-        receive(fd, || cursor(vector, count as usize, 0), as_recv, || real::preadv2(fd, vector, count, offset, flags))
+        receive(
+            fd,
+            || cursor(vector, count as usize, 0),
+            as_recv,
+            || real::preadv2(fd, vector, count, offset, flags),
+            |it, _| real::preadv2(fd, it.msg_iov, it.msg_iovlen as c_int, offset, flags),
+        )
     }
 }
 
@@ -184,7 +233,15 @@ pub unsafe extern "C" fn preadv64v2(
 pub unsafe extern "C" fn recv(fd: c_int, buffer: *mut c_void, len: size_t, flags: c_int) -> ssize_t {
     let vector = one(buffer, len);
     // SAFETY: as in `read`.
-    unsafe { receive(fd, || cursor(&vector, 1, flags), flags, || real::recv(fd, buffer, len, flags)) }
+    unsafe {
+        receive(
+            fd,
+            || cursor(&vector, 1, flags),
+            flags,
+            || real::recv(fd, buffer, len, flags),
+            |it, flags| real::recv(fd, first(it).iov_base, first(it).iov_len, flags),
+        )
+    }
 }
 
 /// # Safety
@@ -221,6 +278,10 @@ pub unsafe extern "C" fn recvfrom(
             || cursor(&vector, 1, flags),
             flags,
             || real::recvfrom(fd, buffer, len, flags, address, address_len),
+            |it, flags| {
+                let nobody = core::ptr::null_mut();
+                real::recvfrom(fd, first(it).iov_base, first(it).iov_len, flags, nobody, core::ptr::null_mut())
+            },
         );
         if answer >= 0 && !address.is_null() && !address_len.is_null() && connection::known(fd).is_some() {
             *address_len = 0;
@@ -271,6 +332,7 @@ pub unsafe extern "C" fn recvmsg(fd: c_int, message: *mut msghdr, flags: c_int) 
             },
             flags,
             || real::recvmsg(fd, message, flags),
+            |it, flags| real::recvmsg(fd, it, flags),
         );
         if carried && answer >= 0 {
             (*message).msg_namelen = 0;

@@ -61,6 +61,7 @@ unsafe fn send_vector(
         match way {
             Way::Broken => return to_c(Err(BROKEN)),
             Way::Closed => return to_c(Err(CLOSED)),
+            Way::Confined => return connection.by_kernel(&plain),
             Way::Joined | Way::Plain => {}
         }
         if let Some(answer) = connection.send_plainly(&plain) {
@@ -272,6 +273,7 @@ pub unsafe extern "C" fn sendfile(out: c_int, input: c_int, offset: *mut off_t, 
         match way {
             Way::Broken => return to_c(Err(BROKEN)),
             Way::Closed => return to_c(Err(CLOSED)),
+            Way::Confined => return connection.by_kernel(plain),
             Way::Joined | Way::Plain => {}
         }
         if let Some(answer) = connection.send_plainly(plain) {

@@ -89,6 +89,11 @@ pub struct Reading {
     pub resting: Resting,
     /// Doorbells taken since the beginning.
     pub all_bells: AtomicU64,
+    /// Doorbells until then ([`Reading::all_bells`]) lie in the kernel behind what comes before the ring; none will be sent
+    /// any more. See [`Port::confine`].
+    ///
+    /// [`Port::confine`]: crate::switch::Port::confine
+    pub last_bell: AtomicU64,
     /// Doorbells still to be thrown away before kernel data goes on (after going down).
     pub discard: AtomicU64,
     /// Bytes last taken from the kernel as doorbells, kept until it is sure that they were.

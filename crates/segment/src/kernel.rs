@@ -1,7 +1,7 @@
 //! What the library asks of the kernel about a TCP socket.
 #![allow(unsafe_code, reason = "issues system calls with buffers of its own")]
 
-use crate::raw::{Answer, Errno, syscall};
+use crate::raw::{Answer, Errno, is_quiet, syscall};
 use core::mem::MaybeUninit;
 
 /// TCP states as the kernel numbers them (include/net/tcp_states.h).
@@ -311,6 +311,9 @@ pub fn undisturbed<T>(what: impl FnOnce() -> T) -> T {
 
 /// The same for one who is told which signals were held back before.
 pub fn undisturbed_since<T>(what: impl FnOnce(u64) -> T) -> T {
+    if is_quiet() {
+        return what(0);
+    }
     let (all, mut before) = (u64::MAX, 0u64);
     let set = |mask: *const u64, before: *mut u64| {
         let arguments = [libc::SIG_SETMASK as usize, mask as usize, before as usize, size_of::<u64>(), 0, 0];

@@ -15,7 +15,7 @@ use crate::directory::{Directory, Found, Holder, Key, Offer, holder};
 use crate::end::{End, Stage};
 use crate::kernel::{self, NoPeer, Peer};
 use crate::link::{CLOSED, Link, Pool, Shape, Side};
-use crate::raw::Errno;
+use crate::raw::{Errno, is_quiet};
 use crate::reason::Reason;
 use crate::sync::{Relaxed, Release};
 
@@ -244,6 +244,7 @@ impl Meeting {
         link.incoming().flags.closed.store(CLOSED, Release);
         end.send_pinned.store(1, Relaxed);
         if link.side() == Side::Maker
+            && !is_quiet()
             && let Some((directory, index, key)) = self.entry(end)
             && directory.take_back(index, key, kernel::process_id())
         {
@@ -254,7 +255,7 @@ impl Meeting {
 
     /// An end that waits for its other end, or did once, is closed in all processes.
     pub fn withdraw(&mut self, end: &End) {
-        if let Some((directory, index, key)) = self.entry(end) {
+        if let Some((directory, index, key)) = self.entry(end).filter(|_| !is_quiet()) {
             directory.refuse(index, key, kernel::process_id());
         }
     }

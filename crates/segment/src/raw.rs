@@ -4,6 +4,7 @@
 //! own wrappers write `errno`. Everything that this crate asks of the kernel therefore goes through here.
 #![allow(unsafe_code, reason = "the one place that issues system calls")]
 
+use crate::sync::{AtomicBool, Relaxed};
 use core::arch::asm;
 
 /// An error number of the kernel, positive.
@@ -12,6 +13,21 @@ pub struct Errno(pub i32);
 
 /// What a system call answers: a non-negative value or an [`Errno`].
 pub type Answer = Result<usize, Errno>;
+
+/// The program has said which system calls it makes: see [`be_quiet`].
+static QUIET: AtomicBool = AtomicBool::new(false);
+
+/// Says whether this process may be killed for a system call that the program does not make itself (seccomp(2)). Then
+/// waits spin, and signals are not held back.
+pub fn be_quiet(quiet: bool) {
+    QUIET.store(quiet, Relaxed);
+}
+
+/// See [`be_quiet`].
+#[inline]
+pub fn is_quiet() -> bool {
+    QUIET.load(Relaxed)
+}
 
 fn answer(value: isize) -> Answer {
     if (-4095..0).contains(&value) { Err(Errno(-value as i32)) } else { Ok(value as usize) }

@@ -2,7 +2,7 @@
 
 use super::find::count_once;
 use super::share::{for_each, twin};
-use super::{ABSENT, Connection, PRESENT, handle, known};
+use super::{ABSENT, CONFINED, Connection, PRESENT, handle, known};
 use crate::process;
 use crate::table::{self, Known};
 use core::ffi::c_int;
@@ -134,8 +134,8 @@ impl Connection {
 pub(super) fn release(index: u32) {
     let (Some(family), Some(handle)) = (process::existing_family(), handle(index)) else { return };
     if handle.descriptors.fetch_sub(1, AcqRel) == 1 {
-        let attached = handle.attached.swap(ABSENT, AcqRel) == PRESENT;
-        // SAFETY: it was PRESENT, and the last descriptor is gone.
+        let attached = matches!(handle.attached.swap(ABSENT, AcqRel), PRESENT | CONFINED);
+        // SAFETY: it was there, and the last descriptor is gone.
         let link = attached.then(|| unsafe { (*handle.link.get()).assume_init() });
         drop_reference(family, index, link);
     }

@@ -1,10 +1,12 @@
 //! A descriptor that is a TCP connection: how each call on it goes, and what this process keeps of it.
 
+mod confined;
 mod ending;
 mod find;
 mod inside;
 mod share;
 
+pub use confined::{confine_all, has_rests};
 pub use ending::{dissolve, forget, leave_all};
 pub use find::{claim, give_up, known, of, recognise};
 pub use inside::Inside;
@@ -36,7 +38,7 @@ struct Handle {
     left: AtomicBool,
     /// 1: it is in a list of file actions, so a child that is spawned may get it.
     given: AtomicU32,
-    /// [`ABSENT`], [`WORKING`] or [`PRESENT`]: whether `link` is there.
+    /// [`ABSENT`], [`WORKING`], [`PRESENT`] or [`CONFINED`]: whether `link` is there, and may be used.
     attached: AtomicU32,
     /// 1: this process, or the one that forked it, has counted the connection.
     counted: AtomicU32,
@@ -46,6 +48,8 @@ struct Handle {
 const ABSENT: u32 = 0;
 const WORKING: u32 = 1;
 const PRESENT: u32 = 2;
+/// It is there, but this process has gone to the kernel path for good.
+const CONFINED: u32 = 3;
 
 static HANDLES: Sparse<Handle, { MAX_ENDS / PIECE }> = Sparse::new();
 /// One more than the highest index of an end that this process ever had.
@@ -74,6 +78,8 @@ pub enum Way {
     Plain,
     /// Through the segment, by [`Connection::port`].
     Joined,
+    /// libc's call, behind what [`Connection::receive_rest`] finds.
+    Confined,
     /// Nothing goes any more.
     Broken,
     /// The descriptor was closed by another thread meanwhile.
@@ -111,14 +117,21 @@ impl Connection {
 
     #[inline(always)]
     fn attached(&self, handle: &Handle) -> bool {
-        // A signal handler that comes here in the middle of it would wait for ever.
-        handle.attached.load(Acquire) == PRESENT || kernel::undisturbed(|| self.attach(handle))
+        match handle.attached.load(Acquire) {
+            PRESENT => true,
+            CONFINED => false,
+            // A signal handler that comes here in the middle of it would wait for ever.
+            _ => kernel::undisturbed(|| self.attach(handle)),
+        }
     }
 
     /// Other processes of the family had the segment, and it went with them: whoever makes one may end before the other
     /// end has come.
     #[cold]
     fn without_segment(&self) -> Way {
+        if self.is_confined() {
+            return Way::Confined;
+        }
         let end = self.end;
         if !end.read_gate.is_shut() && !end.write_gate.is_shut() {
             return Way::Plain;
@@ -174,15 +187,20 @@ impl Connection {
         }
         // SAFETY: written before PRESENT was stored; not written again while the handle is in use.
         let link = unsafe { (*handle.link.get()).assume_init() };
-        Some(Port {
+        Some(self.port_with(link, process::thread()))
+    }
+
+    #[inline(always)]
+    fn port_with(&self, link: Link, me: u32) -> Port<'static> {
+        Port {
             end: self.end,
             link,
             fd: self.fd,
-            me: process::thread(),
+            me,
             token: self.index,
             spin_us: process::config().spin_us,
             sleep: sleeping_recv,
-        })
+        }
     }
 
     #[cold]

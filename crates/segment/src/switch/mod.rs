@@ -9,15 +9,18 @@
 //! while it does, the sender may go up but not down again. So when such a reader has taken too much from the kernel,
 //! what it took too much can only be doorbells, at the very end.
 
+mod confined;
 mod receive;
 mod send;
 mod sleep;
+
+pub use confined::Receive;
 
 use crate::clock::ticks_per_microsecond;
 use crate::end::{End, Stage};
 use crate::kernel;
 use crate::link::{LEFT, Link};
-use crate::raw::{Answer, Errno};
+use crate::raw::{Answer, Errno, is_quiet};
 use crate::reason::Reason;
 use crate::ring::{self, Fault, Place, Record, Ring, Sender};
 use crate::sync::{Acquire, Relaxed, Release};
@@ -83,6 +86,9 @@ enum Taken {
     Failed(Errno),
 }
 
+/// A receive was asleep when the program said which system calls it makes: it has to be done anew, by
+/// [`Port::receive_by`]. No error of the kernel's.
+pub const ANEW: Errno = Errno(4096);
 const BROKEN: Errno = Errno(libc::ECONNRESET);
 /// Value of [`End::probed`].
 const GONE: u8 = 2;
@@ -146,7 +152,9 @@ impl Port<'_> {
     fn break_off(&self) {
         if self.end.advance(Stage::Broken) {
             self.end.set_reason(Reason::PeerFault);
-            kernel::shut_down(self.fd);
+            if !is_quiet() {
+                kernel::shut_down(self.fd);
+            }
         }
     }
 
@@ -204,14 +212,14 @@ impl Port<'_> {
     /// as the other end sends again.
     pub fn pin(&self, reason: Reason) {
         self.link.incoming().flags.want_down.store(1, Release);
-        self.leave_if_read();
-        self.go_down_for_good(reason, false);
+        self.leave_if_read(u64::MAX);
+        self.go_down_for_good(reason, false, u64::MAX);
     }
 
     /// Hands the socket over to somebody who knows nothing of the library: goes down for good, and has the other end put
     /// on the kernel path whatever is unread.
     pub fn hand_over(&self, reason: Reason) {
-        let unread = self.leave();
-        self.go_down_for_good(reason, unread);
+        let unread = self.leave(u64::MAX);
+        self.go_down_for_good(reason, unread, u64::MAX);
     }
 }

@@ -1,13 +1,13 @@
 //! Receiving: from the kernel path up to the mark of going up, then from the ring up to the mark of going down.
 #![allow(unsafe_code, reason = "receives from the kernel into the program's buffers")]
 
-use super::{AGAIN, BROKEN, GONE, Port, Taken, micros};
+use super::{AGAIN, ANEW, BROKEN, GONE, Port, Taken, micros};
 use crate::clock::{nanoseconds, nap_unless_signalled, ticks};
 use crate::end::Stage;
 use crate::kernel;
 use crate::link::ALONE;
 use crate::lock::Entered;
-use crate::raw::{Answer, Errno};
+use crate::raw::{Answer, Errno, is_quiet};
 use crate::reason::Reason;
 use crate::ring::{self, Fault, Place, Record};
 use crate::sync::{Relaxed, Release, SeqCst, own, pause};
@@ -150,6 +150,9 @@ impl Port<'_> {
                     }
                     slept = true;
                     match self.sleep() {
+                        Taken::Nothing | Taken::Bytes(_) if is_quiet() => {
+                            return if total > 0 { Ok(total) } else { Err(ANEW) };
+                        }
                         Taken::Nothing | Taken::Bytes(_) => {}
                         Taken::EndOfStream if self.something() => {}
                         Taken::EndOfStream => return self.end_of_stream(total),
@@ -515,7 +518,7 @@ impl Port<'_> {
     }
 
     /// Data that was taken from the kernel in the belief that it was a doorbell.
-    fn take_stash(&self, into: &mut Cursor, peek: bool) -> Option<usize> {
+    pub(super) fn take_stash(&self, into: &mut Cursor, peek: bool) -> Option<usize> {
         let reading = &self.end.reading;
         let stash = reading.stash.load(Relaxed) as usize;
         let held = reading.held_len.load(Relaxed) as usize;

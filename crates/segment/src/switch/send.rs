@@ -2,7 +2,7 @@
 #![allow(unsafe_code, reason = "copies what a reader has left in the ring into a buffer of its own")]
 
 use super::{AGAIN, BROKEN, GONE, Port, micros};
-use crate::clock::{give_way, nap, ticks};
+use crate::clock::{give_way, nanoseconds, nap, ticks};
 use crate::end::Stage;
 use crate::kernel;
 use crate::link::{ALONE, CLOSED, Direction, LEFT, NO_MORE_BELLS, RINGING, SHUT};
@@ -558,8 +558,9 @@ impl Port<'_> {
         }
     }
 
-    /// Goes down for good. With `wake`, the other end finds out at once, however it waits.
-    pub(super) fn go_down_for_good(&self, reason: Reason, wake: bool) {
+    /// Goes down for good, or, from `until` (CLOCK_MONOTONIC, ns) on, leaves that to the next send. With `wake`, the other
+    /// end finds out at once, however it waits.
+    pub(super) fn go_down_for_good(&self, reason: Reason, wake: bool, until: u64) {
         let sending = &self.end.sending;
         let entered = self.enter_sending();
         // On top of a send of this thread the path stays; that send, or the next, finds that it is pinned.
@@ -571,6 +572,9 @@ impl Port<'_> {
             // The reader is inside a receive that does not wait: it will soon be out, if it lives.
             if !self.kernel_says_alive() {
                 sending.fast.store(0, Relaxed);
+            }
+            if nanoseconds() > until {
+                break;
             }
             nap(50);
         }

@@ -2,7 +2,7 @@
 #![allow(unsafe_code, reason = "takes doorbells from the kernel into buffers of its own")]
 
 use super::{AGAIN, Port, Ready, Sleep, Taken, Told, micros};
-use crate::clock::{give_way, nap, ticks};
+use crate::clock::{give_way, nanoseconds, nap, ticks};
 use crate::end::Stage;
 use crate::kernel;
 use crate::link::{ALONE, LEFT, NO_MORE_BELLS, RINGING};
@@ -67,7 +67,7 @@ impl Port<'_> {
     }
 
     /// The same, whatever is in the ring.
-    fn take_waiting_bells(&self, most: usize) -> Answer {
+    pub(super) fn take_waiting_bells(&self, most: usize) -> Answer {
         // SAFETY: the buffer is `take_bells`' own.
         self.take_bells(most, |fd, to, len| unsafe { kernel::recv(fd, to, len, libc::MSG_DONTWAIT) })
     }
@@ -382,7 +382,7 @@ impl Port<'_> {
 
     /// Leaves the incoming ring for good, so that somebody who knows nothing of it can read the socket: no doorbell is on
     /// its way then, and the sender puts what it finds unread on the kernel path. True when there is something.
-    pub(super) fn leave(&self) -> bool {
+    pub(super) fn leave(&self, until: u64) -> bool {
         let flags = &self.link.incoming().flags;
         self.with_reading(|awake| {
             if self.has_left() {
@@ -396,7 +396,7 @@ impl Port<'_> {
             flags.waiting.fetch_or(LEFT, SeqCst);
             fence(SeqCst);
             let unread = self.incoming().published(self.place().head);
-            self.forget_ring(awake);
+            self.forget_ring(awake, until);
             // Not before: a sender that goes down by itself does so behind what is unread.
             flags.want_down.store(1, Release);
             unread
@@ -404,19 +404,19 @@ impl Port<'_> {
     }
 
     /// The same if everything in the ring was read.
-    pub(super) fn leave_if_read(&self) {
+    pub(super) fn leave_if_read(&self, until: u64) {
         self.with_reading(|awake| {
             if awake {
                 self.pass_marks();
             } else {
                 // The sleeper has raised the flag and seen the ring empty. What it is woken by is a doorbell until then.
-                self.await_bells(false, self.announced());
+                self.await_bells(false, self.announced(), until);
             }
             // The flag was up when the ring was last seen empty. If nobody has taken it since, whoever publishes from now
             // on finds that this end has left.
             let waiting = &self.link.incoming().flags.waiting;
             if (!awake || self.arm(ALONE)) && waiting.compare_exchange(ALONE, LEFT, SeqCst, Relaxed).is_ok() {
-                self.forget_ring(awake);
+                self.forget_ring(awake, until);
             }
         })
     }
@@ -432,14 +432,14 @@ impl Port<'_> {
     fn has_only_kernel(&self) -> bool {
         let reading = &self.end.reading;
         if !self.has_left() && self.link.incoming().flags.want_down.load(Relaxed) != 0 {
-            self.leave_if_read();
+            self.leave_if_read(u64::MAX);
         }
         let owed = reading.discard.load(Relaxed) > 0 || reading.stash.load(Relaxed) > 0;
         self.has_left() && !owed && reading.error.load(Relaxed) == 0 && self.end.stage() != Stage::Broken
     }
 
     /// Does `what` as the only reader; or, with `false`, while another thread sleeps in a receive.
-    fn with_reading<T>(&self, what: impl FnOnce(bool) -> T) -> T {
+    pub(super) fn with_reading<T>(&self, what: impl FnOnce(bool) -> T) -> T {
         let lock = &self.end.reading.lock;
         let entered = lock.enter(self.me, true);
         let done = what(entered != Entered::Asleep);
@@ -450,15 +450,19 @@ impl Port<'_> {
     }
 
     /// This end has left: takes the last doorbells, and never looks at the ring again.
-    fn forget_ring(&self, awake: bool) {
+    fn forget_ring(&self, awake: bool, until: u64) {
         let last = self.link.incoming().sender.bells.fetch_or(NO_MORE_BELLS, AcqRel) & !NO_MORE_BELLS;
-        self.await_bells(awake, last);
+        let missing = self.await_bells(awake, last, until);
+        if awake && self.is_fast() {
+            self.end.reading.discard.store(missing, Relaxed);
+        }
         self.end.reading.armed.store(0, Relaxed);
         self.end.reading.fast.store(0, Relaxed);
     }
 
-    /// Waits until the doorbells up to number `last` have been taken: by this thread, or by the one that sleeps.
-    fn await_bells(&self, awake: bool, last: u64) {
+    /// Waits until the doorbells up to number `last` have been taken, by this thread or by the one that sleeps, or until
+    /// `until` (CLOCK_MONOTONIC, ns). Returns how many have not been.
+    fn await_bells(&self, awake: bool, last: u64, until: u64) -> u64 {
         let reading = &self.end.reading;
         let missing = || match self.is_fast() {
             // One that was announced may be taken back: its sender found the flag taken.
@@ -468,14 +472,16 @@ impl Port<'_> {
         let began = ticks();
         loop {
             // Before the last look: whatever came before the end is there by then.
-            let over = self.has_ended() || ticks().wrapping_sub(began) > micros(BELL_WITHIN_US);
+            let over =
+                self.has_ended() || ticks().wrapping_sub(began) > micros(BELL_WITHIN_US) || nanoseconds() > until;
             if awake && self.is_fast() {
                 while missing() > 0 && matches!(self.take_waiting_bells(missing() as usize), Ok(1..)) {}
             } else if awake {
                 let _ = self.discard_bells();
             }
-            if missing() == 0 || over {
-                return;
+            let missing = missing();
+            if missing == 0 || over {
+                return missing;
             }
             nap(20);
         }

@@ -1,0 +1,84 @@
+//! The connections of a process that says which system calls it will make (seccomp(2)).
+
+use super::share::for_each;
+use super::{CONFINED, Connection, PRESENT, handle};
+use crate::{luggage, process, set};
+use underpass_segment::clock;
+use underpass_segment::end::Stage;
+use underpass_segment::raw::Answer;
+use underpass_segment::reason::Reason;
+use underpass_segment::switch::{Port, Ready, Receive};
+use underpass_segment::sync::{AcqRel, Acquire, AtomicBool, Relaxed, Release};
+use underpass_segment::vector::Cursor;
+
+/// All connections together wait no longer for their other ends.
+const PATIENCE_NS: u64 = 100_000_000;
+
+/// Whether anything was ever left unread in the ring of a confined end.
+static RESTS: AtomicBool = AtomicBool::new(false);
+
+/// Every connection stays on the kernel path for good, or goes there, while the library may still make system calls.
+pub fn confine_all() {
+    process::check_fork();
+    luggage::claim();
+    let Some(family) = process::existing_family() else { return };
+    let until = clock::nanoseconds() + PATIENCE_NS;
+    for_each(|index, fd| Connection { end: family.end(index), index, fd }.confine(until));
+}
+
+/// Whether any connection may ever have had a rest: see [`Connection::has_rest`].
+pub fn has_rests() -> bool {
+    RESTS.load(Relaxed)
+}
+
+impl Connection {
+    fn confine(&self, until: u64) {
+        // What was put off would need epoll_ctl.
+        crate::epoll::settle_socket(*self, || None);
+        self.end.pin(Reason::Seccomp);
+        if self.end.stage() != Stage::Joined {
+            return;
+        }
+        // The kernel's epoll does not know what is in the ring.
+        let is_seen = self.end.watched.load(Relaxed) == 0 || set::made().all(|set| set.count() == 0);
+        let (Some(port), Some(handle)) = (self.port(), handle(self.index)) else { return };
+        if port.confine(until, is_seen) {
+            let _ = handle.attached.compare_exchange(PRESENT, CONFINED, AcqRel, Acquire);
+            if !port.is_plain() {
+                RESTS.store(true, Release);
+            }
+        }
+    }
+
+    /// Whether every call on it goes as the kernel's own, but for what is unread in the ring.
+    pub(super) fn is_confined(&self) -> bool {
+        handle(self.index).is_some_and(|handle| handle.attached.load(Acquire) == CONFINED)
+    }
+
+    /// The port of a confined end, if something is left for it.
+    fn rest(&self) -> Option<Port<'static>> {
+        let handle = handle(self.index).filter(|_| self.is_confined())?;
+        // SAFETY: written before PRESENT was stored, which came before CONFINED.
+        let link = unsafe { (*handle.link.get()).assume_init() };
+        Some(self.port_with(link, 0)).filter(|port| !port.is_plain())
+    }
+
+    /// Whether there is something in the ring of a confined end, of which the kernel does not know.
+    pub fn has_rest(&self) -> bool {
+        self.rest().is_some_and(|port| port.ready() == Ready::Yes)
+    }
+
+    /// Receives what is left in the ring of a confined end, by no system call but `call`; `None` if there is nothing.
+    pub fn receive_rest(&self, into: impl FnOnce() -> Cursor, flags: i32, call: Receive<'_>) -> Option<Answer> {
+        let mut port = self.rest()?;
+        port.me = process::thread();
+        port.receive_by(&mut into(), flags, call)
+    }
+
+    /// The program's own call on a confined end.
+    pub fn by_kernel(&self, plain: impl FnOnce() -> isize) -> isize {
+        let inside = self.inside();
+        inside.enter();
+        plain()
+    }
+}

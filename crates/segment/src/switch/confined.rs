@@ -1,0 +1,274 @@
+//! An end in a process that may soon be killed for any system call which the program does not make itself (seccomp(2)).
+//!
+//! Its direction out goes down for good. Its direction in is left if everything was read; otherwise the ring is read to its
+//! end, which costs no system call, and left then. What has to be taken from the kernel meanwhile is taken by the
+//! program's own call, and no more of it than lies before the ring.
+#![allow(unsafe_code, reason = "an empty message header")]
+
+use super::{BROKEN, Port};
+use crate::clock::{nanoseconds, nap};
+use crate::end::Stage;
+use crate::kernel;
+use crate::link::{ALONE, LEFT, NO_MORE_BELLS};
+use crate::lock::Entered;
+use crate::raw::{Answer, Errno};
+use crate::reason::Reason;
+use crate::ring::{self, Fault, Record};
+use crate::sync::{AcqRel, Acquire, Relaxed, Release, SeqCst, fence, pause};
+use crate::vector::Cursor;
+
+/// The program's own call for receiving, with other buffers and flags.
+pub type Receive<'a> = &'a dyn Fn(&mut libc::msghdr, i32) -> Answer;
+
+/// A sender that publishes something now and then while a reader leaves stops doing so within so many rounds.
+const ROUNDS: u32 = 10_000;
+
+enum Left {
+    /// Everything was read: it is plain TCP.
+    Plain,
+    /// There is something to be read before.
+    Something,
+    Failed(Errno),
+}
+
+impl Port<'_> {
+    /// Takes both directions to the kernel path for good, waiting for the other end until `until` (CLOCK_MONOTONIC, ns) at
+    /// most. True if plain sends and [`Port::receive_by`] are all that it takes from now on. What is unread may stay in
+    /// the ring if the program's waits look there (`is_seen`).
+    pub fn confine(&self, until: u64, is_seen: bool) -> bool {
+        let mut wake = false;
+        if is_seen {
+            // Whatever is sent from now on comes behind what is there.
+            self.link.incoming().flags.want_down.store(1, Release);
+        }
+        self.leave_if_read(until);
+        if !is_seen && !self.has_left() && self.can_be_given_back() {
+            wake = self.leave(until);
+        }
+        self.go_down_for_good(Reason::Seccomp, wake, until);
+        !self.sends_fast() && (self.has_left() || is_seen && self.send_no_more_bells(until))
+    }
+
+    /// Whether the sender can put what is unread on the kernel path, and nothing comes before that.
+    fn can_be_given_back(&self) -> bool {
+        self.receives_fast() && self.down_behind(self.place().head).is_none() && !self.has_ended()
+    }
+
+    /// Has the sender send no doorbell any more, and takes those that were sent: all, unless they lie behind unread data.
+    /// False when another thread sleeps in a receive.
+    fn send_no_more_bells(&self, until: u64) -> bool {
+        let reading = &self.end.reading;
+        self.with_reading(|awake| {
+            if !awake {
+                return false;
+            }
+            self.pass_marks();
+            let bells = &self.link.incoming().sender.bells;
+            let announced = bells.fetch_or(NO_MORE_BELLS, AcqRel) & !NO_MORE_BELLS;
+            // One that was announced may be taken back.
+            let last = || announced.min(bells.load(Acquire) & !NO_MORE_BELLS);
+            let missing = || last().saturating_sub(reading.all_bells.load(Relaxed));
+            while missing() > 0 {
+                let there = if self.receives_fast() {
+                    self.take_waiting_bells(missing().min(16) as usize).is_ok_and(|n| n > 0)
+                } else {
+                    let before = self.kernel_limit().ok().flatten().unwrap_or(0) as u64;
+                    if kernel::inq(self.fd).is_ok_and(|queued| u64::from(queued) >= before.saturating_add(missing())) {
+                        break;
+                    }
+                    false
+                };
+                if !there {
+                    if self.has_ended() || nanoseconds() > until {
+                        break;
+                    }
+                    nap(20);
+                }
+            }
+            reading.last_bell.store(last(), Relaxed);
+            true
+        })
+    }
+
+    /// Whether nothing is left but what the program's own calls receive.
+    pub fn is_plain(&self) -> bool {
+        let reading = &self.end.reading;
+        self.has_left()
+            && !self.receives_fast()
+            && reading.stash.load(Relaxed) == 0
+            && reading.discard.load(Relaxed) == 0
+            && reading.error.load(Relaxed) == 0
+            && self.end.stage() == Stage::Joined
+    }
+
+    /// Receives what is left for a confined end, without any system call but `call`. `None` when nothing is: then the
+    /// program's call does it.
+    pub fn receive_by(&self, into: &mut Cursor, flags: i32, call: Receive<'_>) -> Option<Answer> {
+        let lock = &self.end.reading.lock;
+        let entered = lock.enter(self.me, true);
+        if entered == Entered::Asleep {
+            // Whoever sleeps there has found the ring empty.
+            return None;
+        }
+        let mut total = 0;
+        let answer = match self.receive_rest(into, flags, call, &mut total) {
+            Ok(()) if total == 0 => None,
+            Err(Errno(e)) if total > 0 => {
+                if e != libc::EAGAIN && e != libc::EINTR {
+                    self.end.reading.error.store(e, Relaxed);
+                }
+                Some(Ok(total))
+            }
+            Ok(()) => Some(Ok(total)),
+            Err(e) => Some(Err(e)),
+        };
+        if entered != Entered::Nested {
+            lock.leave();
+        }
+        answer
+    }
+
+    fn receive_rest(&self, into: &mut Cursor, flags: i32, call: Receive<'_>, total: &mut usize) -> Result<(), Errno> {
+        let peek = flags & libc::MSG_PEEK != 0;
+        while into.left() > 0 {
+            let left = self.move_on(call)?;
+            if *total > 0 && (peek || flags & libc::MSG_WAITALL == 0) {
+                break;
+            }
+            match left {
+                Left::Plain if *total == 0 => return Ok(()),
+                Left::Failed(e) => return Err(e),
+                Left::Plain | Left::Something => {}
+            }
+            let got = self.take_by(into, flags, call)?;
+            if got == 0 {
+                break;
+            }
+            *total += got;
+        }
+        Ok(())
+    }
+
+    /// One receive of what comes next: from the stash, the ring or the kernel.
+    fn take_by(&self, into: &mut Cursor, flags: i32, call: Receive<'_>) -> Answer {
+        let reading = &self.end.reading;
+        let peek = flags & libc::MSG_PEEK != 0;
+        if let Some(n) = self.take_stash(into, peek) {
+            return Ok(n);
+        }
+        if self.receives_fast() {
+            let (place, n) = ring::copy_out(&self.incoming(), self.place(), into).map_err(|Fault| self.broken())?;
+            if !peek {
+                reading.place.store(place.pack(), Relaxed);
+                reading.fast_bytes.fetch_add(n as u64, Relaxed);
+                self.link.incoming().head.head.store(place.head, Release);
+            }
+            return Ok(n);
+        }
+        let limit = self.kernel_limit().map_err(|Fault| self.broken())?.unwrap_or(usize::MAX);
+        let (to, len) = into.chunk(limit);
+        let mut one = libc::iovec { iov_base: to.cast(), iov_len: len };
+        let n = self.by_one(&mut one, flags, call)?.min(len);
+        into.skip(n);
+        if !peek {
+            reading.kernel.fetch_add(n as u64, Relaxed);
+            reading.kernel_bytes.fetch_add(n as u64, Relaxed);
+        }
+        Ok(n)
+    }
+
+    fn by_one(&self, one: &mut libc::iovec, flags: i32, call: Receive<'_>) -> Answer {
+        // SAFETY: all-zero is a valid msghdr.
+        let mut message: libc::msghdr = unsafe { core::mem::zeroed() };
+        (message.msg_iov, message.msg_iovlen) = (one, 1);
+        call(&mut message, flags)
+    }
+
+    /// Passes every mark that is due, throws away the doorbells behind it, and leaves the ring when everything was read.
+    fn move_on(&self, call: Receive<'_>) -> Result<Left, Errno> {
+        let reading = &self.end.reading;
+        for _ in 0..ROUNDS {
+            if self.end.stage() == Stage::Broken {
+                return Err(BROKEN);
+            }
+            if reading.stash.load(Relaxed) > 0 {
+                return Ok(Left::Something);
+            }
+            self.drop_bells(call)?;
+            let (head, record) = self.front().map_err(|Fault| self.broken())?;
+            match (record, self.receives_fast()) {
+                (Record::Data(_), true) => return Ok(Left::Something),
+                (Record::Down(bells), true) => self.enter_kernel(head, bells).map_err(|Fault| self.broken())?,
+                (Record::Up(_), false) => match self.kernel_limit() {
+                    Ok(Some(0)) => self.enter_fast(0),
+                    Ok(_) => return Ok(Left::Something),
+                    Err(Fault) => return Err(self.broken()),
+                },
+                (Record::Empty, _) => {
+                    if let e @ 1.. = reading.error.swap(0, Relaxed) {
+                        return Ok(Left::Failed(Errno(e)));
+                    }
+                    if self.has_left() || self.leave_in_silence() {
+                        return Ok(Left::Plain);
+                    }
+                    pause();
+                }
+                _ => return Err(self.broken()),
+            }
+        }
+        Err(self.broken())
+    }
+
+    /// Leaves the ring if everything was read. No doorbell is sent any more, so the flag is for its own look only.
+    fn leave_in_silence(&self) -> bool {
+        let reading = &self.end.reading;
+        let waiting = &self.link.incoming().flags.waiting;
+        let _ = waiting.fetch_update(SeqCst, Relaxed, |now| (now & LEFT == 0).then_some(ALONE));
+        // The flag is up before the ring is looked at; the sender publishes before it looks at the flag.
+        fence(SeqCst);
+        let left = !self.something() && waiting.compare_exchange(ALONE, LEFT, SeqCst, Relaxed).is_ok();
+        if left {
+            reading.armed.store(0, Relaxed);
+            reading.fast.store(0, Relaxed);
+        }
+        left
+    }
+
+    /// Throws away the doorbells that come next in the kernel.
+    fn drop_bells(&self, call: Receive<'_>) -> Result<(), Errno> {
+        let reading = &self.end.reading;
+        loop {
+            let fast = self.receives_fast();
+            let count = if fast {
+                reading.last_bell.load(Relaxed).saturating_sub(reading.all_bells.load(Relaxed))
+            } else {
+                reading.discard.load(Relaxed)
+            };
+            let mut bytes = [0u8; 16];
+            let len = (count as usize).min(bytes.len());
+            if len == 0 {
+                return Ok(());
+            }
+            let mut one = libc::iovec { iov_base: bytes.as_mut_ptr().cast(), iov_len: len };
+            let n = self.by_one(&mut one, 0, call)?.min(len) as u64;
+            if n == 0 {
+                // The stream has ended, and with it they.
+                reading.last_bell.store(0, Relaxed);
+                reading.discard.store(0, Relaxed);
+                return Ok(());
+            }
+            if fast {
+                reading.bells.fetch_add(n, Relaxed);
+            } else {
+                reading.discard.fetch_sub(n, Relaxed);
+            }
+            reading.kernel.fetch_add(n, Relaxed);
+            self.count_bells(n);
+        }
+    }
+
+    fn broken(&self) -> Errno {
+        self.break_off();
+        BROKEN
+    }
+}

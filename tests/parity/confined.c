@@ -1,0 +1,349 @@
+/* A process that lives with the system calls of its own alone: it is killed for any other. */
+#include "harness.h"
+
+#include <linux/filter.h>
+#include <linux/seccomp.h>
+#include <stddef.h>
+#include <sys/epoll.h>
+#include <sys/prctl.h>
+#include <sys/syscall.h>
+
+static char in[4 * MIB], out[4 * MIB];
+static const int frugal[] = {SYS_read, SYS_write, SYS_poll, SYS_close, SYS_exit_group, SYS_rt_sigreturn, -1};
+static const int by_epoll[] = {SYS_read, SYS_write, SYS_epoll_wait, SYS_close, SYS_exit_group, -1};
+static const int by_recv[] = {SYS_recvfrom, SYS_recvmsg, SYS_readv, SYS_sendto, SYS_write, SYS_exit_group, -1};
+
+enum way { BY_PRCTL, BY_SECCOMP, BY_SYSCALL };
+
+static void confine(const int *calls, enum way way) {
+    struct sock_filter code[64] = {BPF_STMT(BPF_LD | BPF_W | BPF_ABS, offsetof(struct seccomp_data, nr))};
+    size_t length = 1;
+    for (; *calls != -1; calls++) {
+        code[length++] = (struct sock_filter)BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, (uint32_t)*calls, 0, 1);
+        code[length++] = (struct sock_filter)BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ALLOW);
+    }
+    code[length++] = (struct sock_filter)BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_KILL_PROCESS);
+    struct sock_fprog program = {(unsigned short)length, code};
+    MUST(prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0));
+    switch (way) {
+    case BY_PRCTL: MUST(prctl(PR_SET_SECCOMP, SECCOMP_MODE_FILTER, &program, 0, 0)); break;
+    case BY_SECCOMP: MUST(syscall(SYS_seccomp, SECCOMP_SET_MODE_FILTER, SECCOMP_FILTER_FLAG_TSYNC, &program)); break;
+    case BY_SYSCALL: MUST(syscall(SYS_prctl, PR_SET_SECCOMP, SECCOMP_MODE_FILTER, &program, 0, 0)); break;
+    }
+}
+
+static int ended(pid_t child) {
+    int status = 0;
+    MUST(waitpid(child, &status, 0));
+    return WIFEXITED(status) ? WEXITSTATUS(status) : 1000 + WTERMSIG(status);
+}
+
+/* By write and read alone. */
+static void write_all(int fd, const char *from, size_t count) {
+    for (ssize_t done; count > 0; from += done, count -= (size_t)done) done = MUST(write(fd, from, count));
+}
+static size_t read_all(int fd, char *to, size_t count, size_t most) {
+    size_t got = 0;
+    while (got < count) {
+        ssize_t more = MUST(read(fd, to + got, count - got < most ? count - got : most));
+        if (more == 0) break;
+        got += (size_t)more;
+    }
+    return got;
+}
+
+/* Echoes many small messages and a large one. */
+static void echo(int fd, bool polls) {
+    size_t total = 0;
+    while (total < 300 * 100 + 100 * KIB) {
+        struct pollfd ready = {fd, POLLIN, 0};
+        if (polls && MUST(poll(&ready, 1, -1)) != 1) fail("poll");
+        ssize_t got = MUST(read(fd, in, sizeof(in)));
+        if (got == 0) fail("end");
+        total += (size_t)got;
+        write_all(fd, in, (size_t)got);
+    }
+    say("echoed %zu", total);
+}
+static void ask(int fd) {
+    for (uint64_t i = 0; i < 300; i++) {
+        fill(out, 100, i, 0);
+        send_all(fd, out, 100);
+        if (receive_all(fd, in, 100) != 100 || differs(in, 100, i, 0) != -1) fail("echo");
+    }
+    fill(out, 100 * KIB, 1, 0);
+    send_all(fd, out, 100 * KIB);
+    say("%zu came back, first difference %ld", receive_all(fd, in, 100 * KIB), differs(in, 100 * KIB, 1, 0));
+}
+
+static void read_test_data(int fd, size_t count, uint64_t seed, uint64_t at) {
+    size_t got = read_all(fd, in, count, 7000);
+    say("%zu were there, first difference %ld", got, differs(in, got, seed, at));
+}
+
+/* The child confines itself with `count` bytes unread; the parent goes on when it has ended. */
+static void child_with(struct side *side, size_t count, enum way way, bool polls) {
+    if (count > 0) {
+        hear(side);
+        await_bytes(side->fd, (int)(count < 40000 ? count : 40000));
+    }
+    pid_t child = (pid_t)MUST(fork());
+    if (child == 0) {
+        role = 'C';
+        confine(frugal, way);
+        struct pollfd ready = {side->fd, POLLIN, 0};
+        if (count > 0) SHOW(poll(&ready, 1, -1));
+        read_test_data(side->fd, count, 5, 0);
+        echo(side->fd, polls);
+        _exit(0);
+    }
+    say("child %d", ended(child));
+    echo(side->fd, polls);
+}
+static void ask_both(struct side *side, size_t count) {
+    if (count > 0) {
+        tell(side);
+        fill(out, count, 5, 0);
+        send_all(side->fd, out, count);
+    }
+    ask(side->fd);
+    ask(side->fd);
+}
+static void read_a(struct side *side) { child_with(side, 0, BY_PRCTL, false); }
+static void read_polls_a(struct side *side) { child_with(side, 0, BY_SYSCALL, true); }
+static void read_b(struct side *side) { ask_both(side, 0); }
+static void all_read(void) { two_processes(AF_INET, read_a, read_b); }
+static void all_read_polls(void) { two_processes(AF_INET, read_polls_a, read_b); }
+static void few_a(struct side *side) { child_with(side, 700, BY_SECCOMP, true); }
+static void few_b(struct side *side) { ask_both(side, 700); }
+static void few(void) { two_processes(AF_INET, few_a, few_b); }
+static void many_a(struct side *side) { child_with(side, 100 * KIB, BY_PRCTL, true); }
+static void many_b(struct side *side) { ask_both(side, 100 * KIB); }
+static void many(void) { two_processes(AF_INET, many_a, many_b); }
+/* More than a ring holds. */
+static void ahead_a(struct side *side) { child_with(side, 3 * MIB, BY_PRCTL, true); }
+static void ahead_b(struct side *side) { ask_both(side, 3 * MIB); }
+static void ahead(void) { two_processes(AF_INET, ahead_a, ahead_b); }
+
+/* The other end has only just found this one: part of what is unread is in the kernel, and the rest behind it. */
+static void young_a(struct side *side) {
+    int fd = (int)MUST(accept(side->listener, NULL, NULL));
+    hear(side);
+    for (int i = 0; i < 20; i++) say("%zu", receive_all(fd, in, 10));
+    tell(side);
+    hear(side);
+    await_bytes(fd, 20 * 100 - 200 + 5 * 500);
+    pid_t child = (pid_t)MUST(fork());
+    if (child == 0) {
+        role = 'C';
+        confine(frugal, BY_PRCTL);
+        read_test_data(fd, 20 * 100 - 200 + 5 * 500, 5, 200);
+        echo(fd, true);
+        _exit(0);
+    }
+    say("child %d", ended(child));
+    echo(fd, false);
+}
+static void young_b(struct side *side) {
+    int fd = connect_to(&side->address);
+    fill(out, 20 * 100 + 5 * 500, 5, 0);
+    for (int i = 0; i < 20; i++) send_all(fd, out + 100 * i, 100);
+    tell(side);
+    hear(side);
+    for (int i = 0; i < 5; i++) send_all(fd, out + 20 * 100 + 500 * i, 500);
+    tell(side);
+    ask(fd);
+    ask(fd);
+}
+static void young(void) { two_processes(AF_INET, young_a, young_b); }
+
+/* One direction has carried nothing yet. */
+static void silent_a(struct side *side) {
+    int fd = (int)MUST(accept(side->listener, NULL, NULL));
+    for (int i = 0; i < 30; i++) {
+        if (receive_all(fd, in, 100) != 100) fail("end");
+        tell(side);
+    }
+    pid_t child = (pid_t)MUST(fork());
+    if (child == 0) {
+        role = 'C';
+        confine(frugal, BY_PRCTL);
+        echo(fd, false);
+        _exit(0);
+    }
+    say("child %d", ended(child));
+    echo(fd, true);
+}
+static void silent_b(struct side *side) {
+    int fd = connect_to(&side->address);
+    for (int i = 0; i < 30; i++) {
+        send_all(fd, out, 100);
+        hear(side);
+    }
+    ask(fd);
+    ask(fd);
+}
+static void silent(void) { two_processes(AF_INET, silent_a, silent_b); }
+
+/* The other end has sent all, and is gone. */
+static void gone_a(struct side *side) {
+    hear(side);
+    await_events(side->fd, POLLRDHUP);
+    pid_t child = (pid_t)MUST(fork());
+    if (child == 0) {
+        role = 'C';
+        confine(frugal, BY_PRCTL);
+        read_test_data(side->fd, 30000, 5, 0);
+        SHOW(read(side->fd, in, 1));
+        SHOW(close(side->fd));
+        _exit(0);
+    }
+    say("child %d", ended(child));
+}
+static void gone_b(struct side *side) {
+    fill(out, 30000, 5, 0);
+    send_all(side->fd, out, 30000);
+    tell(side);
+}
+static void gone(void) { two_processes(AF_INET, gone_a, gone_b); }
+
+/* Calls other than read, with their flags, on what is unread and on what comes. */
+static void calls_a(struct side *side) {
+    hear(side);
+    await_bytes(side->fd, 3000);
+    pid_t child = (pid_t)MUST(fork());
+    if (child == 0) {
+        role = 'C';
+        int fd = side->fd;
+        confine(by_recv, BY_SECCOMP);
+        struct iovec parts[2] = {{in, 100}, {in + 100, 300}};
+        struct msghdr message = {.msg_iov = parts, .msg_iovlen = 2};
+        SHOW(recv(fd, in, 100, MSG_PEEK));
+        say("first difference %ld", differs(in, 100, 5, 0));
+        SHOW(recv(fd, in, 100, MSG_DONTWAIT));
+        say("first difference %ld", differs(in, 100, 5, 0));
+        SHOW(readv(fd, parts, 2));
+        say("first difference %ld", differs(in, 400, 5, 100));
+        SHOW(recvmsg(fd, &message, MSG_WAITALL));
+        say("first difference %ld, flags %x", differs(in, 400, 5, 500), message.msg_flags);
+        SHOW(recv(fd, NULL, 100, MSG_TRUNC));
+        SHOW(send(fd, "x", 1, MSG_NOSIGNAL));
+        SHOW(recv(fd, in, 7000, MSG_WAITALL));
+        say("first difference %ld", differs(in, 7000, 5, 1000));
+        SHOW(recv(fd, in, 1, MSG_DONTWAIT));
+        _exit(0);
+    }
+    say("child %d", ended(child));
+    tell(side);
+}
+static void calls_b(struct side *side) {
+    fill(out, 8000, 5, 0);
+    send_all(side->fd, out, 3000);
+    tell(side);
+    SHOW(recv(side->fd, in, 1, 0));
+    send_all(side->fd, out + 3000, 5000);
+    hear(side);
+}
+static void calls(void) { two_processes(AF_INET6, calls_a, calls_b); }
+
+/* The child waits in an epoll set, made before. */
+static void epoll_a(struct side *side) {
+    struct epoll_event event = {.events = EPOLLIN, .data.fd = side->fd};
+    int set = (int)MUST(epoll_create1(0));
+    MUST(epoll_ctl(set, EPOLL_CTL_ADD, side->fd, &event));
+    for (int i = 0; i < 50; i++) {
+        MUST(epoll_wait(set, &event, 1, -1));
+        ssize_t got = MUST(read(side->fd, in, sizeof(in)));
+        send_all(side->fd, in, (size_t)got);
+    }
+    hear(side);
+    await_bytes(side->fd, 2000);
+    pid_t child = (pid_t)MUST(fork());
+    if (child == 0) {
+        role = 'C';
+        confine(by_epoll, BY_PRCTL);
+        for (size_t total = 0; total < 2000 + 300 * 100 + 100 * KIB;) {
+            MUST(epoll_wait(set, &event, 1, -1));
+            ssize_t got = MUST(read(side->fd, in, sizeof(in)));
+            if (got == 0) fail("end");
+            write_all(side->fd, in, (size_t)got);
+            total += (size_t)got;
+        }
+        _exit(0);
+    }
+    say("child %d", ended(child));
+}
+static void epoll_b(struct side *side) {
+    for (int i = 0; i < 50; i++) {
+        send_all(side->fd, out, 100);
+        receive_all(side->fd, in, 100);
+    }
+    fill(out, 2000, 5, 0);
+    send_all(side->fd, out, 2000);
+    tell(side);
+    size_t got = receive_all(side->fd, in, 2000);
+    say("%zu came back, first difference %ld", got, differs(in, 2000, 5, 0));
+    ask(side->fd);
+}
+static void epoll(void) { two_processes(AF_INET, epoll_a, epoll_b); }
+
+/* A thread sleeps in a read while another confines both. */
+static pid_t echoer;
+static void *echoing(void *side) {
+    role = 'C';
+    __atomic_store_n(&echoer, this_task(), __ATOMIC_RELEASE);
+    echo(((struct side *)side)->fd, false);
+    _exit(0);
+}
+static void sleeper_a(struct side *side) {
+    pid_t child = (pid_t)MUST(fork());
+    if (child == 0) {
+        pthread_t thread;
+        start_thread(&thread, echoing, side);
+        while (__atomic_load_n(&echoer, __ATOMIC_ACQUIRE) == 0) nap_ms(1);
+        await_asleep(echoer);
+        confine(frugal, BY_SECCOMP);
+        tell(side);
+        for (;;) poll(NULL, 0, -1);
+    }
+    say("child %d", ended(child));
+    echo(side->fd, true);
+}
+static void sleeper_b(struct side *side) {
+    hear(side);
+    ask(side->fd);
+    ask(side->fd);
+}
+static void sleeper(void) { two_processes(AF_INET, sleeper_a, sleeper_b); }
+
+/* The parent reads what the confined child has asked for, and sleeps when the child confines itself. */
+static void split_a(struct side *side) {
+    pid_t child = (pid_t)MUST(fork());
+    if (child == 0) {
+        role = 'C';
+        await_asleep(getppid());
+        confine(frugal, BY_PRCTL);
+        fill(out, 100 * KIB, 3, 0);
+        write_all(side->fd, out, 100 * KIB);
+        _exit(0);
+    }
+    size_t got = read_all(side->fd, in, 100 * KIB, 100 * KIB);
+    say("%zu came back, first difference %ld", got, differs(in, 100 * KIB, 3, 0));
+    say("child %d", ended(child));
+    echo(side->fd, true);
+}
+static void split_b(struct side *side) {
+    for (size_t total = 0; total < 100 * KIB;) {
+        ssize_t got = MUST(read(side->fd, in, sizeof(in)));
+        write_all(side->fd, in, (size_t)got);
+        total += (size_t)got;
+    }
+    ask(side->fd);
+}
+static void split(void) { two_processes(AF_INET, split_a, split_b); }
+
+const struct scenario scenarios[] = {
+    {"all-read", all_read, 0}, {"all-read-polls", all_read_polls, 0}, {"few", few, 0}, {"many", many, 0}, {"ahead", ahead, 0},
+    {"young", young, 0}, {"silent", silent, 0}, {"gone", gone, 0}, {"calls", calls, 0}, {"epoll", epoll, 0},
+    {"sleeper", sleeper, 0}, {"split", split, 0}, {0},
+};
