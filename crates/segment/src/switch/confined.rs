@@ -130,23 +130,26 @@ impl Port<'_> {
 
     fn receive_rest(&self, into: &mut Cursor, flags: i32, call: Receive<'_>, total: &mut usize) -> Result<(), Errno> {
         let peek = flags & libc::MSG_PEEK != 0;
-        while into.left() > 0 {
-            let left = self.move_on(call)?;
-            if *total > 0 && (peek || flags & libc::MSG_WAITALL == 0) {
-                break;
-            }
-            match left {
+        let all = flags & libc::MSG_WAITALL != 0 && !peek;
+        if into.left() == 0 {
+            return Ok(());
+        }
+        loop {
+            // After the last byte too: whoever polls next relies on the kernel.
+            match self.move_on(call)? {
                 Left::Plain if *total == 0 => return Ok(()),
                 Left::Failed(e) => return Err(e),
                 Left::Plain | Left::Something => {}
             }
+            if *total > 0 && (!all || into.left() == 0) {
+                return Ok(());
+            }
             let got = self.take_by(into, flags, call)?;
             if got == 0 {
-                break;
+                return Ok(());
             }
             *total += got;
         }
-        Ok(())
     }
 
     /// One receive of what comes next: from the stash, the ring or the kernel.
