@@ -241,16 +241,20 @@ fn truth_of(epfd: c_int, set: &Set, fd: c_int, mask: u32, changed: bool) -> Trut
     // Under the set's lock, without which nobody lets go of the socket.
     set.look_at(fd, |item| {
         gone = item.is_gone();
+        // Disarmed: another thread has used it up.
+        if gone || item.is_disarmed() {
+            return false;
+        }
+        let kicked = item.kicked;
+        if kicked {
+            calm(epfd, fd, item);
+        }
         // The kernel may know an older registration.
-        let mut mask = mask & (item.events | UNASKED | if item.kicked { OUT } else { 0 });
+        let mut mask = mask & (item.events | UNASKED);
         if changed && port(fd).is_none() {
             mask &= kernel::poll_now(fd, item.events as i16) as u16 as u32;
         }
-        // Disarmed: another thread has used it up.
-        if mask == 0 || item.is_disarmed() || gone {
-            return false;
-        }
-        let (said, activate) = judge(epfd, fd, item, mask);
+        let (said, activate) = if mask != 0 || kicked { judge(fd, item, mask) } else { (Truth::Nothing, false) };
         truth = match said {
             Truth::Events(told) if item.events & ONCE != 0 => claim(epfd, fd, item, told, changed).into(),
             Truth::Nothing if item.events & ONCE != 0 => claim(epfd, fd, item, 0, changed).into(),
@@ -266,11 +270,7 @@ fn truth_of(epfd: c_int, set: &Set, fd: c_int, mask: u32, changed: bool) -> Trut
 }
 
 /// What the kernel's event `mask` of `fd` means, and whether the set has to look at it itself from now on.
-fn judge(epfd: c_int, fd: c_int, item: &mut Item, mut mask: u32) -> (Truth, bool) {
-    if item.kicked {
-        mask &= !OUT | item.events;
-        calm(epfd, fd, item);
-    }
+fn judge(fd: c_int, item: &mut Item, mut mask: u32) -> (Truth, bool) {
     let Some(port) = port(fd) else { return (Truth::from(mask), false) };
     wake_up(item, port.end);
     if mask & (IN | OVER) != 0 {
