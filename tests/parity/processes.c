@@ -3,6 +3,8 @@
 
 #include <spawn.h>
 #include <stdatomic.h>
+#include <sys/epoll.h>
+#include <sys/select.h>
 
 extern char **environ;
 static char in[64 * KIB], out[64 * KIB];
@@ -454,11 +456,108 @@ static void passed_over_a(struct side *side) { pass_half(side, true); }
 static void passed_half(void) { two_processes(AF_INET, passed_half_a, echo); }
 static void passed_over(void) { two_processes(AF_INET, passed_over_a, echo); }
 
+/* What a new owner does first with a connection in which bytes lie unread only asks, or changes how it goes on. */
+enum { BY_POLL, BY_SELECT, BY_EPOLL, BY_COUNT, BY_BLOCKING, FIRSTS };
+static void own(int fd, int first, int turn) {
+    struct epoll_event event = {.events = EPOLLIN};
+    struct timeval limit = {5, 0};
+    fd_set set;
+    int count = 0;
+    switch (first) {
+    case BY_POLL: SHOW(poll(&(struct pollfd){fd, POLLIN, 0}, 1, 5000)); break;
+    case BY_SELECT:
+        FD_ZERO(&set);
+        FD_SET(fd, &set);
+        SHOW(select(fd + 1, &set, NULL, NULL, &limit));
+        break;
+    case BY_EPOLL: {
+        int epoll = (int)MUST(epoll_create1(0));
+        SHOW(epoll_ctl(epoll, EPOLL_CTL_ADD, fd, &event));
+        SHOW(epoll_wait(epoll, &event, 1, 5000));
+        break;
+    }
+    case BY_COUNT:
+        SHOW(ioctl(fd, FIONREAD, &count));
+        say("%d to read", count);
+        break;
+    default: set_nonblocking(fd, false); break;
+    }
+    SHOW(receive_all(fd, in, 50));
+    say("first difference %ld", differs(in, 50, 9, 0));
+    if (first == BY_BLOCKING) {
+        MUST(write(turn, "x", 1));
+        SHOW(recv(fd, in, 1, 0));
+    }
+    send_all(fd, "done", 4);
+}
+static int unread(struct side *side, int first) {
+    int fd = another(side);
+    if (first == BY_BLOCKING) set_nonblocking(fd, true);
+    await_bytes(fd, 50);
+    return fd;
+}
+static void owned_b(struct side *side) {
+    for (int first = 0; first < FIRSTS; first++) {
+        int fd = another(side);
+        fill(out, 51, 9, 0);
+        send_all(fd, out, 50);
+        if (first == BY_BLOCKING) {
+            hear(side);
+            nap_ms(30);
+            send_all(fd, out + 50, 1);
+        }
+        say("%zu", receive_all(fd, in, 5));
+        close(fd);
+    }
+}
+static void exec_asks_a(struct side *side) {
+    for (int first = 0; first < FIRSTS; first++) {
+        int fd = unread(side, first);
+        pid_t child = (pid_t)MUST(fork());
+        if (child == 0) {
+            char text[40];
+            snprintf(text, sizeof(text), "%d %d %d", fd, first, side->turn);
+            setenv("PARITY_OWN", text, 1);
+            MUST(execl("/proc/self/exe", "processes", "exec-asks", NULL));
+        }
+        close(fd);
+        say("child %d", ended(child));
+    }
+}
+static void exec_asks(void) {
+    const char *text = getenv("PARITY_OWN");
+    int fd, first, turn;
+    if (!text) {
+        two_processes(AF_INET, exec_asks_a, owned_b);
+    } else if (sscanf(text, "%d %d %d", &fd, &first, &turn) == 3) {
+        role = 'C';
+        own(fd, first, turn);
+    }
+}
+static int taken_first, taken_turn;
+static void take_over(int fd, int channel) {
+    (void)channel;
+    own(fd, taken_first, taken_turn);
+}
+static void passed_asks_a(struct side *side) {
+    for (taken_first = 0; taken_first < FIRSTS; taken_first++) {
+        pid_t child;
+        taken_turn = side->turn;
+        int channel = to_child(side, &child, take_over);
+        int fd = unread(side, taken_first);
+        give(channel, fd);
+        close(fd);
+        say("child %d", ended(child));
+    }
+}
+static void passed_asks(void) { two_processes(AF_INET, passed_asks_a, owned_b); }
+
 const struct scenario scenarios[] = {
     {"forks", forks, 0},         {"handed", handed, 0},                 {"per-child", per_child, 0},
     {"split", split, 0},         {"beside-threads", beside_threads, 0},
     {"bystanders", bystanders, 0},         {"exec-cat", exec_cat, 0},
     {"exec-cat-clean", exec_cat_clean, 0}, {"exec-cat-unread", exec_cat_unread, 0}, {"exec-cat-ahead", exec_cat_ahead, 0},
     {"exec-calls", exec_calls, 0}, {"spawn", spawn, 0}, {"passed", passed, 0},
-    {"passed-half", passed_half, 0}, {"passed-over", passed_over, 0}, {0},
+    {"passed-half", passed_half, 0}, {"passed-over", passed_over, 0}, {"exec-asks", exec_asks, 0},
+    {"passed-asks", passed_asks, 0}, {0},
 };

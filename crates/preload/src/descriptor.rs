@@ -246,27 +246,50 @@ pub fn set_nonblocking(fd: c_int, nonblocking: bool) {
     }
 }
 
-/// A send with control data: descriptors that are given away must not be fast any more.
+/// A message has come, perhaps with descriptors: what is a fast connection is taken over at once, since the first call on
+/// it may be one that only asks, such as poll.
 ///
 /// # Safety
-/// As sendmsg(2).
-pub unsafe fn send_control(fd: c_int, message: *const msghdr, flags: c_int) -> ssize_t {
-    // SAFETY: the program vouches for the message; the macros of cmsg(3) walk its control data.
+/// The message must be one that recvmsg(2) has filled in.
+pub unsafe fn received_control(message: *const msghdr) {
+    // SAFETY: the caller vouches for the message.
+    unsafe { each_passed(message, connection::claim) }
+}
+
+/// Calls `what` for every descriptor in the message's control data.
+///
+/// # Safety
+/// The message must be valid.
+unsafe fn each_passed(message: *const msghdr, mut what: impl FnMut(c_int)) {
+    // SAFETY: the caller vouches for the message; the macros of cmsg(3) walk its control data.
     unsafe {
         let mut header = libc::CMSG_FIRSTHDR(message);
         while !header.is_null() {
             if (*header).cmsg_level == libc::SOL_SOCKET && (*header).cmsg_type == libc::SCM_RIGHTS {
                 let data = libc::CMSG_DATA(header) as *const c_int;
-                let bytes = (*header).cmsg_len as usize - (data as usize - header as usize);
+                let bytes = ((*header).cmsg_len as usize).saturating_sub(data as usize - header as usize);
                 for index in 0..bytes / size_of::<c_int>() {
-                    if let Some(connection) = connection::recognise(data.add(index).read_unaligned()) {
-                        connection.pin(Reason::Passed);
-                        crate::luggage::lend(&connection);
-                    }
+                    what(data.add(index).read_unaligned());
                 }
             }
             header = libc::CMSG_NXTHDR(message, header);
         }
+    }
+}
+
+/// A send with control data: descriptors that are given away must not be fast any more.
+///
+/// # Safety
+/// As sendmsg(2).
+pub unsafe fn send_control(fd: c_int, message: *const msghdr, flags: c_int) -> ssize_t {
+    // SAFETY: the program vouches for the message.
+    unsafe {
+        each_passed(message, |fd| {
+            if let Some(connection) = connection::recognise(fd) {
+                connection.pin(Reason::Passed);
+                crate::luggage::lend(&connection);
+            }
+        });
         if let Some(connection) = connection::of(fd) {
             connection.pin(Reason::Unsupported);
         }

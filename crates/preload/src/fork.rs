@@ -1,7 +1,7 @@
 //! fork, vfork and the end of a process.
 
 use crate::connection::{self, Counted};
-use crate::{luggage, process, real};
+use crate::{process, real};
 use core::cell::Cell;
 use core::ffi::c_int;
 use libc::pid_t;
@@ -37,7 +37,6 @@ pub unsafe extern "C" fn _Fork() -> pid_t {
 
 fn forked(call: impl FnOnce() -> pid_t) -> pid_t {
     process::check_fork();
-    luggage::claim();
     connection::recognise_all();
     // The child's references are counted before it exists: the parent may close its own before the child runs. Other
     // threads are not kept out meanwhile (a handler of pthread_atfork may wait for them): the child makes good.
@@ -61,11 +60,6 @@ pub fn in_child() {
     connection::settle_child(unsafe { COUNTED.get().as_ref() });
 }
 
-/// A child of vfork cannot do it: it has its parent's memory, but descriptors of its own.
-extern "C" fn before_vfork() {
-    luggage::claim();
-}
-
 // A vfork returns twice into the same stack frame, so no compiled function can stand around it. This one keeps the
 // return address in a register, as libc's own does, and tells the library on which side it is.
 /// # Safety
@@ -75,9 +69,6 @@ extern "C" fn before_vfork() {
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn vfork() -> pid_t {
     core::arch::naked_asm!(
-        "push rax", // for alignment
-        "call {claim}",
-        "pop rax",
         "pop rdi",
         "mov eax, 58", // SYS_vfork
         "syscall",
@@ -99,7 +90,6 @@ pub unsafe extern "C" fn vfork() -> pid_t {
         "mov [rax], ecx",
         "mov rax, -1",
         "ret",
-        claim = sym before_vfork,
         told = sym process::set_borrowed,
         errno = sym libc::__errno_location,
     )

@@ -14,7 +14,7 @@ use underpass_segment::clock;
 use underpass_segment::end::{End, Family, Stage};
 use underpass_segment::kernel;
 use underpass_segment::reason::Reason;
-use underpass_segment::sync::{AcqRel, Acquire, AtomicBool, AtomicPtr, Relaxed, Release};
+use underpass_segment::sync::{Acquire, AtomicPtr, Relaxed, Release};
 
 const NAME: &str = "UNDERPASS_LUGGAGE";
 /// Longest luggage: the kernel refuses a variable of more than 128 KiB (MAX_ARG_STRLEN).
@@ -39,19 +39,14 @@ pub fn unpack() {
     }
 }
 
-/// Before another process or image comes of this one: takes over whatever was brought along and not used yet, so that it
-/// can be handed on, and so that those that come share one end.
+/// Takes over what was brought along, before the program begins: its first call on a connection may be one that only
+/// asks, such as poll; it may hand it on unused, so that those that come must share one end; and stdin, stdout and stderr
+/// it may use without a call to this library.
 pub fn claim() {
-    static CLAIMED: AtomicBool = AtomicBool::new(false);
-    if !BROUGHT.load(Acquire).is_null() && !process::borrowed() && !CLAIMED.swap(true, AcqRel) {
-        kernel::for_each_descriptor(connection::claim);
-    }
-}
-
-/// What was brought along as stdin, stdout or stderr the program may use without a call to this library.
-pub fn claim_stdio() {
-    if !BROUGHT.load(Acquire).is_null() {
-        (0..=libc::STDERR_FILENO).for_each(connection::claim);
+    /// Without /proc, descriptors are looked for up to here.
+    const LIKELY: i32 = 1024;
+    if !BROUGHT.load(Acquire).is_null() && !kernel::for_each_descriptor(connection::claim) {
+        (0..LIKELY).for_each(connection::claim);
     }
 }
 
@@ -172,7 +167,6 @@ pub unsafe fn pack(program: Program, envp: *const *const c_char, how: Execution)
 
 /// Whether this process has anything to hand on.
 pub fn has_luggage() -> bool {
-    claim();
     process::existing_family().is_some() && joined().next().is_some()
 }
 

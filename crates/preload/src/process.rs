@@ -75,7 +75,7 @@ extern "C" fn construct() {
     unsafe { *FIXED.0.get() = Some(Fixed { config, stats_region }) };
     READY.store(true, Release);
     claim_record();
-    crate::luggage::claim_stdio();
+    crate::luggage::claim();
 }
 
 /// Value of `UNDERPASS_<NAME>`.

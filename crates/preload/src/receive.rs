@@ -308,6 +308,18 @@ pub unsafe extern "C" fn __recvfrom_chk(
 }
 
 /// # Safety
+/// The message must be one that recvmsg(2) has filled in.
+unsafe fn heed_control(message: *const msghdr, flags: c_int) {
+    // What is only peeked at comes again, under other numbers.
+    // SAFETY: passed on to the caller.
+    unsafe {
+        if !(*message).msg_control.is_null() && flags & libc::MSG_PEEK == 0 {
+            crate::descriptor::received_control(message);
+        }
+    }
+}
+
+/// # Safety
 /// As recvmsg(2).
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn recvmsg(fd: c_int, message: *mut msghdr, flags: c_int) -> ssize_t {
@@ -331,7 +343,13 @@ pub unsafe extern "C" fn recvmsg(fd: c_int, message: *mut msghdr, flags: c_int) 
                 cursor(vector, count, flags)
             },
             flags,
-            || real::recvmsg(fd, message, flags),
+            || {
+                let answer = real::recvmsg(fd, message, flags);
+                if answer >= 0 {
+                    heed_control(message, flags);
+                }
+                answer
+            },
             |it, flags| real::recvmsg(fd, it, flags),
         );
         if carried && answer >= 0 {
@@ -359,7 +377,11 @@ pub unsafe extern "C" fn recvmmsg(
     // SAFETY: the program vouches for the messages.
     unsafe {
         if crate::poll::invalid(timeout) || connection::of(fd).is_none() {
-            return real::recvmmsg(fd, messages, count, flags, timeout);
+            let answer = real::recvmmsg(fd, messages, count, flags, timeout);
+            for index in 0..answer.max(0) as usize {
+                heed_control(&(*messages.add(index)).msg_hdr, flags);
+            }
+            return answer;
         }
         let before = crate::errno();
         // As in the kernel, the time is looked at after each message only.

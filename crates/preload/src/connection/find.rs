@@ -104,9 +104,9 @@ fn classify(fd: i32, known: Known, wanted: fn(u8) -> bool) -> Option<u32> {
     Some(index)
 }
 
-/// Makes the connection that `fd` was when this program image was executed known.
+/// Makes the connection known that `fd` was when this program image was executed, or when it was passed to this process.
 pub fn claim(fd: i32) {
-    if table::get(fd) == Known::Nothing && kernel::is_tcp(fd) {
+    if table::get(fd) == Known::Nothing && !process::borrowed() && !seccomp::is_confined() && kernel::is_tcp(fd) {
         brought(fd);
     }
 }
@@ -128,7 +128,7 @@ pub fn give_up(fd: i32, reason: Reason) {
     }
 }
 
-/// The connection that `fd` is, if it was fast when this program image was executed.
+/// The connection that `fd` is, if it was fast when this program image was executed, or when it was passed here.
 fn brought(fd: i32) -> Option<u32> {
     let cookie = kernel::cookie(fd).ok()?;
     let lent =
