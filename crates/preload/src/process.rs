@@ -1,7 +1,7 @@
 //! What the library knows of the process it is a guest in.
 
 use core::cell::{Cell, UnsafeCell};
-use std::sync::OnceLock;
+use core::mem::MaybeUninit;
 use underpass_segment::clock;
 use underpass_segment::config::{Config, KEYS};
 use underpass_segment::end::Family;
@@ -26,8 +26,10 @@ unsafe impl<T> Sync for Shared<T> {}
 
 /// Written by the constructor before [`READY`] is set, only read afterwards.
 static FIXED: Shared<Option<Fixed>> = Shared(UnsafeCell::new(None));
-/// Set once, by the thread that has [`MEETING_TAKEN`].
-static FAMILY: OnceLock<Family> = OnceLock::new();
+/// Written by the thread that has [`MEETING_TAKEN`] before [`HAS_FAMILY`] is set, only read afterwards. (A child that is
+/// forked while another thread sets a OnceLock would wait for that thread for ever.)
+static FAMILY: Shared<MaybeUninit<Family>> = Shared(UnsafeCell::new(MaybeUninit::uninit()));
+static HAS_FAMILY: AtomicBool = AtomicBool::new(false);
 /// 1 + the errno with which it could not be made; 0: it was not tried.
 static NO_FAMILY: AtomicI32 = AtomicI32::new(0);
 static READY: AtomicBool = AtomicBool::new(false);
@@ -128,13 +130,13 @@ pub fn config() -> &'static Config {
 
 /// The table of ends, made when the first connection needs it. `None` when acceleration is off or impossible here.
 pub fn family() -> Option<&'static Family> {
-    FAMILY.get().or_else(|| settle_family(Family::create))
+    existing_family().or_else(|| settle_family(Family::create))
 }
 
 /// The table of ends of the program image that executed this one, if somebody still has it and this one has none of
 /// its own.
 pub fn adopt_family(id: i32) -> Option<&'static Family> {
-    let family = FAMILY.get().or_else(|| settle_family(|| Family::open(id, kernel::user_id())));
+    let family = existing_family().or_else(|| settle_family(|| Family::open(id, kernel::user_id())));
     family.filter(|family| family.id() == id)
 }
 
@@ -145,12 +147,14 @@ fn settle_family(make: impl FnOnce() -> Result<Family, Errno>) -> Option<&'stati
     }
     let settle = |meeting: &mut Meeting| {
         // The meeting is this thread's, so only one comes here at a time.
-        if FAMILY.get().is_none() {
+        if existing_family().is_none() {
             let family = make().map_err(|Errno(e)| NO_FAMILY.store(1 + e, Relaxed)).ok()?;
             meeting.set_up(family.id(), fixed.config.ring_bytes, crate::set::forget_pool);
-            let _ = FAMILY.set(family);
+            // SAFETY: the meeting makes this thread the only writer, and nobody reads before HAS_FAMILY.
+            unsafe { (*FAMILY.0.get()).write(family) };
+            HAS_FAMILY.store(true, Release);
         }
-        FAMILY.get()
+        existing_family()
     };
     kernel::undisturbed(|| with_meeting(settle)).flatten()
 }
@@ -169,7 +173,8 @@ pub fn no_family() -> Option<Reason> {
 /// The table of ends, if there is one.
 #[inline]
 pub fn existing_family() -> Option<&'static Family> {
-    FAMILY.get()
+    // SAFETY: written before HAS_FAMILY and not changed afterwards.
+    if HAS_FAMILY.load(Acquire) { Some(unsafe { (*FAMILY.0.get()).assume_init_ref() }) } else { None }
 }
 
 /// Does `what` with this process's [`Meeting`]; `None` when another thread (or this one, under a signal handler) is at
@@ -240,8 +245,9 @@ fn become_child() {
     GENERATION.fetch_add(1, Relaxed);
     // A child locks nothing, whatever its parent does (mlockall(2)).
     sysv::set_locking(false);
-    MEETING_TAKEN.store(false, Relaxed);
-    with_meeting(Meeting::after_fork);
+    // Another thread of the parent may have been in the middle of it.
+    let torn = MEETING_TAKEN.swap(false, Relaxed);
+    with_meeting(if torn { Meeting::begin_anew } else { Meeting::after_fork });
     crate::set::after_fork();
     crate::fork::in_child();
     crate::epoll::after_fork();

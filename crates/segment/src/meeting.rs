@@ -72,6 +72,13 @@ impl Meeting {
         }
     }
 
+    /// In a forked child whose parent was changing it in another thread: no word of it can be relied on, and the segments
+    /// that are needed are attached once more. Those that are in use stay where they are.
+    pub fn begin_anew(&mut self) {
+        self.directory = None;
+        self.pools.fill(None);
+    }
+
     /// A connection has proven itself: looks for its other end. Moves `end` to [`Stage::Waiting`], [`Stage::Joined`]
     /// or [`Stage::Pinned`], or leaves it where it is for a later try.
     pub fn seek(&mut self, end: &End, fd: i32) {
