@@ -456,6 +456,69 @@ static void passed_over_a(struct side *side) { pass_half(side, true); }
 static void passed_half(void) { two_processes(AF_INET, passed_half_a, echo); }
 static void passed_over(void) { two_processes(AF_INET, passed_over_a, echo); }
 
+/* This program again, in the middle of the scenario: four numbers tell it what it has. */
+static void execute_itself(const char *scenario, int a, int b, int c, int d) {
+    char text[60];
+    snprintf(text, sizeof(text), "%d %d %d %d", a, b, c, d);
+    setenv("PARITY_OWN", text, 1);
+    MUST(execl("/proc/self/exe", "processes", scenario, NULL));
+}
+static bool is_executed(int own[4]) {
+    const char *text = getenv("PARITY_OWN");
+    if (!text) return false;
+    role = 'C';
+    return sscanf(text, "%d %d %d %d", &own[0], &own[1], &own[2], &own[3]) == 4;
+}
+
+/* Two connections that an image was handed share memory: it stays when one of them is closed, and new ones need memory of their
+ * own more than a second later. */
+enum { HANDED = 3, LATER = 6 };
+static void *echo_alone(void *argument) {
+    int fd = (int)(intptr_t)argument;
+    char bytes[4 * KIB];
+    ssize_t got;
+    while ((got = recv(fd, bytes, sizeof(bytes), 0)) > 0) send_all(fd, bytes, (size_t)got);
+    close(fd);
+    return NULL;
+}
+static void close_one(int one, int other, int listener, int turn) {
+    ask("one", one, 200, 1);
+    ask("the other", other, 200, 2);
+    close(one);
+    nap_ms(1200);
+    MUST(write(turn, "x", 1));
+    for (uint64_t i = 0; i < LATER; i++) {
+        int later = (int)MUST(accept(listener, NULL, NULL));
+        warm(later, true);
+        ask("a later one", later, 300, 10 + i);
+    }
+    ask("the other again", other, 30000, 3);
+}
+static void exec_two_a(struct side *side) {
+    /* With a third, and the sides' own, the memory that the ends have first is full. */
+    int one = another(side), other = another(side), third = another(side);
+    pid_t child = (pid_t)MUST(fork());
+    if (child == 0) execute_itself("exec-two", one, other, side->listener, side->turn);
+    close(one);
+    close(other);
+    close(third);
+    say("child %d", ended(child));
+}
+static void exec_two_b(struct side *side) {
+    pthread_t threads[HANDED + LATER];
+    for (int i = 0; i < HANDED + LATER; i++) {
+        if (i == HANDED) hear(side);
+        start_thread(&threads[i], echo_alone, (void *)(intptr_t)another(side));
+    }
+    for (int i = 0; i < HANDED + LATER; i++) pthread_join(threads[i], NULL);
+    say("all echoed");
+}
+static void exec_two(void) {
+    int own[4];
+    if (is_executed(own)) close_one(own[0], own[1], own[2], own[3]);
+    else two_processes(AF_INET, exec_two_a, exec_two_b);
+}
+
 /* What a new owner does first with a connection in which bytes lie unread only asks, or changes how it goes on. */
 enum { BY_POLL, BY_SELECT, BY_EPOLL, BY_COUNT, BY_BLOCKING, FIRSTS };
 static void own(int fd, int first, int turn) {
@@ -514,25 +577,15 @@ static void exec_asks_a(struct side *side) {
     for (int first = 0; first < FIRSTS; first++) {
         int fd = unread(side, first);
         pid_t child = (pid_t)MUST(fork());
-        if (child == 0) {
-            char text[40];
-            snprintf(text, sizeof(text), "%d %d %d", fd, first, side->turn);
-            setenv("PARITY_OWN", text, 1);
-            MUST(execl("/proc/self/exe", "processes", "exec-asks", NULL));
-        }
+        if (child == 0) execute_itself("exec-asks", fd, first, side->turn, 0);
         close(fd);
         say("child %d", ended(child));
     }
 }
 static void exec_asks(void) {
-    const char *text = getenv("PARITY_OWN");
-    int fd, first, turn;
-    if (!text) {
-        two_processes(AF_INET, exec_asks_a, owned_b);
-    } else if (sscanf(text, "%d %d %d", &fd, &first, &turn) == 3) {
-        role = 'C';
-        own(fd, first, turn);
-    }
+    int taken[4];
+    if (is_executed(taken)) own(taken[0], taken[1], taken[2]);
+    else two_processes(AF_INET, exec_asks_a, owned_b);
 }
 static int taken_first, taken_turn;
 static void take_over(int fd, int channel) {
@@ -559,5 +612,5 @@ const struct scenario scenarios[] = {
     {"exec-cat-clean", exec_cat_clean, 0}, {"exec-cat-unread", exec_cat_unread, 0}, {"exec-cat-ahead", exec_cat_ahead, 0},
     {"exec-calls", exec_calls, 0}, {"spawn", spawn, 0}, {"passed", passed, 0},
     {"passed-half", passed_half, 0}, {"passed-over", passed_over, 0}, {"exec-asks", exec_asks, 0},
-    {"passed-asks", passed_asks, 0}, {0},
+    {"passed-asks", passed_asks, 0}, {"exec-two", exec_two, 0}, {0},
 };

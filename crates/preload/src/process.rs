@@ -149,7 +149,7 @@ fn settle_family(make: impl FnOnce() -> Result<Family, Errno>) -> Option<&'stati
         // The meeting is this thread's, so only one comes here at a time.
         if existing_family().is_none() {
             let family = make().map_err(|Errno(e)| NO_FAMILY.store(1 + e, Relaxed)).ok()?;
-            meeting.set_up(family.id(), fixed.config.ring_bytes, crate::set::forget_pool);
+            meeting.set_up(family.id(), fixed.config.ring_bytes, let_go_of_pool);
             // SAFETY: the meeting makes this thread the only writer, and nobody reads before HAS_FAMILY.
             unsafe { (*FAMILY.0.get()).write(family) };
             HAS_FAMILY.store(true, Release);
@@ -157,6 +157,15 @@ fn settle_family(make: impl FnOnce() -> Result<Family, Errno>) -> Option<&'stati
         existing_family()
     };
     kernel::undisturbed(|| with_meeting(settle)).flatten()
+}
+
+/// Nothing of this process refers to the pool any more, unless it returns false.
+fn let_go_of_pool(id: i32, begin: *const u8) -> bool {
+    let unused = !crate::connection::is_pool_used(id);
+    if unused {
+        crate::set::forget_pool(begin);
+    }
+    unused
 }
 
 /// Why there is no hope of a table of ends; `None` when another thread is about to make it.

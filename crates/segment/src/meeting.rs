@@ -29,7 +29,7 @@ const LINGER_NS: u64 = 1_000_000_000;
 #[derive(Clone, Copy)]
 struct Attached {
     pool: Pool,
-    /// Ends of this process in it.
+    /// Ends of this process in it, without those that it has from another process of its family.
     users: u32,
     unused_since: u64,
     /// For a pool that this process made: the family it was made for, and the slots taken.
@@ -41,26 +41,20 @@ pub struct Meeting {
     family: i32,
     ring_bytes: u32,
     directory: Option<Directory>,
-    before_detach: fn(*const u8),
+    let_go: fn(i32, *const u8) -> bool,
     pools: [Option<Attached>; POOLS],
 }
 
 impl Meeting {
     /// A process that has met nobody yet.
     pub const fn new() -> Meeting {
-        Meeting {
-            family: 0,
-            ring_bytes: 1 << 20,
-            directory: None,
-            before_detach: |_| {},
-            pools: [const { None }; POOLS],
-        }
+        Meeting { family: 0, ring_bytes: 1 << 20, directory: None, let_go: |_, _| true, pools: [const { None }; POOLS] }
     }
 
-    /// Says which family the ends of this process belong to, how large its rings are to be, and who is to be told of a
-    /// pool (by where it begins) before it is detached.
-    pub fn set_up(&mut self, family: i32, ring_bytes: u32, before_detach: fn(*const u8)) {
-        self.before_detach = before_detach;
+    /// Says which family the ends of this process belong to, how large its rings are to be, and who is asked before a pool
+    /// (by its number and where it begins) is detached: true if nothing uses it.
+    pub fn set_up(&mut self, family: i32, ring_bytes: u32, let_go: fn(i32, *const u8) -> bool) {
+        self.let_go = let_go;
         self.family = family;
         self.ring_bytes = ring_bytes;
     }
@@ -336,7 +330,10 @@ impl Meeting {
                 && it.users == 0
                 && now.saturating_sub(it.unused_since) > LINGER_NS
             {
-                (self.before_detach)(it.pool.begin());
+                if !(self.let_go)(it.pool.id(), it.pool.begin()) {
+                    it.unused_since = now;
+                    continue;
+                }
                 // SAFETY: no end of this process is in it, and has not been for long enough that no thread can be
                 // inside a call on one that was closed under it.
                 unsafe { it.pool.detach() };

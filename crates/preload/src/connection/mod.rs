@@ -10,7 +10,7 @@ pub use confined::{confine_all, has_rests};
 pub use ending::{dissolve, forget, leave_all};
 pub use find::{claim, give_up, known, of, recognise};
 pub use inside::Inside;
-pub use share::{Counted, duplicate, recognise_all, reference_all, settle_child};
+pub use share::{Counted, duplicate, is_pool_used, recognise_all, reference_all, settle_child};
 
 use crate::memory::{PIECE, Sparse};
 use crate::table;

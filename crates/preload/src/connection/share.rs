@@ -1,7 +1,7 @@
 //! A connection that several descriptors or several processes have.
 
 use super::ending::{drop_reference, forget_kept};
-use super::{ABSENT, Connection, HIGHEST, WORKING, handle, known, recognise};
+use super::{ABSENT, Connection, HIGHEST, Handle, WORKING, handle, known, recognise};
 use crate::table::{self, Known};
 use crate::{memory, process};
 use underpass_segment::raw::syscall;
@@ -173,6 +173,15 @@ pub fn settle_child(counted: Option<&Counted>) {
         }
         None => reference_all(true),
     }
+}
+
+/// Whether any end that this process has, or that threads are still inside, is in pool `id`.
+pub fn is_pool_used(id: i32) -> bool {
+    let Some(family) = process::existing_family() else { return false };
+    (0..HIGHEST.load(Relaxed)).any(|index| {
+        let has = |it: &Handle| it.descriptors.load(Relaxed) > 0 || it.left.load(Relaxed);
+        handle(index).is_some_and(has) && family.end(index).pool.load(Relaxed) == id
+    })
 }
 
 /// Adds (or takes back) a reference to every end, around an execution.
