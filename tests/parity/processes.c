@@ -176,6 +176,25 @@ static void beside_threads_b(struct side *side) {
 }
 static void beside_threads(void) { two_processes(AF_INET, beside_threads_a, beside_threads_b); }
 
+/* A child is killed while it sleeps in a receive; the parent goes on by poll. */
+static void killed_asleep_a(struct side *side) {
+    pid_t child = (pid_t)MUST(fork());
+    if (child == 0) _exit((int)recv(side->fd, in, 1, 0));
+    await_asleep(child);
+    MUST(kill(child, SIGKILL));
+    say("child %d", ended(child));
+    tell(side);
+    SHOW(poll(&(struct pollfd){side->fd, POLLIN, 0}, 1, 5000));
+    SHOW(recv(side->fd, in, 1, MSG_DONTWAIT));
+    ask("parent", side->fd, 20000, 1);
+}
+static void killed_asleep_b(struct side *side) {
+    hear(side);
+    send_all(side->fd, "x", 1);
+    echo(side);
+}
+static void killed_asleep(void) { two_processes(AF_INET, killed_asleep_a, killed_asleep_b); }
+
 /* vfork, posix_spawn, system and popen in a process with a live connection that they have nothing to do with. */
 static void bystanders_a(struct side *side) {
     char *arguments[] = {"true", NULL};
@@ -612,5 +631,5 @@ const struct scenario scenarios[] = {
     {"exec-cat-clean", exec_cat_clean, 0}, {"exec-cat-unread", exec_cat_unread, 0}, {"exec-cat-ahead", exec_cat_ahead, 0},
     {"exec-calls", exec_calls, 0}, {"spawn", spawn, 0}, {"passed", passed, 0},
     {"passed-half", passed_half, 0}, {"passed-over", passed_over, 0}, {"exec-asks", exec_asks, 0},
-    {"passed-asks", passed_asks, 0}, {"exec-two", exec_two, 0}, {0},
+    {"passed-asks", passed_asks, 0}, {"exec-two", exec_two, 0}, {"killed-asleep", killed_asleep, 0}, {0},
 };

@@ -66,25 +66,30 @@ impl Lock {
                 return Entered::Alone;
             }
             if impatient && owner != 0 && self.asleep.load(Acquire) != 0 {
-                return Entered::Asleep;
+                // Nobody who waits may ever come to find it dead.
+                return if self.inherit(owner, me) { Entered::AfterDeath } else { Entered::Asleep };
             }
             match round {
                 0..200 => pause(),
                 200..220 => clock::give_way(),
                 _ => {
                     clock::nap(50);
-                    if round.is_multiple_of(64)
-                        && owner != 0
-                        && !alive(owner)
-                        && self.owner.compare_exchange(owner, me, Acquire, Relaxed).is_ok()
-                    {
-                        self.asleep.store(0, Relaxed);
+                    if round.is_multiple_of(64) && owner != 0 && self.inherit(owner, me) {
                         return Entered::AfterDeath;
                     }
                 }
             }
         }
         Entered::Asleep
+    }
+
+    /// Takes the lock over from an owner that does not live any more.
+    fn inherit(&self, owner: u32, me: u32) -> bool {
+        let inherited = !alive(owner) && self.owner.compare_exchange(owner, me, Acquire, Relaxed).is_ok();
+        if inherited {
+            self.asleep.store(0, Relaxed);
+        }
+        inherited
     }
 }
 
@@ -157,6 +162,10 @@ mod tests {
         assert_eq!(lock.enter(dead, false), Entered::Alone);
         assert_eq!(lock.enter(dead, false), Entered::Nested);
         assert_eq!(lock.enter(std::process::id(), false), Entered::AfterDeath);
+        lock.leave();
+        assert_eq!(lock.enter(dead, false), Entered::Alone);
+        lock.set_asleep(true);
+        assert_eq!(lock.enter(std::process::id(), true), Entered::AfterDeath);
         child.wait().unwrap();
         assert!(alive(std::process::id()));
     }
