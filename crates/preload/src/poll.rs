@@ -188,14 +188,13 @@ fn answer_alone(fds: &mut [pollfd]) -> Option<c_int> {
         }
         let port = port(it.fd)?;
         let beyond_us = it.events & !(IN | OUT) != 0 || it.events == 0;
-        if beyond_us || it.events & OUT != 0 && !port.sends_fast() || !port.receives_fast() {
+        if beyond_us || it.events & OUT != 0 && !port.sends_fast() || port.needs_kernel() {
             return None;
         }
         it.revents = it.events & OUT;
         if it.events & IN != 0 {
             match port.ready() {
                 Ready::Yes => it.revents |= it.events & IN,
-                Ready::No if port.needs_kernel() => return None,
                 Ready::No => all_ready = false,
                 Ready::AskKernel => return None,
             }

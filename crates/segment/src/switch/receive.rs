@@ -16,8 +16,6 @@ use crate::wait::Wait;
 
 /// A reader of an empty ring that has no other sign of it asks the kernel for the end of the stream at most this often.
 const ASK_EVERY_US: u64 = 1000;
-/// Value of `Reading::asked`: long ago, and the kernel has reported the socket since.
-const HEEDED: u64 = 1;
 
 impl Port<'_> {
     /// Receives into `into` as recv(2) does with `flags`.
@@ -647,11 +645,11 @@ impl Port<'_> {
     /// The kernel has reported this socket, perhaps for the end of the stream, and may not do so again: the next receive
     /// that finds the ring empty asks it.
     pub fn heed_kernel(&self) {
-        self.end.reading.asked.store(HEEDED, Relaxed);
+        self.end.reading.asked.store(0, Relaxed);
     }
 
     /// Whether the kernel may have something to say of what can be read: the rings alone do not know.
     pub fn needs_kernel(&self) -> bool {
-        !self.is_fast() || self.end.reading.asked.load(Relaxed) == HEEDED
+        !self.is_fast() || self.may_have_ended()
     }
 }

@@ -233,39 +233,47 @@ impl Port<'_> {
     #[cold]
     fn wake(&self) -> bool {
         let waiting = &self.link.outgoing().flags.waiting;
-        // Announced before the flag is taken: a reader that finds it taken, and is about to close, waits for the doorbell.
-        let announced = waiting.load(Relaxed) == ALONE && self.announce_bell();
-        let number = waiting.fetch_update(AcqRel, Acquire, |now| match now {
-            left if left & LEFT != 0 => Some(LEFT),
-            ringing if ringing & RINGING != 0 => None,
-            0 | ALONE => Some(0),
-            _ => Some(RINGING),
-        });
-        if announced && number != Ok(ALONE) {
-            self.take_bell_back();
-        }
-        match number {
-            Ok(left) if left & LEFT != 0 => {
-                self.give_back();
-                return false;
-            }
-            Ok(ALONE) if announced => self.send_announced_bell(),
-            Ok(ALONE) => self.send_bell(),
-            Ok(0) | Err(_) => {}
-            Ok(number) => {
-                self.ring_group(number);
-                waiting.fetch_and(!RINGING, Release);
+        // An honest reader changes its flag once or twice meanwhile.
+        for _ in 0..8 {
+            let number = waiting.load(SeqCst);
+            let take = |to| waiting.compare_exchange(number, to, AcqRel, Relaxed).is_ok();
+            match number {
+                left if left & LEFT != 0 => {
+                    self.give_back();
+                    return false;
+                }
+                0 => return true,
+                ringing if ringing & RINGING != 0 => return true,
+                ALONE => {
+                    // Announced before the flag is taken: a reader that finds it taken, and is about to close, waits for it.
+                    let announced = self.announce_bell();
+                    match (take(0), announced) {
+                        (true, true) => self.send_announced_bell(),
+                        (false, true) => self.take_bell_back(),
+                        _ => {}
+                    }
+                }
+                number => self.ring_group(number, take),
             }
         }
         true
     }
 
-    fn ring_group(&self, number: u32) {
+    fn ring_group(&self, number: u32, take: impl Fn(u32) -> bool) {
         // One that no reader has a number for is a hostile reader's.
-        let Some(group) = self.link.their_group(number) else { return self.send_bell() };
+        let Some(group) = self.link.their_group(number) else {
+            take(0);
+            return;
+        };
         group.rung.fetch_or(1 << (self.link.slot() & 63), SeqCst);
-        if group.asleep.load(SeqCst) != 0 && group.asleep.swap(0, AcqRel) != 0 {
-            self.send_bell();
+        // Rung before it is looked whether any sleeps; who goes to sleep says so before it looks whether any was rung.
+        if group.asleep.load(SeqCst) == 0 {
+            take(0);
+        } else if take(RINGING) {
+            if group.asleep.swap(0, AcqRel) != 0 {
+                self.send_bell();
+            }
+            self.link.outgoing().flags.waiting.fetch_and(!RINGING, Release);
         }
     }
 
