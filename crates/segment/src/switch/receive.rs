@@ -256,7 +256,7 @@ impl Port<'_> {
                 if reading.armed.load(Relaxed) != 0 && !self.something() {
                     self.note_flag();
                     if reading.armed.load(Relaxed) == 0 || self.owed() > 0 {
-                        self.clear_bells();
+                        self.clear_bells_beside();
                     }
                 }
             }

@@ -137,16 +137,8 @@ impl Port<'_> {
     }
 
     /// Takes doorbells that have done their work out of the kernel's queue, once the ring is empty: the kernel then says
-    /// the truth to its own polls, and does not answer the end of this process with a reset. Whoever rests here, but for a
-    /// group, is rung for again.
+    /// the truth to its own polls, and does not answer the end of this process with a reset.
     pub(super) fn clear_bells(&self) {
-        let number = self.end.reading.resting.number();
-        if number != 0 {
-            if number == ALONE {
-                self.arm(number);
-            }
-            return;
-        }
         while self.is_fast() && !self.something() {
             let owed = self.owed();
             if owed == 0 {
@@ -155,6 +147,17 @@ impl Port<'_> {
             if !matches!(self.take_bells_of_idle(owed), Ok(1..)) {
                 return;
             }
+        }
+    }
+
+    /// The same while others may rest here: they are rung for again. Not for a group, whose bell is its own.
+    pub(super) fn clear_bells_beside(&self) {
+        match self.end.reading.resting.number() {
+            0 => self.clear_bells(),
+            ALONE => {
+                self.arm(ALONE);
+            }
+            _ => {}
         }
     }
 

@@ -1,0 +1,1952 @@
+// A soak test of connections that are shared by, or handed between, processes and threads.
+//
+//     processes SEED SECONDS [ROUND]
+//
+// Each round opens a few connections over loopback and plays a script on each: phases in which one side sends so many
+// bytes, or both do at once. Which process or thread makes the next call, by which call, and on which descriptor, is
+// drawn at random: a side forks, executes itself, passes the descriptor on, sleeps in it, is killed, and goes on. At
+// any time only one of a side's processes reads and only one writes, so the stream is well defined on kernel TCP. Both
+// ends check every byte against a pattern, and what the calls return against what kernel TCP returns.
+//
+// A side's position in its script lies in memory that all processes of a round share, so that whoever is next goes on
+// where the last one stopped. A round that stands still is reported with its seed and the last events of every
+// connection. With ROUND only that round is played. The environment:
+//
+//     PROCESSES_SKIP=word,word   leave these choices out (the words of the tables below)
+//     PROCESSES_CONNS=n          so many connections in each round
+//     PROCESSES_HOLD=1           leave a round that is stuck as it is, for a debugger
+//     PROCESSES_TRACE=1          print the events of a failed round in full
+//
+// Exit code 0 only if everything agreed.
+#include <dirent.h>
+#include <errno.h>
+#include <fcntl.h>
+#include <netinet/in.h>
+#include <netinet/tcp.h>
+#include <poll.h>
+#include <pthread.h>
+#include <sched.h>
+#include <signal.h>
+#include <spawn.h>
+#include <stdarg.h>
+#include <stdatomic.h>
+#include <stdbool.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/epoll.h>
+#include <sys/ioctl.h>
+#include <sys/mman.h>
+#include <sys/select.h>
+#include <sys/sendfile.h>
+#include <sys/socket.h>
+#include <sys/syscall.h>
+#include <sys/time.h>
+#include <sys/uio.h>
+#include <sys/wait.h>
+#include <time.h>
+#include <unistd.h>
+
+enum {
+    CONNS = 5,        // most connections in a round
+    PHASES = 40,      // most phases of a script
+    EVENTS = 256,     // remembered of each connection
+    DEPTH = 3,        // most hand-overs inside one another
+    LARGE = 256 << 10, // most bytes in one call
+    SHARED_FD = 200,  // where every process has the shared memory
+    TOP_FD = 160,     // above all descriptors of connections
+    STUCK_MS = 12000, // a round that stands still for so long is stuck
+};
+
+// ---------------------------------------------------------------------------------------------------- shared state
+
+// What a choice can be; the words are for PROCESSES_SKIP and for the events.
+enum { FORK, KILLED, CREW, THREAD, EXEC, REPLACE, PASS, DUP, CHURN, NONBLOCK, IDLE, HANDS };
+static const char *const HAND[HANDS] = {"fork", "killed", "crew", "thread", "exec", "replace", "pass", "dup", "churn",
+                                        "nonblock", "idle"};
+enum { SEND, WRITE, WRITEV, SENDMSG, SENDMMSG, SEND_DONTWAIT, MORE, SENDFILE, FWRITE, SPLICE_IN, SENDS };
+static const char *const SENDER[SENDS] = {"send", "write", "writev", "sendmsg", "sendmmsg", "send-dontwait",
+                                          "more", "sendfile", "fwrite", "splice-in"};
+enum { RECV, READ, READV, RECVMSG, RECVMMSG, WAITALL, PEEK, RECV_DONTWAIT, COUNTED, FREAD, SPLICE_OUT, RECEIVES };
+static const char *const RECEIVER[RECEIVES] = {"recv", "read", "readv", "recvmsg", "recvmmsg", "waitall", "peek",
+                                               "recv-dontwait", "fionread", "fread", "splice-out"};
+enum { BY_THREADS, BY_FORK, BY_FORK_SENDING, BY_EXEC, BY_POLL, DUPLEXES };
+static const char *const DUPLEX[DUPLEXES] = {"duplex-threads", "duplex-fork", "duplex-fork-sending", "duplex-exec",
+                                             "duplex-poll"};
+enum { END_CLOSE, END_HALF, END_RESET, END_UNREAD, END_SHUTDOWN, END_KILL, ENDS };
+static const char *const END[ENDS] = {"end-close", "end-half", "end-reset", "end-unread", "end-shutdown", "end-kill"};
+enum { SERVE_FORK, SERVE_PREFORK, SERVE_EXCLUSIVE, SERVE_PASS, SERVE_PASS_STRANGER, SERVE_THREADS, SERVES };
+static const char *const SERVE[SERVES] = {"serve-fork", "serve-prefork", "serve-exclusive", "serve-pass",
+                                          "serve-pass-stranger", "serve-threads"};
+enum { CALL_THREADS, CALL_FORK, CALL_CONNECT_FORK, CALLS };
+static const char *const CALL[CALLS] = {"call-threads", "call-fork", "call-connect-fork"};
+enum { ONE_PROCESS, FORKED, EXECUTED, EXECUTED_CLIENT, PLACES };
+static const char *const PLACE[PLACES] = {"one-process", "forked", "executed", "executed-client"};
+enum { QUIET, RESTARTING, INTERRUPTING, NOISES };
+static const char *const NOISE[NOISES] = {"quiet", "restarting", "interrupting"};
+enum { BY_RECV, BY_WAIT, BY_KILLED_CHILD, BY_TIMEOUT, BY_SIGNAL, IDLES };
+static const char *const IDLER[IDLES] = {"idle-recv", "idle-wait", "idle-killed", "idle-timeout", "idle-signal"};
+
+struct event {
+    int pid, tid, fd;
+    char side;
+    long us, n;
+    const char *what; // an address in this very program, the same in each of its images only after an exec without ASLR
+    char word[24];
+};
+
+struct side {
+    _Atomic uint64_t sent, received;
+    _Atomic uint64_t rng;
+    _Atomic int phase, done, closed, nonblock;
+};
+
+struct conn {
+    uint64_t key[2]; // of the bytes that side 0 and side 1 send
+    int phases, end, first, noise, timeout_ms, buffer, splices, calm, prompt;
+    uint64_t upto[2][PHASES + 1]; // position at which each phase begins
+    _Atomic int port;             // the client's, until the server has found the connection by it
+    struct side side[2];
+    _Atomic unsigned events;
+    struct event event[EVENTS];
+};
+
+struct shared {
+    uint64_t seed;
+    long round, started_us;
+    int family, conns, place, serve, call;
+    _Atomic int port, failed;
+    _Atomic uint64_t progress;
+    char message[400];
+    struct conn conn[CONNS];
+};
+
+static struct shared *shared;
+
+// Who plays: one side of one connection, on one descriptor, in one thread.
+struct actor {
+    struct conn *conn;
+    int me, fd, depth;
+    int budget;  // steps that this process has still to make; negative: to the end
+    bool own;    // this process does nothing else, so it may execute itself
+    int worker;  // a worker that was forked before the connection existed, or -1
+    pid_t worker_pid;
+};
+
+static long now_us(void)
+{
+    struct timespec t;
+    clock_gettime(CLOCK_MONOTONIC, &t);
+    return t.tv_sec * 1000000L + t.tv_nsec / 1000;
+}
+
+static uint64_t mix(uint64_t x)
+{
+    x += 0x9e3779b97f4a7c15;
+    x = (x ^ x >> 30) * 0xbf58476d1ce4e5b9;
+    x = (x ^ x >> 27) * 0x94d049bb133111eb;
+    return x ^ x >> 31;
+}
+
+static uint32_t under(_Atomic uint64_t *rng, uint32_t n)
+{
+    return (uint32_t)(mix(atomic_fetch_add(rng, 0x632be59bd9b4e019)) >> 33) % n;
+}
+
+static bool one_in(_Atomic uint64_t *rng, uint32_t n) { return under(rng, n) == 0; }
+
+static bool skipped(const char *word)
+{
+    const char *list = getenv("PROCESSES_SKIP");
+    size_t length = strlen(word);
+    for (const char *at = list; at && (at = strstr(at, word)); at += length)
+        if ((at == list || at[-1] == ',') && (at[length] == ',' || at[length] == 0))
+            return true;
+    return false;
+}
+
+// One of a table's choices that is not left out; the first if all are.
+static int choose(_Atomic uint64_t *rng, const char *const *table, int n)
+{
+    for (int tries = 0; tries < 64; tries++) {
+        int it = (int)under(rng, (uint32_t)n);
+        if (!skipped(table[it]))
+            return it;
+    }
+    return 0;
+}
+
+static void note(struct actor *a, const char *what, long n)
+{
+    struct conn *c = a->conn;
+    struct event *e = &c->event[atomic_fetch_add(&c->events, 1) % EVENTS];
+    *e = (struct event){.pid = getpid(), .tid = (int)syscall(SYS_gettid), .fd = a->fd, .side = "cs"[a->me],
+                        .us = now_us() - shared->started_us, .n = n};
+    snprintf(e->word, sizeof e->word, "%s", what);
+    atomic_fetch_add(&shared->progress, 1);
+}
+
+__attribute__((format(printf, 2, 3), noreturn)) static void fail(struct actor *a, const char *format, ...)
+{
+    int error = errno, none = 0;
+    if (atomic_compare_exchange_strong(&shared->failed, &none, 1)) {
+        char text[300];
+        va_list list;
+        va_start(list, format);
+        vsnprintf(text, sizeof text, format, list);
+        va_end(list);
+        snprintf(shared->message, sizeof shared->message, "connection %d, %s, pid %d, fd %d: %s (errno %d)",
+                 a ? (int)(a->conn - shared->conn) : -1, a ? (a->me ? "server" : "client") : "nobody", getpid(),
+                 a ? a->fd : -1, text, error);
+        atomic_store(&shared->failed, 2);
+    }
+    if (a)
+        note(a, "FAILED", 0);
+    _exit(1);
+}
+
+static void nap(long us)
+{
+    struct timespec t = {us / 1000000, us % 1000000 * 1000};
+    while (nanosleep(&t, &t) && errno == EINTR) {
+    }
+}
+
+// -------------------------------------------------------------------------------------------------------- pattern
+
+static unsigned char pattern(uint64_t key, uint64_t at) { return (unsigned char)(mix(key + at / 8) >> at % 8 * 8); }
+
+static void fill(unsigned char *to, size_t n, uint64_t key, uint64_t at)
+{
+    for (size_t i = 0; i < n;) {
+        if ((at + i) % 8 == 0 && n - i >= 8) {
+            uint64_t word = mix(key + (at + i) / 8);
+            memcpy(to + i, &word, 8);
+            i += 8;
+        } else {
+            to[i] = pattern(key, at + i);
+            i++;
+        }
+    }
+}
+
+static void check(struct actor *a, const unsigned char *bytes, size_t n, uint64_t at, const char *how)
+{
+    uint64_t key = a->conn->key[!a->me];
+    for (size_t i = 0; i < n;) {
+        uint64_t word = mix(key + (at + i) / 8);
+        if ((at + i) % 8 == 0 && n - i >= 8 && memcmp(bytes + i, &word, 8) == 0) {
+            i += 8;
+        } else if (bytes[i] == pattern(key, at + i)) {
+            i++;
+        } else {
+            // Where in the stream do these bytes belong?
+            uint64_t end = a->conn->upto[!a->me][a->conn->phases];
+            unsigned char want[16];
+            size_t length = n - i < 16 ? n - i : 16;
+            for (uint64_t place = 0; length >= 6 && place + length <= end; place++) {
+                fill(want, length, key, place);
+                if (memcmp(want, bytes + i, length) == 0)
+                    fail(a, "%s: at %llu the byte of %llu (%zu of %zu were right)", how, (unsigned long long)(at + i),
+                         (unsigned long long)place, i, n);
+            }
+            fail(a, "%s: foreign byte %#x at %llu (%zu of %zu were right)", how, bytes[i],
+                 (unsigned long long)(at + i), i, n);
+        }
+    }
+}
+
+// -------------------------------------------------------------------------------------------------------- signals
+
+static _Thread_local volatile int signals_heard;
+
+static void heard(int signal)
+{
+    (void)signal;
+    signals_heard++;
+}
+
+static void listen_to_signals(void)
+{
+    struct sigaction action = {.sa_handler = heard, .sa_flags = SA_RESTART};
+    sigaction(SIGUSR1, &action, NULL);
+    action.sa_flags = 0;
+    sigaction(SIGUSR2, &action, NULL);
+    signal(SIGPIPE, SIG_IGN);
+}
+
+// A thread that sends signals to another.
+struct noise {
+    pthread_t thread, target;
+    long us;
+    int signal;
+    bool on;
+    _Atomic bool over;
+};
+
+static void *make_noise(void *argument)
+{
+    struct noise *it = argument;
+    while (!it->over) {
+        nap(it->us);
+        pthread_kill(it->target, it->signal);
+    }
+    return NULL;
+}
+
+// Signals for this thread until `calm`.
+static void noise(struct actor *a, _Atomic uint64_t *rng, struct noise *it)
+{
+    *it = (struct noise){.target = pthread_self(), .us = 50 + under(rng, 1500),
+                         .signal = a->conn->noise == RESTARTING ? SIGUSR1 : SIGUSR2};
+    it->on = a->conn->noise != QUIET && one_in(rng, 4) && pthread_create(&it->thread, NULL, make_noise, it) == 0;
+}
+
+static void calm(struct noise *it)
+{
+    int error = errno;
+    if (it->on) {
+        it->over = true;
+        pthread_join(it->thread, NULL);
+        syscall(SYS_gettid); // a signal that is still on its way from another processor ends no later call
+    }
+    errno = error;
+}
+
+// May a call that failed be made again? Fails if kernel TCP would not have failed in this way.
+static void again(struct actor *a, const char *how, bool noisy)
+{
+    struct conn *c = a->conn;
+    if (errno == 512 && noisy) // ERESTARTSYS: Linux 6.18 was seen to let it out
+        return;
+    if (errno == EINTR && noisy && (c->noise == INTERRUPTING || c->timeout_ms))
+        return;
+    if (errno == EAGAIN && (c->timeout_ms || atomic_load(&c->side[a->me].nonblock)))
+        return;
+    fail(a, "%s fails: %s (%d signals heard)", how, strerror(errno), signals_heard);
+}
+
+// ------------------------------------------------------------------------------------------------ sending, receiving
+
+static uint64_t left_to_send(struct actor *a)
+{
+    struct side *s = &a->conn->side[a->me];
+    return a->conn->upto[a->me][s->phase + 1] - s->sent;
+}
+
+static uint64_t left_to_receive(struct actor *a)
+{
+    struct side *s = &a->conn->side[a->me];
+    return a->conn->upto[!a->me][s->phase + 1] - s->received;
+}
+
+static size_t portion(_Atomic uint64_t *rng, uint64_t left)
+{
+    static const uint32_t most[] = {1, 16, 200, 1500, 5000, 20000, 70000, LARGE};
+    uint64_t n = 1 + under(rng, most[under(rng, 8)]);
+    if (n < left / 50) // a bulk in not too many calls
+        n = left / 50;
+    if (n > LARGE)
+        n = LARGE;
+    return n < left ? n : left;
+}
+
+// Waits until the connection is readable or writable, in one of several ways.
+static void wait_ready(struct actor *a, _Atomic uint64_t *rng, bool out)
+{
+    for (;;) {
+        int n;
+        short events = out ? POLLOUT : POLLIN;
+        uint32_t way = under(rng, 4);
+        if (way == 0) {
+            struct pollfd p = {a->fd, events, 0};
+            n = poll(&p, 1, -1);
+            if (n == 1 && !(p.revents & events))
+                fail(a, "poll: %#x instead of %#x", (unsigned)p.revents, (unsigned)events);
+        } else if (way == 1) {
+            fd_set set;
+            FD_ZERO(&set);
+            FD_SET(a->fd, &set);
+            n = select(a->fd + 1, out ? NULL : &set, out ? &set : NULL, NULL, NULL);
+        } else {
+            int ep = epoll_create1(EPOLL_CLOEXEC);
+            struct epoll_event e = {.events = (out ? EPOLLOUT : EPOLLIN) | (way == 3 ? (uint32_t)EPOLLET : 0)};
+            if (ep < 0 || epoll_ctl(ep, EPOLL_CTL_ADD, a->fd, &e))
+                fail(a, "epoll_ctl");
+            n = epoll_wait(ep, &e, 1, -1);
+            int error = errno;
+            close(ep);
+            errno = error;
+        }
+        if (n == 1)
+            return;
+        if (n != -1 || errno != EINTR)
+            fail(a, "waiting in way %u: %d", way, n);
+    }
+}
+
+static int scratch_file(struct actor *a, const void *bytes, size_t n)
+{
+    int file = memfd_create("scratch", MFD_CLOEXEC);
+    if (file < 0 || pwrite(file, bytes, n, 0) != (ssize_t)n)
+        fail(a, "scratch file");
+    return file;
+}
+
+static _Thread_local unsigned char buffer[LARGE];
+
+static int split(_Atomic uint64_t *rng, unsigned char *bytes, size_t n, struct iovec *vector, int most)
+{
+    int parts = 0;
+    while (n > 0) {
+        size_t part = ++parts == most ? n : 1 + under(rng, (uint32_t)n);
+        vector[parts - 1] = (struct iovec){bytes, part};
+        bytes += part;
+        n -= part;
+    }
+    return parts;
+}
+
+static ssize_t send_batch(struct actor *a, struct iovec *vector, int parts, int flags)
+{
+    struct mmsghdr batch[4] = {0};
+    for (int i = 0; i < parts; i++)
+        batch[i].msg_hdr = (struct msghdr){.msg_iov = &vector[i], .msg_iovlen = 1};
+    int n = sendmmsg(a->fd, batch, (unsigned)parts, flags);
+    if (n <= 0)
+        return n;
+    ssize_t sum = 0;
+    for (int i = 0; i < n; i++) {
+        if (i < n - 1 && batch[i].msg_len != vector[i].iov_len)
+            fail(a, "sendmmsg goes on behind a message cut short");
+        sum += batch[i].msg_len;
+    }
+    return sum;
+}
+
+static void send_step(struct actor *a, _Atomic uint64_t *rng, int only)
+{
+    struct conn *c = a->conn;
+    struct side *s = &c->side[a->me];
+    size_t n = portion(rng, left_to_send(a));
+    bool last = n == left_to_send(a);
+    int way = only >= 0 ? only : choose(rng, SENDER, SENDS);
+    if ((way == SPLICE_IN && !c->splices) || (way == FWRITE && (!c->calm || s->nonblock)) || (way == MORE && last))
+        way = SEND;
+    fill(buffer, n, c->key[a->me], s->sent);
+    note(a, SENDER[way], (long)n);
+    struct iovec vector[4];
+    int parts = way == WRITEV || way == SENDMSG || way == SENDMMSG ? split(rng, buffer, n, vector, 4) : 0;
+    struct noise around;
+    noise(a, rng, &around);
+    bool noisy = around.on;
+    ssize_t done = -1;
+    errno = 0;
+    switch (way) {
+    case WRITE: done = write(a->fd, buffer, n); break;
+    case WRITEV: done = writev(a->fd, vector, parts); break;
+    case SENDMSG: done = sendmsg(a->fd, &(struct msghdr){.msg_iov = vector, .msg_iovlen = (size_t)parts}, 0); break;
+    case SENDMMSG: done = send_batch(a, vector, parts, 0); break;
+    case MORE: done = send(a->fd, buffer, n, MSG_MORE); break;
+    case SEND_DONTWAIT:
+        if (one_in(rng, 2))
+            wait_ready(a, rng, true);
+        while ((done = send(a->fd, buffer, n, MSG_DONTWAIT)) < 0 && errno == EAGAIN)
+            wait_ready(a, rng, true);
+        break;
+    case SENDFILE: {
+        int file = scratch_file(a, buffer, n);
+        off_t at = 0;
+        done = sendfile(a->fd, file, one_in(rng, 2) ? &at : NULL, n);
+        int error = errno;
+        close(file);
+        errno = error;
+        break;
+    }
+    case FWRITE: {
+        FILE *stream = fdopen(dup(a->fd), "w");
+        if (!stream || fwrite(buffer, 1, n, stream) != n || fclose(stream))
+            fail(a, "fwrite");
+        done = (ssize_t)n;
+        break;
+    }
+    case SPLICE_IN: {
+        int ends[2];
+        if (pipe2(ends, O_CLOEXEC))
+            fail(a, "pipe");
+        if (n > 60000)
+            n = 60000;
+        if (write(ends[1], buffer, n) != (ssize_t)n)
+            fail(a, "write to a pipe");
+        done = splice(ends[0], NULL, a->fd, NULL, n, 0);
+        int error = errno;
+        close(ends[0]);
+        close(ends[1]);
+        errno = error;
+        break;
+    }
+    default: done = send(a->fd, buffer, n, 0);
+    }
+    calm(&around);
+    if (done > (ssize_t)n || done == 0)
+        fail(a, "%s of %zu: %zd", SENDER[way], n, done);
+    bool whole = !noisy && !c->timeout_ms && !s->nonblock && way != SEND_DONTWAIT && way != SPLICE_IN;
+    if (done > 0 && (size_t)done < n && whole)
+        fail(a, "%s of %zu blocks, and sends only %zd", SENDER[way], n, done);
+    if (done > 0) {
+        atomic_fetch_add(&s->sent, (uint64_t)done);
+    } else {
+        again(a, SENDER[way], noisy);
+        if (errno == EAGAIN)
+            wait_ready(a, rng, true);
+    }
+}
+
+static ssize_t receive_batch(struct actor *a, struct iovec *vector, int parts, int flags, unsigned char *to)
+{
+    // Messages may come short: what was received is moved together.
+    struct mmsghdr batch[4] = {0};
+    for (int i = 0; i < parts; i++)
+        batch[i].msg_hdr = (struct msghdr){.msg_iov = &vector[i], .msg_iovlen = 1};
+    int n = recvmmsg(a->fd, batch, (unsigned)parts, flags, NULL);
+    if (n <= 0)
+        return n;
+    size_t sum = 0;
+    for (int i = 0; i < n; i++) {
+        if (batch[i].msg_len == 0)
+            fail(a, "recvmmsg: false end in message %d of %d", i, n);
+        memmove(to + sum, vector[i].iov_base, batch[i].msg_len);
+        sum += batch[i].msg_len;
+    }
+    return (ssize_t)sum;
+}
+
+static void receive_step(struct actor *a, _Atomic uint64_t *rng, int only)
+{
+    struct conn *c = a->conn;
+    struct side *s = &c->side[a->me];
+    size_t n = portion(rng, left_to_receive(a));
+    int way = only >= 0 ? only : choose(rng, RECEIVER, RECEIVES);
+    if ((way == SPLICE_OUT && !c->splices) || (way == FREAD && (!c->calm || s->nonblock)))
+        way = RECV;
+    note(a, RECEIVER[way], (long)n);
+    struct iovec vector[4];
+    int parts = way == READV || way == RECVMSG || way == RECVMMSG ? split(rng, buffer, n, vector, 4) : 0;
+    struct noise around;
+    noise(a, rng, &around);
+    bool noisy = around.on;
+    ssize_t done = -1;
+    errno = 0;
+    switch (way) {
+    case READ: done = read(a->fd, buffer, n); break;
+    case READV: done = readv(a->fd, vector, parts); break;
+    case RECVMSG: done = recvmsg(a->fd, &(struct msghdr){.msg_iov = vector, .msg_iovlen = (size_t)parts}, 0); break;
+    case RECVMMSG: done = receive_batch(a, vector, parts, one_in(rng, 2) ? MSG_WAITFORONE : 0, buffer); break;
+    case WAITALL:
+        done = recv(a->fd, buffer, n, MSG_WAITALL);
+        if (done >= 0 && (size_t)done < n && !noisy && !c->timeout_ms && !s->nonblock)
+            fail(a, "MSG_WAITALL: %zd of %zu", done, n);
+        break;
+    case PEEK: {
+        ssize_t seen = recv(a->fd, buffer, n, MSG_PEEK);
+        if (seen <= 0) {
+            done = seen;
+            break;
+        }
+        check(a, buffer, (size_t)seen, s->received, "MSG_PEEK");
+        memset(buffer, 0, (size_t)seen);
+        done = recv(a->fd, buffer, (size_t)seen, MSG_DONTWAIT);
+        if (done != seen)
+            fail(a, "%zd bytes peeked at, %zd received", seen, done);
+        break;
+    }
+    case RECV_DONTWAIT: {
+        bool ready = one_in(rng, 2);
+        if (ready)
+            wait_ready(a, rng, false);
+        while ((done = recv(a->fd, buffer, n, MSG_DONTWAIT)) < 0 && errno == EAGAIN) {
+            if (ready)
+                fail(a, "readable, but recv says EAGAIN");
+            wait_ready(a, rng, false);
+            ready = true;
+        }
+        break;
+    }
+    case COUNTED: {
+        int count = 0;
+        wait_ready(a, rng, false);
+        if (ioctl(a->fd, FIONREAD, &count) == 0 && count == 0 && noisy) { // seen on Linux 6.18 among signals
+            wait_ready(a, rng, false);
+            ioctl(a->fd, FIONREAD, &count);
+        }
+        if (count <= 0)
+            fail(a, "readable, but FIONREAD says %d", count);
+        size_t most = (size_t)count < n ? (size_t)count : n;
+        done = recv(a->fd, buffer, n, MSG_DONTWAIT);
+        if (done < (ssize_t)most)
+            fail(a, "FIONREAD %d, recv of %zu says %zd", count, n, done);
+        break;
+    }
+    case FREAD: {
+        FILE *stream = fdopen(dup(a->fd), "r");
+        if (!stream || setvbuf(stream, NULL, _IONBF, 0) || fread(buffer, 1, n, stream) != n || fclose(stream))
+            fail(a, "fread");
+        done = (ssize_t)n;
+        break;
+    }
+    case SPLICE_OUT: {
+        int ends[2];
+        if (pipe2(ends, O_CLOEXEC))
+            fail(a, "pipe");
+        done = splice(a->fd, NULL, ends[1], NULL, n < 60000 ? n : 60000, 0);
+        int error = errno;
+        if (done > 0 && read(ends[0], buffer, (size_t)done) != done)
+            fail(a, "read from a pipe");
+        close(ends[0]);
+        close(ends[1]);
+        errno = error;
+        break;
+    }
+    default: done = recv(a->fd, buffer, n, 0);
+    }
+    calm(&around);
+    if (done > (ssize_t)n)
+        fail(a, "%s of %zu: %zd", RECEIVER[way], n, done);
+    if (done == 0)
+        fail(a, "%s: false end of stream at %llu, %llu to come in this phase", RECEIVER[way],
+             (unsigned long long)s->received, (unsigned long long)left_to_receive(a));
+    if (done > 0) {
+        check(a, buffer, (size_t)done, s->received, RECEIVER[way]);
+        atomic_fetch_add(&s->received, (uint64_t)done);
+    } else {
+        again(a, RECEIVER[way], noisy);
+        if (errno == EAGAIN)
+            wait_ready(a, rng, false);
+    }
+}
+
+// All of one direction of this phase.
+static void half(struct actor *a, bool out, uint64_t seed)
+{
+    _Atomic uint64_t rng = seed;
+    while (out ? left_to_send(a) : left_to_receive(a))
+        (out ? send_step : receive_step)(a, &rng, -1);
+}
+
+// ------------------------------------------------------------------------------------------- processes and threads
+
+// Closes what else this process has inherited, as a careful program does.
+static void close_others(_Atomic uint64_t *rng, int keep, int keep_too)
+{
+    bool ranges = one_in(rng, 2);
+    for (int fd = 3; fd < TOP_FD; fd++) {
+        int end = fd;
+        if (fd == keep || fd == keep_too)
+            continue;
+        while (ranges && end + 1 < TOP_FD && end + 1 != keep && end + 1 != keep_too)
+            end++;
+        if (ranges)
+            close_range((unsigned)fd, (unsigned)end, 0);
+        else
+            close(fd);
+        fd = end;
+    }
+}
+
+static void reap(struct actor *a, pid_t pid, bool killed)
+{
+    int status;
+    pid_t got;
+    while ((got = waitpid(pid, &status, 0)) < 0 && errno == EINTR) {
+    }
+    if (got != pid)
+        fail(a, "waitpid");
+    bool dead = WIFSIGNALED(status) && WTERMSIG(status) == SIGKILL;
+    bool may_be_dead = killed || (a && a->conn->end == END_KILL && a->conn->side[a->me].done);
+    if (!(WIFEXITED(status) && WEXITSTATUS(status) == 0) && !(dead && may_be_dead))
+        fail(a, "a child ends with status %#x", (unsigned)status);
+}
+
+__attribute__((noreturn)) static void leave(struct actor *a, _Atomic uint64_t *rng)
+{
+    if (one_in(rng, 2) && a->fd > 2)
+        close(a->fd);
+    note(a, "leave", 0);
+    _exit(0);
+}
+
+static void play(struct actor *a, int budget);
+
+static char *text_of(char *to, long n)
+{
+    sprintf(to, "%ld", n);
+    return to;
+}
+
+// Executes this program again as `role` with some numbers; `fd` becomes `as` there. Three ways of doing so.
+static pid_t execute(struct actor *a, int way, const char *role, const long *numbers, int count, int fd, int as)
+{
+    char text[8][24];
+    char *words[12] = {"processes", (char *)role};
+    for (int i = 0; i < count; i++)
+        words[2 + i] = text_of(text[i], numbers[i]);
+    pid_t pid;
+    if (way == 0) {
+        posix_spawn_file_actions_t actions;
+        posix_spawn_file_actions_init(&actions);
+        posix_spawn_file_actions_adddup2(&actions, fd, as);
+        if (as == 0)
+            posix_spawn_file_actions_adddup2(&actions, fd, 1);
+        if (posix_spawn(&pid, "/proc/self/exe", &actions, NULL, words, environ))
+            fail(a, "posix_spawn");
+        posix_spawn_file_actions_destroy(&actions);
+        return pid;
+    }
+    pid = way == 1 ? fork() : vfork();
+    if (pid == 0) {
+        if (fd == as)
+            fcntl(fd, F_SETFD, 0);
+        else
+            dup2(fd, as);
+        if (as == 0)
+            dup2(fd, 1);
+        if (way == 1)
+            execve("/proc/self/exe", words, environ);
+        else
+            execv("/proc/self/exe", words);
+        _exit(127);
+    }
+    if (pid < 0)
+        fail(a, "fork");
+    return pid;
+}
+
+static int number_for(struct actor *a, _Atomic uint64_t *rng)
+{
+    if (one_in(rng, 5) && !skipped("stdin"))
+        return 0;
+    return one_in(rng, 2) && a->fd > 2 ? a->fd : 10 + (int)under(rng, 100);
+}
+
+struct order {
+    int conn, side, budget, depth;
+    bool back, wait;
+};
+
+static void pass(struct actor *a, int sock, const struct order *order, int fd)
+{
+    union {
+        char bytes[CMSG_SPACE(sizeof(int))];
+        struct cmsghdr align;
+    } control = {{0}};
+    struct msghdr message = {.msg_iov = &(struct iovec){(void *)order, sizeof *order}, .msg_iovlen = 1};
+    if (fd >= 0) {
+        message.msg_control = control.bytes;
+        message.msg_controllen = sizeof control.bytes;
+        *CMSG_FIRSTHDR(&message) =
+            (struct cmsghdr){.cmsg_len = CMSG_LEN(sizeof(int)), .cmsg_level = SOL_SOCKET, .cmsg_type = SCM_RIGHTS};
+        memcpy(CMSG_DATA(CMSG_FIRSTHDR(&message)), &fd, sizeof fd);
+    }
+    if (sendmsg(sock, &message, MSG_NOSIGNAL) != sizeof *order)
+        fail(a, "passing a descriptor");
+}
+
+// The descriptor that comes with an order; -1 at the end.
+static int take(int sock, struct order *order)
+{
+    union {
+        char bytes[CMSG_SPACE(sizeof(int))];
+        struct cmsghdr align;
+    } control;
+    struct msghdr message = {.msg_iov = &(struct iovec){order, sizeof *order}, .msg_iovlen = 1,
+                             .msg_control = control.bytes, .msg_controllen = sizeof control.bytes};
+    ssize_t n;
+    while ((n = recvmsg(sock, &message, MSG_CMSG_CLOEXEC)) < 0 && errno == EINTR) {
+    }
+    struct cmsghdr *header = n == sizeof *order ? CMSG_FIRSTHDR(&message) : NULL;
+    int fd = -1;
+    if (header)
+        memcpy(&fd, CMSG_DATA(header), sizeof fd);
+    return fd;
+}
+
+__attribute__((noreturn)) static void worker(int sock)
+{
+    struct order order;
+    int fd;
+    while ((fd = take(sock, &order)) >= 0) {
+        struct actor a = {.conn = &shared->conn[order.conn], .me = order.side, .fd = fd, .depth = order.depth,
+                          .worker = -1};
+        note(&a, "taken", order.budget);
+        char go;
+        if (order.wait && recv(sock, &go, 1, 0) != 1)
+            fail(&a, "no word to begin");
+        play(&a, order.budget);
+        note(&a, "worker done", order.back);
+        if (order.back)
+            pass(&a, sock, &order, a.fd);
+        if (a.fd >= 0)
+            close(a.fd);
+        if (!order.back && order.budget >= 0 && send(sock, "", 1, MSG_NOSIGNAL) != 1)
+            fail(&a, "no answer possible");
+    }
+    _exit(0);
+}
+
+// Starts a worker that has nothing but its end of a Unix socket; `stranger` is of another family.
+static pid_t start_worker(struct actor *a, _Atomic uint64_t *rng, bool stranger, int *sock)
+{
+    int ends[2];
+    if (socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0, ends))
+        fail(a, "socketpair");
+    pid_t pid;
+    if (stranger) {
+        pid = execute(a, (int)under(rng, 3), "worker", (long[]){20}, 1, ends[1], 20);
+    } else if ((pid = fork()) == 0) {
+        close_others(rng, ends[1], -1);
+        worker(ends[1]);
+    }
+    if (pid < 0)
+        fail(a, "fork");
+    close(ends[1]);
+    *sock = ends[0];
+    return pid;
+}
+
+static void hand_pass(struct actor *a, _Atomic uint64_t *rng, int budget)
+{
+    struct side *s = &a->conn->side[a->me];
+    bool early = a->worker >= 0 && one_in(rng, 2);
+    bool stranger = !early && s->sent == 0 && s->received == 0 && one_in(rng, 2);
+    int sock = a->worker;
+    pid_t pid = early ? a->worker_pid : start_worker(a, rng, stranger, &sock);
+    bool gone = one_in(rng, 2); // the original is closed
+    bool back = gone && budget >= 0;
+    struct order order = {(int)(a->conn - shared->conn), a->me, budget, a->depth + 1, back, gone && one_in(rng, 2)};
+    note(a, early ? "pass early" : stranger ? "pass stranger" : "pass", budget);
+    pass(a, sock, &order, a->fd);
+    if (gone) {
+        close(a->fd);
+        a->fd = -1;
+    }
+    if (order.wait && send(sock, "", 1, MSG_NOSIGNAL) != 1)
+        fail(a, "send to a worker");
+    char answer;
+    if (back && !(a->fd = take(sock, &order), a->fd >= 0) && !s->done)
+        fail(a, "the descriptor does not come back");
+    if (!back && budget >= 0 && recv(sock, &answer, 1, 0) != 1 && !s->done)
+        fail(a, "no answer of a worker");
+    if (!early || budget < 0) {
+        close(sock);
+        reap(a, pid, false);
+        if (early)
+            a->worker = -1;
+    }
+    note(a, "passed", a->fd);
+}
+
+struct task {
+    struct actor *actor;
+    int budget, token[2];
+    uint64_t seed;
+};
+
+static void *play_here(void *argument)
+{
+    struct task *task = argument;
+    play(task->actor, task->budget);
+    return NULL;
+}
+
+// One of a crew: makes a step whenever it has the token.
+static void *crew_member(void *argument)
+{
+    struct task *task = argument;
+    char byte;
+    for (int i = 0; i < task->budget; i++) {
+        if (read(task->token[0], &byte, 1) != 1)
+            fail(task->actor, "token");
+        play(task->actor, 1);
+        if (write(task->token[1], &byte, 1) != 1)
+            fail(task->actor, "token");
+    }
+    return NULL;
+}
+
+static void start_thread(struct actor *a, pthread_t *thread, void *(*body)(void *), void *argument)
+{
+    if (pthread_create(thread, NULL, body, argument))
+        fail(a, "pthread_create");
+}
+
+static void hand_crew(struct actor *a, _Atomic uint64_t *rng)
+{
+    bool threads = one_in(rng, 2);
+    int n = 2 + (int)under(rng, 2);
+    struct task task = {.actor = a, .budget = 1 + (int)under(rng, 6)};
+    if (pipe2(task.token, O_CLOEXEC))
+        fail(a, "pipe");
+    note(a, threads ? "crew threads" : "crew forks", task.budget);
+    pthread_t thread[3];
+    pid_t pid[3];
+    bool killed[3];
+    // Members play steps only.
+    struct actor member = *a;
+    member.depth = DEPTH;
+    member.own = false;
+    member.worker = -1;
+    task.actor = &member;
+    for (int i = 0; i < n; i++) {
+        killed[i] = one_in(rng, 3);
+        if (threads) {
+            start_thread(a, &thread[i], crew_member, &task);
+        } else if ((pid[i] = fork()) == 0) {
+            crew_member(&task);
+            if (killed[i])
+                raise(SIGKILL);
+            leave(&member, rng);
+        }
+    }
+    if (write(task.token[1], "", 1) != 1)
+        fail(a, "token");
+    for (int i = 0; i < n; i++) {
+        if (threads)
+            pthread_join(thread[i], NULL);
+        else
+            reap(a, pid[i], killed[i]);
+    }
+    close(task.token[0]);
+    close(task.token[1]);
+}
+
+static int listener(int family, int *port)
+{
+    struct sockaddr_storage address = {.ss_family = (sa_family_t)family};
+    if (family == AF_INET)
+        ((struct sockaddr_in *)&address)->sin_addr.s_addr = htonl(INADDR_LOOPBACK);
+    else
+        ((struct sockaddr_in6 *)&address)->sin6_addr = in6addr_loopback;
+    socklen_t length = family == AF_INET ? sizeof(struct sockaddr_in) : sizeof(struct sockaddr_in6);
+    int fd = socket(family, SOCK_STREAM | SOCK_CLOEXEC, 0);
+    if (fd < 0 || bind(fd, (struct sockaddr *)&address, length) || listen(fd, 64) ||
+        getsockname(fd, (struct sockaddr *)&address, &length))
+        fail(NULL, "listener");
+    *port = ntohs(((struct sockaddr_in *)&address)->sin_port); // at the same place in both
+    return fd;
+}
+
+static int dial(int family, int port)
+{
+    struct sockaddr_storage address = {.ss_family = (sa_family_t)family};
+    if (family == AF_INET)
+        ((struct sockaddr_in *)&address)->sin_addr.s_addr = htonl(INADDR_LOOPBACK);
+    else
+        ((struct sockaddr_in6 *)&address)->sin6_addr = in6addr_loopback;
+    ((struct sockaddr_in *)&address)->sin_port = htons((uint16_t)port);
+    socklen_t length = family == AF_INET ? sizeof(struct sockaddr_in) : sizeof(struct sockaddr_in6);
+    int fd = socket(family, SOCK_STREAM | SOCK_CLOEXEC, 0);
+    if (fd < 0 || connect(fd, (struct sockaddr *)&address, length))
+        fail(NULL, "connect");
+    return fd;
+}
+
+static void exchange(struct actor *a, int from, int to, unsigned char byte, size_t n)
+{
+    unsigned char bytes[300];
+    memset(bytes, byte, n);
+    if (send(from, bytes, n, 0) != (ssize_t)n)
+        fail(a, "churn: send");
+    memset(bytes, ~byte, n);
+    if (recv(to, bytes, n, MSG_WAITALL) != (ssize_t)n)
+        fail(a, "churn: recv");
+    for (size_t i = 0; i < n; i++)
+        if (bytes[i] != byte)
+            fail(a, "churn: a foreign byte");
+}
+
+// Connections that come and go, so that descriptor numbers are used again; this one gets a new number first.
+static void hand_churn(struct actor *a, _Atomic uint64_t *rng)
+{
+    int port, listening = listener(shared->family, &port);
+    note(a, "churn", 0);
+    if (a->fd > 2) {
+        int old = a->fd;
+        a->fd = fcntl(old, F_DUPFD_CLOEXEC, 3 + under(rng, 60));
+        close(old);
+    }
+    for (uint32_t rounds = 1 + under(rng, 4); rounds > 0; rounds--) {
+        int one = dial(shared->family, port), two = accept4(listening, NULL, NULL, SOCK_CLOEXEC);
+        char end;
+        for (uint32_t i = under(rng, 14); i > 0; i--) {
+            exchange(a, one, two, (unsigned char)under(rng, 256), 1 + under(rng, 300));
+            exchange(a, two, one, (unsigned char)under(rng, 256), 1 + under(rng, 300));
+        }
+        if (one_in(rng, 2)) {
+            int other = one;
+            one = two;
+            two = other;
+        }
+        bool reset = one_in(rng, 3);
+        if (reset)
+            setsockopt(one, SOL_SOCKET, SO_LINGER, &(struct linger){1, 0}, sizeof(struct linger));
+        close(one);
+        errno = 0;
+        ssize_t n = recv(two, &end, 1, 0);
+        if (reset ? n != -1 || errno != ECONNRESET : n != 0)
+            fail(a, "churn: %s is followed by %zd", reset ? "a reset" : "close", n);
+        close(two);
+    }
+    close(listening);
+}
+
+static void hand_dup(struct actor *a, _Atomic uint64_t *rng)
+{
+    int old = a->fd, to = 3 + (int)under(rng, 120);
+    switch (under(rng, 3)) {
+    case 0: a->fd = dup(old); break;
+    case 1: a->fd = fcntl(old, F_DUPFD_CLOEXEC, to); break;
+    default:
+        // A number that nobody has; other threads may be taking numbers too, so it is reserved first.
+        to = fcntl(old, F_DUPFD_CLOEXEC, to);
+        a->fd = one_in(rng, 2) ? dup2(old, to) : dup3(old, to, O_CLOEXEC);
+    }
+    if (a->fd < 0 || a->fd >= TOP_FD)
+        fail(a, "dup");
+    if (old > 2)
+        close(old);
+    note(a, "dup", old);
+}
+
+// ------------------------------------------------------------------------------------------------------ sleepers
+
+struct sleeper {
+    struct actor *actor;
+    _Atomic int ended, asleep;
+    ssize_t result;
+    int error;
+};
+
+static void *sleep_in_recv(void *argument)
+{
+    struct sleeper *sleeper = argument;
+    char byte;
+    sleeper->asleep = 1;
+    sleeper->result = recv(sleeper->actor->fd, &byte, 1, 0);
+    sleeper->error = errno;
+    sleeper->ended = 1;
+    return NULL;
+}
+
+// Nothing can come now, since the other side waits for bytes of ours: so nothing may be seen.
+static void hand_idle(struct actor *a, _Atomic uint64_t *rng)
+{
+    struct conn *c = a->conn;
+    struct side *s = &c->side[a->me];
+    char byte;
+    int way = choose(rng, IDLER, IDLES), count = 0;
+    note(a, IDLER[way], 0);
+    switch (way) {
+    case BY_WAIT: {
+        struct pollfd p = {a->fd, POLLIN | POLLRDHUP, 0};
+        int n = poll(&p, 1, (int)under(rng, 3));
+        if (n)
+            fail(a, "idle: poll says %#x", (unsigned)p.revents);
+        int ep = epoll_create1(EPOLL_CLOEXEC);
+        struct epoll_event e = {.events = EPOLLIN | EPOLLRDHUP};
+        epoll_ctl(ep, EPOLL_CTL_ADD, a->fd, &e);
+        if (epoll_wait(ep, &e, 1, (int)under(rng, 3)) != 0)
+            fail(a, "idle: epoll_wait says %#x", e.events);
+        close(ep);
+        break;
+    }
+    case BY_KILLED_CHILD: {
+        pid_t pid = fork();
+        if (pid == 0) {
+            close_others(rng, a->fd, -1);
+            if (one_in(rng, 3))
+                wait_ready(a, rng, false);
+            while (recv(a->fd, &byte, 1, 0) < 0) {
+            }
+            fail(a, "idle: a sleeping child receives a byte");
+        }
+        nap(under(rng, 3000));
+        kill(pid, SIGKILL);
+        reap(a, pid, true);
+        break;
+    }
+    case BY_TIMEOUT: {
+        if (s->nonblock)
+            break;
+        int ms = 1 + (int)under(rng, 8);
+        setsockopt(a->fd, SOL_SOCKET, SO_RCVTIMEO, &(struct timeval){0, ms * 1000}, sizeof(struct timeval));
+        long began = now_us();
+        ssize_t n = recv(a->fd, &byte, 1, 0);
+        if (n != -1 || errno != EAGAIN)
+            fail(a, "idle: recv with a time limit says %zd", n);
+        if (now_us() - began < ms * 1000L - 900)
+            fail(a, "idle: a time limit of %d ms is over after %ld us", ms, now_us() - began);
+        setsockopt(a->fd, SOL_SOCKET, SO_RCVTIMEO, &(struct timeval){0, c->timeout_ms * 1000}, sizeof(struct timeval));
+        break;
+    }
+    case BY_SIGNAL: {
+        if (s->nonblock || c->timeout_ms)
+            break;
+        struct sleeper sleeper = {.actor = a};
+        pthread_t thread;
+        start_thread(a, &thread, sleep_in_recv, &sleeper);
+        while (!sleeper.asleep)
+            nap(50);
+        for (uint32_t i = under(rng, 4); i > 0; i--) {
+            nap(under(rng, 600));
+            pthread_kill(thread, SIGUSR1);
+            if (sleeper.ended)
+                fail(a, "idle: SA_RESTART does not restart: %zd, errno %d", sleeper.result, sleeper.error);
+        }
+        for (int i = 0; !sleeper.ended; i++) {
+            pthread_kill(thread, SIGUSR2);
+            nap(100);
+            if (i == 20000)
+                fail(a, "idle: a signal does not end recv");
+        }
+        pthread_join(thread, NULL);
+        if (sleeper.result != -1 || sleeper.error != EINTR)
+            fail(a, "idle: a signal ends recv with %zd, errno %d", sleeper.result, sleeper.error);
+        break;
+    }
+    default: break;
+    }
+    errno = 0;
+    ssize_t n = recv(a->fd, &byte, 1, MSG_DONTWAIT | (one_in(rng, 2) ? MSG_PEEK : 0));
+    if (n != -1 || errno != EAGAIN)
+        fail(a, "idle: recv says %zd", n);
+    if (ioctl(a->fd, FIONREAD, &count) || count)
+        fail(a, "idle: FIONREAD says %d", count);
+}
+
+// ------------------------------------------------------------------------------------------------------ hand-overs
+
+static void hand_over(struct actor *a, _Atomic uint64_t *rng)
+{
+    struct conn *c = a->conn;
+    struct side *s = &c->side[a->me];
+    int budget = one_in(rng, 5) ? -1 : 1 + (int)under(rng, 8);
+    int hand = choose(rng, HAND, HANDS);
+    if (hand == REPLACE && !a->own)
+        hand = EXEC;
+    struct actor next = *a;
+    next.depth++;
+    next.worker = -1;
+    next.own = false;
+    switch (hand) {
+    case FORK: {
+        note(a, "fork", budget);
+        pid_t pid = fork();
+        if (pid == 0) {
+            close_others(rng, next.fd, -1);
+            next.own = true;
+            play(&next, budget);
+            leave(&next, rng);
+        }
+        if (pid < 0)
+            fail(a, "fork");
+        if (budget < 0 && one_in(rng, 2) && a->fd > 2) {
+            close(a->fd);
+            a->fd = -1;
+        }
+        reap(a, pid, false);
+        break;
+    }
+    case KILLED: {
+        int ends[2];
+        char byte;
+        if (pipe2(ends, O_CLOEXEC))
+            fail(a, "pipe");
+        note(a, "fork to kill", budget);
+        pid_t pid = fork();
+        if (pid == 0) {
+            close_others(rng, next.fd, ends[1]);
+            play(&next, budget);
+            if (write(ends[1], "", 1) != 1)
+                fail(a, "write to a pipe");
+            for (;;)
+                pause();
+        }
+        close(ends[1]);
+        if (read(ends[0], &byte, 1) != 1 && !s->done)
+            fail(a, "a child says nothing");
+        close(ends[0]);
+        kill(pid, SIGKILL);
+        reap(a, pid, true);
+        break;
+    }
+    case CREW: hand_crew(a, rng); break;
+    case THREAD: {
+        struct task task = {.actor = &next, .budget = budget};
+        pthread_t thread;
+        note(a, "thread", budget);
+        start_thread(a, &thread, play_here, &task);
+        pthread_join(thread, NULL);
+        a->fd = next.fd;
+        break;
+    }
+    case EXEC:
+    case REPLACE: {
+        int as = number_for(a, rng);
+        long numbers[] = {c - shared->conn, a->me, as, hand == REPLACE ? a->budget : budget, next.depth};
+        if (hand == REPLACE && a->fd > 2) {
+            char text[5][24];
+            char *words[8] = {"processes", "play"};
+            for (int i = 0; i < 5; i++)
+                words[2 + i] = text_of(text[i], numbers[i]);
+            note(a, "replace", a->budget);
+            if (as == a->fd)
+                fcntl(as, F_SETFD, 0);
+            else
+                dup2(a->fd, as);
+            if (as == 0)
+                dup2(a->fd, 1);
+            if (as != a->fd)
+                close(a->fd);
+            execv("/proc/self/exe", words);
+            fail(a, "execv");
+        }
+        int way = (int)under(rng, 3);
+        note(a, way == 0 ? "spawn" : way == 1 ? "fork and exec" : "vfork and exec", as);
+        pid_t pid = execute(a, way, "play", numbers, 5, a->fd, as);
+        if (budget < 0 && one_in(rng, 2) && a->fd > 2) {
+            close(a->fd);
+            a->fd = -1;
+        }
+        reap(a, pid, false);
+        break;
+    }
+    case PASS: hand_pass(a, rng, budget); break;
+    case DUP: hand_dup(a, rng); break;
+    case CHURN: hand_churn(a, rng); break;
+    case NONBLOCK: {
+        int flags = fcntl(a->fd, F_GETFL) ^ O_NONBLOCK;
+        fcntl(a->fd, F_SETFL, flags);
+        s->nonblock = !!(flags & O_NONBLOCK);
+        note(a, "nonblock", s->nonblock);
+        break;
+    }
+    default:
+        if (left_to_send(a) && !left_to_receive(a))
+            hand_idle(a, rng);
+    }
+    note(a, "back", hand);
+}
+
+static void *send_half(void *argument)
+{
+    struct task *task = argument;
+    half(task->actor, true, task->seed);
+    return NULL;
+}
+
+// Both directions at once.
+static void duplex(struct actor *a, _Atomic uint64_t *rng)
+{
+    struct side *s = &a->conn->side[a->me];
+    uint64_t seed = mix(s->rng), other = mix(seed);
+    int way = choose(rng, DUPLEX, DUPLEXES);
+    note(a, DUPLEX[way], (long)left_to_send(a));
+    switch (way) {
+    case BY_THREADS: {
+        struct task task = {.actor = a, .seed = seed};
+        pthread_t thread;
+        start_thread(a, &thread, send_half, &task);
+        half(a, false, other);
+        pthread_join(thread, NULL);
+        break;
+    }
+    case BY_FORK:
+    case BY_FORK_SENDING: {
+        bool sends = way == BY_FORK;
+        pid_t pid = fork();
+        if (pid == 0) {
+            struct actor child = *a;
+            close_others(rng, a->fd, -1);
+            half(&child, sends, seed);
+            leave(&child, rng);
+        }
+        half(a, !sends, other);
+        reap(a, pid, false);
+        break;
+    }
+    case BY_EXEC: {
+        int as = number_for(a, rng);
+        bool sends = one_in(rng, 2);
+        long numbers[] = {a->conn - shared->conn, a->me, as, sends, (long)(seed >> 1)};
+        pid_t pid = execute(a, (int)under(rng, 3), "half", numbers, 5, a->fd, as);
+        half(a, !sends, other);
+        reap(a, pid, false);
+        break;
+    }
+    default:
+        while (left_to_send(a) || left_to_receive(a)) {
+            short want = (short)((left_to_send(a) ? POLLOUT : 0) | (left_to_receive(a) ? POLLIN : 0)), got = 0;
+            if (one_in(rng, 2)) {
+                struct pollfd p = {a->fd, want, 0};
+                if (poll(&p, 1, -1) != 1)
+                    fail(a, "poll");
+                got = p.revents;
+            } else {
+                int ep = epoll_create1(EPOLL_CLOEXEC);
+                struct epoll_event e = {.events = (uint32_t)want};
+                epoll_ctl(ep, EPOLL_CTL_ADD, a->fd, &e);
+                if (epoll_wait(ep, &e, 1, -1) != 1)
+                    fail(a, "epoll_wait");
+                got = (short)e.events;
+                close(ep);
+            }
+            if (!(got & want) || got & ~want)
+                fail(a, "ready with %#x, asked for %#x", (unsigned)got, (unsigned)want);
+            if (got & POLLIN)
+                receive_step(a, rng, RECV_DONTWAIT);
+            else
+                send_step(a, rng, SEND_DONTWAIT);
+        }
+    }
+}
+
+// ---------------------------------------------------------------------------------------------------------- endings
+
+static ssize_t receive_one(struct actor *a, _Atomic uint64_t *rng)
+{
+    char byte;
+    for (;;) {
+        if (one_in(rng, 3))
+            wait_ready(a, rng, false);
+        ssize_t n = recv(a->fd, &byte, 1, 0);
+        if (n >= 0 || (errno != EAGAIN && errno != EINTR))
+            return n;
+        again(a, "recv", false);
+        wait_ready(a, rng, false);
+    }
+}
+
+static void expect_end(struct actor *a, _Atomic uint64_t *rng)
+{
+    note(a, "await end", 0);
+    for (int i = 0; i < 2; i++) {
+        ssize_t n = receive_one(a, rng);
+        if (n != 0)
+            fail(a, "end of stream awaited, look %d: recv says %zd", i, n);
+    }
+    note(a, "end", 0);
+}
+
+static void expect_reset(struct actor *a, _Atomic uint64_t *rng)
+{
+    note(a, "await reset", 0);
+    errno = 0;
+    ssize_t n = receive_one(a, rng);
+    if (n != -1 || errno != ECONNRESET)
+        fail(a, "reset awaited: recv says %zd", n);
+    n = receive_one(a, rng);
+    if (n != 0)
+        fail(a, "after a reset recv says %zd", n);
+    n = send(a->fd, "", 1, MSG_NOSIGNAL);
+    if (n != -1 || errno != EPIPE)
+        fail(a, "after a reset send says %zd", n);
+    note(a, "reset", 0);
+}
+
+// What comes behind the last phase. Side `first` begins; when it is done all its descriptors are closed.
+static void finish(struct actor *a, _Atomic uint64_t *rng)
+{
+    struct conn *c = a->conn;
+    struct side *s = &c->side[a->me];
+    bool first = a->me == c->first;
+    note(a, END[c->end], first);
+    switch (c->end) {
+    case END_HALF: {
+        // One phase more, in the other direction only: its length is in the script's last entry.
+        if (first) {
+            if (shutdown(a->fd, SHUT_WR))
+                fail(a, "shutdown");
+            while (left_to_receive(a))
+                receive_step(a, rng, -1);
+            expect_end(a, rng);
+        } else {
+            expect_end(a, rng);
+            while (left_to_send(a))
+                send_step(a, rng, -1);
+        }
+        break;
+    }
+    case END_RESET:
+        // A reset throws away what the other side has not received yet.
+        while (first && c->side[!a->me].received < s->sent)
+            nap(100);
+        if (first)
+            setsockopt(a->fd, SOL_SOCKET, SO_LINGER, &(struct linger){1, 0}, sizeof(struct linger));
+        else
+            expect_reset(a, rng);
+        break;
+    case END_UNREAD:
+        if (first) {
+            wait_ready(a, rng, false);
+        } else {
+            char bytes[50] = "";
+            wait_ready(a, rng, true);
+            if (send(a->fd, bytes, sizeof bytes, MSG_DONTWAIT) != sizeof bytes)
+                fail(a, "send");
+            expect_reset(a, rng);
+        }
+        break;
+    case END_SHUTDOWN:
+        if (first && !s->nonblock && !c->timeout_ms) {
+            struct sleeper sleeper = {.actor = a};
+            pthread_t thread;
+            start_thread(a, &thread, sleep_in_recv, &sleeper);
+            nap(under(rng, 1500));
+            if (shutdown(a->fd, SHUT_RDWR))
+                fail(a, "shutdown");
+            pthread_join(thread, NULL);
+            if (sleeper.result != 0)
+                fail(a, "shutdown ends recv with %zd, errno %d", sleeper.result, sleeper.error);
+        } else if (!first) {
+            expect_end(a, rng);
+        }
+        break;
+    case END_KILL:
+        if (first && a->own) {
+            s->done = 1;
+            raise(SIGKILL);
+        }
+        if (!first)
+            expect_end(a, rng);
+        break;
+    default:
+        if (!first)
+            expect_end(a, rng);
+    }
+    s->done = 1;
+}
+
+// Goes on with the script for so many steps, or to its end.
+static void play(struct actor *a, int budget)
+{
+    struct conn *c = a->conn;
+    struct side *s = &c->side[a->me];
+    _Atomic uint64_t *rng = &s->rng;
+    while (!s->done) {
+        while (s->phase < c->phases && !left_to_send(a) && !left_to_receive(a))
+            s->phase++;
+        if (s->phase == c->phases) {
+            finish(a, rng);
+            break;
+        }
+        if (budget == 0)
+            break;
+        if (budget > 0)
+            budget--;
+        a->budget = budget;
+        if (a->depth < DEPTH && one_in(rng, 9))
+            hand_over(a, rng);
+        else if (left_to_send(a) && left_to_receive(a))
+            duplex(a, rng);
+        else if (left_to_send(a))
+            send_step(a, rng, -1);
+        else
+            receive_step(a, rng, -1);
+    }
+}
+
+// -------------------------------------------------------------------------------------------- servers and clients
+
+static void prepare(struct actor *a)
+{
+    struct conn *c = a->conn;
+    if (c->prompt)
+        setsockopt(a->fd, IPPROTO_TCP, TCP_NODELAY, &c->prompt, sizeof c->prompt);
+    if (c->timeout_ms) {
+        struct timeval limit = {0, c->timeout_ms * 1000};
+        setsockopt(a->fd, SOL_SOCKET, SO_RCVTIMEO, &limit, sizeof limit);
+        setsockopt(a->fd, SOL_SOCKET, SO_SNDTIMEO, &limit, sizeof limit);
+    }
+    if (c->buffer) {
+        // A receive buffer below the loopback's segments would only crawl.
+        int room = c->buffer < 131072 ? 131072 : c->buffer;
+        setsockopt(a->fd, SOL_SOCKET, SO_SNDBUF, &c->buffer, sizeof c->buffer);
+        setsockopt(a->fd, SOL_SOCKET, SO_RCVBUF, &room, sizeof room);
+    }
+}
+
+// Plays a connection from its beginning to its end. `own`: this process does nothing else.
+static void whole(int conn, int me, int fd, int early, pid_t early_pid, bool own)
+{
+    struct actor a = {.conn = &shared->conn[conn], .me = me, .fd = fd, .own = own, .worker = early,
+                      .worker_pid = early_pid};
+    prepare(&a);
+    note(&a, me ? "accepted" : "connected", conn);
+    play(&a, -1);
+    if (a.fd >= 0)
+        close(a.fd);
+    note(&a, "closed", 0);
+    if (a.worker >= 0) {
+        close(a.worker);
+        reap(&a, a.worker_pid, false);
+    }
+    a.conn->side[me].closed = 1;
+}
+
+// Which connection has been accepted: the client says its port.
+static int which(int fd)
+{
+    struct sockaddr_storage address;
+    socklen_t length = sizeof address;
+    if (getpeername(fd, (struct sockaddr *)&address, &length)) {
+        // A client that resets what was never used is gone already; but each uses its connection.
+        fail(NULL, "getpeername");
+    }
+    int port = ntohs(((struct sockaddr_in *)&address)->sin_port);
+    for (int tries = 0; tries < 100000; tries++) {
+        for (int i = 0; i < shared->conns; i++) {
+            int expected = port;
+            if (atomic_compare_exchange_strong(&shared->conn[i].port, &expected, -1))
+                return i;
+        }
+        nap(100);
+    }
+    fail(NULL, "nobody knows port %d", port);
+}
+
+struct call {
+    int conn, fd;
+    bool own;
+};
+
+static void *client_connection(void *argument)
+{
+    struct call *call = argument;
+    struct conn *c = &shared->conn[call->conn];
+    int early = -1;
+    pid_t pid = 0;
+    if (call->fd < 0) {
+        if (c->key[0] % 4 == 0)
+            pid = start_worker(NULL, &c->side[0].rng, false, &early);
+        call->fd = dial(shared->family, shared->port);
+        struct sockaddr_storage address;
+        socklen_t length = sizeof address;
+        getsockname(call->fd, (struct sockaddr *)&address, &length);
+        c->port = ntohs(((struct sockaddr_in *)&address)->sin_port);
+    }
+    whole(call->conn, 0, call->fd, early, pid, call->own);
+    return NULL;
+}
+
+static void clients(void)
+{
+    struct call call[CONNS];
+    pthread_t thread[CONNS];
+    pid_t pid[CONNS];
+    for (int i = 0; i < shared->conns; i++) {
+        _Atomic uint64_t *rng = &shared->conn[i].side[0].rng;
+        call[i] = (struct call){i, -1, shared->call != CALL_THREADS};
+        if (shared->call == CALL_THREADS) {
+            start_thread(NULL, &thread[i], client_connection, &call[i]);
+            continue;
+        }
+        if (shared->call == CALL_CONNECT_FORK) {
+            call[i].fd = dial(shared->family, shared->port);
+            struct sockaddr_storage address;
+            socklen_t length = sizeof address;
+            getsockname(call[i].fd, (struct sockaddr *)&address, &length);
+            shared->conn[i].port = ntohs(((struct sockaddr_in *)&address)->sin_port);
+        }
+        if ((pid[i] = fork()) == 0) {
+            close_others(rng, call[i].fd, -1);
+            client_connection(&call[i]);
+            _exit(0);
+        }
+        if (pid[i] < 0)
+            fail(NULL, "fork");
+        if (call[i].fd >= 0)
+            close(call[i].fd);
+    }
+    for (int i = 0; i < shared->conns; i++) {
+        struct actor a = {.conn = &shared->conn[i], .fd = -1};
+        if (shared->call == CALL_THREADS)
+            pthread_join(thread[i], NULL);
+        else
+            reap(&a, pid[i], false);
+    }
+}
+
+static void *server_connection(void *argument)
+{
+    struct call *call = argument;
+    whole(call->conn, 1, call->fd, -1, 0, call->own);
+    return NULL;
+}
+
+// One of several that accept from the same listener, until they are killed.
+__attribute__((noreturn)) static void acceptor(int listening, bool exclusive)
+{
+    int ep = -1;
+    if (exclusive) {
+        ep = epoll_create1(EPOLL_CLOEXEC);
+        struct epoll_event e = {.events = EPOLLIN | EPOLLEXCLUSIVE};
+        if (epoll_ctl(ep, EPOLL_CTL_ADD, listening, &e))
+            fail(NULL, "epoll_ctl");
+    }
+    for (;;) {
+        struct epoll_event e;
+        if (exclusive && epoll_wait(ep, &e, 1, -1) != 1)
+            continue;
+        int fd = accept4(listening, NULL, NULL, SOCK_CLOEXEC);
+        if (fd < 0) {
+            if (errno != EAGAIN && errno != EINTR)
+                fail(NULL, "accept");
+            continue;
+        }
+        whole(which(fd), 1, fd, -1, 0, false);
+    }
+}
+
+static void serve(void)
+{
+    int port, listening = listener(shared->family, &port), n = shared->conns;
+    pid_t pid[CONNS];
+    pthread_t thread[CONNS];
+    struct call call[CONNS];
+    int sock[2];
+    bool several = shared->serve == SERVE_PREFORK || shared->serve == SERVE_EXCLUSIVE;
+    bool passing = shared->serve == SERVE_PASS || shared->serve == SERVE_PASS_STRANGER;
+    _Atomic uint64_t rng = mix(shared->seed + 77);
+    if (shared->serve == SERVE_EXCLUSIVE)
+        fcntl(listening, F_SETFL, O_NONBLOCK);
+    if (passing)
+        for (int i = 0; i < 2; i++)
+            pid[i] = start_worker(NULL, &rng, shared->serve == SERVE_PASS_STRANGER, &sock[i]);
+    if (several)
+        for (int i = 0; i < 3; i++)
+            if ((pid[i] = fork()) == 0) {
+                close_others(&rng, listening, -1);
+                acceptor(listening, shared->serve == SERVE_EXCLUSIVE);
+            }
+    shared->port = port;
+    if (several) {
+        for (int i = 0; i < n && !shared->failed;) {
+            if (shared->conn[i].side[1].closed)
+                i++;
+            else
+                nap(1000);
+        }
+        for (int i = 0; i < 3; i++) {
+            kill(pid[i], SIGKILL);
+            reap(NULL, pid[i], true);
+        }
+        close(listening);
+        return;
+    }
+    for (int i = 0; i < n; i++) {
+        int fd = accept4(listening, NULL, NULL, one_in(&rng, 2) ? SOCK_CLOEXEC : 0);
+        if (fd < 0)
+            fail(NULL, "accept");
+        call[i] = (struct call){which(fd), fd, shared->serve == SERVE_FORK};
+        if (shared->serve == SERVE_THREADS) {
+            start_thread(NULL, &thread[i], server_connection, &call[i]);
+        } else if (passing) {
+            struct actor a = {.conn = &shared->conn[call[i].conn], .me = 1, .fd = fd};
+            struct order order = {.conn = call[i].conn, .side = 1, .budget = -1};
+            note(&a, SERVE[shared->serve], i);
+            pass(&a, sock[i % 2], &order, fd);
+            close(fd);
+        } else {
+            if ((pid[i] = fork()) == 0) {
+                close_others(&rng, fd, -1);
+                server_connection(&call[i]);
+                _exit(0);
+            }
+            if (pid[i] < 0)
+                fail(NULL, "fork");
+            close(fd);
+        }
+    }
+    close(listening);
+    for (int i = 0; i < (passing ? 2 : n); i++) {
+        struct actor a = {.conn = &shared->conn[passing ? i : call[i].conn], .me = 1, .fd = -1};
+        if (passing)
+            close(sock[i]);
+        if (shared->serve == SERVE_THREADS)
+            pthread_join(thread[i], NULL);
+        else
+            reap(&a, pid[i], false);
+    }
+}
+
+static void *serve_in_thread(void *argument)
+{
+    (void)argument;
+    serve();
+    return NULL;
+}
+
+static void await_port(void)
+{
+    while (!shared->port)
+        nap(200);
+}
+
+// -------------------------------------------------------------------------------------------------------- rounds
+
+static void prepare_round(uint64_t seed, long round)
+{
+    memset(shared, 0, sizeof *shared);
+    shared->seed = seed;
+    shared->round = round;
+    shared->started_us = now_us();
+    _Atomic uint64_t rng = mix(seed * 1000003 + (uint64_t)round);
+    const char *conns = getenv("PROCESSES_CONNS");
+    shared->conns = conns ? atoi(conns) : 1 + (int)under(&rng, CONNS);
+    if (shared->conns < 1 || shared->conns > CONNS)
+        shared->conns = 1;
+    shared->family = one_in(&rng, 3) ? AF_INET6 : AF_INET;
+    shared->place = choose(&rng, PLACE, PLACES);
+    shared->serve = choose(&rng, SERVE, SERVES);
+    shared->call = choose(&rng, CALL, CALLS);
+    for (int i = 0; i < shared->conns; i++) {
+        struct conn *c = &shared->conn[i];
+        for (int side = 0; side < 2; side++) {
+            c->key[side] = mix(rng++) << 20;
+            c->side[side].rng = mix(rng++);
+        }
+        c->key[0] |= under(&rng, 1 << 20);
+        c->noise = one_in(&rng, 2) ? QUIET : choose(&rng, NOISE, NOISES);
+        c->timeout_ms = one_in(&rng, 4) && !skipped("timeout") ? 1 + (int)under(&rng, 30) : 0;
+        c->buffer = one_in(&rng, 6) && !skipped("buffer") ? 8192 << under(&rng, 6) : 0;
+        c->splices = one_in(&rng, 8);
+        c->prompt = !one_in(&rng, 5);
+        c->calm = c->noise == QUIET && !c->timeout_ms;
+        c->end = choose(&rng, END, ENDS);
+        c->first = (int)under(&rng, 2);
+        c->phases = 3 + (int)under(&rng, PHASES - 4);
+        for (int p = 0; p <= c->phases; p++) {
+            uint64_t n[2] = {0, 0};
+            uint32_t kind = under(&rng, 20);
+            uint32_t size = kind < 13 ? 1 + under(&rng, 3000) : kind < 18 ? 1 + under(&rng, 100000) : 1 + under(&rng, 600000);
+            n[under(&rng, 2)] = size;
+            if (kind % 5 == 4 && !skipped("duplex"))
+                n[0] = size, n[1] = 1 + under(&rng, size);
+            if (p == c->phases) { // behind a half close
+                n[c->first] = 0;
+                n[!c->first] = c->end == END_HALF ? size : 0;
+            }
+            if (p < PHASES)
+                for (int side = 0; side < 2; side++)
+                    c->upto[side][p + 1] = c->upto[side][p] + n[side];
+        }
+    }
+}
+
+static void play_round(void)
+{
+    struct actor nobody = {.conn = &shared->conn[0], .fd = -1};
+    if (shared->place == ONE_PROCESS) {
+        pthread_t thread;
+        start_thread(NULL, &thread, serve_in_thread, NULL);
+        await_port();
+        clients();
+        pthread_join(thread, NULL);
+        return;
+    }
+    int null = open("/dev/null", O_RDWR | O_CLOEXEC);
+    pid_t server, client;
+    if (shared->place == EXECUTED) {
+        server = execute(&nobody, 0, "server", NULL, 0, null, null);
+    } else if ((server = fork()) == 0) {
+        serve();
+        _exit(0);
+    }
+    if (shared->place == EXECUTED || shared->place == EXECUTED_CLIENT) {
+        client = execute(&nobody, 1, "client", NULL, 0, null, null);
+    } else if ((client = fork()) == 0) {
+        await_port();
+        clients();
+        _exit(0);
+    }
+    reap(&nobody, client, false);
+    reap(&nobody, server, false);
+}
+
+// What the processes of a group are doing, as far as the kernel tells.
+static void tell_processes(pid_t group)
+{
+    DIR *proc = opendir("/proc");
+    for (struct dirent *entry; proc && (entry = readdir(proc));) {
+        pid_t pid = atoi(entry->d_name);
+        if (pid <= 0 || getpgid(pid) != group)
+            continue;
+        char path[64];
+        snprintf(path, sizeof path, "/proc/%d/task", pid);
+        DIR *tasks = opendir(path);
+        for (struct dirent *task; tasks && (task = readdir(tasks));) {
+            if (atoi(task->d_name) <= 0)
+                continue;
+            char call[100] = "?", stat[300] = "", long_path[400];
+            const char *name[2] = {"syscall", "stat"};
+            char *to[2] = {call, stat};
+            for (int i = 0; i < 2; i++) {
+                snprintf(long_path, sizeof long_path, "/proc/%d/task/%s/%s", pid, task->d_name, name[i]);
+                FILE *file = fopen(long_path, "r");
+                if (file && fgets(to[i], i ? 300 : 100, file))
+                    to[i][strcspn(to[i], "\n")] = 0;
+                if (file)
+                    fclose(file);
+            }
+            char *state = strrchr(stat, ')');
+            int parent = 0;
+            char letter = '?';
+            if (state)
+                sscanf(state + 1, " %c %d", &letter, &parent);
+            fprintf(stderr, "  process %d thread %s parent %d state %c syscall %s\n", pid, task->d_name, parent, letter,
+                    call);
+        }
+        if (tasks)
+            closedir(tasks);
+    }
+    if (proc)
+        closedir(proc);
+}
+
+static void tell(const char *what, pid_t group)
+{
+    fprintf(stderr, "seed %llu round %ld %s: %s, %s, %s, %s, %d connections. %s\n", (unsigned long long)shared->seed,
+            shared->round, what, PLACE[shared->place], SERVE[shared->serve], CALL[shared->call],
+            shared->family == AF_INET ? "IPv4" : "IPv6", shared->conns, shared->message);
+    for (int i = 0; i < shared->conns; i++) {
+        struct conn *c = &shared->conn[i];
+        fprintf(stderr, " connection %d: %s by %s, %s, timeout %d ms, buffer %d,%s %d phases\n", i, END[c->end],
+                c->first ? "server" : "client", NOISE[c->noise], c->timeout_ms, c->buffer, c->splices ? " splice," : "", c->phases);
+        for (int me = 0; me < 2; me++)
+            fprintf(stderr, "  %s: phase %d%s, sent %llu, received %llu%s%s\n", me ? "server" : "client",
+                    c->side[me].phase, c->side[me].done ? " (done)" : "", (unsigned long long)c->side[me].sent,
+                    (unsigned long long)c->side[me].received, c->side[me].nonblock ? ", non-blocking" : "", "");
+        bool both = c->side[0].done && c->side[1].done;
+        unsigned end = c->events, most = getenv("PROCESSES_TRACE") ? EVENTS : both ? 0 : 30;
+        for (unsigned e = end > most ? end - most : 0; e < end; e++) {
+            struct event *it = &c->event[e % EVENTS];
+            fprintf(stderr, "   %8ld us %c %d/%d fd %d %s %ld\n", it->us, it->side, it->pid, it->tid, it->fd, it->word,
+                    it->n);
+        }
+    }
+    tell_processes(group);
+}
+
+// Plays one round in a group of processes of its own; false if it failed or was stuck.
+static bool round_passes(uint64_t seed, long round)
+{
+    prepare_round(seed, round);
+    pid_t pid = fork();
+    if (pid == 0) {
+        setpgid(0, 0);
+        play_round();
+        _exit(0);
+    }
+    setpgid(pid, pid);
+    uint64_t progress = 0;
+    long moved = now_us();
+    int status = 0;
+    for (;;) {
+        if (waitpid(pid, &status, WNOHANG) == pid)
+            break;
+        if (shared->progress != progress) {
+            progress = shared->progress;
+            moved = now_us();
+        }
+        bool stuck = now_us() - moved > STUCK_MS * 1000L;
+        if (stuck || shared->failed == 2) {
+            if (!stuck)
+                nap(20000);
+            tell(stuck ? "IS STUCK" : "FAILED", pid);
+            while (stuck && getenv("PROCESSES_HOLD"))
+                sleep(1);
+            kill(-pid, SIGKILL);
+            waitpid(pid, &status, 0);
+            return false;
+        }
+        nap(1000);
+    }
+    bool good = WIFEXITED(status) && WEXITSTATUS(status) == 0 && !shared->failed;
+    for (int i = 0; i < shared->conns; i++)
+        for (int me = 0; me < 2; me++)
+            good = good && shared->conn[i].side[me].done;
+    if (!good)
+        tell("FAILED", pid);
+    kill(-pid, SIGKILL);
+    return good;
+}
+
+static void map_shared(bool make)
+{
+    if (make) {
+        int fd = memfd_create("shared", 0);
+        if (fd < 0 || ftruncate(fd, sizeof *shared) || dup2(fd, SHARED_FD) != SHARED_FD)
+            exit(2);
+        close(fd);
+    }
+    shared = mmap(NULL, sizeof *shared, PROT_READ | PROT_WRITE, MAP_SHARED, SHARED_FD, 0);
+    if (shared == MAP_FAILED)
+        exit(2);
+}
+
+// This program, executed by itself in the middle of a round.
+static int image(int argc, char **argv)
+{
+    long n[6] = {0};
+    for (int i = 2; i < argc && i < 8; i++)
+        n[i - 2] = atol(argv[i]);
+    map_shared(false);
+    const char *role = argv[1];
+    _Atomic uint64_t rng = mix((uint64_t)getpid());
+    bool playing = strcmp(role, "play") == 0 || strcmp(role, "half") == 0;
+    close_others(&rng, playing ? (int)n[2] : strcmp(role, "worker") == 0 ? (int)n[0] : -1, -1);
+    if (playing) {
+        struct actor a = {.conn = &shared->conn[n[0]], .me = (int)n[1], .fd = (int)n[2], .depth = (int)n[4],
+                          .worker = -1, .own = true};
+        note(&a, "executed", n[3]);
+        if (strcmp(role, "play") == 0)
+            play(&a, (int)n[3]);
+        else
+            half(&a, n[3], (uint64_t)n[4]);
+        leave(&a, &a.conn->side[a.me].rng);
+    }
+    if (strcmp(role, "worker") == 0)
+        worker((int)n[0]);
+    if (strcmp(role, "server") == 0) {
+        serve();
+    } else {
+        await_port();
+        clients();
+    }
+    return 0;
+}
+
+int main(int argc, char **argv)
+{
+    if (argc < 2) {
+        fprintf(stderr, "usage: processes SEED SECONDS [ROUND]\n");
+        return 2;
+    }
+    listen_to_signals();
+    if (argv[1][0] >= 'a')
+        return image(argc, argv);
+    uint64_t seed = strtoull(argv[1], NULL, 10);
+    long seconds = argc > 2 ? atol(argv[2]) : 5, only = argc > 3 ? atol(argv[3]) : -1;
+    map_shared(true);
+    long until = now_us() + seconds * 1000000L, rounds = 0;
+    for (long round = only < 0 ? 0 : only; rounds == 0 || now_us() < until; round += only < 0) {
+        if (!round_passes(seed, round)) {
+            fprintf(stderr, "again: processes %llu 0 %ld\n", (unsigned long long)seed, round);
+            return 1;
+        }
+        rounds++;
+    }
+    printf("seed %llu: %ld rounds\n", (unsigned long long)seed, rounds);
+    return 0;
+}
