@@ -363,23 +363,31 @@ impl Port<'_> {
     }
 
     fn await_last_bells(&self) {
-        if !self.is_fast() {
-            let _ = self.discard_bells();
-        } else if !self.something() {
+        let reading = &self.end.reading;
+        if self.is_fast() && self.something() {
+            return;
+        }
+        if self.is_fast() {
             // No doorbell will be sent any more but one that is on its way.
             self.link.incoming().flags.waiting.fetch_and(LEFT, AcqRel);
-            self.end.reading.armed.store(0, Relaxed);
-            let began = ticks();
-            loop {
-                // Before the last look: whatever came before the end is there by then.
-                let waited = ticks().wrapping_sub(began);
-                let over = waited > micros(BELL_PATIENCE_US) || waited > micros(BELL_PROMPT_US) && self.has_ended();
+            reading.armed.store(0, Relaxed);
+        }
+        let began = ticks();
+        loop {
+            // Before the last look: whatever came before the end is there by then.
+            let waited = ticks().wrapping_sub(began);
+            let over = waited > micros(BELL_PATIENCE_US) || waited > micros(BELL_PROMPT_US) && self.has_ended();
+            let missing = if self.is_fast() {
                 self.clear_bells();
-                if self.owed() == 0 || self.something() || over {
-                    break;
-                }
-                if waited > micros(BELL_PROMPT_US) { nap(20) } else { give_way() }
+                self.owed() > 0 && !self.something()
+            } else {
+                let _ = self.discard_bells();
+                reading.discard.load(Relaxed) > 0
+            };
+            if !missing || over {
+                break;
             }
+            if waited > micros(BELL_PROMPT_US) { nap(20) } else { give_way() }
         }
     }
 
