@@ -277,9 +277,7 @@ impl Connection {
     /// The same once this end has left the ring of its segment for good.
     #[cold]
     pub fn receive_past(&self, flags: i32, plain: impl FnOnce() -> isize) -> isize {
-        let inside = self.inside();
-        inside.enter();
-        let answer = plain();
+        let answer = self.by_kernel(plain);
         self.count_received(answer, flags);
         answer
     }
@@ -291,7 +289,7 @@ impl Connection {
         }
     }
 
-    /// The same for a send.
+    /// As [`Connection::receive_plainly`], for a send.
     #[inline]
     pub fn send_plainly(&self, plain: impl FnOnce() -> isize) -> Option<isize> {
         let inside = self.inside();
