@@ -43,6 +43,8 @@ pub(super) struct Events {
     pub(super) put_off: bool,
     /// Of a socket that is told as writable only the kernel knows whether it is readable.
     pub(super) in_doubt: bool,
+    /// So many may be written by now: behind them lie events of the kernel's that are not read yet.
+    room: usize,
     /// Of which descriptors the first events are; -1: not known.
     fds: [c_int; 64],
 }
@@ -50,21 +52,24 @@ pub(super) struct Events {
 impl Events {
     /// None, with room for `most` at `at`.
     pub(super) fn new(at: *mut epoll_event, most: usize) -> Events {
-        Events { at, most, count: 0, put_off: false, in_doubt: false, fds: [-1; 64] }
+        Events { at, most, count: 0, put_off: false, in_doubt: false, room: most, fds: [-1; 64] }
     }
 
     /// Adds to what is told of `fd` already: the kernel tells nothing of a registration twice in one answer, and who has
     /// handled an event may have removed the socket before he comes to another.
     fn push(&mut self, fd: c_int, events: u32, data: u64) {
+        // Without room it is added to what is told with the same data, if anything is.
+        let full = self.count == self.room;
         for index in 0..self.count {
             // SAFETY: below `count`.
             let earlier = unsafe { &mut *self.at.add(index) };
-            if earlier.u64 == data && self.fds.get(index).is_none_or(|&it| it == fd && fd >= 0) {
+            let same = full || self.fds.get(index).is_none_or(|&it| it == fd && fd >= 0);
+            if earlier.u64 == data && same {
                 earlier.events |= events;
                 return;
             }
         }
-        if self.count == self.most {
+        if full {
             return;
         }
         // SAFETY: the program's array has room for `most`.
@@ -162,7 +167,8 @@ pub(super) fn ask(
     events: &mut Events,
     call: impl FnOnce(*mut epoll_event, c_int) -> c_int,
 ) -> c_int {
-    let room = events.most - events.count;
+    let first = events.count;
+    let room = events.most - first;
     if room == 0 {
         return 0;
     }
@@ -179,8 +185,10 @@ pub(super) fn ask(
     for index in 0..answer as usize {
         // SAFETY: the kernel has written `answer` events from `from` on; `push` writes behind none that is not read.
         let event = unsafe { from.add(index).read_unaligned() };
+        events.room = first + index + 1;
         tell_truth(epfd, set, changes, (event.events, event.u64), events);
     }
+    events.room = events.most;
     0
 }
 
