@@ -244,6 +244,8 @@ fn correct(it: &mut pollfd) {
     let Some(port) = port(it.fd) else {
         if it.revents & IN == 0 && epoll::has_ready(it.fd) {
             it.revents |= it.events & IN;
+        } else if it.revents & IN != 0 && !epoll::is_readable(it.fd) {
+            it.revents &= !IN;
         }
         return;
     };

@@ -1,7 +1,7 @@
 //! What is told to the program: news of the active sockets, and what the kernel's events mean.
 
 use super::control::{register, settle, tell};
-use super::sleep::{rest, wake_up};
+use super::sleep::{is_readable, rest, wake_up};
 use super::{EDGE, IN, ONCE, OUT, OVER, UNASKED, port};
 use crate::connection;
 use crate::set::{Item, Registered, Scan, Set, WithData};
@@ -224,11 +224,16 @@ fn tell_truth(epfd: c_int, set: &Set, changes: u32, (mask, data): (u32, u64), ev
     for &Registered { fd, foreign } in found {
         let truth = match foreign {
             None => truth_of(epfd, set, fd, mask, changed),
-            Some(_) if alone => Truth::Events(mask),
-            // The event may be another's: it is told what is true of each.
-            Some(wanted) => {
-                let now = kernel::poll_now(fd, wanted as i16) as u16 as u32;
+            Some(wanted) if is_readable(fd) => {
+                // With several the event may be another's: it is told what is true of each.
+                let now = if alone { mask } else { kernel::poll_now(fd, wanted as i16) as u16 as u32 };
                 Truth::from(now & (wanted | UNASKED))
+            }
+            Some(wanted) => {
+                if wanted & ONCE != 0 {
+                    register(epfd, fd, wanted, data);
+                }
+                Truth::Nothing
             }
         };
         match truth {
@@ -348,7 +353,7 @@ fn claim(epfd: c_int, fd: c_int, item: &mut Item, mask: u32, changed: bool) -> u
 }
 
 /// Takes back what was to wake a sleeper. A one-shot registration is used up by having woken it.
-fn calm(epfd: c_int, fd: c_int, item: &mut Item) {
+pub(super) fn calm(epfd: c_int, fd: c_int, item: &mut Item) {
     item.set_kicked(false);
     if item.events & ONCE == 0 {
         register(epfd, fd, item.events, item.data);

@@ -13,7 +13,8 @@ mod wait;
 
 pub use control::settle_socket;
 pub use sleep::{
-    forget_socket, has_ready, outlast_looks, prepare_to_sleep, take_back, wake_by_itself, watch, watch_by_poll,
+    forget_socket, has_ready, is_readable, outlast_looks, prepare_to_sleep, take_back, wake_by_itself, watch,
+    watch_by_poll,
 };
 
 use crate::connection;
@@ -96,11 +97,11 @@ pub fn forget_set(epfd: c_int) {
         let set = place.swap(core::ptr::null_mut(), Acquire);
         // SAFETY: a set, once made, is never unmapped.
         if let Some(set) = unsafe { set.as_ref() } {
-            for fd in 0..table::highest() {
+            set.each(|fd, item| {
                 if let Some(connection) = connection::known(fd) {
-                    set.with_item(fd, |item| wake_up(item, connection.end));
+                    wake_up(item, connection.end);
                 }
-            }
+            });
             Set::give_back(set);
         }
     }
@@ -111,13 +112,11 @@ pub fn after_fork() {
     // SAFETY: a forked child has one thread.
     unsafe { SLEEPERS.clear() };
     for set in set::made().filter(|set| set.count() > 0) {
-        for fd in 0..table::highest() {
-            if let Some(connection) = connection::known(fd)
-                && set.item(fd).is_some_and(|item| item.resting)
-            {
+        set.each(|fd, item| {
+            if let Some(connection) = connection::known(fd).filter(|_| item.resting) {
                 connection.end.reading.resting.add(ALONE);
             }
-        }
+        });
     }
 }
 

@@ -1,15 +1,19 @@
 //! What wakes a set that sleeps: sockets are left to the kernel with their waiting flags up, and taken back.
 
 use super::control::{kick, settle};
-use super::events::{news, writable};
+use super::events::{calm, news, writable};
 use super::{IN, OUT, has_sleepers, port, set_of, watches};
 use crate::connection::{self, Connection};
 use crate::set::{self, Item, Joining, Scan, Set};
 use core::ffi::c_int;
 use underpass_segment::end::{End, WATCHED_BY_SEVERAL};
+use underpass_segment::kernel;
 use underpass_segment::link::ALONE;
 use underpass_segment::switch::{Port, Ready, Sleep};
 use underpass_segment::sync::{AcqRel, Relaxed};
+
+/// The kernel nests no deeper.
+const MAX_DEPTH: u32 = 4;
 
 /// Sets watch `connection`: those that do not look at it themselves rely on its waiting flag.
 pub fn watch(connection: Connection) {
@@ -145,6 +149,32 @@ pub fn has_ready(epfd: c_int) -> bool {
     set_of(epfd).is_some_and(|set| any_news(set) || set.inner().filter_map(set_of).any(any_news))
 }
 
+/// Whether the set `epfd`, of which the kernel says so, has anything to tell: what the kernel has seen may be a doorbell
+/// whose data was read, or what woke a sleeper.
+pub fn is_readable(epfd: c_int) -> bool {
+    if set_of(epfd).is_none() || has_ready(epfd) {
+        return true;
+    }
+    take_back_wakers(epfd, 0);
+    kernel::poll_now(epfd, libc::POLLIN) != 0
+}
+
+fn take_back_wakers(epfd: c_int, depth: u32) {
+    let Some(set) = set_of(epfd) else { return };
+    set.each(|fd, item| {
+        if let Some(port) = port(fd)
+            && (item.kicked || port.has_bells())
+            && !port.readable()
+            && item.kicked
+        {
+            calm(epfd, fd, item);
+        }
+    });
+    for inner in set.inner().filter(|_| depth < MAX_DEPTH) {
+        take_back_wakers(inner, depth + 1);
+    }
+}
+
 /// Whether an active socket of the set has news.
 pub(super) fn any_news(set: &Set) -> bool {
     let mut found = set.answer_bells();
@@ -200,7 +230,7 @@ pub(super) fn arm(set: &Set, alone: bool, depth: u32) -> Sleep {
         sleep = Sleep::Yes;
     }
     for inner in set.inner() {
-        if depth < 4
+        if depth < MAX_DEPTH
             && sleep == Sleep::Yes
             && let Some(inner) = set_of(inner)
         {

@@ -170,6 +170,17 @@ impl Set {
         }
     }
 
+    /// Shows every registered socket to `look`, which may change its registration.
+    pub fn each(&self, mut look: impl FnMut(i32, &mut Item)) {
+        self.locked(|inside| {
+            for fd in 0..table::highest() {
+                if let Some(item) = inside.item(fd).filter(|it| it.is_ours(fd)) {
+                    look(fd, item);
+                }
+            }
+        });
+    }
+
     /// Shows the registration of `fd`, which is looked at in user space from then on if `look` says so.
     pub fn look_at(&self, fd: i32, look: impl FnOnce(&mut Item) -> bool) {
         self.locked(|inside| {
