@@ -3,8 +3,10 @@
 
 #include <spawn.h>
 #include <stdatomic.h>
+#include <stddef.h>
 #include <sys/epoll.h>
 #include <sys/select.h>
+#include <sys/un.h>
 
 extern char **environ;
 static char in[64 * KIB], out[64 * KIB];
@@ -624,6 +626,53 @@ static void passed_asks_a(struct side *side) {
 }
 static void passed_asks(void) { two_processes(AF_INET, passed_asks_a, owned_b); }
 
+/* The taker is a program that was started by itself and does not load what this one may have been made to load. */
+static socklen_t meeting_place(int number, struct sockaddr_un *address) {
+    memset(address, 0, sizeof(*address));
+    address->sun_family = AF_UNIX;
+    int len = snprintf(address->sun_path + 1, sizeof(address->sun_path) - 1, "parity %d", number);
+    return (socklen_t)(offsetof(struct sockaddr_un, sun_path) + 1 + (size_t)len);
+}
+static void be_stranger(int number) {
+    struct sockaddr_un address;
+    socklen_t len = meeting_place(number, &address);
+    int channel = (int)MUST(socket(AF_UNIX, SOCK_STREAM, 0));
+    MUST(connect(channel, (struct sockaddr *)&address, len));
+    int fd = take(channel);
+    long got = (long)receive_all(fd, in, 39700);
+    say("%ld of the echo, first difference %ld", got, differs(in, (size_t)got, 1, 300));
+    ask("the stranger", fd, 40000, 2);
+    SHOW(shutdown(fd, SHUT_WR));
+    SHOW(recv(fd, in, 1, 0));
+}
+static void passed_away_a(struct side *side) {
+    struct sockaddr_un address;
+    socklen_t len = meeting_place(getpid(), &address);
+    int door = (int)MUST(socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0));
+    MUST(bind(door, (struct sockaddr *)&address, len));
+    MUST(listen(door, 1));
+    int self = getpid();
+    pid_t child = (pid_t)MUST(fork());
+    if (child == 0) {
+        close(side->fd);
+        unsetenv("LD_PRELOAD");
+        execute_itself("passed-away", self, 0, 0, 0);
+    }
+    int channel = (int)MUST(accept(door, NULL, NULL));
+    fill(out, 40000, 1, 0);
+    send_all(side->fd, out, 40000);
+    say("%zu", receive_all(side->fd, in, 300));
+    await_bytes(side->fd, 10000);
+    give(channel, side->fd);
+    close(side->fd);
+    say("child %d", ended(child));
+}
+static void passed_away(void) {
+    int own[4];
+    if (is_executed(own)) be_stranger(own[0]);
+    else two_processes(AF_INET, passed_away_a, echo);
+}
+
 const struct scenario scenarios[] = {
     {"forks", forks, 0},         {"handed", handed, 0},                 {"per-child", per_child, 0},
     {"split", split, 0},         {"beside-threads", beside_threads, 0},
@@ -631,5 +680,6 @@ const struct scenario scenarios[] = {
     {"exec-cat-clean", exec_cat_clean, 0}, {"exec-cat-unread", exec_cat_unread, 0}, {"exec-cat-ahead", exec_cat_ahead, 0},
     {"exec-calls", exec_calls, 0}, {"spawn", spawn, 0}, {"passed", passed, 0},
     {"passed-half", passed_half, 0}, {"passed-over", passed_over, 0}, {"exec-asks", exec_asks, 0},
-    {"passed-asks", passed_asks, 0}, {"exec-two", exec_two, 0}, {"killed-asleep", killed_asleep, 0}, {0},
+    {"passed-asks", passed_asks, 0}, {"exec-two", exec_two, 0}, {"killed-asleep", killed_asleep, 0},
+    {"passed-away", passed_away, 0}, {0},
 };

@@ -284,10 +284,9 @@ unsafe fn each_passed(message: *const msghdr, mut what: impl FnMut(c_int)) {
 pub unsafe fn send_control(fd: c_int, message: *const msghdr, flags: c_int) -> ssize_t {
     // SAFETY: the program vouches for the message.
     unsafe {
-        each_passed(message, |fd| {
-            if let Some(connection) = connection::recognise(fd) {
-                connection.pin(Reason::Passed);
-                crate::luggage::lend(&connection);
+        each_passed(message, |passed| {
+            if let Some(connection) = connection::recognise(passed) {
+                crate::luggage::lend(&connection, fd);
             }
         });
         if let Some(connection) = connection::of(fd) {

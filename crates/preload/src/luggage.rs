@@ -13,6 +13,7 @@ use core::fmt::Write;
 use underpass_segment::clock;
 use underpass_segment::end::{End, Family, Stage};
 use underpass_segment::kernel;
+use underpass_segment::raw::Errno;
 use underpass_segment::reason::Reason;
 use underpass_segment::sync::{Acquire, AtomicPtr, Relaxed, Release};
 
@@ -170,11 +171,28 @@ pub fn has_luggage() -> bool {
     process::existing_family().is_some() && joined().next().is_some()
 }
 
-/// A socket is about to be passed to another process: one of the same family finds its end again.
-pub fn lend(connection: &Connection) {
+/// A socket is about to be passed to another process over `channel`: one of the same family finds its end again, any
+/// other sees plain TCP.
+pub fn lend(connection: &Connection, channel: i32) {
+    connection.end.pin(Reason::Passed);
     if connection.end.stage() == Stage::Joined && !seccomp::is_confined() {
+        if reaches_family(channel) {
+            connection.pin(Reason::Passed);
+        } else {
+            connection.hand_over(Reason::Passed);
+        }
         connection.end.lent_until.store(clock::nanoseconds() + LENT_NS, Release);
         process::with_meeting_surely(|meeting| meeting.lend(connection.end, connection.index(), connection.fd));
+    }
+}
+
+/// Whether who made the other end of a Unix socket has this family's ends. A process that is gone may have left the socket
+/// to its children.
+fn reaches_family(channel: i32) -> bool {
+    let Some(family) = process::existing_family() else { return false };
+    match kernel::maker_of_peer(channel) {
+        Ok(pid) if pid > 0 => kernel::has_segment(pid, family.id()).unwrap_or_else(|e| e == Errno(libc::ENOENT)),
+        _ => true,
     }
 }
 

@@ -360,12 +360,40 @@ pub fn is_epoll(fd: i32) -> bool {
 
 /// Calls `what` with descriptor, events and data of each registration in the epoll set `epfd`, as /proc tells them.
 pub fn for_each_registration(epfd: i32, mut what: impl FnMut(i32, u32, u64)) {
-    let mut path = [0u8; 48];
-    write_path(&mut path, format_args!("/proc/self/fdinfo/{epfd}\0"));
+    // Without /proc none is known.
+    let _ = for_each_line(format_args!("/proc/self/fdinfo/{epfd}\0"), |line| {
+        if let Some((fd, events, data)) = registration(line) {
+            what(fd, events, data);
+        }
+    });
+}
+
+/// Number of the process that connected the other end of a Unix socket, listened there, or made the pair; 0 if none did.
+///
+/// # Errors
+/// ENOTSOCK, EBADF.
+pub fn maker_of_peer(fd: i32) -> Result<i32, Errno> {
+    Ok(option::<libc::ucred>(fd, libc::SOL_SOCKET, libc::SO_PEERCRED)?.pid)
+}
+
+/// Whether process `pid` has the System V segment `id` attached.
+///
+/// # Errors
+/// ENOENT if there is no such process, EACCES if it is another user's.
+pub fn has_segment(pid: i32, id: i32) -> Result<bool, Errno> {
+    let mut has = false;
+    for_each_line(format_args!("/proc/{pid}/maps\0"), |line| has |= segment(line) == Some(id))?;
+    Ok(has)
+}
+
+/// Calls `what` with every line of the file `path`, which ends with a NUL.
+fn for_each_line(path: core::fmt::Arguments<'_>, mut what: impl FnMut(&str)) -> Result<(), Errno> {
+    let mut bytes = [0u8; 48];
+    write_path(&mut bytes, path);
     let flags = (libc::O_RDONLY | libc::O_CLOEXEC) as usize;
     // SAFETY: a NUL-terminated path.
-    let file = unsafe { syscall(libc::SYS_openat, [libc::AT_FDCWD as usize, path.as_ptr() as usize, flags, 0, 0, 0]) };
-    let Ok(file) = file else { return };
+    let file =
+        unsafe { syscall(libc::SYS_openat, [libc::AT_FDCWD as usize, bytes.as_ptr() as usize, flags, 0, 0, 0]) }?;
     let (mut text, mut len) = ([0u8; 4096], 0);
     loop {
         let rest = &mut text[len..];
@@ -373,17 +401,25 @@ pub fn for_each_registration(epfd: i32, mut what: impl FnMut(i32, u32, u64)) {
         let got = unsafe { syscall(libc::SYS_read, [file, rest.as_mut_ptr() as usize, rest.len(), 0, 0, 0]) };
         let Ok(got @ 1..) = got else { break };
         len += got;
-        let whole = text[..len].iter().rposition(|&byte| byte == b'\n').map_or(0, |at| at + 1);
-        for line in text[..whole].split(|&byte| byte == b'\n') {
-            if let Some((fd, events, data)) = core::str::from_utf8(line).ok().and_then(registration) {
-                what(fd, events, data);
-            }
-        }
+        // A line that is longer than the buffer is of no interest to anybody here, and comes in pieces.
+        let whole = text[..len].iter().rposition(|&byte| byte == b'\n').map_or(len / text.len() * len, |at| at + 1);
+        text[..whole]
+            .split(|&byte| byte == b'\n')
+            .filter_map(|line| core::str::from_utf8(line).ok())
+            .for_each(&mut what);
         text.copy_within(whole..len, 0);
         len -= whole;
     }
     // SAFETY: a descriptor of this function's own.
     let _ = unsafe { syscall(libc::SYS_close, [file, 0, 0, 0, 0, 0]) };
+    Ok(())
+}
+
+/// A line like `7f0c6a1b2000-7f0c6a3b2000 rw-s 00000000 00:01 98327    /SYSV00000000 (deleted)`: the number is the segment's.
+fn segment(line: &str) -> Option<i32> {
+    let mut words = line.split_ascii_whitespace().skip(4);
+    let number = words.next()?;
+    words.next()?.starts_with("/SYSV").then(|| number.parse().ok())?
 }
 
 /// A line like `tfd: 5 events: 19 data: 5 ...`, the last two in hexadecimal.
