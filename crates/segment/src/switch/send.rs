@@ -233,7 +233,7 @@ impl Port<'_> {
     #[cold]
     fn wake(&self) -> bool {
         let waiting = &self.link.outgoing().flags.waiting;
-        // An honest reader changes its flag once or twice meanwhile.
+        // Threads of an honest reader change its flag a few times meanwhile.
         for _ in 0..8 {
             let number = waiting.load(SeqCst);
             let take = |to| waiting.compare_exchange(number, to, AcqRel, Relaxed).is_ok();
@@ -256,6 +256,8 @@ impl Port<'_> {
                 number => self.ring_group(number, take),
             }
         }
+        // A doorbell too many does no harm.
+        self.send_bell();
         true
     }
 
