@@ -231,6 +231,25 @@ static void stdio_b(struct side *side) {
 }
 static void stdio(void) { two_processes(AF_INET, stdio_a, stdio_b); }
 
+/* Text for one who sleeps in a receive comes whole, whatever woke him. */
+static void stdio_asleep_a(struct side *side) {
+    for (int i = 0; i < 2; i++) {
+        memset(in, 0, 20);
+        SHOW(recv(side->fd, in, 20, 0));
+        say("%s", (char *)in);
+        tell(side);
+    }
+}
+static void stdio_asleep_b(struct side *side) {
+    await_asleep(side->other);
+    SHOW(dprintf(side->fd, "%d bytes", 7));
+    hear(side);
+    await_asleep(side->other);
+    SHOW(dprintf(side->fd, "and %d", 5));
+    hear(side);
+}
+static void stdio_asleep(void) { two_processes(AF_INET, stdio_asleep_a, stdio_asleep_b); }
+
 /* stdio on one end only, after plain calls have moved bytes and with bytes still to read. */
 static void stdio_late_a(struct side *side) {
     hear(side);
@@ -344,6 +363,7 @@ const struct scenario scenarios[] = {
     {"from-file", from_file, 0}, {"large-file", large_file, 0}, {"short-file", short_file, 0},
     {"splice", spliced, 0},      {"splice-late", splice_late, 0}, {"stdio", stdio, 0},
     {"stdio-late", stdio_late, 0}, {"standard", standard, 0},    {"splice-full", splice_full, 0},
+    {"stdio-asleep", stdio_asleep, 0},
     {"rest-of-file", rest_of_file, 0}, {"read-file", read_file, 0},
     {0},
 };

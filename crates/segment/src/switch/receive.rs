@@ -378,7 +378,7 @@ impl Port<'_> {
     fn take_from_kernel(&self, into: &mut Cursor, peek: bool) -> Option<Taken> {
         let reading = &self.end.reading;
         if let Some(n) = self.take_stash(into, peek) {
-            return Some(Taken::Bytes(n));
+            return Some(Taken::Bytes(if peek { n } else { n + self.take_behind_stash(into) }));
         }
         if let Some(taken) = self.discard_bells() {
             return Some(taken);
@@ -394,6 +394,21 @@ impl Port<'_> {
         let taken = self.take_below_limit(into, peek);
         in_kernel.store(0, Release);
         taken
+    }
+
+    /// What lies in the kernel behind the data that was taken for doorbells belongs to the same receive.
+    fn take_behind_stash(&self, into: &mut Cursor) -> usize {
+        if into.left() == 0 {
+            return 0;
+        }
+        match self.take_from_kernel(into, false) {
+            Some(Taken::Bytes(n)) => n,
+            Some(Taken::Failed(Errno(e))) => {
+                self.end.reading.error.store(e, Relaxed);
+                0
+            }
+            _ => 0,
+        }
     }
 
     fn take_below_limit(&self, into: &mut Cursor, peek: bool) -> Option<Taken> {
