@@ -364,8 +364,8 @@ impl Source for Cursor {
 pub enum Push {
     /// So many bytes are published; none when the source had none after all.
     Took(usize),
-    /// The ring has no room.
-    Full,
+    /// The ring has no room until so much of it is free.
+    Full(u64),
 }
 
 impl Sender<'_> {
@@ -416,12 +416,14 @@ impl Sender<'_> {
                 free = self.free(true)?;
             }
             // No crumbs: a nearly full ring is full, unless the whole message fits.
-            if free < size && free < self.ring.capacity() / 8 {
-                return Ok(Push::Full);
+            let enough = size.min(self.ring.capacity() / 8);
+            if free < enough {
+                return Ok(Push::Full(enough));
             }
             if lap - pad - HEADER < want.min(MIN_SPLIT) {
-                if free < lap + HEADER + 8 {
-                    return Ok(Push::Full);
+                let enough = lap + HEADER + 8;
+                if free < enough {
+                    return Ok(Push::Full(enough));
                 }
                 self.put(tail, lap, |_| header(SKIP, 0));
                 continue;
@@ -483,7 +485,11 @@ impl Sender<'_> {
         self.hole[1].store(from, Relaxed);
     }
 
-    fn free(&self, fresh: bool) -> Result<u64, Fault> {
+    /// Room for data; some more is kept for marks.
+    ///
+    /// # Errors
+    /// As [`Sender::used`].
+    pub fn free(&self, fresh: bool) -> Result<u64, Fault> {
         Ok((self.ring.capacity() - RESERVE).saturating_sub(self.used(fresh)?))
     }
 

@@ -49,7 +49,7 @@ impl Bench {
         while from.left() > 0 {
             match sender.push(&mut from)? {
                 Push::Took(n) => sent += n,
-                Push::Full => break,
+                Push::Full(_) => break,
             }
         }
         Ok(sent)
@@ -273,6 +273,38 @@ fn a_handlers_sends_stand_behind_the_one_below() {
         expected.extend(inner);
         assert_eq!(bench.receive(1 << 14), Ok(expected), "round {round}");
     }
+}
+
+/// Fails if a sender is told to wait for too little room: it would find the ring full again, and again.
+#[test]
+fn a_full_ring_has_use_for_as_much_room_as_it_asks_for() {
+    let mut full = 0;
+    for want in (1..600).chain([1000, 1500, 4000, 9000]) {
+        for capacity in [4096, 65536] {
+            let mut bench = Bench::new(capacity);
+            bench.send(&vec![1; want % 61 + 1]).unwrap();
+            for _ in 0..200 {
+                let bytes = vec![2; want];
+                let vector = libc::iovec { iov_base: bytes.as_ptr().cast_mut().cast(), iov_len: want };
+                let ring = bench.ring();
+                let push = |sender: Sender<'_>| {
+                    // SAFETY: one buffer, only read.
+                    let mut from = unsafe { Cursor::new(&vector, 1) };
+                    sender.push(&mut from).unwrap()
+                };
+                // For the end of a lap, perhaps, and for what it asks behind that.
+                let mut waits = 0;
+                while let Push::Full(enough) = push(bench.sender(ring)) {
+                    (full, waits) = (full + 1, waits + 1);
+                    assert!(waits <= 3, "{want} bytes, {enough} free");
+                    while bench.sender(ring).free(true).unwrap() < enough {
+                        assert_ne!(bench.receive(17).unwrap(), [], "{want} bytes need {enough} free");
+                    }
+                }
+            }
+        }
+    }
+    assert!(full > 10_000);
 }
 
 /// Fails if a killed process's hole is closed without a look at what its handler had put behind it.

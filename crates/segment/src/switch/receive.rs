@@ -398,10 +398,17 @@ impl Port<'_> {
 
     /// What lies in the kernel behind the data that was taken for doorbells belongs to the same receive.
     fn take_behind_stash(&self, into: &mut Cursor) -> usize {
-        if into.left() == 0 {
+        // Urgent data ends a receive.
+        if into.left() == 0 || kernel::is_at_mark(self.fd) {
             return 0;
         }
-        match self.take_from_kernel(into, false) {
+        let more = self.take_from_kernel(into, false);
+        self.more(more)
+    }
+
+    /// Bytes of a second look of one receive. What else it says is for the next receive.
+    fn more(&self, taken: Option<Taken>) -> usize {
+        match taken {
             Some(Taken::Bytes(n)) => n,
             Some(Taken::Failed(Errno(e))) => {
                 self.end.reading.error.store(e, Relaxed);
@@ -424,10 +431,8 @@ impl Port<'_> {
         match self.receive_from_kernel(into, limit, peek) {
             // Every buffer that was offered is full: there may be more for those that were not.
             Taken::Bytes(n) if n == offered && !peek && into.left() > 0 && limit == usize::MAX => {
-                match self.take_below_limit(into, peek) {
-                    Some(Taken::Bytes(more)) => Some(Taken::Bytes(n + more)),
-                    _ => Some(Taken::Bytes(n)),
-                }
+                let more = self.take_below_limit(into, peek);
+                Some(Taken::Bytes(n + self.more(more)))
             }
             // The sender may have gone up, filled the ring and closed since the ring was looked at.
             Taken::EndOfStream if limit == usize::MAX && self.something() => None,

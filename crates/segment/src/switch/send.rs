@@ -149,16 +149,18 @@ impl Port<'_> {
             if down && !nested && self.go_down(Reason::Unsupported) {
                 return Outcome::Plain;
             }
-            match self.push_all(from, sent) {
+            let enough = match self.push_all(from, sent) {
                 Err(Fault) => {
                     self.break_off();
                     return Outcome::Failed(BROKEN);
                 }
-                Ok(true) => return Outcome::Done,
-                Ok(false) if sending.fast.load(Relaxed) == 0 => return Outcome::Plain,
-                Ok(false) => {}
-            }
-            match self.wait_for_room(from.left(), nonblocking) {
+                Ok(Pushed::All) => return Outcome::Done,
+                Ok(Pushed::Left) if sending.fast.load(Relaxed) == 0 => return Outcome::Plain,
+                // Not before the send below in this very thread is done.
+                Ok(Pushed::Left) => 0,
+                Ok(Pushed::Until(enough)) => enough,
+            };
+            match self.wait_for_room(enough, from.left(), nonblocking) {
                 Room::Some => {}
                 Room::None if nonblocking && nested => return Outcome::Failed(AGAIN),
                 // The rest too, of a send that does not block: if the kernel has no room for it either, it will say when
@@ -182,27 +184,27 @@ impl Port<'_> {
         }
     }
 
-    /// Publishes as much as fits and has a reader; true when that was all there is.
+    /// Publishes as much as fits and has a reader.
     #[inline]
-    fn push_all(&self, from: &mut impl Source, sent: &mut usize) -> Result<bool, Fault> {
+    fn push_all(&self, from: &mut impl Source, sent: &mut usize) -> Result<Pushed, Fault> {
         let place = self.end.reading.place.load(Relaxed);
         let in_turn = self.end.sending.read_before.load(Relaxed) != place;
         self.end.sending.read_before.store(place, Relaxed);
         let sender = Sender { in_turn, ..self.sender() };
         while from.left() > 0 {
             match sender.push(from)? {
-                Push::Took(0) => return Ok(true),
+                Push::Took(0) => return Ok(Pushed::All),
                 Push::Took(n) => {
                     *sent += n;
                     own::add(&self.end.sending.fast_bytes, n as u64);
                     if !self.ring_bell() {
-                        return Ok(from.left() == 0);
+                        return Ok(if from.left() == 0 { Pushed::All } else { Pushed::Left });
                     }
                 }
-                Push::Full => return Ok(false),
+                Push::Full(enough) => return Ok(Pushed::Until(enough)),
             }
         }
-        Ok(true)
+        Ok(Pushed::All)
     }
 
     /// Wakes the reader if it sleeps. False when it has left the ring: then what is in it has gone the kernel path.
@@ -476,10 +478,10 @@ impl Port<'_> {
             && self.unsent() == 0
     }
 
-    fn wait_for_room(&self, wanted: usize, nonblocking: bool) -> Room {
+    /// Waits until `enough` is free, better room for all that is `wanted`, unless that is a good part of the ring.
+    fn wait_for_room(&self, enough: u64, wanted: usize, nonblocking: bool) -> Room {
         let sender = self.sender();
-        let capacity = sender.ring.capacity();
-        let enough = capacity - (wanted as u64 + 128).min(capacity / 4);
+        let enough = enough.max((wanted as u64).min(sender.ring.capacity() / 4));
         let patience = micros(if nonblocking { SHORT_PATIENCE_US } else { PATIENCE_US });
         let mut since = ticks();
         let mut last = sender.seen_head.load(Relaxed);
@@ -488,9 +490,9 @@ impl Port<'_> {
             for _ in 0..16 {
                 pause();
             }
-            match sender.used(true) {
+            match sender.free(true) {
                 Err(Fault) => return Room::Fault,
-                Ok(used) if used <= enough => return Room::Some,
+                Ok(free) if free >= enough => return Room::Some,
                 Ok(_) => {}
             }
             let now = ticks();
@@ -653,6 +655,14 @@ enum Outcome {
     Done,
     Plain,
     Failed(Errno),
+}
+
+enum Pushed {
+    All,
+    /// The reader has left the ring: the rest goes the kernel path.
+    Left,
+    /// There is no more room until so much is free.
+    Until(u64),
 }
 
 enum Room {
