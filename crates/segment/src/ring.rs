@@ -387,7 +387,8 @@ impl Sender<'_> {
         if distance(seen, head) > distance(seen, tail) {
             return Err(Fault);
         }
-        self.seen_head.store(head, Relaxed);
+        // Release: another thread that sees it writes where this reader has read.
+        self.seen_head.store(head, Release);
         Ok(distance(head, tail))
     }
 

@@ -622,11 +622,13 @@ impl Port<'_> {
     pub(super) fn go_down(&self, reason: Reason) -> bool {
         let sending = &self.end.sending;
         let sender = self.sender();
-        let Ok(used) = sender.used(true) else {
+        if sender.used(true).is_err() {
             self.break_off();
             return true;
-        };
-        let passed = used <= ring::distance(sending.mark.load(Relaxed), sending.tail.load(Relaxed));
+        }
+        // The tail comes last: a handler's send moves it on.
+        let (mark, head) = (sending.mark.load(Relaxed), sending.seen_head.load(Acquire));
+        let passed = ring::distance(mark, head) <= ring::distance(mark, sending.tail.load(Relaxed));
         // SeqCst: the mark was published before; a reader that says so later has seen it.
         if !passed && self.link.outgoing().flags.in_kernel.load(SeqCst) != 0 {
             return false;
