@@ -56,8 +56,13 @@ pub const ALONE: u32 = 1;
 /// Bit of [`ReaderFlags::waiting`] that is never taken down: the reader has left the ring for good. Whoever reads the
 /// socket from now on knows nothing of ring and doorbells, so the sender puts whatever is unread on the kernel path.
 pub const LEFT: u32 = 1 << 31;
-/// Bit of [`ReaderFlags::waiting`] while a sender that has taken a group's number may still be about to ring it.
+/// Bit of [`ReaderFlags::waiting`] while a sender that has taken a group's number may still be about to ring it; beside it
+/// stands [`ringer`].
 pub const RINGING: u32 = 1 << 30;
+/// The value of [`ReaderFlags::waiting`] while thread `me` is ringing: it takes down no other's.
+pub const fn ringer(me: u32) -> u32 {
+    RINGING | me & (RINGING - 1)
+}
 /// Bit of [`SenderWords::bells`] that a reader sets when it leaves: no further doorbell may be sent.
 pub const NO_MORE_BELLS: u64 = 1 << 63;
 /// Groups that a side of a pool has.

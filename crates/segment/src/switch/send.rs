@@ -5,7 +5,7 @@ use super::{AGAIN, BROKEN, GONE, Port, micros};
 use crate::clock::{give_way, nanoseconds, nap, ticks};
 use crate::end::Stage;
 use crate::kernel;
-use crate::link::{ALONE, CLOSED, Direction, LEFT, NO_MORE_BELLS, RINGING, SHUT};
+use crate::link::{ALONE, CLOSED, Direction, LEFT, NO_MORE_BELLS, RINGING, SHUT, ringer};
 use crate::lock::Entered;
 use crate::raw::{Answer, Errno};
 use crate::reason::Reason;
@@ -269,15 +269,25 @@ impl Port<'_> {
             take(0);
             return;
         };
-        group.rung.fetch_or(1 << (self.link.slot() & 63), SeqCst);
-        // Rung before it is looked whether any sleeps; who goes to sleep says so before it looks whether any was rung.
+        let ring = || group.rung.fetch_or(1 << (self.link.slot() & 63), SeqCst);
+        // The flag is taken before the group is rung. A reader that was rung may have read, and rest again with its flag
+        // still up: a sender that took it only then would leave nobody to ring for what comes next.
+        // Who goes to sleep says so before it looks whether any was rung; here it is the other way round.
         if group.asleep.load(SeqCst) == 0 {
-            take(0);
-        } else if take(RINGING) {
-            if group.asleep.swap(0, AcqRel) != 0 {
+            if take(0) {
+                ring();
+                // Asleep by now, perhaps without this socket: the group must not be taken for woken.
+                if group.asleep.load(SeqCst) != 0 {
+                    self.send_bell();
+                }
+            }
+        } else if take(ringer(self.me)) {
+            ring();
+            if group.asleep.swap(0, SeqCst) != 0 {
                 self.send_bell();
             }
-            self.link.outgoing().flags.waiting.fetch_and(!RINGING, Release);
+            let waiting = &self.link.outgoing().flags.waiting;
+            let _ = waiting.compare_exchange(ringer(self.me), 0, Release, Relaxed);
         }
     }
 

@@ -102,7 +102,8 @@ impl Port<'_> {
     /// Takes note if the sender has taken the waiting flag.
     pub(super) fn note_flag(&self) {
         let reading = &self.end.reading;
-        if reading.armed.load(Relaxed) != 0 && matches!(self.link.incoming().flags.waiting.load(Acquire), 0 | RINGING) {
+        let is_taken = |flag| flag == 0 || flag & RINGING != 0;
+        if reading.armed.load(Relaxed) != 0 && is_taken(self.link.incoming().flags.waiting.load(Acquire)) {
             reading.armed.store(0, Relaxed);
         }
     }
