@@ -156,7 +156,9 @@ fn settle_family(make: impl FnOnce() -> Result<Family, Errno>) -> Option<&'stati
         }
         existing_family()
     };
-    kernel::undisturbed(|| with_meeting(settle)).flatten()
+    // Another thread may be making it just now: a descriptor that got no end for that reason could be copied, and each
+    // copy would then get one of its own.
+    with_meeting_surely(settle).flatten()
 }
 
 /// Nothing of this process refers to the pool any more, unless it returns false.
@@ -168,7 +170,7 @@ fn let_go_of_pool(id: i32, begin: *const u8) -> bool {
     unused
 }
 
-/// Why there is no hope of a table of ends; `None` when another thread is about to make it.
+/// Why there is no hope of a table of ends; `None` when there is.
 pub fn no_family() -> Option<Reason> {
     match NO_FAMILY.load(Relaxed) - 1 {
         _ if !config().enabled => Some(Reason::Disabled),
