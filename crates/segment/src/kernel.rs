@@ -191,6 +191,21 @@ pub fn outq(fd: i32) -> Result<u32, Errno> {
     queue(fd, libc::TIOCOUTQ)
 }
 
+/// Whether a few single bytes can be sent without waiting, however long it takes until what was sent before, and may have
+/// been read already, is acknowledged.
+pub fn has_room_for_bells(fd: i32) -> bool {
+    // SK_MEMINFO_SNDBUF and SK_MEMINFO_WMEM_QUEUED; SOCK_MIN_SNDBUF, which is room for two segments.
+    const SNDBUF: usize = 3;
+    const QUEUED: usize = 5;
+    const ROOM: u32 = 4608;
+    let mut info = [0; 36];
+    let word = |info: &[u8; 36], at: usize| u32::from_ne_bytes(core::array::from_fn(|i| info[4 * at + i]));
+    match bytes_option(fd, libc::SOL_SOCKET, libc::SO_MEMINFO, &mut info) {
+        Ok(_) => word(&info, QUEUED) == 0 || word(&info, QUEUED).saturating_add(ROOM) <= word(&info, SNDBUF),
+        Err(_) => poll_now(fd, libc::POLLOUT) & libc::POLLOUT != 0,
+    }
+}
+
 /// recv, straight into `len` bytes at `to` (null with MSG_TRUNC discards).
 ///
 /// # Safety

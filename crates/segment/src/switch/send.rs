@@ -304,7 +304,7 @@ impl Port<'_> {
                 self.end.bells.fetch_add(1, Relaxed);
                 wait::rang();
             }
-            // Nothing was sent: either the reader has plenty to wake up for, or it is gone.
+            // Nothing was sent: the reader is gone. There was room when the direction went up.
             _ => self.take_bell_back(),
         }
     }
@@ -558,6 +558,9 @@ impl Port<'_> {
         let Some(position) = self.send_position() else { return false };
         if position < self.link.outgoing().flags.position.load(Relaxed) {
             end.set_reason(Reason::Counters);
+            return false;
+        }
+        if !kernel::has_room_for_bells(self.fd) {
             return false;
         }
         if end.was_fast.load(Relaxed) & 1 == 0 {
