@@ -374,10 +374,36 @@ static void truthful(struct side *side) {
 static void truthful_processes(void) { two_processes(AF_INET, truthful, truthful); }
 static void truthful_threads(void) { two_threads(AF_INET, truthful, truthful); }
 
+/* Edges of a connection that has become stdin with something unread, which has been read since. */
+static void edge_stdin_a(struct side *side) {
+    char in[10];
+    struct epoll_event event = {.events = EPOLLIN | EPOLLET};
+    await_bytes(side->fd, 3);
+    SHOW(dup2(side->fd, 0));
+    SHOW(recv(side->fd, in, 3, MSG_WAITALL));
+    int ep = MUST(epoll_create1(EPOLL_CLOEXEC));
+    SHOW(epoll_ctl(ep, EPOLL_CTL_ADD, side->fd, &event));
+    SHOW(epoll_wait(ep, &event, 1, 0));
+    SHOW(send(side->fd, "go", 2, 0));
+    SHOW(epoll_wait(ep, &event, 1, -1));
+    SHOW(recv(side->fd, in, 10, 0));
+    SHOW(epoll_wait(ep, &event, 1, 0));
+    close(ep);
+    close(0);
+}
+static void edge_stdin_b(struct side *side) {
+    char in[2];
+    send_all(side->fd, "one", 3);
+    if (receive_all(side->fd, in, 2) != 2) fail("receive");
+    send_all(side->fd, "two!", 4);
+}
+static void edge_stdin(void) { two_processes(AF_INET, edge_stdin_a, edge_stdin_b); }
+
 const struct scenario scenarios[] = {
     {"level", level, 0},     {"level-threads", level_threads, 0},     {"edge", edge, 0},
     {"edge-threads", edge_threads, 0}, {"edge-out", edge_out, 0},     {"oneshot", oneshot, 0},
     {"oneshot-threads", oneshot_threads, 0}, {"control", control, 0}, {"gone", gone, 0},
     {"truthful", truthful_processes, 0}, {"truthful-threads", truthful_threads, 0}, {"edge-ends", edge_ends_processes, 0},
+    {"edge-stdin", edge_stdin, 0},
     {0},
 };
