@@ -398,6 +398,42 @@ static void edge_stdin_b(struct side *side) {
     send_all(side->fd, "two!", 4);
 }
 static void edge_stdin(void) { two_processes(AF_INET, edge_stdin_a, edge_stdin_b); }
+/* Sends until there is no room, and once more as soon as all was read, which the reader's kernel may not have acknowledged
+ * yet. */
+enum { AT_ONCE_ROUNDS = 30 };
+static void at_once_a(struct side *side) {
+    MUST(setsockopt(side->fd, SOL_SOCKET, SO_SNDBUF, &(int){8 * KIB}, sizeof(int)));
+    set_nonblocking(side->fd, true);
+    for (int i = 0; i < AT_ONCE_ROUNDS; i++) {
+        long total = 0, sent;
+        while ((sent = send(side->fd, in, 16 * KIB, 0)) > 0) total += sent;
+        MUST(write(side->turn, &total, sizeof(total)));
+        hear(side);
+        await_asleep(side->other);
+        while ((sent = send(side->fd, in, 1, 0)) == -1 && errno == EAGAIN) await_events(side->fd, POLLOUT);
+        if (sent != 1) fail("send");
+        hear(side);
+    }
+}
+static void at_once_b(struct side *side) {
+    int set = (int)MUST(epoll_create1(0)), told = 0;
+    size_t got = 0;
+    struct epoll_event event;
+    add(set, side->fd, EPOLLIN, 1);
+    for (int i = 0; i < AT_ONCE_ROUNDS; i++) {
+        long total;
+        MUST(read(side->turn, &total, sizeof(total)));
+        /* From now on it acknowledges late. */
+        MUST(setsockopt(side->fd, IPPROTO_TCP, TCP_QUICKACK, &(int){0}, sizeof(int)));
+        while (total > 0) total -= MUST(recv(side->fd, in, sizeof(in), 0));
+        tell(side);
+        told += (int)MUST(epoll_wait(set, &event, 1, -1));
+        got += receive_all(side->fd, in, 1);
+        tell(side);
+    }
+    say("told %d times, received %zu", told, got);
+}
+static void at_once(void) { two_processes(AF_INET, at_once_a, at_once_b); }
 
 const struct scenario scenarios[] = {
     {"level", level, 0},     {"level-threads", level_threads, 0},     {"edge", edge, 0},
@@ -405,5 +441,6 @@ const struct scenario scenarios[] = {
     {"oneshot-threads", oneshot_threads, 0}, {"control", control, 0}, {"gone", gone, 0},
     {"truthful", truthful_processes, 0}, {"truthful-threads", truthful_threads, 0}, {"edge-ends", edge_ends_processes, 0},
     {"edge-stdin", edge_stdin, 0},
+    {"at-once", at_once, 0},
     {0},
 };

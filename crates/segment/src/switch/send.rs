@@ -21,6 +21,9 @@ const PATIENCE_US: u64 = 1000;
 /// The same for a non-blocking sender.
 const SHORT_PATIENCE_US: u64 = 20;
 
+/// The kernel acknowledges what it has received within 200 ms. What it does not, its reader has no room for.
+const ACKNOWLEDGED_WITHIN_US: u64 = 250_000;
+
 /// A reader that asks again and again takes what is published within this time, if it is awake.
 const AWAKE_US: u64 = 2;
 
@@ -299,14 +302,29 @@ impl Port<'_> {
     }
 
     fn send_announced_bell(&self) {
-        match kernel::send_bell(self.fd) {
-            Ok(1) => {
-                self.end.bells.fetch_add(1, Relaxed);
-                wait::rang();
+        let began = ticks();
+        loop {
+            match kernel::send_bell(self.fd) {
+                Ok(1) => {
+                    self.end.bells.fetch_add(1, Relaxed);
+                    wait::rang();
+                    return;
+                }
+                // What fills the buffer may have been read: then its acknowledgement comes, and with it room.
+                Err(AGAIN)
+                    if ticks().wrapping_sub(began) < micros(ACKNOWLEDGED_WITHIN_US) && self.is_all_delivered() =>
+                {
+                    nap(50);
+                }
+                // Either the reader has plenty to wake up for, or it is gone.
+                _ => return self.take_bell_back(),
             }
-            // Nothing was sent: the reader is gone. There was room when the direction went up.
-            _ => self.take_bell_back(),
         }
+    }
+
+    /// Whether the other end's kernel was sent all that was put on the kernel path: it refuses nothing for want of room.
+    fn is_all_delivered(&self) -> bool {
+        kernel::counters(self.fd).is_ok_and(|counters| counters.unsent == 0)
     }
 
     /// Counts one more doorbell, before it is sent; false when the reader wants no more.

@@ -111,8 +111,8 @@ impl Port<'_> {
     /// Nobody asks any more for what comes here as a member of a group: a doorbell of the group's on this socket would
     /// wake nobody, and the group would be taken for woken. Returns once no such doorbell is on its way.
     pub fn leave_group(&self) {
-        /// A sender that is stopped just there rings nobody.
-        const PATIENCE_US: u64 = 100_000;
+        /// A sender that is stopped just there rings nobody. One that waits for room has it sooner.
+        const PATIENCE_US: u64 = 300_000;
         let waiting = &self.link.incoming().flags.waiting;
         let number = waiting.load(Relaxed);
         if matches!(number, 0 | ALONE) || number & LEFT != 0 {
