@@ -10,7 +10,7 @@ use crate::lock::Entered;
 use crate::raw::{Answer, Errno};
 use crate::reason::Reason;
 use crate::ring::{self, Fault, Place, Push, Record, Sender, Source};
-use crate::sync::{AcqRel, Acquire, Relaxed, Release, SeqCst, own, pause};
+use crate::sync::{AcqRel, Acquire, Relaxed, Release, SeqCst, fence, own, pause};
 use crate::vector::Cursor;
 use crate::wait;
 
@@ -477,12 +477,9 @@ impl Port<'_> {
         }
         let entered = self.enter_sending();
         // Behind a mark of going down, which another thread may have set meanwhile, a doorbell would be data.
-        let fast = self.sends_fast();
-        if fast {
-            self.send_bell();
-        }
-        let gone = fast && !self.connected();
-        if fast {
+        let asked = self.sends_fast() && self.probe();
+        let gone = asked && !self.connected();
+        if asked {
             probed.store(if gone { GONE } else { 1 }, Relaxed);
         }
         if gone {
@@ -493,6 +490,24 @@ impl Port<'_> {
             sending.lock.leave();
         }
         gone
+    }
+
+    /// Sends a doorbell to an end that has sent its FIN, if it has left anything unread: if it is gone, its kernel answers
+    /// with a reset. Whether it did.
+    fn probe(&self) -> bool {
+        if !self.announce_bell() {
+            return false;
+        }
+        // Announced before the look. One that reads everything and then closes looks the other way round (`hush`): either
+        // it waits for the doorbell, or there is nothing unread here, and a reset would be false.
+        fence(SeqCst);
+        let unread = self.unsent() > 0;
+        if unread {
+            self.send_announced_bell()
+        } else {
+            self.take_bell_back()
+        }
+        unread
     }
 
     /// Whether a reset that the kernel tells of is the doing of a doorbell alone. A process that is killed with one unread

@@ -382,6 +382,8 @@ impl Port<'_> {
             self.link.incoming().flags.waiting.fetch_and(LEFT, AcqRel);
             reading.armed.store(0, Relaxed);
         }
+        // What was read is published before it is looked for doorbells; see `probe`.
+        fence(SeqCst);
         let began = ticks();
         loop {
             // Before the last look: whatever came before the end is there by then.
