@@ -26,8 +26,9 @@ pub fn forget(fd: i32) {
             crate::epoll::settle_socket(connection, || twin(connection));
         }
         crate::epoll::forget_socket(connection, last);
+    } else {
+        table::next_generation(fd);
     }
-    table::next_generation(fd);
     crate::epoll::forget_set(fd);
     if let Known::Connection(index) = table::get(fd)
         && let Some(family) = process::existing_family()
@@ -40,13 +41,8 @@ pub fn forget(fd: i32) {
             // Its registrations go on in the kernel, which alone has to see what arrives from now on.
             connection.pin(Reason::Unsupported);
         }
-        if table::replace(fd, Known::Connection(index), Known::Nothing) {
-            if connection.end.watched.load(Relaxed) != 0 {
-                crate::epoll::outlast_looks();
-            }
-            if !connection.leave_to_those_inside() {
-                release(index);
-            }
+        if table::replace(fd, Known::Connection(index), Known::Nothing) && !connection.leave_to_those_inside() {
+            release(index);
         }
     } else {
         table::set(fd, Known::Nothing);
@@ -83,7 +79,7 @@ pub fn dissolve(connection: Connection, disconnect: impl FnOnce() -> c_int) -> c
         // It stays in its sets, which know nothing of the next connection yet.
         crate::epoll::settle_socket(connection, || None);
         crate::epoll::outlast_looks();
-        crate::epoll::forget_socket(connection, false);
+        crate::epoll::let_go(connection, table::generation(fd));
         crate::set::made().for_each(|set| set.with_item(fd, |item| item.set_told(Told::default())));
         if !connection.leave_to_those_inside() {
             release(index);
@@ -216,7 +212,7 @@ pub fn leave_all() {
             let end = family.end(index);
             let connection = Connection { end, index, fd };
             connection.hush();
-            crate::epoll::forget_socket(connection, false);
+            crate::epoll::let_go(connection, table::generation(fd));
             if end.references.fetch_sub(1, AcqRel) == 1 {
                 count(end, index);
                 if end.stage() == Stage::Joined

@@ -5,6 +5,7 @@ use super::events::{calm, news, writable};
 use super::{IN, OUT, has_sleepers, port, set_of, watches};
 use crate::connection::{self, Connection};
 use crate::set::{self, Item, Joining, Scan, Set};
+use crate::table;
 use core::ffi::c_int;
 use underpass_segment::end::{End, WATCHED_BY_SEVERAL};
 use underpass_segment::kernel;
@@ -50,21 +51,32 @@ pub fn wake_by_itself(connection: Connection) {
     }
 }
 
-/// `fd` is about to be closed, and its socket with it if it is the `last`: its sets do not rely on it any more.
+/// `fd` is about to be closed, and its socket with it if it is the `last`: begins the number's next generation, in which
+/// nobody looks at the connection in a set any more.
 pub fn forget_socket(connection: Connection, last: bool) {
-    if connection.end.watched.load(Relaxed) != 0 {
-        for set in set::made() {
-            let mut was_in = false;
-            set.with_item(connection.fd, |item| {
-                was_in = true;
-                wake_up(item, connection.end);
-                if last {
-                    item.set_ended();
-                }
-            });
-            if was_in && let Some(port) = connection.ready_port() {
-                leave_group(set.epfd(), set, &port);
-            }
+    let generation = table::generation(connection.fd);
+    if last && connection.end.watched.load(Relaxed) != 0 {
+        set::made().for_each(|set| set.with_item(connection.fd, Item::set_ended));
+    }
+    table::next_generation(connection.fd);
+    let_go(connection, generation);
+}
+
+/// The sets in which the connection was in the number's generation `generation` do not rely on it any more. If that is
+/// over, no thread looks at the connection in a set from now on: none raises its waiting flag, nor takes what belongs to
+/// the number's next socket.
+pub fn let_go(connection: Connection, generation: u32) {
+    if connection.end.watched.load(Relaxed) == 0 {
+        return;
+    }
+    for set in set::made() {
+        let mut was_in = false;
+        set.with_item_of(connection.fd, generation, |item| {
+            was_in = true;
+            wake_up(item, connection.end);
+        });
+        if was_in && let Some(port) = connection.ready_port() {
+            leave_group(set.epfd(), set, &port);
         }
     }
 }

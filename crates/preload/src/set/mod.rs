@@ -83,7 +83,11 @@ impl Item {
     }
 
     fn is_ours(&self, fd: i32) -> bool {
-        self.is_current(fd) && !self.foreign
+        self.is_ours_of(table::generation(fd))
+    }
+
+    fn is_ours_of(&self, generation: u32) -> bool {
+        self.live && self.generation == generation && !self.foreign
     }
 
     /// Its descriptor is about to be closed, and the socket with it.

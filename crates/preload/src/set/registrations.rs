@@ -152,8 +152,17 @@ impl Set {
 
     /// Changes the registration of `fd`; not in a signal handler that runs on top of a look at the set.
     pub fn with_item(&self, fd: i32, change: impl FnOnce(&mut Item)) {
+        self.with_item_if(fd, |item| item.is_ours(fd), change);
+    }
+
+    /// The same for one that the number had in its generation `generation`. Nobody looks at the set then who began before.
+    pub fn with_item_of(&self, fd: i32, generation: u32, change: impl FnOnce(&mut Item)) {
+        self.with_item_if(fd, |item| item.is_ours_of(generation), change);
+    }
+
+    fn with_item_if(&self, fd: i32, is_meant: impl FnOnce(&Item) -> bool, change: impl FnOnce(&mut Item)) {
         self.unless_looking(|inside| {
-            if let Some(item) = inside.item(fd).filter(|it| it.is_ours(fd)) {
+            if let Some(item) = inside.item(fd).filter(|it| is_meant(it)) {
                 change(item);
             }
         });

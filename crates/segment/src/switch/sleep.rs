@@ -377,6 +377,7 @@ impl Port<'_> {
         if self.is_fast() && self.something() {
             return;
         }
+        self.leave_group();
         if self.is_fast() {
             // No doorbell will be sent any more but one that is on its way.
             self.link.incoming().flags.waiting.fetch_and(LEFT, AcqRel);
