@@ -245,6 +245,46 @@ static void shut_with_child(struct side *side) {
     SHOW(recv(fd, in, 2000, 0));
     tell(side);
 }
+static int unused(struct side *side) {
+    if (side->leader) return (int)MUST(accept(side->listener, NULL, NULL));
+    return connect_to(&side->address);
+}
+/* The first half was shut down before anything else was done with the socket. */
+static void early_a(struct side *side) {
+    int fd = unused(side);
+    signal(SIGPIPE, SIG_IGN);
+    SHOW(shutdown(fd, SHUT_RD));
+    tell(side);
+    for (int round = 0; round < 60; round++) {
+        await_bytes(fd, 10);
+        receive_all(fd, in, 10);
+        send_all(fd, out, 10);
+    }
+    await_bytes(fd, 1000);
+    SHOW(recv(fd, in, 100, 0));
+    SHOW(shutdown(fd, SHUT_WR));
+    tell(side);
+    hear(side);
+    say("events %x", events_now(fd));
+    SHOW(recv(fd, in, 2000, 0));
+    tell(side);
+}
+static void early_b(struct side *side) {
+    int fd = unused(side);
+    hear(side);
+    for (int round = 0; round < 60; round++) {
+        send_all(fd, out, 10);
+        receive_all(fd, in, 10);
+    }
+    send_all(fd, out, 1000);
+    hear(side);
+    await_events(fd, POLLRDHUP);
+    for (int round = 0; round < 3; round++) say("events %x", events_now(fd));
+    SHOW(recv(fd, in, 100, 0));
+    tell(side);
+    hear(side);
+}
+static void both_ways_early(void) { two_processes(AF_INET, early_a, early_b); }
 static void both_ways_child(void) { two_processes(AF_INET, child_recv_a, shut_with_child); }
 
 /* The end is told by the first receive after it has come, also to one who asks again and again. */
@@ -534,6 +574,7 @@ const struct scenario scenarios[] = {
     {"both-ways-poll", both_ways_poll, 0},
     {"both-ways-threads", both_ways_threads, 0},
     {"both-ways-child", both_ways_child, 0},
+    {"both-ways-early", both_ways_early, 0},
     {"at-once", at_once, 0},
     {"at-once-close", at_once_close, 0},
     {"at-once-exit", at_once_exit, 0},

@@ -145,7 +145,8 @@ pub unsafe extern "C" fn shutdown(fd: c_int, how: c_int) -> c_int {
         libc::SHUT_RDWR => SHUT_IN | SHUT_OUT,
         _ => 0,
     };
-    if let Some(connection) = connection::known(fd) {
+    // Also of a connection that was not used yet: both ends have to know, should it go up.
+    if let Some(connection) = connection::of(fd) {
         connection.shut_down(directions);
     }
     // SAFETY: no pointers.
