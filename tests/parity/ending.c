@@ -338,6 +338,44 @@ static void own_end_b(struct side *side) {
     hear(side);
 }
 static void at_once(void) { two_processes(AF_INET, own_end_a, own_end_b); }
+
+/* And by every look from then on, also to one who asks for room as well, and finds that. */
+static void every_look(int fd) {
+    enum { LOOKS = 50 };
+    struct pollfd ready = {fd, POLLIN | POLLOUT, 0};
+    int told = 0;
+    for (int i = 0; i < LOOKS; i++) {
+        MUST(poll(&ready, 1, 0));
+        told += ready.revents == (POLLIN | POLLOUT);
+    }
+    say("poll: %d of %d", told, LOOKS);
+    for (unsigned wanted = EPOLLIN; wanted <= EPOLLRDHUP; wanted *= EPOLLRDHUP / EPOLLIN) {
+        struct epoll_event event = {.events = wanted | EPOLLOUT};
+        int set = (int)MUST(epoll_create1(0));
+        MUST(epoll_ctl(set, EPOLL_CTL_ADD, fd, &event));
+        told = 0;
+        for (int i = 0; i < LOOKS; i++) {
+            told += MUST(epoll_wait(set, &event, 1, 0)) == 1 && event.events == (wanted | EPOLLOUT);
+        }
+        say("epoll %x: %d of %d", wanted, told, LOOKS);
+        close(set);
+    }
+}
+static void looks_b(struct side *side) {
+    hear(side);
+    int fd = another(side);
+    while (!has_ended(fd)) {}
+    every_look(fd);
+    tell(side);
+}
+static void looks_a(struct side *side) {
+    SHOW(shutdown(side->fd, SHUT_RD));
+    every_look(side->fd);
+    tell(side);
+    SHOW(shutdown(another(side), SHUT_WR));
+    hear(side);
+}
+static void looks_at_end(void) { two_processes(AF_INET, looks_a, looks_b); }
 static void at_once_close(void) { two_processes(AF_INET, at_once_a, end_by_close); }
 static void at_once_exit(void) { two_processes(AF_INET, at_once_a, end_by_exit); }
 
@@ -576,6 +614,7 @@ const struct scenario scenarios[] = {
     {"both-ways-child", both_ways_child, 0},
     {"both-ways-early", both_ways_early, 0},
     {"at-once", at_once, 0},
+    {"looks-at-end", looks_at_end, 0},
     {"at-once-close", at_once_close, 0},
     {"at-once-exit", at_once_exit, 0},
     {"after-close", after_close, 0},

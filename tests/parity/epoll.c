@@ -434,6 +434,42 @@ static void at_once_b(struct side *side) {
     say("told %d times, received %zu", told, got);
 }
 static void at_once(void) { two_processes(AF_INET, at_once_a, at_once_b); }
+/* Whoever asks what is there now is told all of it, by every look: also what only the kernel knows of beside a socket that
+ * is always writable. */
+static void all_a(struct side *side) {
+    enum { LOOKS = 50 };
+    int set = (int)MUST(epoll_create1(0)), pipe_ends[2], told = 0;
+    struct epoll_event events[4];
+    add(set, side->fd, EPOLLIN | EPOLLOUT, 1);
+    MUST(pipe(pipe_ends));
+    MUST(write(pipe_ends[1], "x", 1));
+    for (int i = 0; i < 2 * LOOKS; i++) {
+        if (i == LOOKS) add(set, pipe_ends[0], EPOLLIN, 2);
+        told += epoll_wait(set, events, COUNT(events), 0);
+    }
+    say("told %d", told);
+    hear(side);
+    struct side twin = *side;
+    twin.fd = another(side);
+    hear(side);
+    MUST(epoll_ctl(set, EPOLL_CTL_DEL, pipe_ends[0], NULL));
+    add(set, twin.fd, EPOLLIN, 3);
+    await_bytes(twin.fd, 100);
+    told = 0;
+    for (int i = 0; i < LOOKS; i++) told += epoll_wait(set, events, COUNT(events), 0);
+    say("told %d", told);
+    tell(side);
+}
+static void all_b(struct side *side) {
+    tell(side);
+    int fd = another(side), small = 1;
+    /* A connection with so small a buffer stays on the kernel path. */
+    MUST(setsockopt(fd, SOL_SOCKET, SO_SNDBUF, &small, sizeof(small)));
+    send_all(fd, "0123456789012345678901234567890123456789012345678901234567890123456789012345678901234567890123456789", 100);
+    tell(side);
+    hear(side);
+}
+static void all_at_once(void) { two_processes(AF_INET, all_a, all_b); }
 
 const struct scenario scenarios[] = {
     {"level", level, 0},     {"level-threads", level_threads, 0},     {"edge", edge, 0},
@@ -442,5 +478,6 @@ const struct scenario scenarios[] = {
     {"truthful", truthful_processes, 0}, {"truthful-threads", truthful_threads, 0}, {"edge-ends", edge_ends_processes, 0},
     {"edge-stdin", edge_stdin, 0},
     {"at-once", at_once, 0},
+    {"all-at-once", all_at_once, 0},
     {0},
 };

@@ -41,7 +41,7 @@ pub(super) struct Events {
     pub(super) count: usize,
     /// The kernel has news of a socket whose turn it is not yet.
     pub(super) put_off: bool,
-    /// Of a socket that is told as writable only the kernel knows whether it is readable.
+    /// Of an active socket that is level-triggered only the kernel knows what is true.
     pub(super) in_doubt: bool,
     /// So many may be written by now: behind them lie events of the kernel's that are not read yet.
     room: usize,
@@ -99,9 +99,10 @@ pub(super) fn collect(epfd: c_int, set: &Set, events: &mut Events) {
             return Scan::Leave;
         }
         if writable(&port, item) {
-            events.push(fd, item.events & OUT, item.data);
-            events.in_doubt |= item.wants(IN) && port.needs_kernel();
+            events.push(fd, item.events & OUT | known_to_kernel(fd, &port, item), item.data);
             item.set_last_news(now);
+        } else if item.events & EDGE == 0 {
+            events.in_doubt |= item.wants(OUT) || port.needs_kernel();
         }
         if !item.wants(IN) {
             return Scan::Keep;
@@ -139,13 +140,32 @@ pub(super) fn collect(epfd: c_int, set: &Set, events: &mut Events) {
     }
 }
 
-/// A one-shot event has to say everything at once.
+/// What is true beside room of a registration that is level-triggered, where the ring may not say it.
+fn known_to_kernel(fd: c_int, port: &Port<'_>, item: &mut Item) -> u32 {
+    let in_doubt = if item.wants(IN) { port.needs_kernel() } else { port.may_have_ended() };
+    if !in_doubt {
+        return 0;
+    }
+    match judge(fd, item, kernel::poll_now(fd, item.events as i16) as u16 as u32).0 {
+        Truth::Events(mask) => mask,
+        // Of what is in the ring the caller tells.
+        Truth::Nothing | Truth::PutOff => 0,
+    }
+}
+
+/// What the kernel knows beside: a one-shot event has to say everything at once, and an end that has been announced
+/// comes with the data before it.
 fn ended(port: &Port<'_>, item: &Item) -> u32 {
-    if item.events & ONCE == 0 {
+    if item.events & ONCE == 0 && !port.may_have_ended() {
         return 0;
     }
     let asked = if item.events & libc::EPOLLRDHUP as u32 != 0 { libc::POLLRDHUP } else { 0 };
-    kernel::poll_now(port.fd, asked) as u16 as u32 & OVER
+    without_false_reset(port, kernel::poll_now(port.fd, asked) as u16 as u32 & OVER)
+}
+
+/// `mask` without a reset that is the doing of a doorbell alone.
+fn without_false_reset(port: &Port<'_>, mask: u32) -> u32 {
+    if mask & UNASKED != 0 && port.is_false_reset() { mask & !UNASKED } else { mask }
 }
 
 /// Whether only the kernel can report what a registration asks for of which it has an older one.
@@ -292,10 +312,9 @@ fn judge(fd: c_int, item: &mut Item, mut mask: u32) -> (Truth, bool) {
             mask |= kernel::poll_now(fd, item.events as i16) as u16 as u32;
         }
     }
-    const RESET: u32 = (libc::EPOLLHUP | libc::EPOLLERR) as u32;
     // Without another event the program would not be told at all.
-    if mask & RESET != 0 && mask & !RESET != 0 && port.is_false_reset() {
-        mask &= !RESET;
+    if mask & !UNASKED != 0 {
+        mask = without_false_reset(&port, mask);
     }
     if mask & !IN == 0 && item.wants(IN) && item.events & (EDGE | ONCE) == 0 && port.ready() == Ready::Yes {
         return (Truth::PutOff, true);

@@ -76,8 +76,9 @@ fn wait_in(
             polled_enough = !began.insert(begin(set)).polls();
             polled_enough || !set.is_active()
         };
-        let in_doubt = core::mem::take(&mut events.in_doubt);
-        if !sleeps && (overdue || in_doubt || (events.count == 0 && (idle || expired))) {
+        // Who asks what is there now is told all of it.
+        let in_doubt = (core::mem::take(&mut events.in_doubt) || set.has_quiet()) && events.count < events.most;
+        if !sleeps && (overdue || (expired && in_doubt) || (events.count == 0 && (idle || expired))) {
             set.asked().store(ticks(), Relaxed);
             if ask(epfd, set, &mut events, look) < 0 {
                 return -1;

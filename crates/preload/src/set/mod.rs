@@ -153,6 +153,8 @@ pub struct Set {
     count: AtomicU32,
     active_count: AtomicU32,
     stale: AtomicBool,
+    /// Something that is no socket of ours was registered.
+    has_foreign: AtomicBool,
     /// Pools in which it has a group.
     groups: AtomicU32,
     /// See [`Set::changes`].
@@ -243,6 +245,7 @@ impl Set {
         }
         set.mean_wait.store(0, Relaxed);
         set.is_inner.store(0, Relaxed);
+        set.has_foreign.store(false, Relaxed);
         set.user.store(0, Relaxed);
         set.groups.store(0, Relaxed);
         Set::push_free(set);
@@ -283,6 +286,11 @@ impl Set {
     /// Sockets registered.
     pub fn count(&self) -> u32 {
         self.count.load(Relaxed)
+    }
+
+    /// Whether anything is registered that is not looked at in user space.
+    pub fn has_quiet(&self) -> bool {
+        self.count() > self.active_count.load(Relaxed) || self.has_foreign.load(Relaxed)
     }
 
     /// Whether the kernel may have older registrations.

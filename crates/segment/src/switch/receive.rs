@@ -3,7 +3,7 @@
 
 use super::{AGAIN, ANEW, BROKEN, GONE, Port, Taken, micros};
 use crate::clock::{nanoseconds, nap_unless_signalled, ticks};
-use crate::end::Stage;
+use crate::end::{SHUT_IN, Stage};
 use crate::kernel;
 use crate::link::ALONE;
 use crate::lock::Entered;
@@ -655,11 +655,11 @@ impl Port<'_> {
         Taken::Nothing
     }
 
-    /// Whether the other end has said that it ends its direction, so that the kernel may know of the end of the stream by
-    /// now. One that was killed says nothing.
+    /// Whether the other end has said that it ends its direction, or this one that it receives no more: the kernel may
+    /// know of the end of the stream by now. An other end that was killed says nothing.
     #[inline]
     pub fn may_have_ended(&self) -> bool {
-        self.link.incoming().sender.ended.load(Relaxed) != 0
+        self.link.incoming().sender.ended.load(Relaxed) != 0 || self.end.shut.load(Relaxed) & SHUT_IN != 0
     }
 
     /// The kernel has reported this socket, perhaps for the end of the stream, and may not do so again: the next receive
