@@ -706,10 +706,36 @@ static void nested_early_a(struct side *side) {
         report("inner", inner, 0);
         receive_all(side->fd, in, 10);
         report("outer when read", outer, 0);
+        ten_now(side);
+        await_bytes(side->fd, 10);
+        report("outer at once", outer, 0);
+        receive_all(side->fd, in, 10);
     }
     quit(side);
 }
 static void nested_early(void) { two_processes(AF_INET, nested_early_a, ten_when_told); }
+
+/* Sets that are polled, or nested, after what they were ready for was read. */
+static void nested_read_a(struct side *side) {
+    static const uint32_t kinds[] = {EPOLLIN, EPOLLIN | EPOLLONESHOT, EPOLLIN | EPOLLET};
+    int inner = (int)MUST(epoll_create1(0)), outer = (int)MUST(epoll_create1(0));
+    struct pollfd ready[] = {{inner, POLLIN, 0}, {outer, POLLIN, 0}};
+    add(outer, inner, EPOLLIN, 1);
+    for (int i = 0; i < 60; i++) {
+        bool before = i % 2;
+        if (before) add(inner, side->fd, kinds[i % 3], 2);
+        ten_now(side);
+        await_bytes(side->fd, 10);
+        if (!before) add(inner, side->fd, kinds[i % 3], 2);
+        SHOW(poll(ready, COUNT(ready), 0));
+        receive_all(side->fd, in, 10);
+        SHOW(poll(ready, COUNT(ready), 0));
+        report("outer when read", outer, 0);
+        MUST(epoll_ctl(inner, EPOLL_CTL_DEL, side->fd, NULL));
+    }
+    quit(side);
+}
+static void nested_read(void) { two_processes(AF_INET, nested_read_a, ten_when_told); }
 
 /* Several sockets and a pipe are registered with the same data: each is told, and none uses up another's registration. */
 static void same_data_a(struct side *side) {
@@ -787,6 +813,7 @@ const struct scenario scenarios[] = {
     {"beside-set", beside_set, 0}, {"beside-poll", beside_poll, 0},
     {"siblings", siblings, 0},   {"changed-beside", changed_beside, 0}, {"changed-ends", changed_ends, 0},
     {"removed", removed, 0},     {"muted", muted, 0},                   {"nested-early", nested_early, 0},
+    {"nested-read", nested_read, 0},
     {"same-data", same_data, 0}, {"changed-below", changed_below, 0},
     {0},
 };

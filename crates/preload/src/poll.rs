@@ -242,10 +242,10 @@ fn ask(fds: &mut [pollfd], timeout: Option<timespec>, mask: *const sigset_t) -> 
 
 fn correct(it: &mut pollfd) {
     let Some(port) = port(it.fd) else {
-        if it.revents & IN == 0 && epoll::has_ready(it.fd) {
+        if it.revents & IN != 0 && epoll::is_ours(it.fd) {
+            it.revents = epoll::confirm(it.fd, it.events);
+        } else if it.revents & IN == 0 && epoll::has_ready(it.fd) {
             it.revents |= it.events & IN;
-        } else if it.revents & IN != 0 && !epoll::is_readable(it.fd) {
-            it.revents &= !IN;
         }
         return;
     };

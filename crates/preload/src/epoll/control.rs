@@ -57,6 +57,9 @@ pub unsafe extern "C" fn epoll_ctl(epfd: c_int, operation: c_int, fd: c_int, eve
             && let Some(set) = need_set(epfd)
         {
             set.add_inner(fd);
+            if let Some((events, data)) = wanted {
+                set.note_foreign(fd, events, data);
+            }
             settle(fd, inner);
             inner.set_inner();
         }

@@ -1,8 +1,8 @@
 //! What is told to the program: news of the active sockets, and what the kernel's events mean.
 
 use super::control::{register, settle, tell};
-use super::sleep::{is_readable, rest, wake_up};
-use super::{EDGE, IN, ONCE, OUT, OVER, UNASKED, port};
+use super::sleep::{confirm, rest, wake_up};
+use super::{EDGE, IN, ONCE, OUT, OVER, UNASKED, port, set_of};
 use crate::connection;
 use crate::set::{Item, Registered, Scan, Set, WithData};
 use core::ffi::c_int;
@@ -244,16 +244,18 @@ fn tell_truth(epfd: c_int, set: &Set, changes: u32, (mask, data): (u32, u64), ev
     for &Registered { fd, foreign } in found {
         let truth = match foreign {
             None => truth_of(epfd, set, fd, mask, changed),
-            Some(wanted) if is_readable(fd) => {
-                // With several the event may be another's: it is told what is true of each.
-                let now = if alone { mask } else { kernel::poll_now(fd, wanted as i16) as u16 as u32 };
-                Truth::from(now & (wanted | UNASKED))
-            }
-            Some(wanted) => {
-                if wanted & ONCE != 0 {
+            Some(wanted) if set_of(fd).is_some() => {
+                let now = confirm(fd, wanted as i16) as u16 as u32;
+                if now == 0 && wanted & ONCE != 0 {
                     register(epfd, fd, wanted, data);
                 }
-                Truth::Nothing
+                Truth::from(now)
+            }
+            Some(_) if alone => Truth::Events(mask),
+            // The event may be another's: it is told what is true of each.
+            Some(wanted) => {
+                let now = kernel::poll_now(fd, wanted as i16) as u16 as u32;
+                Truth::from(now & (wanted | UNASKED))
             }
         };
         match truth {
@@ -372,7 +374,7 @@ fn claim(epfd: c_int, fd: c_int, item: &mut Item, mask: u32, changed: bool) -> u
 }
 
 /// Takes back what was to wake a sleeper. A one-shot registration is used up by having woken it.
-pub(super) fn calm(epfd: c_int, fd: c_int, item: &mut Item) {
+fn calm(epfd: c_int, fd: c_int, item: &mut Item) {
     item.set_kicked(false);
     if item.events & ONCE == 0 {
         register(epfd, fd, item.events, item.data);

@@ -13,7 +13,7 @@ mod wait;
 
 pub use control::settle_socket;
 pub use sleep::{
-    forget_socket, has_ready, is_readable, let_go, outlast_looks, prepare_to_sleep, take_back, wake_by_itself, watch,
+    confirm, forget_socket, has_ready, let_go, outlast_looks, prepare_to_sleep, take_back, wake_by_itself, watch,
     watch_by_poll,
 };
 

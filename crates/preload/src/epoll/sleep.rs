@@ -1,7 +1,7 @@
 //! What wakes a set that sleeps: sockets are left to the kernel with their waiting flags up, and taken back.
 
-use super::control::{kick, settle};
-use super::events::{calm, news, writable};
+use super::control::{kick, register, settle};
+use super::events::{news, writable};
 use super::{IN, OUT, has_sleepers, port, set_of, watches};
 use crate::connection::{self, Connection};
 use crate::set::{self, Item, Joining, Scan, Set};
@@ -158,33 +158,11 @@ pub(super) fn hand_over(epfd: c_int, set: &Set) {
 
 /// Whether a fast connection in the set can be read now.
 pub fn has_ready(epfd: c_int) -> bool {
-    set_of(epfd).is_some_and(|set| any_news(set) || set.inner().filter_map(set_of).any(any_news))
+    set_of(epfd).is_some_and(|set| any_news_within(set, 0))
 }
 
-/// Whether the set `epfd`, of which the kernel says so, has anything to tell: what the kernel has seen may be a doorbell
-/// whose data was read, or what woke a sleeper.
-pub fn is_readable(epfd: c_int) -> bool {
-    if set_of(epfd).is_none() || has_ready(epfd) {
-        return true;
-    }
-    take_back_wakers(epfd, 0);
-    kernel::poll_now(epfd, libc::POLLIN) != 0
-}
-
-fn take_back_wakers(epfd: c_int, depth: u32) {
-    let Some(set) = set_of(epfd) else { return };
-    set.each(|fd, item| {
-        if let Some(port) = port(fd)
-            && (item.kicked || port.has_bells())
-            && !port.readable()
-            && item.kicked
-        {
-            calm(epfd, fd, item);
-        }
-    });
-    for inner in set.inner().filter(|_| depth < MAX_DEPTH) {
-        take_back_wakers(inner, depth + 1);
-    }
+fn any_news_within(set: &Set, depth: u32) -> bool {
+    any_news(set) || depth < MAX_DEPTH && set.inner().filter_map(set_of).any(|inner| any_news_within(inner, depth + 1))
 }
 
 /// Whether an active socket of the set has news.
@@ -207,6 +185,34 @@ pub fn prepare_to_sleep(epfd: c_int) -> Sleep {
             arm(set, true, 0)
         }
         None => Sleep::Yes,
+    }
+}
+
+/// What is true of the set `epfd`, which the kernel says is ready: what woke it may have been read already.
+pub fn confirm(epfd: c_int, events: i16) -> i16 {
+    if has_ready(epfd) {
+        return events & IN as i16;
+    }
+    // From now on it is woken by doorbells that may be taken here.
+    prepare_to_sleep(epfd);
+    if let Some(set) = set_of(epfd) {
+        calm_all(set, 0);
+    }
+    kernel::poll_now(epfd, events)
+}
+
+/// Takes back whatever was to wake a sleeper on the set and has been read since.
+fn calm_all(set: &Set, depth: u32) {
+    set.each(|fd, item| {
+        let Some(port) = port(fd).filter(|_| item.wants(IN)) else { return };
+        port.take_late_bells();
+        if item.kicked && port.ready() != Ready::Yes {
+            item.set_kicked(false);
+            register(set.epfd(), fd, item.events, item.data);
+        }
+    });
+    for inner in set.inner().filter_map(set_of).filter(|_| depth < MAX_DEPTH) {
+        calm_all(inner, depth + 1);
     }
 }
 
@@ -237,17 +243,22 @@ pub(super) fn arm(set: &Set, alone: bool, depth: u32) -> Sleep {
         }
     });
     if let Some(fd) = ready.filter(|_| depth > 0) {
-        // Of what lies in an inner set's rings the outer one learns from the kernel alone.
-        kick(set.epfd(), set, fd);
+        // Of what lies in an inner set's rings the outer one learns from the kernel alone, and once.
+        if set.item(fd).is_none_or(|item| !item.kicked) {
+            kick(set.epfd(), set, fd);
+        }
         sleep = Sleep::Yes;
     }
-    for inner in set.inner() {
-        if depth < MAX_DEPTH
-            && sleep == Sleep::Yes
-            && let Some(inner) = set_of(inner)
-        {
-            sleep = arm(inner, true, depth + 1);
-        }
-    }
-    sleep
+    if sleep == Sleep::Yes { arm_inner(set, depth) } else { sleep }
+}
+
+/// The same for the sets that are registered in this one: the kernel tells of them what is true.
+pub(super) fn arm_inner(set: &Set, depth: u32) -> Sleep {
+    let mut inner = set.inner().filter_map(set_of).filter(|_| depth < MAX_DEPTH);
+    inner
+        .try_fold(Sleep::Yes, |_, inner| match arm(inner, true, depth + 1) {
+            Sleep::Yes => Ok(Sleep::Yes),
+            sleep => Err(sleep),
+        })
+        .unwrap_or_else(|sleep| sleep)
 }

@@ -2,7 +2,7 @@
 
 use super::control::settle;
 use super::events::{Events, ask, collect};
-use super::sleep::{any_news, arm, hand_over};
+use super::sleep::{any_news, arm, arm_inner, hand_over};
 use super::{asleep, has_sleepers, port, set_of};
 use crate::poll::{Deadline, after, after_ms, invalid, left};
 use crate::set::{Scan, Set};
@@ -80,6 +80,10 @@ fn wait_in(
         let in_doubt = (core::mem::take(&mut events.in_doubt) || set.has_quiet()) && events.count < events.most;
         if !sleeps && (overdue || (expired && in_doubt) || (events.count == 0 && (idle || expired))) {
             set.asked().store(ticks(), Relaxed);
+            if expired {
+                // No call that sleeps will.
+                arm_inner(set, 0);
+            }
             if ask(epfd, set, &mut events, look) < 0 {
                 return -1;
             }

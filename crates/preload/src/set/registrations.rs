@@ -169,6 +169,17 @@ impl Set {
         });
     }
 
+    /// Shows every registered socket to `look`, which may change its registration.
+    pub fn each(&self, mut look: impl FnMut(i32, &mut Item)) {
+        self.unless_looking(|inside| {
+            for fd in 0..table::highest() {
+                if let Some(item) = inside.item(fd).filter(|it| it.is_ours(fd)) {
+                    look(fd, item);
+                }
+            }
+        });
+    }
+
     /// Returns once nobody looks at the set who began before; not in a signal handler on top of such a look.
     pub fn outlast(&self) {
         self.unless_looking(|_| ());
@@ -178,17 +189,6 @@ impl Set {
         if self.lock.load(Relaxed) != process::thread() {
             self.locked(what);
         }
-    }
-
-    /// Shows every registered socket to `look`, which may change its registration.
-    pub fn each(&self, mut look: impl FnMut(i32, &mut Item)) {
-        self.locked(|inside| {
-            for fd in 0..table::highest() {
-                if let Some(item) = inside.item(fd).filter(|it| it.is_ours(fd)) {
-                    look(fd, item);
-                }
-            }
-        });
     }
 
     /// Shows the registration of `fd`, which is looked at in user space from then on if `look` says so.

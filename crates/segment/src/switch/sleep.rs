@@ -137,11 +137,6 @@ impl Port<'_> {
         self.announced().saturating_sub(self.end.reading.all_bells.load(Relaxed)).min(16) as usize
     }
 
-    /// Whether doorbells lie in the kernel's queue, or are on their way there.
-    pub fn has_bells(&self) -> bool {
-        self.is_fast() && self.owed() > 0
-    }
-
     /// Takes doorbells that have done their work out of the kernel's queue, once the ring is empty: the kernel then says
     /// the truth to its own polls, and does not answer the end of this process with a reset.
     pub(super) fn clear_bells(&self) {
@@ -164,6 +159,13 @@ impl Port<'_> {
                 self.arm(ALONE);
             }
             _ => {}
+        }
+    }
+
+    /// Takes doorbells that were still on their way when the ring was emptied out of the kernel's queue.
+    pub fn take_late_bells(&self) {
+        if self.owed() > 0 {
+            self.readable();
         }
     }
 
