@@ -256,6 +256,29 @@ static void mmsg_b(struct side *side) {
 }
 static void messages(void) { two_processes(AF_INET, mmsg_a, mmsg_b); }
 
+/* The error of a connection that was reset comes before what is left to read, and once. */
+static void mmsg_error_a(struct side *side) {
+    int fd = side->fd;
+    struct iovec each[] = {{in, 5}, {in + 5, 5}};
+    struct mmsghdr many[2] = {0};
+    for (int i = 0; i < 2; i++) many[i].msg_hdr = (struct msghdr){.msg_iov = &each[i], .msg_iovlen = 1};
+    send_all(fd, "left unread", 11);
+    await_bytes(fd, 12);
+    tell(side);
+    await_events(fd, POLLHUP);
+    for (int i = 0; i < 4; i++) {
+        SHOW(recvmmsg(fd, many, 2, MSG_WAITFORONE, NULL));
+        say("%u and %u bytes", many[0].msg_len, many[1].msg_len);
+    }
+}
+static void mmsg_error_b(struct side *side) {
+    await_bytes(side->fd, 11);
+    send_all(side->fd, "0123456789ab", 12);
+    hear(side);
+    close(side->fd);
+}
+static void messages_reset(void) { two_processes(AF_INET, mmsg_error_a, mmsg_error_b); }
+
 const struct scenario scenarios[] = {
     {"sends", sends, 0},
     {"sends-v6", sends_v6, 0},
@@ -268,5 +291,6 @@ const struct scenario scenarios[] = {
     {"many-parts", many_parts, 0},
     {"refused", refused, 0},
     {"messages", messages, 0},
+    {"messages-reset", messages_reset, 0},
     {0},
 };

@@ -4,6 +4,7 @@ use crate::connection::{self, BROKEN, CLOSED, Way};
 use crate::{from_c, real, to_c};
 use core::ffi::{c_int, c_uint, c_void};
 use libc::{iovec, mmsghdr, msghdr, off_t, size_t, sockaddr, socklen_t, ssize_t, timespec};
+use underpass_segment::raw::Errno;
 use underpass_segment::switch::ANEW;
 use underpass_segment::vector::Cursor;
 
@@ -376,12 +377,34 @@ pub unsafe extern "C" fn recvmmsg(
 ) -> c_int {
     // SAFETY: the program vouches for the messages.
     unsafe {
-        if crate::poll::invalid(timeout) || connection::of(fd).is_none() {
-            let answer = real::recvmmsg(fd, messages, count, flags, timeout);
+        let mut answer = -1;
+        let mut plain = || {
+            answer = real::recvmmsg(fd, messages, count, flags, timeout);
+            let mut bytes = 0;
             for index in 0..answer.max(0) as usize {
-                heed_control(&(*messages.add(index)).msg_hdr, flags);
+                let message = &*messages.add(index);
+                heed_control(&message.msg_hdr, flags);
+                bytes += message.msg_len as ssize_t;
             }
+            if answer < 0 { -1 } else { bytes }
+        };
+        let by_itself = crate::poll::invalid(timeout) || flags & (libc::MSG_ERRQUEUE | libc::MSG_OOB) != 0;
+        let Some(connection) = connection::of(fd).filter(|_| !by_itself) else {
+            plain();
             return answer;
+        };
+        let way = connection.way();
+        let port = connection.port().filter(|_| way == Way::Joined);
+        if port.is_some_and(|port| port.reads_plainly()) {
+            connection.receive_past(flags, plain);
+            return answer;
+        }
+        if way == Way::Plain && connection.receive_plainly(flags, plain).is_some() {
+            return answer;
+        }
+        // As in the kernel, an error comes before what there is to read, and one behind it is kept for the next call.
+        if let Some(error) = port.and_then(|port| port.take_error()) {
+            return to_c(Err(error)) as c_int;
         }
         let before = crate::errno();
         // As in the kernel, the time is looked at after each message only.
@@ -394,6 +417,9 @@ pub unsafe extern "C" fn recvmmsg(
             if answer < 0 {
                 if done == 0 {
                     return -1;
+                }
+                if let Some(port) = port {
+                    port.keep_error(Errno(crate::errno()));
                 }
                 crate::set_errno(before);
                 break;

@@ -222,6 +222,26 @@ impl Port<'_> {
         Taken::Failed(e)
     }
 
+    /// The socket's pending error, which is none from then on.
+    pub fn take_error(&self) -> Option<Errno> {
+        let kept = self.end.reading.error.swap(0, Relaxed);
+        let error = if kept != 0 { Ok(kept) } else { kernel::int_option(self.fd, libc::SOL_SOCKET, libc::SO_ERROR) };
+        match error {
+            Ok(e @ 1..) => match self.verdict(Errno(e)) {
+                Taken::Failed(e) => Some(e),
+                _ => None,
+            },
+            _ => None,
+        }
+    }
+
+    /// A receive failed with `error`, if that is one of the connection's, and the program was not told.
+    pub fn keep_error(&self, error: Errno) {
+        if matches!(error.0, libc::ECONNRESET | libc::EPIPE | libc::ETIMEDOUT) {
+            self.end.reading.error.store(error.0, Relaxed);
+        }
+    }
+
     /// Takes what is there, without waiting.
     #[inline]
     fn take(&self, into: &mut Cursor, peek: bool) -> Taken {
