@@ -1,6 +1,8 @@
 /* The flags of send and recv. */
 #include "harness.h"
 
+#include <sys/epoll.h>
+
 static char out[8 * KIB], in[8 * KIB];
 
 /* MSG_PEEK: the same bytes again and again, any length, by every call, and then the read. */
@@ -106,6 +108,51 @@ static void ten_bytes(struct side *side) {
     hear(side);
 }
 static void whole_timeout(void) { two_processes(AF_INET, whole_timeout_a, ten_bytes); }
+
+/* A look at bytes that came before the connection was used by both, after that, and by another name of the socket whose
+ * first one, registered in a set, is closed. */
+static int unused(struct side *side) {
+    if (side->leader) return (int)MUST(accept(side->listener, NULL, NULL));
+    return connect_to(&side->address);
+}
+static void peek_across_a(struct side *side) {
+    struct iovec parts[] = {{in, 1}, {in + 1, 0}, {in + 1, 4}, {in + 5, 4}, {in + 9, 91}};
+    struct msghdr message = {.msg_iov = parts, .msg_iovlen = COUNT(parts)};
+    int fd = unused(side);
+    tell(side);
+    await_bytes(fd, 7);
+    SHOW(recv(fd, in, 5, 0));
+    tell(side);
+    hear(side);
+    await_bytes(fd, 12);
+    for (size_t most = 1; most < 20; most++) {
+        memset(in, 0, 20);
+        SHOW(recv(fd, in, most, MSG_PEEK));
+        say_bytes("peeked", in, 20);
+    }
+    memset(in, 0, 20);
+    SHOW(recvmsg(fd, &message, MSG_PEEK));
+    say_bytes("peeked parts", in, 20);
+    SHOW(recv(fd, NULL, 100, MSG_PEEK | MSG_TRUNC));
+    SHOW(recv(fd, in, 12, MSG_WAITALL));
+    say_bytes("read", in, 12);
+    close(fd);
+}
+static void peek_across_b(struct side *side) {
+    int fd = unused(side), set = (int)MUST(epoll_create1(0));
+    struct epoll_event event = {.events = EPOLLIN | EPOLLRDHUP};
+    hear(side);
+    send_all(fd, "0123456", 7);
+    hear(side);
+    int twin = (int)MUST(dup(fd));
+    MUST(epoll_ctl(set, EPOLL_CTL_ADD, fd, &event));
+    send_all(twin, "abcdefghi", 9);
+    close(fd);
+    send_all(twin, "X", 1);
+    tell(side);
+    SHOW(recv(twin, in, 1, 0));
+}
+static void peek_across(void) { two_processes(AF_INET, peek_across_a, peek_across_b); }
 
 /* MSG_PEEK with it: the timeout ends the wait as well, and so does a signal, with what has come by then. */
 static void handle(int number) {
@@ -382,6 +429,7 @@ const struct scenario scenarios[] = {
     {"peek-threads", peek_threads, 0},
     {"whole", whole, 0},
     {"whole-timeout", whole_timeout, 0},
+    {"peek-across", peek_across, 0},
     {"whole-peek", whole_peek, 0},
     {"discard", discard, 0},
     {"mixed", mixed, 0},

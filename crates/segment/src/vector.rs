@@ -121,12 +121,13 @@ impl Cursor {
         (unsafe { (buffer.iov_base as *mut u8).add(self.offset) }, n)
     }
 
-    /// What is left of the buffers, for recvmsg(2): at most 16 of them, and `limit` bytes.
+    /// What is left of the buffers, for recvmsg(2): at most [`MAX_BUFFERS`] of them, and `limit` bytes.
     pub fn message(&self, limit: usize) -> Message {
-        let mut message = Message { vector: [iovec { iov_base: core::ptr::null_mut(), iov_len: 0 }; 17], count: 0 };
+        let mut message =
+            Message { vector: [iovec { iov_base: core::ptr::null_mut(), iov_len: 0 }; 2 * MAX_BUFFERS + 1], count: 0 };
         let mut rest = *self;
         let until = self.left.saturating_sub(limit);
-        while rest.left > until && message.count < message.vector.len() - 1 && !self.discard {
+        while rest.left > until && message.count < MAX_BUFFERS && !self.discard {
             let (base, len) = rest.chunk(rest.left - until);
             message.vector[message.count] = iovec { iov_base: base.cast(), iov_len: len };
             message.count += 1;
@@ -141,19 +142,25 @@ impl Cursor {
     }
 }
 
+/// Most of the program's buffers that a [`Message`] names at a time.
+const MAX_BUFFERS: usize = 16;
+
 /// Buffers for one recvmsg(2).
 pub struct Message {
-    vector: [iovec; 17],
+    vector: [iovec; 2 * MAX_BUFFERS + 1],
     count: usize,
 }
 
 impl Message {
-    /// Has what comes first go into `scratch`.
-    pub fn behind(mut self, scratch: &mut [u8]) -> Message {
-        self.vector.copy_within(..self.count, 1);
-        self.vector[0] = iovec { iov_base: scratch.as_mut_ptr().cast(), iov_len: scratch.len() };
-        self.count += 1;
-        self
+    /// Has what comes first go into the buffers of `first`, and what follows into `scratch`.
+    pub fn behind(self, first: Message, scratch: &mut [u8]) -> Message {
+        let scratch = iovec { iov_base: scratch.as_mut_ptr().cast(), iov_len: scratch.len() };
+        let mut message = first;
+        for &buffer in [scratch].iter().chain(&self.vector[..self.count]) {
+            message.vector[message.count] = buffer;
+            message.count += 1;
+        }
+        message
     }
 
     /// Bytes that the buffers hold.

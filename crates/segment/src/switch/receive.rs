@@ -88,7 +88,7 @@ impl Port<'_> {
                 Taken::Bytes(n) => {
                     total += n;
                     if into.left() > 0 && (peek || !matches!(self.ahead(), Ok(Record::Empty))) {
-                        total += self.take_across(into, peek);
+                        total += self.take_across(into, peek.then_some(&beginning));
                     }
                     if let Some(wait) = waiting.take() {
                         wait.end(memory, slept);
@@ -306,9 +306,9 @@ impl Port<'_> {
     /// A receive of less than was asked for says that there is no more (epoll(7)): goes on behind every mark.
     #[cold]
     #[inline(never)]
-    fn take_across(&self, into: &mut Cursor, peek: bool) -> usize {
-        if peek {
-            return self.peek_across(into);
+    fn take_across(&self, into: &mut Cursor, peek_from: Option<&Cursor>) -> usize {
+        if let Some(beginning) = peek_from {
+            return self.peek_across(into, beginning);
         }
         let mut total = 0;
         while into.left() > 0 && !matches!(self.ahead(), Ok(Record::Empty)) {
@@ -330,17 +330,25 @@ impl Port<'_> {
     }
 
     /// What was looked at is all there was on its path: what lies behind the next mark belongs to the same receive.
-    fn peek_across(&self, into: &mut Cursor) -> usize {
+    /// `beginning` is where the look began.
+    fn peek_across(&self, into: &mut Cursor, beginning: &Cursor) -> usize {
         let reading = &self.end.reading;
         let (ring, place) = (self.incoming(), self.place());
         let before = into.taken();
         if !self.is_fast() {
             if reading.stash.load(Relaxed) > 0 {
-                self.peek_kernel(into, place.head, 0);
+                self.peek_kernel(into, (beginning, 0), place.head, 0);
             } else if let Ok((head, mark @ Record::Up(up))) = self.front()
                 && reading.kernel.load(Relaxed) + before as u64 == up
             {
-                let _ = ring::copy_out(&ring, Place { head: ring.behind(head, mark), consumed: 0 }, into);
+                let place = Place { head: ring.behind(head, mark), consumed: 0 };
+                let _ = ring::copy_out(&ring, place, into);
+                if let Some((down, bells)) = self.down_behind(place.head)
+                    && ring::unread(&ring, place) == Ok((into.taken() - before) as u64)
+                {
+                    let head = ring.behind(down, Record::Down(bells));
+                    self.peek_kernel(into, (beginning, before), head, bells);
+                }
             }
             return into.taken() - before;
         }
@@ -357,15 +365,16 @@ impl Port<'_> {
             return 0;
         }
         self.copy_held(into, early, early);
-        self.peek_kernel(into, ring.behind(down, Record::Down(bells)), bells.saturating_sub(taken));
+        let head = ring.behind(down, Record::Down(bells));
+        self.peek_kernel(into, (beginning, 0), head, bells.saturating_sub(taken));
         into.taken() - before
     }
 
-    /// Looks at the kernel path behind `bells` doorbells, up to the mark of going up that may lie at `head`, and at what
-    /// follows that in the ring.
-    fn peek_kernel(&self, into: &mut Cursor, head: u64, bells: u64) {
+    /// Looks at the kernel path behind so many bytes, which were put at a place before, and `bells` doorbells, up to the
+    /// mark of going up that may lie at `head`, and at what follows that in the ring.
+    fn peek_kernel(&self, into: &mut Cursor, (beginning, before): (&Cursor, usize), head: u64, bells: u64) {
         let ring = self.incoming();
-        let begin = self.end.reading.kernel.load(Relaxed) + bells;
+        let begin = self.end.reading.kernel.load(Relaxed) + before as u64 + bells;
         let Ok((head, mark)) = self.front_from(head) else { return };
         let limit = match mark {
             Record::Empty => usize::MAX,
@@ -381,13 +390,18 @@ impl Port<'_> {
         let got = if into.discards() {
             let (to, len) = into.chunk(limit);
             // SAFETY: with MSG_TRUNC nothing is written to a null pointer.
-            unsafe { kernel::recv(self.fd, to, len.saturating_add(scratch.len()), flags | libc::MSG_TRUNC) }
+            unsafe { kernel::recv(self.fd, to, len.saturating_add(before + scratch.len()), flags | libc::MSG_TRUNC) }
         } else {
-            let mut message = into.message(limit).behind(scratch);
+            // A look sees the same bytes again, so they go where they are.
+            let again = beginning.message(before);
+            if again.len() != before {
+                return;
+            }
+            let mut message = into.message(limit).behind(again, scratch);
             // SAFETY: the kernel writes into the scratch and what is left of the program's buffers.
             unsafe { kernel::recv_message(self.fd, &mut message.header(), flags) }
         };
-        let n = got.unwrap_or(0).saturating_sub(bells as usize);
+        let n = got.unwrap_or(0).saturating_sub(before + bells as usize);
         into.skip(n);
         if n == limit {
             let _ = ring::copy_out(&ring, Place { head: ring.behind(head, mark), consumed: 0 }, into);
