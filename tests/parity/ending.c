@@ -577,6 +577,35 @@ static void reader_dies_b(struct side *side) {
 }
 static void reader_dies(void) { two_processes(AF_INET, reader_dies_a, reader_dies_b); }
 
+/* The error of a reset is told once, by whichever call comes first: a receive that has had something does not take it. */
+static void error_once_a(struct side *side) {
+    signal(SIGPIPE, SIG_IGN);
+    for (int i = 0; i < 4; i++) {
+        int fd = another(side);
+        SHOW(send(fd, out, 94, 0));
+        await_bytes(fd, 13);
+        tell(side);
+        await_events(fd, POLLHUP);
+        SHOW(recv(fd, in, 254, i % 2 ? MSG_WAITALL : 0));
+        if (i < 2) SHOW(send(fd, "x", 1, 0));
+        say("SO_ERROR %s", pending_error(fd));
+        SHOW(send(fd, "x", 1, 0));
+        SHOW(recv(fd, in, 254, 0));
+    }
+}
+static void error_once_b(struct side *side) {
+    for (int i = 0; i < 4; i++) {
+        int fd = another(side), twin = dup(fd);
+        SHOW(shutdown(fd, SHUT_RD));
+        send_all(fd, out, 13);
+        await_bytes(fd, 94);
+        hear(side);
+        close(fd);
+        close(twin);
+    }
+}
+static void error_once(void) { two_processes(AF_INET, error_once_a, error_once_b); }
+
 /* All that was sent before a close arrives, also when it is more than buffers hold and the sender is gone at once. */
 static void farewell_a(struct side *side) {
     size_t total = 0;
@@ -628,6 +657,7 @@ const struct scenario scenarios[] = {
     {"reset-writer", reset_writer, 0},
     {"mid-stream", mid_stream, 0},
     {"reader-dies", reader_dies, 0},
+    {"error-once", error_once, 0},
     {"farewell", farewell, 0},
     {0},
 };

@@ -166,6 +166,17 @@ pub unsafe extern "C" fn getsockopt(
             core::ptr::copy_nonoverlapping(bytes.as_ptr(), value.cast(), (*len as usize).min(bytes.len()));
         }
     }
+    if answer == 0
+        && (level, name) == (libc::SOL_SOCKET, libc::SO_ERROR)
+        && let Some(error) =
+            connection::known(fd).and_then(|it| it.ready_port()).and_then(|port| port.take_kept_error())
+    {
+        // SAFETY: as above.
+        unsafe {
+            let bytes = error.0.to_ne_bytes();
+            core::ptr::copy_nonoverlapping(bytes.as_ptr(), value.cast(), (*len as usize).min(bytes.len()));
+        }
+    }
     answer
 }
 

@@ -157,7 +157,11 @@ impl Port<'_> {
                         Taken::Failed(Errno(e)) if self.something() && e != libc::EINTR && e != libc::EAGAIN => {
                             self.end.reading.error.store(e, Relaxed);
                         }
-                        Taken::Failed(e) => return if total > 0 { Ok(total) } else { Err(e) },
+                        Taken::Failed(e) if total == 0 => return Err(e),
+                        Taken::Failed(e) => {
+                            self.keep_error(e);
+                            return Ok(total);
+                        }
                     }
                 }
             }
@@ -224,15 +228,21 @@ impl Port<'_> {
 
     /// The socket's pending error, which is none from then on.
     pub fn take_error(&self) -> Option<Errno> {
-        let kept = self.end.reading.error.swap(0, Relaxed);
-        let error = if kept != 0 { Ok(kept) } else { kernel::int_option(self.fd, libc::SOL_SOCKET, libc::SO_ERROR) };
-        match error {
-            Ok(e @ 1..) => match self.verdict(Errno(e)) {
-                Taken::Failed(e) => Some(e),
-                _ => None,
-            },
+        if let Some(error) = self.take_kept_error() {
+            return Some(error);
+        }
+        let error = kernel::int_option(self.fd, libc::SOL_SOCKET, libc::SO_ERROR).ok().filter(|&error| error != 0)?;
+        match self.verdict(Errno(error)) {
+            Taken::Failed(error) => Some(error),
             _ => None,
         }
+    }
+
+    /// An error that the kernel has told already and the program does not know of, which is none from then on.
+    #[inline]
+    pub fn take_kept_error(&self) -> Option<Errno> {
+        let error = &self.end.reading.error;
+        (error.load(Relaxed) != 0).then(|| Errno(error.swap(0, Relaxed))).filter(|error| error.0 != 0)
     }
 
     /// A receive failed with `error`, if that is one of the connection's, and the program was not told.
@@ -314,7 +324,9 @@ impl Port<'_> {
         while into.left() > 0 && !matches!(self.ahead(), Ok(Record::Empty)) {
             self.pass_marks();
             let bells_to_come = self.end.reading.discard.load(Relaxed) > 0;
-            if !self.is_fast() && (bells_to_come || kernel::is_at_mark(self.fd)) {
+            // Where the kernel has an error only, that is for the next call.
+            let stop = || bells_to_come || kernel::is_at_mark(self.fd) || kernel::inq(self.fd) == Ok(0);
+            if !self.is_fast() && self.end.reading.stash.load(Relaxed) == 0 && stop() {
                 break;
             }
             match self.take(into, false) {

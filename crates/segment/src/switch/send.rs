@@ -59,7 +59,11 @@ impl Port<'_> {
             Outcome::Done => Ok(sent),
             Outcome::Failed(e) if sent == 0 => Err(e),
             Outcome::Failed(_) => Ok(sent),
-            Outcome::Plain => match self.count_plain(from.left(), || plain(sent)) {
+            // The kernel tells an error once, to whichever call comes first.
+            Outcome::Plain => match self.count_plain(from.left(), || match self.take_kept_error() {
+                Some(error) if sent == 0 => Err(error),
+                _ => plain(sent),
+            }) {
                 Ok(n) => Ok(sent + n),
                 Err(_) if sent > 0 => Ok(sent),
                 Err(e) => Err(e),
