@@ -6,7 +6,8 @@
 // at a time. Before a side acts, it waits until all that the other one did has come to it (`settle`).
 //
 // Marks in the output: `id=bits` is an event of a level-triggered registration, and must agree. `id~bits` is one of an
-// edge-triggered registration: a further one does no harm, as long as its bits are true.
+// edge-triggered registration: a further one does no harm, as long as its bits are true, but none of data or an end may be
+// missing.
 #include <arpa/inet.h>
 #include <errno.h>
 #include <fcntl.h>
