@@ -569,6 +569,7 @@ impl Port<'_> {
                 return Err(Fault);
             }
             reading.stash.store(data as u32, Relaxed);
+            self.discount_bells(data);
         } else {
             reading.discard.store(bells - taken, Relaxed);
         }

@@ -99,6 +99,12 @@ impl Port<'_> {
         self.link.incoming().head.bells.store(before + taken, Relaxed);
     }
 
+    /// What was taken last and counted was no doorbell.
+    pub(super) fn discount_bells(&self, data: u64) {
+        let before = self.end.reading.all_bells.fetch_sub(data, Relaxed);
+        self.link.incoming().head.bells.store(before.wrapping_sub(data), Relaxed);
+    }
+
     /// Takes note if the sender has taken the waiting flag.
     pub(super) fn note_flag(&self) {
         let reading = &self.end.reading;
@@ -229,6 +235,7 @@ impl Port<'_> {
                 // Left meanwhile: what comes behind the last doorbell is data.
                 let data = reading.all_bells.load(Relaxed).saturating_sub(self.announced()).min(1);
                 reading.stash.store(data as u32, Relaxed);
+                self.discount_bells(data);
             }
             match got {
                 Ok(0) => Taken::EndOfStream,
