@@ -673,6 +673,35 @@ static void passed_away(void) {
     else two_processes(AF_INET, passed_away_a, echo);
 }
 
+/* A connection that nobody has used yet is handed on by exec, and its old owner uses it first. */
+static void exec_fresh_a(struct side *side) {
+    int go[2], fd = (int)MUST(accept(side->listener, NULL, NULL));
+    MUST(pipe(go));
+    pid_t child = (pid_t)MUST(fork());
+    if (child == 0) execute_itself("exec-fresh", fd, go[0], 0, 0);
+    warm(fd, true);
+    ask("the old owner", fd, 3000, 1);
+    MUST(write(go[1], "x", 1));
+    say("child %d", ended(child));
+    ask("the old owner", fd, 3000, 3);
+    close(fd);
+}
+static void exec_fresh_b(struct side *side) {
+    int fd = connect_to(&side->address);
+    warm(fd, false);
+    echo_alone((void *)(intptr_t)fd);
+}
+static void exec_fresh(void) {
+    int taken[4];
+    if (!is_executed(taken)) {
+        two_processes(AF_INET, exec_fresh_a, exec_fresh_b);
+        return;
+    }
+    char byte;
+    MUST(read(taken[1], &byte, 1));
+    ask("the new image", taken[0], 3000, 2);
+}
+
 const struct scenario scenarios[] = {
     {"forks", forks, 0},         {"handed", handed, 0},                 {"per-child", per_child, 0},
     {"split", split, 0},         {"beside-threads", beside_threads, 0},
@@ -681,5 +710,5 @@ const struct scenario scenarios[] = {
     {"exec-calls", exec_calls, 0}, {"spawn", spawn, 0}, {"passed", passed, 0},
     {"passed-half", passed_half, 0}, {"passed-over", passed_over, 0}, {"exec-asks", exec_asks, 0},
     {"passed-asks", passed_asks, 0}, {"exec-two", exec_two, 0}, {"killed-asleep", killed_asleep, 0},
-    {"passed-away", passed_away, 0}, {0},
+    {"passed-away", passed_away, 0}, {"exec-fresh", exec_fresh, 0}, {0},
 };

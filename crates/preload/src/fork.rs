@@ -60,6 +60,12 @@ pub fn in_child() {
     connection::settle_child(unsafe { COUNTED.get().as_ref() });
 }
 
+/// The child may execute a program with sockets that nobody has used yet, and cannot make them known itself.
+extern "C" fn before_vfork() {
+    process::check_fork();
+    connection::recognise_all();
+}
+
 // A vfork returns twice into the same stack frame, so no compiled function can stand around it. This one keeps the
 // return address in a register, as libc's own does, and tells the library on which side it is.
 /// # Safety
@@ -69,6 +75,9 @@ pub fn in_child() {
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn vfork() -> pid_t {
     core::arch::naked_asm!(
+        "sub rsp, 8",
+        "call {before}",
+        "add rsp, 8",
         "pop rdi",
         "mov eax, 58", // SYS_vfork
         "syscall",
@@ -90,6 +99,7 @@ pub unsafe extern "C" fn vfork() -> pid_t {
         "mov [rax], ecx",
         "mov rax, -1",
         "ret",
+        before = sym before_vfork,
         told = sym process::set_borrowed,
         errno = sym libc::__errno_location,
     )

@@ -1,8 +1,9 @@
 //! What a process hands on to the program that it executes: its fast connections, so that the new program image, when it
 //! finds such a socket among its descriptors, goes on where the old one stood.
 //!
-//! The luggage is one variable in the new environment: the number of the family's table of ends, and for each joined
-//! connection its cookie, its index and (where the old image may be the last to know) the whole end in hexadecimal.
+//! The luggage is one variable in the new environment: the number of the family's table of ends, and for each connection
+//! its cookie, its index and (where the old image may be the last to know) the whole end in hexadecimal. One that is not
+//! joined yet goes along as well: the family may join it while the new image uses it.
 //! The new image looks a socket up by its cookie, so it does not matter under which number it arrives.
 
 use crate::connection::{self, Connection};
@@ -85,7 +86,7 @@ pub fn restore(end: &End, text: &str) -> bool {
     end.reading.lock.leave();
     end.reading.lock.set_asleep(false);
     end.sending.lock.leave();
-    end.stage() == Stage::Joined
+    end.stage() <= Stage::Joined
 }
 
 /// An environment for a new program image.
@@ -168,7 +169,8 @@ pub unsafe fn pack(program: Program, envp: *const *const c_char, how: Execution)
 
 /// Whether this process has anything to hand on.
 pub fn has_luggage() -> bool {
-    process::existing_family().is_some() && joined().next().is_some()
+    connection::recognise_all();
+    process::existing_family().is_some() && connections().any(|it| it.end.stage() <= Stage::Joined)
 }
 
 /// A socket is about to be passed to another process over `channel`: one of the same family finds its end again, any
@@ -198,10 +200,6 @@ fn reaches_family(channel: i32) -> bool {
 
 fn connections() -> impl Iterator<Item = Connection> {
     (0..table::highest()).filter_map(connection::known)
-}
-
-fn joined() -> impl Iterator<Item = Connection> {
-    connections().filter(|it| it.end.stage() == Stage::Joined)
 }
 
 /// The new image will know nothing of this library: what it inherits is plain TCP by then.
@@ -237,9 +235,9 @@ fn hand_over_inherited(how: Execution) {
     }
 }
 
-/// Whether the descriptor stays open in the new image.
+/// Whether a descriptor of the connection stays open in the new image.
 fn survives(connection: &Connection) -> bool {
-    kernel::descriptor_flags(connection.fd).is_some_and(|flags| flags & libc::FD_CLOEXEC == 0)
+    connection.descriptors().any(|fd| kernel::descriptor_flags(fd).is_some_and(|flags| flags & libc::FD_CLOEXEC == 0))
 }
 
 /// Number of variables, and whether they name this library to the loader.
@@ -278,10 +276,14 @@ impl Write for Text<'_> {
     }
 }
 
-fn write_text(to: &mut [u8], family: &Family, alone: bool) {
+fn write_text(to: &mut [u8], family: &'static Family, alone: bool) {
     let mut text = Text(to, 0);
     let _ = write!(text, "{NAME}={}", family.id());
-    for connection in joined() {
+    connection::for_each(|index, fd| {
+        let connection = Connection::at(family, index, fd);
+        if connection.end.stage() > Stage::Joined {
+            return;
+        }
         let before = text.1;
         let whole = alone && survives(&connection);
         if write_one(&mut text, &connection, whole).is_err() {
@@ -289,7 +291,7 @@ fn write_text(to: &mut [u8], family: &Family, alone: bool) {
             text.1 = before;
             connection.pin(Reason::Inherited);
         }
-    }
+    });
     let end = text.1;
     text.0[end] = 0;
 }
@@ -297,6 +299,11 @@ fn write_text(to: &mut [u8], family: &Family, alone: bool) {
 fn write_one(text: &mut Text<'_>, connection: &Connection, whole: bool) -> core::fmt::Result {
     // Whoever closes the connection here must not end it before the new image has come for it.
     connection.end.lent_until.store(clock::nanoseconds() + LENT_NS, Release);
+    if connection.end.stage() == Stage::Plain
+        && let Ok(cookie) = kernel::cookie(connection.fd)
+    {
+        connection.end.cookie.store(cookie, Relaxed);
+    }
     write!(text, ";{:x}:{}", connection.end.cookie.load(Relaxed), connection.index())?;
     if whole {
         text.write_char(':')?;

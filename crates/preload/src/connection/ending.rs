@@ -143,7 +143,7 @@ pub(super) fn drop_reference(family: &Family, index: u32, link: Option<Link>) {
     let joined = end.pool.load(Relaxed) != 0;
     let last = end.references.fetch_sub(1, AcqRel) == 1;
     reap(family);
-    if last && joined && end.lent_until.load(Acquire) > clock::nanoseconds() && keep(index) {
+    if last && end.lent_until.load(Acquire) > clock::nanoseconds() && keep(index) {
         return;
     }
     if last {

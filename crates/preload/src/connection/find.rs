@@ -136,7 +136,7 @@ fn brought(fd: i32) -> Option<u32> {
     let (family_id, index, whole) = lent.or_else(|| luggage::find(cookie))?;
     let shared = process::adopt_family(family_id).filter(|family| {
         let end = family.end(index);
-        end.cookie.load(Relaxed) == cookie && end.stage() == Stage::Joined && end.add_reference()
+        end.cookie.load(Relaxed) == cookie && end.stage() <= Stage::Joined && end.add_reference()
     });
     let (family, index) = match shared {
         Some(family) => (family, index),

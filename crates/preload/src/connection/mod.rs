@@ -10,7 +10,7 @@ pub use confined::{confine_all, has_rests};
 pub use ending::{dissolve, forget, leave_all};
 pub use find::{claim, give_up, known, of, recognise};
 pub use inside::Inside;
-pub use share::{Counted, duplicate, is_pool_used, recognise_all, reference_all, settle_child};
+pub use share::{Counted, duplicate, for_each, is_pool_used, recognise_all, reference_all, settle_child};
 
 use crate::memory::{PIECE, Sparse};
 use crate::table;
@@ -20,7 +20,7 @@ use core::mem::MaybeUninit;
 use find::{count_once, unsuitable};
 use inside::sleeping_recv;
 use underpass_segment::clock;
-use underpass_segment::end::{End, MAX_ENDS, SHUT_IN, SHUT_OUT, Stage};
+use underpass_segment::end::{End, Family, MAX_ENDS, SHUT_IN, SHUT_OUT, Stage};
 use underpass_segment::kernel;
 use underpass_segment::link::Link;
 use underpass_segment::raw::Errno;
@@ -87,6 +87,11 @@ pub enum Way {
 }
 
 impl Connection {
+    /// The connection of `fd`, whose end is number `index` of the family.
+    pub fn at(family: &'static Family, index: u32, fd: i32) -> Connection {
+        Connection { end: family.end(index), index, fd }
+    }
+
     /// Index of its end in the family's table.
     pub fn index(&self) -> u32 {
         self.index

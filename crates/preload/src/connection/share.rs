@@ -13,6 +13,16 @@ impl Connection {
         handle(self.index).is_some_and(|handle| handle.descriptors.load(Relaxed) > 1)
     }
 
+    /// Its descriptors in this process.
+    pub fn descriptors(&self) -> impl Iterator<Item = i32> {
+        let others = if self.has_duplicates() { table::highest() } else { 0 };
+        (0..others).filter(|&fd| fd != self.fd && self.is_at(fd)).chain([self.fd])
+    }
+
+    fn is_at(&self, fd: i32) -> bool {
+        table::get(fd) == Known::Connection(self.index)
+    }
+
     /// The connection by another descriptor of the socket.
     pub fn by(&self, fd: i32) -> Connection {
         Connection { fd, ..*self }
@@ -61,8 +71,7 @@ pub fn duplicate(fd: i32, copy: i32) {
 
 /// Another descriptor of the same connection.
 pub(super) fn twin(connection: Connection) -> Option<i32> {
-    let known = Known::Connection(connection.index);
-    (0..table::highest()).find(|&fd| fd != connection.fd && table::get(fd) == known)
+    (0..table::highest()).find(|&fd| fd != connection.fd && connection.is_at(fd))
 }
 
 /// A fork is about to share every socket.
@@ -199,7 +208,7 @@ pub fn reference_all(add: bool) {
 }
 
 /// Calls `what` for every end that this process has, once.
-pub(super) fn for_each(mut what: impl FnMut(u32, i32)) {
+pub fn for_each(mut what: impl FnMut(u32, i32)) {
     for fd in 0..table::highest() {
         if let Known::Connection(index) = table::get(fd) {
             // An end with several descriptors comes up at the first of them only.
