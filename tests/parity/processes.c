@@ -702,6 +702,59 @@ static void exec_fresh(void) {
     ask("the new image", taken[0], 3000, 2);
 }
 
+/* A connection ends by a FIN, behind all that was sent, also where a process that had it was killed or has executed a
+ * program, and the last one closes it the moment it has read what came. */
+enum { ENDINGS = 12 };
+static void close_at_once(int fd, int turn) {
+    struct pollfd readable = {fd, POLLIN, 0};
+    size_t sent = stuff(fd, 1);
+    if (MUST(poll(&readable, 1, 1)) != 0) fail("too early");
+    MUST(write(turn, &sent, sizeof(sent)));
+    while (recv(fd, in, 1, MSG_DONTWAIT) != 1) {}
+    close(fd);
+}
+static void end_killed_a(struct side *side) {
+    for (int round = 0; round < ENDINGS; round++) {
+        int fd = another(side);
+        pid_t child = (pid_t)MUST(fork());
+        if (child == 0) pause();
+        kill(child, SIGKILL);
+        ended(child);
+        close_at_once(fd, side->turn);
+    }
+}
+static void end_executed_a(struct side *side) {
+    for (int round = 0; round < ENDINGS; round++) {
+        int fd = another(side);
+        pid_t child = (pid_t)MUST(fork());
+        if (child == 0) execute_itself("end-executed", fd, side->turn, 0, 0);
+        close(fd);
+        if (ended(child) != 0) fail("end-executed");
+    }
+}
+static void end_b(struct side *side) {
+    for (int round = 0; round < ENDINGS; round++) {
+        int fd = another(side);
+        size_t sent = 0, at = 0;
+        ssize_t got;
+        if (MUST(read(side->turn, &sent, sizeof(sent))) != sizeof(sent)) fail("sent");
+        send_all(fd, "x", 1);
+        nap_ms(20);
+        while ((got = recv(fd, in, sizeof(in), 0)) > 0) {
+            if (differs(in, (size_t)got, 1, at) != -1) fail("wrong byte");
+            at += (size_t)got;
+        }
+        say("missing %zu, the end %zd", sent - at, got);
+        close(fd);
+    }
+}
+static void end_killed(void) { two_processes(AF_INET, end_killed_a, end_b); }
+static void end_executed(void) {
+    int taken[4];
+    if (is_executed(taken)) close_at_once(taken[0], taken[1]);
+    else two_processes(AF_INET, end_executed_a, end_b);
+}
+
 const struct scenario scenarios[] = {
     {"forks", forks, 0},         {"handed", handed, 0},                 {"per-child", per_child, 0},
     {"split", split, 0},         {"beside-threads", beside_threads, 0},
@@ -710,5 +763,6 @@ const struct scenario scenarios[] = {
     {"exec-calls", exec_calls, 0}, {"spawn", spawn, 0}, {"passed", passed, 0},
     {"passed-half", passed_half, 0}, {"passed-over", passed_over, 0}, {"exec-asks", exec_asks, 0},
     {"passed-asks", passed_asks, 0}, {"exec-two", exec_two, 0}, {"killed-asleep", killed_asleep, 0},
-    {"passed-away", passed_away, 0}, {"exec-fresh", exec_fresh, 0}, {0},
+    {"passed-away", passed_away, 0}, {"exec-fresh", exec_fresh, 0}, {"end-killed", end_killed, 0},
+    {"end-executed", end_executed, 0}, {0},
 };

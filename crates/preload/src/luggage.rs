@@ -139,6 +139,9 @@ pub unsafe fn pack(program: Program, envp: *const *const c_char, how: Execution)
         return nothing;
     }
     let Some(family) = process::existing_family() else { return nothing };
+    if how == Execution::Alone {
+        connection::for_each(|index, fd| Connection::at(family, index, fd).leave_sets());
+    }
     // SAFETY: passed on to the caller.
     let (count, environment_loads_us) = unsafe { inspect(envp) };
     if !(environment_loads_us && program.loads_libraries()) {

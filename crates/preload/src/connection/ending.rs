@@ -64,7 +64,7 @@ pub fn dissolve(connection: Connection, disconnect: impl FnOnce() -> c_int) -> c
         connection.pin(Reason::Closed);
         // The other end must not take the reset for that of a doorbell.
         if let Some(port) = connection.ready_port() {
-            port.hush();
+            port.hush(true);
         }
     }
     let answer = disconnect();
@@ -111,15 +111,21 @@ impl Connection {
         self.end.write_gate.open();
     }
 
+    /// Another program image is about to take this one's place: its sets are gone then, and nothing is left to them.
+    pub fn leave_sets(self) {
+        for fd in self.descriptors() {
+            crate::epoll::forget_socket(self.by(fd), false);
+        }
+    }
+
     /// The last descriptor of this process is about to be closed: what kernel TCP would do about unread data, it does.
     fn hush(&self) {
         self.attend();
-        if self.end.references.load(Relaxed) == 1
-            && let Some(port) = self.ready_port()
-        {
-            port.hush();
+        if let Some(port) = self.ready_port() {
+            let last = self.is_last();
+            port.hush(last);
             // A program that was given the socket closes it later, and perhaps in another way.
-            if !self.is_lent() && port.unread() > 0 {
+            if last && !self.is_lent() && port.unread() > 0 {
                 kernel::reset_at_close(self.fd);
             }
         }

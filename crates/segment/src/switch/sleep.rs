@@ -371,23 +371,27 @@ impl Port<'_> {
     }
 
     /// The socket is about to be closed here: if everything was read, no doorbell may lie unread in the kernel, which
-    /// would answer the close with a reset.
-    pub fn hush(&self) {
+    /// would answer the close with a reset. With `last`, nobody else has it; without, others may, and are still rung for.
+    /// That is said too often: a process that was killed, or executed a program, may have been counted among them.
+    pub fn hush(&self, last: bool) {
         self.with_reading(|awake| {
             if awake {
                 self.pass_marks();
-                self.await_last_bells();
+                self.await_last_bells(last);
             }
         });
     }
 
-    fn await_last_bells(&self) {
+    fn await_last_bells(&self, last: bool) {
         let reading = &self.end.reading;
-        if self.is_fast() && self.something() {
+        let is_anothers = !last && reading.resting.number() > ALONE;
+        if self.is_fast() && (self.something() || is_anothers) {
             return;
         }
-        self.leave_group();
-        if self.is_fast() {
+        if last {
+            self.leave_group();
+        }
+        if self.is_fast() && last {
             // No doorbell will be sent any more but one that is on its way.
             self.link.incoming().flags.waiting.fetch_and(LEFT, AcqRel);
             reading.armed.store(0, Relaxed);
@@ -400,7 +404,11 @@ impl Port<'_> {
             let waited = ticks().wrapping_sub(began);
             let over = waited > micros(BELL_PATIENCE_US) || waited > micros(BELL_PROMPT_US) && self.has_ended();
             let missing = if self.is_fast() {
-                self.clear_bells();
+                if last {
+                    self.clear_bells()
+                } else {
+                    self.clear_bells_beside()
+                }
                 self.owed() > 0 && !self.something()
             } else {
                 let _ = self.discard_bells();
