@@ -121,7 +121,7 @@ impl Cursor {
         (unsafe { (buffer.iov_base as *mut u8).add(self.offset) }, n)
     }
 
-    /// What is left of the buffers, for recvmsg(2): at most [`MAX_BUFFERS`] of them, and `limit` bytes.
+    /// What is left of the buffers, for recvmsg(2): at most `MAX_BUFFERS` of them, and `limit` bytes.
     pub fn message(&self, limit: usize) -> Message {
         let mut message =
             Message { vector: [iovec { iov_base: core::ptr::null_mut(), iov_len: 0 }; 2 * MAX_BUFFERS + 1], count: 0 };
