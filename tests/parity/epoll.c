@@ -388,6 +388,7 @@ static void edge_stdin_a(struct side *side) {
     SHOW(epoll_wait(ep, &event, 1, -1));
     SHOW(recv(side->fd, in, 10, 0));
     SHOW(epoll_wait(ep, &event, 1, 0));
+    tell(side);
     close(ep);
     close(0);
 }
@@ -396,8 +397,10 @@ static void edge_stdin_b(struct side *side) {
     send_all(side->fd, "one", 3);
     if (receive_all(side->fd, in, 2) != 2) fail("receive");
     send_all(side->fd, "two!", 4);
+    hear(side);
 }
 static void edge_stdin(void) { two_processes(AF_INET, edge_stdin_a, edge_stdin_b); }
+
 /* Sends until there is no room, and once more as soon as all was read, which the reader's kernel may not have acknowledged
  * yet. */
 enum { AT_ONCE_ROUNDS = 30 };
@@ -434,6 +437,7 @@ static void at_once_b(struct side *side) {
     say("told %d times, received %zu", told, got);
 }
 static void at_once(void) { two_processes(AF_INET, at_once_a, at_once_b); }
+
 /* Whoever asks what is there now is told all of it, by every look: also what only the kernel knows of beside a socket that
  * is always writable. */
 static void all_a(struct side *side) {
