@@ -246,6 +246,122 @@ static void stealing_b(struct side *side) {
 }
 static void stealing(void) { two_processes(AF_INET, stealing_a, stealing_b); }
 
+/* A handler that receives what has come, or comes, for the receive in which its thread sleeps; that goes on to sleep, and is
+ * woken by what comes next, or has what the handler has left. */
+static const char *ways[] = {"all", "a part", "all, waiting", "a part, waiting", "a look", "poll", "all there is", "epoll"};
+static int handler_turn, handler_set;
+static void take_away(int number) {
+    (void)number;
+    int kept = errno;
+    struct pollfd ready = {handler_fd, POLLIN, 0};
+    struct epoll_event event;
+    char bytes[16], what = 'h';
+    MUST(write(handler_turn, &what, 1)); /* B may send now */
+    const char *way = ways[caught++];
+    long count = strncmp(way, "a part", 6) == 0 ? 1 : 2;
+    if (way == ways[0] || way == ways[1]) await_bytes(handler_fd, 2);
+    if (strcmp(way, "a look") == 0 && recv(handler_fd, bytes, 2, MSG_PEEK) < 1) fail("a look");
+    if (strcmp(way, "poll") == 0 && poll(&ready, 1, -1) != 1) fail("poll");
+    if (strcmp(way, "epoll") == 0 && epoll_wait(handler_set, &event, 1, -1) != 1) fail("epoll_wait");
+    bool there = strcmp(way, "all there is") == 0;
+    for (long got = 0; got < count;) {
+        ssize_t n = recv(handler_fd, bytes, (size_t)(count - got), there ? MSG_DONTWAIT : MSG_WAITALL);
+        if (n == -1 && (!there || errno != EAGAIN)) fail("recv");
+        if (n > 0) got += n;
+    }
+    if (there && recv(handler_fd, bytes, 2, MSG_DONTWAIT) != -1) fail("more");
+    what = 'd';
+    MUST(write(handler_turn, &what, 1));
+    errno = kept;
+}
+static void taken_away_a(struct side *side) {
+    handler_fd = side->fd;
+    handler_turn = side->turn;
+    handle(take_away, SA_RESTART);
+    for (int i = 0; i < (int)COUNT(ways); i++) {
+        if (strcmp(ways[i], "epoll") == 0) {
+            struct epoll_event event = {.events = EPOLLIN};
+            handler_set = (int)MUST(epoll_create1(0));
+            MUST(epoll_ctl(handler_set, EPOLL_CTL_ADD, side->fd, &event));
+        }
+        say("%s", ways[i]);
+        tell(side);
+        memset(in, 0, sizeof(in));
+        if (SHOW(recv(side->fd, in, 10, 0)) > 0) say("%s", in);
+        say("caught %d", caught);
+        tell(side);
+    }
+}
+static void taken_away_b(struct side *side) {
+    for (int i = 0; i < (int)COUNT(ways); i++) {
+        bool part = strncmp(ways[i], "a part", 6) == 0;
+        hear(side);
+        await_asleep(side->other);
+        kill(getppid(), SIGUSR1);
+        hear(side);
+        if (i >= 2 && strcmp(ways[i], "all there is") != 0) await_asleep(side->other);
+        send_all(side->fd, "12", 2);
+        hear(side);
+        if (!part) {
+            await_asleep(side->other);
+            send_all(side->fd, "345", 3);
+        }
+        hear(side);
+    }
+}
+static void taken_away(void) { two_processes(AF_INET, taken_away_a, taken_away_b); }
+
+/* The same while another thread looks whether there is something: it need not wait for the one that sleeps again. */
+static int spoken[2];
+static void receive_two(int number) {
+    (void)number;
+    int kept = errno;
+    char bytes[2] = "";
+    MUST(write(handler_turn, bytes, 1));
+    if (recv(handler_fd, bytes, 2, MSG_WAITALL) != 2) fail("recv");
+    MUST(write(spoken[1], bytes, 1));
+    errno = kept;
+}
+static void *look_beside(void *argument) {
+    pid_t sleeper = *(pid_t *)argument;
+    char byte = 0;
+    sigset_t usr1;
+    sigemptyset(&usr1);
+    sigaddset(&usr1, SIGUSR1);
+    pthread_sigmask(SIG_BLOCK, &usr1, NULL);
+    MUST(write(handler_turn, &byte, 1));
+    MUST(read(spoken[0], &byte, 1));
+    await_asleep(sleeper);
+    role = 'C';
+    SHOW(recv(handler_fd, &byte, 1, MSG_DONTWAIT));
+    MUST(write(handler_turn, &byte, 1));
+    return NULL;
+}
+static void looked_beside_a(struct side *side) {
+    pid_t self = this_task();
+    pthread_t thread;
+    handler_fd = side->fd;
+    handler_turn = side->turn;
+    MUST(pipe(spoken));
+    handle(receive_two, SA_RESTART);
+    start_thread(&thread, look_beside, &self);
+    SHOW(recv(side->fd, in, 10, 0));
+    pthread_join(thread, NULL);
+    tell(side);
+}
+static void looked_beside_b(struct side *side) {
+    hear(side); /* the thread holds the signal back */
+    await_asleep(side->other);
+    kill(getppid(), SIGUSR1);
+    hear(side);
+    await_asleep(side->other);
+    send_all(side->fd, "12", 2);
+    hear(side);
+    send_all(side->fd, "345", 3);
+    hear(side);
+}
+static void looked_beside(void) { two_processes(AF_INET, looked_beside_a, looked_beside_b); }
+
 /* Timers on both sides interrupt everything, thousands of times, while their handlers put bytes into the stream. */
 static void interject(int number) {
     (void)number;
@@ -301,5 +417,6 @@ static void storm_talk(void) { two_processes(AF_INET, storm_loud, storm_loud); }
 const struct scenario scenarios[] = {
     {"interrupted", interrupted, 0}, {"restarted", restarted, 0}, {"sending", sending, 0}, {"masks", masks, 0},
     {"talking", talking, 0},         {"stealing", stealing, 0},   {"storm", storm_count, 0}, {"storm-talk", storm_talk, 0},
+    {"taken-away", taken_away, 0},   {"looked-beside", looked_beside, 0},
     {0},
 };

@@ -47,10 +47,17 @@ impl Lock {
         self.owner.store(0, Release);
     }
 
-    /// Says whether the owner is about to sleep inside.
+    /// Says whether the owner is about to sleep inside; returns what was said before.
     #[inline]
-    pub fn set_asleep(&self, asleep: bool) {
+    pub fn set_asleep(&self, asleep: bool) -> bool {
+        let before = self.is_asleep();
         self.asleep.store(asleep.into(), Release);
+        before
+    }
+
+    /// Whether the owner sleeps inside: for one who has entered, whether it runs on top of a sleep of its own thread.
+    pub fn is_asleep(&self) -> bool {
+        self.asleep.load(Acquire) != 0
     }
 
     /// Who is inside; 0: nobody.

@@ -36,7 +36,13 @@ impl Port<'_> {
                     reading.lock.leave();
                     return answer;
                 }
-                Entered::Nested => return self.receive_inside(&mut into, flags, nonblocking),
+                Entered::Nested => {
+                    let answer = self.receive_inside(&mut into, flags, nonblocking);
+                    if reading.lock.is_asleep() {
+                        self.rest_again();
+                    }
+                    return answer;
+                }
                 Entered::Asleep => {
                     // Whoever sleeps inside is woken by whatever arrives; until then there is nothing.
                     if !self.something() {
@@ -53,8 +59,8 @@ impl Port<'_> {
     fn rest_again(&self) {
         let reading = &self.end.reading;
         self.note_flag();
-        let number = reading.resting.number();
-        if number != 0 && reading.armed.load(Relaxed) == 0 && !self.arm(number) {
+        let number = self.resting();
+        if number != 0 && reading.armed.load(Relaxed) == 0 && !self.arm(number) && reading.resting.number() != 0 {
             reading.resting.set_stray(true);
         }
     }

@@ -72,10 +72,17 @@ impl Port<'_> {
         self.take_bells(most, |fd, to, len| unsafe { kernel::recv(fd, to, len, libc::MSG_DONTWAIT) })
     }
 
+    /// The number of the flag that wakes those who rely on it; 0 if there is nobody. Under a signal handler on top of a
+    /// sleep of this thread that sleep does too: the kernel goes on with it, without a look at the ring.
+    pub(super) fn resting(&self) -> u32 {
+        let reading = &self.end.reading;
+        if reading.lock.is_asleep() { ALONE } else { reading.resting.number() }
+    }
+
     /// Takes doorbells of an empty ring out of the kernel's queue, where they hide what comes behind them. Whoever else
     /// was to be woken by them is woken by the next one.
     pub(super) fn pass_bells(&self) {
-        let number = self.end.reading.resting.number();
+        let number = self.resting();
         if number != 0 {
             self.arm(number);
         } else {
@@ -159,7 +166,7 @@ impl Port<'_> {
 
     /// The same while others may rest here: they are rung for again. Not for a group, whose bell is its own.
     pub(super) fn clear_bells_beside(&self) {
-        match self.end.reading.resting.number() {
+        match self.resting() {
             0 => self.clear_bells(),
             ALONE => {
                 self.arm(ALONE);
@@ -180,6 +187,7 @@ impl Port<'_> {
     pub(super) fn arm(&self, number: u32) -> bool {
         let reading = &self.end.reading;
         let waiting = &self.link.incoming().flags.waiting;
+        let number = if reading.lock.is_asleep() { ALONE } else { number };
         let mut owed = self.owed();
         self.note_flag();
         let armed = reading.armed.load(Relaxed);
@@ -209,9 +217,13 @@ impl Port<'_> {
             return Taken::Nothing;
         }
         self.end.sleeps.fetch_add(1, Relaxed);
-        reading.lock.set_asleep(true);
-        let taken = if !self.is_fast() || self.end.watched.load(Relaxed) != 0 {
-            // What comes may be data, or a doorbell that a poll of the kernel's waits for too: look at it, leave it there.
+        let nested = reading.lock.set_asleep(true);
+        let taken = if !self.is_armed() {
+            // A signal handler has received before it could know that this thread is about to sleep.
+            Taken::Nothing
+        } else if nested || !self.is_fast() || self.end.watched.load(Relaxed) != 0 {
+            // What comes may be data, or a doorbell that a poll of the kernel's waits for too, or a sleep below in this
+            // very thread: look at it, leave it there.
             let mut byte = 0u8;
             // SAFETY: one writable byte.
             match unsafe { (self.sleep)(self, &mut byte, 1, libc::MSG_PEEK) } {
@@ -221,7 +233,11 @@ impl Port<'_> {
                         self.clear_bells();
                     } else if self.is_fast() && !self.something() {
                         // A doorbell for what has been read already.
-                        self.take_over_bells();
+                        if nested {
+                            self.arm(ALONE);
+                        } else {
+                            self.take_over_bells();
+                        }
                     }
                     Taken::Nothing
                 }
@@ -243,8 +259,14 @@ impl Port<'_> {
                 Err(e) => self.verdict(e),
             }
         };
-        reading.lock.set_asleep(false);
+        reading.lock.set_asleep(nested);
         taken
+    }
+
+    /// Whether whatever is published from now on rings, and the ring is empty.
+    fn is_armed(&self) -> bool {
+        let flag = self.link.incoming().flags.waiting.load(SeqCst);
+        (flag == ALONE || flag & LEFT != 0) && !self.something()
     }
 
     /// Looks at the incoming direction without taking anything and without the kernel.
