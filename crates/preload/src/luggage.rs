@@ -85,6 +85,7 @@ pub fn restore(end: &End, text: &str) -> bool {
     end.references.store(references, Relaxed);
     end.reading.lock.leave();
     end.reading.lock.set_asleep(false);
+    end.reading.in_kernel.store(0, Relaxed);
     end.sending.lock.leave();
     end.stage() <= Stage::Joined
 }

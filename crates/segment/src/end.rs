@@ -83,6 +83,8 @@ pub struct Reading {
     pub kernel: AtomicU64,
     /// Doorbells taken since the direction last went up.
     pub bells: AtomicU64,
+    /// The thread that is receiving from the kernel, so that another receive on top of it knows; 0: none.
+    pub in_kernel: AtomicU32,
     /// What the waiting flag was raised to; 0 once it was found taken.
     pub armed: AtomicU32,
     /// Who is to be woken by the waiting flag.
@@ -373,7 +375,7 @@ impl PartialOrd for Stage {
 /// Most ends that a family has at one time.
 pub const MAX_ENDS: usize = 1 << 16;
 /// Tells families from other segments, and the layouts of [`End`] from one another.
-const FAMILY_LEN_MARK: usize = 1725;
+const FAMILY_LEN_MARK: usize = 1733;
 
 #[repr(C, align(64))]
 struct FamilyHeader {

@@ -27,7 +27,8 @@ pub struct ReaderFlags {
     pub closed: AtomicU32,
     /// 1: the reader asks the sender to go down.
     pub want_down: AtomicU32,
-    /// 1: the reader believes itself on the kernel path and is receiving from it; the sender must not go down meanwhile.
+    /// 1: the reader believes itself on the kernel path and is receiving from it; the sender must not go down meanwhile,
+    /// nor up, unless the reader knows ([`SenderWords::going_up`]).
     pub in_kernel: AtomicU32,
     /// Bytes of the record under the head that a reader which has [`LEFT`] had read.
     pub taken: AtomicU32,
@@ -112,6 +113,8 @@ pub struct SenderWords {
     pub cpu: AtomicU32,
     /// 1: the sender is about to end its direction, or has: the kernel may know of the end of the stream.
     pub ended: AtomicU32,
+    /// 1: the sender may be about to go up, though a reader is receiving from the kernel.
+    pub going_up: AtomicU32,
 }
 
 /// Control words of one direction.
@@ -361,6 +364,7 @@ impl Link {
             words.head.bells.store(0, Relaxed);
             words.sender.cpu.store(0, Relaxed);
             words.sender.ended.store(0, Relaxed);
+            words.sender.going_up.store(0, Relaxed);
             words.sender.bells.store(0, Relaxed);
             // A reader counts as asleep until it has shown that it is not: it may be in a poll of the kernel's.
             words.flags.waiting.store(ALONE, Relaxed);

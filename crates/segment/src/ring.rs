@@ -385,7 +385,9 @@ impl Sender<'_> {
         let tail = self.tail.load(Relaxed);
         // The old head bounds the new one: a head may only move forward, up to the tail.
         if distance(seen, head) > distance(seen, tail) {
-            return Err(Fault);
+            // An older one is there for an instant where a signal handler has read on top of a reader that was about to
+            // publish its own.
+            return if distance(head, seen) <= self.ring.capacity() { Ok(distance(seen, tail)) } else { Err(Fault) };
         }
         // Release: another thread that sees it writes where this reader has read.
         self.seen_head.store(head, Release);

@@ -2,7 +2,7 @@
 #![allow(unsafe_code, reason = "instructions that are whole for their own thread only")]
 
 pub use core::sync::atomic::Ordering::{AcqRel, Acquire, Relaxed, Release, SeqCst};
-pub use core::sync::atomic::{AtomicBool, AtomicI32, AtomicPtr, AtomicU8, AtomicU32, AtomicU64, fence};
+pub use core::sync::atomic::{AtomicBool, AtomicI32, AtomicPtr, AtomicU8, AtomicU32, AtomicU64, compiler_fence, fence};
 
 /// Changes to words that a lock guards against other threads, but not against a signal handler on top of its owner: one
 /// instruction each, so that a handler comes before or after it, without the cost of keeping other processors out

@@ -6,8 +6,8 @@
 //! stream before the data goes on there. The reader has one place to look: the record under its head.
 //!
 //! A reader that believes itself on the kernel path says so before it looks at the ring and receives from the kernel;
-//! while it does, the sender may go up but not down again. So when such a reader has taken too much from the kernel,
-//! what it took too much can only be doorbells, at the very end.
+//! while it does, the sender may go up but not down again, and up only if it had said before that it is about to. So
+//! when such a reader has taken too much from the kernel, what it took too much can only be doorbells, at the very end.
 
 mod confined;
 mod receive;

@@ -10,7 +10,7 @@ use crate::lock::Entered;
 use crate::raw::{Answer, Errno, is_quiet};
 use crate::reason::Reason;
 use crate::ring::{self, Fault, Place, Record};
-use crate::sync::{Relaxed, Release, SeqCst, own, pause};
+use crate::sync::{Acquire, Relaxed, Release, SeqCst, compiler_fence, own, pause};
 use crate::vector::Cursor;
 use crate::wait::Wait;
 
@@ -283,7 +283,7 @@ impl Port<'_> {
                     *into = before;
                     continue;
                 }
-                self.link.incoming().head.head.store(place.head, Release);
+                self.publish_head(place.head);
             }
             if n > 0 && !peek {
                 own::add(&reading.fast_bytes, n as u64);
@@ -300,15 +300,18 @@ impl Port<'_> {
                 return Taken::Bytes(n);
             }
             match ring.record(place.head) {
+                // A signal handler of this thread has passed the mark.
+                Ok(Record::Empty | Record::Up(_)) if !self.is_fast() => continue,
                 Ok(Record::Empty) => {
-                    if let e @ 1.. = reading.error.load(Relaxed) {
-                        reading.error.store(0, Relaxed);
+                    if reading.error.load(Relaxed) != 0
+                        && let e @ 1.. = reading.error.swap(0, Relaxed)
+                    {
                         return Taken::Failed(Errno(e));
                     }
                     return Taken::Nothing;
                 }
-                Ok(Record::Down(bells)) => {
-                    if self.enter_kernel(place.head, bells).is_err() {
+                Ok(Record::Down(_)) => {
+                    if self.pass_down().is_err() {
                         return self.fault();
                     }
                 }
@@ -316,6 +319,21 @@ impl Port<'_> {
                 Ok(Record::Data(_) | Record::Skip | Record::Pad(_)) => continue,
                 Ok(Record::Up(_)) | Err(Fault) => return self.fault(),
             }
+        }
+    }
+
+    /// Publishes the head; once more if a signal handler of this thread has moved it on meanwhile, and published its own
+    /// before.
+    #[inline]
+    fn publish_head(&self, mut head: u64) {
+        loop {
+            self.link.incoming().head.head.store(head, Release);
+            compiler_fence(SeqCst);
+            let now = self.place().head;
+            if now == head {
+                return;
+            }
+            head = now;
         }
     }
 
@@ -429,23 +447,53 @@ impl Port<'_> {
     /// Takes from the kernel path; `None` when the direction has gone up meanwhile.
     fn take_from_kernel(&self, into: &mut Cursor, peek: bool) -> Option<Taken> {
         let reading = &self.end.reading;
+        let in_kernel = &self.link.incoming().flags.in_kernel;
+        // On top of another such receive of this thread, the flag stays up for that one.
+        let nested = reading.in_kernel.load(Relaxed) == self.me;
+        reading.in_kernel.store(self.me, Relaxed);
+        in_kernel.swap(1, SeqCst);
+        // A handler must not pass the mark, nor take what was counted, between a look and what is done about it. That
+        // costs two system calls. Without a mark there is none to come either, while the flag is up.
+        let taken = if self.is_at_switch() {
+            kernel::undisturbed(|| self.take_plain(into, peek))
+        } else {
+            self.take_plain(into, peek)
+        };
+        if !nested {
+            reading.in_kernel.store(0, Relaxed);
+            in_kernel.store(0, Release);
+        }
+        taken
+    }
+
+    /// Whether the direction is about to change its path, or has changed it just now.
+    fn is_at_switch(&self) -> bool {
+        let reading = &self.end.reading;
+        // In this order: the mark is published before the sender has gone up.
+        self.link.incoming().sender.going_up.load(Acquire) != 0
+            || !matches!(self.ahead(), Ok(Record::Empty))
+            || reading.stash.load(Relaxed) > 0
+            || reading.discard.load(Relaxed) > 0
+    }
+
+    fn take_plain(&self, into: &mut Cursor, peek: bool) -> Option<Taken> {
+        let reading = &self.end.reading;
+        if self.is_fast() {
+            return None;
+        }
         if let Some(n) = self.take_stash(into, peek) {
             return Some(Taken::Bytes(if peek { n } else { n + self.take_behind_stash(into) }));
         }
         if let Some(taken) = self.discard_bells() {
             return Some(taken);
         }
-        if let e @ 1.. = reading.error.load(Relaxed)
+        if reading.error.load(Relaxed) != 0
             && !self.something()
+            && let e @ 1.. = reading.error.swap(0, Relaxed)
         {
-            reading.error.store(0, Relaxed);
             return Some(Taken::Failed(Errno(e)));
         }
-        let in_kernel = &self.link.incoming().flags.in_kernel;
-        in_kernel.swap(1, SeqCst);
-        let taken = self.take_below_limit(into, peek);
-        in_kernel.store(0, Release);
-        taken
+        self.take_below_limit(into, peek)
     }
 
     /// What lies in the kernel behind the data that was taken for doorbells belongs to the same receive.
@@ -454,7 +502,7 @@ impl Port<'_> {
         if into.left() == 0 || kernel::is_at_mark(self.fd) {
             return 0;
         }
-        let more = self.take_from_kernel(into, false);
+        let more = self.take_plain(into, false);
         self.more(more)
     }
 
@@ -525,7 +573,8 @@ impl Port<'_> {
             return self.fault();
         }
         if !peek {
-            reading.kernel.store(position, Relaxed);
+            // A handler may have received behind this, and counted it before.
+            own::add(&reading.kernel, got);
             reading.kernel_bytes.fetch_add(got - excess, Relaxed);
             if excess > 0 {
                 self.enter_fast(excess);
@@ -550,6 +599,25 @@ impl Port<'_> {
             }
             _ => Err(Fault),
         }
+    }
+
+    /// Passes the mark of going up if the kernel has been read up to it.
+    pub(super) fn pass_up(&self) -> bool {
+        kernel::undisturbed(|| {
+            let reached = !self.is_fast() && matches!(self.kernel_limit(), Ok(Some(0)));
+            if reached {
+                self.enter_fast(0);
+            }
+            reached
+        })
+    }
+
+    /// Passes the mark of going down that lies next, unless a signal handler of this thread has.
+    pub(super) fn pass_down(&self) -> Result<(), Fault> {
+        kernel::undisturbed(|| match self.front_from(self.place().head)? {
+            (head, Record::Down(bells)) if self.is_fast() => self.enter_kernel(head, bells),
+            _ => Ok(()),
+        })
     }
 
     /// Passes the mark of going up, having read the kernel up to it and `bells` doorbells beyond.
@@ -626,7 +694,9 @@ impl Port<'_> {
         if entered == Entered::Asleep {
             return self.end.read_gate.is_shut();
         }
-        let ready = self.end.read_gate.is_shut() || (self.end.read_gate.shut() && self.declare_ready());
+        // A handler must not receive between the looks at how much has been.
+        let ready =
+            self.end.read_gate.is_shut() || kernel::undisturbed(|| self.end.read_gate.shut() && self.declare_ready());
         if entered != Entered::Nested {
             reading.lock.leave();
         }

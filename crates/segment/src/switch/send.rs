@@ -577,7 +577,14 @@ impl Port<'_> {
             return false;
         }
         // A handler's send between the look at the position and the mark would be neither before nor behind it.
-        kernel::undisturbed(|| self.go_up())
+        kernel::undisturbed(|| {
+            let words = self.link.outgoing();
+            // SeqCst: said before the look; a reader that begins to receive from the kernel later finds it.
+            words.sender.going_up.swap(1, SeqCst);
+            let up = words.flags.in_kernel.load(SeqCst) == 0 && self.go_up();
+            words.sender.going_up.store(0, Release);
+            up
+        })
     }
 
     fn go_up(&self) -> bool {

@@ -22,6 +22,14 @@ const BELL_PROMPT_US: u64 = 100;
 impl Port<'_> {
     /// Throws away the doorbells that lie before the data in the kernel; `Some` when the kernel has not all of them yet.
     pub(super) fn discard_bells(&self) -> Option<Taken> {
+        if self.end.reading.discard.load(Relaxed) == 0 {
+            return None;
+        }
+        // A handler must not take what was counted before.
+        kernel::undisturbed(|| self.discard_counted_bells())
+    }
+
+    fn discard_counted_bells(&self) -> Option<Taken> {
         let reading = &self.end.reading;
         while let left @ 1.. = reading.discard.load(Relaxed) {
             // SAFETY: MSG_TRUNC with a null buffer writes nothing.
@@ -597,15 +605,12 @@ impl Port<'_> {
     pub(super) fn pass_marks(&self) {
         for _ in 0..4 {
             match self.front() {
-                Ok((head, Record::Down(bells))) if self.is_fast() => {
-                    if self.enter_kernel(head, bells).is_err() {
+                Ok((_, Record::Down(_))) if self.is_fast() => {
+                    if self.pass_down().is_err() {
                         self.fault();
                     }
                 }
-                Ok((_, Record::Up(_))) if !self.is_fast() => match self.kernel_limit() {
-                    Ok(Some(0)) => self.enter_fast(0),
-                    _ => break,
-                },
+                Ok((_, Record::Up(_))) if !self.is_fast() && self.pass_up() => {}
                 _ => break,
             }
         }
