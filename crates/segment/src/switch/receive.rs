@@ -601,10 +601,11 @@ impl Port<'_> {
         }
     }
 
-    /// Passes the mark of going up if the kernel has been read up to it.
+    /// Passes the mark of going up if everything was read that comes before it.
     pub(super) fn pass_up(&self) -> bool {
         kernel::undisturbed(|| {
-            let reached = !self.is_fast() && matches!(self.kernel_limit(), Ok(Some(0)));
+            let stash = self.end.reading.stash.load(Relaxed);
+            let reached = !self.is_fast() && stash == 0 && matches!(self.kernel_limit(), Ok(Some(0)));
             if reached {
                 self.enter_fast(0);
             }
