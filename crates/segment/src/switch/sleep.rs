@@ -256,10 +256,7 @@ impl Port<'_> {
             let got = self.take_bells(1, |_, to, len| unsafe { (self.sleep)(self, to, len, 0) });
             self.note_flag();
             if got.is_ok() && self.has_left() {
-                // Left meanwhile: what comes behind the last doorbell is data.
-                let data = reading.all_bells.load(Relaxed).saturating_sub(self.announced()).min(1);
-                reading.stash.store(data as u32, Relaxed);
-                self.discount_bells(data);
+                self.keep_early_data();
             }
             match got {
                 Ok(0) => Taken::EndOfStream,
@@ -526,9 +523,19 @@ impl Port<'_> {
         let missing = self.await_bells(awake, last, until);
         if awake && self.is_fast() {
             self.end.reading.discard.store(missing, Relaxed);
+            self.keep_early_data();
         }
         self.end.reading.armed.store(0, Relaxed);
         self.end.reading.fast.store(0, Relaxed);
+    }
+
+    /// This end has left: what it took for a doorbell that was taken back is data. It is taken back before the data is sent.
+    fn keep_early_data(&self) {
+        let reading = &self.end.reading;
+        let early = reading.all_bells.load(Relaxed).saturating_sub(self.announced());
+        let early = early.min(reading.held_len.load(Relaxed).into());
+        reading.stash.store(early as u32, Relaxed);
+        self.discount_bells(early);
     }
 
     /// Waits until the doorbells up to number `last` have been taken, by this thread or by the one that sleeps, or until
