@@ -635,9 +635,9 @@ impl Port<'_> {
         // On top of a send of this thread the path stays; that send, or the next, finds that it is pinned.
         let nested = entered == Entered::Nested;
         // The mark counts the doorbell that wakes, so that it is thrown away however late it comes.
-        let ring = wake && !nested && (self.sends_fast() || self.try_up()) && self.announce_bell();
+        let mut ring = wake && !nested && (self.sends_fast() || self.try_up()) && self.announce_bell();
         self.end.send_pinned.store(1, Release);
-        while !nested && self.sends_fast() && !self.go_down(reason) {
+        while !nested && self.sends_fast() && !self.go_down_and_wake(reason, &mut ring) {
             // The reader is inside a receive that does not wait: it will soon be out, if it lives.
             if !self.kernel_says_alive() {
                 sending.fast.store(0, Relaxed);
@@ -676,7 +676,12 @@ impl Port<'_> {
     }
 
     /// Goes down; false when the reader has not passed the mark of going up and is receiving from the kernel just now.
-    pub(super) fn go_down(&self, reason: Reason) -> bool {
+    fn go_down(&self, reason: Reason) -> bool {
+        self.go_down_and_wake(reason, &mut false)
+    }
+
+    /// The same; sends an announced doorbell behind the mark, if `ring` says that there is one.
+    fn go_down_and_wake(&self, reason: Reason, ring: &mut bool) -> bool {
         let sending = &self.end.sending;
         let sender = self.sender();
         if sender.used(true).is_err() {
@@ -694,11 +699,16 @@ impl Port<'_> {
         let left = kernel::undisturbed(|| {
             sender.mark(Record::Down(sending.bells.load(Relaxed)));
             let left = self.reader_left();
+            // Before any data, which is told from doorbells by their number alone.
+            *ring = *ring && kernel::send(self.fd, &[0]).is_err();
             if !left {
                 sending.fast.store(0, Relaxed);
             }
             left
         });
+        if core::mem::take(ring) {
+            self.send_surely(&[0]);
+        }
         if left {
             self.give_back();
             return true;
