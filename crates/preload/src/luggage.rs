@@ -83,10 +83,9 @@ pub fn restore(end: &End, text: &str) -> bool {
         unsafe { (end as *const End as *mut u8).add(index).write(digit(pair[0]) << 4 | digit(pair[1])) };
     }
     end.references.store(references, Relaxed);
-    end.reading.lock.leave();
-    end.reading.lock.set_asleep(false);
+    end.reading.lock.open();
     end.reading.in_kernel.store(0, Relaxed);
-    end.sending.lock.leave();
+    end.sending.lock.open();
     end.stage() <= Stage::Joined
 }
 

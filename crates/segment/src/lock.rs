@@ -1,20 +1,30 @@
 //! A lock for one side of a connection: shared by the processes that share the socket, free when nobody contends,
 //! passable by a signal handler of its own thread, and survived by the others when its owner is killed.
 //!
+//! While its owner sleeps inside another may visit: what it guards is the visitor's until it ends the visit, and an owner
+//! that wakes waits for that.
+//!
 //! It lies in memory that the other end of the connection does not have. What it guards is built so that a signal
 //! handler may run in the middle of it (every commit is one compare-and-swap), so entering twice by one thread is fine.
 #![allow(unsafe_code, reason = "asks the kernel whether a thread lives")]
 
 use crate::clock;
 use crate::raw::{Errno, is_quiet, syscall};
-use crate::sync::{Acquire, AtomicU32, Relaxed, Release, pause};
+use crate::sync::{AcqRel, Acquire, AtomicU32, Relaxed, Release, pause};
 
 /// The lock. Zeroed memory is an open one.
 #[repr(C)]
 pub struct Lock {
     owner: AtomicU32,
+    /// [`ASLEEP`], [`ABOVE`], and the number of the thread that visits.
     asleep: AtomicU32,
 }
+
+/// The owner sleeps inside.
+const ASLEEP: u32 = 1 << 31;
+/// A signal handler on top of that sleep is inside.
+const ABOVE: u32 = 1 << 30;
+const VISITOR: u32 = ABOVE - 1;
 
 /// How a lock was entered.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -23,6 +33,8 @@ pub enum Entered {
     Alone,
     /// This thread was inside already (a signal handler is running on top of it).
     Nested,
+    /// This thread sleeps inside, and a signal handler is running on top of that.
+    AboveSleep,
     /// The owner was killed inside; what it guards may need mending.
     AfterDeath,
     /// The owner sleeps inside until something arrives, and the caller would not wait for that.
@@ -36,28 +48,103 @@ impl Lock {
     pub fn enter(&self, me: u32, impatient: bool) -> Entered {
         match self.owner.compare_exchange(0, me, Acquire, Relaxed) {
             Ok(_) => Entered::Alone,
-            Err(owner) if owner == me => Entered::Nested,
+            Err(owner) if owner == me => self.enter_again(),
             Err(_) => self.contend(me, impatient),
         }
     }
 
-    /// Leaves. Only for the outermost entry.
+    /// Leaves what was entered so.
     #[inline]
-    pub fn leave(&self) {
-        self.owner.store(0, Release);
+    pub fn leave(&self, entered: Entered) {
+        match entered {
+            Entered::Alone | Entered::AfterDeath => self.owner.store(0, Release),
+            Entered::AboveSleep => {
+                self.asleep.fetch_and(!ABOVE, Release);
+            }
+            Entered::Nested | Entered::Asleep => {}
+        }
     }
 
-    /// Says whether the owner is about to sleep inside; returns what was said before.
-    #[inline]
-    pub fn set_asleep(&self, asleep: bool) -> bool {
-        let before = self.is_asleep();
-        self.asleep.store(asleep.into(), Release);
-        before
+    /// Opens it, whoever was inside: no thread is that uses this copy of it.
+    pub fn open(&self) {
+        self.owner.store(0, Release);
+        self.asleep.store(0, Release);
     }
 
     /// Whether the owner sleeps inside: for one who has entered, whether it runs on top of a sleep of its own thread.
     pub fn is_asleep(&self) -> bool {
-        self.asleep.load(Acquire) != 0
+        self.asleep.load(Acquire) & ASLEEP != 0
+    }
+
+    /// The owner is about to sleep inside. Returns whether it does so on top of another sleep, for [`Lock::wake`].
+    pub fn fall_asleep(&self) -> bool {
+        self.asleep.swap(ASLEEP, AcqRel) & ASLEEP != 0
+    }
+
+    /// The owner sleeps no more; waits for a visitor.
+    pub fn wake(&self, above: bool) {
+        let awake = if above { ASLEEP | ABOVE } else { 0 };
+        let _ = self.asleep.fetch_update(AcqRel, Relaxed, |now| Some(now & VISITOR | awake));
+        self.await_visitor();
+    }
+
+    /// Visits a sleeping owner; false when it does not sleep, or another visits. To be called with signals held back: a
+    /// handler would have to wait for the visit on top of which it runs.
+    pub fn visit(&self, me: u32) -> bool {
+        match self.asleep.compare_exchange(ASLEEP, ASLEEP | me, AcqRel, Relaxed) {
+            Ok(_) => true,
+            Err(now) => {
+                self.dismiss(now);
+                false
+            }
+        }
+    }
+
+    /// Ends the visit.
+    pub fn end_visit(&self) {
+        self.asleep.fetch_and(!VISITOR, Release);
+    }
+
+    /// Whether the owner that is visited has woken, and waits.
+    pub fn is_awaited(&self) -> bool {
+        self.asleep.load(Acquire) & ASLEEP == 0
+    }
+
+    /// A visitor that was killed is gone.
+    fn dismiss(&self, now: u32) {
+        let visitor = now & VISITOR;
+        if visitor != 0 && !alive(visitor) {
+            let _ = self.asleep.compare_exchange(now, now & !VISITOR, AcqRel, Relaxed);
+        }
+    }
+
+    fn await_visitor(&self) {
+        let mut rounds = 0u32;
+        while let now = self.asleep.load(Acquire)
+            && now & VISITOR != 0
+        {
+            match rounds {
+                0..200 => pause(),
+                200..220 => clock::give_way(),
+                _ => {
+                    clock::nap(50);
+                    if rounds.is_multiple_of(64) {
+                        self.dismiss(now);
+                    }
+                }
+            }
+            rounds = rounds.wrapping_add(1).max(1);
+        }
+    }
+
+    #[cold]
+    fn enter_again(&self) -> Entered {
+        let above = self.asleep.load(Relaxed) & (ASLEEP | ABOVE) == ASLEEP;
+        if above {
+            self.asleep.fetch_or(ABOVE, AcqRel);
+        }
+        self.await_visitor();
+        if above { Entered::AboveSleep } else { Entered::Nested }
     }
 
     /// Who is inside; 0: nobody.
@@ -72,7 +159,7 @@ impl Lock {
             if owner == 0 && self.owner.compare_exchange(0, me, Acquire, Relaxed).is_ok() {
                 return Entered::Alone;
             }
-            if impatient && owner != 0 && self.asleep.load(Acquire) != 0 {
+            if impatient && owner != 0 && self.asleep.load(Acquire) & ASLEEP != 0 {
                 // Nobody who waits may ever come to find it dead.
                 return if self.inherit(owner, me) { Entered::AfterDeath } else { Entered::Asleep };
             }
@@ -92,9 +179,23 @@ impl Lock {
 
     /// Takes the lock over from an owner that does not live any more.
     fn inherit(&self, owner: u32, me: u32) -> bool {
-        let inherited = !alive(owner) && self.owner.compare_exchange(owner, me, Acquire, Relaxed).is_ok();
+        if alive(owner) {
+            return false;
+        }
+        let now = self.asleep.load(Acquire);
+        if now & VISITOR != 0 {
+            self.dismiss(now);
+            return false;
+        }
+        // As a visitor first, so that no other is there beside.
+        if now != 0 && self.asleep.compare_exchange(now, now | me, AcqRel, Relaxed).is_err() {
+            return false;
+        }
+        let inherited = self.owner.compare_exchange(owner, me, AcqRel, Relaxed).is_ok();
         if inherited {
-            self.asleep.store(0, Relaxed);
+            self.asleep.store(0, Release);
+        } else if now != 0 {
+            self.end_visit();
         }
         inherited
     }
@@ -169,10 +270,17 @@ mod tests {
         assert_eq!(lock.enter(dead, false), Entered::Alone);
         assert_eq!(lock.enter(dead, false), Entered::Nested);
         assert_eq!(lock.enter(std::process::id(), false), Entered::AfterDeath);
-        lock.leave();
+        lock.leave(Entered::AfterDeath);
         assert_eq!(lock.enter(dead, false), Entered::Alone);
-        lock.set_asleep(true);
+        lock.fall_asleep();
         assert_eq!(lock.enter(std::process::id(), true), Entered::AfterDeath);
+        // A visitor that was killed is no more.
+        lock.fall_asleep();
+        assert!(lock.visit(dead) && !lock.visit(dead) && lock.visit(std::process::id()));
+        lock.end_visit();
+        assert!(lock.visit(dead));
+        lock.wake(false);
+        assert_eq!(lock.asleep.load(Relaxed), 0);
         child.wait().unwrap();
         assert!(alive(std::process::id()));
     }
@@ -181,9 +289,40 @@ mod tests {
     fn an_impatient_one_does_not_wait_for_a_sleeper() {
         let lock = Lock { owner: AtomicU32::new(0), asleep: AtomicU32::new(0) };
         assert_eq!(lock.enter(std::process::id(), false), Entered::Alone);
-        lock.set_asleep(true);
+        assert!(!lock.fall_asleep());
         assert_eq!(lock.enter(1, true), Entered::Asleep);
-        lock.leave();
+        // A signal handler on top of the sleep, and one on top of that.
+        let me = std::process::id();
+        assert_eq!((lock.enter(me, false), lock.enter(me, false)), (Entered::AboveSleep, Entered::Nested));
+        assert!(!lock.visit(1) && lock.fall_asleep() && lock.visit(1));
+        lock.end_visit();
+        lock.wake(true);
+        assert!(!lock.visit(1));
+        lock.leave(Entered::AboveSleep);
+        assert!(lock.visit(1));
+        lock.end_visit();
+        lock.wake(false);
+        lock.leave(Entered::Alone);
         assert_eq!(lock.enter(1, true), Entered::Alone);
+    }
+
+    #[test]
+    fn an_owner_that_wakes_waits_for_a_visitor() {
+        let lock = Lock { owner: AtomicU32::new(0), asleep: AtomicU32::new(0) };
+        // SAFETY: no arguments.
+        let me = unsafe { libc::gettid() } as u32;
+        lock.enter(me, false);
+        lock.fall_asleep();
+        assert!(lock.visit(me) && !lock.is_awaited());
+        std::thread::scope(|scope| {
+            let owner = scope.spawn(|| lock.wake(false));
+            while !lock.is_awaited() {
+                clock::nap(100);
+            }
+            clock::nap(20_000);
+            assert!(!owner.is_finished() && !lock.visit(me));
+            lock.end_visit();
+        });
+        assert_eq!(lock.asleep.load(Relaxed), 0);
     }
 }

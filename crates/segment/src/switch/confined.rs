@@ -122,9 +122,7 @@ impl Port<'_> {
             Ok(()) => Some(Ok(total)),
             Err(e) => Some(Err(e)),
         };
-        if entered != Entered::Nested {
-            lock.leave();
-        }
+        lock.leave(entered);
         answer
     }
 

@@ -28,19 +28,20 @@ impl Port<'_> {
         let nonblocking = flags & libc::MSG_DONTWAIT != 0 || self.end.nonblocking.load(Relaxed) != 0;
         loop {
             match reading.lock.enter(self.me, nonblocking) {
-                Entered::Alone | Entered::AfterDeath => {
+                entered @ (Entered::Alone | Entered::AfterDeath) => {
                     let answer = self.receive_inside(&mut into, flags, nonblocking);
                     if reading.resting.any() {
                         self.rest_again();
                     }
-                    reading.lock.leave();
+                    reading.lock.leave(entered);
                     return answer;
                 }
-                Entered::Nested => {
+                entered @ (Entered::Nested | Entered::AboveSleep) => {
                     let answer = self.receive_inside(&mut into, flags, nonblocking);
                     if reading.lock.is_asleep() {
                         self.rest_again();
                     }
+                    reading.lock.leave(entered);
                     return answer;
                 }
                 Entered::Asleep => {
@@ -698,9 +699,7 @@ impl Port<'_> {
         // A handler must not receive between the looks at how much has been.
         let ready =
             self.end.read_gate.is_shut() || kernel::undisturbed(|| self.end.read_gate.shut() && self.declare_ready());
-        if entered != Entered::Nested {
-            reading.lock.leave();
-        }
+        reading.lock.leave(entered);
         ready
     }
 

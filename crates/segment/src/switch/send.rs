@@ -105,9 +105,7 @@ impl Port<'_> {
         if kernel_send {
             sending.in_kernel.fetch_add(1, AcqRel);
         }
-        if entered != Entered::Nested {
-            sending.lock.leave();
-        }
+        sending.lock.leave(entered);
     }
 
     /// A kernel send of `wanted` bytes, counted. While it is under way it counts as refused: of the room that comes when it
@@ -377,9 +375,7 @@ impl Port<'_> {
         if self.sends_fast() {
             self.give_back();
         }
-        if entered != Entered::Nested {
-            self.end.sending.lock.leave();
-        }
+        self.end.sending.lock.leave(entered);
     }
 
     /// Puts what the reader has left in the ring on the kernel path, where all that follows goes too.
@@ -490,9 +486,7 @@ impl Port<'_> {
             sending.fast.store(0, Relaxed);
             self.end.send_pinned.store(1, Relaxed);
         }
-        if entered != Entered::Nested {
-            sending.lock.leave();
-        }
+        sending.lock.leave(entered);
         gone
     }
 
@@ -651,9 +645,7 @@ impl Port<'_> {
             self.send_surely(&[0]);
         }
         self.end.set_reason(reason);
-        if !nested {
-            sending.lock.leave();
-        }
+        sending.lock.leave(entered);
     }
 
     /// Bytes that this end has put into the kernel stream; `None` when the kernel's two counts of them disagree. No kernel

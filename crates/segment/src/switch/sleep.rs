@@ -225,47 +225,49 @@ impl Port<'_> {
             return Taken::Nothing;
         }
         self.end.sleeps.fetch_add(1, Relaxed);
-        let nested = reading.lock.set_asleep(true);
-        let taken = if !self.is_armed() {
-            // A signal handler has received before it could know that this thread is about to sleep.
-            Taken::Nothing
-        } else if nested || !self.is_fast() || self.end.watched.load(Relaxed) != 0 {
-            // What comes may be data, or a doorbell that a poll of the kernel's waits for too, or a sleep below in this
-            // very thread: look at it, leave it there.
-            let mut byte = 0u8;
-            // SAFETY: one writable byte.
-            match unsafe { (self.sleep)(self, &mut byte, 1, libc::MSG_PEEK) } {
-                Ok(0) => Taken::EndOfStream,
-                Ok(_) => {
-                    if self.has_left() {
-                        self.clear_bells();
-                    } else if self.is_fast() && !self.something() {
-                        // A doorbell for what has been read already.
-                        if nested {
-                            self.arm(ALONE);
-                        } else {
-                            self.take_over_bells();
-                        }
-                    }
-                    Taken::Nothing
-                }
-                Err(e) => self.verdict(e),
+        // What comes may be data, or a doorbell that a poll of the kernel's waits for too, or a sleep below in this very
+        // thread: then look at it, leave it there.
+        let above = reading.lock.fall_asleep();
+        let takes = self.is_fast() && !above && self.end.watched.load(Relaxed) == 0;
+        // A signal handler may have received before it could know that this thread is about to sleep.
+        let got = self.is_armed().then(|| {
+            if takes {
+                // SAFETY: the buffer is `take_bells`' own.
+                self.take_bells(1, |_, to, len| unsafe { (self.sleep)(self, to, len, 0) })
+            } else {
+                let mut byte = 0u8;
+                // SAFETY: one writable byte.
+                unsafe { (self.sleep)(self, &mut byte, 1, libc::MSG_PEEK) }
             }
-        } else {
-            // SAFETY: the buffer is `take_bells`' own.
-            let got = self.take_bells(1, |_, to, len| unsafe { (self.sleep)(self, to, len, 0) });
+        });
+        reading.lock.wake(above);
+        if takes {
             self.note_flag();
-            if got.is_ok() && self.has_left() {
+        }
+        if self.has_left() {
+            if self.is_fast() {
+                // Whoever set out to leave beside this sleep was killed.
+                self.forget_ring(false, u64::MAX);
+            } else if takes {
                 self.keep_early_data();
             }
-            match got {
-                Ok(0) => Taken::EndOfStream,
-                Ok(_) => Taken::Nothing,
-                Err(e) => self.verdict(e),
+        }
+        match got {
+            Some(Ok(0)) => Taken::EndOfStream,
+            Some(Ok(_)) => {
+                if !takes && self.is_fast() && !self.something() {
+                    // A doorbell for what has been read already.
+                    if above {
+                        self.arm(ALONE);
+                    } else {
+                        self.take_over_bells();
+                    }
+                }
+                Taken::Nothing
             }
-        };
-        reading.lock.set_asleep(nested);
-        taken
+            Some(Err(e)) => self.verdict(e),
+            None => Taken::Nothing,
+        }
     }
 
     /// Whether whatever is published from now on rings, and the ring is empty.
@@ -452,11 +454,11 @@ impl Port<'_> {
     /// its way then, and the sender puts what it finds unread on the kernel path. True when there is something.
     pub(super) fn leave(&self, until: u64) -> bool {
         let flags = &self.link.incoming().flags;
-        self.with_reading(|awake| {
+        self.with_all_reading(|beside| {
             if self.has_left() {
                 return false;
             }
-            if awake {
+            if self.may_take(beside) {
                 self.pass_marks();
             }
             flags.taken.store(self.place().consumed as u32, Relaxed);
@@ -464,7 +466,7 @@ impl Port<'_> {
             flags.waiting.fetch_or(LEFT, SeqCst);
             fence(SeqCst);
             let unread = self.incoming().published(self.place().head);
-            self.forget_ring(awake, until);
+            self.forget_ring(beside, until);
             // Not before: a sender that goes down by itself does so behind what is unread.
             flags.want_down.store(1, Release);
             unread
@@ -473,18 +475,20 @@ impl Port<'_> {
 
     /// The same if everything in the ring was read.
     pub(super) fn leave_if_read(&self, until: u64) {
-        self.with_reading(|awake| {
-            if awake {
-                self.pass_marks();
-            } else {
+        self.with_all_reading(|beside| {
+            if beside {
                 // The sleeper has raised the flag and seen the ring empty. What it is woken by is a doorbell until then.
-                self.await_bells(false, self.announced(), until);
+                self.await_bells(true, self.announced(), until);
+            }
+            let alone = self.may_take(beside);
+            if alone {
+                self.pass_marks();
             }
             // The flag was up when the ring was last seen empty. If nobody has taken it since, whoever publishes from now
             // on finds that this end has left.
             let waiting = &self.link.incoming().flags.waiting;
-            if (!awake || self.arm(ALONE)) && waiting.compare_exchange(ALONE, LEFT, SeqCst, Relaxed).is_ok() {
-                self.forget_ring(awake, until);
+            if (!alone || self.arm(ALONE)) && waiting.compare_exchange(ALONE, LEFT, SeqCst, Relaxed).is_ok() {
+                self.forget_ring(beside, until);
             }
         })
     }
@@ -511,17 +515,45 @@ impl Port<'_> {
         let lock = &self.end.reading.lock;
         let entered = lock.enter(self.me, true);
         let done = what(entered != Entered::Asleep);
-        if matches!(entered, Entered::Alone | Entered::AfterDeath) {
-            lock.leave();
-        }
+        lock.leave(entered);
         done
     }
 
+    /// Does `what` as the only reader; or, with `true`, beside another thread that sleeps in a receive, and comes back to
+    /// the ring only afterwards.
+    fn with_all_reading<T>(&self, what: impl Fn(bool) -> T) -> T {
+        let lock = &self.end.reading.lock;
+        let visit = || {
+            lock.visit(self.me).then(|| {
+                let done = what(true);
+                lock.end_visit();
+                done
+            })
+        };
+        loop {
+            let entered = lock.enter(self.me, true);
+            if entered != Entered::Asleep {
+                let done = what(false);
+                lock.leave(entered);
+                return done;
+            }
+            if let Some(done) = kernel::undisturbed(visit) {
+                return done;
+            }
+            give_way();
+        }
+    }
+
+    /// Whether this thread may take from the kernel's queue: not beside another that is about to do so.
+    fn may_take(&self, beside: bool) -> bool {
+        !beside || self.end.reading.lock.is_awaited()
+    }
+
     /// This end has left: takes the last doorbells, and never looks at the ring again.
-    fn forget_ring(&self, awake: bool, until: u64) {
+    fn forget_ring(&self, beside: bool, until: u64) {
         let last = self.link.incoming().sender.bells.fetch_or(NO_MORE_BELLS, AcqRel) & !NO_MORE_BELLS;
-        let missing = self.await_bells(awake, last, until);
-        if awake && self.is_fast() {
+        let missing = self.await_bells(beside, last, until);
+        if self.may_take(beside) && self.is_fast() {
             self.end.reading.discard.store(missing, Relaxed);
             self.keep_early_data();
         }
@@ -534,13 +566,15 @@ impl Port<'_> {
         let reading = &self.end.reading;
         let early = reading.all_bells.load(Relaxed).saturating_sub(self.announced());
         let early = early.min(reading.held_len.load(Relaxed).into());
-        reading.stash.store(early as u32, Relaxed);
-        self.discount_bells(early);
+        if early > 0 {
+            reading.stash.store(early as u32, Relaxed);
+            self.discount_bells(early);
+        }
     }
 
     /// Waits until the doorbells up to number `last` have been taken, by this thread or by the one that sleeps, or until
     /// `until` (CLOCK_MONOTONIC, ns). Returns how many have not been.
-    fn await_bells(&self, awake: bool, last: u64, until: u64) -> u64 {
+    fn await_bells(&self, beside: bool, last: u64, until: u64) -> u64 {
         let reading = &self.end.reading;
         let missing = || match self.is_fast() {
             // One that was announced may be taken back: its sender found the flag taken.
@@ -552,9 +586,11 @@ impl Port<'_> {
             // Before the last look: whatever came before the end is there by then.
             let over =
                 self.has_ended() || ticks().wrapping_sub(began) > micros(BELL_WITHIN_US) || nanoseconds() > until;
-            if awake && self.is_fast() {
+            if !self.may_take(beside) {
+                // Whoever sleeps takes the next one.
+            } else if self.is_fast() {
                 while missing() > 0 && matches!(self.take_waiting_bells(missing() as usize), Ok(1..)) {}
-            } else if awake {
+            } else {
                 let _ = self.discard_bells();
             }
             let missing = missing();
