@@ -406,9 +406,67 @@ static void passing_a(struct side *side) {
 }
 static void passing(void) { two_processes(AF_INET, passing_a, obey); }
 
+/* One thread sleeps in a receive while another asks without waiting, and the other side goes over to kernel TCP. */
+static void beside_a(struct side *side) {
+    struct helper helper;
+    begin(&helper, side, 'C', blocked_recv);
+    await_asleep(helper.task);
+    SHOW(recv(side->fd, in, 100, MSG_DONTWAIT));
+    tell(side);
+    hear(side);
+    SHOW(recv(side->fd, in, 100, MSG_DONTWAIT));
+    SHOW(recv(side->fd, in, 0, MSG_DONTWAIT));
+    tell(side);
+    end(&helper);
+}
+static void beside_b(struct side *side) {
+    int inline_urgent = 1;
+    hear(side);
+    MUST(setsockopt(side->fd, SOL_SOCKET, SO_OOBINLINE, &inline_urgent, sizeof inline_urgent));
+    tell(side);
+    hear(side);
+    SHOW(send(side->fd, "x", 1, 0));
+}
+static void beside(void) { two_processes(AF_INET, beside_a, beside_b); }
+
+/* The same where who sleeps is stopped in its sleep: what comes is the other's. */
+static void beside_stopped_a(struct side *side) {
+    int status;
+    pid_t child = MUST(fork());
+    if (child == 0) {
+        role = 'C';
+        SHOW(recv(side->fd, in, 100, 0));
+        _exit(0);
+    }
+    await_asleep(child);
+    MUST(kill(child, SIGSTOP));
+    if (MUST(waitpid(child, &status, WUNTRACED)) != child || !WIFSTOPPED(status)) fail("not stopped");
+    tell(side);
+    hear(side);
+    await_bytes(side->fd, 3);
+    SHOW(recv(side->fd, in, 1, MSG_DONTWAIT | MSG_PEEK));
+    SHOW(recv(side->fd, in, 2, MSG_DONTWAIT));
+    SHOW(recv(side->fd, in, 100, MSG_DONTWAIT));
+    SHOW(recv(side->fd, in, 100, MSG_DONTWAIT));
+    MUST(kill(child, SIGCONT));
+    await_asleep(child);
+    tell(side);
+    MUST(waitpid(child, &status, 0));
+    say_bytes("taken", in, 1);
+}
+static void beside_stopped_b(struct side *side) {
+    hear(side);
+    SHOW(send(side->fd, "abc", 3, 0));
+    tell(side);
+    hear(side);
+    SHOW(send(side->fd, "defg", 4, 0));
+}
+static void beside_stopped(void) { two_processes(AF_INET, beside_stopped_a, beside_stopped_b); }
+
 const struct scenario scenarios[] = {
     {"reader-writer", reader_writer, 0}, {"readers", readers, 0}, {"writers", writers, 0},
     {"takers", takers, 0},   {"shut", shut, 0},                 {"shut-writer", shut_writer, 0},
     {"closed", closed, 0},   {"replaced", replaced, 0}, {"closed-unused", closed_unused, 0}, {"cancel", cancel, 0},
-    {"cancel-early", cancel_early, 0},   {"passing", passing, 0}, {0},
+    {"cancel-early", cancel_early, 0},   {"passing", passing, 0},
+    {"beside", beside, 0},               {"beside-stopped", beside_stopped, 0}, {0},
 };

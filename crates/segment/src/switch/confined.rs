@@ -13,7 +13,7 @@ use crate::link::{ALONE, LEFT, NO_MORE_BELLS};
 use crate::lock::Entered;
 use crate::raw::{Answer, Errno};
 use crate::reason::Reason;
-use crate::ring::{self, Fault, Record};
+use crate::ring::{Fault, Record};
 use crate::sync::{AcqRel, Acquire, Relaxed, Release, SeqCst, fence, pause};
 use crate::vector::Cursor;
 
@@ -158,13 +158,7 @@ impl Port<'_> {
             return Ok(n);
         }
         if self.receives_fast() {
-            let (place, n) = ring::copy_out(&self.incoming(), self.place(), into).map_err(|Fault| self.broken())?;
-            if !peek {
-                reading.place.store(place.pack(), Relaxed);
-                reading.fast_bytes.fetch_add(n as u64, Relaxed);
-                self.link.incoming().head.head.store(place.head, Release);
-            }
-            return Ok(n);
+            return self.take_from_ring(into, peek);
         }
         let limit = self.kernel_limit().map_err(|Fault| self.broken())?.unwrap_or(usize::MAX);
         let (to, len) = into.chunk(limit);

@@ -17,6 +17,9 @@ use crate::wait::Wait;
 /// A reader of an empty ring that has no other sign of it asks the kernel for the end of the stream at most this often.
 const ASK_EVERY_US: u64 = 1000;
 
+/// Whoever sleeps in a receive, and is about to be woken, wakes within this time if it is not stopped.
+const STOPPED_US: u64 = 100_000;
+
 impl Port<'_> {
     /// Receives into `into` as recv(2) does with `flags`.
     ///
@@ -26,6 +29,7 @@ impl Port<'_> {
     pub fn receive(&self, mut into: Cursor, flags: i32) -> Answer {
         let reading = &self.end.reading;
         let nonblocking = flags & libc::MSG_DONTWAIT != 0 || self.end.nonblocking.load(Relaxed) != 0;
+        let mut since = None;
         loop {
             match reading.lock.enter(self.me, nonblocking) {
                 entered @ (Entered::Alone | Entered::AfterDeath) => {
@@ -46,13 +50,61 @@ impl Port<'_> {
                 }
                 Entered::Asleep => {
                     // Whoever sleeps inside is woken by whatever arrives; until then there is nothing.
-                    if !self.something() {
+                    let began = *since.get_or_insert_with(ticks);
+                    if !self.something() || ticks().wrapping_sub(began) > micros(STOPPED_US) {
                         return Err(AGAIN);
+                    }
+                    if let Some(answer) = kernel::undisturbed(|| self.receive_beside(&mut into, flags)) {
+                        return answer;
                     }
                     pause();
                 }
             }
         }
+    }
+
+    /// A receive that does not wait, while another sleeps: takes what the ring has before the next mark of the path. `None`:
+    /// the other one is about to wake.
+    #[cold]
+    fn receive_beside(&self, into: &mut Cursor, flags: i32) -> Option<Answer> {
+        let lock = &self.end.reading.lock;
+        if !lock.visit(self.me) {
+            return None;
+        }
+        if let Ok((_, Record::Up(up))) = self.front()
+            && self.has_reached(up)
+        {
+            self.enter_fast(0);
+        }
+        let answer = if self.end.stage() == Stage::Broken {
+            Some(Err(BROKEN))
+        } else if self.is_fast() && !self.has_left() {
+            match self.take_from_ring(into, flags & libc::MSG_PEEK != 0) {
+                Ok(0) if into.left() > 0 || !matches!(self.ahead(), Ok(Record::Data(_))) => None,
+                taken => Some(taken),
+            }
+        } else {
+            None
+        };
+        // Whatever lies behind a mark in the kernel wakes the other; it will wake for a doorbell too.
+        let nothing = answer.is_none() && !lock.is_awaited() && kernel::inq(self.fd) == Ok(0);
+        lock.end_visit();
+        if nothing { Some(Err(AGAIN)) } else { answer }
+    }
+
+    /// Takes what the ring has before the next mark of the path, as the only one who reads, signal handlers included.
+    pub(super) fn take_from_ring(&self, into: &mut Cursor, peek: bool) -> Answer {
+        let reading = &self.end.reading;
+        let Ok((place, n)) = ring::copy_out(&self.incoming(), self.place(), into) else {
+            self.break_off();
+            return Err(BROKEN);
+        };
+        if !peek {
+            reading.place.store(place.pack(), Relaxed);
+            reading.fast_bytes.fetch_add(n as u64, Relaxed);
+            self.link.incoming().head.head.store(place.head, Release);
+        }
+        Ok(n)
     }
 
     /// Others rely on the waiting flag, which this receive may have used up.

@@ -389,7 +389,7 @@ impl Port<'_> {
     }
 
     /// Whether everything was read that comes before the ring, which begins behind position `up` of the kernel path.
-    fn has_reached(&self, up: u64) -> bool {
+    pub(super) fn has_reached(&self, up: u64) -> bool {
         let reading = &self.end.reading;
         !self.is_fast() && up == reading.kernel.load(Relaxed) && reading.discard.load(Relaxed) == 0
     }
