@@ -24,6 +24,9 @@ const SHORT_PATIENCE_US: u64 = 20;
 /// The kernel acknowledges what it has received within 200 ms. What it does not, its reader has no room for.
 const ACKNOWLEDGED_WITHIN_US: u64 = 250_000;
 
+/// A reader that does not come out of a receive which does not wait for so long was stopped there.
+const STOPPED_US: u64 = 100_000;
+
 /// A reader that asks again and again takes what is published within this time, if it is awake.
 const AWAKE_US: u64 = 2;
 
@@ -81,7 +84,7 @@ impl Port<'_> {
             // The send of this thread below has chosen the ring.
             return Err(AGAIN);
         }
-        while self.sends_fast() && !self.go_down(reason) && self.connected() {
+        while self.sends_fast() && !self.go_down(reason) && self.connected() && !self.reader_is_gone() {
             nap(50);
         }
         self.leave_for(entered, true);
@@ -135,6 +138,7 @@ impl Port<'_> {
     #[inline]
     fn send_inside(&self, from: &mut impl Source, sent: &mut usize, nonblocking: bool, nested: bool) -> Outcome {
         let sending = &self.end.sending;
+        let mut since = None;
         loop {
             if sending.fast.load(Relaxed) == 0 && (nested || !self.try_up()) {
                 return Outcome::Plain;
@@ -166,7 +170,7 @@ impl Port<'_> {
                 Ok(Pushed::Until(enough)) => enough,
             };
             match self.wait_for_room(enough, from.left(), nonblocking) {
-                Room::Some => {}
+                Room::Some => since = None,
                 Room::None if nonblocking && nested => return Outcome::Failed(AGAIN),
                 // The rest too, of a send that does not block: if the kernel has no room for it either, it will say when
                 // it has, which an edge-triggered sender waits for after a short send.
@@ -174,10 +178,15 @@ impl Port<'_> {
                     if !nested && self.go_down(Reason::RingFull) {
                         return Outcome::Plain;
                     }
-                    // The reader is inside a receive that does not wait: it will soon be out.
-                    if !self.connected() {
+                    // The reader is inside a receive that does not wait: it will soon be out, if it lives.
+                    if !self.connected() || self.reader_is_gone() {
                         sending.fast.store(0, Relaxed);
                         return Outcome::Plain;
+                    }
+                    let began = *since.get_or_insert_with(ticks);
+                    if nonblocking && ticks().wrapping_sub(began) > micros(STOPPED_US) {
+                        self.end.refused.store(1, Relaxed);
+                        return Outcome::Failed(AGAIN);
                     }
                     nap(50);
                 }
