@@ -197,9 +197,10 @@ pub unsafe extern "C" fn ioctl(fd: c_int, request: c_ulong, argument: usize) -> 
             crate::descriptor::set_nonblocking(fd, *value != 0);
         } else if request == libc::TIOCOUTQ {
             // What has not arrived at the other end: whatever is in the ring has, and what was sent last are doorbells.
-            let sending = &connection.end.sending;
-            if sending.fast.load(Relaxed) != 0 {
-                *value = (*value as u64).saturating_sub(sending.bells.load(Relaxed)) as c_int;
+            if connection.end.sending.fast.load(Relaxed) != 0
+                && let Some(port) = connection.port()
+            {
+                *value = (*value as u64).saturating_sub(port.bells_since_up()) as c_int;
             }
         } else if let Some(port) = connection.ready_port() {
             *value = port.unread().min(c_int::MAX as u64) as c_int;

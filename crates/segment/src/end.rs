@@ -186,6 +186,8 @@ pub struct Sending {
     pub lock: Lock,
     /// 1: the stream goes into the ring.
     pub fast: AtomicU32,
+    /// Position of the kernel stream, modulo 2^32, when the direction last went up.
+    pub position: AtomicU32,
     /// See [`crate::ring::Sender`].
     pub tail: AtomicU64,
     /// See [`crate::ring::Sender`].
@@ -196,7 +198,7 @@ pub struct Sending {
     pub behind: AtomicU64,
     /// Position behind the last mark; the reader has seen it when its head is there.
     pub mark: AtomicU64,
-    /// Doorbells sent since the direction last went up.
+    /// [`crate::link::SenderWords::bells`] when the direction last went up.
     pub bells: AtomicU64,
     /// Calls that are inside a kernel send.
     pub in_kernel: AtomicU32,
@@ -375,7 +377,7 @@ impl PartialOrd for Stage {
 /// Most ends that a family has at one time.
 pub const MAX_ENDS: usize = 1 << 16;
 /// Tells families from other segments, and the layouts of [`End`] from one another.
-const FAMILY_LEN_MARK: usize = 1733;
+const FAMILY_LEN_MARK: usize = 1741;
 
 #[repr(C, align(64))]
 struct FamilyHeader {

@@ -96,9 +96,43 @@ impl Port<'_> {
     fn enter_sending(&self) -> Entered {
         let entered = self.end.sending.lock.enter(self.me, false);
         if entered == Entered::AfterDeath {
-            self.sender().close_hole();
+            kernel::undisturbed(|| self.mend_sending());
         }
         entered
+    }
+
+    /// What a killed sender was in the middle of: its record is closed, and doorbells that it had announced are sent, since
+    /// it may have taken the flag for them already, or taken back where none is wanted any more.
+    #[cold]
+    fn mend_sending(&self) {
+        const MOST: u32 = 16;
+        let sending = &self.end.sending;
+        let Direction { flags, sender, .. } = self.link.outgoing();
+        self.sender().close_hole();
+        if flags.waiting.fetch_and(!RINGING, AcqRel) & RINGING != 0 && self.sends_fast() {
+            self.send_bell();
+        }
+        if self.end.was_fast.load(Relaxed) & 1 == 0 {
+            return;
+        }
+        // Since it went up the kernel has had doorbells alone; or more, since it went down.
+        let Some(position) = self.send_position() else { return };
+        let sent = (position as u32).wrapping_sub(sending.position.load(Relaxed));
+        let unsent = (self.bells_since_up() as u32).wrapping_sub(sent);
+        if !(1..=MOST).contains(&unsent) {
+            return;
+        }
+        if sender.bells.load(Acquire) & NO_MORE_BELLS != 0 {
+            sender.bells.fetch_sub(unsent.into(), Release);
+        } else {
+            self.send_surely(&[0; MOST as usize][..unsent as usize]);
+        }
+    }
+
+    /// Doorbells announced since the direction last went up.
+    pub fn bells_since_up(&self) -> u64 {
+        let all = self.link.outgoing().sender.bells.load(Relaxed) & !NO_MORE_BELLS;
+        all.wrapping_sub(self.end.sending.bells.load(Relaxed))
     }
 
     /// Leaves the lock, for a kernel send or not.
@@ -340,7 +374,6 @@ impl Port<'_> {
 
     /// Counts one more doorbell, before it is sent; false when the reader wants no more.
     fn announce_bell(&self) -> bool {
-        self.end.sending.bells.fetch_add(1, Relaxed);
         let wanted = self.link.outgoing().sender.bells.fetch_add(1, AcqRel) & NO_MORE_BELLS == 0;
         if !wanted {
             self.take_bell_back();
@@ -349,7 +382,6 @@ impl Port<'_> {
     }
 
     fn take_bell_back(&self) {
-        self.end.sending.bells.fetch_sub(1, Relaxed);
         self.link.outgoing().sender.bells.fetch_sub(1, Release);
     }
 
@@ -613,7 +645,8 @@ impl Port<'_> {
         if end.was_fast.load(Relaxed) & 1 == 0 {
             self.let_bells_pass();
         }
-        sending.bells.store(0, Relaxed);
+        sending.bells.store(self.link.outgoing().sender.bells.load(Relaxed) & !NO_MORE_BELLS, Relaxed);
+        sending.position.store(position as u32, Relaxed);
         sending.fast.store(1, Relaxed);
         sender.mark(Record::Up(position));
         sending.mark.store(sending.tail.load(Relaxed), Relaxed);
@@ -698,7 +731,7 @@ impl Port<'_> {
         }
         // A handler's send behind the mark must not go into the ring.
         let left = kernel::undisturbed(|| {
-            sender.mark(Record::Down(sending.bells.load(Relaxed)));
+            sender.mark(Record::Down(self.bells_since_up()));
             let left = self.reader_left();
             // Before any data, which is told from doorbells by their number alone.
             *ring = *ring && kernel::send(self.fd, &[0]).is_err();
