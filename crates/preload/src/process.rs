@@ -33,6 +33,8 @@ static HAS_FAMILY: AtomicBool = AtomicBool::new(false);
 /// 1 + the errno with which it could not be made; 0: it was not tried.
 static NO_FAMILY: AtomicI32 = AtomicI32::new(0);
 static READY: AtomicBool = AtomicBool::new(false);
+/// 1 + the number of this process among the members of the family; 0: it is none.
+static MEMBER: AtomicU32 = AtomicU32::new(0);
 /// Used only by the thread that has set [`MEETING_TAKEN`].
 static MEETING: Shared<Meeting> = Shared(UnsafeCell::new(Meeting::new()));
 static MEETING_TAKEN: AtomicBool = AtomicBool::new(false);
@@ -153,6 +155,7 @@ fn settle_family(make: impl FnOnce() -> Result<Family, Errno>) -> Option<&'stati
             // SAFETY: the meeting makes this thread the only writer, and nobody reads before HAS_FAMILY.
             unsafe { (*FAMILY.0.get()).write(family) };
             HAS_FAMILY.store(true, Release);
+            become_member(family.join());
         }
         existing_family()
     };
@@ -186,6 +189,16 @@ pub fn no_family() -> Option<Reason> {
 pub fn existing_family() -> Option<&'static Family> {
     // SAFETY: written before HAS_FAMILY and not changed afterwards.
     if HAS_FAMILY.load(Acquire) { Some(unsafe { (*FAMILY.0.get()).assume_init_ref() }) } else { None }
+}
+
+/// The number of this process among the members of the family, if it has one.
+pub fn member() -> Option<u32> {
+    MEMBER.load(Relaxed).checked_sub(1)
+}
+
+/// Says what number this process has among the members of the family.
+pub fn become_member(number: Option<u32>) {
+    MEMBER.store(number.map_or(0, |number| number + 1), Relaxed);
 }
 
 /// Does `what` with this process's [`Meeting`]; `None` when another thread (or this one, under a signal handler) is at

@@ -4,8 +4,9 @@
 //! finds the same locks and positions as its parent.
 #![allow(unsafe_code, reason = "lays the table of ends over shared memory")]
 
-use crate::link::ALONE;
+use crate::link::{ALONE, Shape, Side};
 use crate::lock::Lock;
+use crate::members::{Holders, Members};
 use crate::raw::Errno;
 use crate::reason::Reason;
 use crate::sync::{AcqRel, Acquire, AtomicI32, AtomicU8, AtomicU32, AtomicU64, Relaxed, Release};
@@ -276,8 +277,8 @@ pub struct End {
     pub pool: AtomicI32,
     /// Slot of its segment.
     pub slot: AtomicU32,
-    /// Ring bytes and slots of the pool.
-    pub shape: [AtomicU32; 2],
+    /// Ring bytes and slots of the pool; no slots: it never had a segment.
+    shape: [AtomicU32; 2],
     /// Which side of the segment it is.
     pub side: AtomicU8,
     /// Doorbells sent and sleeps so far, for statistics.
@@ -328,6 +329,32 @@ impl End {
             3 => Stage::Pinned,
             _ => Stage::Broken,
         }
+    }
+
+    /// Whether it was ever joined, whatever has become of it.
+    pub fn has_segment(&self) -> bool {
+        self.shape[1].load(Relaxed) != 0
+    }
+
+    /// The number of its segment's pool, if it was ever joined.
+    pub fn pool_id(&self) -> Option<i32> {
+        self.has_segment().then(|| self.pool.load(Relaxed))
+    }
+
+    /// Shape of the pool of its segment.
+    pub fn shape(&self) -> Shape {
+        Shape { ring_bytes: self.shape[0].load(Relaxed), slots: self.shape[1].load(Relaxed) }
+    }
+
+    /// Says what [`End::shape`] is.
+    pub fn set_shape(&self, shape: Shape) {
+        self.shape[0].store(shape.ring_bytes, Relaxed);
+        self.shape[1].store(shape.slots, Relaxed);
+    }
+
+    /// Which end of its segment it is.
+    pub fn side(&self) -> Side {
+        if self.side.load(Relaxed) == 0 { Side::Maker } else { Side::Joiner }
     }
 
     /// Moves on to `stage`; false when it was there or further already.
@@ -384,7 +411,11 @@ struct FamilyHeader {
     /// Index + 1 of the first free end in the low half, a tag against ABA in the high half.
     free: AtomicU64,
     fresh: AtomicU32,
+    members: Members,
 }
+
+/// Where the bits of the members begin: see [`Family::holders`].
+const HOLDERS_AT: usize = size_of::<FamilyHeader>() + MAX_ENDS * size_of::<End>();
 
 /// The table of ends of a family of processes.
 #[derive(Clone, Copy, Debug)]
@@ -393,8 +424,7 @@ pub struct Family {
 }
 
 impl Family {
-    const LEN: usize =
-        (size_of::<FamilyHeader>() + MAX_ENDS * size_of::<End>()).next_multiple_of(4096) + 4096 - FAMILY_LEN_MARK;
+    const LEN: usize = (HOLDERS_AT + MAX_ENDS * size_of::<Holders>()).next_multiple_of(4096) + 4096 - FAMILY_LEN_MARK;
 
     /// Makes an empty table.
     ///
@@ -422,6 +452,32 @@ impl Family {
         unsafe { &*(self.mapping.base().as_ptr() as *const FamilyHeader) }
     }
 
+    pub(crate) fn members(&self) -> &Members {
+        &self.header().members
+    }
+
+    /// Which members have end number `index`.
+    pub(crate) fn holders(&self, index: u32) -> &Holders {
+        let index = (index as usize).min(MAX_ENDS - 1);
+        // SAFETY: within the mapping; zeroed memory is nobody; everything in it is atomic.
+        unsafe { &*(self.mapping.base().as_ptr().add(HOLDERS_AT + index * size_of::<Holders>()) as *const Holders) }
+    }
+
+    /// How many ends were ever in use.
+    pub(crate) fn used(&self) -> u32 {
+        self.header().fresh.load(Relaxed).min(MAX_ENDS as u32)
+    }
+
+    /// The same, if none of them is free.
+    pub(crate) fn without_free(&self) -> Option<u32> {
+        (self.header().free.load(Relaxed) as u32 == 0).then(|| self.used())
+    }
+
+    /// How many processes have the table; `None` when the kernel does not say.
+    pub(crate) fn attached(&self) -> Option<u64> {
+        self.mapping.attached()
+    }
+
     /// End number `index`.
     #[inline]
     pub fn end(&self, index: u32) -> &End {
@@ -432,8 +488,8 @@ impl Family {
         }
     }
 
-    /// Takes an unused end, with one reference; `None` when all are in use.
-    pub fn take(&self) -> Option<u32> {
+    /// Takes an unused end, with one reference, which is `member`'s; `None` when all are in use.
+    pub fn take(&self, member: Option<u32>) -> Option<u32> {
         let header = self.header();
         let mut free = header.free.load(Acquire);
         while free as u32 != 0 {
@@ -442,7 +498,7 @@ impl Family {
             let tagged = (free >> 32).wrapping_add(1) << 32 | next as u64;
             match header.free.compare_exchange_weak(free, tagged, AcqRel, Acquire) {
                 Ok(_) => {
-                    self.reset(index);
+                    self.reset(index, member);
                     return Some(index);
                 }
                 Err(now) => free = now,
@@ -453,7 +509,7 @@ impl Family {
             header.fresh.fetch_sub(1, Relaxed);
             return None;
         }
-        self.reset(index);
+        self.reset(index, member);
         Some(index)
     }
 
@@ -471,10 +527,11 @@ impl Family {
         }
     }
 
-    fn reset(&self, index: u32) {
+    fn reset(&self, index: u32, member: Option<u32>) {
         let end = self.end(index);
         // SAFETY: the end is unused, so nobody else looks at it; all-zero is a valid value of every field.
         unsafe { core::ptr::write_bytes(end as *const End as *mut u8, 0, size_of::<End>()) };
+        self.holders(index).reset(member);
         end.references.store(1, Release);
     }
 }

@@ -361,6 +361,63 @@ pub fn is_thread_of_this_process(tid: u32) -> bool {
     unsafe { syscall(libc::SYS_tgkill, [process_id() as usize, tid as usize, 0, 0, 0, 0]) }.is_ok()
 }
 
+/// What the kernel says of a process.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Process {
+    /// It is no more, or is merely waiting to be reaped.
+    Gone,
+    /// It lives, and began at this time.
+    Began(u64),
+    /// It may live.
+    Unknown,
+}
+
+/// What there is of process `pid`.
+pub fn process(pid: u32) -> Process {
+    // SAFETY: signal 0 is sent to nobody.
+    if unsafe { syscall(libc::SYS_tkill, [pid as usize, 0, 0, 0, 0, 0]) } == Err(Errno(libc::ESRCH)) {
+        return Process::Gone;
+    }
+    let mut found = Process::Unknown;
+    // A name with a newline makes several lines of it: the last is the one with the figures.
+    let _ = for_each_line(format_args!("/proc/{pid}/stat\0"), |line| {
+        if let Some((_, figures)) = line.rsplit_once(')') {
+            found = process_of(figures).unwrap_or(Process::Unknown);
+        }
+    });
+    found
+}
+
+/// What follows the name in /proc/PID/stat: the state first, then numbers. The first thread of a process may end before
+/// the others, and then waits for them.
+fn process_of(figures: &str) -> Option<Process> {
+    let mut words = figures.split_ascii_whitespace();
+    let state = words.next()?;
+    let threads: u64 = words.nth(16)?.parse().ok()?;
+    let began = words.nth(1)?.parse().ok()?;
+    Some(if matches!(state, "Z" | "X") && threads <= 1 { Process::Gone } else { Process::Began(began) })
+}
+
+/// The namespaces in which numbers of processes and times are told here: that of the numbers in the upper half. `None`
+/// where /proc does not tell of the same ones.
+pub fn namespaces() -> Option<u64> {
+    let mut target = [0u8; 64];
+    let me = number(link_target(format_args!("/proc/self\0"), &mut target)?)?;
+    if me != process_id() as u64 {
+        return None;
+    }
+    let mut inode = |name| {
+        let text = link_target(format_args!("/proc/self/ns/{name}\0"), &mut target)?;
+        number(text.strip_suffix(b"]")?.rsplit(|&byte| byte == b'[').next()?)
+    };
+    // Before 5.6 there was one time for all.
+    Some(inode("pid")? << 32 | inode("time").unwrap_or(0) & u64::from(u32::MAX))
+}
+
+fn number(digits: &[u8]) -> Option<u64> {
+    core::str::from_utf8(digits).ok()?.parse().ok()
+}
+
 /// Effective user.
 pub fn user_id() -> u32 {
     // SAFETY: no arguments.
@@ -471,7 +528,7 @@ pub fn socket_inode(pid: i32, fd: i32) -> Option<u64> {
     let mut target = [0u8; 64];
     let text = link_target(format_args!("/proc/{pid}/fd/{fd}\0"), &mut target)?;
     let text = text.strip_prefix(b"socket:[")?.strip_suffix(b"]")?;
-    core::str::from_utf8(text).ok()?.parse().ok()
+    number(text)
 }
 
 /// What the kernel says of the socket at the other end of a connection.

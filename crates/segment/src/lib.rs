@@ -14,6 +14,7 @@ pub mod kernel;
 pub mod link;
 pub mod lock;
 pub mod meeting;
+pub mod members;
 pub mod raw;
 pub mod reason;
 pub mod ring;

@@ -197,23 +197,20 @@ impl Meeting {
     fn join(&mut self, end: &End, pool: Pool, slot: u32, side: Side) {
         end.pool.store(pool.id(), Relaxed);
         end.slot.store(slot, Relaxed);
-        end.shape[0].store(pool.shape().ring_bytes, Relaxed);
-        end.shape[1].store(pool.shape().slots, Relaxed);
+        end.set_shape(pool.shape());
         end.side.store(side as u8, Relaxed);
         end.set_reason(Reason::Young);
         end.advance(Stage::Joined);
     }
 
     /// The segment of a joined end, attached to this process if it was not (the end may have been joined by another
-    /// process of its family). Counts one more user of its pool if `first`.
+    /// process of its family). Whoever attaches it counts as one user of its pool.
     pub fn link(&mut self, end: &End) -> Option<Link> {
-        let shape = Shape { ring_bytes: end.shape[0].load(Relaxed), slots: end.shape[1].load(Relaxed) };
         let id = end.pool.load(Relaxed);
-        let side = if end.side.load(Relaxed) == 0 { Side::Maker } else { Side::Joiner };
         let pool = match self.attached(id) {
             Some(it) => it.pool,
             None => {
-                let (pool, _) = Pool::open(id, shape, self.directory.map_or_else(kernel::user_id, |d| d.uid())).ok()?;
+                let pool = self.open(end)?;
                 self.remember(pool, None).ok()?;
                 if let Some(it) = self.attached(id) {
                     it.users = 1;
@@ -221,7 +218,13 @@ impl Meeting {
                 pool
             }
         };
-        pool.slot(end.slot.load(Relaxed), side)
+        pool.slot(end.slot.load(Relaxed), end.side())
+    }
+
+    /// The pool of a joined end, attached.
+    fn open(&self, end: &End) -> Option<Pool> {
+        let uid = self.directory.map_or_else(kernel::user_id, |directory| directory.uid());
+        Some(Pool::open(end.pool.load(Relaxed), end.shape(), uid).ok()?.0)
     }
 
     /// Whether the other end never came for the segment of `end`, which is no more: its offer still stands, or the other
@@ -251,6 +254,26 @@ impl Meeting {
         {
             // The other end never came, so it will never close.
             link.outgoing().flags.closed.store(CLOSED, Release);
+        }
+    }
+
+    /// A joined or waiting end has been closed in all processes, of which this is none.
+    pub fn bury(&mut self, end: &End) {
+        if !end.has_segment() {
+            return self.withdraw(end);
+        }
+        let side = end.side();
+        let slot = end.slot.load(Relaxed);
+        if let Some(it) = self.attached(end.pool.load(Relaxed)) {
+            if let Some(link) = it.pool.slot(slot, side) {
+                self.close(end, &link);
+            }
+        } else if let Some(pool) = self.open(end) {
+            if let Some(link) = pool.slot(slot, side) {
+                self.close(end, &link);
+            }
+            // SAFETY: nobody else knows of this mapping.
+            unsafe { pool.detach() };
         }
     }
 

@@ -91,6 +91,11 @@ impl Mapping {
         Ok((attach(id, len)?, attested))
     }
 
+    /// How many processes have it attached; `None` when the kernel does not say.
+    pub fn attached(&self) -> Option<u64> {
+        Some(attest(self.id, IPC_STAT).ok()?.1.attached)
+    }
+
     /// Number by which another process of this user attaches it.
     pub fn id(&self) -> i32 {
         self.id

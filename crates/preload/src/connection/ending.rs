@@ -1,7 +1,7 @@
 //! The end of a connection: descriptors are closed one by one, and the last tells the other end.
 
 use super::find::count_once;
-use super::share::{for_each, twin};
+use super::share::{for_each, part, twin};
 use super::{ABSENT, CONFINED, Connection, PRESENT, handle, known};
 use crate::process;
 use crate::table::{self, Known};
@@ -139,14 +139,17 @@ pub(super) fn release(index: u32) {
         let attached = matches!(handle.attached.swap(ABSENT, AcqRel), PRESENT | CONFINED);
         // SAFETY: it was there, and the last descriptor is gone.
         let link = attached.then(|| unsafe { (*handle.link.get()).assume_init() });
-        drop_reference(family, index, link);
+        if !handle.parted.swap(true, AcqRel) {
+            family.let_go(index, process::member());
+            drop_reference(family, index, link);
+        }
     }
 }
 
 /// One process less.
 pub(super) fn drop_reference(family: &Family, index: u32, link: Option<Link>) {
     let end = family.end(index);
-    let joined = end.pool.load(Relaxed) != 0;
+    let joined = end.has_segment();
     let last = end.references.fetch_sub(1, AcqRel) == 1;
     reap(family);
     if last && end.lent_until.load(Acquire) > clock::nanoseconds() && keep(index) {
@@ -167,7 +170,7 @@ pub(super) fn drop_reference(family: &Family, index: u32, link: Option<Link>) {
 fn finish(family: &Family, index: u32, link: Option<Link>) {
     let end = family.end(index);
     count(end, index);
-    if end.pool.load(Relaxed) != 0 {
+    if end.has_segment() {
         process::with_meeting_surely(|m| {
             if let Some(link) = link.or_else(|| m.link(end)) {
                 m.close(end, &link);
@@ -219,17 +222,26 @@ pub fn leave_all() {
             let connection = Connection { end, index, fd };
             connection.hush();
             crate::epoll::let_go(connection, table::generation(fd));
-            if end.references.fetch_sub(1, AcqRel) == 1 {
+            if part(family, index) == Some(true) {
                 count(end, index);
                 if end.stage() == Stage::Joined
                     && let Some(port) = connection.port()
                 {
                     port.end_sending();
                 }
-                end.references.store(1, Release);
             }
         });
     }
+}
+
+/// Ends what processes have left that are gone: they were killed, or have ended without closing.
+pub(super) fn take_back_what_is_left(family: &Family) {
+    kernel::undisturbed(|| {
+        family.sweep(|index| {
+            process::with_meeting_surely(|m| m.bury(family.end(index)));
+            family.give_back(index);
+        });
+    });
 }
 
 fn count(end: &End, index: u32) {

@@ -1,9 +1,10 @@
 //! Finding out whether a descriptor is a TCP connection, and which.
 
-use super::{ABSENT, Connection, HIGHEST, handle};
+use super::ending::take_back_what_is_left;
+use super::{ABSENT, Connection, HIGHEST, Handle, handle};
 use crate::table::{self, Known};
 use crate::{luggage, process, seccomp};
-use underpass_segment::end::Stage;
+use underpass_segment::end::{Family, Stage};
 use underpass_segment::kernel;
 use underpass_segment::reason::Reason;
 use underpass_segment::sync::{AcqRel, Relaxed, Release};
@@ -44,6 +45,7 @@ fn classify(fd: i32, known: Known, wanted: fn(u8) -> bool) -> Option<u32> {
     if fd < 0 || process::borrowed() {
         return None;
     }
+    process::check_fork();
     if seccomp::is_confined() {
         disown(fd, known);
         if known == Known::Socket {
@@ -78,15 +80,15 @@ fn classify(fd: i32, known: Known, wanted: fn(u8) -> bool) -> Option<u32> {
         }
         return None;
     };
-    let index = family.take()?;
+    let (index, handle) = take(family)?;
     let end = family.end(index);
     end.nonblocking.store(kernel::is_nonblocking(fd).into(), Relaxed);
-    let handle = handle(index)?;
     handle.attached.store(ABSENT, Relaxed);
     handle.given.store(0, Relaxed);
     handle.counted.store(0, Relaxed);
     handle.inside.store(0, Relaxed);
     handle.left.store(false, Relaxed);
+    handle.parted.store(false, Relaxed);
     HIGHEST.fetch_max(index + 1, Relaxed);
     handle.descriptors.store(1, Release);
     if !table::replace(fd, known, Known::Connection(index)) {
@@ -102,6 +104,19 @@ fn classify(fd: i32, known: Known, wanted: fn(u8) -> bool) -> Option<u32> {
     crate::epoll::watch(connection);
     connection.mind_stdio();
     Some(index)
+}
+
+/// Takes an unused end; `None` when all are in use, or there is no address space for what this process keeps of it.
+fn take(family: &Family) -> Option<(u32, &'static Handle)> {
+    if family.is_short() {
+        take_back_what_is_left(family);
+    }
+    let index = family.take(process::member())?;
+    let handle = handle(index);
+    if handle.is_none() {
+        family.give_back(index);
+    }
+    Some((index, handle?))
 }
 
 /// Makes the connection known that `fd` was when this program image was executed, or when it was passed to this process.
@@ -142,7 +157,7 @@ fn brought(fd: i32) -> Option<u32> {
         Some(family) => (family, index),
         None => {
             let family = process::family()?;
-            let index = family.take()?;
+            let (index, _) = take(family)?;
             let end = family.end(index);
             if !whole.is_some_and(|text| luggage::restore(end, text)) || end.cookie.load(Relaxed) != cookie {
                 family.give_back(index);
@@ -157,6 +172,8 @@ fn brought(fd: i32) -> Option<u32> {
         // Known already, under another number.
         family.end(index).references.fetch_sub(1, AcqRel);
     }
+    handle.parted.store(false, Relaxed);
+    family.hold(index, process::member());
     table::set(fd, Known::Connection(index));
     count_once(index);
     Connection { end: family.end(index), index, fd }.mind_stdio();

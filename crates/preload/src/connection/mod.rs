@@ -36,6 +36,10 @@ struct Handle {
     inside: AtomicU32,
     /// Its last descriptor was closed under them: the last of them lets go of the end.
     left: AtomicBool,
+    /// This process has no reference any more, though it has descriptors: see [`part`].
+    ///
+    /// [`part`]: share::part
+    parted: AtomicBool,
     /// 1: it is in a list of file actions, so a child that is spawned may get it.
     given: AtomicU32,
     /// [`ABSENT`], [`WORKING`], [`PRESENT`] or [`CONFINED`]: whether `link` is there, and may be used.

@@ -1,11 +1,12 @@
 //! A connection that several descriptors or several processes have.
 
-use super::ending::{drop_reference, forget_kept};
+use super::ending::{drop_reference, forget_kept, take_back_what_is_left};
 use super::{ABSENT, Connection, HIGHEST, Handle, WORKING, handle, known, recognise};
 use crate::table::{self, Known};
 use crate::{memory, process};
+use underpass_segment::end::Family;
 use underpass_segment::raw::syscall;
-use underpass_segment::sync::{AcqRel, AtomicU64, Relaxed};
+use underpass_segment::sync::{AcqRel, Acquire, AtomicU64, Relaxed, Release};
 
 impl Connection {
     /// Whether it has several descriptors in this process.
@@ -160,6 +161,7 @@ pub fn settle_child(counted: Option<&Counted>) {
         handle.descriptors.store(0, Relaxed);
         handle.inside.store(0, Relaxed);
         handle.left.store(false, Relaxed);
+        handle.parted.store(false, Relaxed);
         let _ = handle.attached.compare_exchange(WORKING, ABSENT, Relaxed, Relaxed);
     }
     for fd in 0..table::highest() {
@@ -180,8 +182,23 @@ pub fn settle_child(counted: Option<&Counted>) {
         Some(counted) => {
             counted.let_go_unless(|index| handle(index).is_some_and(|it| it.descriptors.load(Relaxed) > 0));
         }
-        None => reference_all(true),
+        None => for_each_end(|family, index| {
+            family.end(index).references.fetch_add(1, AcqRel);
+        }),
     }
+    become_member();
+}
+
+/// In a forked child, which has its references: says so.
+fn become_member() {
+    let Some(family) = process::existing_family() else { return };
+    let mut member = family.join();
+    if member.is_none() {
+        take_back_what_is_left(family);
+        member = family.join();
+    }
+    process::become_member(member);
+    for_each_end(|family, index| family.hold(index, member));
 }
 
 /// Whether any end that this process has, or that threads are still inside, is in pool `id`.
@@ -189,21 +206,52 @@ pub fn is_pool_used(id: i32) -> bool {
     let Some(family) = process::existing_family() else { return false };
     (0..HIGHEST.load(Relaxed)).any(|index| {
         let has = |it: &Handle| it.descriptors.load(Relaxed) > 0 || it.left.load(Relaxed);
-        handle(index).is_some_and(has) && family.end(index).pool.load(Relaxed) == id
+        handle(index).is_some_and(has) && family.end(index).pool_id() == Some(id)
     })
 }
 
-/// Adds (or takes back) a reference to every end, around an execution.
+/// Lets go of every end (or takes it back), around an execution.
 pub fn reference_all(add: bool) {
+    for_each_end(|family, index| {
+        if add {
+            rejoin(family, index);
+        } else {
+            part(family, index);
+        }
+    });
+}
+
+/// This process lets go of an end of which it keeps the descriptors: they will be closed without its knowing. The last
+/// process keeps its reference until it is gone. Whether it is the last; `None` if it has let go of it already.
+pub(super) fn part(family: &Family, index: u32) -> Option<bool> {
+    let handle = handle(index)?;
+    if handle.parted.swap(true, AcqRel) {
+        return None;
+    }
+    let member = process::member();
+    family.let_go(index, member);
+    let one_less = |n: u32| (n > 1).then(|| n - 1);
+    let last = family.end(index).references.fetch_update(AcqRel, Acquire, one_less).is_err();
+    if last {
+        family.hold(index, member);
+        handle.parted.store(false, Release);
+    }
+    Some(last)
+}
+
+/// Takes the end back: nothing came of what [`part`] was for.
+fn rejoin(family: &Family, index: u32) {
+    if let Some(handle) = handle(index)
+        && handle.parted.swap(false, AcqRel)
+    {
+        family.end(index).references.fetch_add(1, AcqRel);
+        family.hold(index, process::member());
+    }
+}
+
+fn for_each_end(mut what: impl FnMut(&Family, u32)) {
     if let Some(family) = process::existing_family() {
-        for_each(|index, _| {
-            let references = &family.end(index).references;
-            if add {
-                references.fetch_add(1, AcqRel)
-            } else {
-                references.fetch_sub(1, AcqRel)
-            };
-        });
+        for_each(|index, _| what(family, index));
     }
 }
 

@@ -1,0 +1,260 @@
+//! Which processes of a family have which of its ends, so that what a process has left comes back: one that was killed, or
+//! has ended without closing.
+//!
+//! Each process that has ends is a *member* of its family: a place in a table, with the process's number. Each end has a
+//! bit for each member, which stands for one of its references. A bit is set after its reference was counted, and
+//! cleared before it is counted off; so there may be references without a bit, which are nobody's to take back, and
+//! never a bit of a living process without its reference.
+#![allow(unsafe_code, reason = "lays the bits over shared memory")]
+
+use crate::clock;
+use crate::end::{Family, MAX_ENDS};
+use crate::kernel::{self, Process};
+use crate::raw::is_quiet;
+use crate::sync::{AcqRel, Acquire, AtomicU32, AtomicU64, Relaxed, Release};
+
+/// Most members that a family has at one time. What further processes leave does not come back.
+const MEMBERS: usize = 512;
+/// Value of [`Member::process`] in a place that is being taken.
+const TAKEN: u32 = u32::MAX;
+/// The ends of members that are gone are looked for each time that so many more ends are in use.
+const SWEEP_EVERY: u32 = 256;
+/// Where nobody was gone, it is not looked again for so long.
+const PAUSE_NS: u64 = 100_000_000;
+
+/// A process of the family. Zeroed memory is a free place.
+#[repr(C)]
+struct Member {
+    /// Its number; 0: free.
+    process: AtomicU32,
+    /// In what the number and the time are told: see [`kernel::namespaces`].
+    namespaces: AtomicU64,
+    /// When it began, in the kernel's terms; 0: nobody has looked yet.
+    began: AtomicU64,
+}
+
+impl Member {
+    fn is_gone(&self, namespaces: u64) -> bool {
+        let process = self.process.load(Acquire);
+        if matches!(process, 0 | TAKEN) || self.namespaces.load(Relaxed) != namespaces {
+            return false;
+        }
+        match kernel::process(process) {
+            Process::Gone => true,
+            Process::Unknown => false,
+            Process::Began(at) => match self.began.compare_exchange(0, at, AcqRel, Acquire) {
+                Ok(_) => false,
+                Err(began) => began != at,
+            },
+        }
+    }
+}
+
+/// The members of a family. Zeroed memory is nobody.
+#[repr(C, align(64))]
+pub(crate) struct Members {
+    places: [Member; MEMBERS],
+    /// Where the next free place may be.
+    next: AtomicU32,
+    /// PID namespace and number of the process that takes back what others have left; 0: nobody does.
+    sweeper: AtomicU64,
+    /// When somebody last found that nobody was gone.
+    swept: AtomicU64,
+}
+
+/// The members that have an end, a bit for each.
+#[repr(C, align(64))]
+pub(crate) struct Holders([AtomicU64; MEMBERS / 64]);
+
+impl Holders {
+    fn place(&self, member: u32) -> (&AtomicU64, u64) {
+        (&self.0[member as usize / 64 % self.0.len()], 1 << (member % 64))
+    }
+
+    /// There is `member` alone, or nobody.
+    pub(crate) fn reset(&self, member: Option<u32>) {
+        self.0.iter().for_each(|word| word.store(0, Relaxed));
+        if let Some((word, bit)) = member.map(|member| self.place(member)) {
+            word.store(bit, Relaxed);
+        }
+    }
+
+    fn count(&self) -> u32 {
+        self.0.iter().map(|word| word.load(Acquire).count_ones()).sum()
+    }
+}
+
+/// A set of members.
+type Set = [u64; MEMBERS / 64];
+
+impl Family {
+    /// This process becomes a member; `None` where it cannot be told from others, or there are too many. Then what it
+    /// leaves does not come back.
+    pub fn join(&self) -> Option<u32> {
+        if is_quiet() {
+            return None;
+        }
+        self.join_as(kernel::process_id() as u32, kernel::namespaces()?)
+    }
+
+    fn join_as(&self, process: u32, namespaces: u64) -> Option<u32> {
+        let members = self.members();
+        let first = members.next.load(Relaxed);
+        let at = (0..MEMBERS as u32).map(|step| first.wrapping_add(step) % MEMBERS as u32).find(|&at| {
+            let word = &members.places[at as usize].process;
+            word.load(Relaxed) == 0 && word.compare_exchange(0, TAKEN, Acquire, Relaxed).is_ok()
+        })?;
+        let member = &members.places[at as usize];
+        member.namespaces.store(namespaces, Relaxed);
+        member.began.store(0, Relaxed);
+        member.process.store(process, Release);
+        members.next.store(at + 1, Relaxed);
+        Some(at)
+    }
+
+    /// `member` has counted a reference to the end.
+    pub fn hold(&self, index: u32, member: Option<u32>) {
+        if let Some(member) = member {
+            let (word, bit) = self.holders(index).place(member);
+            word.fetch_or(bit, AcqRel);
+        }
+    }
+
+    /// `member` is about to count its reference off.
+    pub fn let_go(&self, index: u32, member: Option<u32>) {
+        if let Some(member) = member {
+            let (word, bit) = self.holders(index).place(member);
+            word.fetch_and(!bit, AcqRel);
+        }
+    }
+
+    /// Whether it is time to take back what members have left that are gone, before another end is taken.
+    pub fn is_short(&self) -> bool {
+        let fresh = self.without_free();
+        fresh.is_some_and(|fresh| fresh > 0 && (fresh.is_multiple_of(SWEEP_EVERY) || fresh as usize >= MAX_ENDS))
+    }
+
+    /// Takes back the references of members that are gone, and gives their places free. Calls `bury` for each end that
+    /// nobody has any more; it has to be given back.
+    pub fn sweep(&self, bury: impl FnMut(u32)) {
+        if is_quiet() {
+            return;
+        }
+        let Some(namespaces) = kernel::namespaces() else { return };
+        let members = self.members();
+        let now = clock::nanoseconds();
+        if now.wrapping_sub(members.swept.load(Relaxed)) < PAUSE_NS {
+            return;
+        }
+        // By namespace and number, as the other one may not be told from here.
+        let me = namespaces & !u64::from(u32::MAX) | kernel::process_id() as u64;
+        let before = members.sweeper.load(Relaxed);
+        let is_free = before == 0 || (before ^ me) >> 32 == 0 && kernel::process(before as u32) == Process::Gone;
+        if !is_free || members.sweeper.compare_exchange(before, me, Acquire, Relaxed).is_err() {
+            return;
+        }
+        match self.gone(namespaces) {
+            Some(gone) => self.take_back(gone, bury),
+            None => members.swept.store(now, Relaxed),
+        }
+        members.sweeper.store(0, Release);
+    }
+
+    /// The members that are gone; `None` if none is.
+    fn gone(&self, namespaces: u64) -> Option<Set> {
+        let mut gone = Set::default();
+        let mut living = 0;
+        for (at, member) in self.members().places.iter().enumerate() {
+            if member.is_gone(namespaces) {
+                gone[at / 64] |= 1 << (at % 64);
+            } else if member.process.load(Relaxed) != 0 {
+                living += 1;
+            }
+        }
+        // A process that was forked without the library's knowledge has what its parent had, and may not have said so yet.
+        let all_known = || self.attached().is_some_and(|attached| attached <= living);
+        (gone != Set::default() && all_known()).then_some(gone)
+    }
+
+    fn take_back(&self, gone: Set, mut bury: impl FnMut(u32)) {
+        let mut kept = Set::default();
+        for index in 0..self.used() {
+            let holders = self.holders(index);
+            if holders.0.iter().zip(gone).all(|(word, gone)| word.load(Relaxed) & gone == 0) {
+                continue;
+            }
+            let end = self.end(index);
+            // A program image to come may still claim it, or a process that the socket was passed to.
+            if end.lent_until.load(Acquire) > clock::nanoseconds() {
+                let held = holders.0.iter().zip(gone).map(|(word, gone)| word.load(Relaxed) & gone);
+                kept.iter_mut().zip(held).for_each(|(kept, held)| *kept |= held);
+                continue;
+            }
+            let left: u32 = (holders.0.iter().zip(gone))
+                .map(|(word, gone)| (word.fetch_and(!gone, AcqRel) & gone).count_ones())
+                .sum();
+            // Whatever was counted: not below those who live.
+            let fewer = |n: u32| Some(n.saturating_sub(left).max(holders.count())).filter(|&less| less < n);
+            if end.references.fetch_update(AcqRel, Acquire, fewer).is_ok_and(|n| fewer(n) == Some(0)) {
+                bury(index);
+            }
+        }
+        for (at, member) in self.members().places.iter().enumerate() {
+            if gone[at / 64] & !kept[at / 64] & 1 << (at % 64) != 0 {
+                member.process.store(0, Release);
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_a_process_left_that_is_gone_comes_back() {
+        let family = Family::create().unwrap();
+        let me = family.join();
+        assert!(me.is_some());
+        let mut child = std::process::Command::new("true").spawn().unwrap();
+        while kernel::process(child.id()) != Process::Gone {
+            clock::nap(1000);
+        }
+        let dead = family.join_as(child.id(), kernel::namespaces().unwrap());
+        assert_ne!(me, dead);
+        let alone = family.take(dead).unwrap();
+        let shared = family.take(dead).unwrap();
+        assert!(family.end(shared).add_reference());
+        family.hold(shared, me);
+        let mine = family.take(me).unwrap();
+        let lent = family.take(dead).unwrap();
+        family.end(lent).lent_until.store(u64::MAX, Relaxed);
+        let references = |index| family.end(index).references.load(Relaxed);
+
+        let mut buried = vec![];
+        family.sweep(|index| buried.push(index));
+        assert_eq!(buried, [alone]);
+        assert_eq!([references(alone), references(shared), references(mine), references(lent)], [0, 1, 1, 1]);
+
+        family.end(lent).lent_until.store(0, Relaxed);
+        family.sweep(|index| buried.push(index));
+        assert_eq!(buried, [alone, lent]);
+        buried.iter().for_each(|&index| family.give_back(index));
+        assert_eq!(family.join_as(1, 1), Some(dead.unwrap() + 1));
+        assert!((0..MEMBERS as u32 - 3).all(|_| family.join_as(1, 1).is_some()));
+        assert_eq!(family.join_as(1, 1), dead);
+        assert_eq!(family.join_as(1, 1), None);
+        child.wait().unwrap();
+    }
+
+    #[test]
+    fn a_process_that_nobody_knows_may_have_everything() {
+        let family = Family::create().unwrap();
+        let mut child = std::process::Command::new("true").spawn().unwrap();
+        child.wait().unwrap();
+        // This process has the table, and is no member.
+        let dead = family.join_as(child.id(), kernel::namespaces().unwrap());
+        family.take(dead).unwrap();
+        family.sweep(|index| panic!("end {index} is given away"));
+    }
+}
