@@ -80,7 +80,11 @@ fn classify(fd: i32, known: Known, wanted: fn(u8) -> bool) -> Option<u32> {
         }
         return None;
     };
-    let (index, handle) = take(family)?;
+    let Some((index, handle)) = take(family) else {
+        disown(fd, known);
+        seen(Reason::NoMemory);
+        return None;
+    };
     let end = family.end(index);
     end.nonblocking.store(kernel::is_nonblocking(fd).into(), Relaxed);
     handle.attached.store(ABSENT, Relaxed);
