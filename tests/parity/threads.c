@@ -363,6 +363,59 @@ static void cancel_b(struct side *side) {
 }
 static void cancel(void) { two_processes(AF_INET, cancel_a, cancel_b); }
 
+/* Threads are cancelled inside calls before the connection was used in any other way: it goes as any other afterwards,
+ * in both directions, and so does one that has its number later. */
+static void *cancelled_first(void *argument) {
+    struct helper *helper = argument;
+    struct side *side = introduce(argument);
+    if (helper->letter == 'C') recv(side->fd, in, 10, 0);
+    else for (;;) send(side->fd, out, sizeof(out), 0);
+    say("not cancelled");
+    return NULL;
+}
+static void cancel_first_a(struct side *side) {
+    for (int round = 0; round < 2; round++) {
+        struct side fresh = *side;
+        struct helper sleeper;
+        fresh.fd = MUST(accept(side->listener, NULL, NULL));
+        for (char letter = 'C'; letter <= 'D'; letter++) {
+            begin(&sleeper, &fresh, letter, cancelled_first);
+            await_asleep(sleeper.task);
+            SHOW(pthread_cancel(sleeper.thread));
+            end(&sleeper);
+        }
+        tell(side);
+        for (int left = 1; left > 0; nap_ms(1)) MUST(ioctl(fresh.fd, TIOCOUTQ, &left));
+        tell(side);
+        hear(side);
+        for (int i = 0; i < 200; i++) {
+            send_all(fresh.fd, out, 100);
+            if (receive_all(fresh.fd, in, 100) != 100) fail("less than was sent");
+        }
+        close(fresh.fd);
+        hear(side);
+    }
+}
+static void cancel_first_b(struct side *side) {
+    for (int round = 0; round < 2; round++) {
+        int fd = connect_to(&side->address);
+        struct pollfd any[2] = {{fd, POLLIN, 0}, {side->turn, POLLIN, 0}};
+        hear(side);
+        while (MUST(poll(any, 2, -1)) > 0 && (any[0].revents != 0 || any[1].revents == 0)) {
+            if (any[0].revents != 0) MUST(recv(fd, in, sizeof(in), 0));
+        }
+        hear(side);
+        tell(side);
+        for (int i = 0; i < 200; i++) {
+            if (receive_all(fd, in, 100) != 100) fail("less than was sent");
+            send_all(fd, out, 100);
+        }
+        close(fd);
+        tell(side);
+    }
+}
+static void cancel_first(void) { two_processes(AF_INET, cancel_first_a, cancel_first_b); }
+
 /* A cancel that was asked for before a call that need not wait. */
 static void *cancelled_early(void *argument) {
     struct side *side = introduce(argument);
@@ -467,6 +520,6 @@ const struct scenario scenarios[] = {
     {"reader-writer", reader_writer, 0}, {"readers", readers, 0}, {"writers", writers, 0},
     {"takers", takers, 0},   {"shut", shut, 0},                 {"shut-writer", shut_writer, 0},
     {"closed", closed, 0},   {"replaced", replaced, 0}, {"closed-unused", closed_unused, 0}, {"cancel", cancel, 0},
-    {"cancel-early", cancel_early, 0},   {"passing", passing, 0},
-    {"beside", beside, 0},               {"beside-stopped", beside_stopped, 0}, {0},
+    {"cancel-first", cancel_first, 0},   {"cancel-early", cancel_early, 0},
+    {"passing", passing, 0}, {"beside", beside, 0}, {"beside-stopped", beside_stopped, 0}, {0},
 };

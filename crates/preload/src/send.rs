@@ -46,8 +46,7 @@ unsafe fn send_vector(
             // SAFETY: passed on to the caller.
             let cursor = unsafe { Cursor::new(vector, count) };
             let inside = connection.inside();
-            let answer = port.send(cursor, flags, |done| {
-                inside.enter();
+            let by_kernel = |done| {
                 if done == 0 {
                     return from_c(plain());
                 }
@@ -55,7 +54,8 @@ unsafe fn send_vector(
                 let mut rest = unsafe { Cursor::new(vector, count) };
                 rest.skip(done);
                 send_rest(fd, rest, flags)
-            });
+            };
+            let answer = port.send(cursor, flags, |done| inside.during(|| port.leave_kernel(), || by_kernel(done)));
             return to_c(answer);
         }
         match way {
@@ -339,16 +339,15 @@ unsafe fn file_through_segment(
         0
     } else {
         port.send_from(&mut part, 0, |done| {
-            inside.enter();
             let mut rest = begin + done as off_t;
             // SAFETY: an offset of this frame.
-            from_c(unsafe { real::sendfile(port.fd, input, &mut rest, count - done) })
+            let call = || from_c(unsafe { real::sendfile(port.fd, input, &mut rest, count - done) });
+            inside.during(|| port.leave_kernel(), call)
         })?
     };
     if sent == 0 && part.failed {
         // Nothing that can be read at a place of one's choice: a pipe, or a mistake that the kernel has words for.
-        inside.enter();
-        return port.send_by_kernel(Reason::Splice, plain);
+        return port.send_by_kernel(Reason::Splice, || inside.during(|| port.leave_kernel(), plain));
     }
     // SAFETY: as above.
     unsafe {
@@ -386,8 +385,8 @@ pub unsafe extern "C" fn splice(
             && let Some(port) = connection.port()
         {
             let inside = connection.inside();
-            inside.enter();
-            return to_c(port.send_by_kernel(Reason::Splice, || from_c(plain())));
+            let call = || inside.during(|| port.leave_kernel(), || from_c(plain()));
+            return to_c(port.send_by_kernel(Reason::Splice, call));
         }
     }
     plain()

@@ -77,8 +77,6 @@ impl Connection {
 
     /// The program's own call on a confined end.
     pub fn by_kernel(&self, plain: impl FnOnce() -> isize) -> isize {
-        let inside = self.inside();
-        inside.enter();
-        plain()
+        self.inside().during(|| {}, plain)
     }
 }

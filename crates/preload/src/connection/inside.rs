@@ -6,6 +6,8 @@ use super::{CLOSED, Connection, handle};
 use crate::process;
 use crate::table::{self, Known};
 use core::cell::Cell;
+use core::ffi::{c_int, c_void};
+use core::mem::MaybeUninit;
 use underpass_segment::clock;
 use underpass_segment::kernel;
 use underpass_segment::lock::Lock;
@@ -30,12 +32,63 @@ impl Inside {
     }
 }
 
+impl Inside {
+    /// It does, in `call`. If this thread does not come back from there, `undo` is done, and it is inside no more: see
+    /// [`unless_left`].
+    pub fn during<T>(&self, undo: impl Fn(), call: impl FnOnce() -> T) -> T {
+        self.enter();
+        let undo = || {
+            undo();
+            self.leave();
+        };
+        unless_left(undo, call)
+    }
+
+    #[inline]
+    fn leave(&self) {
+        if self.entered.replace(false) {
+            come_out(self.index);
+        }
+    }
+}
+
 impl Drop for Inside {
     #[inline]
     fn drop(&mut self) {
-        if self.entered.get() {
-            come_out(self.index);
-        }
+        self.leave();
+    }
+}
+
+/// Does `call`, and `undo` if this thread leaves that without coming back here: because it is cancelled, or because a
+/// signal handler jumps away (siglongjmp). Then nothing is dropped on the way.
+pub fn unless_left<T>(undo: impl Fn(), call: impl FnOnce() -> T) -> T {
+    /// As <pthread.h> has it.
+    #[repr(C)]
+    struct Buffer {
+        routine: Option<extern "C" fn(*mut c_void)>,
+        argument: *mut c_void,
+        kind: c_int,
+        previous: *mut Buffer,
+    }
+    // What the macros of <pthread.h> came to before they were made for compilers that unwind: longjmp heeds these.
+    unsafe extern "C" {
+        fn _pthread_cleanup_push(buffer: *mut Buffer, routine: extern "C" fn(*mut c_void), argument: *mut c_void);
+        fn _pthread_cleanup_pop(buffer: *mut Buffer, execute: c_int);
+    }
+    extern "C" fn run<U: Fn()>(undo: *mut c_void) {
+        // SAFETY: what was given with this function, in a frame that is being left.
+        unsafe { (*(undo as *const U))() }
+    }
+    fn routine<U: Fn()>(_: &U) -> extern "C" fn(*mut c_void) {
+        run::<U>
+    }
+    let mut buffer = MaybeUninit::uninit();
+    // SAFETY: the buffer and `undo` stay where they are until the buffer is taken off again, or this frame is left.
+    unsafe {
+        _pthread_cleanup_push(buffer.as_mut_ptr(), routine(&undo), (&raw const undo).cast_mut().cast());
+        let result = call();
+        _pthread_cleanup_pop(buffer.as_mut_ptr(), 0);
+        result
     }
 }
 
@@ -126,13 +179,22 @@ pub(super) unsafe fn sleeping_recv(port: &Port<'_>, to: *mut u8, len: usize, fla
     let handle = handle(port.token).ok_or(CLOSED)?;
     // Counted before the table is looked at; whoever closes looks at the count afterwards.
     handle.inside.fetch_add(1, SeqCst);
+    let undo = || {
+        let lock = &port.end.reading.lock;
+        if lock.owner() == port.me {
+            lock.set_asleep(false);
+            lock.leave();
+        }
+        come_out(port.token);
+    };
     if port.end.reading.resting.is_stray() {
         crate::epoll::take_back(port.fd);
     }
     let answer = if table::get(port.fd) == Known::Connection(port.token) {
         let before = crate::errno();
         // SAFETY: passed on to the caller.
-        let answer = crate::from_c(unsafe { crate::real::recv(port.fd, to.cast(), len, flags) });
+        let call = || crate::from_c(unsafe { crate::real::recv(port.fd, to.cast(), len, flags) });
+        let answer = unless_left(undo, call);
         crate::set_errno(before);
         answer
     } else {

@@ -274,11 +274,12 @@ impl Connection {
     pub fn receive_plainly(&self, flags: i32, plain: impl FnOnce() -> isize) -> Option<isize> {
         let inside = self.inside();
         inside.enter();
-        if !self.end.read_gate.enter() {
+        let gate = &self.end.read_gate;
+        if !gate.enter() {
             return None;
         }
-        let answer = plain();
-        self.end.read_gate.leave();
+        let answer = inside.during(|| gate.leave(), plain);
+        gate.leave();
         self.count_received(answer, flags);
         Some(answer)
     }
@@ -303,11 +304,12 @@ impl Connection {
     pub fn send_plainly(&self, plain: impl FnOnce() -> isize) -> Option<isize> {
         let inside = self.inside();
         inside.enter();
-        if !self.end.write_gate.enter() {
+        let gate = &self.end.write_gate;
+        if !gate.enter() {
             return None;
         }
-        let answer = plain();
-        self.end.write_gate.leave();
+        let answer = inside.during(|| gate.leave(), plain);
+        gate.leave();
         if answer > 0 {
             self.end.sending.kernel_bytes.fetch_add(answer as u64, Relaxed);
             self.end.bytes.fetch_add(answer as u64, Relaxed);

@@ -42,7 +42,8 @@ impl Port<'_> {
     #[inline]
     pub fn send(&self, mut from: Cursor, flags: i32, plain: impl FnOnce(usize) -> Answer) -> Answer {
         if from.left() == 0 {
-            return plain(0);
+            self.end.sending.in_kernel.fetch_add(1, AcqRel);
+            return self.count_plain(0, || plain(0));
         }
         self.send_from(&mut from, flags, plain)
     }
@@ -152,7 +153,7 @@ impl Port<'_> {
         let before = refused.load(Relaxed);
         refused.store(1, Relaxed);
         let answer = plain();
-        sending.in_kernel.fetch_sub(1, AcqRel);
+        self.leave_kernel();
         if let Ok(n) = answer {
             sending.kernel_bytes.fetch_add(n as u64, Relaxed);
             if n >= wanted {
@@ -160,6 +161,11 @@ impl Port<'_> {
             }
         }
         answer
+    }
+
+    /// A kernel send is over: for a thread that does not come back from it.
+    pub fn leave_kernel(&self) {
+        self.end.sending.in_kernel.fetch_sub(1, AcqRel);
     }
 
     /// Whether the kernel still holds the connection for whole.
