@@ -1,8 +1,7 @@
 //! poll, ppoll, select, pselect.
 
-use crate::connection;
-use crate::epoll;
-use crate::real;
+use crate::connection::{self, unless_left};
+use crate::{epoll, real, table};
 use core::cell::Cell;
 use core::ffi::c_int;
 use libc::{fd_set, nfds_t, pollfd, sigset_t, size_t, timespec, timeval};
@@ -99,19 +98,21 @@ fn wait(fds: &mut [pollfd], deadline: Deadline, mask: *const sigset_t) -> c_int 
             polled_enough = wait.poll_for(slice, news) == Polled::Enough;
             continue;
         }
-        rest(fds);
-        let mut longest = u64::MAX;
-        let mut something = false;
-        for it in fds.iter() {
-            match prepare(it) {
-                Sleep::Yes => {}
-                Sleep::No => something = true,
-                Sleep::Briefly => longest = BRIEFLY_NS,
-            }
-        }
-        slept |= !something;
-        let count = if something { 0 } else { ask(fds, left(deadline, longest), mask) };
-        wake_up(fds);
+        // SAFETY: `ask` lets the kernel write what it answers; nobody else does.
+        let count = unsafe {
+            at_rest(fds.as_ptr(), fds.len(), || {
+                let mut longest = u64::MAX;
+                for it in fds.iter() {
+                    match prepare(it) {
+                        Sleep::Yes => {}
+                        Sleep::No => return 0,
+                        Sleep::Briefly => longest = BRIEFLY_NS,
+                    }
+                }
+                slept = true;
+                ask(fds, left(deadline, longest), mask)
+            })
+        };
         if count != 0 {
             end_wait(fds, began.flatten(), slept);
             return count;
@@ -119,23 +120,25 @@ fn wait(fds: &mut [pollfd], deadline: Deadline, mask: *const sigset_t) -> c_int 
     }
 }
 
-/// This thread is about to sleep in the kernel, and relies on being woken even if another takes what arrives.
-fn rest(fds: &[pollfd]) {
-    for it in fds.iter().filter(|it| it.events & IN != 0) {
-        if let Some(connection) = connection::of(it.fd) {
-            epoll::watch_by_poll(connection);
-            connection.end.reading.resting.add(ALONE);
-        }
+/// Does `sleep`, in which this thread sleeps in the kernel and relies on being woken even if another takes what arrives.
+///
+/// # Safety
+/// There must be `count` entries, of which nobody changes more than the answers meanwhile.
+unsafe fn at_rest<T>(fds: *const pollfd, count: usize, sleep: impl FnOnce() -> T) -> T {
+    // SAFETY: passed on to the caller; no reference to an answer is made.
+    let entry = |at| unsafe { ((*fds.add(at)).events, (*fds.add(at)).fd) };
+    let read = || (0..count).map(entry).filter(|(events, _)| events & IN != 0).map(|(_, fd)| fd);
+    for connection in read().filter_map(connection::of) {
+        epoll::watch_by_poll(connection);
     }
-}
-
-/// It has slept.
-fn wake_up(fds: &[pollfd]) {
-    for it in fds.iter().filter(|it| it.events & IN != 0) {
-        if let Some(connection) = connection::known(it.fd) {
-            connection.end.reading.resting.leave();
-        }
-    }
+    // Under the same number there may be another connection before this thread is awake again.
+    let event = table::last_event();
+    let those = || read().filter_map(connection::known).filter(|it| it.is_as_of(event));
+    let wake_up = || those().for_each(|connection| connection.end.reading.resting.leave());
+    those().for_each(|connection| connection.end.reading.resting.add(ALONE));
+    let answer = unless_left(wake_up, sleep);
+    wake_up();
+    answer
 }
 
 fn prepare(it: &pollfd) -> Sleep {
@@ -297,9 +300,8 @@ unsafe fn serve(
         return count;
     }
     if !concerns_us(entries()) {
-        rest(entries());
-        let answer = plain();
-        wake_up(entries());
+        // SAFETY: passed on to the caller; the kernel writes the answers alone.
+        let answer = unsafe { at_rest(fds, count as usize, plain) };
         // A connection may have gone up, by another thread, while this one slept plainly: then the doorbell that woke
         // it is no data yet.
         if answer <= 0 || !concerns_us(entries()) {
@@ -404,9 +406,8 @@ impl Sets {
             return Served::Here(count);
         }
         if !concerns_us(fds) {
-            rest(fds);
-            let answer = plain();
-            wake_up(fds);
+            // SAFETY: nobody changes them meanwhile.
+            let answer = unsafe { at_rest(fds.as_ptr(), fds.len(), plain) };
             if answer <= 0 || !concerns_us(fds) {
                 return Served::Plainly(answer);
             }

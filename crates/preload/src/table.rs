@@ -1,7 +1,7 @@
 //! What each descriptor number of this process is: the first thing that every call asks.
 
 use crate::memory::{PIECE, Sparse};
-use underpass_segment::sync::{Acquire, AtomicU32, Relaxed, Release};
+use underpass_segment::sync::{AcqRel, Acquire, AtomicU32, AtomicU64, Relaxed, Release};
 
 /// Descriptors from this number on are left to the kernel.
 pub const MAX_FDS: usize = 1 << 20;
@@ -24,10 +24,12 @@ const OTHER: u32 = 1;
 const SOCKET: u32 = 2;
 const CONNECTION: u32 = 16;
 
-type Words = Sparse<AtomicU32, { MAX_FDS / PIECE }>;
+type Words<T> = Sparse<T, { MAX_FDS / PIECE }>;
 
-static TABLE: Words = Sparse::new();
-static GENERATIONS: Words = Sparse::new();
+static TABLE: Words<AtomicU32> = Sparse::new();
+static GENERATIONS: Words<AtomicU64> = Sparse::new();
+/// Closes of descriptors and finds of connections so far.
+static EVENTS: AtomicU64 = AtomicU64::new(0);
 /// One more than the highest number ever entered.
 static HIGHEST: AtomicU32 = AtomicU32::new(0);
 
@@ -37,22 +39,32 @@ pub fn set_up() {
 }
 
 #[inline]
-fn word(words: &'static Words, fd: i32) -> Option<&'static AtomicU32> {
+fn word<T>(words: &'static Words<T>, fd: i32) -> Option<&'static T> {
     // SAFETY: words are never unmapped; zeroed memory is a valid one. A negative number is beyond the end.
     words.need(fd as u32 as usize).map(|word| unsafe { word.as_ref() })
 }
 
-/// How often `fd` has been closed: tells an old registration of the number from a new one.
+/// The event of the last close of `fd`: tells an old registration of the number from a new one.
 #[inline]
-pub fn generation(fd: i32) -> u32 {
+pub fn generation(fd: i32) -> u64 {
     word(&GENERATIONS, fd).map_or(0, |w| w.load(Acquire))
 }
 
 /// `fd` is about to be closed.
 pub fn next_generation(fd: i32) {
     if let Some(word) = word(&GENERATIONS, fd) {
-        word.fetch_add(1, Release);
+        word.store(next_event(), Release);
     }
+}
+
+/// Something happens to a descriptor: the number of this event in this process.
+pub fn next_event() -> u64 {
+    EVENTS.fetch_add(1, AcqRel) + 1
+}
+
+/// The number of the last such event.
+pub fn last_event() -> u64 {
+    EVENTS.load(Acquire)
 }
 
 fn encode(known: Known) -> u32 {

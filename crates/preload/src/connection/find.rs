@@ -93,6 +93,7 @@ fn classify(fd: i32, known: Known, wanted: fn(u8) -> bool) -> Option<u32> {
     handle.inside.store(0, Relaxed);
     handle.left.store(false, Relaxed);
     handle.parted.store(false, Relaxed);
+    handle.found.store(table::next_event(), Relaxed);
     HIGHEST.fetch_max(index + 1, Relaxed);
     handle.descriptors.store(1, Release);
     if !table::replace(fd, known, Known::Connection(index)) {
@@ -177,6 +178,7 @@ fn brought(fd: i32) -> Option<u32> {
         family.end(index).references.fetch_sub(1, AcqRel);
     }
     handle.parted.store(false, Relaxed);
+    handle.found.store(table::next_event(), Relaxed);
     family.hold(index, process::member());
     table::set(fd, Known::Connection(index));
     count_once(index);

@@ -10,7 +10,7 @@ use core::ffi::{c_int, c_void};
 use core::mem::MaybeUninit;
 use underpass_segment::clock;
 use underpass_segment::kernel;
-use underpass_segment::lock::Lock;
+use underpass_segment::lock::{Entered, Lock};
 use underpass_segment::raw::{Answer, is_quiet};
 use underpass_segment::switch::Port;
 use underpass_segment::sync::SeqCst;
@@ -182,8 +182,8 @@ pub(super) unsafe fn sleeping_recv(port: &Port<'_>, to: *mut u8, len: usize, fla
     let undo = || {
         let lock = &port.end.reading.lock;
         if lock.owner() == port.me {
-            lock.set_asleep(false);
-            lock.leave();
+            lock.wake(false);
+            lock.leave(Entered::Alone);
         }
         come_out(port.token);
     };

@@ -9,7 +9,7 @@ mod share;
 pub use confined::{confine_all, has_rests};
 pub use ending::{dissolve, forget, leave_all};
 pub use find::{claim, give_up, known, of, recognise};
-pub use inside::Inside;
+pub use inside::{Inside, unless_left};
 pub use share::{Counted, duplicate, for_each, is_pool_used, recognise_all, reference_all, settle_child};
 
 use crate::memory::{PIECE, Sparse};
@@ -26,7 +26,7 @@ use underpass_segment::link::Link;
 use underpass_segment::raw::Errno;
 use underpass_segment::reason::Reason;
 use underpass_segment::switch::Port;
-use underpass_segment::sync::{AcqRel, Acquire, AtomicBool, AtomicU32, Relaxed, Release};
+use underpass_segment::sync::{AcqRel, Acquire, AtomicBool, AtomicU32, AtomicU64, Relaxed, Release};
 
 /// What this process keeps of an end, beside the end itself.
 struct Handle {
@@ -40,6 +40,8 @@ struct Handle {
     ///
     /// [`part`]: share::part
     parted: AtomicBool,
+    /// The event in which the connection was found: see [`Connection::is_as_of`].
+    found: AtomicU64,
     /// 1: it is in a list of file actions, so a child that is spawned may get it.
     given: AtomicU32,
     /// [`ABSENT`], [`WORKING`], [`PRESENT`] or [`CONFINED`]: whether `link` is there, and may be used.
@@ -99,6 +101,12 @@ impl Connection {
     /// Index of its end in the family's table.
     pub fn index(&self) -> u32 {
         self.index
+    }
+
+    /// Whether the descriptor was this very connection already when `event` was the last ([`table::last_event`]).
+    pub fn is_as_of(&self, event: u64) -> bool {
+        let found = handle(self.index).is_some_and(|handle| handle.found.load(Relaxed) <= event);
+        found && table::generation(self.fd) <= event
     }
 
     /// Decides how the next call goes; looks for the other end when the time has come.

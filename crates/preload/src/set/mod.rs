@@ -45,7 +45,7 @@ pub struct Item {
     /// One-shot, and used up.
     disarmed: bool,
     live: bool,
-    generation: u32,
+    generation: u64,
     /// The kernel has an older registration.
     stale: bool,
     /// Since when, in ticks.

@@ -110,7 +110,8 @@ impl Port<'_> {
         let sending = &self.end.sending;
         let Direction { flags, sender, .. } = self.link.outgoing();
         self.sender().close_hole();
-        if flags.waiting.fetch_and(!RINGING, AcqRel) & RINGING != 0 && self.sends_fast() {
+        let end_ringing = |flag: u32| (flag & RINGING != 0).then_some(flag & LEFT);
+        if flags.waiting.fetch_update(AcqRel, Relaxed, end_ringing).is_ok() && self.sends_fast() {
             self.send_bell();
         }
         if self.end.was_fast.load(Relaxed) & 1 == 0 {
