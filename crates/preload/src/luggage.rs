@@ -14,6 +14,7 @@ use core::fmt::Write;
 use underpass_segment::clock;
 use underpass_segment::end::{End, Family, Stage};
 use underpass_segment::kernel;
+use underpass_segment::meeting::Meeting;
 use underpass_segment::raw::Errno;
 use underpass_segment::reason::Reason;
 use underpass_segment::sync::{Acquire, AtomicPtr, Relaxed, Release};
@@ -187,7 +188,11 @@ pub fn lend(connection: &Connection, channel: i32) {
             connection.hand_over(Reason::Passed);
         }
         connection.end.lent_until.store(clock::nanoseconds() + LENT_NS, Release);
-        process::with_meeting_surely(|meeting| meeting.lend(connection.end, connection.index(), connection.fd));
+        let lend = |meeting: &mut Meeting| meeting.lend(connection.end, connection.index(), connection.fd);
+        if process::with_meeting_surely(lend) != Some(true) {
+            // Nobody will find its end.
+            connection.hand_over(Reason::Passed);
+        }
     }
 }
 

@@ -221,27 +221,29 @@ impl Directory {
         })
     }
 
-    /// Leaves word of a joined end whose socket is being passed to another process: the end's index in its family.
-    pub fn lend(&self, cookie: u64, me: Holder, index: u32) {
+    /// Leaves word of a joined end whose socket is being passed to another process: the end's index in its family. False
+    /// when there is no place for it.
+    pub fn lend(&self, cookie: u64, me: Holder, index: u32) -> bool {
         let key = Key::of(cookie, 0);
-        let Some(_held) = self.hold(me.pid) else { return };
+        let Some(_held) = self.hold_surely(me.pid) else { return false };
         let start = key.place();
         let places = || (0..NEIGHBOURS).map(|step| (start + step) % ENTRIES);
         let same = places().find(|&at| self.entry(at).state.load(Acquire) != EMPTY && self.entry(at).is(key));
         let free = same.or_else(|| places().find(|&at| self.entry(at).state.load(Acquire) == EMPTY));
-        let Some(at) = free.or_else(|| self.abandoned(start)) else { return };
+        let Some(at) = free.or_else(|| self.abandoned(start)) else { return false };
         let entry = self.entry(at);
         entry.key[0].store(key.0, Relaxed);
         entry.key[1].store(key.1, Relaxed);
         store(&entry.waiter, me);
         entry.slot.store(index, Relaxed);
         entry.state.store(LENT, Release);
+        true
     }
 
     /// Finds word of the socket with this cookie, and clears it: who lent it, and the end's index.
     pub fn borrow(&self, cookie: u64, pid: i32) -> Option<(Holder, u32)> {
         let key = Key::of(cookie, 0);
-        let _held = self.hold(pid)?;
+        let _held = self.hold_surely(pid)?;
         let start = key.place();
         let at = (0..NEIGHBOURS)
             .map(|step| (start + step) % ENTRIES)
@@ -297,6 +299,19 @@ impl Directory {
             let pid = holder[0].load(Relaxed);
             pid <= 0 || !alive(pid as u32)
         })
+    }
+
+    /// For what cannot be done later: outlasts a holder that waits for a processor, but not one that was stopped.
+    fn hold_surely(&self, pid: i32) -> Option<Held<'_>> {
+        const PATIENCE_NS: u64 = 500_000_000;
+        let deadline = clock::nanoseconds() + PATIENCE_NS;
+        loop {
+            let held = self.hold(pid);
+            if held.is_some() || clock::nanoseconds() > deadline {
+                return held;
+            }
+            clock::nap(100);
+        }
     }
 
     fn hold(&self, pid: i32) -> Option<Held<'_>> {
@@ -410,6 +425,23 @@ mod tests {
         assert!(directory.take(index, key, one.pid));
         assert_eq!(directory.offered(index, key), None);
         assert!(!again.take_back(index, key, other.pid));
+    }
+
+    #[test]
+    fn word_is_left_and_found_however_busy_the_table_is() {
+        let directory = Directory::open(kernel::user_id()).unwrap();
+        let (me, cookie) = (holder(3, 100), u64::MAX - 21);
+        let busy = |what: &(dyn Fn() + Sync)| {
+            let held = directory.hold_surely(me.pid).unwrap();
+            std::thread::scope(|scope| {
+                scope.spawn(what);
+                clock::nap(20_000);
+                drop(held);
+            });
+        };
+        busy(&|| assert!(directory.lend(cookie, me, 7)));
+        busy(&|| assert_eq!(directory.borrow(cookie, me.pid), Some((me, 7))));
+        assert_eq!(directory.borrow(cookie, me.pid), None);
     }
 
     #[test]

@@ -290,12 +290,11 @@ impl Meeting {
         Some((self.directory?, end.entry.load(Relaxed).checked_sub(1)?, key))
     }
 
-    /// Leaves word of a joined end whose socket is being passed to another process.
-    pub fn lend(&mut self, end: &End, index: u32, fd: i32) {
+    /// Leaves word of a joined end whose socket is being passed to another process; false when that cannot be done.
+    pub fn lend(&mut self, end: &End, index: u32, fd: i32) -> bool {
         let me = holder(fd, self.family);
-        if let Some(directory) = self.directory(kernel::user_id()) {
-            directory.lend(end.cookie.load(Relaxed), me, index);
-        }
+        let directory = self.directory(kernel::user_id());
+        directory.is_some_and(|directory| directory.lend(end.cookie.load(Relaxed), me, index))
     }
 
     /// The family and the index of the end of a socket that was passed to this process.
