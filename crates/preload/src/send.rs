@@ -327,8 +327,11 @@ unsafe fn file_through_segment(
 ) -> Answer {
     /// Most bytes that Linux sends in one call.
     const MOST: usize = 0x7fff_f000;
+    // What is only tried here leaves no trace in a call that succeeds.
+    let before = crate::errno();
     // SAFETY: the offset is the program's; lseek takes no pointer.
     let begin = if offset.is_null() { unsafe { libc::lseek(input, 0, libc::SEEK_CUR) } } else { unsafe { *offset } };
+    crate::set_errno(before);
     // SAFETY: passed on to the caller.
     let plain = || from_c(unsafe { real::sendfile(port.fd, input, offset, count) });
     if count == 0 {
@@ -347,6 +350,7 @@ unsafe fn file_through_segment(
     };
     if sent == 0 && part.failed {
         // Nothing that can be read at a place of one's choice: a pipe, or a mistake that the kernel has words for.
+        crate::set_errno(before);
         return port.send_by_kernel(Reason::Splice, || inside.during(|| port.leave_kernel(), plain));
     }
     // SAFETY: as above.
@@ -357,6 +361,7 @@ unsafe fn file_through_segment(
             *offset = begin + sent as off_t;
         }
     }
+    crate::set_errno(before);
     Ok(sent)
 }
 

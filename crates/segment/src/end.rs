@@ -119,7 +119,7 @@ pub struct Reading {
     pub last: AtomicU32,
     /// When the kernel socket was last asked for end-of-file, in ticks.
     pub asked: AtomicU64,
-    /// Data received by the fast path and the kernel path, in bytes.
+    /// Data received by the fast path, in bytes.
     pub fast_bytes: AtomicU64,
     /// Data received by the kernel path, in bytes.
     pub kernel_bytes: AtomicU64,

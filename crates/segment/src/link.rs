@@ -359,6 +359,7 @@ impl Link {
             words.flags.want_down.store(0, Relaxed);
             words.flags.in_kernel.store(0, Relaxed);
             words.flags.taken.store(0, Relaxed);
+            words.flags.asks_again.store(0, Relaxed);
             words.flags.position.store(0, Relaxed);
             words.head.head.store(0, Relaxed);
             words.head.bells.store(0, Relaxed);

@@ -203,11 +203,14 @@ fn reap(family: &Family) {
             continue;
         }
         if place.compare_exchange(index + 1, 0, AcqRel, Relaxed).is_ok() {
-            process::with_meeting_surely(|m| m.release(end));
             end.lent_until.store(0, Release);
             // The image that claimed it after all ends it itself.
-            if end.references.load(Acquire) == 0 {
+            let last = end.references.load(Acquire) == 0;
+            if last {
                 finish(family, index, None);
+            }
+            process::with_meeting_surely(|m| m.release(end));
+            if last {
                 family.give_back(index);
             }
         }
