@@ -209,7 +209,9 @@ fn reap(family: &Family) {
             if last {
                 finish(family, index, None);
             }
-            process::with_meeting_surely(|m| m.release(end));
+            if end.has_segment() {
+                process::with_meeting_surely(|m| m.release(end));
+            }
             if last {
                 family.give_back(index);
             }

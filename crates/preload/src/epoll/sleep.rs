@@ -65,7 +65,7 @@ pub fn forget_socket(connection: Connection, last: bool) {
 /// The sets in which the connection was in the number's generation `generation` do not rely on it any more. If that is
 /// over, no thread looks at the connection in a set from now on: none raises its waiting flag, nor takes what belongs to
 /// the number's next socket.
-pub fn let_go(connection: Connection, generation: u32) {
+pub fn let_go(connection: Connection, generation: u64) {
     if connection.end.watched.load(Relaxed) == 0 {
         return;
     }

@@ -86,7 +86,7 @@ impl Item {
         self.is_ours_of(table::generation(fd))
     }
 
-    fn is_ours_of(&self, generation: u32) -> bool {
+    fn is_ours_of(&self, generation: u64) -> bool {
         self.live && self.generation == generation && !self.foreign
     }
 

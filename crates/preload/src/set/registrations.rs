@@ -157,7 +157,7 @@ impl Set {
     }
 
     /// The same for one that the number had in its generation `generation`. Nobody looks at the set then who began before.
-    pub fn with_item_of(&self, fd: i32, generation: u32, change: impl FnOnce(&mut Item)) {
+    pub fn with_item_of(&self, fd: i32, generation: u64, change: impl FnOnce(&mut Item)) {
         self.with_item_if(fd, |item| item.is_ours_of(generation), change);
     }
 
