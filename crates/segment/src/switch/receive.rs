@@ -5,7 +5,7 @@ use super::{AGAIN, ANEW, BROKEN, GONE, Port, Taken, micros};
 use crate::clock::{nanoseconds, nap_unless_signalled, ticks};
 use crate::end::{SHUT_IN, Stage};
 use crate::kernel;
-use crate::link::ALONE;
+use crate::link::{ALONE, Direction};
 use crate::lock::Entered;
 use crate::raw::{Answer, Errno, is_quiet};
 use crate::reason::Reason;
@@ -31,7 +31,7 @@ impl Port<'_> {
         let nonblocking = flags & libc::MSG_DONTWAIT != 0 || self.end.nonblocking.load(Relaxed) != 0;
         let mut since = None;
         loop {
-            match reading.lock.enter(self.me, nonblocking) {
+            match self.enter_reading(nonblocking) {
                 entered @ (Entered::Alone | Entered::AfterDeath) => {
                     let answer = self.receive_inside(&mut into, flags, nonblocking);
                     if reading.resting.any() {
@@ -60,6 +60,61 @@ impl Port<'_> {
                     pause();
                 }
             }
+        }
+    }
+
+    /// Enters the lock. Whoever does so first after its owner was killed mends what that was in the middle of.
+    #[inline]
+    pub(super) fn enter_reading(&self, impatient: bool) -> Entered {
+        let entered = self.end.reading.lock.enter(self.me, impatient);
+        if entered == Entered::AfterDeath {
+            kernel::undisturbed(|| self.mend_reading());
+        }
+        entered
+    }
+
+    /// What a killed reader was in the middle of: a mark that was half passed is passed, and what it had taken from the
+    /// kernel is counted. Data that it had received is its own, as on kernel TCP.
+    #[cold]
+    fn mend_reading(&self) {
+        let reading = &self.end.reading;
+        let Direction { flags, head, .. } = self.link.incoming();
+        flags.in_kernel.store(0, Release);
+        if self.has_left() {
+            if self.is_fast() {
+                self.forget_ring(false, u64::MAX);
+            }
+            return;
+        }
+        match self.front() {
+            Ok((at, Record::Down(bells))) if !self.is_fast() => {
+                let _ = self.enter_kernel(at, bells);
+            }
+            Ok((at, mark @ Record::Up(_))) if self.is_fast() => {
+                let at = self.incoming().behind(at, mark);
+                reading.place.store(Place { head: at, consumed: 0 }.pack(), Relaxed);
+            }
+            _ => {}
+        }
+        head.head.store(self.place().head, Release);
+        if let Some(position) = self.read_position() {
+            let taken = position.saturating_sub(reading.kernel.fetch_max(position, Relaxed));
+            if self.is_fast() && taken > 0 {
+                // What they were is lost: should they turn out to be data, the connection fails.
+                reading.held_len.store(0, Relaxed);
+                reading.bells.fetch_add(taken, Relaxed);
+                self.count_bells(taken);
+            } else {
+                let left = reading.discard.load(Relaxed);
+                reading.discard.store(left.saturating_sub(taken), Relaxed);
+                self.count_bells(left.min(taken));
+            }
+        }
+        if let Ok((_, Record::Up(up))) = self.front()
+            && !self.is_fast()
+            && let Some(bells @ 1..) = reading.kernel.load(Relaxed).checked_sub(up)
+        {
+            self.enter_fast(bells);
         }
     }
 
@@ -744,7 +799,7 @@ impl Port<'_> {
             return true;
         }
         let reading = &self.end.reading;
-        let entered = reading.lock.enter(self.me, true);
+        let entered = self.enter_reading(true);
         if entered == Entered::Asleep {
             return self.end.read_gate.is_shut();
         }

@@ -513,7 +513,7 @@ impl Port<'_> {
     /// Does `what` as the only reader; or, with `false`, while another thread sleeps in a receive.
     pub(super) fn with_reading<T>(&self, what: impl FnOnce(bool) -> T) -> T {
         let lock = &self.end.reading.lock;
-        let entered = lock.enter(self.me, true);
+        let entered = self.enter_reading(true);
         let done = what(entered != Entered::Asleep);
         lock.leave(entered);
         done
@@ -531,7 +531,7 @@ impl Port<'_> {
             })
         };
         loop {
-            let entered = lock.enter(self.me, true);
+            let entered = self.enter_reading(true);
             if entered != Entered::Asleep {
                 let done = what(false);
                 lock.leave(entered);
@@ -550,7 +550,7 @@ impl Port<'_> {
     }
 
     /// This end has left: takes the last doorbells, and never looks at the ring again.
-    fn forget_ring(&self, beside: bool, until: u64) {
+    pub(super) fn forget_ring(&self, beside: bool, until: u64) {
         let last = self.link.incoming().sender.bells.fetch_or(NO_MORE_BELLS, AcqRel) & !NO_MORE_BELLS;
         let missing = self.await_bells(beside, last, until);
         if self.may_take(beside) && self.is_fast() {
