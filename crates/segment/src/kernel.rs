@@ -440,6 +440,16 @@ pub fn for_each_registration(epfd: i32, mut what: impl FnMut(i32, u32, u64)) {
     });
 }
 
+/// Whether anything is registered with `data` in the epoll set `epfd`, as far as /proc can be asked.
+pub fn is_registered(epfd: i32, data: u64) -> bool {
+    let mut found = false;
+    for_each_line(format_args!("/proc/self/fdinfo/{epfd}\0"), |line| {
+        found |= registration(line).is_some_and(|(_, _, it)| it == data);
+    })
+    .is_err()
+        || found
+}
+
 /// Number of the process that connected the other end of a Unix socket, listened there, or made the pair; 0 if none did.
 ///
 /// # Errors

@@ -106,7 +106,7 @@ fn classify(fd: i32, known: Known, wanted: fn(u8) -> bool) -> Option<u32> {
         };
     }
     let connection = Connection { end, index, fd };
-    crate::epoll::watch(connection);
+    crate::epoll::watch(connection, crate::table::generation(connection.fd));
     connection.mind_stdio();
     Some(index)
 }

@@ -66,6 +66,8 @@ pub unsafe extern "C" fn epoll_ctl(epfd: c_int, operation: c_int, fd: c_int, eve
         return answer;
     }
     let Some((events, data)) = wanted else { return call() };
+    // As soon as the kernel knows, another thread may be told of the socket, close it and have the number for another.
+    let generation = table::generation(fd);
     let Some(set) = need_set(epfd) else {
         connection::give_up(fd, Reason::NoMemory);
         return call();
@@ -78,10 +80,11 @@ pub unsafe extern "C" fn epoll_ctl(epfd: c_int, operation: c_int, fd: c_int, eve
         }
     };
     if answer == 0
+        && table::generation(fd) == generation
         && let Some(connection) = connection::of(fd)
     {
         if operation == libc::EPOLL_CTL_ADD {
-            watch(connection);
+            watch(connection, generation);
         }
         if let Some(port) = connection.ready_port() {
             set.look_at(fd, |item| {
@@ -91,7 +94,7 @@ pub unsafe extern "C" fn epoll_ctl(epfd: c_int, operation: c_int, fd: c_int, eve
             if events & IN == 0 {
                 leave_group(epfd, set, &port);
             }
-            wake_sleepers(epfd, set, &port, events);
+            wake_sleepers(epfd, set, &port, events, generation);
         }
     }
     answer
@@ -126,16 +129,22 @@ fn control_foreign(
 }
 
 /// A thread may be asleep on the set already: what is there by now must wake it, and what comes.
-fn wake_sleepers(epfd: c_int, set: &Set, port: &Port<'_>, events: u32) {
+fn wake_sleepers(epfd: c_int, set: &Set, port: &Port<'_>, events: u32, generation: u64) {
     if events & IN == 0 {
         return;
     }
+    let mut sleep = Sleep::Yes;
     set.with_item(port.fd, |item| {
+        // Used up: whoever has it arms it again.
+        if table::generation(port.fd) != generation || item.is_disarmed() {
+            return;
+        }
         if !item.set_resting(true) {
             port.end.reading.resting.add(ALONE);
         }
+        sleep = port.prepare_to_sleep(ALONE);
     });
-    if port.prepare_to_sleep(ALONE) == Sleep::No {
+    if sleep == Sleep::No {
         kick(epfd, set, port.fd);
     }
 }
@@ -172,7 +181,7 @@ fn postpone(epfd: c_int, operation: c_int, fd: c_int, wanted: Option<(u32, u64)>
         // A thread may have gone to sleep meanwhile.
         if has_sleepers(epfd) {
             set.tell(fd, |change| tell(epfd, fd, change));
-            wake_sleepers(epfd, set, &port, wanted.map_or(0, |(events, _)| events));
+            wake_sleepers(epfd, set, &port, wanted.map_or(0, |(events, _)| events), table::generation(fd));
         }
     }
     later

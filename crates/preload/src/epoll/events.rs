@@ -237,6 +237,8 @@ fn tell_truth(epfd: c_int, set: &Set, changes: u32, (mask, data): (u32, u64), ev
         }),
         // Another thread has been told of the same in user space, and has closed the socket since.
         WithData::Closed => return,
+        // It was of one that has been removed meanwhile, whose number another has by now.
+        WithData::Unknown if set.changes() != changes && !kernel::is_registered(epfd, data) => return,
         WithData::Unknown => &[],
     };
     let alone = found.len() == 1;

@@ -17,10 +17,13 @@ use underpass_segment::sync::{AcqRel, Relaxed};
 const MAX_DEPTH: u32 = 4;
 
 /// Sets watch `connection`: those that do not look at it themselves rely on its waiting flag.
-pub fn watch(connection: Connection) {
+pub fn watch(connection: Connection, generation: u64) {
     let mut watching = 0;
     for set in set::made() {
         set.with_item(connection.fd, |item| {
+            if table::generation(connection.fd) != generation {
+                return;
+            }
             watching += 1;
             if !item.set_resting(true) {
                 connection.end.reading.resting.add(ALONE);
@@ -112,6 +115,10 @@ pub(super) fn rest(set: &Set, item: &mut Item, joining: &mut Joining<'_>, port: 
     resting.add(number);
     if item.set_resting(true) {
         resting.leave();
+    }
+    // Nobody may rely on a flag that is not raised.
+    if resting.number() == 0 {
+        resting.add(number);
     }
     port.prepare_to_sleep(resting.number())
 }

@@ -51,6 +51,7 @@ impl Set {
     /// Takes note of a registration of what is no socket of ours.
     pub fn note_foreign(&self, fd: i32, events: u32, data: u64) {
         self.has_foreign.store(true, Relaxed);
+        self.changes.fetch_add(1, Relaxed);
         // Without address space events of the same data may be taken for a socket's.
         self.locked(|inside| inside.put(fd, events, data, true));
     }
