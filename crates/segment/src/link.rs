@@ -19,7 +19,7 @@ const MAGIC: u64 = u64::from_be_bytes(*b"UPpool04");
 #[repr(C, align(128))]
 pub struct ReaderFlags {
     /// Not 0: the reader is going to sleep. [`ALONE`]: the sender that takes it to 0 owes a doorbell. Otherwise the
-    /// number of a [`Group`], which is rung; it is [`RINGING`] meanwhile.
+    /// number of a [`Group`], which is rung; [`RINGING`] stands beside meanwhile.
     pub waiting: AtomicU32,
     /// 1: all reads go through the library; doorbells cannot be taken for data.
     pub ready: AtomicU32,
@@ -58,12 +58,8 @@ pub const ALONE: u32 = 1;
 /// socket from now on knows nothing of ring and doorbells, so the sender puts whatever is unread on the kernel path.
 pub const LEFT: u32 = 1 << 31;
 /// Bit of [`ReaderFlags::waiting`] while a sender that has taken a group's number may still be about to ring it; beside it
-/// stands [`ringer`].
+/// stands what the flag was raised to since.
 pub const RINGING: u32 = 1 << 30;
-/// The value of [`ReaderFlags::waiting`] while thread `me` is ringing: it takes down no other's.
-pub const fn ringer(me: u32) -> u32 {
-    RINGING | me & (RINGING - 1)
-}
 /// Bit of [`SenderWords::bells`] that a reader sets when it leaves: no further doorbell may be sent.
 pub const NO_MORE_BELLS: u64 = 1 << 63;
 /// Groups that a side of a pool has.

@@ -5,7 +5,7 @@ use super::{AGAIN, BROKEN, GONE, Port, micros};
 use crate::clock::{give_way, nanoseconds, nap, ticks};
 use crate::end::Stage;
 use crate::kernel;
-use crate::link::{ALONE, CLOSED, Direction, LEFT, NO_MORE_BELLS, RINGING, SHUT, ringer};
+use crate::link::{ALONE, CLOSED, Direction, LEFT, NO_MORE_BELLS, RINGING, SHUT};
 use crate::lock::Entered;
 use crate::raw::{Answer, Errno};
 use crate::reason::Reason;
@@ -110,7 +110,7 @@ impl Port<'_> {
         let sending = &self.end.sending;
         let Direction { flags, sender, .. } = self.link.outgoing();
         self.sender().close_hole();
-        let end_ringing = |flag: u32| (flag & RINGING != 0).then_some(flag & LEFT);
+        let end_ringing = |flag: u32| (flag & RINGING != 0).then_some(flag & !RINGING);
         if flags.waiting.fetch_update(AcqRel, Relaxed, end_ringing).is_ok() && self.sends_fast() {
             self.send_bell();
         }
@@ -292,25 +292,25 @@ impl Port<'_> {
         let waiting = &self.link.outgoing().flags.waiting;
         // Threads of an honest reader change its flag a few times meanwhile.
         for _ in 0..8 {
-            let number = waiting.load(SeqCst);
-            let take = |to| waiting.compare_exchange(number, to, AcqRel, Relaxed).is_ok();
-            match number {
+            let word = waiting.load(SeqCst);
+            let ringing = word & RINGING;
+            let take = |to| waiting.compare_exchange(word, to, AcqRel, Relaxed).is_ok();
+            match word & !RINGING {
                 left if left & LEFT != 0 => {
                     self.give_back();
                     return false;
                 }
                 0 => return true,
-                ringing if ringing & RINGING != 0 => return true,
                 ALONE => {
                     // Announced before the flag is taken: a reader that finds it taken, and is about to close, waits for it.
                     let announced = self.announce_bell();
-                    match (take(0), announced) {
+                    match (take(ringing), announced) {
                         (true, true) => self.send_announced_bell(),
                         (false, true) => self.take_bell_back(),
                         _ => {}
                     }
                 }
-                number => self.ring_group(number, take),
+                number => self.ring_group(number, ringing, take),
             }
         }
         // A doorbell too many does no harm.
@@ -318,10 +318,11 @@ impl Port<'_> {
         true
     }
 
-    fn ring_group(&self, number: u32, take: impl Fn(u32) -> bool) {
+    /// `ringing`: [`RINGING`] if a send below in this very thread is doing the same, or 0.
+    fn ring_group(&self, number: u32, ringing: u32, take: impl Fn(u32) -> bool) {
         // One that no reader has a number for is a hostile reader's.
         let Some(group) = self.link.their_group(number) else {
-            take(0);
+            take(ringing);
             return;
         };
         let ring = || group.rung.fetch_or(1 << (self.link.slot() & 63), SeqCst);
@@ -329,20 +330,21 @@ impl Port<'_> {
         // still up: a sender that took it only then would leave nobody to ring for what comes next.
         // Who goes to sleep says so before it looks whether any was rung; here it is the other way round.
         if group.asleep.load(SeqCst) == 0 {
-            if take(0) {
+            if take(ringing) {
                 ring();
                 // Asleep by now, perhaps without this socket: the group must not be taken for woken.
                 if group.asleep.load(SeqCst) != 0 {
                     self.send_bell();
                 }
             }
-        } else if take(ringer(self.me)) {
+        } else if take(RINGING) {
             ring();
             if group.asleep.swap(0, SeqCst) != 0 {
                 self.send_bell();
             }
-            let waiting = &self.link.outgoing().flags.waiting;
-            let _ = waiting.compare_exchange(ringer(self.me), 0, Release, Relaxed);
+            if ringing == 0 {
+                self.link.outgoing().flags.waiting.fetch_and(!RINGING, Release);
+            }
         }
     }
 

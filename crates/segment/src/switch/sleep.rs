@@ -123,8 +123,7 @@ impl Port<'_> {
     /// Takes note if the sender has taken the waiting flag.
     pub(super) fn note_flag(&self) {
         let reading = &self.end.reading;
-        let is_taken = |flag| flag == 0 || flag & RINGING != 0;
-        if reading.armed.load(Relaxed) != 0 && is_taken(self.link.incoming().flags.waiting.load(Acquire)) {
+        if reading.armed.load(Relaxed) != 0 && self.link.incoming().flags.waiting.load(Acquire) & !RINGING == 0 {
             reading.armed.store(0, Relaxed);
         }
     }
@@ -135,16 +134,18 @@ impl Port<'_> {
         /// A sender that is stopped just there rings nobody. One that waits for room has it sooner.
         const PATIENCE_US: u64 = 300_000;
         let waiting = &self.link.incoming().flags.waiting;
-        let number = waiting.load(Relaxed);
-        if matches!(number, 0 | ALONE) || number & LEFT != 0 {
-            return;
-        }
         let began = ticks();
-        while waiting.fetch_update(SeqCst, Acquire, |now| (now == number && now & RINGING == 0).then_some(0)).is_err()
-            && waiting.load(Acquire) & RINGING != 0
-            && ticks().wrapping_sub(began) < micros(PATIENCE_US)
-        {
-            give_way();
+        let mut word = waiting.load(SeqCst);
+        while word & LEFT == 0 && !matches!(word, 0 | ALONE) {
+            let alone = if word & !RINGING == ALONE { ALONE } else { 0 };
+            let over = ticks().wrapping_sub(began) > micros(PATIENCE_US);
+            let down = if over { alone } else { alone | word & RINGING };
+            if down == word {
+                give_way();
+                word = waiting.load(Acquire);
+            } else {
+                word = waiting.compare_exchange(word, down, SeqCst, Acquire).map_or_else(|now| now, |_| down);
+            }
         }
     }
 
@@ -202,7 +203,7 @@ impl Port<'_> {
         // A doorbell of its own wakes a group as well, not the other way round.
         if armed != number && armed != ALONE {
             reading.armed.store(number, Relaxed);
-            let _ = waiting.fetch_update(SeqCst, Relaxed, |now| (now & LEFT == 0).then_some(number));
+            let _ = waiting.fetch_update(SeqCst, Relaxed, |now| (now & LEFT == 0).then_some(now & RINGING | number));
         }
         // The flag is up before the ring is looked at; the sender publishes before it looks at the flag.
         fence(SeqCst);
@@ -273,7 +274,7 @@ impl Port<'_> {
     /// Whether whatever is published from now on rings, and the ring is empty.
     fn is_armed(&self) -> bool {
         let flag = self.link.incoming().flags.waiting.load(SeqCst);
-        (flag == ALONE || flag & LEFT != 0) && !self.something()
+        (flag & !RINGING == ALONE || flag & LEFT != 0) && !self.something()
     }
 
     /// Looks at the incoming direction without taking anything and without the kernel.
@@ -487,7 +488,8 @@ impl Port<'_> {
             // The flag was up when the ring was last seen empty. If nobody has taken it since, whoever publishes from now
             // on finds that this end has left.
             let waiting = &self.link.incoming().flags.waiting;
-            if (!alone || self.arm(ALONE)) && waiting.compare_exchange(ALONE, LEFT, SeqCst, Relaxed).is_ok() {
+            let leave = |now| (now & !RINGING == ALONE).then_some(now & RINGING | LEFT);
+            if (!alone || self.arm(ALONE)) && waiting.fetch_update(SeqCst, Relaxed, leave).is_ok() {
                 self.forget_ring(beside, until);
             }
         })
