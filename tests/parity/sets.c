@@ -800,6 +800,66 @@ static void changed_below_a(struct side *side) {
 static void idle_b(struct side *side) { SHOW(recv(side->fd, in, 1, 0)); }
 static void changed_below(void) { two_processes(AF_INET, changed_below_a, idle_b); }
 
+/* A thread polls a set; another waits on it, takes what comes first and goes its own way. What comes next wakes the first. */
+struct onlooker {
+    int set, fd;
+    void (*look)(struct onlooker *onlooker);
+    atomic_int task;
+    pthread_t thread;
+};
+static void look_by_poll(struct onlooker *onlooker) {
+    struct pollfd ready = {onlooker->set, POLLIN, 0};
+    MUST(poll(&ready, 1, -1));
+}
+static void look_from_outside(struct onlooker *onlooker) {
+    static _Thread_local int outer = -1;
+    struct epoll_event event;
+    if (outer == -1) add(outer = (int)MUST(epoll_create1(0)), onlooker->set, EPOLLIN, 1);
+    MUST(epoll_wait(outer, &event, 1, -1));
+}
+static void *look_on(void *argument) {
+    struct onlooker *onlooker = argument;
+    char last = 0;
+    role = 'C';
+    onlooker->task = this_task();
+    while (last != 'z') {
+        onlooker->look(onlooker);
+        recv(onlooker->fd, &last, 1, MSG_PEEK | MSG_DONTWAIT);
+    }
+    return NULL;
+}
+static void looked_on_a(struct side *side, void (*look)(struct onlooker *onlooker)) {
+    int set = (int)MUST(epoll_create1(0));
+    struct epoll_event event;
+    char byte = 0;
+    add(set, side->fd, EPOLLIN, 1);
+    for (int rounds = 0; rounds < 200; rounds++) {
+        struct onlooker onlooker = {.set = set, .fd = side->fd, .look = look};
+        start_thread(&onlooker.thread, look_on, &onlooker);
+        while (onlooker.task == 0) nap_ms(1);
+        await_asleep(onlooker.task);
+        tell(side);
+        while (MUST(epoll_wait(set, &event, 1, 0)) == 0) {}
+        if (MUST(recv(side->fd, &byte, 1, 0)) != 1 || byte != 'a') fail("the first byte");
+        tell(side);
+        pthread_join(onlooker.thread, NULL);
+        if (MUST(recv(side->fd, &byte, 1, 0)) != 1 || byte != 'z') fail("the last byte");
+    }
+    say("always woken");
+}
+static void looked_on_b(struct side *side) {
+    for (int rounds = 0; rounds < 200; rounds++) {
+        hear(side);
+        send_all(side->fd, "a", 1);
+        hear(side);
+        send_all(side->fd, "z", 1);
+    }
+}
+static void polled_a(struct side *side) { looked_on_a(side, look_by_poll); }
+static void nested_onlooker_a(struct side *side) { looked_on_a(side, look_from_outside); }
+static void polled(void) { two_processes(AF_INET, polled_a, looked_on_b); }
+static void nested_onlooker(void) { two_processes(AF_INET, nested_onlooker_a, looked_on_b); }
+
 const struct scenario scenarios[] = {
     {"nested", nested, 0},       {"nested-threads", nested_threads, 0}, {"several", several, 0},
     {"close-out", close_out, 0}, {"close-in", close_in, 0},             {"close-none", close_none, 0},
@@ -815,5 +875,6 @@ const struct scenario scenarios[] = {
     {"removed", removed, 0},     {"muted", muted, 0},                   {"nested-early", nested_early, 0},
     {"nested-read", nested_read, 0},
     {"same-data", same_data, 0}, {"changed-below", changed_below, 0},
+    {"polled", polled, 0},       {"nested-onlooker", nested_onlooker, 0},
     {0},
 };

@@ -128,13 +128,17 @@ unsafe fn at_rest<T>(fds: *const pollfd, count: usize, sleep: impl FnOnce() -> T
     // SAFETY: passed on to the caller; no reference to an answer is made.
     let entry = |at| unsafe { ((*fds.add(at)).events, (*fds.add(at)).fd) };
     let read = || (0..count).map(entry).filter(|(events, _)| events & IN != 0).map(|(_, fd)| fd);
+    read().for_each(epoll::fall_asleep);
     for connection in read().filter_map(connection::of) {
         epoll::watch_by_poll(connection);
     }
     // Under the same number there may be another connection before this thread is awake again.
     let event = table::last_event();
     let those = || read().filter_map(connection::known).filter(|it| it.is_as_of(event));
-    let wake_up = || those().for_each(|connection| connection.end.reading.resting.leave());
+    let wake_up = || {
+        those().for_each(|connection| connection.end.reading.resting.leave());
+        read().for_each(epoll::wake);
+    };
     those().for_each(|connection| connection.end.reading.resting.add(ALONE));
     let answer = unless_left(wake_up, sleep);
     wake_up();

@@ -1,6 +1,6 @@
 //! epoll_ctl: the program's registrations, at once or put off, and the library's own changes of them.
 
-use super::sleep::{leave_group, wake_up, watch};
+use super::sleep::{hand_over, leave_group, wake_up, watch};
 use super::{EXCLUSIVE, IN, has_sleepers, need_set, port, set_of};
 use crate::connection::{self, Connection};
 use crate::set::{self, Later, Set};
@@ -60,8 +60,10 @@ pub unsafe extern "C" fn epoll_ctl(epfd: c_int, operation: c_int, fd: c_int, eve
             if let Some((events, data)) = wanted {
                 set.note_foreign(fd, events, data);
             }
-            settle(fd, inner);
             inner.set_inner();
+            settle(fd, inner);
+            // A thread may be asleep on the outer set already.
+            hand_over(fd, inner);
         }
         return answer;
     }
@@ -159,7 +161,7 @@ fn postpone(epfd: c_int, operation: c_int, fd: c_int, wanted: Option<(u32, u64)>
         settle(epfd, set);
         return Later::Now;
     }
-    let fast = port(fd).filter(|port| port.sends_fast() && !has_sleepers(epfd) && !set.is_inner());
+    let fast = port(fd).filter(|port| port.sends_fast() && !has_sleepers(epfd));
     let later = match (operation, wanted, fast.is_some()) {
         (libc::EPOLL_CTL_ADD | libc::EPOLL_CTL_MOD, Some((events, data)), true) => {
             set.change_later(fd, Some((events, data)), operation == libc::EPOLL_CTL_ADD)
@@ -225,7 +227,7 @@ pub(super) fn settle(epfd: c_int, set: &Set) {
     set.tell_all(|fd, change| tell(epfd, fd, change));
 }
 
-/// Makes the kernel's epoll report `fd`, which has something to read, at once: the socket is writable, so asking for that
+/// Makes the kernel's epoll report `fd`, which has something to read, at once: if the socket is writable, asking for that
 /// does.
 pub(super) fn kick(epfd: c_int, set: &Set, fd: c_int) {
     set.with_item(fd, |item| {

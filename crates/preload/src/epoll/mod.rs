@@ -31,6 +31,8 @@ use underpass_segment::sync::{AcqRel, Acquire, AtomicPtr, AtomicU32, Release};
 const IN: u32 = (libc::EPOLLIN | libc::EPOLLRDNORM) as u32;
 const OUT: u32 = (libc::EPOLLOUT | libc::EPOLLWRNORM) as u32;
 const OVER: u32 = (libc::EPOLLHUP | libc::EPOLLERR | libc::EPOLLRDHUP) as u32;
+/// The kernel nests no deeper.
+const MAX_DEPTH: u32 = 4;
 /// Told whether it was asked for or not.
 const UNASKED: u32 = (libc::EPOLLHUP | libc::EPOLLERR) as u32;
 const EDGE: u32 = libc::EPOLLET as u32;
@@ -38,7 +40,7 @@ const ONCE: u32 = libc::EPOLLONESHOT as u32;
 const EXCLUSIVE: u32 = libc::EPOLLEXCLUSIVE as u32;
 
 static SETS: Sparse<AtomicPtr<Set>, { table::MAX_FDS / PIECE }> = Sparse::new();
-/// Threads asleep in the kernel on each epoll descriptor, whether it has sockets of ours or not.
+/// Threads asleep in the kernel on each descriptor, by epoll_wait or by a poll, whether it is a set of ours or not.
 static SLEEPERS: Sparse<AtomicU32, { table::MAX_FDS / PIECE }> = Sparse::new();
 
 fn place(epfd: c_int) -> Option<&'static AtomicPtr<Set>> {
@@ -126,20 +128,39 @@ fn sleepers(epfd: c_int) -> Option<&'static AtomicU32> {
     SLEEPERS.need(epfd as u32 as usize).map(|count| unsafe { count.as_ref() })
 }
 
+/// Whether anybody sleeps on `epfd`, or on a set in which it is registered.
 fn has_sleepers(epfd: c_int) -> bool {
+    has_sleepers_around(epfd, 0)
+}
+
+fn has_sleepers_around(epfd: c_int, depth: u32) -> bool {
+    let is_around = |outer: &&Set| outer.inner().any(|inner| inner == epfd);
     sleepers(epfd).is_some_and(|count| count.load(Acquire) > 0)
+        || depth < MAX_DEPTH
+            && set_of(epfd).is_some_and(Set::is_inner)
+            && set::made().filter(is_around).any(|outer| has_sleepers_around(outer.epfd(), depth + 1))
+}
+
+/// This thread is about to sleep on `epfd`. Said before it looks at the set, so that whoever then makes a socket active
+/// hands it over.
+pub fn fall_asleep(epfd: c_int) {
+    if let Some(count) = sleepers(epfd) {
+        count.fetch_add(1, AcqRel);
+    }
+}
+
+/// It has slept.
+pub fn wake(epfd: c_int) {
+    if let Some(count) = sleepers(epfd) {
+        count.fetch_sub(1, AcqRel);
+    }
 }
 
 /// Sleeps in the kernel on `epfd`, by `sleep`.
 fn asleep<T>(epfd: c_int, sleep: impl FnOnce() -> T) -> T {
-    let count = sleepers(epfd);
-    if let Some(count) = count {
-        count.fetch_add(1, AcqRel);
-    }
+    fall_asleep(epfd);
     let answer = sleep();
-    if let Some(count) = count {
-        count.fetch_sub(1, AcqRel);
-    }
+    wake(epfd);
     answer
 }
 

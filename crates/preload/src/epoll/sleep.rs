@@ -2,7 +2,7 @@
 
 use super::control::{kick, register, settle};
 use super::events::{news, writable};
-use super::{IN, OUT, has_sleepers, port, set_of, watches};
+use super::{IN, MAX_DEPTH, OUT, has_sleepers, port, set_of, watches};
 use crate::connection::{self, Connection};
 use crate::set::{self, Item, Joining, Scan, Set};
 use crate::table;
@@ -12,9 +12,6 @@ use underpass_segment::kernel;
 use underpass_segment::link::ALONE;
 use underpass_segment::switch::{Port, Ready, Sleep};
 use underpass_segment::sync::{AcqRel, Relaxed};
-
-/// The kernel nests no deeper.
-const MAX_DEPTH: u32 = 4;
 
 /// Sets watch `connection`: those that do not look at it themselves rely on its waiting flag.
 pub fn watch(connection: Connection, generation: u64) {
@@ -187,8 +184,8 @@ pub(super) fn any_news(set: &Set) -> bool {
 pub fn prepare_to_sleep(epfd: c_int) -> Sleep {
     match set_of(epfd) {
         Some(set) => {
-            settle(epfd, set);
             set.set_inner();
+            settle(epfd, set);
             arm(set, true, 0)
         }
         None => Sleep::Yes,
@@ -225,7 +222,8 @@ fn calm_all(set: &Set, depth: u32) {
 
 /// Raises the waiting flags of the active sockets and leaves them to the kernel.
 ///
-/// With `alone` each rings a doorbell of its own, for somebody who sleeps on the set from outside.
+/// With `alone` each rings a doorbell of its own, for somebody who sleeps on the set from outside; all of them, whatever is
+/// there already, since that may be told once only.
 pub(super) fn arm(set: &Set, alone: bool, depth: u32) -> Sleep {
     let mut sleep = Sleep::Yes;
     let mut ready = None;
@@ -241,10 +239,12 @@ pub(super) fn arm(set: &Set, alone: bool, depth: u32) -> Sleep {
             Sleep::No if port.ready() == Ready::Yes && news(&port, item).is_none() => Scan::Leave,
             Sleep::No => {
                 (sleep, ready) = (Sleep::No, Some(fd));
-                Scan::Enough
+                if alone { Scan::Keep } else { Scan::Enough }
             }
             Sleep::Briefly => {
-                sleep = Sleep::Briefly;
+                if sleep == Sleep::Yes {
+                    sleep = Sleep::Briefly;
+                }
                 Scan::Keep
             }
         }

@@ -105,24 +105,26 @@ fn wait_in(
             polled_enough = wait.poll_for(slice, || any_news(set)) == Polled::Enough;
             continue;
         }
-        settle(epfd, set);
-        let brief = match arm(set, false, 0) {
-            Sleep::Yes => u64::MAX,
-            Sleep::No => continue,
-            Sleep::Briefly => BRIEFLY_NS,
-        };
-        slept = true;
         let answer = asleep(epfd, || {
-            if set.fall_asleep(brief != u64::MAX) {
+            settle(epfd, set);
+            let brief = match arm(set, false, 0) {
+                Sleep::Yes => u64::MAX,
+                Sleep::No => return None,
+                Sleep::Briefly => BRIEFLY_NS,
+            };
+            slept = true;
+            Some(if set.fall_asleep(brief != u64::MAX) {
                 ask(epfd, set, &mut events, |at, most| sleep(at, most, left(deadline, brief)))
             } else {
                 0
-            }
+            })
         });
         // Others that sleep on the same set still want the next doorbell.
         set.set_asleep(|| has_sleepers(epfd));
-        if answer < 0 {
-            return answer;
+        match answer {
+            None => continue,
+            Some(0..) => {}
+            Some(failed) => return failed,
         }
         set.asked().store(ticks(), Relaxed);
     }
@@ -168,7 +170,9 @@ fn corrected(
     deadline: Deadline,
     sleep: &dyn Fn(*mut epoll_event, c_int, Option<timespec>) -> c_int,
 ) -> c_int {
-    let Some(set) = set_of(epfd).filter(|set| answer > 0 && set.count() > 0) else { return answer };
+    let Some(set) = set_of(epfd).filter(|set| answer > 0 && (set.count() > 0 || set.has_inner())) else {
+        return answer;
+    };
     let mut all = Events::new(events, most as usize);
     if ask(epfd, set, &mut all, |_, _| answer) < 0 || all.count > 0 {
         hand_over(epfd, set);

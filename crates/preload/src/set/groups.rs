@@ -104,15 +104,14 @@ impl Set {
         if self.is_inner.swap(1, Relaxed) != 0 {
             return;
         }
-        // Those that sleep as members of the group are to be woken one by one from now on.
+        // Those that sleep as members of a group are to be woken one by one from now on. The groups stay the set's: a
+        // sender may still have their numbers, and a thread that sleeps on the set itself is still woken by them.
         self.locked(|inside| {
             for index in 0..inside.member_count {
                 for fd in inside.members_at(index).fds {
                     inside.activate(fd - 1);
                 }
             }
-            inside.leave_groups();
-            self.groups.store(0, Relaxed);
         });
     }
 }

@@ -77,11 +77,15 @@ impl Set {
     }
 
     /// Changes the registration of `fd` (adds, changes, or with `None` removes it) without the kernel, if neither the old
-    /// one nor the new one is of a special kind.
+    /// one nor the new one is of a special kind, and nobody watches the set from outside.
     pub fn change_later(&self, fd: i32, wanted: Option<(u32, u64)>, add: bool) -> Later {
         /// Bits of registrations that are level-triggered and of no special kind.
         const PLAIN: u32 = 0xffff;
         self.locked(|inside| {
+            // In here: whoever says so tells the kernel of all changes afterwards.
+            if self.is_inner() {
+                return Later::Now;
+            }
             let Some(item) = inside.item(fd).filter(|it| it.is_ours(fd) && !it.disarmed && !it.kicked && !it.adopted)
             else {
                 return Later::Now;
