@@ -860,6 +860,38 @@ static void nested_onlooker_a(struct side *side) { looked_on_a(side, look_from_o
 static void polled(void) { two_processes(AF_INET, polled_a, looked_on_b); }
 static void nested_onlooker(void) { two_processes(AF_INET, nested_onlooker_a, looked_on_b); }
 
+/* More sets in a set than one would think. */
+static void nested_many_a(struct side *side) {
+    int outer = (int)MUST(epoll_create1(0)), inner[20], fds[20];
+    for (size_t i = 0; i < COUNT(inner); i++) {
+        add(outer, inner[i] = (int)MUST(epoll_create1(0)), EPOLLIN, i);
+        add(inner[i], fds[i] = another(side), EPOLLIN, i);
+    }
+    for (int rounds = 0; rounds < 4; rounds++) {
+        for (size_t i = 0; i < COUNT(inner); i++) {
+            tell(side);
+            hear(side);
+            report("outer", outer, -1);
+            report("inner", inner[i], -1);
+            receive_all(fds[i], in, 1);
+        }
+    }
+    tell(side);
+}
+static void nested_many_b(struct side *side) {
+    int fds[20];
+    for (size_t i = 0; i < COUNT(fds); i++) fds[i] = another(side);
+    for (int rounds = 0; rounds < 4; rounds++) {
+        for (size_t i = 0; i < COUNT(fds); i++) {
+            hear(side);
+            send_all(fds[i], "x", 1);
+            tell(side);
+        }
+    }
+    hear(side);
+}
+static void nested_many(void) { two_processes(AF_INET, nested_many_a, nested_many_b); }
+
 const struct scenario scenarios[] = {
     {"nested", nested, 0},       {"nested-threads", nested_threads, 0}, {"several", several, 0},
     {"close-out", close_out, 0}, {"close-in", close_in, 0},             {"close-none", close_none, 0},
@@ -876,5 +908,6 @@ const struct scenario scenarios[] = {
     {"nested-read", nested_read, 0},
     {"same-data", same_data, 0}, {"changed-below", changed_below, 0},
     {"polled", polled, 0},       {"nested-onlooker", nested_onlooker, 0},
+    {"nested-many", nested_many, 0},
     {0},
 };

@@ -45,8 +45,11 @@ pub unsafe extern "C" fn epoll_ctl(epfd: c_int, operation: c_int, fd: c_int, eve
                 wake_up(item, end);
             }
         });
-        if let Some(port) = port(fd).filter(|_| answer == 0) {
-            leave_group(epfd, set, &port);
+        if answer == 0 {
+            set.remove_inner(fd);
+            if let Some(port) = port(fd) {
+                leave_group(epfd, set, &port);
+            }
         }
         return answer;
     }

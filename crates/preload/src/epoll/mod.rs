@@ -99,6 +99,7 @@ pub fn forget_set(epfd: c_int) {
         let set = place.swap(core::ptr::null_mut(), Acquire);
         // SAFETY: a set, once made, is never unmapped.
         if let Some(set) = unsafe { set.as_ref() } {
+            set::made().for_each(|outer| outer.remove_inner(epfd));
             set.each(|fd, item| {
                 if let Some(connection) = connection::known(fd) {
                     wake_up(item, connection.end);

@@ -20,7 +20,6 @@ use underpass_segment::sync::{
 };
 use underpass_segment::wait::Memory;
 
-const MAX_INNER: usize = 8;
 const BUCKETS: usize = 1 << 12;
 /// No thread's number: more than one thread has used the set.
 const SEVERAL: u32 = u32::MAX;
@@ -144,7 +143,9 @@ pub struct Set {
     lock: AtomicU32,
     inside: UnsafeCell<Inside>,
     next_free: AtomicPtr<Set>,
-    inner: [AtomicI32; MAX_INNER],
+    /// Sets that are registered in this one, each number plus 1; 0: none any more.
+    inner: Sparse<AtomicI32, { table::MAX_FDS / PIECE }>,
+    inner_count: AtomicU32,
     epfd: AtomicI32,
     is_inner: AtomicU32,
     /// The thread that uses it; [`SEVERAL`].
@@ -240,9 +241,7 @@ impl Set {
             (inside.count, inside.active_count, inside.turn) = (0, 0, 0);
             inside.stale_count = 0;
         });
-        for inner in &set.inner {
-            inner.store(0, Relaxed);
-        }
+        set.inner_count.store(0, Relaxed);
         set.mean_wait.store(0, Relaxed);
         set.is_inner.store(0, Relaxed);
         set.has_foreign.store(false, Relaxed);
@@ -300,16 +299,40 @@ impl Set {
 
     /// Notes that another set is registered in this one.
     pub fn add_inner(&self, epfd: i32) {
-        for place in &self.inner {
-            if place.load(Relaxed) == epfd + 1 || place.compare_exchange(0, epfd + 1, Relaxed, Relaxed).is_ok() {
+        self.locked(|_| {
+            let count = self.inner_count.load(Relaxed);
+            if self.inner().any(|it| it == epfd) {
                 return;
+            }
+            let index = (0..count).find(|&index| self.inner_at(index) == Some(0)).unwrap_or(count);
+            // Without address space, of what only its rings know nobody is told who waits here.
+            if let Some(place) = self.inner.need(index as usize) {
+                // SAFETY: places are never unmapped; zeroed memory is none.
+                unsafe { place.as_ref() }.store(epfd + 1, Relaxed);
+                self.inner_count.store(count.max(index + 1), Release);
+            }
+        });
+    }
+
+    /// It is not any more.
+    pub fn remove_inner(&self, epfd: i32) {
+        for index in 0..self.inner_count.load(Acquire) {
+            if let Some(place) = self.inner.get(index as usize) {
+                // SAFETY: as in `add_inner`.
+                let _ = unsafe { place.as_ref() }.compare_exchange(epfd + 1, 0, Relaxed, Relaxed);
             }
         }
     }
 
+    fn inner_at(&self, index: u32) -> Option<i32> {
+        // SAFETY: as in `add_inner`.
+        self.inner.get(index as usize).map(|place| unsafe { place.as_ref() }.load(Relaxed))
+    }
+
     /// Sets registered in this one.
     pub fn inner(&self) -> impl Iterator<Item = i32> {
-        self.inner.iter().map(|place| place.load(Relaxed)).filter(|&it| it > 0).map(|it| it - 1)
+        let count = self.inner_count.load(Acquire);
+        (0..count).filter_map(|index| self.inner_at(index)).filter(|&it| it > 0).map(|it| it - 1)
     }
 
     /// Whether another set is registered in this one.
