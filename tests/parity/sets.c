@@ -860,6 +860,48 @@ static void nested_onlooker_a(struct side *side) { looked_on_a(side, look_from_o
 static void polled(void) { two_processes(AF_INET, polled_a, looked_on_b); }
 static void nested_onlooker(void) { two_processes(AF_INET, nested_onlooker_a, looked_on_b); }
 
+/* The other end reads nothing before it was answered, and no more fits into the connection: what it sends is told all the
+ * same, to who looks at the set from outside. */
+static void stuffed_nested_a(struct side *side) {
+    int inner = (int)MUST(epoll_create1(0)), outer = (int)MUST(epoll_create1(0));
+    add(outer, inner, EPOLLIN, 1);
+    add(inner, side->fd, EPOLLIN, 2);
+    size_t sent = stuff(side->fd, 1);
+    for (int rounds = 0; rounds < 5; rounds++) {
+        for (int i = 0; i < 3; i++) {
+            tell(side);
+            hear(side);
+            report("outer", outer, -1);
+            report("inner", inner, -1);
+            receive_all(side->fd, in, 1);
+        }
+        tell(side);
+        hear(side);
+        struct pollfd ready = {outer, POLLIN, 0};
+        SHOW(poll(&ready, 1, -1));
+        receive_all(side->fd, in, 1);
+        report("outer when read", outer, 0);
+    }
+    tell(side);
+    MUST(write(side->turn, &sent, sizeof(sent)));
+}
+static void stuffed_b(struct side *side) {
+    size_t left;
+    for (int i = 0; i < 20; i++) {
+        hear(side);
+        send_all(side->fd, "x", 1);
+        tell(side);
+    }
+    hear(side);
+    if (MUST(read(side->turn, &left, sizeof(left))) != sizeof(left)) fail("how much");
+    while (left > 0) {
+        size_t got = receive_all(side->fd, in, left < sizeof(in) ? left : sizeof(in));
+        if (got == 0) fail("the end");
+        left -= got;
+    }
+}
+static void stuffed_nested(void) { two_processes(AF_INET, stuffed_nested_a, stuffed_b); }
+
 /* More sets in a set than one would think. */
 static void nested_many_a(struct side *side) {
     int outer = (int)MUST(epoll_create1(0)), inner[20], fds[20];
@@ -908,6 +950,6 @@ const struct scenario scenarios[] = {
     {"nested-read", nested_read, 0},
     {"same-data", same_data, 0}, {"changed-below", changed_below, 0},
     {"polled", polled, 0},       {"nested-onlooker", nested_onlooker, 0},
-    {"nested-many", nested_many, 0},
+    {"stuffed-nested", stuffed_nested, 0}, {"nested-many", nested_many, 0},
     {0},
 };

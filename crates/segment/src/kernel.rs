@@ -267,6 +267,28 @@ pub fn descriptor_flags(fd: i32) -> Option<i32> {
     unsafe { syscall(libc::SYS_fcntl, [fd as usize, libc::F_GETFD as usize, 0, 0, 0, 0]) }.ok().map(|f| f as i32)
 }
 
+/// A new descriptor that a poll always finds readable, by its number out of the way of those that the program gets.
+pub fn always_readable() -> Option<i32> {
+    const BEHIND: usize = 1000;
+    let flags = (libc::EFD_CLOEXEC | libc::EFD_NONBLOCK) as usize;
+    // SAFETY: no pointers.
+    let low = unsafe { syscall(libc::SYS_eventfd2, [1, flags, 0, 0, 0, 0]) }.ok()?;
+    // SAFETY: no pointers.
+    match unsafe { syscall(libc::SYS_fcntl, [low, libc::F_DUPFD_CLOEXEC as usize, BEHIND, 0, 0, 0]) } {
+        Ok(high) => {
+            close(low as i32);
+            Some(high as i32)
+        }
+        Err(_) => Some(low as i32),
+    }
+}
+
+/// Closes a descriptor of the library's own.
+pub fn close(fd: i32) {
+    // SAFETY: no pointers.
+    let _ = unsafe { syscall(libc::SYS_close, [fd as usize, 0, 0, 0, 0, 0]) };
+}
+
 /// Calls `what` for every open descriptor of this process, as /proc/self/fd lists them; false when it does not.
 pub fn for_each_descriptor(mut what: impl FnMut(i32)) -> bool {
     const NAME: usize = 19;

@@ -10,6 +10,7 @@ use core::ffi::c_int;
 use libc::epoll_event;
 use underpass_segment::kernel;
 use underpass_segment::link::ALONE;
+use underpass_segment::raw::is_quiet;
 use underpass_segment::reason::Reason;
 use underpass_segment::switch::{Port, Sleep, Told};
 use underpass_segment::sync::Relaxed;
@@ -240,6 +241,33 @@ pub(super) fn kick(epfd: c_int, set: &Set, fd: c_int) {
             register(epfd, fd, item.events | libc::EPOLLOUT as u32, item.data);
         }
     });
+    sound_if_full(epfd, set, fd);
+}
+
+/// Wakes a sleeper by a descriptor of the library's own, where `fd` is not writable: the other end may read nothing before
+/// it is answered.
+pub(super) fn sound_if_full(epfd: c_int, set: &Set, fd: c_int) {
+    let has_room = |port: Port<'_>| port.sends_fast() || kernel::poll_now(fd, libc::POLLOUT) & libc::POLLOUT != 0;
+    if set.has_alarm() || is_quiet() || port(fd).is_none_or(has_room) {
+        return;
+    }
+    let Some(alarm) = kernel::always_readable() else { return };
+    if !set.set_alarm(alarm) {
+        return kernel::close(alarm);
+    }
+    let mut event = epoll_event { events: libc::EPOLLIN as u32, u64: set.alarm_data() };
+    let before = crate::errno();
+    // SAFETY: one event.
+    unsafe { real::epoll_ctl(epfd, libc::EPOLL_CTL_ADD, alarm, &mut event) };
+    crate::set_errno(before);
+}
+
+/// It has done so.
+pub(super) fn silence(epfd: c_int, set: &Set) {
+    if let Some(alarm) = set.take_alarm() {
+        tell(epfd, alarm, None);
+        kernel::close(alarm);
+    }
 }
 
 /// Changes the kernel's registration without the program's knowledge.

@@ -1,6 +1,6 @@
 //! What is told to the program: news of the active sockets, and what the kernel's events mean.
 
-use super::control::{register, settle, tell};
+use super::control::{register, settle, silence, tell};
 use super::sleep::{confirm, rest, wake_up};
 use super::{EDGE, IN, ONCE, OUT, OVER, UNASKED, port, set_of};
 use crate::connection;
@@ -229,6 +229,9 @@ impl From<u32> for Truth {
 /// Tells what the kernel's event `mask` of something that is registered with `data` means; `changes` is of before the
 /// kernel was asked.
 fn tell_truth(epfd: c_int, set: &Set, changes: u32, (mask, data): (u32, u64), events: &mut Events) {
+    if data == set.alarm_data() {
+        return silence(epfd, set);
+    }
     let mut found = [Registered::default(); 16];
     let found = match set.with_data(data, &mut found) {
         WithData::Some(count) => found.get(..count).unwrap_or_else(|| {

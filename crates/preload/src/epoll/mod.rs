@@ -95,11 +95,13 @@ pub fn disown(fd: c_int) {
 
 /// `epfd` is about to be closed.
 pub fn forget_set(epfd: c_int) {
+    set::forget_alarm(epfd);
     if let Some(place) = place(epfd) {
         let set = place.swap(core::ptr::null_mut(), Acquire);
         // SAFETY: a set, once made, is never unmapped.
         if let Some(set) = unsafe { set.as_ref() } {
             set::made().for_each(|outer| outer.remove_inner(epfd));
+            control::silence(epfd, set);
             set.each(|fd, item| {
                 if let Some(connection) = connection::known(fd) {
                     wake_up(item, connection.end);
@@ -114,6 +116,9 @@ pub fn forget_set(epfd: c_int) {
 pub fn after_fork() {
     // SAFETY: a forked child has one thread.
     unsafe { SLEEPERS.clear() };
+    for alarm in set::made().filter_map(Set::take_alarm) {
+        kernel::close(alarm);
+    }
     for set in set::made().filter(|set| set.count() > 0) {
         set.each(|fd, item| {
             if let Some(connection) = connection::known(fd).filter(|_| item.resting) {

@@ -1,6 +1,6 @@
 //! What wakes a set that sleeps: sockets are left to the kernel with their waiting flags up, and taken back.
 
-use super::control::{kick, register, settle};
+use super::control::{kick, register, settle, silence, sound_if_full};
 use super::events::{news, writable};
 use super::{IN, MAX_DEPTH, OUT, has_sleepers, port, set_of, watches};
 use crate::connection::{self, Connection};
@@ -207,6 +207,7 @@ pub fn confirm(epfd: c_int, events: i16) -> i16 {
 
 /// Takes back whatever was to wake a sleeper on the set and has been read since.
 fn calm_all(set: &Set, depth: u32) {
+    silence(set.epfd(), set);
     set.each(|fd, item| {
         let Some(port) = port(fd).filter(|_| item.wants(IN)) else { return };
         port.take_late_bells();
@@ -253,6 +254,8 @@ pub(super) fn arm(set: &Set, alone: bool, depth: u32) -> Sleep {
         // Of what lies in an inner set's rings the outer one learns from the kernel alone, and once.
         if set.item(fd).is_none_or(|item| !item.kicked) {
             kick(set.epfd(), set, fd);
+        } else {
+            sound_if_full(set.epfd(), set, fd);
         }
         sleep = Sleep::Yes;
     }

@@ -146,6 +146,8 @@ pub struct Set {
     /// Sets that are registered in this one, each number plus 1; 0: none any more.
     inner: Sparse<AtomicI32, { table::MAX_FDS / PIECE }>,
     inner_count: AtomicU32,
+    /// A descriptor of the library's that is registered to wake a sleeper, plus 1; 0: none.
+    alarm: AtomicI32,
     epfd: AtomicI32,
     is_inner: AtomicU32,
     /// The thread that uses it; [`SEVERAL`].
@@ -174,6 +176,8 @@ unsafe impl Sync for Set {}
 
 static FREE: AtomicPtr<Set> = AtomicPtr::new(core::ptr::null_mut());
 static MADE: AtomicPtr<Set> = AtomicPtr::new(core::ptr::null_mut());
+/// A set has had an alarm.
+static ALARMS: AtomicBool = AtomicBool::new(false);
 
 /// In a forked child: the groups are the parent's. Inherited sets take groups of the child's own when they need them.
 pub fn after_fork() {
@@ -190,6 +194,15 @@ pub fn made() -> impl Iterator<Item = &'static Set> {
     core::iter::successors(unsafe { MADE.load(Acquire).as_ref() }, |set| unsafe {
         set.next_made.load(Acquire).as_ref()
     })
+}
+
+/// `fd` is about to be closed by the program: it is no alarm of the library's any more.
+pub fn forget_alarm(fd: i32) {
+    if ALARMS.load(Relaxed) {
+        for set in made() {
+            let _ = set.alarm.compare_exchange(fd + 1, 0, AcqRel, Relaxed);
+        }
+    }
 }
 
 impl Set {
@@ -338,6 +351,30 @@ impl Set {
     /// Whether another set is registered in this one.
     pub fn has_inner(&self) -> bool {
         self.inner().next().is_some()
+    }
+
+    /// Has `fd` wake whoever sleeps on the set; false if another does already.
+    pub fn set_alarm(&self, fd: i32) -> bool {
+        ALARMS.store(true, Relaxed);
+        self.alarm.compare_exchange(0, fd + 1, AcqRel, Relaxed).is_ok()
+    }
+
+    /// Whether it has one.
+    pub fn has_alarm(&self) -> bool {
+        self.alarm.load(Acquire) != 0
+    }
+
+    /// Takes it out.
+    pub fn take_alarm(&self) -> Option<i32> {
+        match self.alarm.load(Relaxed) {
+            0 => None,
+            _ => Some(self.alarm.swap(0, AcqRel) - 1).filter(|&fd| fd >= 0),
+        }
+    }
+
+    /// What it is registered with: no program has anything there.
+    pub fn alarm_data(&self) -> u64 {
+        self.alarm.as_ptr() as u64
     }
 
     /// See [`Set::set_inner`].
