@@ -248,7 +248,7 @@ fn tell_truth(epfd: c_int, set: &Set, changes: u32, (mask, data): (u32, u64), ev
     let changed = !alone || set.changes() != changes;
     for &Registered { fd, foreign } in found {
         let truth = match foreign {
-            None => truth_of(epfd, set, fd, mask, changed),
+            None => truth_of(epfd, set, fd, (mask, data), changed),
             Some(wanted) if set_of(fd).is_some() => {
                 let now = confirm(fd, wanted as i16) as u16 as u32;
                 if now == 0 && wanted & ONCE != 0 {
@@ -275,11 +275,15 @@ fn tell_truth(epfd: c_int, set: &Set, changes: u32, (mask, data): (u32, u64), ev
 }
 
 /// What the kernel's event `mask` of `fd` means; registrations may have `changed` since the kernel was asked.
-fn truth_of(epfd: c_int, set: &Set, fd: c_int, mask: u32, changed: bool) -> Truth {
+fn truth_of(epfd: c_int, set: &Set, fd: c_int, (mask, data): (u32, u64), changed: bool) -> Truth {
     let mut truth = Truth::Nothing;
     let mut gone = false;
     // Under the set's lock, without which nobody lets go of the socket.
     set.look_at(fd, |item| {
+        // Registered anew since it was found: the kernel tells of that by itself.
+        if item.data != data {
+            return false;
+        }
         gone = item.is_gone();
         // Disarmed: another thread has used it up.
         if gone || item.is_disarmed() {
