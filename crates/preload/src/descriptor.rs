@@ -111,8 +111,9 @@ pub unsafe extern "C" fn __close(fd: c_int) -> c_int {
 /// As close_range(2).
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn close_range(first: c_uint, last: c_uint, flags: c_int) -> c_int {
-    const CLOSE_RANGE_CLOEXEC: c_int = 4;
-    if flags & CLOSE_RANGE_CLOEXEC == 0 && first <= last {
+    const CLOSE_RANGE_UNSHARE: c_int = 2;
+    // Others close nothing, or are refused.
+    if flags & !CLOSE_RANGE_UNSHARE == 0 && first <= last {
         forget_range(first, last);
     }
     // SAFETY: passed on to the caller.
@@ -198,7 +199,8 @@ pub unsafe extern "C" fn __dup2(fd: c_int, to: c_int) -> c_int {
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn dup3(fd: c_int, to: c_int, flags: c_int) -> c_int {
     // SAFETY: no pointers.
-    replaced(fd, to, || unsafe { real::dup3(fd, to, flags) })
+    let call = || unsafe { real::dup3(fd, to, flags) };
+    if flags & !libc::O_CLOEXEC == 0 { replaced(fd, to, call) } else { call() }
 }
 
 fn replaced(fd: c_int, to: c_int, call: impl FnOnce() -> c_int) -> c_int {

@@ -133,7 +133,8 @@ pub unsafe extern "C" fn posix_spawn_file_actions_adddup2(
     fd: c_int,
     to: c_int,
 ) -> c_int {
-    if let Some(connection) = connection::known(fd) {
+    // One that was never used, too: it may be fast by the time it is given.
+    if let Some(connection) = connection::recognise(fd) {
         connection.give();
     }
     // SAFETY: passed on to the caller.

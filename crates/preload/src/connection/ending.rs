@@ -111,10 +111,12 @@ impl Connection {
         self.end.write_gate.open();
     }
 
-    /// Another program image is about to take this one's place: its sets are gone then, and nothing is left to them.
+    /// Another program image is about to take this one's place: its sets are gone then, and nothing is left to them. If it
+    /// does not come, they look at the connection themselves.
     pub fn leave_sets(self) {
         for fd in self.descriptors() {
-            crate::epoll::forget_socket(self.by(fd), false);
+            crate::epoll::let_go(self.by(fd), table::generation(fd));
+            crate::epoll::take_back(fd);
         }
     }
 
