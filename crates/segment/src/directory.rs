@@ -407,9 +407,17 @@ pub fn holder(fd: i32, family: i32) -> Holder {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use std::sync::{Mutex, MutexGuard, PoisonError};
+
+    /// The directory is the user's: while one test keeps it busy, another would find nothing there.
+    fn alone() -> MutexGuard<'static, ()> {
+        static ALONE: Mutex<()> = Mutex::new(());
+        ALONE.lock().unwrap_or_else(PoisonError::into_inner)
+    }
 
     #[test]
     fn two_ends_meet_once() {
+        let _alone = alone();
         let directory = Directory::open(kernel::user_id()).unwrap();
         let again = Directory::open(kernel::user_id()).unwrap();
         let key = Key::of(u64::MAX - 5, u64::MAX - 9);
@@ -429,6 +437,7 @@ mod tests {
 
     #[test]
     fn word_is_left_and_found_however_busy_the_table_is() {
+        let _alone = alone();
         let directory = Directory::open(kernel::user_id()).unwrap();
         let (me, cookie) = (holder(3, 100), u64::MAX - 21);
         let busy = |what: &(dyn Fn() + Sync)| {
@@ -446,6 +455,7 @@ mod tests {
 
     #[test]
     fn an_offer_is_taken_or_taken_back() {
+        let _alone = alone();
         let directory = Directory::open(kernel::user_id()).unwrap();
         let key = Key::of(u64::MAX - 15, u64::MAX - 19);
         let (one, other) = (holder(3, 100), holder(4, 200));
