@@ -317,8 +317,7 @@ pub fn for_each_descriptor(mut what: impl FnMut(i32)) -> bool {
             rest = &rest[size..];
         }
     }
-    // SAFETY: a descriptor of this function's own.
-    let _ = unsafe { syscall(libc::SYS_close, [folder, 0, 0, 0, 0, 0]) };
+    close(folder as i32);
     true
 }
 
@@ -394,30 +393,54 @@ pub enum Process {
     Unknown,
 }
 
-/// What there is of process `pid`.
+/// What there is of process `pid`. Its first thread may end before the others, and then waits for them.
 pub fn process(pid: u32) -> Process {
-    // SAFETY: signal 0 is sent to nobody.
-    if unsafe { syscall(libc::SYS_tkill, [pid as usize, 0, 0, 0, 0, 0]) } == Err(Errno(libc::ESRCH)) {
+    if !exists(pid) {
         return Process::Gone;
     }
-    let mut found = Process::Unknown;
+    match stat(pid) {
+        None => Process::Unknown,
+        Some(it) if it.has_ended && it.threads <= 1 => Process::Gone,
+        Some(it) => Process::Began(it.began),
+    }
+}
+
+/// Whether thread `tid`, of any process, exists and is not merely waiting to be reaped.
+pub fn thread_lives(tid: u32) -> bool {
+    exists(tid) && stat(tid).is_none_or(|it| !it.has_ended)
+}
+
+fn exists(tid: u32) -> bool {
+    // SAFETY: signal 0 is sent to nobody.
+    let answer = unsafe { syscall(libc::SYS_tkill, [tid as usize, 0, 0, 0, 0, 0]) };
+    answer != Err(Errno(libc::ESRCH))
+}
+
+/// Of a thread, and of the process that it is of.
+struct Stat {
+    has_ended: bool,
+    threads: u64,
+    began: u64,
+}
+
+/// What /proc says of thread `tid`, if it does.
+fn stat(tid: u32) -> Option<Stat> {
+    let mut found = None;
     // A name with a newline makes several lines of it: the last is the one with the figures.
-    let _ = for_each_line(format_args!("/proc/{pid}/stat\0"), |line| {
+    let _ = for_each_line(format_args!("/proc/{tid}/stat\0"), |line| {
         if let Some((_, figures)) = line.rsplit_once(')') {
-            found = process_of(figures).unwrap_or(Process::Unknown);
+            found = figures_of(figures);
         }
     });
     found
 }
 
-/// What follows the name in /proc/PID/stat: the state first, then numbers. The first thread of a process may end before
-/// the others, and then waits for them.
-fn process_of(figures: &str) -> Option<Process> {
-    let mut words = figures.split_ascii_whitespace();
-    let state = words.next()?;
-    let threads: u64 = words.nth(16)?.parse().ok()?;
-    let began = words.nth(1)?.parse().ok()?;
-    Some(if matches!(state, "Z" | "X") && threads <= 1 { Process::Gone } else { Process::Began(began) })
+/// What follows the name in /proc/PID/stat: the state first, then numbers.
+fn figures_of(text: &str) -> Option<Stat> {
+    let mut words = text.split_ascii_whitespace();
+    let has_ended = matches!(words.next()?, "Z" | "X");
+    let threads = words.nth(16)?.parse().ok()?;
+    Some(Stat { has_ended, threads, began: words.nth(1)?.parse().ok()? })
 }
 
 /// The namespaces in which numbers of processes and times are told here: that of the numbers in the upper half. `None`
@@ -453,23 +476,21 @@ pub fn is_epoll(fd: i32) -> bool {
 }
 
 /// Calls `what` with descriptor, events and data of each registration in the epoll set `epfd`, as /proc tells them.
-pub fn for_each_registration(epfd: i32, mut what: impl FnMut(i32, u32, u64)) {
-    // Without /proc none is known.
-    let _ = for_each_line(format_args!("/proc/self/fdinfo/{epfd}\0"), |line| {
+///
+/// # Errors
+/// Those of open(2): without /proc none is known.
+pub fn for_each_registration(epfd: i32, mut what: impl FnMut(i32, u32, u64)) -> Result<(), Errno> {
+    for_each_line(format_args!("/proc/self/fdinfo/{epfd}\0"), |line| {
         if let Some((fd, events, data)) = registration(line) {
             what(fd, events, data);
         }
-    });
+    })
 }
 
 /// Whether anything is registered with `data` in the epoll set `epfd`, as far as /proc can be asked.
 pub fn is_registered(epfd: i32, data: u64) -> bool {
     let mut found = false;
-    for_each_line(format_args!("/proc/self/fdinfo/{epfd}\0"), |line| {
-        found |= registration(line).is_some_and(|(_, _, it)| it == data);
-    })
-    .is_err()
-        || found
+    for_each_registration(epfd, |_, _, it| found |= it == data).is_err() || found
 }
 
 /// Number of the process that connected the other end of a Unix socket, listened there, or made the pair; 0 if none did.
@@ -514,8 +535,7 @@ fn for_each_line(path: core::fmt::Arguments<'_>, mut what: impl FnMut(&str)) -> 
         text.copy_within(whole..len, 0);
         len -= whole;
     }
-    // SAFETY: a descriptor of this function's own.
-    let _ = unsafe { syscall(libc::SYS_close, [file, 0, 0, 0, 0, 0]) };
+    close(file as i32);
     Ok(())
 }
 

@@ -5,11 +5,12 @@
 //! that wakes waits for that.
 //!
 //! It lies in memory that the other end of the connection does not have. What it guards is built so that a signal
-//! handler may run in the middle of it (every commit is one compare-and-swap), so entering twice by one thread is fine.
-#![allow(unsafe_code, reason = "asks the kernel whether a thread lives")]
+//! handler may run in the middle of it (a sender's commit is one compare-and-swap, and a reader holds signals back while it
+//! passes a mark), so entering twice by one thread is fine.
 
 use crate::clock;
-use crate::raw::{Errno, is_quiet, syscall};
+use crate::kernel;
+use crate::raw::is_quiet;
 use crate::sync::{AcqRel, Acquire, AtomicU32, Relaxed, Release, pause};
 
 /// The lock. Zeroed memory is an open one.
@@ -123,17 +124,10 @@ impl Lock {
         while let now = self.asleep.load(Acquire)
             && now & VISITOR != 0
         {
-            match rounds {
-                0..200 => pause(),
-                200..220 => clock::give_way(),
-                _ => {
-                    clock::nap(50);
-                    if rounds.is_multiple_of(64) {
-                        self.dismiss(now);
-                    }
-                }
+            if wait(rounds) {
+                self.dismiss(now);
             }
-            rounds = rounds.wrapping_add(1).max(1);
+            rounds = rounds.wrapping_add(1);
         }
     }
 
@@ -163,15 +157,8 @@ impl Lock {
                 // Nobody who waits may ever come to find it dead.
                 return if self.inherit(owner, me) { Entered::AfterDeath } else { Entered::Asleep };
             }
-            match round {
-                0..200 => pause(),
-                200..220 => clock::give_way(),
-                _ => {
-                    clock::nap(50);
-                    if round.is_multiple_of(64) && owner != 0 && self.inherit(owner, me) {
-                        return Entered::AfterDeath;
-                    }
-                }
+            if wait(round) && owner != 0 && self.inherit(owner, me) {
+                return Entered::AfterDeath;
             }
         }
         Entered::Asleep
@@ -201,57 +188,19 @@ impl Lock {
     }
 }
 
-/// Whether thread `tid` exists and is not merely waiting to be reaped.
+/// Whether thread `tid` exists and is not merely waiting to be reaped, as far as it may be asked.
 pub fn alive(tid: u32) -> bool {
-    if is_quiet() {
-        return true;
-    }
-    // SAFETY: signal 0 is sent to nobody.
-    if unsafe { syscall(libc::SYS_tkill, [tid as usize, 0, 0, 0, 0, 0]) } == Err(Errno(libc::ESRCH)) {
-        return false;
-    }
-    let mut path = [0u8; 32];
-    let len = write_path(&mut path, tid);
-    let mut stat = [0u8; 128];
-    // SAFETY: the path is NUL-terminated; the buffer is writable for its length.
-    let read = unsafe {
-        let Ok(fd) = syscall(
-            libc::SYS_openat,
-            [
-                libc::AT_FDCWD as usize,
-                path[..len].as_ptr() as usize,
-                libc::O_RDONLY as usize | libc::O_CLOEXEC as usize,
-                0,
-                0,
-                0,
-            ],
-        ) else {
-            return true;
-        };
-        let read = syscall(libc::SYS_read, [fd, stat.as_mut_ptr() as usize, stat.len(), 0, 0, 0]);
-        let _ = syscall(libc::SYS_close, [fd, 0, 0, 0, 0, 0]);
-        read.unwrap_or(0)
-    };
-    // "pid (comm) state": the state follows the last closing parenthesis; comm is at most 15 bytes.
-    let text = &stat[..read.min(stat.len())];
-    let state = text.iter().rposition(|&b| b == b')').and_then(|at| text.get(at + 2));
-    !matches!(state, Some(b'Z' | b'X'))
+    is_quiet() || kernel::thread_lives(tid)
 }
 
-fn write_path(path: &mut [u8; 32], tid: u32) -> usize {
-    use core::fmt::Write;
-    struct Fill<'a>(&'a mut [u8], usize);
-    impl Write for Fill<'_> {
-        fn write_str(&mut self, s: &str) -> core::fmt::Result {
-            let to = self.0.get_mut(self.1..self.1 + s.len()).ok_or(core::fmt::Error)?;
-            to.copy_from_slice(s.as_bytes());
-            self.1 += s.len();
-            Ok(())
-        }
+/// One round of waiting for another thread; true now and then, when it has lasted so long that the other may be dead.
+fn wait(round: u32) -> bool {
+    match round {
+        0..200 => pause(),
+        200..220 => clock::give_way(),
+        _ => clock::nap(50),
     }
-    let mut fill = Fill(path, 0);
-    let _ = write!(fill, "/proc/{tid}/stat\0");
-    fill.1
+    round >= 220 && round.is_multiple_of(64)
 }
 
 #[cfg(test)]
@@ -309,8 +258,7 @@ mod tests {
     #[test]
     fn an_owner_that_wakes_waits_for_a_visitor() {
         let lock = Lock { owner: AtomicU32::new(0), asleep: AtomicU32::new(0) };
-        // SAFETY: no arguments.
-        let me = unsafe { libc::gettid() } as u32;
+        let me = kernel::thread_id();
         lock.enter(me, false);
         lock.fall_asleep();
         assert!(lock.visit(me) && !lock.is_awaited());

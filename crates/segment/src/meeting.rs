@@ -262,16 +262,12 @@ impl Meeting {
         if !end.has_segment() {
             return self.withdraw(end);
         }
-        let side = end.side();
-        let slot = end.slot.load(Relaxed);
-        if let Some(it) = self.attached(end.pool.load(Relaxed)) {
-            if let Some(link) = it.pool.slot(slot, side) {
-                self.close(end, &link);
-            }
-        } else if let Some(pool) = self.open(end) {
-            if let Some(link) = pool.slot(slot, side) {
-                self.close(end, &link);
-            }
+        let attached = self.attached(end.pool.load(Relaxed)).map(|it| it.pool);
+        let Some(pool) = attached.or_else(|| self.open(end)) else { return };
+        if let Some(link) = pool.slot(end.slot.load(Relaxed), end.side()) {
+            self.close(end, &link);
+        }
+        if attached.is_none() {
             // SAFETY: nobody else knows of this mapping.
             unsafe { pool.detach() };
         }

@@ -23,7 +23,7 @@ pub fn confine_all() {
     luggage::claim();
     let Some(family) = process::existing_family() else { return };
     let until = clock::nanoseconds() + PATIENCE_NS;
-    for_each(|index, fd| Connection { end: family.end(index), index, fd }.confine(until));
+    for_each(|index, fd| Connection::at(family, index, fd).confine(until));
 }
 
 /// Whether any connection may ever have had a rest: see [`Connection::has_rest`].

@@ -34,7 +34,7 @@ pub fn forget(fd: i32) {
         && let Some(family) = process::existing_family()
     {
         process::check_fork();
-        let connection = Connection { end: family.end(index), index, fd };
+        let connection = Connection::at(family, index, fd);
         if handle(index).is_some_and(|h| h.descriptors.load(Relaxed) == 1) {
             connection.hush();
         } else if connection.end.watched.load(Relaxed) != 0 {

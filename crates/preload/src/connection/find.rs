@@ -92,8 +92,7 @@ fn classify(fd: i32, known: Known, wanted: fn(u8) -> bool) -> Option<u32> {
     handle.counted.store(0, Relaxed);
     handle.inside.store(0, Relaxed);
     handle.left.store(false, Relaxed);
-    handle.parted.store(false, Relaxed);
-    handle.found.store(table::next_event(), Relaxed);
+    handle.begin();
     HIGHEST.fetch_max(index + 1, Relaxed);
     handle.descriptors.store(1, Release);
     if !table::replace(fd, known, Known::Connection(index)) {
@@ -177,12 +176,11 @@ fn brought(fd: i32) -> Option<u32> {
         // Known already, under another number.
         family.end(index).references.fetch_sub(1, AcqRel);
     }
-    handle.parted.store(false, Relaxed);
-    handle.found.store(table::next_event(), Relaxed);
+    handle.begin();
     family.hold(index, process::member());
     table::set(fd, Known::Connection(index));
     count_once(index);
-    Connection { end: family.end(index), index, fd }.mind_stdio();
+    Connection::at(family, index, fd).mind_stdio();
     Some(index)
 }
 

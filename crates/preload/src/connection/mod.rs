@@ -92,6 +92,14 @@ pub enum Way {
     Closed,
 }
 
+impl Handle {
+    /// This process has the end from now on.
+    fn begin(&self) {
+        self.parted.store(false, Relaxed);
+        self.found.store(table::next_event(), Relaxed);
+    }
+}
+
 impl Connection {
     /// The connection of `fd`, whose end is number `index` of the family.
     pub fn at(family: &'static Family, index: u32, fd: i32) -> Connection {

@@ -1,7 +1,7 @@
 //! epoll_ctl: the program's registrations, at once or put off, and the library's own changes of them.
 
 use super::sleep::{hand_over, leave_group, wake_up, watch};
-use super::{EXCLUSIVE, IN, has_sleepers, need_set, port, set_of};
+use super::{EXCLUSIVE, IN, has_room, has_sleepers, need_set, port, set_of};
 use crate::connection::{self, Connection};
 use crate::set::{self, Later, Set};
 use crate::table::{self, Known};
@@ -247,8 +247,7 @@ pub(super) fn kick(epfd: c_int, set: &Set, fd: c_int) {
 /// Wakes a sleeper by a descriptor of the library's own, where `fd` is not writable: the other end may read nothing before
 /// it is answered.
 pub(super) fn sound_if_full(epfd: c_int, set: &Set, fd: c_int) {
-    let has_room = |port: Port<'_>| port.sends_fast() || kernel::poll_now(fd, libc::POLLOUT) & libc::POLLOUT != 0;
-    if set.has_alarm() || is_quiet() || port(fd).is_none_or(has_room) {
+    if set.has_alarm() || is_quiet() || port(fd).is_none_or(|port| has_room(&port)) {
         return;
     }
     let Some(alarm) = kernel::always_readable() else { return };

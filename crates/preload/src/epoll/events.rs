@@ -2,7 +2,7 @@
 
 use super::control::{register, settle, silence, tell};
 use super::sleep::{confirm, rest, wake_up};
-use super::{EDGE, IN, ONCE, OUT, OVER, UNASKED, port, set_of};
+use super::{EDGE, IN, ONCE, OUT, OVER, UNASKED, has_room, port, set_of};
 use crate::connection;
 use crate::set::{Item, Registered, Scan, Set, WithData};
 use core::ffi::c_int;
@@ -109,10 +109,7 @@ pub(super) fn collect(epfd: c_int, set: &Set, events: &mut Events) {
         }
         match news(&port, item) {
             Some(told) => {
-                let room = item.events & OUT == 0
-                    || port.sends_fast()
-                    || kernel::poll_now(fd, libc::POLLOUT) & libc::POLLOUT != 0;
-                let writable = if item.events & OUT != 0 && room { item.events & OUT } else { 0 };
+                let writable = if item.events & OUT != 0 && has_room(&port) { item.events & OUT } else { 0 };
                 events.push(fd, item.events & IN | writable | ended(&port, item), item.data);
                 item.set_told(told);
                 item.set_last_news(now);

@@ -74,7 +74,8 @@ fn need_set(epfd: c_int) -> Option<&'static Set> {
         return Some(set);
     }
     let set = make_set(epfd)?;
-    kernel::for_each_registration(epfd, |fd, events, data| set.note_foreign(fd, events, data));
+    // Without /proc none is known.
+    let _ = kernel::for_each_registration(epfd, |fd, events, data| set.note_foreign(fd, events, data));
     Some(set)
 }
 
@@ -172,4 +173,9 @@ fn asleep<T>(epfd: c_int, sleep: impl FnOnce() -> T) -> T {
 
 fn port(fd: c_int) -> Option<Port<'static>> {
     connection::known(fd)?.ready_port()
+}
+
+/// Whether a send would find room now.
+fn has_room(port: &Port<'_>) -> bool {
+    port.sends_fast() || kernel::poll_now(port.fd, libc::POLLOUT) & libc::POLLOUT != 0
 }
