@@ -13,7 +13,7 @@ use crate::sysv::{Attested, Mapping};
 const PAGE: usize = 4096;
 /// Length of a pool modulo the page size: tells pools from other programs' segments.
 const LEN_MARK: usize = 1367;
-const MAGIC: u64 = u64::from_be_bytes(*b"UPpool04");
+const MAGIC: u64 = u64::from_be_bytes(*b"UPpool05");
 
 /// Words that a direction's reader writes and its sender looks at with every message. They change rarely.
 #[repr(C, align(128))]
