@@ -86,6 +86,7 @@ pub fn restore(end: &End, text: &str) -> bool {
     end.references.store(references, Relaxed);
     end.reading.lock.open();
     end.reading.in_kernel.store(0, Relaxed);
+    end.reading.taking.store(0, Relaxed);
     end.sending.lock.open();
     end.stage() <= Stage::Joined
 }

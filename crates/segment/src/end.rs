@@ -80,29 +80,36 @@ pub struct Reading {
     pub fast: AtomicU32,
     /// Packed [`crate::ring::Place`].
     pub place: AtomicU64,
-    /// Position in the kernel stream: bytes taken from the kernel so far, doorbells included.
+    /// Bytes of the stream taken from the kernel so far. With [`Reading::all_bells`] the position in the kernel stream.
     pub kernel: AtomicU64,
-    /// Doorbells taken since the direction last went up.
-    pub bells: AtomicU64,
+    /// [`Reading::all_bells`] when the direction last went up.
+    pub bells_before_up: AtomicU64,
     /// The thread that is receiving from the kernel, so that another receive on top of it knows; 0: none.
     pub in_kernel: AtomicU32,
     /// What the waiting flag was raised to; 0 once it was found taken.
     pub armed: AtomicU32,
     /// Who is to be woken by the waiting flag.
     pub resting: Resting,
-    /// Doorbells taken since the beginning.
+    /// Bytes taken from the kernel as doorbells since the beginning.
     pub all_bells: AtomicU64,
-    /// Doorbells until then ([`Reading::all_bells`]) lie in the kernel behind what comes before the ring; none will be sent
+    /// How many of them were data.
+    pub mistaken: AtomicU64,
+    /// Doorbells until then lie in the kernel behind what comes before the ring; none will be sent
     /// any more. See [`Port::confine`].
     ///
     /// [`Port::confine`]: crate::switch::Port::confine
     pub last_bell: AtomicU64,
     /// Doorbells still to be thrown away before kernel data goes on (after going down).
     pub discard: AtomicU64,
-    /// Bytes last taken from the kernel as doorbells, kept until it is sure that they were.
-    pub held: [AtomicU8; 16],
-    /// How many of them.
-    pub held_len: AtomicU32,
+    /// The thread that is taking doorbells, until they are counted, by itself or by a receive on top of it; 0: none.
+    pub taking: AtomicU32,
+    /// What it takes.
+    pub fresh: [AtomicU8; 16],
+    /// Bytes last taken from the kernel as doorbells, kept until it is sure that they were: number n of
+    /// [`Reading::all_bells`] at n modulo the length.
+    pub held: [AtomicU8; 32],
+    /// Number of the first that was kept.
+    pub held_from: AtomicU64,
     /// How many of them are data, to be delivered before more is read from the kernel path.
     pub stash: AtomicU32,
     /// An error of the kernel socket that came before the ring was empty.

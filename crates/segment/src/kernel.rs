@@ -18,6 +18,10 @@ pub const FIN_WAIT2: u8 = 5;
 pub const CLOSED: u8 = 7;
 /// The other end has sent its FIN.
 pub const CLOSE_WAIT: u8 = 8;
+/// Both have, this end last.
+pub const LAST_ACK: u8 = 9;
+/// Both have, at once.
+pub const CLOSING: u8 = 11;
 
 /// Whether a connection in this TCP state still carries bytes, one way at least.
 pub const fn carries(state: u8) -> bool {

@@ -67,7 +67,7 @@ impl Port<'_> {
             let announced = bells.fetch_or(NO_MORE_BELLS, AcqRel) & !NO_MORE_BELLS;
             // One that was announced may be taken back.
             let last = || announced.min(bells.load(Acquire) & !NO_MORE_BELLS);
-            let missing = || last().saturating_sub(reading.all_bells.load(Relaxed));
+            let missing = || last().saturating_sub(self.bells());
             while missing() > 0 {
                 let there = if self.receives_fast() {
                     self.take_waiting_bells(missing().min(16) as usize).is_ok_and(|n| n > 0)
@@ -235,7 +235,7 @@ impl Port<'_> {
         loop {
             let fast = self.receives_fast();
             let count = if fast {
-                reading.last_bell.load(Relaxed).saturating_sub(reading.all_bells.load(Relaxed))
+                reading.last_bell.load(Relaxed).saturating_sub(self.bells())
             } else {
                 reading.discard.load(Relaxed)
             };
@@ -252,13 +252,11 @@ impl Port<'_> {
                 reading.discard.store(0, Relaxed);
                 return Ok(());
             }
-            if fast {
-                reading.bells.fetch_add(n, Relaxed);
-            } else {
+            if !fast {
                 reading.discard.fetch_sub(n, Relaxed);
             }
-            reading.kernel.fetch_add(n, Relaxed);
             self.count_bells(n);
+            reading.held_from.store(reading.all_bells.load(Relaxed), Relaxed);
         }
     }
 

@@ -110,6 +110,31 @@ impl Port<'_> {
         self.end.reading.fast.load(Relaxed) != 0
     }
 
+    /// Position in the kernel stream: bytes taken from the kernel so far, doorbells included.
+    fn kernel_position(&self) -> u64 {
+        let reading = &self.end.reading;
+        reading.kernel.load(Relaxed).wrapping_add(reading.all_bells.load(Relaxed))
+    }
+
+    /// Doorbells taken since the beginning.
+    fn bells(&self) -> u64 {
+        let reading = &self.end.reading;
+        reading.all_bells.load(Relaxed).wrapping_sub(reading.mistaken.load(Relaxed))
+    }
+
+    /// Doorbells taken since the direction last went up.
+    fn bells_taken(&self) -> u64 {
+        let reading = &self.end.reading;
+        reading.all_bells.load(Relaxed).wrapping_sub(reading.bells_before_up.load(Relaxed))
+    }
+
+    /// How many of the bytes that were last taken for doorbells are kept.
+    fn held(&self) -> usize {
+        let reading = &self.end.reading;
+        let kept = reading.all_bells.load(Relaxed).wrapping_sub(reading.held_from.load(Relaxed));
+        kept.min(reading.held.len() as u64) as usize
+    }
+
     /// Whether this end has left the incoming ring for good: see `leave`.
     fn has_left(&self) -> bool {
         self.link.incoming().flags.waiting.load(Acquire) & LEFT != 0

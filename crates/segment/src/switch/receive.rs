@@ -63,12 +63,15 @@ impl Port<'_> {
         }
     }
 
-    /// Enters the lock. Whoever does so first after its owner was killed mends what that was in the middle of.
+    /// Enters the lock. Whoever does so first after its owner was killed mends what that was in the middle of; a signal
+    /// handler counts what its own thread was about to count.
     #[inline]
     pub(super) fn enter_reading(&self, impatient: bool) -> Entered {
         let entered = self.end.reading.lock.enter(self.me, impatient);
-        if entered == Entered::AfterDeath {
-            kernel::undisturbed(|| self.mend_reading());
+        match entered {
+            Entered::Alone | Entered::Asleep => {}
+            Entered::AfterDeath => kernel::undisturbed(|| self.mend_reading()),
+            Entered::Nested | Entered::AboveSleep => self.count_for_below(),
         }
         entered
     }
@@ -97,23 +100,26 @@ impl Port<'_> {
             _ => {}
         }
         head.head.store(self.place().head, Release);
-        if let Some(position) = self.read_position() {
-            let taken = position.saturating_sub(reading.kernel.fetch_max(position, Relaxed));
-            if self.is_fast() && taken > 0 {
-                // What they were is lost: should they turn out to be data, the connection fails.
-                reading.held_len.store(0, Relaxed);
-                reading.bells.fetch_add(taken, Relaxed);
-                self.count_bells(taken);
-            } else {
-                let left = reading.discard.load(Relaxed);
-                reading.discard.store(left.saturating_sub(taken), Relaxed);
-                self.count_bells(left.min(taken));
+        if reading.taking.load(Relaxed) != 0 {
+            reading.taking.store(self.me, Relaxed);
+            self.count_for_below();
+            reading.taking.store(0, Relaxed);
+        } else if let Some((position, _)) = self.read_position() {
+            // Doorbells behind the mark of going up, or behind that of going down, or data.
+            let taken = position.saturating_sub(self.kernel_position());
+            let bells = if self.is_fast() { taken } else { reading.discard.load(Relaxed).min(taken) };
+            reading.discard.store(reading.discard.load(Relaxed).saturating_sub(bells), Relaxed);
+            self.count_bells(bells);
+            reading.kernel.fetch_add(taken - bells, Relaxed);
+            if self.is_fast() && bells > 0 {
+                reading.held_from.store(reading.all_bells.load(Relaxed), Relaxed);
             }
         }
         if let Ok((_, Record::Up(up))) = self.front()
             && !self.is_fast()
-            && let Some(bells @ 1..) = reading.kernel.load(Relaxed).checked_sub(up)
+            && let Some(bells @ 1..) = self.kernel_position().checked_sub(up)
         {
+            reading.kernel.fetch_sub(bells, Relaxed);
             self.enter_fast(bells);
         }
     }
@@ -483,7 +489,7 @@ impl Port<'_> {
             if reading.stash.load(Relaxed) > 0 {
                 self.peek_kernel(into, (beginning, 0), place.head, 0);
             } else if let Ok((head, mark @ Record::Up(up))) = self.front()
-                && reading.kernel.load(Relaxed) + before as u64 == up
+                && self.kernel_position() + before as u64 == up
             {
                 let place = Place { head: ring.behind(head, mark), consumed: 0 };
                 let _ = ring::copy_out(&ring, place, into);
@@ -501,8 +507,7 @@ impl Port<'_> {
         if ring::unread(&ring, place) != Ok(before as u64) {
             return 0;
         }
-        let taken = reading.bells.load(Relaxed);
-        let held = reading.held_len.load(Relaxed) as usize;
+        let (taken, held) = (self.bells_taken(), self.held());
         // Data that was taken for doorbells comes first.
         let early = taken.saturating_sub(bells) as usize;
         if early > held || early > into.left() {
@@ -518,7 +523,7 @@ impl Port<'_> {
     /// mark of going up that may lie at `head`, and at what follows that in the ring.
     fn peek_kernel(&self, into: &mut Cursor, (beginning, before): (&Cursor, usize), head: u64, bells: u64) {
         let ring = self.incoming();
-        let begin = self.end.reading.kernel.load(Relaxed) + before as u64 + bells;
+        let begin = self.kernel_position() + before as u64 + bells;
         let Ok((head, mark)) = self.front_from(head) else { return };
         let limit = match mark {
             Record::Empty => usize::MAX,
@@ -554,24 +559,30 @@ impl Port<'_> {
 
     /// Takes from the kernel path; `None` when the direction has gone up meanwhile.
     fn take_from_kernel(&self, into: &mut Cursor, peek: bool) -> Option<Taken> {
-        let reading = &self.end.reading;
-        let in_kernel = &self.link.incoming().flags.in_kernel;
-        // On top of another such receive of this thread, the flag stays up for that one.
-        let nested = reading.in_kernel.load(Relaxed) == self.me;
-        reading.in_kernel.store(self.me, Relaxed);
-        in_kernel.swap(1, SeqCst);
         // A handler must not pass the mark, nor take what was counted, between a look and what is done about it. That
         // costs two system calls. Without a mark there is none to come either, while the flag is up.
-        let taken = if self.is_at_switch() {
-            kernel::undisturbed(|| self.take_plain(into, peek))
-        } else {
-            self.take_plain(into, peek)
-        };
+        self.in_kernel(|| {
+            if self.is_at_switch() {
+                kernel::undisturbed(|| self.take_plain(into, peek))
+            } else {
+                self.take_plain(into, peek)
+            }
+        })
+    }
+
+    /// Does `what` while the sender does not go up.
+    pub(super) fn in_kernel<T>(&self, what: impl FnOnce() -> T) -> T {
+        let (reading, flag) = (&self.end.reading, &self.link.incoming().flags.in_kernel);
+        // On top of another receive of this thread, the flag stays up for that one.
+        let nested = reading.in_kernel.load(Relaxed) == self.me;
+        reading.in_kernel.store(self.me, Relaxed);
+        flag.swap(1, SeqCst);
+        let done = what();
         if !nested {
             reading.in_kernel.store(0, Relaxed);
-            in_kernel.store(0, Release);
+            flag.store(0, Release);
         }
-        taken
+        done
     }
 
     /// Whether the direction is about to change its path, or has changed it just now.
@@ -672,7 +683,7 @@ impl Port<'_> {
             Err(AGAIN) => return Taken::Nothing,
             Err(e) => return Taken::Failed(e),
         };
-        let position = reading.kernel.load(Relaxed) + got;
+        let position = self.kernel_position() + got;
         let excess = match self.ahead() {
             Ok(Record::Up(up)) => position.saturating_sub(up),
             _ => 0,
@@ -682,7 +693,7 @@ impl Port<'_> {
         }
         if !peek {
             // A handler may have received behind this, and counted it before.
-            own::add(&reading.kernel, got);
+            own::add(&reading.kernel, got - excess);
             reading.kernel_bytes.fetch_add(got - excess, Relaxed);
             if excess > 0 {
                 self.enter_fast(excess);
@@ -702,7 +713,7 @@ impl Port<'_> {
         match self.ahead()? {
             Record::Empty => Ok(None),
             Record::Up(up) => {
-                let position = self.end.reading.kernel.load(Relaxed);
+                let position = self.kernel_position();
                 up.checked_sub(position).map(|n| Some(n as usize)).ok_or(Fault)
             }
             _ => Err(Fault),
@@ -733,26 +744,25 @@ impl Port<'_> {
     pub(super) fn enter_fast(&self, bells: u64) {
         let reading = &self.end.reading;
         let head = self.front().map_or(self.place().head, |(head, record)| self.incoming().behind(head, record));
-        reading.bells.store(bells, Relaxed);
-        reading.held_len.store(0, Relaxed);
-        self.count_bells(bells);
+        reading.bells_before_up.store(reading.all_bells.load(Relaxed), Relaxed);
         reading.fast.store(1, Relaxed);
         reading.place.store(Place { head, consumed: 0 }.pack(), Relaxed);
         self.link.incoming().head.head.store(head, Release);
+        self.count_bells(bells);
+        reading.held_from.store(reading.all_bells.load(Relaxed), Relaxed);
         self.end.was_fast.fetch_or(2, Relaxed);
     }
 
     /// Passes the mark of going down at `head`: `bells` doorbells come before the data in the kernel.
     pub(super) fn enter_kernel(&self, head: u64, bells: u64) -> Result<(), Fault> {
         let reading = &self.end.reading;
-        let taken = reading.bells.load(Relaxed);
+        let taken = self.bells_taken();
         let ring = self.incoming();
         if let Some(data) = taken.checked_sub(bells).filter(|&n| n > 0) {
-            if data > u64::from(reading.held_len.load(Relaxed)) {
+            if data > self.held() as u64 {
                 return Err(Fault);
             }
-            reading.stash.store(data as u32, Relaxed);
-            self.discount_bells(data);
+            self.stash_last(data);
         } else {
             reading.discard.store(bells - taken, Relaxed);
         }
@@ -769,9 +779,8 @@ impl Port<'_> {
     pub(super) fn take_stash(&self, into: &mut Cursor, peek: bool) -> Option<usize> {
         let reading = &self.end.reading;
         let stash = reading.stash.load(Relaxed) as usize;
-        let held = reading.held_len.load(Relaxed) as usize;
         let n = stash.min(into.left());
-        if n == 0 || stash > held || held > reading.held.len() {
+        if n == 0 || stash > self.held() {
             return None;
         }
         self.copy_held(into, stash, n);
@@ -785,9 +794,9 @@ impl Port<'_> {
     /// Copies `n` of the last `most` bytes that were taken for doorbells.
     fn copy_held(&self, into: &mut Cursor, most: usize, n: usize) {
         let reading = &self.end.reading;
-        let held = reading.held_len.load(Relaxed) as usize;
-        for byte in &reading.held[held - most..held - most + n] {
-            let byte = byte.load(Relaxed);
+        let first = reading.all_bells.load(Relaxed).wrapping_sub(most as u64);
+        for number in 0..n as u64 {
+            let byte = reading.held[(first.wrapping_add(number) % reading.held.len() as u64) as usize].load(Relaxed);
             // SAFETY: one byte from this stack frame; the callers see that there is room for `n`.
             unsafe { into.copy_from(&byte, 1) };
         }
@@ -813,7 +822,7 @@ impl Port<'_> {
     fn declare_ready(&self) -> bool {
         let flags = &self.link.incoming().flags;
         self.end.reading.armed.store(ALONE, Relaxed);
-        if let Some(position) = self.read_position() {
+        if let Some((position, true)) = self.read_position() {
             self.end.reading.kernel.store(position, Relaxed);
             flags.position.store(position, Relaxed);
             // SeqCst: ready before the look whether the other end has left; that one has left before it looks.
@@ -825,16 +834,19 @@ impl Port<'_> {
         true
     }
 
-    /// Bytes that have been read from the kernel since the connection began; `None` when that cannot be told.
-    fn read_position(&self) -> Option<u64> {
+    /// Bytes that have been read from the kernel since the connection began, and whether more may come; `None` when that
+    /// cannot be told.
+    pub(super) fn read_position(&self) -> Option<(u64, bool)> {
         for _ in 0..16 {
             let before = kernel::counters(self.fd).ok()?;
             let queued = kernel::inq(self.fd).ok()?;
             let after = kernel::counters(self.fd).ok()?;
             if before.received == after.received {
-                // The other end's FIN would count as a byte.
                 let more = matches!(after.state, kernel::ESTABLISHED | kernel::FIN_WAIT1 | kernel::FIN_WAIT2);
-                return after.received.checked_sub(queued.into()).filter(|_| more && !after.fast_open);
+                let ended = matches!(after.state, kernel::CLOSE_WAIT | kernel::LAST_ACK | kernel::CLOSING);
+                // The other end's FIN counts as a byte.
+                let read = after.received.checked_sub(u64::from(queued) + u64::from(ended))?;
+                return (more || ended).then_some((read, more && !after.fast_open));
             }
         }
         None

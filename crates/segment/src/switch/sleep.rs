@@ -9,7 +9,7 @@ use crate::link::{ALONE, LEFT, NO_MORE_BELLS, RINGING};
 use crate::lock::Entered;
 use crate::raw::{Answer, Errno};
 use crate::ring::{self, Place, Record};
-use crate::sync::{AcqRel, Acquire, Relaxed, Release, SeqCst, fence};
+use crate::sync::{AcqRel, Acquire, Relaxed, Release, SeqCst, compiler_fence, fence, own};
 
 /// An announced doorbell is one system call from being there, if its sender is neither stopped nor killed.
 const BELL_WITHIN_US: u64 = 5_000_000;
@@ -40,7 +40,6 @@ impl Port<'_> {
                 Ok(0) => return Some(Taken::EndOfStream),
                 Ok(n) => {
                     reading.discard.store(left.saturating_sub(n as u64), Relaxed);
-                    reading.kernel.fetch_add(n as u64, Relaxed);
                     self.count_bells(n as u64);
                 }
                 Err(AGAIN) => return Some(Taken::Nothing),
@@ -54,29 +53,76 @@ impl Port<'_> {
     /// that it was no data sent after going down.
     pub(super) fn take_bells(&self, most: usize, recv: impl Fn(i32, *mut u8, usize) -> Answer) -> Answer {
         let reading = &self.end.reading;
-        let mut bytes = [0u8; 16];
-        let got = recv(self.fd, bytes.as_mut_ptr(), most.min(bytes.len()))?.min(bytes.len());
-        if got > 0 {
-            for (slot, byte) in reading.held.iter().zip(bytes) {
-                slot.store(byte, Relaxed);
-            }
-            reading.held_len.store(got as u32, Relaxed);
-            reading.bells.fetch_add(got as u64, Relaxed);
-            reading.kernel.fetch_add(got as u64, Relaxed);
-            self.count_bells(got as u64);
+        let most = most.min(reading.fresh.len());
+        let below = reading.taking.load(Relaxed);
+        reading.taking.store(self.me, Relaxed);
+        let got = recv(self.fd, reading.fresh.as_ptr().cast_mut().cast(), most);
+        if let Ok(got @ 1..) = got {
+            self.count_taken(got.min(most));
         }
-        Ok(got)
+        reading.taking.store(below, Relaxed);
+        Ok(got?.min(most))
+    }
+
+    /// Counts what was taken for doorbells, unless a signal handler of this thread has.
+    fn count_taken(&self, got: usize) {
+        let reading = &self.end.reading;
+        let bytes = reading.fresh.each_ref().map(|byte| byte.load(Relaxed));
+        if !self.is_fast() && !self.has_left() {
+            // A handler has passed the mark of going down before they were taken: behind the doorbells comes data.
+            return kernel::undisturbed(|| {
+                let bells = reading.discard.load(Relaxed).min(got as u64);
+                if reading.taking.load(Relaxed) == self.me && self.keep(&bytes[..got]) {
+                    reading.discard.fetch_sub(bells, Relaxed);
+                    self.stash_last(got as u64 - bells);
+                }
+            });
+        }
+        while reading.taking.load(Relaxed) == self.me && !self.keep(&bytes[..got]) {}
+    }
+
+    /// Keeps and counts these bytes as the last that were taken for doorbells; false if a handler has done so with others.
+    fn keep(&self, bytes: &[u8]) -> bool {
+        let reading = &self.end.reading;
+        let before = reading.all_bells.load(Relaxed);
+        compiler_fence(SeqCst);
+        // A handler that counts these very bytes writes the same to the same places.
+        if reading.taking.load(Relaxed) != self.me {
+            return false;
+        }
+        for (number, &byte) in bytes.iter().enumerate() {
+            let at = before.wrapping_add(number as u64) % reading.held.len() as u64;
+            reading.held[at as usize].store(byte, Relaxed);
+        }
+        let kept = own::replace(&reading.all_bells, before, before.wrapping_add(bytes.len() as u64));
+        self.publish_bells();
+        kept
+    }
+
+    /// On top of a taking of doorbells of this thread: counts what it has taken and could not count yet. Nothing else tells
+    /// but the kernel.
+    pub(super) fn count_for_below(&self) {
+        let reading = &self.end.reading;
+        if reading.taking.load(Relaxed) != self.me {
+            return;
+        }
+        let Some((read, _)) = self.read_position() else { return };
+        let got = read.wrapping_sub(self.kernel_position()) as usize;
+        if (1..=reading.fresh.len()).contains(&got) {
+            self.count_taken(got);
+            reading.taking.store(0, Relaxed);
+        }
     }
 
     /// The same, without waiting; none once there is something in the ring. Twice in a row must not take data for doorbells:
     /// only what was taken last is kept.
     pub(super) fn take_bells_of_idle(&self, most: usize) -> Answer {
-        if self.something() { Ok(0) } else { self.take_waiting_bells(most) }
+        self.in_kernel(|| if self.something() { Ok(0) } else { self.take_waiting_bells(most) })
     }
 
     /// The same, whatever is in the ring.
     pub(super) fn take_waiting_bells(&self, most: usize) -> Answer {
-        // SAFETY: the buffer is `take_bells`' own.
+        // SAFETY: the buffer is `take_bells`'.
         self.take_bells(most, |fd, to, len| unsafe { kernel::recv(fd, to, len, libc::MSG_DONTWAIT) })
     }
 
@@ -110,14 +156,28 @@ impl Port<'_> {
     }
 
     pub(super) fn count_bells(&self, taken: u64) {
-        let before = self.end.reading.all_bells.fetch_add(taken, Relaxed);
-        self.link.incoming().head.bells.store(before + taken, Relaxed);
+        own::add(&self.end.reading.all_bells, taken);
+        self.publish_bells();
     }
 
-    /// What was taken last and counted was no doorbell.
-    pub(super) fn discount_bells(&self, data: u64) {
-        let before = self.end.reading.all_bells.fetch_sub(data, Relaxed);
-        self.link.incoming().head.bells.store(before.wrapping_sub(data), Relaxed);
+    /// The last bytes that were taken and counted as doorbells are data.
+    pub(super) fn stash_last(&self, data: u64) {
+        let reading = &self.end.reading;
+        reading.stash.fetch_add(data as u32, Relaxed);
+        reading.mistaken.fetch_add(data, Relaxed);
+        self.publish_bells();
+    }
+
+    fn publish_bells(&self) {
+        loop {
+            let bells = self.bells();
+            self.link.incoming().head.bells.store(bells, Relaxed);
+            compiler_fence(SeqCst);
+            // A handler may have counted more, and published that before.
+            if self.bells() == bells {
+                return;
+            }
+        }
     }
 
     /// Takes note if the sender has taken the waiting flag.
@@ -156,7 +216,7 @@ impl Port<'_> {
 
     /// Doorbells that were sent and have not been taken.
     pub(super) fn owed(&self) -> usize {
-        self.announced().saturating_sub(self.end.reading.all_bells.load(Relaxed)).min(16) as usize
+        self.announced().saturating_sub(self.bells()).min(16) as usize
     }
 
     /// Takes doorbells that have done their work out of the kernel's queue, once the ring is empty: the kernel then says
@@ -231,16 +291,17 @@ impl Port<'_> {
         let above = reading.lock.fall_asleep();
         let takes = self.is_fast() && !above && self.end.watched.load(Relaxed) == 0;
         // A signal handler may have received before it could know that this thread is about to sleep.
-        let got = self.is_armed().then(|| {
-            if takes {
-                // SAFETY: the buffer is `take_bells`' own.
-                self.take_bells(1, |_, to, len| unsafe { (self.sleep)(self, to, len, 0) })
-            } else {
+        let got = if takes {
+            // SAFETY: the buffer is `take_bells`'.
+            let sleep = |_, to, len| unsafe { (self.sleep)(self, to, len, 0) };
+            self.in_kernel(|| self.is_armed().then(|| self.take_bells(1, sleep)))
+        } else {
+            self.is_armed().then(|| {
                 let mut byte = 0u8;
                 // SAFETY: one writable byte.
                 unsafe { (self.sleep)(self, &mut byte, 1, libc::MSG_PEEK) }
-            }
-        });
+            })
+        };
         reading.lock.wake(above);
         if takes {
             self.note_flag();
@@ -250,7 +311,7 @@ impl Port<'_> {
                 // Whoever set out to leave beside this sleep was killed.
                 self.forget_ring(false, u64::MAX);
             } else if takes {
-                self.keep_early_data();
+                kernel::undisturbed(|| self.keep_early_data());
             }
         }
         match got {
@@ -392,7 +453,7 @@ impl Port<'_> {
     /// Whether everything was read that comes before the ring, which begins behind position `up` of the kernel path.
     pub(super) fn has_reached(&self, up: u64) -> bool {
         let reading = &self.end.reading;
-        !self.is_fast() && up == reading.kernel.load(Relaxed) && reading.discard.load(Relaxed) == 0
+        !self.is_fast() && up == self.kernel_position() && reading.discard.load(Relaxed) == 0
     }
 
     /// Whether nothing of the stream can be in the kernel: what has come there is a doorbell, and no news.
@@ -565,13 +626,8 @@ impl Port<'_> {
 
     /// This end has left: what it took for a doorbell that was taken back is data. It is taken back before the data is sent.
     fn keep_early_data(&self) {
-        let reading = &self.end.reading;
-        let early = reading.all_bells.load(Relaxed).saturating_sub(self.announced());
-        let early = early.min(reading.held_len.load(Relaxed).into());
-        if early > 0 {
-            reading.stash.store(early as u32, Relaxed);
-            self.discount_bells(early);
-        }
+        let early = self.bells().saturating_sub(self.announced());
+        self.stash_last(early.min(self.held() as u64));
     }
 
     /// Waits until the doorbells up to number `last` have been taken, by this thread or by the one that sleeps, or until
@@ -580,7 +636,7 @@ impl Port<'_> {
         let reading = &self.end.reading;
         let missing = || match self.is_fast() {
             // One that was announced may be taken back: its sender found the flag taken.
-            true => last.min(self.announced()).saturating_sub(reading.all_bells.load(Relaxed)),
+            true => last.min(self.announced()).saturating_sub(self.bells()),
             false => reading.discard.load(Relaxed),
         };
         let began = ticks();
@@ -680,7 +736,7 @@ impl Port<'_> {
         let ring = self.incoming();
         let mut place = self.place();
         let mut total = u64::from(reading.stash.load(Relaxed));
-        let (mut before, mut taken) = (0, reading.bells.load(Relaxed));
+        let (mut before, mut taken) = (0, self.bells_taken());
         if !self.is_fast() {
             let discard = reading.discard.load(Relaxed);
             let queued = u64::from(kernel::inq(self.fd).unwrap_or(0));
