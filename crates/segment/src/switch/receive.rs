@@ -386,9 +386,15 @@ impl Port<'_> {
             }
             let word = reading.place.load(Relaxed);
             let before = *into;
-            let (place, n) = match ring::copy_out(&ring, Place::unpack(word), into) {
-                Ok(it) => it,
-                Err(Fault) => return self.fault(),
+            let copied = ring::copy_out(&ring, Place::unpack(word), into);
+            let (place, n) = match copied {
+                Ok(it) if !peek || self.is_at(word) => it,
+                Err(Fault) if self.is_at(word) => return self.fault(),
+                // A signal handler of this thread has read the same, and the sender may have written over it.
+                _ => {
+                    *into = before;
+                    continue;
+                }
             };
             // Fillers alone are passed by a look too: whoever waits for something at the head would find them there.
             if (!peek || n == 0) && place.pack() != word {
@@ -431,9 +437,17 @@ impl Port<'_> {
                 }
                 // Published since the copying ended.
                 Ok(Record::Data(_) | Record::Skip | Record::Pad(_)) => continue,
-                Ok(Record::Up(_)) | Err(Fault) => return self.fault(),
+                Ok(Record::Up(_)) | Err(Fault) if self.is_at(place.pack()) => return self.fault(),
+                Ok(Record::Up(_)) | Err(Fault) => continue,
             }
         }
+    }
+
+    /// Whether no signal handler has read on from where packed place `word` is.
+    #[inline]
+    fn is_at(&self, word: u64) -> bool {
+        compiler_fence(SeqCst);
+        self.end.reading.place.load(Relaxed) == word
     }
 
     /// Publishes the head; once more if a signal handler of this thread has moved it on meanwhile, and published its own
