@@ -414,9 +414,104 @@ static void storm_loud(struct side *side) { storm(side, interject); }
 static void storm_count(void) { two_processes(AF_INET, storm_quiet, storm_quiet); }
 static void storm_talk(void) { two_processes(AF_INET, storm_loud, storm_loud); }
 
+/* A timer's handler receives in the middle of its thread's receives, while the path changes: every byte comes once, and
+ * those of one receive follow one another. */
+enum { TORN = 4 * MIB, MOST_RECEIVES = 1 << 16 };
+static struct receive {
+    char *bytes;
+    size_t count;
+} received[2][MOST_RECEIVES];
+static size_t receives[2];
+static char *next_bytes[2];
+static volatile bool ended;
+static uint64_t dice[2] = {7, 8};
+static ssize_t receive_some(int who, int flags) {
+    uint64_t chance = next_random(&dice[who]);
+    size_t size = 1 + (chance >> 8) % (chance % 4 == 0 ? 65536 : chance % 4 == 1 ? 1000 : 60);
+    ssize_t got = recv(handler_fd, next_bytes[who], size, flags);
+    if (got > 0) {
+        if (receives[who] == MOST_RECEIVES) fail("receives");
+        received[who][receives[who]++] = (struct receive){next_bytes[who], (size_t)got};
+        next_bytes[who] += got;
+    }
+    if (got == 0) ended = true;
+    return got;
+}
+static void receive_between(int number) {
+    (void)number;
+    int kept = errno;
+    for (int i = 0; i < 3 && !ended; i++) {
+        if (receive_some(1, MSG_DONTWAIT) == -1) {
+            if (errno != EAGAIN) fail("recv in the handler");
+            break;
+        }
+    }
+    errno = kept;
+}
+/* Whether the receives of the two, each one's in their order, make up the stream. */
+static bool make_up(const char *expected) {
+    static struct { size_t place, at[2]; } either[MOST_RECEIVES]; /* where both fitted, and the first was tried */
+    size_t place = 0, at[2] = {0, 0}, choices = 0;
+    while (place < TORN || at[0] < receives[0] || at[1] < receives[1]) {
+        bool fits[2];
+        for (int who = 0; who < 2; who++) {
+            struct receive *next = &received[who][at[who]];
+            fits[who] = at[who] < receives[who] && next->count <= TORN - place
+                        && memcmp(expected + place, next->bytes, next->count) == 0;
+        }
+        int who = fits[0] ? 0 : 1;
+        if (fits[0] && fits[1]) {
+            if (choices == COUNT(either)) return false;
+            either[choices].place = place;
+            memcpy(either[choices++].at, at, sizeof(at));
+        } else if (!fits[0] && !fits[1]) {
+            if (choices == 0) return false;
+            place = either[--choices].place;
+            memcpy(at, either[choices].at, sizeof(at));
+            who = 1;
+        }
+        place += received[who][at[who]++].count;
+    }
+    return true;
+}
+static void torn_a(struct side *side) {
+    struct itimerval often = {{0, 211}, {0, 211}}, never = {0};
+    char *expected = malloc(TORN);
+    for (int who = 0; who < 2; who++) next_bytes[who] = malloc(2 * TORN);
+    fill(expected, TORN, 5, 0);
+    handler_fd = side->fd;
+    struct sigaction action = {.sa_handler = receive_between, .sa_flags = SA_RESTART};
+    MUST(sigaction(SIGALRM, &action, NULL));
+    MUST(setitimer(ITIMER_REAL, &often, NULL));
+    tell(side);
+    while (!ended) {
+        if (receive_some(0, receives[0] % 4 ? 0 : MSG_DONTWAIT) == -1 && errno != EAGAIN) fail("recv");
+    }
+    MUST(setitimer(ITIMER_REAL, &never, NULL));
+    say("the stream, torn and whole: %d", make_up(expected));
+}
+static void torn_b(struct side *side) {
+    static char bytes[512 * KIB];
+    uint64_t chance = 9;
+    hear(side);
+    for (size_t sent = 0; sent < TORN;) {
+        int kind = (int)(next_random(&chance) % 16);
+        size_t count = 1 + next_random(&chance) % (kind < 9 ? 200 : kind < 14 ? 8000 : sizeof(bytes));
+        if (count > TORN - sent) count = TORN - sent;
+        fill(bytes, count, 5, sent);
+        send_all(side->fd, bytes, count);
+        sent += count;
+        if (kind % 4 == 0) usleep((useconds_t)(next_random(&chance) % 400));
+    }
+    shutdown(side->fd, SHUT_WR);
+    while (recv(side->fd, bytes, 1, 0) > 0) {}
+}
+static void torn(void) { two_processes(AF_INET, torn_a, torn_b); }
+
 const struct scenario scenarios[] = {
     {"interrupted", interrupted, 0}, {"restarted", restarted, 0}, {"sending", sending, 0}, {"masks", masks, 0},
     {"talking", talking, 0},         {"stealing", stealing, 0},   {"storm", storm_count, 0}, {"storm-talk", storm_talk, 0},
     {"taken-away", taken_away, 0},   {"looked-beside", looked_beside, 0},
+    {"torn", torn, 0},
     {0},
 };

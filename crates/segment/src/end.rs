@@ -86,6 +86,8 @@ pub struct Reading {
     pub bells_before_up: AtomicU64,
     /// The thread that is receiving from the kernel, so that another receive on top of it knows; 0: none.
     pub in_kernel: AtomicU32,
+    /// Receives so far that ran on top of another of their thread.
+    pub nested: AtomicU64,
     /// What the waiting flag was raised to; 0 once it was found taken.
     pub armed: AtomicU32,
     /// Who is to be woken by the waiting flag.

@@ -41,6 +41,7 @@ impl Port<'_> {
                     return answer;
                 }
                 entered @ (Entered::Nested | Entered::AboveSleep) => {
+                    own::add(&reading.nested, 1);
                     let answer = self.receive_inside(&mut into, flags, nonblocking);
                     if reading.lock.is_asleep() {
                         self.rest_again();
@@ -203,12 +204,17 @@ impl Port<'_> {
         let mut waiting: Option<Wait> = None;
         let mut slept = false;
         let memory = self.memory();
+        let nested = self.end.reading.nested.load(Relaxed);
         loop {
+            if total > 0 && self.end.reading.nested.load(Relaxed) != nested {
+                // A signal handler has received what follows, perhaps.
+                return Ok(total);
+            }
             match self.take(into, peek) {
                 Taken::Bytes(n) => {
                     total += n;
                     if into.left() > 0 && (peek || !matches!(self.ahead(), Ok(Record::Empty))) {
-                        total += self.take_across(into, peek.then_some(&beginning));
+                        total += self.take_across(into, peek.then_some(&beginning), nested);
                     }
                     if let Some(wait) = waiting.take() {
                         wait.end(memory, slept);
@@ -253,6 +259,7 @@ impl Port<'_> {
                 }
                 // A signal handler has read what was looked at.
                 Taken::Nothing if seen > 0 => return Ok(seen),
+                Taken::Nothing if total > 0 && self.end.reading.nested.load(Relaxed) != nested => return Ok(total),
                 Taken::Nothing => {
                     let wait = waiting.get_or_insert_with(|| {
                         let wait = Wait::begin(memory, self.link.incoming().sender.cpu.load(Relaxed), self.spin_us);
@@ -401,6 +408,10 @@ impl Port<'_> {
                 // A signal handler of this thread may have read the same bytes meanwhile: then read again.
                 if !own::replace(&reading.place, word, place.pack()) {
                     *into = before;
+                    if before.taken() > 0 {
+                        // What comes now does not follow what was received before.
+                        return Taken::Nothing;
+                    }
                     continue;
                 }
                 self.publish_head(place.head);
@@ -468,7 +479,12 @@ impl Port<'_> {
     /// A receive of less than was asked for says that there is no more (epoll(7)): goes on behind every mark.
     #[cold]
     #[inline(never)]
-    fn take_across(&self, into: &mut Cursor, peek_from: Option<&Cursor>) -> usize {
+    fn take_across(&self, into: &mut Cursor, peek_from: Option<&Cursor>, nested: u64) -> usize {
+        // What a signal handler of this thread has received is not behind what this receive has.
+        let is_overtaken = || self.end.reading.nested.load(Relaxed) != nested;
+        if is_overtaken() {
+            return 0;
+        }
         if let Some(beginning) = peek_from {
             return self.peek_across(into, beginning);
         }
@@ -478,7 +494,8 @@ impl Port<'_> {
             let bells_to_come = self.end.reading.discard.load(Relaxed) > 0;
             // Where the kernel has an error only, that is for the next call.
             let stop = || bells_to_come || kernel::is_at_mark(self.fd) || kernel::inq(self.fd) == Ok(0);
-            if !self.is_fast() && self.end.reading.stash.load(Relaxed) == 0 && stop() {
+            let at_end = !self.is_fast() && self.end.reading.stash.load(Relaxed) == 0 && stop();
+            if at_end || is_overtaken() {
                 break;
             }
             match self.take(into, false) {
