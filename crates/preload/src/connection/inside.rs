@@ -10,7 +10,7 @@ use core::ffi::{c_int, c_void};
 use core::mem::MaybeUninit;
 use underpass_segment::clock;
 use underpass_segment::kernel;
-use underpass_segment::lock::{Entered, Lock};
+use underpass_segment::lock::Lock;
 use underpass_segment::raw::{Answer, is_quiet};
 use underpass_segment::switch::Port;
 use underpass_segment::sync::SeqCst;
@@ -180,11 +180,7 @@ pub(super) unsafe fn sleeping_recv(port: &Port<'_>, to: *mut u8, len: usize, fla
     // Counted before the table is looked at; whoever closes looks at the count afterwards.
     handle.inside.fetch_add(1, SeqCst);
     let undo = || {
-        let lock = &port.end.reading.lock;
-        if lock.owner() == port.me {
-            lock.wake(false);
-            lock.leave(Entered::Alone);
-        }
+        port.abandon_sleep();
         come_out(port.token);
     };
     if port.end.reading.resting.is_stray() {

@@ -332,6 +332,20 @@ impl Port<'_> {
         }
     }
 
+    /// This thread does not come back from its sleep: it is cancelled, or a signal handler jumps away.
+    pub fn abandon_sleep(&self) {
+        let reading = &self.end.reading;
+        if reading.lock.owner() != self.me {
+            return;
+        }
+        self.count_for_below();
+        reading.taking.store(0, Relaxed);
+        reading.lock.wake(false);
+        reading.in_kernel.store(0, Relaxed);
+        self.link.incoming().flags.in_kernel.store(0, Release);
+        reading.lock.leave(Entered::Alone);
+    }
+
     /// Whether whatever is published from now on rings, and the ring is empty.
     fn is_armed(&self) -> bool {
         let flag = self.link.incoming().flags.waiting.load(SeqCst);
