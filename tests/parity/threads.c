@@ -416,6 +416,57 @@ static void cancel_first_b(struct side *side) {
 }
 static void cancel_first(void) { two_processes(AF_INET, cancel_first_a, cancel_first_b); }
 
+/* A thread that sleeps in recv behind another is interrupted, cancelled and timed out as the first one is. */
+static atomic_int handled;
+static void count_signal(int signal) {
+    (void)signal;
+    handled++;
+}
+static void interrupt(struct helper *helper, int signal) {
+    int before = handled;
+    MUST(pthread_kill(helper->thread, signal));
+    while (handled == before) nap_ms(1);
+}
+static void begin_asleep(struct helper *helper, struct side *side, char letter, void *(*body)(void *)) {
+    begin(helper, side, letter, body);
+    await_asleep(helper->task);
+}
+static void set_timeout(int fd, long ms) {
+    struct timeval timeout = {ms / 1000, ms % 1000 * 1000};
+    MUST(setsockopt(fd, SOL_SOCKET, SO_RCVTIMEO, &timeout, sizeof(timeout)));
+}
+static void behind_a(struct side *side) {
+    struct helper first, second;
+    MUST(sigaction(SIGUSR1, &(struct sigaction){.sa_handler = count_signal}, NULL));
+    MUST(sigaction(SIGUSR2, &(struct sigaction){.sa_handler = count_signal, .sa_flags = SA_RESTART}, NULL));
+    begin_asleep(&first, side, 'C', blocked_recv);
+    begin_asleep(&second, side, 'D', blocked_recv);
+    interrupt(&second, SIGUSR2);
+    await_asleep(second.task);
+    interrupt(&second, SIGUSR1);
+    end(&second);
+    begin_asleep(&second, side, 'E', cancelled_call);
+    MUST(pthread_cancel(second.thread));
+    end(&second);
+    set_timeout(side->fd, 20);
+    begin(&second, side, 'F', blocked_recv);
+    end(&second);
+    set_timeout(side->fd, 100000);
+    begin_asleep(&second, side, 'G', blocked_recv);
+    interrupt(&second, SIGUSR2);
+    end(&second);
+    set_timeout(side->fd, 0);
+    begin_asleep(&second, side, 'H', blocked_recv);
+    interrupt(&first, SIGUSR1);
+    end(&first);
+    order(side, '1');
+    end(&second);
+    order(side, '1');
+    SHOW(recv(side->fd, in, 10, 0));
+    quit(side);
+}
+static void behind(void) { two_processes(AF_INET, behind_a, obey); }
+
 /* A cancel that was asked for before a call that need not wait. */
 static void *cancelled_early(void *argument) {
     struct side *side = introduce(argument);
@@ -521,5 +572,6 @@ const struct scenario scenarios[] = {
     {"takers", takers, 0},   {"shut", shut, 0},                 {"shut-writer", shut_writer, 0},
     {"closed", closed, 0},   {"replaced", replaced, 0}, {"closed-unused", closed_unused, 0}, {"cancel", cancel, 0},
     {"cancel-first", cancel_first, 0},   {"cancel-early", cancel_early, 0},
+    {"behind", behind, 0},
     {"passing", passing, 0}, {"beside", beside, 0}, {"beside-stopped", beside_stopped, 0}, {0},
 };

@@ -2,6 +2,7 @@
 #![allow(unsafe_code, reason = "issues system calls with buffers of its own")]
 
 use crate::raw::{Answer, Errno, is_quiet, syscall};
+use crate::sync::AtomicU32;
 use core::mem::MaybeUninit;
 
 /// TCP states as the kernel numbers them (include/net/tcp_states.h).
@@ -291,6 +292,28 @@ pub fn always_readable() -> Option<i32> {
 pub fn close(fd: i32) {
     // SAFETY: no pointers.
     let _ = unsafe { syscall(libc::SYS_close, [fd as usize, 0, 0, 0, 0, 0]) };
+}
+
+/// Sleeps while `word` is `value`, until [`wake_all`] or `deadline` (CLOCK_MONOTONIC, ns). The word may lie in memory that
+/// other processes have.
+///
+/// # Errors
+/// EAGAIN when it is not; ETIMEDOUT; EINTR.
+pub fn wait_for_change(word: &AtomicU32, value: u32, deadline: Option<u64>) -> Answer {
+    const NS: u64 = 1_000_000_000;
+    const ANY: usize = u32::MAX as usize;
+    let at = deadline.map(|ns| libc::timespec { tv_sec: (ns / NS) as i64, tv_nsec: (ns % NS) as i64 });
+    let at = at.as_ref().map_or(0, |at| at as *const libc::timespec as usize);
+    let operation = libc::FUTEX_WAIT_BITSET as usize;
+    // SAFETY: the kernel reads the word, and a time or none.
+    unsafe { syscall(libc::SYS_futex, [word.as_ptr() as usize, operation, value as usize, at, 0, ANY]) }
+}
+
+/// Wakes all who sleep on `word`.
+pub fn wake_all(word: &AtomicU32) {
+    let (operation, all) = (libc::FUTEX_WAKE as usize, i32::MAX as usize);
+    // SAFETY: the kernel takes the word's address for a name alone.
+    let _ = unsafe { syscall(libc::SYS_futex, [word.as_ptr() as usize, operation, all, 0, 0, 0]) };
 }
 
 /// Calls `what` for every open descriptor of this process, as /proc/self/fd lists them; false when it does not.

@@ -2,7 +2,7 @@
 //! passable by a signal handler of its own thread, and survived by the others when its owner is killed.
 //!
 //! While its owner sleeps inside another may visit: what it guards is the visitor's until it ends the visit, and an owner
-//! that wakes waits for that.
+//! that wakes waits for that. Who would sleep inside as well sleeps behind it, and tries again when it wakes.
 //!
 //! It lies in memory that the other end of the connection does not have. What it guards is built so that a signal
 //! handler may run in the middle of it (a sender's commit is one compare-and-swap, and a reader holds signals back while it
@@ -10,14 +10,14 @@
 
 use crate::clock;
 use crate::kernel;
-use crate::raw::is_quiet;
+use crate::raw::{Answer, Errno, is_quiet};
 use crate::sync::{AcqRel, Acquire, AtomicU32, Relaxed, Release, pause};
 
 /// The lock. Zeroed memory is an open one.
 #[repr(C)]
 pub struct Lock {
     owner: AtomicU32,
-    /// [`ASLEEP`], [`ABOVE`], and the number of the thread that visits.
+    /// [`ASLEEP`], [`ABOVE`], [`AWAITED`], and the number of the thread that visits.
     asleep: AtomicU32,
 }
 
@@ -25,7 +25,9 @@ pub struct Lock {
 const ASLEEP: u32 = 1 << 31;
 /// A signal handler on top of that sleep is inside.
 const ABOVE: u32 = 1 << 30;
-const VISITOR: u32 = ABOVE - 1;
+/// Threads sleep until the owner wakes.
+const AWAITED: u32 = 1 << 29;
+const VISITOR: u32 = AWAITED - 1;
 
 /// How a lock was entered.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -38,19 +40,18 @@ pub enum Entered {
     AboveSleep,
     /// The owner was killed inside; what it guards may need mending.
     AfterDeath,
-    /// The owner sleeps inside until something arrives, and the caller would not wait for that.
+    /// It was not: the owner sleeps inside until something arrives.
     Asleep,
 }
 
 impl Lock {
-    /// Enters as thread `me` (not 0). With `impatient`, comes back with [`Entered::Asleep`] rather than wait for an
-    /// owner that sleeps.
+    /// Enters as thread `me` (not 0), if no other sleeps inside.
     #[inline]
-    pub fn enter(&self, me: u32, impatient: bool) -> Entered {
+    pub fn enter(&self, me: u32) -> Entered {
         match self.owner.compare_exchange(0, me, Acquire, Relaxed) {
             Ok(_) => Entered::Alone,
             Err(owner) if owner == me => self.enter_again(),
-            Err(_) => self.contend(me, impatient),
+            Err(_) => self.contend(me),
         }
     }
 
@@ -79,20 +80,54 @@ impl Lock {
 
     /// The owner is about to sleep inside. Returns whether it does so on top of another sleep, for [`Lock::wake`].
     pub fn fall_asleep(&self) -> bool {
-        self.asleep.swap(ASLEEP, AcqRel) & ASLEEP != 0
+        let asleep = |now| Some(now & AWAITED | ASLEEP);
+        self.asleep.fetch_update(AcqRel, Relaxed, asleep).is_ok_and(|before| before & ASLEEP != 0)
     }
 
     /// The owner sleeps no more; waits for a visitor.
     pub fn wake(&self, above: bool) {
         let awake = if above { ASLEEP | ABOVE } else { 0 };
-        let _ = self.asleep.fetch_update(AcqRel, Relaxed, |now| Some(now & VISITOR | awake));
+        let before = self.asleep.fetch_update(AcqRel, Relaxed, |now| Some(now & VISITOR | awake));
+        self.wake_others(before.unwrap_or_else(|now| now));
         self.await_visitor();
+    }
+
+    /// Sleeps until the owner, who sleeps inside, wakes. A signal or the `deadline` (CLOCK_MONOTONIC, ns) ends that as it
+    /// ends a receive of the kernel's: a system call that has no time limit goes on if the program's handler wants that.
+    ///
+    /// # Errors
+    /// EINTR; EAGAIN when the time is over.
+    pub fn sleep_behind(&self, deadline: Option<u64>) -> Answer {
+        /// An owner that is killed with its process wakes nobody.
+        const LOOK_EVERY_NS: u64 = 100_000_000;
+        let now = self.asleep.load(Acquire);
+        let awaited = now | AWAITED;
+        if now & ASLEEP == 0 || self.asleep.compare_exchange(now, awaited, AcqRel, Relaxed).is_err() {
+            return Ok(0);
+        }
+        let is_ours = kernel::is_thread_of_this_process(self.owner());
+        let look = (!is_ours).then(|| clock::nanoseconds() + LOOK_EVERY_NS);
+        let until = deadline.into_iter().chain(look).min();
+        match kernel::wait_for_change(&self.asleep, awaited, until) {
+            Err(Errno(libc::ETIMEDOUT)) if until == deadline => Err(Errno(libc::EAGAIN)),
+            Err(Errno(libc::EINTR)) => Err(Errno(libc::EINTR)),
+            _ => Ok(0),
+        }
+    }
+
+    /// Wakes those who sleep behind the owner, if the word said before that there are any. A program that has threads makes
+    /// such calls whatever others it has forbidden itself.
+    fn wake_others(&self, before: u32) {
+        if before & AWAITED != 0 {
+            kernel::wake_all(&self.asleep);
+        }
     }
 
     /// Visits a sleeping owner; false when it does not sleep, or another visits. To be called with signals held back: a
     /// handler would have to wait for the visit on top of which it runs.
     pub fn visit(&self, me: u32) -> bool {
-        match self.asleep.compare_exchange(ASLEEP, ASLEEP | me, AcqRel, Relaxed) {
+        let visited = |now| (now & !AWAITED == ASLEEP).then_some(now | me);
+        match self.asleep.fetch_update(AcqRel, Relaxed, visited) {
             Ok(_) => true,
             Err(now) => {
                 self.dismiss(now);
@@ -147,13 +182,13 @@ impl Lock {
     }
 
     #[cold]
-    fn contend(&self, me: u32, impatient: bool) -> Entered {
+    fn contend(&self, me: u32) -> Entered {
         for round in 0u32.. {
             let owner = self.owner.load(Relaxed);
             if owner == 0 && self.owner.compare_exchange(0, me, Acquire, Relaxed).is_ok() {
                 return Entered::Alone;
             }
-            if impatient && owner != 0 && self.asleep.load(Acquire) & ASLEEP != 0 {
+            if owner != 0 && self.asleep.load(Acquire) & ASLEEP != 0 {
                 // Nobody who waits may ever come to find it dead.
                 return if self.inherit(owner, me) { Entered::AfterDeath } else { Entered::Asleep };
             }
@@ -180,7 +215,7 @@ impl Lock {
         }
         let inherited = self.owner.compare_exchange(owner, me, AcqRel, Relaxed).is_ok();
         if inherited {
-            self.asleep.store(0, Release);
+            self.wake_others(self.asleep.swap(0, AcqRel));
         } else if now != 0 {
             self.end_visit();
         }
@@ -216,13 +251,13 @@ mod tests {
         while alive(dead) {
             clock::nap(1000);
         }
-        assert_eq!(lock.enter(dead, false), Entered::Alone);
-        assert_eq!(lock.enter(dead, false), Entered::Nested);
-        assert_eq!(lock.enter(std::process::id(), false), Entered::AfterDeath);
+        assert_eq!(lock.enter(dead), Entered::Alone);
+        assert_eq!(lock.enter(dead), Entered::Nested);
+        assert_eq!(lock.enter(std::process::id()), Entered::AfterDeath);
         lock.leave(Entered::AfterDeath);
-        assert_eq!(lock.enter(dead, false), Entered::Alone);
+        assert_eq!(lock.enter(dead), Entered::Alone);
         lock.fall_asleep();
-        assert_eq!(lock.enter(std::process::id(), true), Entered::AfterDeath);
+        assert_eq!(lock.enter(std::process::id()), Entered::AfterDeath);
         // A visitor that was killed is no more.
         lock.fall_asleep();
         assert!(lock.visit(dead) && !lock.visit(dead) && lock.visit(std::process::id()));
@@ -237,12 +272,12 @@ mod tests {
     #[test]
     fn an_impatient_one_does_not_wait_for_a_sleeper() {
         let lock = Lock { owner: AtomicU32::new(0), asleep: AtomicU32::new(0) };
-        assert_eq!(lock.enter(std::process::id(), false), Entered::Alone);
+        assert_eq!(lock.enter(std::process::id()), Entered::Alone);
         assert!(!lock.fall_asleep());
-        assert_eq!(lock.enter(1, true), Entered::Asleep);
+        assert_eq!(lock.enter(1), Entered::Asleep);
         // A signal handler on top of the sleep, and one on top of that.
         let me = std::process::id();
-        assert_eq!((lock.enter(me, false), lock.enter(me, false)), (Entered::AboveSleep, Entered::Nested));
+        assert_eq!((lock.enter(me), lock.enter(me)), (Entered::AboveSleep, Entered::Nested));
         assert!(!lock.visit(1) && lock.fall_asleep() && lock.visit(1));
         lock.end_visit();
         lock.wake(true);
@@ -252,14 +287,44 @@ mod tests {
         lock.end_visit();
         lock.wake(false);
         lock.leave(Entered::Alone);
-        assert_eq!(lock.enter(1, true), Entered::Alone);
+        assert_eq!(lock.enter(1), Entered::Alone);
+    }
+
+    #[test]
+    fn who_sleeps_behind_a_sleeper_is_woken_or_gives_up() {
+        let lock = Lock { owner: AtomicU32::new(0), asleep: AtomicU32::new(0) };
+        let me = kernel::thread_id();
+        lock.enter(me);
+        lock.fall_asleep();
+        assert_eq!(lock.sleep_behind(Some(clock::nanoseconds())), Err(Errno(libc::EAGAIN)));
+        assert!(lock.visit(me));
+        lock.end_visit();
+        std::thread::scope(|scope| {
+            let other = scope.spawn(|| {
+                while lock.enter(1) == Entered::Asleep {
+                    lock.sleep_behind(None).unwrap();
+                }
+                lock.leave(Entered::Alone);
+            });
+            // On top of the sleep it sleeps once more, and again.
+            clock::nap(20_000);
+            assert_eq!(lock.enter(me), Entered::AboveSleep);
+            let above = lock.fall_asleep();
+            lock.wake(above);
+            lock.leave(Entered::AboveSleep);
+            clock::nap(20_000);
+            assert!(above && !other.is_finished());
+            lock.wake(false);
+            lock.leave(Entered::Alone);
+        });
+        assert_eq!((lock.owner(), lock.asleep.load(Relaxed)), (0, 0));
     }
 
     #[test]
     fn an_owner_that_wakes_waits_for_a_visitor() {
         let lock = Lock { owner: AtomicU32::new(0), asleep: AtomicU32::new(0) };
         let me = kernel::thread_id();
-        lock.enter(me, false);
+        lock.enter(me);
         lock.fall_asleep();
         assert!(lock.visit(me) && !lock.is_awaited());
         std::thread::scope(|scope| {

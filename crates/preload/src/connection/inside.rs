@@ -12,7 +12,7 @@ use underpass_segment::clock;
 use underpass_segment::kernel;
 use underpass_segment::lock::Lock;
 use underpass_segment::raw::{Answer, is_quiet};
-use underpass_segment::switch::Port;
+use underpass_segment::switch::{Port, Waiting};
 use underpass_segment::sync::SeqCst;
 
 /// A call that may go on inside the kernel.
@@ -174,8 +174,30 @@ fn outlast(locks: [&Lock; 2], enough: impl Fn() -> bool) {
     }
 }
 
+pub(super) static WAITING: Waiting = Waiting { recv: sleeping_recv, call: sleeping_call };
+
+/// Makes a system call that sleeps as libc makes its own: as a cancellation point.
+fn sleeping_call(port: &Port<'_>, call: &dyn Fn() -> Answer) -> Answer {
+    unsafe extern "C" {
+        fn pthread_setcanceltype(kind: c_int, before: *mut c_int) -> c_int;
+    }
+    const PTHREAD_CANCEL_ASYNCHRONOUS: c_int = 1;
+    let inside = Inside { index: port.token, entered: Cell::new(false) };
+    let at_any_time = || {
+        let mut before = 0;
+        // SAFETY: an int of this frame, or none. Nothing is held meanwhile that a cancelled thread would have to give back.
+        unsafe {
+            pthread_setcanceltype(PTHREAD_CANCEL_ASYNCHRONOUS, &mut before);
+            let answer = call();
+            pthread_setcanceltype(before, core::ptr::null_mut());
+            answer
+        }
+    };
+    inside.during(|| {}, at_any_time)
+}
+
 /// Sleeps in libc's own recv: a cancellation point, and restarted after signals as the program asked.
-pub(super) unsafe fn sleeping_recv(port: &Port<'_>, to: *mut u8, len: usize, flags: i32) -> Answer {
+unsafe fn sleeping_recv(port: &Port<'_>, to: *mut u8, len: usize, flags: i32) -> Answer {
     let handle = handle(port.token).ok_or(CLOSED)?;
     // Counted before the table is looked at; whoever closes looks at the count afterwards.
     handle.inside.fetch_add(1, SeqCst);

@@ -18,7 +18,7 @@ use crate::{process, seccomp};
 use core::cell::UnsafeCell;
 use core::mem::MaybeUninit;
 use find::{count_once, unsuitable};
-use inside::sleeping_recv;
+use inside::WAITING;
 use underpass_segment::clock;
 use underpass_segment::end::{End, Family, MAX_ENDS, SHUT_IN, SHUT_OUT, Stage};
 use underpass_segment::kernel;
@@ -224,7 +224,7 @@ impl Connection {
             me,
             token: self.index,
             spin_us: process::config().spin_us,
-            sleep: sleeping_recv,
+            waiting: &WAITING,
         }
     }
 

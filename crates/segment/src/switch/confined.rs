@@ -105,7 +105,7 @@ impl Port<'_> {
     /// program's call does it.
     pub fn receive_by(&self, into: &mut Cursor, flags: i32, call: Receive<'_>) -> Option<Answer> {
         let lock = &self.end.reading.lock;
-        let entered = self.enter_reading(true);
+        let entered = self.enter_reading();
         if entered == Entered::Asleep {
             // Whoever sleeps there has found the ring empty.
             return None;

@@ -26,8 +26,13 @@ use crate::ring::{self, Fault, Place, Record, Ring, Sender};
 use crate::sync::{Acquire, Relaxed, Release};
 use crate::wait::Memory;
 
-/// Receives from the kernel, sleeping if the socket blocks: libc's recv, so that it is a cancellation point.
-pub type SleepingRecv = unsafe fn(port: &Port<'_>, to: *mut u8, len: usize, flags: i32) -> Answer;
+/// How a receive sleeps: so that its thread can be cancelled meanwhile.
+pub struct Waiting {
+    /// Receives from the kernel, sleeping if the socket blocks: libc's recv.
+    pub recv: unsafe fn(port: &Port<'_>, to: *mut u8, len: usize, flags: i32) -> Answer,
+    /// Makes a system call of the library's own, which sleeps.
+    pub call: fn(port: &Port<'_>, call: &dyn Fn() -> Answer) -> Answer,
+}
 
 /// A joined end in the hands of one thread.
 #[derive(Clone, Copy)]
@@ -40,12 +45,12 @@ pub struct Port<'a> {
     pub fd: i32,
     /// Number of this thread.
     pub me: u32,
-    /// Whatever tells `Port::sleep` which connection it is.
+    /// Whatever tells `Port::waiting` which connection it is.
     pub token: u32,
     /// Longest poll before sleeping, in microseconds.
     pub spin_us: u32,
     /// How to sleep.
-    pub sleep: SleepingRecv,
+    pub waiting: &'static Waiting,
 }
 
 /// What a look at the incoming direction says, without touching the kernel.

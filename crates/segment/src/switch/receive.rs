@@ -29,9 +29,9 @@ impl Port<'_> {
     pub fn receive(&self, mut into: Cursor, flags: i32) -> Answer {
         let reading = &self.end.reading;
         let nonblocking = flags & libc::MSG_DONTWAIT != 0 || self.end.nonblocking.load(Relaxed) != 0;
-        let mut since = None;
+        let (mut since, mut deadline) = (None, None);
         loop {
-            match self.enter_reading(nonblocking) {
+            match self.enter_reading() {
                 entered @ (Entered::Alone | Entered::AfterDeath) => {
                     let answer = self.receive_inside(&mut into, flags, nonblocking);
                     if reading.resting.any() {
@@ -49,6 +49,13 @@ impl Port<'_> {
                     reading.lock.leave(entered);
                     return answer;
                 }
+                Entered::Asleep if !nonblocking => {
+                    let deadline = *deadline.get_or_insert_with(|| self.receive_deadline());
+                    if let Err(e) = self.wait_behind_sleeper(deadline) {
+                        // A receive of nothing waits once, whatever ends that.
+                        return if into.left() == 0 { Ok(0) } else { Err(e) };
+                    }
+                }
                 Entered::Asleep => {
                     // Whoever sleeps inside is woken by whatever arrives; until then there is nothing.
                     let began = *since.get_or_insert_with(ticks);
@@ -64,11 +71,26 @@ impl Port<'_> {
         }
     }
 
+    /// Waits until the thread that sleeps in a receive wakes, as one that sleeps there itself.
+    #[cold]
+    fn wait_behind_sleeper(&self, deadline: Option<u64>) -> Answer {
+        if is_quiet() {
+            pause();
+            return Ok(0);
+        }
+        (self.waiting.call)(self, &|| self.end.reading.lock.sleep_behind(deadline))
+    }
+
+    /// When a receive that waits from now on gives up (SO_RCVTIMEO).
+    fn receive_deadline(&self) -> Option<u64> {
+        kernel::receive_timeout(self.fd).map(|timeout| nanoseconds().saturating_add(timeout))
+    }
+
     /// Enters the lock. Whoever does so first after its owner was killed mends what that was in the middle of; a signal
     /// handler counts what its own thread was about to count.
     #[inline]
-    pub(super) fn enter_reading(&self, impatient: bool) -> Entered {
-        let entered = self.end.reading.lock.enter(self.me, impatient);
+    pub(super) fn enter_reading(&self) -> Entered {
+        let entered = self.end.reading.lock.enter(self.me);
         match entered {
             Entered::Alone | Entered::Asleep => {}
             Entered::AfterDeath => kernel::undisturbed(|| self.mend_reading()),
@@ -300,7 +322,7 @@ impl Port<'_> {
     #[cold]
     fn await_whole(&self, wanted: usize) {
         const LONGEST_NAP_US: u32 = 1000;
-        let deadline = kernel::receive_timeout(self.fd).map(|timeout| nanoseconds().saturating_add(timeout));
+        let deadline = self.receive_deadline();
         // A signal is let in by the naps alone, which say so.
         kernel::undisturbed_since(|held_back| {
             let mut nap_us = 20;
@@ -839,7 +861,7 @@ impl Port<'_> {
             return true;
         }
         let reading = &self.end.reading;
-        let entered = self.enter_reading(true);
+        let entered = self.enter_reading();
         if entered == Entered::Asleep {
             return self.end.read_gate.is_shut();
         }

@@ -95,7 +95,7 @@ impl Port<'_> {
     /// Enters the lock. Whoever does so first after its owner was killed mends the ring.
     #[inline]
     fn enter_sending(&self) -> Entered {
-        let entered = self.end.sending.lock.enter(self.me, false);
+        let entered = self.end.sending.lock.enter(self.me);
         if entered == Entered::AfterDeath {
             kernel::undisturbed(|| self.mend_sending());
         }

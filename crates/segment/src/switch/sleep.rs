@@ -293,13 +293,13 @@ impl Port<'_> {
         // A signal handler may have received before it could know that this thread is about to sleep.
         let got = if takes {
             // SAFETY: the buffer is `take_bells`'.
-            let sleep = |_, to, len| unsafe { (self.sleep)(self, to, len, 0) };
+            let sleep = |_, to, len| unsafe { (self.waiting.recv)(self, to, len, 0) };
             self.in_kernel(|| self.is_armed().then(|| self.take_bells(1, sleep)))
         } else {
             self.is_armed().then(|| {
                 let mut byte = 0u8;
                 // SAFETY: one writable byte.
-                unsafe { (self.sleep)(self, &mut byte, 1, libc::MSG_PEEK) }
+                unsafe { (self.waiting.recv)(self, &mut byte, 1, libc::MSG_PEEK) }
             })
         };
         reading.lock.wake(above);
@@ -590,7 +590,7 @@ impl Port<'_> {
     /// Does `what` as the only reader; or, with `false`, while another thread sleeps in a receive.
     pub(super) fn with_reading<T>(&self, what: impl FnOnce(bool) -> T) -> T {
         let lock = &self.end.reading.lock;
-        let entered = self.enter_reading(true);
+        let entered = self.enter_reading();
         let done = what(entered != Entered::Asleep);
         lock.leave(entered);
         done
@@ -608,7 +608,7 @@ impl Port<'_> {
             })
         };
         loop {
-            let entered = self.enter_reading(true);
+            let entered = self.enter_reading();
             if entered != Entered::Asleep {
                 let done = what(false);
                 lock.leave(entered);
