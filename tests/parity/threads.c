@@ -43,6 +43,7 @@ static void obey(struct side *side) {
         case 'e':
             while (recv(side->fd, in, 1, 0) == 1) send_all(side->fd, in, 1);
             break;
+        case 'r': SHOW(recv(side->fd, in, 1, 0)); break;
         case 'w': shutdown(side->fd, SHUT_WR); break;
         case 'd':
             SHOW(receive_all(side->fd, in, 5000));
@@ -255,11 +256,203 @@ static void replace_b(struct side *side) {
 }
 static void replaced(void) { two_processes(AF_INET, replace_a, replace_b); }
 
-/* The same for connections that have never been used: what the sleeping thread leaves behind is not the next one's. */
+/* One more connection, never used. */
 static int unused(struct side *side) {
     if (side->leader) return (int)MUST(accept(side->listener, NULL, NULL));
     return connect_to(&side->address);
 }
+
+/* Closed under threads that sleep in recv, each time of another kind, and the number is another connection's at once. What
+ * is sent afterwards they receive, nothing of the other connection, and then the other side sees the end. */
+static int close_under(struct side *side, struct helper *sleeper, void *(*body)(void *), int count) {
+    for (int i = 0; i < count; i++) begin(&sleeper[i], side, 'C', body);
+    for (int i = 0; i < count; i++) await_asleep(sleeper[i].task);
+    tell(side);
+    int fresh = unused(side);
+    hear(side);
+    MUST(dup2(fresh, side->fd));
+    close(fresh);
+    await_bytes(side->fd, 20);
+    return side->fd;
+}
+static void close_under_a(struct side *side, void *(*body)(void *), int count, const char *orders) {
+    struct helper sleepers[3];
+    int number = close_under(side, sleepers, body, count);
+    for (const char *what = orders; *what; what++) order(side, *what);
+    for (int i = 0; i < count; i++) end(&sleepers[i]);
+    order(side, 'r');
+    SHOW(receive_all(number, in, 20));
+    say("first difference %ld", differs(in, 20, 4, 0));
+    SHOW(send(number, "x", 1, 0));
+    quit(side);
+}
+static void close_under_b(struct side *side) {
+    hear(side);
+    int fresh = unused(side);
+    fill(out, 20, 4, 0);
+    send_all(fresh, out, 20);
+    tell(side);
+    obey(side);
+    SHOW(recv(fresh, in, 1, 0));
+}
+static void *whole_recv(void *argument) {
+    struct side *side = introduce(argument);
+    SHOW(recv(side->fd, in, 6, MSG_WAITALL));
+    say_bytes("whole", in, 6);
+    return NULL;
+}
+static void *look(void *argument) {
+    struct side *side = introduce(argument);
+    SHOW(recv(side->fd, in, 3, MSG_PEEK | MSG_WAITALL));
+    return NULL;
+}
+static void closed_watched_a(struct side *side) {
+    int set = (int)MUST(epoll_create1(0));
+    struct epoll_event event = {.events = EPOLLIN};
+    MUST(epoll_ctl(set, EPOLL_CTL_ADD, side->fd, &event));
+    close_under_a(side, blocked_recv, 1, "1");
+    SHOW(epoll_wait(set, &event, 1, 0));
+}
+static void closed_watched(void) { two_processes(AF_INET, closed_watched_a, close_under_b); }
+static void closed_readers_a(struct side *side) {
+    close_under_a(side, count_recv, 3, "1w");
+    say("%d byte, %d ends", bytes_seen, ends_seen);
+}
+static void closed_readers(void) { two_processes(AF_INET, closed_readers_a, close_under_b); }
+static void closed_whole_a(struct side *side) { close_under_a(side, whole_recv, 1, "111111"); }
+static void closed_whole(void) { two_processes(AF_INET, closed_whole_a, close_under_b); }
+static void closed_look_a(struct side *side) { close_under_a(side, look, 1, "111"); }
+static void closed_look(void) { two_processes(AF_INET, closed_look_a, close_under_b); }
+
+/* Closed under a thread that sleeps in recv and is then cancelled, or the other way round: the other side sees the end. */
+static void *cancelled_recv(void *argument) {
+    struct side *side = introduce(argument);
+    recv(side->fd, in, 10, 0);
+    say("not cancelled");
+    return NULL;
+}
+static void closed_cancelled_a(struct side *side) {
+    for (int first = 0; first < 2; first++) {
+        struct helper sleeper;
+        struct side other = *side;
+        other.fd = another(side);
+        begin(&sleeper, &other, 'C', cancelled_recv);
+        await_asleep(sleeper.task);
+        if (first) SHOW(close(other.fd));
+        pthread_cancel(sleeper.thread);
+        end(&sleeper);
+        if (!first) SHOW(close(other.fd));
+        hear(side);
+    }
+}
+static void closed_cancelled_b(struct side *side) {
+    for (int first = 0; first < 2; first++) {
+        int fd = another(side);
+        SHOW(recv(fd, in, 1, 0));
+        tell(side);
+        close(fd);
+    }
+}
+static void closed_cancelled(void) { two_processes(AF_INET, closed_cancelled_a, closed_cancelled_b); }
+
+/* A child that is forked after the close does not have the socket. */
+static void closed_forked_a(struct side *side) {
+    struct helper sleeper;
+    struct side other = *side;
+    int pipes[2];
+    MUST(pipe(pipes));
+    begin(&sleeper, &other, 'C', blocked_recv);
+    await_asleep(sleeper.task);
+    SHOW(close(side->fd));
+    side->fd = -1;
+    pid_t child = fork();
+    if (child == 0) {
+        char byte;
+        close(pipes[1]);
+        _exit(read(pipes[0], &byte, 1) == 0 ? 0 : 1);
+    }
+    order(side, '1');
+    end(&sleeper);
+    order(side, 'r');
+    close(pipes[1]);
+    int status;
+    MUST(waitpid(child, &status, 0));
+    say("child %d", status);
+    quit(side);
+}
+static void closed_forked(void) { two_processes(AF_INET, closed_forked_a, obey); }
+
+/* A range of descriptors closed under a thread that sleeps in recv, and what was open meanwhile tried one by one. */
+static void closed_range_a(struct side *side) {
+    struct helper sleeper;
+    struct side other = *side;
+    other.fd = another(side);
+    begin(&sleeper, &other, 'C', blocked_recv);
+    await_asleep(sleeper.task);
+    int last = other.fd, open = 0;
+    SHOW(close_range((unsigned)last, ~0U, 0));
+    for (int fd = last; fd < 1100; fd++) open += close(fd) == 0;
+    say("still open: %d", open);
+    SHOW(close_range((unsigned)last, ~0U, 0));
+    tell(side);
+    end(&sleeper);
+    tell(side);
+    hear(side);
+}
+static void closed_range_b(struct side *side) {
+    int fd = another(side);
+    hear(side);
+    send_all(fd, "x", 1);
+    hear(side);
+    SHOW(recv(fd, in, 1, 0));
+    tell(side);
+}
+static void closed_range(void) { two_processes(AF_INET, closed_range_a, closed_range_b); }
+
+/* Closed under a thread that sleeps in poll: what comes afterwards wakes it, and the number is nobody's. */
+static void *blocked_poll(void *argument) {
+    struct side *side = introduce(argument);
+    struct pollfd it = {.fd = side->fd, .events = POLLIN};
+    SHOW(poll(&it, 1, -1));
+    say("events %x", it.revents);
+    return NULL;
+}
+static void *blocked_select(void *argument) {
+    struct side *side = introduce(argument);
+    fd_set set;
+    FD_ZERO(&set);
+    FD_SET(side->fd, &set);
+    SHOW(select(side->fd + 1, &set, NULL, NULL, NULL));
+    return NULL;
+}
+static void closed_polled_a(struct side *side) {
+    for (int i = 0; i < 2; i++) {
+        struct helper sleeper;
+        struct side other = *side;
+        other.fd = another(side);
+        begin(&sleeper, &other, 'C', i == 0 ? blocked_poll : blocked_select);
+        await_asleep(sleeper.task);
+        SHOW(close(other.fd));
+        tell(side);
+        end(&sleeper);
+        tell(side);
+        hear(side);
+    }
+}
+static void closed_polled_b(struct side *side) {
+    for (int i = 0; i < 2; i++) {
+        int fd = another(side);
+        hear(side);
+        SHOW(send(fd, "x", 1, 0));
+        hear(side);
+        SHOW(recv(fd, in, 1, 0));
+        close(fd);
+        tell(side);
+    }
+}
+static void closed_polled(void) { two_processes(AF_INET, closed_polled_a, closed_polled_b); }
+
+/* The same for connections that have never been used: what the sleeping thread leaves behind is not the next one's. */
 static void *blocked_bulk(void *argument) {
     struct side *side = introduce(argument);
     size_t size = 8 * MIB;
@@ -572,6 +765,9 @@ const struct scenario scenarios[] = {
     {"takers", takers, 0},   {"shut", shut, 0},                 {"shut-writer", shut_writer, 0},
     {"closed", closed, 0},   {"replaced", replaced, 0}, {"closed-unused", closed_unused, 0}, {"cancel", cancel, 0},
     {"cancel-first", cancel_first, 0},   {"cancel-early", cancel_early, 0},
+    {"closed-watched", closed_watched, 0}, {"closed-readers", closed_readers, 0}, {"closed-whole", closed_whole, 0},
+    {"closed-look", closed_look, 0}, {"closed-cancelled", closed_cancelled, 0}, {"closed-forked", closed_forked, 0},
+    {"closed-range", closed_range, 0}, {"closed-polled", closed_polled, 0},
     {"behind", behind, 0},
     {"passing", passing, 0}, {"beside", beside, 0}, {"beside-stopped", beside_stopped, 0}, {0},
 };

@@ -94,6 +94,10 @@ pub unsafe extern "C" fn __connect(fd: c_int, address: *const sockaddr, len: soc
 /// As close(2).
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn close(fd: c_int) -> c_int {
+    if connection::is_kept(fd) {
+        set_errno(libc::EBADF);
+        return -1;
+    }
     connection::forget(fd);
     // SAFETY: passed on to the caller.
     unsafe { real::close(fd) }
@@ -112,27 +116,35 @@ pub unsafe extern "C" fn __close(fd: c_int) -> c_int {
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn close_range(first: c_uint, last: c_uint, flags: c_int) -> c_int {
     const CLOSE_RANGE_UNSHARE: c_int = 2;
-    // Others close nothing, or are refused.
-    if flags & !CLOSE_RANGE_UNSHARE == 0 && first <= last {
-        forget_range(first, last);
-    }
     // SAFETY: passed on to the caller.
-    unsafe { real::close_range(first, last, flags) }
+    let call = |first, last| unsafe { real::close_range(first, last, flags) };
+    // Others close nothing, or are refused.
+    if flags & !CLOSE_RANGE_UNSHARE != 0 || first > last {
+        return call(first, last);
+    }
+    let known = || (first..=last).take_while(|&fd| fd < table::highest() as u32);
+    let is_kept = |&fd: &u32| connection::is_kept(fd as c_int);
+    known().filter(|fd| !is_kept(fd)).for_each(|fd| connection::forget(fd as c_int));
+    // Around descriptors of the library's own, which may just have been made.
+    let mut first = first;
+    for kept in known().filter(is_kept) {
+        if first < kept && call(first, kept - 1) != 0 {
+            return -1;
+        }
+        first = kept + 1;
+    }
+    if first <= last { call(first, last) } else { 0 }
 }
 
 /// # Safety
 /// As closefrom(3).
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn closefrom(first: c_int) {
-    forget_range(first.max(0) as u32, u32::MAX);
     // SAFETY: passed on to the caller.
-    unsafe { real::closefrom(first) }
-}
-
-fn forget_range(first: u32, last: u32) {
-    let highest = table::highest() as u32;
-    for fd in first..=last.min(highest) {
-        connection::forget(fd as i32);
+    unsafe {
+        if close_range(first.max(0) as u32, u32::MAX, 0) != 0 {
+            real::closefrom(first);
+        }
     }
 }
 

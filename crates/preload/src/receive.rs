@@ -33,7 +33,7 @@ fn receive(
     loop {
         let way = connection.way();
         if way == Way::Joined
-            && let Some(port) = connection.port()
+            && let Some(mut port) = connection.port()
         {
             if port.reads_plainly() {
                 return connection.receive_past(flags, plain);
@@ -42,7 +42,10 @@ fn receive(
                 crate::test_cancel();
                 let answer = port.receive(cursor(), flags & CARRIED);
                 if port.end.reading.resting.is_stray() {
-                    connection.after_stray();
+                    crate::epoll::take_back(port.fd);
+                }
+                if port.is_held {
+                    connection::let_go(&mut port);
                 }
                 if answer == Err(ANEW) {
                     continue;

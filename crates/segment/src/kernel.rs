@@ -274,18 +274,23 @@ pub fn descriptor_flags(fd: i32) -> Option<i32> {
 
 /// A new descriptor that a poll always finds readable, by its number out of the way of those that the program gets.
 pub fn always_readable() -> Option<i32> {
-    const BEHIND: usize = 1000;
+    const BEHIND: i32 = 1000;
     let flags = (libc::EFD_CLOEXEC | libc::EFD_NONBLOCK) as usize;
     // SAFETY: no pointers.
-    let low = unsafe { syscall(libc::SYS_eventfd2, [1, flags, 0, 0, 0, 0]) }.ok()?;
-    // SAFETY: no pointers.
-    match unsafe { syscall(libc::SYS_fcntl, [low, libc::F_DUPFD_CLOEXEC as usize, BEHIND, 0, 0, 0]) } {
-        Ok(high) => {
-            close(low as i32);
-            Some(high as i32)
-        }
-        Err(_) => Some(low as i32),
+    let low = unsafe { syscall(libc::SYS_eventfd2, [1, flags, 0, 0, 0, 0]) }.ok()? as i32;
+    let high = duplicate(low, BEHIND);
+    if high.is_some() {
+        close(low);
     }
+    high.or(Some(low))
+}
+
+/// Another descriptor of what `fd` is, numbered from `first` on and closed in an executed program.
+pub fn duplicate(fd: i32, first: i32) -> Option<i32> {
+    // SAFETY: no pointers.
+    let copy =
+        unsafe { syscall(libc::SYS_fcntl, [fd as usize, libc::F_DUPFD_CLOEXEC as usize, first as usize, 0, 0, 0]) };
+    copy.ok().map(|fd| fd as i32)
 }
 
 /// Closes a descriptor of the library's own.
@@ -437,6 +442,11 @@ pub fn thread_lives(tid: u32) -> bool {
     exists(tid) && stat(tid).is_none_or(|it| !it.has_ended)
 }
 
+/// Whether thread `tid` sleeps in the kernel, or cannot be seen.
+pub fn thread_sleeps(tid: u32) -> bool {
+    stat(tid).is_none_or(|it| !it.runs)
+}
+
 fn exists(tid: u32) -> bool {
     // SAFETY: signal 0 is sent to nobody.
     let answer = unsafe { syscall(libc::SYS_tkill, [tid as usize, 0, 0, 0, 0, 0]) };
@@ -446,6 +456,7 @@ fn exists(tid: u32) -> bool {
 /// Of a thread, and of the process that it is of.
 struct Stat {
     has_ended: bool,
+    runs: bool,
     threads: u64,
     began: u64,
 }
@@ -465,9 +476,10 @@ fn stat(tid: u32) -> Option<Stat> {
 /// What follows the name in /proc/PID/stat: the state first, then numbers.
 fn figures_of(text: &str) -> Option<Stat> {
     let mut words = text.split_ascii_whitespace();
-    let has_ended = matches!(words.next()?, "Z" | "X");
+    let state = words.next()?;
+    let has_ended = matches!(state, "Z" | "X");
     let threads = words.nth(16)?.parse().ok()?;
-    Some(Stat { has_ended, threads, began: words.nth(1)?.parse().ok()? })
+    Some(Stat { has_ended, runs: state == "R", threads, began: words.nth(1)?.parse().ok()? })
 }
 
 /// The namespaces in which numbers of processes and times are told here: that of the numbers in the upper half. `None`

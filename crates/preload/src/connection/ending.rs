@@ -1,6 +1,7 @@
 //! The end of a connection: descriptors are closed one by one, and the last tells the other end.
 
 use super::find::count_once;
+use super::inside::Kept;
 use super::share::{for_each, part, twin};
 use super::{ABSENT, CONFINED, Connection, PRESENT, handle, known};
 use crate::process;
@@ -20,6 +21,7 @@ pub fn forget(fd: i32) {
         return;
     }
     if let Some(connection) = known(fd) {
+        connection.keep_open();
         // Before the number's next generation, to which nothing of this one is known.
         let last = !connection.has_duplicates() && connection.is_last();
         if !last {
@@ -41,7 +43,8 @@ pub fn forget(fd: i32) {
             // Its registrations go on in the kernel, which alone has to see what arrives from now on.
             connection.pin(Reason::Unsupported);
         }
-        if table::replace(fd, Known::Connection(index), Known::Nothing) && !connection.leave_to_those_inside() {
+        if table::replace(fd, Known::Connection(index), Known::Nothing) {
+            connection.outlast_calls();
             release(index);
         }
     } else {
@@ -81,9 +84,8 @@ pub fn dissolve(connection: Connection, disconnect: impl FnOnce() -> c_int) -> c
         crate::epoll::outlast_looks();
         crate::epoll::let_go(connection, table::generation(fd));
         crate::set::made().for_each(|set| set.with_item(fd, |item| item.set_told(Told::default())));
-        if !connection.leave_to_those_inside() {
-            release(index);
-        }
+        connection.outlast_calls();
+        release(index);
     }
     answer
 }
@@ -134,10 +136,19 @@ impl Connection {
     }
 }
 
-/// One descriptor less.
+/// One descriptor less. The last one is left to the threads that are inside, of whom the last comes here again.
 pub(super) fn release(index: u32) {
     let (Some(family), Some(handle)) = (process::existing_family(), handle(index)) else { return };
-    if handle.descriptors.fetch_sub(1, AcqRel) == 1 {
+    let less = |n: u32| (n > 1 || !handle.inside.any()).then(|| n - 1);
+    let before = loop {
+        match handle.descriptors.fetch_update(AcqRel, Acquire, less) {
+            Ok(before) => break before,
+            Err(_) if handle.inside.keep(Kept::End) => return,
+            // They have come out meanwhile.
+            Err(_) => {}
+        }
+    };
+    if before == 1 {
         let attached = matches!(handle.attached.swap(ABSENT, AcqRel), PRESENT | CONFINED);
         // SAFETY: it was there, and the last descriptor is gone.
         let link = attached.then(|| unsafe { (*handle.link.get()).assume_init() });

@@ -90,8 +90,7 @@ fn classify(fd: i32, known: Known, wanted: fn(u8) -> bool) -> Option<u32> {
     handle.attached.store(ABSENT, Relaxed);
     handle.given.store(0, Relaxed);
     handle.counted.store(0, Relaxed);
-    handle.inside.store(0, Relaxed);
-    handle.left.store(false, Relaxed);
+    handle.inside.clear();
     handle.begin();
     HIGHEST.fetch_max(index + 1, Relaxed);
     handle.descriptors.store(1, Release);

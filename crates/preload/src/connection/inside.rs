@@ -1,8 +1,14 @@
-//! Threads that are inside a call on a connection while another closes its last descriptor. As the kernel keeps the socket
-//! for them, the end is kept until they come out: it and the number may be the next connection's otherwise.
+//! Threads that are inside a call on a connection while another closes its last descriptor. In the kernel each of them has
+//! the socket until it returns.
+//!
+//! A call that is one call of the kernel's has that by itself, and needs the end alone: it is kept until the last of them
+//! comes out, since it may be the next connection's otherwise, as the number may. A receive that sleeps goes on with the socket
+//! when it wakes: for such, the close makes a descriptor of the library's own, which the last of them closes. To the rest of the
+//! library it is one of the connection's like any other.
 
-use super::ending::release;
-use super::{CLOSED, Connection, handle};
+use super::ending::{forget, release};
+use super::share::duplicate;
+use super::{Connection, handle};
 use crate::process;
 use crate::table::{self, Known};
 use core::cell::Cell;
@@ -13,7 +19,78 @@ use underpass_segment::kernel;
 use underpass_segment::lock::Lock;
 use underpass_segment::raw::{Answer, is_quiet};
 use underpass_segment::switch::{Port, Waiting};
-use underpass_segment::sync::SeqCst;
+use underpass_segment::sync::{AtomicU64, SeqCst, fence};
+
+/// How many threads of this process are inside, and what is kept for them: in one word, so that the last of them knows.
+pub(super) struct Insiders(AtomicU64);
+
+/// What is kept for those inside.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(super) enum Kept {
+    Nothing,
+    /// A descriptor of the library's own.
+    Descriptor(i32),
+    /// The end, of which this process has no descriptor any more.
+    End,
+}
+
+impl Insiders {
+    const KEPT_AT: u32 = 32;
+    const END: u32 = u32::MAX;
+
+    fn count(word: u64) -> u32 {
+        word as u32
+    }
+
+    fn kept(word: u64) -> Kept {
+        match (word >> Self::KEPT_AT) as u32 {
+            0 => Kept::Nothing,
+            Self::END => Kept::End,
+            above => Kept::Descriptor(above as i32 - 1),
+        }
+    }
+
+    pub(super) fn any(&self) -> bool {
+        Self::count(self.0.load(SeqCst)) > 0
+    }
+
+    fn enter(&self) {
+        self.0.fetch_add(1, SeqCst);
+    }
+
+    /// One less: what the last one has to let go of.
+    fn leave(&self) -> Kept {
+        let less = |word| match Self::count(word) {
+            // In a child that was forked by a signal handler on top of the call, it is not counted.
+            0 => None,
+            1 => Some(0),
+            _ => Some(word - 1),
+        };
+        let before = self.0.fetch_update(SeqCst, SeqCst, less).unwrap_or(0);
+        if Self::count(before) == 1 { Self::kept(before) } else { Kept::Nothing }
+    }
+
+    /// Keeps this for those inside, in place of what was kept; false if there are none.
+    pub(super) fn keep(&self, kept: Kept) -> bool {
+        let kept = match kept {
+            Kept::Nothing => 0,
+            Kept::Descriptor(fd) => fd as u32 + 1,
+            Kept::End => Self::END,
+        };
+        let kept = u64::from(kept) << Self::KEPT_AT;
+        let keep = |word| (Self::count(word) > 0).then_some(kept | u64::from(Self::count(word)));
+        self.0.fetch_update(SeqCst, SeqCst, keep).is_ok()
+    }
+
+    fn keeps(&self, fd: i32) -> bool {
+        Self::kept(self.0.load(SeqCst)) == Kept::Descriptor(fd)
+    }
+
+    /// Nobody is inside; what was kept.
+    pub(super) fn clear(&self) -> Kept {
+        Self::kept(self.0.swap(0, SeqCst))
+    }
+}
 
 /// A call that may go on inside the kernel.
 pub struct Inside {
@@ -27,12 +104,10 @@ impl Inside {
         if !self.entered.replace(true)
             && let Some(handle) = handle(self.index)
         {
-            handle.inside.fetch_add(1, SeqCst);
+            handle.inside.enter();
         }
     }
-}
 
-impl Inside {
     /// It does, in `call`. If this thread does not come back from there, `undo` is done, and it is inside no more: see
     /// [`unless_left`].
     pub fn during<T>(&self, undo: impl Fn(), call: impl FnOnce() -> T) -> T {
@@ -92,31 +167,30 @@ pub fn unless_left<T>(undo: impl Fn(), call: impl FnOnce() -> T) -> T {
     }
 }
 
+/// This thread is inside no more.
 #[cold]
 fn come_out(index: u32) {
-    one_less(index);
-    let_go_if_left(index);
-}
-
-fn one_less(index: u32) {
-    if let Some(handle) = handle(index) {
-        // In a child that was forked by a signal handler on top of the call, it is not counted.
-        let _ = handle.inside.fetch_update(SeqCst, SeqCst, |count| count.checked_sub(1));
-    }
-}
-
-/// Lets go of an end whose last descriptor was closed while threads were inside, if none is any more. Whether that was so.
-fn let_go_if_left(index: u32) -> bool {
-    let Some(handle) = handle(index) else { return false };
-    let left = handle.inside.load(SeqCst) == 0 && handle.left.swap(false, SeqCst);
-    if left {
-        if let Some(family) = process::existing_family() {
-            let end = family.end(index);
-            outlast([&end.reading.lock, &end.sending.lock], || false);
+    let Some(kept) = handle(index).map(|handle| handle.inside.leave()) else { return };
+    let before = crate::errno();
+    match kept {
+        Kept::Nothing => {}
+        Kept::Descriptor(fd) => shut(fd),
+        Kept::End => {
+            if let Some(family) = process::existing_family() {
+                let end = family.end(index);
+                outlast(&end.reading.lock, || false);
+                outlast(&end.sending.lock, || false);
+            }
+            release(index);
         }
-        release(index);
     }
-    left
+    crate::set_errno(before);
+}
+
+/// Closes a descriptor of the library's own.
+fn shut(kept: i32) {
+    forget(kept);
+    kernel::close(kept);
 }
 
 impl Connection {
@@ -126,81 +200,124 @@ impl Connection {
         Inside { index: self.index, entered: Cell::new(false) }
     }
 
-    /// The last descriptor is closed, and nobody finds the connection any more: whether threads are still inside, of whom
-    /// the last lets go of it.
-    pub(super) fn leave_to_those_inside(&self) -> bool {
-        let Some(handle) = handle(self.index) else { return false };
-        if handle.descriptors.load(SeqCst) > 1 {
-            return false;
+    /// The descriptor is about to be closed: if it is the last one, another is kept for receives that sleep.
+    pub(super) fn keep_open(&self) {
+        /// Above what most programs have, and below what costs memory to know of.
+        const FIRST: i32 = 960;
+        const FIRST_AMONG_FEW: i32 = 3;
+        let Some(handle) = handle(self.index) else { return };
+        if is_quiet() || self.has_duplicates() || self.ready_port().is_none() {
+            return;
         }
-        let is_any = || handle.inside.load(SeqCst) > 0;
-        // Whoever polls in the ring will soon have something, or be inside the kernel.
-        outlast([&self.end.reading.lock, &self.end.sending.lock], is_any);
-        if !is_any() {
-            return false;
+        let (reading, sending) = (&self.end.reading.lock, &self.end.sending.lock);
+        // Whoever polls in the ring will soon have something, or sleep.
+        outlast(reading, || handle.inside.any());
+        outlast(sending, || handle.inside.any());
+        // Below a signal handler, in this very thread, the kernel's call has returned.
+        if !handle.inside.any() || reading.owner() == process::thread() {
+            return;
         }
-        handle.left.store(true, SeqCst);
-        self.end.reading.resting.set_stray(true);
-        // They may have come out meanwhile.
-        is_any() || !handle.left.swap(false, SeqCst)
+        let copy = |first| kernel::duplicate(self.fd, first);
+        if let Some(kept) = copy(FIRST).or_else(|| copy(FIRST_AMONG_FEW)) {
+            duplicate(self.fd, kept);
+            if !handle.inside.keep(Kept::Descriptor(kept)) {
+                shut(kept);
+            }
+        }
     }
 
-    /// After a receive that found the waiting flag down for others, or its last descriptor closed.
-    #[cold]
-    pub fn after_stray(&self) {
-        if !let_go_if_left(self.index) {
-            crate::epoll::take_back(self.fd);
-        }
+    /// Nobody finds the connection by this descriptor any more, which is about to be closed: returns once no call goes on by
+    /// its number but inside the kernel.
+    pub(super) fn outlast_calls(&self) {
+        // A receive says that it sleeps before it looks at the table; here it is the other way round.
+        fence(SeqCst);
+        let lock = &self.end.reading.lock;
+        outlast(lock, || lock.is_asleep() && kernel::thread_sleeps(lock.owner()));
+        outlast(&self.end.sending.lock, || false);
     }
 }
 
-/// Returns when no other thread of this process holds one of the locks, when `enough`, or when that takes too long.
-fn outlast(locks: [&Lock; 2], enough: impl Fn() -> bool) {
+/// Whether `fd` is a descriptor of the library's own, of which the program does not know.
+pub fn is_kept(fd: i32) -> bool {
+    match table::get(fd) {
+        Known::Connection(index) => handle(index).is_some_and(|handle| handle.inside.keeps(fd)),
+        _ => false,
+    }
+}
+
+/// Returns when no other thread of this process holds the lock, when `enough`, or when that takes too long.
+fn outlast(lock: &Lock, enough: impl Fn() -> bool) {
     // Nobody sleeps there, but a thread may have to wait long for a processor.
     const PATIENCE_NS: u64 = 200_000_000;
-    if is_quiet() {
+    let me = process::thread();
+    let is_held = || match lock.owner() {
+        0 => false,
+        owner => owner != me && kernel::is_thread_of_this_process(owner) && !enough(),
+    };
+    if is_quiet() || !is_held() {
         return;
     }
-    let me = process::thread();
-    let is_held = |owner| owner != 0 && owner != me && !enough() && kernel::is_thread_of_this_process(owner);
-    for lock in locks {
-        if !is_held(lock.owner()) {
-            continue;
-        }
-        let deadline = clock::nanoseconds() + PATIENCE_NS;
-        while is_held(lock.owner()) && clock::nanoseconds() < deadline {
-            clock::give_way();
-        }
+    let deadline = clock::nanoseconds() + PATIENCE_NS;
+    while is_held() && clock::nanoseconds() < deadline {
+        clock::give_way();
     }
 }
 
-pub(super) static WAITING: Waiting = Waiting { recv: sleeping_recv, call: sleeping_call };
+pub(super) static WAITING: Waiting = Waiting { hold, recv: sleeping_recv, call: sleeping_call };
+
+/// Counts the receive as inside, and finds it a descriptor of the socket: its own may be closed by now, and the number
+/// another's.
+fn hold(port: &mut Port<'_>) {
+    let Some(handle) = handle(port.token) else { return };
+    // Before the table is looked at; whoever closes looks at the count afterwards.
+    if !core::mem::replace(&mut port.is_held, true) {
+        handle.inside.enter();
+    }
+    fence(SeqCst);
+    let is_socket = |&fd: &i32| table::get(fd) == Known::Connection(port.token);
+    if !is_socket(&port.fd) {
+        // There is none if the call had hardly begun, or there was no room for one.
+        port.fd = (0..table::highest()).rev().find(is_socket).unwrap_or(-1);
+    }
+}
+
+/// A receive that was held is over.
+#[cold]
+pub fn let_go(port: &mut Port<'_>) {
+    if core::mem::take(&mut port.is_held) {
+        come_out(port.token);
+    }
+}
 
 /// Makes a system call that sleeps as libc makes its own: as a cancellation point.
 fn sleeping_call(port: &Port<'_>, call: &dyn Fn() -> Answer) -> Answer {
     unsafe extern "C" {
         fn pthread_setcanceltype(kind: c_int, before: *mut c_int) -> c_int;
     }
-    const PTHREAD_CANCEL_ASYNCHRONOUS: c_int = 1;
-    let inside = Inside { index: port.token, entered: Cell::new(false) };
-    let at_any_time = || {
+    const DEFERRED: c_int = 0;
+    const ASYNCHRONOUS: c_int = 1;
+    let set = |kind| {
         let mut before = 0;
-        // SAFETY: an int of this frame, or none. Nothing is held meanwhile that a cancelled thread would have to give back.
-        unsafe {
-            pthread_setcanceltype(PTHREAD_CANCEL_ASYNCHRONOUS, &mut before);
-            let answer = call();
-            pthread_setcanceltype(before, core::ptr::null_mut());
-            answer
-        }
+        // SAFETY: an int of this frame. What is called while the type is asynchronous holds nothing that a cancelled thread
+        // would have to give back.
+        unsafe { pthread_setcanceltype(kind, &mut before) };
+        before
     };
-    inside.during(|| {}, at_any_time)
+    let before = Cell::new(DEFERRED);
+    let undo = || {
+        set(before.get());
+        come_out(port.token);
+    };
+    unless_left(undo, || {
+        before.set(set(ASYNCHRONOUS));
+        let answer = call();
+        set(before.get());
+        answer
+    })
 }
 
 /// Sleeps in libc's own recv: a cancellation point, and restarted after signals as the program asked.
 unsafe fn sleeping_recv(port: &Port<'_>, to: *mut u8, len: usize, flags: i32) -> Answer {
-    let handle = handle(port.token).ok_or(CLOSED)?;
-    // Counted before the table is looked at; whoever closes looks at the count afterwards.
-    handle.inside.fetch_add(1, SeqCst);
     let undo = || {
         port.abandon_sleep();
         come_out(port.token);
@@ -208,18 +325,10 @@ unsafe fn sleeping_recv(port: &Port<'_>, to: *mut u8, len: usize, flags: i32) ->
     if port.end.reading.resting.is_stray() {
         crate::epoll::take_back(port.fd);
     }
-    let answer = if table::get(port.fd) == Known::Connection(port.token) {
-        let before = crate::errno();
-        // SAFETY: passed on to the caller.
-        let call = || crate::from_c(unsafe { crate::real::recv(port.fd, to.cast(), len, flags) });
-        let answer = unless_left(undo, call);
-        crate::set_errno(before);
-        answer
-    } else {
-        // Closed, or another's by now, while this thread was on its way.
-        Err(CLOSED)
-    };
-    // If the end was left to this thread, it finds so when it comes out of the receive.
-    one_less(port.token);
+    let before = crate::errno();
+    // SAFETY: passed on to the caller.
+    let call = || crate::from_c(unsafe { crate::real::recv(port.fd, to.cast(), len, flags) });
+    let answer = unless_left(undo, call);
+    crate::set_errno(before);
     answer
 }

@@ -9,7 +9,7 @@ mod share;
 pub use confined::{confine_all, has_rests};
 pub use ending::{dissolve, forget, leave_all};
 pub use find::{claim, give_up, known, of, recognise};
-pub use inside::{Inside, unless_left};
+pub use inside::{Inside, is_kept, let_go, unless_left};
 pub use share::{Counted, duplicate, for_each, is_pool_used, recognise_all, reference_all, settle_child};
 
 use crate::memory::{PIECE, Sparse};
@@ -18,7 +18,7 @@ use crate::{process, seccomp};
 use core::cell::UnsafeCell;
 use core::mem::MaybeUninit;
 use find::{count_once, unsuitable};
-use inside::WAITING;
+use inside::{Insiders, WAITING};
 use underpass_segment::clock;
 use underpass_segment::end::{End, Family, MAX_ENDS, SHUT_IN, SHUT_OUT, Stage};
 use underpass_segment::kernel;
@@ -32,10 +32,8 @@ use underpass_segment::sync::{AcqRel, Acquire, AtomicBool, AtomicU32, AtomicU64,
 struct Handle {
     /// Descriptors of this process that refer to it; 0: not in use.
     descriptors: AtomicU32,
-    /// Threads of this process that are inside the kernel in a call on it.
-    inside: AtomicU32,
-    /// Its last descriptor was closed under them: the last of them lets go of the end.
-    left: AtomicBool,
+    /// Threads of this process that are inside a call on it.
+    inside: Insiders,
     /// This process has no reference any more, though it has descriptors: see [`part`].
     ///
     /// [`part`]: share::part
@@ -221,6 +219,7 @@ impl Connection {
             end: self.end,
             link,
             fd: self.fd,
+            is_held: false,
             me,
             token: self.index,
             spin_us: process::config().spin_us,

@@ -1,10 +1,12 @@
 //! A connection that several descriptors or several processes have.
 
 use super::ending::{drop_reference, forget_kept, take_back_what_is_left};
+use super::inside::Kept;
 use super::{ABSENT, Connection, HIGHEST, Handle, WORKING, handle, known, recognise};
 use crate::table::{self, Known};
 use crate::{memory, process};
 use underpass_segment::end::Family;
+use underpass_segment::kernel;
 use underpass_segment::raw::syscall;
 use underpass_segment::sync::{AcqRel, Acquire, AtomicU64, Relaxed, Release};
 
@@ -159,8 +161,10 @@ pub fn settle_child(counted: Option<&Counted>) {
     let handles = || (0..HIGHEST.load(Relaxed)).filter_map(|index| Some((index, handle(index)?)));
     for (_, handle) in handles() {
         handle.descriptors.store(0, Relaxed);
-        handle.inside.store(0, Relaxed);
-        handle.left.store(false, Relaxed);
+        if let Kept::Descriptor(kept) = handle.inside.clear() {
+            table::set(kept, Known::Nothing);
+            kernel::close(kept);
+        }
         handle.parted.store(false, Relaxed);
         let _ = handle.attached.compare_exchange(WORKING, ABSENT, Relaxed, Relaxed);
     }
@@ -201,11 +205,11 @@ fn become_member() {
     for_each_end(|family, index| family.hold(index, member));
 }
 
-/// Whether any end that this process has, or that threads are still inside, is in pool `id`.
+/// Whether any end that this process has is in pool `id`.
 pub fn is_pool_used(id: i32) -> bool {
     let Some(family) = process::existing_family() else { return false };
     (0..HIGHEST.load(Relaxed)).any(|index| {
-        let has = |it: &Handle| it.descriptors.load(Relaxed) > 0 || it.left.load(Relaxed);
+        let has = |it: &Handle| it.descriptors.load(Relaxed) > 0;
         handle(index).is_some_and(has) && family.end(index).pool_id() == Some(id)
     })
 }

@@ -121,6 +121,7 @@ pub(super) fn rest(set: &Set, item: &mut Item, joining: &mut Joining<'_>, port: 
 }
 
 /// A receive outside of any epoll set has used up the waiting flag of `fd` and left data: its sets look at it again.
+#[cold]
 pub fn take_back(fd: c_int) {
     if let Some(connection) = connection::known(fd) {
         connection.end.reading.resting.set_stray(false);

@@ -26,8 +26,10 @@ use crate::ring::{self, Fault, Place, Record, Ring, Sender};
 use crate::sync::{Acquire, Relaxed, Release};
 use crate::wait::Memory;
 
-/// How a receive sleeps: so that its thread can be cancelled meanwhile.
+/// How a receive sleeps: so that its thread can be cancelled, and its descriptor closed by another, meanwhile.
 pub struct Waiting {
+    /// To be called before a receive sleeps, and whenever it is the only reader again: [`Port::fd`] is the socket then.
+    pub hold: fn(port: &mut Port<'_>),
     /// Receives from the kernel, sleeping if the socket blocks: libc's recv.
     pub recv: unsafe fn(port: &Port<'_>, to: *mut u8, len: usize, flags: i32) -> Answer,
     /// Makes a system call of the library's own, which sleeps.
@@ -41,8 +43,10 @@ pub struct Port<'a> {
     pub end: &'a End,
     /// Its segment.
     pub link: Link,
-    /// A descriptor of the socket.
+    /// A descriptor of the socket: another one, once that by which the program named it was closed under a receive.
     pub fd: i32,
+    /// Whether the socket is held for this receive, which sleeps or has slept.
+    pub is_held: bool,
     /// Number of this thread.
     pub me: u32,
     /// Whatever tells `Port::waiting` which connection it is.
@@ -100,6 +104,14 @@ const GONE: u8 = 2;
 const AGAIN: Errno = Errno(libc::EAGAIN);
 fn micros(n: u64) -> u64 {
     n * ticks_per_microsecond()
+}
+
+impl<'a> Port<'a> {
+    /// What the incoming direction remembers of its waits.
+    pub fn memory(&self) -> Memory<'a> {
+        let reading = &self.end.reading;
+        Memory { mean: &reading.mean_wait, waits: &reading.waits, bells: &reading.bells_before }
+    }
 }
 
 impl Port<'_> {
@@ -209,12 +221,6 @@ impl Port<'_> {
             cpu.store(mine, Relaxed);
         }
         self.link.incoming().sender.cpu.load(Relaxed)
-    }
-
-    /// What the incoming direction remembers of its waits.
-    pub fn memory(&self) -> Memory<'_> {
-        let reading = &self.end.reading;
-        Memory { mean: &reading.mean_wait, waits: &reading.waits, bells: &reading.bells_before }
     }
 
     /// Whether the outgoing direction is fast.

@@ -26,13 +26,18 @@ impl Port<'_> {
     /// # Errors
     /// As recv(2).
     #[inline]
-    pub fn receive(&self, mut into: Cursor, flags: i32) -> Answer {
+    pub fn receive(&mut self, mut into: Cursor, flags: i32) -> Answer {
         let reading = &self.end.reading;
         let nonblocking = flags & libc::MSG_DONTWAIT != 0 || self.end.nonblocking.load(Relaxed) != 0;
         let (mut since, mut deadline) = (None, None);
         loop {
-            match self.enter_reading() {
-                entered @ (Entered::Alone | Entered::AfterDeath) => {
+            let entered = self.end.reading.lock.enter(self.me);
+            if self.is_held {
+                (self.waiting.hold)(self);
+            }
+            self.mend_after(entered);
+            match entered {
+                Entered::Alone | Entered::AfterDeath => {
                     let answer = self.receive_inside(&mut into, flags, nonblocking);
                     if reading.resting.any() {
                         self.rest_again();
@@ -40,7 +45,7 @@ impl Port<'_> {
                     reading.lock.leave(entered);
                     return answer;
                 }
-                entered @ (Entered::Nested | Entered::AboveSleep) => {
+                Entered::Nested | Entered::AboveSleep => {
                     own::add(&reading.nested, 1);
                     let answer = self.receive_inside(&mut into, flags, nonblocking);
                     if reading.lock.is_asleep() {
@@ -73,11 +78,12 @@ impl Port<'_> {
 
     /// Waits until the thread that sleeps in a receive wakes, as one that sleeps there itself.
     #[cold]
-    fn wait_behind_sleeper(&self, deadline: Option<u64>) -> Answer {
+    fn wait_behind_sleeper(&mut self, deadline: Option<u64>) -> Answer {
         if is_quiet() {
             pause();
             return Ok(0);
         }
+        (self.waiting.hold)(self);
         (self.waiting.call)(self, &|| self.end.reading.lock.sleep_behind(deadline))
     }
 
@@ -91,12 +97,17 @@ impl Port<'_> {
     #[inline]
     pub(super) fn enter_reading(&self) -> Entered {
         let entered = self.end.reading.lock.enter(self.me);
+        self.mend_after(entered);
+        entered
+    }
+
+    #[inline]
+    fn mend_after(&self, entered: Entered) {
         match entered {
             Entered::Alone | Entered::Asleep => {}
             Entered::AfterDeath => kernel::undisturbed(|| self.mend_reading()),
             Entered::Nested | Entered::AboveSleep => self.count_for_below(),
         }
-        entered
     }
 
     /// What a killed reader was in the middle of: a mark that was half passed is passed, and what it had taken from the
@@ -202,7 +213,7 @@ impl Port<'_> {
         }
     }
 
-    fn receive_inside(&self, into: &mut Cursor, flags: i32, nonblocking: bool) -> Answer {
+    fn receive_inside(&mut self, into: &mut Cursor, flags: i32, nonblocking: bool) -> Answer {
         let peek = flags & libc::MSG_PEEK != 0;
         let wanted = if flags & libc::MSG_WAITALL != 0 { into.left() } else { 1 };
         if self.end.stage() == Stage::Broken {
@@ -320,8 +331,9 @@ impl Port<'_> {
     /// For a look at `wanted` bytes: waits until they are there, or until the end of the stream, a signal or the socket's
     /// timeout ends that.
     #[cold]
-    fn await_whole(&self, wanted: usize) {
+    fn await_whole(&mut self, wanted: usize) {
         const LONGEST_NAP_US: u32 = 1000;
+        (self.waiting.hold)(self);
         let deadline = self.receive_deadline();
         // A signal is let in by the naps alone, which say so.
         kernel::undisturbed_since(|held_back| {
@@ -331,6 +343,7 @@ impl Port<'_> {
                 && deadline.is_none_or(|at| nanoseconds() < at)
                 && nap_unless_signalled(nap_us, held_back)
             {
+                (self.waiting.hold)(self);
                 nap_us = (2 * nap_us).min(LONGEST_NAP_US);
             }
         });

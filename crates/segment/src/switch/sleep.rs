@@ -280,7 +280,7 @@ impl Port<'_> {
     }
 
     /// Sleeps in the kernel until something arrives.
-    pub(super) fn sleep(&self) -> Taken {
+    pub(super) fn sleep(&mut self) -> Taken {
         let reading = &self.end.reading;
         if !self.arm(ALONE) {
             return Taken::Nothing;
@@ -289,6 +289,7 @@ impl Port<'_> {
         // What comes may be data, or a doorbell that a poll of the kernel's waits for too, or a sleep below in this very
         // thread: then look at it, leave it there.
         let above = reading.lock.fall_asleep();
+        (self.waiting.hold)(self);
         let takes = self.is_fast() && !above && self.end.watched.load(Relaxed) == 0;
         // A signal handler may have received before it could know that this thread is about to sleep.
         let got = if takes {
@@ -303,6 +304,7 @@ impl Port<'_> {
             })
         };
         reading.lock.wake(above);
+        (self.waiting.hold)(self);
         if takes {
             self.note_flag();
         }
