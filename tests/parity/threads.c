@@ -44,6 +44,13 @@ static void obey(struct side *side) {
             while (recv(side->fd, in, 1, 0) == 1) send_all(side->fd, in, 1);
             break;
         case 'r': SHOW(recv(side->fd, in, 1, 0)); break;
+        case 'g':
+            for (uint64_t at = 0; at < 8 * MIB; at += sizeof(in)) {
+                if (receive_all(side->fd, in, sizeof(in)) != sizeof(in)) fail("the end came early");
+                if (differs(in, sizeof(in), 5, at) != -1) fail("wrong byte");
+            }
+            say("all that was gathered");
+            break;
         case 'w': shutdown(side->fd, SHUT_WR); break;
         case 'd':
             SHOW(receive_all(side->fd, in, 5000));
@@ -306,6 +313,20 @@ static void *look(void *argument) {
     SHOW(recv(side->fd, in, 3, MSG_PEEK | MSG_WAITALL));
     return NULL;
 }
+/* More pieces than the library hands to the kernel at a time. */
+static void *gather(void *argument) {
+    struct side *side = introduce(argument);
+    enum { PARTS = 32, PART = 8 * MIB / PARTS };
+    char *bytes = malloc(8 * MIB);
+    struct iovec parts[PARTS];
+    fill(bytes, 8 * MIB, 5, 0);
+    for (size_t i = 0; i < PARTS; i++) parts[i] = (struct iovec){bytes + i * PART, PART};
+    SHOW(writev(side->fd, parts, PARTS));
+    free(bytes);
+    return NULL;
+}
+static void closed_writer_a(struct side *side) { close_under_a(side, gather, 1, "g"); }
+static void closed_writer(void) { two_processes(AF_INET, closed_writer_a, close_under_b); }
 static void closed_watched_a(struct side *side) {
     int set = (int)MUST(epoll_create1(0));
     struct epoll_event event = {.events = EPOLLIN};
@@ -767,7 +788,7 @@ const struct scenario scenarios[] = {
     {"cancel-first", cancel_first, 0},   {"cancel-early", cancel_early, 0},
     {"closed-watched", closed_watched, 0}, {"closed-readers", closed_readers, 0}, {"closed-whole", closed_whole, 0},
     {"closed-look", closed_look, 0}, {"closed-cancelled", closed_cancelled, 0}, {"closed-forked", closed_forked, 0},
-    {"closed-range", closed_range, 0}, {"closed-polled", closed_polled, 0},
+    {"closed-range", closed_range, 0}, {"closed-polled", closed_polled, 0}, {"closed-writer", closed_writer, 0},
     {"behind", behind, 0},
     {"passing", passing, 0}, {"beside", beside, 0}, {"beside-stopped", beside_stopped, 0}, {0},
 };

@@ -1,6 +1,6 @@
 //! write, writev, pwritev2, send, sendto, sendmsg, sendmmsg, sendfile, splice, and their aliases.
 
-use crate::connection::{self, BROKEN, CLOSED, Inside, Way};
+use crate::connection::{self, BROKEN, CLOSED, Connection, Way};
 use crate::{from_c, real, to_c};
 use core::ffi::{c_int, c_uint, c_void};
 use libc::{iovec, mmsghdr, msghdr, off_t, size_t, sockaddr, socklen_t, ssize_t};
@@ -47,13 +47,13 @@ unsafe fn send_vector(
             let cursor = unsafe { Cursor::new(vector, count) };
             let inside = connection.inside();
             let by_kernel = |done| {
-                if done == 0 {
+                if done == 0 && connection.open_descriptor() == Some(fd) {
                     return from_c(plain());
                 }
                 // SAFETY: as above; `done` bytes of them are sent.
                 let mut rest = unsafe { Cursor::new(vector, count) };
                 rest.skip(done);
-                send_rest(fd, rest, flags)
+                send_rest(&connection, rest, flags)
             };
             let answer = port.send(cursor, flags, |done| inside.during(|| port.leave_kernel(), || by_kernel(done)));
             return to_c(answer);
@@ -79,17 +79,19 @@ fn not_carried(flags: c_int) -> Reason {
     }
 }
 
-/// Sends what is left under `rest` on the kernel path, buffer by buffer.
-fn send_rest(fd: c_int, mut rest: Cursor, flags: c_int) -> Answer {
+/// Sends what is left under `rest` on the kernel path: by one call, which has the socket until it returns, unless there are
+/// more buffers than that takes.
+fn send_rest(connection: &Connection, mut rest: Cursor, flags: c_int) -> Answer {
     let mut total = 0;
     while rest.left() > 0 {
-        let (from, len) = rest.chunk(usize::MAX);
-        // SAFETY: the chunk lies in the program's buffer.
-        match from_c(unsafe { real::send(fd, from.cast(), len, flags) }) {
+        let mut message = rest.message(usize::MAX);
+        // SAFETY: the message names what is left of the program's buffers.
+        let call = |fd| from_c(unsafe { real::sendmsg(fd, &message.header(), flags) });
+        match connection.open_descriptor().ok_or(CLOSED).and_then(call) {
             Ok(n) => {
                 total += n;
                 rest.skip(n);
-                if n < len {
+                if n < message.len() {
                     break;
                 }
             }
@@ -268,7 +270,7 @@ pub unsafe extern "C" fn sendfile(out: c_int, input: c_int, offset: *mut off_t, 
         {
             crate::test_cancel();
             // SAFETY: the program vouches for `offset`.
-            return to_c(unsafe { file_through_segment(&port, &connection.inside(), input, offset, count) });
+            return to_c(unsafe { file_through_segment(connection, &port, input, offset, count) });
         }
         match way {
             Way::Broken => return to_c(Err(BROKEN)),
@@ -319,8 +321,8 @@ impl Source for Part {
 /// # Safety
 /// As sendfile(2).
 unsafe fn file_through_segment(
+    connection: Connection,
     port: &Port<'_>,
-    inside: &Inside,
     input: c_int,
     offset: *mut off_t,
     count: size_t,
@@ -337,6 +339,7 @@ unsafe fn file_through_segment(
     if count == 0 {
         return plain();
     }
+    let inside = connection.inside();
     let mut part = Part { file: input, at: begin, left: count.min(MOST), failed: begin < 0 };
     let sent = if part.failed {
         0
@@ -344,8 +347,8 @@ unsafe fn file_through_segment(
         port.send_from(&mut part, 0, |done| {
             let mut rest = begin + done as off_t;
             // SAFETY: an offset of this frame.
-            let call = || from_c(unsafe { real::sendfile(port.fd, input, &mut rest, count - done) });
-            inside.during(|| port.leave_kernel(), call)
+            let call = |fd| from_c(unsafe { real::sendfile(fd, input, &mut rest, count - done) });
+            inside.during(|| port.leave_kernel(), || connection.open_descriptor().ok_or(CLOSED).and_then(call))
         })?
     };
     if sent == 0 && part.failed {

@@ -7,7 +7,7 @@
 //! library it is one of the connection's like any other.
 
 use super::ending::{forget, release};
-use super::share::duplicate;
+use super::share::{duplicate, open_descriptor};
 use super::{Connection, handle};
 use crate::process;
 use crate::table::{self, Known};
@@ -265,8 +265,7 @@ fn outlast(lock: &Lock, enough: impl Fn() -> bool) {
 
 pub(super) static WAITING: Waiting = Waiting { hold, recv: sleeping_recv, call: sleeping_call };
 
-/// Counts the receive as inside, and finds it a descriptor of the socket: its own may be closed by now, and the number
-/// another's.
+/// Counts the receive as inside, and finds it a descriptor of the socket.
 fn hold(port: &mut Port<'_>) {
     let Some(handle) = handle(port.token) else { return };
     // Before the table is looked at; whoever closes looks at the count afterwards.
@@ -274,11 +273,8 @@ fn hold(port: &mut Port<'_>) {
         handle.inside.enter();
     }
     fence(SeqCst);
-    let is_socket = |&fd: &i32| table::get(fd) == Known::Connection(port.token);
-    if !is_socket(&port.fd) {
-        // There is none if the call had hardly begun, or there was no room for one.
-        port.fd = (0..table::highest()).rev().find(is_socket).unwrap_or(-1);
-    }
+    // There is none if the call had hardly begun, or there was no room for one.
+    port.fd = open_descriptor(port.token, port.fd).unwrap_or(-1);
 }
 
 /// A receive that was held is over.

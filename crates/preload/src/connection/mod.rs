@@ -9,7 +9,7 @@ mod share;
 pub use confined::{confine_all, has_rests};
 pub use ending::{dissolve, forget, leave_all};
 pub use find::{claim, give_up, known, of, recognise};
-pub use inside::{Inside, is_kept, let_go, unless_left};
+pub use inside::{is_kept, let_go, unless_left};
 pub use share::{Counted, duplicate, for_each, is_pool_used, recognise_all, reference_all, settle_child};
 
 use crate::memory::{PIECE, Sparse};

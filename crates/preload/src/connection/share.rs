@@ -26,6 +26,11 @@ impl Connection {
         table::get(fd) == Known::Connection(self.index)
     }
 
+    /// A descriptor of the socket at this time: see [`open_descriptor`].
+    pub fn open_descriptor(&self) -> Option<i32> {
+        open_descriptor(self.index, self.fd)
+    }
+
     /// The connection by another descriptor of the socket.
     pub fn by(&self, fd: i32) -> Connection {
         Connection { fd, ..*self }
@@ -75,6 +80,12 @@ pub fn duplicate(fd: i32, copy: i32) {
 /// Another descriptor of the same connection.
 pub(super) fn twin(connection: Connection) -> Option<i32> {
     (0..table::highest()).find(|&fd| fd != connection.fd && connection.is_at(fd))
+}
+
+/// A descriptor of the connection at this time: `fd`, or another if that was closed, and may be something else by now.
+pub(super) fn open_descriptor(index: u32, fd: i32) -> Option<i32> {
+    let is_open = |&fd: &i32| table::get(fd) == Known::Connection(index);
+    Some(fd).filter(is_open).or_else(|| (0..table::highest()).find(is_open))
 }
 
 /// A fork is about to share every socket.
