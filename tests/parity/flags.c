@@ -109,6 +109,26 @@ static void ten_bytes(struct side *side) {
 }
 static void whole_timeout(void) { two_processes(AF_INET, whole_timeout_a, ten_bytes); }
 
+/* The timeout is that of the whole call, however often something comes. */
+static void whole_slowly_a(struct side *side) {
+    struct timeval timeout = {0, 400000};
+    MUST(setsockopt(side->fd, SOL_SOCKET, SO_RCVTIMEO, &timeout, sizeof(timeout)));
+    await_bytes(side->fd, 1);
+    for (int flags = 0; flags <= MSG_PEEK; flags += MSG_PEEK) {
+        long got = recv(side->fd, in, 20, MSG_WAITALL | flags);
+        say("a part: %d", got > 0 && got < 20);
+    }
+    tell(side);
+}
+static void whole_slowly_b(struct side *side) {
+    for (int i = 0; i < 60; i++) {
+        if (send(side->fd, "0", 1, MSG_NOSIGNAL) != 1) break;
+        nap_ms(100);
+    }
+    hear(side);
+}
+static void whole_slowly(void) { two_processes(AF_INET, whole_slowly_a, whole_slowly_b); }
+
 /* A look at bytes that came before the connection was used by both, after that, and by another name of the socket whose
  * first one, registered in a set, is closed. */
 static int unused(struct side *side) {
@@ -429,6 +449,7 @@ const struct scenario scenarios[] = {
     {"peek-threads", peek_threads, 0},
     {"whole", whole, 0},
     {"whole-timeout", whole_timeout, 0},
+    {"whole-slowly", whole_slowly, 0},
     {"peek-across", peek_across, 0},
     {"whole-peek", whole_peek, 0},
     {"discard", discard, 0},

@@ -1,15 +1,17 @@
 //! poll, ppoll, select, pselect.
 
-use crate::connection::{self, unless_left};
+use crate::connection::{self, CLOSED, unless_left};
 use crate::{epoll, real, table};
 use core::cell::Cell;
 use core::ffi::c_int;
 use libc::{fd_set, nfds_t, pollfd, sigset_t, size_t, timespec, timeval};
 use underpass_segment::clock::{self, ticks, ticks_per_microsecond};
 use underpass_segment::link::ALONE;
+use underpass_segment::raw::{Answer, Errno};
 use underpass_segment::switch::{Port, Ready, Sleep};
 use underpass_segment::wait::{Polled, Wait};
 
+const AGAIN: Errno = Errno(libc::EAGAIN);
 const IN: i16 = libc::POLLIN | libc::POLLRDNORM;
 const OUT: i16 = libc::POLLOUT | libc::POLLWRNORM;
 /// While polling, the kernel's own descriptors are looked at this often.
@@ -63,6 +65,30 @@ pub fn left(deadline: Deadline, longest: u64) -> Option<timespec> {
         None => longest,
     };
     Some(timespec { tv_sec: (ns / 1_000_000_000) as i64, tv_nsec: (ns % 1_000_000_000) as i64 })
+}
+
+/// Makes `call` with the descriptor, which does not wait, until it does not say EAGAIN, polling for `events` between; EAGAIN
+/// after `deadline`, EINTR after a signal. The polls are libc's.
+pub fn try_until(
+    deadline: Deadline,
+    events: i16,
+    descriptor: impl Fn() -> Option<c_int>,
+    mut call: impl FnMut(c_int) -> Answer,
+) -> Answer {
+    loop {
+        let fd = descriptor().ok_or(CLOSED)?;
+        match call(fd) {
+            Err(AGAIN) => {}
+            answer => return answer,
+        }
+        let mut it = pollfd { fd, events, revents: 0 };
+        let left = left(deadline, u64::MAX);
+        let timeout = left.as_ref().map_or(core::ptr::null(), core::ptr::from_ref);
+        // SAFETY: one pollfd, and a timespec that lives as long; no mask.
+        if crate::from_c(unsafe { real::ppoll(&mut it, 1, timeout, core::ptr::null()) } as isize)? == 0 {
+            return Err(AGAIN);
+        }
+    }
 }
 
 /// What a descriptor in a poll is to the library.

@@ -4,12 +4,14 @@ use crate::connection::{self, BROKEN, CLOSED, Connection, Way};
 use crate::{from_c, real, to_c};
 use core::ffi::{c_int, c_uint, c_void};
 use libc::{iovec, mmsghdr, msghdr, off_t, size_t, sockaddr, socklen_t, ssize_t};
+use underpass_segment::clock;
 use underpass_segment::end::Stage;
 use underpass_segment::kernel;
 use underpass_segment::raw::Answer;
 use underpass_segment::reason::Reason;
 use underpass_segment::ring::Source;
 use underpass_segment::switch::Port;
+use underpass_segment::sync::Relaxed;
 use underpass_segment::vector::Cursor;
 
 /// Flags that a send through the segment honours; MSG_MORE may be ignored.
@@ -53,7 +55,7 @@ unsafe fn send_vector(
                 // SAFETY: as above; `done` bytes of them are sent.
                 let mut rest = unsafe { Cursor::new(vector, count) };
                 rest.skip(done);
-                send_rest(&connection, rest, flags)
+                send_rest(&connection, &port, rest, flags, done > 0)
             };
             let answer = port.send(cursor, flags, |done| inside.during(|| port.leave_kernel(), || by_kernel(done)));
             return to_c(answer);
@@ -79,26 +81,34 @@ fn not_carried(flags: c_int) -> Reason {
     }
 }
 
-/// Sends what is left under `rest` on the kernel path: by one call, which has the socket until it returns, unless there are
-/// more buffers than that takes.
-fn send_rest(connection: &Connection, mut rest: Cursor, flags: c_int) -> Answer {
+/// Sends what is left under `rest` on the kernel path. As in the kernel, the call has the socket until it returns, its time is
+/// that of all its waits (SO_SNDTIMEO), and once a part is sent a signal ends it, and an error is for the next call.
+fn send_rest(connection: &Connection, port: &Port<'_>, mut rest: Cursor, flags: c_int, has_part: bool) -> Answer {
+    let nonblocking = flags & libc::MSG_DONTWAIT != 0 || port.end.nonblocking.load(Relaxed) != 0;
+    let timeout = if nonblocking { Some(0) } else { kernel::timeout(port.fd, libc::SO_SNDTIMEO) };
+    let deadline = timeout.map(|timeout| clock::nanoseconds().saturating_add(timeout));
+    let flags = flags | libc::MSG_DONTWAIT | libc::MSG_NOSIGNAL;
+    let before = crate::errno();
     let mut total = 0;
     while rest.left() > 0 {
         let mut message = rest.message(usize::MAX);
         // SAFETY: the message names what is left of the program's buffers.
-        let call = |fd| from_c(unsafe { real::sendmsg(fd, &message.header(), flags) });
-        match connection.open_descriptor().ok_or(CLOSED).and_then(call) {
+        let send = |fd| from_c(unsafe { real::sendmsg(fd, &message.header(), flags) });
+        match crate::poll::try_until(deadline, libc::POLLOUT, || connection.open_descriptor(), send) {
             Ok(n) => {
                 total += n;
                 rest.skip(n);
-                if n < message.len() {
-                    break;
-                }
             }
-            Err(_) if total > 0 => break,
-            Err(e) => return Err(e),
+            Err(e) if !has_part && total == 0 => return Err(e),
+            Err(e) => {
+                if e.0 != libc::EPIPE {
+                    port.keep_error(e);
+                }
+                break;
+            }
         }
     }
+    crate::set_errno(before);
     Ok(total)
 }
 

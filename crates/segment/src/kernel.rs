@@ -91,9 +91,9 @@ pub fn set_int_option(fd: i32, level: i32, name: i32, value: i32) -> Result<(), 
     .map(|_| ())
 }
 
-/// How long receives on the socket wait (SO_RCVTIMEO), in nanoseconds; `None`: for ever.
-pub fn receive_timeout(fd: i32) -> Option<u64> {
-    let it: libc::timeval = option(fd, libc::SOL_SOCKET, libc::SO_RCVTIMEO).ok()?;
+/// How long receives (SO_RCVTIMEO) or sends (SO_SNDTIMEO) on the socket wait, in nanoseconds; `None`: for ever.
+pub fn timeout(fd: i32, name: i32) -> Option<u64> {
+    let it: libc::timeval = option(fd, libc::SOL_SOCKET, name).ok()?;
     let nanoseconds = (it.tv_sec as u64).saturating_mul(1_000_000_000).saturating_add(it.tv_usec as u64 * 1000);
     (nanoseconds > 0).then_some(nanoseconds)
 }

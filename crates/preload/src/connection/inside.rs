@@ -18,7 +18,7 @@ use underpass_segment::clock;
 use underpass_segment::kernel;
 use underpass_segment::lock::Lock;
 use underpass_segment::raw::{Answer, is_quiet};
-use underpass_segment::switch::{Port, Waiting};
+use underpass_segment::switch::{Patience, Port, Waiting};
 use underpass_segment::sync::{AtomicU64, SeqCst, fence};
 
 /// How many threads of this process are inside, and what is kept for them: in one word, so that the last of them knows.
@@ -313,7 +313,7 @@ fn sleeping_call(port: &Port<'_>, call: &dyn Fn() -> Answer) -> Answer {
 }
 
 /// Sleeps in libc's own recv: a cancellation point, and restarted after signals as the program asked.
-unsafe fn sleeping_recv(port: &Port<'_>, to: *mut u8, len: usize, flags: i32) -> Answer {
+unsafe fn sleeping_recv(port: &Port<'_>, to: *mut u8, len: usize, flags: i32, patience: Patience) -> Answer {
     let undo = || {
         port.abandon_sleep();
         come_out(port.token);
@@ -323,7 +323,14 @@ unsafe fn sleeping_recv(port: &Port<'_>, to: *mut u8, len: usize, flags: i32) ->
     }
     let before = crate::errno();
     // SAFETY: passed on to the caller.
-    let call = || crate::from_c(unsafe { crate::real::recv(port.fd, to.cast(), len, flags) });
+    let recv = |flags| crate::from_c(unsafe { crate::real::recv(port.fd, to.cast(), len, flags) });
+    let call = || match patience {
+        Patience::Socket => recv(flags),
+        Patience::Until(deadline) => {
+            let recv = |_| recv(flags | libc::MSG_DONTWAIT);
+            crate::poll::try_until(deadline, libc::POLLIN, || Some(port.fd), recv)
+        }
+    };
     let answer = unless_left(undo, call);
     crate::set_errno(before);
     answer

@@ -30,10 +30,19 @@ use crate::wait::Memory;
 pub struct Waiting {
     /// To be called before a receive sleeps, and whenever it is the only reader again: [`Port::fd`] is the socket then.
     pub hold: fn(port: &mut Port<'_>),
-    /// Receives from the kernel, sleeping if the socket blocks: libc's recv.
-    pub recv: unsafe fn(port: &Port<'_>, to: *mut u8, len: usize, flags: i32) -> Answer,
+    /// Receives from the kernel, sleeping if the socket blocks, as long as it says: by calls of libc's.
+    pub recv: unsafe fn(port: &Port<'_>, to: *mut u8, len: usize, flags: i32, patience: Patience) -> Answer,
     /// Makes a system call of the library's own, which sleeps.
     pub call: fn(port: &Port<'_>, call: &dyn Fn() -> Answer) -> Answer,
+}
+
+/// How long a receive sleeps.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Patience {
+    /// As the socket says (SO_RCVTIMEO); after a signal it goes on where the program wants that (SA_RESTART).
+    Socket,
+    /// Until this time (CLOCK_MONOTONIC, ns), if any, or a signal: part of what is wanted has come, or of the time has gone.
+    Until(Option<u64>),
 }
 
 /// A joined end in the hands of one thread.

@@ -1,7 +1,7 @@
 //! Receiving: from the kernel path up to the mark of going up, then from the ring up to the mark of going down.
 #![allow(unsafe_code, reason = "receives from the kernel into the program's buffers")]
 
-use super::{AGAIN, ANEW, BROKEN, GONE, Port, Taken, micros};
+use super::{AGAIN, ANEW, BROKEN, GONE, Patience, Port, Taken, micros};
 use crate::clock::{nanoseconds, nap_unless_signalled, ticks};
 use crate::end::{SHUT_IN, Stage};
 use crate::kernel;
@@ -55,7 +55,7 @@ impl Port<'_> {
                     return answer;
                 }
                 Entered::Asleep if !nonblocking => {
-                    let deadline = *deadline.get_or_insert_with(|| self.receive_deadline());
+                    let deadline = *deadline.get_or_insert_with(|| self.receive_deadline(None));
                     if let Err(e) = self.wait_behind_sleeper(deadline) {
                         // A receive of nothing waits once, whatever ends that.
                         return if into.left() == 0 { Ok(0) } else { Err(e) };
@@ -85,11 +85,6 @@ impl Port<'_> {
         }
         (self.waiting.hold)(self);
         (self.waiting.call)(self, &|| self.end.reading.lock.sleep_behind(deadline))
-    }
-
-    /// When a receive that waits from now on gives up (SO_RCVTIMEO).
-    fn receive_deadline(&self) -> Option<u64> {
-        kernel::receive_timeout(self.fd).map(|timeout| nanoseconds().saturating_add(timeout))
     }
 
     /// Enters the lock. Whoever does so first after its owner was killed mends what that was in the middle of; a signal
@@ -236,6 +231,7 @@ impl Port<'_> {
         let mut seen = 0;
         let mut waiting: Option<Wait> = None;
         let mut slept = false;
+        let mut first_slept = None;
         let memory = self.memory();
         let nested = self.end.reading.nested.load(Relaxed);
         loop {
@@ -260,7 +256,7 @@ impl Port<'_> {
                             return Ok(total);
                         }
                         // A look at more than there is: once more, from the beginning, when all has come that will.
-                        self.await_whole(wanted);
+                        self.await_whole(wanted, first_slept);
                         seen = total;
                         (*into, total) = (beginning, 0);
                     }
@@ -307,7 +303,13 @@ impl Port<'_> {
                         continue;
                     }
                     slept = true;
-                    match self.sleep() {
+                    let patience = if total > 0 || first_slept.is_some() {
+                        self.patience(total > 0, first_slept)
+                    } else {
+                        Patience::Socket
+                    };
+                    first_slept.get_or_insert_with(nanoseconds);
+                    match self.sleep(patience) {
                         Taken::Nothing | Taken::Bytes(_) if is_quiet() => {
                             return if total > 0 { Ok(total) } else { Err(ANEW) };
                         }
@@ -329,12 +331,12 @@ impl Port<'_> {
     }
 
     /// For a look at `wanted` bytes: waits until they are there, or until the end of the stream, a signal or the socket's
-    /// timeout ends that.
+    /// timeout, which began at `since`, ends that.
     #[cold]
-    fn await_whole(&mut self, wanted: usize) {
+    fn await_whole(&mut self, wanted: usize, since: Option<u64>) {
         const LONGEST_NAP_US: u32 = 1000;
         (self.waiting.hold)(self);
-        let deadline = self.receive_deadline();
+        let deadline = self.receive_deadline(since);
         // A signal is let in by the naps alone, which say so.
         kernel::undisturbed_since(|held_back| {
             let mut nap_us = 20;
@@ -347,6 +349,23 @@ impl Port<'_> {
                 nap_us = (2 * nap_us).min(LONGEST_NAP_US);
             }
         });
+    }
+
+    /// When the socket's timeout is over for a receive that began to wait at `since`; `None`: never.
+    fn receive_deadline(&self, since: Option<u64>) -> Option<u64> {
+        kernel::timeout(self.fd, libc::SO_RCVTIMEO)
+            .map(|timeout| since.unwrap_or_else(nanoseconds).saturating_add(timeout))
+    }
+
+    /// How long a receive may sleep that has a part of what it wants, or has slept before: the time of all its sleeps counts,
+    /// and a signal ends a receive that has a part.
+    #[cold]
+    fn patience(&self, has_part: bool, since: Option<u64>) -> Patience {
+        let deadline = self.receive_deadline(since);
+        // A poll would wait for more than one byte.
+        let lowest = kernel::int_option(self.fd, libc::SOL_SOCKET, libc::SO_RCVLOWAT).unwrap_or(1);
+        let polls = (has_part || deadline.is_some()) && lowest <= 1;
+        if polls { Patience::Until(deadline) } else { Patience::Socket }
     }
 
     /// Whether the other end streams in small pieces: this end has sent nothing since its last wait, so nobody awaits an

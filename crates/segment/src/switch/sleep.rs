@@ -1,7 +1,7 @@
 //! Sleeping and being woken: the waiting flag, the doorbells in the kernel's queue, and readiness for polls.
 #![allow(unsafe_code, reason = "takes doorbells from the kernel into buffers of its own")]
 
-use super::{AGAIN, Port, Ready, Sleep, Taken, Told, micros};
+use super::{AGAIN, Patience, Port, Ready, Sleep, Taken, Told, micros};
 use crate::clock::{give_way, nanoseconds, nap, ticks};
 use crate::end::Stage;
 use crate::kernel;
@@ -279,8 +279,8 @@ impl Port<'_> {
         !self.something()
     }
 
-    /// Sleeps in the kernel until something arrives.
-    pub(super) fn sleep(&mut self) -> Taken {
+    /// Sleeps in the kernel until something arrives, or as long as `patience` says.
+    pub(super) fn sleep(&mut self, patience: Patience) -> Taken {
         let reading = &self.end.reading;
         if !self.arm(ALONE) {
             return Taken::Nothing;
@@ -294,13 +294,13 @@ impl Port<'_> {
         // A signal handler may have received before it could know that this thread is about to sleep.
         let got = if takes {
             // SAFETY: the buffer is `take_bells`'.
-            let sleep = |_, to, len| unsafe { (self.waiting.recv)(self, to, len, 0) };
+            let sleep = |_, to, len| unsafe { (self.waiting.recv)(self, to, len, 0, patience) };
             self.in_kernel(|| self.is_armed().then(|| self.take_bells(1, sleep)))
         } else {
             self.is_armed().then(|| {
                 let mut byte = 0u8;
                 // SAFETY: one writable byte.
-                unsafe { (self.waiting.recv)(self, &mut byte, 1, libc::MSG_PEEK) }
+                unsafe { (self.waiting.recv)(self, &mut byte, 1, libc::MSG_PEEK, patience) }
             })
         };
         reading.lock.wake(above);
