@@ -473,6 +473,28 @@ static void small_buffers_b(struct side *side) {
 }
 static void small_buffers(void) { two_processes(AF_INET, small_buffers_a, small_buffers_b); }
 
+/* A listener that accepts no connection before there is data: until then the other end has none. */
+static void deferred(void) {
+    struct sockaddr_storage address;
+    int listener = listen_on(AF_INET, &address), seconds = 5;
+    char byte;
+    MUST(setsockopt(listener, IPPROTO_TCP, TCP_DEFER_ACCEPT, &seconds, sizeof(seconds)));
+    pid_t child = (pid_t)MUST(fork());
+    if (child == 0) {
+        int fd = connect_to(&address);
+        send_all(fd, "1", 1);
+        send_all(fd, "2", 1);
+        warm(fd, false);
+        _exit(0);
+    }
+    int fd = (int)MUST(accept(listener, NULL, NULL));
+    SHOW(recv(fd, &byte, 1, 0));
+    SHOW(recv(fd, &byte, 1, 0));
+    warm(fd, true);
+    SHOW(recv(fd, &byte, 1, 0));
+    MUST(waitpid(child, NULL, 0));
+}
+
 const struct scenario scenarios[] = {
     {"receive-timeout", receive_timeout, 0},
     {"receive-timeout-threads", receive_timeout_threads, 0},
@@ -488,5 +510,6 @@ const struct scenario scenarios[] = {
     {"filter", filter, 0},
     {"left-over", left_over, 0},
     {"small-buffers", small_buffers, 0},
+    {"deferred", deferred, 0},
     {0},
 };

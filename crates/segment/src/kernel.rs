@@ -728,8 +728,9 @@ fn diagnose(family: u8, local: &Address, remote: &Address) -> Result<Peer, Errno
     match u16::from_ne_bytes([reply[4], reply[5]]) {
         NLMSG_ERROR if len >= 20 => Err(Errno((word(16) as i32).wrapping_neg())),
         SOCK_DIAG_BY_FAMILY if len >= 16 + 72 => {
-            // Where there is no such connection (any more), the listener or a remnant of the connection answers.
-            if !carries(reply[17]) {
+            // Where there is no such connection (any more), the listener or a remnant of the connection answers; where there
+            // is none yet, since a listener that has no room waits, or for data (TCP_DEFER_ACCEPT), the request for one.
+            if !carries(reply[17]) && reply[17] != SYN_RECEIVED {
                 return Err(Errno(libc::ENOENT));
             }
             let cookie = u64::from(word(16 + 44)) | u64::from(word(16 + 48)) << 32;
