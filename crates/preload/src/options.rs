@@ -8,6 +8,7 @@ use underpass_segment::kernel;
 use underpass_segment::reason::Reason;
 use underpass_segment::switch::Ready;
 use underpass_segment::sync::{AtomicBool, AtomicU8, Relaxed};
+use underpass_segment::vector::is_low;
 
 /// See tcp(7): a receive says how many bytes are left, in a control message of the same number.
 const TCP_INQ: c_int = 36;
@@ -95,7 +96,7 @@ pub unsafe extern "C" fn setsockopt(
     const TCP_ZEROCOPY_RECEIVE: c_int = 35;
     let number = || {
         // SAFETY: the program vouches for `len` bytes.
-        if value.is_null() || len < 4 { 0 } else { unsafe { (value as *const c_int).read_unaligned() } }
+        if is_low(value) || len < 4 { 0 } else { unsafe { (value as *const c_int).read_unaligned() } }
     };
     let reason = match (level, name) {
         (libc::SOL_SOCKET, libc::SO_OOBINLINE) if number() != 0 => Some(Reason::Urgent),

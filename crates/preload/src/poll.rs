@@ -9,6 +9,7 @@ use underpass_segment::clock::{self, ticks, ticks_per_microsecond};
 use underpass_segment::link::ALONE;
 use underpass_segment::raw::{Answer, Errno};
 use underpass_segment::switch::{Port, Ready, Sleep};
+use underpass_segment::vector::is_low;
 use underpass_segment::wait::{Polled, Wait};
 
 const AGAIN: Errno = Errno(libc::EAGAIN);
@@ -51,10 +52,11 @@ pub unsafe fn after(timeout: *const timespec) -> Deadline {
 /// Whether the kernel refuses the timeout.
 ///
 /// # Safety
-/// `timeout` must be null or valid.
+/// `timeout` must be null, low or valid.
 pub unsafe fn invalid(timeout: *const timespec) -> bool {
-    // SAFETY: checked for null.
-    !timeout.is_null() && unsafe { (*timeout).tv_sec < 0 || !(0..1_000_000_000).contains(&(*timeout).tv_nsec) }
+    let invalid = |t: timespec| t.tv_sec < 0 || !(0..1_000_000_000).contains(&t.tv_nsec);
+    // SAFETY: not null, nor near it.
+    !timeout.is_null() && (is_low(timeout) || invalid(unsafe { *timeout }))
 }
 
 /// The timespec of what is left until `deadline`, at most `longest` nanoseconds.
@@ -306,7 +308,7 @@ pub unsafe extern "C" fn poll(fds: *mut pollfd, count: nfds_t, timeout: c_int) -
     // SAFETY: the program vouches for `count` entries.
     unsafe {
         let plain = || real::poll(fds, count, timeout);
-        if fds.is_null() || count == 0 {
+        if is_low(fds) || count == 0 {
             return plain();
         }
         serve(fds, count, after_ms(timeout), core::ptr::null(), plain)
@@ -370,7 +372,7 @@ pub unsafe extern "C" fn ppoll(
     // SAFETY: the program vouches for its arguments.
     unsafe {
         let plain = || real::ppoll(fds, count, timeout, mask);
-        if fds.is_null() || count == 0 || invalid(timeout) {
+        if is_low(fds) || count == 0 || invalid(timeout) {
             return plain();
         }
         serve(fds, count, after(timeout), mask, plain)
@@ -390,6 +392,11 @@ pub unsafe extern "C" fn __ppoll_chk(
     crate::descriptor::check_room(count as size_t, room / size_of::<pollfd>());
     // SAFETY: passed on to the caller.
     unsafe { ppoll(fds, count, timeout, mask) }
+}
+
+/// Whether the kernel refuses the sets of a select, or they are larger than the library looks at.
+fn bad_sets(count: c_int, sets: [*mut fd_set; 3]) -> bool {
+    !(0..=libc::FD_SETSIZE as c_int).contains(&count) || sets.iter().any(|set| !set.is_null() && is_low(*set))
 }
 
 /// Who has answered a select.
@@ -492,13 +499,12 @@ pub unsafe extern "C" fn select(
 ) -> c_int {
     // SAFETY: the program vouches for its arguments.
     unsafe {
-        let mut sets = Sets::read(count, read, write, except);
-        let bad = count > libc::FD_SETSIZE as c_int || count < 0;
-        let invalid = !timeout.is_null() && ((*timeout).tv_sec < 0 || (*timeout).tv_usec < 0);
+        let invalid = |t: timeval| t.tv_sec < 0 || t.tv_usec < 0;
         let plain = || real::select(count, read, write, except, timeout);
-        if bad || invalid {
+        if bad_sets(count, [read, write, except]) || !timeout.is_null() && (is_low(timeout) || invalid(*timeout)) {
             return plain();
         }
+        let mut sets = Sets::read(count, read, write, except);
         let deadline = (!timeout.is_null()).then(|| {
             let t = *timeout;
             clock::nanoseconds()
@@ -529,12 +535,11 @@ pub unsafe extern "C" fn pselect(
 ) -> c_int {
     // SAFETY: the program vouches for its arguments.
     unsafe {
-        let mut sets = Sets::read(count, read, write, except);
-        let bad = count > libc::FD_SETSIZE as c_int || count < 0;
         let plain = || real::pselect(count, read, write, except, timeout, mask);
-        if bad || invalid(timeout) {
+        if bad_sets(count, [read, write, except]) || invalid(timeout) {
             return plain();
         }
+        let mut sets = Sets::read(count, read, write, except);
         match sets.serve(after(timeout), mask, plain) {
             Served::Plainly(answer) => answer,
             Served::Here(answer) if answer < 0 => answer,

@@ -4,9 +4,13 @@ use crate::connection::{self, BROKEN, CLOSED, Way};
 use crate::{from_c, real, to_c};
 use core::ffi::{c_int, c_uint, c_void};
 use libc::{iovec, mmsghdr, msghdr, off_t, size_t, sockaddr, socklen_t, ssize_t, timespec};
+use underpass_segment::kernel;
 use underpass_segment::raw::Errno;
 use underpass_segment::switch::ANEW;
-use underpass_segment::vector::Cursor;
+use underpass_segment::vector::{Cursor, MOST, is_low, length};
+
+/// Most buffers of one call, and most messages that sendmmsg takes.
+pub const UIO_MAXIOV: usize = 1024;
 
 /// Flags that a receive through the segment honours. TCP ignores the others.
 const CARRIED: c_int = libc::MSG_PEEK
@@ -16,10 +20,12 @@ const CARRIED: c_int = libc::MSG_PEEK
     | libc::MSG_NOSIGNAL
     | libc::MSG_CMSG_CLOEXEC;
 
-/// Receives into `cursor`, or has `plain` do it. `call` is the same call with other buffers and flags.
+/// Receives into `cursor`, or has `plain` do it: also if the call is `refused` before the kernel looks at the stream. `call`
+/// is the same call with other buffers and flags.
 #[inline]
 fn receive(
     fd: c_int,
+    refused: impl FnOnce() -> bool,
     mut cursor: impl FnMut() -> Cursor,
     flags: c_int,
     plain: impl Fn() -> ssize_t,
@@ -27,7 +33,7 @@ fn receive(
 ) -> ssize_t {
     let Some(connection) = connection::of(fd) else { return plain() };
     // Neither takes any byte of the stream.
-    if flags & (libc::MSG_ERRQUEUE | libc::MSG_OOB) != 0 {
+    if flags & (libc::MSG_ERRQUEUE | libc::MSG_OOB) != 0 || refused() {
         return plain();
     }
     loop {
@@ -72,8 +78,15 @@ fn receive(
     }
 }
 
-fn one(buffer: *mut c_void, len: size_t) -> iovec {
-    iovec { iov_base: buffer, iov_len: len.min(isize::MAX as usize) }
+/// The buffer of read or write: refused when it is longer than what the process can have, as the kernel does with arrays
+/// of more than one.
+pub fn whole(buffer: *const c_void, len: size_t) -> [iovec; 2] {
+    [iovec { iov_base: buffer.cast_mut(), iov_len: len }, iovec { iov_base: core::ptr::null_mut(), iov_len: 0 }]
+}
+
+/// The buffer of recv or send, which has no more than so much.
+pub fn one(buffer: *const c_void, len: size_t) -> iovec {
+    iovec { iov_base: buffer.cast_mut(), iov_len: len.min(MOST) }
 }
 
 /// The only buffer of `message`.
@@ -85,36 +98,34 @@ unsafe fn first(message: &msghdr) -> iovec {
     unsafe { *message.msg_iov }
 }
 
-/// Whether no process can have such a buffer: the kernel refuses it before it looks at the stream.
-pub fn impossible(buffer: *const c_void, len: size_t) -> bool {
-    const USER_SPACE: usize = 1 << 56;
-    (buffer as usize).checked_add(len).is_none_or(|end| end > USER_SPACE)
-}
-
-/// Whether the kernel refuses the array of buffers before it looks at the stream, or finds it empty.
+/// Whether the kernel refuses the array of buffers before it looks at the stream.
 ///
 /// # Safety
-/// `vector` must point to `count` buffers.
-pub unsafe fn impossible_vector(vector: *const iovec, count: usize) -> bool {
-    let mut total = 0usize;
-    for index in 0..count {
+/// `vector` must point to `count` buffers, or be low.
+#[inline]
+pub unsafe fn refuses(fd: c_int, vector: *const iovec, count: usize) -> bool {
+    /// What every process on every processor may have.
+    const SURE: usize = (1 << 47) - 4096;
+    if count > UIO_MAXIOV || count > 0 && is_low(vector) {
+        return true;
+    }
+    let unsure = (0..count).any(|index| {
         // SAFETY: the caller vouches for `count` elements.
         let buffer = unsafe { *vector.add(index) };
-        if buffer.iov_len > isize::MAX as usize || impossible(buffer.iov_base, buffer.iov_len) {
-            return true;
-        }
-        total = total.saturating_add(buffer.iov_len);
-    }
-    total == 0
+        (buffer.iov_base as usize).checked_add(buffer.iov_len).is_none_or(|end| end > SURE)
+    });
+    // SAFETY: passed on to the caller.
+    unsure && unsafe { kernel::refuses(fd, vector, count) }
 }
 
-/// Whether the buffers hold nothing.
+/// The same, or finds it empty: where that is said without a look at the stream.
 ///
 /// # Safety
-/// `vector` must point to `count` buffers.
-unsafe fn empty(vector: *const iovec, count: usize) -> bool {
-    // SAFETY: the caller vouches for `count` elements.
-    (0..count).all(|index| unsafe { (*vector.add(index)).iov_len == 0 })
+/// As for [`refuses`].
+#[inline]
+pub unsafe fn refuses_or_empty(fd: c_int, vector: *const iovec, count: c_int) -> bool {
+    // SAFETY: passed on to the caller; a vector that was not refused is not low.
+    count < 0 || unsafe { refuses(fd, vector, count as usize) || length(vector, count as usize) == 0 }
 }
 
 /// A cursor for `count` buffers, or for throwing their length away.
@@ -123,25 +134,25 @@ unsafe fn empty(vector: *const iovec, count: usize) -> bool {
 /// As for [`Cursor::new`].
 unsafe fn cursor(vector: *const iovec, count: usize, flags: c_int) -> Cursor {
     // SAFETY: passed on to the caller.
-    let cursor = unsafe { Cursor::new(vector, count) };
-    if flags & libc::MSG_TRUNC != 0 { Cursor::discarding(cursor.left()) } else { cursor }
+    unsafe {
+        match flags & libc::MSG_TRUNC {
+            0 => Cursor::new(vector, count),
+            _ => Cursor::discarding(length(vector, count)),
+        }
+    }
 }
 
 /// # Safety
 /// As read(2).
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn read(fd: c_int, buffer: *mut c_void, len: size_t) -> ssize_t {
-    if len == 0 || impossible(buffer, len) {
-        // The kernel's answer does not depend on the stream.
-        // SAFETY: passed on to the caller.
-        return unsafe { real::read(fd, buffer, len) };
-    }
-    let vector = one(buffer, len);
+    let vector = whole(buffer, len);
     // SAFETY: the program vouches for its buffer, here and below.
     unsafe {
         receive(
             fd,
-            || cursor(&vector, 1, 0),
+            || refuses_or_empty(fd, vector.as_ptr(), 2),
+            || cursor(vector.as_ptr(), 1, 0),
             0,
             || real::read(fd, buffer, len),
             |it, _| real::read(fd, first(it).iov_base, first(it).iov_len),
@@ -170,15 +181,11 @@ pub unsafe extern "C" fn __read_chk(fd: c_int, buffer: *mut c_void, len: size_t,
 /// As readv(2).
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn readv(fd: c_int, vector: *const iovec, count: c_int) -> ssize_t {
-    // SAFETY: the program vouches for its array.
-    if !(0..=1024).contains(&count) || unsafe { impossible_vector(vector, count as usize) } {
-        // SAFETY: passed on to the caller.
-        return unsafe { real::readv(fd, vector, count) };
-    }
     // SAFETY: as in `read`.
     unsafe {
         receive(
             fd,
+            || refuses_or_empty(fd, vector, count),
             || cursor(vector, count as usize, 0),
             0,
             || real::readv(fd, vector, count),
@@ -198,9 +205,7 @@ pub unsafe extern "C" fn preadv2(
     flags: c_int,
 ) -> ssize_t {
     const RWF_NOWAIT: c_int = 8;
-    let foreign = offset != -1 || flags & !RWF_NOWAIT != 0;
-    // SAFETY: the program vouches for its array.
-    if foreign || !(0..=1024).contains(&count) || unsafe { impossible_vector(vector, count as usize) } {
+    if offset != -1 || flags & !RWF_NOWAIT != 0 {
         // SAFETY: passed on to the caller.
         return unsafe { real::preadv2(fd, vector, count, offset, flags) };
     }
@@ -209,6 +214,7 @@ pub unsafe extern "C" fn preadv2(
     unsafe {
         receive(
             fd,
+            || refuses_or_empty(fd, vector, count),
             || cursor(vector, count as usize, 0),
             as_recv,
             || real::preadv2(fd, vector, count, offset, flags),
@@ -240,6 +246,7 @@ pub unsafe extern "C" fn recv(fd: c_int, buffer: *mut c_void, len: size_t, flags
     unsafe {
         receive(
             fd,
+            || refuses(fd, &vector, 1),
             || cursor(&vector, 1, flags),
             flags,
             || real::recv(fd, buffer, len, flags),
@@ -279,6 +286,7 @@ pub unsafe extern "C" fn recvfrom(
     unsafe {
         let answer = receive(
             fd,
+            || refuses(fd, &vector, 1),
             || cursor(&vector, 1, flags),
             flags,
             || real::recvfrom(fd, buffer, len, flags, address, address_len),
@@ -287,7 +295,14 @@ pub unsafe extern "C" fn recvfrom(
                 real::recvfrom(fd, first(it).iov_base, first(it).iov_len, flags, nobody, core::ptr::null_mut())
             },
         );
-        if answer >= 0 && !address.is_null() && !address_len.is_null() && connection::known(fd).is_some() {
+        if answer >= 0 && !address.is_null() && connection::known(fd).is_some() {
+            // As in the kernel, what was received is lost.
+            if is_low(address_len) {
+                return to_c(Err(Errno(libc::EFAULT)));
+            }
+            if (*address_len as c_int) < 0 {
+                return to_c(Err(Errno(libc::EINVAL)));
+            }
             *address_len = 0;
         }
         answer
@@ -330,21 +345,18 @@ pub unsafe extern "C" fn recvmsg(fd: c_int, message: *mut msghdr, flags: c_int) 
     const MSG_CMSG_COMPAT: c_int = 1 << 31;
     // SAFETY: the program vouches for the message and what it points to.
     unsafe {
-        let (vector, count) = if message.is_null() {
-            (core::ptr::null(), 0)
-        } else {
-            ((*message).msg_iov.cast_const(), (*message).msg_iovlen)
-        };
-        let refused = message.is_null() || count > 1024 || flags & MSG_CMSG_COMPAT != 0;
-        if refused || (count > 0 && impossible_vector(vector, count) && !empty(vector, count)) {
-            return real::recvmsg(fd, message, flags);
-        }
         let mut carried = false;
         let answer = receive(
             fd,
             || {
+                is_low(message)
+                    || flags & MSG_CMSG_COMPAT != 0
+                    || !(*message).msg_name.is_null() && ((*message).msg_namelen as c_int) < 0
+                    || refuses(fd, (*message).msg_iov, (*message).msg_iovlen)
+            },
+            || {
                 carried = true;
-                cursor(vector, count, flags)
+                cursor((*message).msg_iov, (*message).msg_iovlen, flags)
             },
             flags,
             || {
@@ -357,7 +369,9 @@ pub unsafe extern "C" fn recvmsg(fd: c_int, message: *mut msghdr, flags: c_int) 
             |it, flags| real::recvmsg(fd, it, flags),
         );
         if carried && answer >= 0 {
-            (*message).msg_namelen = 0;
+            if !(*message).msg_name.is_null() {
+                (*message).msg_namelen = 0;
+            }
             (*message).msg_flags = flags & libc::MSG_CMSG_CLOEXEC;
             let room = core::mem::take(&mut (*message).msg_controllen);
             if room > 0 {
@@ -391,8 +405,9 @@ pub unsafe extern "C" fn recvmmsg(
             }
             if answer < 0 { -1 } else { bytes }
         };
-        let by_itself = crate::poll::invalid(timeout) || flags & (libc::MSG_ERRQUEUE | libc::MSG_OOB) != 0;
-        let Some(connection) = connection::of(fd).filter(|_| !by_itself) else {
+        let is_bad = || count > 0 && is_low(messages) || crate::poll::invalid(timeout);
+        let by_itself = flags & (libc::MSG_ERRQUEUE | libc::MSG_OOB) != 0;
+        let Some(connection) = connection::of(fd).filter(|_| !by_itself && !is_bad()) else {
             plain();
             return answer;
         };

@@ -1,9 +1,10 @@
 //! write, writev, pwritev2, send, sendto, sendmsg, sendmmsg, sendfile, splice, and their aliases.
 
 use crate::connection::{self, BROKEN, CLOSED, Connection, Way};
+use crate::receive::{UIO_MAXIOV, one, refuses, refuses_or_empty, whole};
 use crate::{from_c, real, to_c};
 use core::ffi::{c_int, c_uint, c_void};
-use libc::{iovec, mmsghdr, msghdr, off_t, size_t, sockaddr, socklen_t, ssize_t};
+use libc::{iovec, mmsghdr, msghdr, off_t, size_t, sockaddr, sockaddr_storage, socklen_t, ssize_t};
 use underpass_segment::clock;
 use underpass_segment::end::Stage;
 use underpass_segment::kernel;
@@ -12,7 +13,7 @@ use underpass_segment::reason::Reason;
 use underpass_segment::ring::Source;
 use underpass_segment::switch::Port;
 use underpass_segment::sync::Relaxed;
-use underpass_segment::vector::Cursor;
+use underpass_segment::vector::{Cursor, MOST, is_low, length};
 
 /// Flags that a send through the segment honours; MSG_MORE may be ignored.
 const CARRIED: c_int = libc::MSG_DONTWAIT
@@ -23,19 +24,23 @@ const CARRIED: c_int = libc::MSG_DONTWAIT
     | libc::MSG_DONTROUTE
     | libc::MSG_WAITALL;
 
-/// Sends `count` buffers, or has `plain` do it.
+/// Sends `count` buffers, or has `plain` do it: also if the call is `refused` before the kernel looks at the connection.
 ///
 /// # Safety
-/// The buffers must be valid for reading.
+/// The buffers must be valid for reading, unless the call is refused.
 #[inline]
 unsafe fn send_vector(
     fd: c_int,
+    refused: impl FnOnce() -> bool,
     vector: *const iovec,
     count: usize,
     flags: c_int,
     plain: impl Fn() -> ssize_t,
 ) -> ssize_t {
     let Some(connection) = connection::of(fd) else { return plain() };
+    if refused() {
+        return plain();
+    }
     if flags & !CARRIED != 0 {
         connection.pin(not_carried(flags));
     }
@@ -112,21 +117,15 @@ fn send_rest(connection: &Connection, port: &Port<'_>, mut rest: Cursor, flags: 
     Ok(total)
 }
 
-fn one(buffer: *const c_void, len: size_t) -> iovec {
-    iovec { iov_base: buffer.cast_mut(), iov_len: len.min(isize::MAX as usize) }
-}
-
 /// # Safety
 /// As write(2).
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn write(fd: c_int, buffer: *const c_void, len: size_t) -> ssize_t {
-    if crate::receive::impossible(buffer, len) {
-        // SAFETY: passed on to the caller.
-        return unsafe { real::write(fd, buffer, len) };
-    }
-    let vector = one(buffer, len);
+    let vector = whole(buffer, len);
     // SAFETY: the program vouches for its buffer, here and below.
-    unsafe { send_vector(fd, &vector, 1, 0, || real::write(fd, buffer, len)) }
+    unsafe {
+        send_vector(fd, || refuses(fd, vector.as_ptr(), 2), vector.as_ptr(), 1, 0, || real::write(fd, buffer, len))
+    }
 }
 
 /// # Safety
@@ -141,13 +140,11 @@ pub unsafe extern "C" fn __write(fd: c_int, buffer: *const c_void, len: size_t) 
 /// As writev(2).
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn writev(fd: c_int, vector: *const iovec, count: c_int) -> ssize_t {
-    // SAFETY: the program vouches for its array.
-    if !(0..=1024).contains(&count) || unsafe { crate::receive::impossible_vector(vector, count as usize) } {
-        // SAFETY: passed on to the caller.
-        return unsafe { real::writev(fd, vector, count) };
-    }
     // SAFETY: as in `write`.
-    unsafe { send_vector(fd, vector, count as usize, 0, || real::writev(fd, vector, count)) }
+    unsafe {
+        let refused = || refuses_or_empty(fd, vector, count);
+        send_vector(fd, refused, vector, count as usize, 0, || real::writev(fd, vector, count))
+    }
 }
 
 /// # Safety
@@ -161,13 +158,16 @@ pub unsafe extern "C" fn pwritev2(
     flags: c_int,
 ) -> ssize_t {
     const RWF_NOWAIT: c_int = 8;
-    if offset != -1 || !(0..=1024).contains(&count) || flags & !RWF_NOWAIT != 0 {
+    if offset != -1 || flags & !RWF_NOWAIT != 0 {
         // SAFETY: passed on to the caller.
         return unsafe { real::pwritev2(fd, vector, count, offset, flags) };
     }
     let as_send = if flags & RWF_NOWAIT != 0 { libc::MSG_DONTWAIT } else { 0 };
     // SAFETY: as in `write`.
-    unsafe { send_vector(fd, vector, count as usize, as_send, || real::pwritev2(fd, vector, count, offset, flags)) }
+    unsafe {
+        let refused = || refuses_or_empty(fd, vector, count);
+        send_vector(fd, refused, vector, count as usize, as_send, || real::pwritev2(fd, vector, count, offset, flags))
+    }
 }
 
 /// # Safety
@@ -190,7 +190,7 @@ pub unsafe extern "C" fn pwritev64v2(
 pub unsafe extern "C" fn send(fd: c_int, buffer: *const c_void, len: size_t, flags: c_int) -> ssize_t {
     let vector = one(buffer, len);
     // SAFETY: as in `write`.
-    unsafe { send_vector(fd, &vector, 1, flags, || real::send(fd, buffer, len, flags)) }
+    unsafe { send_vector(fd, || refuses(fd, &vector, 1), &vector, 1, flags, || real::send(fd, buffer, len, flags)) }
 }
 
 /// # Safety
@@ -214,7 +214,12 @@ pub unsafe extern "C" fn sendto(
 ) -> ssize_t {
     let vector = one(buffer, len);
     // SAFETY: as in `write`. A connected TCP socket ignores the address.
-    unsafe { send_vector(fd, &vector, 1, flags, || real::sendto(fd, buffer, len, flags, address, address_len)) }
+    unsafe {
+        let plain = || real::sendto(fd, buffer, len, flags, address, address_len);
+        let named = |len: socklen_t| len > 0 && (is_low(address) || len as usize > size_of::<sockaddr_storage>());
+        let refused = || !address.is_null() && named(address_len) || refuses(fd, &vector, 1);
+        send_vector(fd, refused, &vector, 1, flags, plain)
+    }
 }
 
 /// # Safety
@@ -223,14 +228,17 @@ pub unsafe extern "C" fn sendto(
 pub unsafe extern "C" fn sendmsg(fd: c_int, message: *const msghdr, flags: c_int) -> ssize_t {
     // SAFETY: the program vouches for the message and what it points to.
     unsafe {
-        if message.is_null() || (*message).msg_iovlen > 1024 {
+        if is_low(message) {
             return real::sendmsg(fd, message, flags);
         }
         if (*message).msg_controllen != 0 {
             return crate::descriptor::send_control(fd, message, flags);
         }
         let (vector, count) = ((*message).msg_iov.cast_const(), (*message).msg_iovlen);
-        send_vector(fd, vector, count, flags, || real::sendmsg(fd, message, flags))
+        let name = (*message).msg_name;
+        let named = |len: socklen_t| (len as c_int) < 0 || len > 0 && is_low(name);
+        let refused = || !name.is_null() && named((*message).msg_namelen) || refuses(fd, vector, count);
+        send_vector(fd, refused, vector, count, flags, || real::sendmsg(fd, message, flags))
     }
 }
 
@@ -240,12 +248,12 @@ pub unsafe extern "C" fn sendmsg(fd: c_int, message: *const msghdr, flags: c_int
 pub unsafe extern "C" fn sendmmsg(fd: c_int, messages: *mut mmsghdr, count: c_uint, flags: c_int) -> c_int {
     // SAFETY: the program vouches for the messages.
     unsafe {
-        if connection::of(fd).is_none() {
+        if connection::of(fd).is_none() || is_low(messages) {
             return real::sendmmsg(fd, messages, count, flags);
         }
         let before = crate::errno();
         let mut done = 0;
-        while done < count {
+        while done < count.min(UIO_MAXIOV as c_uint) {
             let message = messages.add(done as usize);
             let answer = sendmsg(fd, &(*message).msg_hdr, flags);
             if answer < 0 {
@@ -258,7 +266,7 @@ pub unsafe extern "C" fn sendmmsg(fd: c_int, messages: *mut mmsghdr, count: c_ui
             (*message).msg_len = answer as c_uint;
             done += 1;
             // What comes behind a short one would leave a hole.
-            if (answer as usize) < Cursor::new((*message).msg_hdr.msg_iov, (*message).msg_hdr.msg_iovlen).left() {
+            if (answer as usize) < length((*message).msg_hdr.msg_iov, (*message).msg_hdr.msg_iovlen) {
                 break;
             }
         }
@@ -273,6 +281,9 @@ pub unsafe extern "C" fn sendfile(out: c_int, input: c_int, offset: *mut off_t, 
     // SAFETY: passed on to the caller.
     let plain = || unsafe { real::sendfile(out, input, offset, count) };
     let Some(connection) = connection::of(out) else { return plain() };
+    if !offset.is_null() && is_low(offset) {
+        return plain();
+    }
     loop {
         let way = connection.way();
         if way == Way::Joined
@@ -337,8 +348,6 @@ unsafe fn file_through_segment(
     offset: *mut off_t,
     count: size_t,
 ) -> Answer {
-    /// Most bytes that Linux sends in one call.
-    const MOST: usize = 0x7fff_f000;
     // What is only tried here leaves no trace in a call that succeeds.
     let before = crate::errno();
     // SAFETY: the offset is the program's; lseek takes no pointer.

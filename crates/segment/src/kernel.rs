@@ -230,6 +230,32 @@ pub unsafe fn recv_message(fd: i32, message: &mut libc::msghdr, flags: i32) -> A
     unsafe { syscall(libc::SYS_recvmsg, [fd as usize, &raw mut *message as usize, flags as usize, 0, 0, 0]) }
 }
 
+/// Whether the kernel refuses such buffers for a call on this socket before it looks at the stream (EFAULT, EINVAL): those
+/// that no process can have.
+///
+/// # Safety
+/// `vector` must point to `count` buffers; nothing is written to these.
+#[cold]
+pub unsafe fn refuses(fd: i32, vector: *const libc::iovec, count: usize) -> bool {
+    // SAFETY: all-zero is a valid msghdr.
+    let mut message: libc::msghdr = unsafe { core::mem::zeroed() };
+    (message.msg_iov, message.msg_iovlen) = (vector.cast_mut(), count as _);
+    // The queue of errors is empty: nobody has asked for any.
+    let flags = libc::MSG_ERRQUEUE | libc::MSG_DONTWAIT;
+    // SAFETY: the message names the caller's buffers.
+    !is_quiet() && unsafe { recv_message(fd, &mut message, flags) } != Err(Errno(libc::EAGAIN))
+}
+
+/// Whether there is memory of this process.
+#[cold]
+pub fn is_mapped<T>(address: *const T) -> bool {
+    const PAGE: usize = 4096;
+    let mut resident = 0u8;
+    let page = address as usize & !(PAGE - 1);
+    // SAFETY: the kernel writes one byte for one page.
+    !is_quiet() && unsafe { syscall(libc::SYS_mincore, [page, 1, &raw mut resident as usize, 0, 0, 0]) }.is_ok()
+}
+
 /// Sends one doorbell without waiting.
 ///
 /// # Errors

@@ -1,7 +1,28 @@
 //! The program's buffers: a cursor over an array of `iovec`.
 #![allow(unsafe_code, reason = "copies to and from the memory that the program named")]
 
+use crate::kernel;
 use libc::iovec;
+
+/// Most bytes that Linux moves in one call.
+pub const MOST: usize = 0x7fff_f000;
+
+/// Whether nothing is mapped there, but for a program with the privilege to (vm.mmap_min_addr): a null pointer, with or
+/// without an offset.
+#[inline]
+pub fn is_low<T>(address: *const T) -> bool {
+    (address as usize) < 1 << 16
+}
+
+/// Bytes that a call with these buffers is to move.
+///
+/// # Safety
+/// `vector` must point to `count` buffers.
+pub unsafe fn length(vector: *const iovec, count: usize) -> usize {
+    // SAFETY: the caller vouches for `count` elements.
+    let total = (0..count).fold(0usize, |total, index| total.saturating_add(unsafe { (*vector.add(index)).iov_len }));
+    total.min(MOST)
+}
 
 /// Where the next byte goes to or comes from in the buffers of one call.
 ///
@@ -15,26 +36,33 @@ pub struct Cursor {
     left: usize,
     total: usize,
     discard: bool,
+    faults: bool,
 }
 
 impl Cursor {
-    /// A cursor over `count` buffers.
+    /// A cursor over `count` buffers, up to the first that is a null pointer.
     ///
     /// # Safety
     /// `vector` must point to `count` buffers that stay valid for reading (a send) or writing (a receive) while the
     /// cursor is used.
     pub unsafe fn new(vector: *const iovec, count: usize) -> Cursor {
-        let mut left = 0usize;
+        let (mut left, mut faults) = (0usize, false);
         for index in 0..count {
             // SAFETY: the caller vouches for `count` elements.
-            left = left.saturating_add(unsafe { (*vector.add(index)).iov_len });
+            let buffer = unsafe { *vector.add(index) };
+            if is_low(buffer.iov_base) && buffer.iov_len > 0 && !kernel::is_mapped(buffer.iov_base) {
+                faults = true;
+                break;
+            }
+            left = left.saturating_add(buffer.iov_len);
         }
-        Cursor { vector, count, offset: 0, left, total: left, discard: false }
+        left = left.min(MOST);
+        Cursor { vector, count, offset: 0, left, total: left, discard: false, faults }
     }
 
     /// A cursor that takes `len` bytes and keeps none (MSG_TRUNC).
     pub fn discarding(len: usize) -> Cursor {
-        Cursor { vector: core::ptr::null(), count: 0, offset: 0, left: len, total: len, discard: true }
+        Cursor { vector: core::ptr::null(), count: 0, offset: 0, left: len, total: len, discard: true, faults: false }
     }
 
     /// Bytes that the call still wants.
@@ -134,6 +162,11 @@ impl Cursor {
             rest.skip(len);
         }
         message
+    }
+
+    /// Whether there are buffers that the kernel finds nothing at, behind those of the cursor.
+    pub fn faults(&self) -> bool {
+        self.faults
     }
 
     /// Whether the bytes are thrown away.

@@ -14,6 +14,7 @@ use underpass_segment::raw::is_quiet;
 use underpass_segment::reason::Reason;
 use underpass_segment::switch::{Port, Sleep, Told};
 use underpass_segment::sync::Relaxed;
+use underpass_segment::vector::is_low;
 
 /// # Safety
 /// As epoll_ctl(2).
@@ -26,7 +27,7 @@ pub unsafe extern "C" fn epoll_ctl(epfd: c_int, operation: c_int, fd: c_int, eve
         return call();
     }
     // SAFETY: the program vouches for its event.
-    let wanted = (!event.is_null()).then(|| unsafe { ((*event).events, (*event).u64) });
+    let wanted = (!is_low(event)).then(|| unsafe { ((*event).events, (*event).u64) });
     if !socket && !is_set(operation, fd) {
         return control_foreign(epfd, operation, fd, wanted, call);
     }

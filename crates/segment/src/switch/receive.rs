@@ -214,6 +214,9 @@ impl Port<'_> {
         if self.end.stage() == Stage::Broken {
             return Err(BROKEN);
         }
+        if into.faults() && self.unread() > into.left() as u64 && into.left() > 0 {
+            return Err(Errno(libc::EFAULT));
+        }
         if into.left() == 0 {
             // A receive of nothing still waits for something.
             let mut byte = 0u8;
@@ -222,7 +225,8 @@ impl Port<'_> {
             let mut scratch = unsafe { Cursor::new(&one, 1) };
             return match self.receive_inside(&mut scratch, flags | libc::MSG_PEEK, nonblocking) {
                 // It waits once, whatever ends that.
-                Err(Errno(libc::EAGAIN | libc::EINTR)) if !nonblocking => Ok(0),
+                Err(Errno(libc::EAGAIN | libc::EINTR)) if !nonblocking && !into.faults() => Ok(0),
+                Ok(1..) if into.faults() => Err(Errno(libc::EFAULT)),
                 answer => answer.map(|_| 0),
             };
         }

@@ -41,6 +41,10 @@ impl Port<'_> {
     /// As send(2).
     #[inline]
     pub fn send(&self, mut from: Cursor, flags: i32, plain: impl FnOnce(usize) -> Answer) -> Answer {
+        if from.faults() {
+            // The kernel says how much of it can be sent.
+            return self.send_by_kernel(Reason::Unsupported, || plain(0));
+        }
         if from.left() == 0 {
             self.end.sending.in_kernel.fetch_add(1, AcqRel);
             return self.count_plain(0, || plain(0));
