@@ -232,6 +232,9 @@ pub const SHUT_IN: u8 = 1;
 pub const SHUT_OUT: u8 = 2;
 /// Value of [`End::watched`] once more than one may: then none is woken by a group.
 pub const WATCHED_BY_SEVERAL: u8 = 2;
+/// Value of [`End::watched`] while whoever watches does so by system calls of his own, as far as can be told, and is counted
+/// at [`Reading::resting`].
+const UNSEEN: u8 = 3;
 
 /// One end of a connection. Zeroed memory is an unused one.
 #[repr(C, align(64))]
@@ -247,9 +250,6 @@ pub struct End {
     pub send_pinned: AtomicU8,
     /// Not 0: a poll, select or epoll set may be watching the socket; [`WATCHED_BY_SEVERAL`].
     pub watched: AtomicU8,
-    /// 1: whoever watches it does so by system calls of his own, as far as can be told, and is counted at
-    /// [`Reading::resting`].
-    unseen: AtomicU8,
     /// What the program has set of TCP_NODELAY and TCP_CORK, once [`End::was_fast`] says that the direction out was
     /// fast: a doorbell must not be held back, so in the kernel the first is on and the second off from then on.
     pub no_delay: AtomicU8,
@@ -307,25 +307,44 @@ pub struct End {
 impl End {
     /// A poll, select or epoll set may be watching the socket from now on.
     pub fn watch(&self) {
-        if self.watched.load(Relaxed) == 0 {
-            self.watched.store(1, Relaxed);
+        let is_new = |now| matches!(now, 0 | UNSEEN);
+        if is_new(self.watched.load(Relaxed)) {
+            let seen = |now| is_new(now).then_some(1);
+            if self.watched.fetch_update(AcqRel, Relaxed, seen) == Ok(UNSEEN) {
+                self.reading.resting.leave();
+            }
         }
-        if self.is_watched_unseen() && self.unseen.swap(0, AcqRel) != 0 {
+    }
+
+    /// More than one poll, select or epoll set may; true if that is new.
+    pub fn watch_by_several(&self) -> bool {
+        let before = self.watched.swap(WATCHED_BY_SEVERAL, AcqRel);
+        if before == UNSEEN {
             self.reading.resting.leave();
         }
+        before != WATCHED_BY_SEVERAL
     }
 
     /// Somebody may be watching it by system calls of his own.
     pub fn watch_unseen(&self) {
-        if self.watched.swap(1, AcqRel) == 0 {
-            self.unseen.store(1, Release);
-            self.reading.resting.add(ALONE);
+        // Whoever finds that it is so takes one off.
+        self.reading.resting.add(ALONE);
+        if self.watched.compare_exchange(0, UNSEEN, AcqRel, Relaxed).is_err() {
+            self.reading.resting.leave();
         }
     }
 
-    /// Whether [`End::watch_unseen`] was called, and [`End::watch`] was not since.
+    /// Whoever watched by system calls of his own waits in a receive by now.
+    #[inline]
+    pub fn unwatch_unseen(&self) {
+        if self.is_watched_unseen() && self.watched.compare_exchange(UNSEEN, 0, AcqRel, Relaxed).is_ok() {
+            self.reading.resting.leave();
+        }
+    }
+
+    /// Whether [`End::watch_unseen`] was called, and what ends that was not since.
     pub fn is_watched_unseen(&self) -> bool {
-        self.unseen.load(Relaxed) != 0
+        self.watched.load(Relaxed) == UNSEEN
     }
 
     /// How far it has come.

@@ -72,7 +72,7 @@ pub fn duplicate(fd: i32, copy: i32) {
     if let Some(connection) = known(copy) {
         connection.mind_stdio();
     }
-    if let Some(connection) = known(fd).filter(|it| it.end.watched.load(Relaxed) != 0) {
+    if let Some(connection) = known(fd).filter(|it| it.end.watched.load(Relaxed) != 0 && !it.end.is_watched_unseen()) {
         crate::epoll::wake_by_itself(connection);
     }
 }

@@ -11,7 +11,7 @@ use underpass_segment::end::{End, WATCHED_BY_SEVERAL};
 use underpass_segment::kernel;
 use underpass_segment::link::ALONE;
 use underpass_segment::switch::{Port, Ready, Sleep};
-use underpass_segment::sync::{AcqRel, Relaxed};
+use underpass_segment::sync::Relaxed;
 
 /// Sets watch `connection`: those that do not look at it themselves rely on its waiting flag.
 pub fn watch(connection: Connection, generation: u64) {
@@ -46,7 +46,7 @@ pub fn watch_by_poll(connection: Connection) {
 /// More than one poll, select or epoll set may watch `connection`: from now on it wakes each of them by a doorbell of
 /// its own, since a doorbell that woke a group may be taken by none but that group.
 pub fn wake_by_itself(connection: Connection) {
-    if connection.end.watched.swap(WATCHED_BY_SEVERAL, AcqRel) != WATCHED_BY_SEVERAL {
+    if connection.end.watch_by_several() {
         take_back(connection.fd);
     }
 }

@@ -295,6 +295,7 @@ impl Port<'_> {
                 Taken::Nothing if total > 0 && self.end.reading.nested.load(Relaxed) != nested => return Ok(total),
                 Taken::Nothing => {
                     let wait = waiting.get_or_insert_with(|| {
+                        self.end.unwatch_unseen();
                         let wait = Wait::begin(memory, self.link.incoming().sender.cpu.load(Relaxed), self.spin_us);
                         self.exchange_cpu(wait.cpu());
                         if self.is_trickled_to() {
