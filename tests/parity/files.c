@@ -359,11 +359,49 @@ static void read_file_b(struct side *side) {
 }
 static void read_file(void) { two_processes(AF_INET, rest_of_file_a, read_file_b); }
 
+/* A stream over a connection that becomes one over a file: the connection ends, its number stays. */
+extern FILE *_IO_fdopen(int fd, const char *mode);
+static void reopened_a(struct side *side) {
+    static const char *const paths[] = {"/dev/null", "/nonexistent/file", NULL};
+    for (size_t i = 0; i < COUNT(paths); i++) {
+        int fd = another(side);
+        FILE *stream = _IO_fdopen(fd, "r+");
+        send_all(side->fd, "1", 1);
+        await_bytes(fd, 3);
+        SHOW(fgetc(stream));
+        SHOW(fseek(stream, 0, SEEK_CUR));
+        SHOW(ftell(stream));
+        SHOW(fputs("written", stream) >= 0);
+        FILE *again = freopen(paths[i], "r+", stream);
+        say("reopened: %d", again == stream);
+        if (again) {
+            SHOW(fileno(again) == fd);
+            SHOW(fgetc(again));
+            SHOW(write(fd, "to the file", 11));
+            SHOW(fclose(again));
+        }
+        SHOW(write(fd, "x", 1));
+    }
+}
+static void reopened_b(struct side *side) {
+    for (int i = 0; i < 3; i++) {
+        int fd = another(side);
+        char bytes[100];
+        receive_all(side->fd, bytes, 1);
+        send_all(fd, "abc", 3);
+        size_t got = receive_all(fd, bytes, sizeof(bytes));
+        say_bytes("to the connection", bytes, (long)got);
+        close(fd);
+    }
+}
+static void reopened(void) { two_processes(AF_INET, reopened_a, reopened_b); }
+
 const struct scenario scenarios[] = {
     {"from-file", from_file, 0}, {"large-file", large_file, 0}, {"short-file", short_file, 0},
     {"splice", spliced, 0},      {"splice-late", splice_late, 0}, {"stdio", stdio, 0},
     {"stdio-late", stdio_late, 0}, {"standard", standard, 0},    {"splice-full", splice_full, 0},
     {"stdio-asleep", stdio_asleep, 0},
     {"rest-of-file", rest_of_file, 0}, {"read-file", read_file, 0},
+    {"reopened", reopened, 0},
     {0},
 };

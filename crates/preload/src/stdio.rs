@@ -1,4 +1,4 @@
-//! fdopen and dprintf. libc's stdio reads, writes and closes descriptors by calls of its own, which do not come past this
+//! fdopen, freopen and dprintf. libc's stdio reads, writes and closes descriptors by calls of its own, which do not come past this
 //! library. So a stream over a connection is one of fopencookie(3)'s, whose calls are the library's; and whatever prints
 //! to a descriptor without a stream pins the connection first.
 
@@ -7,6 +7,7 @@ use crate::{connection, real, set_errno};
 use core::ffi::{CStr, c_char, c_int, c_void};
 use libc::{FILE, off64_t, size_t, ssize_t};
 use underpass_segment::reason::Reason;
+use underpass_segment::sync::AtomicU64;
 
 /// cookie_io_functions_t; the cookie is the descriptor.
 #[repr(C)]
@@ -27,7 +28,19 @@ struct Stream {
     flags: c_int,
     pointers: [*mut c_void; 13],
     descriptor: c_int,
+    flags2: c_int,
+    old_offset: libc::c_long,
+    column: u16,
+    vtable_offset: i8,
+    short_buffer: c_char,
+    lock: *mut c_void,
+    offset: off64_t,
+    codecvt: *mut c_void,
+    wide: *mut c_void,
 }
+
+/// What a stream of ours has for wide characters: more than any _IO_wide_data, and nobody writes there.
+static NO_WIDE: [AtomicU64; 128] = [const { AtomicU64::new(0) }; 128];
 
 /// [`Stream::descriptor`] of a stream that has none.
 const COOKIE: c_int = -2;
@@ -47,8 +60,60 @@ pub unsafe extern "C" fn fdopen(fd: c_int, mode: *const c_char) -> *mut FILE {
         if let Some(known) = stream.cast::<Stream>().as_mut().filter(|it| it.descriptor == COOKIE) {
             // For fileno(3).
             known.descriptor = fd;
+            // libc's wide functions look there before they say that it is a stream of bytes.
+            known.wide = NO_WIDE.as_ptr().cast_mut().cast();
         }
         stream
+    }
+}
+
+/// # Safety
+/// As fdopen(3).
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn _IO_fdopen(fd: c_int, mode: *const c_char) -> *mut FILE {
+    // SAFETY: passed on to the caller.
+    unsafe { fdopen(fd, mode) }
+}
+
+/// # Safety
+/// As freopen(3).
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn freopen(path: *const c_char, mode: *const c_char, stream: *mut FILE) -> *mut FILE {
+    // SAFETY: passed on to the caller.
+    unsafe {
+        part_from_connection(stream);
+        real::freopen(path, mode, stream)
+    }
+}
+
+/// # Safety
+/// As freopen(3).
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn freopen64(path: *const c_char, mode: *const c_char, stream: *mut FILE) -> *mut FILE {
+    // SAFETY: passed on to the caller.
+    unsafe { freopen(path, mode, stream) }
+}
+
+/// A stream over a connection is about to be an ordinary one: its descriptor becomes another socket, which libc replaces or
+/// closes by calls of its own, and it gets memory for wide characters.
+///
+/// # Safety
+/// `stream` must be null or a stream.
+unsafe fn part_from_connection(stream: *mut FILE) {
+    // SAFETY: the caller vouches for the stream, whose beginning is as in `Stream`.
+    unsafe {
+        let is_ours = |it: &&mut Stream| it.wide.cast_const().cast() == NO_WIDE.as_ptr();
+        let Some(known) = stream.cast::<Stream>().as_mut().filter(is_ours) else { return };
+        let fd = known.descriptor;
+        libc::fflush(stream);
+        let other = real::socket(libc::AF_UNIX, libc::SOCK_STREAM | libc::SOCK_CLOEXEC, 0);
+        if other < 0 || crate::descriptor::dup3(other, fd, libc::O_CLOEXEC) < 0 {
+            crate::descriptor::close(fd);
+        }
+        if other >= 0 {
+            real::close(other);
+        }
+        known.wide = libc::calloc(1, size_of_val(&NO_WIDE));
     }
 }
 
