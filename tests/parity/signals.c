@@ -206,6 +206,46 @@ static void masks_a(struct side *side) {
 }
 static void masks(void) { two_processes(AF_INET, masks_a, signaller); }
 
+/* A pending signal that the mask lets in, by timeout: no time, hardly any, some; with nothing to read and with bytes. */
+static void masks_timeout_a(struct side *side) {
+    int fd = side->fd, set = epoll_create1(0);
+    struct epoll_event event = {.events = EPOLLIN};
+    struct pollfd ready = {fd, POLLIN, 0};
+    struct timespec times[] = {{0, 0}, {0, 1}, {0, 20000}, {0, 20000000}};
+    sigset_t usr1, open;
+    MUST(epoll_ctl(set, EPOLL_CTL_ADD, fd, &event));
+    handle(count, SA_RESTART);
+    sigemptyset(&usr1);
+    sigaddset(&usr1, SIGUSR1);
+    sigprocmask(SIG_BLOCK, &usr1, &open);
+    for (int bytes = 0; bytes < 2; bytes++) {
+        for (size_t i = 0; i < COUNT(times); i++) {
+            fd_set readable;
+            FD_ZERO(&readable);
+            FD_SET(fd, &readable);
+            MUST(raise(SIGUSR1));
+            SHOW(ppoll(&ready, 1, &times[i], &open));
+            say("caught %d", caught);
+            MUST(raise(SIGUSR1));
+            SHOW(pselect(fd + 1, &readable, NULL, NULL, &times[i], &open));
+            say("caught %d, %d", caught, !!FD_ISSET(fd, &readable));
+            MUST(raise(SIGUSR1));
+            SHOW(epoll_pwait2(set, &event, 1, &times[i], &open));
+            say("caught %d", caught);
+            MUST(raise(SIGUSR1));
+            SHOW(epoll_pwait(set, &event, 1, (int)i, &open));
+            say("caught %d", caught);
+            SHOW(ppoll(&ready, 1, &times[i], NULL));
+            say("caught %d", caught);
+        }
+        if (bytes == 0) ask(side, 'b');
+    }
+    sigprocmask(SIG_SETMASK, &open, NULL);
+    say("caught %d", caught);
+    ask(side, 'q');
+}
+static void masks_timeout(void) { two_processes(AF_INET, masks_timeout_a, signaller); }
+
 /* A handler that writes to, and reads from, the connection in whose calls its thread is. */
 static void talk(int number) {
     (void)number;
@@ -536,6 +576,7 @@ static void torn(void) { two_processes(AF_INET, torn_a, torn_b); }
 
 const struct scenario scenarios[] = {
     {"interrupted", interrupted, 0}, {"restarted", restarted, 0}, {"sending", sending, 0}, {"masks", masks, 0},
+    {"masks-timeout", masks_timeout, 0},
     {"talking", talking, 0},         {"stealing", stealing, 0},   {"storm", storm_count, 0}, {"storm-talk", storm_talk, 0},
     {"taken-away", taken_away, 0},   {"looked-beside", looked_beside, 0},
     {"torn", torn, 0},

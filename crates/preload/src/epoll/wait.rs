@@ -4,7 +4,7 @@ use super::control::settle;
 use super::events::{Events, ask, collect};
 use super::sleep::{any_news, arm, arm_inner, hand_over};
 use super::{asleep, has_sleepers, port, set_of};
-use crate::poll::{Deadline, after, after_ms, invalid, left};
+use crate::poll::{Deadline, after, after_ms, invalid, left, let_signals_in};
 use crate::set::{Scan, Set};
 use crate::{process, real};
 use core::ffi::c_int;
@@ -200,7 +200,8 @@ pub unsafe extern "C" fn epoll_pwait(
     // SAFETY: as in `epoll_wait`.
     let sleep = |at, most, left: Option<timespec>| unsafe { real::epoll_pwait(epfd, at, most, whole_ms(left), mask) };
     if let Some(answer) = wait(epfd, events, most, deadline, &sleep) {
-        return answer;
+        // The kernel's does not do so if it need not wait.
+        return if answer == 0 && timeout != 0 { let_signals_in(mask) } else { answer };
     }
     // SAFETY: passed on to the caller.
     let answer = asleep(epfd, || unsafe { real::epoll_pwait(epfd, events, most, timeout, mask) });
@@ -230,7 +231,9 @@ pub unsafe extern "C" fn epoll_pwait2(
     // SAFETY: as above.
     let deadline = unsafe { after(timeout) };
     if let Some(answer) = wait(epfd, events, most, deadline, &sleep) {
-        return answer;
+        // SAFETY: null or the program's.
+        let waits = unsafe { timeout.as_ref() }.is_none_or(|t| t.tv_sec != 0 || t.tv_nsec != 0);
+        return if answer == 0 && waits { let_signals_in(mask) } else { answer };
     }
     // SAFETY: passed on to the caller.
     let answer = asleep(epfd, || unsafe { real::epoll_pwait2(epfd, events, most, timeout, mask) });
