@@ -267,7 +267,115 @@ static void many_b(struct side *side) {
 }
 static void many(void) { two_processes(AF_INET, many_a, many_b); }
 
+/* select beyond what an fd_set holds, by programs that bring larger ones or have always passed a large number. */
+union large {
+    fd_set set;
+    unsigned long words[64];
+};
+static void mark(union large *set, int fd) { set->words[fd / 64] |= 1UL << fd % 64; }
+static bool is_marked(const union large *set, int fd) { return set->words[fd / 64] >> fd % 64 & 1; }
+static void large_a(struct side *side) {
+    int low = side->fd, pipes[2];
+    struct timeval instant = {0, 0};
+    MUST(pipe(pipes));
+    /* So few descriptors are open that the kernel looks at no more than an fd_set has, whatever number it is told. */
+    struct {
+        fd_set set;
+        unsigned char behind[4096];
+    } small;
+    memset(&small, 0xff, sizeof(small));
+    FD_ZERO(&small.set);
+    FD_SET(low, &small.set);
+    SHOW(select(30000, &small.set, NULL, NULL, &instant));
+    FD_SET(low, &small.set);
+    tell(side);
+    SHOW(select(30000, &small.set, NULL, NULL, NULL));
+    say("%d, behind it %d", !!FD_ISSET(low, &small.set), small.behind[0]);
+    SHOW(recv(low, in, 100, 0));
+    int high = (int)MUST(fcntl(low, F_DUPFD, 2000));
+    for (int i = 0; i < 3; i++) {
+        union large readable = {.words = {0}}, writable = {.words = {0}};
+        mark(&readable, high);
+        mark(&readable, pipes[0]);
+        if (i > 0) mark(&readable, low);
+        mark(&writable, high);
+        SHOW(select(high + 1, &readable.set, &writable.set, NULL, &instant));
+        say("%d%d%d %d", is_marked(&readable, high), is_marked(&readable, low), is_marked(&readable, pipes[0]),
+            is_marked(&writable, high));
+        memset(&readable, 0, sizeof(readable));
+        mark(&readable, high);
+        if (i > 0) mark(&readable, low);
+        tell(side);
+        SHOW(pselect(high + 1, &readable.set, NULL, NULL, NULL, NULL));
+        say("%d%d", is_marked(&readable, high), is_marked(&readable, low));
+        SHOW(recv(high, in, 100, 0));
+        mark(&readable, high + 1);
+        SHOW(select(high + 1, &readable.set, NULL, NULL, &instant));
+        say("%d%d", is_marked(&readable, high), is_marked(&readable, high + 1));
+        mark(&readable, high + 1);
+        SHOW(select(high + 2, &readable.set, NULL, NULL, &instant));
+        SHOW(select(high, &readable.set, NULL, NULL, &instant));
+    }
+    /* As many as there is no room for on a stack. */
+    union large readable = {.words = {0}};
+    for (int i = 0; i < 1500; i++) mark(&readable, (int)MUST(dup(pipes[0])));
+    mark(&readable, high);
+    SHOW(select(high + 1, &readable.set, NULL, NULL, &instant));
+    for (int rounds = 0; rounds < 3; rounds++) {
+        for (int fd = 100; fd < 400 + 500 * rounds; fd++) mark(&readable, fd);
+        mark(&readable, high);
+        tell(side);
+        SHOW(select(high + 1, &readable.set, NULL, NULL, NULL));
+        say("%d%d", is_marked(&readable, high), is_marked(&readable, 200));
+        SHOW(recv(high, in, 100, 0));
+    }
+    tell(side);
+}
+static void large_b(struct side *side) {
+    for (int i = 0; i < 7; i++) {
+        hear(side);
+        await_asleep(side->other);
+        send_all(side->fd, "x", 1);
+    }
+    hear(side);
+}
+static void large(void) { two_processes(AF_INET, large_a, large_b); }
+
+/* The same calls in a thread that has hardly any stack. */
+static void *cramped(void *argument) {
+    struct side *side = argument;
+    struct pollfd ready = {side->fd, POLLIN, 0};
+    fd_set readable;
+    FD_ZERO(&readable);
+    FD_SET(side->fd, &readable);
+    long selected = select(side->fd + 1, &readable, NULL, NULL, NULL);
+    long polled = poll(&ready, 1, -1), received = recv(side->fd, in, 1, 0);
+    return (void *)(selected + 10 * polled + 100 * received);
+}
+static void cramped_a(struct side *side) {
+    pthread_attr_t attributes;
+    pthread_attr_init(&attributes);
+    /* What the thread's own variables take is not stack. */
+    MUST(pthread_attr_setstacksize(&attributes, PTHREAD_STACK_MIN + sizeof(in)));
+    for (int i = 0; i < 3; i++) {
+        pthread_t thread;
+        void *answer;
+        MUST(pthread_create(&thread, &attributes, cramped, side));
+        tell(side);
+        pthread_join(thread, &answer);
+        say("%ld", (long)answer);
+    }
+}
+static void cramped_b(struct side *side) {
+    for (int i = 0; i < 3; i++) {
+        hear(side);
+        send_all(side->fd, "x", 1);
+    }
+}
+static void small_stack(void) { two_processes(AF_INET, cramped_a, cramped_b); }
+
 const struct scenario scenarios[] = {
     {"states", states, 0},     {"states-v6", states_v6, 0}, {"wakes", wakes, 0}, {"wakes-threads", wakes_threads, 0},
-    {"timeouts", timeouts, 0}, {"mixed", mixed, 0},         {"many", many, 0},   {0},
+    {"timeouts", timeouts, 0}, {"mixed", mixed, 0},         {"many", many, 0},
+    {"large", large, 0},       {"small-stack", small_stack, 0}, {0},
 };

@@ -22,6 +22,15 @@ pub fn reserve(len: usize) -> *mut u8 {
     memory.map_or(core::ptr::null_mut(), |address| address as *mut u8)
 }
 
+/// Gives back what [`reserve`] gave.
+///
+/// # Safety
+/// The `len` bytes must be such a piece of memory, which nobody uses any more.
+pub unsafe fn release(memory: *mut u8, len: usize) {
+    // SAFETY: passed on to the caller.
+    let _ = unsafe { syscall(libc::SYS_munmap, [memory as usize, len, 0, 0, 0, 0]) };
+}
+
 /// Elements of a piece of a [`Sparse`] array.
 pub const PIECE: usize = 1024;
 
@@ -55,7 +64,7 @@ impl<T, const PIECES: usize> Sparse<T, PIECES> {
         let made: *mut T = reserve(PIECE * size_of::<T>()).cast();
         if !made.is_null() && place.compare_exchange(core::ptr::null_mut(), made, AcqRel, Acquire).is_err() {
             // SAFETY: just mapped, and nobody else has it: another thread was faster.
-            let _ = unsafe { syscall(libc::SYS_munmap, [made as usize, PIECE * size_of::<T>(), 0, 0, 0, 0]) };
+            unsafe { release(made.cast(), PIECE * size_of::<T>()) };
         }
         self.get(index)
     }

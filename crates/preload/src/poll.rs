@@ -1,14 +1,18 @@
 //! poll, ppoll, select, pselect.
 
 use crate::connection::{self, CLOSED, unless_left};
+use crate::memory::{release, reserve};
 use crate::{epoll, real, table};
 use core::cell::Cell;
 use core::ffi::c_int;
+use core::slice::from_raw_parts_mut;
 use libc::{fd_set, nfds_t, pollfd, sigset_t, size_t, timespec, timeval};
 use underpass_segment::clock::{self, ticks, ticks_per_microsecond};
+use underpass_segment::kernel;
 use underpass_segment::link::ALONE;
-use underpass_segment::raw::{Answer, Errno};
+use underpass_segment::raw::{Answer, Errno, is_quiet};
 use underpass_segment::switch::{Port, Ready, Sleep};
+use underpass_segment::sync::{AcqRel, AtomicPtr, AtomicU32, Relaxed};
 use underpass_segment::vector::is_low;
 use underpass_segment::wait::{Polled, Wait};
 
@@ -298,7 +302,7 @@ fn correct(it: &mut pollfd) {
         port.heed_kernel();
     }
     if it.revents & (IN | libc::POLLRDHUP) != 0 && port.reader_is_gone() {
-        it.revents = underpass_segment::kernel::poll_now(it.fd, it.events);
+        it.revents = kernel::poll_now(it.fd, it.events);
     }
     if it.revents & (libc::POLLHUP | libc::POLLERR) != 0 && port.is_false_reset() {
         it.revents &= !(libc::POLLHUP | libc::POLLERR);
@@ -404,92 +408,222 @@ pub unsafe extern "C" fn __ppoll_chk(
     unsafe { ppoll(fds, count, timeout, mask) }
 }
 
-/// Whether the kernel refuses the sets of a select, or they are larger than the library looks at.
-fn bad_sets(count: c_int, sets: [*mut fd_set; 3]) -> bool {
-    !(0..=libc::FD_SETSIZE as c_int).contains(&count) || sets.iter().any(|set| !set.is_null() && is_low(*set))
-}
-
 /// Who has answered a select.
 enum Served {
     /// The kernel's own call.
     Plainly(c_int),
-    /// The array says what is ready.
+    /// The library; the sets say what is ready.
     Here(c_int),
 }
 
-/// The three sets of a select, as an array for poll.
-struct Sets {
-    fds: [pollfd; libc::FD_SETSIZE],
-    /// Which of them were connections of ours to begin with.
-    ours: [bool; libc::FD_SETSIZE],
+/// So many descriptors of a select have their place on the stack, of which a thread may have little.
+const FEW: usize = 64;
+/// Descriptors of a select for which memory is kept from one call to the next.
+const MANY: usize = libc::FD_SETSIZE;
+/// That memory, while no call uses it.
+static SPARE: AtomicPtr<u8> = AtomicPtr::new(core::ptr::null_mut());
+/// The size of the kernel's table of this process's descriptors, as it was last told; 0: not known.
+static TABLE_SIZE: AtomicU32 = AtomicU32::new(0);
+
+/// In a forked child: its table is its own.
+pub fn after_fork() {
+    TABLE_SIZE.store(0, Relaxed);
+}
+
+/// How many bits of its sets the kernel looks at when a program names `count`: as many as its table of descriptors has
+/// room for, and some programs rely on that. `None` where it looks at none or refuses the sets, and without /proc.
+fn looked_at(count: c_int, sets: [*mut u64; 3]) -> Option<usize> {
+    let count = usize::try_from(count).ok().filter(|&count| count > 0)?;
+    if sets.iter().any(|set| !set.is_null() && is_low(*set)) {
+        return None;
+    }
+    if count <= libc::FD_SETSIZE || count <= TABLE_SIZE.load(Relaxed) as usize {
+        return Some(count);
+    }
+    let size = if is_quiet() { None } else { kernel::descriptor_table_size() }?;
+    // It only grows.
+    TABLE_SIZE.store(size as u32, Relaxed);
+    Some(count.min(size))
+}
+
+/// Memory for the descriptors of a select, as many as the stack may have no room for.
+struct Room {
+    at: *mut u8,
     count: usize,
 }
 
-impl Sets {
-    /// # Safety
-    /// The sets must be null or valid.
-    unsafe fn read(count: c_int, read: *mut fd_set, write: *mut fd_set, except: *mut fd_set) -> Sets {
-        const NONE: pollfd = pollfd { fd: -1, events: 0, revents: 0 };
-        let mut sets = Sets { fds: [NONE; libc::FD_SETSIZE], ours: [false; libc::FD_SETSIZE], count: 0 };
-        for fd in 0..count.min(libc::FD_SETSIZE as c_int) {
-            // SAFETY: fd is below FD_SETSIZE.
-            let is_in = |set: *mut fd_set| !set.is_null() && unsafe { libc::FD_ISSET(fd, set) };
-            let events = if is_in(read) { IN } else { 0 }
-                | if is_in(write) { OUT } else { 0 }
-                | if is_in(except) { libc::POLLPRI } else { 0 };
-            if events != 0 {
-                sets.fds[sets.count] = pollfd { fd, events, revents: 0 };
-                sets.ours[sets.count] = port(fd).is_some();
-                sets.count += 1;
-            }
-        }
-        sets
+impl Room {
+    /// For `count` descriptors; `None` without address space.
+    fn of(count: usize) -> Option<Room> {
+        let count = count.max(MANY);
+        let spare = if count == MANY { SPARE.swap(core::ptr::null_mut(), AcqRel) } else { core::ptr::null_mut() };
+        let at = if spare.is_null() { reserve(Room::bytes(count)) } else { spare };
+        (!at.is_null()).then_some(Room { at, count })
     }
 
-    /// As [`serve`].
-    fn serve(&mut self, deadline: Deadline, mask: *const sigset_t, plain: impl FnOnce() -> c_int) -> Served {
-        let fds = &mut self.fds[..self.count];
-        if let Some(count) = answer_confined(fds) {
-            return Served::Here(count);
-        }
-        if !concerns_us(fds) {
-            // SAFETY: nobody changes them meanwhile.
-            let answer = unsafe { at_rest(fds.as_ptr(), fds.len(), plain) };
-            if answer <= 0 || !concerns_us(fds) {
-                return Served::Plainly(answer);
-            }
-        }
-        Served::Here(wait(fds, deadline, mask))
+    fn bytes(count: usize) -> usize {
+        count * (size_of::<pollfd>() + size_of::<bool>())
     }
 
-    /// Writes the answer; returns how many bits are set, or EBADF.
+    fn give_back(&self) {
+        let kept =
+            self.count == MANY && SPARE.compare_exchange(core::ptr::null_mut(), self.at, AcqRel, Relaxed).is_ok();
+        if !kept {
+            // SAFETY: the memory is this value's, and used no more.
+            unsafe { release(self.at, Room::bytes(self.count)) };
+        }
+    }
+}
+
+/// A select.
+#[derive(Clone, Copy)]
+struct Select {
+    /// To read, to write, and for urgent data; null: none.
+    sets: [*mut u64; 3],
+    /// Descriptors below this number are looked at.
+    count: usize,
+    deadline: Deadline,
+    mask: *const sigset_t,
+}
+
+impl Select {
+    const WORD: usize = u64::BITS as usize;
+    const NONE: pollfd = pollfd { fd: -1, events: 0, revents: 0 };
+
+    /// What is asked for of the descriptors of word `index`: a bit for each, by set.
     ///
     /// # Safety
-    /// The sets must be null or valid.
-    unsafe fn write(&self, read: *mut fd_set, write: *mut fd_set, except: *mut fd_set) -> c_int {
+    /// The sets must be null or valid for `count` bits.
+    unsafe fn word(&self, index: usize) -> [u64; 3] {
+        let left = self.count - index * Select::WORD;
+        let looked_at = if left < Select::WORD { (1 << left) - 1 } else { u64::MAX };
+        // SAFETY: passed on to the caller.
+        self.sets.map(|set| if set.is_null() { 0 } else { looked_at & unsafe { *set.add(index) } })
+    }
+
+    fn words(&self) -> usize {
+        self.count.div_ceil(Select::WORD)
+    }
+
+    /// Calls `what` with every descriptor and the events that are asked for.
+    ///
+    /// # Safety
+    /// As [`Select::word`].
+    unsafe fn each(&self, mut what: impl FnMut(c_int, i16)) {
+        for index in 0..self.words() {
+            // SAFETY: passed on to the caller.
+            let [read, write, except] = unsafe { self.word(index) };
+            let mut any = read | write | except;
+            while any != 0 {
+                let bit = any & any.wrapping_neg();
+                let events = [(read, IN), (write, OUT), (except, libc::POLLPRI)];
+                let events =
+                    events.iter().fold(0, |all, (set, events)| if set & bit != 0 { all | events } else { all });
+                what((index * Select::WORD) as c_int + bit.trailing_zeros() as c_int, events);
+                any ^= bit;
+            }
+        }
+    }
+
+    /// Selects, by `plain`, the kernel's own call, if there is nothing else to look at.
+    ///
+    /// # Safety
+    /// As [`Select::word`].
+    unsafe fn serve(self, plain: impl FnOnce() -> c_int) -> Served {
+        let mut asked = 0;
+        // SAFETY: passed on to the caller, here and below.
+        unsafe { self.each(|_, _| asked += 1) };
+        if asked == 0 {
+            return Served::Plainly(plain());
+        }
+        if asked <= FEW {
+            // SAFETY: as above.
+            return unsafe { self.serve_on_stack::<FEW>(asked, plain) };
+        }
+        let Some(room) = Room::of(asked) else {
+            // SAFETY: as above.
+            return if asked <= MANY {
+                // SAFETY: as above.
+                unsafe { self.serve_on_stack::<MANY>(asked, plain) }
+            } else {
+                Served::Plainly(plain())
+            };
+        };
+        let call = || {
+            // SAFETY: the memory has room for so many of both; zeroed memory is valid.
+            let (fds, ours) = unsafe {
+                let ours = room.at.add(room.count * size_of::<pollfd>());
+                (from_raw_parts_mut(room.at.cast::<pollfd>(), asked), from_raw_parts_mut(ours.cast::<bool>(), asked))
+            };
+            // SAFETY: as above.
+            unsafe { self.serve_with(fds, ours, plain) }
+        };
+        let served = unless_left(|| room.give_back(), call);
+        room.give_back();
+        served
+    }
+
+    /// # Safety
+    /// As [`Select::word`].
+    #[inline(never)]
+    unsafe fn serve_on_stack<const MOST: usize>(self, asked: usize, plain: impl FnOnce() -> c_int) -> Served {
+        let (mut fds, mut ours) = ([Select::NONE; MOST], [false; MOST]);
+        // SAFETY: passed on to the caller.
+        unsafe { self.serve_with(&mut fds[..asked], &mut ours[..asked], plain) }
+    }
+
+    /// # Safety
+    /// As [`Select::word`].
+    unsafe fn serve_with(self, fds: &mut [pollfd], ours: &mut [bool], plain: impl FnOnce() -> c_int) -> Served {
+        let mut index = 0;
+        // SAFETY: passed on to the caller, here and below.
+        unsafe {
+            self.each(|fd, events| {
+                // Another thread may add to the sets meanwhile.
+                if let (Some(it), Some(ours)) = (fds.get_mut(index), ours.get_mut(index)) {
+                    (*it, *ours) = (pollfd { fd, events, revents: 0 }, port(fd).is_some());
+                }
+                index += 1;
+            });
+        }
+        if answer_confined(fds).is_none() {
+            if !concerns_us(fds) {
+                // SAFETY: nobody changes them meanwhile.
+                let answer = unsafe { at_rest(fds.as_ptr(), fds.len(), plain) };
+                if answer <= 0 || !concerns_us(fds) {
+                    return Served::Plainly(answer);
+                }
+            }
+            let answer = wait(fds, self.deadline, self.mask);
+            if answer < 0 {
+                return Served::Here(answer);
+            }
+        }
         // What another thread has closed meanwhile is ready: the next call will say so.
+        if fds.iter().zip(ours).any(|(it, ours)| it.revents & libc::POLLNVAL != 0 && !*ours) {
+            crate::set_errno(libc::EBADF);
+            return Served::Here(-1);
+        }
+        // SAFETY: as above.
+        Served::Here(unsafe { self.write(fds) })
+    }
+
+    /// Writes the answer; returns how many bits are set.
+    ///
+    /// # Safety
+    /// As [`Select::word`].
+    unsafe fn write(&self, fds: &[pollfd]) -> c_int {
         const READABLE: i16 = IN | libc::POLLHUP | libc::POLLERR | libc::POLLNVAL;
         const WRITABLE: i16 = OUT | libc::POLLERR | libc::POLLNVAL;
-        if self.fds[..self.count].iter().zip(&self.ours).any(|(it, ours)| it.revents & libc::POLLNVAL != 0 && !ours) {
-            crate::set_errno(libc::EBADF);
-            return -1;
-        }
         let mut bits = 0;
-        for it in &self.fds[..self.count] {
-            for (set, asked, answers) in
-                [(read, IN, READABLE), (write, OUT, WRITABLE), (except, libc::POLLPRI, libc::POLLPRI)]
-            {
-                if it.events & asked == 0 {
-                    continue;
-                }
-                // SAFETY: the bit was set in this set, so the set is there.
-                unsafe {
-                    if it.revents & answers != 0 {
-                        libc::FD_SET(it.fd, set);
-                        bits += 1;
-                    } else {
-                        libc::FD_CLR(it.fd, set);
-                    }
+        let answers = [(IN, READABLE), (OUT, WRITABLE), (libc::POLLPRI, libc::POLLPRI)];
+        for (&set, (asked, answers)) in self.sets.iter().zip(answers).filter(|(set, _)| !set.is_null()) {
+            // SAFETY: the caller vouches for so many bits; each descriptor is below.
+            unsafe {
+                set.write_bytes(0, self.words());
+                for it in fds.iter().filter(|it| it.events & asked != 0 && it.revents & answers != 0) {
+                    *set.add(it.fd as usize / Select::WORD) |= 1 << (it.fd as usize % Select::WORD);
+                    bits += 1;
                 }
             }
         }
@@ -509,27 +643,45 @@ pub unsafe extern "C" fn select(
 ) -> c_int {
     // SAFETY: the program vouches for its arguments.
     unsafe {
-        let invalid = |t: timeval| t.tv_sec < 0 || t.tv_usec < 0;
         let plain = || real::select(count, read, write, except, timeout);
-        if bad_sets(count, [read, write, except]) || !timeout.is_null() && (is_low(timeout) || invalid(*timeout)) {
+        let invalid = |t: timeval| t.tv_sec < 0 || t.tv_usec < 0;
+        let sets = [read.cast(), write.cast(), except.cast()];
+        let Some(looked_at) = looked_at(count, sets) else { return plain() };
+        if !timeout.is_null() && (is_low(timeout) || invalid(*timeout)) {
             return plain();
         }
-        let mut sets = Sets::read(count, read, write, except);
         let deadline = (!timeout.is_null()).then(|| {
             let t = *timeout;
             clock::nanoseconds()
                 .saturating_add((t.tv_sec as u64).saturating_mul(1_000_000_000))
                 .saturating_add(t.tv_usec as u64 * 1000)
         });
-        let answer = match sets.serve(deadline, core::ptr::null(), plain) {
-            Served::Plainly(answer) => return answer,
-            Served::Here(answer) => answer,
-        };
-        if let Some(left) = left(deadline, u64::MAX).filter(|_| deadline.is_some()) {
-            *timeout = timeval { tv_sec: left.tv_sec, tv_usec: left.tv_nsec / 1000 };
+        crate::test_cancel();
+        let select = Select { sets, count: looked_at, deadline, mask: core::ptr::null() };
+        match select.serve(plain) {
+            Served::Plainly(answer) => answer,
+            Served::Here(answer) => {
+                if let Some(left) = left(deadline, u64::MAX) {
+                    *timeout = timeval { tv_sec: left.tv_sec, tv_usec: left.tv_nsec / 1000 };
+                }
+                answer
+            }
         }
-        if answer < 0 { answer } else { sets.write(read, write, except) }
     }
+}
+
+/// # Safety
+/// As select(2).
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn __select(
+    count: c_int,
+    read: *mut fd_set,
+    write: *mut fd_set,
+    except: *mut fd_set,
+    timeout: *mut timeval,
+) -> c_int {
+    // SAFETY: passed on to the caller.
+    unsafe { select(count, read, write, except, timeout) }
 }
 
 /// # Safety
@@ -546,14 +698,11 @@ pub unsafe extern "C" fn pselect(
     // SAFETY: the program vouches for its arguments.
     unsafe {
         let plain = || real::pselect(count, read, write, except, timeout, mask);
-        if bad_sets(count, [read, write, except]) || invalid(timeout) {
-            return plain();
-        }
-        let mut sets = Sets::read(count, read, write, except);
-        match sets.serve(after(timeout), mask, plain) {
-            Served::Plainly(answer) => answer,
-            Served::Here(answer) if answer < 0 => answer,
-            Served::Here(_) => sets.write(read, write, except),
+        let sets = [read.cast(), write.cast(), except.cast()];
+        let Some(count) = looked_at(count, sets).filter(|_| !invalid(timeout)) else { return plain() };
+        crate::test_cancel();
+        match (Select { sets, count, deadline: after(timeout), mask }).serve(plain) {
+            Served::Plainly(answer) | Served::Here(answer) => answer,
         }
     }
 }

@@ -275,6 +275,7 @@ fn become_child() {
     crate::set::after_fork();
     crate::fork::in_child();
     crate::epoll::after_fork();
+    crate::poll::after_fork();
     claim_record();
 }
 

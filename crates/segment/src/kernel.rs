@@ -558,6 +558,18 @@ pub fn is_registered(epfd: i32, data: u64) -> bool {
     for_each_registration(epfd, |_, _, it| found |= it == data).is_err() || found
 }
 
+/// For how many descriptors the kernel has room in the table of this process; `None` if /proc cannot be asked.
+pub fn descriptor_table_size() -> Option<usize> {
+    let mut size = None;
+    for_each_line(format_args!("/proc/thread-self/status\0"), |line| {
+        if let Some(number) = line.strip_prefix("FDSize:") {
+            size = number.trim().parse().ok();
+        }
+    })
+    .ok()?;
+    size
+}
+
 /// Number of the process that connected the other end of a Unix socket, listened there, or made the pair; 0 if none did.
 ///
 /// # Errors

@@ -7,7 +7,6 @@ use crate::table::{self, Known};
 use crate::{memory, process};
 use underpass_segment::end::Family;
 use underpass_segment::kernel;
-use underpass_segment::raw::syscall;
 use underpass_segment::sync::{AcqRel, Acquire, AtomicU64, Relaxed, Release};
 
 impl Connection {
@@ -159,8 +158,7 @@ impl Drop for Counted {
     fn drop(&mut self) {
         if self.count > 0 {
             // SAFETY: the mapping is this value's own.
-            let _ =
-                unsafe { syscall(libc::SYS_munmap, [self.words as usize, self.count * size_of::<u64>(), 0, 0, 0, 0]) };
+            unsafe { memory::release(self.words.cast_mut().cast(), self.count * size_of::<u64>()) };
         }
     }
 }
