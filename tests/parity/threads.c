@@ -3,6 +3,7 @@
 
 #include <stdatomic.h>
 #include <sys/epoll.h>
+#include <sys/select.h>
 
 static _Thread_local char in[64 * KIB], out[64 * KIB];
 
@@ -689,13 +690,48 @@ static void *cancelled_early(void *argument) {
     SHOW(recv(side->fd, in, 4, MSG_WAITALL));
     pthread_setcancelstate(PTHREAD_CANCEL_ENABLE, NULL);
     recv(side->fd, in, 4, 0);
+    pthread_setcancelstate(PTHREAD_CANCEL_DISABLE, NULL);
     say("not cancelled");
+    return NULL;
+}
+static void *cancelled_polls(void *argument) {
+    struct helper *helper = argument;
+    struct side *side = introduce(argument);
+    struct pollfd ready = {side->fd, POLLIN, 0};
+    struct epoll_event event = {.events = EPOLLIN};
+    fd_set readable;
+    FD_ZERO(&readable);
+    FD_SET(side->fd, &readable);
+    int set = epoll_create1(0);
+    epoll_ctl(set, EPOLL_CTL_ADD, side->fd, &event);
+    SHOW(epoll_wait(set, &event, 1, -1));
+    pthread_setcancelstate(PTHREAD_CANCEL_DISABLE, NULL);
+    pthread_cancel(pthread_self());
+    long told = 0;
+    for (int i = 0; i < 100; i++) told += epoll_wait(set, &event, 1, -1) + poll(&ready, 1, -1);
+    pthread_setcancelstate(PTHREAD_CANCEL_ENABLE, NULL);
+    switch (helper->letter) {
+    case 'D': epoll_wait(set, &event, 1, -1); break;
+    case 'E': epoll_wait(set, &event, 1, 0); break;
+    case 'F': epoll_pwait(set, &event, 1, -1, NULL); break;
+    case 'G': poll(&ready, 1, -1); break;
+    case 'H': poll(&ready, 1, 0); break;
+    case 'I': ppoll(&ready, 1, NULL, NULL); break;
+    case 'J': select(side->fd + 1, &readable, NULL, NULL, NULL); break;
+    default: pselect(side->fd + 1, &readable, NULL, NULL, NULL, NULL);
+    }
+    pthread_setcancelstate(PTHREAD_CANCEL_DISABLE, NULL);
+    say("not cancelled, told %ld", told);
     return NULL;
 }
 static void early_a(struct side *side) {
     struct helper helper;
     for (int i = 0; i < 8; i++) order(side, '1');
     await_bytes(side->fd, 8);
+    for (char letter = 'D'; letter <= 'K'; letter++) {
+        begin(&helper, side, letter, cancelled_polls);
+        end(&helper);
+    }
     begin(&helper, side, 'C', cancelled_early);
     end(&helper);
     SHOW(recv(side->fd, in, 100, 0));

@@ -342,6 +342,7 @@ unsafe fn serve(
 ) -> c_int {
     // SAFETY: the caller vouches for `count` entries; the slice is not used across `plain`, which writes there.
     let entries = || unsafe { core::slice::from_raw_parts_mut(fds, count as usize) };
+    crate::test_cancel();
     if let Some(count) = answer_confined(entries()) {
         return count;
     }

@@ -8,7 +8,7 @@ use libc::{iovec, mmsghdr, msghdr, off_t, size_t, sockaddr, sockaddr_storage, so
 use underpass_segment::clock;
 use underpass_segment::end::Stage;
 use underpass_segment::kernel;
-use underpass_segment::raw::Answer;
+use underpass_segment::raw::{Answer, syscall};
 use underpass_segment::reason::Reason;
 use underpass_segment::ring::Source;
 use underpass_segment::switch::Port;
@@ -289,7 +289,6 @@ pub unsafe extern "C" fn sendfile(out: c_int, input: c_int, offset: *mut off_t, 
         if way == Way::Joined
             && let Some(port) = connection.port()
         {
-            crate::test_cancel();
             // SAFETY: the program vouches for `offset`.
             return to_c(unsafe { file_through_segment(connection, &port, input, offset, count) });
         }
@@ -327,10 +326,11 @@ impl Source for Part {
     }
 
     unsafe fn fill(&mut self, to: *mut u8, len: usize) -> usize {
+        // Not libc's: this thread holds the lock of the direction, and must not be cancelled here.
         // SAFETY: passed on to the caller.
-        let got = unsafe { libc::pread(self.file, to.cast(), len, self.at) };
-        self.failed = got < 0;
-        let got = usize::try_from(got).unwrap_or(0);
+        let got = unsafe { syscall(libc::SYS_pread64, [self.file as usize, to as usize, len, self.at as usize, 0, 0]) };
+        self.failed = got.is_err();
+        let got = got.unwrap_or(0);
         self.at += got as off_t;
         self.left = if got == 0 { 0 } else { self.left - got };
         got

@@ -17,7 +17,7 @@ pub use sleep::{
     watch_by_poll,
 };
 
-use crate::connection;
+use crate::connection::{self, unless_left};
 use crate::memory::{PIECE, Sparse};
 use crate::set::{self, Set};
 use crate::table;
@@ -166,7 +166,7 @@ pub fn wake(epfd: c_int) {
 /// Sleeps in the kernel on `epfd`, by `sleep`.
 fn asleep<T>(epfd: c_int, sleep: impl FnOnce() -> T) -> T {
     fall_asleep(epfd);
-    let answer = sleep();
+    let answer = unless_left(|| wake(epfd), sleep);
     wake(epfd);
     answer
 }

@@ -35,6 +35,7 @@ fn wait(
     if most <= 0 {
         return None;
     }
+    crate::test_cancel();
     if !set.is_mine() {
         settle(epfd, set);
     }
