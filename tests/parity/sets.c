@@ -934,6 +934,92 @@ static void nested_many_b(struct side *side) {
 }
 static void nested_many(void) { two_processes(AF_INET, nested_many_a, nested_many_b); }
 
+/* A set by several descriptors: each of them is the set, until the last is closed. */
+static void copies_step(struct side *side, const char *when, int set) {
+    for (int i = 0; i < 3; i++) {
+        i == 1 ? ten_later(side) : ten_now(side);
+        report(when, set, -1);
+        report(when, set, 0);
+        SHOW(recv(side->fd, in, 100, 0));
+    }
+}
+static void *copies_sleeper(void *argument) {
+    int *copy = argument;
+    struct epoll_event event;
+    role = 'S';
+    SHOW(epoll_wait(*copy, &event, 1, -1));
+    return NULL;
+}
+static void copies_a(struct side *side) {
+    int set = (int)MUST(epoll_create1(0)), early = (int)MUST(dup(set));
+    add(set, side->fd, EPOLLIN, 1);
+    copies_step(side, "made before", early);
+    int copies[] = {(int)MUST(dup(set)), (int)MUST(dup2(set, 100)), (int)MUST(dup3(set, 101, O_CLOEXEC)),
+                    (int)MUST(fcntl(set, F_DUPFD, 1200)), (int)MUST(fcntl(early, F_DUPFD_CLOEXEC, 1200))};
+    for (size_t i = 0; i < COUNT(copies); i++) {
+        copies_step(side, "copy", copies[i]);
+        copies_step(side, "set", set);
+    }
+    struct epoll_event event = {.events = EPOLLIN | EPOLLET, .data.u64 = 2};
+    SHOW(epoll_ctl(copies[0], EPOLL_CTL_ADD, side->fd, &event));
+    SHOW(epoll_ctl(copies[0], EPOLL_CTL_MOD, side->fd, &event));
+    copies_step(side, "edge", set);
+    SHOW(epoll_ctl(copies[1], EPOLL_CTL_DEL, side->fd, NULL));
+    ten_now(side);
+    report("removed", early, 0);
+    event.events = EPOLLIN;
+    SHOW(epoll_ctl(copies[3], EPOLL_CTL_ADD, side->fd, &event));
+    report("added", early, -1);
+    SHOW(recv(side->fd, in, 100, 0));
+    /* A thread sleeps on one, and another takes what comes by another. */
+    int rest = 0;
+    for (int i = 0; i < 5; i++) {
+        pthread_t sleeper;
+        start_thread(&sleeper, copies_sleeper, &copies[i]);
+        ten_now(side);
+        report("beside", set, -1);
+        SHOW(recv(side->fd, in, 10, 0));
+        ten_now(side);
+        pthread_join(sleeper, NULL);
+        rest += (int)MUST(recv(side->fd, in, 100, 0));
+    }
+    say("rest %d", rest);
+    /* In another set, by a descriptor that is closed. */
+    int outer = (int)MUST(epoll_create1(0));
+    add(outer, set, EPOLLIN, 3);
+    copies_step(side, "outer", outer);
+    close(set);
+    copies_step(side, "closed in outer", outer);
+    copies_step(side, "left", copies[2]);
+    struct pollfd polled = {copies[4], POLLIN, 0};
+    for (int i = 0; i < 3; i++) {
+        i == 1 ? ten_later(side) : ten_now(side);
+        SHOW(poll(&polled, 1, -1));
+        SHOW(recv(side->fd, in, 100, 0));
+        SHOW(poll(&polled, 1, 0));
+    }
+    close(early);
+    for (size_t i = 0; i < COUNT(copies) - 1; i++) SHOW(close(copies[i]));
+    copies_step(side, "last", copies[4]);
+    copies_step(side, "last in outer", outer);
+    if (fork() == 0) {
+        role = 'C';
+        int copy = (int)MUST(dup(copies[4]));
+        close(copies[4]);
+        copies_step(side, "child", copy);
+        close(copy);
+        _exit(0);
+    }
+    wait(NULL);
+    copies_step(side, "after it", copies[4]);
+    SHOW(close(copies[4]));
+    ten_now(side);
+    report("outer alone", outer, 0);
+    SHOW(epoll_wait(copies[4], &event, 1, 0));
+    quit(side);
+}
+static void copies(void) { two_processes(AF_INET, copies_a, ten_when_told); }
+
 const struct scenario scenarios[] = {
     {"nested", nested, 0},       {"nested-threads", nested_threads, 0}, {"several", several, 0},
     {"close-out", close_out, 0}, {"close-in", close_in, 0},             {"close-none", close_none, 0},
@@ -951,5 +1037,6 @@ const struct scenario scenarios[] = {
     {"same-data", same_data, 0}, {"changed-below", changed_below, 0},
     {"polled", polled, 0},       {"nested-onlooker", nested_onlooker, 0},
     {"stuffed-nested", stuffed_nested, 0}, {"nested-many", nested_many, 0},
+    {"copies", copies, 0},
     {0},
 };

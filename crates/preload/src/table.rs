@@ -91,16 +91,21 @@ pub fn get(fd: i32) -> Known {
     word(&TABLE, fd).map_or(Known::Other, |w| decode(w.load(Acquire)))
 }
 
+/// Has `fd` among those below [`highest`].
+pub fn reach(fd: i32) {
+    HIGHEST.fetch_max(fd as u32 + 1, Relaxed);
+}
+
 /// Says what `fd` is; returns what it was.
 pub fn set(fd: i32, known: Known) -> Known {
     let Some(word) = word(&TABLE, fd) else { return Known::Other };
-    HIGHEST.fetch_max(fd as u32 + 1, Relaxed);
+    reach(fd);
     decode(word.swap(encode(known), Release))
 }
 
 /// Says what `fd` is, if it still is what it was thought to be.
 pub fn replace(fd: i32, was: Known, known: Known) -> bool {
-    HIGHEST.fetch_max(fd as u32 + 1, Relaxed);
+    reach(fd);
     word(&TABLE, fd).is_some_and(|w| w.compare_exchange(encode(was), encode(known), Release, Relaxed).is_ok())
 }
 

@@ -20,6 +20,7 @@ pub fn forget(fd: i32) {
     if process::borrowed() {
         return;
     }
+    crate::epoll::forget_set(fd);
     if let Some(connection) = known(fd) {
         connection.keep_open();
         // Before the number's next generation, to which nothing of this one is known.
@@ -31,7 +32,6 @@ pub fn forget(fd: i32) {
     } else {
         table::next_generation(fd);
     }
-    crate::epoll::forget_set(fd);
     if let Known::Connection(index) = table::get(fd)
         && let Some(family) = process::existing_family()
     {

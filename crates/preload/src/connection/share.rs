@@ -68,6 +68,9 @@ pub fn duplicate(fd: i32, copy: i32) {
         handle.descriptors.fetch_add(1, AcqRel);
     }
     table::set(copy, it);
+    if matches!(it, Known::Nothing | Known::Other) {
+        crate::epoll::duplicate(fd, copy);
+    }
     if let Some(connection) = known(copy) {
         connection.mind_stdio();
     }

@@ -25,8 +25,9 @@ use core::ffi::c_int;
 use sleep::wake_up;
 use underpass_segment::kernel;
 use underpass_segment::link::ALONE;
+use underpass_segment::raw::is_quiet;
 use underpass_segment::switch::Port;
-use underpass_segment::sync::{AcqRel, Acquire, AtomicPtr, AtomicU32, Release};
+use underpass_segment::sync::{AcqRel, Acquire, AtomicPtr, AtomicU32, Relaxed, Release};
 
 const IN: u32 = (libc::EPOLLIN | libc::EPOLLRDNORM) as u32;
 const OUT: u32 = (libc::EPOLLOUT | libc::EPOLLWRNORM) as u32;
@@ -57,15 +58,14 @@ fn make_set(epfd: c_int) -> Option<&'static Set> {
     // SAFETY: as in `place`.
     let place = unsafe { SETS.need(epfd as u32 as usize)?.as_ref() };
     if place.load(Acquire).is_null() {
-        let made = Set::make()?;
+        let made = Set::make(epfd)?;
+        table::reach(epfd);
         if place.compare_exchange(core::ptr::null_mut(), made, Release, Acquire).is_err() {
             // SAFETY: just made, and nobody else has it.
             Set::give_back(unsafe { &*made });
         }
     }
-    let set = set_of(epfd)?;
-    set.set_epfd(epfd);
-    Some(set)
+    set_of(epfd)
 }
 
 /// The set, made if there is none yet: what was registered before is none of ours.
@@ -94,23 +94,53 @@ pub fn disown(fd: c_int) {
     set::made().for_each(|set| set.remove(fd));
 }
 
-/// `epfd` is about to be closed.
+/// `copy` is a new descriptor of what `fd` is, perhaps a set: then it is the same set.
+pub fn duplicate(fd: c_int, copy: c_int) {
+    // Also of a set that has nothing yet: it may be used by either from now on.
+    let is_set = set_of(fd).is_some() || !is_quiet() && kernel::is_epoll(fd);
+    if is_set
+        && let Some(set) = need_set(fd)
+        && let Some(place) = SETS.need(copy as u32 as usize)
+    {
+        set.descriptors().fetch_add(1, AcqRel);
+        // SAFETY: as in `place`.
+        unsafe { place.as_ref() }.store(core::ptr::from_ref(set).cast_mut(), Release);
+    }
+}
+
+/// The descriptors of `set`.
+fn descriptors(set: &Set) -> impl Iterator<Item = c_int> {
+    (0..table::highest()).filter(move |&fd| set_of(fd).is_some_and(|it| core::ptr::eq(it, set)))
+}
+
+/// `epfd` is about to be closed, and is in the same generation yet.
 pub fn forget_set(epfd: c_int) {
     set::forget_alarm(epfd);
-    if let Some(place) = place(epfd) {
-        let set = place.swap(core::ptr::null_mut(), Acquire);
-        // SAFETY: a set, once made, is never unmapped.
-        if let Some(set) = unsafe { set.as_ref() } {
-            set::made().for_each(|outer| outer.remove_inner(epfd));
-            control::silence(epfd, set);
-            set.each(|fd, item| {
-                if let Some(connection) = connection::known(fd) {
-                    wake_up(item, connection.end);
-                }
-            });
-            Set::give_back(set);
+    // SAFETY: a set, once made, is never unmapped.
+    let set = place(epfd).and_then(|place| unsafe { place.swap(core::ptr::null_mut(), Acquire).as_ref() });
+    let Some(set) = set else { return };
+    if set.descriptors().fetch_sub(1, AcqRel) > 1
+        && let Some(heir) = descriptors(set).next()
+    {
+        if is_slept_on(epfd) {
+            set.set_slept_on();
         }
+        set.set_epfd(heir);
+        for outer in set::made().filter(|outer| outer.inner().any(|inner| inner == epfd)) {
+            outer.add_inner(heir);
+            outer.remove_inner(epfd);
+            outer.adopt(epfd, heir);
+        }
+        return;
     }
+    set::made().for_each(|outer| outer.remove_inner(epfd));
+    control::silence(epfd, set);
+    set.each(|fd, item| {
+        if let Some(connection) = connection::known(fd) {
+            wake_up(item, connection.end);
+        }
+    });
+    Set::give_back(set);
 }
 
 /// In a forked child: its copies of the sets rely on the waiting flags too; the threads that slept are its parent's.
@@ -141,11 +171,21 @@ fn has_sleepers(epfd: c_int) -> bool {
 }
 
 fn has_sleepers_around(epfd: c_int, depth: u32) -> bool {
-    let is_around = |outer: &&Set| outer.inner().any(|inner| inner == epfd);
-    sleepers(epfd).is_some_and(|count| count.load(Acquire) > 0)
+    let Some(set) = set_of(epfd) else { return is_slept_on(epfd) };
+    let by_copy = || set.descriptors().load(Relaxed) > 1 && descriptors(set).any(is_slept_on);
+    let is_it = |inner| set_of(inner).is_some_and(|it| core::ptr::eq(it, set));
+    let is_around = |outer: &&Set| outer.inner().any(is_it);
+    is_slept_on(epfd)
+        || set.is_slept_on()
+        || by_copy()
         || depth < MAX_DEPTH
-            && set_of(epfd).is_some_and(Set::is_inner)
+            && set.is_inner()
             && set::made().filter(is_around).any(|outer| has_sleepers_around(outer.epfd(), depth + 1))
+}
+
+/// Whether anybody sleeps on it by this very descriptor.
+fn is_slept_on(epfd: c_int) -> bool {
+    sleepers(epfd).is_some_and(|count| count.load(Acquire) > 0)
 }
 
 /// This thread is about to sleep on `epfd`. Said before it looks at the set, so that whoever then makes a socket active

@@ -137,7 +137,7 @@ struct Inside {
     turn: usize,
 }
 
-/// The copy. Made once per epoll descriptor in use, never unmapped, used again.
+/// The copy. Made once per epoll set in use, never unmapped, used again.
 pub struct Set {
     /// Number of the thread that is inside; 0 if none is.
     lock: AtomicU32,
@@ -148,7 +148,11 @@ pub struct Set {
     inner_count: AtomicU32,
     /// A descriptor of the library's that is registered to wake a sleeper, plus 1; 0: none.
     alarm: AtomicI32,
+    /// One of its descriptors, and how many it has.
     epfd: AtomicI32,
+    descriptors: AtomicU32,
+    /// One of its descriptors was closed under a sleeper.
+    slept_on: AtomicBool,
     is_inner: AtomicU32,
     /// The thread that uses it; [`SEVERAL`].
     user: AtomicU32,
@@ -206,8 +210,17 @@ pub fn forget_alarm(fd: i32) {
 }
 
 impl Set {
-    /// An empty set; `None` without address space.
-    pub fn make() -> Option<*mut Set> {
+    /// An empty set with the descriptor `epfd`; `None` without address space.
+    pub fn make(epfd: i32) -> Option<*mut Set> {
+        let made = Set::unused()?;
+        // SAFETY: nobody else has it.
+        let set = unsafe { &*made };
+        set.epfd.store(epfd, Relaxed);
+        set.descriptors.store(1, Relaxed);
+        Some(made)
+    }
+
+    fn unused() -> Option<*mut Set> {
         let free = FREE.swap(core::ptr::null_mut(), AcqRel);
         // SAFETY: sets are never unmapped.
         if let Some(set) = unsafe { free.as_ref() } {
@@ -257,6 +270,7 @@ impl Set {
         set.inner_count.store(0, Relaxed);
         set.mean_wait.store(0, Relaxed);
         set.is_inner.store(0, Relaxed);
+        set.slept_on.store(false, Relaxed);
         set.has_foreign.store(false, Relaxed);
         set.user.store(0, Relaxed);
         set.groups.store(0, Relaxed);
@@ -396,14 +410,29 @@ impl Set {
         }
     }
 
-    /// Its descriptor.
+    /// A descriptor of it.
     pub fn epfd(&self) -> i32 {
         self.epfd.load(Relaxed)
     }
 
-    /// Says which its descriptor is.
+    /// Says which descriptor it has.
     pub fn set_epfd(&self, epfd: i32) {
         self.epfd.store(epfd, Relaxed);
+    }
+
+    /// How many descriptors it has.
+    pub fn descriptors(&self) -> &AtomicU32 {
+        &self.descriptors
+    }
+
+    /// Whether somebody may sleep on it by a descriptor that has been closed.
+    pub fn is_slept_on(&self) -> bool {
+        self.slept_on.load(Relaxed)
+    }
+
+    /// Somebody does. For good: nobody says when he wakes up.
+    pub fn set_slept_on(&self) {
+        self.slept_on.store(true, Relaxed);
     }
 
     /// What it remembers of its waits.

@@ -108,13 +108,12 @@ impl Set {
         })
     }
 
-    /// Keeps a registration of a descriptor that is about to be closed under another, `heir`, of the same socket: the
-    /// kernel goes on reporting it too. Unless `heir` has a registration of its own.
+    /// Keeps a registration of a descriptor that is about to be closed under another, `heir`, of the same thing: the kernel goes on reporting it too. Unless `heir` has a registration of its own.
     pub fn adopt(&self, fd: i32, heir: i32) {
         self.locked(|inside| {
-            let Some(item) = inside.item(fd).filter(|it| it.is_ours(fd) && !it.gone).copied() else { return };
+            let Some(item) = inside.item(fd).filter(|it| it.is_current(fd) && !it.gone).copied() else { return };
             let vacant = inside.item(heir).is_none_or(|it| !it.is_current(heir));
-            if vacant && inside.put(heir, item.events, item.data, false) {
+            if vacant && inside.put(heir, item.events, item.data, item.foreign) {
                 if let Some(it) = inside.item(heir) {
                     (it.adopted, it.told, it.disarmed) = (true, item.told, item.disarmed);
                 }
