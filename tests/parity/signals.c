@@ -573,6 +573,98 @@ static void torn_b(struct side *side) {
     while (recv(side->fd, bytes, 1, 0) > 0) {}
 }
 static void torn(void) { two_processes(AF_INET, torn_a, torn_b); }
+/* A handler polls, waits, registers and closes on top of an epoll_wait of the same set. */
+static struct {
+    int set, talk, beside, listener, wrong;
+    struct sockaddr_storage address;
+} above;
+static void expect(bool right) { above.wrong += !right; }
+static void meddle(int number) {
+    int before = errno;
+    struct pollfd ready = {above.talk, POLLIN, 0}, set = {above.set, POLLIN, 0};
+    struct epoll_event event = {.events = EPOLLIN, .data.u64 = 2}, told = {0};
+    fd_set readable;
+    (void)number;
+    switch (caught++ % 8) {
+    case 0:
+        expect(poll(&ready, 1, 0) >= 0);
+        expect(poll(&set, 1, 0) >= 0);
+        break;
+    case 1:
+        FD_ZERO(&readable);
+        FD_SET(above.talk, &readable);
+        FD_SET(above.set, &readable);
+        expect(select(above.set + above.talk + 1, &readable, NULL, NULL, &(struct timeval){0, 0}) >= 0);
+        break;
+    case 2: expect(epoll_ctl(above.set, EPOLL_CTL_MOD, above.beside, &event) == 0); break;
+    case 3:
+        expect(epoll_ctl(above.set, EPOLL_CTL_DEL, above.beside, NULL) == 0);
+        expect(epoll_ctl(above.set, EPOLL_CTL_ADD, above.beside, &event) == 0);
+        break;
+    case 4: {
+        int copies[] = {dup(above.talk), dup(above.set), dup(above.beside)};
+        expect(poll(&(struct pollfd){copies[1], POLLIN, 0}, 1, 1) >= 0);
+        for (size_t i = 0; i < COUNT(copies); i++) expect(close(copies[i]) == 0);
+        break;
+    }
+    case 5:
+        expect(epoll_wait(above.set, &told, 1, 0) == 0 || told.data.u64 == 1);
+        expect(poll(&set, 1, 1) >= 0);
+        break;
+    default: {
+        int one = connect_to(&above.address), other = accept(above.listener, NULL, NULL);
+        event.data.u64 = 3;
+        expect(epoll_ctl(above.set, EPOLL_CTL_ADD, other, &event) == 0);
+        for (int i = 0; i < 12; i++) {
+            char byte = (char)i;
+            expect(send(one, &byte, 1, 0) == 1);
+            expect(poll(&(struct pollfd){other, POLLIN, 0}, 1, -1) == 1);
+            expect(epoll_wait(above.set, &told, 1, -1) == 1 && told.data.u64 != 2);
+            expect(recv(other, &byte, 1, 0) == 1 && byte == i);
+            expect(send(other, &byte, 1, 0) == 1 && recv(one, &byte, 1, 0) == 1);
+        }
+        expect(close(other) == 0 && close(one) == 0);
+    }
+    }
+    /* Whatever this has taken, the thread goes on for a while. */
+    setitimer(ITIMER_REAL, &(struct itimerval){.it_value = {0, 200}}, NULL);
+    errno = before;
+}
+static void meddling_a(struct side *side) {
+    struct itimerval first = {.it_value = {0, 200}}, never = {0};
+    struct epoll_event event = {.events = EPOLLIN, .data.u64 = 1}, told;
+    above.talk = side->fd;
+    above.beside = another(side);
+    above.listener = listen_on(AF_INET, &above.address);
+    above.set = (int)MUST(epoll_create1(0));
+    MUST(epoll_ctl(above.set, EPOLL_CTL_ADD, above.talk, &event));
+    event.data.u64 = 2;
+    MUST(epoll_ctl(above.set, EPOLL_CTL_ADD, above.beside, &event));
+    caught = 0;
+    struct sigaction action = {.sa_handler = meddle, .sa_flags = SA_RESTART};
+    MUST(sigaction(SIGALRM, &action, NULL));
+    MUST(setitimer(ITIMER_REAL, &first, NULL));
+    for (long rounds = 0; rounds < 1000 || caught < 1000; rounds++) {
+        char byte = (char)rounds, answer;
+        send_all(above.talk, &byte, 1);
+        for (;;) {
+            int count = epoll_wait(above.set, &told, 1, -1);
+            if (count == -1 && errno == EINTR) continue;
+            expect(count == 1 && told.data.u64 == 1);
+            break;
+        }
+        if (receive_all(above.talk, &answer, 1) != 1 || answer != byte) fail("wrong byte");
+    }
+    MUST(sigaction(SIGALRM, &(struct sigaction){.sa_handler = SIG_IGN}, NULL));
+    MUST(setitimer(ITIMER_REAL, &never, NULL));
+    say("wrong %d", above.wrong);
+    shutdown(above.talk, SHUT_WR);
+}
+static void meddling_b(struct side *side) {
+    another(side);
+    for (char byte; receive_all(side->fd, &byte, 1) == 1;) send_all(side->fd, &byte, 1);
+}
+static void meddling(void) { two_processes(AF_INET, meddling_a, meddling_b); }
 
 const struct scenario scenarios[] = {
     {"interrupted", interrupted, 0}, {"restarted", restarted, 0}, {"sending", sending, 0}, {"masks", masks, 0},
@@ -580,5 +672,6 @@ const struct scenario scenarios[] = {
     {"talking", talking, 0},         {"stealing", stealing, 0},   {"storm", storm_count, 0}, {"storm-talk", storm_talk, 0},
     {"taken-away", taken_away, 0},   {"looked-beside", looked_beside, 0},
     {"torn", torn, 0},
+    {"meddling", meddling, 0},
     {0},
 };

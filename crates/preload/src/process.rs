@@ -166,7 +166,8 @@ fn settle_family(make: impl FnOnce() -> Result<Family, Errno>) -> Option<&'stati
 
 /// Nothing of this process refers to the pool any more, unless it returns false.
 fn let_go_of_pool(id: i32, begin: *const u8) -> bool {
-    let unused = !crate::connection::is_pool_used(id);
+    // Nor one that a look at a set, below this signal handler, may be using.
+    let unused = !crate::connection::is_pool_used(id) && !crate::set::is_looking();
     if unused {
         crate::set::forget_pool(begin);
     }

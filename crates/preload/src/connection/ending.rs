@@ -45,7 +45,9 @@ pub fn forget(fd: i32) {
         }
         if table::replace(fd, Known::Connection(index), Known::Nothing) {
             connection.outlast_calls();
-            release(index);
+            if !crate::set::leave_end(index) {
+                release(index);
+            }
         }
     } else {
         table::set(fd, Known::Nothing);
@@ -137,7 +139,7 @@ impl Connection {
 }
 
 /// One descriptor less. The last one is left to the threads that are inside, of whom the last comes here again.
-pub(super) fn release(index: u32) {
+pub fn release(index: u32) {
     let (Some(family), Some(handle)) = (process::existing_family(), handle(index)) else { return };
     let less = |n: u32| (n > 1 || !handle.inside.any()).then(|| n - 1);
     let before = loop {

@@ -3,7 +3,7 @@
 use super::sleep::{hand_over, leave_group, wake_up, watch};
 use super::{EXCLUSIVE, IN, has_room, has_sleepers, need_set, port, set_of};
 use crate::connection::{self, Connection};
-use crate::set::{self, Later, Set};
+use crate::set::{self, Later, Left, Set};
 use crate::table::{self, Known};
 use crate::{process, real};
 use core::ffi::c_int;
@@ -28,6 +28,9 @@ pub unsafe extern "C" fn epoll_ctl(epfd: c_int, operation: c_int, fd: c_int, eve
     }
     // SAFETY: the program vouches for its event.
     let wanted = (!is_low(event)).then(|| unsafe { ((*event).events, (*event).u64) });
+    if let Some(set) = set_of(epfd).filter(|set| set.is_below()) {
+        return control_above(set, operation, fd, wanted.filter(|_| operation != libc::EPOLL_CTL_DEL), socket, call);
+    }
     if !socket && !is_set(operation, fd) {
         return control_foreign(epfd, operation, fd, wanted, call);
     }
@@ -102,6 +105,34 @@ pub unsafe extern "C" fn epoll_ctl(epfd: c_int, operation: c_int, fd: c_int, eve
                 leave_group(epfd, set, &port);
             }
             wake_sleepers(epfd, set, &port, events, generation);
+        }
+    }
+    answer
+}
+
+/// epoll_ctl in a signal handler on top of a look at the set, to which it leaves what has changed.
+fn control_above(
+    set: &Set,
+    operation: c_int,
+    fd: c_int,
+    wanted: Option<(u32, u64)>,
+    socket: bool,
+    call: impl FnOnce() -> c_int,
+) -> c_int {
+    // What was put off, the kernel must know first.
+    set.tell(fd, |change| tell(set.epfd(), fd, change));
+    let answer = call();
+    if answer == 0 {
+        match wanted {
+            Some((events, data)) => {
+                let generation = table::generation(fd);
+                set.leave(Left::Changed { fd, generation, events, data, foreign: !socket });
+                if socket && let Some(connection) = connection::of(fd) {
+                    watch(connection, generation);
+                }
+            }
+            None if operation == libc::EPOLL_CTL_DEL => set.leave(Left::Removed { fd }),
+            None => {}
         }
     }
     answer

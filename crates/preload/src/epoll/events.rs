@@ -57,7 +57,7 @@ impl Events {
 
     /// Adds to what is told of `fd` already: the kernel tells nothing of a registration twice in one answer, and who has
     /// handled an event may have removed the socket before he comes to another.
-    fn push(&mut self, fd: c_int, events: u32, data: u64) {
+    pub(super) fn push(&mut self, fd: c_int, events: u32, data: u64) {
         // Without room it is added to what is told with the same data, if anything is.
         let full = self.count == self.room;
         for index in 0..self.count {

@@ -19,7 +19,7 @@ pub use sleep::{
 
 use crate::connection::{self, unless_left};
 use crate::memory::{PIECE, Sparse};
-use crate::set::{self, Set};
+use crate::set::{self, Left, Set};
 use crate::table;
 use core::ffi::c_int;
 use sleep::wake_up;
@@ -140,7 +140,11 @@ pub fn forget_set(epfd: c_int) {
             wake_up(item, connection.end);
         }
     });
-    Set::give_back(set);
+    if set.is_below() {
+        set.leave(Left::Closed);
+    } else {
+        Set::give_back(set);
+    }
 }
 
 /// In a forked child: its copies of the sets rely on the waiting flags too; the threads that slept are its parent's.

@@ -26,6 +26,8 @@ pub fn watch(connection: Connection, generation: u64) {
                 connection.end.reading.resting.add(ALONE);
             }
         });
+        // Below this signal handler it is being looked at: it may have it.
+        watching += 2 * u32::from(set.is_below());
     }
     if watching > 0 {
         connection.end.watch();
@@ -70,7 +72,7 @@ pub fn let_go(connection: Connection, generation: u64) {
         return;
     }
     for set in set::made() {
-        let mut was_in = false;
+        let mut was_in = set.is_below();
         set.with_item_of(connection.fd, generation, |item| {
             was_in = true;
             wake_up(item, connection.end);
@@ -138,7 +140,8 @@ pub fn take_back(fd: c_int) {
 
 /// A thread goes back to the program while others sleep on the set: what it leaves behind has to wake them.
 pub(super) fn hand_over(epfd: c_int, set: &Set) {
-    if !has_sleepers(epfd) {
+    // A look at the set below this signal handler does so when it returns to the program.
+    if !has_sleepers(epfd) || set.is_below() {
         return;
     }
     if !set.set_asleep(|| true) {
@@ -172,10 +175,18 @@ fn any_news_within(set: &Set, depth: u32) -> bool {
 
 /// Whether an active socket of the set has news.
 pub(super) fn any_news(set: &Set) -> bool {
+    let has_news = |fd, item: &Item| {
+        item.wants(IN | OUT)
+            && port(fd).is_some_and(|port| writable(&port, item) || item.wants(IN) && news(&port, item).is_some())
+    };
+    if set.is_below() {
+        let mut found = false;
+        set.peek_active(|fd, item| found |= has_news(fd, item));
+        return found;
+    }
     let mut found = set.answer_bells();
     set.scan(|fd, item, _| {
-        found |= item.wants(IN | OUT)
-            && port(fd).is_some_and(|port| writable(&port, item) || item.wants(IN) && news(&port, item).is_some());
+        found |= has_news(fd, item);
         if found { Scan::Enough } else { Scan::Keep }
     });
     found
@@ -184,6 +195,8 @@ pub(super) fn any_news(set: &Set) -> bool {
 /// Before something sleeps on the set itself (a poll, or an outer set): raises every waiting flag.
 pub fn prepare_to_sleep(epfd: c_int) -> Sleep {
     match set_of(epfd) {
+        // The flags are raised, or not, by the look at the set below this signal handler.
+        Some(set) if set.is_below() => Sleep::Briefly,
         Some(set) => {
             set.set_inner();
             settle(epfd, set);
@@ -209,6 +222,11 @@ pub fn confirm(epfd: c_int, events: i16) -> i16 {
 /// Takes back whatever was to wake a sleeper on the set and has been read since.
 fn calm_all(set: &Set, depth: u32) {
     silence(set.epfd(), set);
+    if set.is_below() {
+        for port in (0..table::highest()).filter(|&fd| set.item(fd).is_some()).filter_map(port) {
+            port.take_late_bells();
+        }
+    }
     set.each(|fd, item| {
         let Some(port) = port(fd).filter(|_| item.wants(IN)) else { return };
         port.take_late_bells();
@@ -227,6 +245,9 @@ fn calm_all(set: &Set, depth: u32) {
 /// With `alone` each rings a doorbell of its own, for somebody who sleeps on the set from outside; all of them, whatever is
 /// there already, since that may be told once only.
 pub(super) fn arm(set: &Set, alone: bool, depth: u32) -> Sleep {
+    if set.is_below() {
+        return Sleep::Briefly;
+    }
     let mut sleep = Sleep::Yes;
     let mut ready = None;
     set.scan(|fd, item, joining| {

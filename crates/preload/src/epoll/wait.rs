@@ -1,12 +1,12 @@
 //! epoll_wait and its variants.
 
 use super::control::settle;
-use super::events::{Events, ask, collect};
+use super::events::{Events, ask, collect, news};
 use super::sleep::{any_news, arm, arm_inner, hand_over};
-use super::{asleep, has_sleepers, port, set_of};
+use super::{IN, OVER, asleep, has_sleepers, port, set_of};
 use crate::poll::{Deadline, after, after_ms, invalid, left, let_signals_in};
 use crate::set::{Scan, Set};
-use crate::{process, real};
+use crate::{process, real, table};
 use core::ffi::c_int;
 use libc::{epoll_event, sigset_t, timespec};
 use underpass_segment::clock::{self, ticks, ticks_per_microsecond};
@@ -36,12 +36,15 @@ fn wait(
         return None;
     }
     crate::test_cancel();
-    if !set.is_mine() {
-        settle(epfd, set);
-    }
     let mut one = epoll_event { events: 0, u64: 0 };
     let usable = events as usize >= FIRST_PAGE;
     let (at, most) = if usable { (events, most as usize) } else { (&raw mut one, 1) };
+    if set.is_below() {
+        return Some(wait_above(set, at, most, deadline, sleep));
+    }
+    if !set.is_mine() {
+        settle(epfd, set);
+    }
     let answer = wait_in(epfd, set, Events::new(at, most), deadline, sleep);
     hand_over(epfd, set);
     if answer > 0 && !usable {
@@ -131,6 +134,48 @@ fn wait_in(
     }
 }
 
+/// The same in a signal handler on top of a look at the set: nothing of it can be changed, so every look is at all of it.
+#[cold]
+fn wait_above(
+    set: &Set,
+    at: *mut epoll_event,
+    most: usize,
+    deadline: Deadline,
+    sleep: &dyn Fn(*mut epoll_event, c_int, Option<timespec>) -> c_int,
+) -> c_int {
+    loop {
+        let expired = deadline.is_some_and(|at| clock::nanoseconds() >= at);
+        let mut events = Events::new(at, most);
+        set.peek_active(|fd, item| {
+            if item.wants(IN) && port(fd).is_some_and(|port| news(&port, item).is_some()) {
+                events.push(fd, item.events & IN, item.data);
+            }
+        });
+        if events.count > 0 {
+            return events.count as c_int;
+        }
+        let answer = sleep(at, most.min(c_int::MAX as usize) as c_int, left(deadline, BRIEFLY_NS));
+        if answer < 0 {
+            return answer;
+        }
+        for index in 0..answer as usize {
+            // SAFETY: the kernel has written so many; `push` writes none that is not read.
+            let mut event = unsafe { at.add(index).read_unaligned() };
+            let of_data = |fd: &c_int| set.item(*fd).is_some_and(|it| it.data == event.u64);
+            let port = (0..table::highest()).find(of_data).and_then(port);
+            if event.events & OVER == 0 && port.is_some_and(|port| !port.readable()) {
+                event.events &= !IN;
+            }
+            if event.events != 0 {
+                events.push(-1, event.events, event.u64);
+            }
+        }
+        if events.count > 0 || expired {
+            return events.count as c_int;
+        }
+    }
+}
+
 /// Begins a wait: meets the other ends of the active connections.
 fn begin(set: &Set) -> Wait {
     let mut wait = Wait::begin(set.memory(), 0, process::config().spin_us);
@@ -171,7 +216,8 @@ fn corrected(
     deadline: Deadline,
     sleep: &dyn Fn(*mut epoll_event, c_int, Option<timespec>) -> c_int,
 ) -> c_int {
-    let Some(set) = set_of(epfd).filter(|set| answer > 0 && (set.count() > 0 || set.has_inner())) else {
+    let Some(set) = set_of(epfd).filter(|set| answer > 0 && (set.count() > 0 || set.has_inner()) && !set.is_below())
+    else {
         return answer;
     };
     let mut all = Events::new(events, most as usize);

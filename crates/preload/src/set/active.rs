@@ -1,7 +1,7 @@
 //! The sockets of a set that are looked at in user space.
 
 use super::groups::Joining;
-use super::{Inside, Item, Set};
+use super::{Inside, Item, Left, Set};
 use underpass_segment::sync::Relaxed;
 
 /// What a look at an active socket says of its future.
@@ -25,7 +25,9 @@ impl Set {
 
     /// Has `fd` looked at in user space from now on.
     pub fn activate(&self, fd: i32) {
-        self.locked(|inside| inside.activate(fd));
+        if self.unless_looking(|inside| inside.activate(fd)).is_none() {
+            self.leave(Left::Activate { fd });
+        }
     }
 
     /// Whether any socket is looked at in user space.

@@ -50,7 +50,7 @@ pub fn forget_pool(pool: *const u8) {
 impl Set {
     /// Looks whether any group of the set was rung, and makes the sockets it was rung for active. Many at once.
     pub fn answer_bells(&self) -> bool {
-        if self.groups.load(Relaxed) == 0 {
+        if self.groups.load(Relaxed) == 0 || self.is_below() {
             return false;
         }
         self.locked(|inside| {
@@ -96,7 +96,9 @@ impl Set {
     /// This thread, counted among the sleepers, is about to sleep: false when a group has been rung, or unless sockets
     /// `may` be active, when one has become so. Whoever makes one active does it in there, and looks for sleepers afterwards.
     pub fn fall_asleep(&self, may: bool) -> bool {
-        self.locked(|inside| inside.set_asleep(true) && (may || inside.active_count == 0))
+        let quiet = self.locked(|inside| inside.set_asleep(true));
+        // Looked at afterwards: a signal handler may just have left one.
+        quiet && (may || !self.is_active())
     }
 
     /// Somebody sleeps on the set from outside: the kernel must know every registration as it is.
@@ -106,7 +108,7 @@ impl Set {
         }
         // Those that sleep as members of a group are to be woken one by one from now on. The groups stay the set's: a
         // sender may still have their numbers, and a thread that sleeps on the set itself is still woken by them.
-        self.locked(|inside| {
+        self.unless_looking(|inside| {
             for index in 0..inside.member_count {
                 for fd in inside.members_at(index).fds {
                     inside.activate(fd - 1);

@@ -2,10 +2,12 @@
 
 mod active;
 mod groups;
+mod left;
 mod registrations;
 
 pub use active::Scan;
 pub use groups::{Joining, forget_pool, leave};
+pub use left::{Left, is_looking, leave_end};
 pub use registrations::{Later, Registered, WithData};
 
 use crate::memory::{PIECE, Sparse, reserve};
@@ -13,6 +15,7 @@ use crate::process;
 use crate::table;
 use core::cell::UnsafeCell;
 use groups::{MAX_POOLS, Members};
+use left::LeftBehind;
 use underpass_segment::clock::give_way;
 use underpass_segment::switch::Told;
 use underpass_segment::sync::{
@@ -142,6 +145,8 @@ pub struct Set {
     /// Number of the thread that is inside; 0 if none is.
     lock: AtomicU32,
     inside: UnsafeCell<Inside>,
+    /// What signal handlers on top of a look at the set have left to it.
+    left: LeftBehind,
     next_free: AtomicPtr<Set>,
     /// Sets that are registered in this one, each number plus 1; 0: none any more.
     inner: Sparse<AtomicI32, { table::MAX_FDS / PIECE }>,
@@ -293,20 +298,66 @@ impl Set {
         }
     }
 
+    /// Does `what` as the only thread inside; not in a signal handler on top of a look at the set.
     fn locked<T>(&self, what: impl FnOnce(&mut Inside) -> T) -> T {
         let mut rounds = 0u32;
-        while self.lock.compare_exchange_weak(0, process::thread(), Acquire, Relaxed).is_err() {
-            rounds += 1;
-            if rounds.is_multiple_of(64) { give_way() } else { pause() }
+        let mut what = Some(what);
+        let mut result = None;
+        loop {
+            while self.lock.compare_exchange_weak(0, process::thread(), Acquire, Relaxed).is_err() {
+                rounds += 1;
+                if rounds.is_multiple_of(64) { give_way() } else { pause() }
+            }
+            // SAFETY: the lock makes this thread the only one.
+            let inside = unsafe { &mut *self.inside.get() };
+            if let Some(what) = what.take() {
+                result = Some(what(inside));
+            }
+            let ends = self.left.is_any().then(|| self.catch_up(inside));
+            self.count.store(inside.count, Relaxed);
+            self.active_count.store(inside.active_count as u32, Relaxed);
+            self.stale.store(inside.stale_count > 0, Relaxed);
+            self.lock.store(0, Release);
+            if let Some(ends) = ends {
+                ends.let_go(self);
+            }
+            // A handler may have come before the lock was free.
+            if !self.left.is_any()
+                && let Some(result) = result.take()
+            {
+                return result;
+            }
         }
-        // SAFETY: the lock makes this thread the only one.
-        let inside = unsafe { &mut *self.inside.get() };
-        let result = what(inside);
-        self.count.store(inside.count, Relaxed);
-        self.active_count.store(inside.active_count as u32, Relaxed);
-        self.stale.store(inside.stale_count > 0, Relaxed);
-        self.lock.store(0, Release);
-        result
+    }
+
+    /// The same, unless this thread is inside already, below a signal handler.
+    fn unless_looking<T>(&self, what: impl FnOnce(&mut Inside) -> T) -> Option<T> {
+        (!self.is_below()).then(|| self.locked(what))
+    }
+
+    /// Whether this is a signal handler on top of a look at the set.
+    pub fn is_below(&self) -> bool {
+        self.lock.load(Relaxed) == process::thread()
+    }
+
+    /// The registration of `fd`, as a signal handler on top of a look at the set finds it.
+    fn peek(&self, fd: i32) -> Option<Item> {
+        // SAFETY: the thread that is inside is this one, which does not go on before the handler has returned; registrations
+        // stay where they are.
+        unsafe { (*self.inside.get()).item(fd).copied() }
+    }
+
+    /// The same of every active one.
+    pub fn peek_active(&self, mut look: impl FnMut(i32, &Item)) {
+        // SAFETY: as in `peek`; a list that is being changed has only descriptors in it.
+        let count = unsafe { (*self.inside.get()).active_count };
+        for index in 0..count {
+            // SAFETY: as above.
+            let fd = unsafe { (*self.inside.get()).active_at(index) };
+            if let Some(item) = self.peek(fd).filter(|it| it.is_ours(fd)) {
+                look(fd, &item);
+            }
+        }
     }
 
     /// Sockets registered.
@@ -326,7 +377,7 @@ impl Set {
 
     /// Notes that another set is registered in this one.
     pub fn add_inner(&self, epfd: i32) {
-        self.locked(|_| {
+        self.unless_looking(|_| {
             let count = self.inner_count.load(Relaxed);
             if self.inner().any(|it| it == epfd) {
                 return;

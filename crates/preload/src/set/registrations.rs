@@ -1,7 +1,7 @@
 //! The registrations of a set: by descriptor, and by what the program gave with them.
 
-use super::{BUCKETS, Inside, Item, NONE, Set};
-use crate::{process, table};
+use super::{BUCKETS, Inside, Item, Left, NONE, Set};
+use crate::table;
 use underpass_segment::clock::ticks;
 use underpass_segment::switch::Told;
 use underpass_segment::sync::Relaxed;
@@ -50,10 +50,16 @@ impl Set {
 
     /// Takes note of a registration of what is no socket of ours.
     pub fn note_foreign(&self, fd: i32, events: u32, data: u64) {
-        self.has_foreign.store(true, Relaxed);
-        self.changes.fetch_add(1, Relaxed);
+        self.note_change(true);
         // Without address space events of the same data may be taken for a socket's.
         self.locked(|inside| inside.put(fd, events, data, true));
+    }
+
+    pub(super) fn note_change(&self, foreign: bool) {
+        if foreign {
+            self.has_foreign.store(true, Relaxed);
+        }
+        self.changes.fetch_add(1, Relaxed);
     }
 
     /// Has the kernel remove `fd`, and forgets it if it does, after `leave` has seen it.
@@ -110,7 +116,7 @@ impl Set {
 
     /// Keeps a registration of a descriptor that is about to be closed under another, `heir`, of the same thing: the kernel goes on reporting it too. Unless `heir` has a registration of its own.
     pub fn adopt(&self, fd: i32, heir: i32) {
-        self.locked(|inside| {
+        self.unless_looking(|inside| {
             let Some(item) = inside.item(fd).filter(|it| it.is_current(fd) && !it.gone).copied() else { return };
             let vacant = inside.item(heir).is_none_or(|it| !it.is_current(heir));
             if vacant && inside.put(heir, item.events, item.data, item.foreign) {
@@ -124,6 +130,13 @@ impl Set {
 
     /// Tells the kernel of `fd`'s registration, if it has another.
     pub fn tell(&self, fd: i32, tell: impl FnOnce(Option<(u32, u64)>)) {
+        if self.is_below() {
+            // What it is told twice is the same.
+            if let Some(item) = self.peek(fd).filter(|it| it.is_ours(fd) && it.stale) {
+                tell((!item.gone).then_some((item.events, item.data)));
+            }
+            return;
+        }
         self.locked(|inside| {
             inside.tell(fd, |_, change| tell(change));
             inside.drop_inactive();
@@ -132,7 +145,7 @@ impl Set {
 
     /// Tells the kernel of every registration of which it has another.
     pub fn tell_all(&self, mut tell: impl FnMut(i32, Option<(u32, u64)>)) {
-        self.locked(|inside| {
+        self.unless_looking(|inside| {
             if inside.stale_count == 0 {
                 return;
             }
@@ -147,12 +160,15 @@ impl Set {
 
     /// Forgets `fd`.
     pub fn remove(&self, fd: i32) {
-        self.locked(|inside| inside.remove(fd));
+        if self.unless_looking(|inside| inside.remove(fd)).is_none() {
+            self.leave(Left::Removed { fd });
+        }
     }
 
     /// The registration of `fd`.
     pub fn item(&self, fd: i32) -> Option<Item> {
-        self.locked(|inside| inside.item(fd).filter(|it| it.is_ours(fd)).copied())
+        let item = if self.is_below() { self.peek(fd) } else { self.locked(|inside| inside.item(fd).copied()) };
+        item.filter(|it| it.is_ours(fd))
     }
 
     /// Changes the registration of `fd`; not in a signal handler that runs on top of a look at the set.
@@ -187,12 +203,6 @@ impl Set {
     /// Returns once nobody looks at the set who began before; not in a signal handler on top of such a look.
     pub fn outlast(&self) {
         self.unless_looking(|_| ());
-    }
-
-    fn unless_looking(&self, what: impl FnOnce(&mut Inside)) {
-        if self.lock.load(Relaxed) != process::thread() {
-            self.locked(what);
-        }
     }
 
     /// Shows the registration of `fd`, which is looked at in user space from then on if `look` says so.
@@ -248,7 +258,7 @@ impl Set {
 impl Inside {
     /// False without address space.
     #[must_use]
-    fn put(&mut self, fd: i32, events: u32, data: u64, foreign: bool) -> bool {
+    pub(super) fn put(&mut self, fd: i32, events: u32, data: u64, foreign: bool) -> bool {
         // No more sockets can be active than there are registrations.
         if self.items.need(fd as u32 as usize).is_none() || self.active.need(self.count as usize).is_none() {
             return false;
@@ -287,7 +297,7 @@ impl Inside {
         true
     }
 
-    fn remove(&mut self, fd: i32) {
+    pub(super) fn remove(&mut self, fd: i32) {
         if let Some(foreign) = self.item(fd).filter(|it| it.live).map(|it| it.foreign) {
             self.unlink(fd);
             self.count -= u32::from(!foreign);

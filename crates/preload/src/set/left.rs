@@ -1,0 +1,125 @@
+//! What a signal handler on top of a look at a set leaves to that: the set is in the middle of something, by this very thread.
+
+use super::{Inside, Set, made};
+use crate::{connection, table};
+use core::cell::UnsafeCell;
+use core::sync::atomic::compiler_fence;
+use underpass_segment::sync::{AtomicU32, Relaxed, SeqCst};
+
+/// One thing to be done.
+#[derive(Clone, Copy, Debug)]
+pub enum Left {
+    /// `fd` is to be looked at in user space.
+    Activate { fd: i32 },
+    /// The program has registered `fd`, or changed its registration, in this generation of the number.
+    Changed { fd: i32, generation: u64, events: u32, data: u64, foreign: bool },
+    /// The program has removed `fd`, or the library follows it no more.
+    Removed { fd: i32 },
+    /// The last descriptor of the end with this index was closed.
+    End { index: u32 },
+    /// The last descriptor of the set was closed.
+    Closed,
+}
+
+/// More in one handler is without effect, but for events that are told as the kernel has them.
+const MOST: usize = 32;
+
+/// Things to be done, in order; zeroed memory has none.
+pub(super) struct LeftBehind {
+    count: AtomicU32,
+    those: UnsafeCell<[Option<Left>; MOST]>,
+}
+
+impl LeftBehind {
+    /// Whether there are any; handlers of this thread that have returned are heeded.
+    #[inline]
+    pub(super) fn is_any(&self) -> bool {
+        compiler_fence(SeqCst);
+        self.count.load(Relaxed) != 0
+    }
+}
+
+/// What has to wait until nobody is inside.
+pub(super) struct Ends {
+    indices: [Option<u32>; MOST],
+    closed: bool,
+}
+
+impl Ends {
+    #[cold]
+    pub(super) fn let_go(&self, set: &Set) {
+        self.indices.iter().flatten().for_each(|&index| connection::release(index));
+        if self.closed {
+            Set::give_back(set);
+        }
+    }
+}
+
+/// Whether this is a signal handler on top of a look at any set.
+pub fn is_looking() -> bool {
+    made().any(Set::is_below)
+}
+
+/// Leaves the end with this index, whose last descriptor was closed, to a look at a set that this thread is inside of, if
+/// it is: that may be using its segment.
+pub fn leave_end(index: u32) -> bool {
+    let below = made().find(|set| set.is_below());
+    below.inspect(|set| set.leave(Left::End { index })).is_some()
+}
+
+impl Set {
+    /// Leaves `what` to the look at the set that this signal handler is on top of.
+    pub fn leave(&self, what: Left) {
+        // Another handler may come on top of this one, and return.
+        let at = self.left.count.fetch_add(1, Relaxed) as usize;
+        if at < MOST {
+            // SAFETY: this thread is inside; it takes them out when it goes on, below all handlers.
+            unsafe { (*self.left.those.get())[at] = Some(what) };
+        }
+    }
+
+    /// Does what was left.
+    #[cold]
+    pub(super) fn catch_up(&self, inside: &mut Inside) -> Ends {
+        let mut ends = Ends { indices: [None; MOST], closed: false };
+        let mut done = 0;
+        // A handler may add to them meanwhile.
+        while done < self.left.count.load(Relaxed) {
+            compiler_fence(SeqCst);
+            // SAFETY: as in `leave`.
+            let what = unsafe { (*self.left.those.get()).get_mut(done as usize).and_then(Option::take) };
+            match what {
+                Some(Left::Activate { fd }) => inside.activate(fd),
+                Some(Left::Changed { fd, generation, events, data, foreign }) => {
+                    self.note_change(foreign);
+                    // It may have been closed since. Without address space its events are told as the kernel has them.
+                    if generation == table::generation(fd) && inside.put(fd, events, data, foreign) {
+                        inside.activate(fd);
+                    }
+                }
+                Some(Left::Removed { fd }) => {
+                    self.note_change(false);
+                    if let (Some(item), Some(connection)) =
+                        (inside.item(fd).filter(|it| it.is_ours(fd) && it.resting), connection::known(fd))
+                    {
+                        item.set_resting(false);
+                        connection.end.reading.resting.leave();
+                    }
+                    inside.remove(fd);
+                }
+                Some(Left::End { index }) => {
+                    if let Some(place) = ends.indices.get_mut(done as usize) {
+                        *place = Some(index);
+                    }
+                }
+                Some(Left::Closed) => ends.closed = true,
+                None => {}
+            }
+            done += 1;
+            if self.left.count.compare_exchange(done, 0, Relaxed, Relaxed).is_ok() {
+                break;
+            }
+        }
+        ends
+    }
+}
