@@ -1,11 +1,15 @@
 /* One connection in several processes: fork, vfork, posix_spawn, system, exec, passing it over a Unix socket. */
 #include "harness.h"
 
+#include <pty.h>
+#include <sched.h>
 #include <spawn.h>
 #include <stdatomic.h>
 #include <stddef.h>
 #include <sys/epoll.h>
+#include <sys/mman.h>
 #include <sys/select.h>
+#include <sys/syscall.h>
 #include <sys/un.h>
 
 extern char **environ;
@@ -70,6 +74,116 @@ static void handed_a(struct side *side) {
     say("child %d", ended(child));
 }
 static void handed(void) { two_processes(AF_INET, handed_a, echo); }
+
+/* A word that processes share. */
+static atomic_int *shared_word(void) {
+    return (atomic_int *)MUST(mmap(NULL, sizeof(atomic_int), PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0));
+}
+static void await_word(atomic_int *word, int value) {
+    while (atomic_load(word) < value) nap_ms(1);
+}
+
+/* Every other way to fork. The parent closes before the child has made any call on the connection: the child goes on, and
+ * the end comes when it ends. */
+enum { BY_FORKPTY, BY_CLONE, BY_SYSCALL, BY_SYSCALL_CLONE, WAYS };
+static atomic_int *closed;
+static int go_on(void *argument) {
+    int fd = (int)(intptr_t)argument;
+    await_word(closed, 1);
+    fill(out, 3000, 5, 0);
+    send_all(fd, out, 3000);
+    size_t got = receive_all(fd, in, 3000);
+    return got == 3000 && differs(in, got, 5, 0) == -1 ? 0 : 1;
+}
+static pid_t fork_by(int way, int fd) {
+    static char stack[256 * KIB] __attribute__((aligned(16)));
+    int terminal;
+    pid_t child = -1;
+    switch (way) {
+    case BY_FORKPTY: child = forkpty(&terminal, NULL, NULL, NULL); break;
+    case BY_CLONE: return clone(go_on, stack + sizeof(stack), SIGCHLD, (void *)(intptr_t)fd);
+#ifdef SYS_fork
+    case BY_SYSCALL: child = (pid_t)syscall(SYS_fork); break;
+#else
+    case BY_SYSCALL: child = fork(); break;
+#endif
+    case BY_SYSCALL_CLONE: child = (pid_t)syscall(SYS_clone, SIGCHLD, NULL, NULL, NULL, NULL); break;
+    }
+    if (child == 0) _exit(go_on((void *)(intptr_t)fd));
+    return child;
+}
+static void fork_ways_a(struct side *side) {
+    closed = shared_word();
+    for (int way = 0; way < WAYS; way++) {
+        int fd = another(side);
+        ask("before", fd, 3000, 1);
+        atomic_store(closed, 0);
+        pid_t child = (pid_t)MUST(fork_by(way, fd));
+        close(fd);
+        atomic_store(closed, 1);
+        say("%d: %d", way, ended(child));
+    }
+}
+static void fork_ways_b(struct side *side) {
+    struct side own = *side;
+    for (int way = 0; way < WAYS; way++) {
+        own.fd = another(side);
+        echo(&own);
+        close(own.fd);
+    }
+}
+static void fork_ways(void) { two_processes(AF_INET, fork_ways_a, fork_ways_b); }
+
+/* A process becomes a daemon: who it was ends, and the daemon alone has the connection, which it closes with bytes unread. */
+static void daemon_a(struct side *side) {
+    atomic_int *gone = shared_word();
+    int fd = another(side);
+    pid_t child = (pid_t)MUST(fork());
+    if (child == 0) {
+        role = 'C';
+        MUST(daemon(1, 1));
+        await_word(gone, 1);
+        ask("the daemon", fd, 3000, 1);
+        tell(side);
+        await_bytes(fd, 3);
+        close(fd);
+        atomic_store(gone, 2);
+        _exit(0);
+    }
+    close(fd);
+    say("child %d", ended(child));
+    atomic_store(gone, 1);
+    await_word(gone, 2);
+    tell(side);
+}
+static void daemon_b(struct side *side) {
+    int fd = another(side);
+    send_all(fd, in, receive_all(fd, in, 3000));
+    hear(side);
+    send_all(fd, "end", 3);
+    hear(side);
+    SHOW(recv(fd, in, 1, 0));
+    close(fd);
+}
+static void becomes_daemon(void) { two_processes(AF_INET, daemon_a, daemon_b); }
+
+/* A child that shares its parent's memory closes the connection, and executes. */
+static int execute_true(void *argument) {
+    char *arguments[] = {"true", NULL};
+    close((int)(intptr_t)argument);
+    execv("/bin/true", arguments);
+    return 9;
+}
+static void clone_vfork_a(struct side *side) {
+    static char stack[256 * KIB] __attribute__((aligned(16)));
+    for (uint64_t round = 0; round < 3; round++) {
+        int flags = CLONE_VM | CLONE_VFORK | SIGCHLD;
+        pid_t child = (pid_t)MUST(clone(execute_true, stack + sizeof(stack), flags, (void *)(intptr_t)side->fd));
+        say("child %d", ended(child));
+        ask("parent", side->fd, 3000, round);
+    }
+}
+static void clone_vfork(void) { two_processes(AF_INET, clone_vfork_a, echo); }
 
 /* A server in the old style: accept, fork, the child serves. Both ends fork. */
 static void per_child_a(struct side *side) {
@@ -764,5 +878,6 @@ const struct scenario scenarios[] = {
     {"passed-half", passed_half, 0}, {"passed-over", passed_over, 0}, {"exec-asks", exec_asks, 0},
     {"passed-asks", passed_asks, 0}, {"exec-two", exec_two, 0}, {"killed-asleep", killed_asleep, 0},
     {"passed-away", passed_away, 0}, {"exec-fresh", exec_fresh, 0}, {"end-killed", end_killed, 0},
-    {"end-executed", end_executed, 0}, {0},
+    {"end-executed", end_executed, 0}, {"fork-ways", fork_ways, 0}, {"daemon", becomes_daemon, 0},
+    {"clone-vfork", clone_vfork, 0}, {0},
 };

@@ -3,7 +3,7 @@
 use core::ffi::{CStr, c_char, c_int, c_long, c_uint, c_void};
 use libc::{
     epoll_event, fd_set, iovec, mmsghdr, msghdr, nfds_t, off_t, pid_t, pollfd, posix_spawn_file_actions_t,
-    posix_spawnattr_t, sigset_t, size_t, sockaddr, socklen_t, ssize_t, timespec, timeval,
+    posix_spawnattr_t, sigset_t, size_t, sockaddr, socklen_t, ssize_t, termios, timespec, timeval, winsize,
 };
 use underpass_segment::sync::{AtomicPtr, Relaxed};
 
@@ -116,5 +116,7 @@ real! {
     munlockall() -> c_int;
     fork() -> pid_t;
     _Fork() -> pid_t;
+    clone(body: Option<extern "C" fn(*mut c_void) -> c_int>, stack: *mut c_void, flags: c_int, argument: *mut c_void, parent_tid: *mut pid_t, tls: *mut c_void, child_tid: *mut pid_t) -> c_int;
+    openpty(master: *mut c_int, terminal: *mut c_int, name: *mut c_char, attributes: *const termios, size: *const winsize) -> c_int;
     syscall(number: c_long, a: usize, b: usize, c: usize, d: usize, e: usize, f: usize) -> c_long;
 }
