@@ -31,6 +31,15 @@ static void echo(struct side *side) {
     }
     say("echoed %zu, then %zd", total, got);
 }
+/* The same in a thread of its own, which closes the connection. */
+static void *echo_alone(void *argument) {
+    int fd = (int)(intptr_t)argument;
+    char bytes[4 * KIB];
+    ssize_t got;
+    while ((got = recv(fd, bytes, sizeof(bytes), 0)) > 0) send_all(fd, bytes, (size_t)got);
+    close(fd);
+    return NULL;
+}
 /* Sends test data and receives its echo. */
 static void ask(const char *who, int fd, size_t count, uint64_t seed) {
     fill(out, count, seed, 0);
@@ -449,6 +458,107 @@ static void spawn_a(struct side *side) {
 }
 static void spawn(void) { two_processes(AF_INET, spawn_a, spawn_b); }
 
+/* Threads that each give their connection to shells, by popen, system and posix_spawn at once. */
+enum { SHELLS = 3, COMMANDS = 12 };
+static int shell_fds[SHELLS];
+static void *use_shells(void *argument) {
+    int number = (int)(intptr_t)argument, fd = shell_fds[number];
+    char command[200], line[100], *arguments[] = {"sh", "-c", command, NULL};
+    for (int i = 0; i < COMMANDS; i++) {
+        int status = -1;
+        snprintf(command, sizeof(command), "echo %d %d >&%d; read answer <&%d; test \"$answer $MARK\" = '%d %d here'",
+                 number, i, fd, fd, number, i);
+        if (i % 3 == 0) {
+            status = system(command);
+        } else if (i % 3 == 1) {
+            pid_t child;
+            if (posix_spawn(&child, "/bin/sh", NULL, NULL, arguments, environ) != 0) fail("posix_spawn");
+            status = ended(child);
+        } else {
+            strcat(command, " && echo right");
+            FILE *pipe = popen(command, "r");
+            if (!pipe || !fgets(line, sizeof(line), pipe) || strcmp(line, "right\n") != 0) fail("popen");
+            status = pclose(pipe);
+        }
+        if (status != 0) fail(command);
+        if (!getenv("MARK")) fail("getenv");
+    }
+    return NULL;
+}
+static void shells_a(struct side *side) {
+    pthread_t threads[SHELLS];
+    struct sigaction action;
+    setenv("MARK", "here", 1);
+    for (int i = 0; i < SHELLS; i++) {
+        int fd = another(side);
+        /* The shell knows one digit. */
+        shell_fds[i] = fd < 7 ? (int)MUST(fcntl(fd, F_DUPFD, 7)) : fd;
+        if (fd != shell_fds[i]) close(fd);
+    }
+    for (int i = 0; i < SHELLS; i++) start_thread(&threads[i], use_shells, (void *)(intptr_t)i);
+    for (int i = 0; i < SHELLS; i++) pthread_join(threads[i], NULL);
+    for (int i = 0; i < SHELLS; i++) close(shell_fds[i]);
+    MUST(sigaction(SIGINT, NULL, &action));
+    say("SIGINT is %s", action.sa_handler == SIG_DFL ? "as it was" : "another's");
+    for (char **variable = environ; *variable; variable++) {
+        if (strncmp(*variable, "UNDERPASS_LUGGAGE", 17) == 0) say("%s", *variable);
+    }
+}
+static void shells_b(struct side *side) {
+    pthread_t threads[SHELLS];
+    for (int i = 0; i < SHELLS; i++) {
+        start_thread(&threads[i], echo_alone, (void *)(intptr_t)another(side));
+    }
+    for (int i = 0; i < SHELLS; i++) pthread_join(threads[i], NULL);
+}
+static void shells(void) { two_processes(AF_INET, shells_a, shells_b); }
+
+/* What popen, pclose, fclose and system say, which here come from elsewhere; and a thread is cancelled inside system. */
+static void *sleep_in_shell(void *argument) {
+    (void)argument;
+    system("exec sleep 100");
+    return NULL;
+}
+static void streams_a(struct side *side) {
+    struct sigaction action;
+    pthread_t thread;
+    void *result;
+    ask("before", side->fd, 3000, 1);
+    SHOW(popen("true", "") != NULL);
+    SHOW(popen("true", "rw") != NULL);
+    SHOW(popen("true", "rx") != NULL);
+    FILE *first = popen("cat; exit 4", "w"), *second = popen("cat >&2; exit 5", "we");
+    say("close-on-exec %d %d", fcntl(fileno(first), F_GETFD), fcntl(fileno(second), F_GETFD));
+    SHOW(fprintf(first, "through the first\n"));
+    /* The second shell does not have the first stream, so the first one ends. */
+    SHOW(pclose(first));
+    SHOW(pclose(second));
+    FILE *dead = popen("kill -9 $$", "r");
+    SHOW(fgetc(dead));
+    SHOW(pclose(dead));
+    FILE *other = popen("exit 6", "r");
+    pid_t child = (pid_t)MUST(fork());
+    if (child == 0) _exit(pclose(other) == -1 && errno == ECHILD ? 0 : 1);
+    say("another's stream: %d", ended(child));
+    SHOW(pclose(other));
+    SHOW(system(NULL));
+    SHOW(system("exit 7"));
+    SHOW(system("kill -9 $$"));
+    start_thread(&thread, sleep_in_shell, NULL);
+    do {
+        MUST(sigaction(SIGINT, NULL, &action));
+        nap_ms(1);
+    } while (action.sa_handler != SIG_IGN);
+    nap_ms(50);
+    pthread_cancel(thread);
+    pthread_join(thread, &result);
+    MUST(sigaction(SIGINT, NULL, &action));
+    say("cancelled %d, SIGINT %s, left behind %d", result == PTHREAD_CANCELED,
+        action.sa_handler == SIG_DFL ? "as it was" : "ignored", waitpid(-1, NULL, WNOHANG) > 0);
+    ask("after", side->fd, 3000, 2);
+}
+static void streams(void) { two_processes(AF_INET, streams_a, echo); }
+
 /* Every other call that executes, and programs that execute the next without having used the connection. */
 enum { CALLS = 11 };
 /* A program that loads no libraries, beside this one. */
@@ -608,14 +718,6 @@ static bool is_executed(int own[4]) {
 /* Two connections that an image was handed share memory: it stays when one of them is closed, and new ones need memory of their
  * own more than a second later. */
 enum { HANDED = 3, LATER = 6 };
-static void *echo_alone(void *argument) {
-    int fd = (int)(intptr_t)argument;
-    char bytes[4 * KIB];
-    ssize_t got;
-    while ((got = recv(fd, bytes, sizeof(bytes), 0)) > 0) send_all(fd, bytes, (size_t)got);
-    close(fd);
-    return NULL;
-}
 static void close_one(int one, int other, int listener, int turn) {
     ask("one", one, 200, 1);
     ask("the other", other, 200, 2);
@@ -879,5 +981,5 @@ const struct scenario scenarios[] = {
     {"passed-asks", passed_asks, 0}, {"exec-two", exec_two, 0}, {"killed-asleep", killed_asleep, 0},
     {"passed-away", passed_away, 0}, {"exec-fresh", exec_fresh, 0}, {"end-killed", end_killed, 0},
     {"end-executed", end_executed, 0}, {"fork-ways", fork_ways, 0}, {"daemon", becomes_daemon, 0},
-    {"clone-vfork", clone_vfork, 0}, {0},
+    {"clone-vfork", clone_vfork, 0}, {"shells", shells, 0}, {"streams", streams, 0}, {0},
 };

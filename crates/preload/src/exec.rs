@@ -1,18 +1,17 @@
 //! execve, its relatives, and posix_spawn: the new program image takes the connections along.
 
-use crate::luggage::{Execution, Packed, has_luggage, pack};
+use crate::luggage::{Execution, pack};
 use crate::program::Program;
 use crate::{connection, process, real};
 use core::ffi::{c_char, c_int};
 use libc::{pid_t, posix_spawn_file_actions_t, posix_spawnattr_t};
-use underpass_segment::sync::{AcqRel, AtomicPtr};
 
 unsafe extern "C" {
     static mut environ: *const *const c_char;
 }
 
 /// The program's environment as it is now.
-fn environment() -> *const *const c_char {
+pub fn environment() -> *const *const c_char {
     // SAFETY: libc's variable.
     unsafe { environ }
 }
@@ -186,91 +185,5 @@ pub unsafe extern "C" fn posix_spawnp(
             argv,
             pack(Program::Name(file), envp, Execution::Spawned).envp(),
         )
-    }
-}
-
-/// libc's own popen spawns its shell behind this library's back, with the environment of that moment.
-///
-/// # Safety
-/// As popen(3).
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn popen(command: *const c_char, mode: *const c_char) -> *mut libc::FILE {
-    if !has_luggage() {
-        // SAFETY: passed on to the caller.
-        return unsafe { real::popen(command, mode) };
-    }
-    // SAFETY: passed on to the caller: popen reads the environment, so no other thread may change it meanwhile.
-    unsafe {
-        let before = environment();
-        let packed = pack(Program::Path(c"/bin/sh".as_ptr()), before, Execution::Spawned);
-        environ = packed.envp();
-        let stream = real::popen(command, mode);
-        environ = before;
-        let_go_with_the_next(packed);
-        stream
-    }
-}
-
-/// Another thread may still be reading a variable in an environment that was the program's for a moment.
-fn let_go_with_the_next(packed: Packed) {
-    static LAST: AtomicPtr<Packed> = AtomicPtr::new(core::ptr::null_mut());
-    let last = LAST.swap(Box::into_raw(Box::new(packed)), AcqRel);
-    if !last.is_null() {
-        // SAFETY: made by the line above, in an earlier call, and swapped out by this one alone.
-        drop(unsafe { Box::from_raw(last) });
-    }
-}
-
-/// libc's own system spawns its shell behind this library's back.
-///
-/// # Safety
-/// As system(3).
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn system(command: *const c_char) -> c_int {
-    if command.is_null() || !has_luggage() {
-        // SAFETY: passed on to the caller.
-        return unsafe { real::system(command) };
-    }
-    // SAFETY: every structure is initialised by the call that is meant for it; POSIX: the calling process ignores
-    // SIGINT and SIGQUIT and blocks SIGCHLD while it waits, the shell has them as they were.
-    unsafe {
-        let mut ignore: libc::sigaction = core::mem::zeroed();
-        ignore.sa_sigaction = libc::SIG_IGN;
-        let (mut int, mut quit): (libc::sigaction, libc::sigaction) = (core::mem::zeroed(), core::mem::zeroed());
-        libc::sigaction(libc::SIGINT, &ignore, &mut int);
-        libc::sigaction(libc::SIGQUIT, &ignore, &mut quit);
-        let (mut block, mut before, mut reset) = (core::mem::zeroed(), core::mem::zeroed(), core::mem::zeroed());
-        libc::sigemptyset(&mut block);
-        libc::sigaddset(&mut block, libc::SIGCHLD);
-        libc::pthread_sigmask(libc::SIG_BLOCK, &block, &mut before);
-        libc::sigemptyset(&mut reset);
-        for (signal, action) in [(libc::SIGINT, &int), (libc::SIGQUIT, &quit)] {
-            if action.sa_sigaction != libc::SIG_IGN {
-                libc::sigaddset(&mut reset, signal);
-            }
-        }
-        let mut attributes: posix_spawnattr_t = core::mem::zeroed();
-        libc::posix_spawnattr_init(&mut attributes);
-        libc::posix_spawnattr_setsigmask(&mut attributes, &before);
-        libc::posix_spawnattr_setsigdefault(&mut attributes, &reset);
-        let flags = libc::POSIX_SPAWN_SETSIGDEF | libc::POSIX_SPAWN_SETSIGMASK;
-        libc::posix_spawnattr_setflags(&mut attributes, flags as libc::c_short);
-        let argv = [c"sh".as_ptr(), c"-c".as_ptr(), command, core::ptr::null()];
-        let mut pid = 0;
-        let mut status = 127 << 8;
-        if posix_spawn(&mut pid, c"/bin/sh".as_ptr(), core::ptr::null(), &attributes, argv.as_ptr(), environment()) == 0
-        {
-            while libc::waitpid(pid, &mut status, 0) < 0 {
-                if crate::errno() != libc::EINTR {
-                    status = -1;
-                    break;
-                }
-            }
-        }
-        libc::posix_spawnattr_destroy(&mut attributes);
-        libc::sigaction(libc::SIGINT, &int, core::ptr::null_mut());
-        libc::sigaction(libc::SIGQUIT, &quit, core::ptr::null_mut());
-        libc::pthread_sigmask(libc::SIG_SETMASK, &before, core::ptr::null_mut());
-        status
     }
 }

@@ -24,6 +24,7 @@ mod receive;
 mod seccomp;
 mod send;
 mod set;
+mod shell;
 mod stdio;
 mod table;
 

@@ -173,7 +173,7 @@ pub unsafe fn pack(program: Program, envp: *const *const c_char, how: Execution)
 }
 
 /// Whether this process has anything to hand on.
-pub fn has_luggage() -> bool {
+fn has_luggage() -> bool {
     connection::recognise_all();
     process::existing_family().is_some() && connections().any(|it| it.end.stage() <= Stage::Joined)
 }
@@ -209,6 +209,13 @@ fn reaches_family(channel: i32) -> bool {
 
 fn connections() -> impl Iterator<Item = Connection> {
     (0..table::highest()).filter_map(connection::known)
+}
+
+/// A program is about to be spawned that will know nothing of this library.
+pub fn leave_to_spawned() {
+    if has_luggage() {
+        hand_over_inherited(Execution::Spawned);
+    }
 }
 
 /// The new image will know nothing of this library: what it inherits is plain TCP by then.

@@ -274,6 +274,7 @@ fn become_child() {
     let torn = MEETING_TAKEN.swap(false, Relaxed);
     with_meeting(if torn { Meeting::begin_anew } else { Meeting::after_fork });
     crate::set::after_fork();
+    crate::shell::after_fork();
     crate::fork::in_child();
     crate::epoll::after_fork();
     crate::poll::after_fork();

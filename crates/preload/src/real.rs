@@ -110,7 +110,9 @@ real! {
     posix_spawnp(pid: *mut pid_t, file: *const c_char, actions: *const posix_spawn_file_actions_t, attributes: *const posix_spawnattr_t, argv: *const *const c_char, envp: *const *const c_char) -> c_int;
     posix_spawn_file_actions_adddup2(actions: *mut posix_spawn_file_actions_t, fd: c_int, to: c_int) -> c_int;
     system(command: *const c_char) -> c_int;
-    popen(command: *const c_char, mode: *const c_char) -> *mut libc::FILE;
+    wordexp(words: *const c_char, result: *mut c_void, flags: c_int) -> c_int;
+    pclose(stream: *mut libc::FILE) -> c_int;
+    fclose(stream: *mut libc::FILE) -> c_int;
     prctl(option: c_int, a: usize, b: usize, c: usize, d: usize) -> c_int;
     mlockall(flags: c_int) -> c_int;
     munlockall() -> c_int;
