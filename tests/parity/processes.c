@@ -918,6 +918,105 @@ static void exec_fresh(void) {
     ask("the new image", taken[0], 3000, 2);
 }
 
+/* Executes in a child of vfork, in which `to` is what `from` is here. */
+static int in_vfork(const char *path, char **arguments, char **environment, int from, int to) {
+    pid_t child = vfork();
+    if (child == 0) {
+        if (from != to) dup2(from, to);
+        execve(path, arguments, environment);
+        _exit(9);
+    }
+    return ended(child);
+}
+
+/* A child of vfork executes with a busy connection in the place of one that nobody has used yet; the second round's program
+ * does not load what this one may have been made to load. The old owner then uses both. */
+static void vfork_dup_a(struct side *side) {
+    for (int round = 0; round < 2; round++) {
+        int young = (int)MUST(accept(side->listener, NULL, NULL)), busy = another(side);
+        char own[60], *arguments[] = {"processes", "vfork-dup", NULL}, *plain[] = {own, NULL};
+        ask("busy", busy, 3000, 1);
+        snprintf(own, sizeof(own), "PARITY_OWN=%d %d 0 0", young, round);
+        putenv(own);
+        say("child %d", in_vfork("/proc/self/exe", arguments, round ? plain : environ, busy, young));
+        unsetenv("PARITY_OWN");
+        warm(young, true);
+        ask("young", young, 3000, 3);
+        ask("busy", busy, 3000, 4);
+        close(young);
+        close(busy);
+    }
+}
+static void vfork_dup_b(struct side *side) {
+    for (int round = 0; round < 2; round++) {
+        pthread_t threads[2];
+        int young = connect_to(&side->address);
+        int busy = another(side);
+        start_thread(&threads[0], echo_alone, (void *)(intptr_t)busy);
+        warm(young, false);
+        start_thread(&threads[1], echo_alone, (void *)(intptr_t)young);
+        for (int i = 0; i < 2; i++) pthread_join(threads[i], NULL);
+    }
+    say("all echoed");
+}
+static void vfork_dup(void) {
+    int taken[4];
+    if (!is_executed(taken)) two_processes(AF_INET, vfork_dup_a, vfork_dup_b);
+    else ask("the new image", taken[0], 2000, 2);
+}
+
+/* Many children of vfork execute: this process does not grow. */
+static long pages(void) {
+    long count = 0;
+    FILE *file = fopen("/proc/self/statm", "r");
+    if (!file || fscanf(file, "%ld", &count) != 1) fail("statm");
+    fclose(file);
+    return count;
+}
+static void vfork_room_a(struct side *side) {
+    char *arguments[] = {"true", NULL};
+    ask("before", side->fd, 3000, 1);
+    long before = 0;
+    for (int round = 0; round < 64; round++) {
+        if (round == 4) before = pages();
+        if (in_vfork("/bin/true", arguments, environ, 0, 0) != 0) fail("true");
+    }
+    say("grown %d", pages() - before > 256);
+    ask("after", side->fd, 3000, 2);
+}
+static void vfork_room(void) { two_processes(AF_INET, vfork_room_a, echo); }
+
+/* Programs that were executed did not get the connection: it ends at its close, which resets it as bytes lie unread. */
+static void not_given_a(struct side *side) {
+    char *arguments[] = {"true", NULL};
+    pid_t child;
+    for (int way = 0; way < 2; way++) {
+        int fd = another(side);
+        MUST(fcntl(fd, F_SETFD, FD_CLOEXEC));
+        if (way == 0) {
+            MUST(posix_spawn(&child, "/bin/true", NULL, NULL, arguments, environ));
+            say("child %d", ended(child));
+        } else {
+            say("child %d", in_vfork("/bin/true", arguments, environ, 0, 0));
+        }
+        tell(side);
+        await_bytes(fd, 3);
+        SHOW(close(fd));
+        tell(side);
+    }
+}
+static void not_given_b(struct side *side) {
+    for (int way = 0; way < 2; way++) {
+        int fd = another(side);
+        hear(side);
+        send_all(fd, "end", 3);
+        hear(side);
+        SHOW(recv(fd, in, 1, 0));
+        close(fd);
+    }
+}
+static void not_given(void) { two_processes(AF_INET, not_given_a, not_given_b); }
+
 /* A connection ends by a FIN, behind all that was sent, also where a process that had it was killed or has executed a
  * program, and the last one closes it the moment it has read what came. */
 enum { ENDINGS = 12 };
@@ -981,5 +1080,6 @@ const struct scenario scenarios[] = {
     {"passed-asks", passed_asks, 0}, {"exec-two", exec_two, 0}, {"killed-asleep", killed_asleep, 0},
     {"passed-away", passed_away, 0}, {"exec-fresh", exec_fresh, 0}, {"end-killed", end_killed, 0},
     {"end-executed", end_executed, 0}, {"fork-ways", fork_ways, 0}, {"daemon", becomes_daemon, 0},
-    {"clone-vfork", clone_vfork, 0}, {"shells", shells, 0}, {"streams", streams, 0}, {0},
+    {"clone-vfork", clone_vfork, 0}, {"shells", shells, 0}, {"vfork-dup", vfork_dup, 0}, {"vfork-room", vfork_room, 0}, {"not-given", not_given, 0},
+    {"streams", streams, 0}, {0},
 };

@@ -140,50 +140,33 @@ pub unsafe extern "C" fn posix_spawn_file_actions_adddup2(
     unsafe { real::posix_spawn_file_actions_adddup2(actions, fd, to) }
 }
 
-/// # Safety
-/// As posix_spawn(3).
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn posix_spawn(
-    pid: *mut pid_t,
-    path: *const c_char,
-    actions: *const posix_spawn_file_actions_t,
-    attributes: *const posix_spawnattr_t,
-    argv: *const *const c_char,
-    envp: *const *const c_char,
-) -> c_int {
-    // SAFETY: passed on to the caller.
-    unsafe {
-        real::posix_spawn(
-            pid,
-            path,
-            actions,
-            attributes,
-            argv,
-            pack(Program::Path(path), envp, Execution::Spawned).envp(),
-        )
-    }
+macro_rules! spawn {
+    ($($name:ident as $program:path;)+) => {$(
+        /// # Safety
+        /// As posix_spawn(3).
+        #[unsafe(no_mangle)]
+        pub unsafe extern "C" fn $name(
+            process: *mut pid_t,
+            program: *const c_char,
+            actions: *const posix_spawn_file_actions_t,
+            attributes: *const posix_spawnattr_t,
+            argv: *const *const c_char,
+            envp: *const *const c_char,
+        ) -> c_int {
+            // SAFETY: passed on to the caller.
+            let answer = unsafe {
+                let packed = pack($program(program), envp, Execution::Spawned);
+                real::$name(process, program, actions, attributes, argv, packed.envp())
+            };
+            // Where libc has no such function.
+            if answer < 0 { libc::ENOSYS } else { answer }
+        }
+    )+};
 }
 
-/// # Safety
-/// As posix_spawnp(3).
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn posix_spawnp(
-    pid: *mut pid_t,
-    file: *const c_char,
-    actions: *const posix_spawn_file_actions_t,
-    attributes: *const posix_spawnattr_t,
-    argv: *const *const c_char,
-    envp: *const *const c_char,
-) -> c_int {
-    // SAFETY: passed on to the caller.
-    unsafe {
-        real::posix_spawnp(
-            pid,
-            file,
-            actions,
-            attributes,
-            argv,
-            pack(Program::Name(file), envp, Execution::Spawned).envp(),
-        )
-    }
+spawn! {
+    posix_spawn as Program::Path;
+    posix_spawnp as Program::Name;
+    pidfd_spawn as Program::Path;
+    pidfd_spawnp as Program::Name;
 }

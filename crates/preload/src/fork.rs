@@ -1,7 +1,7 @@
 //! fork, vfork and the end of a process.
 
 use crate::connection::{self, Counted};
-use crate::{descriptor, errno, options, process, real, set_errno};
+use crate::{descriptor, errno, luggage, options, process, real, set_errno};
 use core::cell::Cell;
 use core::ffi::{c_char, c_int, c_void};
 use libc::{pid_t, termios, winsize};
@@ -211,9 +211,9 @@ pub unsafe extern "C" fn clone(
         Some(_) if flags & (libc::CLONE_VFORK | libc::CLONE_FILES | libc::CLONE_SETTLS) == libc::CLONE_VFORK => {
             let outer = process::borrowed();
             before_vfork();
-            process::set_borrowed(true);
+            returned(true);
             let pid = call(body, argument);
-            process::set_borrowed(outer);
+            returned(outer);
             pid
         }
         _ => call(body, argument),
@@ -240,6 +240,15 @@ pub unsafe extern "C" fn __clone(
 extern "C" fn before_vfork() {
     process::check_fork();
     connection::recognise_all();
+    luggage::learn_cookies();
+}
+
+/// On both returns of vfork.
+extern "C" fn returned(to_child: bool) {
+    process::set_borrowed(to_child);
+    if !to_child {
+        luggage::put_away_left();
+    }
 }
 
 // A vfork returns twice into the same stack frame, so no compiled function can stand around it. This one keeps the
@@ -276,7 +285,7 @@ pub unsafe extern "C" fn vfork() -> pid_t {
         "mov rax, -1",
         "ret",
         before = sym before_vfork,
-        told = sym process::set_borrowed,
+        told = sym returned,
         errno = sym libc::__errno_location,
     )
 }

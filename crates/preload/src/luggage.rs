@@ -9,13 +9,14 @@
 use crate::connection::{self, Connection};
 use crate::program::Program;
 use crate::{memory, process, seccomp, table};
+use core::cell::Cell;
 use core::ffi::{CStr, c_char};
 use core::fmt::Write;
 use underpass_segment::clock;
 use underpass_segment::end::{End, Family, Stage};
 use underpass_segment::kernel;
 use underpass_segment::meeting::Meeting;
-use underpass_segment::raw::Errno;
+use underpass_segment::raw::{Errno, syscall};
 use underpass_segment::reason::Reason;
 use underpass_segment::sync::{Acquire, AtomicPtr, Relaxed, Release};
 
@@ -114,10 +115,22 @@ impl Drop for Packed {
             connection::reference_all(true);
         }
         if !self.memory.is_null() {
+            LEFT.set((core::ptr::null_mut(), 0));
             // SAFETY: the mapping is this value's own.
-            unsafe { libc::munmap(self.memory.cast(), self.len) };
+            let _ = unsafe { syscall(libc::SYS_munmap, [self.memory as usize, self.len, 0, 0, 0, 0]) };
         }
     }
+}
+
+thread_local! {
+    /// What a child of this thread's vfork has packed: its execution gives nothing back in this process.
+    static LEFT: Cell<(*mut u8, usize)> = const { Cell::new((core::ptr::null_mut(), 0)) };
+}
+
+/// A child of vfork has executed a program, or is gone.
+pub fn put_away_left() {
+    let (memory, len) = LEFT.get();
+    drop(Packed { memory, len, envp: core::ptr::null(), gone: false });
 }
 
 /// How a program is executed.
@@ -167,7 +180,10 @@ pub unsafe fn pack(program: Program, envp: *const *const c_char, how: Execution)
         *pointers.add(count) = text.cast();
         *pointers.add(count + 1) = core::ptr::null();
         let text = core::slice::from_raw_parts_mut(text, NAME.len() + MOST);
-        write_text(text, family, how == Execution::Alone);
+        write_text(text, family, how);
+    }
+    if how == Execution::Borrowed {
+        LEFT.set((memory, len));
     }
     Packed { memory, len, envp: pointers, gone: false }
 }
@@ -220,40 +236,52 @@ pub fn leave_to_spawned() {
 
 /// The new image will know nothing of this library: what it inherits is plain TCP by then.
 fn hand_over_inherited(how: Execution) {
-    if how == Execution::Spawned {
-        // Which sockets the child gets shows in its file actions only; those were noted when they were made.
-        for connection in connections() {
-            if connection.is_given() {
-                connection.hand_over(Reason::Inherited);
-            } else if survives(&connection) {
-                connection.pin(Reason::Inherited);
-            }
-        }
-        return;
+    inherited(how, |connection| {
+        let meant = match how {
+            Execution::Spawned => connection.is_given(),
+            // Standard input and output are meant for the image, and so is what nobody else can read.
+            _ => connection.fd <= libc::STDERR_FILENO || how == Execution::Alone && connection.is_last(),
+        };
+        if meant { connection.hand_over(Reason::Inherited) } else { connection.pin(Reason::Inherited) }
+    });
+}
+
+/// Calls `what` for each connection that the new image inherits, for each of its descriptors there.
+fn inherited(how: Execution, mut what: impl FnMut(Connection)) {
+    let stays_open = |fd| kernel::descriptor_flags(fd).is_some_and(|flags| flags & libc::FD_CLOEXEC == 0);
+    if how != Execution::Borrowed {
+        // What a spawned child gets besides shows in its file actions only; that was noted when they were made.
+        let is_given = |it: &Connection| how == Execution::Spawned && it.is_given();
+        return connections().filter(|it| stays_open(it.fd) || is_given(it)).for_each(what);
     }
     // The descriptors of a vfork's child are its own, and the table is its parent's: the socket says which end it is.
-    let hand_over = |fd| {
-        if kernel::descriptor_flags(fd).is_none_or(|flags| flags & libc::FD_CLOEXEC != 0) || !kernel::is_tcp(fd) {
-            return;
+    let mut look = |fd| {
+        if stays_open(fd)
+            && kernel::is_tcp(fd)
+            && let Ok(cookie) = kernel::cookie(fd)
+            && let Some(connection) = connections().find(|it| it.end.cookie.load(Relaxed) == cookie)
+        {
+            what(connection.by(fd));
         }
-        let Ok(cookie) = kernel::cookie(fd) else { return };
-        let is_it = |it: &Connection| kernel::cookie(it.fd) == Ok(cookie) || it.end.cookie.load(Relaxed) == cookie;
-        let Some(connection) = connection::known(fd).filter(is_it).or_else(|| connections().find(is_it)) else {
-            return;
-        };
-        let connection = connection.by(fd);
-        // Standard input and output are meant for the image, and so is what nobody else can read.
-        let meant = fd <= libc::STDERR_FILENO || how == Execution::Alone && connection.is_last();
-        if meant { connection.hand_over(Reason::Inherited) } else { connection.pin(Reason::Inherited) }
     };
-    if !kernel::for_each_descriptor(hand_over) {
-        (0..table::highest()).for_each(hand_over);
+    if !kernel::for_each_descriptor(&mut look) {
+        (0..table::highest()).for_each(look);
     }
 }
 
-/// Whether a descriptor of the connection stays open in the new image.
-fn survives(connection: &Connection) -> bool {
-    connection.descriptors().any(|fd| kernel::descriptor_flags(fd).is_some_and(|flags| flags & libc::FD_CLOEXEC == 0))
+/// The cookie of a connection is known from when it may be looked for by that.
+pub fn learn_cookies() {
+    connections().for_each(|it| learn_cookie(&it));
+}
+
+fn learn_cookie(connection: &Connection) {
+    let known = &connection.end.cookie;
+    if known.load(Relaxed) == 0
+        && !process::borrowed()
+        && let Ok(cookie) = kernel::cookie(connection.fd)
+    {
+        known.store(cookie, Relaxed);
+    }
 }
 
 /// Number of variables, and whether they name this library to the loader.
@@ -292,17 +320,15 @@ impl Write for Text<'_> {
     }
 }
 
-fn write_text(to: &mut [u8], family: &'static Family, alone: bool) {
+fn write_text(to: &mut [u8], family: &'static Family, how: Execution) {
     let mut text = Text(to, 0);
     let _ = write!(text, "{NAME}={}", family.id());
-    connection::for_each(|index, fd| {
-        let connection = Connection::at(family, index, fd);
+    inherited(how, |connection| {
         if connection.end.stage() > Stage::Joined {
             return;
         }
         let before = text.1;
-        let whole = alone && survives(&connection);
-        if write_one(&mut text, &connection, whole).is_err() {
+        if write_one(&mut text, &connection, how == Execution::Alone).is_err() {
             // No room: this one goes plain.
             text.1 = before;
             connection.pin(Reason::Inherited);
@@ -315,11 +341,7 @@ fn write_text(to: &mut [u8], family: &'static Family, alone: bool) {
 fn write_one(text: &mut Text<'_>, connection: &Connection, whole: bool) -> core::fmt::Result {
     // Whoever closes the connection here must not end it before the new image has come for it.
     connection.end.lent_until.store(clock::nanoseconds() + LENT_NS, Release);
-    if connection.end.stage() == Stage::Plain
-        && let Ok(cookie) = kernel::cookie(connection.fd)
-    {
-        connection.end.cookie.store(cookie, Relaxed);
-    }
+    learn_cookie(connection);
     write!(text, ";{:x}:{}", connection.end.cookie.load(Relaxed), connection.index())?;
     if whole {
         text.write_char(':')?;

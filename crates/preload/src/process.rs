@@ -247,8 +247,8 @@ pub fn borrowed() -> bool {
     BORROWED.with(Cell::get)
 }
 
-/// Called on both returns of vfork.
-pub extern "C" fn set_borrowed(child: bool) {
+/// Says so.
+pub fn set_borrowed(child: bool) {
     BORROWED.with(|cell| cell.set(child));
 }
 
