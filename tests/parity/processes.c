@@ -1017,6 +1017,57 @@ static void not_given_b(struct side *side) {
 }
 static void not_given(void) { two_processes(AF_INET, not_given_a, not_given_b); }
 
+/* What runs behind the destructors of a process reads what was unread, and sends, on its connection; at quick_exit, too. */
+static int last_fd = -1;
+static void use_last(void) {
+    SHOW(recv(last_fd, in, 3, 0));
+    SHOW(send(last_fd, "bye", 3, 0));
+}
+static void behind_destructors(int status, void *argument) {
+    (void)status;
+    (void)argument;
+    use_last();
+}
+__attribute__((destructor)) static void destructor(void) {
+    if (last_fd >= 0) on_exit(behind_destructors, NULL);
+}
+static void last_words_a(struct side *side) {
+    for (int way = 0; way < 3; way++) {
+        int fd = another(side);
+        hear(side);
+        await_bytes(fd, 3);
+        pid_t child = (pid_t)MUST(fork());
+        if (child == 0) {
+            role = 'C';
+            hear(side);
+            last_fd = fd;
+            if (way == 0) exit(0);
+            if (way == 1) {
+                at_quick_exit(use_last);
+                quick_exit(0);
+            }
+            use_last();
+            syscall(SYS_exit_group, 0);
+        }
+        close(fd);
+        tell(side);
+        say("child %d", ended(child));
+    }
+}
+static void last_words_b(struct side *side) {
+    for (int way = 0; way < 3; way++) {
+        int fd = another(side);
+        send_all(fd, "xyz", 3);
+        tell(side);
+        hear(side);
+        tell(side);
+        say("%zu", receive_all(fd, in, 3));
+        SHOW(recv(fd, in, 1, 0));
+        close(fd);
+    }
+}
+static void last_words(void) { two_processes(AF_INET, last_words_a, last_words_b); }
+
 /* A connection ends by a FIN, behind all that was sent, also where a process that had it was killed or has executed a
  * program, and the last one closes it the moment it has read what came. */
 enum { ENDINGS = 12 };
@@ -1081,5 +1132,5 @@ const struct scenario scenarios[] = {
     {"passed-away", passed_away, 0}, {"exec-fresh", exec_fresh, 0}, {"end-killed", end_killed, 0},
     {"end-executed", end_executed, 0}, {"fork-ways", fork_ways, 0}, {"daemon", becomes_daemon, 0},
     {"clone-vfork", clone_vfork, 0}, {"shells", shells, 0}, {"vfork-dup", vfork_dup, 0}, {"vfork-room", vfork_room, 0}, {"not-given", not_given, 0},
-    {"streams", streams, 0}, {0},
+    {"last-words", last_words, 0}, {"streams", streams, 0}, {0},
 };

@@ -238,6 +238,10 @@ pub unsafe extern "C" fn syscall(number: c_long, a: usize, b: usize, c: usize, d
             }
             libc::SYS_seccomp => crate::seccomp::seccomp(a, b, c),
             libc::SYS_prctl => crate::seccomp::prctl(a as c_int, b, c, d, e).into(),
+            libc::SYS_exit_group => {
+                process::leave();
+                call()
+            }
             libc::SYS_close => {
                 connection::forget(a as c_int);
                 call()

@@ -1,6 +1,7 @@
 //! What the library knows of the process it is a guest in.
 
 use core::cell::{Cell, UnsafeCell};
+use core::ffi::{c_int, c_void};
 use core::mem::MaybeUninit;
 use underpass_segment::clock;
 use underpass_segment::config::{Config, KEYS};
@@ -75,6 +76,7 @@ extern "C" fn construct() {
     crate::table::set_up();
     crate::luggage::unpack();
     wipe_on_fork();
+    leave_at_exit();
     // SAFETY: no other thread runs the constructor, and nobody reads before READY.
     unsafe { *FIXED.0.get() = Some(Fixed { config, stats_region }) };
     READY.store(true, Release);
@@ -296,12 +298,24 @@ pub fn record() -> Option<&'static Record> {
     unsafe { RECORD.load(Acquire).as_ref() }
 }
 
-#[used]
-#[unsafe(link_section = ".fini_array")]
-static DESTRUCTOR: extern "C" fn() = destruct;
-
-extern "C" fn destruct() {
-    leave();
+/// The destructors of all libraries run in a function that libc registers for exit(3) once the constructors have run. They may
+/// still send; so what this constructor registers is called behind them. quick_exit(3) has a list of its own.
+fn leave_at_exit() {
+    unsafe extern "C" {
+        fn on_exit(function: extern "C" fn(c_int, *mut c_void), argument: *mut c_void) -> c_int;
+        fn __cxa_at_quick_exit(function: extern "C" fn(*mut c_void), library: *mut c_void) -> c_int;
+    }
+    extern "C" fn at_exit(_status: c_int, _: *mut c_void) {
+        leave();
+    }
+    extern "C" fn at_quick_exit(_: *mut c_void) {
+        leave();
+    }
+    // SAFETY: this library is not unloaded.
+    unsafe {
+        on_exit(at_exit, core::ptr::null_mut());
+        __cxa_at_quick_exit(at_quick_exit, core::ptr::null_mut());
+    }
 }
 
 /// The process ends: lets go of its connections, whose family may live on.
