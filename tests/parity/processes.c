@@ -701,6 +701,34 @@ static void passed_over_a(struct side *side) { pass_half(side, true); }
 static void passed_half(void) { two_processes(AF_INET, passed_half_a, echo); }
 static void passed_over(void) { two_processes(AF_INET, passed_over_a, echo); }
 
+/* The number under which it arrives was a file's, which was read, and which libc has closed by itself. */
+static void passed_number_a(struct side *side) {
+    int channel[2];
+    MUST(socketpair(AF_UNIX, SOCK_STREAM, 0, channel));
+    pid_t child = (pid_t)MUST(fork());
+    if (child == 0) {
+        role = 'C';
+        close(side->fd);
+        int number = (int)MUST(open("/dev/null", O_RDONLY));
+        SHOW(read(number, in, 1));
+        fclose(fdopen(number, "r"));
+        int fd = take(channel[1]);
+        say("the same number %d", fd == number);
+        use_and_return(fd, channel[1]);
+        _exit(0);
+    }
+    fill(out, 1000, 1, 0);
+    send_all(side->fd, out, 1000);
+    say("%zu", receive_all(side->fd, in, 300));
+    await_bytes(side->fd, 700);
+    hand_over(side, channel[0]);
+    int back = take(channel[0]);
+    say("child %d", ended(child));
+    ask("back again", back, 40000, 3);
+    close(back);
+}
+static void passed_number(void) { two_processes(AF_INET, passed_number_a, echo); }
+
 /* This program again, in the middle of the scenario: four numbers tell it what it has. */
 static void execute_itself(const char *scenario, int a, int b, int c, int d) {
     char text[60];
@@ -1132,5 +1160,5 @@ const struct scenario scenarios[] = {
     {"passed-away", passed_away, 0}, {"exec-fresh", exec_fresh, 0}, {"end-killed", end_killed, 0},
     {"end-executed", end_executed, 0}, {"fork-ways", fork_ways, 0}, {"daemon", becomes_daemon, 0},
     {"clone-vfork", clone_vfork, 0}, {"shells", shells, 0}, {"vfork-dup", vfork_dup, 0}, {"vfork-room", vfork_room, 0}, {"not-given", not_given, 0},
-    {"last-words", last_words, 0}, {"streams", streams, 0}, {0},
+    {"last-words", last_words, 0}, {"passed-number", passed_number, 0}, {"streams", streams, 0}, {0},
 };

@@ -27,6 +27,7 @@ pub unsafe extern "C" fn socket(domain: c_int, kind: c_int, protocol: c_int) -> 
     // SAFETY: no pointers.
     let fd = unsafe { real::socket(domain, kind, protocol) };
     if fd >= 0 && !process::borrowed() {
+        connection::forget_closed(fd);
         let stream = kind & 0xf == libc::SOCK_STREAM && matches!(domain, libc::AF_INET | libc::AF_INET6);
         table::set(fd, if stream { Known::Socket } else { Known::Other });
     }
@@ -56,6 +57,7 @@ pub unsafe extern "C" fn accept4(
 
 fn accepted(fd: c_int) -> c_int {
     if fd >= 0 && !process::borrowed() {
+        connection::forget_closed(fd);
         table::set(fd, Known::Socket);
     }
     fd
@@ -268,7 +270,12 @@ pub fn set_nonblocking(fd: c_int, nonblocking: bool) {
 /// The message must be one that recvmsg(2) has filled in.
 pub unsafe fn received_control(message: *const msghdr) {
     // SAFETY: the caller vouches for the message.
-    unsafe { each_passed(message, connection::claim) }
+    unsafe {
+        each_passed(message, |fd| {
+            connection::forget_closed(fd);
+            connection::claim(fd);
+        });
+    }
 }
 
 /// Calls `what` for every descriptor in the message's control data.

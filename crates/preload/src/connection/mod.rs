@@ -10,7 +10,9 @@ pub use confined::{confine_all, has_rests};
 pub use ending::{dissolve, forget, leave_all, release};
 pub use find::{claim, give_up, known, of, recognise};
 pub use inside::{is_kept, let_go, unless_left};
-pub use share::{Counted, duplicate, for_each, is_pool_used, recognise_all, reference_all, settle_child};
+pub use share::{
+    Counted, duplicate, for_each, forget_closed, is_pool_used, recognise_all, reference_all, settle_child,
+};
 
 use crate::memory::{PIECE, Sparse};
 use crate::table;

@@ -1,6 +1,6 @@
 //! A connection that several descriptors or several processes have.
 
-use super::ending::{drop_reference, forget_kept, take_back_what_is_left};
+use super::ending::{drop_reference, forget_kept, release, take_back_what_is_left};
 use super::inside::Kept;
 use super::{ABSENT, Connection, HIGHEST, Handle, WORKING, handle, known, recognise};
 use crate::table::{self, Known};
@@ -58,6 +58,7 @@ pub fn duplicate(fd: i32, copy: i32) {
     if process::borrowed() || copy < 0 {
         return;
     }
+    forget_closed(copy);
     let it = match recognise(fd) {
         Some(connection) => Known::Connection(connection.index),
         None => table::get(fd),
@@ -76,6 +77,19 @@ pub fn duplicate(fd: i32, copy: i32) {
     }
     if let Some(connection) = known(fd).filter(|it| it.end.watched.load(Relaxed) != 0 && !it.end.is_watched_unseen()) {
         crate::epoll::wake_by_itself(connection);
+    }
+}
+
+/// The kernel has just given out the number `fd`: whatever it was known as is closed. libc closes some descriptors by calls
+/// of its own.
+pub fn forget_closed(fd: i32) {
+    if process::borrowed() || table::get(fd) == Known::Nothing {
+        return;
+    }
+    process::check_fork();
+    table::next_generation(fd);
+    if let Known::Connection(index) = table::set(fd, Known::Nothing) {
+        release(index);
     }
 }
 
