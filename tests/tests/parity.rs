@@ -20,7 +20,7 @@ macro_rules! families {
 }
 
 families! {
-    bulk calls confined descriptors ending epoll faults files flags fortified nonblocking options poll processes sets signals threads
+    bulk byways calls confined descriptors ending epoll faults files flags fortified nonblocking options poll processes sets signals threads
     waits
 }
 

@@ -244,7 +244,8 @@ pub unsafe extern "C" fn fcntl64(fd: c_int, command: c_int, argument: usize) -> 
     controlled(fd, command, argument, unsafe { real::fcntl64(fd, command, argument) })
 }
 
-fn controlled(fd: c_int, command: c_int, argument: usize, answer: c_int) -> c_int {
+/// What becomes of fcntl(2), which has answered so.
+pub fn controlled(fd: c_int, command: c_int, argument: usize, answer: c_int) -> c_int {
     if answer < 0 {
         return answer;
     }

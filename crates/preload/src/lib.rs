@@ -26,6 +26,7 @@ mod send;
 mod set;
 mod shell;
 mod stdio;
+mod syscall;
 mod table;
 
 use underpass_segment::raw::{Answer, Errno};

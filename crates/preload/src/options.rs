@@ -1,9 +1,9 @@
-//! getsockopt, setsockopt, ioctl, syscall: options that the fast path has to know of, and queues that it has to count.
+//! getsockopt, setsockopt, ioctl: options that the fast path has to know of, and queues that it has to count.
 
 use crate::connection::{self, Connection};
-use crate::{fork, process, real, set_errno};
-use core::ffi::{c_int, c_long, c_ulong, c_void};
-use libc::{msghdr, pid_t, socklen_t};
+use crate::real;
+use core::ffi::{c_int, c_ulong, c_void};
+use libc::{msghdr, socklen_t};
 use underpass_segment::kernel;
 use underpass_segment::reason::Reason;
 use underpass_segment::switch::Ready;
@@ -208,62 +208,4 @@ pub unsafe extern "C" fn ioctl(fd: c_int, request: c_ulong, argument: usize) -> 
         }
     }
     answer
-}
-
-/// Whether clone(2) with these flags and this stack returns twice, each time with memory of its own.
-fn forks(flags: u64, stack: u64) -> bool {
-    flags & libc::CLONE_VM as u64 == 0 && stack == 0
-}
-
-/// # Safety
-/// As syscall(2).
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn syscall(number: c_long, a: usize, b: usize, c: usize, d: usize, e: usize, f: usize) -> c_long {
-    if number == libc::SYS_io_uring_setup && !process::config().io_uring_allowed {
-        set_errno(libc::ENOSYS);
-        return -1;
-    }
-    // SAFETY: passed on to the caller.
-    let call = || unsafe { real::syscall(number, a, b, c, d, e, f) };
-    // SAFETY: passed on to the caller.
-    unsafe {
-        match number {
-            #[cfg(target_arch = "x86_64")]
-            libc::SYS_fork => fork::forked(|| call() as pid_t).into(),
-            libc::SYS_clone if forks(a as u64, b as u64) => fork::forked(|| call() as pid_t).into(),
-            libc::SYS_clone3 if b >= size_of::<[u64; 8]>() && a != 0 => {
-                // struct clone_args: its flags, and where its stack begins.
-                let arguments = (a as *const [u64; 8]).read_unaligned();
-                if forks(arguments[0], arguments[5]) { fork::forked(|| call() as pid_t).into() } else { call() }
-            }
-            libc::SYS_seccomp => crate::seccomp::seccomp(a, b, c),
-            libc::SYS_prctl => crate::seccomp::prctl(a as c_int, b, c, d, e).into(),
-            libc::SYS_exit_group => {
-                process::leave();
-                call()
-            }
-            libc::SYS_close => {
-                connection::forget(a as c_int);
-                call()
-            }
-            libc::SYS_close_range => crate::descriptor::close_range(a as u32, b as u32, c as c_int).into(),
-            libc::SYS_dup3 => crate::descriptor::dup3(a as c_int, b as c_int, c as c_int).into(),
-            libc::SYS_accept4 => crate::descriptor::accept4(a as c_int, b as *mut _, c as *mut _, d as c_int).into(),
-            libc::SYS_connect => crate::descriptor::connect(a as c_int, b as *const _, c as socklen_t).into(),
-            libc::SYS_socket => crate::descriptor::socket(a as c_int, b as c_int, c as c_int).into(),
-            libc::SYS_read => crate::receive::read(a as c_int, b as *mut c_void, c) as c_long,
-            libc::SYS_write => crate::send::write(a as c_int, b as *const c_void, c) as c_long,
-            libc::SYS_recvfrom => {
-                crate::receive::recvfrom(a as c_int, b as *mut c_void, c, d as c_int, e as *mut _, f as *mut _)
-                    as c_long
-            }
-            libc::SYS_sendto => {
-                crate::send::sendto(a as c_int, b as *const c_void, c, d as c_int, e as *const _, f as socklen_t)
-                    as c_long
-            }
-            libc::SYS_recvmsg => crate::receive::recvmsg(a as c_int, b as *mut _, c as c_int) as c_long,
-            libc::SYS_sendmsg => crate::send::sendmsg(a as c_int, b as *const _, c as c_int) as c_long,
-            _ => call(),
-        }
-    }
 }

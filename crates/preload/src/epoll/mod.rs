@@ -11,11 +11,12 @@ mod events;
 mod sleep;
 mod wait;
 
-pub use control::settle_socket;
+pub use control::{epoll_ctl, settle_socket};
 pub use sleep::{
     confirm, forget_socket, has_ready, let_go, outlast_looks, prepare_to_sleep, take_back, wake_by_itself, watch,
     watch_by_poll,
 };
+pub use wait::{epoll_pwait, epoll_pwait2, epoll_wait};
 
 use crate::connection::{self, unless_left};
 use crate::memory::{PIECE, Sparse};

@@ -1,0 +1,339 @@
+/* Ways to a connection that pass libc's usual functions by: system calls by number. */
+#include "harness.h"
+
+#include <linux/sched.h>
+#include <sched.h>
+#include <sys/epoll.h>
+#include <sys/mman.h>
+#include <sys/select.h>
+#include <sys/sendfile.h>
+#include <sys/syscall.h>
+
+extern char **environ;
+static char out[64 * KIB], in[64 * KIB];
+
+/* A system call by its number. */
+#define BY(name, ...) syscall(SYS_##name, __VA_ARGS__)
+
+static int file_of(const char *text) {
+    int file = (int)MUST(memfd_create("file", 0));
+    MUST(write(file, text, strlen(text)));
+    return file;
+}
+
+static void numbers_send(struct side *side) {
+    int fd = side->fd;
+    fill(out, sizeof(out), 1, 0);
+    SHOW(BY(write, fd, out, 100));
+    SHOW(BY(sendto, fd, out + 100, 500, MSG_NOSIGNAL, NULL, 0));
+    struct iovec parts[] = {{out + 600, 10}, {out + 610, 0}, {out + 610, 90}, {out + 700, 300}};
+    SHOW(BY(writev, fd, parts, 4));
+    struct iovec more[] = {{out + 1000, 500}, {out + 1500, 1}};
+    SHOW(BY(pwritev2, fd, more, 2, -1L, -1L, 0));
+    SHOW(BY(pwritev2, fd, more, 2, 0L, 0L, 0));
+    struct iovec last[] = {{out + 1501, 99}, {out + 1600, 400}};
+    struct msghdr message = {.msg_iov = last, .msg_iovlen = 2};
+    SHOW(BY(sendmsg, fd, &message, 0));
+    struct iovec each[] = {{out + 2000, 50}, {out + 2050, 1000}, {out + 3050, 46}};
+    struct mmsghdr many[3] = {0};
+    for (int i = 0; i < 3; i++) many[i].msg_hdr = (struct msghdr){.msg_iov = &each[i], .msg_iovlen = 1};
+    SHOW(BY(sendmmsg, fd, many, 3, 0));
+    for (int i = 0; i < 3; i++) say("part %d: %u bytes", i, many[i].msg_len);
+    off_t at = 2;
+    SHOW(BY(sendfile, fd, file_of("a file"), &at, 100));
+    say("offset %ld", (long)at);
+    int copy = (int)MUST(BY(dup, fd));
+    SHOW(BY(write, copy, "copy", 4));
+    MUST(BY(dup3, fd, copy, O_CLOEXEC));
+    SHOW(BY(write, copy, "copy", 4));
+    int another_copy = (int)MUST(BY(fcntl, fd, F_DUPFD, 50));
+    SHOW(BY(write, another_copy, "copy", 4));
+    SHOW(BY(close, copy));
+    SHOW(BY(close, another_copy));
+    SHOW(BY(shutdown, fd, SHUT_WR));
+    SHOW(BY(sendto, fd, out, 1, MSG_NOSIGNAL, NULL, 0));
+    hear(side);
+}
+static void receive_once(struct side *side) {
+    long got = (long)receive_all(side->fd, in, sizeof(in));
+    say_bytes("all", in, got);
+    say("first difference %ld", differs(in, 3096, 1, 0));
+    say("%.*s", (int)got - 3096, in + 3096);
+    tell(side);
+}
+static void number_sends(void) { two_processes(AF_INET, numbers_send, receive_once); }
+
+static void numbers_receive(struct side *side) {
+    int fd = side->fd, count = 0;
+    hear(side);
+    while (MUST(BY(ioctl, fd, FIONREAD, &count)) == 0 && count < 3000) nap_ms(1);
+    SHOW(BY(read, fd, in, 100));
+    struct sockaddr_storage from;
+    socklen_t size = sizeof(from);
+    SHOW(BY(recvfrom, fd, in + 100, 500, 0, &from, &size));
+    say("address of %u bytes", size);
+    struct iovec parts[] = {{in + 600, 10}, {in + 610, 0}, {in + 610, 90}, {in + 700, 300}};
+    SHOW(BY(readv, fd, parts, 4));
+    struct iovec more[] = {{in + 1000, 500}, {in + 1500, 1}};
+    SHOW(BY(preadv2, fd, more, 2, -1L, -1L, 0));
+    SHOW(BY(preadv2, fd, more, 2, 0L, 0L, 0));
+    struct iovec last[] = {{in + 1501, 99}, {in + 1600, 400}};
+    struct msghdr message = {.msg_iov = last, .msg_iovlen = 2};
+    SHOW(BY(recvmsg, fd, &message, 0));
+    struct iovec each[] = {{in + 2000, 50}, {in + 2050, 900}, {in + 2950, 46}};
+    struct mmsghdr many[3] = {0};
+    for (int i = 0; i < 3; i++) many[i].msg_hdr = (struct msghdr){.msg_iov = &each[i], .msg_iovlen = 1};
+    struct timespec forever = {100, 0};
+    SHOW(BY(recvmmsg, fd, many, 3, 0, &forever));
+    say("whole seconds left: %ld", (long)forever.tv_sec);
+    SHOW(BY(recvfrom, fd, in + 2996, 100, 0, NULL, NULL));
+    say_bytes("all", in, 3000);
+    say("first difference %ld", differs(in, 3000, 2, 0));
+    SHOW(BY(recvfrom, fd, in, 1, MSG_DONTWAIT, NULL, NULL));
+    MUST(BY(fcntl, fd, F_SETFL, O_RDWR | O_NONBLOCK));
+    SHOW(BY(read, fd, in, 1));
+    int one = 1, error = -1;
+    size = sizeof(error);
+    SHOW(BY(setsockopt, fd, IPPROTO_TCP, TCP_NODELAY, &one, sizeof(one)));
+    SHOW(BY(getsockopt, fd, SOL_SOCKET, SO_ERROR, &error, &size));
+    say("error %d", error);
+    SHOW(BY(read, -1, in, 1));
+    SHOW(BY(fcntl, fd, F_GETFL, 0) & O_NONBLOCK);
+    tell(side);
+}
+static void send_once(struct side *side) {
+    fill(out, 3000, 2, 0);
+    send_all(side->fd, out, 3000);
+    tell(side);
+    hear(side);
+}
+static void number_receives(void) { two_processes(AF_INET, numbers_receive, send_once); }
+static void number_receives_threads(void) { two_threads(AF_INET, numbers_receive, send_once); }
+
+/* Every call that waits, for nothing and for something; the kernel counts the times of some down, where it can write. */
+static const struct timespec briefly = {0, 20000000}, nothing = {0, 0};
+enum { POLL, PPOLL, SELECT, PSELECT, EPOLL_WAIT, EPOLL_PWAIT, EPOLL_PWAIT2, CALLS };
+static long wait_by(int call, int fd, int set, bool long_enough) {
+    struct pollfd polled = {fd, POLLIN, 0};
+    struct timespec time = long_enough ? (struct timespec){100, 0} : briefly;
+    struct timeval value = {time.tv_sec, time.tv_nsec / 1000};
+    int ms = long_enough ? 100000 : 20;
+    struct epoll_event event;
+    fd_set read;
+    FD_ZERO(&read);
+    FD_SET(fd, &read);
+    uint64_t mask = 1ull << (SIGUSR1 - 1);
+    struct {
+        const void *mask;
+        size_t size;
+    } pair = {&mask, 8};
+    long answer = -1;
+    switch (call) {
+#ifdef SYS_poll
+    case POLL: answer = BY(poll, &polled, 1, ms); break;
+    case SELECT: answer = BY(select, fd + 1, &read, NULL, NULL, &value); break;
+    case EPOLL_WAIT: answer = BY(epoll_wait, set, &event, 1, ms); break;
+#else
+    case POLL: answer = poll(&polled, 1, ms); break;
+    case SELECT: answer = select(fd + 1, &read, NULL, NULL, &value); break;
+    case EPOLL_WAIT: answer = epoll_wait(set, &event, 1, ms); break;
+#endif
+    case PPOLL: answer = BY(ppoll, &polled, 1, &time, &mask, 8); break;
+    case PSELECT: answer = BY(pselect6, fd + 1, &read, NULL, NULL, &time, &pair); break;
+    case EPOLL_PWAIT: answer = BY(epoll_pwait, set, &event, 1, ms, &mask, 8); break;
+    case EPOLL_PWAIT2: answer = BY(epoll_pwait2, set, &event, 1, &time, &mask, 8); break;
+    }
+    if (call == SELECT) time = (struct timespec){value.tv_sec, value.tv_usec * 1000};
+    if (call == SELECT || call == PPOLL || call == PSELECT) {
+        if (long_enough) say("whole seconds left: %ld", (long)time.tv_sec);
+        else if (answer == 0) say("left: %ld %ld", (long)time.tv_sec, time.tv_nsec);
+        say("in the set: %d", FD_ISSET(fd, &read));
+    } else if (call == EPOLL_PWAIT2) {
+        say("untouched: %d", time.tv_nsec == (long_enough ? 0 : briefly.tv_nsec));
+    }
+    return answer;
+}
+static void numbers_wait(struct side *side) {
+    int fd = side->fd, set = (int)MUST(BY(epoll_create1, 0));
+    struct epoll_event event = {.events = EPOLLIN};
+    SHOW(BY(epoll_ctl, set, EPOLL_CTL_ADD, fd, &event));
+    for (int call = 0; call < CALLS; call++) {
+        char byte;
+        SHOW(wait_by(call, fd, set, false));
+        tell(side);
+        SHOW(wait_by(call, fd, set, true));
+        SHOW(BY(read, fd, &byte, 1));
+        SHOW(wait_by(call, fd, set, false));
+    }
+    /* Sizes that the kernel refuses, and times that it cannot write to. */
+    struct pollfd polled = {fd, POLLIN, 0};
+    uint64_t mask = 0;
+    struct {
+        const void *mask;
+        size_t size;
+    } pair = {&mask, 128};
+    SHOW(BY(ppoll, &polled, 1, &briefly, &mask, 128));
+    SHOW(BY(ppoll, &polled, 1, &briefly, NULL, 128));
+    SHOW(BY(pselect6, 0, NULL, NULL, NULL, &briefly, &pair));
+    SHOW(BY(pselect6, 0, NULL, NULL, NULL, &briefly, NULL));
+    SHOW(BY(epoll_pwait, set, &event, 1, 0, &mask, 128));
+    SHOW(BY(epoll_pwait2, set, &event, 1, &nothing, &mask, 128));
+    SHOW(BY(ppoll, &polled, 1, &nothing, NULL, 8));
+    struct timespec wrong = {0, 2000000000};
+    SHOW(BY(ppoll, &polled, 1, &wrong, NULL, 8));
+    say("%ld", wrong.tv_nsec);
+    SHOW(BY(epoll_ctl, set, EPOLL_CTL_DEL, fd, NULL));
+    SHOW(BY(close, set));
+}
+static void wake_often(struct side *side) {
+    for (int call = 0; call < CALLS; call++) {
+        hear(side);
+        await_asleep(side->other);
+        send_all(side->fd, "x", 1);
+    }
+}
+static void number_waits(void) { two_threads(AF_INET, numbers_wait, wake_often); }
+
+/* Processes made by number, each of which uses the connection. */
+static void echo(struct side *side) {
+    ssize_t got;
+    size_t total = 0;
+    while ((got = recv(side->fd, in, sizeof(in), 0)) > 0) {
+        send_all(side->fd, in, (size_t)got);
+        total += (size_t)got;
+    }
+    say("echoed %zu, then %zd", total, got);
+}
+static void ask(const char *who, int fd, size_t count, uint64_t seed) {
+    fill(out, count, seed, 0);
+    send_all(fd, out, count);
+    size_t got = receive_all(fd, in, count);
+    say("%s: %zu came back, first difference %ld", who, got, differs(in, got, seed, 0));
+}
+static long make_process(int way) {
+    struct clone_args arguments = {.exit_signal = SIGCHLD};
+    switch (way) {
+#ifdef SYS_fork
+    case 0: return BY(fork, 0);
+#endif
+    case 1: return BY(clone3, &arguments, sizeof(arguments));
+    default: return BY(clone, SIGCHLD, 0, 0, 0, 0);
+    }
+}
+static void numbers_fork(struct side *side) {
+    for (int way = 0; way < 3; way++) {
+        int unused = (int)MUST(accept(side->listener, NULL, NULL));
+        ask("parent", side->fd, 1000, (uint64_t)way);
+        pid_t child = (pid_t)MUST(make_process(way));
+        if (child == 0) {
+            ask("child", side->fd, 30000, 10 + (uint64_t)way);
+            if (way != 1) ask("child, first use", unused, 3000, 20 + (uint64_t)way);
+            BY(exit_group, 5);
+        }
+        int status = 0;
+        MUST(waitpid(child, &status, 0));
+        say("child %d", WEXITSTATUS(status));
+        ask("parent, other connection", unused, 3000, 30 + (uint64_t)way);
+        close(unused);
+    }
+    ask("parent", side->fd, 50000, 99);
+}
+static void *echo_beside(void *argument) {
+    struct side *side = argument;
+    role = 'E';
+    echo(side);
+    return NULL;
+}
+static void numbers_fork_b(struct side *side) {
+    for (int way = 0; way < 3; way++) {
+        struct side other = *side;
+        other.fd = connect_to(&side->address);
+        pthread_t thread;
+        start_thread(&thread, echo_beside, &other);
+        size_t wanted = 1000 + 30000, got = 0;
+        while (got < wanted) {
+            ssize_t part = recv(side->fd, in, sizeof(in), 0);
+            if (part <= 0) fail("recv");
+            send_all(side->fd, in, (size_t)part);
+            got += (size_t)part;
+        }
+        pthread_join(thread, NULL);
+        close(other.fd);
+    }
+    echo(side);
+}
+static void number_forks(void) { two_processes(AF_INET, numbers_fork, numbers_fork_b); }
+
+/* A program executed by number, which has the connection as its input and output. */
+static void numbers_exec(struct side *side) {
+    char *arguments[] = {"cat", "-", NULL};
+    for (int way = 0; way < 2; way++) {
+        int fd = way == 0 ? side->fd : another(side);
+        pid_t child = (pid_t)MUST(fork());
+        if (child == 0) {
+            MUST(BY(dup3, fd, STDIN_FILENO, 0));
+            MUST(BY(dup3, fd, STDOUT_FILENO, 0));
+            MUST(BY(close, fd));
+            if (way == 0) BY(execve, "/bin/cat", arguments, environ);
+            else BY(execveat, MUST(open("/bin/cat", O_PATH)), "", arguments, environ, AT_EMPTY_PATH);
+            _exit(9);
+        }
+        if (way == 1) close(fd);
+        else MUST(BY(close, fd));
+        int status = 0;
+        MUST(waitpid(child, &status, 0));
+        say("child %d", WEXITSTATUS(status));
+    }
+    side->fd = (int)MUST(open("/dev/null", O_RDWR));
+}
+static void numbers_exec_b(struct side *side) {
+    ask("program", side->fd, 30000, 1);
+    shutdown(side->fd, SHUT_WR);
+    SHOW(recv(side->fd, in, 1, 0));
+    int fd = another(side);
+    ask("program", fd, 30000, 2);
+    shutdown(fd, SHUT_WR);
+    SHOW(recv(fd, in, 1, 0));
+    close(fd);
+}
+static void number_execs(void) { two_processes(AF_INET, numbers_exec, numbers_exec_b); }
+
+/* A system call by number is no cancellation point. */
+static void *uncancelled(void *argument) {
+    struct side *side = argument;
+    role = 'C';
+    pthread_cancel(pthread_self());
+    char byte;
+    SHOW(BY(read, side->fd, &byte, 1));
+    SHOW(BY(write, side->fd, "y", 1));
+    struct pollfd polled = {side->fd, POLLIN, 0};
+    SHOW(BY(ppoll, &polled, 1, &briefly, NULL, 8));
+    pthread_testcancel();
+    say("not cancelled");
+    return NULL;
+}
+static void numbers_cancel(struct side *side) {
+    pthread_t thread;
+    start_thread(&thread, uncancelled, side);
+    void *answer = NULL;
+    pthread_join(thread, &answer);
+    say("cancelled %d", answer == PTHREAD_CANCELED);
+    tell(side);
+}
+static void numbers_cancel_b(struct side *side) {
+    send_all(side->fd, "x", 1);
+    hear(side);
+    SHOW(recv(side->fd, in, 10, 0));
+}
+static void number_cancels(void) { two_processes(AF_INET, numbers_cancel, numbers_cancel_b); }
+
+const struct scenario scenarios[] = {
+    {"number-sends", number_sends, 0},
+    {"number-receives", number_receives, 0},
+    {"number-receives-threads", number_receives_threads, 0},
+    {"number-waits", number_waits, 0},
+    {"number-forks", number_forks, 0},
+    {"number-execs", number_execs, 0},
+    {"number-cancels", number_cancels, 0},
+    {0},
+};
