@@ -1,8 +1,11 @@
-/* Ways to a connection that pass libc's usual functions by: system calls by number. */
+/* Ways to a connection that pass libc's usual functions by: system calls by number, asynchronous calls. */
 #include "harness.h"
 
+#include <aio.h>
+#include <linux/aio_abi.h>
 #include <linux/sched.h>
 #include <sched.h>
+#include <semaphore.h>
 #include <sys/epoll.h>
 #include <sys/mman.h>
 #include <sys/select.h>
@@ -327,6 +330,201 @@ static void numbers_cancel_b(struct side *side) {
 }
 static void number_cancels(void) { two_processes(AF_INET, numbers_cancel, numbers_cancel_b); }
 
+/* POSIX asynchronous calls */
+
+static struct aiocb request(int fd, int operation, void *bytes, size_t count) {
+    struct aiocb it = {.aio_fildes = fd, .aio_lio_opcode = operation, .aio_buf = bytes, .aio_nbytes = count};
+    it.aio_sigevent.sigev_notify = SIGEV_NONE;
+    return it;
+}
+static long await_request(struct aiocb *it) {
+    const struct aiocb *list[] = {it};
+    while (aio_suspend(list, 1, NULL) == -1 && errno == EINTR) {}
+    int error = aio_error(it);
+    long answer = (long)aio_return(it);
+    say("%s, %ld", error_name(error), answer);
+    return answer;
+}
+
+/* A request that waits, one for what is there, and writes; usual calls before, between and after. */
+static void aio_a(struct side *side) {
+    int fd = side->fd;
+    struct aiocb it = request(fd, 0, in, 100);
+    SHOW(aio_read(&it));
+    SHOW(aio_error(&it));
+    tell(side);
+    say_bytes("first", in, await_request(&it));
+    tell(side);
+    hear(side);
+    await_bytes(fd, 10);
+    it = request(fd, 0, in, 4);
+    SHOW(aio_read(&it));
+    say_bytes("second", in, await_request(&it));
+    SHOW(recv(fd, in, 100, 0));
+    SHOW(send(fd, "before", 6, 0));
+    it = request(fd, 0, "aio", 3);
+    SHOW(aio_write(&it));
+    await_request(&it);
+    SHOW(send(fd, "behind", 6, 0));
+    it = request(fd, 0, in, 100);
+    it.aio_reqprio = -1;
+    SHOW(aio_read(&it));
+    it = request(-1, 0, in, 100);
+    SHOW(aio_read(&it));
+    await_request(&it);
+    it = request(fd, 0, in, 0);
+    SHOW(aio_read(&it));
+    await_request(&it);
+    it = request(fd, 0, in, 100);
+    SHOW(aio_read(&it));
+    tell(side);
+    say_bytes("last", in, await_request(&it));
+    it = request(fd, 0, in, 100);
+    SHOW(aio_fsync(O_SYNC, &it));
+    await_request(&it);
+}
+static void aio_b(struct side *side) {
+    hear(side);
+    await_asleep(side->other);
+    SHOW(send(side->fd, "0123456789", 10, 0));
+    hear(side);
+    SHOW(send(side->fd, "abcdefghij", 10, 0));
+    tell(side);
+    long got = (long)receive_all(side->fd, in, 15);
+    say("%.*s", (int)got, in);
+    hear(side);
+    SHOW(recv(side->fd, in, 10, MSG_DONTWAIT));
+    await_asleep(side->other);
+    SHOW(send(side->fd, "!", 1, 0));
+}
+static void aio(void) { two_processes(AF_INET, aio_a, aio_b); }
+
+/* All is sent, and its sender gone, before the first request; each tells when it is done. */
+static void on_done(union sigval value) {
+    sem_post(value.sival_ptr);
+}
+static void aio_unread_a(struct side *side) {
+    int fd = side->fd;
+    sigset_t mask;
+    sigemptyset(&mask);
+    sigaddset(&mask, SIGRTMIN);
+    pthread_sigmask(SIG_BLOCK, &mask, NULL);
+    hear(side);
+    await_events(fd, POLLRDHUP);
+    struct aiocb it = request(fd, 0, in, 10000);
+    it.aio_sigevent.sigev_notify = SIGEV_SIGNAL;
+    it.aio_sigevent.sigev_signo = SIGRTMIN;
+    it.aio_sigevent.sigev_value.sival_int = 7;
+    SHOW(aio_read(&it));
+    siginfo_t about;
+    say("signal %d", sigwaitinfo(&mask, &about) == SIGRTMIN);
+    say("code %d, value %d", about.si_code, about.si_value.sival_int);
+    await_request(&it);
+    sem_t done;
+    sem_init(&done, 0, 0);
+    it = request(fd, 0, in + 10000, 10000);
+    it.aio_sigevent.sigev_notify = SIGEV_THREAD;
+    it.aio_sigevent.sigev_notify_function = on_done;
+    it.aio_sigevent.sigev_value.sival_ptr = &done;
+    SHOW(aio_read(&it));
+    while (sem_wait(&done) == -1) {}
+    await_request(&it);
+    it = request(fd, 0, in + 20000, 40000);
+    SHOW(aio_read(&it));
+    await_request(&it);
+    SHOW(aio_cancel(fd, &it));
+    say("first difference %ld", differs(in, 30000, 3, 0));
+    it = request(fd, 0, in, 10);
+    SHOW(aio_read(&it));
+    await_request(&it);
+}
+static void aio_unread_b(struct side *side) {
+    fill(out, 30000, 3, 0);
+    send_all(side->fd, out, 30000);
+    shutdown(side->fd, SHUT_WR);
+    tell(side);
+}
+static void aio_unread(void) { two_processes(AF_INET, aio_unread_a, aio_unread_b); }
+
+/* Lists of requests, waiting and not. */
+static void aio_list_a(struct side *side) {
+    int fd = side->fd, other = another(side);
+    hear(side);
+    await_bytes(fd, 3000);
+    struct aiocb its[] = {request(fd, LIO_READ, in, 1000), request(fd, LIO_WRITE, "to one", 6),
+                          request(other, LIO_WRITE, "to two", 6), request(other, LIO_NOP, in, 7),
+                          request(fd, LIO_READ, in + 1000, 5000)};
+    struct aiocb *list[] = {&its[0], NULL, &its[1], &its[2], &its[3], &its[4]};
+    SHOW(lio_listio(LIO_WAIT, list, COUNT(list), NULL));
+    for (size_t i = 0; i < COUNT(its); i++) {
+        if (i != 3) await_request(&its[i]);
+    }
+    say("first difference %ld", differs(in, 3000, 4, 0));
+    sigset_t mask;
+    sigemptyset(&mask);
+    sigaddset(&mask, SIGRTMIN);
+    pthread_sigmask(SIG_BLOCK, &mask, NULL);
+    await_bytes(other, 10);
+    struct sigevent event = {.sigev_notify = SIGEV_SIGNAL, .sigev_signo = SIGRTMIN};
+    its[0] = request(other, LIO_READ, in, 6);
+    its[1] = request(other, LIO_READ, in + 6, 6);
+    struct aiocb *two[] = {&its[0], &its[1]};
+    SHOW(lio_listio(LIO_NOWAIT, two, 2, &event));
+    siginfo_t about;
+    say("signal %d", sigwaitinfo(&mask, &about) == SIGRTMIN);
+    await_request(&its[0]);
+    await_request(&its[1]);
+    say("%.10s", in);
+    SHOW(lio_listio(9, two, 2, &event));
+    SHOW(lio_listio(LIO_WAIT, two, 0, NULL));
+    ask("usual calls", fd, 30000, 5);
+    close(other);
+}
+static void aio_list_b(struct side *side) {
+    int other = another(side);
+    fill(out, 3000, 4, 0);
+    send_all(side->fd, out, 3000);
+    send_all(other, "0123456789", 10);
+    tell(side);
+    long got = (long)receive_all(side->fd, in, 6);
+    say("%.*s", (int)got, in);
+    got = (long)receive_all(other, in, 6);
+    say("%.*s", (int)got, in);
+    echo(side);
+}
+static void aio_list(void) { two_processes(AF_INET, aio_list_a, aio_list_b); }
+
+/* The kernel's own asynchronous calls. */
+static void submit(aio_context_t context, struct iocb it) {
+    struct iocb *list[] = {&it};
+    struct io_event event;
+    SHOW(BY(io_submit, context, 1, list));
+    MUST(BY(io_getevents, context, 1, 1, &event, NULL));
+    say("%lld", (long long)event.res);
+}
+static void aio_kernel_a(struct side *side) {
+    aio_context_t context = 0;
+    MUST(BY(io_setup, 4, &context));
+    uint32_t fd = (uint32_t)side->fd;
+    tell(side);
+    submit(context, (struct iocb){.aio_lio_opcode = IOCB_CMD_PREAD, .aio_fildes = fd, .aio_buf = (uintptr_t)in, .aio_nbytes = 10});
+    say("%.10s", in);
+    submit(context, (struct iocb){.aio_lio_opcode = IOCB_CMD_PWRITE, .aio_fildes = fd, .aio_buf = (uintptr_t) "abc", .aio_nbytes = 3});
+    submit(context, (struct iocb){.aio_lio_opcode = IOCB_CMD_POLL, .aio_fildes = fd, .aio_buf = POLLIN});
+    SHOW(recv(side->fd, in, 10, 0));
+    BY(io_destroy, context);
+}
+static void aio_kernel_b(struct side *side) {
+    hear(side);
+    await_asleep(side->other);
+    send_all(side->fd, "0123456789", 10);
+    SHOW(recv(side->fd, in, 10, 0));
+    await_asleep(side->other);
+    send_all(side->fd, "x", 1);
+    SHOW(recv(side->fd, in, 10, 0));
+}
+static void aio_kernel(void) { two_processes(AF_INET, aio_kernel_a, aio_kernel_b); }
+
 const struct scenario scenarios[] = {
     {"number-sends", number_sends, 0},
     {"number-receives", number_receives, 0},
@@ -335,5 +533,9 @@ const struct scenario scenarios[] = {
     {"number-forks", number_forks, 0},
     {"number-execs", number_execs, 0},
     {"number-cancels", number_cancels, 0},
+    {"aio", aio, 0},
+    {"aio-unread", aio_unread, 0},
+    {"aio-list", aio_list, 0},
+    {"aio-kernel", aio_kernel, 0},
     {0},
 };

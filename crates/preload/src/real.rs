@@ -2,7 +2,7 @@
 
 use core::ffi::{CStr, c_char, c_int, c_long, c_uint, c_void};
 use libc::{
-    epoll_event, fd_set, iovec, mmsghdr, msghdr, nfds_t, off_t, pid_t, pollfd, posix_spawn_file_actions_t,
+    aiocb, epoll_event, fd_set, iovec, mmsghdr, msghdr, nfds_t, off_t, pid_t, pollfd, posix_spawn_file_actions_t,
     posix_spawnattr_t, sigset_t, size_t, sockaddr, socklen_t, ssize_t, termios, timespec, timeval, winsize,
 };
 use underpass_segment::sync::{AtomicPtr, Relaxed};
@@ -75,6 +75,10 @@ real! {
     sendmsg(fd: c_int, message: *const msghdr, flags: c_int) -> ssize_t;
     sendmmsg(fd: c_int, messages: *mut mmsghdr, count: c_uint, flags: c_int) -> c_int;
     sendfile(out: c_int, input: c_int, offset: *mut off_t, count: size_t) -> ssize_t;
+    aio_read(block: *mut aiocb) -> c_int;
+    aio_write(block: *mut aiocb) -> c_int;
+    lio_listio(mode: c_int, list: *const *mut aiocb, count: c_int, event: *mut libc::sigevent) -> c_int;
+    io_submit(context: *mut c_void, count: c_long, requests: *const *const libc::iocb) -> c_int;
     splice(input: c_int, input_offset: *mut off_t, out: c_int, out_offset: *mut off_t, len: size_t, flags: c_uint) -> ssize_t;
     socket(domain: c_int, kind: c_int, protocol: c_int) -> c_int;
     accept(fd: c_int, address: *mut sockaddr, address_len: *mut socklen_t) -> c_int;

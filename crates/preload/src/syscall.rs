@@ -1,7 +1,9 @@
 //! syscall: what a program asks of the kernel by number goes the way of libc's function for it.
 
 use crate::connection::unless_left;
-use crate::{descriptor, epoll, exec, fork, memory, options, poll, process, real, receive, seccomp, send, set_errno};
+use crate::{
+    aio, descriptor, epoll, exec, fork, memory, options, poll, process, real, receive, seccomp, send, set_errno,
+};
 use core::ffi::{c_int, c_long, c_uint};
 use libc::{fd_set, iovec, nfds_t, pollfd, sigset_t, ssize_t, timespec, timeval};
 use underpass_segment::raw;
@@ -57,6 +59,11 @@ pub unsafe extern "C" fn syscall(number: c_long, a: usize, b: usize, c: usize, d
     // SAFETY: passed on to the caller.
     let itself = || unsafe { real::syscall(number, a, b, c, d, e, f) };
     let controlled = |fd, command, argument| descriptor::controlled(fd, command, argument, itself() as c_int);
+    let submitted = |_: usize, count, requests| {
+        // SAFETY: the program vouches for its requests.
+        unsafe { aio::submitting(count, requests) };
+        itself()
+    };
     let forked = || fork::forked(|| itself() as c_int);
     // Not all architectures have the calls that newer ones stand for.
     by_number! { number, itself();
@@ -74,6 +81,7 @@ pub unsafe extern "C" fn syscall(number: c_long, a: usize, b: usize, c: usize, d
         SYS_sendmmsg => send::sendmmsg(a b c d),
         SYS_sendfile => send::sendfile(a b c d),
         SYS_splice => send::splice(a b c d e f),
+        SYS_io_submit => submitted(a b c),
         SYS_socket => descriptor::socket(a b c),
         SYS_connect => descriptor::connect(a b c),
         SYS_accept => descriptor::accept(a b c),

@@ -69,4 +69,6 @@ reasons! {
     Seccomp = "seccomp",
     /// The program moved the connection with a call that the library leaves to the kernel.
     Unsupported = "unsupported",
+    /// The program uses asynchronous calls on it (aio_read, aio_write, io_submit, io_uring).
+    Asynchronous = "asynchronous",
 }
