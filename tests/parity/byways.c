@@ -1,4 +1,4 @@
-/* Ways to a connection that pass libc's usual functions by: system calls by number, asynchronous calls. */
+/* Ways to a connection that pass libc's usual functions by: system calls by number, asynchronous calls, signals. */
 #include "harness.h"
 
 #include <aio.h>
@@ -525,6 +525,87 @@ static void aio_kernel_b(struct side *side) {
 }
 static void aio_kernel(void) { two_processes(AF_INET, aio_kernel_a, aio_kernel_b); }
 
+/* Signals for input: asked for before the first use, when all was read, and when something is unread. */
+static void await_signal(int fd) {
+    sigset_t mask;
+    sigemptyset(&mask);
+    sigaddset(&mask, SIGRTMIN);
+    siginfo_t about;
+    /* Others tell of room to send. */
+    do MUST(sigwaitinfo(&mask, &about));
+    while (!(about.si_band & POLLIN));
+    say("input on the socket: %d", about.si_fd == fd);
+}
+static void drain_signals(void) {
+    sigset_t mask;
+    sigemptyset(&mask);
+    sigaddset(&mask, SIGRTMIN);
+    while (sigtimedwait(&mask, NULL, &nothing) > 0) {}
+}
+static void ask_for_signals(int fd, int way, bool on) {
+    SHOW(fcntl(fd, F_SETOWN, getpid()));
+    SHOW(fcntl(fd, F_SETSIG, SIGRTMIN));
+    int flags = (int)MUST(fcntl(fd, F_GETFL)), number = on;
+    flags = on ? flags | O_ASYNC : flags & ~O_ASYNC;
+    switch (way) {
+    case 0: SHOW(fcntl(fd, F_SETFL, flags)); break;
+    case 1: SHOW(ioctl(fd, FIOASYNC, &number)); break;
+    case 2: SHOW(BY(fcntl, fd, F_SETFL, flags)); break;
+    }
+}
+static void signals_a(struct side *side) {
+    sigset_t mask;
+    sigemptyset(&mask);
+    sigaddset(&mask, SIGRTMIN);
+    pthread_sigmask(SIG_BLOCK, &mask, NULL);
+    for (int way = 0; way < 4; way++) {
+        int fd;
+        if (way < 3) {
+            fd = another(side);
+        } else {
+            fd = (int)MUST(accept(side->listener, NULL, NULL));
+            ask_for_signals(fd, 0, true);
+            warm(fd, true);
+        }
+        bool unread = way == 1;
+        tell(side);
+        if (unread) await_bytes(fd, 3);
+        if (way < 3) ask_for_signals(fd, way, true);
+        if (unread) SHOW(recv(fd, in, 3, 0));
+        drain_signals();
+        for (int i = 0; i < 3; i++) {
+            tell(side);
+            await_signal(fd);
+            SHOW(recv(fd, in, 10, MSG_DONTWAIT));
+            SHOW(recv(fd, in, 10, MSG_DONTWAIT));
+            drain_signals();
+        }
+        ask("still", fd, 10000, 6);
+        ask_for_signals(fd, way % 3, false);
+        drain_signals();
+        ask("again", fd, 10000, 7);
+        close(fd);
+    }
+}
+static void signals_b(struct side *side) {
+    for (int way = 0; way < 4; way++) {
+        int fd = way < 3 ? another(side) : connect_to(&side->address);
+        if (way == 3) warm(fd, false);
+        if (way == 1) send_all(fd, "abc", 3);
+        hear(side);
+        for (int i = 0; i < 3; i++) {
+            hear(side);
+            await_asleep(side->other);
+            send_all(fd, "x", 1);
+        }
+        struct side it = *side;
+        it.fd = fd;
+        echo(&it);
+        close(fd);
+    }
+}
+static void input_signals(void) { two_processes(AF_INET, signals_a, signals_b); }
+
 const struct scenario scenarios[] = {
     {"number-sends", number_sends, 0},
     {"number-receives", number_receives, 0},
@@ -537,5 +618,6 @@ const struct scenario scenarios[] = {
     {"aio-unread", aio_unread, 0},
     {"aio-list", aio_list, 0},
     {"aio-kernel", aio_kernel, 0},
+    {"input-signals", input_signals, 0},
     {0},
 };

@@ -233,7 +233,7 @@ fn replaced(fd: c_int, to: c_int, call: impl FnOnce() -> c_int) -> c_int {
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn fcntl(fd: c_int, command: c_int, argument: usize) -> c_int {
     // SAFETY: passed on to the caller.
-    controlled(fd, command, argument, unsafe { real::fcntl(fd, command, argument) })
+    controlled(fd, command, argument, || unsafe { real::fcntl(fd, command, argument) })
 }
 
 /// # Safety
@@ -241,11 +241,15 @@ pub unsafe extern "C" fn fcntl(fd: c_int, command: c_int, argument: usize) -> c_
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn fcntl64(fd: c_int, command: c_int, argument: usize) -> c_int {
     // SAFETY: passed on to the caller.
-    controlled(fd, command, argument, unsafe { real::fcntl64(fd, command, argument) })
+    controlled(fd, command, argument, || unsafe { real::fcntl64(fd, command, argument) })
 }
 
-/// What becomes of fcntl(2), which has answered so.
-pub fn controlled(fd: c_int, command: c_int, argument: usize, answer: c_int) -> c_int {
+/// fcntl(2), made by `call`.
+pub fn controlled(fd: c_int, command: c_int, argument: usize, call: impl FnOnce() -> c_int) -> c_int {
+    if command == libc::F_SETFL && argument as c_int & libc::O_ASYNC != 0 {
+        crate::options::expect_signals(fd);
+    }
+    let answer = call();
     if answer < 0 {
         return answer;
     }

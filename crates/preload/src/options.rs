@@ -35,6 +35,9 @@ pub fn set_before(connection: Connection) -> Option<Reason> {
         return None;
     }
     let fd = connection.fd;
+    if kernel::has_flag(fd, libc::O_ASYNC) {
+        return Some(Reason::Signals);
+    }
     let set = |level, name| kernel::int_option(fd, level, name).unwrap_or(0);
     connection.end.tells_unread.store((set(libc::IPPROTO_TCP, TCP_INQ) != 0).into(), Relaxed);
     let special = kernel::int_option(fd, libc::SOL_SOCKET, libc::SO_PEEK_OFF).is_ok_and(|offset| offset >= 0)
@@ -181,10 +184,23 @@ pub unsafe extern "C" fn getsockopt(
     answer
 }
 
+/// The kernel is about to send a signal whenever something comes or goes (O_ASYNC): all of it has to be the kernel's.
+#[cold]
+pub fn expect_signals(fd: c_int) {
+    RARE.store(true, Relaxed);
+    if let Some(connection) = connection::of(fd) {
+        connection.pin(Reason::Signals);
+    }
+}
+
 /// # Safety
 /// As ioctl(2).
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn ioctl(fd: c_int, request: c_ulong, argument: usize) -> c_int {
+    // SAFETY: the program vouches for the number that it points to.
+    if request == libc::FIOASYNC && argument != 0 && unsafe { *(argument as *const c_int) } != 0 {
+        expect_signals(fd);
+    }
     // SAFETY: passed on to the caller.
     let answer = unsafe { real::ioctl(fd, request, argument) };
     if answer != 0 || !matches!(request, libc::FIONREAD | libc::TIOCOUTQ | libc::FIONBIO) {

@@ -58,7 +58,7 @@ macro_rules! by_number {
 pub unsafe extern "C" fn syscall(number: c_long, a: usize, b: usize, c: usize, d: usize, e: usize, f: usize) -> c_long {
     // SAFETY: passed on to the caller.
     let itself = || unsafe { real::syscall(number, a, b, c, d, e, f) };
-    let controlled = |fd, command, argument| descriptor::controlled(fd, command, argument, itself() as c_int);
+    let controlled = |fd, command, argument| descriptor::controlled(fd, command, argument, || itself() as c_int);
     let submitted = |_: usize, count, requests| {
         // SAFETY: the program vouches for its requests.
         unsafe { aio::submitting(count, requests) };

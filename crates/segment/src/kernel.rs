@@ -285,11 +285,16 @@ pub fn poll_now(fd: i32, events: i16) -> i16 {
     it.revents
 }
 
-/// Whether O_NONBLOCK is set.
-pub fn is_nonblocking(fd: i32) -> bool {
+/// Whether `flag` (O_NONBLOCK, O_ASYNC) is set on the socket.
+pub fn has_flag(fd: i32, flag: i32) -> bool {
     // SAFETY: F_GETFL takes no argument.
     let flags = unsafe { syscall(libc::SYS_fcntl, [fd as usize, libc::F_GETFL as usize, 0, 0, 0, 0]) };
-    flags.is_ok_and(|f| f as i32 & libc::O_NONBLOCK != 0)
+    flags.is_ok_and(|f| f as i32 & flag != 0)
+}
+
+/// Whether O_NONBLOCK is set.
+pub fn is_nonblocking(fd: i32) -> bool {
+    has_flag(fd, libc::O_NONBLOCK)
 }
 
 /// The descriptor's own flags (FD_CLOEXEC); `None` when it is not open.

@@ -71,4 +71,6 @@ reasons! {
     Unsupported = "unsupported",
     /// The program uses asynchronous calls on it (aio_read, aio_write, io_submit, io_uring).
     Asynchronous = "asynchronous",
+    /// The program asks for a signal when something comes (O_ASYNC).
+    Signals = "signals",
 }
