@@ -330,6 +330,43 @@ static void numbers_cancel_b(struct side *side) {
 }
 static void number_cancels(void) { two_processes(AF_INET, numbers_cancel, numbers_cancel_b); }
 
+/* Older names of libc's functions. */
+ssize_t __read(int, void *, size_t), __write(int, const void *, size_t), __send(int, const void *, size_t, int);
+int __fcntl(int, int, ...), __dup2(int, int), __close(int), __poll(struct pollfd *, nfds_t, int);
+int __select(int, fd_set *, fd_set *, fd_set *, struct timeval *);
+FILE *_IO_fdopen(int, const char *);
+static void aliases_a(struct side *side) {
+    int fd = side->fd;
+    hear(side);
+    await_bytes(fd, 5);
+    struct pollfd polled = {fd, POLLIN, 0};
+    SHOW(__poll(&polled, 1, -1));
+    fd_set read;
+    FD_ZERO(&read);
+    FD_SET(fd, &read);
+    struct timeval briefly = {0, 20000};
+    SHOW(__select(fd + 1, &read, NULL, NULL, &briefly));
+    SHOW(__read(fd, in, 5));
+    SHOW(__select(fd + 1, &read, NULL, NULL, &briefly));
+    int copy = (int)MUST(__fcntl(fd, F_DUPFD, 50)), other = (int)MUST(dup(0));
+    SHOW(__write(copy, "abc", 3));
+    MUST(__dup2(fd, other));
+    SHOW(__close(copy));
+    SHOW(__send(other, "def", 3, 0));
+    FILE *stream = _IO_fdopen(other, "w");
+    fputs("ghi", stream);
+    SHOW(fclose(stream));
+    hear(side);
+}
+static void aliases_b(struct side *side) {
+    send_all(side->fd, "hello", 5);
+    tell(side);
+    long got = (long)receive_all(side->fd, in, 9);
+    say("%.*s", (int)got, in);
+    tell(side);
+}
+static void aliases(void) { two_processes(AF_INET, aliases_a, aliases_b); }
+
 /* POSIX asynchronous calls */
 
 static struct aiocb request(int fd, int operation, void *bytes, size_t count) {
@@ -614,6 +651,7 @@ const struct scenario scenarios[] = {
     {"number-forks", number_forks, 0},
     {"number-execs", number_execs, 0},
     {"number-cancels", number_cancels, 0},
+    {"aliases", aliases, 0},
     {"aio", aio, 0},
     {"aio-unread", aio_unread, 0},
     {"aio-list", aio_list, 0},

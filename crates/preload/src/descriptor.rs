@@ -244,6 +244,14 @@ pub unsafe extern "C" fn fcntl64(fd: c_int, command: c_int, argument: usize) -> 
     controlled(fd, command, argument, || unsafe { real::fcntl64(fd, command, argument) })
 }
 
+/// # Safety
+/// As fcntl(2).
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn __fcntl(fd: c_int, command: c_int, argument: usize) -> c_int {
+    // SAFETY: passed on to the caller.
+    unsafe { fcntl(fd, command, argument) }
+}
+
 /// fcntl(2), made by `call`.
 pub fn controlled(fd: c_int, command: c_int, argument: usize, call: impl FnOnce() -> c_int) -> c_int {
     if command == libc::F_SETFL && argument as c_int & libc::O_ASYNC != 0 {

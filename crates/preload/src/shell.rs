@@ -140,6 +140,14 @@ pub unsafe extern "C" fn popen(command: *const c_char, mode: *const c_char) -> *
     }
 }
 
+/// # Safety
+/// As popen(3).
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn _IO_popen(command: *const c_char, mode: *const c_char) -> *mut FILE {
+    // SAFETY: passed on to the caller.
+    unsafe { popen(command, mode) }
+}
+
 /// Those of [`PIPES`], for the thread whose turn it is.
 fn pipes() -> impl Iterator<Item = *mut Pipe> {
     // SAFETY: a pipe is freed by the thread whose turn it is, once it is not among them any more.
