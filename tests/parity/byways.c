@@ -643,6 +643,94 @@ static void signals_b(struct side *side) {
 }
 static void input_signals(void) { two_processes(AF_INET, signals_a, signals_b); }
 
+/* Bytes that are moved inside the kernel, and calls for that which a socket refuses. */
+static void inside_a(struct side *side) {
+    int fd = side->fd, pipes[2], file = file_of("a file"), other = another(side);
+    MUST(pipe(pipes));
+    signal(SIGPIPE, SIG_IGN);
+    hear(side);
+    await_bytes(fd, 3000);
+    SHOW(sendfile(file, fd, NULL, 10));
+    SHOW(sendfile(other, fd, NULL, 10));
+    SHOW(splice(fd, NULL, file, NULL, 10, 0));
+    SHOW(splice(fd, NULL, other, NULL, 10, 0));
+    SHOW(splice(fd, NULL, pipes[0], NULL, 10, 0));
+    SHOW(splice(fd, NULL, -1, NULL, 10, 0));
+    SHOW(splice(fd, NULL, pipes[1], NULL, 10, 0x100));
+    SHOW(splice(fd, NULL, pipes[1], NULL, 0, 0));
+    SHOW(splice(fd, &(off64_t){0}, pipes[1], NULL, 10, 0));
+    SHOW(tee(fd, pipes[1], 10, 0));
+    SHOW(tee(pipes[0], fd, 10, 0));
+    SHOW(vmsplice(fd, &(struct iovec){in, 10}, 1, 0));
+    SHOW(copy_file_range(fd, NULL, file, NULL, 10, 0));
+    SHOW(copy_file_range(file, NULL, fd, NULL, 10, 0));
+    SHOW(sendfile(pipes[1], fd, &(off_t){0}, 10));
+    long count = SHOW(sendfile(pipes[1], fd, NULL, 1000));
+    SHOW(read(pipes[0], in, sizeof(in)));
+    say("first difference %ld", differs(in, (size_t)count, 8, 0));
+    SHOW(splice(fd, NULL, pipes[1], NULL, 1000, 0));
+    SHOW(splice(pipes[0], NULL, other, NULL, 1000, 0));
+    SHOW(recv(fd, in, 1000, 0));
+    say("first difference %ld", differs(in, 1000, 8, 2000));
+    tell(side);
+    /* The pipe does not wait, the socket does. */
+    SHOW(splice(fd, NULL, pipes[1], NULL, 1000, SPLICE_F_NONBLOCK));
+    SHOW(read(pipes[0], in, 10));
+    tell(side);
+    SHOW(sendfile(pipes[1], fd, NULL, 1000));
+    SHOW(read(pipes[0], in, 10));
+    SHOW(sendfile(pipes[1], fd, NULL, 1000));
+    tell(side);
+    hear(side);
+    close(other);
+}
+static void inside_b(struct side *side) {
+    int other = another(side);
+    fill(out, 3000, 8, 0);
+    send_all(side->fd, out, 3000);
+    tell(side);
+    for (int turns = 0; turns < 2; turns++) {
+        hear(side);
+        await_asleep(side->other);
+        send_all(side->fd, "x", 1);
+    }
+    shutdown(side->fd, SHUT_WR);
+    hear(side);
+    size_t got = receive_all(other, in, 1000);
+    say("first difference %ld", differs(in, got, 8, 1000));
+    tell(side);
+    SHOW(recv(other, in, 1, 0));
+    close(other);
+}
+static void inside(void) { two_processes(AF_INET, inside_a, inside_b); }
+
+/* A getsockopt that receives: of less than a page it says how much is to be received otherwise. */
+static void mapped_a(struct side *side) {
+    struct {
+        uint64_t address;
+        uint32_t length, skip;
+    } zero_copy;
+    for (int turns = 0; turns < 2; turns++) {
+        tell(side);
+        await_bytes(side->fd, 1000);
+        memset(&zero_copy, 0, sizeof(zero_copy));
+        zero_copy.length = 4096;
+        socklen_t size = sizeof(zero_copy);
+        SHOW(getsockopt(side->fd, IPPROTO_TCP, TCP_ZEROCOPY_RECEIVE, &zero_copy, &size));
+        say("%u, %u", zero_copy.length, zero_copy.skip);
+        SHOW(recv(side->fd, in, 2000, 0));
+    }
+    tell(side);
+}
+static void mapped_b(struct side *side) {
+    for (int turns = 0; turns < 2; turns++) {
+        hear(side);
+        send_all(side->fd, out, 1000);
+    }
+    hear(side);
+}
+static void mapped(void) { two_processes(AF_INET, mapped_a, mapped_b); }
+
 const struct scenario scenarios[] = {
     {"number-sends", number_sends, 0},
     {"number-receives", number_receives, 0},
@@ -657,5 +745,7 @@ const struct scenario scenarios[] = {
     {"aio-list", aio_list, 0},
     {"aio-kernel", aio_kernel, 0},
     {"input-signals", input_signals, 0},
+    {"inside", inside, 0},
+    {"mapped", mapped, 0},
     {0},
 };

@@ -22,6 +22,9 @@ const TIMESTAMPS: [c_int; 6] = [
     libc::SO_TIMESTAMPING_NEW,
 ];
 
+/// See linux/tcp.h: a getsockopt that receives, by mapping pages.
+const TCP_ZEROCOPY_RECEIVE: c_int = 35;
+
 /// A buffer that a program makes smaller is to press back early; a ring would not. The kernel doubles what is set.
 const SMALL_BUFFER: c_int = 8 << 10;
 
@@ -96,7 +99,6 @@ pub unsafe extern "C" fn setsockopt(
 ) -> c_int {
     const TCP_ULP: c_int = 31;
     const TCP_REPAIR: c_int = 19;
-    const TCP_ZEROCOPY_RECEIVE: c_int = 35;
     let number = || {
         // SAFETY: the program vouches for `len` bytes.
         if is_low(value) || len < 4 { 0 } else { unsafe { (value as *const c_int).read_unaligned() } }
@@ -113,7 +115,7 @@ pub unsafe extern "C" fn setsockopt(
         {
             Some(Reason::SocketOption)
         }
-        (libc::IPPROTO_TCP, TCP_ULP | TCP_REPAIR | TCP_ZEROCOPY_RECEIVE) => Some(Reason::SocketOption),
+        (libc::IPPROTO_TCP, TCP_ULP | TCP_REPAIR) => Some(Reason::SocketOption),
         _ => None,
     };
     if reason == Some(Reason::SocketOption) || (level, name) == (libc::IPPROTO_TCP, TCP_INQ) {
@@ -159,6 +161,15 @@ pub unsafe extern "C" fn getsockopt(
     value: *mut c_void,
     len: *mut socklen_t,
 ) -> c_int {
+    if (level, name) == (libc::IPPROTO_TCP, TCP_ZEROCOPY_RECEIVE)
+        && let Some(connection) = connection::of(fd)
+    {
+        connection.pin(Reason::SocketOption);
+        // SAFETY: passed on to the caller.
+        if unsafe { is_to_be_copied(connection, value, len) } {
+            return 0;
+        }
+    }
     // SAFETY: passed on to the caller.
     let answer = unsafe { real::getsockopt(fd, level, name, value, len) };
     if answer == 0
@@ -182,6 +193,32 @@ pub unsafe extern "C" fn getsockopt(
         }
     }
     answer
+}
+
+/// Whether part of the stream may lie in the ring, where no page can be mapped from: says to the program that it has to
+/// receive so much by other calls, as the kernel does of less than a page.
+///
+/// # Safety
+/// As getsockopt(2) with TCP_ZEROCOPY_RECEIVE.
+unsafe fn is_to_be_copied(connection: Connection, value: *mut c_void, len: *const socklen_t) -> bool {
+    /// struct tcp_zerocopy_receive, as far as it goes here, by its 32-bit words: an address of two, and these.
+    const LENGTH: usize = 2;
+    const SKIP: usize = 3;
+    const COPIED: usize = 8;
+    let Some(port) = connection.ready_port().filter(|port| !port.reads_plainly()) else { return false };
+    // SAFETY: the program vouches for `len` bytes.
+    unsafe {
+        if value.is_null() || len.is_null() || (*len as usize) < (SKIP + 1) * size_of::<u32>() {
+            return false;
+        }
+        let words = value.cast::<u32>();
+        words.add(LENGTH).write_unaligned(0);
+        words.add(SKIP).write_unaligned(port.unread().min(c_int::MAX as u64) as u32);
+        if *len as usize >= (COPIED + 1) * size_of::<u32>() {
+            words.add(COPIED).write_unaligned(0);
+        }
+    }
+    true
 }
 
 /// The kernel is about to send a signal whenever something comes or goes (O_ASYNC): all of it has to be the kernel's.

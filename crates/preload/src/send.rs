@@ -280,6 +280,9 @@ pub unsafe extern "C" fn sendmmsg(fd: c_int, messages: *mut mmsghdr, count: c_ui
 pub unsafe extern "C" fn sendfile(out: c_int, input: c_int, offset: *mut off_t, count: size_t) -> ssize_t {
     // SAFETY: passed on to the caller.
     let plain = || unsafe { real::sendfile(out, input, offset, count) };
+    if offset.is_null() && moves_from_ring(input, out, count) {
+        return splice_out(input, out, count, 0);
+    }
     let Some(connection) = connection::of(out) else { return plain() };
     if !offset.is_null() && is_low(offset) {
         return plain();
@@ -398,11 +401,10 @@ pub unsafe extern "C" fn splice(
     len: size_t,
     flags: c_uint,
 ) -> ssize_t {
-    if let Some(connection) = connection::of(input) {
-        connection.pin(Reason::Splice);
-        if input_offset.is_null() && out_offset.is_null() && connection.ready_port().is_some() {
-            return splice_out(input, out, len, flags);
-        }
+    const KNOWN: c_uint = libc::SPLICE_F_MOVE | libc::SPLICE_F_NONBLOCK | libc::SPLICE_F_MORE | libc::SPLICE_F_GIFT;
+    let no_offset = input_offset.is_null() && out_offset.is_null();
+    if no_offset && flags & !KNOWN == 0 && moves_from_ring(input, out, len) {
+        return splice_out(input, out, len, flags);
     }
     // SAFETY: passed on to the caller.
     let plain = || unsafe { real::splice(input, input_offset, out, out_offset, len, flags) };
@@ -419,23 +421,26 @@ pub unsafe extern "C" fn splice(
     plain()
 }
 
-/// The stream may still be in the ring, which the kernel cannot splice from: copies to the pipe, and takes from the
-/// stream what the pipe has taken.
+/// The stream of `input`, if it is one, is to be moved inside the kernel: whether part of it may still be in the ring,
+/// which the kernel cannot move from. Into anything but a pipe the kernel refuses to.
+fn moves_from_ring(input: c_int, out: c_int, len: size_t) -> bool {
+    let Some(connection) = connection::of(input) else { return false };
+    connection.pin(Reason::Splice);
+    connection.ready_port().is_some_and(|port| !port.reads_plainly()) && len > 0 && kernel::is_pipe_to_write(out)
+}
+
+/// Copies to the pipe, and takes from the stream what the pipe has taken.
 fn splice_out(input: c_int, out: c_int, len: size_t, flags: c_uint) -> ssize_t {
     let mut piece = [0u8; libc::PIPE_BUF];
-    let mut wait = 0;
-    if flags & libc::SPLICE_F_NONBLOCK != 0 {
-        wait = libc::MSG_DONTWAIT;
-        // A pipe that is writable has room for so much.
-        if kernel::poll_now(out, libc::POLLOUT) & libc::POLLOUT == 0 {
-            crate::set_errno(libc::EAGAIN);
-            return -1;
-        }
+    // A pipe that is writable has room for so much. (Whether the socket waits, its own flag says.)
+    if flags & libc::SPLICE_F_NONBLOCK != 0 && kernel::poll_now(out, libc::POLLOUT) & libc::POLLOUT == 0 {
+        crate::set_errno(libc::EAGAIN);
+        return -1;
     }
     let most = len.min(piece.len());
     // SAFETY: the piece is valid for its length; a null buffer with MSG_TRUNC is written to by nobody.
     unsafe {
-        let seen = crate::receive::recv(input, piece.as_mut_ptr().cast(), most, libc::MSG_PEEK | wait);
+        let seen = crate::receive::recv(input, piece.as_mut_ptr().cast(), most, libc::MSG_PEEK);
         if seen <= 0 {
             return seen;
         }

@@ -285,11 +285,20 @@ pub fn poll_now(fd: i32, events: i16) -> i16 {
     it.revents
 }
 
-/// Whether `flag` (O_NONBLOCK, O_ASYNC) is set on the socket.
+/// Whether `flag` (O_NONBLOCK, O_ASYNC), or one of several, is set.
 pub fn has_flag(fd: i32, flag: i32) -> bool {
     // SAFETY: F_GETFL takes no argument.
     let flags = unsafe { syscall(libc::SYS_fcntl, [fd as usize, libc::F_GETFL as usize, 0, 0, 0, 0]) };
     flags.is_ok_and(|f| f as i32 & flag != 0)
+}
+
+/// Whether `fd` is the end of a pipe that can be written to.
+pub fn is_pipe_to_write(fd: i32) -> bool {
+    // SAFETY: zeroed memory is a valid stat.
+    let mut about: libc::stat = unsafe { core::mem::zeroed() };
+    // SAFETY: the kernel writes one stat.
+    let known = unsafe { syscall(libc::SYS_fstat, [fd as usize, &raw mut about as usize, 0, 0, 0, 0]) };
+    known.is_ok() && about.st_mode & libc::S_IFMT == libc::S_IFIFO && has_flag(fd, libc::O_WRONLY | libc::O_RDWR)
 }
 
 /// Whether O_NONBLOCK is set.
