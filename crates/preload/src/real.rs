@@ -78,7 +78,6 @@ real! {
     aio_read(block: *mut aiocb) -> c_int;
     aio_write(block: *mut aiocb) -> c_int;
     lio_listio(mode: c_int, list: *const *mut aiocb, count: c_int, event: *mut libc::sigevent) -> c_int;
-    io_submit(context: *mut c_void, count: c_long, requests: *const *const libc::iocb) -> c_int;
     splice(input: c_int, input_offset: *mut off_t, out: c_int, out_offset: *mut off_t, len: size_t, flags: c_uint) -> ssize_t;
     socket(domain: c_int, kind: c_int, protocol: c_int) -> c_int;
     accept(fd: c_int, address: *mut sockaddr, address_len: *mut socklen_t) -> c_int;

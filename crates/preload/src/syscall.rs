@@ -1,9 +1,7 @@
 //! syscall: what a program asks of the kernel by number goes the way of libc's function for it.
 
 use crate::connection::unless_left;
-use crate::{
-    aio, descriptor, epoll, exec, fork, memory, options, poll, process, real, receive, seccomp, send, set_errno,
-};
+use crate::{aio, descriptor, epoll, exec, fork, memory, options, poll, real, receive, seccomp, send};
 use core::ffi::{c_int, c_long, c_uint};
 use libc::{fd_set, iovec, nfds_t, pollfd, sigset_t, ssize_t, timespec, timeval};
 use underpass_segment::raw;
@@ -64,6 +62,7 @@ pub unsafe extern "C" fn syscall(number: c_long, a: usize, b: usize, c: usize, d
         unsafe { aio::submitting(count, requests) };
         itself()
     };
+    let io_uring = || aio::io_uring_setup(itself);
     let forked = || fork::forked(|| itself() as c_int);
     // Not all architectures have the calls that newer ones stand for.
     by_number! { number, itself();
@@ -120,7 +119,7 @@ pub unsafe extern "C" fn syscall(number: c_long, a: usize, b: usize, c: usize, d
         SYS_munlockall => memory::munlockall(),
         SYS_prctl => seccomp::prctl(a b c d e),
         SYS_seccomp => seccomp::seccomp(a b c),
-        SYS_io_uring_setup if !process::config().io_uring_allowed => without_io_uring(),
+        SYS_io_uring_setup => io_uring(),
     }
 }
 
@@ -298,9 +297,4 @@ fn is_fork3(arguments: usize, bytes: usize) -> bool {
 unsafe fn exit_group(status: c_int) -> c_int {
     // SAFETY: passed on to the caller.
     unsafe { fork::_exit(status) }
-}
-
-fn without_io_uring() -> c_int {
-    set_errno(libc::ENOSYS);
-    -1
 }

@@ -1,6 +1,7 @@
 //! Finding out whether a descriptor is a TCP connection, and which.
 
 use super::ending::take_back_what_is_left;
+use super::share::for_each;
 use super::{ABSENT, Connection, HIGHEST, Handle, handle};
 use crate::table::{self, Known};
 use crate::{luggage, process, seccomp};
@@ -146,6 +147,14 @@ pub fn give_up(fd: i32, reason: Reason) {
     }
 }
 
+/// The same for all connections that are known.
+#[cold]
+pub fn pin_all(reason: Reason) {
+    if let Some(family) = process::existing_family() {
+        for_each(|index, fd| Connection::at(family, index, fd).pin(reason));
+    }
+}
+
 /// The connection that `fd` is, if it was fast when this program image was executed, or when it was passed here.
 fn brought(fd: i32) -> Option<u32> {
     let cookie = kernel::cookie(fd).ok()?;
@@ -183,8 +192,11 @@ fn brought(fd: i32) -> Option<u32> {
     Some(index)
 }
 
-/// Why the connection of `fd` cannot be carried, as its options say.
+/// Why the connection of `fd` cannot be carried, as its options or the process say.
 pub(super) fn unsuitable(fd: i32) -> Option<Reason> {
+    if crate::aio::has_io_uring() {
+        return Some(Reason::Asynchronous);
+    }
     let set = |level, name| kernel::int_option(fd, level, name);
     if set(libc::SOL_SOCKET, libc::SO_OOBINLINE).is_ok_and(|v| v != 0) {
         return Some(Reason::Urgent);
