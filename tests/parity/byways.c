@@ -484,6 +484,39 @@ static void aio_unread_b(struct side *side) {
 }
 static void aio_unread(void) { two_processes(AF_INET, aio_unread_a, aio_unread_b); }
 
+/* Only waiting for a request is a cancellation point. */
+static void *aio_uncancelled(void *argument) {
+    struct side *side = argument;
+    role = 'C';
+    await_bytes(side->fd, 5);
+    pthread_cancel(pthread_self());
+    struct aiocb it = request(side->fd, 0, in, 5), other = request(side->fd, 0, "answer", 6);
+    struct aiocb *list[] = {&other};
+    other.aio_lio_opcode = LIO_WRITE;
+    SHOW(aio_read(&it));
+    SHOW(lio_listio(LIO_NOWAIT, list, 1, NULL));
+    while (aio_error(&it) == EINPROGRESS || aio_error(&other) == EINPROGRESS) {}
+    SHOW(aio_return(&it));
+    say("%.5s", in);
+    pthread_testcancel();
+    return NULL;
+}
+static void aio_cancel_a(struct side *side) {
+    pthread_t thread;
+    start_thread(&thread, aio_uncancelled, side);
+    void *answer = NULL;
+    pthread_join(thread, &answer);
+    say("cancelled %d", answer == PTHREAD_CANCELED);
+    hear(side);
+}
+static void aio_cancel_b(struct side *side) {
+    send_all(side->fd, "hello", 5);
+    long got = (long)receive_all(side->fd, in, 6);
+    say("%.*s", (int)got, in);
+    tell(side);
+}
+static void aio_cancels(void) { two_processes(AF_INET, aio_cancel_a, aio_cancel_b); }
+
 /* Lists of requests, waiting and not. */
 static void aio_list_a(struct side *side) {
     int fd = side->fd, other = another(side);
@@ -812,6 +845,7 @@ const struct scenario scenarios[] = {
     {"aliases", aliases, 0},
     {"aio", aio, 0},
     {"aio-unread", aio_unread, 0},
+    {"aio-cancels", aio_cancels, 0},
     {"aio-list", aio_list, 0},
     {"aio-kernel", aio_kernel, 0},
     {"input-signals", input_signals, 0},

@@ -2,6 +2,7 @@
 //! past this library. A connection goes to the kernel path for good before the first of them.
 
 use crate::connection::{self, Connection};
+use crate::syscall::uncancelled;
 use crate::{errno, process, real, set_errno};
 use core::ffi::{c_int, c_long, c_void};
 use libc::{aiocb, iocb, size_t, ssize_t};
@@ -40,7 +41,8 @@ unsafe fn is_answered_here(request: &mut Request) -> bool {
     if has_some_here(&connection) && request.len > 0 && PRIORITIES.contains(&request.priority) {
         let before = errno();
         // SAFETY: the program vouches for its buffer.
-        let value = unsafe { crate::receive::recv(request.fd, request.buffer, request.len, libc::MSG_DONTWAIT) };
+        let receive = || unsafe { crate::receive::recv(request.fd, request.buffer, request.len, libc::MSG_DONTWAIT) };
+        let value = uncancelled(receive);
         let error = if value < 0 { errno() } else { DONE };
         set_errno(before);
         if error != libc::EAGAIN {

@@ -123,8 +123,8 @@ pub unsafe extern "C" fn syscall(number: c_long, a: usize, b: usize, c: usize, d
     }
 }
 
-/// Does `call`, which a system call of the program's own would not have made a cancellation point.
-fn uncancelled(call: impl FnOnce() -> c_long) -> c_long {
+/// Does `call`, in which there may be cancellation points, for a call of the program's that is none.
+pub fn uncancelled<T>(call: impl FnOnce() -> T) -> T {
     const PTHREAD_CANCEL_DISABLE: c_int = 1;
     unsafe extern "C" {
         fn pthread_setcancelstate(state: c_int, before: *mut c_int) -> c_int;
