@@ -32,6 +32,7 @@ pub fn forget(fd: i32) {
     } else {
         table::next_generation(fd);
     }
+    crate::set::forget_having(fd);
     if let Known::Connection(index) = table::get(fd)
         && let Some(family) = process::existing_family()
     {
@@ -83,9 +84,9 @@ pub fn dissolve(connection: Connection, disconnect: impl FnOnce() -> c_int) -> c
         connection.give_options_back();
         // It stays in its sets, which know nothing of the next connection yet.
         crate::epoll::settle_socket(connection, || None);
-        crate::epoll::outlast_looks();
+        crate::epoll::outlast_looks(fd);
         crate::epoll::let_go(connection, table::generation(fd));
-        crate::set::made().for_each(|set| set.with_item(fd, |item| item.set_told(Told::default())));
+        crate::set::having(fd).for_each(|set| set.with_item(fd, |item| item.set_told(Told::default())));
         connection.outlast_calls();
         release(index);
     }

@@ -1,6 +1,6 @@
 //! epoll_ctl: the program's registrations, at once or put off, and the library's own changes of them.
 
-use super::sleep::{hand_over, leave_group, wake_up, watch};
+use super::sleep::{hand_over, leave_group, wake_by_itself, wake_up, watch};
 use super::{EXCLUSIVE, IN, has_room, has_sleepers, need_set, port, set_of};
 use crate::connection::{self, Connection};
 use crate::set::{self, Later, Left, Set};
@@ -128,7 +128,8 @@ fn control_above(
                 let generation = table::generation(fd);
                 set.leave(Left::Changed { fd, generation, events, data, foreign: !socket });
                 if socket && let Some(connection) = connection::of(fd) {
-                    watch(connection, generation);
+                    connection.end.watch();
+                    wake_by_itself(connection);
                 }
             }
             None if operation == libc::EPOLL_CTL_DEL => set.leave(Left::Removed { fd }),
@@ -244,7 +245,7 @@ pub fn settle_socket(connection: Connection, heir: impl FnOnce() -> Option<c_int
         return;
     }
     let (fd, heir) = (connection.fd, heir());
-    for set in set::made() {
+    for set in set::having(fd) {
         set.tell(fd, |change| tell(set.epfd(), fd, change));
         set.with_item(fd, |item| {
             if item.kicked {

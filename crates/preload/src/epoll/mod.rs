@@ -87,12 +87,12 @@ pub fn is_ours(fd: c_int) -> bool {
 
 /// Whether `fd` is registered in any set.
 fn watches(fd: c_int) -> bool {
-    set::made().any(|set| set.item(fd).is_some())
+    set::having(fd).any(|set| set.item(fd).is_some())
 }
 
 /// `fd` is left to the kernel.
 pub fn disown(fd: c_int) {
-    set::made().for_each(|set| set.remove(fd));
+    set::having(fd).for_each(|set| set.remove(fd));
 }
 
 /// `copy` is a new descriptor of what `fd` is, perhaps a set: then it is the same set.
@@ -127,14 +127,16 @@ pub fn forget_set(epfd: c_int) {
             set.set_slept_on();
         }
         set.set_epfd(heir);
-        for outer in set::made().filter(|outer| outer.inner().any(|inner| inner == epfd)) {
+        for outer in set::having(epfd).filter(|outer| outer.inner().any(|inner| inner == epfd)) {
             outer.add_inner(heir);
             outer.remove_inner(epfd);
             outer.adopt(epfd, heir);
         }
         return;
     }
-    set::made().for_each(|outer| outer.remove_inner(epfd));
+    if set.is_inner() {
+        set::made().for_each(|outer| outer.remove_inner(epfd));
+    }
     control::silence(epfd, set);
     set.each(|fd, item| {
         if let Some(connection) = connection::known(fd) {

@@ -16,7 +16,7 @@ use underpass_segment::sync::Relaxed;
 /// Sets watch `connection`: those that do not look at it themselves rely on its waiting flag.
 pub fn watch(connection: Connection, generation: u64) {
     let mut watching = 0;
-    for set in set::made() {
+    for set in set::having(connection.fd) {
         set.with_item(connection.fd, |item| {
             if table::generation(connection.fd) != generation {
                 return;
@@ -58,7 +58,7 @@ pub fn wake_by_itself(connection: Connection) {
 pub fn forget_socket(connection: Connection, last: bool) {
     let generation = table::generation(connection.fd);
     if last && connection.end.watched.load(Relaxed) != 0 {
-        set::made().for_each(|set| set.with_item(connection.fd, Item::set_ended));
+        set::having(connection.fd).for_each(|set| set.with_item(connection.fd, Item::set_ended));
     }
     table::next_generation(connection.fd);
     let_go(connection, generation);
@@ -71,7 +71,7 @@ pub fn let_go(connection: Connection, generation: u64) {
     if connection.end.watched.load(Relaxed) == 0 {
         return;
     }
-    for set in set::made() {
+    for set in set::having(connection.fd) {
         let mut was_in = set.is_below();
         set.with_item_of(connection.fd, generation, |item| {
             was_in = true;
@@ -92,8 +92,8 @@ pub(super) fn leave_group(epfd: c_int, set: &Set, port: &Port<'_>) {
 
 /// A descriptor is not known as a connection any more, and about to be closed: returns once no thread looks at it in a
 /// set, where it would take what belongs to the number's next socket.
-pub fn outlast_looks() {
-    for set in set::made() {
+pub fn outlast_looks(fd: c_int) {
+    for set in set::having(fd) {
         set.outlast();
     }
 }
@@ -128,7 +128,7 @@ pub fn take_back(fd: c_int) {
     if let Some(connection) = connection::known(fd) {
         connection.end.reading.resting.set_stray(false);
     }
-    for set in set::made() {
+    for set in set::having(fd) {
         if set.item(fd).is_some() {
             set.activate(fd);
             if has_sleepers(set.epfd()) {

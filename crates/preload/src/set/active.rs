@@ -94,17 +94,6 @@ impl Set {
 }
 
 impl Inside {
-    pub(super) fn active_at(&self, index: usize) -> i32 {
-        // SAFETY: the list is this set's own.
-        self.active.get(index).map_or(-1, |fd| unsafe { fd.read() })
-    }
-
-    /// False beyond what `put` has made room for: never, since each descriptor is in the list once at most.
-    pub(super) fn set_active_at(&mut self, index: usize, fd: i32) -> bool {
-        // SAFETY: the list is this set's own.
-        self.active.get(index).map(|place| unsafe { place.write(fd) }).is_some()
-    }
-
     pub(super) fn activate(&mut self, fd: i32) {
         let count = self.active_count;
         if let Some(item) = self.item(fd).filter(|it| it.is_ours(fd) && !it.active) {

@@ -1,12 +1,14 @@
 //! The groups as which the sockets of a set sleep, one in each of their pools.
 
 use super::{Inside, Set, made};
+use crate::memory::{release, reserve};
+use core::ptr::null_mut;
 use underpass_segment::kernel;
 use underpass_segment::link::{ALONE, Group, Link, Side};
 use underpass_segment::sync::{AcqRel, Relaxed, SeqCst};
 
 /// Pools of one set whose connections sleep as a group; those of further pools are woken one by one.
-pub(super) const MAX_POOLS: usize = 512;
+const MAX_POOLS: usize = 512;
 
 /// A pool in which the set has ends of one side, and which descriptors they are. Of a connection within this process it
 /// may have both.
@@ -127,9 +129,28 @@ impl Members {
 
 impl Inside {
     pub(super) fn members_at(&mut self, index: usize) -> &mut Members {
-        debug_assert!(index < MAX_POOLS);
-        // SAFETY: MAX_POOLS entries; zeroed memory is never looked at.
+        debug_assert!(index < self.member_capacity);
+        // SAFETY: so many entries; zeroed memory is never looked at.
         unsafe { &mut *self.members.add(index) }
+    }
+
+    /// False if there are too many, or no address space.
+    fn make_room_for_members(&mut self) -> bool {
+        let (before, capacity) = (self.member_capacity, (4 * self.member_capacity).clamp(8, MAX_POOLS));
+        let made: *mut Members =
+            if before < capacity { reserve(capacity * size_of::<Members>()).cast() } else { null_mut() };
+        if made.is_null() {
+            return false;
+        }
+        if before > 0 {
+            // SAFETY: the new memory has room for them, and nobody uses the old any more.
+            unsafe {
+                made.copy_from_nonoverlapping(self.members, self.member_count);
+                release(self.members.cast(), before * size_of::<Members>());
+            }
+        }
+        (self.members, self.member_capacity) = (made, capacity);
+        true
     }
 
     /// See [`Set::set_asleep`].
@@ -165,7 +186,7 @@ impl Inside {
                 return members.number;
             }
         }
-        if self.member_count == MAX_POOLS {
+        if self.member_count == self.member_capacity && !self.make_room_for_members() {
             return ALONE;
         }
         let Some((number, group)) = link.take_group(kernel::process_id() as u32) else { return ALONE };

@@ -2,11 +2,14 @@
 
 mod active;
 mod groups;
+mod having;
+mod items;
 mod left;
 mod registrations;
 
 pub use active::Scan;
 pub use groups::{Joining, forget_pool, leave};
+pub use having::{forget_having, having};
 pub use left::{Left, is_looking, leave_end};
 pub use registrations::{Later, Registered, WithData};
 
@@ -14,7 +17,8 @@ use crate::memory::{PIECE, Sparse, reserve};
 use crate::process;
 use crate::table;
 use core::cell::UnsafeCell;
-use groups::{MAX_POOLS, Members};
+use groups::Members;
+use items::{First, Items};
 use left::LeftBehind;
 use underpass_segment::clock::give_way;
 use underpass_segment::switch::Told;
@@ -23,7 +27,6 @@ use underpass_segment::sync::{
 };
 use underpass_segment::wait::Memory;
 
-const BUCKETS: usize = 1 << 12;
 /// No thread's number: more than one thread has used the set.
 const SEVERAL: u32 = u32::MAX;
 /// End of a chain.
@@ -32,6 +35,8 @@ const NONE: u32 = 0;
 /// One registration. Kept by descriptor number; zeroed memory is none.
 #[derive(Clone, Copy)]
 pub struct Item {
+    /// Its descriptor plus 1; 0: a free place.
+    key: u32,
     /// As the program gave them.
     pub events: u32,
     /// As the program gave it.
@@ -129,12 +134,14 @@ impl Item {
 }
 
 struct Inside {
+    set: *const Set,
     members: *mut Members,
     member_count: usize,
-    items: Sparse<Item, { table::MAX_FDS / PIECE }>,
-    buckets: *mut u32,
+    member_capacity: usize,
+    items: *mut Items,
+    /// The table that every set has, in its own memory.
+    first: *mut First,
     count: u32,
-    active: Sparse<i32, { table::MAX_FDS / PIECE }>,
     active_count: usize,
     stale_count: usize,
     turn: usize,
@@ -148,8 +155,8 @@ pub struct Set {
     /// What signal handlers on top of a look at the set have left to it.
     left: LeftBehind,
     next_free: AtomicPtr<Set>,
-    /// Sets that are registered in this one, each number plus 1; 0: none any more.
-    inner: Sparse<AtomicI32, { table::MAX_FDS / PIECE }>,
+    /// Sets that are registered in this one, each number plus 1; 0: none any more. Null until there is one.
+    inner: AtomicPtr<Sparse<AtomicI32, { table::MAX_FDS / PIECE }>>,
     inner_count: AtomicU32,
     /// A descriptor of the library's that is registered to wake a sleeper, plus 1; 0: none.
     alarm: AtomicI32,
@@ -237,17 +244,18 @@ impl Set {
             }
             return Some(free);
         }
-        let set: *mut Set = reserve(size_of::<Set>()).cast();
-        let buckets: *mut u32 = reserve(BUCKETS * size_of::<u32>()).cast();
-        let members: *mut Members = reserve(MAX_POOLS * size_of::<Members>()).cast();
-        if set.is_null() || buckets.is_null() || members.is_null() {
+        let page: *mut (Set, First) = reserve(size_of::<(Set, First)>()).cast();
+        if page.is_null() {
             return None;
         }
-        // SAFETY: fresh memory of our own; zeroed memory is a valid set.
+        // SAFETY: fresh memory of our own, for both; zeroed memory is valid.
+        let set = unsafe { &raw mut (*page).0 };
+        // SAFETY: as above.
         unsafe {
-            let inside = (*set).inside.get();
-            (*inside).buckets = buckets;
-            (*inside).members = members;
+            let inside = &mut *(*set).inside.get();
+            inside.set = set;
+            inside.first = &raw mut (*page).1;
+            inside.begin_anew();
             let mut first = MADE.load(Acquire);
             loop {
                 (*set).next_made.store(first, Relaxed);
@@ -264,13 +272,7 @@ impl Set {
     pub fn give_back(set: &Set) {
         set.locked(|inside| {
             inside.leave_groups();
-            // SAFETY: all are this set's own, and `inside` is this thread's; BUCKETS buckets.
-            unsafe {
-                inside.items.clear();
-                inside.buckets.write_bytes(0, BUCKETS);
-            }
-            (inside.count, inside.active_count, inside.turn) = (0, 0, 0);
-            inside.stale_count = 0;
+            inside.begin_anew();
         });
         set.inner_count.store(0, Relaxed);
         set.mean_wait.store(0, Relaxed);
@@ -384,7 +386,7 @@ impl Set {
             }
             let index = (0..count).find(|&index| self.inner_at(index) == Some(0)).unwrap_or(count);
             // Without address space, of what only its rings know nobody is told who waits here.
-            if let Some(place) = self.inner.need(index as usize) {
+            if let Some(place) = self.need_inner_list().and_then(|list| list.need(index as usize)) {
                 // SAFETY: places are never unmapped; zeroed memory is none.
                 unsafe { place.as_ref() }.store(epfd + 1, Relaxed);
                 self.inner_count.store(count.max(index + 1), Release);
@@ -395,16 +397,30 @@ impl Set {
     /// It is not any more.
     pub fn remove_inner(&self, epfd: i32) {
         for index in 0..self.inner_count.load(Acquire) {
-            if let Some(place) = self.inner.get(index as usize) {
+            if let Some(place) = self.inner_list().and_then(|list| list.get(index as usize)) {
                 // SAFETY: as in `add_inner`.
                 let _ = unsafe { place.as_ref() }.compare_exchange(epfd + 1, 0, Relaxed, Relaxed);
             }
         }
     }
 
+    fn inner_list(&self) -> Option<&Sparse<AtomicI32, { table::MAX_FDS / PIECE }>> {
+        // SAFETY: once made, never unmapped.
+        unsafe { self.inner.load(Acquire).as_ref() }
+    }
+
+    /// By the thread that has the lock.
+    fn need_inner_list(&self) -> Option<&Sparse<AtomicI32, { table::MAX_FDS / PIECE }>> {
+        if self.inner_list().is_none() {
+            // Zeroed memory is a list without any.
+            self.inner.store(reserve(size_of::<Sparse<AtomicI32, { table::MAX_FDS / PIECE }>>()).cast(), Release);
+        }
+        self.inner_list()
+    }
+
     fn inner_at(&self, index: u32) -> Option<i32> {
         // SAFETY: as in `add_inner`.
-        self.inner.get(index as usize).map(|place| unsafe { place.as_ref() }.load(Relaxed))
+        self.inner_list()?.get(index as usize).map(|place| unsafe { place.as_ref() }.load(Relaxed))
     }
 
     /// Sets registered in this one.

@@ -1,6 +1,7 @@
 //! The registrations of a set: by descriptor, and by what the program gave with them.
 
-use super::{BUCKETS, Inside, Item, Left, NONE, Set};
+use super::having::note;
+use super::{Inside, Item, Left, NONE, Set};
 use crate::table;
 use underpass_segment::clock::ticks;
 use underpass_segment::switch::Told;
@@ -192,11 +193,11 @@ impl Set {
     /// Shows every registered socket to `look`, which may change its registration.
     pub fn each(&self, mut look: impl FnMut(i32, &mut Item)) {
         self.unless_looking(|inside| {
-            for fd in 0..table::highest() {
-                if let Some(item) = inside.item(fd).filter(|it| it.is_ours(fd)) {
+            inside.each(|fd, item| {
+                if item.is_ours(fd) {
                     look(fd, item);
                 }
-            }
+            });
         });
     }
 
@@ -255,15 +256,40 @@ impl Set {
     }
 }
 
+impl Item {
+    /// A registration that has just been made.
+    pub(super) fn of(fd: i32, events: u32, data: u64, foreign: bool) -> Item {
+        Item {
+            key: fd as u32 + 1,
+            events,
+            data,
+            told: Told::default(),
+            last_news: 0,
+            kicked: false,
+            resting: false,
+            stale: false,
+            stale_since: 0,
+            gone: false,
+            ended: false,
+            adopted: false,
+            foreign,
+            disarmed: false,
+            live: true,
+            generation: table::generation(fd),
+            active: false,
+            next: NONE,
+        }
+    }
+}
+
 impl Inside {
     /// False without address space.
     #[must_use]
     pub(super) fn put(&mut self, fd: i32, events: u32, data: u64, foreign: bool) -> bool {
-        // No more sockets can be active than there are registrations.
-        if self.items.need(fd as u32 as usize).is_none() || self.active.need(self.count as usize).is_none() {
+        if !note(fd, self.set) {
             return false;
         }
-        let Some(item) = self.item(fd) else { return false };
+        let Some(item) = self.need_item(fd) else { return false };
         let counted = item.live && !item.foreign;
         if item.live {
             // It may also be left over from a descriptor of this number that was closed.
@@ -275,23 +301,11 @@ impl Inside {
         let same = item.is_current(fd);
         let active = item.active;
         *item = Item {
-            events,
-            data,
             told: if same { item.told } else { Told::default() },
             last_news: if same { item.last_news } else { 0 },
-            kicked: false,
             resting: same && item.resting,
-            stale: false,
-            stale_since: 0,
-            gone: false,
-            ended: false,
-            adopted: false,
-            foreign,
-            disarmed: false,
-            live: true,
-            generation: table::generation(fd),
             active,
-            next: NONE,
+            ..Item::of(fd, events, data, foreign)
         };
         self.link(fd);
         true
@@ -320,17 +334,6 @@ impl Inside {
         } else {
             tell(fd, Some((item.events, item.data)));
         }
-    }
-
-    pub(super) fn item(&mut self, fd: i32) -> Option<&mut Item> {
-        // SAFETY: items are this set's own; zeroed memory is a valid one. A negative number is beyond the end.
-        self.items.get(fd as u32 as usize).map(|mut item| unsafe { item.as_mut() })
-    }
-
-    pub(super) fn bucket_of(&mut self, data: u64) -> &mut u32 {
-        let index = (data.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 52) as usize % BUCKETS;
-        // SAFETY: below BUCKETS.
-        unsafe { &mut *self.buckets.add(index) }
     }
 
     pub(super) fn bucket(&mut self, data: u64) -> u32 {
