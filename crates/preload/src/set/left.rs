@@ -1,6 +1,6 @@
 //! What a signal handler on top of a look at a set leaves to that: the set is in the middle of something, by this very thread.
 
-use super::{Inside, Set, made};
+use super::{Inside, Item, Set, made};
 use crate::{connection, table};
 use core::cell::UnsafeCell;
 use core::sync::atomic::compiler_fence;
@@ -76,6 +76,30 @@ impl Set {
             // SAFETY: this thread is inside; it takes them out when it goes on, below all handlers.
             unsafe { (*self.left.those.get())[at] = Some(what) };
         }
+    }
+
+    /// What was left, for a handler.
+    pub(super) fn each_left(&self, mut what: impl FnMut(Left)) {
+        let count = (self.left.count.load(Relaxed) as usize).min(MOST);
+        for index in 0..count {
+            // SAFETY: as in `leave`.
+            if let Some(left) = unsafe { (&(*self.left.those.get()))[index] } {
+                what(left);
+            }
+        }
+    }
+
+    /// What `fd` will be registered as, if handlers have changed that.
+    pub(super) fn left_of(&self, fd: i32) -> Option<Option<Item>> {
+        let mut left = None;
+        self.each_left(|what| match what {
+            Left::Changed { fd: it, generation, events, data, foreign } if it == fd => {
+                left = (generation == table::generation(fd)).then(|| Some(Item::of(fd, events, data, foreign)));
+            }
+            Left::Removed { fd: it } if it == fd => left = Some(None),
+            _ => {}
+        });
+        left
     }
 
     /// Does what was left.

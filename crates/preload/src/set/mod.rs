@@ -344,22 +344,27 @@ impl Set {
 
     /// The registration of `fd`, as a signal handler on top of a look at the set finds it.
     fn peek(&self, fd: i32) -> Option<Item> {
-        // SAFETY: the thread that is inside is this one, which does not go on before the handler has returned; registrations
-        // stay where they are.
-        unsafe { (*self.inside.get()).item(fd).copied() }
+        // SAFETY: the thread that is inside is this one, which does not go on before the handler has returned.
+        let known = || unsafe { (*self.inside.get()).item(fd).copied() };
+        self.left_of(fd).unwrap_or_else(known)
     }
 
-    /// The same of every active one.
+    /// The same of every active one, and of those that handlers have left to be active.
     pub fn peek_active(&self, mut look: impl FnMut(i32, &Item)) {
-        // SAFETY: as in `peek`; a list that is being changed has only descriptors in it.
-        let count = unsafe { (*self.inside.get()).active_count };
-        for index in 0..count {
-            // SAFETY: as above.
-            let fd = unsafe { (*self.inside.get()).active_at(index) };
+        let mut show = |fd| {
             if let Some(item) = self.peek(fd).filter(|it| it.is_ours(fd)) {
                 look(fd, &item);
             }
-        }
+        };
+        // SAFETY: as in `peek`; a list that is being changed has only descriptors in it.
+        let count = unsafe { (*self.inside.get()).active_count };
+        // SAFETY: as above.
+        (0..count).map(|index| unsafe { (*self.inside.get()).active_at(index) }).for_each(&mut show);
+        self.each_left(|what| {
+            if let Left::Changed { fd, .. } | Left::Activate { fd } = what {
+                show(fd);
+            }
+        });
     }
 
     /// Sockets registered.
