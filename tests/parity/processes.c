@@ -415,6 +415,90 @@ static void ahead_user(struct side *side) {
 static void exec_cat_ahead(void) { two_processes(AF_INET, ahead_user, exec_unread); }
 
 /* posix_spawn, system and popen give it to a child, with and without the library's environment. */
+/* The same, and the connection has only just gone up behind bytes that are unread on the kernel path: they and what
+ * follows them are cat's. */
+enum { FRESH = 200 * KIB, SEEN = 100 * KIB, AFTERWARDS = 2000 };
+static char fresh[FRESH + AFTERWARDS];
+static void fresh_user(struct side *side) {
+    fill(fresh, sizeof(fresh), 5, 0);
+    send_all(side->fd, fresh, FRESH);
+    tell(side);
+    hear(side);
+    send_all(side->fd, fresh + FRESH, AFTERWARDS / 2);
+    send_all(side->fd, fresh + FRESH + AFTERWARDS / 2, AFTERWARDS / 2);
+    tell(side);
+    long got = (long)receive_all(side->fd, in, 6);
+    say_bytes("before exec", in, got);
+    got = (long)receive_all(side->fd, fresh, FRESH - SEEN + AFTERWARDS);
+    say("%ld came back, first difference %ld", got, differs(fresh, FRESH - SEEN + AFTERWARDS, 5, SEEN));
+    ask("cat", side->fd, 40000, 6);
+    SHOW(shutdown(side->fd, SHUT_WR));
+    SHOW(recv(side->fd, in, 1, 0));
+}
+static void fresh_cat(struct side *side) {
+    hear(side);
+    SHOW(receive_all(side->fd, fresh, SEEN));
+    /* It is told once, and sleeps on. */
+    struct epoll_event event = {.events = EPOLLIN | EPOLLET};
+    int set = (int)MUST(epoll_create1(EPOLL_CLOEXEC));
+    MUST(epoll_ctl(set, EPOLL_CTL_ADD, side->fd, &event));
+    SHOW(epoll_wait(set, &event, 1, -1));
+    SHOW(epoll_wait(set, &event, 1, 20));
+    tell(side);
+    hear(side);
+    close(set);
+    exec_clean(side);
+}
+static void exec_cat_fresh(void) { two_processes(AF_INET, fresh_user, fresh_cat); }
+
+/* A connection becomes the standard input with bytes unread, at both ends at once, and is read by its descriptor. */
+static void become_stdin(struct side *side, int kept, size_t count, uint64_t seed) {
+    static char bytes[300 * KIB];
+    MUST(dup2(side->fd, 0));
+    size_t got = receive_all(0, bytes, count);
+    say("%zu bytes, first difference %ld", got, differs(bytes, got, seed, 0));
+    MUST(dup2(kept, 0));
+    close(kept);
+}
+static void stdin_unread(struct side *side, bool first) {
+    int kept = (int)MUST(dup(0));
+    for (int i = 0; i < 10; i++) {
+        if (first) send_all(side->fd, "x", 1);
+        if (receive_all(side->fd, in, 1) != 1) fail("answer");
+        if (!first) send_all(side->fd, "y", 1);
+    }
+    fill(out, 5000, first, 0);
+    send_all(side->fd, out, 5000);
+    tell(side);
+    hear(side);
+    become_stdin(side, kept, 5000, !first);
+    tell(side);
+    hear(side);
+}
+static void stdin_unread_a(struct side *side) { stdin_unread(side, true); }
+static void stdin_unread_b(struct side *side) { stdin_unread(side, false); }
+static void stdin_both(void) { two_processes(AF_INET, stdin_unread_a, stdin_unread_b); }
+
+/* The same with more unread than a small ring holds: the sender has gone down behind it. */
+static void stdin_much_a(struct side *side) {
+    static char bytes[300 * KIB];
+    fill(bytes, sizeof(bytes), 7, 0);
+    send_all(side->fd, "x", 1);
+    if (receive_all(side->fd, in, 1) != 1) fail("answer");
+    send_all(side->fd, bytes, sizeof(bytes));
+    tell(side);
+    if (receive_all(side->fd, in, 1) != 1) fail("the end");
+}
+static void stdin_much_b(struct side *side) {
+    int kept = (int)MUST(dup(0));
+    if (receive_all(side->fd, in, 1) != 1) fail("first");
+    send_all(side->fd, "y", 1);
+    hear(side);
+    become_stdin(side, kept, 300 * KIB, 7);
+    send_all(side->fd, "z", 1);
+}
+static void stdin_much(void) { two_processes(AF_INET, stdin_much_a, stdin_much_b); }
+
 static void spawn_b(struct side *side) {
     char *arguments[] = {"cat", NULL}, *none[] = {NULL};
     for (int rounds = 0; rounds < 2; rounds++) {
@@ -1154,6 +1238,7 @@ const struct scenario scenarios[] = {
     {"split", split, 0},         {"beside-threads", beside_threads, 0},
     {"bystanders", bystanders, 0},         {"exec-cat", exec_cat, 0},
     {"exec-cat-clean", exec_cat_clean, 0}, {"exec-cat-unread", exec_cat_unread, 0}, {"exec-cat-ahead", exec_cat_ahead, 0},
+    {"exec-cat-fresh", exec_cat_fresh, 0}, {"stdin-both", stdin_both, 0}, {"stdin-much", stdin_much, 0},
     {"exec-calls", exec_calls, 0}, {"spawn", spawn, 0}, {"passed", passed, 0},
     {"passed-half", passed_half, 0}, {"passed-over", passed_over, 0}, {"exec-asks", exec_asks, 0},
     {"passed-asks", passed_asks, 0}, {"exec-two", exec_two, 0}, {"killed-asleep", killed_asleep, 0},

@@ -212,6 +212,10 @@ pub struct Sending {
     pub bells: AtomicU64,
     /// Calls that are inside a kernel send.
     pub in_kernel: AtomicU32,
+    /// The waiting flag that the next of them was to wake: see [`Port::send`]. 0: none.
+    ///
+    /// [`Port::send`]: crate::switch::Port::send
+    pub took: AtomicU32,
     /// Sends on the kernel path since it last tried to go up.
     pub tries: AtomicU32,
     /// Head when the reader was last seen to move, and when that was, in ticks.

@@ -13,7 +13,7 @@ use crate::sysv::{Attested, Mapping};
 const PAGE: usize = 4096;
 /// Length of a pool modulo the page size: tells pools from other programs' segments.
 const LEN_MARK: usize = 1367;
-const MAGIC: u64 = u64::from_be_bytes(*b"UPpool05");
+const MAGIC: u64 = u64::from_be_bytes(*b"UPpool06");
 
 /// Words that a direction's reader writes and its sender looks at with every message. They change rarely.
 #[repr(C, align(128))]
@@ -28,13 +28,13 @@ pub struct ReaderFlags {
     /// 1: the reader asks the sender to go down.
     pub want_down: AtomicU32,
     /// 1: the reader believes itself on the kernel path and is receiving from it; the sender must not go down meanwhile,
-    /// nor up, unless the reader knows ([`SenderWords::going_up`]).
+    /// nor up, unless the reader knows ([`SenderWords::switching`]). [`LEAVING`]: it must not go down in any case.
     pub in_kernel: AtomicU32,
     /// Bytes of the record under the head that a reader which has [`LEFT`] had read.
     pub taken: AtomicU32,
     /// 1: whoever has raised the flag may well not sleep but ask again and again.
     pub asks_again: AtomicU32,
-    /// The reader's position in the kernel stream when it became ready.
+    /// How far the reader has read the kernel stream, doorbells included.
     pub position: AtomicU64,
 }
 
@@ -54,6 +54,8 @@ pub const CLOSED: u32 = 1;
 pub const SHUT: u32 = 2;
 /// Value of [`ReaderFlags::waiting`] for a reader that wants a doorbell of its own.
 pub const ALONE: u32 = 1;
+/// Value of [`ReaderFlags::in_kernel`] while the reader finds out whether it can leave the ring.
+pub const LEAVING: u32 = 2;
 /// Bit of [`ReaderFlags::waiting`] that is never taken down: the reader has left the ring for good. Whoever reads the
 /// socket from now on knows nothing of ring and doorbells, so the sender puts whatever is unread on the kernel path.
 pub const LEFT: u32 = 1 << 31;
@@ -109,8 +111,8 @@ pub struct SenderWords {
     pub cpu: AtomicU32,
     /// 1: the sender is about to end its direction, or has: the kernel may know of the end of the stream.
     pub ended: AtomicU32,
-    /// 1: the sender may be about to go up, though a reader is receiving from the kernel.
-    pub going_up: AtomicU32,
+    /// 1: the sender may be about to go up, though a reader is receiving from the kernel, or down.
+    pub switching: AtomicU32,
 }
 
 /// Control words of one direction.
@@ -361,7 +363,7 @@ impl Link {
             words.head.bells.store(0, Relaxed);
             words.sender.cpu.store(0, Relaxed);
             words.sender.ended.store(0, Relaxed);
-            words.sender.going_up.store(0, Relaxed);
+            words.sender.switching.store(0, Relaxed);
             words.sender.bells.store(0, Relaxed);
             // A reader counts as asleep until it has shown that it is not: it may be in a poll of the kernel's.
             words.flags.waiting.store(ALONE, Relaxed);

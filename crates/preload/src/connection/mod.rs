@@ -277,7 +277,6 @@ impl Connection {
             && let Some(port) = self.port()
         {
             if directions & SHUT_OUT != 0 {
-                port.attend();
                 port.end_sending();
             }
             if both {
@@ -344,14 +343,16 @@ impl Connection {
     /// The same, for a socket that goes to somebody who does not know what lies in the ring.
     pub fn hand_over(&self, reason: Reason) {
         if let Some(port) = self.pinned_port(reason) {
-            port.hand_over(reason);
+            port.hand_over(reason, true);
         }
     }
 
-    /// stdin, stdout and stderr pass the library by.
+    /// stdin, stdout and stderr pass the library by, where the program does not use them by their descriptors.
     fn mind_stdio(&self) {
-        if self.fd <= libc::STDERR_FILENO {
-            self.hand_over(Reason::Stdio);
+        if self.fd <= libc::STDERR_FILENO
+            && let Some(port) = self.pinned_port(Reason::Stdio)
+        {
+            port.hand_over(Reason::Stdio, false);
         }
     }
 

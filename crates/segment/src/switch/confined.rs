@@ -42,16 +42,11 @@ impl Port<'_> {
             self.link.incoming().flags.want_down.store(1, Release);
         }
         self.leave_if_read(until);
-        if !is_seen && !self.has_left() && self.can_be_given_back() {
-            wake = self.leave(until);
+        if !is_seen {
+            wake = self.leave(false, until) == Some(true);
         }
         self.go_down_for_good(Reason::Seccomp, wake, until);
         !self.sends_fast() && (self.has_left() || is_seen && self.send_no_more_bells(until))
-    }
-
-    /// Whether the sender can put what is unread on the kernel path, and nothing comes before that.
-    fn can_be_given_back(&self) -> bool {
-        self.receives_fast() && self.down_behind(self.place().head).is_none() && !self.has_ended()
     }
 
     /// Has the sender send no doorbell any more, and takes those that were sent: all, unless they lie behind unread data.

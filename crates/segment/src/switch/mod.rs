@@ -142,6 +142,11 @@ impl Port<'_> {
         reading.kernel.load(Relaxed).wrapping_add(reading.all_bells.load(Relaxed))
     }
 
+    /// Tells the sender how much of what it sent on the kernel path was read.
+    fn publish_position(&self) {
+        self.link.incoming().flags.position.store(self.kernel_position(), Release);
+    }
+
     /// Doorbells taken since the beginning.
     fn bells(&self) -> u64 {
         let reading = &self.end.reading;
@@ -262,9 +267,11 @@ impl Port<'_> {
     }
 
     /// Hands the socket over to somebody who knows nothing of the library: goes down for good, and has the other end put
-    /// on the kernel path whatever is unread.
-    pub fn hand_over(&self, reason: Reason) {
-        let unread = self.leave(u64::MAX);
-        self.go_down_for_good(reason, unread, u64::MAX);
+    /// on the kernel path whatever is unread. Where it cannot, and this library may well be asked for it (not `surely`), it
+    /// goes on as [`Port::pin`] does.
+    pub fn hand_over(&self, reason: Reason, surely: bool) {
+        let unread = self.leave(surely, u64::MAX);
+        self.link.incoming().flags.want_down.store(1, Release);
+        self.go_down_for_good(reason, unread == Some(true), u64::MAX);
     }
 }

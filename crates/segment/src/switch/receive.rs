@@ -679,7 +679,7 @@ impl Port<'_> {
     fn is_at_switch(&self) -> bool {
         let reading = &self.end.reading;
         // In this order: the mark is published before the sender has gone up.
-        self.link.incoming().sender.going_up.load(Acquire) != 0
+        self.link.incoming().sender.switching.load(Acquire) != 0
             || !matches!(self.ahead(), Ok(Record::Empty))
             || reading.stash.load(Relaxed) > 0
             || reading.discard.load(Relaxed) > 0
@@ -785,6 +785,7 @@ impl Port<'_> {
             // A handler may have received behind this, and counted it before.
             own::add(&reading.kernel, got - excess);
             reading.kernel_bytes.fetch_add(got - excess, Relaxed);
+            self.publish_position();
             if excess > 0 {
                 self.enter_fast(excess);
             }
@@ -914,7 +915,7 @@ impl Port<'_> {
         self.end.reading.armed.store(ALONE, Relaxed);
         if let Some((position, true)) = self.read_position() {
             self.end.reading.kernel.store(position, Relaxed);
-            flags.position.store(position, Relaxed);
+            self.publish_position();
             // SeqCst: ready before the look whether the other end has left; that one has left before it looks.
             flags.ready.swap(1, SeqCst);
             self.attend();

@@ -5,7 +5,7 @@ use super::{AGAIN, BROKEN, GONE, Port, micros};
 use crate::clock::{give_way, nanoseconds, nap, ticks};
 use crate::end::Stage;
 use crate::kernel;
-use crate::link::{ALONE, CLOSED, Direction, LEFT, NO_MORE_BELLS, RINGING, SHUT};
+use crate::link::{ALONE, CLOSED, Direction, LEAVING, LEFT, NO_MORE_BELLS, RINGING, SHUT};
 use crate::lock::Entered;
 use crate::raw::{Answer, Errno};
 use crate::reason::Reason;
@@ -26,6 +26,9 @@ const ACKNOWLEDGED_WITHIN_US: u64 = 250_000;
 
 /// A reader that does not come out of a receive which does not wait for so long was stopped there.
 const STOPPED_US: u64 = 100_000;
+
+/// A reader that is about to leave the ring has done so within this time, if it is neither stopped nor killed.
+const LEFT_WITHIN_US: u64 = 100_000;
 
 /// A reader that asks again and again takes what is published within this time, if it is awake.
 const AWAKE_US: u64 = 2;
@@ -114,6 +117,7 @@ impl Port<'_> {
         let sending = &self.end.sending;
         let Direction { flags, sender, .. } = self.link.outgoing();
         self.sender().close_hole();
+        sender.switching.store(0, Release);
         let end_ringing = |flag: u32| (flag & RINGING != 0).then_some(flag & !RINGING);
         if flags.waiting.fetch_update(AcqRel, Relaxed, end_ringing).is_ok() && self.sends_fast() {
             self.send_bell();
@@ -158,6 +162,7 @@ impl Port<'_> {
         let before = refused.load(Relaxed);
         refused.store(1, Relaxed);
         let answer = plain();
+        self.settle_flag(matches!(answer, Ok(1..)));
         self.leave_kernel();
         if let Ok(n) = answer {
             sending.kernel_bytes.fetch_add(n as u64, Relaxed);
@@ -170,6 +175,7 @@ impl Port<'_> {
 
     /// A kernel send is over: for a thread that does not come back from it.
     pub fn leave_kernel(&self) {
+        self.settle_flag(false);
         self.end.sending.in_kernel.fetch_sub(1, AcqRel);
     }
 
@@ -185,7 +191,7 @@ impl Port<'_> {
         let sending = &self.end.sending;
         let mut since = None;
         loop {
-            if sending.fast.load(Relaxed) == 0 && (nested || !self.try_up()) {
+            if sending.fast.load(Relaxed) == 0 && (nested || !self.try_up(true)) {
                 return Outcome::Plain;
             }
             if self.end.stage() == Stage::Broken {
@@ -408,9 +414,17 @@ impl Port<'_> {
         self.link.outgoing().flags.closed.load(Acquire) == SHUT
     }
 
-    /// The program is about to shut down this direction, or to close the socket.
+    /// The program is about to shut down this direction, or to close the socket: what a reader has left in the ring could not
+    /// follow behind the FIN.
     pub fn end_sending(&self) {
-        self.link.outgoing().sender.ended.store(1, Release);
+        let Direction { flags, sender, .. } = self.link.outgoing();
+        // SeqCst: said before the look; a reader that leaves looks the other way round.
+        sender.ended.swap(1, SeqCst);
+        let began = ticks();
+        while flags.in_kernel.load(SeqCst) == LEAVING && ticks().wrapping_sub(began) < micros(LEFT_WITHIN_US) {
+            give_way();
+        }
+        self.attend();
     }
 
     /// The program is about to shut down the second of both directions: what is sent to it from now on is the kernel's.
@@ -605,19 +619,20 @@ impl Port<'_> {
     }
 
     /// Goes up if everything is in place: the reader is ready and has passed the last mark, and no plain write is in
-    /// progress.
+    /// progress. With `quietly` also only if it is not pinned, and the doorbell of what comes next does not lie behind unread
+    /// data; otherwise it goes down again at once.
     #[cold]
-    fn try_up(&self) -> bool {
+    fn try_up(&self, quietly: bool) -> bool {
         let end = self.end;
         let sending = &end.sending;
         let flags = &self.link.outgoing().flags;
         let tries = sending.tries.fetch_add(1, Relaxed);
-        if tries > 16 && !tries.is_multiple_of(8) {
+        if quietly && tries > 16 && !tries.is_multiple_of(8) {
             return false;
         }
         if flags.ready.load(Acquire) == 0
             || flags.closed.load(Relaxed) | flags.want_down.load(Relaxed) != 0
-            || end.send_pinned.load(Relaxed) != 0
+            || quietly && end.send_pinned.load(Relaxed) != 0
             || sending.in_kernel.load(Acquire) != 0
             || end.stage() != Stage::Joined
             || !end.write_gate.shut()
@@ -628,14 +643,14 @@ impl Port<'_> {
         kernel::undisturbed(|| {
             let words = self.link.outgoing();
             // SeqCst: said before the look; a reader that begins to receive from the kernel later finds it.
-            words.sender.going_up.swap(1, SeqCst);
-            let up = words.flags.in_kernel.load(SeqCst) == 0 && self.go_up();
-            words.sender.going_up.store(0, Release);
+            words.sender.switching.swap(1, SeqCst);
+            let up = words.flags.in_kernel.load(SeqCst) == 0 && self.go_up(quietly);
+            words.sender.switching.store(0, Release);
             up
         })
     }
 
-    fn go_up(&self) -> bool {
+    fn go_up(&self, quietly: bool) -> bool {
         let end = self.end;
         let sending = &end.sending;
         let sender = self.sender();
@@ -648,15 +663,19 @@ impl Port<'_> {
             }
         }
         let Some(position) = self.send_position() else { return false };
-        if position < self.link.outgoing().flags.position.load(Relaxed) {
+        let read = self.link.outgoing().flags.position.load(Acquire);
+        if position < read {
             end.set_reason(Reason::Counters);
             return false;
         }
-        if !kernel::has_room_for_bells(self.fd) {
+        if !kernel::has_room_for_bells(self.fd) || quietly && read < position && !self.is_reader_awake() {
             return false;
         }
         if end.was_fast.load(Relaxed) & 1 == 0 {
             self.let_bells_pass();
+        } else if read < position {
+            // No doorbell pushes what MSG_MORE may have held back.
+            let _ = kernel::set_int_option(self.fd, libc::IPPROTO_TCP, libc::TCP_NODELAY, 1);
         }
         sending.bells.store(self.link.outgoing().sender.bells.load(Relaxed) & !NO_MORE_BELLS, Relaxed);
         sending.position.store(position as u32, Relaxed);
@@ -665,6 +684,31 @@ impl Port<'_> {
         sending.mark.store(sending.tail.load(Relaxed), Relaxed);
         end.was_fast.fetch_or(1, Relaxed);
         true
+    }
+
+    /// Whether the waiting flag is down. If not, what the caller is about to send on the kernel path wakes whoever has raised
+    /// it: takes it for that, and lets the next send try again.
+    fn is_reader_awake(&self) -> bool {
+        let (sending, waiting) = (&self.end.sending, &self.link.outgoing().flags.waiting);
+        let word = waiting.load(Acquire);
+        if word != 0 && word & (LEFT | RINGING) == 0 {
+            // First: a thread that is killed or cancelled in between must not leave a sleeper without it.
+            sending.took.store(word, Relaxed);
+            let _ = waiting.compare_exchange(word, 0, AcqRel, Relaxed);
+            sending.tries.store(0, Relaxed);
+        }
+        word == 0
+    }
+
+    /// A kernel send is over, for which the waiting flag may have been taken: if it has sent nothing, the flag goes up again.
+    fn settle_flag(&self, sent: bool) {
+        let took = &self.end.sending.took;
+        if took.load(Relaxed) != 0
+            && let word @ 1.. = took.swap(0, AcqRel)
+            && !sent
+        {
+            let _ = self.link.outgoing().flags.waiting.compare_exchange(0, word, AcqRel, Relaxed);
+        }
     }
 
     /// Nagle's algorithm and TCP_CORK would hold doorbells back; the program is still told what it has set.
@@ -684,7 +728,7 @@ impl Port<'_> {
         // On top of a send of this thread the path stays; that send, or the next, finds that it is pinned.
         let nested = entered == Entered::Nested;
         // The mark counts the doorbell that wakes, so that it is thrown away however late it comes.
-        let mut ring = wake && !nested && (self.sends_fast() || self.try_up()) && self.announce_bell();
+        let mut ring = wake && !nested && (self.sends_fast() || self.try_up(false)) && self.announce_bell();
         self.end.send_pinned.store(1, Release);
         while !nested && self.sends_fast() && !self.go_down_and_wake(reason, &mut ring) {
             // The reader is inside a receive that does not wait: it will soon be out, if it lives.
@@ -738,21 +782,29 @@ impl Port<'_> {
         // The tail comes last: a handler's send moves it on.
         let (mark, head) = (sending.mark.load(Relaxed), sending.seen_head.load(Acquire));
         let passed = ring::distance(mark, head) <= ring::distance(mark, sending.tail.load(Relaxed));
-        // SeqCst: the mark was published before; a reader that says so later has seen it.
-        if !passed && self.link.outgoing().flags.in_kernel.load(SeqCst) != 0 {
-            return false;
-        }
         // A handler's send behind the mark must not go into the ring.
         let left = kernel::undisturbed(|| {
-            sender.mark(Record::Down(self.bells_since_up()));
-            let left = self.reader_left();
-            // Before any data, which is told from doorbells by their number alone.
-            *ring = *ring && kernel::send(self.fd, &[0]).is_err();
-            if !left {
-                sending.fast.store(0, Relaxed);
-            }
+            let words = self.link.outgoing();
+            words.sender.switching.swap(1, SeqCst);
+            // SeqCst: the mark of going up was published before; a reader that says so later has seen it.
+            let left = match words.flags.in_kernel.load(SeqCst) {
+                LEAVING => None,
+                1.. if !passed => None,
+                _ => {
+                    sender.mark(Record::Down(self.bells_since_up()));
+                    let left = self.reader_left();
+                    // Before any data, which is told from doorbells by their number alone.
+                    *ring = *ring && kernel::send(self.fd, &[0]).is_err();
+                    if !left {
+                        sending.fast.store(0, Relaxed);
+                    }
+                    Some(left)
+                }
+            };
+            words.sender.switching.store(0, Release);
             left
         });
+        let Some(left) = left else { return false };
         if core::mem::take(ring) {
             self.send_surely(&[0]);
         }

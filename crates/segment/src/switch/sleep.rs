@@ -5,7 +5,7 @@ use super::{AGAIN, Patience, Port, Ready, Sleep, Taken, Told, micros};
 use crate::clock::{give_way, nanoseconds, nap, ticks};
 use crate::end::Stage;
 use crate::kernel;
-use crate::link::{ALONE, LEFT, NO_MORE_BELLS, RINGING};
+use crate::link::{ALONE, Direction, LEAVING, LEFT, NO_MORE_BELLS, RINGING};
 use crate::lock::Entered;
 use crate::raw::{Answer, Errno};
 use crate::ring::{self, Place, Record};
@@ -13,6 +13,9 @@ use crate::sync::{AcqRel, Acquire, Relaxed, Release, SeqCst, compiler_fence, fen
 
 /// An announced doorbell is one system call from being there, if its sender is neither stopped nor killed.
 const BELL_WITHIN_US: u64 = 5_000_000;
+
+/// A sender that is about to switch its path has done so within this time, if it is neither stopped nor killed.
+const SWITCHED_WITHIN_US: u64 = 100_000;
 
 /// A close waits so long for a doorbell that is on its way; a sender that was stopped just there never sends it.
 const BELL_PATIENCE_US: u64 = 1_000_000;
@@ -168,10 +171,12 @@ impl Port<'_> {
         self.publish_bells();
     }
 
+    /// Publishes how many doorbells were taken, and what that makes of the position.
     fn publish_bells(&self) {
         loop {
             let bells = self.bells();
             self.link.incoming().head.bells.store(bells, Relaxed);
+            self.publish_position();
             compiler_fence(SeqCst);
             // A handler may have counted more, and published that before.
             if self.bells() == bells {
@@ -295,15 +300,20 @@ impl Port<'_> {
         let got = if takes {
             // SAFETY: the buffer is `take_bells`'.
             let sleep = |_, to, len| unsafe { (self.waiting.recv)(self, to, len, 0, patience) };
-            self.in_kernel(|| self.is_armed().then(|| self.take_bells(1, sleep)))
+            self.in_kernel(|| {
+                let got = self.is_armed().then(|| self.take_bells(1, sleep));
+                reading.lock.wake(above);
+                got
+            })
         } else {
-            self.is_armed().then(|| {
+            let got = self.is_armed().then(|| {
                 let mut byte = 0u8;
                 // SAFETY: one writable byte.
                 unsafe { (self.waiting.recv)(self, &mut byte, 1, libc::MSG_PEEK, patience) }
-            })
+            });
+            reading.lock.wake(above);
+            got
         };
-        reading.lock.wake(above);
         (self.waiting.hold)(self);
         if takes {
             self.note_flag();
@@ -529,26 +539,71 @@ impl Port<'_> {
     }
 
     /// Leaves the incoming ring for good, so that somebody who knows nothing of it can read the socket: no doorbell is on
-    /// its way then, and the sender puts what it finds unread on the kernel path. True when there is something.
-    pub(super) fn leave(&self, until: u64) -> bool {
+    /// its way then, and the sender puts what it finds unread on the kernel path. Whether there is something; `None`, unless
+    /// it leaves `surely`, when the sender could not, and the ring is not left.
+    pub(super) fn leave(&self, surely: bool, until: u64) -> Option<bool> {
         let flags = &self.link.incoming().flags;
         self.with_all_reading(|beside| {
             if self.has_left() {
-                return false;
+                return Some(false);
             }
             if self.may_take(beside) {
                 self.pass_marks();
             }
             flags.taken.store(self.place().consumed as u32, Relaxed);
-            // Whoever publishes a record looks at the flag afterwards; this end looks at the ring afterwards.
-            flags.waiting.fetch_or(LEFT, SeqCst);
+            if !kernel::undisturbed(|| self.leave_what_can_be_given_back()) {
+                if !surely {
+                    return None;
+                }
+                flags.waiting.fetch_or(LEFT, SeqCst);
+            }
             fence(SeqCst);
             let unread = self.incoming().published(self.place().head);
             self.forget_ring(beside, until);
             // Not before: a sender that goes down by itself does so behind what is unread.
             flags.want_down.store(1, Release);
-            unread
+            Some(unread)
         })
+    }
+
+    /// Says that this end has left, if the sender can put on the kernel path what is unread in the ring, and no doorbell lies
+    /// behind unread data there.
+    fn leave_what_can_be_given_back(&self) -> bool {
+        let Direction { flags, sender, .. } = self.link.incoming();
+        // SeqCst: said before the looks. Who is about to switch its path or to end its direction says so before it looks.
+        let before = flags.in_kernel.swap(LEAVING, SeqCst);
+        let began = ticks();
+        let is_switching = || sender.switching.load(SeqCst) != 0;
+        while is_switching() && ticks().wrapping_sub(began) < micros(SWITCHED_WITHIN_US) {
+            give_way();
+        }
+        // Other threads and the sender change the flag a few times meanwhile.
+        let left = (0..8).any(|_| {
+            // Whoever rings has announced that and taken the flag: if it is as it was, no doorbell has come meanwhile.
+            let word = flags.waiting.load(SeqCst);
+            !is_switching()
+                && self.can_be_given_back()
+                && !self.has_bells_behind_data()
+                && flags.waiting.compare_exchange(word, word | LEFT, SeqCst, Relaxed).is_ok()
+        });
+        flags.in_kernel.store(before, Release);
+        left
+    }
+
+    /// Whether the sender can put what is unread in the ring on the kernel path: it has not gone down behind it, and does not
+    /// end its direction.
+    fn can_be_given_back(&self) -> bool {
+        let Ok((at, record)) = self.front() else { return false };
+        let behind = if matches!(record, Record::Up(_)) { self.incoming().behind(at, record) } else { at };
+        matches!(record, Record::Empty)
+            || self.down_behind(behind).is_none()
+                && self.link.incoming().sender.ended.load(SeqCst) == 0
+                && !self.has_ended()
+    }
+
+    /// Whether doorbells lie, or may come to lie, behind data that was sent on the kernel path before the direction went up.
+    fn has_bells_behind_data(&self) -> bool {
+        !self.is_fast() && matches!(self.ahead(), Ok(Record::Up(_))) && self.owed() > 0
     }
 
     /// The same if everything in the ring was read.
