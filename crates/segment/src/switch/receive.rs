@@ -247,7 +247,10 @@ impl Port<'_> {
                 Taken::Bytes(n) => {
                     total += n;
                     if into.left() > 0 && (peek || !matches!(self.ahead(), Ok(Record::Empty))) {
-                        total += self.take_across(into, peek.then_some(&beginning), nested);
+                        // What a signal handler of this thread has received is not behind what this receive has.
+                        let is_next = || self.end.reading.nested.load(Relaxed) == nested;
+                        let mut across = || self.take_across(into, peek.then_some(&beginning));
+                        total += kernel::undisturbed(|| if is_next() { across() } else { 0 });
                     }
                     if let Some(wait) = waiting.take() {
                         wait.end(memory, slept);
@@ -538,12 +541,7 @@ impl Port<'_> {
     /// A receive of less than was asked for says that there is no more (epoll(7)): goes on behind every mark.
     #[cold]
     #[inline(never)]
-    fn take_across(&self, into: &mut Cursor, peek_from: Option<&Cursor>, nested: u64) -> usize {
-        // What a signal handler of this thread has received is not behind what this receive has.
-        let is_overtaken = || self.end.reading.nested.load(Relaxed) != nested;
-        if is_overtaken() {
-            return 0;
-        }
+    fn take_across(&self, into: &mut Cursor, peek_from: Option<&Cursor>) -> usize {
         if let Some(beginning) = peek_from {
             return self.peek_across(into, beginning);
         }
@@ -553,8 +551,7 @@ impl Port<'_> {
             let bells_to_come = self.end.reading.discard.load(Relaxed) > 0;
             // Where the kernel has an error only, that is for the next call.
             let stop = || bells_to_come || kernel::is_at_mark(self.fd) || kernel::inq(self.fd) == Ok(0);
-            let at_end = !self.is_fast() && self.end.reading.stash.load(Relaxed) == 0 && stop();
-            if at_end || is_overtaken() {
+            if !self.is_fast() && self.end.reading.stash.load(Relaxed) == 0 && stop() {
                 break;
             }
             match self.take(into, false) {
