@@ -600,7 +600,7 @@ static void shells(void) { two_processes(AF_INET, shells_a, shells_b); }
 /* What popen, pclose, fclose and system say, which here come from elsewhere; and a thread is cancelled inside system. */
 static void *sleep_in_shell(void *argument) {
     (void)argument;
-    system("exec sleep 100");
+    if (system("exec sleep 100") == -1) fail("system");
     return NULL;
 }
 static void streams_a(struct side *side) {

@@ -249,10 +249,9 @@ pub fn is_kept(fd: i32) -> bool {
 fn outlast(lock: &Lock, enough: impl Fn() -> bool) {
     // Nobody sleeps there, but a thread may have to wait long for a processor.
     const PATIENCE_NS: u64 = 200_000_000;
-    let me = process::thread();
     let is_held = || match lock.owner() {
         0 => false,
-        owner => owner != me && kernel::is_thread_of_this_process(owner) && !enough(),
+        owner => owner != process::thread() && kernel::is_thread_of_this_process(owner) && !enough(),
     };
     if is_quiet() || !is_held() {
         return;

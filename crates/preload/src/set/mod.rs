@@ -339,7 +339,8 @@ impl Set {
 
     /// Whether this is a signal handler on top of a look at the set.
     pub fn is_below(&self) -> bool {
-        self.lock.load(Relaxed) == process::thread()
+        let owner = self.lock.load(Relaxed);
+        owner != 0 && owner == process::thread()
     }
 
     /// The registration of `fd`, as a signal handler on top of a look at the set finds it.
