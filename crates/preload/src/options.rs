@@ -12,15 +12,10 @@ use underpass_segment::vector::is_low;
 
 /// See tcp(7): a receive says how many bytes are left, in a control message of the same number.
 const TCP_INQ: c_int = 36;
-/// Options that say when something was sent or received, old and new.
-const TIMESTAMPS: [c_int; 6] = [
-    libc::SO_TIMESTAMP,
-    libc::SO_TIMESTAMPNS,
-    libc::SO_TIMESTAMPING,
-    libc::SO_TIMESTAMP_NEW,
-    libc::SO_TIMESTAMPNS_NEW,
-    libc::SO_TIMESTAMPING_NEW,
-];
+/// Options by which a recvmsg says when it was that what it receives came, old and new.
+const STAMPS: [c_int; 4] = [libc::SO_TIMESTAMP, libc::SO_TIMESTAMPNS, libc::SO_TIMESTAMP_NEW, libc::SO_TIMESTAMPNS_NEW];
+/// The same, and when something was sent, which comes as an error of the socket.
+const TIMESTAMPING: [c_int; 2] = [libc::SO_TIMESTAMPING, libc::SO_TIMESTAMPING_NEW];
 
 /// See linux/tcp.h: a getsockopt that receives, by mapping pages.
 const TCP_ZEROCOPY_RECEIVE: c_int = 35;
@@ -43,11 +38,27 @@ pub fn set_before(connection: Connection) -> Option<Reason> {
     }
     let set = |level, name| kernel::int_option(fd, level, name).unwrap_or(0);
     connection.end.tells_unread.store((set(libc::IPPROTO_TCP, TCP_INQ) != 0).into(), Relaxed);
+    connection.end.stamped.store(is_stamped(fd).into(), Relaxed);
     let special = kernel::int_option(fd, libc::SOL_SOCKET, libc::SO_PEEK_OFF).is_ok_and(|offset| offset >= 0)
         || kernel::has_filter(fd)
-        || TIMESTAMPS.iter().any(|&name| set(libc::SOL_SOCKET, name) != 0)
+        || TIMESTAMPING.iter().any(|&name| set(libc::SOL_SOCKET, name) != 0)
         || has_small_buffer(fd);
     special.then_some(Reason::SocketOption)
+}
+
+fn is_stamped(fd: c_int) -> bool {
+    STAMPS.iter().any(|&name| kernel::int_option(fd, libc::SOL_SOCKET, name).is_ok_and(|on| on != 0))
+}
+
+/// A recvmsg with room for control data is about to receive. Only the kernel knows when what it has came. Programs that set
+/// SO_TIMESTAMP for all sockets and ask none of TCP (iperf) are carried.
+#[cold]
+pub fn want_control(fd: c_int) {
+    if RARE.load(Relaxed)
+        && let Some(connection) = connection::of(fd).filter(|it| it.end.stamped.load(Relaxed) != 0)
+    {
+        connection.pin(Reason::SocketOption);
+    }
 }
 
 /// Whether the program has made a buffer small: the kernel's own choice, which may be as small, does not count.
@@ -109,7 +120,7 @@ pub unsafe extern "C" fn setsockopt(
         (libc::SOL_SOCKET, libc::SO_RCVLOWAT) if number() > 1 => Some(Reason::SocketOption),
         (libc::SOL_SOCKET, libc::SO_PEEK_OFF) if number() >= 0 => Some(Reason::SocketOption),
         (libc::SOL_SOCKET, libc::SO_ATTACH_FILTER | libc::SO_ATTACH_BPF) => Some(Reason::SocketOption),
-        (libc::SOL_SOCKET, name) if TIMESTAMPS.contains(&name) && number() != 0 => Some(Reason::SocketOption),
+        (libc::SOL_SOCKET, name) if TIMESTAMPING.contains(&name) && number() != 0 => Some(Reason::SocketOption),
         (libc::SOL_SOCKET, libc::SO_SNDBUF | libc::SO_RCVBUF | libc::SO_SNDBUFFORCE | libc::SO_RCVBUFFORCE)
             if (0..SMALL_BUFFER).contains(&number()) =>
         {
@@ -118,7 +129,8 @@ pub unsafe extern "C" fn setsockopt(
         (libc::IPPROTO_TCP, TCP_ULP | TCP_REPAIR) => Some(Reason::SocketOption),
         _ => None,
     };
-    if reason == Some(Reason::SocketOption) || (level, name) == (libc::IPPROTO_TCP, TCP_INQ) {
+    let is_stamp = level == libc::SOL_SOCKET && STAMPS.contains(&name);
+    if reason == Some(Reason::SocketOption) || is_stamp || (level, name) == (libc::IPPROTO_TCP, TCP_INQ) {
         RARE.store(true, Relaxed);
     }
     if let (Some(reason), Some(connection)) = (reason, connection::known(fd)) {
@@ -131,10 +143,13 @@ pub unsafe extern "C" fn setsockopt(
     // SAFETY: passed on to the caller.
     let answer = unsafe { real::setsockopt(fd, level, name, value, len) };
     if answer == 0
-        && (level, name) == (libc::IPPROTO_TCP, TCP_INQ)
         && let Some(connection) = connection::known(fd)
     {
-        connection.end.tells_unread.store((number() != 0).into(), Relaxed);
+        if is_stamp {
+            connection.end.stamped.store(is_stamped(fd).into(), Relaxed);
+        } else if (level, name) == (libc::IPPROTO_TCP, TCP_INQ) {
+            connection.end.tells_unread.store((number() != 0).into(), Relaxed);
+        }
     }
     answer
 }

@@ -294,6 +294,8 @@ pub struct End {
     shape: [AtomicU32; 2],
     /// Which side of the segment it is.
     pub side: AtomicU8,
+    /// 1: what comes has the time at which it came, for a recvmsg that wants to know (SO_TIMESTAMP).
+    pub stamped: AtomicU8,
     /// Doorbells sent and sleeps so far, for statistics.
     pub bells: AtomicU64,
     /// Times a receive slept.

@@ -39,6 +39,24 @@ fn iperf3_file() {
     stage.finish();
 }
 
+/// iperf 2 sets SO_TIMESTAMP on every socket, and asks none of TCP for the time.
+#[test]
+fn iperf2() {
+    let Some(stage) = Stage::with(&["iperf"]) else { return };
+    for extra in [&[][..], &["--full-duplex"]] {
+        let port = free_port().to_string();
+        let server = stage.command("iperf", ["-s", "-B", "127.0.0.1", "-p", &port]);
+        let server = stage.serve(server, port.parse().unwrap());
+        let arguments =
+            ["-c", "127.0.0.1", "-p", &port, "-n", "40M", "-y", "C"].into_iter().chain(extra.iter().copied());
+        let said = stage.output(stage.command("iperf", arguments));
+        assert!(!said.is_empty() && said.lines().all(|line| line.contains(",41943040,")), "{said}");
+        server.stop(libc::SIGTERM);
+    }
+    stage.run.assert_fast("iperf");
+    stage.finish();
+}
+
 #[test]
 fn sockperf() {
     let Some(stage) = Stage::with(&["sockperf"]) else { return };
