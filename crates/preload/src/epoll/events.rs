@@ -194,19 +194,28 @@ pub(super) fn ask(
     if set.is_stale() && is_kernel_concerned(set) {
         settle(epfd, set);
     }
-    let changes = set.changes();
+    let before = set.changes();
     let answer = call(from, room.min(c_int::MAX as usize) as c_int);
     if answer < 0 {
         return answer;
     }
-    for index in 0..answer as usize {
-        // SAFETY: the kernel has written `answer` events from `from` on; `push` writes behind none that is not read.
+    tell_each(epfd, set, events, Some(before), answer as usize);
+    0
+}
+
+/// Puts `count` events right that the kernel has just written behind those of `events`; `before` is how often registrations
+/// had changed before the kernel was asked, if the set was there.
+pub(super) fn tell_each(epfd: c_int, set: &Set, events: &mut Events, before: Option<u32>, count: usize) {
+    let first = events.count;
+    // SAFETY: `first` is at most `most`.
+    let from = unsafe { events.at.add(first) };
+    for index in 0..count {
+        // SAFETY: the kernel has written `count` events from `from` on; `push` writes behind none that is not read.
         let event = unsafe { from.add(index).read_unaligned() };
         events.room = first + index + 1;
-        tell_truth(epfd, set, changes, (event.events, event.u64), events);
+        tell_truth(epfd, set, before, (event.events, event.u64), events);
     }
     events.room = events.most;
-    0
 }
 
 /// What an event of the kernel's means for the program.
@@ -223,12 +232,12 @@ impl From<u32> for Truth {
     }
 }
 
-/// Tells what the kernel's event `mask` of something that is registered with `data` means; `changes` is of before the
-/// kernel was asked.
-fn tell_truth(epfd: c_int, set: &Set, changes: u32, (mask, data): (u32, u64), events: &mut Events) {
+/// Tells what the kernel's event `mask` of something that is registered with `data` means; `before` as in [`tell_each`].
+fn tell_truth(epfd: c_int, set: &Set, before: Option<u32>, (mask, data): (u32, u64), events: &mut Events) {
     if data == set.alarm_data() {
         return silence(epfd, set);
     }
+    let has_changed = || before != Some(set.changes());
     let mut found = [Registered::default(); 16];
     let found = match set.with_data(data, &mut found) {
         WithData::Some(count) => found.get(..count).unwrap_or_else(|| {
@@ -238,11 +247,11 @@ fn tell_truth(epfd: c_int, set: &Set, changes: u32, (mask, data): (u32, u64), ev
         // Another thread has been told of the same in user space, and has closed the socket since.
         WithData::Closed => return,
         // It was of one that has been removed meanwhile, whose number another has by now.
-        WithData::Unknown if set.changes() != changes && !kernel::is_registered(epfd, data) => return,
+        WithData::Unknown if has_changed() && !kernel::is_registered(epfd, data) => return,
         WithData::Unknown => &[],
     };
     let alone = found.len() == 1;
-    let changed = !alone || set.changes() != changes;
+    let changed = !alone || has_changed();
     for &Registered { fd, foreign } in found {
         let truth = match foreign {
             None => truth_of(epfd, set, fd, (mask, data), changed),

@@ -1,7 +1,7 @@
 //! epoll_wait and its variants.
 
 use super::control::settle;
-use super::events::{Events, ask, collect, news};
+use super::events::{Events, ask, collect, news, tell_each};
 use super::sleep::{any_news, arm, arm_inner, hand_over};
 use super::{IN, OVER, asleep, has_sleepers, port, set_of};
 use crate::poll::{Deadline, after, after_ms, invalid, left, let_signals_in};
@@ -202,26 +202,25 @@ pub unsafe extern "C" fn epoll_wait(epfd: c_int, events: *mut epoll_event, most:
         return answer;
     }
     // SAFETY: passed on to the caller.
-    let answer = asleep(epfd, || unsafe { real::epoll_wait(epfd, events, most, timeout) });
-    corrected(epfd, events, most, answer, deadline, &sleep)
+    sleep_natively(epfd, events, most, deadline, &sleep, || unsafe { real::epoll_wait(epfd, events, most, timeout) })
 }
 
-/// A set that had no sockets of ours when this thread went to sleep on it may have some by now: then what woke it may be
-/// a doorbell.
-fn corrected(
+/// Sleeps by `native` on a set that has no sockets of ours. It may have some when this thread wakes: then what woke it may be
+/// a doorbell, or what another thread has been told of.
+fn sleep_natively(
     epfd: c_int,
     events: *mut epoll_event,
     most: c_int,
-    answer: c_int,
     deadline: Deadline,
     sleep: &dyn Fn(*mut epoll_event, c_int, Option<timespec>) -> c_int,
+    native: impl FnOnce() -> c_int,
 ) -> c_int {
-    let Some(set) = set_of(epfd).filter(|set| answer > 0 && (set.count() > 0 || set.has_inner()) && !set.is_below())
-    else {
-        return answer;
-    };
+    let before = set_of(epfd).map(Set::changes);
+    let answer = asleep(epfd, native);
+    let Some(set) = set_of(epfd).filter(|set| answer > 0 && !set.is_below()) else { return answer };
     let mut all = Events::new(events, most as usize);
-    if ask(epfd, set, &mut all, |_, _| answer) < 0 || all.count > 0 {
+    tell_each(epfd, set, &mut all, before, answer as usize);
+    if all.count > 0 {
         hand_over(epfd, set);
         return all.count as c_int;
     }
@@ -251,8 +250,9 @@ pub unsafe extern "C" fn epoll_pwait(
         return if answer == 0 && timeout != 0 { let_signals_in(mask) } else { answer };
     }
     // SAFETY: passed on to the caller.
-    let answer = asleep(epfd, || unsafe { real::epoll_pwait(epfd, events, most, timeout, mask) });
-    corrected(epfd, events, most, answer, deadline, &sleep)
+    sleep_natively(epfd, events, most, deadline, &sleep, || unsafe {
+        real::epoll_pwait(epfd, events, most, timeout, mask)
+    })
 }
 
 /// # Safety
@@ -283,6 +283,7 @@ pub unsafe extern "C" fn epoll_pwait2(
         return if answer == 0 && waits { let_signals_in(mask) } else { answer };
     }
     // SAFETY: passed on to the caller.
-    let answer = asleep(epfd, || unsafe { real::epoll_pwait2(epfd, events, most, timeout, mask) });
-    corrected(epfd, events, most, answer, deadline, &sleep)
+    sleep_natively(epfd, events, most, deadline, &sleep, || unsafe {
+        real::epoll_pwait2(epfd, events, most, timeout, mask)
+    })
 }
