@@ -1020,6 +1020,53 @@ static void copies_a(struct side *side) {
 }
 static void copies(void) { two_processes(AF_INET, copies_a, ten_when_told); }
 
+/* A thread sleeps on a set without sockets and others poll it, when a socket with data unread is added for one event:
+ * one of them is told of it, once. */
+enum { ONE_SHOTS = 300, LOOKERS = 3 };
+static struct {
+    int set;
+    atomic_int told, looks, over;
+} one_shot;
+static void *look_for_one_shot(void *sleeps) {
+    struct epoll_event event;
+    while (!one_shot.over) {
+        int count = (int)MUST(epoll_wait(one_shot.set, &event, 1, sleeps ? -1 : 0));
+        if (count > 0 && event.data.u64 == 1) one_shot.told++;
+        if (!sleeps) one_shot.looks++;
+    }
+    return NULL;
+}
+static void one_shots_a(struct side *side) {
+    int wrong = 0;
+    for (int round = 0; round < ONE_SHOTS; round++) {
+        pthread_t threads[LOOKERS];
+        int waker = (int)MUST(eventfd(1, 0));
+        one_shot.set = (int)MUST(epoll_create1(0));
+        one_shot.told = one_shot.looks = one_shot.over = 0;
+        for (size_t i = 0; i < LOOKERS; i++) pthread_create(&threads[i], NULL, look_for_one_shot, i ? NULL : side);
+        tell(side);
+        await_events(side->fd, POLLIN);
+        while (one_shot.looks < 4) {}
+        usleep((useconds_t)(round * 37 % 120)); /* so that the sleeper sleeps, or is about to */
+        add(one_shot.set, side->fd, EPOLLIN | EPOLLET | EPOLLONESHOT, 1);
+        while (!one_shot.told) usleep(1);
+        for (int before = one_shot.looks; one_shot.looks < before + 8;) usleep(1);
+        one_shot.over = 1;
+        add(one_shot.set, waker, EPOLLIN, 2);
+        for (size_t i = 0; i < LOOKERS; i++) pthread_join(threads[i], NULL);
+        wrong += one_shot.told != 1;
+        MUST(read(side->fd, in, 1));
+        close(waker);
+        close(one_shot.set);
+    }
+    say("told not once: %d", wrong);
+    MUST(write(side->turn, "q", 1));
+}
+static void one_shots_b(struct side *side) {
+    for (char what = 0; MUST(read(side->turn, &what, 1)) == 1 && what != 'q';) send_all(side->fd, "1", 1);
+}
+static void one_shots(void) { two_processes(AF_INET, one_shots_a, one_shots_b); }
+
 const struct scenario scenarios[] = {
     {"nested", nested, 0},       {"nested-threads", nested_threads, 0}, {"several", several, 0},
     {"close-out", close_out, 0}, {"close-in", close_in, 0},             {"close-none", close_none, 0},
@@ -1037,6 +1084,6 @@ const struct scenario scenarios[] = {
     {"same-data", same_data, 0}, {"changed-below", changed_below, 0},
     {"polled", polled, 0},       {"nested-onlooker", nested_onlooker, 0},
     {"stuffed-nested", stuffed_nested, 0}, {"nested-many", nested_many, 0},
-    {"copies", copies, 0},
+    {"copies", copies, 0},       {"one-shots", one_shots, 0},
     {0},
 };
