@@ -64,18 +64,17 @@ impl Set {
             for step in 0..count {
                 let index = if start + step < count { start + step } else { start + step - count };
                 let fd = inside.active_at(index);
-                let Some(mut item) = inside.item(fd).copied() else { continue };
+                let Some(place) = inside.item(fd).map(core::ptr::from_mut) else { continue };
+                // SAFETY: places lie outside of `inside`, and registrations alone move them, of which a look makes none.
+                let item = unsafe { &mut *place };
                 let verdict = if item.is_current(fd) {
-                    look(fd, &mut item, &mut Joining(inside))
+                    look(fd, item, &mut Joining(inside))
                 } else {
                     // The kernel has forgotten the registration by itself.
                     item.stale = false;
                     Scan::Leave
                 };
                 item.active = verdict != Scan::Leave || item.stale;
-                if let Some(kept) = inside.item(fd) {
-                    *kept = item;
-                }
                 match verdict {
                     Scan::Keep => {}
                     Scan::Leave => left = true,
