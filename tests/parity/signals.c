@@ -604,8 +604,8 @@ static void meddle(int number) {
         expect(epoll_ctl(above.set, EPOLL_CTL_ADD, above.beside, &event) == 0);
         break;
     case 4: {
-        int copies[] = {dup(above.beside), dup(above.set)};
-        expect(poll(&(struct pollfd){copies[1], POLLIN, 0}, 1, 1) >= 0);
+        int copies[] = {dup(above.talk), dup(above.beside), dup(above.set)};
+        expect(poll(&(struct pollfd){copies[2], POLLIN, 0}, 1, 1) >= 0);
         for (size_t i = 0; i < COUNT(copies); i++) expect(close(copies[i]) == 0);
         break;
     }
