@@ -668,12 +668,48 @@ static void meddling_b(struct side *side) {
 }
 static void meddling(void) { two_processes(AF_INET, meddling_a, meddling_b); }
 
+/* A handler waits on a set while its thread registers ever more in it, and closes it. */
+static volatile int growing_set = -1;
+static void look_inside(int number) {
+    int before = errno;
+    struct epoll_event told;
+    (void)number;
+    caught++;
+    if (growing_set >= 0 && epoll_wait(growing_set, &told, 1, 0) != 0) above.wrong++;
+    setitimer(ITIMER_REAL, &(struct itimerval){.it_value = {0, 30 + caught % 64}}, NULL);
+    errno = before;
+}
+static void growing_a(struct side *side) {
+    enum { SOCKETS = 200 };
+    int sockets[SOCKETS], rounds = 0;
+    struct itimerval first = {.it_value = {0, 30}}, never = {0};
+    struct sigaction action = {.sa_handler = look_inside, .sa_flags = SA_RESTART};
+    struct epoll_event event = {.events = EPOLLIN};
+    for (int i = 0; i < SOCKETS; i++) sockets[i] = (int)MUST(fcntl(side->fd, F_DUPFD, 0));
+    caught = 0;
+    MUST(sigaction(SIGALRM, &action, NULL));
+    MUST(setitimer(ITIMER_REAL, &first, NULL));
+    for (; rounds < 200 || caught < 2000; rounds++) {
+        int set = (int)MUST(epoll_create1(0));
+        growing_set = set;
+        for (int i = 0; i < SOCKETS; i++) MUST(epoll_ctl(set, EPOLL_CTL_ADD, sockets[i], &event));
+        growing_set = -1;
+        MUST(close(set));
+    }
+    MUST(sigaction(SIGALRM, &(struct sigaction){.sa_handler = SIG_IGN}, NULL));
+    MUST(setitimer(ITIMER_REAL, &never, NULL));
+    say("wrong %d", above.wrong);
+    for (int i = 0; i < SOCKETS; i++) close(sockets[i]);
+    tell(side);
+}
+static void growing(void) { two_processes(AF_INET, growing_a, hear); }
+
 const struct scenario scenarios[] = {
     {"interrupted", interrupted, 0}, {"restarted", restarted, 0}, {"sending", sending, 0}, {"masks", masks, 0},
     {"masks-timeout", masks_timeout, 0},
     {"talking", talking, 0},         {"stealing", stealing, 0},   {"storm", storm_count, 0}, {"storm-talk", storm_talk, 0},
     {"taken-away", taken_away, 0},   {"looked-beside", looked_beside, 0},
     {"torn", torn, 0},
-    {"meddling", meddling, 0},
+    {"meddling", meddling, 0},       {"growing", growing, 0},
     {0},
 };

@@ -3,6 +3,7 @@
 
 use super::{Inside, Item, NONE};
 use crate::memory::{release, reserve};
+use core::sync::atomic::{Ordering::SeqCst, compiler_fence};
 
 /// Room for so many registrations to begin with, within the set's own page.
 const FIRST: usize = 16;
@@ -29,10 +30,11 @@ pub(super) struct First([u8; bytes(FIRST)]);
 impl First {
     /// Empty.
     pub(super) fn begin(&mut self) -> *mut Items {
-        self.0.fill(0);
+        // Not the header, which may be in use.
+        self.0[size_of::<Items>()..].fill(0);
         let items: *mut Items = (&raw mut self.0).cast();
         // SAFETY: aligned, and large enough.
-        unsafe { (*items).capacity = FIRST };
+        unsafe { ((*items).capacity, (*items).used) = (FIRST, 0) };
         items
     }
 }
@@ -81,16 +83,19 @@ impl Items {
 impl Inside {
     /// An empty table, the set's first.
     pub(super) fn begin_anew(&mut self) {
-        self.free_items();
         // SAFETY: the first table is this set's own.
-        self.items = unsafe { (*self.first).begin() };
+        let first = unsafe { (*self.first).begin() };
+        self.use_items(first);
         (self.count, self.active_count, self.stale_count, self.turn) = (0, 0, 0, 0);
     }
 
-    fn free_items(&self) {
-        if !self.items.is_null() && self.items != self.first.cast() {
+    /// Puts `items` in the table's place; not before does that go, where a signal handler might look.
+    fn use_items(&mut self, items: *mut Items) {
+        let old = core::mem::replace(&mut self.items, items);
+        compiler_fence(SeqCst);
+        if !old.is_null() && old != self.first.cast() {
             // SAFETY: a table that was mapped for itself, which nobody uses from now on.
-            unsafe { release(self.items.cast(), bytes((*self.items).capacity)) };
+            unsafe { release(old.cast(), bytes((*old).capacity)) };
         }
     }
 
@@ -154,8 +159,7 @@ impl Inside {
                 unsafe { *to = *from };
             }
         }
-        self.free_items();
-        self.items = new;
+        self.use_items(new);
         Some(())
     }
 
