@@ -1066,6 +1066,48 @@ static void one_shots_b(struct side *side) {
     for (char what = 0; MUST(read(side->turn, &what, 1)) == 1 && what != 'q';) send_all(side->fd, "1", 1);
 }
 static void one_shots(void) { two_processes(AF_INET, one_shots_a, one_shots_b); }
+/* Both descriptors of a set are closed at once, again and again: sets that are made afterwards are not one. */
+static pthread_barrier_t at_once;
+static int closed_at_once;
+static void *close_other(void *argument) {
+    for (;;) {
+        pthread_barrier_wait(&at_once);
+        if (closed_at_once < 0) return argument;
+        MUST(close(closed_at_once));
+        pthread_barrier_wait(&at_once);
+    }
+}
+static void closed_together_a(struct side *side) {
+    int sets[8], fds[] = {side->fd, (int)MUST(dup(side->fd))}, wrong = 0;
+    struct epoll_event event = {.events = EPOLLIN}, told;
+    pthread_t thread;
+    pthread_barrier_init(&at_once, NULL, 2);
+    start_thread(&thread, close_other, NULL);
+    for (int round = 0; round < 20000; round++) {
+        int set = (int)MUST(epoll_create1(0));
+        MUST(epoll_ctl(set, EPOLL_CTL_ADD, fds[0], &event));
+        closed_at_once = (int)MUST(dup(set));
+        pthread_barrier_wait(&at_once);
+        MUST(close(set));
+        pthread_barrier_wait(&at_once);
+        if (round % 100 != 0) continue;
+        for (size_t i = 0; i < COUNT(sets); i++) {
+            sets[i] = (int)MUST(epoll_create1(0));
+            MUST(epoll_ctl(sets[i], EPOLL_CTL_ADD, fds[i % 2], &event));
+        }
+        for (size_t i = 0; i < COUNT(sets); i++) {
+            wrong += epoll_wait(sets[i], &told, 1, 0) != 0 || epoll_ctl(sets[i], EPOLL_CTL_DEL, fds[i % 2], NULL) != 0;
+            MUST(close(sets[i]));
+        }
+    }
+    closed_at_once = -1;
+    pthread_barrier_wait(&at_once);
+    pthread_join(thread, NULL);
+    say("wrong %d", wrong);
+    close(fds[1]);
+    tell(side);
+}
+static void closed_together(void) { two_processes(AF_INET, closed_together_a, hear); }
 
 const struct scenario scenarios[] = {
     {"nested", nested, 0},       {"nested-threads", nested_threads, 0}, {"several", several, 0},
@@ -1085,5 +1127,6 @@ const struct scenario scenarios[] = {
     {"polled", polled, 0},       {"nested-onlooker", nested_onlooker, 0},
     {"stuffed-nested", stuffed_nested, 0}, {"nested-many", nested_many, 0},
     {"copies", copies, 0},       {"one-shots", one_shots, 0},
+    {"closed-together", closed_together, 0},
     {0},
 };

@@ -120,17 +120,18 @@ pub fn forget_set(epfd: c_int) {
     // SAFETY: a set, once made, is never unmapped.
     let set = place(epfd).and_then(|place| unsafe { place.swap(core::ptr::null_mut(), Acquire).as_ref() });
     let Some(set) = set else { return };
-    if set.descriptors().fetch_sub(1, AcqRel) > 1
-        && let Some(heir) = descriptors(set).next()
-    {
-        if is_slept_on(epfd) {
-            set.set_slept_on();
-        }
-        set.set_epfd(heir);
-        for outer in set::having(epfd).filter(|outer| outer.inner().any(|inner| inner == epfd)) {
-            outer.add_inner(heir);
-            outer.remove_inner(epfd);
-            outer.adopt(epfd, heir);
+    if set.descriptors().fetch_sub(1, AcqRel) > 1 {
+        // There is none if the others are being closed at this moment: the last of them ends the set.
+        if let Some(heir) = descriptors(set).next() {
+            if is_slept_on(epfd) {
+                set.set_slept_on();
+            }
+            set.set_epfd(heir);
+            for outer in set::having(epfd).filter(|outer| outer.inner().any(|inner| inner == epfd)) {
+                outer.add_inner(heir);
+                outer.remove_inner(epfd);
+                outer.adopt(epfd, heir);
+            }
         }
         return;
     }
