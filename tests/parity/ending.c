@@ -218,6 +218,39 @@ static void shut_in_turn(struct side *side) { both_ways_b(side, SHUT_RD, SHUT_WR
 static void both_ways_recv(void) { two_processes(AF_INET, both_ways_recv_a, shut_at_once); }
 static void both_ways_poll(void) { two_processes(AF_INET, both_ways_poll_a, shut_at_once); }
 static void both_ways_threads(void) { two_threads(AF_INET6, both_ways_poll_a, shut_in_turn); }
+/* The same the moment the first byte has come: what the other side has sent before it could know is answered by no reset. */
+enum { SHUT_DOWNS = 12 };
+static void shut_late_a(struct side *side) {
+    for (int round = 0; round < SHUT_DOWNS; round++) {
+        int fd = another(side);
+        hear(side);
+        send_all(fd, out, 1000);
+        hear(side);
+        SHOW(receive_all(fd, in, 600));
+        SHOW(recv(fd, in, 100, 0));
+        say("events %x, SO_ERROR %s", events_now(fd), pending_error(fd));
+        tell(side);
+        hear(side);
+        close(fd);
+    }
+}
+static void shut_late_b(struct side *side) {
+    for (int round = 0; round < SHUT_DOWNS; round++) {
+        int fd = another(side);
+        struct pollfd readable = {fd, POLLIN, 0};
+        if (MUST(poll(&readable, 1, 1)) != 0) fail("too early");
+        tell(side);
+        while (recv(fd, in, 1, MSG_DONTWAIT) != 1) {}
+        send_all(fd, out, 600);
+        SHOW(shutdown(fd, SHUT_RDWR));
+        tell(side);
+        hear(side);
+        SHOW(receive_all(fd, in, 999));
+        tell(side);
+        close(fd);
+    }
+}
+static void both_ways_late(void) { two_processes(AF_INET, shut_late_a, shut_late_b); }
 static void child_recv_a(struct side *side) {
     int fd = side->fd;
     send_all(fd, out, 1000);
@@ -642,6 +675,7 @@ const struct scenario scenarios[] = {
     {"both-ways-threads", both_ways_threads, 0},
     {"both-ways-child", both_ways_child, 0},
     {"both-ways-early", both_ways_early, 0},
+    {"both-ways-late", both_ways_late, 0},
     {"at-once", at_once, 0},
     {"looks-at-end", looks_at_end, 0},
     {"at-once-close", at_once_close, 0},

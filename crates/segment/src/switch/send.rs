@@ -118,9 +118,12 @@ impl Port<'_> {
         let Direction { flags, sender, .. } = self.link.outgoing();
         self.sender().close_hole();
         sender.switching.store(0, Release);
-        let end_ringing = |flag: u32| (flag & RINGING != 0).then_some(flag & !RINGING);
-        if flags.waiting.fetch_update(AcqRel, Relaxed, end_ringing).is_ok() && self.sends_fast() {
-            self.send_bell();
+        if flags.waiting.load(Acquire) & RINGING != 0 {
+            // Announced before: a reader that closes waits for the one and then for the other.
+            if self.sends_fast() {
+                self.send_bell();
+            }
+            flags.waiting.fetch_and(!RINGING, Release);
         }
         if self.end.was_fast.load(Relaxed) & 1 == 0 {
             return;
@@ -312,19 +315,15 @@ impl Port<'_> {
                 }
                 0 => return true,
                 ALONE => {
-                    // Announced before the flag is taken: a reader that finds it taken, and is about to close, waits for it.
-                    let announced = self.announce_bell();
-                    match (take(ringing), announced) {
-                        (true, true) => self.send_announced_bell(),
-                        (false, true) => self.take_bell_back(),
-                        _ => {}
+                    if !self.ring_if(|| self.is_awaited() && take(ringing)) && !self.is_awaited() {
+                        return true;
                     }
                 }
                 number => self.ring_group(number, ringing, take),
             }
         }
         // A doorbell too many does no harm.
-        self.send_bell();
+        self.ring_if(|| self.is_awaited());
         true
     }
 
@@ -344,7 +343,7 @@ impl Port<'_> {
                 ring();
                 // Asleep by now, perhaps without this socket: the group must not be taken for woken.
                 if group.asleep.load(SeqCst) != 0 {
-                    self.send_bell();
+                    self.ring_if(|| self.is_awaited());
                 }
             }
         } else if take(RINGING) {
@@ -363,6 +362,44 @@ impl Port<'_> {
         if self.announce_bell() {
             self.send_announced_bell();
         }
+    }
+
+    /// Sends a doorbell if one `is_wanted`, which is asked once it is announced. A reader that is about to close looks the
+    /// other way round (`hush`): it says what it has read, and waits for what is announced then. So no doorbell comes to a
+    /// socket that was closed with everything read, whose kernel would answer with a reset, and would drop what it has sent.
+    fn ring_if(&self, is_wanted: impl FnOnce() -> bool) -> bool {
+        let announced = self.announce_bell();
+        fence(SeqCst);
+        let wanted = is_wanted();
+        match (wanted, announced) {
+            (true, true) => self.send_announced_bell(),
+            (false, true) => self.take_bell_back(),
+            (_, false) => {}
+        }
+        wanted
+    }
+
+    /// Whether the other end has left something in the ring.
+    fn has_unread(&self) -> bool {
+        let sender = self.sender();
+        if !self.sends_fast() || !matches!(sender.used(true), Ok(1..)) {
+            return false;
+        }
+        let mut position = sender.seen_head.load(Relaxed);
+        // What is in use may be a mark that the reader has not passed, or fillers: a few in a row.
+        for _ in 0..16 {
+            match sender.ring.record(position) {
+                Ok(Record::Data(_)) => return true,
+                Ok(Record::Empty | Record::Down(_)) | Err(Fault) => break,
+                Ok(record) => position = sender.ring.behind(position, record),
+            }
+        }
+        false
+    }
+
+    /// Whether anybody may have to be woken: something is unread, and the reader's kernel would not answer with a reset.
+    fn is_awaited(&self) -> bool {
+        !self.reader_has_shut() && self.has_unread()
     }
 
     fn send_announced_bell(&self) {
@@ -432,6 +469,7 @@ impl Port<'_> {
         let flags = &self.link.incoming().flags;
         let _ = flags.closed.compare_exchange(0, SHUT, AcqRel, Relaxed);
         flags.want_down.store(1, Release);
+        self.await_arrivals();
     }
 
     /// If the reader has left the ring, it gets what it left there on the kernel path: it cannot come for it.
@@ -524,7 +562,9 @@ impl Port<'_> {
         let events = kernel::poll_now(self.fd, libc::POLLRDHUP);
         if events & OVER == 0 && events & libc::POLLRDHUP != 0 && !self.reader_has_shut() {
             // The other end has sent its FIN: it has shut down its half, or it is gone. A byte tells.
-            self.send_bell();
+            // If it has nothing unread, it may just be closing in order; one that is inside a receive is not.
+            let in_kernel = &self.link.outgoing().flags.in_kernel;
+            self.ring_if(|| self.has_unread() || in_kernel.load(SeqCst) != 0);
             return self.connected();
         }
         events & OVER == 0
@@ -536,7 +576,7 @@ impl Port<'_> {
     /// what kernel TCP would have said. Living ends are asked once; those that have shut down both ways say so themselves.
     pub fn reader_is_gone(&self) -> bool {
         let (sending, probed) = (&self.end.sending, &self.end.probed);
-        if self.unsent() == 0
+        if !self.has_unread()
             || probed.load(Relaxed) != 0
             || self.reader_has_shut()
             || kernel::poll_now(self.fd, libc::POLLRDHUP) & (libc::POLLRDHUP | OVER) != libc::POLLRDHUP
@@ -545,7 +585,7 @@ impl Port<'_> {
         }
         let entered = self.enter_sending();
         // Behind a mark of going down, which another thread may have set meanwhile, a doorbell would be data.
-        let asked = self.sends_fast() && self.probe();
+        let asked = self.sends_fast() && self.ring_if(|| self.has_unread());
         let gone = asked && !self.connected();
         if asked {
             probed.store(if gone { GONE } else { 1 }, Relaxed);
@@ -558,24 +598,6 @@ impl Port<'_> {
         gone
     }
 
-    /// Sends a doorbell to an end that has sent its FIN, if it has left anything unread: if it is gone, its kernel answers
-    /// with a reset. Whether it did.
-    fn probe(&self) -> bool {
-        if !self.announce_bell() {
-            return false;
-        }
-        // Announced before the look. One that reads everything and then closes looks the other way round (`hush`): either
-        // it waits for the doorbell, or there is nothing unread here, and a reset would be false.
-        fence(SeqCst);
-        let unread = self.unsent() > 0;
-        if unread {
-            self.send_announced_bell()
-        } else {
-            self.take_bell_back()
-        }
-        unread
-    }
-
     /// Whether a reset that the kernel tells of is the doing of a doorbell alone. A process that is killed with one unread
     /// resets the connection, where kernel TCP would have ended the stream: it had read all that was sent to it.
     pub fn is_false_reset(&self) -> bool {
@@ -584,7 +606,7 @@ impl Port<'_> {
             && self.end.send_pinned.load(Relaxed) == 0
             && flags.closed.load(Acquire) != CLOSED
             && sender.bells.load(Relaxed) & !NO_MORE_BELLS > head.bells.load(Relaxed)
-            && self.unsent() == 0
+            && !self.has_unread()
     }
 
     /// Waits until `enough` is free, better room for all that is `wanted`, unless that is a good part of the ring.

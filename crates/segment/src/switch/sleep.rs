@@ -513,14 +513,8 @@ impl Port<'_> {
             self.link.incoming().flags.waiting.fetch_and(LEFT, AcqRel);
             reading.armed.store(0, Relaxed);
         }
-        // What was read is published before it is looked for doorbells; see `probe`.
-        fence(SeqCst);
-        let began = ticks();
-        loop {
-            // Before the last look: whatever came before the end is there by then.
-            let waited = ticks().wrapping_sub(began);
-            let over = waited > micros(BELL_PATIENCE_US) || waited > micros(BELL_PROMPT_US) && self.has_ended();
-            let missing = if self.is_fast() {
+        self.await_last(|| {
+            if self.is_fast() {
                 if last {
                     self.clear_bells()
                 } else {
@@ -530,8 +524,30 @@ impl Port<'_> {
             } else {
                 let _ = self.discard_bells();
                 reading.discard.load(Relaxed) > 0
-            };
-            if !missing || over {
+            }
+        });
+    }
+
+    /// This end has said that it shuts down both ways: doorbells that are on their way come before its kernel answers them
+    /// with a reset.
+    pub(super) fn await_arrivals(&self) {
+        self.await_last(|| {
+            let owed = self.owed();
+            let before = || if self.is_fast() { 0 } else { self.kernel_limit().ok().flatten().unwrap_or(0) };
+            owed > 0 && kernel::inq(self.fd).is_ok_and(|queued| (queued as usize) < owed.saturating_add(before()))
+        });
+    }
+
+    /// Waits while a doorbell that was announced `is_missing`, if its sender lives.
+    fn await_last(&self, is_missing: impl Fn() -> bool) {
+        // What this end has read, and said, is published before it looks for doorbells; see `ring_if`.
+        fence(SeqCst);
+        let began = ticks();
+        loop {
+            // Before the last look: whatever came before the end is there by then.
+            let waited = ticks().wrapping_sub(began);
+            let over = waited > micros(BELL_PATIENCE_US) || waited > micros(BELL_PROMPT_US) && self.has_ended();
+            if !is_missing() || over {
                 break;
             }
             if waited > micros(BELL_PROMPT_US) { nap(20) } else { give_way() }
