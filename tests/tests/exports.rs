@@ -135,7 +135,6 @@ const EXCUSED: &[(&str, &[&str])] = &[
         "posix_spawn_file_actions_addtcsetpgrp_np",
     ]),
     ("makes no TCP socket", &["socketpair"]),
-    ("replaces descriptors 0, 1 and 2, which are on kernel TCP", &["login_tty"]),
     ("named in the README: another process's sockets cannot be followed", &["pidfd_getfd"]),
     ("no descriptor at all", &["exit", "ftime"]),
 ];

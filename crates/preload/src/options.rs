@@ -50,12 +50,17 @@ fn is_stamped(fd: c_int) -> bool {
     STAMPS.iter().any(|&name| kernel::int_option(fd, libc::SOL_SOCKET, name).is_ok_and(|on| on != 0))
 }
 
-/// A recvmsg with room for control data is about to receive. Only the kernel knows when what it has came. Programs that set
-/// SO_TIMESTAMP for all sockets and ask none of TCP (iperf) are carried.
-#[cold]
-pub fn want_control(fd: c_int) {
+/// `message` is about to be received: if it has room for control data, it may want to know when what it has came, which the
+/// kernel alone knows. Programs that set SO_TIMESTAMP for all sockets and ask none of TCP (iperf) are carried.
+///
+/// # Safety
+/// If `fd` is a connection, `message` must be low or one to receive into.
+#[inline]
+pub unsafe fn heed_stamps(fd: c_int, message: *const msghdr) {
     if RARE.load(Relaxed)
         && let Some(connection) = connection::of(fd).filter(|it| it.end.stamped.load(Relaxed) != 0)
+        // SAFETY: the caller vouches for the message.
+        && unsafe { !is_low(message) && (*message).msg_controllen > 0 }
     {
         connection.pin(Reason::SocketOption);
     }

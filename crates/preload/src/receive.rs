@@ -345,9 +345,7 @@ pub unsafe extern "C" fn recvmsg(fd: c_int, message: *mut msghdr, flags: c_int) 
     const MSG_CMSG_COMPAT: c_int = 1 << 31;
     // SAFETY: the program vouches for the message and what it points to.
     unsafe {
-        if !is_low(message) && (*message).msg_controllen > 0 {
-            crate::options::want_control(fd);
-        }
+        crate::options::heed_stamps(fd, message);
         let mut carried = false;
         let answer = receive(
             fd,
@@ -408,8 +406,8 @@ pub unsafe extern "C" fn recvmmsg(
             }
             if answer < 0 { -1 } else { bytes }
         };
-        if count > 0 && !is_low(messages) && (*messages).msg_hdr.msg_controllen > 0 {
-            crate::options::want_control(fd);
+        if count > 0 {
+            crate::options::heed_stamps(fd, messages.cast());
         }
         let is_bad = || count > 0 && is_low(messages) || crate::poll::invalid(timeout);
         let by_itself = flags & (libc::MSG_ERRQUEUE | libc::MSG_OOB) != 0;

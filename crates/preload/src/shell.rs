@@ -223,6 +223,14 @@ pub unsafe extern "C" fn fclose(stream: *mut FILE) -> c_int {
 }
 
 /// # Safety
+/// As fclose(3).
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn _IO_fclose(stream: *mut FILE) -> c_int {
+    // SAFETY: passed on to the caller.
+    unsafe { fclose(stream) }
+}
+
+/// # Safety
 /// As system(3).
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn system(command: *const c_char) -> c_int {
