@@ -761,6 +761,41 @@ static void passed_a(struct side *side) {
 }
 static void passed(void) { two_processes(AF_INET, passed_a, echo); }
 
+/* The same from child to child. Each has inherited the connection too, and closes that when whoever gave it has closed his
+ * own: so for a moment nobody has it but the message. */
+static void pass_on(int fd, int left) {
+    int channel[2];
+    MUST(socketpair(AF_UNIX, SOCK_STREAM, 0, channel));
+    atomic_int *is_closed = shared_word();
+    pid_t child = (pid_t)MUST(fork());
+    if (child == 0) {
+        role = (char)('E' - left);
+        await_word(is_closed, 1);
+        close(fd);
+        fd = take(channel[1]);
+        say("%zu more, first difference %ld", receive_all(fd, in, 200), differs(in, 200, 1, 1000 - 200 * ((uint64_t)left + 1)));
+        if (left > 0) {
+            pass_on(fd, left - 1);
+        } else {
+            ask("the last", fd, 40000, 2);
+            close(fd);
+        }
+        _exit(0);
+    }
+    give(channel[0], fd);
+    close(fd);
+    *is_closed = 1;
+    say("child %d", ended(child));
+}
+static void passed_on_a(struct side *side) {
+    fill(out, 1000, 1, 0);
+    send_all(side->fd, out, 1000);
+    say("%zu", receive_all(side->fd, in, 400));
+    await_bytes(side->fd, 600);
+    pass_on(side->fd, 2);
+}
+static void passed_on(void) { two_processes(AF_INET, passed_on_a, echo); }
+
 /* The same when this end has said that it will send no more, and waits for the rest; or when the other end has sent it
  * all, and has closed. */
 static void read_to_the_end(int fd, int channel) {
@@ -1240,7 +1275,7 @@ const struct scenario scenarios[] = {
     {"exec-cat-clean", exec_cat_clean, 0}, {"exec-cat-unread", exec_cat_unread, 0}, {"exec-cat-ahead", exec_cat_ahead, 0},
     {"exec-cat-fresh", exec_cat_fresh, 0}, {"stdin-both", stdin_both, 0}, {"stdin-much", stdin_much, 0},
     {"exec-calls", exec_calls, 0}, {"spawn", spawn, 0}, {"passed", passed, 0},
-    {"passed-half", passed_half, 0}, {"passed-over", passed_over, 0}, {"exec-asks", exec_asks, 0},
+    {"passed-half", passed_half, 0}, {"passed-on", passed_on, 0}, {"passed-over", passed_over, 0}, {"exec-asks", exec_asks, 0},
     {"passed-asks", passed_asks, 0}, {"exec-two", exec_two, 0}, {"killed-asleep", killed_asleep, 0},
     {"passed-away", passed_away, 0}, {"exec-fresh", exec_fresh, 0}, {"end-killed", end_killed, 0},
     {"end-executed", end_executed, 0}, {"fork-ways", fork_ways, 0}, {"daemon", becomes_daemon, 0},

@@ -8,12 +8,12 @@ use crate::process;
 use crate::table::{self, Known};
 use core::ffi::c_int;
 use underpass_segment::clock;
-use underpass_segment::end::{End, Family, Stage};
+use underpass_segment::end::{End, Family, MAX_ENDS, Stage};
 use underpass_segment::kernel;
 use underpass_segment::link::Link;
 use underpass_segment::reason::Reason;
 use underpass_segment::switch::Told;
-use underpass_segment::sync::{AcqRel, Acquire, AtomicU32, Relaxed, Release};
+use underpass_segment::sync::{AcqRel, Acquire, AtomicU64, Relaxed, Release};
 
 /// `fd` is about to be closed or replaced: forgets what it was. To be called before the number can be used again.
 pub fn forget(fd: i32) {
@@ -168,7 +168,8 @@ pub(super) fn drop_reference(family: &Family, index: u32, link: Option<Link>) {
     let joined = end.has_segment();
     let last = end.references.fetch_sub(1, AcqRel) == 1;
     reap(family);
-    if last && end.lent_until.load(Acquire) > clock::nanoseconds() && keep(index) {
+    let until = end.lent_until.load(Acquire);
+    if last && until > clock::nanoseconds() && keep(index, until) {
         return;
     }
     if last {
@@ -185,6 +186,8 @@ pub(super) fn drop_reference(family: &Family, index: u32, link: Option<Link>) {
 /// The last reference is gone: tells the other end.
 fn finish(family: &Family, index: u32, link: Option<Link>) {
     let end = family.end(index);
+    // Nobody can claim it any more.
+    end.lent_until.store(0, Release);
     count(end, index);
     if end.has_segment() {
         process::with_meeting_surely(|m| {
@@ -197,11 +200,19 @@ fn finish(family: &Family, index: u32, link: Option<Link>) {
     }
 }
 
-/// Ends that this process has let go of and that a program image to come may still claim: index + 1 each.
-static KEPT: [AtomicU32; 64] = [const { AtomicU32::new(0) }; 64];
+/// Ends that this process has let go of and that a program image to come, or another process, may still claim: index + 1
+/// in the low [`INDEX_BITS`] of each, and above, as far as it fits, until when the end was lent.
+static KEPT: [AtomicU64; 64] = [const { AtomicU64::new(0) }; 64];
 
-fn keep(index: u32) -> bool {
-    KEPT.iter().any(|place| place.compare_exchange(0, index + 1, AcqRel, Relaxed).is_ok())
+const INDEX_BITS: u32 = 17;
+const _: () = assert!(MAX_ENDS < 1 << INDEX_BITS);
+
+fn kept_as(index: u32, until: u64) -> u64 {
+    until << INDEX_BITS | u64::from(index + 1)
+}
+
+fn keep(index: u32, until: u64) -> bool {
+    KEPT.iter().any(|place| place.compare_exchange(0, kept_as(index, until), AcqRel, Relaxed).is_ok())
 }
 
 /// In a forked child: its parent ends them.
@@ -209,28 +220,33 @@ pub(super) fn forget_kept() {
     KEPT.iter().for_each(|place| place.store(0, Relaxed));
 }
 
-/// Ends what was kept for an image that has come, or has not come in time.
+/// Ends what was kept for whoever has come, or has not come in time.
 fn reap(family: &Family) {
     for place in &KEPT {
-        let Some(index) = place.load(Relaxed).checked_sub(1) else { continue };
+        let kept = place.load(Relaxed);
+        let Some(index) = (kept as u32 & ((1 << INDEX_BITS) - 1)).checked_sub(1) else { continue };
         let end = family.end(index);
+        let until = end.lent_until.load(Acquire);
+        // If not, whoever claimed it has lent it again, and keeps it for that; or has ended it.
+        let is_as_kept = kept_as(index, until) == kept;
         let claimed = end.references.load(Acquire) > 0;
-        if !claimed && end.lent_until.load(Acquire) > clock::nanoseconds() {
+        if is_as_kept && !claimed && until > clock::nanoseconds() {
             continue;
         }
-        if place.compare_exchange(index + 1, 0, AcqRel, Relaxed).is_ok() {
-            end.lent_until.store(0, Release);
-            // The image that claimed it after all ends it itself.
-            let last = end.references.load(Acquire) == 0;
-            if last {
-                finish(family, index, None);
-            }
-            if end.has_segment() {
-                process::with_meeting_surely(|m| m.release(end));
-            }
-            if last {
-                family.give_back(index);
-            }
+        if place.compare_exchange(kept, 0, AcqRel, Relaxed).is_err() {
+            continue;
+        }
+        let is_over = is_as_kept && end.lent_until.compare_exchange(until, 0, AcqRel, Relaxed).is_ok();
+        // Whoever claimed it after all ends it itself.
+        let last = is_over && end.references.load(Acquire) == 0;
+        if last {
+            finish(family, index, None);
+        }
+        if end.has_segment() {
+            process::with_meeting_surely(|m| m.release(end));
+        }
+        if last {
+            family.give_back(index);
         }
     }
 }
