@@ -1065,6 +1065,31 @@ static void exec_fresh(void) {
     ask("the new image", taken[0], 3000, 2);
 }
 
+/* An image that is handed a connection under two numbers, with bytes unread, and has no process beside it: they stay one
+ * connection. */
+static void exec_numbers_a(struct side *side) {
+    fill(out, 1000, 1, 0);
+    send_all(side->fd, out, 1000);
+    say("%zu", receive_all(side->fd, in, 400));
+    await_bytes(side->fd, 600);
+    execute_itself("exec-numbers", side->fd, (int)MUST(dup(side->fd)), side->peer, 0);
+}
+static void use_numbers(int one, int other, pid_t peer) {
+    role = 'A';
+    say("%zu more, first difference %ld", receive_all(other, in, 200), differs(in, 200, 1, 400));
+    say("%zu more, first difference %ld", receive_all(one, in, 200), differs(in, 200, 1, 600));
+    close(other);
+    say("%zu more, first difference %ld", receive_all(one, in, 200), differs(in, 200, 1, 800));
+    ask("by one number", one, 30000, 2);
+    close(one);
+    say("B ended %d", ended(peer));
+}
+static void exec_numbers(void) {
+    int own[4];
+    if (is_executed(own)) use_numbers(own[0], own[1], own[2]);
+    else two_processes(AF_INET, exec_numbers_a, echo);
+}
+
 /* Executes in a child of vfork, in which `to` is what `from` is here. */
 static int in_vfork(const char *path, char **arguments, char **environment, int from, int to) {
     pid_t child = vfork();
@@ -1277,7 +1302,7 @@ const struct scenario scenarios[] = {
     {"exec-calls", exec_calls, 0}, {"spawn", spawn, 0}, {"passed", passed, 0},
     {"passed-half", passed_half, 0}, {"passed-on", passed_on, 0}, {"passed-over", passed_over, 0}, {"exec-asks", exec_asks, 0},
     {"passed-asks", passed_asks, 0}, {"exec-two", exec_two, 0}, {"killed-asleep", killed_asleep, 0},
-    {"passed-away", passed_away, 0}, {"exec-fresh", exec_fresh, 0}, {"end-killed", end_killed, 0},
+    {"passed-away", passed_away, 0}, {"exec-fresh", exec_fresh, 0}, {"exec-numbers", exec_numbers, 0}, {"end-killed", end_killed, 0},
     {"end-executed", end_executed, 0}, {"fork-ways", fork_ways, 0}, {"daemon", becomes_daemon, 0},
     {"clone-vfork", clone_vfork, 0}, {"shells", shells, 0}, {"vfork-dup", vfork_dup, 0}, {"vfork-room", vfork_room, 0}, {"not-given", not_given, 0},
     {"last-words", last_words, 0}, {"passed-number", passed_number, 0}, {"streams", streams, 0}, {0},

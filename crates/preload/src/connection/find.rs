@@ -169,13 +169,7 @@ fn brought(fd: i32) -> Option<u32> {
         Some(family) => (family, index),
         None => {
             let family = process::family()?;
-            let (index, _) = take(family)?;
-            let end = family.end(index);
-            if !whole.is_some_and(|text| luggage::restore(end, text)) || end.cookie.load(Relaxed) != cookie {
-                family.give_back(index);
-                return None;
-            }
-            (family, index)
+            (family, restored(family, cookie).or_else(|| restore(family, cookie, whole?))?)
         }
     };
     let handle = handle(index)?;
@@ -190,6 +184,29 @@ fn brought(fd: i32) -> Option<u32> {
     count_once(index);
     Connection::at(family, index, fd).mind_stdio();
     Some(index)
+}
+
+/// The end with this cookie that was restored under another number already; one reference more.
+fn restored(family: &Family, cookie: u64) -> Option<u32> {
+    let mut found = None;
+    for_each(|index, _| {
+        let end = family.end(index);
+        if end.cookie.load(Relaxed) == cookie && end.add_reference_if_used() {
+            found = Some(index);
+        }
+    });
+    found
+}
+
+/// Takes an end for the connection with this cookie, as `text` says that it was.
+fn restore(family: &Family, cookie: u64, text: &str) -> Option<u32> {
+    let (index, _) = take(family)?;
+    let end = family.end(index);
+    if luggage::restore(end, text) && end.cookie.load(Relaxed) == cookie {
+        return Some(index);
+    }
+    family.give_back(index);
+    None
 }
 
 /// Why the connection of `fd` cannot be carried, as its options or the process say.
