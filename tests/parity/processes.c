@@ -1090,6 +1090,33 @@ static void exec_numbers(void) {
     else two_processes(AF_INET, exec_numbers_a, echo);
 }
 
+/* An image that is handed a connection nobody has used yet gives it to a child, which uses it, and goes on itself. */
+static void use_it(int fd, int channel) {
+    (void)channel;
+    warm(fd, true);
+    ask("the taker", fd, 3000, 1);
+}
+static void exec_passed_a(struct side *side) {
+    int fd = (int)MUST(accept(side->listener, NULL, NULL));
+    pid_t child = (pid_t)MUST(fork());
+    if (child == 0) execute_itself("exec-passed", fd, 0, 0, 0);
+    say("child %d", ended(child));
+    close(fd);
+}
+static void exec_passed(void) {
+    int taken[4];
+    if (!is_executed(taken)) {
+        two_processes(AF_INET, exec_passed_a, exec_fresh_b);
+        return;
+    }
+    struct side side = {.fd = taken[0]};
+    pid_t child;
+    int channel = to_child(&side, &child, use_it);
+    give(channel, side.fd);
+    say("child %d", ended(child));
+    ask("the image", side.fd, 3000, 2);
+}
+
 /* Executes in a child of vfork, in which `to` is what `from` is here. */
 static int in_vfork(const char *path, char **arguments, char **environment, int from, int to) {
     pid_t child = vfork();
@@ -1302,7 +1329,7 @@ const struct scenario scenarios[] = {
     {"exec-calls", exec_calls, 0}, {"spawn", spawn, 0}, {"passed", passed, 0},
     {"passed-half", passed_half, 0}, {"passed-on", passed_on, 0}, {"passed-over", passed_over, 0}, {"exec-asks", exec_asks, 0},
     {"passed-asks", passed_asks, 0}, {"exec-two", exec_two, 0}, {"killed-asleep", killed_asleep, 0},
-    {"passed-away", passed_away, 0}, {"exec-fresh", exec_fresh, 0}, {"exec-numbers", exec_numbers, 0}, {"end-killed", end_killed, 0},
+    {"passed-away", passed_away, 0}, {"exec-fresh", exec_fresh, 0}, {"exec-numbers", exec_numbers, 0}, {"exec-passed", exec_passed, 0}, {"end-killed", end_killed, 0},
     {"end-executed", end_executed, 0}, {"fork-ways", fork_ways, 0}, {"daemon", becomes_daemon, 0},
     {"clone-vfork", clone_vfork, 0}, {"shells", shells, 0}, {"vfork-dup", vfork_dup, 0}, {"vfork-room", vfork_room, 0}, {"not-given", not_given, 0},
     {"last-words", last_words, 0}, {"passed-number", passed_number, 0}, {"streams", streams, 0}, {0},

@@ -49,9 +49,14 @@ pub fn unpack() {
 pub fn claim() {
     /// Without /proc, descriptors are looked for up to here.
     const LIKELY: i32 = 1024;
-    if !BROUGHT.load(Acquire).is_null() && !kernel::for_each_descriptor(connection::claim) {
+    if BROUGHT.load(Acquire).is_null() {
+        return;
+    }
+    if !kernel::for_each_descriptor(connection::claim) {
         (0..LIKELY).for_each(connection::claim);
     }
+    // What comes back later, from a process that it was passed to, is not as the old image left it any more.
+    BROUGHT.store(core::ptr::null_mut(), Release);
 }
 
 /// The connection with this cookie, if it was brought along: family, index and perhaps the end itself.

@@ -2,7 +2,7 @@
 
 use super::share::for_each;
 use super::{CONFINED, Connection, PRESENT, handle};
-use crate::{luggage, process, set};
+use crate::{process, set};
 use underpass_segment::clock;
 use underpass_segment::end::Stage;
 use underpass_segment::raw::Answer;
@@ -20,7 +20,6 @@ static RESTS: AtomicBool = AtomicBool::new(false);
 /// Every connection stays on the kernel path for good, or goes there, while the library may still make system calls.
 pub fn confine_all() {
     process::check_fork();
-    luggage::claim();
     let Some(family) = process::existing_family() else { return };
     let until = clock::nanoseconds() + PATIENCE_NS;
     for_each(|index, fd| Connection::at(family, index, fd).confine(until));
