@@ -11,6 +11,8 @@
 static char in[4 * MIB], out[4 * MIB];
 static const int frugal[] = {SYS_read, SYS_write, SYS_poll, SYS_close, SYS_exit_group, SYS_rt_sigreturn, -1};
 static const int by_epoll[] = {SYS_read, SYS_write, SYS_epoll_wait, SYS_close, SYS_exit_group, -1};
+static const int by_number[] = {SYS_read, SYS_write, SYS_ppoll, SYS_pselect6, SYS_exit_group, -1};
+static const int by_pwait[] = {SYS_read, SYS_write, SYS_epoll_pwait, SYS_exit_group, -1};
 static const int by_recv[] = {SYS_recvfrom, SYS_recvmsg, SYS_readv, SYS_sendto, SYS_write, SYS_exit_group, -1};
 
 enum way { BY_PRCTL, BY_SECCOMP, BY_SYSCALL };
@@ -287,6 +289,42 @@ static void epoll_b(struct side *side) {
 }
 static void epoll(void) { two_processes(AF_INET, epoll_a, epoll_b); }
 
+/* The same by epoll_pwait, which lets signals in, and with a time. */
+static void pwait_a(struct side *side) {
+    struct epoll_event event = {.events = EPOLLIN, .data.fd = side->fd};
+    int set = (int)MUST(epoll_create1(0));
+    sigset_t none;
+    sigemptyset(&none);
+    MUST(epoll_ctl(set, EPOLL_CTL_ADD, side->fd, &event));
+    for (int i = 0; i < 50; i++) {
+        MUST(epoll_pwait(set, &event, 1, -1, &none));
+        ssize_t got = MUST(read(side->fd, in, sizeof(in)));
+        send_all(side->fd, in, (size_t)got);
+    }
+    pid_t child = (pid_t)MUST(fork());
+    if (child == 0) {
+        role = 'C';
+        confine(by_pwait, BY_PRCTL);
+        SHOW(epoll_pwait(set, &event, 1, 0, &none));
+        SHOW(epoll_pwait(set, &event, 1, 20, &none));
+        write_all(side->fd, "+", 1);
+        SHOW(epoll_pwait(set, &event, 1, -1, &none));
+        read_test_data(side->fd, 700, 5, 0);
+        _exit(0);
+    }
+    say("child %d", ended(child));
+}
+static void pwait_b(struct side *side) {
+    for (int i = 0; i < 50; i++) {
+        send_all(side->fd, out, 100);
+        receive_all(side->fd, in, 100);
+    }
+    receive_all(side->fd, in, 1);
+    fill(out, 700, 5, 0);
+    send_all(side->fd, out, 700);
+}
+static void pwait(void) { two_processes(AF_INET, pwait_a, pwait_b); }
+
 /* A thread sleeps in a read while another confines both. */
 static pid_t echoer;
 static void *echoing(void *side) {
@@ -342,8 +380,44 @@ static void split_b(struct side *side) {
 }
 static void split(void) { two_processes(AF_INET, split_a, split_b); }
 
+/* Polls whose time the kernel counts down. */
+static void number_a(struct side *side) {
+    hear(side);
+    await_bytes(side->fd, 700);
+    pid_t child = (pid_t)MUST(fork());
+    if (child == 0) {
+        role = 'C';
+        confine(by_number, BY_PRCTL);
+        for (int round = 0; round < 2; round++) {
+            struct timespec time = {100, 0};
+            struct pollfd ready = {side->fd, POLLIN, 0};
+            SHOW(syscall(SYS_ppoll, &ready, 1, &time, NULL, 8));
+            say("%s", time.tv_sec < 100 ? "counted down" : "as it was");
+            fd_set readable;
+            FD_ZERO(&readable);
+            FD_SET(side->fd, &readable);
+            time = (struct timespec){100, 0};
+            SHOW(syscall(SYS_pselect6, side->fd + 1, &readable, NULL, NULL, &time, NULL));
+            say("%s", time.tv_sec < 100 ? "counted down" : "as it was");
+            read_test_data(side->fd, 700, 5 + (uint64_t)round, 0);
+            write_all(side->fd, "+", 1);
+        }
+        _exit(0);
+    }
+    say("child %d", ended(child));
+}
+static void number_b(struct side *side) {
+    tell(side);
+    for (uint64_t seed = 5; seed < 7; seed++) {
+        fill(out, 700, seed, 0);
+        send_all(side->fd, out, 700);
+        SHOW((int)receive_all(side->fd, in, 1));
+    }
+}
+static void number(void) { two_processes(AF_INET, number_a, number_b); }
+
 const struct scenario scenarios[] = {
     {"all-read", all_read, 0}, {"all-read-polls", all_read_polls, 0}, {"few", few, 0}, {"many", many, 0}, {"ahead", ahead, 0},
     {"young", young, 0}, {"silent", silent, 0}, {"gone", gone, 0}, {"calls", calls, 0}, {"epoll", epoll, 0},
-    {"sleeper", sleeper, 0}, {"split", split, 0}, {0},
+    {"sleeper", sleeper, 0}, {"split", split, 0}, {"number", number, 0}, {"pwait", pwait, 0}, {0},
 };
