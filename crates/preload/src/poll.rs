@@ -543,13 +543,11 @@ impl Select {
             return unsafe { self.serve_on_stack::<FEW>(asked, plain) };
         }
         let Some(room) = Room::of(asked) else {
+            if asked > MANY {
+                return Served::Plainly(plain());
+            }
             // SAFETY: as above.
-            return if asked <= MANY {
-                // SAFETY: as above.
-                unsafe { self.serve_on_stack::<MANY>(asked, plain) }
-            } else {
-                Served::Plainly(plain())
-            };
+            return unsafe { self.serve_on_stack::<MANY>(asked, plain) };
         };
         let call = || {
             // SAFETY: the memory has room for so many of both; zeroed memory is valid.
@@ -577,17 +575,19 @@ impl Select {
     /// # Safety
     /// As [`Select::word`].
     unsafe fn serve_with(self, fds: &mut [pollfd], ours: &mut [bool], plain: impl FnOnce() -> c_int) -> Served {
-        let mut index = 0;
+        let mut found = 0;
         // SAFETY: passed on to the caller, here and below.
         unsafe {
             self.each(|fd, events| {
                 // Another thread may add to the sets meanwhile.
-                if let (Some(it), Some(ours)) = (fds.get_mut(index), ours.get_mut(index)) {
+                if let (Some(it), Some(ours)) = (fds.get_mut(found), ours.get_mut(found)) {
                     (*it, *ours) = (pollfd { fd, events, revents: 0 }, port(fd).is_some());
+                    found += 1;
                 }
-                index += 1;
             });
         }
+        // Or take from them: the rest is of another call.
+        let fds = &mut fds[..found];
         if answer_confined(fds).is_none() {
             if !concerns_us(fds) {
                 // SAFETY: nobody changes them meanwhile.
