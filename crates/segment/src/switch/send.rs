@@ -118,6 +118,8 @@ impl Port<'_> {
         let Direction { flags, sender, .. } = self.link.outgoing();
         self.sender().close_hole();
         sender.switching.store(0, Release);
+        // It may have taken the waiting flag for a kernel send that it did not come to.
+        self.settle_flag(false);
         if flags.waiting.load(Acquire) & RINGING != 0 {
             // Announced before: a reader that closes waits for the one and then for the other.
             if self.sends_fast() {
