@@ -1,4 +1,4 @@
-//! fork, vfork and the end of a process.
+//! fork, vfork, clone, forkpty, daemon and the end of a process.
 
 use crate::connection::{self, Counted};
 use crate::{descriptor, errno, luggage, options, process, real, set_errno};

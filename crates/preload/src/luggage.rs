@@ -16,7 +16,7 @@ use underpass_segment::clock;
 use underpass_segment::end::{End, Family, Stage};
 use underpass_segment::kernel;
 use underpass_segment::meeting::Meeting;
-use underpass_segment::raw::{Errno, syscall};
+use underpass_segment::raw::Errno;
 use underpass_segment::reason::Reason;
 use underpass_segment::sync::{Acquire, AtomicPtr, Relaxed, Release};
 
@@ -122,7 +122,7 @@ impl Drop for Packed {
         if !self.memory.is_null() {
             LEFT.set((core::ptr::null_mut(), 0));
             // SAFETY: the mapping is this value's own.
-            let _ = unsafe { syscall(libc::SYS_munmap, [self.memory as usize, self.len, 0, 0, 0, 0]) };
+            unsafe { memory::release(self.memory, self.len) };
         }
     }
 }

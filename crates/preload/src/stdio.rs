@@ -1,6 +1,6 @@
-//! fdopen, freopen and dprintf. libc's stdio reads, writes and closes descriptors by calls of its own, which do not come past this
-//! library. So a stream over a connection is one of fopencookie(3)'s, whose calls are the library's; and whatever prints
-//! to a descriptor without a stream pins the connection first.
+//! fdopen, freopen and dprintf. libc's stdio reads, writes and closes descriptors by calls of its own, which do not come
+//! past this library. So a stream over a connection is one of fopencookie(3)'s, whose calls are the library's; and
+//! whatever prints to a descriptor without a stream pins the connection first.
 
 use crate::table::{self, Known};
 use crate::{connection, real, set_errno};
@@ -111,7 +111,7 @@ unsafe fn part_from_connection(stream: *mut FILE) {
             crate::descriptor::close(fd);
         }
         if other >= 0 {
-            real::close(other);
+            crate::descriptor::close(other);
         }
         known.wide = libc::calloc(1, size_of_val(&NO_WIDE));
     }

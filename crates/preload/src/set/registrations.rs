@@ -115,7 +115,8 @@ impl Set {
         })
     }
 
-    /// Keeps a registration of a descriptor that is about to be closed under another, `heir`, of the same thing: the kernel goes on reporting it too. Unless `heir` has a registration of its own.
+    /// Keeps a registration of a descriptor that is about to be closed under another, `heir`, of the same thing: the kernel
+    /// goes on reporting it too. Unless `heir` has a registration of its own.
     pub fn adopt(&self, fd: i32, heir: i32) {
         self.unless_looking(|inside| {
             let Some(item) = inside.item(fd).filter(|it| it.is_current(fd) && !it.gone).copied() else { return };
