@@ -243,17 +243,22 @@ impl Port<'_> {
                 // A signal handler has received what follows, perhaps.
                 return Ok(total);
             }
-            match self.take(into, peek) {
+            match self.take(into, peek, nested) {
                 Taken::Bytes(n) => {
                     total += n;
-                    if into.left() > 0 && (peek || !matches!(self.ahead(), Ok(Record::Empty))) {
+                    if let Some(wait) = waiting.take() {
+                        wait.end(memory, slept);
+                    }
+                    let ahead = if into.left() > 0 { self.ahead() } else { Ok(Record::Empty) };
+                    if matches!(ahead, Ok(Record::Data(_))) && self.is_fast() && !peek {
+                        // Published meanwhile.
+                        continue;
+                    }
+                    if into.left() > 0 && (peek || !matches!(ahead, Ok(Record::Empty))) {
                         // What a signal handler of this thread has received is not behind what this receive has.
                         let is_next = || self.end.reading.nested.load(Relaxed) == nested;
                         let mut across = || self.take_across(into, peek.then_some(&beginning));
                         total += kernel::undisturbed(|| if is_next() { across() } else { 0 });
-                    }
-                    if let Some(wait) = waiting.take() {
-                        wait.end(memory, slept);
                     }
                     if total >= wanted || into.left() == 0 {
                         return Ok(total);
@@ -441,9 +446,10 @@ impl Port<'_> {
         }
     }
 
-    /// Takes what is there, without waiting.
+    /// Takes what is there, without waiting; nothing where that may not follow what was received before, since more than
+    /// `nested` receives have run on top of others.
     #[inline]
-    fn take(&self, into: &mut Cursor, peek: bool) -> Taken {
+    fn take(&self, into: &mut Cursor, peek: bool, nested: u64) -> Taken {
         let reading = &self.end.reading;
         let ring = self.incoming();
         loop {
@@ -455,6 +461,12 @@ impl Port<'_> {
             }
             let word = reading.place.load(Relaxed);
             let before = *into;
+            if before.taken() > 0 {
+                compiler_fence(SeqCst);
+                if reading.nested.load(Relaxed) != nested {
+                    return Taken::Nothing;
+                }
+            }
             let copied = ring::copy_out(&ring, Place::unpack(word), into);
             let (place, n) = match copied {
                 Ok(it) if !peek || self.is_at(word) => it,
@@ -554,7 +566,7 @@ impl Port<'_> {
             if !self.is_fast() && self.end.reading.stash.load(Relaxed) == 0 && stop() {
                 break;
             }
-            match self.take(into, false) {
+            match self.take(into, false, self.end.reading.nested.load(Relaxed)) {
                 Taken::Bytes(n) => total += n,
                 Taken::Failed(Errno(e)) => {
                     self.end.reading.error.store(e, Relaxed);
