@@ -1090,6 +1090,40 @@ static void exec_numbers(void) {
     else two_processes(AF_INET, exec_numbers_a, echo);
 }
 
+/* An image takes over a connection that is on kernel TCP for good, and whose other end has sent its last and is gone. */
+static void exec_over_a(struct side *side) {
+    int channel[2];
+    MUST(socketpair(AF_UNIX, SOCK_STREAM, 0, channel));
+    give(channel[0], side->fd);
+    int fd = take(channel[1]);
+    close(side->fd);
+    ask("this end", fd, 200, 1);
+    tell(side);
+    siginfo_t info;
+    MUST(waitid(P_PID, (id_t)side->peer, &info, WEXITED | WNOWAIT));
+    execute_itself("exec-over", fd, side->peer, 0, 0);
+}
+static void exec_over_b(struct side *side) {
+    say("%zu", receive_all(side->fd, in, 200));
+    send_all(side->fd, in, 200);
+    hear(side);
+    fill(out, 500, 2, 0);
+    send_all(side->fd, out, 500);
+}
+static void use_what_is_left(int fd, pid_t peer) {
+    role = 'A';
+    say("%zd", recv(fd, in, 500, MSG_WAITALL));
+    say("first difference %ld", differs(in, 500, 2, 0));
+    SHOW(recv(fd, in, 1, 0));
+    close(fd);
+    say("B ended %d", ended(peer));
+}
+static void exec_over(void) {
+    int own[4];
+    if (is_executed(own)) use_what_is_left(own[0], own[1]);
+    else two_processes(AF_INET, exec_over_a, exec_over_b);
+}
+
 /* An image that is handed a connection nobody has used yet gives it to a child, which uses it, and goes on itself. */
 static void use_it(int fd, int channel) {
     (void)channel;
@@ -1329,7 +1363,7 @@ const struct scenario scenarios[] = {
     {"exec-calls", exec_calls, 0}, {"spawn", spawn, 0}, {"passed", passed, 0},
     {"passed-half", passed_half, 0}, {"passed-on", passed_on, 0}, {"passed-over", passed_over, 0}, {"exec-asks", exec_asks, 0},
     {"passed-asks", passed_asks, 0}, {"exec-two", exec_two, 0}, {"killed-asleep", killed_asleep, 0},
-    {"passed-away", passed_away, 0}, {"exec-fresh", exec_fresh, 0}, {"exec-numbers", exec_numbers, 0}, {"exec-passed", exec_passed, 0}, {"end-killed", end_killed, 0},
+    {"passed-away", passed_away, 0}, {"exec-fresh", exec_fresh, 0}, {"exec-numbers", exec_numbers, 0}, {"exec-over", exec_over, 0}, {"exec-passed", exec_passed, 0}, {"end-killed", end_killed, 0},
     {"end-executed", end_executed, 0}, {"fork-ways", fork_ways, 0}, {"daemon", becomes_daemon, 0},
     {"clone-vfork", clone_vfork, 0}, {"shells", shells, 0}, {"vfork-dup", vfork_dup, 0}, {"vfork-room", vfork_room, 0}, {"not-given", not_given, 0},
     {"last-words", last_words, 0}, {"passed-number", passed_number, 0}, {"streams", streams, 0}, {0},

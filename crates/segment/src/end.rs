@@ -114,6 +114,8 @@ pub struct Reading {
     pub held_from: AtomicU64,
     /// How many of them are data, to be delivered before more is read from the kernel path.
     pub stash: AtomicU32,
+    /// 1: this end has left the ring for good, as the waiting flag says in the segment, which may be gone.
+    pub left: AtomicU8,
     /// An error of the kernel socket that came before the ring was empty.
     pub error: AtomicI32,
     /// Mean of the last waits, in ticks, times 8.
@@ -351,6 +353,17 @@ impl End {
     /// Whether [`End::watch_unseen`] was called, and what ends that was not since.
     pub fn is_watched_unseen(&self) -> bool {
         self.watched.load(Relaxed) == UNSEEN
+    }
+
+    /// Whether both directions are on the kernel path for good, and this end has taken whatever the library had of the
+    /// stream: then nothing is lost with the segment.
+    pub fn needs_no_segment(&self) -> bool {
+        let reading = &self.reading;
+        reading.left.load(Acquire) != 0
+            && reading.discard.load(Relaxed) == 0
+            && reading.stash.load(Relaxed) == 0
+            && self.send_pinned.load(Relaxed) != 0
+            && self.sending.fast.load(Relaxed) == 0
     }
 
     /// How far it has come.

@@ -151,7 +151,7 @@ impl Connection {
     }
 
     /// Other processes of the family had the segment, and it went with them: whoever makes one may end before the other
-    /// end has come.
+    /// end has come. Or neither end had it while both executed a program, or one did and the other was gone.
     #[cold]
     fn without_segment(&self) -> Way {
         if self.is_confined() {
@@ -161,13 +161,15 @@ impl Connection {
         if !end.read_gate.is_shut() && !end.write_gate.is_shut() {
             return Way::Plain;
         }
-        let unused = end.was_fast.load(Relaxed) == 0
-            && process::with_meeting_surely(|meeting| meeting.is_unmet(end, self.fd)).unwrap_or(false);
-        if !unused {
-            // What was in it is lost.
-            return Way::Broken;
+        if !end.needs_no_segment() {
+            let unused = end.was_fast.load(Relaxed) == 0
+                && process::with_meeting_surely(|meeting| meeting.is_unmet(end, self.fd)).unwrap_or(false);
+            if !unused {
+                // What was in it is lost.
+                return Way::Broken;
+            }
+            end.set_reason(Reason::Unproven);
         }
-        end.set_reason(Reason::Unproven);
         end.advance(Stage::Pinned);
         end.read_gate.open();
         end.write_gate.open();

@@ -709,6 +709,7 @@ impl Port<'_> {
         }
         self.end.reading.armed.store(0, Relaxed);
         self.end.reading.fast.store(0, Relaxed);
+        self.end.reading.left.store(1, Release);
     }
 
     /// This end has left: what it took for a doorbell that was taken back is data. It is taken back before the data is sent.
