@@ -199,15 +199,6 @@ static void wake_often(struct side *side) {
 static void number_waits(void) { two_threads(AF_INET, numbers_wait, wake_often); }
 
 /* Processes made by number, each of which uses the connection. */
-static void echo(struct side *side) {
-    ssize_t got;
-    size_t total = 0;
-    while ((got = recv(side->fd, in, sizeof(in), 0)) > 0) {
-        send_all(side->fd, in, (size_t)got);
-        total += (size_t)got;
-    }
-    say("echoed %zu, then %zd", total, got);
-}
 static void ask(const char *who, int fd, size_t count, uint64_t seed) {
     fill(out, count, seed, 0);
     send_all(fd, out, count);
@@ -245,7 +236,7 @@ static void numbers_fork(struct side *side) {
 static void *echo_beside(void *argument) {
     struct side *side = argument;
     role = 'E';
-    echo(side);
+    echo_until_end(side);
     return NULL;
 }
 static void numbers_fork_b(struct side *side) {
@@ -264,7 +255,7 @@ static void numbers_fork_b(struct side *side) {
         pthread_join(thread, NULL);
         close(other.fd);
     }
-    echo(side);
+    echo_until_end(side);
 }
 static void number_forks(void) { two_processes(AF_INET, numbers_fork, numbers_fork_b); }
 
@@ -561,7 +552,7 @@ static void aio_list_b(struct side *side) {
     say("%.*s", (int)got, in);
     got = (long)receive_all(other, in, 6);
     say("%.*s", (int)got, in);
-    echo(side);
+    echo_until_end(side);
 }
 static void aio_list(void) { two_processes(AF_INET, aio_list_a, aio_list_b); }
 
@@ -671,7 +662,7 @@ static void signals_b(struct side *side) {
         }
         struct side it = *side;
         it.fd = fd;
-        echo(&it);
+        echo_until_end(&it);
         close(fd);
     }
 }

@@ -34,12 +34,6 @@ static void confine(const int *calls, enum way way) {
     }
 }
 
-static int ended(pid_t child) {
-    int status = 0;
-    MUST(waitpid(child, &status, 0));
-    return WIFEXITED(status) ? WEXITSTATUS(status) : 1000 + WTERMSIG(status);
-}
-
 /* By write and read alone. */
 static void write_all(int fd, const char *from, size_t count) {
     for (ssize_t done; count > 0; from += done, count -= (size_t)done) done = MUST(write(fd, from, count));

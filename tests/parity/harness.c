@@ -187,6 +187,12 @@ void start_thread(pthread_t *thread, void *(*body)(void *), void *argument) {
     if (errno != 0) fail("pthread_create");
 }
 
+int ended(pid_t child) {
+    int status = 0;
+    MUST(waitpid(child, &status, 0));
+    return WIFEXITED(status) ? WEXITSTATUS(status) : 1000 + WTERMSIG(status);
+}
+
 /* Data */
 
 static uint64_t mix(uint64_t x) {
@@ -310,4 +316,15 @@ pid_t this_task(void) {
 void set_nonblocking(int fd, bool on) {
     int flags = (int)MUST(fcntl(fd, F_GETFL));
     MUST(fcntl(fd, F_SETFL, on ? flags | O_NONBLOCK : flags & ~O_NONBLOCK));
+}
+
+void echo_until_end(struct side *side) {
+    char bytes[64 * KIB];
+    ssize_t got;
+    size_t total = 0;
+    while ((got = recv(side->fd, bytes, sizeof(bytes), 0)) > 0) {
+        send_all(side->fd, bytes, (size_t)got);
+        total += (size_t)got;
+    }
+    say("echoed %zu, then %zd", total, got);
 }

@@ -97,6 +97,8 @@ uint64_t next_random(uint64_t *state);
 /* Moves exactly count bytes; receive_all returns less only at end-of-file. */
 void send_all(int fd, const void *bytes, size_t count);
 size_t receive_all(int fd, void *bytes, size_t count);
+/* Sends back what comes until the end, and says how much that was. */
+void echo_until_end(struct side *side);
 /* Takes a nonblocking socket to where a send would block; returns how much it took. */
 size_t stuff(int fd, uint64_t seed);
 
@@ -105,6 +107,8 @@ void await_bytes(int fd, int count); /* FIONREAD reports at least count */
 void await_events(int fd, short events); /* poll reports one of them */
 void await_asleep(pid_t task);       /* the thread sleeps in the kernel */
 pid_t this_task(void);
+/* Waits for a child: its exit code, or 1000 and the signal that ended it. */
+int ended(pid_t child);
 void nap_ms(long milliseconds);
 long now_ms(void);
 

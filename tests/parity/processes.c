@@ -15,23 +15,7 @@
 extern char **environ;
 static char in[64 * KIB], out[64 * KIB];
 
-static int ended(pid_t child) {
-    int status = 0;
-    MUST(waitpid(child, &status, 0));
-    return WIFEXITED(status) ? WEXITSTATUS(status) : 1000 + WTERMSIG(status);
-}
-
-/* Echoes what comes until the end. */
-static void echo(struct side *side) {
-    ssize_t got;
-    size_t total = 0;
-    while ((got = recv(side->fd, in, sizeof(in), 0)) > 0) {
-        send_all(side->fd, in, (size_t)got);
-        total += (size_t)got;
-    }
-    say("echoed %zu, then %zd", total, got);
-}
-/* The same in a thread of its own, which closes the connection. */
+/* Echoes what comes until the end, in a thread of its own, which closes the connection. */
 static void *echo_alone(void *argument) {
     int fd = (int)(intptr_t)argument;
     char bytes[4 * KIB];
@@ -68,7 +52,7 @@ static void forks_a(struct side *side) {
     }
     ask("parent", side->fd, 50000, 99);
 }
-static void forks(void) { two_processes(AF_INET, forks_a, echo); }
+static void forks(void) { two_processes(AF_INET, forks_a, echo_until_end); }
 
 /* The parent closes, the child goes on; the end comes when the last one closes. */
 static void handed_a(struct side *side) {
@@ -82,7 +66,7 @@ static void handed_a(struct side *side) {
     close(side->fd);
     say("child %d", ended(child));
 }
-static void handed(void) { two_processes(AF_INET, handed_a, echo); }
+static void handed(void) { two_processes(AF_INET, handed_a, echo_until_end); }
 
 /* A word that processes share. */
 static atomic_int *shared_word(void) {
@@ -137,7 +121,7 @@ static void fork_ways_b(struct side *side) {
     struct side own = *side;
     for (int way = 0; way < WAYS; way++) {
         own.fd = another(side);
-        echo(&own);
+        echo_until_end(&own);
         close(own.fd);
     }
 }
@@ -192,7 +176,7 @@ static void clone_vfork_a(struct side *side) {
         ask("parent", side->fd, 3000, round);
     }
 }
-static void clone_vfork(void) { two_processes(AF_INET, clone_vfork_a, echo); }
+static void clone_vfork(void) { two_processes(AF_INET, clone_vfork_a, echo_until_end); }
 
 /* A server in the old style: accept, fork, the child serves. Both ends fork. */
 static void per_child_a(struct side *side) {
@@ -204,7 +188,7 @@ static void per_child_a(struct side *side) {
             own.fd = fd;
             role = 'C';
             warm(fd, true);
-            echo(&own);
+            echo_until_end(&own);
             _exit(0);
         }
         close(fd);
@@ -245,7 +229,7 @@ static void split_a(struct side *side) {
     }
     say("child %d", ended(child));
 }
-static void split(void) { two_processes(AF_INET, split_a, echo); }
+static void split(void) { two_processes(AF_INET, split_a, echo_until_end); }
 
 /* Threads make connections, use them and close them, while another forks children that close what they inherit, or leave
  * that to their end. */
@@ -316,7 +300,7 @@ static void killed_asleep_a(struct side *side) {
 static void killed_asleep_b(struct side *side) {
     hear(side);
     send_all(side->fd, "x", 1);
-    echo(side);
+    echo_until_end(side);
 }
 static void killed_asleep(void) { two_processes(AF_INET, killed_asleep_a, killed_asleep_b); }
 
@@ -348,7 +332,7 @@ static void bystanders_a(struct side *side) {
     say("failed exec %d", ended(child));
     ask("after a failed exec", side->fd, 5000, 6);
 }
-static void bystanders(void) { two_processes(AF_INET, bystanders_a, echo); }
+static void bystanders(void) { two_processes(AF_INET, bystanders_a, echo_until_end); }
 
 /* The connection becomes the standard input and output of cat, which need not know where it came from. */
 static void to_cat(struct side *side, char **environment) {
@@ -641,7 +625,7 @@ static void streams_a(struct side *side) {
         action.sa_handler == SIG_DFL ? "as it was" : "ignored", waitpid(-1, NULL, WNOHANG) > 0);
     ask("after", side->fd, 3000, 2);
 }
-static void streams(void) { two_processes(AF_INET, streams_a, echo); }
+static void streams(void) { two_processes(AF_INET, streams_a, echo_until_end); }
 
 /* Every other call that executes, and programs that execute the next without having used the connection. */
 enum { CALLS = 11 };
@@ -759,7 +743,7 @@ static void passed_a(struct side *side) {
     ask("back again", back, 40000, 3);
     close(back);
 }
-static void passed(void) { two_processes(AF_INET, passed_a, echo); }
+static void passed(void) { two_processes(AF_INET, passed_a, echo_until_end); }
 
 /* The same from child to child. Each has inherited the connection too, and closes that when whoever gave it has closed his
  * own: so for a moment nobody has it but the message. */
@@ -794,7 +778,7 @@ static void passed_on_a(struct side *side) {
     await_bytes(side->fd, 600);
     pass_on(side->fd, 2);
 }
-static void passed_on(void) { two_processes(AF_INET, passed_on_a, echo); }
+static void passed_on(void) { two_processes(AF_INET, passed_on_a, echo_until_end); }
 
 /* The same when this end has said that it will send no more, and waits for the rest; or when the other end has sent it
  * all, and has closed. */
@@ -817,8 +801,8 @@ static void pass_half(struct side *side, bool over) {
 }
 static void passed_half_a(struct side *side) { pass_half(side, false); }
 static void passed_over_a(struct side *side) { pass_half(side, true); }
-static void passed_half(void) { two_processes(AF_INET, passed_half_a, echo); }
-static void passed_over(void) { two_processes(AF_INET, passed_over_a, echo); }
+static void passed_half(void) { two_processes(AF_INET, passed_half_a, echo_until_end); }
+static void passed_over(void) { two_processes(AF_INET, passed_over_a, echo_until_end); }
 
 /* The number under which it arrives was a file's, which was read, and which libc has closed by itself. */
 static void passed_number_a(struct side *side) {
@@ -846,7 +830,7 @@ static void passed_number_a(struct side *side) {
     ask("back again", back, 40000, 3);
     close(back);
 }
-static void passed_number(void) { two_processes(AF_INET, passed_number_a, echo); }
+static void passed_number(void) { two_processes(AF_INET, passed_number_a, echo_until_end); }
 
 /* This program again, in the middle of the scenario: four numbers tell it what it has. */
 static void execute_itself(const char *scenario, int a, int b, int c, int d) {
@@ -1033,7 +1017,7 @@ static void passed_away_a(struct side *side) {
 static void passed_away(void) {
     int own[4];
     if (is_executed(own)) be_stranger(own[0]);
-    else two_processes(AF_INET, passed_away_a, echo);
+    else two_processes(AF_INET, passed_away_a, echo_until_end);
 }
 
 /* A connection that nobody has used yet is handed on by exec, and its old owner uses it first. */
@@ -1087,7 +1071,7 @@ static void use_numbers(int one, int other, pid_t peer) {
 static void exec_numbers(void) {
     int own[4];
     if (is_executed(own)) use_numbers(own[0], own[1], own[2]);
-    else two_processes(AF_INET, exec_numbers_a, echo);
+    else two_processes(AF_INET, exec_numbers_a, echo_until_end);
 }
 
 /* An image takes over a connection that is on kernel TCP for good, and whose other end has sent its last and is gone. */
@@ -1217,7 +1201,7 @@ static void vfork_room_a(struct side *side) {
     say("grown %d", pages() - before > 256);
     ask("after", side->fd, 3000, 2);
 }
-static void vfork_room(void) { two_processes(AF_INET, vfork_room_a, echo); }
+static void vfork_room(void) { two_processes(AF_INET, vfork_room_a, echo_until_end); }
 
 /* Programs that were executed did not get the connection: it ends at its close, which resets it as bytes lie unread. */
 static void not_given_a(struct side *side) {

@@ -491,7 +491,7 @@ static struct receive {
 } received[2][MOST_RECEIVES];
 static size_t receives[2];
 static char *next_bytes[2];
-static volatile bool ended;
+static volatile bool is_over;
 static uint64_t dice[2] = {7, 8};
 static ssize_t receive_some(int who, int flags) {
     uint64_t chance = next_random(&dice[who]);
@@ -502,13 +502,13 @@ static ssize_t receive_some(int who, int flags) {
         received[who][receives[who]++] = (struct receive){next_bytes[who], (size_t)got};
         next_bytes[who] += got;
     }
-    if (got == 0) ended = true;
+    if (got == 0) is_over = true;
     return got;
 }
 static void receive_between(int number) {
     (void)number;
     int kept = errno;
-    for (int i = 0; i < 3 && !ended; i++) {
+    for (int i = 0; i < 3 && !is_over; i++) {
         if (receive_some(1, MSG_DONTWAIT) == -1) {
             if (errno != EAGAIN) fail("recv in the handler");
             break;
@@ -552,7 +552,7 @@ static void torn_a(struct side *side) {
     MUST(sigaction(SIGALRM, &action, NULL));
     MUST(setitimer(ITIMER_REAL, &often, NULL));
     tell(side);
-    while (!ended) {
+    while (!is_over) {
         if (receive_some(0, receives[0] % 4 ? 0 : MSG_DONTWAIT) == -1 && errno != EAGAIN) fail("recv");
     }
     MUST(setitimer(ITIMER_REAL, &never, NULL));
