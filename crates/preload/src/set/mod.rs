@@ -5,6 +5,7 @@ mod groups;
 mod having;
 mod items;
 mod left;
+mod names;
 mod registrations;
 
 pub use active::Scan;
@@ -20,6 +21,7 @@ use core::cell::UnsafeCell;
 use groups::Members;
 use items::{First, Items};
 use left::LeftBehind;
+use names::Names;
 use underpass_segment::clock::give_way;
 use underpass_segment::switch::Told;
 use underpass_segment::sync::{
@@ -160,9 +162,9 @@ pub struct Set {
     inner_count: AtomicU32,
     /// A descriptor of the library's that is registered to wake a sleeper, plus 1; 0: none.
     alarm: AtomicI32,
-    /// One of its descriptors, and how many it has.
+    /// One of its descriptors, and all of them.
     epfd: AtomicI32,
-    descriptors: AtomicU32,
+    names: Names,
     /// One of its descriptors was closed under a sleeper.
     slept_on: AtomicBool,
     is_inner: AtomicU32,
@@ -228,7 +230,7 @@ impl Set {
         // SAFETY: nobody else has it.
         let set = unsafe { &*made };
         set.epfd.store(epfd, Relaxed);
-        set.descriptors.store(1, Relaxed);
+        set.names.begin(epfd);
         Some(made)
     }
 
@@ -493,9 +495,9 @@ impl Set {
         self.epfd.store(epfd, Relaxed);
     }
 
-    /// How many descriptors it has.
-    pub fn descriptors(&self) -> &AtomicU32 {
-        &self.descriptors
+    /// Its descriptors.
+    pub fn names(&self) -> &Names {
+        &self.names
     }
 
     /// Whether somebody may sleep on it by a descriptor that has been closed.

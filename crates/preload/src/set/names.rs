@@ -1,0 +1,77 @@
+//! The descriptors of a set: one, and more where the program has duplicated it.
+
+use underpass_segment::sync::{AcqRel, Acquire, AtomicBool, AtomicI32, AtomicU32, Relaxed, Release};
+
+/// So many are kept.
+const MOST: usize = 6;
+
+/// Zeroed memory has none.
+pub struct Names {
+    count: AtomicU32,
+    /// Each plus 1; 0: a free place.
+    kept: [AtomicI32; MOST],
+    /// There were more than are kept.
+    lost: AtomicBool,
+}
+
+impl Names {
+    /// None from now on but `fd`.
+    pub(super) fn begin(&self, fd: i32) {
+        self.kept.iter().for_each(|place| place.store(0, Relaxed));
+        self.lost.store(false, Relaxed);
+        self.count.store(0, Relaxed);
+        self.add(fd);
+    }
+
+    /// One more.
+    pub fn add(&self, fd: i32) {
+        self.count.fetch_add(1, AcqRel);
+        let found = self.kept.iter().any(|place| place.compare_exchange(0, fd + 1, AcqRel, Relaxed).is_ok());
+        if !found {
+            self.lost.store(true, Release);
+        }
+    }
+
+    /// `fd` is none any more; how many are left.
+    pub fn remove(&self, fd: i32) -> u32 {
+        for place in &self.kept {
+            let _ = place.compare_exchange(fd + 1, 0, AcqRel, Relaxed);
+        }
+        self.count.fetch_sub(1, AcqRel) - 1
+    }
+
+    /// Whether there are several.
+    pub fn are_several(&self) -> bool {
+        self.count.load(Acquire) > 1
+    }
+
+    /// What may be one of them, if no number reaches `highest`.
+    pub fn possible(&self, highest: i32) -> impl Iterator<Item = i32> {
+        let all = if self.lost.load(Acquire) { highest } else { 0 };
+        self.kept.iter().map(|place| place.load(Acquire) - 1).filter(|&fd| fd >= 0).chain(0..all)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn those_beyond_what_is_kept_are_found_among_all_numbers() {
+        // SAFETY: zeroed memory has none.
+        let names: Names = unsafe { core::mem::zeroed() };
+        names.begin(5);
+        assert!(!names.are_several());
+        for fd in 10..10 + MOST as i32 - 1 {
+            names.add(fd);
+        }
+        assert_eq!(names.possible(100).collect::<Vec<_>>(), [5, 10, 11, 12, 13, 14]);
+        names.add(90);
+        assert!(names.possible(100).any(|fd| fd == 90));
+        assert_eq!(names.remove(5), 6);
+        names.begin(7);
+        assert_eq!(names.possible(100).collect::<Vec<_>>(), [7]);
+        assert_eq!(names.remove(7), 0);
+        assert_eq!(names.possible(100).next(), None);
+    }
+}
