@@ -41,7 +41,9 @@ pub(super) struct Events {
     pub(super) count: usize,
     /// The kernel has news of a socket whose turn it is not yet.
     pub(super) put_off: bool,
-    /// Of an active socket that is level-triggered only the kernel knows what is true.
+    /// There will be no other look: it has to be known what only the kernel knows.
+    pub(super) last_look: bool,
+    /// Of an active socket that is level-triggered only the kernel knows what is true. Not asked before the last look.
     pub(super) in_doubt: bool,
     /// So many may be written by now: behind them lie events of the kernel's that are not read yet.
     room: usize,
@@ -52,7 +54,7 @@ pub(super) struct Events {
 impl Events {
     /// None, with room for `most` at `at`.
     pub(super) fn new(at: *mut epoll_event, most: usize) -> Events {
-        Events { at, most, count: 0, put_off: false, in_doubt: false, room: most, fds: [-1; 64] }
+        Events { at, most, count: 0, put_off: false, last_look: false, in_doubt: false, room: most, fds: [-1; 64] }
     }
 
     /// Adds to what is told of `fd` already: the kernel tells nothing of a registration twice in one answer, and who has
@@ -101,7 +103,7 @@ pub(super) fn collect(epfd: c_int, set: &Set, events: &mut Events) {
         if writable(&port, item) {
             events.push(fd, item.events & OUT | known_to_kernel(fd, &port, item), item.data);
             item.set_last_news(now);
-        } else if item.events & EDGE == 0 {
+        } else if events.last_look && item.events & EDGE == 0 {
             events.in_doubt |= item.wants(OUT) || port.needs_kernel();
         }
         if !item.wants(IN) {

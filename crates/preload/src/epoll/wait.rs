@@ -74,6 +74,8 @@ fn wait_in(
     let mut slept = false;
     let mut polled_enough = false;
     loop {
+        let expired = deadline.is_some_and(|at| clock::nanoseconds() >= at);
+        events.last_look = expired;
         let idle_for = ticks().wrapping_sub(set.asked().load(Relaxed));
         // The kernel's own must not starve, nor starve the others.
         let overdue = idle_for > KERNEL_EVERY_US * ticks_per_microsecond() && !set.others_first().swap(false, Relaxed);
@@ -81,7 +83,6 @@ fn wait_in(
             collect(epfd, set, &mut events);
         }
         let idle = idle_for > KERNEL_WHEN_IDLE_US * ticks_per_microsecond();
-        let expired = deadline.is_some_and(|at| clock::nanoseconds() >= at);
         // Who goes to sleep at once asks the kernel by that.
         let sleeps = began.is_none() && events.count == 0 && idle && !expired && !(overdue && any_news(set)) && {
             polled_enough = !began.insert(begin(set)).polls();
