@@ -2,6 +2,7 @@
 #include "harness.h"
 
 #include <aio.h>
+#include <limits.h>
 #include <linux/aio_abi.h>
 #include <linux/io_uring.h>
 #include <linux/sched.h>
@@ -556,6 +557,25 @@ static void aio_list_b(struct side *side) {
 }
 static void aio_list(void) { two_processes(AF_INET, aio_list_a, aio_list_b); }
 
+/* Refused for its mode, however long the list is said to be: nothing is received. */
+static void aio_refused_a(struct side *side) {
+    int fd = side->fd;
+    await_bytes(fd, 5);
+    struct aiocb it = request(fd, LIO_READ, in, 5), *list[] = {&it};
+    SHOW(lio_listio(9, list, 1, NULL));
+    SHOW(lio_listio(9, list, INT_MAX, NULL));
+    SHOW(lio_listio(9, list, INT_MIN, NULL));
+    SHOW(lio_listio(LIO_WAIT, list, -1, NULL));
+    SHOW(recv(fd, in, 5, MSG_DONTWAIT));
+    say("%.5s", in);
+    tell(side);
+}
+static void aio_refused_b(struct side *side) {
+    send_all(side->fd, "hello", 5);
+    hear(side);
+}
+static void aio_refused(void) { two_processes(AF_INET, aio_refused_a, aio_refused_b); }
+
 /* The kernel's own asynchronous calls. */
 static void submit(aio_context_t context, struct iocb it) {
     struct iocb *list[] = {&it};
@@ -837,7 +857,7 @@ const struct scenario scenarios[] = {
     {"aio", aio, 0},
     {"aio-unread", aio_unread, 0},
     {"aio-cancels", aio_cancels, 0},
-    {"aio-list", aio_list, 0},
+    {"aio-list", aio_list, 0}, {"aio-refused", aio_refused, 0},
     {"aio-kernel", aio_kernel, 0},
     {"input-signals", input_signals, 0},
     {"io-uring", io_uring, 0},

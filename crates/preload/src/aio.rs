@@ -109,9 +109,18 @@ pub unsafe extern "C" fn lio_listio(
     count: c_int,
     event: *mut libc::sigevent,
 ) -> c_int {
-    let mut rest = Vec::with_capacity(count.max(0) as usize);
+    if !matches!(mode, libc::LIO_WAIT | libc::LIO_NOWAIT) {
+        // SAFETY: passed on to the caller; refused before the list is looked at.
+        return unsafe { real::lio_listio(mode, list, count, event) };
+    }
+    let requests = count.max(0) as usize;
+    let mut rest = Vec::new();
+    if rest.try_reserve_exact(requests).is_err() {
+        set_errno(libc::EAGAIN);
+        return -1;
+    }
     let mut failed = false;
-    for index in 0..count.max(0) as usize {
+    for index in 0..requests {
         // SAFETY: the program vouches for `count` requests, some of which may be null.
         unsafe {
             let mut block = *list.add(index);
