@@ -682,6 +682,7 @@ static void calls_a(struct side *side) {
 }
 static void exec_calls(void) { two_processes(AF_INET, calls_a, calls_b); }
 
+static bool give_by_many; /* by sendmmsg, behind a message without a descriptor */
 static void give(int socket, int fd) {
     char space[CMSG_SPACE(sizeof(int))] = {0};
     struct iovec part = {"x", 1};
@@ -691,10 +692,16 @@ static void give(int socket, int fd) {
     header->cmsg_type = SCM_RIGHTS;
     header->cmsg_len = CMSG_LEN(sizeof(int));
     memcpy(CMSG_DATA(header), &fd, sizeof(int));
+    if (give_by_many) {
+        struct mmsghdr two[] = {{.msg_hdr = {.msg_iov = &part, .msg_iovlen = 1}}, {.msg_hdr = message}};
+        if (MUST(sendmmsg(socket, two, 2, 0)) != 2 || two[1].msg_len != 1) fail("sendmmsg");
+        return;
+    }
     if (MUST(sendmsg(socket, &message, 0)) != 1) fail("sendmsg");
 }
 static int take(int socket) {
     char space[CMSG_SPACE(sizeof(int))], byte;
+    if (give_by_many && receive_all(socket, &byte, 1) != 1) fail("recv");
     struct iovec part = {&byte, 1};
     struct msghdr message = {.msg_iov = &part, .msg_iovlen = 1, .msg_control = space, .msg_controllen = sizeof(space)};
     if (MUST(recvmsg(socket, &message, 0)) != 1) fail("recvmsg");
@@ -744,6 +751,11 @@ static void passed_a(struct side *side) {
     close(back);
 }
 static void passed(void) { two_processes(AF_INET, passed_a, echo_until_end); }
+static void passed_among_a(struct side *side) {
+    give_by_many = true;
+    passed_a(side);
+}
+static void passed_among(void) { two_processes(AF_INET, passed_among_a, echo_until_end); }
 
 /* The same from child to child. Each has inherited the connection too, and closes that when whoever gave it has closed his
  * own: so for a moment nobody has it but the message. */
@@ -1344,7 +1356,7 @@ const struct scenario scenarios[] = {
     {"bystanders", bystanders, 0},         {"exec-cat", exec_cat, 0},
     {"exec-cat-clean", exec_cat_clean, 0}, {"exec-cat-unread", exec_cat_unread, 0}, {"exec-cat-ahead", exec_cat_ahead, 0},
     {"exec-cat-fresh", exec_cat_fresh, 0}, {"stdin-both", stdin_both, 0}, {"stdin-much", stdin_much, 0},
-    {"exec-calls", exec_calls, 0}, {"spawn", spawn, 0}, {"passed", passed, 0},
+    {"exec-calls", exec_calls, 0}, {"spawn", spawn, 0}, {"passed", passed, 0}, {"passed-among", passed_among, 0},
     {"passed-half", passed_half, 0}, {"passed-on", passed_on, 0}, {"passed-over", passed_over, 0}, {"exec-asks", exec_asks, 0},
     {"passed-asks", passed_asks, 0}, {"exec-two", exec_two, 0}, {"killed-asleep", killed_asleep, 0},
     {"passed-away", passed_away, 0}, {"exec-fresh", exec_fresh, 0}, {"exec-numbers", exec_numbers, 0}, {"exec-over", exec_over, 0}, {"exec-passed", exec_passed, 0}, {"end-killed", end_killed, 0},

@@ -312,18 +312,29 @@ unsafe fn each_passed(message: *const msghdr, mut what: impl FnMut(c_int)) {
     }
 }
 
-/// A send with control data: descriptors that are given away must not be fast any more.
+/// A message is about to be sent over `channel`: descriptors that it gives away must not be fast any more.
+///
+/// # Safety
+/// The message must be valid.
+pub unsafe fn lend_passed(channel: c_int, message: *const msghdr) {
+    // SAFETY: passed on to the caller.
+    unsafe {
+        each_passed(message, |passed| {
+            if let Some(connection) = connection::recognise(passed) {
+                crate::luggage::lend(&connection, channel);
+            }
+        });
+    }
+}
+
+/// A send with control data.
 ///
 /// # Safety
 /// As sendmsg(2).
 pub unsafe fn send_control(fd: c_int, message: *const msghdr, flags: c_int) -> ssize_t {
     // SAFETY: the program vouches for the message.
     unsafe {
-        each_passed(message, |passed| {
-            if let Some(connection) = connection::recognise(passed) {
-                crate::luggage::lend(&connection, fd);
-            }
-        });
+        lend_passed(fd, message);
         if let Some(connection) = connection::of(fd) {
             connection.pin(Reason::Unsupported);
         }

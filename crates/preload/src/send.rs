@@ -248,12 +248,21 @@ pub unsafe extern "C" fn sendmsg(fd: c_int, message: *const msghdr, flags: c_int
 pub unsafe extern "C" fn sendmmsg(fd: c_int, messages: *mut mmsghdr, count: c_uint, flags: c_int) -> c_int {
     // SAFETY: the program vouches for the messages.
     unsafe {
-        if connection::of(fd).is_none() || is_low(messages) {
+        if is_low(messages) {
+            return real::sendmmsg(fd, messages, count, flags);
+        }
+        let count = count.min(UIO_MAXIOV as c_uint);
+        if connection::of(fd).is_none() {
+            for message in (0..count as usize).map(|index| &raw const (*messages.add(index)).msg_hdr) {
+                if (*message).msg_controllen != 0 {
+                    crate::descriptor::lend_passed(fd, message);
+                }
+            }
             return real::sendmmsg(fd, messages, count, flags);
         }
         let before = crate::errno();
         let mut done = 0;
-        while done < count.min(UIO_MAXIOV as c_uint) {
+        while done < count {
             let message = messages.add(done as usize);
             let answer = sendmsg(fd, &(*message).msg_hdr, flags);
             if answer < 0 {
