@@ -11,7 +11,7 @@
 static char in[4 * MIB], out[4 * MIB];
 static const int frugal[] = {SYS_read, SYS_write, SYS_poll, SYS_close, SYS_exit_group, SYS_rt_sigreturn, -1};
 static const int by_epoll[] = {SYS_read, SYS_write, SYS_epoll_wait, SYS_close, SYS_exit_group, -1};
-static const int by_number[] = {SYS_read, SYS_write, SYS_ppoll, SYS_pselect6, SYS_exit_group, -1};
+static const int by_number[] = {SYS_read, SYS_write, SYS_ppoll, SYS_pselect6, SYS_select, SYS_exit_group, -1};
 static const int by_pwait[] = {SYS_read, SYS_write, SYS_epoll_pwait, SYS_exit_group, -1};
 static const int by_recv[] = {SYS_recvfrom, SYS_recvmsg, SYS_readv, SYS_sendto, SYS_write, SYS_exit_group, -1};
 
@@ -319,6 +319,32 @@ static void pwait_b(struct side *side) {
 }
 static void pwait(void) { two_processes(AF_INET, pwait_a, pwait_b); }
 
+/* The child polls the set. */
+static void poll_set_a(struct side *side) {
+    struct epoll_event event = {.events = EPOLLIN, .data.fd = side->fd};
+    int set = (int)MUST(epoll_create1(0));
+    MUST(epoll_ctl(set, EPOLL_CTL_ADD, side->fd, &event));
+    for (int i = 0; i < 50; i++) {
+        MUST(epoll_wait(set, &event, 1, -1));
+        ssize_t got = MUST(read(side->fd, in, sizeof(in)));
+        send_all(side->fd, in, (size_t)got);
+    }
+    pid_t child = (pid_t)MUST(fork());
+    if (child == 0) {
+        role = 'C';
+        struct pollfd ready = {set, POLLIN, 0};
+        confine(frugal, BY_PRCTL);
+        SHOW(poll(&ready, 1, 0));
+        write_all(side->fd, "+", 1);
+        SHOW(poll(&ready, 1, -1));
+        read_test_data(side->fd, 700, 5, 0);
+        SHOW(poll(&ready, 1, 20));
+        _exit(0);
+    }
+    say("child %d", ended(child));
+}
+static void poll_set(void) { two_processes(AF_INET, poll_set_a, pwait_b); }
+
 /* A thread sleeps in a read while another confines both. */
 static pid_t echoer;
 static void *echoing(void *side) {
@@ -393,6 +419,10 @@ static void number_a(struct side *side) {
             time = (struct timespec){100, 0};
             SHOW(syscall(SYS_pselect6, side->fd + 1, &readable, NULL, NULL, &time, NULL));
             say("%s", time.tv_sec < 100 ? "counted down" : "as it was");
+            struct timeval old = {100, 0};
+            FD_SET(side->fd, &readable);
+            SHOW(syscall(SYS_select, side->fd + 1, &readable, NULL, NULL, &old));
+            say("%s", old.tv_sec < 100 ? "counted down" : "as it was");
             read_test_data(side->fd, 700, 5 + (uint64_t)round, 0);
             write_all(side->fd, "+", 1);
         }
@@ -413,5 +443,5 @@ static void number(void) { two_processes(AF_INET, number_a, number_b); }
 const struct scenario scenarios[] = {
     {"all-read", all_read, 0}, {"all-read-polls", all_read_polls, 0}, {"few", few, 0}, {"many", many, 0}, {"ahead", ahead, 0},
     {"young", young, 0}, {"silent", silent, 0}, {"gone", gone, 0}, {"calls", calls, 0}, {"epoll", epoll, 0},
-    {"sleeper", sleeper, 0}, {"split", split, 0}, {"number", number, 0}, {"pwait", pwait, 0}, {0},
+    {"sleeper", sleeper, 0}, {"split", split, 0}, {"number", number, 0}, {"pwait", pwait, 0}, {"poll-set", poll_set, 0}, {0},
 };

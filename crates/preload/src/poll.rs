@@ -103,7 +103,9 @@ fn port(fd: c_int) -> Option<Port<'static>> {
 }
 
 fn concerns_us(fds: &[pollfd]) -> bool {
-    fds.iter().any(|it| it.fd >= 0 && (port(it.fd).is_some() || epoll::is_ours(it.fd)))
+    // What is in a set of a confined process, the kernel knows; and nothing but the program's own call may be made.
+    let is_set = |fd| !is_quiet() && epoll::is_ours(fd);
+    fds.iter().any(|it| it.fd >= 0 && (port(it.fd).is_some() || is_set(it.fd)))
 }
 
 /// poll over `fds`, sleeping in ppoll with `mask`.
@@ -643,9 +645,24 @@ pub unsafe extern "C" fn select(
     except: *mut fd_set,
     timeout: *mut timeval,
 ) -> c_int {
+    // SAFETY: passed on to the caller.
+    unsafe { select_by(count, read, write, except, timeout, || real::select(count, read, write, except, timeout)) }
+}
+
+/// select(2), by `plain`, the kernel's own call, if there is nothing else to look at.
+///
+/// # Safety
+/// As select(2).
+pub unsafe fn select_by(
+    count: c_int,
+    read: *mut fd_set,
+    write: *mut fd_set,
+    except: *mut fd_set,
+    timeout: *mut timeval,
+    plain: impl FnOnce() -> c_int,
+) -> c_int {
     // SAFETY: the program vouches for its arguments.
     unsafe {
-        let plain = || real::select(count, read, write, except, timeout);
         let invalid = |t: timeval| t.tv_sec < 0 || t.tv_usec < 0;
         let sets = [read.cast(), write.cast(), except.cast()];
         let Some(looked_at) = looked_at(count, sets) else { return plain() };
