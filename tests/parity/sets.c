@@ -1109,6 +1109,36 @@ static void closed_together_a(struct side *side) {
 }
 static void closed_together(void) { two_processes(AF_INET, closed_together_a, hear); }
 
+/* The number of a set that libc has closed by itself is another set's, and then a socket's. */
+static void reused_a(struct side *side) {
+    ten_now(side);
+    await_bytes(side->fd, 10);
+    for (int round = 0; round < 2; round++) {
+        int set = (int)MUST(epoll_create1(0));
+        add(set, side->fd, EPOLLIN, 1);
+        report("the old set", set, -1);
+        fclose(fdopen(set, "r"));
+        if (round == 0) {
+            int next = (int)MUST(epoll_create1(0));
+            say("the same number %d", next == set);
+            report("nothing registered", next, 0);
+            add(next, side->fd, EPOLLIN, 2);
+            report("the new set", next, -1);
+            SHOW(close(next));
+        } else {
+            int next = (int)MUST(socket(AF_INET, SOCK_STREAM, 0));
+            struct pollfd ready = {next, POLLIN, 0};
+            say("the same number %d", next == set);
+            SHOW(poll(&ready, 1, 0));
+            say("events %x", ready.revents);
+            SHOW(close(next));
+        }
+    }
+    SHOW(receive_all(side->fd, in, 10));
+    quit(side);
+}
+static void reused(void) { two_processes(AF_INET, reused_a, ten_when_told); }
+
 const struct scenario scenarios[] = {
     {"nested", nested, 0},       {"nested-threads", nested_threads, 0}, {"several", several, 0},
     {"close-out", close_out, 0}, {"close-in", close_in, 0},             {"close-none", close_none, 0},
@@ -1127,6 +1157,6 @@ const struct scenario scenarios[] = {
     {"polled", polled, 0},       {"nested-onlooker", nested_onlooker, 0},
     {"stuffed-nested", stuffed_nested, 0}, {"nested-many", nested_many, 0},
     {"copies", copies, 0},       {"one-shots", one_shots, 0},
-    {"closed-together", closed_together, 0},
+    {"closed-together", closed_together, 0}, {"reused", reused, 0},
     {0},
 };

@@ -102,6 +102,9 @@ pub unsafe extern "C" fn syscall(number: c_long, a: usize, b: usize, c: usize, d
         #[cfg(target_arch = "x86_64")]
         SYS_select => select(a b c d e),
         SYS_pselect6 if is_mask_in(f) => pselect(a b c d e f),
+        #[cfg(target_arch = "x86_64")]
+        SYS_epoll_create => epoll::epoll_create(a),
+        SYS_epoll_create1 => epoll::epoll_create1(a),
         SYS_epoll_ctl => epoll::epoll_ctl(a b c d),
         #[cfg(target_arch = "x86_64")]
         SYS_epoll_wait => epoll::epoll_wait(a b c d),

@@ -83,7 +83,10 @@ pub fn duplicate(fd: i32, copy: i32) {
 /// The kernel has just given out the number `fd`: whatever it was known as is closed. libc closes some descriptors by calls
 /// of its own.
 pub fn forget_closed(fd: i32) {
-    if process::borrowed() || table::get(fd) == Known::Nothing {
+    if process::borrowed() {
+        return;
+    }
+    if !crate::epoll::forget_set(fd) && table::get(fd) == Known::Nothing {
         return;
     }
     process::check_fork();

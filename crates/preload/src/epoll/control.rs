@@ -1,4 +1,4 @@
-//! epoll_ctl: the program's registrations, at once or put off, and the library's own changes of them.
+//! epoll_create; epoll_ctl: the program's registrations, at once or put off, and the library's own changes of them.
 
 use super::sleep::{hand_over, leave_group, wake_by_itself, wake_up, watch};
 use super::{EXCLUSIVE, IN, has_room, has_sleepers, need_set, port, set_of};
@@ -15,6 +15,29 @@ use underpass_segment::reason::Reason;
 use underpass_segment::switch::{Port, Sleep, Told};
 use underpass_segment::sync::Relaxed;
 use underpass_segment::vector::is_low;
+
+/// # Safety
+/// As epoll_create(2).
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn epoll_create(size: c_int) -> c_int {
+    // SAFETY: no pointers.
+    created(unsafe { real::epoll_create(size) })
+}
+
+/// # Safety
+/// As epoll_create1(2).
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn epoll_create1(flags: c_int) -> c_int {
+    // SAFETY: no pointers.
+    created(unsafe { real::epoll_create1(flags) })
+}
+
+fn created(epfd: c_int) -> c_int {
+    if epfd >= 0 {
+        connection::forget_closed(epfd);
+    }
+    epfd
+}
 
 /// # Safety
 /// As epoll_ctl(2).

@@ -1,4 +1,4 @@
-//! epoll_ctl, epoll_wait and its variants; here, the sets of this process and who sleeps on them.
+//! epoll_create, epoll_ctl, epoll_wait and its variants; here, the sets of this process and who sleeps on them.
 //!
 //! Every socket stays registered with the kernel exactly as the program registered it. For stream sockets the library
 //! keeps a copy of the registration. Those that were active lately are looked at in user space; the quiet ones have
@@ -11,7 +11,7 @@ mod events;
 mod sleep;
 mod wait;
 
-pub use control::{epoll_ctl, settle_socket};
+pub use control::{epoll_create, epoll_create1, epoll_ctl, settle_socket};
 pub use sleep::{
     confirm, forget_socket, has_ready, let_go, outlast_looks, prepare_to_sleep, take_back, wake_by_itself, watch,
     watch_by_poll,
@@ -114,12 +114,13 @@ fn descriptors(set: &Set) -> impl Iterator<Item = c_int> {
     set.names().possible(table::highest()).filter(move |&fd| set_of(fd).is_some_and(|it| core::ptr::eq(it, set)))
 }
 
-/// `epfd` is about to be closed, and is in the same generation yet.
-pub fn forget_set(epfd: c_int) {
+/// `epfd` is about to be closed, and is in the same generation yet; or libc has closed it by calls of its own.
+/// Whether it was a set of ours.
+pub fn forget_set(epfd: c_int) -> bool {
     set::forget_alarm(epfd);
     // SAFETY: a set, once made, is never unmapped.
     let set = place(epfd).and_then(|place| unsafe { place.swap(core::ptr::null_mut(), Acquire).as_ref() });
-    let Some(set) = set else { return };
+    let Some(set) = set else { return false };
     if set.names().remove(epfd) > 0 {
         // There is none if the others are being closed at this moment: the last of them ends the set.
         if let Some(heir) = descriptors(set).next() {
@@ -133,7 +134,7 @@ pub fn forget_set(epfd: c_int) {
                 outer.adopt(epfd, heir);
             }
         }
-        return;
+        return true;
     }
     if set.is_inner() {
         set::made().for_each(|outer| outer.remove_inner(epfd));
@@ -149,6 +150,7 @@ pub fn forget_set(epfd: c_int) {
     } else {
         Set::give_back(set);
     }
+    true
 }
 
 /// In a forked child: its copies of the sets rely on the waiting flags too; the threads that slept are its parent's.
