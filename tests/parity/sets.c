@@ -1109,6 +1109,34 @@ static void closed_together_a(struct side *side) {
 }
 static void closed_together(void) { two_processes(AF_INET, closed_together_a, hear); }
 
+/* Many registrations with the same data, half of them removed before anything comes. */
+static void alike_a(struct side *side) {
+    enum { CROWD = 40 };
+    int set = (int)MUST(epoll_create1(0)), pairs[CROWD][2];
+    for (int i = 0; i < CROWD; i++) {
+        pairs[i][1] = connect_to(&side->address);
+        pairs[i][0] = (int)MUST(accept(side->listener, NULL, NULL));
+        for (int n = 0; n < 80; n++) {
+            MUST(send(pairs[i][n % 2], "x", 1, 0));
+            MUST(recv(pairs[i][!(n % 2)], in, 1, 0));
+        }
+        add(set, pairs[i][0], EPOLLIN, 2);
+    }
+    report("nothing yet", set, 0);
+    for (int i = 0; i < CROWD; i += 2) SHOW(epoll_ctl(set, EPOLL_CTL_DEL, pairs[i][0], NULL));
+    for (int i = 0; i < CROWD; i += 2) MUST(send(pairs[i][1], "x", 1, 0));
+    for (int i = 0; i < CROWD; i += 2) await_bytes(pairs[i][0], 1);
+    report("removed", set, 0);
+    for (int i = 1; i < CROWD; i += 2) {
+        MUST(send(pairs[i][1], "x", 1, 0));
+        report("one", set, -1);
+        SHOW(recv(pairs[i][0], in, 1, 0));
+        report("read", set, 0);
+    }
+    tell(side);
+}
+static void alike(void) { two_processes(AF_INET, alike_a, hear); }
+
 /* The number of a set that libc has closed by itself is another set's, and then a socket's. */
 static void reused_a(struct side *side) {
     ten_now(side);
@@ -1157,6 +1185,6 @@ const struct scenario scenarios[] = {
     {"polled", polled, 0},       {"nested-onlooker", nested_onlooker, 0},
     {"stuffed-nested", stuffed_nested, 0}, {"nested-many", nested_many, 0},
     {"copies", copies, 0},       {"one-shots", one_shots, 0},
-    {"closed-together", closed_together, 0}, {"reused", reused, 0},
+    {"closed-together", closed_together, 0}, {"reused", reused, 0}, {"alike", alike, 0},
     {0},
 };

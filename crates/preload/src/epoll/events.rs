@@ -241,20 +241,22 @@ fn tell_truth(epfd: c_int, set: &Set, before: Option<u32>, (mask, data): (u32, u
     }
     let has_changed = || before != Some(set.changes());
     let mut found = [Registered::default(); 16];
-    let found = match set.with_data(data, &mut found) {
-        WithData::Some(count) => found.get(..count).unwrap_or_else(|| {
-            set.activate_with(data);
-            &[]
-        }),
+    let count = match set.with_data(data, 0, &mut found) {
+        WithData::Some(count) => count,
         // Another thread has been told of the same in user space, and has closed the socket since.
         WithData::Closed => return,
         // It was of one that has been removed meanwhile, whose number another has by now.
         WithData::Unknown if has_changed() && !kernel::is_registered(epfd, data) => return,
-        WithData::Unknown => &[],
+        WithData::Unknown => return events.push(-1, mask, data),
     };
-    let alone = found.len() == 1;
+    let alone = count == 1;
     let changed = !alone || has_changed();
-    for &Registered { fd, foreign } in found {
+    for index in 0..count {
+        let at = index % found.len();
+        if index > 0 && at == 0 {
+            set.with_data(data, index, &mut found);
+        }
+        let Registered { fd, foreign } = found[at];
         let truth = match foreign {
             None => truth_of(epfd, set, fd, (mask, data), changed),
             Some(wanted) if set_of(fd).is_some() => {
@@ -276,9 +278,6 @@ fn tell_truth(epfd: c_int, set: &Set, before: Option<u32>, (mask, data): (u32, u
             Truth::PutOff => events.put_off = true,
             Truth::Events(mask) => events.push(fd, mask, data),
         }
-    }
-    if found.is_empty() {
-        events.push(-1, mask, data);
     }
 }
 

@@ -16,13 +16,6 @@ pub enum Scan {
 }
 
 impl Set {
-    /// Has every socket registered with `data` looked at in user space from now on.
-    pub fn activate_with(&self, data: u64) {
-        self.locked(|inside| {
-            inside.each_with(data, |inside, fd| inside.activate(fd));
-        });
-    }
-
     /// Has `fd` looked at in user space from now on.
     pub fn activate(&self, fd: i32) {
         if self.unless_looking(|inside| inside.activate(fd)).is_none() {

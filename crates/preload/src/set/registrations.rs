@@ -221,14 +221,14 @@ impl Set {
         });
     }
 
-    /// What is registered with `data`, as much as there is room for in `found`.
-    pub fn with_data(&self, data: u64, found: &mut [Registered]) -> WithData {
+    /// What is registered with `data`: as much as there is room for in `found`, behind the first `from`.
+    pub fn with_data(&self, data: u64, from: usize, found: &mut [Registered]) -> WithData {
         self.locked(|inside| {
-            let (mut count, mut closed) = (0, false);
+            let (mut count, mut closed) = (0usize, false);
             inside.each_with(data, |inside, fd| {
                 let Some(item) = inside.item(fd) else { return };
                 if item.is_current(fd) {
-                    if let Some(place) = found.get_mut(count) {
+                    if let Some(place) = count.checked_sub(from).and_then(|at| found.get_mut(at)) {
                         *place = Registered { fd, foreign: item.foreign.then_some(item.events) };
                     }
                     count += 1;
