@@ -3,6 +3,7 @@
 
 #include <stdatomic.h>
 #include <sys/epoll.h>
+#include <sys/mman.h>
 #include <sys/select.h>
 #include <sys/time.h>
 
@@ -704,12 +705,102 @@ static void growing_a(struct side *side) {
 }
 static void growing(void) { two_processes(AF_INET, growing_a, hear); }
 
+/* A handler removes, registers and closes many connections on top of an epoll_wait of the same set: it comes when that
+ * writes to its array. The kernel says EFAULT instead, and the same is done then. */
+enum { CROWD = 50 };
+static struct {
+    int set, gone[CROWD][2], fresh[CROWD][2], ended[CROWD][2];
+    struct epoll_event *events;
+} crowd;
+static void pair_up(int (*pairs)[2]) {
+    for (int i = 0; i < CROWD; i++) {
+        pairs[i][1] = connect_to(&above.address);
+        pairs[i][0] = (int)MUST(accept(above.listener, NULL, NULL));
+        for (int n = 0; n < 40; n++) {
+            char byte = (char)n;
+            for (int way = 0; way < 2; way++) {
+                MUST(send(pairs[i][way], &byte, 1, 0));
+                MUST(recv(pairs[i][!way], &byte, 1, 0));
+            }
+        }
+    }
+}
+static void change_crowd(int number) {
+    (void)number;
+    for (int i = 0; i < CROWD; i++) {
+        struct epoll_event event = {.events = EPOLLIN, .data.u64 = 1000 + (uint64_t)i};
+        MUST(epoll_ctl(crowd.set, EPOLL_CTL_DEL, crowd.gone[i][0], NULL));
+        MUST(epoll_ctl(crowd.set, EPOLL_CTL_ADD, crowd.fresh[i][0], &event));
+        MUST(close(crowd.ended[i][0]));
+    }
+    MUST(mprotect(crowd.events, 4096, PROT_READ | PROT_WRITE));
+}
+static void crowded_a(struct side *side) {
+    struct epoll_event event = {.events = EPOLLIN, .data.u64 = 1};
+    struct sigaction action = {.sa_handler = change_crowd};
+    bool told[CROWD] = {false};
+    int fresh = 0, others = 0, ends = 0;
+    above.listener = listen_on(AF_INET, &above.address);
+    pair_up(crowd.gone);
+    pair_up(crowd.fresh);
+    pair_up(crowd.ended);
+    crowd.set = (int)MUST(epoll_create1(0));
+    MUST(epoll_ctl(crowd.set, EPOLL_CTL_ADD, side->fd, &event));
+    for (int i = 0; i < CROWD; i++) {
+        event.data.u64 = 2000 + (uint64_t)i;
+        MUST(epoll_ctl(crowd.set, EPOLL_CTL_ADD, crowd.gone[i][0], &event));
+        MUST(epoll_ctl(crowd.set, EPOLL_CTL_ADD, crowd.ended[i][0], &event));
+    }
+    crowd.events = mmap(NULL, 4096, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    MUST(sigaction(SIGSEGV, &action, NULL));
+    tell(side);
+    await_bytes(side->fd, 1);
+    int count = -1;
+    for (int tries = 0; tries < 20 && count == -1; tries++) {
+        for (int i = 0; i < 3; i++) MUST(epoll_wait(crowd.set, &event, 1, -1));
+        count = epoll_wait(crowd.set, crowd.events, 8, -1);
+    }
+    if (count == -1) {
+        change_crowd(0);
+        count = epoll_wait(crowd.set, crowd.events, 8, -1);
+    }
+    say("%d: %d", count, (int)crowd.events[0].data.u64);
+    SHOW(receive_all(side->fd, in, 1));
+    for (int i = 0; i < CROWD; i++) {
+        MUST(send(crowd.gone[i][1], "g", 1, 0));
+        MUST(send(crowd.fresh[i][1], "f", 1, 0));
+    }
+    while (fresh < CROWD) {
+        count = (int)MUST(epoll_wait(crowd.set, crowd.events, 8, -1));
+        for (int i = 0; i < count; i++) {
+            uint64_t which = crowd.events[i].data.u64 - 1000;
+            if (which >= CROWD || told[which]) {
+                others++;
+                continue;
+            }
+            told[which] = true;
+            fresh++;
+            MUST(recv(crowd.fresh[which][0], in, 1, MSG_DONTWAIT));
+        }
+    }
+    say("others %d, then %ld", others, MUST(epoll_wait(crowd.set, crowd.events, 8, 0)));
+    for (int i = 0; i < CROWD; i++) ends += recv(crowd.ended[i][1], in, 1, 0) == 0;
+    say("ends %d", ends);
+    tell(side);
+}
+static void crowded_b(struct side *side) {
+    hear(side);
+    send_all(side->fd, "x", 1);
+    hear(side);
+}
+static void crowded(void) { two_processes(AF_INET, crowded_a, crowded_b); }
+
 const struct scenario scenarios[] = {
     {"interrupted", interrupted, 0}, {"restarted", restarted, 0}, {"sending", sending, 0}, {"masks", masks, 0},
     {"masks-timeout", masks_timeout, 0},
     {"talking", talking, 0},         {"stealing", stealing, 0},   {"storm", storm_count, 0}, {"storm-talk", storm_talk, 0},
     {"taken-away", taken_away, 0},   {"looked-beside", looked_beside, 0},
     {"torn", torn, 0},
-    {"meddling", meddling, 0},       {"growing", growing, 0},
+    {"meddling", meddling, 0},       {"growing", growing, 0}, {"crowded", crowded, 0},
     {0},
 };

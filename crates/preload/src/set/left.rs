@@ -1,6 +1,7 @@
 //! What a signal handler on top of a look at a set leaves to that: the set is in the middle of something, by this very thread.
 
 use super::{Inside, Item, Set, made};
+use crate::memory::{PIECE, Sparse};
 use crate::{connection, table};
 use core::cell::UnsafeCell;
 use core::sync::atomic::compiler_fence;
@@ -21,16 +22,42 @@ pub enum Left {
     Closed,
 }
 
-/// More in one handler is without effect, but for events that are told as the kernel has them.
-const MOST: usize = 32;
+/// So many have their place in the set's own memory.
+const FIRST: usize = 16;
+/// More than these in one handler, or without address space more than the first, are without effect, but for events that are
+/// told as the kernel has them.
+const MOST: usize = 1 << 15;
 
 /// Things to be done, in order; zeroed memory has none.
 pub(super) struct LeftBehind {
     count: AtomicU32,
-    those: UnsafeCell<[Option<Left>; MOST]>,
+    first: UnsafeCell<[Option<Left>; FIRST]>,
+    more: Sparse<UnsafeCell<Option<Left>>, { MOST / PIECE }>,
 }
 
 impl LeftBehind {
+    /// The place of number `index`, made if there is none yet.
+    fn place(&self, index: usize) -> Option<*mut Option<Left>> {
+        match index.checked_sub(FIRST) {
+            // SAFETY: below the length of the array, of which no reference is made.
+            None => Some(unsafe { self.first.get().cast::<Option<Left>>().add(index) }),
+            // SAFETY: places are never unmapped.
+            Some(above) => self.more.need(above).map(|place| unsafe { place.as_ref() }.get()),
+        }
+    }
+
+    fn put(&self, index: usize, what: Option<Left>) {
+        if let Some(place) = self.place(index) {
+            // SAFETY: this thread is inside the set; nobody else has the place meanwhile.
+            unsafe { place.write(what) };
+        }
+    }
+
+    fn at(&self, index: usize) -> Option<Left> {
+        // SAFETY: as in `put`.
+        self.place(index).and_then(|place| unsafe { place.read() })
+    }
+
     /// Whether there are any; handlers of this thread that have returned are heeded.
     #[inline]
     pub(super) fn is_any(&self) -> bool {
@@ -41,7 +68,7 @@ impl LeftBehind {
 
 /// What has to wait until nobody is inside.
 pub(super) struct Ends {
-    indices: [Option<u32>; MOST],
+    indices: [Option<u32>; FIRST],
     closed: bool,
 }
 
@@ -72,21 +99,13 @@ impl Set {
     pub fn leave(&self, what: Left) {
         // Another handler may come on top of this one, and return.
         let at = self.left.count.fetch_add(1, Relaxed) as usize;
-        if at < MOST {
-            // SAFETY: this thread is inside; it takes them out when it goes on, below all handlers.
-            unsafe { (*self.left.those.get())[at] = Some(what) };
-        }
+        self.left.put(at, Some(what));
     }
 
     /// What was left, for a handler.
     pub(super) fn each_left(&self, mut what: impl FnMut(Left)) {
-        let count = (self.left.count.load(Relaxed) as usize).min(MOST);
-        for index in 0..count {
-            // SAFETY: as in `leave`.
-            if let Some(left) = unsafe { (&(*self.left.those.get()))[index] } {
-                what(left);
-            }
-        }
+        let count = (self.left.count.load(Relaxed) as usize).min(FIRST + MOST);
+        (0..count).filter_map(|index| self.left.at(index)).for_each(&mut what);
     }
 
     /// What `fd` will be registered as, if handlers have changed that.
@@ -105,13 +124,14 @@ impl Set {
     /// Does what was left.
     #[cold]
     pub(super) fn catch_up(&self, inside: &mut Inside) -> Ends {
-        let mut ends = Ends { indices: [None; MOST], closed: false };
-        let mut done = 0;
+        let mut ends = Ends { indices: [None; FIRST], closed: false };
+        let mut free = ends.indices.iter_mut();
+        let (mut done, mut all) = (0, true);
         // A handler may add to them meanwhile.
         while done < self.left.count.load(Relaxed) {
             compiler_fence(SeqCst);
-            // SAFETY: as in `leave`.
-            let what = unsafe { (*self.left.those.get()).get_mut(done as usize).and_then(Option::take) };
+            let what = self.left.at(done as usize);
+            self.left.put(done as usize, None);
             match what {
                 Some(Left::Activate { fd }) => inside.activate(fd),
                 Some(Left::Changed { fd, generation, events, data, foreign }) => {
@@ -131,16 +151,19 @@ impl Set {
                     }
                     inside.remove(fd);
                 }
-                Some(Left::End { index }) => {
-                    if let Some(place) = ends.indices.get_mut(done as usize) {
-                        *place = Some(index);
+                Some(Left::End { index }) => match free.next() {
+                    Some(place) => *place = Some(index),
+                    None => {
+                        // When those are let go of.
+                        self.left.put(done as usize, what);
+                        all = false;
                     }
-                }
+                },
                 Some(Left::Closed) => ends.closed = true,
                 None => {}
             }
             done += 1;
-            if self.left.count.compare_exchange(done, 0, Relaxed, Relaxed).is_ok() {
+            if all && self.left.count.compare_exchange(done, 0, Relaxed, Relaxed).is_ok() {
                 break;
             }
         }
