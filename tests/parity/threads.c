@@ -4,6 +4,7 @@
 #include <stdatomic.h>
 #include <sys/epoll.h>
 #include <sys/select.h>
+#include <sys/stat.h>
 
 static _Thread_local char in[64 * KIB], out[64 * KIB];
 
@@ -431,6 +432,33 @@ static void closed_range_b(struct side *side) {
 }
 static void closed_range(void) { two_processes(AF_INET, closed_range_a, closed_range_b); }
 
+/* Closed under a thread that sleeps in recv, and then every number from there on given to something else, or closed one by
+ * one, as daemons do. The thread receives what comes, and the numbers are what they were made. */
+static void closed_taken_a(struct side *side) {
+    struct helper sleeper;
+    struct side other = *side;
+    struct stat file, now;
+    other.fd = another(side);
+    begin(&sleeper, &other, 'C', blocked_recv);
+    await_asleep(sleeper.task);
+    int last = other.fd, null = (int)MUST(open("/dev/null", O_RDWR)), taken = 0, kept = 0, closed = 0, open_numbers = 0;
+    MUST(fstat(null, &file));
+    SHOW(close(last));
+    for (int fd = last + 2; fd < 1010; fd++) open_numbers += fcntl(fd, F_GETFD) != -1 || dup(fd) != -1 || dup2(fd, null) != -1;
+    say("open %d", open_numbers);
+    for (int fd = last + 2; fd < 1010; fd++) taken += (fd % 2 ? dup2(null, fd) : dup3(null, fd, O_CLOEXEC)) == fd;
+    tell(side);
+    end(&sleeper);
+    for (int fd = last + 2; fd < 1010; fd++) kept += fstat(fd, &now) == 0 && now.st_rdev == file.st_rdev && write(fd, "x", 1) == 1;
+    say("taken %d, kept %d", taken, kept);
+    for (int fd = last + 2; fd < 1010; fd++) closed += close(fd) == 0;
+    say("closed %d", closed);
+    tell(side);
+    hear(side);
+    close(null);
+}
+static void closed_taken(void) { two_processes(AF_INET, closed_taken_a, closed_range_b); }
+
 /* Closed under a thread that sleeps in poll: what comes afterwards wakes it, and the number is nobody's. */
 static void *blocked_poll(void *argument) {
     struct side *side = introduce(argument);
@@ -824,7 +852,7 @@ const struct scenario scenarios[] = {
     {"cancel-first", cancel_first, 0},   {"cancel-early", cancel_early, 0},
     {"closed-watched", closed_watched, 0}, {"closed-readers", closed_readers, 0}, {"closed-whole", closed_whole, 0},
     {"closed-look", closed_look, 0}, {"closed-cancelled", closed_cancelled, 0}, {"closed-forked", closed_forked, 0},
-    {"closed-range", closed_range, 0}, {"closed-polled", closed_polled, 0}, {"closed-writer", closed_writer, 0},
+    {"closed-range", closed_range, 0}, {"closed-taken", closed_taken, 0}, {"closed-polled", closed_polled, 0}, {"closed-writer", closed_writer, 0},
     {"behind", behind, 0},
     {"passing", passing, 0}, {"beside", beside, 0}, {"beside-stopped", beside_stopped, 0}, {0},
 };

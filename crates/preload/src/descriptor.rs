@@ -92,12 +92,21 @@ pub unsafe extern "C" fn __connect(fd: c_int, address: *const sockaddr, len: soc
     unsafe { connect(fd, address, len) }
 }
 
+/// Refuses, as the kernel would, what the program asks of a number at which the library has a descriptor of its own.
+fn refuses_kept(fd: c_int) -> bool {
+    // The descriptors of a child of vfork are its own.
+    let kept = !process::borrowed() && connection::is_kept(fd);
+    if kept {
+        set_errno(libc::EBADF);
+    }
+    kept
+}
+
 /// # Safety
 /// As close(2).
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn close(fd: c_int) -> c_int {
-    if connection::is_kept(fd) {
-        set_errno(libc::EBADF);
+    if refuses_kept(fd) {
         return -1;
     }
     connection::forget(fd);
@@ -186,6 +195,9 @@ pub unsafe extern "C" fn shutdown(fd: c_int, how: c_int) -> c_int {
 /// As dup(2).
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn dup(fd: c_int) -> c_int {
+    if refuses_kept(fd) {
+        return -1;
+    }
     // SAFETY: no pointers.
     let copy = unsafe { real::dup(fd) };
     connection::duplicate(fd, copy);
@@ -218,6 +230,9 @@ pub unsafe extern "C" fn dup3(fd: c_int, to: c_int, flags: c_int) -> c_int {
 }
 
 fn replaced(fd: c_int, to: c_int, call: impl FnOnce() -> c_int) -> c_int {
+    if refuses_kept(fd) {
+        return -1;
+    }
     if fd == to || process::borrowed() || underpass_segment::kernel::descriptor_flags(fd).is_none() {
         // Nothing is replaced; dup2 may still have an error to report.
         return call();
@@ -254,6 +269,9 @@ pub unsafe extern "C" fn __fcntl(fd: c_int, command: c_int, argument: usize) -> 
 
 /// fcntl(2), made by `call`.
 pub fn controlled(fd: c_int, command: c_int, argument: usize, call: impl FnOnce() -> c_int) -> c_int {
+    if refuses_kept(fd) {
+        return -1;
+    }
     if command == libc::F_SETFL && argument as c_int & libc::O_ASYNC != 0 {
         crate::options::expect_signals(fd);
     }
