@@ -1,6 +1,9 @@
 /* Streams in both directions at once, in random pieces by every call, compared byte for byte. */
 #include "harness.h"
 
+#include <sys/mman.h>
+#include <sys/sendfile.h>
+
 struct flow {
     int fd;
     uint64_t seed;
@@ -272,6 +275,160 @@ static void several(struct side *side) {
 }
 static void several_connections(void) { two_processes(AF_INET, several, several); }
 
+/* One more connection, never used. */
+static int unused(struct side *side) {
+    if (side->leader) return (int)MUST(accept(side->listener, NULL, NULL));
+    return connect_to(&side->address);
+}
+
+/* All of a huge block by one call, on a connection that nothing was sent on, while the other side reads: a connection goes
+ * up under the call. */
+enum { HUGE = 12 * MIB, KINDS = 9 };
+static long send_whole(int fd, char *bytes, int file, int kind) {
+    struct iovec parts[] = {{bytes, 1}, {bytes + 1, 9 * MIB}, {NULL, 0}, {bytes + 1 + 9 * MIB, HUGE - 1 - 9 * MIB}};
+    struct msghdr message = {.msg_iov = parts, .msg_iovlen = COUNT(parts)};
+    struct mmsghdr many[] = {{.msg_hdr = message}, {.msg_hdr = message}};
+    off_t offset = 0;
+    long sent;
+    switch (kind) {
+    case 0: return SHOW(write(fd, bytes, HUGE));
+    case 1: return SHOW(send(fd, bytes, HUGE, MSG_EOR));
+    case 2: return SHOW(sendto(fd, bytes, HUGE, MSG_MORE, NULL, 0));
+    case 3: return SHOW(writev(fd, parts, COUNT(parts)));
+    case 4: return SHOW(sendmsg(fd, &message, MSG_NOSIGNAL));
+    case 5:
+        SHOW(sendmmsg(fd, many, 2, 0));
+        say("%u and %u", many[0].msg_len, many[1].msg_len);
+        return (long)many[0].msg_len + many[1].msg_len;
+    case 6:
+        sent = SHOW(sendfile(fd, file, &offset, HUGE));
+        say("offsets %ld %ld", (long)offset, (long)MUST(lseek(file, 0, SEEK_CUR)));
+        return sent;
+    case 7:
+        sent = SHOW(sendfile(fd, file, NULL, HUGE));
+        say("offset %ld", (long)MUST(lseek(file, 0, SEEK_SET)));
+        return sent;
+    default: /* more than the file has */
+        offset = HUGE - 5 * MIB - 3;
+        sent = SHOW(sendfile(fd, file, &offset, 2 * (size_t)HUGE));
+        say("offset %ld", (long)offset);
+        return sent;
+    }
+}
+static void huge_a(struct side *side) {
+    char *bytes = malloc(HUGE);
+    int file = (int)MUST(memfd_create("huge", 0));
+    fill(bytes, HUGE, 6, 0);
+    for (size_t at = 0; at < HUGE;) at += (size_t)MUST(write(file, bytes + at, HUGE - at));
+    MUST(lseek(file, 0, SEEK_SET));
+    for (int kind = 0; kind < KINDS; kind++) {
+        int fd = unused(side);
+        send_whole(fd, bytes, file, kind);
+        SHOW(send(fd, "end", 3, 0));
+        SHOW(close(fd));
+        hear(side);
+    }
+    free(bytes);
+}
+static void huge_b(struct side *side) {
+    char *bytes = malloc(2 * HUGE + 100);
+    for (int kind = 0; kind < KINDS; kind++) {
+        int fd = unused(side);
+        size_t total = 0;
+        ssize_t got;
+        while ((got = recv(fd, bytes + total, 64 * KIB, 0)) > 0) total += (size_t)got;
+        say("%zu came, then %zd", total, got);
+        for (size_t at = 0; at + 3 < total; at += HUGE)
+            say("first difference %ld", differs(bytes + at, total - 3 < HUGE ? total - 3 : HUGE, 6,
+                                                total - 3 < HUGE ? HUGE - (total - 3) : 0));
+        say_bytes("last", bytes + total - 3, 3);
+        close(fd);
+        tell(side);
+    }
+    free(bytes);
+}
+static void huge(void) { two_processes(AF_INET, huge_a, huge_b); }
+static void huge_threads(void) { two_threads(AF_INET6, huge_a, huge_b); }
+
+/* A huge send that does not come to its end: the other side reads some of it, and then there is a signal, the time is over,
+ * the connection is reset, or the thread is cancelled. */
+static sig_atomic_t broken_pipes;
+static void handle(int number) {
+    if (number == SIGPIPE) broken_pipes++;
+}
+enum { FAR = 32 * MIB };
+static void expect(int number, int flags) {
+    struct sigaction action = {.sa_handler = handle, .sa_flags = flags};
+    MUST(sigaction(number, &action, NULL));
+}
+static long cut_short(struct side *side, int fd, char *bytes, int file) {
+    long sent = file >= 0 ? sendfile(fd, file, NULL, FAR) : write(fd, bytes, FAR);
+    say("%s, errno %s", sent <= 0 ? "nothing" : sent < FAR ? "a part" : "all", sent < 0 ? error_name(errno) : "0");
+    MUST(write(side->turn, &sent, sizeof(sent)));
+    return sent;
+}
+static void cut_a(struct side *side) {
+    char *bytes = malloc(FAR);
+    int file = (int)MUST(memfd_create("huge", 0));
+    struct timeval timeout = {0, 200000};
+    fill(bytes, FAR, 7, 0);
+    for (size_t at = 0; at < FAR;) at += (size_t)MUST(write(file, bytes + at, FAR - at));
+    expect(SIGPIPE, 0);
+    for (int kind = 0; kind < 8; kind++) {
+        int fd = unused(side), by_file = kind % 2 ? file : -1;
+        MUST(lseek(file, 0, SEEK_SET));
+        tell(side);
+        if (kind / 2 < 2) { /* a signal */
+            expect(SIGUSR1, kind / 2 == 0 ? SA_RESTART : 0);
+            long sent = cut_short(side, fd, bytes, by_file);
+            if (by_file >= 0) say("offset as sent %d", MUST(lseek(file, 0, SEEK_CUR)) == sent);
+        } else if (kind / 2 == 2) {
+            MUST(setsockopt(fd, SOL_SOCKET, SO_SNDTIMEO, &timeout, sizeof(timeout)));
+            cut_short(side, fd, bytes, by_file);
+        } else { /* a reset, which the next call tells of; sendfile may have lost the error */
+            cut_short(side, fd, bytes, by_file);
+            if (by_file < 0) {
+                SHOW(send(fd, "x", 1, 0));
+                say("%d broken pipes", (int)broken_pipes);
+                SHOW(recv(fd, bytes, 1, 0));
+                SHOW(send(fd, "x", 1, 0));
+                say("%d broken pipes", (int)broken_pipes);
+            }
+            await_events(fd, POLLHUP);
+        }
+        SHOW(close(fd));
+        hear(side);
+    }
+    free(bytes);
+}
+static void cut_b(struct side *side) {
+    static char bytes[64 * KIB];
+    for (int kind = 0; kind < 8; kind++) {
+        int fd = unused(side);
+        hear(side);
+        long total = 0, got, sent = 0;
+        while (total < 3 * MIB) {
+            got = MUST(recv(fd, bytes, sizeof(bytes), 0));
+            if (differs(bytes, (size_t)got, 7, (uint64_t)total) != -1) fail("wrong byte");
+            total += got;
+        }
+        await_asleep(side->other);
+        if (kind / 2 < 2) MUST(kill(side->other, SIGUSR1));
+        if (kind / 2 == 3) MUST(close(fd));
+        MUST(read(side->turn, &sent, sizeof(sent)));
+        if (kind / 2 < 3) {
+            while ((got = MUST(recv(fd, bytes, sizeof(bytes), 0))) > 0) {
+                if (differs(bytes, (size_t)got, 7, (uint64_t)total) != -1) fail("wrong byte");
+                total += got;
+            }
+            say("as many as sent: %d", total == sent);
+            MUST(close(fd));
+        }
+        tell(side);
+    }
+}
+static void cut(void) { two_processes(AF_INET, cut_a, cut_b); }
+
 const struct scenario scenarios[] = {
     {"tiny", tiny, 0},
     {"mixed", mixed, 0},
@@ -287,5 +444,8 @@ const struct scenario scenarios[] = {
     {"promised", promised, 0},
     {"short-of-several", short_of_several, 0},
     {"several-connections", several_connections, 0},
+    {"huge", huge, 0},
+    {"huge-threads", huge_threads, 0},
+    {"cut", cut, 0},
     {0},
 };

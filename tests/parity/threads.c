@@ -329,6 +329,34 @@ static void *gather(void *argument) {
 }
 static void closed_writer_a(struct side *side) { close_under_a(side, gather, 1, "g"); }
 static void closed_writer(void) { two_processes(AF_INET, closed_writer_a, close_under_b); }
+/* Closed under a thread that sends much by one call, on a connection that nothing was sent on: all of it is sent. */
+static void *pour(void *argument) {
+    struct side *side = introduce(argument);
+    char *bytes = malloc(32 * MIB);
+    fill(bytes, 32 * MIB, 5, 0);
+    SHOW(send(side->fd, bytes, 32 * MIB, 0));
+    free(bytes);
+    return NULL;
+}
+static void closed_pouring_a(struct side *side) {
+    struct helper writer;
+    struct side other = *side;
+    other.fd = unused(side);
+    begin(&writer, &other, 'C', pour);
+    await_asleep(writer.task);
+    SHOW(close(other.fd));
+    tell(side);
+    end(&writer);
+}
+static void closed_pouring_b(struct side *side) {
+    int fd = unused(side);
+    size_t total = 0;
+    hear(side);
+    for (ssize_t got; (got = MUST(recv(fd, in, sizeof(in), 0))) > 0; total += (size_t)got)
+        if (differs(in, (size_t)got, 5, total) != -1) fail("wrong byte");
+    say("%zu came", total);
+}
+static void closed_pouring(void) { two_processes(AF_INET, closed_pouring_a, closed_pouring_b); }
 static void closed_watched_a(struct side *side) {
     int set = (int)MUST(epoll_create1(0));
     struct epoll_event event = {.events = EPOLLIN};
@@ -853,6 +881,8 @@ const struct scenario scenarios[] = {
     {"closed-watched", closed_watched, 0}, {"closed-readers", closed_readers, 0}, {"closed-whole", closed_whole, 0},
     {"closed-look", closed_look, 0}, {"closed-cancelled", closed_cancelled, 0}, {"closed-forked", closed_forked, 0},
     {"closed-range", closed_range, 0}, {"closed-taken", closed_taken, 0}, {"closed-polled", closed_polled, 0}, {"closed-writer", closed_writer, 0},
+    {"closed-range", closed_range, 0}, {"closed-polled", closed_polled, 0}, {"closed-writer", closed_writer, 0},
+    {"closed-pouring", closed_pouring, 0},
     {"behind", behind, 0},
     {"passing", passing, 0}, {"beside", beside, 0}, {"beside-stopped", beside_stopped, 0}, {0},
 };

@@ -203,8 +203,7 @@ pub unsafe extern "C" fn getsockopt(
     }
     if answer == 0
         && (level, name) == (libc::SOL_SOCKET, libc::SO_ERROR)
-        && let Some(error) =
-            connection::known(fd).and_then(|it| it.ready_port()).and_then(|port| port.take_kept_error())
+        && let Some(error) = connection::known(fd).and_then(|it| it.end.take_kept_error())
     {
         // SAFETY: as above.
         unsafe {

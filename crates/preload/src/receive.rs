@@ -441,7 +441,7 @@ pub unsafe extern "C" fn recvmmsg(
                     return -1;
                 }
                 if let Some(port) = port {
-                    port.keep_error(Errno(crate::errno()));
+                    port.end.keep_error(Errno(crate::errno()));
                 }
                 crate::set_errno(before);
                 break;

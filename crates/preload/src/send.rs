@@ -4,16 +4,16 @@ use crate::connection::{self, BROKEN, CLOSED, Connection, Way};
 use crate::receive::{UIO_MAXIOV, one, refuses, refuses_or_empty, whole};
 use crate::{from_c, real, to_c};
 use core::ffi::{c_int, c_uint, c_void};
-use libc::{iovec, mmsghdr, msghdr, off_t, size_t, sockaddr, sockaddr_storage, socklen_t, ssize_t};
+use libc::{iovec, mmsghdr, msghdr, off_t, pollfd, size_t, sockaddr, sockaddr_storage, socklen_t, ssize_t};
 use underpass_segment::clock;
 use underpass_segment::end::Stage;
 use underpass_segment::kernel;
-use underpass_segment::raw::{Answer, syscall};
+use underpass_segment::raw::{Answer, Errno, syscall};
 use underpass_segment::reason::Reason;
 use underpass_segment::ring::Source;
 use underpass_segment::switch::Port;
 use underpass_segment::sync::Relaxed;
-use underpass_segment::vector::{Cursor, MOST, is_low, length};
+use underpass_segment::vector::{Cursor, MAX_BUFFERS, MOST, is_low, length};
 
 /// Flags that a send through the segment honours; MSG_MORE may be ignored.
 const CARRIED: c_int = libc::MSG_DONTWAIT
@@ -44,6 +44,27 @@ unsafe fn send_vector(
     if flags & !CARRIED != 0 {
         connection.pin(not_carried(flags));
     }
+    // SAFETY: passed on to the caller.
+    unsafe {
+        send_buffers(connection, vector, count, flags, plain, |len| {
+            count <= MAX_BUFFERS && goes_in_pieces(connection, len, flags)
+        })
+    }
+}
+
+/// The same on `connection`, in pieces if they `is_large`.
+///
+/// # Safety
+/// The buffers must be valid for reading.
+#[inline]
+unsafe fn send_buffers(
+    connection: Connection,
+    vector: *const iovec,
+    count: usize,
+    flags: c_int,
+    plain: impl Fn() -> ssize_t,
+    is_large: impl Fn(usize) -> bool,
+) -> ssize_t {
     loop {
         let way = connection.way();
         if way == Way::Joined
@@ -52,9 +73,12 @@ unsafe fn send_vector(
             crate::test_cancel();
             // SAFETY: passed on to the caller.
             let cursor = unsafe { Cursor::new(vector, count) };
+            if is_large(cursor.left()) {
+                return send_buffers_in_pieces(connection, cursor, flags);
+            }
             let inside = connection.inside();
             let by_kernel = |done| {
-                if done == 0 && connection.open_descriptor() == Some(fd) {
+                if done == 0 && connection.open_descriptor() == Some(connection.fd) {
                     return from_c(plain());
                 }
                 // SAFETY: as above; `done` bytes of them are sent.
@@ -69,12 +93,101 @@ unsafe fn send_vector(
             Way::Broken => return to_c(Err(BROKEN)),
             Way::Closed => return to_c(Err(CLOSED)),
             Way::Confined => return connection.by_kernel(&plain),
+            // SAFETY: as above.
+            Way::Plain if is_large(unsafe { length(vector, count) }) => {
+                // SAFETY: as above.
+                return send_buffers_in_pieces(connection, unsafe { Cursor::new(vector, count) }, flags);
+            }
             Way::Joined | Way::Plain => {}
         }
         if let Some(answer) = connection.send_plainly(&plain) {
             return answer;
         }
     }
+}
+
+/// Larger sends go in pieces of this size. Before the ends have met, the first piece is smaller and each other as large as
+/// all before it: where they never meet, most of the send is the kernel's own.
+const LARGE: usize = 1 << 20;
+const FIRST_PIECE: usize = 256 << 10;
+
+/// Whether a send of `len` bytes is to choose its path more than once: a single call of the kernel's would keep a connection
+/// that is worth a segment by now on kernel TCP for all that is left. A call with a time for all its waits (SO_SNDTIMEO) is
+/// left whole.
+#[inline]
+fn goes_in_pieces(connection: Connection, len: usize, flags: c_int) -> bool {
+    #[cold]
+    fn may(connection: Connection, flags: c_int) -> bool {
+        let end = connection.end;
+        flags & (libc::MSG_DONTWAIT | !CARRIED) == 0
+            && end.nonblocking.load(Relaxed) == 0
+            && end.stage() <= Stage::Joined
+            && end.send_pinned.load(Relaxed) == 0
+            && kernel::timeout(connection.fd, libc::SO_SNDTIMEO).is_none()
+    }
+    len > LARGE && may(connection, flags)
+}
+
+/// A large send of `len` bytes in pieces of a size, each sent by `send`, which is told whether it is the first. It is one
+/// call to the program: once a part is sent, a signal ends it, and an error is for the next call.
+fn in_pieces(connection: Connection, len: usize, mut send: impl FnMut(Connection, usize, bool) -> ssize_t) -> ssize_t {
+    let before = crate::errno();
+    let (mut by, mut done, mut size) = (connection, 0, FIRST_PIECE);
+    // As in the kernel, the call has the socket until it returns.
+    connection.inside().during(
+        || {},
+        || loop {
+            size = size.min(len - done);
+            let sent = send(by, size, done == 0);
+            if sent < 0 && done == 0 {
+                return sent;
+            }
+            done += sent.max(0) as usize;
+            // Where there is room, the next call sends something at once: whatever ends it ends it with a part.
+            if sent < size as ssize_t || done == len || !has_room(&mut by) {
+                crate::set_errno(before);
+                return done as ssize_t;
+            }
+            size = if connection.end.stage() == Stage::Joined { LARGE } else { done };
+        },
+    )
+}
+
+/// Waits until there is room for something, and finds a descriptor of the connection for it; false if a signal or the end of
+/// the connection comes before.
+fn has_room(connection: &mut Connection) -> bool {
+    let Some(fd) = connection.open_descriptor() else { return false };
+    let is_writable = || {
+        let mut it = pollfd { fd, events: libc::POLLOUT, revents: 0 };
+        // SAFETY: one pollfd; no limit and no mask.
+        let count = unsafe { real::ppoll(&mut it, 1, core::ptr::null(), core::ptr::null()) };
+        count == 1 && it.revents & (libc::POLLERR | libc::POLLHUP) == 0
+    };
+    let has_room = connection.end.sending.fast.load(Relaxed) != 0 || is_writable();
+    // It may have been closed meanwhile, and the number given to something else.
+    let Some(fd) = connection.open_descriptor() else { return false };
+    *connection = connection.by(fd);
+    has_room
+}
+
+#[cold]
+fn send_buffers_in_pieces(connection: Connection, mut rest: Cursor, flags: c_int) -> ssize_t {
+    in_pieces(connection, rest.left(), |connection, size, is_first| {
+        let mut message = rest.message(size);
+        let header = message.header();
+        let flags = if is_first { flags } else { flags | libc::MSG_NOSIGNAL };
+        // SAFETY: the message names what is left of the program's buffers.
+        let sent = unsafe {
+            let plain = || real::sendmsg(connection.fd, &header, flags);
+            send_buffers(connection, header.msg_iov, header.msg_iovlen, flags, plain, |_| false)
+        };
+        if sent >= 0 {
+            rest.skip(sent as usize);
+        } else if !is_first && crate::errno() != libc::EPIPE {
+            connection.end.keep_error(Errno(crate::errno()));
+        }
+        sent
+    })
 }
 
 fn not_carried(flags: c_int) -> Reason {
@@ -107,7 +220,7 @@ fn send_rest(connection: &Connection, port: &Port<'_>, mut rest: Cursor, flags: 
             Err(e) if !has_part && total == 0 => return Err(e),
             Err(e) => {
                 if e.0 != libc::EPIPE {
-                    port.keep_error(e);
+                    port.end.keep_error(e);
                 }
                 break;
             }
@@ -296,6 +409,19 @@ pub unsafe extern "C" fn sendfile(out: c_int, input: c_int, offset: *mut off_t, 
     if !offset.is_null() && is_low(offset) {
         return plain();
     }
+    // SAFETY: passed on to the caller.
+    let send = |connection, size, _| unsafe { send_file(connection, input, offset, size) };
+    if goes_in_pieces(connection, count, 0) {
+        return in_pieces(connection, count.min(MOST), send);
+    }
+    send(connection, count, true)
+}
+
+/// # Safety
+/// As sendfile(2).
+unsafe fn send_file(connection: Connection, input: c_int, offset: *mut off_t, count: size_t) -> ssize_t {
+    // SAFETY: passed on to the caller.
+    let plain = || unsafe { real::sendfile(connection.fd, input, offset, count) };
     loop {
         let way = connection.way();
         if way == Way::Joined

@@ -313,6 +313,20 @@ pub struct End {
 }
 
 impl End {
+    /// An error that the kernel has told already and the program does not know of, which is none from then on.
+    #[inline]
+    pub fn take_kept_error(&self) -> Option<Errno> {
+        let error = &self.reading.error;
+        (error.load(Relaxed) != 0).then(|| Errno(error.swap(0, Relaxed))).filter(|error| error.0 != 0)
+    }
+
+    /// A call failed with `error`, if that is one of the connection's, and the program was not told.
+    pub fn keep_error(&self, error: Errno) {
+        if matches!(error.0, libc::ECONNRESET | libc::EPIPE | libc::ETIMEDOUT) {
+            self.reading.error.store(error.0, Relaxed);
+        }
+    }
+
     /// A poll, select or epoll set may be watching the socket from now on.
     pub fn watch(&self) {
         let is_new = |now| matches!(now, 0 | UNSEEN);

@@ -176,7 +176,7 @@ impl Cursor {
 }
 
 /// Most of the program's buffers that a [`Message`] names at a time.
-const MAX_BUFFERS: usize = 16;
+pub const MAX_BUFFERS: usize = 16;
 
 /// Buffers for one recvmsg(2).
 pub struct Message {

@@ -15,6 +15,7 @@ use core::cell::Cell;
 use core::ffi::{c_int, c_void};
 use core::mem::MaybeUninit;
 use underpass_segment::clock;
+use underpass_segment::end::Stage;
 use underpass_segment::kernel;
 use underpass_segment::lock::Lock;
 use underpass_segment::raw::{Answer, is_quiet};
@@ -200,13 +201,13 @@ impl Connection {
         Inside { index: self.index, entered: Cell::new(false) }
     }
 
-    /// The descriptor is about to be closed: if it is the last one, another is kept for receives that sleep.
+    /// The descriptor is about to be closed: if it is the last one, another is kept for calls that are several of the kernel's.
     pub(super) fn keep_open(&self) {
         /// Above what most programs have, and below what costs memory to know of.
         const FIRST: i32 = 960;
         const FIRST_AMONG_FEW: i32 = 3;
         let Some(handle) = handle(self.index) else { return };
-        if is_quiet() || self.has_duplicates() || self.ready_port().is_none() {
+        if is_quiet() || self.has_duplicates() || self.end.stage() > Stage::Joined {
             return;
         }
         let (reading, sending) = (&self.end.reading.lock, &self.end.sending.lock);

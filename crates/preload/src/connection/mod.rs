@@ -298,6 +298,11 @@ impl Connection {
         }
         let answer = inside.during(|| gate.leave(), plain);
         gate.leave();
+        if answer == 0
+            && let Some(error) = self.end.take_kept_error()
+        {
+            return Some(crate::to_c(Err(error)));
+        }
         self.count_received(answer, flags);
         Some(answer)
     }
@@ -325,6 +330,10 @@ impl Connection {
         let gate = &self.end.write_gate;
         if !gate.enter() {
             return None;
+        }
+        if let Some(error) = self.end.take_kept_error() {
+            gate.leave();
+            return Some(crate::to_c(Err(error)));
         }
         let answer = inside.during(|| gate.leave(), plain);
         gate.leave();

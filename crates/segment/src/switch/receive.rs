@@ -334,7 +334,7 @@ impl Port<'_> {
                         }
                         Taken::Failed(e) if total == 0 => return Err(e),
                         Taken::Failed(e) => {
-                            self.keep_error(e);
+                            self.end.keep_error(e);
                             return Ok(total);
                         }
                     }
@@ -422,27 +422,13 @@ impl Port<'_> {
 
     /// The socket's pending error, which is none from then on.
     pub fn take_error(&self) -> Option<Errno> {
-        if let Some(error) = self.take_kept_error() {
+        if let Some(error) = self.end.take_kept_error() {
             return Some(error);
         }
         let error = kernel::int_option(self.fd, libc::SOL_SOCKET, libc::SO_ERROR).ok().filter(|&error| error != 0)?;
         match self.verdict(Errno(error)) {
             Taken::Failed(error) => Some(error),
             _ => None,
-        }
-    }
-
-    /// An error that the kernel has told already and the program does not know of, which is none from then on.
-    #[inline]
-    pub fn take_kept_error(&self) -> Option<Errno> {
-        let error = &self.end.reading.error;
-        (error.load(Relaxed) != 0).then(|| Errno(error.swap(0, Relaxed))).filter(|error| error.0 != 0)
-    }
-
-    /// A receive failed with `error`, if that is one of the connection's, and the program was not told.
-    pub fn keep_error(&self, error: Errno) {
-        if matches!(error.0, libc::ECONNRESET | libc::EPIPE | libc::ETIMEDOUT) {
-            self.end.reading.error.store(error.0, Relaxed);
         }
     }
 

@@ -71,7 +71,7 @@ impl Port<'_> {
             Outcome::Failed(e) if sent == 0 => Err(e),
             Outcome::Failed(_) => Ok(sent),
             // The kernel tells an error once, to whichever call comes first.
-            Outcome::Plain => match self.count_plain(from.left(), || match self.take_kept_error() {
+            Outcome::Plain => match self.count_plain(from.left(), || match self.end.take_kept_error() {
                 Some(error) if sent == 0 => Err(error),
                 _ => plain(sent),
             }) {
