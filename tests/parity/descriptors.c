@@ -517,6 +517,40 @@ static void named_between_b(struct side *side) {
 }
 static void named_between(void) { two_processes(AF_INET, named_between_a, named_between_b); }
 
+/* One of several names is polled and then closed, as FTP servers do: the others go on. */
+static void polled_a(struct side *side) {
+    char bytes[10];
+    int fd = side->fd;
+    for (int round = 0; round < 20; round++) {
+        struct pollfd ready = {fd, POLLOUT, 0};
+        SHOW(poll(&ready, 1, -1));
+        int twin = (int)MUST(dup(fd));
+        MUST(close(fd));
+        ready = (struct pollfd){twin, POLLIN, 0};
+        tell(side);
+        SHOW(poll(&ready, 1, -1));
+        say("events %x", ready.revents);
+        SHOW(recv(twin, bytes, sizeof(bytes), 0));
+        say_bytes("came", bytes, 5);
+        SHOW(send(twin, "answer", 6, 0));
+        fd = twin;
+    }
+    SHOW(shutdown(fd, SHUT_WR));
+    SHOW(recv(fd, bytes, 1, 0));
+    close(fd);
+}
+static void polled_b(struct side *side) {
+    char bytes[10];
+    for (int round = 0; round < 20; round++) {
+        hear(side);
+        if (round % 2) await_asleep(side->other);
+        SHOW(send(side->fd, "query", 5, 0));
+        SHOW(recv(side->fd, bytes, sizeof(bytes), 0));
+    }
+    SHOW(recv(side->fd, bytes, 1, 0));
+}
+static void polled(void) { two_processes(AF_INET, polled_a, polled_b); }
+
 const struct scenario scenarios[] = {
     {"names", names, 0},
     {"over", over, 0},
@@ -535,5 +569,6 @@ const struct scenario scenarios[] = {
     {"named-before", named_before, 0},
     {"forked-before", forked_before, 0},
     {"named-between", named_between, 0},
+    {"polled", polled, 0},
     {0},
 };

@@ -21,6 +21,7 @@ pub fn forget(fd: i32) {
         return;
     }
     crate::epoll::forget_set(fd);
+    let in_set = crate::set::having(fd).next().is_some();
     if let Some(connection) = known(fd) {
         connection.keep_open();
         // Before the number's next generation, to which nothing of this one is known.
@@ -40,8 +41,8 @@ pub fn forget(fd: i32) {
         let connection = Connection::at(family, index, fd);
         if handle(index).is_some_and(|h| h.descriptors.load(Relaxed) == 1) {
             connection.hush();
-        } else if connection.end.watched.load(Relaxed) != 0 {
-            // Its registrations go on in the kernel, which alone has to see what arrives from now on.
+        } else if connection.end.watched.load(Relaxed) != 0 && (in_set || connection.end.reading.resting.any()) {
+            // Its registrations, and polls that sleep, go on in the kernel, which alone has to see what arrives from now on.
             connection.pin(Reason::Unsupported);
         }
         if table::replace(fd, Known::Connection(index), Known::Nothing) {
