@@ -120,6 +120,8 @@ pub unsafe extern "C" fn setsockopt(
         if is_low(value) || len < 4 { 0 } else { unsafe { (value as *const c_int).read_unaligned() } }
     };
     let reason = match (level, name) {
+        // The urgent byte is one of the stream then. Where it is (SIOCATMARK, and where a receive or a look stops) the kernel
+        // says, which knows nothing of what lies in the ring before it.
         (libc::SOL_SOCKET, libc::SO_OOBINLINE) if number() != 0 => Some(Reason::Urgent),
         (libc::SOL_SOCKET, libc::SO_ZEROCOPY) if number() != 0 => Some(Reason::ZeroCopy),
         (libc::SOL_SOCKET, libc::SO_RCVLOWAT) if number() > 1 => Some(Reason::SocketOption),
