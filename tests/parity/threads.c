@@ -880,9 +880,7 @@ const struct scenario scenarios[] = {
     {"cancel-first", cancel_first, 0},   {"cancel-early", cancel_early, 0},
     {"closed-watched", closed_watched, 0}, {"closed-readers", closed_readers, 0}, {"closed-whole", closed_whole, 0},
     {"closed-look", closed_look, 0}, {"closed-cancelled", closed_cancelled, 0}, {"closed-forked", closed_forked, 0},
-    {"closed-range", closed_range, 0}, {"closed-taken", closed_taken, 0}, {"closed-polled", closed_polled, 0}, {"closed-writer", closed_writer, 0},
-    {"closed-range", closed_range, 0}, {"closed-polled", closed_polled, 0}, {"closed-writer", closed_writer, 0},
-    {"closed-pouring", closed_pouring, 0},
-    {"behind", behind, 0},
+    {"closed-range", closed_range, 0}, {"closed-taken", closed_taken, 0}, {"closed-polled", closed_polled, 0},
+    {"closed-writer", closed_writer, 0}, {"closed-pouring", closed_pouring, 0}, {"behind", behind, 0},
     {"passing", passing, 0}, {"beside", beside, 0}, {"beside-stopped", beside_stopped, 0}, {0},
 };
