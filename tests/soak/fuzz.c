@@ -501,15 +501,25 @@ static void do_option(const struct command *c, struct reply *r)
         say(r, " is %d", value);
 }
 
+// A number that no connection has: one that was duplicated over another keeps that one's number.
+static int free_number(int from)
+{
+    for (int i = 0; i < SLOTS * DUPS; i++)
+        if (fds[i / DUPS][i % DUPS] == from)
+            return free_number(from + 1);
+    return from;
+}
+
 static void do_dup(const struct command *c, struct reply *r)
 {
     int from = fds[c->slot][c->k], to = c->a < 0 ? -1 : fds[c->b][c->a], made = -1;
+    int number = to < 0 ? free_number(60 + c->slot * DUPS + c->shape) : to;
     errno = 0;
     switch (c->call) {
     case 0: made = dup(from); break;
     case 1: made = fcntl(from, F_DUPFD_CLOEXEC, 3); break;
-    case 2: made = dup2(from, to < 0 ? 60 + c->slot * DUPS + c->shape : to); break;
-    default: made = dup3(from, to < 0 ? 60 + c->slot * DUPS + c->shape : to, O_CLOEXEC); break;
+    case 2: made = dup2(from, number); break;
+    default: made = dup3(from, number, O_CLOEXEC); break;
     }
     r->value = made < 0 ? -1 : 0;
     r->error = made < 0 ? errno : 0;
