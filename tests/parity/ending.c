@@ -575,6 +575,44 @@ static void reset_writer_b(struct side *side) {
 }
 static void reset_writer(void) { two_processes(AF_INET, reset_writer_a, reset_writer_b); }
 
+/* A reset that was told of by a receive, or by a poll, ends sends too, whichever way the directions go. The other side is
+ * killed with linger 0. */
+static void refused_a(struct side *side) {
+    signal(SIGPIPE, SIG_IGN);
+    for (int i = 0; i < 4; i++) {
+        int fd = MUST(accept(side->listener, NULL, NULL));
+        for (int k = 0; k < 40; k++) {
+            send_all(fd, out, 100);
+            hear(side);
+        }
+        receive_all(fd, in, 1);
+        await_events(fd, POLLHUP);
+        if (i % 2) SHOW(recv(fd, in, 10, 0));
+        if (i > 1) SHOW(recv(fd, in, 10, MSG_DONTWAIT));
+        SHOW(send(fd, "x", 1, 0));
+        SHOW(send(fd, "x", 1, 0));
+        close(fd);
+    }
+}
+static void refused_b(struct side *side) {
+    struct linger at_once = {1, 0};
+    for (int i = 0; i < 4; i++) {
+        pid_t child = MUST(fork());
+        if (child == 0) {
+            int fd = connect_to(&side->address);
+            for (int k = 0; k < 40; k++) {
+                receive_all(fd, in, 100);
+                tell(side);
+            }
+            send_all(fd, "y", 1);
+            MUST(setsockopt(fd, SOL_SOCKET, SO_LINGER, &at_once, sizeof(at_once)));
+            kill(getpid(), SIGKILL);
+        }
+        ended(child);
+    }
+}
+static void refused(void) { two_processes(AF_INET, refused_a, refused_b); }
+
 /* A process killed in the middle of a stream: a correct beginning, then the end or an error. */
 static void mid_stream_a(struct side *side) {
     size_t at = 0;
@@ -661,6 +699,7 @@ static void farewell(void) { two_processes(AF_INET, farewell_a, farewell_b); }
 const struct scenario scenarios[] = {
     {"half", half, 0},
     {"half-threads", half_threads, 0},
+    {"refused", refused, 0},
     {"sleeper-shutdown", sleeper_shutdown, 0},
     {"sleeper-close", sleeper_close, 0},
     {"sleeper-exit", sleeper_exit, 0},

@@ -19,6 +19,8 @@ use underpass_segment::wait::{Polled, Wait};
 const AGAIN: Errno = Errno(libc::EAGAIN);
 const IN: i16 = libc::POLLIN | libc::POLLRDNORM;
 const OUT: i16 = libc::POLLOUT | libc::POLLWRNORM;
+/// What a reset is told by.
+const RESET: i16 = libc::POLLHUP | libc::POLLERR;
 /// While polling, the kernel's own descriptors are looked at this often.
 const KERNEL_EVERY_US: u64 = 4;
 /// A thread whose polls the rings can always answer asks the kernel this often, for what only that knows.
@@ -286,6 +288,10 @@ fn ask(fds: &mut [pollfd], timeout: Option<timespec>, mask: *const sigset_t) -> 
     for it in fds.iter_mut() {
         if it.fd >= 0 && it.events & (IN | libc::POLLRDHUP) != 0 {
             correct(it);
+        } else if it.revents & RESET != 0
+            && let Some(port) = port(it.fd)
+        {
+            port.heed_reset();
         }
         count += c_int::from(it.revents != 0);
     }
@@ -307,10 +313,10 @@ fn correct(it: &mut pollfd) {
     if it.revents & (IN | libc::POLLRDHUP) != 0 && port.reader_is_gone() {
         it.revents = kernel::poll_now(it.fd, it.events);
     }
-    if it.revents & (libc::POLLHUP | libc::POLLERR) != 0 && port.is_false_reset() {
-        it.revents &= !(libc::POLLHUP | libc::POLLERR);
+    if it.revents & RESET != 0 && port.heed_reset() {
+        it.revents &= !RESET;
     }
-    let over = it.revents & (libc::POLLHUP | libc::POLLERR | libc::POLLRDHUP) != 0;
+    let over = it.revents & (RESET | libc::POLLRDHUP) != 0;
     if port.ready() == Ready::Yes {
         it.revents |= it.events & IN;
     } else if it.revents & IN != 0 && !over && !port.readable() {

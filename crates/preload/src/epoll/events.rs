@@ -164,7 +164,7 @@ fn ended(port: &Port<'_>, item: &Item) -> u32 {
 
 /// `mask` without a reset that is the doing of a doorbell alone.
 fn without_false_reset(port: &Port<'_>, mask: u32) -> u32 {
-    if mask & UNASKED != 0 && port.is_false_reset() { mask & !UNASKED } else { mask }
+    if mask & UNASKED != 0 && port.heed_reset() { mask & !UNASKED } else { mask }
 }
 
 /// Whether only the kernel can report what a registration asks for of which it has an older one.

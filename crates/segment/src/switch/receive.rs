@@ -410,14 +410,8 @@ impl Port<'_> {
 
     /// What an error of the kernel's says of the stream.
     pub(super) fn verdict(&self, e: Errno) -> Taken {
-        if matches!(e.0, libc::ECONNRESET | libc::EPIPE) && self.is_false_reset() {
-            return Taken::EndOfStream;
-        }
-        if e == BROKEN {
-            // Sends learn from the kernel that it is over.
-            self.end.send_pinned.store(1, Relaxed);
-        }
-        Taken::Failed(e)
+        let by_bell = matches!(e.0, libc::ECONNRESET | libc::EPIPE) && self.heed_reset();
+        if by_bell { Taken::EndOfStream } else { Taken::Failed(e) }
     }
 
     /// The socket's pending error, which is none from then on.
@@ -766,7 +760,7 @@ impl Port<'_> {
             Ok(0) => return Taken::EndOfStream,
             Ok(n) => n as u64,
             Err(AGAIN) => return Taken::Nothing,
-            Err(e) => return Taken::Failed(e),
+            Err(e) => return self.verdict(e),
         };
         let position = self.kernel_position() + got;
         let excess = match self.ahead() {

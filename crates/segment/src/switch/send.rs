@@ -600,15 +600,20 @@ impl Port<'_> {
         gone
     }
 
-    /// Whether a reset that the kernel tells of is the doing of a doorbell alone. A process that is killed with one unread
-    /// resets the connection, where kernel TCP would have ended the stream: it had read all that was sent to it.
-    pub fn is_false_reset(&self) -> bool {
+    /// The kernel has reported a reset: whether that is the doing of a doorbell alone. A process that is killed with one
+    /// unread resets the connection, where kernel TCP would have ended the stream: it had read all that was sent to it. If
+    /// not, sends learn from the kernel that it is over.
+    pub fn heed_reset(&self) -> bool {
         let Direction { flags, head, sender } = self.link.outgoing();
-        self.sends_fast()
+        let by_bell = self.sends_fast()
             && self.end.send_pinned.load(Relaxed) == 0
             && flags.closed.load(Acquire) != CLOSED
             && sender.bells.load(Relaxed) & !NO_MORE_BELLS > head.bells.load(Relaxed)
-            && !self.has_unread()
+            && !self.has_unread();
+        if !by_bell {
+            self.end.send_pinned.store(1, Relaxed);
+        }
+        by_bell
     }
 
     /// Waits until `enough` is free, better room for all that is `wanted`, unless that is a good part of the ring.

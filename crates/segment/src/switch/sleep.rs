@@ -46,7 +46,7 @@ impl Port<'_> {
                     self.count_bells(n as u64);
                 }
                 Err(AGAIN) => return Some(Taken::Nothing),
-                Err(e) => return Some(Taken::Failed(e)),
+                Err(e) => return Some(self.verdict(e)),
             }
         }
         None
