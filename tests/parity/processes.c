@@ -463,6 +463,34 @@ static void stdin_unread_a(struct side *side) { stdin_unread(side, true); }
 static void stdin_unread_b(struct side *side) { stdin_unread(side, false); }
 static void stdin_both(void) { two_processes(AF_INET, stdin_unread_a, stdin_unread_b); }
 
+/* The same for an end whose other end has never received, and sleeps in poll: nothing can tell that one. */
+static void stdin_mute_a(struct side *side) {
+    int fd = (int)MUST(accept(side->listener, NULL, NULL));
+    for (int i = 0; i < 40; i++) {
+        send_all(fd, out, 100);
+        hear(side);
+    }
+    fill(out, 5000, 1, 0);
+    send_all(fd, out, 5000);
+    tell(side);
+    await_events(fd, POLLIN);
+    SHOW(recv(fd, in, 1, 0));
+    close(fd);
+}
+static void stdin_mute_b(struct side *side) {
+    int fd = connect_to(&side->address), kept = (int)MUST(dup(0));
+    for (int i = 0; i < 40; i++) {
+        receive_all(fd, in, 100);
+        tell(side);
+    }
+    hear(side);
+    await_asleep(side->other);
+    struct side mute = {.fd = fd};
+    become_stdin(&mute, kept, 5000, 1);
+    send_all(fd, "z", 1);
+}
+static void stdin_mute(void) { two_processes(AF_INET, stdin_mute_a, stdin_mute_b); }
+
 /* The same with more unread than a small ring holds: the sender has gone down behind it. */
 static void stdin_much_a(struct side *side) {
     static char bytes[300 * KIB];
@@ -1355,8 +1383,9 @@ const struct scenario scenarios[] = {
     {"split", split, 0},         {"beside-threads", beside_threads, 0},
     {"bystanders", bystanders, 0},         {"exec-cat", exec_cat, 0},
     {"exec-cat-clean", exec_cat_clean, 0}, {"exec-cat-unread", exec_cat_unread, 0}, {"exec-cat-ahead", exec_cat_ahead, 0},
-    {"exec-cat-fresh", exec_cat_fresh, 0}, {"stdin-both", stdin_both, 0}, {"stdin-much", stdin_much, 0},
-    {"exec-calls", exec_calls, 0}, {"spawn", spawn, 0}, {"passed", passed, 0}, {"passed-among", passed_among, 0},
+    {"exec-cat-fresh", exec_cat_fresh, 0}, {"stdin-both", stdin_both, 0}, {"stdin-mute", stdin_mute, 0},
+    {"stdin-much", stdin_much, 0}, {"exec-calls", exec_calls, 0}, {"spawn", spawn, 0}, {"passed", passed, 0},
+    {"passed-among", passed_among, 0},
     {"passed-half", passed_half, 0}, {"passed-on", passed_on, 0}, {"passed-over", passed_over, 0}, {"exec-asks", exec_asks, 0},
     {"passed-asks", passed_asks, 0}, {"exec-two", exec_two, 0}, {"killed-asleep", killed_asleep, 0},
     {"passed-away", passed_away, 0}, {"exec-fresh", exec_fresh, 0}, {"exec-numbers", exec_numbers, 0}, {"exec-over", exec_over, 0}, {"exec-passed", exec_passed, 0}, {"end-killed", end_killed, 0},

@@ -267,10 +267,15 @@ impl Port<'_> {
     }
 
     /// Hands the socket over to somebody who knows nothing of the library: goes down for good, and has the other end put
-    /// on the kernel path whatever is unread. Where it cannot, and this library may well be asked for it (not `surely`), it
-    /// goes on as [`Port::pin`] does.
+    /// on the kernel path whatever is unread. Where it cannot, or cannot be woken for that, and this library may well be asked
+    /// for it (not `surely`), it goes on as [`Port::pin`] does.
     pub fn hand_over(&self, reason: Reason, surely: bool) {
-        let unread = self.leave(surely, u64::MAX);
+        let unread = if surely || self.can_wake() {
+            self.leave(surely, u64::MAX)
+        } else {
+            self.leave_if_read(u64::MAX);
+            None
+        };
         self.link.incoming().flags.want_down.store(1, Release);
         self.go_down_for_good(reason, unread == Some(true), u64::MAX);
     }

@@ -749,6 +749,15 @@ impl Port<'_> {
         }
     }
 
+    /// Whether a doorbell can tell the other end that this one goes down. One that has not received since it has its segment
+    /// takes none, nor does one that goes down itself.
+    pub(super) fn can_wake(&self) -> bool {
+        let entered = self.enter_sending();
+        let can = self.sends_fast() || entered != Entered::Nested && self.try_up(false);
+        self.end.sending.lock.leave(entered);
+        can
+    }
+
     /// Goes down for good, or, from `until` (CLOCK_MONOTONIC, ns) on, leaves that to the next send. With `wake`, the other
     /// end finds out at once, however it waits.
     pub(super) fn go_down_for_good(&self, reason: Reason, wake: bool, until: u64) {
