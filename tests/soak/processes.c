@@ -804,6 +804,7 @@ static pid_t start_worker(struct actor *a, _Atomic uint64_t *rng, bool stranger,
         pid = execute(a, (int)under(rng, 3), "worker", (long[]){20}, 1, ends[1], 20);
     } else if ((pid = fork()) == 0) {
         close_others(rng, ends[1], -1);
+        close(ends[0]); // 0, where a connection had been that number
         worker(ends[1]);
     }
     if (pid < 0)
