@@ -303,6 +303,47 @@ static void gone_b(struct side *side) {
 }
 static void gone(void) { two_processes(AF_INET, gone_a, gone_b); }
 
+/* Edge-triggered, what has come and was told of is told again when a direction is shut down: to whoever asks, and to whoever
+ * sleeps. */
+static void *shut_later(void *argument) {
+    struct side *side = argument;
+    await_asleep(side->other);
+    MUST(shutdown(side->fd, SHUT_WR));
+    return NULL;
+}
+static void edge_shut_a(struct side *side) {
+    for (int sleeps = 0; sleeps < 2; sleeps++) {
+        struct epoll_event event = {0};
+        struct side own = {.fd = another(side), .other = this_task()};
+        pthread_t thread;
+        int set = (int)MUST(epoll_create1(0));
+        add(set, own.fd, EPOLLIN | EPOLLET, 1);
+        tell(side);
+        SHOW(epoll_wait(set, &event, 1, -1));
+        await_bytes(own.fd, 10);
+        SHOW(epoll_wait(set, &event, 1, 0));
+        if (sleeps) start_thread(&thread, shut_later, &own);
+        else SHOW(shutdown(own.fd, SHUT_WR));
+        SHOW(epoll_wait(set, &event, 1, -1));
+        say("events %x", event.events);
+        tell(side);
+        if (sleeps) pthread_join(thread, NULL);
+        close(set);
+        SHOW(receive_all(own.fd, in, 10));
+        close(own.fd);
+    }
+}
+static void edge_shut_b(struct side *side) {
+    for (int round = 0; round < 2; round++) {
+        int fd = another(side);
+        hear(side);
+        send_all(fd, "0123456789", 10);
+        hear(side);
+        close(fd);
+    }
+}
+static void edge_shut(void) { two_processes(AF_INET, edge_shut_a, edge_shut_b); }
+
 /* Edge-triggered, the end is told once: a receive that then says that there is nothing would never be asked again. */
 static void edge_ends(struct side *side) {
     enum { ROUNDS = 400 };
@@ -476,7 +517,8 @@ static void all_b(struct side *side) {
 static void all_at_once(void) { two_processes(AF_INET, all_a, all_b); }
 
 const struct scenario scenarios[] = {
-    {"level", level, 0},     {"level-threads", level_threads, 0},     {"edge", edge, 0},
+    {"level", level, 0},     {"level-threads", level_threads, 0},     {"edge-shut", edge_shut, 0},
+    {"edge", edge, 0},
     {"edge-threads", edge_threads, 0}, {"edge-out", edge_out, 0},     {"oneshot", oneshot, 0},
     {"oneshot-threads", oneshot_threads, 0}, {"control", control, 0}, {"gone", gone, 0},
     {"truthful", truthful_processes, 0}, {"truthful-threads", truthful_threads, 0}, {"edge-ends", edge_ends_processes, 0},

@@ -187,6 +187,7 @@ pub unsafe extern "C" fn shutdown(fd: c_int, how: c_int) -> c_int {
         {
             port.heed_kernel();
         }
+        crate::epoll::tell_anew(connection);
     }
     answer
 }

@@ -1,7 +1,7 @@
 //! epoll_create; epoll_ctl: the program's registrations, at once or put off, and the library's own changes of them.
 
 use super::sleep::{hand_over, leave_group, wake_by_itself, wake_up, watch};
-use super::{EXCLUSIVE, IN, has_room, has_sleepers, need_set, port, set_of};
+use super::{EDGE, EXCLUSIVE, IN, has_room, has_sleepers, need_set, port, set_of};
 use crate::connection::{self, Connection};
 use crate::set::{self, Later, Left, Set};
 use crate::table::{self, Known};
@@ -208,6 +208,28 @@ fn wake_sleepers(epfd: c_int, set: &Set, port: &Port<'_>, events: u32, generatio
     });
     if sleep == Sleep::No {
         kick(epfd, set, port.fd);
+    }
+}
+
+/// The program has shut a direction of the connection down, of which the kernel tells all who watch it, of what has come too:
+/// an edge that was told of before is one again.
+pub fn tell_anew(connection: Connection) {
+    for fd in connection.descriptors() {
+        let Some(port) = port(fd) else { continue };
+        // A signal handler on top of a look leaves it at that: whoever looks tells what it finds.
+        for set in set::having(fd).filter(|set| !set.is_below()) {
+            let mut events = 0;
+            set.look_at(fd, |item| {
+                events = item.events;
+                if events & EDGE != 0 {
+                    item.set_told(Told::default());
+                }
+                events & EDGE != 0
+            });
+            if events & EDGE != 0 {
+                wake_sleepers(set.epfd(), set, &port, events, table::generation(fd));
+            }
+        }
     }
 }
 
