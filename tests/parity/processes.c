@@ -1060,6 +1060,49 @@ static void passed_away(void) {
     else two_processes(AF_INET, passed_away_a, echo_until_end);
 }
 
+/* It is given to two takers, one after the other, and before either comes for it an image that is executed has it too. */
+static pid_t taker(struct side *side, char name, int channel, atomic_int *turn, int mine) {
+    pid_t child = (pid_t)MUST(fork());
+    if (child == 0) {
+        role = name;
+        close(side->fd);
+        await_word(turn, mine);
+        int fd = take(channel);
+        say("%zu more, first difference %ld", receive_all(fd, in, 200), differs(in, 200, 1, 100 + 200 * (uint64_t)mine));
+        close(fd);
+        _exit(0);
+    }
+    return child;
+}
+static void passed_several_a(struct side *side) {
+    int channels[2][2];
+    pid_t takers[2];
+    atomic_int *turn = shared_word();
+    for (int i = 0; i < 2; i++) {
+        MUST(socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, channels[i]));
+        takers[i] = taker(side, (char)('C' + i), channels[i][1], turn, i + 1);
+    }
+    fill(out, 1000, 1, 0);
+    send_all(side->fd, out, 1000);
+    say("%zu", receive_all(side->fd, in, 300));
+    await_bytes(side->fd, 700);
+    for (int i = 0; i < 2; i++) give(channels[i][0], side->fd);
+    pid_t image = (pid_t)MUST(fork());
+    if (image == 0) execute_itself("passed-several", side->fd, 0, 0, 0);
+    say("image %d", ended(image));
+    for (int i = 0; i < 2; i++) {
+        *turn = i + 1;
+        say("taker %d", ended(takers[i]));
+    }
+    say("%zu more, first difference %ld", receive_all(side->fd, in, 300), differs(in, 300, 1, 700));
+    ask("the giver", side->fd, 40000, 2);
+}
+static void passed_several(void) {
+    int own[4];
+    if (is_executed(own)) await_bytes(own[0], 700);
+    else two_processes(AF_INET, passed_several_a, echo_until_end);
+}
+
 /* A connection that nobody has used yet is handed on by exec, and its old owner uses it first. */
 static void exec_fresh_a(struct side *side) {
     int go[2], fd = (int)MUST(accept(side->listener, NULL, NULL));
@@ -1391,5 +1434,5 @@ const struct scenario scenarios[] = {
     {"passed-away", passed_away, 0}, {"exec-fresh", exec_fresh, 0}, {"exec-numbers", exec_numbers, 0}, {"exec-over", exec_over, 0}, {"exec-passed", exec_passed, 0}, {"end-killed", end_killed, 0},
     {"end-executed", end_executed, 0}, {"fork-ways", fork_ways, 0}, {"daemon", becomes_daemon, 0},
     {"clone-vfork", clone_vfork, 0}, {"shells", shells, 0}, {"vfork-dup", vfork_dup, 0}, {"vfork-room", vfork_room, 0}, {"not-given", not_given, 0},
-    {"last-words", last_words, 0}, {"passed-number", passed_number, 0}, {"streams", streams, 0}, {0},
+    {"last-words", last_words, 0}, {"passed-number", passed_number, 0}, {"passed-several", passed_several, 0}, {"streams", streams, 0}, {0},
 };

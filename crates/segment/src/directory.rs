@@ -43,6 +43,11 @@ impl Key {
         Key(one.min(other), one.max(other))
     }
 
+    /// The key of the word of a socket that was passed on.
+    pub fn lent(cookie: u64) -> Key {
+        Key(0, cookie)
+    }
+
     fn place(self) -> usize {
         let mixed = (self.0.wrapping_mul(0x9e37_79b9_7f4a_7c15) ^ self.1).wrapping_mul(0xff51_afd7_ed55_8ccd);
         (mixed >> 40) as usize % ENTRIES
@@ -221,37 +226,36 @@ impl Directory {
         })
     }
 
-    /// Leaves word of a joined end whose socket is being passed to another process: the end's index in its family. False
-    /// when there is no place for it.
-    pub fn lend(&self, cookie: u64, me: Holder, index: u32) -> bool {
-        let key = Key::of(cookie, 0);
-        let Some(_held) = self.hold_surely(me.pid) else { return false };
+    /// Leaves word of a joined end whose socket is being passed to another process: the end's index in its family. The index
+    /// of the entry, which is cleared when the end is over; `None` when there is no place for it.
+    pub fn lend(&self, cookie: u64, me: Holder, index: u32) -> Option<u32> {
+        let key = Key::lent(cookie);
+        let _held = self.hold_surely(me.pid)?;
         let start = key.place();
         let places = || (0..NEIGHBOURS).map(|step| (start + step) % ENTRIES);
         let same = places().find(|&at| self.entry(at).state.load(Acquire) != EMPTY && self.entry(at).is(key));
         let free = same.or_else(|| places().find(|&at| self.entry(at).state.load(Acquire) == EMPTY));
-        let Some(at) = free.or_else(|| self.abandoned(start)) else { return false };
+        let at = free.or_else(|| self.abandoned(start))?;
         let entry = self.entry(at);
         entry.key[0].store(key.0, Relaxed);
         entry.key[1].store(key.1, Relaxed);
         store(&entry.waiter, me);
         entry.slot.store(index, Relaxed);
         entry.state.store(LENT, Release);
-        true
+        Some(at as u32)
     }
 
-    /// Finds word of the socket with this cookie, and clears it: who lent it, and the end's index.
+    /// Finds word of the socket with this cookie: who lent it, and the end's index. It stays, since whoever comes first need
+    /// not be the only one who was given the socket.
     pub fn borrow(&self, cookie: u64, pid: i32) -> Option<(Holder, u32)> {
-        let key = Key::of(cookie, 0);
+        let key = Key::lent(cookie);
         let _held = self.hold_surely(pid)?;
         let start = key.place();
         let at = (0..NEIGHBOURS)
             .map(|step| (start + step) % ENTRIES)
             .find(|&at| self.entry(at).state.load(Acquire) == LENT && self.entry(at).is(key))?;
         let entry = self.entry(at);
-        let found = (load(&entry.waiter), entry.slot.load(Relaxed));
-        entry.state.store(EMPTY, Release);
-        Some(found)
+        Some((load(&entry.waiter), entry.slot.load(Relaxed)))
     }
 
     /// Clears the entry, if it still is this connection's.
@@ -448,8 +452,12 @@ mod tests {
                 drop(held);
             });
         };
-        busy(&|| assert!(directory.lend(cookie, me, 7)));
+        busy(&|| assert!(directory.lend(cookie, me, 7).is_some()));
         busy(&|| assert_eq!(directory.borrow(cookie, me.pid), Some((me, 7))));
+        assert_eq!(directory.borrow(cookie, me.pid), Some((me, 7)), "several may come");
+        let word = directory.lend(cookie, me, 8).unwrap();
+        assert_eq!(directory.borrow(cookie, me.pid), Some((me, 8)));
+        directory.clear(word, Key::lent(cookie), me.pid);
         assert_eq!(directory.borrow(cookie, me.pid), None);
     }
 

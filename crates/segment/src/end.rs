@@ -282,6 +282,8 @@ pub struct End {
     pub bytes: AtomicU64,
     /// Index of its entry in the directory, plus 1; 0 if none.
     pub entry: AtomicU32,
+    /// Index of the word in the directory that it was passed on, plus 1; 0 if it never was.
+    pub word: AtomicU32,
     /// The socket's cookie.
     pub cookie: AtomicU64,
     /// The other end's cookie.

@@ -247,6 +247,11 @@ impl Meeting {
         link.outgoing().sender.ended.store(1, Relaxed);
         link.incoming().flags.closed.store(CLOSED, Release);
         end.send_pinned.store(1, Relaxed);
+        if let Some(word) = end.word.load(Relaxed).checked_sub(1).filter(|_| !is_quiet())
+            && let Some(directory) = self.directory(kernel::user_id())
+        {
+            directory.clear(word, Key::lent(end.cookie.load(Relaxed)), kernel::process_id());
+        }
         if link.side() == Side::Maker
             && !is_quiet()
             && let Some((directory, index, key)) = self.entry(end)
@@ -290,7 +295,11 @@ impl Meeting {
     pub fn lend(&mut self, end: &End, index: u32, fd: i32) -> bool {
         let me = holder(fd, self.family);
         let directory = self.directory(kernel::user_id());
-        directory.is_some_and(|directory| directory.lend(end.cookie.load(Relaxed), me, index))
+        let word = directory.and_then(|directory| directory.lend(end.cookie.load(Relaxed), me, index));
+        if let Some(word) = word {
+            end.word.store(word + 1, Relaxed);
+        }
+        word.is_some()
     }
 
     /// The family and the index of the end of a socket that was passed to this process.

@@ -158,9 +158,12 @@ pub fn pin_all(reason: Reason) {
 /// The connection that `fd` is, if it was fast when this program image was executed, or when it was passed here.
 fn brought(fd: i32) -> Option<u32> {
     let cookie = kernel::cookie(fd).ok()?;
-    let lent =
-        process::with_meeting_surely(|m| m.borrow(cookie)).flatten().map(|(family, index)| (family, index, None));
-    let (family_id, index, whole) = lent.or_else(|| luggage::find(cookie))?;
+    let lent = || {
+        let (family, index) = process::with_meeting_surely(|m| m.borrow(cookie)).flatten()?;
+        Some((family, index, None))
+    };
+    // First what was brought along, which may have the end itself.
+    let (family_id, index, whole) = luggage::find(cookie).or_else(lent)?;
     let shared = process::adopt_family(family_id).filter(|family| {
         let end = family.end(index);
         end.cookie.load(Relaxed) == cookie && end.stage() <= Stage::Joined && end.add_reference()
