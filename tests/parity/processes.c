@@ -8,6 +8,7 @@
 #include <stddef.h>
 #include <sys/epoll.h>
 #include <sys/mman.h>
+#include <sys/ptrace.h>
 #include <sys/select.h>
 #include <sys/syscall.h>
 #include <sys/un.h>
@@ -1132,6 +1133,41 @@ static void exec_fresh(void) {
     ask("the new image", taken[0], 3000, 2);
 }
 
+/* An image is executed and held before its first instruction, until let_go_on(). */
+static pid_t execute_held(const char *scenario, int a, int b, int c, int d) {
+    int status;
+    pid_t child = (pid_t)MUST(fork());
+    if (child == 0) {
+        MUST(ptrace(PTRACE_TRACEME, 0, NULL, NULL));
+        execute_itself(scenario, a, b, c, d);
+    }
+    MUST(waitpid(child, &status, 0));
+    if (!WIFSTOPPED(status)) fail("not held");
+    return child;
+}
+static void let_go_on(pid_t child) { MUST(ptrace(PTRACE_DETACH, child, NULL, NULL)); }
+
+/* A connection that is handed on by exec goes to kernel TCP for good before the new image has begun: it does for both. */
+static void exec_pinned_a(struct side *side) {
+    int pipe_ends[2], fd = (int)MUST(accept(side->listener, NULL, NULL));
+    pid_t child = execute_held("exec-pinned", fd, 0, 0, 0);
+    MUST(pipe(pipe_ends));
+    fill(out, 100, 1, 0);
+    MUST(write(pipe_ends[1], out, 100));
+    SHOW(splice(pipe_ends[0], NULL, fd, NULL, 100, 0));
+    SHOW(receive_all(fd, in, 100));
+    let_go_on(child);
+    say("child %d", ended(child));
+    ask("the old owner", fd, 3000, 3);
+    close(fd);
+}
+static void exec_pinned_b(struct side *side) { echo_alone((void *)(intptr_t)connect_to(&side->address)); }
+static void exec_pinned(void) {
+    int taken[4];
+    if (!is_executed(taken)) two_processes(AF_INET, exec_pinned_a, exec_pinned_b);
+    else for (uint64_t i = 0; i < 40; i++) ask("the new image", taken[0], 100 + i, i);
+}
+
 /* An image that is handed a connection under two numbers, with bytes unread, and has no process beside it: they stay one
  * connection. */
 static void exec_numbers_a(struct side *side) {
@@ -1431,7 +1467,8 @@ const struct scenario scenarios[] = {
     {"passed-among", passed_among, 0},
     {"passed-half", passed_half, 0}, {"passed-on", passed_on, 0}, {"passed-over", passed_over, 0}, {"exec-asks", exec_asks, 0},
     {"passed-asks", passed_asks, 0}, {"exec-two", exec_two, 0}, {"killed-asleep", killed_asleep, 0},
-    {"passed-away", passed_away, 0}, {"exec-fresh", exec_fresh, 0}, {"exec-numbers", exec_numbers, 0}, {"exec-over", exec_over, 0}, {"exec-passed", exec_passed, 0}, {"end-killed", end_killed, 0},
+    {"passed-away", passed_away, 0}, {"exec-fresh", exec_fresh, 0}, {"exec-numbers", exec_numbers, 0}, {"exec-over", exec_over, 0}, {"exec-passed", exec_passed, 0},
+    {"exec-pinned", exec_pinned, 0}, {"end-killed", end_killed, 0},
     {"end-executed", end_executed, 0}, {"fork-ways", fork_ways, 0}, {"daemon", becomes_daemon, 0},
     {"clone-vfork", clone_vfork, 0}, {"shells", shells, 0}, {"vfork-dup", vfork_dup, 0}, {"vfork-room", vfork_room, 0}, {"not-given", not_given, 0},
     {"last-words", last_words, 0}, {"passed-number", passed_number, 0}, {"passed-several", passed_several, 0}, {"streams", streams, 0}, {0},

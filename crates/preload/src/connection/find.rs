@@ -5,7 +5,7 @@ use super::share::for_each;
 use super::{ABSENT, Connection, HIGHEST, Handle, handle};
 use crate::table::{self, Known};
 use crate::{luggage, process, seccomp};
-use underpass_segment::end::{Family, Stage};
+use underpass_segment::end::Family;
 use underpass_segment::kernel;
 use underpass_segment::reason::Reason;
 use underpass_segment::sync::{AcqRel, Relaxed, Release};
@@ -164,12 +164,12 @@ fn brought(fd: i32) -> Option<u32> {
     };
     // First what was brought along, which may have the end itself.
     let (family_id, index, whole) = luggage::find(cookie).or_else(lent)?;
-    let shared = process::adopt_family(family_id).filter(|family| {
-        let end = family.end(index);
-        end.cookie.load(Relaxed) == cookie && end.stage() <= Stage::Joined && end.add_reference()
-    });
-    let (family, index) = match shared {
-        Some(family) => (family, index),
+    let (family, index) = match process::adopt_family(family_id) {
+        // As the family has it now: a second end for the socket would go a way of its own.
+        Some(family) => {
+            let end = family.end(index);
+            (end.cookie.load(Relaxed) == cookie && end.add_reference()).then_some((family, index))?
+        }
         None => {
             let family = process::family()?;
             (family, restored(family, cookie).or_else(|| restore(family, cookie, whole?))?)
