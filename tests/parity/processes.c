@@ -1168,6 +1168,56 @@ static void exec_pinned(void) {
     else for (uint64_t i = 0; i < 40; i++) ask("the new image", taken[0], 100 + i, i);
 }
 
+/* A process that has both ends of its connections executes itself, with bytes unread in both directions. Of the second
+ * connection the new image has one end only. */
+static void exec_both_a(struct side *side) {
+    int ends[4];
+    for (int i = 0; i < 4; i += 2) {
+        ends[i] = connect_to(&side->address);
+        ends[i + 1] = (int)MUST(accept(side->listener, NULL, NULL));
+        for (int round = 0; round < 40; round++) {
+            for (int way = 0; way < 2; way++) {
+                fill(out, 100, 5, 0);
+                send_all(ends[i + way], out, 100);
+                if (receive_all(ends[i + 1 - way], in, 100) != 100 || differs(in, 100, 5, 0) != -1) fail("warming");
+            }
+        }
+        for (int way = 0; way < 2 - i / 2; way++) {
+            fill(out, 20000, 6, 0);
+            send_all(ends[i + 1 - way], out, 20000);
+            say("%zu", receive_all(ends[i + way], in, 7000));
+        }
+    }
+    MUST(fcntl(ends[3], F_SETFD, FD_CLOEXEC));
+    execute_itself("exec-both", ends[0], ends[1], ends[2], side->peer);
+}
+static void say_what_comes(int fd, size_t count, uint64_t seed, uint64_t at) {
+    size_t got = receive_all(fd, in, count);
+    say("%zu, first difference %ld", got, differs(in, got, seed, at));
+}
+static void use_both(int one, int other, int half, pid_t peer) {
+    role = 'A';
+    fill(out, 3000, 7, 0);
+    for (int way = 0; way < 2; way++) {
+        int to = way ? one : other, from = way ? other : one;
+        send_all(to, out, 3000);
+        say_what_comes(from, 13000, 6, 7000);
+        send_all(to, out, 3000);
+        say_what_comes(from, 3000, 7, 0);
+        say_what_comes(from, 3000, 7, 0);
+    }
+    say_what_comes(half, 14000, 6, 7000);
+    close(one);
+    SHOW(recv(other, in, 1, 0));
+    say("B ended %d", ended(peer));
+}
+static void do_nothing(struct side *side) { (void)side; }
+static void exec_both(void) {
+    int own[4];
+    if (is_executed(own)) use_both(own[0], own[1], own[2], own[3]);
+    else two_processes(AF_INET, exec_both_a, do_nothing);
+}
+
 /* An image that is handed a connection under two numbers, with bytes unread, and has no process beside it: they stay one
  * connection. */
 static void exec_numbers_a(struct side *side) {
@@ -1468,7 +1518,7 @@ const struct scenario scenarios[] = {
     {"passed-half", passed_half, 0}, {"passed-on", passed_on, 0}, {"passed-over", passed_over, 0}, {"exec-asks", exec_asks, 0},
     {"passed-asks", passed_asks, 0}, {"exec-two", exec_two, 0}, {"killed-asleep", killed_asleep, 0},
     {"passed-away", passed_away, 0}, {"exec-fresh", exec_fresh, 0}, {"exec-numbers", exec_numbers, 0}, {"exec-over", exec_over, 0}, {"exec-passed", exec_passed, 0},
-    {"exec-pinned", exec_pinned, 0}, {"end-killed", end_killed, 0},
+    {"exec-pinned", exec_pinned, 0}, {"exec-both", exec_both, 0}, {"end-killed", end_killed, 0},
     {"end-executed", end_executed, 0}, {"fork-ways", fork_ways, 0}, {"daemon", becomes_daemon, 0},
     {"clone-vfork", clone_vfork, 0}, {"shells", shells, 0}, {"vfork-dup", vfork_dup, 0}, {"vfork-room", vfork_room, 0}, {"not-given", not_given, 0},
     {"last-words", last_words, 0}, {"passed-number", passed_number, 0}, {"passed-several", passed_several, 0}, {"streams", streams, 0}, {0},

@@ -161,6 +161,7 @@ pub unsafe fn pack(program: Program, envp: *const *const c_char, how: Execution)
     let Some(family) = process::existing_family() else { return nothing };
     if how == Execution::Alone {
         connection::for_each(|index, fd| Connection::at(family, index, fd).leave_sets());
+        inherited(how, Connection::outlast_image);
     }
     // SAFETY: passed on to the caller.
     let (count, environment_loads_us) = unsafe { inspect(envp) };

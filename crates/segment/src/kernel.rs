@@ -199,16 +199,29 @@ pub fn outq(fd: i32) -> Result<u32, Errno> {
 /// Whether a few single bytes can be sent without waiting, however long it takes until what was sent before, and may have
 /// been read already, is acknowledged.
 pub fn has_room_for_bells(fd: i32) -> bool {
-    // SK_MEMINFO_SNDBUF and SK_MEMINFO_WMEM_QUEUED; SOCK_MIN_SNDBUF, which is room for two segments.
+    // SOCK_MIN_SNDBUF, which is room for two segments.
+    const ROOM: u64 = 4608;
+    send_buffer(fd).map_or_else(|| can_send(fd), |(size, queued)| queued == 0 || queued + ROOM <= size)
+}
+
+/// Whether so many bytes can be sent while the other end reads nothing, with what the kernel counts beside them.
+pub fn has_room_for(fd: i32, bytes: u64) -> bool {
+    bytes == 0 || send_buffer(fd).is_some_and(|(size, queued)| queued + 2 * bytes <= size)
+}
+
+fn can_send(fd: i32) -> bool {
+    poll_now(fd, libc::POLLOUT) & libc::POLLOUT != 0
+}
+
+/// The size of the send buffer and what of it is used.
+fn send_buffer(fd: i32) -> Option<(u64, u64)> {
+    // SK_MEMINFO_SNDBUF and SK_MEMINFO_WMEM_QUEUED.
     const SNDBUF: usize = 3;
     const QUEUED: usize = 5;
-    const ROOM: u32 = 4608;
     let mut info = [0; 36];
-    let word = |info: &[u8; 36], at: usize| u32::from_ne_bytes(core::array::from_fn(|i| info[4 * at + i]));
-    match bytes_option(fd, libc::SOL_SOCKET, libc::SO_MEMINFO, &mut info) {
-        Ok(_) => word(&info, QUEUED) == 0 || word(&info, QUEUED).saturating_add(ROOM) <= word(&info, SNDBUF),
-        Err(_) => poll_now(fd, libc::POLLOUT) & libc::POLLOUT != 0,
-    }
+    bytes_option(fd, libc::SOL_SOCKET, libc::SO_MEMINFO, &mut info).ok()?;
+    let word = |at: usize| u64::from(u32::from_ne_bytes(core::array::from_fn(|i| info[4 * at + i])));
+    Some((word(SNDBUF), word(QUEUED)))
 }
 
 /// recv, straight into `len` bytes at `to` (null with MSG_TRUNC discards).

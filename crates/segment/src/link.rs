@@ -231,6 +231,11 @@ impl Pool {
         self.mapping.base().as_ptr()
     }
 
+    /// How many processes have it attached; `None` when the kernel does not say.
+    pub fn attached(&self) -> Option<u64> {
+        self.mapping.attached()
+    }
+
     /// Shape it was made with.
     pub fn shape(&self) -> Shape {
         self.shape

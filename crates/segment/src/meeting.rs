@@ -221,6 +221,12 @@ impl Meeting {
         pool.slot(end.slot.load(Relaxed), end.side())
     }
 
+    /// Whether no other process has the segment of a joined end, which this one has attached.
+    pub fn is_only_here(&mut self, end: &End) -> bool {
+        let pool = self.attached(end.pool.load(Relaxed)).map(|it| it.pool);
+        pool.and_then(|pool| pool.attached()) == Some(1)
+    }
+
     /// The pool of a joined end, attached.
     fn open(&self, end: &End) -> Option<Pool> {
         let uid = self.directory.map_or_else(kernel::user_id, |directory| directory.uid());

@@ -126,6 +126,23 @@ impl Connection {
         }
     }
 
+    /// Another program image is about to take this one's place, which has no segment until that one comes for it: where no
+    /// other process keeps it meanwhile, both ends, if they are here, go to the kernel path.
+    pub fn outlast_image(self) {
+        let Some(port) = self.joined_port() else { return };
+        if process::with_meeting_surely(|meeting| meeting.is_only_here(self.end)) != Some(true) {
+            return;
+        }
+        let cookie = self.end.peer_cookie.load(Relaxed);
+        let is_other = |it: &Connection| it.end.cookie.load(Relaxed) == cookie;
+        if let Some(other) = (0..table::highest()).filter_map(known).find(is_other) {
+            match other.pinned_port(Reason::Inherited) {
+                Some(other) => port.hand_over_with(&other, Reason::Inherited),
+                None => port.pin(Reason::Inherited),
+            }
+        }
+    }
+
     /// The last descriptor of this process is about to be closed: what kernel TCP would do about unread data, it does.
     fn hush(&self) {
         self.attend();

@@ -369,6 +369,10 @@ impl Connection {
 
     fn pinned_port(&self, reason: Reason) -> Option<Port<'static>> {
         self.end.pin(reason);
+        self.joined_port()
+    }
+
+    fn joined_port(&self) -> Option<Port<'static>> {
         if self.end.stage() == Stage::Joined { self.port() } else { None }
     }
 }

@@ -279,4 +279,18 @@ impl Port<'_> {
         self.link.incoming().flags.want_down.store(1, Release);
         self.go_down_for_good(reason, unread == Some(true), u64::MAX);
     }
+
+    /// The same for both ends of a connection in one process, which is about to let go of the segment. What cannot be put on
+    /// the kernel path, or finds no room there while nobody reads, stays in the ring.
+    pub fn hand_over_with(&self, other: &Port<'_>, reason: Reason) {
+        // Both leave before one goes down: that would be behind what is unread.
+        for (reader, sender) in [(self, other), (other, self)] {
+            if kernel::has_room_for(sender.fd, sender.unsent()) {
+                reader.leave(false, u64::MAX);
+            }
+        }
+        for port in [self, other] {
+            port.go_down_for_good(reason, false, u64::MAX);
+        }
+    }
 }
