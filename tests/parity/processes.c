@@ -1133,24 +1133,25 @@ static void exec_fresh(void) {
     ask("the new image", taken[0], 3000, 2);
 }
 
-/* An image is executed and held before its first instruction, until let_go_on(). */
-static pid_t execute_held(const char *scenario, int a, int b, int c, int d) {
+/* The image that this child executes is held before its first instruction, until its parent, which awaits that, lets it go
+ * on. */
+static void execute_held(const char *scenario, int a, int b, int c, int d) {
+    MUST(ptrace(PTRACE_TRACEME, 0, NULL, NULL));
+    execute_itself(scenario, a, b, c, d);
+}
+static void await_held(pid_t child) {
     int status;
-    pid_t child = (pid_t)MUST(fork());
-    if (child == 0) {
-        MUST(ptrace(PTRACE_TRACEME, 0, NULL, NULL));
-        execute_itself(scenario, a, b, c, d);
-    }
     MUST(waitpid(child, &status, 0));
     if (!WIFSTOPPED(status)) fail("not held");
-    return child;
 }
 static void let_go_on(pid_t child) { MUST(ptrace(PTRACE_DETACH, child, NULL, NULL)); }
 
 /* A connection that is handed on by exec goes to kernel TCP for good before the new image has begun: it does for both. */
 static void exec_pinned_a(struct side *side) {
     int pipe_ends[2], fd = (int)MUST(accept(side->listener, NULL, NULL));
-    pid_t child = execute_held("exec-pinned", fd, 0, 0, 0);
+    pid_t child = (pid_t)MUST(fork());
+    if (child == 0) execute_held("exec-pinned", fd, 0, 0, 0);
+    await_held(child);
     MUST(pipe(pipe_ends));
     fill(out, 100, 1, 0);
     MUST(write(pipe_ends[1], out, 100));
@@ -1167,6 +1168,78 @@ static void exec_pinned(void) {
     if (!is_executed(taken)) two_processes(AF_INET, exec_pinned_a, exec_pinned_b);
     else for (uint64_t i = 0; i < 40; i++) ask("the new image", taken[0], 100 + i, i);
 }
+
+/* A forked child uses a connection that its parent never has, and ends, while the other end executes a program: then no
+ * process has both. Some of what the child has sent is unread by then. The parent goes on. */
+static void exec_left_a(struct side *side) {
+    int fd = (int)MUST(accept(side->listener, NULL, NULL));
+    pid_t child = (pid_t)MUST(fork());
+    if (child == 0) {
+        role = 'C';
+        for (uint64_t i = 0; i < 40; i++) ask("the child", fd, 100, i);
+        fill(out, 500, 50, 0);
+        send_all(fd, out, 500);
+        hear(side);
+        _exit(0);
+    }
+    say("child %d", ended(child));
+    say("%zu", receive_all(fd, in, 500));
+    say("first difference %ld", differs(in, 500, 50, 0));
+    ask("the parent", fd, 3000, 51);
+    close(fd);
+}
+static void exec_left_b(struct side *side) {
+    pid_t child = (pid_t)MUST(fork());
+    if (child == 0) {
+        int fd = connect_to(&side->address);
+        for (int i = 0; i < 40; i++) {
+            if (receive_all(fd, in, 100) != 100) fail("the end");
+            send_all(fd, in, 100);
+        }
+        await_bytes(fd, 500);
+        execute_held("exec-left", fd, 0, 0, 0);
+    }
+    await_held(child);
+    tell(side);
+    nap_ms(100); /* what ends may wait for the image */
+    let_go_on(child);
+    say("child %d", ended(child));
+}
+static void exec_left(void) {
+    int own[4];
+    if (is_executed(own)) echo_alone((void *)(intptr_t)own[0]);
+    else two_processes(AF_INET, exec_left_a, exec_left_b);
+}
+
+/* The same without an execution: the other end sends its last and is gone, before the parent looks. */
+static void child_left_a(struct side *side) {
+    int fd = (int)MUST(accept(side->listener, NULL, NULL));
+    pid_t child = (pid_t)MUST(fork());
+    if (child == 0) {
+        role = 'C';
+        for (uint64_t i = 0; i < 40; i++) ask("the child", fd, 100, i);
+        _exit(0);
+    }
+    say("child %d", ended(child));
+    tell(side);
+    siginfo_t info;
+    MUST(waitid(P_PID, (id_t)side->peer, &info, WEXITED | WNOWAIT));
+    say("%zu", receive_all(fd, in, 501));
+    say("first difference %ld", differs(in, 500, 50, 0));
+    close(fd);
+}
+static void child_left_b(struct side *side) {
+    int fd = connect_to(&side->address);
+    for (int i = 0; i < 40; i++) {
+        if (receive_all(fd, in, 100) != 100) fail("the end");
+        send_all(fd, in, 100);
+    }
+    hear(side);
+    fill(out, 500, 50, 0);
+    send_all(fd, out, 500);
+    close(fd);
+}
+static void child_left(void) { two_processes(AF_INET, child_left_a, child_left_b); }
 
 /* A process that has both ends of its connections executes itself, with bytes unread in both directions. Of the second
  * connection the new image has one end only. */
@@ -1518,7 +1591,8 @@ const struct scenario scenarios[] = {
     {"passed-half", passed_half, 0}, {"passed-on", passed_on, 0}, {"passed-over", passed_over, 0}, {"exec-asks", exec_asks, 0},
     {"passed-asks", passed_asks, 0}, {"exec-two", exec_two, 0}, {"killed-asleep", killed_asleep, 0},
     {"passed-away", passed_away, 0}, {"exec-fresh", exec_fresh, 0}, {"exec-numbers", exec_numbers, 0}, {"exec-over", exec_over, 0}, {"exec-passed", exec_passed, 0},
-    {"exec-pinned", exec_pinned, 0}, {"exec-both", exec_both, 0}, {"end-killed", end_killed, 0},
+    {"exec-pinned", exec_pinned, 0}, {"exec-both", exec_both, 0},
+    {"exec-left", exec_left, 0}, {"child-left", child_left, 0}, {"end-killed", end_killed, 0},
     {"end-executed", end_executed, 0}, {"fork-ways", fork_ways, 0}, {"daemon", becomes_daemon, 0},
     {"clone-vfork", clone_vfork, 0}, {"shells", shells, 0}, {"vfork-dup", vfork_dup, 0}, {"vfork-room", vfork_room, 0}, {"not-given", not_given, 0},
     {"last-words", last_words, 0}, {"passed-number", passed_number, 0}, {"passed-several", passed_several, 0}, {"streams", streams, 0}, {0},

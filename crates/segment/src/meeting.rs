@@ -221,10 +221,10 @@ impl Meeting {
         pool.slot(end.slot.load(Relaxed), end.side())
     }
 
-    /// Whether no other process has the segment of a joined end, which this one has attached.
-    pub fn is_only_here(&mut self, end: &End) -> bool {
-        let pool = self.attached(end.pool.load(Relaxed)).map(|it| it.pool);
-        pool.and_then(|pool| pool.attached()) == Some(1)
+    /// How many processes have the segment of a joined end, which this one has attached; `None` when the kernel does not
+    /// say.
+    pub fn company(&mut self, end: &End) -> Option<u64> {
+        self.attached(end.pool.load(Relaxed))?.pool.attached()
     }
 
     /// The pool of a joined end, attached.

@@ -12,8 +12,11 @@ use underpass_segment::end::{End, Family, MAX_ENDS, Stage};
 use underpass_segment::kernel;
 use underpass_segment::link::Link;
 use underpass_segment::reason::Reason;
-use underpass_segment::switch::Told;
+use underpass_segment::switch::{Port, Told};
 use underpass_segment::sync::{AcqRel, Acquire, AtomicU64, Relaxed, Release};
+
+/// A program image that has not begun after so long is not awaited.
+const IMAGE_WITHIN_NS: u64 = 1_000_000_000;
 
 /// `fd` is about to be closed or replaced: forgets what it was. To be called before the number can be used again.
 pub fn forget(fd: i32) {
@@ -130,24 +133,56 @@ impl Connection {
     /// other process keeps it meanwhile, both ends, if they are here, go to the kernel path.
     pub fn outlast_image(self) {
         let Some(port) = self.joined_port() else { return };
-        if process::with_meeting_surely(|meeting| meeting.is_only_here(self.end)) != Some(true) {
+        if self.company() != Some(1) {
             return;
         }
-        let cookie = self.end.peer_cookie.load(Relaxed);
-        let is_other = |it: &Connection| it.end.cookie.load(Relaxed) == cookie;
-        if let Some(other) = (0..table::highest()).filter_map(known).find(is_other) {
+        if let Some(other) = self.other_end() {
             match other.pinned_port(Reason::Inherited) {
                 Some(other) => port.hand_over_with(&other, Reason::Inherited),
                 None => port.pin(Reason::Inherited),
             }
+        } else {
+            self.await_other_image(&port, false);
         }
+    }
+
+    /// The other end, if this process has it.
+    fn other_end(&self) -> Option<Connection> {
+        let cookie = self.end.peer_cookie.load(Relaxed);
+        (0..table::highest()).filter_map(known).find(|it| it.end.cookie.load(Relaxed) == cookie)
+    }
+
+    /// The segment may be about to go with this process, `last` of those that have this end, while the process that has the
+    /// other is between two program images: awaits that the new one has come for it.
+    fn await_other_image(&self, port: &Port<'_>, last: bool) {
+        let began = clock::nanoseconds();
+        while port.is_needed(last)
+            && self.company() == Some(1)
+            && self.other_end().is_none()
+            && clock::nanoseconds() - began < IMAGE_WITHIN_NS
+        {
+            clock::nap(100);
+        }
+    }
+
+    /// How many processes have its segment.
+    fn company(&self) -> Option<u64> {
+        process::with_meeting_surely(|meeting| meeting.company(self.end)).flatten()
     }
 
     /// The last descriptor of this process is about to be closed: what kernel TCP would do about unread data, it does.
     fn hush(&self) {
         self.attend();
+        let last = self.is_last();
+        if !last
+            && let Some(port) = self.joined_port()
+            && self.company().is_some_and(|n| n <= 2)
+        {
+            // At most the other end keeps the segment, and who shares this one never had it.
+            port.hand_over(Reason::Inherited, false);
+            self.await_other_image(&port, false);
+        }
         if let Some(port) = self.ready_port() {
-            let last = self.is_last();
             port.hush(last);
             // A program that was given the socket closes it later, and perhaps in another way.
             if last && !self.is_lent() && port.unread() > 0 {
@@ -275,6 +310,11 @@ pub fn leave_all() {
         for_each(|index, fd| {
             let end = family.end(index);
             let connection = Connection { end, index, fd };
+            if connection.is_last()
+                && let Some(port) = connection.joined_port()
+            {
+                connection.await_other_image(&port, true);
+            }
             connection.hush();
             crate::epoll::let_go(connection, table::generation(fd));
             if part(family, index) == Some(true) {

@@ -185,7 +185,10 @@ fn brought(fd: i32) -> Option<u32> {
     family.hold(index, process::member());
     table::set(fd, Known::Connection(index));
     count_once(index);
-    Connection::at(family, index, fd).mind_stdio();
+    let connection = Connection::at(family, index, fd);
+    // Whoever handed it on may be gone before it is used here.
+    connection.joined_port();
+    connection.mind_stdio();
     Some(index)
 }
 

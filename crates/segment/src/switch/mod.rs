@@ -247,6 +247,13 @@ impl Port<'_> {
         self.is_fast()
     }
 
+    /// Whether the other end needs the segment to go on; or, unless this process is the `last` that has this end, others for
+    /// what is unread.
+    pub fn is_needed(&self, last: bool) -> bool {
+        let needed = !self.reader_left() || !last && self.incoming().published(self.place().head);
+        needed && self.end.was_fast.load(Relaxed) != 0 && !self.has_ended()
+    }
+
     /// Bytes of the records that the other end has not read to their end.
     pub fn unsent(&self) -> u64 {
         let sender = self.sender();

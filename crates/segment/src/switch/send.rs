@@ -444,7 +444,7 @@ impl Port<'_> {
     }
 
     /// Whether the reader has left the ring for good.
-    fn reader_left(&self) -> bool {
+    pub(super) fn reader_left(&self) -> bool {
         self.link.outgoing().flags.waiting.load(SeqCst) & LEFT != 0
     }
 
