@@ -282,9 +282,11 @@ mod tests {
     }
 
     #[test]
-    fn every_default_fits_its_own_key() {
+    fn every_default_is_the_librarys_own() {
         for key in KEYS {
-            assert_eq!(Config::default().set(key.name, key.default), Ok(()), "{}", key.name);
+            let mut config = Config::DEFAULT;
+            assert_eq!(config.set(key.name, key.default), Ok(()), "{}", key.name);
+            assert_eq!(config, Config::DEFAULT, "{}", key.name);
         }
     }
 

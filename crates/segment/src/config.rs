@@ -37,7 +37,7 @@ pub const KEYS: &[Key] = &[
     Key {
         name: "spin_us",
         shape: "microseconds, 0 to 10000",
-        default: "50",
+        default: "100",
         help: "Longest time to poll before sleeping; 0 never polls.",
     },
     Key {
