@@ -94,6 +94,8 @@ pub fn restore(end: &End, text: &str) -> bool {
     end.reading.in_kernel.store(0, Relaxed);
     end.reading.taking.store(0, Relaxed);
     end.sending.lock.open();
+    // Nobody else can come for it: its family is gone.
+    end.lent_until.store(0, Relaxed);
     end.stage() <= Stage::Joined
 }
 
@@ -162,6 +164,7 @@ pub unsafe fn pack(program: Program, envp: *const *const c_char, how: Execution)
     if how == Execution::Alone {
         connection::for_each(|index, fd| Connection::at(family, index, fd).leave_sets());
         inherited(how, Connection::outlast_image);
+        connection::count_before_execution();
     }
     // SAFETY: passed on to the caller.
     let (count, environment_loads_us) = unsafe { inspect(envp) };

@@ -1,6 +1,8 @@
 //! Languages with runtimes of their own: Python's asyncio and multiprocessing, Node.js, Java.
 
 use std::fs;
+use std::time::Duration;
+use underpass_tests::library::is_kernel_only;
 use underpass_tests::net::free_port;
 use underpass_tests::stage::{Stage, fixture};
 
@@ -19,6 +21,26 @@ fn python_multiprocessing() {
 #[test]
 fn python_edges_and_threads() {
     python("edges.py", "every echo as sent\n");
+}
+
+/// Connections that are handed on to executed programs are counted by these, with what became of them.
+#[test]
+fn python_hands_connections_on() {
+    for mode in ["fork", "spawn"] {
+        let Some(stage) = Stage::with(&["python3"]) else { return };
+        let (script, port) = (fixture("handed.py").display().to_string(), free_port());
+        let command = |mode: &str| stage.command("python3", [&script, mode, &port.to_string()]);
+        let server = stage.start(command(mode));
+        assert_eq!(stage.output(command("ask")), "every echo as sent\n");
+        server.succeed(Duration::from_secs(20));
+        for process in stage.run.processes() {
+            assert_eq!(process.fast, process.connections, "by {mode}:\n{}", stage.run.table());
+        }
+        let fast = stage.run.fast(Some("python3"));
+        // Three at the server, three before and three behind the execution at the client; nearly all of both ways' bytes.
+        assert!(is_kernel_only() || fast.connections == 9 && fast.bytes > 40_000, "{fast:?}\n{}", stage.run.table());
+        stage.finish();
+    }
 }
 
 fn python(script: &str, result: &str) {

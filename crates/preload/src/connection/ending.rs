@@ -3,7 +3,7 @@
 use super::find::count_once;
 use super::inside::Kept;
 use super::share::{for_each, part, twin};
-use super::{ABSENT, CONFINED, Connection, PRESENT, handle, known};
+use super::{ABSENT, BROUGHT, CONFINED, COUNTED, Connection, PRESENT, TOLD, handle, known};
 use crate::process;
 use crate::table::{self, Known};
 use core::ffi::c_int;
@@ -210,6 +210,9 @@ pub fn release(index: u32) {
         let link = attached.then(|| unsafe { (*handle.link.get()).assume_init() });
         if !handle.parted.swap(true, AcqRel) {
             family.let_go(index, process::member());
+            if is_counted_as(index, BROUGHT) {
+                count(family.end(index), index);
+            }
             drop_reference(family, index, link);
         }
     }
@@ -317,13 +320,15 @@ pub fn leave_all() {
             }
             connection.hush();
             crate::epoll::let_go(connection, table::generation(fd));
-            if part(family, index) == Some(true) {
+            let last = part(family, index) == Some(true);
+            if last || is_counted_as(index, BROUGHT) {
                 count(end, index);
-                if end.stage() == Stage::Joined
-                    && let Some(port) = connection.port()
-                {
-                    port.end_sending();
-                }
+            }
+            if last
+                && end.stage() == Stage::Joined
+                && let Some(port) = connection.port()
+            {
+                port.end_sending();
             }
         });
     }
@@ -339,10 +344,27 @@ pub(super) fn take_back_what_is_left(family: &Family) {
     });
 }
 
+/// Another program image is about to take this one's place, which counts what it is handed for itself.
+pub fn count_before_execution() {
+    if let Some(family) = process::existing_family() {
+        for_each(|index, _| {
+            if is_counted_as(index, COUNTED) || is_counted_as(index, BROUGHT) {
+                count(family.end(index), index);
+            }
+        });
+    }
+}
+
+fn is_counted_as(index: u32, counted: u32) -> bool {
+    handle(index).is_some_and(|handle| handle.counted.load(Relaxed) == counted)
+}
+
 fn count(end: &End, index: u32) {
     let Some(record) = process::record() else { return };
     count_once(index);
-    if end.was_fast.load(Relaxed) != 0 {
+    if handle(index).is_some_and(|handle| handle.counted.swap(TOLD, Relaxed) == TOLD) {
+        // But for what has been carried since.
+    } else if end.was_fast.load(Relaxed) != 0 {
         record.fast.fetch_add(1, Relaxed);
     } else {
         record.count_reason(end.reason());

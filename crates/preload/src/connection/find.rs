@@ -2,7 +2,7 @@
 
 use super::ending::take_back_what_is_left;
 use super::share::for_each;
-use super::{ABSENT, Connection, HIGHEST, Handle, handle};
+use super::{ABSENT, BROUGHT, COUNTED, Connection, HIGHEST, Handle, UNCOUNTED, handle};
 use crate::table::{self, Known};
 use crate::{luggage, process, seccomp};
 use underpass_segment::end::Family;
@@ -90,7 +90,7 @@ fn classify(fd: i32, known: Known, wanted: fn(u8) -> bool) -> Option<u32> {
     end.nonblocking.store(kernel::is_nonblocking(fd).into(), Relaxed);
     handle.attached.store(ABSENT, Relaxed);
     handle.given.store(0, Relaxed);
-    handle.counted.store(0, Relaxed);
+    handle.counted.store(UNCOUNTED, Relaxed);
     handle.inside.clear();
     handle.begin();
     HIGHEST.fetch_max(index + 1, Relaxed);
@@ -184,7 +184,7 @@ fn brought(fd: i32) -> Option<u32> {
     handle.begin();
     family.hold(index, process::member());
     table::set(fd, Known::Connection(index));
-    count_once(index);
+    count_as(index, BROUGHT);
     let connection = Connection::at(family, index, fd);
     // Whoever handed it on may be gone before it is used here.
     connection.joined_port();
@@ -247,9 +247,14 @@ fn seen(reason: Reason) {
 /// Counts the connection whose end has this index where it is first used: a server may leave it to what it forks.
 #[inline]
 pub(super) fn count_once(index: u32) {
+    count_as(index, COUNTED);
+}
+
+#[inline]
+fn count_as(index: u32, counted: u32) {
     if let Some(handle) = handle(index)
-        && handle.counted.load(Relaxed) == 0
-        && handle.counted.swap(1, Relaxed) == 0
+        && handle.counted.load(Relaxed) == UNCOUNTED
+        && handle.counted.compare_exchange(UNCOUNTED, counted, Relaxed, Relaxed).is_ok()
         && let Some(record) = process::record()
     {
         record.connections.fetch_add(1, Relaxed);

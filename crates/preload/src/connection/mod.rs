@@ -7,7 +7,7 @@ mod inside;
 mod share;
 
 pub use confined::{confine_all, has_rests};
-pub use ending::{dissolve, forget, leave_all, release};
+pub use ending::{count_before_execution, dissolve, forget, leave_all, release};
 pub use find::{claim, give_up, known, of, pin_all, recognise};
 pub use inside::{is_kept, let_go, unless_left};
 pub use share::{
@@ -46,7 +46,7 @@ struct Handle {
     given: AtomicU32,
     /// [`ABSENT`], [`WORKING`], [`PRESENT`] or [`CONFINED`]: whether `link` is there, and may be used.
     attached: AtomicU32,
-    /// 1: this process, or the one that forked it, has counted the connection.
+    /// Whether the connection is in the statistics: [`UNCOUNTED`], [`COUNTED`], [`ELSEWHERE`], [`BROUGHT`] or [`TOLD`].
     counted: AtomicU32,
     link: UnsafeCell<MaybeUninit<Link>>,
 }
@@ -56,6 +56,17 @@ const WORKING: u32 = 1;
 const PRESENT: u32 = 2;
 /// It is there, but this process has gone to the kernel path for good.
 const CONFINED: u32 = 3;
+
+const UNCOUNTED: u32 = 0;
+/// This process has counted it. How it fared, the last process tells that has it.
+const COUNTED: u32 = 1;
+/// The process that forked this one has.
+const ELSEWHERE: u32 = 2;
+/// This process has, which was handed the connection by another: it tells itself how that fared. Who is the last of those
+/// that have it may be none that knows of it.
+const BROUGHT: u32 = 3;
+/// This process has told how it fared.
+const TOLD: u32 = 4;
 
 static HANDLES: Sparse<Handle, { MAX_ENDS / PIECE }> = Sparse::new();
 /// One more than the highest index of an end that this process ever had.
@@ -96,6 +107,8 @@ impl Handle {
     /// This process has the end from now on.
     fn begin(&self) {
         self.parted.store(false, Relaxed);
+        // What comes back after this process had told of it, or another with the same end, is counted anew.
+        let _ = self.counted.compare_exchange(TOLD, UNCOUNTED, Relaxed, Relaxed);
         self.found.store(table::next_event(), Relaxed);
     }
 }

@@ -2,7 +2,7 @@
 
 use super::ending::{drop_reference, forget_kept, release, take_back_what_is_left};
 use super::inside::Kept;
-use super::{ABSENT, Connection, HIGHEST, Handle, WORKING, handle, known, recognise};
+use super::{ABSENT, Connection, ELSEWHERE, HIGHEST, Handle, UNCOUNTED, WORKING, handle, known, recognise};
 use crate::table::{self, Known};
 use crate::{memory, process};
 use underpass_segment::end::Family;
@@ -195,6 +195,9 @@ pub fn settle_child(counted: Option<&Counted>) {
             kernel::close(kept);
         }
         handle.parted.store(false, Relaxed);
+        if handle.counted.load(Relaxed) != UNCOUNTED {
+            handle.counted.store(ELSEWHERE, Relaxed);
+        }
         let _ = handle.attached.compare_exchange(WORKING, ABSENT, Relaxed, Relaxed);
     }
     for fd in 0..table::highest() {
