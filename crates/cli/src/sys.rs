@@ -4,9 +4,10 @@
 #![allow(unsafe_code, reason = "raw system calls; each block says why it is sound")]
 
 use std::ffi::{CStr, CString, OsStr, c_char, c_int};
+use std::fs::File;
 use std::io;
 use std::mem::MaybeUninit;
-use std::os::fd::RawFd;
+use std::os::fd::{AsRawFd, FromRawFd, RawFd};
 use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
 use std::ptr;
@@ -270,6 +271,15 @@ pub fn let_go_of_inherited_descriptors() {
             }
         }
     }
+}
+
+/// The same file under a number above 2. One that was opened while a standard stream is closed has that stream's number,
+/// and would be taken for it.
+pub fn clear_of_standard_streams(file: File) -> io::Result<File> {
+    // SAFETY: duplicates a descriptor that `file` owns.
+    let number = check(unsafe { libc::fcntl(file.as_raw_fd(), libc::F_DUPFD_CLOEXEC, 3) })?;
+    // SAFETY: the kernel has just given it out to nobody else.
+    Ok(unsafe { File::from_raw_fd(number) })
 }
 
 /// The words of the system for a signal, such as "Segmentation fault".

@@ -118,11 +118,14 @@ fn supervise(
     .map_err(|error| RunError::System { what: "start a process", error })?;
     let processes = region.processes();
     let words: Vec<String> = arguments.command.iter().map(|w| w.to_string_lossy().into_owned()).collect();
-    sink.write(&if arguments.json {
+    let written = sink.write(&if arguments.json {
         stats::json(&words, end, &processes, region.uncounted())
     } else {
         stats::text(&words[0], end, &processes, region.uncounted())
     });
+    if let Err(error) = written {
+        crate::say(format_args!("{error}"));
+    }
     drop(region);
     end.follow()
 }

@@ -2,12 +2,13 @@
 
 use std::fs::File;
 use std::io::{self, Write};
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use serde_json::{Value, json};
 use underpass_lab::unit::{Unit, thousands};
 use underpass_segment::stats::ProcessStats;
 
+use super::RunError;
 use super::supervise::End;
 use crate::output::{plural, table};
 use crate::sys;
@@ -17,21 +18,28 @@ pub enum Sink {
     /// Standard error.
     Stderr,
     /// A file, opened before the program runs so that a mistake shows at once.
-    File(File),
+    File(File, PathBuf),
 }
 
 impl Sink {
     /// The file, or standard error without one.
     pub fn open(path: Option<&Path>) -> io::Result<Sink> {
-        path.map_or(Ok(Sink::Stderr), |p| File::create(p).map(Sink::File))
+        let Some(path) = path else { return Ok(Sink::Stderr) };
+        Ok(Sink::File(sys::clear_of_standard_streams(File::create(path)?)?, path.into()))
     }
 
-    /// Writes the text; nobody is left to tell if that fails.
-    pub fn write(&mut self, text: &str) {
-        let _ = match self {
-            Sink::Stderr => io::stderr().write_all(text.as_bytes()),
-            Sink::File(file) => file.write_all(text.as_bytes()),
-        };
+    /// Writes the text.
+    pub fn write(&mut self, text: &str) -> Result<(), RunError> {
+        match self {
+            Sink::Stderr => {
+                // Nobody is left to tell if that fails.
+                let _ = io::stderr().write_all(text.as_bytes());
+                Ok(())
+            }
+            Sink::File(file, path) => {
+                file.write_all(text.as_bytes()).map_err(|error| RunError::StatsFile { path: path.clone(), error })
+            }
+        }
     }
 }
 

@@ -5,5 +5,6 @@ mod generated;
 mod obstacles;
 mod settings;
 mod signals;
+mod statistics;
 mod support;
 mod transparency;
