@@ -160,6 +160,7 @@ mod tests {
             kernel_received: kernel_bytes,
             bells: 0,
             sleeps: 0,
+            unfollowed: 0,
             reasons: vec![(Reason::PeerSilent, connections - fast), (Reason::Young, 0)],
         }
     }

@@ -32,6 +32,8 @@ pub struct Record {
     pub bells: AtomicU64,
     /// Times a receive slept in the kernel for the fast path.
     pub sleeps: AtomicU64,
+    /// Connections of which the bytes are not counted: the library does not follow them.
+    pub unfollowed: AtomicU64,
     reasons: [AtomicU64; REASONS],
 }
 
@@ -65,6 +67,8 @@ pub struct ProcessStats {
     pub bells: u64,
     /// Times a receive slept in the kernel for the fast path.
     pub sleeps: u64,
+    /// Connections of which the bytes are not counted.
+    pub unfollowed: u64,
     /// For the connections that never were fast: why, and how many.
     pub reasons: Vec<(Reason, u64)>,
 }
@@ -157,6 +161,7 @@ fn read(record: &Record) -> Option<ProcessStats> {
         kernel_received: record.kernel_received.load(Relaxed),
         bells: record.bells.load(Relaxed),
         sleeps: record.sleeps.load(Relaxed),
+        unfollowed: record.unfollowed.load(Relaxed),
         reasons: reasons.collect(),
     })
 }

@@ -80,6 +80,22 @@ fn shared_files_are_not_needed() {
     });
 }
 
+/// Whoever reads the counters must not take bytes that nobody counts for none.
+#[test]
+fn switched_off_connections_are_counted_and_their_bytes_are_not() {
+    let Some(stage) = Stage::with(&[]) else { return };
+    let (program, port) = (guest(&stage), free_port().to_string());
+    let off = |words: &[&str]| stage.tuned(&program, words, &[("UNDERPASS_MODE", "off")]);
+    let server = stage.serve(off(&["serve", &port]), port.parse().unwrap());
+    assert_eq!(stage.output(off(&["ask", &port, "2", "5"])), DONE);
+    server.stop(libc::SIGTERM);
+    assert_reason(&stage.run, Reason::Disabled);
+    for process in stage.run.processes() {
+        assert_eq!(process.unfollowed, process.connections, "{}", stage.run.table());
+    }
+    stage.finish();
+}
+
 /// What a full /dev/shm would be to others: the limits of System V shared memory.
 #[test]
 fn without_segments_everything_stays_on_the_kernel() {

@@ -122,11 +122,20 @@ fn reasons(busy: &[&ProcessStats]) -> Vec<Vec<String>> {
 }
 
 fn row(pid: String, command: String, p: &ProcessStats) -> Vec<String> {
-    let amounts = [p.fast_sent, p.fast_received, p.kernel_sent, p.kernel_received].map(|n| Unit::Bytes.show(n as f64));
     let mut row = vec![pid, command, thousands(p.connections), thousands(p.fast)];
-    row.extend(amounts);
+    row.extend([p.fast_sent, p.fast_received].map(|n| Unit::Bytes.show(n as f64)));
+    row.extend([p.kernel_sent, p.kernel_received].map(|n| match on_kernel(p, n) {
+        Some(n) if p.unfollowed > 0 => format!("≥ {}", Unit::Bytes.show(n as f64)),
+        Some(n) => Unit::Bytes.show(n as f64),
+        None => "-".into(),
+    }));
     row.extend([p.bells, p.sleeps].map(thousands));
     row
+}
+
+/// Bytes on the kernel path; `None` if no connection is followed so far that they could be counted.
+fn on_kernel(p: &ProcessStats, counted: u64) -> Option<u64> {
+    (p.unfollowed == 0 || p.unfollowed < p.connections).then_some(counted)
 }
 
 fn ending(end: End) -> String {
@@ -154,10 +163,11 @@ fn numbers(p: &ProcessStats) -> Value {
         "fast": p.fast,
         "bytes": {
             "fast": { "sent": p.fast_sent, "received": p.fast_received },
-            "kernel": { "sent": p.kernel_sent, "received": p.kernel_received },
+            "kernel": { "sent": on_kernel(p, p.kernel_sent), "received": on_kernel(p, p.kernel_received) },
         },
         "doorbells": p.bells,
         "sleeps": p.sleeps,
+        "unfollowed": p.unfollowed,
     })
 }
 
@@ -174,6 +184,7 @@ fn total(processes: &[&ProcessStats]) -> ProcessStats {
         kernel_received: sum(|p| p.kernel_received),
         bells: sum(|p| p.bells),
         sleeps: sum(|p| p.sleeps),
+        unfollowed: sum(|p| p.unfollowed),
         reasons: Vec::new(),
     }
 }
@@ -209,6 +220,21 @@ mod tests {
         let killed = text("server", End::Signal(15), &[], 0);
         assert!(killed.contains("was ended by signal 15 (Terminated)\nNo process loaded the library"), "{killed}");
         assert!(text("ls", End::Code(0), &[process(7, 0, 0)], 0).ends_with("1 process without any TCP connection.\n"));
+    }
+
+    #[test]
+    fn bytes_that_nobody_counted_are_not_said_to_be_none() {
+        let off = ProcessStats { unfollowed: 2, fast_sent: 0, ..process(7, 2, 0) };
+        let partly = ProcessStats { unfollowed: 1, kernel_sent: 2048, ..process(8, 2, 1) };
+        let shown = text("server", End::Code(0), &[off.clone(), partly.clone()], 0);
+        let words = |line: usize| shown.lines().nth(line).unwrap().split_whitespace().collect::<Vec<_>>();
+        assert_eq!(words(3)[4..], ["0", "B", "0", "B", "-", "-", "0", "0"]);
+        assert_eq!(words(4)[8..14], ["≥", "2.00", "KiB", "≥", "0", "B"]);
+        let json = json(&["server".into()], End::Code(0), &[off, partly], 0);
+        let value: Value = serde_json::from_str(&json).unwrap();
+        assert_eq!(value["processes"][0]["bytes"]["kernel"]["sent"], Value::Null);
+        assert_eq!(value["processes"][1]["bytes"]["kernel"]["sent"], 2048);
+        assert_eq!(value["total"]["unfollowed"], 3);
     }
 
     #[test]

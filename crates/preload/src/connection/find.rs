@@ -240,6 +240,7 @@ pub(super) fn unsuitable(fd: i32) -> Option<Reason> {
 fn seen(reason: Reason) {
     if let Some(record) = process::record() {
         record.connections.fetch_add(1, Relaxed);
+        record.unfollowed.fetch_add(1, Relaxed);
         record.count_reason(reason);
     }
 }
