@@ -32,6 +32,17 @@ pub enum ProgramError {
     /// The path leads nowhere.
     #[error("{0}: there is no such file")]
     NoFile(String),
+    /// There is no name.
+    #[error("the program's name is empty")]
+    Nameless,
+    /// The path leads to something else than a file.
+    #[error("{name}: not a regular file ({error})")]
+    NotRegular {
+        /// As it was written.
+        name: String,
+        /// The system's words.
+        error: io::Error,
+    },
     /// The path leads to a directory.
     #[error("{0}: that is a directory, not a program")]
     Directory(String),
@@ -44,7 +55,7 @@ pub enum ProgramError {
         error: io::Error,
     },
     /// The script's first line names a program that is not there.
-    #[error("{name}: its first line asks for {interpreter}, which is not there")]
+    #[error("{name}: its first line asks for {interpreter}, which is not there{}", windows(.interpreter))]
     NoInterpreter {
         /// As it was written.
         name: String,
@@ -65,7 +76,7 @@ impl ProgramError {
     /// What a shell's exit code would be.
     pub fn exit_code(&self) -> i32 {
         match self {
-            ProgramError::NotInPath { .. } | ProgramError::NoFile(_) => 127,
+            ProgramError::NotInPath { .. } | ProgramError::NoFile(_) | ProgramError::Nameless => 127,
             _ => 126,
         }
     }
@@ -74,6 +85,9 @@ impl ProgramError {
 /// The file that `name` means: itself if it has a slash, else the first in PATH that may be executed.
 pub fn find(name: &OsStr) -> Result<PathBuf, ProgramError> {
     let shown = name.to_string_lossy().into_owned();
+    if name.is_empty() {
+        return Err(ProgramError::Nameless);
+    }
     if name.as_bytes().contains(&b'/') {
         let path = PathBuf::from(name);
         return match usable(&path) {
@@ -82,22 +96,20 @@ pub fn find(name: &OsStr) -> Result<PathBuf, ProgramError> {
             Err(e) if matches!(e.kind(), io::ErrorKind::NotFound | io::ErrorKind::NotADirectory) => {
                 Err(ProgramError::NoFile(shown))
             }
-            Err(error) => Err(ProgramError::NotExecutable { name: shown, error }),
+            Err(error) => Err(not_executable(&path, shown, error)),
         };
     }
     let mut refused = None;
-    if !name.is_empty() {
-        for path in directories().into_iter().map(|d| d.join(name)) {
-            match usable(&path) {
-                Ok(()) => return Ok(path),
-                // Of what is refused the last one is named, as a shell does; a directory is passed over in silence.
-                Err(error) if error.kind() == io::ErrorKind::PermissionDenied => refused = Some((path, error)),
-                Err(_) => {}
-            }
+    for path in directories().into_iter().map(|d| d.join(name)) {
+        match usable(&path) {
+            Ok(()) => return Ok(path),
+            // Of what is refused the last one is named, as a shell does; a directory is passed over in silence.
+            Err(error) if error.kind() == io::ErrorKind::PermissionDenied => refused = Some((path, error)),
+            Err(_) => {}
         }
     }
     Err(match refused {
-        Some((path, error)) => ProgramError::NotExecutable { name: path.display().to_string(), error },
+        Some((path, error)) => not_executable(&path, path.display().to_string(), error),
         None => ProgramError::NotInPath { suggestion: similar(&shown), name: shown },
     })
 }
@@ -118,20 +130,23 @@ pub fn image(name: &OsStr, path: &Path) -> Result<Image, ProgramError> {
     let mut path = path.to_path_buf();
     for _ in 0..DEPTH {
         let mut buffer = [0; HEAD];
-        let length = File::open(&path).and_then(|mut f| f.read(&mut buffer)).unwrap_or(0);
+        let Ok(length) = File::open(&path).and_then(|mut f| f.read(&mut buffer)) else { break };
         let head = &buffer[..length];
-        let Some(line) = head.strip_prefix(b"#!") else {
-            // Text is what has no NUL byte in its first line; shells use the same rule.
-            let first = head.split(|&b| b == b'\n').next().unwrap_or_default();
-            let text = !head.is_empty() && !head.starts_with(b"\x7fELF") && !first.contains(&0);
+        // Text is what has no NUL byte in its first line; shells use the same rule.
+        let first = head.split(|&b| b == b'\n').next().unwrap_or_default();
+        let Some(line) = first.strip_prefix(b"#!").map(|line| line.trim_ascii_start()).filter(|line| !line.is_empty())
+        else {
+            let text = !head.starts_with(b"\x7fELF") && !first.contains(&0);
             let path = if text { SHELL.into() } else { path };
             return Ok(Image { path, needs_shell: text });
         };
-        let next = interpreter(line);
-        path = next.ok_or_else(|| ProgramError::NoInterpreter {
-            name: name.to_string_lossy().into_owned(),
-            interpreter: String::from_utf8_lossy(line.split(|&b| b == b'\n').next().unwrap_or_default()).trim().into(),
+        let name = || name.to_string_lossy().into_owned();
+        path = interpreter(line).ok_or_else(|| ProgramError::NoInterpreter {
+            name: name(),
+            interpreter: String::from_utf8_lossy(line).trim_end_matches([' ', '\t']).replace('\r', "\\r"),
         })?;
+        // To open what is no file may take for ever.
+        usable(&path).map_err(|error| ProgramError::Refused { name: name(), error })?;
     }
     Ok(Image { path, needs_shell: false })
 }
@@ -149,10 +164,20 @@ pub fn exec(path: &Path, image: &Image, command: &[OsString]) -> ProgramError {
 }
 
 fn usable(path: &Path) -> io::Result<()> {
-    if fs::metadata(path)?.is_dir() {
+    let kind = fs::metadata(path)?.file_type();
+    if kind.is_dir() {
         return Err(io::Error::from(io::ErrorKind::IsADirectory));
     }
-    sys::executable(path)
+    // As execve(2) has it.
+    if kind.is_file() { sys::executable(path) } else { Err(io::Error::from_raw_os_error(libc::EACCES)) }
+}
+
+fn not_executable(path: &Path, name: String, error: io::Error) -> ProgramError {
+    if fs::metadata(path).is_ok_and(|meta| !meta.is_file()) {
+        ProgramError::NotRegular { name, error }
+    } else {
+        ProgramError::NotExecutable { name, error }
+    }
 }
 
 fn directories() -> Vec<PathBuf> {
@@ -163,7 +188,7 @@ fn directories() -> Vec<PathBuf> {
 /// The program named by what follows `#!`; `env` is followed to the program that it looks up.
 fn interpreter(line: &[u8]) -> Option<PathBuf> {
     let line = line.split(|&b| b == b'\n').next()?;
-    let mut words = line.split(|b| matches!(b, b' ' | b'\t' | b'\r')).filter(|w| !w.is_empty());
+    let mut words = line.split(|b| matches!(b, b' ' | b'\t')).filter(|w| !w.is_empty());
     let path = PathBuf::from(OsString::from_vec(words.next()?.to_vec()));
     let path = path.exists().then_some(path)?;
     if path.file_name() == Some(OsStr::new("env")) {
@@ -189,6 +214,15 @@ fn missing_loader(error: &io::Error) -> &'static str {
     if error.kind() == io::ErrorKind::NotFound { ": the loader that it asks for is not installed" } else { "" }
 }
 
+/// What the interpreter of a script with the line ends of Windows looks like.
+fn windows(interpreter: &str) -> &'static str {
+    if interpreter.ends_with("\\r") {
+        ": the lines end as on Windows, with a carriage return that belongs to the name; `sed -i 's/\\r$//' FILE` removes it"
+    } else {
+        ""
+    }
+}
+
 fn hint(suggestion: Option<&str>) -> String {
     suggestion.map(|s| format!("; did you mean {s}?")).unwrap_or_default()
 }
@@ -200,7 +234,8 @@ mod tests {
     #[test]
     fn interpreters_are_followed_through_env() {
         assert_eq!(interpreter(b"/bin/sh -e\nrest"), Some("/bin/sh".into()));
-        assert_eq!(interpreter(b" /bin/sh\r\n"), Some("/bin/sh".into()));
+        assert_eq!(interpreter(b" /bin/sh\r\n"), None, "as the kernel has it");
+        assert_eq!(interpreter(b"/bin/sh -e\r\n"), Some("/bin/sh".into()));
         let sh = find(OsStr::new("sh")).unwrap();
         assert_eq!(interpreter(b"/usr/bin/env sh\n"), Some(sh.clone()));
         assert_eq!(interpreter(b"/usr/bin/env -S A=1 sh -u\n"), Some(sh));

@@ -20,7 +20,11 @@ fn an_unknown_program_is_127() {
         (path.status.code(), stderr(&path).as_str()),
         (Some(127), "underpass: ./no/such/file: there is no such file\n")
     );
-    assert_eq!(output(&["run", "--", ""]).status.code(), Some(127));
+    let nameless = output(&["run", "--", ""]);
+    assert_eq!(
+        (nameless.status.code(), stderr(&nameless).as_str()),
+        (Some(127), "underpass: the program's name is empty\n")
+    );
 }
 
 #[test]
@@ -46,6 +50,44 @@ fn what_cannot_be_executed_is_126() {
     let garbage = output(&["run", "--", file]);
     assert_eq!(garbage.status.code(), Some(126));
     assert!(stderr(&garbage).contains("the system cannot run it"), "{}", stderr(&garbage));
+}
+
+#[test]
+fn what_is_no_file_is_not_waited_for() {
+    let directory = tempfile::tempdir().unwrap();
+    let (pipe, script) = (directory.path().join("pipe"), directory.path().join("script"));
+    assert!(Command::new("mkfifo").args(["-m", "755"]).arg(&pipe).status().unwrap().success());
+    let refused = |program: &Path| {
+        let mut command = Command::new("timeout");
+        command.args(["-s", "KILL", "10", UNDERPASS, "run", "--"]).arg(program).env("UNDERPASS_LIBRARY", &*LIBRARY);
+        let output = command.env("UNDERPASS_CONFIG", "/dev/null").output().unwrap();
+        assert_eq!(output.status.code(), Some(126), "{}", stderr(&output));
+        stderr(&output)
+    };
+    assert!(refused(&pipe).ends_with("pipe: not a regular file (Permission denied (os error 13))\n"));
+    fs::write(&script, format!("#!{}\n", pipe.display())).unwrap();
+    fs::set_permissions(&script, fs::Permissions::from_mode(0o755)).unwrap();
+    assert!(refused(&script).ends_with("script: the system cannot run it (Permission denied (os error 13))\n"));
+}
+
+#[test]
+fn a_first_line_is_read_as_the_kernel_reads_it() {
+    let directory = tempfile::tempdir().unwrap();
+    let script = directory.path().join("script");
+    let ran = |text: &str| {
+        fs::write(&script, text).unwrap();
+        fs::set_permissions(&script, fs::Permissions::from_mode(0o755)).unwrap();
+        output(&["run", "--", script.to_str().unwrap()])
+    };
+    // A shell runs what has no first line that names another, as execvp(3) has it.
+    for (text, says) in [("", ""), ("#!\necho said", "said\n"), ("#! \necho said", "said\n")] {
+        let ran = ran(text);
+        assert_eq!((ran.status.code(), stdout(&ran).as_str(), stderr(&ran).as_str()), (Some(0), says, ""), "{text:?}");
+    }
+    let windows = ran("#!/bin/sh\r\necho said\r\n");
+    assert_eq!(windows.status.code(), Some(126));
+    assert!(stderr(&windows).contains("asks for /bin/sh\\r, which is not there"), "{}", stderr(&windows));
+    assert!(stderr(&windows).contains("a carriage return that belongs to the name; `sed -i"), "{}", stderr(&windows));
 }
 
 #[test]
