@@ -43,6 +43,16 @@ pub enum RunError {
         /// The system's words.
         error: io::Error,
     },
+    /// There is no memory for the counters.
+    #[error(
+        "no System V shared memory for the statistics (kernel.shmall, shmmax, shmmni, or a sandbox): {0}; without --stats the program runs, on kernel TCP"
+    )]
+    NoCounters(io::Error),
+    /// The program gets no process beside this one.
+    #[error(
+        "no process for the program beside this one, which waits for its statistics ({0}): a limit of processes (RLIMIT_NPROC, or pids.max of the control group); without --stats none is needed"
+    )]
+    NoProcess(io::Error),
     /// The system refused something.
     #[error("cannot {what}: {error}")]
     System {
@@ -59,7 +69,9 @@ impl RunError {
         match self {
             RunError::Settings(_) | RunError::StatsFile { .. } => crate::WRONG_USE,
             RunError::Program(error) => error.exit_code(),
-            RunError::Library(_) | RunError::System { .. } => OWN_FAILURE,
+            RunError::Library(_) | RunError::NoCounters(_) | RunError::NoProcess(_) | RunError::System { .. } => {
+                OWN_FAILURE
+            }
         }
     }
 }
@@ -108,14 +120,14 @@ fn supervise(
     let file = arguments.stats.as_ref().and_then(Option::as_deref);
     let mut sink = Sink::open(file)
         .map_err(|error| RunError::StatsFile { path: file.map(Into::into).unwrap_or_default(), error })?;
-    let region = Region::create().map_err(|error| RunError::System { what: "make room for statistics", error })?;
+    let region = Region::create().map_err(RunError::NoCounters)?;
     set(STATS_VARIABLE, region.id().to_string().as_ref())?;
     let end = supervise::run(|| {
         let error = start();
         crate::say(format_args!("{error}"));
         error.exit_code()
     })
-    .map_err(|error| RunError::System { what: "start a process", error })?;
+    .map_err(RunError::NoProcess)?;
     let processes = region.processes();
     let words: Vec<String> = arguments.command.iter().map(|w| w.to_string_lossy().into_owned()).collect();
     let written = sink.write(&if arguments.json {

@@ -3,7 +3,7 @@
 use std::fs;
 use std::process::Command;
 
-use crate::support::{LIBRARY, UNDERPASS, output, stderr};
+use crate::support::{LIBRARY, UNDERPASS, is_root, output, skip, stderr};
 
 /// What a file gets from `--stats` of a program that a shell starts with `closed` streams.
 fn written(closed: &str) -> String {
@@ -34,4 +34,41 @@ fn a_file_that_takes_nothing_is_named() {
         stderr(&full),
         "underpass: cannot write the statistics to /dev/full: No space left on device (os error 28)\n"
     );
+}
+
+#[test]
+fn without_memory_for_the_counters_the_limits_are_named() {
+    let script = "echo 0 >/proc/sys/kernel/shmmni && exec \"$U\" run --stats -- true";
+    let mut apart = Command::new("unshare");
+    apart.args(["--ipc", "sh", "-c", script]).env("U", UNDERPASS);
+    let refused = apart.env("UNDERPASS_LIBRARY", &*LIBRARY).env("UNDERPASS_CONFIG", "/dev/null").output();
+    match refused {
+        Ok(refused) if refused.status.code() == Some(125) => {
+            let said = stderr(&refused);
+            assert!(
+                said.starts_with("underpass: no System V shared memory for the statistics (kernel.shmall, "),
+                "{said}"
+            );
+            assert!(said.ends_with("without --stats the program runs, on kernel TCP\n"), "{said}");
+        }
+        _ => skip("needs root and unshare to have limits of its own"),
+    }
+}
+
+#[test]
+fn without_another_process_the_limit_is_named() {
+    if !is_root() {
+        return skip("needs root to become a user with few processes");
+    }
+    let directory = tempfile::tempdir().unwrap();
+    fs::set_permissions(directory.path(), std::os::unix::fs::PermissionsExt::from_mode(0o755)).unwrap();
+    let (command, library) = (directory.path().join("underpass"), directory.path().join("libunderpass.so"));
+    fs::copy(UNDERPASS, &command).unwrap();
+    fs::copy(&*LIBRARY, &library).unwrap();
+    let mut shell = Command::new("prlimit");
+    shell.args(["--nproc=0", "./underpass", "run", "--stats", "--", "true"]).current_dir(directory.path());
+    shell.env_remove("UNDERPASS_LIBRARY").env("UNDERPASS_CONFIG", "/dev/null");
+    let refused = std::os::unix::process::CommandExt::uid(&mut shell, 65534).output().unwrap();
+    assert_eq!(refused.status.code(), Some(125), "{}", stderr(&refused));
+    assert!(stderr(&refused).contains("a limit of processes (RLIMIT_NPROC"), "{}", stderr(&refused));
 }
