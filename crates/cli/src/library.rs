@@ -1,11 +1,14 @@
 //! Where the library is.
 
 use std::env;
-use std::ffi::OsString;
-use std::fs::File;
-use std::io::{self, Read};
+use std::ffi::{OsStr, OsString};
+use std::fs::{self, File};
+use std::io;
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::path::{Path, PathBuf};
+
+use object::read::elf::{FileHeader, ProgramHeader};
+use object::{Endianness, ReadCache, ReadRef, elf::FileHeader64};
 
 use crate::settings::LIBRARY_VARIABLE;
 
@@ -21,7 +24,12 @@ pub const PRELOAD: &str = "LD_PRELOAD";
 pub enum LibraryError {
     /// It is in none of its places.
     #[error("cannot find {NAME}; it was looked for in\n{}\nbuild it (`cargo build --release`), put it in one of these places, or say where it is with {LIBRARY_VARIABLE}=PATH", list(.0))]
-    Nowhere(Vec<PathBuf>),
+    Nowhere(Vec<(PathBuf, io::Error)>),
+    /// Where the command itself is cannot be told.
+    #[error(
+        "cannot tell where the command is, beside which {NAME} is looked for, since /proc/self/exe cannot be read ({0}); mount /proc, or say where the library is with {LIBRARY_VARIABLE}=PATH"
+    )]
+    NoProc(io::Error),
     /// The file that was named cannot be used.
     #[error(
         "cannot use the library {path}, which {LIBRARY_VARIABLE} names: {error}; without that variable {NAME} is looked for beside the command"
@@ -49,38 +57,59 @@ pub fn find() -> Result<PathBuf, LibraryError> {
             path
         }
         None => {
-            let command = env::current_exe().unwrap_or_default();
+            let command = env::current_exe().map_err(LibraryError::NoProc)?;
             let beside = command.parent().unwrap_or(Path::new("/"));
-            let places: Vec<PathBuf> = PLACES.iter().map(|p| plain(&beside.join(p).join(NAME))).collect();
-            let found = places.iter().find(|p| is_library(p).is_ok()).cloned();
-            found.ok_or(LibraryError::Nowhere(places))?
+            let mut places = PLACES.iter().map(|p| plain(&beside.join(p).join(NAME)));
+            let mut refused = Vec::new();
+            let found = places.find_map(|p| match is_library(&p) {
+                Ok(()) => Some(p),
+                Err(error) => {
+                    refused.push((p, error));
+                    None
+                }
+            });
+            found.ok_or(LibraryError::Nowhere(refused))?
         }
     };
     let bytes = path.as_os_str().as_bytes();
     if bytes.iter().any(|b| b.is_ascii_whitespace() || *b == b':') { Err(LibraryError::Path(path)) } else { Ok(path) }
 }
 
-/// The loader's variable with the library first, and whatever it had.
+/// The loader's variable with the library first, and whatever it had, but for other copies of the library: each would carry
+/// every connection.
 pub fn preload(library: &Path) -> OsString {
     let had = env::var_os(PRELOAD).unwrap_or_default();
-    let mut entries = had.as_bytes().split(|b| matches!(b, b' ' | b':')).filter(|e| !e.is_empty());
-    if entries.clone().next().is_none() {
-        return library.into();
+    let library = library.as_os_str().as_bytes();
+    let is_copy = |e: &[u8]| e != library && Path::new(OsStr::from_bytes(e)).file_name() == Some(OsStr::new(NAME));
+    let entries = had.as_bytes().split(|b| matches!(b, b' ' | b':')).filter(|e| !e.is_empty() && !is_copy(e));
+    let mut entries: Vec<&[u8]> = entries.collect();
+    if !entries.contains(&library) {
+        entries.insert(0, library);
     }
-    if entries.any(|e| e == library.as_os_str().as_bytes()) {
-        return had;
-    }
-    OsString::from_vec([library.as_os_str().as_bytes(), b":", had.as_bytes()].concat())
+    OsString::from_vec(entries.join(&b':'))
 }
 
-/// The first bytes tell a library from a text that a careless copy left.
+/// Tells a library from a text, or a part of one, that a careless copy left: the loader would pass it over.
 fn is_library(path: &Path) -> io::Result<()> {
-    let mut magic = [0; 4];
-    File::open(path)?.read_exact(&mut magic).map_err(|e| match e.kind() {
-        io::ErrorKind::UnexpectedEof => io::Error::other("it is not a library"),
-        _ => e,
-    })?;
-    if magic == *b"\x7fELF" { Ok(()) } else { Err(io::Error::other("it is not a library")) }
+    // To open what is no file may take for ever.
+    if !fs::metadata(path)?.is_file() {
+        return Err(io::Error::other("it is not a file"));
+    }
+    let file = ReadCache::new(File::open(path)?);
+    if (&file).read_bytes_at(0, 4) != Ok(b"\x7fELF") {
+        return Err(io::Error::other("it is not a library"));
+    }
+    let is_whole = || {
+        let header = FileHeader64::<Endianness>::parse(&file).ok()?;
+        let endian = header.endian().ok()?;
+        let segments = header.program_headers(endian, &file).ok()?;
+        // The sections' table is what a file ends with.
+        header.section_headers(endian, &file).ok()?;
+        let length = (&file).len().ok()?;
+        let ends = segments.iter().map(|s| s.p_offset(endian).saturating_add(s.p_filesz(endian)));
+        (!segments.is_empty() && ends.max() <= Some(length)).then_some(())
+    };
+    is_whole().ok_or_else(|| io::Error::other("it is a part of a library, or one for another kind of processor"))
 }
 
 /// The path without `.` and `..`, for people.
@@ -96,6 +125,10 @@ fn plain(path: &Path) -> PathBuf {
     plain
 }
 
-fn list(places: &[PathBuf]) -> String {
-    places.iter().map(|p| format!("  {}", p.display())).collect::<Vec<_>>().join("\n")
+fn list(places: &[(PathBuf, io::Error)]) -> String {
+    let lines = places.iter().map(|(path, error)| match error.kind() {
+        io::ErrorKind::NotFound | io::ErrorKind::NotADirectory => format!("  {}", path.display()),
+        _ => format!("  {} ({error})", path.display()),
+    });
+    lines.collect::<Vec<_>>().join("\n")
 }

@@ -26,9 +26,11 @@ fn preloaded_libraries_are_kept_and_ours_comes_first() {
         |had: &str| shown(underpass(&["run", "--", "sh", "-c", "printf %s \"$LD_PRELOAD\""]).env("LD_PRELOAD", had));
     assert_eq!(preload(""), ours);
     assert_eq!(preload("/lib/none.so"), format!("{ours}:/lib/none.so"));
-    assert_eq!(preload("/lib/a.so /lib/b.so"), format!("{ours}:/lib/a.so /lib/b.so"));
+    assert_eq!(preload("/lib/a.so /lib/b.so"), format!("{ours}:/lib/a.so:/lib/b.so"));
     // One run inside another.
     assert_eq!(preload(&format!("/lib/none.so:{ours}")), format!("/lib/none.so:{ours}"));
+    // Another copy would count and carry every connection a second time.
+    assert_eq!(preload("/usr/lib/libunderpass.so:/lib/none.so libunderpass.so"), format!("{ours}:/lib/none.so"));
 }
 
 #[test]

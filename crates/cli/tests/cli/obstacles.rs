@@ -2,6 +2,7 @@
 
 use std::fs;
 use std::os::unix::fs::{PermissionsExt, chown};
+use std::os::unix::process::CommandExt;
 use std::path::Path;
 use std::process::Command;
 
@@ -113,6 +114,29 @@ fn a_missing_library_is_explained() {
         assert!(stderr(&nowhere).contains(directory.path().join(place).join("libunderpass.so").to_str().unwrap()));
     }
     assert!(stderr(&nowhere).contains("UNDERPASS_LIBRARY=PATH"));
+    // One that is there and cannot be used is not said to be missing.
+    let beside = bin.join("libunderpass.so");
+    let whole = fs::read(&*LIBRARY).unwrap();
+    for part in [5, 64, whole.len() / 2, whole.len() - 1] {
+        fs::write(&beside, &whole[..part]).unwrap();
+        assert!(
+            stderr(&alone()).contains("bin/libunderpass.so (it is a part of a library"),
+            "{part}: {}",
+            stderr(&alone())
+        );
+    }
+    fs::write(&beside, &whole).unwrap();
+    fs::set_permissions(&beside, fs::Permissions::from_mode(0o000)).unwrap();
+    if is_root() {
+        fs::set_permissions(directory.path(), fs::Permissions::from_mode(0o755)).unwrap();
+        let mut other = Command::new(&copy);
+        other.args(["run", "--", "true"]).env_remove("UNDERPASS_LIBRARY").current_dir("/");
+        let other = other.uid(65534).output().unwrap();
+        assert!(stderr(&other).contains("bin/libunderpass.so (Permission denied"), "{}", stderr(&other));
+    } else {
+        assert!(stderr(&alone()).contains("bin/libunderpass.so (Permission denied"), "{}", stderr(&alone()));
+    }
+    fs::remove_file(&beside).unwrap();
     let lib = directory.path().join("lib/underpass");
     fs::create_dir_all(&lib).unwrap();
     fs::copy(&*LIBRARY, lib.join("libunderpass.so")).unwrap();
@@ -124,6 +148,19 @@ fn a_missing_library_is_explained() {
     let spaced = underpass(&["run", "--", "true"]).env("UNDERPASS_LIBRARY", &spaced).output().unwrap();
     assert_eq!(spaced.status.code(), Some(125));
     assert!(stderr(&spaced).contains("a space or a colon"));
+}
+
+#[test]
+fn a_missing_proc_is_explained() {
+    let script = "umount -l /proc && exec \"$U\" run -- true";
+    let mut apart = Command::new("unshare");
+    apart.args(["--mount", "sh", "-c", script]).env("U", UNDERPASS).env_remove("UNDERPASS_LIBRARY");
+    match apart.env("UNDERPASS_CONFIG", "/dev/null").output() {
+        Ok(refused) if refused.status.code() == Some(125) => {
+            assert!(stderr(&refused).contains("since /proc/self/exe cannot be read"), "{}", stderr(&refused));
+        }
+        _ => skip("needs root and unshare to be without /proc"),
+    }
 }
 
 const ANSWER: &str = "#include <stdio.h>\nint main(void) { puts(\"it ran\"); return 9; }";
