@@ -20,6 +20,7 @@ use clap::error::{ContextKind, ContextValue, ErrorKind};
 
 use cli::{Cli, Command};
 use settings::SettingsError;
+use underpass_lab::NoSuchFigure;
 
 /// Exit code for a mistake in options or settings.
 const WRONG_USE: i32 = 2;
@@ -47,7 +48,8 @@ fn main() -> i32 {
     match outcome {
         Ok(()) => 0,
         Err(error) => {
-            complain(&format_args!("{error:#}"), if error.is::<SettingsError>() { WRONG_USE } else { FAILED })
+            let wrong_use = error.is::<SettingsError>() || error.is::<NoSuchFigure>();
+            complain(&format_args!("{error:#}"), if wrong_use { WRONG_USE } else { FAILED })
         }
     }
 }

@@ -100,9 +100,9 @@ pub enum SettingsError {
         /// The value as it was written.
         text: String,
     },
-    /// `--set` without an equals sign.
+    /// `--set` without a key or without an equals sign.
     #[error("--set {0}: a setting is written KEY=VALUE, for instance --set mode=off")]
-    NoEquals(String),
+    NotAPair(String),
 }
 
 impl Settings {
@@ -120,7 +120,8 @@ impl Settings {
         }
         settings.take_environment(env::vars_os())?;
         for flag in flags {
-            let (name, text) = flag.split_once('=').ok_or_else(|| SettingsError::NoEquals(flag.clone()))?;
+            let pair = flag.split_once('=').filter(|(name, _)| !name.trim().is_empty());
+            let (name, text) = pair.ok_or_else(|| SettingsError::NotAPair(flag.clone()))?;
             settings.take(&format!("--set {flag}"), name.trim(), name.trim(), text.trim(), Origin::Flag)?;
         }
         Ok(settings)
@@ -160,7 +161,8 @@ impl Settings {
     fn take_environment(&mut self, all: impl Iterator<Item = (OsString, OsString)>) -> Result<(), SettingsError> {
         for (name, value) in all {
             let Some(name) = name.to_str().filter(|n| n.starts_with(PREFIX)) else { continue };
-            if [LIBRARY_VARIABLE, FILE_VARIABLE, STATS_VARIABLE, LUGGAGE_VARIABLE].contains(&name) {
+            // An empty one is as good as none, also to the library.
+            if [LIBRARY_VARIABLE, FILE_VARIABLE, STATS_VARIABLE, LUGGAGE_VARIABLE].contains(&name) || value.is_empty() {
                 continue;
             }
             // Capitals and nothing else: underpass_MODE or UNDERPASS_mode is a mistake, not another spelling.
@@ -218,7 +220,13 @@ fn find_file(flag: Option<&Path>) -> Result<Option<(PathBuf, String)>, SettingsE
         Some(path) => Some((path.to_path_buf(), "--config")),
         None => env::var_os(FILE_VARIABLE).filter(|v| !v.is_empty()).map(|v| (v.into(), FILE_VARIABLE)),
     };
-    let unreadable = |path: &Path, by, error| SettingsError::Unreadable { path: path.display().to_string(), by, error };
+    let unreadable = |path: &Path, by, error: io::Error| {
+        let error = match error.kind() {
+            io::ErrorKind::InvalidData => io::Error::other("it is not text in UTF-8, as TOML is"),
+            _ => error,
+        };
+        SettingsError::Unreadable { path: path.display().to_string(), by, error }
+    };
     if let Some((path, by)) = named {
         let text = fs::read_to_string(&path).map_err(|e| unreadable(&path, by, e))?;
         return Ok(Some((path, text)));
@@ -320,6 +328,7 @@ mod tests {
         for name in [LIBRARY_VARIABLE, FILE_VARIABLE, STATS_VARIABLE, LUGGAGE_VARIABLE, "UNDERPASSAGE"] {
             assert!(environment(name, "anything").is_ok());
         }
+        assert_eq!(environment("UNDERPASS_MODE", "").unwrap().values[0].origin, Origin::Default);
         let refused = environment("UNDERPASS_SPIN", "7").err().unwrap();
         assert_eq!(refused, "in the environment: there is no setting UNDERPASS_SPIN; did you mean UNDERPASS_SPIN_US?");
         assert!(environment("UNDERPASS_mode", "on").err().unwrap().ends_with("did you mean UNDERPASS_MODE?"));

@@ -72,10 +72,32 @@ pub trait Experiment {
     }
 }
 
+/// No figure of the suite has the text of [`Options::only`] in its name.
+#[derive(Debug)]
+pub struct NoSuchFigure {
+    /// The text.
+    pub only: String,
+    /// The figures that there are.
+    pub names: Vec<String>,
+}
+
+impl std::error::Error for NoSuchFigure {}
+
+impl std::fmt::Display for NoSuchFigure {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(
+            f,
+            "--only {:?}: no figure of this suite has that in its name; there are\n  {}",
+            self.only,
+            self.names.join("\n  ")
+        )
+    }
+}
+
 /// Runs every experiment of a suite. What fails on the way is in the record as invalid, with the reason.
 ///
 /// # Errors
-/// There is no library or no C compiler, or the user interrupts.
+/// There is no library, no C compiler or no such figure ([`NoSuchFigure`]), or the user interrupts.
 pub fn run(suite: Suite, options: &Options) -> Result<Record> {
     interrupt::watch().context("cannot watch for Ctrl-C")?;
     let lab = Lab::new(options)?;
@@ -84,9 +106,14 @@ pub fn run(suite: Suite, options: &Options) -> Result<Record> {
     record.programs = chosen.versions;
     record.skipped = skipped;
     let wanted = |plan: &Plan| options.only.as_ref().is_none_or(|text| has(&plan.name, text));
+    let names = |plans: Vec<Plan>| plans.into_iter().map(|plan| plan.name);
+    let all: Vec<String> = chosen.experiments.iter().flat_map(|(_, experiment)| names(experiment.plans())).collect();
     chosen.experiments.retain(|(_, experiment)| experiment.plans().iter().any(wanted));
     if let Some(text) = &options.only {
         record.skipped.retain(|skipped| has(&skipped.name, text));
+        if chosen.experiments.is_empty() && record.skipped.is_empty() {
+            return Err(NoSuchFigure { only: text.clone(), names: all }.into());
+        }
     }
 
     let mut terminal = Terminal::new(options.table, options.progress, chosen.experiments.len() * options.samples);

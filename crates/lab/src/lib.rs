@@ -33,7 +33,7 @@ pub mod terminal;
 pub mod unit;
 pub mod witness;
 
-pub use bench::{Options, run};
+pub use bench::{NoSuchFigure, Options, run};
 pub use launcher::{Launcher, Side};
 pub use record::Record;
 pub use suite::Suite;

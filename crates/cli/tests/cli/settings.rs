@@ -83,7 +83,12 @@ fn mistakes_are_named_with_place_and_remedy() {
             "underpass: in the environment: there is no setting UNDERPASS_SPINUS; did you mean UNDERPASS_SPIN_US?\n";
         assert_eq!(stderr(&refused), words);
     }
-    assert!(stderr(&output(&["config", "--set", "mode"])).contains("--set mode=off"));
+    for nothing in ["mode", "=5", " =on"] {
+        assert!(
+            stderr(&output(&["config", "--set", nothing]))
+                .contains("is written KEY=VALUE, for instance --set mode=off")
+        );
+    }
 }
 
 #[test]
@@ -101,6 +106,34 @@ fn broken_toml_is_named_with_its_line() {
     let broken = output(&["config", "--config", path.to_str().unwrap()]);
     assert_eq!(broken.status.code(), Some(2));
     assert!(stderr(&broken).starts_with(&format!("underpass: {}:2: ", path.display())), "{}", stderr(&broken));
+}
+
+#[test]
+fn what_is_no_text_is_called_so() {
+    let (_directory, path) = file("");
+    fs::write(&path, b"mode = \"\xff\"\n").unwrap();
+    let broken = output(&["config", "--config", path.to_str().unwrap()]);
+    assert_eq!(broken.status.code(), Some(2));
+    assert!(
+        stderr(&broken).ends_with("(named by --config): it is not text in UTF-8, as TOML is\n"),
+        "{}",
+        stderr(&broken)
+    );
+}
+
+#[test]
+fn an_empty_variable_is_none() {
+    let shown = json(&underpass(&["config", "--json"]).env("UNDERPASS_MODE", "").output().unwrap());
+    assert_eq!(shown["settings"]["mode"]["from"], "default");
+}
+
+#[test]
+fn a_figure_that_there_is_not_is_a_mistake() {
+    let refused = output(&["bench", "stream", "--quick", "--only", "nosuch"]);
+    assert_eq!(refused.status.code(), Some(2), "{}", stderr(&refused));
+    assert!(
+        stderr(&refused).contains("--only \"nosuch\": no figure of this suite has that in its name; there are\n  64 B")
+    );
 }
 
 #[test]
