@@ -25,9 +25,11 @@ macro_rules! reasons {
 }
 
 reasons! {
-    /// It has not carried enough yet to be worth a segment.
+    /// It has not carried enough yet to be worth a segment, had nothing more to send when it had one, or the process had no
+    /// free descriptor to ask the kernel by.
     Young = "young",
-    /// The other end has not answered: it runs without Underpass, or has not used the connection since.
+    /// The other end has not answered: it runs without Underpass, stays on kernel TCP for a reason of its own (see its
+    /// --stats), or has not used the connection since.
     PeerSilent = "peer-silent",
     /// It was closed before its two ends had met.
     Closed = "closed",

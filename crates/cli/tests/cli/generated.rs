@@ -4,6 +4,9 @@ use std::collections::BTreeMap;
 use std::fs;
 use std::path::{Path, PathBuf};
 
+use underpass_segment::config::KEYS;
+use underpass_segment::reason::Reason;
+
 use crate::support::{output, stdout};
 
 fn packaging(folder: &str) -> PathBuf {
@@ -39,4 +42,27 @@ fn an_unknown_page_names_those_that_exist() {
     let output = output(&["man", "walk"]);
     assert_eq!(output.status.code(), Some(1));
     assert!(crate::support::stderr(&output).contains("there is no page underpass-walk; there are those of run, "));
+}
+
+/// The cells of each row of the tables in README.md.
+fn readme() -> Vec<Vec<String>> {
+    let text = fs::read_to_string(Path::new(env!("CARGO_MANIFEST_DIR")).join("../../README.md")).unwrap();
+    let rows = text.lines().filter_map(|line| line.strip_prefix("| ")?.strip_suffix(" |"));
+    rows.map(|row| row.split(" | ").map(String::from).collect()).collect()
+}
+
+#[test]
+fn the_readme_says_what_the_command_says() {
+    let rows = readme();
+    for reason in Reason::ALL {
+        let row = [format!("`{}`", reason.key()), reason.sentence().into()];
+        assert!(rows.iter().any(|it| *it == row), "{row:?}");
+    }
+    for key in KEYS {
+        let (name, default, help) = (format!("`{}`", key.name), key.default.to_string(), key.help.to_string());
+        assert!(
+            rows.iter().any(|it| it.first() == Some(&name) && it.ends_with(&[default.clone(), help.clone()])),
+            "{name}"
+        );
+    }
 }
