@@ -2,7 +2,8 @@
 
 PREFIX ?= /usr/local
 CARGO ?= cargo
-UNDERPASS = target/release/underpass
+TARGET = $(or $(CARGO_TARGET_DIR),target)
+UNDERPASS = $(TARGET)/release/underpass
 
 .DEFAULT_GOAL := help
 .PHONY: help run bench build test soak lint c-programs licences generate install uninstall clean
@@ -55,15 +56,15 @@ licences: ## check the licences of dependencies (deny.toml), if cargo-deny is in
 generate: ## write the manual pages and completions anew from the command line's description
 	$(CARGO) build --package underpass-cli
 	rm -f packaging/man/*.1
-	target/debug/underpass man --output packaging/man
+	$(TARGET)/debug/underpass man --output packaging/man
 	mkdir -p packaging/completions
-	target/debug/underpass completions bash >packaging/completions/underpass.bash
-	target/debug/underpass completions zsh >packaging/completions/_underpass
-	target/debug/underpass completions fish >packaging/completions/underpass.fish
+	$(TARGET)/debug/underpass completions bash >packaging/completions/underpass.bash
+	$(TARGET)/debug/underpass completions zsh >packaging/completions/_underpass
+	$(TARGET)/debug/underpass completions fish >packaging/completions/underpass.fish
 
 install: build ## into PREFIX (/usr/local), under DESTDIR
 	install -D -m 755 $(UNDERPASS) $(DESTDIR)$(PREFIX)/bin/underpass
-	install -D -m 755 target/release/libunderpass.so $(DESTDIR)$(PREFIX)/lib/underpass/libunderpass.so
+	install -D -m 755 $(TARGET)/release/libunderpass.so $(DESTDIR)$(PREFIX)/lib/underpass/libunderpass.so
 	install -D -m 644 -t $(DESTDIR)$(PREFIX)/share/man/man1 packaging/man/*.1
 	install -D -m 644 packaging/completions/underpass.bash $(DESTDIR)$(PREFIX)/share/bash-completion/completions/underpass
 	install -D -m 644 packaging/completions/_underpass $(DESTDIR)$(PREFIX)/share/zsh/site-functions/_underpass
@@ -71,7 +72,7 @@ install: build ## into PREFIX (/usr/local), under DESTDIR
 
 uninstall: ## what `make install` wrote
 	rm -f $(DESTDIR)$(PREFIX)/bin/underpass $(DESTDIR)$(PREFIX)/lib/underpass/libunderpass.so
-	-rmdir $(DESTDIR)$(PREFIX)/lib/underpass
+	if [ -d $(DESTDIR)$(PREFIX)/lib/underpass ]; then rmdir --ignore-fail-on-non-empty $(DESTDIR)$(PREFIX)/lib/underpass; fi
 	rm -f $(addprefix $(DESTDIR)$(PREFIX)/share/man/man1/,$(notdir $(wildcard packaging/man/*.1)))
 	rm -f $(DESTDIR)$(PREFIX)/share/bash-completion/completions/underpass
 	rm -f $(DESTDIR)$(PREFIX)/share/zsh/site-functions/_underpass

@@ -47,8 +47,8 @@ pub enum Command {
 /// The program is started as if it had been run directly: its exit code, its signals and the terminal are its own. Programs
 /// that it starts are run under Underpass too. Both ends of a connection have to be, or it stays on kernel TCP.
 ///
-/// A program that cannot be helped (statically linked, written in Go, setuid, 32-bit) is run all the same, after one line on
-/// standard error that says why; its connections are ordinary ones.
+/// A program that cannot be helped (statically linked, written in Go, setuid, 32-bit, of another C library) is run all the
+/// same, after one line on standard error that says why; its connections are ordinary ones.
 ///
 /// io_uring passes the library by, so it is answered "not implemented" and programs fall back to epoll, unless io_uring=allow
 /// is set. For a user without CAP_SYS_ADMIN this takes the no_new_privs bit (prctl(2)): sudo and other setuid programs

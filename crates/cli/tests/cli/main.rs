@@ -2,6 +2,7 @@
 
 mod environment;
 mod generated;
+mod installation;
 mod obstacles;
 mod settings;
 mod signals;
