@@ -613,6 +613,49 @@ static void refused_b(struct side *side) {
 }
 static void refused(void) { two_processes(AF_INET, refused_a, refused_b); }
 
+/* Killed with everything read, when the other side has gone on to the kernel's path behind what was read last. A poll woke
+ * for all of it. */
+static void killed_behind_mark_a(struct side *side) {
+    for (int i = 0; i < 4; i++) {
+        struct epoll_event event = {.events = EPOLLIN};
+        int fd = (int)MUST(accept(side->listener, NULL, NULL));
+        warm(fd, true);
+        hear(side);
+        send_all(fd, out, 100);
+        tell(side);
+        hear(side);
+        int set = (int)MUST(epoll_create1(0)), twin = (int)MUST(dup(fd));
+        MUST(epoll_ctl(set, EPOLL_CTL_ADD, twin, &event));
+        SHOW(epoll_wait(set, &event, 1, 0));
+        MUST(close(twin));
+        tell(side);
+        SHOW(recv(fd, in, 1, 0));
+        SHOW(recv(fd, in, 1, 0));
+        close(set);
+        close(fd);
+    }
+}
+static void killed_behind_mark_b(struct side *side) {
+    for (int i = 0; i < 4; i++) {
+        pid_t child = (pid_t)MUST(fork());
+        if (child == 0) {
+            int fd = connect_to(&side->address);
+            warm(fd, false);
+            SHOW(recv(fd, in, 1, MSG_DONTWAIT));
+            tell(side);
+            hear(side);
+            await_events(fd, POLLIN);
+            SHOW(recv(fd, in, 50, 0));
+            tell(side);
+            hear(side);
+            SHOW(recv(fd, in, i % 2 ? 100 : 50, 0));
+            kill(getpid(), SIGKILL);
+        }
+        say("ended %d", ended(child));
+    }
+}
+static void killed_behind_mark(void) { two_processes(AF_INET, killed_behind_mark_a, killed_behind_mark_b); }
+
 /* A process killed in the middle of a stream: a correct beginning, then the end or an error. */
 static void mid_stream_a(struct side *side) {
     size_t at = 0;
@@ -726,6 +769,7 @@ const struct scenario scenarios[] = {
     {"killed-unread-recv", killed_unread_recv, 0},
     {"killed-unread-poll", killed_unread_poll, 0},
     {"killed-unread-epoll", killed_unread_epoll, 0},
+    {"killed-behind-mark", killed_behind_mark, 0},
     {"reset-linger", reset_linger, 0},
     {"reset-writer", reset_writer, 0},
     {"mid-stream", mid_stream, 0},
