@@ -551,6 +551,71 @@ static void polled_b(struct side *side) {
 }
 static void polled(void) { two_processes(AF_INET, polled_a, polled_b); }
 
+/* One of several names is closed while another thread, or a child, sleeps in a poll: by another name at first, by the very
+ * one in the end. */
+struct poller {
+    struct pollfd what;
+    _Atomic pid_t task;
+    int found;
+};
+static void *sleep_in_poll(void *argument) {
+    struct poller *poller = argument;
+    poller->task = this_task();
+    poller->found = poll(&poller->what, 1, -1);
+    return NULL;
+}
+static void slept_on_a(struct side *side) {
+    char bytes[10];
+    int fd = side->fd;
+    for (int round = 0; round < 21; round++) {
+        int twin = (int)MUST(dup(fd));
+        struct poller poller = {.what = {round < 20 ? fd : twin, POLLIN, 0}};
+        pthread_t thread;
+        start_thread(&thread, sleep_in_poll, &poller);
+        while (poller.task == 0) nap_ms(1);
+        await_asleep(poller.task);
+        MUST(close(twin));
+        tell(side);
+        pthread_join(thread, NULL);
+        say("found %d, events %x", poller.found, poller.what.revents);
+        SHOW(recv(fd, bytes, sizeof(bytes), 0));
+        SHOW(send(fd, "answer", 6, 0));
+    }
+    int more = another(side), twin = (int)MUST(dup(more));
+    pid_t child = (pid_t)MUST(fork());
+    if (child == 0) {
+        close(twin);
+        for (int round = 0; round < 20; round++) {
+            await_events(more, POLLIN);
+            MUST(recv(more, bytes, 5, 0));
+            MUST(send(more, "answer", 6, 0));
+        }
+        _exit(0);
+    }
+    await_asleep(child);
+    MUST(close(twin));
+    MUST(close(more));
+    tell(side);
+    SHOW(ended(child));
+}
+static void slept_on_b(struct side *side) {
+    char bytes[10];
+    for (int round = 0; round < 21; round++) {
+        hear(side);
+        SHOW(send(side->fd, "query", 5, 0));
+        SHOW(recv(side->fd, bytes, sizeof(bytes), 0));
+    }
+    int more = another(side);
+    hear(side);
+    for (int round = 0; round < 20; round++) {
+        SHOW(send(more, "query", 5, 0));
+        SHOW(recv(more, bytes, sizeof(bytes), 0));
+    }
+    SHOW(recv(more, bytes, 1, 0));
+    close(more);
+}
+static void slept_on(void) { two_processes(AF_INET, slept_on_a, slept_on_b); }
+
 const struct scenario scenarios[] = {
     {"names", names, 0},
     {"over", over, 0},
@@ -570,5 +635,6 @@ const struct scenario scenarios[] = {
     {"forked-before", forked_before, 0},
     {"named-between", named_between, 0},
     {"polled", polled, 0},
+    {"slept-on", slept_on, 0},
     {0},
 };

@@ -42,13 +42,18 @@ pub fn forget(fd: i32) {
     {
         process::check_fork();
         let connection = Connection::at(family, index, fd);
-        if handle(index).is_some_and(|h| h.descriptors.load(Relaxed) == 1) {
+        let alone = handle(index).is_some_and(|h| h.descriptors.load(Relaxed) == 1);
+        if alone {
             connection.hush();
-        } else if connection.end.watched.load(Relaxed) != 0 && (in_set || connection.end.reading.resting.any()) {
-            // Its registrations, and polls that sleep, go on in the kernel, which alone has to see what arrives from now on.
-            connection.pin(Reason::Unsupported);
         }
         if table::replace(fd, Known::Connection(index), Known::Nothing) {
+            // Behind the number's end: a poll that comes later finds no connection there, and relies on nothing.
+            let goes_on = in_set && connection.end.watched.load(Relaxed) != 0 || crate::epoll::is_slept_on(fd);
+            if goes_on && !alone {
+                // Its registrations, and polls that sleep on it, go on in the kernel, which alone has to see what arrives from
+                // now on. Who sleeps by another descriptor, here or in another process, is woken by a doorbell as before.
+                connection.pin(Reason::Unsupported);
+            }
             connection.outlast_calls();
             if !crate::set::leave_end(index) {
                 release(index);

@@ -194,7 +194,7 @@ fn has_sleepers_around(epfd: c_int, depth: u32) -> bool {
 }
 
 /// Whether anybody sleeps on it by this very descriptor.
-fn is_slept_on(epfd: c_int) -> bool {
+pub fn is_slept_on(epfd: c_int) -> bool {
     // SAFETY: as in `sleepers`.
     SLEEPERS.get(epfd as u32 as usize).is_some_and(|count| unsafe { count.as_ref() }.load(Acquire) > 0)
 }
