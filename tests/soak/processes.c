@@ -108,6 +108,7 @@ struct conn {
     int phases, end, first, noise, timeout_ms, buffer, splices, calm, prompt;
     uint64_t upto[2][PHASES + 1]; // position at which each phase begins
     _Atomic int port;             // the client's, until the server has found the connection by it
+    _Atomic int replacing;        // the process that executes another in its own place; -1 once a side ends
     struct side side[2];
     _Atomic unsigned events;
     struct event event[EVENTS];
@@ -1126,6 +1127,29 @@ static void hand_idle(struct actor *a, _Atomic uint64_t *rng)
 
 // ------------------------------------------------------------------------------------------------------ hand-overs
 
+// Two ends that are single processes and execute programs at the same time, or one that does so when the other has closed,
+// lose what lies in shared memory (README, Limits): so one waits for the other, and neither does so once one has ended.
+static bool begin_replacing(struct conn *c, int who)
+{
+    int nobody = 0;
+    while (!atomic_compare_exchange_strong(&c->replacing, &nobody, who)) {
+        if (nobody == -1)
+            return false;
+        nobody = 0;
+        nap(100);
+    }
+    return true;
+}
+
+static void end_replacing(struct actor *a)
+{
+    if (a->conn->replacing == getpid()) {
+        // By now the new image has the shared memory: its first call on the connection has come for it.
+        poll(&(struct pollfd){a->fd, POLLIN, 0}, 1, 0);
+        a->conn->replacing = 0;
+    }
+}
+
 static void hand_over(struct actor *a, _Atomic uint64_t *rng)
 {
     struct conn *c = a->conn;
@@ -1193,6 +1217,8 @@ static void hand_over(struct actor *a, _Atomic uint64_t *rng)
     case EXEC:
     case REPLACE: {
         int as = number_for(a, rng);
+        if (hand == REPLACE && a->fd > 2 && !begin_replacing(c, getpid()))
+            hand = EXEC;
         long numbers[] = {c - shared->conn, a->me, as, hand == REPLACE ? a->budget : budget, next.depth};
         if (hand == REPLACE && a->fd > 2) {
             char text[5][24];
@@ -1361,6 +1387,8 @@ static void finish(struct actor *a, _Atomic uint64_t *rng)
     struct side *s = &c->side[a->me];
     bool first = a->me == c->first;
     note(a, END[c->end], first);
+    if (first)
+        begin_replacing(c, -1);
     switch (c->end) {
     case END_HALF: {
         // One phase more, in the other direction only: its length is in the script's last entry.
@@ -1910,6 +1938,7 @@ static int image(int argc, char **argv)
         struct actor a = {.conn = &shared->conn[n[0]], .me = (int)n[1], .fd = (int)n[2], .depth = (int)n[4],
                           .worker = -1, .own = true};
         note(&a, "executed", n[3]);
+        end_replacing(&a);
         if (strcmp(role, "play") == 0)
             play(&a, (int)n[3]);
         else
