@@ -1056,7 +1056,8 @@ static void hand_idle(struct actor *a, _Atomic uint64_t *rng)
         int ep = epoll_create1(EPOLL_CLOEXEC);
         struct epoll_event e = {.events = EPOLLIN | EPOLLRDHUP};
         epoll_ctl(ep, EPOLL_CTL_ADD, a->fd, &e);
-        if (epoll_wait(ep, &e, 1, (int)under(rng, 3)) != 0)
+        n = epoll_wait(ep, &e, 1, (int)under(rng, 3));
+        if (n > 0 || (n < 0 && errno != EINTR)) // as in duplex
             fail(a, "idle: epoll_wait says %#x", e.events);
         close(ep);
         break;
@@ -1322,7 +1323,11 @@ static void duplex(struct actor *a, _Atomic uint64_t *rng)
                 int ep = epoll_create1(EPOLL_CLOEXEC);
                 struct epoll_event e = {.events = (uint32_t)want};
                 epoll_ctl(ep, EPOLL_CTL_ADD, a->fd, &e);
-                if (epoll_wait(ep, &e, 1, -1) != 1)
+                int n;
+                // EINTR without a handler: a SIGCHLD that another thread had blocked for a moment, in a fork say.
+                while ((n = epoll_wait(ep, &e, 1, -1)) < 0 && errno == EINTR) {
+                }
+                if (n != 1)
                     fail(a, "epoll_wait");
                 got = (short)e.events;
                 close(ep);
