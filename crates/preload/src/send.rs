@@ -8,7 +8,7 @@ use libc::{iovec, mmsghdr, msghdr, off_t, pollfd, size_t, sockaddr, sockaddr_sto
 use underpass_segment::clock;
 use underpass_segment::end::Stage;
 use underpass_segment::kernel;
-use underpass_segment::raw::{Answer, Errno, syscall};
+use underpass_segment::raw::{Answer, Errno, is_quiet, syscall};
 use underpass_segment::reason::Reason;
 use underpass_segment::ring::Source;
 use underpass_segment::switch::Port;
@@ -355,6 +355,30 @@ pub unsafe extern "C" fn sendmsg(fd: c_int, message: *const msghdr, flags: c_int
     }
 }
 
+/// Lends what the messages pass, if `fd` is a Unix socket.
+///
+/// # Safety
+/// The control data of messages that can be read must be valid.
+unsafe fn lend_all_passed(fd: c_int, messages: *const mmsghdr, count: usize) {
+    if is_quiet() || kernel::int_option(fd, libc::SOL_SOCKET, libc::SO_DOMAIN) != Ok(libc::AF_UNIX) {
+        return;
+    }
+    for index in 0..count {
+        let at = messages.wrapping_add(index);
+        let message = match kernel::copy_of(at) {
+            Ok(message) => message,
+            // The kernel will say so.
+            Err(Errno(libc::EFAULT)) => return,
+            // SAFETY: the program vouches for its messages.
+            Err(_) => unsafe { at.read() },
+        };
+        if message.msg_hdr.msg_controllen != 0 {
+            // SAFETY: passed on to the caller.
+            unsafe { crate::descriptor::lend_passed(fd, &message.msg_hdr) };
+        }
+    }
+}
+
 /// # Safety
 /// As sendmmsg(2).
 #[unsafe(no_mangle)]
@@ -366,11 +390,7 @@ pub unsafe extern "C" fn sendmmsg(fd: c_int, messages: *mut mmsghdr, count: c_ui
         }
         let count = count.min(UIO_MAXIOV as c_uint);
         if connection::of(fd).is_none() {
-            for message in (0..count as usize).map(|index| &raw const (*messages.add(index)).msg_hdr) {
-                if (*message).msg_controllen != 0 {
-                    crate::descriptor::lend_passed(fd, message);
-                }
-            }
+            lend_all_passed(fd, messages, count as usize);
             return real::sendmmsg(fd, messages, count, flags);
         }
         let before = crate::errno();

@@ -455,6 +455,23 @@ pub fn process_id() -> i32 {
     unsafe { syscall(libc::SYS_getpid, [0; 6]) }.unwrap_or(0) as i32
 }
 
+/// A copy of what lies at `from` in the program's memory.
+///
+/// # Errors
+/// EFAULT where nothing lies that can be read, EPERM or ENOSYS where a sandbox does not allow to ask.
+pub fn copy_of<T: Copy>(from: *const T) -> Result<T, Errno> {
+    let mut copy = MaybeUninit::<T>::uninit();
+    let piece = |at: *mut T| libc::iovec { iov_base: at.cast(), iov_len: size_of::<T>() };
+    let (to, from) = (piece(copy.as_mut_ptr()), piece(from.cast_mut()));
+    let (to, from) = (&raw const to as usize, &raw const from as usize);
+    // SAFETY: the kernel writes to our own memory, and checks what it reads.
+    match unsafe { syscall(libc::SYS_process_vm_readv, [process_id() as usize, to, 1, from, 1, 0]) }? {
+        // SAFETY: all of it was written, and is a copy of a `T`.
+        all if all == size_of::<T>() => Ok(unsafe { copy.assume_init() }),
+        _ => Err(Errno(libc::EFAULT)),
+    }
+}
+
 /// This thread.
 pub fn thread_id() -> u32 {
     // SAFETY: no arguments.
