@@ -1,0 +1,143 @@
+//! Running a program of a suite on the kernel or under Underpass, in a network namespace of its own.
+
+use crate::place::Place;
+use anyhow::{Context, Result};
+use std::ffi::OsStr;
+use std::fs;
+use std::ops::AddAssign;
+use std::path::PathBuf;
+use std::process::Command;
+use std::time::Duration;
+use underpass_tests::group::Group;
+use underpass_tests::library::{self, AT_ONCE};
+
+/// A way for the bytes.
+pub struct Path {
+    /// What people call it.
+    pub name: &'static str,
+    /// Settings of Underpass; `None`: without it.
+    settings: Option<&'static [(&'static str, &'static str)]>,
+}
+
+/// The kernel is the first.
+pub const PATHS: &[Path] = &[
+    Path { name: "kernel", settings: None },
+    Path { name: "default", settings: Some(&[]) },
+    // A suite whose connections are short proves nothing otherwise.
+    Path { name: "at once", settings: Some(AT_ONCE) },
+];
+
+/// Ends of connections, and how many of them were fast at some time.
+#[derive(Clone, Copy, Default)]
+pub struct Fast {
+    ends: u64,
+    fast: u64,
+}
+
+impl AddAssign for Fast {
+    fn add_assign(&mut self, other: Fast) {
+        self.ends += other.ends;
+        self.fast += other.fast;
+    }
+}
+
+impl Fast {
+    /// "41 % of 1234".
+    pub fn share(&self) -> String {
+        if self.ends == 0 {
+            return "no connections".into();
+        }
+        format!("{:.1} % of {}", self.fast as f64 * 100.0 / self.ends as f64, self.ends)
+    }
+
+    /// For a script.
+    pub fn json(self) -> serde_json::Value {
+        serde_json::json!({ "ends": self.ends, "fast": self.fast })
+    }
+}
+
+/// The command that accelerates.
+pub struct Launch {
+    underpass: PathBuf,
+}
+
+impl Launch {
+    /// With the release build.
+    pub fn new() -> Result<Launch> {
+        let underpass = library::target().join("release/underpass");
+        let underpass =
+            underpass.canonicalize().with_context(|| format!("{} is missing; `make build`", underpass.display()))?;
+        Ok(Launch { underpass })
+    }
+
+    /// What runs a part of a suite on `path`.
+    pub fn on<'a>(&'a self, path: &'a Path, place: &'a Place, part: &str) -> Run<'a> {
+        let file =
+            |kind: &str| place.path(&format!("{}-{}.{kind}", part.replace('/', "-"), path.name.replace(' ', "-")));
+        Run { launch: self, path, log: file("log"), stats: file("stats") }
+    }
+}
+
+/// One run of a part.
+pub struct Run<'a> {
+    launch: &'a Launch,
+    path: &'a Path,
+    /// Where all that it says goes.
+    log: PathBuf,
+    stats: PathBuf,
+}
+
+/// What a program said, and how it ended.
+pub struct Said {
+    /// Standard output and error.
+    pub text: String,
+    /// Whether it ended with 0.
+    pub succeeded: bool,
+    /// Whether it did not end in time.
+    pub hung: bool,
+}
+
+impl Run<'_> {
+    /// Runs `program` in `folder`, for `limit` at most. Its network namespace has nothing but a loopback of its own.
+    pub fn run<A: AsRef<OsStr>>(
+        &self,
+        program: impl AsRef<OsStr>,
+        arguments: impl IntoIterator<Item = A>,
+        folder: &std::path::Path,
+        environment: &[(&str, &str)],
+        limit: Duration,
+    ) -> Result<Said> {
+        let mut command = Command::new("unshare");
+        command.args(["--net", "--", "sh", "-c", "ip link set lo up && exec \"$@\"", "sh"]);
+        let _ = fs::remove_file(&self.stats);
+        if let Some(settings) = self.path.settings {
+            command.arg(&self.launch.underpass).args(["run", "--quiet", "--json"]);
+            command.arg(format!("--stats={}", self.stats.display()));
+            for (name, value) in settings {
+                let key = name.trim_start_matches("UNDERPASS_").to_lowercase();
+                command.args(["--set", &format!("{key}={value}")]);
+            }
+            command.arg("--");
+        }
+        command.arg(program).args(arguments).current_dir(folder);
+        library::plain(&mut command);
+        command.envs(environment.iter().copied()).env("LC_ALL", "C.UTF-8").env("TERM", "dumb");
+        let mut group = Group::start(command, &self.log);
+        let status = group.wait(limit);
+        let mut text = group.said();
+        if status.is_none() {
+            text.push_str(&group.where_it_is());
+            fs::write(&self.log, &text).with_context(|| format!("write {}", self.log.display()))?;
+        }
+        Ok(Said { text, succeeded: status.is_some_and(|status| status.success()), hung: status.is_none() })
+    }
+
+    /// What went fast, which a program that was killed does not tell.
+    pub fn fast(&self) -> Result<Fast> {
+        let Ok(text) = fs::read_to_string(&self.stats) else { return Ok(Fast::default()) };
+        let stats: serde_json::Value =
+            serde_json::from_str(&text).with_context(|| format!("read {}", self.stats.display()))?;
+        let count = |name: &str| stats["total"][name].as_u64().unwrap_or_default();
+        Ok(Fast { ends: count("connections"), fast: count("fast") })
+    }
+}
