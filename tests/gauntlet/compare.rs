@@ -43,15 +43,15 @@ fn said<'a>(runs: &'a [Verdicts], test: &'a str) -> impl Iterator<Item = Option<
     runs.iter().map(move |verdicts| verdicts.of(test))
 }
 
-/// The tests that differ; `told` holds the verdicts of every run by path, the kernel's first.
-pub fn differences(told: &[Vec<Verdicts>]) -> Vec<Difference> {
+/// The tests of `part` that differ; `told` holds the verdicts of every run by path, the kernel's first.
+pub fn differences(part: &'static str, told: &[Vec<Verdicts>]) -> Vec<Difference> {
     let word = |verdict: Option<Verdict>| verdict.map_or("nothing".into(), |it| format!("{it:?}").to_lowercase());
     let differs = |test: &&str| {
         let kernel: BTreeSet<_> = said(&told[0], test).collect();
         told[1..].iter().any(|runs| said(runs, test).any(|verdict| !kernel.contains(&verdict)))
     };
     let difference = |test: &str| Difference {
-        part: "",
+        part,
         test: test.to_owned(),
         said: PATHS.iter().zip(told).map(|(path, runs)| (path.name, said(runs, test).map(word).collect())).collect(),
     };
@@ -65,8 +65,7 @@ fn names(told: &[Vec<Verdicts>]) -> BTreeSet<&str> {
 impl Comparison {
     /// Adds what the runs of a part told.
     pub fn add(&mut self, part: &'static str, told: &[Vec<Verdicts>]) {
-        let different: Vec<Difference> =
-            differences(told).into_iter().map(|difference| Difference { part, ..difference }).collect();
+        let different = differences(part, told);
         let steady = |test: &str| said(&told[0], test).collect::<BTreeSet<_>>().len() == 1;
         let names = names(told);
         self.tests += names.len();
@@ -87,14 +86,14 @@ mod tests {
     #[test]
     fn a_test_that_fails_under_underpass_alone_differs() {
         let told = [runs(&["ok 1 - a\nok 2 - b"]), runs(&["ok 1 - a\nnot ok 2 - b"])];
-        let found = differences(&told);
+        let found = differences("part", &told);
         assert_eq!(found.iter().map(|it| it.test.as_str()).collect::<Vec<_>>(), ["b"]);
     }
 
     #[test]
     fn a_test_that_is_not_told_of_differs() {
         let told = [runs(&["ok 1 - a\nok 2 - b"]), runs(&["ok 1 - a"])];
-        assert_eq!(differences(&told).len(), 1);
+        assert_eq!(differences("part", &told).len(), 1);
     }
 
     #[test]

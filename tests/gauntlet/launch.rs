@@ -1,6 +1,7 @@
 //! Running a program of a suite on the kernel or under Underpass, in a network namespace of its own.
 
 use crate::place::Place;
+use crate::verdict::Verdict;
 use anyhow::{Context, Result};
 use std::ffi::OsStr;
 use std::fs;
@@ -92,9 +93,25 @@ pub struct Said {
     /// Standard output and error.
     pub text: String,
     /// Whether it ended with 0.
-    pub succeeded: bool,
+    succeeded: bool,
     /// Whether it did not end in time.
-    pub hung: bool,
+    hung: bool,
+}
+
+impl Said {
+    /// Of the program as a whole, whatever it said.
+    pub fn verdict(&self) -> Verdict {
+        match (self.hung, self.succeeded) {
+            (true, _) => Verdict::Hung,
+            (_, true) => Verdict::Passed,
+            (_, false) => Verdict::Failed,
+        }
+    }
+
+    /// The same of one whose exit code its tests have told already.
+    pub fn came_to_its_end(&self) -> Verdict {
+        if self.hung { Verdict::Hung } else { Verdict::Passed }
+    }
 }
 
 impl Run<'_> {

@@ -242,8 +242,8 @@ static void calls_b(struct side *side) {
 }
 static void calls(void) { two_processes(AF_INET6, calls_a, calls_b); }
 
-/* The child waits in an epoll set, made before. */
-static void epoll_a(struct side *side) {
+/* Fifty questions, answered by way of an epoll set, which is returned. */
+static int answer_by_set(struct side *side) {
     struct epoll_event event = {.events = EPOLLIN, .data.fd = side->fd};
     int set = (int)MUST(epoll_create1(0));
     MUST(epoll_ctl(set, EPOLL_CTL_ADD, side->fd, &event));
@@ -252,6 +252,13 @@ static void epoll_a(struct side *side) {
         ssize_t got = MUST(read(side->fd, in, sizeof(in)));
         send_all(side->fd, in, (size_t)got);
     }
+    return set;
+}
+
+/* The child waits in an epoll set, made before. */
+static void epoll_a(struct side *side) {
+    struct epoll_event event;
+    int set = answer_by_set(side);
     hear(side);
     await_bytes(side->fd, 2000);
     pid_t child = (pid_t)MUST(fork());
@@ -321,14 +328,7 @@ static void pwait(void) { two_processes(AF_INET, pwait_a, pwait_b); }
 
 /* The child polls the set. */
 static void poll_set_a(struct side *side) {
-    struct epoll_event event = {.events = EPOLLIN, .data.fd = side->fd};
-    int set = (int)MUST(epoll_create1(0));
-    MUST(epoll_ctl(set, EPOLL_CTL_ADD, side->fd, &event));
-    for (int i = 0; i < 50; i++) {
-        MUST(epoll_wait(set, &event, 1, -1));
-        ssize_t got = MUST(read(side->fd, in, sizeof(in)));
-        send_all(side->fd, in, (size_t)got);
-    }
+    int set = answer_by_set(side);
     pid_t child = (pid_t)MUST(fork());
     if (child == 0) {
         role = 'C';

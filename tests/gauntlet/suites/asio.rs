@@ -68,7 +68,7 @@ impl Suite for Asio {
                 _ => None,
             }
         });
-        verdicts.add(part, if said.hung { Verdict::Hung } else { Verdict::Passed });
+        verdicts.add(part, said.came_to_its_end());
         Ok(verdicts)
     }
 }

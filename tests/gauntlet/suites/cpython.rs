@@ -72,12 +72,7 @@ impl Suite for CPython {
         let said = run.run(PYTHON, arguments, &folder, &[], LIMIT)?;
         let text = fs::read_to_string(report).unwrap_or_default();
         let mut verdicts = if text.is_empty() { Verdicts::default() } else { junit(&text)? };
-        let whole = match (said.hung, said.succeeded) {
-            (true, _) => Verdict::Hung,
-            (_, true) => Verdict::Passed,
-            (_, false) => Verdict::Failed,
-        };
-        verdicts.add(part, whole);
+        verdicts.add(part, said.verdict());
         Ok(verdicts)
     }
 }

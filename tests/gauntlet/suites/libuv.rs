@@ -3,7 +3,7 @@
 use super::Suite;
 use crate::launch::Run;
 use crate::place::Place;
-use crate::verdict::{Verdict, Verdicts};
+use crate::verdict::Verdicts;
 use anyhow::Result;
 use std::time::Duration;
 
@@ -40,7 +40,7 @@ impl Suite for Libuv {
         let source = place.debian_source("libuv1")?;
         let said = run.run(program, [""; 0], &source, &[("UV_RUN_AS_ROOT", "1")], LIMIT)?;
         let mut verdicts = Verdicts::of_lines(&said.text, Verdicts::tap);
-        verdicts.add(part, if said.hung { Verdict::Hung } else { Verdict::Passed });
+        verdicts.add(part, said.came_to_its_end());
         Ok(verdicts)
     }
 }

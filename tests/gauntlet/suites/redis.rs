@@ -81,8 +81,7 @@ impl Suite for Redis {
         let arguments = ["tests/test_helper.tcl", "--single", part, "--clients", "1", "--timeout", "300"];
         let said = run.run("tclsh", arguments, &source, &[], LIMIT)?;
         let mut verdicts = Verdicts::of_lines(&said.text, read);
-        let whole = if said.hung { Verdict::Hung } else { Verdict::Passed };
-        verdicts.add(part, whole);
+        verdicts.add(part, said.came_to_its_end());
         Ok(verdicts)
     }
 }

@@ -3,7 +3,7 @@
 use super::Suite;
 use crate::launch::Run;
 use crate::place::Place;
-use crate::verdict::{Verdict, Verdicts};
+use crate::verdict::Verdicts;
 use anyhow::Result;
 use std::time::Duration;
 
@@ -38,12 +38,7 @@ impl Suite for StressNg {
         let arguments = [stressor.as_str(), "2", "--verify", "--timeout", "6", "--temp-path", "."];
         let said = run.run("stress-ng", arguments, &place.fresh("work")?, &[], LIMIT)?;
         let mut verdicts = Verdicts::default();
-        let verdict = match (said.hung, said.succeeded) {
-            (true, _) => Verdict::Hung,
-            (_, true) => Verdict::Passed,
-            (_, false) => Verdict::Failed,
-        };
-        verdicts.add(part, verdict);
+        verdicts.add(part, said.verdict());
         Ok(verdicts)
     }
 }
