@@ -42,11 +42,11 @@ unsafe fn send_vector(
         return plain();
     }
     if flags & !CARRIED != 0 {
-        connection.pin(not_carried(flags));
+        leave_to_kernel(connection, flags);
     }
     // SAFETY: passed on to the caller.
     unsafe {
-        send_buffers(connection, vector, count, flags, plain, |len| {
+        send_buffers(connection, vector, count, flags, plain, |connection, len| {
             count <= MAX_BUFFERS && goes_in_pieces(connection, len, flags)
         })
     }
@@ -63,7 +63,7 @@ unsafe fn send_buffers(
     count: usize,
     flags: c_int,
     plain: impl Fn() -> ssize_t,
-    is_large: impl Fn(usize) -> bool,
+    is_large: impl Fn(Connection, usize) -> bool,
 ) -> ssize_t {
     loop {
         let way = connection.way();
@@ -73,7 +73,7 @@ unsafe fn send_buffers(
             crate::test_cancel();
             // SAFETY: passed on to the caller.
             let cursor = unsafe { Cursor::new(vector, count) };
-            if is_large(cursor.left()) {
+            if is_large(connection, cursor.left()) {
                 return send_buffers_in_pieces(connection, cursor, flags);
             }
             let inside = connection.inside();
@@ -94,7 +94,7 @@ unsafe fn send_buffers(
             Way::Closed => return to_c(Err(CLOSED)),
             Way::Confined => return connection.by_kernel(&plain),
             // SAFETY: as above.
-            Way::Plain if is_large(unsafe { length(vector, count) }) => {
+            Way::Plain if is_large(connection, unsafe { length(vector, count) }) => {
                 // SAFETY: as above.
                 return send_buffers_in_pieces(connection, unsafe { Cursor::new(vector, count) }, flags);
             }
@@ -179,7 +179,7 @@ fn send_buffers_in_pieces(connection: Connection, mut rest: Cursor, flags: c_int
         // SAFETY: the message names what is left of the program's buffers.
         let sent = unsafe {
             let plain = || real::sendmsg(connection.fd, &header, flags);
-            send_buffers(connection, header.msg_iov, header.msg_iovlen, flags, plain, |_| false)
+            send_buffers(connection, header.msg_iov, header.msg_iovlen, flags, plain, |_, _| false)
         };
         if sent >= 0 {
             rest.skip(sent as usize);
@@ -188,6 +188,12 @@ fn send_buffers_in_pieces(connection: Connection, mut rest: Cursor, flags: c_int
         }
         sent
     })
+}
+
+/// By value: what is referred to is copied in memory at every send.
+#[cold]
+fn leave_to_kernel(connection: Connection, flags: c_int) {
+    connection.pin(not_carried(flags));
 }
 
 fn not_carried(flags: c_int) -> Reason {

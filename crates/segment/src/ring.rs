@@ -65,8 +65,9 @@ const DOWN: u64 = 5;
 
 /// Bytes of a cache line.
 const LINE: u64 = 64;
-/// The bytes of records from this size on begin a cache line: copies that cross lines at every step take longer.
-const ALIGNED: u64 = 64;
+/// The bytes of records from this size on begin a cache line: copies that cross lines at every step take longer. A smaller
+/// record would take more lines for it than its bytes do.
+const ALIGNED: u64 = 128;
 /// Most lines that are asked for ahead of a record of a stream, and of a message that is answered.
 const MOST_AHEAD: [u64; 2] = [32, 256];
 /// Most lines of a record that are handed over: of more, the reader has the first before the last is written.

@@ -215,6 +215,11 @@ impl Port<'_> {
     }
 
     fn sender(&self) -> Sender<'_> {
+        self.sender_in(false)
+    }
+
+    #[inline]
+    fn sender_in(&self, in_turn: bool) -> Sender<'_> {
         let sending = &self.end.sending;
         Sender {
             ring: self.link.outgoing_ring(),
@@ -223,7 +228,7 @@ impl Port<'_> {
             hole: &sending.hole,
             behind: &sending.behind,
             head: &self.link.outgoing().head.head,
-            in_turn: false,
+            in_turn,
         }
     }
 

@@ -9,7 +9,7 @@ use crate::link::{ALONE, CLOSED, Direction, LEAVING, LEFT, NO_MORE_BELLS, RINGIN
 use crate::lock::Entered;
 use crate::raw::{Answer, Errno};
 use crate::reason::Reason;
-use crate::ring::{self, Fault, Place, Push, Record, Sender, Source};
+use crate::ring::{self, Fault, Place, Push, Record, Source};
 use crate::sync::{AcqRel, Acquire, Relaxed, Release, SeqCst, fence, own, pause};
 use crate::vector::Cursor;
 use crate::wait;
@@ -260,7 +260,7 @@ impl Port<'_> {
         let place = self.end.reading.place.load(Relaxed);
         let in_turn = self.end.sending.read_before.load(Relaxed) != place;
         self.end.sending.read_before.store(place, Relaxed);
-        let sender = Sender { in_turn, ..self.sender() };
+        let sender = self.sender_in(in_turn);
         while from.left() > 0 {
             match sender.push(from)? {
                 Push::Took(0) => return Ok(Pushed::All),
@@ -541,12 +541,12 @@ impl Port<'_> {
     fn reader_lives(&self) -> bool {
         let [head, when] = &self.end.sending.progress;
         // Not for each of the smallest messages: the clock would be a tenth of what they cost.
-        let line = self.end.sending.tail.load(Relaxed) >> 6;
+        let stretch = self.end.sending.tail.load(Relaxed) >> 8;
         let looked = &self.end.sending.looked;
-        if looked.load(Relaxed) == line {
+        if looked.load(Relaxed) == stretch {
             return true;
         }
-        looked.store(line, Relaxed);
+        looked.store(stretch, Relaxed);
         let now = ticks();
         if now.wrapping_sub(when.load(Relaxed)) < micros(CHECK_EVERY_US) {
             return true;
