@@ -1580,6 +1580,101 @@ static void end_executed(void) {
     else two_processes(AF_INET, end_executed_a, end_b);
 }
 
+/* The reader's descriptor becomes its standard input with bytes unread, and a process that looks at the other end is killed:
+ * before and after each of its system calls in turn, each time on another connection. Whoever sends on, the reader gets
+ * every byte once. */
+enum { LEFT_UNREAD = 20000, SENT_ON = 1000 };
+/* Lets the child, which has stopped, go on to its stop number `stop`, and kills it there; false if it has ended before. */
+static bool is_killed_at(pid_t child, int stop) {
+    int status;
+    MUST(waitpid(child, &status, 0));
+    while (stop-- > 0 && WIFSTOPPED(status)) {
+        MUST(ptrace(PTRACE_SYSCALL, child, NULL, NULL));
+        MUST(waitpid(child, &status, 0));
+    }
+    if (!WIFSTOPPED(status)) return false;
+    MUST(kill(child, SIGKILL));
+    return ended(child) == 1000 + SIGKILL;
+}
+static pid_t stopped_child(void) {
+    pid_t child = (pid_t)MUST(fork());
+    if (child == 0) {
+        MUST(ptrace(PTRACE_TRACEME, 0, NULL, NULL));
+        raise(SIGSTOP);
+    }
+    return child;
+}
+static void say_if_wrong(int fd, size_t count, uint64_t seed) {
+    static char bytes[2 * (LEFT_UNREAD + SENT_ON)];
+    size_t got = receive_all(fd, bytes, count);
+    long first = differs(bytes, got, seed, 0);
+    if (got != LEFT_UNREAD + SENT_ON || first != -1) say("%zu bytes, first difference %ld", got, first);
+}
+static void killed_giving_a(struct side *side) {
+    for (int stop = 1, killed = 1; killed; stop++) {
+        int fd = another(side);
+        fill(out, LEFT_UNREAD + SENT_ON, 1, 0);
+        send_all(fd, out, LEFT_UNREAD);
+        tell(side);
+        hear(side);
+        pid_t child = stopped_child();
+        if (child == 0) _exit(recv(fd, in, 1, MSG_DONTWAIT) == 1);
+        killed = is_killed_at(child, stop);
+        send_all(fd, out + LEFT_UNREAD, SENT_ON);
+        close(fd);
+        MUST(write(side->turn, killed ? "a" : "z", 1));
+    }
+}
+static void killed_giving_b(struct side *side) {
+    int kept = (int)MUST(dup(0));
+    for (char more = 'a'; more == 'a'; MUST(read(side->turn, &more, 1))) {
+        int fd = another(side);
+        hear(side);
+        MUST(dup2(fd, 0));
+        tell(side);
+        say_if_wrong(0, 2 * (LEFT_UNREAD + SENT_ON), 1);
+        MUST(dup2(kept, 0));
+        close(fd);
+    }
+    close(kept);
+}
+static void killed_giving(void) { two_processes(AF_INET, killed_giving_a, killed_giving_b); }
+
+/* The same for a process that makes its end the standard input, with bytes unread: it takes both directions back to the
+ * kernel. Whoever has the end beside goes on. */
+static void killed_leaving_a(struct side *side) {
+    for (int stop = 1, killed = 1; killed; stop++) {
+        int fd = another(side);
+        tell(side);
+        hear(side);
+        fill(out, LEFT_UNREAD + SENT_ON, 1, 0);
+        send_all(fd, out, LEFT_UNREAD);
+        pid_t child = stopped_child();
+        if (child == 0) _exit(dup2(fd, 0) != 0);
+        killed = is_killed_at(child, stop);
+        send_all(fd, out + LEFT_UNREAD, SENT_ON);
+        tell(side);
+        say_if_wrong(fd, LEFT_UNREAD + SENT_ON, 2);
+        close(fd);
+        MUST(write(side->turn, killed ? "a" : "z", 1));
+    }
+}
+static void killed_leaving_b(struct side *side) {
+    for (char more = 'a'; more == 'a'; MUST(read(side->turn, &more, 1))) {
+        int fd = another(side);
+        hear(side);
+        fill(out, LEFT_UNREAD + SENT_ON, 2, 0);
+        send_all(fd, out, LEFT_UNREAD);
+        tell(side);
+        hear(side);
+        send_all(fd, out + LEFT_UNREAD, SENT_ON);
+        say_if_wrong(fd, LEFT_UNREAD + SENT_ON, 1);
+        if (recv(fd, in, 1, 0) != 0) say("no end");
+        close(fd);
+    }
+}
+static void killed_leaving(void) { two_processes(AF_INET, killed_leaving_a, killed_leaving_b); }
+
 const struct scenario scenarios[] = {
     {"forks", forks, 0},         {"handed", handed, 0},                 {"per-child", per_child, 0},
     {"split", split, 0},         {"beside-threads", beside_threads, 0},
@@ -1595,5 +1690,6 @@ const struct scenario scenarios[] = {
     {"exec-left", exec_left, 0}, {"child-left", child_left, 0}, {"end-killed", end_killed, 0},
     {"end-executed", end_executed, 0}, {"fork-ways", fork_ways, 0}, {"daemon", becomes_daemon, 0},
     {"clone-vfork", clone_vfork, 0}, {"shells", shells, 0}, {"vfork-dup", vfork_dup, 0}, {"vfork-room", vfork_room, 0}, {"not-given", not_given, 0},
-    {"last-words", last_words, 0}, {"passed-number", passed_number, 0}, {"passed-several", passed_several, 0}, {"streams", streams, 0}, {0},
+    {"last-words", last_words, 0}, {"passed-number", passed_number, 0}, {"passed-several", passed_several, 0}, {"streams", streams, 0},
+    {"killed-giving", killed_giving, 0}, {"killed-leaving", killed_leaving, 0}, {0},
 };

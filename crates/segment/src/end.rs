@@ -198,7 +198,7 @@ pub struct Sending {
     pub lock: Lock,
     /// 1: the stream goes into the ring.
     pub fast: AtomicU32,
-    /// Position of the kernel stream, modulo 2^32, when the direction last went up.
+    /// Position of the kernel stream, modulo 2^32, when the direction last went up, and what was given back since.
     pub position: AtomicU32,
     /// See [`crate::ring::Sender`].
     pub tail: AtomicU64,
@@ -212,6 +212,8 @@ pub struct Sending {
     pub mark: AtomicU64,
     /// [`crate::link::SenderWords::bells`] when the direction last went up.
     pub bells: AtomicU64,
+    /// Packed [`crate::ring::Place`] from which the piece was taken that was last given back to the kernel path.
+    pub giving: AtomicU64,
     /// Calls that are inside a kernel send.
     pub in_kernel: AtomicU32,
     /// The waiting flag that the next of them was to wake: see [`Port::send`]. 0: none.

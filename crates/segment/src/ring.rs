@@ -472,6 +472,14 @@ impl Sender<'_> {
         }
     }
 
+    /// What was last put into the ring, or begun and closed as a hole, but for what a signal handler has put behind it.
+    ///
+    /// # Errors
+    /// [`Fault`] when the reader has written over it.
+    pub fn last(&self) -> Result<Record, Fault> {
+        self.ring.record(self.hole[0].load(Relaxed))
+    }
+
     /// Closes the hole that a killed writer left: nothing of it was published.
     pub fn close_hole(&self) {
         let (from, to) = (self.hole[0].load(Relaxed), self.hole[1].load(Relaxed));

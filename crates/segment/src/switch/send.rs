@@ -30,6 +30,9 @@ const STOPPED_US: u64 = 100_000;
 /// A reader that is about to leave the ring has done so within this time, if it is neither stopped nor killed.
 const LEFT_WITHIN_US: u64 = 100_000;
 
+/// So many bytes at most of what a reader has left in the ring are put on the kernel path at once.
+const PIECE: usize = 4096;
+
 /// A reader that asks again and again takes what is published within this time, if it is awake.
 const AWAKE_US: u64 = 2;
 
@@ -109,15 +112,19 @@ impl Port<'_> {
         entered
     }
 
-    /// What a killed sender was in the middle of: its record is closed, and doorbells that it had announced are sent, since
-    /// it may have taken the flag for them already, or taken back where none is wanted any more.
+    /// What a killed sender was in the middle of: its record is closed, a mark of the path that it has published is kept to,
+    /// and doorbells that it had announced are sent, since it may have taken the flag for them already, or taken back where
+    /// none is wanted any more. What it has given back to the kernel path is not given back again.
     #[cold]
     fn mend_sending(&self) {
         const MOST: u32 = 16;
         let sending = &self.end.sending;
         let Direction { flags, sender, .. } = self.link.outgoing();
         self.sender().close_hole();
-        sender.switching.store(0, Release);
+        if sender.switching.load(Relaxed) != 0 {
+            self.mend_switch();
+            sender.switching.store(0, Release);
+        }
         // It may have taken the waiting flag for a kernel send that it did not come to.
         self.settle_flag(false);
         if flags.waiting.load(Acquire) & RINGING != 0 {
@@ -130,17 +137,31 @@ impl Port<'_> {
         if self.end.was_fast.load(Relaxed) & 1 == 0 {
             return;
         }
-        // Since it went up the kernel has had doorbells alone; or more, since it went down.
+        // Since it went up the kernel has had doorbells and what was given back; or more, since it went down.
         let Some(position) = self.send_position() else { return };
         let sent = (position as u32).wrapping_sub(sending.position.load(Relaxed));
         let unsent = (self.bells_since_up() as u32).wrapping_sub(sent);
-        if !(1..=MOST).contains(&unsent) {
-            return;
+        if (1..=MOST).contains(&unsent) {
+            if sender.bells.load(Acquire) & NO_MORE_BELLS != 0 {
+                sender.bells.fetch_sub(unsent.into(), Release);
+            } else {
+                self.send_surely(&[0; MOST as usize][..unsent as usize]);
+            }
+        } else if unsent != 0 && self.sends_fast() && self.reader_left() {
+            let given = unsent.wrapping_neg() as usize;
+            if given > PIECE || self.note_piece(given).is_err() {
+                self.break_off();
+            }
         }
-        if sender.bells.load(Acquire) & NO_MORE_BELLS != 0 {
-            sender.bells.fetch_sub(unsent.into(), Release);
-        } else {
-            self.send_surely(&[0; MOST as usize][..unsent as usize]);
+    }
+
+    /// The same for one that was about to switch its path: the mark is published before anything else says that it has.
+    fn mend_switch(&self) {
+        let sending = &self.end.sending;
+        match self.sender().last() {
+            Ok(Record::Up(_)) if !self.sends_fast() => self.has_gone_up(),
+            Ok(Record::Down(_)) if self.sends_fast() && !self.reader_left() => sending.fast.store(0, Relaxed),
+            _ => {}
         }
     }
 
@@ -489,39 +510,70 @@ impl Port<'_> {
     /// Puts what the reader has left in the ring on the kernel path, where all that follows goes too.
     #[cold]
     fn give_back(&self) {
+        loop {
+            // A handler's send would give the same again before it is counted.
+            match kernel::undisturbed(|| self.give_piece()) {
+                Ok(Given::Piece) => {}
+                Ok(Given::NoRoom) => nap(100),
+                Ok(Given::All) => return,
+                Err(Fault) => return self.break_off(),
+            }
+        }
+    }
+
+    /// One piece of it, as much as the kernel has room for. Should this process be killed on the way, the kernel's own count
+    /// tells whether the piece was sent: see `note_piece`.
+    fn give_piece(&self) -> Result<Given, Fault> {
         let sending = &self.end.sending;
         let sender = self.sender();
-        let words = self.link.outgoing();
-        let mut bytes = [0u8; 4096];
-        while let Ok(used) = sender.used(true) {
-            if used == 0 {
-                sending.fast.store(0, Relaxed);
-                self.end.send_pinned.store(1, Relaxed);
-                return;
+        if sender.used(true)? == 0 {
+            sending.fast.store(0, Relaxed);
+            self.end.send_pinned.store(1, Relaxed);
+            return Ok(Given::All);
+        }
+        let head = sender.seen_head.load(Relaxed);
+        let place = Place { head, consumed: self.link.outgoing().flags.taken.load(Acquire) as usize };
+        let mut bytes = [0u8; PIECE];
+        let one = libc::iovec { iov_base: bytes.as_mut_ptr().cast(), iov_len: bytes.len() };
+        // SAFETY: the array is writable for its length, and used through the cursor alone while that lives.
+        let mut into = unsafe { Cursor::new(&one, 1) };
+        let (mut next, n) = ring::copy_out(&sender.ring, place, &mut into)?;
+        if n == 0 {
+            match sender.ring.record(next.head)? {
+                // In the making, below in this very thread, which will do the rest.
+                Record::Empty if next.head != sending.tail.load(Relaxed) => return Ok(Given::All),
+                record => next.head = sender.ring.behind(next.head, record),
             }
-            let head = sender.seen_head.load(Relaxed);
-            let place = Place { head, consumed: words.flags.taken.load(Acquire) as usize };
-            let one = libc::iovec { iov_base: bytes.as_mut_ptr().cast(), iov_len: bytes.len() };
-            // SAFETY: the array is writable for its length, and used through the cursor alone while that lives.
-            let mut into = unsafe { Cursor::new(&one, 1) };
-            let Ok((mut next, n)) = ring::copy_out(&sender.ring, place, &mut into) else { break };
-            if n == 0 {
-                match sender.ring.record(next.head) {
-                    // In the making, below in this very thread, which will do the rest.
-                    Ok(Record::Empty) => return,
-                    Ok(record) => next.head = sender.ring.behind(next.head, record),
-                    Err(Fault) => break,
-                }
-            }
-            if !self.send_surely(&bytes[..n]) {
+            self.publish_given(next);
+            return Ok(Given::Piece);
+        }
+        sending.giving.store(place.pack(), Relaxed);
+        match kernel::send(self.fd, &bytes[..n]) {
+            Ok(sent) => self.note_piece(sent).map(|()| Given::Piece),
+            Err(AGAIN) => Ok(Given::NoRoom),
+            Err(_) => {
                 // The connection has failed, as the next call on the kernel path will say.
                 sending.fast.store(0, Relaxed);
-                return;
+                Ok(Given::All)
             }
-            words.flags.taken.store(next.consumed as u32, Relaxed);
-            words.head.head.store(next.head, Release);
         }
-        self.break_off();
+    }
+
+    /// So much of the piece that was last begun was sent. The position says so last: until then whoever mends does it again.
+    fn note_piece(&self, sent: usize) -> Result<(), Fault> {
+        let sending = &self.end.sending;
+        let mut passed = Cursor::discarding(sent);
+        let begin = Place::unpack(sending.giving.load(Relaxed));
+        self.publish_given(ring::copy_out(&self.sender().ring, begin, &mut passed)?.0);
+        sending.position.store(sending.position.load(Relaxed).wrapping_add(sent as u32), Release);
+        Ok(())
+    }
+
+    /// What lies before `place` has gone the kernel path.
+    fn publish_given(&self, place: Place) {
+        let words = self.link.outgoing();
+        words.flags.taken.store(place.consumed as u32, Relaxed);
+        words.head.head.store(place.head, Release);
     }
 
     /// Sends on the kernel path, whether the socket blocks or not; false when the connection has failed.
@@ -708,11 +760,17 @@ impl Port<'_> {
         }
         sending.bells.store(self.link.outgoing().sender.bells.load(Relaxed) & !NO_MORE_BELLS, Relaxed);
         sending.position.store(position as u32, Relaxed);
-        sending.fast.store(1, Relaxed);
         sender.mark(Record::Up(position));
-        sending.mark.store(sending.tail.load(Relaxed), Relaxed);
-        end.was_fast.fetch_or(1, Relaxed);
+        self.has_gone_up();
         true
+    }
+
+    /// The mark of going up is the last that was published.
+    fn has_gone_up(&self) {
+        let sending = &self.end.sending;
+        sending.mark.store(sending.tail.load(Relaxed), Relaxed);
+        sending.fast.store(1, Relaxed);
+        self.end.was_fast.fetch_or(1, Relaxed);
     }
 
     /// Whether the waiting flag is down. If not, what the caller is about to send on the kernel path wakes whoever has raised
@@ -861,6 +919,14 @@ enum Outcome {
     Done,
     Plain,
     Failed(Errno),
+}
+
+/// What became of a piece of what a reader has left in the ring.
+enum Given {
+    Piece,
+    NoRoom,
+    /// There is none, or none can be given.
+    All,
 }
 
 enum Pushed {
