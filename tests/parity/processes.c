@@ -739,6 +739,22 @@ static int take(int socket) {
     return fd;
 }
 
+/* This program again, in the middle of the scenario: four numbers tell it what it has. */
+static void execute_itself(const char *scenario, int a, int b, int c, int d) {
+    char text[60];
+    snprintf(text, sizeof(text), "%d %d %d %d", a, b, c, d);
+    setenv("PARITY_OWN", text, 1);
+    MUST(execl("/proc/self/exe", "processes", scenario, NULL));
+}
+static bool is_executed(int own[4]) {
+    const char *text = getenv("PARITY_OWN");
+    if (!text) return false;
+    role = 'C';
+    return sscanf(text, "%d %d %d %d", &own[0], &own[1], &own[2], &own[3]) == 4;
+}
+
+/* The scenario whose image the child becomes first, where it has a connection of its own before it is given this one. */
+static const char *apart;
 /* A child that will be given the connection over the returned channel, and does with it what `use` says. */
 static int to_child(struct side *side, pid_t *child, void (*use)(int fd, int channel)) {
     int channel[2];
@@ -748,6 +764,7 @@ static int to_child(struct side *side, pid_t *child, void (*use)(int fd, int cha
         role = 'C';
         close(side->fd);
         close(channel[0]);
+        if (apart) execute_itself(apart, channel[1], 0, 0, 0);
         use(take(channel[1]), channel[1]);
         _exit(0);
     }
@@ -845,6 +862,31 @@ static void passed_over_a(struct side *side) { pass_half(side, true); }
 static void passed_half(void) { two_processes(AF_INET, passed_half_a, echo_until_end); }
 static void passed_over(void) { two_processes(AF_INET, passed_over_a, echo_until_end); }
 
+/* The same three with a taker that does not share what it has with the giver. */
+static bool is_apart(const char *scenario, void (*use)(int fd, int channel)) {
+    int own[4];
+    apart = scenario;
+    if (!is_executed(own)) return false;
+    struct sockaddr_storage address;
+    int listener = listen_on(AF_INET, &address), one = connect_to(&address);
+    int other = (int)MUST(accept(listener, NULL, NULL));
+    for (int i = 0; i < 100; i++) {
+        send_all(one, "x", 1);
+        if (receive_all(other, in, 1) != 1) fail("recv");
+    }
+    use(take(own[0]), own[0]);
+    return true;
+}
+static void passed_apart(void) {
+    if (!is_apart("passed-apart", use_and_return)) two_processes(AF_INET, passed_a, echo_until_end);
+}
+static void passed_apart_half(void) {
+    if (!is_apart("passed-apart-half", read_to_the_end)) two_processes(AF_INET, passed_half_a, echo_until_end);
+}
+static void passed_apart_over(void) {
+    if (!is_apart("passed-apart-over", read_to_the_end)) two_processes(AF_INET, passed_over_a, echo_until_end);
+}
+
 /* The number under which it arrives was a file's, which was read, and which libc has closed by itself. */
 static void passed_number_a(struct side *side) {
     int channel[2];
@@ -872,20 +914,6 @@ static void passed_number_a(struct side *side) {
     close(back);
 }
 static void passed_number(void) { two_processes(AF_INET, passed_number_a, echo_until_end); }
-
-/* This program again, in the middle of the scenario: four numbers tell it what it has. */
-static void execute_itself(const char *scenario, int a, int b, int c, int d) {
-    char text[60];
-    snprintf(text, sizeof(text), "%d %d %d %d", a, b, c, d);
-    setenv("PARITY_OWN", text, 1);
-    MUST(execl("/proc/self/exe", "processes", scenario, NULL));
-}
-static bool is_executed(int own[4]) {
-    const char *text = getenv("PARITY_OWN");
-    if (!text) return false;
-    role = 'C';
-    return sscanf(text, "%d %d %d %d", &own[0], &own[1], &own[2], &own[3]) == 4;
-}
 
 /* Two connections that an image was handed share memory: it stays when one of them is closed, and new ones need memory of their
  * own more than a second later. */
@@ -1690,6 +1718,8 @@ const struct scenario scenarios[] = {
     {"exec-left", exec_left, 0}, {"child-left", child_left, 0}, {"end-killed", end_killed, 0},
     {"end-executed", end_executed, 0}, {"fork-ways", fork_ways, 0}, {"daemon", becomes_daemon, 0},
     {"clone-vfork", clone_vfork, 0}, {"shells", shells, 0}, {"vfork-dup", vfork_dup, 0}, {"vfork-room", vfork_room, 0}, {"not-given", not_given, 0},
-    {"last-words", last_words, 0}, {"passed-number", passed_number, 0}, {"passed-several", passed_several, 0}, {"streams", streams, 0},
-    {"killed-giving", killed_giving, 0}, {"killed-leaving", killed_leaving, 0}, {0},
+    {"last-words", last_words, 0}, {"passed-number", passed_number, 0}, {"passed-several", passed_several, 0},
+    {"streams", streams, 0}, {"killed-giving", killed_giving, 0}, {"killed-leaving", killed_leaving, 0},
+    {"passed-apart", passed_apart, 0}, {"passed-apart-half", passed_apart_half, 0},
+    {"passed-apart-over", passed_apart_over, 0}, {0},
 };

@@ -18,7 +18,7 @@ use underpass_segment::kernel;
 use underpass_segment::meeting::Meeting;
 use underpass_segment::raw::Errno;
 use underpass_segment::reason::Reason;
-use underpass_segment::sync::{Acquire, AtomicPtr, Relaxed, Release};
+use underpass_segment::sync::{AcqRel, Acquire, AtomicPtr, Relaxed, Release};
 
 const NAME: &str = "UNDERPASS_LUGGAGE";
 /// Longest luggage: the kernel refuses a variable of more than 128 KiB (MAX_ARG_STRLEN).
@@ -83,20 +83,49 @@ pub fn restore(end: &End, text: &str) -> bool {
     if bytes.len() != 2 * size_of::<End>() || !bytes.iter().all(u8::is_ascii_hexdigit) {
         return false;
     }
-    let references = end.references.load(Relaxed);
     let digit = |b: u8| (b as char).to_digit(16).unwrap_or(0) as u8;
-    for (index, pair) in bytes.chunks_exact(2).enumerate() {
-        // SAFETY: below the size of an end, which this process has just taken for itself; any bytes are a valid end.
-        unsafe { (end as *const End as *mut u8).add(index).write(digit(pair[0]) << 4 | digit(pair[1])) };
+    fill(end, bytes.chunks_exact(2).map(|pair| digit(pair[0]) << 4 | digit(pair[1])));
+    end.stage() <= Stage::Joined
+}
+
+/// Makes `end`, which this process has just taken for itself, what `bytes` say of one that no thread is inside of.
+fn fill(end: &End, bytes: impl Iterator<Item = u8>) {
+    let references = end.references.load(Relaxed);
+    for (index, byte) in bytes.take(size_of::<End>()).enumerate() {
+        // SAFETY: below the size of an end, which nobody else looks at yet; any bytes are a valid end.
+        unsafe { (end as *const End as *mut u8).add(index).write(byte) };
     }
     end.references.store(references, Relaxed);
     end.reading.lock.open();
     end.reading.in_kernel.store(0, Relaxed);
     end.reading.taking.store(0, Relaxed);
     end.sending.lock.open();
-    // Nobody else can come for it: its family is gone.
+    // Nobody else can come for it.
     end.lent_until.store(0, Relaxed);
-    end.stage() <= Stage::Joined
+}
+
+/// The bytes of `end`; one that changes meanwhile is either the old one or the new one.
+fn bytes(end: &End) -> impl Iterator<Item = u8> {
+    // SAFETY: within the end.
+    (0..size_of::<End>()).map(move |at| unsafe { (end as *const End as *const u8).add(at).read_volatile() })
+}
+
+/// Fills `end` from end number `index` of family `id`, which is another than this process's and has passed the socket here:
+/// to that family the connection is plain TCP from then on. False if that cannot be.
+pub fn take_over(end: &End, id: i32, index: u32, cookie: u64) -> bool {
+    let Ok(lender) = Family::open(id, kernel::user_id()) else { return false };
+    let old = lender.end(index);
+    let is_there = old.cookie.load(Relaxed) == cookie && !old.needs_no_segment() && old.add_reference();
+    let taken = is_there && kernel::undisturbed(|| old.give_away(process::thread(), || fill(end, bytes(old))));
+    if taken {
+        end.forget_watchers();
+    }
+    if is_there && old.references.fetch_sub(1, AcqRel) == 1 && taken {
+        lender.give_back(index);
+    }
+    // SAFETY: the reference to the end was the only one, and is not used any more.
+    unsafe { lender.detach() };
+    taken
 }
 
 /// An environment for a new program image.
@@ -354,9 +383,7 @@ fn write_one(text: &mut Text<'_>, connection: &Connection, whole: bool) -> core:
     write!(text, ";{:x}:{}", connection.end.cookie.load(Relaxed), connection.index())?;
     if whole {
         text.write_char(':')?;
-        for at in 0..size_of::<End>() {
-            // SAFETY: within the end; a byte that changes meanwhile is either the old one or the new one.
-            let byte = unsafe { (connection.end as *const End as *const u8).add(at).read_volatile() };
+        for byte in bytes(connection.end) {
             write!(text, "{byte:02x}")?;
         }
     }

@@ -5,7 +5,7 @@
 #![allow(unsafe_code, reason = "lays the table of ends over shared memory")]
 
 use crate::link::{ALONE, Shape, Side};
-use crate::lock::Lock;
+use crate::lock::{Entered, Lock};
 use crate::members::{Holders, Members};
 use crate::raw::Errno;
 use crate::reason::Reason;
@@ -448,6 +448,39 @@ impl End {
         self.reason.store(reason as u8, Relaxed);
     }
 
+    /// Gives the end away by `copy`, to thread `me` of another family: to this one the connection is plain kernel TCP from then
+    /// on, without a segment. False, without that, if it has none, or somebody is inside.
+    pub fn give_away(&self, me: u32, copy: impl FnOnce()) -> bool {
+        let locks = [&self.reading.lock, &self.sending.lock];
+        let entered = locks.map(|lock| lock.enter_if_free(me));
+        let given = entered == [true; 2] && self.stage() == Stage::Joined;
+        if given {
+            copy();
+            // What is to be said of it at the end, and where, is the new one's.
+            self.set_shape(Shape { ring_bytes: 0, slots: 0 });
+            self.entry.store(0, Relaxed);
+            self.word.store(0, Relaxed);
+            self.lent_until.store(0, Release);
+            self.leave_to_kernel();
+        }
+        locks.into_iter().zip(entered).filter(|it| it.1).for_each(|(lock, _)| lock.leave(Entered::Alone));
+        given
+    }
+
+    /// Whatever the socket is from now on goes the kernel path, in every process of the family.
+    pub fn leave_to_kernel(&self) {
+        self.advance(Stage::Pinned);
+        self.read_gate.open();
+        self.write_gate.open();
+    }
+
+    /// Nobody watches it, nor sleeps on it, but processes of another family.
+    pub fn forget_watchers(&self) {
+        self.watched.store(0, Relaxed);
+        self.reading.resting.0.store(0, Relaxed);
+        self.reading.armed.store(0, Relaxed);
+    }
+
     /// Keeps a connection without segment on kernel TCP for good.
     pub fn pin(&self, reason: Reason) {
         if self.stage() < Stage::Joined && self.advance_if_unjoined() {
@@ -510,6 +543,15 @@ impl Family {
     /// Number that tells this family from every other one that lives.
     pub fn id(&self) -> i32 {
         self.mapping.id()
+    }
+
+    /// Takes the table out of this process's address space.
+    ///
+    /// # Safety
+    /// No end of it may be used afterwards, by any thread.
+    pub unsafe fn detach(self) {
+        // SAFETY: passed on to the caller.
+        unsafe { self.mapping.detach() };
     }
 
     fn header(&self) -> &FamilyHeader {

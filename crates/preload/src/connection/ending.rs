@@ -120,9 +120,7 @@ impl Connection {
     /// Whatever the socket is from now on goes the kernel path, in every process.
     fn leave_to_kernel(&self) {
         self.end.pin(Reason::Closed);
-        self.end.advance(Stage::Pinned);
-        self.end.read_gate.open();
-        self.end.write_gate.open();
+        self.end.leave_to_kernel();
     }
 
     /// Another program image is about to take this one's place: its sets are gone then, and nothing is left to them. If it
@@ -226,7 +224,8 @@ pub fn release(index: u32) {
 /// One process less.
 pub(super) fn drop_reference(family: &Family, index: u32, link: Option<Link>) {
     let end = family.end(index);
-    let joined = end.has_segment();
+    // One that another family has taken over has none any more, but this process may have attached it.
+    let joined = end.has_segment() || link.is_some();
     let last = end.references.fetch_sub(1, AcqRel) == 1;
     reap(family);
     let until = end.lent_until.load(Acquire);

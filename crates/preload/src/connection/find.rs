@@ -5,7 +5,7 @@ use super::share::for_each;
 use super::{ABSENT, BROUGHT, COUNTED, Connection, HIGHEST, Handle, UNCOUNTED, handle};
 use crate::table::{self, Known};
 use crate::{luggage, process, seccomp};
-use underpass_segment::end::Family;
+use underpass_segment::end::{End, Family};
 use underpass_segment::kernel;
 use underpass_segment::reason::Reason;
 use underpass_segment::sync::{AcqRel, Relaxed, Release};
@@ -172,7 +172,13 @@ fn brought(fd: i32) -> Option<u32> {
         }
         None => {
             let family = process::family()?;
-            (family, restored(family, cookie).or_else(|| restore(family, cookie, whole?))?)
+            let restore = || {
+                restore(family, |end| match whole {
+                    Some(text) => luggage::restore(end, text) && end.cookie.load(Relaxed) == cookie,
+                    None => luggage::take_over(end, family_id, index, cookie),
+                })
+            };
+            (family, restored(family, cookie).or_else(restore)?)
         }
     };
     let handle = handle(index)?;
@@ -204,11 +210,10 @@ fn restored(family: &Family, cookie: u64) -> Option<u32> {
     found
 }
 
-/// Takes an end for the connection with this cookie, as `text` says that it was.
-fn restore(family: &Family, cookie: u64, text: &str) -> Option<u32> {
+/// Takes an end, and makes it by `fill` what another family had, which may turn out not to be.
+fn restore(family: &Family, fill: impl FnOnce(&End) -> bool) -> Option<u32> {
     let (index, _) = take(family)?;
-    let end = family.end(index);
-    if luggage::restore(end, text) && end.cookie.load(Relaxed) == cookie {
+    if fill(family.end(index)) {
         return Some(index);
     }
     family.give_back(index);

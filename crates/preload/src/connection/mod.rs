@@ -183,9 +183,7 @@ impl Connection {
             }
             end.set_reason(Reason::Unproven);
         }
-        end.advance(Stage::Pinned);
-        end.read_gate.open();
-        end.write_gate.open();
+        end.leave_to_kernel();
         Way::Plain
     }
 

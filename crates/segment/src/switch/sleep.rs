@@ -492,7 +492,8 @@ impl Port<'_> {
     /// That is said too often: a process that was killed, or executed a program, may have been counted among them.
     pub fn hush(&self, last: bool) {
         self.with_reading(|awake| {
-            if awake {
+            // Not if another family has taken the end over meanwhile.
+            if awake && self.end.stage() == Stage::Joined {
                 self.pass_marks();
                 self.await_last_bells(last);
             }
