@@ -803,6 +803,11 @@ static void passed_among_a(struct side *side) {
 }
 static void passed_among(void) { two_processes(AF_INET, passed_among_a, echo_until_end); }
 
+static void say_more(int fd, size_t count, uint64_t at) {
+    size_t got = receive_all(fd, in, count);
+    say("%zu more, first difference %ld", got, differs(in, got, 1, at));
+}
+
 /* The same from child to child. Each has inherited the connection too, and closes that when whoever gave it has closed his
  * own: so for a moment nobody has it but the message. */
 static void pass_on(int fd, int left) {
@@ -815,7 +820,7 @@ static void pass_on(int fd, int left) {
         await_word(is_closed, 1);
         close(fd);
         fd = take(channel[1]);
-        say("%zu more, first difference %ld", receive_all(fd, in, 200), differs(in, 200, 1, 1000 - 200 * ((uint64_t)left + 1)));
+        say_more(fd, 200, 1000 - 200 * ((uint64_t)left + 1));
         if (left > 0) {
             pass_on(fd, left - 1);
         } else {
@@ -1097,7 +1102,7 @@ static pid_t taker(struct side *side, char name, int channel, atomic_int *turn, 
         close(side->fd);
         await_word(turn, mine);
         int fd = take(channel);
-        say("%zu more, first difference %ld", receive_all(fd, in, 200), differs(in, 200, 1, 100 + 200 * (uint64_t)mine));
+        say_more(fd, 200, 100 + 200 * (uint64_t)mine);
         close(fd);
         _exit(0);
     }
@@ -1123,7 +1128,7 @@ static void passed_several_a(struct side *side) {
         *turn = i + 1;
         say("taker %d", ended(takers[i]));
     }
-    say("%zu more, first difference %ld", receive_all(side->fd, in, 300), differs(in, 300, 1, 700));
+    say_more(side->fd, 300, 700);
     ask("the giver", side->fd, 40000, 2);
 }
 static void passed_several(void) {
@@ -1330,10 +1335,10 @@ static void exec_numbers_a(struct side *side) {
 }
 static void use_numbers(int one, int other, pid_t peer) {
     role = 'A';
-    say("%zu more, first difference %ld", receive_all(other, in, 200), differs(in, 200, 1, 400));
-    say("%zu more, first difference %ld", receive_all(one, in, 200), differs(in, 200, 1, 600));
+    say_more(other, 200, 400);
+    say_more(one, 200, 600);
     close(other);
-    say("%zu more, first difference %ld", receive_all(one, in, 200), differs(in, 200, 1, 800));
+    say_more(one, 200, 800);
     ask("by one number", one, 30000, 2);
     close(one);
     say("B ended %d", ended(peer));
