@@ -755,6 +755,7 @@ static bool is_executed(int own[4]) {
 
 /* The scenario whose image the child becomes first, where it has a connection of its own before it is given this one. */
 static const char *apart;
+static bool apart_from_all; /* and does not load what this one may have been made to load */
 /* A child that will be given the connection over the returned channel, and does with it what `use` says. */
 static int to_child(struct side *side, pid_t *child, void (*use)(int fd, int channel)) {
     int channel[2];
@@ -764,11 +765,16 @@ static int to_child(struct side *side, pid_t *child, void (*use)(int fd, int cha
         role = 'C';
         close(side->fd);
         close(channel[0]);
-        if (apart) execute_itself(apart, channel[1], 0, 0, 0);
+        if (apart) {
+            if (apart_from_all) unsetenv("LD_PRELOAD");
+            execute_itself(apart, channel[1], 0, 0, 0);
+        }
         use(take(channel[1]), channel[1]);
         _exit(0);
     }
     close(channel[1]);
+    char byte;
+    if (apart && receive_all(channel[0], &byte, 1) != 1) fail("the image");
     return channel[0];
 }
 static void hand_over(struct side *side, int channel) {
@@ -879,11 +885,24 @@ static bool is_apart(const char *scenario, void (*use)(int fd, int channel)) {
         send_all(one, "x", 1);
         if (receive_all(other, in, 1) != 1) fail("recv");
     }
+    send_all(own[0], "x", 1);
     use(take(own[0]), own[0]);
     return true;
 }
 static void passed_apart(void) {
     if (!is_apart("passed-apart", use_and_return)) two_processes(AF_INET, passed_a, echo_until_end);
+}
+static void passed_apart_all_a(struct side *side) {
+    /* The other end is to be woken by a doorbell, which a receive that has begun on the kernel path would not know. */
+    for (int i = 0; i < 40; i++) {
+        send_all(side->fd, "x", 1);
+        if (receive_all(side->fd, in, 1) != 1) fail("recv");
+    }
+    apart_from_all = true;
+    passed_a(side);
+}
+static void passed_apart_all(void) {
+    if (!is_apart("passed-apart-all", use_and_return)) two_processes(AF_INET, passed_apart_all_a, echo_until_end);
 }
 static void passed_apart_half(void) {
     if (!is_apart("passed-apart-half", read_to_the_end)) two_processes(AF_INET, passed_half_a, echo_until_end);
@@ -1726,5 +1745,5 @@ const struct scenario scenarios[] = {
     {"last-words", last_words, 0}, {"passed-number", passed_number, 0}, {"passed-several", passed_several, 0},
     {"streams", streams, 0}, {"killed-giving", killed_giving, 0}, {"killed-leaving", killed_leaving, 0},
     {"passed-apart", passed_apart, 0}, {"passed-apart-half", passed_apart_half, 0},
-    {"passed-apart-over", passed_apart_over, 0}, {0},
+    {"passed-apart-over", passed_apart_over, 0}, {"passed-apart-all", passed_apart_all, 0}, {0},
 };

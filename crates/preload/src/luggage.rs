@@ -237,10 +237,10 @@ fn has_luggage() -> bool {
 pub fn lend(connection: &Connection, channel: i32) {
     connection.end.pin(Reason::Passed);
     if connection.end.stage() == Stage::Joined && !seccomp::is_confined() {
-        if reaches_family(channel) {
-            connection.pin(Reason::Passed);
-        } else {
-            connection.hand_over(Reason::Passed);
+        match taker(channel) {
+            Taker::Relative => connection.pin(Reason::Passed),
+            Taker::Unknown => connection.hand_over_if_possible(Reason::Passed),
+            Taker::Stranger => connection.hand_over(Reason::Passed),
         }
         connection.end.lent_until.store(clock::nanoseconds() + LENT_NS, Release);
         let lend = |meeting: &mut Meeting| meeting.lend(connection.end, connection.index(), connection.fd);
@@ -251,13 +251,28 @@ pub fn lend(connection: &Connection, channel: i32) {
     }
 }
 
-/// Whether who made the other end of a Unix socket has this family's ends. A process that is gone may have left the socket
-/// to its children.
-fn reaches_family(channel: i32) -> bool {
-    let Some(family) = process::existing_family() else { return false };
-    match kernel::maker_of_peer(channel) {
+/// Who will take what is passed.
+enum Taker {
+    /// One that has this family's ends, as far as can be told.
+    Relative,
+    /// One that has none of them yet, and may come to have them.
+    Unknown,
+    /// One that has none of them.
+    Stranger,
+}
+
+/// Who takes what is sent over a Unix socket: whoever made its other end. A process that is gone may have left it to its
+/// children, and this one to whatever they have executed.
+fn taker(channel: i32) -> Taker {
+    let Some(family) = process::existing_family() else { return Taker::Stranger };
+    let has_ends = match kernel::maker_of_peer(channel) {
         Ok(pid) if pid > 0 => kernel::has_segment(pid, family.id()).unwrap_or_else(|e| e == Errno(libc::ENOENT)),
         _ => true,
+    };
+    match has_ends {
+        true if family.attached() == Some(1) => Taker::Unknown,
+        true => Taker::Relative,
+        false => Taker::Stranger,
     }
 }
 

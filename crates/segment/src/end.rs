@@ -581,7 +581,7 @@ impl Family {
     }
 
     /// How many processes have the table; `None` when the kernel does not say.
-    pub(crate) fn attached(&self) -> Option<u64> {
+    pub fn attached(&self) -> Option<u64> {
         self.mapping.attached()
     }
 

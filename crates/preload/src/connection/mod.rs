@@ -369,12 +369,17 @@ impl Connection {
         }
     }
 
+    /// The same for somebody who may know of it, if the other end can put it on the kernel path.
+    pub fn hand_over_if_possible(&self, reason: Reason) {
+        if let Some(port) = self.pinned_port(reason) {
+            port.hand_over(reason, false);
+        }
+    }
+
     /// stdin, stdout and stderr pass the library by, where the program does not use them by their descriptors.
     fn mind_stdio(&self) {
-        if self.fd <= libc::STDERR_FILENO
-            && let Some(port) = self.pinned_port(Reason::Stdio)
-        {
-            port.hand_over(Reason::Stdio, false);
+        if self.fd <= libc::STDERR_FILENO {
+            self.hand_over_if_possible(Reason::Stdio);
         }
     }
 
