@@ -753,12 +753,35 @@ static bool is_executed(int own[4]) {
     return sscanf(text, "%d %d %d %d", &own[0], &own[1], &own[2], &own[3]) == 4;
 }
 
+static socklen_t meeting_place(int number, struct sockaddr_un *address) {
+    memset(address, 0, sizeof(*address));
+    address->sun_family = AF_UNIX;
+    int len = snprintf(address->sun_path + 1, sizeof(address->sun_path) - 1, "parity %d", number);
+    return (socklen_t)(offsetof(struct sockaddr_un, sun_path) + 1 + (size_t)len);
+}
+static int door_of(int number) {
+    struct sockaddr_un address;
+    socklen_t len = meeting_place(number, &address);
+    int door = (int)MUST(socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0));
+    MUST(bind(door, (struct sockaddr *)&address, len));
+    MUST(listen(door, 1));
+    return door;
+}
+static int to_door_of(int number) {
+    struct sockaddr_un address;
+    socklen_t len = meeting_place(number, &address);
+    int channel = (int)MUST(socket(AF_UNIX, SOCK_STREAM, 0));
+    MUST(connect(channel, (struct sockaddr *)&address, len));
+    return channel;
+}
+
 /* The scenario whose image the child becomes first, where it has a connection of its own before it is given this one. */
 static const char *apart;
+static bool apart_comes; /* and makes the channel itself */
 static bool apart_from_all; /* and does not load what this one may have been made to load */
 /* A child that will be given the connection over the returned channel, and does with it what `use` says. */
 static int to_child(struct side *side, pid_t *child, void (*use)(int fd, int channel)) {
-    int channel[2];
+    int channel[2], self = getpid(), door = apart_comes ? door_of(self) : -1;
     MUST(socketpair(AF_UNIX, SOCK_STREAM, 0, channel));
     *child = (pid_t)MUST(fork());
     if (*child == 0) {
@@ -767,12 +790,13 @@ static int to_child(struct side *side, pid_t *child, void (*use)(int fd, int cha
         close(channel[0]);
         if (apart) {
             if (apart_from_all) unsetenv("LD_PRELOAD");
-            execute_itself(apart, channel[1], 0, 0, 0);
+            execute_itself(apart, channel[1], self, 0, 0);
         }
         use(take(channel[1]), channel[1]);
         _exit(0);
     }
     close(channel[1]);
+    if (apart_comes) channel[0] = (int)MUST(accept(door, NULL, NULL));
     char byte;
     if (apart && receive_all(channel[0], &byte, 1) != 1) fail("the image");
     return channel[0];
@@ -885,8 +909,9 @@ static bool is_apart(const char *scenario, void (*use)(int fd, int channel)) {
         send_all(one, "x", 1);
         if (receive_all(other, in, 1) != 1) fail("recv");
     }
-    send_all(own[0], "x", 1);
-    use(take(own[0]), own[0]);
+    int channel = apart_comes ? to_door_of(own[1]) : own[0];
+    send_all(channel, "x", 1);
+    use(take(channel), channel);
     return true;
 }
 static void passed_apart(void) {
@@ -906,6 +931,10 @@ static void passed_apart_all(void) {
 }
 static void passed_apart_half(void) {
     if (!is_apart("passed-apart-half", read_to_the_end)) two_processes(AF_INET, passed_half_a, echo_until_end);
+}
+static void passed_apart_comes(void) {
+    apart_comes = true;
+    if (!is_apart("passed-apart-comes", read_to_the_end)) two_processes(AF_INET, passed_half_a, echo_until_end);
 }
 static void passed_apart_over(void) {
     if (!is_apart("passed-apart-over", read_to_the_end)) two_processes(AF_INET, passed_over_a, echo_until_end);
@@ -1067,18 +1096,8 @@ static void passed_asks_a(struct side *side) {
 static void passed_asks(void) { two_processes(AF_INET, passed_asks_a, owned_b); }
 
 /* The taker is a program that was started by itself and does not load what this one may have been made to load. */
-static socklen_t meeting_place(int number, struct sockaddr_un *address) {
-    memset(address, 0, sizeof(*address));
-    address->sun_family = AF_UNIX;
-    int len = snprintf(address->sun_path + 1, sizeof(address->sun_path) - 1, "parity %d", number);
-    return (socklen_t)(offsetof(struct sockaddr_un, sun_path) + 1 + (size_t)len);
-}
 static void be_stranger(int number) {
-    struct sockaddr_un address;
-    socklen_t len = meeting_place(number, &address);
-    int channel = (int)MUST(socket(AF_UNIX, SOCK_STREAM, 0));
-    MUST(connect(channel, (struct sockaddr *)&address, len));
-    int fd = take(channel);
+    int fd = take(to_door_of(number));
     long got = (long)receive_all(fd, in, 39700);
     say("%ld of the echo, first difference %ld", got, differs(in, (size_t)got, 1, 300));
     ask("the stranger", fd, 40000, 2);
@@ -1086,12 +1105,7 @@ static void be_stranger(int number) {
     SHOW(recv(fd, in, 1, 0));
 }
 static void passed_away_a(struct side *side) {
-    struct sockaddr_un address;
-    socklen_t len = meeting_place(getpid(), &address);
-    int door = (int)MUST(socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0));
-    MUST(bind(door, (struct sockaddr *)&address, len));
-    MUST(listen(door, 1));
-    int self = getpid();
+    int self = getpid(), door = door_of(self);
     pid_t child = (pid_t)MUST(fork());
     if (child == 0) {
         close(side->fd);
@@ -1745,5 +1759,6 @@ const struct scenario scenarios[] = {
     {"last-words", last_words, 0}, {"passed-number", passed_number, 0}, {"passed-several", passed_several, 0},
     {"streams", streams, 0}, {"killed-giving", killed_giving, 0}, {"killed-leaving", killed_leaving, 0},
     {"passed-apart", passed_apart, 0}, {"passed-apart-half", passed_apart_half, 0},
-    {"passed-apart-over", passed_apart_over, 0}, {"passed-apart-all", passed_apart_all, 0}, {0},
+    {"passed-apart-over", passed_apart_over, 0}, {"passed-apart-all", passed_apart_all, 0},
+    {"passed-apart-comes", passed_apart_comes, 0}, {0},
 };

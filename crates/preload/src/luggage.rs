@@ -21,6 +21,8 @@ use underpass_segment::reason::Reason;
 use underpass_segment::sync::{AcqRel, Acquire, AtomicPtr, Relaxed, Release};
 
 const NAME: &str = "UNDERPASS_LUGGAGE";
+/// What the name of this library's file has in it.
+const LIBRARY: &str = "libunderpass";
 /// Longest luggage: the kernel refuses a variable of more than 128 KiB (MAX_ARG_STRLEN).
 const MOST: usize = 120 << 10;
 
@@ -255,9 +257,9 @@ pub fn lend(connection: &Connection, channel: i32) {
 enum Taker {
     /// One that has this family's ends, as far as can be told.
     Relative,
-    /// One that has none of them yet, and may come to have them.
+    /// One that has none of them yet, and may know how to come to them.
     Unknown,
-    /// One that has none of them.
+    /// One without the library.
     Stranger,
 }
 
@@ -265,14 +267,13 @@ enum Taker {
 /// children, and this one to whatever they have executed.
 fn taker(channel: i32) -> Taker {
     let Some(family) = process::existing_family() else { return Taker::Stranger };
-    let has_ends = match kernel::maker_of_peer(channel) {
-        Ok(pid) if pid > 0 => kernel::has_segment(pid, family.id()).unwrap_or_else(|e| e == Errno(libc::ENOENT)),
-        _ => true,
-    };
-    match has_ends {
-        true if family.attached() == Some(1) => Taker::Unknown,
-        true => Taker::Relative,
-        false => Taker::Stranger,
+    let maker = kernel::maker_of_peer(channel).ok().filter(|&pid| pid > 0);
+    let asked = maker.map_or(Ok(true), |pid| kernel::has_segment(pid, family.id()));
+    match asked {
+        Ok(true) | Err(Errno(libc::ENOENT)) if family.attached() != Some(1) => Taker::Relative,
+        Ok(true) | Err(Errno(libc::ENOENT)) => Taker::Unknown,
+        _ if maker.is_some_and(|pid| kernel::has_file(pid, LIBRARY)) => Taker::Unknown,
+        _ => Taker::Stranger,
     }
 }
 
@@ -351,7 +352,7 @@ unsafe fn inspect(envp: *const *const c_char) -> (usize, bool) {
         while !(*envp.add(count)).is_null() {
             let variable = CStr::from_ptr(*envp.add(count)).to_bytes();
             loads_us |= variable.starts_with(b"LD_PRELOAD=")
-                && variable.windows(b"libunderpass".len()).any(|part| part == b"libunderpass");
+                && variable.windows(LIBRARY.len()).any(|part| part == LIBRARY.as_bytes());
             count += 1;
         }
     }

@@ -632,6 +632,13 @@ pub fn has_segment(pid: i32, id: i32) -> Result<bool, Errno> {
     Ok(has)
 }
 
+/// Whether process `pid` has a file mapped whose name has `part` in it.
+pub fn has_file(pid: i32, part: &str) -> bool {
+    let mut has = false;
+    let asked = for_each_line(format_args!("/proc/{pid}/maps\0"), |line| has |= line.contains(part));
+    asked.is_ok() && has
+}
+
 /// Calls `what` with every line of the file `path`, which ends with a NUL.
 fn for_each_line(path: core::fmt::Arguments<'_>, mut what: impl FnMut(&str)) -> Result<(), Errno> {
     let mut bytes = [0u8; 48];
