@@ -1647,8 +1647,8 @@ static void end_executed(void) {
 }
 
 /* The reader's descriptor becomes its standard input with bytes unread, and a process that looks at the other end is killed:
- * before and after each of its system calls in turn, each time on another connection. Whoever sends on, the reader gets
- * every byte once. */
+ * before and after each of its system calls in turn, each time on another connection. Whoever sends on, or awaits the
+ * answer, the reader gets every byte once. */
 enum { LEFT_UNREAD = 20000, SENT_ON = 1000 };
 /* Lets the child, which has stopped, go on to its stop number `stop`, and kills it there; false if it has ended before. */
 static bool is_killed_at(pid_t child, int stop) {
@@ -1684,9 +1684,12 @@ static void killed_giving_a(struct side *side) {
         tell(side);
         hear(side);
         pid_t child = stopped_child();
-        if (child == 0) _exit(recv(fd, in, 1, MSG_DONTWAIT) == 1);
+        if (child == 0) _exit(recv(fd, in, 1, MSG_PEEK | MSG_DONTWAIT) == 1);
         killed = is_killed_at(child, stop);
-        send_all(fd, out + LEFT_UNREAD, SENT_ON);
+        if (stop % 3 == 0) await_events(fd, POLLIN);
+        if (stop % 3 == 1) send_all(fd, out + LEFT_UNREAD, SENT_ON);
+        if (recv(fd, in, 1, 0) != 1) say("no answer");
+        if (stop % 3 != 1) send_all(fd, out + LEFT_UNREAD, SENT_ON);
         close(fd);
         MUST(write(side->turn, killed ? "a" : "z", 1));
     }
@@ -1698,6 +1701,8 @@ static void killed_giving_b(struct side *side) {
         hear(side);
         MUST(dup2(fd, 0));
         tell(side);
+        if (recv(0, in, LEFT_UNREAD, MSG_PEEK | MSG_WAITALL) != LEFT_UNREAD) say("not all that was left");
+        MUST(write(0, "x", 1));
         say_if_wrong(0, 2 * (LEFT_UNREAD + SENT_ON), 1);
         MUST(dup2(kept, 0));
         close(fd);

@@ -101,8 +101,9 @@ pub struct Reading {
     ///
     /// [`Port::confine`]: crate::switch::Port::confine
     pub last_bell: AtomicU64,
-    /// Doorbells still to be thrown away before kernel data goes on (after going down).
-    pub discard: AtomicU64,
+    /// Doorbells up to this number of [`Reading::all_bells`] are to be thrown away before kernel data goes on (after going
+    /// down).
+    pub discard_to: AtomicU64,
     /// The thread that is taking doorbells, until they are counted, by itself or by a receive on top of it; 0: none.
     pub taking: AtomicU32,
     /// What it takes.
@@ -134,6 +135,19 @@ pub struct Reading {
     pub fast_bytes: AtomicU64,
     /// Data received by the kernel path, in bytes.
     pub kernel_bytes: AtomicU64,
+}
+
+impl Reading {
+    /// Doorbells still to be thrown away before kernel data goes on. Whoever counts one has thrown it away.
+    #[inline]
+    pub fn to_discard(&self) -> u64 {
+        self.discard_to.load(Relaxed).saturating_sub(self.all_bells.load(Relaxed))
+    }
+
+    /// So many are, from now on.
+    pub fn discard(&self, bells: u64) {
+        self.discard_to.store(self.all_bells.load(Relaxed).saturating_add(bells), Relaxed);
+    }
 }
 
 /// Those who rely on the waiting flag: polls that sleep in the kernel, and epoll sets that have left the connection to
@@ -378,7 +392,7 @@ impl End {
     pub fn needs_no_segment(&self) -> bool {
         let reading = &self.reading;
         reading.left.load(Acquire) != 0
-            && reading.discard.load(Relaxed) == 0
+            && reading.to_discard() == 0
             && reading.stash.load(Relaxed) == 0
             && self.send_pinned.load(Relaxed) != 0
             && self.sending.fast.load(Relaxed) == 0

@@ -91,7 +91,7 @@ impl Port<'_> {
         self.has_left()
             && !self.receives_fast()
             && reading.stash.load(Relaxed) == 0
-            && reading.discard.load(Relaxed) == 0
+            && reading.to_discard() == 0
             && reading.error.load(Relaxed) == 0
             && self.end.stage() == Stage::Joined
     }
@@ -229,11 +229,8 @@ impl Port<'_> {
         let reading = &self.end.reading;
         loop {
             let fast = self.receives_fast();
-            let count = if fast {
-                reading.last_bell.load(Relaxed).saturating_sub(self.bells())
-            } else {
-                reading.discard.load(Relaxed)
-            };
+            let count =
+                if fast { reading.last_bell.load(Relaxed).saturating_sub(self.bells()) } else { reading.to_discard() };
             let mut bytes = [0u8; 16];
             let len = (count as usize).min(bytes.len());
             if len == 0 {
@@ -244,11 +241,8 @@ impl Port<'_> {
             if n == 0 {
                 // The stream has ended, and with it they.
                 reading.last_bell.store(0, Relaxed);
-                reading.discard.store(0, Relaxed);
+                reading.discard(0);
                 return Ok(());
-            }
-            if !fast {
-                reading.discard.fetch_sub(n, Relaxed);
             }
             self.count_bells(n);
             reading.held_from.store(reading.all_bells.load(Relaxed), Relaxed);

@@ -113,43 +113,59 @@ impl Port<'_> {
         let Direction { flags, head, .. } = self.link.incoming();
         flags.in_kernel.store(0, Release);
         if self.has_left() {
+            self.count_for_killed();
             if self.is_fast() {
                 self.forget_ring(false, u64::MAX);
             }
             return;
         }
+        if self.is_fast() {
+            // It has not come to the mark behind which these are data.
+            reading.mistaken.fetch_sub(reading.stash.swap(0, Relaxed).into(), Relaxed);
+        }
         match self.front() {
-            Ok((at, Record::Down(bells))) if !self.is_fast() => {
-                let _ = self.enter_kernel(at, bells);
-            }
-            Ok((at, mark @ Record::Up(_))) if self.is_fast() => {
-                let at = self.incoming().behind(at, mark);
-                reading.place.store(Place { head: at, consumed: 0 }.pack(), Relaxed);
-            }
+            // The head is moved on last.
+            Ok((at, mark @ Record::Down(_))) if !self.is_fast() => self.put_behind(at, mark),
+            Ok((at, mark @ Record::Up(_))) if self.is_fast() => self.put_behind(at, mark),
             _ => {}
         }
         head.head.store(self.place().head, Release);
-        if reading.taking.load(Relaxed) != 0 {
-            reading.taking.store(self.me, Relaxed);
-            self.count_for_below();
-            reading.taking.store(0, Relaxed);
-        } else if let Some((position, _)) = self.read_position() {
-            // Doorbells behind the mark of going up, or behind that of going down, or data.
-            let taken = position.saturating_sub(self.kernel_position());
-            let bells = if self.is_fast() { taken } else { reading.discard.load(Relaxed).min(taken) };
-            reading.discard.store(reading.discard.load(Relaxed).saturating_sub(bells), Relaxed);
-            self.count_bells(bells);
-            reading.kernel.fetch_add(taken - bells, Relaxed);
-            if self.is_fast() && bells > 0 {
-                reading.held_from.store(reading.all_bells.load(Relaxed), Relaxed);
-            }
-        }
+        self.count_for_killed();
         if let Ok((_, Record::Up(up))) = self.front()
             && !self.is_fast()
             && let Some(bells @ 1..) = self.kernel_position().checked_sub(up)
         {
             reading.kernel.fetch_sub(bells, Relaxed);
             self.enter_fast(bells);
+        }
+        // It may have been about to do so for a mark that it has passed.
+        self.attend();
+    }
+
+    fn put_behind(&self, at: u64, mark: Record) {
+        let head = self.incoming().behind(at, mark);
+        self.end.reading.place.store(Place { head, consumed: 0 }.pack(), Relaxed);
+    }
+
+    /// What a killed reader had taken from the kernel and not counted. An end that has left counts doorbells alone.
+    fn count_for_killed(&self) {
+        let reading = &self.end.reading;
+        if reading.taking.load(Relaxed) != 0 {
+            reading.taking.store(self.me, Relaxed);
+            self.count_for_below();
+            reading.taking.store(0, Relaxed);
+            self.count_bells(0);
+        } else if (!self.has_left() || reading.to_discard() > 0)
+            && let Some((position, _)) = self.read_position()
+        {
+            // Doorbells behind the mark of going up, or behind that of going down, or data.
+            let taken = position.saturating_sub(self.kernel_position());
+            let bells = if self.is_fast() { taken } else { reading.to_discard().min(taken) };
+            self.count_bells(bells);
+            reading.kernel.fetch_add(taken - bells, Relaxed);
+            if self.is_fast() && bells > 0 {
+                reading.held_from.store(reading.all_bells.load(Relaxed), Relaxed);
+            }
         }
     }
 
@@ -545,7 +561,7 @@ impl Port<'_> {
         let mut total = 0;
         while into.left() > 0 && !matches!(self.ahead(), Ok(Record::Empty)) {
             self.pass_marks();
-            let bells_to_come = self.end.reading.discard.load(Relaxed) > 0;
+            let bells_to_come = self.end.reading.to_discard() > 0;
             // Where the kernel has an error only, that is for the next call.
             let stop = || bells_to_come || kernel::is_at_mark(self.fd) || kernel::inq(self.fd) == Ok(0);
             if !self.is_fast() && self.end.reading.stash.load(Relaxed) == 0 && stop() {
@@ -676,7 +692,7 @@ impl Port<'_> {
         self.link.incoming().sender.switching.load(Acquire) != 0
             || !matches!(self.ahead(), Ok(Record::Empty))
             || reading.stash.load(Relaxed) > 0
-            || reading.discard.load(Relaxed) > 0
+            || reading.to_discard() > 0
     }
 
     fn take_plain(&self, into: &mut Cursor, peek: bool) -> Option<Taken> {
@@ -849,7 +865,7 @@ impl Port<'_> {
             }
             self.stash_last(data);
         } else {
-            reading.discard.store(bells - taken, Relaxed);
+            reading.discard(bells - taken);
         }
         reading.fast.store(0, Relaxed);
         let head = ring.behind(head, Record::Down(0));

@@ -25,7 +25,7 @@ const BELL_PROMPT_US: u64 = 100;
 impl Port<'_> {
     /// Throws away the doorbells that lie before the data in the kernel; `Some` when the kernel has not all of them yet.
     pub(super) fn discard_bells(&self) -> Option<Taken> {
-        if self.end.reading.discard.load(Relaxed) == 0 {
+        if self.end.reading.to_discard() == 0 {
             return None;
         }
         // A handler must not take what was counted before.
@@ -34,17 +34,14 @@ impl Port<'_> {
 
     fn discard_counted_bells(&self) -> Option<Taken> {
         let reading = &self.end.reading;
-        while let left @ 1.. = reading.discard.load(Relaxed) {
+        while let left @ 1.. = reading.to_discard() {
             // SAFETY: MSG_TRUNC with a null buffer writes nothing.
             let got = unsafe {
                 kernel::recv(self.fd, core::ptr::null_mut(), left as usize, libc::MSG_DONTWAIT | libc::MSG_TRUNC)
             };
             match got {
                 Ok(0) => return Some(Taken::EndOfStream),
-                Ok(n) => {
-                    reading.discard.store(left.saturating_sub(n as u64), Relaxed);
-                    self.count_bells(n as u64);
-                }
+                Ok(n) => self.count_bells(n as u64),
                 Err(AGAIN) => return Some(Taken::Nothing),
                 Err(e) => return Some(self.verdict(e)),
             }
@@ -74,9 +71,8 @@ impl Port<'_> {
         if !self.is_fast() && !self.has_left() {
             // A handler has passed the mark of going down before they were taken: behind the doorbells comes data.
             return kernel::undisturbed(|| {
-                let bells = reading.discard.load(Relaxed).min(got as u64);
+                let bells = reading.to_discard().min(got as u64);
                 if reading.taking.load(Relaxed) == self.me && self.keep(&bytes[..got]) {
-                    reading.discard.fetch_sub(bells, Relaxed);
                     self.stash_last(got as u64 - bells);
                 }
             });
@@ -287,6 +283,8 @@ impl Port<'_> {
     /// Sleeps in the kernel until something arrives, or as long as `patience` says.
     pub(super) fn sleep(&mut self, patience: Patience) -> Taken {
         let reading = &self.end.reading;
+        // What the other end has left unread may be what it is to answer; who was about to give it back may have been killed.
+        self.attend();
         if !self.arm(ALONE) {
             return Taken::Nothing;
         }
@@ -479,7 +477,7 @@ impl Port<'_> {
     /// Whether everything was read that comes before the ring, which begins behind position `up` of the kernel path.
     pub(super) fn has_reached(&self, up: u64) -> bool {
         let reading = &self.end.reading;
-        !self.is_fast() && up == self.kernel_position() && reading.discard.load(Relaxed) == 0
+        !self.is_fast() && up == self.kernel_position() && reading.to_discard() == 0
     }
 
     /// Whether nothing of the stream can be in the kernel: what has come there is a doorbell, and no news.
@@ -524,7 +522,7 @@ impl Port<'_> {
                 self.owed() > 0 && !self.something()
             } else {
                 let _ = self.discard_bells();
-                reading.discard.load(Relaxed) > 0
+                reading.to_discard() > 0
             }
         });
     }
@@ -657,7 +655,7 @@ impl Port<'_> {
         if !self.has_left() && self.link.incoming().flags.want_down.load(Relaxed) != 0 {
             self.leave_if_read(u64::MAX);
         }
-        let owed = reading.discard.load(Relaxed) > 0 || reading.stash.load(Relaxed) > 0;
+        let owed = reading.to_discard() > 0 || reading.stash.load(Relaxed) > 0;
         self.has_left() && !owed && reading.error.load(Relaxed) == 0 && self.end.stage() != Stage::Broken
     }
 
@@ -705,7 +703,7 @@ impl Port<'_> {
         let last = self.link.incoming().sender.bells.fetch_or(NO_MORE_BELLS, AcqRel) & !NO_MORE_BELLS;
         let missing = self.await_bells(beside, last, until);
         if self.may_take(beside) && self.is_fast() {
-            self.end.reading.discard.store(missing, Relaxed);
+            self.end.reading.discard(missing);
             self.keep_early_data();
         }
         self.end.reading.armed.store(0, Relaxed);
@@ -726,7 +724,7 @@ impl Port<'_> {
         let missing = || match self.is_fast() {
             // One that was announced may be taken back: its sender found the flag taken.
             true => last.min(self.announced()).saturating_sub(self.bells()),
-            false => reading.discard.load(Relaxed),
+            false => reading.to_discard(),
         };
         let began = ticks();
         loop {
@@ -760,6 +758,7 @@ impl Port<'_> {
     pub fn prepare_to_sleep(&self, number: u32) -> Sleep {
         self.end.watch();
         self.asks_again(false);
+        self.attend();
         self.with_reading(|awake| {
             if !awake {
                 return if self.ready() == Ready::Yes { Sleep::No } else { Sleep::Briefly };
@@ -834,7 +833,7 @@ impl Port<'_> {
         let mut total = u64::from(reading.stash.load(Relaxed));
         let (mut before, mut taken) = (0, self.bells_taken());
         if !self.is_fast() {
-            let discard = reading.discard.load(Relaxed);
+            let discard = reading.to_discard();
             let queued = u64::from(kernel::inq(self.fd).unwrap_or(0));
             let limit = self.kernel_limit().ok().flatten().map_or(u64::MAX, |n| n as u64);
             let in_kernel = queued.saturating_sub(discard).min(limit);
