@@ -46,10 +46,8 @@ pub fn forked(call: impl FnOnce() -> pid_t) -> pid_t {
     let pid = call();
     if pid == 0 {
         process::check_fork();
-    } else if pid < 0
-        && let Some(counted) = &counted
-    {
-        counted.take_back();
+    } else if let Some(counted) = &counted {
+        counted.settle(u32::try_from(pid).ok());
     }
     COUNTED.set(outer);
     pid

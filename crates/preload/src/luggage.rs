@@ -1,8 +1,8 @@
 //! What a process hands on to the program that it executes: its fast connections, so that the new program image, when it
 //! finds such a socket among its descriptors, goes on where the old one stood.
 //!
-//! The luggage is one variable in the new environment: the number of the family's table of ends, and for each connection
-//! its cookie, its index and (where the old image may be the last to know) the whole end in hexadecimal. One that is not
+//! The luggage is one variable in the new environment: the number of the family's table of ends, which of its members the
+//! process is (if it stays the same process), and for each connection its cookie, its index and (where the old image may be the last to know) the whole end in hexadecimal. One that is not
 //! joined yet goes along as well: the family may join it while the new image uses it.
 //! The new image looks a socket up by its cookie, so it does not matter under which number it arrives.
 
@@ -12,6 +12,7 @@ use crate::{memory, process, seccomp, table};
 use core::cell::Cell;
 use core::ffi::{CStr, c_char};
 use core::fmt::Write;
+use core::str::Split;
 use underpass_segment::clock;
 use underpass_segment::end::{End, Family, Stage};
 use underpass_segment::kernel;
@@ -57,12 +58,18 @@ pub fn claim() {
     if !kernel::for_each_descriptor(connection::claim) {
         (0..LIKELY).for_each(connection::claim);
     }
+    if let Some(((family, Some(member)), _)) = contents() {
+        connection::keep_claimed(family, member);
+    }
     // What comes back later, from a process that it was passed to, is not as the old image left it any more.
     BROUGHT.store(core::ptr::null_mut(), Release);
 }
 
-/// The connection with this cookie, if it was brought along: family, index and perhaps the end itself.
-pub fn find(cookie: u64) -> Option<(i32, u32, Option<&'static str>)> {
+/// A family, and which of its members this process was before it executed its program, if it is the same process.
+pub type Origin = (i32, Option<u32>);
+
+/// What was brought along: whence, and the connections.
+fn contents() -> Option<(Origin, Split<'static, char>)> {
     let brought = BROUGHT.load(Acquire);
     if brought.is_null() {
         return None;
@@ -70,12 +77,19 @@ pub fn find(cookie: u64) -> Option<(i32, u32, Option<&'static str>)> {
     // SAFETY: a string of the initial environment, which is never unmapped.
     let text = unsafe { CStr::from_ptr(brought) }.to_str().ok()?;
     let mut parts = text.split(';');
-    let family = parts.next()?.parse().ok()?;
+    let mut origin = parts.next()?.split(':');
+    let family = origin.next()?.parse().ok()?;
+    Some(((family, origin.next().and_then(|member| member.parse().ok())), parts))
+}
+
+/// The connection with this cookie, if it was brought along: whence, its index and perhaps the end itself.
+pub fn find(cookie: u64) -> Option<(Origin, u32, Option<&'static str>)> {
+    let (origin, mut parts) = contents()?;
     parts.find_map(|part| {
         let mut fields = part.split(':');
         let found = u64::from_str_radix(fields.next()?, 16).ok()? == cookie;
         let index = fields.next()?.parse().ok()?;
-        found.then_some((family, index, fields.next()))
+        found.then_some((origin, index, fields.next()))
     })
 }
 
@@ -377,11 +391,20 @@ impl Write for Text<'_> {
 fn write_text(to: &mut [u8], family: &'static Family, how: Execution) {
     let mut text = Text(to, 0);
     let _ = write!(text, "{NAME}={}", family.id());
+    let member = process::member().filter(|_| how == Execution::Alone);
+    if let Some(member) = member {
+        let _ = write!(text, ":{member}");
+    }
     inherited(how, |connection| {
         if connection.end.stage() > Stage::Joined {
             return;
         }
         let before = text.1;
+        if member.is_none() {
+            // Whoever closes the connection here must not end it before the new image has come for it. A member's image finds
+            // its old one's reference.
+            connection.end.lent_until.store(clock::nanoseconds() + LENT_NS, Release);
+        }
         if write_one(&mut text, &connection, how == Execution::Alone).is_err() {
             // No room: this one goes plain.
             text.1 = before;
@@ -393,8 +416,6 @@ fn write_text(to: &mut [u8], family: &'static Family, how: Execution) {
 }
 
 fn write_one(text: &mut Text<'_>, connection: &Connection, whole: bool) -> core::fmt::Result {
-    // Whoever closes the connection here must not end it before the new image has come for it.
-    connection.end.lent_until.store(clock::nanoseconds() + LENT_NS, Release);
     learn_cookie(connection);
     write!(text, ";{:x}:{}", connection.end.cookie.load(Relaxed), connection.index())?;
     if whole {

@@ -134,17 +134,17 @@ pub fn config() -> &'static Config {
 
 /// The table of ends, made when the first connection needs it. `None` when acceleration is off or impossible here.
 pub fn family() -> Option<&'static Family> {
-    existing_family().or_else(|| settle_family(Family::create))
+    existing_family().or_else(|| settle_family(Family::create, None))
 }
 
 /// The table of ends of the program image that executed this one, if somebody still has it and this one has none of
-/// its own.
-pub fn adopt_family(id: i32) -> Option<&'static Family> {
-    let family = existing_family().or_else(|| settle_family(|| Family::open(id, kernel::user_id())));
+/// its own. That image was `member` of it, if this process is the same.
+pub fn adopt_family(id: i32, member: Option<u32>) -> Option<&'static Family> {
+    let family = existing_family().or_else(|| settle_family(|| Family::open(id, kernel::user_id()), member));
     family.filter(|family| family.id() == id)
 }
 
-fn settle_family(make: impl FnOnce() -> Result<Family, Errno>) -> Option<&'static Family> {
+fn settle_family(make: impl FnOnce() -> Result<Family, Errno>, member: Option<u32>) -> Option<&'static Family> {
     let fixed = fixed()?;
     if !fixed.config.enabled || FRESH.load(Acquire).is_null() {
         return None;
@@ -157,7 +157,7 @@ fn settle_family(make: impl FnOnce() -> Result<Family, Errno>) -> Option<&'stati
             // SAFETY: the meeting makes this thread the only writer, and nobody reads before HAS_FAMILY.
             unsafe { (*FAMILY.0.get()).write(family) };
             HAS_FAMILY.store(true, Release);
-            become_member(family.join());
+            become_member(member.and_then(|member| family.stay(member)).or_else(|| family.join()));
         }
         existing_family()
     };

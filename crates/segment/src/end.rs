@@ -554,18 +554,18 @@ impl Family {
         Ok(Family { mapping: Mapping::open(id, Self::LEN, uid)?.0 })
     }
 
-    /// Number that tells this family from every other one that lives.
-    pub fn id(&self) -> i32 {
-        self.mapping.id()
-    }
-
     /// Takes the table out of this process's address space.
     ///
     /// # Safety
-    /// No end of it may be used afterwards, by any thread.
+    /// No reference into it may be used afterwards, by any thread.
     pub unsafe fn detach(self) {
         // SAFETY: passed on to the caller.
         unsafe { self.mapping.detach() };
+    }
+
+    /// Number that tells this family from every other one that lives.
+    pub fn id(&self) -> i32 {
+        self.mapping.id()
     }
 
     fn header(&self) -> &FamilyHeader {

@@ -4,7 +4,8 @@
 //! Each process that has ends is a *member* of its family: a place in a table, with the process's number. Each end has a
 //! bit for each member, which stands for one of its references. A bit is set after its reference was counted, and
 //! cleared before it is counted off; so there may be references without a bit, which are nobody's to take back, and
-//! never a bit of a living process without its reference.
+//! never a bit of a living process without its reference. A child's are counted, with their bits, before it is forked; a
+//! process that executes a program stays the member that it was.
 #![allow(unsafe_code, reason = "lays the bits over shared memory")]
 
 use crate::clock;
@@ -15,7 +16,7 @@ use crate::sync::{AcqRel, Acquire, AtomicU32, AtomicU64, Relaxed, Release};
 
 /// Most members that a family has at one time. What further processes leave does not come back.
 const MEMBERS: usize = 512;
-/// Value of [`Member::process`] in a place that is being taken.
+/// Value of [`Member::process`] in a place that is being taken, perhaps for a process that is yet to be forked.
 const TAKEN: u32 = u32::MAX;
 /// The ends of members that are gone are looked for each time that so many more ends are in use.
 const SWEEP_EVERY: u32 = 256;
@@ -79,6 +80,11 @@ impl Holders {
         }
     }
 
+    fn has(&self, member: u32) -> bool {
+        let (word, bit) = self.place(member);
+        word.load(Acquire) & bit != 0
+    }
+
     fn count(&self) -> u32 {
         self.0.iter().map(|word| word.load(Acquire).count_ones()).sum()
     }
@@ -98,6 +104,37 @@ impl Family {
     }
 
     fn join_as(&self, process: u32, namespaces: u64) -> Option<u32> {
+        let at = self.reserve(namespaces)?;
+        self.members().places[at as usize].process.store(process, Release);
+        Some(at)
+    }
+
+    /// Takes a place for a process that is about to be forked; `None` as for [`Family::join`]. Both it and its parent say who
+    /// it is.
+    pub fn expect(&self) -> Option<u32> {
+        if is_quiet() {
+            return None;
+        }
+        self.reserve(kernel::namespaces()?)
+    }
+
+    /// This process is `member`, which its parent has expected.
+    pub fn begin(&self, member: u32) {
+        let expected = self.members().places.get(member as usize).map(|it| it.namespaces.load(Relaxed));
+        // In other ones its number says nothing to those who know its parent's.
+        if expected.is_some() && kernel::namespaces() == expected {
+            self.forked(member, Some(kernel::process_id() as u32));
+        }
+    }
+
+    /// `member`, which was expected, is `process`; `None`: nobody.
+    pub fn forked(&self, member: u32, process: Option<u32>) {
+        if let Some(it) = self.members().places.get(member as usize) {
+            let _ = it.process.compare_exchange(TAKEN, process.unwrap_or(0), AcqRel, Relaxed);
+        }
+    }
+
+    fn reserve(&self, namespaces: u64) -> Option<u32> {
         let members = self.members();
         let first = members.next.load(Relaxed);
         let at = (0..MEMBERS as u32).map(|step| first.wrapping_add(step) % MEMBERS as u32).find(|&at| {
@@ -107,9 +144,20 @@ impl Family {
         let member = &members.places[at as usize];
         member.namespaces.store(namespaces, Relaxed);
         member.began.store(0, Relaxed);
-        member.process.store(process, Release);
         members.next.store(at + 1, Relaxed);
         Some(at)
+    }
+
+    /// This process was `member` before it executed its program, and has what that had. `None` if it was not.
+    pub fn stay(&self, member: u32) -> Option<u32> {
+        let it = self.members().places.get(member as usize)?;
+        let is_me = it.process.load(Acquire) == kernel::process_id() as u32;
+        (is_me && it.namespaces.load(Relaxed) == kernel::namespaces()?).then_some(member)
+    }
+
+    /// Whether `member` has counted a reference to the end.
+    pub fn is_held(&self, index: u32, member: Option<u32>) -> bool {
+        member.is_some_and(|member| self.holders(index).has(member))
     }
 
     /// `member` has counted a reference to the end.
@@ -134,6 +182,13 @@ impl Family {
         fresh.is_some_and(|fresh| fresh > 0 && (fresh.is_multiple_of(SWEEP_EVERY) || fresh as usize >= MAX_ENDS))
     }
 
+    /// Takes back the references of `member` to ends that it has no more, as `has` says. Calls `bury` as [`Family::sweep`] does.
+    pub fn keep_only(&self, member: u32, has: impl Fn(u32) -> bool, bury: impl FnMut(u32)) {
+        let mut alone = Set::default();
+        alone[member as usize / 64] = 1 << (member % 64);
+        self.take_back(alone, has, bury);
+    }
+
     /// Takes back the references of members that are gone, and gives their places free. Calls `bury` for each end that
     /// nobody has any more; it has to be given back.
     pub fn sweep(&self, bury: impl FnMut(u32)) {
@@ -154,7 +209,7 @@ impl Family {
             return;
         }
         match self.gone(namespaces) {
-            Some(gone) => self.take_back(gone, bury),
+            Some(gone) => self.take_back(gone, |_| false, bury),
             None => members.swept.store(now, Relaxed),
         }
         members.sweeper.store(0, Release);
@@ -167,7 +222,7 @@ impl Family {
         for (at, member) in self.members().places.iter().enumerate() {
             if member.is_gone(namespaces) {
                 gone[at / 64] |= 1 << (at % 64);
-            } else if member.process.load(Relaxed) != 0 {
+            } else if !matches!(member.process.load(Relaxed), 0 | TAKEN) {
                 living += 1;
             }
         }
@@ -176,7 +231,7 @@ impl Family {
         (gone != Set::default() && all_known()).then_some(gone)
     }
 
-    fn take_back(&self, gone: Set, mut bury: impl FnMut(u32)) {
+    fn take_back(&self, gone: Set, has: impl Fn(u32) -> bool, mut bury: impl FnMut(u32)) {
         let mut kept = Set::default();
         for index in 0..self.used() {
             let holders = self.holders(index);
@@ -185,7 +240,7 @@ impl Family {
             }
             let end = self.end(index);
             // A program image to come may still claim it, or a process that the socket was passed to.
-            if end.lent_until.load(Acquire) > clock::nanoseconds() {
+            if has(index) || end.lent_until.load(Acquire) > clock::nanoseconds() {
                 let held = holders.0.iter().zip(gone).map(|(word, gone)| word.load(Relaxed) & gone);
                 kept.iter_mut().zip(held).for_each(|(kept, held)| *kept |= held);
                 continue;
@@ -245,6 +300,30 @@ mod tests {
         assert_eq!(family.join_as(1, 1), dead);
         assert_eq!(family.join_as(1, 1), None);
         child.wait().unwrap();
+    }
+
+    #[test]
+    fn an_executed_program_keeps_what_it_claims() {
+        let family = Family::create().unwrap();
+        let me = family.expect();
+        let member = me.unwrap();
+        let (kept, closed) = (family.take(me).unwrap(), family.take(me).unwrap());
+        let shared = family.take(me).unwrap();
+        assert!(family.end(shared).add_reference());
+        assert_eq!(family.stay(member), None);
+        family.begin(member);
+        assert_eq!(family.stay(member), me);
+        family.forked(member, None);
+        assert_eq!([family.stay(member), family.stay(member + 1), family.stay(u32::MAX)], [me, None, None]);
+
+        let mut buried = vec![];
+        family.keep_only(member, |index| index == kept, |index| buried.push(index));
+        assert_eq!(buried, [closed]);
+        assert_eq!([kept, closed, shared].map(|index| family.end(index).references.load(Relaxed)), [1, 0, 1]);
+        assert_eq!([kept, closed, shared].map(|index| family.is_held(index, me)), [true, false, false]);
+        assert_eq!(family.stay(member), me);
+        family.keep_only(member, |_| false, |index| buried.push(index));
+        assert_eq!((buried, family.stay(member)), (vec![closed, kept], None));
     }
 
     #[test]

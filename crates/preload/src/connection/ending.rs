@@ -341,11 +341,14 @@ pub fn leave_all() {
 /// Ends what processes have left that are gone: they were killed, or have ended without closing.
 pub(super) fn take_back_what_is_left(family: &Family) {
     kernel::undisturbed(|| {
-        family.sweep(|index| {
-            process::with_meeting_surely(|m| m.bury(family.end(index)));
-            family.give_back(index);
-        });
+        family.sweep(|index| bury(family, index));
     });
+}
+
+/// Ends what nobody has any more, and this process never had.
+pub(super) fn bury(family: &Family, index: u32) {
+    process::with_meeting_surely(|m| m.bury(family.end(index)));
+    family.give_back(index);
 }
 
 /// Another program image is about to take this one's place, which counts what it is handed for itself.

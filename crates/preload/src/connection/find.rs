@@ -1,6 +1,6 @@
 //! Finding out whether a descriptor is a TCP connection, and which.
 
-use super::ending::take_back_what_is_left;
+use super::ending::{bury, take_back_what_is_left};
 use super::share::for_each;
 use super::{ABSENT, BROUGHT, COUNTED, Connection, HIGHEST, Handle, UNCOUNTED, handle};
 use crate::table::{self, Known};
@@ -130,6 +130,21 @@ pub fn claim(fd: i32) {
     }
 }
 
+/// This process was `member` of family `id` before it executed its program, and has come for all that it still has: lets go
+/// of the rest, which were closed by that.
+pub fn keep_claimed(id: i32, member: u32) {
+    let mine = process::existing_family().filter(|family| family.id() == id);
+    let Some(family) = mine.copied().or_else(|| Family::open(id, kernel::user_id()).ok()) else { return };
+    if family.stay(member).is_some() {
+        let has = |index| mine.is_some() && handle(index).is_some_and(|it| it.descriptors.load(Relaxed) > 0);
+        family.keep_only(member, has, |index| bury(&family, index));
+    }
+    if mine.is_none() {
+        // SAFETY: nobody else knows of this mapping.
+        unsafe { family.detach() };
+    }
+}
+
 /// Leaves `fd`, so far `known` as something else, to the kernel. Epoll sets forget it: what the program changes of its
 /// registration from now on passes them by.
 fn disown(fd: i32, known: Known) {
@@ -160,15 +175,17 @@ fn brought(fd: i32) -> Option<u32> {
     let cookie = kernel::cookie(fd).ok()?;
     let lent = || {
         let (family, index) = process::with_meeting_surely(|m| m.borrow(cookie)).flatten()?;
-        Some((family, index, None))
+        Some(((family, None), index, None))
     };
     // First what was brought along, which may have the end itself.
-    let (family_id, index, whole) = luggage::find(cookie).or_else(lent)?;
-    let (family, index) = match process::adopt_family(family_id) {
+    let ((family_id, member), index, whole) = luggage::find(cookie).or_else(lent)?;
+    let (family, index, held) = match process::adopt_family(family_id, member) {
         // As the family has it now: a second end for the socket would go a way of its own.
         Some(family) => {
             let end = family.end(index);
-            (end.cookie.load(Relaxed) == cookie && end.add_reference()).then_some((family, index))?
+            // The old image's reference is this one's.
+            let held = member.is_some() && family.is_held(index, process::member());
+            (end.cookie.load(Relaxed) == cookie && (held || end.add_reference())).then_some((family, index, held))?
         }
         None => {
             let family = process::family()?;
@@ -178,12 +195,12 @@ fn brought(fd: i32) -> Option<u32> {
                     None => luggage::take_over(end, family_id, index, cookie),
                 })
             };
-            (family, restored(family, cookie).or_else(restore)?)
+            (family, restored(family, cookie).or_else(restore)?, false)
         }
     };
     let handle = handle(index)?;
     HIGHEST.fetch_max(index + 1, Relaxed);
-    if handle.descriptors.fetch_add(1, AcqRel) > 0 {
+    if handle.descriptors.fetch_add(1, AcqRel) > 0 && !held {
         // Known already, under another number.
         family.end(index).references.fetch_sub(1, AcqRel);
     }

@@ -8,7 +8,7 @@ mod share;
 
 pub use confined::{confine_all, has_rests};
 pub use ending::{count_before_execution, dissolve, forget, leave_all, release};
-pub use find::{claim, give_up, known, of, pin_all, recognise};
+pub use find::{claim, give_up, keep_claimed, known, of, pin_all, recognise};
 pub use inside::{is_kept, let_go, unless_left};
 pub use share::{
     Counted, duplicate, for_each, forget_closed, is_pool_used, recognise_all, reference_all, settle_child,

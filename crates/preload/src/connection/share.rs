@@ -124,20 +124,27 @@ pub fn recognise_all() {
 pub struct Counted {
     words: *const AtomicU64,
     count: usize,
+    /// What the child will be.
+    member: Option<u32>,
 }
 
 impl Counted {
     /// Counts; `None` without address space.
     pub fn for_child() -> Option<Counted> {
         let highest = HIGHEST.load(Relaxed) as usize;
-        let nothing = Counted { words: core::ptr::null(), count: 0 };
+        let nothing = Counted { words: core::ptr::null(), count: 0, member: None };
         let Some(family) = process::existing_family().filter(|_| highest > 0) else { return Some(nothing) };
         let count = highest.div_ceil(64);
         let words: *const AtomicU64 = memory::reserve(count * size_of::<u64>()).cast();
         if words.is_null() {
             return None;
         }
-        let counted = Counted { words, count };
+        let mut member = family.expect();
+        if member.is_none() {
+            take_back_what_is_left(family);
+            member = family.expect();
+        }
+        let counted = Counted { words, count, member };
         for fd in 0..table::highest() {
             if let Known::Connection(index) = table::get(fd)
                 && let Some((word, bit)) = counted.place(index)
@@ -146,6 +153,7 @@ impl Counted {
                 && family.end(index).add_reference_if_used()
             {
                 word.fetch_or(bit, Relaxed);
+                family.hold(index, member);
             }
         }
         Some(counted)
@@ -161,14 +169,20 @@ impl Counted {
         self.place(index).is_some_and(|(word, bit)| word.load(Relaxed) & bit != 0)
     }
 
-    /// There is no child.
-    pub fn take_back(&self) {
-        self.let_go_unless(|_| false);
+    /// What became of the fork: the child's number, here, or there is none.
+    pub fn settle(&self, child: Option<u32>) {
+        if child.is_none() {
+            self.let_go_unless(|_| false);
+        }
+        if let (Some(family), Some(member)) = (process::existing_family(), self.member) {
+            family.forked(member, child);
+        }
     }
 
     fn let_go_unless(&self, is_had: impl Fn(u32) -> bool) {
         let Some(family) = process::existing_family() else { return };
         for index in (0..self.count as u32 * 64).filter(|&index| self.has(index) && !is_had(index)) {
+            family.let_go(index, self.member);
             drop_reference(family, index, None);
         }
     }
@@ -222,19 +236,14 @@ pub fn settle_child(counted: Option<&Counted>) {
             family.end(index).references.fetch_add(1, AcqRel);
         }),
     }
-    become_member();
-}
-
-/// In a forked child, which has its references: says so.
-fn become_member() {
     let Some(family) = process::existing_family() else { return };
-    let mut member = family.join();
-    if member.is_none() {
-        take_back_what_is_left(family);
-        member = family.join();
-    }
+    let expected = counted.and_then(|it| it.member);
+    let member = expected.or_else(|| family.join());
     process::become_member(member);
-    for_each_end(|family, index| family.hold(index, member));
+    match expected {
+        Some(member) => family.begin(member),
+        None => for_each_end(|family, index| family.hold(index, member)),
+    }
 }
 
 /// Whether any end that this process has is in pool `id`.
