@@ -127,11 +127,11 @@ impl Meeting {
     }
 
     /// An end that waits: has it been offered a segment? One load, mostly.
-    pub fn is_offered(&self, end: &End) -> bool {
+    pub fn is_offered(&mut self, end: &End) -> bool {
         self.offer(end).is_some()
     }
 
-    fn offer(&self, end: &End) -> Option<(Directory, u32, Key, Offer)> {
+    fn offer(&mut self, end: &End) -> Option<(Directory, u32, Key, Offer)> {
         let (directory, index, key) = self.entry(end)?;
         Some((directory, index, key, directory.offered(index, key)?))
     }
@@ -286,15 +286,20 @@ impl Meeting {
 
     /// An end that waits for its other end, or did once, is closed in all processes.
     pub fn withdraw(&mut self, end: &End) {
-        if let Some((directory, index, key)) = self.entry(end).filter(|_| !is_quiet()) {
+        if !is_quiet()
+            && let Some((directory, index, key)) = self.entry(end)
+        {
             directory.refuse(index, key, kernel::process_id());
         }
     }
 
     /// Where `end` has left its name, or its offer.
-    fn entry(&self, end: &End) -> Option<(Directory, u32, Key)> {
+    fn entry(&mut self, end: &End) -> Option<(Directory, u32, Key)> {
+        let index = end.entry.load(Relaxed).checked_sub(1)?;
         let key = Key::of(end.cookie.load(Relaxed), end.peer_cookie.load(Relaxed));
-        Some((self.directory?, end.entry.load(Relaxed).checked_sub(1)?, key))
+        // Another process may have left it, or another image of this one.
+        let directory = self.directory.or_else(|| self.directory(kernel::user_id()))?;
+        Some((directory, index, key))
     }
 
     /// Leaves word of a joined end whose socket is being passed to another process; false when that cannot be done.
