@@ -106,12 +106,15 @@ pub fn restore(end: &End, text: &str) -> bool {
 
 /// Makes `end`, which this process has just taken for itself, what `bytes` say of one that no thread is inside of.
 fn fill(end: &End, bytes: impl Iterator<Item = u8>) {
-    let references = end.references.load(Relaxed);
+    let mine = end.references.load(Relaxed);
     for (index, byte) in bytes.take(size_of::<End>()).enumerate() {
         // SAFETY: below the size of an end, which nobody else looks at yet; any bytes are a valid end.
         unsafe { (end as *const End as *mut u8).add(index).write(byte) };
     }
-    end.references.store(references, Relaxed);
+    if end.references.swap(mine, Relaxed) > 1 {
+        // Whoever has it too has an end of his own for it by now.
+        end.pin(Reason::Shared);
+    }
     end.reading.lock.open();
     end.reading.in_kernel.store(0, Relaxed);
     end.reading.taking.store(0, Relaxed);

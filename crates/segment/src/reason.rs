@@ -45,6 +45,8 @@ reasons! {
     NoMemory = "no-memory",
     /// The descriptor came from another program (exec or SCM_RIGHTS), which may still use the connection.
     Inherited = "inherited",
+    /// Several processes have had it since before its two ends met.
+    Shared = "shared",
     /// The program prints to it by dprintf, or it is stdin, stdout or stderr.
     Stdio = "stdio",
     /// The program moves its bytes inside the kernel (splice).

@@ -145,7 +145,7 @@ impl Connection {
                 None => port.pin(Reason::Inherited),
             }
         } else {
-            self.await_other_image(&port, false);
+            self.await_images(&port, false);
         }
     }
 
@@ -155,9 +155,9 @@ impl Connection {
         (0..table::highest()).filter_map(known).find(|it| it.end.cookie.load(Relaxed) == cookie)
     }
 
-    /// The segment may be about to go with this process, `last` of those that have this end, while the process that has the
-    /// other is between two program images: awaits that the new one has come for it.
-    fn await_other_image(&self, port: &Port<'_>, last: bool) {
+    /// The segment may be about to go with this process, perhaps `last` of those that have this end, while the others that have
+    /// either are between two program images: awaits that one has come for it.
+    fn await_images(&self, port: &Port<'_>, last: bool) {
         let began = clock::nanoseconds();
         while port.is_needed(last)
             && self.company() == Some(1)
@@ -177,14 +177,6 @@ impl Connection {
     fn hush(&self) {
         self.attend();
         let last = self.is_last();
-        if !last
-            && let Some(port) = self.joined_port()
-            && self.company().is_some_and(|n| n <= 2)
-        {
-            // At most the other end keeps the segment, and who shares this one never had it.
-            port.hand_over(Reason::Inherited, false);
-            self.await_other_image(&port, false);
-        }
         if let Some(port) = self.ready_port() {
             port.hush(last);
             // A program that was given the socket closes it later, and perhaps in another way.
@@ -317,10 +309,8 @@ pub fn leave_all() {
         for_each(|index, fd| {
             let end = family.end(index);
             let connection = Connection { end, index, fd };
-            if connection.is_last()
-                && let Some(port) = connection.joined_port()
-            {
-                connection.await_other_image(&port, true);
+            if let Some(port) = connection.joined_port() {
+                connection.await_images(&port, connection.is_last());
             }
             connection.hush();
             crate::epoll::let_go(connection, table::generation(fd));

@@ -19,12 +19,14 @@ use crate::table;
 use crate::{process, seccomp};
 use core::cell::UnsafeCell;
 use core::mem::MaybeUninit;
+use ending::take_back_what_is_left;
 use find::{count_once, unsuitable};
 use inside::{Insiders, WAITING};
 use underpass_segment::clock;
 use underpass_segment::end::{End, Family, MAX_ENDS, SHUT_IN, SHUT_OUT, Stage};
 use underpass_segment::kernel;
 use underpass_segment::link::Link;
+use underpass_segment::meeting::Meeting;
 use underpass_segment::raw::Errno;
 use underpass_segment::reason::Reason;
 use underpass_segment::switch::Port;
@@ -196,21 +198,44 @@ impl Connection {
         }
         let config = process::config();
         let calls = end.calls.fetch_add(1, Relaxed) + 1;
-        if end.stage() == Stage::Waiting {
-            if process::with_meeting(|meeting| meeting.is_offered(end)) == Some(true) {
-                kernel::undisturbed(|| process::with_meeting(|meeting| meeting.take_offer(end, self.fd)));
+        let waits = end.stage() == Stage::Waiting;
+        let is_time = if waits {
+            process::with_meeting(|meeting| meeting.is_offered(end)) == Some(true)
+        } else {
+            let proven = calls > config.go_up_messages || end.bytes.load(Relaxed) >= config.go_up_bytes;
+            proven && calls >= end.next_try.load(Relaxed)
+        };
+        if !is_time {
+            return;
+        }
+        if !self.is_last() {
+            // Only this process would have the segment, which would go with it.
+            end.set_reason(Reason::Shared);
+            if calls.is_power_of_two()
+                && let Some(family) = process::existing_family()
+            {
+                // The others may have been killed.
+                take_back_what_is_left(family);
             }
             return;
         }
-        let proven = calls > config.go_up_messages || end.bytes.load(Relaxed) >= config.go_up_bytes;
-        if !proven || calls < end.next_try.load(Relaxed) {
-            return;
+        // Asked again in the meeting: a fork counts what it shares there.
+        let meet = |how: fn(&mut Meeting, &End, i32)| {
+            let alone = |meeting: &mut Meeting| {
+                if self.is_last() {
+                    how(meeting, end, self.fd)
+                }
+            };
+            kernel::undisturbed(|| process::with_meeting(alone));
+        };
+        if waits {
+            return meet(Meeting::take_offer);
         }
         end.next_try.store(calls.saturating_mul(2), Relaxed);
         if let Some(reason) = unsuitable(self.fd).or_else(|| crate::options::set_before(*self)) {
             return end.pin(reason);
         }
-        kernel::undisturbed(|| process::with_meeting(|meeting| meeting.seek(end, self.fd)));
+        meet(Meeting::seek);
         if end.stage() == Stage::Plain {
             end.next_try.store(calls + 1 + calls / 4, Relaxed);
         }

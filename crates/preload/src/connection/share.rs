@@ -145,16 +145,22 @@ impl Counted {
             member = family.expect();
         }
         let counted = Counted { words, count, member };
-        for fd in 0..table::highest() {
-            if let Known::Connection(index) = table::get(fd)
-                && let Some((word, bit)) = counted.place(index)
-                && word.load(Relaxed) & bit == 0
-                // Another thread may have closed it just now.
-                && family.end(index).add_reference_if_used()
-            {
-                word.fetch_or(bit, Relaxed);
-                family.hold(index, member);
+        let count_all = || {
+            for fd in 0..table::highest() {
+                if let Known::Connection(index) = table::get(fd)
+                    && let Some((word, bit)) = counted.place(index)
+                    && word.load(Relaxed) & bit == 0
+                    // Another thread may have closed it just now.
+                    && family.end(index).add_reference_if_used()
+                {
+                    word.fetch_or(bit, Relaxed);
+                    family.hold(index, member);
+                }
             }
+        };
+        // In the meeting: an end that another thread joins is joined before, so the child has its segment, or not at all.
+        if process::with_meeting_surely(|_| count_all()).is_none() {
+            count_all();
         }
         Some(counted)
     }
