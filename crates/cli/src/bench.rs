@@ -37,10 +37,15 @@ pub fn bench(arguments: &BenchArguments) -> Result<()> {
 pub fn demo(arguments: &DemoArguments) -> Result<()> {
     let folder = &arguments.output;
     fs::create_dir_all(folder).with_context(|| format!("cannot make the directory {}", folder.display()))?;
-    let record = measure(Suite::All, None, &arguments.measure)?;
-    let stem = folder.join(stem(&record.date, &host_name()));
+    let stem = folder.join(stem(&underpass_lab::record::now(), &host_name()));
     let named = |extension: &str| PathBuf::from(format!("{}.{extension}", stem.display()));
     let (json, html) = (named("json"), named("html"));
+    [&json, &html].into_iter().try_for_each(|file| writable(file))?;
+    let record = measure(Suite::All, None, &arguments.measure).inspect_err(|_| {
+        // Nobody named these files, so that none is left without a word in it.
+        let empty = [&json, &html].into_iter().filter(|file| fs::metadata(file).is_ok_and(|meta| meta.len() == 0));
+        empty.for_each(|file| drop(fs::remove_file(file)));
+    })?;
     record.write_json(&json)?;
     report::write_html(&record, &html)?;
     let shown = |path: &Path| path.canonicalize().unwrap_or(path.into()).display().to_string();

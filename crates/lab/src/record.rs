@@ -175,7 +175,7 @@ impl Record {
     /// A record with nothing in it yet, dated now, of this host.
     pub fn begin(samples: usize, quick: bool) -> Record {
         Record {
-            date: rfc3339(SystemTime::now()),
+            date: now(),
             version: env!("CARGO_PKG_VERSION").to_string(),
             revision: crate::host::revision(),
             host: Host::describe(),
@@ -261,6 +261,11 @@ impl Better {
 
 fn field(text: &str) -> String {
     if text.contains([',', '"', '\n']) { format!("\"{}\"", text.replace('"', "\"\"")) } else { text.to_string() }
+}
+
+/// The time in UTC, as a record's date has it.
+pub fn now() -> String {
+    rfc3339(SystemTime::now())
 }
 
 fn rfc3339(time: SystemTime) -> String {
