@@ -20,6 +20,8 @@ pub const FILE_VARIABLE: &str = "UNDERPASS_CONFIG";
 pub const STATS_VARIABLE: &str = "UNDERPASS_STATS";
 /// The variable in which a program hands its connections on to the one that it executes, which may be this command.
 pub const LUGGAGE_VARIABLE: &str = "UNDERPASS_LUGGAGE";
+/// Before each variable of the tests, which may run this command.
+const TEST_PREFIX: &str = "UNDERPASS_TEST_";
 
 const SYSTEM_FILE: &str = "/etc/underpass.toml";
 const USER_FILE: &str = "underpass/underpass.toml";
@@ -79,14 +81,14 @@ pub enum SettingsError {
         message: String,
     },
     /// There is no such key.
-    #[error("{place}: there is no setting {name}; {}", hint(.suggestion.as_deref()))]
+    #[error("{place}: there is no setting {name}; {hint}")]
     Unknown {
         /// File and line, or the flag, or "the environment".
         place: String,
         /// The name as it was written.
         name: String,
-        /// One that exists and looks like it, in the same spelling.
-        suggestion: Option<String>,
+        /// What was probably meant, or where to look.
+        hint: String,
     },
     /// The value does not fit the key.
     #[error("{place}: {text:?} does not fit {name}, which is: {}", .key.shape)]
@@ -145,6 +147,7 @@ impl Settings {
         for (name, value) in entries {
             let at = line(name.span().start);
             let written = text.get(value.span()).unwrap_or_default();
+            let is_section = matches!(value.get_ref(), DeValue::Table(_));
             let value = match value.get_ref() {
                 DeValue::String(text) => text.to_string(),
                 DeValue::Integer(digits) => match i64::from_str_radix(digits.as_str(), digits.radix()) {
@@ -153,7 +156,15 @@ impl Settings {
                 },
                 _ => written.to_string(),
             };
-            self.take(&place(at), name.get_ref(), name.get_ref(), &value, Origin::File(path.into(), at))?;
+            let name = name.get_ref();
+            let taken = self.take(&place(at), name, name, &value, Origin::File(path.into(), at));
+            taken.map_err(|error| match error {
+                SettingsError::Unknown { place, name, .. } if is_section => {
+                    let hint = "settings stand in the file by themselves, in no section".into();
+                    SettingsError::Unknown { place, name, hint }
+                }
+                error => error,
+            })?;
         }
         Ok(())
     }
@@ -161,8 +172,9 @@ impl Settings {
     fn take_environment(&mut self, all: impl Iterator<Item = (OsString, OsString)>) -> Result<(), SettingsError> {
         for (name, value) in all {
             let Some(name) = name.to_str().filter(|n| n.starts_with(PREFIX)) else { continue };
+            let other = [LIBRARY_VARIABLE, FILE_VARIABLE, STATS_VARIABLE, LUGGAGE_VARIABLE].contains(&name);
             // An empty one is as good as none, also to the library.
-            if [LIBRARY_VARIABLE, FILE_VARIABLE, STATS_VARIABLE, LUGGAGE_VARIABLE].contains(&name) || value.is_empty() {
+            if other || name.starts_with(TEST_PREFIX) || value.is_empty() {
                 continue;
             }
             // Capitals and nothing else: underpass_MODE or UNDERPASS_mode is a mistake, not another spelling.
@@ -183,7 +195,7 @@ impl Settings {
                 Ok(())
             }
             Err(Some(bad)) => Err(SettingsError::BadValue { place, name, key: bad.0, text: text.into() }),
-            Err(None) => Err(SettingsError::Unknown { suggestion: similar(written, &origin), place, name }),
+            Err(None) => Err(SettingsError::Unknown { hint: hint(written, &origin), place, name }),
         }
     }
 }
@@ -243,14 +255,31 @@ fn find_file(flag: Option<&Path>) -> Result<Option<(PathBuf, String)>, SettingsE
     Ok(None)
 }
 
-/// The existing name nearest to one that does not exist, spelt as its place spells names.
-fn similar(written: &str, origin: &Origin) -> Option<String> {
-    let names: Vec<String> = if *origin == Origin::Environment {
-        KEYS.iter().map(variable).chain([LIBRARY_VARIABLE, FILE_VARIABLE].map(String::from)).collect()
+/// The text of a configuration file; /dev/null stands for none.
+fn read(path: &Path) -> io::Result<String> {
+    let kind = fs::metadata(path)?.file_type();
+    // To read what is no file may take for ever.
+    if !kind.is_file() && !kind.is_dir() && path != Path::new("/dev/null") {
+        return Err(io::Error::other("it is not a regular file"));
+    }
+    fs::read_to_string(path)
+}
+
+/// What to do about a name that does not exist: the nearest one that does, spelt as its place spells names.
+fn hint(written: &str, origin: &Origin) -> String {
+    let word = written.replace('-', "_").to_ascii_uppercase();
+    let nearest = if *origin == Origin::Environment {
+        let names: Vec<String> =
+            KEYS.iter().map(variable).chain([LIBRARY_VARIABLE, FILE_VARIABLE].map(String::from)).collect();
+        nearest(&word, names.iter().map(String::as_str))
     } else {
-        KEYS.iter().map(|k| k.name.into()).collect()
+        match word.strip_prefix(PREFIX).unwrap_or(&word) {
+            "LIBRARY" => return format!("the library is named by {LIBRARY_VARIABLE} in the environment"),
+            "CONFIG" => return format!("the file is named by --config or {FILE_VARIABLE} in the environment"),
+            word => nearest(word, KEYS.iter().map(|key| key.name)),
+        }
     };
-    nearest(&written.replace('-', "_"), names.iter().map(String::as_str))
+    nearest.map_or("`underpass config` lists them all".into(), |name| format!("did you mean {name}?"))
 }
 
 /// The most similar of some words, if one is similar at all.
@@ -258,13 +287,6 @@ pub fn nearest<'a>(word: &str, words: impl Iterator<Item = &'a str>) -> Option<S
     let scored = words.map(|w| (strsim::jaro_winkler(&word.to_lowercase(), &w.to_lowercase()), w));
     let best = scored.max_by(|a, b| a.0.total_cmp(&b.0))?;
     (best.0 > 0.8).then(|| best.1.to_string())
-}
-
-fn hint(suggestion: Option<&str>) -> String {
-    match suggestion {
-        Some(name) => format!("did you mean {name}?"),
-        None => "`underpass config` lists them all".into(),
-    }
 }
 
 #[cfg(test)]
@@ -319,13 +341,24 @@ mod tests {
             "u.toml:1: \"-1\" does not fit spin_us, which is: microseconds, 0 to 10000"
         );
         assert!(refused("mode = \"on\"\nmode =").starts_with("u.toml:2: "));
-        assert!(refused("[fast]\nmode = \"on\"").starts_with("u.toml:1: there is no setting fast"));
+        let section =
+            "u.toml:1: there is no setting underpass; settings stand in the file by themselves, in no section";
+        assert_eq!(refused("[underpass]\nmode = \"on\""), section);
+        for (text, meant) in
+            [("UNDERPASS_MODE", "mode"), ("Underpass_Spin_Us", "spin_us"), ("RING-BYTES", "ring_bytes")]
+        {
+            let words = format!("u.toml:1: there is no setting {text}; did you mean {meant}?");
+            assert_eq!(refused(&format!("{text} = \"off\"")), words);
+        }
+        assert!(refused("library = \"x\"").ends_with("the library is named by UNDERPASS_LIBRARY in the environment"));
+        assert!(refused("config = \"x\"").ends_with("named by --config or UNDERPASS_CONFIG in the environment"));
     }
 
     #[test]
     fn the_environment_is_checked_by_prefix() {
         assert_eq!(environment("UNDERPASS_SPIN_US", "7").unwrap().typed.spin_us, 7);
-        for name in [LIBRARY_VARIABLE, FILE_VARIABLE, STATS_VARIABLE, LUGGAGE_VARIABLE, "UNDERPASSAGE"] {
+        let others = [LIBRARY_VARIABLE, FILE_VARIABLE, STATS_VARIABLE, LUGGAGE_VARIABLE];
+        for name in others.into_iter().chain(["UNDERPASSAGE", "UNDERPASS_TEST_LIBRARY"]) {
             assert!(environment(name, "anything").is_ok());
         }
         assert_eq!(environment("UNDERPASS_MODE", "").unwrap().values[0].origin, Origin::Default);
