@@ -7,8 +7,9 @@ use std::io;
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::path::{Path, PathBuf};
 
-use object::read::elf::{FileHeader, ProgramHeader};
-use object::{Endianness, ReadCache, ReadRef, elf::FileHeader64};
+use object::elf::{FileHeader64, SHT_DYNSYM, Sym64};
+use object::read::elf::{FileHeader, ProgramHeader, Sym};
+use object::{Endianness, ReadCache, ReadRef};
 
 use crate::settings::LIBRARY_VARIABLE;
 
@@ -16,6 +17,10 @@ use crate::settings::LIBRARY_VARIABLE;
 const NAME: &str = "libunderpass.so";
 /// Where an installation has it, seen from the directory of the command; the first is that of a build.
 const PLACES: [&str; 3] = [".", "../lib/underpass", "../lib"];
+/// What the file's name has to have in it: by that a program tells whether the one that it executes loads the library too.
+const MARK: &str = "libunderpass";
+/// What the library exports, that it may be known from others.
+const SYMBOL: &[u8] = b"UNDERPASS_LIBRARY";
 /// The loader's variable.
 pub const PRELOAD: &str = "LD_PRELOAD";
 
@@ -45,6 +50,11 @@ pub enum LibraryError {
         "the library's path {0:?} has a space or a colon, which {PRELOAD} cannot express; make a link to it without, and name that with {LIBRARY_VARIABLE}"
     )]
     Path(PathBuf),
+    /// The library goes by its file's name.
+    #[error(
+        "the library's file name {0:?} has no \"{MARK}\" in it, by which a program tells whether the one that it executes loads the library too; give the file such a name"
+    )]
+    Name(PathBuf),
 }
 
 /// The library's absolute path, fit for [`PRELOAD`].
@@ -72,7 +82,16 @@ pub fn find() -> Result<PathBuf, LibraryError> {
         }
     };
     let bytes = path.as_os_str().as_bytes();
-    if bytes.iter().any(|b| b.is_ascii_whitespace() || *b == b':') { Err(LibraryError::Path(path)) } else { Ok(path) }
+    if bytes.iter().any(|b| b.is_ascii_whitespace() || *b == b':') {
+        return Err(LibraryError::Path(path));
+    }
+    // LD_PRELOAD has the name of a link, and /proc/PID/maps that of the file.
+    let is_marked = |path: &Path| path.file_name().is_some_and(|name| name.to_string_lossy().contains(MARK));
+    let file = fs::canonicalize(&path).unwrap_or_else(|_| path.clone());
+    if let Some(unmarked) = [&path, &file].into_iter().find(|path| !is_marked(path)) {
+        return Err(LibraryError::Name(unmarked.clone()));
+    }
+    Ok(path)
 }
 
 /// The loader's variable with the library first, and whatever it had, but for other copies of the library: each would carry
@@ -89,7 +108,8 @@ pub fn preload(library: &Path) -> OsString {
     OsString::from_vec(entries.join(&b':'))
 }
 
-/// Tells a library from a text, or a part of one, that a careless copy left: the loader would pass it over.
+/// Tells the library from another, from a text, or from a part of one that a careless copy left: the loader would pass them
+/// over, or load what carries nothing.
 fn is_library(path: &Path) -> io::Result<()> {
     // To open what is no file may take for ever.
     if !fs::metadata(path)?.is_file() {
@@ -104,12 +124,23 @@ fn is_library(path: &Path) -> io::Result<()> {
         let endian = header.endian().ok()?;
         let segments = header.program_headers(endian, &file).ok()?;
         // The sections' table is what a file ends with.
-        header.section_headers(endian, &file).ok()?;
+        let sections = header.sections(endian, &file).ok()?;
         let length = (&file).len().ok()?;
         let ends = segments.iter().map(|s| s.p_offset(endian).saturating_add(s.p_filesz(endian)));
-        (!segments.is_empty() && ends.max() <= Some(length)).then_some(())
+        if segments.is_empty() || ends.max() > Some(length) {
+            return None;
+        }
+        let symbols = sections.symbols(endian, &file, SHT_DYNSYM).ok()?;
+        let is_ours = |symbol: &Sym64<Endianness>| {
+            !symbol.is_undefined(endian) && symbols.symbol_name(endian, symbol) == Ok(SYMBOL)
+        };
+        Some(symbols.iter().any(is_ours))
     };
-    is_whole().ok_or_else(|| io::Error::other("it is a part of a library, or one for another kind of processor"))
+    match is_whole() {
+        Some(true) => Ok(()),
+        Some(false) => Err(io::Error::other("it is another library or program, or one of before this version")),
+        None => Err(io::Error::other("it is a part of a library, or one for another kind of processor")),
+    }
 }
 
 /// The path without `.` and `..`, for people.

@@ -32,6 +32,10 @@ mod table;
 
 use underpass_segment::raw::{Answer, Errno};
 
+/// What the command knows this library by.
+#[unsafe(no_mangle)]
+static UNDERPASS_LIBRARY: u8 = 1;
+
 /// What a C function returns for `answer`: the value, or -1 with errno set.
 #[inline]
 fn to_c(answer: Answer) -> isize {

@@ -100,6 +100,9 @@ fn a_missing_library_is_explained() {
     let text = underpass(&["run", "--", "true"]).env("UNDERPASS_LIBRARY", "/etc/passwd").output().unwrap();
     assert_eq!(text.status.code(), Some(125));
     assert!(stderr(&text).contains("it is not a library"));
+    let other = underpass(&["run", "--", "true"]).env("UNDERPASS_LIBRARY", UNDERPASS).output().unwrap();
+    assert_eq!(other.status.code(), Some(125));
+    assert!(stderr(&other).contains("it is another library or program"), "{}", stderr(&other));
 
     // A copy of the command alone, so that nothing is beside it.
     let directory = tempfile::tempdir().unwrap();
@@ -143,11 +146,22 @@ fn a_missing_library_is_explained() {
     assert_eq!(alone().status.code(), Some(0), "{}", stderr(&alone()));
 
     // LD_PRELOAD has no way to say this path.
-    let spaced = directory.path().join("a b.so");
+    let spaced = directory.path().join("a b-libunderpass.so");
     fs::copy(&*LIBRARY, &spaced).unwrap();
     let spaced = underpass(&["run", "--", "true"]).env("UNDERPASS_LIBRARY", &spaced).output().unwrap();
     assert_eq!(spaced.status.code(), Some(125));
     assert!(stderr(&spaced).contains("a space or a colon"));
+
+    // Nor has a program to tell that what it executes loads the library.
+    let renamed = directory.path().join("fast.so");
+    fs::copy(&*LIBRARY, &renamed).unwrap();
+    let link = directory.path().join("libunderpass-link.so");
+    std::os::unix::fs::symlink(&renamed, &link).unwrap();
+    for path in [&renamed, &link] {
+        let refused = underpass(&["run", "--", "true"]).env("UNDERPASS_LIBRARY", path).output().unwrap();
+        assert_eq!(refused.status.code(), Some(125));
+        assert!(stderr(&refused).contains("fast.so\" has no \"libunderpass\" in it"), "{}", stderr(&refused));
+    }
 }
 
 #[test]

@@ -14,10 +14,10 @@ pub const UNDERPASS: &str = env!("CARGO_BIN_EXE_underpass");
 /// Longest wait for anything to happen; a test that needs it fails.
 const PATIENCE: Duration = Duration::from_secs(20);
 
-/// A library that does nothing. What is tested here is the command; `/proc/PID/maps` tells whether it was loaded.
+/// A library that does nothing but look like ours to the command. What is tested here is the command; `/proc/PID/maps` tells whether it was loaded.
 pub static LIBRARY: LazyLock<PathBuf> = LazyLock::new(|| {
-    let path = PathBuf::from(env!("CARGO_TARGET_TMPDIR")).join(format!("libprobe-{}.so", std::process::id()));
-    assert!(compile("int probe;", &["-shared", "-fPIC"], &path), "rustc needs cc, so it is here");
+    let path = PathBuf::from(env!("CARGO_TARGET_TMPDIR")).join(format!("libunderpass-probe-{}.so", std::process::id()));
+    assert!(compile("int UNDERPASS_LIBRARY = 1;", &["-shared", "-fPIC"], &path), "rustc needs cc, so it is here");
     path
 });
 
