@@ -66,7 +66,7 @@ pub enum Command {
   underpass run --stats -- curl -O http://localhost/file
   underpass run --set go_up_messages=0 --set spin_us=0 -- ./server
 
-Exit code: that of the program (or its signal); 127 if there is no such program, 126 if it
+Exit code: that of the program (or its signal); 127 if there is no such program or interpreter, 126 if it
 cannot be executed, 125 if Underpass itself fails, 2 for a mistake in options or settings."
 )]
 pub struct RunArguments {

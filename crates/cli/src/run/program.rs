@@ -76,7 +76,10 @@ impl ProgramError {
     /// What a shell's exit code would be.
     pub fn exit_code(&self) -> i32 {
         match self {
-            ProgramError::NotInPath { .. } | ProgramError::NoFile(_) | ProgramError::Nameless => 127,
+            ProgramError::NotInPath { .. }
+            | ProgramError::NoFile(_)
+            | ProgramError::Nameless
+            | ProgramError::NoInterpreter { .. } => 127,
             _ => 126,
         }
     }
