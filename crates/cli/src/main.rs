@@ -56,7 +56,7 @@ fn main() -> i32 {
 
 /// Says something to the user, on standard error; nothing is done about it if that is closed.
 fn say(text: Arguments<'_>) {
-    let _ = writeln!(stderr(), "underpass: {text}");
+    let _ = writeln!(stderr(), "underpass: {}", output::without_codes(&text.to_string()));
 }
 
 fn complain(error: &dyn std::fmt::Display, code: i32) -> i32 {

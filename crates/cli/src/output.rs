@@ -26,6 +26,16 @@ pub fn table(rows: &[Vec<String>], right: &[usize]) -> String {
     text
 }
 
+/// The text without the numbers that std puts behind the system's words, as in "No such file or directory (os error 2)".
+pub fn without_codes(text: &str) -> String {
+    let mut parts = text.split(" (os error ");
+    let first = parts.next().unwrap_or_default().to_string();
+    parts.fold(first, |text, part| {
+        let rest = part.trim_start_matches(|c: char| c.is_ascii_digit());
+        text + rest.strip_prefix(')').unwrap_or(rest)
+    })
+}
+
 /// A number and its noun.
 pub fn plural(number: u64, one: &str, many: &str) -> String {
     format!("{} {}", thousands(number), if number == 1 { one } else { many })
@@ -38,6 +48,17 @@ mod tests {
     #[test]
     fn nouns_follow_their_number() {
         assert_eq!([1, 1000].map(|n| plural(n, "process", "processes")), ["1 process", "1,000 processes"]);
+    }
+
+    #[test]
+    fn errors_are_told_in_words() {
+        let error = |code| std::io::Error::from_raw_os_error(code);
+        assert_eq!(without_codes(&format!("cannot ({})", error(2))), "cannot (No such file or directory)");
+        assert_eq!(
+            without_codes(&format!("a: {}; b: {}", error(13), error(2))),
+            "a: Permission denied; b: No such file or directory"
+        );
+        assert_eq!(without_codes("nothing"), "nothing");
     }
 
     #[test]
