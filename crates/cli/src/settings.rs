@@ -240,11 +240,11 @@ fn find_file(flag: Option<&Path>) -> Result<Option<(PathBuf, String)>, SettingsE
         SettingsError::Unreadable { path: path.display().to_string(), by, error }
     };
     if let Some((path, by)) = named {
-        let text = fs::read_to_string(&path).map_err(|e| unreadable(&path, by, e))?;
+        let text = read(&path).map_err(|e| unreadable(&path, by, e))?;
         return Ok(Some((path, text)));
     }
     for path in file_places() {
-        match fs::read_to_string(&path) {
+        match read(&path) {
             Ok(text) => return Ok(Some((path, text))),
             Err(e) if matches!(e.kind(), io::ErrorKind::NotFound | io::ErrorKind::NotADirectory) => {}
             // HOME may still be another user's, whose folders are closed: nothing of this user's is in there.

@@ -101,6 +101,16 @@ fn a_file_that_was_asked_for_has_to_be_there() {
 }
 
 #[test]
+fn what_is_no_file_is_not_read() {
+    let directory = tempfile::tempdir().unwrap();
+    let pipe = directory.path().join("pipe");
+    assert!(std::process::Command::new("mkfifo").arg(&pipe).status().unwrap().success());
+    let refused = output(&["config", "--config", pipe.to_str().unwrap()]);
+    assert_eq!(refused.status.code(), Some(2));
+    assert!(stderr(&refused).ends_with("pipe (named by --config): it is not a regular file\n"), "{}", stderr(&refused));
+}
+
+#[test]
 fn broken_toml_is_named_with_its_line() {
     let (_directory, path) = file("mode = \"on\"\nspin_us == 3\n");
     let broken = output(&["config", "--config", path.to_str().unwrap()]);
@@ -147,8 +157,8 @@ fn the_benchmarks_take_the_same_settings_and_check_them_first() {
     let unwritable = output(&["bench", "pingpong", "--json", "/no/folder/record.json"]);
     assert_eq!(unwritable.status.code(), Some(1));
     assert!(stderr(&unwritable).contains("cannot write /no/folder/record.json"));
-}
     // /dev/fd takes no file from anybody, so that nothing has been measured by then.
     let unwritable = output(&["demo", "--output", "/dev/fd"]);
     assert_eq!(unwritable.status.code(), Some(1));
     assert!(stderr(&unwritable).contains("cannot write /dev/fd/"), "{}", stderr(&unwritable));
+}
