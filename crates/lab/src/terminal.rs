@@ -12,7 +12,7 @@ use crate::unit::digits;
 
 /// Title and characters of each column.
 const COLUMNS: [(&str, u16); 6] =
-    [("", 40), ("kernel TCP", 12), ("Underpass", 12), ("ratio", 10), ("target", 36), ("met", 5)];
+    [("", 40), ("kernel TCP", 12), ("Underpass", 12), ("ratio", 12), ("target", 36), ("met", 5)];
 
 /// Shows one run.
 #[derive(Debug)]
@@ -170,6 +170,7 @@ pub fn targets(measurement: &Measurement) -> String {
 mod tests {
     use super::*;
     use crate::record::tests::example;
+    use crate::unit::Unit;
 
     #[test]
     fn the_table_shows_what_was_measured_and_nothing_else() {
@@ -178,5 +179,9 @@ mod tests {
         assert!(text.contains("120×") && text.contains("≥ 25×, ≤ 2× cache line"), "{text}");
         assert!(text.contains("+500 µs"), "{text}");
         assert!(!text.contains("777"), "{text}");
+        let mut record = example();
+        let start = record.measurements.iter_mut().find(|it| it.difference.is_some()).unwrap();
+        (start.unit, start.difference) = (Unit::Bytes, Some(19.9 * 1024.0));
+        assert!(table(&record).contains("+19.9 KiB"), "a value and its unit are one");
     }
 }
