@@ -154,7 +154,7 @@ _underpass() {
                     return 0
                     ;;
                 --set)
-                    COMPREPLY=($(compgen -f "${cur}"))
+                    COMPREPLY=($(compgen -W "mode=on mode=off go_up_messages=8 go_up_bytes=16384 ring_bytes=1048576 spin_us=100 io_uring=deny io_uring=allow" -- "${cur}"))
                     return 0
                     ;;
                 *)
@@ -201,7 +201,7 @@ _underpass() {
                     return 0
                     ;;
                 --set)
-                    COMPREPLY=($(compgen -f "${cur}"))
+                    COMPREPLY=($(compgen -W "mode=on mode=off go_up_messages=8 go_up_bytes=16384 ring_bytes=1048576 spin_us=100 io_uring=deny io_uring=allow" -- "${cur}"))
                     return 0
                     ;;
                 *)
@@ -245,7 +245,7 @@ _underpass() {
                     return 0
                     ;;
                 --set)
-                    COMPREPLY=($(compgen -f "${cur}"))
+                    COMPREPLY=($(compgen -W "mode=on mode=off go_up_messages=8 go_up_bytes=16384 ring_bytes=1048576 spin_us=100 io_uring=deny io_uring=allow" -- "${cur}"))
                     return 0
                     ;;
                 *)
@@ -368,7 +368,7 @@ _underpass() {
             return 0
             ;;
         underpass__subcmd__man)
-            opts="-h --output --help"
+            opts="-h --output --help run bench demo config completions man"
             if [[ ${cur} == -* || ${COMP_CWORD} -eq 2 ]] ; then
                 COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
                 return 0
@@ -390,6 +390,10 @@ _underpass() {
             ;;
         underpass__subcmd__run)
             opts="-q -h --stats --json --quiet --config --set --help"
+            if [[ ${cur} != -* && ${prev} =~ ^(run|--|-q|--quiet|--json|--stats)$ ]] ; then
+                COMPREPLY=( $(compgen -c -- "${cur}") )
+                return 0
+            fi
             if [[ ${cur} == -* || ${COMP_CWORD} -eq 2 ]] ; then
                 COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
                 return 0
@@ -426,7 +430,7 @@ _underpass() {
                     return 0
                     ;;
                 --set)
-                    COMPREPLY=($(compgen -f "${cur}"))
+                    COMPREPLY=($(compgen -W "mode=on mode=off go_up_messages=8 go_up_bytes=16384 ring_bytes=1048576 spin_us=100 io_uring=deny io_uring=allow" -- "${cur}"))
                     return 0
                     ;;
                 *)

@@ -35,7 +35,14 @@ complete -c underpass -n "__fish_underpass_needs_command" -f -a "man" -d 'Print 
 complete -c underpass -n "__fish_underpass_needs_command" -f -a "help" -d 'Print this message or the help of the given subcommand(s)'
 complete -c underpass -n "__fish_underpass_using_subcommand run" -l stats -d 'At the end, say for each process how its connections fared and why some stayed on kernel TCP' -r -F
 complete -c underpass -n "__fish_underpass_using_subcommand run" -l config -d 'Read this configuration file instead of the usual one' -r -F
-complete -c underpass -n "__fish_underpass_using_subcommand run" -l set -d 'Set one value, before environment and file; `underpass config` lists them' -r
+complete -c underpass -n "__fish_underpass_using_subcommand run" -l set -d 'Set one value, before environment and file; `underpass config` lists them' -r -f -a "mode=on\t''
+mode=off\t''
+go_up_messages=8\t''
+go_up_bytes=16384\t''
+ring_bytes=1048576\t''
+spin_us=100\t''
+io_uring=deny\t''
+io_uring=allow\t''"
 complete -c underpass -n "__fish_underpass_using_subcommand run" -l json -d 'Write these statistics as JSON (implies --stats)'
 complete -c underpass -n "__fish_underpass_using_subcommand run" -s q -l quiet -d 'Do not say when a program cannot be helped'
 complete -c underpass -n "__fish_underpass_using_subcommand run" -s h -l help -d 'Print help (see more with \'--help\')'
@@ -45,17 +52,38 @@ complete -c underpass -n "__fish_underpass_using_subcommand bench" -l csv -d 'Wr
 complete -c underpass -n "__fish_underpass_using_subcommand bench" -l html -d 'Write a report with plots as one HTML file' -r -F
 complete -c underpass -n "__fish_underpass_using_subcommand bench" -l samples -d 'Samples of each side (default: 5, with --quick 1)' -r
 complete -c underpass -n "__fish_underpass_using_subcommand bench" -l config -d 'Read this configuration file instead of the usual one' -r -F
-complete -c underpass -n "__fish_underpass_using_subcommand bench" -l set -d 'Set one value, before environment and file; `underpass config` lists them' -r
+complete -c underpass -n "__fish_underpass_using_subcommand bench" -l set -d 'Set one value, before environment and file; `underpass config` lists them' -r -f -a "mode=on\t''
+mode=off\t''
+go_up_messages=8\t''
+go_up_bytes=16384\t''
+ring_bytes=1048576\t''
+spin_us=100\t''
+io_uring=deny\t''
+io_uring=allow\t''"
 complete -c underpass -n "__fish_underpass_using_subcommand bench" -l quick -d 'Shorter and fewer, to see that all works; not for quoting'
 complete -c underpass -n "__fish_underpass_using_subcommand bench" -s h -l help -d 'Print help (see more with \'--help\')'
 complete -c underpass -n "__fish_underpass_using_subcommand demo" -l output -d 'Where to write' -r -f -a "(__fish_complete_directories)"
 complete -c underpass -n "__fish_underpass_using_subcommand demo" -l samples -d 'Samples of each side (default: 5, with --quick 1)' -r
 complete -c underpass -n "__fish_underpass_using_subcommand demo" -l config -d 'Read this configuration file instead of the usual one' -r -F
-complete -c underpass -n "__fish_underpass_using_subcommand demo" -l set -d 'Set one value, before environment and file; `underpass config` lists them' -r
+complete -c underpass -n "__fish_underpass_using_subcommand demo" -l set -d 'Set one value, before environment and file; `underpass config` lists them' -r -f -a "mode=on\t''
+mode=off\t''
+go_up_messages=8\t''
+go_up_bytes=16384\t''
+ring_bytes=1048576\t''
+spin_us=100\t''
+io_uring=deny\t''
+io_uring=allow\t''"
 complete -c underpass -n "__fish_underpass_using_subcommand demo" -l quick -d 'Shorter and fewer, to see that all works; not for quoting'
 complete -c underpass -n "__fish_underpass_using_subcommand demo" -s h -l help -d 'Print help (see more with \'--help\')'
 complete -c underpass -n "__fish_underpass_using_subcommand config" -l config -d 'Read this configuration file instead of the usual one' -r -F
-complete -c underpass -n "__fish_underpass_using_subcommand config" -l set -d 'Set one value, before environment and file; `underpass config` lists them' -r
+complete -c underpass -n "__fish_underpass_using_subcommand config" -l set -d 'Set one value, before environment and file; `underpass config` lists them' -r -f -a "mode=on\t''
+mode=off\t''
+go_up_messages=8\t''
+go_up_bytes=16384\t''
+ring_bytes=1048576\t''
+spin_us=100\t''
+io_uring=deny\t''
+io_uring=allow\t''"
 complete -c underpass -n "__fish_underpass_using_subcommand config" -l json -d 'As JSON'
 complete -c underpass -n "__fish_underpass_using_subcommand config" -s h -l help -d 'Print help (see more with \'--help\')'
 complete -c underpass -n "__fish_underpass_using_subcommand completions" -s h -l help -d 'Print help'

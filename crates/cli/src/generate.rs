@@ -4,10 +4,12 @@ use std::fs;
 use std::io::{self, Write};
 use std::path::Path;
 
+use clap::builder::PossibleValuesParser;
 use clap::{Command, CommandFactory};
+use clap_complete::Shell;
 use clap_mangen::Man;
 use clap_mangen::roff::{Roff, bold, italic, roman};
-use underpass_segment::config::KEYS;
+use underpass_segment::config::{KEYS, Key};
 
 use crate::cli::{Cli, CompletionsArguments, ManArguments};
 use crate::settings::variable;
@@ -15,8 +17,44 @@ use crate::settings::variable;
 /// Prints a shell's completions.
 pub fn completions(arguments: &CompletionsArguments) -> anyhow::Result<()> {
     let mut script = Vec::new();
-    clap_complete::generate(arguments.shell, &mut Cli::command(), "underpass", &mut script);
-    Ok(io::stdout().write_all(&script)?)
+    clap_complete::generate(arguments.shell, &mut to_complete(), "underpass", &mut script);
+    let mut script = String::from_utf8(script)?;
+    if arguments.shell == Shell::Bash {
+        script = with_programs(&script);
+    }
+    Ok(io::stdout().write_all(script.as_bytes())?)
+}
+
+/// The command line with values to offer where others are taken too, or refused with better words.
+fn to_complete() -> Command {
+    let choices = |key: &Key| -> Vec<String> {
+        let values = if key.shape.contains(" | ") { key.shape.split(" | ").collect() } else { vec![key.default] };
+        values.into_iter().map(|value| format!("{}={value}", key.name)).collect()
+    };
+    let pages = Cli::command().get_subcommands().map(|it| it.get_name().to_string()).collect();
+    let offers: [(&str, Vec<String>); 2] = [("set", KEYS.iter().flat_map(choices).collect()), ("page", pages)];
+    Cli::command().mut_subcommands(|command| {
+        offers.iter().fold(command, |command, (argument, values)| {
+            if command.get_arguments().all(|it| it.get_id() != argument) {
+                return command;
+            }
+            // clap wants words that stay; this is done once.
+            let values = values.iter().map(|it| -> &'static str { it.clone().leak() });
+            command.mut_arg(argument, |it| it.value_parser(PossibleValuesParser::new(values)))
+        })
+    })
+}
+
+/// The script for bash, which offers files alone where other shells offer programs.
+fn with_programs(script: &str) -> String {
+    const PROGRAMS: &str = r#"
+            if [[ ${cur} != -* && ${prev} =~ ^(run|--|-q|--quiet|--json|--stats)$ ]] ; then
+                COMPREPLY=( $(compgen -c -- "${cur}") )
+                return 0
+            fi"#;
+    let Some((before, run)) = script.split_once("underpass__subcmd__run)\n") else { return script.into() };
+    let (options, after) = run.split_once('\n').unwrap_or((run, ""));
+    format!("{before}underpass__subcmd__run)\n{options}{PROGRAMS}\n{after}")
 }
 
 /// Prints one manual page or writes all of them.
@@ -62,11 +100,25 @@ fn render(page: &Command) -> io::Result<Vec<u8>> {
     Man::new(page.clone()).manual("Underpass").source(source).render(&mut text)?;
     // clap_mangen has one title for whatever help says at its end, which for us is examples; the version is in the footer.
     let text = String::from_utf8_lossy(&text).replace(".SH EXTRA", ".SH EXAMPLES").replace("\nExamples:\n", "\n");
-    let mut text = text.split(".SH VERSION").next().unwrap_or_default().as_bytes().to_vec();
+    let text = with_values(text.split(".SH VERSION").next().unwrap_or_default(), page);
+    let mut text = text.into_bytes();
     if matches!(full_name(page), "underpass" | "underpass-config") {
         settings().to_writer(&mut text)?;
     }
     Ok(text)
+}
+
+/// The page with the name of each option's value behind the option in the synopsis too, where clap_mangen leaves it out.
+fn with_values(text: &str, page: &Command) -> String {
+    let options = page.get_arguments().filter(|it| it.get_action().takes_values());
+    options.fold(text.to_string(), |text, option| match (option.get_long(), option.get_value_names()) {
+        (Some(long), Some(names)) => {
+            let long = long.replace('-', "\\-");
+            let with_value = format!("[\\fB\\-\\-{long}\\fR \\fI{}\\fR]", names.join(" "));
+            text.replace(&format!("[\\fB\\-\\-{long}\\fR]"), &with_value)
+        }
+        _ => text,
+    })
 }
 
 /// The part of the pages that is not in the command line: every key of the configuration.

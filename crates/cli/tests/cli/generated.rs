@@ -38,6 +38,25 @@ fn completions_are_up_to_date() {
 }
 
 #[test]
+fn bash_offers_what_may_follow() {
+    let script = packaging("completions").join("underpass.bash");
+    let offered = |words: &[&str]| {
+        let ask = "source \"$1\"; shift; COMP_WORDS=(underpass \"$@\"); COMP_CWORD=$#; \
+                   _underpass underpass \"${COMP_WORDS[-1]}\" \"${COMP_WORDS[-2]}\"; printf '%s\\n' \"${COMPREPLY[@]}\"";
+        let mut bash = std::process::Command::new("bash");
+        bash.args(["--norc", "-c", ask, "ask"]).arg(&script).args(words);
+        let offered = stdout(&bash.output().unwrap());
+        offered.lines().map(String::from).collect::<Vec<_>>()
+    };
+    assert_eq!(offered(&["run", "--set", "mo"]), ["mode=on", "mode=off"]);
+    assert_eq!(offered(&["man", "ru"]), ["run"]);
+    for before in [["run"].as_slice(), &["run", "--"], &["run", "--quiet"]] {
+        assert!(offered(&[before, &["slee"]].concat()).contains(&"sleep".to_string()), "{before:?}");
+    }
+    assert!(offered(&["run", "--st"]).contains(&"--stats".to_string()));
+}
+
+#[test]
 fn an_unknown_page_names_those_that_exist() {
     let output = output(&["man", "walk"]);
     assert_eq!(output.status.code(), Some(1));
