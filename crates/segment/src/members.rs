@@ -6,7 +6,6 @@
 //! cleared before it is counted off; so there may be references without a bit, which are nobody's to take back, and
 //! never a bit of a living process without its reference. A child's are counted, with their bits, before it is forked; a
 //! process that executes a program stays the member that it was.
-#![allow(unsafe_code, reason = "lays the bits over shared memory")]
 
 use crate::clock;
 use crate::end::{Family, MAX_ENDS};
