@@ -20,7 +20,7 @@ macro_rules! families {
 }
 
 families! {
-    bulk byways calls confined descriptors ending epoll faults files flags fortified nonblocking options poll processes sets signals threads
+    aliases bulk byways calls confined descriptors ending epoll faults files flags fortified nonblocking options poll processes sets signals threads
     waits
 }
 
