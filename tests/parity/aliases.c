@@ -194,6 +194,30 @@ static void descriptors_a(struct side *side) {
 }
 static void descriptors(void) { two_processes(AF_INET, descriptors_a, echo_until_end); }
 
+static void vectors_a(struct side *side) {
+    char got[16] = {0};
+    struct iovec out = {"vector", 6}, in = {got, 6};
+    SHOW(pwritev64v2(side->fd, &out, 1, -1, 0));
+    await_bytes(side->fd, 6);
+    SHOW(preadv64v2(side->fd, &in, 1, -1, 0));
+    say("got %s", got);
+    SHOW(preadv64v2(side->fd, &in, 1, -1, RWF_NOWAIT));
+    SHOW(pwritev64v2(side->fd, &out, 1, 5, 0));
+    /* Flags, of which a socket heeds RWF_NOWAIT alone. */
+    SHOW(pwritev2(side->fd, &out, 1, -1, RWF_HIPRI));
+    SHOW(pwritev2(side->fd, &out, 1, -1, RWF_DSYNC));
+    SHOW(pwritev2(side->fd, &out, 1, -1, RWF_APPEND));
+    SHOW(pwritev2(side->fd, &out, 1, -1, 0x40000000));
+    SHOW(send(side->fd, "end", 3, 0));
+    expect(side, "vectorvectorvectorend");
+    SHOW(pwritev2(side->fd, &out, 1, -1, 0));
+    await_bytes(side->fd, 6);
+    SHOW(preadv2(side->fd, &in, 1, -2, 0));
+    SHOW(preadv2(side->fd, &in, 1, -1, RWF_HIPRI));
+    SHOW(preadv2(side->fd, &in, 1, -1, RWF_NOWAIT));
+}
+static void vectors(void) { two_processes(AF_INET, vectors_a, echo_until_end); }
+
 static void asynchronous_a(struct side *side) {
     static char got[4];
     struct aiocb64 reads = {.aio_fildes = side->fd, .aio_buf = got, .aio_nbytes = sizeof(got)};
@@ -274,6 +298,7 @@ const struct scenario scenarios[] = {
     {"terminal", terminal, 0},
     {"streams", streams, 0},
     {"descriptors", descriptors, 0},
+    {"vectors", vectors, 0},
     {"asynchronous", asynchronous, 0},
     {"flags", flags, 0},
     {"zero-copy", zero_copy, 0},

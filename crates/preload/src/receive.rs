@@ -1,6 +1,7 @@
 //! read, readv, preadv2, recv, recvfrom, recvmsg, recvmmsg, and their aliases.
 
 use crate::connection::{self, BROKEN, CLOSED, Way};
+use crate::send::flags_as_send;
 use crate::{from_c, real, to_c};
 use core::ffi::{c_int, c_uint, c_void};
 use libc::{iovec, mmsghdr, msghdr, off_t, size_t, sockaddr, socklen_t, ssize_t, timespec};
@@ -204,12 +205,10 @@ pub unsafe extern "C" fn preadv2(
     offset: off_t,
     flags: c_int,
 ) -> ssize_t {
-    const RWF_NOWAIT: c_int = 8;
-    if offset != -1 || flags & !RWF_NOWAIT != 0 {
+    let Some(as_recv) = flags_as_send(offset, flags) else {
         // SAFETY: passed on to the caller.
         return unsafe { real::preadv2(fd, vector, count, offset, flags) };
-    }
-    let as_recv = if flags & RWF_NOWAIT != 0 { libc::MSG_DONTWAIT } else { 0 };
+    };
     // SAFETY: as in `read`.
     unsafe {
         receive(

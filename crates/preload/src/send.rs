@@ -266,6 +266,17 @@ pub unsafe extern "C" fn writev(fd: c_int, vector: *const iovec, count: c_int) -
     }
 }
 
+/// The flags of pwritev2 and preadv2, all of which a socket takes and one of which it heeds, as send and recv have them;
+/// `None` for what the kernel refuses: a place in a stream, or a flag that it does not know.
+#[inline]
+pub fn flags_as_send(offset: off_t, flags: c_int) -> Option<c_int> {
+    const TAKEN: c_int = libc::RWF_HIPRI | libc::RWF_DSYNC | libc::RWF_SYNC | libc::RWF_APPEND | libc::RWF_NOAPPEND;
+    if offset != -1 || flags & !(TAKEN | libc::RWF_NOWAIT) != 0 {
+        return None;
+    }
+    Some(if flags & libc::RWF_NOWAIT != 0 { libc::MSG_DONTWAIT } else { 0 })
+}
+
 /// # Safety
 /// As pwritev2(2).
 #[unsafe(no_mangle)]
@@ -276,12 +287,10 @@ pub unsafe extern "C" fn pwritev2(
     offset: off_t,
     flags: c_int,
 ) -> ssize_t {
-    const RWF_NOWAIT: c_int = 8;
-    if offset != -1 || flags & !RWF_NOWAIT != 0 {
+    let Some(as_send) = flags_as_send(offset, flags) else {
         // SAFETY: passed on to the caller.
         return unsafe { real::pwritev2(fd, vector, count, offset, flags) };
-    }
-    let as_send = if flags & RWF_NOWAIT != 0 { libc::MSG_DONTWAIT } else { 0 };
+    };
     // SAFETY: as in `write`.
     unsafe {
         let refused = || refuses_or_empty(fd, vector, count);
