@@ -45,7 +45,7 @@ reasons! {
     NoMemory = "no-memory",
     /// The descriptor came from another program (exec or SCM_RIGHTS), which may still use the connection.
     Inherited = "inherited",
-    /// Several processes have had it since before its two ends met.
+    /// Several processes have had the descriptor since before its two ends met. It goes up when only one of them has it.
     Shared = "shared",
     /// The program prints to it by dprintf, or it is stdin, stdout or stderr.
     Stdio = "stdio",
