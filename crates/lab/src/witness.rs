@@ -188,8 +188,8 @@ mod tests {
         let (user, own) = (User { id: 65534, group: 65534 }, 0);
         let witness = Witness::of(user).unwrap();
         let id = witness.id().parse().unwrap();
-        assert!(claim(id, own, 77, *b"sixteen bytes...").is_none(), "they are not ours");
-        assert!(claim(id, user.id, 77, *b"sixteen bytes...").is_some());
+        assert!(claim(id, own, (77, 0), *b"sixteen bytes...").is_none(), "they are not ours");
+        assert!(claim(id, user.id, (77, 0), *b"sixteen bytes...").is_some());
         assert_eq!(witness.ask(77, Rule::Loaded), Ok(()));
         assert_eq!(witness.ask(78, Rule::Loaded), Err(NotFast::NotLoaded(78)));
     }

@@ -2,8 +2,8 @@
 //! finds such a socket among its descriptors, goes on where the old one stood.
 //!
 //! The luggage is one variable in the new environment: the number of the family's table of ends, which of its members the
-//! process is (if it stays the same process), and for each connection its cookie, its index and (where the old image may be the last to know) the whole end in hexadecimal. One that is not
-//! joined yet goes along as well: the family may join it while the new image uses it.
+//! process is (if it stays the same process), and for each connection its cookie, its index, how the statistics have it and (where the
+//! old image may be the last to know) the whole end in hexadecimal. One that is not joined yet goes along as well: the family may join it while the new image uses it.
 //! The new image looks a socket up by its cookie, so it does not matter under which number it arrives.
 
 use crate::connection::{self, Connection};
@@ -82,14 +82,16 @@ fn contents() -> Option<(Origin, Split<'static, char>)> {
     Some(((family, origin.next().and_then(|member| member.parse().ok())), parts))
 }
 
-/// The connection with this cookie, if it was brought along: whence, its index and perhaps the end itself.
-pub fn find(cookie: u64) -> Option<(Origin, u32, Option<&'static str>)> {
+/// The connection with this cookie, if it was brought along: whence, its index, how it was counted, and perhaps the end
+/// itself.
+pub fn find(cookie: u64) -> Option<(Origin, u32, u32, Option<&'static str>)> {
     let (origin, mut parts) = contents()?;
     parts.find_map(|part| {
         let mut fields = part.split(':');
         let found = u64::from_str_radix(fields.next()?, 16).ok()? == cookie;
-        let index = fields.next()?.parse().ok()?;
-        found.then_some((origin, index, fields.next()))
+        let mut number = || fields.next()?.parse().ok();
+        let (index, counted) = (number()?, number()?);
+        found.then_some((origin, index, counted, fields.next()))
     })
 }
 
@@ -206,17 +208,22 @@ pub enum Execution {
 pub unsafe fn pack(program: Program, envp: *const *const c_char, how: Execution) -> Packed {
     let nothing = Packed { memory: core::ptr::null_mut(), len: 0, envp, gone: false };
     if !has_luggage() {
+        if how == Execution::Alone {
+            connection::count_before_execution(|_| false);
+        }
         return nothing;
     }
     let Some(family) = process::existing_family() else { return nothing };
+    // SAFETY: passed on to the caller.
+    let (count, environment_loads_us) = unsafe { inspect(envp) };
+    let loads_us = environment_loads_us && program.loads_libraries();
     if how == Execution::Alone {
         connection::for_each(|index, fd| Connection::at(family, index, fd).leave_sets());
         inherited(how, Connection::outlast_image);
-        connection::count_before_execution();
+        let goes_along = |it: &Connection| it.end.stage() <= Stage::Joined && it.descriptors().any(stays_open);
+        connection::count_before_execution(|it| loads_us && goes_along(it));
     }
-    // SAFETY: passed on to the caller.
-    let (count, environment_loads_us) = unsafe { inspect(envp) };
-    if !(environment_loads_us && program.loads_libraries()) {
+    if !loads_us {
         hand_over_inherited(how);
         let gone = how == Execution::Alone;
         if gone {
@@ -317,9 +324,12 @@ fn hand_over_inherited(how: Execution) {
     });
 }
 
+fn stays_open(fd: i32) -> bool {
+    kernel::descriptor_flags(fd).is_some_and(|flags| flags & libc::FD_CLOEXEC == 0)
+}
+
 /// Calls `what` for each connection that the new image inherits, for each of its descriptors there.
 fn inherited(how: Execution, mut what: impl FnMut(Connection)) {
-    let stays_open = |fd| kernel::descriptor_flags(fd).is_some_and(|flags| flags & libc::FD_CLOEXEC == 0);
     if how != Execution::Borrowed {
         // What a spawned child gets besides shows in its file actions only; that was noted when they were made.
         let is_given = |it: &Connection| how == Execution::Spawned && it.is_given();
@@ -420,7 +430,7 @@ fn write_text(to: &mut [u8], family: &'static Family, how: Execution) {
 
 fn write_one(text: &mut Text<'_>, connection: &Connection, whole: bool) -> core::fmt::Result {
     learn_cookie(connection);
-    write!(text, ";{:x}:{}", connection.end.cookie.load(Relaxed), connection.index())?;
+    write!(text, ";{:x}:{}:{}", connection.end.cookie.load(Relaxed), connection.index(), connection.counted())?;
     if whole {
         text.write_char(':')?;
         for byte in bytes(connection.end) {

@@ -288,7 +288,9 @@ fn claim_record() {
     let mut name = [0u8; 16];
     // SAFETY: PR_GET_NAME writes at most 16 bytes.
     unsafe { libc::prctl(libc::PR_GET_NAME, name.as_mut_ptr()) };
-    let record = stats::claim(fixed.stats_region, kernel::user_id(), kernel::process_id() as u32, name);
+    let pid = kernel::process_id() as u32;
+    let began = if let kernel::Process::Began(when) = kernel::process(pid) { when } else { 0 };
+    let record = stats::claim(fixed.stats_region, kernel::user_id(), (pid, began), name);
     RECORD.store(record.map_or(core::ptr::null_mut(), |r| r as *const Record as *mut Record), Release);
 }
 

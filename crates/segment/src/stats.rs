@@ -35,6 +35,8 @@ pub struct Record {
     /// Connections of which the bytes are not counted: the library does not follow them.
     pub unfollowed: AtomicU64,
     reasons: [AtomicU64; REASONS],
+    /// When the process began, as /proc has it; 0: it is not known.
+    began: AtomicU64,
 }
 
 impl Record {
@@ -123,21 +125,26 @@ fn record(mapping: &Mapping, index: usize) -> &'static Record {
     unsafe { &*(mapping.base().as_ptr().add(64 + index * size_of::<Record>()) as *const Record) }
 }
 
-/// The library's side: takes a record in region `id` of user `uid` for process `pid`.
-pub fn claim(id: i32, uid: u32, pid: u32, command: [u8; 16]) -> Option<&'static Record> {
+/// The library's side: takes the record of a process, which began at a time (0: not known), in region `id` of user `uid`. A
+/// program that another executes goes on in that one's.
+pub fn claim(id: i32, uid: u32, process: (u32, u64), command: [u8; 16]) -> Option<&'static Record> {
     let (mapping, _) = Mapping::open(id, LEN, uid).ok()?;
-    claim_again(&mapping, pid, command)
+    claim_again(&mapping, process, command)
 }
 
-fn claim_again(mapping: &Mapping, pid: u32, command: [u8; 16]) -> Option<&'static Record> {
-    let index = claims(mapping).fetch_add(1, Relaxed) as usize;
-    if index >= RECORDS {
-        return None;
-    }
-    let record = record(mapping, index);
+fn claim_again(mapping: &Mapping, (pid, began): (u32, u64), command: [u8; 16]) -> Option<&'static Record> {
+    let is_mine = |it: &&Record| it.pid.load(Acquire) == pid && it.began.load(Relaxed) == began;
+    let claimed = (claims(mapping).load(Acquire) as usize).min(RECORDS);
+    let mine = || (0..claimed).rev().map(|index| record(mapping, index)).find(is_mine).filter(|_| began != 0);
+    let fresh = || {
+        let index = claims(mapping).fetch_add(1, Relaxed) as usize;
+        (index < RECORDS).then(|| record(mapping, index))
+    };
+    let record = mine().or_else(fresh)?;
     let (front, back) = command.split_at(8);
     record.command[0].store(u64::from_ne_bytes(front.try_into().ok()?), Relaxed);
     record.command[1].store(u64::from_ne_bytes(back.try_into().ok()?), Relaxed);
+    record.began.store(began, Relaxed);
     record.pid.store(pid, Release);
     Some(record)
 }
@@ -175,7 +182,7 @@ mod tests {
         let region = Region::create().unwrap();
         let mut name = [0; 16];
         name[..5].copy_from_slice(b"redis");
-        let record = claim(region.id(), crate::kernel::user_id(), 77, name).unwrap();
+        let record = claim(region.id(), crate::kernel::user_id(), (77, 0), name).unwrap();
         record.connections.fetch_add(3, Relaxed);
         record.count_reason(Reason::Remote);
         let all = region.processes();
@@ -184,9 +191,28 @@ mod tests {
     }
 
     #[test]
+    fn a_program_that_another_executes_goes_on_in_that_ones_record() {
+        let region = Region::create().unwrap();
+        let claim = |process, name: &[u8; 2]| {
+            let mut command = [0; 16];
+            command[..2].copy_from_slice(name);
+            claim_again(&region.mapping, process, command).unwrap().connections.fetch_add(1, Relaxed);
+        };
+        claim((77, 5), b"sh");
+        claim((78, 5), b"ls");
+        claim((77, 5), b"nc");
+        claim((77, 6), b"ps");
+        claim((79, 0), b"vi");
+        claim((79, 0), b"ed");
+        let all: Vec<_> = region.processes().into_iter().map(|it| (it.command, it.connections)).collect();
+        let expected = [("nc", 2), ("ls", 1), ("ps", 1), ("vi", 1), ("ed", 1)];
+        assert_eq!(all, expected.map(|(name, connections)| (name.to_string(), connections)));
+    }
+
+    #[test]
     fn processes_beyond_the_room_are_counted_as_such() {
         let region = Region::create().unwrap();
-        let room = (0..RECORDS + 3).filter(|_| claim_again(&region.mapping, 77, [0; 16]).is_some()).count();
+        let room = (0..RECORDS + 3).filter(|_| claim_again(&region.mapping, (77, 0), [0; 16]).is_some()).count();
         assert_eq!((room, region.processes().len(), region.uncounted()), (RECORDS, RECORDS, 3));
     }
 }

@@ -6,5 +6,6 @@ mod economy;
 mod faults;
 mod one_sided;
 mod runtimes;
+mod statistics;
 mod tools;
 mod web;

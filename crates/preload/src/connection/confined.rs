@@ -1,7 +1,7 @@
 //! The connections of a process that says which system calls it will make (seccomp(2)).
 
 use super::share::for_each;
-use super::{CONFINED, Connection, PRESENT, handle};
+use super::{CONFINED, Connection, PRESENT, UNTOUCHED, handle};
 use crate::{process, set};
 use underpass_segment::clock;
 use underpass_segment::end::Stage;
@@ -42,7 +42,10 @@ impl Connection {
         let is_seen = self.end.watched.load(Relaxed) == 0 || set::made().all(|set| set.count() == 0);
         let (Some(port), Some(handle)) = (self.port(), handle(self.index)) else { return };
         if port.confine(until, is_seen) {
-            let _ = handle.attached.compare_exchange(PRESENT, CONFINED, AcqRel, Acquire);
+            // In this order: the one becomes the other.
+            for present in [UNTOUCHED, PRESENT] {
+                let _ = handle.attached.compare_exchange(present, CONFINED, AcqRel, Acquire);
+            }
             if !port.is_plain() {
                 RESTS.store(true, Release);
             }
@@ -57,7 +60,7 @@ impl Connection {
     /// The port of a confined end, if something is left for it.
     fn rest(&self) -> Option<Port<'static>> {
         let handle = handle(self.index).filter(|_| self.is_confined())?;
-        // SAFETY: written before PRESENT was stored, which came before CONFINED.
+        // SAFETY: written before UNTOUCHED was stored, which came before CONFINED.
         let link = unsafe { (*handle.link.get()).assume_init() };
         Some(self.port_with(link, 0)).filter(|port| !port.is_plain())
     }

@@ -1,14 +1,14 @@
 //! The end of a connection: descriptors are closed one by one, and the last tells the other end.
 
-use super::find::count_once;
+use super::count::tell;
 use super::inside::Kept;
 use super::share::{for_each, part, twin};
-use super::{ABSENT, BROUGHT, CONFINED, COUNTED, Connection, PRESENT, TOLD, handle, known};
+use super::{ABSENT, CONFINED, Connection, PRESENT, UNTOUCHED, handle, known};
 use crate::process;
 use crate::table::{self, Known};
 use core::ffi::c_int;
 use underpass_segment::clock;
-use underpass_segment::end::{End, Family, MAX_ENDS, Stage};
+use underpass_segment::end::{Family, MAX_ENDS, Stage};
 use underpass_segment::kernel;
 use underpass_segment::link::Link;
 use underpass_segment::reason::Reason;
@@ -200,14 +200,12 @@ pub fn release(index: u32) {
         }
     };
     if before == 1 {
-        let attached = matches!(handle.attached.swap(ABSENT, AcqRel), PRESENT | CONFINED);
+        let attached = matches!(handle.attached.swap(ABSENT, AcqRel), PRESENT | UNTOUCHED | CONFINED);
         // SAFETY: it was there, and the last descriptor is gone.
         let link = attached.then(|| unsafe { (*handle.link.get()).assume_init() });
         if !handle.parted.swap(true, AcqRel) {
             family.let_go(index, process::member());
-            if is_counted_as(index, BROUGHT) {
-                count(family.end(index), index);
-            }
+            tell(family.end(index), index, false);
             drop_reference(family, index, link);
         }
     }
@@ -240,7 +238,7 @@ fn finish(family: &Family, index: u32, link: Option<Link>) {
     let end = family.end(index);
     // Nobody can claim it any more.
     end.lent_until.store(0, Release);
-    count(end, index);
+    tell(end, index, true);
     if end.has_segment() {
         process::with_meeting_surely(|m| {
             if let Some(link) = link.or_else(|| m.link(end)) {
@@ -315,9 +313,7 @@ pub fn leave_all() {
             connection.hush();
             crate::epoll::let_go(connection, table::generation(fd));
             let last = part(family, index) == Some(true);
-            if last || is_counted_as(index, BROUGHT) {
-                count(end, index);
-            }
+            tell(end, index, last);
             if last
                 && end.stage() == Stage::Joined
                 && let Some(port) = connection.port()
@@ -339,37 +335,4 @@ pub(super) fn take_back_what_is_left(family: &Family) {
 pub(super) fn bury(family: &Family, index: u32) {
     process::with_meeting_surely(|m| m.bury(family.end(index)));
     family.give_back(index);
-}
-
-/// Another program image is about to take this one's place, which counts what it is handed for itself.
-pub fn count_before_execution() {
-    if let Some(family) = process::existing_family() {
-        for_each(|index, _| {
-            if is_counted_as(index, COUNTED) || is_counted_as(index, BROUGHT) {
-                count(family.end(index), index);
-            }
-        });
-    }
-}
-
-fn is_counted_as(index: u32, counted: u32) -> bool {
-    handle(index).is_some_and(|handle| handle.counted.load(Relaxed) == counted)
-}
-
-fn count(end: &End, index: u32) {
-    let Some(record) = process::record() else { return };
-    count_once(index);
-    if handle(index).is_some_and(|handle| handle.counted.swap(TOLD, Relaxed) == TOLD) {
-        // But for what has been carried since.
-    } else if end.was_fast.load(Relaxed) != 0 {
-        record.fast.fetch_add(1, Relaxed);
-    } else {
-        record.count_reason(end.reason());
-    }
-    record.fast_sent.fetch_add(end.sending.fast_bytes.swap(0, Relaxed), Relaxed);
-    record.fast_received.fetch_add(end.reading.fast_bytes.swap(0, Relaxed), Relaxed);
-    record.kernel_sent.fetch_add(end.sending.kernel_bytes.swap(0, Relaxed), Relaxed);
-    record.kernel_received.fetch_add(end.reading.kernel_bytes.swap(0, Relaxed), Relaxed);
-    record.bells.fetch_add(end.bells.swap(0, Relaxed), Relaxed);
-    record.sleeps.fetch_add(end.sleeps.swap(0, Relaxed), Relaxed);
 }

@@ -1,8 +1,9 @@
 //! Finding out whether a descriptor is a TCP connection, and which.
 
+use super::count::{BROUGHT, UNCOUNTED, after_execution, forget_carried};
 use super::ending::{bury, take_back_what_is_left};
 use super::share::for_each;
-use super::{ABSENT, BROUGHT, COUNTED, Connection, HIGHEST, Handle, UNCOUNTED, handle};
+use super::{ABSENT, Connection, HIGHEST, Handle, handle};
 use crate::table::{self, Known};
 use crate::{luggage, process, seccomp};
 use underpass_segment::end::{End, Family};
@@ -175,10 +176,10 @@ fn brought(fd: i32) -> Option<u32> {
     let cookie = kernel::cookie(fd).ok()?;
     let lent = || {
         let (family, index) = process::with_meeting_surely(|m| m.borrow(cookie)).flatten()?;
-        Some(((family, None), index, None))
+        Some(((family, None), index, BROUGHT, None))
     };
     // First what was brought along, which may have the end itself.
-    let ((family_id, member), index, whole) = luggage::find(cookie).or_else(lent)?;
+    let ((family_id, member), index, counted, whole) = luggage::find(cookie).or_else(lent)?;
     let (family, index, held) = match process::adopt_family(family_id, member) {
         // As the family has it now: a second end for the socket would go a way of its own.
         Some(family) => {
@@ -200,14 +201,17 @@ fn brought(fd: i32) -> Option<u32> {
     };
     let handle = handle(index)?;
     HIGHEST.fetch_max(index + 1, Relaxed);
-    if handle.descriptors.fetch_add(1, AcqRel) > 0 && !held {
-        // Known already, under another number.
+    let is_known = handle.descriptors.fetch_add(1, AcqRel) > 0;
+    if is_known && !held {
+        // Under another number.
         family.end(index).references.fetch_sub(1, AcqRel);
     }
     handle.begin();
+    if !is_known {
+        after_execution(handle, family.end(index), counted, member.is_some());
+    }
     family.hold(index, process::member());
     table::set(fd, Known::Connection(index));
-    count_as(index, BROUGHT);
     let connection = Connection::at(family, index, fd);
     // Whoever handed it on may be gone before it is used here.
     connection.joined_port();
@@ -231,6 +235,8 @@ fn restored(family: &Family, cookie: u64) -> Option<u32> {
 fn restore(family: &Family, fill: impl FnOnce(&End) -> bool) -> Option<u32> {
     let (index, _) = take(family)?;
     if fill(family.end(index)) {
+        // Whoever has the other copy tells of it.
+        forget_carried(family.end(index));
         return Some(index);
     }
     family.give_back(index);
@@ -264,22 +270,5 @@ fn seen(reason: Reason) {
         record.connections.fetch_add(1, Relaxed);
         record.unfollowed.fetch_add(1, Relaxed);
         record.count_reason(reason);
-    }
-}
-
-/// Counts the connection whose end has this index where it is first used: a server may leave it to what it forks.
-#[inline]
-pub(super) fn count_once(index: u32) {
-    count_as(index, COUNTED);
-}
-
-#[inline]
-fn count_as(index: u32, counted: u32) {
-    if let Some(handle) = handle(index)
-        && handle.counted.load(Relaxed) == UNCOUNTED
-        && handle.counted.compare_exchange(UNCOUNTED, counted, Relaxed, Relaxed).is_ok()
-        && let Some(record) = process::record()
-    {
-        record.connections.fetch_add(1, Relaxed);
     }
 }

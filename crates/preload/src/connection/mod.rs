@@ -1,13 +1,15 @@
 //! A descriptor that is a TCP connection: how each call on it goes, and what this process keeps of it.
 
 mod confined;
+mod count;
 mod ending;
 mod find;
 mod inside;
 mod share;
 
 pub use confined::{confine_all, has_rests};
-pub use ending::{count_before_execution, dissolve, forget, leave_all, release};
+pub use count::count_before_execution;
+pub use ending::{dissolve, forget, leave_all, release};
 pub use find::{claim, give_up, keep_claimed, known, of, pin_all, recognise};
 pub use inside::{is_kept, let_go, unless_left};
 pub use share::{
@@ -19,8 +21,9 @@ use crate::table;
 use crate::{process, seccomp};
 use core::cell::UnsafeCell;
 use core::mem::MaybeUninit;
+use count::{COUNTERS, TOLD, UNCOUNTED};
 use ending::take_back_what_is_left;
-use find::{count_once, unsuitable};
+use find::unsuitable;
 use inside::{Insiders, WAITING};
 use underpass_segment::clock;
 use underpass_segment::end::{End, Family, MAX_ENDS, SHUT_IN, SHUT_OUT, Stage};
@@ -46,10 +49,12 @@ struct Handle {
     found: AtomicU64,
     /// 1: it is in a list of file actions, so a child that is spawned may get it.
     given: AtomicU32,
-    /// [`ABSENT`], [`WORKING`], [`PRESENT`] or [`CONFINED`]: whether `link` is there, and may be used.
+    /// [`ABSENT`], [`WORKING`], [`UNTOUCHED`], [`PRESENT`] or [`CONFINED`]: whether `link` is there, and may be used.
     attached: AtomicU32,
-    /// Whether the connection is in the statistics: [`UNCOUNTED`], [`COUNTED`], [`ELSEWHERE`], [`BROUGHT`] or [`TOLD`].
+    /// Whether the connection is in the statistics: see [`count`].
     counted: AtomicU32,
+    /// What the end's counters said when this process began to use it.
+    before: [AtomicU64; COUNTERS],
     link: UnsafeCell<MaybeUninit<Link>>,
 }
 
@@ -58,17 +63,8 @@ const WORKING: u32 = 1;
 const PRESENT: u32 = 2;
 /// It is there, but this process has gone to the kernel path for good.
 const CONFINED: u32 = 3;
-
-const UNCOUNTED: u32 = 0;
-/// This process has counted it. How it fared, the last process tells that has it.
-const COUNTED: u32 = 1;
-/// The process that forked this one has.
-const ELSEWHERE: u32 = 2;
-/// This process has, which was handed the connection by another: it tells itself how that fared. Who is the last of those
-/// that have it may be none that knows of it.
-const BROUGHT: u32 = 3;
-/// This process has told how it fared.
-const TOLD: u32 = 4;
+/// As [`PRESENT`], but no send or receive has used it yet.
+const UNTOUCHED: u32 = 4;
 
 static HANDLES: Sparse<Handle, { MAX_ENDS / PIECE }> = Sparse::new();
 /// One more than the highest index of an end that this process ever had.
@@ -111,6 +107,7 @@ impl Handle {
         self.parted.store(false, Relaxed);
         // What comes back after this process had told of it, or another with the same end, is counted anew.
         let _ = self.counted.compare_exchange(TOLD, UNCOUNTED, Relaxed, Relaxed);
+        self.before.iter().for_each(|counter| counter.store(0, Relaxed));
         self.found.store(table::next_event(), Relaxed);
     }
 }
@@ -152,13 +149,22 @@ impl Connection {
 
     #[inline(always)]
     fn has_segment(&self) -> bool {
-        handle(self.index).is_some_and(|handle| self.attached(handle))
+        handle(self.index).is_some_and(|handle| handle.attached.load(Acquire) == PRESENT || self.begin_use(handle))
+    }
+
+    /// The first send or receive of this process.
+    #[cold]
+    fn begin_use(&self, handle: &Handle) -> bool {
+        let attached = self.attached(handle);
+        let _ = handle.attached.compare_exchange(UNTOUCHED, PRESENT, AcqRel, Acquire);
+        self.count_use();
+        attached
     }
 
     #[inline(always)]
     fn attached(&self, handle: &Handle) -> bool {
         match handle.attached.load(Acquire) {
-            PRESENT => true,
+            PRESENT | UNTOUCHED => true,
             CONFINED => false,
             // A signal handler that comes here in the middle of it would wait for ever.
             _ => kernel::undisturbed(|| self.attach(handle)),
@@ -192,7 +198,7 @@ impl Connection {
     #[cold]
     fn consider(&self) {
         let end = self.end;
-        count_once(self.index);
+        self.count_use();
         if seccomp::is_confined() {
             return end.pin(Reason::Seccomp);
         }
@@ -248,7 +254,7 @@ impl Connection {
         if !self.attached(handle) {
             return None;
         }
-        // SAFETY: written before PRESENT was stored; not written again while the handle is in use.
+        // SAFETY: written before UNTOUCHED was stored; not written again while the handle is in use.
         let link = unsafe { (*handle.link.get()).assume_init() };
         Some(self.port_with(link, process::thread()))
     }
@@ -273,14 +279,14 @@ impl Connection {
             while handle.attached.load(Acquire) == WORKING {
                 clock::give_way();
             }
-            return handle.attached.load(Acquire) == PRESENT;
+            return matches!(handle.attached.load(Acquire), PRESENT | UNTOUCHED);
         }
         let link = process::with_meeting_surely(|meeting| meeting.link(self.end)).flatten();
         if let Some(link) = link {
-            // SAFETY: WORKING makes this thread the only writer, and nobody reads before PRESENT.
+            // SAFETY: WORKING makes this thread the only writer, and nobody reads before UNTOUCHED.
             unsafe { (*handle.link.get()).write(link) };
         }
-        handle.attached.store(if link.is_some() { PRESENT } else { ABSENT }, Release);
+        handle.attached.store(if link.is_some() { UNTOUCHED } else { ABSENT }, Release);
         link.is_some()
     }
 

@@ -1,8 +1,9 @@
 //! A connection that several descriptors or several processes have.
 
+use super::count::{ELSEWHERE, UNCOUNTED};
 use super::ending::{drop_reference, forget_kept, release, take_back_what_is_left};
 use super::inside::Kept;
-use super::{ABSENT, Connection, ELSEWHERE, HIGHEST, Handle, UNCOUNTED, WORKING, handle, known, recognise};
+use super::{ABSENT, Connection, HIGHEST, Handle, WORKING, handle, known, recognise};
 use crate::table::{self, Known};
 use crate::{memory, process};
 use underpass_segment::end::Family;

@@ -1,0 +1,135 @@
+//! What this process says of its connections in the statistics of `underpass run --stats`.
+//!
+//! Each process counts the connections that it uses, and tells of them when it closes its last descriptor: how they
+//! fared, and what was carried while it used them. The end's counters, which all that have it share, hold what nobody has
+//! told of yet. Who only has a connection says nothing of it, unless nobody else is left to.
+
+use super::share::for_each;
+use super::{Connection, Handle, handle};
+use crate::process;
+use underpass_segment::end::End;
+use underpass_segment::sync::{AtomicU64, Relaxed};
+
+pub(super) const UNCOUNTED: u32 = 0;
+/// This process has used it, and will tell how it fared.
+const COUNTED: u32 = 1;
+/// The process that forked this one has.
+pub(super) const ELSEWHERE: u32 = 2;
+/// Whoever handed it to this one has. If this one uses it, it counts it for itself: who is the last of those that have it
+/// may be none that knows of it.
+pub(super) const BROUGHT: u32 = 3;
+/// This process has told how it fared.
+pub(super) const TOLD: u32 = 4;
+
+pub(super) const COUNTERS: usize = 6;
+
+fn counters(end: &End) -> [&AtomicU64; COUNTERS] {
+    let (out, back) = (&end.sending, &end.reading);
+    [&out.fast_bytes, &back.fast_bytes, &out.kernel_bytes, &back.kernel_bytes, &end.bells, &end.sleeps]
+}
+
+impl Handle {
+    /// From now on what is carried is this process's.
+    fn count_from_here(&self, end: &End) {
+        for (before, counter) in self.before.iter().zip(counters(end)) {
+            before.store(counter.load(Relaxed), Relaxed);
+        }
+    }
+}
+
+impl Connection {
+    /// Counts the connection where it is first used: a server may leave it to what it forks.
+    pub(super) fn count_use(&self) {
+        let Some(handle) = handle(self.index) else { return };
+        let now = handle.counted.load(Relaxed);
+        if matches!(now, UNCOUNTED | BROUGHT)
+            && handle.counted.compare_exchange(now, COUNTED, Relaxed, Relaxed).is_ok()
+            && let Some(record) = process::record()
+        {
+            handle.count_from_here(self.end);
+            record.connections.fetch_add(1, Relaxed);
+        }
+    }
+
+    /// What a program image that gets the connection is told of this: see [`after_execution`].
+    pub fn counted(&self) -> u32 {
+        handle(self.index).map_or(UNCOUNTED, |handle| handle.counted.load(Relaxed))
+    }
+}
+
+/// What was carried so far is told by somebody else.
+pub(super) fn forget_carried(end: &End) {
+    counters(end).iter().for_each(|counter| counter.store(0, Relaxed));
+}
+
+/// The connection came from a program image that had it as `counted`, which was this very process or another.
+pub(super) fn after_execution(handle: &Handle, end: &End, counted: u32, same: bool) {
+    let counted = match counted {
+        COUNTED | TOLD if same => counted,
+        UNCOUNTED => UNCOUNTED,
+        _ => BROUGHT,
+    };
+    handle.counted.store(counted, Relaxed);
+    handle.count_from_here(end);
+}
+
+/// Another program image is about to take this one's place: tells of what it has carried, and how the connections fared but
+/// for those that the next one `goes_on` with.
+pub fn count_before_execution(goes_on: impl Fn(&Connection) -> bool) {
+    if let Some(family) = process::existing_family() {
+        for_each(|index, fd| {
+            let connection = Connection::at(family, index, fd);
+            if !goes_on(&connection) {
+                tell(connection.end, index, connection.is_last());
+            } else if connection.counted() == COUNTED {
+                tell_carried(connection.end, index, false);
+            }
+        });
+    }
+}
+
+/// This process is about to let go of the connection, perhaps as the `last`.
+pub(super) fn tell(end: &End, index: u32, last: bool) {
+    let (Some(record), Some(handle)) = (process::record(), handle(index)) else { return };
+    let counted = handle.counted.load(Relaxed);
+    let untold = || counters(end).iter().any(|counter| counter.load(Relaxed) > 0);
+    let tells = match counted {
+        COUNTED | TOLD => true,
+        UNCOUNTED => last,
+        _ => last && untold(),
+    };
+    if !tells {
+        return;
+    }
+    if !matches!(counted, COUNTED | TOLD) {
+        record.connections.fetch_add(1, Relaxed);
+    }
+    if handle.counted.swap(TOLD, Relaxed) == TOLD {
+        // But for what has been carried since.
+    } else if end.was_fast.load(Relaxed) != 0 {
+        record.fast.fetch_add(1, Relaxed);
+    } else {
+        record.count_reason(end.reason());
+    }
+    tell_carried(end, index, last);
+}
+
+/// The last one tells all that nobody has told.
+fn tell_carried(end: &End, index: u32, last: bool) {
+    let (Some(record), Some(handle)) = (process::record(), handle(index)) else { return };
+    let told = [
+        &record.fast_sent,
+        &record.fast_received,
+        &record.kernel_sent,
+        &record.kernel_received,
+        &record.bells,
+        &record.sleeps,
+    ];
+    for ((counter, before), told) in counters(end).into_iter().zip(&handle.before).zip(told) {
+        let (now, before) = (counter.load(Relaxed), if last { 0 } else { before.load(Relaxed) });
+        // Somebody who told all has begun anew.
+        let carried = if now < before { now } else { now - before };
+        counter.fetch_sub(carried, Relaxed);
+        told.fetch_add(carried, Relaxed);
+    }
+}
