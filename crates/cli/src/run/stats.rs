@@ -107,18 +107,25 @@ const HEADINGS: [&str; 10] = [
 
 /// One row per process and reason.
 fn reasons(busy: &[&ProcessStats]) -> Vec<Vec<String>> {
-    let heading = ["PID", "COMMAND", "ON KERNEL", "REASON", ""].map(String::from).to_vec();
-    let rows = busy.iter().flat_map(|p| p.reasons.iter().map(move |(reason, connections)| (p, reason, *connections)));
-    let cells = rows.map(|(p, reason, connections)| {
-        vec![
-            p.pid.to_string(),
-            p.command.clone(),
-            thousands(connections),
-            reason.key().into(),
-            reason.sentence().into(),
-        ]
+    let heading = ["PID", "COMMAND", "CONNECTIONS", "REASON", ""].map(String::from).to_vec();
+    let told = |p: &ProcessStats| p.reasons.iter().map(|(it, n)| (*n, it.key(), it.sentence())).collect::<Vec<_>>();
+    let rows = busy.iter().flat_map(|p| {
+        let untold = Some((untold(p), "-", UNTOLD)).filter(|&(n, ..)| n > 0);
+        told(p).into_iter().chain(untold).map(move |row| (p, row))
+    });
+    let cells = rows.map(|(p, (connections, key, sentence))| {
+        vec![p.pid.to_string(), p.command.clone(), thousands(connections), key.into(), sentence.into()]
     });
     [heading].into_iter().chain(cells).collect()
+}
+
+/// Why a connection is in no other column than CONNECTIONS.
+const UNTOLD: &str = "Not known: the process was killed, or still has it.";
+
+/// Connections of which the process has not told how they fared.
+fn untold(p: &ProcessStats) -> u64 {
+    let on_kernel: u64 = p.reasons.iter().map(|(_, connections)| connections).sum();
+    p.connections.saturating_sub(p.fast + on_kernel)
 }
 
 fn row(pid: String, command: String, p: &ProcessStats) -> Vec<String> {
@@ -154,6 +161,7 @@ fn process(p: &ProcessStats) -> Value {
     value["pid"] = p.pid.into();
     value["command"] = p.command.clone().into();
     value["reasons"] = reasons.collect();
+    value["untold"] = untold(p).into();
     value
 }
 
@@ -235,6 +243,16 @@ mod tests {
         assert_eq!(value["processes"][0]["bytes"]["kernel"]["sent"], Value::Null);
         assert_eq!(value["processes"][1]["bytes"]["kernel"]["sent"], 2048);
         assert_eq!(value["total"]["unfollowed"], 3);
+    }
+
+    #[test]
+    fn connections_of_a_process_that_was_killed_are_not_said_to_be_on_the_kernel_path() {
+        let killed = ProcessStats { reasons: vec![(Reason::Remote, 1)], ..process(7, 4, 1) };
+        let shown = text("server", End::Signal(9), std::slice::from_ref(&killed), 0);
+        let line = shown.lines().last().unwrap();
+        assert_eq!(line.split_whitespace().collect::<Vec<_>>()[..6], ["7", "worker", "2", "-", "Not", "known:"]);
+        let value: Value = serde_json::from_str(&json(&["server".into()], End::Signal(9), &[killed], 0)).unwrap();
+        assert_eq!(value["processes"][0]["untold"], 2);
     }
 
     #[test]
