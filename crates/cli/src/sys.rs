@@ -236,6 +236,13 @@ pub fn stop_self() {
     unsafe { libc::raise(libc::SIGSTOP) };
 }
 
+/// Whether this process's group is in the foreground of its terminal, whose shell waits for it then.
+pub fn has_terminal() -> bool {
+    let Ok(terminal) = File::open("/dev/tty") else { return false };
+    // SAFETY: neither call has a pointer; the descriptor is open.
+    unsafe { libc::tcgetpgrp(terminal.as_raw_fd()) == libc::getpgrp() }
+}
+
 /// Ends this process by `signal`, as its child was, so that the caller sees the same; without a second core file.
 pub fn die_of(signal: c_int) -> ! {
     let none = libc::rlimit { rlim_cur: 0, rlim_max: 0 };

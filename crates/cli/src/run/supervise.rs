@@ -29,8 +29,8 @@ pub fn run(body: impl FnOnce() -> i32) -> io::Result<End> {
                     Change::Exited(code) => return Ok(End::Code(code)),
                     Change::Killed(signal) => return Ok(End::Signal(signal)),
                     // Job control: the shell waits for us to stop. SIGSTOP alone is not from there, and whoever sent it
-                    // will continue the program and not us.
-                    Change::Stopped(libc::SIGTSTP | libc::SIGTTIN | libc::SIGTTOU) => sys::stop_self(),
+                    // will continue the program and not us; but the shell would not get its terminal back.
+                    Change::Stopped(signal) if is_job_control(signal) || sys::has_terminal() => sys::stop_self(),
                     Change::Stopped(_) => {}
                 }
             }
@@ -38,6 +38,10 @@ pub fn run(body: impl FnOnce() -> i32) -> io::Result<End> {
             child.signal(taken.signal);
         }
     }
+}
+
+fn is_job_control(signal: i32) -> bool {
+    matches!(signal, libc::SIGTSTP | libc::SIGTTIN | libc::SIGTTOU)
 }
 
 impl End {

@@ -3,6 +3,8 @@
 use std::io::{BufRead, BufReader, Read, Write};
 use std::os::unix::process::{CommandExt, ExitStatusExt};
 use std::process::{Child, ChildStdout, Command, Stdio};
+use std::sync::{Arc, Mutex};
+use std::thread;
 
 use crate::support::{LIBRARY, UNDERPASS, compile, kill, state, underpass, wait_for};
 
@@ -63,6 +65,41 @@ fn a_program_that_is_stopped_alone_can_be_continued_alone() {
     kill("CONT", pid);
     assert_eq!(rest(lines), "on\n");
     assert_eq!(child.wait().unwrap().code(), Some(0));
+}
+
+/// Waits until `text` is on the screen of a terminal.
+fn on_screen(screen: &Mutex<String>, text: &str) {
+    let shown = || screen.lock().unwrap().contains(text);
+    wait_for(&format!("{text} on the screen"), || shown().then_some(()));
+}
+
+/// A shell would wait for ever for the terminal that nobody has any more.
+#[test]
+fn a_program_that_stops_itself_gives_the_terminal_back() {
+    let mut script = Command::new("script");
+    script.args(["-qc", "sh -i", "/dev/null"]).env("UNDERPASS_LIBRARY", &*LIBRARY).env("UNDERPASS_CONFIG", "/dev/null");
+    let mut child = script.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::null()).spawn().unwrap();
+    let mut keyboard = child.stdin.take().unwrap();
+    let mut output = child.stdout.take().unwrap();
+    let screen = Arc::new(Mutex::new(String::new()));
+    let shown = Arc::clone(&screen);
+    let reader = thread::spawn(move || {
+        let mut bytes = [0; 1024];
+        while let Ok(n @ 1..) = output.read(&mut bytes) {
+            shown.lock().unwrap().push_str(&String::from_utf8_lossy(&bytes[..n]));
+        }
+    });
+    // What is typed is on the screen as well, so it is spelt otherwise than what is waited for.
+    let run = format!("{UNDERPASS} run --stats=/dev/null -- sh -c 'kill -STOP $$; echo on-$((1 + 1))'\n");
+    keyboard.write_all(run.as_bytes()).unwrap();
+    keyboard.write_all(b"echo shell-$((1 + 1))\n").unwrap();
+    on_screen(&screen, "shell-2");
+    assert!(!screen.lock().unwrap().contains("on-2"));
+    keyboard.write_all(b"fg\n").unwrap();
+    on_screen(&screen, "on-2");
+    keyboard.write_all(b"exit\n").unwrap();
+    child.wait().unwrap();
+    reader.join().unwrap();
 }
 
 /// The terminal sends Ctrl-C to the whole foreground group; the program must not get it a second time from its parent.
