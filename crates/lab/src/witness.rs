@@ -59,7 +59,7 @@ pub enum NotFast {
         connections: u64,
         /// Share of bytes, in per cent, as tenths.
         share: Tenths,
-        /// The reasons of the others, each with its count.
+        /// The reasons of the others, each with its count; or of the bytes.
         reasons: String,
     },
 }
@@ -132,6 +132,9 @@ fn judge(process: &ProcessStats, rule: Rule) -> Result<(), NotFast> {
     for (reason, count) in process.reasons.iter().filter(|(_, count)| *count > 0) {
         let _ = write!(reasons, "{}{} {count}", if reasons.is_empty() { "; why not: " } else { ", " }, reason.key());
     }
+    if process.fast == process.connections {
+        reasons.push_str("; for the rest a reader was slower than the ring is large: is the machine busy?");
+    }
     Err(NotFast::TooLittle {
         command: command(),
         fast: process.fast,
@@ -192,6 +195,17 @@ mod tests {
         assert!(claim(id, user.id, (77, 0), *b"sixteen bytes...").is_some());
         assert_eq!(witness.ask(77, Rule::Loaded), Ok(()));
         assert_eq!(witness.ask(78, Rule::Loaded), Err(NotFast::NotLoaded(78)));
+    }
+
+    #[test]
+    fn a_connection_that_went_fast_and_back_is_not_left_unexplained() {
+        let message = judge(&process(1, 1, 10, 90), Rule::Bytes).unwrap_err().to_string();
+        assert!(
+            message.ends_with(
+                "bytes went fast; for the rest a reader was slower than the ring is large: is the machine busy?"
+            ),
+            "{message}"
+        );
     }
 
     #[test]
