@@ -72,7 +72,10 @@ cannot be executed, 125 if Underpass itself fails, 2 for a mistake in options or
 pub struct RunArguments {
     /// At the end, say for each process how its connections fared and why some stayed on kernel TCP
     ///
-    /// Written to standard error, or to FILE. The program gets a parent process that waits for it and passes signals on.
+    /// Written to standard error, or to FILE, when the program itself ends: a daemon that it leaves behind is not waited for.
+    ///
+    /// The program gets a parent process that waits for it, passes signals on, and takes it along when it is killed itself
+    /// (PR_SET_PDEATHSIG); and the variable `UNDERPASS_STATS` in its environment.
     #[arg(long, value_name = "FILE", num_args = 0..=1, require_equals = true, value_hint = ValueHint::FilePath)]
     pub stats: Option<Option<PathBuf>>,
 
