@@ -119,6 +119,8 @@ impl Port<'_> {
             }
             return;
         }
+        // It may have been about to leave: see `leave`.
+        flags.taken.store(0, Relaxed);
         if self.is_fast() {
             // It has not come to the mark behind which these are data.
             reading.mistaken.fetch_sub(reading.stash.swap(0, Relaxed).into(), Relaxed);

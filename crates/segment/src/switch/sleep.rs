@@ -568,6 +568,8 @@ impl Port<'_> {
             flags.taken.store(self.place().consumed as u32, Relaxed);
             if !kernel::undisturbed(|| self.leave_what_can_be_given_back()) {
                 if !surely {
+                    // Should it leave later, then at the beginning of a record.
+                    flags.taken.store(0, Relaxed);
                     return None;
                 }
                 flags.waiting.fetch_or(LEFT, SeqCst);
