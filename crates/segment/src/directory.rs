@@ -226,6 +226,12 @@ impl Directory {
         })
     }
 
+    /// Whether the entry is this connection's.
+    pub fn is_there(&self, index: u32, key: Key) -> bool {
+        let entry = self.entry(index as usize);
+        entry.state.load(Acquire) != EMPTY && entry.is(key)
+    }
+
     /// Leaves word of a joined end whose socket is being passed to another process: the end's index in its family. The index
     /// of the entry, which is cleared when the end is over; `None` when there is no place for it.
     pub fn lend(&self, cookie: u64, me: Holder, index: u32) -> Option<u32> {

@@ -36,6 +36,18 @@ struct Attached {
     made_for: Option<(i32, u64)>,
 }
 
+/// What the directory says to an end that waits.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Answer {
+    /// Nothing yet.
+    None,
+    /// The other end has offered a segment.
+    Offer,
+    /// It does not know the end: the directory goes with the last process that has it, which may have executed a program. The
+    /// other end asks the next one, so this end asks again.
+    Forgotten,
+}
+
 /// What this process needs to meet others.
 pub struct Meeting {
     family: i32,
@@ -126,9 +138,13 @@ impl Meeting {
         }
     }
 
-    /// An end that waits: has it been offered a segment? One load, mostly.
-    pub fn is_offered(&mut self, end: &End) -> bool {
-        self.offer(end).is_some()
+    /// What an end that waits has come to. One load, mostly.
+    pub fn answer(&mut self, end: &End) -> Answer {
+        match self.entry(end) {
+            Some((directory, index, key)) if directory.offered(index, key).is_some() => Answer::Offer,
+            Some((directory, index, key)) if directory.is_there(index, key) => Answer::None,
+            _ => Answer::Forgotten,
+        }
     }
 
     fn offer(&mut self, end: &End) -> Option<(Directory, u32, Key, Offer)> {

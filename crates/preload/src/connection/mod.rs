@@ -29,7 +29,7 @@ use underpass_segment::clock;
 use underpass_segment::end::{End, Family, MAX_ENDS, SHUT_IN, SHUT_OUT, Stage};
 use underpass_segment::kernel;
 use underpass_segment::link::Link;
-use underpass_segment::meeting::Meeting;
+use underpass_segment::meeting::{Answer, Meeting};
 use underpass_segment::raw::Errno;
 use underpass_segment::reason::Reason;
 use underpass_segment::switch::Port;
@@ -204,12 +204,15 @@ impl Connection {
         }
         let config = process::config();
         let calls = end.calls.fetch_add(1, Relaxed) + 1;
-        let waits = end.stage() == Stage::Waiting;
-        let is_time = if waits {
-            process::with_meeting(|meeting| meeting.is_offered(end)) == Some(true)
-        } else {
-            let proven = calls > config.go_up_messages || end.bytes.load(Relaxed) >= config.go_up_bytes;
-            proven && calls >= end.next_try.load(Relaxed)
+        let ask = || process::with_meeting(|meeting| meeting.answer(end)).unwrap_or(Answer::None);
+        let answer = if end.stage() == Stage::Waiting { ask() } else { Answer::Forgotten };
+        let is_time = match answer {
+            Answer::None => false,
+            Answer::Offer => true,
+            Answer::Forgotten => {
+                let proven = calls > config.go_up_messages || end.bytes.load(Relaxed) >= config.go_up_bytes;
+                proven && calls >= end.next_try.load(Relaxed)
+            }
         };
         if !is_time {
             return;
@@ -234,7 +237,7 @@ impl Connection {
             };
             kernel::undisturbed(|| process::with_meeting(alone));
         };
-        if waits {
+        if answer == Answer::Offer {
             return meet(Meeting::take_offer);
         }
         end.next_try.store(calls.saturating_mul(2), Relaxed);
