@@ -1009,6 +1009,62 @@ static void exec_two(void) {
     else two_processes(AF_INET, exec_two_a, exec_two_b);
 }
 
+/* The end of a child, of which no handler hears, ends no sleep of another thread, whatever its parent is in the middle of. */
+struct pairs {
+    int fd;
+    atomic_int task, whole, count;
+};
+static void *receive_pairs(void *argument) {
+    struct pairs *pairs = argument;
+    char two[2];
+    ssize_t got;
+    pairs->task = this_task();
+    while ((got = recv(pairs->fd, two, 2, MSG_WAITALL)) > 0) {
+        pairs->whole += got == 2;
+        if (got == 1) receive_all(pairs->fd, two, 1);
+        pairs->count++;
+    }
+    return NULL;
+}
+static void meet_briefly(struct side *side) {
+    char byte;
+    int one = connect_to(&side->address), other = (int)MUST(accept(side->listener, NULL, NULL));
+    for (int i = 0; i < 2; i++) {
+        send_all(one, "x", 1);
+        receive_all(other, &byte, 1);
+        send_all(other, "x", 1);
+        receive_all(one, &byte, 1);
+    }
+    close(one);
+    close(other);
+}
+static void child_ends_a(struct side *side) {
+    enum { CHILDREN = 60 };
+    int ends[2];
+    pthread_t thread;
+    MUST(socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, ends));
+    struct pairs pairs = {.fd = ends[0]};
+    start_thread(&thread, receive_pairs, &pairs);
+    for (int i = 0; i < CHILDREN; i++) {
+        MUST(write(ends[1], "a", 1));
+        while (pairs.task == 0) sched_yield();
+        await_asleep(pairs.task);
+        pid_t child = (pid_t)MUST(fork());
+        if (child == 0) {
+            usleep((useconds_t)(i * 7 % 400));
+            _exit(0);
+        }
+        do meet_briefly(side);
+        while (MUST(waitpid(child, NULL, WNOHANG)) == 0);
+        MUST(write(ends[1], "b", 1));
+        while (pairs.count <= i) sched_yield();
+    }
+    close(ends[1]);
+    pthread_join(thread, NULL);
+    say("%d of %d were whole", pairs.whole, CHILDREN);
+}
+static void child_ends(void) { two_processes(AF_INET, child_ends_a, echo_until_end); }
+
 /* What a new owner does first with a connection in which bytes lie unread only asks, or changes how it goes on. */
 enum { BY_POLL, BY_SELECT, BY_EPOLL, BY_COUNT, BY_BLOCKING, FIRSTS };
 static void own(int fd, int first, int turn) {
@@ -1754,7 +1810,7 @@ const struct scenario scenarios[] = {
     {"exec-cat-fresh", exec_cat_fresh, 0}, {"stdin-both", stdin_both, 0}, {"stdin-mute", stdin_mute, 0},
     {"stdin-much", stdin_much, 0}, {"exec-calls", exec_calls, 0}, {"spawn", spawn, 0}, {"passed", passed, 0},
     {"passed-among", passed_among, 0},
-    {"passed-half", passed_half, 0}, {"passed-on", passed_on, 0}, {"passed-over", passed_over, 0}, {"exec-asks", exec_asks, 0},
+    {"passed-half", passed_half, 0}, {"passed-on", passed_on, 0}, {"passed-over", passed_over, 0}, {"exec-asks", exec_asks, 0}, {"child-ends", child_ends, 0},
     {"passed-asks", passed_asks, 0}, {"exec-two", exec_two, 0}, {"killed-asleep", killed_asleep, 0},
     {"passed-away", passed_away, 0}, {"exec-fresh", exec_fresh, 0}, {"exec-numbers", exec_numbers, 0}, {"exec-over", exec_over, 0}, {"exec-passed", exec_passed, 0},
     {"exec-pinned", exec_pinned, 0}, {"exec-both", exec_both, 0},

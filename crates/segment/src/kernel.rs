@@ -425,7 +425,7 @@ pub fn reset_at_close(fd: i32) {
     };
 }
 
-/// Does `what` with all signals held back from this thread.
+/// Does `what` with all signals held back from this thread that a handler may hear of.
 pub fn undisturbed<T>(what: impl FnOnce() -> T) -> T {
     undisturbed_since(|_| what())
 }
@@ -435,18 +435,31 @@ pub fn undisturbed_since<T>(what: impl FnOnce(u64) -> T) -> T {
     if is_quiet() {
         return what(0);
     }
-    let (all, mut before) = (u64::MAX, 0u64);
-    let set = |mask: *const u64, before: *mut u64| {
-        let arguments = [libc::SIG_SETMASK as usize, mask as usize, before as usize, size_of::<u64>(), 0, 0];
+    // The end of a child of this thread, if no handler hears of it, would end a sleep of another thread that does not hold it
+    // back; a thread that does not either loses it.
+    let most = if hears_of_children() { u64::MAX } else { !(1 << (libc::SIGCHLD - 1)) };
+    let mut before = 0u64;
+    let change = |how: i32, mask: *const u64, before: *mut u64| {
+        let arguments = [how as usize, mask as usize, before as usize, size_of::<u64>(), 0, 0];
         // SAFETY: the kernel reads one mask of eight bytes, and writes another where `before` is not null.
         unsafe { syscall(libc::SYS_rt_sigprocmask, arguments) }
     };
-    let held_back = set(&raw const all, &raw mut before).is_ok();
+    let held_back = change(libc::SIG_BLOCK, &raw const most, &raw mut before).is_ok();
     let result = what(before);
     if held_back {
-        let _ = set(&raw const before, core::ptr::null_mut());
+        let _ = change(libc::SIG_SETMASK, &raw const before, core::ptr::null_mut());
     }
     result
+}
+
+/// Whether the program handles SIGCHLD.
+fn hears_of_children() -> bool {
+    // What the kernel calls a sigaction: the handler, flags, restorer and mask.
+    let mut action = [0usize; 4];
+    let arguments = [libc::SIGCHLD as usize, 0, action.as_mut_ptr() as usize, size_of::<u64>(), 0, 0];
+    // SAFETY: the kernel writes a sigaction, which has that size.
+    let asked = unsafe { syscall(libc::SYS_rt_sigaction, arguments) };
+    asked.is_err() || !matches!(action[0], libc::SIG_DFL | libc::SIG_IGN)
 }
 
 /// This process.
