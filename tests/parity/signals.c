@@ -163,6 +163,35 @@ static void sending_b(struct side *side) {
 }
 static void sending(void) { two_processes(AF_INET, sending_a, sending_b); }
 
+/* A signal that comes in the middle of a large send, which need not sleep just then, ends it at the latest when it would. */
+enum { MIDWAYS = 12 };
+static void midway_a(struct side *side) {
+    size_t size = 64 * MIB;
+    char *bytes = calloc(1, size);
+    for (int round = 0; round < MIDWAYS; round++) {
+        handle(count, round % 2 == 0 ? 0 : SA_RESTART);
+        tell(side);
+        long part = send(side->fd, bytes, size, 0);
+        say("a part: %d, caught %d", part > 0 && part < (long)size, caught);
+        MUST(write(side->turn, &part, sizeof(part)));
+    }
+    free(bytes);
+}
+static void midway_b(struct side *side) {
+    static char bytes[256 * KIB];
+    uint64_t random = 5;
+    for (int round = 0; round < MIDWAYS; round++) {
+        long got = 0, part, enough = (long)(next_random(&random) % (12 * MIB));
+        hear(side);
+        do got += MUST(recv(side->fd, bytes, sizeof(bytes), 0));
+        while (got < enough);
+        kill(getppid(), SIGUSR1);
+        if (MUST(read(side->turn, &part, sizeof(part))) != sizeof(part)) fail("part");
+        while (got < part) got += MUST(recv(side->fd, bytes, (size_t)(part - got) < sizeof(bytes) ? (size_t)(part - got) : sizeof(bytes), 0));
+    }
+}
+static void midway(void) { two_processes(AF_INET, midway_a, midway_b); }
+
 /* A blocked signal stays pending through recv; ppoll, pselect and epoll_pwait let it in. */
 static void masks_a(struct side *side) {
     int fd = side->fd, set = (int)MUST(epoll_create1(0));
@@ -796,7 +825,7 @@ static void crowded_b(struct side *side) {
 static void crowded(void) { two_processes(AF_INET, crowded_a, crowded_b); }
 
 const struct scenario scenarios[] = {
-    {"interrupted", interrupted, 0}, {"restarted", restarted, 0}, {"sending", sending, 0}, {"masks", masks, 0},
+    {"interrupted", interrupted, 0}, {"restarted", restarted, 0}, {"sending", sending, 0}, {"midway", midway, 0}, {"masks", masks, 0},
     {"masks-timeout", masks_timeout, 0},
     {"talking", talking, 0},         {"stealing", stealing, 0},   {"storm", storm_count, 0}, {"storm-talk", storm_talk, 0},
     {"taken-away", taken_away, 0},   {"looked-beside", looked_beside, 0},

@@ -92,11 +92,24 @@ pub fn try_until(
         let mut it = pollfd { fd, events, revents: 0 };
         let left = left(deadline, u64::MAX);
         let timeout = left.as_ref().map_or(core::ptr::null(), core::ptr::from_ref);
-        // SAFETY: one pollfd, and a timespec that lives as long; no mask.
-        if crate::from_c(unsafe { real::ppoll(&mut it, 1, timeout, core::ptr::null()) } as isize)? == 0 {
+        // SAFETY: one pollfd, and a timespec that lives as long; no mask, or one that does.
+        let poll = |mask| unsafe { real::ppoll(&mut it, 1, timeout, mask) };
+        if crate::from_c(with_own_mask(poll) as isize)? == 0 {
             return Err(AGAIN);
         }
     }
+}
+
+/// Does `wait` with the mask that is to hold in it, where signals are held back: see [`kernel::HeldBack`].
+pub fn with_own_mask(wait: impl FnOnce(*const sigset_t) -> c_int) -> c_int {
+    kernel::with_own_mask(|mask| {
+        let Some(mask) = mask else { return wait(core::ptr::null()) };
+        // SAFETY: a set of signals is an array of words, of which the kernel knows the first 64 bits.
+        let mut set: sigset_t = unsafe { core::mem::zeroed() };
+        // SAFETY: as above.
+        unsafe { core::ptr::from_mut(&mut set).cast::<u64>().write(mask) };
+        wait(&set)
+    })
 }
 
 /// What a descriptor in a poll is to the library.

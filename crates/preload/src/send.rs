@@ -7,7 +7,7 @@ use core::ffi::{c_int, c_uint, c_void};
 use libc::{iovec, mmsghdr, msghdr, off_t, pollfd, size_t, sockaddr, sockaddr_storage, socklen_t, ssize_t};
 use underpass_segment::clock;
 use underpass_segment::end::Stage;
-use underpass_segment::kernel;
+use underpass_segment::kernel::{self, HeldBack};
 use underpass_segment::raw::{Answer, Errno, is_quiet, syscall};
 use underpass_segment::reason::Reason;
 use underpass_segment::ring::Source;
@@ -46,13 +46,13 @@ unsafe fn send_vector(
     }
     // SAFETY: passed on to the caller.
     unsafe {
-        send_buffers(connection, vector, count, flags, plain, |connection, len| {
+        send_buffers(connection, vector, count, flags, false, plain, |connection, len| {
             count <= MAX_BUFFERS && goes_in_pieces(connection, len, flags)
         })
     }
 }
 
-/// The same on `connection`, in pieces if they `is_large`.
+/// The same on `connection`, in pieces if they `is_large`; for a call that `has_part` has sent something before.
 ///
 /// # Safety
 /// The buffers must be valid for reading.
@@ -62,6 +62,7 @@ unsafe fn send_buffers(
     vector: *const iovec,
     count: usize,
     flags: c_int,
+    has_part: bool,
     plain: impl Fn() -> ssize_t,
     is_large: impl Fn(Connection, usize) -> bool,
 ) -> ssize_t {
@@ -78,13 +79,13 @@ unsafe fn send_buffers(
             }
             let inside = connection.inside();
             let by_kernel = |done| {
-                if done == 0 && connection.open_descriptor() == Some(connection.fd) {
-                    return from_c(plain());
+                if done == 0 && !has_part && connection.open_descriptor() == Some(connection.fd) {
+                    return from_c(kernel::letting_signals_in(&plain));
                 }
                 // SAFETY: as above; `done` bytes of them are sent.
                 let mut rest = unsafe { Cursor::new(vector, count) };
                 rest.skip(done);
-                send_rest(&connection, &port, rest, flags, done > 0)
+                send_rest(&connection, rest, flags, has_part || done > 0)
             };
             let answer = port.send(cursor, flags, |done| inside.during(|| port.leave_kernel(), || by_kernel(done)));
             return to_c(answer);
@@ -133,6 +134,7 @@ fn goes_in_pieces(connection: Connection, len: usize, flags: c_int) -> bool {
 fn in_pieces(connection: Connection, len: usize, mut send: impl FnMut(Connection, usize, bool) -> ssize_t) -> ssize_t {
     let before = crate::errno();
     let (mut by, mut done, mut size) = (connection, 0, FIRST_PIECE);
+    let _held_back = HeldBack::new();
     // As in the kernel, the call has the socket until it returns.
     connection.inside().during(
         || {},
@@ -159,8 +161,9 @@ fn has_room(connection: &mut Connection) -> bool {
     let Some(fd) = connection.open_descriptor() else { return false };
     let is_writable = || {
         let mut it = pollfd { fd, events: libc::POLLOUT, revents: 0 };
-        // SAFETY: one pollfd; no limit and no mask.
-        let count = unsafe { real::ppoll(&mut it, 1, core::ptr::null(), core::ptr::null()) };
+        // SAFETY: one pollfd; no limit.
+        let poll = |mask| unsafe { real::ppoll(&mut it, 1, core::ptr::null(), mask) };
+        let count = crate::poll::with_own_mask(poll);
         count == 1 && it.revents & (libc::POLLERR | libc::POLLHUP) == 0
     };
     let has_room = connection.end.sending.fast.load(Relaxed) != 0 || is_writable();
@@ -175,11 +178,11 @@ fn send_buffers_in_pieces(connection: Connection, mut rest: Cursor, flags: c_int
     in_pieces(connection, rest.left(), |connection, size, is_first| {
         let mut message = rest.message(size);
         let header = message.header();
-        let flags = if is_first { flags } else { flags | libc::MSG_NOSIGNAL };
+        let (vector, count) = (header.msg_iov.cast_const(), header.msg_iovlen);
         // SAFETY: the message names what is left of the program's buffers.
         let sent = unsafe {
-            let plain = || real::sendmsg(connection.fd, &header, flags);
-            send_buffers(connection, header.msg_iov, header.msg_iovlen, flags, plain, |_, _| false)
+            let plain = || to_c(send_rest(&connection, Cursor::new(vector, count), flags, !is_first));
+            send_buffers(connection, vector, count, flags, !is_first, plain, |_, _| false)
         };
         if sent >= 0 {
             rest.skip(sent as usize);
@@ -205,20 +208,32 @@ fn not_carried(flags: c_int) -> Reason {
     }
 }
 
-/// Sends what is left under `rest` on the kernel path. As in the kernel, the call has the socket until it returns, its time is
-/// that of all its waits (SO_SNDTIMEO), and once a part is sent a signal ends it, and an error is for the next call.
-fn send_rest(connection: &Connection, port: &Port<'_>, mut rest: Cursor, flags: c_int, has_part: bool) -> Answer {
-    let nonblocking = flags & libc::MSG_DONTWAIT != 0 || port.end.nonblocking.load(Relaxed) != 0;
-    let timeout = if nonblocking { Some(0) } else { kernel::timeout(port.fd, libc::SO_SNDTIMEO) };
+/// Sends what is left under `rest` on the kernel path, by calls that do not wait and polls, which let in signals that are held
+/// back. As in the kernel, the call has the socket until it returns, its time is that of all its waits (SO_SNDTIMEO), and once
+/// a part is sent a signal ends it, and an error is for the next call.
+fn send_rest(connection: &Connection, mut rest: Cursor, flags: c_int, has_part: bool) -> Answer {
+    let nonblocking = flags & libc::MSG_DONTWAIT != 0 || connection.end.nonblocking.load(Relaxed) != 0;
+    let timeout = if nonblocking { Some(0) } else { kernel::timeout(connection.fd, libc::SO_SNDTIMEO) };
     let deadline = timeout.map(|timeout| clock::nanoseconds().saturating_add(timeout));
-    let flags = flags | libc::MSG_DONTWAIT | libc::MSG_NOSIGNAL;
     let before = crate::errno();
     let mut total = 0;
     while rest.left() > 0 {
         let mut message = rest.message(usize::MAX);
+        let header = message.header();
         // SAFETY: the message names what is left of the program's buffers.
-        let send = |fd| from_c(unsafe { real::sendmsg(fd, &message.header(), flags) });
-        match crate::poll::try_until(deadline, libc::POLLOUT, || connection.open_descriptor(), send) {
+        let send = |fd, flags| from_c(unsafe { real::sendmsg(fd, &header, flags) });
+        let descriptor = || connection.open_descriptor();
+        let answer = if has_part || total > 0 {
+            let send = |fd| send(fd, flags | libc::MSG_DONTWAIT | libc::MSG_NOSIGNAL);
+            crate::poll::try_until(deadline, libc::POLLOUT, descriptor, send)
+        } else {
+            // The wait for the first of it is the kernel's own, which goes on after a signal where the program wants that.
+            descriptor().ok_or(CLOSED).and_then(|fd| match send(fd, flags | libc::MSG_DONTWAIT) {
+                Err(Errno(libc::EAGAIN)) => kernel::letting_signals_in(|| send(fd, flags)),
+                answer => answer,
+            })
+        };
+        match answer {
             Ok(n) => {
                 total += n;
                 rest.skip(n);
@@ -226,7 +241,7 @@ fn send_rest(connection: &Connection, port: &Port<'_>, mut rest: Cursor, flags: 
             Err(e) if !has_part && total == 0 => return Err(e),
             Err(e) => {
                 if e.0 != libc::EPIPE {
-                    port.end.keep_error(e);
+                    connection.end.keep_error(e);
                 }
                 break;
             }
@@ -456,7 +471,7 @@ pub unsafe extern "C" fn sendfile(out: c_int, input: c_int, offset: *mut off_t, 
 /// As sendfile(2).
 unsafe fn send_file(connection: Connection, input: c_int, offset: *mut off_t, count: size_t) -> ssize_t {
     // SAFETY: passed on to the caller.
-    let plain = || unsafe { real::sendfile(connection.fd, input, offset, count) };
+    let plain = || kernel::letting_signals_in(|| unsafe { real::sendfile(connection.fd, input, offset, count) });
     loop {
         let way = connection.way();
         if way == Way::Joined
@@ -527,7 +542,7 @@ unsafe fn file_through_segment(
     let begin = if offset.is_null() { unsafe { libc::lseek(input, 0, libc::SEEK_CUR) } } else { unsafe { *offset } };
     crate::set_errno(before);
     // SAFETY: passed on to the caller.
-    let plain = || from_c(unsafe { real::sendfile(port.fd, input, offset, count) });
+    let plain = || kernel::letting_signals_in(|| from_c(unsafe { real::sendfile(port.fd, input, offset, count) }));
     if count == 0 {
         return plain();
     }
@@ -539,7 +554,8 @@ unsafe fn file_through_segment(
         port.send_from(&mut part, 0, |done| {
             let mut rest = begin + done as off_t;
             // SAFETY: an offset of this frame.
-            let call = |fd| from_c(unsafe { real::sendfile(fd, input, &mut rest, count - done) });
+            let mut send = |fd| from_c(unsafe { real::sendfile(fd, input, &mut rest, count - done) });
+            let call = |fd| kernel::letting_signals_in(|| send(fd));
             inside.during(|| port.leave_kernel(), || connection.open_descriptor().ok_or(CLOSED).and_then(call))
         })?
     };

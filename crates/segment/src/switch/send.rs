@@ -4,7 +4,7 @@
 use super::{AGAIN, BROKEN, GONE, Port, micros};
 use crate::clock::{give_way, nanoseconds, nap, ticks};
 use crate::end::Stage;
-use crate::kernel;
+use crate::kernel::{self, HeldBack};
 use crate::link::{ALONE, CLOSED, Direction, LEAVING, LEFT, NO_MORE_BELLS, RINGING, SHUT};
 use crate::lock::Entered;
 use crate::raw::{Answer, Errno};
@@ -13,6 +13,10 @@ use crate::ring::{self, Fault, Place, Push, Record, Source};
 use crate::sync::{AcqRel, Acquire, Relaxed, Release, SeqCst, fence, own, pause};
 use crate::vector::Cursor;
 use crate::wait;
+
+/// A longer send holds signals back from its beginning, any other once it has to wait: the reader of what it has sent by
+/// then cannot have answered with one.
+const LONG: usize = 64 << 10;
 
 /// A sender checks this often that an unmoving reader still lives.
 const CHECK_EVERY_US: u64 = 50;
@@ -66,9 +70,12 @@ impl Port<'_> {
     pub fn send_from(&self, from: &mut impl Source, flags: i32, plain: impl FnOnce(usize) -> Answer) -> Answer {
         let nonblocking = flags & libc::MSG_DONTWAIT != 0 || self.end.nonblocking.load(Relaxed) != 0;
         let entered = self.enter_sending();
-        let mut sent = 0;
-        let outcome = self.send_inside(from, &mut sent, nonblocking, entered == Entered::Nested);
+        let (mut sent, mut held_back) = (0, None);
+        let outcome = self.send_inside(from, &mut sent, &mut held_back, nonblocking, entered == Entered::Nested);
         self.leave_for(entered, matches!(outcome, Outcome::Plain));
+        if sent == 0 {
+            drop(held_back.take());
+        }
         match outcome {
             Outcome::Done => Ok(sent),
             Outcome::Failed(e) if sent == 0 => Err(e),
@@ -213,9 +220,19 @@ impl Port<'_> {
     /// With `nested`, under a signal handler on top of another send of this thread, the path is not switched: that send
     /// has chosen its own already.
     #[inline]
-    fn send_inside(&self, from: &mut impl Source, sent: &mut usize, nonblocking: bool, nested: bool) -> Outcome {
+    fn send_inside(
+        &self,
+        from: &mut impl Source,
+        sent: &mut usize,
+        held_back: &mut Option<HeldBack>,
+        nonblocking: bool,
+        nested: bool,
+    ) -> Outcome {
         let sending = &self.end.sending;
         let mut since = None;
+        if from.left() > LONG && !nonblocking && !nested {
+            *held_back = Some(HeldBack::new());
+        }
         loop {
             if sending.fast.load(Relaxed) == 0 && (nested || !self.try_up(true)) {
                 return Outcome::Plain;
@@ -246,7 +263,12 @@ impl Port<'_> {
                 Ok(Pushed::Left) => 0,
                 Ok(Pushed::Until(enough)) => enough,
             };
+            // Not for a handler's send, which goes on in the middle of another.
+            if !nonblocking && !nested && held_back.is_none() {
+                *held_back = Some(HeldBack::new());
+            }
             match self.wait_for_room(enough, from.left(), nonblocking) {
+                Room::Some if *sent > 0 && kernel::is_signalled() => return Outcome::Done,
                 Room::Some => since = None,
                 Room::None if nonblocking && nested => return Outcome::Failed(AGAIN),
                 // The rest too, of a send that does not block: if the kernel has no room for it either, it will say when
