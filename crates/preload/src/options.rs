@@ -5,6 +5,7 @@ use crate::real;
 use core::ffi::{c_int, c_ulong, c_void};
 use libc::{msghdr, socklen_t};
 use underpass_segment::kernel;
+use underpass_segment::raw::Errno;
 use underpass_segment::reason::Reason;
 use underpass_segment::switch::Ready;
 use underpass_segment::sync::{AtomicBool, AtomicU8, Relaxed};
@@ -205,12 +206,20 @@ pub unsafe extern "C" fn getsockopt(
     }
     if answer == 0
         && (level, name) == (libc::SOL_SOCKET, libc::SO_ERROR)
-        && let Some(error) = connection::known(fd).and_then(|it| it.end.take_kept_error())
+        && let Some(connection) = connection::known(fd)
     {
+        let mut error = 0i32.to_ne_bytes();
         // SAFETY: as above.
         unsafe {
-            let bytes = error.0.to_ne_bytes();
-            core::ptr::copy_nonoverlapping(bytes.as_ptr(), value.cast(), (*len as usize).min(bytes.len()));
+            let len = (*len as usize).min(error.len());
+            core::ptr::copy_nonoverlapping(value.cast(), error.as_mut_ptr(), len);
+            let error = Errno(i32::from_ne_bytes(error));
+            let told = connection
+                .end
+                .take_kept_error()
+                .unwrap_or_else(|| connection.ready_port().map_or(error, |port| port.as_told(error)));
+            let bytes = told.0.to_ne_bytes();
+            core::ptr::copy_nonoverlapping(bytes.as_ptr(), value.cast(), len);
         }
     }
     answer

@@ -238,6 +238,8 @@ pub struct Sending {
     pub tries: AtomicU32,
     /// Head when the reader was last seen to move, and when that was, in ticks.
     pub progress: [AtomicU64; 2],
+    /// Tail when the reader was last known to live.
+    pub alive: AtomicU64,
     /// Stretch of the ring in which it was when the reader was last thought of.
     pub looked: AtomicU64,
     /// [`Reading::place`] at the last send.

@@ -108,7 +108,8 @@ enum Taken {
 /// [`Port::receive_by`]. No error of the kernel's.
 pub const ANEW: Errno = Errno(4096);
 const BROKEN: Errno = Errno(libc::ECONNRESET);
-/// Value of [`End::probed`].
+/// Values of [`End::probed`].
+const LIVES: u8 = 1;
 const GONE: u8 = 2;
 const AGAIN: Errno = Errno(libc::EAGAIN);
 fn micros(n: u64) -> u64 {

@@ -439,9 +439,15 @@ impl Port<'_> {
         }
         let error = kernel::int_option(self.fd, libc::SOL_SOCKET, libc::SO_ERROR).ok().filter(|&error| error != 0)?;
         match self.verdict(Errno(error)) {
-            Taken::Failed(error) => Some(error),
+            Taken::Failed(error) => Some(self.as_told(error)),
             _ => None,
         }
+    }
+
+    /// What the program is to be told for an error of the kernel's: a reset behind a FIN is EPIPE there.
+    pub fn as_told(&self, error: Errno) -> Errno {
+        let is_reset = error.0 == libc::EPIPE && self.has_forsaken();
+        if is_reset { BROKEN } else { error }
     }
 
     /// Takes what is there, without waiting; nothing where that may not follow what was received before, since more than

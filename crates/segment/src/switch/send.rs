@@ -1,7 +1,7 @@
 //! Sending: into the ring while the direction is fast, else on the kernel path; going up and going down.
 #![allow(unsafe_code, reason = "copies what a reader has left in the ring into a buffer of its own")]
 
-use super::{AGAIN, BROKEN, GONE, Port, micros};
+use super::{AGAIN, BROKEN, GONE, LIVES, Port, micros};
 use crate::clock::{give_way, nanoseconds, nap, ticks};
 use crate::end::Stage;
 use crate::kernel::{self, HeldBack};
@@ -80,15 +80,13 @@ impl Port<'_> {
             Outcome::Done => Ok(sent),
             Outcome::Failed(e) if sent == 0 => Err(e),
             Outcome::Failed(_) => Ok(sent),
-            // The kernel tells an error once, to whichever call comes first.
-            Outcome::Plain => match self.count_plain(from.left(), || match self.end.take_kept_error() {
-                Some(error) if sent == 0 => Err(error),
-                _ => plain(sent),
-            }) {
-                Ok(n) => Ok(sent + n),
-                Err(_) if sent > 0 => Ok(sent),
-                Err(e) => Err(e),
-            },
+            Outcome::Plain => {
+                match self.count_plain(from.left(), || self.check_untold(sent).and_then(|()| plain(sent))) {
+                    Ok(n) => Ok(sent + n),
+                    Err(_) if sent > 0 => Ok(sent),
+                    Err(e) => Err(e),
+                }
+            }
         }
     }
 
@@ -106,7 +104,24 @@ impl Port<'_> {
             nap(50);
         }
         self.leave_for(entered, true);
-        self.count_plain(1, plain)
+        self.count_plain(1, || self.check_untold(0).and_then(|()| plain()))
+    }
+
+    /// An error of which the program does not know yet. The kernel tells it once, to whichever call comes first, and none
+    /// that has `sent` a part.
+    fn check_untold(&self, sent: usize) -> Result<(), Errno> {
+        let kept = self.end.reading.error.load(Relaxed) != 0;
+        if !kept && (!self.has_forsaken() || self.connected()) {
+            return Ok(());
+        }
+        let untold = if sent > 0 {
+            Some(BROKEN)
+        } else if kept {
+            self.end.take_kept_error()
+        } else {
+            self.take_error()
+        };
+        untold.map_or(Ok(()), Err)
     }
 
     /// Enters the lock. Whoever does so first after its owner was killed mends the ring.
@@ -274,11 +289,12 @@ impl Port<'_> {
                 // The rest too, of a send that does not block: if the kernel has no room for it either, it will say when
                 // it has, which an edge-triggered sender waits for after a short send.
                 Room::None => {
-                    if !nested && self.go_down(Reason::RingFull) {
+                    // First: behind the FIN of one that was killed, the kernel would take the rest.
+                    if self.reader_is_gone() || !nested && self.go_down(Reason::RingFull) {
                         return Outcome::Plain;
                     }
                     // The reader is inside a receive that does not wait: it will soon be out, if it lives.
-                    if !self.connected() || self.reader_is_gone() {
+                    if !self.connected() {
                         sending.fast.store(0, Relaxed);
                         return Outcome::Plain;
                     }
@@ -426,10 +442,11 @@ impl Port<'_> {
 
     /// Whether the other end has left something in the ring.
     fn has_unread(&self) -> bool {
+        self.sends_fast() && matches!(self.sender().used(true), Ok(1..)) && self.is_data_ahead()
+    }
+
+    fn is_data_ahead(&self) -> bool {
         let sender = self.sender();
-        if !self.sends_fast() || !matches!(sender.used(true), Ok(1..)) {
-            return false;
-        }
         let mut position = sender.seen_head.load(Relaxed);
         // What is in use may be a mark that the reader has not passed, or fillers: a few in a row.
         for _ in 0..16 {
@@ -622,7 +639,8 @@ impl Port<'_> {
         }
         looked.store(stretch, Relaxed);
         let now = ticks();
-        if now.wrapping_sub(when.load(Relaxed)) < micros(CHECK_EVERY_US) {
+        let since = now.wrapping_sub(when.load(Relaxed));
+        if since < micros(CHECK_EVERY_US) {
             return true;
         }
         when.store(now, Relaxed);
@@ -630,6 +648,10 @@ impl Port<'_> {
         let Ok(used) = sender.used(true) else { return true };
         let seen = sender.seen_head.load(Relaxed);
         let moved = head.swap(seen, Relaxed) != seen;
+        // It read a moment ago: nobody can tell what it was sent before its death from what was sent just after.
+        if moved && since < 4 * micros(CHECK_EVERY_US) {
+            self.note_life();
+        }
         used == 0 || moved || self.kernel_says_alive()
     }
 
@@ -643,7 +665,27 @@ impl Port<'_> {
             self.ring_if(|| self.has_unread() || in_kernel.load(SeqCst) != 0);
             return self.connected();
         }
+        if events & (OVER | libc::POLLRDHUP) == 0 {
+            self.note_life();
+        }
         events & OVER == 0
+    }
+
+    /// The reader has lived since the last record was published.
+    fn note_life(&self) {
+        let sending = &self.end.sending;
+        sending.alive.store(sending.tail.load(Relaxed), Relaxed);
+    }
+
+    /// Whether the reader, if it is gone, has certainly left something unread in the ring that was sent before: kernel TCP
+    /// would have reset the connection. What is sent to one that had read everything, or had shut down its half, is lost
+    /// behind its FIN.
+    pub(super) fn has_forsaken(&self) -> bool {
+        let (sending, sender) = (&self.end.sending, self.sender());
+        let Ok(unread @ 1..) = sender.used(true) else { return false };
+        let sent_since = ring::distance(sending.alive.load(Relaxed), sending.tail.load(Relaxed));
+        let shut = self.reader_has_shut() || self.end.probed.load(Relaxed) == LIVES;
+        sent_since < unread && !shut && self.is_data_ahead()
     }
 
     /// Whether the other end is gone and has left data in the ring. Kernel TCP resets such a connection at once, but the
@@ -664,7 +706,7 @@ impl Port<'_> {
         let asked = self.sends_fast() && self.ring_if(|| self.has_unread());
         let gone = asked && !self.connected();
         if asked {
-            probed.store(if gone { GONE } else { 1 }, Relaxed);
+            probed.store(if gone { GONE } else { LIVES }, Relaxed);
         }
         if gone {
             sending.fast.store(0, Relaxed);
@@ -697,22 +739,31 @@ impl Port<'_> {
         let patience = micros(if nonblocking { SHORT_PATIENCE_US } else { PATIENCE_US });
         let mut since = ticks();
         let mut last = sender.seen_head.load(Relaxed);
-        let mut alone = since;
+        let (mut alone, mut asked) = (since, false);
         loop {
             for _ in 0..16 {
                 pause();
             }
             match sender.free(true) {
                 Err(Fault) => return Room::Fault,
-                Ok(free) if free >= enough => return Room::Some,
+                Ok(free) if free >= enough => {
+                    self.note_life();
+                    return Room::Some;
+                }
                 Ok(_) => {}
             }
             let now = ticks();
             let head = sender.seen_head.load(Relaxed);
             if head != last {
                 (last, since) = (head, now);
+                self.note_life();
             } else if now.wrapping_sub(since) > patience {
                 return Room::None;
+            } else if !asked && now.wrapping_sub(since) > micros(CHECK_EVERY_US) {
+                asked = true;
+                if kernel::poll_now(self.fd, libc::POLLRDHUP) & (OVER | libc::POLLRDHUP) == 0 {
+                    self.note_life();
+                }
             }
             if now.wrapping_sub(alone) > micros(10) {
                 give_way();
