@@ -518,7 +518,7 @@ impl PartialOrd for Stage {
 /// Most ends that a family has at one time.
 pub const MAX_ENDS: usize = 1 << 16;
 /// Tells families from other segments, and the layouts of [`End`] from one another.
-const FAMILY_LEN_MARK: usize = 1753;
+const FAMILY_LEN_MARK: usize = 1759;
 
 #[repr(C, align(64))]
 struct FamilyHeader {

@@ -279,11 +279,13 @@ impl Port<'_> {
                 Ok(Pushed::Until(enough)) => enough,
             };
             // Not for a handler's send, which goes on in the middle of another.
-            if !nonblocking && !nested && held_back.is_none() {
-                *held_back = Some(HeldBack::new());
+            if !nonblocking && !nested {
+                if *sent > 0 && held_back.is_some() && kernel::is_signalled() {
+                    return Outcome::Done;
+                }
+                held_back.get_or_insert_with(HeldBack::new);
             }
             match self.wait_for_room(enough, from.left(), nonblocking) {
-                Room::Some if *sent > 0 && kernel::is_signalled() => return Outcome::Done,
                 Room::Some => since = None,
                 Room::None if nonblocking && nested => return Outcome::Failed(AGAIN),
                 // The rest too, of a send that does not block: if the kernel has no room for it either, it will say when
