@@ -1,0 +1,136 @@
+//! Descriptors of this process, whatever they are.
+#![allow(unsafe_code, reason = "issues system calls with buffers of its own")]
+
+use super::proc::{for_each_line, link_target};
+use crate::raw::{Errno, syscall};
+
+/// Whether `flag` (O_NONBLOCK, O_ASYNC), or one of several, is set.
+pub fn has_flag(fd: i32, flag: i32) -> bool {
+    // SAFETY: F_GETFL takes no argument.
+    let flags = unsafe { syscall(libc::SYS_fcntl, [fd as usize, libc::F_GETFL as usize, 0, 0, 0, 0]) };
+    flags.is_ok_and(|f| f as i32 & flag != 0)
+}
+
+/// Whether `fd` is the end of a pipe that can be written to.
+pub fn is_pipe_to_write(fd: i32) -> bool {
+    // SAFETY: zeroed memory is a valid stat.
+    let mut about: libc::stat = unsafe { core::mem::zeroed() };
+    // SAFETY: the kernel writes one stat.
+    let known = unsafe { syscall(libc::SYS_fstat, [fd as usize, &raw mut about as usize, 0, 0, 0, 0]) };
+    known.is_ok() && about.st_mode & libc::S_IFMT == libc::S_IFIFO && has_flag(fd, libc::O_WRONLY | libc::O_RDWR)
+}
+
+/// Whether O_NONBLOCK is set.
+pub fn is_nonblocking(fd: i32) -> bool {
+    has_flag(fd, libc::O_NONBLOCK)
+}
+
+/// The descriptor's own flags (FD_CLOEXEC); `None` when it is not open.
+pub fn descriptor_flags(fd: i32) -> Option<i32> {
+    // SAFETY: F_GETFD takes no argument.
+    unsafe { syscall(libc::SYS_fcntl, [fd as usize, libc::F_GETFD as usize, 0, 0, 0, 0]) }.ok().map(|f| f as i32)
+}
+
+/// A new descriptor that a poll always finds readable, by its number out of the way of those that the program gets.
+pub fn always_readable() -> Option<i32> {
+    const BEHIND: i32 = 1000;
+    let flags = (libc::EFD_CLOEXEC | libc::EFD_NONBLOCK) as usize;
+    // SAFETY: no pointers.
+    let low = unsafe { syscall(libc::SYS_eventfd2, [1, flags, 0, 0, 0, 0]) }.ok()? as i32;
+    let high = duplicate(low, BEHIND);
+    if high.is_some() {
+        close(low);
+    }
+    high.or(Some(low))
+}
+
+/// Another descriptor of what `fd` is, numbered from `first` on and closed in an executed program.
+pub fn duplicate(fd: i32, first: i32) -> Option<i32> {
+    // SAFETY: no pointers.
+    let copy =
+        unsafe { syscall(libc::SYS_fcntl, [fd as usize, libc::F_DUPFD_CLOEXEC as usize, first as usize, 0, 0, 0]) };
+    copy.ok().map(|fd| fd as i32)
+}
+
+/// Closes a descriptor of the library's own.
+pub fn close(fd: i32) {
+    // SAFETY: no pointers.
+    let _ = unsafe { syscall(libc::SYS_close, [fd as usize, 0, 0, 0, 0, 0]) };
+}
+
+/// Calls `what` for every open descriptor of this process, as /proc/self/fd lists them; false when it does not.
+pub fn for_each_descriptor(mut what: impl FnMut(i32)) -> bool {
+    const NAME: usize = 19;
+    let path = c"/proc/self/fd".as_ptr() as usize;
+    let flags = (libc::O_RDONLY | libc::O_DIRECTORY | libc::O_CLOEXEC) as usize;
+    // SAFETY: a NUL-terminated path.
+    let Ok(folder) = (unsafe { syscall(libc::SYS_openat, [libc::AT_FDCWD as usize, path, flags, 0, 0, 0]) }) else {
+        return false;
+    };
+    let mut entries = [0u8; 4096];
+    loop {
+        // SAFETY: the kernel writes at most the buffer's length.
+        let got =
+            unsafe { syscall(libc::SYS_getdents64, [folder, entries.as_mut_ptr() as usize, entries.len(), 0, 0, 0]) };
+        let Ok(len @ 1..) = got else { break };
+        let mut rest = &entries[..len.min(entries.len())];
+        // linux_dirent64: the record's length is at 16, its NUL-terminated name at 19.
+        while let Some(size) = rest.get(16..18).map(|it| usize::from(u16::from_ne_bytes([it[0], it[1]]))) {
+            let Some(name) = rest.get(NAME..size) else { break };
+            let digits = name.split(|&byte| byte == 0).next().unwrap_or_default();
+            if let Some(fd) = core::str::from_utf8(digits).ok().and_then(|it| it.parse().ok())
+                && fd != folder as i32
+            {
+                what(fd);
+            }
+            rest = &rest[size..];
+        }
+    }
+    close(folder as i32);
+    true
+}
+
+/// Whether `fd` is an epoll set.
+pub fn is_epoll(fd: i32) -> bool {
+    let mut target = [0u8; 64];
+    link_target(format_args!("/proc/self/fd/{fd}\0"), &mut target) == Some(b"anon_inode:[eventpoll]")
+}
+
+/// Calls `what` with descriptor, events and data of each registration in the epoll set `epfd`, as /proc tells them.
+///
+/// # Errors
+/// Those of open(2): without /proc none is known.
+pub fn for_each_registration(epfd: i32, mut what: impl FnMut(i32, u32, u64)) -> Result<(), Errno> {
+    for_each_line(format_args!("/proc/self/fdinfo/{epfd}\0"), |line| {
+        if let Some((fd, events, data)) = registration(line) {
+            what(fd, events, data);
+        }
+    })
+}
+
+/// Whether anything is registered with `data` in the epoll set `epfd`, as far as /proc can be asked.
+pub fn is_registered(epfd: i32, data: u64) -> bool {
+    let mut found = false;
+    for_each_registration(epfd, |_, _, it| found |= it == data).is_err() || found
+}
+
+/// For how many descriptors the kernel has room in the table of this process; `None` if /proc cannot be asked.
+pub fn descriptor_table_size() -> Option<usize> {
+    let mut size = None;
+    for_each_line(format_args!("/proc/thread-self/status\0"), |line| {
+        if let Some(number) = line.strip_prefix("FDSize:") {
+            size = number.trim().parse().ok();
+        }
+    })
+    .ok()?;
+    size
+}
+
+/// A line like `tfd: 5 events: 19 data: 5 ...`, the last two in hexadecimal.
+fn registration(line: &str) -> Option<(i32, u32, u64)> {
+    let mut words = line.split_ascii_whitespace();
+    let mut behind = |name: &str| words.next().filter(|&word| word == name).and_then(|_| words.next());
+    let fd = behind("tfd:")?.parse().ok()?;
+    let events = u32::from_str_radix(behind("events:")?, 16).ok()?;
+    Some((fd, events, u64::from_str_radix(behind("data:")?, 16).ok()?))
+}

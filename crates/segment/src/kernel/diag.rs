@@ -1,0 +1,132 @@
+//! Which socket is at the other end of a connection (sock_diag(7)).
+#![allow(unsafe_code, reason = "issues system calls with buffers of its own")]
+
+use super::proc::{link_target, number};
+use super::{SYN_RECEIVED, carries};
+use crate::raw::{Errno, syscall};
+
+/// Inode number of the socket that process `pid` holds as descriptor `fd`, if this process may look.
+pub fn socket_inode(pid: i32, fd: i32) -> Option<u64> {
+    let mut target = [0u8; 64];
+    let text = link_target(format_args!("/proc/{pid}/fd/{fd}\0"), &mut target)?;
+    let text = text.strip_prefix(b"socket:[")?.strip_suffix(b"]")?;
+    number(text)
+}
+
+/// What the kernel says of the socket at the other end of a connection.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Peer {
+    /// Its cookie.
+    pub cookie: u64,
+    /// The user it belongs to.
+    pub uid: u32,
+    /// Its inode number, as in /proc/PID/fd.
+    pub inode: u32,
+}
+
+/// Why the other end's socket is not known.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum NoPeer {
+    /// It is not in this network namespace.
+    Elsewhere,
+    /// The kernel does not answer.
+    NoAnswer(Errno),
+}
+
+/// Finds the socket at the other end of the connection of `fd`, by the mirrored addresses (sock_diag(7)).
+///
+/// # Errors
+/// See [`NoPeer`].
+pub fn peer(fd: i32) -> Result<Peer, NoPeer> {
+    let (local, remote) = (address(fd, libc::SYS_getsockname), address(fd, libc::SYS_getpeername));
+    let (Some(local), Some(remote)) = (local, remote) else { return Err(NoPeer::Elsewhere) };
+    if local.family != remote.family {
+        return Err(NoPeer::Elsewhere);
+    }
+    diagnose(local.family, &remote, &local)
+        .map_err(|e| if e.0 == libc::ENOENT { NoPeer::Elsewhere } else { NoPeer::NoAnswer(e) })
+}
+
+#[derive(Clone, Copy)]
+struct Address {
+    family: u8,
+    port: [u8; 2],
+    host: [u8; 16],
+}
+
+fn address(fd: i32, call: libc::c_long) -> Option<Address> {
+    let mut storage = [0u8; 128];
+    let mut len = storage.len() as libc::socklen_t;
+    // SAFETY: the kernel writes at most `len` bytes.
+    unsafe { syscall(call, [fd as usize, storage.as_mut_ptr() as usize, &raw mut len as usize, 0, 0, 0]) }.ok()?;
+    let mut host = [0u8; 16];
+    let port = [storage[2], storage[3]];
+    match i32::from(u16::from_ne_bytes([storage[0], storage[1]])) {
+        libc::AF_INET => {
+            host[..4].copy_from_slice(&storage[4..8]);
+            Some(Address { family: libc::AF_INET as u8, port, host })
+        }
+        libc::AF_INET6 => {
+            const MAPPED: [u8; 12] = [0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0xff, 0xff];
+            if storage[8..20] == MAPPED {
+                host[..4].copy_from_slice(&storage[20..24]);
+                return Some(Address { family: libc::AF_INET as u8, port, host });
+            }
+            host.copy_from_slice(&storage[8..24]);
+            Some(Address { family: libc::AF_INET6 as u8, port, host })
+        }
+        _ => None,
+    }
+}
+
+fn diagnose(family: u8, local: &Address, remote: &Address) -> Result<Peer, Errno> {
+    const SOCK_DIAG_BY_FAMILY: u16 = 20;
+    const NLMSG_ERROR: u16 = 2;
+    const REQUEST: usize = 16 + 56;
+    // struct nlmsghdr and struct inet_diag_req_v2 (include/uapi/linux/inet_diag.h).
+    let mut request = [0u8; REQUEST];
+    request[0..4].copy_from_slice(&(REQUEST as u32).to_ne_bytes());
+    request[4..6].copy_from_slice(&SOCK_DIAG_BY_FAMILY.to_ne_bytes());
+    request[6..8].copy_from_slice(&(libc::NLM_F_REQUEST as u16).to_ne_bytes());
+    request[16] = family;
+    request[17] = libc::IPPROTO_TCP as u8;
+    request[20..24].copy_from_slice(&u32::MAX.to_ne_bytes());
+    request[24..26].copy_from_slice(&local.port);
+    request[26..28].copy_from_slice(&remote.port);
+    request[28..44].copy_from_slice(&local.host);
+    request[44..60].copy_from_slice(&remote.host);
+    request[64..72].copy_from_slice(&[0xff; 8]);
+    let mut reply = [0u8; 512];
+    let kind = libc::SOCK_DGRAM | libc::SOCK_CLOEXEC;
+    // SAFETY: the buffers are as long as said; the descriptor is closed again at once.
+    let len = unsafe {
+        let fd = syscall(
+            libc::SYS_socket,
+            [libc::AF_NETLINK as usize, kind as usize, libc::NETLINK_SOCK_DIAG as usize, 0, 0, 0],
+        )?;
+        let answer =
+            syscall(libc::SYS_sendto, [fd, request.as_ptr() as usize, REQUEST, libc::MSG_DONTWAIT as usize, 0, 0])
+                .and_then(|_| {
+                    syscall(
+                        libc::SYS_recvfrom,
+                        [fd, reply.as_mut_ptr() as usize, reply.len(), libc::MSG_DONTWAIT as usize, 0, 0],
+                    )
+                });
+        let _ = syscall(libc::SYS_close, [fd, 0, 0, 0, 0, 0]);
+        answer?
+    };
+    let word = |at: usize| u32::from_ne_bytes([reply[at], reply[at + 1], reply[at + 2], reply[at + 3]]);
+    match u16::from_ne_bytes([reply[4], reply[5]]) {
+        NLMSG_ERROR if len >= 20 => Err(Errno((word(16) as i32).wrapping_neg())),
+        SOCK_DIAG_BY_FAMILY if len >= 16 + 72 => {
+            // Where there is no such connection (any more), the listener or a remnant of the connection answers; where there
+            // is none yet, since a listener that has no room waits, or for data (TCP_DEFER_ACCEPT), the request for one.
+            if !carries(reply[17]) && reply[17] != SYN_RECEIVED {
+                return Err(Errno(libc::ENOENT));
+            }
+            let cookie = u64::from(word(16 + 44)) | u64::from(word(16 + 48)) << 32;
+            Ok(Peer { cookie, uid: word(16 + 64), inode: word(16 + 68) })
+        }
+        _ => Err(Errno(libc::EPROTO)),
+    }
+}

@@ -1,0 +1,57 @@
+//! Reading /proc without memory of its own.
+#![allow(unsafe_code, reason = "issues system calls with buffers of its own")]
+
+use super::close;
+use crate::raw::{Errno, syscall};
+
+pub(super) fn number(digits: &[u8]) -> Option<u64> {
+    core::str::from_utf8(digits).ok()?.parse().ok()
+}
+
+/// Calls `what` with every line of the file `path`, which ends with a NUL.
+pub(super) fn for_each_line(path: core::fmt::Arguments<'_>, mut what: impl FnMut(&str)) -> Result<(), Errno> {
+    let mut bytes = [0u8; 48];
+    write_path(&mut bytes, path);
+    let flags = (libc::O_RDONLY | libc::O_CLOEXEC) as usize;
+    // SAFETY: a NUL-terminated path.
+    let file =
+        unsafe { syscall(libc::SYS_openat, [libc::AT_FDCWD as usize, bytes.as_ptr() as usize, flags, 0, 0, 0]) }?;
+    let (mut text, mut len) = ([0u8; 4096], 0);
+    loop {
+        let rest = &mut text[len..];
+        // SAFETY: the kernel writes at most what the buffer has left.
+        let got = unsafe { syscall(libc::SYS_read, [file, rest.as_mut_ptr() as usize, rest.len(), 0, 0, 0]) };
+        let Ok(got @ 1..) = got else { break };
+        len += got;
+        // A line that is longer than the buffer is of no interest to anybody here, and comes in pieces.
+        let whole = text[..len].iter().rposition(|&byte| byte == b'\n').map_or(len / text.len() * len, |at| at + 1);
+        text[..whole]
+            .split(|&byte| byte == b'\n')
+            .filter_map(|line| core::str::from_utf8(line).ok())
+            .for_each(&mut what);
+        text.copy_within(whole..len, 0);
+        len -= whole;
+    }
+    close(file as i32);
+    Ok(())
+}
+
+fn write_path(to: &mut [u8], path: core::fmt::Arguments<'_>) {
+    let mut to = to;
+    // The buffers are as long as any such path.
+    let _ = std::io::Write::write_fmt(&mut to, path);
+}
+
+/// What the symbolic link `path`, which ends with a NUL, names.
+pub(super) fn link_target<'a>(path: core::fmt::Arguments<'_>, target: &'a mut [u8]) -> Option<&'a [u8]> {
+    let mut bytes = [0u8; 48];
+    write_path(&mut bytes, path);
+    // SAFETY: the path is NUL-terminated; the kernel writes at most `target.len()` bytes.
+    let len = unsafe {
+        syscall(
+            libc::SYS_readlinkat,
+            [libc::AT_FDCWD as usize, bytes.as_ptr() as usize, target.as_mut_ptr() as usize, target.len(), 0, 0],
+        )
+    };
+    target.get(..len.ok()?)
+}

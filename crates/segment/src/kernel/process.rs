@@ -1,0 +1,160 @@
+//! Processes and threads: which there are, and sleeping until one of them changes a word.
+#![allow(unsafe_code, reason = "issues system calls with buffers of its own")]
+
+use super::proc::{for_each_line, link_target, number};
+use crate::raw::{Answer, Errno, syscall};
+use crate::sync::AtomicU32;
+
+/// Sleeps while `word` is `value`, until [`wake_all`] or `deadline` (CLOCK_MONOTONIC, ns). The word may lie in memory that
+/// other processes have.
+///
+/// # Errors
+/// EAGAIN when it is not; ETIMEDOUT; EINTR.
+pub fn wait_for_change(word: &AtomicU32, value: u32, deadline: Option<u64>) -> Answer {
+    const NS: u64 = 1_000_000_000;
+    const ANY: usize = u32::MAX as usize;
+    let at = deadline.map(|ns| libc::timespec { tv_sec: (ns / NS) as i64, tv_nsec: (ns % NS) as i64 });
+    let at = at.as_ref().map_or(0, |at| at as *const libc::timespec as usize);
+    let operation = libc::FUTEX_WAIT_BITSET as usize;
+    // SAFETY: the kernel reads the word, and a time or none.
+    unsafe { syscall(libc::SYS_futex, [word.as_ptr() as usize, operation, value as usize, at, 0, ANY]) }
+}
+
+/// Wakes all who sleep on `word`.
+pub fn wake_all(word: &AtomicU32) {
+    let (operation, all) = (libc::FUTEX_WAKE as usize, i32::MAX as usize);
+    // SAFETY: the kernel takes the word's address for a name alone.
+    let _ = unsafe { syscall(libc::SYS_futex, [word.as_ptr() as usize, operation, all, 0, 0, 0]) };
+}
+
+/// This process.
+pub fn process_id() -> i32 {
+    // SAFETY: no arguments.
+    unsafe { syscall(libc::SYS_getpid, [0; 6]) }.unwrap_or(0) as i32
+}
+
+/// This thread.
+pub fn thread_id() -> u32 {
+    // SAFETY: no arguments.
+    unsafe { syscall(libc::SYS_gettid, [0; 6]) }.unwrap_or(0) as u32
+}
+
+/// Whether thread `tid` is one of this process.
+pub fn is_thread_of_this_process(tid: u32) -> bool {
+    // SAFETY: signal 0 is sent to nobody.
+    unsafe { syscall(libc::SYS_tgkill, [process_id() as usize, tid as usize, 0, 0, 0, 0]) }.is_ok()
+}
+
+/// What the kernel says of a process.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Process {
+    /// It is no more, or is merely waiting to be reaped.
+    Gone,
+    /// It lives, and began at this time.
+    Began(u64),
+    /// It may live.
+    Unknown,
+}
+
+/// What there is of process `pid`. Its first thread may end before the others, and then waits for them.
+pub fn process(pid: u32) -> Process {
+    if !exists(pid) {
+        return Process::Gone;
+    }
+    match stat(pid) {
+        None => Process::Unknown,
+        Some(it) if it.has_ended && it.threads <= 1 => Process::Gone,
+        Some(it) => Process::Began(it.began),
+    }
+}
+
+/// Whether thread `tid`, of any process, exists and is not merely waiting to be reaped.
+pub fn thread_lives(tid: u32) -> bool {
+    exists(tid) && stat(tid).is_none_or(|it| !it.has_ended)
+}
+
+/// Whether thread `tid` sleeps in the kernel, or cannot be seen.
+pub fn thread_sleeps(tid: u32) -> bool {
+    stat(tid).is_none_or(|it| !it.runs)
+}
+
+fn exists(tid: u32) -> bool {
+    // SAFETY: signal 0 is sent to nobody.
+    let answer = unsafe { syscall(libc::SYS_tkill, [tid as usize, 0, 0, 0, 0, 0]) };
+    answer != Err(Errno(libc::ESRCH))
+}
+
+/// Of a thread, and of the process that it is of.
+struct Stat {
+    has_ended: bool,
+    runs: bool,
+    threads: u64,
+    began: u64,
+}
+
+/// What /proc says of thread `tid`, if it does.
+fn stat(tid: u32) -> Option<Stat> {
+    let mut found = None;
+    // A name with a newline makes several lines of it: the last is the one with the figures.
+    let _ = for_each_line(format_args!("/proc/{tid}/stat\0"), |line| {
+        if let Some((_, figures)) = line.rsplit_once(')') {
+            found = figures_of(figures);
+        }
+    });
+    found
+}
+
+/// What follows the name in /proc/PID/stat: the state first, then numbers.
+fn figures_of(text: &str) -> Option<Stat> {
+    let mut words = text.split_ascii_whitespace();
+    let state = words.next()?;
+    let has_ended = matches!(state, "Z" | "X");
+    let threads = words.nth(16)?.parse().ok()?;
+    Some(Stat { has_ended, runs: state == "R", threads, began: words.nth(1)?.parse().ok()? })
+}
+
+/// The namespaces in which numbers of processes and times are told here: that of the numbers in the upper half. `None`
+/// where /proc does not tell of the same ones.
+pub fn namespaces() -> Option<u64> {
+    let mut target = [0u8; 64];
+    let me = number(link_target(format_args!("/proc/self\0"), &mut target)?)?;
+    if me != process_id() as u64 {
+        return None;
+    }
+    let mut inode = |name| {
+        let text = link_target(format_args!("/proc/self/ns/{name}\0"), &mut target)?;
+        number(text.strip_suffix(b"]")?.rsplit(|&byte| byte == b'[').next()?)
+    };
+    // Before 5.6 there was one time for all.
+    Some(inode("pid")? << 32 | inode("time").unwrap_or(0) & u64::from(u32::MAX))
+}
+
+/// Effective user.
+pub fn user_id() -> u32 {
+    // SAFETY: no arguments.
+    unsafe { syscall(libc::SYS_geteuid, [0; 6]) }.unwrap_or(u32::MAX as usize) as u32
+}
+
+/// Whether process `pid` has the System V segment `id` attached.
+///
+/// # Errors
+/// ENOENT if there is no such process, EACCES if it is another user's.
+pub fn has_segment(pid: i32, id: i32) -> Result<bool, Errno> {
+    let mut has = false;
+    for_each_line(format_args!("/proc/{pid}/maps\0"), |line| has |= segment(line) == Some(id))?;
+    Ok(has)
+}
+
+/// Whether process `pid` has a file mapped whose name has `part` in it.
+pub fn has_file(pid: i32, part: &str) -> bool {
+    let mut has = false;
+    let asked = for_each_line(format_args!("/proc/{pid}/maps\0"), |line| has |= line.contains(part));
+    asked.is_ok() && has
+}
+
+/// A line like `7f0c6a1b2000-7f0c6a3b2000 rw-s 00000000 00:01 98327    /SYSV00000000 (deleted)`: the number is the segment's.
+fn segment(line: &str) -> Option<i32> {
+    let mut words = line.split_ascii_whitespace().skip(4);
+    let number = words.next()?;
+    words.next()?.starts_with("/SYSV").then(|| number.parse().ok())?
+}
