@@ -175,12 +175,17 @@ impl Connection {
 
     /// The last descriptor of this process is about to be closed: what kernel TCP would do about unread data, it does.
     fn hush(&self) {
-        self.attend();
         let last = self.is_last();
+        // A program that was given the socket closes it later, and perhaps in another way.
+        let ends = last && !self.is_lent();
+        match self.joined_port() {
+            // A reader that is just leaving its ring is told that nobody will give back what it leaves.
+            Some(port) if ends => port.end_sending(),
+            _ => self.attend(),
+        }
         if let Some(port) = self.ready_port() {
             port.hush(last);
-            // A program that was given the socket closes it later, and perhaps in another way.
-            if last && !self.is_lent() && port.unread() > 0 {
+            if ends && port.unread() > 0 {
                 kernel::reset_at_close(self.fd);
             }
         }
