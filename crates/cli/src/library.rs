@@ -14,7 +14,7 @@ use object::{Endianness, ReadCache, ReadRef};
 use crate::settings::LIBRARY_VARIABLE;
 
 /// File name of the library.
-const NAME: &str = "libunderpass.so";
+pub const NAME: &str = "libunderpass.so";
 /// Where an installation has it, seen from the directory of the command; the first is that of a build.
 const PLACES: [&str; 3] = [".", "../lib/underpass", "../lib"];
 /// What the file's name has to have in it: by that a program tells whether the one that it executes loads the library too.

@@ -4,6 +4,7 @@
 mod bench;
 mod cli;
 mod config;
+mod doctor;
 mod generate;
 mod library;
 mod output;
@@ -38,6 +39,10 @@ fn main() -> i32 {
         Command::Run(arguments) => match run::run(arguments) {
             Ok(never) => match never {},
             Err(error) => return complain(&error, error.exit_code()),
+        },
+        Command::Doctor(arguments) => match doctor::doctor(arguments) {
+            Ok(code) => return code,
+            Err(error) => return complain(&format_args!("{error:#}"), WRONG_USE),
         },
         Command::Bench(arguments) => bench::bench(arguments),
         Command::Demo(arguments) => bench::demo(arguments),

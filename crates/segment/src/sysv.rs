@@ -127,6 +127,29 @@ impl Mapping {
     }
 }
 
+/// What of [`Mapping`] this system does not let a process do.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Refusal {
+    /// Have a segment.
+    Memory(Errno),
+    /// Attach one by its number that is marked for removal.
+    Number(Errno),
+}
+
+/// Makes a segment of `len` bytes, attaches it once more as another process would, and lets it go.
+///
+/// # Errors
+/// What was refused.
+pub fn try_out(len: usize) -> Result<(), Refusal> {
+    let made = Mapping::create(len).map_err(Refusal::Memory)?;
+    let again = Mapping::open(made.id(), len, crate::kernel::user_id());
+    for mapping in again.into_iter().map(|it| it.0).chain([made]) {
+        // SAFETY: nobody has looked into it.
+        unsafe { mapping.detach() };
+    }
+    again.map(drop).map_err(Refusal::Number)
+}
+
 /// Whether a segment of `size` bytes, as the kernel says it, is Underpass's.
 pub const fn is_ours(size: usize) -> bool {
     size % PAGE == BEHIND_PAGE

@@ -7,9 +7,9 @@ use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 
-use object::elf::{ET_DYN, FileHeader64, Machine};
+use object::elf::{DT_NEEDED, ET_DYN, FileHeader64, Machine};
 use object::read::StringTable;
-use object::read::elf::{FileHeader, ProgramHeader, SectionHeader};
+use object::read::elf::{Dyn, FileHeader, ProgramHeader, SectionHeader};
 use object::{Endian, Endianness, FileKind, ReadCache, ReadRef};
 
 use crate::sys;
@@ -101,6 +101,24 @@ fn elf<'data>(file: impl ReadRef<'data>, path: &Path) -> Option<Obstacle> {
     };
     let loader = loader.rsplit(|&b| b == b'/').next().unwrap_or_default();
     (!is_gnu(OsStr::from_bytes(loader))).then(|| Obstacle::Libc(String::from_utf8_lossy(loader).into_owned()))
+}
+
+/// Names of the libraries that the file asks for by itself; none if it does not say.
+pub fn libraries(path: &Path) -> Vec<String> {
+    File::open(path).ok().and_then(|file| needed(&ReadCache::new(file))).unwrap_or_default()
+}
+
+fn needed<'data>(file: impl ReadRef<'data>) -> Option<Vec<String>> {
+    let header = FileHeader64::<Endianness>::parse(file).ok()?;
+    let endian = header.endian().ok()?;
+    let sections = header.sections(endian, file).ok()?;
+    let (entries, link) = sections.dynamic(endian, file).ok()??;
+    let strings = sections.strings(endian, file, link).ok()?;
+    let names = entries.iter().filter(|it| it.tag(endian) == DT_NEEDED).filter_map(|it| {
+        let name = strings.get(u32::try_from(it.d_val(endian)).ok()?).ok()?;
+        Some(String::from_utf8_lossy(name).into_owned())
+    });
+    Some(names.collect())
 }
 
 /// `None` if the file does not say, for instance because it has no section headers.

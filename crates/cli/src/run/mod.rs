@@ -1,7 +1,7 @@
 //! `underpass run`: a program with the library loaded.
 
-mod inspect;
-mod program;
+pub mod inspect;
+pub mod program;
 mod stats;
 mod supervise;
 
