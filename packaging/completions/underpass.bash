@@ -28,6 +28,9 @@ _underpass() {
             underpass,demo)
                 cmd="underpass__subcmd__demo"
                 ;;
+            underpass,doctor)
+                cmd="underpass__subcmd__doctor"
+                ;;
             underpass,help)
                 cmd="underpass__subcmd__help"
                 ;;
@@ -49,6 +52,9 @@ _underpass() {
             underpass__subcmd__help,demo)
                 cmd="underpass__subcmd__help__subcmd__demo"
                 ;;
+            underpass__subcmd__help,doctor)
+                cmd="underpass__subcmd__help__subcmd__doctor"
+                ;;
             underpass__subcmd__help,help)
                 cmd="underpass__subcmd__help__subcmd__help"
                 ;;
@@ -65,7 +71,7 @@ _underpass() {
 
     case "${cmd}" in
         underpass)
-            opts="-h -V --help --version run bench demo config completions man help"
+            opts="-h -V --help --version run doctor bench demo config completions man help"
             if [[ ${cur} == -* || ${COMP_CWORD} -eq 1 ]] ; then
                 COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
                 return 0
@@ -255,8 +261,41 @@ _underpass() {
             COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
             return 0
             ;;
+        underpass__subcmd__doctor)
+            opts="-h --json --config --set --help"
+            if [[ ${cur} == -* || ${COMP_CWORD} -eq 2 ]] ; then
+                COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
+                return 0
+            fi
+            case "${prev}" in
+                --config)
+                    local oldifs
+                    if [ -n "${IFS+x}" ]; then
+                        oldifs="$IFS"
+                    fi
+                    IFS=$'\n'
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    if [ -n "${oldifs+x}" ]; then
+                        IFS="$oldifs"
+                    fi
+                    if [[ "${BASH_VERSINFO[0]}" -ge 4 ]]; then
+                        compopt -o filenames
+                    fi
+                    return 0
+                    ;;
+                --set)
+                    COMPREPLY=($(compgen -W "mode=on mode=off go_up_messages=8 go_up_bytes=16384 ring_bytes=1048576 spin_us=100 io_uring=deny io_uring=allow" -- "${cur}"))
+                    return 0
+                    ;;
+                *)
+                    COMPREPLY=()
+                    ;;
+            esac
+            COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
+            return 0
+            ;;
         underpass__subcmd__help)
-            opts="run bench demo config completions man help"
+            opts="run doctor bench demo config completions man help"
             if [[ ${cur} == -* || ${COMP_CWORD} -eq 2 ]] ; then
                 COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
                 return 0
@@ -325,6 +364,20 @@ _underpass() {
             COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
             return 0
             ;;
+        underpass__subcmd__help__subcmd__doctor)
+            opts=""
+            if [[ ${cur} == -* || ${COMP_CWORD} -eq 3 ]] ; then
+                COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
+                return 0
+            fi
+            case "${prev}" in
+                *)
+                    COMPREPLY=()
+                    ;;
+            esac
+            COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
+            return 0
+            ;;
         underpass__subcmd__help__subcmd__help)
             opts=""
             if [[ ${cur} == -* || ${COMP_CWORD} -eq 3 ]] ; then
@@ -368,7 +421,7 @@ _underpass() {
             return 0
             ;;
         underpass__subcmd__man)
-            opts="-h --output --help run bench demo config completions man"
+            opts="-h --output --help run doctor bench demo config completions man"
             if [[ ${cur} == -* || ${COMP_CWORD} -eq 2 ]] ; then
                 COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
                 return 0

@@ -128,7 +128,12 @@ pub struct SettingsArguments {
 #[derive(Debug, Args)]
 #[command(
     arg_required_else_help = true,
-    after_help = "Exit code: 0 if it can go fast, 1 if something keeps it on kernel TCP, 2 if there is no such program or process."
+    after_help = "Examples:
+  underpass doctor redis-server
+  underpass doctor $(pgrep -n redis-server)
+  underpass doctor --json ./server
+
+Exit code: 0 if it can go fast, 1 if something keeps it on kernel TCP, 2 if there is no such program or process."
 )]
 pub struct DoctorArguments {
     /// A program, looked up in PATH, or the number of a process

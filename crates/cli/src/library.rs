@@ -14,11 +14,11 @@ use object::{Endianness, ReadCache, ReadRef};
 use crate::settings::LIBRARY_VARIABLE;
 
 /// File name of the library.
-pub const NAME: &str = "libunderpass.so";
+const NAME: &str = "libunderpass.so";
 /// Where an installation has it, seen from the directory of the command; the first is that of a build.
 const PLACES: [&str; 3] = [".", "../lib/underpass", "../lib"];
 /// What the file's name has to have in it: by that a program tells whether the one that it executes loads the library too.
-const MARK: &str = "libunderpass";
+pub const MARK: &str = "libunderpass";
 /// What the library exports, that it may be known from others.
 const SYMBOL: &[u8] = b"UNDERPASS_LIBRARY";
 /// The loader's variable.

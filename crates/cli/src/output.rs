@@ -36,6 +36,11 @@ pub fn without_codes(text: &str) -> String {
     })
 }
 
+/// The text without what would do something to a terminal.
+pub fn printable(text: &str) -> String {
+    text.chars().map(|c| if c.is_control() { c.escape_default().to_string() } else { c.to_string() }).collect()
+}
+
 /// A number and its noun.
 pub fn plural(number: u64, one: &str, many: &str) -> String {
     format!("{} {}", thousands(number), if number == 1 { one } else { many })
@@ -59,6 +64,11 @@ mod tests {
             "a: Permission denied; b: No such file or directory"
         );
         assert_eq!(without_codes("nothing"), "nothing");
+    }
+
+    #[test]
+    fn a_terminal_is_not_told_what_to_do() {
+        assert_eq!(printable("a\u{1b}[2J\nb \u{e9}"), "a\\u{1b}[2J\\nb \u{e9}");
     }
 
     #[test]

@@ -10,7 +10,7 @@ use std::io::{self, Write};
 use serde_json::{Value, json};
 
 use crate::cli::DoctorArguments;
-use crate::output::table;
+use crate::output::{printable, table, without_codes};
 use crate::settings::Settings;
 
 /// Exit code when something keeps the program on kernel TCP.
@@ -23,7 +23,7 @@ struct Finding {
     verdict: Verdict,
     /// What is so.
     text: String,
-    /// What to do about it; nothing where all is well, or where nothing can be done.
+    /// What to do about it; nothing where all is well.
     remedy: String,
 }
 
@@ -49,15 +49,15 @@ impl fmt::Display for Verdict {
 
 impl Finding {
     fn fine(subject: &'static str, text: impl Into<String>) -> Finding {
-        Finding { subject, verdict: Verdict::Fine, text: text.into(), remedy: String::new() }
+        Finding { subject, verdict: Verdict::Fine, text: without_codes(&text.into()), remedy: String::new() }
     }
 
     fn mind(subject: &'static str, text: impl Into<String>, remedy: impl Into<String>) -> Finding {
-        Finding { subject, verdict: Verdict::Mind, text: text.into(), remedy: remedy.into() }
+        Finding { subject, verdict: Verdict::Mind, text: without_codes(&text.into()), remedy: remedy.into() }
     }
 
     fn bars(subject: &'static str, text: impl Into<String>, remedy: impl Into<String>) -> Finding {
-        Finding { subject, verdict: Verdict::Bars, text: text.into(), remedy: remedy.into() }
+        Finding { subject, verdict: Verdict::Bars, text: without_codes(&text.into()), remedy: remedy.into() }
     }
 }
 
@@ -67,11 +67,21 @@ impl Finding {
 /// Wrong settings, no such program or process, or no standard output.
 pub fn doctor(arguments: &DoctorArguments) -> anyhow::Result<i32> {
     let settings = Settings::gather(arguments.settings.config.as_deref(), &arguments.settings.set)?;
-    let (name, mut findings) = match process::number(&arguments.subject) {
-        Some(pid) => process::look(pid)?,
-        None => program::look(&arguments.subject)?,
+    let (name, mut findings, config) = match process::number(&arguments.subject) {
+        Some(pid) => {
+            let it = process::look(pid)?;
+            (it.name, it.findings, it.config)
+        }
+        None => {
+            let (name, findings) = program::look(&arguments.subject)?;
+            (name, findings, None)
+        }
     };
-    findings.extend(system::look(&settings));
+    // A process under Underpass goes by what it was started with, and not by what this command is told.
+    if config.is_none() {
+        findings.extend(system::settings(&settings));
+    }
+    findings.extend(system::look());
     let barred = findings.iter().any(|it| it.verdict == Verdict::Bars);
     let shown = if arguments.json {
         format!("{:#}\n", to_json(&name, barred, &findings))
@@ -85,17 +95,21 @@ pub fn doctor(arguments: &DoctorArguments) -> anyhow::Result<i32> {
 fn to_text(name: &str, barred: bool, findings: &[Finding]) -> String {
     let mut rows = Vec::new();
     for it in findings {
-        rows.push(vec![it.verdict.to_string(), it.subject.into(), it.text.clone()]);
+        rows.push(vec![it.verdict.to_string(), it.subject.into(), printable(&it.text)]);
         if !it.remedy.is_empty() {
-            rows.push(vec![String::new(), String::new(), format!("→ {}", it.remedy)]);
+            rows.push(vec![String::new(), String::new(), format!("→ {}", printable(&it.remedy))]);
         }
     }
     let verdict = if barred {
         "stays on kernel TCP, at its speed"
     } else {
-        "can go fast, wherever the other end runs under Underpass too: here, as this user"
+        "can go fast, wherever the other end runs under Underpass too: here, as the same user"
     };
-    format!("{name}: {verdict}\n{}", table(&rows, &[]))
+    let name = printable(name);
+    // What shows only once there are connections.
+    let after =
+        if barred { "" } else { "\nOnce it has run, `underpass run --stats` says of each connection how it fared.\n" };
+    format!("{name}: {verdict}\n{}{after}", table(&rows, &[]))
 }
 
 fn to_json(name: &str, barred: bool, findings: &[Finding]) -> Value {

@@ -22,6 +22,13 @@ pub fn look(name: &OsStr) -> Result<(String, Vec<Finding>), ProgramError> {
 /// The program in the file at `path`, which is shown as `shown`.
 pub fn file(path: &Path, shown: &str) -> Vec<Finding> {
     let mut findings = vec![match inspect::obstacle(path) {
+        None if !inspect::is_elf(path) => Finding::mind(
+            "program",
+            format!(
+                "{shown}: nothing can be told of it, as it cannot be read or is run by something else (binfmt_misc)"
+            ),
+            "ask about the program that runs it, by name",
+        ),
         None => Finding::fine("program", format!("{shown} loads libraries and goes through the GNU C library")),
         Some(obstacle) => Finding::bars("program", format!("{shown}: {obstacle}"), remedy(&obstacle)),
     }];
@@ -29,7 +36,7 @@ pub fn file(path: &Path, shown: &str) -> Vec<Finding> {
         findings.push(Finding::mind(
             "io_uring",
             "the program is linked with liburing",
-            "none needed if it does without where the system has no io_uring: that is what it is told, unless io_uring = \"allow\"",
+            "none needed if it can do without: it is told that the system has none, unless io_uring=allow is set",
         ));
     }
     findings

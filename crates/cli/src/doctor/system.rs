@@ -11,31 +11,51 @@ use underpass_segment::sysv::{self, Refusal};
 
 use super::Finding;
 use crate::library;
-use crate::settings::Settings;
+use crate::settings::{Origin, Settings, variable};
 
 /// As much as a segment of rings takes at least.
 const TRIED: usize = 1 << 20;
 
 /// All that is needed of this system.
-pub fn look(settings: &Settings) -> Vec<Finding> {
-    vec![setting(settings), library(), memory(), diagnosis(), io_uring(settings)]
+pub fn look() -> Vec<Finding> {
+    vec![library(), memory(), diagnosis()]
 }
 
-fn setting(settings: &Settings) -> Finding {
+/// What the settings have to say that a program will be started with.
+pub fn settings(settings: &Settings) -> Vec<Finding> {
+    vec![mode(settings), io_uring(settings)]
+}
+
+fn mode(settings: &Settings) -> Finding {
+    const SUBJECT: &str = "settings";
     match settings.values.iter().find(|it| it.key.name == "mode") {
-        Some(it) if !settings.typed.enabled => Finding::bars(
-            "settings",
-            format!("mode = \"{}\" ({})", it.text, it.origin),
-            "leave that out, or say mode = \"auto\"",
-        ),
-        _ => Finding::fine("settings", "Underpass is not switched off (`underpass config` shows all settings)"),
+        Some(it) if !settings.typed.enabled => {
+            let remedy = match &it.origin {
+                Origin::Flag => "leave --set mode=off out".into(),
+                Origin::Environment => format!("unset {}, or say --set mode=on", variable(it.key)),
+                Origin::File(path, line) => {
+                    format!("take line {line} out of {}, or say --set mode=on", path.display())
+                }
+                Origin::Default => "say --set mode=on".into(),
+            };
+            let text = format!("Underpass is switched off: mode = \"{}\" ({})", it.text, it.origin);
+            Finding::bars(SUBJECT, text, remedy)
+        }
+        _ => Finding::fine(SUBJECT, "Underpass is not switched off (`underpass config` shows all settings)"),
     }
 }
 
 fn library() -> Finding {
+    const SUBJECT: &str = "library";
     match library::find() {
-        Ok(path) => Finding::fine("library", path.display().to_string()),
-        Err(error) => Finding::bars("library", error.to_string(), ""),
+        Ok(path) => Finding::fine(SUBJECT, path.display().to_string()),
+        Err(error) => {
+            // Each of these messages ends with what to do, on a line or after a semicolon.
+            let message = error.to_string();
+            let (text, remedy) =
+                message.rsplit_once('\n').or_else(|| message.rsplit_once("; ")).unwrap_or((&message, ""));
+            Finding::bars(SUBJECT, text.replace("\n  ", " ").replace('\n', ""), remedy)
+        }
     }
 }
 
@@ -76,9 +96,11 @@ fn diagnosis() -> Finding {
     };
     match kernel::peer(one.as_raw_fd()) {
         Ok(_) => Finding::fine(SUBJECT, "the kernel says which socket is at the other end of a connection"),
-        Err(NoPeer::Elsewhere) => {
-            Finding::bars(SUBJECT, "the kernel does not find the other end of a connection that is here", "")
-        }
+        Err(NoPeer::Elsewhere) => Finding::bars(
+            SUBJECT,
+            "the kernel does not find the other end of a connection that is here",
+            "leave the sandbox that has a TCP of its own (gVisor for one), or that hides it",
+        ),
         Err(NoPeer::NoAnswer(Errno(code))) => Finding::bars(
             SUBJECT,
             format!("the kernel does not say what is at the other end: {}", io::Error::from_raw_os_error(code)),
@@ -98,6 +120,6 @@ fn io_uring(settings: &Settings) -> Finding {
     Finding::mind(
         SUBJECT,
         "it is allowed, and what goes through it stays on kernel TCP",
-        "leave io_uring = \"allow\" out",
+        "say --set io_uring=deny, if the program can do without",
     )
 }

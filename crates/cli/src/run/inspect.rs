@@ -73,6 +73,12 @@ pub fn obstacle(path: &Path) -> Option<Obstacle> {
     })
 }
 
+/// Whether this is a program in the machine's own language, and can be read.
+pub fn is_elf(path: &Path) -> bool {
+    File::open(path)
+        .is_ok_and(|file| matches!(FileKind::parse(&ReadCache::new(file)), Ok(FileKind::Elf64 | FileKind::Elf32)))
+}
+
 /// Whether running the file starts the loader's secure mode (ld.so(8)): the real and the effective user or group will
 /// differ, or there will be capabilities that a user other than root did not have.
 fn privileged(path: &Path) -> bool {

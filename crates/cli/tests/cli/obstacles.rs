@@ -230,6 +230,9 @@ fn a_go_program_runs_on_kernel_tcp() {
     }
     let line = explained(&program, 9);
     assert!(line.contains("it is a Go program"), "{line}");
+    let doctor = output(&["doctor", program.to_str().unwrap()]);
+    assert_eq!(doctor.status.code(), Some(1));
+    assert!(stdout(&doctor).contains("it is a Go program") && stdout(&doctor).contains("→ none: its other end"));
 }
 
 #[test]
