@@ -28,6 +28,9 @@ _underpass() {
             underpass,demo)
                 cmd="underpass__subcmd__demo"
                 ;;
+            underpass,diff)
+                cmd="underpass__subcmd__diff"
+                ;;
             underpass,doctor)
                 cmd="underpass__subcmd__doctor"
                 ;;
@@ -52,6 +55,9 @@ _underpass() {
             underpass__subcmd__help,demo)
                 cmd="underpass__subcmd__help__subcmd__demo"
                 ;;
+            underpass__subcmd__help,diff)
+                cmd="underpass__subcmd__help__subcmd__diff"
+                ;;
             underpass__subcmd__help,doctor)
                 cmd="underpass__subcmd__help__subcmd__doctor"
                 ;;
@@ -71,7 +77,7 @@ _underpass() {
 
     case "${cmd}" in
         underpass)
-            opts="-h -V --help --version run doctor bench demo config completions man help"
+            opts="-h -V --help --version run doctor diff bench demo config completions man help"
             if [[ ${cur} == -* || ${COMP_CWORD} -eq 1 ]] ; then
                 COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
                 return 0
@@ -261,8 +267,61 @@ _underpass() {
             COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
             return 0
             ;;
+        underpass__subcmd__diff)
+            opts="-h --rounds --ignore --at-once --timeout --json --config --set --help"
+            if [[ ${cur} != -* && ${prev} =~ ^(run|doctor|diff|--|-q|--quiet|--json|--stats|--at-once)$ ]] ; then
+                COMPREPLY=( $(compgen -c -- "${cur}") )
+                return 0
+            fi
+            if [[ ${cur} == -* || ${COMP_CWORD} -eq 2 ]] ; then
+                COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
+                return 0
+            fi
+            case "${prev}" in
+                --rounds)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
+                --ignore)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
+                --timeout)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
+                --config)
+                    local oldifs
+                    if [ -n "${IFS+x}" ]; then
+                        oldifs="$IFS"
+                    fi
+                    IFS=$'\n'
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    if [ -n "${oldifs+x}" ]; then
+                        IFS="$oldifs"
+                    fi
+                    if [[ "${BASH_VERSINFO[0]}" -ge 4 ]]; then
+                        compopt -o filenames
+                    fi
+                    return 0
+                    ;;
+                --set)
+                    COMPREPLY=($(compgen -W "mode=on mode=off go_up_messages=8 go_up_bytes=16384 ring_bytes=1048576 spin_us=100 io_uring=deny io_uring=allow" -- "${cur}"))
+                    return 0
+                    ;;
+                *)
+                    COMPREPLY=()
+                    ;;
+            esac
+            COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
+            return 0
+            ;;
         underpass__subcmd__doctor)
             opts="-h --json --config --set --help"
+            if [[ ${cur} != -* && ${prev} =~ ^(run|doctor|diff|--|-q|--quiet|--json|--stats|--at-once)$ ]] ; then
+                COMPREPLY=( $(compgen -c -- "${cur}") )
+                return 0
+            fi
             if [[ ${cur} == -* || ${COMP_CWORD} -eq 2 ]] ; then
                 COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
                 return 0
@@ -295,7 +354,7 @@ _underpass() {
             return 0
             ;;
         underpass__subcmd__help)
-            opts="run doctor bench demo config completions man help"
+            opts="run doctor diff bench demo config completions man help"
             if [[ ${cur} == -* || ${COMP_CWORD} -eq 2 ]] ; then
                 COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
                 return 0
@@ -351,6 +410,20 @@ _underpass() {
             return 0
             ;;
         underpass__subcmd__help__subcmd__demo)
+            opts=""
+            if [[ ${cur} == -* || ${COMP_CWORD} -eq 3 ]] ; then
+                COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
+                return 0
+            fi
+            case "${prev}" in
+                *)
+                    COMPREPLY=()
+                    ;;
+            esac
+            COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
+            return 0
+            ;;
+        underpass__subcmd__help__subcmd__diff)
             opts=""
             if [[ ${cur} == -* || ${COMP_CWORD} -eq 3 ]] ; then
                 COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
@@ -421,7 +494,7 @@ _underpass() {
             return 0
             ;;
         underpass__subcmd__man)
-            opts="-h --output --help run doctor bench demo config completions man"
+            opts="-h --output --help run doctor diff bench demo config completions man"
             if [[ ${cur} == -* || ${COMP_CWORD} -eq 2 ]] ; then
                 COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
                 return 0
@@ -443,7 +516,7 @@ _underpass() {
             ;;
         underpass__subcmd__run)
             opts="-q -h --stats --json --quiet --config --set --help"
-            if [[ ${cur} != -* && ${prev} =~ ^(run|--|-q|--quiet|--json|--stats)$ ]] ; then
+            if [[ ${cur} != -* && ${prev} =~ ^(run|doctor|diff|--|-q|--quiet|--json|--stats|--at-once)$ ]] ; then
                 COMPREPLY=( $(compgen -c -- "${cur}") )
                 return 0
             fi

@@ -28,6 +28,7 @@ complete -c underpass -n "__fish_underpass_needs_command" -s h -l help -d 'Print
 complete -c underpass -n "__fish_underpass_needs_command" -s V -l version -d 'Print version'
 complete -c underpass -n "__fish_underpass_needs_command" -f -a "run" -d 'Run a program, its TCP connections on the fast path where possible'
 complete -c underpass -n "__fish_underpass_needs_command" -f -a "doctor" -d 'Say whether a program can go fast here, and what to do where it cannot'
+complete -c underpass -n "__fish_underpass_needs_command" -f -a "diff" -d 'Run a program on kernel TCP and under Underpass, and compare what it does'
 complete -c underpass -n "__fish_underpass_needs_command" -f -a "bench" -d 'Measure kernel TCP against Underpass with unmodified programs'
 complete -c underpass -n "__fish_underpass_needs_command" -f -a "demo" -d 'Measure everything and leave a record and a report'
 complete -c underpass -n "__fish_underpass_needs_command" -f -a "config" -d 'Show the effective configuration and where each value came from'
@@ -58,6 +59,21 @@ io_uring=deny\t''
 io_uring=allow\t''"
 complete -c underpass -n "__fish_underpass_using_subcommand doctor" -l json -d 'As JSON'
 complete -c underpass -n "__fish_underpass_using_subcommand doctor" -s h -l help -d 'Print help (see more with \'--help\')'
+complete -c underpass -n "__fish_underpass_using_subcommand diff" -l rounds -d 'Runs on each side' -r
+complete -c underpass -n "__fish_underpass_using_subcommand diff" -l ignore -d 'Leave out lines in which this is found, since they differ by nature (times, process numbers); may be repeated' -r
+complete -c underpass -n "__fish_underpass_using_subcommand diff" -l timeout -d 'End a run that takes longer' -r
+complete -c underpass -n "__fish_underpass_using_subcommand diff" -l config -d 'Read this configuration file instead of the usual one' -r -F
+complete -c underpass -n "__fish_underpass_using_subcommand diff" -l set -d 'Set one value, before environment and file; `underpass config` lists them' -r -f -a "mode=on\t''
+mode=off\t''
+go_up_messages=8\t''
+go_up_bytes=16384\t''
+ring_bytes=1048576\t''
+spin_us=100\t''
+io_uring=deny\t''
+io_uring=allow\t''"
+complete -c underpass -n "__fish_underpass_using_subcommand diff" -l at-once -d 'Let every connection go up to shared memory at once, so that short ones do too'
+complete -c underpass -n "__fish_underpass_using_subcommand diff" -l json -d 'As JSON'
+complete -c underpass -n "__fish_underpass_using_subcommand diff" -s h -l help -d 'Print help (see more with \'--help\')'
 complete -c underpass -n "__fish_underpass_using_subcommand bench" -l only -d 'Only figures with this text in their name' -r
 complete -c underpass -n "__fish_underpass_using_subcommand bench" -l json -d 'Write the record, with every sample and the host, as JSON' -r -F
 complete -c underpass -n "__fish_underpass_using_subcommand bench" -l csv -d 'Write every sample as a line of CSV' -r -F
@@ -101,11 +117,12 @@ complete -c underpass -n "__fish_underpass_using_subcommand config" -s h -l help
 complete -c underpass -n "__fish_underpass_using_subcommand completions" -s h -l help -d 'Print help'
 complete -c underpass -n "__fish_underpass_using_subcommand man" -l output -d 'Write all pages to this directory' -r -f -a "(__fish_complete_directories)"
 complete -c underpass -n "__fish_underpass_using_subcommand man" -s h -l help -d 'Print help'
-complete -c underpass -n "__fish_underpass_using_subcommand help; and not __fish_seen_subcommand_from run doctor bench demo config completions man help" -f -a "run" -d 'Run a program, its TCP connections on the fast path where possible'
-complete -c underpass -n "__fish_underpass_using_subcommand help; and not __fish_seen_subcommand_from run doctor bench demo config completions man help" -f -a "doctor" -d 'Say whether a program can go fast here, and what to do where it cannot'
-complete -c underpass -n "__fish_underpass_using_subcommand help; and not __fish_seen_subcommand_from run doctor bench demo config completions man help" -f -a "bench" -d 'Measure kernel TCP against Underpass with unmodified programs'
-complete -c underpass -n "__fish_underpass_using_subcommand help; and not __fish_seen_subcommand_from run doctor bench demo config completions man help" -f -a "demo" -d 'Measure everything and leave a record and a report'
-complete -c underpass -n "__fish_underpass_using_subcommand help; and not __fish_seen_subcommand_from run doctor bench demo config completions man help" -f -a "config" -d 'Show the effective configuration and where each value came from'
-complete -c underpass -n "__fish_underpass_using_subcommand help; and not __fish_seen_subcommand_from run doctor bench demo config completions man help" -f -a "completions" -d 'Print the completions for a shell'
-complete -c underpass -n "__fish_underpass_using_subcommand help; and not __fish_seen_subcommand_from run doctor bench demo config completions man help" -f -a "man" -d 'Print the manual page, or write all pages to a directory'
-complete -c underpass -n "__fish_underpass_using_subcommand help; and not __fish_seen_subcommand_from run doctor bench demo config completions man help" -f -a "help" -d 'Print this message or the help of the given subcommand(s)'
+complete -c underpass -n "__fish_underpass_using_subcommand help; and not __fish_seen_subcommand_from run doctor diff bench demo config completions man help" -f -a "run" -d 'Run a program, its TCP connections on the fast path where possible'
+complete -c underpass -n "__fish_underpass_using_subcommand help; and not __fish_seen_subcommand_from run doctor diff bench demo config completions man help" -f -a "doctor" -d 'Say whether a program can go fast here, and what to do where it cannot'
+complete -c underpass -n "__fish_underpass_using_subcommand help; and not __fish_seen_subcommand_from run doctor diff bench demo config completions man help" -f -a "diff" -d 'Run a program on kernel TCP and under Underpass, and compare what it does'
+complete -c underpass -n "__fish_underpass_using_subcommand help; and not __fish_seen_subcommand_from run doctor diff bench demo config completions man help" -f -a "bench" -d 'Measure kernel TCP against Underpass with unmodified programs'
+complete -c underpass -n "__fish_underpass_using_subcommand help; and not __fish_seen_subcommand_from run doctor diff bench demo config completions man help" -f -a "demo" -d 'Measure everything and leave a record and a report'
+complete -c underpass -n "__fish_underpass_using_subcommand help; and not __fish_seen_subcommand_from run doctor diff bench demo config completions man help" -f -a "config" -d 'Show the effective configuration and where each value came from'
+complete -c underpass -n "__fish_underpass_using_subcommand help; and not __fish_seen_subcommand_from run doctor diff bench demo config completions man help" -f -a "completions" -d 'Print the completions for a shell'
+complete -c underpass -n "__fish_underpass_using_subcommand help; and not __fish_seen_subcommand_from run doctor diff bench demo config completions man help" -f -a "man" -d 'Print the manual page, or write all pages to a directory'
+complete -c underpass -n "__fish_underpass_using_subcommand help; and not __fish_seen_subcommand_from run doctor diff bench demo config completions man help" -f -a "help" -d 'Print this message or the help of the given subcommand(s)'

@@ -48,13 +48,16 @@ fn to_complete() -> Command {
 /// The script for bash, which offers files alone where other shells offer programs.
 fn with_programs(script: &str) -> String {
     const PROGRAMS: &str = r#"
-            if [[ ${cur} != -* && ${prev} =~ ^(run|--|-q|--quiet|--json|--stats)$ ]] ; then
+            if [[ ${cur} != -* && ${prev} =~ ^(run|doctor|diff|--|-q|--quiet|--json|--stats|--at-once)$ ]] ; then
                 COMPREPLY=( $(compgen -c -- "${cur}") )
                 return 0
             fi"#;
-    let Some((before, run)) = script.split_once("underpass__subcmd__run)\n") else { return script.into() };
-    let (options, after) = run.split_once('\n').unwrap_or((run, ""));
-    format!("{before}underpass__subcmd__run)\n{options}{PROGRAMS}\n{after}")
+    ["run", "doctor", "diff"].iter().fold(script.to_string(), |script, command| {
+        let label = format!("underpass__subcmd__{command})\n");
+        let Some((before, after)) = script.split_once(&label) else { return script };
+        let (options, after) = after.split_once('\n').unwrap_or((after, ""));
+        format!("{before}{label}{options}{PROGRAMS}\n{after}")
+    })
 }
 
 /// Prints one manual page or writes all of them.

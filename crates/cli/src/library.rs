@@ -108,6 +108,16 @@ pub fn preload(library: &Path) -> OsString {
     OsString::from_vec(entries.join(&b':'))
 }
 
+/// The loader's variable without any copy of the library.
+pub fn without() -> OsString {
+    let had = env::var_os(PRELOAD).unwrap_or_default();
+    let is_ours = |e: &[u8]| {
+        Path::new(OsStr::from_bytes(e)).file_name().is_some_and(|name| name.to_string_lossy().contains(MARK))
+    };
+    let entries = had.as_bytes().split(|b| matches!(b, b' ' | b':')).filter(|e| !e.is_empty() && !is_ours(e));
+    OsString::from_vec(entries.collect::<Vec<_>>().join(&b':'))
+}
+
 /// Tells the library from another, from a text, or from a part of one that a careless copy left: the loader would pass them
 /// over, or load what carries nothing.
 fn is_library(path: &Path) -> io::Result<()> {

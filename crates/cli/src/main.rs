@@ -4,6 +4,7 @@
 mod bench;
 mod cli;
 mod config;
+mod diff;
 mod doctor;
 mod generate;
 mod library;
@@ -43,6 +44,10 @@ fn main() -> i32 {
         Command::Doctor(arguments) => match doctor::doctor(arguments) {
             Ok(code) => return code,
             Err(error) => return complain(&format_args!("{error:#}"), WRONG_USE),
+        },
+        Command::Diff(arguments) => match diff::diff(arguments) {
+            Ok(code) => return code,
+            Err(error) => return complain(&error, error.exit_code()),
         },
         Command::Bench(arguments) => bench::bench(arguments),
         Command::Demo(arguments) => bench::demo(arguments),

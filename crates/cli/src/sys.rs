@@ -11,6 +11,7 @@ use std::os::fd::{AsRawFd, FromRawFd, RawFd};
 use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
 use std::ptr;
+use std::time::Instant;
 
 /// The entry point, in place of Rust's own.
 ///
@@ -34,6 +35,12 @@ pub fn set_variable(name: &str, value: &OsStr) -> io::Result<()> {
     let (name, value) = (c_string(name.as_bytes())?, c_string(value.as_bytes())?);
     // SAFETY: both are NUL-terminated and copied by the call; no other thread reads the environment.
     check(unsafe { libc::setenv(name.as_ptr(), value.as_ptr(), 1) }).map(drop)
+}
+
+/// Takes a variable out of the environment that a later [`exec`] passes on.
+pub fn unset_variable(name: &CStr) {
+    // SAFETY: the name is NUL-terminated; no other thread reads the environment.
+    unsafe { libc::unsetenv(name.as_ptr()) };
 }
 
 /// Whether this process may execute `path`, by its effective user and groups.
@@ -159,6 +166,24 @@ impl HeldSignals {
         }
     }
 
+    /// Waits for the next signal until `deadline`; `None` if none has come by then.
+    pub fn next_until(&self, deadline: Option<Instant>) -> Option<Taken> {
+        let Some(deadline) = deadline else { return Some(self.next()) };
+        loop {
+            let left = deadline.checked_duration_since(Instant::now())?;
+            let left = libc::timespec { tv_sec: left.as_secs() as _, tv_nsec: left.subsec_nanos() as _ };
+            let mut info = MaybeUninit::<libc::siginfo_t>::zeroed();
+            // SAFETY: as in `next`; `left` is a valid time.
+            let (signal, info) = unsafe {
+                let signal = libc::sigtimedwait(&raw const self.all, info.as_mut_ptr(), &raw const left);
+                (signal, info.assume_init())
+            };
+            if signal > 0 {
+                return Some(Taken { signal, from_kernel: info.si_code > 0 });
+            }
+        }
+    }
+
     /// Gives this process back what it had before.
     fn restore(&self) {
         // SAFETY: both structures were filled by the kernel in `hold`.
@@ -205,6 +230,11 @@ impl Child {
         let code = body();
         // SAFETY: ends the child without running the parent's exit handlers.
         unsafe { libc::_exit(code) }
+    }
+
+    /// Its process number.
+    pub fn id(&self) -> i32 {
+        self.0
     }
 
     /// The next change of the child that has not been told yet, without waiting for one.

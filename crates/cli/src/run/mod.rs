@@ -2,10 +2,10 @@
 
 pub mod inspect;
 pub mod program;
-mod stats;
-mod supervise;
+pub mod stats;
+pub mod supervise;
 
-use std::ffi::OsStr;
+use std::ffi::{OsStr, OsString};
 use std::fs;
 use std::io;
 use std::path::{Path, PathBuf};
@@ -76,36 +76,83 @@ impl RunError {
     }
 }
 
-/// Runs the program; returns only if that was not possible.
-pub fn run(arguments: &RunArguments) -> Result<std::convert::Infallible, RunError> {
-    let settings = Settings::gather(arguments.settings.config.as_deref(), &arguments.settings.set)?;
-    let command = &arguments.command;
-    let path = program::find(&command[0])?;
-    let image = program::image(&command[0], &path)?;
-    let library = library::find()?;
-    let obstacle = inspect::obstacle(&image.path);
-    if let Some(obstacle) = obstacle.as_ref().filter(|_| settings.typed.enabled && !arguments.quiet) {
-        crate::say(format_args!("{} runs on kernel TCP because {obstacle}", subject(&command[0], &path, &image)));
+/// A program, and all that it takes to run it under Underpass.
+pub struct Launch<'a> {
+    command: &'a [OsString],
+    settings: Settings,
+    path: PathBuf,
+    image: Image,
+    library: PathBuf,
+    obstacle: Option<Obstacle>,
+    quiet: bool,
+}
+
+impl<'a> Launch<'a> {
+    /// Finds what is needed, and says unless `quiet` if the program cannot be helped.
+    ///
+    /// # Errors
+    /// No program or library.
+    pub fn prepare(command: &'a [OsString], settings: Settings, quiet: bool) -> Result<Launch<'a>, RunError> {
+        let path = program::find(&command[0])?;
+        let image = program::image(&command[0], &path)?;
+        let library = library::find()?;
+        let obstacle = inspect::obstacle(&image.path);
+        if let Some(obstacle) = obstacle.as_ref().filter(|_| settings.typed.enabled && !quiet) {
+            crate::say(format_args!("{} runs on kernel TCP because {obstacle}", subject(&command[0], &path, &image)));
+        }
+        Ok(Launch { command, settings, path, image, library, obstacle, quiet })
     }
-    prepare_environment(&settings, &library, obstacle.as_ref())?;
-    let deny = !settings.typed.io_uring_allowed && !io_uring_is_off();
-    let may_restrict = obstacle != Some(Obstacle::Privileged);
-    let start = || {
+
+    /// Puts the library and its settings into this process's environment, which [`Launch::exec`] passes on.
+    ///
+    /// # Errors
+    /// None that a user can cause: no memory for it.
+    pub fn set_environment(&self) -> Result<(), RunError> {
+        for (name, value) in self.settings.variables() {
+            set(&name, value.as_ref())?;
+        }
+        if !self.obstacle.as_ref().is_some_and(Obstacle::forbids_preload) {
+            set(library::PRELOAD, &library::preload(&self.library))?;
+        }
+        Ok(())
+    }
+
+    /// Replaces this process by the program, io_uring denied if it is to be; returns only on failure.
+    pub fn exec(&self) -> ProgramError {
+        let deny = !self.settings.typed.io_uring_allowed && !io_uring_is_off();
+        let may_restrict = self.obstacle != Some(Obstacle::Privileged);
         if deny
             && let Err(error) = sys::deny_io_uring(may_restrict)
             && may_restrict
-            && !arguments.quiet
+            && !self.quiet
         {
             crate::say(format_args!(
                 "io_uring cannot be denied here ({error}); what a program does through it stays on kernel TCP"
             ));
         }
-        program::exec(&path, &image, command)
-    };
-    if !arguments.wants_stats() {
-        return Err(start().into());
+        self.exec_plainly()
     }
-    supervise(arguments, start)
+
+    /// Replaces this process by the program and does nothing else; returns only on failure.
+    pub fn exec_plainly(&self) -> ProgramError {
+        program::exec(&self.path, &self.image, self.command)
+    }
+
+    /// The same program, of which nothing more is said.
+    pub fn quiet(self) -> Launch<'a> {
+        Launch { quiet: true, ..self }
+    }
+}
+
+/// Runs the program; returns only if that was not possible.
+pub fn run(arguments: &RunArguments) -> Result<std::convert::Infallible, RunError> {
+    let settings = Settings::gather(arguments.settings.config.as_deref(), &arguments.settings.set)?;
+    let launch = Launch::prepare(&arguments.command, settings, arguments.quiet)?;
+    launch.set_environment()?;
+    if !arguments.wants_stats() {
+        return Err(launch.exec().into());
+    }
+    supervise(arguments, || launch.exec())
 }
 
 /// Whether there is a program of this name.
@@ -140,16 +187,6 @@ fn supervise(
     }
     drop(region);
     end.follow()
-}
-
-fn prepare_environment(settings: &Settings, library: &Path, obstacle: Option<&Obstacle>) -> Result<(), RunError> {
-    for (name, value) in settings.variables() {
-        set(&name, value.as_ref())?;
-    }
-    if !obstacle.is_some_and(Obstacle::forbids_preload) {
-        set(library::PRELOAD, &library::preload(library))?;
-    }
-    Ok(())
 }
 
 fn set(name: &str, value: &OsStr) -> Result<(), RunError> {

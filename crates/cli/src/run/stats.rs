@@ -145,7 +145,8 @@ fn on_kernel(p: &ProcessStats, counted: u64) -> Option<u64> {
     (p.unfollowed == 0 || p.unfollowed < p.connections).then_some(counted)
 }
 
-fn ending(end: End) -> String {
+/// How it ended, in words that follow its name.
+pub fn ending(end: End) -> String {
     match end {
         End::Code(0) => "ended".into(),
         End::Code(code) => format!("ended with exit code {code}"),
@@ -179,7 +180,8 @@ fn numbers(p: &ProcessStats) -> Value {
     })
 }
 
-fn total(processes: &[&ProcessStats]) -> ProcessStats {
+/// What several processes did together, without the reasons.
+pub fn total(processes: &[&ProcessStats]) -> ProcessStats {
     let sum = |number: fn(&ProcessStats) -> u64| processes.iter().map(|p| number(p)).sum();
     ProcessStats {
         pid: 0,

@@ -50,7 +50,7 @@ fn bash_offers_what_may_follow() {
     };
     assert_eq!(offered(&["run", "--set", "mo"]), ["mode=on", "mode=off"]);
     assert_eq!(offered(&["man", "ru"]), ["run"]);
-    for before in [["run"].as_slice(), &["run", "--"], &["run", "--quiet"]] {
+    for before in [["run"].as_slice(), &["run", "--"], &["run", "--quiet"], &["diff", "--at-once"], &["doctor"]] {
         assert!(offered(&[before, &["slee"]].concat()).contains(&"sleep".to_string()), "{before:?}");
     }
     assert!(offered(&["run", "--st"]).contains(&"--stats".to_string()));

@@ -1,0 +1,147 @@
+//! `underpass diff`: the user's own program on kernel TCP and under Underpass, compared.
+
+mod compare;
+mod report;
+mod round;
+
+use std::fs::File;
+use std::io::{self, IsTerminal, Seek, Write, stderr, stdin};
+
+use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
+use regex::bytes::{RegexSet, RegexSetBuilder};
+
+use crate::cli::DiffArguments;
+use crate::run::{Launch, RunError};
+use crate::settings::Settings;
+use crate::sys::{self, HeldSignals};
+use compare::Side;
+use round::{Ending, Path};
+
+/// Exit code when something differs.
+const DIFFERENT: i32 = 1;
+/// Exit code when Underpass itself fails, as that of `run`.
+const OWN_FAILURE: i32 = 125;
+
+/// Why nothing was compared. Each message says what to do.
+#[derive(Debug, thiserror::Error)]
+pub enum DiffError {
+    /// Settings, program or library.
+    #[error(transparent)]
+    Run(#[from] RunError),
+    /// A pattern is none.
+    #[error("--ignore: {0}")]
+    Pattern(#[from] regex::Error),
+    /// The program was found, and the system would not run it.
+    #[error("{0}")]
+    NotStarted(String),
+    /// The system refused something.
+    #[error("cannot {what}: {error}; {remedy}")]
+    System {
+        /// What was tried.
+        what: &'static str,
+        /// The system's words.
+        error: io::Error,
+        /// What to do.
+        remedy: &'static str,
+    },
+}
+
+impl DiffError {
+    /// The code to exit with.
+    pub fn exit_code(&self) -> i32 {
+        match self {
+            DiffError::Run(RunError::Settings(_) | RunError::Program(_))
+            | DiffError::Pattern(_)
+            | DiffError::NotStarted(_) => crate::WRONG_USE,
+            DiffError::Run(_) | DiffError::System { .. } => OWN_FAILURE,
+        }
+    }
+
+    fn files(error: io::Error) -> DiffError {
+        let remedy = "make room in the folder for temporary files, or name another by TMPDIR";
+        DiffError::System { what: "keep what the program reads and writes", error, remedy }
+    }
+}
+
+/// Runs, compares and says what differs. The value is the exit code.
+///
+/// # Errors
+/// See [`DiffError`].
+pub fn diff(arguments: &DiffArguments) -> Result<i32, DiffError> {
+    let ignore = RegexSetBuilder::new(&arguments.ignore).build()?;
+    let at_once = ["go_up_messages=0", "go_up_bytes=0"].map(String::from).into_iter().filter(|_| arguments.at_once);
+    // The user's own come later, and are stronger.
+    let set: Vec<String> = at_once.chain(arguments.settings.set.iter().cloned()).collect();
+    let settings = Settings::gather(arguments.settings.config.as_deref(), &set).map_err(RunError::from)?;
+    let launch = Launch::prepare(&arguments.command, settings, false)?.quiet();
+    let input = input().map_err(DiffError::files)?;
+    // What the program leaves running and does not wait for comes to this process, which ends it.
+    let _ = rustix::process::set_child_subreaper(Some(rustix::process::getpid()));
+    let signals = HeldSignals::hold();
+    let progress = progress(arguments.rounds);
+    let (mut kernel, mut underpass) = (Side::default(), Side::default());
+    for number in 0..arguments.rounds {
+        let mut turns = [(Path::Kernel, &mut kernel), (Path::Underpass, &mut underpass)];
+        // Who is first finds caches cold, so both are in turn.
+        if number % 2 == 1 {
+            turns.reverse();
+        }
+        for (path, side) in turns {
+            progress.set_message(format!("round {} of {}: {path}", number + 1, arguments.rounds));
+            let round = round::run(&launch, path, input.as_ref(), arguments.timeout, &signals)?;
+            progress.inc(1);
+            if let Ending::Interrupted(signal) = round.ending {
+                progress.finish_and_clear();
+                let words = sys::signal_words(signal);
+                crate::say(format_args!(
+                    "{words}: the program was ended in round {} of {}, {path}; nothing is compared (--timeout SECONDS ends a run by itself)",
+                    number + 1,
+                    arguments.rounds
+                ));
+                sys::die_of(signal);
+            }
+            side.add(round, &ignore).map_err(DiffError::files)?;
+        }
+    }
+    progress.finish_and_clear();
+    let outcome = compare::outcome(&kernel, &underpass, &ignore).map_err(DiffError::files)?;
+    let words: Vec<String> = arguments.command.iter().map(|it| it.to_string_lossy().into_owned()).collect();
+    let shown = if arguments.json {
+        report::json(&words, arguments, &kernel, &underpass, &outcome)
+    } else {
+        report::text(&words[0], arguments, &kernel, &underpass, &outcome)
+    };
+    io::stdout().write_all(shown.as_bytes()).map_err(|error| DiffError::System {
+        what: "write what was found",
+        error,
+        remedy: "let standard output be read or written to the end",
+    })?;
+    Ok(if outcome.is_same() { 0 } else { DIFFERENT })
+}
+
+/// Standard input up to its end; none where it is a terminal, or closed.
+fn input() -> io::Result<Option<File>> {
+    if stdin().is_terminal() {
+        return Ok(None);
+    }
+    let mut file = round::file()?;
+    match io::copy(&mut stdin().lock(), &mut file) {
+        Err(error) if matches!(error.raw_os_error(), Some(libc::EBADF | libc::EISDIR)) => return Ok(None),
+        other => other?,
+    };
+    file.rewind()?;
+    Ok(Some(file))
+}
+
+fn progress(rounds: u32) -> ProgressBar {
+    // Without a thread that draws: this process forks.
+    let target = if stderr().is_terminal() { ProgressDrawTarget::stderr() } else { ProgressDrawTarget::hidden() };
+    let bar = ProgressBar::with_draw_target(Some(u64::from(rounds) * 2), target);
+    let style = ProgressStyle::with_template("{bar:24} {percent:>3} %  {wide_msg}");
+    bar.with_style(style.unwrap_or_else(|_| ProgressStyle::default_bar()))
+}
+
+/// Whether any pattern is found in the line.
+fn ignored(ignore: &RegexSet, line: &[u8]) -> bool {
+    ignore.is_match(line.strip_suffix(b"\n").unwrap_or(line))
+}
