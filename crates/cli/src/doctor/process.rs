@@ -39,8 +39,10 @@ pub enum ProcessError {
         /// Its user's number.
         user: u32,
     },
-    /// The kernel hides it, as it does where a program has changed its user or forbidden core dumps.
-    #[error("the kernel hides process {0} from its own user: say it as root")]
+    /// The kernel hides it, as it does where a program has changed its user, forbidden core dumps or has more power.
+    #[error(
+        "the kernel hides process {0} from its own user: say it as root, and outside of a container that limits root"
+    )]
     Hidden(String),
     /// The kernel does not show it.
     #[error("cannot read {}: {error}; mount /proc, or let the sandbox show it", path.display())]
