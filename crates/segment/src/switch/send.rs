@@ -31,6 +31,10 @@ const ACKNOWLEDGED_WITHIN_US: u64 = 250_000;
 /// A reader that does not come out of a receive which does not wait for so long was stopped there.
 const STOPPED_US: u64 = 100_000;
 
+/// The same where the other end has not ended its direction: one that was stopped there may go on. Kernel TCP would let
+/// neither hold up what does not wait.
+const LIES_US: u64 = 5_000_000;
+
 /// A reader that is about to leave the ring has done so within this time, if it is neither stopped nor killed.
 const LEFT_WITHIN_US: u64 = 100_000;
 
@@ -100,7 +104,12 @@ impl Port<'_> {
             // The send of this thread below has chosen the ring.
             return Err(AGAIN);
         }
+        let began = ticks();
         while self.sends_fast() && !self.go_down(reason) && self.connected() && !self.reader_is_gone() {
+            if self.is_stuck(began, LIES_US) {
+                self.break_off();
+                break;
+            }
             nap(50);
         }
         self.leave_for(entered, true);
@@ -304,6 +313,10 @@ impl Port<'_> {
                     if nonblocking && ticks().wrapping_sub(began) > micros(STOPPED_US) {
                         self.end.refused.store(1, Relaxed);
                         return Outcome::Failed(AGAIN);
+                    }
+                    if !nested && self.is_stuck(began, u64::MAX) {
+                        self.break_off();
+                        return Outcome::Failed(BROKEN);
                     }
                     nap(50);
                 }
@@ -673,6 +686,14 @@ impl Port<'_> {
         events & OVER == 0
     }
 
+    /// Whether a reader that has been inside a receive, or about to leave, since `began` will not come out, by what the
+    /// segment says: one that has ended its own direction and is neither stopped nor killed does so soon, any other within
+    /// `patience_us`. No doorbell asks after one that claims to have shut down, or wants no more of them.
+    fn is_stuck(&self, began: u64, patience_us: u64) -> bool {
+        let us = ticks().wrapping_sub(began) / micros(1);
+        us > patience_us || us > STOPPED_US && kernel::poll_now(self.fd, libc::POLLRDHUP) & libc::POLLRDHUP != 0
+    }
+
     /// The reader has lived since the last record was published.
     fn note_life(&self) {
         let sending = &self.end.sending;
@@ -901,10 +922,14 @@ impl Port<'_> {
         // The mark counts the doorbell that wakes, so that it is thrown away however late it comes.
         let mut ring = wake && !nested && (self.sends_fast() || self.try_up(false)) && self.announce_bell();
         self.end.send_pinned.store(1, Release);
+        let began = ticks();
         while !nested && self.sends_fast() && !self.go_down_and_wake(reason, &mut ring) {
             // The reader is inside a receive that does not wait: it will soon be out, if it lives.
             if !self.kernel_says_alive() {
                 sending.fast.store(0, Relaxed);
+            } else if self.is_stuck(began, LIES_US) {
+                self.break_off();
+                break;
             }
             if nanoseconds() > until {
                 break;
