@@ -40,7 +40,7 @@ pub struct Record {
 }
 
 impl Record {
-    /// Counts a connection that never was fast.
+    /// Counts a connection that never was fast, or was ended because the other end broke the rules.
     pub fn count_reason(&self, reason: Reason) {
         self.reasons[reason as usize].fetch_add(1, Relaxed);
     }
@@ -71,7 +71,7 @@ pub struct ProcessStats {
     pub sleeps: u64,
     /// Connections of which the bytes are not counted.
     pub unfollowed: u64,
-    /// For the connections that never were fast: why, and how many.
+    /// For the connections that never were fast, or were ended because the other end broke the rules: why, and how many.
     pub reasons: Vec<(Reason, u64)>,
 }
 

@@ -7,7 +7,8 @@
 use super::share::for_each;
 use super::{Connection, Handle, handle};
 use crate::process;
-use underpass_segment::end::End;
+use underpass_segment::end::{End, Stage};
+use underpass_segment::reason::Reason;
 use underpass_segment::sync::{AtomicU64, Relaxed};
 
 pub(super) const UNCOUNTED: u32 = 0;
@@ -106,6 +107,9 @@ pub(super) fn tell(end: &End, index: u32, last: bool) {
     }
     if handle.counted.swap(TOLD, Relaxed) == TOLD {
         // But for what has been carried since.
+    } else if end.stage() == Stage::Broken {
+        // However far it had come: nothing else tells of the fault.
+        record.count_reason(Reason::PeerFault);
     } else if end.was_fast.load(Relaxed) != 0 {
         record.fast.fetch_add(1, Relaxed);
     } else {
