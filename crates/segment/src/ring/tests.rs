@@ -364,3 +364,70 @@ fn lies_are_found_out() {
     let sender = bench.sender(ring);
     assert_eq!(sender.used(true), Err(Fault));
 }
+
+/// While both sides work, another thread overwrites the ring and the head: whatever lies there, each call comes back, and
+/// with no more bytes than it was given room for. The ring lies between words that nobody may touch.
+#[test]
+fn lies_at_any_time_harm_nobody() {
+    const CAPACITY: usize = 4096;
+    const GUARD: usize = 512;
+    let most: u64 = std::env::var("UNDERPASS_TEST_LIES").map_or(100_000, |words| words.parse().unwrap());
+    let mut memory = vec![0x5a5a_5a5a_5a5a_5a5a_u64; CAPACITY / 8 + 2 * GUARD];
+    memory[GUARD..GUARD + CAPACITY / 8].fill(0);
+    // SAFETY: within the vector, which outlives the ring and is looked at through it alone until the threads have ended.
+    let base = unsafe { memory.as_mut_ptr().add(GUARD) };
+    let words = base as usize;
+    let bench = Bench::new(CAPACITY);
+    let lies = AtomicU64::new(0);
+    std::thread::scope(|scope| {
+        scope.spawn(|| {
+            let mut random = Random(0x1234_5678);
+            while lies.load(Relaxed) < most {
+                let at = random.below(CAPACITY / 8);
+                let length = [0, 1, 8, CAPACITY, MAX_RECORD + 1, random.below(1 << 16)][random.below(6)] as u64;
+                let value = match random.below(4) {
+                    0 => 0,
+                    1 => u64::MAX >> random.below(64),
+                    _ => header(random.below(7) as u64, length),
+                };
+                if random.below(16) == 0 {
+                    bench.head.store([0, u64::MAX, value, 8 * at as u64][random.below(4)], Relaxed);
+                }
+                // SAFETY: an aligned word of the ring.
+                unsafe { &*(words as *const AtomicU64).add(at) }.store(value, Relaxed);
+                lies.fetch_add(1, Relaxed);
+            }
+        });
+        let mut random = Random(0x8765_4321);
+        let mut place = Place { head: 0, consumed: 0 };
+        // SAFETY: so many bytes, aligned; shared with the other thread as atomics and by copies.
+        let ring = unsafe { Ring::new(words as *mut u8, CAPACITY as u64) };
+        let mut bytes = vec![0u8; 3000];
+        while lies.load(Relaxed) < most {
+            let one = libc::iovec { iov_base: bytes.as_mut_ptr().cast(), iov_len: 1 + random.below(3000) };
+            // SAFETY: one writable buffer, used by one cursor at a time.
+            let cursor = || unsafe { Cursor::new(&one, 1) };
+            let sender = bench.sender(ring);
+            match sender.push(&mut cursor()) {
+                Ok(Push::Took(n)) => assert!(n <= one.iov_len),
+                Ok(Push::Full(_)) => {}
+                // The connection would end here: the next one begins with a clean segment.
+                Err(Fault) => {
+                    let tail = sender.tail.load(Relaxed);
+                    sender.seen_head.store(tail, Relaxed);
+                    sender.head.store(tail, Relaxed);
+                }
+            }
+            let _ = unread(&ring, place);
+            match copy_out(&ring, place, &mut cursor()) {
+                Ok((next, n)) => {
+                    assert!(n <= one.iov_len && next.head < 1 << POSITION_BITS && next.consumed < MAX_RECORD);
+                    place = next;
+                }
+                Err(Fault) => place = Place { head: 8 * random.below(CAPACITY / 8) as u64, consumed: 0 },
+            }
+        }
+    });
+    let guards = memory[..GUARD].iter().chain(&memory[GUARD + CAPACITY / 8..]);
+    assert!(guards.copied().all(|word| word == 0x5a5a_5a5a_5a5a_5a5a));
+}
