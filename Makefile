@@ -6,7 +6,7 @@ TARGET = $(or $(CARGO_TARGET_DIR),target)
 UNDERPASS = $(TARGET)/release/underpass
 
 .DEFAULT_GOAL := help
-.PHONY: help run bench build test soak gauntlet lint c-programs licences generate install uninstall clean
+.PHONY: help run bench build test soak hostile gauntlet lint c-programs licences generate install uninstall clean
 
 help: ## this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-10s  %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -33,6 +33,9 @@ test: rust ## everything that continuous integration checks: lints, licences, te
 MINUTES ?= 60
 soak: build ## the stress programs of tests/soak in every mode, for MINUTES (60)
 	$(CARGO) run --release --quiet --package underpass-tests --bin soak -- --minutes $(MINUTES)
+
+hostile: build ## a peer that overwrites the shared memory at any time, in every mode, for MINUTES (60)
+	$(CARGO) run --release --quiet --package underpass-tests --bin soak -- --minutes $(MINUTES) --program hostile
 
 SUITES ?=
 gauntlet: rust ## third-party suites on kernel TCP and under Underpass, compared test by test; SUITES="redis asio"

@@ -13,13 +13,17 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::{Command, ExitCode};
 use std::time::{Duration, Instant};
+use underpass_segment::reason::Reason;
 use underpass_tests::compiler::cc;
 use underpass_tests::group::Group;
 use underpass_tests::library::{self, Run};
 use underpass_tests::mode::{MODES, Mode};
 
 /// What is run: a program of `tests/soak`, and the arguments behind the seed and the seconds.
-const PROGRAMS: &[(&str, &[&str])] = &[("sets", &["both"]), ("sets", &["two"]), ("processes", &[]), (FUZZER, &[])];
+const PROGRAMS: &[(&str, &[&str])] =
+    &[("sets", &["both"]), ("sets", &["two"]), ("processes", &[]), (HOSTILE, &[]), (FUZZER, &[])];
+/// The program whose last line begins with how many words of shared memory it has overwritten.
+const HOSTILE: &str = "hostile";
 /// The program whose output has to be the kernel's. Its second argument is a number of steps.
 const FUZZER: &str = "fuzz";
 const STEPS: u32 = 150;
@@ -57,6 +61,9 @@ struct Row {
     failures: u32,
     connections: u64,
     fast: u64,
+    /// Connections that were ended because the other end broke the rules.
+    broken: u64,
+    overwritten: u64,
 }
 
 impl Row {
@@ -103,6 +110,12 @@ impl Row {
         for process in run.processes() {
             self.connections += process.connections;
             self.fast += process.fast;
+            let broken = process.reasons.iter().filter(|(reason, _)| *reason == Reason::PeerFault);
+            self.broken += broken.map(|(_, connections)| connections).sum::<u64>();
+        }
+        if self.name == HOSTILE {
+            let words = group.said().lines().last().and_then(|line| line.split(' ').next()?.parse::<u64>().ok());
+            self.overwritten += words.unwrap_or(0);
         }
         let difference = self.difference(seed, &group.said())?;
         if status.is_some_and(|status| status.success()) && difference.is_none() {
@@ -173,8 +186,9 @@ fn rows(options: &Options, folder: &Path) -> Vec<Row> {
         let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("soak").join(format!("{name}.c"));
         cc(&program, &["-O2"], &[source]);
         for mode in modes() {
-            let row =
-                Row { name, arguments, mode, program: program.clone(), runs: 0, failures: 0, connections: 0, fast: 0 };
+            let program = program.clone();
+            let (runs, failures, connections, fast, broken, overwritten) = (0, 0, 0, 0, 0, 0);
+            let row = Row { name, arguments, mode, program, runs, failures, connections, fast, broken, overwritten };
             if chosen(&options.mode, row.mode()) {
                 rows.push(row);
             }
@@ -209,6 +223,10 @@ fn report(rows: &[Row], seeds: u32) -> u32 {
         table.add_row([name, row.mode().into()].into_iter().chain(numbers));
     }
     println!("{table}\n{seeds} whole rounds");
+    let (broken, overwritten) = rows.iter().fold((0, 0), |sum, row| (sum.0 + row.broken, sum.1 + row.overwritten));
+    if overwritten > 0 {
+        println!("{overwritten} words of shared memory overwritten by liars, {broken} connections ended for that");
+    }
     let failures = rows.iter().map(|row| row.failures).sum();
     println!("{} passed, {failures} failed", rows.iter().map(|row| row.runs).sum::<u32>() - failures);
     failures
