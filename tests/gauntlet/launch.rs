@@ -3,9 +3,11 @@
 use crate::place::Place;
 use crate::verdict::Verdict;
 use anyhow::{Context, Result};
+use std::cell::Cell;
 use std::ffi::OsStr;
 use std::fs;
 use std::ops::AddAssign;
+use std::os::unix::fs::PermissionsExt;
 use std::path::PathBuf;
 use std::process::Command;
 use std::time::Duration;
@@ -75,7 +77,7 @@ impl Launch {
     pub fn on<'a>(&'a self, path: &'a Path, place: &'a Place, part: &str) -> Run<'a> {
         let file =
             |kind: &str| place.path(&format!("{}-{}.{kind}", part.replace('/', "-"), path.name.replace(' ', "-")));
-        Run { launch: self, path, log: file("log"), stats: file("stats") }
+        Run { launch: self, path, log: file("log"), stats: file("stats"), fast: Cell::default() }
     }
 }
 
@@ -84,8 +86,29 @@ pub struct Run<'a> {
     launch: &'a Launch,
     path: &'a Path,
     /// Where all that it says goes.
-    log: PathBuf,
+    pub log: PathBuf,
     stats: PathBuf,
+    /// Of all programs that it has run.
+    fast: Cell<Fast>,
+}
+
+/// What runs a command as `user`, which takes root.
+fn become_user(user: &str) -> [&str; 7] {
+    ["setpriv", "--reuid", user, "--regid", user, "--init-groups", "--"]
+}
+
+/// Fails where `user` could not run what lies in the folder of builds.
+pub fn may_run(user: &str, place: &Place) -> Result<()> {
+    let own = std::env::current_exe().context("find this program")?;
+    let command = become_user(user);
+    let arguments = command[1..].iter().copied().chain(["test", "-x"]).map(OsStr::new).chain([own.as_os_str()]);
+    place.step(std::path::Path::new("/"), command[0], arguments).with_context(|| {
+        format!(
+            "the user {user}, as whom this suite runs, cannot run {}: run the gauntlet as root, with CARGO_TARGET_DIR in \
+             a folder that everybody may enter",
+            own.display()
+        )
+    })
 }
 
 /// What a program said, and how it ended.
@@ -124,9 +147,27 @@ impl Run<'_> {
         environment: &[(&str, &str)],
         limit: Duration,
     ) -> Result<Said> {
+        self.run_as(None, program, arguments, folder, environment, limit)
+    }
+
+    /// The same as `user`; see [`may_run`].
+    pub fn run_as<A: AsRef<OsStr>>(
+        &self,
+        user: Option<&str>,
+        program: impl AsRef<OsStr>,
+        arguments: impl IntoIterator<Item = A>,
+        folder: &std::path::Path,
+        environment: &[(&str, &str)],
+        limit: Duration,
+    ) -> Result<Said> {
         let mut command = Command::new("unshare");
         command.args(["--net", "--", "sh", "-c", "ip link set lo up && exec \"$@\"", "sh"]);
         let _ = fs::remove_file(&self.stats);
+        if let Some(user) = user {
+            command.args(become_user(user));
+            // The user may write the report into this file, but make none beside the root's.
+            fs::File::create(&self.stats)?.set_permissions(fs::Permissions::from_mode(0o666))?;
+        }
         if let Some(settings) = self.path.settings {
             command.arg(&self.launch.underpass).args(["run", "--quiet", "--json"]);
             command.arg(format!("--stats={}", self.stats.display()));
@@ -146,12 +187,23 @@ impl Run<'_> {
             text.push_str(&group.where_it_is());
             fs::write(&self.log, &text).with_context(|| format!("write {}", self.log.display()))?;
         }
+        let mut fast = self.fast.get();
+        fast += self.counted()?;
+        self.fast.set(fast);
         Ok(Said { text, succeeded: status.is_some_and(|status| status.success()), hung: status.is_none() })
     }
 
-    /// What went fast, which a program that was killed does not tell.
-    pub fn fast(&self) -> Result<Fast> {
-        let Ok(text) = fs::read_to_string(&self.stats) else { return Ok(Fast::default()) };
+    /// What went fast in all programs that were run.
+    pub fn fast(&self) -> Fast {
+        self.fast.get()
+    }
+
+    /// What went fast in the last one; a program that was killed does not tell.
+    fn counted(&self) -> Result<Fast> {
+        let text = fs::read_to_string(&self.stats).unwrap_or_default();
+        if text.is_empty() {
+            return Ok(Fast::default());
+        }
         let stats: serde_json::Value =
             serde_json::from_str(&text).with_context(|| format!("read {}", self.stats.display()))?;
         let count = |name: &str| stats["total"][name].as_u64().unwrap_or_default();

@@ -27,7 +27,11 @@ use verdict::Verdicts;
 const AGAIN: usize = 2;
 
 #[derive(Parser)]
-#[command(about = "Run third-party test suites on kernel TCP and under Underpass, and compare them test by test")]
+#[command(
+    about = "Run third-party test suites on kernel TCP and under Underpass, and compare them test by test",
+    after_help = "Exit codes: 0 all is the same, 1 something differs or was left out, 2 wrong use.\n\n\
+                  Example: gauntlet --brief redis libuv"
+)]
 struct Options {
     /// Suites to run; all without any
     suites: Vec<String>,
@@ -40,6 +44,9 @@ struct Options {
     /// Say which suites and parts there are
     #[arg(long)]
     list: bool,
+    /// Exit with 0 even where something was left out: by the number alone nobody would see that little was compared
+    #[arg(long)]
+    allow_skipped: bool,
     /// Write what was found to this file
     #[arg(long)]
     json: Option<PathBuf>,
@@ -48,8 +55,8 @@ struct Options {
 /// What became of one suite.
 struct Outcome {
     suite: &'static dyn Suite,
-    /// Why it was not run, or not to its end.
-    skipped: Option<String>,
+    /// What was not run, and why.
+    skipped: Vec<String>,
     comparison: Comparison,
     /// By path.
     fast: Vec<Fast>,
@@ -80,7 +87,7 @@ fn main() -> Result<ExitCode> {
         let text = serde_json::to_string_pretty(&outcomes.iter().map(Outcome::json).collect::<Vec<_>>())?;
         std::fs::write(file, text + "\n").with_context(|| format!("write {}", file.display()))?;
     }
-    Ok(if report(&outcomes) { ExitCode::SUCCESS } else { ExitCode::FAILURE })
+    Ok(if report(&outcomes, options.allow_skipped) { ExitCode::SUCCESS } else { ExitCode::FAILURE })
 }
 
 fn parts(suite: &dyn Suite, options: &Options) -> Vec<&'static str> {
@@ -92,14 +99,14 @@ fn run(suite: &'static dyn Suite, launch: &Launch, options: &Options) -> Result<
     let begin = Instant::now();
     let mut outcome = Outcome {
         suite,
-        skipped: None,
+        skipped: Vec::new(),
         comparison: Comparison::default(),
         fast: vec![Fast::default(); PATHS.len()],
         seconds: 0.0,
     };
     let parts = parts(suite, options);
     if parts.is_empty() {
-        outcome.skipped = Some("none of its parts is chosen".into());
+        outcome.skipped.push("none of its parts is chosen".into());
         return Ok(outcome);
     }
     let place = Place::of(suite.name())?;
@@ -107,8 +114,7 @@ fn run(suite: &'static dyn Suite, launch: &Launch, options: &Options) -> Result<
     bar.set_message(format!("{}: fetching and building", suite.name()));
     if let Err(error) = suite.prepare(&place) {
         bar.finish_and_clear();
-        println!("{}: left out: {error:#}", suite.name());
-        outcome.skipped = Some(format!("{error:#}"));
+        outcome.skipped.push(format!("{error:#}"));
         return Ok(outcome);
     }
     for part in parts {
@@ -134,7 +140,7 @@ fn one(
         bar.set_message(format!("{} {part}, {name}", suite.name()));
         let run = launch.on(&PATHS[path], place, part);
         told[path].push(suite.run(place, part, &run).with_context(|| format!("{} {part} on {name}", suite.name()))?);
-        outcome.fast[path] += run.fast()?;
+        outcome.fast[path] += run.fast();
         Ok(())
     };
     for path in 0..PATHS.len() {
@@ -152,6 +158,11 @@ fn one(
     for difference in compare::differences(part, &told) {
         bar.suspend(|| println!("{} {part}: {difference}", suite.name()));
     }
+    // Its own end alone is no test: it was not there, or could not start.
+    if told.iter().flatten().all(|verdicts| verdicts.names().count() <= 1) {
+        let log = launch.on(&PATHS[0], place, part).log;
+        outcome.skipped.push(format!("{part} tells of no test; what it said is in {}", log.display()));
+    }
     outcome.comparison.add(part, &told);
     Ok(())
 }
@@ -163,8 +174,8 @@ fn bar(steps: u64) -> Result<ProgressBar> {
     Ok(bar)
 }
 
-/// Prints the table; false if anything differs or nothing was compared.
-fn report(outcomes: &[Outcome]) -> bool {
+/// Prints the table; false if anything differs, was left out, or nothing was compared.
+fn report(outcomes: &[Outcome], allow_skipped: bool) -> bool {
     let mut table = Table::new();
     let mut head = vec!["suite".to_owned(), "tests".into(), "same".into(), "different".into(), "unsteady".into()];
     head.extend(PATHS.iter().skip(1).map(|path| format!("fast, {}", path.name)));
@@ -173,8 +184,8 @@ fn report(outcomes: &[Outcome]) -> bool {
     for outcome in outcomes {
         let Comparison { tests, different, unsteady, .. } = &outcome.comparison;
         let mut row = vec![outcome.suite.name().to_owned()];
-        if let Some(reason) = &outcome.skipped {
-            row.push(format!("left out: {}", reason.lines().next().unwrap_or_default()));
+        if *tests == 0 {
+            row.push("left out".into());
         } else {
             let same = tests - different.len() - unsteady;
             row.extend([*tests, same, different.len(), *unsteady].map(|count| count.to_string()));
@@ -186,8 +197,19 @@ fn report(outcomes: &[Outcome]) -> bool {
     println!("{table}");
     println!("unsteady: on kernel TCP too a test says now this and now that.");
     println!("fast: share of the connections' ends that were fast at some time.");
+    for outcome in outcomes {
+        for reason in &outcome.skipped {
+            println!("{}: left out: {reason}", outcome.suite.name());
+        }
+    }
+    let left_out = outcomes.iter().any(|outcome| !outcome.skipped.is_empty());
+    if left_out && !allow_skipped {
+        println!("Something was left out, so this does not count as passed (--allow-skipped: it does).");
+    }
     let compared: usize = outcomes.iter().map(|outcome| outcome.comparison.tests).sum();
-    compared > 0 && outcomes.iter().all(|outcome| outcome.comparison.different.is_empty())
+    compared > 0
+        && (!left_out || allow_skipped)
+        && outcomes.iter().all(|outcome| outcome.comparison.different.is_empty())
 }
 
 impl Outcome {

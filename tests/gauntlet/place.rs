@@ -79,7 +79,17 @@ impl Place {
         Ok(())
     }
 
-    /// The unpacked source of a Debian package. Sources are looked up in lists of this place's own, made from the system's.
+    /// The unpacked source of the version of a Debian package that is installed.
+    pub fn debian_source_as_installed(&self, package: &str) -> Result<PathBuf> {
+        let query = ["--show", "--showformat=${source:Version}", package];
+        let output = Command::new("dpkg-query").args(query).output().context("run dpkg-query")?;
+        if !output.status.success() {
+            bail!("the Debian package {package} is not installed");
+        }
+        self.debian_source(&format!("{package}={}", String::from_utf8_lossy(&output.stdout)))
+    }
+
+    /// The unpacked source of a Debian package (`NAME` or `NAME=VERSION`). Sources are looked up in lists of this place's own, made from the system's.
     pub fn debian_source(&self, package: &str) -> Result<PathBuf> {
         self.need(&[("dpkg-source", "dpkg-dev"), ("apt-get", "apt")])?;
         self.once(&format!("source-{package}"), || {

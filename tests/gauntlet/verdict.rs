@@ -17,28 +17,28 @@ pub enum Verdict {
 
 /// By the test's name.
 #[derive(Clone, Debug, Default)]
-pub struct Verdicts(BTreeMap<String, Verdict>);
+pub struct Verdicts {
+    told: BTreeMap<String, Verdict>,
+    /// How often each name has come.
+    came: BTreeMap<String, u32>,
+}
 
 impl Verdicts {
     /// Adds one. A name that comes again is another test of that name.
     pub fn add(&mut self, name: &str, verdict: Verdict) {
-        let mut unique = name.to_owned();
-        let mut number = 1;
-        while self.0.contains_key(&unique) {
-            number += 1;
-            unique = format!("{name} ({number})");
-        }
-        self.0.insert(unique, verdict);
+        let number = self.came.entry(name.to_owned()).and_modify(|number| *number += 1).or_insert(1);
+        let unique = if *number == 1 { name.to_owned() } else { format!("{name} ({number})") };
+        self.told.insert(unique, verdict);
     }
 
     /// That of one test.
     pub fn of(&self, name: &str) -> Option<Verdict> {
-        self.0.get(name).copied()
+        self.told.get(name).copied()
     }
 
     /// The tests.
     pub fn names(&self) -> impl Iterator<Item = &str> {
-        self.0.keys().map(String::as_str)
+        self.told.keys().map(String::as_str)
     }
 
     /// Each line of `text` that `read` takes for a verdict.

@@ -4,7 +4,10 @@ mod asio;
 mod cpython;
 mod libevent;
 mod libuv;
+mod memcached;
+mod postgresql;
 mod redis;
+mod rust;
 mod stress_ng;
 
 use crate::launch::Run;
@@ -31,5 +34,14 @@ pub trait Suite: Sync {
 }
 
 /// All of them, the quick ones first.
-pub const SUITES: &[&dyn Suite] =
-    &[&stress_ng::StressNg, &libevent::Libevent, &libuv::Libuv, &redis::Redis, &asio::Asio, &cpython::CPython];
+pub const SUITES: &[&dyn Suite] = &[
+    &stress_ng::StressNg,
+    &libevent::Libevent,
+    &libuv::Libuv,
+    &rust::Rust,
+    &postgresql::PostgreSql,
+    &redis::Redis,
+    &memcached::Memcached,
+    &asio::Asio,
+    &cpython::CPython,
+];
