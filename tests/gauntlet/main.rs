@@ -10,8 +10,9 @@ mod place;
 mod suites;
 mod verdict;
 
-use anyhow::{Context, Result, bail};
-use clap::Parser;
+use anyhow::{Context, Result};
+use clap::error::ErrorKind;
+use clap::{CommandFactory, Parser};
 use comfy_table::Table;
 use compare::Comparison;
 use indicatif::{ProgressBar, ProgressStyle};
@@ -74,7 +75,8 @@ fn main() -> Result<ExitCode> {
     }
     if let Some(unknown) = options.suites.iter().find(|name| SUITES.iter().all(|suite| suite.name() != *name)) {
         let names: Vec<&str> = SUITES.iter().map(|suite| suite.name()).collect();
-        bail!("there is no suite {unknown}; there are {}", names.join(", "));
+        let message = format!("there is no suite {unknown}; there are {}", names.join(", "));
+        Options::command().error(ErrorKind::InvalidValue, message).exit();
     }
     let launch = Launch::new()?;
     let mut outcomes = Vec::new();
