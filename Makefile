@@ -7,6 +7,7 @@ UNDERPASS = $(TARGET)/release/underpass
 
 .DEFAULT_GOAL := help
 .PHONY: help run bench build test soak hostile gauntlet lint c-programs licences generate install uninstall clean
+.PHONY: help run bench build test loom soak gauntlet lint c-programs licences generate install uninstall clean
 
 help: ## this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-10s  %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -29,6 +30,12 @@ test: rust ## everything that continuous integration checks: lints, licences, te
 	$(MAKE) --no-print-directory lint c-programs licences
 	$(CARGO) build --release
 	$(CARGO) test --workspace --no-fail-fast
+	$(MAKE) --no-print-directory loom
+
+# The code of the library itself, compiled for the model checker: in a folder of its own, and slow unless optimized.
+loom: rust ## models of the orderings: every order of the steps of two threads, as far as they are bounded
+	CARGO_TARGET_DIR=$(TARGET)/loom CARGO_PROFILE_TEST_OPT_LEVEL=2 RUSTFLAGS="--cfg loom" \
+	    $(CARGO) test --package underpass-segment --lib models::
 
 MINUTES ?= 60
 soak: build ## the stress programs of tests/soak in every mode, for MINUTES (60)

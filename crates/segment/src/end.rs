@@ -658,3 +658,45 @@ impl Family {
         end.references.store(1, Release);
     }
 }
+
+#[cfg(all(test, loom))]
+mod models {
+    use super::*;
+    use crate::model;
+    use loom::cell::UnsafeCell;
+    use std::sync::Arc;
+
+    struct Socket {
+        gate: Gate,
+        plain: UnsafeCell<()>,
+    }
+
+    // SAFETY: what the gate is to keep apart; loom finds out where it does not.
+    #[allow(unsafe_code, reason = "shares what the gate is to keep apart")]
+    unsafe impl Sync for Socket {}
+
+    /// Fails if `Gate::leave` counts with Relaxed, or if `Gate::shut` shuts it whoever is inside.
+    #[test]
+    fn nobody_is_inside_a_plain_call_once_the_gate_is_shut() {
+        model::check(3, || {
+            let socket = Arc::new(Socket { gate: Gate(AtomicU32::new(0)), plain: UnsafeCell::new(()) });
+            socket.gate.0.share();
+            let other = socket.clone();
+            let thread = loom::thread::spawn(move || {
+                for _ in 0..2 {
+                    if other.gate.enter() {
+                        other.plain.with_mut(|_| {});
+                        other.gate.leave();
+                    }
+                }
+            });
+            let shut = socket.gate.shut();
+            if shut {
+                socket.plain.with_mut(|_| {});
+                assert!(socket.gate.is_shut() && !socket.gate.enter());
+            }
+            thread.join().unwrap();
+            assert!(shut || socket.gate.shut());
+        });
+    }
+}

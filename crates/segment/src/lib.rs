@@ -15,6 +15,8 @@ pub mod link;
 pub mod lock;
 pub mod meeting;
 pub mod members;
+#[cfg(loom)]
+mod model;
 pub mod raw;
 pub mod reason;
 pub mod ring;

@@ -163,6 +163,12 @@ impl Ring {
         }
     }
 
+    /// The threads of a model share its first `bytes`.
+    #[cfg(all(test, loom))]
+    pub(crate) fn share(&self, bytes: u64) {
+        (0..bytes).step_by(8).for_each(|at| self.word(at).share());
+    }
+
     /// Whether something is published at `position`.
     #[inline]
     pub fn published(&self, position: u64) -> bool {

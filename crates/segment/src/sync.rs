@@ -2,32 +2,39 @@
 #![allow(unsafe_code, reason = "instructions that are whole for their own thread only")]
 
 pub use core::sync::atomic::Ordering::{AcqRel, Acquire, Relaxed, Release, SeqCst};
-pub use core::sync::atomic::{AtomicBool, AtomicI32, AtomicPtr, AtomicU8, AtomicU32, AtomicU64, compiler_fence, fence};
+pub use core::sync::atomic::{AtomicBool, AtomicI32, AtomicPtr, AtomicU8, compiler_fence};
+#[cfg(not(loom))]
+pub use core::sync::atomic::{AtomicU32, AtomicU64, fence};
+
+#[cfg(loom)]
+pub mod checked;
+#[cfg(loom)]
+pub use checked::{AtomicU32, AtomicU64, fence};
 
 /// Changes to words that a lock guards against other threads, but not against a signal handler on top of its owner: one
 /// instruction each, so that a handler comes before or after it, without the cost of keeping other processors out
 /// (20 cycles on x86-64, where every such change of a message would be felt).
 pub mod own {
     use super::AtomicU64;
-    #[cfg(not(target_arch = "x86_64"))]
+    #[cfg(any(loom, not(target_arch = "x86_64")))]
     use super::Relaxed;
 
     /// Adds `n`.
     #[inline]
     pub fn add(word: &AtomicU64, n: u64) {
-        #[cfg(target_arch = "x86_64")]
+        #[cfg(all(target_arch = "x86_64", not(loom)))]
         // SAFETY: `word` is valid and aligned; whoever else looks at it meanwhile sees the old value or the new one.
         unsafe {
             core::arch::asm!("add qword ptr [{}], {}", in(reg) word.as_ptr(), in(reg) n, options(nostack));
         }
-        #[cfg(not(target_arch = "x86_64"))]
+        #[cfg(any(loom, not(target_arch = "x86_64")))]
         word.fetch_add(n, Relaxed);
     }
 
     /// Puts `new` in the place of `old`; false when something else is there.
     #[inline]
     pub fn replace(word: &AtomicU64, old: u64, new: u64) -> bool {
-        #[cfg(target_arch = "x86_64")]
+        #[cfg(all(target_arch = "x86_64", not(loom)))]
         {
             let found: u64;
             // SAFETY: as in `add`.
@@ -42,7 +49,7 @@ pub mod own {
             }
             found == old
         }
-        #[cfg(not(target_arch = "x86_64"))]
+        #[cfg(any(loom, not(target_arch = "x86_64")))]
         word.compare_exchange(old, new, Relaxed, Relaxed).is_ok()
     }
 }
@@ -75,5 +82,7 @@ pub fn written_for_another(at: *const u8) {
 /// One step of polling: tells the processor that this is a spin.
 #[inline]
 pub fn pause() {
+    #[cfg(loom)]
+    checked::give_way();
     core::hint::spin_loop();
 }

@@ -222,6 +222,10 @@ impl Message {
 /// `from` and `to` must be valid for `n` bytes and not overlap.
 #[inline]
 unsafe fn copy(from: *const u8, to: *mut u8, n: usize) {
+    #[cfg(loom)]
+    // SAFETY: as here.
+    return unsafe { crate::sync::checked::copy(from, to, n) };
+    #[cfg(not(loom))]
     // SAFETY: the caller vouches for both ranges; the pairs of overlapping loads stay within `n`.
     unsafe {
         match n {

@@ -1,0 +1,150 @@
+//! Models of the two ends of one connection, with one direction looked at: the code is that of the library, the kernel is
+//! [`crate::model`]. `make loom` checks them. Each names a line with which it fails when that is weakened.
+
+#![allow(unsafe_code, reason = "lays ends and buffers out as the library has them")]
+
+use super::*;
+use crate::kernel;
+use crate::link::{Direction, Pool, Shape, Side};
+use crate::model::{self, FD};
+use crate::vector::Cursor;
+use std::sync::Arc;
+
+static WAITING: Waiting = Waiting {
+    hold: |_| {},
+    recv: |port, to, len, flags, _| {
+        loop {
+            // SAFETY: passed on to the caller.
+            match unsafe { kernel::recv(port.fd, to, len, flags) } {
+                Err(AGAIN) => crate::sync::pause(),
+                answer => return answer,
+            }
+        }
+    },
+    call: |_, call| call(),
+};
+
+/// The end that sends, and the one that receives.
+#[derive(Clone)]
+struct Ends([Arc<End>; 2]);
+
+impl Ends {
+    fn port(&self, number: usize) -> Port<'_> {
+        thread_local! {
+            // All threads of a model run in the one that checks it.
+            static POOL: Pool = Pool::create(Shape { ring_bytes: 4096, slots: 1 }).unwrap();
+        }
+        let pool = POOL.with(|pool| *pool);
+        let side = [Side::Maker, Side::Joiner][number];
+        Port {
+            end: &self.0[number],
+            link: pool.slot(0, side).unwrap(),
+            fd: FD + number as i32,
+            is_held: false,
+            me: 1 + number as u32,
+            token: 0,
+            spin_us: 0,
+            waiting: &WAITING,
+        }
+    }
+
+    /// Both know of each other; with `fast` the direction has gone up.
+    fn joined(fast: bool) -> Ends {
+        // SAFETY: zeroed memory is an unused end.
+        let end = || Arc::new(unsafe { core::mem::zeroed::<End>() });
+        let ends = Ends([end(), end()]);
+        ends.port(0).link.prepare([1, 2]);
+        for number in [0, 1] {
+            let port = ends.port(number);
+            port.end.advance(Stage::Joined);
+            // Not worth polling.
+            port.end.reading.mean_wait.store(1 << 40, Relaxed);
+            assert!(port.become_ready());
+        }
+        if fast {
+            assert!(ends.port(0).can_wake());
+            ends.port(1).settle();
+            assert!(ends.port(1).is_fast());
+        }
+        ends.share();
+        ends
+    }
+
+    /// The words of the direction, and the ring's first lines.
+    fn share(&self) {
+        let link = self.port(0).link;
+        let Direction { flags, head, sender } = link.outgoing();
+        for word in [&flags.waiting, &flags.in_kernel, &flags.want_down, &flags.taken, &sender.ended, &sender.switching]
+        {
+            word.share();
+        }
+        for word in [&flags.position, &head.head, &head.bells, &sender.bells] {
+            word.share();
+        }
+        link.outgoing_ring().share(RING);
+    }
+}
+
+/// Bytes of the ring that a model uses.
+const RING: u64 = 128;
+
+impl Port<'_> {
+    fn say(&self, bytes: &[u8]) {
+        let vector = libc::iovec { iov_base: bytes.as_ptr().cast_mut().cast(), iov_len: bytes.len() };
+        // SAFETY: one buffer, only read.
+        let from = unsafe { Cursor::new(&vector, 1) };
+        let plain = |sent| kernel::send(self.fd, &bytes[sent..]);
+        assert_eq!(self.send(from, 0, plain), Ok(bytes.len()));
+    }
+
+    fn hear(&mut self, most: usize) -> Vec<u8> {
+        let mut bytes = vec![0; most];
+        let vector = libc::iovec { iov_base: bytes.as_mut_ptr().cast(), iov_len: most };
+        // SAFETY: one buffer, writable.
+        let into = unsafe { Cursor::new(&vector, 1) };
+        let n = self.receive(into, 0).unwrap();
+        bytes.truncate(n);
+        bytes
+    }
+}
+
+fn both(preemptions: usize, fast: bool, sends: fn(&mut Port<'_>), receives: fn(&mut Port<'_>)) {
+    model::check(preemptions, move || {
+        let ends = Ends::joined(fast);
+        let reader = ends.clone();
+        let reader = loom::thread::spawn(move || receives(&mut reader.port(1)));
+        sends(&mut ends.port(0));
+        reader.join().unwrap();
+    });
+}
+
+/// Fails if `Sender::put` publishes a record with Relaxed: then the reader finds the header before the bytes.
+#[test]
+fn a_reader_that_goes_to_sleep_is_woken() {
+    let receives = |port: &mut Port<'_>| {
+        assert_eq!(port.hear(1), b"a");
+        assert_eq!(port.hear(1), b"b");
+    };
+    let sends = |port: &mut Port<'_>| {
+        port.say(b"a");
+        port.say(b"b");
+    };
+    both(2, true, sends, receives);
+}
+
+/// Fails if `Port::end_sending` does not say that it ends the direction, or `Port::can_be_given_back` does not look at
+/// `ended`: then the reader leaves what nobody gives back.
+#[test]
+fn what_a_reader_leaves_while_the_other_end_closes_is_not_lost() {
+    let sends = |port: &mut Port<'_>| {
+        port.say(b"a");
+        port.end_sending();
+        kernel::shut_down(port.fd);
+    };
+    let receives = |port: &mut Port<'_>| {
+        port.leave(false, u64::MAX);
+        assert_eq!(port.hear(8), b"a");
+        assert_eq!(port.hear(8), b"");
+    };
+    both(2, true, sends, receives);
+}
