@@ -112,12 +112,25 @@ pub fn path() -> &'static Path {
         if let Some(given) = std::env::var_os("UNDERPASS_TEST_LIBRARY") {
             return std::fs::canonicalize(&given).unwrap_or_else(|e| panic!("UNDERPASS_TEST_LIBRARY {given:?}: {e}"));
         }
-        let cargo = std::env::var_os("CARGO").unwrap_or("cargo".into());
-        let mut build = Command::new(cargo);
-        build.args(["build", "--release", "--quiet", "-p", "underpass-preload"]).current_dir(workspace());
-        assert!(build.status().expect("cargo").success(), "the library does not build");
+        build(&["--release", "-p", "underpass-preload"]);
         target().join("release/libunderpass.so")
     })
+}
+
+/// The command, built once.
+pub fn command() -> &'static Path {
+    static PATH: OnceLock<PathBuf> = OnceLock::new();
+    PATH.get_or_init(|| {
+        build(&["-p", "underpass-cli"]);
+        target().join("debug/underpass")
+    })
+}
+
+fn build(what: &[&str]) {
+    let cargo = std::env::var_os("CARGO").unwrap_or("cargo".into());
+    let mut build = Command::new(cargo);
+    build.args(["build", "--quiet"]).args(what).current_dir(workspace());
+    assert!(build.status().expect("cargo").success(), "{what:?} does not build");
 }
 
 /// The folder of the whole project.

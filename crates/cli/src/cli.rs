@@ -37,6 +37,7 @@ pub enum Command {
     Run(RunArguments),
     Doctor(DoctorArguments),
     Diff(DiffArguments),
+    Ss(SsArguments),
     Bench(BenchArguments),
     Demo(DemoArguments),
     Config(ConfigArguments),
@@ -202,6 +203,25 @@ pub struct DiffArguments {
         value_hint = ValueHint::CommandWithArguments
     )]
     pub command: Vec<OsString>,
+}
+
+/// List the connections of programs that run under Underpass, and how each goes
+///
+/// Every TCP connection of this user's programs under Underpass, in this network and IPC namespace, as `ss -t` has it, with the
+/// path of each direction. The programs are not disturbed: their tables are read, for a moment and without a lock.
+///
+/// Unread is what was sent and not yet received, in the ring. Bytes count from the beginning of the connection, except that
+/// a process which `run --stats` follows takes what it has told with it. Waits are receives that had nothing to receive; they
+/// poll before they sleep. The reason says why a connection is on kernel TCP: see README.md, "Reasons". "-" stands where the
+/// program has not used the connection yet.
+#[derive(Debug, Args)]
+#[command(after_help = "Examples:
+  underpass ss
+  underpass ss --json | jq '.connections[] | select(.out.path == \"kernel\") | .reason'")]
+pub struct SsArguments {
+    /// As JSON, with the sizes in bytes
+    #[arg(long)]
+    pub json: bool,
 }
 
 /// Measure kernel TCP against Underpass with unmodified programs

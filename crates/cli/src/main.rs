@@ -12,6 +12,7 @@ mod output;
 mod run;
 mod settings;
 mod sys;
+mod watch;
 
 use std::ffi::OsStr;
 use std::fmt::Arguments;
@@ -49,6 +50,7 @@ fn main() -> i32 {
             Ok(code) => return code,
             Err(error) => return complain(&error, error.exit_code()),
         },
+        Command::Ss(arguments) => watch::ss(arguments),
         Command::Bench(arguments) => bench::bench(arguments),
         Command::Demo(arguments) => bench::demo(arguments),
         Command::Config(arguments) => config::show(arguments),

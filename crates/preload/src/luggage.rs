@@ -294,7 +294,7 @@ fn taker(channel: i32) -> Taker {
     let maker = kernel::maker_of_peer(channel).ok().filter(|&pid| pid > 0);
     let asked = maker.map_or(Ok(true), |pid| kernel::has_segment(pid, family.id()));
     match asked {
-        Ok(true) | Err(Errno(libc::ENOENT)) if family.attached() != Some(1) => Taker::Relative,
+        Ok(true) | Err(Errno(libc::ENOENT)) if family.has_others(process::member()) => Taker::Relative,
         Ok(true) | Err(Errno(libc::ENOENT)) => Taker::Unknown,
         _ if maker.is_some_and(|pid| kernel::has_file(pid, LIBRARY)) => Taker::Unknown,
         _ => Taker::Stranger,

@@ -10,7 +10,7 @@ use crate::members::{Holders, Members};
 use crate::raw::Errno;
 use crate::reason::Reason;
 use crate::sync::{AcqRel, Acquire, AtomicI32, AtomicU8, AtomicU32, AtomicU64, Relaxed, Release};
-use crate::sysv::Mapping;
+use crate::sysv::{self, Mapping};
 
 /// How far an end has come. It only moves forward.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -554,6 +554,16 @@ impl Family {
     /// EACCES when it is not; otherwise what shmctl or shmat says.
     pub fn open(id: i32, uid: u32) -> Result<Family, Errno> {
         Ok(Family { mapping: Mapping::open(id, Self::LEN, uid)?.0 })
+    }
+
+    /// The same, to be looked at only: see [`crate::watch`].
+    pub(crate) fn open_to_read(id: i32, uid: u32) -> Result<Family, Errno> {
+        Ok(Family { mapping: Mapping::open_to_read(id, Self::LEN, uid)? })
+    }
+
+    /// Numbers of the tables of user `uid`, up to as many as `out` holds; returns how many.
+    pub(crate) fn find(uid: u32, out: &mut [i32]) -> usize {
+        sysv::find(Self::LEN, uid, out)
     }
 
     /// Takes the table out of this process's address space.

@@ -26,3 +26,4 @@ pub mod sync;
 pub mod sysv;
 pub mod vector;
 pub mod wait;
+pub mod watch;

@@ -94,6 +94,8 @@ impl Meeting {
             (Ok(c), Ok(cookie)) if kernel::carries(c.state) => cookie,
             _ => return,
         };
+        // Also of a connection that stays on kernel TCP: whoever watches tells it by that.
+        end.cookie.store(cookie, Relaxed);
         let peer = match kernel::peer(fd) {
             // Not accepted yet: it has no owner that could prove anything.
             Ok(peer) if peer.inode == 0 => return,
@@ -105,7 +107,6 @@ impl Meeting {
         };
         let Some(directory) = self.directory(uid) else { return end.pin(Reason::NoMemory) };
         let (key, me) = (Key::of(cookie, peer.cookie), holder(fd, self.family));
-        end.cookie.store(cookie, Relaxed);
         end.peer_cookie.store(peer.cookie, Relaxed);
         match directory.ask(key, me) {
             Found::Nobody(index) => {

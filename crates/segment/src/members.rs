@@ -84,6 +84,12 @@ impl Holders {
         word.load(Acquire) & bit != 0
     }
 
+    /// The members, as indices.
+    pub(crate) fn iter(&self) -> impl Iterator<Item = u32> {
+        let words = self.0.iter().zip((0..).step_by(64)).map(|(word, first)| (word.load(Acquire), first));
+        words.flat_map(|(word, first)| (0..64).filter(move |bit| word >> bit & 1 != 0).map(move |bit| first + bit))
+    }
+
     fn count(&self) -> u32 {
         self.0.iter().map(|word| word.load(Acquire).count_ones()).sum()
     }
@@ -152,6 +158,24 @@ impl Family {
         let it = self.members().places.get(member as usize)?;
         let is_me = it.process.load(Acquire) == kernel::process_id() as u32;
         (is_me && it.namespaces.load(Relaxed) == kernel::namespaces()?).then_some(member)
+    }
+
+    /// Number of the process that is `member`, if it is told in `namespaces`.
+    pub(crate) fn process(&self, member: u32, namespaces: u64) -> Option<u32> {
+        let it = self.members().places.get(member as usize)?;
+        let process = it.process.load(Acquire);
+        (!matches!(process, 0 | TAKEN) && it.namespaces.load(Relaxed) == namespaces).then_some(process)
+    }
+
+    /// Whether another process than `me` has the table, as far as can be told. One that only [watches](crate::watch) it does
+    /// not count.
+    pub fn has_others(&self, me: Option<u32>) -> bool {
+        if self.attached() == Some(1) {
+            return false;
+        }
+        let (Some(me), Some(namespaces)) = (me, kernel::namespaces()) else { return true };
+        let others = self.members().places.iter().enumerate().filter(|&(at, _)| at != me as usize).map(|it| it.1);
+        others.into_iter().any(|it| it.process.load(Acquire) != 0 && !it.is_gone(namespaces))
     }
 
     /// Whether `member` has counted a reference to the end.

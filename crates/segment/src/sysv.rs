@@ -18,6 +18,7 @@ const IPC_STAT: usize = 2;
 const SHM_STAT: usize = 13;
 const SHM_INFO: usize = 14;
 const SHM_DEST: u32 = 0o1000;
+const SHM_RDONLY: usize = 0o10000;
 const SHM_NORESERVE: usize = 0o10000;
 const OWNER_ONLY: usize = 0o600;
 const PAGE: usize = 4096;
@@ -72,7 +73,7 @@ impl Mapping {
         let id = unsafe {
             syscall(libc::SYS_shmget, [0, size(len), libc::IPC_CREAT as usize | SHM_NORESERVE | OWNER_ONLY, 0, 0, 0])
         }? as i32;
-        let mapping = attach(id, len);
+        let mapping = attach(id, len, 0);
         let removed = remove(id);
         let mapping = mapping?;
         removed?;
@@ -84,11 +85,17 @@ impl Mapping {
     /// # Errors
     /// EACCES when the attestation does not fit; otherwise what shmctl or shmat says.
     pub fn open(id: i32, len: usize, uid: u32) -> Result<(Mapping, Attested), Errno> {
-        let attested = attest(id, IPC_STAT)?.1;
-        if attested.len != size(len) || attested.users != (uid, uid) || !attested.private {
-            return Err(Errno(libc::EACCES));
-        }
-        Ok((attach(id, len)?, attested))
+        let attested = attest_private(id, len, uid)?;
+        Ok((attach(id, len, 0)?, attested))
+    }
+
+    /// The same, to be read only: whoever writes to it is killed.
+    ///
+    /// # Errors
+    /// As for [`Mapping::open`].
+    pub fn open_to_read(id: i32, len: usize, uid: u32) -> Result<Mapping, Errno> {
+        attest_private(id, len, uid)?;
+        attach(id, len, SHM_RDONLY)
     }
 
     /// How many processes have it attached; `None` when the kernel does not say.
@@ -199,7 +206,7 @@ pub fn set_locking(locking: bool) {
     LOCKING.store(locking, Relaxed);
 }
 
-fn attach(id: i32, len: usize) -> Result<Mapping, Errno> {
+fn attach(id: i32, len: usize, flags: usize) -> Result<Mapping, Errno> {
     if ATTACHED.load(Relaxed) + len as u64 > address_space() / SHARE_OF_LIMIT {
         return Err(Errno(libc::ENOMEM));
     }
@@ -212,7 +219,7 @@ fn attach(id: i32, len: usize) -> Result<Mapping, Errno> {
         future(libc::MCL_ONFAULT);
     }
     // SAFETY: address 0 lets the kernel choose a free range.
-    let base = unsafe { syscall(libc::SYS_shmat, [id as usize, 0, 0, 0, 0, 0]) };
+    let base = unsafe { syscall(libc::SYS_shmat, [id as usize, 0, flags, 0, 0, 0]) };
     if locking && LOCKING.load(Relaxed) {
         future(0);
     }
@@ -232,6 +239,12 @@ fn address_space() -> u64 {
     // SAFETY: the kernel writes one struct rlimit64; without a new limit it changes nothing.
     let _ = unsafe { syscall(libc::SYS_prlimit64, [0, libc::RLIMIT_AS as usize, 0, &raw mut limit as usize, 0, 0]) };
     limit.rlim_cur
+}
+
+fn attest_private(id: i32, len: usize, uid: u32) -> Result<Attested, Errno> {
+    let attested = attest(id, IPC_STAT)?.1;
+    let fits = attested.len == size(len) && attested.users == (uid, uid) && attested.private;
+    if fits { Ok(attested) } else { Err(Errno(libc::EACCES)) }
 }
 
 fn attest(id_or_index: i32, command: usize) -> Result<(i32, Attested), Errno> {

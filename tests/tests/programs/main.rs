@@ -8,4 +8,5 @@ mod one_sided;
 mod runtimes;
 mod statistics;
 mod tools;
+mod watching;
 mod web;

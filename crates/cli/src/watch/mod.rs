@@ -1,0 +1,123 @@
+//! `underpass ss`: the connections of this user's accelerated programs, put together from what the library's tables, the
+//! kernel's list of sockets and /proc say.
+
+mod processes;
+mod sockets;
+mod ss;
+
+use std::collections::{BTreeMap, HashMap};
+use std::io;
+
+use anyhow::Context;
+use underpass_segment::end::Stage;
+use underpass_segment::kernel;
+use underpass_segment::raw::Errno;
+use underpass_segment::reason::Reason;
+use underpass_segment::watch::{Seen, fill, look};
+
+pub use ss::ss;
+
+use processes::{Holder, Processes};
+use sockets::Socket;
+
+/// A connection, by its local end.
+#[derive(Clone, Debug)]
+struct Connection {
+    socket: Socket,
+    /// Who has it, by number of process and descriptor.
+    holders: Vec<Holder>,
+    /// What the library knows of it; nothing before it was used.
+    end: Option<Seen>,
+    /// Why it is on kernel TCP, in at least one direction.
+    reason: Option<Reason>,
+    /// Bytes of ring that were sent and not received yet, out and in.
+    unread: [Option<u64>; 2],
+}
+
+/// The connections of all accelerated programs of this user.
+#[derive(Debug)]
+struct View {
+    connections: Vec<Connection>,
+    /// How many accelerated processes there are.
+    processes: usize,
+}
+
+impl View {
+    fn gather() -> anyhow::Result<View> {
+        let user = kernel::user_id();
+        let ends = look(user)
+            .map_err(|Errno(code)| io::Error::from_raw_os_error(code))
+            .context("cannot attach the tables of the programs (shmat; is the address space limited, ulimit -v?)")?;
+        let processes = Processes::accelerated(user, ends.iter().flat_map(|it| &it.processes).copied())?;
+        let sockets = sockets::connections()?;
+        Ok(View { connections: put_together(&ends, &processes, sockets), processes: processes.len() })
+    }
+}
+
+fn put_together(ends: &[Seen], processes: &Processes, sockets: Vec<Socket>) -> Vec<Connection> {
+    let mut by_cookie: HashMap<u64, &Seen> = HashMap::new();
+    for end in ends.iter().filter(|it| it.cookie != 0) {
+        // One that was handed to another family is left behind as a plain one in the first.
+        let is_better = |other: &mut &Seen| end.stage == Stage::Joined && other.stage != Stage::Joined;
+        by_cookie
+            .entry(end.cookie)
+            .and_modify(|it| {
+                if is_better(it) {
+                    *it = end
+                }
+            })
+            .or_insert(end);
+    }
+    let mut connections: Vec<Connection> = (sockets.into_iter())
+        .filter_map(|socket| {
+            let end = by_cookie.get(&socket.cookie).copied();
+            let mut holders = processes.holders(socket.inode);
+            for &pid in end.into_iter().flat_map(|it| &it.processes) {
+                if !holders.iter().any(|it| it.pid == pid) {
+                    // Its descriptors are not shown to us, or it has just closed this one.
+                    holders.extend(processes.without_descriptor(pid));
+                }
+            }
+            if holders.is_empty() && end.is_none() {
+                return None;
+            }
+            let reason = match end {
+                Some(end) => Some(end.reason).filter(|_| !(end.sending.fast && end.receiving.fast)),
+                None => common_reason(ends, &holders),
+            };
+            let other = end.and_then(|it| by_cookie.get(&it.other_cookie).copied());
+            let unread = end.map_or([None; 2], |end| unread(end, other));
+            Some(Connection { socket, holders, end: end.cloned(), reason, unread })
+        })
+        .collect();
+    let order = |it: &Connection| {
+        let first = it.holders.first();
+        (first.map(|holder| (holder.pid, holder.fd)), it.socket.local, it.socket.peer)
+    };
+    connections.sort_by_key(order);
+    connections
+}
+
+/// Why a connection whose end cannot be told from others of its processes is on kernel TCP, if all of those are for one
+/// reason.
+fn common_reason(ends: &[Seen], holders: &[Holder]) -> Option<Reason> {
+    let is_held = |end: &&Seen| end.processes.iter().any(|&pid| holders.iter().any(|it| it.pid == pid));
+    let mut reasons = ends.iter().filter(|it| it.cookie == 0).filter(is_held).map(|it| it.reason);
+    let first = reasons.next()?;
+    reasons.all(|it| it == first).then_some(first)
+}
+
+/// What lies in the rings of a connection, out and in, if its other end is known.
+fn unread(end: &Seen, other: Option<&Seen>) -> [Option<u64>; 2] {
+    let (Some(other), Some(ring_size)) = (other, end.ring_size) else { return [None; 2] };
+    let ways = [(&end.sending, &other.receiving), (&other.sending, &end.receiving)];
+    ways.map(|(sender, reader)| fill(sender, reader, ring_size).filter(|_| sender.fast || reader.fast))
+}
+
+/// Names of paths as people and scripts read them.
+fn path(fast: bool) -> &'static str {
+    if fast { "ring" } else { "kernel" }
+}
+
+/// Processes by number, each with what it is called.
+type Names = BTreeMap<u32, String>;

@@ -1,0 +1,113 @@
+//! `underpass ss` beside programs that run: what it says is so, and they do not notice.
+
+use std::fs;
+use std::os::unix::fs::PermissionsExt;
+use std::os::unix::process::CommandExt;
+use std::process::{Command, Output};
+use std::time::{Duration, Instant};
+
+use serde_json::Value;
+use underpass_tests::library::{self, is_kernel_only};
+use underpass_tests::net::free_port;
+use underpass_tests::stage::{Stage, fixture, skip};
+
+/// What lies unread in the ring: see `watched.py`.
+const LARGE: u64 = 5000;
+
+#[test]
+fn connections_are_listed_and_go_on() {
+    if is_kernel_only() {
+        return skip("nothing is to be seen without the library");
+    }
+    let Some(stage) = Stage::with(&["python3"]) else { return };
+    let (port, go) = (free_port(), stage.path("go"));
+    let program = |role: &str| {
+        let arguments =
+            [fixture("watched.py").into(), role.into(), port.to_string().into(), go.clone().into_os_string()];
+        stage.command("python3", arguments)
+    };
+    let server = stage.serve(program("serve"), port);
+    let client = stage.start(program("ask"));
+    let peer = format!("127.0.0.1:{port}");
+
+    let deadline = Instant::now() + Duration::from_secs(30);
+    let all = loop {
+        let all = rows(&ss(&["--json"]));
+        let is_there = |it: &&Value| it["peer"] == *peer && it["out"]["unread"].as_u64() >= Some(LARGE);
+        if all.iter().any(|it| is_there(&it)) {
+            break all;
+        }
+        assert!(Instant::now() < deadline, "{all:#?}\n{}{}", server.said(), client.said());
+    };
+    let theirs = |side: &str| all.iter().filter(|it| it[side] == *peer).collect::<Vec<_>>();
+    let (asking, serving) = (theirs("peer"), theirs("local"));
+    assert_eq!((asking.len(), serving.len()), (2, 2), "{all:#?}");
+    for (rows, pid, full, empty) in [(&asking, client.pid(), "out", "in"), (&serving, server.pid(), "in", "out")] {
+        let (fast, young): (Vec<&Value>, Vec<&Value>) = rows.iter().partition(|it| it["out"]["path"] == "ring");
+        let ([fast], [young]) = (&fast[..], &young[..]) else { panic!("{all:#?}") };
+        assert_eq!(fast["in"]["path"], "ring", "{fast:#}");
+        assert_eq!(
+            (&fast["stage"], &fast["reason"], &fast["state"]),
+            (&"joined".into(), &Value::Null, &"ESTAB".into())
+        );
+        assert!((LARGE..LARGE + 200).contains(&fast[full]["unread"].as_u64().unwrap()), "{fast:#}");
+        assert_eq!(fast[empty]["unread"], 0, "{fast:#}");
+        let carried =
+            |way: &str| fast[way]["ring_bytes"].as_u64().unwrap() + fast[way]["kernel_bytes"].as_u64().unwrap();
+        assert_eq!(
+            (carried(full), carried(empty)),
+            (20_000 + if full == "out" { LARGE } else { 0 }, 20_000),
+            "{fast:#}"
+        );
+        assert!(fast["ring_size"].as_u64() >= Some(65536) && fast["waits"].is_u64() && fast["doorbells"].is_u64());
+        assert_eq!((&young["in"]["path"], &young["reason"]), (&"kernel".into(), &"young".into()), "{young:#}");
+        for row in [fast, young] {
+            let holders = row["processes"].as_array().unwrap();
+            assert_eq!((holders.len(), &holders[0]["pid"]), (1, &pid.into()), "{row:#}");
+            let fd = fs::read_link(format!("/proc/{pid}/fd/{}", holders[0]["fd"])).unwrap();
+            assert!(fd.to_string_lossy().starts_with("socket:["), "{row:#}");
+            assert!(holders[0]["name"].as_str().unwrap().starts_with("python"), "{row:#}");
+        }
+    }
+    let text = String::from_utf8(ss(&[]).stdout).unwrap();
+    assert!(text.starts_with("LOCAL ") && text.matches(&peer).count() == 4, "{text}");
+    others_see_nothing(&stage, &peer);
+
+    fs::write(&go, "").unwrap();
+    while fs::metadata(format!("/proc/{}", client.pid())).is_ok() && !client.said().contains("all came back") {
+        ss(&["--json"]);
+    }
+    assert_eq!(client.succeed(Duration::from_secs(20)), "all came back\n");
+    server.stop(libc::SIGTERM);
+    stage.run.assert_fast("python3");
+    stage.finish();
+}
+
+fn ss(arguments: &[&str]) -> Output {
+    let output = Command::new(library::command()).arg("ss").args(arguments).output().expect("underpass ss");
+    assert!(output.status.success(), "{output:?}");
+    output
+}
+
+fn rows(output: &Output) -> Vec<Value> {
+    let said: Value = serde_json::from_slice(&output.stdout).expect("JSON");
+    said["connections"].as_array().expect("a list").clone()
+}
+
+/// Another user is told of nothing, and what to do.
+fn others_see_nothing(stage: &Stage, peer: &str) {
+    const NOBODY: u32 = 65533;
+    let copy = stage.path("underpass");
+    fs::copy(library::command(), &copy).unwrap();
+    fs::set_permissions(copy.parent().unwrap(), fs::Permissions::from_mode(0o755)).unwrap();
+    let ask = |arguments: &[&str]| {
+        let mut command = Command::new(&copy);
+        command.arg("ss").args(arguments).uid(NOBODY).gid(NOBODY).current_dir("/").output()
+    };
+    let Ok(json) = ask(&["--json"]) else { return println!("as one user only: another's view needs root") };
+    assert!(rows(&json).iter().all(|it| it["peer"] != *peer && it["local"] != *peer));
+    let text = ask(&[]).unwrap();
+    let said = String::from_utf8_lossy(&text.stderr).into_owned();
+    assert!(said.contains("user 65533 has no program under Underpass here; start one by `underpass run"), "{said}");
+    assert!(text.status.success() && text.stdout.is_empty());
+}
