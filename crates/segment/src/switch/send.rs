@@ -687,11 +687,13 @@ impl Port<'_> {
     }
 
     /// Whether a reader that has been inside a receive, or about to leave, since `began` will not come out, by what the
-    /// segment says: one that has ended its own direction and is neither stopped nor killed does so soon, any other within
-    /// `patience_us`. No doorbell asks after one that claims to have shut down, or wants no more of them.
+    /// segment says: none does beyond `patience_us`. One that has sent its FIN, and says that it has shut down both ways or
+    /// wants no more doorbells, does so soon, or lies: of any other a doorbell tells whether it is there, stopped or not.
     fn is_stuck(&self, began: u64, patience_us: u64) -> bool {
         let us = ticks().wrapping_sub(began) / micros(1);
-        us > patience_us || us > STOPPED_US && kernel::poll_now(self.fd, libc::POLLRDHUP) & libc::POLLRDHUP != 0
+        let silent = || self.reader_has_shut() || self.link.outgoing().sender.bells.load(Relaxed) & NO_MORE_BELLS != 0;
+        let has_ended = || kernel::poll_now(self.fd, libc::POLLRDHUP) & libc::POLLRDHUP != 0;
+        us > patience_us || us > STOPPED_US && silent() && has_ended()
     }
 
     /// The reader has lived since the last record was published.
