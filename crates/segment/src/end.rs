@@ -607,7 +607,7 @@ impl Family {
     }
 
     /// How many processes have the table; `None` when the kernel does not say.
-    pub fn attached(&self) -> Option<u64> {
+    pub(crate) fn attached(&self) -> Option<u64> {
         self.mapping.attached()
     }
 

@@ -150,8 +150,8 @@ fn what_a_reader_leaves_while_the_other_end_closes_is_not_lost() {
     both(2, true, sends, receives);
 }
 
-/// Fails if `Port::go_down_and_wake` names another number of doorbells in its mark: then a doorbell is read as data. More
-/// preemptions than one take minutes.
+/// Fails if `Port::go_down_and_wake` names another number of doorbells in its mark: then a doorbell is read as data. With
+/// two preemptions it did not end within 30 s.
 #[test]
 fn bytes_keep_their_order_across_switches() {
     let receives = |port: &mut Port<'_>| {
