@@ -91,6 +91,10 @@ impl Group {
         taken
     }
 
+    fn is_owned_by(&self, owner: u32) -> bool {
+        self.owner.load(Relaxed) == owner
+    }
+
     /// Gives it back.
     pub fn give_back(&self) {
         self.owner.store(0, Release);
@@ -320,6 +324,11 @@ impl Link {
             let group = self.group(self.side as usize, number)?;
             group.take(owner).then_some((number, group))
         })
+    }
+
+    /// Whether `number` is that of a group of readers on this side which another process than `me` has.
+    pub fn is_anothers_group(&self, number: u32, me: u32) -> bool {
+        self.group(self.side as usize, number).is_some_and(|group| !group.is_owned_by(me))
     }
 
     /// Group `number` of readers on the other side.

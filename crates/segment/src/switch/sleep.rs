@@ -189,15 +189,18 @@ impl Port<'_> {
         }
     }
 
-    /// Nobody asks any more for what comes here as a member of a group: a doorbell of the group's on this socket would
-    /// wake nobody, and the group would be taken for woken. Returns once no such doorbell is on its way.
+    /// Nobody in this process asks any more for what comes here as a member of a group: a doorbell of the group's on this
+    /// socket would wake nobody, and the group would be taken for woken. Returns once no such doorbell is on its way.
+    ///
+    /// The group of another process that has the socket too, a forked one's parent, goes on relying on its number.
     pub fn leave_group(&self) {
         /// A sender that is stopped just there rings nobody. One that waits for room has it sooner.
         const PATIENCE_US: u64 = 300_000;
         let waiting = &self.link.incoming().flags.waiting;
         let began = ticks();
         let mut word = waiting.load(SeqCst);
-        while word & LEFT == 0 && !matches!(word, 0 | ALONE) {
+        let me = kernel::process_id() as u32;
+        while word & LEFT == 0 && !matches!(word, 0 | ALONE) && !self.link.is_anothers_group(word & !RINGING, me) {
             let alone = if word & !RINGING == ALONE { ALONE } else { 0 };
             let over = ticks().wrapping_sub(began) > micros(PATIENCE_US);
             let down = if over { alone } else { alone | word & RINGING };
