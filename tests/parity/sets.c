@@ -4,6 +4,7 @@
 #include <stdatomic.h>
 #include <sys/epoll.h>
 #include <sys/eventfd.h>
+#include <sys/mman.h>
 #include <sys/select.h>
 #include <sys/timerfd.h>
 
@@ -597,6 +598,83 @@ static void inherited_a(struct side *side) {
 }
 static void inherited(void) { two_processes(AF_INET, inherited_a, ten_when_told); }
 
+/* A set that has gone quiet, of which only a child is left. */
+static void bequeath(struct side *side, atomic_int *over) {
+    int fd = another(side), set = (int)MUST(epoll_create1(0));
+    add(set, fd, EPOLLIN, 5);
+    for (int i = 0; i < 3; i++) {
+        tell(side);
+        report("before", set, -1);
+        SHOW(recv(fd, in, 10, 0));
+    }
+    for (int i = 0; i < 5; i++) report("quiet", set, 20);
+    pid_t parent = getpid();
+    if (MUST(fork()) != 0) _exit(0);
+    while (getppid() == parent) nap_ms(1);
+    role = 'C';
+    for (int i = 0; i < 2; i++) {
+        tell(side);
+        report("the child", set, -1);
+        SHOW(recv(fd, in, 10, 0));
+    }
+    *over = 1;
+    _exit(0);
+}
+static void heir_a(struct side *side) {
+    atomic_int *over = mmap(NULL, sizeof *over, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+    pid_t child = (pid_t)MUST(fork());
+    if (child == 0) bequeath(side, over);
+    say("the parent %d", ended(child));
+    while (!*over) nap_ms(1);
+}
+static void heir_b(struct side *side) {
+    int fd = another(side);
+    for (int i = 0; i < 5; i++) {
+        hear(side);
+        nap_ms(5); /* It is woken, rather than finds it. */
+        send_all(fd, "0123456789", 10);
+    }
+    SHOW(recv(fd, in, 10, 0));
+}
+static void heir(void) { two_processes(AF_INET, heir_a, heir_b); }
+
+/* Children come and go, and have nothing to do with what their parent's other thread waits for. */
+enum { CHILDREN = 400 };
+static void *fork_often(void *done) {
+    for (int i = 0; i < CHILDREN; i++) {
+        pid_t child = (pid_t)MUST(fork());
+        if (child == 0) _exit(0);
+        if (ended(child) != 0) fail("a child");
+    }
+    *(atomic_int *)done = 1;
+    return NULL;
+}
+static void passers_by_a(struct side *side) {
+    static atomic_int done;
+    int set = (int)MUST(epoll_create1(0));
+    pthread_t thread;
+    add(set, side->fd, EPOLLIN, 5);
+    start_thread(&thread, fork_often, &done);
+    for (char more = 1; more;) {
+        struct epoll_event event;
+        MUST(epoll_wait(set, &event, 1, -1));
+        MUST(recv(side->fd, in, 1, 0));
+        more = !done;
+        send_all(side->fd, &more, 1);
+    }
+    pthread_join(thread, NULL);
+    say("all have answers");
+}
+static void passers_by_b(struct side *side) {
+    uint64_t random = 1;
+    for (char more = 1; more;) {
+        send_all(side->fd, "x", 1);
+        if (receive_all(side->fd, &more, 1) != 1) fail("no answer");
+        if (next_random(&random) % 4 == 0) usleep(next_random(&random) % 3000);
+    }
+}
+static void passers_by(void) { two_processes(AF_INET, passers_by_a, passers_by_b); }
+
 /* A server with a process for each connection, which it accepted itself; each process has a set of its own. */
 enum { SIBLINGS = 4, SIBLING_ROUNDS = 200 };
 static void sibling(int fd) {
@@ -1176,7 +1254,7 @@ const struct scenario scenarios[] = {
     {"armed-edge", armed_edge, 0},
     {"exclusive", exclusive, 0}, {"one-set", one_set, 0},               {"each-set", each_set, 0},
     {"starving", starving, 0},   {"fair", fair, 0},                     {"changed", changed, 0},
-    {"inherited", inherited, 0}, {"two-sets", two_sets, 0},             {"crew", crew, 0},
+    {"inherited", inherited, 0}, {"heir", heir, 0}, {"passers-by", passers_by, 0}, {"two-sets", two_sets, 0},             {"crew", crew, 0},
     {"beside-set", beside_set, 0}, {"beside-poll", beside_poll, 0},
     {"siblings", siblings, 0},   {"changed-beside", changed_beside, 0}, {"changed-ends", changed_ends, 0},
     {"removed", removed, 0},     {"muted", muted, 0},                   {"nested-early", nested_early, 0},

@@ -153,7 +153,8 @@ pub fn forget_set(epfd: c_int) -> bool {
     true
 }
 
-/// In a forked child: its copies of the sets rely on the waiting flags too; the threads that slept are its parent's.
+/// In a forked child: the threads that slept are its parent's, and so are the groups that the waiting flags name. Its copies
+/// of the sets rely on the flags too, and look at each connection once more, to raise its flag for themselves.
 pub fn after_fork() {
     // SAFETY: a forked child has one thread.
     unsafe { SLEEPERS.clear() };
@@ -161,10 +162,9 @@ pub fn after_fork() {
         kernel::close(alarm);
     }
     for set in set::made().filter(|set| set.count() > 0) {
-        set.each(|fd, item| {
-            if let Some(connection) = connection::known(fd).filter(|_| item.resting) {
-                connection.end.reading.resting.add(ALONE);
-            }
+        set.activate_if(|fd, item| {
+            let connection = connection::known(fd).filter(|_| item.resting);
+            connection.inspect(|it| it.end.reading.resting.add(ALONE)).is_some()
         });
     }
 }

@@ -23,6 +23,18 @@ impl Set {
         }
     }
 
+    /// Has those sockets looked at in user space of which `is_meant` says so.
+    pub fn activate_if(&self, mut is_meant: impl FnMut(i32, &Item) -> bool) {
+        self.unless_looking(|inside| {
+            for index in 0..inside.places() {
+                let fd = inside.fd_at(index);
+                if inside.item(fd).is_some_and(|it| it.is_ours(fd) && is_meant(fd, it)) {
+                    inside.activate(fd);
+                }
+            }
+        });
+    }
+
     /// Whether any socket is looked at in user space.
     pub fn is_active(&self) -> bool {
         self.active_count.load(Relaxed) > 0

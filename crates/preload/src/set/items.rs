@@ -174,6 +174,17 @@ impl Inside {
         }
     }
 
+    /// Places of the table.
+    pub(super) fn places(&self) -> usize {
+        self.table().capacity
+    }
+
+    /// The descriptor that is registered in place `index`; -1: none.
+    pub(super) fn fd_at(&self, index: usize) -> i32 {
+        // SAFETY: a place of the table; zeroed memory is a valid registration.
+        unsafe { (*self.table().place(index)).key as i32 - 1 }
+    }
+
     pub(super) fn active_at(&self, index: usize) -> i32 {
         // SAFETY: an entry of the list.
         self.table().active(index).map_or(-1, |fd| unsafe { *fd })
