@@ -1438,6 +1438,49 @@ static void exec_numbers(void) {
     else two_processes(AF_INET, exec_numbers_a, echo_until_end);
 }
 
+/* An image is handed a connection and the epoll set that it is registered in. */
+static void use_set(int set, int fd, pid_t peer) {
+    role = 'A';
+    for (int i = 0; i < 50; i++) {
+        struct epoll_event event;
+        send_all(fd, "ping", 4);
+        for (int left = 4; left > 0;) {
+            if (MUST(epoll_wait(set, &event, 1, -1)) != 1 || event.data.u32 != 7) fail("an event");
+            ssize_t got = recv(fd, in, (size_t)left, MSG_DONTWAIT);
+            if (got > 0) left -= (int)got;
+        }
+    }
+    say("answers by the set");
+    SHOW(epoll_ctl(set, EPOLL_CTL_DEL, fd, NULL));
+    send_all(fd, "ping", 4);
+    await_bytes(fd, 4);
+    SHOW(epoll_wait(set, &(struct epoll_event){0}, 1, 0));
+    close(fd);
+    say("B ended %d", ended(peer));
+}
+static void exec_set_a(struct side *side, uint32_t how) {
+    struct epoll_event event = {.events = EPOLLIN | how, .data.u32 = 7};
+    int set = (int)MUST(epoll_create1(0));
+    MUST(epoll_ctl(set, EPOLL_CTL_ADD, side->fd, &event));
+    for (int i = 0; i < 3; i++) {
+        send_all(side->fd, "ping", 4);
+        MUST(epoll_wait(set, &event, 1, -1));
+        say("%zu", receive_all(side->fd, in, 4));
+    }
+    /* Quiet for a while. */
+    for (int i = 0; i < 3; i++) SHOW(epoll_wait(set, &event, 1, 10));
+    execute_itself(how ? "exec-set-edge" : "exec-set", set, side->fd, side->peer, 0);
+}
+static void exec_set_level_a(struct side *side) { exec_set_a(side, 0); }
+static void exec_set_edge_a(struct side *side) { exec_set_a(side, EPOLLET); }
+static void exec_set_by(part *a) {
+    int own[4];
+    if (is_executed(own)) use_set(own[0], own[1], own[2]);
+    else two_processes(AF_INET, a, echo_until_end);
+}
+static void exec_set(void) { exec_set_by(exec_set_level_a); }
+static void exec_set_edge(void) { exec_set_by(exec_set_edge_a); }
+
 /* An image takes over a connection that is on kernel TCP for good, and whose other end has sent its last and is gone. */
 static void exec_over_a(struct side *side) {
     int channel[2];
@@ -1813,6 +1856,7 @@ const struct scenario scenarios[] = {
     {"passed-half", passed_half, 0}, {"passed-on", passed_on, 0}, {"passed-over", passed_over, 0}, {"exec-asks", exec_asks, 0}, {"child-ends", child_ends, 0},
     {"passed-asks", passed_asks, 0}, {"exec-two", exec_two, 0}, {"killed-asleep", killed_asleep, 0},
     {"passed-away", passed_away, 0}, {"exec-fresh", exec_fresh, 0}, {"exec-numbers", exec_numbers, 0}, {"exec-over", exec_over, 0}, {"exec-passed", exec_passed, 0},
+    {"exec-set", exec_set, 0}, {"exec-set-edge", exec_set_edge, 0},
     {"exec-pinned", exec_pinned, 0}, {"exec-both", exec_both, 0},
     {"exec-left", exec_left, 0}, {"child-left", child_left, 0}, {"end-killed", end_killed, 0},
     {"end-executed", end_executed, 0}, {"fork-ways", fork_ways, 0}, {"daemon", becomes_daemon, 0},

@@ -8,7 +8,7 @@
 
 use crate::connection::{self, Connection};
 use crate::program::Program;
-use crate::{memory, process, seccomp, table};
+use crate::{epoll, memory, process, seccomp, table};
 use core::cell::Cell;
 use core::ffi::{CStr, c_char};
 use core::fmt::Write;
@@ -57,6 +57,9 @@ pub fn claim() {
     }
     if !kernel::for_each_descriptor(connection::claim) {
         (0..LIKELY).for_each(connection::claim);
+    }
+    if (0..table::highest()).any(|fd| connection::known(fd).is_some()) {
+        kernel::for_each_descriptor(epoll::claim);
     }
     if let Some(((family, Some(member)), _)) = contents() {
         connection::keep_claimed(family, member);

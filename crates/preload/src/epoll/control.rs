@@ -39,6 +39,26 @@ fn created(epfd: c_int) -> c_int {
     epfd
 }
 
+/// `epfd` came over an execution: if it is a set, what is registered there of the connections that came along is followed.
+pub fn claim(epfd: c_int) {
+    if !kernel::is_epoll(epfd) {
+        return;
+    }
+    let follow = |fd, events, data| {
+        let Some(connection) = connection::known(fd) else { return };
+        // The set is made with what is there, none of it ours.
+        if need_set(epfd).is_none_or(|set| set.follow(fd, events, data, || 0).is_err()) {
+            return connection::give_up(fd, Reason::NoMemory);
+        }
+        watch(connection, table::generation(fd));
+        if let Some(set) = set_of(epfd) {
+            set.activate(fd);
+        }
+    };
+    // Without /proc no set is known.
+    let _ = kernel::for_each_registration(epfd, follow);
+}
+
 /// # Safety
 /// As epoll_ctl(2).
 #[unsafe(no_mangle)]

@@ -11,7 +11,7 @@ mod events;
 mod sleep;
 mod wait;
 
-pub use control::{epoll_create, epoll_create1, epoll_ctl, settle_socket, tell_anew};
+pub use control::{claim, epoll_create, epoll_create1, epoll_ctl, settle_socket, tell_anew};
 pub use sleep::{
     confirm, forget_socket, has_ready, let_go, outlast_looks, prepare_to_sleep, take_back, wake_by_itself, watch,
     watch_by_poll,
