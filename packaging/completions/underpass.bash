@@ -46,6 +46,9 @@ _underpass() {
             underpass,ss)
                 cmd="underpass__subcmd__ss"
                 ;;
+            underpass,top)
+                cmd="underpass__subcmd__top"
+                ;;
             underpass__subcmd__help,bench)
                 cmd="underpass__subcmd__help__subcmd__bench"
                 ;;
@@ -76,6 +79,9 @@ _underpass() {
             underpass__subcmd__help,ss)
                 cmd="underpass__subcmd__help__subcmd__ss"
                 ;;
+            underpass__subcmd__help,top)
+                cmd="underpass__subcmd__help__subcmd__top"
+                ;;
             *)
                 ;;
         esac
@@ -83,7 +89,7 @@ _underpass() {
 
     case "${cmd}" in
         underpass)
-            opts="-h -V --help --version run doctor diff ss bench demo config completions man help"
+            opts="-h -V --help --version run doctor diff ss top bench demo config completions man help"
             if [[ ${cur} == -* || ${COMP_CWORD} -eq 1 ]] ; then
                 COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
                 return 0
@@ -360,7 +366,7 @@ _underpass() {
             return 0
             ;;
         underpass__subcmd__help)
-            opts="run doctor diff ss bench demo config completions man help"
+            opts="run doctor diff ss top bench demo config completions man help"
             if [[ ${cur} == -* || ${COMP_CWORD} -eq 2 ]] ; then
                 COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
                 return 0
@@ -513,8 +519,22 @@ _underpass() {
             COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
             return 0
             ;;
+        underpass__subcmd__help__subcmd__top)
+            opts=""
+            if [[ ${cur} == -* || ${COMP_CWORD} -eq 3 ]] ; then
+                COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
+                return 0
+            fi
+            case "${prev}" in
+                *)
+                    COMPREPLY=()
+                    ;;
+            esac
+            COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
+            return 0
+            ;;
         underpass__subcmd__man)
-            opts="-h --output --help run doctor diff ss bench demo config completions man"
+            opts="-h --output --help run doctor diff ss top bench demo config completions man"
             if [[ ${cur} == -* || ${COMP_CWORD} -eq 2 ]] ; then
                 COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
                 return 0
@@ -593,6 +613,28 @@ _underpass() {
                 return 0
             fi
             case "${prev}" in
+                *)
+                    COMPREPLY=()
+                    ;;
+            esac
+            COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
+            return 0
+            ;;
+        underpass__subcmd__top)
+            opts="-i -h --interval --once --json --help"
+            if [[ ${cur} == -* || ${COMP_CWORD} -eq 2 ]] ; then
+                COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
+                return 0
+            fi
+            case "${prev}" in
+                --interval)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
+                -i)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
                 *)
                     COMPREPLY=()
                     ;;

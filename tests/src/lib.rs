@@ -2,7 +2,7 @@
 //!
 //! A test starts real programs, each as a [`group::Group`] that ends with the test. A [`library::Run`] loads the library
 //! into them and afterwards tells what went fast. [`stage::Stage`] joins the two for real programs and checks that nothing is
-//! left behind; [`parity`] runs the C programs of `tests/parity` on the kernel and under Underpass.
+//! left behind; [`terminal`] is what a program draws on; [`parity`] runs the C programs of `tests/parity` on the kernel and under Underpass.
 //!
 //! | Variable | Meaning |
 //! |---|---|
@@ -19,4 +19,5 @@ pub mod mode;
 pub mod net;
 pub mod parity;
 pub mod stage;
+pub mod terminal;
 pub mod traces;

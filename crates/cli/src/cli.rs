@@ -2,6 +2,7 @@
 
 use std::ffi::OsString;
 use std::path::PathBuf;
+use std::time::Duration;
 
 use clap::builder::styling::{AnsiColor, Styles};
 use clap::{ArgAction, Args, Parser, Subcommand, ValueEnum, ValueHint};
@@ -38,6 +39,7 @@ pub enum Command {
     Doctor(DoctorArguments),
     Diff(DiffArguments),
     Ss(SsArguments),
+    Top(TopArguments),
     Bench(BenchArguments),
     Demo(DemoArguments),
     Config(ConfigArguments),
@@ -222,6 +224,53 @@ pub struct SsArguments {
     /// As JSON, with the sizes in bytes
     #[arg(long)]
     pub json: bool,
+}
+
+/// Watch the connections of programs that run under Underpass
+///
+/// What `underpass ss` lists, live and busiest first: bytes by path, doorbells and sleeps, all as rates per second. Each connection
+/// is listed by its ends, so one between two programs under Underpass has two lines. At the top stand the sums of what is shown and
+/// the share that went fast, below the list what is to be said of the chosen line.
+///
+/// The programs are not disturbed: their tables are read at each look, for a moment and without a lock.
+#[derive(Debug, Args)]
+#[command(
+    after_help = "Examples:
+  underpass top
+  underpass top --interval 5
+  underpass top --json | jq '.connections[0].rates'",
+    after_long_help = "Keys:
+  q, Ctrl-C    end
+  s            sort by the next: traffic, bytes sent, bytes received, bytes by kernel TCP, unread,
+               doorbells, sleeps, process
+  r            reverse the order
+  p            pause, or go on
+  /            show only lines with this text: process, addresses or reason; Esc clears it
+  arrows, PgUp, PgDn, Home, End
+               choose a line
+
+Examples:
+  underpass top
+  underpass top --interval 5
+  underpass top --json | jq '.connections[0].rates'"
+)]
+pub struct TopArguments {
+    /// Time from one look to the next, from 0.1 to 3600
+    #[arg(long, short, value_name = "SECONDS", default_value = "1", value_parser = interval)]
+    pub interval: Duration,
+
+    /// Print the rates of one interval as a table, and end; needs no terminal
+    #[arg(long)]
+    pub once: bool,
+
+    /// As JSON (implies --once)
+    #[arg(long)]
+    pub json: bool,
+}
+
+fn interval(text: &str) -> Result<Duration, String> {
+    let seconds: Option<f64> = text.parse().ok().filter(|seconds| (0.1..=3600.0).contains(seconds));
+    seconds.map(Duration::from_secs_f64).ok_or_else(|| "a number of seconds from 0.1 to 3600 is needed".into())
 }
 
 /// Measure kernel TCP against Underpass with unmodified programs

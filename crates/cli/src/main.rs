@@ -24,6 +24,7 @@ use clap::error::{ContextKind, ContextValue, ErrorKind};
 use cli::{Cli, Command};
 use settings::SettingsError;
 use underpass_lab::NoSuchFigure;
+use watch::NoTerminal;
 
 /// Exit code for a mistake in options or settings.
 const WRONG_USE: i32 = 2;
@@ -51,6 +52,7 @@ fn main() -> i32 {
             Err(error) => return complain(&error, error.exit_code()),
         },
         Command::Ss(arguments) => watch::ss(arguments),
+        Command::Top(arguments) => watch::top(arguments),
         Command::Bench(arguments) => bench::bench(arguments),
         Command::Demo(arguments) => bench::demo(arguments),
         Command::Config(arguments) => config::show(arguments),
@@ -60,7 +62,7 @@ fn main() -> i32 {
     match outcome {
         Ok(()) => 0,
         Err(error) => {
-            let wrong_use = error.is::<SettingsError>() || error.is::<NoSuchFigure>();
+            let wrong_use = error.is::<SettingsError>() || error.is::<NoSuchFigure>() || error.is::<NoTerminal>();
             complain(&format_args!("{error:#}"), if wrong_use { WRONG_USE } else { FAILED })
         }
     }

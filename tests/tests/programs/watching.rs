@@ -1,8 +1,8 @@
-//! `underpass ss` beside programs that run: what it says is so, and they do not notice.
+//! `underpass ss` and `underpass top` beside programs that run: what they say is so, and those do not notice.
 
 use std::fs;
 use std::os::unix::fs::PermissionsExt;
-use std::os::unix::process::CommandExt;
+use std::os::unix::process::{CommandExt, ExitStatusExt};
 use std::process::{Command, Output};
 use std::time::{Duration, Instant};
 
@@ -10,6 +10,7 @@ use serde_json::Value;
 use underpass_tests::library::{self, is_kernel_only};
 use underpass_tests::net::free_port;
 use underpass_tests::stage::{Stage, fixture, skip};
+use underpass_tests::terminal::Terminal;
 
 /// What lies unread in the ring: see `watched.py`.
 const LARGE: u64 = 5000;
@@ -78,6 +79,76 @@ fn connections_are_listed_and_go_on() {
         ss(&["--json"]);
     }
     assert_eq!(client.succeed(Duration::from_secs(20)), "all came back\n");
+    server.stop(libc::SIGTERM);
+    stage.run.assert_fast("python3");
+    stage.finish();
+}
+
+#[test]
+fn top_shows_rates_and_leaves_the_terminal_as_it_was() {
+    if is_kernel_only() {
+        return skip("nothing is to be seen without the library");
+    }
+    let Some(stage) = Stage::with(&["python3", "setsid"]) else { return };
+    let (port, go) = (free_port(), stage.path("go"));
+    let program = |role: &str| {
+        let arguments =
+            [fixture("watched.py").into(), role.into(), port.to_string().into(), go.clone().into_os_string()];
+        stage.command("python3", arguments)
+    };
+    let server = stage.serve(program("serve"), port);
+    let client = stage.start(program("talk"));
+    let start = || {
+        let mut top = Command::new(library::command());
+        top.args(["top", "--interval", "0.2"]);
+        Terminal::start(top, 160, 24)
+    };
+
+    let mut top = start();
+    top.await_screen("the keys", |screen| screen.contains("q quit"));
+    top.press(&format!("/:{port}\r"));
+    let screen = top.await_screen("both ends and what they carry", |screen| {
+        screen.contains("2 shown") && screen.contains("sent ") && screen.contains("(100 % fast); received")
+    });
+    for pid in [client.pid(), server.pid()] {
+        let line = screen.lines().find(|line| line.starts_with("python") && line.contains(&format!(" {pid} fd ")));
+        let line = line.unwrap_or_else(|| panic!("{pid} in\n{screen}"));
+        assert_eq!(line.split_whitespace().filter(|&word| word == "ring").count(), 2, "{screen}");
+        assert!(line.contains("B/s"), "{screen}");
+    }
+    assert!(screen.contains("Both directions go through shared memory."), "{screen}");
+    assert!(screen.contains("by traffic; every 0.2 s"), "{screen}");
+    for (keys, shown) in [
+        ("s", "by bytes sent; every"),
+        ("r", "by bytes sent, least first; every"),
+        ("p", "PAUSED: "),
+        ("p/\x7f\x7f\x7f\x7f\x7f\x7f\x7fnothing of this name\r", " 0 shown"),
+    ] {
+        top.press(keys);
+        top.await_screen(shown, |screen| screen.contains(shown));
+    }
+    top.resize(30, 5);
+    top.await_screen("too small", |screen| screen.contains("too small: 40 × 8 is needed"));
+    top.resize(160, 24);
+    top.await_screen("all again", |screen| screen.contains(" 0 shown"));
+    top.press("\x1b");
+    top.await_screen("all lines", |screen| !screen.contains("shown") && screen.contains(&client.pid().to_string()));
+    top.press("q");
+    assert_eq!(top.end().code(), Some(0));
+
+    let mut top = start();
+    top.await_screen("the keys", |screen| screen.contains("q quit"));
+    top.press("\x03");
+    assert_eq!(top.end().code(), Some(0));
+    for signal in [libc::SIGTERM, libc::SIGHUP, libc::SIGINT] {
+        let top = start();
+        top.await_screen("the keys", |screen| screen.contains("q quit"));
+        top.signal(signal);
+        assert_eq!(top.end().signal(), Some(signal));
+    }
+
+    fs::write(&go, "").unwrap();
+    client.succeed(Duration::from_secs(20));
     server.stop(libc::SIGTERM);
     stage.run.assert_fast("python3");
     stage.finish();

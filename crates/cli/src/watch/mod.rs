@@ -1,9 +1,12 @@
-//! `underpass ss`: the connections of this user's accelerated programs, put together from what the library's tables, the
-//! kernel's list of sockets and /proc say.
+//! `underpass ss` and `underpass top`: the connections of this user's accelerated programs, put together from what the
+//! library's tables, the kernel's list of sockets and /proc say.
 
+mod asked;
+mod counters;
 mod processes;
 mod sockets;
 mod ss;
+mod top;
 
 use std::collections::{BTreeMap, HashMap};
 use std::io;
@@ -16,6 +19,7 @@ use underpass_segment::reason::Reason;
 use underpass_segment::watch::{Seen, fill, look};
 
 pub use ss::ss;
+pub use top::{NoTerminal, top};
 
 use processes::{Holder, Processes};
 use sockets::Socket;

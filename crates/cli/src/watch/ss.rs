@@ -52,7 +52,7 @@ pub fn ss(arguments: &SsArguments) -> anyhow::Result<()> {
 }
 
 /// What to say where there is no connection.
-fn nothing(view: &View) -> String {
+pub fn nothing(view: &View) -> String {
     if view.processes == 0 {
         let user = kernel::user_id();
         return format!(
@@ -111,7 +111,8 @@ pub fn reason(it: &Connection) -> String {
     }
 }
 
-fn to_json(it: &Connection) -> Value {
+/// The connection for scripts.
+pub fn to_json(it: &Connection) -> Value {
     let end = it.end.as_ref();
     let holders: Vec<Value> =
         it.holders.iter().map(|it| json!({ "name": it.name, "pid": it.pid, "fd": it.fd })).collect();
@@ -142,7 +143,8 @@ fn to_json(it: &Connection) -> Value {
     })
 }
 
-fn stage(stage: Stage) -> &'static str {
+/// How far a connection has come.
+pub fn stage(stage: Stage) -> &'static str {
     match stage {
         Stage::Plain => "plain",
         Stage::Waiting => "waiting",

@@ -11,3 +11,4 @@ mod signals;
 mod statistics;
 mod support;
 mod transparency;
+mod watching;
