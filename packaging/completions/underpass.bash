@@ -40,6 +40,9 @@ _underpass() {
             underpass,man)
                 cmd="underpass__subcmd__man"
                 ;;
+            underpass,metrics)
+                cmd="underpass__subcmd__metrics"
+                ;;
             underpass,run)
                 cmd="underpass__subcmd__run"
                 ;;
@@ -73,6 +76,9 @@ _underpass() {
             underpass__subcmd__help,man)
                 cmd="underpass__subcmd__help__subcmd__man"
                 ;;
+            underpass__subcmd__help,metrics)
+                cmd="underpass__subcmd__help__subcmd__metrics"
+                ;;
             underpass__subcmd__help,run)
                 cmd="underpass__subcmd__help__subcmd__run"
                 ;;
@@ -89,7 +95,7 @@ _underpass() {
 
     case "${cmd}" in
         underpass)
-            opts="-h -V --help --version run doctor diff ss top bench demo config completions man help"
+            opts="-h -V --help --version run doctor diff ss top metrics bench demo config completions man help"
             if [[ ${cur} == -* || ${COMP_CWORD} -eq 1 ]] ; then
                 COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
                 return 0
@@ -366,7 +372,7 @@ _underpass() {
             return 0
             ;;
         underpass__subcmd__help)
-            opts="run doctor diff ss top bench demo config completions man help"
+            opts="run doctor diff ss top metrics bench demo config completions man help"
             if [[ ${cur} == -* || ${COMP_CWORD} -eq 2 ]] ; then
                 COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
                 return 0
@@ -491,6 +497,20 @@ _underpass() {
             COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
             return 0
             ;;
+        underpass__subcmd__help__subcmd__metrics)
+            opts=""
+            if [[ ${cur} == -* || ${COMP_CWORD} -eq 3 ]] ; then
+                COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
+                return 0
+            fi
+            case "${prev}" in
+                *)
+                    COMPREPLY=()
+                    ;;
+            esac
+            COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
+            return 0
+            ;;
         underpass__subcmd__help__subcmd__run)
             opts=""
             if [[ ${cur} == -* || ${COMP_CWORD} -eq 3 ]] ; then
@@ -534,7 +554,7 @@ _underpass() {
             return 0
             ;;
         underpass__subcmd__man)
-            opts="-h --output --help run doctor diff ss top bench demo config completions man"
+            opts="-h --output --help run doctor diff ss top metrics bench demo config completions man"
             if [[ ${cur} == -* || ${COMP_CWORD} -eq 2 ]] ; then
                 COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
                 return 0
@@ -545,6 +565,47 @@ _underpass() {
                     if [[ "${BASH_VERSINFO[0]}" -ge 4 ]]; then
                         compopt -o plusdirs
                     fi
+                    return 0
+                    ;;
+                *)
+                    COMPREPLY=()
+                    ;;
+            esac
+            COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
+            return 0
+            ;;
+        underpass__subcmd__metrics)
+            opts="-i -h --file --listen --interval --help"
+            if [[ ${cur} == -* || ${COMP_CWORD} -eq 2 ]] ; then
+                COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
+                return 0
+            fi
+            case "${prev}" in
+                --file)
+                    local oldifs
+                    if [ -n "${IFS+x}" ]; then
+                        oldifs="$IFS"
+                    fi
+                    IFS=$'\n'
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    if [ -n "${oldifs+x}" ]; then
+                        IFS="$oldifs"
+                    fi
+                    if [[ "${BASH_VERSINFO[0]}" -ge 4 ]]; then
+                        compopt -o filenames
+                    fi
+                    return 0
+                    ;;
+                --listen)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
+                --interval)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
+                -i)
+                    COMPREPLY=($(compgen -f "${cur}"))
                     return 0
                     ;;
                 *)

@@ -1,6 +1,7 @@
 //! The command line.
 
 use std::ffi::OsString;
+use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::time::Duration;
 
@@ -40,6 +41,7 @@ pub enum Command {
     Diff(DiffArguments),
     Ss(SsArguments),
     Top(TopArguments),
+    Metrics(MetricsArguments),
     Bench(BenchArguments),
     Demo(DemoArguments),
     Config(ConfigArguments),
@@ -271,6 +273,47 @@ pub struct TopArguments {
 fn interval(text: &str) -> Result<Duration, String> {
     let seconds: Option<f64> = text.parse().ok().filter(|seconds| (0.1..=3600.0).contains(seconds));
     seconds.map(Duration::from_secs_f64).ok_or_else(|| "a number of seconds from 0.1 to 3600 is needed".into())
+}
+
+/// Tell Prometheus how the connections of programs under Underpass fare
+///
+/// Prints sums by process in the text format of Prometheus: connections by path and by reason, bytes by path and direction,
+/// doorbells, sleeps, and what is unread. With --file or --listen it goes on until it is ended.
+///
+/// The programs are not disturbed: their tables are read at each look, for a moment and without a lock. What a connection
+/// carried after the last look before its end is not counted.
+#[derive(Debug, Args)]
+#[command(after_help = "Examples:
+  underpass metrics
+  underpass metrics --file /var/lib/node_exporter/underpass.prom --interval 15
+  underpass metrics --listen 127.0.0.1:9464")]
+pub struct MetricsArguments {
+    /// Write them to this file again and again, for the textfile collector of node_exporter, which wants .prom at the end
+    ///
+    /// The file is replaced as a whole each time, and removed at the end.
+    #[arg(long, value_name = "PATH", group = "goes_on", value_hint = ValueHint::FilePath)]
+    pub file: Option<PathBuf>,
+
+    /// Answer HTTP at this loopback address and port, under /metrics
+    #[arg(long, value_name = "ADDRESS:PORT", group = "goes_on", value_parser = loopback)]
+    pub listen: Option<SocketAddr>,
+
+    /// Time from one look to the next, from 0.1 to 3600 (default: 5)
+    #[arg(long, short, value_name = "SECONDS", requires = "goes_on", value_parser = interval)]
+    pub interval: Option<Duration>,
+}
+
+fn loopback(text: &str) -> Result<SocketAddr, String> {
+    let address: SocketAddr =
+        text.parse().map_err(|_| "an address and a port are needed, such as 127.0.0.1:9464 or [::1]:9464")?;
+    if !address.ip().is_loopback() {
+        return Err(
+            "only loopback addresses, such as 127.0.0.1 and [::1]: which programs you run is not for the network, and \
+                    nobody is asked for a password"
+                .into(),
+        );
+    }
+    Ok(address)
 }
 
 /// Measure kernel TCP against Underpass with unmodified programs

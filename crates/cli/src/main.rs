@@ -24,7 +24,7 @@ use clap::error::{ContextKind, ContextValue, ErrorKind};
 use cli::{Cli, Command};
 use settings::SettingsError;
 use underpass_lab::NoSuchFigure;
-use watch::NoTerminal;
+use watch::{MetricsError, NoTerminal};
 
 /// Exit code for a mistake in options or settings.
 const WRONG_USE: i32 = 2;
@@ -53,6 +53,7 @@ fn main() -> i32 {
         },
         Command::Ss(arguments) => watch::ss(arguments),
         Command::Top(arguments) => watch::top(arguments),
+        Command::Metrics(arguments) => watch::metrics(arguments),
         Command::Bench(arguments) => bench::bench(arguments),
         Command::Demo(arguments) => bench::demo(arguments),
         Command::Config(arguments) => config::show(arguments),
@@ -62,7 +63,10 @@ fn main() -> i32 {
     match outcome {
         Ok(()) => 0,
         Err(error) => {
-            let wrong_use = error.is::<SettingsError>() || error.is::<NoSuchFigure>() || error.is::<NoTerminal>();
+            let wrong_use = error.is::<SettingsError>()
+                || error.is::<NoSuchFigure>()
+                || error.is::<NoTerminal>()
+                || error.is::<MetricsError>();
             complain(&format_args!("{error:#}"), if wrong_use { WRONG_USE } else { FAILED })
         }
     }

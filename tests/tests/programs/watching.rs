@@ -1,9 +1,11 @@
-//! `underpass ss` and `underpass top` beside programs that run: what they say is so, and those do not notice.
+//! `underpass ss`, `top` and `metrics` beside programs that run: what they say is so, and those do not notice.
 
 use std::fs;
+use std::io::{BufRead, BufReader, Read, Write};
+use std::net::TcpStream;
 use std::os::unix::fs::PermissionsExt;
 use std::os::unix::process::{CommandExt, ExitStatusExt};
-use std::process::{Command, Output};
+use std::process::{Child, Command, Output, Stdio};
 use std::time::{Duration, Instant};
 
 use serde_json::Value;
@@ -73,12 +75,42 @@ fn connections_are_listed_and_go_on() {
     let text = String::from_utf8(ss(&[]).stdout).unwrap();
     assert!(text.starts_with("LOCAL ") && text.matches(&peer).count() == 4, "{text}");
     others_see_nothing(&stage, &peer);
+    let metrics = Metrics::listen();
+    for (pid, sent, received) in [(client.pid(), 20_000 + LARGE, 20_000), (server.pid(), 20_000, 20_000)] {
+        let text = metrics.scrape();
+        let of = |name: &str, label: &str| sum(&text, name, &[&format!("pid=\"{pid}\""), label]);
+        let bytes = |direction: &str| of("underpass_bytes_total", &format!("direction=\"{direction}\""));
+        assert_eq!((bytes("sent"), bytes("received")), (sent as f64, received as f64), "{text}");
+        assert!(
+            of("underpass_bytes_total", "path=\"ring\"") > of("underpass_bytes_total", "path=\"kernel\""),
+            "{text}"
+        );
+        let paths = ["ring", "mixed", "kernel"].map(|path| of("underpass_connections", &format!("path=\"{path}\"")));
+        assert_eq!(paths, [1.0, 0.0, 1.0], "{text}");
+        assert_eq!(of("underpass_kernel_connections", "reason=\"young\""), 1.0, "{text}");
+        let unread = of(
+            "underpass_unread_bytes",
+            if pid == client.pid() { "direction=\"sent\"" } else { "direction=\"received\"" },
+        );
+        assert!(unread >= LARGE as f64, "{text}");
+    }
+    let once = Command::new(library::command()).arg("metrics").output().unwrap();
+    let once = String::from_utf8(once.stdout).unwrap();
+    assert_eq!(
+        sum(&once, "underpass_bytes_total", &[&format!("pid=\"{}\"", client.pid()), "direction=\"sent\""]),
+        (20_000 + LARGE) as f64
+    );
 
     fs::write(&go, "").unwrap();
     while fs::metadata(format!("/proc/{}", client.pid())).is_ok() && !client.said().contains("all came back") {
         ss(&["--json"]);
     }
     assert_eq!(client.succeed(Duration::from_secs(20)), "all came back\n");
+    let text = metrics.scrape();
+    let labels = [format!("pid=\"{}\"", server.pid()), "direction=\"sent\"".into()];
+    let sent = sum(&text, "underpass_bytes_total", &labels.each_ref().map(String::as_str));
+    assert!(sent >= 20_000.0, "never less than before: {text}");
+    drop(metrics);
     server.stop(libc::SIGTERM);
     stage.run.assert_fast("python3");
     stage.finish();
@@ -152,6 +184,48 @@ fn top_shows_rates_and_leaves_the_terminal_as_it_was() {
     server.stop(libc::SIGTERM);
     stage.run.assert_fast("python3");
     stage.finish();
+}
+
+/// `underpass metrics --listen`, ended when dropped.
+struct Metrics(Child, String);
+
+impl Metrics {
+    fn listen() -> Metrics {
+        let mut command = Command::new(library::command());
+        command.args(["metrics", "--listen", "127.0.0.1:0", "--interval", "0.2"]);
+        let mut child = command.stderr(Stdio::piped()).spawn().expect("underpass metrics");
+        let mut said = String::new();
+        BufReader::new(child.stderr.take().unwrap()).read_line(&mut said).unwrap();
+        let address =
+            said.trim().strip_prefix("underpass: metrics at http://").and_then(|it| it.strip_suffix("/metrics"));
+        Metrics(child, address.unwrap_or_else(|| panic!("{said}")).to_string())
+    }
+
+    fn scrape(&self) -> String {
+        let mut connection = TcpStream::connect(&self.1).unwrap();
+        write!(connection, "GET /metrics HTTP/1.1\r\nHost: {}\r\nConnection: close\r\n\r\n", self.1).unwrap();
+        let mut text = String::new();
+        connection.read_to_string(&mut text).unwrap();
+        assert!(
+            text.starts_with("HTTP/1.1 200 ") && text.contains("Content-Type: text/plain; version=0.0.4"),
+            "{text}"
+        );
+        text
+    }
+}
+
+impl Drop for Metrics {
+    fn drop(&mut self) {
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}
+
+/// All samples of a metric with these labels, added up.
+fn sum(text: &str, name: &str, labels: &[&str]) -> f64 {
+    let lines = text.lines().filter(|line| line.strip_prefix(name).is_some_and(|rest| rest.starts_with('{')));
+    let samples = lines.filter(|line| labels.iter().all(|label| line.contains(label)));
+    samples.map(|line| line.rsplit(' ').next().unwrap().parse::<f64>().unwrap()).sum()
 }
 
 fn ss(arguments: &[&str]) -> Output {

@@ -1,8 +1,11 @@
-//! `underpass ss` and `underpass top`: the connections of this user's accelerated programs, put together from what the
+//! `underpass ss`, `top` and `metrics`: the connections of this user's accelerated programs, put together from what the
 //! library's tables, the kernel's list of sockets and /proc say.
 
 mod asked;
 mod counters;
+#[cfg(test)]
+mod example;
+mod metrics;
 mod processes;
 mod sockets;
 mod ss;
@@ -18,6 +21,7 @@ use underpass_segment::raw::Errno;
 use underpass_segment::reason::Reason;
 use underpass_segment::watch::{Seen, fill, look};
 
+pub use metrics::{MetricsError, metrics};
 pub use ss::ss;
 pub use top::{NoTerminal, top};
 
@@ -42,8 +46,8 @@ struct Connection {
 #[derive(Debug)]
 struct View {
     connections: Vec<Connection>,
-    /// How many accelerated processes there are.
-    processes: usize,
+    /// The accelerated processes.
+    processes: Names,
 }
 
 impl View {
@@ -54,7 +58,7 @@ impl View {
             .context("cannot attach the tables of the programs (shmat; is the address space limited, ulimit -v?)")?;
         let processes = Processes::accelerated(user, ends.iter().flat_map(|it| &it.processes).copied())?;
         let sockets = sockets::connections()?;
-        Ok(View { connections: put_together(&ends, &processes, sockets), processes: processes.len() })
+        Ok(View { connections: put_together(&ends, &processes, sockets), processes: processes.names() })
     }
 }
 

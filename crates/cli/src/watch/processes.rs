@@ -52,8 +52,8 @@ impl Processes {
         Ok(Processes { names, by_inode })
     }
 
-    pub fn len(&self) -> usize {
-        self.names.len()
+    pub fn names(&self) -> Names {
+        self.names.clone()
     }
 
     /// Those that have the socket of this inode, in order.
@@ -112,9 +112,9 @@ mod tests {
     fn a_process_without_the_library_has_nothing() {
         let me = std::process::id();
         let all = Processes::accelerated(u32::MAX, std::iter::empty()).unwrap();
-        assert_eq!((all.len(), all.without_descriptor(me)), (0, None));
+        assert_eq!((all.names().len(), all.without_descriptor(me)), (0, None));
         let mine = Processes::accelerated(u32::MAX, std::iter::once(me)).unwrap();
-        assert_eq!((mine.len(), mine.without_descriptor(me).map(|it| it.fd)), (1, Some(None)));
+        assert_eq!((mine.names().len(), mine.without_descriptor(me).map(|it| it.fd)), (1, Some(None)));
         assert_eq!(mine.holders(0), []);
     }
 }

@@ -53,13 +53,13 @@ pub fn ss(arguments: &SsArguments) -> anyhow::Result<()> {
 
 /// What to say where there is no connection.
 pub fn nothing(view: &View) -> String {
-    if view.processes == 0 {
+    if view.processes.is_empty() {
         let user = kernel::user_id();
         return format!(
             "user {user} has no program under Underpass here; start one by `underpass run -- PROGRAM`, and look as the same user"
         );
     }
-    let processes = plural(view.processes as u64, "process", "processes");
+    let processes = plural(view.processes.len() as u64, "process", "processes");
     format!("{processes} under Underpass, without a TCP connection in this network namespace")
 }
 

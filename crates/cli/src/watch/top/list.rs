@@ -171,7 +171,7 @@ impl List {
         let mut text = format!(
             "{}{}, {}, {fast} fast",
             if self.is_paused { "PAUSED: " } else { "" },
-            plural(self.view.processes as u64, "process", "processes"),
+            plural(self.view.processes.len() as u64, "process", "processes"),
             plural(all.len() as u64, "connection end", "connection ends"),
         );
         if self.order.len() < all.len() {

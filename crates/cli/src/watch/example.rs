@@ -1,0 +1,43 @@
+//! Connections for unit tests.
+
+use underpass_segment::end::Stage;
+use underpass_segment::reason::Reason;
+use underpass_segment::watch::{Seen, Way};
+
+use super::processes::Holder;
+use super::sockets::Socket;
+use super::{Connection, Names, View};
+
+/// One of process 7, which has carried so many bytes each way by the ring.
+pub fn connection(fd: u32, bytes: u64, reason: Option<Reason>) -> Connection {
+    let fast = reason.is_none();
+    let way = Way { fast, ring_bytes: bytes, kernel_bytes: 0, position: 0 };
+    let socket = Socket {
+        local: format!("127.0.0.1:{}", 1000 + fd).parse().unwrap(),
+        peer: "127.0.0.1:80".parse().unwrap(),
+        state: "ESTAB",
+        cookie: fd.into(),
+        inode: fd.into(),
+        queues: [0; 2],
+    };
+    let end = Seen {
+        cookie: fd.into(),
+        other_cookie: 0,
+        stage: if fast { Stage::Joined } else { Stage::Pinned },
+        reason: reason.unwrap_or(Reason::Young),
+        processes: vec![7],
+        ring_size: None,
+        sending: way,
+        receiving: way,
+        bells: 0,
+        waits: 0,
+        sleeps: 0,
+    };
+    let holders = vec![Holder { pid: 7, name: "web".into(), fd: Some(fd) }];
+    Connection { socket, holders, end: Some(end), reason, unread: [None; 2] }
+}
+
+/// Of process 7.
+pub fn view(connections: Vec<Connection>) -> View {
+    View { connections, processes: Names::from([(7, "web".into())]) }
+}

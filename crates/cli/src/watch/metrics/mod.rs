@@ -1,0 +1,134 @@
+//! `underpass metrics`: sums for Prometheus, by process: on standard output once, or again and again in a file or by HTTP.
+
+mod totals;
+
+use std::fs::Permissions;
+use std::io::{self, Write};
+use std::net::SocketAddr;
+use std::os::unix::fs::PermissionsExt;
+use std::path::{Path, PathBuf};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use tiny_http::{Header, Method, Request, Response, Server};
+
+use super::asked::Asked;
+use crate::cli::MetricsArguments;
+use crate::say;
+use totals::Totals;
+
+/// How soon a signal is minded.
+const TICK: Duration = Duration::from_millis(100);
+/// Time from one look to the next, unless another is asked for.
+const INTERVAL: Duration = Duration::from_secs(5);
+
+/// What was asked for cannot be done.
+#[derive(Debug, thiserror::Error)]
+pub enum MetricsError {
+    #[error("cannot write {} ({error}); --file needs a file in a folder that this user may write to", path.display())]
+    File { path: PathBuf, error: io::Error },
+    #[error("cannot listen at {address} ({error}); another port may be free: --listen {}:0 takes any", address.ip())]
+    Listen { address: SocketAddr, error: io::Error },
+}
+
+/// Prints the metrics, or keeps telling them until a signal comes.
+///
+/// # Errors
+/// [`MetricsError`], or the kernel does not say what there is.
+pub fn metrics(arguments: &MetricsArguments) -> anyhow::Result<()> {
+    let mut totals = Totals::default();
+    totals.look()?;
+    let interval = arguments.interval.unwrap_or(INTERVAL);
+    match (&arguments.file, arguments.listen) {
+        (Some(path), _) => keep(path, totals, interval),
+        (None, Some(address)) => serve(address, totals, interval),
+        (None, None) => Ok(io::stdout().write_all(totals.text()?.as_bytes())?),
+    }
+}
+
+/// Writes a file at every look, for the textfile collector of node_exporter. It goes with this command: what nobody keeps is
+/// not to be taken for what is.
+fn keep(path: &Path, mut totals: Totals, interval: Duration) -> anyhow::Result<()> {
+    let asked = Asked::listen()?;
+    let failed = |error| MetricsError::File { path: path.into(), error };
+    replace(path, &totals.text()?).map_err(failed)?;
+    let mut trouble = String::new();
+    let mut looked = Instant::now();
+    while asked.signal().is_none() {
+        let left = interval.saturating_sub(looked.elapsed());
+        if !left.is_zero() {
+            thread::sleep(left.min(TICK));
+            continue;
+        }
+        looked = Instant::now();
+        let outcome = totals.look().and_then(|()| Ok(replace(path, &totals.text()?).map_err(failed)?));
+        complain_once(&mut trouble, outcome);
+    }
+    // Somebody else may have removed it.
+    let _ = std::fs::remove_file(path);
+    asked.end()
+}
+
+/// Readers see the old file or the new one, and never a part.
+fn replace(path: &Path, text: &str) -> io::Result<()> {
+    let folder = path.parent().filter(|it| !it.as_os_str().is_empty()).unwrap_or(Path::new("."));
+    // Of another ending: a collector does not take it for its own.
+    let mut file = tempfile::Builder::new()
+        .prefix(".underpass-")
+        .suffix(".tmp")
+        .permissions(Permissions::from_mode(0o644))
+        .tempfile_in(folder)?;
+    file.write_all(text.as_bytes())?;
+    file.persist(path)?;
+    Ok(())
+}
+
+/// Answers at each scrape with what there is then. Between scrapes it looks too, since what a connection has carried since
+/// the last look is lost with it.
+fn serve(address: SocketAddr, mut totals: Totals, interval: Duration) -> anyhow::Result<()> {
+    let asked = Asked::listen()?;
+    let server =
+        Server::http(address).map_err(|error| MetricsError::Listen { address, error: io::Error::other(error) })?;
+    if let Some(address) = server.server_addr().to_ip() {
+        say(format_args!("metrics at http://{address}/metrics"));
+    }
+    let mut trouble = String::new();
+    let mut looked = Instant::now();
+    while asked.signal().is_none() {
+        let left = interval.saturating_sub(looked.elapsed());
+        if left.is_zero() {
+            looked = Instant::now();
+            complain_once(&mut trouble, totals.look());
+        }
+        if let Some(request) = server.recv_timeout(left.min(TICK))? {
+            answer(request, &mut totals);
+        }
+    }
+    asked.end()
+}
+
+fn answer(request: Request, totals: &mut Totals) {
+    let path = request.url().split('?').next().unwrap_or_default();
+    let (code, text) = match (request.method(), path) {
+        (Method::Get | Method::Head, "/metrics") => match totals.look().and_then(|()| totals.text()) {
+            Ok(text) => (200, text),
+            Err(error) => (500, format!("{error:#}\n")),
+        },
+        (Method::Get | Method::Head, _) => (404, "The metrics are at /metrics.\n".into()),
+        _ => (405, "Only GET is answered.\n".into()),
+    };
+    let kind = if code == 200 { prometheus::TEXT_FORMAT } else { "text/plain; charset=utf-8" };
+    let kind = Header::from_bytes("Content-Type", kind).expect("a header in ASCII");
+    let response = Response::from_string(text).with_status_code(code).with_header(kind);
+    // A client that does not read holds up nobody else; one that is gone needs no answer.
+    let _ = thread::Builder::new().spawn(|| request.respond(response));
+}
+
+/// Says what is wrong when it begins to be.
+fn complain_once(trouble: &mut String, outcome: anyhow::Result<()>) {
+    let now = outcome.err().map_or(String::new(), |error| format!("{error:#}"));
+    if !now.is_empty() && now != *trouble {
+        say(format_args!("{now}"));
+    }
+    *trouble = now;
+}
