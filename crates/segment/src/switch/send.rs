@@ -494,8 +494,15 @@ impl Port<'_> {
                 {
                     nap(50);
                 }
-                // Either the reader has plenty to wake up for, or it is gone.
-                _ => return self.take_bell_back(),
+                // Either the reader has plenty to wake up for, or it is gone. The kernel tells a reset once.
+                Ok(_) | Err(AGAIN) => return self.take_bell_back(),
+                Err(error) => {
+                    self.take_bell_back();
+                    if error == BROKEN && !(self.is_whole() && self.awaits_answer()) {
+                        self.end.keep_error(error);
+                    }
+                    return;
+                }
             }
         }
     }
@@ -512,6 +519,28 @@ impl Port<'_> {
             self.take_bell_back();
         }
         wanted
+    }
+
+    /// Whether nothing that the other end has sent can be missing after a reset: all of it is in the ring. On the kernel path
+    /// a reset takes what was not sent yet.
+    fn is_whole(&self) -> bool {
+        let (ring, begin) = (self.incoming(), self.place().head);
+        let mut position = begin;
+        while self.is_fast() && ring::distance(begin, position) < ring.capacity() {
+            match ring.record(position) {
+                Ok(Record::Empty) => return true,
+                Ok(Record::Down(_)) | Err(Fault) => return false,
+                Ok(record) => position = ring.behind(position, record),
+            }
+        }
+        false
+    }
+
+    /// Whether a doorbell is on its way, or lies unread. A reader that is killed then resets the connection, and nobody can
+    /// tell whether kernel TCP would have done so.
+    fn awaits_answer(&self) -> bool {
+        let Direction { head, sender, .. } = self.link.outgoing();
+        sender.bells.load(Relaxed) & !NO_MORE_BELLS > head.bells.load(Relaxed)
     }
 
     fn take_bell_back(&self) {
@@ -745,11 +774,11 @@ impl Port<'_> {
     /// unread resets the connection, where kernel TCP would have ended the stream: it had read all that was sent to it. If
     /// not, sends learn from the kernel that it is over.
     pub fn heed_reset(&self) -> bool {
-        let Direction { flags, head, sender } = self.link.outgoing();
         let by_bell = self.sends_fast()
             && self.end.send_pinned.load(Relaxed) == 0
-            && flags.closed.load(Acquire) != CLOSED
-            && sender.bells.load(Relaxed) & !NO_MORE_BELLS > head.bells.load(Relaxed)
+            && self.link.outgoing().flags.closed.load(Acquire) != CLOSED
+            && self.is_whole()
+            && self.awaits_answer()
             && !self.has_unread();
         if !by_bell {
             self.end.send_pinned.store(1, Relaxed);
