@@ -120,10 +120,11 @@ fn fill(end: &End, bytes: impl Iterator<Item = u8>) {
         // Whoever has it too has an end of his own for it by now.
         end.pin(Reason::Shared);
     }
-    end.reading.lock.open();
+    // Whoever was inside is gone with the old image, or goes on with the old end: what it left half done is mended.
+    end.reading.lock.forsake_all();
     end.reading.in_kernel.store(0, Relaxed);
     end.reading.taking.store(0, Relaxed);
-    end.sending.lock.open();
+    end.sending.lock.forsake_all();
     // Nobody else can come for it.
     end.lent_until.store(0, Relaxed);
 }
@@ -140,7 +141,13 @@ pub fn take_over(end: &End, id: i32, index: u32, cookie: u64) -> bool {
     let Ok(lender) = Family::open(id, kernel::user_id()) else { return false };
     let old = lender.end(index);
     let is_there = old.cookie.load(Relaxed) == cookie && !old.needs_no_segment() && old.add_reference();
-    let taken = is_there && kernel::undisturbed(|| old.give_away(process::thread(), || fill(end, bytes(old))));
+    let copy = || {
+        fill(end, bytes(old));
+        // Nobody was inside but this thread.
+        end.reading.lock.open();
+        end.sending.lock.open();
+    };
+    let taken = is_there && kernel::undisturbed(|| old.give_away(process::thread(), copy));
     if taken {
         end.forget_watchers();
     }

@@ -347,6 +347,12 @@ impl End {
         }
     }
 
+    /// Thread `me` has just executed a program, whatever it was doing with this end.
+    pub fn forsake(&self, me: u32) {
+        self.reading.lock.forsake(me);
+        self.sending.lock.forsake(me);
+    }
+
     /// A poll, select or epoll set may be watching the socket from now on.
     pub fn watch(&self) {
         let is_new = |now| matches!(now, 0 | UNSEEN);

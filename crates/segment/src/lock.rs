@@ -28,6 +28,8 @@ const ABOVE: u32 = 1 << 30;
 /// Threads sleep until the owner wakes.
 const AWAITED: u32 = 1 << 29;
 const VISITOR: u32 = AWAITED - 1;
+/// An owner or visitor that is no thread any more; more than any thread's number (PID_MAX_LIMIT).
+const GONE: u32 = VISITOR;
 
 /// How a lock was entered.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -75,6 +77,22 @@ impl Lock {
             }
             Entered::Nested | Entered::Asleep => {}
         }
+    }
+
+    /// Thread `me` has been made anew: its process has executed a program, in the middle perhaps of what it, or the thread
+    /// whose number it took, was doing inside.
+    pub fn forsake(&self, me: u32) {
+        let _ = self.owner.compare_exchange(me, GONE, AcqRel, Relaxed);
+        let visited = |now| (now & VISITOR == me).then_some(now | GONE);
+        let _ = self.asleep.fetch_update(AcqRel, Relaxed, visited);
+    }
+
+    /// Nobody has this copy of it but the caller: whoever was inside of the other one does not come back.
+    pub fn forsake_all(&self) {
+        if self.owner.load(Relaxed) != 0 {
+            self.owner.store(GONE, Relaxed);
+        }
+        self.asleep.store(0, Release);
     }
 
     /// Opens it, whoever was inside: no thread is that uses this copy of it.
@@ -235,7 +253,7 @@ impl Lock {
 
 /// Whether thread `tid` exists and is not merely waiting to be reaped, as far as it may be asked.
 pub fn alive(tid: u32) -> bool {
-    is_quiet() || kernel::thread_lives(tid)
+    tid != GONE && (is_quiet() || kernel::thread_lives(tid))
 }
 
 /// One round of waiting for another thread; true now and then, when it has lasted so long that the other may be dead.
@@ -282,6 +300,30 @@ mod tests {
         assert_eq!(lock.asleep.load(Relaxed), 0);
         child.wait().unwrap();
         assert!(alive(std::process::id()));
+    }
+
+    #[test]
+    fn an_owner_that_executed_a_program_is_found_out() {
+        let lock = Lock { owner: AtomicU32::new(0), asleep: AtomicU32::new(0) };
+        let (me, other) = (std::process::id(), 1);
+        lock.forsake(me);
+        assert_eq!(lock.enter(me), Entered::Alone);
+        lock.forsake(other);
+        assert_eq!(lock.enter(me), Entered::Nested);
+        lock.forsake(me);
+        assert_eq!(lock.enter(me), Entered::AfterDeath);
+        // As one that sleeps inside, and as a visitor.
+        lock.fall_asleep();
+        assert!(lock.visit(me));
+        lock.forsake(me);
+        assert!(!lock.visit(me) && lock.visit(me));
+        lock.end_visit();
+        assert_eq!(lock.enter(me), Entered::AfterDeath);
+        lock.forsake_all();
+        assert_eq!(lock.enter(me), Entered::AfterDeath);
+        lock.leave(Entered::AfterDeath);
+        lock.forsake_all();
+        assert_eq!(lock.enter(me), Entered::Alone);
     }
 
     #[test]

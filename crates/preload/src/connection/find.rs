@@ -137,7 +137,11 @@ pub fn keep_claimed(id: i32, member: u32) {
     let mine = process::existing_family().filter(|family| family.id() == id);
     let Some(family) = mine.copied().or_else(|| Family::open(id, kernel::user_id()).ok()) else { return };
     if family.stay(member).is_some() {
-        let has = |index| mine.is_some() && handle(index).is_some_and(|it| it.descriptors.load(Relaxed) > 0);
+        let me = process::thread();
+        let has = |index| {
+            family.end(index).forsake(me);
+            mine.is_some() && handle(index).is_some_and(|it| it.descriptors.load(Relaxed) > 0)
+        };
         family.keep_only(member, has, |index| bury(&family, index));
     }
     if mine.is_none() {
@@ -186,6 +190,9 @@ fn brought(fd: i32) -> Option<u32> {
             let end = family.end(index);
             // The old image's reference is this one's.
             let held = member.is_some() && family.is_held(index, process::member());
+            if held {
+                end.forsake(process::thread());
+            }
             (end.cookie.load(Relaxed) == cookie && (held || end.add_reference())).then_some((family, index, held))?
         }
         None => {
