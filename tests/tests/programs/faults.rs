@@ -276,7 +276,7 @@ fn another_user_gets_in_nowhere() {
     stage.finish();
 }
 
-fn await_word(group: &Group, word: &str) {
+pub fn await_word(group: &Group, word: &str) {
     let deadline = Instant::now() + Duration::from_secs(20);
     while !group.said().contains(word) {
         assert!(Instant::now() < deadline, "no {word}:\n{}{}", group.said(), group.where_it_is());

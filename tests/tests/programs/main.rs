@@ -6,6 +6,7 @@ mod economy;
 mod faults;
 mod one_sided;
 mod runtimes;
+mod scarce;
 mod statistics;
 mod tools;
 mod watching;

@@ -1,0 +1,160 @@
+//! Resources that run out in the middle: what is fast stays so, what comes is kernel TCP's with a reason, and no byte is lost.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::time::Duration;
+use underpass_segment::reason::Reason;
+use underpass_tests::apart::apart;
+use underpass_tests::group::Group;
+use underpass_tests::library::{AT_ONCE, is_kernel_only};
+use underpass_tests::net::free_port;
+use underpass_tests::stage::{Stage, compile, skip};
+
+use crate::faults::await_word;
+
+/// Connections that are there when the resource runs out: the last segment of the first 4 and 64 is in use then.
+const HALF: usize = 68;
+/// Messages to have echoed on each of them, twice.
+const MESSAGES: usize = 40;
+
+/// A server and a client that has made half of its connections. `begin` makes the command for what a guest is told.
+struct Middle {
+    server: Group,
+    client: Group,
+}
+
+impl Middle {
+    fn of(stage: &Stage, begin: impl Fn(&str, &[String]) -> Command) -> Middle {
+        let (program, port) = (stage.path("guest"), free_port());
+        compile("guest.c", &program, &[]);
+        let words = |text: String| text.split(' ').map(String::from).collect::<Vec<_>>();
+        let program = program.display().to_string();
+        let server = stage.serve(begin(&program, &words(format!("serve {port}"))), port);
+        let client = stage.start(begin(&program, &words(format!("hold {port} {} {MESSAGES}", 2 * HALF))));
+        await_word(&client, "half");
+        Middle { server, client }
+    }
+
+    /// Sets a limit of prlimit(1) for one of them.
+    fn limit(&self, stage: &Stage, group: &Group, limit: &str) {
+        assert_eq!(stage.output(stage.plain("prlimit", ["--pid", &group.pid().to_string(), limit])), "");
+    }
+
+    /// Lets the client go on to its end.
+    fn go_on(self) {
+        self.client.signal(libc::SIGUSR1);
+        let said = self.client.succeed(Duration::from_secs(60));
+        assert!(said.ends_with("every echo as sent\n"), "{said}{}", self.server.said());
+        // Its connections are counted when it has closed them.
+        assert_eq!(self.server.stop(libc::SIGTERM), "");
+    }
+}
+
+/// Some connections are fast at both ends; `of_others` is among the reasons of the others, if that is to be known.
+fn assert_some_fast(stage: &Stage, of_others: Option<Reason>) {
+    if is_kernel_only() {
+        return;
+    }
+    let processes = stage.run.processes();
+    assert!(processes.iter().all(|process| process.fast > 0), "nothing was fast at one end:\n{}", stage.run.table());
+    let told = |reason| processes.iter().any(|process| process.reasons.iter().any(|(it, _)| *it == reason));
+    assert!(of_others.is_none_or(told), "nobody tells of {of_others:?}:\n{}", stage.run.table());
+}
+
+/// Segments of this IPC namespace, and their pages.
+fn segments() -> (usize, usize) {
+    let table = fs::read_to_string("/proc/sysvipc/shm").unwrap();
+    let sizes: Vec<usize> = table.lines().filter_map(|line| line.split_whitespace().nth(3)?.parse().ok()).collect();
+    (sizes.len(), sizes.iter().map(|size| size.div_ceil(4096)).sum())
+}
+
+#[test]
+fn shared_memory_runs_out() {
+    for file in ["shmmni", "shmall"] {
+        apart(libc::CLONE_NEWIPC, || {
+            let Some(stage) = Stage::with(&["cc"]) else { return };
+            let middle = Middle::of(&stage, |program, words| stage.tuned(program, words, AT_ONCE));
+            let (count, pages) = segments();
+            let limit = if file == "shmmni" { count } else { pages };
+            fs::write(format!("/proc/sys/kernel/{file}"), limit.to_string()).unwrap();
+            middle.go_on();
+            assert_some_fast(&stage, Some(Reason::NoMemory));
+            stage.finish();
+        });
+    }
+}
+
+/// A process that has as many descriptors as it may have: those that are fast stay so, and the library needs none of its own.
+#[test]
+fn descriptors_run_out() {
+    let Some(stage) = Stage::with(&["cc", "prlimit"]) else { return };
+    let middle = Middle::of(&stage, |program, words| stage.tuned(program, words, AT_ONCE));
+    for group in [&middle.client, &middle.server] {
+        let open = fs::read_dir(format!("/proc/{}/fd", group.pid())).unwrap().flatten();
+        let highest = open.filter_map(|entry| entry.file_name().to_str()?.parse::<usize>().ok()).max().unwrap();
+        middle.limit(&stage, group, &format!("--nofile={}", highest + 1 + HALF));
+    }
+    middle.go_on();
+    assert_some_fast(&stage, None);
+    stage.finish();
+}
+
+#[test]
+fn address_space_runs_out() {
+    let Some(stage) = Stage::with(&["cc", "prlimit"]) else { return };
+    let middle = Middle::of(&stage, |program, words| stage.tuned(program, words, AT_ONCE));
+    for group in [&middle.client, &middle.server] {
+        let status = fs::read_to_string(format!("/proc/{}/status", group.pid())).unwrap();
+        let line = status.lines().find_map(|line| line.strip_prefix("VmSize:")).unwrap();
+        let kilobytes: u64 = line.trim_matches(|c: char| !c.is_ascii_digit()).parse().unwrap();
+        middle.limit(&stage, group, &format!("--as={}", kilobytes << 10));
+    }
+    middle.go_on();
+    assert_some_fast(&stage, Some(Reason::NoMemory));
+    stage.finish();
+}
+
+/// A memory cgroup of the test's own.
+struct Cgroup(PathBuf);
+
+impl Cgroup {
+    fn new(limit: u64) -> Option<Cgroup> {
+        let root = Path::new("/sys/fs/cgroup");
+        let unified = fs::read_to_string(root.join("cgroup.controllers")).is_ok_and(|text| text.contains("memory"));
+        let (parent, file) =
+            if unified { (root.into(), "memory.max") } else { (root.join("memory"), "memory.limit_in_bytes") };
+        let folder = parent.join(format!("underpass-test-{}", std::process::id()));
+        let made = fs::create_dir(&folder).map(|()| Cgroup(folder));
+        let limited = made.and_then(|it| fs::write(it.0.join(file), limit.to_string()).map(|()| it));
+        limited.map_err(|e| skip(&format!("no memory cgroup can be made under {}: {e}", parent.display()))).ok()
+    }
+}
+
+impl Drop for Cgroup {
+    fn drop(&mut self) {
+        // Its last process may be on its way out.
+        for _ in 0..100 {
+            if fs::remove_dir(&self.0).is_ok() {
+                return;
+            }
+            std::thread::sleep(Duration::from_millis(20));
+        }
+    }
+}
+
+/// What the library takes for connections of small messages: some 30 kB each, where kernel TCP takes 10.
+#[test]
+fn little_memory_is_enough() {
+    let Some(stage) = Stage::with(&["cc", "sh"]) else { return };
+    let Some(cgroup) = Cgroup::new(12 << 20) else { return };
+    let inside = format!("echo $$ >{}/cgroup.procs; exec \"$0\" \"$@\"", cgroup.0.display());
+    let begin = |program: &str, words: &[String]| {
+        let words = ["-c", &inside, program].into_iter().map(String::from).chain(words.iter().cloned());
+        stage.tuned("sh", words, AT_ONCE)
+    };
+    Middle::of(&stage, begin).go_on();
+    assert_some_fast(&stage, None);
+    stage.finish();
+    drop(cgroup);
+}
