@@ -6,7 +6,7 @@ TARGET = $(or $(CARGO_TARGET_DIR),target)
 UNDERPASS = $(TARGET)/release/underpass
 
 .DEFAULT_GOAL := help
-.PHONY: help run bench build test loom soak hostile gauntlet lint c-programs licences generate install uninstall clean
+.PHONY: help run bench build test loom soak hostile churn gauntlet lint c-programs licences generate install uninstall clean
 
 help: ## this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-10s  %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -42,6 +42,12 @@ soak: build ## the stress programs of tests/soak in every mode, for MINUTES (60)
 
 hostile: build ## a peer that overwrites the shared memory at any time, in every mode, for MINUTES (60)
 	$(CARGO) run --release --quiet --package underpass-tests --bin soak -- --minutes $(MINUTES) --program hostile
+
+churn: build ## connections opened, used and closed for ten minutes each in two settings: memory and descriptors stay flat
+	for mode in default "at once"; do \
+	    $(CARGO) run --release --quiet --package underpass-tests --bin soak -- \
+	        --program churn --mode "$$mode" --seconds 600 --minutes 0.1 || exit 1; \
+	done
 
 SUITES ?=
 gauntlet: rust ## third-party suites on kernel TCP and under Underpass, compared test by test; SUITES="redis asio"

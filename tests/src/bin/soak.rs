@@ -21,7 +21,9 @@ use underpass_tests::mode::{MODES, Mode};
 
 /// What is run: a program of `tests/soak`, and the arguments behind the seed and the seconds.
 const PROGRAMS: &[(&str, &[&str])] =
-    &[("sets", &["both"]), ("sets", &["two"]), ("processes", &[]), (HOSTILE, &[]), (FUZZER, &[])];
+    &[("sets", &["both"]), ("sets", &["two"]), ("processes", &[]), ("deaths", &[]), (HOSTILE, &[]), (FUZZER, &[])];
+/// What is run only where it is asked for by name: it wants minutes.
+const LONG: &[(&str, &[&str])] = &[("churn", &[])];
 /// The program whose last line begins with how many words of shared memory it has overwritten.
 const HOSTILE: &str = "hostile";
 /// The program whose output has to be the kernel's. Its second argument is a number of steps.
@@ -181,7 +183,8 @@ fn rows(options: &Options, folder: &Path) -> Vec<Row> {
     let chosen = |given: &Option<String>, name: &str| given.as_ref().is_none_or(|given| given == name);
     let modes = || std::iter::once(None).chain(MODES.iter().filter(|mode| mode.warm).map(Some));
     let mut rows = Vec::new();
-    for &(name, arguments) in PROGRAMS.iter().filter(|(name, _)| chosen(&options.program, name)) {
+    let long = LONG.iter().filter(|(name, _)| options.program.as_deref() == Some(name));
+    for &(name, arguments) in PROGRAMS.iter().filter(|(name, _)| chosen(&options.program, name)).chain(long) {
         let program = folder.join(name);
         let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("soak").join(format!("{name}.c"));
         cc(&program, &["-O2"], &[source]);

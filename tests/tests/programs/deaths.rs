@@ -1,7 +1,10 @@
-//! kill -9 of either end in the middle of a stream: the other end sees what was sent, then an end, never a hang.
+//! Ends that die, and connections that come and go: whoever survives sees what was sent, then an end, never a hang.
 
+use std::path::Path;
 use std::time::Duration;
+use underpass_tests::compiler::cc;
 use underpass_tests::library::AT_ONCE;
+use underpass_tests::mode::MODES;
 use underpass_tests::net::free_port;
 use underpass_tests::stage::{Stage, compile};
 
@@ -36,5 +39,33 @@ fn die(plan: impl Fn(u64) -> (bool, Duration), expected: &str) {
         assert!(said.contains(expected), "round {round}:\n{said}");
     }
     stage.run.assert_fast("pump");
+    stage.finish();
+}
+
+/// A program of `tests/soak`, for as long as a test may take. `make soak` and `make churn` run them for longer.
+fn soak(stage: &Stage, name: &str, arguments: &[&str], settings: &[(&str, &str)]) {
+    let program = stage.path(name);
+    let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("soak").join(format!("{name}.c"));
+    cc(&program, &["-O2"], &[source]);
+    let program = program.display().to_string();
+    print!("{}", stage.output(stage.tuned(&program, arguments, settings)));
+    stage.run.assert_fast(name);
+}
+
+/// Killed, stopped, aborted, ended, executing another program, shared with a child: see the program.
+#[test]
+fn either_end_dies_at_any_point() {
+    for mode in MODES.iter().filter(|mode| mode.warm) {
+        let Some(stage) = Stage::with(&["cc"]) else { return };
+        let settings = [mode.settings, &[("DEATHS_EASY", "1")]].concat();
+        soak(&stage, "deaths", &["1", "4"], &settings);
+        stage.finish();
+    }
+}
+
+#[test]
+fn nothing_grows_with_connections_that_come_and_go() {
+    let Some(stage) = Stage::with(&["cc"]) else { return };
+    soak(&stage, "churn", &["1", "15", "400"], AT_ONCE);
     stage.finish();
 }
