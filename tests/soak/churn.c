@@ -2,16 +2,17 @@
  *
  *   churn SEED SECONDS [RATE [PORT]]
  *
- * A server and a client, each a family of its own under the library. The client opens connections, RATE (100) a second, some
- * of them beside others, has a few messages echoed on each, enough that it goes fast, and ends it: by a close of either end,
- * by a half that is shut down first, or by a reset. All the while the server keeps one connection that it was opened first,
- * and the client talks on it. Every so often both say how much memory they have in use (RSS), how many descriptors, and how
- * many segments of System V.
+ * A server and a client, each a family of its own under the library. The client opens connections, RATE (100) a
+ * second, some of them beside others, has a few messages echoed on each, enough that it goes fast, and ends it: by a
+ * close of either end, by a half that is shut down first, or by a reset. All the while the server keeps one
+ * connection that it was opened first, and the client talks on it. Every so often both say how much memory they have
+ * in use (RSS), how many descriptors, and how many segments of System V.
  *
- * Checked: every byte; that each connection gets on within 15 s; and that none of these grows: what was seen of it in the last
- * tenth of the time (at most a minute) is held against a tenth at the beginning, which comes behind a warm-up of four tenths
- * (at most a minute). Memory may be more by 4 MiB, since a slot of the library's pools takes memory when it is first used for
- * large messages, the others by 8. The last line says the figures. Exit code 0 if all that held.
+ * Checked: every byte; that each connection gets on within 15 s; and that none of these grows: what was seen of it in
+ * the last tenth of the time (at most a minute) is held against a tenth at the beginning, which comes behind a
+ * warm-up of four tenths (at most a minute). Memory may be more by 4 MiB, since a slot of the library's pools takes
+ * memory when it is first used for large messages, the others by 8. The last line says the figures. Exit code 0 if
+ * all that held.
  */
 #include <arpa/inet.h>
 #include <dirent.h>

@@ -2,29 +2,31 @@
  *
  *   deaths SEED SECONDS [PORT]
  *
- * Lanes side by side; in each a driver, a survivor that lives through many connections, and for each connection a victim that
- * is made for it: a forked process, an executed one, or a child of the survivor's. Both ends send and check streams of known
- * bytes, in small or large pieces, in one of several manners (by turns, two threads, poll, epoll, without waiting). At times
- * one of the ends is shared with a forked child, which uses it by turns with its parent or keeps it and does nothing.
+ * Lanes side by side; in each a driver, a survivor that lives through many connections, and for each connection a
+ * victim that is made for it: a forked process, an executed one, or a child of the survivor's. Both ends send and
+ * check streams of known bytes, in small or large pieces, in one of several manners (by turns, two threads, poll,
+ * epoll, without waiting). At times one of the ends is shared with a forked child, which uses it by turns with its
+ * parent or keeps it and does nothing.
  *
- * At a random point the victim (or one of two that share an end) is killed, aborts, _exits or executes this program anew:
- * by the driver, after a random time; by a signal handler of its own, so in the middle of any instruction; or between two
- * calls. The connection is closed by the execution, or goes on in the new image, by its number or as standard input; an image
- * that has not the library keeps it for a while. Meanwhile anybody is stopped and continued. Who goes on with an end that
- * another has left in the middle of a call begins an epoch of its stream, and finds out what was read last.
+ * At a random point the victim (or one of two that share an end) is killed, aborts, _exits or executes this program
+ * anew: by the driver, after a random time; by a signal handler of its own, so in the middle of any instruction; or
+ * between two calls. The connection is closed by the execution, or goes on in the new image, by its number or as
+ * standard input; an image that has not the library keeps it for a while. Meanwhile anybody is stopped and continued.
+ * Who goes on with an end that another has left in the middle of a call begins an epoch of its stream, and finds out
+ * what was read last.
  *
- * Each send says in memory of all how far it goes, before it is made and when it has returned. Checked: that the survivor gets
- * every byte that a send has returned for, in order, and no other; then an end, or a reset if the victim had not read all, and
- * that the victim sees neither, while the survivor lives; that all that waits is woken
- * within 15 s; that nobody crashes; that the survivor has as many descriptors as before. At the end, that no segment of
- * System V is left without a process, and nothing in /dev/shm. Exit code 0 if all that held.
+ * Each send says in memory of all how far it goes, before it is made and when it has returned. Checked: that the
+ * survivor gets every byte that a send has returned for, in order, and no other; then an end, or a reset if the
+ * victim had not read all, and that the victim sees neither, while the survivor lives; that all that waits is woken
+ * within 15 s; that nobody crashes; that the survivor has as many descriptors as before. At the end, that no segment
+ * of System V is left without a process, and nothing in /dev/shm. Exit code 0 if all that held.
  *
- * Variables: DEATHS_COUNT (ends after so many deaths), DEATHS_LANES, DEATHS_PLAN (LANE:GENERATION, repeated for ever),
- * DEATHS_FATES (a mask of what may happen: 1 kill, 2 abort, 4 _exit, 8 exec, 16 nothing), DEATHS_STOP (a failure stays for
- * gdb), DEATHS_BESIDE (programs are also executed while another thread is in a call on the same connection: that thread may
- * see wrong bytes before it ends, and the new image an end; see ARCHITECTURE.md, decision 9), DEATHS_EASY (no child of the
- * survivor's dies, and one reset may be told as an end: under the library about 1 of 4,000 connections of which a child had
- * died was told so, and 1 of 30,000 others).
+ * Variables: DEATHS_COUNT (ends after so many deaths), DEATHS_LANES, DEATHS_PLAN (LANE:GENERATION, repeated for
+ * ever), DEATHS_FATES (a mask of what may happen: 1 kill, 2 abort, 4 _exit, 8 exec, 16 nothing), DEATHS_STOP (a
+ * failure stays for gdb), DEATHS_BESIDE (programs are also executed while another thread is in a call on the same
+ * connection: that thread may see wrong bytes before it ends, and the new image an end; see ARCHITECTURE.md, decision
+ * 9), DEATHS_EASY (no child of the survivor's dies, and one reset may be told as an end: under the library about 1 of
+ * 4,000 connections of which a child had died was told so, and 1 of 30,000 others).
  */
 #include <arpa/inet.h>
 #include <dirent.h>
