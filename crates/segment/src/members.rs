@@ -238,6 +238,11 @@ impl Family {
         members.sweeper.store(0, Release);
     }
 
+    /// The next sweep looks at once: what hangs on it must not depend on when the last one was.
+    pub fn look_again(&self) {
+        self.members().swept.store(0, Relaxed);
+    }
+
     /// The members that are gone; `None` if none is.
     fn gone(&self, namespaces: u64) -> Option<Set> {
         let mut gone = Set::default();

@@ -175,6 +175,14 @@ impl Connection {
 
     /// The last descriptor of this process is about to be closed: what kernel TCP would do about unread data, it does.
     fn hush(&self) {
+        // Those that were killed keep nothing open: the kernel would reset the connection.
+        if !self.is_last()
+            && self.ready_port().is_some_and(|port| port.unread() > 0)
+            && let Some(family) = process::existing_family()
+        {
+            family.look_again();
+            take_back_what_is_left(family);
+        }
         let last = self.is_last();
         // A program that was given the socket closes it later, and perhaps in another way.
         let ends = last && !self.is_lent();
@@ -324,6 +332,8 @@ pub fn leave_all() {
                 && let Some(port) = connection.port()
             {
                 port.end_sending();
+                // Others of the family may live on, who keep the segment: nobody would find out that its reader is gone.
+                port.shut();
             }
         });
     }
