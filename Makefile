@@ -7,6 +7,7 @@ UNDERPASS = $(TARGET)/release/underpass
 
 .DEFAULT_GOAL := help
 .PHONY: help run bench build test loom soak hostile churn gauntlet lint c-programs licences generate install uninstall clean
+.PHONY: help run bench build test loom soak fuzz hostile gauntlet lint c-programs licences generate install uninstall clean
 
 help: ## this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-10s  %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -39,6 +40,10 @@ loom: rust ## models of the orderings: every order of the steps of two threads, 
 MINUTES ?= 60
 soak: build ## the stress programs of tests/soak in every mode, for MINUTES (60)
 	$(CARGO) run --release --quiet --package underpass-tests --bin soak -- --minutes $(MINUTES)
+
+ARGUMENTS ?=
+fuzz: build ## random socket operations on kernel TCP and in every mode, compared, for MINUTES (60); ARGUMENTS=--help
+	$(CARGO) run --release --quiet --package underpass-tests --bin fuzz -- --minutes $(MINUTES) $(ARGUMENTS)
 
 hostile: build ## a peer that overwrites the shared memory at any time, in every mode, for MINUTES (60)
 	$(CARGO) run --release --quiet --package underpass-tests --bin soak -- --minutes $(MINUTES) --program hostile

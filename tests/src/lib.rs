@@ -13,6 +13,7 @@
 
 pub mod apart;
 pub mod compiler;
+pub mod fuzz;
 pub mod group;
 pub mod library;
 pub mod mode;

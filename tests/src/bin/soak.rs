@@ -1,8 +1,7 @@
 //! Runs the stress programs of `tests/soak` under Underpass for as long as one likes, seed after seed, in every mode.
 //!
-//! A stress program checks itself: it ends with 0 if every byte, event and end was right. The fuzzer says what every call
-//! returned, which must be what it says on the kernel. All are run on the kernel as well, without which a failure would say
-//! nothing.
+//! A stress program checks itself: it ends with 0 if every byte, event and end was right. All are run on the kernel as well,
+//! without which a failure would say nothing.
 
 use anyhow::{Context, Result, bail};
 use clap::Parser;
@@ -21,14 +20,11 @@ use underpass_tests::mode::{MODES, Mode};
 
 /// What is run: a program of `tests/soak`, and the arguments behind the seed and the seconds.
 const PROGRAMS: &[(&str, &[&str])] =
-    &[("sets", &["both"]), ("sets", &["two"]), ("processes", &[]), ("deaths", &[]), (HOSTILE, &[]), (FUZZER, &[])];
+    &[("sets", &["both"]), ("sets", &["two"]), ("processes", &[]), ("deaths", &[]), (HOSTILE, &[])];
 /// What is run only where it is asked for by name: it wants minutes.
 const LONG: &[(&str, &[&str])] = &[("churn", &[])];
 /// The program whose last line begins with how many words of shared memory it has overwritten.
 const HOSTILE: &str = "hostile";
-/// The program whose output has to be the kernel's. Its second argument is a number of steps.
-const FUZZER: &str = "fuzz";
-const STEPS: u32 = 150;
 /// A program that goes on for so much longer than it was told to hangs.
 const PATIENCE: Duration = Duration::from_secs(60);
 
@@ -75,26 +71,8 @@ impl Row {
 
     fn command(&self, seed: u32, seconds: u32) -> Command {
         let mut command = Command::new(&self.program);
-        let amount = if self.name == FUZZER { STEPS } else { seconds };
-        command.args([seed.to_string(), amount.to_string()]).args(self.arguments);
+        command.args([seed.to_string(), seconds.to_string()]).args(self.arguments);
         command
-    }
-
-    /// Where the fuzzer's output on the kernel, which it must say in this mode too, differs from `said`.
-    fn difference(&self, seed: u32, said: &str) -> Result<Option<String>> {
-        if self.name != FUZZER {
-            return Ok(None);
-        }
-        let mut command = self.command(seed, STEPS);
-        library::plain(&mut command);
-        let output = command.output().with_context(|| format!("run {}", self.program.display()))?.stdout;
-        let kernel = String::from_utf8_lossy(&output).into_owned();
-        let lines = |text: &str| text.lines().map(str::to_owned).collect::<Vec<_>>();
-        let (kernel, said) = (lines(&kernel), lines(said));
-        let at = kernel.iter().zip(&said).take_while(|(a, b)| agrees(a, b)).count();
-        let line = |lines: &[String]| lines.get(at).cloned().unwrap_or("(nothing)".into());
-        Ok((at < kernel.len().max(said.len()))
-            .then(|| format!("differs\n    kernel:    {}\n    underpass: {}", line(&kernel), line(&said))))
     }
 
     /// Runs the program once; what to show if it fails.
@@ -119,24 +97,21 @@ impl Row {
             let words = group.said().lines().last().and_then(|line| line.split(' ').next()?.parse::<u64>().ok());
             self.overwritten += words.unwrap_or(0);
         }
-        let difference = self.difference(seed, &group.said())?;
-        if status.is_some_and(|status| status.success()) && difference.is_none() {
+        if status.is_some_and(|status| status.success()) {
             fs::remove_file(&log).with_context(|| format!("remove {}", log.display()))?;
             return Ok(None);
         }
         self.failures += 1;
-        let how = match (status, difference) {
-            (None, _) => format!("hangs\n{}", group.where_it_is()),
-            (Some(_), Some(difference)) => difference + "\n",
-            (Some(status), None) => format!("{status}\n"),
+        let how = match status {
+            None => format!("hangs\n{}", group.where_it_is()),
+            Some(status) => format!("{status}\n"),
         };
         let mut words: Vec<String> = Vec::new();
         if let Some(mode) = self.mode {
             words.extend(mode.settings.iter().map(|(name, value)| format!("{name}={value}")));
             words.push(format!("LD_PRELOAD={}", library::path().display()));
         }
-        let amount = if self.name == FUZZER { STEPS } else { seconds };
-        words.push(format!("{} {seed} {amount} {}", self.program.display(), self.arguments.join(" ")));
+        words.push(format!("{} {seed} {seconds} {}", self.program.display(), self.arguments.join(" ")));
         let mut text = format!("{} {}, {}, seed {seed}: {how}", self.name, self.arguments.join(" "), self.mode());
         let said = group.said();
         let lines: Vec<&str> = said.lines().collect();
@@ -198,20 +173,6 @@ fn rows(options: &Options, folder: &Path) -> Vec<Row> {
         }
     }
     rows
-}
-
-/// Whether the fuzzer may say `said` where it says `kernel` on the kernel. A further edge does no harm, but none may be
-/// missing; of room (`o`) the kernel tells with every edge, and whoever was not refused does not wait for it.
-fn agrees(kernel: &str, said: &str) -> bool {
-    let others = |line: &str| line.split(' ').filter(|word| !word.contains('~')).collect::<Vec<_>>().join(" ");
-    let told = |id: &str, bit: char| edges(said).any(|(it, bits)| it == id && bits.contains(bit));
-    others(kernel) == others(said)
-        && edges(kernel).all(|(id, bits)| bits.chars().all(|bit| bit == 'o' || told(id, bit)))
-}
-
-/// The edge-triggered registrations of which a line tells, and the bits of each.
-fn edges(line: &str) -> impl Iterator<Item = (&str, &str)> {
-    line.split(' ').filter_map(|word| word.split_once('~'))
 }
 
 /// Prints the table; returns how many runs failed.
