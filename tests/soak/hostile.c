@@ -1,6 +1,6 @@
 /* hostile: a soak test against a peer that writes anything into the memory that the two ends of a connection share.
  *
- *   hostile SEED SECONDS [PORT]
+ *   hostile SEED SECONDS
  *
  * Three kinds of processes, each a family of its own under the library, and this one, which watches them:
  *
@@ -67,9 +67,8 @@ static struct {
     _Atomic uint64_t overwritten, calls, connections, errors, trips;
     _Atomic bool stop, failed;
     _Atomic int ready;
+    _Atomic int hostile_port, honest_port;
 } *shared;
-
-static int port = 20500;
 
 static uint32_t pick(uint64_t *random, uint32_t below) {
     *random ^= *random >> 12, *random ^= *random << 25, *random ^= *random >> 27;
@@ -615,19 +614,22 @@ static void guard(void) {
 
 static void nothing(int signal) { (void)signal; }
 
-static int listen_at(int at, int how) {
-    int fd = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC | how, 0), on = 1;
-    struct sockaddr_in address = {.sin_family = AF_INET, .sin_port = htons(at), .sin_addr.s_addr = htonl(INADDR_LOOPBACK)};
-    setsockopt(fd, SOL_SOCKET, SO_REUSEADDR, &on, sizeof on);
-    if (bind(fd, (struct sockaddr *)&address, sizeof address) || listen(fd, 128)) fail("port %d: %m", at);
+/* Listens at a port of the kernel's choice, and says which. */
+static int listen_anywhere(_Atomic int *port, int how) {
+    int fd = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC | how, 0);
+    struct sockaddr_in address = {.sin_family = AF_INET, .sin_addr.s_addr = htonl(INADDR_LOOPBACK)};
+    socklen_t length = sizeof address;
+    if (bind(fd, (struct sockaddr *)&address, length) || listen(fd, 128)) fail("listen: %m");
+    if (getsockname(fd, (struct sockaddr *)&address, &length)) fail("getsockname: %m");
+    *port = ntohs(address.sin_port);
     return fd;
 }
 
 static void victim(uint64_t seed) {
     sigaction(SIGUSR1, &(struct sigaction){.sa_handler = nothing}, NULL);
     file = open("/proc/self/exe", O_RDONLY | O_CLOEXEC);
-    hostile_listener = listen_at(port, SOCK_NONBLOCK);
-    honest_listener = listen_at(port + 1, 0);
+    hostile_listener = listen_anywhere(&shared->hostile_port, SOCK_NONBLOCK);
+    honest_listener = listen_anywhere(&shared->honest_port, 0);
     shared->ready = 1;
     static int honest[HONEST];
     for (int i = 0; i < HONEST; i++)
@@ -654,9 +656,9 @@ static void victim(uint64_t seed) {
 
 /* ---- The honest peer. ---- */
 
-static int connect_to(int at, int how) {
+static int connect_to(int port, int how) {
     int fd = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
-    struct sockaddr_in address = {.sin_family = AF_INET, .sin_port = htons(at), .sin_addr.s_addr = htonl(INADDR_LOOPBACK)};
+    struct sockaddr_in address = {.sin_family = AF_INET, .sin_port = htons(port), .sin_addr.s_addr = htonl(INADDR_LOOPBACK)};
     if (fd >= 0 && connect(fd, (struct sockaddr *)&address, sizeof address)) {
         close(fd);
         return -1;
@@ -666,7 +668,7 @@ static int connect_to(int at, int how) {
 }
 
 static void *play(void *argument) {
-    int number = (int)(intptr_t)argument, fd = connect_to(port + 1, 0);
+    int number = (int)(intptr_t)argument, fd = connect_to(shared->honest_port, 0);
     uint64_t random = number + 12345;
     unsigned char *end = room(), *back = room();
     if (fd < 0) fail("connect: %m");
@@ -834,7 +836,7 @@ static void *talk(void *argument) {
     for (int i = 0; i < TALKS; i++) fds[i] = -1;
     for (;;) {
         int *fd = &fds[pick(&random, TALKS)];
-        if (*fd < 0 && (*fd = connect_to(port, O_RDWR | O_NONBLOCK)) < 0) {
+        if (*fd < 0 && (*fd = connect_to(shared->hostile_port, O_RDWR | O_NONBLOCK)) < 0) {
             nap(1000);
             continue;
         }
@@ -888,14 +890,13 @@ static void peer(uint64_t seed, unsigned milliseconds) {
 static pid_t start(const char *role, uint64_t seed, unsigned amount, int memory) {
     pid_t child = fork();
     if (child) return child;
-    char words[3][32];
+    char words[2][32];
     prctl(PR_SET_PDEATHSIG, SIGKILL);
     snprintf(words[0], sizeof words[0], "%llu", (unsigned long long)seed);
     snprintf(words[1], sizeof words[1], "%u", amount);
-    snprintf(words[2], sizeof words[2], "%d", port);
     fcntl(memory, F_SETFD, 0);
     if (memory != 3) dup2(memory, 3);
-    execl("/proc/self/exe", "hostile", words[0], words[1], words[2], role, NULL);
+    execl("/proc/self/exe", "hostile", words[0], words[1], role, NULL);
     _exit(127);
 }
 
@@ -930,14 +931,13 @@ static void finish(pid_t process, const char *what) {
 
 int main(int count, char **words) {
     if (count < 3) {
-        fprintf(stderr, "usage: hostile SEED SECONDS [PORT]\n");
+        fprintf(stderr, "usage: hostile SEED SECONDS\n");
         return 2;
     }
     uint64_t seed = strtoull(words[1], NULL, 0);
     unsigned amount = strtoul(words[2], NULL, 0);
-    if (count > 3) port = atoi(words[3]);
     signal(SIGPIPE, SIG_IGN);
-    const char *role = count > 4 ? words[4] : NULL;
+    const char *role = count > 3 ? words[3] : NULL;
     int memory = role ? 3 : memfd_create("hostile", MFD_CLOEXEC);
     if (!role && ftruncate(memory, sizeof *shared)) return 2;
     shared = mmap(NULL, sizeof *shared, PROT_READ | PROT_WRITE, MAP_SHARED, memory, 0);
