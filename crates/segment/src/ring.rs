@@ -579,5 +579,7 @@ impl Sender<'_> {
     }
 }
 
+#[cfg(all(test, not(loom)))]
+mod properties;
 #[cfg(test)]
 mod tests;
