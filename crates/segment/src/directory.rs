@@ -409,6 +409,43 @@ impl Drop for Turn {
     }
 }
 
+/// What the tests of forged entries need.
+#[cfg(all(test, not(loom)))]
+impl Key {
+    pub(crate) fn cookies(self) -> (u64, u64) {
+        (self.0, self.1)
+    }
+}
+
+#[cfg(all(test, not(loom)))]
+impl Directory {
+    /// A table that nobody else finds.
+    pub(crate) fn private(uid: u32) -> Directory {
+        let directory = Directory { mapping: Mapping::create(LEN).unwrap(), uid };
+        directory.header().magic.store(1, Release);
+        directory
+    }
+
+    /// The words of the entries in which the key may lie, 32 for each: state, nothing, key (4), waiter (3), maker (3), pool,
+    /// slot, shape (2).
+    pub(crate) fn words(&self, key: Key) -> Vec<&[AtomicU32]> {
+        let entry = |step| self.entry((key.place() + step) % ENTRIES);
+        // SAFETY: an entry is 32 words, all of which may be anything.
+        let words = |it: &Entry| unsafe { core::slice::from_raw_parts((&raw const *it).cast(), 32) };
+        (0..NEIGHBOURS).map(|step| words(entry(step))).collect()
+    }
+
+    /// Number of the segment.
+    pub(crate) fn id(&self) -> i32 {
+        self.mapping.id()
+    }
+
+    /// The lock.
+    pub(crate) fn lock(&self) -> &AtomicU32 {
+        &self.header().lock
+    }
+}
+
 /// Who this process is, for [`Holder`].
 pub fn holder(fd: i32, family: i32) -> Holder {
     Holder { pid: kernel::process_id(), fd, family }

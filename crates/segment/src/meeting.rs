@@ -18,6 +18,7 @@ use crate::link::{CLOSED, Link, Pool, Shape, Side};
 use crate::raw::{Errno, is_quiet};
 use crate::reason::Reason;
 use crate::sync::{Relaxed, Release};
+use crate::sysv::Attested;
 
 /// Pools that one process has attached at most.
 const POOLS: usize = 1024;
@@ -29,6 +30,8 @@ const LINGER_NS: u64 = 1_000_000_000;
 #[derive(Clone, Copy)]
 struct Attached {
     pool: Pool,
+    /// Process that made it, as the kernel attests.
+    creator: i32,
     /// Ends of this process in it, without those that it has from another process of its family.
     users: u32,
     unused_since: u64,
@@ -185,7 +188,8 @@ impl Meeting {
             return Err(FORGED);
         }
         let pool = match self.attached(offer.pool) {
-            Some(it) if it.pool.shape() == offer.shape => it.pool,
+            // Whoever made a pool for another connection may offer it for this one.
+            Some(it) if it.pool.shape() == offer.shape && it.creator == offer.maker.pid => it.pool,
             Some(_) => return Err(FORGED),
             None => {
                 let (pool, attested) = Pool::open(offer.pool, offer.shape, uid).map_err(|e| match e.0 {
@@ -200,7 +204,7 @@ impl Meeting {
                     unsafe { pool.detach() };
                     return Err(FORGED);
                 }
-                self.remember(pool, None)?;
+                self.remember(pool, attested.creator, None)?;
                 pool
             }
         };
@@ -227,8 +231,8 @@ impl Meeting {
         let pool = match self.attached(id) {
             Some(it) => it.pool,
             None => {
-                let pool = self.open(end)?;
-                self.remember(pool, None).ok()?;
+                let (pool, attested) = self.open(end)?;
+                self.remember(pool, attested.creator, None).ok()?;
                 if let Some(it) = self.attached(id) {
                     it.users = 1;
                 }
@@ -245,9 +249,9 @@ impl Meeting {
     }
 
     /// The pool of a joined end, attached.
-    fn open(&self, end: &End) -> Option<Pool> {
+    fn open(&self, end: &End) -> Option<(Pool, Attested)> {
         let uid = self.directory.map_or_else(kernel::user_id, |directory| directory.uid());
-        Some(Pool::open(end.pool.load(Relaxed), end.shape(), uid).ok()?.0)
+        Pool::open(end.pool.load(Relaxed), end.shape(), uid).ok()
     }
 
     /// Whether the other end never came for the segment of `end`, which is no more: its offer still stands, or the other
@@ -291,7 +295,7 @@ impl Meeting {
             return self.withdraw(end);
         }
         let attached = self.attached(end.pool.load(Relaxed)).map(|it| it.pool);
-        let Some(pool) = attached.or_else(|| self.open(end)) else { return };
+        let Some(pool) = attached.or_else(|| Some(self.open(end)?.0)) else { return };
         if let Some(link) = pool.slot(end.slot.load(Relaxed), end.side()) {
             self.close(end, &link);
         }
@@ -371,14 +375,14 @@ impl Meeting {
             it.made_for = Some((family, taken));
         }
         let pool = Pool::create(Shape { ring_bytes: self.ring_bytes, slots })?;
-        self.remember(pool, Some((family, 1)))?;
+        self.remember(pool, kernel::process_id(), Some((family, 1)))?;
         if let Some(it) = self.attached(pool.id()) {
             it.users = 1;
         }
         Ok((pool, 0))
     }
 
-    fn remember(&mut self, pool: Pool, made_for: Option<(i32, u64)>) -> Result<(), Errno> {
+    fn remember(&mut self, pool: Pool, creator: i32, made_for: Option<(i32, u64)>) -> Result<(), Errno> {
         let now = clock::nanoseconds();
         for place in self.pools.iter_mut() {
             if let Some(it) = place
@@ -395,7 +399,7 @@ impl Meeting {
                 *place = None;
             }
         }
-        let entry = Attached { pool, users: 0, unused_since: now, made_for };
+        let entry = Attached { pool, creator, users: 0, unused_since: now, made_for };
         match self.pools.iter_mut().find(|p| p.is_none()) {
             Some(place) => {
                 *place = Some(entry);
@@ -443,3 +447,6 @@ fn unless_closed(fd: i32, suspicion: Reason) -> Reason {
 fn holds(holder: Holder, peer: &Peer) -> bool {
     holder.pid > 0 && holder.fd >= 0 && kernel::socket_inode(holder.pid, holder.fd) == Some(peer.inode.into())
 }
+
+#[cfg(all(test, not(loom)))]
+mod tests;

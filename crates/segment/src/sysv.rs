@@ -85,8 +85,8 @@ impl Mapping {
     /// # Errors
     /// EACCES when the attestation does not fit; otherwise what shmctl or shmat says.
     pub fn open(id: i32, len: usize, uid: u32) -> Result<(Mapping, Attested), Errno> {
-        let attested = attest_private(id, len, uid)?;
-        Ok((attach(id, len, 0)?, attested))
+        attest_private(id, len, uid)?;
+        Self::attested(attach(id, len, 0)?, uid)
     }
 
     /// The same, to be read only: whoever writes to it is killed.
@@ -95,7 +95,17 @@ impl Mapping {
     /// As for [`Mapping::open`].
     pub fn open_to_read(id: i32, len: usize, uid: u32) -> Result<Mapping, Errno> {
         attest_private(id, len, uid)?;
-        attach(id, len, SHM_RDONLY)
+        Ok(Self::attested(attach(id, len, SHM_RDONLY)?, uid)?.0)
+    }
+
+    /// What the kernel says of what is attached now: before, the number may have become another segment's.
+    fn attested(self, uid: u32) -> Result<(Mapping, Attested), Errno> {
+        let attested = attest_private(self.id, self.len, uid);
+        if attested.is_err() {
+            // SAFETY: nobody has looked into it.
+            unsafe { self.detach() };
+        }
+        Ok((self, attested?))
     }
 
     /// How many processes have it attached; `None` when the kernel does not say.
@@ -301,6 +311,43 @@ mod tests {
             again.detach();
         }
         assert_eq!(find(LEN, uid, &mut ids), 0);
+    }
+
+    /// Fails if `attest_private` leaves out one of `attested.len == size(len)`, `attested.users == (uid, uid)` and
+    /// `attested.private`.
+    #[test]
+    fn what_is_not_private_or_not_as_long_is_not_attached() {
+        const LEN: usize = 1 << 16;
+        // SAFETY: geteuid has no failure.
+        let uid = unsafe { libc::geteuid() };
+        let open = |size: usize, mode: i32, marked: bool, uid: u32| {
+            // SAFETY: no pointers but the address of the mapping that is made here.
+            unsafe {
+                let id = libc::shmget(libc::IPC_PRIVATE, size, libc::IPC_CREAT | mode);
+                let at = libc::shmat(id, core::ptr::null(), 0);
+                if marked {
+                    libc::shmctl(id, libc::IPC_RMID, core::ptr::null_mut());
+                }
+                let opened = Mapping::open(id, LEN, uid);
+                libc::shmctl(id, libc::IPC_RMID, core::ptr::null_mut());
+                libc::shmdt(at);
+                opened.map(|(mapping, _)| mapping.detach())
+            }
+        };
+        let refused = Err(Errno(libc::EACCES));
+        assert_eq!(open(size(LEN), 0o600, true, uid), Ok(()));
+        assert_eq!(open(size(LEN), 0o600, true, uid + 1), refused, "another user's");
+        assert_eq!(open(size(LEN), 0o600, false, uid), refused, "it could be found, and stay, for ever");
+        for mode in [0o660, 0o640, 0o606, 0o604] {
+            assert_eq!(open(size(LEN), mode, true, uid), refused, "{mode:o}");
+        }
+        for length in [1, LEN, size(LEN) - 1, size(LEN) + 1, size(LEN) - PAGE, size(LEN) + PAGE] {
+            assert_eq!(open(length, 0o600, true, uid), refused, "{length} bytes");
+        }
+        let gone = Mapping::create(LEN).unwrap();
+        // SAFETY: nobody has looked into it.
+        unsafe { gone.detach() };
+        assert!(matches!(Mapping::open(gone.id, LEN, uid), Err(Errno(libc::EINVAL | libc::EIDRM))), "freed");
     }
 
     #[test]

@@ -4,6 +4,7 @@ mod databases;
 mod deaths;
 mod economy;
 mod faults;
+mod forgery;
 mod hostile;
 mod one_sided;
 mod runtimes;

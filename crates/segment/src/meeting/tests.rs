@@ -1,0 +1,375 @@
+//! Forged offers: a process of the same user writes anything into the directory, before, between and while two ends meet
+//! there. Whatever it writes, an end that joins has the segment that its own other end made, or is alone with its own.
+#![allow(unsafe_code, reason = "forks the forger, and keeps ends in memory of its own")]
+
+use super::*;
+use crate::sync::AtomicU32;
+use core::sync::atomic::AtomicBool;
+use std::net::{TcpListener, TcpStream};
+use std::os::fd::AsRawFd;
+use std::sync::{Mutex, MutexGuard};
+
+/// A pool that another process made, as it does for an honest connection with this one.
+struct Forger(Pool);
+
+impl Forger {
+    fn new(shape: Shape) -> Forger {
+        let mut ends = [[0; 2]; 2];
+        let mut id = 0i32;
+        // SAFETY: the child of a threaded process makes system calls only; buffers of this frame.
+        unsafe {
+            ends.iter_mut().for_each(|it| assert_eq!(libc::pipe(it.as_mut_ptr()), 0));
+            let child = libc::fork();
+            if child == 0 {
+                id = Pool::create(shape).map_or(-1, |pool| pool.id());
+                libc::write(ends[0][1], (&raw const id).cast(), size_of_val(&id));
+                libc::read(ends[1][0], (&raw mut id).cast(), 1);
+                libc::_exit(0);
+            }
+            assert_eq!(libc::read(ends[0][0], (&raw mut id).cast(), size_of_val(&id)), 4);
+            let pool = Pool::open(id, shape, kernel::user_id()).unwrap().0;
+            libc::write(ends[1][1], (&raw const id).cast(), 1);
+            assert_eq!(libc::waitpid(child, core::ptr::null_mut(), 0), child);
+            ends.as_flattened().iter().for_each(|&end| assert_eq!(libc::close(end), 0));
+            Forger(pool)
+        }
+    }
+}
+
+/// Both sockets of a connection.
+struct Pair([TcpStream; 2]);
+
+impl Pair {
+    fn new() -> Pair {
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let client = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
+        Pair([client, listener.accept().unwrap().0])
+    }
+
+    fn fd(&self, side: usize) -> i32 {
+        self.0[side].as_raw_fd()
+    }
+
+    fn cookies(&self) -> [u64; 2] {
+        [0, 1].map(|side| kernel::cookie(self.fd(side)).unwrap())
+    }
+
+    fn key(&self) -> Key {
+        let [one, other] = self.cookies();
+        Key::of(one, other)
+    }
+}
+
+const SHAPE: Shape = Shape { ring_bytes: 1 << 16, slots: FIRST_SLOTS };
+
+fn end() -> Box<End> {
+    // SAFETY: zeroed memory is an unused end.
+    unsafe { Box::new(core::mem::zeroed()) }
+}
+
+/// What one process of each family has; both are this process.
+fn meetings(directory: Directory) -> [Box<Meeting>; 2] {
+    [100, 200].map(|family| {
+        let mut meeting = Box::new(Meeting::new());
+        meeting.set_up(family, SHAPE.ring_bytes, |_, _| true);
+        meeting.directory = Some(directory);
+        meeting
+    })
+}
+
+struct Random(u64);
+
+impl Random {
+    fn below(&mut self, n: usize) -> usize {
+        self.0 ^= self.0 >> 12;
+        self.0 ^= self.0 << 25;
+        self.0 ^= self.0 >> 27;
+        (self.0.wrapping_mul(0x2545_f491_4f6c_dd1d) >> 33) as usize % n
+    }
+
+    fn of(&mut self, words: &[u32]) -> u32 {
+        words[self.below(words.len())]
+    }
+}
+
+/// What a forger knows.
+struct Known {
+    keys: Vec<Key>,
+    words: Vec<u32>,
+}
+
+impl Known {
+    fn new(pairs: &[Pair], pools: &[i32]) -> Known {
+        let words = [0, 1, 2, 3, 4, 5, 100, 200, u32::MAX, 1 << 31, SHAPE.ring_bytes, SHAPE.slots, 64, 65, 1 << 24];
+        let fds = pairs.iter().flat_map(|pair| [pair.fd(0) as u32, pair.fd(1) as u32]);
+        let pools = pools.iter().map(|&id| id as u32);
+        let me = [kernel::process_id() as u32];
+        Known {
+            keys: pairs.iter().map(Pair::key).collect(),
+            words: words.into_iter().chain(fds).chain(pools).chain(me).collect(),
+        }
+    }
+
+    /// Overwrites one word of an entry, or makes a whole entry that looks right.
+    fn lie(&self, random: &mut Random, directory: &Directory) {
+        let key = self.keys[random.below(self.keys.len())];
+        let entries = directory.words(key);
+        let named = key_words(key);
+        let of_key = entries.iter().find(|it| (0..4).all(|at| it[2 + at].load(Relaxed) == named[at]));
+        let most = if random.below(4) == 0 { entries.len() } else { 3 };
+        let near = random.below(most);
+        let entry = of_key.filter(|_| random.below(4) != 0).unwrap_or(&entries[near]);
+        match random.below(8) {
+            0 => entry[random.below(32)].store(random.0 as u32, Relaxed),
+            1 => entry[0].store(random.below(5) as u32, Release),
+            2 => {
+                for at in 6..16 {
+                    entry[at].store(random.of(&self.words), Relaxed);
+                }
+                (0..4).for_each(|at| entry[2 + at].store(named[at], Relaxed));
+                entry[0].store(1 + random.below(4) as u32, Release);
+            }
+            3 if random.below(64) == 0 => directory.lock().store(random.of(&self.words), Relaxed),
+            _ => entry[random.below(16)].store(random.of(&self.words), Relaxed),
+        }
+    }
+}
+
+fn key_words(key: Key) -> [u32; 4] {
+    let (one, other) = key.cookies();
+    [one as u32, (one >> 32) as u32, other as u32, (other >> 32) as u32]
+}
+
+/// What must hold of an end once everybody has been there.
+fn check(pair: &Pair, ends: &[Box<End>; 2], meetings: &mut [Box<Meeting>; 2], foreign: &[i32]) -> bool {
+    let joined = [0, 1].map(|side| ends[side].stage() == Stage::Joined);
+    let place = |side: usize| (ends[side].pool.load(Relaxed), ends[side].slot.load(Relaxed));
+    for side in [0, 1] {
+        if !joined[side] {
+            continue;
+        }
+        assert!(!foreign.contains(&place(side).0), "the segment of somebody else");
+        let link = meetings[side].link(&ends[side]).expect("its segment");
+        let mine = ends[side].side();
+        let cookies = pair.cookies();
+        let [maker, joiner] = if mine == Side::Maker { [side, 1 - side] } else { [1 - side, side] };
+        assert!(link.is_for([cookies[maker], cookies[joiner]]), "the segment of another connection");
+        // Who joins has been offered it by the other end, which is there.
+        assert!(mine == Side::Maker || joined[1 - side], "nobody is there");
+    }
+    if joined == [true, true] {
+        assert_eq!(place(0), place(1), "each has a segment of its own");
+        assert_ne!(ends[0].side(), ends[1].side());
+    }
+    joined == [true, true]
+}
+
+/// Both have closed: the slot may be used again.
+fn clear(ends: &[Box<End>; 2], meetings: &mut [Box<Meeting>; 2]) {
+    for side in [0, 1] {
+        let end = &ends[side];
+        if end.has_segment()
+            && let Some(link) = meetings[side].link(end)
+        {
+            meetings[side].close(end, &link);
+            link.outgoing().flags.closed.store(CLOSED, Release);
+            meetings[side].release(end);
+        } else {
+            meetings[side].withdraw(end);
+        }
+    }
+}
+
+/// The ends of this process share its descriptors and its address space with all that the tests make.
+fn alone() -> MutexGuard<'static, ()> {
+    static ALONE: Mutex<()> = Mutex::new(());
+    ALONE.lock().unwrap_or_else(std::sync::PoisonError::into_inner)
+}
+
+fn most() -> usize {
+    std::env::var("UNDERPASS_TEST_LIES").map_or(1_000_000, |words| words.parse().unwrap())
+}
+
+/// One meeting of the ends of `pair`, with `between` before each step; whether they met.
+fn meet(
+    pair: &Pair,
+    meetings: &mut [Box<Meeting>; 2],
+    foreign: &[i32],
+    first: usize,
+    between: &mut dyn FnMut(),
+) -> bool {
+    let ends = [end(), end()];
+    let mut go = |side: usize| {
+        between();
+        match ends[side].stage() {
+            Stage::Plain => meetings[side].seek(&ends[side], pair.fd(side)),
+            Stage::Waiting if meetings[side].answer(&ends[side]) == Answer::Offer => {
+                between();
+                meetings[side].take_offer(&ends[side], pair.fd(side));
+            }
+            _ => {}
+        }
+    };
+    for side in [first, 1 - first, first, 1 - first] {
+        go(side);
+    }
+    let met = check(pair, &ends, meetings, foreign);
+    clear(&ends, meetings);
+    met
+}
+
+/// Fails if `Meeting::prove` leaves out one of: `!holds(offer.maker, &peer)`, `attested.creator != offer.maker.pid` and
+/// `it.creator == offer.maker.pid`, `!link.is_for(cookies)`.
+#[test]
+fn a_forged_offer_is_not_accepted() {
+    let _alone = alone();
+    let directory = Directory::private(kernel::user_id());
+    let pairs = [Pair::new(), Pair::new()];
+    let [cookies, others] = [pairs[0].cookies(), pairs[1].cookies()];
+    let forger = Forger::new(SHAPE).0;
+    let honest = Pool::create(SHAPE).unwrap();
+    let me = kernel::process_id();
+    let (fd, wrong_fd) = (pairs[0].fd(1), pairs[1].fd(1));
+    let maker = |pid: i32, fd: i32| Holder { pid, fd, family: 200 };
+    let good = Offer { maker: maker(me, fd), pool: honest.id(), slot: 1, shape: SHAPE };
+    let prepared = |pool: &Pool, slot: u32, cookies: [u64; 2]| pool.slot(slot, Side::Maker).unwrap().prepare(cookies);
+    for slot in 0..SHAPE.slots {
+        prepared(&forger, slot, [cookies[1], cookies[0]]);
+    }
+    prepared(&honest, 0, [others[1], others[0]]);
+    prepared(&honest, 1, [cookies[1], cookies[0]]);
+    prepared(&honest, 2, [cookies[0], cookies[1]]);
+    let freed = Pool::create(SHAPE).unwrap();
+    // SAFETY: nothing refers into it.
+    unsafe { freed.detach() };
+    let shape = |ring_bytes, slots| Shape { ring_bytes, slots };
+    let lies = [
+        ("another process's pool", Offer { pool: forger.id(), ..good }),
+        ("nobody", Offer { maker: maker(0, fd), ..good }),
+        ("another process", Offer { maker: maker(1, fd), ..good }),
+        ("a number that is none", Offer { maker: maker(i32::MIN, fd), ..good }),
+        ("another socket", Offer { maker: maker(me, wrong_fd), ..good }),
+        ("its own socket", Offer { maker: maker(me, pairs[0].fd(0)), ..good }),
+        ("no descriptor", Offer { maker: maker(me, -1), ..good }),
+        ("another connection's slot", Offer { slot: 0, ..good }),
+        ("the cookies the other way round", Offer { slot: 2, ..good }),
+        ("an unused slot", Offer { slot: 3, ..good }),
+        ("no slot", Offer { slot: SHAPE.slots, ..good }),
+        ("no slot, far away", Offer { slot: u32::MAX, ..good }),
+        ("another size", Offer { shape: shape(1 << 17, 4), ..good }),
+        ("as many bytes in other slots", Offer { shape: shape(1 << 16, 5), ..good }),
+        ("no power of two", Offer { shape: shape(100_000, 4), ..good }),
+        ("more than there is", Offer { shape: shape(1 << 31, 64), ..good }),
+        ("nothing", Offer { shape: shape(0, 0), ..good }),
+        ("a segment that is no more", Offer { pool: freed.id(), ..good }),
+        ("no segment", Offer { pool: -1, ..good }),
+        ("the directory", Offer { pool: directory.id(), ..good }),
+    ];
+    let answer = |offer: Offer, knows: bool| {
+        let mut meeting = meetings(directory).into_iter().next().unwrap();
+        if knows {
+            // From connections that are honest.
+            meeting.remember(forger, -1, None).unwrap();
+            meeting.remember(honest, me, None).unwrap();
+        }
+        let end = end();
+        meeting.seek(&end, pairs[0].fd(0));
+        let waits = end.entry.load(Relaxed) - 1;
+        assert!(directory.offer(waits, pairs[0].key(), offer));
+        meeting.take_offer(&end, pairs[0].fd(0));
+        directory.clear(waits, pairs[0].key(), me);
+        (end.stage(), end.reason())
+    };
+    for knows in [false, true] {
+        for (what, offer) in lies {
+            assert_eq!(answer(offer, knows), (Stage::Pinned, Reason::Unproven), "{what}, knows {knows}");
+        }
+        assert_eq!(answer(good, knows).0, Stage::Joined);
+    }
+    // An end that waits, as others say.
+    for waiter in [maker(me, wrong_fd), maker(1, fd), maker(-1, fd), maker(me, -1), maker(me, 1_000_000)] {
+        let [mut meeting, _] = meetings(directory);
+        assert!(matches!(directory.ask(pairs[0].key(), waiter), Found::Nobody(_)));
+        let end = end();
+        meeting.seek(&end, pairs[0].fd(0));
+        assert_eq!((end.stage(), end.reason()), (Stage::Pinned, Reason::Unproven), "{waiter:?}");
+    }
+}
+
+/// Between any two steps of two ends that meet, words of the directory are overwritten.
+#[test]
+fn lies_between_the_steps_of_a_meeting_confuse_nobody() {
+    let _alone = alone();
+    let directory = Directory::private(kernel::user_id());
+    let pairs = [Pair::new(), Pair::new(), Pair::new()];
+    let mut meetings = meetings(directory);
+    let forger = Forger::new(SHAPE).0;
+    for (slot, pair) in pairs.iter().enumerate() {
+        let [one, other] = pair.cookies();
+        forger.slot(slot as u32, Side::Maker).unwrap().prepare([other, one]);
+    }
+    // One of them has it already, from an honest connection.
+    meetings[0].remember(forger, -1, None).unwrap();
+    let foreign = [forger.id(), directory.id()];
+    let (mut random, mut told, mut met, mut rounds) = (Random(0x0ffe_12ed), 0, 0, 0);
+    while told < most() {
+        let pair = &pairs[random.below(pairs.len())];
+        let mut pools = vec![foreign[0], foreign[1]];
+        pools.extend(meetings.iter().flat_map(|it| it.pools.iter().flatten().map(|it| it.pool.id())));
+        let known = Known::new(&pairs, &pools);
+        let many = random.below(3) * random.below(40);
+        let mut between = || {
+            (0..many).for_each(|_| known.lie(&mut random, &directory));
+            told += many;
+        };
+        let first = rounds % 2;
+        met += usize::from(meet(pair, &mut meetings, &foreign, first, &mut between));
+        rounds += 1;
+    }
+    assert!(met > 100 && rounds > met, "{met} of {rounds}");
+    directory.lock().store(0, Relaxed);
+}
+
+/// The same while a thread overwrites them at any time.
+#[test]
+fn lies_at_any_time_confuse_nobody() {
+    let _alone = alone();
+    let directory = Directory::private(kernel::user_id());
+    let pairs = [Pair::new(), Pair::new(), Pair::new()];
+    let mut meetings = meetings(directory);
+    let forger = Forger::new(SHAPE).0;
+    for (slot, pair) in pairs.iter().enumerate() {
+        let [one, other] = pair.cookies();
+        forger.slot(slot as u32, Side::Maker).unwrap().prepare([other, one]);
+    }
+    meetings[1].remember(forger, -1, None).unwrap();
+    let foreign = [forger.id(), directory.id()];
+    // So that both have attached a pool of the other's, whose number is known then.
+    assert!(meet(&pairs[0], &mut meetings, &foreign, 0, &mut || {}));
+    assert!(meet(&pairs[0], &mut meetings, &foreign, 1, &mut || {}));
+    let pools = meetings.iter().flat_map(|it| it.pools.iter().flatten().map(|it| it.pool.id()));
+    let known = Known::new(&pairs, &pools.chain(foreign).collect::<Vec<_>>());
+    let (told, rests) = (AtomicU32::new(0), AtomicBool::new(false));
+    let (mut met, mut rounds) = (0, 0);
+    std::thread::scope(|scope| {
+        scope.spawn(|| {
+            let mut random = Random(0x0bad_0ffe);
+            while (told.load(Relaxed) as usize) < most() {
+                if !rests.load(Relaxed) {
+                    known.lie(&mut random, &directory);
+                    told.fetch_add(1, Relaxed);
+                }
+            }
+        });
+        while (told.load(Relaxed) as usize) < most() {
+            // Now and then they are let alone, so that something is met about.
+            rests.store(rounds % 4 == 0, Relaxed);
+            if rounds % 4 == 0 {
+                directory.lock().store(0, Relaxed);
+            }
+            met += u32::from(meet(&pairs[rounds % 3], &mut meetings, &foreign, rounds / 3 % 2, &mut || {}));
+            rounds += 1;
+        }
+    });
+    assert!(met > 10 && rounds > met as usize, "{met} of {rounds}");
+}
