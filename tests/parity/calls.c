@@ -279,6 +279,32 @@ static void mmsg_error_b(struct side *side) {
 }
 static void messages_reset(void) { two_processes(AF_INET, mmsg_error_a, mmsg_error_b); }
 
+/* A call that succeeds leaves errno as it was. Fails if recvmmsg leaves out `crate::set_errno(before);`
+ * (crates/preload/src/receive.rs). */
+static void untouched_a(struct side *side) {
+    struct iovec parts[2] = {{in, 100}, {in + 100, 100}};
+    struct mmsghdr many[2] = {0};
+    for (int i = 0; i < 2; i++) many[i].msg_hdr = (struct msghdr){.msg_iov = &parts[i], .msg_iovlen = 1};
+    await_bytes(side->fd, 11);
+    errno = ERANGE;
+    long received = recvmmsg(side->fd, many, 2, MSG_DONTWAIT, NULL);
+    say("recvmmsg %ld, %s", received, error_name(errno));
+    errno = ERANGE;
+    long sent = send(side->fd, out, 100, 0);
+    say("send %ld, %s", sent, error_name(errno));
+    hear(side);
+    errno = ERANGE;
+    received = recv(side->fd, in, 7, 0);
+    say("recv %ld, %s", received, error_name(errno));
+}
+static void untouched_b(struct side *side) {
+    send_all(side->fd, out, 11);
+    SHOW(receive_all(side->fd, in, 100));
+    send_all(side->fd, out, 7);
+    tell(side);
+}
+static void untouched(void) { two_processes(AF_INET, untouched_a, untouched_b); }
+
 const struct scenario scenarios[] = {
     {"sends", sends, 0},
     {"sends-v6", sends_v6, 0},
@@ -292,5 +318,6 @@ const struct scenario scenarios[] = {
     {"refused", refused, 0},
     {"messages", messages, 0},
     {"messages-reset", messages_reset, 0},
+    {"untouched", untouched, 0},
     {0},
 };

@@ -312,8 +312,9 @@ fn a_step() -> impl Strategy<Value = Step> {
 proptest! {
     #![proptest_config(Config { failure_persistence: None, ..Config::default() })]
 
-    /// Each of these makes it fail: `Sender::put` without `self.end_behind(next, ..)`; `RESERVE` of 8; `Sender::close_hole`
-    /// without its PAD; `copy_out` with `consumed = 0` left out; positions of 49 bits in `distance` alone.
+    /// Fails if `Sender::put` leaves out `self.end_behind(next, self.tail.load(Relaxed))`, `RESERVE` is 8, `Sender::close_hole`
+    /// leaves out `store(header(PAD, in_the_making), Release)`, `copy_out` leaves out `consumed = 0`, `distance` its mask,
+    /// `Ring::data_header` its PAD, or `Sender::end_behind` leaves out `end.store(self.behind.load(Relaxed), Relaxed)`.
     #[test]
     fn a_ring_is_a_queue_of_bytes_and_marks(
         capacity in prop_oneof![Just(4096_usize), Just(65_536)],

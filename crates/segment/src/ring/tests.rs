@@ -333,6 +333,34 @@ fn a_handlers_record_outlives_the_process_below() {
     }
 }
 
+/// What a reader copies lies in the ring, whatever stands in the header. Fails if `Ring::record` leaves out
+/// `HEADER + round8(len) <= lap`, `len <= MAX_RECORD as u64`, `len <= lap` or `lap >= 16`.
+#[test]
+fn no_record_reaches_beyond_the_ring() {
+    const CAPACITY: u64 = 65536;
+    let mut bench = Bench::new(CAPACITY as usize);
+    let lengths = |lap: u64| {
+        let near = [0, lap, CAPACITY, MAX_RECORD as u64, u64::from(u32::MAX), (1 << 56) - 64].into_iter();
+        near.flat_map(|at| at.saturating_sub(24)..at + 24).map(|it| it & ((1 << 56) - 1))
+    };
+    for at in (0..CAPACITY).step_by(8).filter(|at| at % 1024 == 0 || *at > CAPACITY - 2048) {
+        let lap = CAPACITY - at;
+        for word in lengths(lap).flat_map(|len| (0..8).map(move |kind| header(kind, len))) {
+            bench.memory[at as usize / 8] = word;
+            let ring = bench.ring();
+            let inside = match ring.record(at) {
+                Ok(Record::Data(len)) => (1..=MAX_RECORD).contains(&len) && HEADER + len as u64 <= lap,
+                Ok(Record::Pad(len)) => len >= HEADER && len <= lap,
+                Ok(Record::Up(_) | Record::Down(_)) => 2 * HEADER <= lap,
+                Ok(Record::Empty) => word == 0,
+                Ok(Record::Skip) | Err(Fault) => true,
+            };
+            assert!(inside, "{word:#x} at {at}: {:?}", ring.record(at));
+        }
+        bench.memory[at as usize / 8] = 0;
+    }
+}
+
 #[test]
 fn lies_are_found_out() {
     let mut random = Random(9);
