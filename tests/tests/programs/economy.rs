@@ -1,6 +1,11 @@
 //! What is not asked of the kernel: once a connection is fast, being told of its data and of its room costs no system
-//! call. Whatever forgets that is right and slow, which no other test would find.
+//! call. And what costs nothing at all: a connection on which nothing happens. Whatever forgets that is right and slow, which
+//! no other test would find.
 
+use std::fs;
+use std::time::{Duration, Instant};
+
+use underpass_tests::group::Group;
 use underpass_tests::library::{AT_ONCE, is_kernel_only, path};
 use underpass_tests::stage::{Stage, compile, skip};
 
@@ -41,5 +46,63 @@ fn only_sleepers_are_rung() {
         stage.run.processes().iter().fold((0, 0), |sum, process| (sum.0 + process.bells, sum.1 + process.sleeps));
     assert!(bells < sleeps + messages / 10, "{messages} messages, {sleeps} sleeps, {bells} doorbells");
     assert!(stage.run.fast(None).bytes > messages, "{messages} messages:\n{}", stage.run.table());
+    stage.finish();
+}
+
+fn told(group: &Group, file: &str) -> String {
+    fs::read_to_string(format!("/proc/{}/{file}", group.pid())).expect("a kernel with schedstat")
+}
+
+/// Whether `idle.c` has come to its last wait, and sleeps.
+fn is_idle(group: &Group) -> bool {
+    group.said() == "idle\n" && told(group, "stat").contains(") S ")
+}
+
+/// Fails if a poll does not end: `Wait::poll_for` without `return if arrived() { Polled::Arrived } else { Polled::Enough }`
+/// behind the look at the clock.
+#[test]
+fn idle_connections_cost_no_processor_time() {
+    let Some(stage) = Stage::with(&["cc"]) else { return };
+    let program = stage.path("idle");
+    compile("idle.c", &program, &[]);
+    for way in ["recv", "poll", "epoll"] {
+        let group = stage.start(stage.tuned(program.to_str().unwrap(), [way], AT_ONCE));
+        let used = || told(&group, "schedstat");
+        let deadline = Instant::now() + Duration::from_secs(30);
+        loop {
+            // Nanoseconds on a processor, nanoseconds for which it waited for one, and how often it had one.
+            let before = used();
+            std::thread::sleep(Duration::from_millis(500));
+            if is_idle(&group) && used() == before {
+                break;
+            }
+            assert!(Instant::now() < deadline, "{way}: {}{}, {}", group.said(), before, used());
+        }
+        group.stop(libc::SIGTERM);
+    }
+    stage.run.assert_fast("idle");
+    stage.finish();
+}
+
+/// Fails if `kernel::diag` leaves out `syscall(libc::SYS_close, [fd, 0, 0, 0, 0, 0])`.
+#[test]
+fn fast_connections_have_no_descriptors_of_their_own() {
+    let Some(stage) = Stage::with(&["cc"]) else { return };
+    let program = stage.path("idle");
+    compile("idle.c", &program, &[]);
+    let program = program.to_str().unwrap();
+    let count = |command| {
+        let group = stage.start(command);
+        let deadline = Instant::now() + Duration::from_secs(30);
+        while !is_idle(&group) {
+            assert!(Instant::now() < deadline, "{}", group.where_it_is());
+            std::thread::sleep(Duration::from_millis(1));
+        }
+        let open = fs::read_dir(format!("/proc/{}/fd", group.pid())).expect("its descriptors").count();
+        group.stop(libc::SIGTERM);
+        open
+    };
+    assert_eq!(count(stage.tuned(program, ["poll"], AT_ONCE)), count(stage.plain(program, ["poll"])));
+    stage.run.assert_fast("idle");
     stage.finish();
 }
