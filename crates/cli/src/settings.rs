@@ -4,7 +4,8 @@ use std::env;
 use std::ffi::OsString;
 use std::fmt;
 use std::fs;
-use std::io;
+use std::io::{self, Read};
+use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 
 use toml::de::{DeTable, DeValue};
@@ -257,12 +258,21 @@ fn find_file(flag: Option<&Path>) -> Result<Option<(PathBuf, String)>, SettingsE
 
 /// The text of a configuration file; /dev/null stands for none.
 fn read(path: &Path) -> io::Result<String> {
-    let kind = fs::metadata(path)?.file_type();
-    // To read what is no file may take for ever.
-    if !kind.is_file() && !kind.is_dir() && path != Path::new("/dev/null") {
-        return Err(io::Error::other("it is not a regular file"));
+    const MOST: u64 = 1 << 20;
+    let check = |kind: fs::FileType| {
+        // To read what is no file may take for ever.
+        let fits = kind.is_file() || kind.is_dir() || path == Path::new("/dev/null");
+        if fits { Ok(()) } else { Err(io::Error::other("it is not a regular file")) }
+    };
+    check(fs::metadata(path)?.file_type())?;
+    // By now the name may be another file's, such as a FIFO's, whose other end nobody opens.
+    let file = fs::File::options().read(true).custom_flags(libc::O_NONBLOCK).open(path)?;
+    check(file.metadata()?.file_type())?;
+    let mut text = String::new();
+    if file.take(MOST + 1).read_to_string(&mut text)? as u64 > MOST {
+        return Err(io::Error::other("it has more than 1 MiB"));
     }
-    fs::read_to_string(path)
+    Ok(text)
 }
 
 /// What to do about a name that does not exist: the nearest one that does, spelt as its place spells names.

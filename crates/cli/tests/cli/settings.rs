@@ -110,6 +110,47 @@ fn what_is_no_file_is_not_read() {
     assert!(stderr(&refused).ends_with("pipe (named by --config): it is not a regular file\n"), "{}", stderr(&refused));
 }
 
+/// Fails if `settings::read` asks the name alone what it is, and opens it without O_NONBLOCK.
+#[test]
+fn a_file_that_becomes_another_is_not_waited_for() {
+    let folder = tempfile::tempdir().unwrap();
+    let at = |name: &str| folder.path().join(name);
+    fs::write(at("plain"), "spin_us = 7\n").unwrap();
+    assert!(std::process::Command::new("mkfifo").arg(at("pipe")).status().unwrap().success());
+    let point = |to: &str| {
+        std::os::unix::fs::symlink(at(to), at("next")).unwrap();
+        fs::rename(at("next"), at("file")).unwrap();
+    };
+    point("plain");
+    let done = std::sync::atomic::AtomicBool::new(false);
+    std::thread::scope(|scope| {
+        scope.spawn(|| {
+            while !done.load(std::sync::atomic::Ordering::Relaxed) {
+                point("pipe");
+                point("plain");
+            }
+        });
+        let answers: Vec<_> = (0..100)
+            .map(|_| {
+                let command = underpass(&["config", "--config", at("file").to_str().unwrap()]);
+                let mut words = std::process::Command::new("timeout");
+                words.arg("20").arg(command.get_program()).args(command.get_args());
+                words.output().unwrap().status.code()
+            })
+            .collect();
+        done.store(true, std::sync::atomic::Ordering::Relaxed);
+        assert!(answers.iter().all(|it| matches!(it, Some(0 | 2))), "{answers:?}");
+    });
+}
+
+#[test]
+fn what_never_ends_is_not_read_to_its_end() {
+    let (_folder, path) = file(&"# A line.\n".repeat(200_000));
+    let refused = output(&["config", "--config", path.to_str().unwrap()]);
+    assert_eq!(refused.status.code(), Some(2));
+    assert!(stderr(&refused).ends_with("(named by --config): it has more than 1 MiB\n"), "{}", stderr(&refused));
+}
+
 #[test]
 fn broken_toml_is_named_with_its_line() {
     let (_directory, path) = file("mode = \"on\"\nspin_us == 3\n");
