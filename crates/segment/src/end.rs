@@ -523,8 +523,9 @@ impl PartialOrd for Stage {
 
 /// Most ends that a family has at one time.
 pub const MAX_ENDS: usize = 1 << 16;
-/// Tells families from other segments, and the layouts of [`End`] from one another.
-const FAMILY_LEN_MARK: usize = 1759;
+/// Tells the layouts of families, and of [`End`], from one another: so many pages lie behind the rest, since the length of a
+/// segment is made up to whole pages. Counts up with each change.
+const LAYOUT: usize = 2;
 
 #[repr(C, align(64))]
 struct FamilyHeader {
@@ -544,7 +545,7 @@ pub struct Family {
 }
 
 impl Family {
-    const LEN: usize = (HOLDERS_AT + MAX_ENDS * size_of::<Holders>()).next_multiple_of(4096) + 4096 - FAMILY_LEN_MARK;
+    const LEN: usize = (HOLDERS_AT + MAX_ENDS * size_of::<Holders>()).next_multiple_of(4096) + LAYOUT * 4096;
 
     /// Makes an empty table.
     ///
