@@ -43,6 +43,9 @@ _underpass() {
             underpass,metrics)
                 cmd="underpass__subcmd__metrics"
                 ;;
+            underpass,pin)
+                cmd="underpass__subcmd__pin"
+                ;;
             underpass,run)
                 cmd="underpass__subcmd__run"
                 ;;
@@ -51,6 +54,9 @@ _underpass() {
                 ;;
             underpass,top)
                 cmd="underpass__subcmd__top"
+                ;;
+            underpass,unpin)
+                cmd="underpass__subcmd__unpin"
                 ;;
             underpass__subcmd__help,bench)
                 cmd="underpass__subcmd__help__subcmd__bench"
@@ -79,6 +85,9 @@ _underpass() {
             underpass__subcmd__help,metrics)
                 cmd="underpass__subcmd__help__subcmd__metrics"
                 ;;
+            underpass__subcmd__help,pin)
+                cmd="underpass__subcmd__help__subcmd__pin"
+                ;;
             underpass__subcmd__help,run)
                 cmd="underpass__subcmd__help__subcmd__run"
                 ;;
@@ -88,6 +97,9 @@ _underpass() {
             underpass__subcmd__help,top)
                 cmd="underpass__subcmd__help__subcmd__top"
                 ;;
+            underpass__subcmd__help,unpin)
+                cmd="underpass__subcmd__help__subcmd__unpin"
+                ;;
             *)
                 ;;
         esac
@@ -95,7 +107,7 @@ _underpass() {
 
     case "${cmd}" in
         underpass)
-            opts="-h -V --help --version run doctor diff ss top metrics bench demo config completions man help"
+            opts="-h -V --help --version run doctor diff ss top metrics pin unpin bench demo config completions man help"
             if [[ ${cur} == -* || ${COMP_CWORD} -eq 1 ]] ; then
                 COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
                 return 0
@@ -372,7 +384,7 @@ _underpass() {
             return 0
             ;;
         underpass__subcmd__help)
-            opts="run doctor diff ss top metrics bench demo config completions man help"
+            opts="run doctor diff ss top metrics pin unpin bench demo config completions man help"
             if [[ ${cur} == -* || ${COMP_CWORD} -eq 2 ]] ; then
                 COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
                 return 0
@@ -511,6 +523,20 @@ _underpass() {
             COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
             return 0
             ;;
+        underpass__subcmd__help__subcmd__pin)
+            opts=""
+            if [[ ${cur} == -* || ${COMP_CWORD} -eq 3 ]] ; then
+                COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
+                return 0
+            fi
+            case "${prev}" in
+                *)
+                    COMPREPLY=()
+                    ;;
+            esac
+            COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
+            return 0
+            ;;
         underpass__subcmd__help__subcmd__run)
             opts=""
             if [[ ${cur} == -* || ${COMP_CWORD} -eq 3 ]] ; then
@@ -553,8 +579,22 @@ _underpass() {
             COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
             return 0
             ;;
+        underpass__subcmd__help__subcmd__unpin)
+            opts=""
+            if [[ ${cur} == -* || ${COMP_CWORD} -eq 3 ]] ; then
+                COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
+                return 0
+            fi
+            case "${prev}" in
+                *)
+                    COMPREPLY=()
+                    ;;
+            esac
+            COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
+            return 0
+            ;;
         underpass__subcmd__man)
-            opts="-h --output --help run doctor diff ss top metrics bench demo config completions man"
+            opts="-h --output --help run doctor diff ss top metrics pin unpin bench demo config completions man"
             if [[ ${cur} == -* || ${COMP_CWORD} -eq 2 ]] ; then
                 COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
                 return 0
@@ -605,6 +645,24 @@ _underpass() {
                     return 0
                     ;;
                 -i)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
+                *)
+                    COMPREPLY=()
+                    ;;
+            esac
+            COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
+            return 0
+            ;;
+        underpass__subcmd__pin)
+            opts="-h --all --json --wait --help"
+            if [[ ${cur} == -* || ${COMP_CWORD} -eq 2 ]] ; then
+                COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
+                return 0
+            fi
+            case "${prev}" in
+                --wait)
                     COMPREPLY=($(compgen -f "${cur}"))
                     return 0
                     ;;
@@ -696,6 +754,20 @@ _underpass() {
                     COMPREPLY=($(compgen -f "${cur}"))
                     return 0
                     ;;
+                *)
+                    COMPREPLY=()
+                    ;;
+            esac
+            COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
+            return 0
+            ;;
+        underpass__subcmd__unpin)
+            opts="-h --all --json --help"
+            if [[ ${cur} == -* || ${COMP_CWORD} -eq 2 ]] ; then
+                COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
+                return 0
+            fi
+            case "${prev}" in
                 *)
                     COMPREPLY=()
                     ;;

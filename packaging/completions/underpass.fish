@@ -32,6 +32,8 @@ complete -c underpass -n "__fish_underpass_needs_command" -f -a "diff" -d 'Run a
 complete -c underpass -n "__fish_underpass_needs_command" -f -a "ss" -d 'List the connections of programs that run under Underpass, and how each goes'
 complete -c underpass -n "__fish_underpass_needs_command" -f -a "top" -d 'Watch the connections of programs that run under Underpass'
 complete -c underpass -n "__fish_underpass_needs_command" -f -a "metrics" -d 'Tell Prometheus how the connections of programs under Underpass fare'
+complete -c underpass -n "__fish_underpass_needs_command" -f -a "pin" -d 'Move a live connection to kernel TCP, and keep it there'
+complete -c underpass -n "__fish_underpass_needs_command" -f -a "unpin" -d 'Let a connection go up again that `underpass pin` has moved to kernel TCP'
 complete -c underpass -n "__fish_underpass_needs_command" -f -a "bench" -d 'Measure kernel TCP against Underpass with unmodified programs'
 complete -c underpass -n "__fish_underpass_needs_command" -f -a "demo" -d 'Measure everything and leave a record and a report'
 complete -c underpass -n "__fish_underpass_needs_command" -f -a "config" -d 'Show the effective configuration and where each value came from'
@@ -87,6 +89,13 @@ complete -c underpass -n "__fish_underpass_using_subcommand metrics" -l file -d 
 complete -c underpass -n "__fish_underpass_using_subcommand metrics" -l listen -d 'Answer HTTP at this loopback address and port, under /metrics' -r
 complete -c underpass -n "__fish_underpass_using_subcommand metrics" -s i -l interval -d 'Time from one look to the next, from 0.1 to 3600 (default: 5)' -r
 complete -c underpass -n "__fish_underpass_using_subcommand metrics" -s h -l help -d 'Print help (see more with \'--help\')'
+complete -c underpass -n "__fish_underpass_using_subcommand pin" -l wait -d 'Wait so long at most until both directions have gone down' -r
+complete -c underpass -n "__fish_underpass_using_subcommand pin" -l all -d 'All connections of the process'
+complete -c underpass -n "__fish_underpass_using_subcommand pin" -l json -d 'As JSON'
+complete -c underpass -n "__fish_underpass_using_subcommand pin" -s h -l help -d 'Print help (see more with \'--help\')'
+complete -c underpass -n "__fish_underpass_using_subcommand unpin" -l all -d 'All connections of the process'
+complete -c underpass -n "__fish_underpass_using_subcommand unpin" -l json -d 'As JSON'
+complete -c underpass -n "__fish_underpass_using_subcommand unpin" -s h -l help -d 'Print help (see more with \'--help\')'
 complete -c underpass -n "__fish_underpass_using_subcommand bench" -l only -d 'Only figures with this text in their name' -r
 complete -c underpass -n "__fish_underpass_using_subcommand bench" -l json -d 'Write the record, with every sample and the host, as JSON' -r -F
 complete -c underpass -n "__fish_underpass_using_subcommand bench" -l csv -d 'Write every sample as a line of CSV' -r -F
@@ -130,15 +139,17 @@ complete -c underpass -n "__fish_underpass_using_subcommand config" -s h -l help
 complete -c underpass -n "__fish_underpass_using_subcommand completions" -s h -l help -d 'Print help'
 complete -c underpass -n "__fish_underpass_using_subcommand man" -l output -d 'Write all pages to this directory' -r -f -a "(__fish_complete_directories)"
 complete -c underpass -n "__fish_underpass_using_subcommand man" -s h -l help -d 'Print help'
-complete -c underpass -n "__fish_underpass_using_subcommand help; and not __fish_seen_subcommand_from run doctor diff ss top metrics bench demo config completions man help" -f -a "run" -d 'Run a program, its TCP connections on the fast path where possible'
-complete -c underpass -n "__fish_underpass_using_subcommand help; and not __fish_seen_subcommand_from run doctor diff ss top metrics bench demo config completions man help" -f -a "doctor" -d 'Say whether a program can go fast here, and what to do where it cannot'
-complete -c underpass -n "__fish_underpass_using_subcommand help; and not __fish_seen_subcommand_from run doctor diff ss top metrics bench demo config completions man help" -f -a "diff" -d 'Run a program on kernel TCP and under Underpass, and compare what it does'
-complete -c underpass -n "__fish_underpass_using_subcommand help; and not __fish_seen_subcommand_from run doctor diff ss top metrics bench demo config completions man help" -f -a "ss" -d 'List the connections of programs that run under Underpass, and how each goes'
-complete -c underpass -n "__fish_underpass_using_subcommand help; and not __fish_seen_subcommand_from run doctor diff ss top metrics bench demo config completions man help" -f -a "top" -d 'Watch the connections of programs that run under Underpass'
-complete -c underpass -n "__fish_underpass_using_subcommand help; and not __fish_seen_subcommand_from run doctor diff ss top metrics bench demo config completions man help" -f -a "metrics" -d 'Tell Prometheus how the connections of programs under Underpass fare'
-complete -c underpass -n "__fish_underpass_using_subcommand help; and not __fish_seen_subcommand_from run doctor diff ss top metrics bench demo config completions man help" -f -a "bench" -d 'Measure kernel TCP against Underpass with unmodified programs'
-complete -c underpass -n "__fish_underpass_using_subcommand help; and not __fish_seen_subcommand_from run doctor diff ss top metrics bench demo config completions man help" -f -a "demo" -d 'Measure everything and leave a record and a report'
-complete -c underpass -n "__fish_underpass_using_subcommand help; and not __fish_seen_subcommand_from run doctor diff ss top metrics bench demo config completions man help" -f -a "config" -d 'Show the effective configuration and where each value came from'
-complete -c underpass -n "__fish_underpass_using_subcommand help; and not __fish_seen_subcommand_from run doctor diff ss top metrics bench demo config completions man help" -f -a "completions" -d 'Print the completions for a shell'
-complete -c underpass -n "__fish_underpass_using_subcommand help; and not __fish_seen_subcommand_from run doctor diff ss top metrics bench demo config completions man help" -f -a "man" -d 'Print the manual page, or write all pages to a directory'
-complete -c underpass -n "__fish_underpass_using_subcommand help; and not __fish_seen_subcommand_from run doctor diff ss top metrics bench demo config completions man help" -f -a "help" -d 'Print this message or the help of the given subcommand(s)'
+complete -c underpass -n "__fish_underpass_using_subcommand help; and not __fish_seen_subcommand_from run doctor diff ss top metrics pin unpin bench demo config completions man help" -f -a "run" -d 'Run a program, its TCP connections on the fast path where possible'
+complete -c underpass -n "__fish_underpass_using_subcommand help; and not __fish_seen_subcommand_from run doctor diff ss top metrics pin unpin bench demo config completions man help" -f -a "doctor" -d 'Say whether a program can go fast here, and what to do where it cannot'
+complete -c underpass -n "__fish_underpass_using_subcommand help; and not __fish_seen_subcommand_from run doctor diff ss top metrics pin unpin bench demo config completions man help" -f -a "diff" -d 'Run a program on kernel TCP and under Underpass, and compare what it does'
+complete -c underpass -n "__fish_underpass_using_subcommand help; and not __fish_seen_subcommand_from run doctor diff ss top metrics pin unpin bench demo config completions man help" -f -a "ss" -d 'List the connections of programs that run under Underpass, and how each goes'
+complete -c underpass -n "__fish_underpass_using_subcommand help; and not __fish_seen_subcommand_from run doctor diff ss top metrics pin unpin bench demo config completions man help" -f -a "top" -d 'Watch the connections of programs that run under Underpass'
+complete -c underpass -n "__fish_underpass_using_subcommand help; and not __fish_seen_subcommand_from run doctor diff ss top metrics pin unpin bench demo config completions man help" -f -a "metrics" -d 'Tell Prometheus how the connections of programs under Underpass fare'
+complete -c underpass -n "__fish_underpass_using_subcommand help; and not __fish_seen_subcommand_from run doctor diff ss top metrics pin unpin bench demo config completions man help" -f -a "pin" -d 'Move a live connection to kernel TCP, and keep it there'
+complete -c underpass -n "__fish_underpass_using_subcommand help; and not __fish_seen_subcommand_from run doctor diff ss top metrics pin unpin bench demo config completions man help" -f -a "unpin" -d 'Let a connection go up again that `underpass pin` has moved to kernel TCP'
+complete -c underpass -n "__fish_underpass_using_subcommand help; and not __fish_seen_subcommand_from run doctor diff ss top metrics pin unpin bench demo config completions man help" -f -a "bench" -d 'Measure kernel TCP against Underpass with unmodified programs'
+complete -c underpass -n "__fish_underpass_using_subcommand help; and not __fish_seen_subcommand_from run doctor diff ss top metrics pin unpin bench demo config completions man help" -f -a "demo" -d 'Measure everything and leave a record and a report'
+complete -c underpass -n "__fish_underpass_using_subcommand help; and not __fish_seen_subcommand_from run doctor diff ss top metrics pin unpin bench demo config completions man help" -f -a "config" -d 'Show the effective configuration and where each value came from'
+complete -c underpass -n "__fish_underpass_using_subcommand help; and not __fish_seen_subcommand_from run doctor diff ss top metrics pin unpin bench demo config completions man help" -f -a "completions" -d 'Print the completions for a shell'
+complete -c underpass -n "__fish_underpass_using_subcommand help; and not __fish_seen_subcommand_from run doctor diff ss top metrics pin unpin bench demo config completions man help" -f -a "man" -d 'Print the manual page, or write all pages to a directory'
+complete -c underpass -n "__fish_underpass_using_subcommand help; and not __fish_seen_subcommand_from run doctor diff ss top metrics pin unpin bench demo config completions man help" -f -a "help" -d 'Print this message or the help of the given subcommand(s)'

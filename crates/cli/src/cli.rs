@@ -42,6 +42,8 @@ pub enum Command {
     Ss(SsArguments),
     Top(TopArguments),
     Metrics(MetricsArguments),
+    Pin(PinArguments),
+    Unpin(UnpinArguments),
     Bench(BenchArguments),
     Demo(DemoArguments),
     Config(ConfigArguments),
@@ -270,6 +272,71 @@ pub struct TopArguments {
     pub json: bool,
 }
 
+/// Move a live connection to kernel TCP, and keep it there
+///
+/// Both directions go down at the next byte that is sent in each, whichever end sends it, and stay down until `underpass unpin`
+/// or the end of the connection. One that is not fast yet is kept from going up. No byte is lost, and neither program notices.
+/// `underpass ss` tells processes and descriptors, and gives the reason `asked` for what is pinned.
+///
+/// It is the connection that is pinned, in all processes that have it, and by either of its ends.
+#[derive(Debug, Args)]
+#[command(
+    arg_required_else_help = true,
+    after_help = "Examples:
+  underpass pin 4711 8
+  underpass pin --all $(pgrep -n redis-server)
+
+Exit code: 0 if it is pinned, also where it goes down only with the next byte; 1 if it cannot be; 2 for a mistake in
+options, or if there is no such process or connection."
+)]
+pub struct PinArguments {
+    #[command(flatten)]
+    pub which: Which,
+
+    /// Wait so long at most until both directions have gone down
+    #[arg(long, value_name = "SECONDS", default_value_t = 1.0, value_parser = seconds)]
+    pub wait: f64,
+}
+
+/// Let a connection go up again that `underpass pin` has moved to kernel TCP
+///
+/// Each direction may go up with the next byte that is sent in it, as any connection does that has proven itself. A connection
+/// that Underpass itself keeps on kernel TCP for good stays there; the reason is given.
+#[derive(Debug, Args)]
+#[command(
+    arg_required_else_help = true,
+    after_help = "Examples:
+  underpass unpin 4711 8
+  underpass unpin --all $(pgrep -n redis-server)
+
+Exit code: 0 if it may go up; 2 for a mistake in options, if there is no such process or connection, or if it stays on
+kernel TCP for another reason."
+)]
+pub struct UnpinArguments {
+    #[command(flatten)]
+    pub which: Which,
+}
+
+/// Which connections are meant.
+#[derive(Debug, Args)]
+pub struct Which {
+    /// Number of a process that has it
+    #[arg(value_name = "PID")]
+    pub pid: u32,
+
+    /// Its descriptor there
+    #[arg(value_name = "FD", required_unless_present = "all", conflicts_with = "all")]
+    pub fd: Option<u32>,
+
+    /// All connections of the process
+    #[arg(long)]
+    pub all: bool,
+
+    /// As JSON
+    #[arg(long)]
+    pub json: bool,
+}
+
 fn interval(text: &str) -> Result<Duration, String> {
     let seconds: Option<f64> = text.parse().ok().filter(|seconds| (0.1..=3600.0).contains(seconds));
     seconds.map(Duration::from_secs_f64).ok_or_else(|| "a number of seconds from 0.1 to 3600 is needed".into())
@@ -314,6 +381,11 @@ fn loopback(text: &str) -> Result<SocketAddr, String> {
         );
     }
     Ok(address)
+}
+
+fn seconds(text: &str) -> Result<f64, String> {
+    let number = text.parse().ok().filter(|n| (0.0..=3600.0).contains(n));
+    number.ok_or_else(|| "a number of seconds from 0 to 3600 is needed".into())
 }
 
 /// Measure kernel TCP against Underpass with unmodified programs

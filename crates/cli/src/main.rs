@@ -24,7 +24,7 @@ use clap::error::{ContextKind, ContextValue, ErrorKind};
 use cli::{Cli, Command};
 use settings::SettingsError;
 use underpass_lab::NoSuchFigure;
-use watch::{MetricsError, NoTerminal};
+use watch::{MetricsError, NoTerminal, WrongSubject};
 
 /// Exit code for a mistake in options or settings.
 const WRONG_USE: i32 = 2;
@@ -54,6 +54,8 @@ fn main() -> i32 {
         Command::Ss(arguments) => watch::ss(arguments),
         Command::Top(arguments) => watch::top(arguments),
         Command::Metrics(arguments) => watch::metrics(arguments),
+        Command::Pin(arguments) => watch::pin(arguments),
+        Command::Unpin(arguments) => watch::unpin(arguments),
         Command::Bench(arguments) => bench::bench(arguments),
         Command::Demo(arguments) => bench::demo(arguments),
         Command::Config(arguments) => config::show(arguments),
@@ -66,7 +68,8 @@ fn main() -> i32 {
             let wrong_use = error.is::<SettingsError>()
                 || error.is::<NoSuchFigure>()
                 || error.is::<NoTerminal>()
-                || error.is::<MetricsError>();
+                || error.is::<MetricsError>()
+                || error.is::<WrongSubject>();
             complain(&format_args!("{error:#}"), if wrong_use { WRONG_USE } else { FAILED })
         }
     }

@@ -365,7 +365,8 @@ pub fn learn_cookies() {
     connections().for_each(|it| learn_cookie(&it));
 }
 
-fn learn_cookie(connection: &Connection) {
+/// The same for one.
+pub fn learn_cookie(connection: &Connection) {
     let known = &connection.end.cookie;
     if known.load(Relaxed) == 0
         && !process::borrowed()

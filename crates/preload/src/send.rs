@@ -123,7 +123,7 @@ fn goes_in_pieces(connection: Connection, len: usize, flags: c_int) -> bool {
         flags & (libc::MSG_DONTWAIT | !CARRIED) == 0
             && end.nonblocking.load(Relaxed) == 0
             && end.stage() <= Stage::Joined
-            && end.send_pinned.load(Relaxed) == 0
+            && !end.is_pinned()
             && kernel::timeout(connection.fd, libc::SO_SNDTIMEO).is_none()
     }
     len > LARGE && may(connection, flags)

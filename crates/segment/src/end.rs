@@ -7,6 +7,7 @@
 use crate::link::{ALONE, Shape, Side};
 use crate::lock::{Entered, Lock};
 use crate::members::{Holders, Members};
+use crate::orders::Orders;
 use crate::raw::Errno;
 use crate::reason::Reason;
 use crate::sync::{AcqRel, Acquire, AtomicI32, AtomicU8, AtomicU32, AtomicU64, Relaxed, Release};
@@ -254,6 +255,8 @@ pub struct Sending {
 pub const SHUT_IN: u8 = 1;
 /// Bit of [`End::shut`]: nothing more is to be sent.
 pub const SHUT_OUT: u8 = 2;
+/// Value of [`End::send_pinned`], or bit beside 1, while somebody asks for that from outside: see [`crate::watch`].
+const HELD: u8 = 2;
 /// Value of [`End::watched`] once more than one may: then none is woken by a group.
 pub const WATCHED_BY_SEVERAL: u8 = 2;
 /// Value of [`End::watched`] while whoever watches does so by system calls of his own, as far as can be told, and is counted
@@ -270,7 +273,7 @@ pub struct End {
     reason: AtomicU8,
     /// 1: the socket does not block, as far as the library was told.
     pub nonblocking: AtomicU8,
-    /// 1: this end sends on the kernel path from now on.
+    /// Not 0: this end sends on the kernel path from now on. 1: for good. [`HELD`]: as long as that stands.
     pub send_pinned: AtomicU8,
     /// Not 0: a poll, select or epoll set may be watching the socket; [`WATCHED_BY_SEVERAL`].
     pub watched: AtomicU8,
@@ -402,8 +405,30 @@ impl End {
         reading.left.load(Acquire) != 0
             && reading.to_discard() == 0
             && reading.stash.load(Relaxed) == 0
-            && self.send_pinned.load(Relaxed) != 0
+            && self.is_pinned()
             && self.sending.fast.load(Relaxed) == 0
+    }
+
+    /// Whether it sends on the kernel path for good.
+    pub fn is_pinned(&self) -> bool {
+        self.send_pinned.load(Relaxed) & !HELD != 0
+    }
+
+    /// Whether somebody asks from outside that it stays on the kernel path: with a segment, that it sends there; without one,
+    /// that it looks for none.
+    #[inline]
+    pub fn is_held(&self) -> bool {
+        self.send_pinned.load(Relaxed) & HELD != 0
+    }
+
+    /// Somebody asks for that from now on.
+    pub fn hold(&self) {
+        self.send_pinned.fetch_or(HELD, Release);
+    }
+
+    /// Nobody does any more.
+    pub fn let_go_up(&self) {
+        self.send_pinned.fetch_and(!HELD, Release);
     }
 
     /// How far it has come.
@@ -451,6 +476,9 @@ impl End {
 
     /// Why it is not fast (or was not, until it was).
     pub fn reason(&self) -> Reason {
+        if self.is_held() && !self.is_pinned() && self.stage() <= Stage::Joined {
+            return Reason::Asked;
+        }
         Reason::ALL.get(self.reason.load(Relaxed) as usize).copied().unwrap_or(Reason::Unsupported)
     }
 
@@ -525,7 +553,7 @@ impl PartialOrd for Stage {
 pub const MAX_ENDS: usize = 1 << 16;
 /// Tells the layouts of families, and of [`End`], from one another: so many pages lie behind the rest, since the length of a
 /// segment is made up to whole pages. Counts up with each change.
-const LAYOUT: usize = 2;
+const LAYOUT: usize = 3;
 
 #[repr(C, align(64))]
 struct FamilyHeader {
@@ -533,6 +561,7 @@ struct FamilyHeader {
     free: AtomicU64,
     fresh: AtomicU32,
     members: Members,
+    orders: Orders,
 }
 
 /// Where the bits of the members begin: see [`Family::holders`].
@@ -594,6 +623,10 @@ impl Family {
 
     pub(crate) fn members(&self) -> &Members {
         &self.header().members
+    }
+
+    pub(crate) fn orders(&self) -> &Orders {
+        &self.header().orders
     }
 
     /// Which members have end number `index`.

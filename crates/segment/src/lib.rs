@@ -17,6 +17,7 @@ pub mod meeting;
 pub mod members;
 #[cfg(loom)]
 mod model;
+pub mod orders;
 pub mod raw;
 pub mod reason;
 pub mod ring;

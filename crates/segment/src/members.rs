@@ -167,6 +167,11 @@ impl Family {
         (!matches!(process, 0 | TAKEN) && it.namespaces.load(Relaxed) == namespaces).then_some(process)
     }
 
+    /// Whether process `number`, as told in `namespaces`, is a member.
+    pub(crate) fn is_of(&self, number: u32, namespaces: u64) -> bool {
+        (0..MEMBERS as u32).any(|member| self.process(member, namespaces) == Some(number))
+    }
+
     /// Whether another process than `me` has the table, as far as can be told. One that only [watches](crate::watch) it does
     /// not count.
     pub fn has_others(&self, me: Option<u32>) -> bool {

@@ -77,4 +77,6 @@ reasons! {
     Asynchronous = "asynchronous",
     /// The program asks for a signal when something comes (O_ASYNC).
     Signals = "signals",
+    /// It was pinned from outside by `underpass pin`; `underpass unpin` lets it go up again.
+    Asked = "asked",
 }

@@ -1,7 +1,14 @@
-//! What somebody who only watches sees of the connections of a user's processes: `underpass ss` and `underpass top`.
+//! What somebody who only watches sees of the connections of a user's processes: `underpass ss` and `underpass top`; and how
+//! `underpass pin` asks for the kernel path.
 //!
 //! The tables of ends are attached to be read only, and for as long as it takes to copy what is in use. No watched process
 //! is asked, stopped or traced, and no lock is taken.
+//!
+//! [`hold`] and [`let_go`] attach them to be written, and write two words alone, each by one atomic step that leaves every
+//! value as right as it was: a bit of [`End::send_pinned`], at which a sender looks with each message anyway, and then goes
+//! down as it does where the ring is full; and the cookies of [`crate::orders`]. An end that is given to another connection
+//! just then is let go of again. So none has to notice, and who is killed in between has pinned what he was about to pin, or
+//! not.
 //!
 //! A watcher counts among the processes that have a table attached while it looks. Two decisions look at that number.
 //! What members have left that are gone is taken back only if no unknown process has the table: one that watches puts that
@@ -12,12 +19,12 @@
 //! What is read may be any value: another process of the user may write to a table at any time.
 #![allow(unsafe_code, reason = "detaches the table that nothing refers to any more")]
 
-use crate::end::{End, Family, Stage};
+use crate::end::{End, Family, SHUT_OUT, Stage};
 use crate::kernel;
 use crate::raw::Errno;
 use crate::reason::Reason;
 use crate::ring::{POSITION_BITS, Place};
-use crate::sync::{Acquire, AtomicU64, Relaxed, fence};
+use crate::sync::{Acquire, AtomicU64, Relaxed, SeqCst, fence};
 
 /// Most segments that a system can have (IPCMNI).
 const MOST_SEGMENTS: usize = 1 << 15;
@@ -46,6 +53,10 @@ pub struct Seen {
     pub stage: Stage,
     /// Why it is on the kernel path, while it is.
     pub reason: Reason,
+    /// Whether somebody asks from outside that it stays there: see [`hold`].
+    pub held: bool,
+    /// Whether it stays there for good, whoever asks, and not because the program sends no more.
+    pub pinned: bool,
     /// The processes that have it, as numbered here; empty where those are numbered in other namespaces.
     pub processes: Vec<u32>,
     /// Size of each ring; `None` without a segment.
@@ -74,27 +85,130 @@ pub fn fill(sender: &Way, reader: &Way, ring_size: u32) -> Option<u64> {
 /// # Errors
 /// What shmat says, except that a table was gone meanwhile.
 pub fn look(uid: u32) -> Result<Vec<Seen>, Errno> {
-    let mut ids = vec![0; MOST_SEGMENTS];
-    let found = Family::find(uid, &mut ids);
     let namespaces = kernel::namespaces();
     let mut seen = Vec::new();
-    for &id in &ids[..found] {
-        match Table::attach(id, uid) {
-            Ok(table) => table.read(namespaces, &mut seen),
-            // EACCES: the number is another segment's by now.
-            Err(Errno(libc::EINVAL | libc::EIDRM | libc::EACCES)) => {}
-            Err(other) => return Err(other),
-        }
-    }
+    tables(uid, Family::open_to_read)?.iter().for_each(|table| table.read(namespaces, &mut seen));
     Ok(seen)
 }
 
-/// A table of ends that is attached for a moment. Of what [`Family`] offers, only what changes nothing may be used.
+/// Those of `cookies` for which orders wait, with errors as for [`look`].
+///
+/// # Errors
+/// As for [`look`].
+pub fn ordered(uid: u32, cookies: &[u64]) -> Result<Vec<u64>, Errno> {
+    let tables = tables(uid, Family::open_to_read)?;
+    Ok(cookies.iter().copied().filter(|&cookie| tables.iter().any(|it| it.0.is_ordered(cookie))).collect())
+}
+
+/// A socket that is to be kept on the kernel path.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Subject {
+    /// Its cookie.
+    pub cookie: u64,
+    /// The processes that have it.
+    pub processes: Vec<u32>,
+}
+
+/// What has become of the wish to hold a socket.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Outcome {
+    /// Its end is held.
+    Held,
+    /// It will be as soon as it is used.
+    Ordered,
+    /// Too many that were never used are held there already.
+    Full,
+    /// None of its processes has a table.
+    Unknown,
+}
+
+/// Asks that the sockets of `subjects`, which are user `uid`'s, stay on the kernel path until [`let_go`]: each goes down with
+/// its next send. `is_there` says of a cookie whether there is still such a socket.
+///
+/// # Errors
+/// As for [`look`].
+pub fn hold(uid: u32, subjects: &[Subject], is_there: impl Fn(u64) -> bool) -> Result<Vec<Outcome>, Errno> {
+    let tables = tables(uid, Family::open)?;
+    let hold = |cookie| tables.iter().filter(|table| table.change(cookie, End::hold)).count() > 0;
+    let one = |it: &Subject| {
+        if hold(it.cookie) {
+            return Outcome::Held;
+        }
+        let outcome = order(&tables, it, &is_there);
+        // It may have learnt its cookie meanwhile. The order is left before the look; an end has its cookie before it looks
+        // for orders.
+        fence(SeqCst);
+        if outcome == Outcome::Ordered && hold(it.cookie) {
+            tables.iter().for_each(|table| _ = table.0.take_back_order(it.cookie));
+            return Outcome::Held;
+        }
+        outcome
+    };
+    Ok(subjects.iter().map(one).collect())
+}
+
+fn order(tables: &[Table], subject: &Subject, is_there: impl Fn(u64) -> bool) -> Outcome {
+    let Some(namespaces) = kernel::namespaces() else { return Outcome::Unknown };
+    let of = |table: &&Table| subject.processes.iter().any(|&process| table.0.is_of(process, namespaces));
+    let outcomes = tables.iter().filter(of).map(|Table(family)| {
+        if family.order(subject.cookie) {
+            return Outcome::Ordered;
+        }
+        family.forget_orders(&is_there);
+        if family.order(subject.cookie) { Outcome::Ordered } else { Outcome::Full }
+    });
+    // Each of them: any of its processes may be the one that uses it.
+    outcomes.fold(Outcome::Unknown, |all, it| if all == Outcome::Ordered { all } else { it })
+}
+
+/// Takes back what was asked by [`hold`] of the sockets with these cookies: they may go up with their next send. Says of each
+/// whether anything was asked.
+///
+/// # Errors
+/// As for [`look`].
+pub fn let_go(uid: u32, cookies: &[u64]) -> Result<Vec<bool>, Errno> {
+    let tables = tables(uid, Family::open)?;
+    let one = |&cookie: &u64| {
+        // Orders first: whoever carries one out meanwhile holds the end before he looks whether it still stands.
+        let ordered = tables.iter().filter(|table| table.0.take_back_order(cookie)).count() > 0;
+        fence(SeqCst);
+        let held = |end: &End| end.is_held() && (end.let_go_up(), true).1;
+        let mut any = ordered;
+        tables.iter().for_each(|table| _ = table.change(cookie, |end| any |= held(end)));
+        any
+    };
+    Ok(cookies.iter().map(one).collect())
+}
+
+/// The tables of user `uid`, attached by `open`.
+fn tables(uid: u32, open: fn(i32, u32) -> Result<Family, Errno>) -> Result<Vec<Table>, Errno> {
+    let mut ids = vec![0; MOST_SEGMENTS];
+    let found = Family::find(uid, &mut ids);
+    let attached = ids[..found].iter().map(|&id| open(id, uid).map(Table));
+    // EACCES: the number is another segment's by now.
+    attached.filter(|it| !matches!(it, Err(Errno(libc::EINVAL | libc::EIDRM | libc::EACCES)))).collect()
+}
+
+/// A table of ends that is attached for a moment. Of what [`Family`] offers, only what changes nothing may be used, and what
+/// is named above.
 struct Table(Family);
 
 impl Table {
-    fn attach(id: i32, uid: u32) -> Result<Table, Errno> {
-        Family::open_to_read(id, uid).map(Table)
+    /// Does `what` to the ends with this cookie; false if there is none.
+    fn change(&self, cookie: u64, mut what: impl FnMut(&End)) -> bool {
+        let is_it = |end: &End| end.references.load(Acquire) != 0 && end.cookie.load(Acquire) == cookie;
+        let mut any = false;
+        for end in (0..self.0.used()).map(|index| self.0.end(index)).filter(|end| cookie != 0 && is_it(end)) {
+            what(end);
+            fence(SeqCst);
+            if is_it(end) {
+                any = true;
+            } else {
+                // Another connection's by now.
+                end.let_go_up();
+            }
+        }
+        any
     }
 
     fn read(&self, namespaces: Option<u64>, to: &mut Vec<Seen>) {
@@ -135,6 +249,8 @@ fn copy(end: &End) -> Option<Seen> {
         other_cookie: get(&end.peer_cookie),
         stage,
         reason: end.reason(),
+        held: end.is_held(),
+        pinned: stage > Stage::Joined || end.is_pinned() && end.shut.load(Relaxed) & SHUT_OUT == 0,
         processes: Vec::new(),
         ring_size: shape.is_sane().then_some(shape.ring_bytes),
         sending: Way {
@@ -201,11 +317,51 @@ mod tests {
     }
 
     #[test]
+    fn what_is_held_is_let_go_of_again() {
+        let family = Family::create().unwrap();
+        let (user, member) = (kernel::user_id(), family.join());
+        let [known, young] = [0xfeed_0002, 0].map(|cookie| {
+            let end = family.end(family.take(member).unwrap());
+            end.cookie.store(cookie, Relaxed);
+            end
+        });
+        let cookies = [0xfeed_0002, 0xfeed_0003, 0xfeed_0004];
+        let subject = |cookie, process| Subject { cookie, processes: vec![process] };
+        let me = std::process::id();
+        let subjects = [subject(cookies[0], me), subject(cookies[1], me), subject(cookies[2], u32::MAX)];
+        for _ in 0..2 {
+            assert_eq!(
+                hold(user, &subjects, |_| true),
+                Ok(vec![Outcome::Held, Outcome::Ordered, Outcome::Unknown]),
+                "and once more"
+            );
+        }
+        assert_eq!((known.is_held(), young.is_held(), known.reason()), (true, false, Reason::Asked));
+        assert_eq!(ordered(user, &cookies), Ok(vec![cookies[1]]));
+        let seen = look(user).unwrap().into_iter().find(|it| it.cookie == cookies[0]).unwrap();
+        assert_eq!((seen.held, seen.pinned, seen.reason), (true, false, Reason::Asked));
+
+        // It learns its cookie.
+        young.cookie.store(cookies[1], Relaxed);
+        family.carry_out_order(young);
+        assert!(young.is_held() && !family.has_orders());
+        assert_eq!(let_go(user, &cookies), Ok(vec![true, true, false]));
+        assert_eq!((known.is_held(), young.is_held(), known.reason()), (false, false, Reason::Young));
+        assert_eq!(let_go(user, &cookies), Ok(vec![false; 3]));
+
+        // What is pinned for good says why.
+        known.hold();
+        known.pin(Reason::Urgent);
+        assert_eq!((known.reason(), known.stage()), (Reason::Urgent, Stage::Pinned));
+        assert_eq!(family.attached(), Some(1));
+    }
+
+    #[test]
     fn who_watches_is_no_relative() {
         let family = Family::create().unwrap();
         let me = family.join();
         assert!(!family.has_others(me));
-        let watching = Table::attach(family.id(), kernel::user_id()).unwrap();
+        let watching = Table(Family::open_to_read(family.id(), kernel::user_id()).unwrap());
         assert_eq!(family.attached(), Some(2));
         assert!(!family.has_others(me));
         let child = family.expect();

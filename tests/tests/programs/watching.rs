@@ -1,5 +1,6 @@
-//! `underpass ss`, `top` and `metrics` beside programs that run: what they say is so, and those do not notice.
+//! `underpass ss`, `top`, `metrics` and `pin` beside programs that run: what they say is so, and those do not notice.
 
+use std::collections::BTreeMap;
 use std::fs;
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::TcpStream;
@@ -11,7 +12,7 @@ use std::time::{Duration, Instant};
 use serde_json::Value;
 use underpass_tests::library::{self, is_kernel_only};
 use underpass_tests::net::free_port;
-use underpass_tests::stage::{Stage, fixture, skip};
+use underpass_tests::stage::{Stage, compile, fixture, skip};
 use underpass_tests::terminal::Terminal;
 
 /// What lies unread in the ring: see `watched.py`.
@@ -182,6 +183,206 @@ fn top_shows_rates_and_leaves_the_terminal_as_it_was() {
     fs::write(&go, "").unwrap();
     client.succeed(Duration::from_secs(20));
     server.stop(libc::SIGTERM);
+    stage.finish();
+}
+
+/// All kinds of traffic, in each setting, while connections go down and up from outside, by either end.
+#[test]
+fn bytes_are_right_while_connections_are_moved() {
+    if is_kernel_only() {
+        return skip("nothing is moved without the library");
+    }
+    let Some(stage) = Stage::with(&["cc"]) else { return };
+    let program = stage.path("moved");
+    compile("moved.c", &program, &["-std=c11", "-pthread"]);
+    const AT_ONCE: [(&str, &str); 2] = [("UNDERPASS_GO_UP_MESSAGES", "0"), ("UNDERPASS_GO_UP_BYTES", "0")];
+    let settings = [
+        vec![],
+        AT_ONCE.to_vec(),
+        [&AT_ONCE[..], &[("UNDERPASS_SPIN_US", "0")]].concat(),
+        [&AT_ONCE[..], &[("UNDERPASS_RING_BYTES", "65536")]].concat(),
+    ];
+    for (number, settings) in settings.iter().enumerate() {
+        move_all(&stage, &format!("moved-{number}"), settings);
+    }
+    stage.run.assert_fast("moved");
+    stage.finish();
+}
+
+/// Times that one connection goes down and up again, in each setting; there are five.
+const MOVES: usize = 10;
+
+fn move_all(stage: &Stage, stop: &str, settings: &[(&str, &str)]) {
+    let (port, stop) = (free_port(), stage.path(stop));
+    let program = stage.path("moved").to_str().unwrap().to_string();
+    let start = |role: &str| {
+        let mut arguments = vec![role.to_string(), port.to_string()];
+        if role == "ask" {
+            arguments.push(stop.to_str().unwrap().into());
+        }
+        stage.tuned(&program, arguments, settings)
+    };
+    let server = stage.serve(start("serve"), port);
+    let client = stage.start(start("ask"));
+    let peer = format!("127.0.0.1:{port}");
+    let limit = Duration::from_secs(60);
+    let await_rows = |what: &str, is_so: &dyn Fn(&[Value]) -> bool| {
+        let deadline = Instant::now() + limit;
+        loop {
+            let all = rows(&ss(&["--json"]));
+            if is_so(&all) {
+                return all;
+            }
+            assert!(Instant::now() < deadline, "{what}: {all:#?}\n{}{}", server.said(), client.said());
+        }
+    };
+    // The way that is used in every kind of traffic.
+    let asking = |all: &[Value]| all.iter().filter(|it| it["peer"] == *peer).cloned().collect::<Vec<_>>();
+    let all = await_rows("not fast", &|all| {
+        let serving = all.iter().filter(|it| it["local"] == *peer);
+        let is_shared = serving.clone().any(|it| it["processes"].as_array().unwrap().len() == 2);
+        asking(all).iter().filter(|it| it["out"]["ring_bytes"].as_u64() > Some(0)).count() == 5 && is_shared
+    });
+    let mut ends = BTreeMap::<String, Vec<[String; 2]>>::new();
+    for row in all.iter().filter(|it| it["peer"] == *peer || it["local"] == *peer) {
+        let name = if row["peer"] == *peer { &row["local"] } else { &row["peer"] };
+        let holders = row["processes"].as_array().unwrap();
+        let holders = holders.iter().map(|it| [it["pid"].to_string(), it["fd"].to_string()]);
+        ends.entry(name.as_str().unwrap().into()).or_default().extend(holders);
+    }
+    assert_eq!(ends.len(), 5, "{all:#?}");
+    for round in 0..MOVES {
+        for (local, holders) in &ends {
+            let row = |all: &[Value]| asking(all).into_iter().find(|it| it["local"] == **local).expect("it is there");
+            let [pid, fd] = &holders[round % holders.len()];
+            let pinned = json(&["pin", pid, fd, "--json", "--wait", "0"]);
+            assert_eq!((pinned.len(), &pinned[0]["pinned"], &pinned[0]["for_good"]), (1, &true.into(), &Value::Null));
+            // Sometimes it is let go of before it has gone down.
+            if round % 4 != 3 {
+                let all = await_rows("not down", &|all| row(all)["out"]["path"] == "kernel");
+                assert_eq!(row(&all)["reason"], "asked", "{all:#?}");
+            }
+            let [pid, fd] = &holders[(round + 1) % holders.len()];
+            let freed = json(&["unpin", pid, fd, "--json"]);
+            assert_eq!((freed.len(), &freed[0]["pinned"], &freed[0]["for_good"]), (1, &false.into(), &Value::Null));
+            if round % 4 != 2 {
+                await_rows("not up", &|all| row(all)["out"]["path"] == "ring");
+            }
+        }
+    }
+    fs::write(&stop, "").unwrap();
+    let (asked, served) = (client.succeed(limit), server.succeed(limit));
+    for kind in ["p", "t", "e", "b", "f"] {
+        let asked = counts(&asked, &format!("{kind} ask"));
+        let [sent, received] = counts(&served, &format!("{kind} serve"));
+        assert_eq!(asked, [received, sent], "{kind}");
+        assert!(asked[0] > 0);
+    }
+}
+
+/// What `side` has sent and received.
+fn counts(said: &str, side: &str) -> [u64; 2] {
+    let line = said.lines().find(|line| line.starts_with(side)).unwrap_or_else(|| panic!("no {side} in {said}"));
+    let mut numbers = line.split_whitespace().filter_map(|word| word.parse().ok());
+    [numbers.next().unwrap(), numbers.next().unwrap()]
+}
+
+/// What is pinned stays down whether it was fast, young or never used, goes down when it sends, and up at once; and what
+/// cannot be done is said, and why.
+#[test]
+fn a_pinned_connection_stays_down_until_it_is_let_go_of() {
+    if is_kernel_only() {
+        return skip("nothing is moved without the library");
+    }
+    let Some(stage) = Stage::with(&["python3"]) else { return };
+    let port = free_port();
+    let program = stage.serve(stage.command("python3", [fixture("led.py"), port.to_string().into()]), port);
+    let pid = program.pid().to_string();
+    let mut leader = BufReader::new(TcpStream::connect(("127.0.0.1", port)).unwrap());
+    let mut lead = |order: &str| {
+        leader.get_mut().write_all(format!("{order}\n").as_bytes()).unwrap();
+        let mut answer = String::new();
+        leader.read_line(&mut answer).unwrap();
+        answer.trim().split(' ').map(String::from).collect::<Vec<_>>()
+    };
+    let row = |fd: &str| {
+        let all = rows(&ss(&["--json"]));
+        let (process, fd) = (program.pid(), fd.parse::<u32>().unwrap());
+        let has = |it: &Value| it["processes"][0]["pid"] == process && it["processes"][0]["fd"] == fd;
+        all.iter().find(|it| has(it)).unwrap_or_else(|| panic!("no {fd} in {all:#?}")).clone()
+    };
+    let paths = |fd: &str| {
+        let it = row(fd);
+        ["out", "in", "reason"].map(|key| it[key].get("path").unwrap_or(&it[key]).as_str().unwrap_or("").to_string())
+    };
+    let said = |arguments: &[&str], code: i32| {
+        let output = underpass(arguments);
+        let text = [&output.stdout[..], &output.stderr].concat();
+        let text = String::from_utf8(text).unwrap();
+        assert_eq!(output.status.code(), Some(code), "{arguments:?}: {text}");
+        text
+    };
+
+    // Never used.
+    let ends = lead("open");
+    assert!(said(&["pin", &pid, &ends[0]], 0).contains("on kernel TCP both ways"));
+    lead("exchange 0 100");
+    assert_eq!(paths(&ends[0]), ["kernel", "kernel", "asked"]);
+    assert_eq!(row(&ends[0])["stage"], "plain");
+    assert!(said(&["unpin", &pid, &ends[1]], 0).contains("may go up again"));
+    lead("exchange 0 3");
+    assert_eq!(paths(&ends[0]), ["ring", "ring", ""]);
+
+    // Fast, and idle: each direction goes down when it is used, and what lies in the ring comes first.
+    lead("say 0 5");
+    let pinned = said(&["pin", &pid, &ends[0], "--wait", "0.01"], 0);
+    assert_eq!(pinned.matches("will go down with the next byte that python3").count(), 2, "{pinned}");
+    assert_eq!(paths(&ends[0]), ["ring", "ring", "asked"]);
+    lead("say 0 5");
+    assert_eq!(paths(&ends[0]), ["kernel", "ring", "asked"]);
+    lead("hear 0 10");
+    lead("exchange 0 20");
+    assert_eq!(paths(&ends[0]), ["kernel", "kernel", "asked"]);
+    assert!(said(&["pin", &pid, &ends[0]], 0).contains("on kernel TCP both ways"));
+    assert!(said(&["unpin", &pid, &ends[0]], 0).contains("may go up again"));
+    lead("exchange 0 1");
+    assert_eq!(paths(&ends[0]), ["ring", "ring", ""], "with the first message each way");
+    assert!(said(&["unpin", &pid, &ends[0]], 0).contains("was not pinned"));
+
+    // All of a process, and one that is on kernel TCP for good.
+    let others = lead("open");
+    lead("exchange 1 100");
+    lead("urgent 1");
+    assert!(
+        said(&["unpin", &pid, &others[0]], 2).contains("for good, and nothing brings it up: urgent-data (The program")
+    );
+    assert!(said(&["pin", &pid, &others[0]], 0).contains("on kernel TCP for good: urgent-data"));
+    assert!(json(&["pin", "--all", &pid, "--json", "--wait", "0"]).len() >= 4);
+    lead("exchange 0 1");
+    assert_eq!(paths(&ends[1]), ["kernel", "kernel", "asked"]);
+    let all = json(&["unpin", "--all", &pid, "--json"]);
+    assert!(all.iter().all(|it| it["pinned"] == false || it["for_good"] == "urgent-data"), "{all:#?}");
+    lead("exchange 0 1");
+    assert_eq!(paths(&ends[1]), ["ring", "ring", ""]);
+
+    // Wrong use.
+    let me = std::process::id().to_string();
+    for (arguments, text) in [
+        (&["pin", "4294967295", "3"][..], "there is no process 4294967295; `underpass ss` lists"),
+        (&["pin", &me, "0"], "does not run under Underpass"),
+        (&["unpin", &pid, "1000"], "has no descriptor 1000; `underpass ss` lists"),
+        (&["pin", &pid, "0"], "is no TCP connection of this network namespace; `underpass ss` lists"),
+        (&["pin", &pid], "required arguments were not provided"),
+        (&["pin", "--all", &pid, "3"], "cannot be used with"),
+        (&["pin", &pid, "3", "--wait", "-1"], "unexpected argument"),
+        (&["pin", &pid, "3", "--wait", "long"], "from 0 to 3600"),
+        (&["unpin", "me", "3"], "invalid value 'me'"),
+    ] {
+        let complaint = said(arguments, 2);
+        assert!(complaint.contains(text), "{arguments:?}: {complaint}");
+    }
+    drop(leader);
+    assert_eq!(program.succeed(Duration::from_secs(20)), "");
     stage.run.assert_fast("python3");
     stage.finish();
 }
@@ -228,8 +429,19 @@ fn sum(text: &str, name: &str, labels: &[&str]) -> f64 {
     samples.map(|line| line.rsplit(' ').next().unwrap().parse::<f64>().unwrap()).sum()
 }
 
+fn underpass(arguments: &[&str]) -> Output {
+    Command::new(library::command()).args(arguments).output().expect("underpass")
+}
+
+/// The connections that a command tells of.
+fn json(arguments: &[&str]) -> Vec<Value> {
+    let output = underpass(arguments);
+    assert!(output.status.success(), "{output:?}");
+    rows(&output)
+}
+
 fn ss(arguments: &[&str]) -> Output {
-    let output = Command::new(library::command()).arg("ss").args(arguments).output().expect("underpass ss");
+    let output = underpass(&[&["ss"], arguments].concat());
     assert!(output.status.success(), "{output:?}");
     output
 }

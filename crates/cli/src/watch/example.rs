@@ -26,6 +26,8 @@ pub fn connection(fd: u32, bytes: u64, reason: Option<Reason>) -> Connection {
         stage: if fast { Stage::Joined } else { Stage::Pinned },
         reason: reason.unwrap_or(Reason::Young),
         processes: vec![7],
+        held: false,
+        pinned: !fast,
         ring_size: None,
         sending: way,
         receiving: way,

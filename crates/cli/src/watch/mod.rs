@@ -1,11 +1,12 @@
 //! `underpass ss`, `top` and `metrics`: the connections of this user's accelerated programs, put together from what the
-//! library's tables, the kernel's list of sockets and /proc say.
+//! library's tables, the kernel's list of sockets and /proc say. And `underpass pin`, which moves one.
 
 mod asked;
 mod counters;
 #[cfg(test)]
 mod example;
 mod metrics;
+mod pin;
 mod processes;
 mod sockets;
 mod ss;
@@ -14,14 +15,14 @@ mod top;
 use std::collections::{BTreeMap, HashMap};
 use std::io;
 
-use anyhow::Context;
 use underpass_segment::end::Stage;
 use underpass_segment::kernel;
 use underpass_segment::raw::Errno;
 use underpass_segment::reason::Reason;
-use underpass_segment::watch::{Seen, fill, look};
+use underpass_segment::watch::{Seen, fill, look, ordered};
 
 pub use metrics::{MetricsError, metrics};
+pub use pin::{WrongSubject, pin, unpin};
 pub use ss::ss;
 pub use top::{NoTerminal, top};
 
@@ -53,16 +54,23 @@ struct View {
 impl View {
     fn gather() -> anyhow::Result<View> {
         let user = kernel::user_id();
-        let ends = look(user)
-            .map_err(|Errno(code)| io::Error::from_raw_os_error(code))
-            .context("cannot attach the tables of the programs (shmat; is the address space limited, ulimit -v?)")?;
+        let ends = look(user).map_err(refused)?;
         let processes = Processes::accelerated(user, ends.iter().flat_map(|it| &it.processes).copied())?;
         let sockets = sockets::connections()?;
-        Ok(View { connections: put_together(&ends, &processes, sockets), processes: processes.names() })
+        let cookies: Vec<u64> = sockets.iter().map(|it| it.cookie).collect();
+        let ordered = ordered(user, &cookies).map_err(refused)?;
+        Ok(View { connections: put_together(&ends, &ordered, &processes, sockets), processes: processes.names() })
     }
 }
 
-fn put_together(ends: &[Seen], processes: &Processes, sockets: Vec<Socket>) -> Vec<Connection> {
+/// The kernel does not let the tables be looked at.
+fn refused(Errno(code): Errno) -> anyhow::Error {
+    anyhow::Error::from(io::Error::from_raw_os_error(code))
+        .context("cannot attach the tables of the programs (shmat; is the address space limited, ulimit -v?)")
+}
+
+/// The ends by the cookies of their sockets.
+fn by_cookie(ends: &[Seen]) -> HashMap<u64, &Seen> {
     let mut by_cookie: HashMap<u64, &Seen> = HashMap::new();
     for end in ends.iter().filter(|it| it.cookie != 0) {
         // One that was handed to another family is left behind as a plain one in the first.
@@ -76,6 +84,11 @@ fn put_together(ends: &[Seen], processes: &Processes, sockets: Vec<Socket>) -> V
             })
             .or_insert(end);
     }
+    by_cookie
+}
+
+fn put_together(ends: &[Seen], ordered: &[u64], processes: &Processes, sockets: Vec<Socket>) -> Vec<Connection> {
+    let by_cookie = by_cookie(ends);
     let mut connections: Vec<Connection> = (sockets.into_iter())
         .filter_map(|socket| {
             let end = by_cookie.get(&socket.cookie).copied();
@@ -90,7 +103,9 @@ fn put_together(ends: &[Seen], processes: &Processes, sockets: Vec<Socket>) -> V
                 return None;
             }
             let reason = match end {
-                Some(end) => Some(end.reason).filter(|_| !(end.sending.fast && end.receiving.fast)),
+                // Of one that is to go down too.
+                Some(end) => Some(end.reason).filter(|_| end.held || !(end.sending.fast && end.receiving.fast)),
+                None if ordered.contains(&socket.cookie) => Some(Reason::Asked),
                 None => common_reason(ends, &holders),
             };
             let other = end.and_then(|it| by_cookie.get(&it.other_cookie).copied());

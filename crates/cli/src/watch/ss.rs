@@ -102,6 +102,11 @@ pub fn holders(it: &Connection) -> String {
     format!("{} {}{fd}{more}", first.name, first.pid)
 }
 
+/// The same for a script.
+pub fn holders_to_json(it: &Connection) -> Vec<Value> {
+    it.holders.iter().map(|it| json!({ "name": it.name, "pid": it.pid, "fd": it.fd })).collect()
+}
+
 /// Why the connection is on kernel TCP, if it is; "-" where nobody knows.
 pub fn reason(it: &Connection) -> String {
     match it.reason {
@@ -114,8 +119,6 @@ pub fn reason(it: &Connection) -> String {
 /// The connection for scripts.
 pub fn to_json(it: &Connection) -> Value {
     let end = it.end.as_ref();
-    let holders: Vec<Value> =
-        it.holders.iter().map(|it| json!({ "name": it.name, "pid": it.pid, "fd": it.fd })).collect();
     let ways = ways(it);
     let way = |index: usize| {
         let way = ways[index];
@@ -130,7 +133,7 @@ pub fn to_json(it: &Connection) -> Value {
         "local": it.socket.local.to_string(),
         "peer": it.socket.peer.to_string(),
         "state": it.socket.state,
-        "processes": holders,
+        "processes": holders_to_json(it),
         "stage": end.map(|end| stage(end.stage)),
         "reason": it.reason.map(|reason| reason.key()),
         "ring_size": end.and_then(|end| end.ring_size),

@@ -273,7 +273,7 @@ impl Port<'_> {
                 return Outcome::Plain;
             }
             let down = flags.want_down.load(Relaxed) != 0 || self.end.send_pinned.load(Relaxed) != 0;
-            if down && !nested && self.go_down(Reason::Unsupported) {
+            if down && !nested && self.go_down(self.reason_to_go_down()) {
                 return Outcome::Plain;
             }
             let enough = match self.push_all(from, sent) {
@@ -326,6 +326,13 @@ impl Port<'_> {
                 }
             }
         }
+    }
+
+    /// Of one that is held the end says so itself, for as long as it is.
+    #[cold]
+    fn reason_to_go_down(&self) -> Reason {
+        let for_good = self.end.is_pinned() || self.link.outgoing().flags.want_down.load(Relaxed) != 0;
+        if for_good { Reason::Unsupported } else { Reason::Young }
     }
 
     /// Publishes as much as fits and has a reader.
@@ -775,7 +782,7 @@ impl Port<'_> {
     /// not, sends learn from the kernel that it is over.
     pub fn heed_reset(&self) -> bool {
         let by_bell = self.sends_fast()
-            && self.end.send_pinned.load(Relaxed) == 0
+            && !self.end.is_pinned()
             && self.link.outgoing().flags.closed.load(Acquire) != CLOSED
             && self.is_whole()
             && self.awaits_answer()
@@ -834,13 +841,17 @@ impl Port<'_> {
         let end = self.end;
         let sending = &end.sending;
         let flags = &self.link.outgoing().flags;
+        if quietly && end.send_pinned.load(Relaxed) != 0 {
+            // One that is let go of tries with its next send.
+            sending.tries.store(0, Relaxed);
+            return false;
+        }
         let tries = sending.tries.fetch_add(1, Relaxed);
         if quietly && tries > 16 && !tries.is_multiple_of(8) {
             return false;
         }
         if flags.ready.load(Acquire) == 0
             || flags.closed.load(Relaxed) | flags.want_down.load(Relaxed) != 0
-            || quietly && end.send_pinned.load(Relaxed) != 0
             || sending.in_kernel.load(Acquire) != 0
             || end.stage() != Stage::Joined
             || !end.write_gate.shut()

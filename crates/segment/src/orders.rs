@@ -1,0 +1,116 @@
+//! Word for connections that are to be held on the kernel path, left by cookie where their end cannot be told from others of
+//! its family yet: an end learns its cookie when it looks for its other end, and some sockets have none before they are used.
+//! Whoever uses such a socket finds the order and carries it out.
+//!
+//! What is in the table may be any value: another process of the user may write to it at any time.
+
+use crate::end::{End, Family};
+use crate::sync::{AcqRel, Acquire, AtomicU32, AtomicU64, Relaxed, Release};
+
+/// Most orders that wait in a family at one time.
+const MOST: usize = 64;
+
+/// The orders of a family. Zeroed memory is none.
+#[repr(C, align(64))]
+pub(crate) struct Orders {
+    /// 1 once there ever was one.
+    ever: AtomicU32,
+    /// Cookies of sockets; 0: a free place.
+    cookies: [AtomicU64; MOST],
+}
+
+impl Orders {
+    fn any(&self) -> bool {
+        self.ever.load(Relaxed) != 0 && self.cookies.iter().any(|it| it.load(Relaxed) != 0)
+    }
+
+    fn has(&self, cookie: u64) -> bool {
+        cookie != 0 && self.cookies.iter().any(|it| it.load(Acquire) == cookie)
+    }
+
+    fn place(&self, cookie: u64) -> bool {
+        self.ever.store(1, Relaxed);
+        let take = |it: &AtomicU64| it.compare_exchange(0, cookie, Release, Relaxed).is_ok();
+        self.has(cookie) || self.cookies.iter().any(take)
+    }
+
+    /// False if there was none.
+    fn remove(&self, cookie: u64) -> bool {
+        let remove = |it: &&AtomicU64| it.compare_exchange(cookie, 0, AcqRel, Relaxed).is_ok();
+        cookie != 0 && self.cookies.iter().filter(remove).count() > 0
+    }
+}
+
+impl Family {
+    /// Whether there are orders, for which the ends need their cookies.
+    #[inline]
+    pub fn has_orders(&self) -> bool {
+        self.orders().any()
+    }
+
+    /// Carries out the order for `end`, if there is one.
+    pub fn carry_out_order(&self, end: &End) {
+        let cookie = end.cookie.load(Relaxed);
+        if self.orders().has(cookie) {
+            end.hold();
+            // Whoever takes an order back does so before he lets go of the end.
+            if !self.orders().remove(cookie) {
+                end.let_go_up();
+            }
+        }
+    }
+
+    /// Leaves an order for the socket with this cookie; false if there is no room.
+    pub(crate) fn order(&self, cookie: u64) -> bool {
+        cookie != 0 && self.orders().place(cookie)
+    }
+
+    /// Takes it back; false if there was none.
+    pub(crate) fn take_back_order(&self, cookie: u64) -> bool {
+        self.orders().remove(cookie)
+    }
+
+    /// Whether there is one.
+    pub(crate) fn is_ordered(&self, cookie: u64) -> bool {
+        self.orders().has(cookie)
+    }
+
+    /// Takes back the orders for sockets that are none of those that `is_there` knows.
+    pub(crate) fn forget_orders(&self, is_there: impl Fn(u64) -> bool) {
+        let cookies = self.orders().cookies.iter().map(|it| it.load(Relaxed));
+        cookies.filter(|&cookie| !is_there(cookie)).for_each(|cookie| _ = self.take_back_order(cookie));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_order_is_carried_out_once() {
+        let family = Family::create().unwrap();
+        let [end, other] = [1, 2].map(|cookie| {
+            let end = family.end(family.take(None).unwrap());
+            end.cookie.store(cookie, Relaxed);
+            end
+        });
+        assert!(!family.has_orders() && !family.order(0));
+        assert!(family.order(1) && family.order(1) && family.has_orders());
+        family.carry_out_order(other);
+        assert!(!other.is_held() && family.is_ordered(1));
+        family.carry_out_order(end);
+        assert!(end.is_held() && !family.has_orders() && !family.take_back_order(1));
+        end.let_go_up();
+        family.carry_out_order(end);
+        assert!(!end.is_held());
+    }
+
+    #[test]
+    fn there_is_room_for_many_and_room_is_made() {
+        let family = Family::create().unwrap();
+        let ordered = (1..).take_while(|&cookie| family.order(cookie)).count();
+        assert_eq!(ordered, MOST);
+        family.forget_orders(|cookie| cookie != 3);
+        assert!(!family.is_ordered(3) && family.is_ordered(4) && family.order(1000));
+    }
+}
