@@ -44,6 +44,7 @@ pub enum Command {
     Metrics(MetricsArguments),
     Pin(PinArguments),
     Unpin(UnpinArguments),
+    Capture(CaptureArguments),
     Bench(BenchArguments),
     Demo(DemoArguments),
     Config(ConfigArguments),
@@ -386,6 +387,55 @@ fn loopback(text: &str) -> Result<SocketAddr, String> {
 fn seconds(text: &str) -> Result<f64, String> {
     let number = text.parse().ok().filter(|n| (0.0..=3600.0).contains(n));
     number.ok_or_else(|| "a number of seconds from 0 to 3600 is needed".into())
+}
+
+/// Write what fast connections carry to a file for Wireshark, as tcpdump does of others
+///
+/// The bytes of a connection that goes through shared memory are on no network interface, so tcpdump does not see them. While this
+/// runs, your programs under Underpass copy what they send through shared memory to a buffer of this command, which writes it as
+/// TCP packets: real addresses and ports, the position in the stream as sequence number, and when it was sent. The handshake is
+/// made up when a connection is first seen; its comment names the processes. What goes by kernel TCP, as the beginning of each
+/// connection does, is left to tcpdump; where it lies between captured bytes, Wireshark says that they were not captured.
+///
+/// Nothing is asked of the programs, which may have been started before or start meanwhile. Each of their sends takes some
+/// 15 microseconds longer until the end. If they send more than can be written, they do not wait: the rest is dropped, and said.
+/// If this command is killed, its buffer goes with it, and they go on as before.
+///
+/// Filter: conditions joined by "and": port NUMBER, host ADDRESS, pid NUMBER. A condition holds for both directions of a
+/// connection of which either end fits.
+#[derive(Debug, Args)]
+#[command(
+    arg_required_else_help = true,
+    after_help = "Examples:
+  underpass capture -w redis.pcapng port 7000
+  underpass capture -w - --duration 10 | tshark -r - -z follow,tcp,ascii,0
+
+Exit code: 0, 1 if there is no shared memory or the file cannot be written, 2 for a mistake in options or the filter."
+)]
+pub struct CaptureArguments {
+    /// The file to write (pcapng); "-" for standard output
+    #[arg(long, short, value_name = "FILE", value_hint = ValueHint::FilePath)]
+    pub write: PathBuf,
+
+    /// End after so many packets
+    #[arg(long, short, value_name = "N", value_parser = clap::value_parser!(u64).range(1..))]
+    pub count: Option<u64>,
+
+    /// End after so many seconds
+    #[arg(long, value_name = "SECONDS", value_parser = clap::value_parser!(u32).range(1..))]
+    pub duration: Option<u32>,
+
+    /// Size of the buffer, in MiB, rounded up to a power of two
+    #[arg(long, value_name = "MIB", default_value_t = 64, value_parser = clap::value_parser!(u32).range(1..=1024))]
+    pub buffer: u32,
+
+    /// Say at the end how much it was as JSON, on standard error
+    #[arg(long)]
+    pub json: bool,
+
+    /// Which connections, as in: port 7000 and host 127.0.0.1
+    #[arg(value_name = "FILTER")]
+    pub filter: Vec<String>,
 }
 
 /// Measure kernel TCP against Underpass with unmodified programs

@@ -2,6 +2,7 @@
 #![cfg_attr(not(test), no_main)]
 
 mod bench;
+mod capture;
 mod cli;
 mod config;
 mod diff;
@@ -21,6 +22,7 @@ use std::io::{Write, stderr};
 use clap::Parser;
 use clap::error::{ContextKind, ContextValue, ErrorKind};
 
+use capture::FilterError;
 use cli::{Cli, Command};
 use settings::SettingsError;
 use underpass_lab::NoSuchFigure;
@@ -56,6 +58,7 @@ fn main() -> i32 {
         Command::Metrics(arguments) => watch::metrics(arguments),
         Command::Pin(arguments) => watch::pin(arguments),
         Command::Unpin(arguments) => watch::unpin(arguments),
+        Command::Capture(arguments) => capture::capture(arguments),
         Command::Bench(arguments) => bench::bench(arguments),
         Command::Demo(arguments) => bench::demo(arguments),
         Command::Config(arguments) => config::show(arguments),
@@ -66,6 +69,7 @@ fn main() -> i32 {
         Ok(()) => 0,
         Err(error) => {
             let wrong_use = error.is::<SettingsError>()
+                || error.is::<FilterError>()
                 || error.is::<NoSuchFigure>()
                 || error.is::<NoTerminal>()
                 || error.is::<MetricsError>()

@@ -180,7 +180,7 @@ pub unsafe extern "C" fn shutdown(fd: c_int, how: c_int) -> c_int {
     {
         // The next send or receive finds out from the kernel.
         if directions & SHUT_OUT != 0 {
-            connection.end.send_pinned.store(1, Relaxed);
+            connection.end.pin_sending();
         }
         if directions & SHUT_IN != 0
             && let Some(port) = connection.ready_port()

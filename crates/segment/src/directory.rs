@@ -10,20 +10,23 @@ use crate::kernel;
 use crate::link::Shape;
 use crate::lock::alive;
 use crate::raw::{Errno, syscall};
-use crate::sync::{Acquire, AtomicI32, AtomicU32, AtomicU64, Relaxed, Release, pause};
+use crate::sync::{Acquire, AtomicI32, AtomicU32, AtomicU64, Relaxed, Release, SeqCst, pause};
 use crate::sysv::{self, Mapping};
+use crate::tap::Name;
 
 const ENTRIES: usize = 1 << 16;
 /// An entry lies within so many places of where its key hashes to.
 const NEIGHBOURS: usize = 64;
 const LEN_MARK: usize = 1889;
 const LEN: usize = size_of::<Header>() + ENTRIES * size_of::<Entry>() + 4096 - LEN_MARK;
-const MAGIC: u64 = u64::from_be_bytes(*b"UPdir_02");
+const MAGIC: u64 = u64::from_be_bytes(*b"UPdir_03");
 
 #[repr(C, align(64))]
 struct Header {
     magic: AtomicU64,
     lock: AtomicU32,
+    /// The [`Name`] of the tap of those who capture; 0 if nobody does.
+    tap: AtomicU64,
 }
 
 const EMPTY: u32 = 0;
@@ -150,6 +153,26 @@ impl Directory {
     /// User whose table it is.
     pub fn uid(&self) -> u32 {
         self.uid
+    }
+
+    /// The tap that connections which go fast from now on are to copy to. One whose maker is gone is forgotten.
+    pub fn tap(&self) -> Option<Name> {
+        let name = Name::of(self.header().tap.load(SeqCst))?;
+        if !name.is_there(self.uid) {
+            self.forget_tap(name);
+            return None;
+        }
+        Some(name)
+    }
+
+    /// Names the tap; false if another is named, and there.
+    pub fn set_tap(&self, name: Name) -> bool {
+        self.tap().is_none() && self.header().tap.compare_exchange(0, name.word(), SeqCst, Relaxed).is_ok()
+    }
+
+    /// Nobody is to copy there any more.
+    pub fn forget_tap(&self, name: Name) {
+        let _ = self.header().tap.compare_exchange(name.word(), 0, SeqCst, Relaxed);
     }
 
     fn header(&self) -> &Header {

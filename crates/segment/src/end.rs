@@ -12,6 +12,7 @@ use crate::raw::Errno;
 use crate::reason::Reason;
 use crate::sync::{AcqRel, Acquire, AtomicI32, AtomicU8, AtomicU32, AtomicU64, Relaxed, Release};
 use crate::sysv::{self, Mapping};
+use crate::tap::Name;
 
 /// How far an end has come. It only moves forward.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -251,12 +252,17 @@ pub struct Sending {
     pub kernel_bytes: AtomicU64,
 }
 
+/// Bit of [`End::heed`]: this end sends on the kernel path for good.
+const PINNED: u8 = 1;
+/// Bit of [`End::heed`]: what it puts into the ring is copied to a tap.
+const TAPPED: u8 = 2;
+/// Bit of [`End::heed`]: somebody asks from outside that this end sends on the kernel path; see [`crate::watch`].
+const HELD: u8 = 4;
+
 /// Bit of [`End::shut`]: nothing more is to be received.
 pub const SHUT_IN: u8 = 1;
 /// Bit of [`End::shut`]: nothing more is to be sent.
 pub const SHUT_OUT: u8 = 2;
-/// Value of [`End::send_pinned`], or bit beside 1, while somebody asks for that from outside: see [`crate::watch`].
-const HELD: u8 = 2;
 /// Value of [`End::watched`] once more than one may: then none is woken by a group.
 pub const WATCHED_BY_SEVERAL: u8 = 2;
 /// Value of [`End::watched`] while whoever watches does so by system calls of his own, as far as can be told, and is counted
@@ -273,8 +279,8 @@ pub struct End {
     reason: AtomicU8,
     /// 1: the socket does not block, as far as the library was told.
     pub nonblocking: AtomicU8,
-    /// Not 0: this end sends on the kernel path from now on. 1: for good. [`HELD`]: as long as that stands.
-    pub send_pinned: AtomicU8,
+    /// [`PINNED`], [`TAPPED`] and [`HELD`]: what a send looks at before it goes into the ring.
+    heed: AtomicU8,
     /// Not 0: a poll, select or epoll set may be watching the socket; [`WATCHED_BY_SEVERAL`].
     pub watched: AtomicU8,
     /// What the program has set of TCP_NODELAY and TCP_CORK, once [`End::was_fast`] says that the direction out was
@@ -323,6 +329,8 @@ pub struct End {
     pub stamped: AtomicU8,
     /// Doorbells sent and sleeps so far, for statistics.
     pub bells: AtomicU64,
+    /// The [`Name`] of the tap; 0 if there is none.
+    tap: AtomicU64,
     /// Times a receive slept.
     pub sleeps: AtomicU64,
     /// Plain reads in progress.
@@ -409,26 +417,72 @@ impl End {
             && self.sending.fast.load(Relaxed) == 0
     }
 
-    /// Whether it sends on the kernel path for good.
+    /// What a send has to heed before it goes into the ring: 0, mostly.
+    #[inline]
+    pub(crate) fn heed(&self) -> u8 {
+        self.heed.load(Relaxed)
+    }
+
+    /// Whether this end sends on the kernel path for good.
     pub fn is_pinned(&self) -> bool {
-        self.send_pinned.load(Relaxed) & !HELD != 0
+        self.heed() & PINNED != 0
+    }
+
+    /// Whether it does so, for good or as long as it is held.
+    #[inline]
+    pub(crate) fn sends_by_kernel(&self) -> bool {
+        self.heed() & (PINNED | HELD) != 0
     }
 
     /// Whether somebody asks from outside that it stays on the kernel path: with a segment, that it sends there; without one,
     /// that it looks for none.
     #[inline]
     pub fn is_held(&self) -> bool {
-        self.send_pinned.load(Relaxed) & HELD != 0
+        self.heed() & HELD != 0
     }
 
     /// Somebody asks for that from now on.
     pub fn hold(&self) {
-        self.send_pinned.fetch_or(HELD, Release);
+        self.heed.fetch_or(HELD, Release);
     }
 
     /// Nobody does any more.
     pub fn let_go_up(&self) {
-        self.send_pinned.fetch_and(!HELD, Release);
+        self.heed.fetch_and(!HELD, Release);
+    }
+
+    /// It sends on the kernel path for good from now on.
+    pub fn pin_sending(&self) {
+        self.heed.fetch_or(PINNED, AcqRel);
+    }
+
+    /// The tap to which what it sends is copied, if any.
+    pub fn tap(&self) -> Option<Name> {
+        Name::of(self.tap.load(Relaxed)).filter(|_| self.heed() & TAPPED != 0)
+    }
+
+    /// From now on what it puts into the ring is copied there.
+    pub fn set_tap(&self, name: Name) {
+        self.tap.store(name.word(), Relaxed);
+        self.heed.fetch_or(TAPPED, AcqRel);
+    }
+
+    /// No more, if it was to that one.
+    pub fn forget_tap(&self, name: Name) {
+        if self.tap.compare_exchange(name.word(), 0, AcqRel, Relaxed).is_ok() {
+            self.heed.fetch_and(!TAPPED, AcqRel);
+            if self.tap.load(Acquire) != 0 {
+                // Another, meanwhile.
+                self.heed.fetch_or(TAPPED, AcqRel);
+            }
+        }
+    }
+
+    /// How far the streams out and in have come, in bytes, as far as nobody has told of them in the statistics.
+    pub fn positions(&self) -> [u64; 2] {
+        let (out, back) = (&self.sending, &self.reading);
+        [[&out.fast_bytes, &out.kernel_bytes], [&back.fast_bytes, &back.kernel_bytes]]
+            .map(|counters| counters.into_iter().fold(0u64, |sum, counter| sum.wrapping_add(counter.load(Relaxed))))
     }
 
     /// How far it has come.
@@ -553,7 +607,7 @@ impl PartialOrd for Stage {
 pub const MAX_ENDS: usize = 1 << 16;
 /// Tells the layouts of families, and of [`End`], from one another: so many pages lie behind the rest, since the length of a
 /// segment is made up to whole pages. Counts up with each change.
-const LAYOUT: usize = 3;
+const LAYOUT: usize = 4;
 
 #[repr(C, align(64))]
 struct FamilyHeader {

@@ -25,6 +25,7 @@ pub mod stats;
 pub mod switch;
 pub mod sync;
 pub mod sysv;
+pub mod tap;
 pub mod vector;
 pub mod wait;
 pub mod watch;

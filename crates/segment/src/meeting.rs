@@ -221,6 +221,9 @@ impl Meeting {
         end.set_shape(pool.shape());
         end.side.store(side as u8, Relaxed);
         end.set_reason(Reason::Young);
+        if let Some(name) = self.directory.and_then(|directory| directory.tap()) {
+            end.set_tap(name);
+        }
         end.advance(Stage::Joined);
     }
 
@@ -273,7 +276,7 @@ impl Meeting {
     pub fn close(&mut self, end: &End, link: &Link) {
         link.outgoing().sender.ended.store(1, Relaxed);
         link.incoming().flags.closed.store(CLOSED, Release);
-        end.send_pinned.store(1, Relaxed);
+        end.pin_sending();
         if let Some(word) = end.word.load(Relaxed).checked_sub(1).filter(|_| !is_quiet())
             && let Some(directory) = self.directory(kernel::user_id())
         {

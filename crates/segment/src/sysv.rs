@@ -108,6 +108,11 @@ impl Mapping {
         Ok((self, attested?))
     }
 
+    /// Whether [`Mapping::open`] would find it.
+    pub fn is_there(id: i32, len: usize, uid: u32) -> bool {
+        attest_private(id, len, uid).is_ok()
+    }
+
     /// How many processes have it attached; `None` when the kernel does not say.
     pub fn attached(&self) -> Option<u64> {
         Some(attest(self.id, IPC_STAT).ok()?.1.attached)

@@ -5,7 +5,7 @@
 //! is asked, stopped or traced, and no lock is taken.
 //!
 //! [`hold`] and [`let_go`] attach them to be written, and write two words alone, each by one atomic step that leaves every
-//! value as right as it was: a bit of [`End::send_pinned`], at which a sender looks with each message anyway, and then goes
+//! value as right as it was: a bit of the byte, at which a sender looks with each message anyway, and then goes
 //! down as it does where the ring is full; and the cookies of [`crate::orders`]. An end that is given to another connection
 //! just then is let go of again. So none has to notice, and who is killed in between has pinned what he was about to pin, or
 //! not.
@@ -19,12 +19,14 @@
 //! What is read may be any value: another process of the user may write to a table at any time.
 #![allow(unsafe_code, reason = "detaches the table that nothing refers to any more")]
 
+use crate::directory::Directory;
 use crate::end::{End, Family, SHUT_OUT, Stage};
 use crate::kernel;
 use crate::raw::Errno;
 use crate::reason::Reason;
 use crate::ring::{POSITION_BITS, Place};
 use crate::sync::{Acquire, AtomicU64, Relaxed, SeqCst, fence};
+use crate::tap::Name;
 
 /// Most segments that a system can have (IPCMNI).
 const MOST_SEGMENTS: usize = 1 << 15;
@@ -187,6 +189,74 @@ fn tables(uid: u32, open: fn(i32, u32) -> Result<Family, Errno>) -> Result<Vec<T
     let attached = ids[..found].iter().map(|&id| open(id, uid).map(Table));
     // EACCES: the number is another segment's by now.
     attached.filter(|it| !matches!(it, Err(Errno(libc::EINVAL | libc::EIDRM | libc::EACCES)))).collect()
+}
+
+/// While it lives, whatever the connections of a user's processes put into their rings is copied to a tap.
+///
+/// The other thing by which a watcher changes a table: a word of each end, which its senders look at.
+#[derive(Debug)]
+pub struct Tapping {
+    directory: Directory,
+    name: Name,
+}
+
+/// Why there is no [`Tapping`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum NoTapping {
+    /// Somebody else's is under way.
+    Another,
+    /// What shmget or shmat says.
+    Memory(Errno),
+}
+
+impl From<Errno> for NoTapping {
+    fn from(error: Errno) -> NoTapping {
+        NoTapping::Memory(error)
+    }
+}
+
+impl Tapping {
+    /// Names the tap to all processes of user `uid`, those to come as well.
+    ///
+    /// # Errors
+    /// See [`NoTapping`].
+    pub fn begin(uid: u32, name: Name) -> Result<Tapping, NoTapping> {
+        let directory = Directory::open(uid)?;
+        if !directory.set_tap(name) {
+            return Err(NoTapping::Another);
+        }
+        let tapping = Tapping { directory, name };
+        // Whoever joins later finds it in the directory.
+        tapping.for_each_end(|end| end.set_tap(name))?;
+        Ok(tapping)
+    }
+
+    fn for_each_end(&self, what: impl Fn(&End)) -> Result<(), Errno> {
+        let uid = self.directory.uid();
+        let mut ids = vec![0; MOST_SEGMENTS];
+        let found = Family::find(uid, &mut ids);
+        for &id in &ids[..found] {
+            match Family::open(id, uid) {
+                Ok(family) => {
+                    let ends = (0..family.used()).map(|index| family.end(index));
+                    ends.filter(|end| end.references.load(Acquire) != 0).for_each(&what);
+                    // SAFETY: nothing of it is kept.
+                    unsafe { family.detach() };
+                }
+                Err(Errno(libc::EINVAL | libc::EIDRM | libc::EACCES)) => {}
+                Err(other) => return Err(other),
+            }
+        }
+        Ok(())
+    }
+}
+
+impl Drop for Tapping {
+    fn drop(&mut self) {
+        self.directory.forget_tap(self.name);
+        // Where that cannot be done, its next sender does it.
+        let _ = self.for_each_end(|end| end.forget_tap(self.name));
+    }
 }
 
 /// A table of ends that is attached for a moment. Of what [`Family`] offers, only what changes nothing may be used, and what

@@ -12,7 +12,7 @@ mod sockets;
 mod ss;
 mod top;
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::{BTreeMap, HashMap, HashSet};
 use std::io;
 
 use underpass_segment::end::Stage;
@@ -23,6 +23,7 @@ use underpass_segment::watch::{Seen, fill, look, ordered};
 
 pub use metrics::{MetricsError, metrics};
 pub use pin::{WrongSubject, pin, unpin};
+pub use processes::name_of;
 pub use ss::ss;
 pub use top::{NoTerminal, top};
 
@@ -135,6 +136,14 @@ fn unread(end: &Seen, other: Option<&Seen>) -> [Option<u64>; 2] {
     let (Some(other), Some(ring_size)) = (other, end.ring_size) else { return [None; 2] };
     let ways = [(&end.sending, &other.receiving), (&other.sending, &end.receiving)];
     ways.map(|(sender, reader)| fill(sender, reader, ring_size).filter(|_| sender.fast || reader.fast))
+}
+
+/// The cookies of all sockets that carry a TCP connection.
+///
+/// # Errors
+/// The kernel does not list them.
+pub fn cookies() -> anyhow::Result<HashSet<u64>> {
+    Ok(sockets::connections()?.into_iter().map(|it| it.cookie).collect())
 }
 
 /// Names of paths as people and scripts read them.

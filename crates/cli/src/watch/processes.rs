@@ -42,8 +42,8 @@ impl Processes {
         let mut by_inode: HashMap<u64, Vec<(u32, u32)>> = HashMap::new();
         let mut names = Names::new();
         for pid in pids {
-            let Ok(name) = fs::read(of(pid).join("comm")) else { continue };
-            names.insert(pid, printable(&name));
+            let Some(name) = name_of(pid) else { continue };
+            names.insert(pid, name);
             for (fd, inode) in sockets(pid) {
                 by_inode.entry(inode).or_default().push((pid, fd));
             }
@@ -70,6 +70,11 @@ impl Processes {
     fn holder(&self, pid: u32, fd: Option<u32>) -> Option<Holder> {
         Some(Holder { pid, name: self.names.get(&pid)?.clone(), fd })
     }
+}
+
+/// What a process is called, if it lives.
+pub fn name_of(pid: u32) -> Option<String> {
+    Some(printable(&fs::read(of(pid).join("comm")).ok()?))
 }
 
 fn of(pid: u32) -> PathBuf {

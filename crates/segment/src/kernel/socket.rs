@@ -313,3 +313,36 @@ pub fn reset_at_close(fd: i32) {
 pub fn maker_of_peer(fd: i32) -> Result<i32, Errno> {
     Ok(option::<libc::ucred>(fd, libc::SOL_SOCKET, libc::SO_PEERCRED)?.pid)
 }
+
+/// An address of a socket.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(C)]
+pub struct Address {
+    /// AF_INET or AF_INET6.
+    pub family: u16,
+    /// In the host's order.
+    pub port: u16,
+    /// As on the wire; of the first kind the first four.
+    pub bytes: [u8; 16],
+}
+
+/// The addresses of the socket and of its other end; `None` unless they are of the internet.
+pub fn addresses(fd: i32) -> Option<[Address; 2]> {
+    Some([address(fd, libc::SYS_getsockname)?, address(fd, libc::SYS_getpeername)?])
+}
+
+fn address(fd: i32, call: libc::c_long) -> Option<Address> {
+    let mut raw = [0u8; size_of::<libc::sockaddr_in6>()];
+    let mut len = raw.len() as libc::socklen_t;
+    // SAFETY: the kernel writes at most `len` bytes.
+    unsafe { syscall(call, [fd as usize, raw.as_mut_ptr() as usize, &raw mut len as usize, 0, 0, 0]) }.ok()?;
+    let family = u16::from_ne_bytes([raw[0], raw[1]]);
+    let (from, count) = match family.into() {
+        libc::AF_INET => (core::mem::offset_of!(libc::sockaddr_in, sin_addr), 4),
+        libc::AF_INET6 => (core::mem::offset_of!(libc::sockaddr_in6, sin6_addr), 16),
+        _ => return None,
+    };
+    let mut bytes = [0; 16];
+    bytes[..count].copy_from_slice(&raw[from..from + count]);
+    Some(Address { family, port: u16::from_be_bytes([raw[2], raw[3]]), bytes })
+}

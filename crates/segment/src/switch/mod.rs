@@ -15,6 +15,7 @@ mod models;
 mod receive;
 mod send;
 mod sleep;
+mod tapped;
 
 pub use confined::Receive;
 

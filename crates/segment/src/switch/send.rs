@@ -269,19 +269,18 @@ impl Port<'_> {
                 // Nobody will read the ring any more: the kernel has the right answer for the program.
                 self.attend();
                 sending.fast.store(0, Relaxed);
-                self.end.send_pinned.store(1, Relaxed);
+                self.end.pin_sending();
                 return Outcome::Plain;
             }
-            let down = flags.want_down.load(Relaxed) != 0 || self.end.send_pinned.load(Relaxed) != 0;
-            if down && !nested && self.go_down(self.reason_to_go_down()) {
-                return Outcome::Plain;
-            }
-            let enough = match self.push_all(from, sent) {
+            let heeds = flags.want_down.load(Relaxed) != 0 || self.end.heed() != 0;
+            let heeded = if heeds { self.push_heeding(from, sent, nested) } else { None };
+            let enough = match heeded.unwrap_or_else(|| self.push_all(from, sent)) {
                 Err(Fault) => {
                     self.break_off();
                     return Outcome::Failed(BROKEN);
                 }
                 Ok(Pushed::All) => return Outcome::Done,
+                Ok(Pushed::Down) => return Outcome::Plain,
                 Ok(Pushed::Left) if sending.fast.load(Relaxed) == 0 => return Outcome::Plain,
                 // Not before the send below in this very thread is done.
                 Ok(Pushed::Left) => 0,
@@ -328,6 +327,17 @@ impl Port<'_> {
         }
     }
 
+    /// The same where there is something to heed: the direction may have to go down before, and what is published may have
+    /// to be copied. `None` if nothing stands in the way after all.
+    #[cold]
+    fn push_heeding(&self, from: &mut impl Source, sent: &mut usize, nested: bool) -> Option<Result<Pushed, Fault>> {
+        let down = self.link.outgoing().flags.want_down.load(Relaxed) != 0 || self.end.sends_by_kernel();
+        if down && !nested && self.go_down(self.reason_to_go_down()) {
+            return Some(Ok(Pushed::Down));
+        }
+        self.push_tapped(self.end.tap()?, from, sent)
+    }
+
     /// Of one that is held the end says so itself, for as long as it is.
     #[cold]
     fn reason_to_go_down(&self) -> Reason {
@@ -337,7 +347,7 @@ impl Port<'_> {
 
     /// Publishes as much as fits and has a reader.
     #[inline]
-    fn push_all(&self, from: &mut impl Source, sent: &mut usize) -> Result<Pushed, Fault> {
+    pub(super) fn push_all(&self, from: &mut impl Source, sent: &mut usize) -> Result<Pushed, Fault> {
         let place = self.end.reading.place.load(Relaxed);
         let in_turn = self.end.sending.read_before.load(Relaxed) != place;
         self.end.sending.read_before.store(place, Relaxed);
@@ -575,6 +585,7 @@ impl Port<'_> {
             give_way();
         }
         self.attend();
+        self.tap_end();
     }
 
     /// The program is about to shut down the second of both directions: what is sent to it from now on is the kernel's.
@@ -618,7 +629,7 @@ impl Port<'_> {
         let sender = self.sender();
         if sender.used(true)? == 0 {
             sending.fast.store(0, Relaxed);
-            self.end.send_pinned.store(1, Relaxed);
+            self.end.pin_sending();
             return Ok(Given::All);
         }
         let head = sender.seen_head.load(Relaxed);
@@ -771,7 +782,7 @@ impl Port<'_> {
         }
         if gone {
             sending.fast.store(0, Relaxed);
-            self.end.send_pinned.store(1, Relaxed);
+            self.end.pin_sending();
         }
         sending.lock.leave(entered);
         gone
@@ -788,7 +799,7 @@ impl Port<'_> {
             && self.awaits_answer()
             && !self.has_unread();
         if !by_bell {
-            self.end.send_pinned.store(1, Relaxed);
+            self.end.pin_sending();
         }
         by_bell
     }
@@ -841,7 +852,7 @@ impl Port<'_> {
         let end = self.end;
         let sending = &end.sending;
         let flags = &self.link.outgoing().flags;
-        if quietly && end.send_pinned.load(Relaxed) != 0 {
+        if quietly && end.sends_by_kernel() {
             // One that is let go of tries with its next send.
             sending.tries.store(0, Relaxed);
             return false;
@@ -963,7 +974,7 @@ impl Port<'_> {
         let nested = entered == Entered::Nested;
         // The mark counts the doorbell that wakes, so that it is thrown away however late it comes.
         let mut ring = wake && !nested && (self.sends_fast() || self.try_up(false)) && self.announce_bell();
-        self.end.send_pinned.store(1, Release);
+        self.end.pin_sending();
         let began = ticks();
         while !nested && self.sends_fast() && !self.go_down_and_wake(reason, &mut ring) {
             // The reader is inside a receive that does not wait: it will soon be out, if it lives.
@@ -1071,8 +1082,10 @@ enum Given {
     All,
 }
 
-enum Pushed {
+pub(super) enum Pushed {
     All,
+    /// Nothing: the direction has gone down.
+    Down,
     /// The reader has left the ring: the rest goes the kernel path.
     Left,
     /// There is no more room until so much is free.

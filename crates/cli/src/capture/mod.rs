@@ -1,0 +1,261 @@
+//! `underpass capture`: the bytes of fast connections as packets, for Wireshark and its kin.
+//!
+//! Senders copy what they publish to a tap while this command runs: see [`underpass_segment::tap`]. Here the records are put
+//! back together into [`streams`], of which packets are made for a [`file`].
+
+mod file;
+mod filter;
+mod streams;
+
+use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::fs;
+use std::io::{self, BufWriter, IsTerminal, Write, stdout};
+use std::net::SocketAddr;
+use std::path::Path;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread::sleep;
+use std::time::{Duration, Instant};
+
+use anyhow::Context;
+use serde_json::json;
+use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
+use underpass_segment::raw::Errno;
+use underpass_segment::tap::{Head, Tap};
+use underpass_segment::watch::{NoTapping, Tapping, look};
+use underpass_segment::{clock, kernel};
+
+use crate::cli::CaptureArguments;
+use crate::output::{plural, printable};
+use crate::watch::{cookies, name_of};
+use crate::{say, sys};
+use file::File;
+use filter::Filter;
+pub use filter::FilterError;
+use streams::{Packet, Streams};
+
+/// Longest nap while nothing comes.
+const IDLE: Duration = Duration::from_millis(5);
+/// How often it is looked whether sockets are gone whose senders did not say so.
+const LOOK: Duration = Duration::from_millis(500);
+/// How often the tables are looked at, at most, for who has a new connection.
+const ASK: Duration = Duration::from_millis(100);
+/// A sender that has found the tap before it was taken back has put its record within this time, if it gets a processor.
+const LAST: Duration = Duration::from_millis(5);
+
+/// Captures until the user, or one of the limits, ends it.
+///
+/// # Errors
+/// A filter that is none, a file that cannot be written, shared memory that cannot be had.
+pub fn capture(arguments: &CaptureArguments) -> anyhow::Result<()> {
+    let filter = Filter::parse(&arguments.filter)?;
+    sys::ignore_broken_pipes();
+    let mut capture = Capture::begin(arguments, filter)?;
+    match capture.go_on(arguments) {
+        // Whoever reads what is written has seen enough.
+        Err(error) if error.kind() == io::ErrorKind::BrokenPipe => {}
+        other => other.with_context(|| format!("cannot write {}", arguments.write.display()))?,
+    }
+    capture.tell(arguments);
+    Ok(())
+}
+
+struct Capture {
+    /// Dropped first.
+    tapping: Option<Tapping>,
+    tap: Tap,
+    file: File<BufWriter<Box<dyn Write>>>,
+    streams: Streams,
+    people: People,
+    filter: Filter,
+    asked: Arc<AtomicBool>,
+    /// Packets written.
+    count: u64,
+}
+
+impl Capture {
+    fn begin(arguments: &CaptureArguments, filter: Filter) -> anyhow::Result<Capture> {
+        let asked = Arc::<AtomicBool>::default();
+        for signal in [SIGINT, SIGTERM, SIGHUP] {
+            // A second one ends the command at once.
+            signal_hook::flag::register_conditional_shutdown(signal, 128 + signal, asked.clone())?;
+            signal_hook::flag::register(signal, asked.clone())?;
+        }
+        let file = File::new(BufWriter::with_capacity(1 << 20, open(&arguments.write)?))
+            .with_context(|| format!("cannot write {}", arguments.write.display()))?;
+        let no_memory = |Errno(code)| {
+            anyhow::Error::from(io::Error::from_raw_os_error(code)).context(
+                "cannot make the buffer in shared memory (shmget; try a smaller --buffer, or raise kernel.shmmax, or ulimit -v)",
+            )
+        };
+        let tap = Tap::create(u64::from(arguments.buffer) << 20).map_err(no_memory)?;
+        let tapping = Tapping::begin(kernel::user_id(), tap.name()).map_err(|error| match error {
+            NoTapping::Another => anyhow::anyhow!(
+                "another `underpass capture` of this user is under way; end it first, or filter its file instead"
+            ),
+            NoTapping::Memory(error) => no_memory(error),
+        })?;
+        say(format_args!("capturing to {}; Ctrl-C ends it", printable(&arguments.write.to_string_lossy())));
+        Ok(Capture {
+            tapping: Some(tapping),
+            tap,
+            file,
+            streams: Streams::default(),
+            people: People::default(),
+            filter,
+            asked,
+            count: 0,
+        })
+    }
+
+    fn go_on(&mut self, arguments: &CaptureArguments) -> io::Result<()> {
+        let most = arguments.count.unwrap_or(u64::MAX);
+        let until = arguments.duration.map(|seconds| Instant::now() + Duration::from_secs(seconds.into()));
+        let is_over = |it: &Capture| {
+            it.count >= most || it.asked.load(Ordering::Relaxed) || until.is_some_and(|until| Instant::now() >= until)
+        };
+        let (mut nap, mut looked) = (IDLE, Instant::now());
+        while !is_over(self) {
+            if looked.elapsed() >= LOOK {
+                self.end_gone(most)?;
+                looked = Instant::now();
+            }
+            if self.drain(most)? {
+                nap = Duration::from_micros(100);
+            } else {
+                self.file.flush()?;
+                sleep(nap);
+                nap = (nap * 2).min(IDLE);
+            }
+        }
+        self.tapping = None;
+        sleep(LAST);
+        while self.drain(most)? {}
+        self.end_gone(most)?;
+        self.file.flush()
+    }
+
+    /// Writes what is in the tap, some of it at a time; false if there was nothing.
+    fn drain(&mut self, most: u64) -> io::Result<bool> {
+        const AT_A_TIME: usize = 1000;
+        let (mut bytes, mut packets) = (Vec::new(), Vec::new());
+        let before = self.tap.damaged();
+        for done in 0..AT_A_TIME {
+            if self.count >= most {
+                return Ok(false);
+            }
+            let Some(head) = self.tap.next(&mut bytes) else { return Ok(done > 0 || self.tap.damaged() != before) };
+            let (people, filter) = (&mut self.people, &self.filter);
+            let mut describe = |ends: [SocketAddr; 2], head: &Head| people.describe(ends, head, filter);
+            self.streams.packets(&head, &bytes, &mut describe, &mut packets);
+            self.write(&mut packets, most)?;
+        }
+        Ok(true)
+    }
+
+    fn write(&mut self, packets: &mut Vec<Packet>, most: u64) -> io::Result<()> {
+        for packet in packets.drain(..) {
+            if self.count < most {
+                self.file.add(&packet)?;
+                self.count += 1;
+            }
+        }
+        Ok(())
+    }
+
+    /// Ends the directions of sockets that are gone. What they have sent was in the tap by then.
+    fn end_gone(&mut self, most: u64) -> io::Result<()> {
+        let Ok(there) = cookies() else { return Ok(()) };
+        while self.drain(most)? {}
+        let mut packets = Vec::new();
+        self.streams.end_all_but(clock::nanoseconds(), |cookie| there.contains(&cookie), &mut packets);
+        self.write(&mut packets, most)
+    }
+
+    /// As tcpdump does.
+    fn tell(&self, arguments: &CaptureArguments) {
+        let (lost, damaged) = (self.tap.lost(), self.tap.damaged() + self.streams.damaged);
+        let Streams { captured, missing, .. } = self.streams;
+        if arguments.json {
+            let said = json!({
+                "packets": self.count,
+                "bytes": captured,
+                "dropped_bytes": lost,
+                "missing_bytes": missing,
+                "damaged_records": damaged,
+            });
+            let _ = writeln!(io::stderr(), "{said}");
+            return;
+        }
+        say(format_args!(
+            "{} captured, {} of streams; {} dropped",
+            plural(self.count, "packet", "packets"),
+            plural(captured, "byte", "bytes"),
+            plural(lost, "byte", "bytes"),
+        ));
+        if lost > 0 {
+            say(format_args!(
+                "what is dropped did not fit the buffer: try a larger --buffer, or a filter less to write to"
+            ));
+        }
+        if missing > lost {
+            say(format_args!(
+                "{} between captured ones went by kernel TCP, where tcpdump sees them",
+                plural(missing - lost, "byte", "bytes")
+            ));
+        }
+        if damaged > 0 {
+            say(format_args!("{} made no sense and were left out", plural(damaged, "record", "records")));
+        }
+    }
+}
+
+fn open(path: &Path) -> anyhow::Result<Box<dyn Write>> {
+    if path == Path::new("-") {
+        anyhow::ensure!(
+            !stdout().is_terminal(),
+            "a capture is not for a terminal: pipe it on, as in `underpass capture -w - | tshark -r -`"
+        );
+        return Ok(Box::new(stdout()));
+    }
+    let file = fs::File::create(path).with_context(|| format!("cannot write {}", path.display()))?;
+    Ok(Box::new(file))
+}
+
+/// Who has the sockets of connections.
+#[derive(Default)]
+struct People {
+    by_cookie: HashMap<u64, BTreeSet<u32>>,
+    asked: Option<Instant>,
+}
+
+impl People {
+    /// What is said of a new connection; `None` if it is not wanted.
+    fn describe(&mut self, ends: [SocketAddr; 2], head: &Head, filter: &Filter) -> Option<String> {
+        let holders = head.cookies.map(|cookie| self.holders(cookie));
+        let has = |pid: u32| pid == head.pid || holders.iter().any(|it| it.contains(&pid));
+        if !filter.wants(ends, has) {
+            return None;
+        }
+        let [mut sender, reader] = holders;
+        sender.insert(head.pid);
+        let side = |address: SocketAddr, pids: &BTreeSet<u32>| {
+            let names: BTreeMap<u32, String> = pids.iter().filter_map(|&pid| Some((pid, name_of(pid)?))).collect();
+            let names: Vec<String> = names.iter().map(|(pid, name)| format!("{name} {pid}")).collect();
+            format!("{address}: {}", if names.is_empty() { "?".into() } else { names.join(", ") })
+        };
+        Some(format!("{}; {} (this handshake is made up)", side(ends[0], &sender), side(ends[1], &reader)))
+    }
+
+    fn holders(&mut self, cookie: u64) -> BTreeSet<u32> {
+        if !self.by_cookie.contains_key(&cookie) && self.asked.is_none_or(|asked| asked.elapsed() >= ASK) {
+            self.asked = Some(Instant::now());
+            let seen = look(kernel::user_id()).unwrap_or_default();
+            self.by_cookie = HashMap::new();
+            for end in seen {
+                self.by_cookie.entry(end.cookie).or_default().extend(end.processes);
+            }
+        }
+        self.by_cookie.get(&cookie).cloned().unwrap_or_default()
+    }
+}

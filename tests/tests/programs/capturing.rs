@@ -1,0 +1,251 @@
+//! `underpass capture` beside programs that talk: what tshark makes of its file is what they have sent, and they do not notice.
+
+use std::fs;
+use std::path::PathBuf;
+use std::process::Command;
+use std::time::{Duration, Instant};
+
+use serde_json::Value;
+use underpass_tests::group::Group;
+use underpass_tests::library::{self, AT_ONCE, is_kernel_only};
+use underpass_tests::net::free_port;
+use underpass_tests::stage::{Stage, fixture, skip};
+use underpass_tests::traces;
+
+const LIMIT: Duration = Duration::from_secs(60);
+
+/// A conversation of `talk.py`, on its own port.
+struct Talk {
+    port: u16,
+    sent: [PathBuf; 2],
+    go: PathBuf,
+    /// Server and client.
+    programs: [Group; 2],
+}
+
+impl Talk {
+    fn begin(stage: &Stage, host: &str, port: u16, bytes: usize) -> Talk {
+        let sent = ["serve", "ask"].map(|role| stage.path(&format!("{role}-{port}")));
+        let go = stage.path(&format!("go-{port}"));
+        let command = |role: &str, sent: &PathBuf| {
+            let words = [role, host, &port.to_string(), &bytes.to_string()].map(String::from);
+            let paths = [sent, &go].map(|it| it.to_str().unwrap().to_string());
+            let script = fixture("talk.py").to_str().unwrap().to_string();
+            stage.tuned("python3", [vec![script], words.to_vec(), paths.to_vec()].concat(), AT_ONCE)
+        };
+        let server = stage.serve(command("serve", &sent[0]), port);
+        let client = stage.start(command("ask", &sent[1]));
+        Talk { port, sent, go, programs: [server, client] }
+    }
+
+    fn await_half(&self) {
+        until("half of it", || self.programs.iter().all(|it| it.said().contains("half")));
+    }
+
+    fn finish(self) -> [Vec<u8>; 2] {
+        fs::write(&self.go, "").unwrap();
+        for program in self.programs {
+            assert!(program.succeed(LIMIT).ends_with("done\n"));
+        }
+        self.sent.map(|file| fs::read(file).unwrap())
+    }
+}
+
+fn until(what: &str, is_so: impl Fn() -> bool) {
+    let deadline = Instant::now() + LIMIT;
+    while !is_so() {
+        assert!(Instant::now() < deadline, "waited in vain for {what}");
+        std::thread::sleep(Duration::from_millis(2));
+    }
+}
+
+fn capture(stage: &Stage, to: &PathBuf, arguments: &[&str]) -> Group {
+    let deadline = Instant::now() + LIMIT;
+    loop {
+        let mut command = Command::new(library::command());
+        library::plain(&mut command);
+        command.args(["capture", "--json", "-w"]).arg(to).args(arguments);
+        let capture = stage.start(command);
+        let has_said = |text: &str| capture.said().contains(text);
+        until("the capture", || has_said("capturing to") || has_said("another `underpass capture`"));
+        // That of another run of these tests, perhaps.
+        if has_said("capturing to") {
+            return capture;
+        }
+        assert!(Instant::now() < deadline, "{}", capture.said());
+    }
+}
+
+/// Ends it, and returns what it says.
+fn end(capture: Group) -> Value {
+    let said = capture.stop(libc::SIGINT);
+    serde_json::from_str(said.lines().last().unwrap_or_default()).unwrap_or_else(|error| panic!("{error}: {said}"))
+}
+
+/// What tshark reassembles of the only connection, by sender: that with `port`, and the other.
+fn follow(stage: &Stage, file: &PathBuf, port: u16) -> [Vec<u8>; 2] {
+    let said = stage.output(stage.plain("tshark", ["-r", file.to_str().unwrap(), "-q", "-z", "follow,tcp,raw,0"]));
+    let mut nodes = [vec![], vec![]];
+    let mut swapped = false;
+    for line in said.lines() {
+        if let Some(address) = line.strip_prefix("Node 0: ") {
+            swapped = !address.ends_with(&format!(":{port}"));
+        }
+        let hex = line.trim_start_matches('\t');
+        if !hex.is_empty() && hex.len() % 2 == 0 && hex.bytes().all(|it| it.is_ascii_hexdigit()) {
+            let bytes = (0..hex.len()).step_by(2).map(|at| u8::from_str_radix(&hex[at..at + 2], 16).unwrap());
+            nodes[usize::from(hex.len() < line.len())].extend(bytes);
+        }
+    }
+    if swapped {
+        nodes.swap(0, 1);
+    }
+    nodes
+}
+
+/// Fails unless `got` is what lies in `sent` at this place, or at its end, but for gaps of which it says how long they are. How
+/// much is there, and how much not.
+fn compare(got: &[u8], sent: &[u8], from: Option<usize>) -> [usize; 2] {
+    const BEHIND: &[u8] = b" bytes missing in capture file]";
+    // Pieces and the gaps before them.
+    let mut parts: Vec<(usize, Vec<u8>)> = vec![(0, vec![])];
+    let mut rest = got;
+    while let Some((&first, others)) = rest.split_first() {
+        let digits = others.iter().take_while(|it| it.is_ascii_digit()).count();
+        if first == b'[' && digits > 0 && others[digits..].starts_with(BEHIND) {
+            let gap = std::str::from_utf8(&others[..digits]).unwrap().parse().unwrap();
+            parts.push((gap, vec![]));
+            rest = &others[digits + BEHIND.len()..];
+            // tshark shows the end of the text as well.
+            rest = rest.strip_prefix(&[0]).unwrap_or(rest);
+        } else {
+            parts.last_mut().unwrap().1.push(first);
+            rest = others;
+        }
+    }
+    let (there, missing) = (parts.iter().map(|it| it.1.len()).sum(), parts.iter().map(|it| it.0).sum());
+    let mut at = from.unwrap_or_else(|| sent.len().checked_sub(there + missing).expect("more than was sent"));
+    for (gap, piece) in parts {
+        at += gap;
+        assert!(sent[at..].starts_with(&piece), "other bytes at {at} of {}", sent.len());
+        at += piece.len();
+    }
+    [there, missing]
+}
+
+/// One connection is there before, with a server that forks in the middle; others come meanwhile, by IPv4 and IPv6.
+#[test]
+fn what_was_sent_is_captured_once_and_whole() {
+    if is_kernel_only() {
+        return skip("nothing is captured without the library");
+    }
+    let Some(stage) = Stage::with(&["python3", "tshark"]) else { return };
+    const SIZE: usize = 600_000;
+    for (host, before) in [("127.0.0.1", true), ("127.0.0.1", false), ("::1", false)] {
+        let file = stage.path(&format!("{}-{before}.pcapng", host.len()));
+        let port = free_port();
+        let mut talk = before.then(|| Talk::begin(&stage, host, port, SIZE));
+        if let Some(talk) = &talk {
+            talk.await_half();
+        }
+        let text = port.to_string();
+        let filter = ["port", &text, "and", "host", host];
+        let capture = capture(&stage, &file, &filter);
+        let talk = talk.take().unwrap_or_else(|| Talk::begin(&stage, host, port, SIZE));
+        let sent = talk.finish();
+        let said = end(capture);
+        let got = follow(&stage, &file, port);
+        let mut all = 0;
+        for (got, sent) in got.iter().zip(&sent) {
+            let [there, missing] = compare(got, sent, None);
+            // Of a connection that was there, all from then on; of a new one, all but what went before both ends were up.
+            let least = if before { SIZE / 2 } else { SIZE - 80_000 };
+            assert!(
+                (before && missing == 0 && there == least) || (!before && there >= least),
+                "{there} {missing} {said}"
+            );
+            all += there;
+        }
+        assert_eq!(said["bytes"], all, "each byte once");
+        assert_eq!((&said["dropped_bytes"], &said["damaged_records"]), (&0.into(), &0.into()));
+        well_formed(&stage, &file, before);
+    }
+    stage.run.assert_fast("python3");
+    stage.finish();
+}
+
+/// Checksums are right, it begins with a handshake and ends with a FIN each way, and names the programs.
+fn well_formed(stage: &Stage, file: &PathBuf, without_gap: bool) {
+    let fields = |filter: &str, field: &str| {
+        let options = [
+            "-o",
+            "ip.check_checksum:TRUE",
+            "-o",
+            "tcp.check_checksum:TRUE",
+            "-T",
+            "fields",
+            "-e",
+            field,
+            "-Y",
+            filter,
+        ];
+        let said = stage.output(stage.plain("tshark", [&["-r", file.to_str().unwrap()], &options[..]].concat()));
+        let lines = said.lines().filter(|line| !line.starts_with("Running as user"));
+        lines.map(String::from).collect::<Vec<_>>()
+    };
+    assert_eq!(fields("ip.checksum.status == \"Bad\" or tcp.checksum.status == \"Bad\"", "frame.number"), [""; 0]);
+    assert_eq!(fields("tcp.flags.syn == 1", "frame.number"), ["1", "2"]);
+    assert_eq!(fields("tcp.flags.fin == 1", "frame.number").len(), 2);
+    assert!(fields("frame.number == 1", "frame.comment")[0].matches("python3 ").count() >= 2);
+    assert_eq!(fields("frame.number == 1", "frame.interface_name"), ["underpass"]);
+    if without_gap {
+        assert_eq!(fields("tcp.analysis.flags", "frame.number"), [""; 0], "Wireshark has something to say");
+    }
+}
+
+#[test]
+fn what_does_not_fit_is_dropped_and_said() {
+    if is_kernel_only() {
+        return skip("nothing is captured without the library");
+    }
+    let Some(stage) = Stage::with(&["python3", "tshark"]) else { return };
+    let file = stage.path("full.pcapng");
+    let talk = Talk::begin(&stage, "127.0.0.1", free_port(), 6 << 20);
+    talk.await_half();
+    let port = talk.port;
+    let capture = capture(&stage, &file, &["--buffer", "1", "port", &port.to_string()]);
+    capture.signal(libc::SIGSTOP);
+    let sent = talk.finish();
+    capture.signal(libc::SIGCONT);
+    let said = end(capture);
+    let bytes = |name: &str| said[name].as_u64().unwrap();
+    assert_eq!(bytes("bytes") + bytes("dropped_bytes"), 6 << 20, "{said}");
+    assert!(bytes("bytes") > 500_000 && bytes("dropped_bytes") > 4 << 20, "{said}");
+    let got = follow(&stage, &file, port);
+    for (got, sent) in got.iter().zip(&sent) {
+        let [there, missing] = compare(got, sent, Some(3 << 20));
+        assert!(there > 100_000 && there + missing <= 3 << 20, "{there} {missing} {said}");
+    }
+    stage.finish();
+}
+
+#[test]
+fn a_killed_capture_leaves_nothing() {
+    if is_kernel_only() {
+        return skip("nothing is captured without the library");
+    }
+    let Some(stage) = Stage::with(&["python3"]) else { return };
+    let talk = Talk::begin(&stage, "127.0.0.1", free_port(), 0);
+    for round in 0..10 {
+        let file = stage.path(&format!("killed-{round}.pcapng"));
+        let capture = capture(&stage, &file, &[]);
+        until("packets", || fs::metadata(&file).is_ok_and(|it| it.len() > 5000));
+        capture.signal(libc::SIGKILL);
+        let pid = capture.pid();
+        drop(capture);
+        until("its buffer to go", || traces::segments_of(&[pid]).is_empty());
+    }
+    talk.finish();
+    stage.run.assert_fast("python3");
+    stage.finish();
+}
