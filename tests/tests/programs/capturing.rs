@@ -1,7 +1,7 @@
 //! `underpass capture` beside programs that talk: what tshark makes of its file is what they have sent, and they do not notice.
 
 use std::fs;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::{Duration, Instant};
 
@@ -83,7 +83,7 @@ fn end(capture: Group) -> Value {
 }
 
 /// What tshark reassembles of the only connection, by sender: that with `port`, and the other.
-fn follow(stage: &Stage, file: &PathBuf, port: u16) -> [Vec<u8>; 2] {
+fn follow(stage: &Stage, file: &Path, port: u16) -> [Vec<u8>; 2] {
     let said = stage.output(stage.plain("tshark", ["-r", file.to_str().unwrap(), "-q", "-z", "follow,tcp,raw,0"]));
     let mut nodes = [vec![], vec![]];
     let mut swapped = false;
@@ -175,7 +175,7 @@ fn what_was_sent_is_captured_once_and_whole() {
 }
 
 /// Checksums are right, it begins with a handshake and ends with a FIN each way, and names the programs.
-fn well_formed(stage: &Stage, file: &PathBuf, without_gap: bool) {
+fn well_formed(stage: &Stage, file: &Path, without_gap: bool) {
     let fields = |filter: &str, field: &str| {
         let options = [
             "-o",

@@ -1,7 +1,7 @@
 //! `underpass capture`: the bytes of fast connections as packets, for Wireshark and its kin.
 //!
 //! Senders copy what they publish to a tap while this command runs: see [`underpass_segment::tap`]. Here the records are put
-//! back together into [`streams`], of which packets are made for a [`file`].
+//! back together into [`streams`], of which packets are made for a [`mod@file`].
 
 mod file;
 mod filter;
