@@ -1,6 +1,6 @@
 //! A process of the same user that forges offers for the connections of others.
 
-use std::time::Duration;
+use std::time::{Duration, Instant};
 use underpass_segment::reason::Reason;
 use underpass_tests::apart::apart;
 use underpass_tests::library::{AT_ONCE, is_kernel_only};
@@ -29,8 +29,13 @@ fn forged_offers_are_refused() {
         let before = stage.run.fast(None).connections;
         assert!(before > 0, "{}", stage.run.table());
         let liar = stage.start(stage.plain(&forger, ["4", &server.pid().to_string()]));
+        let limit = Instant::now() + Duration::from_secs(20);
         while !liar.said().contains("there") {
-            assert!(!liar.said().contains("forged"), "{}", liar.said());
+            assert!(
+                !liar.said().contains("forged") && Instant::now() < limit,
+                "no directory is found: {}",
+                liar.said()
+            );
             std::thread::sleep(Duration::from_millis(1));
         }
         while !liar.said().contains("forged") {
