@@ -327,8 +327,8 @@ impl Port<'_> {
         }
     }
 
-    /// The same where there is something to heed: the direction may have to go down before, and what is published may have
-    /// to be copied. `None` if nothing stands in the way after all.
+    /// As `push_all`, where there is something to heed: the direction may have to go down before, and what is published may
+    /// have to be copied. `None` if nothing stands in the way after all.
     #[cold]
     fn push_heeding(&self, from: &mut impl Source, sent: &mut usize, nested: bool) -> Option<Result<Pushed, Fault>> {
         let down = self.link.outgoing().flags.want_down.load(Relaxed) != 0 || self.end.sends_by_kernel();
