@@ -14,6 +14,8 @@
  * memory when it is first used for large messages, the others by 8. The last line says the figures. Exit code 0 if
  * all that held.
  */
+#include "seeded.h"
+
 #include <arpa/inet.h>
 #include <dirent.h>
 #include <errno.h>
@@ -51,23 +53,6 @@ static struct {
 } *shared;
 
 static unsigned char pattern[65521 + BIGGEST];
-
-static uint64_t mix(uint64_t x) {
-    x = (x ^ x >> 30) * 0xbf58476d1ce4e5b9u;
-    x = (x ^ x >> 27) * 0x94d049bb133111ebu;
-    return x ^ x >> 31;
-}
-
-static uint32_t pick(uint64_t *random, uint32_t below) {
-    *random += 0x9e3779b97f4a7c15u;
-    return (uint32_t)(mix(*random) >> 32) % below;
-}
-
-static long now(void) {
-    struct timespec t;
-    clock_gettime(CLOCK_MONOTONIC, &t);
-    return t.tv_sec * 1000 + t.tv_nsec / 1000000;
-}
 
 static long must(long value, const char *what) {
     if (value >= 0) return value;

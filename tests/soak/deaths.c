@@ -28,6 +28,8 @@
  * 9), DEATHS_EASY (no child of the survivor's dies, and one reset may be told as an end: under the library about 1 of
  * 4,000 connections of which a child had died was told so, and 1 of 30,000 others).
  */
+#include "seeded.h"
+
 #include <arpa/inet.h>
 #include <dirent.h>
 #include <errno.h>
@@ -128,23 +130,6 @@ static int memory = -1, port, lane_index;
 static struct lane *lane;
 static unsigned char pattern[PATTERN + BIGGEST];
 static char *bare[512]; /* the environment without the library */
-
-static uint64_t mix(uint64_t x) {
-    x = (x ^ x >> 30) * 0xbf58476d1ce4e5b9u;
-    x = (x ^ x >> 27) * 0x94d049bb133111ebu;
-    return x ^ x >> 31;
-}
-
-static uint32_t pick(uint64_t *random, uint32_t below) {
-    *random += 0x9e3779b97f4a7c15u;
-    return (uint32_t)(mix(*random) >> 32) % below;
-}
-
-static long now(void) {
-    struct timespec t;
-    clock_gettime(CLOCK_MONOTONIC, &t);
-    return t.tv_sec * 1000 + t.tv_nsec / 1000000;
-}
 
 static void rest(long microseconds) {
     struct timespec time = {microseconds / 1000000, microseconds % 1000000 * 1000};

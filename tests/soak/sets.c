@@ -18,6 +18,8 @@
  * To narrow a failure down, variables: SETS_OPERATIONS (a mask of what meddlers may do; 0: nothing), SETS_DIRECT (all threads
  * wait on the sets themselves), SETS_NO_NESTED, SETS_AGAIN (a short read says nothing), SETS_STOP (a failure stays for gdb).
  */
+#include "seeded.h"
+
 #include <arpa/inet.h>
 #include <errno.h>
 #include <fcntl.h>
@@ -122,23 +124,6 @@ static struct conn conns[2][MOST];
 static _Atomic int by_fd[MAX_FD]; /* side * MOST + slot + 1 */
 static _Atomic uint64_t moment;
 static unsigned char pattern[PATTERN + BIGGEST];
-
-static uint64_t mix(uint64_t x) {
-    x = (x ^ x >> 30) * 0xbf58476d1ce4e5b9u;
-    x = (x ^ x >> 27) * 0x94d049bb133111ebu;
-    return x ^ x >> 31;
-}
-
-static uint32_t pick(uint64_t *random, uint32_t below) {
-    *random += 0x9e3779b97f4a7c15u;
-    return (uint32_t)(mix(*random) >> 32) % below;
-}
-
-static long now(void) {
-    struct timespec t;
-    clock_gettime(CLOCK_MONOTONIC, &t);
-    return t.tv_sec * 1000 + t.tv_nsec / 1000000;
-}
 
 static void pause_us(long us) {
     struct timespec t = {us / 1000000, us % 1000000 * 1000};

@@ -77,6 +77,16 @@ fn meetings(directory: Directory) -> [Box<Meeting>; 2] {
     })
 }
 
+/// Another process's pool, with a slot for each of `pairs`.
+fn forger_of(pairs: &[Pair]) -> Pool {
+    let forger = Forger::new(SHAPE).0;
+    for (slot, pair) in pairs.iter().enumerate() {
+        let [one, other] = pair.cookies();
+        forger.slot(slot as u32, Side::Maker).unwrap().prepare([other, one]);
+    }
+    forger
+}
+
 struct Random(u64);
 
 impl Random {
@@ -304,11 +314,7 @@ fn lies_between_the_steps_of_a_meeting_confuse_nobody() {
     let directory = Directory::private(kernel::user_id());
     let pairs = [Pair::new(), Pair::new(), Pair::new()];
     let mut meetings = meetings(directory);
-    let forger = Forger::new(SHAPE).0;
-    for (slot, pair) in pairs.iter().enumerate() {
-        let [one, other] = pair.cookies();
-        forger.slot(slot as u32, Side::Maker).unwrap().prepare([other, one]);
-    }
+    let forger = forger_of(&pairs);
     // One of them has it already, from an honest connection.
     meetings[0].remember(forger, -1, None).unwrap();
     let foreign = [forger.id(), directory.id()];
@@ -339,11 +345,7 @@ fn lies_at_any_time_confuse_nobody() {
     let directory = Directory::private(kernel::user_id());
     let pairs = [Pair::new(), Pair::new(), Pair::new()];
     let mut meetings = meetings(directory);
-    let forger = Forger::new(SHAPE).0;
-    for (slot, pair) in pairs.iter().enumerate() {
-        let [one, other] = pair.cookies();
-        forger.slot(slot as u32, Side::Maker).unwrap().prepare([other, one]);
-    }
+    let forger = forger_of(&pairs);
     meetings[1].remember(forger, -1, None).unwrap();
     let foreign = [forger.id(), directory.id()];
     // So that both have attached a pool of the other's, whose number is known then.
