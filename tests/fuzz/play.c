@@ -1422,8 +1422,6 @@ static void dup_line(int slot, int who, int process)
     order.call = CHOICE("call", "dup", "dupfd", "dup2", "dup3", "mail");
     order.a = -1;
     order.shape = to;
-    if (order.call == 4 && unread(&connections[slot], who))
-        order.call = 0; // what is unread in the ring comes when the other end next calls the library: a known limit
     int victim = (int)number("over", slot) % SLOTS, lost = -1;
     struct connection *v = &connections[victim];
     if ((order.call == 2 || order.call == 3) && victim != slot && v->up) {

@@ -1226,6 +1226,29 @@ static void passed_several(void) {
     else two_processes(AF_INET, passed_several_a, echo_until_end);
 }
 
+/* The giver is its own taker, and the other end calls nothing that could give back what is unread. */
+static void passed_self_a(struct side *side) {
+    int channel[2];
+    await_bytes(side->fd, 700);
+    MUST(socketpair(AF_UNIX, SOCK_STREAM, 0, channel));
+    give(channel[0], side->fd);
+    say("%zu by the old number", receive_all(side->fd, in, 300));
+    int taken = take(channel[1]);
+    say("%zu by the new one", receive_all(taken, in + 300, 400));
+    say("first difference %ld", differs(in, 700, 1, 0));
+    tell(side);
+    ask("the giver", side->fd, 40000, 2);
+    ask("the taker", taken, 40000, 3);
+    close(taken);
+}
+static void passed_self_b(struct side *side) {
+    fill(out, 700, 1, 0);
+    send_all(side->fd, out, 700);
+    hear(side);
+    echo_until_end(side);
+}
+static void passed_self(void) { two_processes(AF_INET, passed_self_a, passed_self_b); }
+
 /* A connection that nobody has used yet is handed on by exec, and its old owner uses it first. */
 static void exec_fresh_a(struct side *side) {
     int go[2], fd = (int)MUST(accept(side->listener, NULL, NULL));
@@ -1862,6 +1885,7 @@ const struct scenario scenarios[] = {
     {"end-executed", end_executed, 0}, {"fork-ways", fork_ways, 0}, {"daemon", becomes_daemon, 0},
     {"clone-vfork", clone_vfork, 0}, {"shells", shells, 0}, {"vfork-dup", vfork_dup, 0}, {"vfork-room", vfork_room, 0}, {"not-given", not_given, 0},
     {"last-words", last_words, 0}, {"passed-number", passed_number, 0}, {"passed-several", passed_several, 0},
+    {"passed-self", passed_self, 0},
     {"streams", streams, 0}, {"killed-giving", killed_giving, 0}, {"killed-leaving", killed_leaving, 0},
     {"passed-apart", passed_apart, 0}, {"passed-apart-half", passed_apart_half, 0},
     {"passed-apart-over", passed_apart_over, 0}, {"passed-apart-all", passed_apart_all, 0},

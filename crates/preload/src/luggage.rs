@@ -289,7 +289,7 @@ pub fn lend(connection: &Connection, channel: i32) {
 
 /// Who will take what is passed.
 enum Taker {
-    /// One that has this family's ends, as far as can be told.
+    /// One that has this family's ends, as far as can be told; perhaps this process itself.
     Relative,
     /// One that has none of them yet, and may know how to come to them.
     Unknown,
@@ -305,6 +305,11 @@ fn taker(channel: i32) -> Taker {
     let asked = maker.map_or(Ok(true), |pid| kernel::has_segment(pid, family.id()));
     match asked {
         Ok(true) | Err(Errno(libc::ENOENT)) if family.has_others(process::member()) => Taker::Relative,
+        Ok(true)
+            if maker == Some(kernel::process_id()) && kernel::unix_peer(channel).is_some_and(kernel::has_alone) =>
+        {
+            Taker::Relative
+        }
         Ok(true) | Err(Errno(libc::ENOENT)) => Taker::Unknown,
         _ if maker.is_some_and(|pid| kernel::has_file(pid, LIBRARY)) => Taker::Unknown,
         _ => Taker::Stranger,

@@ -1,7 +1,7 @@
 //! Descriptors of this process, whatever they are.
 #![allow(unsafe_code, reason = "issues system calls with buffers of its own")]
 
-use super::proc::{for_each_line, link_target};
+use super::proc::{for_each_line, for_each_number, link_target};
 use crate::raw::{Errno, syscall};
 
 /// Whether `flag` (O_NONBLOCK, O_ASYNC), or one of several, is set.
@@ -60,34 +60,11 @@ pub fn close(fd: i32) {
 
 /// Calls `what` for every open descriptor of this process, as /proc/self/fd lists them; false when it does not.
 pub fn for_each_descriptor(mut what: impl FnMut(i32)) -> bool {
-    const NAME: usize = 19;
-    let path = c"/proc/self/fd".as_ptr() as usize;
-    let flags = (libc::O_RDONLY | libc::O_DIRECTORY | libc::O_CLOEXEC) as usize;
-    // SAFETY: a NUL-terminated path.
-    let Ok(folder) = (unsafe { syscall(libc::SYS_openat, [libc::AT_FDCWD as usize, path, flags, 0, 0, 0]) }) else {
-        return false;
-    };
-    let mut entries = [0u8; 4096];
-    loop {
-        // SAFETY: the kernel writes at most the buffer's length.
-        let got =
-            unsafe { syscall(libc::SYS_getdents64, [folder, entries.as_mut_ptr() as usize, entries.len(), 0, 0, 0]) };
-        let Ok(len @ 1..) = got else { break };
-        let mut rest = &entries[..len.min(entries.len())];
-        // linux_dirent64: the record's length is at 16, its NUL-terminated name at 19.
-        while let Some(size) = rest.get(16..18).map(|it| usize::from(u16::from_ne_bytes([it[0], it[1]]))) {
-            let Some(name) = rest.get(NAME..size) else { break };
-            let digits = name.split(|&byte| byte == 0).next().unwrap_or_default();
-            if let Some(fd) = core::str::from_utf8(digits).ok().and_then(|it| it.parse().ok())
-                && fd != folder as i32
-            {
-                what(fd);
-            }
-            rest = &rest[size..];
+    for_each_number(format_args!("/proc/self/fd\0"), |fd, folder| {
+        if fd != folder {
+            what(fd);
         }
-    }
-    close(folder as i32);
-    true
+    })
 }
 
 /// Whether `fd` is an epoll set.

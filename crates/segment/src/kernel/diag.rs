@@ -1,7 +1,7 @@
-//! Which socket is at the other end of a connection (sock_diag(7)).
+//! Which socket is at the other end of a connection, TCP or Unix (sock_diag(7)), and who has it.
 #![allow(unsafe_code, reason = "issues system calls with buffers of its own")]
 
-use super::proc::{link_target, number};
+use super::proc::{for_each_number, link_target, number};
 use super::{SYN_RECEIVED, carries};
 use crate::raw::{Errno, syscall};
 
@@ -11,6 +11,39 @@ pub fn socket_inode(pid: i32, fd: i32) -> Option<u64> {
     let text = link_target(format_args!("/proc/{pid}/fd/{fd}\0"), &mut target)?;
     let text = text.strip_prefix(b"socket:[")?.strip_suffix(b"]")?;
     number(text)
+}
+
+/// Inode number of the socket that the Unix socket `fd` is connected with, if the kernel says so (UNIX_DIAG_PEER).
+pub fn unix_peer(fd: i32) -> Option<u64> {
+    const UDIAG_SHOW_PEER: u32 = 4;
+    const UNIX_DIAG_PEER: u16 = 2;
+    const HEADERS: usize = 16 + 16;
+    let inode = socket_inode(super::process_id(), fd)? as u32;
+    // struct unix_diag_req (include/uapi/linux/unix_diag.h).
+    let mut about = [0u8; 24];
+    about[0] = libc::AF_UNIX as u8;
+    about[4..8].copy_from_slice(&u32::MAX.to_ne_bytes());
+    about[8..12].copy_from_slice(&inode.to_ne_bytes());
+    about[12..16].copy_from_slice(&UDIAG_SHOW_PEER.to_ne_bytes());
+    about[16..24].copy_from_slice(&[0xff; 8]);
+    let mut reply = [0u8; 512];
+    let len = ask(&about, &mut reply).ok()?;
+    // The one attribute asked for, behind struct nlmsghdr and struct unix_diag_msg.
+    let attribute = reply[..len].get(HEADERS..HEADERS + 8)?;
+    let word = |at: usize| u32::from_ne_bytes([attribute[at], attribute[at + 1], attribute[at + 2], attribute[at + 3]]);
+    (word(0) == 8 | u32::from(UNIX_DIAG_PEER) << 16).then(|| u64::from(word(4)))
+}
+
+/// Whether this process, and as far as /proc tells no other, has the socket with this inode number.
+pub fn has_alone(inode: u64) -> bool {
+    let me = super::process_id();
+    let has = |pid: i32| {
+        let mut has = false;
+        for_each_number(format_args!("/proc/{pid}/fd\0"), |fd, _| has |= socket_inode(pid, fd) == Some(inode));
+        has
+    };
+    let mut others = false;
+    has(me) && for_each_number(format_args!("/proc\0"), |pid, _| others |= pid != me && has(pid)) && !others
 }
 
 /// What the kernel says of the socket at the other end of a connection.
@@ -80,23 +113,46 @@ fn address(fd: i32, call: libc::c_long) -> Option<Address> {
 }
 
 fn diagnose(family: u8, local: &Address, remote: &Address) -> Result<Peer, Errno> {
+    // struct inet_diag_req_v2 (include/uapi/linux/inet_diag.h).
+    let mut about = [0u8; 56];
+    about[0] = family;
+    about[1] = libc::IPPROTO_TCP as u8;
+    about[4..8].copy_from_slice(&u32::MAX.to_ne_bytes());
+    about[8..10].copy_from_slice(&local.port);
+    about[10..12].copy_from_slice(&remote.port);
+    about[12..28].copy_from_slice(&local.host);
+    about[28..44].copy_from_slice(&remote.host);
+    about[48..56].copy_from_slice(&[0xff; 8]);
+    let mut reply = [0u8; 512];
+    let len = ask(&about, &mut reply)?;
+    if len < 16 + 72 {
+        return Err(Errno(libc::EPROTO));
+    }
+    // Where there is no such connection (any more), the listener or a remnant of the connection answers; where there is none
+    // yet, since a listener that has no room waits, or for data (TCP_DEFER_ACCEPT), the request for one.
+    if !carries(reply[17]) && reply[17] != SYN_RECEIVED {
+        return Err(Errno(libc::ENOENT));
+    }
+    let word = |at: usize| u32::from_ne_bytes([reply[at], reply[at + 1], reply[at + 2], reply[at + 3]]);
+    let cookie = u64::from(word(16 + 44)) | u64::from(word(16 + 48)) << 32;
+    Ok(Peer { cookie, uid: word(16 + 64), inode: word(16 + 68) })
+}
+
+/// Asks the kernel `about` one socket; the length of its reply.
+///
+/// # Errors
+/// Those of the calls, and the kernel's answer.
+fn ask(about: &[u8], reply: &mut [u8; 512]) -> Result<usize, Errno> {
     const SOCK_DIAG_BY_FAMILY: u16 = 20;
     const NLMSG_ERROR: u16 = 2;
-    const REQUEST: usize = 16 + 56;
-    // struct nlmsghdr and struct inet_diag_req_v2 (include/uapi/linux/inet_diag.h).
-    let mut request = [0u8; REQUEST];
-    request[0..4].copy_from_slice(&(REQUEST as u32).to_ne_bytes());
+    const HEADER: usize = 16;
+    // struct nlmsghdr.
+    let mut request = [0u8; HEADER + 56];
+    let size = HEADER + about.len();
+    request[0..4].copy_from_slice(&(size as u32).to_ne_bytes());
     request[4..6].copy_from_slice(&SOCK_DIAG_BY_FAMILY.to_ne_bytes());
     request[6..8].copy_from_slice(&(libc::NLM_F_REQUEST as u16).to_ne_bytes());
-    request[16] = family;
-    request[17] = libc::IPPROTO_TCP as u8;
-    request[20..24].copy_from_slice(&u32::MAX.to_ne_bytes());
-    request[24..26].copy_from_slice(&local.port);
-    request[26..28].copy_from_slice(&remote.port);
-    request[28..44].copy_from_slice(&local.host);
-    request[44..60].copy_from_slice(&remote.host);
-    request[64..72].copy_from_slice(&[0xff; 8]);
-    let mut reply = [0u8; 512];
+    request[HEADER..size].copy_from_slice(about);
     let kind = libc::SOCK_DGRAM | libc::SOCK_CLOEXEC;
     // SAFETY: the buffers are as long as said; the descriptor is closed again at once.
     let len = unsafe {
@@ -105,7 +161,7 @@ fn diagnose(family: u8, local: &Address, remote: &Address) -> Result<Peer, Errno
             [libc::AF_NETLINK as usize, kind as usize, libc::NETLINK_SOCK_DIAG as usize, 0, 0, 0],
         )?;
         let answer =
-            syscall(libc::SYS_sendto, [fd, request.as_ptr() as usize, REQUEST, libc::MSG_DONTWAIT as usize, 0, 0])
+            syscall(libc::SYS_sendto, [fd, request.as_ptr() as usize, size, libc::MSG_DONTWAIT as usize, 0, 0])
                 .and_then(|_| {
                     syscall(
                         libc::SYS_recvfrom,
@@ -115,18 +171,12 @@ fn diagnose(family: u8, local: &Address, remote: &Address) -> Result<Peer, Errno
         let _ = syscall(libc::SYS_close, [fd, 0, 0, 0, 0, 0]);
         answer?
     };
-    let word = |at: usize| u32::from_ne_bytes([reply[at], reply[at + 1], reply[at + 2], reply[at + 3]]);
     match u16::from_ne_bytes([reply[4], reply[5]]) {
-        NLMSG_ERROR if len >= 20 => Err(Errno((word(16) as i32).wrapping_neg())),
-        SOCK_DIAG_BY_FAMILY if len >= 16 + 72 => {
-            // Where there is no such connection (any more), the listener or a remnant of the connection answers; where there
-            // is none yet, since a listener that has no room waits, or for data (TCP_DEFER_ACCEPT), the request for one.
-            if !carries(reply[17]) && reply[17] != SYN_RECEIVED {
-                return Err(Errno(libc::ENOENT));
-            }
-            let cookie = u64::from(word(16 + 44)) | u64::from(word(16 + 48)) << 32;
-            Ok(Peer { cookie, uid: word(16 + 64), inode: word(16 + 68) })
+        NLMSG_ERROR if len >= 20 => {
+            let number = i32::from_ne_bytes([reply[16], reply[17], reply[18], reply[19]]);
+            Err(Errno(number.wrapping_neg()))
         }
+        SOCK_DIAG_BY_FAMILY => Ok(len.min(reply.len())),
         _ => Err(Errno(libc::EPROTO)),
     }
 }

@@ -36,6 +36,39 @@ pub(super) fn for_each_line(path: core::fmt::Arguments<'_>, mut what: impl FnMut
     Ok(())
 }
 
+/// Calls `what` with the number of each entry of the folder `path`, which ends with a NUL, and the descriptor of the folder
+/// itself; false when it cannot be listed. Entries whose names are no numbers are passed over.
+pub(super) fn for_each_number(path: core::fmt::Arguments<'_>, mut what: impl FnMut(i32, i32)) -> bool {
+    const NAME: usize = 19;
+    let mut bytes = [0u8; 48];
+    write_path(&mut bytes, path);
+    let flags = (libc::O_RDONLY | libc::O_DIRECTORY | libc::O_CLOEXEC) as usize;
+    let at = [libc::AT_FDCWD as usize, bytes.as_ptr() as usize, flags, 0, 0, 0];
+    // SAFETY: a NUL-terminated path.
+    let Ok(folder) = (unsafe { syscall(libc::SYS_openat, at) }) else {
+        return false;
+    };
+    let mut entries = [0u8; 4096];
+    loop {
+        // SAFETY: the kernel writes at most the buffer's length.
+        let got =
+            unsafe { syscall(libc::SYS_getdents64, [folder, entries.as_mut_ptr() as usize, entries.len(), 0, 0, 0]) };
+        let Ok(len @ 1..) = got else { break };
+        let mut rest = &entries[..len.min(entries.len())];
+        // linux_dirent64: the record's length is at 16, its NUL-terminated name at 19.
+        while let Some(size) = rest.get(16..18).map(|it| usize::from(u16::from_ne_bytes([it[0], it[1]]))) {
+            let Some(name) = rest.get(NAME..size) else { break };
+            let digits = name.split(|&byte| byte == 0).next().unwrap_or_default();
+            if let Some(number) = core::str::from_utf8(digits).ok().and_then(|it| it.parse().ok()) {
+                what(number, folder as i32);
+            }
+            rest = &rest[size..];
+        }
+    }
+    close(folder as i32);
+    true
+}
+
 fn write_path(to: &mut [u8], path: core::fmt::Arguments<'_>) {
     let mut to = to;
     // The buffers are as long as any such path.
