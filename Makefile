@@ -6,8 +6,7 @@ TARGET = $(or $(CARGO_TARGET_DIR),target)
 UNDERPASS = $(TARGET)/release/underpass
 
 .DEFAULT_GOAL := help
-.PHONY: help run bench build test loom soak hostile churn gauntlet lint c-programs licences generate install uninstall clean
-.PHONY: help run bench build test loom soak fuzz hostile gauntlet lint c-programs licences generate install uninstall clean
+.PHONY: help run bench build test loom soak fuzz hostile churn gauntlet lint c-programs licences generate install uninstall clean
 
 help: ## this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-10s  %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
