@@ -1,0 +1,7 @@
+//! Protocol engine: ISO transport (X.224) over links that lose or do not, in layers that stack.
+//!
+//! Sans-I/O: octets, primitives and time are arguments. Nothing here knows a socket, a clock or an operating system.
+//!
+//! [`wire`] holds the formats of what goes over a link.
+
+pub mod wire;
