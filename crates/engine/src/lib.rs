@@ -4,4 +4,9 @@
 //!
 //! [`wire`] holds the formats of what goes over a link.
 
+pub mod layer;
+pub mod network;
+pub mod service;
+pub mod stack;
+pub mod transport;
 pub mod wire;

@@ -1,0 +1,191 @@
+//! One transport connection: its variables, by the names that X.224 §12.2 gives them where there is one.
+
+use super::congestion::Congestion;
+use super::number::Space;
+use super::slots::List;
+use crate::service::{Details, Peer, Time};
+use crate::wire::tpdu::{Class, Confirmation, Format, Reason};
+
+/// Where a connection stands (X.224 §A.5; RFC 905 Annex A).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum State {
+    /// WFCC: a CR was sent.
+    AwaitsConfirm,
+    /// WFTRESP: a CR came, and the user has not answered.
+    AwaitsResponse,
+    /// AKWAIT: a CC was sent, and nothing has shown that it came.
+    AwaitsAcknowledge,
+    /// OPEN.
+    Open,
+    /// CLOSING: a DR was sent.
+    Closing,
+}
+
+/// What holds for the life of a connection.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Terms {
+    pub class: Class,
+    pub format: Format,
+    /// TPDUs carry a checksum.
+    pub checksum: bool,
+    /// Longest TPDU, header counted.
+    pub tpdu_size: u32,
+    pub selective: bool,
+    pub roa: bool,
+    pub expedited: bool,
+}
+
+impl Terms {
+    pub fn space(&self) -> Space {
+        Space::of(self.format)
+    }
+
+    /// Octets of the header of a DT.
+    pub fn header_len(&self) -> usize {
+        5 + if self.format == Format::Extended { 3 } else { 0 } + if self.checksum { 4 } else { 0 }
+    }
+
+    /// Octets of user data in a DT at most.
+    pub fn most(&self) -> u32 {
+        self.tpdu_size - self.header_len() as u32
+    }
+}
+
+/// A connection.
+#[derive(Debug)]
+pub(super) struct Connection {
+    pub state: State,
+    pub terms: Terms,
+    pub peer: Peer,
+    /// This end's reference; the remote one's is 0 until it is known.
+    pub src_ref: u16,
+    pub dst_ref: u16,
+    pub sending: Sending,
+    pub receiving: Receiving,
+    pub timers: Timers,
+    /// What is only needed while a connection is made or released.
+    pub setup: Option<Box<Setup>>,
+}
+
+/// What a CR, CC or DR says, so that it can be sent again.
+#[derive(Debug)]
+pub(super) struct Setup {
+    /// The user's name for its request.
+    pub tag: u32,
+    pub details: Details,
+    /// First credit that was given.
+    pub credit: u8,
+    /// Why it is released.
+    pub reason: Reason,
+}
+
+/// The direction away from here.
+#[derive(Debug)]
+pub(super) struct Sending {
+    /// DTs of which none was sent.
+    pub unsent: List,
+    /// DTs that were sent and not acknowledged, in order.
+    pub retained: List,
+    /// TPDU-NR of the next one that is sent.
+    pub next: u32,
+    /// LWE: the first that is not acknowledged.
+    pub lower_edge: u32,
+    /// UWE: the first that may not be sent.
+    pub upper_edge: u32,
+    /// Subsequence of the AK that said so, and its credit.
+    pub subsequence: u16,
+    /// How often an AK has said nothing new while DTs were under way.
+    pub duplicates: u8,
+    /// How often T1 has run out since anything was acknowledged.
+    pub attempts: u8,
+    /// A DT is being sent again because of a gap, until this one is acknowledged.
+    pub recovering: Option<u32>,
+    pub congestion: Congestion,
+    pub round_trip: RoundTrip,
+    /// An ED that is not acknowledged: its frame.
+    pub expedited: Option<u32>,
+    /// EDs that wait for its acknowledgement.
+    pub expedited_unsent: List,
+    /// ED-TPDU-NR of the next one.
+    pub expedited_next: u32,
+}
+
+/// The direction towards here.
+#[derive(Debug)]
+pub(super) struct Receiving {
+    /// TPDU-NR that is expected next.
+    pub expected: u32,
+    /// The first that the other end may not send: what the last AK has said.
+    pub granted: u32,
+    /// DTs that came too early, in order.
+    pub early: List,
+    /// Buffers that the user has not given back.
+    pub held: u32,
+    /// DTs since the last AK.
+    pub unacknowledged: u32,
+    /// An AK goes when nothing else is to be done.
+    pub owes: bool,
+    /// The last AK said that nothing may be sent: the one that says otherwise may not get lost.
+    pub opening: Opening,
+    /// What the next AK confirms: the one that has opened this end's window.
+    pub confirms: Option<Confirmation>,
+    /// ED-TPDU-NR that is expected next.
+    pub expected_expedited: u32,
+}
+
+/// An AK that opens a closed window, until it has shown to have come (X.224 §12.2.3.8.3).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Opening {
+    /// The window is open, or was never closed.
+    None,
+    /// It is closed.
+    Closed,
+    /// It was opened, and the AK that says so was sent so many times.
+    Opened(u8),
+}
+
+/// When timers run out.
+#[derive(Debug)]
+pub(super) struct Timers {
+    /// T1: something that was sent is not acknowledged.
+    pub retransmission: Option<Time>,
+    /// AL: an AK was put off.
+    pub acknowledge: Option<Time>,
+    /// W: the other end is to hear from here.
+    pub window: Option<Time>,
+    /// I: the other end was last heard of so long ago that it is given up.
+    pub inactivity: Option<Time>,
+}
+
+impl Timers {
+    pub const NONE: Timers = Timers { retransmission: None, acknowledge: None, window: None, inactivity: None };
+
+    pub fn earliest(&self) -> Option<Time> {
+        [self.retransmission, self.acknowledge, self.window, self.inactivity].into_iter().flatten().min()
+    }
+}
+
+/// How long acknowledgements take (RFC 6298 §2; Karn).
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct RoundTrip {
+    /// Smoothed, in ns; 0 while nothing was measured.
+    pub smoothed: u32,
+    /// Mean deviation, in ns.
+    pub deviation: u32,
+    /// The shortest, in ns.
+    pub least: u32,
+}
+
+impl RoundTrip {
+    pub fn sample(&mut self, nanoseconds: u64) {
+        let sample = u32::try_from(nanoseconds).unwrap_or(u32::MAX).max(1);
+        if self.smoothed == 0 {
+            *self = RoundTrip { smoothed: sample, deviation: sample / 2, least: sample };
+            return;
+        }
+        let off = self.smoothed.abs_diff(sample);
+        self.deviation = self.deviation - self.deviation / 4 + off / 4;
+        self.smoothed = self.smoothed - self.smoothed / 8 + sample / 8;
+        self.least = self.least.min(sample);
+    }
+}

@@ -1,0 +1,454 @@
+//! How a connection comes and goes (X.224 §6.5 to §6.8, §12.2.2).
+
+use super::Transport;
+use super::congestion::Congestion;
+use super::connection::{Connection, Opening, Receiving, RoundTrip, Sending, Setup, State, Terms, Timers};
+use super::slots::{Is, List};
+use crate::layer::Outbox;
+use crate::service::{Cep, Details, Indication, Peer, Request, Time};
+use crate::wire::Writer;
+use crate::wire::tpdu::{
+    AdditionalOptions, Class, Connect, DisconnectConfirm, DisconnectRequest, Format, Parameters, Reason, Tpdu,
+};
+use std::collections::hash_map::Entry;
+
+/// Octets of a TSAP-ID that are taken; X.224 allows what fits into a CR.
+const TSAP_MOST: usize = 32;
+
+impl Transport {
+    pub(super) fn connect_request(&mut self, tag: u32, to: Peer, details: Details, now: Time, out: &mut Outbox) {
+        let fits = details.calling.len() <= TSAP_MOST
+            && details.called.len() <= TSAP_MOST
+            && details.user_data.len() <= Connect::MOST;
+        if !fits {
+            return out.up(Indication::Refused { tag, reason: Reason::HEADER_LENGTH });
+        }
+        let terms = self.proposal(details.expedited);
+        let Some(index) = self.open(to, terms, State::AwaitsConfirm, tag, details) else {
+            return out.up(Indication::Refused { tag, reason: Reason::REFERENCE_OVERFLOW });
+        };
+        self.send_setup(index, now, out);
+    }
+
+    /// What this entity would like best.
+    fn proposal(&self, expedited: bool) -> Terms {
+        let config = &self.config;
+        Terms {
+            class: config.class,
+            format: if config.extended { Format::Extended } else { Format::Normal },
+            checksum: config.checksum && config.class == Class::Four,
+            tpdu_size: config.tpdu_size,
+            selective: config.selective && config.class == Class::Four,
+            roa: config.roa && config.class == Class::Four,
+            expedited,
+        }
+    }
+
+    fn open(&mut self, peer: Peer, terms: Terms, state: State, tag: u32, details: Details) -> Option<u32> {
+        let index = self.vacant.last().copied().unwrap_or(self.connections.len() as u32);
+        let src_ref = self.references.take(index)?;
+        let credit = self.config.credit.min(15) as u8;
+        let connection = Connection {
+            state,
+            terms,
+            peer,
+            src_ref,
+            dst_ref: 0,
+            sending: Sending {
+                unsent: List::EMPTY,
+                retained: List::EMPTY,
+                next: 0,
+                lower_edge: 0,
+                upper_edge: 0,
+                subsequence: 0,
+                duplicates: 0,
+                attempts: 0,
+                recovering: None,
+                congestion: Congestion::new(),
+                round_trip: RoundTrip::default(),
+                expedited: None,
+                expedited_unsent: List::EMPTY,
+                expedited_next: 0,
+            },
+            receiving: Receiving {
+                expected: 0,
+                granted: u32::from(credit),
+                early: List::EMPTY,
+                held: 0,
+                unacknowledged: 0,
+                owes: false,
+                opening: Opening::None,
+                confirms: None,
+                expected_expedited: 0,
+            },
+            timers: Timers::NONE,
+            setup: Some(Box::new(Setup { tag, details, credit, reason: Reason::NORMAL })),
+        };
+        if self.vacant.pop().is_some() {
+            self.connections[index as usize] = Some(connection);
+        } else {
+            self.connections.push(Some(connection));
+            self.wheel.reach(index);
+        }
+        Some(index)
+    }
+
+    /// Sends the CR, CC or DR that the connection's state asks for, and waits T1 for the answer.
+    fn send_setup(&mut self, index: u32, now: Time, out: &mut Outbox) {
+        let Transport { connections, slots, config, arena, pool, counters, wheel, .. } = self;
+        let Some(connection) = connections[index as usize].as_mut() else { return };
+        let Some(setup) = connection.setup.as_deref() else { return };
+        let deadline = now.after(config.times.t1 << connection.sending.attempts.min(6));
+        connection.timers.retransmission = Some(deadline);
+        wheel.set(index, deadline);
+        let Some(mut buffer) = pool.take() else {
+            counters.no_buffer += 1;
+            return;
+        };
+        let terms = connection.terms;
+        let is_request = connection.state == State::AwaitsConfirm;
+        let options = AdditionalOptions(
+            if terms.expedited { AdditionalOptions::EXPEDITED } else { 0 }
+                | if terms.checksum { 0 } else { AdditionalOptions::NO_CHECKSUM }
+                | if terms.selective { AdditionalOptions::SELECTIVE } else { 0 }
+                | if terms.roa { AdditionalOptions::ROA } else { 0 },
+        );
+        let parameters = Parameters {
+            preferred_size: Some(terms.tpdu_size / 128),
+            calling: Some(&setup.details.calling[..]).filter(|it| !it.is_empty()),
+            called: Some(&setup.details.called[..]).filter(|it| !it.is_empty()),
+            version: is_request.then_some(1),
+            options: Some(options),
+            inactivity_time: Some((config.times.i / 1_000_000) as u32),
+            ..Parameters::default()
+        };
+        let connect = Connect {
+            credit: setup.credit,
+            dst_ref: connection.dst_ref,
+            src_ref: connection.src_ref,
+            class: terms.class,
+            extended: terms.format == Format::Extended,
+            no_flow_control: false,
+            // A CR that proposes class 4 has one even where it proposes to do without (X.224 §6.17.3).
+            checksum: if is_request { terms.class == Class::Four } else { terms.checksum },
+            parameters,
+            user_data: &setup.details.user_data,
+        };
+        let tpdu = match connection.state {
+            State::AwaitsConfirm => Tpdu::Cr(connect),
+            State::Closing => Tpdu::Dr(DisconnectRequest {
+                dst_ref: connection.dst_ref,
+                src_ref: connection.src_ref,
+                reason: setup.reason,
+                checksum: terms.checksum,
+                additional: None,
+                user_data: &[],
+            }),
+            _ => Tpdu::Cc(connect),
+        };
+        let mut to = Writer::new(arena.room(&mut buffer));
+        let len = tpdu.emit(terms.format, &[], &mut to).map(|()| to.len());
+        let Ok(len) = len else { return pool.put(buffer) };
+        arena.fill(&mut buffer, len);
+        slots.at(buffer.frame()).is = Is::Control;
+        out.down(Request::Unitdata { to: connection.peer, buffer });
+    }
+
+    /// T1 while a connection is made or released.
+    pub(super) fn setup_ran_out(&mut self, index: u32, now: Time, out: &mut Outbox) {
+        let Some(connection) = self.connections[index as usize].as_mut() else { return };
+        connection.sending.attempts += 1;
+        if connection.sending.attempts < self.config.times.n {
+            return self.send_setup(index, now, out);
+        }
+        self.give_up(index, now, out);
+    }
+
+    pub(super) fn connect_response(&mut self, cep: Cep, user_data: Vec<u8>, now: Time, out: &mut Outbox) {
+        let Some(connection) = self.connection(cep) else { return };
+        if connection.state != State::AwaitsResponse || user_data.len() > Connect::MOST {
+            return;
+        }
+        connection.state = State::AwaitsAcknowledge;
+        if let Some(setup) = connection.setup.as_deref_mut() {
+            setup.details.user_data = user_data;
+        }
+        self.send_setup(cep.0, now, out);
+    }
+
+    pub(super) fn disconnect_request(&mut self, cep: Cep, reason: Reason, now: Time, out: &mut Outbox) {
+        let Some(connection) = self.connection(cep) else { return };
+        if connection.state == State::Closing {
+            return;
+        }
+        let details = Details::default();
+        connection.setup = Some(Box::new(Setup { tag: 0, details, credit: 0, reason }));
+        connection.state = State::Closing;
+        connection.sending.attempts = 0;
+        connection.timers = Timers::NONE;
+        self.let_go(cep.0, out);
+        self.send_setup(cep.0, now, out);
+    }
+
+    /// Any TPDU but DT and AK.
+    pub(super) fn other(
+        &mut self,
+        from: Peer,
+        octets: &[u8],
+        format: Format,
+        index: Option<u32>,
+        now: Time,
+        out: &mut Outbox,
+    ) {
+        let Ok((tpdu, _)) = Tpdu::parse(octets, format) else { return };
+        match (tpdu, index) {
+            (Tpdu::Cr(cr), _) => self.connect_indication(from, &cr, now, out),
+            (Tpdu::Cc(cc), Some(index)) => self.connect_confirm(index, &cc, now, out),
+            (Tpdu::Cc(cc), None) => self.refuse(from, cc.src_ref, cc.dst_ref, Reason::MISMATCHED_REFERENCES, out),
+            (Tpdu::Dr(dr), index) => self.disconnect_indication(from, index, &dr, now, out),
+            (Tpdu::Dc(_), Some(index)) => self.released(index, now),
+            (Tpdu::Er(_), Some(index)) => self.give_up(index, now, out),
+            (_, None) => self.counters.unknown_reference += 1,
+            _ => self.counters.unexpected += 1,
+        }
+    }
+
+    fn connect_indication(&mut self, from: Peer, cr: &Connect<'_>, now: Time, out: &mut Outbox) {
+        // A duplicate is the same remote reference of the same peer (§12.2.2.2).
+        if let Some(&known) = self.requested.get(&(from, cr.src_ref)) {
+            if self.connections[known as usize].as_ref().is_some_and(|it| it.state == State::AwaitsAcknowledge) {
+                self.send_setup(known, now, out);
+            }
+            return;
+        }
+        let mine = self.proposal(false);
+        let options = cr.parameters.options();
+        let proposed = cr.parameters.preferred_size.map(|it| it.saturating_mul(128));
+        let size = proposed.or(cr.parameters.tpdu_size.map(|it| it.octets() as u32)).unwrap_or(128);
+        let class = cr.class.min(mine.class);
+        if !matches!(class, Class::Two | Class::Four) || cr.src_ref == 0 || size < 128 {
+            return self.refuse(from, cr.src_ref, 0, Reason::NEGOTIATION_FAILED, out);
+        }
+        let four = class == Class::Four;
+        let terms = Terms {
+            class,
+            format: if cr.extended && self.config.extended { Format::Extended } else { Format::Normal },
+            // Done without only if both want that.
+            checksum: four && (mine.checksum || !options.has(AdditionalOptions::NO_CHECKSUM)),
+            tpdu_size: size.min(self.config.tpdu_size),
+            selective: four && mine.selective && options.has(AdditionalOptions::SELECTIVE),
+            roa: four && mine.roa && options.has(AdditionalOptions::ROA),
+            expedited: options.has(AdditionalOptions::EXPEDITED),
+        };
+        let details = Details {
+            calling: cr.parameters.calling.unwrap_or_default().to_vec(),
+            called: cr.parameters.called.unwrap_or_default().to_vec(),
+            expedited: terms.expedited,
+            user_data: cr.user_data.to_vec(),
+        };
+        let indicated = Box::new(details.clone());
+        let Some(index) = self.open(from, terms, State::AwaitsResponse, 0, details) else {
+            return self.refuse(from, cr.src_ref, 0, Reason::REFERENCE_OVERFLOW, out);
+        };
+        if let Some(connection) = self.connections[index as usize].as_mut() {
+            connection.dst_ref = cr.src_ref;
+            connection.sending.upper_edge = u32::from(cr.credit);
+        }
+        self.requested.insert((from, cr.src_ref), index);
+        out.up(Indication::Connect { cep: Cep(index), from, details: indicated, most: terms.most() });
+    }
+
+    fn connect_confirm(&mut self, index: u32, cc: &Connect<'_>, now: Time, out: &mut Outbox) {
+        let mine = self.proposal(true);
+        let config = self.config;
+        let Some(connection) = self.connections[index as usize].as_mut() else { return };
+        if connection.state != State::AwaitsConfirm {
+            // It comes again since nothing has shown that it came.
+            return self.owe(index);
+        }
+        let options = cc.parameters.options();
+        let size = cc.parameters.preferred_size.map_or(128, |it| it.saturating_mul(128));
+        let is_allowed = matches!(cc.class, Class::Two | Class::Four)
+            && cc.class <= mine.class
+            && cc.src_ref != 0
+            && (128..=config.tpdu_size).contains(&size)
+            && (!cc.extended || config.extended);
+        connection.dst_ref = cc.src_ref;
+        if !is_allowed {
+            let (tag, dst_ref) = (connection.setup.as_deref().map_or(0, |it| it.tag), cc.src_ref);
+            let (peer, src_ref) = (connection.peer, connection.src_ref);
+            self.close(index, now);
+            self.refuse(peer, dst_ref, src_ref, Reason::NEGOTIATION_FAILED, out);
+            return out.up(Indication::Refused { tag, reason: Reason::NEGOTIATION_FAILED });
+        }
+        let four = cc.class == Class::Four;
+        connection.terms = Terms {
+            class: cc.class,
+            format: if cc.extended { Format::Extended } else { Format::Normal },
+            checksum: four && !options.has(AdditionalOptions::NO_CHECKSUM),
+            tpdu_size: size,
+            selective: four && mine.selective && options.has(AdditionalOptions::SELECTIVE),
+            roa: four && mine.roa && options.has(AdditionalOptions::ROA),
+            expedited: options.has(AdditionalOptions::EXPEDITED),
+        };
+        connection.state = State::Open;
+        connection.sending.upper_edge = u32::from(cc.credit);
+        connection.sending.attempts = 0;
+        connection.timers.retransmission = None;
+        let most = connection.terms.most();
+        let tag = connection.setup.take().map_or(0, |it| it.tag);
+        self.begin(index, now);
+        out.up(Indication::Confirm { tag, cep: Cep(index), most, user_data: cc.user_data.to_vec() });
+        // At once: the other end is open only then.
+        self.owe(index);
+    }
+
+    /// The connection is open from now on.
+    fn begin(&mut self, index: u32, now: Time) {
+        let Some(connection) = self.connections[index as usize].as_mut() else { return };
+        if connection.terms.class == Class::Four {
+            let Transport { config, wheel, .. } = self;
+            connection.timers.window = Some(now.after(config.times.w));
+            connection.timers.inactivity = Some(now.after(config.times.i));
+            wheel.set(index, now.after(config.times.w));
+        }
+    }
+
+    /// A DT, AK, ED or EA has come: the CC has arrived.
+    pub(super) fn opened(&mut self, index: u32, now: Time, out: &mut Outbox) {
+        let Some(connection) = self.connections[index as usize].as_mut() else { return };
+        if connection.state != State::AwaitsAcknowledge {
+            return;
+        }
+        connection.state = State::Open;
+        connection.sending.attempts = 0;
+        connection.timers.retransmission = None;
+        connection.setup = None;
+        self.begin(index, now);
+        // A larger window than four bits can say.
+        self.owe(index);
+        self.send_expedited(index, now, out);
+        self.send_data(index, now, out);
+    }
+
+    fn disconnect_indication(
+        &mut self,
+        from: Peer,
+        index: Option<u32>,
+        dr: &DisconnectRequest<'_>,
+        now: Time,
+        out: &mut Outbox,
+    ) {
+        if let Some(index) = index
+            && let Some(connection) = self.connections[index as usize].as_ref()
+            && connection.peer == from
+            && (connection.dst_ref == dr.src_ref || connection.state == State::AwaitsConfirm)
+        {
+            let (was, tag) = (connection.state, connection.setup.as_deref().map_or(0, |it| it.tag));
+            self.let_go(index, out);
+            self.close(index, now);
+            match was {
+                State::AwaitsConfirm => out.up(Indication::Refused { tag, reason: dr.reason }),
+                // Both at once: either counts as the other's confirmation.
+                State::Closing => return,
+                _ => out.up(Indication::Disconnect { cep: Cep(index), reason: dr.reason }),
+            }
+        }
+        if dr.src_ref != 0 {
+            let dc = DisconnectConfirm { dst_ref: dr.src_ref, src_ref: dr.dst_ref, checksum: dr.checksum };
+            self.send_control(from, &Tpdu::Dc(dc), Format::Normal, out);
+        }
+    }
+
+    fn refuse(&mut self, to: Peer, dst_ref: u16, src_ref: u16, reason: Reason, out: &mut Outbox) {
+        let checksum = self.config.checksum;
+        let dr = DisconnectRequest { dst_ref, src_ref, reason, checksum, additional: None, user_data: &[] };
+        self.send_control(to, &Tpdu::Dr(dr), Format::Normal, out);
+    }
+
+    pub(super) fn send_control(&mut self, to: Peer, tpdu: &Tpdu<'_>, format: Format, out: &mut Outbox) {
+        let Some(mut buffer) = self.pool.take() else {
+            self.counters.no_buffer += 1;
+            return;
+        };
+        let mut writer = Writer::new(self.arena.room(&mut buffer));
+        let len = tpdu.emit(format, &[], &mut writer).map(|()| writer.len());
+        let Ok(len) = len else { return self.pool.put(buffer) };
+        self.arena.fill(&mut buffer, len);
+        self.slots.at(buffer.frame()).is = Is::Control;
+        out.down(Request::Unitdata { to, buffer });
+    }
+
+    /// The other end has confirmed the release.
+    fn released(&mut self, index: u32, now: Time) {
+        if self.connections[index as usize].as_ref().is_some_and(|it| it.state == State::Closing) {
+            self.close(index, now);
+        } else {
+            self.counters.unexpected += 1;
+        }
+    }
+
+    /// Nothing more is expected of the other end.
+    pub(super) fn give_up(&mut self, index: u32, now: Time, out: &mut Outbox) {
+        let Some(connection) = self.connections[index as usize].as_ref() else { return };
+        let (state, tag) = (connection.state, connection.setup.as_deref().map_or(0, |it| it.tag));
+        self.counters.given_up += 1;
+        self.let_go(index, out);
+        self.close(index, now);
+        match state {
+            State::AwaitsConfirm => out.up(Indication::Refused { tag, reason: Reason::UNSPECIFIED }),
+            State::Closing => {}
+            _ => out.up(Indication::Disconnect { cep: Cep(index), reason: Reason::UNSPECIFIED }),
+        }
+    }
+
+    /// Buffers of the connection go back to whose they are.
+    fn let_go(&mut self, index: u32, out: &mut Outbox) {
+        let Transport { connections, slots, .. } = self;
+        let Some(connection) = connections[index as usize].as_mut() else { return };
+        let sending = &mut connection.sending;
+        if let Some(frame) = sending.expedited.take() {
+            slots.push_back(&mut sending.retained, frame);
+        }
+        for list in [&mut sending.unsent, &mut sending.expedited_unsent] {
+            while let Some(frame) = slots.pop_front(list) {
+                let slot = slots.at(frame);
+                slot.is = Is::Elsewhere;
+                if let Some(buffer) = slot.buffer.take() {
+                    out.up(Indication::Complete { buffer });
+                }
+            }
+        }
+        while let Some(frame) = slots.pop_front(&mut connection.sending.retained) {
+            let slot = slots.at(frame);
+            match slot.buffer.take() {
+                Some(mut buffer) => {
+                    slot.is = Is::Elsewhere;
+                    buffer.pull(usize::from(slot.header_len));
+                    out.up(Indication::Complete { buffer });
+                }
+                None => slot.is = Is::Acknowledged,
+            }
+        }
+        while let Some(frame) = slots.pop_front(&mut connection.receiving.early) {
+            let slot = slots.at(frame);
+            slot.is = Is::Elsewhere;
+            if let Some(buffer) = slot.buffer.take() {
+                out.down(Request::Return { buffer });
+            }
+        }
+    }
+
+    /// The connection is gone; its reference is frozen (§6.18).
+    fn close(&mut self, index: u32, now: Time) {
+        let Some(connection) = self.connections[index as usize].take() else { return };
+        if let Entry::Occupied(it) = self.requested.entry((connection.peer, connection.dst_ref))
+            && *it.get() == index
+        {
+            it.remove();
+        }
+        self.references.freeze(connection.src_ref, now.after(self.config.times.l));
+        self.wheel.remove(index);
+        self.vacant.push(index);
+    }
+}

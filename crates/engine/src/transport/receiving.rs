@@ -1,0 +1,201 @@
+//! The direction towards here: order, duplicates, acknowledgement and credit (X.224 §12.2.3.5 to §12.2.3.9).
+
+use super::Transport;
+use super::connection::{Opening, State};
+use super::slots::{Is, NONE};
+use crate::layer::Outbox;
+use crate::service::{Cep, Indication, Request, Time};
+use crate::wire::Writer;
+use crate::wire::tpdu::{Acknowledge, Class, Data, Format, Reason, Selective};
+use underpass_link::arena::Buffer;
+
+impl Transport {
+    /// A DT: `buffer` is its user data.
+    pub(super) fn data(&mut self, index: u32, dt: &Data, buffer: Buffer, now: Time, out: &mut Outbox) {
+        self.heard(index, now);
+        self.opened(index, now, out);
+        let Transport { connections, slots, config, counters, wheel, .. } = self;
+        let Some(connection) = connections[index as usize].as_mut() else {
+            return out.down(Request::Return { buffer });
+        };
+        let space = connection.terms.space();
+        let receiving = &mut connection.receiving;
+        let ahead = space.distance(receiving.expected, dt.number);
+        let window = space.distance(receiving.expected, receiving.granted);
+        if connection.terms.class == Class::Two && connection.state == State::Open && (ahead > 0 || window == 0) {
+            // The network has promised that this cannot be (§12.1).
+            out.down(Request::Return { buffer });
+            counters.unexpected += 1;
+            self.disconnect_request(Cep(index), Reason::PROTOCOL_ERROR, now, out);
+            return out.up(Indication::Disconnect { cep: Cep(index), reason: Reason::PROTOCOL_ERROR });
+        }
+        if let Opening::Opened(_) = receiving.opening {
+            receiving.opening = Opening::None;
+        }
+        if !matches!(connection.state, State::Open) || ahead >= window {
+            // A duplicate is acknowledged, or its sender would go on (§12.2.3.5).
+            if ahead > space.window() {
+                counters.data_duplicate += 1
+            } else {
+                counters.data_outside_window += 1
+            }
+            out.down(Request::Return { buffer });
+            return self.owe(index);
+        }
+        counters.data_received += 1;
+        let frame = buffer.frame();
+        let slot = slots.at(frame);
+        (slot.number, slot.end, slot.connection, slot.reference) = (dt.number, dt.eot, index, connection.src_ref);
+        if ahead > 0 {
+            let mut before = NONE;
+            let mut at = receiving.early.head;
+            while at != NONE && space.distance(receiving.expected, slots.at(at).number) < ahead {
+                before = at;
+                at = slots.at(at).next;
+            }
+            if at != NONE && slots.at(at).number == dt.number {
+                counters.data_duplicate += 1;
+                out.down(Request::Return { buffer });
+            } else {
+                counters.data_early += 1;
+                let slot = slots.at(frame);
+                (slot.is, slot.buffer) = (Is::Early, Some(buffer));
+                slots.insert_after(&mut receiving.early, before, frame);
+            }
+            return self.owe(index);
+        }
+        slot.is = Is::Given;
+        receiving.expected = space.add(receiving.expected, 1);
+        receiving.held += 1;
+        receiving.unacknowledged += 1;
+        out.up(Indication::Data { cep: Cep(index), buffer, end: dt.eot });
+        let mut filled = false;
+        while receiving.early.head != NONE && slots.at(receiving.early.head).number == receiving.expected {
+            let Some(frame) = slots.pop_front(&mut receiving.early) else { break };
+            let slot = slots.at(frame);
+            slot.is = Is::Given;
+            receiving.expected = space.add(receiving.expected, 1);
+            receiving.held += 1;
+            receiving.unacknowledged += 1;
+            filled = true;
+            if let Some(buffer) = slot.buffer.take() {
+                out.up(Indication::Data { cep: Cep(index), buffer, end: slot.end });
+            }
+        }
+        // At half the credit (RFC 1008 §8.2.4.1.2).
+        let half = (u32::from(config.credit) / 2).max(2);
+        if receiving.unacknowledged >= half || dt.roa || filled || receiving.expected == receiving.granted {
+            self.owe(index);
+        } else if connection.timers.acknowledge.is_none() {
+            let deadline = now.after(config.times.al);
+            connection.timers.acknowledge = Some(deadline);
+            wheel.set(index, deadline);
+        }
+    }
+
+    /// The user has read a buffer: there is room for another one.
+    pub(super) fn returned(&mut self, buffer: Buffer, _now: Time, out: &mut Outbox) {
+        let slot = self.slots.at(buffer.frame());
+        let (is, index, reference) = (slot.is, slot.connection, slot.reference);
+        slot.is = Is::Elsewhere;
+        out.down(Request::Return { buffer });
+        if is != Is::Given {
+            return;
+        }
+        let Some(connection) = self.connections.get_mut(index as usize).and_then(Option::as_mut) else { return };
+        if connection.src_ref != reference {
+            return;
+        }
+        let space = connection.terms.space();
+        let receiving = &mut connection.receiving;
+        receiving.held = receiving.held.saturating_sub(1);
+        // The window is said to be larger when it has grown by half of the credit, or is closed.
+        let left = space.distance(receiving.expected, receiving.granted);
+        let room = u32::from(self.config.credit).saturating_sub(receiving.held);
+        if room >= left + (u32::from(self.config.credit) / 2).max(1) {
+            self.owe(index);
+        }
+    }
+
+    /// An AK with all that there is to say; false where no buffer is left for it.
+    pub(super) fn send_acknowledge(&mut self, index: u32, now: Time, out: &mut Outbox) -> bool {
+        let Transport { connections, slots, config, arena, pool, counters, wheel, .. } = self;
+        let Some(connection) = connections[index as usize].as_mut() else { return true };
+        if !matches!(connection.state, State::Open) {
+            connection.receiving.owes = false;
+            return true;
+        }
+        let Some(mut buffer) = pool.take() else {
+            counters.no_buffer += 1;
+            return false;
+        };
+        let terms = connection.terms;
+        let (space, receiving) = (terms.space(), &mut connection.receiving);
+        let most = if terms.format == Format::Normal { 15 } else { u32::from(u16::MAX) };
+        let room = u32::from(config.credit).saturating_sub(receiving.held).min(most);
+        let left = space.distance(receiving.expected, receiving.granted);
+        // Credit that was given is never taken back.
+        let credit = room.max(left);
+        receiving.granted = space.add(receiving.expected, credit);
+        receiving.opening = match (receiving.opening, credit) {
+            (_, 0) => Opening::Closed,
+            (Opening::Closed, _) => Opening::Opened(1),
+            (Opening::Opened(times), _) => Opening::Opened(times.saturating_add(1)),
+            (Opening::None, _) => Opening::None,
+        };
+        let mut runs = [0; 8 * Selective::MOST];
+        let selective = (terms.selective && !receiving.early.is_empty()).then(|| {
+            let mut frame = receiving.early.head;
+            let runs_of = std::iter::from_fn(|| {
+                if frame == NONE {
+                    return None;
+                }
+                let first = slots.at(frame).number;
+                let mut last = first;
+                frame = slots.at(frame).next;
+                while frame != NONE && slots.at(frame).number == space.add(last, 1) {
+                    last = slots.at(frame).number;
+                    frame = slots.at(frame).next;
+                }
+                Some((first, last))
+            });
+            Selective::new(runs_of, terms.format, &mut runs)
+        });
+        let ak = Acknowledge {
+            dst_ref: connection.dst_ref,
+            number: receiving.expected,
+            credit: credit as u16,
+            checksum: terms.checksum,
+            subsequence: None,
+            confirmation: receiving.confirms.take(),
+            selective,
+        };
+        let mut to = Writer::new(arena.room(&mut buffer));
+        let len = ak.emit(terms.format, &mut to).map(|()| to.len());
+        let Ok(len) = len else { unreachable!("a frame has room for any AK") };
+        arena.fill(&mut buffer, len);
+        (receiving.unacknowledged, receiving.owes) = (0, false);
+        connection.timers.acknowledge = None;
+        if let Opening::Opened(times) = receiving.opening
+            && terms.class == Class::Four
+        {
+            let deadline = now.after(if times < config.times.n { config.times.t1 } else { config.times.w });
+            connection.timers.window = Some(deadline);
+            wheel.set(index, deadline);
+        } else if terms.class == Class::Four {
+            connection.timers.window = Some(now.after(config.times.w));
+        }
+        slots.at(buffer.frame()).is = Is::Control;
+        counters.acknowledges_sent += 1;
+        out.down(Request::Unitdata { to: connection.peer, buffer });
+        true
+    }
+
+    /// Something has come from the other end: it lives.
+    #[inline]
+    pub(super) fn heard(&mut self, index: u32, now: Time) {
+        if let Some(connection) = self.connections[index as usize].as_mut() {
+            connection.timers.inactivity = Some(now.after(self.config.times.i));
+        }
+    }
+}

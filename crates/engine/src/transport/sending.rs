@@ -1,0 +1,296 @@
+//! The direction away from here: numbering, credit, retention, retransmission (X.224 §12.2.3.3 to §12.2.3.9).
+
+use super::connection::{Connection, Opening, State};
+use super::slots::{Is, NONE};
+use super::wheel::Wheel;
+use super::{Config, Runs, Transport};
+use crate::layer::Outbox;
+use crate::service::{Cep, Indication, Request, Time};
+use crate::wire::Writer;
+use crate::wire::tpdu::{Acknowledge, Class, Confirmation, Data};
+use underpass_checksum::fletcher::Sums;
+use underpass_link::arena::Buffer;
+
+/// AKs that say nothing new, after which what they miss is taken for lost.
+const DUPLICATES: u8 = 3;
+
+impl Transport {
+    pub(super) fn data_request(&mut self, cep: Cep, buffer: Buffer, end: bool, now: Time, out: &mut Outbox) {
+        let Some(connection) = self.connection(cep) else { return out.up(Indication::Complete { buffer }) };
+        let may = matches!(connection.state, State::Open | State::AwaitsAcknowledge);
+        if !may || buffer.len() > connection.terms.most() as usize || buffer.is_empty() {
+            return out.up(Indication::Complete { buffer });
+        }
+        let frame = buffer.frame();
+        let slot = self.slots.at(frame);
+        (slot.is, slot.end, slot.buffer) = (Is::Unsent, end, Some(buffer));
+        let Some(connection) = self.connections[cep.0 as usize].as_mut() else { return };
+        self.slots.push_back(&mut connection.sending.unsent, frame);
+        self.send_data(cep.0, now, out);
+    }
+
+    /// Sends as many DTs as the other end's credit and this end's window allow.
+    pub(super) fn send_data(&mut self, index: u32, now: Time, out: &mut Outbox) {
+        let Transport { connections, slots, config, arena, counters, wheel, .. } = self;
+        let Some(connection) = connections[index as usize].as_mut() else { return };
+        if connection.state != State::Open {
+            return;
+        }
+        let (terms, peer, dst_ref) = (connection.terms, connection.peer, connection.dst_ref);
+        let (space, sending) = (terms.space(), &mut connection.sending);
+        // Behind an ED nothing is sent before that has arrived (§6.11).
+        while !sending.unsent.is_empty() && sending.expedited.is_none() {
+            let credit = space.distance(sending.next, sending.upper_edge);
+            let under_way = space.distance(sending.lower_edge, sending.next);
+            let has_credit = credit > 0 && credit <= space.window();
+            let window = if config.congestion_control && terms.class == Class::Four {
+                sending.congestion.window()
+            } else {
+                u32::MAX
+            };
+            if !has_credit || under_way >= window {
+                break;
+            }
+            let Some(frame) = slots.pop_front(&mut sending.unsent) else { break };
+            let number = sending.next;
+            sending.next = space.add(number, 1);
+            let slot = slots.at(frame);
+            let Some(mut buffer) = slot.buffer.take() else { continue };
+            let data = Data {
+                dst_ref,
+                number,
+                eot: slot.end,
+                // The last one that may be sent asks for the next credit.
+                roa: terms.roa && (credit == 1 || under_way + 1 == window),
+                checksum: terms.checksum,
+                expedited: None,
+            };
+            let (sums, len) = match terms.checksum {
+                true => (Sums::of(arena.octets(&buffer)), buffer.len()),
+                false => (Sums::default(), 0),
+            };
+            let header_len = data.header_len(terms.format);
+            let header = arena.push(&mut buffer, header_len);
+            if data.emit(terms.format, sums, len, &mut Writer::new(header)).is_err() {
+                unreachable!("a header is as long as it says");
+            }
+            (slot.number, slot.sent, slot.header_len) = (number, now, header_len as u8);
+            if terms.class == Class::Four {
+                slot.is = Is::Retained { again: 0, selected: false };
+                slots.push_back(&mut sending.retained, frame);
+            } else {
+                // The network delivers it: nothing is retained.
+                slot.is = Is::Acknowledged;
+            }
+            counters.data_sent += 1;
+            out.down(Request::Unitdata { to: peer, buffer });
+        }
+        await_acknowledge(config, wheel, index, connection, now);
+    }
+
+    /// An AK: what it acknowledges is let go of, what it grants is used (X.224 §12.2.3.6 to §12.2.3.8).
+    pub(super) fn acknowledge(&mut self, index: u32, ak: &Acknowledge<'_>, runs: &Runs, now: Time, out: &mut Outbox) {
+        self.counters.acknowledges_received += 1;
+        self.heard(index, now);
+        self.opened(index, now, out);
+        let Transport { connections, slots, config, .. } = self;
+        let Some(connection) = connections[index as usize].as_mut() else { return };
+        if connection.state != State::Open {
+            return;
+        }
+        let space = connection.terms.space();
+        let sending = &mut connection.sending;
+        let acknowledged = space.distance(sending.lower_edge, ak.number);
+        let under_way = space.distance(sending.lower_edge, sending.next);
+        if acknowledged > under_way {
+            // An old one, or one for what was never sent.
+            return;
+        }
+        let subsequence = ak.subsequence.unwrap_or(0);
+        let upper_edge = space.add(ak.number, u32::from(ak.credit).min(space.window()));
+        let grants = space.is_before(sending.upper_edge, upper_edge);
+        if acknowledged == 0 && subsequence < sending.subsequence {
+            return;
+        }
+        let is_new = acknowledged > 0 || grants || subsequence > sending.subsequence;
+        if grants && sending.upper_edge == sending.next && connection.terms.class == Class::Four {
+            // The window was closed: its opening may not get lost, and is confirmed.
+            connection.receiving.confirms =
+                Some(Confirmation { lower_edge: ak.number, subsequence, credit: ak.credit });
+        }
+        if acknowledged > 0 || subsequence > sending.subsequence {
+            (sending.upper_edge, sending.subsequence) = (upper_edge, subsequence);
+        } else if grants {
+            sending.upper_edge = upper_edge;
+        }
+        let mut sample = None;
+        sending.lower_edge = ak.number;
+        for _ in 0..acknowledged {
+            let Some(frame) = slots.pop_front(&mut sending.retained) else { break };
+            let slot = slots.at(frame);
+            if let Is::Retained { again: 0, .. } = slot.is {
+                sample = Some(now.since(slot.sent));
+            }
+            match slot.buffer.take() {
+                Some(mut buffer) => {
+                    slot.is = Is::Elsewhere;
+                    buffer.pull(usize::from(slot.header_len));
+                    out.up(Indication::Complete { buffer });
+                }
+                None => slot.is = Is::Acknowledged,
+            }
+        }
+        if acknowledged > 0 {
+            (sending.attempts, sending.duplicates) = (0, 0);
+            let credit = u32::from(config.credit).max(space.distance(sending.lower_edge, sending.upper_edge));
+            if let Some(sample) = sample {
+                sending.round_trip.sample(sample);
+                let target = u64::from(sending.round_trip.least) + config.times.slack;
+                let congestion = &mut sending.congestion;
+                if sample <= target {
+                    congestion.grow(acknowledged, credit);
+                } else if congestion.cut_until.is_none_or(|it| !space.is_before(sending.lower_edge, it)) {
+                    congestion.delayed(sample, target);
+                    congestion.cut_until = Some(sending.next);
+                }
+            }
+            if sending.recovering.is_some_and(|it| !space.is_before(sending.lower_edge, it)) {
+                sending.recovering = None;
+            }
+            connection.timers.retransmission = None;
+        } else if !is_new && under_way > 0 {
+            sending.duplicates = sending.duplicates.saturating_add(1);
+        }
+        let mut hole = false;
+        if connection.terms.selective {
+            let mut frame = sending.retained.head;
+            for (first, last) in runs.iter() {
+                // Both in order: one pass over the list.
+                while frame != NONE {
+                    let slot = slots.at(frame);
+                    if space.is_before(last, slot.number) {
+                        break;
+                    }
+                    if !space.is_before(slot.number, first)
+                        && let Is::Retained { selected, .. } = &mut slot.is
+                    {
+                        *selected = true;
+                        hole = true;
+                    }
+                    frame = slot.next;
+                }
+            }
+        }
+        let lost = hole || sending.duplicates >= DUPLICATES;
+        if lost && sending.recovering.is_none() && !sending.retained.is_empty() {
+            (sending.recovering, sending.duplicates) = (Some(sending.next), 0);
+            sending.congestion.lost();
+            self.send_again(index, hole, now, out);
+        } else if acknowledged > 0 && sending.recovering.is_some() {
+            self.send_again(index, hole, now, out);
+        }
+        let Transport { connections, config, wheel, .. } = self;
+        if let Some(connection) = connections[index as usize].as_mut() {
+            await_acknowledge(config, wheel, index, connection, now);
+            let opening = &mut connection.receiving.opening;
+            let granted = connection.receiving.granted;
+            if let Some(it) = ak.confirmation
+                && space.add(it.lower_edge, it.credit.into()) == granted
+            {
+                *opening = Opening::None;
+            }
+            if connection.receiving.confirms.is_some() {
+                self.owe(index);
+            }
+        }
+        self.send_data(index, now, out);
+    }
+
+    /// Sends again what is missing: the first DT that is retained, or with `holes` each before one that was selected.
+    fn send_again(&mut self, index: u32, holes: bool, now: Time, out: &mut Outbox) {
+        let Transport { connections, slots, counters, .. } = self;
+        let Some(connection) = connections[index as usize].as_mut() else { return };
+        let mut last = NONE;
+        if holes {
+            let mut frame = connection.sending.retained.head;
+            while frame != NONE {
+                let slot = slots.at(frame);
+                if let Is::Retained { selected: true, .. } = slot.is {
+                    last = frame;
+                }
+                frame = slot.next;
+            }
+        }
+        let mut frame = connection.sending.retained.head;
+        while frame != NONE && frame != last {
+            let slot = slots.at(frame);
+            let next = slot.next;
+            if let Is::Retained { again, selected } = &mut slot.is
+                // Without holes it is the one that the other end waits for, whatever it has said of it before.
+                && (!holes || !*selected && *again == 0)
+                // Still lent below: it is on its way, and its header must not be touched.
+                && let Some(buffer) = slot.buffer.take()
+            {
+                *again = again.saturating_add(1);
+                slot.sent = now;
+                counters.data_sent_again += 1;
+                out.down(Request::Unitdata { to: connection.peer, buffer });
+            }
+            if !holes {
+                break;
+            }
+            frame = next;
+        }
+    }
+
+    /// T1: the first DT that is retained goes again, and the connection is given up when that was tried often enough
+    /// (X.224 §12.2.1.2).
+    pub(super) fn retransmission_ran_out(&mut self, index: u32, now: Time, out: &mut Outbox) {
+        let Some(connection) = self.connections[index as usize].as_mut() else { return };
+        let sending = &mut connection.sending;
+        if sending.retained.is_empty() && sending.expedited.is_none() {
+            return;
+        }
+        sending.attempts += 1;
+        if sending.attempts >= self.config.times.n {
+            return self.give_up(index, now, out);
+        }
+        sending.congestion.silent();
+        sending.recovering = Some(sending.next);
+        let deadline = now.after(t1(&self.config, connection));
+        connection.timers.retransmission = Some(deadline);
+        self.send_again(index, false, now, out);
+        self.send_expedited_again(index, out);
+    }
+}
+
+/// T1 runs while something that was sent is not acknowledged (X.224 §12.2.1.2).
+#[inline]
+pub(super) fn await_acknowledge(
+    config: &Config,
+    wheel: &mut Wheel,
+    index: u32,
+    connection: &mut Connection,
+    now: Time,
+) {
+    let waits = !connection.sending.retained.is_empty() || connection.sending.expedited.is_some();
+    if waits && connection.timers.retransmission.is_none() && connection.terms.class == Class::Four {
+        let deadline = now.after(t1(config, connection));
+        connection.timers.retransmission = Some(deadline);
+        wheel.set(index, deadline);
+    }
+}
+
+/// T1: from the round trip where it is known, twice as long with each attempt.
+fn t1(config: &Config, connection: &Connection) -> u64 {
+    let round_trip = &connection.sending.round_trip;
+    let once = match round_trip.smoothed {
+        0 => config.times.t1,
+        smoothed => {
+            let measured = u64::from(smoothed) + 4 * u64::from(round_trip.deviation);
+            // The other end may put its AK off.
+            (measured + config.times.al).max(config.times.t1_least)
+        }
+    };
+    once << connection.sending.attempts.min(6)
+}

@@ -1,0 +1,140 @@
+//! What a transport entity knows of each frame of the arena that passes through it: where a TPDU stands on its way, and which one
+//! follows it in its connection's list. Lists of frames instead of queues of each connection's own: nothing is allocated, and an
+//! idle connection has none.
+
+use crate::service::Time;
+use underpass_link::arena::Buffer;
+
+/// The end of a list.
+pub(super) const NONE: u32 = u32::MAX;
+
+/// One frame.
+#[derive(Debug)]
+pub(super) struct Slot {
+    /// The buffer, where it is here: lent below, it is not.
+    pub buffer: Option<Buffer>,
+    /// The next frame of the list.
+    pub next: u32,
+    /// The connection, and its reference: the next connection with this index has another one.
+    pub connection: u32,
+    pub reference: u16,
+    /// TPDU-NR.
+    pub number: u32,
+    /// When it was last sent.
+    pub sent: Time,
+    /// Octets of the header that was pushed here.
+    pub header_len: u8,
+    /// The TSDU ends with it.
+    pub end: bool,
+    pub is: Is,
+}
+
+/// What the frame is used for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Is {
+    /// Nothing here.
+    Elsewhere,
+    /// A DT, not sent yet.
+    Unsent,
+    /// A DT, sent so many times and not acknowledged.
+    Retained {
+        /// How often it was sent again.
+        again: u8,
+        /// Whether it was acknowledged out of order.
+        selected: bool,
+    },
+    /// A TPDU that nobody waits for any more, lent below.
+    Acknowledged,
+    /// An ED, sent and not acknowledged, or waiting for the one before it.
+    Expedited,
+    /// A TPDU of this entity's own pool, lent below.
+    Control,
+    /// A DT that came before one that it follows.
+    Early,
+    /// A DT's user data, given to the user.
+    Given,
+    /// An ED's, which no credit was given for.
+    GivenExpedited,
+}
+
+/// The frames of the arena.
+#[derive(Debug)]
+pub(super) struct Slots {
+    slots: Box<[Slot]>,
+}
+
+/// A list of frames, in order.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct List {
+    pub head: u32,
+    pub tail: u32,
+}
+
+impl List {
+    pub const EMPTY: List = List { head: NONE, tail: NONE };
+
+    #[inline]
+    pub fn is_empty(&self) -> bool {
+        self.head == NONE
+    }
+}
+
+impl Slots {
+    pub fn new(frames: u32) -> Slots {
+        let slot = || Slot {
+            buffer: None,
+            next: NONE,
+            connection: NONE,
+            reference: 0,
+            number: 0,
+            sent: Time(0),
+            header_len: 0,
+            end: false,
+            is: Is::Elsewhere,
+        };
+        Slots { slots: (0..frames).map(|_| slot()).collect() }
+    }
+
+    #[inline]
+    pub fn at(&mut self, frame: u32) -> &mut Slot {
+        &mut self.slots[frame as usize]
+    }
+
+    #[inline]
+    pub fn push_back(&mut self, list: &mut List, frame: u32) {
+        self.at(frame).next = NONE;
+        match list.tail {
+            NONE => list.head = frame,
+            tail => self.at(tail).next = frame,
+        }
+        list.tail = frame;
+    }
+
+    #[inline]
+    pub fn pop_front(&mut self, list: &mut List) -> Option<u32> {
+        let frame = list.head;
+        if frame == NONE {
+            return None;
+        }
+        list.head = self.at(frame).next;
+        if list.head == NONE {
+            list.tail = NONE;
+        }
+        Some(frame)
+    }
+
+    /// Puts `frame` behind `before`, or at the front.
+    pub fn insert_after(&mut self, list: &mut List, before: u32, frame: u32) {
+        if before == NONE {
+            self.at(frame).next = list.head;
+            list.head = frame;
+        } else {
+            let next = self.at(before).next;
+            self.at(frame).next = next;
+            self.at(before).next = frame;
+        }
+        if self.at(frame).next == NONE {
+            list.tail = frame;
+        }
+    }
+}

@@ -1,0 +1,96 @@
+//! Runs over a grid of faults.
+
+use crate::wire::Faults;
+use crate::{Script, run};
+use underpass_engine::transport::Config;
+use underpass_engine::wire::tpdu::Class;
+
+const US: u64 = 1000;
+
+fn script(seed: u64, faults: Faults) -> Script {
+    let lazy = seed.is_multiple_of(3);
+    Script { seed, faults, config: Config::default(), tsdus: 60, longest: 20_000, lazy, expedited: 5 }
+}
+
+/// 20 µs from end to end, 8 Gbit/s.
+fn fast() -> Faults {
+    Faults { delay: 20 * US, octet: 1, ..Faults::default() }
+}
+
+#[test]
+fn where_nothing_goes_wrong_nothing_is_sent_again() {
+    let outcome = run(&script(1, fast()));
+    assert_eq!(outcome.wrong, 0);
+    assert!(outcome.counters.iter().all(|it| it.data_sent_again + it.given_up + it.no_buffer == 0), "{outcome:?}");
+}
+
+/// Every TSDU arrives once, in order and as it was, and the connection is released, whatever the wire does.
+#[test]
+fn every_fault() {
+    let mut packets = 0;
+    for seed in 0..8 {
+        for lost in [0, 10, 100] {
+            for repeated in [0, 50] {
+                for changed in [0, 20] {
+                    for late in [0, 100] {
+                        let faults = Faults { lost, repeated, changed, late, late_by: 500 * US, ..fast() };
+                        let config = Config {
+                            extended: seed % 2 == 0,
+                            credit: if seed % 4 < 2 { 64 } else { 8 },
+                            selective: seed != 5,
+                            ..Config::default()
+                        };
+                        let outcome = run(&Script { config, ..script(seed, faults) });
+                        assert_eq!(outcome.wrong, 0, "{faults:?}");
+                        packets += outcome.packets;
+                    }
+                }
+            }
+        }
+    }
+    println!("{packets} TPDUs");
+}
+
+/// The simulation sees what a checksum is for.
+#[test]
+fn without_a_checksum_corruption_gets_through() {
+    let faults = Faults { changed: 100, changed_from: 40, ..fast() };
+    for (checksum, gets_through) in [(false, true), (true, false)] {
+        let config = Config { checksum, ..Config::default() };
+        let outcome = run(&Script { config, ..script(1, faults) });
+        assert_eq!(outcome.wrong > 0, gets_through, "checksum {checksum}: {outcome:?}");
+    }
+}
+
+/// Class 2, over a network that loses nothing: nothing is retained, and no timer is needed.
+#[test]
+fn class_2_where_nothing_is_lost() {
+    for seed in 0..6 {
+        let config = Config { class: Class::Two, credit: [4, 64][seed as usize % 2], ..Config::default() };
+        let faults = Faults { pause: 300 * US, pause_every: 1000 * US, ..fast() };
+        let outcome = run(&Script { config, ..script(seed, faults) });
+        assert_eq!(outcome.wrong, 0);
+        assert!(outcome.counters.iter().all(|it| it.data_sent_again == 0), "{outcome:?}");
+    }
+}
+
+/// A queue that is short for what comes: what does not fit is lost, and the window shrinks to what does.
+#[test]
+fn a_short_queue() {
+    for seed in 0..4 {
+        let faults = Faults { queue: 20_000, octet: 8, ..fast() };
+        let config = Config { credit: 100, ..Config::default() };
+        let outcome = run(&Script { config, tsdus: 300, ..script(seed, faults) });
+        assert_eq!(outcome.wrong, 0);
+    }
+}
+
+/// Nothing arrives for longer than T1, again and again.
+#[test]
+fn pauses() {
+    for seed in 0..4 {
+        let faults = Faults { pause: 30_000 * US, pause_every: 70_000 * US, lost: 10, ..fast() };
+        let outcome = run(&Script { tsdus: 200, ..script(seed, faults) });
+        assert_eq!(outcome.wrong, 0);
+    }
+}

@@ -1,0 +1,292 @@
+//! One area of memory for all packets, in frames of one size: the driver's own packet memory (AF_XDP's UMEM).
+//!
+//! A [`Buffer`] is the right to a frame, and which of its octets are meant. There is one for each frame, it cannot be copied, and
+//! whoever has it may read and write the frame: it goes from layer to layer with the primitive that it is part of. Headers are
+//! pushed in front of the data ([`Arena::push`]), so that data stays where it is from the user to the link.
+#![allow(unsafe_code, reason = "hands out parts of one memory area by tokens that are unique")]
+
+use std::fmt::{self, Debug, Formatter};
+use std::ptr::NonNull;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, Ordering::Relaxed};
+
+/// The right to one frame of an [`Arena`], and which of its octets are meant.
+pub struct Buffer {
+    /// Which arena's, so that the token of one is not taken by another.
+    arena: u32,
+    frame: u32,
+    offset: u32,
+    len: u32,
+}
+
+impl Buffer {
+    /// Number of the frame in its arena.
+    #[inline]
+    pub fn frame(&self) -> u32 {
+        self.frame
+    }
+
+    /// Where in the frame the octets begin.
+    #[inline]
+    pub fn offset(&self) -> u32 {
+        self.offset
+    }
+
+    /// How many they are.
+    #[inline]
+    pub fn len(&self) -> usize {
+        self.len as usize
+    }
+
+    /// Whether there are none.
+    #[inline]
+    pub fn is_empty(&self) -> bool {
+        self.len == 0
+    }
+
+    /// Leaves out the first octets: a header that was read.
+    ///
+    /// # Panics
+    /// If there are fewer.
+    #[inline]
+    pub fn pull(&mut self, octets: usize) {
+        assert!(octets <= self.len());
+        self.offset += octets as u32;
+        self.len -= octets as u32;
+    }
+
+    /// Leaves out all but the first octets: padding, or another PDU.
+    #[inline]
+    pub fn truncate(&mut self, len: usize) {
+        self.len = self.len.min(len as u32);
+    }
+}
+
+impl Debug for Buffer {
+    fn fmt(&self, f: &mut Formatter<'_>) -> fmt::Result {
+        write!(f, "frame {} {}+{}", self.frame, self.offset, self.len)
+    }
+}
+
+/// How large frames are, and what is kept free in them.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Geometry {
+    /// Number of frames.
+    pub frames: u32,
+    /// Octets of a frame.
+    pub frame_size: u32,
+    /// Octets kept free at the beginning of a frame for headers.
+    pub headroom: u32,
+}
+
+struct Memory {
+    octets: NonNull<[u8]>,
+}
+
+// SAFETY: the memory is reached by tokens alone, of which there is one for each frame.
+unsafe impl Send for Memory {}
+// SAFETY: as above.
+unsafe impl Sync for Memory {}
+
+impl Drop for Memory {
+    fn drop(&mut self) {
+        // SAFETY: it was leaked from a box in `Arena::new`, and the last handle to it is gone.
+        drop(unsafe { Box::from_raw(self.octets.as_ptr()) });
+    }
+}
+
+/// A handle to the memory; every layer has one.
+#[derive(Clone)]
+pub struct Arena {
+    memory: Arc<Memory>,
+    id: u32,
+    geometry: Geometry,
+}
+
+impl Arena {
+    /// New memory, and the right to each of its frames.
+    ///
+    /// # Panics
+    /// If the headroom is larger than a frame.
+    pub fn new(geometry: Geometry) -> (Arena, Vec<Buffer>) {
+        static NEXT: AtomicU32 = AtomicU32::new(0);
+        assert!(geometry.headroom <= geometry.frame_size);
+        let id = NEXT.fetch_update(Relaxed, Relaxed, |id| id.checked_add(1)).expect("2^32 arenas");
+        let octets = vec![0u8; geometry.frames as usize * geometry.frame_size as usize].into_boxed_slice();
+        let octets = NonNull::from(Box::leak(octets));
+        let arena = Arena { memory: Arc::new(Memory { octets }), id, geometry };
+        let all = (0..geometry.frames).map(|frame| Buffer { arena: id, frame, offset: geometry.headroom, len: 0 });
+        (arena, all.collect())
+    }
+
+    /// How it is divided.
+    #[inline]
+    pub fn geometry(&self) -> Geometry {
+        self.geometry
+    }
+
+    /// The octets of a buffer.
+    #[inline]
+    pub fn octets<'a>(&'a self, buffer: &'a Buffer) -> &'a [u8] {
+        // SAFETY: within the frame (see `at`), which nobody else can reach while the only token for it is borrowed.
+        unsafe { std::slice::from_raw_parts(self.at(buffer), buffer.len()) }
+    }
+
+    /// The same, to be written.
+    #[inline]
+    pub fn octets_mut<'a>(&'a self, buffer: &'a mut Buffer) -> &'a mut [u8] {
+        // SAFETY: as in `octets`, and the token is borrowed for this alone.
+        unsafe { std::slice::from_raw_parts_mut(self.at(buffer), buffer.len()) }
+    }
+
+    /// The whole room behind the headroom, to be written; [`Arena::fill`] says how much of it was.
+    #[inline]
+    pub fn room<'a>(&'a self, buffer: &'a mut Buffer) -> &'a mut [u8] {
+        buffer.offset = self.geometry.headroom;
+        buffer.len = self.geometry.frame_size - self.geometry.headroom;
+        self.octets_mut(buffer)
+    }
+
+    /// Makes the buffer so many octets behind the headroom.
+    ///
+    /// # Panics
+    /// If a frame has no room for so many.
+    #[inline]
+    pub fn fill(&self, buffer: &mut Buffer, len: usize) {
+        assert!(len <= (self.geometry.frame_size - self.geometry.headroom) as usize);
+        buffer.offset = self.geometry.headroom;
+        buffer.len = len as u32;
+    }
+
+    /// Makes the buffer what it was before: `len` octets from `offset` of the frame on.
+    ///
+    /// # Panics
+    /// If a frame has no such octets.
+    #[inline]
+    pub fn restore(&self, buffer: &mut Buffer, offset: u32, len: u32) {
+        assert!(u64::from(offset) + u64::from(len) <= u64::from(self.geometry.frame_size));
+        (buffer.offset, buffer.len) = (offset, len);
+    }
+
+    /// Puts so many octets in front of the buffer, and hands them out to be written: a header.
+    ///
+    /// # Panics
+    /// If the headroom is used up.
+    #[inline]
+    pub fn push<'a>(&'a self, buffer: &'a mut Buffer, octets: usize) -> &'a mut [u8] {
+        assert!(octets <= buffer.offset as usize, "the headroom of a frame is too small for its headers");
+        buffer.offset -= octets as u32;
+        buffer.len += octets as u32;
+        &mut self.octets_mut(buffer)[..octets]
+    }
+
+    #[inline]
+    fn at(&self, buffer: &Buffer) -> *mut u8 {
+        let Geometry { frames, frame_size, .. } = self.geometry;
+        assert_eq!(buffer.arena, self.id, "a buffer of another arena");
+        debug_assert!(buffer.frame < frames && buffer.offset + buffer.len <= frame_size);
+        let begin = buffer.frame as usize * frame_size as usize + buffer.offset as usize;
+        // SAFETY: a token of this arena names one of its frames, and octets within it: the memory is `frames` times
+        // `frame_size` long.
+        unsafe { self.memory.octets.as_ptr().cast::<u8>().add(begin) }
+    }
+}
+
+impl Debug for Arena {
+    fn fmt(&self, f: &mut Formatter<'_>) -> fmt::Result {
+        self.geometry.fmt(f)
+    }
+}
+
+/// Buffers that nobody uses.
+#[derive(Debug, Default)]
+pub struct Pool {
+    free: Vec<Buffer>,
+}
+
+impl Pool {
+    /// A pool of these.
+    pub fn new(free: Vec<Buffer>) -> Pool {
+        Pool { free }
+    }
+
+    /// How many there are.
+    #[inline]
+    pub fn len(&self) -> usize {
+        self.free.len()
+    }
+
+    /// Whether there is none.
+    #[inline]
+    pub fn is_empty(&self) -> bool {
+        self.free.is_empty()
+    }
+
+    /// Takes one out.
+    #[inline]
+    pub fn take(&mut self) -> Option<Buffer> {
+        self.free.pop()
+    }
+
+    /// Puts one back.
+    #[inline]
+    pub fn put(&mut self, buffer: Buffer) {
+        self.free.push(buffer);
+    }
+}
+
+impl FromIterator<Buffer> for Pool {
+    fn from_iter<I: IntoIterator<Item = Buffer>>(buffers: I) -> Pool {
+        Pool::new(buffers.into_iter().collect())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const GEOMETRY: Geometry = Geometry { frames: 3, frame_size: 128, headroom: 32 };
+
+    #[test]
+    fn headers_go_in_front_of_data_that_stays() {
+        let (arena, mut all) = Arena::new(GEOMETRY);
+        let mut buffer = all.pop().unwrap();
+        arena.room(&mut buffer)[..4].copy_from_slice(b"data");
+        arena.fill(&mut buffer, 4);
+        let before = arena.octets(&buffer).as_ptr();
+        arena.push(&mut buffer, 3).copy_from_slice(b"TP4");
+        assert_eq!(arena.octets(&buffer), b"TP4data");
+        buffer.pull(3);
+        assert_eq!((arena.octets(&buffer), arena.octets(&buffer).as_ptr()), (&b"data"[..], before));
+        buffer.truncate(2);
+        assert_eq!(arena.octets(&buffer), b"da");
+    }
+
+    #[test]
+    fn frames_do_not_overlap() {
+        let (arena, mut all) = Arena::new(GEOMETRY);
+        for (number, buffer) in all.iter_mut().enumerate() {
+            arena.room(buffer).fill(number as u8);
+            let headroom = GEOMETRY.headroom as usize;
+            arena.push(buffer, headroom).fill(number as u8);
+        }
+        for (number, buffer) in all.iter().enumerate() {
+            assert_eq!(arena.octets(buffer), [number as u8; 128]);
+        }
+    }
+
+    #[test]
+    #[should_panic(expected = "another arena")]
+    fn a_buffer_of_another_arena() {
+        let (arena, _) = Arena::new(GEOMETRY);
+        let (_, others) = Arena::new(GEOMETRY);
+        arena.octets(&others[0]);
+    }
+
+    #[test]
+    #[should_panic(expected = "headroom")]
+    fn too_many_headers() {
+        let (arena, mut all) = Arena::new(GEOMETRY);
+        arena.push(&mut all[0], 33);
+    }
+}
