@@ -36,6 +36,14 @@ pub(super) struct Terms {
 }
 
 impl Terms {
+    /// DTs that may be under way towards an end that takes `credit` of them.
+    pub fn credit(&self, credit: u16) -> u32 {
+        match self.format {
+            Format::Normal => credit.min(15).into(),
+            Format::Extended => credit.into(),
+        }
+    }
+
     pub fn space(&self) -> Space {
         Space::of(self.format)
     }
@@ -94,6 +102,8 @@ pub(super) struct Sending {
     pub upper_edge: u32,
     /// Subsequence of the AK that said so, and its credit.
     pub subsequence: u16,
+    /// The last AK said that nothing may be sent.
+    pub closed: bool,
     /// How often an AK has said nothing new while DTs were under way.
     pub duplicates: u8,
     /// How often T1 has run out since anything was acknowledged.

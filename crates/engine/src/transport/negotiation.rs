@@ -61,6 +61,7 @@ impl Transport {
                 lower_edge: 0,
                 upper_edge: 0,
                 subsequence: 0,
+                closed: false,
                 duplicates: 0,
                 attempts: 0,
                 recovering: None,

@@ -6,7 +6,7 @@ use super::slots::{Is, NONE};
 use crate::layer::Outbox;
 use crate::service::{Cep, Indication, Request, Time};
 use crate::wire::Writer;
-use crate::wire::tpdu::{Acknowledge, Class, Data, Format, Reason, Selective};
+use crate::wire::tpdu::{Acknowledge, Class, Data, Reason, Selective};
 use underpass_link::arena::Buffer;
 
 impl Transport {
@@ -83,7 +83,7 @@ impl Transport {
             }
         }
         // At half the credit (RFC 1008 §8.2.4.1.2).
-        let half = (u32::from(config.credit) / 2).max(2);
+        let half = (connection.terms.credit(config.credit) / 2).max(2);
         if receiving.unacknowledged >= half || dt.roa || filled || receiving.expected == receiving.granted {
             self.owe(index);
         } else if connection.timers.acknowledge.is_none() {
@@ -111,8 +111,9 @@ impl Transport {
         receiving.held = receiving.held.saturating_sub(1);
         // The window is said to be larger when it has grown by half of the credit, or is closed.
         let left = space.distance(receiving.expected, receiving.granted);
-        let room = u32::from(self.config.credit).saturating_sub(receiving.held);
-        if room >= left + (u32::from(self.config.credit) / 2).max(1) {
+        let credit = connection.terms.credit(self.config.credit);
+        let room = credit.saturating_sub(receiving.held);
+        if room >= left + (credit / 2).max(1) {
             self.owe(index);
         }
     }
@@ -131,8 +132,7 @@ impl Transport {
         };
         let terms = connection.terms;
         let (space, receiving) = (terms.space(), &mut connection.receiving);
-        let most = if terms.format == Format::Normal { 15 } else { u32::from(u16::MAX) };
-        let room = u32::from(config.credit).saturating_sub(receiving.held).min(most);
+        let room = terms.credit(config.credit).saturating_sub(receiving.held);
         let left = space.distance(receiving.expected, receiving.granted);
         // Credit that was given is never taken back.
         let credit = room.max(left);

@@ -60,8 +60,8 @@ impl Transport {
                 dst_ref,
                 number,
                 eot: slot.end,
-                // The last one that may be sent asks for the next credit.
-                roa: terms.roa && (credit == 1 || under_way + 1 == window),
+                // The last one that may be sent asks for the next credit, or for an AK where half the credit will never come.
+                roa: terms.roa && (credit == 1 || under_way + 1 == window && window <= (credit + under_way) / 2),
                 checksum: terms.checksum,
                 expedited: None,
             };
@@ -112,8 +112,9 @@ impl Transport {
         if acknowledged == 0 && subsequence < sending.subsequence {
             return;
         }
+        sending.closed |= ak.credit == 0;
         let is_new = acknowledged > 0 || grants || subsequence > sending.subsequence;
-        if grants && sending.upper_edge == sending.next && connection.terms.class == Class::Four {
+        if grants && core::mem::replace(&mut sending.closed, false) && connection.terms.class == Class::Four {
             // The window was closed: its opening may not get lost, and is confirmed.
             connection.receiving.confirms =
                 Some(Confirmation { lower_edge: ak.number, subsequence, credit: ak.credit });
@@ -123,14 +124,14 @@ impl Transport {
         } else if grants {
             sending.upper_edge = upper_edge;
         }
-        let mut sample = None;
+        let (mut sample, mut is_prompt) = (None, true);
         sending.lower_edge = ak.number;
         for _ in 0..acknowledged {
             let Some(frame) = slots.pop_front(&mut sending.retained) else { break };
             let slot = slots.at(frame);
-            if let Is::Retained { again: 0, .. } = slot.is {
-                sample = Some(now.since(slot.sent));
-            }
+            // Of the last one, which has brought this AK about; but not where it, or one before it, came late (Karn).
+            is_prompt &= slot.is == Is::Retained { again: 0, selected: false };
+            sample = Some(now.since(slot.sent)).filter(|_| is_prompt);
             match slot.buffer.take() {
                 Some(mut buffer) => {
                     slot.is = Is::Elsewhere;
@@ -161,7 +162,7 @@ impl Transport {
         } else if !is_new && under_way > 0 {
             sending.duplicates = sending.duplicates.saturating_add(1);
         }
-        let mut hole = false;
+        let mut beyond = 0;
         if connection.terms.selective {
             let mut frame = sending.retained.head;
             for (first, last) in runs.iter() {
@@ -175,12 +176,13 @@ impl Transport {
                         && let Is::Retained { selected, .. } = &mut slot.is
                     {
                         *selected = true;
-                        hole = true;
+                        beyond += 1;
                     }
                     frame = slot.next;
                 }
             }
         }
+        let hole = beyond >= u32::from(DUPLICATES);
         let lost = hole || sending.duplicates >= DUPLICATES;
         if lost && sending.recovering.is_none() && !sending.retained.is_empty() {
             (sending.recovering, sending.duplicates) = (Some(sending.next), 0);
@@ -210,13 +212,15 @@ impl Transport {
     fn send_again(&mut self, index: u32, holes: bool, now: Time, out: &mut Outbox) {
         let Transport { connections, slots, counters, .. } = self;
         let Some(connection) = connections[index as usize].as_mut() else { return };
+        // What lies before so many that were selected is lost; what lies between them may be late.
         let mut last = NONE;
         if holes {
             let mut frame = connection.sending.retained.head;
+            let mut selected = Selected::default();
             while frame != NONE {
                 let slot = slots.at(frame);
                 if let Is::Retained { selected: true, .. } = slot.is {
-                    last = frame;
+                    last = selected.push(frame).unwrap_or(last);
                 }
                 frame = slot.next;
             }
@@ -261,6 +265,22 @@ impl Transport {
         connection.timers.retransmission = Some(deadline);
         self.send_again(index, false, now, out);
         self.send_expedited_again(index, out);
+    }
+}
+
+/// The frames that were selected last.
+#[derive(Default)]
+struct Selected {
+    last: [Option<u32>; DUPLICATES as usize - 1],
+}
+
+impl Selected {
+    /// Another one; the one that has as many behind it as show a loss.
+    fn push(&mut self, frame: u32) -> Option<u32> {
+        let oldest = self.last[0];
+        self.last.rotate_left(1);
+        self.last[DUPLICATES as usize - 2] = Some(frame);
+        oldest
     }
 }
 

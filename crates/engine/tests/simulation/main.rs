@@ -2,6 +2,7 @@
 
 mod grid;
 mod side;
+mod snapshot;
 mod wire;
 
 use side::Side;
