@@ -1,4 +1,4 @@
-//! Nanoseconds per TPDU.
+//! Nanoseconds per TPDU over a passing loopback, send to acknowledgement: `cargo run --release --example rate [sum]`.
 use std::time::Instant;
 use underpass_engine::network::Inactive;
 use underpass_engine::service::*;

@@ -1,8 +1,8 @@
 //! Transport of class 4 and class 2 (X.224) over a network without connections.
 //!
-//! The way of a TSDU: [`sending`] numbers its parts and retains them until they are acknowledged, [`receiving`] puts them in order
-//! and acknowledges them; [`negotiation`] is how a connection comes and goes. A [`Transport`] is one entity with all its connections;
-//! [`slots`] is what it knows of buffers, [`wheel`] of time.
+//! The way of a TSDU: `sending` numbers its parts and retains them until they are acknowledged, `receiving` puts them in order
+//! and acknowledges them; `negotiation` is how a connection comes and goes. A [`Transport`] is one entity with all its connections;
+//! `slots` is what it knows of buffers, `wheel` of time.
 
 mod congestion;
 mod connection;

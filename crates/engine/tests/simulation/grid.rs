@@ -28,7 +28,7 @@ fn where_nothing_goes_wrong_nothing_is_sent_again() {
 #[test]
 fn every_fault() {
     let mut packets = 0;
-    for seed in 0..22 {
+    for seed in 0..28 {
         for lost in [0, 10, 100] {
             for repeated in [0, 50] {
                 for changed in [0, 20] {
