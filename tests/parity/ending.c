@@ -1,7 +1,9 @@
 /* How connections end: shutdown each way, close with and without unread bytes, linger, death of a process. */
 #include "harness.h"
 
+#include <stdatomic.h>
 #include <sys/epoll.h>
+#include <sys/mman.h>
 
 static _Thread_local char in[64 * KIB], out[64 * KIB];
 
@@ -741,6 +743,40 @@ static void farewell_b(struct side *side) {
 }
 static void farewell(void) { two_processes(AF_INET, farewell_a, farewell_b); }
 
+/* A process is killed with something unread, and what it has sent is lost on its way in part: a reset, not an end, also if
+ * more was sent behind that. */
+static _Atomic size_t *stuffed;
+static void lost_a(struct side *side) {
+    hear(side);
+    /* So that there is room for more, behind what is still in the buffers. */
+    for (size_t left = *stuffed / 2, got; left > 0; left -= got) {
+        got = receive_all(side->fd, in, left < sizeof(in) ? left : sizeof(in));
+    }
+    tell(side);
+    hear(side);
+    SHOW(send(side->fd, "unread", 6, 0));
+    tell(side);
+    await_events(side->fd, POLLHUP);
+    while (recv(side->fd, in, sizeof(in), MSG_WAITALL) > 0) {}
+    say("then %s", error_name(errno));
+    SHOW(recv(side->fd, in, sizeof(in), 0));
+    SHOW(send(side->fd, "x", 1, MSG_NOSIGNAL));
+}
+static void lost_b(struct side *side) {
+    *stuffed = stuff(side->fd, 8);
+    tell(side);
+    hear(side);
+    for (int i = 0; i < 16; i++) send(side->fd, "more", 4, MSG_DONTWAIT);
+    SHOW(recv(side->fd, in, 10, MSG_DONTWAIT));
+    tell(side);
+    hear(side);
+    kill(getpid(), SIGKILL);
+}
+static void lost(void) {
+    stuffed = mmap(NULL, sizeof(*stuffed), PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+    two_processes(AF_INET, lost_a, lost_b);
+}
+
 const struct scenario scenarios[] = {
     {"half", half, 0},
     {"half-threads", half_threads, 0},
@@ -778,5 +814,6 @@ const struct scenario scenarios[] = {
     {"reader-dies", reader_dies, 0},
     {"error-once", error_once, 0},
     {"farewell", farewell, 0},
+    {"lost", lost, 0},
     {0},
 };

@@ -416,8 +416,14 @@ impl Port<'_> {
         kernel::poll_now(self.fd, libc::POLLRDHUP) & (libc::POLLRDHUP | libc::POLLHUP | libc::POLLERR) != 0
     }
 
-    /// The kernel says that the stream has ended.
+    /// The kernel says that the stream has ended. If it has told why before, to a send of the library's perhaps, and the
+    /// program does not know, that comes first; what lies in the ring behind bytes that the kernel has lost never comes.
     fn end_of_stream(&self, total: usize) -> Answer {
+        if total == 0
+            && let Some(error) = self.end.take_kept_error()
+        {
+            return Err(error);
+        }
         let gone = total == 0 && (self.reader_is_gone() || self.end.probed.load(Relaxed) == GONE);
         // Behind a FIN the kernel keeps its error from receives; kernel TCP would have sent no FIN.
         if gone && kernel::int_option(self.fd, libc::SOL_SOCKET, libc::SO_ERROR).is_ok_and(|error| error != 0) {
@@ -716,9 +722,10 @@ impl Port<'_> {
         }
         if reading.error.load(Relaxed) != 0
             && !self.something()
-            && let e @ 1.. = reading.error.swap(0, Relaxed)
+            && kernel::inq(self.fd).is_ok_and(|queued| queued == 0)
+            && let Some(error) = self.end.take_kept_error()
         {
-            return Some(Taken::Failed(Errno(e)));
+            return Some(Taken::Failed(error));
         }
         self.take_below_limit(into, peek)
     }

@@ -515,12 +515,18 @@ impl Port<'_> {
                 Ok(_) | Err(AGAIN) => return self.take_bell_back(),
                 Err(error) => {
                     self.take_bell_back();
-                    if error == BROKEN && !(self.is_whole() && self.awaits_answer()) {
-                        self.end.keep_error(error);
-                    }
+                    self.keep_failure(error);
                     return;
                 }
             }
+        }
+    }
+
+    /// A send of the library's own has failed: the program is to be told, since the kernel says so once. Not of a reset that
+    /// a doorbell may have made and that has cost nothing.
+    fn keep_failure(&self, error: Errno) {
+        if error == BROKEN && !(self.is_whole() && self.awaits_answer()) {
+            self.end.keep_error(error);
         }
     }
 
@@ -652,8 +658,8 @@ impl Port<'_> {
         match kernel::send(self.fd, &bytes[..n]) {
             Ok(sent) => self.note_piece(sent).map(|()| Given::Piece),
             Err(AGAIN) => Ok(Given::NoRoom),
-            Err(_) => {
-                // The connection has failed, as the next call on the kernel path will say.
+            Err(error) => {
+                self.keep_failure(error);
                 sending.fast.store(0, Relaxed);
                 Ok(Given::All)
             }
@@ -677,16 +683,18 @@ impl Port<'_> {
         words.head.head.store(place.head, Release);
     }
 
-    /// Sends on the kernel path, whether the socket blocks or not; false when the connection has failed.
-    fn send_surely(&self, mut bytes: &[u8]) -> bool {
+    /// Sends on the kernel path, whether the socket blocks or not.
+    fn send_surely(&self, mut bytes: &[u8]) {
         while !bytes.is_empty() {
             match kernel::send(self.fd, bytes) {
                 Ok(n) => bytes = &bytes[n.min(bytes.len())..],
                 Err(AGAIN) => nap(100),
-                Err(_) => return false,
+                Err(error) => {
+                    self.keep_failure(error);
+                    return;
+                }
             }
         }
-        true
     }
 
     /// Whether the reader of an unmoving ring is still there; the kernel is asked rarely.
@@ -1043,7 +1051,8 @@ impl Port<'_> {
                     sender.mark(Record::Down(self.bells_since_up()));
                     let left = self.reader_left();
                     // Before any data, which is told from doorbells by their number alone.
-                    *ring = *ring && kernel::send(self.fd, &[0]).is_err();
+                    *ring =
+                        *ring && kernel::send(self.fd, &[0]).inspect_err(|&error| self.keep_failure(error)).is_err();
                     if !left {
                         sending.fast.store(0, Relaxed);
                     }
