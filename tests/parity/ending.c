@@ -1,6 +1,7 @@
 /* How connections end: shutdown each way, close with and without unread bytes, linger, death of a process. */
 #include "harness.h"
 
+#include <sched.h>
 #include <stdatomic.h>
 #include <sys/epoll.h>
 #include <sys/mman.h>
@@ -777,6 +778,42 @@ static void lost(void) {
     two_processes(AF_INET, lost_a, lost_b);
 }
 
+/* One thread shuts down a direction while another sends: what that was told to be sent arrives, and nothing is sent later. */
+struct talker {
+    int fd, error;
+    _Atomic uint64_t sent;
+};
+static void *talk(void *argument) {
+    struct talker *it = argument;
+    for (ssize_t sent; (sent = send(it->fd, out, 10, MSG_NOSIGNAL)) > 0;) it->sent += (uint64_t)sent;
+    it->error = errno;
+    return NULL;
+}
+static void shut_beside_a(struct side *side) {
+    for (int i = 0; i < 20; i++) {
+        int fd = another(side);
+        uint64_t total = 0;
+        for (ssize_t got; (got = recv(fd, in, sizeof(in), 0)) > 0;) total += (uint64_t)got;
+        send_all(fd, &total, sizeof(total));
+        close(fd);
+    }
+}
+static void shut_beside_b(struct side *side) {
+    for (int i = 0; i < 20; i++) {
+        struct talker it = {.fd = another(side)};
+        pthread_t thread;
+        uint64_t total = 0;
+        start_thread(&thread, talk, &it);
+        while (it.sent < 10000) sched_yield();
+        SHOW(shutdown(it.fd, SHUT_WR));
+        pthread_join(thread, NULL);
+        receive_all(it.fd, &total, sizeof(total));
+        say("all that was sent: %d, then %s", total == it.sent, error_name(it.error));
+        close(it.fd);
+    }
+}
+static void shut_beside(void) { two_processes(AF_INET, shut_beside_a, shut_beside_b); }
+
 const struct scenario scenarios[] = {
     {"half", half, 0},
     {"half-threads", half_threads, 0},
@@ -815,5 +852,6 @@ const struct scenario scenarios[] = {
     {"error-once", error_once, 0},
     {"farewell", farewell, 0},
     {"lost", lost, 0},
+    {"shut-beside", shut_beside, 0},
     {0},
 };

@@ -169,12 +169,13 @@ pub unsafe extern "C" fn shutdown(fd: c_int, how: c_int) -> c_int {
         libc::SHUT_RDWR => SHUT_IN | SHUT_OUT,
         _ => 0,
     };
-    // Also of a connection that was not used yet: both ends have to know, should it go up.
-    if let Some(connection) = connection::of(fd) {
-        connection.shut_down(directions);
-    }
     // SAFETY: no pointers.
-    let answer = unsafe { real::shutdown(fd, how) };
+    let shut = || unsafe { real::shutdown(fd, how) };
+    // Also of a connection that was not used yet: both ends have to know, should it go up.
+    let answer = match connection::of(fd) {
+        Some(connection) => connection.shut_down(directions, shut),
+        None => shut(),
+    };
     if answer == 0
         && let Some(connection) = connection::known(fd)
     {

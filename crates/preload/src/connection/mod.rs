@@ -326,9 +326,9 @@ impl Connection {
         }
     }
 
-    /// The program is about to shut down `directions` ([`SHUT_IN`], [`SHUT_OUT`]), and the other end is to know why before
+    /// The program shuts down `directions` ([`SHUT_IN`], [`SHUT_OUT`]), by `shut`, and the other end is to know why before
     /// the kernel tells it.
-    pub fn shut_down(&self, directions: u8) {
+    pub fn shut_down(&self, directions: u8, shut: impl FnOnce() -> i32) -> i32 {
         let before = self.end.shut.fetch_or(directions, AcqRel);
         let both = before | directions == SHUT_IN | SHUT_OUT;
         if both {
@@ -344,7 +344,11 @@ impl Connection {
             if both {
                 port.shut();
             }
+            if directions & SHUT_OUT != 0 {
+                return port.between_sends(shut);
+            }
         }
+        shut()
     }
 
     /// One plain receive, counted; `None` when the connection has a segment by now and none may be begun.

@@ -3,7 +3,7 @@
 
 use super::{AGAIN, BROKEN, GONE, LIVES, Port, micros};
 use crate::clock::{give_way, nanoseconds, nap, ticks};
-use crate::end::Stage;
+use crate::end::{SHUT_OUT, Stage};
 use crate::kernel::{self, HeldBack};
 use crate::link::{ALONE, CLOSED, Direction, LEAVING, LEFT, NO_MORE_BELLS, RINGING, SHUT};
 use crate::lock::Entered;
@@ -332,7 +332,7 @@ impl Port<'_> {
     #[cold]
     fn push_heeding(&self, from: &mut impl Source, sent: &mut usize, nested: bool) -> Option<Result<Pushed, Fault>> {
         let down = self.link.outgoing().flags.want_down.load(Relaxed) != 0 || self.end.sends_by_kernel();
-        if down && !nested && self.go_down(self.reason_to_go_down()) {
+        if down && (self.has_sent_fin() || !nested && self.go_down(self.reason_to_go_down())) {
             return Some(Ok(Pushed::Down));
         }
         self.push_tapped(self.end.tap()?, from, sent)
@@ -592,6 +592,29 @@ impl Port<'_> {
         }
         self.attend();
         self.tap_end();
+    }
+
+    /// Shuts down this direction, by `shut`, while nobody sends: what is in the ring comes before the FIN, and what is sent
+    /// afterwards is for the kernel to refuse. Beside a send that was stopped it is done all the same.
+    pub fn between_sends(&self, shut: impl FnOnce() -> i32) -> i32 {
+        let lock = &self.end.sending.lock;
+        kernel::undisturbed(|| {
+            let entered = lock.owner() != self.me && lock.enter_if_free(self.me);
+            let answer = shut();
+            if answer == 0 {
+                self.end.pin_sending();
+            }
+            if entered {
+                lock.leave(Entered::Alone);
+            }
+            answer
+        })
+    }
+
+    /// Whether this direction is shut down, as the kernel knows: then what is put into the ring comes too late.
+    fn has_sent_fin(&self) -> bool {
+        self.end.shut.load(Relaxed) & SHUT_OUT != 0
+            && kernel::counters(self.fd).is_ok_and(|it| !matches!(it.state, kernel::ESTABLISHED | kernel::CLOSE_WAIT))
     }
 
     /// The program is about to shut down the second of both directions: what is sent to it from now on is the kernel's.
