@@ -57,8 +57,7 @@ fn soak(stage: &Stage, name: &str, arguments: &[&str], settings: &[(&str, &str)]
 fn either_end_dies_at_any_point() {
     for mode in MODES.iter().filter(|mode| mode.warm) {
         let Some(stage) = Stage::with(&["cc"]) else { return };
-        let settings = [mode.settings, &[("DEATHS_EASY", "1")]].concat();
-        soak(&stage, "deaths", &["1", "4"], &settings);
+        soak(&stage, "deaths", &["1", "4"], mode.settings);
         stage.finish();
     }
 }
