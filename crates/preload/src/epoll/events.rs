@@ -28,8 +28,9 @@ pub(super) fn writable(port: &Port<'_>, item: &Item) -> bool {
 pub(super) fn news(port: &Port<'_>, item: &Item) -> Option<Told> {
     match port.ready() {
         Ready::Yes if item.events & EDGE == 0 => Some(Told::default()),
+        Ready::No if !port.is_deaf() => None,
         // Behind what is left in the kernel there may be more in the ring, which the kernel does not know of.
-        Ready::Yes | Ready::AskKernel if item.events & EDGE != 0 => port.newer(item.told),
+        _ if item.events & EDGE != 0 => port.newer(item.told),
         _ => None,
     }
 }
@@ -81,6 +82,13 @@ impl Events {
         }
         self.count += 1;
     }
+}
+
+/// The kernel tells of a socket by all descriptors that are registered at once: where some of them are looked at here, the
+/// doorbell that is to tell of the others may be on its way.
+pub(super) fn tell_twins(epfd: c_int, set: &Set, events: &mut Events) {
+    set.activate_if(|fd, item| item.wants(IN) && port(fd).is_some_and(|port| news(&port, item).is_some()));
+    collect(epfd, set, events);
 }
 
 /// Reports the active sockets that have news.

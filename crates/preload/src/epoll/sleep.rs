@@ -35,6 +35,10 @@ pub fn watch(connection: Connection, generation: u64) {
     if watching > 1 || watching > 0 && connection.has_duplicates() {
         wake_by_itself(connection);
     }
+    if connection.has_duplicates() {
+        let is_in = |set: &Set| connection.descriptors().any(|fd| fd != connection.fd && set.item(fd).is_some());
+        set::having(connection.fd).filter(|set| is_in(set)).for_each(Set::set_twins);
+    }
 }
 
 /// A poll is about to watch `connection`.

@@ -1,7 +1,7 @@
 //! epoll_wait and its variants.
 
 use super::control::settle;
-use super::events::{Events, ask, collect, news, tell_each};
+use super::events::{Events, ask, collect, news, tell_each, tell_twins};
 use super::sleep::{any_news, arm, arm_inner, hand_over};
 use super::{IN, OVER, asleep, has_sleepers, port, set_of};
 use crate::poll::{Deadline, after, after_ms, invalid, left, let_signals_in};
@@ -106,6 +106,9 @@ fn wait_in(
             }
         }
         if events.count > 0 || expired {
+            if events.count > 0 && set.has_twins() {
+                tell_twins(epfd, set, &mut events);
+            }
             if let Some(wait) = began {
                 wait.end(set.memory(), slept);
             }

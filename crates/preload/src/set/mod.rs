@@ -176,6 +176,8 @@ pub struct Set {
     stale: AtomicBool,
     /// Something that is no socket of ours was registered.
     has_foreign: AtomicBool,
+    /// See [`Set::has_twins`].
+    has_twins: AtomicBool,
     /// Pools in which it has a group.
     groups: AtomicU32,
     /// See [`Set::changes`].
@@ -281,6 +283,7 @@ impl Set {
         set.is_inner.store(0, Relaxed);
         set.slept_on.store(false, Relaxed);
         set.has_foreign.store(false, Relaxed);
+        set.has_twins.store(false, Relaxed);
         set.user.store(0, Relaxed);
         set.groups.store(0, Relaxed);
         Set::push_free(set);
@@ -383,6 +386,16 @@ impl Set {
     /// Whether the kernel may have older registrations.
     pub fn is_stale(&self) -> bool {
         self.stale.load(Relaxed)
+    }
+
+    /// Whether a socket was ever registered by several of its descriptors.
+    pub fn has_twins(&self) -> bool {
+        self.has_twins.load(Relaxed)
+    }
+
+    /// One is.
+    pub fn set_twins(&self) {
+        self.has_twins.store(true, Relaxed);
     }
 
     /// Notes that another set is registered in this one.

@@ -1017,7 +1017,13 @@ impl Port<'_> {
     /// know of the end of the stream by now. An other end that was killed says nothing.
     #[inline]
     pub fn may_have_ended(&self) -> bool {
-        self.link.incoming().sender.ended.load(Relaxed) != 0 || self.end.shut.load(Relaxed) & SHUT_IN != 0
+        self.link.incoming().sender.ended.load(Relaxed) != 0 || self.is_deaf()
+    }
+
+    /// Whether the program has said that it receives no more: then it can always be read, and whatever comes is an edge.
+    #[inline]
+    pub fn is_deaf(&self) -> bool {
+        self.end.shut.load(Relaxed) & SHUT_IN != 0
     }
 
     /// The kernel has reported this socket, perhaps for the end of the stream, and may not do so again: the next receive
