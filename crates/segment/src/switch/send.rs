@@ -787,7 +787,10 @@ impl Port<'_> {
         let (sending, sender) = (&self.end.sending, self.sender());
         let Ok(unread @ 1..) = sender.used(true) else { return false };
         let sent_since = ring::distance(sending.alive.load(Relaxed), sending.tail.load(Relaxed));
-        let shut = self.reader_has_shut() || self.end.probed.load(Relaxed) == LIVES;
+        // Also one that has said that it sends no more: its FIN is that of kernel TCP.
+        let shut = self.reader_has_shut()
+            || self.link.incoming().sender.ended.load(Relaxed) != 0
+            || self.end.probed.load(Relaxed) == LIVES;
         sent_since < unread && !shut && self.is_data_ahead()
     }
 
