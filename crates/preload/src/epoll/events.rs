@@ -403,7 +403,9 @@ fn claim(epfd: c_int, fd: c_int, item: &mut Item, mask: u32, changed: bool) -> u
 /// Takes back what was to wake a sleeper. A one-shot registration is used up by having woken it.
 fn calm(epfd: c_int, fd: c_int, item: &mut Item) {
     item.set_kicked(false);
-    if item.events & ONCE == 0 {
+    // Nothing more was asked for than the program does: asked for again, room would be told as another edge.
+    let same = item.events & libc::EPOLLOUT as u32 != 0;
+    if item.events & ONCE == 0 && !same {
         register(epfd, fd, item.events, item.data);
     }
 }
