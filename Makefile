@@ -22,6 +22,9 @@ bench: build ## all measurements, without writing a record
 build: rust ## the command and the library, in target/release
 	$(CARGO) build --release
 
+# Third-party suites that need nothing fetched or built, a minute in all.
+BRIEF_SUITES = stress-ng programs cpython
+
 # The tests of the library drive real programs with the release build, hence the build before them.
 test: rust ## everything that continuous integration checks: lints, licences, tests
 	packaging/packages test
@@ -29,6 +32,7 @@ test: rust ## everything that continuous integration checks: lints, licences, te
 	$(MAKE) --no-print-directory lint c-programs licences
 	$(CARGO) build --release
 	$(CARGO) test --workspace --no-fail-fast
+	$(CARGO) run --release --quiet --package underpass-tests --bin gauntlet -- --brief --allow-skipped $(BRIEF_SUITES)
 	$(MAKE) --no-print-directory loom
 
 # The code of the library itself, compiled for the model checker: in a folder of its own, and slow unless optimized.

@@ -114,7 +114,7 @@ fn run(suite: &'static dyn Suite, launch: &Launch, options: &Options) -> Result<
     let place = Place::of(suite.name())?;
     let bar = bar((parts.len() * PATHS.len()) as u64)?;
     bar.set_message(format!("{}: fetching and building", suite.name()));
-    if let Err(error) = suite.prepare(&place) {
+    if let Err(error) = suite.prepare(&place, &parts) {
         bar.finish_and_clear();
         outcome.skipped.push(format!("{error:#}"));
         return Ok(outcome);

@@ -55,10 +55,10 @@ impl Suite for CPython {
     }
 
     fn brief(&self) -> &'static [&'static str] {
-        &["test_selectors", "test_epoll", "test_socketserver", "test_asyncore"]
+        &["test_select", "test_epoll", "test_socketserver", "test_httplib", "test_httpservers", "test_asynchat"]
     }
 
-    fn prepare(&self, place: &Place) -> Result<()> {
+    fn prepare(&self, place: &Place, _: &[&str]) -> Result<()> {
         place.need(&[(PYTHON, "python3.11"), ("/usr/lib/python3.11/test/test_socket.py", "libpython3.11-testsuite")])
     }
 

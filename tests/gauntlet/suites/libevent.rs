@@ -25,7 +25,7 @@ impl Suite for Libevent {
         &["epoll", "poll", "select"]
     }
 
-    fn prepare(&self, place: &Place) -> Result<()> {
+    fn prepare(&self, place: &Place, _: &[&str]) -> Result<()> {
         place.need(&[("cmake", "cmake"), ("make", "make")])?;
         let source = place.debian_source("libevent")?;
         place.once("built", || {

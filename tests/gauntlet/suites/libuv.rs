@@ -25,7 +25,7 @@ impl Suite for Libuv {
         &["all"]
     }
 
-    fn prepare(&self, place: &Place) -> Result<()> {
+    fn prepare(&self, place: &Place, _: &[&str]) -> Result<()> {
         place.need(&[("cmake", "cmake"), ("make", "make")])?;
         let source = place.debian_source("libuv1")?;
         place.once("built", || {

@@ -30,7 +30,7 @@ impl Suite for Memcached {
         &["m"]
     }
 
-    fn prepare(&self, place: &Place) -> Result<()> {
+    fn prepare(&self, place: &Place, _: &[&str]) -> Result<()> {
         place.need(&[("make", "make"), ("prove", "perl"), ("/usr/include/event.h", "libevent-dev")])?;
         let source = place.debian_source("memcached")?;
         place.once("built", || {

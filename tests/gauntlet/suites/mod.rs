@@ -6,7 +6,9 @@ mod libevent;
 mod libuv;
 mod memcached;
 mod postgresql;
+mod programs;
 mod redis;
+mod ruby;
 mod rust;
 mod stress_ng;
 
@@ -27,8 +29,8 @@ pub trait Suite: Sync {
     fn brief(&self) -> &'static [&'static str] {
         &[]
     }
-    /// Fetches and builds it. An error says what is missing.
-    fn prepare(&self, place: &Place) -> Result<()>;
+    /// Fetches and builds what `parts` take. An error says what is missing.
+    fn prepare(&self, place: &Place, parts: &[&str]) -> Result<()>;
     /// Runs a part.
     fn run(&self, place: &Place, part: &str, run: &Run<'_>) -> Result<Verdicts>;
 }
@@ -38,6 +40,8 @@ pub const SUITES: &[&dyn Suite] = &[
     &stress_ng::StressNg,
     &libevent::Libevent,
     &libuv::Libuv,
+    &programs::Programs,
+    &ruby::Ruby,
     &rust::Rust,
     &postgresql::PostgreSql,
     &redis::Redis,

@@ -34,7 +34,7 @@ impl Suite for PostgreSql {
         &["async-notify"]
     }
 
-    fn prepare(&self, place: &Place) -> Result<()> {
+    fn prepare(&self, place: &Place, _: &[&str]) -> Result<()> {
         let (server, tester) = (format!("{PROGRAMS}/postgres"), format!("{TESTERS}/regress/pg_regress"));
         place.need(&[(&server, "postgresql-15"), (&tester, "postgresql-15"), ("setpriv", "util-linux")])?;
         launch::may_run(USER, place)?;

@@ -62,7 +62,7 @@ impl Suite for Redis {
         &["unit/protocol", "unit/networking", "unit/pubsub", "unit/wait"]
     }
 
-    fn prepare(&self, place: &Place) -> Result<()> {
+    fn prepare(&self, place: &Place, _: &[&str]) -> Result<()> {
         place.need(&[("redis-server", "redis-server"), ("redis-cli", "redis-tools"), ("tclsh", "tcl")])?;
         let source = place.debian_source("redis")?;
         // The tests look for the programs in src/.

@@ -3,7 +3,7 @@
 use super::Suite;
 use crate::launch::Run;
 use crate::place::Place;
-use crate::verdict::Verdicts;
+use crate::verdict::{Verdict, Verdicts};
 use anyhow::Result;
 use std::time::Duration;
 
@@ -26,10 +26,10 @@ impl Suite for StressNg {
     }
 
     fn brief(&self) -> &'static [&'static str] {
-        &["sock", "sockmany", "sockabuse", "sockfd"]
+        &["sock"]
     }
 
-    fn prepare(&self, place: &Place) -> Result<()> {
+    fn prepare(&self, place: &Place, _: &[&str]) -> Result<()> {
         place.need(&[("stress-ng", "stress-ng")])
     }
 
@@ -38,7 +38,33 @@ impl Suite for StressNg {
         let arguments = [stressor.as_str(), "2", "--verify", "--timeout", "6", "--temp-path", "."];
         let said = run.run("stress-ng", arguments, &place.fresh("work")?, &[], LIMIT)?;
         let mut verdicts = Verdicts::default();
-        verdicts.add(part, said.verdict());
+        for verdict in said.text.lines().filter_map(read) {
+            verdicts.add(part, verdict);
+        }
+        verdicts.add("its end", said.verdict());
         Ok(verdicts)
+    }
+}
+
+/// `stress-ng: info:  [4711] successful run completed in 6.02s`.
+fn read(line: &str) -> Option<Verdict> {
+    let (_, said) = line.split_once("] ")?;
+    match said {
+        it if it.starts_with("successful run completed") => Some(Verdict::Passed),
+        it if it.starts_with("unsuccessful run completed") => Some(Verdict::Failed),
+        _ => None,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn its_last_word_is_read() {
+        let read = |said| read(&format!("stress-ng: info:  [4711] {said}"));
+        assert_eq!(read("successful run completed in 6.02s"), Some(Verdict::Passed));
+        assert_eq!(read("unsuccessful run completed in 6.02s"), Some(Verdict::Failed));
+        assert_eq!(read("dispatching hogs: 2 sockfd"), None);
     }
 }
