@@ -16,9 +16,6 @@ pub fn shared_files() -> BTreeSet<String> {
 /// process of another run has attached by now is in use, not left.
 pub fn segments_of(pids: &[u32]) -> Vec<String> {
     let table = fs::read_to_string("/proc/sysvipc/shm").unwrap_or_default();
-    // Columns: key, id, permissions, size, creator's process number, ...
-    let column =
-        |line: &str, index: usize| line.split_whitespace().nth(index).and_then(|text| text.parse::<u32>().ok());
     let is_ours = |line: &&str| column(line, 3).is_some_and(|size| sysv::is_ours(size as usize));
     let is_theirs = |line: &&str| column(line, 4).is_some_and(|pid| pids.contains(&pid));
     let left = table.lines().filter(is_ours).filter(is_theirs).filter(|line| {
@@ -26,6 +23,19 @@ pub fn segments_of(pids: &[u32]) -> Vec<String> {
         users.is_empty() || users.iter().any(|pid| pids.contains(pid))
     });
     left.map(String::from).collect()
+}
+
+/// Whether there is a segment of Underpass's that `pid` has made, whoever has it attached.
+pub fn has_segments_of(pid: u32) -> bool {
+    let table = fs::read_to_string("/proc/sysvipc/shm").unwrap_or_default();
+    let is_one =
+        |line: &str| column(line, 3).is_some_and(|it| sysv::is_ours(it as usize)) && column(line, 4) == Some(pid);
+    table.lines().any(is_one)
+}
+
+/// A number in a line of /proc/sysvipc/shm, whose columns are: key, id, permissions, size, creator's process number, ...
+fn column(line: &str, index: usize) -> Option<u32> {
+    line.split_whitespace().nth(index).and_then(|text| text.parse().ok())
 }
 
 /// Processes that have the System V segment `id` attached.

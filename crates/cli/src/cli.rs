@@ -397,8 +397,8 @@ fn seconds(text: &str) -> Result<f64, String> {
 /// made up when a connection is first seen; its comment names the processes. What goes by kernel TCP, as the beginning of each
 /// connection does, is left to tcpdump; where it lies between captured bytes, Wireshark says that they were not captured.
 ///
-/// Nothing is asked of the programs, which may have been started before or start meanwhile. Each of their sends takes some
-/// 15 microseconds longer until the end. If they send more than can be written, they do not wait: the rest is dropped, and said.
+/// Nothing is asked of the programs, which may have been started before or start meanwhile. Until the end each of their sends takes
+/// one or two microseconds longer, and some 15 after a sleep. If they send more than can be written, they do not wait: the rest is dropped, and said.
 /// If this command is killed, its buffer goes with it, and they go on as before.
 ///
 /// Filter: conditions joined by "and": port NUMBER, host ADDRESS, pid NUMBER. A condition holds for both directions of a

@@ -13,6 +13,7 @@ use underpass_segment::link::ALONE;
 use underpass_segment::raw::{Answer, Errno, is_quiet};
 use underpass_segment::switch::{Port, Ready, Sleep};
 use underpass_segment::sync::{AcqRel, AtomicPtr, AtomicU32, Relaxed};
+use underpass_segment::tap;
 use underpass_segment::vector::is_low;
 use underpass_segment::wait::{Polled, Wait};
 
@@ -188,6 +189,7 @@ unsafe fn at_rest<T>(fds: *const pollfd, count: usize, sleep: impl FnOnce() -> T
     // SAFETY: passed on to the caller; no reference to an answer is made.
     let entry = |at| unsafe { ((*fds.add(at)).events, (*fds.add(at)).fd) };
     let read = || (0..count).map(entry).filter(|(events, _)| events & IN != 0).map(|(_, fd)| fd);
+    tap::let_go();
     read().for_each(epoll::fall_asleep);
     for connection in read().filter_map(connection::of) {
         epoll::watch_by_poll(connection);

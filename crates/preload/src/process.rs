@@ -275,6 +275,7 @@ fn become_child() {
     // Another thread of the parent may have been in the middle of it.
     let torn = MEETING_TAKEN.swap(false, Relaxed);
     with_meeting(if torn { Meeting::begin_anew } else { Meeting::after_fork });
+    underpass_segment::tap::after_fork();
     crate::set::after_fork();
     crate::shell::after_fork();
     crate::fork::in_child();

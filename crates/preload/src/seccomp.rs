@@ -8,6 +8,7 @@ use crate::{connection, process, real};
 use core::ffi::{c_int, c_long};
 use underpass_segment::raw::be_quiet;
 use underpass_segment::sync::{AcqRel, Acquire, AtomicBool, Release};
+use underpass_segment::tap;
 
 /// Kept over fork, as the filter is.
 static CONFINED: AtomicBool = AtomicBool::new(false);
@@ -27,6 +28,7 @@ fn confined(call: impl FnOnce() -> c_long) -> c_long {
     let before = CONFINED.swap(true, AcqRel);
     if !before {
         connection::confine_all();
+        tap::let_go();
         be_quiet(true);
     }
     let answer = call();

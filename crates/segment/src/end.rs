@@ -458,7 +458,12 @@ impl End {
 
     /// The tap to which what it sends is copied, if any.
     pub fn tap(&self) -> Option<Name> {
-        Name::of(self.tap.load(Relaxed)).filter(|_| self.heed() & TAPPED != 0)
+        Name::of(self.tap.load(Relaxed)).filter(|_| self.is_tapped())
+    }
+
+    /// Whether there is a tap, or was one until a moment ago.
+    pub fn is_tapped(&self) -> bool {
+        self.heed() & TAPPED != 0
     }
 
     /// From now on what it puts into the ring is copied there.
@@ -467,9 +472,14 @@ impl End {
         self.heed.fetch_or(TAPPED, AcqRel);
     }
 
-    /// No more, if it was to that one.
-    pub fn forget_tap(&self, name: Name) {
-        if self.tap.compare_exchange(name.word(), 0, AcqRel, Relaxed).is_ok() {
+    /// No more, if it was to that one. Its next sender shall still see that there was one, and let go of it.
+    pub fn end_tap(&self, name: Name) {
+        let _ = self.tap.compare_exchange(name.word(), 0, AcqRel, Relaxed);
+    }
+
+    /// No more, if it was to that one, or to one that has ended.
+    pub fn forget_tap(&self, name: Option<Name>) {
+        if self.tap.compare_exchange(name.map_or(0, Name::word), 0, AcqRel, Relaxed).is_ok() {
             self.heed.fetch_and(!TAPPED, AcqRel);
             if self.tap.load(Acquire) != 0 {
                 // Another, meanwhile.

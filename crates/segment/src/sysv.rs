@@ -108,9 +108,42 @@ impl Mapping {
         Ok((self, attested?))
     }
 
-    /// Whether [`Mapping::open`] would find it.
-    pub fn is_there(id: i32, len: usize, uid: u32) -> bool {
-        attest_private(id, len, uid).is_ok()
+    /// Who has made the segment that [`Mapping::open`] would find, as numbered in this PID namespace.
+    ///
+    /// # Errors
+    /// As there.
+    pub fn creator_of(id: i32, len: usize, uid: u32) -> Result<i32, Errno> {
+        Ok(attest_private(id, len, uid)?.creator)
+    }
+
+    /// One that this process has attached, by where it lies.
+    pub(crate) fn again(base: *mut u8, len: usize, id: i32) -> Option<Mapping> {
+        Some(Mapping { base: NonNull::new(base)?, len, id })
+    }
+
+    /// A child that is forked from now on does not have it.
+    ///
+    /// # Errors
+    /// What madvise says.
+    pub(crate) fn keep_from_children(&self) -> Result<(), Errno> {
+        self.advise(libc::MADV_DONTFORK)
+    }
+
+    /// Gives its memory back: it is zeroed, for whoever has it attached.
+    pub(crate) fn empty(&self) {
+        // Where that cannot be done it lasts as long as the segment.
+        let _ = self.advise(libc::MADV_REMOVE);
+    }
+
+    fn advise(&self, advice: i32) -> Result<(), Errno> {
+        let (base, len) = (self.base.as_ptr() as usize, size(self.len).next_multiple_of(PAGE));
+        // SAFETY: the segment's own pages. What is laid over them takes any value.
+        unsafe { syscall(libc::SYS_madvise, [base, len, advice as usize, 0, 0, 0]) }.map(drop)
+    }
+
+    /// In a forked child: it has been kept from it.
+    pub(crate) fn forget(self) {
+        ATTACHED.fetch_sub(self.len as u64, Relaxed);
     }
 
     /// How many processes have it attached; `None` when the kernel does not say.

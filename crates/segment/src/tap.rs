@@ -1,9 +1,8 @@
 //! A tap: where senders put a copy of what they publish while `underpass capture` is under way.
 //!
 //! It is a segment that the capturing command makes and names in the [`directory`](crate::directory), for connections that
-//! go fast later, and in the ends that there are. A sender attaches it for one call and lets go of it again, so that
-//! nothing of it is left in a program: when the command is gone, however it ended, the kernel frees it, and the next sender
-//! that looks for it forgets its name.
+//! go fast later, and in the ends that there are. A process attaches it with the first send, and lets go of it when the command
+//! is gone, however it ended, and before it sleeps: see [`kept`]. Who finds the command gone forgets the tap's name.
 //!
 //! Inside is a ring of records, each a [`Head`] and its bytes. Senders take turns by a lock; the command is the only reader. A
 //! sender waits for neither a reader nor room: what does not fit is counted and left out.
@@ -12,13 +11,16 @@
 //! every offset, and the command checks every record and copies it before it looks at it.
 #![allow(unsafe_code, reason = "lays records over shared memory")]
 
+mod kept;
+
 use crate::clock;
-use crate::kernel::Address;
+use crate::kernel::{self, Address, Process};
 use crate::lock::alive;
 use crate::raw::Errno;
 use crate::ring::MAX_RECORD;
 use crate::sync::{Acquire, AtomicU32, AtomicU64, Relaxed, Release, pause};
 use crate::sysv::Mapping;
+pub use kept::{after_fork, let_go};
 
 /// Pages of control words. With so many no tap is as long as a directory, whatever its capacity.
 const CONTROL: usize = 3 * 4096;
@@ -63,9 +65,10 @@ impl Name {
         u64::from(self.order) << 32 | u64::from(self.id as u32)
     }
 
-    /// Whether user `uid` has a segment of this name.
+    /// Whether user `uid` has a tap of this name, and who made it lives.
     pub fn is_there(self, uid: u32) -> bool {
-        Mapping::is_there(self.id, len(self.order), uid)
+        let maker = Mapping::creator_of(self.id, len(self.order), uid);
+        maker.is_ok_and(|maker| kernel::process(maker as u32) != Process::Gone)
     }
 }
 
@@ -150,30 +153,46 @@ impl Memory {
     }
 }
 
-impl Drop for Memory {
+/// A sender's tap, for one call.
+#[derive(Debug)]
+pub struct Writer {
+    memory: Memory,
+    /// Stays attached afterwards.
+    kept: Option<kept::Use>,
+}
+
+impl Drop for Writer {
     fn drop(&mut self) {
-        // SAFETY: what refers into it lives no longer than this value.
-        unsafe { self.mapping.detach() };
+        if self.kept.is_none() {
+            // SAFETY: nothing refers into it any more.
+            unsafe { self.memory.mapping.detach() };
+        }
     }
 }
 
-/// A sender's tap, attached for one call.
-#[derive(Debug)]
-pub struct Writer(Memory);
-
 impl Writer {
-    /// Attaches it.
+    /// Finds it, or attaches it, for thread `me`, as the library knows it.
     ///
     /// # Errors
     /// `None`: there is no such tap any more. Otherwise what shmat says.
-    pub fn open(name: Name, uid: u32) -> Result<Writer, Option<Errno>> {
-        let mapping = Mapping::open(name.id, len(name.order), uid).map(|it| it.0);
-        let mapping = mapping.map_err(|error| match error.0 {
+    pub fn open(name: Name, uid: u32, me: u32) -> Result<Writer, Option<Errno>> {
+        let (capacity, now) = (1 << name.order, clock::nanoseconds());
+        if let Some((mapping, found)) = kept::find(name, uid, now).map_err(|()| None)? {
+            return Ok(Writer { memory: Memory { mapping, capacity }, kept: Some(found) });
+        }
+        let attached = Mapping::open(name.id, len(name.order), uid).map_err(|error| match error.0 {
             libc::EINVAL | libc::EIDRM | libc::EACCES => None,
             _ => Some(error),
         })?;
-        let writer = Writer(Memory { mapping, capacity: 1 << name.order });
-        if writer.0.control().magic.load(Acquire) == MAGIC { Ok(writer) } else { Err(None) }
+        let mut writer = Writer { memory: Memory { mapping: attached.0, capacity }, kept: None };
+        if writer.memory.control().magic.load(Acquire) != MAGIC {
+            return Err(None);
+        }
+        // A forked child would not know what it has.
+        if writer.memory.mapping.keep_from_children().is_ok() {
+            writer.kept = kept::keep(name, (uid, me), now, attached).map_err(|()| None)?;
+        }
+        Ok(writer)
     }
 
     /// Puts a record of `head` and its bytes, which lie at `from`, if there is room and thread `me` has its turn soon.
@@ -181,17 +200,17 @@ impl Writer {
     /// # Safety
     /// `from` must be valid for reading `head.len` bytes.
     pub unsafe fn put(&self, me: u32, head: &Head, from: *const u8) {
-        let control = self.0.control();
+        let control = self.memory.control();
         if self.enter(me) {
             let tail = control.tail.load(Relaxed);
             let used = tail.wrapping_sub(control.head.0.load(Acquire));
             let size = record(head.len.into());
-            let fits = used <= self.0.capacity && size <= self.0.capacity - used;
+            let fits = used <= self.memory.capacity && size <= self.memory.capacity - used;
             if fits {
                 // SAFETY: the head is as long as it is; the caller vouches for `from`.
                 unsafe {
-                    self.0.write(tail, (head as *const Head).cast(), HEAD);
-                    self.0.write(tail.wrapping_add(HEAD as u64), from, head.len as usize);
+                    self.memory.write(tail, (head as *const Head).cast(), HEAD);
+                    self.memory.write(tail.wrapping_add(HEAD as u64), from, head.len as usize);
                 }
                 control.tail.store(tail.wrapping_add(size), Release);
             }
@@ -205,7 +224,7 @@ impl Writer {
 
     /// Whoever was killed inside has published nothing, so there is nothing to mend.
     fn enter(&self, me: u32) -> bool {
-        let lock = &self.0.control().lock.0;
+        let lock = &self.memory.control().lock.0;
         for round in 0..=ROUNDS {
             let owner = lock.load(Relaxed);
             let is_free = owner == 0 || round == ROUNDS && !alive(owner);
@@ -229,6 +248,15 @@ pub struct Tap {
     order: u32,
     head: u64,
     damaged: u64,
+}
+
+impl Drop for Tap {
+    fn drop(&mut self) {
+        // A process that neither sends nor sleeps may keep it for long: without its memory.
+        self.memory.mapping.empty();
+        // SAFETY: nothing refers into it any more.
+        unsafe { self.memory.mapping.detach() };
+    }
 }
 
 impl Tap {
@@ -271,6 +299,16 @@ impl Tap {
         Some(head)
     }
 
+    /// Behind the last record that is there now.
+    pub fn tail(&self) -> u64 {
+        self.memory.control().tail.load(Acquire)
+    }
+
+    /// Whether there is something before this position that was not taken yet.
+    pub fn is_before(&self, position: u64) -> bool {
+        position.wrapping_sub(self.head) as i64 > 0
+    }
+
     /// Bytes that senders have left out for want of room.
     pub fn lost(&self) -> u64 {
         self.memory.control().lost.load(Relaxed)
@@ -299,7 +337,10 @@ impl Tap {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::kernel;
+    use std::sync::Mutex;
+
+    /// A process keeps one tap.
+    pub(super) static ALONE: Mutex<()> = Mutex::new(());
 
     fn head(len: usize) -> Head {
         let nobody = Address { family: 0, port: 0, bytes: [0; 16] };
@@ -321,11 +362,12 @@ mod tests {
     }
 
     fn open(tap: &Tap) -> Writer {
-        Writer::open(tap.name(), kernel::user_id()).unwrap()
+        Writer::open(tap.name(), kernel::user_id(), kernel::thread_id()).unwrap()
     }
 
     #[test]
     fn what_is_put_comes_out_in_order_and_what_does_not_fit_is_counted() {
+        let _alone = ALONE.lock();
         let mut tap = Tap::create(1).unwrap();
         assert_eq!(tap.memory.capacity, 1 << 16);
         let mut bytes = vec![];
@@ -347,19 +389,22 @@ mod tests {
 
     #[test]
     fn it_is_gone_with_its_maker() {
+        let _alone = ALONE.lock();
         let tap = Tap::create(1).unwrap();
         let (name, uid) = (tap.name(), kernel::user_id());
         assert_eq!(Name::of(name.word()), Some(name));
         assert!(name.is_there(uid) && !name.is_there(uid + 1));
         drop(open(&tap));
+        let_go();
         drop(tap);
         assert!(!name.is_there(uid));
-        assert!(matches!(Writer::open(name, uid), Err(None)));
+        assert!(matches!(Writer::open(name, uid, kernel::thread_id()), Err(None)));
         assert_eq!(Name::of(0), None);
     }
 
     #[test]
     fn lies_harm_nobody() {
+        let _alone = ALONE.lock();
         let mut tap = Tap::create(1).unwrap();
         let mut bytes = vec![];
         let mut random = 88172645463325252u64;
@@ -389,6 +434,7 @@ mod tests {
 
     #[test]
     fn who_was_killed_inside_holds_up_nobody() {
+        let _alone = ALONE.lock();
         let mut tap = Tap::create(1).unwrap();
         let mut child = std::process::Command::new("true").spawn().unwrap();
         child.wait().unwrap();

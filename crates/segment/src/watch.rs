@@ -254,8 +254,8 @@ impl Tapping {
 impl Drop for Tapping {
     fn drop(&mut self) {
         self.directory.forget_tap(self.name);
-        // Where that cannot be done, its next sender does it.
-        let _ = self.for_each_end(|end| end.forget_tap(self.name));
+        // Where that cannot be done, its next sender sees that the tap is gone.
+        let _ = self.for_each_end(|end| end.end_tap(self.name));
     }
 }
 

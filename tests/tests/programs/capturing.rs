@@ -230,7 +230,72 @@ fn what_does_not_fit_is_dropped_and_said() {
 }
 
 #[test]
-fn a_killed_capture_leaves_nothing() {
+fn connections_at_the_same_time_are_told_apart() {
+    if is_kernel_only() {
+        return skip("nothing is captured without the library");
+    }
+    let Some(stage) = Stage::with(&["python3", "tshark"]) else { return };
+    const SIZE: usize = 300_000;
+    let (file, some) = (stage.path("all.pcapng"), stage.path("some.pcapng"));
+    let talks: Vec<Talk> = (0..6).map(|_| Talk::begin(&stage, "127.0.0.1", free_port(), SIZE)).collect();
+    talks.iter().for_each(Talk::await_half);
+    let capture = capture(&stage, &file, &["host", "127.0.0.1"]);
+    let all: Vec<_> = talks.into_iter().map(|it| (it.port, it.programs[1].pid(), it.finish())).collect();
+    end(capture);
+    for (port, client, sent) in all {
+        let of_port = format!("tcp.port == {port}");
+        let words = ["-r", file.to_str().unwrap(), "-Y", &of_port, "-w", some.to_str().unwrap()];
+        stage.output(stage.plain("tshark", words));
+        for (got, sent) in follow(&stage, &some, port).iter().zip(&sent) {
+            assert_eq!(compare(got, sent, None), [SIZE / 2, 0], "port {port}");
+        }
+        let comments = ["-r", some.to_str().unwrap(), "-T", "fields", "-e", "frame.comment", "-c", "1"];
+        let said = stage.output(stage.plain("tshark", comments));
+        assert!(said.contains(&format!("python3 {client}")), "{said}");
+    }
+    stage.run.assert_fast("python3");
+    stage.finish();
+}
+
+#[test]
+fn it_ends_when_it_was_told_to() {
+    if is_kernel_only() {
+        return skip("nothing is captured without the library");
+    }
+    let Some(stage) = Stage::with(&["python3", "tshark"]) else { return };
+    let talks = [0, 0].map(|size| Talk::begin(&stage, "127.0.0.1", free_port(), size));
+    let (port, pid) = (talks[0].port, talks[0].programs[1].pid());
+    let file = stage.path("ended.pcapng");
+    let frames = |filter: &str| {
+        let words = ["-r", file.to_str().unwrap(), "-T", "fields", "-e", "frame.number", "-Y", filter];
+        let said = stage.output(stage.plain("tshark", words));
+        said.lines().filter(|line| line.bytes().all(|it| it.is_ascii_digit())).count()
+    };
+    // After so many packets, of what the filter lets through alone.
+    let of_process = format!("pid {pid} and port {port}");
+    let said = capture(&stage, &file, &["--count", "25", &of_process]).succeed(LIMIT);
+    assert_eq!(serde_json::from_str::<Value>(said.lines().last().unwrap()).unwrap()["packets"], 25, "{said}");
+    assert_eq!((frames("tcp"), frames(&format!("tcp.port == {port}"))), (25, 25));
+    // After a time, with whatever came.
+    let said = capture(&stage, &file, &["--duration", "1"]).succeed(LIMIT);
+    assert!(
+        serde_json::from_str::<Value>(said.lines().last().unwrap()).unwrap()["packets"].as_u64() > Some(4),
+        "{said}"
+    );
+    assert!(talks.iter().all(|it| frames(&format!("tcp.port == {}", it.port)) > 2));
+    // When whoever reads it has seen enough, and it is a reader's to see at once.
+    let script = format!(
+        "{} capture -w - | tshark -r - -c 30 -T fields -e tcp.len; echo ${{PIPESTATUS[0]}}",
+        library::command().display()
+    );
+    let said = stage.output(stage.plain("bash", ["-c", &script]));
+    assert!(said.lines().any(|line| line == "100") && said.lines().last() == Some("0"), "{said}");
+    talks.into_iter().for_each(|it| drop(it.finish()));
+    stage.finish();
+}
+
+#[test]
+fn an_ended_capture_leaves_nothing() {
     if is_kernel_only() {
         return skip("nothing is captured without the library");
     }
@@ -240,10 +305,15 @@ fn a_killed_capture_leaves_nothing() {
         let file = stage.path(&format!("killed-{round}.pcapng"));
         let capture = capture(&stage, &file, &[]);
         until("packets", || fs::metadata(&file).is_ok_and(|it| it.len() > 5000));
-        capture.signal(libc::SIGKILL);
         let pid = capture.pid();
-        drop(capture);
-        until("its buffer to go", || traces::segments_of(&[pid]).is_empty());
+        if round % 2 == 0 {
+            capture.signal(libc::SIGKILL);
+            drop(capture);
+        } else {
+            end(capture);
+        }
+        // Those who talk have it attached while they do.
+        until("its buffer to go", || !traces::has_segments_of(pid));
     }
     talk.finish();
     stage.run.assert_fast("python3");

@@ -29,6 +29,7 @@ use underpass_segment::link::ALONE;
 use underpass_segment::raw::is_quiet;
 use underpass_segment::switch::Port;
 use underpass_segment::sync::{AcqRel, Acquire, AtomicPtr, AtomicU32, Release};
+use underpass_segment::tap;
 
 const IN: u32 = (libc::EPOLLIN | libc::EPOLLRDNORM) as u32;
 const OUT: u32 = (libc::EPOLLOUT | libc::EPOLLWRNORM) as u32;
@@ -216,6 +217,7 @@ pub fn wake(epfd: c_int) {
 
 /// Sleeps in the kernel on `epfd`, by `sleep`.
 fn asleep<T>(epfd: c_int, sleep: impl FnOnce() -> T) -> T {
+    tap::let_go();
     fall_asleep(epfd);
     let answer = unless_left(|| wake(epfd), sleep);
     wake(epfd);

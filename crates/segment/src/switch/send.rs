@@ -11,6 +11,7 @@ use crate::raw::{Answer, Errno};
 use crate::reason::Reason;
 use crate::ring::{self, Fault, Place, Push, Record, Source};
 use crate::sync::{AcqRel, Acquire, Relaxed, Release, SeqCst, fence, own, pause};
+use crate::tap;
 use crate::vector::Cursor;
 use crate::wait;
 
@@ -335,7 +336,15 @@ impl Port<'_> {
         if down && (self.has_sent_fin() || !nested && self.go_down(self.reason_to_go_down())) {
             return Some(Ok(Pushed::Down));
         }
-        self.push_tapped(self.end.tap()?, from, sent)
+        if !self.end.is_tapped() {
+            return None;
+        }
+        let Some(name) = self.end.tap() else {
+            self.end.forget_tap(None);
+            tap::let_go();
+            return None;
+        };
+        self.push_tapped(name, from, sent)
     }
 
     /// Of one that is held the end says so itself, for as long as it is.

@@ -10,6 +10,7 @@ use crate::lock::Entered;
 use crate::raw::{Answer, Errno};
 use crate::ring::{self, Place, Record};
 use crate::sync::{AcqRel, Acquire, Relaxed, Release, SeqCst, compiler_fence, fence, own};
+use crate::tap;
 
 /// An announced doorbell is one system call from being there, if its sender is neither stopped nor killed.
 const BELL_WITHIN_US: u64 = 5_000_000;
@@ -292,6 +293,7 @@ impl Port<'_> {
             return Taken::Nothing;
         }
         self.end.sleeps.fetch_add(1, Relaxed);
+        tap::let_go();
         // What comes may be data, or a doorbell that a poll of the kernel's waits for too, or a sleep below in this very
         // thread: then look at it, leave it there.
         let above = reading.lock.fall_asleep();

@@ -42,11 +42,11 @@ impl Port<'_> {
         if is_quiet() || in_the_making {
             return None;
         }
-        let writer = match Writer::open(name, kernel::user_id()) {
+        let writer = match Writer::open(name, kernel::user_id(), self.me) {
             Ok(writer) => writer,
             Err(Some(_)) => return None,
             Err(None) => {
-                self.end.forget_tap(name);
+                self.end.forget_tap(Some(name));
                 return None;
             }
         };
