@@ -18,7 +18,9 @@ const NAME: &str = "libunderpass.so";
 /// Where an installation has it, seen from the directory of the command; the first is that of a build.
 const PLACES: [&str; 3] = [".", "../lib/underpass", "../lib"];
 /// What the file's name has to have in it: by that a program tells whether the one that it executes loads the library too.
-pub const MARK: &str = "libunderpass";
+const MARK: &str = "libunderpass";
+/// And what has to be its end: a compiler that works on Underpass has many files with names like that mapped.
+const ENDING: &str = ".so";
 /// What the library exports, that it may be known from others.
 const SYMBOL: &[u8] = b"UNDERPASS_LIBRARY";
 /// The loader's variable.
@@ -52,7 +54,7 @@ pub enum LibraryError {
     Path(PathBuf),
     /// The library goes by its file's name.
     #[error(
-        "the library's file name {0:?} has no \"{MARK}\" in it, by which a program tells whether the one that it executes loads the library too; give the file such a name"
+        "the library's file name {0:?} must have \"{MARK}\" in it and end in \"{ENDING}\": by that a program tells whether the one that it executes loads the library too; give the file such a name"
     )]
     Name(PathBuf),
 }
@@ -86,12 +88,18 @@ pub fn find() -> Result<PathBuf, LibraryError> {
         return Err(LibraryError::Path(path));
     }
     // LD_PRELOAD has the name of a link, and /proc/PID/maps that of the file.
-    let is_marked = |path: &Path| path.file_name().is_some_and(|name| name.to_string_lossy().contains(MARK));
+    let is_marked = |path: &Path| path.file_name().is_some_and(|name| is_library_name(&name.to_string_lossy()));
     let file = fs::canonicalize(&path).unwrap_or_else(|_| path.clone());
     if let Some(unmarked) = [&path, &file].into_iter().find(|path| !is_marked(path)) {
         return Err(LibraryError::Name(unmarked.clone()));
     }
     Ok(path)
+}
+
+/// Whether a file of this name is the library, as far as a name tells. /proc/PID/maps says of one that was replaced that it is
+/// deleted.
+pub fn is_library_name(name: &str) -> bool {
+    name.contains(MARK) && name.trim_end_matches(" (deleted)").ends_with(ENDING)
 }
 
 /// The loader's variable with the library first, and whatever it had, but for other copies of the library: each would carry

@@ -9,7 +9,7 @@ use std::path::{Path, PathBuf};
 use underpass_segment::config::{Config, KEYS};
 
 use super::{Finding, program};
-use crate::library::{self, MARK};
+use crate::library;
 use crate::run::inspect;
 use crate::settings::variable;
 use crate::sys;
@@ -166,7 +166,7 @@ fn field<'a>(status: &'a str, name: &str) -> &'a str {
 /// The file of the library, as /proc/PID/maps names it.
 fn loaded(maps: &str) -> Option<&str> {
     let files = maps.lines().filter_map(|line| line.find('/').map(|at| &line[at..]));
-    files.into_iter().find(|file| file.rsplit('/').next().is_some_and(|name| name.contains(MARK)))
+    files.into_iter().find(|file| file.rsplit('/').next().is_some_and(library::is_library_name))
 }
 
 fn loads(library: &str) -> Vec<Finding> {
@@ -258,6 +258,7 @@ mod tests {
         let line = "7f00-7f01 r-xp 00000000 fe:00 12   ";
         assert_eq!(loaded(&format!("{line}/a/libunderpass.so\n")), Some("/a/libunderpass.so"));
         assert_eq!(loaded(&format!("{line}/a/libunderpass.so (deleted)\n")), Some("/a/libunderpass.so (deleted)"));
+        assert_eq!(loaded(&format!("{line}/a/libunderpass_segment-8f3c.rmeta\n")), None, "a compiler has that mapped");
         assert_eq!(loaded(&format!("{line}/libunderpass/libc.so.6\n{line}[heap]\n{line}\n")), None);
     }
 

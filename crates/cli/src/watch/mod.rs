@@ -27,7 +27,7 @@ pub use processes::name_of;
 pub use ss::ss;
 pub use top::{NoTerminal, top};
 
-use processes::{Holder, Processes};
+use processes::{Holder, Images, Processes};
 use sockets::Socket;
 
 /// A connection, by its local end.
@@ -53,10 +53,11 @@ struct View {
 }
 
 impl View {
-    fn gather() -> anyhow::Result<View> {
+    /// By one look. What was learnt at earlier ones need not be learnt again.
+    fn gather(images: &mut Images) -> anyhow::Result<View> {
         let user = kernel::user_id();
         let ends = look(user).map_err(refused)?;
-        let processes = Processes::accelerated(user, ends.iter().flat_map(|it| &it.processes).copied())?;
+        let processes = Processes::accelerated(user, ends.iter().flat_map(|it| &it.processes).copied(), images)?;
         let sockets = sockets::connections()?;
         let cookies: Vec<u64> = sockets.iter().map(|it| it.cookie).collect();
         let ordered = ordered(user, &cookies).map_err(refused)?;

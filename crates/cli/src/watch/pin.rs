@@ -15,7 +15,7 @@ use underpass_segment::reason::Reason;
 use underpass_segment::watch::{Outcome, Seen, Subject, hold, let_go, look, ordered};
 
 use super::ss::{holders, holders_to_json};
-use super::{Connection, View, by_cookie, path, refused};
+use super::{Connection, Images, View, by_cookie, path, refused};
 use crate::cli::{PinArguments, UnpinArguments, Which};
 use crate::say;
 
@@ -94,7 +94,7 @@ struct State {
 /// # Errors
 /// [`WrongSubject`], or what the kernel does not allow.
 pub fn pin(arguments: &PinArguments) -> anyhow::Result<()> {
-    let (view, user) = (View::gather()?, kernel::user_id());
+    let (view, user) = (View::gather(&mut Images::default())?, kernel::user_id());
     let pairs = pairs(&view, &arguments.which)?;
     let subjects: Vec<Subject> = (pairs.iter().flat_map(Pair::ends))
         .map(|it| Subject { cookie: it.socket.cookie, processes: it.holders.iter().map(|holder| holder.pid).collect() })
@@ -136,7 +136,7 @@ pub fn pin(arguments: &PinArguments) -> anyhow::Result<()> {
 /// # Errors
 /// As for [`pin`].
 pub fn unpin(arguments: &UnpinArguments) -> anyhow::Result<()> {
-    let (view, user) = (View::gather()?, kernel::user_id());
+    let (view, user) = (View::gather(&mut Images::default())?, kernel::user_id());
     let pairs = pairs(&view, &arguments.which)?;
     let before = states(&pairs, user)?;
     let cookies: Vec<u64> = pairs.iter().flat_map(Pair::ends).map(|it| it.socket.cookie).collect();

@@ -4,13 +4,15 @@ use std::collections::{BTreeSet, HashMap};
 use std::fs;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
 
 use anyhow::Context;
 
 use super::Names;
+use crate::library::is_library_name;
 
-/// In the name of every file of the library.
-const LIBRARY: &str = "libunderpass";
+/// So long after it was first seen a program has loaded its libraries.
+const LOADED: Duration = Duration::from_secs(5);
 
 /// A descriptor of a connection.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -30,15 +32,17 @@ pub struct Processes {
 
 impl Processes {
     /// Those of `user` that have the library, and those of `known`.
-    pub fn accelerated(user: u32, known: impl Iterator<Item = u32>) -> anyhow::Result<Processes> {
+    pub fn accelerated(user: u32, known: impl Iterator<Item = u32>, images: &mut Images) -> anyhow::Result<Processes> {
         let mut pids: BTreeSet<u32> = known.collect();
+        images.begin();
         let listing = fs::read_dir("/proc").context("cannot list processes; is /proc mounted?")?;
         for entry in listing.flatten() {
             let Some(pid) = entry.file_name().to_str().and_then(|name| name.parse().ok()) else { continue };
-            if entry.metadata().is_ok_and(|it| it.uid() == user) && has_library(&entry.path()) {
+            if entry.metadata().is_ok_and(|it| it.uid() == user) && images.have_library(pid, &entry.path()) {
                 pids.insert(pid);
             }
         }
+        images.end();
         let mut by_inode: HashMap<u64, Vec<(u32, u32)>> = HashMap::new();
         let mut names = Names::new();
         for pid in pids {
@@ -84,7 +88,67 @@ fn of(pid: u32) -> PathBuf {
 fn has_library(process: &Path) -> bool {
     let maps = fs::read(process.join("maps")).unwrap_or_default();
     let mut names = maps.split(|&byte| byte == b'\n').filter_map(|line| line.rsplit(|&byte| byte == b'/').next());
-    names.any(|name| name.windows(LIBRARY.len()).any(|part| part == LIBRARY.as_bytes()))
+    names.any(|name| is_library_name(&String::from_utf8_lossy(name)))
+}
+
+/// What was learnt of processes at earlier looks. What one has mapped is long, and it can map nothing while it is read.
+#[derive(Debug, Default)]
+pub struct Images {
+    known: HashMap<u32, Known>,
+    look: u64,
+}
+
+/// What a process executes: when it began, and where its code and its stack begin, which differs after an exec.
+type Image = [u64; 3];
+
+#[derive(Debug)]
+struct Known {
+    image: Image,
+    has_library: bool,
+    since: Instant,
+    /// It stays so.
+    is_sure: bool,
+    /// The last look at which it was there.
+    look: u64,
+}
+
+impl Images {
+    fn begin(&mut self) {
+        self.look += 1;
+    }
+
+    /// Forgets those that are gone.
+    fn end(&mut self) {
+        self.known.retain(|_, it| it.look == self.look);
+    }
+
+    fn have_library(&mut self, pid: u32, process: &Path) -> bool {
+        let Some(image) = image(&fs::read_to_string(process.join("stat")).unwrap_or_default()) else { return false };
+        self.learn(pid, image, Instant::now(), || has_library(process))
+    }
+
+    fn learn(&mut self, pid: u32, image: Image, now: Instant, read: impl FnOnce() -> bool) -> bool {
+        let before = self.known.get_mut(&pid).filter(|it| it.image == image);
+        if let Some(it) = before {
+            it.look = self.look;
+            if !it.is_sure {
+                it.has_library = read();
+                it.is_sure = it.has_library || now.duration_since(it.since) >= LOADED;
+            }
+            return it.has_library;
+        }
+        let has_library = read();
+        self.known.insert(pid, Known { image, has_library, since: now, is_sure: has_library, look: self.look });
+        has_library
+    }
+}
+
+/// From /proc/PID/stat, where a name may have anything in it.
+fn image(stat: &str) -> Option<Image> {
+    // Numbered as in proc_pid_stat(5); the first behind the name is 3.
+    let figures: Vec<&str> = stat.rsplit_once(')')?.1.split_ascii_whitespace().collect();
+    let figure = |number: usize| figures.get(number - 3)?.parse().ok();
+    Some([figure(22)?, figure(26)?, figure(28)?])
 }
 
 /// Descriptors that are sockets, and their inodes.
@@ -116,10 +180,62 @@ mod tests {
     #[test]
     fn a_process_without_the_library_has_nothing() {
         let me = std::process::id();
-        let all = Processes::accelerated(u32::MAX, std::iter::empty()).unwrap();
+        let of = |known| Processes::accelerated(u32::MAX, known, &mut Images::default()).unwrap();
+        let all = of(None.into_iter());
         assert_eq!((all.names().len(), all.without_descriptor(me)), (0, None));
-        let mine = Processes::accelerated(u32::MAX, std::iter::once(me)).unwrap();
+        let mine = of(Some(me).into_iter());
         assert_eq!((mine.names().len(), mine.without_descriptor(me).map(|it| it.fd)), (1, Some(None)));
         assert_eq!(mine.holders(0), []);
+    }
+
+    #[test]
+    fn what_a_process_has_mapped_is_read_again_only_while_it_may_change() {
+        let mut images = Images::default();
+        let start = Instant::now();
+        // Whether it was read, and what is said then.
+        let mut look = |image: Image, seconds: u64, has: bool| {
+            let mut was_read = false;
+            images.begin();
+            let read = || {
+                was_read = true;
+                has
+            };
+            let said = images.learn(7, image, start + Duration::from_secs(seconds), read);
+            images.end();
+            (was_read, said)
+        };
+        let [shell, program, other] = [[1, 2, 3], [1, 2, 9], [8, 2, 9]];
+        // It may just be about to load it.
+        assert_eq!(look(shell, 0, false), (true, false));
+        assert_eq!(look(shell, 1, false), (true, false));
+        assert_eq!(look(shell, 6, false), (true, false));
+        assert_eq!(look(shell, 7, true), (false, false));
+        // It executes another, which loads it.
+        assert_eq!(look(program, 7, false), (true, false));
+        assert_eq!(look(program, 8, true), (true, true));
+        assert_eq!(look(program, 8, false), (false, true));
+        // The number is another process's.
+        assert_eq!(look(other, 9, false), (true, false));
+        images.begin();
+        images.end();
+        assert!(images.known.is_empty(), "who is gone is forgotten");
+    }
+
+    #[test]
+    fn an_exec_is_told_by_where_code_and_stack_lie() {
+        let of = |pid: u32| image(&fs::read_to_string(of(pid).join("stat")).unwrap());
+        let mine = of(std::process::id()).unwrap();
+        assert!(mine.iter().all(|&it| it > 0));
+        let mut shell = std::process::Command::new("sh");
+        let mut shell =
+            shell.args(["-c", "read a; exec sleep 100"]).stdin(std::process::Stdio::piped()).spawn().unwrap();
+        let before = of(shell.id()).unwrap();
+        drop(shell.stdin.take());
+        while fs::read(Path::new("/proc").join(shell.id().to_string()).join("comm")).unwrap() != b"sleep\n" {}
+        let after = of(shell.id()).unwrap();
+        shell.kill().unwrap();
+        shell.wait().unwrap();
+        assert!(before[0] == after[0] && before != after, "{before:?} {after:?}");
+        assert_eq!(image("7 (a) b) S 1"), None);
     }
 }

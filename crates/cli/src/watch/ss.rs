@@ -8,7 +8,7 @@ use underpass_segment::end::Stage;
 use underpass_segment::kernel;
 use underpass_segment::watch::Way;
 
-use super::{Connection, View, path};
+use super::{Connection, Images, View, path};
 use crate::cli::SsArguments;
 use crate::output::{plural, table};
 use crate::say;
@@ -35,7 +35,7 @@ const HEADING: [&str; 14] = [
 /// # Errors
 /// The kernel does not say what there is, or there is no standard output.
 pub fn ss(arguments: &SsArguments) -> anyhow::Result<()> {
-    let view = View::gather()?;
+    let view = View::gather(&mut Images::default())?;
     let shown = if arguments.json {
         let connections: Vec<Value> = view.connections.iter().map(to_json).collect();
         format!("{:#}\n", json!({ "connections": connections }))

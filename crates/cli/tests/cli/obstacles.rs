@@ -153,14 +153,16 @@ fn a_missing_library_is_explained() {
     assert!(stderr(&spaced).contains("a space or a colon"));
 
     // Nor has a program to tell that what it executes loads the library.
-    let renamed = directory.path().join("fast.so");
+    let [renamed, old] = ["fast.so", "libunderpass.so.old"].map(|name| directory.path().join(name));
     fs::copy(&*LIBRARY, &renamed).unwrap();
+    fs::copy(&*LIBRARY, &old).unwrap();
     let link = directory.path().join("libunderpass-link.so");
     std::os::unix::fs::symlink(&renamed, &link).unwrap();
-    for path in [&renamed, &link] {
+    for (path, name) in [(&renamed, "fast.so"), (&link, "fast.so"), (&old, "libunderpass.so.old")] {
         let refused = underpass(&["run", "--", "true"]).env("UNDERPASS_LIBRARY", path).output().unwrap();
         assert_eq!(refused.status.code(), Some(125));
-        assert!(stderr(&refused).contains("fast.so\" has no \"libunderpass\" in it"), "{}", stderr(&refused));
+        let said = format!("{name}\" must have \"libunderpass\" in it and end in \".so\"");
+        assert!(stderr(&refused).contains(&said), "{}", stderr(&refused));
     }
 }
 

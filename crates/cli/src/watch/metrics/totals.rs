@@ -8,7 +8,7 @@ use underpass_segment::kernel::{Process, process};
 use super::super::counters::{Before, Counters};
 use super::super::processes::Holder;
 use super::super::ss::ways;
-use super::super::{Connection, View};
+use super::super::{Connection, Images, View};
 
 /// The labels of whatever is told of a process.
 const OF_PROCESS: [&str; 2] = ["process", "pid"];
@@ -17,6 +17,7 @@ const OF_PROCESS: [&str; 2] = ["process", "pid"];
 #[derive(Default)]
 pub struct Totals {
     before: Before,
+    images: Images,
     /// How many there are.
     running: usize,
     /// Those that have had a connection, by number; beside them what nobody has who can be seen.
@@ -41,7 +42,8 @@ struct Account {
 impl Totals {
     /// Looks once.
     pub fn look(&mut self) -> anyhow::Result<()> {
-        self.take(&View::gather()?, |pid| match process(pid) {
+        let view = View::gather(&mut self.images)?;
+        self.take(&view, |pid| match process(pid) {
             Process::Began(at) => at,
             Process::Gone | Process::Unknown => 0,
         });

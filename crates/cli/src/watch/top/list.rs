@@ -9,12 +9,13 @@ use underpass_lab::unit::{Unit, plain};
 
 use super::super::counters::{Before, Counters};
 use super::super::ss::{holders, ways};
-use super::super::{Connection, View};
+use super::super::{Connection, Images, View};
 use super::columns::Sort;
 use crate::output::plural;
 
 pub struct List {
     view: View,
+    images: Images,
     /// Per second since the look before, by cookie; nothing at first.
     rates: HashMap<u64, Counters>,
     before: Before,
@@ -41,7 +42,9 @@ impl List {
     /// Looks for the first time: there are no rates yet.
     pub fn new(interval: Duration) -> anyhow::Result<List> {
         let looked = Instant::now();
-        Ok(List::of(View::gather()?, looked, interval))
+        let mut images = Images::default();
+        let view = View::gather(&mut images)?;
+        Ok(List { images, ..List::of(view, looked, interval) })
     }
 
     pub fn of(view: View, looked: Instant, interval: Duration) -> List {
@@ -49,6 +52,7 @@ impl List {
         before.step(&view.connections);
         let mut list = List {
             view,
+            images: Images::default(),
             rates: HashMap::new(),
             before,
             looked,
@@ -73,7 +77,8 @@ impl List {
             return Ok(false);
         }
         let looked = Instant::now();
-        self.take(View::gather()?, looked);
+        let view = View::gather(&mut self.images)?;
+        self.take(view, looked);
         Ok(true)
     }
 
