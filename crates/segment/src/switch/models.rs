@@ -174,3 +174,27 @@ fn bytes_keep_their_order_across_switches() {
     both(1, true, down_and_up, receives);
     both(1, false, up_and_down, receives);
 }
+
+/// The same where somebody asks for it from outside, again and again, which only a sender looks at. Fails if `Port::go_up` does
+/// not note how many doorbells there were before: then the second mark of going down names too many, and the reader waits for
+/// them.
+#[test]
+fn bytes_keep_their_order_where_a_connection_is_held_again_and_again() {
+    let receives = |port: &mut Port<'_>| {
+        let mut heard = vec![];
+        while heard.len() < 4 {
+            heard.extend(port.hear(8));
+        }
+        assert_eq!(heard, b"abcd");
+    };
+    let sends = |port: &mut Port<'_>| {
+        port.say(b"a");
+        port.end.hold();
+        port.say(b"b");
+        port.end.let_go_up();
+        port.say(b"c");
+        port.end.hold();
+        port.say(b"d");
+    };
+    both(1, true, sends, receives);
+}
