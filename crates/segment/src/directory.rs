@@ -10,7 +10,7 @@ use crate::kernel;
 use crate::link::Shape;
 use crate::lock::alive;
 use crate::raw::{Errno, syscall};
-use crate::sync::{Acquire, AtomicI32, AtomicU32, AtomicU64, Relaxed, Release, SeqCst, pause};
+use crate::sync::{AcqRel, Acquire, AtomicI32, AtomicU32, AtomicU64, Relaxed, Release, SeqCst, pause};
 use crate::sysv::{self, Mapping};
 use crate::tap::Name;
 
@@ -19,7 +19,7 @@ const ENTRIES: usize = 1 << 16;
 const NEIGHBOURS: usize = 64;
 const LEN_MARK: usize = 1889;
 const LEN: usize = size_of::<Header>() + ENTRIES * size_of::<Entry>() + 4096 - LEN_MARK;
-const MAGIC: u64 = u64::from_be_bytes(*b"UPdir_03");
+const MAGIC: u64 = u64::from_be_bytes(*b"UPdir_04");
 
 #[repr(C, align(64))]
 struct Header {
@@ -33,8 +33,6 @@ const EMPTY: u32 = 0;
 const WAITING: u32 = 1;
 const OFFERED: u32 = 2;
 const LENT: u32 = 3;
-/// The end that waited will not come: the offer is its maker's again.
-const REFUSED: u32 = 4;
 
 /// The cookies of a connection's two sockets: smaller, larger.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -287,49 +285,18 @@ impl Directory {
         Some((load(&entry.waiter), entry.slot.load(Relaxed)))
     }
 
-    /// Clears the entry, if it still is this connection's.
-    pub fn clear(&self, index: u32, key: Key, pid: i32) {
-        self.change(index, key, pid, |_| Some(EMPTY));
-    }
-
-    /// The end that waited takes the offer. False when its maker has withdrawn it, or the table is busy.
-    pub fn take(&self, index: u32, key: Key, pid: i32) -> bool {
-        self.change(index, key, pid, |state| (state == OFFERED).then_some(EMPTY))
-    }
-
-    /// The end that waited will not come.
-    pub fn refuse(&self, index: u32, key: Key, pid: i32) {
-        self.change(index, key, pid, |state| match state {
-            WAITING => Some(EMPTY),
-            OFFERED => Some(REFUSED),
-            _ => None,
-        });
-    }
-
-    /// The maker takes an offer back. True when it was not taken and will not be.
-    pub fn take_back(&self, index: u32, key: Key, pid: i32) -> bool {
-        let is_there = |state| state == OFFERED || state == REFUSED;
-        is_there(self.entry(index as usize).state.load(Acquire))
-            && self.change(index, key, pid, |state| is_there(state).then_some(EMPTY))
-    }
-
-    /// Changes the state of this connection's entry; true when it has been changed.
-    fn change(&self, index: u32, key: Key, pid: i32, change: impl FnOnce(u32) -> Option<u32>) -> bool {
+    /// Clears the entry, if it still is this connection's; false when it was not, or the table is busy.
+    pub fn clear(&self, index: u32, key: Key, pid: i32) -> bool {
         let entry = self.entry(index as usize);
         let Some(_held) = self.hold(pid).filter(|_| entry.is(key)) else { return false };
-        let changed = change(entry.state.load(Acquire));
-        if let Some(state) = changed {
-            entry.state.store(state, Release);
-        }
-        changed.is_some()
+        entry.state.swap(EMPTY, AcqRel) != EMPTY
     }
 
     /// An entry near `start` whose process is gone.
     fn abandoned(&self, start: usize) -> Option<usize> {
         (0..NEIGHBOURS).map(|step| (start + step) % ENTRIES).find(|&index| {
             let entry = self.entry(index);
-            let holder = if entry.state.load(Acquire) == REFUSED { &entry.maker } else { &entry.waiter };
-            let pid = holder[0].load(Relaxed);
+            let pid = entry.waiter[0].load(Relaxed);
             pid <= 0 || !alive(pid as u32)
         })
     }
@@ -500,9 +467,9 @@ mod tests {
         assert!(!again.offer(index, key, offer));
         assert_eq!(directory.offered(index, key), Some(offer));
         assert_eq!(directory.offered(index, Key::of(1, 2)), None);
-        assert!(directory.take(index, key, one.pid));
+        assert!(directory.clear(index, key, one.pid));
         assert_eq!(directory.offered(index, key), None);
-        assert!(!again.take_back(index, key, other.pid));
+        assert!(!again.clear(index, key, other.pid));
     }
 
     #[test]
@@ -525,30 +492,5 @@ mod tests {
         assert_eq!(directory.borrow(cookie, me.pid), Some((me, 8)));
         directory.clear(word, Key::lent(cookie), me.pid);
         assert_eq!(directory.borrow(cookie, me.pid), None);
-    }
-
-    #[test]
-    fn an_offer_is_taken_or_taken_back() {
-        let _alone = alone();
-        let directory = Directory::open(kernel::user_id()).unwrap();
-        let key = Key::of(u64::MAX - 15, u64::MAX - 19);
-        let (one, other) = (holder(3, 100), holder(4, 200));
-        let offer = Offer { maker: other, pool: 1, slot: 2, shape: Shape { ring_bytes: 1 << 16, slots: 4 } };
-        let offered = || {
-            let Found::Nobody(index) = directory.ask(key, one) else { panic!("somebody is there") };
-            assert!(directory.offer(index, key, offer));
-            index
-        };
-        let withdrawn = offered();
-        assert!(directory.take_back(withdrawn, key, other.pid));
-        assert!(!directory.take(withdrawn, key, one.pid));
-        let refused = offered();
-        directory.refuse(refused, key, one.pid);
-        assert_eq!(directory.offered(refused, key), None);
-        assert!(directory.take_back(refused, key, other.pid));
-        let Found::Nobody(waits) = directory.ask(key, one) else { panic!("somebody is there") };
-        directory.refuse(waits, key, one.pid);
-        assert!(matches!(directory.ask(key, other), Found::Nobody(_)), "who has gone does not wait");
-        directory.clear(waits, key, one.pid);
     }
 }

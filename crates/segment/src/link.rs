@@ -13,7 +13,7 @@ use crate::sysv::{Attested, Mapping};
 const PAGE: usize = 4096;
 /// Length of a pool modulo the page size: tells pools from other programs' segments.
 const LEN_MARK: usize = 1367;
-const MAGIC: u64 = u64::from_be_bytes(*b"UPpool06");
+const MAGIC: u64 = u64::from_be_bytes(*b"UPpool07");
 
 /// Words that a direction's reader writes and its sender looks at with every message. They change rarely.
 #[repr(C, align(128))]
@@ -133,9 +133,13 @@ pub struct Direction {
 /// First page of a slot.
 #[repr(C, align(128))]
 struct Control {
+    /// The maker's and the joiner's; [`CLAIMED`] stands beside the joiner's once the offer is no more.
     cookies: [AtomicU64; 2],
     directions: [Direction; 2],
 }
+
+/// Bit of the joiner's cookie, which the kernel counts up from 1.
+const CLAIMED: u64 = 1 << 63;
 
 #[repr(C)]
 struct PoolHeader {
@@ -393,7 +397,15 @@ impl Link {
     /// Whether the slot was prepared for the connection between these sockets (maker's cookie, joiner's cookie).
     pub fn is_for(&self, cookies: [u64; 2]) -> bool {
         let control = self.control();
-        control.cookies[1].load(Acquire) == cookies[1] && control.cookies[0].load(Relaxed) == cookies[0]
+        control.cookies[1].load(Acquire) & !CLAIMED == cookies[1] && control.cookies[0].load(Relaxed) == cookies[0]
+    }
+
+    /// Decides what becomes of the slot that was prepared for the connection of the joiner with this cookie: true for one
+    /// caller at most, the joiner, who has joined, or the maker, who has taken it back. What the directory says decides
+    /// nothing: any process of the user may offer there what was taken back.
+    pub fn claim(&self, joiner: u64) -> bool {
+        let word = &self.control().cookies[1];
+        word.compare_exchange(joiner, joiner | CLAIMED, AcqRel, Relaxed).is_ok()
     }
 
     /// Whether both ends have closed, so that the slot may be used again.

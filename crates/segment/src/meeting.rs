@@ -127,15 +127,14 @@ impl Meeting {
                 link.prepare([cookie, peer.cookie]);
                 let offer = Offer { maker: me, pool: pool.id(), slot, shape: pool.shape() };
                 end.entry.store(index + 1, Relaxed);
-                if directory.offer(index, key, offer) {
-                    self.join(end, pool, slot, Side::Maker);
-                } else {
-                    // Nobody will ever join it: both sides count as closed, so the slot is free again.
+                if !directory.offer(index, key, offer) && link.claim(peer.cookie) {
+                    // The table was busy, or the other end has gone: the next try will tell. Nobody will ever join it: both
+                    // sides count as closed, so the slot is free again.
                     link.outgoing().flags.closed.store(CLOSED, Relaxed);
                     link.incoming().flags.closed.store(CLOSED, Release);
-                    self.forget_user(pool.id());
-                    // The table was busy, or the other end has gone: the next try will tell.
+                    return self.forget_user(pool.id());
                 }
+                self.join(end, pool, slot, Side::Maker);
             }
             Found::Full => end.pin(Reason::NoMemory),
             Found::Busy => {}
@@ -161,24 +160,25 @@ impl Meeting {
         let Some((directory, index, key, offer)) = self.offer(end) else { return };
         let pid = kernel::process_id();
         match self.prove(end, fd, directory.uid(), offer) {
-            Ok(pool) if directory.take(index, key, pid) => {
-                if let Some(it) = self.attached(offer.pool) {
-                    it.users += 1;
+            // Its maker may have closed, or the table is busy: there will be another look, or none.
+            Ok((pool, link)) => {
+                if directory.clear(index, key, pid) && link.claim(end.cookie.load(Relaxed)) {
+                    if let Some(it) = self.attached(offer.pool) {
+                        it.users += 1;
+                    }
+                    self.join(end, pool, offer.slot, Side::Joiner);
                 }
-                self.join(end, pool, offer.slot, Side::Joiner);
             }
-            // Its maker has closed, or the table is busy: there will be another look, or none.
-            Ok(_) => {}
             Err(e) if passes(e) => {}
             Err(e) => {
-                directory.refuse(index, key, pid);
+                directory.clear(index, key, pid);
                 end.pin(if e == FORGED { unless_closed(fd, Reason::Unproven) } else { Reason::NoMemory });
             }
         }
     }
 
-    /// The offered pool, attached, if what is offered is what it should be.
-    fn prove(&mut self, end: &End, fd: i32, uid: u32, offer: Offer) -> Result<Pool, Errno> {
+    /// The offered pool, attached, and the slot, if what is offered is what it should be.
+    fn prove(&mut self, end: &End, fd: i32, uid: u32, offer: Offer) -> Result<(Pool, Link), Errno> {
         let peer = kernel::peer(fd).map_err(|no| match no {
             NoPeer::NoAnswer(e) if passes(e) => e,
             _ => FORGED,
@@ -212,7 +212,7 @@ impl Meeting {
         if !link.is_for(cookies) {
             return Err(FORGED);
         }
-        Ok(pool)
+        Ok((pool, link))
     }
 
     fn join(&mut self, end: &End, pool: Pool, slot: u32, side: Side) {
@@ -282,13 +282,10 @@ impl Meeting {
         {
             directory.clear(word, Key::lent(end.cookie.load(Relaxed)), kernel::process_id());
         }
-        if link.side() == Side::Maker
-            && !is_quiet()
-            && let Some((directory, index, key)) = self.entry(end)
-            && directory.take_back(index, key, kernel::process_id())
-        {
+        if link.side() == Side::Maker && link.claim(end.peer_cookie.load(Relaxed)) {
             // The other end never came, so it will never close.
             link.outgoing().flags.closed.store(CLOSED, Release);
+            self.withdraw(end);
         }
     }
 
@@ -308,12 +305,12 @@ impl Meeting {
         }
     }
 
-    /// An end that waits for its other end, or did once, is closed in all processes.
+    /// An end that waits for its other end, or did once, is closed in all processes: its name, or its offer, goes.
     pub fn withdraw(&mut self, end: &End) {
         if !is_quiet()
             && let Some((directory, index, key)) = self.entry(end)
         {
-            directory.refuse(index, key, kernel::process_id());
+            directory.clear(index, key, kernel::process_id());
         }
     }
 

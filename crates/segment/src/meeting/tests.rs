@@ -139,7 +139,7 @@ impl Known {
                 (0..4).for_each(|at| entry[2 + at].store(named[at], Relaxed));
                 entry[0].store(1 + random.below(4) as u32, Release);
             }
-            3 if random.below(64) == 0 => directory.lock().store(random.of(&self.words), Relaxed),
+            3 if random.below(512) == 0 => directory.lock().store(random.of(&self.words), Relaxed),
             _ => entry[random.below(16)].store(random.of(&self.words), Relaxed),
         }
     }
@@ -294,6 +294,7 @@ fn a_forged_offer_is_not_accepted() {
         for (what, offer) in lies {
             assert_eq!(answer(offer, knows), (Stage::Pinned, Reason::Unproven), "{what}, knows {knows}");
         }
+        prepared(&honest, 1, [cookies[1], cookies[0]]);
         assert_eq!(answer(good, knows).0, Stage::Joined);
     }
     // An end that waits, as others say.
@@ -306,9 +307,48 @@ fn a_forged_offer_is_not_accepted() {
     }
 }
 
+/// An offer that was taken, or that its maker has withdrawn, is made anew in its name: nobody joins it. Fails if
+/// `Meeting::take_offer` or `Meeting::close` does not claim the slot. Where `Meeting::seek` does not, as it cannot make the
+/// offer, the two tests below fail.
+#[test]
+fn what_is_no_offer_any_more_is_not_joined() {
+    let _alone = alone();
+    let directory = Directory::private(kernel::user_id());
+    let pair = Pair::new();
+    let (me, key) = (kernel::process_id(), pair.key());
+    let [mut waiter, mut maker] = meetings(directory);
+    let maker_of = |pool: Pool| Offer { maker: holder(pair.fd(1), 200), pool: pool.id(), slot: 0, shape: SHAPE };
+    let mut joins = |offer: Offer| {
+        let end = end();
+        waiter.seek(&end, pair.fd(0));
+        let waits = end.entry.load(Relaxed) - 1;
+        assert!(directory.offer(waits, key, offer));
+        waiter.take_offer(&end, pair.fd(0));
+        waiter.withdraw(&end);
+        directory.clear(waits, key, me);
+        end.stage() == Stage::Joined
+    };
+    let prepared = |pool: Pool| {
+        let link = pool.slot(0, Side::Maker).unwrap();
+        link.prepare([pair.cookies()[1], pair.cookies()[0]]);
+        link
+    };
+    let taken = Pool::create(SHAPE).unwrap();
+    prepared(taken);
+    assert!(joins(maker_of(taken)));
+    assert!(!joins(maker_of(taken)), "it was taken");
+
+    let withdrawn = end();
+    assert!(matches!(directory.ask(key, holder(pair.fd(0), 100)), Found::Nobody(_)));
+    maker.seek(&withdrawn, pair.fd(1));
+    let link = maker.link(&withdrawn).unwrap();
+    let pool = maker.pools[0].unwrap().pool;
+    maker.close(&withdrawn, &link);
+    assert!(link.is_over() && !joins(maker_of(pool)), "it was withdrawn");
+}
+
 /// Between any two steps of two ends that meet, words of the directory are overwritten.
 #[test]
-#[ignore = "fails in some runs: a slot that was offered to the same socket before, and forgotten, can be offered anew by a liar"]
 fn lies_between_the_steps_of_a_meeting_confuse_nobody() {
     let _alone = alone();
     let directory = Directory::private(kernel::user_id());
@@ -330,6 +370,8 @@ fn lies_between_the_steps_of_a_meeting_confuse_nobody() {
             told += many;
         };
         let first = rounds % 2;
+        // Held by one that lives, it would keep everybody from meeting for good.
+        directory.lock().store(0, Relaxed);
         met += usize::from(meet(pair, &mut meetings, &foreign, first, &mut between));
         rounds += 1;
     }
@@ -339,7 +381,6 @@ fn lies_between_the_steps_of_a_meeting_confuse_nobody() {
 
 /// The same while a thread overwrites them at any time.
 #[test]
-#[ignore = "fails in most runs, for the same reason"]
 fn lies_at_any_time_confuse_nobody() {
     let _alone = alone();
     let directory = Directory::private(kernel::user_id());
@@ -368,9 +409,7 @@ fn lies_at_any_time_confuse_nobody() {
         while (told.load(Relaxed) as usize) < most() {
             // Now and then they are let alone, so that something is met about.
             rests.store(rounds % 4 == 0, Relaxed);
-            if rounds % 4 == 0 {
-                directory.lock().store(0, Relaxed);
-            }
+            directory.lock().store(0, Relaxed);
             met += u32::from(meet(&pairs[rounds % 3], &mut meetings, &foreign, rounds / 3 % 2, &mut || {}));
             rounds += 1;
         }
