@@ -24,6 +24,11 @@ use crate::sysv::Attested;
 const POOLS: usize = 1024;
 /// Slots of the first pool towards a process; later ones have [`Shape::MAX_SLOTS`].
 const FIRST_SLOTS: u32 = 4;
+/// Where memory is limited by a cgroup, a pool is made only if so many times its size is left: rings take memory as they are
+/// used, and when nothing is left somebody is killed.
+const RESERVE: u64 = 4;
+/// The same for who joins it: fewer, since its maker, which may be in the same cgroup, has looked just before.
+const RESERVE_TO_JOIN: u64 = 2;
 /// A pool that nothing uses stays attached for so long, for threads that close a socket under one another.
 const LINGER_NS: u64 = 1_000_000_000;
 
@@ -192,6 +197,9 @@ impl Meeting {
             Some(it) if it.pool.shape() == offer.shape && it.creator == offer.maker.pid => it.pool,
             Some(_) => return Err(FORGED),
             None => {
+                if !has_memory_for(offer.shape, RESERVE_TO_JOIN) {
+                    return Err(Errno(libc::ENOMEM));
+                }
                 let (pool, attested) = Pool::open(offer.pool, offer.shape, uid).map_err(|e| match e.0 {
                     // That it is not there is a lie as well.
                     libc::EINVAL | libc::EIDRM => FORGED,
@@ -374,7 +382,9 @@ impl Meeting {
             }
             it.made_for = Some((family, taken));
         }
-        let pool = Pool::create(Shape { ring_bytes: self.ring_bytes, slots })?;
+        let shapes = [slots, FIRST_SLOTS].map(|slots| Shape { ring_bytes: self.ring_bytes, slots });
+        let shape = shapes.into_iter().find(|&shape| has_memory_for(shape, RESERVE)).ok_or(Errno(libc::ENOMEM))?;
+        let pool = Pool::create(shape)?;
         self.remember(pool, kernel::process_id(), Some((family, 1)))?;
         if let Some(it) = self.attached(pool.id()) {
             it.users = 1;
@@ -431,6 +441,12 @@ impl Default for Meeting {
 
 /// What is offered is not what it should be.
 const FORGED: Errno = Errno(libc::EACCES);
+
+/// Whether the memory cgroups of this process leave so many times the size of a pool of this shape.
+fn has_memory_for(shape: Shape, times: u64) -> bool {
+    // What is no shape is refused later, and may have any size.
+    !shape.is_sane() || kernel::is_left_by_cgroups(times * shape.pool_bytes() as u64)
+}
 
 /// Whether the error is one of the moment: no descriptor or buffer was free to ask the kernel with.
 fn passes(error: Errno) -> bool {

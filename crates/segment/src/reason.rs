@@ -41,7 +41,7 @@ reasons! {
     Unproven = "unproven",
     /// The kernel does not answer sock_diag queries here (inet_diag missing or forbidden).
     NoSockDiag = "no-sock-diag",
-    /// No shared memory could be had (limit of shmget, memory or address space).
+    /// No shared memory could be had (limit of shmget, memory, memory cgroup or address space).
     NoMemory = "no-memory",
     /// The descriptor came from another program (exec or SCM_RIGHTS), which may still use the connection.
     Inherited = "inherited",

@@ -125,7 +125,7 @@ impl Cgroup {
         let unified = fs::read_to_string(root.join("cgroup.controllers")).is_ok_and(|text| text.contains("memory"));
         let (parent, file) =
             if unified { (root.into(), "memory.max") } else { (root.join("memory"), "memory.limit_in_bytes") };
-        let folder = parent.join(format!("underpass-test-{}", std::process::id()));
+        let folder = parent.join(format!("underpass-test-{}-{limit}", std::process::id()));
         let made = fs::create_dir(&folder).map(|()| Cgroup(folder));
         let limited = made.and_then(|it| fs::write(it.0.join(file), limit.to_string()).map(|()| it));
         limited.map_err(|e| skip(&format!("no memory cgroup can be made under {}: {e}", parent.display()))).ok()
@@ -144,18 +144,34 @@ impl Drop for Cgroup {
     }
 }
 
-/// What the library takes for connections of small messages: some 30 kB each, where kernel TCP takes 10.
-#[test]
-fn little_memory_is_enough() {
+/// Both programs in a memory cgroup with this limit, from beginning to end.
+fn in_cgroup(limit: u64, check: impl FnOnce(&Stage)) {
     let Some(stage) = Stage::with(&["cc", "sh"]) else { return };
-    let Some(cgroup) = Cgroup::new(12 << 20) else { return };
+    let Some(cgroup) = Cgroup::new(limit) else { return };
     let inside = format!("echo $$ >{}/cgroup.procs; exec \"$0\" \"$@\"", cgroup.0.display());
     let begin = |program: &str, words: &[String]| {
         let words = ["-c", &inside, program].into_iter().map(String::from).chain(words.iter().cloned());
         stage.tuned("sh", words, AT_ONCE)
     };
     Middle::of(&stage, begin).go_on();
-    assert_some_fast(&stage, None);
+    check(&stage);
     stage.finish();
     drop(cgroup);
+}
+
+/// Enough for four times a pool of 4, not for one of 64.
+#[test]
+fn little_memory_is_enough() {
+    in_cgroup(64 << 20, |stage| assert_some_fast(stage, None));
+}
+
+/// Less than that: rings could take all of it, so there are none.
+#[test]
+fn memory_that_a_cgroup_needs_itself_is_left_to_it() {
+    in_cgroup(12 << 20, |stage| {
+        let processes = stage.run.processes();
+        assert!(processes.iter().all(|process| process.fast == 0), "{}", stage.run.table());
+        let told = processes.iter().any(|process| process.reasons.iter().any(|(it, _)| *it == Reason::NoMemory));
+        assert!(told || is_kernel_only(), "nobody tells of it:\n{}", stage.run.table());
+    });
 }

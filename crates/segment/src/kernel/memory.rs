@@ -1,6 +1,7 @@
-//! The program's memory, where it may not be what the program says.
+//! The program's memory, where it may not be what the program says, and how much there is.
 #![allow(unsafe_code, reason = "has the kernel look at addresses")]
 
+use super::proc::{LONGEST, for_each_line};
 use super::process_id;
 use crate::raw::{Errno, is_quiet, syscall};
 use core::mem::MaybeUninit;
@@ -29,5 +30,116 @@ pub fn copy_of<T: Copy>(from: *const T) -> Result<T, Errno> {
         // SAFETY: all of it was written, and is a copy of a `T`.
         all if all == size_of::<T>() => Ok(unsafe { copy.assume_init() }),
         _ => Err(Errno(libc::EFAULT)),
+    }
+}
+
+/// Where the kernel tells of memory cgroups.
+struct Cgroups<'a> {
+    mount: &'a str,
+    limit: &'static str,
+    used: &'static str,
+    /// What of the used comes back before anybody is killed: pages of files.
+    reclaimable: [&'static str; 2],
+}
+
+const UNIFIED: Cgroups<'static> = Cgroups {
+    mount: "/sys/fs/cgroup",
+    limit: "memory.max",
+    used: "memory.current",
+    reclaimable: ["inactive_file ", "active_file "],
+};
+const BY_CONTROLLER: Cgroups<'static> = Cgroups {
+    mount: "/sys/fs/cgroup/memory",
+    limit: "memory.limit_in_bytes",
+    used: "memory.usage_in_bytes",
+    reclaimable: ["total_inactive_file ", "total_active_file "],
+};
+
+impl Cgroups<'_> {
+    /// Whether the cgroup `path` and all that it is in leave `bytes` more. What cannot be read limits nothing: in a container,
+    /// `path` may be one of the host's, and the mounted folder the container's own.
+    fn leave(&self, path: &str, bytes: u64) -> bool {
+        let mut rest = Some(path.trim_end_matches('/'));
+        while let Some(at) = rest {
+            if !self.leaves(at, bytes) {
+                return false;
+            }
+            rest = at.rfind('/').map(|end| &at[..end]);
+        }
+        true
+    }
+
+    fn leaves(&self, path: &str, bytes: u64) -> bool {
+        let number = |file: &str| {
+            let mut number = None;
+            let take = |line: &str| number = number.or(line.parse::<u64>().ok());
+            let _ = for_each_line(format_args!("{}{path}/{file}\0", self.mount), take);
+            number
+        };
+        let Some(limit) = number(self.limit) else { return true };
+        let Some(used) = number(self.used) else { return true };
+        if limit.saturating_sub(used) >= bytes {
+            return true;
+        }
+        let mut back = 0u64;
+        let _ = for_each_line(format_args!("{}{path}/memory.stat\0", self.mount), |line| {
+            let amount = self.reclaimable.iter().find_map(|name| line.strip_prefix(name)?.parse().ok());
+            back = back.saturating_add(amount.unwrap_or(0));
+        });
+        limit.saturating_sub(used.saturating_sub(back)) >= bytes
+    }
+}
+
+/// Whether the memory cgroups of this process leave `bytes` more, as far as can be read.
+#[cold]
+pub fn is_left_by_cgroups(bytes: u64) -> bool {
+    let (mut path, mut len, mut kind) = ([0u8; LONGEST], 0, &UNIFIED);
+    let _ = for_each_line(format_args!("/proc/self/cgroup\0"), |line| {
+        let mut parts = line.splitn(3, ':');
+        let (Some(number), Some(controllers), Some(at)) = (parts.next(), parts.next(), parts.next()) else { return };
+        let by_controller = controllers.split(',').any(|it| it == "memory");
+        if (by_controller || number == "0" && len == 0)
+            && let Some(to) = path.get_mut(..at.len())
+        {
+            to.copy_from_slice(at.as_bytes());
+            (len, kind) = (at.len(), if by_controller { &BY_CONTROLLER } else { &UNIFIED });
+        }
+    });
+    core::str::from_utf8(&path[..len]).map_or(true, |path| kind.leave(path, bytes))
+}
+
+#[cfg(all(test, not(loom)))]
+mod tests {
+    use super::*;
+    use std::fs;
+
+    #[test]
+    fn the_tightest_cgroup_decides() {
+        let mount = std::env::temp_dir().join(format!("underpass-cgroups-{}", process_id()));
+        let set = |folder: &str, files: &[(&str, &str)]| {
+            let folder = mount.join(folder);
+            fs::create_dir_all(&folder).unwrap();
+            files.iter().for_each(|(file, text)| fs::write(folder.join(file), format!("{text}\n")).unwrap());
+        };
+        let cgroups = Cgroups { mount: mount.to_str().unwrap(), ..UNIFIED };
+        let left = |path: &str, bytes: u64| cgroups.leave(path, bytes) && !cgroups.leave(path, bytes + 1);
+        assert!(cgroups.leave("/none/here", u64::MAX), "nothing can be read");
+        set("slice/inner", &[("memory.max", "max"), ("memory.current", "5000")]);
+        assert!(cgroups.leave("/slice/inner", u64::MAX), "no limit");
+        set("slice", &[("memory.max", "9000"), ("memory.current", "7000")]);
+        assert!(left("/slice/inner", 2000) && left("/slice", 2000) && left("/slice/gone/", 2000));
+        set("slice", &[("memory.stat", "anon 9\ninactive_file 400\nactive_file 70\nslab 9")]);
+        assert!(left("/slice/inner", 2470), "pages of files come back");
+        set("slice/inner", &[("memory.max", "5100")]);
+        assert!(left("/slice/inner", 100) && left("/slice", 2470));
+        set("slice/inner", &[("memory.max", "4000")]);
+        assert!(left("/slice/inner", 0), "above its limit");
+        set("", &[("memory.max", "50"), ("memory.current", "10")]);
+        assert!(left("/slice", 40) && left("/", 40) && left("", 40), "a container's own");
+        assert!(
+            cgroups.leave(&"/x".repeat(LONGEST), 40) && !cgroups.leave(&"/x".repeat(LONGEST), 41),
+            "too long a name"
+        );
+        fs::remove_dir_all(mount).unwrap();
     }
 }

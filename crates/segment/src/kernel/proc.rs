@@ -1,4 +1,4 @@
-//! Reading /proc without memory of its own.
+//! Reading /proc and cgroups without memory of their own.
 #![allow(unsafe_code, reason = "issues system calls with buffers of its own")]
 
 use super::close;
@@ -8,10 +8,13 @@ pub(super) fn number(digits: &[u8]) -> Option<u64> {
     core::str::from_utf8(digits).ok()?.parse().ok()
 }
 
+/// Longest path that is asked for: of a cgroup.
+pub(super) const LONGEST: usize = 1024;
+
 /// Calls `what` with every line of the file `path`, which ends with a NUL.
 pub(super) fn for_each_line(path: core::fmt::Arguments<'_>, mut what: impl FnMut(&str)) -> Result<(), Errno> {
-    let mut bytes = [0u8; 48];
-    write_path(&mut bytes, path);
+    let mut bytes = [0u8; LONGEST];
+    write_path(&mut bytes, path)?;
     let flags = (libc::O_RDONLY | libc::O_CLOEXEC) as usize;
     // SAFETY: a NUL-terminated path.
     let file =
@@ -41,7 +44,9 @@ pub(super) fn for_each_line(path: core::fmt::Arguments<'_>, mut what: impl FnMut
 pub(super) fn for_each_number(path: core::fmt::Arguments<'_>, mut what: impl FnMut(i32, i32)) -> bool {
     const NAME: usize = 19;
     let mut bytes = [0u8; 48];
-    write_path(&mut bytes, path);
+    if write_path(&mut bytes, path).is_err() {
+        return false;
+    }
     let flags = (libc::O_RDONLY | libc::O_DIRECTORY | libc::O_CLOEXEC) as usize;
     let at = [libc::AT_FDCWD as usize, bytes.as_ptr() as usize, flags, 0, 0, 0];
     // SAFETY: a NUL-terminated path.
@@ -69,16 +74,14 @@ pub(super) fn for_each_number(path: core::fmt::Arguments<'_>, mut what: impl FnM
     true
 }
 
-fn write_path(to: &mut [u8], path: core::fmt::Arguments<'_>) {
-    let mut to = to;
-    // The buffers are as long as any such path.
-    let _ = std::io::Write::write_fmt(&mut to, path);
+fn write_path(mut to: &mut [u8], path: core::fmt::Arguments<'_>) -> Result<(), Errno> {
+    std::io::Write::write_fmt(&mut to, path).map_err(|_| Errno(libc::ENAMETOOLONG))
 }
 
 /// What the symbolic link `path`, which ends with a NUL, names.
 pub(super) fn link_target<'a>(path: core::fmt::Arguments<'_>, target: &'a mut [u8]) -> Option<&'a [u8]> {
     let mut bytes = [0u8; 48];
-    write_path(&mut bytes, path);
+    write_path(&mut bytes, path).ok()?;
     // SAFETY: the path is NUL-terminated; the kernel writes at most `target.len()` bytes.
     let len = unsafe {
         syscall(
