@@ -25,12 +25,12 @@ pub fn segments_of(pids: &[u32]) -> Vec<String> {
     left.map(String::from).collect()
 }
 
-/// Whether there is a segment of Underpass's that `pid` has made, whoever has it attached.
-pub fn has_segments_of(pid: u32) -> bool {
+/// Whether there is a buffer that `pid` has made to capture, whoever has it attached. It may have made the directory too, which
+/// is for all and much smaller.
+pub fn has_buffer_of(pid: u32) -> bool {
+    const LEAST: u32 = 32 << 20;
     let table = fs::read_to_string("/proc/sysvipc/shm").unwrap_or_default();
-    let is_one =
-        |line: &str| column(line, 3).is_some_and(|it| sysv::is_ours(it as usize)) && column(line, 4) == Some(pid);
-    table.lines().any(is_one)
+    table.lines().any(|line| column(line, 3) >= Some(LEAST) && column(line, 4) == Some(pid))
 }
 
 /// A number in a line of /proc/sysvipc/shm, whose columns are: key, id, permissions, size, creator's process number, ...

@@ -8,6 +8,7 @@ use libc::{msghdr, sa_family_t, size_t, sockaddr, socklen_t, ssize_t};
 use underpass_segment::end::{SHUT_IN, SHUT_OUT};
 use underpass_segment::reason::Reason;
 use underpass_segment::sync::Relaxed;
+use underpass_segment::tap;
 
 /// What glibc's fortified calls check: ends the process when the buffer is known to be too small.
 pub fn check_room(len: size_t, room: size_t) {
@@ -38,6 +39,7 @@ pub unsafe extern "C" fn socket(domain: c_int, kind: c_int, protocol: c_int) -> 
 /// As accept(2).
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn accept(fd: c_int, address: *mut sockaddr, address_len: *mut socklen_t) -> c_int {
+    tap::let_go();
     // SAFETY: passed on to the caller.
     accepted(unsafe { real::accept(fd, address, address_len) })
 }
@@ -51,6 +53,7 @@ pub unsafe extern "C" fn accept4(
     address_len: *mut socklen_t,
     flags: c_int,
 ) -> c_int {
+    tap::let_go();
     // SAFETY: passed on to the caller.
     accepted(unsafe { real::accept4(fd, address, address_len, flags) })
 }

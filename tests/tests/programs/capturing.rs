@@ -294,6 +294,45 @@ fn it_ends_when_it_was_told_to() {
     stage.finish();
 }
 
+/// Who has sent its last sleeps where the library does not see it, in accept or in the program's own time.
+#[test]
+fn who_has_closed_lets_go_of_the_capture() {
+    if is_kernel_only() {
+        return skip("nothing is captured without the library");
+    }
+    let Some(stage) = Stage::with(&["python3"]) else { return };
+    let port = free_port();
+    let serve = "import socket, sys
+listener = socket.create_server(('127.0.0.1', int(sys.argv[1])))
+while True:
+    connection = listener.accept()[0]
+    while connection.recv(100):
+        connection.sendall(b'x' * 100)
+    connection.close()
+";
+    let ask = "import socket, sys, time
+with socket.create_connection(('127.0.0.1', int(sys.argv[1]))) as connection:
+    for _ in range(100):
+        connection.sendall(b'y' * 100)
+        connection.recv(100, socket.MSG_WAITALL)
+print('closed', flush=True)
+time.sleep(1000)
+";
+    let program = |name: &str, text: &str| {
+        let script = stage.file(name, text).to_str().unwrap().to_string();
+        stage.tuned("python3", [script, port.to_string()], AT_ONCE)
+    };
+    let _server = stage.serve(program("serve.py", serve), port);
+    let file = stage.path("closed.pcapng");
+    let capture = capture(&stage, &file, &["port", &port.to_string()]);
+    let clients: Vec<Group> = (0..3).map(|_| stage.start(program("ask.py", ask))).collect();
+    until("their talk", || clients.iter().all(|it| it.said().contains("closed")));
+    let pid = capture.pid();
+    let said = end(capture);
+    assert!(said["bytes"].as_u64() > Some(3 * 15_000), "{said}");
+    until("its buffer to go", || !traces::has_buffer_of(pid));
+}
+
 #[test]
 fn an_ended_capture_leaves_nothing() {
     if is_kernel_only() {
@@ -313,7 +352,7 @@ fn an_ended_capture_leaves_nothing() {
             end(capture);
         }
         // Those who talk have it attached while they do.
-        until("its buffer to go", || !traces::has_segments_of(pid));
+        until("its buffer to go", || !traces::has_buffer_of(pid));
     }
     talk.finish();
     stage.run.assert_fast("python3");

@@ -8,7 +8,7 @@ use crate::kernel::{self, HeldBack};
 use crate::raw::is_quiet;
 use crate::ring::{Fault, Source};
 use crate::sync::Relaxed;
-use crate::tap::{Head, Name, Writer};
+use crate::tap::{self, Head, Name, Writer};
 
 impl Port<'_> {
     /// As [`Port::push_all`], with a copy to the tap of this name. `None`: it is gone, or cannot be had.
@@ -27,13 +27,16 @@ impl Port<'_> {
 
     /// Says that the direction out ends here.
     pub(super) fn tap_end(&self) {
-        let Some(name) = self.end.tap() else { return };
-        let _held_back = HeldBack::new();
-        if let Some((writer, head)) = self.tap(name) {
-            let head = Head { ends: 1, when: nanoseconds(), positions: self.end.positions(), ..head };
-            // SAFETY: no byte is read.
-            unsafe { writer.put(self.me, &head, core::ptr::null()) };
+        if let Some(name) = self.end.tap() {
+            let _held_back = HeldBack::new();
+            if let Some((writer, head)) = self.tap(name) {
+                let head = Head { ends: 1, when: nanoseconds(), positions: self.end.positions(), ..head };
+                // SAFETY: no byte is read.
+                unsafe { writer.put(self.me, &head, core::ptr::null()) };
+            }
         }
+        // The program may send nothing for long now.
+        tap::let_go();
     }
 
     fn tap(&self, name: Name) -> Option<(Writer, Head)> {

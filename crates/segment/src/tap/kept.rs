@@ -1,7 +1,7 @@
 //! The tap that this process has attached, from one send to the next.
 //!
 //! Nobody can wake a process so that it lets go of what it has attached. So it keeps a tap only while it sends: it lets go
-//! when the capture is over, as its next send sees, and before it sleeps.
+//! when the capture is over, as its next send sees, when it ends a connection, and before it sleeps.
 
 use super::{Name, len};
 use crate::kernel::{self, Process};
