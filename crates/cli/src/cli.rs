@@ -142,7 +142,8 @@ pub struct SettingsArguments {
   underpass doctor $(pgrep -n redis-server)
   underpass doctor --json ./server
 
-Exit code: 0 if it can go fast, 1 if something keeps it on kernel TCP, 2 if there is no such program or process."
+Exit code: 0 if it can go fast, 1 if something keeps it on kernel TCP, 2 if there is no such program or process, 125 if
+Underpass itself fails."
 )]
 pub struct DoctorArguments {
     /// A program, looked up in PATH, or the number of a process
@@ -261,7 +262,7 @@ Examples:
 )]
 pub struct TopArguments {
     /// Time from one look to the next, from 0.1 to 3600
-    #[arg(long, short, value_name = "SECONDS", default_value = "1", value_parser = interval)]
+    #[arg(long, short, value_name = "SECONDS", default_value = "1", value_parser = interval, allow_negative_numbers = true)]
     pub interval: Duration,
 
     /// Print the rates of one interval as a table, and end; needs no terminal
@@ -295,7 +296,7 @@ pub struct PinArguments {
     pub which: Which,
 
     /// Wait so long at most until both directions have gone down
-    #[arg(long, value_name = "SECONDS", default_value_t = 1.0, value_parser = seconds)]
+    #[arg(long, value_name = "SECONDS", default_value_t = 1.0, value_parser = seconds, allow_negative_numbers = true)]
     pub wait: f64,
 }
 
@@ -322,11 +323,17 @@ pub struct UnpinArguments {
 #[derive(Debug, Args)]
 pub struct Which {
     /// Number of a process that has it
-    #[arg(value_name = "PID")]
+    #[arg(value_name = "PID", value_parser = process, allow_negative_numbers = true)]
     pub pid: u32,
 
     /// Its descriptor there
-    #[arg(value_name = "FD", required_unless_present = "all", conflicts_with = "all")]
+    #[arg(
+        value_name = "FD",
+        required_unless_present = "all",
+        conflicts_with = "all",
+        value_parser = descriptor,
+        allow_negative_numbers = true
+    )]
     pub fd: Option<u32>,
 
     /// All connections of the process
@@ -336,6 +343,14 @@ pub struct Which {
     /// As JSON
     #[arg(long)]
     pub json: bool,
+}
+
+fn process(text: &str) -> Result<u32, String> {
+    text.parse().map_err(|_| "the number of a process is needed; `underpass ss` lists them".into())
+}
+
+fn descriptor(text: &str) -> Result<u32, String> {
+    text.parse().map_err(|_| "the number of a descriptor is needed; `underpass ss` lists them, as in \"fd 8\"".into())
 }
 
 fn interval(text: &str) -> Result<Duration, String> {
@@ -367,7 +382,14 @@ pub struct MetricsArguments {
     pub listen: Option<SocketAddr>,
 
     /// Time from one look to the next, from 0.1 to 3600 (default: 5)
-    #[arg(long, short, value_name = "SECONDS", requires = "goes_on", value_parser = interval)]
+    #[arg(
+        long,
+        short,
+        value_name = "SECONDS",
+        requires = "goes_on",
+        value_parser = interval,
+        allow_negative_numbers = true
+    )]
     pub interval: Option<Duration>,
 }
 
@@ -410,7 +432,8 @@ fn seconds(text: &str) -> Result<f64, String> {
   underpass capture -w redis.pcapng port 7000
   underpass capture -w - --duration 10 | tshark -r - -z follow,tcp,ascii,0
 
-Exit code: 0, 1 if there is no shared memory or the file cannot be written, 2 for a mistake in options or the filter."
+Exit code: 0; 1 if another capture is under way, there is no shared memory, or the disk is full; 2 for a mistake in options or
+the filter, or a file that this user cannot write to."
 )]
 pub struct CaptureArguments {
     /// The file to write (pcapng); "-" for standard output

@@ -1,18 +1,16 @@
 //! `underpass config`.
 
-use std::io::{self, Write};
-
 use serde_json::{Value, json};
 
 use crate::cli::ConfigArguments;
-use crate::output::table;
+use crate::output::{print, table};
 use crate::settings::{Origin, Settings, file_places, variable};
 
 /// Prints every key with its value, its origin and what it is for.
 pub fn show(arguments: &ConfigArguments) -> anyhow::Result<()> {
     let settings = Settings::gather(arguments.settings.config.as_deref(), &arguments.settings.set)?;
     let shown = if arguments.json { format!("{:#}\n", json(&settings)) } else { text(&settings) };
-    Ok(io::stdout().write_all(shown.as_bytes())?)
+    Ok(print(shown)?)
 }
 
 fn text(settings: &Settings) -> String {

@@ -1,7 +1,7 @@
 //! Manual pages and completions, made from the command line's own description.
 
 use std::fs;
-use std::io::{self, Write};
+use std::io;
 use std::path::Path;
 
 use clap::builder::PossibleValuesParser;
@@ -12,6 +12,7 @@ use clap_mangen::roff::{Roff, bold, italic, roman};
 use underpass_segment::config::{KEYS, Key};
 
 use crate::cli::{Cli, CompletionsArguments, ManArguments};
+use crate::output::print;
 use crate::settings::variable;
 
 /// Prints a shell's completions.
@@ -22,7 +23,7 @@ pub fn completions(arguments: &CompletionsArguments) -> anyhow::Result<()> {
     if arguments.shell == Shell::Bash {
         script = with_programs(&script);
     }
-    Ok(io::stdout().write_all(script.as_bytes())?)
+    Ok(print(script)?)
 }
 
 /// The command line with values to offer where others are taken too, or refused with better words.
@@ -71,7 +72,7 @@ pub fn man(arguments: &ManArguments) -> anyhow::Result<()> {
         let names: Vec<&str> = pages.iter().filter_map(|p| full_name(p).strip_prefix("underpass-")).collect();
         anyhow::bail!("there is no page {name}; there are those of {}", names.join(", "));
     };
-    Ok(io::stdout().write_all(&render(page)?)?)
+    Ok(print(render(page)?)?)
 }
 
 fn write_all(directory: &Path, pages: &[Command]) -> anyhow::Result<()> {

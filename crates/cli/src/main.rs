@@ -22,8 +22,9 @@ use std::io::{Write, stderr};
 use clap::Parser;
 use clap::error::{ContextKind, ContextValue, ErrorKind};
 
-use capture::FilterError;
+use capture::{FileError, FilterError};
 use cli::{Cli, Command};
+use output::NotPrinted;
 use settings::SettingsError;
 use underpass_lab::NoSuchFigure;
 use watch::{MetricsError, NoTerminal, WrongSubject};
@@ -32,6 +33,8 @@ use watch::{MetricsError, NoTerminal, WrongSubject};
 const WRONG_USE: i32 = 2;
 /// Exit code for everything else that failed.
 const FAILED: i32 = 1;
+/// The same where that code says something of a program.
+const BROKEN: i32 = 125;
 
 /// Called by the entry point in [`sys`]; the value is the exit code.
 #[cfg_attr(test, allow(dead_code))]
@@ -47,7 +50,10 @@ fn main() -> i32 {
         },
         Command::Doctor(arguments) => match doctor::doctor(arguments) {
             Ok(code) => return code,
-            Err(error) => return complain(&format_args!("{error:#}"), WRONG_USE),
+            Err(error) => {
+                let code = if error.is::<NotPrinted>() { BROKEN } else { WRONG_USE };
+                return complain(&format_args!("{error:#}"), code);
+            }
         },
         Command::Diff(arguments) => match diff::diff(arguments) {
             Ok(code) => return code,
@@ -70,6 +76,7 @@ fn main() -> i32 {
         Err(error) => {
             let wrong_use = error.is::<SettingsError>()
                 || error.is::<FilterError>()
+                || error.is::<FileError>()
                 || error.is::<NoSuchFigure>()
                 || error.is::<NoTerminal>()
                 || error.is::<MetricsError>()

@@ -1,8 +1,23 @@
 //! Tables and words for people.
 
 use std::fmt::Write;
+use std::io::{self, Write as _, stdout};
 
 use underpass_lab::unit::thousands;
+
+/// What a command has to say could not be said.
+#[derive(Debug, thiserror::Error)]
+#[error("cannot write all of it to standard output ({0}); what is there is not whole")]
+pub struct NotPrinted(io::Error);
+
+/// Writes to standard output.
+///
+/// # Errors
+/// [`NotPrinted`].
+pub fn print(text: impl AsRef<[u8]>) -> Result<(), NotPrinted> {
+    let mut to = stdout().lock();
+    to.write_all(text.as_ref()).and_then(|()| to.flush()).map_err(NotPrinted)
+}
 
 /// Lines of cells, padded to columns. The first line is the heading; columns named in `right` are flush right.
 pub fn table(rows: &[Vec<String>], right: &[usize]) -> String {

@@ -290,6 +290,15 @@ fn it_ends_when_it_was_told_to() {
     );
     let said = stage.output(stage.plain("bash", ["-c", &script]));
     assert!(said.lines().any(|line| line == "100") && said.lines().last() == Some("0"), "{said}");
+    // A second one is refused, and does not touch the file of the first.
+    let first = capture(&stage, &file, &["port", &port.to_string()]);
+    until("packets", || fs::metadata(&file).is_ok_and(|it| it.len() > 5000));
+    let mut second = Command::new(library::command());
+    library::plain(&mut second);
+    let second = second.args(["capture", "-w"]).arg(&file).output().unwrap();
+    assert_eq!(second.status.code(), Some(1), "{second:?}");
+    end(first);
+    assert!(frames("tcp") > 20);
     talks.into_iter().for_each(|it| drop(it.finish()));
     stage.finish();
 }

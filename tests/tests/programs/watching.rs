@@ -377,7 +377,7 @@ fn a_pinned_connection_stays_down_until_it_is_let_go_of() {
         (&["pin", &pid, "0"], "is no TCP connection of this network namespace; `underpass ss` lists"),
         (&["pin", &pid], "required arguments were not provided"),
         (&["pin", "--all", &pid, "3"], "cannot be used with"),
-        (&["pin", &pid, "3", "--wait", "-1"], "unexpected argument"),
+        (&["pin", &pid, "3", "--wait", "-1"], "from 0 to 3600"),
         (&["pin", &pid, "3", "--wait", "long"], "from 0 to 3600"),
         (&["unpin", "me", "3"], "invalid value 'me'"),
     ] {

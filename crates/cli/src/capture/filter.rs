@@ -1,6 +1,7 @@
 //! Which connections are captured: `port N`, `host ADDRESS` and `pid N`, joined by `and`.
 
 use std::net::{IpAddr, SocketAddr};
+use std::num::{NonZeroU16, NonZeroU32};
 
 /// A condition on a connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -41,11 +42,13 @@ impl Filter {
         let mut conditions = Vec::new();
         while let Some(word) = words.next() {
             conditions.push(match word {
-                "port" => Condition::Port(value("port", "a number from 1 to 65535", words.next())?),
+                "port" => {
+                    Condition::Port(value("port", "a number from 1 to 65535", words.next()).map(NonZeroU16::get)?)
+                }
                 "host" => {
                     Condition::Host(value("host", "an IP address", words.next()).map(|it: IpAddr| it.to_canonical())?)
                 }
-                "pid" => Condition::Pid(value("pid", "the number of a process", words.next())?),
+                "pid" => Condition::Pid(value("pid", "the number of a process", words.next()).map(NonZeroU32::get)?),
                 "and" => return Err(FilterError::And),
                 other => return Err(FilterError::Unknown(other.into())),
             });
@@ -99,6 +102,9 @@ mod tests {
             ("port 80 or port 81", "\"or\" is not known"),
             ("port", "\"port\" needs a number from 1 to 65535 behind it"),
             ("port 70000", "\"port 70000\": a number"),
+            ("port 0", "\"port 0\": a number from 1"),
+            ("pid 0", "\"pid 0\": the number of a process"),
+            ("pid -1", "\"pid -1\": the number of a process"),
             ("host localhost", "\"host localhost\": an IP address is needed"),
             ("pid x", "\"pid x\": the number of a process is needed"),
             ("port 80 port 81", "\"and\" stands between"),

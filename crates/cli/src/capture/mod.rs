@@ -11,7 +11,7 @@ use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::fs;
 use std::io::{self, BufWriter, IsTerminal, Write, stdout};
 use std::net::SocketAddr;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread::sleep;
@@ -75,14 +75,14 @@ struct Capture {
 
 impl Capture {
     fn begin(arguments: &CaptureArguments, filter: Filter) -> anyhow::Result<Capture> {
+        let target = Target::open(&arguments.write)?;
+        // Only now: to open a pipe lasts until somebody reads it.
         let asked = Arc::<AtomicBool>::default();
         for signal in [SIGINT, SIGTERM, SIGHUP] {
             // A second one ends the command at once.
             signal_hook::flag::register_conditional_shutdown(signal, 128 + signal, asked.clone())?;
             signal_hook::flag::register(signal, asked.clone())?;
         }
-        let file = File::new(BufWriter::with_capacity(1 << 20, open(&arguments.write)?))
-            .with_context(|| format!("cannot write {}", arguments.write.display()))?;
         let no_memory = |Errno(code)| {
             anyhow::Error::from(io::Error::from_raw_os_error(code)).context(
                 "cannot make the buffer in shared memory (shmget; try a smaller --buffer, or raise kernel.shmmax, or ulimit -v)",
@@ -95,6 +95,9 @@ impl Capture {
             ),
             NoTapping::Memory(error) => no_memory(error),
         })?;
+        let file = (target.begin())
+            .and_then(|it| File::new(BufWriter::with_capacity(1 << 20, it)))
+            .with_context(|| format!("cannot write {}", arguments.write.display()))?;
         say(format_args!("capturing to {}; Ctrl-C ends it", printable(&arguments.write.to_string_lossy())));
         Ok(Capture {
             tapping: Some(tapping),
@@ -195,6 +198,11 @@ impl Capture {
             plural(captured, "byte", "bytes"),
             plural(lost, "byte", "bytes"),
         ));
+        if self.count == 0 {
+            say(format_args!(
+                "nothing went through shared memory that was asked for; `underpass ss` lists the connections and their paths"
+            ));
+        }
         if lost > 0 {
             say(format_args!(
                 "what is dropped did not fit the buffer: try a larger --buffer, or a filter less to write to"
@@ -212,16 +220,46 @@ impl Capture {
     }
 }
 
-fn open(path: &Path) -> anyhow::Result<Box<dyn Write>> {
-    if path == Path::new("-") {
-        anyhow::ensure!(
-            !stdout().is_terminal(),
-            "a capture is not for a terminal: pipe it on, as in `underpass capture -w - | tshark -r -`"
-        );
-        return Ok(Box::new(stdout()));
+/// What was named to write to is nothing for that.
+#[derive(Debug, thiserror::Error)]
+pub enum FileError {
+    #[error("a capture is not for a terminal: pipe it on, as in `underpass capture -w - | tshark -r -`")]
+    Terminal,
+    #[error(
+        "cannot write {} ({error}); -w needs a file that this user may write to, in a folder that is there, or \"-\"",
+        path.display()
+    )]
+    Refused { path: PathBuf, error: io::Error },
+}
+
+/// Where the packets go.
+enum Target {
+    Output,
+    File(fs::File),
+}
+
+impl Target {
+    /// What a file has in it stays there: it may be another capture's.
+    fn open(path: &Path) -> Result<Target, FileError> {
+        if path != Path::new("-") {
+            let file = fs::OpenOptions::new().write(true).create(true).truncate(false).open(path);
+            return file.map(Target::File).map_err(|error| FileError::Refused { path: path.into(), error });
+        }
+        if stdout().is_terminal() { Err(FileError::Terminal) } else { Ok(Target::Output) }
     }
-    let file = fs::File::create(path).with_context(|| format!("cannot write {}", path.display()))?;
-    Ok(Box::new(file))
+
+    /// Empty now, where it can be.
+    fn begin(self) -> io::Result<Box<dyn Write>> {
+        Ok(match self {
+            Target::Output => Box::new(stdout()),
+            Target::File(file) => {
+                if file.metadata()?.is_file() {
+                    file.set_len(0)?;
+                }
+                Box::new(file)
+            }
+        })
+    }
 }
 
 /// Who has the sockets of connections.

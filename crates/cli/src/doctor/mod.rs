@@ -5,12 +5,11 @@ mod program;
 mod system;
 
 use std::fmt;
-use std::io::{self, Write};
 
 use serde_json::{Value, json};
 
 use crate::cli::DoctorArguments;
-use crate::output::{printable, table, without_codes};
+use crate::output::{print, printable, table, without_codes};
 use crate::settings::Settings;
 
 /// Exit code when something keeps the program on kernel TCP.
@@ -88,7 +87,7 @@ pub fn doctor(arguments: &DoctorArguments) -> anyhow::Result<i32> {
     } else {
         to_text(&name, barred, &findings)
     };
-    io::stdout().write_all(shown.as_bytes())?;
+    print(shown)?;
     Ok(if barred { BARRED } else { 0 })
 }
 

@@ -25,7 +25,7 @@ pub fn file(path: &Path, shown: &str) -> Vec<Finding> {
         None if !inspect::is_elf(path) => Finding::mind(
             "program",
             format!(
-                "{shown}: nothing can be told of it, as it cannot be read or is run by something else (binfmt_misc)"
+                "{shown}: nothing can be told of it, as it cannot be read, is cut off, or is run by something else (binfmt_misc)"
             ),
             "ask about the program that runs it, by name",
         ),

@@ -73,10 +73,19 @@ pub fn obstacle(path: &Path) -> Option<Obstacle> {
     })
 }
 
-/// Whether this is a program in the machine's own language, and can be read.
+/// Whether this is a program in the machine's own language, and can be read as far as is needed here.
 pub fn is_elf(path: &Path) -> bool {
-    File::open(path)
-        .is_ok_and(|file| matches!(FileKind::parse(&ReadCache::new(file)), Ok(FileKind::Elf64 | FileKind::Elf32)))
+    let Ok(file) = File::open(path) else { return false };
+    let file = ReadCache::new(file);
+    let is_whole = || {
+        let header = FileHeader64::<Endianness>::parse(&file).ok()?;
+        header.program_headers(header.endian().ok()?, &file).ok()
+    };
+    match FileKind::parse(&file) {
+        Ok(FileKind::Elf64) => is_whole().is_some_and(|it| !it.is_empty()),
+        Ok(kind) => kind == FileKind::Elf32,
+        Err(_) => false,
+    }
 }
 
 /// Whether running the file starts the loader's secure mode (ld.so(8)): the real and the effective user or group will

@@ -54,6 +54,14 @@ pub enum ProgramError {
         /// The system's words.
         error: io::Error,
     },
+    /// The path leads where this user cannot look, or in a circle.
+    #[error("{name}: cannot be reached ({error}); `namei -l` shows what is on the way")]
+    OutOfReach {
+        /// As it was written.
+        name: String,
+        /// The system's words.
+        error: io::Error,
+    },
     /// The script's first line names a program that is not there.
     #[error("{name}: its first line asks for {interpreter}, which is not there{}", windows(.interpreter))]
     NoInterpreter {
@@ -176,10 +184,10 @@ fn usable(path: &Path) -> io::Result<()> {
 }
 
 fn not_executable(path: &Path, name: String, error: io::Error) -> ProgramError {
-    if fs::metadata(path).is_ok_and(|meta| !meta.is_file()) {
-        ProgramError::NotRegular { name, error }
-    } else {
-        ProgramError::NotExecutable { name, error }
+    match fs::metadata(path) {
+        Err(_) => ProgramError::OutOfReach { name, error },
+        Ok(meta) if !meta.is_file() => ProgramError::NotRegular { name, error },
+        Ok(_) => ProgramError::NotExecutable { name, error },
     }
 }
 

@@ -1,14 +1,12 @@
 //! `underpass pin` and `underpass unpin`: a live connection to the kernel path and up again, from outside.
 
 use std::fs;
-use std::io::{self, Write};
 use std::net::SocketAddr;
 use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 use std::thread::sleep;
 use std::time::{Duration, Instant};
 
-use anyhow::Context;
 use serde_json::{Value, json};
 use underpass_segment::kernel;
 use underpass_segment::reason::Reason;
@@ -17,6 +15,7 @@ use underpass_segment::watch::{Outcome, Seen, Subject, hold, let_go, look, order
 use super::ss::{holders, holders_to_json};
 use super::{Connection, Images, View, by_cookie, path, refused};
 use crate::cli::{PinArguments, UnpinArguments, Which};
+use crate::output::print;
 use crate::say;
 
 /// Between two looks whether all have gone down.
@@ -167,7 +166,7 @@ fn show(
     } else {
         pairs.iter().zip(lines).map(|(pair, line)| format!("{pair}: {line}\n")).collect()
     };
-    io::stdout().write_all(text.as_bytes()).context("cannot write what was done")
+    Ok(print(text)?)
 }
 
 fn to_json(pair: &Pair<'_>, state: &State) -> Value {

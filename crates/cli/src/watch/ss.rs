@@ -1,7 +1,5 @@
 //! The list, once.
 
-use std::io::{self, Write};
-
 use serde_json::{Value, json};
 use underpass_lab::unit::Unit;
 use underpass_segment::end::Stage;
@@ -10,7 +8,7 @@ use underpass_segment::watch::Way;
 
 use super::{Connection, Images, View, path};
 use crate::cli::SsArguments;
-use crate::output::{plural, table};
+use crate::output::{plural, print, table};
 use crate::say;
 
 const HEADING: [&str; 14] = [
@@ -47,8 +45,7 @@ pub fn ss(arguments: &SsArguments) -> anyhow::Result<()> {
         let rows: Vec<_> = std::iter::once(heading).chain(view.connections.iter().map(row)).collect();
         table(&rows, &[5, 6, 7, 8, 9, 10, 11, 12])
     };
-    io::stdout().write_all(shown.as_bytes())?;
-    Ok(())
+    Ok(print(shown)?)
 }
 
 /// What to say where there is no connection.

@@ -151,6 +151,22 @@ fn what_is_not_there_is_wrong_use() {
         assert!(refused(none).contains(&format!("there is no process {none}; `ps`")), "{}", refused(none));
     }
     assert!(refused("+1").contains("no such program"));
+    let folder = tempfile::tempdir().unwrap();
+    let circle = folder.path().join("circle");
+    std::os::unix::fs::symlink("circle", &circle).unwrap();
+    assert!(
+        refused(circle.to_str().unwrap()).contains("cannot be reached (Too many levels of symbolic links); `namei -l`")
+    );
+}
+
+#[test]
+fn a_part_of_a_program_is_not_taken_for_one() {
+    let folder = tempfile::tempdir().unwrap();
+    let part = folder.path().join("part");
+    std::fs::write(&part, &std::fs::read("/bin/sh").unwrap()[..64]).unwrap();
+    std::fs::set_permissions(&part, std::fs::Permissions::from_mode(0o755)).unwrap();
+    let found = finding(&doctor(&part), "program");
+    assert!(found.starts_with("mind ") && found.contains("is cut off"), "{found}");
 }
 
 #[test]

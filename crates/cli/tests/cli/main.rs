@@ -1,5 +1,6 @@
 //! The command as a user meets it: exit codes, signals, the terminal, messages.
 
+mod capturing;
 mod diff;
 mod doctor;
 mod environment;

@@ -14,11 +14,14 @@ use tiny_http::{Header, Method, Request, Response, Server};
 
 use super::asked::Asked;
 use crate::cli::MetricsArguments;
+use crate::output::print;
 use crate::say;
 use totals::Totals;
 
 /// How soon a signal is minded.
 const TICK: Duration = Duration::from_millis(100);
+/// Who asks sooner after a look is told of that one: many scrapes at once do not keep the others waiting.
+const FRESH: Duration = Duration::from_millis(20);
 /// Time from one look to the next, unless another is asked for.
 const INTERVAL: Duration = Duration::from_secs(5);
 
@@ -27,6 +30,8 @@ const INTERVAL: Duration = Duration::from_secs(5);
 pub enum MetricsError {
     #[error("cannot write {} ({error}); --file needs a file in a folder that this user may write to", path.display())]
     File { path: PathBuf, error: io::Error },
+    #[error("{} is {what}, which a file of metrics would replace; --file needs one of its own", path.display())]
+    NoFile { path: PathBuf, what: &'static str },
     #[error("cannot listen at {address} ({error}); another port may be free: --listen {}:0 takes any", address.ip())]
     Listen { address: SocketAddr, error: io::Error },
 }
@@ -42,13 +47,14 @@ pub fn metrics(arguments: &MetricsArguments) -> anyhow::Result<()> {
     match (&arguments.file, arguments.listen) {
         (Some(path), _) => keep(path, totals, interval),
         (None, Some(address)) => serve(address, totals, interval),
-        (None, None) => Ok(io::stdout().write_all(totals.text()?.as_bytes())?),
+        (None, None) => Ok(print(totals.text()?)?),
     }
 }
 
 /// Writes a file at every look, for the textfile collector of node_exporter. It goes with this command: what nobody keeps is
 /// not to be taken for what is.
 fn keep(path: &Path, mut totals: Totals, interval: Duration) -> anyhow::Result<()> {
+    let path = &own_file(path)?;
     let asked = Asked::listen()?;
     let failed = |error| MetricsError::File { path: path.into(), error };
     replace(path, &totals.text()?).map_err(failed)?;
@@ -69,6 +75,18 @@ fn keep(path: &Path, mut totals: Totals, interval: Duration) -> anyhow::Result<(
     asked.end()
 }
 
+/// The file itself where a link was named. What is no file must neither be replaced nor removed at the end, as root could do
+/// with /dev/null.
+fn own_file(path: &Path) -> Result<PathBuf, MetricsError> {
+    let path = std::fs::canonicalize(path).unwrap_or_else(|_| path.into());
+    let what = match std::fs::metadata(&path) {
+        Ok(it) if it.is_dir() => "a directory",
+        Ok(it) if !it.is_file() => "no regular file",
+        _ => return Ok(path),
+    };
+    Err(MetricsError::NoFile { path, what })
+}
+
 /// Readers see the old file or the new one, and never a part.
 fn replace(path: &Path, text: &str) -> io::Result<()> {
     let folder = path.parent().filter(|it| !it.as_os_str().is_empty()).unwrap_or(Path::new("."));
@@ -77,10 +95,17 @@ fn replace(path: &Path, text: &str) -> io::Result<()> {
         .prefix(".underpass-")
         .suffix(".tmp")
         .permissions(Permissions::from_mode(0o644))
-        .tempfile_in(folder)?;
+        .tempfile_in(folder)
+        .map_err(bare)?;
     file.write_all(text.as_bytes())?;
     file.persist(path)?;
     Ok(())
+}
+
+/// What the system says, without the name of the file that nobody knows of.
+fn bare(error: io::Error) -> io::Error {
+    let said = error.to_string();
+    io::Error::other(said.split(" at path ").next().unwrap_or_default())
 }
 
 /// Answers at each scrape with what there is then. Between scrapes it looks too, since what a connection has carried since
@@ -101,16 +126,16 @@ fn serve(address: SocketAddr, mut totals: Totals, interval: Duration) -> anyhow:
             complain_once(&mut trouble, totals.look());
         }
         if let Some(request) = server.recv_timeout(left.min(TICK))? {
-            answer(request, &mut totals);
+            answer(request, &mut totals, &mut looked);
         }
     }
     asked.end()
 }
 
-fn answer(request: Request, totals: &mut Totals) {
+fn answer(request: Request, totals: &mut Totals, looked: &mut Instant) {
     let path = request.url().split('?').next().unwrap_or_default();
     let (code, text) = match (request.method(), path) {
-        (Method::Get | Method::Head, "/metrics") => match totals.look().and_then(|()| totals.text()) {
+        (Method::Get | Method::Head, "/metrics") => match look(totals, looked).and_then(|()| totals.text()) {
             Ok(text) => (200, text),
             Err(error) => (500, format!("{error:#}\n")),
         },
@@ -122,6 +147,14 @@ fn answer(request: Request, totals: &mut Totals) {
     let response = Response::from_string(text).with_status_code(code).with_header(kind);
     // A client that does not read holds up nobody else; one that is gone needs no answer.
     let _ = thread::Builder::new().spawn(|| request.respond(response));
+}
+
+fn look(totals: &mut Totals, looked: &mut Instant) -> anyhow::Result<()> {
+    if looked.elapsed() >= FRESH {
+        totals.look()?;
+        *looked = Instant::now();
+    }
+    Ok(())
 }
 
 /// Says what is wrong when it begins to be.

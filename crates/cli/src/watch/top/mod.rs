@@ -4,7 +4,7 @@ mod columns;
 mod draw;
 mod list;
 
-use std::io::{self, IsTerminal, Write};
+use std::io::{self, IsTerminal};
 use std::thread;
 use std::time::Duration;
 
@@ -16,7 +16,7 @@ use signal_hook::low_level::emulate_default_handler;
 use super::asked::Asked;
 use super::ss::{nothing, to_json};
 use crate::cli::TopArguments;
-use crate::output::table;
+use crate::output::{print, table};
 use crate::say;
 use list::List;
 
@@ -165,6 +165,5 @@ fn once(arguments: &TopArguments) -> anyhow::Result<()> {
         let right: Vec<usize> = (0..columns::ALL.len()).filter(|&index| columns::ALL[index].is_number).collect();
         format!("{}\n{}\n\n{}", list.summary(), list.totals(), table(&rows, &right))
     };
-    io::stdout().write_all(shown.as_bytes())?;
-    Ok(())
+    Ok(print(shown)?)
 }

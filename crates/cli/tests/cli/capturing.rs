@@ -1,0 +1,57 @@
+//! What `underpass capture` refuses to write to, and what it leaves as it is then.
+
+use std::fs;
+use std::os::unix::process::ExitStatusExt;
+use std::process::Command;
+
+use crate::support::{kill, output, state, stderr, underpass, wait_for};
+
+#[test]
+fn what_cannot_be_written_to_is_wrong_use() {
+    let folder = tempfile::tempdir().unwrap();
+    for (path, said) in [
+        (
+            "/no/such/folder/x.pcapng",
+            "cannot write /no/such/folder/x.pcapng (No such file or directory); -w needs a file",
+        ),
+        (folder.path().to_str().unwrap(), "(Is a directory); -w needs a file"),
+    ] {
+        let refused = output(&["capture", "-w", path, "--duration", "1"]);
+        assert_eq!(refused.status.code(), Some(2), "{path}");
+        assert!(stderr(&refused).contains(said), "{path}: {}", stderr(&refused));
+    }
+}
+
+#[test]
+fn a_wrong_filter_or_option_leaves_the_file_alone() {
+    let folder = tempfile::tempdir().unwrap();
+    let file = folder.path().join("kept.pcapng");
+    fs::write(&file, "kept").unwrap();
+    let path = file.to_str().unwrap();
+    for wrong in [
+        &["port", "0"][..],
+        &["pid", "-1"],
+        &["tcp", "port", "80"],
+        &["port", "80", "and"],
+        &["host", "localhost"],
+        &["--count", "0"],
+        &["--duration", "0"],
+        &["--buffer", "0"],
+        &["--buffer", "1025"],
+    ] {
+        let refused = output(&[&["capture", "-w", path], wrong].concat());
+        assert_eq!(refused.status.code(), Some(2), "{wrong:?}: {}", stderr(&refused));
+        assert_eq!(fs::read_to_string(&file).unwrap(), "kept", "{wrong:?}");
+    }
+}
+
+#[test]
+fn ctrl_c_ends_the_wait_for_the_reader_of_a_pipe() {
+    let folder = tempfile::tempdir().unwrap();
+    let pipe = folder.path().join("pipe");
+    assert!(Command::new("mkfifo").arg(&pipe).status().unwrap().success());
+    let mut waiting = underpass(&["capture", "-w", pipe.to_str().unwrap()]).spawn().unwrap();
+    wait_for("it to wait", || (state(waiting.id()) == Some('S')).then_some(()));
+    kill("INT", waiting.id());
+    assert_eq!(waiting.wait().unwrap().signal(), Some(2));
+}
