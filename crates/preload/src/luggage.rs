@@ -16,6 +16,7 @@ use core::str::Split;
 use underpass_segment::clock;
 use underpass_segment::end::{End, Family, Stage};
 use underpass_segment::kernel;
+use underpass_segment::lock::Entered;
 use underpass_segment::meeting::Meeting;
 use underpass_segment::raw::Errno;
 use underpass_segment::reason::Reason;
@@ -166,6 +167,32 @@ pub struct Packed {
     envp: *const *const c_char,
     /// This process has let go of its ends: the new image does not know of them.
     gone: bool,
+    _held: Held,
+}
+
+/// Ends that go along whole, and from which other threads are kept until the new image has them: it would know nothing of
+/// what they do meanwhile. Which locks, the reader's and the sender's, this thread has taken for that.
+struct Held([Option<HeldEnd>; MOST / (2 * size_of::<End>())]);
+type HeldEnd = (&'static End, [Option<Entered>; 2]);
+
+impl Held {
+    const NOTHING: Self = Self([None; _]);
+
+    fn hold(&mut self, end: &'static End) {
+        if let Some(free) = self.0.iter_mut().find(|it| it.is_none()) {
+            let me = process::thread();
+            *free = Some((end, [&end.reading.lock, &end.sending.lock].map(|lock| lock.keep_out(me))));
+        }
+    }
+}
+
+impl Drop for Held {
+    fn drop(&mut self) {
+        for (end, [reading, sending]) in self.0.iter_mut().filter_map(Option::take) {
+            reading.inspect(|&it| end.reading.lock.let_in(it));
+            sending.inspect(|&it| end.sending.lock.let_in(it));
+        }
+    }
 }
 
 impl Packed {
@@ -197,7 +224,7 @@ thread_local! {
 /// A child of vfork has executed a program, or is gone.
 pub fn put_away_left() {
     let (memory, len) = LEFT.get();
-    drop(Packed { memory, len, envp: core::ptr::null(), gone: false });
+    drop(Packed { memory, len, envp: core::ptr::null(), gone: false, _held: Held::NOTHING });
 }
 
 /// How a program is executed.
@@ -216,7 +243,7 @@ pub enum Execution {
 /// # Safety
 /// `envp` must be null or an environment.
 pub unsafe fn pack(program: Program, envp: *const *const c_char, how: Execution) -> Packed {
-    let nothing = Packed { memory: core::ptr::null_mut(), len: 0, envp, gone: false };
+    let nothing = Packed { memory: core::ptr::null_mut(), len: 0, envp, gone: false, _held: Held::NOTHING };
     if !has_luggage() {
         if how == Execution::Alone {
             connection::count_before_execution(|_| false);
@@ -239,7 +266,7 @@ pub unsafe fn pack(program: Program, envp: *const *const c_char, how: Execution)
         if gone {
             connection::reference_all(false);
         }
-        return Packed { gone, ..nothing };
+        return Packed { memory: core::ptr::null_mut(), len: 0, envp, gone, _held: Held::NOTHING };
     }
     let len = (count + 2) * size_of::<*const c_char>() + NAME.len() + MOST;
     let memory = memory::reserve(len);
@@ -247,6 +274,7 @@ pub unsafe fn pack(program: Program, envp: *const *const c_char, how: Execution)
         return nothing;
     }
     let pointers = memory as *mut *const c_char;
+    let mut held = Held::NOTHING;
     // SAFETY: the memory holds count + 2 pointers and the text behind them.
     unsafe {
         core::ptr::copy_nonoverlapping(envp, pointers, count);
@@ -254,12 +282,12 @@ pub unsafe fn pack(program: Program, envp: *const *const c_char, how: Execution)
         *pointers.add(count) = text.cast();
         *pointers.add(count + 1) = core::ptr::null();
         let text = core::slice::from_raw_parts_mut(text, NAME.len() + MOST);
-        write_text(text, family, how);
+        write_text(text, family, how, &mut held);
     }
     if how == Execution::Borrowed {
         LEFT.set((memory, len));
     }
-    Packed { memory, len, envp: pointers, gone: false }
+    Packed { memory, len, envp: pointers, gone: false, _held: held }
 }
 
 /// Whether this process has anything to hand on.
@@ -417,8 +445,10 @@ impl Write for Text<'_> {
     }
 }
 
-fn write_text(to: &mut [u8], family: &'static Family, how: Execution) {
+fn write_text(to: &mut [u8], family: &'static Family, how: Execution, held: &mut Held) {
     let mut text = Text(to, 0);
+    // Otherwise the new image has the ends as they are by then.
+    let holds = how == Execution::Alone && !family.has_others(process::member());
     let _ = write!(text, "{NAME}={}", family.id());
     let member = process::member().filter(|_| how == Execution::Alone);
     if let Some(member) = member {
@@ -429,6 +459,9 @@ fn write_text(to: &mut [u8], family: &'static Family, how: Execution) {
             return;
         }
         let before = text.1;
+        if holds {
+            held.hold(connection.end);
+        }
         if member.is_none() {
             // Whoever closes the connection here must not end it before the new image has come for it. A member's image finds
             // its old one's reference.

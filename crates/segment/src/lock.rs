@@ -67,6 +67,31 @@ impl Lock {
         })
     }
 
+    /// Keeps every other thread from what it guards until [`Lock::let_in`], also one that sleeps inside, should it wake.
+    /// `None`: this thread was inside already, or another has not come out within 100 ms.
+    pub fn keep_out(&self, me: u32) -> Option<Entered> {
+        let rounds = (0..1000).map(|round| {
+            if round > 0 {
+                clock::nap(100);
+            }
+            match self.owner.compare_exchange(0, me, Acquire, Relaxed) {
+                Ok(_) => Some(Some(Entered::Alone)),
+                Err(owner) if owner == me || self.is_visited_by(me) => Some(None),
+                Err(_) => self.visit(me).then_some(Some(Entered::Asleep)),
+            }
+        });
+        rounds.flatten().next().flatten()
+    }
+
+    /// Lets others in again.
+    pub fn let_in(&self, kept_out: Entered) {
+        if kept_out == Entered::Asleep { self.end_visit() } else { self.leave(kept_out) }
+    }
+
+    fn is_visited_by(&self, me: u32) -> bool {
+        self.asleep.load(Relaxed) & VISITOR == me
+    }
+
     /// Leaves what was entered so.
     #[inline]
     pub fn leave(&self, entered: Entered) {
@@ -215,6 +240,10 @@ impl Lock {
             let owner = self.owner.load(Relaxed);
             if owner == 0 && self.owner.compare_exchange(0, me, Acquire, Relaxed).is_ok() {
                 return Entered::Alone;
+            }
+            if self.is_visited_by(me) {
+                // Kept out by the very thread that a signal handler runs on top of.
+                return Entered::Nested;
             }
             if owner != 0 && self.asleep.load(Acquire) & ASLEEP != 0 {
                 // Nobody who waits may ever come to find it dead.
