@@ -1473,8 +1473,11 @@ static void option_line(int slot, int who, int process)
     order.a = (int)number("get", 0) % 9;
     if (order.a == 8)
         order.a = 12;
-    if (number("lowat", 0))
+    if (number("lowat", 0)) {
+        if (unread(&connections[slot], who)) // for what is there already it need not hold: see the README's limits
+            return;
         order.a = 10, order.b = h->lowat = (int)number("lowat", 0) % 100;
+    }
     if (number("linger", 0)) {
         if (h->open > 1)
             return;
@@ -1551,8 +1554,7 @@ static void fill_line(int slot, int who, int process)
     tell(who, process, slot, &r, "fill");
     order = of(POLL, slot, who, process);
     order.a = POLLOUT;
-    r = ask(who, process, &order);
-    tell(who, process, slot, &r, "poll when full");
+    ask(who, process, &order); // by now there may be room again
     order = of(DRAIN, slot, !who, reader);
     order.position = c->half[!who].got;
     order.stream = stream;
@@ -1767,6 +1769,8 @@ static void end_line(int who, int process)
         waitpid(a->pid, &status, 0);
         r.value = status;
     }
+    if (how == 2) // which says nothing: the other end asks its kernel within a millisecond
+        usleep(2000);
     tell(who, process, -1, &r, "ends %d", how);
     for (int s = 0; s < SLOTS; s++) {
         struct half *h = &connections[s].half[who];
