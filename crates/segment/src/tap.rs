@@ -2,7 +2,7 @@
 //!
 //! It is a segment that the capturing command makes and names in the [`directory`](crate::directory), for connections that
 //! go fast later, and in the ends that there are. A process attaches it with the first send, and lets go of it when the command
-//! is gone, however it ended, and before it sleeps: see [`kept`]. Who finds the command gone forgets the tap's name.
+//! is gone, however it ended, and before it sleeps: see `tap/kept.rs`. Who finds the command gone forgets the tap's name.
 //!
 //! Inside is a ring of records, each a [`Head`] and its bytes. Senders take turns by a lock; the command is the only reader. A
 //! sender waits for neither a reader nor room: what does not fit is counted and left out.
