@@ -1,7 +1,7 @@
 //! The program's memory, where it may not be what the program says, and how much there is.
 #![allow(unsafe_code, reason = "has the kernel look at addresses")]
 
-use super::proc::{LONGEST, for_each_line};
+use super::proc::{LONGEST, for_each_short_line};
 use super::process_id;
 use crate::raw::{Errno, is_quiet, syscall};
 use core::mem::MaybeUninit;
@@ -73,7 +73,7 @@ impl Cgroups<'_> {
         let number = |file: &str| {
             let mut number = None;
             let take = |line: &str| number = number.or(line.parse::<u64>().ok());
-            let _ = for_each_line(format_args!("{}{path}/{file}\0", self.mount), take);
+            let _ = for_each_short_line(format_args!("{}{path}/{file}\0", self.mount), take);
             number
         };
         let Some(limit) = number(self.limit) else { return true };
@@ -82,7 +82,7 @@ impl Cgroups<'_> {
             return true;
         }
         let mut back = 0u64;
-        let _ = for_each_line(format_args!("{}{path}/memory.stat\0", self.mount), |line| {
+        let _ = for_each_short_line(format_args!("{}{path}/memory.stat\0", self.mount), |line| {
             let amount = self.reclaimable.iter().find_map(|name| line.strip_prefix(name)?.parse().ok());
             back = back.saturating_add(amount.unwrap_or(0));
         });
@@ -94,7 +94,7 @@ impl Cgroups<'_> {
 #[cold]
 pub fn is_left_by_cgroups(bytes: u64) -> bool {
     let (mut path, mut len, mut kind) = ([0u8; LONGEST], 0, &UNIFIED);
-    let _ = for_each_line(format_args!("/proc/self/cgroup\0"), |line| {
+    let _ = for_each_short_line(format_args!("/proc/self/cgroup\0"), |line| {
         let mut parts = line.splitn(3, ':');
         let (Some(number), Some(controllers), Some(at)) = (parts.next(), parts.next(), parts.next()) else { return };
         let by_controller = controllers.split(',').any(|it| it == "memory");

@@ -9,17 +9,30 @@ pub(super) fn number(digits: &[u8]) -> Option<u64> {
 }
 
 /// Longest path that is asked for: of a cgroup.
-pub(super) const LONGEST: usize = 1024;
+pub(super) const LONGEST: usize = 512;
 
 /// Calls `what` with every line of the file `path`, which ends with a NUL.
-pub(super) fn for_each_line(path: core::fmt::Arguments<'_>, mut what: impl FnMut(&str)) -> Result<(), Errno> {
-    let mut bytes = [0u8; LONGEST];
+pub(super) fn for_each_line(path: core::fmt::Arguments<'_>, what: impl FnMut(&str)) -> Result<(), Errno> {
+    for_each_line_of::<48, 4096>(path, what)
+}
+
+/// The same for a path that may be longer, and shorter lines: a program's thread may have 16 KiB of stack in all.
+pub(super) fn for_each_short_line(path: core::fmt::Arguments<'_>, what: impl FnMut(&str)) -> Result<(), Errno> {
+    for_each_line_of::<LONGEST, LONGEST>(path, what)
+}
+
+/// A path of at most so many octets, and lines of at most so many.
+fn for_each_line_of<const PATH: usize, const LINE: usize>(
+    path: core::fmt::Arguments<'_>,
+    mut what: impl FnMut(&str),
+) -> Result<(), Errno> {
+    let mut bytes = [0u8; PATH];
     write_path(&mut bytes, path)?;
     let flags = (libc::O_RDONLY | libc::O_CLOEXEC) as usize;
     // SAFETY: a NUL-terminated path.
     let file =
         unsafe { syscall(libc::SYS_openat, [libc::AT_FDCWD as usize, bytes.as_ptr() as usize, flags, 0, 0, 0]) }?;
-    let (mut text, mut len) = ([0u8; 4096], 0);
+    let (mut text, mut len) = ([0u8; LINE], 0);
     loop {
         let rest = &mut text[len..];
         // SAFETY: the kernel writes at most what the buffer has left.
@@ -53,7 +66,8 @@ pub(super) fn for_each_number(path: core::fmt::Arguments<'_>, mut what: impl FnM
     let Ok(folder) = (unsafe { syscall(libc::SYS_openat, at) }) else {
         return false;
     };
-    let mut entries = [0u8; 4096];
+    // An entry has 280 octets at most; a walk may be inside of another, on a small stack.
+    let mut entries = [0u8; 1024];
     loop {
         // SAFETY: the kernel writes at most the buffer's length.
         let got =
