@@ -8,9 +8,11 @@ use std::io::{self, IsTerminal};
 use std::thread;
 use std::time::Duration;
 
+use ratatui::DefaultTerminal;
 use ratatui::crossterm::event::{self, Event, KeyCode, KeyEvent, KeyEventKind, KeyModifiers};
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use serde_json::json;
-use signal_hook::consts::SIGTSTP;
+use signal_hook::consts::{SIGHUP, SIGTSTP};
 use signal_hook::low_level::emulate_default_handler;
 
 use super::asked::Asked;
@@ -50,37 +52,55 @@ pub fn top(arguments: &TopArguments) -> anyhow::Result<()> {
 
 /// The terminal is restored in a panic too.
 fn on_screen(list: &mut List, asked: &Asked) -> anyhow::Result<()> {
-    let outcome = (|| {
-        let mut terminal = ratatui::try_init()?;
-        let mut is_drawn = false;
-        while asked.signal().is_none() {
-            is_drawn &= !list.look()?;
-            if !is_drawn {
-                terminal.draw(|frame| draw::draw(list, frame))?;
-                is_drawn = true;
-            }
-            let mut patience = TICK.min(list.until_look());
-            // All keys that were pressed meanwhile, before anything else.
-            while event::poll(patience)? {
-                patience = Duration::ZERO;
-                is_drawn = false;
-                let Event::Key(key) = event::read()? else { continue };
-                match press(list, key) {
-                    Pressed::End => return Ok(()),
-                    Pressed::Stop => {
-                        ratatui::restore();
-                        emulate_default_handler(SIGTSTP)?;
-                        terminal = ratatui::try_init()?;
-                        terminal.clear()?;
-                    }
-                    Pressed::Other => {}
-                }
-            }
-        }
-        Ok(())
-    })();
+    let mut terminal = ratatui::try_init()?;
+    let outcome = until_asked(&mut terminal, list, asked);
+    if has_hung_up(Duration::ZERO) {
+        // There is nothing to restore, and nobody to be told that.
+        emulate_default_handler(SIGHUP)?;
+    }
+    drop(terminal);
     ratatui::restore();
     outcome
+}
+
+fn until_asked(terminal: &mut DefaultTerminal, list: &mut List, asked: &Asked) -> anyhow::Result<()> {
+    let mut is_drawn = false;
+    while asked.signal().is_none() {
+        is_drawn &= !list.look()?;
+        if !is_drawn {
+            terminal.draw(|frame| draw::draw(list, frame))?;
+            is_drawn = true;
+        }
+        if has_hung_up(TICK.min(list.until_look())) {
+            return Ok(());
+        }
+        // All keys that were pressed meanwhile, before anything else.
+        while event::poll(Duration::ZERO)? {
+            is_drawn = false;
+            let Event::Key(key) = event::read()? else { continue };
+            match press(list, key) {
+                Pressed::End => return Ok(()),
+                Pressed::Stop => {
+                    ratatui::restore();
+                    emulate_default_handler(SIGTSTP)?;
+                    *terminal = ratatui::try_init()?;
+                    terminal.clear()?;
+                }
+                Pressed::Other => {}
+            }
+        }
+    }
+    Ok(())
+}
+
+/// Waits for a key, or so long; whether the terminal is gone. That is not left to the reader of keys, which reads an end of file
+/// again and again.
+fn has_hung_up(patience: Duration) -> bool {
+    let stdin = io::stdin();
+    let mut keys = [PollFd::new(&stdin, PollFlags::IN)];
+    let patience = Timespec { tv_sec: 0, tv_nsec: i64::from(patience.subsec_nanos()) };
+    // Interrupted, it was by a signal that is looked at next.
+    poll(&mut keys, Some(&patience)).is_ok() && keys[0].revents().intersects(PollFlags::HUP | PollFlags::ERR)
 }
 
 enum Pressed {
