@@ -109,15 +109,7 @@ impl Transport {
         };
         connection.sending.attempts = 0;
         connection.timers.retransmission = None;
-        let slot = slots.at(frame);
-        match slot.buffer.take() {
-            Some(mut buffer) => {
-                slot.is = Is::Elsewhere;
-                buffer.pull(usize::from(slot.header_len));
-                out.up(Indication::Complete { buffer });
-            }
-            None => slot.is = Is::Acknowledged,
-        }
+        slots.acknowledge(frame).into_iter().for_each(|buffer| out.up(Indication::Complete { buffer }));
         self.send_expedited(index, now, out);
         let Transport { connections, config, wheel, .. } = self;
         if let Some(connection) = connections[index as usize].as_mut() {

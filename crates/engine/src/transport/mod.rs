@@ -17,7 +17,7 @@ mod wheel;
 
 use crate::layer::{Layer, Outbox};
 use crate::service::{Cep, Indication, Peer, Request, Time};
-use crate::wire::tpdu::{Acknowledge, Class, Envelope, Format, Malformed, Reason, Selective, Tpdu, is_intact};
+use crate::wire::tpdu::{Acknowledge, Class, Envelope, Format, Reason, Selective, Tpdu, is_intact};
 use connection::{Connection, State};
 use references::References;
 use slots::{Is, Slots};
@@ -181,8 +181,8 @@ impl Transport {
             let octets = self.arena.octets(&buffer);
             let envelope = match Envelope::peek(octets) {
                 Ok(it) => it,
-                Err(why) => {
-                    self.malformed(why);
+                Err(_) => {
+                    self.counters.malformed += 1;
                     return out.down(Request::Return { buffer });
                 }
             };
@@ -191,8 +191,8 @@ impl Transport {
             let format = terms.map_or(Format::Normal, |it| it.format);
             let (tpdu, rest) = match Tpdu::parse(octets, format) {
                 Ok(it) => it,
-                Err(why) => {
-                    self.malformed(why);
+                Err(_) => {
+                    self.counters.malformed += 1;
                     return out.down(Request::Return { buffer });
                 }
             };
@@ -235,16 +235,12 @@ impl Transport {
         }
     }
 
-    fn malformed(&mut self, _why: Malformed) {
-        self.counters.malformed += 1;
-    }
-
     fn connection(&mut self, cep: Cep) -> Option<&mut Connection> {
         self.connections.get_mut(cep.0 as usize)?.as_mut()
     }
 
     /// A buffer that was lent below is back.
-    fn complete(&mut self, mut buffer: Buffer, now: Time, out: &mut Outbox) {
+    fn complete(&mut self, buffer: Buffer, now: Time, out: &mut Outbox) {
         let slot = self.slots.at(buffer.frame());
         match slot.is {
             Is::Control => {
@@ -252,11 +248,7 @@ impl Transport {
                 self.pool.put(buffer);
                 self.settle(now, out);
             }
-            Is::Acknowledged => {
-                slot.is = Is::Elsewhere;
-                buffer.pull(usize::from(slot.header_len));
-                out.up(Indication::Complete { buffer });
-            }
+            Is::Acknowledged => out.up(Indication::Complete { buffer: slot.release(buffer) }),
             _ => slot.buffer = Some(buffer),
         }
     }

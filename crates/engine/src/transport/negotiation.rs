@@ -421,15 +421,7 @@ impl Transport {
             }
         }
         while let Some(frame) = slots.pop_front(&mut connection.sending.retained) {
-            let slot = slots.at(frame);
-            match slot.buffer.take() {
-                Some(mut buffer) => {
-                    slot.is = Is::Elsewhere;
-                    buffer.pull(usize::from(slot.header_len));
-                    out.up(Indication::Complete { buffer });
-                }
-                None => slot.is = Is::Acknowledged,
-            }
+            slots.acknowledge(frame).into_iter().for_each(|buffer| out.up(Indication::Complete { buffer }));
         }
         while let Some(frame) = slots.pop_front(&mut connection.receiving.early) {
             let slot = slots.at(frame);

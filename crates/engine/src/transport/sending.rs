@@ -132,14 +132,7 @@ impl Transport {
             // Of the last one, which has brought this AK about; but not where it, or one before it, came late (Karn).
             is_prompt &= slot.is == Is::Retained { again: 0, selected: false };
             sample = Some(now.since(slot.sent)).filter(|_| is_prompt);
-            match slot.buffer.take() {
-                Some(mut buffer) => {
-                    slot.is = Is::Elsewhere;
-                    buffer.pull(usize::from(slot.header_len));
-                    out.up(Indication::Complete { buffer });
-                }
-                None => slot.is = Is::Acknowledged,
-            }
+            slots.acknowledge(frame).into_iter().for_each(|buffer| out.up(Indication::Complete { buffer }));
         }
         if acknowledged > 0 {
             (sending.attempts, sending.duplicates) = (0, 0);

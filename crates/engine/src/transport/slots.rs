@@ -79,6 +79,16 @@ impl List {
     }
 }
 
+impl Slot {
+    /// The buffer is the user's again, without the header.
+    #[inline]
+    pub fn release(&mut self, mut buffer: Buffer) -> Buffer {
+        self.is = Is::Elsewhere;
+        buffer.pull(usize::from(self.header_len));
+        buffer
+    }
+}
+
 impl Slots {
     pub fn new(frames: u32) -> Slots {
         let slot = || Slot {
@@ -121,6 +131,16 @@ impl Slots {
             list.tail = NONE;
         }
         Some(frame)
+    }
+
+    /// Nobody waits any more for the TPDU that was sent: its buffer, as the user has lent it. One that is still lent below is
+    /// the user's when it comes back.
+    #[inline]
+    pub fn acknowledge(&mut self, frame: u32) -> Option<Buffer> {
+        let slot = self.at(frame);
+        let buffer = slot.buffer.take();
+        slot.is = Is::Acknowledged;
+        buffer.map(|buffer| slot.release(buffer))
     }
 
     /// Puts `frame` behind `before`, or at the front.
