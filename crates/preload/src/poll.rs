@@ -373,6 +373,7 @@ unsafe fn serve(
     if let Some(count) = answer_confined(entries()) {
         return count;
     }
+    entries().iter().filter(|it| it.events & IN != 0).for_each(|it| connection::hasten(it.fd));
     if !concerns_us(entries()) {
         // SAFETY: passed on to the caller; the kernel writes the answers alone.
         let answer = unsafe { at_rest(fds, count as usize, plain) };
@@ -605,6 +606,9 @@ impl Select {
         // SAFETY: passed on to the caller, here and below.
         unsafe {
             self.each(|fd, events| {
+                if events & IN != 0 {
+                    connection::hasten(fd);
+                }
                 // Another thread may add to the sets meanwhile.
                 if let (Some(it), Some(ours)) = (fds.get_mut(found), ours.get_mut(found)) {
                     (*it, *ours) = (pollfd { fd, events, revents: 0 }, port(fd).is_some());

@@ -86,6 +86,11 @@ impl Config {
         io_uring_allowed: false,
     };
 
+    /// Whether a connection goes up as soon as both ends can.
+    pub fn goes_up_at_once(&self) -> bool {
+        self.go_up_messages == 0
+    }
+
     /// Sets one key from its text.
     ///
     /// # Errors

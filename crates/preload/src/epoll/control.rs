@@ -139,6 +139,9 @@ pub unsafe extern "C" fn epoll_ctl(epfd: c_int, operation: c_int, fd: c_int, eve
         if operation == libc::EPOLL_CTL_ADD {
             watch(connection, generation);
         }
+        if events & IN != 0 {
+            connection::hasten(fd);
+        }
         if let Some(port) = connection.ready_port() {
             set.look_at(fd, |item| {
                 item.set_told(Told::default());
