@@ -11,6 +11,7 @@ use std::os::unix::fs::PermissionsExt;
 use std::path::PathBuf;
 use std::process::Command;
 use std::time::Duration;
+use underpass_segment::reason::Reason;
 use underpass_tests::group::Group;
 use underpass_tests::library::{self, AT_ONCE};
 
@@ -30,7 +31,7 @@ pub const PATHS: &[Path] = &[
     Path { name: "at once", settings: Some(AT_ONCE) },
 ];
 
-/// Ends of connections, and how many of them were fast at some time.
+/// Ends of connections that carried something, and how many of them were fast at some time.
 #[derive(Clone, Copy, Default)]
 pub struct Fast {
     ends: u64,
@@ -207,6 +208,10 @@ impl Run<'_> {
         let stats: serde_json::Value =
             serde_json::from_str(&text).with_context(|| format!("read {}", self.stats.display()))?;
         let count = |name: &str| stats["total"][name].as_u64().unwrap_or_default();
-        Ok(Fast { ends: count("connections"), fast: count("fast") })
+        let processes = stats["processes"].as_array().into_iter().flatten();
+        let reasons = processes.flat_map(|process| process["reasons"].as_array().into_iter().flatten());
+        let unused = reasons.filter(|it| it["reason"] == Reason::Unused.key());
+        let unused: u64 = unused.filter_map(|it| it["connections"].as_u64()).sum();
+        Ok(Fast { ends: count("connections").saturating_sub(unused), fast: count("fast") })
     }
 }

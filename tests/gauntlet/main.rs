@@ -198,7 +198,7 @@ fn report(outcomes: &[Outcome], allow_skipped: bool) -> bool {
     }
     println!("{table}");
     println!("unsteady: on kernel TCP too a test says now this and now that.");
-    println!("fast: share of the connections' ends that were fast at some time.");
+    println!("fast: share of the ends that were fast at some time, of those that carried something.");
     for outcome in outcomes {
         for reason in &outcome.skipped {
             println!("{}: left out: {reason}", outcome.suite.name());

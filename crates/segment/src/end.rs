@@ -351,6 +351,11 @@ impl End {
         (error.load(Relaxed) != 0).then(|| Errno(error.swap(0, Relaxed))).filter(|error| error.0 != 0)
     }
 
+    /// Whether there is an error of which the program has not been told.
+    pub fn keeps_error(&self) -> bool {
+        self.reading.error.load(Relaxed) != 0
+    }
+
     /// A call failed with `error`, if that is one of the connection's, and the program was not told.
     pub fn keep_error(&self, error: Errno) {
         if matches!(error.0, libc::ECONNRESET | libc::EPIPE | libc::ETIMEDOUT) {
@@ -543,7 +548,16 @@ impl End {
         if self.is_held() && !self.is_pinned() && self.stage() <= Stage::Joined {
             return Reason::Asked;
         }
-        Reason::ALL.get(self.reason.load(Relaxed) as usize).copied().unwrap_or(Reason::Unsupported)
+        match Reason::ALL.get(self.reason.load(Relaxed) as usize).copied().unwrap_or(Reason::Unsupported) {
+            Reason::Young | Reason::PeerSilent if !self.has_carried() => Reason::Unused,
+            reason => reason,
+        }
+    }
+
+    /// Whether anything has been sent or received by the kernel path.
+    fn has_carried(&self) -> bool {
+        let counters = [&self.bytes, &self.sending.kernel_bytes, &self.reading.kernel_bytes];
+        counters.iter().any(|counter| counter.load(Relaxed) > 0)
     }
 
     /// One more process refers to it; false when none does any more, and it is not kept for one to come.

@@ -79,4 +79,6 @@ reasons! {
     Signals = "signals",
     /// It was pinned from outside by `underpass pin`; `underpass unpin` lets it go up again.
     Asked = "asked",
+    /// Nothing has been sent or received on it.
+    Unused = "unused",
 }

@@ -416,7 +416,7 @@ mod tests {
         family.carry_out_order(young);
         assert!(young.is_held() && !family.has_orders());
         assert_eq!(let_go(user, &cookies), Ok(vec![true, true, false]));
-        assert_eq!((known.is_held(), young.is_held(), known.reason()), (false, false, Reason::Young));
+        assert_eq!((known.is_held(), young.is_held(), known.reason()), (false, false, Reason::Unused));
         assert_eq!(let_go(user, &cookies), Ok(vec![false; 3]));
 
         // What is pinned for good says why.
