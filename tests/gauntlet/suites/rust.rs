@@ -114,9 +114,13 @@ fn fetch(place: &Place, name: &str, version: &str) -> Result<PathBuf> {
     // As a package of its own: what is checked of vendored files is of no use here.
     let _ = fs::remove_file(source.join(".cargo-checksum.json"));
     let manifest = source.join("Cargo.toml");
-    let text = fs::read_to_string(&manifest)?;
+    let mut table: toml::Table = fs::read_to_string(&manifest)?.parse()?;
+    // An example of async-std's, and what it alone needs, which needs async-std in turn.
+    table.remove("example");
+    table.get_mut("dependencies").and_then(|it| it.as_table_mut()).map(|it| it.remove("surf"));
     // What its tests depend on depends on the crate itself: on this one.
-    fs::write(&manifest, format!("{text}\n[workspace]\n\n[patch.crates-io]\n{name} = {{ path = \".\" }}\n"))?;
+    let text = format!("{table}\n[workspace]\n\n[patch.crates-io]\n{name} = {{ path = \".\" }}\n");
+    fs::write(&manifest, text)?;
     // The lock file that it comes with would keep to the published one.
     let lock = fs::read_to_string(source.join("Cargo.lock")).unwrap_or_default();
     let locked = lock.split("[[package]]").filter(|package| package.contains(&format!("\nname = \"{name}\"\n")));
