@@ -456,7 +456,8 @@ pub unsafe extern "C" fn sendfile(out: c_int, input: c_int, offset: *mut off_t, 
         return splice_out(input, out, count, 0);
     }
     let Some(connection) = connection::of(out) else { return plain() };
-    if !offset.is_null() && is_low(offset) {
+    // The kernel does not look at the connection for nothing.
+    if count == 0 || !offset.is_null() && is_low(offset) {
         return plain();
     }
     // SAFETY: passed on to the caller.
@@ -472,13 +473,28 @@ pub unsafe extern "C" fn sendfile(out: c_int, input: c_int, offset: *mut off_t, 
 unsafe fn send_file(connection: Connection, input: c_int, offset: *mut off_t, count: size_t) -> ssize_t {
     // SAFETY: passed on to the caller.
     let plain = || kernel::letting_signals_in(|| unsafe { real::sendfile(connection.fd, input, offset, count) });
+    // SAFETY: passed on to the caller.
+    if connection.end.keeps_error() && unsafe { is_at_end(input, offset) } {
+        return plain();
+    }
     loop {
         let way = connection.way();
         if way == Way::Joined
             && let Some(port) = connection.port()
         {
             // SAFETY: the program vouches for `offset`.
-            return to_c(unsafe { file_through_segment(connection, &port, input, offset, count) });
+            let answer = unsafe { file_through_segment(connection, &port, input, offset, count) };
+            // SAFETY: passed on to the caller.
+            if let Err(error) = answer
+                && unsafe { is_at_end(input, offset) }
+            {
+                // That the direction was shut down is said again without that.
+                if error.0 != libc::EPIPE {
+                    connection.end.keep_error(error);
+                }
+                return plain();
+            }
+            return to_c(answer);
         }
         match way {
             Way::Broken => return to_c(Err(BROKEN)),
@@ -498,6 +514,23 @@ unsafe fn send_file(connection: Connection, input: c_int, offset: *mut off_t, co
 pub unsafe extern "C" fn sendfile64(out: c_int, input: c_int, offset: *mut off_t, count: size_t) -> ssize_t {
     // SAFETY: passed on to the caller.
     unsafe { sendfile(out, input, offset, count) }
+}
+
+/// Whether there is nothing to send behind `offset`: then the kernel does not come to look at the connection.
+///
+/// # Safety
+/// As sendfile(2).
+unsafe fn is_at_end(input: c_int, offset: *const off_t) -> bool {
+    // SAFETY: one byte of this frame, and the program vouches for its offset.
+    unsafe {
+        let at = if offset.is_null() {
+            syscall(libc::SYS_lseek, [input as usize, 0, libc::SEEK_CUR as usize, 0, 0, 0])
+        } else {
+            Ok(*offset as usize)
+        };
+        let mut byte = 0u8;
+        at.is_ok_and(|at| syscall(libc::SYS_pread64, [input as usize, &raw mut byte as usize, 1, at, 0, 0]) == Ok(0))
+    }
 }
 
 /// A part of a file, read straight into the ring.
@@ -543,9 +576,6 @@ unsafe fn file_through_segment(
     crate::set_errno(before);
     // SAFETY: passed on to the caller.
     let plain = || kernel::letting_signals_in(|| from_c(unsafe { real::sendfile(port.fd, input, offset, count) }));
-    if count == 0 {
-        return plain();
-    }
     let inside = connection.inside();
     let mut part = Part { file: input, at: begin, left: count.min(MOST), failed: begin < 0 };
     let sent = if part.failed {

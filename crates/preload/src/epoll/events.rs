@@ -366,6 +366,9 @@ fn judge(fd: c_int, item: &mut Item, mut mask: u32) -> (Truth, bool) {
     } else if item.events & EDGE != 0 && mask & IN != 0 && mask & OVER == 0 && !refused(fd) {
         // The edge was the doorbell's; that the socket is writable as well is no news.
         mask = 0;
+    } else if readable && mask & !IN != 0 {
+        // The edge is another's, and whoever is told of one is told of all that is true.
+        mask |= item.events & IN;
     } else {
         mask &= !IN;
     }
