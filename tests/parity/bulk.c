@@ -333,7 +333,7 @@ static void huge_a(struct side *side) {
     free(bytes);
 }
 static void huge_b(struct side *side) {
-    char *bytes = malloc(2 * HUGE + 64 * KIB);
+    char *bytes = malloc(2 * HUGE + 65 * KIB);
     for (int kind = 0; kind < KINDS; kind++) {
         int fd = unused(side);
         size_t total = 0;

@@ -550,7 +550,7 @@ impl Port<'_> {
 
     /// Whether no signal handler has read on from where packed place `word` is.
     #[inline]
-    fn is_at(&self, word: u64) -> bool {
+    pub(super) fn is_at(&self, word: u64) -> bool {
         compiler_fence(SeqCst);
         self.end.reading.place.load(Relaxed) == word
     }

@@ -265,8 +265,12 @@ impl Port<'_> {
         let mut owed = self.owed();
         self.note_flag();
         let armed = reading.armed.load(Relaxed);
+        let flag = waiting.load(Relaxed) & !RINGING;
+        // What no sender writes there would keep a sleep from beginning for ever.
+        let is_lie = armed == ALONE && flag & LEFT == 0 && flag > ALONE;
+        let number = if is_lie { ALONE } else { number };
         // A doorbell of its own wakes a group as well, not the other way round.
-        if armed != number && armed != ALONE {
+        if is_lie || armed != number && armed != ALONE {
             reading.armed.store(number, Relaxed);
             let _ = waiting.fetch_update(SeqCst, Relaxed, |now| (now & LEFT == 0).then_some(now & RINGING | number));
         }
@@ -289,7 +293,7 @@ impl Port<'_> {
         let reading = &self.end.reading;
         // What the other end has left unread may be what it is to answer; who was about to give it back may have been killed.
         self.attend();
-        if !self.arm(ALONE) {
+        if !self.arm(ALONE) && !self.awaits_rest() {
             return Taken::Nothing;
         }
         self.end.sleeps.fetch_add(1, Relaxed);
@@ -364,7 +368,13 @@ impl Port<'_> {
     /// Whether whatever is published from now on rings, and the ring is empty.
     fn is_armed(&self) -> bool {
         let flag = self.link.incoming().flags.waiting.load(SeqCst);
-        (flag & !RINGING == ALONE || flag & LEFT != 0) && !self.something()
+        (flag & !RINGING == ALONE || flag & LEFT != 0) && !self.something() || self.awaits_rest()
+    }
+
+    /// Whether the sender has gone up, and what it had sent by the kernel before is not all here: that comes by the kernel, or
+    /// never, if the mark lies.
+    fn awaits_rest(&self) -> bool {
+        !self.is_fast() && self.end.reading.stash.load(Relaxed) == 0 && matches!(self.kernel_limit(), Ok(Some(1..)))
     }
 
     /// Looks at the incoming direction without taking anything and without the kernel.
@@ -808,7 +818,13 @@ impl Port<'_> {
     /// own readiness is the truth.
     pub(super) fn pass_marks(&self) {
         for _ in 0..4 {
+            let word = self.end.reading.place.load(Relaxed);
             match self.front() {
+                // It has gone up already: a poll would find neither something to read nor nothing.
+                Ok((_, Record::Up(_))) if self.is_fast() && self.is_at(word) => {
+                    self.fault();
+                    break;
+                }
                 Ok((_, Record::Down(_))) if self.is_fast() => {
                     if self.pass_down().is_err() {
                         self.fault();
