@@ -15,11 +15,11 @@
 
 #[cfg(target_arch = "x86_64")]
 mod avx2;
+#[cfg(target_arch = "x86_64")]
+mod avx512;
 mod scalar;
 
-use std::fmt::{self, Display, Formatter};
-use std::str::FromStr;
-use std::sync::OnceLock;
+use crate::Variant;
 
 /// The modulus. 0 and 255 are the same residue.
 pub const MODULUS: u64 = 255;
@@ -38,7 +38,20 @@ impl Sums {
     #[inline]
     pub fn of(octets: &[u8]) -> Sums {
         // Below this the sums are done before a vector variant has begun.
-        if octets.len() < 32 { scalar::sums(octets) } else { Variant::fastest().sums(octets) }
+        if octets.len() < 32 { scalar::sums(octets) } else { Sums::by(Variant::fastest(), octets) }
+    }
+
+    /// The sums of these octets by a certain variant. One that is not available is replaced by [`Variant::Scalar`].
+    #[inline]
+    pub fn by(variant: Variant, octets: &[u8]) -> Sums {
+        match variant {
+            Variant::Reference => reference(octets),
+            #[cfg(target_arch = "x86_64")]
+            Variant::Avx2 if variant.is_available() => avx2::sums(octets),
+            #[cfg(target_arch = "x86_64")]
+            Variant::Avx512 if variant.is_available() => avx512::sums(octets),
+            _ => scalar::sums(octets),
+        }
     }
 
     /// The sums of these octets followed by `len` others whose sums are `next`.
@@ -76,74 +89,7 @@ pub fn check_octets(sums: Sums, len: usize, at: usize) -> [u8; 2] {
     [x, y].map(|octet| if octet == 0 { 255 } else { octet as u8 })
 }
 
-/// One way of computing the sums.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Variant {
-    /// An addition to either sum per octet, reduced each time: the words of RFC 905 Annex B.
-    Reference,
-    /// Eight octets at a time in 64-bit words, reduced once.
-    Scalar,
-    /// Thirty-two octets at a time in AVX2 registers.
-    Avx2,
-}
-
-impl Variant {
-    /// All variants, whether this processor has them or not.
-    pub const ALL: [Variant; 3] = [Variant::Reference, Variant::Scalar, Variant::Avx2];
-
-    /// Whether this processor has what it takes.
-    pub fn is_available(self) -> bool {
-        match self {
-            Variant::Reference | Variant::Scalar => true,
-            #[cfg(target_arch = "x86_64")]
-            Variant::Avx2 => is_x86_feature_detected!("avx2"),
-            #[cfg(not(target_arch = "x86_64"))]
-            Variant::Avx2 => false,
-        }
-    }
-
-    /// The fastest that this processor has.
-    #[inline]
-    pub fn fastest() -> Variant {
-        static FASTEST: OnceLock<Variant> = OnceLock::new();
-        *FASTEST.get_or_init(|| if Variant::Avx2.is_available() { Variant::Avx2 } else { Variant::Scalar })
-    }
-
-    /// The sums of these octets. A variant that is not available is replaced by [`Variant::Scalar`].
-    #[inline]
-    pub fn sums(self, octets: &[u8]) -> Sums {
-        match self {
-            Variant::Reference => reference(octets),
-            #[cfg(target_arch = "x86_64")]
-            Variant::Avx2 if self.is_available() => avx2::sums(octets),
-            _ => scalar::sums(octets),
-        }
-    }
-}
-
-impl Display for Variant {
-    fn fmt(&self, f: &mut Formatter<'_>) -> fmt::Result {
-        f.write_str(match self {
-            Variant::Reference => "reference",
-            Variant::Scalar => "scalar",
-            Variant::Avx2 => "avx2",
-        })
-    }
-}
-
-impl FromStr for Variant {
-    type Err = String;
-
-    fn from_str(name: &str) -> Result<Variant, String> {
-        Variant::ALL.into_iter().find(|it| it.to_string() == name).ok_or_else(|| {
-            format!(
-                "there is no variant {name:?} of the checksum: {}",
-                Variant::ALL.map(|it| it.to_string()).join(", ")
-            )
-        })
-    }
-}
-
+/// The words of RFC 905 Annex B, reduced after every octet.
 fn reference(octets: &[u8]) -> Sums {
     let (mut c0, mut c1) = (0, 0);
     for &octet in octets {
@@ -156,25 +102,17 @@ fn reference(octets: &[u8]) -> Sums {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::test_octets;
     use proptest::prelude::*;
-
-    fn available() -> impl Iterator<Item = Variant> {
-        Variant::ALL.into_iter().filter(|it| it.is_available())
-    }
-
-    /// Octets without a pattern that a faulty variant could share.
-    fn octets(len: usize) -> Vec<u8> {
-        (0..len as u64).map(|at| (at.wrapping_add(1).wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 56) as u8).collect()
-    }
 
     #[test]
     fn every_variant_agrees_with_the_reference_at_every_length_and_offset() {
-        let all = octets(257 + 64);
-        for variant in available() {
+        let all = test_octets(257 + 64);
+        for variant in Variant::available() {
             for len in 0..=257 {
                 for offset in [0, 1, 3, 7, 8, 31, 33] {
                     let part = &all[offset..offset + len];
-                    assert_eq!(variant.sums(part), reference(part), "{variant}, {len} octets at {offset}");
+                    assert_eq!(Sums::by(variant, part), reference(part), "{variant}, {len} octets at {offset}");
                 }
             }
         }
@@ -182,11 +120,11 @@ mod tests {
 
     #[test]
     fn sums_do_not_overflow() {
-        for variant in available() {
+        for variant in Variant::available() {
             for len in [65_535, 65_536, 65_537, 5 << 20] {
                 for octet in [0x00, 0xff, 0xfe] {
                     let all = vec![octet; len];
-                    assert_eq!(variant.sums(&all), reference(&all), "{variant}, {len} octets of {octet:#x}");
+                    assert_eq!(Sums::by(variant, &all), reference(&all), "{variant}, {len} octets of {octet:#x}");
                 }
             }
         }
@@ -199,19 +137,11 @@ mod tests {
         assert_eq!(Sums::of(&one), Sums::of(&other));
     }
 
-    #[test]
-    fn names_are_parsed_as_they_are_shown() {
-        for variant in Variant::ALL {
-            assert_eq!(variant.to_string().parse(), Ok(variant));
-        }
-        assert!("sse9".parse::<Variant>().unwrap_err().contains("scalar"));
-    }
-
     proptest! {
         #[test]
         fn random_octets(all in proptest::collection::vec(any::<u8>(), 0..5000)) {
-            for variant in available() {
-                prop_assert_eq!(variant.sums(&all), reference(&all));
+            for variant in Variant::available() {
+                prop_assert_eq!(Sums::by(variant, &all), reference(&all));
             }
         }
 

@@ -1,0 +1,182 @@
+//! The Internet checksum (RFC 1071): the ones' complement of the ones' complement sum of 16-bit words in network order.
+//!
+//! The sums of what lies in pieces are those of its pieces, joined ([`Sum::then`]): a pseudo-header, a header and user data.
+//!
+//! ```
+//! use underpass_checksum::internet::Sum;
+//!
+//! // RFC 1071 §3's example.
+//! let octets = [0x00, 0x01, 0xf2, 0x03, 0xf4, 0xf5, 0xf6, 0xf7];
+//! assert_eq!(Sum::of(&octets).value(), 0xddf2);
+//! let checksum = Sum::of(&octets).checksum();
+//! assert!(Sum::of(&octets).then(Sum::of(&checksum.to_be_bytes()), octets.len()).is_intact());
+//! ```
+
+#[cfg(target_arch = "x86_64")]
+mod avx2;
+#[cfg(target_arch = "x86_64")]
+mod avx512;
+mod scalar;
+
+use crate::Variant;
+
+/// The ones' complement sum of some octets, of which the first is the high one of a word. Zero only if all of them are.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Sum(u16);
+
+impl Sum {
+    /// The sum of these octets, by the fastest variant of this processor.
+    #[inline]
+    pub fn of(octets: &[u8]) -> Sum {
+        // Below this the sum is done before a vector variant has begun.
+        if octets.len() < 128 { Sum(scalar::sum(octets)) } else { Sum::by(Variant::fastest(), octets) }
+    }
+
+    /// The sum of these octets by a certain variant. One that is not available is replaced by [`Variant::Scalar`].
+    #[inline]
+    pub fn by(variant: Variant, octets: &[u8]) -> Sum {
+        Sum(match variant {
+            Variant::Reference => reference(octets),
+            #[cfg(target_arch = "x86_64")]
+            Variant::Avx2 if variant.is_available() => avx2::sum(octets),
+            #[cfg(target_arch = "x86_64")]
+            Variant::Avx512 if variant.is_available() => avx512::sum(octets),
+            _ => scalar::sum(octets),
+        })
+    }
+
+    /// The sum of what has this value as its own, such as a pseudo-header's that was kept.
+    #[inline]
+    pub fn from_value(value: u16) -> Sum {
+        Sum(value)
+    }
+
+    /// The sum of these octets and of others that begin `at` octets behind the first of these.
+    #[inline]
+    #[must_use]
+    pub fn then(self, next: Sum, at: usize) -> Sum {
+        let next = if at.is_multiple_of(2) { next.0 } else { next.0.swap_bytes() };
+        Sum(fold(u64::from(self.0) + u64::from(next)))
+    }
+
+    /// The sum as a number.
+    #[inline]
+    pub fn value(self) -> u16 {
+        self.0
+    }
+
+    /// What a header's checksum field gets, where the sum is that of all it covers with zeros in the field.
+    #[inline]
+    pub fn checksum(self) -> u16 {
+        !self.0
+    }
+
+    /// Whether what has this sum, its checksum field and pseudo-header included, is as it was sent.
+    #[inline]
+    pub fn is_intact(self) -> bool {
+        self.0 == 0xffff
+    }
+}
+
+/// The ones' complement sum of the four 16-bit words of a number. Zero only for zero.
+#[inline]
+fn fold(sum: u64) -> u16 {
+    let sum = (sum & 0xffff_ffff) + (sum >> 32);
+    let sum = (sum & 0xffff) + (sum >> 16 & 0xffff) + (sum >> 32);
+    let sum = (sum & 0xffff) + (sum >> 16);
+    ((sum & 0xffff) + (sum >> 16)) as u16
+}
+
+/// RFC 1071 §4.1, with the fold after every addition.
+fn reference(octets: &[u8]) -> u16 {
+    let mut sum = 0u32;
+    for word in octets.chunks(2) {
+        let low = word.get(1).copied().unwrap_or(0);
+        sum += u32::from(u16::from_be_bytes([word[0], low]));
+        sum = (sum & 0xffff) + (sum >> 16);
+    }
+    sum as u16
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::test_octets;
+    use proptest::prelude::*;
+
+    #[test]
+    fn examples_of_the_rfc() {
+        let octets = [0x00, 0x01, 0xf2, 0x03, 0xf4, 0xf5, 0xf6, 0xf7];
+        for variant in Variant::available() {
+            assert_eq!(Sum::by(variant, &octets).value(), 0xddf2, "{variant}");
+            // §3's table once more, in the two odd pieces in which it adds them up.
+            let (head, tail) = octets.split_at(3);
+            assert_eq!(Sum::by(variant, head).then(Sum::by(variant, tail), 3).value(), 0xddf2, "{variant}");
+        }
+    }
+
+    /// An IPv4 header, as it is in many places given as an example.
+    #[test]
+    fn a_header_with_its_checksum_is_intact() {
+        let mut header = [69, 0, 0, 115, 0, 0, 64, 0, 64, 17, 0, 0, 192, 168, 0, 1, 192, 168, 0, 199];
+        for variant in Variant::available() {
+            header[10..12].fill(0);
+            let checksum = Sum::by(variant, &header).checksum();
+            assert_eq!(checksum, 0xb861, "{variant}");
+            header[10..12].copy_from_slice(&checksum.to_be_bytes());
+            assert!(Sum::by(variant, &header).is_intact(), "{variant}");
+            header[3] ^= 1;
+            assert!(!Sum::by(variant, &header).is_intact(), "{variant}");
+            header[3] ^= 1;
+        }
+    }
+
+    #[test]
+    fn every_variant_agrees_with_the_reference_at_every_length_and_offset() {
+        let all = test_octets(257 + 64);
+        for variant in Variant::available() {
+            for len in 0..=257 {
+                for offset in [0, 1, 3, 7, 8, 31, 33] {
+                    let part = &all[offset..offset + len];
+                    assert_eq!(Sum::by(variant, part).value(), reference(part), "{variant}, {len} octets at {offset}");
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn sums_do_not_overflow() {
+        for variant in Variant::available() {
+            for len in [65_535, 65_536, 65_537, 5 << 20] {
+                for octet in [0x00, 0xff, 0xfe] {
+                    let all = vec![octet; len];
+                    assert_eq!(Sum::by(variant, &all).value(), reference(&all), "{variant}, {len} of {octet:#x}");
+                }
+            }
+        }
+    }
+
+    /// What a sum of 0 and one of 0xffff say apart: whether anything was there but zeros.
+    #[test]
+    fn only_zeros_have_the_sum_zero() {
+        for variant in Variant::available() {
+            assert_eq!(Sum::by(variant, &[0; 999]), Sum::default());
+            assert_eq!(Sum::by(variant, &[0xff; 998]).value(), 0xffff);
+        }
+    }
+
+    proptest! {
+        #[test]
+        fn random_octets(all in proptest::collection::vec(any::<u8>(), 0..5000)) {
+            for variant in Variant::available() {
+                prop_assert_eq!(Sum::by(variant, &all).value(), reference(&all));
+            }
+        }
+
+        #[test]
+        fn sums_of_pieces_are_joined(all in proptest::collection::vec(any::<u8>(), 0..600), cut in any::<prop::sample::Index>()) {
+            let (head, tail) = all.split_at(cut.index(all.len() + 1));
+            prop_assert_eq!(Sum::of(head).then(Sum::of(tail), head.len()), Sum::of(&all));
+        }
+    }
+}
