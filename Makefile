@@ -6,7 +6,7 @@ TARGET = $(or $(CARGO_TARGET_DIR),target)
 UNDERPASS = $(TARGET)/release/underpass
 
 .DEFAULT_GOAL := help
-.PHONY: help run bench build test loom soak fuzz hostile churn gauntlet lint c-programs licences generate install uninstall clean
+.PHONY: help run bench build test loom soak fuzz hostile churn gauntlet lint c-programs licences generate ptx install uninstall clean
 
 help: ## this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-10s  %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -90,6 +90,9 @@ generate: ## write the manual pages and completions anew from the command line's
 	$(TARGET)/debug/underpass completions bash >packaging/completions/underpass.bash
 	$(TARGET)/debug/underpass completions zsh >packaging/completions/_underpass
 	$(TARGET)/debug/underpass completions fish >packaging/completions/underpass.fish
+
+ptx: ## compile the GPU's kernels anew, with NVIDIA's compiler from PyPI (needs no GPU)
+	packaging/ptx
 
 install: build ## into PREFIX (/usr/local), under DESTDIR
 	install -D -m 755 $(UNDERPASS) $(DESTDIR)$(PREFIX)/bin/underpass
