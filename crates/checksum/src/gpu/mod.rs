@@ -1,6 +1,35 @@
 //! A GPU that computes the sums of packets: the driver, its memory, and the kernels of kernels.cu.
 //!
 //! It is found at run time. Open it after the last fork: a child cannot use its parent's.
+//!
+//! # Measured
+//!
+//! On 2026-11-22 on a virtual machine with one NVIDIA H100 80GB HBM3 (driver 580.159.04, PCIe 5.0 x16) and 16 Xeon processors
+//! (family 6, model 207), all figures in `records/gpu-2026-11-22.json`, by `examples/gpu.rs`:
+//!
+//! - 906,354 packets of 0 to 65,537 octets, fresh random ones, zeros and 0xff, had the reference's sums, in both ways and of both
+//!   algorithms. compute-sanitizer found no bad access, no race and no read of what was not written.
+//! - The bus carries 53.6 GB/s into the GPU in copies of 256 MiB (43.4 in those of 9 MiB, 16.7 of 1 MiB). gpu-umem sums 47.2 GB/s of
+//!   packets of 9,000 octets in batches of 1,024: 88 % of it. Of 1,480 octets it sums 15.6 GB/s, where what the processor does for
+//!   each packet is the bound, as it is at all below 4,096.
+//! - gpu-staged sums 7.5 and 4.3 GB/s: the processor's copy out of cold memory is the bound, and costs it as much as the sums.
+//! - One packet alone takes 11 µs in gpu-umem and 20 µs in gpu-staged, and the processor 5 and 10 µs.
+//! - Against scalar sums of packets that are in no cache (7 GB/s), gpu-umem takes less of the processor from 4 packets of 9,000
+//!   octets or 64 of 1,480 on, and is sooner done from 16 or 256 on. gpu-staged takes less only from 1,024 of 9,000 octets on, and
+//!   is never sooner done.
+//! - The measuring processor was idle for this share, while 1,024 packets at a time came at this rate (checksum alone, nothing
+//!   else done with a packet):
+//!
+//! | Octets, Gbit/s | skip | scalar | AVX-512 | gpu-staged | gpu-umem |
+//! |---|---|---|---|---|---|
+//! | 9,000, 10 | 98 % | 79 % | 87 % | 78 % | 98 % |
+//! | 9,000, 40 | 94 % | 21 % | 42 % | 30 % | 91 % |
+//! | 9,000, 80 | 93 % | 0 %, 54 Gbit/s | 3 %, 75 Gbit/s | 0 %, 62 Gbit/s | 82 % |
+//! | 1,480, 10 | 93 % | 76 % | 78 % | 48 % | 87 % |
+//! | 1,480, 40 | 70 % | 5 %, 38 Gbit/s | 17 %, 39 Gbit/s | 0 %, 32 Gbit/s | 59 % |
+//! | 1,480, 80 | 54 % | 0 %, 41 Gbit/s | 0 %, 50 Gbit/s | 0 %, 35 Gbit/s | 36 % |
+//!
+//! What a test cannot show without a GPU is what the hardware does: order in memory between the GPU and the processor, and time.
 #![allow(unsafe_code, reason = "calls the driver, and shares memory with the GPU")]
 
 #[cfg(test)]
