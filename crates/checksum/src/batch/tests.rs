@@ -1,4 +1,4 @@
-//! The engine's rules, with a double of the driver (`gpu::double`).
+//! The engine's rules, and what the shipped kernels compute, with a double of the driver that executes them (`gpu::double`).
 #![allow(unsafe_code, reason = "gives packet memory away")]
 
 use super::*;
@@ -10,11 +10,17 @@ const LAUNCH_FAILED: i32 = 719;
 
 /// Packet memory of whole pages.
 #[repr(C, align(4096))]
-struct Area([u8; 16 * PAGE]);
+struct Area([u8; LEN]);
+
+const LEN: usize = 20 * PAGE;
 
 fn area() -> Box<Area> {
+    filled(&test_octets(LEN))
+}
+
+fn filled(octets: &[u8]) -> Box<Area> {
     let mut area = Box::new(Area([0; _]));
-    area.0.copy_from_slice(&test_octets(16 * PAGE));
+    area.0.copy_from_slice(octets);
     area
 }
 
@@ -47,6 +53,51 @@ fn assert_all(verdicts: &[Verdict], packets: &[Packet<'_>], algorithm: Algorithm
         outcome: algorithm.sums(Variant::Reference, packet.octets, packet.before),
     });
     assert_eq!(verdicts, expected.collect::<Vec<_>>());
+}
+
+/// The kernels' own suite, as that of the processor's variants.
+#[test]
+fn the_kernels_agree_with_the_reference() {
+    let places = |lengths: &[usize], offsets: &[usize]| {
+        let places = lengths.iter().flat_map(|&len| offsets.iter().map(move |&at| (at, len)));
+        places.chain([(LEN - 1, 1), (LEN - 17, 17), (LEN, 0)]).collect::<Vec<_>>()
+    };
+    let short: Vec<_> = (0..=257).collect();
+    let long = [1480, 2047, 2048, 2049, 9000, 65_535, 65_536, 65_537];
+    let some = [1, 15, 16, 17, 33, 1500, 65_535, 65_536, 65_537];
+    let mut random = fastrand::Rng::with_seed(6);
+    let anywhere = (0..300).map(|_| {
+        let len = random.usize(..3000);
+        (random.usize(..LEN - len), len)
+    });
+    let runs = [
+        (test_octets(LEN), places(&short, &[0, 1, 2, 3, 7, 8, 15, 33])),
+        (test_octets(LEN), places(&long, &[0, 1, 14, 34])),
+        (test_octets(LEN), anywhere.collect()),
+        (vec![0; LEN], places(&some, &[0, 1, 15])),
+        (vec![0xff; LEN], places(&some, &[0, 1, 15])),
+    ];
+    for algorithm in [Algorithm::Internet, Algorithm::Fletcher] {
+        for (octets, places) in &runs {
+            let area = filled(octets);
+            let limits = Limits { octets: 65_600, ..limits(64) };
+            let [_, mut engine] = engines(&area, algorithm, limits);
+            let packets = places.iter().zip(0..).map(|(&(at, len), tag)| {
+                let before = internet::Sum::from_value((tag * 31) as u16);
+                Packet { octets: &area.0[at..at + len], before, tag }
+            });
+            let packets: Vec<_> = packets.collect();
+            let (now, mut verdicts) = (Instant::now(), Vec::new());
+            for packet in &packets {
+                engine.submit(*packet, now).unwrap();
+                engine.poll(now, &mut verdicts);
+            }
+            engine.flush(now);
+            engine.poll(now, &mut verdicts);
+            assert_eq!(engine.trouble(), None);
+            assert_all(&verdicts, &packets, algorithm);
+        }
+    }
 }
 
 #[test]

@@ -29,7 +29,10 @@
 //! | 1,480, 40 | 70 % | 5 %, 38 Gbit/s | 17 %, 39 Gbit/s | 0 %, 32 Gbit/s | 59 % |
 //! | 1,480, 80 | 54 % | 0 %, 41 Gbit/s | 0 %, 50 Gbit/s | 0 %, 35 Gbit/s | 36 % |
 //!
-//! What a test cannot show without a GPU is what the hardware does: order in memory between the GPU and the processor, and time.
+//! # Without a GPU
+//!
+//! Tests execute the shipped PTX, in a double of the driver. That shows what it computes, that it reads and writes nothing else, and
+//! that its threads do not race; not what the hardware does: order in memory between the GPU and the processor, and time.
 #![allow(unsafe_code, reason = "calls the driver, and shares memory with the GPU")]
 
 #[cfg(test)]

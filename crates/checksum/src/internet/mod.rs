@@ -81,9 +81,9 @@ impl Sum {
 /// The ones' complement sum of the four 16-bit words of a number. Zero only for zero.
 #[inline]
 fn fold(sum: u64) -> u16 {
+    // At most 2³³ − 2, hence at most 2¹⁷ − 2, and no carry is left behind the last addition.
     let sum = (sum & 0xffff_ffff) + (sum >> 32);
     let sum = (sum & 0xffff) + (sum >> 16 & 0xffff) + (sum >> 32);
-    let sum = (sum & 0xffff) + (sum >> 16);
     ((sum & 0xffff) + (sum >> 16)) as u16
 }
 

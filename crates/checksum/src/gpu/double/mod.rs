@@ -1,14 +1,16 @@
 //! A driver without a GPU: its functions do what the real ones do to the host's memory, in order and when told to, and fail
-//! when told to. It runs no PTX; the kernels it computes by the processor's reference.
+//! when told to. The kernels that it is given are executed ([`ptx`]).
+
+mod ptx;
 
 use std::cell::RefCell;
 use std::collections::{BTreeMap, HashMap, VecDeque};
 use std::ffi::{CStr, c_char, c_int, c_uint, c_void};
-use std::{alloc, ptr, slice};
+use std::{alloc, ptr};
+
+use ptx::Kernel;
 
 use super::driver::{Address, Code, Handle, NOT_READY, SUCCESS, Table};
-use super::{CHUNK, Descriptor};
-use crate::{Variant, fletcher, internet};
 
 /// What a test asks of the driver, and what it has seen.
 #[derive(Default)]
@@ -21,6 +23,7 @@ struct Double {
     left_out: Option<u32>,
     /// The kernels compute something else.
     wrong: bool,
+    kernels: HashMap<String, Kernel>,
     queue: VecDeque<Work>,
     /// Memory by its start, with its length and whether it is ours to free.
     memory: BTreeMap<u64, (usize, bool)>,
@@ -30,8 +33,11 @@ struct Double {
 #[derive(Clone, Copy)]
 enum Work {
     Copy { to: u64, from: u64, len: usize },
-    Sum { fletcher: bool, descriptors: u64, packets: u32, answers: u64, batch: u32 },
+    Run { kernel: &'static str, blocks: u32, threads: u32, parameters: [u64; 3] },
 }
+
+/// Handles are their places, counted from 1.
+const KERNELS: [&str; 2] = ["internet", "fletcher"];
 
 thread_local! {
     static DOUBLE: RefCell<Double> = RefCell::default();
@@ -126,39 +132,18 @@ impl Double {
                     // SAFETY: both were checked.
                     unsafe { ptr::copy(from as *const u8, to as *mut u8, len) };
                 }
-                Work::Sum { fletcher, descriptors, packets, answers, batch } => {
-                    self.check(descriptors, packets as usize * size_of::<Descriptor>());
-                    self.check(answers, packets as usize * 8);
-                    for number in (0..packets).filter(|&number| Some(number) != self.left_out) {
-                        // SAFETY: checked above and, in whole chunks, below.
-                        unsafe {
-                            let packet = *(descriptors as *const Descriptor).add(number as usize);
-                            let ahead = packet.address % CHUNK as u64;
-                            self.check(
-                                packet.address - ahead,
-                                (ahead as usize + packet.length as usize).next_multiple_of(CHUNK),
-                            );
-                            let octets = slice::from_raw_parts(packet.address as *const u8, packet.length as usize);
-                            let answer = self.answer(fletcher, octets, packet.before);
-                            (answers as *mut u64)
-                                .add(number as usize)
-                                .write(u64::from(batch) << 32 | u64::from(answer));
-                        }
+                Work::Run { kernel, blocks, threads, parameters } => {
+                    for block in (0..blocks).filter(|&block| Some(block) != self.left_out) {
+                        self.kernels[kernel].run(block, threads, &parameters, |start, len| self.check(start, len));
+                    }
+                    if self.wrong {
+                        let answers = parameters[1] as *mut u64;
+                        // SAFETY: the first block has just written there.
+                        unsafe { answers.write(answers.read() ^ 1) };
                     }
                 }
             }
         }
-    }
-
-    fn answer(&self, fletcher: bool, octets: &[u8], before: u32) -> u32 {
-        let sum = if fletcher {
-            let sums = fletcher::Sums::by(Variant::Reference, octets);
-            u32::from(sums.c0) | u32::from(sums.c1) << 8
-        } else {
-            let before = internet::Sum::from_value(before as u16);
-            u32::from(before.then(internet::Sum::by(Variant::Reference, octets), 0).value())
-        };
-        sum ^ u32::from(self.wrong)
     }
 
     /// All of it lies in one piece of memory that the driver knows.
@@ -251,8 +236,13 @@ unsafe extern "C" fn set_context(_: Handle) -> Code {
     answer("cuCtxSetCurrent", |_| ())
 }
 
-unsafe extern "C" fn load_module(place: *mut Handle, _: *const c_void) -> Code {
-    answer("cuModuleLoadData", |_| put(place, ptr::without_provenance_mut(8)))
+unsafe extern "C" fn load_module(place: *mut Handle, text: *const c_void) -> Code {
+    // SAFETY: a text with a zero at its end.
+    let text = unsafe { CStr::from_ptr(text.cast()) };
+    answer("cuModuleLoadData", |it| {
+        it.kernels = ptx::parse(text.to_str().unwrap());
+        put(place, ptr::without_provenance_mut(8));
+    })
 }
 
 unsafe extern "C" fn unload_module(_: Handle) -> Code {
@@ -261,8 +251,8 @@ unsafe extern "C" fn unload_module(_: Handle) -> Code {
 
 unsafe extern "C" fn function(place: *mut Handle, _: Handle, name: *const c_char) -> Code {
     // SAFETY: a text with a zero at its end.
-    let is_fletcher = unsafe { CStr::from_ptr(name) } == c"fletcher";
-    answer("cuModuleGetFunction", |_| put(place, ptr::without_provenance_mut(1 + usize::from(is_fletcher))))
+    let at = KERNELS.iter().position(|kernel| kernel.as_bytes() == unsafe { CStr::from_ptr(name) }.to_bytes());
+    answer("cuModuleGetFunction", |_| put(place, ptr::without_provenance_mut(1 + at.unwrap())))
 }
 
 unsafe extern "C" fn allocate(place: *mut Address, octets: usize) -> Code {
@@ -323,10 +313,10 @@ unsafe extern "C" fn synchronize(_: Handle) -> Code {
 
 unsafe extern "C" fn launch(
     function: Handle,
-    packets: c_uint,
+    blocks: c_uint,
     _: c_uint,
     _: c_uint,
-    _: c_uint,
+    threads: c_uint,
     _: c_uint,
     _: c_uint,
     _: c_uint,
@@ -337,13 +327,10 @@ unsafe extern "C" fn launch(
     answer("cuLaunchKernel", |it| {
         it.launches += 1;
         // SAFETY: the arguments are those of the kernels.
-        let (descriptors, answers, batch) = unsafe {
-            (
-                (*arguments).cast::<u64>().read(),
-                (*arguments.add(1)).cast::<u64>().read(),
-                (*arguments.add(2)).cast::<u32>().read(),
-            )
+        let parameters = unsafe {
+            let batch = (*arguments.add(2)).cast::<u32>().read();
+            [(*arguments).cast::<u64>().read(), (*arguments.add(1)).cast::<u64>().read(), batch.into()]
         };
-        it.add(Work::Sum { fletcher: function.addr() == 2, descriptors, packets, answers, batch });
+        it.add(Work::Run { kernel: KERNELS[function.addr() - 1], blocks, threads, parameters });
     })
 }
