@@ -241,7 +241,7 @@ impl Engine {
     /// Sends a part-full batch now.
     pub fn flush(&mut self, now: Instant) {
         if let Way::Gpu(pipeline) = &mut self.way
-            && let Err(error) = pipeline.send(now)
+            && let Err(error) = pipeline.send(now, self.variant, &mut self.done)
         {
             self.give_up(error);
         }

@@ -159,31 +159,36 @@ impl Pipeline {
         Ok(())
     }
 
-    /// Sends the batch that is being filled if it is full or its first packet has waited long enough. `auto` has the processor
-    /// do one that is small, and sends one as soon as it is large enough for a GPU that has nothing to do.
+    /// Sends the batch that is being filled if it is full or its first packet has waited long enough; `auto` also if it is large
+    /// enough for a GPU that has nothing to do.
     pub(super) fn send_due(
         &mut self,
         now: Instant,
         variant: Variant,
         done: &mut VecDeque<Verdict>,
     ) -> Result<(), GpuError> {
-        let Some(batch) = &mut self.filling else { return Ok(()) };
+        let Some(batch) = &self.filling else { return Ok(()) };
         let full = batch.entries.len() == self.limits.packets;
         let idle = self.least > 0 && self.on_their_way.is_empty() && batch.octets >= self.least;
         if !full && !idle && now < batch.since + self.limits.deadline {
             return Ok(());
         }
-        if batch.octets < self.least {
-            batch.compute(self.algorithm, variant, done);
-            self.free.extend(self.filling.take());
-            return Ok(());
-        }
-        self.send(now)
+        self.send(now, variant, done)
     }
 
-    /// Sends the batch that is being filled, if there is one.
-    pub(super) fn send(&mut self, now: Instant) -> Result<(), GpuError> {
+    /// Sends the batch that is being filled, if there is one. `auto` has the processor do one that is small.
+    pub(super) fn send(
+        &mut self,
+        now: Instant,
+        variant: Variant,
+        done: &mut VecDeque<Verdict>,
+    ) -> Result<(), GpuError> {
         let Some(mut batch) = self.filling.take() else { return Ok(()) };
+        if batch.octets < self.least {
+            batch.compute(self.algorithm, variant, done);
+            self.free.push(batch);
+            return Ok(());
+        }
         self.number = self.number.checked_add(1).unwrap_or(1);
         (batch.number, batch.sent, batch.asked, batch.seen) = (self.number, now, now, 0);
         let packets = batch.entries.len();
@@ -312,8 +317,10 @@ impl Batch {
 impl Drop for Pipeline {
     fn drop(&mut self) {
         // Memory is freed only once the GPU is through with it, and otherwise not at all.
+        // Freeing any would wait for the GPU.
         if self.on_their_way.iter().any(|batch| batch.stream.wait(self.limits.timeout).is_err()) {
-            std::mem::forget((std::mem::take(&mut self.on_their_way), self.area.take()));
+            let batches = (std::mem::take(&mut self.on_their_way), std::mem::take(&mut self.free), self.filling.take());
+            std::mem::forget((batches, self.area.take()));
         }
     }
 }

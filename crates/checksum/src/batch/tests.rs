@@ -310,6 +310,11 @@ fn auto_leaves_small_batches_to_the_processor() {
         packets[..7].iter().for_each(|packet| engine.submit(*packet, start).unwrap());
         engine.poll(engine.next_deadline().unwrap(), &mut verdicts);
         assert_all(&verdicts, &packets[..7], Algorithm::Internet);
+        verdicts.clear();
+        packets[..3].iter().for_each(|packet| engine.submit(*packet, start).unwrap());
+        engine.flush(start);
+        engine.poll(start, &mut verdicts);
+        assert_all(&verdicts, &packets[..3], Algorithm::Internet);
         assert_eq!(double::launches(), launches, "{engine}");
         verdicts.clear();
         packets.iter().for_each(|packet| engine.submit(*packet, start).unwrap());

@@ -183,6 +183,7 @@ fn allocated(octets: usize, it: &mut Double) -> u64 {
 }
 
 fn freed(start: u64, it: &mut Double) {
+    assert!(it.queue.is_empty(), "the driver would wait for the GPU here");
     if let Some((octets, true)) = it.memory.remove(&start) {
         // SAFETY: it was allocated so.
         unsafe { alloc::dealloc(start as *mut u8, layout(octets)) };
