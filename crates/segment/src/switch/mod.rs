@@ -10,6 +10,8 @@
 //! when such a reader has taken too much from the kernel, what it took too much can only be doorbells, at the very end.
 
 mod confined;
+#[cfg(all(test, not(loom)))]
+mod lies;
 #[cfg(all(test, loom))]
 mod models;
 mod receive;
