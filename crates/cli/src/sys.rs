@@ -194,6 +194,42 @@ impl HeldSignals {
     }
 }
 
+/// The signal of Ctrl-Z held back, so that something can be done before this process stops.
+pub struct HeldStop(libc::sigset_t);
+
+impl HeldStop {
+    /// From now on it stops this process no more by itself.
+    pub fn hold() -> HeldStop {
+        let mut only = MaybeUninit::uninit();
+        // SAFETY: each call gets a filled structure, or fills it; nobody wants the mask of before.
+        unsafe {
+            libc::sigemptyset(only.as_mut_ptr());
+            libc::sigaddset(only.as_mut_ptr(), libc::SIGTSTP);
+            let only = only.assume_init();
+            libc::sigprocmask(libc::SIG_BLOCK, &raw const only, ptr::null_mut());
+            HeldStop(only)
+        }
+    }
+
+    /// Whether it has come.
+    pub fn is_wanted(&self) -> bool {
+        let mut pending = MaybeUninit::uninit();
+        // SAFETY: the kernel fills the structure, which is then looked at.
+        unsafe {
+            libc::sigpending(pending.as_mut_ptr()) == 0 && libc::sigismember(pending.as_ptr(), libc::SIGTSTP) == 1
+        }
+    }
+
+    /// Stops here if it has come, until somebody continues this process. The kernel leaves that out where nobody would.
+    pub fn let_through(&self) {
+        // SAFETY: the set was filled by `hold`.
+        unsafe {
+            libc::sigprocmask(libc::SIG_UNBLOCK, &raw const self.0, ptr::null_mut());
+            libc::sigprocmask(libc::SIG_BLOCK, &raw const self.0, ptr::null_mut());
+        }
+    }
+}
+
 /// A child process of ours.
 pub struct Child(libc::pid_t);
 

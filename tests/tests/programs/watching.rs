@@ -131,11 +131,7 @@ fn top_shows_rates_and_leaves_the_terminal_as_it_was() {
     };
     let server = stage.serve(program("serve"), port);
     let client = stage.start(program("talk"));
-    let start = || {
-        let mut top = Command::new(library::command());
-        top.args(["top", "--interval", "0.2"]);
-        Terminal::start(top, 160, 24)
-    };
+    let start = || Terminal::start(top_command(), 160, 24);
 
     let mut top = start();
     top.await_screen("the keys", |screen| screen.contains("q quit"));
@@ -186,6 +182,76 @@ fn top_shows_rates_and_leaves_the_terminal_as_it_was() {
     client.succeed(Duration::from_secs(20));
     server.stop(libc::SIGTERM);
     stage.finish();
+}
+
+/// `top` on a terminal of its own.
+fn top_command() -> Command {
+    let mut top = Command::new(library::command());
+    top.args(["top", "--interval", "0.2"]);
+    top
+}
+
+#[test]
+fn top_ends_with_its_terminal() {
+    for start in [Terminal::start, Terminal::start_without_signals] {
+        let terminal = start(top_command(), 80, 24);
+        terminal.await_screen("the keys", |screen| screen.contains("q quit"));
+        assert_eq!(terminal.hang_up().signal(), Some(libc::SIGHUP));
+    }
+}
+
+/// By its key, by a signal to it alone, and by one that nobody can prepare for: the shell has the terminal as it was, and top
+/// draws all again.
+#[test]
+fn top_stops_and_goes_on() {
+    let Some(stage) = Stage::with(&["bash", "setsid", "stty"]) else { return };
+    let mut shell = stage.plain("bash", ["--norc", "--noprofile", "--noediting", "-i"]);
+    shell.env("PS1", "$ ");
+    let mut terminal = Terminal::start(shell, 100, 24);
+    let top = format!("{} top --interval 0.2", library::command().display());
+    // Without and with a shell between, which would not say that top alone has stopped.
+    for command in [top.clone(), format!("sh -c '{top}; true'")] {
+        terminal.press(&format!("stty -echo; {command}\r"));
+        terminal.await_taken(true);
+        terminal.press("\x1a");
+        terminal.await_screen("the shell", |screen| screen.contains("Stopped"));
+        terminal.await_taken(false);
+        terminal.press("stty -a | grep -o ' icanon'; clear; fg\r");
+        terminal.await_taken(true);
+        terminal.await_screen("all of it", |screen| screen.contains("every 0.2 s") && screen.contains("q quit"));
+        terminal.press("q");
+        terminal.await_taken(false);
+    }
+    terminal.press(&format!("{top}\r"));
+    terminal.await_taken(true);
+    let children = || fs::read_to_string(format!("/proc/{0}/task/{0}/children", terminal.pid())).unwrap();
+    let pid: i32 = children().trim().parse().expect("one child");
+    for signal in ["TSTP", "STOP"] {
+        assert!(Command::new("kill").args(["-s", signal, &pid.to_string()]).status().unwrap().success());
+        terminal.await_screen("the shell", |screen| screen.contains("Stopped"));
+        terminal.await_taken(signal == "STOP");
+        terminal.press("clear; fg\r");
+        terminal.await_taken(true);
+        terminal.await_screen("all of it", |screen| screen.contains("every 0.2 s") && screen.contains("q quit"));
+    }
+    terminal.press("q");
+    terminal.await_taken(false);
+    terminal.press("stty echo; exit\r");
+    assert_eq!(terminal.end().code(), Some(0));
+    stage.finish();
+}
+
+/// Nobody would continue it.
+#[test]
+fn top_without_a_shell_does_not_stop() {
+    let mut terminal = Terminal::start(top_command(), 80, 24);
+    terminal.await_screen("the keys", |screen| screen.contains("q quit"));
+    for key in ["\x1a", "s", "\x1a"] {
+        terminal.press(key);
+    }
+    terminal.await_screen("another order", |screen| screen.contains("by bytes sent"));
+    terminal.press("q");
+    assert_eq!(terminal.end().code(), Some(0));
 }
 
 /// All kinds of traffic, in each setting, while connections go down and up from outside, by either end.

@@ -3,16 +3,16 @@
 mod columns;
 mod draw;
 mod list;
+mod screen;
 
 use std::io::{self, IsTerminal};
 use std::thread;
 use std::time::Duration;
 
-use ratatui::DefaultTerminal;
 use ratatui::crossterm::event::{self, Event, KeyCode, KeyEvent, KeyEventKind, KeyModifiers};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use serde_json::json;
-use signal_hook::consts::{SIGHUP, SIGTSTP};
+use signal_hook::consts::SIGHUP;
 use signal_hook::low_level::emulate_default_handler;
 
 use super::asked::Asked;
@@ -21,6 +21,7 @@ use crate::cli::TopArguments;
 use crate::output::{print, table};
 use crate::say;
 use list::List;
+use screen::Screen;
 
 /// How soon a signal is minded.
 const TICK: Duration = Duration::from_millis(100);
@@ -50,25 +51,22 @@ pub fn top(arguments: &TopArguments) -> anyhow::Result<()> {
     asked.end()
 }
 
-/// The terminal is restored in a panic too.
 fn on_screen(list: &mut List, asked: &Asked) -> anyhow::Result<()> {
-    let mut terminal = ratatui::try_init()?;
-    let outcome = until_asked(&mut terminal, list, asked);
+    let mut screen = Screen::take()?;
+    let outcome = until_asked(&mut screen, list, asked);
     if has_hung_up(Duration::ZERO) {
-        // There is nothing to restore, and nobody to be told that.
         emulate_default_handler(SIGHUP)?;
     }
-    drop(terminal);
-    ratatui::restore();
     outcome
 }
 
-fn until_asked(terminal: &mut DefaultTerminal, list: &mut List, asked: &Asked) -> anyhow::Result<()> {
+fn until_asked(screen: &mut Screen, list: &mut List, asked: &Asked) -> anyhow::Result<()> {
     let mut is_drawn = false;
     while asked.signal().is_none() {
+        is_drawn &= !screen.mind_stops()?;
         is_drawn &= !list.look()?;
         if !is_drawn {
-            terminal.draw(|frame| draw::draw(list, frame))?;
+            screen.terminal.draw(|frame| draw::draw(list, frame))?;
             is_drawn = true;
         }
         if has_hung_up(TICK.min(list.until_look())) {
@@ -80,12 +78,7 @@ fn until_asked(terminal: &mut DefaultTerminal, list: &mut List, asked: &Asked) -
             let Event::Key(key) = event::read()? else { continue };
             match press(list, key) {
                 Pressed::End => return Ok(()),
-                Pressed::Stop => {
-                    ratatui::restore();
-                    emulate_default_handler(SIGTSTP)?;
-                    *terminal = ratatui::try_init()?;
-                    terminal.clear()?;
-                }
+                Pressed::Stop => screen.stop_group()?,
                 Pressed::Other => {}
             }
         }
