@@ -93,16 +93,22 @@ impl Cgroups<'_> {
 /// Whether the memory cgroups of this process leave `bytes` more, as far as can be read.
 #[cold]
 pub fn is_left_by_cgroups(bytes: u64) -> bool {
-    let (mut path, mut len, mut kind) = ([0u8; LONGEST], 0, &UNIFIED);
-    let _ = for_each_short_line(format_args!("/proc/self/cgroup\0"), |line| {
+    is_left("/proc/self/cgroup", [&UNIFIED, &BY_CONTROLLER], bytes)
+}
+
+/// The same by `listing`, which is like that of proc_pid_cgroup(5).
+#[inline(always)]
+fn is_left(listing: &str, [unified, by_controller]: [&Cgroups<'_>; 2], bytes: u64) -> bool {
+    let (mut path, mut len, mut kind) = ([0u8; LONGEST], 0, unified);
+    let _ = for_each_short_line(format_args!("{listing}\0"), |line| {
         let mut parts = line.splitn(3, ':');
         let (Some(number), Some(controllers), Some(at)) = (parts.next(), parts.next(), parts.next()) else { return };
-        let by_controller = controllers.split(',').any(|it| it == "memory");
-        if (by_controller || number == "0" && len == 0)
+        let has_memory = controllers.split(',').any(|it| it == "memory");
+        if (has_memory || number == "0" && len == 0)
             && let Some(to) = path.get_mut(..at.len())
         {
             to.copy_from_slice(at.as_bytes());
-            (len, kind) = (at.len(), if by_controller { &BY_CONTROLLER } else { &UNIFIED });
+            (len, kind) = (at.len(), if has_memory { by_controller } else { unified });
         }
     });
     core::str::from_utf8(&path[..len]).map_or(true, |path| kind.leave(path, bytes))
@@ -141,5 +147,76 @@ mod tests {
             "too long a name"
         );
         fs::remove_dir_all(mount).unwrap();
+    }
+
+    /// As the kernel, a container and a hybrid of both versions show it, and as none of them should.
+    #[test]
+    fn the_cgroup_is_found_in_every_layout() {
+        let root = std::env::temp_dir().join(format!("underpass-cgroup-layouts-{}", process_id()));
+        let (listing, mounts) = (root.join("cgroup"), ["unified", "memory"].map(|it| root.join(it)));
+        let set = |folder: &str, files: &[(&str, &str)]| {
+            fs::create_dir_all(root.join(folder)).unwrap();
+            files.iter().for_each(|(file, text)| fs::write(root.join(folder).join(file), format!("{text}\n")).unwrap());
+        };
+        let left = |text: &str, bytes: u64| {
+            fs::write(&listing, format!("{text}\n")).unwrap();
+            let [unified, memory] = mounts.each_ref().map(|it| it.to_str().unwrap());
+            let kinds = [&Cgroups { mount: unified, ..UNIFIED }, &Cgroups { mount: memory, ..BY_CONTROLLER }];
+            is_left(listing.to_str().unwrap(), kinds, bytes)
+        };
+        let leaves = |text: &str, bytes: u64| left(text, bytes) && !left(text, bytes + 1);
+        let service = "unified/system.slice/web.service";
+        set(service, &[("memory.max", "1000"), ("memory.current", "400")]);
+        set("unified/system.slice", &[("memory.max", "max"), ("memory.current", "400")]);
+        set("memory/a", &[("memory.limit_in_bytes", "70"), ("memory.usage_in_bytes", "20")]);
+        assert!(leaves("0::/system.slice/web.service", 600), "the one of version 2");
+        assert!(leaves("0::/system.slice/web.service/gone (deleted)", 600), "removed meanwhile, with a process in it");
+        assert!(left("0::/", u64::MAX) && left("0::/../../elsewhere", u64::MAX), "a namespace's own root has no limit");
+        for text in ["4:memory:/a\n0::/system.slice/web.service", "0::/system.slice/web.service\n4:cpu,memory:/a"] {
+            assert!(leaves(text, 50), "of a hybrid, the one of version 1: {text}");
+        }
+        assert!(leaves("1:name=systemd:/b\n3:cpu:/b\n0::/system.slice/web.service", 600));
+        for text in ["", "0", "0::", ":::::", "memory", "4:memory", "x:y:z", "0:\n\0::", "\u{fffd}:memory:"] {
+            assert!(left(text, u64::MAX), "{text:?} says nothing");
+        }
+        assert!(leaves(&format!("{}\n0::/system.slice/web.service", "9:x:/y".repeat(LONGEST)), 600), "a line too long");
+
+        // What the files may say: a limit of no number is none.
+        for (limit, used, left_over) in [
+            ("max", "0", None),
+            ("18446744073709551615", "18446744073709551615", Some(0)),
+            ("18446744073709551615", "0", None),
+            ("18446744073709551616", "0", None),
+            ("99999999999999999999999999999999999999", "7", None),
+            ("9223372036854771712", "0", Some(9_223_372_036_854_771_712)),
+            ("0", "0", Some(0)),
+            ("0", "18446744073709551615", Some(0)),
+            ("-1", "5", None),
+            ("", "", None),
+            ("0x100", "1", None),
+            ("100 ", "1", None),
+            ("100", "garbage", None),
+            ("1e9", "1", None),
+            ("\0\0\0", "1", None),
+            ("garbage\n80\n90", "1", Some(79)),
+        ] {
+            set(service, &[("memory.max", limit), ("memory.current", used)]);
+            let said = "0::/system.slice/web.service";
+            let is_so = left_over.map_or_else(|| left(said, u64::MAX), |bytes| leaves(said, bytes));
+            assert!(is_so, "{limit:?} {used:?}");
+        }
+        fs::remove_file(root.join(service).join("memory.current")).unwrap();
+        set(service, &[("memory.max", "1")]);
+        assert!(left("0::/system.slice/web.service", u64::MAX), "nobody knows what is used");
+        set(service, &[("memory.max", "100"), ("memory.current", "100")]);
+        for (stat, back) in [
+            ("inactive_file 18446744073709551615\nactive_file 18446744073709551615", 100),
+            ("inactive_file\nactive_file 3 4\ninactive_file x\nfile 50", 0),
+            ("total_inactive_file 40\ninactive_file 30", 30),
+        ] {
+            set(service, &[("memory.stat", stat)]);
+            assert!(leaves("0::/system.slice/web.service", back), "{stat}");
+        }
+        fs::remove_dir_all(root).unwrap();
     }
 }
