@@ -168,6 +168,7 @@ impl Capture {
 
     /// Ends the directions of sockets that are gone. What they have sent was in the tap by then.
     fn end_gone(&mut self, most: u64) -> io::Result<()> {
+        self.streams.begin_listing();
         let Ok(there) = cookies() else { return Ok(()) };
         // And no further, or it would never end while others send.
         let behind = self.tap.tail();

@@ -83,6 +83,8 @@ impl Counter {
 struct Connection {
     /// The one that has connected first, as far as can be told.
     sides: [Side; 2],
+    /// It was there before the sockets were listed last.
+    is_listed: bool,
 }
 
 const FIN: u8 = 1;
@@ -137,9 +139,14 @@ impl Streams {
         }
     }
 
-    /// Ends, at this time, the directions whose senders' sockets are none of those that there are.
+    /// Before the sockets that there are get listed: a connection of which nothing was seen yet may be made after that.
+    pub fn begin_listing(&mut self) {
+        self.connections.values_mut().flatten().for_each(|it| it.is_listed = true);
+    }
+
+    /// Ends, at this time, the directions whose senders' sockets are none of those that are listed.
     pub fn end_all_but(&mut self, when: u64, is_there: impl Fn(u64) -> bool, to: &mut Vec<Packet>) {
-        for connection in self.connections.values_mut().flatten() {
+        for connection in self.connections.values_mut().flatten().filter(|it| it.is_listed) {
             for from in 0..2 {
                 if !connection.sides[from].ended && !is_there(connection.sides[from].cookie) {
                     connection.end(when, from, to);
@@ -163,7 +170,7 @@ impl Connection {
         let other = side(peer, head.cookies[1], received, sent);
         // Servers have the lower port, mostly.
         let sides = if local.port() >= peer.port() { [own, other] } else { [other, own] };
-        let connection = Connection { sides };
+        let connection = Connection { sides, is_listed: false };
         let numbers = connection.sides.map(|side| side.end.position as u32);
         let options = [TcpOptionElement::MaximumSegmentSize(LARGEST), TcpOptionElement::WindowScale(WINDOW_SCALE)];
         let packet = |from: usize, flags, sequence: u32, acknowledgment: u32, options: &[_], comment| Packet {
@@ -337,6 +344,9 @@ mod tests {
         );
         assert_eq!(take(&mut streams, &end, b""), [], "once");
         let mut rest = vec![];
+        streams.end_all_but(10, |_| false, &mut rest);
+        assert_eq!(rest, [], "it may have begun after the sockets were listed");
+        streams.begin_listing();
         streams.end_all_but(10, |cookie| cookie == 100, &mut rest);
         assert_eq!(rest, []);
         streams.end_all_but(10, |_| false, &mut rest);
