@@ -43,6 +43,12 @@ fn main() -> i32 {
         Ok(cli) => cli,
         Err(error) => return usage(error),
     };
+    // What `run` runs may have them closed; whatever else is opened must not be taken for one of them and written to.
+    if !matches!(cli.command, Command::Run(_))
+        && let Err(error) = sys::open_closed_standard_streams()
+    {
+        return complain(&format_args!("cannot open /dev/null in the place of a closed descriptor ({error})"), FAILED);
+    }
     let outcome = match &cli.command {
         Command::Run(arguments) => match run::run(arguments) {
             Ok(never) => match never {},

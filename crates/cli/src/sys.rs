@@ -346,6 +346,20 @@ pub fn let_go_of_inherited_descriptors() {
     }
 }
 
+/// Puts /dev/null in the place of each standard stream that is closed, as Rust's own start-up does.
+pub fn open_closed_standard_streams() -> io::Result<()> {
+    loop {
+        // SAFETY: opens a file that nobody owns yet; it is closed again if its number is above those of the streams.
+        unsafe {
+            let number = check(libc::open(c"/dev/null".as_ptr(), libc::O_RDWR))?;
+            if number > 2 {
+                libc::close(number);
+                return Ok(());
+            }
+        }
+    }
+}
+
 /// The same file under a number above 2. One that was opened while a standard stream is closed has that stream's number,
 /// and would be taken for it.
 pub fn clear_of_standard_streams(file: File) -> io::Result<File> {

@@ -2,9 +2,9 @@
 
 use std::fs;
 use std::os::unix::process::ExitStatusExt;
-use std::process::Command;
+use std::process::{Command, Stdio};
 
-use crate::support::{kill, output, state, stderr, underpass, wait_for};
+use crate::support::{UNDERPASS, kill, output, state, stderr, underpass, wait_for};
 
 #[test]
 fn what_cannot_be_written_to_is_wrong_use() {
@@ -54,4 +54,19 @@ fn ctrl_c_ends_the_wait_for_the_reader_of_a_pipe() {
     wait_for("it to wait", || (state(waiting.id()) == Some('S')).then_some(()));
     kill("INT", waiting.id());
     assert_eq!(waiting.wait().unwrap().signal(), Some(2));
+}
+
+/// Its number is not given to the file.
+#[test]
+fn words_do_not_go_to_the_file_where_a_standard_stream_is_closed() {
+    let folder = tempfile::tempdir().unwrap();
+    for closed in ["<&-", ">&-", "2>&-", "<&- >&- 2>&-"] {
+        let file = folder.path().join("x.pcapng");
+        let run = format!("\"$0\" capture -w \"$1\" --duration 1 {closed}");
+        let status =
+            Command::new("sh").args(["-c", &run, UNDERPASS]).arg(&file).stderr(Stdio::null()).status().unwrap();
+        assert!(status.success(), "{closed}");
+        let written = fs::read(&file).unwrap();
+        assert!(written.starts_with(&[0x0a, 0x0d, 0x0d, 0x0a]), "{closed}: {:?}", String::from_utf8_lossy(&written));
+    }
 }
