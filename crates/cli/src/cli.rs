@@ -76,7 +76,7 @@ pub enum Command {
   underpass run --stats -- curl -O http://localhost/file
   underpass run --set go_up_messages=0 --set spin_us=0 -- ./server
 
-Exit code: that of the program (or its signal); 127 if there is no such program or interpreter, 126 if it
+Exit code: that of the program (or its signal); 127 if there is no such program or interpreter, 126 if it \
 cannot be executed, 125 if Underpass itself fails, 2 for a mistake in options or settings."
 )]
 pub struct RunArguments {
@@ -142,7 +142,7 @@ pub struct SettingsArguments {
   underpass doctor $(pgrep -n redis-server)
   underpass doctor --json ./server
 
-Exit code: 0 if it can go fast, 1 if something keeps it on kernel TCP, 2 if there is no such program or process, 125 if
+Exit code: 0 if it can go fast, 1 if something keeps it on kernel TCP, 2 if there is no such program or process, 125 if \
 Underpass itself fails."
 )]
 pub struct DoctorArguments {
@@ -175,12 +175,12 @@ pub struct DoctorArguments {
   underpass diff --at-once --rounds 5 --ignore 'took [0-9.]+ s' -- make check
   underpass diff --json -- sh -c './server & ./client'
 
-Exit code: 0 if all is the same, 1 if something differs, 2 for a mistake in options or settings or a program that
+Exit code: 0 if all is the same, 1 if something differs, 2 for a mistake in options or settings or a program that \
 cannot be run, 125 if Underpass itself fails."
 )]
 pub struct DiffArguments {
     /// Runs on each side
-    #[arg(long, value_name = "N", default_value_t = 3, value_parser = clap::value_parser!(u32).range(1..=100))]
+    #[arg(long, value_name = "N", default_value_t = 3, value_parser = whole::<u32, 100>, allow_negative_numbers = true)]
     pub rounds: u32,
 
     /// Leave out lines in which this is found, since they differ by nature (times, process numbers); may be repeated
@@ -192,7 +192,7 @@ pub struct DiffArguments {
     pub at_once: bool,
 
     /// End a run that takes longer
-    #[arg(long, value_name = "SECONDS", value_parser = clap::value_parser!(u32).range(1..))]
+    #[arg(long, value_name = "SECONDS", value_parser = whole::<u32, { u32::MAX as u64 }>, allow_negative_numbers = true)]
     pub timeout: Option<u32>,
 
     /// As JSON
@@ -288,7 +288,7 @@ pub struct TopArguments {
   underpass pin 4711 8
   underpass pin --all $(pgrep -n redis-server)
 
-Exit code: 0 if it is pinned, also where it goes down only with the next byte; 1 if it cannot be; 2 for a mistake in
+Exit code: 0 if it is pinned, also where it goes down only with the next byte; 1 if it cannot be; 2 for a mistake in \
 options, or if there is no such process or connection."
 )]
 pub struct PinArguments {
@@ -311,7 +311,7 @@ pub struct PinArguments {
   underpass unpin 4711 8
   underpass unpin --all $(pgrep -n redis-server)
 
-Exit code: 0 if it may go up; 2 for a mistake in options, if there is no such process or connection, or if it stays on
+Exit code: 0 if it may go up; 2 for a mistake in options, if there is no such process or connection, or if it stays on \
 kernel TCP for another reason."
 )]
 pub struct UnpinArguments {
@@ -432,7 +432,7 @@ fn seconds(text: &str) -> Result<f64, String> {
   underpass capture -w redis.pcapng port 7000
   underpass capture -w - --duration 10 | tshark -r - -z follow,tcp,ascii,0
 
-Exit code: 0; 1 if another capture is under way, there is no shared memory, or the disk is full; 2 for a mistake in options or
+Exit code: 0; 1 if another capture is under way, there is no shared memory, or the disk is full; 2 for a mistake in options or \
 the filter, or a file that this user cannot write to."
 )]
 pub struct CaptureArguments {
@@ -441,15 +441,15 @@ pub struct CaptureArguments {
     pub write: PathBuf,
 
     /// End after so many packets
-    #[arg(long, short, value_name = "N", value_parser = clap::value_parser!(u64).range(1..))]
+    #[arg(long, short, value_name = "N", value_parser = whole::<u64, { u64::MAX }>, allow_negative_numbers = true)]
     pub count: Option<u64>,
 
     /// End after so many seconds
-    #[arg(long, value_name = "SECONDS", value_parser = clap::value_parser!(u32).range(1..))]
+    #[arg(long, value_name = "SECONDS", value_parser = whole::<u32, { u32::MAX as u64 }>, allow_negative_numbers = true)]
     pub duration: Option<u32>,
 
     /// Size of the buffer, in MiB, rounded up to a power of two
-    #[arg(long, value_name = "MIB", default_value_t = 64, value_parser = clap::value_parser!(u32).range(1..=1024))]
+    #[arg(long, value_name = "MIB", default_value_t = 64, value_parser = whole::<u32, 1024>, allow_negative_numbers = true)]
     pub buffer: u32,
 
     /// Say at the end how much it was as JSON, on standard error
@@ -457,8 +457,13 @@ pub struct CaptureArguments {
     pub json: bool,
 
     /// Which connections, as in: port 7000 and host 127.0.0.1
-    #[arg(value_name = "FILTER")]
+    #[arg(value_name = "FILTER", allow_negative_numbers = true)]
     pub filter: Vec<String>,
+}
+
+fn whole<N: TryFrom<u64>, const MOST: u64>(text: &str) -> Result<N, String> {
+    let number = text.parse().ok().filter(|n| (1..=MOST).contains(n)).and_then(|n| n.try_into().ok());
+    number.ok_or_else(|| format!("a whole number from 1 to {MOST} is needed"))
 }
 
 /// Measure kernel TCP against Underpass with unmodified programs

@@ -2,6 +2,7 @@
 
 use std::net::{IpAddr, SocketAddr};
 use std::num::{NonZeroU16, NonZeroU32};
+use std::os::unix::fs::MetadataExt;
 
 /// A condition on a connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -30,6 +31,14 @@ pub enum FilterError {
     /// Two conditions without a word between them, or that word at the end.
     #[error("filter: \"and\" stands between two conditions, as in: port 7000 and host ::1")]
     And,
+    /// Of a number that no process has.
+    #[error(
+        "filter: there is no process {0}; `underpass ss` lists the processes under Underpass and their connections"
+    )]
+    NoProcess(u32),
+    /// Of somebody else's process.
+    #[error("filter: process {0} belongs to user {1}, and one captures one's own: say it as that user")]
+    Foreign(u32, u32),
 }
 
 impl Filter {
@@ -60,6 +69,22 @@ impl Filter {
             }
         }
         if conditions.is_empty() { Ok(Filter::default()) } else { Err(FilterError::And) }
+    }
+
+    /// Refuses what will never hold.
+    ///
+    /// # Errors
+    /// A process is not there, or not this `user`'s.
+    pub fn check(&self, user: u32) -> Result<(), FilterError> {
+        for condition in &self.0 {
+            let &Condition::Pid(pid) = condition else { continue };
+            match std::fs::metadata(format!("/proc/{pid}")) {
+                Err(_) => return Err(FilterError::NoProcess(pid)),
+                Ok(it) if it.uid() != user => return Err(FilterError::Foreign(pid, it.uid())),
+                Ok(_) => {}
+            }
+        }
+        Ok(())
     }
 
     /// Whether the connection between these addresses is wanted, which `has_pid` says a process has.
@@ -93,6 +118,14 @@ mod tests {
         assert!(wants("port 7000 and host 127.0.0.1 and pid 42"));
         assert!(["port 1", "host ::1", "pid 1", "port 7000 and pid 1"].map(wants) == [false; 4]);
         assert_eq!(Filter::parse(&["port".into(), "80".into()]), parse("port 80"));
+    }
+
+    #[test]
+    fn processes_are_there_and_ones_own() {
+        let (me, user) = (std::process::id(), std::fs::metadata("/proc/self").unwrap().uid());
+        let filter = parse(&format!("port 80 and pid {me}")).unwrap();
+        assert_eq!((filter.check(user), filter.check(user + 1)), (Ok(()), Err(FilterError::Foreign(me, user))));
+        assert_eq!(parse("pid 4294967295").unwrap().check(user), Err(FilterError::NoProcess(u32::MAX)));
     }
 
     #[test]

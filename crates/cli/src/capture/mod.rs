@@ -49,15 +49,25 @@ const LAST: Duration = Duration::from_millis(5);
 /// A filter that is none, a file that cannot be written, shared memory that cannot be had.
 pub fn capture(arguments: &CaptureArguments) -> anyhow::Result<()> {
     let filter = Filter::parse(&arguments.filter)?;
+    filter.check(kernel::user_id())?;
     sys::ignore_broken_pipes();
     let mut capture = Capture::begin(arguments, filter)?;
     match capture.go_on(arguments) {
         // Whoever reads what is written has seen enough.
         Err(error) if error.kind() == io::ErrorKind::BrokenPipe => {}
-        other => other.with_context(|| format!("cannot write {}", arguments.write.display()))?,
+        other => other.with_context(|| cannot_write(&arguments.write))?,
     }
     capture.tell(arguments);
     Ok(())
+}
+
+/// The file, for a terminal.
+fn name_of_target(path: &Path) -> String {
+    if path == Path::new("-") { "standard output".into() } else { printable(&path.to_string_lossy()) }
+}
+
+fn cannot_write(path: &Path) -> String {
+    format!("cannot write all of it to {}; what is there is not whole", name_of_target(path))
 }
 
 struct Capture {
@@ -97,8 +107,8 @@ impl Capture {
         })?;
         let file = (target.begin())
             .and_then(|it| File::new(BufWriter::with_capacity(1 << 20, it)))
-            .with_context(|| format!("cannot write {}", arguments.write.display()))?;
-        say(format_args!("capturing to {}; Ctrl-C ends it", printable(&arguments.write.to_string_lossy())));
+            .with_context(|| cannot_write(&arguments.write))?;
+        say(format_args!("capturing to {}; Ctrl-C ends it", name_of_target(&arguments.write)));
         Ok(Capture {
             tapping: Some(tapping),
             tap,
@@ -206,7 +216,7 @@ impl Capture {
         }
         if lost > 0 {
             say(format_args!(
-                "what is dropped did not fit the buffer: try a larger --buffer, or a filter less to write to"
+                "what is dropped did not fit the buffer, or would have kept its sender waiting: try a larger --buffer, or a filter"
             ));
         }
         if missing > lost {

@@ -15,7 +15,7 @@ use underpass_segment::watch::{Outcome, Seen, Subject, hold, let_go, look, order
 use super::ss::{holders, holders_to_json};
 use super::{Connection, Images, View, by_cookie, path, refused};
 use crate::cli::{PinArguments, UnpinArguments, Which};
-use crate::output::print;
+use crate::output::{print, printable};
 use crate::say;
 
 /// Between two looks whether all have gone down.
@@ -49,12 +49,33 @@ pub enum WrongSubject {
         /// The descriptor.
         fd: u32,
     },
-    /// The descriptor is none of a connection.
+    /// The descriptor is none of a socket.
+    #[error("descriptor {fd} of process {pid} is no connection but {what}; `underpass ss` lists those that are")]
+    NoSocket {
+        /// Its number.
+        pid: u32,
+        /// The descriptor.
+        fd: u32,
+        /// What it is open to, for a terminal.
+        what: String,
+    },
+    /// Or of another one.
     #[error(
-        "descriptor {fd} of process {pid} is no TCP connection of this network namespace; `underpass ss` lists those \
-         that are, and `nsenter -t {pid} -n` enters the namespace of the process"
+        "descriptor {fd} of process {pid} is a socket, but not of a TCP connection (it may listen, or be a UDP or Unix \
+         socket); `underpass ss` lists those that are"
     )]
     NoConnection {
+        /// Its number.
+        pid: u32,
+        /// The descriptor.
+        fd: u32,
+    },
+    /// Or of a connection that is not seen from here.
+    #[error(
+        "descriptor {fd} of process {pid} is no TCP connection of this network namespace; `nsenter -t {pid} -n` enters that of \
+         the process"
+    )]
+    Elsewhere {
         /// Its number.
         pid: u32,
         /// The descriptor.
@@ -241,8 +262,16 @@ fn diagnose(view: &View, which: &Which) -> Result<(), WrongSubject> {
         return Err(WrongSubject::Plain(pid));
     }
     let Some(fd) = which.fd else { return Ok(()) };
-    if fs::symlink_metadata(process.join("fd").join(fd.to_string())).is_err() {
+    let Ok(what) = fs::read_link(process.join("fd").join(fd.to_string())) else {
         return Err(WrongSubject::NoDescriptor { pid, fd });
+    };
+    let what = what.to_string_lossy();
+    if !what.starts_with("socket:") {
+        return Err(WrongSubject::NoSocket { pid, fd, what: printable(&what) });
+    }
+    let network = |process: &Path| fs::read_link(process.join("ns/net")).ok();
+    if network(&process) != network(Path::new("/proc/self")) {
+        return Err(WrongSubject::Elsewhere { pid, fd });
     }
     Err(WrongSubject::NoConnection { pid, fd })
 }

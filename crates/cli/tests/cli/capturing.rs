@@ -34,7 +34,12 @@ fn a_wrong_filter_or_option_leaves_the_file_alone() {
         &["tcp", "port", "80"],
         &["port", "80", "and"],
         &["host", "localhost"],
+        &["pid", "4294967295"],
         &["--count", "0"],
+        &["--count", "-1"],
+        &["--count", "99999999999999999999999"],
+        &["--duration", "-1"],
+        &["--duration", "4294967296"],
         &["--duration", "0"],
         &["--buffer", "0"],
         &["--buffer", "1025"],
@@ -54,6 +59,21 @@ fn ctrl_c_ends_the_wait_for_the_reader_of_a_pipe() {
     wait_for("it to wait", || (state(waiting.id()) == Some('S')).then_some(()));
     kill("INT", waiting.id());
     assert_eq!(waiting.wait().unwrap().signal(), Some(2));
+}
+
+#[test]
+fn what_is_wanted_is_said_where_it_is_not_had() {
+    for (wrong, said) in [
+        (&["--count", "-1"][..], "'--count <N>': a whole number from 1 to 18446744073709551615 is needed"),
+        (&["--duration", "4294967296"], "'--duration <SECONDS>': a whole number from 1 to 4294967295 is needed"),
+        (&["--buffer", "x"], "'--buffer <MIB>': a whole number from 1 to 1024 is needed"),
+        (&["port", "-1"], "filter: \"port -1\": a number from 1 to 65535 is needed"),
+        (&["pid", "4294967295"], "filter: there is no process 4294967295; `underpass ss` lists"),
+    ] {
+        let refused = output(&[&["capture", "-w", "/dev/null"], wrong].concat());
+        assert_eq!(refused.status.code(), Some(2), "{wrong:?}");
+        assert!(stderr(&refused).contains(said), "{wrong:?}: {}", stderr(&refused));
+    }
 }
 
 /// Its number is not given to the file.

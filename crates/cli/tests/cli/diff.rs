@@ -124,7 +124,7 @@ fn wrong_use_is_2_and_says_what_to_do() {
         assert!(stderr(&refused).contains(says), "{}", stderr(&refused));
     };
     refused(&["--ignore", "(", "--", "true"], "unclosed group");
-    refused(&["--rounds", "0", "--", "true"], "1..=100");
+    refused(&["--rounds", "0", "--", "true"], "a whole number from 1 to 100 is needed");
     refused(&["--timeout", "0", "--", "true"], "--timeout");
     refused(&["--set", "mode=of", "--", "true"], "does not fit mode");
     refused(&["--", "sleeep"], "did you mean sleep?");
