@@ -14,11 +14,9 @@ use super::list::List;
 
 /// Less is too small for anything.
 const LEAST: (u16, u16) = (40, 8);
-const KEYS: &str = "q quit  s sort  r reverse  p pause  / filter  ↑↓ choose";
+const KEYS: [&str; 6] = ["q quit", "s sort", "r reverse", "p pause", "/ filter", "↑↓ choose"];
 /// The longest reason in 80 columns, below the line that names the connection.
 const DETAILS: u16 = 5;
-/// A name, a process number and a descriptor, all as long as they can be.
-const WIDEST_PROCESS: u16 = 34;
 
 pub fn draw(list: &List, frame: &mut Frame<'_>) {
     let area = frame.area();
@@ -30,13 +28,13 @@ pub fn draw(list: &List, frame: &mut Frame<'_>) {
         Layout::vertical([Length(1), Length(1), Min(0), Length(DETAILS.min(area.height / 4)), Length(1)]).areas(area);
     let quiet = Style::new().dim();
     let manner = list.manner();
-    let said = list.summary();
+    let said = that_fit(list.summary(), ", ", summary.width);
     let has_room = said.chars().count() + manner.chars().count() < summary.width.into();
     frame.render_widget(Line::from(said).style(Style::new().bold()), summary);
     if has_room {
         frame.render_widget(Line::from(manner).alignment(Alignment::Right), summary);
     }
-    frame.render_widget(Line::from(list.totals()), totals);
+    frame.render_widget(Line::from(that_fit(list.totals(), "; ", totals.width)), totals);
     if list.view().connections.is_empty() {
         frame.render_widget(Paragraph::new(nothing(list.view())).wrap(Wrap { trim: true }), body);
     } else {
@@ -44,10 +42,11 @@ pub fn draw(list: &List, frame: &mut Frame<'_>) {
     }
     let said = list.chosen_row().map(words).unwrap_or_default();
     frame.render_widget(Paragraph::new(said).wrap(Wrap { trim: true }), details);
-    let last = match (list.is_typing, list.filter.is_empty()) {
-        (true, _) => Line::from(format!("filter: {}▏ Enter keeps, Esc clears", list.filter)),
-        (false, false) => Line::from(format!("filter: {} (Esc clears)  {KEYS}", list.filter)).style(quiet),
-        (false, true) => Line::from(KEYS).style(quiet),
+    let filter = (!list.filter.is_empty()).then(|| format!("filter: {} (Esc clears)", list.filter));
+    let last = if list.is_typing {
+        Line::from(format!("filter: {}▏ Enter keeps, Esc clears", list.filter))
+    } else {
+        Line::from(that_fit(filter.into_iter().chain(KEYS.map(String::from)), "  ", keys.width)).style(quiet)
     };
     frame.render_widget(last, keys);
 }
@@ -62,15 +61,10 @@ fn table(list: &List, width: u16, height: u16) -> Table<'static> {
     let above = above.min(list.rows().len().saturating_sub(room));
     list.above.set(above);
     let columns = fitting(width);
-    let spare = width.saturating_sub(columns.iter().map(|column| column.width + 1).sum());
-    let widths = columns.iter().map(|column| match column.title {
-        "PROCESS" => Length((column.width + spare).min(WIDEST_PROCESS)),
-        _ => Length(column.width),
-    });
-    let widths: Vec<_> = widths.collect();
+    let widths = widths(&columns, list, width);
     let rows = list.rows().enumerate().skip(above).take(room).map(|(place, (it, rates))| {
-        let cells = columns.iter().map(|column| {
-            let text = (column.cell)(it, rates);
+        let cells = columns.iter().zip(&widths).map(|(column, &width)| {
+            let text = cut((column.cell)(it, rates), width);
             let colour = match text.as_str() {
                 "ring" => Style::new().fg(Color::Green),
                 "kernel" => Style::new().fg(Color::Yellow),
@@ -82,13 +76,51 @@ fn table(list: &List, width: u16, height: u16) -> Table<'static> {
         if place == chosen { row.style(Style::new().reversed()) } else { row }
     });
     let heading = Row::new(columns.iter().map(|column| flush(column, column.title.into())).collect::<Vec<_>>());
-    Table::new(rows.collect::<Vec<_>>(), widths)
+    Table::new(rows.collect::<Vec<_>>(), widths.iter().copied().map(Length))
         .header(heading.style(Style::new().bold().underlined()))
         .column_spacing(1)
 }
 
 fn flush(column: &Column, text: String) -> Text<'static> {
     Text::from(text).alignment(if column.is_number { Alignment::Right } else { Alignment::Left })
+}
+
+/// What a line has left over goes to words that do not fit their column, the most important first.
+fn widths(columns: &[&Column], list: &List, width: u16) -> Vec<u16> {
+    let mut widths: Vec<u16> = columns.iter().map(|column| column.width).collect();
+    let mut spare = (width + 1).saturating_sub(widths.iter().map(|width| width + 1).sum());
+    let mut places: Vec<usize> = (0..columns.len()).filter(|&place| !columns[place].is_number).collect();
+    places.sort_by_key(|&place| columns[place].rank);
+    for place in places {
+        let longest = list.rows().map(|(it, rates)| (columns[place].cell)(it, rates).chars().count()).max();
+        let wanted = u16::try_from(longest.unwrap_or(0)).unwrap_or(u16::MAX);
+        let more = wanted.saturating_sub(widths[place]).min(spare);
+        widths[place] += more;
+        spare -= more;
+    }
+    widths
+}
+
+/// It shows where something is missing: a number without its last digit is another one.
+fn cut(text: String, width: u16) -> String {
+    let width = usize::from(width);
+    if text.chars().count() <= width {
+        return text;
+    }
+    text.chars().take(width.saturating_sub(1)).chain(['…']).collect()
+}
+
+/// As many as a line has room for.
+fn that_fit(parts: impl IntoIterator<Item = String>, between: &str, width: u16) -> String {
+    let mut line = String::new();
+    for part in parts {
+        let between = if line.is_empty() { "" } else { between };
+        if line.chars().count() + between.len() + part.chars().count() > width.into() && !line.is_empty() {
+            break;
+        }
+        line = line + between + &part;
+    }
+    line
 }
 
 /// The columns that a line has room for, the most important first.
@@ -200,6 +232,31 @@ mod tests {
         assert!(screen(&list, 30, 5)[0].starts_with("too small: 40 × 8 is needed"));
         let all = screen(&list, 220, 20)[2].clone();
         assert!(ALL.iter().all(|column| all.contains(column.title)), "{all}");
+    }
+
+    #[test]
+    fn what_does_not_fit_is_not_half_shown() {
+        let mut all = view((0..1200).map(|n| connection(n + 1003, 0, None)).collect());
+        for it in &mut all.connections {
+            it.holders[0].name = "redis-benchmark".into();
+            it.holders[0].pid = 4_194_303;
+        }
+        all.connections[0].socket.peer = "[::ffff:192.168.100.100]:40000".parse().unwrap();
+        let mut list = List::of(all, Instant::now(), Duration::from_secs(1));
+        let shown = screen(&list, 40, 8);
+        assert_eq!(shown[0], "1 process, 1,200 connection ends");
+        assert_eq!((&*shown[1], &*shown[7]), ("rates come with the second look", "q quit  s sort  r reverse  p pause"));
+        assert!(shown[3].starts_with("redis-benchmark 4194303 fd …"), "{shown:#?}");
+        assert!(screen(&list, 80, 20)[3].starts_with("redis-benchmark 4194303 fd 1003 "), "{shown:#?}");
+        assert!(screen(&list, 80, 20)[0].starts_with("1 process, 1,200 connection ends, 1,200 fast "));
+        for width in 100..=220 {
+            let line = &screen(&list, width, 20)[3];
+            let is_whole = line.contains(" [::ffff:192.168.100.100]:40000 ");
+            assert!(is_whole || line.contains("… "), "{width}: {line}");
+            assert!(is_whole || width < 220, "{line}");
+        }
+        list.take(view(vec![connection(3, 9_000_000, None)]), Instant::now());
+        assert!(screen(&list, 60, 20)[1].ends_with(" fast)") && screen(&list, 40, 20)[1].ends_with(" fast)"));
     }
 
     #[test]

@@ -5,7 +5,7 @@ use std::cmp::Reverse;
 use std::collections::HashMap;
 use std::time::{Duration, Instant};
 
-use underpass_lab::unit::{Unit, plain};
+use underpass_lab::unit::{Unit, plain, thousands};
 
 use super::super::counters::{Before, Counters};
 use super::super::ss::{holders, ways};
@@ -169,20 +169,20 @@ impl List {
         self.is_paused = !self.is_paused;
     }
 
-    /// What there is.
-    pub fn summary(&self) -> String {
+    /// What there is, in parts of a sentence.
+    pub fn summary(&self) -> Vec<String> {
         let all = &self.view.connections;
         let fast = all.iter().filter(|it| ways(it).iter().flatten().any(|way| way.fast)).count();
-        let mut text = format!(
-            "{}{}, {}, {fast} fast",
-            if self.is_paused { "PAUSED: " } else { "" },
-            plural(self.view.processes.len() as u64, "process", "processes"),
+        let processes = plural(self.view.processes.len() as u64, "process", "processes");
+        let mut parts = vec![
+            format!("{}{processes}", if self.is_paused { "PAUSED: " } else { "" }),
             plural(all.len() as u64, "connection end", "connection ends"),
-        );
+            format!("{} fast", thousands(fast as u64)),
+        ];
         if self.order.len() < all.len() {
-            text += &format!(", {} shown", self.order.len());
+            parts.push(format!("{} shown", thousands(self.order.len() as u64)));
         }
-        text
+        parts
     }
 
     /// How the lines are in order, and how often they come.
@@ -191,10 +191,10 @@ impl List {
         format!("by {}{direction}; every {} s", self.sort.name(), plain(self.interval.as_secs_f64()))
     }
 
-    /// What all of the shown carry.
-    pub fn totals(&self) -> String {
+    /// What all of the shown carry, in parts of a sentence.
+    pub fn totals(&self) -> Vec<String> {
         if self.rates.is_empty() && !self.view.connections.is_empty() {
-            return "rates come with the second look".into();
+            return vec!["rates come with the second look".into()];
         }
         let sum = self.rows().filter_map(|(_, rates)| rates).fold(Counters::default(), |sum, it| sum.plus(it));
         let way = |name: &str, [ring, kernel]: [u64; 2]| {
@@ -207,13 +207,12 @@ impl List {
             format!("{name} {}{share}", Unit::BytesPerSecond.show(all))
         };
         let count = |name: &str, n: u64| format!("{name} {}", Unit::PerSecond.show(n as f64));
-        [
+        vec![
             way("sent", sum.sent),
             way("received", sum.received),
             count("doorbells", sum.bells),
             count("sleeps", sum.sleeps),
         ]
-        .join("; ")
     }
 }
 

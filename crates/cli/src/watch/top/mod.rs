@@ -176,7 +176,7 @@ fn once(arguments: &TopArguments) -> anyhow::Result<()> {
         let rows = list.rows().map(|(it, rates)| columns::ALL.iter().map(|column| (column.cell)(it, rates)).collect());
         let rows: Vec<_> = std::iter::once(heading).chain(rows).collect();
         let right: Vec<usize> = (0..columns::ALL.len()).filter(|&index| columns::ALL[index].is_number).collect();
-        format!("{}\n{}\n\n{}", list.summary(), list.totals(), table(&rows, &right))
+        format!("{}\n{}\n\n{}", list.summary().join(", "), list.totals().join("; "), table(&rows, &right))
     };
     Ok(print(shown)?)
 }
