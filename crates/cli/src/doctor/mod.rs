@@ -66,7 +66,8 @@ impl Finding {
 /// Wrong settings, no such program or process, or no standard output.
 pub fn doctor(arguments: &DoctorArguments) -> anyhow::Result<i32> {
     let settings = Settings::gather(arguments.settings.config.as_deref(), &arguments.settings.set)?;
-    let (name, mut findings, config) = match process::number(&arguments.subject) {
+    let process = process::number(&arguments.subject);
+    let (name, mut findings, config) = match process {
         Some(pid) => {
             let it = process::look(pid)?;
             (it.name, it.findings, it.config)
@@ -85,13 +86,13 @@ pub fn doctor(arguments: &DoctorArguments) -> anyhow::Result<i32> {
     let shown = if arguments.json {
         format!("{:#}\n", to_json(&name, barred, &findings))
     } else {
-        to_text(&name, barred, &findings)
+        to_text(&name, barred, process.is_some(), &findings)
     };
     print(shown)?;
     Ok(if barred { BARRED } else { 0 })
 }
 
-fn to_text(name: &str, barred: bool, findings: &[Finding]) -> String {
+fn to_text(name: &str, barred: bool, is_running: bool, findings: &[Finding]) -> String {
     let mut rows = Vec::new();
     for it in findings {
         rows.push(vec![it.verdict.to_string(), it.subject.into(), printable(&it.text)]);
@@ -106,8 +107,11 @@ fn to_text(name: &str, barred: bool, findings: &[Finding]) -> String {
     };
     let name = printable(name);
     // What shows only once there are connections.
-    let after =
-        if barred { "" } else { "\nOnce it has run, `underpass run --stats` says of each connection how it fared.\n" };
+    let after = match (barred, is_running) {
+        (true, _) => "",
+        (false, true) => "\n`underpass ss` says of each of its connections how it fares now.\n",
+        (false, false) => "\nOnce it has run, `underpass run --stats` says of each connection how it fared.\n",
+    };
     format!("{name}: {verdict}\n{}{after}", table(&rows, &[]))
 }
 

@@ -307,6 +307,8 @@ fn a_process_is_asked_what_it_was_started_with() {
     assert!(finding(&look, "process").starts_with("ok it has loaded the library"));
     assert!(finding(&look, "settings").starts_with("ok "), "its own settings count: {}", finding(&look, "settings"));
     assert_eq!(findings(&look, "seccomp"), [""; 0], "the filter is Underpass's own");
+    let words = stdout(&output(&["doctor", &plain.0.id().to_string()]));
+    assert!(words.contains("`underpass ss` says") && !words.contains("--stats"), "{words}");
     let off = finding(&start(&["--set", "mode=off"]).look(), "settings");
     assert!(off.starts_with("no ") && off.ends_with("start it anew with --set mode=on"), "{off}");
     let allow = finding(&start(&["--set", "io_uring=allow"]).look(), "settings");
