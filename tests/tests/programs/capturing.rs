@@ -219,7 +219,8 @@ fn what_does_not_fit_is_dropped_and_said() {
     capture.signal(libc::SIGCONT);
     let said = end(capture);
     let bytes = |name: &str| said[name].as_u64().unwrap();
-    assert_eq!(bytes("bytes") + bytes("dropped_bytes"), 6 << 20, "{said}");
+    // Other programs of this user may send at the same time, and what they do is not looked at before it is dropped.
+    assert!(bytes("bytes") + bytes("dropped_bytes") >= 6 << 20, "{said}");
     assert!(bytes("bytes") > 500_000 && bytes("dropped_bytes") > 4 << 20, "{said}");
     let got = follow(&stage, &file, port);
     for (got, sent) in got.iter().zip(&sent) {
