@@ -399,6 +399,41 @@ static void ahead_user(struct side *side) {
 }
 static void exec_cat_ahead(void) { two_processes(AF_INET, ahead_user, exec_unread); }
 
+/* Executions that fail, and a program that reads nothing of what it is given, while more lies unread than a ring holds: it can all
+ * be read afterwards. */
+static long *amount;
+static void much_unread(struct side *side) {
+    char *arguments[] = {"true", NULL}, *none[] = {NULL};
+    hear(side);
+    SHOW(execve("/nonexistent", arguments, none));
+    for (int round = 0; round < 2; round++) {
+        pid_t child;
+        posix_spawn_file_actions_t actions;
+        posix_spawn_file_actions_init(&actions);
+        posix_spawn_file_actions_adddup2(&actions, side->fd, 0);
+        SHOW(posix_spawn(&child, "/bin/true", &actions, NULL, arguments, none));
+        posix_spawn_file_actions_destroy(&actions);
+        say("child %d", ended(child));
+    }
+    tell(side);
+    long at = 0, got, wrong = -1;
+    while ((got = recv(side->fd, in, 50000, 0)) > 0) {
+        if (wrong == -1 && differs(in, (size_t)got, 5, (uint64_t)at) != -1) wrong = at + differs(in, (size_t)got, 5, (uint64_t)at);
+        at += got;
+    }
+    say("first difference %ld, end %ld, missing %ld", wrong, got, *amount - at);
+}
+static void much_sent(struct side *side) {
+    *amount = (long)stuff(side->fd, 5);
+    tell(side);
+    hear(side);
+    SHOW(shutdown(side->fd, SHUT_WR));
+}
+static void exec_fails(void) {
+    amount = mmap(NULL, sizeof(*amount), PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+    two_processes(AF_INET, much_unread, much_sent);
+}
+
 /* posix_spawn, system and popen give it to a child, with and without the library's environment. */
 /* The same, and the connection has only just gone up behind bytes that are unread on the kernel path: they and what
  * follows them are cat's. */
@@ -1873,7 +1908,7 @@ const struct scenario scenarios[] = {
     {"split", split, 0},         {"beside-threads", beside_threads, 0},
     {"bystanders", bystanders, 0},         {"exec-cat", exec_cat, 0},
     {"exec-cat-clean", exec_cat_clean, 0}, {"exec-cat-unread", exec_cat_unread, 0}, {"exec-cat-ahead", exec_cat_ahead, 0},
-    {"exec-cat-fresh", exec_cat_fresh, 0}, {"stdin-both", stdin_both, 0}, {"stdin-mute", stdin_mute, 0},
+    {"exec-cat-fresh", exec_cat_fresh, 0}, {"exec-fails", exec_fails, 0}, {"stdin-both", stdin_both, 0}, {"stdin-mute", stdin_mute, 0},
     {"stdin-much", stdin_much, 0}, {"exec-calls", exec_calls, 0}, {"spawn", spawn, 0}, {"passed", passed, 0},
     {"passed-among", passed_among, 0},
     {"passed-half", passed_half, 0}, {"passed-on", passed_on, 0}, {"passed-over", passed_over, 0}, {"exec-asks", exec_asks, 0}, {"child-ends", child_ends, 0},

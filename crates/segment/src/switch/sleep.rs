@@ -571,7 +571,7 @@ impl Port<'_> {
 
     /// Leaves the incoming ring for good, so that somebody who knows nothing of it can read the socket: no doorbell is on
     /// its way then, and the sender puts what it finds unread on the kernel path. Whether there is something; `None`, unless
-    /// it leaves `surely`, when the sender could not, and the ring is not left.
+    /// it leaves `surely`, when the sender could not, and the ring is not left; and in any case when the sender never can.
     pub(super) fn leave(&self, surely: bool, until: u64) -> Option<bool> {
         let flags = &self.link.incoming().flags;
         self.with_all_reading(|beside| {
@@ -583,9 +583,15 @@ impl Port<'_> {
             }
             flags.taken.store(self.place().consumed as u32, Relaxed);
             if !kernel::undisturbed(|| self.leave_what_can_be_given_back()) {
-                if !surely {
+                let is_lost = self.can_never_be_given_back();
+                if !surely || is_lost {
                     // Should it leave later, then at the beginning of a record.
                     flags.taken.store(0, Relaxed);
+                    if surely {
+                        // Lost to whoever gets the socket. Who has the library reads on without a gap: another thread until
+                        // the new image is there, or this one if it never comes.
+                        self.await_bells(beside, self.refuse_bells(), until);
+                    }
                     return None;
                 }
                 flags.waiting.fetch_or(LEFT, SeqCst);
@@ -632,6 +638,14 @@ impl Port<'_> {
             || self.down_behind(behind).is_none()
                 && self.link.incoming().sender.ended.load(SeqCst) == 0
                 && !self.has_ended()
+    }
+
+    /// Whether the sender never can, whatever it does meanwhile: it has gone down behind what is unread.
+    fn can_never_be_given_back(&self) -> bool {
+        self.front().is_ok_and(|(at, record)| {
+            let behind = if matches!(record, Record::Up(_)) { self.incoming().behind(at, record) } else { at };
+            !matches!(record, Record::Empty | Record::Down(_)) && self.down_behind(behind).is_some()
+        })
     }
 
     /// Whether doorbells lie, or may come to lie, behind data that was sent on the kernel path before the direction went up.
@@ -718,8 +732,7 @@ impl Port<'_> {
 
     /// This end has left: takes the last doorbells, and never looks at the ring again.
     pub(super) fn forget_ring(&self, beside: bool, until: u64) {
-        let last = self.link.incoming().sender.bells.fetch_or(NO_MORE_BELLS, AcqRel) & !NO_MORE_BELLS;
-        let missing = self.await_bells(beside, last, until);
+        let missing = self.await_bells(beside, self.refuse_bells(), until);
         if self.may_take(beside) && self.is_fast() {
             self.end.reading.discard(missing);
             self.keep_early_data();
@@ -727,6 +740,11 @@ impl Port<'_> {
         self.end.reading.armed.store(0, Relaxed);
         self.end.reading.fast.store(0, Relaxed);
         self.end.reading.left.store(1, Release);
+    }
+
+    /// No doorbell is announced any more from now on. Returns how many were.
+    fn refuse_bells(&self) -> u64 {
+        self.link.incoming().sender.bells.fetch_or(NO_MORE_BELLS, AcqRel) & !NO_MORE_BELLS
     }
 
     /// This end has left: what it took for a doorbell that was taken back is data. It is taken back before the data is sent.
