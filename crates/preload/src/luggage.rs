@@ -178,8 +178,13 @@ type HeldEnd = (&'static End, [Option<Entered>; 2]);
 impl Held {
     const NOTHING: Self = Self([None; _]);
 
-    fn hold(&mut self, end: &'static End) {
+    fn hold(&mut self, connection: &Connection) {
+        let end = connection.end;
         if let Some(free) = self.0.iter_mut().find(|it| it.is_none()) {
+            if let Some(port) = connection.ready_port() {
+                // What this thread itself is in the middle of is counted: then only what one takes that sleeps is not.
+                port.settle();
+            }
             let me = process::thread();
             *free = Some((end, [&end.reading.lock, &end.sending.lock].map(|lock| lock.keep_out(me))));
         }
@@ -460,7 +465,7 @@ fn write_text(to: &mut [u8], family: &'static Family, how: Execution, held: &mut
         }
         let before = text.1;
         if holds {
-            held.hold(connection.end);
+            held.hold(&connection);
         }
         if member.is_none() {
             // Whoever closes the connection here must not end it before the new image has come for it. A member's image finds

@@ -188,7 +188,7 @@ impl Port<'_> {
             let (head, record) = self.front().map_err(|Fault| self.broken())?;
             match (record, self.receives_fast()) {
                 (Record::Data(_), true) => return Ok(Left::Something),
-                (Record::Down(bells), true) => self.enter_kernel(head, bells).map_err(|Fault| self.broken())?,
+                (Record::Down(bells), true) => self.enter_kernel(head, bells),
                 (Record::Up(_), false) => match self.kernel_limit() {
                     Ok(Some(0)) => self.enter_fast(0),
                     Ok(_) => return Ok(Left::Something),

@@ -856,7 +856,10 @@ impl Port<'_> {
     /// Passes the mark of going down that lies next, unless a signal handler of this thread has.
     pub(super) fn pass_down(&self) -> Result<(), Fault> {
         kernel::undisturbed(|| match self.front_from(self.place().head)? {
-            (head, Record::Down(bells)) if self.is_fast() => self.enter_kernel(head, bells),
+            (head, Record::Down(bells)) if self.is_fast() => {
+                self.enter_kernel(head, bells);
+                Ok(())
+            }
             _ => Ok(()),
         })
     }
@@ -875,15 +878,15 @@ impl Port<'_> {
     }
 
     /// Passes the mark of going down at `head`: `bells` doorbells come before the data in the kernel.
-    pub(super) fn enter_kernel(&self, head: u64, bells: u64) -> Result<(), Fault> {
+    pub(super) fn enter_kernel(&self, head: u64, bells: u64) {
         let reading = &self.end.reading;
         let taken = self.bells_taken();
         let ring = self.incoming();
         if let Some(data) = taken.checked_sub(bells).filter(|&n| n > 0) {
-            if data > self.held() as u64 {
-                return Err(Fault);
-            }
-            self.stash_last(data);
+            // What is not kept was taken by a receive that another thread's execution of a program ended: it is that one's own.
+            let kept = data.min(self.held() as u64);
+            reading.mistaken.fetch_add(data - kept, Relaxed);
+            self.stash_last(kept);
         } else {
             reading.discard(bells - taken);
         }
@@ -893,7 +896,6 @@ impl Port<'_> {
         self.link.incoming().head.head.store(head, Release);
         // An end that leaves for good says so by going down.
         self.attend();
-        Ok(())
     }
 
     /// Data that was taken from the kernel in the belief that it was a doorbell.
