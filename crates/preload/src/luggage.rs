@@ -107,6 +107,9 @@ pub fn restore(end: &End, text: &str) -> bool {
     }
     let digit = |b: u8| (b as char).to_digit(16).unwrap_or(0) as u8;
     fill(end, bytes.chunks_exact(2).map(|pair| digit(pair[0]) << 4 | digit(pair[1])));
+    // Nobody is in a send of the kernel's any more, on this end or on another copy of it: the direction may go up again. (Where
+    // another family gives an end away, somebody there may be.)
+    end.sending.in_kernel.store(0, Relaxed);
     end.stage() <= Stage::Joined
 }
 
