@@ -1796,6 +1796,37 @@ static void end_b(struct side *side) {
         close(fd);
     }
 }
+/* Who sends on to a connection that one process has closed, and another was killed with, is told at once. */
+static void gone_a(struct side *side) {
+    for (int unread = 0; unread < 2; unread++) {
+        int fd = another(side);
+        pid_t child = (pid_t)MUST(fork());
+        if (child == 0) for (;;) pause();
+        hear(side);
+        if (unread) await_bytes(fd, 5);
+        else SHOW(receive_all(fd, in, 5));
+        kill(child, SIGKILL);
+        ended(child);
+        close(fd);
+        tell(side);
+        hear(side);
+    }
+}
+static void gone_b(struct side *side) {
+    for (int unread = 0; unread < 2; unread++) {
+        int fd = another(side);
+        send_all(fd, "hello", 5);
+        tell(side);
+        hear(side);
+        await_events(fd, unread ? POLLERR | POLLHUP : POLLRDHUP);
+        if (!unread) SHOW(send(fd, "x", 1, MSG_NOSIGNAL));
+        SHOW(send(fd, "y", 1, MSG_NOSIGNAL));
+        SHOW(send(fd, "z", 1, MSG_NOSIGNAL));
+        close(fd);
+        tell(side);
+    }
+}
+static void end_gone(void) { two_processes(AF_INET, gone_a, gone_b); }
 static void end_killed(void) { two_processes(AF_INET, end_killed_a, end_b); }
 static void end_executed(void) {
     int taken[4];
@@ -1916,7 +1947,7 @@ const struct scenario scenarios[] = {
     {"passed-away", passed_away, 0}, {"exec-fresh", exec_fresh, 0}, {"exec-numbers", exec_numbers, 0}, {"exec-over", exec_over, 0}, {"exec-passed", exec_passed, 0},
     {"exec-set", exec_set, 0}, {"exec-set-edge", exec_set_edge, 0},
     {"exec-pinned", exec_pinned, 0}, {"exec-both", exec_both, 0},
-    {"exec-left", exec_left, 0}, {"child-left", child_left, 0}, {"end-killed", end_killed, 0},
+    {"exec-left", exec_left, 0}, {"child-left", child_left, 0}, {"end-killed", end_killed, 0}, {"end-gone", end_gone, 0},
     {"end-executed", end_executed, 0}, {"fork-ways", fork_ways, 0}, {"daemon", becomes_daemon, 0},
     {"clone-vfork", clone_vfork, 0}, {"shells", shells, 0}, {"vfork-dup", vfork_dup, 0}, {"vfork-room", vfork_room, 0}, {"not-given", not_given, 0},
     {"last-words", last_words, 0}, {"passed-number", passed_number, 0}, {"passed-several", passed_several, 0},

@@ -188,6 +188,13 @@ impl Family {
         member.is_some_and(|member| self.holders(index).has(member))
     }
 
+    /// Whether any who has counted a reference to the end is gone.
+    pub fn is_held_by_gone(&self, index: u32) -> bool {
+        let is_gone = |member: u32, namespaces| self.members().places[member as usize].is_gone(namespaces);
+        !is_quiet()
+            && kernel::namespaces().is_some_and(|it| self.holders(index).iter().any(|member| is_gone(member, it)))
+    }
+
     /// `member` has counted a reference to the end.
     pub fn hold(&self, index: u32, member: Option<u32>) {
         if let Some(member) = member {

@@ -175,10 +175,11 @@ impl Connection {
 
     /// The last descriptor of this process is about to be closed: what kernel TCP would do about unread data, it does.
     fn hush(&self) {
-        // Those that were killed keep nothing open: the kernel would reset the connection.
+        // Those that were killed keep nothing open, and tell the other end nothing.
         if !self.is_last()
-            && self.ready_port().is_some_and(|port| port.unread() > 0)
+            && self.end.stage() == Stage::Joined
             && let Some(family) = process::existing_family()
+            && family.is_held_by_gone(self.index)
         {
             family.look_again();
             take_back_what_is_left(family);
