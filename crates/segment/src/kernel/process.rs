@@ -56,16 +56,22 @@ pub enum Process {
     Unknown,
 }
 
-/// What there is of process `pid`. Its first thread may end before the others, and then waits for them.
+/// What there is of process `pid`. Its first thread may end before the others, and then waits for them. Where another one executes
+/// a program, that takes the first one's place: what is said just then may be of the first, which is being taken off.
 pub fn process(pid: u32) -> Process {
-    if !exists(pid) {
-        return Process::Gone;
+    const LOOKS: u32 = 16;
+    for _ in 0..LOOKS {
+        if !exists(pid) {
+            return Process::Gone;
+        }
+        match stat(pid) {
+            None => break,
+            Some(it) if it.is_taken_off || it.threads == 0 => {}
+            Some(it) if it.has_ended && it.threads == 1 => return Process::Gone,
+            Some(it) => return Process::Began(it.began),
+        }
     }
-    match stat(pid) {
-        None => Process::Unknown,
-        Some(it) if it.has_ended && it.threads <= 1 => Process::Gone,
-        Some(it) => Process::Began(it.began),
-    }
+    Process::Unknown
 }
 
 /// Whether thread `tid`, of any process, exists and is not merely waiting to be reaped.
@@ -87,6 +93,8 @@ fn exists(tid: u32) -> bool {
 /// Of a thread, and of the process that it is of.
 struct Stat {
     has_ended: bool,
+    /// Nobody waits for it any more.
+    is_taken_off: bool,
     runs: bool,
     threads: u64,
     began: u64,
@@ -108,9 +116,10 @@ fn stat(tid: u32) -> Option<Stat> {
 fn figures_of(text: &str) -> Option<Stat> {
     let mut words = text.split_ascii_whitespace();
     let state = words.next()?;
-    let has_ended = matches!(state, "Z" | "X");
+    let is_taken_off = state == "X";
+    let has_ended = is_taken_off || state == "Z";
     let threads = words.nth(16)?.parse().ok()?;
-    Some(Stat { has_ended, runs: state == "R", threads, began: words.nth(1)?.parse().ok()? })
+    Some(Stat { has_ended, is_taken_off, runs: state == "R", threads, began: words.nth(1)?.parse().ok()? })
 }
 
 /// The namespaces in which numbers of processes and times are told here: that of the numbers in the upper half. `None`
