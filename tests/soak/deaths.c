@@ -24,8 +24,7 @@
  * Variables: DEATHS_COUNT (ends after so many deaths), DEATHS_LANES, DEATHS_PLAN (LANE:GENERATION, repeated for
  * ever), DEATHS_FATES (a mask of what may happen: 1 kill, 2 abort, 4 _exit, 8 exec, 16 nothing), DEATHS_STOP (a
  * failure stays for gdb), DEATHS_BESIDE (programs are also executed while another thread is in a call on the same
- * connection: that thread may see wrong bytes before it ends, and the new image an end; see ARCHITECTURE.md, decision
- * 9).
+ * connection).
  */
 #include "seeded.h"
 
@@ -207,17 +206,32 @@ static bool take(struct side *s, struct half *h, int hand) {
 
 static void release(struct half *h) { h->owner = 0; }
 
+/* Takes a side's direction out; behind a dead sender it begins an epoch. */
+static void take_out(struct side *s, int hand) {
+    struct half *h = &s->out;
+    if (!take(s, h, hand)) return;
+    if (h->epoch + 1 >= EPOCHS) fail("too many epochs");
+    h->at = 0;
+    h->mark = true;
+    h->epoch++;
+    h->want = 0;
+}
+
+/* Takes its direction in; of a dead reader nobody knows what it has read. */
+static void take_in(struct side *s, int hand) {
+    struct half *h = &s->in;
+    if (!take(s, h, hand)) return;
+    /* Whoever died while it found out may have read as much again. */
+    h->slack += h->want + h->tail_size;
+    h->tail_size = 0;
+    h->want = 0;
+}
+
 /* Sends some bytes; what the call says. */
 static ssize_t step_out(int side, int hand, int fd, size_t size, uint64_t *random, int flags) {
     struct side *s = &lane->side[side];
     struct half *h = &s->out;
-    if (take(s, h, hand)) {
-        if (h->epoch + 1 >= EPOCHS) fail("too many epochs");
-        h->at = 0;
-        h->mark = true;
-        h->epoch++;
-        h->want = 0;
-    }
+    take_out(s, hand);
     if (h->over) {
         release(h);
         errno = EPIPE;
@@ -307,12 +321,7 @@ static ssize_t step_in(int side, int hand, int fd, size_t size, uint64_t *random
     static _Thread_local unsigned char bytes[READ];
     struct side *s = &lane->side[side];
     struct half *h = &s->in;
-    if (take(s, h, hand)) {
-        /* Whoever died while it found out may have read as much again. */
-        h->slack += h->want + h->tail_size;
-        h->tail_size = 0;
-        h->want = 0;
-    }
+    take_in(s, hand);
     if (h->over) {
         release(h);
         return 0;
@@ -600,9 +609,13 @@ static void events(struct work *w, int style) {
 
 /* A process that has the end of another that has died, or has it beside: each call says that it does not wait. */
 static void go_on(struct work *w) {
-    lane->side[w->side].connected = true;
+    struct side *s = &lane->side[w->side];
+    s->connected = true;
     w->random = mix(w->random + (uint64_t)getpid());
     w->beside = true;
+    /* An image has not left what its program was in the middle of, for which others wait who may be in the middle of the rest. */
+    if (s->out.owner == w->hand + 1) take_out(s, w->hand), release(&s->out);
+    if (s->in.owner == w->hand + 1) take_in(s, w->hand), release(&s->in);
     events(w, (int)(POLL + pick(&w->random, STYLES - POLL)));
 }
 
@@ -880,18 +893,21 @@ static struct plan plan_of(uint64_t random) {
 static bool is_gone(pid_t pid) {
     char path[40], text[300];
     snprintf(path, sizeof(path), "/proc/%d/stat", pid);
-    int fd = open(path, O_RDONLY | O_CLOEXEC);
-    if (fd == -1) return true;
-    ssize_t size = read(fd, text, sizeof(text) - 1);
-    close(fd);
-    text[size > 0 ? size : 0] = 0;
-    char *name_end = strrchr(text, ')'), state = 'X';
-    int threads = 1;
-    /* Where another thread executes a program, the first one is a zombie for a moment. */
-    if (name_end) {
-        sscanf(name_end + 2, "%c %*s %*s %*s %*s %*s %*s %*s %*s %*s %*s %*s %*s %*s %*s %*s %*s %d", &state, &threads);
+    for (;;) {
+        int fd = open(path, O_RDONLY | O_CLOEXEC);
+        if (fd == -1) return true;
+        ssize_t size = read(fd, text, sizeof(text) - 1);
+        close(fd);
+        if (size <= 0) return true;
+        text[size] = 0;
+        char *name_end = strrchr(text, ')'), state = 'X';
+        int threads = 0;
+        if (name_end) {
+            sscanf(name_end + 2, "%c %*s %*s %*s %*s %*s %*s %*s %*s %*s %*s %*s %*s %*s %*s %*s %*s %d", &state, &threads);
+        }
+        /* Where another thread executes a program, it takes the first one's place: what is said just then may be of the first. */
+        if (threads > 0 && state != 'X') return state == 'Z' && threads == 1;
     }
-    return (state == 'Z' || state == 'X') && threads <= 1;
 }
 
 /* The victim died, or executed a program, as it forked. The child, if there is one, says who it is. */
