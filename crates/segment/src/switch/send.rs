@@ -440,17 +440,10 @@ impl Port<'_> {
         // The flag is taken before the group is rung. A reader that was rung may have read, and rest again with its flag
         // still up: a sender that took it only then would leave nobody to ring for what comes next.
         // Who goes to sleep says so before it looks whether any was rung; here it is the other way round.
-        if group.asleep.load(SeqCst) == 0 {
-            if take(ringing) {
-                ring();
-                // Asleep by now, perhaps without this socket: the group must not be taken for woken.
-                if group.asleep.load(SeqCst) != 0 {
-                    self.ring_if(|| self.is_awaited());
-                }
-            }
-        } else if take(RINGING) {
+        if take(RINGING) {
             ring();
-            if group.asleep.swap(0, SeqCst) != 0 {
+            // Awake when the flag was taken, it may have read and have fallen asleep since, and rely on the flag.
+            if group.asleep.load(SeqCst) != 0 && group.asleep.swap(0, SeqCst) != 0 {
                 self.send_bell();
             }
             if ringing == 0 {
