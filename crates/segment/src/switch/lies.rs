@@ -106,17 +106,20 @@ fn a_second_mark_of_going_up_is_found_by_a_poll() {
     assert_eq!((port.ready(), port.end.stage(), port.end.reason()), (Ready::Yes, Stage::Broken, Reason::PeerFault));
 }
 
-/// Never sleeps if `Port::sleep` does not ask `Port::awaits_rest`, and keeps every other thread and process out meanwhile.
+/// Never sleeps if `Port::sleep` does not ask `Port::awaits_rest`, and keeps every other thread and process out meanwhile: the
+/// second if that does not ask for doorbells.
 #[test]
-fn a_receive_sleeps_before_a_mark_that_is_never_reached() {
-    let it = Ends::joined(false);
-    it.port(0).sender().mark(Record::Up(1000));
-    let told = it.receive();
-    let began = Instant::now();
-    while !it.ends[1].reading.lock.is_asleep() {
-        assert!(began.elapsed() < PATIENCE);
-        thread::yield_now();
+fn a_receive_sleeps_before_what_never_comes() {
+    for (fast, marks) in [(false, &[Record::Up(1000)][..]), (true, &[Record::Down(5), Record::Up(0)])] {
+        let it = Ends::joined(fast);
+        marks.iter().for_each(|&mark| it.port(0).sender().mark(mark));
+        let told = it.receive();
+        let began = Instant::now();
+        while !it.ends[1].reading.lock.is_asleep() {
+            assert!(began.elapsed() < PATIENCE, "{marks:?}");
+            thread::yield_now();
+        }
+        it.sockets[0].shutdown(std::net::Shutdown::Both).unwrap();
+        assert_eq!(told.recv_timeout(PATIENCE), Ok(Ok(0)), "{marks:?}");
     }
-    it.sockets[0].shutdown(std::net::Shutdown::Both).unwrap();
-    assert_eq!(told.recv_timeout(PATIENCE), Ok(Ok(0)));
 }

@@ -371,10 +371,12 @@ impl Port<'_> {
         (flag & !RINGING == ALONE || flag & LEFT != 0) && !self.something() || self.awaits_rest()
     }
 
-    /// Whether the sender has gone up, and what it had sent by the kernel before is not all here: that comes by the kernel, or
-    /// never, if the mark lies.
+    /// Whether doorbells of before, or what was sent by the kernel before the sender went up, is not all here: that comes by the
+    /// kernel, or never, if a mark lies.
     fn awaits_rest(&self) -> bool {
-        !self.is_fast() && self.end.reading.stash.load(Relaxed) == 0 && matches!(self.kernel_limit(), Ok(Some(1..)))
+        let reading = &self.end.reading;
+        let awaits = || reading.to_discard() > 0 || matches!(self.kernel_limit(), Ok(Some(1..)));
+        !self.is_fast() && reading.stash.load(Relaxed) == 0 && awaits()
     }
 
     /// Looks at the incoming direction without taking anything and without the kernel.
