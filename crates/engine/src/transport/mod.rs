@@ -186,7 +186,7 @@ impl Transport {
                     return out.down(Request::Return { buffer });
                 }
             };
-            let index = envelope.dst_ref.and_then(|it| self.references.find(it));
+            let index = envelope.dst_ref.and_then(|it| self.references.find(from, it));
             let terms = index.and_then(|index| Some(self.connections[index as usize].as_ref()?.terms));
             let format = terms.map_or(Format::Normal, |it| it.format);
             let (tpdu, rest) = match Tpdu::parse(octets, format) {

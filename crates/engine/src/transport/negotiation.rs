@@ -46,7 +46,7 @@ impl Transport {
 
     fn open(&mut self, peer: Peer, terms: Terms, state: State, tag: u32, details: Details) -> Option<u32> {
         let index = self.vacant.last().copied().unwrap_or(self.connections.len() as u32);
-        let src_ref = self.references.take(index)?;
+        let src_ref = self.references.take(peer, index)?;
         let credit = self.config.credit.min(15) as u8;
         let connection = Connection {
             state,
@@ -342,7 +342,6 @@ impl Transport {
     ) {
         if let Some(index) = index
             && let Some(connection) = self.connections[index as usize].as_ref()
-            && connection.peer == from
             && (connection.dst_ref == dr.src_ref || connection.state == State::AwaitsConfirm)
         {
             let (was, tag) = (connection.state, connection.setup.as_deref().map_or(0, |it| it.tag));
@@ -440,7 +439,7 @@ impl Transport {
         {
             it.remove();
         }
-        self.references.freeze(connection.src_ref, now.after(self.config.times.l));
+        self.references.freeze(connection.peer, connection.src_ref, now.after(self.config.times.l));
         self.wheel.remove(index);
         self.vacant.push(index);
     }

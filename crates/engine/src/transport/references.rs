@@ -1,17 +1,24 @@
-//! References of connections: 16 bits, looked up in one step, and not used again before every TPDU that names them is gone
-//! (X.224 §6.18).
+//! References of connections: 16 bits, unique for each pair of NSAPs (X.224 §6.5.5 f), which is what a [`Peer`] is, looked up in
+//! one step, and not used again before every TPDU that names them is gone (§6.18).
 
 use super::slots::NONE;
-use crate::service::Time;
+use crate::service::{Peer, Time};
 use std::collections::VecDeque;
 
 /// Who has which reference.
 #[derive(Debug, Default)]
 pub(super) struct References {
-    /// Connection by reference; grows with the references that were used.
-    taken: Vec<u32>,
+    /// By peer.
+    tables: Vec<Table>,
     /// References of connections that are gone, and until when they are frozen.
-    frozen: VecDeque<(u16, Time)>,
+    frozen: VecDeque<(Peer, u16, Time)>,
+}
+
+/// The references of one pair of NSAPs.
+#[derive(Debug, Default)]
+struct Table {
+    /// Connection by reference; grows with the references that are in use at a time.
+    taken: Vec<u32>,
     /// References that were used and are free again, the longest free first.
     free: VecDeque<u16>,
 }
@@ -20,43 +27,76 @@ pub(super) struct References {
 const FROZEN: u32 = NONE - 1;
 
 impl References {
-    /// The connection with this reference.
+    /// The connection of that peer's with this reference.
     #[inline]
-    pub fn find(&self, reference: u16) -> Option<u32> {
-        self.taken.get(usize::from(reference)).copied().filter(|&it| it < FROZEN)
+    pub fn find(&self, peer: Peer, reference: u16) -> Option<u32> {
+        let table = self.tables.get(peer.0 as usize)?;
+        table.taken.get(usize::from(reference)).copied().filter(|&it| it < FROZEN)
     }
 
-    /// A reference for a connection, if one is left. One that was never used comes first.
-    pub fn take(&mut self, connection: u32) -> Option<u16> {
-        if self.taken.is_empty() {
+    /// A reference for a connection to that peer, if one is left.
+    pub fn take(&mut self, peer: Peer, connection: u32) -> Option<u16> {
+        if self.tables.len() <= peer.0 as usize {
+            self.tables.resize_with(peer.0 as usize + 1, Table::default);
+        }
+        let Table { taken, free } = &mut self.tables[peer.0 as usize];
+        if let Some(reference) = free.pop_front() {
+            taken[usize::from(reference)] = connection;
+            return Some(reference);
+        }
+        if taken.is_empty() {
             // 0 is none.
-            self.taken.push(FROZEN);
+            taken.push(FROZEN);
         }
-        if self.taken.len() <= usize::from(u16::MAX) {
-            self.taken.push(connection);
-            return Some((self.taken.len() - 1) as u16);
-        }
-        let reference = self.free.pop_front()?;
-        self.taken[usize::from(reference)] = connection;
+        let reference = u16::try_from(taken.len()).ok()?;
+        taken.push(connection);
         Some(reference)
     }
 
     /// The connection is gone; its reference is frozen until then.
-    pub fn freeze(&mut self, reference: u16, until: Time) {
-        self.taken[usize::from(reference)] = FROZEN;
-        self.frozen.push_back((reference, until));
+    pub fn freeze(&mut self, peer: Peer, reference: u16, until: Time) {
+        self.tables[peer.0 as usize].taken[usize::from(reference)] = FROZEN;
+        self.frozen.push_back((peer, reference, until));
     }
 
     /// Frees those that were frozen for long enough.
     pub fn thaw(&mut self, now: Time) {
-        while let Some((reference, _)) = self.frozen.pop_front_if(|it| it.1 <= now) {
-            self.taken[usize::from(reference)] = NONE;
-            self.free.push_back(reference);
+        while let Some((peer, reference, _)) = self.frozen.pop_front_if(|it| it.2 <= now) {
+            self.release(peer, reference);
         }
+    }
+
+    /// The connection is gone, and nobody else has seen its reference.
+    pub fn release(&mut self, peer: Peer, reference: u16) {
+        let table = &mut self.tables[peer.0 as usize];
+        table.taken[usize::from(reference)] = NONE;
+        table.free.push_back(reference);
     }
 
     /// When the next one is to be freed.
     pub fn due(&self) -> Option<Time> {
-        self.frozen.front().map(|it| it.1)
+        self.frozen.front().map(|it| it.2)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_reference_is_unique_for_each_peer_and_rests_before_it_is_used_again() {
+        let mut references = References::default();
+        for connection in 0..65_535 {
+            assert_eq!(references.take(Peer(1), connection), Some(connection as u16 + 1));
+        }
+        assert_eq!(references.take(Peer(1), 65_535), None);
+        assert_eq!(references.take(Peer(0), 70_000), Some(1));
+        assert_eq!((references.find(Peer(0), 1), references.find(Peer(1), 1)), (Some(70_000), Some(0)));
+        assert_eq!([(0, 0), (0, 2), (1, 0), (2, 1)].map(|(peer, it)| references.find(Peer(peer), it)), [None; 4]);
+        references.freeze(Peer(1), 9, Time(100));
+        references.thaw(Time(99));
+        assert_eq!((references.take(Peer(1), 1), references.find(Peer(1), 9)), (None, None));
+        references.thaw(Time(100));
+        assert_eq!((references.take(Peer(1), 7), references.find(Peer(1), 9)), (Some(9), Some(7)));
     }
 }
