@@ -75,6 +75,19 @@ pub(super) struct Connection {
     pub setup: Option<Box<Setup>>,
 }
 
+impl Connection {
+    /// Format of its TPDUs, and whether they have to carry a checksum: those that answer a CR may be of what was not proposed.
+    #[inline]
+    pub fn checks(&self) -> (Format, bool) {
+        (self.terms.format, self.terms.checksum && self.state != State::AwaitsConfirm)
+    }
+
+    /// The other end has asked for it, and it is not open.
+    pub fn is_pending(&self) -> bool {
+        matches!(self.state, State::AwaitsResponse | State::AwaitsAcknowledge)
+    }
+}
+
 /// What a CR, CC or DR says, so that it can be sent again.
 #[derive(Debug)]
 pub(super) struct Setup {
@@ -133,8 +146,9 @@ pub(super) struct Receiving {
     pub held: u32,
     /// DTs since the last AK.
     pub unacknowledged: u32,
-    /// An AK goes when nothing else is to be done.
+    /// An AK goes when nothing else is to be done, and an EA for the last ED that was taken.
     pub owes: bool,
+    pub owes_expedited: bool,
     /// The last AK said that nothing may be sent: the one that says otherwise may not get lost.
     pub opening: Opening,
     /// What the next AK confirms: the one that has opened this end's window.

@@ -85,17 +85,33 @@ impl Transport {
             self.counters.unexpected += 1;
             return out.down(Request::Return { buffer });
         }
-        let ea = ExpeditedAcknowledge { dst_ref: connection.dst_ref, number, checksum: terms.checksum };
-        let peer = connection.peer;
+        if !receiving.owes && !receiving.owes_expedited {
+            self.owing.push(index);
+        }
+        receiving.owes_expedited = true;
         if is_next {
             receiving.expected_expedited = space.add(number, 1);
-            let slot = self.slots.at(buffer.frame());
-            slot.is = Is::GivenExpedited;
+            self.slots.at(buffer.frame()).is = Is::GivenExpedited;
             out.up(Indication::Expedited { cep: Cep(index), buffer });
         } else {
             out.down(Request::Return { buffer });
         }
-        self.send_control(peer, &Tpdu::Ea(ea), terms.format, out);
+    }
+
+    /// An EA for the last ED that was taken, if one is owed; false where no buffer is left for it.
+    pub(super) fn send_expedited_acknowledge(&mut self, index: u32, out: &mut Outbox) -> bool {
+        let Some(connection) = self.connections[index as usize].as_ref().filter(|it| it.receiving.owes_expedited)
+        else {
+            return true;
+        };
+        let terms = connection.terms;
+        let number = terms.space().before(connection.receiving.expected_expedited);
+        let ea = ExpeditedAcknowledge { dst_ref: connection.dst_ref, number, checksum: terms.checksum };
+        let sent = self.send_control(connection.peer, &Tpdu::Ea(ea), terms.format, out);
+        if let Some(connection) = self.connections[index as usize].as_mut() {
+            connection.receiving.owes_expedited = !sent;
+        }
+        sent
     }
 
     /// An EA: the ED has arrived, and what waits behind it may go.

@@ -15,9 +15,12 @@ mod sending;
 mod slots;
 mod wheel;
 
+use crate::bucket::Bucket;
 use crate::layer::{Layer, Outbox};
 use crate::service::{Cep, Indication, Peer, Request, Time};
-use crate::wire::tpdu::{Acknowledge, Class, Envelope, Format, Reason, Selective, Tpdu, is_intact};
+use crate::wire::tpdu::{
+    Acknowledge, Class, Code, Envelope, ErrorReport, Format, Malformed, Reason, Selective, Tpdu, is_intact,
+};
 use connection::{Connection, State};
 use references::References;
 use slots::{Is, Slots};
@@ -44,6 +47,8 @@ pub struct Config {
     pub roa: bool,
     /// A window of the sender's own besides the credit, by delay.
     pub congestion_control: bool,
+    /// Connections that others may have asked for and that are not open yet; further ones are refused.
+    pub pending: u32,
     /// Timers.
     pub times: Times,
 }
@@ -97,6 +102,7 @@ impl Default for Config {
             selective: true,
             roa: true,
             congestion_control: true,
+            pending: 1024,
             times: Times::default(),
         }
     }
@@ -118,6 +124,10 @@ pub struct Counters {
     pub corrupt: u64,
     pub unknown_reference: u64,
     pub unexpected: u64,
+    /// Answers to what belongs to no connection, and those that were left out because there were too many.
+    pub answers: u64,
+    pub answers_left_out: u64,
+    pub refused: u64,
     pub given_up: u64,
     pub no_buffer: u64,
 }
@@ -136,8 +146,11 @@ pub struct Transport {
     /// Connections that the other end has asked for, by its address and reference.
     requested: HashMap<(Peer, u16), u32>,
     wheel: Wheel,
-    /// Connections that owe an AK.
+    /// Connections that owe an AK or an EA.
     owing: Vec<u32>,
+    /// Connections that others have asked for and that are not open yet.
+    pending: u32,
+    answers: Bucket,
     counters: Counters,
 }
 
@@ -156,6 +169,8 @@ impl Transport {
             requested: HashMap::new(),
             wheel: Wheel::new(now),
             owing: Vec::new(),
+            pending: 0,
+            answers: Bucket::default(),
             counters: Counters::default(),
         }
     }
@@ -179,60 +194,86 @@ impl Transport {
     fn unitdata(&mut self, from: Peer, mut buffer: Buffer, now: Time, out: &mut Outbox) {
         loop {
             let octets = self.arena.octets(&buffer);
-            let envelope = match Envelope::peek(octets) {
-                Ok(it) => it,
-                Err(_) => {
-                    self.counters.malformed += 1;
-                    return out.down(Request::Return { buffer });
-                }
+            let Ok(envelope) = Envelope::peek(octets) else {
+                self.counters.malformed += 1;
+                return out.down(Request::Return { buffer });
             };
             let index = envelope.dst_ref.and_then(|it| self.references.find(from, it));
-            let terms = index.and_then(|index| Some(self.connections[index as usize].as_ref()?.terms));
-            let format = terms.map_or(Format::Normal, |it| it.format);
-            let (tpdu, rest) = match Tpdu::parse(octets, format) {
-                Ok(it) => it,
-                Err(_) => {
-                    self.counters.malformed += 1;
-                    return out.down(Request::Return { buffer });
-                }
-            };
-            let behind = rest.len();
-            let is_data = matches!(tpdu, Tpdu::Dt(_));
-            let own = if is_data { octets.len() } else { octets.len() - behind };
-            // Where checksums are in use, one that is missing is an error as much as a wrong one (X.224 §6.17.3).
-            let wants_checksum = terms.is_some_and(|it| it.checksum);
-            if wants_checksum && !tpdu.has_checksum() || tpdu.has_checksum() && !is_intact(&octets[..own]) {
-                self.counters.corrupt += 1;
-                return out.down(Request::Return { buffer });
-            }
-            match (tpdu, index) {
-                (Tpdu::Dt(it), Some(index)) => {
-                    buffer.pull(envelope.header_len);
-                    return self.data(index, &it, buffer, now, out);
-                }
-                (Tpdu::Ed(it), Some(index)) => {
-                    let number = it.number;
-                    buffer.pull(envelope.header_len);
-                    return self.expedited(index, number, buffer, now, out);
-                }
-                (Tpdu::Ea(it), Some(index)) => self.expedited_acknowledge(index, it.number, now, out),
-                (Tpdu::Ak(it), Some(index)) => {
-                    let mut runs = Runs::default();
-                    it.selective.iter().flat_map(Selective::runs).for_each(|run| runs.push(run));
-                    let it = Acknowledge { selective: None, ..it };
-                    self.acknowledge(index, &it, &runs, now, out);
+            let terms = index.and_then(|index| Some(self.connections[index as usize].as_ref()?.checks()));
+            let (format, checksum) = terms.unwrap_or((Format::Normal, false));
+            let own = if envelope.code.has_user_data() { octets.len() } else { envelope.header_len };
+            let behind = octets.len() - own;
+            match (envelope.code, index) {
+                (Code::Dt | Code::Ed | Code::Ak | Code::Ea, Some(index)) => {
+                    match check(&octets[..own], format, checksum) {
+                        Ok(Tpdu::Dt(it)) => {
+                            buffer.pull(envelope.header_len);
+                            return self.data(index, &it, buffer, now, out);
+                        }
+                        Ok(Tpdu::Ed(it)) => {
+                            let number = it.number;
+                            buffer.pull(envelope.header_len);
+                            return self.expedited(index, number, buffer, now, out);
+                        }
+                        Ok(Tpdu::Ak(it)) => {
+                            let mut runs = Runs::default();
+                            it.selective.iter().flat_map(Selective::runs).for_each(|run| runs.push(run));
+                            let it = Acknowledge { selective: None, ..it };
+                            self.acknowledge(index, &it, &runs, now, out);
+                        }
+                        Ok(Tpdu::Ea(it)) => self.expedited_acknowledge(index, it.number, now, out),
+                        Ok(_) => unreachable!("a TPDU is of the kind that its envelope says"),
+                        Err(flaw) => {
+                            self.flawed(from, Some(index), &buffer, flaw, now, out);
+                            return out.down(Request::Return { buffer });
+                        }
+                    }
                 }
                 _ => {
-                    let octets = octets[..own].to_vec();
-                    self.other(from, &octets, format, index, now, out);
+                    let arena = self.arena.clone();
+                    match check(&arena.octets(&buffer)[..own], format, checksum) {
+                        Ok(tpdu) => self.other(from, &tpdu, index, now, out),
+                        Err(flaw) => {
+                            self.flawed(from, index, &buffer, flaw, now, out);
+                            return out.down(Request::Return { buffer });
+                        }
+                    }
                 }
             }
             if behind == 0 {
                 return out.down(Request::Return { buffer });
             }
-            let ahead = buffer.len() - behind;
-            buffer.pull(ahead);
+            buffer.pull(own);
         }
+    }
+
+    /// What cannot be read, and the whole of what follows it, is thrown away. It is answered only where it is the peer that is
+    /// wrong, and not the network (X.224 §6.22).
+    #[cold]
+    fn flawed(&mut self, from: Peer, index: Option<u32>, buffer: &Buffer, flaw: Flaw, now: Time, out: &mut Outbox) {
+        let Flaw::Malformed(malformed) = flaw else {
+            self.counters.corrupt += 1;
+            return;
+        };
+        self.counters.malformed += 1;
+        let arena = self.arena.clone();
+        let octets = arena.octets(buffer);
+        let dst_ref = match index.and_then(|it| self.connections[it as usize].as_ref()) {
+            Some(it) if it.state != State::Open => return,
+            // It will not be sent again, and the connection could wait for it for ever.
+            Some(it) if it.terms.class == Class::Two => {
+                let index = index.unwrap_or_default();
+                return self.release(index, Reason::PROTOCOL_ERROR, now, out);
+            }
+            Some(it) if it.terms.checksum => it.dst_ref,
+            None if octets[1] & 0xf0 == Code::Cr as u8 && octets.len() > 5 && is_intact(octets) => {
+                u16::from_be_bytes([octets[4], octets[5]])
+            }
+            _ => return,
+        };
+        let rejected = octets.get(..malformed.through().min(ErrorReport::MOST));
+        let er = ErrorReport { dst_ref, cause: malformed.cause(), checksum: self.config.checksum, rejected };
+        self.answer(from, &Tpdu::Er(er), now, out);
     }
 
     fn connection(&mut self, cep: Cep) -> Option<&mut Connection> {
@@ -281,7 +322,7 @@ impl Layer for Transport {
 
     fn settle(&mut self, now: Time, out: &mut Outbox) {
         while let Some(index) = self.owing.pop() {
-            if !self.send_acknowledge(index, now, out) {
+            if !self.pay(index, now, out) {
                 self.owing.push(index);
                 return;
             }
@@ -304,25 +345,25 @@ impl Layer for Transport {
 impl Transport {
     /// A connection's timers are looked at; those that are over run out.
     fn timers_ran_out(&mut self, index: u32, now: Time, out: &mut Outbox) {
-        let over = |deadline: &mut Option<Time>| deadline.take_if(|it| *it <= now).is_some();
         let Some(connection) = self.connections[index as usize].as_mut() else { return };
-        if over(&mut connection.timers.inactivity) {
+        let timers = &mut connection.timers;
+        let over = |deadline: &mut Option<Time>| deadline.take_if(|it| *it <= now).is_some();
+        if over(&mut timers.inactivity) {
             return self.give_up(index, now, out);
         }
-        if over(&mut connection.timers.acknowledge) {
+        let mut owes = over(&mut timers.acknowledge);
+        if over(&mut timers.window) {
+            timers.window = Some(now.after(self.config.times.w));
+            owes = true;
+        }
+        let (retransmission, state) = (over(&mut timers.retransmission), connection.state);
+        if owes {
             self.owe(index);
         }
-        let Some(connection) = self.connections[index as usize].as_mut() else { return };
-        if over(&mut connection.timers.window) {
-            connection.timers.window = Some(now.after(self.config.times.w));
-            self.owe(index);
-        }
-        let Some(connection) = self.connections[index as usize].as_mut() else { return };
-        if over(&mut connection.timers.retransmission) {
-            match connection.state {
-                State::Open => self.retransmission_ran_out(index, now, out),
-                _ => self.setup_ran_out(index, now, out),
-            }
+        match (retransmission, state) {
+            (false, _) => {}
+            (true, State::Open) => self.retransmission_ran_out(index, now, out),
+            (true, _) => self.setup_ran_out(index, now, out),
         }
         if let Some(connection) = self.connections[index as usize].as_ref()
             && let Some(earliest) = connection.timers.earliest()
@@ -331,12 +372,44 @@ impl Transport {
         }
     }
 
+    /// The connection is to send an AK when nothing else is to be done.
     fn owe(&mut self, index: u32) {
-        if let Some(connection) = self.connections[index as usize].as_mut()
-            && !core::mem::replace(&mut connection.receiving.owes, true)
-        {
+        let Some(connection) = self.connections[index as usize].as_mut() else { return };
+        let receiving = &mut connection.receiving;
+        if !core::mem::replace(&mut receiving.owes, true) && !receiving.owes_expedited {
             self.owing.push(index);
         }
+    }
+
+    /// Sends what a connection owes; false where no buffer is left for it.
+    fn pay(&mut self, index: u32, now: Time, out: &mut Outbox) -> bool {
+        let Some(connection) = self.connections[index as usize].as_mut() else { return true };
+        if connection.state != State::Open {
+            (connection.receiving.owes, connection.receiving.owes_expedited) = (false, false);
+            return true;
+        }
+        self.send_expedited_acknowledge(index, out) && self.send_acknowledge(index, now, out)
+    }
+}
+
+/// Why a TPDU is thrown away.
+enum Flaw {
+    /// Its checksum is wrong, or is missing where checksums are in use, which is an error as much (X.224 §6.17.3).
+    Corrupt,
+    /// It is none, or none that may be sent.
+    Malformed(Malformed),
+}
+
+/// The TPDU that `octets` are.
+#[inline]
+fn check(octets: &[u8], format: Format, checksum: bool) -> Result<Tpdu<'_>, Flaw> {
+    match Tpdu::parse(octets, format) {
+        Ok((tpdu, _)) if tpdu.has_checksum() && !is_intact(octets) || checksum && !tpdu.has_checksum() => {
+            Err(Flaw::Corrupt)
+        }
+        Ok((tpdu, _)) => Ok(tpdu),
+        Err(_) if checksum && !is_intact(octets) => Err(Flaw::Corrupt),
+        Err(it) => Err(Flaw::Malformed(it)),
     }
 }
 

@@ -78,6 +78,7 @@ impl Transport {
                 held: 0,
                 unacknowledged: 0,
                 owes: false,
+                owes_expedited: false,
                 opening: Opening::None,
                 confirms: None,
                 expected_expedited: 0,
@@ -179,9 +180,18 @@ impl Transport {
 
     pub(super) fn disconnect_request(&mut self, cep: Cep, reason: Reason, now: Time, out: &mut Outbox) {
         let Some(connection) = self.connection(cep) else { return };
-        if connection.state == State::Closing {
-            return;
+        let (peer, dst_ref) = (connection.peer, connection.dst_ref);
+        match connection.state {
+            State::Closing => return,
+            // Nothing of it was said, and nobody waits for anything: the other end asks again if this gets lost (§6.6).
+            State::AwaitsResponse => {
+                self.remove(cep.0).into_iter().for_each(|it| self.references.release(peer, it.src_ref));
+                return self.refuse(peer, dst_ref, 0, reason, now, out);
+            }
+            State::AwaitsAcknowledge => self.pending -= 1,
+            State::AwaitsConfirm | State::Open => {}
         }
+        let Some(connection) = self.connection(cep) else { return };
         let details = Details::default();
         connection.setup = Some(Box::new(Setup { tag: 0, details, credit: 0, reason }));
         connection.state = State::Closing;
@@ -191,24 +201,24 @@ impl Transport {
         self.send_setup(cep.0, now, out);
     }
 
-    /// Any TPDU but DT and AK.
-    pub(super) fn other(
-        &mut self,
-        from: Peer,
-        octets: &[u8],
-        format: Format,
-        index: Option<u32>,
-        now: Time,
-        out: &mut Outbox,
-    ) {
-        let Ok((tpdu, _)) = Tpdu::parse(octets, format) else { return };
+    /// The connection is released from here, and the user told so.
+    pub(super) fn release(&mut self, index: u32, reason: Reason, now: Time, out: &mut Outbox) {
+        self.disconnect_request(Cep(index), reason, now, out);
+        out.up(Indication::Disconnect { cep: Cep(index), reason });
+    }
+
+    /// Any TPDU but those of a connection that is open.
+    pub(super) fn other(&mut self, from: Peer, tpdu: &Tpdu<'_>, index: Option<u32>, now: Time, out: &mut Outbox) {
         match (tpdu, index) {
-            (Tpdu::Cr(cr), _) => self.connect_indication(from, &cr, now, out),
-            (Tpdu::Cc(cc), Some(index)) => self.connect_confirm(index, &cc, now, out),
-            (Tpdu::Cc(cc), None) => self.refuse(from, cc.src_ref, cc.dst_ref, Reason::MISMATCHED_REFERENCES, out),
-            (Tpdu::Dr(dr), index) => self.disconnect_indication(from, index, &dr, now, out),
-            (Tpdu::Dc(_), Some(index)) => self.released(index, now),
-            (Tpdu::Er(_), Some(index)) => self.give_up(index, now, out),
+            (Tpdu::Cr(cr), _) => self.connect_indication(from, cr, now, out),
+            (Tpdu::Cc(cc), Some(index)) => self.connect_confirm(index, cc, now, out),
+            (Tpdu::Cc(cc), None) => {
+                self.counters.unknown_reference += 1;
+                self.refuse(from, cc.src_ref, cc.dst_ref, Reason::MISMATCHED_REFERENCES, now, out);
+            }
+            (Tpdu::Dr(dr), index) => self.disconnect_indication(from, index, dr, now, out),
+            (Tpdu::Dc(dc), Some(index)) => self.released(index, dc, now),
+            (Tpdu::Er(_), Some(index)) => self.rejected(index, now, out),
             (_, None) => self.counters.unknown_reference += 1,
             _ => self.counters.unexpected += 1,
         }
@@ -222,13 +232,21 @@ impl Transport {
             }
             return;
         }
+        // One that proposes class 4 has a checksum whatever it proposes (§6.17.3).
+        if cr.dst_ref != 0 || cr.class == Class::Four && !cr.checksum {
+            self.counters.unexpected += 1;
+            return;
+        }
         let mine = self.proposal(false);
         let options = cr.parameters.options();
         let proposed = cr.parameters.preferred_size.map(|it| it.saturating_mul(128));
         let size = proposed.or(cr.parameters.tpdu_size.map(|it| it.octets() as u32)).unwrap_or(128);
         let class = cr.class.min(mine.class);
         if !matches!(class, Class::Two | Class::Four) || cr.src_ref == 0 || size < 128 {
-            return self.refuse(from, cr.src_ref, 0, Reason::NEGOTIATION_FAILED, out);
+            return self.refuse(from, cr.src_ref, 0, Reason::NEGOTIATION_FAILED, now, out);
+        }
+        if self.pending >= self.config.pending {
+            return self.refuse(from, cr.src_ref, 0, Reason::REMOTE_CONGESTION, now, out);
         }
         let four = class == Class::Four;
         let terms = Terms {
@@ -249,8 +267,9 @@ impl Transport {
         };
         let indicated = Box::new(details.clone());
         let Some(index) = self.open(from, terms, State::AwaitsResponse, 0, details) else {
-            return self.refuse(from, cr.src_ref, 0, Reason::REFERENCE_OVERFLOW, out);
+            return self.refuse(from, cr.src_ref, 0, Reason::REFERENCE_OVERFLOW, now, out);
         };
+        self.pending += 1;
         if let Some(connection) = self.connections[index as usize].as_mut() {
             connection.dst_ref = cr.src_ref;
             connection.sending.upper_edge = u32::from(cr.credit);
@@ -264,10 +283,18 @@ impl Transport {
         let config = self.config;
         let Some(connection) = self.connections[index as usize].as_mut() else { return };
         if connection.state != State::AwaitsConfirm {
+            if cc.src_ref != connection.dst_ref {
+                self.counters.unexpected += 1;
+                return;
+            }
             // It comes again since nothing has shown that it came.
             return self.owe(index);
         }
         let options = cc.parameters.options();
+        if cc.class == Class::Four && !options.has(AdditionalOptions::NO_CHECKSUM) && !cc.checksum {
+            self.counters.corrupt += 1;
+            return;
+        }
         let size = cc.parameters.preferred_size.map_or(128, |it| it.saturating_mul(128));
         let is_allowed = matches!(cc.class, Class::Two | Class::Four)
             && cc.class <= mine.class
@@ -279,7 +306,7 @@ impl Transport {
             let (tag, dst_ref) = (connection.setup.as_deref().map_or(0, |it| it.tag), cc.src_ref);
             let (peer, src_ref) = (connection.peer, connection.src_ref);
             self.close(index, now);
-            self.refuse(peer, dst_ref, src_ref, Reason::NEGOTIATION_FAILED, out);
+            self.refuse(peer, dst_ref, src_ref, Reason::NEGOTIATION_FAILED, now, out);
             return out.up(Indication::Refused { tag, reason: Reason::NEGOTIATION_FAILED });
         }
         let four = cc.class == Class::Four;
@@ -325,6 +352,7 @@ impl Transport {
         connection.sending.attempts = 0;
         connection.timers.retransmission = None;
         connection.setup = None;
+        self.pending -= 1;
         self.begin(index, now);
         // A larger window than four bits can say.
         self.owe(index);
@@ -340,7 +368,12 @@ impl Transport {
         now: Time,
         out: &mut Outbox,
     ) {
-        if let Some(index) = index
+        // Of one that has asked for a connection and heard nothing yet.
+        let unanswered = || {
+            let index = *self.requested.get(&(from, dr.src_ref)).filter(|_| dr.dst_ref == 0)?;
+            self.connections[index as usize].as_ref().filter(|it| it.is_pending()).map(|_| index)
+        };
+        if let Some(index) = index.or_else(unanswered)
             && let Some(connection) = self.connections[index as usize].as_ref()
             && (connection.dst_ref == dr.src_ref || connection.state == State::AwaitsConfirm)
         {
@@ -356,35 +389,58 @@ impl Transport {
         }
         if dr.src_ref != 0 {
             let dc = DisconnectConfirm { dst_ref: dr.src_ref, src_ref: dr.dst_ref, checksum: dr.checksum };
-            self.send_control(from, &Tpdu::Dc(dc), Format::Normal, out);
+            self.answer(from, &Tpdu::Dc(dc), now, out);
         }
     }
 
-    fn refuse(&mut self, to: Peer, dst_ref: u16, src_ref: u16, reason: Reason, out: &mut Outbox) {
+    fn refuse(&mut self, to: Peer, dst_ref: u16, src_ref: u16, reason: Reason, now: Time, out: &mut Outbox) {
+        self.counters.refused += 1;
         let checksum = self.config.checksum;
         let dr = DisconnectRequest { dst_ref, src_ref, reason, checksum, additional: None, user_data: &[] };
-        self.send_control(to, &Tpdu::Dr(dr), Format::Normal, out);
+        self.answer(to, &Tpdu::Dr(dr), now, out);
     }
 
-    pub(super) fn send_control(&mut self, to: Peer, tpdu: &Tpdu<'_>, format: Format, out: &mut Outbox) {
+    /// Answers what belongs to no connection, if that was not done too often.
+    pub(super) fn answer(&mut self, to: Peer, tpdu: &Tpdu<'_>, now: Time, out: &mut Outbox) {
+        if self.answers.take(now) {
+            self.counters.answers += 1;
+            self.send_control(to, tpdu, Format::Normal, out);
+        } else {
+            self.counters.answers_left_out += 1;
+        }
+    }
+
+    /// Whether there was a buffer for it.
+    pub(super) fn send_control(&mut self, to: Peer, tpdu: &Tpdu<'_>, format: Format, out: &mut Outbox) -> bool {
         let Some(mut buffer) = self.pool.take() else {
             self.counters.no_buffer += 1;
-            return;
+            return false;
         };
         let mut writer = Writer::new(self.arena.room(&mut buffer));
         let len = tpdu.emit(format, &[], &mut writer).map(|()| writer.len());
-        let Ok(len) = len else { return self.pool.put(buffer) };
+        let Ok(len) = len else { unreachable!("a frame has room for any header") };
         self.arena.fill(&mut buffer, len);
         self.slots.at(buffer.frame()).is = Is::Control;
         out.down(Request::Unitdata { to, buffer });
+        true
     }
 
     /// The other end has confirmed the release.
-    fn released(&mut self, index: u32, now: Time) {
-        if self.connections[index as usize].as_ref().is_some_and(|it| it.state == State::Closing) {
+    fn released(&mut self, index: u32, dc: &DisconnectConfirm, now: Time) {
+        let waits = |it: &Connection| it.state == State::Closing && it.dst_ref == dc.src_ref;
+        if self.connections[index as usize].as_ref().is_some_and(waits) {
             self.close(index, now);
         } else {
             self.counters.unexpected += 1;
+        }
+    }
+
+    /// The other end does not understand something that was sent.
+    fn rejected(&mut self, index: u32, now: Time, out: &mut Outbox) {
+        match self.connections[index as usize].as_ref().map(|it| it.state) {
+            Some(State::Open | State::AwaitsAcknowledge) => self.release(index, Reason::PROTOCOL_ERROR, now, out),
+            Some(State::AwaitsConfirm | State::Closing) => self.give_up(index, now, out),
+            _ => self.counters.unexpected += 1,
         }
     }
 
@@ -393,13 +449,13 @@ impl Transport {
         let Some(connection) = self.connections[index as usize].as_ref() else { return };
         let (state, tag) = (connection.state, connection.setup.as_deref().map_or(0, |it| it.tag));
         self.counters.given_up += 1;
-        self.let_go(index, out);
-        self.close(index, now);
         match state {
             State::AwaitsConfirm => out.up(Indication::Refused { tag, reason: Reason::UNSPECIFIED }),
             State::Closing => {}
-            _ => out.up(Indication::Disconnect { cep: Cep(index), reason: Reason::UNSPECIFIED }),
+            // It may still hear.
+            _ => return self.release(index, Reason::UNSPECIFIED, now, out),
         }
+        self.close(index, now);
     }
 
     /// Buffers of the connection go back to whose they are.
@@ -433,14 +489,22 @@ impl Transport {
 
     /// The connection is gone; its reference is frozen (§6.18).
     fn close(&mut self, index: u32, now: Time) {
-        let Some(connection) = self.connections[index as usize].take() else { return };
+        if let Some(connection) = self.remove(index) {
+            let until = now.after(self.config.times.l);
+            self.references.freeze(connection.peer, connection.src_ref, until);
+        }
+    }
+
+    fn remove(&mut self, index: u32) -> Option<Connection> {
+        let connection = self.connections[index as usize].take()?;
         if let Entry::Occupied(it) = self.requested.entry((connection.peer, connection.dst_ref))
             && *it.get() == index
         {
             it.remove();
         }
-        self.references.freeze(connection.peer, connection.src_ref, now.after(self.config.times.l));
+        self.pending -= u32::from(connection.is_pending());
         self.wheel.remove(index);
         self.vacant.push(index);
+        Some(connection)
     }
 }

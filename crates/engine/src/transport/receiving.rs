@@ -26,8 +26,7 @@ impl Transport {
             // The network has promised that this cannot be (§12.1).
             out.down(Request::Return { buffer });
             counters.unexpected += 1;
-            self.disconnect_request(Cep(index), Reason::PROTOCOL_ERROR, now, out);
-            return out.up(Indication::Disconnect { cep: Cep(index), reason: Reason::PROTOCOL_ERROR });
+            return self.release(index, Reason::PROTOCOL_ERROR, now, out);
         }
         if let Opening::Opened(_) = receiving.opening {
             receiving.opening = Opening::None;
@@ -121,11 +120,7 @@ impl Transport {
     /// An AK with all that there is to say; false where no buffer is left for it.
     pub(super) fn send_acknowledge(&mut self, index: u32, now: Time, out: &mut Outbox) -> bool {
         let Transport { connections, slots, config, arena, pool, counters, wheel, .. } = self;
-        let Some(connection) = connections[index as usize].as_mut() else { return true };
-        if !matches!(connection.state, State::Open) {
-            connection.receiving.owes = false;
-            return true;
-        }
+        let Some(connection) = connections[index as usize].as_mut().filter(|it| it.receiving.owes) else { return true };
         let Some(mut buffer) = pool.take() else {
             counters.no_buffer += 1;
             return false;
@@ -194,8 +189,10 @@ impl Transport {
     /// Something has come from the other end: it lives.
     #[inline]
     pub(super) fn heard(&mut self, index: u32, now: Time) {
-        if let Some(connection) = self.connections[index as usize].as_mut() {
-            connection.timers.inactivity = Some(now.after(self.config.times.i));
+        if let Some(connection) = self.connections[index as usize].as_mut()
+            && let Some(deadline) = &mut connection.timers.inactivity
+        {
+            *deadline = now.after(self.config.times.i);
         }
     }
 }

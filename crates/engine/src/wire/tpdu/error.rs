@@ -36,6 +36,8 @@ pub struct ErrorReport<'a> {
 }
 
 impl<'a> ErrorReport<'a> {
+    /// Octets of what was rejected at most, for which a header has room.
+    pub const MOST: usize = 240;
     const FIXED: usize = 5;
 
     pub(super) fn parse(header: &'a [u8]) -> Result<ErrorReport<'a>, Malformed> {
