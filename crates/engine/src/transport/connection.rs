@@ -172,20 +172,64 @@ pub(super) enum Opening {
 #[derive(Debug)]
 pub(super) struct Timers {
     /// T1: something that was sent is not acknowledged.
-    pub retransmission: Option<Time>,
+    pub retransmission: Deadline,
     /// AL: an AK was put off.
-    pub acknowledge: Option<Time>,
+    pub acknowledge: Deadline,
     /// W: the other end is to hear from here.
-    pub window: Option<Time>,
+    pub window: Deadline,
     /// I: the other end was last heard of so long ago that it is given up.
-    pub inactivity: Option<Time>,
+    pub inactivity: Deadline,
 }
 
 impl Timers {
-    pub const NONE: Timers = Timers { retransmission: None, acknowledge: None, window: None, inactivity: None };
+    pub const NONE: Timers = Timers {
+        retransmission: Deadline::NONE,
+        acknowledge: Deadline::NONE,
+        window: Deadline::NONE,
+        inactivity: Deadline::NONE,
+    };
 
-    pub fn earliest(&self) -> Option<Time> {
-        [self.retransmission, self.acknowledge, self.window, self.inactivity].into_iter().flatten().min()
+    pub fn earliest(&self) -> Deadline {
+        self.retransmission.min(self.acknowledge).min(self.window).min(self.inactivity)
+    }
+}
+
+/// When a timer runs out, if it runs; in 8 octets, of which a connection has four.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(super) struct Deadline(Time);
+
+impl Deadline {
+    pub const NONE: Deadline = Deadline(Time(u64::MAX));
+
+    #[inline]
+    pub fn at(time: Time) -> Deadline {
+        Deadline(time)
+    }
+
+    #[inline]
+    pub fn is_none(self) -> bool {
+        self == Deadline::NONE
+    }
+
+    pub fn time(self) -> Option<Time> {
+        (!self.is_none()).then_some(self.0)
+    }
+
+    /// Whether it is over; then it does not run any more.
+    pub fn take(&mut self, now: Time) -> bool {
+        let over = !self.is_none() && self.0 <= now;
+        if over {
+            *self = Deadline::NONE;
+        }
+        over
+    }
+
+    /// Moves it, if it runs.
+    #[inline]
+    pub fn postpone(&mut self, to: Time) {
+        if !self.is_none() {
+            self.0 = to;
+        }
     }
 }
 

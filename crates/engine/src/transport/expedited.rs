@@ -1,7 +1,7 @@
 //! Expedited data, which overtakes what waits for credit (X.224 §6.11, §12.2.3.10): one ED TPDU at a time.
 
 use super::Transport;
-use super::connection::State;
+use super::connection::{Deadline, State};
 use super::sending::await_acknowledge;
 use super::slots::Is;
 use crate::layer::Outbox;
@@ -124,7 +124,7 @@ impl Transport {
             return;
         };
         connection.sending.attempts = 0;
-        connection.timers.retransmission = None;
+        connection.timers.retransmission = Deadline::NONE;
         slots.acknowledge(frame).into_iter().for_each(|buffer| out.up(Indication::Complete { buffer }));
         self.send_expedited(index, now, out);
         let Transport { connections, config, wheel, .. } = self;

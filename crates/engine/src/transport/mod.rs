@@ -21,7 +21,7 @@ use crate::service::{Cep, Indication, Peer, Request, Time};
 use crate::wire::tpdu::{
     Acknowledge, Class, Code, Envelope, ErrorReport, Format, Malformed, Reason, Selective, Tpdu, is_intact,
 };
-use connection::{Connection, State};
+use connection::{Connection, Deadline, State};
 use references::References;
 use slots::{Is, Slots};
 use std::collections::HashMap;
@@ -347,16 +347,15 @@ impl Transport {
     fn timers_ran_out(&mut self, index: u32, now: Time, out: &mut Outbox) {
         let Some(connection) = self.connections[index as usize].as_mut() else { return };
         let timers = &mut connection.timers;
-        let over = |deadline: &mut Option<Time>| deadline.take_if(|it| *it <= now).is_some();
-        if over(&mut timers.inactivity) {
+        if timers.inactivity.take(now) {
             return self.give_up(index, now, out);
         }
-        let mut owes = over(&mut timers.acknowledge);
-        if over(&mut timers.window) {
-            timers.window = Some(now.after(self.config.times.w));
+        let mut owes = timers.acknowledge.take(now);
+        if timers.window.take(now) {
+            timers.window = Deadline::at(now.after(self.config.times.w));
             owes = true;
         }
-        let (retransmission, state) = (over(&mut timers.retransmission), connection.state);
+        let (retransmission, state) = (timers.retransmission.take(now), connection.state);
         if owes {
             self.owe(index);
         }
@@ -366,7 +365,7 @@ impl Transport {
             (true, _) => self.setup_ran_out(index, now, out),
         }
         if let Some(connection) = self.connections[index as usize].as_ref()
-            && let Some(earliest) = connection.timers.earliest()
+            && let Some(earliest) = connection.timers.earliest().time()
         {
             self.wheel.set(index, earliest);
         }

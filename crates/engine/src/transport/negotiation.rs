@@ -2,8 +2,8 @@
 
 use super::Transport;
 use super::congestion::Congestion;
-use super::connection::{Connection, Opening, Receiving, RoundTrip, Sending, Setup, State, Terms, Timers};
-use super::slots::{Is, List};
+use super::connection::{Connection, Deadline, Opening, Receiving, RoundTrip, Sending, Setup, State, Terms, Timers};
+use super::slots::{Is, List, grow};
 use crate::layer::Outbox;
 use crate::service::{Cep, Details, Indication, Peer, Request, Time};
 use crate::wire::Writer;
@@ -89,6 +89,7 @@ impl Transport {
         if self.vacant.pop().is_some() {
             self.connections[index as usize] = Some(connection);
         } else {
+            grow(&mut self.connections);
             self.connections.push(Some(connection));
             self.wheel.reach(index);
         }
@@ -101,7 +102,7 @@ impl Transport {
         let Some(connection) = connections[index as usize].as_mut() else { return };
         let Some(setup) = connection.setup.as_deref() else { return };
         let deadline = now.after(config.times.t1 << connection.sending.attempts.min(6));
-        connection.timers.retransmission = Some(deadline);
+        connection.timers.retransmission = Deadline::at(deadline);
         wheel.set(index, deadline);
         let Some(mut buffer) = pool.take() else {
             counters.no_buffer += 1;
@@ -322,7 +323,7 @@ impl Transport {
         connection.state = State::Open;
         connection.sending.upper_edge = u32::from(cc.credit);
         connection.sending.attempts = 0;
-        connection.timers.retransmission = None;
+        connection.timers.retransmission = Deadline::NONE;
         let most = connection.terms.most();
         let tag = connection.setup.take().map_or(0, |it| it.tag);
         self.begin(index, now);
@@ -336,8 +337,8 @@ impl Transport {
         let Some(connection) = self.connections[index as usize].as_mut() else { return };
         if connection.terms.class == Class::Four {
             let Transport { config, wheel, .. } = self;
-            connection.timers.window = Some(now.after(config.times.w));
-            connection.timers.inactivity = Some(now.after(config.times.i));
+            connection.timers.window = Deadline::at(now.after(config.times.w));
+            connection.timers.inactivity = Deadline::at(now.after(config.times.i));
             wheel.set(index, now.after(config.times.w));
         }
     }
@@ -350,7 +351,7 @@ impl Transport {
         }
         connection.state = State::Open;
         connection.sending.attempts = 0;
-        connection.timers.retransmission = None;
+        connection.timers.retransmission = Deadline::NONE;
         connection.setup = None;
         self.pending -= 1;
         self.begin(index, now);
@@ -368,6 +369,7 @@ impl Transport {
         now: Time,
         out: &mut Outbox,
     ) {
+        let dc = Tpdu::Dc(DisconnectConfirm { dst_ref: dr.src_ref, src_ref: dr.dst_ref, checksum: dr.checksum });
         // Of one that has asked for a connection and heard nothing yet.
         let unanswered = || {
             let index = *self.requested.get(&(from, dr.src_ref)).filter(|_| dr.dst_ref == 0)?;
@@ -386,10 +388,14 @@ impl Transport {
                 State::Closing => return,
                 _ => out.up(Indication::Disconnect { cep: Cep(index), reason: dr.reason }),
             }
+            if dr.src_ref != 0 {
+                self.send_control(from, &dc, Format::Normal, out);
+            }
+            return;
         }
+        self.counters.unknown_reference += 1;
         if dr.src_ref != 0 {
-            let dc = DisconnectConfirm { dst_ref: dr.src_ref, src_ref: dr.dst_ref, checksum: dr.checksum };
-            self.answer(from, &Tpdu::Dc(dc), now, out);
+            self.answer(from, &dc, now, out);
         }
     }
 

@@ -1,7 +1,7 @@
 //! The direction towards here: order, duplicates, acknowledgement and credit (X.224 §12.2.3.5 to §12.2.3.9).
 
 use super::Transport;
-use super::connection::{Opening, State};
+use super::connection::{Deadline, Opening, State};
 use super::slots::{Is, NONE};
 use crate::layer::Outbox;
 use crate::service::{Cep, Indication, Request, Time};
@@ -87,7 +87,7 @@ impl Transport {
             self.owe(index);
         } else if connection.timers.acknowledge.is_none() {
             let deadline = now.after(config.times.al);
-            connection.timers.acknowledge = Some(deadline);
+            connection.timers.acknowledge = Deadline::at(deadline);
             wheel.set(index, deadline);
         }
     }
@@ -170,15 +170,15 @@ impl Transport {
         let Ok(len) = len else { unreachable!("a frame has room for any AK") };
         arena.fill(&mut buffer, len);
         (receiving.unacknowledged, receiving.owes) = (0, false);
-        connection.timers.acknowledge = None;
+        connection.timers.acknowledge = Deadline::NONE;
         if let Opening::Opened(times) = receiving.opening
             && terms.class == Class::Four
         {
             let deadline = now.after(if times < config.times.n { config.times.t1 } else { config.times.w });
-            connection.timers.window = Some(deadline);
+            connection.timers.window = Deadline::at(deadline);
             wheel.set(index, deadline);
         } else if terms.class == Class::Four {
-            connection.timers.window = Some(now.after(config.times.w));
+            connection.timers.window = Deadline::at(now.after(config.times.w));
         }
         slots.at(buffer.frame()).is = Is::Control;
         counters.acknowledges_sent += 1;
@@ -189,10 +189,8 @@ impl Transport {
     /// Something has come from the other end: it lives.
     #[inline]
     pub(super) fn heard(&mut self, index: u32, now: Time) {
-        if let Some(connection) = self.connections[index as usize].as_mut()
-            && let Some(deadline) = &mut connection.timers.inactivity
-        {
-            *deadline = now.after(self.config.times.i);
+        if let Some(connection) = self.connections[index as usize].as_mut() {
+            connection.timers.inactivity.postpone(now.after(self.config.times.i));
         }
     }
 }

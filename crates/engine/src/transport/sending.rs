@@ -1,6 +1,6 @@
 //! The direction away from here: numbering, credit, retention, retransmission (X.224 §12.2.3.3 to §12.2.3.9).
 
-use super::connection::{Connection, Opening, State};
+use super::connection::{Connection, Deadline, Opening, State};
 use super::slots::{Is, NONE};
 use super::wheel::Wheel;
 use super::{Config, Runs, Transport};
@@ -151,7 +151,7 @@ impl Transport {
             if sending.recovering.is_some_and(|it| !space.is_before(sending.lower_edge, it)) {
                 sending.recovering = None;
             }
-            connection.timers.retransmission = None;
+            connection.timers.retransmission = Deadline::NONE;
         } else if !is_new && under_way > 0 {
             sending.duplicates = sending.duplicates.saturating_add(1);
         }
@@ -255,7 +255,7 @@ impl Transport {
         sending.congestion.silent();
         sending.recovering = Some(sending.next);
         let deadline = now.after(t1(&self.config, connection));
-        connection.timers.retransmission = Some(deadline);
+        connection.timers.retransmission = Deadline::at(deadline);
         self.send_again(index, false, now, out);
         self.send_expedited_again(index, out);
     }
@@ -289,7 +289,7 @@ pub(super) fn await_acknowledge(
     let waits = !connection.sending.retained.is_empty() || connection.sending.expedited.is_some();
     if waits && connection.timers.retransmission.is_none() && connection.terms.class == Class::Four {
         let deadline = now.after(t1(config, connection));
-        connection.timers.retransmission = Some(deadline);
+        connection.timers.retransmission = Deadline::at(deadline);
         wheel.set(index, deadline);
     }
 }

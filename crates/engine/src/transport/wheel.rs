@@ -3,7 +3,7 @@
 //! A deadline that moves back stays where it is until its old time has come, since that is what acknowledgements do to T1 all the
 //! time; it is then put where it belongs.
 
-use super::slots::NONE;
+use super::slots::{NONE, grow};
 use crate::service::Time;
 
 /// Nanoseconds of a tick, by their logarithm: 65.5 µs.
@@ -46,8 +46,9 @@ impl Wheel {
     /// There are connections up to number `index`.
     pub fn reach(&mut self, index: u32) {
         let nowhere = Node { next: NONE, previous: NONE, tick: 0, slot: NOWHERE };
-        if self.nodes.len() <= index as usize {
-            self.nodes.resize(index as usize + 1, nowhere);
+        while self.nodes.len() <= index as usize {
+            grow(&mut self.nodes);
+            self.nodes.push(nowhere);
         }
     }
 
