@@ -146,6 +146,8 @@ pub(super) struct Receiving {
     pub held: u32,
     /// DTs since the last AK.
     pub unacknowledged: u32,
+    /// When one was last sent with a DT.
+    pub carried: Time,
     /// An AK goes when nothing else is to be done, and an EA for the last ED that was taken.
     pub owes: bool,
     pub owes_expedited: bool,

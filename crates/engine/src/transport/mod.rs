@@ -119,6 +119,8 @@ pub struct Counters {
     pub data_duplicate: u64,
     pub data_outside_window: u64,
     pub acknowledges_sent: u64,
+    /// Of those, in one NSDU with a DT.
+    pub acknowledges_with_data: u64,
     pub acknowledges_received: u64,
     pub malformed: u64,
     pub corrupt: u64,
@@ -281,8 +283,9 @@ impl Transport {
     }
 
     /// A buffer that was lent below is back.
-    fn complete(&mut self, buffer: Buffer, now: Time, out: &mut Outbox) {
+    fn complete(&mut self, mut buffer: Buffer, now: Time, out: &mut Outbox) {
         let slot = self.slots.at(buffer.frame());
+        buffer.pull(usize::from(core::mem::take(&mut slot.ahead)));
         match slot.is {
             Is::Control => {
                 slot.is = Is::Elsewhere;

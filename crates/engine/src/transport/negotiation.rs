@@ -77,6 +77,7 @@ impl Transport {
                 early: List::EMPTY,
                 held: 0,
                 unacknowledged: 0,
+                carried: Time(0),
                 owes: false,
                 owes_expedited: false,
                 opening: Opening::None,

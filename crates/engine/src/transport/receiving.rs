@@ -1,8 +1,9 @@
 //! The direction towards here: order, duplicates, acknowledgement and credit (X.224 §12.2.3.5 to §12.2.3.9).
 
-use super::Transport;
-use super::connection::{Deadline, Opening, State};
+use super::connection::{Connection, Deadline, Opening, State};
 use super::slots::{Is, NONE};
+use super::wheel::Wheel;
+use super::{Config, Transport};
 use crate::layer::Outbox;
 use crate::service::{Cep, Indication, Request, Time};
 use crate::wire::Writer;
@@ -125,22 +126,11 @@ impl Transport {
             counters.no_buffer += 1;
             return false;
         };
-        let terms = connection.terms;
-        let (space, receiving) = (terms.space(), &mut connection.receiving);
-        let room = terms.credit(config.credit).saturating_sub(receiving.held);
-        let left = space.distance(receiving.expected, receiving.granted);
-        // Credit that was given is never taken back.
-        let credit = room.max(left);
-        receiving.granted = space.add(receiving.expected, credit);
-        receiving.opening = match (receiving.opening, credit) {
-            (_, 0) => Opening::Closed,
-            (Opening::Closed, _) => Opening::Opened(1),
-            (Opening::Opened(times), _) => Opening::Opened(times.saturating_add(1)),
-            (Opening::None, _) => Opening::None,
-        };
+        let (terms, space) = (connection.terms, connection.terms.space());
+        let early = connection.receiving.early;
         let mut runs = [0; 8 * Selective::MOST];
-        let selective = (terms.selective && !receiving.early.is_empty()).then(|| {
-            let mut frame = receiving.early.head;
+        let selective = (terms.selective && !early.is_empty()).then(|| {
+            let mut frame = early.head;
             let runs_of = std::iter::from_fn(|| {
                 if frame == NONE {
                     return None;
@@ -156,30 +146,11 @@ impl Transport {
             });
             Selective::new(runs_of, terms.format, &mut runs)
         });
-        let ak = Acknowledge {
-            dst_ref: connection.dst_ref,
-            number: receiving.expected,
-            credit: credit as u16,
-            checksum: terms.checksum,
-            subsequence: None,
-            confirmation: receiving.confirms.take(),
-            selective,
-        };
+        let ak = Acknowledge { selective, ..connection.next_acknowledge(config, wheel, index, now) };
         let mut to = Writer::new(arena.room(&mut buffer));
         let len = ak.emit(terms.format, &mut to).map(|()| to.len());
         let Ok(len) = len else { unreachable!("a frame has room for any AK") };
         arena.fill(&mut buffer, len);
-        (receiving.unacknowledged, receiving.owes) = (0, false);
-        connection.timers.acknowledge = Deadline::NONE;
-        if let Opening::Opened(times) = receiving.opening
-            && terms.class == Class::Four
-        {
-            let deadline = now.after(if times < config.times.n { config.times.t1 } else { config.times.w });
-            connection.timers.window = Deadline::at(deadline);
-            wheel.set(index, deadline);
-        } else if terms.class == Class::Four {
-            connection.timers.window = Deadline::at(now.after(config.times.w));
-        }
         slots.at(buffer.frame()).is = Is::Control;
         counters.acknowledges_sent += 1;
         out.down(Request::Unitdata { to: connection.peer, buffer });
@@ -191,6 +162,58 @@ impl Transport {
     pub(super) fn heard(&mut self, index: u32, now: Time) {
         if let Some(connection) = self.connections[index as usize].as_mut() {
             connection.timers.inactivity.postpone(now.after(self.config.times.i));
+        }
+    }
+}
+
+impl Connection {
+    /// Whether an AK is due that can go with a DT: one is owed, or one that was put off would go by itself before long. One that
+    /// says what has come out of order is long, and goes by itself.
+    pub(super) fn may_acknowledge(&self, config: &Config, now: Time) -> bool {
+        let receiving = &self.receiving;
+        let is_due = receiving.owes || receiving.unacknowledged > 0 && now.since(receiving.carried) >= config.times.al;
+        is_due && receiving.early.is_empty()
+    }
+
+    /// What the AK says that is sent now, but for what came out of order.
+    pub(super) fn next_acknowledge(
+        &mut self,
+        config: &Config,
+        wheel: &mut Wheel,
+        index: u32,
+        now: Time,
+    ) -> Acknowledge<'static> {
+        let Connection { terms, receiving, timers, dst_ref, .. } = self;
+        let room = terms.credit(config.credit).saturating_sub(receiving.held);
+        let left = terms.space().distance(receiving.expected, receiving.granted);
+        // Credit that was given is never taken back.
+        let credit = room.max(left);
+        receiving.granted = terms.space().add(receiving.expected, credit);
+        receiving.opening = match (receiving.opening, credit) {
+            (_, 0) => Opening::Closed,
+            (Opening::Closed, _) => Opening::Opened(1),
+            (Opening::Opened(times), _) => Opening::Opened(times.saturating_add(1)),
+            (Opening::None, _) => Opening::None,
+        };
+        (receiving.unacknowledged, receiving.owes) = (0, false);
+        timers.acknowledge = Deadline::NONE;
+        if let Opening::Opened(times) = receiving.opening
+            && terms.class == Class::Four
+        {
+            let deadline = now.after(if times < config.times.n { config.times.t1 } else { config.times.w });
+            timers.window = Deadline::at(deadline);
+            wheel.set(index, deadline);
+        } else if terms.class == Class::Four {
+            timers.window = Deadline::at(now.after(config.times.w));
+        }
+        Acknowledge {
+            dst_ref: *dst_ref,
+            number: receiving.expected,
+            credit: credit as u16,
+            checksum: terms.checksum,
+            subsequence: None,
+            confirmation: receiving.confirms.take(),
+            selective: None,
         }
     }
 }

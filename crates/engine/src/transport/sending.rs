@@ -11,6 +11,12 @@ use crate::wire::tpdu::{Acknowledge, Class, Confirmation, Data};
 use underpass_checksum::fletcher::Sums;
 use underpass_link::arena::Buffer;
 
+/// Octets of the longest AK that goes ahead of a DT in one NSDU (X.224 §6.4): with checksum and confirmation.
+const AHEAD: usize = 10 + 4 + 10;
+
+/// Octets of headroom that are left for the layers below.
+const BELOW: usize = 64;
+
 /// AKs that say nothing new, after which what they miss is taken for lost.
 const DUPLICATES: u8 = 3;
 
@@ -37,9 +43,11 @@ impl Transport {
             return;
         }
         let (terms, peer, dst_ref) = (connection.terms, connection.peer, connection.dst_ref);
-        let (space, sending) = (terms.space(), &mut connection.sending);
+        let space = terms.space();
+        let mut acknowledges = connection.may_acknowledge(config, now);
         // Behind an ED nothing is sent before that has arrived (§6.11).
-        while !sending.unsent.is_empty() && sending.expedited.is_none() {
+        while !connection.sending.unsent.is_empty() && connection.sending.expedited.is_none() {
+            let sending = &mut connection.sending;
             let credit = space.distance(sending.next, sending.upper_edge);
             let under_way = space.distance(sending.lower_edge, sending.next);
             let has_credit = credit > 0 && credit <= space.window();
@@ -83,6 +91,23 @@ impl Transport {
                 slot.is = Is::Acknowledged;
             }
             counters.data_sent += 1;
+            let has_room =
+                buffer.len() + AHEAD <= terms.tpdu_size as usize && buffer.offset() as usize >= AHEAD + BELOW;
+            if acknowledges && has_room {
+                acknowledges = false;
+                let mut octets = [0; AHEAD];
+                let mut to = Writer::new(&mut octets);
+                let ak = connection.next_acknowledge(config, wheel, index, now);
+                connection.receiving.carried = now;
+                if ak.emit(terms.format, &mut to).is_err() {
+                    unreachable!("one that says nothing of what came out of order is no longer");
+                }
+                let ahead = to.len();
+                arena.push(&mut buffer, ahead).copy_from_slice(to.written());
+                slots.at(frame).ahead = ahead as u8;
+                counters.acknowledges_sent += 1;
+                counters.acknowledges_with_data += 1;
+            }
             out.down(Request::Unitdata { to: peer, buffer });
         }
         await_acknowledge(config, wheel, index, connection, now);

@@ -22,8 +22,9 @@ pub(super) struct Slot {
     pub number: u32,
     /// When it was last sent.
     pub sent: Time,
-    /// Octets of the header that was pushed here.
+    /// Octets of the header that was pushed here, and of an AK ahead of it, which goes once.
     pub header_len: u8,
+    pub ahead: u8,
     /// The TSDU ends with it.
     pub end: bool,
     pub is: Is,
@@ -99,6 +100,7 @@ impl Slots {
             number: 0,
             sent: Time(0),
             header_len: 0,
+            ahead: 0,
             end: false,
             is: Is::Elsewhere,
         };

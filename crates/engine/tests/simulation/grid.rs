@@ -9,7 +9,7 @@ const US: u64 = 1000;
 
 fn script(seed: u64, faults: Faults) -> Script {
     let lazy = seed.is_multiple_of(3);
-    Script { seed, faults, config: Config::default(), tsdus: 60, longest: 20_000, lazy, expedited: 5 }
+    Script { seed, faults, config: Config::default(), tsdus: 60, longest: 20_000, lazy, expedited: 5, turns: false }
 }
 
 /// 20 µs from end to end, 8 Gbit/s.
@@ -71,6 +71,31 @@ fn class_2_where_nothing_is_lost() {
         let outcome = run(&Script { config, ..script(seed, faults) });
         assert_eq!(outcome.wrong, 0);
         assert!(outcome.counters.iter().all(|it| it.data_sent_again == 0), "{outcome:?}");
+    }
+}
+
+/// Questions and answers: an AK goes with the answer rather than by itself, whatever gets lost.
+#[test]
+fn taking_turns() {
+    for (lost, alone) in [(0, 50), (50, 1000)] {
+        for class in [Class::Two, Class::Four] {
+            for extended in [true, false] {
+                if class == Class::Two && lost > 0 {
+                    continue;
+                }
+                let config = Config { class, extended, ..Config::default() };
+                // An answer takes longer than an AK is put off.
+                let faults = Faults { lost, delay: 150 * US, ..fast() };
+                let script =
+                    Script { config, tsdus: 200, longest: 200, expedited: 0, turns: true, ..script(1, faults) };
+                let outcome = run(&script);
+                assert_eq!(outcome.wrong, 0);
+                for it in outcome.counters {
+                    let by_itself = it.acknowledges_sent - it.acknowledges_with_data;
+                    assert!(by_itself * 1000 <= it.data_sent * alone, "{script:?}: {it:?}");
+                }
+            }
+        }
     }
 }
 

@@ -27,6 +27,8 @@ pub struct Script {
     pub lazy: bool,
     /// Expedited data in each direction.
     pub expedited: u32,
+    /// The ends take turns: each TSDU is sent when the one before it has come.
+    pub turns: bool,
 }
 
 /// What became of it.

@@ -144,6 +144,10 @@ impl Side {
             moved = true;
         }
         while self.next.0 < script.tsdus {
+            // The first end begins.
+            if script.turns && self.next.0 >= self.expected.0 + 1 - self.at as u32 {
+                break;
+            }
             let Some(mut buffer) = self.free.pop() else { break };
             let (tsdu, at) = self.next;
             let whole = length(script, self.at, tsdu);

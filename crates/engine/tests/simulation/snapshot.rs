@@ -25,28 +25,30 @@ const WIRE: Faults = Faults {
 };
 
 /// Both directions at a time, medians of five seeds.
-fn line(name: &str, faults: Faults, config: Config) -> String {
-    let mut all: Vec<_> = (1..=5)
-        .map(|seed| run(&Script { seed, faults, config, tsdus: 200, longest: 20_000, lazy: false, expedited: 0 }))
-        .collect();
+fn line(name: &str, faults: Faults, config: Config, turns: bool) -> String {
+    let longest = if turns { 200 } else { 20_000 };
+    let script = Script { seed: 0, faults, config, tsdus: 200, longest, lazy: false, expedited: 0, turns };
+    let mut all: Vec<_> = (1..=5).map(|seed| run(&Script { seed, ..script.clone() })).collect();
     assert!(all.iter().all(|it| it.wrong == 0));
     all.sort_by_key(|it| it.took * 1_000_000 / it.octets);
     let median = &all[2];
     let sum = |what: fn(&underpass_engine::transport::Counters) -> u64| median.counters.iter().map(what).sum::<u64>();
     let (sent, again) = (sum(|it| it.data_sent), sum(|it| it.data_sent_again));
     format!(
-        "{name:<28}{:>10}{:>12}{:>12}{:>12}\n",
+        "{name:<28}{:>10}{:>12}{:>12}{:>12}{:>12}\n",
         median.octets * 1000 / median.took,
         median.took / US,
         again * 1000 / sent,
-        sum(|it| it.acknowledges_sent) * 1000 / sent
+        sum(|it| it.acknowledges_sent) * 1000 / sent,
+        median.packets * 1000 / sent
     )
 }
 
 #[test]
 fn behaviour_is_as_committed() {
     let class_4 = Config::default();
-    let mut text = format!("{:<28}{:>10}{:>12}{:>12}{:>12}\n", "wire", "MB/s", "took, us", "again, ‰", "AKs, ‰");
+    let mut text =
+        format!("{:<28}{:>10}{:>12}{:>12}{:>12}{:>12}\n", "wire", "MB/s", "took, us", "again, ‰", "AKs, ‰", "NSDUs, ‰");
     let lines = [
         ("clean", WIRE, class_4),
         ("clean, class 2", WIRE, Config { class: Class::Two, ..class_4 }),
@@ -62,7 +64,14 @@ fn behaviour_is_as_committed() {
         ("pauses, 30 of 70 ms", Faults { pause: 30_000 * US, pause_every: 70_000 * US, ..WIRE }, class_4),
     ];
     for (name, faults, config) in lines {
-        write!(text, "{}", line(name, faults, config)).unwrap();
+        write!(text, "{}", line(name, faults, config, false)).unwrap();
+    }
+    for (name, faults) in [
+        ("in turns", WIRE),
+        ("in turns, 0.3 ms", Faults { delay: 150 * US, ..WIRE }),
+        ("in turns, 1 % lost", Faults { lost: 10, ..WIRE }),
+    ] {
+        write!(text, "{}", line(name, faults, class_4, true)).unwrap();
     }
     if text != COMMITTED {
         let path = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/simulation/snapshot.txt");
