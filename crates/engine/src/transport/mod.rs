@@ -25,13 +25,14 @@ use connection::{Connection, Deadline, State};
 use references::References;
 use slots::{Is, Slots};
 use std::collections::HashMap;
+use underpass_link::Guarantees;
 use underpass_link::arena::{Arena, Buffer, Pool};
 use wheel::Wheel;
 
 /// What an entity offers and asks for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Config {
-    /// The class that is proposed: 4 over a network that may lose, 2 over one that does not.
+    /// The class that is proposed, and chosen of a higher one; a lower one is refused. See [`Config::over`].
     pub class: Class,
     /// Numbers of 31 bits and credits of 16.
     pub extended: bool,
@@ -108,6 +109,22 @@ impl Default for Config {
     }
 }
 
+impl Config {
+    /// For a network that promises this (X.224 §5.4.2): class 2 where it delivers everything, class 4 where it may lose, with a
+    /// checksum where it does not find what is corrupt.
+    ///
+    /// # Panics
+    /// If it carries less than 128 octets, which is the shortest longest TPDU.
+    pub fn over(guarantees: Guarantees, most: usize) -> Config {
+        assert!(most >= 128, "a network of {most} octets carries no TPDU of any negotiated size");
+        let Guarantees { delivery, integrity } = guarantees;
+        // What is corrupt and does not arrive is lost; what is corrupt and arrives is not what was sent.
+        let class = if delivery && integrity { Class::Two } else { Class::Four };
+        let tpdu_size = (most / 128 * 128).min(65_408) as u32;
+        Config { class, checksum: !integrity, tpdu_size, ..Config::default() }
+    }
+}
+
 /// What has happened, in numbers since the beginning.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[expect(missing_docs, reason = "the names say it")]
@@ -158,7 +175,11 @@ pub struct Transport {
 
 impl Transport {
     /// An entity over buffers of `arena`, of which `pool` are its own.
+    ///
+    /// # Panics
+    /// If it is to propose another class than 2 or 4.
     pub fn new(config: Config, arena: Arena, pool: Pool, now: Time) -> Transport {
+        assert!(matches!(config.class, Class::Two | Class::Four), "class {:?} is not built: 2 and 4 are", config.class);
         let slots = Slots::new(arena.geometry().frames);
         Transport {
             config,

@@ -243,8 +243,10 @@ impl Transport {
         let options = cr.parameters.options();
         let proposed = cr.parameters.preferred_size.map(|it| it.saturating_mul(128));
         let size = proposed.or(cr.parameters.tpdu_size.map(|it| it.octets() as u32)).unwrap_or(128);
-        let class = cr.class.min(mine.class);
-        if !matches!(class, Class::Two | Class::Four) || cr.src_ref == 0 || size < 128 {
+        // Valid answers to a preferred class are the same or a lower one (§6.5.3, table 3), which the network has to allow. Class 3
+        // may be answered with class 2.
+        let class = mine.class;
+        if cr.class < class || cr.src_ref == 0 || size < 128 {
             return self.refuse(from, cr.src_ref, 0, Reason::NEGOTIATION_FAILED, now, out);
         }
         if self.pending >= self.config.pending {
@@ -298,8 +300,8 @@ impl Transport {
             return;
         }
         let size = cc.parameters.preferred_size.map_or(128, |it| it.saturating_mul(128));
-        let is_allowed = matches!(cc.class, Class::Two | Class::Four)
-            && cc.class <= mine.class
+        let is_allowed = cc.class == mine.class
+            && !cc.no_flow_control
             && cc.src_ref != 0
             && (128..=config.tpdu_size).contains(&size)
             && (!cc.extended || config.extended);

@@ -9,7 +9,8 @@ use host::{Host, OTHER};
 use std::collections::VecDeque;
 use underpass_engine::service::{Peer, Time};
 use underpass_engine::transport::{Config, Counters};
-use underpass_engine::wire::tpdu::{Class, Code, Envelope, separate};
+use underpass_engine::wire::tpdu::{Class, Code, Envelope, Format, Tpdu, separate};
+use underpass_link::Guarantees;
 
 const US: u64 = 1000;
 const MS: u64 = 1000 * US;
@@ -344,6 +345,38 @@ fn no_more_than_so_many_are_pending() {
     world.run(10 * MS);
     let refused = world.hosts[1].counters().refused;
     assert_eq!((world.hosts[1].connections(), refused), (config.pending as usize, 12));
+}
+
+/// Class 2 where the network delivers everything, class 4 elsewhere; negotiated down to that, and refused below (X.224 §6.5.3).
+#[test]
+fn the_class_follows_from_what_the_network_promises() {
+    let promises = |delivery, integrity| Config::over(Guarantees { delivery, integrity }, 300);
+    for (delivery, integrity, class, checksum) in [
+        (true, true, Class::Two, false),
+        (false, true, Class::Four, false),
+        (true, false, Class::Four, true),
+        (false, false, Class::Four, true),
+    ] {
+        let config = promises(delivery, integrity);
+        assert_eq!((config.class, config.checksum, config.tpdu_size), (class, checksum, 256));
+        let mut world = World::new(config);
+        world.open();
+        world.assert_delivered("as promised");
+        world.end("as promised");
+    }
+    // To an end that wants the other class: what it answers, and what becomes of it.
+    for (caller, called, answer) in [(true, false, Code::Dr), (false, true, Code::Cc)] {
+        let configs = [caller, called].map(|it| promises(it, true));
+        let mut world = World::new(configs[0]);
+        world.hosts[1] = Host::new(configs[1]);
+        world.hosts[0].connect(world.now);
+        world.run(SECOND);
+        assert_eq!(Envelope::peek(&world.seen[0][0]).unwrap().code, answer);
+        if let (Tpdu::Cc(cc), _) = Tpdu::parse(&world.seen[0][0], Format::Normal).unwrap() {
+            assert_eq!(cc.class, Class::Two);
+        }
+        assert!(world.hosts.iter().all(|it| it.connections() == 0) && world.hosts[0].ended);
+    }
 }
 
 /// Of all that comes where there is no connection, each is counted, and few are answered.
