@@ -5,6 +5,7 @@
 //! [`wire`] holds the formats of what goes over a link.
 
 mod bucket;
+pub mod clnp;
 pub mod layer;
 pub mod network;
 pub mod service;

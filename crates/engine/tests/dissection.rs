@@ -5,7 +5,7 @@ use pcap_file::pcap::{PcapHeader, PcapPacket, PcapWriter};
 use std::process::Command;
 use std::time::Duration;
 use underpass_engine::wire::Writer;
-use underpass_engine::wire::clnp::{Clnp, Header, Nsap, Segment};
+use underpass_engine::wire::clnp::{Clnp, Discard, Header, Nsap, Report, Segment};
 use underpass_engine::wire::llc::{Llc, Mac};
 use underpass_engine::wire::tpdu::{
     Acknowledge, AdditionalOptions, Cause, Class, Confirmation, Connect, Data, DisconnectConfirm, DisconnectRequest,
@@ -248,6 +248,19 @@ fn full() -> Vec<Case> {
         ];
         all.push(Case { frame: frame(Clnp::Full(header), &tpdu), wanted: wanted.to_vec() });
     }
+    let (destination, source) = (address(1), address(2));
+    let report = Report { lifetime: 4, destination, source, discard: Discard::LIFETIME, location: 4, len: 0 };
+    let header_len = Clnp::Report(report).header_len();
+    let wanted = [
+        ("clnp.nlpi", "0x81".to_string()),
+        ("clnp.len", header_len.to_string()),
+        ("clnp.type", "0x01".to_string()),
+        ("clnp.pdu.len", header_len.to_string()),
+        ("clnp.dsap", "49000102000000000121".to_string()),
+        ("clnp.ssap", "49000102000000000221".to_string()),
+        ("clnp.checksum.status", "1".to_string()),
+    ];
+    all.push(Case { frame: frame(Clnp::Report(report), &[]), wanted: wanted.to_vec() });
     all
 }
 

@@ -1,4 +1,5 @@
-//! Connectionless network protocol (ISO 8473, RFC 994): the inactive subset, which is one octet, and the full data PDU.
+//! Connectionless network protocol (ISO 8473, RFC 994): the inactive subset, which is one octet, and the full data and error
+//! report PDUs.
 //!
 //! ```text
 //! inactive     1 0x00
@@ -7,6 +8,8 @@
 //!              3 version 1   8-9 checksum of the header, 0 for none              - [if SP: identifier, offset, total]
 //!              4 lifetime                                                        - options
 //! ```
+//! An error report has type 0x01 and none of the flags, 0xC1 among its options with the reason and the number of the octet that
+//! is to blame, and the header of what was thrown away as its data.
 
 use super::{NoRoom, Writer};
 use std::fmt::{self, Display, Formatter};
@@ -78,6 +81,46 @@ pub enum Clnp<'a> {
     Inactive,
     /// Between any two.
     Full(Header<'a>),
+    /// Something was thrown away.
+    Report(Report),
+}
+
+/// The header of an error report PDU.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Report {
+    /// How long it may still be under way, in units of 500 ms.
+    pub lifetime: u8,
+    /// Who has sent what was thrown away.
+    pub destination: Nsap,
+    /// Who has thrown it away.
+    pub source: Nsap,
+    /// Why.
+    pub discard: Discard,
+    /// Number of the octet that is to blame, or 0.
+    pub location: u8,
+    /// Octets of data behind the header.
+    pub len: usize,
+}
+
+/// Why something was thrown away (ISO 8473 §7.9.5). Any number may come.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct Discard(pub u8);
+
+impl Discard {
+    /// There is no room for it.
+    pub const CONGESTION: Discard = Discard(0x03);
+    /// The header contradicts itself.
+    pub const SYNTAX: Discard = Discard(0x04);
+    /// Nobody here has the destination's address.
+    pub const UNKNOWN_DESTINATION: Discard = Discard(0x81);
+    /// It was under way for too long.
+    pub const LIFETIME: Discard = Discard(0xa0);
+    /// Its other parts have not come in time.
+    pub const REASSEMBLY_LIFETIME: Discard = Discard(0xa1);
+    /// It asks for something that may not be passed over.
+    pub const UNSUPPORTED_OPTION: Discard = Discard(0xb0);
+    /// Its parts contradict each other.
+    pub const INTERFERENCE: Discard = Discard(0xc0);
 }
 
 /// The header of a data PDU.
@@ -113,7 +156,7 @@ pub enum NotClnp {
     Unknown {
         /// 1 is understood.
         version: u8,
-        /// 0x1C, data, is understood.
+        /// 0x1C, data, and 0x01, an error report, are understood.
         kind: u8,
     },
     /// Lengths in the header contradict each other.
@@ -128,6 +171,8 @@ const INACTIVE: u8 = 0x00;
 const FULL: u8 = 0x81;
 const VERSION: u8 = 1;
 const DATA: u8 = 0x1c;
+const ERROR: u8 = 0x01;
+const REASON: u8 = 0xc1;
 const SEGMENTED: u8 = 0x80;
 const MORE: u8 = 0x40;
 const REPORT: u8 = 0x20;
@@ -145,7 +190,7 @@ impl<'a> Clnp<'a> {
     pub fn parse(packet: &'a [u8]) -> Result<(Clnp<'a>, &'a [u8]), NotClnp> {
         match packet.split_first().ok_or(NotClnp::Short)? {
             (&INACTIVE, data) => Ok((Clnp::Inactive, data)),
-            (&FULL, _) => Header::parse(packet).map(|(header, data)| (Clnp::Full(header), data)),
+            (&FULL, _) => parse(packet),
             (&other, _) => Err(NotClnp::Protocol(other)),
         }
     }
@@ -156,6 +201,7 @@ impl<'a> Clnp<'a> {
         match self {
             Clnp::Inactive => 1,
             Clnp::Full(header) => header.header_len(),
+            Clnp::Report(report) => report.as_header(&[0; 4]).header_len(),
         }
     }
 
@@ -167,17 +213,64 @@ impl<'a> Clnp<'a> {
     pub fn emit(&self, to: &mut Writer<'_>) -> Result<(), NoRoom> {
         match self {
             Clnp::Inactive => to.octet(INACTIVE),
-            Clnp::Full(header) => header.emit(to),
+            Clnp::Full(header) => header.emit(DATA, to),
+            Clnp::Report(it) => it.as_header(&[REASON, 2, it.discard.0, it.location]).emit(ERROR, to),
         }
+    }
+}
+
+fn parse(packet: &[u8]) -> Result<(Clnp<'_>, &[u8]), NotClnp> {
+    let &[_, _, version, _, kind, ..] = packet else { return Err(NotClnp::Short) };
+    let code = kind & 0x1f;
+    match (version, code) {
+        (VERSION, DATA) => Header::parse(packet).map(|(header, data)| (Clnp::Full(header), data)),
+        (VERSION, ERROR) if kind == ERROR => {
+            let (header, data) = Header::parse(packet)?;
+            Ok((Clnp::Report(Report::of(&header)?), data))
+        }
+        _ => Err(NotClnp::Unknown { version, kind: code }),
+    }
+}
+
+/// The options of a header: code and value of each, or `None` at the end if they are not well formed.
+pub fn options(octets: &[u8]) -> impl Iterator<Item = Option<(u8, &[u8])>> {
+    let mut rest = octets;
+    std::iter::from_fn(move || {
+        if rest.is_empty() {
+            return None;
+        }
+        let option = rest.split_at_checked(2).and_then(|(head, behind)| {
+            let (value, behind) = behind.split_at_checked(usize::from(head[1]))?;
+            rest = behind;
+            Some((head[0], value))
+        });
+        if option.is_none() {
+            rest = &[];
+        }
+        Some(option)
+    })
+}
+
+impl Report {
+    fn of(header: &Header<'_>) -> Result<Report, NotClnp> {
+        let reason = options(header.options).find_map(|it| match it {
+            Some((REASON, &[discard, location])) => Some((discard, location)),
+            _ => None,
+        });
+        let (discard, location) = reason.ok_or(NotClnp::Lengths)?;
+        let Header { lifetime, destination, source, len, .. } = *header;
+        Ok(Report { lifetime, destination, source, discard: Discard(discard), location, len })
+    }
+
+    fn as_header<'a>(&self, options: &'a [u8]) -> Header<'a> {
+        let Report { lifetime, destination, source, len, .. } = *self;
+        Header { lifetime, reports_errors: false, destination, source, segment: None, options, len }
     }
 }
 
 impl<'a> Header<'a> {
     fn parse(packet: &'a [u8]) -> Result<(Header<'a>, &'a [u8]), NotClnp> {
-        let &[_, header_len, version, lifetime, kind, len0, len1, ..] = packet else { return Err(NotClnp::Short) };
-        if version != VERSION || kind & 0x1f != DATA {
-            return Err(NotClnp::Unknown { version, kind: kind & 0x1f });
-        }
+        let &[_, header_len, _, lifetime, kind, len0, len1, ..] = packet else { return Err(NotClnp::Short) };
         let (header_len, len) = (usize::from(header_len), usize::from(u16::from_be_bytes([len0, len1])));
         let header = packet.get(..header_len).filter(|it| it.len() >= FIXED).ok_or(NotClnp::Short)?;
         let data = packet.get(header_len..len).ok_or(NotClnp::Short)?;
@@ -206,7 +299,7 @@ impl<'a> Header<'a> {
         FIXED + addresses + self.segment.map_or(0, |_| 6) + self.options.len()
     }
 
-    fn emit(&self, to: &mut Writer<'_>) -> Result<(), NoRoom> {
+    fn emit(&self, kind: u8, to: &mut Writer<'_>) -> Result<(), NoRoom> {
         let (begin, header_len) = (to.len(), self.header_len());
         let len = u16::try_from(header_len + self.len).map_err(|_| NoRoom)?;
         if header_len > 254 {
@@ -215,7 +308,7 @@ impl<'a> Header<'a> {
         let flag = |is: bool, bit: u8| if is { bit } else { 0 };
         let more = self.segment.is_some_and(|it| it.more);
         let kind =
-            DATA | flag(self.segment.is_some(), SEGMENTED) | flag(more, MORE) | flag(self.reports_errors, REPORT);
+            kind | flag(self.segment.is_some(), SEGMENTED) | flag(more, MORE) | flag(self.reports_errors, REPORT);
         to.put(&[FULL, header_len as u8, VERSION, self.lifetime, kind])?;
         to.u16(len)?;
         to.u16(0)?;
@@ -245,7 +338,13 @@ fn address(rest: &mut &[u8]) -> Result<Nsap, NotClnp> {
 
 impl Display for Clnp<'_> {
     fn fmt(&self, f: &mut Formatter<'_>) -> fmt::Result {
-        let Clnp::Full(header) = self else { return f.write_str("CLNP inactive") };
+        let header = match self {
+            Clnp::Inactive => return f.write_str("CLNP inactive"),
+            Clnp::Report(it) => {
+                return write!(f, "CLNP error {} → {}, reason {:#04x}", it.source, it.destination, it.discard.0);
+            }
+            Clnp::Full(header) => header,
+        };
         write!(f, "CLNP {} → {}, {} octets", header.source, header.destination, header.len)?;
         if let Some(it) = header.segment {
             write!(f, ", part {:#06x} at {} of {}", it.identifier, it.offset, it.total)?;
@@ -305,6 +404,17 @@ mod tests {
         }
     }
 
+    #[test]
+    fn an_error_report_comes_back() {
+        let address = |number| Nsap::new(&[0x49, number]).unwrap();
+        let (discard, len) = (Discard::LIFETIME, 3);
+        let report = Report { lifetime: 4, destination: address(1), source: address(2), discard, location: 4, len };
+        let packet = emitted(&Clnp::Report(report), &[1, 2, 3]);
+        assert_eq!(packet[4], ERROR);
+        assert_eq!(Clnp::parse(&packet), Ok((Clnp::Report(report), &[1, 2, 3][..])));
+        assert_eq!(Clnp::Report(report).to_string(), "CLNP error 49.02 → 49.01, reason 0xa0");
+    }
+
     /// RFC 994 §6.11: a checksum of 0 says that there is none.
     #[test]
     fn a_checksum_may_be_left_out() {
@@ -322,7 +432,7 @@ mod tests {
                 packet[0] = FULL;
                 packet[1] = packet.len() as u8 / 2;
                 packet[2] = VERSION;
-                packet[4] = packet[4] & 0xe0 | DATA;
+                packet[4] = if packet[4] & 1 == 0 { packet[4] & 0xe0 | DATA } else { ERROR };
                 let len = packet.len() as u16;
                 packet[5..7].copy_from_slice(&len.to_be_bytes());
                 packet[7..9].fill(0);

@@ -1,0 +1,341 @@
+//! Network by the full connectionless protocol (ISO 8473): addresses of 20 octets, of which a host may have many, lifetime,
+//! segmentation and reassembly, error reports. For end systems on one link: nothing is forwarded.
+//!
+//! A [`Peer`] is a pair of addresses, one of this host's and one of another's, so that each pair has references of its own. What
+//! is too long for the link is copied into segments; what fits is not copied.
+
+mod reassembly;
+
+use crate::bucket::Bucket;
+use crate::layer::{Layer, Outbox};
+use crate::service::{Indication, Peer, Request, Time};
+use crate::wire::Writer;
+use crate::wire::clnp::{Clnp, Discard, Header, NotClnp, Nsap, Report, Segment, options};
+use crate::wire::llc::{Llc, Mac};
+use reassembly::{Arrived, Part, Reassembly};
+use std::collections::{HashMap, HashSet};
+use underpass_link::arena::{Arena, Buffer, Pool};
+
+/// How long what is sent may be under way, in units of 500 ms: as long as transport's L.
+const LIFETIME: u8 = 4;
+/// Option: security, which may not be passed over.
+const SECURITY: u8 = 0xc5;
+
+/// What has happened, in numbers since the beginning.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[expect(missing_docs, reason = "the names say it")]
+pub struct Counters {
+    pub segmented: u64,
+    pub segments_sent: u64,
+    pub segments_received: u64,
+    pub reassembled: u64,
+    /// Reassemblies that were given up: out of time, of room, or with parts that contradict each other.
+    pub not_reassembled: u64,
+    pub malformed: u64,
+    pub corrupt: u64,
+    /// For or from an address that is not known.
+    pub unknown: u64,
+    pub expired: u64,
+    pub reports_sent: u64,
+    pub reports_left_out: u64,
+    pub reports_received: u64,
+    pub no_buffer: u64,
+}
+
+/// A pair of addresses.
+#[derive(Clone, Copy, Debug)]
+struct Pair {
+    own: Nsap,
+    other: Nsap,
+    mac: Mac,
+}
+
+/// Whom to tell what became of a packet, and its header.
+#[derive(Debug)]
+struct Blame {
+    mac: Mac,
+    destination: Nsap,
+    source: Nsap,
+    header: Box<[u8]>,
+}
+
+/// A network entity.
+#[derive(Debug)]
+pub struct Internet {
+    arena: Arena,
+    /// For segments and error reports.
+    pool: Pool,
+    own: Mac,
+    /// Octets of the longest packet, LLC not counted.
+    mtu: usize,
+    pairs: Vec<Pair>,
+    /// By own address and the other's.
+    known: HashMap<(Nsap, Nsap), u32>,
+    addresses: HashSet<Nsap>,
+    /// Octets of header in front of a user's buffer that is lent below, by frame; 0 of the pool's.
+    lent: Box<[u16]>,
+    reassembly: Reassembly,
+    identifier: u16,
+    reports: Bucket,
+    counters: Counters,
+}
+
+impl Internet {
+    /// An entity at a link that carries packets of `mtu` octets, with LLC. Its own buffers are `pool`.
+    pub fn new(arena: Arena, pool: Pool, own: Mac, mtu: usize) -> Internet {
+        let lent = vec![0; arena.geometry().frames as usize].into_boxed_slice();
+        Internet {
+            reassembly: Reassembly::new(arena.clone()),
+            arena,
+            pool,
+            own,
+            mtu: mtu.saturating_sub(Llc::LEN),
+            pairs: Vec::new(),
+            known: HashMap::new(),
+            addresses: HashSet::new(),
+            lent,
+            identifier: 0,
+            reports: Bucket::default(),
+            counters: Counters::default(),
+        }
+    }
+
+    /// What has happened.
+    pub fn counters(&self) -> Counters {
+        self.counters
+    }
+
+    /// Packets of which parts are here, and buffers of its own pool that are not under way.
+    pub fn held(&self) -> (usize, usize) {
+        (self.reassembly.len(), self.pool.len())
+    }
+
+    /// Whoever has address `other`, as this host under `own`: known from now on.
+    pub fn peer(&mut self, own: Nsap, other: Nsap, mac: Mac) -> Peer {
+        let Internet { pairs, known, addresses, .. } = self;
+        addresses.insert(own);
+        Peer(*known.entry((own, other)).or_insert_with(|| {
+            pairs.push(Pair { own, other, mac });
+            (pairs.len() - 1) as u32
+        }))
+    }
+
+    fn send(&mut self, to: Peer, mut buffer: Buffer, out: &mut Outbox) {
+        let Some(&Pair { own, other, mac }) = self.pairs.get(to.0 as usize) else {
+            self.counters.unknown += 1;
+            return out.up(Indication::Complete { buffer });
+        };
+        let whole = Header {
+            lifetime: LIFETIME,
+            reports_errors: true,
+            destination: other,
+            source: own,
+            segment: None,
+            options: &[],
+            len: buffer.len(),
+        };
+        let header_len = Clnp::Full(whole).header_len();
+        if header_len + buffer.len() > self.mtu {
+            self.send_segments(to, whole, mac, &buffer, out);
+            return out.up(Indication::Complete { buffer });
+        }
+        self.lent[buffer.frame() as usize] = (Llc::LEN + header_len) as u16;
+        self.push(mac, &Clnp::Full(whole), &mut buffer);
+        out.down(Request::Unitdata { to, buffer });
+    }
+
+    /// The data, in as many packets as it takes: all of them or, without buffers for all, none.
+    fn send_segments(&mut self, to: Peer, whole: Header<'_>, mac: Mac, buffer: &Buffer, out: &mut Outbox) {
+        let arena = self.arena.clone();
+        let data = arena.octets(buffer);
+        let first = Segment { identifier: self.identifier, offset: 0, total: 0, more: true };
+        let header_len = Clnp::Full(Header { segment: Some(first), ..whole }).header_len();
+        // Parts but the last are multiples of 8.
+        let most = self.mtu.saturating_sub(header_len) / 8 * 8;
+        let total = u16::try_from(header_len + data.len());
+        let (Ok(total), true) = (total, most > 0 && data.len().div_ceil(most.max(1)) <= self.pool.len()) else {
+            self.counters.no_buffer += 1;
+            return;
+        };
+        self.identifier = self.identifier.wrapping_add(1);
+        self.counters.segmented += 1;
+        for (at, part) in data.chunks(most).enumerate() {
+            let offset = (at * most) as u16;
+            let more = at * most + part.len() < data.len();
+            let segment = Some(Segment { offset, total, more, ..first });
+            let Some(mut copy) = self.pool.take() else { return };
+            self.arena.room(&mut copy)[..part.len()].copy_from_slice(part);
+            self.arena.fill(&mut copy, part.len());
+            self.push(mac, &Clnp::Full(Header { segment, len: part.len(), ..whole }), &mut copy);
+            self.counters.segments_sent += 1;
+            out.down(Request::Unitdata { to, buffer: copy });
+        }
+    }
+
+    fn push(&self, destination: Mac, clnp: &Clnp<'_>, buffer: &mut Buffer) {
+        let header_len = clnp.header_len();
+        let llc = Llc { destination, source: self.own, len: header_len + buffer.len() };
+        let mut to = Writer::new(self.arena.push(buffer, Llc::LEN + header_len));
+        if llc.emit(&mut to).and_then(|()| clnp.emit(&mut to)).is_err() {
+            unreachable!("a header of two addresses is as long as it says, and shorter than 254 octets");
+        }
+    }
+
+    /// Something has come; it is given on as a whole, kept as a part, or thrown away.
+    fn receive(&mut self, mut buffer: Buffer, now: Time, out: &mut Outbox) {
+        let Internet { arena, own, known, addresses, counters, reassembly, .. } = self;
+        let octets = arena.octets(&buffer);
+        let Some((llc, packet)) = Llc::parse(octets).ok().filter(|it| it.0.destination == *own) else {
+            counters.unknown += 1;
+            return out.down(Request::Return { buffer });
+        };
+        let (header, data) = match Clnp::parse(packet) {
+            Ok((Clnp::Full(header), data)) => (header, data),
+            other => {
+                match other {
+                    Ok((Clnp::Report(_), _)) => counters.reports_received += 1,
+                    // Who has sent it cannot be believed.
+                    Err(NotClnp::Checksum) => counters.corrupt += 1,
+                    _ => counters.malformed += 1,
+                }
+                return out.down(Request::Return { buffer });
+            }
+        };
+        let (header_len, len) = (Clnp::Full(header).header_len(), data.len());
+        let accepted = accept(&header, known, addresses, counters);
+        if let Ok((from, None)) = accepted {
+            buffer.pull(Llc::LEN + header_len);
+            buffer.truncate(len);
+            return out.up(Indication::Unitdata { from, buffer });
+        }
+        let is_first = header.segment.is_none_or(|it| it.offset == 0);
+        let blame = (header.reports_errors && is_first).then(|| Blame {
+            mac: llc.source,
+            destination: header.source,
+            source: header.destination,
+            header: packet[..header_len].into(),
+        });
+        let (from, segment) = match accepted {
+            Ok((from, Some(segment))) => (from, segment),
+            Ok((_, None)) => unreachable!("it was given on"),
+            Err(discard) => {
+                if let Some(discard) = discard {
+                    self.report(blame, discard, now, out);
+                }
+                return out.down(Request::Return { buffer });
+            }
+        };
+        counters.segments_received += 1;
+        reassembly.hold(data);
+        let total = usize::from(segment.total).saturating_sub(header_len);
+        let part = Part { from, segment, total, lifetime: header.lifetime, blame };
+        match reassembly.arrived(part, buffer, now) {
+            Arrived::Part(spare) => spare.into_iter().for_each(|buffer| out.down(Request::Return { buffer })),
+            Arrived::Whole { buffer, spare } => {
+                counters.reassembled += 1;
+                spare.into_iter().for_each(|buffer| out.down(Request::Return { buffer }));
+                out.up(Indication::Unitdata { from, buffer });
+            }
+            Arrived::Refused { buffers, blame, discard } => {
+                counters.not_reassembled += 1;
+                self.report(blame, discard, now, out);
+                buffers.into_iter().flatten().for_each(|buffer| out.down(Request::Return { buffer }));
+            }
+        }
+    }
+
+    /// Tells the sender what became of its packet, if it wants to know and that was not done too often.
+    fn report(&mut self, blame: Option<Blame>, discard: Discard, now: Time, out: &mut Outbox) {
+        let Some(Blame { mac, destination, source, header }) = blame else { return };
+        let len = header.len();
+        let clnp = Clnp::Report(Report { lifetime: LIFETIME, destination, source, discard, location: 0, len });
+        if clnp.header_len() + len > self.mtu || !self.reports.take(now) {
+            self.counters.reports_left_out += 1;
+            return;
+        }
+        let Some(mut buffer) = self.pool.take() else {
+            self.counters.no_buffer += 1;
+            return;
+        };
+        self.arena.room(&mut buffer)[..len].copy_from_slice(&header);
+        self.arena.fill(&mut buffer, len);
+        self.push(mac, &clnp, &mut buffer);
+        self.counters.reports_sent += 1;
+        // The link goes by the frame alone.
+        out.down(Request::Unitdata { to: Peer(0), buffer });
+    }
+}
+
+/// Between whom it is, and which part of a packet unless it is the whole; or why it is thrown away, if that is anybody's matter.
+#[inline]
+fn accept(
+    header: &Header<'_>,
+    known: &HashMap<(Nsap, Nsap), u32>,
+    addresses: &HashSet<Nsap>,
+    counters: &mut Counters,
+) -> Result<(Peer, Option<Segment>), Option<Discard>> {
+    let mut unsupported = false;
+    for option in options(header.options) {
+        let Some((code, _)) = option else {
+            counters.malformed += 1;
+            return Err(Some(Discard::SYNTAX));
+        };
+        unsupported |= code == SECURITY;
+    }
+    if header.lifetime == 0 {
+        counters.expired += 1;
+        return Err(Some(Discard::LIFETIME));
+    }
+    let Some(&index) = known.get(&(header.destination, header.source)) else {
+        counters.unknown += 1;
+        // Who is not known is not told that this host is there.
+        return Err(Some(Discard::UNKNOWN_DESTINATION).filter(|_| !addresses.contains(&header.destination)));
+    };
+    if unsupported {
+        counters.malformed += 1;
+        return Err(Some(Discard::UNSUPPORTED_OPTION));
+    }
+    Ok((Peer(index), header.segment.filter(|it| it.offset > 0 || it.more)))
+}
+
+impl Layer for Internet {
+    fn request(&mut self, request: Request, _: Time, out: &mut Outbox) {
+        match request {
+            Request::Unitdata { to, buffer } => self.send(to, buffer, out),
+            Request::Return { .. } => out.down(request),
+            Request::Data { buffer, .. } | Request::Expedited { buffer, .. } => out.up(Indication::Complete { buffer }),
+            Request::Connect { .. } | Request::Accept { .. } | Request::Disconnect { .. } => {}
+        }
+    }
+
+    fn indication(&mut self, indication: Indication, now: Time, out: &mut Outbox) {
+        match indication {
+            Indication::Unitdata { buffer, .. } => self.receive(buffer, now, out),
+            Indication::Complete { mut buffer } => match std::mem::take(&mut self.lent[buffer.frame() as usize]) {
+                0 => self.pool.put(buffer),
+                headers => {
+                    buffer.pull(usize::from(headers));
+                    out.up(Indication::Complete { buffer });
+                }
+            },
+            Indication::Data { buffer, .. } | Indication::Expedited { buffer, .. } => {
+                out.down(Request::Return { buffer });
+            }
+            _ => {}
+        }
+    }
+
+    fn settle(&mut self, _: Time, _: &mut Outbox) {}
+
+    fn due(&self) -> Option<Time> {
+        self.reassembly.due()
+    }
+
+    fn expire(&mut self, now: Time, out: &mut Outbox) {
+        while let Some(late) = self.reassembly.expire(now) {
+            self.counters.not_reassembled += 1;
+            self.report(late.blame, Discard::REASSEMBLY_LIFETIME, now, out);
+            out.down(Request::Return { buffer: late.buffer });
+        }
+    }
+}
