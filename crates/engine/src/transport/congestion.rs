@@ -10,6 +10,8 @@ pub(super) struct Congestion {
     window: u32,
     /// The window is not cut again before this TPDU is acknowledged: once a round trip.
     pub cut_until: Option<u32>,
+    /// The window before it was cut for a loss, which may prove to be none.
+    before: u32,
 }
 
 impl Congestion {
@@ -17,7 +19,7 @@ impl Congestion {
     pub const BEGIN: u32 = 16;
 
     pub fn new() -> Congestion {
-        Congestion { window: Congestion::BEGIN * ONE, cut_until: None }
+        Congestion { window: Congestion::BEGIN * ONE, cut_until: None, before: 0 }
     }
 
     /// TPDUs that may be under way.
@@ -44,11 +46,17 @@ impl Congestion {
 
     /// A TPDU was lost, as those behind it show.
     pub fn lost(&mut self) {
+        self.before = self.window;
         self.window = (self.window / 2).max(ONE);
+    }
+
+    /// What was taken for lost was late.
+    pub fn late(&mut self) {
+        self.window = self.window.max(std::mem::take(&mut self.before));
     }
 
     /// Nothing has come back for the whole of T1.
     pub fn silent(&mut self) {
-        self.window = ONE;
+        (self.window, self.before) = (ONE, 0);
     }
 }

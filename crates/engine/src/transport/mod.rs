@@ -131,6 +131,8 @@ impl Config {
 pub struct Counters {
     pub data_sent: u64,
     pub data_sent_again: u64,
+    /// Of those, they that were late and not lost, as far as it shows.
+    pub data_late: u64,
     pub data_received: u64,
     pub data_early: u64,
     pub data_duplicate: u64,

@@ -118,7 +118,7 @@ impl Transport {
         self.counters.acknowledges_received += 1;
         self.heard(index, now);
         self.opened(index, now, out);
-        let Transport { connections, slots, config, .. } = self;
+        let Transport { connections, slots, config, counters, .. } = self;
         let Some(connection) = connections[index as usize].as_mut() else { return };
         if connection.state != State::Open {
             return;
@@ -149,7 +149,8 @@ impl Transport {
         } else if grants {
             sending.upper_edge = upper_edge;
         }
-        let (mut sample, mut is_prompt) = (None, true);
+        let (mut sample, mut is_prompt, mut late) = (None, true, 0);
+        let least = sending.round_trip.least.into();
         sending.lower_edge = ak.number;
         for _ in 0..acknowledged {
             let Some(frame) = slots.pop_front(&mut sending.retained) else { break };
@@ -157,6 +158,7 @@ impl Transport {
             // Of the last one, which has brought this AK about; but not where it, or one before it, came late (Karn).
             is_prompt &= slot.is == Is::Retained { again: 0, selected: false };
             sample = Some(now.since(slot.sent)).filter(|_| is_prompt);
+            late += u64::from(slot.came_late(now, least));
             slots.acknowledge(frame).into_iter().for_each(|buffer| out.up(Indication::Complete { buffer }));
         }
         if acknowledged > 0 {
@@ -190,15 +192,20 @@ impl Transport {
                     if space.is_before(last, slot.number) {
                         break;
                     }
-                    if !space.is_before(slot.number, first)
-                        && let Is::Retained { selected, .. } = &mut slot.is
-                    {
-                        *selected = true;
-                        beyond += 1;
+                    if !space.is_before(slot.number, first) {
+                        late += u64::from(slot.came_late(now, least));
+                        if let Is::Retained { selected, .. } = &mut slot.is {
+                            *selected = true;
+                            beyond += 1;
+                        }
                     }
                     frame = slot.next;
                 }
             }
+        }
+        if late > 0 {
+            counters.data_late += late;
+            sending.congestion.late();
         }
         let hole = beyond >= u32::from(DUPLICATES);
         let lost = hole || sending.duplicates >= DUPLICATES;

@@ -81,6 +81,13 @@ impl List {
 }
 
 impl Slot {
+    /// It was sent again, and now it is acknowledged for the first time, clearly sooner than what was sent again can be, by the
+    /// shortest round trip: what was sent first has come (after Eifel, RFC 3522).
+    #[inline]
+    pub fn came_late(&self, now: Time, least: u64) -> bool {
+        matches!(self.is, Is::Retained { again: 1.., selected: false }) && now.since(self.sent) * 4 < least * 3
+    }
+
     /// The buffer is the user's again, without the header.
     #[inline]
     pub fn release(&mut self, mut buffer: Buffer) -> Buffer {

@@ -35,10 +35,11 @@ fn line(name: &str, faults: Faults, config: Config, turns: bool) -> String {
     let sum = |what: fn(&underpass_engine::transport::Counters) -> u64| median.counters.iter().map(what).sum::<u64>();
     let (sent, again) = (sum(|it| it.data_sent), sum(|it| it.data_sent_again));
     format!(
-        "{name:<28}{:>10}{:>12}{:>12}{:>12}{:>12}\n",
+        "{name:<28}{:>10}{:>12}{:>12}{:>12}{:>12}{:>12}\n",
         median.octets * 1000 / median.took,
         median.took / US,
         again * 1000 / sent,
+        sum(|it| it.data_late) * 1000 / sent,
         sum(|it| it.acknowledges_sent) * 1000 / sent,
         median.packets * 1000 / sent
     )
@@ -60,6 +61,8 @@ fn behaviour_is_as_committed() {
         ("5 % repeated", Faults { repeated: 50, ..WIRE }, class_4),
         ("2 % changed", Faults { changed: 20, ..WIRE }, class_4),
         ("10 % late by up to 0.5 ms", Faults { late: 100, late_by: 500 * US, ..WIRE }, class_4),
+        ("10 % late by up to 20 us", Faults { late: 100, late_by: 20 * US, ..WIRE }, class_4),
+        ("late by 0.5 ms, 1 % lost", Faults { lost: 10, late: 100, late_by: 500 * US, ..WIRE }, class_4),
         ("queue of 20 kB", Faults { queue: 20_000, octet: 8, ..WIRE }, class_4),
         ("pauses, 30 of 70 ms", Faults { pause: 30_000 * US, pause_every: 70_000 * US, ..WIRE }, class_4),
     ];
