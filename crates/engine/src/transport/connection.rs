@@ -123,6 +123,10 @@ pub(super) struct Sending {
     pub attempts: u8,
     /// A DT is being sent again because of a gap, until this one is acknowledged.
     pub recovering: Option<u32>,
+    /// How much longer than a round trip what is missing may take, in ns, before it is taken for lost.
+    pub tolerance: u32,
+    /// T1 runs for that.
+    pub waits: bool,
     pub congestion: Congestion,
     pub round_trip: RoundTrip,
     /// An ED that is not acknowledged: its frame.

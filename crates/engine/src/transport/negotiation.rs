@@ -65,6 +65,8 @@ impl Transport {
                 duplicates: 0,
                 attempts: 0,
                 recovering: None,
+                tolerance: 0,
+                waits: false,
                 congestion: Congestion::new(),
                 round_trip: RoundTrip::default(),
                 expedited: None,

@@ -118,7 +118,7 @@ impl Transport {
         self.counters.acknowledges_received += 1;
         self.heard(index, now);
         self.opened(index, now, out);
-        let Transport { connections, slots, config, counters, .. } = self;
+        let Transport { connections, slots, config, counters, wheel, .. } = self;
         let Some(connection) = connections[index as usize].as_mut() else { return };
         if connection.state != State::Open {
             return;
@@ -179,10 +179,11 @@ impl Transport {
                 sending.recovering = None;
             }
             connection.timers.retransmission = Deadline::NONE;
+            sending.waits = false;
         } else if !is_new && under_way > 0 {
             sending.duplicates = sending.duplicates.saturating_add(1);
         }
-        let mut beyond = 0;
+        let (mut beyond, mut news) = (0, 0);
         if connection.terms.selective {
             let mut frame = sending.retained.head;
             for (first, last) in runs.iter() {
@@ -195,7 +196,7 @@ impl Transport {
                     if !space.is_before(slot.number, first) {
                         late += u64::from(slot.came_late(now, least));
                         if let Is::Retained { selected, .. } = &mut slot.is {
-                            *selected = true;
+                            news += u32::from(!core::mem::replace(selected, true));
                             beyond += 1;
                         }
                     }
@@ -203,16 +204,27 @@ impl Transport {
                 }
             }
         }
+        // While something is sent again, an AK that says nothing new answers what has come twice.
+        late += u64::from(connection.terms.selective && !is_new && news == 0 && sending.recovering.is_some());
         if late > 0 {
             counters.data_late += late;
             sending.congestion.late();
+            let most = u32::try_from(config.times.t1_least).unwrap_or(u32::MAX);
+            let least = (sending.round_trip.least / 4).min(most);
+            sending.tolerance = sending.tolerance.saturating_mul(2).clamp(least, most);
         }
         let hole = beyond >= u32::from(DUPLICATES);
         let lost = hole || sending.duplicates >= DUPLICATES;
         if lost && sending.recovering.is_none() && !sending.retained.is_empty() {
-            (sending.recovering, sending.duplicates) = (Some(sending.next), 0);
-            sending.congestion.lost();
-            self.send_again(index, hole, now, out);
+            let oldest = slots.at(sending.retained.head).sent;
+            let due = oldest.after(u64::from(sending.round_trip.smoothed) + u64::from(sending.tolerance));
+            if sending.tolerance > 0 && now < due {
+                sending.waits = true;
+                connection.timers.retransmission = Deadline::at(due);
+                wheel.set(index, due);
+            } else {
+                self.recover(index, hole, now, out);
+            }
         } else if acknowledged > 0 && sending.recovering.is_some() {
             self.send_again(index, hole, now, out);
         }
@@ -231,6 +243,17 @@ impl Transport {
             }
         }
         self.send_data(index, now, out);
+    }
+
+    /// Something is taken for lost: it is sent again, and the window is cut.
+    fn recover(&mut self, index: u32, holes: bool, now: Time, out: &mut Outbox) {
+        let Some(connection) = self.connections[index as usize].as_mut() else { return };
+        let sending = &mut connection.sending;
+        (sending.recovering, sending.duplicates, sending.waits) = (Some(sending.next), 0, false);
+        // Where something is late time and again, it shows time and again.
+        sending.tolerance -= sending.tolerance.div_ceil(16);
+        sending.congestion.lost();
+        self.send_again(index, holes, now, out);
     }
 
     /// Sends again what is missing: the first DT that is retained, or with `holes` each before one that was selected.
@@ -278,6 +301,15 @@ impl Transport {
         let Some(connection) = self.connections[index as usize].as_mut() else { return };
         let sending = &mut connection.sending;
         if sending.retained.is_empty() && sending.expedited.is_none() {
+            return;
+        }
+        if core::mem::take(&mut sending.waits) {
+            let selective = connection.terms.selective;
+            self.recover(index, selective, now, out);
+            let Transport { connections, config, wheel, .. } = self;
+            if let Some(connection) = connections[index as usize].as_mut() {
+                await_acknowledge(config, wheel, index, connection, now);
+            }
             return;
         }
         sending.attempts += 1;
