@@ -6,6 +6,8 @@
 
 mod bucket;
 pub mod clnp;
+pub mod column;
+pub mod convergence;
 pub mod layer;
 pub mod network;
 pub mod service;

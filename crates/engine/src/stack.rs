@@ -1,10 +1,14 @@
-//! Layers on top of each other, run to completion: each primitive goes as far as it gets before the next one.
+//! Layers over a link, run to completion: each primitive goes as far as it gets before the next one. And the same transport
+//! standing on itself, which is what stacks are compared by.
 
-use crate::layer::{Layer, Outbox};
+use crate::column::Column;
+use crate::convergence::Convergence;
+use crate::layer::Layer;
 use crate::service::{Indication, Peer, Request, Time};
+use crate::transport::{Config, Times, Transport};
 use std::collections::VecDeque;
 use underpass_link::Link;
-use underpass_link::arena::Buffer;
+use underpass_link::arena::{Arena, Buffer};
 
 /// Packets that are taken from the link at a time.
 const BATCH: usize = 32;
@@ -12,19 +16,19 @@ const BATCH: usize = 32;
 /// Layers from the link up to the user.
 pub struct Stack<L> {
     link: L,
-    /// The lowest first.
-    layers: Vec<Box<dyn Layer>>,
-    /// What each layer has to say.
-    outboxes: Vec<Outbox>,
+    column: Column,
     packets: VecDeque<Buffer>,
     buffers: Vec<Buffer>,
 }
 
 impl<L: Link> Stack<L> {
     /// These layers, the lowest first, over `link`.
+    ///
+    /// # Panics
+    /// If there is no layer.
     pub fn new(link: L, layers: Vec<Box<dyn Layer>>) -> Stack<L> {
-        let outboxes = layers.iter().map(|_| Outbox::with_capacity(256)).collect();
-        Stack { link, layers, outboxes, packets: VecDeque::with_capacity(256), buffers: Vec::with_capacity(256) }
+        let column = Column::new(layers);
+        Stack { link, column, packets: VecDeque::with_capacity(256), buffers: Vec::with_capacity(256) }
     }
 
     /// The link.
@@ -34,89 +38,104 @@ impl<L: Link> Stack<L> {
 
     /// The layers, the lowest first.
     pub fn layers(&self) -> &[Box<dyn Layer>] {
-        &self.layers
+        self.column.layers()
     }
 
     /// When a layer wants to be called even if nothing comes.
     pub fn due(&self) -> Option<Time> {
-        self.layers.iter().filter_map(|it| it.due()).min()
+        self.column.due()
     }
 
     /// The user says something.
     #[inline]
     pub fn request(&mut self, request: Request, now: Time) {
-        let top = self.layers.len() - 1;
-        self.layers[top].request(request, now, &mut self.outboxes[top]);
-        self.carry(now);
+        self.column.request(request, now);
+        self.settle(now);
     }
 
     /// What the layers say to the user, in order.
     #[inline]
     pub fn indication(&mut self) -> Option<Indication> {
-        self.outboxes.last_mut()?.up.pop_front()
+        self.column.up().pop_front()
     }
 
     /// Takes what has come over the link and what has run out; whether there was anything.
     pub fn poll(&mut self, now: Time) -> bool {
-        let mut any = false;
-        self.link.complete(&mut self.buffers);
-        for buffer in self.buffers.drain(..) {
-            any = true;
-            self.layers[0].indication(Indication::Complete { buffer }, now, &mut self.outboxes[0]);
-        }
-        self.link.receive(&mut self.buffers, BATCH);
-        for buffer in self.buffers.drain(..) {
-            any = true;
-            let indication = Indication::Unitdata { from: Peer(0), buffer };
-            self.layers[0].indication(indication, now, &mut self.outboxes[0]);
-        }
-        for (layer, out) in self.layers.iter_mut().zip(&mut self.outboxes) {
-            if layer.due().is_some_and(|it| it <= now) {
-                any = true;
-                layer.expire(now, out);
-            }
-        }
-        self.carry(now);
+        let mut any = take(&mut self.link, &mut self.buffers, BATCH, |it| self.column.indication(it, now));
+        any |= self.column.expire(now);
+        self.settle(now);
         any
     }
 
     /// Takes primitives to where they are meant for until none is left.
-    fn carry(&mut self, now: Time) {
-        let top = self.layers.len() - 1;
-        loop {
-            let mut any = false;
-            for at in 0..=top {
-                while at < top
-                    && let Some(indication) = self.outboxes[at].up.pop_front()
-                {
-                    any = true;
-                    self.layers[at + 1].indication(indication, now, &mut self.outboxes[at + 1]);
-                }
-            }
-            for at in (0..=top).rev() {
-                self.layers[at].settle(now, &mut self.outboxes[at]);
-                while let Some(request) = self.outboxes[at].down.pop_front() {
-                    any = true;
-                    match at {
-                        0 => self.transmit(request),
-                        _ => self.layers[at - 1].request(request, now, &mut self.outboxes[at - 1]),
-                    }
-                }
-            }
-            if !self.packets.is_empty() {
-                self.link.transmit(&mut self.packets);
-            }
-            if !any {
-                return;
-            }
-        }
+    fn settle(&mut self, now: Time) {
+        self.column.settle(now);
+        give(&mut self.link, self.column.down().drain(..), &mut self.packets);
     }
+}
 
-    fn transmit(&mut self, request: Request) {
+/// Tells `say` what a link has to say: buffers that it does not need any more, and at most `most` packets; whether there was
+/// anything. `buffers` is empty before and after.
+pub(crate) fn take(
+    link: &mut (impl Link + ?Sized),
+    buffers: &mut Vec<Buffer>,
+    most: usize,
+    mut say: impl FnMut(Indication),
+) -> bool {
+    link.complete(buffers);
+    let mut any = !buffers.is_empty();
+    buffers.drain(..).for_each(|buffer| say(Indication::Complete { buffer }));
+    any |= link.receive(buffers, most) > 0;
+    buffers.drain(..).for_each(|buffer| say(Indication::Unitdata { from: Peer(0), buffer }));
+    any
+}
+
+/// Gives a link what it is to do. `packets` are those that it has not taken yet.
+pub(crate) fn give(
+    link: &mut (impl Link + ?Sized),
+    requests: impl Iterator<Item = Request>,
+    packets: &mut VecDeque<Buffer>,
+) {
+    for request in requests {
         match request {
-            Request::Unitdata { buffer, .. } => self.packets.push_back(buffer),
-            Request::Return { buffer } => self.link.fill(buffer),
+            Request::Unitdata { buffer, .. } => packets.push_back(buffer),
+            Request::Return { buffer } => link.fill(buffer),
             _ => {}
         }
+    }
+    if !packets.is_empty() {
+        link.transmit(packets);
+    }
+}
+
+/// Octets by which a TPDU has to be longer than one that it carries: what size goes by in X.224, and more than a header.
+const STEP: u32 = 128;
+/// DT TPDUs that a layer takes beyond those that its user may keep, so that what they wait for can still arrive.
+const SPARE: u16 = 16;
+
+/// What layer number `level` of `layers` is configured with, counted from the lowest, where the uppermost has `top`.
+///
+/// - A TPDU of a layer has room for one of the layer above.
+/// - A layer takes more at a time than the one above, or a user that reads nothing would keep its own acknowledgements out.
+/// - Who stands higher is more patient, since the layer below may be about to mend what is late.
+/// - The network's congestion is the lowest layer's business alone.
+pub fn config(top: Config, level: usize, layers: usize) -> Config {
+    let (below, above) = ((layers - 1 - level) as u32, level as u32);
+    let Times { t1, t1_least, slack, .. } = top.times;
+    Config {
+        tpdu_size: top.tpdu_size + STEP * below,
+        credit: top.credit.saturating_add(SPARE.saturating_mul(below as u16)),
+        congestion_control: top.congestion_control && level == 0,
+        times: Times { t1: t1 << above, t1_least: t1_least << above, slack: slack << above, ..top.times },
+        ..top
+    }
+}
+
+/// One transport layer of a stack: an entity, above the lowest one with the convergence that it stands on.
+pub fn transport(config: Config, level: usize, arena: &Arena, pool: Vec<Buffer>, now: Time) -> Vec<Box<dyn Layer>> {
+    let transport = Box::new(Transport::new(config, arena.clone(), pool.into_iter().collect(), now));
+    match level {
+        0 => vec![transport],
+        _ => vec![Box::new(Convergence::default()), transport],
     }
 }

@@ -8,8 +8,18 @@ use underpass_engine::wire::tpdu::Class;
 const US: u64 = 1000;
 
 fn script(seed: u64, faults: Faults) -> Script {
-    let lazy = seed.is_multiple_of(3);
-    Script { seed, faults, config: Config::default(), tsdus: 60, longest: 20_000, lazy, expedited: 5, turns: false }
+    let lazy = if seed.is_multiple_of(3) { 20_000 * US } else { 0 };
+    Script {
+        seed,
+        faults,
+        config: Config::default(),
+        tsdus: 60,
+        longest: 20_000,
+        lazy,
+        expedited: 5,
+        layers: 1,
+        turns: false,
+    }
 }
 
 /// 20 µs from end to end, 8 Gbit/s.
@@ -117,5 +127,31 @@ fn pauses() {
         let faults = Faults { pause: 30_000 * US, pause_every: 70_000 * US, lost: 10, ..fast() };
         let outcome = run(&Script { tsdus: 200, ..script(seed, faults) });
         assert_eq!(outcome.wrong, 0);
+    }
+}
+
+/// The same transport on itself: every layer mends what its own network does.
+#[test]
+fn layers_on_each_other() {
+    for layers in 2..=4 {
+        for seed in 0..6 {
+            for lost in [0, 10, 50] {
+                let faults =
+                    Faults { lost, repeated: lost, changed: lost / 5, late: lost, late_by: 500 * US, ..fast() };
+                let outcome = run(&Script { layers, ..script(seed, faults) });
+                assert_eq!(outcome.wrong, 0, "{layers} layers, {faults:?}");
+            }
+        }
+    }
+}
+
+/// Who reads nothing for longer than T1 and N allow keeps the acknowledgements of its own data out of no layer.
+#[test]
+fn readers_that_pause_for_long() {
+    for layers in 1..=3 {
+        for seed in 0..4 {
+            let script = Script { layers, lazy: 3_000_000 * US, ..script(seed, fast()) };
+            assert_eq!(run(&script).wrong, 0, "{layers} layers");
+        }
     }
 }

@@ -1,4 +1,4 @@
-//! Two transport entities in virtual time, with a wire between them that loses, repeats, reorders, changes and delays.
+//! Two transport entities, or stacks of them, in virtual time, with a wire between them that loses, repeats, reorders, changes and delays.
 
 mod grid;
 mod side;
@@ -17,14 +17,16 @@ pub struct Script {
     pub seed: u64,
     /// What the wire does.
     pub faults: Faults,
-    /// Of both entities.
+    /// Of both entities; of the uppermost ones where layers stand on each other.
     pub config: Config,
+    /// Transport layers on each other.
+    pub layers: usize,
     /// TSDUs in each direction.
     pub tsdus: u32,
     /// Octets of the longest.
     pub longest: usize,
-    /// Every so often a reader does not read for a while.
-    pub lazy: bool,
+    /// Every so often a reader does not read for up to so many nanoseconds.
+    pub lazy: u64,
     /// Expedited data in each direction.
     pub expedited: u32,
     /// The ends take turns: each TSDU is sent when the one before it has come.
@@ -46,7 +48,7 @@ pub struct Outcome {
     pub wrong: u64,
 }
 
-/// Runs a script to its end: every TSDU delivered, and the connection released.
+/// Runs a script to its end: every TSDU delivered, the connection released, and every buffer back.
 ///
 /// # Panics
 /// If nothing moves any more, or it takes longer than an hour of virtual time.
@@ -78,9 +80,6 @@ pub fn run(script: &Script) -> Outcome {
         assert!(next.0 < 3_600_000_000_000, "an hour has passed: {script:?}\n{sides:?}");
         now = Time(next.0.max(now.0 + 1));
         wire.deliver(now);
-    }
-    for side in &sides {
-        side.assert_nothing_is_lost();
     }
     Outcome {
         took,

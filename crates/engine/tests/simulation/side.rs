@@ -4,10 +4,11 @@ use crate::Script;
 use crate::wire::{End, Wire};
 use std::any::Any;
 use std::collections::VecDeque;
+use underpass_engine::layer::Layer;
 use underpass_engine::network::Inactive;
 use underpass_engine::service::{Cep, Details, Indication, Peer, Request, Time};
-use underpass_engine::stack::Stack;
-use underpass_engine::transport::{Config, Counters, Transport};
+use underpass_engine::stack::{self, Stack};
+use underpass_engine::transport::{Counters, Transport};
 use underpass_engine::wire::llc::Mac;
 use underpass_engine::wire::tpdu::Reason;
 use underpass_link::Link;
@@ -72,16 +73,19 @@ impl Side {
         let own = |number: usize| Mac([2, 0, 0, 0, 0, number as u8]);
         let mut network = Inactive::new(arena.clone(), own(at));
         let peer = network.peer(own(1 - at));
-        let pool = all.split_off(all.len() - OWN).into_iter().collect();
-        let config = Config { ..script.config };
-        let transport = Transport::new(config, arena.clone(), pool, Time(0));
+        let mut layers: Vec<Box<dyn Layer>> = vec![Box::new(network)];
+        for level in 0..script.layers {
+            let pool = all.split_off(all.len() - OWN);
+            let config = stack::config(script.config, level, script.layers);
+            layers.append(&mut stack::transport(config, level, &arena, pool, Time(0)));
+        }
         let mut end = wire.end(at, arena.clone());
         for buffer in all.split_off(all.len() - RECEIVE) {
             end.fill(buffer);
         }
         Side {
             at,
-            stack: Stack::new(end, vec![Box::new(network), Box::new(transport)]),
+            stack: Stack::new(end, layers),
             arena,
             peer,
             connection: None,
@@ -116,9 +120,9 @@ impl Side {
             moved = true;
             self.indicated(indication, now, script);
         }
-        if !script.lazy || now >= self.reads_at {
-            if script.lazy && self.random.u32(..50) == 0 {
-                self.reads_at = now.after(self.random.u64(..20_000_000));
+        if script.lazy == 0 || now >= self.reads_at {
+            if script.lazy > 0 && self.random.u32(..50) == 0 {
+                self.reads_at = now.after(self.random.u64(..script.lazy));
             }
             while let Some(buffer) = self.kept.pop_front() {
                 moved = true;
@@ -212,24 +216,25 @@ impl Side {
         self.expected.0 == script.tsdus && self.expedited == [script.expedited; 2]
     }
 
-    /// The connection is gone, and everything is where it began.
+    /// The connection is gone, and everything is where it began. Below the uppermost layer connections stay, but have nothing
+    /// to do.
     pub fn is_released(&self) -> bool {
-        self.released && self.transport().connections() == 0 && self.kept.is_empty()
+        let top = self.transports().last().unwrap();
+        self.released && top.connections() == 0 && self.kept.is_empty() && self.found() == FRAMES as usize
     }
 
-    fn transport(&self) -> &Transport {
-        let layer: &dyn Any = &*self.stack.layers()[1];
-        layer.downcast_ref().unwrap()
+    /// The lowest first.
+    fn transports(&self) -> impl Iterator<Item = &Transport> {
+        self.stack.layers().iter().filter_map(|it| (&**it as &dyn Any).downcast_ref())
     }
 
+    /// Of the uppermost layer.
     pub fn counters(&self) -> Counters {
-        self.transport().counters()
+        self.transports().last().unwrap().counters()
     }
 
-    /// No buffer was lost on the way.
-    pub fn assert_nothing_is_lost(&self) {
-        let own = self.transport().pooled();
-        let found = self.free.len() + self.stack.link().free() + own;
-        assert_eq!(found, FRAMES as usize, "{self:?}: {} {} {own}", self.free.len(), self.stack.link().free());
+    /// Buffers that are where they began.
+    fn found(&self) -> usize {
+        self.free.len() + self.stack.link().free() + self.transports().map(Transport::pooled).sum::<usize>()
     }
 }

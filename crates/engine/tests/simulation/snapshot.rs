@@ -27,7 +27,7 @@ const WIRE: Faults = Faults {
 /// Both directions at a time, medians of five seeds.
 fn line(name: &str, faults: Faults, config: Config, turns: bool) -> String {
     let longest = if turns { 200 } else { 20_000 };
-    let script = Script { seed: 0, faults, config, tsdus: 200, longest, lazy: false, expedited: 0, turns };
+    let script = Script { seed: 0, faults, config, tsdus: 200, longest, lazy: 0, expedited: 0, layers: 1, turns };
     let mut all: Vec<_> = (1..=5).map(|seed| run(&Script { seed, ..script.clone() })).collect();
     assert!(all.iter().all(|it| it.wrong == 0));
     all.sort_by_key(|it| it.took * 1_000_000 / it.octets);
