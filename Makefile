@@ -38,7 +38,7 @@ test: rust ## everything that continuous integration checks: lints, licences, te
 # The code of the library itself, compiled for the model checker: in a folder of its own, and slow unless optimized.
 loom: rust ## models of the orderings: every order of the steps of two threads, as far as they are bounded
 	CARGO_TARGET_DIR=$(TARGET)/loom CARGO_PROFILE_TEST_OPT_LEVEL=2 RUSTFLAGS="--cfg loom" \
-	    $(CARGO) test --package underpass-segment --lib models::
+	    $(CARGO) test --package underpass-segment --package underpass-link --lib models::
 
 MINUTES ?= 60
 soak: build ## the stress programs of tests/soak in every mode, for MINUTES (60)

@@ -1,9 +1,12 @@
 //! Packet memory, and the links that packets go over. Knows no protocol.
 //!
-//! [`arena`] is the memory; a [`Link`] takes packets in it and gives packets in it. [`loopback`] is a link in memory.
+//! [`arena`] is the memory; a [`Link`] takes packets in it and gives packets in it. [`loopback`] is a link in memory, [`ring`] a
+//! queue from one thread to another.
 
 pub mod arena;
 pub mod loopback;
+pub mod ring;
+mod sync;
 
 use arena::Buffer;
 
@@ -14,6 +17,17 @@ pub struct Guarantees {
     pub delivery: bool,
     /// What is corrupt does not arrive.
     pub integrity: bool,
+}
+
+/// What comes of the wish to be unparked when something comes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Watch {
+    /// Something has come already.
+    Ready,
+    /// The thread that has asked will be unparked, if only once.
+    Armed,
+    /// It will not: whoever waits has to look again.
+    Unheard,
 }
 
 /// A way to the other end, in batches. Buffers are lent to it for transmission, and come back; buffers are given to it for
@@ -36,4 +50,9 @@ pub trait Link: Send {
 
     /// Packets that have come, at most so many, appended to `packets`; how many.
     fn receive(&mut self, packets: &mut Vec<Buffer>, most: usize) -> usize;
+
+    /// The calling thread is about to park, and would be unparked when a packet or a buffer comes.
+    fn watch(&mut self) -> Watch {
+        Watch::Unheard
+    }
 }

@@ -4,24 +4,19 @@
 //! there can be. A *copying* one moves each packet into a buffer of the receiver's, as a device does.
 
 use crate::arena::{Arena, Buffer};
-use crate::{Guarantees, Link};
+use crate::ring::{Receiver, Sender, ring};
+use crate::{Guarantees, Link, Watch};
 use std::collections::VecDeque;
-use std::sync::{Arc, Mutex, PoisonError};
 
-/// What lies between the ends, in one direction.
-#[derive(Debug, Default)]
-struct Way {
-    /// Packets on their way.
-    packets: VecDeque<Buffer>,
-    /// Buffers on their way back to who sent them.
-    done: VecDeque<Buffer>,
-}
-
-/// One end.
+/// One end. The rings have room for every buffer that there is.
 #[derive(Debug)]
 pub struct Loopback {
-    out: Arc<Mutex<Way>>,
-    back: Arc<Mutex<Way>>,
+    /// Packets to the other end, and their buffers on the way back.
+    out: Sender<Buffer>,
+    done: Receiver<Buffer>,
+    /// Packets from the other end, and their buffers on the way back.
+    come: Receiver<Buffer>,
+    read: Sender<Buffer>,
     /// Where the octets of a frame of the sender's began and how many they were, while it is lent.
     lent: Box<[(u32, u32)]>,
     arena: Arena,
@@ -48,22 +43,30 @@ impl Loopback {
     }
 
     fn pair([a, b]: [&Arena; 2], mtu: usize, copies: bool) -> [Loopback; 2] {
-        let (there, back) = (Arc::<Mutex<Way>>::default(), Arc::<Mutex<Way>>::default());
-        let end = |out: &Arc<Mutex<Way>>, back: &Arc<Mutex<Way>>, arena: &Arena, from: &Arena| Loopback {
-            out: Arc::clone(out),
-            back: Arc::clone(back),
+        let way = |from: &Arena| {
+            let frames = from.geometry().frames as usize;
+            (ring(frames), ring(frames))
+        };
+        let ((a_out, b_come), (b_read, a_done)) = way(a);
+        let ((b_out, a_come), (a_read, b_done)) = way(b);
+        let end = |(out, done, come, read), arena: &Arena, from: &Arena| Loopback {
+            out,
+            done,
+            come,
+            read,
             lent: vec![(0, 0); arena.geometry().frames as usize].into_boxed_slice(),
             arena: arena.clone(),
             copy: copies.then(|| Copying { from: from.clone(), free: Vec::new() }),
             mtu,
         };
-        [end(&there, &back, a, b), end(&back, &there, b, a)]
+        [end((a_out, a_done, a_come, a_read), a, b), end((b_out, b_done, b_come, b_read), b, a)]
     }
 }
 
-fn lock(way: &Mutex<Way>) -> std::sync::MutexGuard<'_, Way> {
-    // Nobody can leave it half done.
-    way.lock().unwrap_or_else(PoisonError::into_inner)
+/// Puts a buffer into a ring that has room for every one.
+#[inline]
+fn put(ring: &mut Sender<Buffer>, buffer: Buffer) {
+    let Ok(()) = ring.push(buffer) else { unreachable!("there are not so many buffers") };
 }
 
 impl Link for Loopback {
@@ -77,16 +80,17 @@ impl Link for Loopback {
     }
 
     fn transmit(&mut self, packets: &mut VecDeque<Buffer>) {
-        let mut way = lock(&self.out);
         for packet in packets.drain(..) {
             self.lent[packet.frame() as usize] = (packet.offset(), packet.len() as u32);
-            way.packets.push_back(packet);
+            put(&mut self.out, packet);
         }
+        self.out.publish();
     }
 
     fn complete(&mut self, done: &mut Vec<Buffer>) {
-        let mut way = lock(&self.out);
-        for mut buffer in way.done.drain(..) {
+        // What was read since this end looked last, if only to be given back as it came.
+        self.read.publish();
+        while let Some(mut buffer) = self.done.pop() {
             let (offset, len) = self.lent[buffer.frame() as usize];
             self.arena.restore(&mut buffer, offset, len);
             done.push(buffer);
@@ -96,32 +100,38 @@ impl Link for Loopback {
     fn fill(&mut self, buffer: Buffer) {
         match &mut self.copy {
             Some(copy) => copy.free.push(buffer),
-            None => lock(&self.back).done.push_back(buffer),
+            None => put(&mut self.read, buffer),
         }
     }
 
     fn receive(&mut self, packets: &mut Vec<Buffer>, most: usize) -> usize {
-        let mut way = lock(&self.back);
         let mut count = 0;
-        while count < most {
-            let Some(packet) = way.packets.pop_front() else { break };
-            match &mut self.copy {
-                None => packets.push(packet),
-                Some(copy) => {
-                    let Some(mut buffer) = copy.free.pop() else {
-                        way.packets.push_front(packet);
-                        break;
-                    };
-                    let octets = copy.from.octets(&packet);
-                    let len = octets.len();
-                    self.arena.room(&mut buffer)[..len].copy_from_slice(octets);
-                    self.arena.fill(&mut buffer, len);
-                    packets.push(buffer);
-                    way.done.push_back(packet);
-                }
-            }
+        while count < most && self.copy.as_ref().is_none_or(|it| !it.free.is_empty()) {
+            let Some(packet) = self.come.pop() else { break };
             count += 1;
+            let Some(copy) = &mut self.copy else {
+                packets.push(packet);
+                continue;
+            };
+            let Some(mut buffer) = copy.free.pop() else { unreachable!("one is left, as was seen above") };
+            let octets = copy.from.octets(&packet);
+            let len = octets.len();
+            self.arena.room(&mut buffer)[..len].copy_from_slice(octets);
+            self.arena.fill(&mut buffer, len);
+            packets.push(buffer);
+            put(&mut self.read, packet);
         }
+        // Before anybody can send these buffers again, or there would be no room for them.
+        self.come.release();
+        self.read.publish();
         count
+    }
+
+    fn watch(&mut self) -> Watch {
+        self.read.publish();
+        match (self.done.watch(), self.come.watch()) {
+            (Watch::Armed, Watch::Armed) => Watch::Armed,
+            _ => Watch::Ready,
+        }
     }
 }
