@@ -1,8 +1,9 @@
 //! Protocol engine: ISO transport (X.224) over links that lose or do not, in layers that stack.
 //!
-//! Sans-I/O: octets, primitives and time are arguments. Nothing here knows a socket, a clock or an operating system.
+//! Sans-I/O: octets, primitives and time are arguments. No layer knows a socket, a clock, a thread or an operating system.
 //!
-//! [`wire`] holds the formats of what goes over a link.
+//! [`wire`] holds the formats of what goes over a link, [`layer`] what every layer does. Who runs layers: a [`stack`] in line, or
+//! [`threads`], which run the workers of a [`pipeline`].
 
 mod bucket;
 pub mod clnp;
@@ -10,7 +11,9 @@ pub mod column;
 pub mod convergence;
 pub mod layer;
 pub mod network;
+pub mod pipeline;
 pub mod service;
 pub mod stack;
+pub mod threads;
 pub mod transport;
 pub mod wire;

@@ -2,5 +2,9 @@
 
 mod copies;
 mod lending;
+mod schedulers;
 mod user;
 mod watch;
+#[path = "../simulation/wire.rs"]
+#[allow(dead_code, reason = "the simulation's, which uses all of it")]
+mod wire;

@@ -1,0 +1,243 @@
+//! Layers in parallel: each worker has some of them, and queues to the workers above and below; the lowest has the link.
+//!
+//! A worker belongs to one thread at a time, and nothing is shared but the queues: what passes is primitives, which own what they
+//! carry. [`crate::threads`] runs each worker in a thread of its own. What a worker does depends on what its queues hold when it
+//! looks at them, and on nothing else: who has the workers take turns gets what a [`crate::stack::Stack`] of the same layers does.
+
+use crate::column::Column;
+use crate::layer::Layer;
+use crate::service::{Indication, Request, Time};
+use crate::stack::{give, take};
+use std::collections::VecDeque;
+use underpass_link::arena::Buffer;
+use underpass_link::ring::{Receiver, Sender, ring};
+use underpass_link::{Link, Watch};
+
+/// Primitives that are taken from a queue, and packets from a link, before the layers settle.
+const BATCH: usize = 32;
+
+/// Some layers, and the queues to their neighbours.
+pub struct Worker {
+    below: Below,
+    column: Column,
+    above: Above,
+    counters: Counters,
+}
+
+/// How often a worker has done what.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Counters {
+    /// Steps in which there was something to do.
+    pub steps: u64,
+    /// Primitives, packets and buffers that were taken in.
+    pub taken: u64,
+    /// Times that its thread gave way to others.
+    pub yields: u64,
+    /// Times that its thread slept.
+    pub parks: u64,
+}
+
+enum Below {
+    Link { link: Box<dyn Link>, packets: VecDeque<Buffer>, buffers: Vec<Buffer> },
+    Worker { indications: Receiver<Indication>, requests: Sender<Request> },
+}
+
+struct Above {
+    requests: Receiver<Request>,
+    indications: Sender<Indication>,
+}
+
+/// The user's end of the uppermost worker's queues. Where the user is a layer itself, the uppermost one, nothing passes here.
+pub struct User {
+    requests: Sender<Request>,
+    indications: Receiver<Indication>,
+}
+
+impl User {
+    /// Says something, which is heard after [`User::publish`]; gives it back where the queue is full.
+    ///
+    /// # Errors
+    /// The request, where the queue is full.
+    #[inline]
+    pub fn request(&mut self, request: Request) -> Result<(), Request> {
+        self.requests.push(request)
+    }
+
+    /// Lets the layers hear what was said.
+    #[inline]
+    pub fn publish(&mut self) {
+        self.requests.publish();
+    }
+
+    /// What the layers say, in order.
+    #[inline]
+    pub fn indication(&mut self) -> Option<Indication> {
+        self.indications.pop()
+    }
+
+    /// The calling thread is about to park, and would be unparked when the layers say something.
+    pub fn watch(&mut self) -> Watch {
+        self.indications.watch()
+    }
+}
+
+/// A worker for each group of layers, the lowest first, over `link`, with queues of `capacity` primitives between them.
+///
+/// # Panics
+/// If there is no group, or a group of no layers.
+pub fn pipeline(link: Box<dyn Link>, groups: Vec<Vec<Box<dyn Layer>>>, capacity: usize) -> (Vec<Worker>, User) {
+    assert!(!groups.is_empty(), "a pipeline of no workers");
+    let mut workers = Vec::with_capacity(groups.len());
+    let mut below = Below::Link { link, packets: VecDeque::with_capacity(256), buffers: Vec::with_capacity(256) };
+    for layers in groups {
+        let (to_above, indications) = ring(capacity);
+        let (requests, from_above) = ring(capacity);
+        let above = Above { requests: from_above, indications: to_above };
+        workers.push(Worker { below, column: Column::new(layers), above, counters: Counters::default() });
+        below = Below::Worker { indications, requests };
+    }
+    let Below::Worker { indications, requests } = below else { unreachable!("there is a worker") };
+    (workers, User { requests, indications })
+}
+
+impl Worker {
+    /// Its layers, the lowest first.
+    pub fn layers(&self) -> &[Box<dyn Layer>] {
+        self.column.layers()
+    }
+
+    /// How often it has done what.
+    pub fn counters(&self) -> Counters {
+        self.counters
+    }
+
+    pub(crate) fn counters_mut(&mut self) -> &mut Counters {
+        &mut self.counters
+    }
+
+    /// When one of its layers wants to be called even if nothing comes.
+    pub fn due(&self) -> Option<Time> {
+        self.column.due()
+    }
+
+    /// Does all that there is to do, up and down; whether there was anything.
+    pub fn step(&mut self, now: Time) -> bool {
+        let mut any = self.poll(now);
+        any |= self.take_indications(BATCH, now);
+        any |= self.take_requests(BATCH, now);
+        if any {
+            self.counters.steps += 1;
+            self.column.settle(now);
+        }
+        self.publish();
+        any
+    }
+
+    /// A turn's first part: takes what has come over the link, and what has run out.
+    pub fn poll(&mut self, now: Time) -> bool {
+        let Worker { below, column, counters, .. } = self;
+        let mut any = false;
+        if let Below::Link { link, buffers, .. } = below {
+            any |= take(&mut **link, buffers, BATCH, |indication| {
+                counters.taken += 1;
+                column.indication(indication, now);
+            });
+        }
+        any | column.expire(now)
+    }
+
+    /// A turn's second part: a wave up, of what has come from the worker below and what the layers have to say to each other.
+    pub fn rise(&mut self, now: Time) -> bool {
+        let mut any = self.take_indications(usize::MAX, now);
+        any |= self.column.rise(now) || !self.column.up().is_empty();
+        self.publish();
+        any
+    }
+
+    /// A turn's third part: a wave down.
+    pub fn fall(&mut self, now: Time) -> bool {
+        let mut any = self.take_requests(usize::MAX, now);
+        any |= self.column.fall(now) || !self.column.down().is_empty();
+        self.publish();
+        any
+    }
+
+    fn take_indications(&mut self, most: usize, now: Time) -> bool {
+        let Below::Worker { indications, .. } = &mut self.below else { return false };
+        let mut count = 0;
+        while count < most
+            && let Some(indication) = indications.pop()
+        {
+            count += 1;
+            self.column.indication(indication, now);
+        }
+        indications.release();
+        self.counters.taken += count as u64;
+        count > 0
+    }
+
+    fn take_requests(&mut self, most: usize, now: Time) -> bool {
+        let mut count = 0;
+        while count < most
+            && let Some(request) = self.above.requests.pop()
+        {
+            count += 1;
+            self.column.request(request, now);
+        }
+        self.above.requests.release();
+        self.counters.taken += count as u64;
+        count > 0
+    }
+
+    /// Lets the neighbours see what is meant for them, as far as there is room.
+    fn publish(&mut self) {
+        match &mut self.below {
+            Below::Link { link, packets, .. } => give(&mut **link, self.column.down().drain(..), packets),
+            Below::Worker { requests, .. } => pass(self.column.down(), requests),
+        }
+        pass(self.column.up(), &mut self.above.indications);
+    }
+
+    /// Whether a neighbour has no room for what is meant for it.
+    pub(crate) fn is_stuck(&mut self) -> bool {
+        let Below::Link { packets, .. } = &self.below else {
+            return !self.column.down().is_empty() || !self.column.up().is_empty();
+        };
+        !packets.is_empty() || !self.column.up().is_empty()
+    }
+
+    /// Whether a queue holds something. What a link holds is not known before it is asked.
+    #[inline]
+    pub(crate) fn may_step(&self) -> bool {
+        let from_below = match &self.below {
+            Below::Link { .. } => true,
+            Below::Worker { indications, .. } => !indications.is_empty(),
+        };
+        from_below || !self.above.requests.is_empty()
+    }
+
+    /// The calling thread is about to park, and would be unparked when anything comes.
+    pub(crate) fn watch(&mut self) -> Watch {
+        let from_below = match &mut self.below {
+            Below::Link { link, .. } => link.watch(),
+            Below::Worker { indications, .. } => indications.watch(),
+        };
+        match (from_below, self.above.requests.watch()) {
+            (Watch::Ready, _) | (_, Watch::Ready) => Watch::Ready,
+            (Watch::Armed, Watch::Armed) => Watch::Armed,
+            _ => Watch::Unheard,
+        }
+    }
+}
+
+/// Puts into a ring what there is room for, and lets its receiver see it.
+#[inline]
+fn pass<T: Send>(queue: &mut VecDeque<T>, to: &mut Sender<T>) {
+    while let Some(item) = queue.pop_front() {
+        if let Err(item) = to.push(item) {
+            queue.push_front(item);
+            break;
+        }
+    }
+    to.publish();
+}

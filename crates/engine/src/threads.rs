@@ -1,0 +1,195 @@
+//! A thread for each worker of a [`crate::pipeline`], each on a processor of its own where there are enough.
+//!
+//! Who has nothing to do spins for a while, then gives way, then sleeps until something comes or a timer runs out. With more
+//! threads than processors nobody spins, since who could bring something may be waiting for the processor.
+
+use crate::pipeline::Worker;
+use crate::service::Time;
+use rustix::thread::{CpuSet, sched_getaffinity, sched_setaffinity};
+use std::fmt::{self, Display, Formatter};
+use std::io;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
+use std::thread::{self, JoinHandle};
+use std::time::Duration;
+use underpass_link::Watch;
+
+/// How long a link that unparks nobody is left alone.
+const LOOK: Duration = Duration::from_micros(50);
+
+/// Where threads run.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Placement {
+    /// Each on one of these processors, alone.
+    Own(Vec<usize>),
+    /// Wherever the system puts them.
+    Shared {
+        /// How many threads there are.
+        threads: usize,
+        /// And on how many processors.
+        processors: usize,
+    },
+}
+
+impl Placement {
+    /// So many threads on these processors.
+    pub fn of(threads: usize, processors: &[usize]) -> Placement {
+        match processors.get(..threads) {
+            Some(own) => Placement::Own(own.to_vec()),
+            None => Placement::Shared { threads, processors: processors.len() },
+        }
+    }
+
+    fn patience(&self) -> Patience {
+        match self {
+            // About 50 µs: several times what a neighbour takes to be woken.
+            Placement::Own(_) => Patience { spins: 20_000, yields: 16 },
+            Placement::Shared { .. } => Patience { spins: 0, yields: 64 },
+        }
+    }
+}
+
+impl Display for Placement {
+    fn fmt(&self, f: &mut Formatter<'_>) -> fmt::Result {
+        match self {
+            Placement::Own(processors) => write!(f, "{} threads, each on a processor of its own", processors.len()),
+            Placement::Shared { threads, processors } => {
+                write!(f, "{threads} threads on {processors} processors: they give way and sleep instead of spinning")
+            }
+        }
+    }
+}
+
+/// The processors that this process may use.
+///
+/// # Errors
+/// The kernel does not tell.
+pub fn processors() -> io::Result<Vec<usize>> {
+    let set = sched_getaffinity(None)?;
+    Ok((0..CpuSet::MAX_CPU).filter(|processor| set.is_set(*processor)).collect())
+}
+
+/// Threads that run workers.
+#[derive(Debug)]
+pub struct Running {
+    placement: Placement,
+    stop: Arc<AtomicBool>,
+    threads: Vec<JoinHandle<Worker>>,
+}
+
+/// Starts a thread for each worker, on `processors` where they are enough. `clock` says what time it is for them.
+///
+/// # Errors
+/// A thread could not be started, or not be put on its processor; those before it are stopped.
+pub fn start(
+    workers: Vec<Worker>,
+    processors: &[usize],
+    clock: impl Fn() -> Time + Clone + Send + 'static,
+) -> io::Result<Running> {
+    let placement = Placement::of(workers.len(), processors);
+    let mut running = Running { placement, stop: Arc::default(), threads: Vec::with_capacity(workers.len()) };
+    for (number, mut worker) in workers.into_iter().enumerate() {
+        let own = match &running.placement {
+            Placement::Own(processors) => processors.get(number).copied(),
+            Placement::Shared { .. } => None,
+        };
+        let (clock, stop, patience) = (clock.clone(), Arc::clone(&running.stop), running.placement.patience());
+        let run = move || {
+            if let Some(processor) = own {
+                let mut set = CpuSet::new();
+                set.set(processor);
+                // If that is not allowed any more, it runs elsewhere, and no worse than without.
+                let _ = sched_setaffinity(None, &set);
+            }
+            run(&mut worker, &clock, &stop, patience);
+            worker
+        };
+        match thread::Builder::new().name(format!("layer {number}")).spawn(run) {
+            Ok(thread) => running.threads.push(thread),
+            Err(error) => {
+                running.stop();
+                return Err(error);
+            }
+        }
+    }
+    Ok(running)
+}
+
+impl Running {
+    /// Where they run.
+    pub fn placement(&self) -> &Placement {
+        &self.placement
+    }
+
+    /// Ends the threads: the workers, with whatever is under way between them.
+    ///
+    /// # Panics
+    /// As a worker has.
+    pub fn stop(self) -> Vec<Worker> {
+        self.stop.store(true, Relaxed);
+        for thread in &self.threads {
+            thread.thread().unpark();
+        }
+        let join = |thread: JoinHandle<Worker>| thread.join().unwrap_or_else(|it| std::panic::resume_unwind(it));
+        self.threads.into_iter().map(join).collect()
+    }
+}
+
+/// How often to look in vain before the next remedy.
+#[derive(Clone, Copy, Debug)]
+struct Patience {
+    spins: u32,
+    yields: u32,
+}
+
+fn run(worker: &mut Worker, clock: &impl Fn() -> Time, stop: &AtomicBool, patience: Patience) {
+    let (mut spun, mut yielded) = (0, 0);
+    while !stop.load(Relaxed) {
+        let now = clock();
+        if worker.step(now) {
+            (spun, yielded) = (0, 0);
+        } else if spun < patience.spins {
+            spun += spin(worker, patience.spins - spun);
+        } else if yielded < patience.yields || worker.is_stuck() {
+            yielded += 1;
+            worker.counters_mut().yields += 1;
+            thread::yield_now();
+        } else {
+            park(worker, now);
+            yielded = 0;
+        }
+    }
+}
+
+/// Looks at the queues for a short while, without a look at the clock; how often.
+fn spin(worker: &Worker, most: u32) -> u32 {
+    let most = most.min(64);
+    (1..=most).find(|_| worker.may_step()).unwrap_or(most)
+}
+
+fn park(worker: &mut Worker, now: Time) {
+    let look = match worker.watch() {
+        Watch::Ready => return,
+        Watch::Armed => None,
+        Watch::Unheard => Some(LOOK),
+    };
+    let due = worker.due().map(|it| Duration::from_nanos(it.since(now)));
+    worker.counters_mut().parks += 1;
+    match [look, due].into_iter().flatten().min() {
+        Some(time) => thread::park_timeout(time),
+        None => thread::park(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn each_its_own_processor_where_there_are_enough() {
+        assert_eq!(Placement::of(2, &[3, 5, 7]), Placement::Own(vec![3, 5]));
+        let shared = Placement::of(4, &[3, 5, 7]);
+        assert_eq!(shared, Placement::Shared { threads: 4, processors: 3 });
+        assert!(shared.to_string().contains("4 threads on 3 processors"), "{shared}");
+    }
+}
