@@ -4,6 +4,9 @@ use crate::layer::{Layer, Outbox};
 use crate::service::{Indication, Request, Time};
 use std::collections::VecDeque;
 
+/// Primitives, packets or buffers that a list has room for from the beginning: where no more frames are in use, none ever grows.
+pub(crate) const ROOM: usize = 1024;
+
 /// Layers that stand on each other, with both ends open.
 ///
 /// A wave takes all that a layer has to say at once, so that a batch from below goes through a layer's code before the next
@@ -22,7 +25,7 @@ impl Column {
     /// If there is none.
     pub fn new(layers: Vec<Box<dyn Layer>>) -> Column {
         assert!(!layers.is_empty(), "a column of no layers");
-        let outboxes = layers.iter().map(|_| Outbox::with_capacity(256)).collect();
+        let outboxes = layers.iter().map(|_| Outbox::with_capacity(ROOM)).collect();
         Column { layers, outboxes }
     }
 

@@ -4,7 +4,7 @@
 //! carry. [`crate::threads`] runs each worker in a thread of its own. What a worker does depends on what its queues hold when it
 //! looks at them, and on nothing else: who has the workers take turns gets what a [`crate::stack::Stack`] of the same layers does.
 
-use crate::column::Column;
+use crate::column::{Column, ROOM};
 use crate::layer::Layer;
 use crate::service::{Indication, Request, Time};
 use crate::stack::{give, take};
@@ -88,7 +88,7 @@ impl User {
 pub fn pipeline(link: Box<dyn Link>, groups: Vec<Vec<Box<dyn Layer>>>, capacity: usize) -> (Vec<Worker>, User) {
     assert!(!groups.is_empty(), "a pipeline of no workers");
     let mut workers = Vec::with_capacity(groups.len());
-    let mut below = Below::Link { link, packets: VecDeque::with_capacity(256), buffers: Vec::with_capacity(256) };
+    let mut below = Below::Link { link, packets: VecDeque::with_capacity(ROOM), buffers: Vec::with_capacity(ROOM) };
     for layers in groups {
         let (to_above, indications) = ring(capacity);
         let (requests, from_above) = ring(capacity);

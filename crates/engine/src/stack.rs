@@ -1,7 +1,7 @@
 //! Layers over a link, run to completion: each primitive goes as far as it gets before the next one. And the same transport
 //! standing on itself, which is what stacks are compared by.
 
-use crate::column::Column;
+use crate::column::{Column, ROOM};
 use crate::convergence::Convergence;
 use crate::layer::Layer;
 use crate::service::{Indication, Peer, Request, Time};
@@ -10,7 +10,7 @@ use std::collections::VecDeque;
 use underpass_link::Link;
 use underpass_link::arena::{Arena, Buffer};
 
-/// Packets that are taken from the link at a time.
+/// Packets that are taken from the link at a time: they go through a layer together (vector processing).
 const BATCH: usize = 32;
 
 /// Layers from the link up to the user.
@@ -19,6 +19,7 @@ pub struct Stack<L> {
     column: Column,
     packets: VecDeque<Buffer>,
     buffers: Vec<Buffer>,
+    batch: usize,
 }
 
 impl<L: Link> Stack<L> {
@@ -28,7 +29,13 @@ impl<L: Link> Stack<L> {
     /// If there is no layer.
     pub fn new(link: L, layers: Vec<Box<dyn Layer>>) -> Stack<L> {
         let column = Column::new(layers);
-        Stack { link, column, packets: VecDeque::with_capacity(256), buffers: Vec::with_capacity(256) }
+        let (packets, buffers) = (VecDeque::with_capacity(ROOM), Vec::with_capacity(ROOM));
+        Stack { link, column, packets, buffers, batch: BATCH }
+    }
+
+    /// The same, taking so many packets from the link at a time: with one, each goes through all layers before the next.
+    pub fn in_batches_of(self, batch: usize) -> Stack<L> {
+        Stack { batch, ..self }
     }
 
     /// The link.
@@ -61,7 +68,7 @@ impl<L: Link> Stack<L> {
 
     /// Takes what has come over the link and what has run out; whether there was anything.
     pub fn poll(&mut self, now: Time) -> bool {
-        let mut any = take(&mut self.link, &mut self.buffers, BATCH, |it| self.column.indication(it, now));
+        let mut any = take(&mut self.link, &mut self.buffers, self.batch, |it| self.column.indication(it, now));
         any |= self.column.expire(now);
         self.settle(now);
         any
