@@ -19,6 +19,7 @@ pub fn bench(arguments: &BenchArguments) -> Result<()> {
         SuiteName::Stream => Suite::Stream,
         SuiteName::Apps => Suite::Apps,
         SuiteName::Setup => Suite::Setup,
+        SuiteName::Layers => Suite::Layers,
         SuiteName::All => Suite::All,
     };
     let files = [&arguments.json, &arguments.csv, &arguments.html];

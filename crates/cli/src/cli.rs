@@ -508,6 +508,8 @@ pub enum SuiteName {
     Apps,
     /// Connecting, many pairs at once, idle connections, waking, start-up
     Setup,
+    /// The protocol engine: 0 to 3 layers of transport over a looped-back link, in line and by a thread for each
+    Layers,
     /// All of these
     All,
 }

@@ -49,6 +49,11 @@ pub trait Experiment {
     /// The figures that every sample yields, in their order.
     fn plans(&self) -> Vec<Plan>;
 
+    /// The sides of which samples are taken. What has nothing to do with sockets has no kernel side.
+    fn sides(&self) -> &'static [Side] {
+        &Side::BOTH
+    }
+
     /// Whatever must be there before the first sample.
     ///
     /// # Errors
@@ -233,7 +238,7 @@ impl Lab {
                 terminal.skip(self.samples - sample);
                 break;
             }
-            for side in Side::BOTH {
+            for &side in experiment.sides() {
                 interrupt::check()?;
                 terminal.step(&sheets[0].plan.name, side, sample + 1, self.samples);
                 let readings = self.launcher.session(side).and_then(|session| experiment.sample(self, &session));

@@ -50,8 +50,8 @@ pub enum Target {
 /// The medians that a target is judged on.
 #[derive(Clone, Copy, Debug)]
 pub struct Medians {
-    /// Kernel TCP.
-    pub kernel: f64,
+    /// Kernel TCP, where there is such a side.
+    pub kernel: Option<f64>,
     /// Underpass.
     pub underpass: f64,
     /// The baseline, where one was measured beside.
@@ -101,9 +101,10 @@ impl Plan {
 impl Medians {
     /// How many times better Underpass is than the kernel; more than 1 is better, whatever the unit. `None` if a figure is 0.
     pub fn ratio(&self, better: Better) -> Option<f64> {
+        let kernel = self.kernel?;
         let ratio = match better {
-            Better::Lower => self.kernel / self.underpass,
-            Better::Higher => self.underpass / self.kernel,
+            Better::Lower => kernel / self.underpass,
+            Better::Higher => self.underpass / kernel,
         };
         (ratio.is_finite() && ratio > 0.0).then_some(ratio)
     }
@@ -118,7 +119,7 @@ impl Target {
             Target::WithinBaseline(times) => baseline.map(|baseline| underpass <= times * baseline),
             Target::ShareOfBaseline(share) => baseline.map(|baseline| underpass >= share * baseline),
             Target::AtMost(limit) => Some(underpass <= limit),
-            Target::KernelPlus(more) => Some(underpass <= kernel + more),
+            Target::KernelPlus(more) => kernel.map(|kernel| underpass <= kernel + more),
         }
     }
 
@@ -144,14 +145,14 @@ impl Target {
 mod tests {
     use super::*;
 
-    const LATENCY: Medians = Medians { kernel: 60_000.0, underpass: 600.0, baseline: Some(300.0) };
+    const LATENCY: Medians = Medians { kernel: Some(60_000.0), underpass: 600.0, baseline: Some(300.0) };
 
     #[test]
     fn a_ratio_above_one_is_better_either_way() {
         assert_eq!(LATENCY.ratio(Better::Lower), Some(100.0));
-        let rate = Medians { kernel: 10.0, underpass: 30.0, baseline: None };
+        let rate = Medians { kernel: Some(10.0), underpass: 30.0, baseline: None };
         assert_eq!(rate.ratio(Better::Higher), Some(3.0));
-        let nothing = Medians { kernel: 0.0, underpass: 0.0, baseline: None };
+        let nothing = Medians { kernel: Some(0.0), underpass: 0.0, baseline: None };
         assert_eq!(nothing.ratio(Better::Lower), None);
     }
 

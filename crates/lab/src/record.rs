@@ -39,7 +39,7 @@ pub struct Record {
 /// One figure, kernel TCP against Underpass.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Measurement {
-    /// The suite that it belongs to: `pingpong`, `stream`, `setup` or `apps`.
+    /// The suite that it belongs to: `pingpong`, `stream`, `setup`, `apps` or `layers`.
     pub suite: String,
     /// Which measurements of the suite belong together.
     pub group: String,
@@ -51,7 +51,7 @@ pub struct Measurement {
     pub unit: Unit,
     /// Which way is better.
     pub better: Better,
-    /// Kernel TCP.
+    /// Kernel TCP; empty where there is no such side.
     pub kernel: Figure,
     /// Underpass; empty if `invalid`.
     pub underpass: Figure,
@@ -128,8 +128,8 @@ impl Measurement {
         let kernel = Figure::from(kernel);
         let underpass = if invalid.is_some() { Figure::default() } else { Figure::from(underpass) };
         let baseline = baseline.map(|(name, samples)| Baseline { name: name.to_string(), figure: samples.into() });
-        let medians = kernel.median.zip(underpass.median).map(|(kernel, underpass)| Medians {
-            kernel,
+        let medians = underpass.median.map(|underpass| Medians {
+            kernel: kernel.median,
             underpass,
             baseline: baseline.as_ref().and_then(|baseline| baseline.figure.median),
         });
@@ -151,7 +151,7 @@ impl Measurement {
             unit: plan.unit,
             better: plan.better,
             ratio: of(Contrast::Ratio).and_then(|medians| medians.ratio(plan.better)),
-            difference: of(Contrast::Difference).map(|medians| medians.underpass - medians.kernel),
+            difference: of(Contrast::Difference).and_then(|medians| Some(medians.underpass - medians.kernel?)),
             met: if targets.is_empty() { None } else { all_met(&targets) },
             kernel,
             underpass,

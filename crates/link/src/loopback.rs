@@ -25,6 +25,9 @@ pub struct Loopback {
     mtu: usize,
 }
 
+/// Out, done, come and read of an end.
+type Rings = (Sender<Buffer>, Receiver<Buffer>, Receiver<Buffer>, Sender<Buffer>);
+
 #[derive(Debug)]
 struct Copying {
     from: Arena,
@@ -42,6 +45,13 @@ impl Loopback {
         Loopback::pair(arenas, mtu, true)
     }
 
+    /// One end whose packets come back to itself, copied: a cable from its output to its input.
+    pub fn cable(arena: &Arena, mtu: usize) -> Loopback {
+        let frames = arena.geometry().frames as usize;
+        let ((out, come), (read, done)) = (ring(frames), ring(frames));
+        Loopback::end((out, done, come, read), arena, arena, mtu, true)
+    }
+
     fn pair([a, b]: [&Arena; 2], mtu: usize, copies: bool) -> [Loopback; 2] {
         let way = |from: &Arena| {
             let frames = from.geometry().frames as usize;
@@ -49,7 +59,14 @@ impl Loopback {
         };
         let ((a_out, b_come), (b_read, a_done)) = way(a);
         let ((b_out, a_come), (a_read, b_done)) = way(b);
-        let end = |(out, done, come, read), arena: &Arena, from: &Arena| Loopback {
+        [
+            Loopback::end((a_out, a_done, a_come, a_read), a, b, mtu, copies),
+            Loopback::end((b_out, b_done, b_come, b_read), b, a, mtu, copies),
+        ]
+    }
+
+    fn end((out, done, come, read): Rings, arena: &Arena, from: &Arena, mtu: usize, copies: bool) -> Loopback {
+        Loopback {
             out,
             done,
             come,
@@ -58,8 +75,7 @@ impl Loopback {
             arena: arena.clone(),
             copy: copies.then(|| Copying { from: from.clone(), free: Vec::new() }),
             mtu,
-        };
-        [end((a_out, a_done, a_come, a_read), a, b), end((b_out, b_done, b_come, b_read), b, a)]
+        }
     }
 }
 

@@ -1,5 +1,6 @@
-//! A figure over size: kernel TCP, Underpass and the baseline as lines, both axes logarithmic.
+//! A figure over size, both axes logarithmic: kernel TCP, Underpass and the baseline as lines, or any other set of lines.
 
+use std::collections::BTreeSet;
 use std::fmt::{self, Write};
 
 use super::Text;
@@ -18,19 +19,27 @@ const BOTTOM: f64 = HEIGHT - 48.0;
 const NAME_HEIGHT: f64 = 16.0;
 
 /// One line of the plot.
-struct Line<'a> {
-    name: &'a str,
-    class: &'static str,
-    points: Vec<(f64, &'a Figure)>,
+pub struct Line<'a> {
+    /// What is written at its end.
+    pub name: &'a str,
+    /// Its class in the style sheet.
+    pub class: &'static str,
+    /// Sizes in order, and what was measured there.
+    pub points: Vec<(f64, &'a Figure)>,
 }
 
 /// Draws measurements that differ in size; nothing if there are fewer than two sizes.
 pub fn figure(out: &mut String, measurements: &[&Measurement], caption: &str, axis: &str) -> fmt::Result {
     let mut measurements: Vec<&Measurement> = measurements.iter().copied().filter(|m| m.size.is_some()).collect();
     measurements.sort_by_key(|measurement| measurement.size);
-    let sizes: Vec<u64> = measurements.iter().filter_map(|measurement| measurement.size).collect();
-    let (Some(first), [low, .., high]) = (measurements.first(), &sizes[..]) else { return Ok(()) };
-    let lines = lines_of(&measurements);
+    let Some(first) = measurements.first() else { return Ok(()) };
+    curves(out, &lines_of(&measurements), first.unit, caption, axis)
+}
+
+/// Draws these lines; nothing if they have fewer than two sizes.
+pub fn curves(out: &mut String, lines: &[Line], unit: Unit, caption: &str, axis: &str) -> fmt::Result {
+    let sizes: BTreeSet<u64> = lines.iter().flat_map(|line| &line.points).map(|(size, _)| *size as u64).collect();
+    let (Some(low), Some(high), 2..) = (sizes.first(), sizes.last(), sizes.len()) else { return Ok(()) };
     let values = lines.iter().flat_map(|line| &line.points).flat_map(|(_, figure)| &figure.samples).copied();
     let Some((least, greatest)) = range(&values.collect::<Vec<_>>()) else { return Ok(()) };
     let (bottom, top) = (least / 1.3, greatest * 1.3);
@@ -39,17 +48,17 @@ pub fn figure(out: &mut String, measurements: &[&Measurement], caption: &str, ax
 
     writeln!(out, "<figure>\n<figcaption>{}</figcaption>", Text(caption))?;
     writeln!(out, "<svg viewBox=\"0 0 {WIDTH} {HEIGHT}\" role=\"img\" aria-label=\"{}\">", Text(caption))?;
-    grid(out, y, first.unit, (bottom, top))?;
+    grid(out, y, unit, (bottom, top))?;
     for size_here in &sizes {
         let (at, label) = (x.at(*size_here as f64), size(*size_here));
         writeln!(out, "<text class=\"middle\" x=\"{at:.1}\" y=\"{:.1}\">{label}</text>", BOTTOM + 18.0)?;
     }
     let middle = (LEFT + RIGHT) / 2.0;
     writeln!(out, "<text class=\"middle\" x=\"{middle:.1}\" y=\"{:.1}\">{axis}</text>", HEIGHT - 8.0)?;
-    for line in &lines {
-        draw(out, line, first.unit, x, y)?;
+    for line in lines {
+        draw(out, line, unit, x, y)?;
     }
-    names(out, &lines, x, y)?;
+    names(out, lines, x, y)?;
     writeln!(out, "</svg>\n</figure>")
 }
 

@@ -3,6 +3,7 @@
 //! A figure that was not measured is not shown: a plot, a table or a row is there only if the record holds its samples.
 
 mod bars;
+mod layers;
 mod lines;
 mod svg;
 
@@ -20,11 +21,12 @@ use crate::unit::{Unit, digits};
 const STYLE: &str = include_str!("style.css");
 
 /// Suites in the order of the page, each with its title.
-const SUITES: [(&str, &str); 4] = [
+const SUITES: [(&str, &str); 5] = [
     ("apps", "Applications"),
     ("pingpong", "Round trips"),
     ("stream", "Streams"),
     ("setup", "What must not get worse"),
+    ("layers", "Layers of transport"),
 ];
 
 /// Writes the page.
@@ -120,6 +122,7 @@ impl Page<'_> {
                 "Throughput in one direction, both ends pinned to different processors (both axes logarithmic)",
                 "size of each write",
             )?,
+            "layers" => layers::figures(out, &valid)?,
             "apps" => bars::figure(out, &valid, "Requests per second under Underpass, as a multiple of kernel TCP")?,
             _ => {}
         }
@@ -152,7 +155,8 @@ impl Page<'_> {
             "<p>Samples of each side: {samples}, kernel TCP and Underpass in turn. Shown are medians, and in small print the least and \
              the greatest sample. A ratio above 1 means that Underpass is better. Every figure comes from a run in which the \
              programs checked what they received and the library attested that the bytes went through shared memory, except \
-             where connections are meant to stay on the kernel path.</p>"
+             where connections are meant to stay on the kernel path. What has no figure on kernel TCP's side has nothing to do with \
+             sockets.</p>"
         )?;
         writeln!(out, "<dl>")?;
         let mut fact = |name: &str, value: &str| writeln!(out, "<dt>{name}</dt><dd>{}</dd>", Text(value));
@@ -168,9 +172,7 @@ impl Page<'_> {
     }
 
     fn valid(&self) -> impl Iterator<Item = &Measurement> {
-        let measured =
-            |m: &&Measurement| m.invalid.is_none() && m.kernel.median.is_some() && m.underpass.median.is_some();
-        self.0.measurements.iter().filter(measured)
+        self.0.measurements.iter().filter(|m| m.invalid.is_none() && m.underpass.median.is_some())
     }
 }
 
@@ -236,6 +238,7 @@ impl Display for Text<'_> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::plan::{Plan, Target};
     use crate::record::tests::example;
 
     /// Fails unless every element is closed in the order in which it was opened.
@@ -290,6 +293,28 @@ mod tests {
         for absent in ["<svg", "<table", "class=\"tile\"", "Not shown"] {
             assert!(!page.contains(absent), "{absent}");
         }
+    }
+
+    /// What has no side on kernel TCP: two curves and the link's over two sizes.
+    #[test]
+    fn layers_are_drawn_beside_the_link_alone() {
+        use crate::suite::layers::{LINK_ALONE, Scheduler, Work, curve};
+        let mut record = example();
+        record.measurements.clear();
+        for (layers, rate) in [(1, 9e9), (3, 8e9)] {
+            for size in [1024, 65536] {
+                let group = curve(layers, Work::None, Scheduler::InLine);
+                let plan = Plan::rate(&group, format!("{layers} of {size}"), Unit::BytesPerSecond).of_size(size);
+                let plan = plan.target(Target::ShareOfBaseline(0.9));
+                let beside = Some((if layers == 1 { LINK_ALONE } else { "1 layer" }, vec![9e9]));
+                record.measurements.push(Measurement::conclude("layers", &plan, vec![], vec![rate], beside, None));
+            }
+        }
+        let page = html(&record);
+        assert_well_formed(&page);
+        // One and three layers and the link; then three layers alone, by their work.
+        assert_eq!(page.matches("<circle").count(), 6 + 2);
+        assert!(page.contains("≥ 90 % of link alone (9.00 GB/s)") && page.contains("✗ missed"), "{page}");
     }
 
     #[test]

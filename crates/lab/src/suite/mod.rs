@@ -2,6 +2,7 @@
 
 pub mod apps;
 pub mod idle;
+pub mod layers;
 pub mod overhead;
 pub mod pingpong;
 pub mod setup;
@@ -21,6 +22,8 @@ pub enum Suite {
     Setup,
     /// Redis, memcached, nginx and PostgreSQL, those that are installed.
     Apps,
+    /// The protocol engine: layers of transport over a looped-back link.
+    Layers,
     /// All of these.
     All,
 }
@@ -46,6 +49,9 @@ impl Suite {
             setup::add(&mut chosen);
             idle::add(lab, &mut chosen);
             overhead::add(&mut chosen);
+        }
+        if all || self == Suite::Layers {
+            layers::add(lab, &mut chosen);
         }
         (chosen, missing)
     }

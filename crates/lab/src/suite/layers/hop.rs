@@ -1,0 +1,146 @@
+//! What it costs to hand a primitive from one thread to another.
+
+use std::thread;
+use std::time::Instant;
+
+use anyhow::{Result, ensure};
+use rustix::time::{ClockId, clock_gettime};
+
+use super::{ALONE, tower};
+use crate::bench::{Experiment, Lab};
+use crate::launcher::{Reading, Session, Side};
+use crate::plan::{Plan, Target};
+use crate::processors::{Pair, confine};
+use crate::statistic::median;
+use crate::unit::Unit;
+use underpass_engine::service::{Cep, Indication};
+use underpass_link::ring::{Receiver, Sender, ring};
+
+/// Primitives that are published together.
+const BATCH: usize = 32;
+const QUEUE: usize = 256;
+
+fn primitives(count: u32) -> impl Iterator<Item = Indication> {
+    tower::buffers(count).into_iter().map(|buffer| Indication::Data { cep: Cep(0), buffer, end: true })
+}
+
+/// Takes the next one as soon as it is there.
+fn next(from: &mut Receiver<Indication>) -> Indication {
+    loop {
+        if let Some(indication) = from.pop() {
+            return indication;
+        }
+    }
+}
+
+fn give(to: &mut Sender<Indication>, indication: Indication) -> bool {
+    to.push(indication).is_ok()
+}
+
+/// From the one thread's push to the other's pop: half of there and back.
+#[derive(Debug)]
+pub struct Hop {
+    pub pair: Option<Pair>,
+}
+
+impl Experiment for Hop {
+    fn sides(&self) -> &'static [Side] {
+        ALONE
+    }
+
+    fn plans(&self) -> Vec<Plan> {
+        let plan = Plan::duration("hop", "queue hop between two threads").target(Target::AtMost(150.0));
+        vec![plan.note("median of each sample; half of there and back, a primitive with a buffer")]
+    }
+
+    fn sample(&mut self, lab: &Lab, _: &Session) -> Result<Vec<Reading>> {
+        let Some(pair) = self.pair else { return Ok(vec![Err("this process may use one processor alone".into())]) };
+        let count = lab.count(200_000);
+        let ((mut there, mut at_other), (mut back, mut here)) = (ring(QUEUE), ring(QUEUE));
+        let other = thread::spawn(move || -> Result<()> {
+            let _confined = confine(&[pair.second])?;
+            for _ in 0..count {
+                ensure!(give(&mut back, next(&mut at_other)), "the queue is full");
+                back.publish();
+            }
+            Ok(())
+        });
+        let _confined = confine(&[pair.first])?;
+        let Some(mut primitive) = primitives(1).next() else { return Ok(Vec::new()) };
+        let mut hops = Vec::with_capacity(count as usize);
+        for _ in 0..count {
+            let begin = Instant::now();
+            ensure!(give(&mut there, primitive), "the queue is full");
+            there.publish();
+            primitive = next(&mut here);
+            hops.push(begin.elapsed().as_nanos() as f64 / 2.0);
+        }
+        other.join().map_err(|_| anyhow::anyhow!("the other thread failed"))??;
+        Ok(vec![Ok(median(&hops).unwrap_or_default())])
+    }
+}
+
+/// Processor time of both threads for each primitive, where many go at a time.
+#[derive(Debug)]
+pub struct Batched {
+    pub pair: Option<Pair>,
+}
+
+impl Experiment for Batched {
+    fn sides(&self) -> &'static [Side] {
+        ALONE
+    }
+
+    fn plans(&self) -> Vec<Plan> {
+        let plan = Plan::cost("hop", "queue hop, batches of 32: CPU", Unit::Nanoseconds);
+        vec![plan.target(Target::AtMost(10.0)).note("processor time of both threads together, for each primitive")]
+    }
+
+    fn sample(&mut self, lab: &Lab, _: &Session) -> Result<Vec<Reading>> {
+        let Some(pair) = self.pair else { return Ok(vec![Err("this process may use one processor alone".into())]) };
+        let count = lab.count(20_000_000);
+        let ((mut there, mut at_other), (mut back, mut here)) = (ring(QUEUE), ring(QUEUE));
+        // What was read comes back, as buffers do.
+        let other = thread::spawn(move || -> Result<f64> {
+            let _confined = confine(&[pair.second])?;
+            let begin = thread_time();
+            let mut taken = 0;
+            while taken < count {
+                let before = taken;
+                while let Some(indication) = at_other.pop() {
+                    taken += 1;
+                    ensure!(give(&mut back, indication), "the queue is full");
+                }
+                if taken > before {
+                    back.publish();
+                }
+            }
+            Ok(thread_time() - begin)
+        });
+        let _confined = confine(&[pair.first])?;
+        let mut free: Vec<Indication> = primitives(4 * BATCH as u32).collect();
+        let begin = thread_time();
+        let mut sent = 0;
+        while sent < count {
+            while let Some(indication) = here.pop() {
+                free.push(indication);
+            }
+            let batch = free.len().min(BATCH).min((count - sent) as usize);
+            for indication in free.drain(free.len() - batch..) {
+                ensure!(give(&mut there, indication), "the queue is full");
+            }
+            there.publish();
+            sent += batch as u64;
+        }
+        let own = thread_time() - begin;
+        let others = other.join().map_err(|_| anyhow::anyhow!("the other thread failed"))??;
+        // Each has gone there and back: two hops.
+        Ok(vec![Ok((own + others) / (2 * count) as f64)])
+    }
+}
+
+/// Processor time of this thread, in ns.
+fn thread_time() -> f64 {
+    let time = clock_gettime(ClockId::ThreadCPUTime);
+    time.tv_sec as f64 * 1e9 + time.tv_nsec as f64
+}
