@@ -111,8 +111,11 @@ impl Column {
     #[inline]
     pub fn settle(&mut self, now: Time) {
         loop {
-            let rose = self.rise(now);
-            if !self.fall(now) && !rose {
+            self.rise(now);
+            self.fall(now);
+            // A wave down leaves nothing that goes down. It may have brought about what goes up.
+            let (_, between) = self.outboxes.split_last().expect("a layer at least");
+            if between.iter().all(|it| it.up.is_empty()) {
                 return;
             }
         }

@@ -12,7 +12,8 @@ use underpass_link::arena::Arena;
 pub struct Inactive {
     arena: Arena,
     own: Mac,
-    peers: Vec<Mac>,
+    /// Their addresses, and what goes in front of packets to them but for the length.
+    peers: Vec<(Mac, [u8; HEADERS])>,
     unknown: u64,
 }
 
@@ -27,11 +28,26 @@ impl Inactive {
 
     /// Whoever has that address: known from now on.
     pub fn peer(&mut self, address: Mac) -> Peer {
-        let known = self.peers.iter().position(|&it| it == address);
+        let known = self.find(address);
         Peer(known.unwrap_or_else(|| {
-            self.peers.push(address);
+            self.peers.push((address, self.headers(address)));
             self.peers.len() - 1
         }) as u32)
+    }
+
+    #[inline]
+    fn find(&self, address: Mac) -> Option<usize> {
+        self.peers.iter().position(|it| it.0 == address)
+    }
+
+    fn headers(&self, destination: Mac) -> [u8; HEADERS] {
+        let mut headers = [0; HEADERS];
+        let mut to = Writer::new(&mut headers);
+        let llc = Llc { destination, source: self.own, len: 0 };
+        if llc.emit(&mut to).and_then(|()| Clnp::Inactive.emit(&mut to)).is_err() {
+            unreachable!("the headers are as long as they say");
+        }
+        headers
     }
 }
 
@@ -40,15 +56,12 @@ impl Layer for Inactive {
     fn request(&mut self, request: Request, _: Time, out: &mut Outbox) {
         match request {
             Request::Unitdata { to, mut buffer } => {
-                let Some(&destination) = self.peers.get(to.0 as usize) else {
+                let Some((_, headers)) = self.peers.get(to.0 as usize) else {
                     return out.up(Indication::Complete { buffer });
                 };
-                let len = buffer.len() + 1;
-                let mut header = Writer::new(self.arena.push(&mut buffer, HEADERS));
-                let llc = Llc { destination, source: self.own, len };
-                if llc.emit(&mut header).and_then(|()| Clnp::Inactive.emit(&mut header)).is_err() {
-                    unreachable!("the headers are as long as they say");
-                }
+                let mut headers = *headers;
+                headers[Llc::LENGTH].copy_from_slice(&Llc::length(buffer.len() + 1));
+                self.arena.push(&mut buffer, HEADERS).copy_from_slice(&headers);
                 out.down(Request::Unitdata { to, buffer });
             }
             Request::Return { .. } => out.down(request),
@@ -66,8 +79,7 @@ impl Layer for Inactive {
                     Ok((Clnp::Inactive, tpdus)) if llc.destination == self.own => Some((llc.source, tpdus.len())),
                     _ => None,
                 });
-                let known =
-                    parsed.and_then(|(source, len)| Some((self.peers.iter().position(|&it| it == source)?, len)));
+                let known = parsed.and_then(|(source, len)| Some((self.find(source)?, len)));
                 let Some((from, len)) = known else {
                     self.unknown += 1;
                     return out.down(Request::Return { buffer });

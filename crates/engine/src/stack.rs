@@ -56,7 +56,13 @@ impl<L: Link> Stack<L> {
     /// The user says something.
     #[inline]
     pub fn request(&mut self, request: Request, now: Time) {
-        self.column.request(request, now);
+        self.requests([request], now);
+    }
+
+    /// The user says several things: they go through the layers together.
+    #[inline]
+    pub fn requests(&mut self, requests: impl IntoIterator<Item = Request>, now: Time) {
+        requests.into_iter().for_each(|request| self.column.request(request, now));
         self.settle(now);
     }
 

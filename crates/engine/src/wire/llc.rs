@@ -57,6 +57,15 @@ impl Llc {
     /// DSAP and SSAP of ISO network protocols, and unnumbered information.
     const SAPS_AND_CONTROL: [u8; 3] = [0xfe, 0xfe, 0x03];
 
+    /// Where in the header the length stands.
+    pub const LENGTH: std::ops::Range<usize> = 12..14;
+
+    /// The length field of a frame with a packet of `len` octets, or what stands in its place.
+    #[inline]
+    pub fn length(len: usize) -> [u8; 2] {
+        (if len <= Llc::MOST_WITH_LENGTH { len as u16 + 3 } else { Llc::JUMBO }).to_be_bytes()
+    }
+
     /// The header of `frame`, and the packet in it.
     ///
     /// # Errors
@@ -86,7 +95,7 @@ impl Llc {
     pub fn emit(&self, to: &mut Writer<'_>) -> Result<(), NoRoom> {
         to.put(&self.destination.0)?;
         to.put(&self.source.0)?;
-        to.u16(if self.len <= Llc::MOST_WITH_LENGTH { self.len as u16 + 3 } else { Llc::JUMBO })?;
+        to.put(&Llc::length(self.len))?;
         to.put(&Llc::SAPS_AND_CONTROL)
     }
 }

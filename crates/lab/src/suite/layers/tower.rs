@@ -228,19 +228,19 @@ pub fn per_tpdu(checksum: bool, batch: usize, tpdus: u64) -> Result<f64> {
     let begin = Instant::now();
     let clock = || Time(begin.elapsed().as_nanos() as u64);
     from.request(Request::Connect { tag: 0, to: peer, details: Box::default() }, clock());
-    let (mut open, mut free, mut sent, mut received) = (None, all, 0, 0);
+    let (mut open, mut free, mut read, mut received) = (None, all, Vec::with_capacity(batch), 0);
     let mut start = processor_time();
     // The first tenth is to get warm.
     let warm = tpdus / 10;
     while received < tpdus + warm {
         let now = clock();
         if let Some((cep, most)) = open {
-            for _ in 0..batch {
-                let Some(mut buffer) = free.pop() else { break };
+            let unused = free.len().saturating_sub(batch);
+            let fill = |mut buffer| {
                 arena.fill(&mut buffer, most);
-                from.request(Request::Data { cep, buffer, end: true }, now);
-                sent += 1;
-            }
+                Request::Data { cep, buffer, end: true }
+            };
+            from.requests(free.drain(unused..).map(fill), now);
         }
         to.poll(now);
         while let Some(indication) = to.indication() {
@@ -251,11 +251,12 @@ pub fn per_tpdu(checksum: bool, batch: usize, tpdus: u64) -> Result<f64> {
                     if received == warm {
                         start = processor_time();
                     }
-                    to.request(Request::Return { buffer }, now);
+                    read.push(Request::Return { buffer });
                 }
                 _ => {}
             }
         }
+        to.requests(read.drain(..), now);
         from.poll(now);
         while let Some(indication) = from.indication() {
             match indication {
@@ -264,7 +265,7 @@ pub fn per_tpdu(checksum: bool, batch: usize, tpdus: u64) -> Result<f64> {
                 other => anyhow::bail!("unexpected: {other:?}"),
             }
         }
-        ensure!(begin.elapsed() < PATIENCE, "{sent} TPDUs sent, {received} received, and no more");
+        ensure!(begin.elapsed() < PATIENCE, "{received} TPDUs have arrived, and no more come");
     }
     Ok((processor_time() - start).as_nanos() as f64 / tpdus as f64)
 }
