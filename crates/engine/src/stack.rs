@@ -123,13 +123,11 @@ pub(crate) fn give(
 
 /// Octets by which a TPDU has to be longer than one that it carries: what size goes by in X.224, and more than a header.
 const STEP: u32 = 128;
-/// DT TPDUs that a layer takes beyond those that its user may keep, so that what they wait for can still arrive.
-const SPARE: u16 = 16;
-
 /// What layer number `level` of `layers` is configured with, counted from the lowest, where the uppermost has `top`.
 ///
 /// - A TPDU of a layer has room for one of the layer above.
-/// - A layer takes more at a time than the one above, or a user that reads nothing would keep its own acknowledgements out.
+/// - A layer takes more at a time than the one above, or a user that reads nothing would keep its own acknowledgements out. It is
+///   not much more: a layer acknowledges at half of what it takes, and buffers are lent until all layers have.
 /// - Who stands higher is more patient, since the layer below may be about to mend what is late.
 /// - The network's congestion is the lowest layer's business alone.
 pub fn config(top: Config, level: usize, layers: usize) -> Config {
@@ -137,7 +135,7 @@ pub fn config(top: Config, level: usize, layers: usize) -> Config {
     let Times { t1, t1_least, slack, .. } = top.times;
     Config {
         tpdu_size: top.tpdu_size + STEP * below,
-        credit: top.credit.saturating_add(SPARE.saturating_mul(below as u16)),
+        credit: top.credit.saturating_add((top.credit / 4).max(2).saturating_mul(below as u16)),
         congestion_control: top.congestion_control && level == 0,
         times: Times { t1: t1 << above, t1_least: t1_least << above, slack: slack << above, ..top.times },
         ..top

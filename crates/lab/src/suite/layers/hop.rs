@@ -11,7 +11,10 @@ use crate::bench::{Experiment, Lab};
 use crate::launcher::{Reading, Session, Side};
 use crate::plan::{Plan, Target};
 use crate::processors::{Pair, confine};
+use crate::programs::Program;
 use crate::statistic::median;
+use crate::suite::arguments;
+use crate::suite::pingpong::Durations;
 use crate::unit::Unit;
 use underpass_engine::service::{Cep, Indication};
 use underpass_link::ring::{Receiver, Sender, ring};
@@ -77,6 +80,15 @@ impl Experiment for Hop {
         }
         other.join().map_err(|_| anyhow::anyhow!("the other thread failed"))??;
         Ok(vec![Ok(median(&hops).unwrap_or_default())])
+    }
+
+    /// What no hop can be faster than: a line of memory that goes there.
+    fn baseline(&mut self, lab: &Lab) -> Result<Option<(&'static str, f64)>> {
+        let Some(pair) = self.pair else { return Ok(None) };
+        let mut arguments = arguments!["--size", 1, "--seconds", lab.clock()];
+        arguments.extend(arguments!["--cpu", pair.second, "--peer-cpu", pair.first]);
+        let round_trips: Durations = lab.alone(Program::LINE, &arguments)?.json()?;
+        Ok(Some(("a cache line's way", round_trips.p50_ns / 2.0)))
     }
 }
 

@@ -27,8 +27,8 @@ use underpass_link::loopback::Loopback;
 const PART: u64 = 1 << 16;
 /// Octets of the longest header of a DT.
 const DT_HEADER: u64 = 12;
-/// Octets that may be under way: about what fits into a processor's second cache with the copies.
-const UNDER_WAY: u64 = 512 << 10;
+/// Octets that may be under way.
+const UNDER_WAY: u64 = 1 << 20;
 /// Buffers of each transport for TPDUs of its own.
 const OWN: usize = 64;
 /// Primitives between two threads at most.
@@ -176,7 +176,8 @@ impl Tower {
         let bottom = if layers == 0 { top } else { stack::config(top, 0, layers) };
         let headroom = (HEADERS + (layers + 1) * DT_HEADER as usize).next_multiple_of(64) as u32;
         let frame_size = (headroom + bottom.tpdu_size + HEADERS as u32).next_multiple_of(64);
-        let (sent, received) = (credit as usize + 8, usize::from(bottom.credit) + OWN);
+        // The lowest layer has not acknowledged yet what the uppermost one has.
+        let (sent, received) = (credit as usize + usize::from(bottom.credit), usize::from(bottom.credit) + OWN);
         let frames = (sent + received + layers * OWN) as u32;
         let (arena, mut all) = Arena::new(Geometry { frames, frame_size, headroom });
         let mut some = |count: usize| all.split_off(all.len() - count);
