@@ -22,18 +22,25 @@ use underpass_link::ring::{Receiver, Sender, ring};
 /// Primitives that are published together.
 const BATCH: usize = 32;
 const QUEUE: usize = 256;
+/// Looks at a queue between two occasions for another thread, and how often that is tried: some seconds in all.
+const POLLS: u32 = 1 << 16;
+const PATIENCE: u32 = 1 << 14;
 
 fn primitives(count: u32) -> impl Iterator<Item = Indication> {
     tower::buffers(count).into_iter().map(|buffer| Indication::Data { cep: Cep(0), buffer, end: true })
 }
 
-/// Takes the next one as soon as it is there.
-fn next(from: &mut Receiver<Indication>) -> Indication {
-    loop {
-        if let Some(indication) = from.pop() {
-            return indication;
+/// Takes the next one as soon as it is there; an error where none comes, since the other thread is gone or never gets a processor.
+fn next(from: &mut Receiver<Indication>) -> Result<Indication> {
+    for _ in 0..PATIENCE {
+        for _ in 0..POLLS {
+            if let Some(indication) = from.pop() {
+                return Ok(indication);
+            }
         }
+        thread::yield_now();
     }
+    anyhow::bail!("the other thread says nothing")
 }
 
 fn give(to: &mut Sender<Indication>, indication: Indication) -> bool {
@@ -63,7 +70,7 @@ impl Experiment for Hop {
         let other = thread::spawn(move || -> Result<()> {
             let _confined = confine(&[pair.second])?;
             for _ in 0..count {
-                ensure!(give(&mut back, next(&mut at_other)), "the queue is full");
+                ensure!(give(&mut back, next(&mut at_other)?), "the queue is full");
                 back.publish();
             }
             Ok(())
@@ -75,7 +82,7 @@ impl Experiment for Hop {
             let begin = Instant::now();
             ensure!(give(&mut there, primitive), "the queue is full");
             there.publish();
-            primitive = next(&mut here);
+            primitive = next(&mut here)?;
             hops.push(begin.elapsed().as_nanos() as f64 / 2.0);
         }
         other.join().map_err(|_| anyhow::anyhow!("the other thread failed"))??;
