@@ -15,7 +15,7 @@ use underpass_engine::stack::{self, Stack};
 use underpass_engine::threads;
 use underpass_engine::transport::Config;
 use underpass_engine::wire::llc::Mac;
-use underpass_engine::wire::tpdu::{Format, Tpdu};
+use underpass_engine::wire::tpdu::{Format, Tpdu, separate};
 use underpass_link::Link;
 use underpass_link::arena::{Arena, Buffer, Geometry};
 use underpass_link::loopback::Loopback;
@@ -243,8 +243,11 @@ struct DataOnly {
 impl Eye for DataOnly {
     fn request(&mut self, request: &Request) {
         let Request::Unitdata { buffer, .. } = request else { return };
-        if let Ok((Tpdu::Dt(it), user_data)) = Tpdu::parse(self.arena.octets(buffer), Format::Extended) {
-            self.log.lock().unwrap().push(format!("{} {} {user_data:x?}", it.number, it.eot));
+        // An AK may go ahead of it.
+        for octets in separate(self.arena.octets(buffer)) {
+            if let Ok((Tpdu::Dt(it), user_data)) = Tpdu::parse(octets, Format::Extended) {
+                self.log.lock().unwrap().push(format!("{} {} {user_data:x?}", it.number, it.eot));
+            }
         }
     }
 
