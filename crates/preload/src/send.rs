@@ -485,8 +485,9 @@ unsafe fn send_file(connection: Connection, input: c_int, offset: *mut off_t, co
             // SAFETY: the program vouches for `offset`.
             let answer = unsafe { file_through_segment(connection, &port, input, offset, count) };
             // SAFETY: passed on to the caller.
+            let is_at_end = || unsafe { is_at_end(input, offset) };
             if let Err(error) = answer
-                && unsafe { is_at_end(input, offset) }
+                && is_at_end()
             {
                 // That the direction was shut down is said again without that.
                 if error.0 != libc::EPIPE {

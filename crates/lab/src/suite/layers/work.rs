@@ -3,7 +3,8 @@
 use std::fmt::{self, Display, Formatter};
 use std::hint::black_box;
 
-use underpass_checksum::fletcher::Variant;
+use underpass_checksum::Variant;
+use underpass_checksum::fletcher::Sums;
 use underpass_engine::layer::{Layer, Outbox};
 use underpass_engine::service::{Indication, Request, Time};
 use underpass_link::arena::{Arena, Buffer};
@@ -69,10 +70,10 @@ impl Worked {
                 area.iter_mut().zip(octets).for_each(|(to, from)| *to = black_box(*from));
             }
             Work::Scalar => {
-                black_box(Variant::Scalar.sums(octets));
+                black_box(Sums::by(Variant::Scalar, octets));
             }
             Work::Simd => {
-                black_box(Variant::fastest().sums(octets));
+                black_box(Sums::of(octets));
             }
         }
     }
