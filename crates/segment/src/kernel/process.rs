@@ -65,13 +65,14 @@ pub fn process(pid: u32) -> Process {
             return Process::Gone;
         }
         match stat(pid) {
-            None => break,
-            Some(it) if it.is_taken_off || it.threads == 0 => {}
+            None => return Process::Unknown,
+            Some(it) if it.is_taken_off || it.threads == 0 => crate::clock::give_way(),
             Some(it) if it.has_ended && it.threads == 1 => return Process::Gone,
             Some(it) => return Process::Began(it.began),
         }
     }
-    Process::Unknown
+    // Whoever takes it off has lost its processor there: an execution would have come further.
+    Process::Gone
 }
 
 /// Whether thread `tid`, of any process, exists and is not merely waiting to be reaped.
