@@ -308,7 +308,7 @@ fn ask(fds: &mut [pollfd], timeout: Option<timespec>, mask: *const sigset_t) -> 
         {
             port.heed_reset();
         }
-        if it.revents & RESET != 0 && port(it.fd).is_some_and(|port| port.keeps_error()) {
+        if it.revents & RESET != 0 && port(it.fd).is_some_and(|port| port.end.keeps_error()) {
             it.revents |= libc::POLLERR;
         }
         count += c_int::from(it.revents != 0);

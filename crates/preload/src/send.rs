@@ -522,16 +522,26 @@ pub unsafe extern "C" fn sendfile64(out: c_int, input: c_int, offset: *mut off_t
 /// # Safety
 /// As sendfile(2).
 unsafe fn is_at_end(input: c_int, offset: *const off_t) -> bool {
-    // SAFETY: one byte of this frame, and the program vouches for its offset.
+    let mut byte = 0u8;
+    // SAFETY: passed on to the caller; one byte of this frame.
     unsafe {
-        let at = if offset.is_null() {
-            syscall(libc::SYS_lseek, [input as usize, 0, libc::SEEK_CUR as usize, 0, 0, 0])
-        } else {
-            Ok(*offset as usize)
-        };
-        let mut byte = 0u8;
-        at.is_ok_and(|at| syscall(libc::SYS_pread64, [input as usize, &raw mut byte as usize, 1, at, 0, 0]) == Ok(0))
+        let at = place_in(input, offset) as usize;
+        syscall(libc::SYS_pread64, [input as usize, &raw mut byte as usize, 1, at, 0, 0]) == Ok(0)
     }
+}
+
+/// Where a file is sent from; below 0 if there is no place in it. Leaves errno as it was.
+///
+/// # Safety
+/// As sendfile(2).
+unsafe fn place_in(input: c_int, offset: *const off_t) -> off_t {
+    if !offset.is_null() {
+        // SAFETY: passed on to the caller.
+        return unsafe { *offset };
+    }
+    // SAFETY: no pointer among the arguments.
+    let at = unsafe { syscall(libc::SYS_lseek, [input as usize, 0, libc::SEEK_CUR as usize, 0, 0, 0]) };
+    at.map_or(-1, |at| at as off_t)
 }
 
 /// A part of a file, read straight into the ring.
@@ -572,9 +582,8 @@ unsafe fn file_through_segment(
 ) -> Answer {
     // What is only tried here leaves no trace in a call that succeeds.
     let before = crate::errno();
-    // SAFETY: the offset is the program's; lseek takes no pointer.
-    let begin = if offset.is_null() { unsafe { libc::lseek(input, 0, libc::SEEK_CUR) } } else { unsafe { *offset } };
-    crate::set_errno(before);
+    // SAFETY: passed on to the caller.
+    let begin = unsafe { place_in(input, offset) };
     // SAFETY: passed on to the caller.
     let plain = || kernel::letting_signals_in(|| from_c(unsafe { real::sendfile(port.fd, input, offset, count) }));
     let inside = connection.inside();

@@ -338,7 +338,7 @@ fn judge(fd: c_int, item: &mut Item, mut mask: u32) -> (Truth, bool) {
             mask |= kernel::poll_now(fd, item.events as i16) as u16 as u32;
         }
     }
-    if mask & UNASKED != 0 && port.keeps_error() {
+    if mask & UNASKED != 0 && port.end.keeps_error() {
         mask |= libc::EPOLLERR as u32;
     }
     // Without another event the program would not be told at all.

@@ -450,11 +450,6 @@ impl Port<'_> {
         }
     }
 
-    /// Whether the kernel has told an error of which the program does not know.
-    pub fn keeps_error(&self) -> bool {
-        self.end.reading.error.load(Relaxed) != 0
-    }
-
     /// What the program is to be told for an error of the kernel's: a reset behind a FIN is EPIPE there.
     pub fn as_told(&self, error: Errno) -> Errno {
         let is_reset = error.0 == libc::EPIPE && self.has_forsaken();
