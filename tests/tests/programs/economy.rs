@@ -32,20 +32,40 @@ fn readiness_is_told_without_the_kernel() {
     stage.finish();
 }
 
+/// How many messages `frugal` says that it sent, and what they took: doorbells, sleeps.
+fn rung(stage: &Stage, way: &str, settings: &[(&str, &str)]) -> (u64, u64, u64) {
+    let program = stage.path("frugal");
+    compile("frugal.c", &program, &["-pthread"]);
+    let said = stage.output(stage.tuned(program.to_str().unwrap(), [way], settings));
+    let messages: u64 = said.trim().parse().expect("a number");
+    assert!(stage.run.fast(None).bytes > messages / 2, "{messages} messages:\n{}", stage.run.table());
+    stage.run.processes().iter().fold((messages, 0, 0), |(messages, bells, sleeps), process| {
+        (messages, bells + process.bells, sleeps + process.sleeps)
+    })
+}
+
 #[test]
 fn only_sleepers_are_rung() {
     if is_kernel_only() {
         return skip("nothing is saved without the library");
     }
     let Some(stage) = Stage::with(&["cc"]) else { return };
-    let program = stage.path("frugal");
-    compile("frugal.c", &program, &["-pthread"]);
-    let said = stage.output(stage.tuned(program.to_str().unwrap(), ["receives"], AT_ONCE));
-    let messages: u64 = said.trim().parse().expect("a number");
-    let (bells, sleeps) =
-        stage.run.processes().iter().fold((0, 0), |sum, process| (sum.0 + process.bells, sum.1 + process.sleeps));
+    let (messages, bells, sleeps) = rung(&stage, "receives", AT_ONCE);
     assert!(bells < sleeps + messages / 10, "{messages} messages, {sleeps} sleeps, {bells} doorbells");
-    assert!(stage.run.fast(None).bytes > messages, "{messages} messages:\n{}", stage.run.table());
+    stage.finish();
+}
+
+/// Fails if `Port::wake` rings for what was read: it rang eight times for each message.
+#[test]
+fn a_sleeper_is_rung_once_for_a_message() {
+    if is_kernel_only() {
+        return skip("nothing is saved without the library");
+    }
+    let Some(stage) = Stage::with(&["cc"]) else { return };
+    let settings: Vec<_> = AT_ONCE.iter().copied().chain([("UNDERPASS_SPIN_US", "0")]).collect();
+    let (messages, bells, _) = rung(&stage, "sets", &settings);
+    assert!(bells < messages + messages / 10, "{messages} messages, {bells} doorbells");
+    assert!(bells > messages / 2, "{messages} messages, {bells} doorbells: who does not sleep is not rung");
     stage.finish();
 }
 

@@ -405,6 +405,7 @@ impl Port<'_> {
     #[cold]
     fn wake(&self) -> bool {
         let waiting = &self.link.outgoing().flags.waiting;
+        let mut rang = false;
         // Threads of an honest reader change its flag a few times meanwhile.
         for _ in 0..8 {
             let word = waiting.load(SeqCst);
@@ -421,7 +422,12 @@ impl Port<'_> {
                         return true;
                     }
                 }
-                number => self.ring_group(number, ringing, take),
+                // Where the woken runs before its waker it may have read all, and rest again.
+                _ if rang && !self.is_awaited() => return true,
+                number => {
+                    self.ring_group(number, ringing, take);
+                    rang = true;
+                }
             }
         }
         // A doorbell too many does no harm.

@@ -200,8 +200,8 @@ impl Port<'_> {
         let waiting = &self.link.incoming().flags.waiting;
         let began = ticks();
         let mut word = waiting.load(SeqCst);
-        let me = kernel::process_id() as u32;
-        while word & LEFT == 0 && !matches!(word, 0 | ALONE) && !self.link.is_anothers_group(word & !RINGING, me) {
+        let is_anothers = |number| self.link.is_anothers_group(number, kernel::process_id() as u32);
+        while word & LEFT == 0 && !matches!(word, 0 | ALONE) && !is_anothers(word & !RINGING) {
             let alone = if word & !RINGING == ALONE { ALONE } else { 0 };
             let over = ticks().wrapping_sub(began) > micros(PATIENCE_US);
             let down = if over { alone } else { alone | word & RINGING };
