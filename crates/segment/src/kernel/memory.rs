@@ -36,7 +36,8 @@ pub fn copy_of<T: Copy>(from: *const T) -> Result<T, Errno> {
 /// Where the kernel tells of memory cgroups.
 struct Cgroups<'a> {
     mount: &'a str,
-    limit: &'static str,
+    /// The lowest holds. Above one the kernel kills or, above `memory.high`, slows all processes of the cgroup down.
+    limits: &'static [&'static str],
     used: &'static str,
     /// What of the used comes back before anybody is killed: pages of files.
     reclaimable: [&'static str; 2],
@@ -44,13 +45,13 @@ struct Cgroups<'a> {
 
 const UNIFIED: Cgroups<'static> = Cgroups {
     mount: "/sys/fs/cgroup",
-    limit: "memory.max",
+    limits: &["memory.max", "memory.high"],
     used: "memory.current",
     reclaimable: ["inactive_file ", "active_file "],
 };
 const BY_CONTROLLER: Cgroups<'static> = Cgroups {
     mount: "/sys/fs/cgroup/memory",
-    limit: "memory.limit_in_bytes",
+    limits: &["memory.limit_in_bytes"],
     used: "memory.usage_in_bytes",
     reclaimable: ["total_inactive_file ", "total_active_file "],
 };
@@ -76,7 +77,7 @@ impl Cgroups<'_> {
             let _ = for_each_short_line(format_args!("{}{path}/{file}\0", self.mount), take);
             number
         };
-        let Some(limit) = number(self.limit) else { return true };
+        let Some(limit) = self.limits.iter().filter_map(|file| number(file)).min() else { return true };
         let Some(used) = number(self.used) else { return true };
         if limit.saturating_sub(used) >= bytes {
             return true;
@@ -138,7 +139,13 @@ mod tests {
         assert!(left("/slice/inner", 2470), "pages of files come back");
         set("slice/inner", &[("memory.max", "5100")]);
         assert!(left("/slice/inner", 100) && left("/slice", 2470));
-        set("slice/inner", &[("memory.max", "4000")]);
+        set("slice/inner", &[("memory.high", "5030")]);
+        assert!(left("/slice/inner", 30), "above it, the process is slowed down");
+        set("slice/inner", &[("memory.max", "max")]);
+        assert!(left("/slice/inner", 30), "the only limit");
+        set("slice/inner", &[("memory.max", "5010")]);
+        assert!(left("/slice/inner", 10), "the lower one");
+        set("slice/inner", &[("memory.max", "4000"), ("memory.high", "max")]);
         assert!(left("/slice/inner", 0), "above its limit");
         set("", &[("memory.max", "50"), ("memory.current", "10")]);
         assert!(left("/slice", 40) && left("/", 40) && left("", 40), "a container's own");
