@@ -5,11 +5,12 @@ use std::fs;
 
 use underpass_segment::sysv;
 
-/// Names in /dev/shm now. PostgreSQL's own come and go with any server on the machine.
+/// Names in /dev/shm now, but for those of PostgreSQL and of semaphores (sem_overview(7)): they come and go with other programs on
+/// the machine, and Underpass opens no semaphore.
 pub fn shared_files() -> BTreeSet<String> {
     let entries = fs::read_dir("/dev/shm").into_iter().flatten().flatten();
     let names = entries.map(|entry| entry.file_name().to_string_lossy().into_owned());
-    names.filter(|name| !name.starts_with("PostgreSQL.")).collect()
+    names.filter(|name| !name.starts_with("PostgreSQL.") && !name.starts_with("sem.")).collect()
 }
 
 /// Lines of /proc/sysvipc/shm for Underpass's segments that one of `pids` made and that outlive them. A segment that a

@@ -373,7 +373,9 @@ unsafe fn serve(
     if let Some(count) = answer_confined(entries()) {
         return count;
     }
-    entries().iter().filter(|it| it.events & IN != 0).for_each(|it| connection::hasten(it.fd));
+    if connection::hastens() {
+        entries().iter().filter(|it| it.events & IN != 0).for_each(|it| connection::hasten(it.fd));
+    }
     if !concerns_us(entries()) {
         // SAFETY: passed on to the caller; the kernel writes the answers alone.
         let answer = unsafe { at_rest(fds, count as usize, plain) };
@@ -603,10 +605,11 @@ impl Select {
     /// As [`Select::word`].
     unsafe fn serve_with(self, fds: &mut [pollfd], ours: &mut [bool], plain: impl FnOnce() -> c_int) -> Served {
         let mut found = 0;
+        let hastens = connection::hastens();
         // SAFETY: passed on to the caller, here and below.
         unsafe {
             self.each(|fd, events| {
-                if events & IN != 0 {
+                if hastens && events & IN != 0 {
                     connection::hasten(fd);
                 }
                 // Another thread may add to the sets meanwhile.

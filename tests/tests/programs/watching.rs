@@ -184,6 +184,20 @@ fn top_shows_rates_and_leaves_the_terminal_as_it_was() {
     stage.finish();
 }
 
+/// A terminal's size is whatever the program on its other side says.
+#[test]
+fn top_takes_no_more_memory_for_a_terminal_of_any_size() {
+    let Some(stage) = Stage::with(&["prlimit", "setsid"]) else { return };
+    let mut limited = Command::new("prlimit");
+    let top = top_command();
+    limited.arg("--as=1000000000").arg(top.get_program()).args(top.get_args());
+    let mut top = Terminal::start(limited, u16::MAX, u16::MAX);
+    top.await_screen("the keys", |screen| screen.contains("q quit"));
+    top.press("q");
+    assert_eq!(top.end().code(), Some(0));
+    stage.finish();
+}
+
 /// `top` on a terminal of its own.
 fn top_command() -> Command {
     let mut top = Command::new(library::command());

@@ -90,15 +90,19 @@ pub struct Connection {
 /// or registered. Else both ends would have to send and receive before a byte could go fast.
 #[inline]
 pub fn hasten(fd: i32) {
-    // First: a filter may kill for the calls by which the configuration is read.
-    if !seccomp::is_confined()
+    if hastens()
         && matches!(table::get(fd), table::Known::Socket | table::Known::Connection(_))
-        && process::config().goes_up_at_once()
-        && !process::borrowed()
         && let Some(connection) = of(fd)
     {
         connection.way();
     }
+}
+
+/// Whether [`hasten`] does anything, for who has many descriptors to name.
+#[inline]
+pub fn hastens() -> bool {
+    // First: a filter may kill for the calls by which the configuration is read.
+    !seccomp::is_confined() && process::config().goes_up_at_once() && !process::borrowed()
 }
 
 /// How a call on a connection has to go.

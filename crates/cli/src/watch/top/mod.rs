@@ -66,7 +66,7 @@ fn until_asked(screen: &mut Screen, list: &mut List, asked: &Asked) -> anyhow::R
         is_drawn &= !screen.mind_stops()?;
         is_drawn &= !list.look()?;
         if !is_drawn {
-            screen.terminal.draw(|frame| draw::draw(list, frame))?;
+            screen.draw(|frame| draw::draw(list, frame))?;
             is_drawn = true;
         }
         if has_hung_up(TICK.min(list.until_look())) {

@@ -5,11 +5,12 @@ use std::panic;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use ratatui::Terminal;
-use ratatui::backend::CrosstermBackend;
+use ratatui::backend::{Backend, CrosstermBackend};
 use ratatui::crossterm::cursor::Show;
 use ratatui::crossterm::execute;
 use ratatui::crossterm::terminal::{EnterAlternateScreen, LeaveAlternateScreen, disable_raw_mode, enable_raw_mode};
+use ratatui::layout::{Rect, Size};
+use ratatui::{Frame, Terminal, TerminalOptions, Viewport};
 use rustix::process::{Signal, kill_current_process_group};
 use signal_hook::consts::SIGCONT;
 
@@ -17,7 +18,9 @@ use crate::sys::HeldStop;
 
 pub struct Screen {
     /// Never dropped: where the terminal is gone, and standard error with it, that panics.
-    pub terminal: &'static mut Terminal<CrosstermBackend<Stdout>>,
+    terminal: &'static mut Terminal<CrosstermBackend<Stdout>>,
+    /// The terminal's, when it was last drawn on.
+    size: Size,
     stop: HeldStop,
     /// Somebody has continued this process. What the terminal was like meanwhile is not known.
     is_continued: Arc<AtomicBool>,
@@ -28,15 +31,28 @@ impl Screen {
         let stop = HeldStop::hold();
         let is_continued = Arc::default();
         signal_hook::flag::register(SIGCONT, Arc::clone(&is_continued))?;
-        let terminal = Box::leak(Box::new(Terminal::new(CrosstermBackend::new(stdout()))?));
+        let backend = CrosstermBackend::new(stdout());
+        let size = backend.size()?;
+        let options = TerminalOptions { viewport: Viewport::Fixed(drawn_of(size)) };
+        let terminal = Box::leak(Box::new(Terminal::with_options(backend, options)?));
         let say = panic::take_hook();
         panic::set_hook(Box::new(move |panic| {
             give_back();
             say(panic);
         }));
-        let mut screen = Screen { terminal, stop, is_continued };
+        let mut screen = Screen { terminal, size, stop, is_continued };
         screen.take_again().inspect_err(|_| give_back())?;
         Ok(screen)
+    }
+
+    /// Draws what `list` puts on a frame of the terminal's size as it is now.
+    pub fn draw(&mut self, list: impl FnOnce(&mut Frame)) -> io::Result<()> {
+        let size = self.terminal.size()?;
+        if size != self.size {
+            self.terminal.resize(drawn_of(size))?;
+            self.size = size;
+        }
+        self.terminal.draw(list).map(drop)
     }
 
     /// Stops if somebody wants that, and takes the terminal anew after a stop. Whether there is all to be drawn again.
@@ -80,6 +96,13 @@ impl Drop for Screen {
     fn drop(&mut self) {
         give_back();
     }
+}
+
+/// What is drawn on of a terminal of this size: all of any that can be seen. Whoever has the other side of a terminal may call it
+/// 65,535 by 65,535, of which every cell would take memory twice.
+fn drawn_of(terminal: Size) -> Rect {
+    const MOST: Size = Size { width: 1024, height: 512 };
+    Rect::new(0, 0, terminal.width.min(MOST.width), terminal.height.min(MOST.height))
 }
 
 /// Where the terminal is gone there is nothing to give back, and nobody to be told that.
