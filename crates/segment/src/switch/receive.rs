@@ -664,7 +664,14 @@ impl Port<'_> {
             // SAFETY: the kernel writes into the scratch and what is left of the program's buffers.
             unsafe { kernel::recv_message(self.fd, &mut message.header(), flags) }
         };
-        let n = got.unwrap_or(0).saturating_sub(before + bells as usize);
+        let got = got.unwrap_or_else(|error| {
+            // The kernel tells it once, and what lies in front of it is what this call tells.
+            if let Taken::Failed(error) = self.verdict(error) {
+                self.end.keep_error(error);
+            }
+            0
+        });
+        let n = got.saturating_sub(before + bells as usize);
         into.skip(n);
         if n == limit {
             let _ = ring::copy_out(&ring, Place { head: ring.behind(head, mark), consumed: 0 }, into);
