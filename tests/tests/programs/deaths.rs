@@ -18,6 +18,22 @@ fn the_receiver_dies() {
     die(|round| (false, Duration::from_millis(3 * round)), "sent some, then gone");
 }
 
+/// The kernel tells a poll that looks at the right moment of the error alone. A program that sleeps never does look then, but
+/// this library does for it: without the second look of `kernel::poll_now` a fifth of these polls say so.
+#[test]
+fn a_reset_is_told_whole() {
+    let Some(stage) = Stage::with(&["cc"]) else { return };
+    let program = stage.path("reset");
+    compile("reset.c", &program, &[]);
+    let settings = [AT_ONCE, &[("UNDERPASS_SPIN_US", "10000")]].concat();
+    for way in ["poll", "epoll"] {
+        let said = stage.output(stage.tuned(program.to_str().unwrap(), [way, "200"], &settings));
+        assert_eq!(said, "0\n", "{way}");
+    }
+    stage.run.assert_fast("reset");
+    stage.finish();
+}
+
 fn die(plan: impl Fn(u64) -> (bool, Duration), expected: &str) {
     let Some(stage) = Stage::with(&["cc"]) else { return };
     let pump = stage.path("pump");

@@ -278,8 +278,25 @@ pub fn send(fd: i32, bytes: &[u8]) -> Answer {
     unsafe { syscall(libc::SYS_sendto, [fd as usize, bytes.as_ptr() as usize, bytes.len(), flags as usize, 0, 0]) }
 }
 
-/// poll's answer for one socket, at once.
+/// poll's answer for one socket, at once. Of a reset it says all: the kernel tells of the error first, and of the end when it
+/// has freed what was not sent. Who sleeps is woken behind that, so a program that sleeps in poll never sees one without the
+/// other.
 pub fn poll_now(fd: i32, events: i16) -> i16 {
+    let revents = poll_once(fd, events);
+    if is_half_told(revents) {
+        // The kernel has the socket's lock until it is done, and the counters wait for that.
+        let _ = counters(fd);
+        return poll_once(fd, events);
+    }
+    revents
+}
+
+/// Whether poll tells of an error and of no end: a reset may be under way.
+pub fn is_half_told(revents: i16) -> bool {
+    revents & (libc::POLLERR | libc::POLLHUP) == libc::POLLERR
+}
+
+fn poll_once(fd: i32, events: i16) -> i16 {
     let mut it = libc::pollfd { fd, events, revents: 0 };
     let now = libc::timespec { tv_sec: 0, tv_nsec: 0 };
     // SAFETY: one pollfd and one timespec; no signal mask.
