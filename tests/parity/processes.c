@@ -55,6 +55,44 @@ static void forks_a(struct side *side) {
 }
 static void forks(void) { two_processes(AF_INET, forks_a, echo_until_end); }
 
+/* A child shuts its parent's connection down while the parent sleeps on an edge-triggered set, which has told of what lies
+ * unread: it tells of that once more. */
+static const int directions[] = {SHUT_WR, SHUT_RD, SHUT_RDWR};
+static void shut_by_child_a(struct side *side) {
+    for (size_t i = 0; i < COUNT(directions); i++) {
+        int fd = another(side), set = (int)MUST(epoll_create1(0));
+        struct epoll_event event = {.events = EPOLLIN | EPOLLRDHUP | EPOLLET};
+        MUST(epoll_ctl(set, EPOLL_CTL_ADD, fd, &event));
+        tell(side);
+        SHOW(epoll_wait(set, &event, 1, 5000));
+        SHOW(event.events);
+        pid_t child = (pid_t)MUST(fork());
+        if (child == 0) {
+            close(set);
+            await_asleep(getppid());
+            _exit(shutdown(fd, directions[i]) ? 1 : 0);
+        }
+        event.events = 0;
+        SHOW(epoll_wait(set, &event, 1, 5000));
+        SHOW(event.events);
+        say("child %d", ended(child));
+        SHOW(recv(fd, in, 10, 0));
+        tell(side);
+        close(set);
+        close(fd);
+    }
+}
+static void shut_by_child_b(struct side *side) {
+    for (size_t i = 0; i < COUNT(directions); i++) {
+        int fd = another(side);
+        hear(side);
+        send_all(fd, "once more", 9);
+        hear(side);
+        close(fd);
+    }
+}
+static void shut_by_child(void) { two_processes(AF_INET, shut_by_child_a, shut_by_child_b); }
+
 /* The parent closes, the child goes on; the end comes when the last one closes. */
 static void handed_a(struct side *side) {
     pid_t child = (pid_t)MUST(fork());
@@ -1935,7 +1973,7 @@ static void killed_leaving_b(struct side *side) {
 static void killed_leaving(void) { two_processes(AF_INET, killed_leaving_a, killed_leaving_b); }
 
 const struct scenario scenarios[] = {
-    {"forks", forks, 0},         {"handed", handed, 0},                 {"per-child", per_child, 0},
+    {"forks", forks, 0},         {"shut-by-child", shut_by_child, 0}, {"handed", handed, 0},                 {"per-child", per_child, 0},
     {"split", split, 0},         {"beside-threads", beside_threads, 0},
     {"bystanders", bystanders, 0},         {"exec-cat", exec_cat, 0},
     {"exec-cat-clean", exec_cat_clean, 0}, {"exec-cat-unread", exec_cat_unread, 0}, {"exec-cat-ahead", exec_cat_ahead, 0},

@@ -327,6 +327,9 @@ pub struct End {
     pub side: AtomicU8,
     /// 1: what comes has the time at which it came, for a recvmsg that wants to know (SO_TIMESTAMP).
     pub stamped: AtomicU8,
+    /// How often a process has shut down sending alone, modulo 256. Each time the kernel tells all who watch of what is there
+    /// once more, and of the ring it does not know; where receiving is shut down as well, there is something to read.
+    pub shutdowns: AtomicU8,
     /// Doorbells sent and sleeps so far, for statistics.
     pub bells: AtomicU64,
     /// The [`Name`] of the tap; 0 if there is none.

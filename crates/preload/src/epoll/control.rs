@@ -235,7 +235,7 @@ fn wake_sleepers(epfd: c_int, set: &Set, port: &Port<'_>, events: u32, generatio
 }
 
 /// The program has shut a direction of the connection down, of which the kernel tells all who watch it, of what has come too:
-/// an edge that was told of before is one again.
+/// an edge that was told of before is one again. Sets of other processes find out by themselves.
 pub fn tell_anew(connection: Connection) {
     for fd in connection.descriptors() {
         let Some(port) = port(fd) else { continue };

@@ -155,7 +155,8 @@ pub(super) fn hand_over(epfd: c_int, set: &Set) {
     set.scan(|fd, item, joining| {
         let Some(port) = port(fd).filter(|_| item.wants(IN)) else { return Scan::Leave };
         match rest(set, item, joining, &port, false) {
-            Sleep::No if news(&port, item).is_some() => {
+            // A sleeper that is to look again looks now, and then by itself.
+            Sleep::No if news(&port, item).is_some() || may_be_told_again(&port) => {
                 left = Some(fd);
                 Scan::Keep
             }
@@ -263,7 +264,15 @@ pub(super) fn arm(set: &Set, alone: bool, depth: u32) -> Sleep {
         match rest(set, item, joining, &port, alone) {
             Sleep::Yes => Scan::Leave,
             // Edge-triggered, and told of it already: it may well sleep on that.
-            Sleep::No if port.ready() == Ready::Yes && news(&port, item).is_none() => Scan::Leave,
+            Sleep::No if port.ready() == Ready::Yes && news(&port, item).is_none() => {
+                if !may_be_told_again(&port) {
+                    return Scan::Leave;
+                }
+                if sleep == Sleep::Yes {
+                    sleep = Sleep::Briefly;
+                }
+                Scan::Keep
+            }
             Sleep::No => {
                 (sleep, ready) = (Sleep::No, Some(fd));
                 if alone { Scan::Keep } else { Scan::Enough }
@@ -286,6 +295,12 @@ pub(super) fn arm(set: &Set, alone: bool, depth: u32) -> Sleep {
         sleep = Sleep::Yes;
     }
     if sleep == Sleep::Yes { arm_inner(set, depth) } else { sleep }
+}
+
+/// Whether another process may shut the connection down: that is an edge once more, of data that was told of as well. As long
+/// as that lies in the ring, nothing wakes a sleeper for it.
+fn may_be_told_again(port: &Port<'_>) -> bool {
+    port.end.references.load(Relaxed) > 1
 }
 
 /// The same for the sets that are registered in this one: the kernel tells of them what is true.

@@ -457,12 +457,14 @@ impl Port<'_> {
     /// Of what lies behind a mark of the path it is told twice: when that is published, and when the mark was passed. For
     /// a reader may stop where FIONREAD said, and wait for an edge for the rest; and bytes behind a mark are not counted
     /// there as long as bytes before it are on their way in the kernel. Once the end is deaf, of what has come since and was
-    /// read as well.
+    /// read as well. After a shutdown, of all once more.
     pub fn newer(&self, told: Told) -> Option<Told> {
         if !self.is_fast() && self.has_left() {
             // What lies in the ring went the kernel path.
             return None;
         }
+        let shutdowns = self.end.shutdowns.load(Relaxed);
+        let told = if told.shutdowns == shutdowns { told } else { Told::default() };
         let ring = self.incoming();
         let head = self.place().head;
         let is_behind = |position| ring::distance(head, position) > ring.capacity();
@@ -472,7 +474,7 @@ impl Port<'_> {
         };
         let mark_passed = told.mark.checked_sub(1).is_some_and(|mark| is_behind(mark) || reached == Some(mark));
         let from = if mark_passed || is_behind(told.upto) { head } else { told.upto };
-        let mut now = Told { upto: from, mark: 0 };
+        let mut now = Told { upto: from, mark: 0, shutdowns };
         let mut data = self.is_deaf() && is_behind(told.upto);
         for _ in 0..1024 {
             let Ok(record) = ring.record(now.upto) else { break };
