@@ -16,9 +16,10 @@
 //   A0 receive call= len=N|rest flags= shape= timed=      where it would wait for ever it has MSG_DONTWAIT or a time limit
 //   A0 poll call= events= all= nest=         events: letters, see `bits`. all: every descriptor, and a set
 //   A0 ctl op=add|mod|del set=level|edge events= shot=
-//   A wait set=level|edge|nest masked=       epoll_wait or epoll_pwait
+//   A wait set=level|edge|nest call=wait|pwait|pwait2
 //   A0 option get=N | lowat=N | linger=1     the last one closes with a reset
-//   A0 inquire / outq / name peer= / blocking set= ioctl= / shutdown how=wr|rd|rdwr
+//   A0 inquire what=unread|mark|pread|pwrite|lseek|fsync|ftruncate      a socket refuses all but the first two
+//   A0 outq / name peer= / blocking set= ioctl= / shutdown how=wr|rd|rdwr
 //   A0 close fd= / dup call=dup|dupfd|dup2|dup3|mail over=N       over: in the place of a descriptor of another connection
 //   A0 bulk len= piece= take= dontwait= waitall= before=    all is sent while B takes it, or before B does
 //   A0 fill take=                            as much as the kernel takes, then all is received
@@ -75,6 +76,8 @@ enum { LISTEN, CONNECT, ACCEPT, SEND, RECEIVE, POLL, CONTROL, EPOLL, INQUIRE, OP
 enum { WRITE, WRITEV, SENDC, SENDTO, SENDMSG, SENDMMSG, SENDFILE, PWRITEV2, SPLICE_IN, SEND_ALL };
 enum { READ, READV, RECV, RECVFROM, RECVMSG, RECVMMSG, PREADV2, SPLICE_OUT, RECV_ALL };
 enum { BY_POLL, BY_PPOLL, BY_SELECT, BY_PSELECT };
+enum { BY_WAIT, BY_PWAIT, BY_PWAIT2 };
+enum { UNREAD_BYTES, MARK, PREAD, PWRITE, LSEEK, FSYNC, FTRUNCATE };
 enum { HERE, IN_THREAD, IN_CHILD, IN_BACKGROUND };
 
 struct command {
@@ -461,7 +464,10 @@ static void do_epoll(const struct command *c, struct reply *r)
         return;
     }
     errno = 0;
-    int count = c->call ? epoll_pwait(sets[c->a], events, 32, c->flags, NULL) : epoll_wait(sets[c->a], events, 32, c->flags);
+    struct timespec limit = {c->flags / 1000, c->flags % 1000 * 1000000};
+    int count = c->call == BY_PWAIT2  ? epoll_pwait2(sets[c->a], events, 32, &limit, NULL)
+                : c->call == BY_PWAIT ? epoll_pwait(sets[c->a], events, 32, c->flags, NULL)
+                                      : epoll_wait(sets[c->a], events, 32, c->flags);
     r->error = count < 0 ? errno : 0;
     r->value = c->a == EDGE && count > 0 ? 0 : count;
     if (count > 0)
@@ -682,7 +688,15 @@ static void perform(const struct command *c, struct reply *r)
         break;
     }
     case INQUIRE:
-        r->value = ioctl(fd, FIONREAD, &value);
+        switch (c->call) {
+        case UNREAD_BYTES: r->value = ioctl(fd, FIONREAD, &value); break;
+        case MARK: r->value = ioctl(fd, SIOCATMARK, &value); break;
+        case PREAD: r->value = pread(fd, bytes, 1, 0); break;
+        case PWRITE: r->value = pwrite(fd, bytes, 1, 0); break;
+        case LSEEK: r->value = lseek(fd, 0, SEEK_CUR); break;
+        case FSYNC: r->value = fsync(fd); break;
+        case FTRUNCATE: r->value = ftruncate(fd, 0); break;
+        }
         r->error = r->value ? errno : 0;
         say(r, " is %d", value);
         break;
@@ -1404,7 +1418,7 @@ static void wait_line(int who, int process)
 {
     struct command order = of(EPOLL, -1, who, process);
     order.a = choice("set", SET_NAMES);
-    order.call = (int)number("masked", 0);
+    order.call = CHOICE("call", "wait", "pwait", "pwait2");
     order.via = choice("via", VIA_NAMES) == IN_THREAD ? IN_THREAD : HERE;
     settle_side(who);
     struct reply r = ask(who, process, &order);
@@ -1881,9 +1895,10 @@ static void one_line(void)
         option_line(slot, side, process);
     } else if (!strcmp(verb, "inquire")) {
         order = of(INQUIRE, slot, side, process);
+        order.call = CHOICE("what", "unread", "mark", "pread", "pwrite", "lseek", "fsync", "ftruncate");
         settle(slot, side);
         r = ask(side, process, &order);
-        tell(side, process, slot, &r, "FIONREAD of %llu", (unsigned long long)unread(c, side));
+        tell(side, process, slot, &r, "inquire %d, unread %llu", order.call, (unsigned long long)unread(c, side));
     } else if (!strcmp(verb, "outq")) {
         if (!unread(c, !side) && !c->reset && process_with(slot, !side, 0) >= 0) {
             order = of(OUTQ, slot, side, process);

@@ -139,7 +139,8 @@ impl Maker {
             }
             570..640 => {
                 let set = self.pick(&["level", "level", "edge", "edge", "nest"]);
-                format!("wait set={set}{}{}", self.flag("masked", 2), self.via())
+                let call = self.pick(&["wait", "wait", "pwait", "pwait2"]);
+                format!("wait set={set} call={call}{}", self.via())
             }
             640..700 => {
                 let (op, set) = (self.pick(&["fit", "fit", "fit", "add", "mod", "del"]), self.pick(&["level", "edge"]));
@@ -150,7 +151,11 @@ impl Maker {
                 1 if self.pins => format!("option lowat={}{fd}", self.rng.u32(1..10)),
                 _ => format!("option get={}{fd}", self.rng.u32(0..9)),
             },
-            730..750 => format!("inquire{fd}"),
+            730..750 => {
+                let rare = ["mark", "pread", "pwrite", "lseek", "fsync", "ftruncate"];
+                let what = if self.one_in(2) { "unread".into() } else { self.pick(&rare) };
+                format!("inquire what={what}{fd}")
+            }
             750..765 => format!("blocking set={}{}{fd}", self.rng.u32(0..2), self.flag("ioctl", 2)),
             765..777 => format!("shutdown how={}{fd}", self.pick(&["wr", "wr", "rd", "rdwr"])),
             777..790 => format!("close{}{fd}", self.flag("forget", 3)),
