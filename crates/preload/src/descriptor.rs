@@ -62,7 +62,6 @@ fn accepted(fd: c_int) -> c_int {
     if fd >= 0 && !process::borrowed() {
         connection::forget_closed(fd);
         table::set(fd, Known::Socket);
-        connection::hasten(fd);
     }
     fd
 }

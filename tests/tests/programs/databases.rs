@@ -4,6 +4,7 @@ use std::fs;
 use std::thread::sleep;
 use std::time::Duration;
 use underpass_tests::group::Group;
+use underpass_tests::library::{AT_ONCE, is_kernel_only};
 use underpass_tests::net::free_port;
 use underpass_tests::stage::{Stage, fixture};
 
@@ -101,8 +102,8 @@ fn postgresql() {
     stage.output(stage.plain("initdb", ["-D", &data, "--auth=trust", "-U", "postgres", "--no-sync"]));
     let quiet = ["listen_addresses=127.0.0.1", "unix_socket_directories=", "fsync=off", "shared_buffers=16MB"];
     let settings = quiet.iter().flat_map(|setting| ["-c", setting]);
-    let arguments = ["-D", &data, "-p", &port].into_iter().chain(settings);
-    let server = stage.serve(stage.command("postgres", arguments), port.parse().unwrap());
+    let arguments = || ["-D", &data, "-p", &port].into_iter().chain(settings.clone());
+    let server = stage.serve(stage.command("postgres", arguments()), port.parse().unwrap());
 
     let psql = |query: &str| {
         let database = format!("host=127.0.0.1 port={port} user=postgres dbname=postgres");
@@ -128,6 +129,15 @@ fn postgresql() {
     stage.run.assert_fast("postgres");
     stage.run.assert_fast("psql");
     stage.run.assert_fast("pgbench");
+    server.stop(libc::SIGINT);
+
+    // The process that accepts does not serve: it must not be the one that the other end is told of.
+    let before = stage.run.fast(Some("postgres")).connections;
+    let server = stage.serve(stage.tuned("postgres", arguments(), AT_ONCE), port.parse().unwrap());
+    await_answer(&server, || psql_is_ready(&stage, &port));
+    stage.output(stage.tuned("pgbench", common.iter().chain(&["-S", "-C", "-t", "20", "postgres"]), AT_ONCE));
+    let fast = stage.run.fast(Some("postgres")).connections - before;
+    assert!(is_kernel_only() || fast >= 20, "{fast} of 20 were fast at once:\n{}", stage.run.table());
     server.stop(libc::SIGINT);
     stage.finish();
 }

@@ -86,8 +86,9 @@ pub struct Connection {
     pub fd: i32,
 }
 
-/// Where connections go up at once, `fd` looks for its other end before it has carried anything: when it is accepted, polled
-/// or registered. Else both ends would have to send and receive before a byte could go fast.
+/// Where connections go up at once, `fd` looks for its other end before it has carried anything: when it is polled or
+/// registered. Else both ends would have to send and receive before a byte could go fast. Not when it is accepted: many a
+/// server forks then, and this process would be gone by when the other end looks for who holds the connection.
 #[inline]
 pub fn hasten(fd: i32) {
     if hastens()
