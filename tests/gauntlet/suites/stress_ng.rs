@@ -22,11 +22,11 @@ impl Suite for StressNg {
     }
 
     fn parts(&self) -> &'static [&'static str] {
-        &["sock", "sockmany", "epoll", "sockabuse", "sockfd", "sendfile", "splice", "poll", "close", "fd-race"]
+        &["sock", "sockmany", "epoll", "sockabuse", "sockfd", "sendfile", "splice", "poll", "close", "dup"]
     }
 
     fn brief(&self) -> &'static [&'static str] {
-        &["sock"]
+        &["sock", "close"]
     }
 
     fn prepare(&self, place: &Place, _: &[&str]) -> Result<()> {
@@ -35,7 +35,11 @@ impl Suite for StressNg {
 
     fn run(&self, place: &Place, part: &str, run: &Run<'_>) -> Result<Verdicts> {
         let stressor = format!("--{part}");
-        let arguments = [stressor.as_str(), "2", "--verify", "--timeout", "6", "--temp-path", "."];
+        let mut arguments = vec![stressor.as_str(), "2", "--verify", "--timeout", "6", "--temp-path", "."];
+        if part == "epoll" {
+            // Its own choice is Unix's sockets.
+            arguments.extend(["--epoll-domain", "ipv4"]);
+        }
         let said = run.run("stress-ng", arguments, &place.fresh("work")?, &[], LIMIT)?;
         let mut verdicts = Verdicts::default();
         for verdict in said.text.lines().filter_map(read) {

@@ -103,10 +103,14 @@ pub fn duplicate(fd: c_int, copy: c_int) {
     if is_set
         && let Some(set) = need_set(fd)
         && let Some(place) = SETS.need(copy as u32 as usize)
+        && set.names().add(copy)
     {
-        set.names().add(copy);
         // SAFETY: as in `place`.
         unsafe { place.as_ref() }.store(core::ptr::from_ref(set).cast_mut(), Release);
+        // Another thread may have closed `fd` meanwhile, and the set may be another's.
+        if !set_of(fd).is_some_and(|it| core::ptr::eq(it, set)) {
+            forget_set(copy);
+        }
     }
 }
 
@@ -122,7 +126,7 @@ pub fn forget_set(epfd: c_int) -> bool {
     // SAFETY: a set, once made, is never unmapped.
     let set = place(epfd).and_then(|place| unsafe { place.swap(core::ptr::null_mut(), Acquire).as_ref() });
     let Some(set) = set else { return false };
-    if set.names().remove(epfd) > 0 {
+    if !set.names().remove(epfd) {
         // There is none if the others are being closed at this moment: the last of them ends the set.
         if let Some(heir) = descriptors(set).next() {
             if is_slept_on(epfd) {

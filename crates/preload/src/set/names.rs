@@ -19,25 +19,32 @@ impl Names {
     pub(super) fn begin(&self, fd: i32) {
         self.kept.iter().for_each(|place| place.store(0, Relaxed));
         self.lost.store(false, Relaxed);
-        self.count.store(0, Relaxed);
-        self.add(fd);
+        self.keep(fd);
+        self.count.store(1, Release);
     }
 
-    /// One more.
-    pub fn add(&self, fd: i32) {
-        self.count.fetch_add(1, AcqRel);
+    /// One more; false if there is none any more, since another thread has closed the last.
+    pub fn add(&self, fd: i32) -> bool {
+        let is_alive = self.count.fetch_update(AcqRel, Relaxed, |count| (count > 0).then_some(count + 1)).is_ok();
+        if is_alive {
+            self.keep(fd);
+        }
+        is_alive
+    }
+
+    fn keep(&self, fd: i32) {
         let found = self.kept.iter().any(|place| place.compare_exchange(0, fd + 1, AcqRel, Relaxed).is_ok());
         if !found {
             self.lost.store(true, Release);
         }
     }
 
-    /// `fd` is none any more; how many are left.
-    pub fn remove(&self, fd: i32) -> u32 {
+    /// `fd` is none any more. True if it was the last, which is said once.
+    pub fn remove(&self, fd: i32) -> bool {
         for place in &self.kept {
             let _ = place.compare_exchange(fd + 1, 0, AcqRel, Relaxed);
         }
-        self.count.fetch_sub(1, AcqRel) - 1
+        self.count.fetch_update(AcqRel, Relaxed, |count| count.checked_sub(1)) == Ok(1)
     }
 
     /// Whether there are several.
@@ -68,10 +75,22 @@ mod tests {
         assert_eq!(names.possible(100).collect::<Vec<_>>(), [5, 10, 11, 12, 13, 14]);
         names.add(90);
         assert!(names.possible(100).any(|fd| fd == 90));
-        assert_eq!(names.remove(5), 6);
+        assert!(!names.remove(5));
         names.begin(7);
         assert_eq!(names.possible(100).collect::<Vec<_>>(), [7]);
-        assert_eq!(names.remove(7), 0);
+        assert!(names.remove(7));
         assert_eq!(names.possible(100).next(), None);
+    }
+
+    /// Threads that duplicate and close one another's descriptors: who has the last of them ends the set, and nobody else.
+    #[test]
+    fn the_last_goes_once_and_none_comes_behind_it() {
+        // SAFETY: zeroed memory has none.
+        let names: Names = unsafe { core::mem::zeroed() };
+        names.begin(5);
+        assert!(names.add(6));
+        assert!(!names.remove(5) && names.remove(6));
+        assert!(!names.add(7));
+        assert!(!names.remove(7));
     }
 }
