@@ -1,8 +1,8 @@
 //! A bounded queue from one thread to one other, without locks: what layers that run in parallel talk through.
 //!
-//! Both ends work on positions of their own and tell the other one only now and then: the sender with [`Sender::publish`], behind
-//! a batch; the receiver when it has taken all that it knew of. So an item costs a store and a load, and the line that both write
-//! and read changes hands once for each batch.
+//! The sender makes items known in batches ([`Sender::publish`]), each by a line of the cache of its own: how far the batch goes,
+//! and its first item. So an item that goes alone costs what a line's way costs, and of a batch the rest comes in lines that are
+//! full. The receiver says what it has taken when it finds no more, or when it is told to ([`Receiver::release`]).
 //!
 //! A receiver that is about to park says so ([`Receiver::watch`]), and is unparked by whoever publishes next.
 #![allow(unsafe_code, reason = "slots that either end has to itself, as two positions say")]
@@ -17,22 +17,36 @@ use std::mem::MaybeUninit;
 #[repr(align(128))]
 struct Apart<T>(T);
 
-/// What the sender says.
-struct Published {
-    /// Behind the last item that may be taken.
+type Slot<T> = UnsafeCell<MaybeUninit<T>>;
+
+/// A batch that was published.
+#[repr(align(64))]
+struct Batch<T> {
+    /// Behind its last item. What is left of the batch before in this place is not ahead of the receiver any more.
     tail: AtomicUsize,
-    /// The receiver parks, or is about to. Here, since the sender looks at it whenever it has written to `tail`.
-    watched: AtomicBool,
+    first: Slot<T>,
 }
 
 struct Shared<T> {
-    /// As many as a power of two. Slot `position % len` is the receiver's from `head` to `tail`, and the sender's otherwise.
-    slots: Box<[UnsafeCell<MaybeUninit<T>>]>,
-    published: Apart<Published>,
+    /// As many as a power of two. Slot `position % len` is the receiver's from its head to a published tail, and the sender's
+    /// otherwise; it is empty where a batch begins.
+    slots: Box<[Slot<T>]>,
+    /// As many, since a batch has an item at least: batch `number % len` is the receiver's as long as its first item is.
+    batches: Box<[Batch<T>]>,
     /// The first item that the receiver has not taken.
     head: Apart<AtomicUsize>,
+    /// The receiver parks, or is about to.
+    watched: Apart<AtomicBool>,
+    receiver: Mutex<Gone>,
+}
+
+/// What the receiver leaves to others.
+#[derive(Default)]
+struct Gone {
     /// Whom to unpark.
-    watcher: Mutex<Option<Thread>>,
+    watcher: Option<Thread>,
+    /// Where it has stopped for good.
+    at: Cursor,
 }
 
 // SAFETY: an item is reached by one end at a time, as the positions say, and goes from thread to thread.
@@ -42,62 +56,106 @@ unsafe impl<T: Send> Sync for Shared<T> {}
 
 impl<T> Shared<T> {
     #[inline]
-    fn slot(&self, position: usize) -> &UnsafeCell<MaybeUninit<T>> {
+    fn slot(&self, position: usize) -> &Slot<T> {
         &self.slots[position & (self.slots.len() - 1)]
+    }
+
+    #[inline]
+    fn batch(&self, number: usize) -> &Batch<T> {
+        &self.batches[number & (self.batches.len() - 1)]
     }
 }
 
 impl<T> Drop for Shared<T> {
     fn drop(&mut self) {
-        let (head, tail) = (self.head.0.load(Relaxed), self.published.0.tail.load(Relaxed));
-        let mut at = head;
-        while at != tail {
-            // SAFETY: both ends are gone, and there is an item in each slot from `head` to `tail`.
-            self.slot(at).with_mut(|slot| unsafe { (*slot).assume_init_drop() });
-            at = at.wrapping_add(1);
-        }
+        // Both ends are gone, and what was not taken is here.
+        let mut at = lock(&self.receiver).at;
+        while at.next(self).is_some() {}
+    }
+}
+
+/// How far the receiver has come.
+#[derive(Clone, Copy, Default)]
+struct Cursor {
+    /// The next item to be taken.
+    head: usize,
+    /// Behind the last item of the batch that it is in.
+    tail: usize,
+    /// Number of the batch that comes next.
+    batch: usize,
+}
+
+impl Cursor {
+    /// Takes the next item. Only the receiver calls this, or who comes after it.
+    #[inline]
+    fn next<T>(&mut self, shared: &Shared<T>) -> Option<T> {
+        let slot = if self.head == self.tail {
+            self.tail = self.published(shared)?;
+            self.batch = self.batch.wrapping_add(1);
+            &shared.batch(self.batch.wrapping_sub(1)).first
+        } else {
+            shared.slot(self.head)
+        };
+        // SAFETY: there is an item in it, which is the receiver's, since it is between `head` and a published tail.
+        let item = slot.with(|slot| unsafe { (*slot).assume_init_read() });
+        self.head = self.head.wrapping_add(1);
+        Some(item)
+    }
+
+    /// Where the batch that comes next ends, if it has been published.
+    #[inline]
+    fn published<T>(&self, shared: &Shared<T>) -> Option<usize> {
+        let tail = shared.batch(self.batch).tail.load(Acquire);
+        (1..=shared.slots.len()).contains(&tail.wrapping_sub(self.head)).then_some(tail)
     }
 }
 
 /// A ring for at least so many items.
 pub fn ring<T: Send>(capacity: usize) -> (Sender<T>, Receiver<T>) {
-    let slots = (0..capacity.next_power_of_two()).map(|_| UnsafeCell::new(MaybeUninit::uninit())).collect();
-    let published = Published { tail: AtomicUsize::new(0), watched: AtomicBool::new(false) };
-    let (published, head) = (Apart(published), Apart(AtomicUsize::new(0)));
-    let shared = Arc::new(Shared { slots, published, head, watcher: Mutex::new(None) });
-    let sender = Sender { shared: Arc::clone(&shared), tail: 0, published: 0, head: 0 };
-    (sender, Receiver { shared, head: 0, taken: 0, tail: 0 })
+    let slot = || UnsafeCell::new(MaybeUninit::uninit());
+    let places = 0..capacity.next_power_of_two();
+    let shared = Arc::new(Shared {
+        slots: places.clone().map(|_| slot()).collect(),
+        batches: places.map(|_| Batch { tail: AtomicUsize::new(0), first: slot() }).collect(),
+        head: Apart(AtomicUsize::new(0)),
+        watched: Apart(AtomicBool::new(false)),
+        receiver: Mutex::new(Gone::default()),
+    });
+    let sender = Sender { shared: Arc::clone(&shared), first: None, tail: 0, batch: 0, head: 0 };
+    (sender, Receiver { shared, at: Cursor::default(), taken: 0 })
 }
 
 /// The end that puts items in.
 pub struct Sender<T> {
     shared: Arc<Shared<T>>,
-    /// Behind the last item that was put in, told or not.
+    /// The first item of the batch that is not published, away from a receiver that looks for it.
+    first: Option<T>,
+    /// Behind the last item that was put in, published or not.
     tail: usize,
-    /// What the receiver was told.
-    published: usize,
+    /// Number of the batch that is not published.
+    batch: usize,
     /// What the receiver had taken when this end looked last.
     head: usize,
 }
 
-impl<T: Send> Sender<T> {
+impl<T> Sender<T> {
     /// Puts an item in, which the receiver does not see before [`Sender::publish`]; gives it back where the ring is full.
     ///
     /// # Errors
     /// The item, where the ring is full.
     #[inline]
     pub fn push(&mut self, item: T) -> Result<(), T> {
-        let capacity = self.shared.slots.len();
-        if self.tail.wrapping_sub(self.head) == capacity {
-            self.head = self.shared.head.0.load(Acquire);
-            if self.tail.wrapping_sub(self.head) == capacity {
-                return Err(item);
-            }
+        if self.is_full() {
+            return Err(item);
         }
-        // SAFETY: the slot is this end's, since it is not between `head` and the published tail, and it is empty.
-        self.shared.slot(self.tail).with_mut(|slot| unsafe {
-            (*slot).write(item);
-        });
+        if self.first.is_none() {
+            self.first = Some(item);
+        } else {
+            // SAFETY: the slot is this end's, since it is not between `head` and a published tail, and it is empty.
+            self.shared.slot(self.tail).with_mut(|slot| unsafe {
+                (*slot).write(item);
+            });
+        }
         self.tail = self.tail.wrapping_add(1);
         Ok(())
     }
@@ -115,23 +173,35 @@ impl<T: Send> Sender<T> {
     /// Lets the receiver see what was put in, and unparks it if it has asked for that.
     #[inline]
     pub fn publish(&mut self) {
-        if self.published == self.tail {
+        if !self.put_batch() {
             return;
         }
-        self.published = self.tail;
-        let Published { tail, watched } = &self.shared.published.0;
-        tail.store(self.tail, Release);
-        // Either this sees that it is watched, or the watcher sees the new tail: see `watch`.
+        // Either this sees that it is watched, or the watcher sees the new batch: see `watch`.
         fence(SeqCst);
-        if watched.load(Relaxed) {
+        if self.shared.watched.0.load(Relaxed) {
             self.rouse();
         }
     }
 
+    /// Writes the batch, if there is one.
+    #[inline]
+    fn put_batch(&mut self) -> bool {
+        let Some(item) = self.first.take() else { return false };
+        let batch = self.shared.batch(self.batch);
+        // SAFETY: the batch is this end's and its slot empty: of fewer items than there are batches, none is the first one of
+        // the batch that was here before.
+        batch.first.with_mut(|slot| unsafe {
+            (*slot).write(item);
+        });
+        batch.tail.store(self.tail, Release);
+        self.batch = self.batch.wrapping_add(1);
+        true
+    }
+
     #[cold]
     fn rouse(&self) {
-        if self.shared.published.0.watched.swap(false, AcqRel)
-            && let Some(watcher) = lock(&self.shared.watcher).take()
+        if self.shared.watched.0.swap(false, AcqRel)
+            && let Some(watcher) = lock(&self.shared.receiver).watcher.take()
         {
             watcher.unpark();
         }
@@ -141,63 +211,54 @@ impl<T: Send> Sender<T> {
 impl<T> Drop for Sender<T> {
     fn drop(&mut self) {
         // What nobody was told of is dropped with the rest.
-        self.shared.published.0.tail.store(self.tail, Release);
+        self.put_batch();
     }
 }
 
 /// The end that takes items out.
 pub struct Receiver<T> {
     shared: Arc<Shared<T>>,
-    /// The next item to be taken.
-    head: usize,
+    at: Cursor,
     /// What the sender was told.
     taken: usize,
-    /// What the sender had published when this end looked last.
-    tail: usize,
 }
 
-impl<T: Send> Receiver<T> {
+impl<T> Receiver<T> {
     /// Takes the first item.
     #[inline]
     pub fn pop(&mut self) -> Option<T> {
-        if self.head == self.tail {
+        let item = self.at.next(&self.shared);
+        if item.is_none() {
             self.release();
-            self.tail = self.shared.published.0.tail.load(Acquire);
-            if self.head == self.tail {
-                return None;
-            }
         }
-        // SAFETY: there is an item in it, which is this end's, since it is between `head` and the published tail.
-        let item = self.shared.slot(self.head).with(|slot| unsafe { (*slot).assume_init_read() });
-        self.head = self.head.wrapping_add(1);
-        Some(item)
+        item
     }
 
     /// Lets the sender use the slots of what was taken; [`Receiver::pop`] does so by itself when it finds no more.
     #[inline]
     pub fn release(&mut self) {
-        if self.taken != self.head {
-            self.taken = self.head;
-            self.shared.head.0.store(self.head, Release);
+        if self.taken != self.at.head {
+            self.taken = self.at.head;
+            self.shared.head.0.store(self.taken, Release);
         }
     }
 
     /// Whether there is nothing to be taken.
     #[inline]
     pub fn is_empty(&self) -> bool {
-        self.head == self.tail && self.head == self.shared.published.0.tail.load(Acquire)
+        self.at.head == self.at.tail && self.at.published(&self.shared).is_none()
     }
 
     /// Asks that the thread that calls this be unparked when something comes; [`Watch::Ready`] if something is there already.
     pub fn watch(&mut self) -> Watch {
         self.release();
-        let Published { tail, watched } = &self.shared.published.0;
-        *lock(&self.shared.watcher) = Some(thread::current());
+        let watched = &self.shared.watched.0;
+        lock(&self.shared.receiver).watcher = Some(thread::current());
         // As one step with what `rouse` does, so that there is no doubt which of the two came last.
         watched.swap(true, AcqRel);
         // The other half is in `publish`.
         fence(SeqCst);
-        if tail.load(Relaxed) == self.head {
+        if self.is_empty() {
             return Watch::Armed;
         }
         watched.store(false, Relaxed);
@@ -207,19 +268,20 @@ impl<T: Send> Receiver<T> {
 
 impl<T> Drop for Receiver<T> {
     fn drop(&mut self) {
-        self.shared.head.0.store(self.head, Release);
+        self.release();
+        lock(&self.shared.receiver).at = self.at;
     }
 }
 
 impl<T> Debug for Sender<T> {
     fn fmt(&self, f: &mut Formatter<'_>) -> fmt::Result {
-        write!(f, "sender at {}, {} of them published", self.tail, self.published)
+        write!(f, "sender at {}, {} batches published", self.tail, self.batch)
     }
 }
 
 impl<T> Debug for Receiver<T> {
     fn fmt(&self, f: &mut Formatter<'_>) -> fmt::Result {
-        write!(f, "receiver at {} of {}", self.head, self.tail)
+        write!(f, "receiver at {} of {}", self.at.head, self.at.tail)
     }
 }
 
@@ -325,6 +387,54 @@ mod tests {
         assert_eq!(Counted::strong_count(&item), 3);
         drop((sender, receiver));
         assert_eq!(Counted::strong_count(&item), 1);
+    }
+
+    /// From batch to batch the first item lies elsewhere: each that is left is found, whoever goes first and wherever it stands.
+    #[test]
+    fn what_was_not_taken_is_dropped_whoever_goes_first() {
+        for (taken, sender_first) in (0..=8).flat_map(|taken| [(taken, true), (taken, false)]) {
+            let item = Counted::new(());
+            let (mut sender, mut receiver) = ring(8);
+            for batch in [3, 1, 4] {
+                (0..batch).for_each(|_| sender.push(Counted::clone(&item)).unwrap());
+                sender.publish();
+            }
+            (0..taken).for_each(|_| drop(receiver.pop().unwrap()));
+            assert_eq!(Counted::strong_count(&item), 9 - taken);
+            if sender_first {
+                drop(sender);
+                drop(receiver);
+            } else {
+                drop(receiver);
+                let _ = sender.push(Counted::clone(&item));
+                drop(sender);
+            }
+            assert_eq!(Counted::strong_count(&item), 1, "{taken} taken, the sender first: {sender_first}");
+        }
+    }
+
+    /// Batches of every length, round and round: none is taken for one that was in its place before.
+    #[test]
+    fn batches_of_every_length_in_order() {
+        let (mut sender, mut receiver) = ring(8);
+        let (mut sent, mut taken) = (0, 0);
+        for turn in 0..10_000usize {
+            for _ in 0..turn % 11 {
+                sent += usize::from(sender.push(sent).is_ok());
+            }
+            sender.publish();
+            for _ in 0..turn % 7 {
+                match receiver.pop() {
+                    Some(item) => {
+                        assert_eq!(item, taken);
+                        taken += 1;
+                    }
+                    None => assert_eq!(taken, sent),
+                }
+            }
+            assert_eq!(receiver.is_empty(), taken == sent);
+        }
+        assert!(taken > 20_000);
     }
 
     #[test]
