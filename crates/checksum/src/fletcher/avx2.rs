@@ -6,28 +6,20 @@ use std::arch::x86_64::*;
 
 /// Octets in a register.
 const BLOCK: usize = 32;
-/// Blocks after which the 32-bit lanes of the weighted sum are emptied: each grows by at most 2 · 2 · 255 · 32 a block.
-const BLOCKS: usize = 1 << 15;
+/// Octets after which the 32-bit lanes of the weighted sum are emptied: each grows by at most 2 · 2 · 255 · 32 a block.
+const STRETCH: usize = BLOCK << 15;
 
 /// The sums; the caller has seen that the processor has AVX2.
+#[inline]
 pub(super) fn sums(octets: &[u8]) -> Sums {
     // SAFETY: the processor has AVX2, as the caller has seen.
-    unsafe { with_avx2(octets) }
-}
-
-#[target_feature(enable = "avx2")]
-fn with_avx2(octets: &[u8]) -> Sums {
-    let (blocks, rest) = octets.as_chunks::<BLOCK>();
-    let mut all = Sums::default();
-    for stretch in blocks.chunks(BLOCKS) {
-        all = all.then(stretch_sums(stretch), stretch.len() * BLOCK);
-    }
-    all.then(scalar::sums(rest), rest.len())
+    Sums::of_stretches(octets, STRETCH, |stretch| unsafe { stretch_sums(stretch) })
 }
 
 /// c1 = 32 · Σ (c0 before each block) + Σ (the weighted sum of each block).
 #[target_feature(enable = "avx2")]
-fn stretch_sums(blocks: &[[u8; BLOCK]]) -> Sums {
+fn stretch_sums(octets: &[u8]) -> Sums {
+    let (blocks, rest) = octets.as_chunks::<BLOCK>();
     let weights = _mm256_setr_epi8(
         32, 31, 30, 29, 28, 27, 26, 25, 24, 23, 22, 21, 20, 19, 18, 17, 16, 15, 14, 13, 12, 11, 10, 9, 8, 7, 6, 5, 4,
         3, 2, 1,
@@ -45,7 +37,8 @@ fn stretch_sums(blocks: &[[u8; BLOCK]]) -> Sums {
     }
     let (low, high) = (_mm256_unpacklo_epi32(weighted, zero), _mm256_unpackhi_epi32(weighted, zero));
     let weighted = lanes(_mm256_add_epi64(low, high));
-    Sums::reduced(lanes(c0), BLOCK as u64 * lanes(before) + weighted)
+    let sums = Sums::reduced(lanes(c0), BLOCK as u64 * lanes(before) + weighted);
+    sums.then(scalar::sums(rest), rest.len())
 }
 
 /// The sum of the four 64-bit lanes.

@@ -38,20 +38,35 @@ impl Sums {
     #[inline]
     pub fn of(octets: &[u8]) -> Sums {
         // Below this the sums are done before a vector variant has begun.
-        if octets.len() < 32 { scalar::sums(octets) } else { Sums::by(Variant::fastest(), octets) }
+        if octets.len() < 32 { scalar::sums(octets) } else { Sums::by_available(Variant::fastest(), octets) }
     }
 
     /// The sums of these octets by a certain variant. One that is not available is replaced by [`Variant::Scalar`].
     #[inline]
     pub fn by(variant: Variant, octets: &[u8]) -> Sums {
+        Sums::by_available(if variant.is_available() { variant } else { Variant::Scalar }, octets)
+    }
+
+    /// The same by a variant that this processor has.
+    #[inline]
+    fn by_available(variant: Variant, octets: &[u8]) -> Sums {
         match variant {
             Variant::Reference => reference(octets),
+            Variant::Scalar => scalar::sums(octets),
             #[cfg(target_arch = "x86_64")]
-            Variant::Avx2 if variant.is_available() => avx2::sums(octets),
+            Variant::Avx2 => avx2::sums(octets),
             #[cfg(target_arch = "x86_64")]
-            Variant::Avx512 if variant.is_available() => avx512::sums(octets),
-            _ => scalar::sums(octets),
+            Variant::Avx512 => avx512::sums(octets),
+            #[cfg(not(target_arch = "x86_64"))]
+            Variant::Avx2 | Variant::Avx512 => unreachable!("no processor of this kind has it"),
         }
+    }
+
+    /// The sums of all octets, where `sums` takes so many at a time at most. Few PDUs are longer.
+    #[inline]
+    fn of_stretches(octets: &[u8], most: usize, sums: impl Fn(&[u8]) -> Sums) -> Sums {
+        let (first, rest) = octets.split_at(octets.len().min(most));
+        rest.chunks(most).fold(sums(first), |all, stretch| all.then(sums(stretch), stretch.len()))
     }
 
     /// The sums of these octets followed by `len` others whose sums are `next`.
@@ -82,11 +97,31 @@ impl Sums {
 /// (RFC 994 §6.11).
 #[inline]
 pub fn check_octets(sums: Sums, len: usize, at: usize) -> [u8; 2] {
-    let (c0, c1) = (u64::from(sums.c0), u64::from(sums.c1));
-    let behind = (len - at) as u64 % MODULUS;
-    let x = (MODULUS - c1 + behind * c0) % MODULUS;
-    let y = (c1 + MODULUS * MODULUS - (behind + 1) * c0) % MODULUS;
-    [x, y].map(|octet| if octet == 0 { 255 } else { octet as u8 })
+    octets(sums.c0.into(), sums.c1.into(), len - at)
+}
+
+/// Writes the check octets into the header of a PDU: at octet number `at`, counted from 1, where there are zeros. Behind the header
+/// follow `len` octets with the sums `behind`.
+///
+/// # Panics
+/// If the header is longer than 255 octets or does not reach so far.
+#[inline]
+pub fn seal(header: &mut [u8], at: usize, behind: Sums, len: usize) {
+    assert!(header.len() <= 255, "a header of ISO's is at most 255 octets long");
+    let (c0, c1) = scalar::unreduced(header);
+    let (joined, len_residue) = (c0 + u64::from(behind.c0), len as u64 % MODULUS);
+    let octets = octets(joined, c1 + len_residue * c0 + u64::from(behind.c1), header.len() + len - at);
+    header[at - 1..=at].copy_from_slice(&octets);
+}
+
+/// The check octets where so many octets lie behind the first of them; sums are below 2³² and need not be reduced.
+#[inline]
+fn octets(c0: u64, c1: u64, behind: usize) -> [u8; 2] {
+    /// A multiple of the modulus that is more than what is subtracted.
+    const ZERO: u64 = MODULUS << 40;
+    let behind = behind as u64 % MODULUS;
+    let (x, y) = (ZERO + behind * c0 - c1, ZERO + c1 - (behind + 1) * c0);
+    [x, y].map(|sum| if sum % MODULUS == 0 { 255 } else { (sum % MODULUS) as u8 })
 }
 
 /// The words of RFC 905 Annex B, reduced after every octet.
@@ -149,6 +184,21 @@ mod tests {
         fn sums_of_pieces_are_joined(all in proptest::collection::vec(any::<u8>(), 0..600), cut in any::<prop::sample::Index>()) {
             let (head, tail) = all.split_at(cut.index(all.len() + 1));
             prop_assert_eq!(Sums::of(head).then(Sums::of(tail), tail.len()), Sums::of(&all));
+        }
+
+        #[test]
+        fn a_sealed_pdu_has_sums_of_zero(
+            mut header in proptest::collection::vec(any::<u8>(), 2..=255),
+            at in any::<prop::sample::Index>(),
+            data in proptest::collection::vec(any::<u8>(), 0..2000),
+        ) {
+            let at = at.index(header.len() - 1);
+            header[at..at + 2].fill(0);
+            let all = [&header[..], &data].concat();
+            let wanted = check_octets(Sums::of(&all), all.len(), at + 1);
+            seal(&mut header, at + 1, Sums::of(&data), data.len());
+            prop_assert_eq!(&header[at..at + 2], &wanted);
+            prop_assert!(Sums::of(&header).then(Sums::of(&data), data.len()).is_zero());
         }
 
         #[test]

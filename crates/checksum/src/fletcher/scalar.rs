@@ -7,15 +7,19 @@ const WORD: usize = 8;
 /// Octets whose sums stay far below 2⁶⁴ without a reduction: c1 ≤ 255 · L · (L + 1) / 2.
 const STRETCH: usize = 1 << 24;
 
+#[inline]
 pub(super) fn sums(octets: &[u8]) -> Sums {
-    let mut all = Sums::default();
-    for stretch in octets.chunks(STRETCH) {
-        all = all.then(stretch_sums(stretch), stretch.len());
-    }
-    all
+    Sums::of_stretches(octets, STRETCH, stretch_sums)
 }
 
 fn stretch_sums(octets: &[u8]) -> Sums {
+    let (c0, c1) = unreduced(octets);
+    Sums::reduced(c0, c1)
+}
+
+/// The sums themselves, of not more than a stretch.
+#[inline]
+pub(super) fn unreduced(octets: &[u8]) -> (u64, u64) {
     let (words, rest) = octets.as_chunks::<WORD>();
     let (mut c0, mut c1) = (0u64, 0u64);
     for word in words {
@@ -29,5 +33,5 @@ fn stretch_sums(octets: &[u8]) -> Sums {
         c0 += u64::from(octet);
         c1 += c0;
     }
-    Sums::reduced(c0, c1)
+    (c0, c1)
 }

@@ -13,7 +13,7 @@
 
 use super::{NoRoom, Writer};
 use std::fmt::{self, Display, Formatter};
-use underpass_checksum::fletcher::{Sums, check_octets};
+use underpass_checksum::fletcher::{Sums, seal};
 
 /// Address of a network service access point (ISO 8348): up to 20 octets, the last of which is the selector.
 #[derive(Clone, Copy, Default, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -322,9 +322,7 @@ impl<'a> Header<'a> {
             }
         }
         to.put(self.options)?;
-        let header = &mut to.written()[begin..];
-        let octets = check_octets(Sums::of(header), header_len, CHECKSUM);
-        header[CHECKSUM - 1..=CHECKSUM].copy_from_slice(&octets);
+        seal(&mut to.written()[begin..], CHECKSUM, Sums::default(), 0);
         Ok(())
     }
 }

@@ -27,7 +27,7 @@ pub use expedited::{ExpeditedAcknowledge, ExpeditedData};
 
 use super::{NoRoom, Writer};
 use std::fmt::{self, Display, Formatter};
-use underpass_checksum::fletcher::{Sums, check_octets};
+use underpass_checksum::fletcher::{Sums, seal};
 
 /// Protocol class (X.224 §5.4).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -413,8 +413,7 @@ impl<'t, 'w> Header<'t, 'w> {
         }
         header[0] = header_len as u8 - 1;
         if let Some(at) = self.checksum {
-            let octets = check_octets(Sums::of(header).then(user_data, len), header_len + len, at);
-            header[at - 1..=at].copy_from_slice(&octets);
+            seal(header, at, user_data, len);
         }
         Ok(())
     }
