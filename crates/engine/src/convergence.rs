@@ -1,22 +1,35 @@
 //! Transport as the network of another transport: the sub-network-dependent convergence between them.
 //!
 //! Each NSDU of the layer above is one TSDU of the layer below, in one DT TPDU, so that its octets stay where they are. The
-//! connection that it goes over is made when the first one is there to be sent, and is used by both ends; when it is gone, the
-//! next one makes another. What is lost with it is for the layer above to notice, as with any network without connections.
+//! connection that it goes over is made when the first one is there to be sent, and is used by both ends; one that nobody uses is
+//! released. When it is gone, the next one makes another. What is lost with it is for the layer above to notice, as with any network
+//! without connections.
 
 use crate::layer::{Layer, Outbox};
 use crate::service::{Cep, Details, Indication, Peer, Request, Time};
+use crate::wire::tpdu::Reason;
 use std::collections::VecDeque;
 use underpass_link::arena::Buffer;
 
 /// A network of connections.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub struct Convergence {
     /// The way to each peer, by its number.
     ways: Vec<Way>,
-    /// Who is at the other end of a connection, by the connection's number.
-    peers: Vec<Option<Peer>>,
+    /// Connections, by their numbers.
+    connections: Vec<Option<Connection>>,
+    /// How long a connection may be idle, in ns.
+    idle: Option<u64>,
+    /// When connections are looked at, if there are any.
+    look: Option<Time>,
     unfit: u64,
+}
+
+#[derive(Clone, Copy, Debug)]
+struct Connection {
+    peer: Peer,
+    /// Something went over it, either way, since it was looked at.
+    used: bool,
 }
 
 #[derive(Debug, Default)]
@@ -30,6 +43,12 @@ struct Way {
 }
 
 impl Convergence {
+    /// One that releases a connection over which nothing has gone for `idle` nanoseconds, and before twice that time. That is for
+    /// users that mend what may be lost with it: what the other end sends just then.
+    pub fn new(idle: Option<u64>) -> Convergence {
+        Convergence { ways: Vec::new(), connections: Vec::new(), idle, look: None, unfit: 0 }
+    }
+
     /// NSDUs that were too long for the connection below, or came in pieces.
     pub fn unfit(&self) -> u64 {
         self.unfit
@@ -44,12 +63,13 @@ impl Convergence {
     }
 
     /// There is a connection to `peer`: what has waited for it goes. The first one is kept where both ends have asked.
-    fn open(&mut self, peer: Peer, cep: Cep, most: u32, out: &mut Outbox) {
+    fn open(&mut self, peer: Peer, cep: Cep, most: u32, now: Time, out: &mut Outbox) {
         let at = cep.0 as usize;
-        if self.peers.len() <= at {
-            self.peers.resize(at + 1, None);
+        if self.connections.len() <= at {
+            self.connections.resize(at + 1, None);
         }
-        self.peers[at] = Some(peer);
+        self.connections[at] = Some(Connection { peer, used: true });
+        self.look = self.look.or(self.idle.map(|idle| now.after(idle)));
         let way = self.way(peer);
         way.connection.get_or_insert((cep, most));
         for buffer in std::mem::take(&mut way.waiting) {
@@ -61,7 +81,10 @@ impl Convergence {
     fn unitdata(&mut self, to: Peer, buffer: Buffer, out: &mut Outbox) {
         let way = self.way(to);
         match way.connection {
-            Some((cep, most)) if buffer.len() <= most as usize => out.down(Request::Data { cep, buffer, end: true }),
+            Some((cep, most)) if buffer.len() <= most as usize => {
+                self.used(cep);
+                out.down(Request::Data { cep, buffer, end: true });
+            }
             Some(_) => {
                 self.unfit += 1;
                 out.up(Indication::Complete { buffer });
@@ -72,6 +95,21 @@ impl Convergence {
                     out.down(Request::Connect { tag: to.0, to, details: Box::new(Details::default()) });
                 }
             }
+        }
+    }
+
+    /// Something goes over a connection; the other end's number.
+    #[inline]
+    fn used(&mut self, cep: Cep) -> Option<Peer> {
+        let connection = self.connections.get_mut(cep.0 as usize)?.as_mut()?;
+        connection.used = true;
+        Some(connection.peer)
+    }
+
+    /// A connection is gone.
+    fn forget(&mut self, cep: Cep) {
+        if let Some(it) = self.connections.get_mut(cep.0 as usize).and_then(Option::take) {
+            self.way(it.peer).connection.take_if(|it| it.0 == cep);
         }
     }
 }
@@ -88,10 +126,10 @@ impl Layer for Convergence {
     }
 
     #[inline]
-    fn indication(&mut self, indication: Indication, _: Time, out: &mut Outbox) {
+    fn indication(&mut self, indication: Indication, now: Time, out: &mut Outbox) {
         match indication {
-            Indication::Data { cep, buffer, end } => match self.peers.get(cep.0 as usize) {
-                Some(&Some(from)) if end => out.up(Indication::Unitdata { from, buffer }),
+            Indication::Data { cep, buffer, end } => match self.used(cep) {
+                Some(from) if end => out.up(Indication::Unitdata { from, buffer }),
                 _ => {
                     self.unfit += 1;
                     out.down(Request::Return { buffer });
@@ -100,23 +138,19 @@ impl Layer for Convergence {
             Indication::Complete { .. } => out.up(indication),
             Indication::Connect { cep, from, most, .. } => {
                 out.down(Request::Accept { cep, user_data: Vec::new() });
-                self.open(from, cep, most, out);
+                self.open(from, cep, most, now, out);
             }
             Indication::Confirm { tag, cep, most, .. } => {
                 let peer = Peer(tag);
                 self.way(peer).asked = false;
-                self.open(peer, cep, most, out);
+                self.open(peer, cep, most, now, out);
             }
             Indication::Refused { tag, .. } => {
                 let way = self.way(Peer(tag));
                 way.asked = false;
                 way.waiting.drain(..).for_each(|buffer| out.up(Indication::Complete { buffer }));
             }
-            Indication::Disconnect { cep, .. } => {
-                if let Some(peer) = self.peers.get_mut(cep.0 as usize).and_then(Option::take) {
-                    self.way(peer).connection.take_if(|it| it.0 == cep);
-                }
-            }
+            Indication::Disconnect { cep, .. } => self.forget(cep),
             Indication::Expedited { buffer, .. } | Indication::Unitdata { buffer, .. } => {
                 out.down(Request::Return { buffer })
             }
@@ -126,8 +160,88 @@ impl Layer for Convergence {
     fn settle(&mut self, _: Time, _: &mut Outbox) {}
 
     fn due(&self) -> Option<Time> {
-        None
+        self.look
     }
 
-    fn expire(&mut self, _: Time, _: &mut Outbox) {}
+    fn expire(&mut self, now: Time, out: &mut Outbox) {
+        let (Some(idle), Some(_)) = (self.idle, self.look.take_if(|it| *it <= now)) else { return };
+        for at in 0..self.connections.len() {
+            let Some(connection) = &mut self.connections[at] else { continue };
+            if std::mem::take(&mut connection.used) {
+                self.look = Some(now.after(idle));
+                continue;
+            }
+            let cep = Cep(at as u32);
+            self.forget(cep);
+            out.down(Request::Disconnect { cep, reason: Reason::NORMAL });
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use underpass_link::arena::{Arena, Geometry};
+
+    const IDLE: u64 = 1000;
+
+    fn packet() -> Buffer {
+        let (arena, mut all) = Arena::new(Geometry { frames: 1, frame_size: 64, headroom: 32 });
+        arena.fill(&mut all[0], 8);
+        all.remove(0)
+    }
+
+    fn down(network: &mut Convergence, now: u64) -> Vec<String> {
+        let mut out = Outbox::default();
+        network.request(Request::Unitdata { to: Peer(1), buffer: packet() }, Time(now), &mut out);
+        names(&mut out)
+    }
+
+    fn expire(network: &mut Convergence) -> Vec<String> {
+        let mut out = Outbox::default();
+        let due = network.due().expect("a connection that may be idle");
+        network.expire(due, &mut out);
+        names(&mut out)
+    }
+
+    /// The names of what is said to the layer below.
+    fn names(out: &mut Outbox) -> Vec<String> {
+        let name = |it: Request| format!("{it:?}").split(' ').next().unwrap_or_default().to_owned();
+        out.down.drain(..).map(name).collect()
+    }
+
+    fn open(network: &mut Convergence, cep: u32, now: u64) -> Vec<String> {
+        let confirm = Indication::Confirm { tag: 1, cep: Cep(cep), most: 32, user_data: Vec::new() };
+        let mut out = Outbox::default();
+        network.indication(confirm, Time(now), &mut out);
+        names(&mut out)
+    }
+
+    #[test]
+    fn an_idle_connection_is_released_and_made_again() {
+        let mut network = Convergence::new(Some(IDLE));
+        assert_eq!((network.due(), down(&mut network, 0)), (None, vec!["Connect".to_owned()]));
+        assert_eq!(open(&mut network, 7, 10), ["Data"]);
+        assert_eq!(network.due(), Some(Time(10 + IDLE)));
+        // Used in the first period by its opening, in the second by what comes, in the third by what goes.
+        assert!(expire(&mut network).is_empty());
+        let data = Indication::Data { cep: Cep(7), buffer: packet(), end: true };
+        network.indication(data, Time(1500), &mut Outbox::default());
+        assert!(expire(&mut network).is_empty());
+        assert_eq!(down(&mut network, 2500), ["Data"]);
+        assert!(expire(&mut network).is_empty());
+        assert_eq!(expire(&mut network), ["Disconnect"]);
+        assert_eq!(network.due(), None);
+        assert_eq!(down(&mut network, 6000), ["Connect"]);
+        assert_eq!(open(&mut network, 7, 6010), ["Data"]);
+    }
+
+    /// Nothing above mends what may be lost with it.
+    #[test]
+    fn without_a_time_none_is_released() {
+        let mut network = Convergence::new(None);
+        down(&mut network, 0);
+        open(&mut network, 7, 10);
+        assert_eq!(network.due(), None);
+    }
 }

@@ -6,6 +6,7 @@ use crate::convergence::Convergence;
 use crate::layer::Layer;
 use crate::service::{Indication, Peer, Request, Time};
 use crate::transport::{Config, Times, Transport};
+use crate::wire::tpdu::Class;
 use std::collections::VecDeque;
 use underpass_link::Link;
 use underpass_link::arena::{Arena, Buffer};
@@ -145,8 +146,10 @@ pub fn config(top: Config, level: usize, layers: usize) -> Config {
 /// One transport layer of a stack: an entity, above the lowest one with the convergence that it stands on.
 pub fn transport(config: Config, level: usize, arena: &Arena, pool: Vec<Buffer>, now: Time) -> Vec<Box<dyn Layer>> {
     let transport = Box::new(Transport::new(config, arena.clone(), pool.into_iter().collect(), now));
+    // What is silent for I has no connection of class 4 above it. Class 2 has no timers, and cannot lose anything.
+    let idle = (config.class == Class::Four).then_some(config.times.i);
     match level {
         0 => vec![transport],
-        _ => vec![Box::new(Convergence::default()), transport],
+        _ => vec![Box::new(Convergence::new(idle)), transport],
     }
 }
