@@ -441,6 +441,36 @@ mod tests {
             }
         }
 
+        /// Whatever else is among the options, in which the first reason counts.
+        #[test]
+        fn an_error_report_is_parsed_as_it_was_emitted(
+            fixed: (u8, u8, u8),
+            addresses in (proptest::collection::vec(any::<u8>(), 0..=20), proptest::collection::vec(any::<u8>(), 0..=20)),
+            others in proptest::collection::vec((any::<u8>(), proptest::collection::vec(any::<u8>(), 0..9)), 0..4),
+            noise in proptest::collection::vec(any::<u8>(), 0..9),
+            data in proptest::collection::vec(any::<u8>(), 0..300),
+        ) {
+            let (lifetime, discard, location) = fixed;
+            let (destination, source) = (Nsap::new(&addresses.0).unwrap(), Nsap::new(&addresses.1).unwrap());
+            let report =
+                Report { lifetime, destination, source, discard: Discard(discard), location, len: data.len() };
+            let packet = emitted(&Clnp::Report(report), &data);
+            prop_assert_eq!(Clnp::parse(&packet), Ok((Clnp::Report(report), &data[..])));
+
+            let before = others.iter().filter(|it| it.0 != REASON);
+            let mut options: Vec<u8> =
+                before.flat_map(|(code, value)| [&[*code, value.len() as u8], &value[..]].concat()).collect();
+            options.extend([REASON, 2, discard, location]);
+            options.extend(noise);
+            let header = report.as_header(&options);
+            let mut octets = vec![0; header.header_len()];
+            header.emit(ERROR, &mut Writer::new(&mut octets)).unwrap();
+            octets.extend(&data);
+            let (parsed, rest) = Clnp::parse(&octets).unwrap();
+            prop_assert_eq!((parsed, rest), (Clnp::Report(report), &data[..]));
+            prop_assert_eq!(emitted(&parsed, rest), packet);
+        }
+
         #[test]
         fn a_header_comes_back(
             lifetime: u8,

@@ -319,6 +319,34 @@ fn added(a: Counters, b: Counters) -> Counters {
     }
 }
 
+/// What is malformed in class 2 is not sent again: its connection ends, at both ends. In class 4 without a checksum it may be the
+/// network's doing, and goes again (X.224 §6.22).
+#[test]
+fn a_malformed_tpdu_ends_a_connection_of_class_2() {
+    for config in configs().filter(|it| !it.checksum) {
+        for code in [Code::Dt, Code::Ak] {
+            let mut world = World::new(config);
+            world.open();
+            let is_such = |nsdu: &&Vec<u8>| Envelope::peek(nsdu).is_ok_and(|it: Envelope| it.code == code);
+            let mut nsdu = world.seen[1].iter().find(is_such).expect("one went there").clone();
+            // A parameter that nobody knows at the end of the header.
+            let header_len = usize::from(nsdu[0]) + 1;
+            nsdu.splice(header_len..header_len, [0xee, 0]);
+            nsdu[0] += 2;
+            let before = world.hosts[1].counters();
+            world.hosts[1].deliver(OTHER, &nsdu, world.now);
+            assert_eq!(world.hosts[1].counters(), Counters { malformed: before.malformed + 1, ..before });
+            world.run(SECOND);
+            let ends = config.class == Class::Two;
+            for host in &world.hosts {
+                assert_eq!((host.ended, host.connections()), (ends, usize::from(!ends)), "{code:?}, {config:?}");
+                host.assert_nothing_is_lost();
+            }
+            world.end("one that was malformed");
+        }
+    }
+}
+
 /// Nothing of class 2 has a timer: one that is idle, once something was heard, stays.
 #[test]
 fn silence_is_no_flaw() {
