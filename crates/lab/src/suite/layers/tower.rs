@@ -9,6 +9,7 @@ use std::time::{Duration, Instant};
 use anyhow::{Result, ensure};
 use rustix::time::{ClockId, clock_gettime};
 
+use super::HIGHEST;
 use super::user::{Tally, User};
 use super::work::{Work, Worked};
 use underpass_engine::layer::Layer;
@@ -176,8 +177,10 @@ impl Tower {
         let bottom = if layers == 0 { top } else { stack::config(top, 0, layers) };
         let headroom = (HEADERS + (layers + 1) * DT_HEADER as usize).next_multiple_of(64) as u32;
         let frame_size = (headroom + bottom.tpdu_size + HEADERS as u32).next_multiple_of(64);
-        // The lowest layer has not acknowledged yet what the uppermost one has.
-        let (sent, received) = (credit as usize + usize::from(bottom.credit), usize::from(bottom.credit) + OWN);
+        // The lowest layer has not acknowledged yet what the uppermost one has. Every tower has as many buffers as the highest:
+        // how fast the link copies depends on how much memory goes round.
+        let lowest = usize::from(stack::config(top, 0, HIGHEST as usize).credit);
+        let (sent, received) = (credit as usize + lowest, lowest + OWN);
         let frames = (sent + received + layers * OWN) as u32;
         let (arena, mut all) = Arena::new(Geometry { frames, frame_size, headroom });
         let mut some = |count: usize| all.split_off(all.len() - count);
