@@ -5,8 +5,9 @@
 //! pushed in front of the data ([`Arena::push`]), so that data stays where it is from the user to the link.
 #![allow(unsafe_code, reason = "hands out parts of one memory area by tokens that are unique")]
 
+use rustix::mm::{MapFlags, ProtFlags, mmap_anonymous, munmap};
 use std::fmt::{self, Debug, Formatter};
-use std::ptr::NonNull;
+use std::ptr::{NonNull, null_mut};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering::Relaxed};
 
@@ -17,6 +18,7 @@ pub struct Buffer {
     frame: u32,
     offset: u32,
     len: u32,
+    more: bool,
 }
 
 impl Buffer {
@@ -42,6 +44,18 @@ impl Buffer {
     #[inline]
     pub fn is_empty(&self) -> bool {
         self.len == 0
+    }
+
+    /// Whether its packet goes on in the next buffer.
+    #[inline]
+    pub fn goes_on(&self) -> bool {
+        self.more
+    }
+
+    /// Says whether its packet goes on in the next buffer, over a link that takes packets in pieces ([`crate::Link::pieces`]).
+    #[inline]
+    pub fn go_on(&mut self, more: bool) {
+        self.more = more;
     }
 
     /// Leaves out the first octets: a header that was read.
@@ -79,8 +93,22 @@ pub struct Geometry {
     pub headroom: u32,
 }
 
+/// A mapping of its own: a driver registers whole pages, and what a device may still write to once it was told to stop must
+/// not be anybody else's by then, as memory that goes back to an allocator would be.
 struct Memory {
     octets: NonNull<[u8]>,
+}
+
+impl Memory {
+    /// Zeroed pages for so many octets.
+    fn new(octets: usize) -> Memory {
+        let len = octets.max(1).next_multiple_of(rustix::param::page_size());
+        // SAFETY: a new mapping, at an address that the kernel chooses.
+        let memory = unsafe { mmap_anonymous(null_mut(), len, ProtFlags::READ | ProtFlags::WRITE, MapFlags::PRIVATE) };
+        let memory = memory.ok().and_then(|it| NonNull::new(it.cast::<u8>()));
+        let memory = memory.unwrap_or_else(|| panic!("no memory for an arena of {octets} octets"));
+        Memory { octets: NonNull::slice_from_raw_parts(memory, len) }
+    }
 }
 
 // SAFETY: the memory is reached by tokens alone, of which there is one for each frame.
@@ -90,8 +118,9 @@ unsafe impl Sync for Memory {}
 
 impl Drop for Memory {
     fn drop(&mut self) {
-        // SAFETY: it was leaked from a box in `Arena::new`, and the last handle to it is gone.
-        drop(unsafe { Box::from_raw(self.octets.as_ptr()) });
+        // SAFETY: it was mapped in `Memory::new`, as long as this, and the last handle to it is gone.
+        let unmapped = unsafe { munmap(self.octets.as_ptr().cast(), self.octets.len()) };
+        debug_assert_eq!(unmapped, Ok(()));
     }
 }
 
@@ -107,15 +136,15 @@ impl Arena {
     /// New memory, and the right to each of its frames.
     ///
     /// # Panics
-    /// If the headroom is larger than a frame.
+    /// If the headroom is larger than a frame, or there is no memory.
     pub fn new(geometry: Geometry) -> (Arena, Vec<Buffer>) {
         static NEXT: AtomicU32 = AtomicU32::new(0);
         assert!(geometry.headroom <= geometry.frame_size);
         let id = NEXT.fetch_update(Relaxed, Relaxed, |id| id.checked_add(1)).expect("2^32 arenas");
-        let octets = vec![0u8; geometry.frames as usize * geometry.frame_size as usize].into_boxed_slice();
-        let octets = NonNull::from(Box::leak(octets));
-        let arena = Arena { memory: Arc::new(Memory { octets }), id, geometry };
-        let all = (0..geometry.frames).map(|frame| Buffer { arena: id, frame, offset: geometry.headroom, len: 0 });
+        let memory = Memory::new(geometry.frames as usize * geometry.frame_size as usize);
+        let arena = Arena { memory: Arc::new(memory), id, geometry };
+        let begin = Buffer { arena: id, frame: 0, offset: geometry.headroom, len: 0, more: false };
+        let all = (0..geometry.frames).map(|frame| Buffer { frame, ..begin });
         (arena, all.collect())
     }
 
@@ -142,20 +171,18 @@ impl Arena {
     /// The whole room behind the headroom, to be written; [`Arena::fill`] says how much of it was.
     #[inline]
     pub fn room<'a>(&'a self, buffer: &'a mut Buffer) -> &'a mut [u8] {
-        buffer.offset = self.geometry.headroom;
-        buffer.len = self.geometry.frame_size - self.geometry.headroom;
+        self.fill(buffer, (self.geometry.frame_size - self.geometry.headroom) as usize);
         self.octets_mut(buffer)
     }
 
-    /// Makes the buffer so many octets behind the headroom.
+    /// Makes the buffer so many octets behind the headroom, a packet by itself.
     ///
     /// # Panics
     /// If a frame has no room for so many.
     #[inline]
     pub fn fill(&self, buffer: &mut Buffer, len: usize) {
         assert!(len <= (self.geometry.frame_size - self.geometry.headroom) as usize);
-        buffer.offset = self.geometry.headroom;
-        buffer.len = len as u32;
+        (buffer.offset, buffer.len, buffer.more) = (self.geometry.headroom, len as u32, false);
     }
 
     /// Makes the buffer what it was before: `len` octets from `offset` of the frame on.
@@ -178,6 +205,17 @@ impl Arena {
         buffer.offset -= octets as u32;
         buffer.len += octets as u32;
         &mut self.octets_mut(buffer)[..octets]
+    }
+
+    /// Whether it is one of this arena's buffers.
+    #[inline]
+    pub fn owns(&self, buffer: &Buffer) -> bool {
+        buffer.arena == self.id
+    }
+
+    /// The whole memory, for a driver that registers it, in whole pages; the frames lie at its beginning.
+    pub(crate) fn memory(&self) -> NonNull<[u8]> {
+        self.memory.octets
     }
 
     #[inline]

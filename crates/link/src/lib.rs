@@ -1,14 +1,22 @@
 //! Packet memory, and the links that packets go over. Knows no protocol.
 //!
-//! [`arena`] is the memory; a [`Link`] takes packets in it and gives packets in it. [`loopback`] is a link in memory, [`ring`] a
-//! queue from one thread to another.
+//! [`arena`] is the memory; a [`Link`] takes packets in it and gives packets in it. [`loopback`] is a link in memory, [`xdp`] one
+//! over a network interface. [`completion`] is when a driver looks for what was transmitted, [`error`] what can go wrong.
+//! [`ring`] is a queue from one thread to another, [`rig`] two interfaces and a cable, for tests and measurements.
 
 pub mod arena;
+pub mod completion;
+pub mod error;
+pub mod interface;
 pub mod loopback;
+pub mod rig;
 pub mod ring;
 mod sync;
+pub mod xdp;
 
 use arena::Buffer;
+use error::Fault;
+use rustix::fd::BorrowedFd;
 
 /// What a link promises of the packets that it takes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -30,6 +38,23 @@ pub enum Watch {
     Unheard,
 }
 
+/// What went over a link, in packets.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Counters {
+    /// Taken to be sent.
+    pub sent: u64,
+    /// Received.
+    pub received: u64,
+    /// That came and were lost, since there was no buffer for them, or no room.
+    pub lost: u64,
+    /// Not sent since they were too long, too short or in too many pieces. Their buffers come back as if they were transmitted.
+    pub refused: u64,
+    /// Calls by which the kernel was told that there is something to be sent.
+    pub wakeups: u64,
+    /// Changes of the algorithm of completion.
+    pub switches: u64,
+}
+
 /// A way to the other end, in batches. Buffers are lent to it for transmission, and come back; buffers are given to it for
 /// reception, and come back full.
 pub trait Link: Send {
@@ -38,6 +63,12 @@ pub trait Link: Send {
 
     /// Octets of the longest packet.
     fn mtu(&self) -> usize;
+
+    /// Most buffers that a packet may lie in; where there may be several, each but the last says that its packet goes on
+    /// ([`Buffer::goes_on`]), and packets come likewise.
+    fn pieces(&self) -> usize {
+        1
+    }
 
     /// Takes packets to be sent from the front of `packets`, as many as it can.
     fn transmit(&mut self, packets: &mut std::collections::VecDeque<Buffer>);
@@ -54,5 +85,24 @@ pub trait Link: Send {
     /// The calling thread is about to park, and would be unparked when a packet or a buffer comes.
     fn watch(&mut self) -> Watch {
         Watch::Unheard
+    }
+
+    /// A descriptor that is readable, as poll(2) says, while packets have come; none where nobody can sleep on it. It does not
+    /// tell of buffers that were transmitted.
+    fn readiness(&self) -> Option<BorrowedFd<'_>> {
+        None
+    }
+
+    /// What has gone over it.
+    fn counters(&self) -> Counters {
+        Counters::default()
+    }
+
+    /// Whether it still carries packets. Asks the system: for when nothing gets on, not for each packet.
+    ///
+    /// # Errors
+    /// What has happened to it.
+    fn check(&mut self) -> Result<(), Fault> {
+        Ok(())
     }
 }

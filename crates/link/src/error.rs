@@ -1,0 +1,145 @@
+//! What can keep a driver from an interface, and what can happen to one that has it.
+
+use std::io;
+
+/// Why a link could not be opened.
+#[derive(Debug, thiserror::Error)]
+pub enum OpenError {
+    /// There is none of that name in this network namespace.
+    #[error("there is no interface {interface} here; `ip link` lists those that there are")]
+    NoInterface {
+        /// Its name.
+        interface: String,
+    },
+    /// What the driver needs is kept for others.
+    #[error(
+        "{doing} is not permitted; run as root, or give the program what it needs: \
+         setcap cap_net_raw,cap_net_admin,cap_bpf+ep PROGRAM"
+    )]
+    NoPermission {
+        /// What was tried.
+        doing: &'static str,
+    },
+    /// The kernel is too old, or was built without it.
+    #[error("this kernel has no {what}; Linux {since} has it, and the driver af_packet does without")]
+    NotInKernel {
+        /// What it lacks.
+        what: &'static str,
+        /// The version that brought it.
+        since: &'static str,
+    },
+    /// Somebody else has it.
+    #[error(
+        "queue {queue} of {interface} is taken by another socket; end the program that has it, or choose another queue"
+    )]
+    QueueTaken {
+        /// The interface.
+        interface: String,
+        /// Its queue.
+        queue: u32,
+    },
+    /// The interface has fewer.
+    #[error(
+        "{interface} has no queue {queue}, or one of these options is none of its; `ls /sys/class/net/{interface}/queues`"
+    )]
+    NoQueue {
+        /// The interface.
+        interface: String,
+        /// The queue that it does not have.
+        queue: u32,
+    },
+    /// A program that is not ours, or another process's.
+    #[error(
+        "{interface} has an XDP program already, which is not replaced; end the program that attached it, \
+         or `ip link set dev {interface} xdp off`"
+    )]
+    ForeignProgram {
+        /// The interface.
+        interface: String,
+    },
+    /// Neither the device's driver nor the kernel for it.
+    #[error("{interface} cannot run an XDP program in this mode; another mode, or the driver af_packet, does without")]
+    NoXdp {
+        /// The interface.
+        interface: String,
+    },
+    /// The device reads no packet memory of ours.
+    #[error(
+        "queue {queue} of {interface} cannot do without a copy; bind it with copies, or leave the choice to the driver"
+    )]
+    NoZeroCopy {
+        /// The interface.
+        interface: String,
+        /// The queue.
+        queue: u32,
+    },
+    /// Packet memory is not to be swapped out.
+    #[error("{octets} octets of packet memory cannot be locked; raise `ulimit -l`, or use fewer or smaller frames")]
+    Locked {
+        /// Octets of the arena.
+        octets: usize,
+    },
+    /// The arena's frames are none that the driver can use.
+    #[error("frames of {frame_size} octets with a headroom of {headroom}: {remedy}")]
+    Frames {
+        /// Octets of a frame.
+        frame_size: u32,
+        /// Octets of its headroom.
+        headroom: u32,
+        /// What would do.
+        remedy: &'static str,
+    },
+    /// Anything else.
+    #[error("{doing}: {source}")]
+    System {
+        /// What was tried.
+        doing: &'static str,
+        /// What the kernel said.
+        source: io::Error,
+    },
+}
+
+impl OpenError {
+    /// What the kernel said where nothing more is known.
+    pub(crate) fn system(doing: &'static str) -> impl Fn(rustix::io::Errno) -> OpenError {
+        move |errno| match errno {
+            rustix::io::Errno::PERM | rustix::io::Errno::ACCESS => OpenError::NoPermission { doing },
+            errno => OpenError::System { doing, source: errno.into() },
+        }
+    }
+}
+
+/// What has become of a link that was open. Those that pass leave it usable: what was lent goes out, or comes back, later.
+#[derive(Debug, thiserror::Error)]
+pub enum Fault {
+    /// It carries nothing until it is brought up again.
+    #[error("{interface} is down; `ip link set dev {interface} up`")]
+    Down {
+        /// The interface.
+        interface: String,
+    },
+    /// It comes back under another number, if at all: the link has to be opened anew.
+    #[error("{interface} is gone; when it is there again, open it anew")]
+    Gone {
+        /// The interface.
+        interface: String,
+    },
+    /// [`crate::Link::mtu`] says the new one; longer packets are lost. Told once.
+    #[error("the longest packet of {interface} is now of {is} octets, and was of {was}")]
+    Mtu {
+        /// The interface.
+        interface: String,
+        /// Octets of the longest packet before.
+        was: usize,
+        /// And now.
+        is: usize,
+    },
+    /// Anything else.
+    #[error("{doing}: {source}")]
+    System {
+        /// What was tried.
+        doing: &'static str,
+        /// What the kernel said.
+        source: io::Error,
+    },
+}

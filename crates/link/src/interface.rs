@@ -1,0 +1,95 @@
+//! What the kernel says of a network interface, by ioctls (netdevice(7)), since sysfs may show another namespace's.
+#![allow(unsafe_code, reason = "ioctls that rustix does not have")]
+
+use crate::error::{Fault, OpenError};
+use rustix::fd::{AsRawFd, OwnedFd};
+use rustix::io::Errno;
+use rustix::net::{AddressFamily, SocketFlags, SocketType, netdevice, socket_with};
+use std::ffi::c_char;
+
+/// Octets of an Ethernet header, which an interface's MTU does not count.
+const ETHERNET: usize = 14;
+
+/// An interface, as it was when it was looked up.
+#[derive(Debug)]
+pub struct Interface {
+    name: String,
+    index: u32,
+    /// Any socket does for questions.
+    ask: OwnedFd,
+}
+
+impl Interface {
+    /// The interface of that name in this thread's network namespace.
+    ///
+    /// # Errors
+    /// There is none.
+    pub fn named(name: &str) -> Result<Interface, OpenError> {
+        let doing = "asking for interfaces";
+        let flags = SocketFlags::CLOEXEC;
+        let ask = socket_with(AddressFamily::UNIX, SocketType::DGRAM, flags, None).map_err(OpenError::system(doing))?;
+        let name = name.to_string();
+        match netdevice::name_to_index(&ask, &name) {
+            Ok(index) => Ok(Interface { name, index, ask }),
+            Err(Errno::NODEV | Errno::INVAL | Errno::NAMETOOLONG) => Err(OpenError::NoInterface { interface: name }),
+            Err(errno) => Err(OpenError::system(doing)(errno)),
+        }
+    }
+
+    /// Its name.
+    pub fn name(&self) -> &str {
+        &self.name
+    }
+
+    /// Its number.
+    pub fn index(&self) -> u32 {
+        self.index
+    }
+
+    /// Its address.
+    ///
+    /// # Errors
+    /// It is gone.
+    pub fn address(&self) -> Result<[u8; 6], Fault> {
+        let answer = self.ask(libc::SIOCGIFHWADDR)?;
+        // SAFETY: SIOCGIFHWADDR has written this member; any octets are a `sockaddr`.
+        let octets = unsafe { answer.ifr_ifru.ifru_hwaddr.sa_data };
+        Ok(std::array::from_fn(|at| octets[at] as u8))
+    }
+
+    /// Octets of its longest packet, with the Ethernet header; an error where it carries none.
+    ///
+    /// # Errors
+    /// It is down, or gone.
+    pub fn longest(&self) -> Result<usize, Fault> {
+        let answer = self.ask(libc::SIOCGIFFLAGS)?;
+        // SAFETY: SIOCGIFFLAGS has written this member.
+        let flags = unsafe { answer.ifr_ifru.ifru_flags };
+        if i32::from(flags) & libc::IFF_UP == 0 {
+            return Err(Fault::Down { interface: self.name.clone() });
+        }
+        let answer = self.ask(libc::SIOCGIFMTU)?;
+        // SAFETY: SIOCGIFMTU has written this member.
+        let mtu = unsafe { answer.ifr_ifru.ifru_mtu };
+        Ok(mtu.max(0) as usize + ETHERNET)
+    }
+
+    fn ask(&self, what: libc::Ioctl) -> Result<libc::ifreq, Fault> {
+        // By number, for it may have been renamed, or another may have its name by now.
+        let gone = || Fault::Gone { interface: self.name.clone() };
+        let name = netdevice::index_to_name(&self.ask, self.index).map_err(|_| gone())?;
+        // SAFETY: all of it may be zero.
+        let mut request: libc::ifreq = unsafe { std::mem::zeroed() };
+        for (to, from) in request.ifr_name.iter_mut().zip(name.bytes()) {
+            *to = from as c_char;
+        }
+        // SAFETY: these requests read a name from, and write an answer to, an `ifreq`, which this is.
+        match unsafe { libc::ioctl(self.ask.as_raw_fd(), what, &raw mut request) } {
+            0 => Ok(request),
+            _ => match std::io::Error::last_os_error() {
+                error if error.raw_os_error() == Some(libc::ENODEV) => Err(gone()),
+                source => Err(Fault::System { doing: "asking for an interface", source }),
+            },
+        }
+    }
+}

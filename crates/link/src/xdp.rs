@@ -1,0 +1,424 @@
+//! The driver on AF_XDP: packets of ours go between a queue of an interface and the arena, past the kernel's protocol stack.
+//!
+//! An XDP program sends our packets ([`Filter`]) to the socket of the queue that they came on and leaves all others to the
+//! kernel. It hangs on a descriptor, and so goes with the process, however that ends; an interface that has a program already is
+//! left alone. What the kernel has in hand is a [`Buffer`] that the driver keeps: the token comes back with the frame.
+
+mod assembler;
+mod bpf;
+mod program;
+mod rings;
+mod socket;
+
+use crate::arena::{Arena, Buffer};
+use crate::completion::{Completion, Pace};
+use crate::error::{Fault, OpenError};
+use crate::interface::Interface;
+use crate::{Counters, Guarantees, Link, Watch};
+use bpf::{Program, SocketMap};
+use rustix::fd::{AsFd, BorrowedFd, OwnedFd};
+use rustix::io::Errno;
+use rustix::net::sockopt::xdp_statistics;
+use rustix::net::xdp::{XdpDesc, XdpDescOptions};
+use rustix::net::{SendFlags, send};
+use socket::{KERNEL_HEADROOM, Socket};
+use std::collections::VecDeque;
+use std::sync::Arc;
+
+pub use program::Filter;
+pub use socket::Bind;
+
+/// Where the XDP program runs.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
+pub enum Attach {
+    /// In the device's driver if that can, otherwise in the kernel.
+    #[default]
+    Auto,
+    /// Only in the device's driver.
+    Native,
+    /// In the kernel, behind the driver: for any interface, and slower.
+    Generic,
+}
+
+/// How to open a link.
+#[derive(Clone, Debug)]
+pub struct Config {
+    /// The queue of the interface.
+    pub queue: u32,
+    /// Which packets are ours.
+    pub filter: Filter,
+    /// Where the XDP program runs.
+    pub attach: Attach,
+    /// Whether packets are copied.
+    pub bind: Bind,
+    /// When to look for what was transmitted; [`Completion::adaptive`] if nothing is said.
+    pub completion: Option<Completion>,
+    /// What the network behind the interface promises. AF_XDP itself loses what comes while there is no buffer to receive into.
+    pub guarantees: Guarantees,
+}
+
+impl Default for Config {
+    fn default() -> Config {
+        Config {
+            queue: 0,
+            filter: Filter::default(),
+            attach: Attach::default(),
+            bind: Bind::default(),
+            completion: None,
+            guarantees: Guarantees { delivery: false, integrity: false },
+        }
+    }
+}
+
+/// Most frames of a packet: a packet of the kernel's has so many fragments (`MAX_SKB_FRAGS`).
+const PIECES: usize = 17;
+/// Queues that an interface may have.
+const QUEUES: u32 = 1024;
+/// The shortest packet: an Ethernet header.
+const SHORTEST: usize = 14;
+/// `XDP_FLAGS_SKB_MODE` and `XDP_FLAGS_DRV_MODE`.
+const GENERIC: u32 = 1 << 1;
+const NATIVE: u32 = 1 << 2;
+
+/// The program on an interface, for all of this process's links on it.
+#[derive(Debug)]
+struct Port {
+    interface: Interface,
+    sockets: SocketMap,
+    native: bool,
+    pieces: bool,
+    /// The program is attached as long as this is open.
+    _attached: OwnedFd,
+}
+
+/// A link over one queue of an interface.
+#[derive(Debug)]
+pub struct Xdp {
+    port: Arc<Port>,
+    socket: Socket,
+    queue: u32,
+    arena: Arena,
+    /// What the kernel has in hand, by frame; and how many of these for transmission, and for reception.
+    lent: Box<[Option<Buffer>]>,
+    transmitting: u32,
+    receiving: u32,
+    /// Transmitted, or refused, and not yet asked for.
+    done: Vec<Buffer>,
+    /// The beginning of a packet whose end has not come.
+    begun: Vec<Buffer>,
+    pace: Pace,
+    guarantees: Guarantees,
+    longest: usize,
+    counters: Counters,
+    fault: Option<Fault>,
+}
+
+impl Xdp {
+    /// Opens a queue of an interface in this thread's network namespace, with the arena as its packet memory.
+    ///
+    /// # Errors
+    /// See [`OpenError`].
+    pub fn open(interface: &str, arena: &Arena, config: &Config) -> Result<Xdp, OpenError> {
+        let port = Port::open(Interface::named(interface)?, config)?;
+        Xdp::on(Arc::new(port), config.queue, arena, config, None)
+    }
+
+    /// Opens another queue of the same interface, with the same arena. What the configuration says of program and copies is as
+    /// with this one.
+    ///
+    /// # Errors
+    /// See [`OpenError`].
+    pub fn beside(&self, config: &Config) -> Result<Xdp, OpenError> {
+        Xdp::on(Arc::clone(&self.port), config.queue, &self.arena, config, Some(&self.socket))
+    }
+
+    fn on(
+        port: Arc<Port>,
+        queue: u32,
+        arena: &Arena,
+        config: &Config,
+        beside: Option<&Socket>,
+    ) -> Result<Xdp, OpenError> {
+        let mut socket = Socket::new(arena, beside.is_some())?;
+        let interface = &port.interface;
+        // Before it is bound, since this says which of two on a queue was first.
+        port.sockets.set(queue, socket.as_fd()).map_err(|source| match source.raw_os_error() {
+            Some(libc::EEXIST) => OpenError::QueueTaken { interface: interface.name().to_string(), queue },
+            Some(libc::E2BIG) => OpenError::NoQueue { interface: interface.name().to_string(), queue },
+            _ => OpenError::System { doing: "giving a queue its socket", source },
+        })?;
+        socket.bind(interface, queue, config.bind, port.pieces, beside)?;
+        let frames = arena.geometry().frames;
+        let mut link = Xdp {
+            lent: (0..frames).map(|_| None).collect(),
+            transmitting: 0,
+            receiving: 0,
+            done: Vec::with_capacity(frames as usize),
+            begun: Vec::with_capacity(PIECES),
+            pace: Pace::new(config.completion.unwrap_or(Completion::adaptive(frames))),
+            guarantees: config.guarantees,
+            longest: 0,
+            counters: Counters::default(),
+            fault: None,
+            arena: arena.clone(),
+            port,
+            socket,
+            queue,
+        };
+        // That it is down is for `check` to say.
+        link.longest = link.port.interface.longest().map_or(0, |longest| link.longest_of(longest));
+        Ok(link)
+    }
+
+    /// How packets go: `native` or `generic` XDP, with or without a copy.
+    pub fn mode(&self) -> String {
+        let program = if self.port.native { "native" } else { "generic" };
+        let memory = if self.socket.zero_copy { "zero-copy" } else { "copy" };
+        format!("{program} XDP, {memory}")
+    }
+
+    /// The number of its queue.
+    pub fn queue(&self) -> u32 {
+        self.queue
+    }
+
+    /// Ends the link and gives back its buffers: all of them, but for those that a device which copies nothing may still write
+    /// to.
+    pub fn close(self) -> Vec<Buffer> {
+        let Xdp { socket, lent, mut done, begun, .. } = self;
+        let zero_copy = socket.zero_copy;
+        // With copies, nothing is written any more once this returns: xsk_release waits for whoever does.
+        drop(socket);
+        done.extend(begun);
+        if !zero_copy {
+            done.extend(lent.into_iter().flatten());
+        }
+        done
+    }
+
+    /// Frames that are not lent to this link.
+    fn free(&self) -> u32 {
+        self.arena.geometry().frames - self.transmitting - self.receiving
+    }
+
+    /// Of a packet that the interface takes, what this takes.
+    fn longest_of(&self, interface: usize) -> usize {
+        let geometry = self.arena.geometry();
+        let room = (geometry.frame_size - geometry.headroom - KERNEL_HEADROOM) as usize;
+        interface.min(self.pieces() * room)
+    }
+
+    /// Puts the first packet into the ring, or aside if it cannot be sent; `false` if there is none that is whole.
+    fn put(&mut self, packets: &mut VecDeque<Buffer>) -> bool {
+        let Some(last) = packets.iter().position(|it| !it.goes_on()) else { return false };
+        let pieces = packets.iter().take(last + 1);
+        let octets: usize = pieces.clone().map(Buffer::len).sum();
+        let ours = pieces.clone().all(|it| self.arena.owns(it));
+        assert!(ours, "a buffer of another arena");
+        if octets < SHORTEST || octets > self.longest || last >= self.pieces() || pieces.clone().any(Buffer::is_empty) {
+            self.counters.refused += 1;
+            self.done.extend(packets.drain(..=last));
+            return true;
+        }
+        for buffer in packets.drain(..=last) {
+            let frame = buffer.frame();
+            let addr = u64::from(frame) * u64::from(self.arena.geometry().frame_size) + u64::from(buffer.offset());
+            let more = if buffer.goes_on() { XdpDescOptions::XDP_PKT_CONTD } else { XdpDescOptions::empty() };
+            self.socket.transmit.push(XdpDesc { addr, len: buffer.len() as u32, options: more });
+            self.lent[frame as usize] = Some(buffer);
+            self.transmitting += 1;
+        }
+        self.counters.sent += 1;
+        true
+    }
+
+    /// Has the kernel send what is in the ring, as far as it does at once.
+    fn kick(&mut self) {
+        let mut waiting = self.socket.transmit.waiting();
+        while waiting > 0 && self.socket.transmit.needs_wakeup() {
+            self.counters.wakeups += 1;
+            match send(&self.socket, &[], SendFlags::DONTWAIT | SendFlags::NOSIGNAL) {
+                // So many at a time, or there is no memory just now, or no room at the device.
+                Ok(_) | Err(Errno::AGAIN | Errno::BUSY | Errno::NOBUFS | Errno::INTR) => {}
+                Err(errno) => return self.fault = Some(self.fault_of(errno)),
+            }
+            let left = self.socket.transmit.waiting();
+            if left == waiting {
+                return;
+            }
+            waiting = left;
+        }
+    }
+
+    fn fault_of(&self, errno: Errno) -> Fault {
+        let interface = self.port.interface.name().to_string();
+        match errno {
+            Errno::NETDOWN => Fault::Down { interface },
+            Errno::NXIO | Errno::NODEV | Errno::BADF => Fault::Gone { interface },
+            errno => Fault::System { doing: "sending over AF_XDP", source: errno.into() },
+        }
+    }
+
+    /// Takes back what was transmitted.
+    fn reclaim(&mut self) {
+        while let Some(addr) = self.socket.completion.pop() {
+            if let Some(buffer) = self.token(addr) {
+                self.transmitting -= 1;
+                self.done.push(buffer);
+            }
+        }
+        self.socket.completion.release();
+    }
+
+    /// The token of the frame at an address, if the kernel has it.
+    fn token(&mut self, addr: u64) -> Option<Buffer> {
+        let frame = addr / u64::from(self.arena.geometry().frame_size);
+        let token = usize::try_from(frame).ok().and_then(|frame| self.lent.get_mut(frame)).and_then(Option::take);
+        debug_assert!(token.is_some(), "the kernel gives back what it was not given: {addr:#x}");
+        token
+    }
+}
+
+impl Link for Xdp {
+    fn guarantees(&self) -> Guarantees {
+        self.guarantees
+    }
+
+    fn mtu(&self) -> usize {
+        self.longest
+    }
+
+    fn pieces(&self) -> usize {
+        if self.socket.pieces { PIECES } else { 1 }
+    }
+
+    fn transmit(&mut self, packets: &mut VecDeque<Buffer>) {
+        self.reclaim();
+        self.pace.sending(self.free());
+        while self.put(packets) {
+            if self.pace.event_driven() {
+                self.socket.transmit.publish();
+                self.kick();
+                self.reclaim();
+            }
+        }
+        self.socket.transmit.publish();
+        self.kick();
+    }
+
+    fn complete(&mut self, done: &mut Vec<Buffer>) {
+        if self.pace.asked(self.free()) {
+            self.kick();
+            self.reclaim();
+        }
+        done.append(&mut self.done);
+    }
+
+    fn fill(&mut self, buffer: Buffer) {
+        assert!(self.arena.owns(&buffer), "a buffer of another arena");
+        let frame = buffer.frame();
+        self.socket.fill.push(u64::from(frame) * u64::from(self.arena.geometry().frame_size));
+        self.socket.fill.publish();
+        self.lent[frame as usize] = Some(buffer);
+        self.receiving += 1;
+    }
+
+    fn receive(&mut self, packets: &mut Vec<Buffer>, most: usize) -> usize {
+        let frame_size = self.arena.geometry().frame_size;
+        let mut count = 0;
+        while count < most {
+            let Some(descriptor) = self.socket.receive.pop() else { break };
+            let Some(mut buffer) = self.token(descriptor.addr) else { continue };
+            self.receiving -= 1;
+            let offset = (descriptor.addr % u64::from(frame_size)) as u32;
+            self.arena.restore(&mut buffer, offset, descriptor.len.min(frame_size - offset));
+            buffer.go_on(descriptor.options.contains(XdpDescOptions::XDP_PKT_CONTD));
+            let whole = !buffer.goes_on();
+            self.begun.push(buffer);
+            if whole {
+                packets.append(&mut self.begun);
+                count += 1;
+            }
+        }
+        self.socket.receive.release();
+        self.counters.received += count as u64;
+        count
+    }
+
+    fn watch(&mut self) -> Watch {
+        if self.socket.receive.is_empty() { Watch::Unheard } else { Watch::Ready }
+    }
+
+    fn readiness(&self) -> Option<BorrowedFd<'_>> {
+        Some(self.socket.as_fd())
+    }
+
+    fn counters(&self) -> Counters {
+        let lost = xdp_statistics(&self.socket).map_or(0, |it| {
+            let unread = it.rx_ring_full.unwrap_or(0) + it.rx_fill_ring_empty_descs.unwrap_or(0);
+            it.rx_dropped + unread
+        });
+        Counters { lost, switches: self.pace.switches(), ..self.counters }
+    }
+
+    fn check(&mut self) -> Result<(), Fault> {
+        let fault = self.fault.take();
+        let longest = self.port.interface.longest()?;
+        let (was, is) = (self.longest, self.longest_of(longest));
+        self.longest = is;
+        if was != is && was != 0 {
+            return Err(Fault::Mtu { interface: self.port.interface.name().to_string(), was, is });
+        }
+        match fault {
+            // It is up again.
+            None | Some(Fault::Down { .. }) => Ok(()),
+            Some(fault) => Err(fault),
+        }
+    }
+}
+
+impl Port {
+    fn open(interface: Interface, config: &Config) -> Result<Port, OpenError> {
+        let doing = "loading an XDP program";
+        let system = |source: std::io::Error| match source.raw_os_error() {
+            Some(libc::EPERM) => OpenError::NoPermission { doing },
+            Some(libc::ENOSYS) => OpenError::NotInKernel { what: "bpf(2)", since: "5.9" },
+            _ => OpenError::System { doing, source },
+        };
+        let sockets = SocketMap::new(QUEUES).map_err(system)?;
+        let code = config.filter.program(sockets.descriptor());
+        let modes: &[u32] = match config.attach {
+            Attach::Auto => &[NATIVE, GENERIC],
+            Attach::Native => &[NATIVE],
+            Attach::Generic => &[GENERIC],
+        };
+        let mut refusal = None;
+        // Before Linux 5.18 no program may be shown packets in pieces, and not all devices' drivers do today.
+        for (mode, pieces) in modes.iter().flat_map(|mode| [(*mode, true), (*mode, false)]) {
+            let program = match Program::load(&code, pieces) {
+                Ok(program) => program,
+                Err(_) if pieces => continue,
+                Err(error) => return Err(system(error)),
+            };
+            match program.attach(interface.index(), mode) {
+                Ok(attached) => {
+                    return Ok(Port { interface, sockets, native: mode == NATIVE, pieces, _attached: attached });
+                }
+                // Another mode would not help: an interface has one program, whatever its mode.
+                Err(error) if matches!(error.raw_os_error(), Some(libc::EBUSY | libc::EEXIST)) => {
+                    return Err(OpenError::ForeignProgram { interface: interface.name().to_string() });
+                }
+                Err(error) => refusal = Some(error),
+            }
+        }
+        let interface = interface.name().to_string();
+        Err(match refusal {
+            Some(error) if error.raw_os_error() == Some(libc::EPERM) => OpenError::NoPermission { doing },
+            Some(error) if error.raw_os_error() == Some(libc::EINVAL) => {
+                OpenError::NotInKernel { what: "links of XDP programs", since: "5.9" }
+            }
+            Some(error) if error.raw_os_error() == Some(libc::ENODEV) => OpenError::NoInterface { interface },
+            Some(_) | None => OpenError::NoXdp { interface },
+        })
+    }
+}

@@ -1,0 +1,178 @@
+//! The four rings that an AF_XDP socket shares with the kernel (Documentation/networking/af_xdp.rst).
+//!
+//! Positions count on for ever and are taken modulo the ring's size, a power of two. Either side writes one of the two. What the
+//! kernel writes is believed as far as it says what is done, and masked where it says where: a wrong one reads an old descriptor.
+#![allow(unsafe_code, reason = "memory that is shared with the kernel")]
+
+use rustix::fd::AsFd;
+use rustix::io;
+use rustix::mm::{MapFlags, ProtFlags, mmap, munmap};
+use rustix::net::xdp::{XdpDesc, XdpRingFlags, XdpRingOffset};
+use std::ffi::c_void;
+use std::marker::PhantomData;
+use std::ptr::{NonNull, null_mut};
+use std::sync::atomic::AtomicU32;
+use std::sync::atomic::Ordering::{Acquire, Relaxed, Release};
+
+/// What lies in a ring: plain numbers, of which any octets are one.
+pub trait Descriptor: Copy {}
+impl Descriptor for u64 {}
+impl Descriptor for XdpDesc {}
+
+/// A ring's memory and where in it things are.
+#[derive(Debug)]
+struct Shared<T> {
+    memory: NonNull<c_void>,
+    len: usize,
+    offsets: XdpRingOffset,
+    size: u32,
+    descriptors: PhantomData<T>,
+}
+
+// SAFETY: the memory is mapped for as long as this lives, wherever it is, and is reached by atomics or by whoever owns this.
+unsafe impl<T: Send> Send for Shared<T> {}
+
+impl<T: Descriptor> Shared<T> {
+    fn map(socket: impl AsFd, which: u64, offsets: XdpRingOffset, size: u32) -> io::Result<Shared<T>> {
+        assert!(size.is_power_of_two());
+        let len = offsets.desc as usize + size as usize * size_of::<T>();
+        let (access, flags) = (ProtFlags::READ | ProtFlags::WRITE, MapFlags::SHARED | MapFlags::POPULATE);
+        // SAFETY: a new mapping, at an address that the kernel chooses.
+        let memory = unsafe { mmap(null_mut(), len, access, flags, socket, which) }?;
+        let memory = NonNull::new(memory).ok_or(io::Errno::NOMEM)?;
+        Ok(Shared { memory, len, offsets, size, descriptors: PhantomData })
+    }
+
+    fn word(&self, offset: u64) -> &AtomicU32 {
+        // SAFETY: the kernel has said that a word that both sides change lies here, in front of the descriptors and so within
+        // the mapping, which lives as long as this.
+        unsafe { self.memory.byte_add(offset as usize).cast().as_ref() }
+    }
+
+    fn descriptor(&self, position: u32) -> NonNull<T> {
+        let at = self.offsets.desc as usize + (position & (self.size - 1)) as usize * size_of::<T>();
+        // SAFETY: one of `size` descriptors, for which the mapping was made long enough.
+        unsafe { self.memory.byte_add(at).cast() }
+    }
+}
+
+impl<T> Drop for Shared<T> {
+    fn drop(&mut self) {
+        // SAFETY: it was mapped in `map`, as long as this, and nobody else knows of it.
+        let unmapped = unsafe { munmap(self.memory.as_ptr(), self.len) };
+        debug_assert_eq!(unmapped, Ok(()));
+    }
+}
+
+/// A ring that we put descriptors into: fill, or transmit.
+#[derive(Debug)]
+pub struct Producer<T> {
+    ring: Shared<T>,
+    /// Behind the last descriptor that was put in, told or not.
+    next: u32,
+    /// What the kernel had taken when this side looked last.
+    taken: u32,
+}
+
+impl<T: Descriptor> Producer<T> {
+    /// The ring of `size` descriptors that `socket` has at `which`.
+    pub fn map(socket: impl AsFd, which: u64, offsets: XdpRingOffset, size: u32) -> io::Result<Producer<T>> {
+        Ok(Producer { ring: Shared::map(socket, which, offsets, size)?, next: 0, taken: 0 })
+    }
+
+    /// How many more it takes, if that is known to be at least `wanted`; else as many as the kernel says now.
+    pub fn room(&mut self, wanted: u32) -> u32 {
+        if self.ring.size - self.under_way() < wanted {
+            self.look();
+        }
+        self.ring.size - self.under_way()
+    }
+
+    /// Puts one in, which the kernel does not see before [`Producer::publish`].
+    ///
+    /// # Panics
+    /// If there is no room.
+    pub fn push(&mut self, descriptor: T) {
+        assert!(self.room(1) > 0, "a ring that has room for all frames is full");
+        // SAFETY: the descriptor is this side's, since the kernel has taken what was in it and does not know of the next.
+        unsafe { self.ring.descriptor(self.next).write(descriptor) };
+        self.next = self.next.wrapping_add(1);
+    }
+
+    /// Lets the kernel see what was put in.
+    pub fn publish(&self) {
+        // What the descriptors say, and the frames that they name, come first.
+        self.ring.word(self.ring.offsets.producer).store(self.next, Release);
+    }
+
+    /// How many the kernel has not taken, now.
+    pub fn waiting(&mut self) -> u32 {
+        self.look();
+        self.under_way()
+    }
+
+    /// Whether the kernel looks only when it is told to.
+    pub fn needs_wakeup(&self) -> bool {
+        self.ring
+            .offsets
+            .flags
+            .is_none_or(|flags| self.ring.word(flags).load(Relaxed) & XdpRingFlags::XDP_RING_NEED_WAKEUP.bits() != 0)
+    }
+
+    fn look(&mut self) {
+        // It has read the descriptors before it says so.
+        self.taken = self.ring.word(self.ring.offsets.consumer).load(Acquire);
+    }
+
+    fn under_way(&self) -> u32 {
+        self.next.wrapping_sub(self.taken).min(self.ring.size)
+    }
+}
+
+/// A ring that we take descriptors out of: completion, or receive.
+#[derive(Debug)]
+pub struct Consumer<T> {
+    ring: Shared<T>,
+    /// The next descriptor to be taken.
+    next: u32,
+    /// What the kernel was told.
+    told: u32,
+    /// What the kernel had put in when this side looked last.
+    filled: u32,
+}
+
+impl<T: Descriptor> Consumer<T> {
+    /// The ring of `size` descriptors that `socket` has at `which`.
+    pub fn map(socket: impl AsFd, which: u64, offsets: XdpRingOffset, size: u32) -> io::Result<Consumer<T>> {
+        Ok(Consumer { ring: Shared::map(socket, which, offsets, size)?, next: 0, told: 0, filled: 0 })
+    }
+
+    /// Takes the first one.
+    pub fn pop(&mut self) -> Option<T> {
+        if self.next == self.filled {
+            self.release();
+            self.filled = self.ring.word(self.ring.offsets.producer).load(Acquire);
+            if self.next == self.filled {
+                return None;
+            }
+        }
+        // SAFETY: the kernel has written it before it published it, and does not write again before it is told that it was
+        // taken; any octets are a `Descriptor`.
+        let descriptor = unsafe { self.ring.descriptor(self.next).read() };
+        self.next = self.next.wrapping_add(1);
+        Some(descriptor)
+    }
+
+    /// Lets the kernel use the places of what was taken; [`Consumer::pop`] does so by itself when it finds no more.
+    pub fn release(&mut self) {
+        if self.told != self.next {
+            self.told = self.next;
+            self.ring.word(self.ring.offsets.consumer).store(self.next, Release);
+        }
+    }
+
+    /// Whether there is nothing to be taken.
+    pub fn is_empty(&self) -> bool {
+        self.next == self.filled && self.next == self.ring.word(self.ring.offsets.producer).load(Acquire)
+    }
+}

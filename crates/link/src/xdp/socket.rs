@@ -1,0 +1,178 @@
+//! An AF_XDP socket: packet memory registered, four rings, bound to a queue of an interface.
+
+use super::rings::{Consumer, Producer};
+use crate::arena::Arena;
+use crate::error::OpenError;
+use crate::interface::Interface;
+use rustix::fd::{AsFd, BorrowedFd, OwnedFd};
+use rustix::io::{self, Errno};
+use rustix::net::addr::SocketAddrArg;
+use rustix::net::sockopt::{
+    set_xdp_rx_ring_size, set_xdp_tx_ring_size, set_xdp_umem_completion_ring_size, set_xdp_umem_fill_ring_size,
+    set_xdp_umem_reg, xdp_mmap_offsets, xdp_options,
+};
+use rustix::net::xdp::{
+    SocketAddrXdp, SocketAddrXdpFlags, SocketAddrXdpWithSharedUmem, XDP_PGOFF_RX_RING, XDP_PGOFF_TX_RING,
+    XDP_UMEM_PGOFF_COMPLETION_RING, XDP_UMEM_PGOFF_FILL_RING, XdpDesc, XdpOptionsFlags, XdpUmemReg, XdpUmemRegFlags,
+};
+use rustix::net::{AddressFamily, SocketFlags, SocketType, bind, socket_with};
+use std::thread::sleep;
+use std::time::Duration;
+
+/// Whether packets are copied between the device's memory and ours.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
+pub enum Bind {
+    /// Without a copy where the device's driver can, otherwise with.
+    #[default]
+    Auto,
+    /// Only without.
+    ZeroCopy,
+    /// With.
+    Copy,
+}
+
+/// Octets that the kernel keeps free in front of a packet that it receives (`XDP_PACKET_HEADROOM`).
+pub const KERNEL_HEADROOM: u32 = 256;
+/// The sizes of frames that the kernel takes (`XDP_UMEM_MIN_CHUNK_SIZE`, and a page).
+const LEAST_FRAME: u32 = 2048;
+
+/// The socket, and its rings. Each has room for every frame of the arena.
+#[derive(Debug)]
+pub struct Socket {
+    pub fill: Producer<u64>,
+    pub completion: Consumer<u64>,
+    pub transmit: Producer<XdpDesc>,
+    pub receive: Consumer<XdpDesc>,
+    /// Whether the device reads and writes the packet memory itself.
+    pub zero_copy: bool,
+    /// Whether packets may lie in several frames.
+    pub pieces: bool,
+    descriptor: OwnedFd,
+}
+
+impl Socket {
+    /// A socket over the arena's memory, which is bound to nothing yet. With `registered`, another one has registered the memory.
+    pub fn new(arena: &Arena, registered: bool) -> Result<Socket, OpenError> {
+        check(arena)?;
+        let descriptor = socket_with(AddressFamily::XDP, SocketType::RAW, SocketFlags::CLOEXEC, None);
+        let descriptor = descriptor.map_err(|errno| match errno {
+            Errno::AFNOSUPPORT => OpenError::NotInKernel { what: "AF_XDP sockets (CONFIG_XDP_SOCKETS)", since: "4.18" },
+            errno => OpenError::system("opening an AF_XDP socket")(errno),
+        })?;
+        if !registered {
+            register(&descriptor, arena)?;
+        }
+        let size = arena.geometry().frames.next_power_of_two();
+        let rings = || -> io::Result<_> {
+            set_xdp_umem_fill_ring_size(&descriptor, size)?;
+            set_xdp_umem_completion_ring_size(&descriptor, size)?;
+            set_xdp_tx_ring_size(&descriptor, size)?;
+            set_xdp_rx_ring_size(&descriptor, size)?;
+            let at = xdp_mmap_offsets(&descriptor)?;
+            Ok((
+                Producer::map(&descriptor, XDP_UMEM_PGOFF_FILL_RING, at.fr, size)?,
+                Consumer::map(&descriptor, XDP_UMEM_PGOFF_COMPLETION_RING, at.cr, size)?,
+                Producer::map(&descriptor, XDP_PGOFF_TX_RING, at.tx, size)?,
+                Consumer::map(&descriptor, XDP_PGOFF_RX_RING, at.rx, size)?,
+            ))
+        };
+        let (fill, completion, transmit, receive) =
+            rings().map_err(OpenError::system("making the rings of a socket"))?;
+        Ok(Socket { fill, completion, transmit, receive, zero_copy: false, pieces: false, descriptor })
+    }
+
+    /// Binds it to a queue of an interface. `beside` is the one that has registered the memory, if it is not this one, and all
+    /// else is as with that. With `pieces`, packets may lie in several frames where kernel and device know that.
+    pub fn bind(
+        &mut self,
+        interface: &Interface,
+        queue: u32,
+        how: Bind,
+        pieces: bool,
+        beside: Option<&Socket>,
+    ) -> Result<(), OpenError> {
+        use SocketAddrXdpFlags as Flags;
+        let name = || interface.name().to_string();
+        let address = |flags| SocketAddrXdp::new(flags, interface.index(), queue);
+        let copies = match how {
+            Bind::Auto => Flags::empty(),
+            Bind::ZeroCopy => Flags::XDP_ZEROCOPY,
+            Bind::Copy => Flags::XDP_COPY,
+        };
+        let plain = Flags::XDP_USE_NEED_WAKEUP | copies;
+        let (result, pieces) = match beside {
+            Some(first) => {
+                let (addr, shared_umem_fd) = (address(Flags::XDP_SHARED_UMEM), first.as_fd());
+                (self.bind_when_free(&SocketAddrXdpWithSharedUmem { addr, shared_umem_fd }), first.pieces)
+            }
+            None if pieces => match self.bind_when_free(&address(plain | Flags::XDP_USE_SG)) {
+                // Before Linux 6.6, or a driver that cannot.
+                Err(Errno::INVAL | Errno::OPNOTSUPP) => (self.bind_when_free(&address(plain)), false),
+                result => (result, true),
+            },
+            None => (self.bind_when_free(&address(plain)), false),
+        };
+        result.map_err(|errno| match errno {
+            Errno::BUSY => OpenError::QueueTaken { interface: name(), queue },
+            Errno::INVAL => OpenError::NoQueue { interface: name(), queue },
+            Errno::NODEV | Errno::NXIO => OpenError::NoInterface { interface: name() },
+            Errno::OPNOTSUPP if how == Bind::ZeroCopy => OpenError::NoZeroCopy { interface: name(), queue },
+            errno => OpenError::system("binding an AF_XDP socket")(errno),
+        })?;
+        self.pieces = pieces;
+        // Before Linux 5.3 there was no word on it; then it is not known, and counts as not.
+        self.zero_copy =
+            xdp_options(&self.descriptor).is_ok_and(|it| it.contains(XdpOptionsFlags::XDP_OPTIONS_ZEROCOPY));
+        Ok(())
+    }
+
+    /// The kernel takes a queue from a socket that was closed a moment later, by a work of its own.
+    fn bind_when_free(&self, address: &impl SocketAddrArg) -> io::Result<()> {
+        const MOMENTS: u32 = 200;
+        for _ in 0..MOMENTS {
+            match bind(&self.descriptor, address) {
+                Err(Errno::BUSY) => sleep(Duration::from_millis(1)),
+                result => return result,
+            }
+        }
+        bind(&self.descriptor, address)
+    }
+}
+
+impl AsFd for Socket {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.descriptor.as_fd()
+    }
+}
+
+fn check(arena: &Arena) -> Result<(), OpenError> {
+    let geometry = arena.geometry();
+    let (frame_size, headroom) = (geometry.frame_size, geometry.headroom);
+    let remedy = if !frame_size.is_power_of_two() {
+        "their size has to be a power of two"
+    } else if frame_size < LEAST_FRAME || frame_size as usize > rustix::param::page_size() {
+        "AF_XDP takes frames of 2048 octets to a page"
+    } else if headroom + KERNEL_HEADROOM + LEAST_FRAME / 2 > frame_size {
+        "the kernel keeps 256 octets more; leave at least 1024 for a packet"
+    } else {
+        return Ok(());
+    };
+    Err(OpenError::Frames { frame_size, headroom, remedy })
+}
+
+fn register(socket: &OwnedFd, arena: &Arena) -> Result<(), OpenError> {
+    let geometry = arena.geometry();
+    let memory = arena.memory();
+    let umem = XdpUmemReg {
+        addr: memory.as_ptr().cast::<u8>() as u64,
+        len: u64::from(geometry.frames) * u64::from(geometry.frame_size),
+        chunk_size: geometry.frame_size,
+        headroom: geometry.headroom,
+        flags: XdpUmemRegFlags::empty(),
+        tx_metadata_len: 0,
+    };
+    set_xdp_umem_reg(socket, umem).map_err(|errno| match errno {
+        Errno::NOBUFS | Errno::NOMEM => OpenError::Locked { octets: umem.len as usize },
+        errno => OpenError::system("registering packet memory")(errno),
+    })
+}

@@ -1,0 +1,85 @@
+//! What is sent comes, as it was; and what is not ours goes on as before.
+
+use super::support::{cable, ends, frame, inside};
+use std::io::{Read, Write};
+use std::net::{TcpListener, TcpStream, UdpSocket};
+use std::time::Duration;
+use underpass_link::Link;
+use underpass_link::arena::Geometry;
+use underpass_link::xdp::{Attach, Config};
+
+const GEOMETRY: Geometry = Geometry { frames: 256, frame_size: 2048, headroom: 128 };
+
+/// Frames of all lengths that one buffer holds, both ways, by either kind of program.
+#[test]
+fn frames_arrive_as_they_were() {
+    let Some(cable) = cable(1500) else { return };
+    for attach in [Attach::Native, Attach::Generic] {
+        let Some(mut ends) = ends(&cable, GEOMETRY, &Config { attach, ..Config::default() }) else { return };
+        println!("{}", ends[0].link.mode());
+        assert_eq!(ends[0].link.mtu(), 1514);
+        ends.iter_mut().for_each(|it| it.listen(128));
+        for number in 0..3000 {
+            let (from, to) = if number % 2 == 0 { (0, 1) } else { (1, 0) };
+            let packet = frame(number, 21 + number as usize % 1494);
+            assert!(ends[from].send(&packet, packet.len()), "buffers come back");
+            assert_eq!(ends[to].expect(), packet, "{number}, {attach:?}");
+        }
+        for end in ends {
+            assert_eq!(end.link.counters().lost, 0);
+            let all = end.free.len() + end.link.close().len();
+            assert_eq!(all, GEOMETRY.frames as usize, "buffers are lost");
+        }
+    }
+}
+
+/// Packets in several buffers, up to the largest that a veth pair takes.
+#[test]
+fn packets_in_pieces_arrive_as_they_were() {
+    let Some(cable) = cable(60_000) else { return };
+    let geometry = Geometry { frames: 256, frame_size: 4096, headroom: 64 };
+    let Some(mut ends) = ends(&cable, geometry, &Config::default()) else { return };
+    if ends[0].link.pieces() == 1 {
+        return println!("SKIPPED: this kernel has no packets in several frames (Linux 6.6)");
+    }
+    assert!(ends[0].link.mtu() == 60_014);
+    ends.iter_mut().for_each(|it| it.listen(128));
+    let [from, to] = &mut ends;
+    for number in 0..600 {
+        let packet = frame(number, 40 + number as usize * 100);
+        let piece = [4000, 3700, packet.len().div_ceil(16).clamp(1, 4000)][number as usize % 3];
+        let pieces = packet.len().div_ceil(piece);
+        if pieces <= from.link.pieces() {
+            assert!(from.send(&packet, piece), "buffers come back");
+            assert!(to.expect() == packet, "{number}: {} octets in pieces of {piece}", packet.len());
+        }
+    }
+    assert_eq!((from.link.counters().refused, to.link.counters().lost), (0, 0));
+}
+
+/// While frames of ours go, so do TCP and UDP, which the program passes to the kernel.
+#[test]
+fn other_traffic_goes_on() {
+    let Some(cable) = cable(1500) else { return };
+    let Some(mut ends) = ends(&cable, GEOMETRY, &Config::default()) else { return };
+    ends.iter_mut().for_each(|it| it.listen(128));
+    let [at, other] = &cable.ends;
+    let listener = inside(other, || TcpListener::bind("10.9.0.2:23001")).unwrap();
+    let mut one = inside(at, || TcpStream::connect("10.9.0.2:23001")).unwrap();
+    let (mut two, _) = listener.accept().unwrap();
+    let bell = inside(other, || UdpSocket::bind("10.9.0.2:23002")).unwrap();
+    let ring = inside(at, || UdpSocket::bind("10.9.0.1:23002")).unwrap();
+    bell.set_read_timeout(Some(Duration::from_secs(20))).unwrap();
+    for number in 0..500u32 {
+        let packet = frame(number, 600);
+        assert!(ends[0].send(&packet, 600));
+        one.write_all(&number.to_be_bytes()).unwrap();
+        ring.send_to(&number.to_be_bytes(), "10.9.0.2:23002").unwrap();
+        let (mut by_tcp, mut by_udp) = ([0; 4], [0; 4]);
+        two.read_exact(&mut by_tcp).unwrap();
+        bell.recv(&mut by_udp).unwrap();
+        assert_eq!([by_tcp, by_udp].map(u32::from_be_bytes), [number; 2]);
+        assert_eq!(ends[1].expect(), packet);
+    }
+    assert_eq!(ends[1].link.receive(&mut Vec::new(), 1), 0, "what is not ours has come to us");
+}

@@ -1,0 +1,140 @@
+//! Two ends of a link over a cable.
+
+use std::collections::VecDeque;
+use std::time::{Duration, Instant};
+use underpass_link::Link;
+use underpass_link::arena::{Arena, Buffer, Geometry};
+use underpass_link::error::OpenError;
+use underpass_link::rig::{Cable, INTERFACE, Namespace};
+use underpass_link::xdp::{Config, Xdp};
+
+/// How long something that must happen may take.
+pub const PATIENCE: Duration = Duration::from_secs(20);
+
+/// The cable, or `None`, said aloud, where none can be had: without root, or without what it needs.
+pub fn cable(mtu: usize) -> Option<Cable> {
+    let cable = Cable::new(mtu);
+    cable.inspect_err(|error| println!("SKIPPED: {error}")).ok()
+}
+
+/// One end: a link, its arena, and the buffers that nobody uses.
+pub struct End<L> {
+    pub arena: Arena,
+    pub link: L,
+    pub free: Vec<Buffer>,
+    out: VecDeque<Buffer>,
+}
+
+impl<L: Link> End<L> {
+    pub fn new(arena: Arena, free: Vec<Buffer>, link: L) -> End<L> {
+        End { arena, link, free, out: VecDeque::new() }
+    }
+
+    /// Lends the link so many buffers to receive into.
+    pub fn listen(&mut self, buffers: usize) {
+        for buffer in self.free.drain(self.free.len() - buffers..) {
+            self.link.fill(buffer);
+        }
+    }
+
+    /// Takes back what was transmitted.
+    pub fn reclaim(&mut self) {
+        self.link.complete(&mut self.free);
+    }
+
+    /// Sends a packet in pieces of so many octets, if there are buffers for it.
+    pub fn send(&mut self, packet: &[u8], piece: usize) -> bool {
+        let pieces = packet.len().div_ceil(piece);
+        if self.free.len() < pieces {
+            self.reclaim();
+        }
+        if self.free.len() < pieces {
+            return false;
+        }
+        for (number, octets) in packet.chunks(piece).enumerate() {
+            let Some(mut buffer) = self.free.pop() else { unreachable!("they were counted") };
+            self.arena.fill(&mut buffer, octets.len());
+            self.arena.octets_mut(&mut buffer).copy_from_slice(octets);
+            buffer.go_on(number + 1 < pieces);
+            self.out.push_back(buffer);
+        }
+        self.link.transmit(&mut self.out);
+        true
+    }
+
+    /// The next packet, if one has come; its buffers are lent again.
+    pub fn receive(&mut self) -> Option<Vec<u8>> {
+        let mut buffers = Vec::new();
+        if self.link.receive(&mut buffers, 1) == 0 {
+            return None;
+        }
+        let packet = buffers.iter().flat_map(|it| self.arena.octets(it)).copied().collect();
+        buffers.into_iter().for_each(|it| self.link.fill(it));
+        Some(packet)
+    }
+
+    /// The next packet, which must come.
+    pub fn expect(&mut self) -> Vec<u8> {
+        wait("a packet", || self.receive())
+    }
+}
+
+impl End<Xdp> {
+    /// Opens the interface of a namespace.
+    pub fn open(namespace: &Namespace, geometry: Geometry, config: &Config) -> Result<End<Xdp>, OpenError> {
+        let (arena, free) = Arena::new(geometry);
+        let link = inside(namespace, || Xdp::open(INTERFACE, &arena, config))?;
+        Ok(End::new(arena, free, link))
+    }
+}
+
+/// Does something in a namespace.
+pub fn inside<R: Send>(namespace: &Namespace, what: impl FnOnce() -> R + Send) -> R {
+    std::thread::scope(|scope| {
+        let thread = scope.spawn(|| {
+            namespace.enter().expect("the namespace can be entered");
+            what()
+        });
+        thread.join().expect("it does not panic")
+    })
+}
+
+/// Both ends of a cable, or `None`, said aloud, where there is no AF_XDP.
+pub fn ends(cable: &Cable, geometry: Geometry, config: &Config) -> Option<[End<Xdp>; 2]> {
+    let [a, b] = cable.ends.each_ref().map(|end| match End::open(end, geometry, config) {
+        Ok(end) => Some(end),
+        Err(error @ (OpenError::NoPermission { .. } | OpenError::NotInKernel { .. })) => {
+            println!("SKIPPED: {error}");
+            None
+        }
+        Err(error) => panic!("{error}"),
+    });
+    Some([a?, b?])
+}
+
+/// Tries until there is something; panics if that takes too long.
+pub fn wait<R>(what: &str, mut get: impl FnMut() -> Option<R>) -> R {
+    let begin = Instant::now();
+    loop {
+        if let Some(it) = get() {
+            return it;
+        }
+        assert!(begin.elapsed() < PATIENCE, "{what} does not come");
+        std::thread::yield_now();
+    }
+}
+
+/// A frame of ours: LLC, and octets that follow from its number.
+pub fn frame(number: u32, len: usize) -> Vec<u8> {
+    let ethertype = if len > 1500 { 0x8870 } else { (len - 14) as u16 };
+    let mut frame = vec![0xff; 12];
+    frame.extend(ethertype.to_be_bytes());
+    frame.extend([0xfe, 0xfe, 0x03]);
+    frame.extend(number.to_be_bytes());
+    let mut octet = number as u8;
+    frame.resize_with(len, || {
+        octet = octet.wrapping_mul(5).wrapping_add(7);
+        octet
+    });
+    frame
+}
