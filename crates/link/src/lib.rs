@@ -1,14 +1,18 @@
 //! Packet memory, and the links that packets go over. Knows no protocol.
 //!
 //! [`arena`] is the memory; a [`Link`] takes packets in it and gives packets in it. [`loopback`] is a link in memory, [`xdp`] one
-//! over a network interface. [`completion`] is when a driver looks for what was transmitted, [`error`] what can go wrong.
+//! over a network interface, [`packet`] one that every kernel has; [`driver`] chooses between these. [`filter`] is which packets
+//! they take, [`completion`] when they look for what was transmitted, [`error`] what can go wrong.
 //! [`ring`] is a queue from one thread to another, [`rig`] two interfaces and a cable, for tests and measurements.
 
 pub mod arena;
 pub mod completion;
+pub mod driver;
 pub mod error;
+pub mod filter;
 pub mod interface;
 pub mod loopback;
+pub mod packet;
 pub mod rig;
 pub mod ring;
 mod sync;

@@ -13,19 +13,20 @@ mod socket;
 use crate::arena::{Arena, Buffer};
 use crate::completion::{Completion, Pace};
 use crate::error::{Fault, OpenError};
+use crate::filter::Filter;
 use crate::interface::Interface;
 use crate::{Counters, Guarantees, Link, Watch};
-use bpf::{Program, SocketMap};
-use rustix::fd::{AsFd, BorrowedFd, OwnedFd};
+use bpf::{Attached, Program, SocketMap};
+use rustix::fd::{AsFd, BorrowedFd};
 use rustix::io::Errno;
 use rustix::net::sockopt::xdp_statistics;
 use rustix::net::xdp::{XdpDesc, XdpDescOptions};
 use rustix::net::{SendFlags, send};
+use rustix::thread::{MembarrierCommand, membarrier};
 use socket::{KERNEL_HEADROOM, Socket};
 use std::collections::VecDeque;
 use std::sync::Arc;
 
-pub use program::Filter;
 pub use socket::Bind;
 
 /// Where the XDP program runs.
@@ -87,8 +88,7 @@ struct Port {
     sockets: SocketMap,
     native: bool,
     pieces: bool,
-    /// The program is attached as long as this is open.
-    _attached: OwnedFd,
+    _attached: Attached,
 }
 
 /// A link over one queue of an interface.
@@ -185,12 +185,12 @@ impl Xdp {
     /// Ends the link and gives back its buffers: all of them, but for those that a device which copies nothing may still write
     /// to.
     pub fn close(self) -> Vec<Buffer> {
-        let Xdp { socket, lent, mut done, begun, .. } = self;
-        let zero_copy = socket.zero_copy;
-        // With copies, nothing is written any more once this returns: xsk_release waits for whoever does.
-        drop(socket);
+        let Xdp { port, socket, queue, lent, mut done, begun, .. } = self;
+        // What is under way to it now, on another processor, is there when the barrier is passed, which waits for all that the
+        // kernel's network code does. That the socket is closed says less: a child that was forked may have it for a moment.
+        let quiet = port.sockets.clear(queue).is_ok() && membarrier(MembarrierCommand::Global).is_ok();
         done.extend(begun);
-        if !zero_copy {
+        if quiet && !socket.zero_copy {
             done.extend(lent.into_iter().flatten());
         }
         done

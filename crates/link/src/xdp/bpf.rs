@@ -7,10 +7,12 @@ use std::io;
 /// Commands (`enum bpf_cmd` of linux/bpf.h).
 const MAP_CREATE: libc::c_long = 0;
 const MAP_UPDATE_ELEM: libc::c_long = 2;
+const MAP_DELETE_ELEM: libc::c_long = 3;
 const PROG_LOAD: libc::c_long = 5;
 #[cfg(test)]
 const PROG_TEST_RUN: libc::c_long = 10;
 const LINK_CREATE: libc::c_long = 28;
+const LINK_DETACH: libc::c_long = 34;
 /// `BPF_MAP_TYPE_XSKMAP`, `BPF_PROG_TYPE_XDP` and `BPF_XDP`.
 const XSKMAP: u32 = 17;
 const XDP: u32 = 6;
@@ -100,6 +102,14 @@ impl SocketMap {
         unsafe { bpf(MAP_UPDATE_ELEM, &mut it) }.map(drop)
     }
 
+    /// Nothing that comes on the queue from now on goes to its socket.
+    pub fn clear(&self, queue: u32) -> io::Result<()> {
+        let mut it =
+            MapUpdate { map: number(self.0.as_fd()), _padding: 0, key: (&raw const queue) as u64, value: 0, flags: 0 };
+        // SAFETY: the key is four octets, as the map has it, and outlives the call.
+        unsafe { bpf(MAP_DELETE_ELEM, &mut it) }.map(drop)
+    }
+
     /// Its descriptor.
     pub fn descriptor(&self) -> i32 {
         self.0.as_raw_fd()
@@ -135,11 +145,25 @@ impl Program {
         })
     }
 
-    /// Attaches it to an interface until the link is dropped. EBUSY where another program is attached.
-    pub fn attach(&self, interface: u32, flags: u32) -> io::Result<OwnedFd> {
+    /// Attaches it to an interface. EBUSY where another program is attached.
+    pub fn attach(&self, interface: u32, flags: u32) -> io::Result<Attached> {
         let mut it = LinkCreate { program: number(self.0.as_fd()), interface, attach_type: ATTACH_XDP, flags };
         // SAFETY: no addresses.
-        unsafe { bpf(LINK_CREATE, &mut it) }.map(own)
+        unsafe { bpf(LINK_CREATE, &mut it) }.map(own).map(Attached)
+    }
+}
+
+/// A program on an interface, until this goes, or the process.
+#[derive(Debug)]
+pub struct Attached(OwnedFd);
+
+impl Drop for Attached {
+    fn drop(&mut self) {
+        let mut it = [number(self.0.as_fd())];
+        // Now, even if a child that has been forked and will execute another program has the descriptor for a moment longer. If
+        // the interface is gone there is nothing to detach.
+        // SAFETY: no addresses.
+        let _ = unsafe { bpf(LINK_DETACH, &mut it) };
     }
 }
 

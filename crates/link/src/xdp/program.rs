@@ -1,30 +1,9 @@
 //! The XDP program: our packets go to the socket of the queue that they came on, all others to the kernel.
 
 use super::assembler::{Assembler, Condition, Operand, Register, Width};
+use crate::filter::{ETHERTYPE_AT, Filter, JUMBO, LLC_AT, LONGEST, SAPS, UNNUMBERED};
 use Operand::{Immediate, Register as Of};
 use Register::{R0, R1, R2, R3, R4, R5};
-
-/// Which packets are ours.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
-pub enum Filter {
-    /// ISO network protocols on Ethernet: LLC with the SAPs FE and FE and control 03, behind a length or the EtherType of jumbo
-    /// frames (8870).
-    #[default]
-    Llc,
-    /// This EtherType.
-    EtherType(u16),
-}
-
-/// Longest length of a frame that has a length in the EtherType's place (IEEE 802.3).
-const LONGEST: i32 = 1500;
-/// EtherType of LLC frames that are longer.
-const JUMBO: i32 = 0x8870;
-/// The SAPs FE and FE, as two octets, and the control octet of unnumbered information.
-const SAPS: i32 = 0xfefe;
-const UNNUMBERED: i32 = 0x03;
-/// Where in a frame these stand.
-const ETHERTYPE_AT: i16 = 12;
-const LLC_AT: i16 = 14;
 
 /// `XDP_PASS` and `bpf_redirect_map`, of linux/bpf.h.
 const PASS: i32 = 2;
@@ -48,20 +27,20 @@ impl Filter {
         it.set(R4, Of(R2));
         it.add(R4, Immediate(needed.into()));
         it.jump_if(R4, Condition::Greater, Of(R3), pass);
-        it.load(R5, Width::Half, R2, ETHERTYPE_AT);
+        it.load(R5, Width::Half, R2, ETHERTYPE_AT.into());
         it.network_to_host(R5);
         match self {
             Filter::EtherType(ours) => it.jump_if(R5, Condition::Different, Immediate(ours.into()), pass),
             Filter::Llc => {
                 let llc = it.label();
-                it.jump_if(R5, Condition::Equal, Immediate(JUMBO), llc);
-                it.jump_if(R5, Condition::Greater, Immediate(LONGEST), pass);
+                it.jump_if(R5, Condition::Equal, Immediate(JUMBO.into()), llc);
+                it.jump_if(R5, Condition::Greater, Immediate(LONGEST.into()), pass);
                 it.place(llc);
-                it.load(R5, Width::Half, R2, LLC_AT);
+                it.load(R5, Width::Half, R2, LLC_AT.into());
                 // The same from either end.
-                it.jump_if(R5, Condition::Different, Immediate(SAPS), pass);
-                it.load(R5, Width::Octet, R2, LLC_AT + 2);
-                it.jump_if(R5, Condition::Different, Immediate(UNNUMBERED), pass);
+                it.jump_if(R5, Condition::Different, Immediate(SAPS.into()), pass);
+                it.load(R5, Width::Octet, R2, i16::from(LLC_AT) + 2);
+                it.jump_if(R5, Condition::Different, Immediate(UNNUMBERED.into()), pass);
             }
         }
         it.place(ours);

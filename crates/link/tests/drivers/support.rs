@@ -5,6 +5,8 @@ use std::time::{Duration, Instant};
 use underpass_link::Link;
 use underpass_link::arena::{Arena, Buffer, Geometry};
 use underpass_link::error::OpenError;
+use underpass_link::filter::Filter;
+use underpass_link::packet::Packet;
 use underpass_link::rig::{Cable, INTERFACE, Namespace};
 use underpass_link::xdp::{Config, Xdp};
 
@@ -76,6 +78,16 @@ impl<L: Link> End<L> {
     /// The next packet, which must come.
     pub fn expect(&mut self) -> Vec<u8> {
         wait("a packet", || self.receive())
+    }
+}
+
+impl End<Packet> {
+    /// Opens the interface of a namespace.
+    pub fn raw(namespace: &Namespace, geometry: Geometry, filter: Filter) -> Result<End<Packet>, OpenError> {
+        let (arena, free) = Arena::new(geometry);
+        let guarantees = Config::default().guarantees;
+        let link = inside(namespace, || Packet::open(INTERFACE, &arena, filter, guarantees))?;
+        Ok(End::new(arena, free, link))
     }
 }
 

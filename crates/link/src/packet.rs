@@ -1,0 +1,370 @@
+//! The portable driver: a raw packet socket (packet(7)). Packets are copied by the kernel, many with each system call.
+#![allow(unsafe_code, reason = "system calls that rustix does not have")]
+
+use crate::arena::{Arena, Buffer};
+use crate::error::{Fault, OpenError};
+use crate::filter::{ETHERTYPE_AT, Filter, JUMBO, LLC_AT, LONGEST, SAPS, UNNUMBERED};
+use crate::interface::Interface;
+use crate::{Counters, Guarantees, Link};
+use rustix::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
+use rustix::net::{AddressFamily, SocketFlags, SocketType, socket_with};
+use std::cell::Cell;
+use std::collections::VecDeque;
+use std::ffi::c_void;
+use std::io;
+
+/// Packets of one system call, and pieces of one packet.
+const BATCH: usize = 64;
+const PIECES: usize = 17;
+/// The shortest packet: an Ethernet header.
+const SHORTEST: usize = 14;
+/// Octets that the kernel holds for a socket that does not read.
+const BACKLOG: i32 = 4 << 20;
+
+/// A link over an interface.
+#[derive(Debug)]
+pub struct Packet {
+    socket: OwnedFd,
+    interface: Interface,
+    arena: Arena,
+    /// To receive into, the next first.
+    room: VecDeque<Buffer>,
+    /// Of the packets of a call, while it lasts.
+    calls: Calls,
+    /// Transmitted, or refused, and not yet asked for.
+    done: Vec<Buffer>,
+    guarantees: Guarantees,
+    longest: usize,
+    counters: Counters,
+    /// What the kernel says it has thrown away; it forgets that when it has said so.
+    lost: Cell<u64>,
+    fault: Option<Fault>,
+}
+
+/// What sendmmsg(2) and recvmmsg(2) read, laid out anew for each call.
+#[derive(Debug)]
+struct Calls {
+    pieces: Vec<libc::iovec>,
+    packets: Vec<libc::mmsghdr>,
+}
+
+// SAFETY: the addresses in it are those of a call that is over.
+unsafe impl Send for Calls {}
+
+impl Packet {
+    /// Opens an interface in this thread's network namespace.
+    ///
+    /// # Errors
+    /// See [`OpenError`].
+    pub fn open(interface: &str, arena: &Arena, filter: Filter, guarantees: Guarantees) -> Result<Packet, OpenError> {
+        let interface = Interface::named(interface)?;
+        let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
+        // Of no protocol until it has its filter.
+        let socket = socket_with(AddressFamily::PACKET, SocketType::RAW, flags, None);
+        let socket = socket.map_err(OpenError::system("opening a packet socket"))?;
+        let configure = || -> io::Result<()> {
+            set(&socket, libc::SOL_SOCKET, libc::SO_ATTACH_FILTER, &classic(&mut filter.classic()))?;
+            // What this host sends is none of ours, and goes to the device past the queueing discipline, as with AF_XDP.
+            set(&socket, libc::SOL_PACKET, libc::PACKET_IGNORE_OUTGOING, &1i32)?;
+            set(&socket, libc::SOL_PACKET, libc::PACKET_QDISC_BYPASS, &1i32)?;
+            // More than the user's limit if that is permitted.
+            set(&socket, libc::SOL_SOCKET, libc::SO_RCVBUFFORCE, &BACKLOG)
+                .or_else(|_| set(&socket, libc::SOL_SOCKET, libc::SO_RCVBUF, &BACKLOG))?;
+            bind(&socket, interface.index())
+        };
+        let doing = "binding a packet socket";
+        configure().map_err(|source| OpenError::System { doing, source })?;
+        let mut link = Packet {
+            socket,
+            interface,
+            arena: arena.clone(),
+            room: VecDeque::with_capacity(arena.geometry().frames as usize),
+            calls: Calls { pieces: Vec::with_capacity(BATCH * PIECES), packets: Vec::with_capacity(BATCH) },
+            done: Vec::with_capacity(arena.geometry().frames as usize),
+            guarantees,
+            longest: 0,
+            counters: Counters::default(),
+            lost: Cell::new(0),
+            fault: None,
+        };
+        // That it is down is for `check` to say.
+        link.longest = link.interface.longest().map_or(0, |longest| link.longest_of(longest));
+        Ok(link)
+    }
+
+    /// Of a packet that the interface takes, what this takes.
+    fn longest_of(&self, interface: usize) -> usize {
+        interface.min(PIECES * self.frame_room())
+    }
+
+    fn frame_room(&self) -> usize {
+        let geometry = self.arena.geometry();
+        (geometry.frame_size - geometry.headroom) as usize
+    }
+
+    /// Buffers of the first packet, if it is whole.
+    fn first(packets: &VecDeque<Buffer>, from: usize) -> Option<usize> {
+        packets.iter().skip(from).position(|it| !it.goes_on()).map(|last| last + 1)
+    }
+
+    fn refuses(&self, packets: &VecDeque<Buffer>, from: usize, pieces: usize) -> bool {
+        let octets: usize = packets.iter().skip(from).take(pieces).map(Buffer::len).sum();
+        octets < SHORTEST || octets > self.longest || pieces > PIECES
+    }
+
+    /// Sends a batch from the front, of which nothing is refused: how many buffers were sent.
+    fn send(&mut self, packets: &VecDeque<Buffer>) -> io::Result<usize> {
+        self.calls.clear();
+        let mut buffers = 0;
+        while self.calls.packets.len() < BATCH
+            && let Some(pieces) = Packet::first(packets, buffers)
+            && !self.refuses(packets, buffers, pieces)
+        {
+            let octets = packets.iter().skip(buffers).take(pieces).map(|it| self.arena.octets(it));
+            // Only read from: see below.
+            self.calls.pieces.extend(octets.map(|it| piece(it.as_ptr().cast_mut(), it.len())));
+            self.calls.add(pieces);
+            buffers += pieces;
+        }
+        let (socket, count) = (self.socket.as_raw_fd(), self.calls.packets.len() as u32);
+        let flags = libc::MSG_DONTWAIT | libc::MSG_NOSIGNAL;
+        // SAFETY: `count` packets whose pieces are octets of buffers that are borrowed until the call is over, and are read.
+        let sent = unsafe { libc::sendmmsg(socket, self.calls.packets.as_mut_ptr(), count, flags as _) };
+        self.counters.wakeups += 1;
+        if sent < 0 {
+            return Err(io::Error::last_os_error());
+        }
+        self.counters.sent += sent as u64;
+        Ok(self.calls.packets.iter().take(sent as usize).map(|it| it.msg_hdr.msg_iovlen).sum())
+    }
+
+    /// What went wrong, unless it is that the device or the kernel has no room just now.
+    fn note(&mut self, error: io::Error) {
+        let interface = || self.interface.name().to_string();
+        self.fault = match error.raw_os_error() {
+            Some(libc::EAGAIN | libc::ENOBUFS | libc::EINTR) => return,
+            Some(libc::ENETDOWN) => Some(Fault::Down { interface: interface() }),
+            Some(libc::ENXIO | libc::ENODEV) => Some(Fault::Gone { interface: interface() }),
+            _ => Some(Fault::System { doing: "using a packet socket", source: error }),
+        };
+    }
+
+    /// Takes the buffers of a packet of so many octets from the front of the room.
+    fn fill_in(&mut self, octets: usize, packets: &mut Vec<Buffer>) {
+        let mut left = octets;
+        loop {
+            let len = left.min(self.frame_room());
+            let Some(mut buffer) = self.room.pop_front() else { unreachable!("it was received into") };
+            left -= len;
+            self.arena.fill(&mut buffer, len);
+            buffer.go_on(left > 0);
+            packets.push(buffer);
+            if left == 0 {
+                return;
+            }
+        }
+    }
+}
+
+impl Calls {
+    fn clear(&mut self) {
+        self.pieces.clear();
+        self.packets.clear();
+    }
+
+    /// Makes a packet of the last so many pieces. The list of pieces does not move: it was made long enough.
+    fn add(&mut self, pieces: usize) {
+        let first = self.pieces.len() - pieces;
+        // SAFETY: all of it may be zero.
+        let mut packet: libc::mmsghdr = unsafe { std::mem::zeroed() };
+        packet.msg_hdr.msg_iov = self.pieces[first..].as_mut_ptr();
+        packet.msg_hdr.msg_iovlen = pieces;
+        self.packets.push(packet);
+    }
+}
+
+fn piece(octets: *mut u8, len: usize) -> libc::iovec {
+    libc::iovec { iov_base: octets.cast(), iov_len: len }
+}
+
+impl Link for Packet {
+    fn guarantees(&self) -> Guarantees {
+        self.guarantees
+    }
+
+    fn mtu(&self) -> usize {
+        self.longest
+    }
+
+    fn pieces(&self) -> usize {
+        PIECES
+    }
+
+    fn transmit(&mut self, packets: &mut VecDeque<Buffer>) {
+        // A socket is told once that its interface was down, be it up again.
+        let mut told = false;
+        while let Some(pieces) = Packet::first(packets, 0) {
+            let sent = if self.refuses(packets, 0, pieces) { Ok(0) } else { self.send(packets) };
+            let over = match sent {
+                // The kernel has copied them.
+                Ok(sent @ 1..) => sent,
+                Err(error) if error.raw_os_error() == Some(libc::ENETDOWN) && !told => {
+                    told = true;
+                    continue;
+                }
+                Err(error) if error.raw_os_error() != Some(libc::EMSGSIZE) => return self.note(error),
+                // Longer than the interface takes, by now.
+                Ok(0) | Err(_) => {
+                    self.counters.refused += 1;
+                    pieces
+                }
+            };
+            self.done.extend(packets.drain(..over));
+        }
+    }
+
+    fn complete(&mut self, done: &mut Vec<Buffer>) {
+        done.append(&mut self.done);
+    }
+
+    fn fill(&mut self, buffer: Buffer) {
+        assert!(self.arena.owns(&buffer), "a buffer of another arena");
+        self.room.push_back(buffer);
+    }
+
+    fn receive(&mut self, packets: &mut Vec<Buffer>, most: usize) -> usize {
+        let pieces = self.longest.div_ceil(self.frame_room()).max(1);
+        let count = (self.room.len() / pieces).min(most).min(BATCH);
+        if count == 0 {
+            return 0;
+        }
+        self.calls.clear();
+        for buffers in 0..count {
+            for buffer in self.room.range_mut(buffers * pieces..(buffers + 1) * pieces) {
+                let room = self.arena.room(buffer);
+                self.calls.pieces.push(piece(room.as_mut_ptr(), room.len()));
+            }
+            self.calls.add(pieces);
+        }
+        let (socket, calls) = (self.socket.as_raw_fd(), self.calls.packets.as_mut_ptr());
+        let flags = libc::MSG_DONTWAIT;
+        // SAFETY: `count` packets whose pieces are room in buffers of ours, which nobody else reaches until the call is over.
+        let came = unsafe { libc::recvmmsg(socket, calls, count as u32, flags as _, std::ptr::null_mut()) };
+        if came < 0 {
+            self.note(io::Error::last_os_error());
+            return 0;
+        }
+        let mut good = 0;
+        for packet in 0..came as usize {
+            let (octets, flags) =
+                (self.calls.packets[packet].msg_len as usize, self.calls.packets[packet].msg_hdr.msg_flags);
+            let before = packets.len();
+            let spare = pieces - octets.div_ceil(self.frame_room()).max(1);
+            self.fill_in(octets, packets);
+            if flags & libc::MSG_TRUNC == 0 {
+                good += 1;
+            } else {
+                // Longer than the interface said.
+                self.lost.set(self.lost.get() + 1);
+                self.room.extend(packets.drain(before..));
+            }
+            // What it did not need is behind the others again.
+            self.room.rotate_left(spare);
+        }
+        self.counters.received += good;
+        good as usize
+    }
+
+    fn readiness(&self) -> Option<BorrowedFd<'_>> {
+        Some(self.socket.as_fd())
+    }
+
+    fn counters(&self) -> Counters {
+        // SAFETY: all of it may be zero.
+        let mut statistics: libc::tpacket_stats = unsafe { std::mem::zeroed() };
+        let (value, mut len) = ((&raw mut statistics).cast::<c_void>(), size_of::<libc::tpacket_stats>() as u32);
+        let socket = self.socket.as_raw_fd();
+        // SAFETY: a value of this type and length, which outlives the call.
+        if unsafe { libc::getsockopt(socket, libc::SOL_PACKET, libc::PACKET_STATISTICS, value, &raw mut len) } == 0 {
+            self.lost.set(self.lost.get() + u64::from(statistics.tp_drops));
+        }
+        Counters { lost: self.lost.get(), ..self.counters }
+    }
+
+    fn check(&mut self) -> Result<(), Fault> {
+        let fault = self.fault.take();
+        let longest = self.interface.longest()?;
+        let (was, is) = (self.longest, self.longest_of(longest));
+        self.longest = is;
+        if was != is && was != 0 {
+            return Err(Fault::Mtu { interface: self.interface.name().to_string(), was, is });
+        }
+        match fault {
+            // It is up again.
+            None | Some(Fault::Down { .. }) => Ok(()),
+            Some(fault) => Err(fault),
+        }
+    }
+}
+
+/// Instructions of classic BPF (linux/filter.h): load from the packet, compare, and say how much of the packet is wanted.
+const LOAD_HALF: u16 = 0x28;
+const LOAD_OCTET: u16 = 0x30;
+const JUMP_EQUAL: u16 = 0x15;
+const JUMP_GREATER: u16 = 0x25;
+const RETURN: u16 = 0x06;
+const ALL: u32 = u32::MAX;
+
+impl Filter {
+    /// The same filter for a socket; what is too short for a load is not wanted.
+    fn classic(self) -> Vec<libc::sock_filter> {
+        let make = |code, k, jt, jf| libc::sock_filter { code, jt, jf, k };
+        match self {
+            Filter::EtherType(ours) => vec![
+                make(LOAD_HALF, ETHERTYPE_AT.into(), 0, 0),
+                make(JUMP_EQUAL, ours.into(), 0, 1),
+                make(RETURN, ALL, 0, 0),
+                make(RETURN, 0, 0, 0),
+            ],
+            Filter::Llc => vec![
+                make(LOAD_HALF, ETHERTYPE_AT.into(), 0, 0),
+                make(JUMP_EQUAL, JUMBO.into(), 1, 0),
+                make(JUMP_GREATER, LONGEST.into(), 5, 0),
+                make(LOAD_HALF, LLC_AT.into(), 0, 0),
+                make(JUMP_EQUAL, SAPS.into(), 0, 3),
+                make(LOAD_OCTET, u32::from(LLC_AT) + 2, 0, 0),
+                make(JUMP_EQUAL, UNNUMBERED.into(), 0, 1),
+                make(RETURN, ALL, 0, 0),
+                make(RETURN, 0, 0, 0),
+            ],
+        }
+    }
+}
+
+fn classic(code: &mut [libc::sock_filter]) -> libc::sock_fprog {
+    libc::sock_fprog { len: code.len() as u16, filter: code.as_mut_ptr() }
+}
+
+/// Sets an option whose value is a plain number, or an address of what lives until this returns.
+fn set<T>(socket: &OwnedFd, level: i32, option: i32, value: &T) -> io::Result<()> {
+    let (value, len) = (std::ptr::from_ref(value).cast(), size_of::<T>() as u32);
+    // SAFETY: a value of this length, which outlives the call.
+    match unsafe { libc::setsockopt(socket.as_raw_fd(), level, option, value, len) } {
+        0 => Ok(()),
+        _ => Err(io::Error::last_os_error()),
+    }
+}
+
+fn bind(socket: &OwnedFd, interface: u32) -> io::Result<()> {
+    // SAFETY: all of it may be zero.
+    let mut address: libc::sockaddr_ll = unsafe { std::mem::zeroed() };
+    address.sll_family = libc::AF_PACKET as u16;
+    address.sll_protocol = (libc::ETH_P_ALL as u16).to_be();
+    address.sll_ifindex = interface as i32;
+    let (address, len) = ((&raw const address).cast(), size_of::<libc::sockaddr_ll>() as u32);
+    // SAFETY: an address of this length, which outlives the call.
+    match unsafe { libc::bind(socket.as_raw_fd(), address, len) } {
+        0 => Ok(()),
+        _ => Err(io::Error::last_os_error()),
+    }
+}

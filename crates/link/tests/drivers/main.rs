@@ -1,0 +1,7 @@
+//! The drivers, over a veth pair between two namespaces.
+
+mod delivery;
+mod faults;
+mod packet;
+mod starvation;
+mod support;
