@@ -6,6 +6,7 @@
 //! [`ring`] is a queue from one thread to another, [`rig`] two interfaces and a cable, for tests and measurements.
 
 pub mod arena;
+pub mod bounce;
 pub mod completion;
 pub mod driver;
 pub mod error;

@@ -1,5 +1,6 @@
 //! The drivers, over a veth pair between two namespaces.
 
+mod bounce;
 mod delivery;
 mod faults;
 mod packet;

@@ -1,0 +1,225 @@
+//! The adaptive bounce buffer of "Adaptive device driver for over-Gbps links": over any link, packets that lie in several pieces
+//! are sent as they are, or with their first pieces copied into as few frames as hold them. Copying costs the processor, pieces
+//! cost the kernel and the device; which costs more depends on the machine and on the size, and is found out while packets go.
+
+mod choice;
+
+use crate::arena::{Arena, Buffer};
+use crate::error::Fault;
+use crate::{Counters, Guarantees, Link, Watch};
+use choice::Choice;
+use rustix::fd::BorrowedFd;
+use std::collections::VecDeque;
+use std::time::Instant;
+
+/// What is copied of a packet in several pieces.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Copying {
+    /// The first so many pieces; 0 is none.
+    First(usize),
+    /// All of it.
+    All,
+    /// None of it, but frames of its length that were made before are sent in its place: what gathering the packet costs is the
+    /// difference. For measurements.
+    Dummy,
+    /// What costs least, for each size.
+    Adaptive,
+}
+
+/// Most pieces of a packet.
+const PIECES: usize = 64;
+
+/// A link that copies before it sends.
+#[derive(Debug)]
+pub struct Bounce<L> {
+    link: L,
+    arena: Arena,
+    how: Copying,
+    choice: Choice,
+    /// Frames to copy into: those that nobody uses, and which these are.
+    free: Vec<Buffer>,
+    own: Box<[bool]>,
+    /// For the link.
+    out: VecDeque<Buffer>,
+    /// Copied, or transmitted, and not yet asked for.
+    done: Vec<Buffer>,
+    returned: Vec<Buffer>,
+}
+
+impl<L: Link> Bounce<L> {
+    /// A link over another one of the same arena, with frames to copy into. Dummies begin with `header`, as packets do.
+    pub fn new(link: L, arena: &Arena, frames: Vec<Buffer>, how: Copying, header: &[u8]) -> Bounce<L> {
+        let geometry = arena.geometry();
+        let mut own = vec![false; geometry.frames as usize].into_boxed_slice();
+        let mut free = frames;
+        for frame in &mut free {
+            own[frame.frame() as usize] = true;
+            arena.restore(frame, 0, header.len() as u32);
+            arena.octets_mut(frame).copy_from_slice(header);
+        }
+        let all = geometry.frames as usize;
+        let list = || Vec::with_capacity(all);
+        let (arena, choice) = (arena.clone(), Choice::default());
+        Bounce {
+            link,
+            arena,
+            how,
+            choice,
+            free,
+            own,
+            out: VecDeque::with_capacity(all),
+            done: list(),
+            returned: list(),
+        }
+    }
+
+    /// The link below.
+    pub fn link(&self) -> &L {
+        &self.link
+    }
+
+    /// Ends it, and gives back the link and the frames that it has.
+    pub fn close(self) -> (L, Vec<Buffer>) {
+        let Bounce { link, free, out, done, .. } = self;
+        (link, free.into_iter().chain(out).chain(done).collect())
+    }
+
+    /// Moves the first packet, of so many pieces, to the link's queue, the first `copied` of them in frames of our own; `false`
+    /// where there are not enough of these.
+    fn gather(&mut self, packets: &mut VecDeque<Buffer>, pieces: usize, copied: usize) -> bool {
+        let whole = self.arena.geometry().frame_size as usize;
+        let octets: usize = packets.iter().take(copied).map(Buffer::len).sum();
+        let frames = octets.div_ceil(whole);
+        if frames > self.free.len() {
+            return false;
+        }
+        let first = self.out.len();
+        for left in (0..frames).rev() {
+            let Some(mut frame) = self.free.pop() else { unreachable!("they were counted") };
+            let len = if left == 0 { octets - (frames - 1) * whole } else { whole };
+            self.arena.restore(&mut frame, 0, len as u32);
+            frame.go_on(left > 0 || copied < pieces);
+            self.out.push_back(frame);
+        }
+        let mut at = 0;
+        for buffer in packets.drain(..copied) {
+            let mut octets = self.arena.octets(&buffer);
+            while self.how != Copying::Dummy && !octets.is_empty() {
+                let room = &mut self.arena.octets_mut(&mut self.out[first + at / whole])[at % whole..];
+                let len = room.len().min(octets.len());
+                room[..len].copy_from_slice(&octets[..len]);
+                (at, octets) = (at + len, &octets[len..]);
+            }
+            self.done.push(buffer);
+        }
+        self.out.extend(packets.drain(..pieces - copied));
+        true
+    }
+
+    /// Of how many pieces at least the link is to be relieved, so that it takes the packet.
+    fn needed(&self, packets: &VecDeque<Buffer>, pieces: usize) -> usize {
+        let (whole, most) = (self.arena.geometry().frame_size as usize, self.link.pieces());
+        if pieces <= most {
+            return 0;
+        }
+        let mut octets = 0;
+        for (number, piece) in packets.iter().take(pieces).enumerate() {
+            octets += piece.len();
+            if octets.div_ceil(whole) + (pieces - number - 1) <= most {
+                return number + 1;
+            }
+        }
+        pieces
+    }
+
+    fn take_back(&mut self) {
+        self.link.complete(&mut self.returned);
+        for buffer in self.returned.drain(..) {
+            if self.own[buffer.frame() as usize] { self.free.push(buffer) } else { self.done.push(buffer) }
+        }
+    }
+}
+
+impl<L: Link> Link for Bounce<L> {
+    fn guarantees(&self) -> Guarantees {
+        self.link.guarantees()
+    }
+
+    fn mtu(&self) -> usize {
+        self.link.mtu()
+    }
+
+    fn pieces(&self) -> usize {
+        PIECES
+    }
+
+    fn transmit(&mut self, packets: &mut VecDeque<Buffer>) {
+        if !self.out.is_empty() {
+            self.link.transmit(&mut self.out);
+        }
+        // Of one size, they say what that costs; of several, nothing.
+        let (mut class, mut mixed, mut count, mut begin) = (None, false, 0u32, None);
+        while let Some(last) = packets.iter().position(|it| !it.goes_on()) {
+            let pieces = last + 1;
+            let octets = packets.iter().take(pieces).map(Buffer::len).sum();
+            let wanted = match self.how {
+                Copying::First(pieces) => pieces,
+                Copying::All | Copying::Dummy => pieces,
+                Copying::Adaptive if pieces == 1 => 0,
+                Copying::Adaptive => {
+                    let of_packet = choice::class(octets);
+                    mixed |= class.replace(of_packet).is_some_and(|class| class != of_packet);
+                    if count == 0 && self.choice.tries(of_packet) {
+                        begin = Some(Instant::now());
+                    }
+                    self.choice.pieces(of_packet)
+                }
+            };
+            let needed = self.needed(packets, pieces);
+            let copied = if octets == 0 { 0 } else { wanted.max(needed).min(pieces) };
+            if !self.gather(packets, pieces, copied) {
+                self.take_back();
+                if !self.gather(packets, pieces, copied) && (needed > 0 || !self.gather(packets, pieces, 0)) {
+                    break;
+                }
+            }
+            count += 1;
+        }
+        self.link.transmit(&mut self.out);
+        if let (Some(class), false) = (class, mixed) {
+            self.choice.note(class, count, begin.map(|begin| begin.elapsed()));
+        }
+    }
+
+    fn complete(&mut self, done: &mut Vec<Buffer>) {
+        if !self.out.is_empty() {
+            self.link.transmit(&mut self.out);
+        }
+        self.take_back();
+        done.append(&mut self.done);
+    }
+
+    fn fill(&mut self, buffer: Buffer) {
+        self.link.fill(buffer);
+    }
+
+    fn receive(&mut self, packets: &mut Vec<Buffer>, most: usize) -> usize {
+        self.link.receive(packets, most)
+    }
+
+    fn watch(&mut self) -> Watch {
+        self.link.watch()
+    }
+
+    fn readiness(&self) -> Option<BorrowedFd<'_>> {
+        self.link.readiness()
+    }
+
+    fn counters(&self) -> Counters {
+        self.link.counters()
+    }
+
+    fn check(&mut self) -> Result<(), Fault> {
+        self.link.check()
+    }
+}

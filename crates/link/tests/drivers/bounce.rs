@@ -1,0 +1,78 @@
+//! Packets in pieces arrive as they were, however many of these are copied first, and all buffers come back.
+
+use super::support::{End, cable, ends, frame};
+use underpass_link::Link;
+use underpass_link::arena::{Arena, Geometry};
+use underpass_link::bounce::{Bounce, Copying};
+use underpass_link::loopback::Loopback;
+use underpass_link::xdp::{Config, Xdp};
+
+const GEOMETRY: Geometry = Geometry { frames: 256, frame_size: 4096, headroom: 64 };
+const OWN: usize = 64;
+/// The beginning of a frame of ours, of any contents.
+fn header() -> Vec<u8> {
+    frame(0, 2000)[..17].to_vec()
+}
+
+fn over(end: End<Xdp>, how: Copying) -> End<Bounce<Xdp>> {
+    let End { arena, link, mut free, .. } = end;
+    let own = free.split_off(free.len() - OWN);
+    let link = Bounce::new(link, &arena, own, how, &header());
+    End::new(arena, free, link)
+}
+
+#[test]
+fn any_number_of_pieces_may_be_copied() {
+    let Some(cable) = cable(60_000) else { return };
+    let firsts = (0..=4).map(Copying::First);
+    for how in firsts.chain([Copying::All, Copying::Adaptive]) {
+        let Some([from, mut to]) = ends(&cable, GEOMETRY, &Config::default()) else { return };
+        if from.link.pieces() == 1 {
+            return println!("SKIPPED: this kernel has no packets in several frames (Linux 6.6)");
+        }
+        let mut from = over(from, how);
+        to.listen(128);
+        for number in 0..900 {
+            let packet = frame(number, 60 + (number as usize * 67) % 59_000);
+            // Up to 40 pieces, of which the link takes 17.
+            let piece = packet.len().div_ceil(1 + number as usize % 40).clamp(1500, 4000);
+            assert!(from.send(&packet, piece), "buffers come back");
+            assert!(to.expect() == packet, "{number}: {} octets in pieces of {piece}, {how:?}", packet.len());
+        }
+        let (link, frames) = from.link.close();
+        let all = frames.len() + from.free.len() + link.close().len();
+        assert_eq!(all, GEOMETRY.frames as usize, "buffers are lost, {how:?}");
+    }
+}
+
+#[test]
+fn dummies_are_as_long_as_what_they_stand_for() {
+    let Some(cable) = cable(60_000) else { return };
+    let Some([from, mut to]) = ends(&cable, GEOMETRY, &Config::default()) else { return };
+    let mut from = over(from, Copying::Dummy);
+    to.listen(128);
+    for number in 0..200 {
+        let packet = frame(number, 60 + (number as usize * 607) % 40_000);
+        assert!(from.send(&packet, 3000), "buffers come back");
+        let dummy = to.expect();
+        assert_eq!((dummy.len(), &dummy[..17]), (packet.len(), &header()[..]));
+        assert!(dummy[17..] != packet[17..]);
+    }
+}
+
+/// Over a link that takes no pieces, all of them are copied, whatever is asked for.
+#[test]
+fn a_link_that_takes_no_pieces_gets_none() {
+    let geometry = Geometry { headroom: 0, ..GEOMETRY };
+    let [(arena, mut free), (other, room)] = [Arena::new(geometry), Arena::new(geometry)];
+    let [one, two] = Loopback::copying([&arena, &other], 4096);
+    let own = free.split_off(free.len() - OWN);
+    let link = Bounce::new(one, &arena, own, Copying::First(0), &header());
+    let (mut from, mut to) = (End::new(arena, free, link), End::new(other, room, two));
+    to.listen(16);
+    for number in 0..1000 {
+        let packet = frame(number, 60 + number as usize * 4);
+        assert!(from.send(&packet, 300), "buffers come back");
+        assert!(to.expect() == packet, "{number}");
+    }
+}
