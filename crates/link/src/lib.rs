@@ -3,7 +3,7 @@
 //! [`arena`] is the memory; a [`Link`] takes packets in it and gives packets in it. [`loopback`] is a link in memory, [`xdp`] one
 //! over a network interface, [`packet`] one that every kernel has; [`driver`] chooses between these. [`filter`] is which packets
 //! they take, [`completion`] when they look for what was transmitted, [`error`] what can go wrong.
-//! [`ring`] is a queue from one thread to another, [`rig`] two interfaces and a cable, for tests and measurements.
+//! [`wait`] waits for packets. [`ring`] is a queue from one thread to another, [`rig`] two interfaces and a cable, for tests and measurements.
 
 pub mod arena;
 pub mod bounce;
@@ -17,6 +17,7 @@ pub mod packet;
 pub mod rig;
 pub mod ring;
 mod sync;
+pub mod wait;
 pub mod xdp;
 
 use arena::Buffer;
