@@ -3,19 +3,24 @@
 //! [`arena`] is the memory; a [`Link`] takes packets in it and gives packets in it. [`loopback`] is a link in memory, [`xdp`] one
 //! over a network interface, [`packet`] one that every kernel has; [`driver`] chooses between these. [`filter`] is which packets
 //! they take, [`completion`] when they look for what was transmitted, [`error`] what can go wrong.
-//! [`wait`] waits for packets. [`ring`] is a queue from one thread to another, [`rig`] two interfaces and a cable, for tests and measurements.
+//! Any link may be wrapped: [`bounce`] copies what lies in pieces, [`faults`] loses and changes packets, [`shape`] slows them
+//! down, [`capture`] records them. [`wait`] waits for packets. [`ring`] is a queue from one thread to another, [`rig`] two
+//! interfaces and a cable, for tests and measurements.
 
 pub mod arena;
 pub mod bounce;
+pub mod capture;
 pub mod completion;
 pub mod driver;
 pub mod error;
+pub mod faults;
 pub mod filter;
 pub mod interface;
 pub mod loopback;
 pub mod packet;
 pub mod rig;
 pub mod ring;
+pub mod shape;
 mod sync;
 pub mod wait;
 pub mod xdp;

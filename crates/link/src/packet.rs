@@ -15,7 +15,7 @@ use std::io;
 
 /// Packets of one system call, and pieces of one packet.
 const BATCH: usize = 64;
-const PIECES: usize = 17;
+const PIECES: usize = 64;
 /// The shortest packet: an Ethernet header.
 const SHORTEST: usize = 14;
 /// Octets that the kernel holds for a socket that does not read.

@@ -1,0 +1,316 @@
+//! Faults on the way, from a seed: over any link, packets that come are lost, repeated, put out of order, changed and delayed. What
+//! is sent is left alone, since its buffers come back as they were lent.
+
+use crate::arena::{Arena, Buffer};
+use crate::error::Fault;
+use crate::{Counters, Guarantees, Link, Watch};
+use fastrand::Rng;
+use rustix::fd::BorrowedFd;
+use std::collections::VecDeque;
+use std::time::{Duration, Instant};
+
+/// How often what happens: shares of the packets that come, from 0 to 1.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub struct Odds {
+    /// It does not arrive.
+    pub loss: f64,
+    /// It arrives twice, if there is a buffer for that.
+    pub duplication: f64,
+    /// One bit of it is changed.
+    pub corruption: f64,
+    /// Up to eight packets that come behind it overtake it.
+    pub reordering: f64,
+    /// Each is late by some time up to this.
+    pub delay: Duration,
+}
+
+/// What has happened.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Happened {
+    /// Packets that did not arrive.
+    pub lost: u64,
+    /// Packets that came once more.
+    pub repeated: u64,
+    /// Packets of which a bit was changed.
+    pub changed: u64,
+    /// Packets that were held back for others.
+    pub overtaken: u64,
+}
+
+/// Packets that may overtake one.
+const OVERTAKING: u32 = 8;
+/// How long one that may be overtaken waits for others.
+const PATIENCE: Duration = Duration::from_millis(10);
+/// Buffers that are kept for what arrives twice.
+const SPARE: usize = 16;
+
+/// A link on which something happens.
+#[derive(Debug)]
+pub struct Faults<L> {
+    link: L,
+    arena: Arena,
+    odds: Odds,
+    random: Rng,
+    held: VecDeque<Held>,
+    spare: Vec<Buffer>,
+    come: Vec<Buffer>,
+    happened: Happened,
+}
+
+/// A packet that has come and is not passed on yet.
+#[derive(Debug)]
+struct Held {
+    pieces: Vec<Buffer>,
+    due: Instant,
+    /// So many others go first.
+    behind: u32,
+}
+
+impl Held {
+    fn is_due(&self, now: Instant) -> bool {
+        now >= if self.behind == 0 { self.due } else { self.due + PATIENCE }
+    }
+}
+
+impl<L: Link> Faults<L> {
+    /// A link over another one of this arena. The same seed does the same to the same packets.
+    pub fn new(link: L, arena: &Arena, odds: Odds, seed: u64) -> Faults<L> {
+        let (arena, random) = (arena.clone(), Rng::with_seed(seed));
+        let (held, spare, come) = (VecDeque::new(), Vec::with_capacity(SPARE), Vec::new());
+        Faults { link, arena, odds, random, held, spare, come, happened: Happened::default() }
+    }
+
+    /// What has happened.
+    pub fn happened(&self) -> Happened {
+        self.happened
+    }
+
+    /// Ends it, and gives back the link and the buffers that it has.
+    pub fn close(self) -> (L, Vec<Buffer>) {
+        let held = self.held.into_iter().flat_map(|it| it.pieces);
+        (self.link, held.chain(self.spare).collect())
+    }
+
+    fn happens(&mut self, share: f64) -> bool {
+        self.random.f64() < share
+    }
+
+    /// A packet has come.
+    fn suffer(&mut self, mut pieces: Vec<Buffer>, now: Instant) {
+        let Odds { loss, duplication, corruption, reordering, delay } = self.odds;
+        if self.happens(loss) {
+            self.happened.lost += 1;
+            return pieces.into_iter().for_each(|buffer| self.fill(buffer));
+        }
+        let again = self.happens(duplication).then(|| self.copy(&pieces)).flatten();
+        self.happened.repeated += u64::from(again.is_some());
+        if self.happens(corruption) {
+            self.happened.changed += u64::from(self.change(&mut pieces));
+        }
+        for pieces in [Some(pieces), again].into_iter().flatten() {
+            let behind = if self.happens(reordering) { self.random.u32(1..=OVERTAKING) } else { 0 };
+            self.happened.overtaken += u64::from(behind > 0);
+            let due = now + delay.mul_f64(self.random.f64());
+            self.held.push_back(Held { pieces, due, behind });
+        }
+    }
+
+    fn copy(&mut self, pieces: &[Buffer]) -> Option<Vec<Buffer>> {
+        let from = self.spare.len().checked_sub(pieces.len())?;
+        let mut copies: Vec<Buffer> = self.spare.drain(from..).collect();
+        for (copy, piece) in copies.iter_mut().zip(pieces) {
+            self.arena.restore(copy, piece.offset(), piece.len() as u32);
+            self.arena.octets_mut(copy).copy_from_slice(self.arena.octets(piece));
+            copy.go_on(piece.goes_on());
+        }
+        Some(copies)
+    }
+
+    fn change(&mut self, pieces: &mut [Buffer]) -> bool {
+        let piece = self.random.usize(..pieces.len());
+        let octets = self.arena.octets_mut(&mut pieces[piece]);
+        if octets.is_empty() {
+            return false;
+        }
+        octets[self.random.usize(..octets.len())] ^= 1 << self.random.u32(..8);
+        true
+    }
+}
+
+impl<L: Link> Link for Faults<L> {
+    fn guarantees(&self) -> Guarantees {
+        let Odds { loss, duplication, corruption, reordering, .. } = self.odds;
+        let Guarantees { delivery, integrity } = self.link.guarantees();
+        let delivers = loss == 0.0 && duplication == 0.0 && reordering == 0.0 && self.odds.delay.is_zero();
+        Guarantees { delivery: delivery && delivers, integrity: integrity && corruption == 0.0 }
+    }
+
+    fn mtu(&self) -> usize {
+        self.link.mtu()
+    }
+
+    fn pieces(&self) -> usize {
+        self.link.pieces()
+    }
+
+    fn transmit(&mut self, packets: &mut VecDeque<Buffer>) {
+        self.link.transmit(packets);
+    }
+
+    fn complete(&mut self, done: &mut Vec<Buffer>) {
+        self.link.complete(done);
+    }
+
+    fn fill(&mut self, buffer: Buffer) {
+        if self.odds.duplication > 0.0 && self.spare.len() < SPARE {
+            self.spare.push(buffer);
+        } else {
+            self.link.fill(buffer);
+        }
+    }
+
+    fn receive(&mut self, packets: &mut Vec<Buffer>, most: usize) -> usize {
+        let now = Instant::now();
+        self.link.receive(&mut self.come, most);
+        let mut come = std::mem::take(&mut self.come);
+        let mut pieces = Vec::new();
+        for buffer in come.drain(..) {
+            let last = !buffer.goes_on();
+            pieces.push(buffer);
+            if last {
+                self.suffer(std::mem::take(&mut pieces), now);
+            }
+        }
+        self.come = come;
+        let mut count = 0;
+        while count < most
+            && let Some(at) = self.held.iter().position(|it| it.is_due(now))
+            && let Some(held) = self.held.remove(at)
+        {
+            packets.extend(held.pieces);
+            count += 1;
+            // Those in front of it were overtaken.
+            self.held.iter_mut().take(at).for_each(|it| it.behind = it.behind.saturating_sub(1));
+        }
+        count
+    }
+
+    fn watch(&mut self) -> Watch {
+        let now = Instant::now();
+        match self.link.watch() {
+            _ if self.held.iter().any(|it| it.is_due(now)) => Watch::Ready,
+            Watch::Armed if !self.held.is_empty() => Watch::Unheard,
+            watch => watch,
+        }
+    }
+
+    fn readiness(&self) -> Option<BorrowedFd<'_>> {
+        // It would not tell of what is held.
+        if self.held.is_empty() { self.link.readiness() } else { None }
+    }
+
+    fn counters(&self) -> Counters {
+        self.link.counters()
+    }
+
+    fn check(&mut self) -> Result<(), Fault> {
+        self.link.check()
+    }
+}
+
+#[cfg(all(test, not(loom)))]
+mod tests {
+    use super::*;
+    use crate::arena::Geometry;
+    use crate::loopback::Loopback;
+
+    const PACKETS: u32 = 20_000;
+
+    /// Sends numbered packets over faults: the numbers that came, in their order, and what happened.
+    fn run(odds: Odds, seed: u64) -> (Vec<u32>, Happened) {
+        let geometry = Geometry { frames: 128, frame_size: 64, headroom: 0 };
+        let [(arena, mut free), (other, room)] = [Arena::new(geometry), Arena::new(geometry)];
+        let [mut from, to] = Loopback::copying([&arena, &other], 64);
+        let mut to = Faults::new(to, &other, odds, seed);
+        room.into_iter().for_each(|buffer| to.fill(buffer));
+        let (mut numbers, mut come, mut sent) = (Vec::new(), Vec::new(), 0);
+        loop {
+            from.complete(&mut free);
+            if let Some(mut buffer) = (sent < PACKETS).then(|| free.pop()).flatten() {
+                arena.fill(&mut buffer, 4);
+                arena.octets_mut(&mut buffer).copy_from_slice(&u32::to_be_bytes(sent));
+                from.transmit(&mut [buffer].into());
+                sent += 1;
+            }
+            to.receive(&mut come, 4);
+            for buffer in come.drain(..) {
+                numbers.push(other.octets(&buffer).try_into().map(u32::from_be_bytes).unwrap());
+                to.fill(buffer);
+            }
+            if sent == PACKETS && to.held.is_empty() && free.len() == 128 {
+                break;
+            }
+        }
+        let happened = to.happened();
+        let (_, kept) = to.close();
+        assert!(kept.len() <= SPARE);
+        (numbers, happened)
+    }
+
+    fn near(count: u64, share: f64) {
+        let expected = f64::from(PACKETS) * share;
+        assert!((count as f64 - expected).abs() < 6.0 * expected.sqrt(), "{count} instead of {expected}");
+    }
+
+    #[test]
+    fn without_odds_nothing_happens() {
+        let (numbers, happened) = run(Odds::default(), 1);
+        assert_eq!(happened, Happened::default());
+        assert!(numbers.into_iter().eq(0..PACKETS));
+    }
+
+    #[test]
+    fn what_is_lost_or_repeated_is_counted() {
+        let (numbers, happened) = run(Odds { loss: 0.1, duplication: 0.05, ..Odds::default() }, 2);
+        near(happened.lost, 0.1);
+        near(happened.repeated, 0.9 * 0.05);
+        assert_eq!(numbers.len() as u64, u64::from(PACKETS) - happened.lost + happened.repeated);
+        assert!(numbers.is_sorted());
+        assert_eq!(numbers.windows(2).filter(|it| it[0] == it[1]).count() as u64, happened.repeated);
+    }
+
+    #[test]
+    fn what_is_changed_differs_in_a_bit() {
+        let (numbers, happened) = run(Odds { corruption: 0.1, ..Odds::default() }, 3);
+        near(happened.changed, 0.1);
+        let different: Vec<u32> = numbers.into_iter().zip(0..).map(|(came, sent): (u32, u32)| came ^ sent).collect();
+        assert!(different.iter().all(|it| it.count_ones() <= 1));
+        assert_eq!(different.iter().filter(|it| **it != 0).count() as u64, happened.changed);
+    }
+
+    #[test]
+    fn what_is_overtaken_comes_all_the_same() {
+        let (mut numbers, happened) = run(Odds { reordering: 0.1, ..Odds::default() }, 4);
+        near(happened.overtaken, 0.1);
+        let displaced = numbers.iter().zip(0..).filter(|(came, sent)| **came != *sent).count();
+        assert!(displaced > PACKETS as usize / 10, "{displaced}");
+        let farthest = numbers.iter().zip(0..).map(|(came, sent): (&u32, u32)| came.abs_diff(sent)).max().unwrap();
+        assert!(farthest <= 2 * OVERTAKING, "{farthest}");
+        numbers.sort_unstable();
+        assert!(numbers.into_iter().eq(0..PACKETS));
+    }
+
+    #[test]
+    fn delay_puts_off_and_loses_nothing() {
+        let (mut numbers, _) = run(Odds { delay: Duration::from_micros(200), ..Odds::default() }, 5);
+        numbers.sort_unstable();
+        assert!(numbers.into_iter().eq(0..PACKETS));
+    }
+
+    #[test]
+    fn the_same_seed_does_the_same() {
+        let odds = Odds { loss: 0.1, corruption: 0.1, ..Odds::default() };
+        assert_eq!(run(odds, 6), run(odds, 6));
+        assert_ne!(run(odds, 6), run(odds, 7));
+    }
+}
