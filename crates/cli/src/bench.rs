@@ -20,6 +20,7 @@ pub fn bench(arguments: &BenchArguments) -> Result<()> {
         SuiteName::Apps => Suite::Apps,
         SuiteName::Setup => Suite::Setup,
         SuiteName::Layers => Suite::Layers,
+        SuiteName::Driver => Suite::Driver,
         SuiteName::All => Suite::All,
     };
     let files = [&arguments.json, &arguments.csv, &arguments.html];

@@ -510,6 +510,9 @@ pub enum SuiteName {
     Setup,
     /// The protocol engine: 0 to 3 layers of transport over a looped-back link, in line and by a thread for each
     Layers,
+    /// Link drivers over a veth pair between two network namespaces: AF_XDP and its algorithms, packet sockets, kernel UDP;
+    /// needs root
+    Driver,
     /// All of these
     All,
 }

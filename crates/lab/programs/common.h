@@ -65,6 +65,7 @@ struct options {
     uint64_t count;    // repetitions or connections
     uint64_t warm_up;  // repetitions before the clock runs
     double seconds;    // how long the clock runs
+    bool gso;          // datagrams as segments of larger ones
     uint64_t start_at; // CLOCK_MONOTONIC nanoseconds at which the clock starts; 0: at once
 };
 
@@ -88,7 +89,8 @@ static inline struct options parse(int argc, char **argv) {
     static const struct option known[] = {
         {"mode", 1, 0, 'm'},    {"port", 1, 0, 'p'},    {"family", 1, 0, 'f'},   {"cpu", 1, 0, 'c'},
         {"size", 1, 0, 's'},    {"count", 1, 0, 'n'},   {"warm-up", 1, 0, 'w'},  {"peer-cpu", 1, 0, 'C'},
-        {"seconds", 1, 0, 't'}, {"start-at", 1, 0, 'a'}, {0, 0, 0, 0},
+        {"seconds", 1, 0, 't'}, {"start-at", 1, 0, 'a'}, {"gso", 0, 0, 'g'},
+        {0, 0, 0, 0},
     };
     struct options o = {.family = AF_INET, .cpu = -1, .peer_cpu = -1, .size = 1, .count = 1000, .seconds = 1};
     for (int c; (c = getopt_long(argc, argv, "", known, NULL)) != -1;) {
@@ -102,6 +104,7 @@ static inline struct options parse(int argc, char **argv) {
         case 'n': o.count = strtoull(optarg, NULL, 10); break;
         case 'w': o.warm_up = strtoull(optarg, NULL, 10); break;
         case 't': o.seconds = atof(optarg); break;
+        case 'g': o.gso = true; break;
         case 'a': o.start_at = strtoull(optarg, NULL, 10); break;
         default: exit(64);
         }

@@ -38,6 +38,8 @@ programs! {
     PINGPONG = "pingpong",
     /// Bytes in one direction.
     STREAM = "stream",
+    /// Datagrams in one direction.
+    DATAGRAM = "datagram",
     /// Connect, one exchange, close.
     CHURN = "churn",
     /// The time from a send to the return of a sleeping receiver.

@@ -39,7 +39,7 @@ pub struct Record {
 /// One figure, kernel TCP against Underpass.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Measurement {
-    /// The suite that it belongs to: `pingpong`, `stream`, `setup`, `apps` or `layers`.
+    /// The suite that it belongs to: `pingpong`, `stream`, `setup`, `apps`, `layers` or `driver`.
     pub suite: String,
     /// Which measurements of the suite belong together.
     pub group: String,

@@ -3,6 +3,7 @@
 //! A figure that was not measured is not shown: a plot, a table or a row is there only if the record holds its samples.
 
 mod bars;
+mod driver;
 mod layers;
 mod lines;
 mod svg;
@@ -21,12 +22,13 @@ use crate::unit::{Unit, digits};
 const STYLE: &str = include_str!("style.css");
 
 /// Suites in the order of the page, each with its title.
-const SUITES: [(&str, &str); 5] = [
+const SUITES: [(&str, &str); 6] = [
     ("apps", "Applications"),
     ("pingpong", "Round trips"),
     ("stream", "Streams"),
     ("setup", "What must not get worse"),
     ("layers", "Layers of transport"),
+    ("driver", "Link drivers"),
 ];
 
 /// Writes the page.
@@ -123,6 +125,7 @@ impl Page<'_> {
                 "size of each write",
             )?,
             "layers" => layers::figures(out, &valid)?,
+            "driver" => driver::figures(out, &valid)?,
             "apps" => bars::figure(out, &valid, "Requests per second under Underpass, as a multiple of kernel TCP")?,
             _ => {}
         }
@@ -315,6 +318,34 @@ mod tests {
         // One and three layers and the link; then three layers alone, by their work.
         assert_eq!(page.matches("<circle").count(), 6 + 2);
         assert!(page.contains("≥ 90 % of link alone (9.00 GB/s)") && page.contains("✗ missed"), "{page}");
+    }
+
+    /// Two drivers, on both sides, and algorithms alone: packets, octets, and the cost of a message.
+    #[test]
+    fn drivers_are_drawn_by_packets_and_by_octets() {
+        use crate::suite::driver::curve;
+        let mut record = example();
+        record.measurements.clear();
+        let mut measured = |group: &str, size: u64, kernel: &[f64], underpass: f64| {
+            let plan = Plan::rate(group, format!("{group} of {size}"), Unit::PerSecond).of_size(size);
+            record.measurements.push(Measurement::conclude(
+                "driver",
+                &plan,
+                kernel.to_vec(),
+                vec![underpass],
+                None,
+                None,
+            ));
+        };
+        for size in [64, 1024] {
+            measured(curve::CALL, size, &[1e5], 2e5);
+            measured(curve::COMPLETION[0], size, &[], 3e5);
+        }
+        let page = html(&record);
+        assert_well_formed(&page);
+        // Kernel and AF_XDP, then one algorithm, each at two sizes and as packets and octets.
+        assert_eq!(page.matches("<circle").count(), 2 * (4 + 2));
+        assert!(page.contains("AF_XDP, 1,024 B: 205 MB/s"), "{page}");
     }
 
     #[test]

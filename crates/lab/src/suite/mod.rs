@@ -1,6 +1,7 @@
 //! The experiments, one file per suite.
 
 pub mod apps;
+pub mod driver;
 pub mod idle;
 pub mod layers;
 pub mod overhead;
@@ -24,6 +25,8 @@ pub enum Suite {
     Apps,
     /// The protocol engine: layers of transport over a looped-back link.
     Layers,
+    /// Link drivers: AF_XDP and its algorithms, packet sockets and kernel UDP over a veth pair.
+    Driver,
     /// All of these.
     All,
 }
@@ -52,6 +55,9 @@ impl Suite {
         }
         if all || self == Suite::Layers {
             layers::add(lab, &mut chosen);
+        }
+        if all || self == Suite::Driver {
+            driver::add(lab, &mut chosen, &mut missing);
         }
         (chosen, missing)
     }

@@ -1,0 +1,239 @@
+//! Link drivers over a veth pair between two network namespaces: messages in one direction, as fast as they go, by kernel UDP, a
+//! packet socket and AF_XDP. The experiments are those of "Adaptive device driver for over-Gbps links" (FreeBSD, OC-48c and
+//! 10GbE): algorithms of completion, and how much is copied of a packet that lies in pieces, fixed and adaptive.
+//!
+//! What is counted is what arrives, and every message is looked at.
+
+mod message;
+mod stage;
+
+use std::rc::Rc;
+
+use anyhow::Result;
+
+use crate::bench::{Chosen, Experiment, Lab, skipped};
+use crate::launcher::{Reading, Session, Side};
+use crate::plan::{Plan, Target};
+use crate::record::Skipped;
+use crate::unit::{self, Unit};
+use stage::{ADAPTIVE, CLUSTER, Run, Stage, Way};
+use underpass_link::bounce::Copying;
+use underpass_link::completion::Completion;
+
+/// The longest is what fits a UDP datagram, in whole clusters.
+const SIZES: [u64; 12] = [32, 64, 128, 256, 512, 1 << 10, 1 << 11, 1 << 12, 1 << 13, 1 << 14, 1 << 15, 60 << 10];
+const QUICK_SIZES: [u64; 3] = [64, 1 << 12, 60 << 10];
+/// Where what each packet costs shows best.
+const SHORT: u64 = 64;
+
+/// Names the suite's experiments, where they can be had.
+pub fn add(lab: &Lab, chosen: &mut Chosen, missing: &mut Vec<Skipped>) {
+    let stage = match Stage::new() {
+        Ok(stage) => Rc::new(stage),
+        Err(error) => return missing.push(skipped("link drivers", format!("{error:#}"))),
+    };
+    let sizes = if lab.quick { &QUICK_SIZES[..] } else { &SIZES };
+    for &size in sizes {
+        chosen.add("driver", Kernel { stage: stage.clone(), size });
+    }
+    for &size in sizes {
+        chosen.add("driver", Algorithms { stage: stage.clone(), size, fixed: None });
+    }
+    chosen.add("driver", Gain { stage: stage.clone() });
+    for &size in sizes.iter().filter(|size| **size > CLUSTER as u64) {
+        chosen.add("driver", Copies { stage: stage.clone(), size, fixed: None });
+    }
+}
+
+/// Curves over size: the group of their measurements.
+pub mod curve {
+    /// Against UDP with a call for each message.
+    pub const CALL: &str = "against UDP, a call for each";
+    /// Against UDP with many messages for each call.
+    pub const SENDMMSG: &str = "against UDP, sendmmsg";
+    /// Against UDP with segments of one large datagram.
+    pub const GSO: &str = "against UDP, GSO";
+    /// Processor time of the sender.
+    pub const SENDER: &str = "sender";
+    /// Of the receiver.
+    pub const RECEIVER: &str = "receiver";
+    /// The packet socket.
+    pub const PACKET: &str = "AF_PACKET";
+    /// Algorithms of completion.
+    pub const COMPLETION: [&str; 3] = ["adaptive", "event-driven", "lazy"];
+    /// How much is copied.
+    pub const COPIES: [&str; 8] = [
+        "copies as it pays",
+        "copies no piece",
+        "copies 1 piece",
+        "copies 2 pieces",
+        "copies 3 pieces",
+        "copies 4 pieces",
+        "copies all pieces",
+        "dummies",
+    ];
+}
+
+/// Frames of the kernel's longest packet.
+const MOST_PIECES: usize = 17;
+const ALONE: &[Side] = &[Side::Underpass];
+const BETTER_FIXED: &str = "the better fixed algorithm";
+const BEST_FIXED: &str = "the best fixed number";
+
+/// Messages that arrive in a second.
+fn rate(group: &str, what: &str, size: u64) -> Plan {
+    Plan::rate(group, format!("{}, {what}", unit::size(size)), Unit::PerSecond).of_size(size)
+}
+
+/// Kernel UDP in three ways, against AF_XDP that adapts.
+#[derive(Debug)]
+struct Kernel {
+    stage: Rc<Stage>,
+    size: u64,
+}
+
+impl Experiment for Kernel {
+    fn plans(&self) -> Vec<Plan> {
+        let Kernel { size, .. } = *self;
+        let against = |group| rate(group, &format!("AF_XDP {group}"), size);
+        let call = against(curve::CALL);
+        let call = if size == SHORT { call.target(Target::TimesBetter(1.5)) } else { call };
+        let name = |what: &str| format!("{}, AF_XDP {}: {what}", unit::size(size), curve::CALL);
+        let time = |group, what: &str| {
+            let plan = Plan::duration(group, name(what)).of_size(size);
+            plan.note("processor time for each message that arrives; the kernel's work for the receiver counts for the sender")
+        };
+        let lost = Plan::cost("lost", name("lost messages"), Unit::Percent).of_size(size);
+        vec![
+            call,
+            against(curve::SENDMMSG).target(Target::TimesBetter(1.0)),
+            against(curve::GSO),
+            time(curve::SENDER, "sender"),
+            time(curve::RECEIVER, "receiver"),
+            lost.note("nobody slows the sender down"),
+        ]
+    }
+
+    fn sample(&mut self, lab: &Lab, session: &Session) -> Result<Vec<Reading>> {
+        let run = |way| self.stage.run(lab, session, way, self.size);
+        let (first, [second, third]) = match session.side() {
+            Side::Kernel => (run(Way::CALL)?, [run(Way::SENDMMSG)?, run(Way::GSO)?]),
+            Side::Underpass => {
+                let run = run(Way::ADAPTIVE)?;
+                (run, [run, run])
+            }
+        };
+        let Run { delivered_per_second, sender, receiver, lost } = first;
+        let rates = [delivered_per_second, second.delivered_per_second, third.delivered_per_second];
+        Ok(rates.into_iter().chain([sender, receiver, lost]).map(Ok).collect())
+    }
+}
+
+/// The algorithms of completion, and the packet socket.
+#[derive(Debug)]
+struct Algorithms {
+    stage: Rc<Stage>,
+    size: u64,
+    /// The better fixed one of this sample.
+    fixed: Option<f64>,
+}
+
+impl Experiment for Algorithms {
+    fn sides(&self) -> &'static [Side] {
+        ALONE
+    }
+
+    fn plans(&self) -> Vec<Plan> {
+        let plan = |group: &'static str| rate(group, &format!("AF_XDP, {group}"), self.size);
+        let [adaptive, event_driven, lazy] = curve::COMPLETION.map(plan);
+        let adaptive = adaptive.target(Target::ShareOfBaseline(0.97));
+        vec![adaptive, event_driven, lazy, rate(curve::PACKET, curve::PACKET, self.size)]
+    }
+
+    fn sample(&mut self, lab: &Lab, _: &Session) -> Result<Vec<Reading>> {
+        let xdp = |completion| Way::Xdp { completion, copying: Copying::Adaptive };
+        let ways = [xdp(ADAPTIVE), xdp(Completion::EventDriven), xdp(Completion::Lazy), Way::Packet];
+        let rates = self.stage.rates(lab, &ways, self.size)?;
+        self.fixed = Some(rates[1].max(rates[2]));
+        Ok(rates.into_iter().map(Ok).collect())
+    }
+
+    fn baseline(&mut self, _: &Lab) -> Result<Option<(&'static str, f64)>> {
+        Ok(self.fixed.take().map(|fixed| (BETTER_FIXED, fixed)))
+    }
+}
+
+/// What adaptive completion gains with short packets.
+#[derive(Debug)]
+struct Gain {
+    stage: Rc<Stage>,
+}
+
+impl Experiment for Gain {
+    fn sides(&self) -> &'static [Side] {
+        ALONE
+    }
+
+    fn plans(&self) -> Vec<Plan> {
+        let plan = rate("gain", "AF_XDP, adaptive over event-driven", SHORT);
+        vec![plan.target(Target::ShareOfBaseline(1.3))]
+    }
+
+    fn sample(&mut self, lab: &Lab, _: &Session) -> Result<Vec<Reading>> {
+        Ok(self.stage.rates(lab, &[Way::ADAPTIVE], SHORT)?.into_iter().map(Ok).collect())
+    }
+
+    fn baseline(&mut self, lab: &Lab) -> Result<Option<(&'static str, f64)>> {
+        let way = Way::Xdp { completion: Completion::EventDriven, copying: Copying::Adaptive };
+        Ok(self.stage.rates(lab, &[way], SHORT)?.first().map(|rate| ("event-driven", *rate)))
+    }
+}
+
+/// How much is copied of a packet that lies in pieces.
+#[derive(Debug)]
+struct Copies {
+    stage: Rc<Stage>,
+    size: u64,
+    /// The best fixed number of this sample.
+    fixed: Option<f64>,
+}
+
+impl Copies {
+    const WAYS: [Copying; 8] = [
+        Copying::Adaptive,
+        Copying::First(0),
+        Copying::First(1),
+        Copying::First(2),
+        Copying::First(3),
+        Copying::First(4),
+        Copying::All,
+        Copying::Dummy,
+    ];
+}
+
+impl Experiment for Copies {
+    fn sides(&self) -> &'static [Side] {
+        ALONE
+    }
+
+    fn plans(&self) -> Vec<Plan> {
+        let mut plans = Vec::from(curve::COPIES.map(|group| rate(group, &format!("AF_XDP, {group}"), self.size)));
+        let pieces = stage::pieces(self.size as usize);
+        let note = format!("a message lies in {pieces} pieces, of which the kernel takes {MOST_PIECES}");
+        let note = if pieces > MOST_PIECES { note + "; at least so many are copied as that asks for" } else { note };
+        plans[0] = plans[0].clone().target(Target::ShareOfBaseline(0.97)).note(note);
+        plans
+    }
+
+    fn sample(&mut self, lab: &Lab, _: &Session) -> Result<Vec<Reading>> {
+        let ways = Copies::WAYS.map(|copying| Way::Xdp { completion: ADAPTIVE, copying });
+        let rates = self.stage.rates(lab, &ways, self.size)?;
+        // Neither the adaptive way nor the dummies.
+        self.fixed = rates[1..rates.len() - 1].iter().copied().max_by(f64::total_cmp);
+        Ok(rates.into_iter().map(Ok).collect())
+    }
+
+    fn baseline(&mut self, _: &Lab) -> Result<Option<(&'static str, f64)>> {
+        Ok(self.fixed.take().map(|fixed| (BEST_FIXED, fixed)))
+    }
+}

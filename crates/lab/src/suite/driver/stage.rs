@@ -1,0 +1,349 @@
+//! Where drivers are measured: two network namespaces, a cable between, and messages from the one to the other.
+
+use std::collections::VecDeque;
+use std::sync::atomic::Ordering::{Acquire, Relaxed, Release};
+use std::sync::atomic::{AtomicBool, AtomicU64};
+use std::sync::mpsc::{Receiver, Sender, channel};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result, anyhow, bail, ensure};
+use rustix::time::{ClockId, clock_gettime};
+use serde::Deserialize;
+
+use super::message::{self, HEADER, WORD};
+use crate::bench::{LIMIT, Lab};
+use crate::launcher::Session;
+use crate::process::Running;
+use crate::processors::confine;
+use crate::programs::Program;
+use crate::suite::arguments;
+use underpass_link::Link;
+use underpass_link::arena::{Arena, Buffer, Geometry};
+use underpass_link::bounce::{Bounce, Copying};
+use underpass_link::completion::Completion;
+use underpass_link::filter::Filter;
+use underpass_link::packet::Packet;
+use underpass_link::rig::{Cable, INTERFACE, Namespace};
+use underpass_link::wait::Wait;
+use underpass_link::xdp::{Config, Xdp};
+
+/// Octets of user data in a piece, as the clusters of the paper have them, and of a message that lies in one piece.
+pub const CLUSTER: usize = 2048;
+/// Octets of the longest IP packet on the cable.
+pub const MTU: usize = 65_535;
+/// Messages that are handed over together.
+const BATCH: usize = 64;
+/// Frames to receive into, of short and of long messages; to copy into; and all.
+const ROOM_SHORT: usize = 8192;
+const ROOM_LONG: usize = 2048;
+const BOUNCE: usize = 1024;
+const GEOMETRY: Geometry = Geometry { frames: 16_384, frame_size: 4096, headroom: 64 };
+/// How long a link may take to send what it has.
+const PATIENCE: Duration = Duration::from_secs(1);
+/// A receiver that hears nothing for so long has heard all.
+const QUIET: Duration = Duration::from_millis(10);
+
+/// How messages go.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Way {
+    /// Kernel UDP: so many messages with a system call.
+    Udp { batch: usize, gso: bool },
+    /// A packet socket.
+    Packet,
+    /// AF_XDP.
+    Xdp { completion: Completion, copying: Copying },
+}
+
+impl Way {
+    /// AF_XDP, adaptive in all.
+    pub const ADAPTIVE: Way = Way::Xdp { completion: ADAPTIVE, copying: Copying::Adaptive };
+    /// UDP, a call for each message.
+    pub const CALL: Way = Way::Udp { batch: 1, gso: false };
+    /// UDP, many with a call.
+    pub const SENDMMSG: Way = Way::Udp { batch: BATCH, gso: false };
+    /// UDP, many as one.
+    pub const GSO: Way = Way::Udp { batch: BATCH, gso: true };
+}
+
+/// As the driver has it where nothing is said.
+pub const ADAPTIVE: Completion = Completion::Adaptive { low: GEOMETRY.frames / 8, high: GEOMETRY.frames / 4 };
+
+/// What a run came to.
+#[derive(Clone, Copy, Debug)]
+pub struct Run {
+    /// Messages that arrived, in a second.
+    pub delivered_per_second: f64,
+    /// Nanoseconds of the sender's and of the receiver's processor for each message that arrived.
+    pub sender: f64,
+    pub receiver: f64,
+    /// Messages that were sent and did not arrive, in per cent.
+    pub lost: f64,
+}
+
+/// What both ends have counted.
+#[derive(Clone, Copy, Debug, Deserialize)]
+struct Counts {
+    sent: u64,
+    sender_ns: f64,
+    delivered: u64,
+    ns: f64,
+    receiver_ns: f64,
+}
+
+impl Counts {
+    fn run(self) -> Result<Run> {
+        ensure!(self.delivered > 0 && self.ns > 0.0, "no message has arrived");
+        ensure!(self.delivered <= self.sent, "more messages have arrived than were sent");
+        let (sent, delivered) = (self.sent as f64, self.delivered as f64);
+        Ok(Run {
+            delivered_per_second: delivered * 1e9 / self.ns,
+            sender: self.sender_ns / delivered,
+            receiver: self.receiver_ns / delivered,
+            lost: (sent - delivered) * 100.0 / sent,
+        })
+    }
+}
+
+/// The cable.
+#[derive(Debug)]
+pub struct Stage {
+    cable: Cable,
+}
+
+impl Stage {
+    /// A new one.
+    pub fn new() -> Result<Stage> {
+        Ok(Stage { cable: Cable::new(MTU)? })
+    }
+
+    /// How many messages of `size` octets the sender's processor sends in a second of its own, by each of these ways. No more
+    /// are under way than the receiver has room for.
+    pub fn rates(&self, lab: &Lab, ways: &[Way], size: u64) -> Result<Vec<f64>> {
+        let (size, seconds) = (size as usize, lab.clock() / 2.0);
+        let run = |way: &Way| Ok(1e9 / self.frames(lab, *way, size, seconds, true)?.sender);
+        ways.iter().map(run).collect()
+    }
+
+    /// Messages of `size` octets one after the other, as fast as they go, for half of a sample's time.
+    pub fn run(&self, lab: &Lab, session: &Session, way: Way, size: u64) -> Result<Run> {
+        let (size, seconds) = (size as usize, lab.clock() / 2.0);
+        match way {
+            Way::Udp { batch, gso } => {
+                let mut arguments = arguments!["--size", size, "--count", batch, "--seconds", seconds];
+                arguments.extend(gso.then(|| "--gso".to_string()));
+                self.datagrams(lab, session, &arguments)
+            }
+            Way::Packet | Way::Xdp { .. } => self.frames(lab, way, size, seconds, false),
+        }
+    }
+
+    fn datagrams(&self, lab: &Lab, session: &Session, arguments: &[String]) -> Result<Run> {
+        let program = || lab.command(session, Program::DATAGRAM);
+        let ([here, there], [mut server, mut client]) = (&self.cable.ends, [program()?, program()?]);
+        let pair = lab.processors;
+        let (server, port) = inside(there, pair.map(|it| it.first), || Running::announced(server.args(arguments)))?;
+        client.args(arguments).args(["--port", &port.to_string()]);
+        let client = inside(here, pair.map(|it| it.second), || Running::start(&mut client))?;
+        let counts: Counts = client.finish(LIMIT)?.json()?;
+        server.finish(LIMIT)?;
+        counts.run()
+    }
+
+    fn frames(&self, lab: &Lab, way: Way, size: usize, seconds: f64, heeds: bool) -> Result<Run> {
+        let (progress, (up, is_up)) = (Progress::default(), channel());
+        let ([here, there], pair) = (&self.cable.ends, lab.processors);
+        let (sent, received) = thread::scope(|scope| {
+            let receiver = scope.spawn(|| inside(there, pair.map(|it| it.first), || receive(way, size, up, &progress)));
+            let window = if heeds { (room(size) / 2 / pieces(size)) as u64 } else { u64::MAX };
+            let sent = inside(here, pair.map(|it| it.second), || send(way, size, seconds, window, is_up, &progress));
+            progress.over.store(true, Release);
+            (sent, receiver.join().unwrap_or_else(|_| Err(anyhow!("a thread failed"))))
+        });
+        // Where both fail, what the receiver found is often why the sender failed.
+        let ((delivered, ns, receiver_ns), (sent, sender_ns)) = (received?, sent?);
+        Counts { sent, sender_ns, delivered, ns, receiver_ns }.run()
+    }
+}
+
+/// What the two ends tell each other beside the link.
+#[derive(Default)]
+struct Progress {
+    /// Messages that have arrived.
+    delivered: AtomicU64,
+    /// All are sent.
+    over: AtomicBool,
+}
+
+/// Does something in a namespace, on a processor.
+fn inside<R: Send>(
+    namespace: &Namespace,
+    processor: Option<usize>,
+    what: impl FnOnce() -> Result<R> + Send,
+) -> Result<R> {
+    thread::scope(|scope| {
+        let thread = scope.spawn(|| {
+            let _confined = processor.map(|it| confine(&[it])).transpose()?;
+            namespace.enter()?;
+            what()
+        });
+        thread.join().unwrap_or_else(|_| Err(anyhow!("a thread failed")))
+    })
+}
+
+/// The link of one end, its memory, and frames that nobody uses.
+struct End {
+    arena: Arena,
+    link: Box<dyn Link>,
+    free: Vec<Buffer>,
+}
+
+impl End {
+    fn open(way: Way, size: usize) -> Result<End> {
+        let (arena, mut free) = Arena::new(GEOMETRY);
+        let link: Box<dyn Link> = match way {
+            Way::Udp { .. } => bail!("UDP is the kernel's"),
+            Way::Packet => {
+                let guarantees = Config::default().guarantees;
+                Box::new(Packet::open(INTERFACE, &arena, Filter::Llc, guarantees)?)
+            }
+            Way::Xdp { completion, copying } => {
+                let link = Xdp::open(INTERFACE, &arena, &Config { completion: Some(completion), ..Config::default() })?;
+                // What lies in one piece is not copied, whatever is asked for.
+                if size <= CLUSTER {
+                    Box::new(link)
+                } else {
+                    Box::new(Bounce::new(link, &arena, free.split_off(free.len() - BOUNCE), copying, &HEADER))
+                }
+            }
+        };
+        Ok(End { arena, link, free })
+    }
+
+    /// Writes a message into as many buffers as it takes: those for its data, behind one for the header if there are several.
+    fn write(&mut self, number: u64, size: usize, out: &mut VecDeque<Buffer>) {
+        let mut header = HEADER.len();
+        for begin in (0..size).step_by(CLUSTER) {
+            let Some(mut buffer) = self.free.pop() else { unreachable!("they were counted") };
+            if header > 0 && size > CLUSTER {
+                self.arena.fill(&mut buffer, header);
+                self.arena.octets_mut(&mut buffer).copy_from_slice(&HEADER);
+                buffer.go_on(true);
+                out.push_back(buffer);
+                header = 0;
+                let Some(next) = self.free.pop() else { unreachable!("they were counted") };
+                buffer = next;
+            }
+            let len = CLUSTER.min(size - begin);
+            self.arena.fill(&mut buffer, header + len);
+            let octets = self.arena.octets_mut(&mut buffer);
+            octets[..header].copy_from_slice(&HEADER[..header]);
+            message::write(&mut octets[header..], begin / WORD, number);
+            header = 0;
+            buffer.go_on(begin + len < size);
+            out.push_back(buffer);
+        }
+    }
+}
+
+/// Frames to receive into.
+fn room(size: usize) -> usize {
+    if size <= CLUSTER { ROOM_SHORT } else { ROOM_LONG }
+}
+
+/// Buffers of a message.
+pub fn pieces(size: usize) -> usize {
+    if size <= CLUSTER { 1 } else { 1 + size.div_ceil(CLUSTER) }
+}
+
+/// Sends until the time is over, with at most a window under way: how many messages, and what that took of the processor.
+fn send(
+    way: Way,
+    size: usize,
+    seconds: f64,
+    window: u64,
+    is_up: Receiver<()>,
+    progress: &Progress,
+) -> Result<(u64, f64)> {
+    let mut end = End::open(way, size)?;
+    is_up.recv().map_err(|_| anyhow!("the receiver is gone"))?;
+    let (pieces, mut out, mut sent) = (pieces(size), VecDeque::new(), 0);
+    // So much at a time that there is as much again to be written meanwhile.
+    let batch = BATCH.min(end.free.len() / 2 / pieces);
+    let (begin, mut before) = (Instant::now(), thread_time());
+    while begin.elapsed().as_secs_f64() < seconds {
+        end.link.complete(&mut end.free);
+        let under_way = sent - progress.delivered.load(Relaxed);
+        let now = batch.min(end.free.len() / pieces).min(window.saturating_sub(under_way) as usize);
+        if now == 0 && out.is_empty() {
+            // Waiting is no work.
+            let begin = thread_time();
+            thread::sleep(Duration::from_micros(20));
+            before += thread_time() - begin;
+            continue;
+        }
+        for number in sent..sent + now as u64 {
+            end.write(number, size, &mut out);
+        }
+        sent += now as u64;
+        end.link.transmit(&mut out);
+    }
+    let used = thread_time() - before;
+    // What is still here goes too, as far as it goes at all.
+    let begin = Instant::now();
+    while !out.is_empty() && begin.elapsed() < PATIENCE {
+        end.link.transmit(&mut out);
+        end.link.complete(&mut end.free);
+    }
+    Ok((sent, used))
+}
+
+/// Receives until the sender is done: how many messages, how long they came, and what that took of the processor.
+fn receive(way: Way, size: usize, up: Sender<()>, progress: &Progress) -> Result<(u64, f64, f64)> {
+    let mut end = End::open(way, size)?;
+    for buffer in end.free.drain(..room(size)) {
+        end.link.fill(buffer);
+    }
+    up.send(()).context("the sender is gone")?;
+    let dummies = matches!(way, Way::Xdp { copying: Copying::Dummy, .. }) && size > CLUSTER;
+    let (mut delivered, mut next, mut come, mut wait) = (0, 0, Vec::new(), Wait::default());
+    let (mut first, mut last, mut before, mut used) = (None, Instant::now(), 0.0, None);
+    loop {
+        if end.link.receive(&mut come, BATCH) == 0 {
+            if progress.over.load(Acquire) {
+                // What it takes to hear nothing is not counted.
+                used.get_or_insert_with(|| thread_time() - before);
+                if last.elapsed() > QUIET {
+                    break;
+                }
+            }
+            wait.wait(&mut *end.link, QUIET)?;
+            continue;
+        }
+        if first.is_none() {
+            (first, before) = (Some(Instant::now()), thread_time());
+        }
+        for message in come.chunk_by(|piece, _| piece.goes_on()) {
+            if dummies {
+                let octets = message.iter().map(Buffer::len).sum::<usize>();
+                ensure!(octets == HEADER.len() + size, "a frame has {octets} octets");
+            } else {
+                let number = message::check(message.iter().map(|piece| end.arena.octets(piece)), size)?;
+                ensure!(number >= next, "a message has come twice, or late");
+                next = number + 1;
+            }
+            delivered += 1;
+        }
+        progress.delivered.store(delivered, Relaxed);
+        come.drain(..).for_each(|buffer| end.link.fill(buffer));
+        last = Instant::now();
+    }
+    let ns = first.map_or(0.0, |first| (last - first).as_nanos() as f64);
+    Ok((delivered, ns, used.unwrap_or_default()))
+}
+
+/// Processor time of this thread, in ns.
+fn thread_time() -> f64 {
+    let time = clock_gettime(ClockId::ThreadCPUTime);
+    time.tv_sec as f64 * 1e9 + time.tv_nsec as f64
+}
