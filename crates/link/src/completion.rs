@@ -3,7 +3,8 @@
 //! *Event-driven*, each frame is dealt with by itself: the kernel is woken to send it, and it is reclaimed there and then, as a
 //! driver does whose device interrupts for each finished transfer. *Lazy*, frames are sent together, and what was sent before is
 //! reclaimed when the next are sent, and never otherwise. That is faster, and starves whoever has no frame left to send: nothing
-//! is sent, so nothing is reclaimed. *Adaptive* is lazy as long as frames are plenty.
+//! is sent, so nothing is reclaimed. *Adaptive* sends frames together as long as they are plenty, and looks once more behind each
+//! transmission: over AF_XDP that costs a load, and what was just sent and can be used again is still in the processor's cache.
 
 /// Which algorithm.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -12,7 +13,7 @@ pub enum Completion {
     EventDriven,
     /// At the next transmission alone: for comparison, since it starves.
     Lazy,
-    /// Lazy, but event-driven from when fewer than `low` frames are free until `high` are.
+    /// Together, but event-driven from when fewer than `low` frames are free until `high` are.
     Adaptive {
         /// Frames.
         low: u32,
@@ -53,6 +54,11 @@ impl Pace {
     /// Whether each frame is to be dealt with by itself.
     pub fn event_driven(&self) -> bool {
         self.event_driven
+    }
+
+    /// Whether to look for what is done behind a transmission.
+    pub fn looks(&self) -> bool {
+        self.how != Completion::Lazy
     }
 
     /// Somebody asks for what is done: whether to look. The frames that are free may be kept elsewhere, by a protocol that

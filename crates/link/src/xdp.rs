@@ -304,6 +304,9 @@ impl Link for Xdp {
         }
         self.socket.transmit.publish();
         self.kick();
+        if self.pace.looks() {
+            self.reclaim();
+        }
     }
 
     fn complete(&mut self, done: &mut Vec<Buffer>) {
@@ -354,10 +357,8 @@ impl Link for Xdp {
     }
 
     fn counters(&self) -> Counters {
-        let lost = xdp_statistics(&self.socket).map_or(0, |it| {
-            let unread = it.rx_ring_full.unwrap_or(0) + it.rx_fill_ring_empty_descs.unwrap_or(0);
-            it.rx_dropped + unread
-        });
+        // Where the fill ring is empty, `rx_fill_ring_empty_descs` counts what `rx_dropped` does, or attempts of the device.
+        let lost = xdp_statistics(&self.socket).map_or(0, |it| it.rx_dropped + it.rx_ring_full.unwrap_or(0));
         Counters { lost, switches: self.pace.switches(), ..self.counters }
     }
 

@@ -4,5 +4,6 @@ mod bounce;
 mod delivery;
 mod faults;
 mod packet;
+mod soak;
 mod starvation;
 mod support;
