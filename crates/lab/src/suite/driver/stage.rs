@@ -32,8 +32,9 @@ use underpass_link::xdp::{Config, Xdp};
 pub const CLUSTER: usize = 2048;
 /// Octets of the longest IP packet on the cable.
 pub const MTU: usize = 65_535;
-/// Messages that are handed over together.
+/// Messages that are handed over together, and octets, which are not to leave the processor's cache meanwhile.
 const BATCH: usize = 64;
+const BATCH_OCTETS: usize = 128 << 10;
 /// Frames to receive into, of short and of long messages; to copy into; and all.
 const ROOM_SHORT: usize = 8192;
 const ROOM_LONG: usize = 2048;
@@ -130,6 +131,7 @@ impl Stage {
         let (size, seconds) = (size as usize, lab.clock() / 2.0);
         match way {
             Way::Udp { batch, gso } => {
+                let batch = batch.min(BATCH_OCTETS / size);
                 let mut arguments = arguments!["--size", size, "--count", batch, "--seconds", seconds];
                 arguments.extend(gso.then(|| "--gso".to_string()));
                 self.datagrams(lab, session, &arguments)
@@ -269,7 +271,7 @@ fn send(
     is_up.recv().map_err(|_| anyhow!("the receiver is gone"))?;
     let (pieces, mut out, mut sent) = (pieces(size), VecDeque::new(), 0);
     // So much at a time that there is as much again to be written meanwhile.
-    let batch = BATCH.min(end.free.len() / 2 / pieces);
+    let batch = BATCH.min(BATCH_OCTETS / size).min(end.free.len() / 2 / pieces);
     let (begin, mut before) = (Instant::now(), thread_time());
     while begin.elapsed().as_secs_f64() < seconds {
         end.link.complete(&mut end.free);
