@@ -2,10 +2,11 @@
 #![allow(unsafe_code, reason = "ioctls that rustix does not have")]
 
 use crate::error::{Fault, OpenError};
-use rustix::fd::{AsRawFd, OwnedFd};
+use rustix::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use rustix::io::Errno;
 use rustix::net::{AddressFamily, SocketFlags, SocketType, netdevice, socket_with};
 use std::ffi::c_char;
+use std::io;
 
 /// Octets of an Ethernet header, which an interface's MTU does not count.
 const ETHERNET: usize = 14;
@@ -74,6 +75,15 @@ impl Interface {
         Ok(mtu.max(0) as usize + ETHERNET)
     }
 
+    /// Whether a socket is in the network namespace in which this was looked up: elsewhere its number is another's. The kernel
+    /// tells since Linux 5.14.
+    ///
+    /// # Errors
+    /// It does not tell.
+    pub fn is_seen_by(&self, socket: impl AsFd) -> io::Result<bool> {
+        Ok(namespace(self.ask.as_fd())? == namespace(socket.as_fd())?)
+    }
+
     fn ask(&self, what: libc::Ioctl) -> Result<libc::ifreq, Fault> {
         // By number, for it may have been renamed, or another may have its name by now.
         let gone = || Fault::Gone { interface: self.name.clone() };
@@ -86,10 +96,21 @@ impl Interface {
         // SAFETY: these requests read a name from, and write an answer to, an `ifreq`, which this is.
         match unsafe { libc::ioctl(self.ask.as_raw_fd(), what, &raw mut request) } {
             0 => Ok(request),
-            _ => match std::io::Error::last_os_error() {
+            _ => match io::Error::last_os_error() {
                 error if error.raw_os_error() == Some(libc::ENODEV) => Err(gone()),
                 source => Err(Fault::System { doing: "asking for an interface", source }),
             },
         }
+    }
+}
+
+/// The cookie of a socket's network namespace.
+fn namespace(socket: BorrowedFd<'_>) -> io::Result<u64> {
+    let (mut cookie, mut len) = (0u64, size_of::<u64>() as u32);
+    let (socket, value) = (socket.as_raw_fd(), (&raw mut cookie).cast());
+    // SAFETY: a value of this length, which outlives the call.
+    match unsafe { libc::getsockopt(socket, libc::SOL_SOCKET, libc::SO_NETNS_COOKIE, value, &raw mut len) } {
+        0 => Ok(cookie),
+        _ => Err(io::Error::last_os_error()),
     }
 }

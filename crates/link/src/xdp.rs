@@ -123,8 +123,8 @@ impl Xdp {
         Xdp::on(Arc::new(port), config.queue, arena, config, None)
     }
 
-    /// Opens another queue of the same interface, with the same arena. What the configuration says of program and copies is as
-    /// with this one.
+    /// Opens another queue of the same interface, with the same arena, from a thread in the same network namespace. What the
+    /// configuration says of program and copies is as with this one.
     ///
     /// # Errors
     /// See [`OpenError`].
@@ -141,6 +141,9 @@ impl Xdp {
     ) -> Result<Xdp, OpenError> {
         let mut socket = Socket::new(arena, beside.is_some())?;
         let interface = &port.interface;
+        if beside.is_some() && !interface.is_seen_by(&socket).map_err(|_| namespaces())? {
+            return Err(OpenError::NoInterface { interface: interface.name().to_string() });
+        }
         // Before it is bound, since this says which of two on a queue was first.
         port.sockets.set(queue, socket.as_fd()).map_err(|source| match source.raw_os_error() {
             Some(libc::EEXIST) => OpenError::QueueTaken { interface: interface.name().to_string(), queue },
@@ -376,6 +379,10 @@ impl Link for Xdp {
             Some(fault) => Err(fault),
         }
     }
+}
+
+fn namespaces() -> OpenError {
+    OpenError::NotInKernel { what: "cookies of network namespaces", since: "5.14" }
 }
 
 impl Port {

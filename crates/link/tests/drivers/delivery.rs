@@ -1,12 +1,13 @@
 //! What is sent comes, as it was; and what is not ours goes on as before.
 
-use super::support::{cable, ends, frame, inside};
+use super::support::{End, cable, ends, frame, inside};
 use std::io::{Read, Write};
 use std::net::{TcpListener, TcpStream, UdpSocket};
 use std::time::Duration;
 use underpass_link::Link;
-use underpass_link::arena::Geometry;
-use underpass_link::xdp::{Attach, Config};
+use underpass_link::arena::{Arena, Geometry};
+use underpass_link::error::OpenError;
+use underpass_link::xdp::{Attach, Config, Xdp};
 
 const GEOMETRY: Geometry = Geometry { frames: 256, frame_size: 2048, headroom: 128 };
 
@@ -55,6 +56,52 @@ fn packets_in_pieces_arrive_as_they_were() {
         }
     }
     assert_eq!((from.link.counters().refused, to.link.counters().lost), (0, 0));
+}
+
+/// Two queues of each end over one arena: what is sent over one comes on the same one of the other end.
+#[test]
+fn queues_share_an_arena() {
+    let Some(cable) = cable(1500) else { return };
+    let here = &cable.ends[0];
+    let queues = ["numrxqueues", "2", "numtxqueues", "2"];
+    let make = [&["link", "add", "two0"][..], &queues, &["type", "veth", "peer", "name", "two1"], &queues].concat();
+    here.run("ip", &make).unwrap();
+    for interface in ["two0", "two1"] {
+        here.run("ip", &["link", "set", interface, "up"]).unwrap();
+    }
+    let both = |interface| {
+        let (arena, mut free) = Arena::new(GEOMETRY);
+        let mut first = match inside(here, || Xdp::open(interface, &arena, &Config::default())) {
+            Ok(first) => first,
+            Err(error) => {
+                println!("SKIPPED: {error}");
+                return None;
+            }
+        };
+        let config = Config { queue: 1, ..Config::default() };
+        // In another namespace its number is another interface's, or nobody's.
+        assert!(matches!(first.beside(&config), Err(OpenError::NoInterface { .. })));
+        let link = &mut first;
+        let second = inside(here, move || link.beside(&config)).unwrap();
+        let half = free.split_off(128);
+        let mut ends = [End::new(arena.clone(), free, first), End::new(arena, half, second)];
+        ends.iter_mut().for_each(|it| it.listen(64));
+        Some(ends)
+    };
+    let (Some(mut from), Some(mut to)) = (both("two0"), both("two1")) else { return };
+    for number in 0..1000 {
+        let (queue, packet) = (number as usize % 2, frame(number, 100 + number as usize));
+        assert!(from[queue].send(&packet, packet.len()), "buffers come back");
+        assert_eq!(to[queue].expect(), packet);
+    }
+    // The second goes on without the first, which has registered the memory.
+    let ([first, mut from], [_, mut to]) = (from, to);
+    drop(first);
+    for number in 0..100 {
+        let packet = frame(number, 100);
+        assert!(from.send(&packet, 100), "buffers come back");
+        assert_eq!(to.expect(), packet);
+    }
 }
 
 /// While frames of ours go, so do TCP and UDP, which the program passes to the kernel.

@@ -46,10 +46,14 @@ fn what_cannot_be_opened_says_why() {
         let error = open(&cable, INTERFACE, &Config { attach, ..config.clone() }).unwrap_err();
         assert!(matches!(error, OpenError::ForeignProgram { .. }), "{error}");
     }
-    let error = pair[0].link.beside(&config).unwrap_err();
+    let mut beside = |queue| {
+        let (link, config) = (&mut pair[0].link, Config { queue, ..config.clone() });
+        inside(&cable.ends[0], move || link.beside(&config)).unwrap_err()
+    };
+    let error = beside(0);
     assert!(matches!(error, OpenError::QueueTaken { queue: 0, .. }), "{error}");
     for queue in [77, 7777] {
-        let error = pair[0].link.beside(&Config { queue, ..config.clone() }).unwrap_err();
+        let error = beside(queue);
         assert!(matches!(error, OpenError::NoQueue { .. }), "{error}");
     }
     // The loopback interface's driver runs no XDP program.

@@ -1,0 +1,114 @@
+//! In the steady state the driver allocates nothing, and makes a system call for a batch: counted by the allocator, and by the driver.
+#![allow(unsafe_code, reason = "an allocator that counts")]
+
+use std::alloc::{GlobalAlloc, Layout, System};
+use std::collections::VecDeque;
+use std::sync::atomic::AtomicU64;
+use std::sync::atomic::Ordering::SeqCst;
+use std::thread;
+use std::time::{Duration, Instant};
+use underpass_link::Link;
+use underpass_link::arena::{Arena, Buffer, Geometry};
+use underpass_link::bounce::{Bounce, Copying};
+use underpass_link::error::OpenError;
+use underpass_link::rig::{Cable, INTERFACE, Namespace};
+use underpass_link::xdp::{Config, Xdp};
+
+/// Allocations of all threads since the beginning.
+static ALLOCATIONS: AtomicU64 = AtomicU64::new(0);
+
+struct Counting;
+
+// SAFETY: all is the system allocator's.
+unsafe impl GlobalAlloc for Counting {
+    unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
+        ALLOCATIONS.fetch_add(1, SeqCst);
+        // SAFETY: as for this one.
+        unsafe { System.alloc(layout) }
+    }
+
+    unsafe fn dealloc(&self, memory: *mut u8, layout: Layout) {
+        // SAFETY: as for this one.
+        unsafe { System.dealloc(memory, layout) }
+    }
+
+    unsafe fn realloc(&self, memory: *mut u8, layout: Layout, size: usize) -> *mut u8 {
+        ALLOCATIONS.fetch_add(1, SeqCst);
+        // SAFETY: as for this one.
+        unsafe { System.realloc(memory, layout, size) }
+    }
+}
+
+#[global_allocator]
+static ALLOCATOR: Counting = Counting;
+
+const GEOMETRY: Geometry = Geometry { frames: 1024, frame_size: 2048, headroom: 128 };
+const BATCH: usize = 64;
+/// Batches until all that grows with use has grown, and the bounce buffer has made its choice; and those that are measured.
+const WARM: u64 = 200;
+const MEASURED: u64 = 500;
+
+/// LLC, and nothing in particular.
+const FRAME: [u8; 60] = {
+    let mut frame = [0xff; 60];
+    (frame[12], frame[13], frame[14], frame[15], frame[16]) = (0, 46, 0xfe, 0xfe, 0x03);
+    frame
+};
+
+fn open(namespace: &Namespace) -> Result<(Arena, Vec<Buffer>, Xdp), OpenError> {
+    thread::scope(|scope| {
+        let opened = scope.spawn(|| {
+            namespace.enter().expect("the namespace can be entered");
+            let (arena, free) = Arena::new(GEOMETRY);
+            let link = Xdp::open(INTERFACE, &arena, &Config::default())?;
+            Ok((arena, free, link))
+        });
+        opened.join().expect("it does not panic")
+    })
+}
+
+#[test]
+fn nothing_is_allocated_and_a_call_serves_a_batch() {
+    let cable = match Cable::new(1500) {
+        Ok(cable) => cable,
+        Err(error) => return println!("SKIPPED: {error}"),
+    };
+    let opened = || Ok::<_, OpenError>([open(&cable.ends[0])?, open(&cable.ends[1])?]);
+    let [(arena, mut free, link), (_, room, mut to)] = match opened() {
+        Ok(opened) => opened,
+        Err(error) => return println!("SKIPPED: {error}"),
+    };
+    let mut from = Bounce::new(link, &arena, free.split_off(512), Copying::Adaptive, &FRAME);
+    room.into_iter().take(512).for_each(|buffer| to.fill(buffer));
+    let (mut out, mut come) = (VecDeque::with_capacity(1024), Vec::with_capacity(1024));
+    let mut before = (0, 0);
+    for batch in 0..WARM + MEASURED {
+        if batch == WARM {
+            before = (ALLOCATIONS.load(SeqCst), from.counters().wakeups);
+        }
+        for packet in 0..BATCH {
+            // Half of them in two pieces.
+            let (first, second) = FRAME.split_at(if packet % 2 == 0 { 30 } else { FRAME.len() });
+            for (octets, more) in [(first, !second.is_empty()), (second, false)] {
+                if !octets.is_empty() {
+                    let mut buffer = free.pop().expect("buffers come back");
+                    arena.fill(&mut buffer, octets.len());
+                    arena.octets_mut(&mut buffer).copy_from_slice(octets);
+                    buffer.go_on(more);
+                    out.push_back(buffer);
+                }
+            }
+        }
+        from.transmit(&mut out);
+        let (mut received, begin) = (0, Instant::now());
+        while received < BATCH {
+            received += to.receive(&mut come, BATCH);
+            come.drain(..).for_each(|buffer| to.fill(buffer));
+            assert!(begin.elapsed() < Duration::from_secs(20), "frames do not come");
+        }
+        from.complete(&mut free);
+    }
+    assert_eq!(ALLOCATIONS.load(SeqCst) - before.0, 0, "something was allocated");
+    let (wakeups, packets) = (from.counters().wakeups - before.1, MEASURED * BATCH as u64);
+    assert!(wakeups * 16 <= packets, "{wakeups} system calls for {packets} packets");
+}
