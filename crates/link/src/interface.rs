@@ -58,21 +58,29 @@ impl Interface {
         Ok(std::array::from_fn(|at| octets[at] as u8))
     }
 
-    /// Octets of its longest packet, with the Ethernet header; an error where it carries none.
+    /// Octets of its longest packet, with the Ethernet header, be it up or not.
     ///
     /// # Errors
-    /// It is down, or gone.
+    /// It is gone.
     pub fn longest(&self) -> Result<usize, Fault> {
+        let answer = self.ask(libc::SIOCGIFMTU)?;
+        // SAFETY: SIOCGIFMTU has written this member.
+        let mtu = unsafe { answer.ifr_ifru.ifru_mtu };
+        Ok(mtu.max(0) as usize + ETHERNET)
+    }
+
+    /// Whether it carries packets.
+    ///
+    /// # Errors
+    /// It does not: it is down, or gone.
+    pub fn check(&self) -> Result<(), Fault> {
         let answer = self.ask(libc::SIOCGIFFLAGS)?;
         // SAFETY: SIOCGIFFLAGS has written this member.
         let flags = unsafe { answer.ifr_ifru.ifru_flags };
         if i32::from(flags) & libc::IFF_UP == 0 {
             return Err(Fault::Down { interface: self.name.clone() });
         }
-        let answer = self.ask(libc::SIOCGIFMTU)?;
-        // SAFETY: SIOCGIFMTU has written this member.
-        let mtu = unsafe { answer.ifr_ifru.ifru_mtu };
-        Ok(mtu.max(0) as usize + ETHERNET)
+        Ok(())
     }
 
     /// Whether a socket is in the network namespace in which this was looked up: elsewhere its number is another's. The kernel

@@ -87,7 +87,7 @@ impl Packet {
             lost: Cell::new(0),
             fault: None,
         };
-        // That it is down is for `check` to say.
+        // That it is down, or gone by now, is for `check` to say.
         link.longest = link.interface.longest().map_or(0, |longest| link.longest_of(longest));
         Ok(link)
     }
@@ -293,6 +293,7 @@ impl Link for Packet {
 
     fn check(&mut self) -> Result<(), Fault> {
         let fault = self.fault.take();
+        self.interface.check()?;
         let longest = self.interface.longest()?;
         let (was, is) = (self.longest, self.longest_of(longest));
         self.longest = is;

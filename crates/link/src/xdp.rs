@@ -168,7 +168,7 @@ impl Xdp {
             socket,
             queue,
         };
-        // That it is down is for `check` to say.
+        // That it is down, or gone by now, is for `check` to say.
         link.longest = link.port.interface.longest().map_or(0, |longest| link.longest_of(longest));
         Ok(link)
     }
@@ -367,6 +367,7 @@ impl Link for Xdp {
 
     fn check(&mut self) -> Result<(), Fault> {
         let fault = self.fault.take();
+        self.port.interface.check()?;
         let longest = self.port.interface.longest()?;
         let (was, is) = (self.longest, self.longest_of(longest));
         self.longest = is;

@@ -8,6 +8,7 @@ use std::time::Instant;
 use underpass_link::Link;
 use underpass_link::arena::{Arena, Geometry};
 use underpass_link::error::{Fault, OpenError};
+use underpass_link::filter::Filter;
 use underpass_link::rig::{Cable, INTERFACE};
 use underpass_link::xdp::{Attach, Bind, Config, Xdp};
 
@@ -93,6 +94,18 @@ fn a_link_that_is_down_says_so_and_goes_on_afterwards() {
         assert!(carries(&mut pair, 3));
         pair.iter_mut().for_each(|it| it.link.check().unwrap());
     }
+}
+
+#[test]
+fn a_link_may_be_opened_before_its_interface_is_up() {
+    let Some(cable) = cable(1500) else { return };
+    cable.ends[0].run("ip", &["link", "set", INTERFACE, "down"]).unwrap();
+    let Some(mut pair) = ends(&cable, GEOMETRY, &Config::default()) else { return };
+    let raw = End::raw(&cable.ends[0], GEOMETRY, Filter::Llc).expect("root may open it");
+    assert_eq!((pair[0].link.mtu(), raw.link.mtu()), (1514, 1514));
+    pair[1].listen(16);
+    cable.ends[0].run("ip", &["link", "set", INTERFACE, "up"]).unwrap();
+    assert!(carries(&mut pair, 1));
 }
 
 #[test]
