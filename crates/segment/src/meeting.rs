@@ -97,11 +97,13 @@ impl Meeting {
     /// or [`Stage::Pinned`], or leaves it where it is for a later try.
     pub fn seek(&mut self, end: &End, fd: i32) {
         let uid = kernel::user_id();
-        let cookie = match (kernel::counters(fd), kernel::cookie(fd)) {
+        let (counters, cookie) = match (kernel::counters(fd), kernel::cookie(fd)) {
             (Ok(c), _) if c.fast_open => return end.pin(Reason::FastOpen),
-            (Ok(c), Ok(cookie)) if kernel::carries(c.state) => cookie,
+            (Ok(c), Ok(cookie)) if kernel::carries(c.state) => (c, cookie),
             _ => return,
         };
+        // An active opener's SYN counts one.
+        let unheard = counters.acked <= 1 && counters.received == 0;
         // Also of a connection that stays on kernel TCP: whoever watches tells it by that.
         end.cookie.store(cookie, Relaxed);
         let peer = match kernel::peer(fd) {
@@ -109,6 +111,9 @@ impl Meeting {
             Ok(peer) if peer.inode == 0 => return,
             Ok(peer) if peer.uid == uid => peer,
             Ok(_) => return end.pin(Reason::OtherUser),
+            // A crowded listener answers with a SYN cookie (RFC 4987, 3.6): it has no socket for the connection before it
+            // has taken data of it.
+            Err(NoPeer::Elsewhere) if unheard => return,
             Err(NoPeer::Elsewhere) => return end.pin(unless_closed(fd, Reason::Remote)),
             Err(NoPeer::NoAnswer(e)) if passes(e) => return,
             Err(NoPeer::NoAnswer(_)) => return end.pin(Reason::NoSockDiag),

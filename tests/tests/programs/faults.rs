@@ -96,6 +96,26 @@ fn switched_off_connections_are_counted_and_their_bytes_are_not() {
     stage.finish();
 }
 
+/// Where a listener's queue is full the kernel answers with SYN cookies, and knows nothing of the other end of a connection
+/// before it has taken data of it: that end is on this host all the same.
+#[test]
+fn whoever_came_by_a_syn_cookie_is_on_this_host() {
+    apart(libc::CLONE_NEWNET, || {
+        let Some(stage) = Stage::with(&["python3", "ip"]) else { return };
+        stage.output(stage.plain("ip", ["link", "set", "lo", "up"]));
+        fs::write("/proc/sys/net/ipv4/tcp_syncookies", "1").expect("a kernel with SYN cookies");
+        let program = fixture("crowded.py").display().to_string();
+        let said = stage.output(stage.tuned("python3", [program], AT_ONCE));
+        let cookies: u64 = said.trim().parse().expect("how many came by a cookie");
+        if cookies == 0 {
+            return skip("no SYN was repeated in time");
+        }
+        let reasons = || stage.run.processes().into_iter().flat_map(|process| process.reasons);
+        assert!(reasons().all(|(it, _)| it != Reason::Remote), "{cookies} by cookies:\n{}", stage.run.table());
+        stage.finish();
+    });
+}
+
 /// What a full /dev/shm would be to others: the limits of System V shared memory.
 #[test]
 fn without_segments_everything_stays_on_the_kernel() {
