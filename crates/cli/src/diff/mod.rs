@@ -29,7 +29,9 @@ pub enum DiffError {
     #[error(transparent)]
     Run(#[from] RunError),
     /// A pattern is none.
-    #[error("--ignore: {0}")]
+    #[error(
+        "--ignore: {0}\nIt takes a regular expression; a character that means something there is itself behind a backslash: \\("
+    )]
     Pattern(#[from] regex::Error),
     /// The program was found, and the system would not run it.
     #[error("{0}")]

@@ -36,7 +36,10 @@ pub enum RunError {
     #[error(transparent)]
     Program(#[from] ProgramError),
     /// The statistics have no place to go.
-    #[error("cannot write the statistics to {}: {error}", .path.display())]
+    #[error(
+        "cannot write the statistics to {}: {error}; --stats=FILE needs a file that this user may write to, in a folder that is there and has room",
+        .path.display()
+    )]
     StatsFile {
         /// The file that was named.
         path: PathBuf,

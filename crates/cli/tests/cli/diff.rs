@@ -124,6 +124,7 @@ fn wrong_use_is_2_and_says_what_to_do() {
         assert!(stderr(&refused).contains(says), "{}", stderr(&refused));
     };
     refused(&["--ignore", "(", "--", "true"], "unclosed group");
+    refused(&["--ignore", "(", "--", "true"], "behind a backslash: \\(");
     refused(&["--rounds", "0", "--", "true"], "a whole number from 1 to 100 is needed");
     refused(&["--timeout", "0", "--", "true"], "--timeout");
     refused(&["--set", "mode=of", "--", "true"], "does not fit mode");
