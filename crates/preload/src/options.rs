@@ -124,7 +124,6 @@ pub unsafe extern "C" fn setsockopt(
         // The urgent byte is one of the stream then. Where it is (SIOCATMARK, and where a receive or a look stops) the kernel
         // says, which knows nothing of what lies in the ring before it.
         (libc::SOL_SOCKET, libc::SO_OOBINLINE) if number() != 0 => Some(Reason::Urgent),
-        (libc::SOL_SOCKET, libc::SO_ZEROCOPY) if number() != 0 => Some(Reason::ZeroCopy),
         (libc::SOL_SOCKET, libc::SO_RCVLOWAT) if number() > 1 => Some(Reason::SocketOption),
         (libc::SOL_SOCKET, libc::SO_PEEK_OFF) if number() >= 0 => Some(Reason::SocketOption),
         (libc::SOL_SOCKET, libc::SO_ATTACH_FILTER | libc::SO_ATTACH_BPF) => Some(Reason::SocketOption),

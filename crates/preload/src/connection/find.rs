@@ -262,9 +262,6 @@ pub(super) fn unsuitable(fd: i32) -> Option<Reason> {
     if set(libc::SOL_SOCKET, libc::SO_RCVLOWAT).is_ok_and(|v| v > 1) {
         return Some(Reason::SocketOption);
     }
-    if set(libc::SOL_SOCKET, libc::SO_ZEROCOPY).is_ok_and(|v| v != 0) {
-        return Some(Reason::ZeroCopy);
-    }
     const TCP_ULP: i32 = 31;
     let mut name = [0; 16];
     let ulp = kernel::bytes_option(fd, libc::IPPROTO_TCP, TCP_ULP, &mut name);
