@@ -59,6 +59,14 @@ impl Sum {
         Sum(fold(u64::from(self.0) + u64::from(next)))
     }
 
+    /// The sum once some octets that begin `at` octets behind the first have given way to as many others: `old` and `new` are
+    /// the sums of both (RFC 1624, equation 3). Never zero, as the RFC wants it, not even where only zeros are left.
+    #[inline]
+    #[must_use]
+    pub fn replacing(self, old: Sum, new: Sum, at: usize) -> Sum {
+        self.then(Sum(!old.0), at).then(new, at)
+    }
+
     /// The sum as a number.
     #[inline]
     pub fn value(self) -> u16 {
@@ -165,7 +173,27 @@ mod tests {
         }
     }
 
+    /// RFC 1624 §4: the case in which RFC 1141's equation gives 0xffff.
+    #[test]
+    fn example_of_the_incremental_update() {
+        let sum = Sum::from_value(!0xdd2f).replacing(Sum::from_value(0x5555), Sum::from_value(0x3285), 0);
+        assert_eq!(sum.checksum(), 0x0000);
+    }
+
     proptest! {
+        #[test]
+        fn a_replaced_range_leaves_the_sum_of_what_is_there_now(
+            mut all in proptest::collection::vec(any::<u8>(), 1..600),
+            new in proptest::collection::vec(1u8.., 1..600),
+            at in any::<prop::sample::Index>(),
+        ) {
+            let at = at.index(all.len());
+            let len = new.len().min(all.len() - at);
+            let (before, old) = (Sum::of(&all), Sum::of(&all[at..at + len]));
+            all[at..at + len].copy_from_slice(&new[..len]);
+            prop_assert_eq!(before.replacing(old, Sum::of(&new[..len]), at), Sum::of(&all));
+        }
+
         #[test]
         fn random_octets(all in proptest::collection::vec(any::<u8>(), 0..5000)) {
             for variant in Variant::available() {
