@@ -12,14 +12,21 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering::Relaxed};
 
 /// The right to one frame of an [`Arena`], and which of its octets are meant.
+///
+/// It is moved from queue to queue at every step, and is no larger than one register holds: with four octets more a TPDU took a
+/// fifth more time.
 pub struct Buffer {
-    /// Which arena's, so that the token of one is not taken by another.
+    /// Which arena's, so that the token of one is not taken by another; and [`GOES_ON`].
     arena: u32,
     frame: u32,
     offset: u32,
     len: u32,
-    more: bool,
 }
+
+const _: () = assert!(size_of::<Buffer>() == 16);
+
+/// The packet goes on in the next buffer.
+const GOES_ON: u32 = 1 << 31;
 
 impl Buffer {
     /// Number of the frame in its arena.
@@ -49,13 +56,13 @@ impl Buffer {
     /// Whether its packet goes on in the next buffer.
     #[inline]
     pub fn goes_on(&self) -> bool {
-        self.more
+        self.arena & GOES_ON != 0
     }
 
     /// Says whether its packet goes on in the next buffer, over a link that takes packets in pieces ([`crate::Link::pieces`]).
     #[inline]
     pub fn go_on(&mut self, more: bool) {
-        self.more = more;
+        self.arena = self.arena & !GOES_ON | if more { GOES_ON } else { 0 };
     }
 
     /// Leaves out the first octets: a header that was read.
@@ -140,10 +147,11 @@ impl Arena {
     pub fn new(geometry: Geometry) -> (Arena, Vec<Buffer>) {
         static NEXT: AtomicU32 = AtomicU32::new(0);
         assert!(geometry.headroom <= geometry.frame_size);
-        let id = NEXT.fetch_update(Relaxed, Relaxed, |id| id.checked_add(1)).expect("2^32 arenas");
+        let next = |id: u32| (id < GOES_ON - 1).then_some(id + 1);
+        let id = NEXT.fetch_update(Relaxed, Relaxed, next).expect("fewer than 2^31 arenas");
         let memory = Memory::new(geometry.frames as usize * geometry.frame_size as usize);
         let arena = Arena { memory: Arc::new(memory), id, geometry };
-        let begin = Buffer { arena: id, frame: 0, offset: geometry.headroom, len: 0, more: false };
+        let begin = Buffer { arena: id, frame: 0, offset: geometry.headroom, len: 0 };
         let all = (0..geometry.frames).map(|frame| Buffer { frame, ..begin });
         (arena, all.collect())
     }
@@ -182,7 +190,8 @@ impl Arena {
     #[inline]
     pub fn fill(&self, buffer: &mut Buffer, len: usize) {
         assert!(len <= (self.geometry.frame_size - self.geometry.headroom) as usize);
-        (buffer.offset, buffer.len, buffer.more) = (self.geometry.headroom, len as u32, false);
+        (buffer.offset, buffer.len) = (self.geometry.headroom, len as u32);
+        buffer.go_on(false);
     }
 
     /// Makes the buffer what it was before: `len` octets from `offset` of the frame on.
@@ -210,7 +219,7 @@ impl Arena {
     /// Whether it is one of this arena's buffers.
     #[inline]
     pub fn owns(&self, buffer: &Buffer) -> bool {
-        buffer.arena == self.id
+        buffer.arena & !GOES_ON == self.id
     }
 
     /// The whole memory, for a driver that registers it, in whole pages; the frames lie at its beginning.
@@ -221,7 +230,7 @@ impl Arena {
     #[inline]
     fn at(&self, buffer: &Buffer) -> *mut u8 {
         let Geometry { frames, frame_size, .. } = self.geometry;
-        assert_eq!(buffer.arena, self.id, "a buffer of another arena");
+        assert!(self.owns(buffer), "a buffer of another arena");
         debug_assert!(buffer.frame < frames && buffer.offset + buffer.len <= frame_size);
         let begin = buffer.frame as usize * frame_size as usize + buffer.offset as usize;
         // SAFETY: a token of this arena names one of its frames, and octets within it: the memory is `frames` times
