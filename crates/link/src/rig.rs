@@ -1,48 +1,52 @@
 //! Two network namespaces with an interface each, and a cable between: for tests and measurements of drivers. All of it goes
-//! with its value, or with the process, however that ends. Needs root, and `unshare` and `ip`.
+//! with its value, or with the process, however that ends. Needs root, and no program: the kernel is asked by rtnetlink(7).
+#![allow(unsafe_code, reason = "a thread leaves its network namespace")]
 
-use rustix::thread::{LinkNameSpaceType, move_into_link_name_space};
+use crate::interface::Interface;
+use netlink_packet_core::{NLM_F_ACK, NLM_F_CREATE, NLM_F_EXCL, NLM_F_REQUEST};
+use netlink_packet_core::{NetlinkHeader, NetlinkMessage, NetlinkPayload};
+use netlink_packet_route::address::{AddressAttribute, AddressMessage};
+use netlink_packet_route::link::{AfSpecInet6, AfSpecUnspec, In6AddrGenMode, InfoData, InfoKind, InfoVeth};
+use netlink_packet_route::link::{LinkAttribute, LinkFlags, LinkInfo, LinkMessage};
+use netlink_packet_route::{AddressFamily, RouteNetlinkMessage};
+use netlink_sys::protocols::NETLINK_ROUTE;
+use netlink_sys::{Socket, SocketAddr};
+use rustix::thread::{LinkNameSpaceType, UnshareFlags, move_into_link_name_space, unshare_unsafe};
 use std::fs::File;
-use std::io::{self, Read, Write};
-use std::os::fd::AsFd;
-use std::process::{Child, Command, Stdio};
+use std::io;
+use std::net::{IpAddr, Ipv4Addr};
+use std::os::fd::{AsFd, AsRawFd};
 use std::thread;
 
 /// The interface at either end of the cable.
 pub const INTERFACE: &str = "up0";
+/// Their addresses, and the bits of these that name the network.
+const ADDRESSES: [Ipv4Addr; 2] = [Ipv4Addr::new(10, 9, 0, 1), Ipv4Addr::new(10, 9, 0, 2)];
+const NETWORK: u8 = 24;
+/// Octets of the kernel's answer, which repeats the request where it refuses.
+const ANSWER: usize = 4096;
 
 /// Why there is no rig.
 #[derive(Debug, thiserror::Error)]
 pub enum RigError {
-    /// A program is missing.
-    #[error("{program} cannot be run ({source}); it comes with util-linux (unshare) or iproute2 (ip)")]
-    Program {
-        /// Its name.
-        program: &'static str,
-        /// What the system said.
-        source: io::Error,
-    },
     /// No namespace could be made.
-    #[error("a network namespace cannot be made ({words}); run as root")]
-    Namespace {
-        /// What unshare(1) said.
-        words: String,
-    },
-    /// A command failed.
-    #[error("{command}: {words}")]
-    Command {
-        /// The command.
-        command: String,
+    #[error("a network namespace cannot be made ({0}); run as root")]
+    Namespace(io::Error),
+    /// The kernel did not do what it was asked for.
+    #[error("{doing} {interface}: {source}")]
+    Refused {
+        /// What it was asked for.
+        doing: &'static str,
+        /// Of which interface.
+        interface: String,
         /// What it said.
-        words: String,
+        source: io::Error,
     },
 }
 
-/// A network namespace.
+/// A network namespace. It is there as long as somebody has it open or is in it.
 #[derive(Debug)]
 pub struct Namespace {
-    /// Holds it, and ends when it hears nothing any more, as when this process is gone.
-    holder: Child,
     file: File,
 }
 
@@ -52,20 +56,13 @@ impl Namespace {
     /// # Errors
     /// It cannot be made.
     pub fn new() -> Result<Namespace, RigError> {
-        let program = "unshare";
-        let failed = |source| RigError::Program { program, source };
-        let mut command = Command::new(program);
-        command.args(["--net", "cat"]).stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
-        let mut holder = command.spawn().map_err(failed)?;
-        // It answers once it is where it should be.
-        let (asked, mut answer) = (holder.stdin.as_mut().map(|it| it.write_all(b"?")), [0]);
-        let answered = holder.stdout.as_mut().map(|it| it.read_exact(&mut answer));
-        if !matches!((asked, answered), (Some(Ok(())), Some(Ok(())))) {
-            let output = holder.wait_with_output().map_err(failed)?;
-            return Err(RigError::Namespace { words: String::from_utf8_lossy(&output.stderr).trim().to_string() });
-        }
-        let file = File::open(format!("/proc/{}/ns/net", holder.id())).map_err(failed)?;
-        Ok(Namespace { holder, file })
+        let make = || {
+            // SAFETY: the thread, which is ours, shares memory and descriptors as before.
+            unsafe { unshare_unsafe(UnshareFlags::NEWNET) }?;
+            File::open("/proc/thread-self/ns/net")
+        };
+        let file = thread::spawn(make).join().unwrap_or_else(|_| Err(io::Error::other("its thread failed")));
+        file.map(|file| Namespace { file }).map_err(RigError::Namespace)
     }
 
     /// Moves the calling thread into it, with whatever that starts from then on.
@@ -76,31 +73,123 @@ impl Namespace {
         Ok(move_into_link_name_space(self.file.as_fd(), Some(LinkNameSpaceType::Network))?)
     }
 
-    /// Runs a command in it to its end: what it printed.
+    /// Makes a cable with an end here and the `other` there, each with so many queues, for IP packets of so many octets.
     ///
     /// # Errors
-    /// It cannot be run, or fails.
-    pub fn run(&self, program: &'static str, arguments: &[&str]) -> Result<String, RigError> {
-        let output = thread::scope(|scope| {
-            let run = || self.enter().and_then(|()| Command::new(program).args(arguments).output());
-            scope.spawn(run).join().unwrap_or_else(|_| Err(io::Error::other("its thread failed")))
-        });
-        let output = output.map_err(|source| RigError::Program { program, source })?;
-        let words = |octets: &[u8]| String::from_utf8_lossy(octets).trim().to_string();
-        if !output.status.success() {
-            let command = format!("{program} {}", arguments.join(" "));
-            return Err(RigError::Command { command, words: words(&output.stderr) });
+    /// The kernel refuses.
+    pub fn lay(&self, name: &str, other: (&Namespace, &str), queues: u32, mtu: usize) -> Result<(), RigError> {
+        let end = |name: &str| {
+            let (name, mtu) = (LinkAttribute::IfName(name.to_string()), LinkAttribute::Mtu(mtu as u32));
+            vec![name, mtu, LinkAttribute::NumRxQueues(queues), LinkAttribute::NumTxQueues(queues)]
+        };
+        let (there, other) = other;
+        let (mut message, mut peer) = (LinkMessage::default(), LinkMessage::default());
+        peer.attributes = end(other);
+        peer.attributes.push(LinkAttribute::NetNsFd(there.file.as_raw_fd()));
+        message.attributes = end(name);
+        let veth = [LinkInfo::Kind(InfoKind::Veth), LinkInfo::Data(InfoData::Veth(InfoVeth::Peer(peer)))];
+        message.attributes.push(LinkAttribute::LinkInfo(veth.into()));
+        self.ask("making", name, NLM_F_CREATE | NLM_F_EXCL, RouteNetlinkMessage::NewLink(message))
+    }
+
+    /// Brings an interface up, or down.
+    ///
+    /// # Errors
+    /// The kernel refuses.
+    pub fn set_up(&self, name: &str, up: bool) -> Result<(), RigError> {
+        let mut message = named(name);
+        message.header.change_mask = LinkFlags::Up;
+        message.header.flags = if up { LinkFlags::Up } else { LinkFlags::empty() };
+        self.ask("bringing up or down", name, 0, RouteNetlinkMessage::SetLink(message))
+    }
+
+    /// Has an interface carry IP packets of so many octets.
+    ///
+    /// # Errors
+    /// The kernel refuses.
+    pub fn set_mtu(&self, name: &str, mtu: usize) -> Result<(), RigError> {
+        let mut message = named(name);
+        message.attributes.push(LinkAttribute::Mtu(mtu as u32));
+        self.ask("setting the MTU of", name, 0, RouteNetlinkMessage::SetLink(message))
+    }
+
+    /// Removes an interface, and with it the other end of its cable.
+    ///
+    /// # Errors
+    /// The kernel refuses.
+    pub fn remove(&self, name: &str) -> Result<(), RigError> {
+        self.ask("removing", name, 0, RouteNetlinkMessage::DelLink(named(name)))
+    }
+
+    /// Gives an interface an address.
+    fn set_address(&self, name: &str, address: Ipv4Addr) -> Result<(), RigError> {
+        let doing = "giving an address to";
+        let index = || Interface::named(name).map(|it| it.index()).map_err(io::Error::other);
+        let mut message = AddressMessage::default();
+        message.header.index = self.inside(index).map_err(refused(doing, name))?;
+        message.header.family = AddressFamily::Inet;
+        message.header.prefix_len = NETWORK;
+        let address = IpAddr::V4(address);
+        message.attributes = vec![AddressAttribute::Local(address), AddressAttribute::Address(address)];
+        self.ask(doing, name, NLM_F_CREATE | NLM_F_EXCL, RouteNetlinkMessage::NewAddress(message))
+    }
+
+    /// Keeps IPv6 from giving an interface an address, of which it would tell the other end.
+    fn silence(&self, name: &str) -> Result<(), RigError> {
+        let mut message = named(name);
+        let none = AfSpecInet6::AddrGenMode(In6AddrGenMode::None);
+        message.attributes.push(LinkAttribute::AfSpecUnspec(vec![AfSpecUnspec::Inet6(vec![none])]));
+        match self.ask("silencing IPv6 on", name, 0, RouteNetlinkMessage::SetLink(message)) {
+            // There is no IPv6.
+            Err(RigError::Refused { source, .. }) if source.raw_os_error() == Some(libc::EAFNOSUPPORT) => Ok(()),
+            result => result,
         }
-        Ok(words(&output.stdout))
+    }
+
+    /// Asks the kernel for something that concerns this namespace, and waits until it is done.
+    fn ask(&self, doing: &'static str, name: &str, flags: u16, message: RouteNetlinkMessage) -> Result<(), RigError> {
+        let mut header = NetlinkHeader::default();
+        header.flags = NLM_F_REQUEST | NLM_F_ACK | flags;
+        let mut message = NetlinkMessage::new(header, message.into());
+        message.finalize();
+        let mut request = vec![0; message.buffer_len()];
+        message.serialize(&mut request);
+        // A socket is its namespace's for good.
+        let ask = || {
+            let mut socket = Socket::new(NETLINK_ROUTE)?;
+            socket.bind_auto()?;
+            socket.connect(&SocketAddr::new(0, 0))?;
+            socket.send(&request, 0)?;
+            let mut answer = Vec::with_capacity(ANSWER);
+            socket.recv(&mut answer, 0)?;
+            let answer = NetlinkMessage::<RouteNetlinkMessage>::deserialize(&answer).map_err(io::Error::other)?;
+            match answer.payload {
+                NetlinkPayload::Error(error) if error.code.is_none() => Ok(()),
+                NetlinkPayload::Error(error) => Err(error.to_io()),
+                _ => Err(io::Error::other("no answer to what was asked")),
+            }
+        };
+        self.inside(ask).map_err(refused(doing, name))
+    }
+
+    /// Does something in it, by another thread.
+    fn inside<R: Send>(&self, what: impl FnOnce() -> io::Result<R> + Send) -> io::Result<R> {
+        thread::scope(|scope| {
+            let thread = scope.spawn(|| self.enter().and_then(|()| what()));
+            thread.join().unwrap_or_else(|_| Err(io::Error::other("its thread failed")))
+        })
     }
 }
 
-impl Drop for Namespace {
-    fn drop(&mut self) {
-        drop(self.holder.stdin.take());
-        // Its namespace goes with it.
-        let _ = self.holder.wait();
-    }
+fn refused(doing: &'static str, interface: &str) -> impl Fn(io::Error) -> RigError {
+    move |source| RigError::Refused { doing, interface: interface.to_string(), source }
+}
+
+/// A message about an interface.
+fn named(name: &str) -> LinkMessage {
+    let mut message = LinkMessage::default();
+    message.attributes.push(LinkAttribute::IfName(name.to_string()));
+    message
 }
 
 /// Two namespaces, in each an interface named [`INTERFACE`] that is up, and a cable between.
@@ -118,14 +207,12 @@ impl Cable {
     /// It cannot be made.
     pub fn new(mtu: usize) -> Result<Cable, RigError> {
         let ends = [Namespace::new()?, Namespace::new()?];
-        let (other, mtu) = (ends[1].holder.id().to_string(), mtu.to_string());
-        let make = ["link", "add", INTERFACE, "mtu", &mtu, "type", "veth"];
-        ends[0].run("ip", &[&make[..], &["peer", "name", INTERFACE, "mtu", &mtu, "netns", &other]].concat())?;
-        for (end, address) in ends.iter().zip(["10.9.0.1/24", "10.9.0.2/24"]) {
-            end.run("ip", &["link", "set", "lo", "up"])?;
-            end.run("ip", &["link", "set", INTERFACE, "addrgenmode", "none"])?;
-            end.run("ip", &["addr", "add", address, "dev", INTERFACE])?;
-            end.run("ip", &["link", "set", INTERFACE, "up"])?;
+        ends[0].lay(INTERFACE, (&ends[1], INTERFACE), 1, mtu)?;
+        for (end, address) in ends.iter().zip(ADDRESSES) {
+            end.set_up("lo", true)?;
+            end.silence(INTERFACE)?;
+            end.set_address(INTERFACE, address)?;
+            end.set_up(INTERFACE, true)?;
         }
         Ok(Cable { ends })
     }

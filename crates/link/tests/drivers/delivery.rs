@@ -63,11 +63,9 @@ fn packets_in_pieces_arrive_as_they_were() {
 fn queues_share_an_arena() {
     let Some(cable) = cable(1500) else { return };
     let here = &cable.ends[0];
-    let queues = ["numrxqueues", "2", "numtxqueues", "2"];
-    let make = [&["link", "add", "two0"][..], &queues, &["type", "veth", "peer", "name", "two1"], &queues].concat();
-    here.run("ip", &make).unwrap();
+    here.lay("two0", (here, "two1"), 2, 1500).unwrap();
     for interface in ["two0", "two1"] {
-        here.run("ip", &["link", "set", interface, "up"]).unwrap();
+        here.set_up(interface, true).unwrap();
     }
     let both = |interface| {
         let (arena, mut free) = Arena::new(GEOMETRY);

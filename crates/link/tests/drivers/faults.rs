@@ -86,11 +86,11 @@ fn a_link_that_is_down_says_so_and_goes_on_afterwards() {
     pair[1].listen(16);
     assert!(carries(&mut pair, 1));
     for end in [0, 1] {
-        cable.ends[end].run("ip", &["link", "set", INTERFACE, "down"]).unwrap();
+        cable.ends[end].set_up(INTERFACE, false).unwrap();
         assert!(pair[0].send(&frame(2, 100), 100));
         let fault = pair[end].link.check().unwrap_err();
         assert!(matches!(fault, Fault::Down { .. }), "{fault}");
-        cable.ends[end].run("ip", &["link", "set", INTERFACE, "up"]).unwrap();
+        cable.ends[end].set_up(INTERFACE, true).unwrap();
         assert!(carries(&mut pair, 3));
         pair.iter_mut().for_each(|it| it.link.check().unwrap());
     }
@@ -99,12 +99,12 @@ fn a_link_that_is_down_says_so_and_goes_on_afterwards() {
 #[test]
 fn a_link_may_be_opened_before_its_interface_is_up() {
     let Some(cable) = cable(1500) else { return };
-    cable.ends[0].run("ip", &["link", "set", INTERFACE, "down"]).unwrap();
+    cable.ends[0].set_up(INTERFACE, false).unwrap();
     let Some(mut pair) = ends(&cable, GEOMETRY, &Config::default()) else { return };
     let raw = End::raw(&cable.ends[0], GEOMETRY, Filter::Llc).expect("root may open it");
     assert_eq!((pair[0].link.mtu(), raw.link.mtu()), (1514, 1514));
     pair[1].listen(16);
-    cable.ends[0].run("ip", &["link", "set", INTERFACE, "up"]).unwrap();
+    cable.ends[0].set_up(INTERFACE, true).unwrap();
     assert!(carries(&mut pair, 1));
 }
 
@@ -113,7 +113,7 @@ fn another_mtu_is_told_once() {
     let Some(cable) = cable(1500) else { return };
     let Some(mut pair) = ends(&cable, GEOMETRY, &Config::default()) else { return };
     pair[1].listen(16);
-    cable.ends[0].run("ip", &["link", "set", INTERFACE, "mtu", "1000"]).unwrap();
+    cable.ends[0].set_mtu(INTERFACE, 1000).unwrap();
     let fault = pair[0].link.check().unwrap_err();
     assert!(matches!(fault, Fault::Mtu { was: 1514, is: 1014, .. }), "{fault}");
     pair[0].link.check().unwrap();
@@ -129,7 +129,7 @@ fn a_link_that_is_gone_says_so_and_is_opened_anew() {
     let Some(mut pair) = ends(&cable, GEOMETRY, &Config::default()) else { return };
     pair[1].listen(16);
     assert!(carries(&mut pair, 1));
-    cable.ends[0].run("ip", &["link", "del", INTERFACE]).unwrap();
+    cable.ends[0].remove(INTERFACE).unwrap();
     for end in &mut pair {
         // A packet that is not sent is no reason to fail.
         end.send(&frame(2, 100), 100);

@@ -60,7 +60,6 @@ fn only_what_is_asked_for_comes() {
     let mut peer = End::raw(&cable.ends[1], GEOMETRY, ours).expect("root may open it");
     llc.listen(64);
     other.listen(64);
-    cable.ends[1].run("ip", &["neigh", "add", "10.9.0.1", "lladdr", "02:00:00:00:00:01", "dev", INTERFACE]).unwrap();
     for number in 0..300 {
         let packet = frame(number, 100);
         let mut marked = packet.clone();
@@ -88,16 +87,16 @@ fn what_does_not_fit_is_refused_or_lost_and_counted() {
     from.reclaim();
     assert_eq!((from.link.counters().refused, from.free.len()), (2, free));
     // It is shorter than this end knows.
-    cable.ends[0].run("ip", &["link", "set", INTERFACE, "mtu", "500"]).unwrap();
+    cable.ends[0].set_mtu(INTERFACE, 500).unwrap();
     assert!(from.send(&frame(2, 600), 600) && from.send(&frame(3, 400), 400));
     assert_eq!((from.link.counters().refused, from.link.counters().sent), (3, 1));
     let fault = from.link.check().unwrap_err();
     assert!(matches!(fault, Fault::Mtu { was: 1514, is: 514, .. }), "{fault}");
     assert_eq!(to.expect(), frame(3, 400));
-    cable.ends[0].run("ip", &["link", "set", INTERFACE, "down"]).unwrap();
+    cable.ends[0].set_up(INTERFACE, false).unwrap();
     assert!(from.send(&frame(4, 100), 100));
     assert!(matches!(from.link.check().unwrap_err(), Fault::Down { .. }));
-    cable.ends[0].run("ip", &["link", "set", INTERFACE, "up"]).unwrap();
+    cable.ends[0].set_up(INTERFACE, true).unwrap();
     from.link.check().unwrap();
     // What could not be sent is kept for the next time.
     assert!(from.send(&frame(5, 100), 100));

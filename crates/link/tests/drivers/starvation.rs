@@ -33,9 +33,9 @@ fn send(cable: &Cable, end: &mut End<Xdp>, packets: u32) -> u32 {
 
 /// The interface is down until the sender has no frame left, or has been given time for that.
 fn cut(cable: &Cable, end: &mut End<Xdp>) {
-    cable.ends[0].run("ip", &["link", "set", INTERFACE, "down"]).unwrap();
+    cable.ends[0].set_up(INTERFACE, false).unwrap();
     while end.send(&frame(0, 64), 64) {}
-    cable.ends[0].run("ip", &["link", "set", INTERFACE, "up"]).unwrap();
+    cable.ends[0].set_up(INTERFACE, true).unwrap();
 }
 
 #[test]
