@@ -62,6 +62,8 @@ pub struct Counters {
     pub refused: u64,
     /// Calls by which the kernel was told that there is something to be sent.
     pub wakeups: u64,
+    /// Calls by which the kernel was asked to bring what has come.
+    pub polls: u64,
     /// Changes of the algorithm of completion.
     pub switches: u64,
 }

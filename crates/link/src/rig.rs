@@ -11,9 +11,11 @@ use netlink_packet_route::link::{LinkAttribute, LinkFlags, LinkInfo, LinkMessage
 use netlink_packet_route::{AddressFamily, RouteNetlinkMessage};
 use netlink_sys::protocols::NETLINK_ROUTE;
 use netlink_sys::{Socket, SocketAddr};
+use rustix::fs::{Mode, OFlags, openat};
+use rustix::mount::{FsMountFlags, FsOpenFlags, MountAttrFlags, fsconfig_create, fsmount, fsopen};
 use rustix::thread::{LinkNameSpaceType, UnshareFlags, move_into_link_name_space, unshare_unsafe};
 use std::fs::File;
-use std::io;
+use std::io::{self, Write};
 use std::net::{IpAddr, Ipv4Addr};
 use std::os::fd::{AsFd, AsRawFd};
 use std::thread;
@@ -119,6 +121,21 @@ impl Namespace {
     /// The kernel refuses.
     pub fn remove(&self, name: &str) -> Result<(), RigError> {
         self.ask("removing", name, 0, RouteNetlinkMessage::DelLink(named(name)))
+    }
+
+    /// Writes a word to a file of sysfs, as this namespace has it, e.g. `class/net/up0/gro_flush_timeout`.
+    ///
+    /// # Errors
+    /// There is no such file, or the kernel refuses.
+    pub fn write(&self, path: &str, word: &str) -> io::Result<()> {
+        self.inside(|| {
+            // A sysfs of one's own, which is seen nowhere.
+            let sysfs = fsopen("sysfs", FsOpenFlags::FSOPEN_CLOEXEC)?;
+            fsconfig_create(&sysfs)?;
+            let root = fsmount(&sysfs, FsMountFlags::FSMOUNT_CLOEXEC, MountAttrFlags::empty())?;
+            let file = openat(&root, path, OFlags::WRONLY | OFlags::CLOEXEC, Mode::empty())?;
+            File::from(file).write_all(word.as_bytes())
+        })
     }
 
     /// Gives an interface an address.

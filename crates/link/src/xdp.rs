@@ -21,13 +21,13 @@ use rustix::fd::{AsFd, BorrowedFd};
 use rustix::io::Errno;
 use rustix::net::sockopt::xdp_statistics;
 use rustix::net::xdp::{XdpDesc, XdpDescOptions};
-use rustix::net::{SendFlags, send};
+use rustix::net::{RecvFlags, SendFlags, recv, send};
 use rustix::thread::{MembarrierCommand, membarrier};
 use socket::{KERNEL_HEADROOM, Socket};
 use std::collections::VecDeque;
 use std::sync::Arc;
 
-pub use socket::Bind;
+pub use socket::{Bind, BusyPoll};
 
 /// Where the XDP program runs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
@@ -52,6 +52,8 @@ pub struct Config {
     pub attach: Attach,
     /// Whether packets are copied.
     pub bind: Bind,
+    /// Whether who receives does the device's work for it; nobody else is asked to if nothing is said.
+    pub busy_poll: Option<BusyPoll>,
     /// When to look for what was transmitted; [`Completion::adaptive`] if nothing is said.
     pub completion: Option<Completion>,
     /// What the network behind the interface promises. AF_XDP itself loses what comes while there is no buffer to receive into.
@@ -65,6 +67,7 @@ impl Default for Config {
             filter: Filter::default(),
             attach: Attach::default(),
             bind: Bind::default(),
+            busy_poll: None,
             completion: None,
             guarantees: Guarantees { delivery: false, integrity: false },
         }
@@ -106,6 +109,7 @@ pub struct Xdp {
     done: Vec<Buffer>,
     /// The beginning of a packet whose end has not come.
     begun: Vec<Buffer>,
+    busy_polls: bool,
     pace: Pace,
     guarantees: Guarantees,
     longest: usize,
@@ -151,6 +155,9 @@ impl Xdp {
             _ => OpenError::System { doing: "giving a queue its socket", source },
         })?;
         socket.bind(interface, queue, config.bind, port.pieces, beside)?;
+        if let Some(how) = config.busy_poll {
+            socket.busy_poll(how)?;
+        }
         let frames = arena.geometry().frames;
         let mut link = Xdp {
             lent: (0..frames).map(|_| None).collect(),
@@ -158,6 +165,7 @@ impl Xdp {
             receiving: 0,
             done: Vec::with_capacity(frames as usize),
             begun: Vec::with_capacity(PIECES),
+            busy_polls: config.busy_poll.is_some(),
             pace: Pace::new(config.completion.unwrap_or(Completion::adaptive(frames))),
             guarantees: config.guarantees,
             longest: 0,
@@ -173,11 +181,12 @@ impl Xdp {
         Ok(link)
     }
 
-    /// How packets go: `native` or `generic` XDP, with or without a copy.
+    /// How packets go: `native` or `generic` XDP, with or without a copy, and whether the receiver polls the device.
     pub fn mode(&self) -> String {
         let program = if self.port.native { "native" } else { "generic" };
         let memory = if self.socket.zero_copy { "zero-copy" } else { "copy" };
-        format!("{program} XDP, {memory}")
+        let polls = if self.busy_polls { ", busy polling" } else { "" };
+        format!("{program} XDP, {memory}{polls}")
     }
 
     /// The number of its queue.
@@ -251,6 +260,16 @@ impl Xdp {
             }
             waiting = left;
         }
+    }
+
+    /// Whether nothing has come, even if the kernel is asked to bring it where that is ours to ask.
+    fn nothing_has_come(&mut self) -> bool {
+        if self.busy_polls && self.socket.receive.is_empty() {
+            self.counters.polls += 1;
+            // Nothing is read: what comes of it is in the ring. What hinders it is for `check` to say.
+            let _ = recv(&self.socket, &mut [0u8; 0], RecvFlags::DONTWAIT);
+        }
+        self.socket.receive.is_empty()
     }
 
     fn fault_of(&self, errno: Errno) -> Fault {
@@ -332,6 +351,9 @@ impl Link for Xdp {
     fn receive(&mut self, packets: &mut Vec<Buffer>, most: usize) -> usize {
         let frame_size = self.arena.geometry().frame_size;
         let mut count = 0;
+        if self.nothing_has_come() {
+            return 0;
+        }
         while count < most {
             let Some(descriptor) = self.socket.receive.pop() else { break };
             let Some(mut buffer) = self.token(descriptor.addr) else { continue };
@@ -352,7 +374,7 @@ impl Link for Xdp {
     }
 
     fn watch(&mut self) -> Watch {
-        if self.socket.receive.is_empty() { Watch::Unheard } else { Watch::Ready }
+        if self.nothing_has_come() { Watch::Unheard } else { Watch::Ready }
     }
 
     fn readiness(&self) -> Option<BorrowedFd<'_>> {

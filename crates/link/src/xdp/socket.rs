@@ -1,11 +1,11 @@
 //! An AF_XDP socket: packet memory registered, four rings, bound to a queue of an interface.
-#![allow(unsafe_code, reason = "advice on memory")]
+#![allow(unsafe_code, reason = "advice on memory, and options that rustix does not have")]
 
 use super::rings::{Consumer, Producer};
 use crate::arena::Arena;
 use crate::error::OpenError;
 use crate::interface::Interface;
-use rustix::fd::{AsFd, BorrowedFd, OwnedFd};
+use rustix::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use rustix::io::{self, Errno};
 use rustix::mm::{Advice, madvise};
 use rustix::net::addr::SocketAddrArg;
@@ -33,8 +33,20 @@ pub enum Bind {
     Copy,
 }
 
+/// Who receives has the kernel do the device's work there and then (NAPI), on its own processor, instead of wherever an interrupt
+/// comes. Where the interface puts its interrupts off (`napi_defer_hard_irqs` and `gro_flush_timeout` of
+/// `/sys/class/net/NAME`), it does without any as long as somebody polls. Linux 6.18 does so only for a socket that copies
+/// nothing: another's packets come as ever, and the interrupts of its interface had better stay on.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct BusyPoll {
+    /// Most packets for each call; more than 64 need CAP_NET_ADMIN.
+    pub budget: u16,
+}
+
 /// Octets that the kernel keeps free in front of a packet that it receives (`XDP_PACKET_HEADROOM`).
 pub const KERNEL_HEADROOM: u32 = 256;
+/// Microseconds that a call may poll which may wait. Ours never wait, and look once.
+const BUSY_POLL: u32 = 20;
 /// The sizes of frames that the kernel takes (`XDP_UMEM_MIN_CHUNK_SIZE`, and a page).
 const LEAST_FRAME: u32 = 2048;
 
@@ -126,6 +138,28 @@ impl Socket {
         self.zero_copy =
             xdp_options(&self.descriptor).is_ok_and(|it| it.contains(XdpOptionsFlags::XDP_OPTIONS_ZEROCOPY));
         Ok(())
+    }
+
+    /// Has the kernel poll the device when the socket is read, and leave it alone otherwise where the interface allows that.
+    pub fn busy_poll(&self, how: BusyPoll) -> Result<(), OpenError> {
+        let set = |option, value: u32| {
+            let (socket, len) = (self.descriptor.as_raw_fd(), size_of_val(&value) as libc::socklen_t);
+            // SAFETY: these options are a number each, which the kernel reads before the call ends.
+            match unsafe { libc::setsockopt(socket, libc::SOL_SOCKET, option, (&raw const value).cast(), len) } {
+                0 => Ok(()),
+                _ => Err(Errno::from_io_error(&std::io::Error::last_os_error()).unwrap_or(Errno::INVAL)),
+            }
+        };
+        set(libc::SO_PREFER_BUSY_POLL, 1)
+            .and_then(|()| set(libc::SO_BUSY_POLL, BUSY_POLL))
+            .and_then(|()| set(libc::SO_BUSY_POLL_BUDGET, how.budget.into()))
+            .map_err(|errno| match errno {
+                Errno::NOPROTOOPT => OpenError::NotInKernel {
+                    what: "busy polling for who prefers it (SO_PREFER_BUSY_POLL)",
+                    since: "5.11",
+                },
+                errno => OpenError::system("setting a socket to busy polling")(errno),
+            })
     }
 
     /// The kernel takes a queue from a socket that was closed a moment later, by a work of its own.

@@ -4,6 +4,7 @@ mod bounce;
 mod delivery;
 mod faults;
 mod packet;
+mod polling;
 mod soak;
 mod starvation;
 mod support;
