@@ -36,6 +36,8 @@ pub struct Bounce<L> {
     arena: Arena,
     how: Copying,
     choice: Choice,
+    /// The beginning of a dummy.
+    header: Box<[u8]>,
     /// Frames to copy into: those that nobody uses, and which these are.
     free: Vec<Buffer>,
     own: Box<[bool]>,
@@ -49,27 +51,41 @@ pub struct Bounce<L> {
 impl<L: Link> Bounce<L> {
     /// A link over another one of the same arena, with frames to copy into. Dummies begin with `header`, as packets do.
     pub fn new(link: L, arena: &Arena, frames: Vec<Buffer>, how: Copying, header: &[u8]) -> Bounce<L> {
-        let geometry = arena.geometry();
-        let mut own = vec![false; geometry.frames as usize].into_boxed_slice();
-        let mut free = frames;
-        for frame in &mut free {
-            own[frame.frame() as usize] = true;
-            arena.restore(frame, 0, header.len() as u32);
-            arena.octets_mut(frame).copy_from_slice(header);
-        }
-        let all = geometry.frames as usize;
+        let all = arena.geometry().frames as usize;
+        let mut own = vec![false; all].into_boxed_slice();
+        frames.iter().for_each(|frame| own[frame.frame() as usize] = true);
         let list = || Vec::with_capacity(all);
-        let (arena, choice) = (arena.clone(), Choice::default());
-        Bounce {
+        let mut bounce = Bounce {
             link,
-            arena,
+            arena: arena.clone(),
             how,
-            choice,
-            free,
+            choice: Choice::default(),
+            header: header.into(),
+            free: frames,
             own,
             out: VecDeque::with_capacity(all),
             done: list(),
             returned: list(),
+        };
+        bounce.make_dummies();
+        bounce
+    }
+
+    /// Goes on in another way. What was learned of sizes is kept. What is transmitted by now becomes a dummy again; a frame that
+    /// is under way may have other contents when it is used as one.
+    pub fn copy(&mut self, how: Copying) {
+        self.how = how;
+        self.take_back();
+        if how == Copying::Dummy {
+            self.make_dummies();
+        }
+    }
+
+    /// Frames that nobody uses begin as packets do.
+    fn make_dummies(&mut self) {
+        for frame in &mut self.free {
+            self.arena.restore(frame, 0, self.header.len() as u32);
+            self.arena.octets_mut(frame).copy_from_slice(&self.header);
         }
     }
 

@@ -49,8 +49,15 @@ fn any_number_of_pieces_may_be_copied() {
 fn dummies_are_as_long_as_what_they_stand_for() {
     let Some(cable) = cable(60_000) else { return };
     let Some([from, mut to]) = ends(&cable, GEOMETRY, &Config::default()) else { return };
-    let mut from = over(from, Copying::Dummy);
+    let mut from = over(from, Copying::All);
     to.listen(128);
+    // What was used otherwise becomes a dummy too.
+    for number in 0..200 {
+        let packet = frame(number, 20_000);
+        assert!(from.send(&packet, 3000) && to.expect() == packet);
+    }
+    from.reclaim();
+    from.link.copy(Copying::Dummy);
     for number in 0..200 {
         let packet = frame(number, 60 + (number as usize * 607) % 40_000);
         assert!(from.send(&packet, 3000), "buffers come back");

@@ -17,7 +17,7 @@ use crate::plan::{Plan, Target};
 use crate::record::Skipped;
 use crate::statistic::median;
 use crate::unit::{self, Unit};
-use stage::{ADAPTIVE, CLUSTER, Run, Stage, Way};
+use stage::{CLUSTER, Run, Stage, Way};
 use underpass_link::bounce::Copying;
 use underpass_link::completion::Completion;
 
@@ -171,8 +171,7 @@ impl Experiment for Algorithms {
     }
 
     fn sample(&mut self, lab: &Lab, _: &Session) -> Result<Vec<Reading>> {
-        let xdp = |completion| Way::Xdp { completion, copying: Copying::Adaptive };
-        let ways = [xdp(ADAPTIVE), xdp(Completion::EventDriven), xdp(Completion::Lazy), Way::Packet];
+        let ways = [Way::ADAPTIVE, Way::Xdp(Completion::EventDriven), Way::Xdp(Completion::Lazy), Way::Packet];
         let rates = self.stage.rates(lab, &ways, self.size)?;
         self.fixed.note(&rates[1..3]);
         Ok(rates.into_iter().map(Ok).collect())
@@ -204,7 +203,7 @@ impl Experiment for Gain {
     }
 
     fn baseline(&mut self, lab: &Lab) -> Result<Option<(&'static str, f64)>> {
-        let way = Way::Xdp { completion: Completion::EventDriven, copying: Copying::Adaptive };
+        let way = Way::Xdp(Completion::EventDriven);
         Ok(self.stage.rates(lab, &[way], SHORT)?.first().map(|rate| ("event-driven", *rate)))
     }
 }
@@ -245,8 +244,7 @@ impl Experiment for Copies {
     }
 
     fn sample(&mut self, lab: &Lab, _: &Session) -> Result<Vec<Reading>> {
-        let ways = Copies::WAYS.map(|copying| Way::Xdp { completion: ADAPTIVE, copying });
-        let rates = self.stage.rates(lab, &ways, self.size)?;
+        let rates = self.stage.copies(lab, &Copies::WAYS, self.size)?;
         // Neither the adaptive way nor the dummies.
         self.fixed.note(&rates[1..rates.len() - 1]);
         Ok(rates.into_iter().map(Ok).collect())

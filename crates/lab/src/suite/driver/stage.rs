@@ -40,6 +40,8 @@ const ROOM_SHORT: usize = 8192;
 const ROOM_LONG: usize = 2048;
 const BOUNCE: usize = 1024;
 const GEOMETRY: Geometry = Geometry { frames: 16_384, frame_size: 4096, headroom: 64 };
+/// Seconds for which one way of several goes, before it is another's turn.
+const TURN: f64 = 0.005;
 /// How long a link may take to send what it has.
 const PATIENCE: Duration = Duration::from_secs(1);
 /// A receiver that hears nothing for so long has heard all.
@@ -53,12 +55,12 @@ pub enum Way {
     /// A packet socket.
     Packet,
     /// AF_XDP.
-    Xdp { completion: Completion, copying: Copying },
+    Xdp(Completion),
 }
 
 impl Way {
     /// AF_XDP, adaptive in all.
-    pub const ADAPTIVE: Way = Way::Xdp { completion: ADAPTIVE, copying: Copying::Adaptive };
+    pub const ADAPTIVE: Way = Way::Xdp(ADAPTIVE);
     /// UDP, a call for each message.
     pub const CALL: Way = Way::Udp { batch: 1, gso: false };
     /// UDP, many with a call.
@@ -68,7 +70,7 @@ impl Way {
 }
 
 /// As the driver has it where nothing is said.
-pub const ADAPTIVE: Completion = Completion::Adaptive { low: GEOMETRY.frames / 8, high: GEOMETRY.frames / 4 };
+const ADAPTIVE: Completion = Completion::Adaptive { low: GEOMETRY.frames / 8, high: GEOMETRY.frames / 4 };
 
 /// What a run came to.
 #[derive(Clone, Copy, Debug)]
@@ -126,6 +128,22 @@ impl Stage {
         ways.iter().map(run).collect()
     }
 
+    /// The same of messages in several pieces over AF_XDP, of which so much is copied: by turns over one link, so that whatever
+    /// disturbs the machine disturbs all alike.
+    pub fn copies(&self, lab: &Lab, ways: &[Copying], size: u64) -> Result<Vec<f64>> {
+        let (size, rounds) = (size as usize, (lab.clock() / TURN).ceil() as usize);
+        let sending = Sending { size, seconds: TURN, turns: rounds * ways.len(), window: window(size) };
+        let turn = |link: &mut Bounce<Xdp>, turn: usize| {
+            let way = ways[turn_of(turn, ways.len())];
+            link.copy(way);
+            way == Copying::Dummy
+        };
+        let (sent, _) = self.both(lab, &sending, Way::ADAPTIVE, || End::bounce(ADAPTIVE), turn)?;
+        let mut sums = vec![Sent::default(); ways.len()];
+        sent.iter().enumerate().for_each(|(turn, sent)| sums[turn_of(turn, ways.len())].add(sent));
+        Ok(sums.iter().map(|sum| sum.messages as f64 * 1e9 / sum.ns).collect())
+    }
+
     /// Messages of `size` octets one after the other, as fast as they go, for half of a sample's time.
     pub fn run(&self, lab: &Lab, session: &Session, way: Way, size: u64) -> Result<Run> {
         let (size, seconds) = (size as usize, lab.clock() / 2.0);
@@ -153,19 +171,78 @@ impl Stage {
     }
 
     fn frames(&self, lab: &Lab, way: Way, size: usize, seconds: f64, heeds: bool) -> Result<Run> {
+        let sending = Sending { size, seconds, turns: 1, window: if heeds { window(size) } else { u64::MAX } };
+        let (sent, received) = self.both::<dyn Link>(lab, &sending, way, || End::open(way, size), |_, _| false)?;
+        let mut sum = Sent::default();
+        sent.iter().for_each(|it| sum.add(it));
+        let Received { delivered, ns, receiver_ns } = received;
+        Counts { sent: sum.messages, sender_ns: sum.ns, delivered, ns, receiver_ns }.run()
+    }
+
+    /// Sends over the link that `open` makes, to a receiver of this way. Before each turn the link may be told how it goes on;
+    /// the answer is whether it sends dummies.
+    fn both<L: Link + ?Sized>(
+        &self,
+        lab: &Lab,
+        sending: &Sending,
+        way: Way,
+        open: impl FnOnce() -> Result<End<L>> + Send,
+        turn: impl FnMut(&mut L, usize) -> bool + Send,
+    ) -> Result<(Vec<Sent>, Received)> {
         let (progress, (up, is_up)) = (Progress::default(), channel());
         let ([here, there], pair) = (&self.cable.ends, lab.processors);
         let (sent, received) = thread::scope(|scope| {
-            let receiver = scope.spawn(|| inside(there, pair.map(|it| it.first), || receive(way, size, up, &progress)));
-            let window = if heeds { (room(size) / 2 / pieces(size)) as u64 } else { u64::MAX };
-            let sent = inside(here, pair.map(|it| it.second), || send(way, size, seconds, window, is_up, &progress));
+            let receive = || receive(way, sending.size, up, &progress);
+            let receiver = scope.spawn(|| inside(there, pair.map(|it| it.first), receive));
+            let send = || send(open()?, sending, turn, is_up, &progress);
+            let sent = inside(here, pair.map(|it| it.second), send);
             progress.over.store(true, Release);
             (sent, receiver.join().unwrap_or_else(|_| Err(anyhow!("a thread failed"))))
         });
         // Where both fail, what the receiver found is often why the sender failed.
-        let ((delivered, ns, receiver_ns), (sent, sender_ns)) = (received?, sent?);
-        Counts { sent, sender_ns, delivered, ns, receiver_ns }.run()
+        let (received, sent) = (received?, sent?);
+        Ok((sent, received))
     }
+}
+
+/// Whose turn it is, of a power of two: each has one in every round, and follows another than in the round before, which may
+/// leave it more or less in the processor's cache.
+fn turn_of(turn: usize, ways: usize) -> usize {
+    let round = turn / ways;
+    (turn % ways * (2 * round + 1) + round) % ways
+}
+
+/// What is sent.
+struct Sending {
+    /// Octets of a message.
+    size: usize,
+    /// How long a turn takes, and how many there are. Between two of them all arrives.
+    seconds: f64,
+    turns: usize,
+    /// Messages that may be under way.
+    window: u64,
+}
+
+/// What was sent in a turn, and what it took of the processor.
+#[derive(Clone, Copy, Debug, Default)]
+struct Sent {
+    messages: u64,
+    ns: f64,
+}
+
+impl Sent {
+    fn add(&mut self, other: &Sent) {
+        self.messages += other.messages;
+        self.ns += other.ns;
+    }
+}
+
+/// What was received, how long it came, and what that took of the processor.
+#[derive(Clone, Copy, Debug)]
+struct Received {
+    delivered: u64,
+    ns: f64,
+    receiver_ns: f64,
 }
 
 /// What the two ends tell each other beside the link.
@@ -173,6 +250,8 @@ impl Stage {
 struct Progress {
     /// Messages that have arrived.
     delivered: AtomicU64,
+    /// Dummies are sent, which have a length and no contents.
+    dummies: AtomicBool,
     /// All are sent.
     over: AtomicBool,
 }
@@ -194,34 +273,46 @@ fn inside<R: Send>(
 }
 
 /// The link of one end, its memory, and frames that nobody uses.
-struct End {
+struct End<L: ?Sized = dyn Link> {
     arena: Arena,
-    link: Box<dyn Link>,
+    link: Box<L>,
     free: Vec<Buffer>,
 }
 
 impl End {
     fn open(way: Way, size: usize) -> Result<End> {
-        let (arena, mut free) = Arena::new(GEOMETRY);
+        let (arena, free) = Arena::new(GEOMETRY);
         let link: Box<dyn Link> = match way {
             Way::Udp { .. } => bail!("UDP is the kernel's"),
             Way::Packet => {
                 let guarantees = Config::default().guarantees;
                 Box::new(Packet::open(INTERFACE, &arena, Filter::Llc, guarantees)?)
             }
-            Way::Xdp { completion, copying } => {
-                let link = Xdp::open(INTERFACE, &arena, &Config { completion: Some(completion), ..Config::default() })?;
-                // What lies in one piece is not copied, whatever is asked for.
-                if size <= CLUSTER {
-                    Box::new(link)
-                } else {
-                    Box::new(Bounce::new(link, &arena, free.split_off(free.len() - BOUNCE), copying, &HEADER))
-                }
+            // What lies in one piece is not copied, whatever is asked for.
+            Way::Xdp(completion) if size <= CLUSTER => Box::new(xdp(&arena, completion)?),
+            Way::Xdp(completion) => {
+                let End { arena, link, free } = End::bounce(completion)?;
+                return Ok(End { arena, link, free });
             }
         };
         Ok(End { arena, link, free })
     }
+}
 
+impl End<Bounce<Xdp>> {
+    fn bounce(completion: Completion) -> Result<End<Bounce<Xdp>>> {
+        let (arena, mut free) = Arena::new(GEOMETRY);
+        let own = free.split_off(free.len() - BOUNCE);
+        let link = Bounce::new(xdp(&arena, completion)?, &arena, own, Copying::Adaptive, &HEADER);
+        Ok(End { arena, link: Box::new(link), free })
+    }
+}
+
+fn xdp(arena: &Arena, completion: Completion) -> Result<Xdp> {
+    Ok(Xdp::open(INTERFACE, arena, &Config { completion: Some(completion), ..Config::default() })?)
+}
+
+impl<L: Link + ?Sized> End<L> {
     /// Writes a message into as many buffers as it takes: those for its data, behind one for the header if there are several.
     fn write(&mut self, number: u64, size: usize, out: &mut VecDeque<Buffer>) {
         let mut header = HEADER.len();
@@ -258,56 +349,64 @@ pub fn pieces(size: usize) -> usize {
     if size <= CLUSTER { 1 } else { 1 + size.div_ceil(CLUSTER) }
 }
 
-/// Sends until the time is over, with at most a window under way: how many messages, and what that took of the processor.
-fn send(
-    way: Way,
-    size: usize,
-    seconds: f64,
-    window: u64,
+/// Messages that fill half of a receiver's room.
+fn window(size: usize) -> u64 {
+    (room(size) / 2 / pieces(size)) as u64
+}
+
+/// Sends turn after turn.
+fn send<L: Link + ?Sized>(
+    mut end: End<L>,
+    sending: &Sending,
+    mut turn: impl FnMut(&mut L, usize) -> bool,
     is_up: Receiver<()>,
     progress: &Progress,
-) -> Result<(u64, f64)> {
-    let mut end = End::open(way, size)?;
+) -> Result<Vec<Sent>> {
     is_up.recv().map_err(|_| anyhow!("the receiver is gone"))?;
+    let &Sending { size, seconds, turns, window } = sending;
     let (pieces, mut out, mut sent) = (pieces(size), VecDeque::new(), 0);
     // So much at a time that there is as much again to be written meanwhile.
     let batch = BATCH.min(BATCH_OCTETS / size).min(end.free.len() / 2 / pieces);
-    let (begin, mut before) = (Instant::now(), thread_time());
-    while begin.elapsed().as_secs_f64() < seconds {
-        end.link.complete(&mut end.free);
-        let under_way = sent - progress.delivered.load(Relaxed);
-        let now = batch.min(end.free.len() / pieces).min(window.saturating_sub(under_way) as usize);
-        if now == 0 && out.is_empty() {
-            // Waiting is no work.
-            let begin = thread_time();
-            thread::sleep(Duration::from_micros(20));
-            before += thread_time() - begin;
-            continue;
+    let mut all = Vec::with_capacity(turns);
+    for number in 0..turns {
+        progress.dummies.store(turn(&mut end.link, number), Release);
+        let (first, begin, mut before) = (sent, Instant::now(), thread_time());
+        while begin.elapsed().as_secs_f64() < seconds {
+            end.link.complete(&mut end.free);
+            let under_way = sent - progress.delivered.load(Relaxed);
+            let now = batch.min(end.free.len() / pieces).min(window.saturating_sub(under_way) as usize);
+            if now == 0 && out.is_empty() {
+                // Waiting is no work.
+                let begin = thread_time();
+                thread::sleep(Duration::from_micros(20));
+                before += thread_time() - begin;
+                continue;
+            }
+            for number in sent..sent + now as u64 {
+                end.write(number, size, &mut out);
+            }
+            sent += now as u64;
+            end.link.transmit(&mut out);
         }
-        for number in sent..sent + now as u64 {
-            end.write(number, size, &mut out);
+        all.push(Sent { messages: sent - first, ns: thread_time() - before });
+        // What is still here goes too, as far as it goes at all.
+        let (begin, arrives) = (Instant::now(), |sent| turns == 1 || progress.delivered.load(Relaxed) == sent);
+        while !(out.is_empty() && arrives(sent)) && begin.elapsed() < PATIENCE {
+            end.link.transmit(&mut out);
+            end.link.complete(&mut end.free);
         }
-        sent += now as u64;
-        end.link.transmit(&mut out);
+        ensure!(arrives(sent), "messages were lost, though there was room for them");
     }
-    let used = thread_time() - before;
-    // What is still here goes too, as far as it goes at all.
-    let begin = Instant::now();
-    while !out.is_empty() && begin.elapsed() < PATIENCE {
-        end.link.transmit(&mut out);
-        end.link.complete(&mut end.free);
-    }
-    Ok((sent, used))
+    Ok(all)
 }
 
-/// Receives until the sender is done: how many messages, how long they came, and what that took of the processor.
-fn receive(way: Way, size: usize, up: Sender<()>, progress: &Progress) -> Result<(u64, f64, f64)> {
+/// Receives until the sender is done.
+fn receive(way: Way, size: usize, up: Sender<()>, progress: &Progress) -> Result<Received> {
     let mut end = End::open(way, size)?;
     for buffer in end.free.drain(..room(size)) {
         end.link.fill(buffer);
     }
     up.send(()).context("the sender is gone")?;
-    let dummies = matches!(way, Way::Xdp { copying: Copying::Dummy, .. }) && size > CLUSTER;
     let (mut delivered, mut next, mut come, mut wait) = (0, 0, Vec::new(), Wait::default());
     let (mut first, mut last, mut before, mut used) = (None, Instant::now(), 0.0, None);
     loop {
@@ -326,7 +425,7 @@ fn receive(way: Way, size: usize, up: Sender<()>, progress: &Progress) -> Result
             (first, before) = (Some(Instant::now()), thread_time());
         }
         for message in come.chunk_by(|piece, _| piece.goes_on()) {
-            if dummies {
+            if progress.dummies.load(Acquire) {
                 let octets = message.iter().map(Buffer::len).sum::<usize>();
                 ensure!(octets == HEADER.len() + size, "a frame has {octets} octets");
             } else {
@@ -341,11 +440,30 @@ fn receive(way: Way, size: usize, up: Sender<()>, progress: &Progress) -> Result
         last = Instant::now();
     }
     let ns = first.map_or(0.0, |first| (last - first).as_nanos() as f64);
-    Ok((delivered, ns, used.unwrap_or_default()))
+    Ok(Received { delivered, ns, receiver_ns: used.unwrap_or_default() })
 }
 
 /// Processor time of this thread, in ns.
 fn thread_time() -> f64 {
     let time = clock_gettime(ClockId::ThreadCPUTime);
     time.tv_sec as f64 * 1e9 + time.tv_nsec as f64
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::collections::HashSet;
+
+    #[test]
+    fn each_has_a_turn_in_every_round_and_follows_half_of_the_others_alike() {
+        for round in 0..8 {
+            let order: HashSet<usize> = (0..8).map(|turn| turn_of(8 * round + turn, 8)).collect();
+            assert_eq!(order.len(), 8, "round {round}");
+        }
+        let follows = |way| {
+            let behind = (1..800).filter(|turn| turn % 8 > 0 && turn_of(*turn, 8) == way);
+            behind.map(|turn| turn_of(turn - 1, 8)).collect::<HashSet<usize>>()
+        };
+        assert!((0..8).all(|way| follows(way).len() == 4));
+    }
 }
