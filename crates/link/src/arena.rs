@@ -104,17 +104,37 @@ pub struct Geometry {
 /// not be anybody else's by then, as memory that goes back to an allocator would be.
 struct Memory {
     octets: NonNull<[u8]>,
+    pages: Pages,
 }
+
+/// Pages of memory.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Pages {
+    /// The system's; a driver asks to have them joined.
+    Ordinary,
+    /// Of 2 MiB each, which whoever runs the system has reserved (`vm.nr_hugepages`): fewer to be looked up.
+    Huge,
+}
+
+/// Octets of a huge page.
+const HUGE: usize = 2 << 20;
 
 impl Memory {
     /// Zeroed pages for so many octets.
     fn new(octets: usize) -> Memory {
-        let len = octets.max(1).next_multiple_of(rustix::param::page_size());
-        // SAFETY: a new mapping, at an address that the kernel chooses.
-        let memory = unsafe { mmap_anonymous(null_mut(), len, ProtFlags::READ | ProtFlags::WRITE, MapFlags::PRIVATE) };
-        let memory = memory.ok().and_then(|it| NonNull::new(it.cast::<u8>()));
-        let memory = memory.unwrap_or_else(|| panic!("no memory for an arena of {octets} octets"));
-        Memory { octets: NonNull::slice_from_raw_parts(memory, len) }
+        let map = |pages, page, flags| {
+            let len = octets.max(1).next_multiple_of(page);
+            // SAFETY: a new mapping, at an address that the kernel chooses.
+            let memory = unsafe { mmap_anonymous(null_mut(), len, ProtFlags::READ | ProtFlags::WRITE, flags) };
+            let memory = NonNull::new(memory.ok()?.cast::<u8>())?;
+            Some(Memory { octets: NonNull::slice_from_raw_parts(memory, len), pages })
+        };
+        // Shared: of private ones that a device may write to, a fork takes copies, for which none may be left.
+        let huge = || map(Pages::Huge, HUGE, MapFlags::SHARED | MapFlags::HUGETLB | MapFlags::HUGE_2MB);
+        let memory = if octets >= HUGE { huge() } else { None };
+        memory
+            .or_else(|| map(Pages::Ordinary, rustix::param::page_size(), MapFlags::PRIVATE))
+            .unwrap_or_else(|| panic!("no memory for an arena of {octets} octets"))
     }
 }
 
@@ -140,7 +160,7 @@ pub struct Arena {
 }
 
 impl Arena {
-    /// New memory, and the right to each of its frames.
+    /// New memory, and the right to each of its frames. It lies in huge pages where it fills one and enough are reserved.
     ///
     /// # Panics
     /// If the headroom is larger than a frame, or there is no memory.
@@ -160,6 +180,11 @@ impl Arena {
     #[inline]
     pub fn geometry(&self) -> Geometry {
         self.geometry
+    }
+
+    /// The pages that it lies in.
+    pub fn pages(&self) -> Pages {
+        self.memory.pages
     }
 
     /// The octets of a buffer.
@@ -319,6 +344,27 @@ mod tests {
         }
         for (number, buffer) in all.iter().enumerate() {
             assert_eq!(arena.octets(buffer), [number as u8; 128]);
+        }
+    }
+
+    /// Who has none reserved gets ordinary ones, and what is smaller than one does in any case.
+    #[test]
+    fn an_arena_lies_in_huge_pages_where_some_are_reserved() {
+        assert_eq!(Arena::new(GEOMETRY).0.pages(), Pages::Ordinary);
+        let (arena, mut all) = Arena::new(Geometry { frames: 1024, frame_size: 2560, headroom: 0 });
+        for (number, buffer) in all.iter_mut().enumerate() {
+            arena.room(buffer).fill(number as u8);
+        }
+        assert!(all.iter().enumerate().all(|(number, buffer)| arena.octets(buffer) == [number as u8; 2560]));
+        // What the kernel says of the mapping at this address: `ht` is for huge ones.
+        let mappings = std::fs::read_to_string("/proc/self/smaps").unwrap();
+        let begin = format!("{:x}-", arena.memory().as_ptr().cast::<u8>() as usize);
+        let flags =
+            mappings.lines().skip_while(|line| !line.starts_with(&begin)).find(|line| line.starts_with("VmFlags:"));
+        let huge = flags.unwrap().split_whitespace().any(|flag| flag == "ht");
+        assert_eq!(huge, arena.pages() == Pages::Huge);
+        if !huge {
+            println!("SKIPPED: no huge pages are reserved here; as root, `sysctl vm.nr_hugepages=16`");
         }
     }
 

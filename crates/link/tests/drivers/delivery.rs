@@ -58,6 +58,21 @@ fn packets_in_pieces_arrive_as_they_were() {
     assert_eq!((from.link.counters().refused, to.link.counters().lost), (0, 0));
 }
 
+/// Packet memory of huge pages, where some are reserved, else of ordinary ones.
+#[test]
+fn frames_of_a_large_arena_arrive_as_they_were() {
+    let Some(cable) = cable(1500) else { return };
+    let geometry = Geometry { frames: 1024, frame_size: 4096, headroom: 128 };
+    let Some([mut from, mut to]) = ends(&cable, geometry, &Config::default()) else { return };
+    println!("{:?} pages", from.arena.pages());
+    to.listen(1024);
+    for number in 0..5000 {
+        let packet = frame(number, 21 + number as usize % 1494);
+        assert!(from.send(&packet, packet.len()), "buffers come back");
+        assert_eq!(to.expect(), packet, "{number}");
+    }
+}
+
 /// Two queues of each end over one arena: what is sent over one comes on the same one of the other end.
 #[test]
 fn queues_share_an_arena() {
