@@ -416,7 +416,12 @@ impl Port {
             Some(libc::ENOSYS) => OpenError::NotInKernel { what: "bpf(2)", since: "5.9" },
             _ => OpenError::System { doing, source },
         };
-        let sockets = SocketMap::new(QUEUES).map_err(system)?;
+        let sockets = SocketMap::new(QUEUES).map_err(|error| match error.raw_os_error() {
+            Some(libc::EINVAL) => {
+                OpenError::NotInKernel { what: "maps of AF_XDP sockets (CONFIG_XDP_SOCKETS)", since: "4.18" }
+            }
+            _ => system(error),
+        })?;
         let code = config.filter.program(sockets.descriptor());
         let modes: &[u32] = match config.attach {
             Attach::Auto => &[NATIVE, GENERIC],

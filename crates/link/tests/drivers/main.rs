@@ -5,6 +5,7 @@ mod delivery;
 mod faults;
 mod packet;
 mod polling;
+mod refusals;
 mod soak;
 mod starvation;
 mod support;

@@ -1,0 +1,124 @@
+//! A kernel that is older, was built without something, or keeps it for others: each refusal names its remedy, and with a free
+//! choice the next driver comes, with the reason. The refusals are a seccomp filter's, in a thread of its own.
+
+use super::support::{cable, inside};
+use rustix::thread::{CapabilitySet, CapabilitySets, set_capabilities};
+use seccompiler::{
+    SeccompAction, SeccompCmpArgLen, SeccompCmpOp, SeccompCondition, SeccompFilter, SeccompRule, apply_filter,
+};
+use underpass_link::arena::{Arena, Geometry};
+use underpass_link::driver::Driver;
+use underpass_link::error::OpenError;
+use underpass_link::rig::{INTERFACE, Namespace};
+use underpass_link::xdp::{BusyPoll, Config};
+
+const GEOMETRY: Geometry = Geometry { frames: 64, frame_size: 2048, headroom: 128 };
+/// Commands of bpf(2), and options of AF_XDP and of all sockets, by their numbers.
+const MAP_CREATE: u64 = 0;
+const PROG_LOAD: u64 = 5;
+const LINK_CREATE: u64 = 28;
+const UMEM_REG: u64 = 4;
+
+/// A system call that is refused: its number, which of its arguments has to have which value, and the error.
+#[derive(Clone, Copy)]
+struct Refusal {
+    call: i64,
+    argument: Option<(u8, u64)>,
+    errno: i32,
+}
+
+impl Refusal {
+    /// From here on, in this thread.
+    fn apply(self) {
+        let condition = |(index, value)| {
+            SeccompCondition::new(index, SeccompCmpArgLen::Dword, SeccompCmpOp::Eq, value).expect("an argument")
+        };
+        let rules = self.argument.map(condition).map(|it| SeccompRule::new(vec![it]).expect("a rule"));
+        let action = SeccompAction::Errno(self.errno as u32);
+        let arch = std::env::consts::ARCH.try_into().expect("an architecture that has seccomp filters");
+        let rules = [(self.call, rules.into_iter().collect())].into();
+        let filter = SeccompFilter::new(rules, SeccompAction::Allow, action, arch).expect("a filter");
+        let program: seccompiler::BpfProgram = filter.try_into().expect("a program");
+        apply_filter(&program).expect("who is root may");
+    }
+}
+
+/// What comes of opening the interface, if that is refused.
+fn open(
+    namespace: &Namespace,
+    driver: Driver,
+    refusal: Option<Refusal>,
+) -> Result<(String, Option<OpenError>), OpenError> {
+    let config = Config { busy_poll: Some(BusyPoll { budget: 64 }), ..Config::default() };
+    let (arena, _) = Arena::new(GEOMETRY);
+    inside(namespace, || {
+        if let Some(refusal) = refusal {
+            refusal.apply();
+        }
+        driver.open(INTERFACE, &arena, &config).map(|opened| (opened.mode, opened.instead))
+    })
+}
+
+#[test]
+fn each_refusal_names_its_remedy_and_the_next_driver_comes() {
+    let Some(cable) = cable(1500) else { return };
+    let here = &cable.ends[0];
+    match open(here, Driver::Xdp, None) {
+        Ok((mode, _)) => assert_eq!(mode, "native XDP, copy, busy polling"),
+        Err(error) => return println!("SKIPPED: {error}"),
+    }
+    let bpf = |command, errno| Refusal { call: libc::SYS_bpf, argument: Some((0, command)), errno };
+    let socket = |errno| Refusal { call: libc::SYS_socket, argument: Some((0, libc::AF_XDP as u64)), errno };
+    let option = |option, errno| Refusal { call: libc::SYS_setsockopt, argument: Some((2, option)), errno };
+    let any = |call, errno| Refusal { call, argument: None, errno };
+    for (refusal, remedy) in [
+        (any(libc::SYS_bpf, libc::EPERM), "setcap cap_net_raw,cap_net_admin,cap_bpf+ep"),
+        (any(libc::SYS_bpf, libc::ENOSYS), "this kernel has no bpf(2); Linux 5.9 has it"),
+        (bpf(MAP_CREATE, libc::EINVAL), "no maps of AF_XDP sockets (CONFIG_XDP_SOCKETS); Linux 4.18 has it"),
+        (bpf(PROG_LOAD, libc::EPERM), "loading an XDP program is not permitted; run as root"),
+        (bpf(LINK_CREATE, libc::EINVAL), "no links of XDP programs; Linux 5.9 has it"),
+        (bpf(LINK_CREATE, libc::EOPNOTSUPP), "another mode, or the driver af_packet, does without"),
+        (bpf(LINK_CREATE, libc::EBUSY), "xdp off"),
+        (socket(libc::EPERM), "opening an AF_XDP socket is not permitted; run as root"),
+        (socket(libc::EAFNOSUPPORT), "no AF_XDP sockets (CONFIG_XDP_SOCKETS); Linux 4.18 has it"),
+        (option(UMEM_REG, libc::ENOBUFS), "raise `ulimit -l`"),
+        (option(libc::SO_PREFER_BUSY_POLL as u64, libc::ENOPROTOOPT), "Linux 5.11 has it"),
+        (option(libc::SO_PREFER_BUSY_POLL as u64, libc::EPERM), "setting a socket to busy polling is not permitted"),
+        (any(libc::SYS_bind, libc::EBUSY), "queue 0 of up0 is taken by another socket"),
+    ] {
+        let error = open(here, Driver::Xdp, Some(refusal)).expect_err(remedy).to_string();
+        assert!(error.contains(remedy), "{error}\nand not: {remedy}");
+        let (mode, instead) = match open(here, Driver::Auto, Some(refusal)) {
+            Ok(opened) => opened,
+            // What has no bind has no packet socket either.
+            Err(error) if refusal.call == libc::SYS_bind => {
+                assert!(error.to_string().starts_with("binding a packet socket"), "{error}");
+                continue;
+            }
+            Err(error) => panic!("{error}"),
+        };
+        assert_eq!((mode.as_str(), instead.expect("a reason").to_string()), ("packet socket", error));
+    }
+    let (mode, instead) = open(here, Driver::Auto, None).expect("a refusal holds for its thread alone");
+    assert_eq!((mode.as_str(), instead.is_none()), ("native XDP, copy, busy polling", true));
+}
+
+#[test]
+fn who_may_open_packet_sockets_alone_gets_one_and_who_may_nothing_is_told_so() {
+    let Some(cable) = cable(1500) else { return };
+    let (arena, _) = Arena::new(GEOMETRY);
+    let open = |capabilities| {
+        inside(&cable.ends[0], || {
+            let none = CapabilitySet::empty();
+            let sets = CapabilitySets { effective: capabilities, permitted: capabilities, inheritable: none };
+            set_capabilities(None, sets).expect("they become fewer");
+            Driver::Auto.open(INTERFACE, &arena, &Config::default())
+        })
+    };
+    let opened = open(CapabilitySet::NET_RAW).expect("a packet socket needs no more");
+    assert_eq!(opened.mode, "packet socket");
+    let reason = opened.instead.expect("a reason").to_string();
+    assert!(reason.starts_with("loading an XDP program is not permitted; run as root, or"), "{reason}");
+    let error = open(CapabilitySet::empty()).err().expect("nothing is left").to_string();
+    assert!(error.starts_with("opening a packet socket is not permitted; run as root, or"), "{error}");
+}
