@@ -8,8 +8,9 @@ mod message;
 mod stage;
 
 use std::rc::Rc;
+use std::time::Duration;
 
-use anyhow::Result;
+use anyhow::{Context, Result};
 
 use crate::bench::{Chosen, Experiment, Lab, skipped};
 use crate::launcher::{Reading, Session, Side};
@@ -17,7 +18,7 @@ use crate::plan::{Plan, Target};
 use crate::record::Skipped;
 use crate::statistic::median;
 use crate::unit::{self, Unit};
-use stage::{CLUSTER, Run, Stage, Way};
+use stage::{CLUSTER, Run, Stage, Waited, Waiting, Way};
 use underpass_link::bounce::Copying;
 use underpass_link::completion::Completion;
 
@@ -41,6 +42,7 @@ pub fn add(lab: &Lab, chosen: &mut Chosen, missing: &mut Vec<Skipped>) {
         chosen.add("driver", Algorithms { stage: stage.clone(), size, fixed: Fixed::default() });
     }
     chosen.add("driver", Gain { stage: stage.clone() });
+    chosen.add("driver", Waits { stage: stage.clone() });
     for &size in sizes.iter().filter(|size| **size > CLUSTER as u64) {
         chosen.add("driver", Copies { stage: stage.clone(), size, fixed: Fixed::default() });
     }
@@ -252,5 +254,56 @@ impl Experiment for Copies {
 
     fn baseline(&mut self, _: &Lab) -> Result<Option<(&'static str, f64)>> {
         Ok(self.fixed.best().map(|fixed| (BEST_FIXED, fixed)))
+    }
+}
+
+/// How the receiver waits: with messages that come seldom, often, and as fast as they go.
+#[derive(Debug)]
+struct Waits {
+    stage: Rc<Stage>,
+}
+
+impl Waits {
+    const WAYS: [(Waiting, &str); 3] =
+        [(Waiting::Adaptive, "as experience has it"), (Waiting::Polling, "polling"), (Waiting::Asleep, "asleep")];
+    const GAPS: [(Duration, &str); 2] =
+        [(Duration::from_millis(1), "one each ms"), (Duration::from_micros(20), "one each 20 µs")];
+}
+
+impl Experiment for Waits {
+    fn sides(&self) -> &'static [Side] {
+        ALONE
+    }
+
+    fn plans(&self) -> Vec<Plan> {
+        let name = |rate: &str, how: &str, what: &str| format!("{}, {rate}, waits {how}: {what}", unit::size(SHORT));
+        let share = |rate: &str, how: &str| {
+            let plan = Plan::cost("waits", name(rate, how, "receiver"), Unit::Percent).of_size(SHORT);
+            plan.note("of the receiver's processor")
+        };
+        let paced = Waits::GAPS.iter().flat_map(|(_, rate)| {
+            Waits::WAYS.iter().flat_map(move |(_, how)| {
+                let latency = Plan::duration("waits", name(rate, how, "latency")).of_size(SHORT);
+                [share(rate, how), latency.note("from the sender's hands into the receiver's, the median")]
+            })
+        });
+        let rate = "as fast as they go";
+        let fast = Waits::WAYS.iter().flat_map(|(_, how)| {
+            let delivered = Plan::rate("waits", name(rate, how, "delivered"), Unit::PerSecond).of_size(SHORT);
+            [share(rate, how), delivered]
+        });
+        paced.chain(fast).collect()
+    }
+
+    fn sample(&mut self, lab: &Lab, _: &Session) -> Result<Vec<Reading>> {
+        let mut readings = Vec::new();
+        for gap in Waits::GAPS.iter().map(|(gap, _)| Some(*gap)).chain([None]) {
+            for (waiting, _) in Waits::WAYS {
+                let Waited { delivered_per_second, share, latency } = self.stage.wait(lab, waiting, gap, SHORT)?;
+                let second = if gap.is_some() { latency.context("no latency")? } else { delivered_per_second };
+                readings.extend([Ok(share), Ok(second)]);
+            }
+        }
+        Ok(readings)
     }
 }

@@ -1,6 +1,7 @@
 //! Where drivers are measured: two network namespaces, a cable between, and messages from the one to the other.
 
 use std::collections::VecDeque;
+use std::hint::spin_loop;
 use std::sync::atomic::Ordering::{Acquire, Relaxed, Release};
 use std::sync::atomic::{AtomicBool, AtomicU64};
 use std::sync::mpsc::{Receiver, Sender, channel};
@@ -17,6 +18,7 @@ use crate::launcher::Session;
 use crate::process::Running;
 use crate::processors::confine;
 use crate::programs::Program;
+use crate::statistic::median;
 use crate::suite::arguments;
 use underpass_link::Link;
 use underpass_link::arena::{Arena, Buffer, Geometry};
@@ -42,6 +44,8 @@ const BOUNCE: usize = 1024;
 const GEOMETRY: Geometry = Geometry { frames: 16_384, frame_size: 4096, headroom: 64 };
 /// Seconds for which one way of several goes, before it is another's turn.
 const TURN: f64 = 0.005;
+/// A gap that is longer is slept away.
+const LONG_GAP: Duration = Duration::from_micros(100);
 /// How long a link may take to send what it has.
 const PATIENCE: Duration = Duration::from_secs(1);
 /// A receiver that hears nothing for so long has heard all.
@@ -138,7 +142,9 @@ impl Stage {
             link.copy(way);
             way == Copying::Dummy
         };
-        let (sent, _) = self.both(lab, &sending, Way::ADAPTIVE, || End::bounce(ADAPTIVE), turn)?;
+        let receiving = Receiving { way: Way::ADAPTIVE, size, waiting: Waiting::Adaptive };
+        let (sent, _) =
+            self.both(lab, receiving, |is_up, it| send(End::bounce(ADAPTIVE)?, &sending, turn, is_up, it))?;
         let mut sums = vec![Sent::default(); ways.len()];
         sent.iter().enumerate().for_each(|(turn, sent)| sums[turn_of(turn, ways.len())].add(sent));
         Ok(sums.iter().map(|sum| sum.messages as f64 * 1e9 / sum.ns).collect())
@@ -172,30 +178,48 @@ impl Stage {
 
     fn frames(&self, lab: &Lab, way: Way, size: usize, seconds: f64, heeds: bool) -> Result<Run> {
         let sending = Sending { size, seconds, turns: 1, window: if heeds { window(size) } else { u64::MAX } };
-        let (sent, received) = self.both::<dyn Link>(lab, &sending, way, || End::open(way, size), |_, _| false)?;
+        let receiving = Receiving { way, size, waiting: Waiting::Adaptive };
+        let (sent, received) =
+            self.both(lab, receiving, |is_up, it| send(End::open(way, size)?, &sending, |_, _| false, is_up, it))?;
         let mut sum = Sent::default();
         sent.iter().for_each(|it| sum.add(it));
-        let Received { delivered, ns, receiver_ns } = received;
+        let Received { delivered, ns, receiver_ns, .. } = received;
         Counts { sent: sum.messages, sender_ns: sum.ns, delivered, ns, receiver_ns }.run()
     }
 
-    /// Sends over the link that `open` makes, to a receiver of this way. Before each turn the link may be told how it goes on;
-    /// the answer is whether it sends dummies.
-    fn both<L: Link + ?Sized>(
+    /// One message of `size` octets in each `gap` over AF_XDP, or as many as go where there is none, to a receiver that waits in
+    /// this way.
+    pub fn wait(&self, lab: &Lab, waiting: Waiting, gap: Option<Duration>, size: u64) -> Result<Waited> {
+        let (way, size, seconds) = (Way::ADAPTIVE, size as usize, lab.clock() / 2.0);
+        let received = self.both(lab, Receiving { way, size, waiting }, |is_up, progress| match gap {
+            Some(gap) => send_one_by_one(End::open(way, size)?, size, seconds, gap, is_up, progress),
+            None => {
+                let sending = Sending { size, seconds, turns: 1, window: window(size) };
+                send(End::open(way, size)?, &sending, |_, _| false, is_up, progress).map(drop)
+            }
+        });
+        let Received { delivered, ns, receiver_ns, listened_ns, latencies } = received?.1;
+        ensure!(delivered > 1 && ns > 0.0, "hardly a message has arrived");
+        Ok(Waited {
+            delivered_per_second: delivered as f64 * 1e9 / ns,
+            share: receiver_ns * 100.0 / listened_ns,
+            latency: median(&latencies),
+        })
+    }
+
+    /// Sends as `send` does, once the receiver is there.
+    fn both<R: Send>(
         &self,
         lab: &Lab,
-        sending: &Sending,
-        way: Way,
-        open: impl FnOnce() -> Result<End<L>> + Send,
-        turn: impl FnMut(&mut L, usize) -> bool + Send,
-    ) -> Result<(Vec<Sent>, Received)> {
+        receiving: Receiving,
+        send: impl FnOnce(Receiver<()>, &Progress) -> Result<R> + Send,
+    ) -> Result<(R, Received)> {
         let (progress, (up, is_up)) = (Progress::default(), channel());
         let ([here, there], pair) = (&self.cable.ends, lab.processors);
         let (sent, received) = thread::scope(|scope| {
-            let receive = || receive(way, sending.size, up, &progress);
+            let receive = || receive(receiving, up, &progress);
             let receiver = scope.spawn(|| inside(there, pair.map(|it| it.first), receive));
-            let send = || send(open()?, sending, turn, is_up, &progress);
-            let sent = inside(here, pair.map(|it| it.second), send);
+            let sent = inside(here, pair.map(|it| it.second), || send(is_up, &progress));
             progress.over.store(true, Release);
             (sent, receiver.join().unwrap_or_else(|_| Err(anyhow!("a thread failed"))))
         });
@@ -237,23 +261,82 @@ impl Sent {
     }
 }
 
-/// What was received, how long it came, and what that took of the processor.
+/// How a receiver waits for the next message.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Waiting {
+    /// As experience has it.
+    Adaptive,
+    /// It polls.
+    Polling,
+    /// It sleeps.
+    Asleep,
+}
+
+impl Waiting {
+    fn wait(self) -> Wait {
+        match self {
+            Waiting::Adaptive => Wait::default(),
+            Waiting::Polling => Wait::polling(100 * QUIET),
+            Waiting::Asleep => Wait::polling(Duration::ZERO),
+        }
+    }
+}
+
+/// What a way of waiting came to.
 #[derive(Clone, Copy, Debug)]
+pub struct Waited {
+    pub delivered_per_second: f64,
+    /// Of the receiver's processor, in per cent.
+    pub share: f64,
+    /// Nanoseconds from when a message is handed over until it is received, the median, where they come one by one.
+    pub latency: Option<f64>,
+}
+
+/// What is received.
+#[derive(Clone, Copy)]
+struct Receiving {
+    way: Way,
+    size: usize,
+    waiting: Waiting,
+}
+
+/// What was received, how long it came, what it took of the processor to listen and for how long that was, and how long each
+/// message took that came by itself.
+#[derive(Debug)]
 struct Received {
     delivered: u64,
     ns: f64,
     receiver_ns: f64,
+    listened_ns: f64,
+    latencies: Vec<f64>,
 }
 
 /// What the two ends tell each other beside the link.
-#[derive(Default)]
 struct Progress {
+    /// When it began.
+    begin: Instant,
+    /// Nanoseconds after that a message was handed over that goes by itself; 0 for others.
+    handed_over: AtomicU64,
     /// Messages that have arrived.
     delivered: AtomicU64,
     /// Dummies are sent, which have a length and no contents.
     dummies: AtomicBool,
     /// All are sent.
     over: AtomicBool,
+}
+
+impl Default for Progress {
+    fn default() -> Progress {
+        let begin = Instant::now();
+        let [handed_over, delivered] = Default::default();
+        Progress { begin, handed_over, delivered, dummies: AtomicBool::default(), over: AtomicBool::default() }
+    }
+}
+
+impl Progress {
+    fn now(&self) -> u64 {
+        self.begin.elapsed().as_nanos() as u64
+    }
 }
 
 /// Does something in a namespace, on a processor.
@@ -400,20 +483,49 @@ fn send<L: Link + ?Sized>(
     Ok(all)
 }
 
+/// Sends one message in each `gap`, or once the last has arrived if that takes longer.
+fn send_one_by_one(
+    mut end: End,
+    size: usize,
+    seconds: f64,
+    gap: Duration,
+    is_up: Receiver<()>,
+    progress: &Progress,
+) -> Result<()> {
+    is_up.recv().map_err(|_| anyhow!("the receiver is gone"))?;
+    let (begin, mut out, mut sent) = (Instant::now(), VecDeque::new(), 0);
+    while begin.elapsed().as_secs_f64() < seconds {
+        let begin = Instant::now();
+        end.link.complete(&mut end.free);
+        end.write(sent, size, &mut out);
+        sent += 1;
+        progress.handed_over.store(progress.now(), Release);
+        end.link.transmit(&mut out);
+        while begin.elapsed() < gap || progress.delivered.load(Acquire) < sent {
+            ensure!(begin.elapsed() < PATIENCE, "a message was lost, though there was room for it");
+            // Who sleeps wakes up late.
+            if gap - LONG_GAP.min(gap) > begin.elapsed() { thread::sleep(gap - LONG_GAP) } else { spin_loop() }
+        }
+    }
+    Ok(())
+}
+
 /// Receives until the sender is done.
-fn receive(way: Way, size: usize, up: Sender<()>, progress: &Progress) -> Result<Received> {
+fn receive(receiving: Receiving, up: Sender<()>, progress: &Progress) -> Result<Received> {
+    let Receiving { way, size, waiting } = receiving;
     let mut end = End::open(way, size)?;
     for buffer in end.free.drain(..room(size)) {
         end.link.fill(buffer);
     }
     up.send(()).context("the sender is gone")?;
-    let (mut delivered, mut next, mut come, mut wait) = (0, 0, Vec::new(), Wait::default());
+    let (mut delivered, mut next, mut come, mut wait) = (0, 0, Vec::new(), waiting.wait());
+    let mut latencies = Vec::new();
     let (mut first, mut last, mut before, mut used) = (None, Instant::now(), 0.0, None);
     loop {
         if end.link.receive(&mut come, BATCH) == 0 {
             if progress.over.load(Acquire) {
                 // What it takes to hear nothing is not counted.
-                used.get_or_insert_with(|| thread_time() - before);
+                used.get_or_insert_with(|| (thread_time() - before, Instant::now()));
                 if last.elapsed() > QUIET {
                     break;
                 }
@@ -435,12 +547,17 @@ fn receive(way: Way, size: usize, up: Sender<()>, progress: &Progress) -> Result
             }
             delivered += 1;
         }
-        progress.delivered.store(delivered, Relaxed);
+        match progress.handed_over.load(Acquire) {
+            0 => {}
+            then => latencies.push((progress.now() - then) as f64),
+        }
+        progress.delivered.store(delivered, Release);
         come.drain(..).for_each(|buffer| end.link.fill(buffer));
         last = Instant::now();
     }
-    let ns = first.map_or(0.0, |first| (last - first).as_nanos() as f64);
-    Ok(Received { delivered, ns, receiver_ns: used.unwrap_or_default() })
+    let since = |end: Instant| first.map_or(0.0, |first| (end - first).as_nanos() as f64);
+    let (receiver_ns, end) = used.unwrap_or((0.0, last));
+    Ok(Received { delivered, ns: since(last), receiver_ns, listened_ns: since(end), latencies })
 }
 
 /// Processor time of this thread, in ns.
