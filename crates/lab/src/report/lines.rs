@@ -111,17 +111,43 @@ fn draw(out: &mut String, line: &Line, unit: Unit, x: Scale, y: Scale) -> fmt::R
     Ok(())
 }
 
-/// Each line's name beside its last point, pushed down where it would meet the one above.
+/// Each line's name beside its last point.
 fn names(out: &mut String, lines: &[Line], x: Scale, y: Scale) -> fmt::Result {
     let end = |line: &Line| line.points.last().and_then(|(size, figure)| Some((x.at(*size), y.at(figure.median?))));
     let mut ends: Vec<_> = lines.iter().filter_map(|line| Some((end(line)?, line))).collect();
     ends.sort_by(|((_, a), _), ((_, b), _)| a.total_cmp(b));
-    let mut free = f64::MIN;
-    for ((at_x, at_y), line) in ends {
-        let at_y = at_y.max(free);
-        free = at_y + NAME_HEIGHT;
+    let mut heights: Vec<f64> = ends.iter().map(|((_, y), _)| *y).collect();
+    spread(&mut heights);
+    for (((at_x, _), line), at_y) in ends.into_iter().zip(heights) {
         let (class, name) = (line.class, Text(line.name));
         writeln!(out, "<text class=\"{class}\" x=\"{:.1}\" y=\"{:.1}\">{name}</text>", at_x + 10.0, at_y + 4.0)?;
     }
     Ok(())
+}
+
+/// Pushes each name down that would meet the one above, then all up that would meet the axis.
+fn spread(heights: &mut [f64]) {
+    let mut free = f64::MIN;
+    for height in heights.iter_mut() {
+        *height = height.max(free);
+        free = *height + NAME_HEIGHT;
+    }
+    let mut limit = BOTTOM - NAME_HEIGHT / 2.0;
+    for height in heights.iter_mut().rev() {
+        *height = height.min(limit);
+        limit = *height - NAME_HEIGHT;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn names_meet_neither_each_other_nor_the_axis() {
+        let mut heights = [20.0, 25.0, 100.0, 350.0, 350.0, 351.0];
+        spread(&mut heights);
+        assert!(heights.windows(2).all(|it| it[1] - it[0] >= NAME_HEIGHT), "{heights:?}");
+        assert!(heights[..3] == [20.0, 36.0, 100.0] && heights[5] < BOTTOM, "{heights:?}");
+    }
 }
