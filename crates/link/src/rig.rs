@@ -138,6 +138,16 @@ impl Namespace {
         })
     }
 
+    /// Attaches an XDP program to an interface, or takes away what is there, as programs do that know no links of BPF.
+    #[cfg(test)]
+    pub(crate) fn attach(&self, name: &str, program: Option<std::os::fd::BorrowedFd<'_>>) -> Result<(), RigError> {
+        use netlink_packet_route::link::LinkXdp;
+        let mut message = named(name);
+        let descriptor = program.map_or(-1, |program| program.as_raw_fd());
+        message.attributes.push(LinkAttribute::Xdp(vec![LinkXdp::Fd(descriptor)]));
+        self.ask("attaching an XDP program to", name, 0, RouteNetlinkMessage::SetLink(message))
+    }
+
     /// Gives an interface an address.
     fn set_address(&self, name: &str, address: Ipv4Addr) -> Result<(), RigError> {
         let doing = "giving an address to";

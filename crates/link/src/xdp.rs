@@ -458,3 +458,43 @@ impl Port {
         })
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::arena::Geometry;
+    use crate::rig::{Cable, INTERFACE};
+    use std::thread;
+
+    /// A program that hangs on no link of BPF, as `ip link set xdp` attaches it, is neither replaced nor taken away.
+    #[test]
+    fn a_foreign_program_is_left_alone() {
+        let cable = match Cable::new(1500) {
+            Ok(cable) => cable,
+            Err(error) => return println!("SKIPPED: {error}"),
+        };
+        let here = &cable.ends[0];
+        let foreign = SocketMap::new(1).and_then(|map| Program::load(&Filter::Llc.program(map.descriptor()), true));
+        let foreign = match foreign {
+            Ok(foreign) => foreign,
+            Err(error) => return println!("SKIPPED: no BPF here ({error}); run as root"),
+        };
+        let (arena, _) = Arena::new(Geometry { frames: 8, frame_size: 2048, headroom: 0 });
+        let open = |attach| {
+            let config = Config { attach, ..Config::default() };
+            let open = || here.enter().map(|()| Xdp::open(INTERFACE, &arena, &config));
+            thread::scope(|scope| scope.spawn(open).join()).expect("it does not panic").expect("it can be entered")
+        };
+        here.attach(INTERFACE, Some(foreign.as_fd())).unwrap();
+        for attach in [Attach::Auto, Attach::Native, Attach::Generic, Attach::Auto] {
+            let error = open(attach).unwrap_err();
+            assert!(matches!(error, OpenError::ForeignProgram { .. }), "{error}");
+        }
+        here.attach(INTERFACE, None).unwrap();
+        let ours = open(Attach::Auto).unwrap();
+        // Nor is ours, while it is there.
+        here.attach(INTERFACE, Some(foreign.as_fd())).unwrap_err();
+        drop(ours);
+        here.attach(INTERFACE, Some(foreign.as_fd())).unwrap();
+    }
+}

@@ -181,6 +181,10 @@ fn refused(error: io::Error, log: &[u8]) -> io::Error {
 
 #[cfg(test)]
 impl Program {
+    pub fn as_fd(&self) -> BorrowedFd<'_> {
+        self.0.as_fd()
+    }
+
     /// What the program says of a packet.
     pub fn verdict(&self, packet: &[u8]) -> io::Result<u32> {
         #[repr(C)]

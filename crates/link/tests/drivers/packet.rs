@@ -101,6 +101,11 @@ fn what_does_not_fit_is_refused_or_lost_and_counted() {
     // What could not be sent is kept for the next time.
     assert!(from.send(&frame(5, 100), 100));
     assert_eq!([to.expect(), to.expect()], [frame(4, 100), frame(5, 100)]);
+    cable.ends[0].remove(INTERFACE).unwrap();
+    for end in [&mut from, &mut to] {
+        end.send(&frame(6, 100), 100);
+        assert!(matches!(end.link.check().unwrap_err(), Fault::Gone { .. }));
+    }
 }
 
 #[test]
