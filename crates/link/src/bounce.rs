@@ -94,6 +94,11 @@ impl<L: Link> Bounce<L> {
         &self.link
     }
 
+    /// The same, to be told something.
+    pub fn link_mut(&mut self) -> &mut L {
+        &mut self.link
+    }
+
     /// Ends it, and gives back the link and the frames that it has.
     pub fn close(self) -> (L, Vec<Buffer>) {
         let Bounce { link, free, out, done, .. } = self;

@@ -45,6 +45,11 @@ impl Pace {
         Pace { how, event_driven: how == Completion::EventDriven, asked: false, switches: 0 }
     }
 
+    /// Another algorithm from here on.
+    pub fn change(&mut self, how: Completion) {
+        *self = Pace { switches: self.switches, ..Pace::new(how) };
+    }
+
     /// Packets are about to be sent, and so many frames are free: not lent to the driver.
     pub fn sending(&mut self, free: u32) {
         self.asked = false;

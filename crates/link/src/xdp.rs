@@ -189,6 +189,11 @@ impl Xdp {
         format!("{program} XDP, {memory}{polls}")
     }
 
+    /// Goes on by another algorithm of completion.
+    pub fn complete_by(&mut self, how: Completion) {
+        self.pace.change(how);
+    }
+
     /// The number of its queue.
     pub fn queue(&self) -> u32 {
         self.queue
@@ -262,14 +267,13 @@ impl Xdp {
         }
     }
 
-    /// Whether nothing has come, even if the kernel is asked to bring it where that is ours to ask.
-    fn nothing_has_come(&mut self) -> bool {
+    /// Asks the kernel to bring what has come, where that is ours to ask.
+    fn bring(&mut self) {
         if self.busy_polls && self.socket.receive.is_empty() {
             self.counters.polls += 1;
             // Nothing is read: what comes of it is in the ring. What hinders it is for `check` to say.
             let _ = recv(&self.socket, &mut [0u8; 0], RecvFlags::DONTWAIT);
         }
-        self.socket.receive.is_empty()
     }
 
     fn fault_of(&self, errno: Errno) -> Fault {
@@ -351,9 +355,7 @@ impl Link for Xdp {
     fn receive(&mut self, packets: &mut Vec<Buffer>, most: usize) -> usize {
         let frame_size = self.arena.geometry().frame_size;
         let mut count = 0;
-        if self.nothing_has_come() {
-            return 0;
-        }
+        self.bring();
         while count < most {
             let Some(descriptor) = self.socket.receive.pop() else { break };
             let Some(mut buffer) = self.token(descriptor.addr) else { continue };
@@ -374,7 +376,8 @@ impl Link for Xdp {
     }
 
     fn watch(&mut self) -> Watch {
-        if self.nothing_has_come() { Watch::Unheard } else { Watch::Ready }
+        self.bring();
+        if self.socket.receive.is_empty() { Watch::Unheard } else { Watch::Ready }
     }
 
     fn readiness(&self) -> Option<BorrowedFd<'_>> {

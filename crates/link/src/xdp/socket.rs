@@ -45,6 +45,8 @@ pub struct BusyPoll {
 
 /// Octets that the kernel keeps free in front of a packet that it receives (`XDP_PACKET_HEADROOM`).
 pub const KERNEL_HEADROOM: u32 = 256;
+/// `XDP_MAX_TX_SKB_BUDGET` of linux/if_xdp.h: how many frames a call sends; Linux 6.18 has it.
+const MAX_TX_SKB_BUDGET: i32 = 9;
 /// Microseconds that a call may poll which may wait. Ours never wait, and look once.
 const BUSY_POLL: u32 = 20;
 /// The sizes of frames that the kernel takes (`XDP_UMEM_MIN_CHUNK_SIZE`, and a page).
@@ -92,6 +94,8 @@ impl Socket {
         };
         let (fill, completion, transmit, receive) =
             rings().map_err(OpenError::system("making the rings of a socket"))?;
+        // An older kernel, or one with a ring that is smaller still, sends 32 with a call and is called again.
+        let _ = set(&descriptor, libc::SOL_XDP, MAX_TX_SKB_BUDGET, size);
         Ok(Socket { fill, completion, transmit, receive, zero_copy: false, pieces: false, descriptor })
     }
 
@@ -142,14 +146,7 @@ impl Socket {
 
     /// Has the kernel poll the device when the socket is read, and leave it alone otherwise where the interface allows that.
     pub fn busy_poll(&self, how: BusyPoll) -> Result<(), OpenError> {
-        let set = |option, value: u32| {
-            let (socket, len) = (self.descriptor.as_raw_fd(), size_of_val(&value) as libc::socklen_t);
-            // SAFETY: these options are a number each, which the kernel reads before the call ends.
-            match unsafe { libc::setsockopt(socket, libc::SOL_SOCKET, option, (&raw const value).cast(), len) } {
-                0 => Ok(()),
-                _ => Err(Errno::from_io_error(&std::io::Error::last_os_error()).unwrap_or(Errno::INVAL)),
-            }
-        };
+        let set = |option, value| set(&self.descriptor, libc::SOL_SOCKET, option, value);
         set(libc::SO_PREFER_BUSY_POLL, 1)
             .and_then(|()| set(libc::SO_BUSY_POLL, BUSY_POLL))
             .and_then(|()| set(libc::SO_BUSY_POLL_BUDGET, how.budget.into()))
@@ -178,6 +175,16 @@ impl Socket {
 impl AsFd for Socket {
     fn as_fd(&self) -> BorrowedFd<'_> {
         self.descriptor.as_fd()
+    }
+}
+
+/// Sets an option of a socket that is a number.
+fn set(socket: &OwnedFd, level: i32, option: i32, value: u32) -> io::Result<()> {
+    let (socket, len) = (socket.as_raw_fd(), size_of_val(&value) as libc::socklen_t);
+    // SAFETY: the option is a number, which the kernel reads before the call ends.
+    match unsafe { libc::setsockopt(socket, level, option, (&raw const value).cast(), len) } {
+        0 => Ok(()),
+        _ => Err(Errno::from_io_error(&std::io::Error::last_os_error()).unwrap_or(Errno::INVAL)),
     }
 }
 

@@ -43,7 +43,7 @@ const ROOM_LONG: usize = 2048;
 const BOUNCE: usize = 1024;
 const GEOMETRY: Geometry = Geometry { frames: 16_384, frame_size: 4096, headroom: 64 };
 /// Seconds for which one way of several goes, before it is another's turn.
-const TURN: f64 = 0.005;
+const TURN: f64 = 0.02;
 /// A gap that is longer is slept away.
 const LONG_GAP: Duration = Duration::from_micros(100);
 /// How long a link may take to send what it has.
@@ -74,7 +74,7 @@ impl Way {
 }
 
 /// As the driver has it where nothing is said.
-const ADAPTIVE: Completion = Completion::Adaptive { low: GEOMETRY.frames / 8, high: GEOMETRY.frames / 4 };
+pub const ADAPTIVE: Completion = Completion::Adaptive { low: GEOMETRY.frames / 8, high: GEOMETRY.frames / 4 };
 
 /// What a run came to.
 #[derive(Clone, Copy, Debug)]
@@ -124,29 +124,55 @@ impl Stage {
         Ok(Stage { cable: Cable::new(MTU)? })
     }
 
-    /// How many messages of `size` octets the sender's processor sends in a second of its own, by each of these ways. No more
-    /// are under way than the receiver has room for.
-    pub fn rates(&self, lab: &Lab, ways: &[Way], size: u64) -> Result<Vec<f64>> {
-        let (size, seconds) = (size as usize, lab.clock() / 2.0);
-        let run = |way: &Way| Ok(1e9 / self.frames(lab, *way, size, seconds, true)?.sender);
-        ways.iter().map(run).collect()
+    /// How many messages of `size` octets the sender's processor sends in a second of its own over a packet socket. No more are
+    /// under way than the receiver has room for.
+    pub fn packet(&self, lab: &Lab, size: u64) -> Result<f64> {
+        Ok(1e9 / self.frames(lab, Way::Packet, size as usize, lab.clock(), true)?.sender)
     }
 
-    /// The same of messages in several pieces over AF_XDP, of which so much is copied: by turns over one link, so that whatever
-    /// disturbs the machine disturbs all alike.
+    /// The same over AF_XDP, by these algorithms of completion.
+    pub fn completions(&self, lab: &Lab, ways: &[Completion], size: u64) -> Result<Vec<f64>> {
+        if size as usize <= CLUSTER {
+            let turn = |link: &mut Xdp, way: usize| {
+                link.complete_by(ways[way]);
+                false
+            };
+            self.by_turns(lab, ways.len(), size, || End::xdp(ADAPTIVE), turn)
+        } else {
+            let turn = |link: &mut Bounce<Xdp>, way: usize| {
+                link.link_mut().complete_by(ways[way]);
+                false
+            };
+            self.by_turns(lab, ways.len(), size, || End::bounce(ADAPTIVE), turn)
+        }
+    }
+
+    /// The same of messages in several pieces, of which so much is copied.
     pub fn copies(&self, lab: &Lab, ways: &[Copying], size: u64) -> Result<Vec<f64>> {
-        let (size, rounds) = (size as usize, (lab.clock() / TURN).ceil() as usize);
-        let sending = Sending { size, seconds: TURN, turns: rounds * ways.len(), window: window(size) };
-        let turn = |link: &mut Bounce<Xdp>, turn: usize| {
-            let way = ways[turn_of(turn, ways.len())];
-            link.copy(way);
-            way == Copying::Dummy
+        let turn = |link: &mut Bounce<Xdp>, way: usize| {
+            link.copy(ways[way]);
+            ways[way] == Copying::Dummy
         };
+        self.by_turns(lab, ways.len(), size, || End::bounce(ADAPTIVE), turn)
+    }
+
+    /// By turns over one link, which `turn` tells in which way it goes on; that says whether this is with dummies. So whatever
+    /// disturbs the machine disturbs all ways alike. Sums count, so that what a way needs to find its pace is in.
+    fn by_turns<L: Link>(
+        &self,
+        lab: &Lab,
+        ways: usize,
+        size: u64,
+        open: impl FnOnce() -> Result<End<L>> + Send,
+        mut turn: impl FnMut(&mut L, usize) -> bool + Send,
+    ) -> Result<Vec<f64>> {
+        let (size, rounds) = (size as usize, (lab.clock() / TURN).ceil() as usize);
+        let sending = Sending { size, seconds: TURN, turns: rounds * ways, window: window(size) };
         let receiving = Receiving { way: Way::ADAPTIVE, size, waiting: Waiting::Adaptive };
-        let (sent, _) =
-            self.both(lab, receiving, |is_up, it| send(End::bounce(ADAPTIVE)?, &sending, turn, is_up, it))?;
-        let mut sums = vec![Sent::default(); ways.len()];
-        sent.iter().enumerate().for_each(|(turn, sent)| sums[turn_of(turn, ways.len())].add(sent));
+        let turn = |link: &mut L, number| turn(link, way_of(number, ways));
+        let (sent, _) = self.both(lab, receiving, |is_up, it| send(open()?, &sending, turn, is_up, it))?;
+        let mut sums = vec![Sent::default(); ways];
+        sent.iter().enumerate().for_each(|(number, sent)| sums[way_of(number, ways)].add(sent));
         Ok(sums.iter().map(|sum| sum.messages as f64 * 1e9 / sum.ns).collect())
     }
 
@@ -229,11 +255,13 @@ impl Stage {
     }
 }
 
-/// Whose turn it is, of a power of two: each has one in every round, and follows another than in the round before, which may
-/// leave it more or less in the processor's cache.
-fn turn_of(turn: usize, ways: usize) -> usize {
+/// Which way's turn it is: each has one in every round, and follows another than in the round before, which may leave it more or
+/// less in the processor's cache.
+fn way_of(turn: usize, ways: usize) -> usize {
+    let coprime = |step: &usize| (2..=*step).all(|it| !step.is_multiple_of(it) || !ways.is_multiple_of(it));
+    let steps: Vec<usize> = (1..ways.max(2)).filter(coprime).collect();
     let round = turn / ways;
-    (turn % ways * (2 * round + 1) + round) % ways
+    (turn * steps[round % steps.len()] + round) % ways
 }
 
 /// What is sent.
@@ -364,35 +392,42 @@ struct End<L: ?Sized = dyn Link> {
 
 impl End {
     fn open(way: Way, size: usize) -> Result<End> {
-        let (arena, free) = Arena::new(GEOMETRY);
-        let link: Box<dyn Link> = match way {
+        match way {
             Way::Udp { .. } => bail!("UDP is the kernel's"),
             Way::Packet => {
-                let guarantees = Config::default().guarantees;
-                Box::new(Packet::open(INTERFACE, &arena, Filter::Llc, guarantees)?)
+                let (arena, free) = Arena::new(GEOMETRY);
+                let link = Packet::open(INTERFACE, &arena, Filter::Llc, Config::default().guarantees)?;
+                Ok(End { arena, link: Box::new(link), free })
             }
             // What lies in one piece is not copied, whatever is asked for.
-            Way::Xdp(completion) if size <= CLUSTER => Box::new(xdp(&arena, completion)?),
+            Way::Xdp(completion) if size <= CLUSTER => {
+                let End { arena, link, free } = End::xdp(completion)?;
+                Ok(End { arena, link, free })
+            }
             Way::Xdp(completion) => {
                 let End { arena, link, free } = End::bounce(completion)?;
-                return Ok(End { arena, link, free });
+                Ok(End { arena, link, free })
             }
-        };
+        }
+    }
+}
+
+impl End<Xdp> {
+    fn xdp(completion: Completion) -> Result<End<Xdp>> {
+        let (arena, free) = Arena::new(GEOMETRY);
+        let config = Config { completion: Some(completion), ..Config::default() };
+        let link = Box::new(Xdp::open(INTERFACE, &arena, &config)?);
         Ok(End { arena, link, free })
     }
 }
 
 impl End<Bounce<Xdp>> {
     fn bounce(completion: Completion) -> Result<End<Bounce<Xdp>>> {
-        let (arena, mut free) = Arena::new(GEOMETRY);
+        let End { arena, link, mut free } = End::xdp(completion)?;
         let own = free.split_off(free.len() - BOUNCE);
-        let link = Bounce::new(xdp(&arena, completion)?, &arena, own, Copying::Adaptive, &HEADER);
-        Ok(End { arena, link: Box::new(link), free })
+        let link = Box::new(Bounce::new(*link, &arena, own, Copying::Adaptive, &HEADER));
+        Ok(End { arena, link, free })
     }
-}
-
-fn xdp(arena: &Arena, completion: Completion) -> Result<Xdp> {
-    Ok(Xdp::open(INTERFACE, arena, &Config { completion: Some(completion), ..Config::default() })?)
 }
 
 impl<L: Link + ?Sized> End<L> {
@@ -572,15 +607,17 @@ mod tests {
     use std::collections::HashSet;
 
     #[test]
-    fn each_has_a_turn_in_every_round_and_follows_half_of_the_others_alike() {
-        for round in 0..8 {
-            let order: HashSet<usize> = (0..8).map(|turn| turn_of(8 * round + turn, 8)).collect();
-            assert_eq!(order.len(), 8, "round {round}");
+    fn each_has_a_turn_in_every_round_and_follows_several_others_alike() {
+        for (ways, follows) in [(1, 1), (2, 1), (3, 2), (6, 2), (8, 4)] {
+            for round in 0..8 {
+                let order: HashSet<usize> = (0..ways).map(|turn| way_of(ways * round + turn, ways)).collect();
+                assert_eq!(order.len(), ways, "round {round}");
+            }
+            let before = |way| {
+                let behind = (1..100 * ways).filter(|turn| turn % ways > 0 && way_of(*turn, ways) == way);
+                behind.map(|turn| way_of(turn - 1, ways)).collect::<HashSet<usize>>()
+            };
+            assert!(ways == 1 || (0..ways).all(|way| before(way).len() == follows), "{ways} ways");
         }
-        let follows = |way| {
-            let behind = (1..800).filter(|turn| turn % 8 > 0 && turn_of(*turn, 8) == way);
-            behind.map(|turn| turn_of(turn - 1, 8)).collect::<HashSet<usize>>()
-        };
-        assert!((0..8).all(|way| follows(way).len() == 4));
     }
 }
