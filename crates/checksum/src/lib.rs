@@ -5,15 +5,13 @@
 //! looked for at run time.
 
 pub mod batch;
+pub mod both;
 pub mod fletcher;
 pub mod gpu;
 pub mod internet;
+#[cfg(test)]
+mod tests;
 mod variant;
+mod vector;
 
 pub use variant::Variant;
-
-/// Octets without a pattern that a faulty variant could share.
-#[cfg(test)]
-fn test_octets(len: usize) -> Vec<u8> {
-    (0..len as u64).map(|at| (at.wrapping_add(1).wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 56) as u8).collect()
-}

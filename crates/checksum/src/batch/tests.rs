@@ -3,7 +3,7 @@
 
 use super::*;
 use crate::gpu::{double, driver};
-use crate::test_octets;
+use crate::tests::test_octets;
 
 const PAGE: usize = 4096;
 const LAUNCH_FAILED: i32 = 719;

@@ -13,13 +13,8 @@
 //! assert!(Sums::of(&pdu).is_zero());
 //! ```
 
-#[cfg(target_arch = "x86_64")]
-mod avx2;
-#[cfg(target_arch = "x86_64")]
-mod avx512;
-mod scalar;
-
-use crate::Variant;
+use crate::variant::{self, Variant};
+use crate::vector::{Accumulator, Kind, Scalar, Vector};
 
 /// The modulus. 0 and 255 are the same residue.
 pub const MODULUS: u64 = 255;
@@ -37,36 +32,35 @@ impl Sums {
     /// The sums of these octets, by the fastest variant of this processor.
     #[inline]
     pub fn of(octets: &[u8]) -> Sums {
-        // Below this the sums are done before a vector variant has begun.
-        if octets.len() < 32 { scalar::sums(octets) } else { Sums::by_available(Variant::fastest(), octets) }
+        variant::sum(octets)
     }
 
     /// The sums of these octets by a certain variant. One that is not available is replaced by [`Variant::Scalar`].
     #[inline]
     pub fn by(variant: Variant, octets: &[u8]) -> Sums {
-        Sums::by_available(if variant.is_available() { variant } else { Variant::Scalar }, octets)
+        variant::sum_by(variant, octets)
     }
 
-    /// The same by a variant that this processor has.
-    #[inline]
-    fn by_available(variant: Variant, octets: &[u8]) -> Sums {
-        match variant {
-            Variant::Reference => reference(octets),
-            Variant::Scalar => scalar::sums(octets),
-            #[cfg(target_arch = "x86_64")]
-            Variant::Avx2 => avx2::sums(octets),
-            #[cfg(target_arch = "x86_64")]
-            Variant::Avx512 => avx512::sums(octets),
-            #[cfg(not(target_arch = "x86_64"))]
-            Variant::Avx2 | Variant::Avx512 => unreachable!("no processor of this kind has it"),
-        }
+    /// The sums of what lies in these pieces, of any lengths, one behind the other.
+    pub fn gather<'a>(pieces: impl IntoIterator<Item = &'a [u8]>) -> Sums {
+        variant::gather(pieces)
     }
 
-    /// The sums of all octets, where `sums` takes so many at a time at most. Few PDUs are longer.
+    /// Copies these octets to as many others, and sums them in the same pass, by the fastest variant of this processor.
+    ///
+    /// # Panics
+    /// If the lengths differ, before anything is written.
     #[inline]
-    fn of_stretches(octets: &[u8], most: usize, sums: impl Fn(&[u8]) -> Sums) -> Sums {
-        let (first, rest) = octets.split_at(octets.len().min(most));
-        rest.chunks(most).fold(sums(first), |all, stretch| all.then(sums(stretch), stretch.len()))
+    pub fn copying(from: &[u8], to: &mut [u8]) -> Sums {
+        variant::copy(from, to)
+    }
+
+    /// As [`copying`](Self::copying), by a certain variant.
+    ///
+    /// # Panics
+    /// If the lengths differ, before anything is written.
+    pub fn copying_by(variant: Variant, from: &[u8], to: &mut [u8]) -> Sums {
+        variant::copy_by(variant, from, to)
     }
 
     /// The sums of these octets followed by `len` others whose sums are `next`.
@@ -90,6 +84,77 @@ impl Sums {
     }
 }
 
+/// The sums of few octets, not reduced.
+#[inline]
+fn unreduced(octets: &[u8]) -> (u64, u64) {
+    let (words, rest) = octets.as_chunks();
+    let (mut c0, mut c1) = (0, 0);
+    for &word in words {
+        c1 = Scalar.add_weighted(c1 + 8 * c0, word);
+        c0 = Scalar.add_octets(c0, word);
+    }
+    for &octet in rest {
+        c0 += u64::from(octet);
+        c1 += c0;
+    }
+    (c0, c1)
+}
+
+/// c1 = Σ (the weighted sum of each block) + `BLOCK` · Σ (c0 of all blocks before it): of those in earlier rows, and in its own.
+pub(crate) struct Weighted<V: Vector, const K: usize> {
+    c0: [V::Lanes; K],
+    before: V::Lanes,
+    weighted: [V::Lanes; K],
+}
+
+impl<V: Vector, const K: usize> Accumulator<V, K> for Weighted<V, K> {
+    type Sum = Sums;
+
+    #[inline(always)]
+    fn new(vector: V) -> Self {
+        let zero = vector.zero();
+        Weighted { c0: [zero; K], before: zero, weighted: [zero; K] }
+    }
+
+    #[inline(always)]
+    fn add(&mut self, vector: V, row: [V::Octets; K]) {
+        for ((c0, weighted), octets) in self.c0.iter_mut().zip(&mut self.weighted).zip(row) {
+            self.before = vector.add(self.before, *c0);
+            *c0 = vector.add_octets(*c0, octets);
+            *weighted = vector.add_weighted(*weighted, octets);
+        }
+    }
+
+    #[inline(always)]
+    fn conclude(self, vector: V, len: usize, rows: usize) -> Sums {
+        let zero = vector.zero();
+        let (mut all, mut within, mut all_weighted) = (zero, zero, zero);
+        for (c0, weighted) in self.c0.into_iter().zip(self.weighted) {
+            within = vector.add(within, all);
+            all = vector.add(all, c0);
+            all_weighted = vector.add(all_weighted, weighted);
+        }
+        let (row, block) = (K * V::BLOCK, V::BLOCK as u64);
+        let [c0, before, within, weighted] = vector.totals([all, self.before, within, all_weighted]);
+        let c1 = row as u64 * before + block * within + weighted;
+        // The zeros behind the octets have added all octets to c1 once more each.
+        Sums::reduced(c0, c1 - (rows * row - len) as u64 * c0)
+    }
+}
+
+impl Kind for Sums {
+    type Accumulator<V: Vector, const K: usize> = Weighted<V, K>;
+
+    fn reference(octets: &[u8]) -> Sums {
+        reference(octets)
+    }
+
+    #[inline(always)]
+    fn join(self, next: Sums, _: usize, len: usize) -> Sums {
+        self.then(next, len)
+    }
+}
+
 /// The two octets that bring both sums of a PDU of `len` octets to zero, where `sums` are those of the PDU with zeros in their
 /// place, and the first of them is octet number `at`, counted from 1 (RFC 905 Annex B.3).
 ///
@@ -108,7 +173,7 @@ pub fn check_octets(sums: Sums, len: usize, at: usize) -> [u8; 2] {
 #[inline]
 pub fn seal(header: &mut [u8], at: usize, behind: Sums, len: usize) {
     assert!(header.len() <= 255, "a header of ISO's is at most 255 octets long");
-    let (c0, c1) = scalar::unreduced(header);
+    let (c0, c1) = unreduced(header);
     let (joined, len_residue) = (c0 + u64::from(behind.c0), len as u64 % MODULUS);
     let octets = octets(joined, c1 + len_residue * c0 + u64::from(behind.c1), header.len() + len - at);
     header[at - 1..=at].copy_from_slice(&octets);
@@ -137,33 +202,7 @@ fn reference(octets: &[u8]) -> Sums {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::test_octets;
     use proptest::prelude::*;
-
-    #[test]
-    fn every_variant_agrees_with_the_reference_at_every_length_and_offset() {
-        let all = test_octets(257 + 64);
-        for variant in Variant::available() {
-            for len in 0..=257 {
-                for offset in [0, 1, 3, 7, 8, 31, 33] {
-                    let part = &all[offset..offset + len];
-                    assert_eq!(Sums::by(variant, part), reference(part), "{variant}, {len} octets at {offset}");
-                }
-            }
-        }
-    }
-
-    #[test]
-    fn sums_do_not_overflow() {
-        for variant in Variant::available() {
-            for len in [65_535, 65_536, 65_537, 5 << 20] {
-                for octet in [0x00, 0xff, 0xfe] {
-                    let all = vec![octet; len];
-                    assert_eq!(Sums::by(variant, &all), reference(&all), "{variant}, {len} octets of {octet:#x}");
-                }
-            }
-        }
-    }
 
     /// What the checksum cannot see (RFC 905 Annex B): 0 and 255 are the same residue.
     #[test]
@@ -173,19 +212,6 @@ mod tests {
     }
 
     proptest! {
-        #[test]
-        fn random_octets(all in proptest::collection::vec(any::<u8>(), 0..5000)) {
-            for variant in Variant::available() {
-                prop_assert_eq!(Sums::by(variant, &all), reference(&all));
-            }
-        }
-
-        #[test]
-        fn sums_of_pieces_are_joined(all in proptest::collection::vec(any::<u8>(), 0..600), cut in any::<prop::sample::Index>()) {
-            let (head, tail) = all.split_at(cut.index(all.len() + 1));
-            prop_assert_eq!(Sums::of(head).then(Sums::of(tail), tail.len()), Sums::of(&all));
-        }
-
         #[test]
         fn a_sealed_pdu_has_sums_of_zero(
             mut header in proptest::collection::vec(any::<u8>(), 2..=255),

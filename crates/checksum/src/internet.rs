@@ -12,13 +12,8 @@
 //! assert!(Sum::of(&octets).then(Sum::of(&checksum.to_be_bytes()), octets.len()).is_intact());
 //! ```
 
-#[cfg(target_arch = "x86_64")]
-mod avx2;
-#[cfg(target_arch = "x86_64")]
-mod avx512;
-mod scalar;
-
-use crate::Variant;
+use crate::variant::{self, Variant};
+use crate::vector::{Accumulator, Kind, Vector};
 
 /// The ones' complement sum of some octets, of which the first is the high one of a word. Zero only if all of them are.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -28,21 +23,35 @@ impl Sum {
     /// The sum of these octets, by the fastest variant of this processor.
     #[inline]
     pub fn of(octets: &[u8]) -> Sum {
-        // Below this the sum is done before a vector variant has begun.
-        if octets.len() < 128 { Sum(scalar::sum(octets)) } else { Sum::by(Variant::fastest(), octets) }
+        variant::sum(octets)
     }
 
     /// The sum of these octets by a certain variant. One that is not available is replaced by [`Variant::Scalar`].
     #[inline]
     pub fn by(variant: Variant, octets: &[u8]) -> Sum {
-        Sum(match variant {
-            Variant::Reference => reference(octets),
-            #[cfg(target_arch = "x86_64")]
-            Variant::Avx2 if variant.is_available() => avx2::sum(octets),
-            #[cfg(target_arch = "x86_64")]
-            Variant::Avx512 if variant.is_available() => avx512::sum(octets),
-            _ => scalar::sum(octets),
-        })
+        variant::sum_by(variant, octets)
+    }
+
+    /// The sum of what lies in these pieces, of any lengths, one behind the other.
+    pub fn gather<'a>(pieces: impl IntoIterator<Item = &'a [u8]>) -> Sum {
+        variant::gather(pieces)
+    }
+
+    /// Copies these octets to as many others, and sums them in the same pass, by the fastest variant of this processor.
+    ///
+    /// # Panics
+    /// If the lengths differ, before anything is written.
+    #[inline]
+    pub fn copying(from: &[u8], to: &mut [u8]) -> Sum {
+        variant::copy(from, to)
+    }
+
+    /// As [`copying`](Self::copying), by a certain variant.
+    ///
+    /// # Panics
+    /// If the lengths differ, before anything is written.
+    pub fn copying_by(variant: Variant, from: &[u8], to: &mut [u8]) -> Sum {
+        variant::copy_by(variant, from, to)
     }
 
     /// The sum of what has this value as its own, such as a pseudo-header's that was kept.
@@ -86,9 +95,51 @@ impl Sum {
     }
 }
 
+/// The sums of words as the processor reads them.
+pub(crate) struct Words<V: Vector, const K: usize>([V::Lanes; K]);
+
+impl<V: Vector, const K: usize> Accumulator<V, K> for Words<V, K> {
+    type Sum = Sum;
+
+    #[inline(always)]
+    fn new(vector: V) -> Self {
+        Words([vector.zero(); K])
+    }
+
+    #[inline(always)]
+    fn add(&mut self, vector: V, row: [V::Octets; K]) {
+        for (sums, octets) in self.0.iter_mut().zip(row) {
+            *sums = vector.add_words(*sums, octets);
+        }
+    }
+
+    #[inline(always)]
+    fn conclude(self, vector: V, _: usize, rows: usize) -> Sum {
+        let mut all = vector.zero();
+        for sums in self.0 {
+            all = vector.add(all, sums);
+        }
+        // RFC 1071 §2 (B): the sum does not mind the order of octets.
+        Sum(u16::from_be(fold(vector.words(all, rows * K * V::BLOCK / 2))))
+    }
+}
+
+impl Kind for Sum {
+    type Accumulator<V: Vector, const K: usize> = Words<V, K>;
+
+    fn reference(octets: &[u8]) -> Sum {
+        Sum(reference(octets))
+    }
+
+    #[inline(always)]
+    fn join(self, next: Sum, at: usize, _: usize) -> Sum {
+        self.then(next, at)
+    }
+}
+
 /// The ones' complement sum of the four 16-bit words of a number. Zero only for zero.
 #[inline]
-fn fold(sum: u64) -> u16 {
+pub(crate) fn fold(sum: u64) -> u16 {
     // At most 2³³ − 2, hence at most 2¹⁷ − 2, and no carry is left behind the last addition.
     let sum = (sum & 0xffff_ffff) + (sum >> 32);
     let sum = (sum & 0xffff) + (sum >> 16 & 0xffff) + (sum >> 32);
@@ -109,7 +160,6 @@ fn reference(octets: &[u8]) -> u16 {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::test_octets;
     use proptest::prelude::*;
 
     #[test]
@@ -139,31 +189,6 @@ mod tests {
         }
     }
 
-    #[test]
-    fn every_variant_agrees_with_the_reference_at_every_length_and_offset() {
-        let all = test_octets(257 + 64);
-        for variant in Variant::available() {
-            for len in 0..=257 {
-                for offset in [0, 1, 3, 7, 8, 31, 33] {
-                    let part = &all[offset..offset + len];
-                    assert_eq!(Sum::by(variant, part).value(), reference(part), "{variant}, {len} octets at {offset}");
-                }
-            }
-        }
-    }
-
-    #[test]
-    fn sums_do_not_overflow() {
-        for variant in Variant::available() {
-            for len in [65_535, 65_536, 65_537, 5 << 20] {
-                for octet in [0x00, 0xff, 0xfe] {
-                    let all = vec![octet; len];
-                    assert_eq!(Sum::by(variant, &all).value(), reference(&all), "{variant}, {len} of {octet:#x}");
-                }
-            }
-        }
-    }
-
     /// What a sum of 0 and one of 0xffff say apart: whether anything was there but zeros.
     #[test]
     fn only_zeros_have_the_sum_zero() {
@@ -180,6 +205,23 @@ mod tests {
         assert_eq!(sum.checksum(), 0x0000);
     }
 
+    /// RFC 1071 §2 (B) once more: at an odd offset, sums of old and new octets are swapped.
+    #[test]
+    fn any_range_may_be_replaced() {
+        for (at, len) in (0..6).flat_map(|at| (0..6).map(move |len| (at, len))) {
+            for (old, new) in [(0x00, 0xff), (0xff, 0x00), (0x12, 0xed), (0x00, 0x00)] {
+                let mut all = [0x35; 12];
+                all[at..at + len].fill(old);
+                let (before, old) = (Sum::of(&all), Sum::of(&all[at..at + len]));
+                all[at..at + len].fill(new);
+                let after = before.replacing(old, Sum::of(&all[at..at + len]), at);
+                assert_eq!(after, Sum::of(&all), "{len} octets at {at}");
+            }
+        }
+        let all = Sum::of(&[1, 2, 3]);
+        assert_eq!(all.replacing(all, Sum::default(), 0).value(), 0xffff, "never zero, although only zeros are left");
+    }
+
     proptest! {
         #[test]
         fn a_replaced_range_leaves_the_sum_of_what_is_there_now(
@@ -192,19 +234,6 @@ mod tests {
             let (before, old) = (Sum::of(&all), Sum::of(&all[at..at + len]));
             all[at..at + len].copy_from_slice(&new[..len]);
             prop_assert_eq!(before.replacing(old, Sum::of(&new[..len]), at), Sum::of(&all));
-        }
-
-        #[test]
-        fn random_octets(all in proptest::collection::vec(any::<u8>(), 0..5000)) {
-            for variant in Variant::available() {
-                prop_assert_eq!(Sum::by(variant, &all).value(), reference(&all));
-            }
-        }
-
-        #[test]
-        fn sums_of_pieces_are_joined(all in proptest::collection::vec(any::<u8>(), 0..600), cut in any::<prop::sample::Index>()) {
-            let (head, tail) = all.split_at(cut.index(all.len() + 1));
-            prop_assert_eq!(Sum::of(head).then(Sum::of(tail), head.len()), Sum::of(&all));
         }
     }
 }
