@@ -127,7 +127,7 @@ _underpass() {
             return 0
             ;;
         underpass__subcmd__bench)
-            opts="-h --only --json --csv --html --samples --quick --config --set --help pingpong stream apps setup layers driver all"
+            opts="-h --only --gpu --json --csv --html --samples --quick --config --set --help pingpong stream apps setup layers driver checksum all"
             if [[ ${cur} == -* || ${COMP_CWORD} -eq 2 ]] ; then
                 COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
                 return 0

@@ -107,7 +107,7 @@ complete -c underpass -n "__fish_underpass_using_subcommand bench" -l only -d 'O
 complete -c underpass -n "__fish_underpass_using_subcommand bench" -l json -d 'Write the record, with every sample and the host, as JSON' -r -F
 complete -c underpass -n "__fish_underpass_using_subcommand bench" -l csv -d 'Write every sample as a line of CSV' -r -F
 complete -c underpass -n "__fish_underpass_using_subcommand bench" -l html -d 'Write a report with plots as one HTML file' -r -F
-complete -c underpass -n "__fish_underpass_using_subcommand bench" -l samples -d 'Samples of each side (default: 5, with --quick 1)' -r
+complete -c underpass -n "__fish_underpass_using_subcommand bench" -l samples -d 'Samples of each side (default: 5, of checksum 10, with --quick 1)' -r
 complete -c underpass -n "__fish_underpass_using_subcommand bench" -l config -d 'Read this configuration file instead of the usual one' -r -F
 complete -c underpass -n "__fish_underpass_using_subcommand bench" -l set -d 'Set one value, before environment and file; `underpass config` lists them' -r -f -a "mode=on\t''
 mode=off\t''
@@ -117,10 +117,11 @@ ring_bytes=1048576\t''
 spin_us=100\t''
 io_uring=deny\t''
 io_uring=allow\t''"
+complete -c underpass -n "__fish_underpass_using_subcommand bench" -l gpu -d 'With checksum or all: measure a GPU by NVIDIA too, after comparing what it computes with the processor'
 complete -c underpass -n "__fish_underpass_using_subcommand bench" -l quick -d 'Shorter and fewer, to see that all works; not for quoting'
 complete -c underpass -n "__fish_underpass_using_subcommand bench" -s h -l help -d 'Print help (see more with \'--help\')'
 complete -c underpass -n "__fish_underpass_using_subcommand demo" -l output -d 'Where to write' -r -f -a "(__fish_complete_directories)"
-complete -c underpass -n "__fish_underpass_using_subcommand demo" -l samples -d 'Samples of each side (default: 5, with --quick 1)' -r
+complete -c underpass -n "__fish_underpass_using_subcommand demo" -l samples -d 'Samples of each side (default: 5, of checksum 10, with --quick 1)' -r
 complete -c underpass -n "__fish_underpass_using_subcommand demo" -l config -d 'Read this configuration file instead of the usual one' -r -F
 complete -c underpass -n "__fish_underpass_using_subcommand demo" -l set -d 'Set one value, before environment and file; `underpass config` lists them' -r -f -a "mode=on\t''
 mode=off\t''

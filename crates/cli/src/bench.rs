@@ -5,7 +5,7 @@ use std::fs;
 use std::io::{IsTerminal, stderr};
 use std::path::{Path, PathBuf};
 
-use anyhow::{Context, Result};
+use anyhow::{Context, Result, bail};
 use underpass_lab::{Options, Record, Suite, report};
 
 use crate::cli::{BenchArguments, DemoArguments, MeasureArguments, SuiteName};
@@ -21,13 +21,17 @@ pub fn bench(arguments: &BenchArguments) -> Result<()> {
         SuiteName::Setup => Suite::Setup,
         SuiteName::Layers => Suite::Layers,
         SuiteName::Driver => Suite::Driver,
+        SuiteName::Checksum => Suite::Checksum,
         SuiteName::All => Suite::All,
     };
+    if arguments.gpu && !suite.can_use_gpu() {
+        bail!("--gpu: this suite has nothing for a GPU; the suites that have are checksum and all");
+    }
     let files = [&arguments.json, &arguments.csv, &arguments.html];
     for file in files.into_iter().flatten() {
         writable(file)?;
     }
-    let record = measure(suite, arguments.only.clone(), &arguments.measure)?;
+    let record = measure(suite, arguments.only.clone(), arguments.gpu, &arguments.measure)?;
     arguments.json.as_deref().map_or(Ok(()), |path| record.write_json(path))?;
     arguments.csv.as_deref().map_or(Ok(()), |path| record.write_csv(path))?;
     arguments.html.as_deref().map_or(Ok(()), |path| report::write_html(&record, path))?;
@@ -43,7 +47,7 @@ pub fn demo(arguments: &DemoArguments) -> Result<()> {
     let named = |extension: &str| PathBuf::from(format!("{}.{extension}", stem.display()));
     let (json, html) = (named("json"), named("html"));
     [&json, &html].into_iter().try_for_each(|file| writable(file))?;
-    let record = measure(Suite::All, None, &arguments.measure).inspect_err(|_| {
+    let record = measure(Suite::All, None, false, &arguments.measure).inspect_err(|_| {
         // Nobody named these files, so that none is left without a word in it.
         let empty = [&json, &html].into_iter().filter(|file| fs::metadata(file).is_ok_and(|meta| meta.len() == 0));
         empty.for_each(|file| drop(fs::remove_file(file)));
@@ -55,7 +59,7 @@ pub fn demo(arguments: &DemoArguments) -> Result<()> {
     Ok(())
 }
 
-fn measure(suite: Suite, only: Option<String>, arguments: &MeasureArguments) -> Result<Record> {
+fn measure(suite: Suite, only: Option<String>, gpu: bool, arguments: &MeasureArguments) -> Result<Record> {
     let settings = Settings::gather(arguments.settings.config.as_deref(), &arguments.settings.set)?;
     // The programs that are measured get SIGPIPE back as it should be; this one must survive their end.
     sys::ignore_broken_pipes();
@@ -65,8 +69,9 @@ fn measure(suite: Suite, only: Option<String>, arguments: &MeasureArguments) -> 
     let variables = settings.variables().map(|(name, value)| (OsString::from(name), OsString::from(value)));
     let options = Options {
         settings: variables.collect(),
-        samples: arguments.samples.unwrap_or(if arguments.quick { 1 } else { 5 }),
+        samples: arguments.samples.unwrap_or(if arguments.quick { 1 } else { suite.samples() }),
         quick: arguments.quick,
+        gpu,
         only,
         table: true,
         progress: stderr().is_terminal(),

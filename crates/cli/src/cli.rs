@@ -481,6 +481,10 @@ pub struct BenchArguments {
     #[arg(long, value_name = "TEXT")]
     pub only: Option<String>,
 
+    /// With checksum or all: measure a GPU by NVIDIA too, after comparing what it computes with the processor
+    #[arg(long)]
+    pub gpu: bool,
+
     /// Write the record, with every sample and the host, as JSON
     #[arg(long, value_name = "FILE", value_hint = ValueHint::FilePath)]
     pub json: Option<PathBuf>,
@@ -513,6 +517,8 @@ pub enum SuiteName {
     /// Link drivers over a veth pair between two network namespaces: AF_XDP and its algorithms, packet sockets, kernel UDP;
     /// needs root
     Driver,
+    /// Checksums, and a receive path that skips them, computes them, or gives them to a GPU, over a veth pair; the path needs root
+    Checksum,
     /// All of these
     All,
 }
@@ -533,7 +539,7 @@ pub struct DemoArguments {
 /// How to measure.
 #[derive(Debug, Args)]
 pub struct MeasureArguments {
-    /// Samples of each side (default: 5, with --quick 1)
+    /// Samples of each side (default: 5, of checksum 10, with --quick 1)
     #[arg(long, value_name = "N", value_parser = positive)]
     pub samples: Option<usize>,
 

@@ -3,6 +3,7 @@
 use std::ffi::OsString;
 use std::path::PathBuf;
 use std::process::Command;
+use std::rc::Rc;
 use std::time::Duration;
 
 use anyhow::{Context, Error, Result, anyhow};
@@ -16,6 +17,7 @@ use crate::programs::{CompileError, Program, Programs};
 use crate::record::{Measurement, Record, Skipped};
 use crate::suite::Suite;
 use crate::terminal::Terminal;
+use underpass_checksum::gpu::Gpu;
 
 /// How to run a suite.
 #[derive(Clone, Debug)]
@@ -28,6 +30,8 @@ pub struct Options {
     pub samples: usize,
     /// Shorter clocks and fewer sizes: to see whether all works, not to quote.
     pub quick: bool,
+    /// Whether what a GPU can do is measured too.
+    pub gpu: bool,
     /// Only experiments with this text in the name of one of their figures, in any case.
     pub only: Option<String>,
     /// Print each figure to stdout as it comes.
@@ -40,7 +44,8 @@ impl Options {
     /// Five full samples of everything, silently.
     pub fn new(library: impl Into<PathBuf>) -> Options {
         let library = library.into();
-        Options { library, settings: Vec::new(), samples: 5, quick: false, only: None, table: false, progress: false }
+        let settings = Vec::new();
+        Options { library, settings, samples: 5, quick: false, gpu: false, only: None, table: false, progress: false }
     }
 }
 
@@ -102,7 +107,7 @@ impl std::fmt::Display for NoSuchFigure {
 /// Runs every experiment of a suite. What fails on the way is in the record as invalid, with the reason.
 ///
 /// # Errors
-/// There is no library, no C compiler or no such figure ([`NoSuchFigure`]), or the user interrupts.
+/// There is no library, no C compiler, no GPU though one was asked for, or no such figure ([`NoSuchFigure`]), or the user interrupts.
 pub fn run(suite: Suite, options: &Options) -> Result<Record> {
     interrupt::watch().context("cannot watch for Ctrl-C")?;
     let lab = Lab::new(options)?;
@@ -148,6 +153,8 @@ pub struct Lab {
     pub processors: Option<Pair>,
     /// Whether to be quick.
     pub quick: bool,
+    /// The GPU, if that is measured too.
+    pub gpu: Option<Rc<Gpu>>,
     samples: usize,
     programs: Programs,
 }
@@ -156,9 +163,11 @@ impl Lab {
     /// A place to measure in.
     ///
     /// # Errors
-    /// There is no library, or no temporary folder.
+    /// There is no library, no temporary folder, or no GPU though one is to be measured.
     pub fn new(options: &Options) -> Result<Lab> {
+        let gpu = if options.gpu { Some(Gpu::open().context("--gpu")?) } else { None };
         Ok(Lab {
+            gpu,
             launcher: Launcher::new(&options.library, &options.settings)?,
             processors: Pair::pick(),
             quick: options.quick,

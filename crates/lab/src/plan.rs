@@ -41,6 +41,8 @@ pub enum Target {
     WithinBaseline(f64),
     /// At least this share of the baseline; more is better.
     ShareOfBaseline(f64),
+    /// At least the baseline and this, in the plan's unit; more is better.
+    BaselinePlus(f64),
     /// At most this, in the plan's unit.
     AtMost(f64),
     /// At most the kernel's figure and this, in the plan's unit.
@@ -118,6 +120,7 @@ impl Target {
             Target::TimesBetter(times) => medians.ratio(better).map(|ratio| ratio >= times),
             Target::WithinBaseline(times) => baseline.map(|baseline| underpass <= times * baseline),
             Target::ShareOfBaseline(share) => baseline.map(|baseline| underpass >= share * baseline),
+            Target::BaselinePlus(more) => baseline.map(|baseline| underpass >= baseline + more),
             Target::AtMost(limit) => Some(underpass <= limit),
             Target::KernelPlus(more) => kernel.map(|kernel| underpass <= kernel + more),
         }
@@ -135,6 +138,7 @@ impl Target {
             Target::TimesBetter(times) => format!("≥ {}×", plain(times)),
             Target::WithinBaseline(times) => format!("≤ {}× {baseline}", plain(times)),
             Target::ShareOfBaseline(share) => format!("≥ {} % of {baseline}", plain(share * 100.0)),
+            Target::BaselinePlus(more) => format!("≥ {baseline} + {}", unit.round(more)),
             Target::AtMost(limit) => format!("≤ {}", unit.round(limit)),
             Target::KernelPlus(more) => format!("≤ kernel + {}", unit.round(more)),
         }
@@ -165,6 +169,9 @@ mod tests {
         assert_eq!(met(Target::WithinBaseline(1.9)), Some(false));
         assert_eq!(met(Target::AtMost(599.0)), Some(false));
         assert_eq!(met(Target::KernelPlus(0.0)), Some(true));
+        let share = Medians { underpass: 60.0, baseline: Some(39.0), ..LATENCY };
+        assert_eq!(Target::BaselinePlus(20.0).met(&share, Better::Higher), Some(true));
+        assert_eq!(Target::BaselinePlus(22.0).met(&share, Better::Higher), Some(false));
         let alone = Medians { baseline: None, ..LATENCY };
         assert_eq!(Target::ShareOfBaseline(0.8).met(&alone, Better::Higher), None, "nothing to judge by");
     }

@@ -20,6 +20,9 @@ pub enum Unit {
     /// An amount of memory in bytes.
     #[serde(rename = "B")]
     Bytes,
+    /// How many there are.
+    #[serde(rename = "1")]
+    Count,
 }
 
 /// Which way is better.
@@ -41,19 +44,20 @@ impl Unit {
             Unit::PerSecond => "1/s",
             Unit::Percent => "%",
             Unit::Bytes => "B",
+            Unit::Count => "1",
         }
     }
 
     /// `value` with three significant digits and a unit of a size that suits it: `640 ns`, `60.3 µs`, `1.85 GB/s`.
     pub fn show(self, value: f64) -> String {
         let (value, unit) = self.scaled(value);
-        format!("{} {unit}", digits(value))
+        format!("{} {unit}", digits(value)).trim_end().to_string()
     }
 
     /// The same for a round value, as targets and the ticks of an axis are: `5 µs`, `16 KiB`.
     pub fn round(self, value: f64) -> String {
         let (value, unit) = self.scaled(value);
-        format!("{} {unit}", plain(value))
+        format!("{} {unit}", plain(value)).trim_end().to_string()
     }
 
     fn scaled(self, value: f64) -> (f64, &'static str) {
@@ -63,6 +67,7 @@ impl Unit {
             Unit::PerSecond => (1e3, &["/s", "k/s", "M/s", "G/s"]),
             Unit::Percent => (1e3, &["%"]),
             Unit::Bytes => (1024.0, &["B", "KiB", "MiB", "GiB"]),
+            Unit::Count => (1e3, &["", "k", "M", "G"]),
         };
         let (mut value, mut unit) = (value, 0);
         while value.abs() >= 0.9995 * step && unit + 1 < units.len() {
@@ -131,6 +136,7 @@ mod tests {
         assert_eq!(Unit::PerSecond.show(999_900.0), "1.00 M/s");
         assert_eq!(Unit::Percent.show(0.0042), "0.004 %");
         assert_eq!(Unit::Bytes.show(16384.0), "16.0 KiB");
+        assert_eq!([16.0, 906_354.0].map(|count| Unit::Count.show(count)), ["16.0", "906 k"]);
         assert_eq!(Unit::Bytes.round(16384.0), "16 KiB");
         assert_eq!([0.95, 1.3, 25.0, 80.0, 100.0].map(plain), ["0.95", "1.3", "25", "80", "100"]);
     }

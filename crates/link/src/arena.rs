@@ -248,7 +248,7 @@ impl Arena {
     }
 
     /// The whole memory, for a driver that registers it, in whole pages; the frames lie at its beginning.
-    pub(crate) fn memory(&self) -> NonNull<[u8]> {
+    pub fn memory(&self) -> NonNull<[u8]> {
         self.memory.octets
     }
 

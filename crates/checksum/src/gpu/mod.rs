@@ -42,6 +42,7 @@ mod error;
 mod memory;
 
 use std::ffi::{CStr, c_void};
+use std::fmt::{self, Debug, Formatter};
 use std::ptr;
 use std::rc::Rc;
 use std::time::{Duration, Instant};
@@ -260,6 +261,12 @@ impl Gpu {
             }
         }
         Ok(())
+    }
+}
+
+impl Debug for Gpu {
+    fn fmt(&self, f: &mut Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Gpu").field("name", &self.name).field("driver", &self.driver()).finish_non_exhaustive()
     }
 }
 

@@ -1,6 +1,7 @@
 //! The experiments, one file per suite.
 
 pub mod apps;
+pub mod checksum;
 pub mod driver;
 pub mod idle;
 pub mod layers;
@@ -27,11 +28,23 @@ pub enum Suite {
     Layers,
     /// Link drivers: AF_XDP and its algorithms, packet sockets and kernel UDP over a veth pair.
     Driver,
+    /// Checksums, and the receive path that wants them of each packet: skipped, by the processor, by a GPU.
+    Checksum,
     /// All of these.
     All,
 }
 
 impl Suite {
+    /// How many samples are taken if nobody says: 5, and as many as its paper where that reports means.
+    pub fn samples(self) -> usize {
+        if self == Suite::Checksum { 10 } else { 5 }
+    }
+
+    /// Whether a GPU has part in it.
+    pub fn can_use_gpu(self) -> bool {
+        matches!(self, Suite::Checksum | Suite::All)
+    }
+
     /// Its experiments on this host, and what cannot be measured here.
     pub fn experiments(self, lab: &Lab) -> (Chosen, Vec<Skipped>) {
         let (mut chosen, mut missing) = (Chosen::default(), Vec::new());
@@ -58,6 +71,9 @@ impl Suite {
         }
         if all || self == Suite::Driver {
             driver::add(lab, &mut chosen, &mut missing);
+        }
+        if all || self == Suite::Checksum {
+            checksum::add(lab, &mut chosen, &mut missing);
         }
         (chosen, missing)
     }

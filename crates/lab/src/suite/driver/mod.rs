@@ -5,8 +5,8 @@
 //! What is counted is what arrives, and every message is looked at.
 
 mod end;
-mod message;
-mod stage;
+pub(super) mod message;
+pub(super) mod stage;
 mod traffic;
 
 use std::rc::Rc;

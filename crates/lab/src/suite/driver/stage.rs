@@ -228,7 +228,7 @@ pub struct Waited {
 }
 
 /// Does something in a namespace, on a processor.
-fn inside<R: Send>(
+pub fn inside<R: Send>(
     namespace: &Namespace,
     processor: Option<usize>,
     what: impl FnOnce() -> Result<R> + Send,

@@ -9,10 +9,10 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, anyhow, ensure};
-use rustix::time::{ClockId, clock_gettime};
 
 use super::end::{BATCH, BATCH_OCTETS, End, Way, pieces, room};
 use super::message::{self, HEADER};
+use crate::processors::thread_time;
 use underpass_link::Link;
 use underpass_link::arena::Buffer;
 use underpass_link::wait::Wait;
@@ -243,10 +243,4 @@ pub fn receive(receiving: Receiving, up: Sender<()>, progress: &Progress) -> Res
     let since = |end: Instant| first.map_or(0.0, |first| (end - first).as_nanos() as f64);
     let (receiver_ns, end) = used.unwrap_or((0.0, last));
     Ok(Received { delivered, ns: since(last), receiver_ns, listened_ns: since(end), latencies })
-}
-
-/// Processor time of this thread, in ns.
-fn thread_time() -> f64 {
-    let time = clock_gettime(ClockId::ThreadCPUTime);
-    time.tv_sec as f64 * 1e9 + time.tv_nsec as f64
 }

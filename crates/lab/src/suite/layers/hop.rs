@@ -4,13 +4,12 @@ use std::thread;
 use std::time::Instant;
 
 use anyhow::{Result, ensure};
-use rustix::time::{ClockId, clock_gettime};
 
 use super::{ALONE, tower};
 use crate::bench::{Experiment, Lab};
 use crate::launcher::{Reading, Session, Side};
 use crate::plan::{Plan, Target};
-use crate::processors::{Pair, confine};
+use crate::processors::{Pair, confine, thread_time};
 use crate::programs::Program;
 use crate::statistic::median;
 use crate::suite::arguments;
@@ -156,10 +155,4 @@ impl Experiment for Batched {
         // Each has gone there and back: two hops.
         Ok(vec![Ok((own + others) / (2 * count) as f64)])
     }
-}
-
-/// Processor time of this thread, in ns.
-fn thread_time() -> f64 {
-    let time = clock_gettime(ClockId::ThreadCPUTime);
-    time.tv_sec as f64 * 1e9 + time.tv_nsec as f64
 }

@@ -1,0 +1,85 @@
+//! Checksums: what they cost on the processor, and on the receive path of Tsubouchi, Hasegawa, Taniguchi, Nakano and Matsuoka
+//! ("Offloading TCP/IP checksum to a GPU"): skipped, by the processor, or by a GPU.
+
+mod packet;
+mod path;
+mod receive;
+mod sums;
+
+use std::rc::Rc;
+
+use crate::bench::{Chosen, Lab, skipped};
+use crate::launcher::Side;
+use crate::record::Skipped;
+use path::{Path, Socket};
+use receive::{Idle, Receive, Stages, Throughput};
+use sums::Way;
+
+/// The paper's, from a fragment's to a jumbo frame's.
+const SIZES: [u64; 6] = [512, 1024, 1480, 4096, 9000, 9480];
+/// Those of the paper's tables.
+const TABLE_SIZES: [u64; 2] = [1480, 9480];
+const QUICK_SIZES: [u64; 2] = TABLE_SIZES;
+
+/// What has nothing to do with the kernel's TCP has one side.
+const ALONE: &[Side] = &[Side::Underpass];
+
+/// Names the suite's experiments, where they can be had.
+pub fn add(lab: &Lab, chosen: &mut Chosen, missing: &mut Vec<Skipped>) {
+    add_path(lab, chosen, missing);
+    if lab.gpu.is_none() {
+        missing.push(skipped("GPU", "not measured on a GPU: that takes one, and --gpu"));
+    }
+}
+
+fn add_path(lab: &Lab, chosen: &mut Chosen, missing: &mut Vec<Skipped>) {
+    let mut missed = |why: String| missing.push(skipped("receive path", why));
+    let Some(processors) = lab.processors else {
+        return missed("the idle share is the receiver's processor's, and there is but one".to_string());
+    };
+    let path = match Path::new(processors) {
+        Ok(path) => Rc::new(path),
+        Err(error) => return missed(format!("{error:#}")),
+    };
+    let gpu = if lab.gpu.is_some() { &Way::GPU[..] } else { &[] };
+    let ways = [&Way::PROCESSOR[..], gpu].concat();
+    let receive = |socket, size| Receive { path: path.clone(), socket, size, ways: ways.clone() };
+    for socket in Socket::ALL {
+        for &size in if lab.quick { &QUICK_SIZES[..] } else { &SIZES } {
+            chosen.add("checksum", Throughput { receive: receive(socket, size), turn: 0, skip: None });
+        }
+    }
+    for socket in Socket::ALL {
+        for size in TABLE_SIZES {
+            chosen.add("checksum", Idle { receive: receive(socket, size), turn: 0, rate: 0.0, scalar: None });
+        }
+    }
+    for beside in [false, true] {
+        for socket in Socket::ALL {
+            for size in TABLE_SIZES {
+                chosen.add("checksum", Stages { receive: receive(socket, size), turn: 0, beside });
+            }
+        }
+    }
+}
+
+/// Curves and cells: the groups of their measurements.
+pub mod table {
+    pub use super::path::{Socket, Stage};
+    pub use super::sums::Way;
+
+    /// Throughput over the size.
+    pub fn throughput(socket: Socket, way: Way) -> String {
+        format!("{}, {}", socket.name(), way.name())
+    }
+
+    /// The idle share of the receiver's processor.
+    pub fn idle(socket: Socket, way: Way) -> String {
+        format!("{}: idle", throughput(socket, way))
+    }
+
+    /// What a stage takes of the receiver's processor.
+    pub fn stage(socket: Socket, way: Way, stage: Stage, beside: bool) -> String {
+        format!("{}{}: {}", throughput(socket, way), if beside { ", beside" } else { "" }, stage.name(socket, way))
+    }
+}
