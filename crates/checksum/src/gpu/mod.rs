@@ -35,7 +35,8 @@
 //! that its threads do not race; not what the hardware does: order in memory between the GPU and the processor, and time.
 #![allow(unsafe_code, reason = "calls the driver, and shares memory with the GPU")]
 
-#[cfg(test)]
+#[cfg(any(test, feature = "double"))]
+#[cfg_attr(not(test), allow(dead_code, reason = "other crates' tests have it do nothing but what it is asked"))]
 pub(crate) mod double;
 pub(crate) mod driver;
 mod error;
@@ -93,6 +94,15 @@ impl Gpu {
     /// Finds the GPU, loads the kernels and compares what they compute with the processor's sums.
     pub fn open() -> Result<Rc<Gpu>, GpuError> {
         Gpu::with(Table::load("libcuda.so.1")?)
+    }
+
+    /// A double that executes the kernels on this thread, for tests.
+    ///
+    /// # Errors
+    /// None, but it has the type of [`open`](Gpu::open).
+    #[cfg(feature = "double")]
+    pub fn double() -> Result<Rc<Gpu>, GpuError> {
+        Gpu::with(double::table())
     }
 
     pub(crate) fn with(table: Table) -> Result<Rc<Gpu>, GpuError> {

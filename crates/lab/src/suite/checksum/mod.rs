@@ -1,47 +1,91 @@
 //! Checksums: what they cost on the processor, and on the receive path of Tsubouchi, Hasegawa, Taniguchi, Nakano and Matsuoka
 //! ("Offloading TCP/IP checksum to a GPU"): skipped, by the processor, or by a GPU.
 
+mod cold;
+mod offload;
 mod packet;
 mod path;
 mod receive;
 mod sums;
 
+use std::cell::RefCell;
 use std::rc::Rc;
 
 use crate::bench::{Chosen, Lab, skipped};
 use crate::launcher::Side;
 use crate::record::Skipped;
+use crate::unit::thousands;
+use cold::Cold;
+use offload::{BreakEven, Offload, Rate};
 use path::{Path, Socket};
 use receive::{Idle, Receive, Stages, Throughput};
 use sums::Way;
+use underpass_checksum::batch::Algorithm;
+use underpass_checksum::gpu::Gpu;
 
 /// The paper's, from a fragment's to a jumbo frame's.
 const SIZES: [u64; 6] = [512, 1024, 1480, 4096, 9000, 9480];
 /// Those of the paper's tables.
 const TABLE_SIZES: [u64; 2] = [1480, 9480];
 const QUICK_SIZES: [u64; 2] = TABLE_SIZES;
+/// Octets of packets for the GPU, several times any cache.
+const AREA: usize = 1 << 30;
 
 /// What has nothing to do with the kernel's TCP has one side.
 const ALONE: &[Side] = &[Side::Underpass];
 
 /// Names the suite's experiments, where they can be had.
 pub fn add(lab: &Lab, chosen: &mut Chosen, missing: &mut Vec<Skipped>) {
-    add_path(lab, chosen, missing);
-    if lab.gpu.is_none() {
-        missing.push(skipped("GPU", "not measured on a GPU: that takes one, and --gpu"));
+    let gpu = gpu(lab, chosen, missing);
+    add_path(lab, gpu.as_ref(), chosen, missing);
+    if let Some(gpu) = gpu {
+        add_offload(lab, &gpu, chosen);
     }
 }
 
-fn add_path(lab: &Lab, chosen: &mut Chosen, missing: &mut Vec<Skipped>) {
+/// The GPU, if one is to be measured and sums as the reference does.
+fn gpu(lab: &Lab, chosen: &mut Chosen, missing: &mut Vec<Skipped>) -> Option<Rc<Gpu>> {
+    let mut missed = |why: String| missing.push(skipped("GPU", why));
+    let Some(gpu) = &lab.gpu else {
+        missed("not measured on a GPU: that takes one, and --gpu".to_string());
+        return None;
+    };
+    match cold::compare(gpu, lab.count(50_000) as usize) {
+        Ok(packets) => {
+            let ((major, minor), packets) = (gpu.driver(), thousands(packets));
+            let sums = format!("{packets} packets had the reference's sums");
+            chosen.versions.push(format!("{} (driver of CUDA {major}.{minor}), {sums}", gpu.name()));
+            Some(gpu.clone())
+        }
+        Err(error) => {
+            missed(format!("not measured, since it does not sum as the reference does: {error:#}"));
+            None
+        }
+    }
+}
+
+fn add_offload(lab: &Lab, gpu: &Rc<Gpu>, chosen: &mut Chosen) {
+    let cold = Rc::new(RefCell::new(Cold::new(if lab.quick { AREA / 8 } else { AREA })));
+    let offload = |size| Offload { gpu: gpu.clone(), cold: cold.clone(), size };
+    for &size in if lab.quick { &QUICK_SIZES[..] } else { &SIZES } {
+        chosen.add("checksum", Rate { offload: offload(size), algorithm: Algorithm::Internet });
+    }
+    for size in QUICK_SIZES {
+        chosen.add("checksum", Rate { offload: offload(size), algorithm: Algorithm::Fletcher });
+        chosen.add("checksum", BreakEven { offload: offload(size) });
+    }
+}
+
+fn add_path(lab: &Lab, gpu: Option<&Rc<Gpu>>, chosen: &mut Chosen, missing: &mut Vec<Skipped>) {
     let mut missed = |why: String| missing.push(skipped("receive path", why));
     let Some(processors) = lab.processors else {
         return missed("the idle share is the receiver's processor's, and there is but one".to_string());
     };
-    let path = match Path::new(processors) {
+    let path = match Path::new(processors, Gpu::open) {
         Ok(path) => Rc::new(path),
         Err(error) => return missed(format!("{error:#}")),
     };
-    let gpu = if lab.gpu.is_some() { &Way::GPU[..] } else { &[] };
+    let gpu = if gpu.is_some() { &Way::GPU[..] } else { &[] };
     let ways = [&Way::PROCESSOR[..], gpu].concat();
     let receive = |socket, size| Receive { path: path.clone(), socket, size, ways: ways.clone() };
     for socket in Socket::ALL {
@@ -65,12 +109,19 @@ fn add_path(lab: &Lab, chosen: &mut Chosen, missing: &mut Vec<Skipped>) {
 
 /// Curves and cells: the groups of their measurements.
 pub mod table {
+    use underpass_checksum::batch::Algorithm;
+
     pub use super::path::{Socket, Stage};
     pub use super::sums::Way;
 
     /// Throughput over the size.
     pub fn throughput(socket: Socket, way: Way) -> String {
         format!("{}, {}", socket.name(), way.name())
+    }
+
+    /// Octets out of no cache that are summed in a second, in large batches.
+    pub fn cold(algorithm: Algorithm, way: Way) -> String {
+        format!("{algorithm:?}, {}: cold", way.name())
     }
 
     /// The idle share of the receiver's processor.

@@ -12,7 +12,7 @@ pub const BEGINNING: usize = 16;
 /// Where the checksum is.
 const CHECKSUM: usize = 8;
 /// One packet in so many is spoiled.
-const SPOILED: u64 = 997;
+const SPOILED: u64 = 97;
 
 /// Packets of one size.
 #[derive(Debug)]

@@ -3,6 +3,7 @@
 
 use std::collections::VecDeque;
 use std::hint::black_box;
+use std::rc::Rc;
 use std::sync::atomic::Ordering::{Acquire, Relaxed, Release};
 use std::sync::atomic::{AtomicBool, AtomicU64};
 use std::sync::mpsc::{Receiver, Sender, channel};
@@ -17,7 +18,7 @@ use crate::processors::{Pair, Times, thread_time};
 use crate::statistic::median;
 use crate::suite::driver::stage::inside;
 use underpass_checksum::batch::{Algorithm, Limits, Outcome};
-use underpass_checksum::gpu::Gpu;
+use underpass_checksum::gpu::{Gpu, GpuError};
 use underpass_checksum::internet::Sum;
 use underpass_link::arena::{Arena, Geometry};
 use underpass_link::filter::Filter;
@@ -29,6 +30,8 @@ use underpass_link::{Guarantees, Link};
 
 /// Octets of the longest IP packet on the cable.
 const MTU: usize = 9600;
+/// How long a packet waits for the batch to be full.
+const DEADLINE: Duration = Duration::from_millis(2);
 /// Packets that are handed over and received together, and octets, which are to stay in the processor's cache until they are summed.
 const BURST: usize = 64;
 const BURST_OCTETS: usize = 128 << 10;
@@ -156,7 +159,11 @@ pub struct Run {
 pub struct Path {
     cable: Cable,
     processors: Pair,
+    gpu: OpenGpu,
 }
+
+/// What opens the GPU. The thread that uses it does; another handle keeps its context meanwhile, so that this is quick.
+pub type OpenGpu = fn() -> Result<Rc<Gpu>, GpuError>;
 
 /// What the two ends tell each other.
 struct Progress {
@@ -173,8 +180,8 @@ impl Path {
     ///
     /// # Errors
     /// There can be no cable.
-    pub fn new(processors: Pair) -> Result<Path> {
-        Ok(Path { cable: Cable::new(MTU)?, processors })
+    pub fn new(processors: Pair, gpu: OpenGpu) -> Result<Path> {
+        Ok(Path { cable: Cable::new(MTU)?, processors, gpu })
     }
 
     /// Sends and receives.
@@ -189,7 +196,7 @@ impl Path {
         thread::scope(|scope| {
             let receive = || {
                 let _noise = load.beside.then(|| Noise::make(scope, &progress));
-                receive(load, first, up, &progress).inspect_err(|_| progress.failed.store(true, Release))
+                receive(load, self.gpu, first, up, &progress).inspect_err(|_| progress.failed.store(true, Release))
             };
             let receiver = scope.spawn(|| inside(there, Some(first), receive));
             let sent = inside(here, Some(second), || send(load, is_up, &progress));
@@ -307,13 +314,12 @@ impl Laps {
 }
 
 /// Receives until all have come, and their sums are known.
-fn receive(load: Load, processor: usize, up: Sender<()>, progress: &Progress) -> Result<Run> {
+fn receive(load: Load, gpu: OpenGpu, processor: usize, up: Sender<()>, progress: &Progress) -> Result<Run> {
     let Load { socket, way, size, .. } = load;
     let (arena, mut spare) = Arena::new(socket.geometry());
-    // Opened by the thread that uses it; another handle keeps the GPU's context, so that this is quick.
-    let gpu = way.is_gpu().then(Gpu::open).transpose()?;
+    let gpu = way.is_gpu().then(gpu).transpose()?;
     // A batch is sent when the packet socket's burst has gone into it, so that sending is not taken for copying.
-    let limits = Limits { packets: BATCH + 4 * BURST, deadline: Duration::from_millis(2), ..Limits::default() };
+    let limits = Limits { packets: BATCH + 4 * BURST, deadline: DEADLINE, timeout: PATIENCE, ..Limits::default() };
     let mut sums = Sums::new(way, Algorithm::Internet, gpu.as_ref(), limits, &arena)?;
     let mut link = socket.open(&arena)?;
     spare.drain(..socket.room()).for_each(|buffer| link.fill(buffer));
@@ -429,5 +435,29 @@ impl Verdicts {
             *self = Verdicts { number: self.number + 1, at: 0, sum: Sum::default(), ..*self };
         }
         Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// With a double of the GPU, which is slow: few packets, but all ways and both sockets, whole packets and such in pieces.
+    #[test]
+    fn every_way_finds_the_packets_that_are_spoiled() {
+        let Some(processors) = Pair::pick() else { return println!("SKIPPED: it takes two processors") };
+        let path = match Path::new(processors, Gpu::double) {
+            Ok(path) => path,
+            Err(error) => return println!("SKIPPED: {error:#}"),
+        };
+        let others = [Way::Skip, Way::Scalar, Way::Simd, Way::GpuStaged, Way::GpuUmem];
+        for (socket, way) in Socket::ALL.into_iter().flat_map(|socket| others.map(|way| (socket, way))) {
+            for size in [64, 9480] {
+                let rate = Some(size as f64 * 20_000.0);
+                let load = Load { socket, way, size, seconds: 0.01, rate, stages: true, beside: size == 64 };
+                let run = path.run(load).unwrap_or_else(|error| panic!("{load:?}: {error:#}"));
+                assert!(run.packets >= 128 && run.octets_per_second > 0.0, "{run:?}");
+            }
+        }
     }
 }
