@@ -19,9 +19,28 @@ pub fn range(samples: &[f64]) -> Option<(f64, f64)> {
     Some((least, greatest))
 }
 
+/// The arithmetic mean; `None` of nothing.
+pub fn mean(samples: &[f64]) -> Option<f64> {
+    (!samples.is_empty()).then(|| samples.iter().sum::<f64>() / samples.len() as f64)
+}
+
+/// The standard deviation of that from which the samples were taken; of one sample, 0. `None` of nothing.
+pub fn deviation(samples: &[f64]) -> Option<f64> {
+    let mean = mean(samples)?;
+    let squares: f64 = samples.iter().map(|sample| (sample - mean).powi(2)).sum();
+    Some((squares / (samples.len() - 1).max(1) as f64).sqrt())
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn the_mean_has_its_deviation() {
+        assert_eq!((mean(&[]), deviation(&[])), (None, None));
+        assert_eq!((mean(&[3.0]), deviation(&[3.0])), (Some(3.0), Some(0.0)));
+        assert_eq!((mean(&[1.0, 2.0, 3.0]), deviation(&[1.0, 2.0, 3.0])), (Some(2.0), Some(1.0)));
+    }
 
     #[test]
     fn median_is_the_middle_whatever_the_order() {

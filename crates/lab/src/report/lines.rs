@@ -17,6 +17,8 @@ const TOP: f64 = 12.0;
 const BOTTOM: f64 = HEIGHT - 48.0;
 /// Least distance of two names.
 const NAME_HEIGHT: f64 = 16.0;
+/// Least distance of two sizes.
+const SIZE_WIDTH: f64 = 48.0;
 
 /// One line of the plot.
 pub struct Line<'a> {
@@ -49,8 +51,8 @@ pub fn curves(out: &mut String, lines: &[Line], unit: Unit, caption: &str, axis:
     writeln!(out, "<figure>\n<figcaption>{}</figcaption>", Text(caption))?;
     writeln!(out, "<svg viewBox=\"0 0 {WIDTH} {HEIGHT}\" role=\"img\" aria-label=\"{}\">", Text(caption))?;
     grid(out, y, unit, (bottom, top))?;
-    for size_here in &sizes {
-        let (at, label) = (x.at(*size_here as f64), size(*size_here));
+    for size_here in apart(&sizes, x) {
+        let (at, label) = (x.at(size_here as f64), size(size_here));
         writeln!(out, "<text class=\"middle\" x=\"{at:.1}\" y=\"{:.1}\">{label}</text>", BOTTOM + 18.0)?;
     }
     let middle = (LEFT + RIGHT) / 2.0;
@@ -60,6 +62,19 @@ pub fn curves(out: &mut String, lines: &[Line], unit: Unit, caption: &str, axis:
     }
     names(out, lines, x, y)?;
     writeln!(out, "</svg>\n</figure>")
+}
+
+/// Those of the sizes whose names do not meet, the last among them.
+fn apart(sizes: &BTreeSet<u64>, x: Scale) -> Vec<u64> {
+    let (mut free, mut apart) = (f64::MAX, Vec::new());
+    for size in sizes.iter().rev().filter(|size| **size > 0) {
+        let at = x.at(*size as f64);
+        if at <= free {
+            apart.push(*size);
+            free = at - SIZE_WIDTH;
+        }
+    }
+    apart
 }
 
 fn lines_of<'a>(measurements: &[&'a Measurement]) -> Vec<Line<'a>> {
@@ -142,6 +157,13 @@ fn spread(heights: &mut [f64]) {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn sizes_do_not_meet() {
+        let (low, high) = (512.0, 9480.0);
+        let x = Scale::new((low, high), (LEFT + 16.0, RIGHT - 16.0));
+        assert_eq!(apart(&BTreeSet::from([512, 1024, 4096, 9000, 9480]), x), [9480, 4096, 1024, 512]);
+    }
 
     #[test]
     fn names_meet_neither_each_other_nor_the_axis() {

@@ -3,6 +3,7 @@
 //! A figure that was not measured is not shown: a plot, a table or a row is there only if the record holds its samples.
 
 mod bars;
+mod checksum;
 mod driver;
 mod layers;
 mod lines;
@@ -22,13 +23,14 @@ use crate::unit::{Unit, digits};
 const STYLE: &str = include_str!("style.css");
 
 /// Suites in the order of the page, each with its title.
-const SUITES: [(&str, &str); 6] = [
+const SUITES: [(&str, &str); 7] = [
     ("apps", "Applications"),
     ("pingpong", "Round trips"),
     ("stream", "Streams"),
     ("setup", "What must not get worse"),
     ("layers", "Layers of transport"),
     ("driver", "Link drivers"),
+    ("checksum", "Checksums"),
 ];
 
 /// Writes the page.
@@ -126,6 +128,7 @@ impl Page<'_> {
             )?,
             "layers" => layers::figures(out, &valid)?,
             "driver" => driver::figures(out, &valid)?,
+            "checksum" => checksum::figures(out, &valid)?,
             "apps" => bars::figure(out, &valid, "Requests per second under Underpass, as a multiple of kernel TCP")?,
             _ => {}
         }
@@ -346,6 +349,36 @@ mod tests {
         // Kernel and AF_XDP, then one algorithm, each at two sizes and as packets and octets.
         assert_eq!(page.matches("<circle").count(), 2 * (4 + 2));
         assert!(page.contains("AF_XDP, 1,024 B: 205 MB/s"), "{page}");
+    }
+
+    /// Figure 5 and tables 4 and 5 of the paper, as far as there are ways.
+    #[test]
+    fn receive_paths_are_drawn_and_tabulated() {
+        use crate::suite::checksum::table::{self, Socket, Stage, Way};
+        let mut record = example();
+        record.measurements.clear();
+        let mut measured = |group: String, size: u64, unit: Unit, samples: &[f64]| {
+            let plan = Plan::rate(&group, format!("{group} of {size}"), unit).of_size(size);
+            record.measurements.push(Measurement::conclude("checksum", &plan, vec![], samples.to_vec(), None, None));
+        };
+        for way in [Way::Skip, Way::Simd] {
+            for size in [1480, 9480] {
+                measured(table::throughput(Socket::Xdp, way), size, Unit::BytesPerSecond, &[1e9, 2e9, 4e9]);
+            }
+            measured(table::idle(Socket::Packet, way), 1480, Unit::Percent, &[10.0, 20.0, 30.0]);
+            for (stage, ns) in Stage::of(way).iter().zip([300.0, 90.0, 10.0]) {
+                measured(table::stage(Socket::Packet, way, *stage, false), 9480, Unit::Nanoseconds, &[ns; 3]);
+            }
+        }
+        let page = html(&record);
+        assert_well_formed(&page);
+        assert_eq!(page.matches("<circle").count(), 4);
+        assert!(page.contains("AF_PACKET, 1480 B</th><td>20.0 % ± 10.0 %</td><td>20.0 % ± 10.0 %</td></tr>"), "{page}");
+        assert!(page.contains("<td>75.0 %<small>300 ns ± 0 ns</small></td>") && page.contains("<td>400 ns</td>"));
+        assert!(
+            page.contains("<td>2.50 %<small>10.0 ns") && !page.contains("gpu-umem</td>"),
+            "no way that was not measured"
+        );
     }
 
     #[test]

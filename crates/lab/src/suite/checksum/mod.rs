@@ -109,8 +109,6 @@ fn add_path(lab: &Lab, gpu: Option<&Rc<Gpu>>, chosen: &mut Chosen, missing: &mut
 
 /// Curves and cells: the groups of their measurements.
 pub mod table {
-    use underpass_checksum::batch::Algorithm;
-
     pub use super::path::{Socket, Stage};
     pub use super::sums::Way;
 
@@ -119,9 +117,9 @@ pub mod table {
         format!("{}, {}", socket.name(), way.name())
     }
 
-    /// Octets out of no cache that are summed in a second, in large batches.
-    pub fn cold(algorithm: Algorithm, way: Way) -> String {
-        format!("{algorithm:?}, {}: cold", way.name())
+    /// Octets out of no cache that are summed in a second by RFC 1071, in large batches.
+    pub fn cold(way: Way) -> String {
+        format!("cold, {}", way.name())
     }
 
     /// The idle share of the receiver's processor.

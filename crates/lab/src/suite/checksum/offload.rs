@@ -62,7 +62,9 @@ impl Experiment for Rate {
         let Offload { size, .. } = self.offload;
         let plan = |way: Way| {
             let name = format!("{:?} sums out of cold memory, {}, {}", self.algorithm, unit::size(size), way.name());
-            Plan::rate(&table::cold(self.algorithm, way), name, Unit::BytesPerSecond).of_size(size)
+            let group =
+                if self.algorithm == Algorithm::Internet { table::cold(way) } else { "cold, Fletcher".to_string() };
+            Plan::rate(&group, name, Unit::BytesPerSecond).of_size(size)
         };
         let mut plans = Vec::from(Rate::WAYS.map(plan));
         if size == JUMBO && self.algorithm == Algorithm::Internet {

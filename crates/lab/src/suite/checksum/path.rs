@@ -450,8 +450,7 @@ mod tests {
             Ok(path) => path,
             Err(error) => return println!("SKIPPED: {error:#}"),
         };
-        let others = [Way::Skip, Way::Scalar, Way::Simd, Way::GpuStaged, Way::GpuUmem];
-        for (socket, way) in Socket::ALL.into_iter().flat_map(|socket| others.map(|way| (socket, way))) {
+        for (socket, way) in Socket::ALL.into_iter().flat_map(|socket| Way::ALL.map(|way| (socket, way))) {
             for size in [64, 9480] {
                 let rate = Some(size as f64 * 20_000.0);
                 let load = Load { socket, way, size, seconds: 0.01, rate, stages: true, beside: size == 64 };

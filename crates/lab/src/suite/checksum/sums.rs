@@ -29,6 +29,8 @@ pub enum Way {
 }
 
 impl Way {
+    /// All, as tables have them.
+    pub const ALL: [Way; 5] = [Way::Skip, Way::Scalar, Way::Simd, Way::GpuStaged, Way::GpuUmem];
     /// Those of every host; the first is judged by the second.
     pub const PROCESSOR: [Way; 3] = [Way::Simd, Way::Skip, Way::Scalar];
     /// Those of a host with a GPU.
