@@ -5,7 +5,8 @@
 //! # Measured
 //!
 //! On 2026-11-22 on a virtual machine with one NVIDIA H100 80GB HBM3 (driver 580.159.04, PCIe 5.0 x16) and 16 Xeon processors
-//! (family 6, model 207), all figures in `records/gpu-2026-11-22.json`, by `examples/gpu.rs`:
+//! (family 6, model 207), all figures in `records/gpu-2026-11-22.json`, by a program that
+//! `underpass bench checksum --gpu` has taken the place of, which has not yet been run on a GPU:
 //!
 //! - 906,354 packets of 0 to 65,537 octets, fresh random ones, zeros and 0xff, had the reference's sums, in both ways and of both
 //!   algorithms. compute-sanitizer found no bad access, no race and no read of what was not written.

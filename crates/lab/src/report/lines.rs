@@ -67,7 +67,7 @@ pub fn curves(out: &mut String, lines: &[Line], unit: Unit, caption: &str, axis:
 /// Those of the sizes whose names do not meet, the last among them.
 fn apart(sizes: &BTreeSet<u64>, x: Scale) -> Vec<u64> {
     let (mut free, mut apart) = (f64::MAX, Vec::new());
-    for size in sizes.iter().rev().filter(|size| **size > 0) {
+    for size in sizes.iter().rev() {
         let at = x.at(*size as f64);
         if at <= free {
             apart.push(*size);
