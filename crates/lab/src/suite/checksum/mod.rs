@@ -47,7 +47,7 @@ pub fn add(lab: &Lab, chosen: &mut Chosen, missing: &mut Vec<Skipped>) {
 fn gpu(lab: &Lab, chosen: &mut Chosen, missing: &mut Vec<Skipped>) -> Option<Rc<Gpu>> {
     let mut missed = |why: String| missing.push(skipped("GPU", why));
     let Some(gpu) = &lab.gpu else {
-        missed("not measured on a GPU: that takes one, and --gpu".to_string());
+        missed("that takes a GPU by NVIDIA, and --gpu".to_string());
         return None;
     };
     match cold::compare(gpu, lab.count(50_000) as usize) {
@@ -58,7 +58,7 @@ fn gpu(lab: &Lab, chosen: &mut Chosen, missing: &mut Vec<Skipped>) -> Option<Rc<
             Some(gpu.clone())
         }
         Err(error) => {
-            missed(format!("not measured, since it does not sum as the reference does: {error:#}"));
+            missed(format!("it does not sum as the reference does: {error:#}"));
             None
         }
     }
