@@ -137,6 +137,7 @@ impl Target {
         match self {
             Target::TimesBetter(times) => format!("≥ {}×", plain(times)),
             Target::WithinBaseline(times) => format!("≤ {}× {baseline}", plain(times)),
+            Target::ShareOfBaseline(times) if times >= 2.0 => format!("≥ {}× {baseline}", plain(times)),
             Target::ShareOfBaseline(share) => format!("≥ {} % of {baseline}", plain(share * 100.0)),
             Target::BaselinePlus(more) => format!("≥ {baseline} + {}", unit.round(more)),
             Target::AtMost(limit) => format!("≤ {}", unit.round(limit)),

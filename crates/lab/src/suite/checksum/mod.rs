@@ -2,6 +2,7 @@
 //! ("Offloading TCP/IP checksum to a GPU"): skipped, by the processor, or by a GPU.
 
 mod cold;
+mod kernels;
 mod offload;
 mod packet;
 mod path;
@@ -36,6 +37,7 @@ const ALONE: &[Side] = &[Side::Underpass];
 
 /// Names the suite's experiments, where they can be had.
 pub fn add(lab: &Lab, chosen: &mut Chosen, missing: &mut Vec<Skipped>) {
+    kernels::add(lab, chosen);
     let gpu = gpu(lab, chosen, missing);
     add_path(lab, gpu.as_ref(), chosen, missing);
     if let Some(gpu) = gpu {
@@ -109,12 +111,18 @@ fn add_path(lab: &Lab, gpu: Option<&Rc<Gpu>>, chosen: &mut Chosen, missing: &mut
 
 /// Curves and cells: the groups of their measurements.
 pub mod table {
+    pub use super::kernels::{Contestant, Task};
     pub use super::path::{Socket, Stage};
     pub use super::sums::Way;
 
     /// Throughput over the size.
     pub fn throughput(socket: Socket, way: Way) -> String {
         format!("{}, {}", socket.name(), way.name())
+    }
+
+    /// What the processor sums, or copies and sums, in a second.
+    pub fn kernel(task: Task, contestant: Contestant, is_hot: bool) -> String {
+        format!("{}, {}, {}", task.name(), if is_hot { "hot" } else { "cold" }, contestant.name())
     }
 
     /// Octets out of no cache that are summed in a second by RFC 1071, in large batches.

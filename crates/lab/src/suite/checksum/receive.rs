@@ -164,7 +164,7 @@ impl Experiment for Idle {
             if carried >= CARRIED {
                 Ok(run.idle)
             } else {
-                Err(format!("only {:.0} % of the load was carried", carried * 100.0))
+                Err(format!("only {:.1} % of the load was carried", carried * 100.0))
             }
         };
         let mut readings: Vec<Reading> = self.order().into_iter().map(|at| reading(&runs[at])).collect();
