@@ -13,7 +13,7 @@
 //! ```
 
 use crate::variant::{self, Variant};
-use crate::vector::{Accumulator, Kind, Vector};
+use crate::vector::{Accumulator, Kind, Vector, few};
 
 /// The ones' complement sum of some octets, of which the first is the high one of a word. Zero only if all of them are.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -23,7 +23,7 @@ impl Sum {
     /// The sum of these octets, by the fastest variant of this processor.
     #[inline]
     pub fn of(octets: &[u8]) -> Sum {
-        variant::sum(octets)
+        if octets.len() <= SHORT { short(octets) } else { variant::sum(octets) }
     }
 
     /// The sum of these octets by a certain variant. One that is not available is replaced by [`Variant::Scalar`].
@@ -144,6 +144,28 @@ pub(crate) fn fold(sum: u64) -> u16 {
     let sum = (sum & 0xffff_ffff) + (sum >> 32);
     let sum = (sum & 0xffff) + (sum >> 16 & 0xffff) + (sum >> 32);
     ((sum & 0xffff) + (sum >> 16)) as u16
+}
+
+/// Octets up to which words of the processor are summed sooner than a register is: headers and the shortest packets.
+const SHORT: usize = 64;
+
+/// The sum of few octets, where no processor needs to be asked what it has.
+#[inline]
+fn short(octets: &[u8]) -> Sum {
+    let (words, part) = octets.as_chunks();
+    let mut sums = [u128::from(u64::from_ne_bytes(few(part).to_le_bytes())), 0];
+    let (pairs, last) = words.as_chunks::<2>();
+    for [a, b] in pairs {
+        sums[0] += u128::from(u64::from_ne_bytes(*a));
+        sums[1] += u128::from(u64::from_ne_bytes(*b));
+    }
+    for word in last {
+        sums[1] += u128::from(u64::from_ne_bytes(*word));
+    }
+    let sum = sums[0] + sums[1];
+    // 2⁶⁴ − 1 is a multiple of 2¹⁶ − 1; there are fewer than 16 carries.
+    let (sum, carry) = (sum as u64).overflowing_add((sum >> 64) as u64);
+    Sum(u16::from_be(fold(sum + u64::from(carry))))
 }
 
 /// RFC 1071 §4.1, with the fold after every addition.

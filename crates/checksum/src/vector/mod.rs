@@ -158,7 +158,7 @@ fn walk_stretch<V: Vector, S: Kind, const K: usize, const COPY: bool>(vector: V,
 
 /// Fewer than eight octets, the first at the low end.
 #[inline(always)]
-fn few(octets: &[u8]) -> u64 {
+pub(crate) fn few(octets: &[u8]) -> u64 {
     let len = octets.len();
     // Both ends are read, which may overlap: faster than a loop, or a copy that the next load would have to wait for.
     if let (Some(&first), Some(&last)) = (octets.first_chunk(), octets.last_chunk()) {
