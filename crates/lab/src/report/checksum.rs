@@ -7,41 +7,56 @@ use super::Text;
 use super::lines::{Line, curves};
 use crate::record::{Figure, Measurement};
 use crate::statistic::{deviation, mean};
-use crate::suite::checksum::table::{self, Socket, Stage, Way};
+use crate::suite::checksum::table::{self, Contestant, Socket, Stage, Task, Way};
 use crate::unit::{Unit, digits, size};
+use underpass_checksum::Variant;
 
 const AXIS: &str = "octets of a packet that are summed";
 /// Classes of the style sheet for lines that have no meaning elsewhere.
-const CLASSES: [&str; 5] = ["first", "second", "third", "fourth", "fifth"];
+const CLASSES: [&str; 7] = ["first", "second", "third", "fourth", "fifth", "kernel", "baseline"];
+/// That of what is picked where nothing is said.
+const PICKED: &str = "underpass";
 
 /// Draws each figure and each table as far as it was measured.
 pub fn figures(out: &mut String, measurements: &[&Measurement]) -> fmt::Result {
+    let heats = [(true, "in the first levels of the cache"), (false, "in no cache")];
+    for (task, (is_hot, where_from)) in Task::ALL.into_iter().flat_map(|task| heats.map(|heat| (task, heat))) {
+        // The reference would leave the others no room.
+        let of_task = Contestant::of(task).into_iter().filter(|it| *it != Contestant::Variant(Variant::Reference));
+        let named = of_task.map(|it| (it.name(), table::kernel(task, it, is_hot)));
+        let caption = format!("Octets a second, {where_from}: {} (both axes logarithmic)", task.title());
+        figure(out, measurements, named.collect(), &caption)?;
+    }
     for socket in Socket::ALL {
         let name = socket.name();
         let caption = format!(
             "Throughput of a receiver over {name} that sums every packet, by how it does (both axes logarithmic)"
         );
-        figure(out, measurements, Way::ALL.map(|way| (way.name(), table::throughput(socket, way))), &caption)?;
+        figure(out, measurements, ways(|way| table::throughput(socket, way)), &caption)?;
     }
     idle(out, measurements)?;
     for (socket, beside) in Socket::ALL.into_iter().flat_map(|socket| [(socket, false), (socket, true)]) {
         stages(out, measurements, socket, beside)?;
     }
     let caption = "Octets out of no cache that are summed in a second, in batches of 1,024 (both axes logarithmic)";
-    figure(out, measurements, Way::ALL.map(|way| (way.name(), table::cold(way))), caption)
+    figure(out, measurements, ways(table::cold), caption)
 }
 
-fn figure<const N: usize>(
-    out: &mut String,
-    measurements: &[&Measurement],
-    named: [(&str, String); N],
-    caption: &str,
-) -> fmt::Result {
+/// The ways' names, and the groups of their measurements.
+fn ways(group: impl Fn(Way) -> String) -> Vec<(String, String)> {
+    Way::ALL.map(|way| (way.name().to_string(), group(way))).into()
+}
+
+fn figure(out: &mut String, measurements: &[&Measurement], named: Vec<(String, String)>, caption: &str) -> fmt::Result {
     let points = |group: &str| -> Vec<(f64, &Figure)> {
         let of_group = measurements.iter().filter(|it| it.group == group && it.underpass.median.is_some());
         of_group.filter_map(|it| Some((it.size? as f64, &it.underpass))).collect()
     };
-    let lines = named.iter().zip(CLASSES).map(|((name, group), class)| Line { name, class, points: points(group) });
+    let mut classes = CLASSES.into_iter();
+    let lines = named.iter().filter_map(|(name, group)| {
+        let class = if *name == Contestant::Picked.name() { PICKED } else { classes.next()? };
+        Some(Line { name, class, points: points(group) })
+    });
     let mut lines: Vec<Line> = lines.filter(|line| !line.points.is_empty()).collect();
     lines.iter_mut().for_each(|line| line.points.sort_by(|one, other| one.0.total_cmp(&other.0)));
     curves(out, &lines, Unit::BytesPerSecond, caption, AXIS)

@@ -12,7 +12,7 @@ use crate::unit::{Unit, size};
 const WIDTH: f64 = 880.0;
 const HEIGHT: f64 = 400.0;
 const LEFT: f64 = 76.0;
-const RIGHT: f64 = WIDTH - 104.0;
+const RIGHT: f64 = WIDTH - 120.0;
 const TOP: f64 = 12.0;
 const BOTTOM: f64 = HEIGHT - 48.0;
 /// Least distance of two names.

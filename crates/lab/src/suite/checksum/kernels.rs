@@ -69,6 +69,18 @@ impl Task {
         }
     }
 
+    /// As captions have it.
+    pub const fn title(self) -> &'static str {
+        match self {
+            Task::Internet => "the Internet checksum",
+            Task::Fletcher => "Fletcher's checksum",
+            Task::Both => "both checksums in one pass",
+            Task::CopyInternet => "a copy with the Internet checksum",
+            Task::CopyFletcher => "a copy with Fletcher's checksum",
+            Task::CopyBoth => "a copy with both checksums",
+        }
+    }
+
     const fn copies(self) -> bool {
         matches!(self, Task::CopyInternet | Task::CopyFletcher | Task::CopyBoth)
     }
@@ -98,7 +110,7 @@ impl Contestant {
             _ if task.copies() => &[Contestant::Copy],
             _ => &[],
         };
-        variants.chain(others.iter().copied()).collect()
+        std::iter::once(Contestant::Picked).chain(variants).chain(others.iter().copied()).collect()
     }
 
     /// As tables have it.
