@@ -13,7 +13,7 @@ use underpass_checksum::Variant;
 
 const AXIS: &str = "octets of a packet that are summed";
 /// Classes of the style sheet for lines that have no meaning elsewhere.
-const CLASSES: [&str; 7] = ["first", "second", "third", "fourth", "fifth", "kernel", "baseline"];
+const CLASSES: [&str; 6] = ["second", "third", "fourth", "fifth", "kernel", "baseline"];
 /// That of what is picked where nothing is said.
 const PICKED: &str = "underpass";
 
