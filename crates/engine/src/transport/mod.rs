@@ -458,6 +458,3 @@ impl Runs {
         self.all[..self.len].iter().copied()
     }
 }
-
-#[cfg(test)]
-mod tests;
