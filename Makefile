@@ -6,10 +6,10 @@ TARGET = $(or $(CARGO_TARGET_DIR),target)
 UNDERPASS = $(TARGET)/release/underpass
 
 .DEFAULT_GOAL := help
-.PHONY: help run bench build test loom soak fuzz hostile churn gauntlet lint c-programs licences generate ptx install uninstall clean
+.PHONY: help run bench build test loom aarch64 soak fuzz hostile churn gauntlet lint c-programs licences generate ptx install uninstall clean
 
 help: ## this list
-	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-10s  %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## / { printf "  make %-10s  %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
 run: rust ## install what is missing, build, and show kernel TCP against Underpass on real programs
 	packaging/packages run
@@ -33,12 +33,25 @@ test: rust ## everything that continuous integration checks: lints, licences, te
 	$(CARGO) build --release
 	$(CARGO) test --workspace --no-fail-fast
 	$(CARGO) run --release --quiet --package underpass-tests --bin gauntlet -- --brief --allow-skipped $(BRIEF_SUITES)
-	$(MAKE) --no-print-directory loom
+	$(MAKE) --no-print-directory loom aarch64
 
 # The code of the library itself, compiled for the model checker: in a folder of its own, and slow unless optimized.
 loom: rust ## models of the orderings: every order of the steps of two threads, as far as they are bounded
 	CARGO_TARGET_DIR=$(TARGET)/loom CARGO_PROFILE_TEST_OPT_LEVEL=2 RUSTFLAGS="--cfg loom" \
 	    $(CARGO) test --package underpass-segment --package underpass-link --lib models::
+
+# NEON's variant is compiled for a processor that this host may not have, and runs in an emulation of it.
+OTHER = aarch64-unknown-linux-gnu
+OTHER_TOOLS = aarch64-linux-gnu-gcc qemu-aarch64
+HAS_OTHER = [ -d "$$(rustc --print target-libdir --target $(OTHER))" ]
+aarch64: rust ## the checksums' tests for AArch64, in QEMU's emulation
+	@if $(HAS_OTHER) && command -v $(OTHER_TOOLS) >/dev/null; then \
+	    CARGO_TARGET_AARCH64_UNKNOWN_LINUX_GNU_LINKER=aarch64-linux-gnu-gcc \
+	    CARGO_TARGET_AARCH64_UNKNOWN_LINUX_GNU_RUNNER="qemu-aarch64 -L /usr/aarch64-linux-gnu" \
+	    $(CARGO) test --target $(OTHER) --package underpass-checksum --lib; \
+	else \
+	    echo "SKIPPED: the checksums' tests for AArch64, which take the target (rustup target add $(OTHER)) and $(OTHER_TOOLS)"; \
+	fi
 
 MINUTES ?= 60
 soak: build ## the stress programs of tests/soak in every mode, for MINUTES (60)
@@ -63,13 +76,11 @@ gauntlet: rust ## third-party suites on kernel TCP and under Underpass, compared
 	$(CARGO) build --release
 	$(CARGO) run --release --quiet --package underpass-tests --bin gauntlet -- $(SUITES)
 
-# NEON's variant is compiled for a processor that this host may not have.
-OTHER = aarch64-unknown-linux-gnu
 lint: rust ## formatting, clippy and the documentation, warnings being errors
 	$(CARGO) fmt --all --check
 	$(CARGO) clippy --workspace --all-targets -- -D warnings
 	RUSTDOCFLAGS="-D warnings" $(CARGO) doc --workspace --no-deps --document-private-items --quiet
-	@if [ -d "$$(rustc --print target-libdir --target $(OTHER))" ]; then \
+	@if $(HAS_OTHER); then \
 	    $(CARGO) clippy --target $(OTHER) --package underpass-checksum --lib -- -D warnings; \
 	else \
 	    echo "SKIPPED: the checksums for AArch64, because the target is not installed (rustup target add $(OTHER))"; \
