@@ -89,6 +89,8 @@ pub struct NoSuchFigure {
     pub only: String,
     /// The figures that there are.
     pub names: Vec<String>,
+    /// What cannot be measured here, whose figures are not among these.
+    pub skipped: Vec<Skipped>,
 }
 
 impl std::error::Error for NoSuchFigure {}
@@ -100,7 +102,8 @@ impl std::fmt::Display for NoSuchFigure {
             "--only {:?}: no figure of this suite has that in its name; there are\n  {}",
             self.only,
             self.names.join("\n  ")
-        )
+        )?;
+        self.skipped.iter().try_for_each(|Skipped { name, reason }| write!(f, "\n  {name}: not measured, {reason}"))
     }
 }
 
@@ -120,9 +123,10 @@ pub fn run(suite: Suite, options: &Options) -> Result<Record> {
     let all: Vec<String> = chosen.experiments.iter().flat_map(|(_, experiment)| names(experiment.plans())).collect();
     chosen.experiments.retain(|(_, experiment)| experiment.plans().iter().any(wanted));
     if let Some(text) = &options.only {
-        record.skipped.retain(|skipped| has(&skipped.name, text));
+        let (skipped, others) = record.skipped.into_iter().partition(|skipped| has(&skipped.name, text));
+        record.skipped = skipped;
         if chosen.experiments.is_empty() && record.skipped.is_empty() {
-            return Err(NoSuchFigure { only: text.clone(), names: all }.into());
+            return Err(NoSuchFigure { only: text.clone(), names: all, skipped: others }.into());
         }
     }
 

@@ -90,12 +90,12 @@ pub enum OpenError {
         remedy: &'static str,
     },
     /// Anything else.
-    #[error("{doing}: {source}")]
+    #[error("{doing}: {error}")]
     System {
         /// What was tried.
         doing: &'static str,
         /// What the kernel said.
-        source: io::Error,
+        error: io::Error,
     },
 }
 
@@ -104,7 +104,7 @@ impl OpenError {
     pub(crate) fn system(doing: &'static str) -> impl Fn(rustix::io::Errno) -> OpenError {
         move |errno| match errno {
             rustix::io::Errno::PERM | rustix::io::Errno::ACCESS => OpenError::NoPermission { doing },
-            errno => OpenError::System { doing, source: errno.into() },
+            errno => OpenError::System { doing, error: errno.into() },
         }
     }
 }
@@ -135,11 +135,11 @@ pub enum Fault {
         is: usize,
     },
     /// Anything else.
-    #[error("{doing}: {source}")]
+    #[error("{doing}: {error}")]
     System {
         /// What was tried.
         doing: &'static str,
         /// What the kernel said.
-        source: io::Error,
+        error: io::Error,
     },
 }

@@ -106,7 +106,7 @@ impl Interface {
             0 => Ok(request),
             _ => match io::Error::last_os_error() {
                 error if error.raw_os_error() == Some(libc::ENODEV) => Err(gone()),
-                source => Err(Fault::System { doing: "asking for an interface", source }),
+                error => Err(Fault::System { doing: "asking for an interface", error }),
             },
         }
     }

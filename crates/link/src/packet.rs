@@ -64,8 +64,9 @@ impl Packet {
         let socket = socket.map_err(OpenError::system("opening a packet socket"))?;
         let configure = || -> io::Result<()> {
             set(&socket, libc::SOL_SOCKET, libc::SO_ATTACH_FILTER, &classic(&mut filter.classic()))?;
-            // What this host sends is none of ours, and goes to the device past the queueing discipline, as with AF_XDP.
-            set(&socket, libc::SOL_PACKET, libc::PACKET_IGNORE_OUTGOING, &1i32)?;
+            // What this host sends the filter throws away; Linux 4.20 does not even show it.
+            let _ = set(&socket, libc::SOL_PACKET, libc::PACKET_IGNORE_OUTGOING, &1i32);
+            // To the device past the queueing discipline, as with AF_XDP.
             set(&socket, libc::SOL_PACKET, libc::PACKET_QDISC_BYPASS, &1i32)?;
             // More than the user's limit if that is permitted.
             set(&socket, libc::SOL_SOCKET, libc::SO_RCVBUFFORCE, &BACKLOG)
@@ -73,7 +74,7 @@ impl Packet {
             bind(&socket, interface.index())
         };
         let doing = "binding a packet socket";
-        configure().map_err(|source| OpenError::System { doing, source })?;
+        configure().map_err(|error| OpenError::System { doing, error })?;
         let mut link = Packet {
             socket,
             interface,
@@ -145,7 +146,7 @@ impl Packet {
             Some(libc::EAGAIN | libc::ENOBUFS | libc::EINTR) => return,
             Some(libc::ENETDOWN) => Some(Fault::Down { interface: interface() }),
             Some(libc::ENXIO | libc::ENODEV) => Some(Fault::Gone { interface: interface() }),
-            _ => Some(Fault::System { doing: "using a packet socket", source: error }),
+            _ => Some(Fault::System { doing: "using a packet socket", error }),
         };
     }
 
@@ -315,12 +316,16 @@ const JUMP_EQUAL: u16 = 0x15;
 const JUMP_GREATER: u16 = 0x25;
 const RETURN: u16 = 0x06;
 const ALL: u32 = u32::MAX;
+/// Where the kernel says what kind of packet it is, as if that stood in the packet, and the kind of those that this host sends.
+const KIND_AT: u32 = (libc::SKF_AD_OFF + libc::SKF_AD_PKTTYPE) as u32;
+const OUTGOING: u32 = libc::PACKET_OUTGOING as u32;
 
 impl Filter {
-    /// The same filter for a socket; what is too short for a load is not wanted.
+    /// The same filter for a socket, of what others send; what is too short for a load is not wanted.
     fn classic(self) -> Vec<libc::sock_filter> {
         let make = |code, k, jt, jf| libc::sock_filter { code, jt, jf, k };
-        match self {
+        let mut code = vec![make(LOAD_OCTET, KIND_AT, 0, 0), make(JUMP_EQUAL, OUTGOING, 0, 1), make(RETURN, 0, 0, 0)];
+        code.extend(match self {
             Filter::EtherType(ours) => vec![
                 make(LOAD_HALF, ETHERTYPE_AT.into(), 0, 0),
                 make(JUMP_EQUAL, ours.into(), 0, 1),
@@ -338,7 +343,8 @@ impl Filter {
                 make(RETURN, ALL, 0, 0),
                 make(RETURN, 0, 0, 0),
             ],
-        }
+        });
+        code
     }
 }
 

@@ -32,17 +32,25 @@ const ANSWER: usize = 4096;
 #[derive(Debug, thiserror::Error)]
 pub enum RigError {
     /// No namespace could be made.
-    #[error("a network namespace cannot be made ({0}); run as root")]
+    #[error("a network namespace cannot be made ({0}); run as root, or with CAP_SYS_ADMIN and CAP_NET_ADMIN")]
     Namespace(io::Error),
+    /// What it takes is kept for others.
+    #[error("{doing} {interface} is not permitted; run as root, or with CAP_SYS_ADMIN and CAP_NET_ADMIN")]
+    NoPermission {
+        /// What was tried.
+        doing: &'static str,
+        /// With which interface.
+        interface: String,
+    },
     /// The kernel did not do what it was asked for.
-    #[error("{doing} {interface}: {source}")]
+    #[error("{doing} {interface}: {error}")]
     Refused {
         /// What it was asked for.
         doing: &'static str,
         /// Of which interface.
         interface: String,
         /// What it said.
-        source: io::Error,
+        error: io::Error,
     },
 }
 
@@ -168,7 +176,7 @@ impl Namespace {
         message.attributes.push(LinkAttribute::AfSpecUnspec(vec![AfSpecUnspec::Inet6(vec![none])]));
         match self.ask("silencing IPv6 on", name, 0, RouteNetlinkMessage::SetLink(message)) {
             // There is no IPv6.
-            Err(RigError::Refused { source, .. }) if source.raw_os_error() == Some(libc::EAFNOSUPPORT) => Ok(()),
+            Err(RigError::Refused { error, .. }) if error.raw_os_error() == Some(libc::EAFNOSUPPORT) => Ok(()),
             result => result,
         }
     }
@@ -209,7 +217,13 @@ impl Namespace {
 }
 
 fn refused(doing: &'static str, interface: &str) -> impl Fn(io::Error) -> RigError {
-    move |source| RigError::Refused { doing, interface: interface.to_string(), source }
+    move |error| {
+        let interface = interface.to_string();
+        match error.kind() {
+            io::ErrorKind::PermissionDenied => RigError::NoPermission { doing, interface },
+            _ => RigError::Refused { doing, interface, error },
+        }
+    }
 }
 
 /// A message about an interface.

@@ -149,10 +149,10 @@ impl Xdp {
             return Err(OpenError::NoInterface { interface: interface.name().to_string() });
         }
         // Before it is bound, since this says which of two on a queue was first.
-        port.sockets.set(queue, socket.as_fd()).map_err(|source| match source.raw_os_error() {
+        port.sockets.set(queue, socket.as_fd()).map_err(|error| match error.raw_os_error() {
             Some(libc::EEXIST) => OpenError::QueueTaken { interface: interface.name().to_string(), queue },
             Some(libc::E2BIG) => OpenError::NoQueue { interface: interface.name().to_string(), queue },
-            _ => OpenError::System { doing: "giving a queue its socket", source },
+            _ => OpenError::System { doing: "giving a queue its socket", error },
         })?;
         socket.bind(interface, queue, config.bind, port.pieces, beside)?;
         if let Some(how) = config.busy_poll {
@@ -281,7 +281,7 @@ impl Xdp {
         match errno {
             Errno::NETDOWN => Fault::Down { interface },
             Errno::NXIO | Errno::NODEV | Errno::BADF => Fault::Gone { interface },
-            errno => Fault::System { doing: "sending over AF_XDP", source: errno.into() },
+            errno => Fault::System { doing: "sending over AF_XDP", error: errno.into() },
         }
     }
 
@@ -414,10 +414,10 @@ fn namespaces() -> OpenError {
 impl Port {
     fn open(interface: Interface, config: &Config) -> Result<Port, OpenError> {
         let doing = "loading an XDP program";
-        let system = |source: std::io::Error| match source.raw_os_error() {
+        let system = |error: std::io::Error| match error.raw_os_error() {
             Some(libc::EPERM) => OpenError::NoPermission { doing },
             Some(libc::ENOSYS) => OpenError::NotInKernel { what: "bpf(2)", since: "5.9" },
-            _ => OpenError::System { doing, source },
+            _ => OpenError::System { doing, error },
         };
         let sockets = SocketMap::new(QUEUES).map_err(|error| match error.raw_os_error() {
             Some(libc::EINVAL) => {

@@ -1,13 +1,14 @@
 //! Flags before the environment before the file before defaults; mistakes are named with their place.
 
 use std::fs;
+use std::os::unix::process::CommandExt;
 use std::path::PathBuf;
 use std::process::Output;
 
 use serde_json::Value;
 use tempfile::TempDir;
 
-use crate::support::{output, stderr, stdout, underpass};
+use crate::support::{is_root, output, skip, stderr, stdout, underpass};
 
 fn file(text: &str) -> (TempDir, PathBuf) {
     let directory = tempfile::tempdir().unwrap();
@@ -185,6 +186,24 @@ fn a_figure_that_there_is_not_is_a_mistake() {
     assert!(
         stderr(&refused).contains("--only \"nosuch\": no figure of this suite has that in its name; there are\n  64 B")
     );
+}
+
+#[test]
+fn what_cannot_be_measured_here_is_told_where_no_figure_is_found() {
+    let mut command = underpass(&["bench", "driver", "--quick", "--only", "nosuch"]);
+    if is_root() {
+        command.uid(65534).gid(65534).current_dir("/");
+    }
+    let refused = match command.output() {
+        Ok(refused) => refused,
+        Err(error) if error.kind() == std::io::ErrorKind::PermissionDenied => {
+            return skip("the build lies in a directory that other users cannot enter");
+        }
+        Err(error) => panic!("{error}"),
+    };
+    assert_eq!(refused.status.code(), Some(2), "{}", stderr(&refused));
+    let reason = "link drivers: not measured, a network namespace cannot be made (Operation not permitted";
+    assert!(stderr(&refused).contains(reason), "{}", stderr(&refused));
 }
 
 #[test]

@@ -1,15 +1,20 @@
 //! A kernel that is older, was built without something, or keeps it for others: each refusal names its remedy, and with a free
 //! choice the next driver comes, with the reason. The refusals are a seccomp filter's, in a thread of its own.
 
-use super::support::{cable, inside};
+use super::support::{End, cable, inside};
 use rustix::thread::{CapabilitySet, CapabilitySets, set_capabilities};
 use seccompiler::{
     SeccompAction, SeccompCmpArgLen, SeccompCmpOp, SeccompCondition, SeccompFilter, SeccompRule, apply_filter,
 };
+use std::net::UdpSocket;
+use std::thread;
+use underpass_link::Link;
 use underpass_link::arena::{Arena, Geometry};
 use underpass_link::driver::Driver;
 use underpass_link::error::OpenError;
-use underpass_link::rig::{INTERFACE, Namespace};
+use underpass_link::filter::Filter;
+use underpass_link::packet::Packet;
+use underpass_link::rig::{Cable, INTERFACE, Namespace};
 use underpass_link::xdp::{BusyPoll, Config};
 
 const GEOMETRY: Geometry = Geometry { frames: 64, frame_size: 2048, headroom: 128 };
@@ -103,6 +108,34 @@ fn each_refusal_names_its_remedy_and_the_next_driver_comes() {
     assert_eq!((mode.as_str(), instead.is_none()), ("native XDP, copy, busy polling", true));
 }
 
+/// Before Linux 4.20 a packet socket is shown what this host sends, whatever it asks for.
+#[test]
+fn what_this_host_sends_is_none_of_a_packet_sockets_on_any_kernel() {
+    let Some(cable) = cable(1500) else { return };
+    let [here, there] = &cable.ends;
+    let (ignore, errno) = (libc::PACKET_IGNORE_OUTGOING as u64, libc::ENOPROTOOPT);
+    let refusal = Refusal { call: libc::SYS_setsockopt, argument: Some((2, ignore)), errno };
+    let ip = Filter::EtherType(libc::ETH_P_IP as u16);
+    let (arena, free) = Arena::new(GEOMETRY);
+    let opened = inside(here, || {
+        refusal.apply();
+        Packet::open(INTERFACE, &arena, ip, Config::default().guarantees)
+    });
+    let mut sender = End::new(arena, free, opened.expect("it does without"));
+    let mut peer = End::raw(there, GEOMETRY, ip).expect("root may open it");
+    sender.listen(32);
+    peer.listen(32);
+    // Somebody listens, so that nothing is said in return.
+    let [from, _to] = [(here, "10.9.0.1:23004"), (there, "10.9.0.2:23004")]
+        .map(|(end, address)| inside(end, || UdpSocket::bind(address)).expect("a namespace of our own"));
+    for number in 0..100u8 {
+        from.send_to(&[number; 64], "10.9.0.2:23004").expect("the cable is up");
+        assert!(peer.expect().ends_with(&[number; 64]));
+    }
+    assert_eq!(sender.receive(), None);
+    assert_eq!((sender.link.counters().received, peer.link.counters().received), (0, 100));
+}
+
 #[test]
 fn who_may_open_packet_sockets_alone_gets_one_and_who_may_nothing_is_told_so() {
     let Some(cable) = cable(1500) else { return };
@@ -121,4 +154,17 @@ fn who_may_open_packet_sockets_alone_gets_one_and_who_may_nothing_is_told_so() {
     assert!(reason.starts_with("loading an XDP program is not permitted; run as root, or"), "{reason}");
     let error = open(CapabilitySet::empty()).err().expect("nothing is left").to_string();
     assert!(error.starts_with("opening a packet socket is not permitted; run as root, or"), "{error}");
+    let lay = |capabilities| {
+        let none = CapabilitySet::empty();
+        let sets = CapabilitySets { effective: capabilities, permitted: capabilities, inheritable: none };
+        let lay = || set_capabilities(None, sets).map(|()| Cable::new(1500).unwrap_err().to_string());
+        thread::scope(|scope| scope.spawn(lay).join()).expect("it does not panic").expect("they become fewer")
+    };
+    let refusals = [CapabilitySet::NET_ADMIN, CapabilitySet::SYS_ADMIN].map(lay);
+    let remedy = "run as root, or with CAP_SYS_ADMIN and CAP_NET_ADMIN";
+    assert_eq!(
+        refusals[0],
+        format!("a network namespace cannot be made (Operation not permitted (os error 1)); {remedy}")
+    );
+    assert_eq!(refusals[1], format!("making up0 is not permitted; {remedy}"));
 }
