@@ -267,9 +267,10 @@ impl Xdp {
         }
     }
 
-    /// Asks the kernel to bring what has come, where that is ours to ask.
+    /// Asks the kernel to bring what has come, where that is ours to ask; and tells a device that has found no buffer, and says
+    /// so in the ring, that there are some now.
     fn bring(&mut self) {
-        if self.busy_polls && self.socket.receive.is_empty() {
+        if self.socket.receive.is_empty() && (self.busy_polls || self.socket.fill.needs_wakeup()) {
             self.counters.polls += 1;
             // Nothing is read: what comes of it is in the ring. What hinders it is for `check` to say.
             let _ = recv(&self.socket, &mut [0u8; 0], RecvFlags::DONTWAIT);
@@ -469,6 +470,33 @@ mod tests {
     use crate::rig::{Cable, INTERFACE};
     use std::thread;
 
+    fn open(cable: &Cable, arena: &Arena, attach: Attach) -> Result<Xdp, OpenError> {
+        let config = Config { attach, ..Config::default() };
+        let open = || cable.ends[0].enter().map(|()| Xdp::open(INTERFACE, arena, &config));
+        thread::scope(|scope| scope.spawn(open).join()).expect("it does not panic").expect("it can be entered")
+    }
+
+    /// A device that has found no buffer to receive into says so in the ring, and looks again when it is told to. No veth does:
+    /// its word is put in here.
+    #[test]
+    fn a_device_that_ran_out_of_buffers_is_told_of_new_ones() {
+        let cable = match Cable::new(1500) {
+            Ok(cable) => cable,
+            Err(error) => return println!("SKIPPED: {error}"),
+        };
+        let (arena, mut free) = Arena::new(Geometry { frames: 8, frame_size: 2048, headroom: 0 });
+        let mut link = match open(&cable, &arena, Attach::Auto) {
+            Ok(link) => link,
+            Err(error) => return println!("SKIPPED: {error}"),
+        };
+        link.fill(free.pop().unwrap());
+        assert_eq!((link.receive(&mut Vec::new(), 1), link.watch()), (0, Watch::Unheard));
+        assert_eq!(link.counters().polls, 0);
+        link.socket.fill.want_wakeup();
+        assert_eq!((link.receive(&mut Vec::new(), 1), link.watch()), (0, Watch::Unheard));
+        assert_eq!(link.counters().polls, 2);
+    }
+
     /// A program that hangs on no link of BPF, as `ip link set xdp` attaches it, is neither replaced nor taken away.
     #[test]
     fn a_foreign_program_is_left_alone() {
@@ -483,18 +511,13 @@ mod tests {
             Err(error) => return println!("SKIPPED: no BPF here ({error}); run as root"),
         };
         let (arena, _) = Arena::new(Geometry { frames: 8, frame_size: 2048, headroom: 0 });
-        let open = |attach| {
-            let config = Config { attach, ..Config::default() };
-            let open = || here.enter().map(|()| Xdp::open(INTERFACE, &arena, &config));
-            thread::scope(|scope| scope.spawn(open).join()).expect("it does not panic").expect("it can be entered")
-        };
         here.attach(INTERFACE, Some(foreign.as_fd())).unwrap();
         for attach in [Attach::Auto, Attach::Native, Attach::Generic, Attach::Auto] {
-            let error = open(attach).unwrap_err();
+            let error = open(&cable, &arena, attach).unwrap_err();
             assert!(matches!(error, OpenError::ForeignProgram { .. }), "{error}");
         }
         here.attach(INTERFACE, None).unwrap();
-        let ours = open(Attach::Auto).unwrap();
+        let ours = open(&cable, &arena, Attach::Auto).unwrap();
         // Nor is ours, while it is there.
         here.attach(INTERFACE, Some(foreign.as_fd())).unwrap_err();
         drop(ours);

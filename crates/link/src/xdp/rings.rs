@@ -119,6 +119,13 @@ impl<T: Descriptor> Producer<T> {
             .is_none_or(|flags| self.ring.word(flags).load(Relaxed) & XdpRingFlags::XDP_RING_NEED_WAKEUP.bits() != 0)
     }
 
+    /// Has it say what the kernel says that looks only when it is told to.
+    #[cfg(test)]
+    pub fn want_wakeup(&self) {
+        let flags = self.ring.offsets.flags.expect("Linux 5.4 has flags");
+        self.ring.word(flags).store(XdpRingFlags::XDP_RING_NEED_WAKEUP.bits(), Relaxed);
+    }
+
     fn look(&mut self) {
         // It has read the descriptors before it says so.
         self.taken = self.ring.word(self.ring.offsets.consumer).load(Acquire);
