@@ -1,9 +1,10 @@
 //! What stands in the way of a link, or befalls it, is told with its remedy.
 
 use super::support::{End, PATIENCE, cable, ends, frame, inside, wait};
+use rustix::process::{Pid, Signal, kill_process};
 use rustix::thread::{CapabilitySet, CapabilitySets, set_capabilities};
 use std::io::{BufRead, BufReader};
-use std::process::{Command, Stdio};
+use std::process::{Child, Command, Stdio};
 use std::time::Instant;
 use underpass_link::Link;
 use underpass_link::arena::{Arena, Geometry};
@@ -148,14 +149,52 @@ fn a_link_that_is_gone_says_so_and_is_opened_anew() {
     assert!(carries(&mut pair, 3));
 }
 
-/// The process of the next test.
+/// The process of the next tests, with a child or without.
 #[test]
 #[ignore = "a_killed_process_leaves_no_program runs it"]
 fn holds_an_interface_until_it_is_killed() {
     let (arena, _) = Arena::new(GEOMETRY);
     let link = Xdp::open(INTERFACE, &arena, &Config::default()).unwrap();
-    println!("\nheld by {}", link.mode());
+    let child = match std::env::var_os(FORKS) {
+        Some(_) => fork(),
+        None => 0,
+    };
+    println!("\nheld by {}, child {child}", link.mode());
     std::thread::sleep(PATIENCE);
+}
+
+/// With this variable, the process has a child that lives on and executes nothing.
+const FORKS: &str = "UNDERPASS_TEST_FORKS";
+
+#[allow(unsafe_code, reason = "a child that executes nothing")]
+fn fork() -> i32 {
+    // SAFETY: the child makes no call but these two, which a child of several threads may make too.
+    unsafe {
+        let child = libc::fork();
+        if child == 0 {
+            // Its last, whatever becomes of the test.
+            libc::alarm(PATIENCE.as_secs() as u32);
+            loop {
+                libc::pause();
+            }
+        }
+        child
+    }
+}
+
+/// A process that has the interface, and the number of its child, if it has one.
+fn holder(cable: &Cable, forks: bool) -> (Child, i32) {
+    let mut holder = inside(&cable.ends[0], || {
+        let mut command = Command::new(std::env::current_exe().unwrap());
+        let test = "faults::holds_an_interface_until_it_is_killed";
+        command.args([test, "--exact", "--ignored", "--nocapture"]).stdout(Stdio::piped());
+        command.envs(forks.then_some((FORKS, "1"))).spawn().unwrap()
+    });
+    let mut lines = BufReader::new(holder.stdout.take().unwrap()).lines().map(Result::unwrap);
+    let held = lines.find(|line| line.starts_with("held by")).expect("it holds it");
+    let error = open(cable, INTERFACE, &Config::default()).unwrap_err();
+    assert!(matches!(error, OpenError::ForeignProgram { .. }), "{error}");
+    (holder, held.rsplit_once(' ').unwrap().1.parse().unwrap())
 }
 
 #[test]
@@ -164,17 +203,26 @@ fn a_killed_process_leaves_no_program() {
     if ends(&cable, GEOMETRY, &Config::default()).is_none() {
         return;
     }
-    let mut holder = inside(&cable.ends[0], || {
-        let mut command = Command::new(std::env::current_exe().unwrap());
-        let test = "faults::holds_an_interface_until_it_is_killed";
-        command.args([test, "--exact", "--ignored", "--nocapture"]).stdout(Stdio::piped()).spawn().unwrap()
-    });
-    let mut lines = BufReader::new(holder.stdout.take().unwrap()).lines();
-    assert!(lines.any(|line| line.unwrap().starts_with("held by")));
-    let error = open(&cable, INTERFACE, &Config::default()).unwrap_err();
-    assert!(matches!(error, OpenError::ForeignProgram { .. }), "{error}");
+    let (mut holder, _) = holder(&cable, false);
     holder.kill().unwrap();
     holder.wait().unwrap();
     // The kernel takes it off a moment later.
+    wait("the interface", || open(&cable, INTERFACE, &Config::default()).ok());
+}
+
+/// Descriptors are a child's too, until it executes another program or ends: the interface is free after the last of them.
+#[test]
+fn a_child_that_was_forked_keeps_the_program_of_a_killed_process() {
+    let Some(cable) = cable(1500) else { return };
+    if ends(&cable, GEOMETRY, &Config::default()).is_none() {
+        return;
+    }
+    let (mut holder, child) = holder(&cable, true);
+    assert!(child > 0);
+    holder.kill().unwrap();
+    holder.wait().unwrap();
+    let error = open(&cable, INTERFACE, &Config::default()).unwrap_err();
+    assert!(matches!(error, OpenError::ForeignProgram { .. }), "{error}");
+    kill_process(Pid::from_raw(child).unwrap(), Signal::KILL).unwrap();
     wait("the interface", || open(&cable, INTERFACE, &Config::default()).ok());
 }

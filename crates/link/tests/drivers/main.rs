@@ -3,6 +3,7 @@
 mod bounce;
 mod delivery;
 mod faults;
+mod older;
 mod packet;
 mod polling;
 mod refusals;
