@@ -19,9 +19,11 @@ pub const CLUSTER: usize = 2048;
 /// Messages that are handed over together, and octets, which are not to leave the processor's cache meanwhile.
 pub const BATCH: usize = 64;
 pub const BATCH_OCTETS: usize = 128 << 10;
-/// Frames to receive into, of short and of long messages; to copy into; and all.
-const ROOM_SHORT: usize = 8192;
-const ROOM_LONG: usize = 2048;
+/// Frames to receive into, of short and of long messages. The kernel writes to one after the other, however few hold something: no
+/// more of them than the processor's cache holds.
+const ROOM_SHORT: usize = 2048;
+const ROOM_LONG: usize = 512;
+/// Frames to copy into; and all.
 const BOUNCE: usize = 1024;
 const GEOMETRY: Geometry = Geometry { frames: 16_384, frame_size: 4096, headroom: 64 };
 
@@ -50,30 +52,60 @@ impl Way {
 /// As the driver has it where nothing is said.
 pub const ADAPTIVE: Completion = Completion::Adaptive { low: GEOMETRY.frames / 8, high: GEOMETRY.frames / 4 };
 
+/// How a message lies in buffers.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Layout {
+    /// In frames that are as full as they can be, the header in front of the first octets: as short a chain as there is, as a
+    /// program that is compared with UDP, whose message is one piece, would write it.
+    Frames,
+    /// As in the paper: in clusters, behind a header in a buffer by itself; with the header in one if it fits a cluster.
+    Clusters,
+}
+
+impl Layout {
+    /// Octets of the message that lie behind so many of the header in a buffer.
+    fn piece(self, header: usize) -> usize {
+        match self {
+            Layout::Frames => ((GEOMETRY.frame_size - GEOMETRY.headroom) as usize - header) / WORD * WORD,
+            Layout::Clusters => CLUSTER,
+        }
+    }
+
+    /// Whether the header of such a message lies in a buffer by itself.
+    fn parts_header(self, size: usize) -> bool {
+        self == Layout::Clusters && size > CLUSTER
+    }
+
+    /// Buffers of a message.
+    pub fn pieces(self, size: usize) -> usize {
+        if self.parts_header(size) {
+            return 1 + size.div_ceil(self.piece(0));
+        }
+        1 + size.saturating_sub(self.piece(HEADER.len())).div_ceil(self.piece(0))
+    }
+}
+
 /// The link of one end, its memory, and frames that nobody uses.
 pub struct End<L: ?Sized = dyn Link> {
     pub arena: Arena,
     pub link: Box<L>,
     pub free: Vec<Buffer>,
+    pub layout: Layout,
 }
 
 impl End {
-    pub fn open(way: Way, size: usize) -> Result<End> {
+    pub fn open(way: Way) -> Result<End> {
         match way {
             Way::Udp { .. } => bail!("UDP is the kernel's"),
             Way::Packet => {
                 let (arena, free) = Arena::new(GEOMETRY);
                 let link = Packet::open(INTERFACE, &arena, Filter::Llc, Config::default().guarantees)?;
-                Ok(End { arena, link: Box::new(link), free })
+                Ok(End { arena, link: Box::new(link), free, layout: Layout::Clusters })
             }
-            // What lies in one piece is not copied, whatever is asked for.
-            Way::Xdp(completion) if size <= CLUSTER => {
-                let End { arena, link, free } = End::xdp(completion)?;
-                Ok(End { arena, link, free })
-            }
+            // In no more pieces than the kernel takes, and in fewer by no copy.
             Way::Xdp(completion) => {
-                let End { arena, link, free } = End::bounce(completion)?;
-                Ok(End { arena, link, free })
+                let End { arena, link, free, .. } = End::xdp(completion)?;
+                Ok(End { arena, link, free, layout: Layout::Frames })
             }
         }
     }
@@ -84,43 +116,46 @@ impl End<Xdp> {
         let (arena, free) = Arena::new(GEOMETRY);
         let config = Config { completion: Some(completion), ..Config::default() };
         let link = Box::new(Xdp::open(INTERFACE, &arena, &config)?);
-        Ok(End { arena, link, free })
+        Ok(End { arena, link, free, layout: Layout::Clusters })
     }
 }
 
 impl End<Bounce<Xdp>> {
     pub fn bounce(completion: Completion) -> Result<End<Bounce<Xdp>>> {
-        let End { arena, link, mut free } = End::xdp(completion)?;
+        let End { arena, link, mut free, layout } = End::xdp(completion)?;
         let own = free.split_off(free.len() - BOUNCE);
         let link = Box::new(Bounce::new(*link, &arena, own, Copying::Adaptive, &HEADER));
-        Ok(End { arena, link, free })
+        Ok(End { arena, link, free, layout })
     }
 }
 
 impl<L: Link + ?Sized> End<L> {
-    /// Writes a message into as many buffers as it takes: those for its data, behind one for the header if there are several.
+    /// Writes a message into as many buffers as it takes.
     pub fn write(&mut self, number: u64, size: usize, out: &mut VecDeque<Buffer>) {
         let mut header = HEADER.len();
-        for begin in (0..size).step_by(CLUSTER) {
-            let Some(mut buffer) = self.free.pop() else { unreachable!("they were counted") };
-            if header > 0 && size > CLUSTER {
-                self.arena.fill(&mut buffer, header);
-                self.arena.octets_mut(&mut buffer).copy_from_slice(&HEADER);
-                buffer.go_on(true);
-                out.push_back(buffer);
-                header = 0;
-                let Some(next) = self.free.pop() else { unreachable!("they were counted") };
-                buffer = next;
-            }
-            let len = CLUSTER.min(size - begin);
-            self.arena.fill(&mut buffer, header + len);
-            let octets = self.arena.octets_mut(&mut buffer);
-            octets[..header].copy_from_slice(&HEADER[..header]);
-            message::write(&mut octets[header..], begin / WORD, number);
+        if self.layout.parts_header(size) {
+            self.put(&HEADER, 0, true, out);
             header = 0;
-            buffer.go_on(begin + len < size);
-            out.push_back(buffer);
         }
+        let mut begin = 0;
+        while begin < size {
+            let len = self.layout.piece(header).min(size - begin);
+            let octets = self.put(&HEADER[..header], len, begin + len < size, out);
+            message::write(octets, begin / WORD, number);
+            (begin, header) = (begin + len, 0);
+        }
+    }
+
+    /// Puts a header into the next buffer, and room for so many octets behind it, which is to be written.
+    fn put<'a>(&'a mut self, header: &[u8], len: usize, more: bool, out: &'a mut VecDeque<Buffer>) -> &'a mut [u8] {
+        let Some(mut buffer) = self.free.pop() else { unreachable!("they were counted") };
+        self.arena.fill(&mut buffer, header.len() + len);
+        buffer.go_on(more);
+        out.push_back(buffer);
+        let Some(buffer) = out.back_mut() else { unreachable!("it was put there") };
+        let (front, room) = self.arena.octets_mut(buffer).split_at_mut(header.len());
+        front.copy_from_slice(header);
+        room
     }
 }
 
@@ -129,7 +164,30 @@ pub fn room(size: usize) -> usize {
     if size <= CLUSTER { ROOM_SHORT } else { ROOM_LONG }
 }
 
-/// Buffers of a message.
-pub fn pieces(size: usize) -> usize {
-    if size <= CLUSTER { 1 } else { 1 + size.div_ceil(CLUSTER) }
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use underpass_link::loopback::Loopback;
+
+    #[test]
+    fn messages_lie_in_as_many_pieces_as_is_said() {
+        for (layout, size, pieces) in [
+            (Layout::Frames, 32, 1),
+            (Layout::Frames, 4008, 1),
+            (Layout::Frames, 4016, 2),
+            (Layout::Frames, 4008 + 4032, 2),
+            (Layout::Frames, 60 << 10, 16),
+            (Layout::Clusters, 2048, 1),
+            (Layout::Clusters, 4096, 3),
+            (Layout::Clusters, 60 << 10, 31),
+        ] {
+            let (arena, free) = Arena::new(Geometry { frames: 32, ..GEOMETRY });
+            let [link, _] = Loopback::passing(&arena, 1 << 16);
+            let (mut end, mut out) = (End { arena, link: Box::new(link), free, layout }, VecDeque::new());
+            end.write(7, size, &mut out);
+            assert_eq!((out.len(), layout.pieces(size)), (pieces, pieces), "{layout:?}, {size}");
+            assert_eq!(message::check(out.iter().map(|it| end.arena.octets(it)), size), Ok(7), "{layout:?}, {size}");
+            assert!(out.iter().enumerate().all(|(at, it)| it.goes_on() == (at + 1 < pieces)));
+        }
+    }
 }

@@ -20,7 +20,7 @@ use crate::plan::{Plan, Target};
 use crate::record::Skipped;
 use crate::statistic::median;
 use crate::unit::{self, Unit};
-use end::{ADAPTIVE, CLUSTER, Way};
+use end::{ADAPTIVE, CLUSTER, Layout, Way};
 use stage::{Run, Stage, Waited};
 use traffic::Waiting;
 use underpass_link::bounce::Copying;
@@ -246,7 +246,7 @@ impl Experiment for Copies {
 
     fn plans(&self) -> Vec<Plan> {
         let mut plans = Vec::from(curve::COPIES.map(|group| rate(group, &format!("AF_XDP, {group}"), self.size)));
-        let pieces = end::pieces(self.size as usize);
+        let pieces = Layout::Clusters.pieces(self.size as usize);
         let note = format!("a message lies in {pieces} pieces, of which the kernel takes {MOST_PIECES}");
         let note = if pieces > MOST_PIECES { note + "; at least so many are copied as that asks for" } else { note };
         plans[0] = plans[0].clone().target(Target::ShareOfBaseline(0.97)).note(note);

@@ -109,8 +109,9 @@ impl Stage {
         self.by_turns(lab, ways.len(), size, || End::bounce(ADAPTIVE), turn)
     }
 
-    /// By turns over one link, which `turn` tells in which way it goes on; that says whether this is with dummies. So whatever
-    /// disturbs the machine disturbs all ways alike. Sums count, so that what a way needs to find its pace is in.
+    /// By turns over one link, each way for half of a sample's time in all. `turn` tells the link in which way it goes on, and says
+    /// whether this is with dummies. So whatever disturbs the machine disturbs all ways alike. Sums count, so that what a way
+    /// needs to find its pace is in.
     fn by_turns<L: Link>(
         &self,
         lab: &Lab,
@@ -119,7 +120,7 @@ impl Stage {
         open: impl FnOnce() -> Result<End<L>> + Send,
         mut turn: impl FnMut(&mut L, usize) -> bool + Send,
     ) -> Result<Vec<f64>> {
-        let (size, rounds) = (size as usize, (lab.clock() / TURN).ceil() as usize);
+        let (size, rounds) = (size as usize, (lab.clock() / 2.0 / TURN).ceil() as usize);
         let sending = Sending { size, seconds: TURN, turns: rounds * ways, window: window(size) };
         let receiving = Receiving { way: Way::ADAPTIVE, size, waiting: Waiting::Adaptive };
         let turn = |link: &mut L, number| turn(link, way_of(number, ways));
@@ -159,7 +160,7 @@ impl Stage {
         let sending = Sending { size, seconds, turns: 1, window: if heeds { window(size) } else { u64::MAX } };
         let receiving = Receiving { way, size, waiting: Waiting::Adaptive };
         let (sent, received) =
-            self.both(lab, receiving, |is_up, it| send(End::open(way, size)?, &sending, |_, _| false, is_up, it))?;
+            self.both(lab, receiving, |is_up, it| send(End::open(way)?, &sending, |_, _| false, is_up, it))?;
         let mut sum = Sent::default();
         sent.iter().for_each(|it| sum.add(it));
         let Received { delivered, ns, receiver_ns, .. } = received;
@@ -171,10 +172,10 @@ impl Stage {
     pub fn wait(&self, lab: &Lab, waiting: Waiting, gap: Option<Duration>, size: u64) -> Result<Waited> {
         let (way, size, seconds) = (Way::ADAPTIVE, size as usize, lab.clock() / 2.0);
         let received = self.both(lab, Receiving { way, size, waiting }, |is_up, progress| match gap {
-            Some(gap) => send_one_by_one(End::open(way, size)?, size, seconds, gap, is_up, progress),
+            Some(gap) => send_one_by_one(End::open(way)?, size, seconds, gap, is_up, progress),
             None => {
                 let sending = Sending { size, seconds, turns: 1, window: window(size) };
-                send(End::open(way, size)?, &sending, |_, _| false, is_up, progress).map(drop)
+                send(End::open(way)?, &sending, |_, _| false, is_up, progress).map(drop)
             }
         });
         let Received { delivered, ns, receiver_ns, listened_ns, latencies } = received?.1;

@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, anyhow, ensure};
 
-use super::end::{BATCH, BATCH_OCTETS, End, Way, pieces, room};
+use super::end::{BATCH, BATCH_OCTETS, End, Layout, Way, room};
 use super::message::{self, HEADER};
 use crate::processors::thread_time;
 use underpass_link::Link;
@@ -117,9 +117,9 @@ impl Progress {
     }
 }
 
-/// Messages that fill half of a receiver's room.
+/// Messages that fill no more than half of a receiver's room.
 pub fn window(size: usize) -> u64 {
-    (room(size) / 2 / pieces(size)) as u64
+    (room(size) / 2 / Layout::Clusters.pieces(size)) as u64
 }
 
 /// Sends turn after turn.
@@ -132,7 +132,7 @@ pub fn send<L: Link + ?Sized>(
 ) -> Result<Vec<Sent>> {
     is_up.recv().map_err(|_| anyhow!("the receiver is gone"))?;
     let &Sending { size, seconds, turns, window } = sending;
-    let (pieces, mut out, mut sent) = (pieces(size), VecDeque::new(), 0);
+    let (pieces, mut out, mut sent) = (end.layout.pieces(size), VecDeque::new(), 0);
     // So much at a time that there is as much again to be written meanwhile.
     let batch = BATCH.min(BATCH_OCTETS / size).min(end.free.len() / 2 / pieces);
     let mut all = Vec::with_capacity(turns);
@@ -198,7 +198,7 @@ pub fn send_one_by_one(
 /// Receives until the sender is done.
 pub fn receive(receiving: Receiving, up: Sender<()>, progress: &Progress) -> Result<Received> {
     let Receiving { way, size, waiting } = receiving;
-    let mut end = End::open(way, size)?;
+    let mut end = End::open(way)?;
     for buffer in end.free.drain(..room(size)) {
         end.link.fill(buffer);
     }
