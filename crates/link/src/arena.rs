@@ -356,11 +356,17 @@ mod tests {
             arena.room(buffer).fill(number as u8);
         }
         assert!(all.iter().enumerate().all(|(number, buffer)| arena.octets(buffer) == [number as u8; 2560]));
-        // What the kernel says of the mapping at this address: `ht` is for huge ones.
+        // What the kernel says of the mapping that this address is in, which may have grown together with another: `ht` is for huge
+        // pages.
         let mappings = std::fs::read_to_string("/proc/self/smaps").unwrap();
-        let begin = format!("{:x}-", arena.memory().as_ptr().cast::<u8>() as usize);
-        let flags =
-            mappings.lines().skip_while(|line| !line.starts_with(&begin)).find(|line| line.starts_with("VmFlags:"));
+        let at = arena.memory().as_ptr().cast::<u8>() as usize;
+        let number = |hex: &str| usize::from_str_radix(hex, 16).ok();
+        let is_in = |line: &&str| {
+            let range = line.split(' ').next().and_then(|range| range.split_once('-'));
+            let range = range.and_then(|(begin, end)| Some(number(begin)?..number(end)?));
+            range.is_some_and(|range| range.contains(&at))
+        };
+        let flags = mappings.lines().skip_while(|line| !is_in(line)).find(|line| line.starts_with("VmFlags:"));
         let huge = flags.unwrap().split_whitespace().any(|flag| flag == "ht");
         assert_eq!(huge, arena.pages() == Pages::Huge);
         if !huge {
