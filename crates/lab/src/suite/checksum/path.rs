@@ -68,7 +68,13 @@ impl Socket {
     /// Frames that wait to be received into: for the kernel's copy into a burst, which are in the cache from the last, or for all that
     /// may be under way.
     fn room(self) -> usize {
-        if self == Socket::Packet { BURST } else { 2048 }
+        if self == Socket::Packet { BURST } else { 512 }
+    }
+
+    /// Packets that may be under way: what the kernel holds for a packet socket, or half of the room.
+    fn window(self, size: usize, pieces: usize) -> u64 {
+        let window = if self == Socket::Packet { WINDOW.0.min(WINDOW.1 / size) } else { self.room() / 2 / pieces };
+        window as u64
     }
 
     fn geometry(self) -> Geometry {
@@ -244,7 +250,7 @@ fn send(load: Load, is_up: Receiver<()>, progress: &Progress) -> Result<()> {
         free[place].push(buffer);
     }
     is_up.recv().map_err(|_| anyhow!("the receiver is gone"))?;
-    let window = WINDOW.0.min(WINDOW.1 / load.size) as u64;
+    let window = load.socket.window(load.size, pieces.len());
     let (begin, mut sent, mut out, mut done) = (Instant::now(), 0, VecDeque::new(), Vec::new());
     let mut heard = (0, begin);
     while begin.elapsed().as_secs_f64() < load.seconds || sent < load.packets || !out.is_empty() {
