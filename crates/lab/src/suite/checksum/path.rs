@@ -200,39 +200,37 @@ impl Path {
             Progress { received: AtomicU64::new(0), all: AtomicU64::new(NOT_KNOWN), failed: AtomicBool::new(false) };
         let ([here, there], (up, is_up)) = (&self.cable.ends, channel());
         let Pair { first, second } = self.processors;
+        // Whoever fails, or panics, ends the other.
+        let give_up = || progress.failed.store(true, Release);
         thread::scope(|scope| {
             let receive = || {
-                let _noise = load.beside.then(|| Noise::make(scope, &progress));
-                receive(load, self.gpu, first, up, &progress).inspect_err(|_| progress.failed.store(true, Release))
+                if load.beside {
+                    compute_beside(scope, &progress);
+                }
+                receive(load, self.gpu, first, up, &progress)
             };
-            let receiver = scope.spawn(|| inside(there, Some(first), receive));
-            let sent = inside(here, Some(second), || send(load, is_up, &progress));
-            if sent.is_err() {
-                progress.failed.store(true, Release);
+            let receiver = scope.spawn(|| inside(there, Some(first), receive).inspect_err(|_| give_up()));
+            let sent = inside(here, Some(second), || send(load, is_up, &progress)).inspect_err(|_| give_up());
+            let run = receiver.join().unwrap_or_else(|_| Err(anyhow!("a thread failed")));
+            match (run, sent) {
+                (Err(receiver), Err(sender)) => Err(anyhow!("{receiver:#}; its sender: {sender:#}")),
+                (run, sent) => run.and_then(|run| sent.map(|()| run)),
             }
-            // Where both fail, what the receiver found is often why the sender failed.
-            let run = receiver.join().unwrap_or_else(|_| Err(anyhow!("a thread failed")))?;
-            sent.map(|()| run)
         })
     }
 }
 
-/// A thread that computes on the processor of its maker until the packets have come.
-struct Noise;
-
-impl Noise {
-    fn make<'a, 'b>(scope: &'a thread::Scope<'a, 'b>, progress: &'b Progress) -> Noise {
-        scope.spawn(|| {
-            let mut number = 1u64;
-            let all = || progress.received.load(Relaxed) == progress.all.load(Acquire);
-            while !all() && !progress.failed.load(Acquire) {
-                for _ in 0..10_000 {
-                    number = black_box(number.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1));
-                }
+/// Starts a thread that computes on this thread's processor until the packets have come.
+fn compute_beside<'a>(scope: &'a thread::Scope<'a, '_>, progress: &'a Progress) {
+    scope.spawn(|| {
+        let mut number = 1u64;
+        let all = || progress.received.load(Relaxed) == progress.all.load(Acquire);
+        while !all() && !progress.failed.load(Acquire) {
+            for _ in 0..10_000 {
+                number = black_box(number.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1));
             }
-        });
-        Noise
-    }
+        }
+    });
 }
 
 /// Sends until the time is over. A frame has one place in packets and keeps what is the same in all of them there.
