@@ -88,22 +88,24 @@ fn add_path(lab: &Lab, gpu: Option<&Rc<Gpu>>, chosen: &mut Chosen, missing: &mut
         Err(error) => return missed(format!("{error:#}")),
     };
     let gpu = if gpu.is_some() { &Way::GPU[..] } else { &[] };
-    let ways = [&Way::PROCESSOR[..], gpu].concat();
-    let receive = |socket, size| Receive { path: path.clone(), socket, size, ways: ways.clone() };
+    let receive = |socket, size, ways: [&[Way]; 2]| Receive { path: path.clone(), socket, size, ways: ways.concat() };
+    // The first is judged: by its throughput against none, and by what it leaves of the processor against the scalar way.
+    let (simd_first, gpu_first) = ([&Way::PROCESSOR[..], gpu], [gpu, &Way::PROCESSOR[..]]);
     for socket in Socket::ALL {
         for &size in if lab.quick { &QUICK_SIZES[..] } else { &SIZES } {
-            chosen.add("checksum", Throughput { receive: receive(socket, size), turn: 0, skip: None });
+            chosen.add("checksum", Throughput { receive: receive(socket, size, simd_first), turn: 0, skip: None });
         }
     }
     for socket in Socket::ALL {
         for size in TABLE_SIZES {
-            chosen.add("checksum", Idle { receive: receive(socket, size), turn: 0, rate: 0.0, scalar: None });
+            chosen
+                .add("checksum", Idle { receive: receive(socket, size, gpu_first), turn: 0, rate: 0.0, scalar: None });
         }
     }
     for beside in [false, true] {
         for socket in Socket::ALL {
             for size in TABLE_SIZES {
-                chosen.add("checksum", Stages { receive: receive(socket, size), turn: 0, beside });
+                chosen.add("checksum", Stages { receive: receive(socket, size, simd_first), turn: 0, beside });
             }
         }
     }

@@ -27,7 +27,7 @@ pub struct Receive {
     pub path: Rc<Path>,
     pub socket: Socket,
     pub size: u64,
-    /// The first is set against the second.
+    /// The first is judged.
     pub ways: Vec<Way>,
 }
 
@@ -106,15 +106,9 @@ pub struct Idle {
 }
 
 impl Idle {
-    /// Where in `ways` a GPU is judged: the last.
-    fn judged(&self) -> Option<usize> {
-        self.receive.ways.iter().position(|way| *way == Way::GpuUmem)
-    }
-
-    /// Ways in the order of their plans: only the first plan has a baseline.
-    fn order(&self) -> Vec<usize> {
-        let judged = self.judged();
-        judged.into_iter().chain((0..self.receive.ways.len()).filter(|at| Some(*at) != judged)).collect()
+    /// Whether the first way is judged by the scalar one.
+    fn is_judged(&self) -> bool {
+        self.receive.ways.first().is_some_and(|way| way.is_gpu())
     }
 }
 
@@ -125,13 +119,12 @@ impl Experiment for Idle {
 
     fn plans(&self) -> Vec<Plan> {
         let name = |what: &str| format!("{}, {what}: idle", self.receive.name());
-        let plan = |at: usize| {
-            let way = self.receive.ways[at];
-            let plan = Plan::rate(&table::idle(self.receive.socket, way), name(way.name()), Unit::Percent);
+        let plan = |way: &Way| {
+            let plan = Plan::rate(&table::idle(self.receive.socket, *way), name(way.name()), Unit::Percent);
             plan.of_size(self.receive.size)
         };
-        let mut plans: Vec<Plan> = self.order().into_iter().map(plan).collect();
-        if self.judged().is_some() {
+        let mut plans: Vec<Plan> = self.receive.ways.iter().map(plan).collect();
+        if self.is_judged() {
             plans[0] = plans[0].clone().target(Target::BaselinePlus(20.0));
         }
         let load = Plan::rate("load", format!("{}: load", self.receive.name()), Unit::BytesPerSecond);
@@ -164,13 +157,13 @@ impl Experiment for Idle {
                 Err(format!("only {:.1} % of the load was carried", carried * 100.0))
             }
         };
-        let mut readings: Vec<Reading> = self.order().into_iter().map(|at| reading(&runs[at])).collect();
+        let mut readings: Vec<Reading> = runs.iter().map(reading).collect();
         readings.push(Ok(self.rate));
         Ok(readings)
     }
 
     fn baseline(&mut self, _: &Lab) -> Result<Option<(&'static str, f64)>> {
-        Ok(self.scalar.filter(|_| self.judged().is_some()).map(|idle| (Way::Scalar.name(), idle)))
+        Ok(self.scalar.filter(|_| self.is_judged()).map(|idle| (Way::Scalar.name(), idle)))
     }
 }
 

@@ -33,8 +33,8 @@ impl Way {
     pub const ALL: [Way; 5] = [Way::Skip, Way::Scalar, Way::Simd, Way::GpuStaged, Way::GpuUmem];
     /// Those of every host; the first is judged by the second.
     pub const PROCESSOR: [Way; 3] = [Way::Simd, Way::Skip, Way::Scalar];
-    /// Those of a host with a GPU.
-    pub const GPU: [Way; 2] = [Way::GpuStaged, Way::GpuUmem];
+    /// Those of a host with a GPU; the first is judged by the scalar one.
+    pub const GPU: [Way; 2] = [Way::GpuUmem, Way::GpuStaged];
 
     /// As tables and curves have it.
     pub const fn name(self) -> &'static str {
