@@ -167,11 +167,13 @@ fn check(pair: &Pair, ends: &[Box<End>; 2], meetings: &mut [Box<Meeting>; 2], fo
         // Who joins has been offered it by the other end, which is there.
         assert!(mine == Side::Maker || joined[1 - side], "nobody is there");
     }
-    if joined == [true, true] {
-        assert_eq!(place(0), place(1), "each has a segment of its own");
-        assert_ne!(ends[0].side(), ends[1].side());
+    if joined != [true, true] || [0, 1].map(|side| ends[side].side()) == [Side::Maker; 2] {
+        // Where each was told that the other waits, both have made an offer, nobody comes, and both stay on kernel TCP.
+        return false;
     }
-    joined == [true, true]
+    assert_ne!(ends[0].side(), ends[1].side());
+    assert_eq!(place(0), place(1), "each has a segment of its own");
+    true
 }
 
 /// Both have closed: the slot may be used again.
@@ -345,6 +347,30 @@ fn what_is_no_offer_any_more_is_not_joined() {
     let pool = maker.pools[0].unwrap().pool;
     maker.close(&withdrawn, &link);
     assert!(link.is_over() && !joins(maker_of(pool)), "it was withdrawn");
+}
+
+/// A forger can keep two ends from meeting, and no more: told that the other waits, each makes an offer that nobody takes, so that
+/// nobody is ready to read from its segment, which is what a sender waits for.
+#[test]
+fn two_that_are_told_that_the_other_waits_stay_apart() {
+    let _alone = alone();
+    let directory = Directory::private(kernel::user_id());
+    let pair = Pair::new();
+    let (key, me) = (pair.key(), kernel::process_id());
+    let (mut meetings, ends) = (meetings(directory), [end(), end()]);
+    for side in [0, 1] {
+        let Found::Nobody(index) = directory.ask(key, holder(pair.fd(1 - side), 100)) else { panic!("it is there") };
+        meetings[side].seek(&ends[side], pair.fd(side));
+        assert_eq!((ends[side].stage(), ends[side].side()), (Stage::Joined, Side::Maker));
+        assert!(directory.clear(index, key, me));
+    }
+    assert!(!check(&pair, &ends, &mut meetings, &[]));
+    let links = [0, 1].map(|side| meetings[side].link(&ends[side]).unwrap());
+    for (side, link) in links.iter().enumerate() {
+        assert_eq!(link.incoming().flags.ready.load(Relaxed) + link.outgoing().flags.ready.load(Relaxed), 0);
+        meetings[side].close(&ends[side], link);
+        assert!(link.is_over(), "the slot may be used again");
+    }
 }
 
 /// Between any two steps of two ends that meet, words of the directory are overwritten.
