@@ -262,6 +262,7 @@ fn what_hinders_the_gpu_is_said() {
     };
     assert_eq!(opened("cuInit", 100), GpuError::NoGpu);
     assert!(opened("cuModuleLoadData", 222).to_string().contains("driver (CUDA 13.0) cannot compile"));
+    assert_eq!(opened("cuModuleLoadData", 221), GpuError::NoCompiler);
     assert!(matches!(opened("cuMemHostAlloc", 2), GpuError::NoMemory { octets: 4096, .. }));
     assert!(matches!(opened("cuLaunchKernel", 700), GpuError::Call { code: 700, .. }));
     assert!(matches!(driver::Table::load("libnot-there.so.1").err(), Some(GpuError::NoDriver(_))));
@@ -275,6 +276,10 @@ fn what_hinders_the_gpu_is_said() {
     };
     assert_eq!(made(limits(4), &area.0[1..PAGE + 1]), GpuError::NotWholePages { page: PAGE });
     assert_eq!(made(limits(0), &area.0), GpuError::Limits);
+    // SAFETY: as above.
+    let first = unsafe { Engine::gpu_umem(&gpu, Algorithm::Internet, limits(4), NonNull::from(&area.0)) };
+    assert_eq!(made(limits(4), &area.0), GpuError::AlreadyRegistered);
+    drop(first);
     double::fail("cuMemHostRegister", 0, 304);
     assert!(made(limits(4), &area.0).to_string().contains("RLIMIT_MEMLOCK"));
     double::fail("cuMemAlloc", 2, 2);

@@ -19,7 +19,10 @@ pub(crate) const OUT_OF_MEMORY: Code = 2;
 pub(crate) const NO_DEVICE: Code = 100;
 /// The kernels are for another kind of GPU, not understood, or of a later version than the driver.
 pub(crate) const CANNOT_LOAD: [Code; 3] = [209, 218, 222];
+/// The driver's own library for that is missing.
+pub(crate) const NO_COMPILER: Code = 221;
 pub(crate) const NOT_READY: Code = 600;
+pub(crate) const ALREADY_REGISTERED: Code = 712;
 
 /// A context's waits sleep instead of spinning.
 pub(crate) const SCHEDULE_BLOCKING: c_uint = 4;

@@ -25,6 +25,11 @@ pub enum GpuError {
         /// The driver's name for the error.
         name: String,
     },
+    /// The driver lacks its compiler, a library of its own.
+    #[error(
+        "the GPU's driver has no libnvidia-ptxjitcompiler.so.1: install all of the driver's libraries, in a container too"
+    )]
+    NoCompiler,
     /// No more memory of the GPU, or none that may be locked.
     #[error(
         "no memory is left for {octets} octets ({call}): ask for fewer packets to a batch, or end what else uses the GPU"
@@ -43,6 +48,12 @@ pub enum GpuError {
         /// The driver's name for the error.
         name: String,
     },
+    /// The packet memory is known to the driver already.
+    #[error(
+        "the packet memory is registered with the GPU's driver already: use the engine that has it; if that one gave its GPU up, \
+         take other memory"
+    )]
+    AlreadyRegistered,
     /// The packet memory does not begin and end on a page.
     #[error("packet memory for the GPU has to be whole pages of {page} octets")]
     NotWholePages {

@@ -7,7 +7,7 @@ use std::sync::atomic::AtomicU64;
 use std::thread;
 use std::time::{Duration, Instant};
 
-use super::driver::{Address, Code, Handle, MAPPED, NON_BLOCKING, OUT_OF_MEMORY};
+use super::driver::{ALREADY_REGISTERED, Address, Code, Handle, MAPPED, NON_BLOCKING, OUT_OF_MEMORY};
 use super::{Gpu, GpuError, NOT_READY, SUCCESS};
 
 /// Memory of the host that stays where it is and is the GPU's as well.
@@ -79,8 +79,10 @@ impl Registered {
         }
         // SAFETY: the caller's memory.
         let code = unsafe { (gpu.table.register)(start.cast(), octets, MAPPED) };
-        if code != SUCCESS {
-            return Err(GpuError::NotRegistered { octets, name: gpu.table.name(code) });
+        match code {
+            SUCCESS => {}
+            ALREADY_REGISTERED => return Err(GpuError::AlreadyRegistered),
+            _ => return Err(GpuError::NotRegistered { octets, name: gpu.table.name(code) }),
         }
         let mut registered = Registered { gpu: gpu.clone(), area, address: 0 };
         registered.address = address_of(gpu, start)?;

@@ -51,7 +51,7 @@ use std::time::{Duration, Instant};
 
 use crate::batch::Algorithm;
 use crate::{Variant, fletcher, internet};
-use driver::{CANNOT_LOAD, Code, Handle, NOT_READY, SCHEDULE_BLOCKING, SUCCESS, Table};
+use driver::{CANNOT_LOAD, Code, Handle, NO_COMPILER, NOT_READY, SCHEDULE_BLOCKING, SUCCESS, Table};
 pub use error::GpuError;
 pub(crate) use memory::{Device, Pinned, Registered, Stream};
 
@@ -140,6 +140,9 @@ impl Gpu {
             let code = (table.load_module)(&mut self.module, KERNELS.as_ptr().cast());
             if CANNOT_LOAD.contains(&code) {
                 return Err(GpuError::TooOld { driver: self.version, name: table.name(code) });
+            }
+            if code == NO_COMPILER {
+                return Err(GpuError::NoCompiler);
             }
             table.check("cuModuleLoadData", code)?;
             for (function, name) in [(&mut self.internet, c"internet"), (&mut self.fletcher, c"fletcher")] {

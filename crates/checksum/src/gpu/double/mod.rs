@@ -10,7 +10,7 @@ use std::{alloc, ptr};
 
 use ptx::Kernel;
 
-use super::driver::{Address, Code, Handle, NOT_READY, SUCCESS, Table};
+use super::driver::{ALREADY_REGISTERED, Address, Code, Handle, NOT_READY, SUCCESS, Table};
 
 /// What a test asks of the driver, and what it has seen.
 #[derive(Default)]
@@ -273,6 +273,9 @@ unsafe extern "C" fn free_host(start: *mut c_void) -> Code {
 }
 
 unsafe extern "C" fn register(start: *mut c_void, octets: usize, _: c_uint) -> Code {
+    if DOUBLE.with_borrow(|it| it.memory.contains_key(&(start as u64))) {
+        return ALREADY_REGISTERED;
+    }
     answer("cuMemHostRegister", |it| {
         it.memory.insert(start as u64, (octets, false));
     })
