@@ -154,6 +154,8 @@ pub struct Engine {
     /// Of the processor, also where the GPU is left out.
     variant: Variant,
     done: VecDeque<Verdict>,
+    /// When something was asked of it last.
+    last: Option<Instant>,
     trouble: Option<GpuError>,
 }
 
@@ -196,7 +198,7 @@ impl Engine {
     }
 
     fn new(algorithm: Algorithm, variant: Variant, way: Way) -> Engine {
-        Engine { algorithm, way, variant, done: VecDeque::new(), trouble: None }
+        Engine { algorithm, way, variant, done: VecDeque::new(), last: None, trouble: None }
     }
 
     /// Takes a packet. With [`gpu_umem`](Self::gpu_umem) it is read later; all others are through with it.
@@ -204,6 +206,7 @@ impl Engine {
         if self.done.len() >= MOST_VERDICTS {
             return Err(SubmitError::Full);
         }
+        self.last = Some(now);
         let outcome = match &mut self.way {
             Way::Skip => Outcome::Skipped,
             Way::Cpu => self.algorithm.sums(self.variant, packet.octets, packet.before),
@@ -230,9 +233,11 @@ impl Engine {
         verdicts.extend(self.done.drain(..));
     }
 
-    /// When [`poll`](Self::poll) has something to do, as far as is known; nothing is on its way if never.
+    /// When [`poll`](Self::poll) has something to do, as far as is known: a time gone by where verdicts are there already, never
+    /// where there is no packet, or one that waits for others without a deadline.
     pub fn next_deadline(&self) -> Option<Instant> {
         match &self.way {
+            _ if !self.done.is_empty() => self.last,
             Way::Gpu(pipeline) => pipeline.next_deadline(),
             _ => None,
         }
@@ -240,6 +245,7 @@ impl Engine {
 
     /// Sends a part-full batch now.
     pub fn flush(&mut self, now: Instant) {
+        self.last = Some(now);
         if let Way::Gpu(pipeline) = &mut self.way
             && let Err(error) = pipeline.send(now, self.variant, &mut self.done)
         {

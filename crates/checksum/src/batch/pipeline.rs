@@ -34,7 +34,7 @@ pub(super) struct Pipeline {
     on_their_way: VecDeque<Batch>,
     free: Vec<Batch>,
     /// That of the batch sent last; never 0, which no answer carries before it is written.
-    number: u32,
+    pub(super) number: u32,
     /// How long the last batch took, and when the next was looked at.
     took: Duration,
     looked: Instant,
@@ -170,7 +170,7 @@ impl Pipeline {
         let Some(batch) = &self.filling else { return Ok(()) };
         let full = batch.entries.len() == self.limits.packets;
         let idle = self.least > 0 && self.on_their_way.is_empty() && batch.octets >= self.least;
-        if !full && !idle && now < batch.since + self.limits.deadline {
+        if !full && !idle && now.saturating_duration_since(batch.since) < self.limits.deadline {
             return Ok(());
         }
         self.send(now, variant, done)
@@ -190,6 +190,9 @@ impl Pipeline {
             return Ok(());
         }
         self.number = self.number.checked_add(1).unwrap_or(1);
+        if self.number <= batch.number {
+            batch.forget_answers(self.limits.packets);
+        }
         (batch.number, batch.sent, batch.asked, batch.seen) = (self.number, now, now, 0);
         let packets = batch.entries.len();
         let slots = self.limits.packets;
@@ -230,7 +233,7 @@ impl Pipeline {
 
     /// A batch that is on its way is looked at when it has taken as long as the last, and then at intervals of an eighth.
     pub(super) fn next_deadline(&self) -> Option<Instant> {
-        let filled = self.filling.as_ref().map(|batch| batch.since + self.limits.deadline);
+        let filled = self.filling.as_ref().and_then(|batch| batch.since.checked_add(self.limits.deadline));
         let ready = self.on_their_way.front().map(|batch| (batch.sent + self.took).max(self.looked + self.took / 8));
         filled.into_iter().chain(ready).min()
     }
@@ -306,6 +309,12 @@ impl Batch {
             done.push_back(Verdict { tag: entry.tag, outcome });
         }
         self.clear();
+    }
+
+    /// Numbers have come round: what is left of the last round may have the number that the batch is about to get.
+    fn forget_answers(&mut self, slots: usize) {
+        // SAFETY: there is a word for each packet, and the GPU does not have this batch.
+        unsafe { ptr::write_bytes(self.answers.start(), 0, slots * size_of::<u64>()) };
     }
 
     fn clear(&mut self) {

@@ -303,6 +303,63 @@ fn memory_is_freed_unless_the_gpu_may_still_use_it() {
     }
 }
 
+/// A batch's number comes again some day, and the answers of that time are still there.
+#[test]
+fn answers_from_before_the_numbers_came_round_are_none() {
+    let area = area();
+    for mut engine in engines(&area, Algorithm::Internet, limits(4)) {
+        let packets = packets(&area, 8);
+        let (now, mut verdicts) = (Instant::now(), Vec::new());
+        let (before, after) = packets.split_at(4);
+        before.iter().for_each(|packet| engine.submit(*packet, now).unwrap());
+        engine.poll(now, &mut verdicts);
+        verdicts.clear();
+        let Way::Gpu(pipeline) = &mut engine.way else { panic!("no GPU") };
+        pipeline.number = u32::MAX;
+        double::hold();
+        after.iter().for_each(|packet| engine.submit(*packet, now).unwrap());
+        engine.poll(now, &mut verdicts);
+        assert_eq!(verdicts, [], "{engine}: the GPU has done nothing yet");
+        double::release();
+        engine.poll(now, &mut verdicts);
+        assert_all(&verdicts, after, Algorithm::Internet);
+    }
+}
+
+#[test]
+fn a_deadline_may_be_never() {
+    let area = area();
+    let never = Limits { deadline: Duration::MAX, timeout: Duration::MAX, ..limits(4) };
+    for mut engine in engines(&area, Algorithm::Internet, never) {
+        let packets = packets(&area, 4);
+        let (now, mut verdicts) = (Instant::now(), Vec::new());
+        packets[..3].iter().for_each(|packet| engine.submit(*packet, now).unwrap());
+        engine.poll(now + Duration::from_secs(1 << 30), &mut verdicts);
+        assert_eq!((verdicts.len(), engine.next_deadline()), (0, None));
+        engine.submit(packets[3], now).unwrap();
+        engine.poll(now, &mut verdicts);
+        assert_all(&verdicts, &packets, Algorithm::Internet);
+    }
+}
+
+/// Whoever sleeps until the next deadline does not sleep on what is there.
+#[test]
+fn verdicts_that_are_there_are_due() {
+    let area = area();
+    let packets = packets(&area, 4);
+    let (now, mut verdicts) = (Instant::now(), Vec::new());
+    let [mut staged, mut umem] = engines(&area, Algorithm::Internet, limits(4));
+    double::fail("cuLaunchKernel", 0, LAUNCH_FAILED);
+    for engine in [&mut Engine::cpu(Algorithm::Internet, Variant::fastest()), &mut staged, &mut umem] {
+        assert_eq!(engine.next_deadline(), None);
+        packets.iter().for_each(|packet| engine.submit(*packet, now).unwrap());
+        assert!(engine.next_deadline().is_some_and(|at| at <= now), "{engine}");
+        engine.poll(now, &mut verdicts);
+        assert_all(&std::mem::take(&mut verdicts), &packets, Algorithm::Internet);
+        assert_eq!(engine.next_deadline(), None);
+    }
+}
+
 #[test]
 fn auto_leaves_small_batches_to_the_processor() {
     let area = area();
