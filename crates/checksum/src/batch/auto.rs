@@ -1,64 +1,79 @@
-//! `auto`: the GPU where that costs the processor less, as measured on this host.
+//! `auto`: the GPU where that costs the processor less, as measured on this host, at first here and then of every batch.
 
 use std::time::{Duration, Instant};
 
-use super::{Engine, Packet, Way};
+use super::costs::Costs;
+use super::{Engine, Packet, SubmitError, Way};
 use crate::internet;
 
 /// Times that each figure is taken.
 const ROUNDS: usize = 5;
-/// What the GPU must save of the processor's time, so that noise does not decide: a fifth.
-const MARGIN: (u32, u32) = (4, 5);
 
 impl Engine {
-    /// Makes of an engine with a GPU one that uses it only for batches from that size on at which it costs the processor less
-    /// time than the sums themselves; if there is none, never. These are packets such as will come, hot or cold in the
-    /// cache as they will be, and with [`gpu_umem`](Self::gpu_umem) in its memory. Takes some tens of milliseconds.
-    #[must_use]
-    pub fn auto(mut self, packets: &[&[u8]]) -> Engine {
-        let Way::Gpu(pipeline) = &self.way else { return self };
+    /// Has an engine with a GPU use it only for batches of sizes at which it costs the processor less time than the sums
+    /// themselves; if there is none, never again. These are packets such as will come, hot or cold in the cache as they will be,
+    /// and with [`gpu_umem`](Self::gpu_umem) in its memory. Takes some tens of milliseconds, and waits for what was submitted
+    /// before. Sizes change hands later, as their costs do.
+    ///
+    /// # Errors
+    /// One of the packets cannot be taken. The engine stays as it was.
+    pub fn auto(&mut self, packets: &[&[u8]]) -> Result<(), SubmitError> {
+        let Way::Gpu(pipeline) = &mut self.way else { return Ok(()) };
+        packets.iter().try_for_each(|octets| pipeline.place(octets).map(drop))?;
         let most = pipeline.most_packets();
         let octets = packets.iter().map(|packet| packet.len()).sum::<usize>();
-        let mut least = None;
+        // What lies in a batch goes to the GPU, as all does that is measured.
+        pipeline.costs = None;
+        self.flush(Instant::now());
+        let mut before = Vec::new();
+        self.poll_all(&mut before);
+
+        let mut costs = Costs::new();
         let mut turn = packets.iter().copied().cycle();
         let mut size = most;
         while size > 0 && octets > 0 {
-            let (mut gpu, mut cpu) = (Duration::MAX, Duration::MAX);
+            let mut least = [Duration::MAX; 3];
             for _ in 0..ROUNDS {
-                let Some(time) = self.gpu_time(&mut turn, size) else { return self };
-                gpu = gpu.min(time);
-                cpu = cpu.min(self.cpu_time(&mut turn, size));
+                let (gpu, submission) = self.gpu_time(&mut turn, size);
+                let times = [gpu, submission, self.cpu_time(&mut turn, size)];
+                least = std::array::from_fn(|at| least[at].min(times[at]));
             }
-            if gpu * MARGIN.1 > cpu * MARGIN.0 {
+            let [gpu, submission, cpu] = least;
+            if !costs.calibrate(size * octets / packets.len(), gpu, submission, cpu) {
                 break;
             }
-            least = Some((size * octets / packets.len()).max(1));
             size /= 2;
         }
-        match (&mut self.way, least) {
-            (Way::Gpu(pipeline), Some(least)) => pipeline.least = least,
-            (way, _) => *way = Way::Cpu,
+        match &mut self.way {
+            Way::Gpu(pipeline) if costs.least().is_some() => pipeline.costs = Some(costs),
+            way => *way = Way::Cpu,
         }
-        self
+        self.done.extend(before);
+        Ok(())
     }
 
-    /// The processor's time for a batch that goes to the GPU, without that in which it may do something else.
-    fn gpu_time<'a>(&mut self, packets: &mut impl Iterator<Item = &'a [u8]>, size: usize) -> Option<Duration> {
-        let mut verdicts = Vec::with_capacity(size);
+    /// The processor's time for a batch that goes to the GPU, without that in which it may do something else; and how much of it
+    /// went by until the batch was sent.
+    fn gpu_time<'a>(&mut self, packets: &mut impl Iterator<Item = &'a [u8]>, size: usize) -> (Duration, Duration) {
         let start = Instant::now();
         for octets in packets.take(size) {
-            self.submit(Packet { octets, before: internet::Sum::default(), tag: 0 }, start).ok()?;
+            // Nothing is on its way, and every packet was looked at: none is refused.
+            let _ = self.submit(Packet { octets, before: internet::Sum::default(), tag: 0 }, start);
         }
+        // Of the largest batch, sending is a part of it; what is kept is that of the smallest.
+        let submission = start.elapsed();
         self.flush(start);
         let sending = start.elapsed();
+        (sending + self.poll_all(&mut Vec::with_capacity(size)), submission)
+    }
+
+    /// Takes all verdicts, and says how long the look took that found the last of them.
+    fn poll_all(&mut self, verdicts: &mut Vec<super::Verdict>) -> Duration {
         loop {
             let start = Instant::now();
-            self.poll(start, &mut verdicts);
-            if self.trouble.is_some() {
-                return None;
-            }
-            if verdicts.len() == size {
-                return Some(sending + start.elapsed());
+            self.poll(start, verdicts);
+            if self.next_deadline().is_none() {
+                return start.elapsed();
             }
             std::hint::spin_loop();
         }

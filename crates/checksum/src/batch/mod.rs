@@ -24,6 +24,7 @@
 //! ```
 
 mod auto;
+mod costs;
 mod pipeline;
 #[cfg(test)]
 mod tests;
@@ -211,7 +212,7 @@ impl Engine {
             Way::Skip => Outcome::Skipped,
             Way::Cpu => self.algorithm.sums(self.variant, packet.octets, packet.before),
             Way::Gpu(pipeline) => match pipeline.submit(packet, now) {
-                Err(SubmitError::Full) if pipeline.least > 0 => {
+                Err(SubmitError::Full) if pipeline.costs.is_some() => {
                     self.algorithm.sums(self.variant, packet.octets, packet.before)
                 }
                 Err(refusal) => return Err(refusal),
@@ -222,7 +223,8 @@ impl Engine {
         Ok(())
     }
 
-    /// Appends the verdicts that are known by now, and sends what has waited long enough.
+    /// Appends the verdicts that are known by now, and sends what has waited long enough. They are in the order of the packets,
+    /// except those of [`auto`](Self::auto), where the processor overtakes the GPU.
     pub fn poll(&mut self, now: Instant, verdicts: &mut Vec<Verdict>) {
         let _ = self.send_due(now);
         if let Way::Gpu(pipeline) = &mut self.way

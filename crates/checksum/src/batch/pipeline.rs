@@ -14,6 +14,7 @@ use std::slice;
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
+use super::costs::Costs;
 use super::{Algorithm, Limits, Outcome, Packet, SubmitError, Verdict};
 use crate::gpu::{CHUNK, Descriptor, Device, Gpu, GpuError, MOST_OCTETS, MOST_PACKETS, Pinned, Registered, Stream};
 use crate::{Variant, fletcher, internet};
@@ -38,8 +39,8 @@ pub(super) struct Pipeline {
     /// How long the last batch took, and when the next was looked at.
     took: Duration,
     looked: Instant,
-    /// Octets from which a batch goes to the GPU although its deadline has come. 0: always; other values are `auto`'s.
-    pub(super) least: usize,
+    /// `auto`'s: which batches are the GPU's. Otherwise, all are.
+    pub(super) costs: Option<Costs>,
 }
 
 struct Batch {
@@ -58,6 +59,8 @@ struct Batch {
     since: Instant,
     sent: Instant,
     asked: Instant,
+    /// The processor's time for sending it, where costs are learnt.
+    sending: Duration,
     number: u32,
     /// Packets whose answers have been seen.
     seen: usize,
@@ -99,6 +102,7 @@ impl Pipeline {
                 since: now,
                 sent: now,
                 asked: now,
+                sending: Duration::ZERO,
                 number: 0,
                 seen: 0,
             })
@@ -114,20 +118,22 @@ impl Pipeline {
             number: 0,
             took: Duration::ZERO,
             looked: now,
-            least: 0,
+            costs: None,
         })
+    }
+
+    /// Where the GPU finds these octets, unless they are to be staged.
+    pub(super) fn place(&self, octets: &[u8]) -> Result<Option<u64>, SubmitError> {
+        let (len, most) = (octets.len(), self.limits.octets);
+        if len > most {
+            return Err(SubmitError::TooLong { len, most });
+        }
+        self.area.as_ref().map(|area| area.find(octets).ok_or(SubmitError::Outside)).transpose()
     }
 
     /// Puts a packet into the batch that is being filled.
     pub(super) fn submit(&mut self, packet: Packet<'_>, now: Instant) -> Result<(), SubmitError> {
-        let (len, most) = (packet.octets.len(), self.limits.octets);
-        if len > most {
-            return Err(SubmitError::TooLong { len, most });
-        }
-        let address = match &self.area {
-            None => None,
-            Some(area) => Some(area.find(packet.octets).ok_or(SubmitError::Outside)?),
-        };
+        let (len, address) = (packet.octets.len(), self.place(packet.octets)?);
         if self.filling.is_none() {
             self.filling = Some(self.free.pop().ok_or(SubmitError::Full)?);
         }
@@ -159,8 +165,8 @@ impl Pipeline {
         Ok(())
     }
 
-    /// Sends the batch that is being filled if it is full or its first packet has waited long enough; `auto` also if it is large
-    /// enough for a GPU that has nothing to do.
+    /// Sends the batch that is being filled if it is full or its first packet has waited long enough; `auto` also if it pays
+    /// already, and the GPU has nothing to do.
     pub(super) fn send_due(
         &mut self,
         now: Instant,
@@ -169,14 +175,13 @@ impl Pipeline {
     ) -> Result<(), GpuError> {
         let Some(batch) = &self.filling else { return Ok(()) };
         let full = batch.entries.len() == self.limits.packets;
-        let idle = self.least > 0 && self.on_their_way.is_empty() && batch.octets >= self.least;
-        if !full && !idle && now.saturating_duration_since(batch.since) < self.limits.deadline {
-            return Ok(());
-        }
-        self.send(now, variant, done)
+        let pays = self.costs.as_ref().is_some_and(|costs| costs.is_gpus(batch.octets));
+        let old = now.saturating_duration_since(batch.since) >= self.limits.deadline;
+        let due = full || old || pays && self.on_their_way.is_empty();
+        if due { self.send(now, variant, done) } else { Ok(()) }
     }
 
-    /// Sends the batch that is being filled, if there is one. `auto` has the processor do one that is small.
+    /// Sends the batch that is being filled, if there is one. `auto` has the processor do one for which the GPU does not pay.
     pub(super) fn send(
         &mut self,
         now: Instant,
@@ -184,11 +189,23 @@ impl Pipeline {
         done: &mut VecDeque<Verdict>,
     ) -> Result<(), GpuError> {
         let Some(mut batch) = self.filling.take() else { return Ok(()) };
-        if batch.octets < self.least {
+        let Some(costs) = &mut self.costs else { return self.launch(batch, now) };
+        let (start, octets) = (Instant::now(), batch.octets);
+        if !costs.choose(octets) {
             batch.compute(self.algorithm, variant, done);
+            costs.learn_processor(octets, start.elapsed());
             self.free.push(batch);
             return Ok(());
         }
+        self.launch(batch, now)?;
+        if let Some(batch) = self.on_their_way.back_mut() {
+            batch.sending = start.elapsed();
+        }
+        Ok(())
+    }
+
+    /// Has the GPU begin a batch.
+    fn launch(&mut self, mut batch: Batch, now: Instant) -> Result<(), GpuError> {
         self.number = self.number.checked_add(1).unwrap_or(1);
         if self.number <= batch.number {
             batch.forget_answers(self.limits.packets);
@@ -225,7 +242,14 @@ impl Pipeline {
                 break;
             }
             self.took = now.saturating_duration_since(batch.sent);
-            batch.read(self.algorithm, done);
+            match &mut self.costs {
+                None => batch.read(self.algorithm, done),
+                Some(costs) => {
+                    let (start, octets) = (Instant::now(), batch.octets);
+                    batch.read(self.algorithm, done);
+                    costs.learn_gpu(octets, batch.sending + start.elapsed());
+                }
+            }
             self.free.extend(self.on_their_way.pop_front());
         }
         Ok(())
@@ -336,10 +360,13 @@ impl Drop for Pipeline {
 
 impl Display for Pipeline {
     fn fmt(&self, f: &mut Formatter<'_>) -> fmt::Result {
-        match (self.least, &self.area) {
-            (0, None) => f.write_str("gpu-staged"),
-            (0, Some(_)) => f.write_str("gpu-umem"),
-            (least, _) => write!(f, "auto (GPU from {least} octets)"),
+        match (&self.costs, &self.area) {
+            (None, None) => f.write_str("gpu-staged"),
+            (None, Some(_)) => f.write_str("gpu-umem"),
+            (Some(costs), _) => match costs.least() {
+                Some(least) => write!(f, "auto (GPU from {least} octets)"),
+                None => f.write_str("auto (no GPU for now)"),
+            },
         }
     }
 }

@@ -1,6 +1,7 @@
 //! The engine's rules, and what the shipped kernels compute, with a double of the driver that executes them (`gpu::double`).
 #![allow(unsafe_code, reason = "gives packet memory away")]
 
+use super::costs::Costs;
 use super::*;
 use crate::gpu::{double, driver};
 use crate::tests::test_octets;
@@ -44,6 +45,13 @@ fn packets(area: &Area, count: usize) -> Vec<Packet<'_>> {
         Packet { octets: &area.0[start..start + len], before, tag: at as u64 }
     };
     (0..count).map(packet).collect()
+}
+
+/// As `auto` would with a GPU for which batches of so many octets pay.
+fn use_gpu_from(engine: &mut Engine, octets: usize) {
+    let Way::Gpu(pipeline) = &mut engine.way else { panic!("no GPU") };
+    let (gpu, cpu) = (Duration::from_micros(1), Duration::from_micros(2));
+    assert!(pipeline.costs.get_or_insert_with(Costs::new).calibrate(octets, gpu, Duration::ZERO, cpu));
 }
 
 #[track_caller]
@@ -361,12 +369,74 @@ fn verdicts_that_are_there_are_due() {
 }
 
 #[test]
+fn auto_keeps_what_was_submitted_before_and_leaves_nothing_behind() {
+    let area = area();
+    let packets = packets(&area, 8);
+    let (now, mut verdicts) = (Instant::now(), Vec::new());
+    let octets: Vec<_> = packets.iter().map(|packet| packet.octets).collect();
+    for mut engine in engines(&area, Algorithm::Internet, limits(8)) {
+        packets[..3].iter().for_each(|packet| engine.submit(*packet, now).unwrap());
+        engine.auto(&octets).unwrap();
+        engine.poll(now, &mut verdicts);
+        assert_all(&std::mem::take(&mut verdicts), &packets[..3], Algorithm::Internet);
+    }
+    let too_long = [octets[1], &area.0[..1501]];
+    for mut engine in engines(&area, Algorithm::Internet, limits(8)) {
+        assert_eq!(engine.auto(&too_long), Err(SubmitError::TooLong { len: 1501, most: 1500 }));
+        assert!(!engine.to_string().starts_with("auto"), "{engine}");
+        engine.flush(now);
+        engine.poll(now, &mut verdicts);
+        assert_eq!(verdicts, []);
+    }
+}
+
+#[test]
+fn auto_survives_a_gpu_that_fails_meanwhile() {
+    let area = area();
+    let packets = packets(&area, 8);
+    let (now, mut verdicts) = (Instant::now(), Vec::new());
+    let octets: Vec<_> = packets.iter().map(|packet| packet.octets).collect();
+    for after in [0, 1, 3] {
+        for mut engine in engines(&area, Algorithm::Internet, limits(8)) {
+            packets[..3].iter().for_each(|packet| engine.submit(*packet, now).unwrap());
+            double::fail("cuLaunchKernel", after, LAUNCH_FAILED);
+            engine.auto(&octets).unwrap();
+            assert!(!engine.uses_gpu());
+            assert!(matches!(engine.trouble(), Some(GpuError::Call { call: "cuLaunchKernel", .. })));
+            engine.poll(now, &mut verdicts);
+            assert_all(&std::mem::take(&mut verdicts), &packets[..3], Algorithm::Internet);
+        }
+    }
+}
+
+/// The double is slower than any processor.
+#[test]
+fn auto_takes_back_what_does_not_pay() {
+    let area = area();
+    let packets = &packets(&area, 22)[20..];
+    for mut engine in engines(&area, Algorithm::Internet, limits(8)) {
+        use_gpu_from(&mut engine, packets.iter().map(|packet| packet.octets.len()).sum());
+        let (now, mut verdicts) = (Instant::now(), Vec::new());
+        let launches = [(); 4].map(|()| {
+            let before = double::launches();
+            for _ in 0..64 {
+                packets.iter().for_each(|packet| engine.submit(*packet, now).unwrap());
+                engine.flush(now);
+                engine.poll(now, &mut verdicts);
+                assert_all(&std::mem::take(&mut verdicts), packets, Algorithm::Internet);
+            }
+            double::launches() - before
+        });
+        assert!(matches!(launches, [1..32, 1, 1, 1]), "{engine}: {launches:?}");
+    }
+}
+
+#[test]
 fn auto_leaves_small_batches_to_the_processor() {
     let area = area();
     let packets = packets(&area, 8);
-    for mut engine in engines(&area, Algorithm::Internet, limits(8)) {
-        let Way::Gpu(pipeline) = &mut engine.way else { panic!("no GPU") };
-        pipeline.least = packets.iter().map(|packet| packet.octets.len()).sum();
+    for mut engine in engines(&area, Algorithm::Internet, limits(9)) {
+        use_gpu_from(&mut engine, packets.iter().map(|packet| packet.octets.len()).sum());
         let (start, mut verdicts) = (Instant::now(), Vec::new());
         let launches = double::launches();
         packets[..7].iter().for_each(|packet| engine.submit(*packet, start).unwrap());
@@ -393,8 +463,8 @@ fn auto_uses_no_gpu_that_does_not_pay() {
     let area = area();
     let packets = packets(&area, 64);
     let octets: Vec<_> = packets.iter().map(|packet| packet.octets).collect();
-    for engine in engines(&area, Algorithm::Internet, limits(64)) {
-        let engine = engine.auto(&octets);
+    for mut engine in engines(&area, Algorithm::Internet, limits(64)) {
+        engine.auto(&octets).unwrap();
         assert!(!engine.uses_gpu(), "{engine}");
     }
 }
