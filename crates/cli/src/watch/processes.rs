@@ -229,10 +229,18 @@ mod tests {
         let mut shell = std::process::Command::new("sh");
         let mut shell =
             shell.args(["-c", "read a; exec sleep 100"]).stdin(std::process::Stdio::piped()).spawn().unwrap();
-        let before = of(shell.id()).unwrap();
+        // In the midst of an exec nothing lies anywhere yet.
+        let settled = |pid: u32| {
+            loop {
+                if let Some(image) = of(pid).filter(|image| image.iter().all(|&it| it > 0)) {
+                    break image;
+                }
+            }
+        };
+        let before = settled(shell.id());
         drop(shell.stdin.take());
         while fs::read(Path::new("/proc").join(shell.id().to_string()).join("comm")).unwrap() != b"sleep\n" {}
-        let after = of(shell.id()).unwrap();
+        let after = settled(shell.id());
         shell.kill().unwrap();
         shell.wait().unwrap();
         assert!(before[0] == after[0] && before != after, "{before:?} {after:?}");
