@@ -160,8 +160,12 @@ impl Kind for Sums {
 ///
 /// An octet of value 0 is given as 255, which is the same residue: in CLNP a checksum of 0 means that there is none
 /// (RFC 994 §6.11).
+///
+/// # Panics
+/// If the PDU has no two octets there.
 #[inline]
 pub fn check_octets(sums: Sums, len: usize, at: usize) -> [u8; 2] {
+    assert!((1..len).contains(&at), "check octets lie in their PDU");
     octets(sums.c0.into(), sums.c1.into(), len - at)
 }
 
@@ -203,6 +207,14 @@ fn reference(octets: &[u8]) -> Sums {
 mod tests {
     use super::*;
     use proptest::prelude::*;
+
+    #[test]
+    fn check_octets_lie_in_their_pdu() {
+        for (len, at, is_taken) in [(2, 1, true), (2, 2, false), (2, 0, false), (1, 1, false), (0, 1, false)] {
+            let octets = std::panic::catch_unwind(|| check_octets(Sums::default(), len, at));
+            assert_eq!(octets.is_ok(), is_taken, "octet {at} of {len}");
+        }
+    }
 
     /// What the checksum cannot see (RFC 905 Annex B): 0 and 255 are the same residue.
     #[test]
