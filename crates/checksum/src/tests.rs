@@ -116,13 +116,43 @@ fn an_aligned_copy_begins_anywhere<S: Face>() {
     }
 }
 
+/// Any octets; now and then more than a stretch of any variant, and few but zeros or ones.
+fn any_octets() -> impl Strategy<Value = Vec<u8>> {
+    let long = (0..200_000usize, any::<u64>(), any::<[u8; 4]>()).prop_map(|(len, seed, few)| {
+        let mut random = fastrand::Rng::with_seed(seed);
+        (0..len).map(|_| few[usize::from(random.u8(..)) % 4]).collect()
+    });
+    prop_oneof![
+        8 => prop::collection::vec(any::<u8>(), 0..5000),
+        2 => prop::collection::vec(prop::sample::select(vec![0x00, 0xff]), 0..5000),
+        1 => long,
+    ]
+}
+
+/// The fuzz target: any octets, whole and cut into any pieces, summed and copied in every variant.
 fn random<S: Face>(all: &[u8], cuts: &[prop::sample::Index], offset: usize) {
     check::<S>(all, offset);
+    let wanted = S::reference(all);
     let mut cuts: Vec<usize> = cuts.iter().map(|cut| cut.index(all.len() + 1)).collect();
     cuts.extend([0, all.len()]);
     cuts.sort_unstable();
     let pieces: Vec<&[u8]> = cuts.windows(2).map(|ends| &all[ends[0]..ends[1]]).collect();
-    assert_eq!(S::gather(&pieces), S::reference(all), "cut at {cuts:?}");
+    assert_eq!(S::gather(&pieces), wanted, "cut at {cuts:?}");
+    let mut memory = vec![UNTOUCHED; all.len() + 2 * FENCE];
+    for variant in Variant::available() {
+        let (mut summed, mut copied) = (S::default(), S::default());
+        memory.fill(UNTOUCHED);
+        for (piece, &at) in pieces.iter().zip(&cuts) {
+            let to = &mut memory[FENCE + at..FENCE + at + piece.len()];
+            copied = copied.join(S::copying_by(variant, piece, to), at, piece.len());
+            summed = summed.join(S::by(variant, piece), at, piece.len());
+        }
+        assert_eq!((summed, copied), (wanted, wanted), "{variant}, cut at {cuts:?}");
+        let (before, rest) = memory.split_at(FENCE);
+        let (to, behind) = rest.split_at(all.len());
+        assert!(to == all, "{variant}, cut at {cuts:?}: another copy");
+        assert!(before.iter().chain(behind).all(|it| *it == UNTOUCHED), "{variant}, cut at {cuts:?}: written outside");
+    }
 }
 
 fn other_lengths_are_refused<S: Face>() {
@@ -169,7 +199,7 @@ macro_rules! suite {
             proptest! {
                 #[test]
                 fn random(
-                    all in prop::collection::vec(any::<u8>(), 0..5000),
+                    all in any_octets(),
                     cuts in prop::collection::vec(any::<prop::sample::Index>(), 0..6),
                     offset in 0usize..64,
                 ) {
