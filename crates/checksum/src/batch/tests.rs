@@ -409,25 +409,28 @@ fn auto_survives_a_gpu_that_fails_meanwhile() {
     }
 }
 
-/// The double is slower than any processor.
+/// The double is slower than any processor. Nothing is known of these batches at first but that smaller ones are the GPU's.
 #[test]
 fn auto_takes_back_what_does_not_pay() {
     let area = area();
-    let packets = &packets(&area, 22)[20..];
+    let packet = packets(&area, 22)[21];
     for mut engine in engines(&area, Algorithm::Internet, limits(8)) {
-        use_gpu_from(&mut engine, packets.iter().map(|packet| packet.octets.len()).sum());
+        use_gpu_from(&mut engine, packet.octets.len() / 2);
         let (now, mut verdicts) = (Instant::now(), Vec::new());
-        let launches = [(); 4].map(|()| {
+        // The first try shows it, unless that was interrupted.
+        let most_tries = 100;
+        let mut batches = |engine: &mut Engine| {
             let before = double::launches();
             for _ in 0..64 {
-                packets.iter().for_each(|packet| engine.submit(*packet, now).unwrap());
+                engine.submit(packet, now).unwrap();
                 engine.flush(now);
                 engine.poll(now, &mut verdicts);
-                assert_all(&std::mem::take(&mut verdicts), packets, Algorithm::Internet);
+                assert_all(&std::mem::take(&mut verdicts), &[packet], Algorithm::Internet);
             }
             double::launches() - before
-        });
-        assert!(matches!(launches, [1..32, 1, 1, 1]), "{engine}: {launches:?}");
+        };
+        assert_eq!(batches(&mut engine), 63, "{engine}");
+        assert!((0..most_tries).any(|_| batches(&mut engine) == 1), "{engine}");
     }
 }
 
