@@ -301,7 +301,7 @@ fn ask(fds: &mut [pollfd], timeout: Option<timespec>, mask: *const sigset_t) -> 
     }
     let mut count = 0;
     for it in fds.iter_mut() {
-        if kernel::is_half_told(it.revents) {
+        if kernel::is_half_told(it.events, it.revents) {
             it.revents = kernel::poll_now(it.fd, it.events);
         }
         if it.fd >= 0 && it.events & (IN | libc::POLLRDHUP) != 0 {

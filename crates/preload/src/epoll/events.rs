@@ -330,7 +330,7 @@ fn truth_of(epfd: c_int, set: &Set, fd: c_int, (mask, data): (u32, u64), changed
 
 /// What the kernel's event `mask` of `fd` means, and whether the set has to look at it itself from now on.
 fn judge(fd: c_int, item: &mut Item, mut mask: u32) -> (Truth, bool) {
-    if kernel::is_half_told(mask as i16) {
+    if kernel::is_half_told(item.events as i16, mask as i16) {
         mask |= kernel::poll_now(fd, item.events as i16) as u16 as u32;
     }
     let Some(port) = port(fd) else { return (Truth::from(mask), false) };

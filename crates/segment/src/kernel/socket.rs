@@ -278,12 +278,12 @@ pub fn send(fd: i32, bytes: &[u8]) -> Answer {
     unsafe { syscall(libc::SYS_sendto, [fd as usize, bytes.as_ptr() as usize, bytes.len(), flags as usize, 0, 0]) }
 }
 
-/// poll's answer for one socket, at once. Of a reset it says all: the kernel tells of the error first, and of the end when it
-/// has freed what was not sent. Who sleeps is woken behind that, so a program that sleeps in poll never sees one without the
-/// other.
+/// poll's answer for one socket, at once. Of a reset it says all: the kernel tells of the error first, of the end when it has
+/// freed what was not sent, and that nothing more will come a moment later. Who sleeps is woken behind that, so a program that
+/// sleeps in poll never sees one without the others.
 pub fn poll_now(fd: i32, events: i16) -> i16 {
     let revents = poll_once(fd, events);
-    if is_half_told(revents) {
+    if is_half_told(events, revents) {
         // The kernel has the socket's lock until it is done, and the counters wait for that.
         let _ = counters(fd);
         return poll_once(fd, events);
@@ -291,9 +291,10 @@ pub fn poll_now(fd: i32, events: i16) -> i16 {
     revents
 }
 
-/// Whether poll tells of an error and of no end: a reset may be under way.
-pub fn is_half_told(revents: i16) -> bool {
-    revents & (libc::POLLERR | libc::POLLHUP) == libc::POLLERR
+/// Whether poll tells of an error, and not of all that an end by one has beside it: a reset may be under way.
+pub fn is_half_told(asked: i16, revents: i16) -> bool {
+    let beside = asked & (libc::POLLIN | libc::POLLRDNORM | libc::POLLRDHUP) | libc::POLLHUP;
+    revents & libc::POLLERR != 0 && revents & beside != beside
 }
 
 fn poll_once(fd: i32, events: i16) -> i16 {
