@@ -156,6 +156,8 @@ pub unsafe extern "C" fn setsockopt(
             connection.end.stamped.store(is_stamped(fd).into(), Relaxed);
         } else if (level, name) == (libc::IPPROTO_TCP, TCP_INQ) {
             connection.end.tells_unread.store((number() != 0).into(), Relaxed);
+        } else if (level, name) == (libc::SOL_SOCKET, libc::SO_LINGER) {
+            connection.tell_of_close();
         }
     }
     answer

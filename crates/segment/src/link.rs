@@ -5,6 +5,7 @@
 //! segments and because attaching one costs more than taking a slot.
 #![allow(unsafe_code, reason = "lays the segment over shared memory")]
 
+use crate::kernel;
 use crate::raw::Errno;
 use crate::ring::Ring;
 use crate::sync::{AcqRel, Acquire, AtomicU32, AtomicU64, Relaxed, Release};
@@ -13,7 +14,7 @@ use crate::sysv::{Attested, Mapping};
 const PAGE: usize = 4096;
 /// Length of a pool modulo the page size: tells pools from other programs' segments.
 const LEN_MARK: usize = 1367;
-const MAGIC: u64 = u64::from_be_bytes(*b"UPpool07");
+const MAGIC: u64 = u64::from_be_bytes(*b"UPpool08");
 
 /// Words that a direction's reader writes and its sender looks at with every message. They change rarely.
 #[repr(C, align(128))]
@@ -34,6 +35,8 @@ pub struct ReaderFlags {
     pub taken: AtomicU32,
     /// 1: whoever has raised the flag may well not sleep but ask again and again.
     pub asks_again: AtomicU32,
+    /// 1: the reader's end is closed with a reset, whatever it has read (SO_LINGER with 0).
+    pub resets: AtomicU32,
     /// How far the reader has read the kernel stream, doorbells included.
     pub position: AtomicU64,
 }
@@ -376,6 +379,7 @@ impl Link {
             words.flags.in_kernel.store(0, Relaxed);
             words.flags.taken.store(0, Relaxed);
             words.flags.asks_again.store(0, Relaxed);
+            words.flags.resets.store(0, Relaxed);
             words.flags.position.store(0, Relaxed);
             words.head.head.store(0, Relaxed);
             words.head.bells.store(0, Relaxed);
@@ -406,6 +410,11 @@ impl Link {
     pub fn claim(&self, joiner: u64) -> bool {
         let word = &self.control().cookies[1];
         word.compare_exchange(joiner, joiner | CLAIMED, AcqRel, Relaxed).is_ok()
+    }
+
+    /// Tells the other end whether this one, whose socket is `fd`, is closed with a reset.
+    pub fn tell_of_close(&self, fd: i32) {
+        self.incoming().flags.resets.store(kernel::resets_at_close(fd).into(), Release);
     }
 
     /// Whether both ends have closed, so that the slot may be used again.

@@ -144,7 +144,7 @@ impl Meeting {
                     link.incoming().flags.closed.store(CLOSED, Release);
                     return self.forget_user(pool.id());
                 }
-                self.join(end, pool, slot, Side::Maker);
+                self.join(end, fd, (pool, slot, Side::Maker));
             }
             Found::Full => end.pin(Reason::NoMemory),
             Found::Busy => {}
@@ -176,7 +176,7 @@ impl Meeting {
                     if let Some(it) = self.attached(offer.pool) {
                         it.users += 1;
                     }
-                    self.join(end, pool, offer.slot, Side::Joiner);
+                    self.join(end, fd, (pool, offer.slot, Side::Joiner));
                 }
             }
             Err(e) if passes(e) => {}
@@ -228,7 +228,7 @@ impl Meeting {
         Ok((pool, link))
     }
 
-    fn join(&mut self, end: &End, pool: Pool, slot: u32, side: Side) {
+    fn join(&mut self, end: &End, fd: i32, (pool, slot, side): (Pool, u32, Side)) {
         end.pool.store(pool.id(), Relaxed);
         end.slot.store(slot, Relaxed);
         end.set_shape(pool.shape());
@@ -238,6 +238,10 @@ impl Meeting {
             end.set_tap(name);
         }
         end.advance(Stage::Joined);
+        // Behind that: what the program sets from now on, it says itself.
+        if let Some(link) = pool.slot(slot, side) {
+            link.tell_of_close(fd);
+        }
     }
 
     /// The segment of a joined end, attached to this process if it was not (the end may have been joined by another

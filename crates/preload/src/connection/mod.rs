@@ -350,6 +350,15 @@ impl Connection {
         }
     }
 
+    /// The program has set how the socket is closed: the other end is told whether it is with a reset.
+    pub fn tell_of_close(&self) {
+        if self.end.stage() == Stage::Joined
+            && let Some(port) = self.port()
+        {
+            port.link.tell_of_close(self.fd);
+        }
+    }
+
     /// The program shuts down `directions` ([`SHUT_IN`], [`SHUT_OUT`]), by `shut`, and the other end is to know why before
     /// the kernel tells it.
     pub fn shut_down(&self, directions: u8, shut: impl FnOnce() -> i32) -> i32 {

@@ -36,7 +36,7 @@ pub const fn may_carry(state: u8) -> bool {
 fn option<T: Copy>(fd: i32, level: i32, name: i32) -> Result<T, Errno> {
     let mut value = MaybeUninit::<T>::zeroed();
     let mut len = size_of::<T>() as libc::socklen_t;
-    // SAFETY: the kernel writes at most `len` bytes; callers name plain integers only.
+    // SAFETY: the kernel writes at most `len` bytes; callers name plain integers only, or structures of them.
     unsafe {
         syscall(
             libc::SYS_getsockopt,
@@ -309,6 +309,11 @@ fn poll_once(fd: i32, events: i16) -> i16 {
 pub fn shut_down(fd: i32) {
     // SAFETY: no pointers.
     let _ = unsafe { syscall(libc::SYS_shutdown, [fd as usize, libc::SHUT_RDWR as usize, 0, 0, 0, 0]) };
+}
+
+/// Whether the last close of the socket is a reset (SO_LINGER with 0).
+pub fn resets_at_close(fd: i32) -> bool {
+    option::<libc::linger>(fd, libc::SOL_SOCKET, libc::SO_LINGER).is_ok_and(|it| it.l_onoff != 0 && it.l_linger == 0)
 }
 
 /// Makes the last close of the socket a reset, as unread data does.

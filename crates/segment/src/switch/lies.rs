@@ -1,5 +1,5 @@
-//! What the other end may write, at the worst moment, between ends on a real socket: a receive still sleeps, and ends when
-//! the connection does; a poll finds that the rules were broken.
+//! What the other end may write, or leave behind, at the worst moment, between ends on a real socket: a receive still sleeps,
+//! and ends when the connection does; a poll finds that the rules were broken; a reset is taken for what it is.
 #![allow(unsafe_code, reason = "lays ends and buffers out as the library has them")]
 
 use super::*;
@@ -121,5 +121,39 @@ fn a_receive_sleeps_before_what_never_comes() {
         }
         it.sockets[0].shutdown(std::net::Shutdown::Both).unwrap();
         assert_eq!(told.recv_timeout(PATIENCE), Ok(Ok(0)), "{marks:?}");
+    }
+}
+
+/// A reader that is killed between the ring and the doorbell had read everything: kernel TCP ends the stream. Unless it had
+/// asked for a reset; the last fails if `Port::heed_reset` does not look at `ReaderFlags::resets`.
+#[test]
+fn a_reset_is_a_doorbells_doing_unless_the_reader_had_asked_for_one() {
+    for (asked_before, asked) in [(false, false), (true, false), (false, true)] {
+        let it = Ends::joined(true);
+        let (sender, reader) = (it.port(0), it.port(1));
+        // The other direction has gone up too: nothing that the reader has sent can be missing.
+        assert!(reader.can_wake());
+        sender.settle();
+        for asked in [asked_before, asked] {
+            let linger = libc::linger { l_onoff: asked.into(), l_linger: 0 };
+            let size = size_of_val(&linger) as libc::socklen_t;
+            let at = (&raw const linger).cast();
+            // SAFETY: the kernel reads the structure.
+            let set = unsafe { libc::setsockopt(reader.fd, libc::SOL_SOCKET, libc::SO_LINGER, at, size) };
+            assert_eq!(set, 0);
+            reader.link.tell_of_close(reader.fd);
+        }
+        reader.arm(ALONE);
+        let vector = libc::iovec { iov_base: c"x".as_ptr().cast_mut().cast(), iov_len: 1 };
+        // SAFETY: one buffer, only read.
+        let from = unsafe { Cursor::new(&vector, 1) };
+        assert_eq!(sender.send(from, 0, |_| unreachable!("it went up")), Ok(1));
+        assert_eq!(sender.link.outgoing().sender.bells.load(Relaxed), 1);
+        // The last that it does.
+        sender.link.outgoing().head.head.store(it.ends[0].sending.tail.load(Relaxed), Relaxed);
+        let Ends { sockets: [_mine, others], .. } = it;
+        drop(others);
+        assert_eq!(kernel::poll_now(sender.fd, 0), libc::POLLERR | libc::POLLHUP);
+        assert_eq!(sender.heed_reset(), !asked);
     }
 }

@@ -832,11 +832,13 @@ impl Port<'_> {
 
     /// The kernel has reported a reset: whether that is the doing of a doorbell alone. A process that is killed with one
     /// unread resets the connection, where kernel TCP would have ended the stream: it had read all that was sent to it. If
-    /// not, sends learn from the kernel that it is over.
+    /// not, sends learn from the kernel that it is over. One that had asked for a reset is taken at its word.
     pub fn heed_reset(&self) -> bool {
+        let flags = &self.link.outgoing().flags;
         let by_bell = self.sends_fast()
             && !self.end.is_pinned()
-            && self.link.outgoing().flags.closed.load(Acquire) != CLOSED
+            && flags.closed.load(Acquire) != CLOSED
+            && flags.resets.load(Acquire) == 0
             && self.is_whole()
             && self.awaits_answer()
             && !self.has_unread();
