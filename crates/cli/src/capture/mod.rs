@@ -7,7 +7,7 @@ mod file;
 mod filter;
 mod streams;
 
-use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::collections::HashMap;
 use std::fs;
 use std::io::{self, BufWriter, IsTerminal, Write, stdout};
 use std::net::SocketAddr;
@@ -27,7 +27,7 @@ use underpass_segment::{clock, kernel};
 
 use crate::cli::CaptureArguments;
 use crate::output::{plural, printable};
-use crate::watch::{cookies, name_of};
+use crate::watch::{Names, cookies, name_of};
 use crate::{say, sys};
 use file::File;
 use filter::Filter;
@@ -40,6 +40,8 @@ const IDLE: Duration = Duration::from_millis(5);
 const LOOK: Duration = Duration::from_millis(500);
 /// How often the tables are looked at, at most, for who has a new connection.
 const ASK: Duration = Duration::from_millis(100);
+/// Who is gone, or not known yet.
+const UNKNOWN: &str = "?";
 /// A sender that has found the tap before it was taken back has put its record within this time, if it gets a processor.
 const LAST: Duration = Duration::from_millis(5);
 
@@ -108,17 +110,9 @@ impl Capture {
         let file = (target.begin())
             .and_then(|it| File::new(BufWriter::with_capacity(1 << 20, it)))
             .with_context(|| cannot_write(&arguments.write))?;
+        let people = People::there();
         say(format_args!("capturing to {}; Ctrl-C ends it", name_of_target(&arguments.write)));
-        Ok(Capture {
-            tapping: Some(tapping),
-            tap,
-            file,
-            streams: Streams::default(),
-            people: People::default(),
-            filter,
-            asked,
-            count: 0,
-        })
+        Ok(Capture { tapping: Some(tapping), tap, file, streams: Streams::default(), people, filter, asked, count: 0 })
     }
 
     fn go_on(&mut self, arguments: &CaptureArguments) -> io::Result<()> {
@@ -273,40 +267,56 @@ impl Target {
     }
 }
 
-/// Who has the sockets of connections.
-#[derive(Default)]
+/// Who has the sockets of connections, by name: as of when it was looked, since some are gone before what they sent is read.
 struct People {
-    by_cookie: HashMap<u64, BTreeSet<u32>>,
+    by_cookie: HashMap<u64, Names>,
     asked: Option<Instant>,
 }
 
 impl People {
+    /// Those that there are. Whoever comes next may be asked for at once.
+    fn there() -> People {
+        People { by_cookie: sockets(), asked: None }
+    }
+
     /// What is said of a new connection; `None` if it is not wanted.
     fn describe(&mut self, ends: [SocketAddr; 2], head: &Head, filter: &Filter) -> Option<String> {
         let holders = head.cookies.map(|cookie| self.holders(cookie));
-        let has = |pid: u32| pid == head.pid || holders.iter().any(|it| it.contains(&pid));
+        let has = |pid: u32| pid == head.pid || holders.iter().any(|it| it.contains_key(&pid));
         if !filter.wants(ends, has) {
             return None;
         }
         let [mut sender, reader] = holders;
-        sender.insert(head.pid);
-        let side = |address: SocketAddr, pids: &BTreeSet<u32>| {
-            let names: BTreeMap<u32, String> = pids.iter().filter_map(|&pid| Some((pid, name_of(pid)?))).collect();
+        sender.entry(head.pid).or_insert_with(|| name_if_alive(head.pid));
+        let side = |address: SocketAddr, names: &Names| {
             let names: Vec<String> = names.iter().map(|(pid, name)| format!("{name} {pid}")).collect();
-            format!("{address}: {}", if names.is_empty() { "?".into() } else { names.join(", ") })
+            format!("{address}: {}", if names.is_empty() { UNKNOWN.into() } else { names.join(", ") })
         };
         Some(format!("{}; {} (this handshake is made up)", side(ends[0], &sender), side(ends[1], &reader)))
     }
 
-    fn holders(&mut self, cookie: u64) -> BTreeSet<u32> {
+    fn holders(&mut self, cookie: u64) -> Names {
         if !self.by_cookie.contains_key(&cookie) && self.asked.is_none_or(|asked| asked.elapsed() >= ASK) {
+            self.by_cookie = sockets();
             self.asked = Some(Instant::now());
-            let seen = look(kernel::user_id()).unwrap_or_default();
-            self.by_cookie = HashMap::new();
-            for end in seen {
-                self.by_cookie.entry(end.cookie).or_default().extend(end.processes);
-            }
         }
         self.by_cookie.get(&cookie).cloned().unwrap_or_default()
     }
+}
+
+/// Who has which socket, by cookie.
+fn sockets() -> HashMap<u64, Names> {
+    let mut by_cookie = HashMap::<u64, Names>::new();
+    let mut names = Names::new();
+    for end in look(kernel::user_id()).unwrap_or_default() {
+        for pid in end.processes {
+            let name = names.entry(pid).or_insert_with(|| name_if_alive(pid));
+            by_cookie.entry(end.cookie).or_default().insert(pid, name.clone());
+        }
+    }
+    by_cookie
+}
+
+fn name_if_alive(pid: u32) -> String {
+    name_of(pid).unwrap_or_else(|| UNKNOWN.into())
 }

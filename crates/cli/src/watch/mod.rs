@@ -153,4 +153,4 @@ fn path(fast: bool) -> &'static str {
 }
 
 /// Processes by number, each with what it is called.
-type Names = BTreeMap<u32, String>;
+pub type Names = BTreeMap<u32, String>;
