@@ -1,7 +1,8 @@
 //! The direction away from here: numbering, credit, retention, retransmission (X.224 §12.2.3.3 to §12.2.3.9).
 
-use super::connection::{Connection, Deadline, Opening, State};
-use super::slots::{Is, NONE};
+use super::connection::{Connection, Deadline, Opening, Sending, State};
+use super::number::Space;
+use super::slots::{Is, NONE, Slots};
 use super::wheel::Wheel;
 use super::{Config, Runs, Transport};
 use crate::layer::Outbox;
@@ -215,7 +216,7 @@ impl Transport {
         }
         let hole = beyond >= u32::from(DUPLICATES);
         let lost = hole || sending.duplicates >= DUPLICATES;
-        if lost && sending.recovering.is_none() && !sending.retained.is_empty() {
+        if lost && sending.recovering.is_none() && sending.may_send_again(space, slots) {
             let oldest = slots.at(sending.retained.head).sent;
             let due = oldest.after(u64::from(sending.round_trip.smoothed) + u64::from(sending.tolerance));
             if sending.tolerance > 0 && now < due {
@@ -260,6 +261,7 @@ impl Transport {
     fn send_again(&mut self, index: u32, holes: bool, now: Time, out: &mut Outbox) {
         let Transport { connections, slots, counters, .. } = self;
         let Some(connection) = connections[index as usize].as_mut() else { return };
+        let space = connection.terms.space();
         // What lies before so many that were selected is lost; what lies between them may be late.
         let mut last = NONE;
         if holes {
@@ -277,6 +279,9 @@ impl Transport {
         while frame != NONE && frame != last {
             let slot = slots.at(frame);
             let next = slot.next;
+            if !connection.sending.is_granted(space, slot.number) {
+                break;
+            }
             if let Is::Retained { again, selected } = &mut slot.is
                 // Without holes it is the one that the other end waits for, whatever it has said of it before.
                 && (!holes || !*selected && *again == 0)
@@ -298,12 +303,16 @@ impl Transport {
     /// T1: the first DT that is retained goes again, and the connection is given up when that was tried often enough
     /// (X.224 §12.2.1.2).
     pub(super) fn retransmission_ran_out(&mut self, index: u32, now: Time, out: &mut Outbox) {
-        let Some(connection) = self.connections[index as usize].as_mut() else { return };
+        let Transport { connections, slots, .. } = self;
+        let Some(connection) = connections[index as usize].as_mut() else { return };
+        let space = connection.terms.space();
         let sending = &mut connection.sending;
-        if sending.retained.is_empty() && sending.expedited.is_none() {
+        let waits = core::mem::take(&mut sending.waits);
+        // Where the credit was taken back, the other end says when it is there again, or is silent for I.
+        if !sending.may_send_again(space, slots) && sending.expedited.is_none() {
             return;
         }
-        if core::mem::take(&mut sending.waits) {
+        if waits {
             let selective = connection.terms.selective;
             self.recover(index, selective, now, out);
             let Transport { connections, config, wheel, .. } = self;
@@ -322,6 +331,18 @@ impl Transport {
         connection.timers.retransmission = Deadline::at(deadline);
         self.send_again(index, false, now, out);
         self.send_expedited_again(index, out);
+    }
+}
+
+impl Sending {
+    /// Whether the other end's credit, which it may reduce, covers this number.
+    fn is_granted(&self, space: Space, number: u32) -> bool {
+        space.is_before(number, self.upper_edge)
+    }
+
+    /// Whether a DT is retained and may be sent again: never beyond the window.
+    fn may_send_again(&self, space: Space, slots: &mut Slots) -> bool {
+        !self.retained.is_empty() && self.is_granted(space, slots.at(self.retained.head).number)
     }
 }
 

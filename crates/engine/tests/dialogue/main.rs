@@ -1,0 +1,101 @@
+//! One entity, and TPDUs made by hand: what it says to an end that is not of its kind.
+
+mod entity;
+
+use entity::{Entity, THEIRS, cr};
+use underpass_engine::service::{Indication, Peer, Request};
+use underpass_engine::transport::Config;
+use underpass_engine::wire::tpdu::*;
+
+const MS: u64 = 1_000_000;
+const SECOND: u64 = 1000 * MS;
+const OTHER: Peer = Peer(0);
+
+fn config() -> Config {
+    Config { tpdu_size: 256, credit: 8, ..Config::default() }
+}
+
+/// A DR of the other end's.
+fn dr(dst_ref: u16) -> DisconnectRequest<'static> {
+    let reason = Reason::NORMAL;
+    DisconnectRequest { dst_ref, src_ref: THEIRS, reason, checksum: true, additional: None, user_data: &[] }
+}
+
+/// What comes twice is answered again, and done once (X.224 §12.2.2.2, §6.18).
+#[test]
+fn what_comes_twice() {
+    let mut entity = Entity::new(config());
+    let dr = Tpdu::Dr(dr(1));
+    for _ in 0..2 {
+        entity.hear(OTHER, &Tpdu::Cr(cr()), &[]);
+    }
+    let [Indication::Connect { cep, .. }] = entity.told[..] else { panic!("{:?}", entity.told) };
+    entity.told.clear();
+    entity.request(Request::Accept { cep, user_data: Vec::new() });
+    entity.hear(OTHER, &Tpdu::Cr(cr()), &[]);
+    assert_eq!(entity.said(), ["CC 0x0001 → 0x004d, class 4 extended, credit 8"; 2]);
+    for _ in 0..2 {
+        entity.data_comes(OTHER, 1, 0);
+    }
+    entity.hear(OTHER, &Tpdu::Cr(cr()), &[]);
+    assert_eq!(entity.said(), ["AK → 0x004d, expects 1, credit 7"; 2]);
+    assert_eq!((entity.data.len(), entity.counters().data_duplicate), (1, 1));
+    for _ in 0..2 {
+        entity.hear(OTHER, &dr, &[]);
+    }
+    assert_eq!(entity.said(), ["DC 0x0001 → 0x004d"; 2]);
+    let [Indication::Disconnect { .. }] = entity.told[..] else { panic!("{:?}", entity.told) };
+    entity.hear(OTHER, &Tpdu::Cc(Connect { dst_ref: 1, ..cr() }), &[]);
+    assert_eq!(entity.said(), ["DR 0x0001 → 0x004d, references do not belong together"]);
+    entity.read(1);
+    assert_eq!((entity.connections(), entity.data.len()), (0, 0));
+}
+
+/// Of AKs with the same number the one of the highest subsequence counts, and of those the highest credit (X.224 §12.2.3.7).
+#[test]
+fn an_ak_of_the_past_changes_nothing() {
+    let mut entity = Entity::new(config());
+    let (cep, ours) = entity.opened(OTHER, 1);
+    (0..9).for_each(|_| entity.send(cep, b"data"));
+    entity.said();
+    for (number, credit, subsequence, sent) in [
+        (1, 2, None, 2),
+        (1, 1, None, 0),
+        (0, 9, None, 0),
+        (1, 1, Some(2), 0),
+        (1, 4, Some(1), 0),
+        (1, 3, Some(2), 1),
+        (5, 9, None, 0),
+        (4, 1, None, 1),
+    ] {
+        entity.acknowledge(ours, number, credit, subsequence);
+        assert_eq!(entity.said().len(), sent, "{number}, {credit}, {subsequence:?}");
+    }
+}
+
+/// Credit may be reduced (X.224 §12.2.3.6): what is beyond it is not sent again until it is not, and nobody gives up.
+#[test]
+fn nothing_is_sent_again_beyond_the_window() {
+    let mut entity = Entity::new(config());
+    let (cep, ours) = entity.opened(OTHER, 4);
+    (0..4).for_each(|_| entity.send(cep, b"data"));
+    entity.acknowledge(ours, 0, 2, Some(1));
+    entity.said();
+    entity.run(40 * MS);
+    let is_data = |it: &String, number: u32| it.contains(&format!("DT → 0x004d, number {number},"));
+    let said = entity.said();
+    assert!(said.iter().any(|it| is_data(it, 0)) && !said.iter().any(|it| is_data(it, 2)), "{said:?}");
+    entity.acknowledge(ours, 2, 0, None);
+    entity.said();
+    for _ in 0..60 {
+        entity.run(SECOND);
+        let said = entity.said();
+        assert!(said.iter().all(|it| it.starts_with("AK")), "{said:?}");
+        entity.acknowledge(ours, 2, 0, None);
+    }
+    entity.acknowledge(ours, 2, 2, None);
+    entity.run(10 * MS);
+    let said = entity.said();
+    assert!(said.iter().any(|it| is_data(it, 2)), "{said:?}");
+    assert!(entity.told.is_empty(), "{:?}", entity.told);
+}
