@@ -86,15 +86,13 @@ impl Transport {
         let half = (connection.terms.credit(config.credit) / 2).max(2);
         if receiving.unacknowledged >= half || dt.roa || filled || receiving.expected == receiving.granted {
             self.owe(index);
-        } else if connection.timers.acknowledge.is_none() {
-            let deadline = now.after(config.times.al);
-            connection.timers.acknowledge = Deadline::at(deadline);
-            wheel.set(index, deadline);
+        } else {
+            connection.put_off_acknowledge(config, wheel, index, now);
         }
     }
 
     /// The user has read a buffer: there is room for another one.
-    pub(super) fn returned(&mut self, buffer: Buffer, _now: Time, out: &mut Outbox) {
+    pub(super) fn returned(&mut self, buffer: Buffer, now: Time, out: &mut Outbox) {
         let slot = self.slots.at(buffer.frame());
         let (is, index, reference) = (slot.is, slot.connection, slot.reference);
         slot.is = Is::Elsewhere;
@@ -102,19 +100,23 @@ impl Transport {
         if is != Is::Given {
             return;
         }
-        let Some(connection) = self.connections.get_mut(index as usize).and_then(Option::as_mut) else { return };
+        let Transport { connections, config, wheel, .. } = self;
+        let Some(connection) = connections.get_mut(index as usize).and_then(Option::as_mut) else { return };
         if connection.src_ref != reference {
             return;
         }
         let space = connection.terms.space();
         let receiving = &mut connection.receiving;
         receiving.held = receiving.held.saturating_sub(1);
-        // The window is said to be larger when it has grown by half of the credit, or is closed.
+        // The window is said to be larger when it has grown by half of the credit, or after AL where it is closed: the user may
+        // keep more than the other half.
         let left = space.distance(receiving.expected, receiving.granted);
-        let credit = connection.terms.credit(self.config.credit);
+        let credit = connection.terms.credit(config.credit);
         let room = credit.saturating_sub(receiving.held);
         if room >= left + (credit / 2).max(1) {
             self.owe(index);
+        } else if left == 0 && room > 0 {
+            connection.put_off_acknowledge(config, wheel, index, now);
         }
     }
 
@@ -167,6 +169,16 @@ impl Transport {
 }
 
 impl Connection {
+    /// An AK goes after AL at the latest.
+    #[inline]
+    fn put_off_acknowledge(&mut self, config: &Config, wheel: &mut Wheel, index: u32, now: Time) {
+        if self.timers.acknowledge.is_none() {
+            let deadline = now.after(config.times.al);
+            self.timers.acknowledge = Deadline::at(deadline);
+            wheel.set(index, deadline);
+        }
+    }
+
     /// Whether an AK is due that can go with a DT: one is owed, or one that was put off would go by itself before long. One that
     /// says what has come out of order is long, and goes by itself.
     pub(super) fn may_acknowledge(&self, config: &Config, now: Time) -> bool {

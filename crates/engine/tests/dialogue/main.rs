@@ -99,3 +99,18 @@ fn nothing_is_sent_again_beyond_the_window() {
     assert!(said.iter().any(|it| is_data(it, 2)), "{said:?}");
     assert!(entity.told.is_empty(), "{:?}", entity.told);
 }
+
+/// Who keeps more than half of its credit is sent the rest, without waiting for W.
+#[test]
+fn a_window_that_is_closed_is_opened_for_less_than_half_of_the_credit() {
+    for class in [Class::Two, Class::Four] {
+        let mut entity = Entity::new(Config { class, checksum: false, ..config() });
+        let (_, ours) = entity.opened(OTHER, 4);
+        (0..8).for_each(|number| entity.data_comes(OTHER, ours, number));
+        entity.run(MS);
+        assert_eq!(entity.said().last().unwrap(), "AK → 0x004d, expects 8, credit 0");
+        entity.read(2);
+        entity.run(2 * MS);
+        assert_eq!(entity.said(), ["AK → 0x004d, expects 8, credit 2"], "class {class:?}");
+    }
+}
