@@ -65,6 +65,8 @@ pub(super) struct Connection {
     pub state: State,
     pub terms: Terms,
     pub peer: Peer,
+    /// Another one than that of the connection before with this index, whoever that was with.
+    pub serial: u16,
     /// This end's reference; the remote one's is 0 until it is known.
     pub src_ref: u16,
     pub dst_ref: u16,

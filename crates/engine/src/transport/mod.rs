@@ -163,6 +163,8 @@ pub struct Transport {
     pool: Pool,
     connections: Vec<Option<Connection>>,
     vacant: Vec<u32>,
+    /// Of the connection that was made last.
+    serial: u16,
     references: References,
     /// Connections that the other end has asked for, by its address and reference.
     requested: HashMap<(Peer, u16), u32>,
@@ -190,6 +192,7 @@ impl Transport {
             pool,
             connections: Vec::new(),
             vacant: Vec::new(),
+            serial: 0,
             references: References::default(),
             requested: HashMap::new(),
             wheel: Wheel::new(now),

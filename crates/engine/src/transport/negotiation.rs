@@ -48,10 +48,12 @@ impl Transport {
         let index = self.vacant.last().copied().unwrap_or(self.connections.len() as u32);
         let src_ref = self.references.take(peer, index)?;
         let credit = self.config.credit.min(15) as u8;
+        self.serial = self.serial.wrapping_add(1);
         let connection = Connection {
             state,
             terms,
             peer,
+            serial: self.serial,
             src_ref,
             dst_ref: 0,
             sending: Sending {

@@ -45,7 +45,7 @@ impl Transport {
         counters.data_received += 1;
         let frame = buffer.frame();
         let slot = slots.at(frame);
-        (slot.number, slot.end, slot.connection, slot.reference) = (dt.number, dt.eot, index, connection.src_ref);
+        (slot.number, slot.end, slot.connection, slot.serial) = (dt.number, dt.eot, index, connection.serial);
         if ahead > 0 {
             let mut before = NONE;
             let mut at = receiving.early.head;
@@ -94,7 +94,7 @@ impl Transport {
     /// The user has read a buffer: there is room for another one.
     pub(super) fn returned(&mut self, buffer: Buffer, now: Time, out: &mut Outbox) {
         let slot = self.slots.at(buffer.frame());
-        let (is, index, reference) = (slot.is, slot.connection, slot.reference);
+        let (is, index, serial) = (slot.is, slot.connection, slot.serial);
         slot.is = Is::Elsewhere;
         out.down(Request::Return { buffer });
         if is != Is::Given {
@@ -102,7 +102,7 @@ impl Transport {
         }
         let Transport { connections, config, wheel, .. } = self;
         let Some(connection) = connections.get_mut(index as usize).and_then(Option::as_mut) else { return };
-        if connection.src_ref != reference {
+        if connection.serial != serial {
             return;
         }
         let space = connection.terms.space();

@@ -15,9 +15,9 @@ pub(super) struct Slot {
     pub buffer: Option<Buffer>,
     /// The next frame of the list.
     pub next: u32,
-    /// The connection, and its reference: the next connection with this index has another one.
+    /// The connection, and which one of those that have had this index.
     pub connection: u32,
-    pub reference: u16,
+    pub serial: u16,
     /// TPDU-NR.
     pub number: u32,
     /// When it was last sent.
@@ -103,7 +103,7 @@ impl Slots {
             buffer: None,
             next: NONE,
             connection: NONE,
-            reference: 0,
+            serial: 0,
             number: 0,
             sent: Time(0),
             header_len: 0,

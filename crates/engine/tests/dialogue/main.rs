@@ -114,3 +114,22 @@ fn a_window_that_is_closed_is_opened_for_less_than_half_of_the_credit() {
         assert_eq!(entity.said(), ["AK → 0x004d, expects 8, credit 2"], "class {class:?}");
     }
 }
+
+/// A user may give back what came over a connection when that is gone, and another one has its number.
+#[test]
+fn a_buffer_of_a_connection_that_is_gone_is_no_credit_of_another() {
+    let mut entity = Entity::new(config());
+    let (cep, ours) = entity.opened(OTHER, 4);
+    (0..6).for_each(|number| entity.data_comes(OTHER, ours, number));
+    entity.hear(OTHER, &Tpdu::Dr(dr(ours)), &[]);
+    entity.told.clear();
+    entity.run(10 * SECOND);
+    let (another, theirs) = entity.opened(Peer(1), 4);
+    assert_eq!((another, theirs), (cep, ours), "or this shows nothing");
+    (0..8).for_each(|number| entity.data_comes(Peer(1), theirs, number));
+    entity.run(MS);
+    assert_eq!(entity.said().last().unwrap(), "AK → 0x004d, expects 8, credit 0");
+    entity.read(6);
+    entity.run(2 * MS);
+    assert_eq!(entity.said(), [""; 0]);
+}
