@@ -157,6 +157,8 @@ pub(super) struct Receiving {
     /// An AK goes when nothing else is to be done, and an EA for the last ED that was taken.
     pub owes: bool,
     pub owes_expedited: bool,
+    /// Whether it is among those that do, where it stays when the AK has gone with a DT.
+    pub is_owing: bool,
     /// The last AK said that nothing may be sent: the one that says otherwise may not get lost.
     pub opening: Opening,
     /// What the next AK confirms: the one that has opened this end's window.

@@ -85,10 +85,10 @@ impl Transport {
             self.counters.unexpected += 1;
             return out.down(Request::Return { buffer });
         }
-        if !receiving.owes && !receiving.owes_expedited {
-            self.owing.push(index);
-        }
         receiving.owes_expedited = true;
+        if !core::mem::replace(&mut receiving.is_owing, true) {
+            self.owing.push_back(index);
+        }
         if is_next {
             receiving.expected_expedited = space.add(number, 1);
             self.slots.at(buffer.frame()).is = Is::GivenExpedited;

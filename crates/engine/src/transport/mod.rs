@@ -24,7 +24,7 @@ use crate::wire::tpdu::{
 use connection::{Connection, Deadline, State};
 use references::References;
 use slots::{Is, Slots};
-use std::collections::HashMap;
+use std::collections::{HashMap, VecDeque};
 use underpass_link::Guarantees;
 use underpass_link::arena::{Arena, Buffer, Pool};
 use wheel::Wheel;
@@ -169,8 +169,8 @@ pub struct Transport {
     /// Connections that the other end has asked for, by its address and reference.
     requested: HashMap<(Peer, u16), u32>,
     wheel: Wheel,
-    /// Connections that owe an AK or an EA.
-    owing: Vec<u32>,
+    /// Connections that owe an AK or an EA, or did: each once, in the order in which they came to.
+    owing: VecDeque<u32>,
     /// Connections that others have asked for and that are not open yet.
     pending: u32,
     answers: Bucket,
@@ -196,7 +196,7 @@ impl Transport {
             references: References::default(),
             requested: HashMap::new(),
             wheel: Wheel::new(now),
-            owing: Vec::new(),
+            owing: VecDeque::new(),
             pending: 0,
             answers: Bucket::default(),
             counters: Counters::default(),
@@ -350,11 +350,11 @@ impl Layer for Transport {
     }
 
     fn settle(&mut self, now: Time, out: &mut Outbox) {
-        while let Some(index) = self.owing.pop() {
+        while let Some(&index) = self.owing.front() {
             if !self.pay(index, now, out) {
-                self.owing.push(index);
                 return;
             }
+            self.owing.pop_front();
         }
     }
 
@@ -403,9 +403,9 @@ impl Transport {
     /// The connection is to send an AK when nothing else is to be done.
     fn owe(&mut self, index: u32) {
         let Some(connection) = self.connections[index as usize].as_mut() else { return };
-        let receiving = &mut connection.receiving;
-        if !core::mem::replace(&mut receiving.owes, true) && !receiving.owes_expedited {
-            self.owing.push(index);
+        connection.receiving.owes = true;
+        if !core::mem::replace(&mut connection.receiving.is_owing, true) {
+            self.owing.push_back(index);
         }
     }
 
@@ -414,9 +414,13 @@ impl Transport {
         let Some(connection) = self.connections[index as usize].as_mut() else { return true };
         if connection.state != State::Open {
             (connection.receiving.owes, connection.receiving.owes_expedited) = (false, false);
-            return true;
+        } else if !self.send_expedited_acknowledge(index, out) || !self.send_acknowledge(index, now, out) {
+            return false;
         }
-        self.send_expedited_acknowledge(index, out) && self.send_acknowledge(index, now, out)
+        if let Some(connection) = self.connections[index as usize].as_mut() {
+            connection.receiving.is_owing = false;
+        }
+        true
     }
 }
 

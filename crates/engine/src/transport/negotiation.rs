@@ -84,6 +84,7 @@ impl Transport {
                 carried: Time(0),
                 owes: false,
                 owes_expedited: false,
+                is_owing: false,
                 opening: Opening::None,
                 confirms: None,
                 expected_expedited: 0,

@@ -17,6 +17,9 @@ pub struct Entity {
     config: Config,
     pub now: Time,
     free: Vec<Buffer>,
+    /// Of its own pool, transmitted and not given back yet; only where `keeps`.
+    pub lent: Vec<Buffer>,
+    pub keeps: bool,
     /// What it has said, and to whom.
     sent: Vec<(Peer, Vec<u8>)>,
     /// What its user was told, but for data.
@@ -27,8 +30,13 @@ pub struct Entity {
 
 impl Entity {
     pub fn new(config: Config) -> Entity {
-        let (arena, mut free) = Arena::new(Geometry { frames: 256, frame_size: 512, headroom: 128 });
-        let pool = free.split_off(free.len() - 16).into_iter().collect();
+        Entity::over(config, Geometry { frames: 256, frame_size: 512, headroom: 128 }, 16)
+    }
+
+    /// Over frames of its own kind, so many of them its own.
+    pub fn over(config: Config, geometry: Geometry, pool: usize) -> Entity {
+        let (arena, mut free) = Arena::new(geometry);
+        let pool = free.split_off(free.len() - pool).into_iter().collect();
         Entity {
             transport: Transport::new(config, arena.clone(), pool, Time(0)),
             arena,
@@ -36,6 +44,8 @@ impl Entity {
             config,
             now: Time(1),
             free,
+            lent: Vec::new(),
+            keeps: false,
             sent: Vec::new(),
             told: Vec::new(),
             data: Vec::new(),
@@ -112,6 +122,14 @@ impl Entity {
         self.now = until;
     }
 
+    /// The network gives back what it has kept.
+    pub fn complete(&mut self, buffers: usize) {
+        for buffer in self.lent.drain(..buffers).collect::<Vec<_>>() {
+            self.transport.indication(Indication::Complete { buffer }, self.now, &mut self.out);
+            self.settle();
+        }
+    }
+
     fn settle(&mut self) {
         loop {
             self.transport.settle(self.now, &mut self.out);
@@ -119,7 +137,13 @@ impl Entity {
                 match request {
                     Request::Unitdata { to, buffer } => {
                         self.sent.push((to, self.arena.octets(&buffer).to_vec()));
-                        self.transport.indication(Indication::Complete { buffer }, self.now, &mut self.out);
+                        match self.keeps {
+                            true => self.lent.push(buffer),
+                            false => {
+                                let complete = Indication::Complete { buffer };
+                                self.transport.indication(complete, self.now, &mut self.out);
+                            }
+                        }
                     }
                     Request::Return { buffer } => self.free.push(buffer),
                     other => panic!("{other:?}"),
@@ -139,6 +163,11 @@ impl Entity {
     /// The octets of what it has said since this was last asked.
     pub fn octets(&mut self) -> Vec<Vec<u8>> {
         self.sent.drain(..).map(|it| it.1).collect()
+    }
+
+    /// Whom it has said something to since.
+    pub fn peers(&mut self) -> Vec<Peer> {
+        self.sent.drain(..).map(|it| it.0).collect()
     }
 
     /// What it has said since, in words.

@@ -6,6 +6,7 @@ use entity::{Entity, THEIRS, cr};
 use underpass_engine::service::{Indication, Peer, Request};
 use underpass_engine::transport::Config;
 use underpass_engine::wire::tpdu::*;
+use underpass_link::arena::Geometry;
 
 const MS: u64 = 1_000_000;
 const SECOND: u64 = 1000 * MS;
@@ -132,4 +133,20 @@ fn a_buffer_of_a_connection_that_is_gone_is_no_credit_of_another() {
     entity.read(6);
     entity.run(2 * MS);
     assert_eq!(entity.said(), [""; 0]);
+}
+
+/// Those that owe an AK get a buffer for it in the order in which they came to owe it.
+#[test]
+fn buffers_for_acknowledgements_go_by_turns() {
+    let geometry = Geometry { frames: 64, frame_size: 512, headroom: 128 };
+    let mut entity = Entity::over(config(), geometry, 1);
+    let references = [0, 1, 2].map(|peer| entity.opened(Peer(peer), 4).1);
+    entity.keeps = true;
+    for (peer, first) in [(2, 0), (1, 0), (0, 0), (2, 4)] {
+        (first..first + 4).for_each(|number| entity.data_comes(Peer(peer), references[peer as usize], number));
+    }
+    for peer in [2, 1, 0, 2] {
+        assert_eq!(entity.peers(), [Peer(peer)]);
+        entity.complete(1);
+    }
 }
