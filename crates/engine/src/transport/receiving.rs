@@ -10,6 +10,9 @@ use crate::wire::Writer;
 use crate::wire::tpdu::{Acknowledge, Class, Data, Reason, Selective};
 use underpass_link::arena::Buffer;
 
+/// Octets of an AK at most besides the runs of what came out of order: all other parameters, and what goes before the runs.
+const AROUND: usize = 10 + 4 + 10 + 2;
+
 impl Transport {
     /// A DT: `buffer` is its user data.
     pub(super) fn data(&mut self, index: u32, dt: &Data, buffer: Buffer, now: Time, out: &mut Outbox) {
@@ -131,6 +134,8 @@ impl Transport {
         let (terms, space) = (connection.terms, connection.terms.space());
         let early = connection.receiving.early;
         let mut runs = [0; 8 * Selective::MOST];
+        // As many as fit into a TPDU of the length that was negotiated.
+        let most = (terms.tpdu_size as usize).saturating_sub(AROUND).min(runs.len());
         let selective = (terms.selective && !early.is_empty()).then(|| {
             let mut frame = early.head;
             let runs_of = std::iter::from_fn(|| {
@@ -146,7 +151,7 @@ impl Transport {
                 }
                 Some((first, last))
             });
-            Selective::new(runs_of, terms.format, &mut runs)
+            Selective::new(runs_of, terms.format, &mut runs[..most])
         });
         let ak = Acknowledge { selective, ..connection.next_acknowledge(config, wheel, index, now) };
         let mut to = Writer::new(arena.room(&mut buffer));

@@ -3,8 +3,10 @@
 mod entity;
 
 use entity::{Entity, THEIRS, cr};
+use underpass_checksum::fletcher::{Sums, check_octets};
 use underpass_engine::service::{Indication, Peer, Request};
 use underpass_engine::transport::Config;
+use underpass_engine::wire::Writer;
 use underpass_engine::wire::tpdu::*;
 use underpass_link::arena::Geometry;
 
@@ -149,4 +151,33 @@ fn buffers_for_acknowledgements_go_by_turns() {
         assert_eq!(entity.peers(), [Peer(peer)]);
         entity.complete(1);
     }
+}
+
+/// The shortest TPDUs that may be negotiated, in frames that have no room for more.
+#[test]
+fn no_tpdu_is_longer_than_was_negotiated() {
+    let geometry = Geometry { frames: 128, frame_size: 256, headroom: 128 };
+    let mut entity = Entity::over(Config { tpdu_size: 128, credit: 64, ..Config::default() }, geometry, 4);
+    let (_, ours) = entity.opened(OTHER, 15);
+    entity.acknowledge(ours, 0, 15, None);
+    // Every second one is lost.
+    (0..40).for_each(|at| entity.data_comes(OTHER, ours, at * 2 + 1));
+    // A CR with a parameter at its end that is too long.
+    let protection = [1; 100];
+    let parameters = Parameters { protection: Some(&protection), ..cr().parameters };
+    let mut octets = [0; 200];
+    let mut to = Writer::new(&mut octets);
+    Tpdu::Cr(Connect { parameters, ..cr() }).emit(Format::Normal, &[], &mut to).unwrap();
+    let mut octets = to.written().to_vec();
+    octets.extend([0xc4, 0, 0]);
+    octets[0] += 3;
+    let at = octets.windows(2).position(|it| it == [0xc3, 2]).unwrap() + 2;
+    octets[at..at + 2].fill(0);
+    let sums = Sums::of(&octets);
+    let right = check_octets(sums, octets.len(), at + 1);
+    octets[at..at + 2].copy_from_slice(&right);
+    entity.hear_octets(OTHER, &octets);
+    let said = entity.octets();
+    assert!(said.iter().all(|it| it.len() <= 128), "{:?}", said.iter().map(Vec::len).collect::<Vec<_>>());
+    assert_eq!(said.last().map(|it| it[1]), Some(Code::Er as u8));
 }

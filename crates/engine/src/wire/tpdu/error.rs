@@ -36,8 +36,8 @@ pub struct ErrorReport<'a> {
 }
 
 impl<'a> ErrorReport<'a> {
-    /// Octets of what was rejected at most, for which a header has room.
-    pub const MOST: usize = 240;
+    /// Octets of what was rejected at most: with them and a checksum it is as long as any TPDU may be, which is 128 octets.
+    pub const MOST: usize = 128 - ErrorReport::FIXED - 4 - 2;
     const FIXED: usize = 5;
 
     pub(super) fn parse(header: &'a [u8]) -> Result<ErrorReport<'a>, Malformed> {
