@@ -254,6 +254,10 @@ impl Transport {
         if cr.class < class || cr.src_ref == 0 || size < 128 {
             return self.refuse(from, cr.src_ref, 0, Reason::NEGOTIATION_FAILED, now, out);
         }
+        // The CC says them again, and has no room for more.
+        if [cr.parameters.calling, cr.parameters.called].iter().flatten().any(|it| it.len() > TSAP_MOST) {
+            return self.refuse(from, cr.src_ref, 0, Reason::HEADER_LENGTH, now, out);
+        }
         if self.pending >= self.config.pending {
             return self.refuse(from, cr.src_ref, 0, Reason::REMOTE_CONGESTION, now, out);
         }

@@ -153,6 +153,17 @@ fn buffers_for_acknowledgements_go_by_turns() {
     }
 }
 
+/// A TSAP-ID that could not be said in the CC is refused instead of accepted in vain.
+#[test]
+fn a_cr_with_a_tsap_id_that_is_too_long_is_refused() {
+    let mut entity = Entity::new(config());
+    let long = [b'A'; 110];
+    let parameters = Parameters { calling: Some(&long), called: Some(&long), ..cr().parameters };
+    entity.hear(OTHER, &Tpdu::Cr(Connect { parameters, ..cr() }), &[]);
+    assert_eq!(entity.said(), ["DR 0x0000 → 0x004d, invalid length of a header or parameter"]);
+    assert!(entity.told.is_empty() && entity.connections() == 0);
+}
+
 /// The shortest TPDUs that may be negotiated, in frames that have no room for more.
 #[test]
 fn no_tpdu_is_longer_than_was_negotiated() {
