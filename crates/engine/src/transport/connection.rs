@@ -98,8 +98,20 @@ pub(super) struct Setup {
     pub details: Details,
     /// First credit that was given.
     pub credit: u8,
+    pub size: SizeIn,
     /// Why it is released.
     pub reason: Reason,
+}
+
+/// What the longest TPDU is said in: a CC says it as the CR did, whose sender may know of no other.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum SizeIn {
+    /// The parameter for units of 128 octets.
+    Units,
+    /// The parameter for powers of two.
+    Powers,
+    /// None: it is 128 octets.
+    Nothing,
 }
 
 /// The direction away from here.

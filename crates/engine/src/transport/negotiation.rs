@@ -2,13 +2,15 @@
 
 use super::Transport;
 use super::congestion::Congestion;
-use super::connection::{Connection, Deadline, Opening, Receiving, RoundTrip, Sending, Setup, State, Terms, Timers};
+use super::connection::{
+    Connection, Deadline, Opening, Receiving, RoundTrip, Sending, Setup, SizeIn, State, Terms, Timers,
+};
 use super::slots::{Is, List, grow};
 use crate::layer::Outbox;
 use crate::service::{Cep, Details, Indication, Peer, Request, Time};
 use crate::wire::Writer;
 use crate::wire::tpdu::{
-    AdditionalOptions, Class, Connect, DisconnectConfirm, DisconnectRequest, Format, Parameters, Reason, Tpdu,
+    AdditionalOptions, Class, Connect, DisconnectConfirm, DisconnectRequest, Format, Parameters, Reason, Tpdu, TpduSize,
 };
 use std::collections::hash_map::Entry;
 
@@ -90,7 +92,7 @@ impl Transport {
                 expected_expedited: 0,
             },
             timers: Timers::NONE,
-            setup: Some(Box::new(Setup { tag, details, credit, reason: Reason::NORMAL })),
+            setup: Some(Box::new(Setup { tag, details, credit, size: SizeIn::Units, reason: Reason::NORMAL })),
         };
         if self.vacant.pop().is_some() {
             self.connections[index as usize] = Some(connection);
@@ -123,7 +125,8 @@ impl Transport {
                 | if terms.roa { AdditionalOptions::ROA } else { 0 },
         );
         let parameters = Parameters {
-            preferred_size: Some(terms.tpdu_size / 128),
+            tpdu_size: TpduSize::new(terms.tpdu_size as usize).filter(|_| setup.size == SizeIn::Powers),
+            preferred_size: Some(terms.tpdu_size / 128).filter(|_| setup.size == SizeIn::Units),
             calling: Some(&setup.details.calling[..]).filter(|it| !it.is_empty()),
             called: Some(&setup.details.called[..]).filter(|it| !it.is_empty()),
             version: is_request.then_some(1),
@@ -200,7 +203,7 @@ impl Transport {
         }
         let Some(connection) = self.connection(cep) else { return };
         let details = Details::default();
-        connection.setup = Some(Box::new(Setup { tag: 0, details, credit: 0, reason }));
+        connection.setup = Some(Box::new(Setup { tag: 0, details, credit: 0, size: SizeIn::Nothing, reason }));
         connection.state = State::Closing;
         connection.sending.attempts = 0;
         connection.timers = Timers::NONE;
@@ -246,8 +249,12 @@ impl Transport {
         }
         let mine = self.proposal(false);
         let options = cr.parameters.options();
-        let proposed = cr.parameters.preferred_size.map(|it| it.saturating_mul(128));
-        let size = proposed.or(cr.parameters.tpdu_size.map(|it| it.octets() as u32)).unwrap_or(128);
+        let most = self.config.tpdu_size;
+        let (size, size_in) = match (cr.parameters.preferred_size, cr.parameters.tpdu_size) {
+            (Some(units), _) => (units.saturating_mul(128).min(most), SizeIn::Units),
+            (None, Some(it)) => (1 << (it.octets() as u32).min(most).ilog2(), SizeIn::Powers),
+            (None, None) => (128, SizeIn::Nothing),
+        };
         // Valid answers to a preferred class are the same or a lower one (§6.5.3, table 3), which the network has to allow. Class 3
         // may be answered with class 2.
         let class = mine.class;
@@ -267,7 +274,7 @@ impl Transport {
             format: if cr.extended && self.config.extended { Format::Extended } else { Format::Normal },
             // Done without only if both want that.
             checksum: four && (mine.checksum || !options.has(AdditionalOptions::NO_CHECKSUM)),
-            tpdu_size: size.min(self.config.tpdu_size),
+            tpdu_size: size,
             selective: four && mine.selective && options.has(AdditionalOptions::SELECTIVE),
             roa: four && mine.roa && options.has(AdditionalOptions::ROA),
             expedited: options.has(AdditionalOptions::EXPEDITED),
@@ -286,6 +293,7 @@ impl Transport {
         if let Some(connection) = self.connections[index as usize].as_mut() {
             connection.dst_ref = cr.src_ref;
             connection.sending.upper_edge = u32::from(cr.credit);
+            connection.setup.iter_mut().for_each(|it| it.size = size_in);
         }
         self.requested.insert((from, cr.src_ref), index);
         out.up(Indication::Connect { cep: Cep(index), from, details: indicated, most: terms.most() });
@@ -308,7 +316,10 @@ impl Transport {
             self.counters.corrupt += 1;
             return;
         }
-        let size = cc.parameters.preferred_size.map_or(128, |it| it.saturating_mul(128));
+        let size = match (cc.parameters.preferred_size, cc.parameters.tpdu_size) {
+            (Some(units), _) => units.saturating_mul(128),
+            (None, it) => it.map_or(128, |it| it.octets() as u32),
+        };
         let is_allowed = cc.class == mine.class
             && !cc.no_flow_control
             && cc.src_ref != 0

@@ -153,6 +153,31 @@ fn buffers_for_acknowledgements_go_by_turns() {
     }
 }
 
+/// What a CC says of the longest TPDU is what the CR has asked in (X.224 §13.4.3): who knows no F0 is not told by it.
+#[test]
+fn the_longest_tpdu_is_answered_as_it_was_asked() {
+    let size = TpduSize::new;
+    for (asked, preferred, answered, answered_preferred, most) in [
+        (None, None, None, None, 128),
+        (size(128), None, size(128), None, 128),
+        (size(2048), None, size(1024), None, 1024),
+        (size(2048), Some(3), None, Some(3), 384),
+        (None, Some(300), None, Some(11), 1408),
+    ] {
+        let geometry = Geometry { frames: 32, frame_size: 2048, headroom: 128 };
+        let mut entity = Entity::over(Config::default(), geometry, 4);
+        let parameters = Parameters { tpdu_size: asked, preferred_size: preferred, ..cr().parameters };
+        entity.hear(OTHER, &Tpdu::Cr(Connect { parameters, ..cr() }), &[]);
+        let Some(Indication::Connect { cep, most: is, .. }) = entity.told.pop() else { panic!("{:?}", entity.told) };
+        assert_eq!(is, most - 12);
+        entity.request(Request::Accept { cep, user_data: Vec::new() });
+        let cc = entity.octets().pop().unwrap();
+        let Ok((Tpdu::Cc(cc), _)) = Tpdu::parse(&cc, Format::Normal) else { panic!("{cc:?}") };
+        let parameters = cc.parameters;
+        assert_eq!((parameters.tpdu_size, parameters.preferred_size), (answered, answered_preferred));
+    }
+}
+
 /// A TSAP-ID that could not be said in the CC is refused instead of accepted in vain.
 #[test]
 fn a_cr_with_a_tsap_id_that_is_too_long_is_refused() {
