@@ -300,7 +300,6 @@ impl Transport {
     }
 
     fn connect_confirm(&mut self, index: u32, cc: &Connect<'_>, now: Time, out: &mut Outbox) {
-        let mine = self.proposal(true);
         let config = self.config;
         let Some(connection) = self.connections[index as usize].as_mut() else { return };
         if connection.state != State::AwaitsConfirm {
@@ -311,7 +310,7 @@ impl Transport {
             // It comes again since nothing has shown that it came.
             return self.owe(index);
         }
-        let options = cc.parameters.options();
+        let (mine, options) = (connection.terms, cc.parameters.options());
         if cc.class == Class::Four && !options.has(AdditionalOptions::NO_CHECKSUM) && !cc.checksum {
             self.counters.corrupt += 1;
             return;
@@ -324,7 +323,9 @@ impl Transport {
             && !cc.no_flow_control
             && cc.src_ref != 0
             && (128..=config.tpdu_size).contains(&size)
-            && (!cc.extended || config.extended);
+            && (!cc.extended || config.extended)
+            // Done without only if both want that.
+            && !(mine.checksum && options.has(AdditionalOptions::NO_CHECKSUM));
         connection.dst_ref = cc.src_ref;
         if !is_allowed {
             let (tag, dst_ref) = (connection.setup.as_deref().map_or(0, |it| it.tag), cc.src_ref);
@@ -341,7 +342,7 @@ impl Transport {
             tpdu_size: size,
             selective: four && mine.selective && options.has(AdditionalOptions::SELECTIVE),
             roa: four && mine.roa && options.has(AdditionalOptions::ROA),
-            expedited: options.has(AdditionalOptions::EXPEDITED),
+            expedited: mine.expedited && options.has(AdditionalOptions::EXPEDITED),
         };
         connection.state = State::Open;
         connection.sending.upper_edge = u32::from(cc.credit);

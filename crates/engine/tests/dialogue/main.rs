@@ -4,7 +4,7 @@ mod entity;
 
 use entity::{Entity, THEIRS, cr};
 use underpass_checksum::fletcher::{Sums, check_octets};
-use underpass_engine::service::{Indication, Peer, Request};
+use underpass_engine::service::{Details, Indication, Peer, Request};
 use underpass_engine::transport::Config;
 use underpass_engine::wire::Writer;
 use underpass_engine::wire::tpdu::*;
@@ -176,6 +176,34 @@ fn the_longest_tpdu_is_answered_as_it_was_asked() {
         let parameters = cc.parameters;
         assert_eq!((parameters.tpdu_size, parameters.preferred_size), (answered, answered_preferred));
     }
+}
+
+/// A CC that takes what the CR has not offered is refused, or not taken at its word.
+#[test]
+fn a_cc_gets_no_more_than_was_offered() {
+    let mut entity = Entity::new(config());
+    entity.connect(OTHER, Details::default());
+    entity.said();
+    // No checksums, where they were not done without.
+    let parameters = Parameters { options: Some(AdditionalOptions(2)), preferred_size: Some(2), ..cr().parameters };
+    let cc = Connect { dst_ref: 1, checksum: false, parameters, ..cr() };
+    entity.hear(OTHER, &Tpdu::Cc(cc), &[]);
+    assert!(
+        matches!(entity.told[..], [Indication::Refused { reason: Reason::NEGOTIATION_FAILED, .. }]),
+        "{:?}",
+        entity.told
+    );
+    entity.told.clear();
+
+    // Expedited data, which nobody has asked for, and which is meant where no options are.
+    entity.connect(OTHER, Details::default());
+    entity.said();
+    let parameters = Parameters { options: None, preferred_size: Some(2), ..cr().parameters };
+    entity.hear(OTHER, &Tpdu::Cc(Connect { dst_ref: 2, parameters, ..cr() }), &[]);
+    assert!(matches!(entity.told[..], [Indication::Confirm { .. }]), "{:?}", entity.told);
+    let ed = ExpeditedData { dst_ref: 2, number: 0, checksum: true, user_data: b"!" };
+    entity.hear(OTHER, &Tpdu::Ed(ed), &[]);
+    assert_eq!((entity.data.len(), entity.counters().unexpected), (0, 1));
 }
 
 /// A TSAP-ID that could not be said in the CC is refused instead of accepted in vain.
