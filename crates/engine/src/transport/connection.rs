@@ -101,6 +101,8 @@ pub(super) struct Setup {
     pub size: SizeIn,
     /// Why it is released.
     pub reason: Reason,
+    /// It was sent: what class 2 does once.
+    pub sent: bool,
 }
 
 /// What the longest TPDU is said in: a CC says it as the CR did, whose sender may know of no other.

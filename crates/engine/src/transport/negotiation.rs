@@ -92,7 +92,14 @@ impl Transport {
                 expected_expedited: 0,
             },
             timers: Timers::NONE,
-            setup: Some(Box::new(Setup { tag, details, credit, size: SizeIn::Units, reason: Reason::NORMAL })),
+            setup: Some(Box::new(Setup {
+                tag,
+                details,
+                credit,
+                size: SizeIn::Units,
+                reason: Reason::NORMAL,
+                sent: false,
+            })),
         };
         if self.vacant.pop().is_some() {
             self.connections[index as usize] = Some(connection);
@@ -108,10 +115,14 @@ impl Transport {
     fn send_setup(&mut self, index: u32, now: Time, out: &mut Outbox) {
         let Transport { connections, slots, config, arena, pool, counters, wheel, .. } = self;
         let Some(connection) = connections[index as usize].as_mut() else { return };
-        let Some(setup) = connection.setup.as_deref() else { return };
+        let Some(setup) = connection.setup.as_deref_mut() else { return };
         let deadline = now.after(config.times.t1 << connection.sending.attempts.min(6));
         connection.timers.retransmission = Deadline::at(deadline);
         wheel.set(index, deadline);
+        if connection.terms.class == Class::Two && setup.sent {
+            // The network delivers it.
+            return;
+        }
         let Some(mut buffer) = pool.take() else {
             counters.no_buffer += 1;
             return;
@@ -164,6 +175,11 @@ impl Transport {
         arena.fill(&mut buffer, len);
         slots.at(buffer.frame()).is = Is::Control;
         out.down(Request::Unitdata { to: connection.peer, buffer });
+        setup.sent = true;
+        if connection.terms.class == Class::Two {
+            // And nothing will show that it came but data, some time.
+            self.opened(index, now, out);
+        }
     }
 
     /// T1 while a connection is made or released.
@@ -203,7 +219,8 @@ impl Transport {
         }
         let Some(connection) = self.connection(cep) else { return };
         let details = Details::default();
-        connection.setup = Some(Box::new(Setup { tag: 0, details, credit: 0, size: SizeIn::Nothing, reason }));
+        connection.setup =
+            Some(Box::new(Setup { tag: 0, details, credit: 0, size: SizeIn::Nothing, reason, sent: false }));
         connection.state = State::Closing;
         connection.sending.attempts = 0;
         connection.timers = Timers::NONE;

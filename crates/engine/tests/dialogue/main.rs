@@ -245,3 +245,19 @@ fn no_tpdu_is_longer_than_was_negotiated() {
     assert!(said.iter().all(|it| it.len() <= 128), "{:?}", said.iter().map(Vec::len).collect::<Vec<_>>());
     assert_eq!(said.last().map(|it| it[1]), Some(Code::Er as u8));
 }
+
+/// Class 2 has no AK that shows that a CC has come, and sends nothing twice (X.224 §6.6, §10).
+#[test]
+fn class_2_is_open_when_it_has_answered() {
+    let mut entity = Entity::new(Config { class: Class::Two, checksum: false, ..config() });
+    let cr = Connect { class: Class::Two, checksum: false, ..cr() };
+    entity.hear(OTHER, &Tpdu::Cr(cr), &[]);
+    let Some(Indication::Connect { cep, .. }) = entity.told.pop() else { panic!("{:?}", entity.told) };
+    entity.request(Request::Accept { cep, user_data: Vec::new() });
+    entity.run(60 * SECOND);
+    let said = entity.said();
+    assert_eq!(said.iter().filter(|it| it.starts_with("CC")).count(), 1, "{said:?}");
+    entity.send(cep, b"data");
+    assert_eq!(entity.said(), ["DT → 0x004d, number 0, EOT"]);
+    assert!(entity.told.is_empty(), "{:?}", entity.told);
+}
