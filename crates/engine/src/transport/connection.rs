@@ -44,6 +44,11 @@ impl Terms {
         }
     }
 
+    /// Whether an ED may be acknowledged, which lets the next one come, while the user keeps so many.
+    pub fn takes_expedited(&self, credit: u16, held: u32) -> bool {
+        held <= self.credit(credit)
+    }
+
     pub fn space(&self) -> Space {
         Space::of(self.format)
     }
@@ -162,8 +167,9 @@ pub(super) struct Receiving {
     pub granted: u32,
     /// DTs that came too early, in order.
     pub early: List,
-    /// Buffers that the user has not given back.
+    /// Buffers that the user has not given back, and those of expedited data.
     pub held: u32,
+    pub held_expedited: u32,
     /// DTs since the last AK.
     pub unacknowledged: u32,
     /// When one was last sent with a DT.

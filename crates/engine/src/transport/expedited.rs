@@ -73,28 +73,43 @@ impl Transport {
     pub(super) fn expedited(&mut self, index: u32, number: u32, buffer: Buffer, now: Time, out: &mut Outbox) {
         self.heard(index, now);
         self.opened(index, now, out);
-        let Some(connection) = self.connections[index as usize].as_mut() else {
+        let Transport { connections, slots, config, counters, .. } = self;
+        let Some(connection) = connections[index as usize].as_mut() else {
             return out.down(Request::Return { buffer });
         };
         let (terms, space) = (connection.terms, connection.terms.space());
         let receiving = &mut connection.receiving;
-        let is_next = number == receiving.expected_expedited;
+        let is_next =
+            number == receiving.expected_expedited && terms.takes_expedited(config.credit, receiving.held_expedited);
         // One that came before is acknowledged again: its EA was lost.
         let is_old = number == space.before(receiving.expected_expedited);
         if connection.state != State::Open || !terms.expedited || !is_next && !is_old {
-            self.counters.unexpected += 1;
+            counters.unexpected += 1;
             return out.down(Request::Return { buffer });
+        }
+        if is_next {
+            receiving.expected_expedited = space.add(number, 1);
+            receiving.held_expedited += 1;
+            let slot = slots.at(buffer.frame());
+            (slot.is, slot.connection, slot.serial) = (Is::GivenExpedited, index, connection.serial);
+            out.up(Indication::Expedited { cep: Cep(index), buffer });
+        } else {
+            out.down(Request::Return { buffer });
+        }
+        self.owe_expedited(index);
+    }
+
+    /// The last ED that was taken is acknowledged, unless the user keeps too many. The other end waits for that, and in class 4
+    /// not for long.
+    pub(super) fn owe_expedited(&mut self, index: u32) {
+        let Some(connection) = self.connections[index as usize].as_mut() else { return };
+        let receiving = &mut connection.receiving;
+        if !connection.terms.takes_expedited(self.config.credit, receiving.held_expedited) {
+            return;
         }
         receiving.owes_expedited = true;
         if !core::mem::replace(&mut receiving.is_owing, true) {
             self.owing.push_back(index);
-        }
-        if is_next {
-            receiving.expected_expedited = space.add(number, 1);
-            self.slots.at(buffer.frame()).is = Is::GivenExpedited;
-            out.up(Indication::Expedited { cep: Cep(index), buffer });
-        } else {
-            out.down(Request::Return { buffer });
         }
     }
 

@@ -82,6 +82,7 @@ impl Transport {
                 granted: u32::from(credit),
                 early: List::EMPTY,
                 held: 0,
+                held_expedited: 0,
                 unacknowledged: 0,
                 carried: Time(0),
                 owes: false,

@@ -100,7 +100,7 @@ impl Transport {
         let (is, index, serial) = (slot.is, slot.connection, slot.serial);
         slot.is = Is::Elsewhere;
         out.down(Request::Return { buffer });
-        if is != Is::Given {
+        if !matches!(is, Is::Given | Is::GivenExpedited) {
             return;
         }
         let Transport { connections, config, wheel, .. } = self;
@@ -108,13 +108,20 @@ impl Transport {
         if connection.serial != serial {
             return;
         }
-        let space = connection.terms.space();
+        let (terms, space) = (connection.terms, connection.terms.space());
         let receiving = &mut connection.receiving;
+        if is == Is::GivenExpedited {
+            let waited = !terms.takes_expedited(config.credit, receiving.held_expedited);
+            receiving.held_expedited = receiving.held_expedited.saturating_sub(1);
+            return if waited {
+                self.owe_expedited(index)
+            };
+        }
         receiving.held = receiving.held.saturating_sub(1);
         // The window is said to be larger when it has grown by half of the credit, or after AL where it is closed: the user may
         // keep more than the other half.
         let left = space.distance(receiving.expected, receiving.granted);
-        let credit = connection.terms.credit(config.credit);
+        let credit = terms.credit(config.credit);
         let room = credit.saturating_sub(receiving.held);
         if room >= left + (credit / 2).max(1) {
             self.owe(index);

@@ -261,3 +261,29 @@ fn class_2_is_open_when_it_has_answered() {
     assert_eq!(entity.said(), ["DT → 0x004d, number 0, EOT"]);
     assert!(entity.told.is_empty(), "{:?}", entity.told);
 }
+
+/// Expedited data has no credit: from a user that reads nothing, the other end waits for the EA.
+#[test]
+fn expedited_data_that_nobody_reads_takes_little_more_than_the_credit() {
+    for class in [Class::Two, Class::Four] {
+        let mut entity = Entity::new(Config { class, checksum: false, ..config() });
+        let (_, ours) = entity.opened(OTHER, 4);
+        let expedited = |entity: &mut Entity, number| {
+            let ed = ExpeditedData { dst_ref: ours, number, checksum: false, user_data: b"!" };
+            entity.hear(OTHER, &Tpdu::Ed(ed), &[]);
+            entity.said()
+        };
+        for number in 0..8 {
+            assert_eq!(expedited(&mut entity, number), [format!("EA → 0x004d, number {number}")]);
+        }
+        // The second time as it must be, then as nobody may who has no EA.
+        for number in [8, 8, 9] {
+            assert_eq!(expedited(&mut entity, number), [""; 0]);
+        }
+        assert_eq!(entity.data.len(), 9);
+        entity.read(1);
+        assert_eq!(entity.said(), ["EA → 0x004d, number 8"]);
+        entity.read(8);
+        assert_eq!(entity.said(), [""; 0]);
+    }
+}
