@@ -32,7 +32,8 @@ impl Time {
     }
 }
 
-/// Connection endpoint identifier (TCEP, NCEP): which connection at a boundary. The provider chooses it.
+/// Connection endpoint identifier (TCEP, NCEP): which connection at a boundary. The provider chooses it, and no other connection
+/// has it before the user has had time to hear that the one before is gone.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Cep(pub u32);
 

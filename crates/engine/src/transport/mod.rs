@@ -210,7 +210,7 @@ impl Transport {
 
     /// How many connections there are.
     pub fn connections(&self) -> usize {
-        self.connections.len() - self.vacant.len()
+        self.connections.len() - self.vacant.len() - self.references.frozen()
     }
 
     /// Buffers of its own pool that are not under way.
@@ -363,7 +363,9 @@ impl Layer for Transport {
     }
 
     fn expire(&mut self, now: Time, out: &mut Outbox) {
-        self.references.thaw(now);
+        while let Some(index) = self.references.thaw(now) {
+            self.vacant.push(index);
+        }
         while let Some(index) = self.wheel.expire(now) {
             self.timers_ran_out(index, now, out);
         }

@@ -212,7 +212,10 @@ impl Transport {
             State::Closing => return,
             // Nothing of it was said, and nobody waits for anything: the other end asks again if this gets lost (§6.6).
             State::AwaitsResponse => {
-                self.remove(cep.0).into_iter().for_each(|it| self.references.release(peer, it.src_ref));
+                if let Some(connection) = self.remove(cep.0) {
+                    self.references.release(peer, connection.src_ref);
+                    self.vacant.push(cep.0);
+                }
                 return self.refuse(peer, dst_ref, 0, reason, now, out);
             }
             State::AwaitsAcknowledge => self.pending -= 1,
@@ -535,11 +538,11 @@ impl Transport {
         }
     }
 
-    /// The connection is gone; its reference is frozen (§6.18).
+    /// The connection is gone; its reference is frozen (§6.18), and its number for as long: its user may not know yet.
     fn close(&mut self, index: u32, now: Time) {
         if let Some(connection) = self.remove(index) {
             let until = now.after(self.config.times.l);
-            self.references.freeze(connection.peer, connection.src_ref, until);
+            self.references.freeze(connection.peer, connection.src_ref, index, until);
         }
     }
 
@@ -552,7 +555,6 @@ impl Transport {
         }
         self.pending -= u32::from(connection.is_pending());
         self.wheel.remove(index);
-        self.vacant.push(index);
         Some(connection)
     }
 }

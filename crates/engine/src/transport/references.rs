@@ -10,8 +10,8 @@ use std::collections::VecDeque;
 pub(super) struct References {
     /// By peer.
     tables: Vec<Table>,
-    /// References of connections that are gone, and until when they are frozen.
-    frozen: VecDeque<(Peer, u16, Time)>,
+    /// References of connections that are gone, with these connections' indices, and until when they are frozen.
+    frozen: VecDeque<(Peer, u16, u32, Time)>,
 }
 
 /// The references of one pair of NSAPs.
@@ -53,17 +53,22 @@ impl References {
         Some(reference)
     }
 
-    /// The connection is gone; its reference is frozen until then.
-    pub fn freeze(&mut self, peer: Peer, reference: u16, until: Time) {
+    /// The connection is gone; its reference is frozen until then, and so is its index.
+    pub fn freeze(&mut self, peer: Peer, reference: u16, connection: u32, until: Time) {
         self.tables[peer.0 as usize].taken[usize::from(reference)] = FROZEN;
-        self.frozen.push_back((peer, reference, until));
+        self.frozen.push_back((peer, reference, connection, until));
     }
 
-    /// Frees those that were frozen for long enough.
-    pub fn thaw(&mut self, now: Time) {
-        while let Some((peer, reference, _)) = self.frozen.pop_front_if(|it| it.2 <= now) {
-            self.release(peer, reference);
-        }
+    /// Frees one that was frozen for long enough; the index that is free with it.
+    pub fn thaw(&mut self, now: Time) -> Option<u32> {
+        let (peer, reference, connection, _) = self.frozen.pop_front_if(|it| it.3 <= now)?;
+        self.release(peer, reference);
+        Some(connection)
+    }
+
+    /// How many are frozen.
+    pub fn frozen(&self) -> usize {
+        self.frozen.len()
     }
 
     /// The connection is gone, and nobody else has seen its reference.
@@ -75,7 +80,7 @@ impl References {
 
     /// When the next one is to be freed.
     pub fn due(&self) -> Option<Time> {
-        self.frozen.front().map(|it| it.2)
+        self.frozen.front().map(|it| it.3)
     }
 }
 
@@ -93,10 +98,10 @@ mod tests {
         assert_eq!(references.take(Peer(0), 70_000), Some(1));
         assert_eq!((references.find(Peer(0), 1), references.find(Peer(1), 1)), (Some(70_000), Some(0)));
         assert_eq!([(0, 0), (0, 2), (1, 0), (2, 1)].map(|(peer, it)| references.find(Peer(peer), it)), [None; 4]);
-        references.freeze(Peer(1), 9, Time(100));
-        references.thaw(Time(99));
+        references.freeze(Peer(1), 9, 8, Time(100));
+        assert_eq!((references.thaw(Time(99)), references.frozen()), (None, 1));
         assert_eq!((references.take(Peer(1), 1), references.find(Peer(1), 9)), (None, None));
-        references.thaw(Time(100));
+        assert_eq!((references.thaw(Time(100)), references.frozen()), (Some(8), 0));
         assert_eq!((references.take(Peer(1), 7), references.find(Peer(1), 9)), (Some(9), Some(7)));
     }
 }

@@ -5,7 +5,7 @@ mod entity;
 use entity::{Entity, THEIRS, cr};
 use underpass_checksum::fletcher::{Sums, check_octets};
 use underpass_engine::service::{Details, Indication, Peer, Request};
-use underpass_engine::transport::Config;
+use underpass_engine::transport::{Config, Times};
 use underpass_engine::wire::Writer;
 use underpass_engine::wire::tpdu::*;
 use underpass_link::arena::Geometry;
@@ -286,4 +286,18 @@ fn expedited_data_that_nobody_reads_takes_little_more_than_the_credit() {
         entity.read(8);
         assert_eq!(entity.said(), [""; 0]);
     }
+}
+
+/// What the user of a connection that is gone still says does not reach the next one.
+#[test]
+fn the_number_of_a_connection_rests_as_its_reference_does() {
+    let mut entity = Entity::new(config());
+    let (cep, ours) = entity.opened(OTHER, 4);
+    entity.hear(OTHER, &Tpdu::Dr(dr(ours)), &[]);
+    entity.told.clear();
+    assert_eq!(entity.connections(), 0);
+    assert_ne!(entity.opened(OTHER, 4).0, cep);
+    assert_eq!(entity.connections(), 1);
+    entity.run(2 * Times::default().l);
+    assert_eq!(entity.opened(Peer(1), 4).0, cep);
 }
