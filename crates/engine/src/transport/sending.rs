@@ -18,6 +18,9 @@ const AHEAD: usize = 10 + 4 + 10;
 /// Octets of headroom that are left for the layers below.
 const BELOW: usize = 64;
 
+/// Attempts after which T1 does not get longer.
+const PATIENCE: u8 = 6;
+
 /// AKs that say nothing new, after which what they miss is taken for lost.
 const DUPLICATES: u8 = 3;
 
@@ -308,8 +311,16 @@ impl Transport {
         let space = connection.terms.space();
         let sending = &mut connection.sending;
         let waits = core::mem::take(&mut sending.waits);
+        let first = sending.may_send_again(space, slots).then_some(sending.retained.head);
+        let expedited = sending.expedited;
         // Where the credit was taken back, the other end says when it is there again, or is silent for I.
-        if !sending.may_send_again(space, slots) && sending.expedited.is_none() {
+        if first.is_none() && expedited.is_none() {
+            return;
+        }
+        // What is still lent below is on its way: it is not sent again, and that is no attempt.
+        if ![first, expedited].into_iter().flatten().any(|frame| slots.at(frame).buffer.is_some()) {
+            let deadline = now.after(t1(&self.config, connection, PATIENCE));
+            connection.timers.retransmission = Deadline::at(deadline);
             return;
         }
         if waits {
@@ -327,7 +338,7 @@ impl Transport {
         }
         sending.congestion.silent();
         sending.recovering = Some(sending.next);
-        let deadline = now.after(t1(&self.config, connection));
+        let deadline = now.after(t1(&self.config, connection, connection.sending.attempts));
         connection.timers.retransmission = Deadline::at(deadline);
         self.send_again(index, false, now, out);
         self.send_expedited_again(index, out);
@@ -373,14 +384,14 @@ pub(super) fn await_acknowledge(
 ) {
     let waits = !connection.sending.retained.is_empty() || connection.sending.expedited.is_some();
     if waits && connection.timers.retransmission.is_none() && connection.terms.class == Class::Four {
-        let deadline = now.after(t1(config, connection));
+        let deadline = now.after(t1(config, connection, connection.sending.attempts));
         connection.timers.retransmission = Deadline::at(deadline);
         wheel.set(index, deadline);
     }
 }
 
 /// T1: from the round trip where it is known, twice as long with each attempt.
-fn t1(config: &Config, connection: &Connection) -> u64 {
+fn t1(config: &Config, connection: &Connection, attempts: u8) -> u64 {
     let round_trip = &connection.sending.round_trip;
     let once = match round_trip.smoothed {
         0 => config.times.t1,
@@ -390,5 +401,5 @@ fn t1(config: &Config, connection: &Connection) -> u64 {
             (measured + config.times.al).max(config.times.t1_least)
         }
     };
-    once << connection.sending.attempts.min(6)
+    once << attempts.min(PATIENCE)
 }

@@ -79,6 +79,11 @@ impl Entity {
         self.request(Request::Data { cep, buffer, end: true });
     }
 
+    pub fn send_expedited(&mut self, cep: Cep, octets: &[u8]) {
+        let buffer = self.buffer(octets);
+        self.request(Request::Expedited { cep, buffer });
+    }
+
     /// The user has read so many buffers.
     pub fn read(&mut self, buffers: usize) {
         for buffer in self.data.drain(..buffers).collect::<Vec<_>>() {

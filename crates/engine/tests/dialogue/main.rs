@@ -301,3 +301,26 @@ fn the_number_of_a_connection_rests_as_its_reference_does() {
     entity.run(2 * Times::default().l);
     assert_eq!(entity.opened(Peer(1), 4).0, cep);
 }
+
+/// N counts what is sent (X.224 §12.2.1.2): what the network below has not let go of yet was not.
+#[test]
+fn what_has_not_left_yet_is_no_attempt() {
+    for is_expedited in [false, true] {
+        let mut entity = Entity::new(config());
+        let (cep, _) = entity.opened(OTHER, 4);
+        entity.keeps = true;
+        match is_expedited {
+            false => entity.send(cep, b"data"),
+            true => entity.send_expedited(cep, b"!"),
+        }
+        entity.run(10 * SECOND);
+        let is_sent = |it: &&String| it.starts_with(if is_expedited { "ED" } else { "DT" });
+        assert_eq!(entity.said().iter().filter(is_sent).count(), 1);
+        assert!(entity.told.is_empty(), "{:?}", entity.told);
+        entity.keeps = false;
+        entity.complete(entity.lent.len());
+        entity.run(10 * SECOND);
+        assert_eq!(entity.said().iter().filter(is_sent).count(), 7, "N with the first");
+        assert!(matches!(entity.told[..], [Indication::Disconnect { .. }]), "{:?}", entity.told);
+    }
+}
