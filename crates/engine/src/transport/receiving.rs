@@ -32,9 +32,6 @@ impl Transport {
             counters.unexpected += 1;
             return self.release(index, Reason::PROTOCOL_ERROR, now, out);
         }
-        if let Opening::Opened(_) = receiving.opening {
-            receiving.opening = Opening::None;
-        }
         if !matches!(connection.state, State::Open) || ahead >= window {
             // A duplicate is acknowledged, or its sender would go on (§12.2.3.5).
             if ahead > space.window() {
@@ -44,6 +41,9 @@ impl Transport {
             }
             out.down(Request::Return { buffer });
             return self.owe(index);
+        }
+        if let Opening::Opened(_) = receiving.opening {
+            receiving.opening = Opening::None;
         }
         counters.data_received += 1;
         let frame = buffer.frame();

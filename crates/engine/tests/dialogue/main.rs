@@ -324,3 +324,19 @@ fn what_has_not_left_yet_is_no_attempt() {
         assert!(matches!(entity.told[..], [Indication::Disconnect { .. }]), "{:?}", entity.told);
     }
 }
+
+/// An AK that opens a closed window is sent until it has shown to have come (X.224 §12.2.3.8.3), which what comes twice does not.
+#[test]
+fn a_duplicate_does_not_show_that_the_window_is_open() {
+    let mut entity = Entity::new(config());
+    let (_, ours) = entity.opened(OTHER, 4);
+    (0..8).for_each(|number| entity.data_comes(OTHER, ours, number));
+    entity.read(8);
+    entity.data_comes(OTHER, ours, 7);
+    entity.said();
+    entity.run(8 * MS);
+    assert_eq!(entity.said(), ["AK → 0x004d, expects 8, credit 8"]);
+    entity.data_comes(OTHER, ours, 8);
+    entity.run(100 * MS);
+    assert_eq!(entity.said(), ["AK → 0x004d, expects 9, credit 7"]);
+}
