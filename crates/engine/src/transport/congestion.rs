@@ -38,9 +38,11 @@ impl Congestion {
 
     /// The round trip took so much longer than its target.
     pub fn delayed(&mut self, round_trip: u64, target: u64) {
+        // Of four seconds and more nothing is left to tell, and no product of them is too large.
+        let round_trip = round_trip.clamp(1, u32::MAX.into());
         let excess = round_trip.saturating_sub(target);
         // max(1 − 0.8 · excess / round trip, 0.5)
-        let cut = (u64::from(self.window) * 4 * excess / (5 * round_trip.max(1))).min(u64::from(self.window / 2));
+        let cut = (u64::from(self.window) * 4 * excess / (5 * round_trip)).min(u64::from(self.window / 2));
         self.window = (self.window - cut as u32).max(ONE);
     }
 
@@ -58,5 +60,25 @@ impl Congestion {
     /// Nothing has come back for the whole of T1.
     pub fn silent(&mut self) {
         (self.window, self.before) = (ONE, 0);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_delay_cuts_the_window_by_half_at_most() {
+        for (round_trip, target, left) in
+            [(100, 100, 16), (100, 90, 14), (200, 100, 9), (400, 100, 8), (u64::MAX, 1, 8)]
+        {
+            let mut congestion = Congestion::new();
+            congestion.delayed(round_trip, target);
+            assert_eq!(congestion.window(), left, "{round_trip} and {target}");
+        }
+        // As large as it gets, after a host has slept for days.
+        let mut congestion = Congestion { window: (65_535 + Congestion::BEGIN) * ONE, ..Congestion::new() };
+        congestion.delayed(1 << 48, 1 << 20);
+        assert_eq!(congestion.window(), (65_535 + Congestion::BEGIN) / 2);
     }
 }

@@ -143,7 +143,7 @@ impl Transport {
             called: Some(&setup.details.called[..]).filter(|it| !it.is_empty()),
             version: is_request.then_some(1),
             options: Some(options),
-            inactivity_time: Some((config.times.i / 1_000_000) as u32),
+            inactivity_time: Some(u32::try_from(config.times.i / 1_000_000).unwrap_or(u32::MAX)),
             ..Parameters::default()
         };
         let connect = Connect {
