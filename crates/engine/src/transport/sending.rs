@@ -168,19 +168,20 @@ impl Transport {
         if acknowledged > 0 {
             (sending.attempts, sending.duplicates) = (0, 0);
             let credit = u32::from(config.credit).max(space.distance(sending.lower_edge, sending.upper_edge));
+            // Once it is reached: numbers come again.
+            let is_reached = |it: &mut u32| !space.is_before(sending.lower_edge, *it);
+            sending.congestion.cut_until.take_if(is_reached);
+            sending.recovering.take_if(is_reached);
             if let Some(sample) = sample {
                 sending.round_trip.sample(sample);
                 let target = u64::from(sending.round_trip.least) + config.times.slack;
                 let congestion = &mut sending.congestion;
                 if sample <= target {
                     congestion.grow(acknowledged, credit);
-                } else if congestion.cut_until.is_none_or(|it| !space.is_before(sending.lower_edge, it)) {
+                } else if congestion.cut_until.is_none() {
                     congestion.delayed(sample, target);
                     congestion.cut_until = Some(sending.next);
                 }
-            }
-            if sending.recovering.is_some_and(|it| !space.is_before(sending.lower_edge, it)) {
-                sending.recovering = None;
             }
             connection.timers.retransmission = Deadline::NONE;
             sending.waits = false;

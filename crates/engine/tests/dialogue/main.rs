@@ -340,3 +340,27 @@ fn a_duplicate_does_not_show_that_the_window_is_open() {
     entity.run(100 * MS);
     assert_eq!(entity.said(), ["AK → 0x004d, expects 9, credit 7"]);
 }
+
+/// The window is cut once a round trip, however many numbers ago it was cut before: they come again.
+#[test]
+fn a_cut_of_long_ago_keeps_no_other_off() {
+    let times = Times { t1: 100 * MS, t1_least: 100 * MS, ..Times::default() };
+    let mut entity = Entity::new(Config { times, extended: false, ..config() });
+    let (cep, ours) = entity.opened(OTHER, 15);
+    let mut number = 0;
+    let mut exchange = |entity: &mut Entity, data: u32, round_trip: u64| {
+        (0..data).for_each(|_| entity.send(cep, b"data"));
+        let sent = entity.said().len();
+        entity.run(round_trip);
+        number = (number + data) & 0x7f;
+        entity.acknowledge(ours, number, 15, None);
+        sent
+    };
+    exchange(&mut entity, 1, MS / 10);
+    exchange(&mut entity, 1, 10 * MS);
+    for _ in 0..20 {
+        assert_eq!(exchange(&mut entity, 4, MS / 10), 4);
+    }
+    exchange(&mut entity, 1, 10 * MS);
+    assert!((1..9).contains(&exchange(&mut entity, 15, MS / 10)));
+}
