@@ -270,7 +270,7 @@ pub(super) struct RoundTrip {
     pub smoothed: u32,
     /// Mean deviation, in ns.
     pub deviation: u32,
-    /// The shortest, in ns.
+    /// The shortest, in ns, or what one under way alone took since.
     pub least: u32,
 }
 

@@ -178,6 +178,9 @@ impl Transport {
                 let congestion = &mut sending.congestion;
                 if sample <= target {
                     congestion.grow(acknowledged, credit);
+                } else if congestion.cut_until.is_none() && congestion.window() == 1 {
+                    // It was under way alone, so that nothing of this is a queue of its own: the way has become longer.
+                    sending.round_trip.least = u32::try_from(sample).unwrap_or(u32::MAX);
                 } else if congestion.cut_until.is_none() {
                     congestion.delayed(sample, target);
                     congestion.cut_until = Some(sending.next);

@@ -4,7 +4,7 @@ mod entity;
 
 use entity::{Entity, THEIRS, cr};
 use underpass_checksum::fletcher::{Sums, check_octets};
-use underpass_engine::service::{Details, Indication, Peer, Request};
+use underpass_engine::service::{Cep, Details, Indication, Peer, Request};
 use underpass_engine::transport::{Config, Times};
 use underpass_engine::wire::Writer;
 use underpass_engine::wire::tpdu::*;
@@ -341,26 +341,62 @@ fn a_duplicate_does_not_show_that_the_window_is_open() {
     assert_eq!(entity.said(), ["AK → 0x004d, expects 9, credit 7"]);
 }
 
+/// An end whose answers take any time.
+struct Answers {
+    entity: Entity,
+    cep: Cep,
+    ours: u16,
+    number: u32,
+}
+
+impl Answers {
+    fn new() -> Answers {
+        let times = Times { t1: 100 * MS, t1_least: 100 * MS, ..Times::default() };
+        let mut entity = Entity::new(Config { times, extended: false, ..config() });
+        let (cep, ours) = entity.opened(OTHER, 15);
+        Answers { entity, cep, ours, number: 0 }
+    }
+
+    /// So many DTs are said, and acknowledged after a round trip; how many went before that.
+    fn exchange(&mut self, data: u32, round_trip: u64) -> usize {
+        (0..data).for_each(|_| self.entity.send(self.cep, b"data"));
+        let sent = self.entity.said().len();
+        self.entity.run(round_trip);
+        self.number = (self.number + sent as u32) & 0x7f;
+        self.entity.acknowledge(self.ours, self.number, 15, None);
+        let rest = self.entity.said().len() as u32;
+        assert_eq!(sent as u32 + rest, data, "one window more is enough");
+        self.number = (self.number + rest) & 0x7f;
+        self.entity.acknowledge(self.ours, self.number, 15, None);
+        sent
+    }
+}
+
 /// The window is cut once a round trip, however many numbers ago it was cut before: they come again.
 #[test]
 fn a_cut_of_long_ago_keeps_no_other_off() {
-    let times = Times { t1: 100 * MS, t1_least: 100 * MS, ..Times::default() };
-    let mut entity = Entity::new(Config { times, extended: false, ..config() });
-    let (cep, ours) = entity.opened(OTHER, 15);
-    let mut number = 0;
-    let mut exchange = |entity: &mut Entity, data: u32, round_trip: u64| {
-        (0..data).for_each(|_| entity.send(cep, b"data"));
-        let sent = entity.said().len();
-        entity.run(round_trip);
-        number = (number + data) & 0x7f;
-        entity.acknowledge(ours, number, 15, None);
-        sent
-    };
-    exchange(&mut entity, 1, MS / 10);
-    exchange(&mut entity, 1, 10 * MS);
+    let mut answers = Answers::new();
+    answers.exchange(1, MS / 10);
+    answers.exchange(1, 10 * MS);
     for _ in 0..20 {
-        assert_eq!(exchange(&mut entity, 4, MS / 10), 4);
+        assert_eq!(answers.exchange(4, MS / 10), 4);
     }
-    exchange(&mut entity, 1, 10 * MS);
-    assert!((1..9).contains(&exchange(&mut entity, 15, MS / 10)));
+    answers.exchange(1, 10 * MS);
+    assert!((1..9).contains(&answers.exchange(15, MS / 10)));
+}
+
+/// A way that has become longer is no queue for ever: what a TPDU by itself takes is the shortest there is.
+#[test]
+fn a_round_trip_that_is_longer_from_now_on_closes_no_window() {
+    let mut answers = Answers::new();
+    answers.exchange(1, MS / 10);
+    for _ in 0..5 {
+        answers.exchange(1, 10 * MS);
+    }
+    assert_eq!(answers.exchange(2, 10 * MS), 1);
+    for _ in 0..20 {
+        answers.exchange(1, 10 * MS);
+    }
+    let at_once = answers.exchange(8, 10 * MS);
+    assert!(at_once >= 4, "{at_once}");
 }
