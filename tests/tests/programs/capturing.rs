@@ -323,7 +323,7 @@ fn it_ends_when_it_was_told_to() {
     assert!(talks.iter().all(|it| frames(&format!("tcp.port == {}", it.port)) > 2));
     // When whoever reads it has seen enough, and it is a reader's to see at once.
     let script = format!(
-        "{} capture -w - | tshark -r - -c 30 -T fields -e tcp.len; echo ${{PIPESTATUS[*]}}",
+        "{} capture -w - port {port} | tshark -r - -c 30 -T fields -e tcp.len; echo ${{PIPESTATUS[*]}}",
         library::command().display()
     );
     let said = stage.output(stage.plain("bash", ["-c", &script]));
