@@ -1,15 +1,35 @@
 //! Ports of servers.
 
 use std::fs;
-use std::net::{Ipv4Addr, TcpListener};
+use std::io::ErrorKind;
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, TcpListener};
+use std::ops::Range;
+use std::sync::atomic::{AtomicU32, Ordering::Relaxed};
 use std::time::{Duration, Instant};
 
 use crate::group::Group;
 
-/// A port of 127.0.0.1 that was free a moment ago.
+/// Ports that the kernel gives to nobody by itself, unless its range was changed (ip_local_port_range).
+const PORTS: Range<u16> = 20_000..32_000;
+
+/// A port that nobody has, on any address, and that no other test of this process gets.
 pub fn free_port() -> u16 {
-    let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).expect("a free port");
-    listener.local_addr().expect("its address").port()
+    static NEXT: AtomicU32 = AtomicU32::new(0);
+    // Those of another process begin elsewhere.
+    let begin = std::process::id().wrapping_mul(97);
+    for _ in PORTS {
+        let number = begin.wrapping_add(NEXT.fetch_add(1, Relaxed));
+        let port = PORTS.start + (number % u32::from(PORTS.end - PORTS.start)) as u16;
+        let is_free = |address: IpAddr| match TcpListener::bind((address, port)) {
+            Ok(_) => true,
+            // There may be no IPv6.
+            Err(error) => error.kind() != ErrorKind::AddrInUse,
+        };
+        if is_free(Ipv4Addr::UNSPECIFIED.into()) && is_free(Ipv6Addr::UNSPECIFIED.into()) {
+            return port;
+        }
+    }
+    panic!("no port is free");
 }
 
 /// Waits until something listens on `port`, without connecting to it; fails when `server` ends first.
