@@ -258,7 +258,8 @@ fn top_stops_and_goes_on() {
 /// Nobody would continue it.
 #[test]
 fn top_without_a_shell_does_not_stop() {
-    let mut terminal = Terminal::start(top_command(), 80, 24);
+    // With room for the order beside any number of connections that other programs have.
+    let mut terminal = Terminal::start(top_command(), 160, 24);
     terminal.await_screen("the keys", |screen| screen.contains("q quit"));
     for key in ["\x1a", "s", "\x1a"] {
         terminal.press(key);
