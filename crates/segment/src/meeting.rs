@@ -144,7 +144,7 @@ impl Meeting {
                     link.incoming().flags.closed.store(CLOSED, Release);
                     return self.forget_user(pool.id());
                 }
-                self.join(end, fd, (pool, slot, Side::Maker));
+                self.join(end, fd, pool, slot, &link);
             }
             Found::Full => end.pin(Reason::NoMemory),
             Found::Busy => {}
@@ -176,7 +176,7 @@ impl Meeting {
                     if let Some(it) = self.attached(offer.pool) {
                         it.users += 1;
                     }
-                    self.join(end, fd, (pool, offer.slot, Side::Joiner));
+                    self.join(end, fd, pool, offer.slot, &link);
                 }
             }
             Err(e) if passes(e) => {}
@@ -228,20 +228,18 @@ impl Meeting {
         Ok((pool, link))
     }
 
-    fn join(&mut self, end: &End, fd: i32, (pool, slot, side): (Pool, u32, Side)) {
+    fn join(&mut self, end: &End, fd: i32, pool: Pool, slot: u32, link: &Link) {
         end.pool.store(pool.id(), Relaxed);
         end.slot.store(slot, Relaxed);
         end.set_shape(pool.shape());
-        end.side.store(side as u8, Relaxed);
+        end.side.store(link.side() as u8, Relaxed);
         end.set_reason(Reason::Young);
         if let Some(name) = self.directory.and_then(|directory| directory.tap()) {
             end.set_tap(name);
         }
         end.advance(Stage::Joined);
         // Behind that: what the program sets from now on, it says itself.
-        if let Some(link) = pool.slot(slot, side) {
-            link.tell_of_close(fd);
-        }
+        link.tell_of_close(fd);
     }
 
     /// The segment of a joined end, attached to this process if it was not (the end may have been joined by another

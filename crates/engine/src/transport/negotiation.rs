@@ -5,6 +5,7 @@ use super::congestion::Congestion;
 use super::connection::{
     Connection, Deadline, Opening, Receiving, RoundTrip, Sending, Setup, SizeIn, State, Terms, Timers,
 };
+use super::sending::PATIENCE;
 use super::slots::{Is, List, grow};
 use crate::layer::Outbox;
 use crate::service::{Cep, Details, Indication, Peer, Request, Time};
@@ -117,7 +118,7 @@ impl Transport {
         let Transport { connections, slots, config, arena, pool, counters, wheel, .. } = self;
         let Some(connection) = connections[index as usize].as_mut() else { return };
         let Some(setup) = connection.setup.as_deref_mut() else { return };
-        let deadline = now.after(config.times.t1 << connection.sending.attempts.min(6));
+        let deadline = now.after(config.times.t1 << connection.sending.attempts.min(PATIENCE));
         connection.timers.retransmission = Deadline::at(deadline);
         wheel.set(index, deadline);
         if connection.terms.class == Class::Two && setup.sent {
@@ -271,10 +272,11 @@ impl Transport {
         let mine = self.proposal(false);
         let options = cr.parameters.options();
         let most = self.config.tpdu_size;
+        let asked = cr.parameters.longest_tpdu();
         let (size, size_in) = match (cr.parameters.preferred_size, cr.parameters.tpdu_size) {
-            (Some(units), _) => (units.saturating_mul(128).min(most), SizeIn::Units),
-            (None, Some(it)) => (1 << (it.octets() as u32).min(most).ilog2(), SizeIn::Powers),
-            (None, None) => (128, SizeIn::Nothing),
+            (Some(_), _) => (asked.min(most), SizeIn::Units),
+            (None, Some(_)) => (1 << asked.min(most).ilog2(), SizeIn::Powers),
+            (None, None) => (asked, SizeIn::Nothing),
         };
         // Valid answers to a preferred class are the same or a lower one (§6.5.3, table 3), which the network has to allow. Class 3
         // may be answered with class 2.
@@ -336,10 +338,7 @@ impl Transport {
             self.counters.corrupt += 1;
             return;
         }
-        let size = match (cc.parameters.preferred_size, cc.parameters.tpdu_size) {
-            (Some(units), _) => units.saturating_mul(128),
-            (None, it) => it.map_or(128, |it| it.octets() as u32),
-        };
+        let size = cc.parameters.longest_tpdu();
         let is_allowed = cc.class == mine.class
             && !cc.no_flow_control
             && cc.src_ref != 0

@@ -1,6 +1,7 @@
 //! The direction towards here: order, duplicates, acknowledgement and credit (X.224 §12.2.3.5 to §12.2.3.9).
 
 use super::connection::{Connection, Deadline, Opening, State};
+use super::sending::AHEAD;
 use super::slots::{Is, NONE};
 use super::wheel::Wheel;
 use super::{Config, Transport};
@@ -10,8 +11,9 @@ use crate::wire::Writer;
 use crate::wire::tpdu::{Acknowledge, Class, Data, Reason, Selective};
 use underpass_link::arena::Buffer;
 
-/// Octets of an AK at most besides the runs of what came out of order: all other parameters, and what goes before the runs.
-const AROUND: usize = 10 + 4 + 10 + 2;
+/// Octets of an AK at most besides the runs of what came out of order, of which one that goes ahead has none: all other parameters,
+/// and what goes before the runs.
+const AROUND: usize = AHEAD + 2;
 
 impl Transport {
     /// A DT: `buffer` is its user data.

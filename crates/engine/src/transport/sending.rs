@@ -13,13 +13,13 @@ use underpass_checksum::fletcher::Sums;
 use underpass_link::arena::Buffer;
 
 /// Octets of the longest AK that goes ahead of a DT in one NSDU (X.224 §6.4): with checksum and confirmation.
-const AHEAD: usize = 10 + 4 + 10;
+pub(super) const AHEAD: usize = 10 + 4 + 10;
 
 /// Octets of headroom that are left for the layers below.
 const BELOW: usize = 64;
 
 /// Attempts after which T1 does not get longer.
-const PATIENCE: u8 = 6;
+pub(super) const PATIENCE: u8 = 6;
 
 /// AKs that say nothing new, after which what they miss is taken for lost.
 const DUPLICATES: u8 = 3;

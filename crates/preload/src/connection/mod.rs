@@ -343,18 +343,14 @@ impl Connection {
 
     /// The direction out is about to end: what a reader has left in the ring could not follow behind the FIN.
     pub fn attend(&self) {
-        if self.end.stage() == Stage::Joined
-            && let Some(port) = self.port()
-        {
+        if let Some(port) = self.joined_port() {
             port.attend();
         }
     }
 
     /// The program has set how the socket is closed: the other end is told whether it is with a reset.
     pub fn tell_of_close(&self) {
-        if self.end.stage() == Stage::Joined
-            && let Some(port) = self.port()
-        {
+        if let Some(port) = self.joined_port() {
             port.link.tell_of_close(self.fd);
         }
     }
@@ -372,9 +368,7 @@ impl Connection {
             // Not worth a segment any more.
             self.end.pin(Reason::Closed);
         }
-        if self.end.stage() == Stage::Joined
-            && let Some(port) = self.port()
-        {
+        if let Some(port) = self.joined_port() {
             if directions & SHUT_OUT != 0 {
                 port.end_sending();
             }

@@ -179,6 +179,13 @@ impl<'a> Parameters<'a> {
         self.options.unwrap_or_default()
     }
 
+    /// Octets of the longest TPDU, as they say it: in units of 128 octets where they do, and 128 where they do not at all
+    /// (X.224 §13.3.4).
+    pub fn longest_tpdu(&self) -> u32 {
+        let power = || self.tpdu_size.map_or(128, |it| it.octets() as u32);
+        self.preferred_size.map_or_else(power, |units| units.saturating_mul(128))
+    }
+
     /// Takes one in. In a CR those that nobody knows are passed over (X.224 §13.2.3).
     fn take(&mut self, it: &Parameter<'a>, is_request: bool) -> Result<(), Malformed> {
         match it.code {
