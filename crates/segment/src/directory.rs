@@ -7,6 +7,7 @@
 
 use crate::clock;
 use crate::kernel;
+use crate::layout::{LaidOut, fold, laid_out};
 use crate::link::Shape;
 use crate::lock::alive;
 use crate::raw::{Errno, syscall};
@@ -19,14 +20,20 @@ const ENTRIES: usize = 1 << 16;
 const NEIGHBOURS: usize = 64;
 const LEN_MARK: usize = 1889;
 const LEN: usize = size_of::<Header>() + ENTRIES * size_of::<Entry>() + 4096 - LEN_MARK;
-const MAGIC: u64 = u64::from_be_bytes(*b"UPdir_04");
+const MAGIC: u64 = u64::from_be_bytes(*b"UPdir_05");
+/// Tells directories of this version of the library from others'.
+const MARK: u64 = fold(fold(Header::LAYOUT, Entry::LAYOUT), ENTRIES as u64);
 
-#[repr(C, align(64))]
-struct Header {
-    magic: AtomicU64,
-    lock: AtomicU32,
-    /// The [`Name`] of the tap of those who capture; 0 if nobody does.
-    tap: AtomicU64,
+laid_out! {
+    #[repr(C, align(64))]
+    struct Header {
+        magic: AtomicU64,
+        lock: AtomicU32,
+        /// The [`Name`] of the tap of those who capture; 0 if nobody does.
+        tap: AtomicU64,
+        /// [`MARK`].
+        mark: AtomicU64,
+    }
 }
 
 const EMPTY: u32 = 0;
@@ -79,15 +86,17 @@ pub struct Offer {
     pub shape: Shape,
 }
 
-#[repr(C, align(128))]
-struct Entry {
-    state: AtomicU32,
-    key: [AtomicU64; 2],
-    waiter: [AtomicI32; 3],
-    maker: [AtomicI32; 3],
-    pool: AtomicI32,
-    slot: AtomicU32,
-    shape: [AtomicU32; 2],
+laid_out! {
+    #[repr(C, align(128))]
+    struct Entry {
+        state: AtomicU32,
+        key: [AtomicU64; 2],
+        waiter: [AtomicI32; 3],
+        maker: [AtomicI32; 3],
+        pool: AtomicI32,
+        slot: AtomicU32,
+        shape: [AtomicU32; 2],
+    }
 }
 
 impl Entry {
@@ -143,6 +152,7 @@ impl Directory {
         }
         let mapping = Mapping::create(LEN)?;
         let directory = Directory { mapping, uid };
+        directory.header().mark.store(MARK, Relaxed);
         directory.header().magic.store(MAGIC, Release);
         drop(turn);
         Ok(directory)
@@ -348,7 +358,7 @@ fn existing(uid: u32) -> Option<Mapping> {
         let header = unsafe { &*(mapping.base().as_ptr() as *const Header) };
         for _ in 0..1000 {
             match header.magic.load(Acquire) {
-                MAGIC => return Some(mapping),
+                MAGIC if header.mark.load(Relaxed) == MARK => return Some(mapping),
                 // Its maker is about to say what it is.
                 0 => clock::give_way(),
                 _ => break,

@@ -4,6 +4,7 @@
 //! finds the same locks and positions as its parent.
 #![allow(unsafe_code, reason = "lays the table of ends over shared memory")]
 
+use crate::layout::{LaidOut, Spare, fold, laid_out};
 use crate::link::{ALONE, Shape, Side};
 use crate::lock::{Entered, Lock};
 use crate::members::{Holders, Members};
@@ -30,9 +31,11 @@ pub enum Stage {
     Broken = 4,
 }
 
-/// Counts the calls that are inside a plain kernel read (or write) of the socket, and can be shut behind them.
-#[repr(C)]
-pub struct Gate(AtomicU32);
+laid_out! {
+    /// Counts the calls that are inside a plain kernel read (or write) of the socket, and can be shut behind them.
+    #[repr(C)]
+    pub struct Gate(AtomicU32);
+}
 
 const SHUT: u32 = 1 << 31;
 
@@ -73,70 +76,72 @@ impl Gate {
     }
 }
 
-/// What a direction's reader keeps to itself. Changed under `lock`.
-#[repr(C, align(64))]
-pub struct Reading {
-    /// Guards the rest.
-    pub lock: Lock,
-    /// 1: the stream comes from the ring.
-    pub fast: AtomicU32,
-    /// Packed [`crate::ring::Place`].
-    pub place: AtomicU64,
-    /// Bytes of the stream taken from the kernel so far. With [`Reading::all_bells`] the position in the kernel stream.
-    pub kernel: AtomicU64,
-    /// [`Reading::all_bells`] when the direction last went up.
-    pub bells_before_up: AtomicU64,
-    /// The thread that is receiving from the kernel, so that another receive on top of it knows; 0: none.
-    pub in_kernel: AtomicU32,
-    /// Receives so far that ran on top of another of their thread.
-    pub nested: AtomicU64,
-    /// What the waiting flag was raised to; 0 once it was found taken.
-    pub armed: AtomicU32,
-    /// Who is to be woken by the waiting flag.
-    pub resting: Resting,
-    /// Bytes taken from the kernel as doorbells since the beginning.
-    pub all_bells: AtomicU64,
-    /// How many of them were data.
-    pub mistaken: AtomicU64,
-    /// Doorbells until then lie in the kernel behind what comes before the ring; none will be sent
-    /// any more. See [`Port::confine`].
-    ///
-    /// [`Port::confine`]: crate::switch::Port::confine
-    pub last_bell: AtomicU64,
-    /// Doorbells up to this number of [`Reading::all_bells`] are to be thrown away before kernel data goes on (after going
-    /// down).
-    pub discard_to: AtomicU64,
-    /// The thread that is taking doorbells, until they are counted, by itself or by a receive on top of it; 0: none.
-    pub taking: AtomicU32,
-    /// What it takes.
-    pub fresh: [AtomicU8; 16],
-    /// Bytes last taken from the kernel as doorbells, kept until it is sure that they were: number n of
-    /// [`Reading::all_bells`] at n modulo the length.
-    pub held: [AtomicU8; 32],
-    /// Number of the first that was kept.
-    pub held_from: AtomicU64,
-    /// How many of them are data, to be delivered before more is read from the kernel path.
-    pub stash: AtomicU32,
-    /// 1: this end has left the ring for good, as the waiting flag says in the segment, which may be gone.
-    pub left: AtomicU8,
-    /// An error of the kernel socket that came before the ring was empty.
-    pub error: AtomicI32,
-    /// Mean of the last waits, in ticks, times 8.
-    pub mean_wait: AtomicU64,
-    /// Waits so far.
-    pub waits: AtomicU32,
-    /// See [`crate::wait::Memory`].
-    pub bells_before: AtomicU32,
-    /// [`Sending::tail`] when the last wait began.
-    pub sent_before: AtomicU64,
-    /// Bytes that the last receive took from the ring.
-    pub last: AtomicU32,
-    /// When the kernel socket was last asked for end-of-file, in ticks.
-    pub asked: AtomicU64,
-    /// Data received by the fast path, in bytes.
-    pub fast_bytes: AtomicU64,
-    /// Data received by the kernel path, in bytes.
-    pub kernel_bytes: AtomicU64,
+laid_out! {
+    /// What a direction's reader keeps to itself. Changed under `lock`.
+    #[repr(C, align(64))]
+    pub struct Reading {
+        /// Guards the rest.
+        pub lock: Lock,
+        /// 1: the stream comes from the ring.
+        pub fast: AtomicU32,
+        /// Packed [`crate::ring::Place`].
+        pub place: AtomicU64,
+        /// Bytes of the stream taken from the kernel so far. With [`Reading::all_bells`] the position in the kernel stream.
+        pub kernel: AtomicU64,
+        /// [`Reading::all_bells`] when the direction last went up.
+        pub bells_before_up: AtomicU64,
+        /// The thread that is receiving from the kernel, so that another receive on top of it knows; 0: none.
+        pub in_kernel: AtomicU32,
+        /// Receives so far that ran on top of another of their thread.
+        pub nested: AtomicU64,
+        /// What the waiting flag was raised to; 0 once it was found taken.
+        pub armed: AtomicU32,
+        /// Who is to be woken by the waiting flag.
+        pub resting: Resting,
+        /// Bytes taken from the kernel as doorbells since the beginning.
+        pub all_bells: AtomicU64,
+        /// How many of them were data.
+        pub mistaken: AtomicU64,
+        /// Doorbells until then lie in the kernel behind what comes before the ring; none will be sent
+        /// any more. See [`Port::confine`].
+        ///
+        /// [`Port::confine`]: crate::switch::Port::confine
+        pub last_bell: AtomicU64,
+        /// Doorbells up to this number of [`Reading::all_bells`] are to be thrown away before kernel data goes on (after going
+        /// down).
+        pub discard_to: AtomicU64,
+        /// The thread that is taking doorbells, until they are counted, by itself or by a receive on top of it; 0: none.
+        pub taking: AtomicU32,
+        /// What it takes.
+        pub fresh: [AtomicU8; 16],
+        /// Bytes last taken from the kernel as doorbells, kept until it is sure that they were: number n of
+        /// [`Reading::all_bells`] at n modulo the length.
+        pub held: [AtomicU8; 32],
+        /// Number of the first that was kept.
+        pub held_from: AtomicU64,
+        /// How many of them are data, to be delivered before more is read from the kernel path.
+        pub stash: AtomicU32,
+        /// 1: this end has left the ring for good, as the waiting flag says in the segment, which may be gone.
+        pub left: AtomicU8,
+        /// An error of the kernel socket that came before the ring was empty.
+        pub error: AtomicI32,
+        /// Mean of the last waits, in ticks, times 8.
+        pub mean_wait: AtomicU64,
+        /// Waits so far.
+        pub waits: AtomicU32,
+        /// See [`crate::wait::Memory`].
+        pub bells_before: AtomicU32,
+        /// [`Sending::tail`] when the last wait began.
+        pub sent_before: AtomicU64,
+        /// Bytes that the last receive took from the ring.
+        pub last: AtomicU32,
+        /// When the kernel socket was last asked for end-of-file, in ticks.
+        pub asked: AtomicU64,
+        /// Data received by the fast path, in bytes.
+        pub fast_bytes: AtomicU64,
+        /// Data received by the kernel path, in bytes.
+        pub kernel_bytes: AtomicU64,
+    }
 }
 
 impl Reading {
@@ -152,10 +157,12 @@ impl Reading {
     }
 }
 
-/// Those who rely on the waiting flag: polls that sleep in the kernel, and epoll sets that have left the connection to
-/// it. While there are any, a receive raises the flag again if it was taken down, before it takes a doorbell.
-#[repr(C)]
-pub struct Resting(AtomicU32);
+laid_out! {
+    /// Those who rely on the waiting flag: polls that sleep in the kernel, and epoll sets that have left the connection to
+    /// it. While there are any, a receive raises the flag again if it was taken down, before it takes a doorbell.
+    #[repr(C)]
+    pub struct Resting(AtomicU32);
+}
 
 impl Resting {
     const COUNT: u32 = 0xffff;
@@ -207,49 +214,51 @@ impl Resting {
     }
 }
 
-/// What a direction's sender keeps to itself. Changed under `lock`.
-#[repr(C, align(64))]
-pub struct Sending {
-    /// Guards the rest.
-    pub lock: Lock,
-    /// 1: the stream goes into the ring.
-    pub fast: AtomicU32,
-    /// Position of the kernel stream, modulo 2^32, when the direction last went up, and what was given back since.
-    pub position: AtomicU32,
-    /// See [`crate::ring::Sender`].
-    pub tail: AtomicU64,
-    /// See [`crate::ring::Sender`].
-    pub seen_head: AtomicU64,
-    /// See [`crate::ring::Sender`].
-    pub hole: [AtomicU64; 2],
-    /// See [`crate::ring::Sender`].
-    pub behind: AtomicU64,
-    /// Position behind the last mark; the reader has seen it when its head is there.
-    pub mark: AtomicU64,
-    /// [`crate::link::SenderWords::bells`] when the direction last went up.
-    pub bells: AtomicU64,
-    /// Packed [`crate::ring::Place`] from which the piece was taken that was last given back to the kernel path.
-    pub giving: AtomicU64,
-    /// Calls that are inside a kernel send.
-    pub in_kernel: AtomicU32,
-    /// The waiting flag that the next of them was to wake: see [`Port::send`]. 0: none.
-    ///
-    /// [`Port::send`]: crate::switch::Port::send
-    pub took: AtomicU32,
-    /// Sends on the kernel path since it last tried to go up.
-    pub tries: AtomicU32,
-    /// Head when the reader was last seen to move, and when that was, in ticks.
-    pub progress: [AtomicU64; 2],
-    /// Tail when the reader was last known to live.
-    pub alive: AtomicU64,
-    /// Stretch of the ring in which it was when the reader was last thought of.
-    pub looked: AtomicU64,
-    /// [`Reading::place`] at the last send.
-    pub read_before: AtomicU64,
-    /// Data sent by the fast path, in bytes.
-    pub fast_bytes: AtomicU64,
-    /// Data sent by the kernel path, in bytes.
-    pub kernel_bytes: AtomicU64,
+laid_out! {
+    /// What a direction's sender keeps to itself. Changed under `lock`.
+    #[repr(C, align(64))]
+    pub struct Sending {
+        /// Guards the rest.
+        pub lock: Lock,
+        /// 1: the stream goes into the ring.
+        pub fast: AtomicU32,
+        /// Position of the kernel stream, modulo 2^32, when the direction last went up, and what was given back since.
+        pub position: AtomicU32,
+        /// See [`crate::ring::Sender`].
+        pub tail: AtomicU64,
+        /// See [`crate::ring::Sender`].
+        pub seen_head: AtomicU64,
+        /// See [`crate::ring::Sender`].
+        pub hole: [AtomicU64; 2],
+        /// See [`crate::ring::Sender`].
+        pub behind: AtomicU64,
+        /// Position behind the last mark; the reader has seen it when its head is there.
+        pub mark: AtomicU64,
+        /// [`crate::link::SenderWords::bells`] when the direction last went up.
+        pub bells: AtomicU64,
+        /// Packed [`crate::ring::Place`] from which the piece was taken that was last given back to the kernel path.
+        pub giving: AtomicU64,
+        /// Calls that are inside a kernel send.
+        pub in_kernel: AtomicU32,
+        /// The waiting flag that the next of them was to wake: see [`Port::send`]. 0: none.
+        ///
+        /// [`Port::send`]: crate::switch::Port::send
+        pub took: AtomicU32,
+        /// Sends on the kernel path since it last tried to go up.
+        pub tries: AtomicU32,
+        /// Head when the reader was last seen to move, and when that was, in ticks.
+        pub progress: [AtomicU64; 2],
+        /// Tail when the reader was last known to live.
+        pub alive: AtomicU64,
+        /// Stretch of the ring in which it was when the reader was last thought of.
+        pub looked: AtomicU64,
+        /// [`Reading::place`] at the last send.
+        pub read_before: AtomicU64,
+        /// Data sent by the fast path, in bytes.
+        pub fast_bytes: AtomicU64,
+        /// Data sent by the kernel path, in bytes.
+        pub kernel_bytes: AtomicU64,
+    }
 }
 
 /// Bit of [`End::heed`]: this end sends on the kernel path for good.
@@ -269,81 +278,84 @@ pub const WATCHED_BY_SEVERAL: u8 = 2;
 /// at [`Reading::resting`].
 const UNSEEN: u8 = 3;
 
-/// One end of a connection. Zeroed memory is an unused one.
-#[repr(C, align(64))]
-pub struct End {
-    /// References: one per process and handle. 0: unused.
-    pub references: AtomicU32,
-    next_free: AtomicU32,
-    stage: AtomicU8,
-    reason: AtomicU8,
-    /// 1: the socket does not block, as far as the library was told.
-    pub nonblocking: AtomicU8,
-    /// [`PINNED`], [`TAPPED`] and [`HELD`]: what a send looks at before it goes into the ring.
-    heed: AtomicU8,
-    /// Not 0: a poll, select or epoll set may be watching the socket; [`WATCHED_BY_SEVERAL`].
-    pub watched: AtomicU8,
-    /// What the program has set of TCP_NODELAY and TCP_CORK, once [`End::was_fast`] says that the direction out was
-    /// fast: a doorbell must not be held back, so in the kernel the first is on and the second off from then on.
-    pub no_delay: AtomicU8,
-    /// See [`End::no_delay`].
-    pub cork: AtomicU8,
-    /// 1: a send was refused for want of room, and no event of room has been reported since.
-    pub refused: AtomicU8,
-    /// 1: every recvmsg says how many bytes are left (TCP_INQ).
-    pub tells_unread: AtomicU8,
-    /// 1: the direction out was ever fast; 2: the direction in; 3: both.
-    pub was_fast: AtomicU8,
-    /// What a doorbell has told of the other end after its FIN; see [`Port::reader_is_gone`]. 1: it lives; 2: it is gone,
-    /// and its kernel has answered with a reset.
-    ///
-    /// [`Port::reader_is_gone`]: crate::switch::Port::reader_is_gone
-    pub probed: AtomicU8,
-    /// Directions that the program has shut down: [`SHUT_IN`], [`SHUT_OUT`].
-    pub shut: AtomicU8,
-    /// Calls and bytes so far, while plain.
-    pub calls: AtomicU32,
-    /// Number of calls at which it looks for its other end (again).
-    pub next_try: AtomicU32,
-    /// Bytes so far, while plain.
-    pub bytes: AtomicU64,
-    /// Index of its entry in the directory, plus 1; 0 if none.
-    pub entry: AtomicU32,
-    /// Index of the word in the directory that it was passed on, plus 1; 0 if it never was.
-    pub word: AtomicU32,
-    /// The socket's cookie.
-    pub cookie: AtomicU64,
-    /// The other end's cookie.
-    pub peer_cookie: AtomicU64,
-    /// Until when (CLOCK_MONOTONIC, ns) a program image that is being executed may come for it.
-    pub lent_until: AtomicU64,
-    /// Pool and slot of its segment, once joined.
-    pub pool: AtomicI32,
-    /// Slot of its segment.
-    pub slot: AtomicU32,
-    /// Ring bytes and slots of the pool; no slots: it never had a segment.
-    shape: [AtomicU32; 2],
-    /// Which side of the segment it is.
-    pub side: AtomicU8,
-    /// 1: what comes has the time at which it came, for a recvmsg that wants to know (SO_TIMESTAMP).
-    pub stamped: AtomicU8,
-    /// How often a process has shut down sending alone, modulo 256. Each time the kernel tells all who watch of what is there
-    /// once more, and of the ring it does not know; where receiving is shut down as well, there is something to read.
-    pub shutdowns: AtomicU8,
-    /// Doorbells sent and sleeps so far, for statistics.
-    pub bells: AtomicU64,
-    /// The [`Name`] of the tap; 0 if there is none.
-    tap: AtomicU64,
-    /// Times a receive slept.
-    pub sleeps: AtomicU64,
-    /// Plain reads in progress.
-    pub read_gate: Gate,
-    /// Plain writes in progress.
-    pub write_gate: Gate,
-    /// The direction in.
-    pub reading: Reading,
-    /// The direction out.
-    pub sending: Sending,
+laid_out! {
+    /// One end of a connection. Zeroed memory is an unused one.
+    #[repr(C, align(64))]
+    pub struct End {
+        /// References: one per process and handle. 0: unused.
+        pub references: AtomicU32,
+        next_free: AtomicU32,
+        stage: AtomicU8,
+        reason: AtomicU8,
+        /// 1: the socket does not block, as far as the library was told.
+        pub nonblocking: AtomicU8,
+        /// [`PINNED`], [`TAPPED`] and [`HELD`]: what a send looks at before it goes into the ring.
+        heed: AtomicU8,
+        /// Not 0: a poll, select or epoll set may be watching the socket; [`WATCHED_BY_SEVERAL`].
+        pub watched: AtomicU8,
+        /// What the program has set of TCP_NODELAY and TCP_CORK, once [`End::was_fast`] says that the direction out was
+        /// fast: a doorbell must not be held back, so in the kernel the first is on and the second off from then on.
+        pub no_delay: AtomicU8,
+        /// See [`End::no_delay`].
+        pub cork: AtomicU8,
+        /// 1: a send was refused for want of room, and no event of room has been reported since.
+        pub refused: AtomicU8,
+        /// 1: every recvmsg says how many bytes are left (TCP_INQ).
+        pub tells_unread: AtomicU8,
+        /// 1: the direction out was ever fast; 2: the direction in; 3: both.
+        pub was_fast: AtomicU8,
+        /// What a doorbell has told of the other end after its FIN; see [`Port::reader_is_gone`]. 1: it lives; 2: it is gone,
+        /// and its kernel has answered with a reset.
+        ///
+        /// [`Port::reader_is_gone`]: crate::switch::Port::reader_is_gone
+        pub probed: AtomicU8,
+        /// Directions that the program has shut down: [`SHUT_IN`], [`SHUT_OUT`].
+        pub shut: AtomicU8,
+        /// Calls and bytes so far, while plain.
+        pub calls: AtomicU32,
+        /// Number of calls at which it looks for its other end (again).
+        pub next_try: AtomicU32,
+        /// Bytes so far, while plain.
+        pub bytes: AtomicU64,
+        /// Index of its entry in the directory, plus 1; 0 if none.
+        pub entry: AtomicU32,
+        /// Index of the word in the directory that it was passed on, plus 1; 0 if it never was.
+        pub word: AtomicU32,
+        /// The socket's cookie.
+        pub cookie: AtomicU64,
+        /// The other end's cookie.
+        pub peer_cookie: AtomicU64,
+        /// Until when (CLOCK_MONOTONIC, ns) a program image that is being executed may come for it.
+        pub lent_until: AtomicU64,
+        /// Pool and slot of its segment, once joined.
+        pub pool: AtomicI32,
+        /// Slot of its segment.
+        pub slot: AtomicU32,
+        /// Ring bytes and slots of the pool; no slots: it never had a segment.
+        shape: [AtomicU32; 2],
+        /// Which side of the segment it is.
+        pub side: AtomicU8,
+        /// 1: what comes has the time at which it came, for a recvmsg that wants to know (SO_TIMESTAMP).
+        pub stamped: AtomicU8,
+        /// How often a process has shut down sending alone, modulo 256. Each time the kernel tells all who watch of what is there
+        /// once more, and of the ring it does not know; where receiving is shut down as well, there is something to read.
+        pub shutdowns: AtomicU8,
+        /// Doorbells sent and sleeps so far, for statistics.
+        pub bells: AtomicU64,
+        /// The [`Name`] of the tap; 0 if there is none.
+        tap: AtomicU64,
+        /// Times a receive slept.
+        pub sleeps: AtomicU64,
+        /// Plain reads in progress.
+        pub read_gate: Gate,
+        /// Plain writes in progress.
+        pub write_gate: Gate,
+        /// The direction in.
+        pub reading: Reading,
+        /// The direction out.
+        pub sending: Sending,
+        spare: Spare,
+    }
 }
 
 impl End {
@@ -632,17 +644,20 @@ impl PartialOrd for Stage {
 
 /// Most ends that a family has at one time.
 pub const MAX_ENDS: usize = 1 << 16;
-/// Tells the layouts of families, and of [`End`], from one another: so many pages lie behind the rest, since the length of a
-/// segment is made up to whole pages. Counts up with each change.
-const LAYOUT: usize = 4;
+/// Tells tables of this version of the library from others'.
+const MARK: u64 = fold(fold(FamilyHeader::LAYOUT, End::LAYOUT), Holders::LAYOUT);
 
-#[repr(C, align(64))]
-struct FamilyHeader {
-    /// Index + 1 of the first free end in the low half, a tag against ABA in the high half.
-    free: AtomicU64,
-    fresh: AtomicU32,
-    members: Members,
-    orders: Orders,
+laid_out! {
+    #[repr(C, align(64))]
+    struct FamilyHeader {
+        /// Index + 1 of the first free end in the low half, a tag against ABA in the high half.
+        free: AtomicU64,
+        fresh: AtomicU32,
+        /// [`MARK`].
+        mark: AtomicU64,
+        members: Members,
+        orders: Orders,
+    }
 }
 
 /// Where the bits of the members begin: see [`Family::holders`].
@@ -655,27 +670,39 @@ pub struct Family {
 }
 
 impl Family {
-    const LEN: usize = (HOLDERS_AT + MAX_ENDS * size_of::<Holders>()).next_multiple_of(4096) + LAYOUT * 4096;
+    const LEN: usize = (HOLDERS_AT + MAX_ENDS * size_of::<Holders>()).next_multiple_of(4096);
 
     /// Makes an empty table.
     ///
     /// # Errors
     /// See [`Mapping::create`].
     pub fn create() -> Result<Family, Errno> {
-        Ok(Family { mapping: Mapping::create(Self::LEN)? })
+        let family = Family { mapping: Mapping::create(Self::LEN)? };
+        family.header().mark.store(MARK, Release);
+        Ok(family)
     }
 
     /// Attaches the table with number `id`, if it is private to user `uid`.
     ///
     /// # Errors
-    /// EACCES when it is not; otherwise what shmctl or shmat says.
+    /// EACCES when it is not, or when another version of the library made it; otherwise what shmctl or shmat says.
     pub fn open(id: i32, uid: u32) -> Result<Family, Errno> {
-        Ok(Family { mapping: Mapping::open(id, Self::LEN, uid)?.0 })
+        Self::of(Mapping::open(id, Self::LEN, uid)?.0)
     }
 
     /// The same, to be looked at only: see [`crate::watch`].
     pub(crate) fn open_to_read(id: i32, uid: u32) -> Result<Family, Errno> {
-        Ok(Family { mapping: Mapping::open_to_read(id, Self::LEN, uid)? })
+        Self::of(Mapping::open_to_read(id, Self::LEN, uid)?)
+    }
+
+    fn of(mapping: Mapping) -> Result<Family, Errno> {
+        let family = Family { mapping };
+        if family.header().mark.load(Acquire) != MARK {
+            // SAFETY: nothing refers into it yet.
+            unsafe { mapping.detach() };
+            return Err(Errno(libc::EACCES));
+        }
+        Ok(family)
     }
 
     /// Numbers of the tables of user `uid`, up to as many as `out` holds; returns how many.

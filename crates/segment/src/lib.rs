@@ -11,6 +11,7 @@ pub mod config;
 pub mod directory;
 pub mod end;
 pub mod kernel;
+pub mod layout;
 pub mod link;
 pub mod lock;
 pub mod meeting;

@@ -6,6 +6,7 @@
 #![allow(unsafe_code, reason = "lays the segment over shared memory")]
 
 use crate::kernel;
+use crate::layout::{LaidOut, Spare, fold, laid_out};
 use crate::raw::Errno;
 use crate::ring::Ring;
 use crate::sync::{AcqRel, Acquire, AtomicU32, AtomicU64, Relaxed, Release};
@@ -14,40 +15,46 @@ use crate::sysv::{Attested, Mapping};
 const PAGE: usize = 4096;
 /// Length of a pool modulo the page size: tells pools from other programs' segments.
 const LEN_MARK: usize = 1367;
-const MAGIC: u64 = u64::from_be_bytes(*b"UPpool08");
+const MAGIC: u64 = u64::from_be_bytes(*b"UPpool09");
+/// Tells pools of this version of the library from others'.
+const MARK: u64 = fold(Control::LAYOUT, PoolHeader::LAYOUT);
 
-/// Words that a direction's reader writes and its sender looks at with every message. They change rarely.
-#[repr(C, align(128))]
-pub struct ReaderFlags {
-    /// Not 0: the reader is going to sleep. [`ALONE`]: the sender that takes it to 0 owes a doorbell. Otherwise the
-    /// number of a [`Group`], which is rung; [`RINGING`] stands beside meanwhile.
-    pub waiting: AtomicU32,
-    /// 1: all reads go through the library; doorbells cannot be taken for data.
-    pub ready: AtomicU32,
-    /// [`CLOSED`] or [`SHUT`]; 0: neither.
-    pub closed: AtomicU32,
-    /// 1: the reader asks the sender to go down.
-    pub want_down: AtomicU32,
-    /// 1: the reader believes itself on the kernel path and is receiving from it; the sender must not go down meanwhile,
-    /// nor up, unless the reader knows ([`SenderWords::switching`]). [`LEAVING`]: it must not go down in any case.
-    pub in_kernel: AtomicU32,
-    /// Bytes of the record under the head that a reader which has [`LEFT`] had read.
-    pub taken: AtomicU32,
-    /// 1: whoever has raised the flag may well not sleep but ask again and again.
-    pub asks_again: AtomicU32,
-    /// 1: the reader's end is closed with a reset, whatever it has read (SO_LINGER with 0).
-    pub resets: AtomicU32,
-    /// How far the reader has read the kernel stream, doorbells included.
-    pub position: AtomicU64,
+laid_out! {
+    /// Words that a direction's reader writes and its sender looks at with every message. They change rarely.
+    #[repr(C, align(128))]
+    pub struct ReaderFlags {
+        /// Not 0: the reader is going to sleep. [`ALONE`]: the sender that takes it to 0 owes a doorbell. Otherwise the
+        /// number of a [`Group`], which is rung; [`RINGING`] stands beside meanwhile.
+        pub waiting: AtomicU32,
+        /// 1: all reads go through the library; doorbells cannot be taken for data.
+        pub ready: AtomicU32,
+        /// [`CLOSED`] or [`SHUT`]; 0: neither.
+        pub closed: AtomicU32,
+        /// 1: the reader asks the sender to go down.
+        pub want_down: AtomicU32,
+        /// 1: the reader believes itself on the kernel path and is receiving from it; the sender must not go down meanwhile,
+        /// nor up, unless the reader knows ([`SenderWords::switching`]). [`LEAVING`]: it must not go down in any case.
+        pub in_kernel: AtomicU32,
+        /// Bytes of the record under the head that a reader which has [`LEFT`] had read.
+        pub taken: AtomicU32,
+        /// 1: whoever has raised the flag may well not sleep but ask again and again.
+        pub asks_again: AtomicU32,
+        /// 1: the reader's end is closed with a reset, whatever it has read (SO_LINGER with 0).
+        pub resets: AtomicU32,
+        /// How far the reader has read the kernel stream, doorbells included.
+        pub position: AtomicU64,
+    }
 }
 
-/// Where the reader publishes how far it has read.
-#[repr(C, align(128))]
-pub struct ReaderHead {
-    /// Ring position before which everything may be overwritten.
-    pub head: AtomicU64,
-    /// Doorbells taken out of the kernel's queue since the beginning.
-    pub bells: AtomicU64,
+laid_out! {
+    /// Where the reader publishes how far it has read.
+    #[repr(C, align(128))]
+    pub struct ReaderHead {
+        /// Ring position before which everything may be overwritten.
+        pub head: AtomicU64,
+        /// Doorbells taken out of the kernel's queue since the beginning.
+        pub bells: AtomicU64,
+    }
 }
 
 /// Value of [`ReaderFlags::closed`]: the reader's end has been closed by all its processes.
@@ -70,16 +77,18 @@ pub const NO_MORE_BELLS: u64 = 1 << 63;
 /// Groups that a side of a pool has.
 pub const GROUPS: usize = 14;
 
-/// Readers on one side of a pool that sleep together (an epoll set): one doorbell wakes them all, and a bit for each
-/// slot says for whom it was.
-#[repr(C, align(64))]
-pub struct Group {
-    /// Process that has taken it; 0: nobody.
-    owner: AtomicU32,
-    /// 1: asleep; the sender that takes it to 0 owes a doorbell, on whichever connection it has just sent.
-    pub asleep: AtomicU32,
-    /// The slots that were sent to since the group last looked.
-    pub rung: AtomicU64,
+laid_out! {
+    /// Readers on one side of a pool that sleep together (an epoll set): one doorbell wakes them all, and a bit for each
+    /// slot says for whom it was.
+    #[repr(C, align(64))]
+    pub struct Group {
+        /// Process that has taken it; 0: nobody.
+        owner: AtomicU32,
+        /// 1: asleep; the sender that takes it to 0 owes a doorbell, on whichever connection it has just sent.
+        pub asleep: AtomicU32,
+        /// The slots that were sent to since the group last looked.
+        pub rung: AtomicU64,
+    }
 }
 
 impl Group {
@@ -109,48 +118,59 @@ const fn group_number(index: usize) -> u32 {
     index as u32 + 2
 }
 
-/// Words that a direction's sender writes.
-#[repr(C, align(128))]
-pub struct SenderWords {
-    /// Doorbells sent, or just being sent, in this direction since the beginning.
-    pub bells: AtomicU64,
-    /// 1 + number of the processor on which this end last began to wait; 0 if never.
-    pub cpu: AtomicU32,
-    /// 1: the sender is about to end its direction, or has: the kernel may know of the end of the stream.
-    pub ended: AtomicU32,
-    /// 1: the sender may be about to go up, though a reader is receiving from the kernel, or down.
-    pub switching: AtomicU32,
+laid_out! {
+    /// Words that a direction's sender writes.
+    #[repr(C, align(128))]
+    pub struct SenderWords {
+        /// Doorbells sent, or just being sent, in this direction since the beginning.
+        pub bells: AtomicU64,
+        /// 1 + number of the processor on which this end last began to wait; 0 if never.
+        pub cpu: AtomicU32,
+        /// 1: the sender is about to end its direction, or has: the kernel may know of the end of the stream.
+        pub ended: AtomicU32,
+        /// 1: the sender may be about to go up, though a reader is receiving from the kernel, or down.
+        pub switching: AtomicU32,
+    }
 }
 
-/// Control words of one direction.
-#[repr(C)]
-pub struct Direction {
-    /// The reader's flags.
-    pub flags: ReaderFlags,
-    /// The reader's head.
-    pub head: ReaderHead,
-    /// The sender's words.
-    pub sender: SenderWords,
+laid_out! {
+    /// Control words of one direction.
+    #[repr(C)]
+    pub struct Direction {
+        /// The reader's flags.
+        pub flags: ReaderFlags,
+        /// The reader's head.
+        pub head: ReaderHead,
+        /// The sender's words.
+        pub sender: SenderWords,
+    }
 }
 
-/// First page of a slot.
-#[repr(C, align(128))]
-struct Control {
-    /// The maker's and the joiner's; [`CLAIMED`] stands beside the joiner's once the offer is no more.
-    cookies: [AtomicU64; 2],
-    directions: [Direction; 2],
+laid_out! {
+    /// First page of a slot.
+    #[repr(C, align(128))]
+    struct Control {
+        /// The maker's and the joiner's; [`CLAIMED`] stands beside the joiner's once the offer is no more.
+        cookies: [AtomicU64; 2],
+        directions: [Direction; 2],
+        spare: Spare,
+    }
 }
 
 /// Bit of the joiner's cookie, which the kernel counts up from 1.
 const CLAIMED: u64 = 1 << 63;
 
-#[repr(C)]
-struct PoolHeader {
-    magic: AtomicU64,
-    ring_bytes: AtomicU32,
-    slots: AtomicU32,
-    /// By side of the reader.
-    groups: [[Group; GROUPS]; 2],
+laid_out! {
+    #[repr(C)]
+    struct PoolHeader {
+        magic: AtomicU64,
+        ring_bytes: AtomicU32,
+        slots: AtomicU32,
+        /// [`MARK`].
+        mark: AtomicU64,
+        /// By side of the reader.
+        groups: [[Group; GROUPS]; 2],
+    }
 }
 
 /// Which end of a connection: the one that made the segment is `Maker`.
@@ -210,6 +230,7 @@ impl Pool {
         let header = pool.header();
         header.ring_bytes.store(shape.ring_bytes, Relaxed);
         header.slots.store(shape.slots, Relaxed);
+        header.mark.store(MARK, Relaxed);
         header.magic.store(MAGIC, Release);
         Ok(pool)
     }
@@ -224,7 +245,8 @@ impl Pool {
         }
         let (mapping, attested) = Mapping::open(id, shape.pool_bytes(), uid)?;
         let pool = Pool { mapping, shape };
-        if pool.header().magic.load(Acquire) != MAGIC {
+        let header = pool.header();
+        if header.magic.load(Acquire) != MAGIC || header.mark.load(Relaxed) != MARK {
             // SAFETY: nothing refers into it yet.
             unsafe { mapping.detach() };
             return Err(Errno(libc::EACCES));

@@ -10,15 +10,18 @@
 
 use crate::clock;
 use crate::kernel;
+use crate::layout::laid_out;
 use crate::raw::{Answer, Errno, is_quiet};
 use crate::sync::{AcqRel, Acquire, AtomicU32, Relaxed, Release, pause};
 
-/// The lock. Zeroed memory is an open one.
-#[repr(C)]
-pub struct Lock {
-    owner: AtomicU32,
-    /// [`ASLEEP`], [`ABOVE`], [`AWAITED`], and the number of the thread that visits.
-    asleep: AtomicU32,
+laid_out! {
+    /// The lock. Zeroed memory is an open one.
+    #[repr(C)]
+    pub struct Lock {
+        owner: AtomicU32,
+        /// [`ASLEEP`], [`ABOVE`], [`AWAITED`], and the number of the thread that visits.
+        asleep: AtomicU32,
+    }
 }
 
 /// The owner sleeps inside.

@@ -10,6 +10,7 @@
 use crate::clock;
 use crate::end::{Family, MAX_ENDS};
 use crate::kernel::{self, Process};
+use crate::layout::laid_out;
 use crate::raw::is_quiet;
 use crate::sync::{AcqRel, Acquire, AtomicU32, AtomicU64, Relaxed, Release};
 
@@ -22,15 +23,17 @@ const SWEEP_EVERY: u32 = 256;
 /// Where nobody was gone, it is not looked again for so long.
 const PAUSE_NS: u64 = 100_000_000;
 
-/// A process of the family. Zeroed memory is a free place.
-#[repr(C)]
-struct Member {
-    /// Its number; 0: free.
-    process: AtomicU32,
-    /// In what the number and the time are told: see [`kernel::namespaces`].
-    namespaces: AtomicU64,
-    /// When it began, in the kernel's terms; 0: nobody has looked yet.
-    began: AtomicU64,
+laid_out! {
+    /// A process of the family. Zeroed memory is a free place.
+    #[repr(C)]
+    struct Member {
+        /// Its number; 0: free.
+        process: AtomicU32,
+        /// In what the number and the time are told: see [`kernel::namespaces`].
+        namespaces: AtomicU64,
+        /// When it began, in the kernel's terms; 0: nobody has looked yet.
+        began: AtomicU64,
+    }
 }
 
 impl Member {
@@ -50,21 +53,25 @@ impl Member {
     }
 }
 
-/// The members of a family. Zeroed memory is nobody.
-#[repr(C, align(64))]
-pub(crate) struct Members {
-    places: [Member; MEMBERS],
-    /// Where the next free place may be.
-    next: AtomicU32,
-    /// PID namespace and number of the process that takes back what others have left; 0: nobody does.
-    sweeper: AtomicU64,
-    /// When somebody last found that nobody was gone.
-    swept: AtomicU64,
+laid_out! {
+    /// The members of a family. Zeroed memory is nobody.
+    #[repr(C, align(64))]
+    pub(crate) struct Members {
+        places: [Member; MEMBERS],
+        /// Where the next free place may be.
+        next: AtomicU32,
+        /// PID namespace and number of the process that takes back what others have left; 0: nobody does.
+        sweeper: AtomicU64,
+        /// When somebody last found that nobody was gone.
+        swept: AtomicU64,
+    }
 }
 
-/// The members that have an end, a bit for each.
-#[repr(C, align(64))]
-pub(crate) struct Holders([AtomicU64; MEMBERS / 64]);
+laid_out! {
+    /// The members that have an end, a bit for each.
+    #[repr(C, align(64))]
+    pub(crate) struct Holders([AtomicU64; MEMBERS / 64]);
+}
 
 impl Holders {
     fn place(&self, member: u32) -> (&AtomicU64, u64) {

@@ -5,18 +5,21 @@
 //! What is in the table may be any value: another process of the user may write to it at any time.
 
 use crate::end::{End, Family};
+use crate::layout::laid_out;
 use crate::sync::{AcqRel, Acquire, AtomicU32, AtomicU64, Relaxed, Release};
 
 /// Most orders that wait in a family at one time.
 const MOST: usize = 64;
 
-/// The orders of a family. Zeroed memory is none.
-#[repr(C, align(64))]
-pub(crate) struct Orders {
-    /// 1 once there ever was one.
-    ever: AtomicU32,
-    /// Cookies of sockets; 0: a free place.
-    cookies: [AtomicU64; MOST],
+laid_out! {
+    /// The orders of a family. Zeroed memory is none.
+    #[repr(C, align(64))]
+    pub(crate) struct Orders {
+        /// 1 once there ever was one.
+        ever: AtomicU32,
+        /// Cookies of sockets; 0: a free place.
+        cookies: [AtomicU64; MOST],
+    }
 }
 
 impl Orders {
