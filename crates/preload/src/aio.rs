@@ -1,6 +1,7 @@
 //! aio_read, aio_write, lio_listio, io_submit and io_uring: asynchronous calls, which libc's own threads or the kernel make
 //! past this library. A connection goes to the kernel path for good before the first of them.
 
+use crate::access::is_readable;
 use crate::connection::{self, Connection};
 use crate::syscall::uncancelled;
 use crate::{errno, process, real, set_errno};
@@ -158,15 +159,21 @@ pub unsafe extern "C" fn lio_listio64(
     unsafe { lio_listio(mode, list, count, event) }
 }
 
-/// The connections that requests for io_submit(2) name leave their rings.
+/// The connections that requests for io_submit(2) name leave their rings. The kernel comes no further than to the first
+/// request that is not there.
 ///
 /// # Safety
-/// As io_submit(2).
+/// As io_submit(2), where a bad pointer is an error.
 pub unsafe fn submitting(count: c_long, requests: *const *const iocb) {
     for index in 0..count.max(0) as usize {
-        // SAFETY: the program vouches for `count` requests.
-        let request = unsafe { (*requests.add(index)).as_ref() };
-        if let Some(connection) = request.and_then(|it| connection::of(it.aio_fildes as c_int)) {
+        let at = requests.wrapping_add(index);
+        // SAFETY: there is something to read, here and below.
+        let request = if is_readable(at, 1) { unsafe { *at } } else { return };
+        if !is_readable(request, 1) {
+            return;
+        }
+        // SAFETY: as above.
+        if let Some(connection) = connection::of(unsafe { (*request).aio_fildes } as c_int) {
             connection.hand_over(Reason::Asynchronous);
         }
     }

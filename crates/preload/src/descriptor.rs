@@ -1,10 +1,11 @@
 //! What makes, copies, passes on and ends descriptors: socket, accept, connect, close, dup, fcntl, shutdown, SCM_RIGHTS.
 
+use crate::access::are_bytes_readable;
 use crate::connection;
 use crate::table::{self, Known};
 use crate::{errno, process, real, set_errno};
 use core::ffi::{c_int, c_uint};
-use libc::{msghdr, sa_family_t, size_t, sockaddr, socklen_t, ssize_t};
+use libc::{msghdr, sa_family_t, size_t, sockaddr, sockaddr_storage, socklen_t, ssize_t};
 use underpass_segment::end::{SHUT_IN, SHUT_OUT};
 use underpass_segment::reason::Reason;
 use underpass_segment::sync::Relaxed;
@@ -72,11 +73,11 @@ fn accepted(fd: c_int) -> c_int {
 pub unsafe extern "C" fn connect(fd: c_int, address: *const sockaddr, len: socklen_t) -> c_int {
     // SAFETY: passed on to the caller.
     let call = || unsafe { real::connect(fd, address, len) };
-    // SAFETY: the program vouches for its address, of which the family comes first.
+    // SAFETY: it can be read, and begins with the family.
     let family = || unsafe { (*address).sa_family };
     let disconnects = matches!(table::get(fd), Known::Connection(_) | Known::Nothing)
-        && !address.is_null()
-        && len as usize >= size_of::<sa_family_t>()
+        && (size_of::<sa_family_t>()..=size_of::<sockaddr_storage>()).contains(&(len as usize))
+        && are_bytes_readable(address.cast(), len as usize)
         && family() == libc::AF_UNSPEC as sa_family_t;
     if !disconnects {
         return call();
@@ -335,19 +336,24 @@ unsafe fn each_passed(message: *const msghdr, mut what: impl FnMut(c_int)) {
     }
 }
 
-/// A message is about to be sent over `channel`: descriptors that it gives away must not be fast any more.
+/// A message is about to be sent over `channel`: descriptors that it gives away must not be fast any more. False if the
+/// kernel refuses the message, since its control data is not there.
 ///
 /// # Safety
-/// The message must be valid.
-pub unsafe fn lend_passed(channel: c_int, message: *const msghdr) {
-    // SAFETY: passed on to the caller.
+/// As sendmsg(2), where a bad pointer in the message is an error.
+pub unsafe fn lend_passed(channel: c_int, message: *const msghdr) -> bool {
+    // SAFETY: passed on to the caller; control data is looked at only if it can be read.
     unsafe {
+        if !are_bytes_readable((*message).msg_control, (*message).msg_controllen) {
+            return false;
+        }
         each_passed(message, |passed| {
             if let Some(connection) = connection::recognise(passed) {
                 crate::luggage::lend(&connection, channel);
             }
         });
     }
+    true
 }
 
 /// A send with control data.
@@ -357,8 +363,9 @@ pub unsafe fn lend_passed(channel: c_int, message: *const msghdr) {
 pub unsafe fn send_control(fd: c_int, message: *const msghdr, flags: c_int) -> ssize_t {
     // SAFETY: the program vouches for the message.
     unsafe {
-        lend_passed(fd, message);
-        if let Some(connection) = connection::of(fd) {
+        if lend_passed(fd, message)
+            && let Some(connection) = connection::of(fd)
+        {
             connection.pin(Reason::Unsupported);
         }
         let before = errno();

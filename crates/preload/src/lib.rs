@@ -8,6 +8,7 @@
     reason = "every function here is a C function or serves one; each unsafe block says why it holds"
 )]
 
+mod access;
 mod aio;
 mod connection;
 mod descriptor;

@@ -1,5 +1,6 @@
 //! getsockopt, setsockopt, ioctl: options that the fast path has to know of, and queues that it has to count.
 
+use crate::access::{are_bytes_readable, is_readable, is_writable};
 use crate::connection::{self, Connection};
 use crate::real;
 use core::ffi::{c_int, c_ulong, c_void};
@@ -9,7 +10,6 @@ use underpass_segment::raw::Errno;
 use underpass_segment::reason::Reason;
 use underpass_segment::switch::Ready;
 use underpass_segment::sync::{AtomicBool, AtomicU8, Relaxed};
-use underpass_segment::vector::is_low;
 
 /// See tcp(7): a receive says how many bytes are left, in a control message of the same number.
 const TCP_INQ: c_int = 36;
@@ -55,13 +55,13 @@ fn is_stamped(fd: c_int) -> bool {
 /// kernel alone knows. Programs that set SO_TIMESTAMP for all sockets and ask none of TCP (iperf) are carried.
 ///
 /// # Safety
-/// If `fd` is a connection, `message` must be low or one to receive into.
+/// As recvmsg(2), where a bad pointer is an error.
 #[inline]
 pub unsafe fn heed_stamps(fd: c_int, message: *const msghdr) {
     if RARE.load(Relaxed)
         && let Some(connection) = connection::of(fd).filter(|it| it.end.stamped.load(Relaxed) != 0)
-        // SAFETY: the caller vouches for the message.
-        && unsafe { !is_low(message) && (*message).msg_controllen > 0 }
+        // SAFETY: there is something to read.
+        && unsafe { is_readable(message, 1) && (*message).msg_controllen > 0 }
     {
         connection.pin(Reason::SocketOption);
     }
@@ -97,6 +97,9 @@ pub unsafe fn tell_unread(fd: c_int, message: *mut msghdr, room: usize) {
             (*message).msg_flags |= libc::MSG_CTRUNC;
             return;
         }
+        if !is_writable((*message).msg_control.cast::<u8>(), needed) {
+            return;
+        }
         let header = (*message).msg_control as *mut libc::cmsghdr;
         header.write_unaligned(libc::cmsghdr { cmsg_len: needed, cmsg_level: libc::IPPROTO_TCP, cmsg_type: TCP_INQ });
         (header.add(1) as *mut c_int).write_unaligned(unread);
@@ -116,9 +119,13 @@ pub unsafe extern "C" fn setsockopt(
 ) -> c_int {
     const TCP_ULP: c_int = 31;
     const TCP_REPAIR: c_int = 19;
+    if !are_bytes_readable(value, (len as usize).min(size_of::<c_int>())) {
+        // SAFETY: passed on to the caller.
+        return unsafe { real::setsockopt(fd, level, name, value, len) };
+    }
     let number = || {
-        // SAFETY: the program vouches for `len` bytes.
-        if is_low(value) || len < 4 { 0 } else { unsafe { (value as *const c_int).read_unaligned() } }
+        // SAFETY: so many bytes can be read.
+        if len < 4 { 0 } else { unsafe { (value as *const c_int).read_unaligned() } }
     };
     let reason = match (level, name) {
         // The urgent byte is one of the stream then. Where it is (SIOCATMARK, and where a receive or a look stops) the kernel
@@ -143,7 +150,7 @@ pub unsafe extern "C" fn setsockopt(
     if let (Some(reason), Some(connection)) = (reason, connection::known(fd)) {
         connection.pin(reason);
     }
-    if let Some(kept) = kept(fd, level, name).filter(|_| !value.is_null() && len as usize >= size_of::<c_int>()) {
+    if let Some(kept) = kept(fd, level, name).filter(|_| len as usize >= size_of::<c_int>()) {
         kept.store((number() != 0).into(), Relaxed);
         return 0;
     }
@@ -237,9 +244,12 @@ unsafe fn is_to_be_copied(connection: Connection, value: *mut c_void, len: *cons
     const SKIP: usize = 3;
     const COPIED: usize = 8;
     let Some(port) = connection.ready_port().filter(|port| !port.reads_plainly()) else { return false };
-    // SAFETY: the program vouches for `len` bytes.
+    // SAFETY: what is read and written is there.
     unsafe {
-        if value.is_null() || len.is_null() || (*len as usize) < (SKIP + 1) * size_of::<u32>() {
+        if !is_readable(len, 1)
+            || (*len as usize) < (SKIP + 1) * size_of::<u32>()
+            || !is_writable(value.cast::<u8>(), (*len as usize).min((COPIED + 1) * size_of::<u32>()))
+        {
             return false;
         }
         let words = value.cast::<u32>();
@@ -265,8 +275,9 @@ pub fn expect_signals(fd: c_int) {
 /// As ioctl(2).
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn ioctl(fd: c_int, request: c_ulong, argument: usize) -> c_int {
-    // SAFETY: the program vouches for the number that it points to.
-    if request == libc::FIOASYNC && argument != 0 && unsafe { *(argument as *const c_int) } != 0 {
+    let number = argument as *const c_int;
+    // SAFETY: there is something to read.
+    if request == libc::FIOASYNC && is_readable(number, 1) && unsafe { *number } != 0 {
         expect_signals(fd);
     }
     // SAFETY: passed on to the caller.

@@ -1,5 +1,6 @@
 //! read, readv, preadv2, recv, recvfrom, recvmsg, recvmmsg, and their aliases.
 
+use crate::access::{is_readable, is_writable};
 use crate::connection::{self, BROKEN, CLOSED, Way};
 use crate::send::flags_as_send;
 use crate::{from_c, real, to_c};
@@ -8,7 +9,7 @@ use libc::{iovec, mmsghdr, msghdr, off_t, size_t, sockaddr, socklen_t, ssize_t, 
 use underpass_segment::kernel;
 use underpass_segment::raw::Errno;
 use underpass_segment::switch::ANEW;
-use underpass_segment::vector::{Cursor, MOST, is_low, length};
+use underpass_segment::vector::{Cursor, MOST, length};
 
 /// Most buffers of one call, and most messages that sendmmsg takes.
 pub const UIO_MAXIOV: usize = 1024;
@@ -99,17 +100,15 @@ unsafe fn first(message: &msghdr) -> iovec {
     unsafe { *message.msg_iov }
 }
 
-/// Whether the kernel refuses the array of buffers before it looks at the stream.
+/// What every process on every processor may have.
+pub const SURE: usize = (1 << 47) - 4096;
+
+/// Whether the kernel refuses the buffers before it looks at the stream.
 ///
 /// # Safety
-/// `vector` must point to `count` buffers, or be low.
+/// `vector` must point to `count` buffers.
 #[inline]
 pub unsafe fn refuses(fd: c_int, vector: *const iovec, count: usize) -> bool {
-    /// What every process on every processor may have.
-    const SURE: usize = (1 << 47) - 4096;
-    if count > UIO_MAXIOV || count > 0 && is_low(vector) {
-        return true;
-    }
     let unsure = (0..count).any(|index| {
         // SAFETY: the caller vouches for `count` elements.
         let buffer = unsafe { *vector.add(index) };
@@ -119,14 +118,18 @@ pub unsafe fn refuses(fd: c_int, vector: *const iovec, count: usize) -> bool {
     unsure && unsafe { kernel::refuses(fd, vector, count) }
 }
 
-/// The same, or finds it empty: where that is said without a look at the stream.
-///
-/// # Safety
-/// As for [`refuses`].
+/// The same of an array of the program's, which may not be there.
 #[inline]
-pub unsafe fn refuses_or_empty(fd: c_int, vector: *const iovec, count: c_int) -> bool {
-    // SAFETY: passed on to the caller; a vector that was not refused is not low.
-    count < 0 || unsafe { refuses(fd, vector, count as usize) || length(vector, count as usize) == 0 }
+pub fn refuses_array(fd: c_int, vector: *const iovec, count: usize) -> bool {
+    // SAFETY: there are `count` elements to read.
+    count > UIO_MAXIOV || !is_readable(vector, count) || unsafe { refuses(fd, vector, count) }
+}
+
+/// The same, or finds it empty: where that is said without a look at the stream.
+#[inline]
+pub fn refuses_array_or_empty(fd: c_int, vector: *const iovec, count: c_int) -> bool {
+    // SAFETY: an array that was not refused can be read.
+    count < 0 || refuses_array(fd, vector, count as usize) || unsafe { length(vector, count as usize) == 0 }
 }
 
 /// A cursor for `count` buffers, or for throwing their length away.
@@ -152,7 +155,7 @@ pub unsafe extern "C" fn read(fd: c_int, buffer: *mut c_void, len: size_t) -> ss
     unsafe {
         receive(
             fd,
-            || refuses_or_empty(fd, vector.as_ptr(), 2),
+            || len == 0 || refuses(fd, vector.as_ptr(), 2),
             || cursor(vector.as_ptr(), 1, 0),
             0,
             || real::read(fd, buffer, len),
@@ -186,7 +189,7 @@ pub unsafe extern "C" fn readv(fd: c_int, vector: *const iovec, count: c_int) ->
     unsafe {
         receive(
             fd,
-            || refuses_or_empty(fd, vector, count),
+            || refuses_array_or_empty(fd, vector, count),
             || cursor(vector, count as usize, 0),
             0,
             || real::readv(fd, vector, count),
@@ -213,7 +216,7 @@ pub unsafe extern "C" fn preadv2(
     unsafe {
         receive(
             fd,
-            || refuses_or_empty(fd, vector, count),
+            || refuses_array_or_empty(fd, vector, count),
             || cursor(vector, count as usize, 0),
             as_recv,
             || real::preadv2(fd, vector, count, offset, flags),
@@ -296,7 +299,7 @@ pub unsafe extern "C" fn recvfrom(
         );
         if answer >= 0 && !address.is_null() && connection::known(fd).is_some() {
             // As in the kernel, what was received is lost.
-            if is_low(address_len) {
+            if !is_writable(address_len, 1) {
                 return to_c(Err(Errno(libc::EFAULT)));
             }
             if (*address_len as c_int) < 0 {
@@ -349,10 +352,10 @@ pub unsafe extern "C" fn recvmsg(fd: c_int, message: *mut msghdr, flags: c_int) 
         let answer = receive(
             fd,
             || {
-                is_low(message)
+                !is_readable(message, 1)
                     || flags & MSG_CMSG_COMPAT != 0
                     || !(*message).msg_name.is_null() && ((*message).msg_namelen as c_int) < 0
-                    || refuses(fd, (*message).msg_iov, (*message).msg_iovlen)
+                    || refuses_array(fd, (*message).msg_iov, (*message).msg_iovlen)
             },
             || {
                 carried = true;
@@ -369,6 +372,10 @@ pub unsafe extern "C" fn recvmsg(fd: c_int, message: *mut msghdr, flags: c_int) 
             |it, flags| real::recvmsg(fd, it, flags),
         );
         if carried && answer >= 0 {
+            // As in the kernel, what was received is lost.
+            if !is_writable(message, 1) {
+                return to_c(Err(Errno(libc::EFAULT)));
+            }
             if !(*message).msg_name.is_null() {
                 (*message).msg_namelen = 0;
             }
@@ -408,7 +415,7 @@ pub unsafe extern "C" fn recvmmsg(
         if count > 0 {
             crate::options::heed_stamps(fd, messages.cast());
         }
-        let is_bad = || count > 0 && is_low(messages) || crate::poll::invalid(timeout);
+        let is_bad = || count > 0 && !is_readable(messages, 1) || crate::poll::invalid(timeout);
         let by_itself = flags & (libc::MSG_ERRQUEUE | libc::MSG_OOB) != 0;
         let Some(connection) = connection::of(fd).filter(|_| !by_itself && !is_bad()) else {
             plain();
@@ -432,9 +439,12 @@ pub unsafe extern "C" fn recvmmsg(
         let deadline = crate::poll::after(timeout);
         let mut done = 0;
         while done < count {
-            let message = messages.add(done as usize);
+            let message = messages.wrapping_add(done as usize);
             let wait = if done > 0 && flags & libc::MSG_WAITFORONE != 0 { libc::MSG_DONTWAIT } else { 0 };
-            let answer = recvmsg(fd, &mut (*message).msg_hdr, flags & !libc::MSG_WAITFORONE | wait);
+            let mut answer = recvmsg(fd, &raw mut (*message).msg_hdr, flags & !libc::MSG_WAITFORONE | wait);
+            if answer >= 0 && !is_writable(message, 1) {
+                answer = to_c(Err(Errno(libc::EFAULT)));
+            }
             if answer < 0 {
                 if done == 0 {
                     return -1;
@@ -452,6 +462,9 @@ pub unsafe extern "C" fn recvmmsg(
             }
         }
         if let Some(left) = crate::poll::left(deadline, u64::MAX) {
+            if !is_writable(timeout, 1) {
+                return to_c(Err(Errno(libc::EFAULT))) as c_int;
+            }
             *timeout = left;
         }
         done as c_int

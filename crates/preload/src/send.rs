@@ -1,7 +1,8 @@
 //! write, writev, pwritev2, send, sendto, sendmsg, sendmmsg, sendfile, splice, and their aliases.
 
+use crate::access::{are_bytes_readable, is_readable, is_writable};
 use crate::connection::{self, BROKEN, CLOSED, Connection, Way};
-use crate::receive::{UIO_MAXIOV, one, refuses, refuses_or_empty, whole};
+use crate::receive::{UIO_MAXIOV, one, refuses, refuses_array, refuses_array_or_empty, whole};
 use crate::{from_c, real, to_c};
 use core::ffi::{c_int, c_uint, c_void};
 use libc::{iovec, mmsghdr, msghdr, off_t, pollfd, size_t, sockaddr, sockaddr_storage, socklen_t, ssize_t};
@@ -13,7 +14,7 @@ use underpass_segment::reason::Reason;
 use underpass_segment::ring::Source;
 use underpass_segment::switch::Port;
 use underpass_segment::sync::Relaxed;
-use underpass_segment::vector::{Cursor, MAX_BUFFERS, MOST, is_low, length};
+use underpass_segment::vector::{Cursor, MAX_BUFFERS, MOST, length};
 
 /// Flags that a send through the segment honours; MSG_MORE may be ignored.
 const CARRIED: c_int = libc::MSG_DONTWAIT
@@ -276,7 +277,7 @@ pub unsafe extern "C" fn __write(fd: c_int, buffer: *const c_void, len: size_t) 
 pub unsafe extern "C" fn writev(fd: c_int, vector: *const iovec, count: c_int) -> ssize_t {
     // SAFETY: as in `write`.
     unsafe {
-        let refused = || refuses_or_empty(fd, vector, count);
+        let refused = || refuses_array_or_empty(fd, vector, count);
         send_vector(fd, refused, vector, count as usize, 0, || real::writev(fd, vector, count))
     }
 }
@@ -308,7 +309,7 @@ pub unsafe extern "C" fn pwritev2(
     };
     // SAFETY: as in `write`.
     unsafe {
-        let refused = || refuses_or_empty(fd, vector, count);
+        let refused = || refuses_array_or_empty(fd, vector, count);
         send_vector(fd, refused, vector, count as usize, as_send, || real::pwritev2(fd, vector, count, offset, flags))
     }
 }
@@ -359,8 +360,8 @@ pub unsafe extern "C" fn sendto(
     // SAFETY: as in `write`. A connected TCP socket ignores the address.
     unsafe {
         let plain = || real::sendto(fd, buffer, len, flags, address, address_len);
-        let named = |len: socklen_t| len > 0 && (is_low(address) || len as usize > size_of::<sockaddr_storage>());
-        let refused = || !address.is_null() && named(address_len) || refuses(fd, &vector, 1);
+        let is_bad = |len: usize| len > size_of::<sockaddr_storage>() || !are_bytes_readable(address.cast(), len);
+        let refused = || !address.is_null() && is_bad(address_len as usize) || refuses(fd, &vector, 1);
         send_vector(fd, refused, &vector, 1, flags, plain)
     }
 }
@@ -371,7 +372,7 @@ pub unsafe extern "C" fn sendto(
 pub unsafe extern "C" fn sendmsg(fd: c_int, message: *const msghdr, flags: c_int) -> ssize_t {
     // SAFETY: the program vouches for the message and what it points to.
     unsafe {
-        if is_low(message) {
+        if !is_readable(message, 1) {
             return real::sendmsg(fd, message, flags);
         }
         if (*message).msg_controllen != 0 {
@@ -379,8 +380,10 @@ pub unsafe extern "C" fn sendmsg(fd: c_int, message: *const msghdr, flags: c_int
         }
         let (vector, count) = ((*message).msg_iov.cast_const(), (*message).msg_iovlen);
         let name = (*message).msg_name;
-        let named = |len: socklen_t| (len as c_int) < 0 || len > 0 && is_low(name);
-        let refused = || !name.is_null() && named((*message).msg_namelen) || refuses(fd, vector, count);
+        let is_bad = |len: socklen_t| {
+            (len as c_int) < 0 || !are_bytes_readable(name, (len as usize).min(size_of::<sockaddr_storage>()))
+        };
+        let refused = || !name.is_null() && is_bad((*message).msg_namelen) || refuses_array(fd, vector, count);
         send_vector(fd, refused, vector, count, flags, || real::sendmsg(fd, message, flags))
     }
 }
@@ -388,23 +391,22 @@ pub unsafe extern "C" fn sendmsg(fd: c_int, message: *const msghdr, flags: c_int
 /// Lends what the messages pass, if `fd` is a Unix socket.
 ///
 /// # Safety
-/// The control data of messages that can be read must be valid.
+/// As sendmmsg(2), where a bad pointer is an error.
 unsafe fn lend_all_passed(fd: c_int, messages: *const mmsghdr, count: usize) {
     if is_quiet() || kernel::int_option(fd, libc::SOL_SOCKET, libc::SO_DOMAIN) != Ok(libc::AF_UNIX) {
         return;
     }
     for index in 0..count {
-        let at = messages.wrapping_add(index);
-        let message = match kernel::copy_of(at) {
-            Ok(message) => message,
+        let message = messages.wrapping_add(index);
+        if !is_readable(message, 1) {
             // The kernel will say so.
-            Err(Errno(libc::EFAULT)) => return,
-            // SAFETY: the program vouches for its messages.
-            Err(_) => unsafe { at.read() },
-        };
-        if message.msg_hdr.msg_controllen != 0 {
-            // SAFETY: passed on to the caller.
-            unsafe { crate::descriptor::lend_passed(fd, &message.msg_hdr) };
+            return;
+        }
+        // SAFETY: it can be read; the rest is passed on to the caller.
+        unsafe {
+            if (*message).msg_hdr.msg_controllen != 0 {
+                crate::descriptor::lend_passed(fd, &raw const (*message).msg_hdr);
+            }
         }
     }
 }
@@ -415,9 +417,6 @@ unsafe fn lend_all_passed(fd: c_int, messages: *const mmsghdr, count: usize) {
 pub unsafe extern "C" fn sendmmsg(fd: c_int, messages: *mut mmsghdr, count: c_uint, flags: c_int) -> c_int {
     // SAFETY: the program vouches for the messages.
     unsafe {
-        if is_low(messages) {
-            return real::sendmmsg(fd, messages, count, flags);
-        }
         let count = count.min(UIO_MAXIOV as c_uint);
         if connection::of(fd).is_none() {
             lend_all_passed(fd, messages, count as usize);
@@ -426,8 +425,12 @@ pub unsafe extern "C" fn sendmmsg(fd: c_int, messages: *mut mmsghdr, count: c_ui
         let before = crate::errno();
         let mut done = 0;
         while done < count {
-            let message = messages.add(done as usize);
-            let answer = sendmsg(fd, &(*message).msg_hdr, flags);
+            let message = messages.wrapping_add(done as usize);
+            let mut answer = sendmsg(fd, &raw const (*message).msg_hdr, flags);
+            if answer >= 0 && !is_writable(message, 1) {
+                // As in the kernel, it is sent.
+                answer = to_c(Err(Errno(libc::EFAULT)));
+            }
             if answer < 0 {
                 if done == 0 {
                     return -1;
@@ -457,7 +460,7 @@ pub unsafe extern "C" fn sendfile(out: c_int, input: c_int, offset: *mut off_t, 
     }
     let Some(connection) = connection::of(out) else { return plain() };
     // The kernel does not look at the connection for nothing.
-    if count == 0 || !offset.is_null() && is_low(offset) {
+    if count == 0 || !offset.is_null() && !is_readable(offset, 1) {
         return plain();
     }
     // SAFETY: passed on to the caller.
@@ -608,8 +611,10 @@ unsafe fn file_through_segment(
     unsafe {
         if offset.is_null() {
             libc::lseek(input, begin + sent as off_t, libc::SEEK_SET);
-        } else {
+        } else if is_writable(offset, 1) {
             *offset = begin + sent as off_t;
+        } else {
+            return Err(Errno(libc::EFAULT));
         }
     }
     crate::set_errno(before);

@@ -2,7 +2,7 @@
 #![allow(unsafe_code, reason = "instructions that are whole for their own thread only")]
 
 pub use core::sync::atomic::Ordering::{AcqRel, Acquire, Relaxed, Release, SeqCst};
-pub use core::sync::atomic::{AtomicBool, AtomicI32, AtomicPtr, AtomicU8, compiler_fence};
+pub use core::sync::atomic::{AtomicBool, AtomicI32, AtomicPtr, AtomicU8, AtomicUsize, compiler_fence};
 #[cfg(not(loom))]
 pub use core::sync::atomic::{AtomicU32, AtomicU64, fence};
 

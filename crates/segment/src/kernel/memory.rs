@@ -2,9 +2,7 @@
 #![allow(unsafe_code, reason = "has the kernel look at addresses")]
 
 use super::proc::{LONGEST, for_each_short_line};
-use super::process_id;
 use crate::raw::{Errno, is_quiet, syscall};
-use core::mem::MaybeUninit;
 
 /// Whether there is memory of this process.
 #[cold]
@@ -16,21 +14,27 @@ pub fn is_mapped<T>(address: *const T) -> bool {
     !is_quiet() && unsafe { syscall(libc::SYS_mincore, [page, 1, &raw mut resident as usize, 0, 0, 0]) }.is_ok()
 }
 
-/// A copy of what lies at `from` in the program's memory.
-///
-/// # Errors
-/// EFAULT where nothing lies that can be read, EPERM or ENOSYS where a sandbox does not allow to ask.
-pub fn copy_of<T: Copy>(from: *const T) -> Result<T, Errno> {
-    let mut copy = MaybeUninit::<T>::uninit();
-    let piece = |at: *mut T| libc::iovec { iov_base: at.cast(), iov_len: size_of::<T>() };
-    let (to, from) = (piece(copy.as_mut_ptr()), piece(from.cast_mut()));
-    let (to, from) = (&raw const to as usize, &raw const from as usize);
-    // SAFETY: the kernel writes to our own memory, and checks what it reads.
-    match unsafe { syscall(libc::SYS_process_vm_readv, [process_id() as usize, to, 1, from, 1, 0]) }? {
-        // SAFETY: all of it was written, and is a copy of a `T`.
-        all if all == size_of::<T>() => Ok(unsafe { copy.assume_init() }),
-        _ => Err(Errno(libc::EFAULT)),
-    }
+/// Whether the word at `at`, which is not null, can be read, as far as the kernel says.
+#[cold]
+pub fn is_readable(at: *const u64) -> bool {
+    /// None of those that rt_sigprocmask(2) knows: it reads the mask, and then refuses.
+    const NO_CHANGE: usize = usize::MAX;
+    let arguments = [NO_CHANGE, at as usize, 0, size_of::<u64>(), 0, 0];
+    // SAFETY: the kernel checks what it reads, and changes nothing.
+    unsafe { syscall(libc::SYS_rt_sigprocmask, arguments) != Err(Errno(libc::EFAULT)) }
+}
+
+/// The same for writing.
+#[cold]
+pub fn is_writable(at: *const u64) -> bool {
+    /// See FUTEX_WAKE_OP in futex(2): adds 0 to the word, in one step, and wakes nobody unless that was below -2048.
+    const ADD_NOTHING: usize = (libc::FUTEX_OP_ADD as usize) << 28 | (libc::FUTEX_OP_CMP_LT as usize) << 24 | 0x800;
+    let nobody = 0u32;
+    let operation = (libc::FUTEX_WAKE_OP | libc::FUTEX_PRIVATE_FLAG) as usize;
+    // SAFETY: the kernel checks what it writes to, and the word stays what it is; nobody waits for one of this frame.
+    let answer =
+        unsafe { syscall(libc::SYS_futex, [&raw const nobody as usize, operation, 0, 0, at as usize, ADD_NOTHING]) };
+    answer != Err(Errno(libc::EFAULT))
 }
 
 /// Where the kernel tells of memory cgroups.
@@ -117,8 +121,29 @@ fn is_left(listing: &str, [unified, by_controller]: [&Cgroups<'_>; 2], bytes: u6
 
 #[cfg(all(test, not(loom)))]
 mod tests {
+    use super::super::process_id;
     use super::*;
     use std::fs;
+
+    #[test]
+    fn memory_is_asked_about_without_a_change() {
+        let map = |protection| {
+            let kind = (libc::MAP_PRIVATE | libc::MAP_ANONYMOUS) as usize;
+            // SAFETY: a mapping of our own.
+            unsafe { syscall(libc::SYS_mmap, [0, 4096, protection as usize, kind, usize::MAX, 0]) }.unwrap()
+                as *const u64
+        };
+        let ways = |at| (is_readable(at), is_writable(at));
+        let page = map(libc::PROT_READ | libc::PROT_WRITE).cast_mut();
+        // SAFETY: it can be written.
+        unsafe { page.write(0x0123_4567_89ab_cdef) };
+        assert_eq!(ways(page), (true, true));
+        // SAFETY: as above.
+        assert_eq!(unsafe { page.read() }, 0x0123_4567_89ab_cdef);
+        assert_eq!(ways(map(libc::PROT_READ)), (true, false));
+        assert_eq!(ways(map(libc::PROT_NONE)), (false, false));
+        assert_eq!(ways((usize::MAX & !7) as *const u64), (false, false), "the kernel's own");
+    }
 
     #[test]
     fn the_tightest_cgroup_decides() {

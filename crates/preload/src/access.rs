@@ -1,0 +1,82 @@
+//! Whether the memory that the program points to can be read or written.
+//!
+//! The kernel answers a bad pointer with EFAULT; an access by this library would be SIGSEGV. So a call with a bad pointer is
+//! left to the kernel before the library reads any of its arguments. The kernel is asked about a page once, by a call that
+//! changes nothing, and a page that was found is taken to stay: what the fast path costs is a look at a table. The buffers
+//! of a send or a receive are not checked, since they may lie on any number of pages.
+
+use core::ffi::c_void;
+use underpass_segment::kernel;
+use underpass_segment::raw::is_quiet;
+use underpass_segment::sync::{AtomicUsize, Relaxed};
+use underpass_segment::vector::is_low;
+
+/// The smallest page of any processor.
+const PAGE: usize = 4096;
+const READ: usize = 1;
+const WRITE: usize = 2;
+const SLOT_BITS: u32 = 12;
+
+/// Addresses of pages that were found, each with [`READ`] and [`WRITE`] as far as that was asked for.
+static FOUND: [AtomicUsize; 1 << SLOT_BITS] = [const { AtomicUsize::new(0) }; 1 << SLOT_BITS];
+
+/// Whether `count` elements at `at` can be read. True where the library may make no system call to find out.
+#[inline]
+pub fn is_readable<T>(at: *const T, count: usize) -> bool {
+    allows(at as usize, count.saturating_mul(size_of::<T>()), READ)
+}
+
+/// The same for writing, and so for reading.
+#[inline]
+pub fn is_writable<T>(at: *const T, count: usize) -> bool {
+    allows(at as usize, count.saturating_mul(size_of::<T>()), READ | WRITE)
+}
+
+/// Whether `len` bytes at `at` can be read.
+pub fn are_bytes_readable(at: *const c_void, len: usize) -> bool {
+    is_readable(at.cast::<u8>(), len)
+}
+
+#[inline]
+fn allows(at: usize, len: usize, access: usize) -> bool {
+    if len == 0 {
+        return true;
+    }
+    let Some(last) = at.checked_add(len - 1) else { return false };
+    let (first, last) = (at & !(PAGE - 1), last & !(PAGE - 1));
+    // The last one first: of a length that is wrong, it is the one that is not there.
+    page_allows(last, access) && (first == last || pages_allow(first, last, access))
+}
+
+/// The pages from `first` on, without the last.
+fn pages_allow(first: usize, last: usize, access: usize) -> bool {
+    (first / PAGE..last / PAGE).all(|number| page_allows(number * PAGE, access))
+}
+
+#[inline]
+fn page_allows(page: usize, access: usize) -> bool {
+    slot(page).load(Relaxed) & (!(PAGE - 1) | access) == page | access || ask(page, access)
+}
+
+/// Pages at the same place of many stacks have places of their own.
+#[inline]
+fn slot(page: usize) -> &'static AtomicUsize {
+    let spread = (page / PAGE) as u64;
+    &FOUND[(spread.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> (u64::BITS - SLOT_BITS)) as usize]
+}
+
+#[cold]
+fn ask(page: usize, access: usize) -> bool {
+    if is_low(page as *const u8) {
+        return false;
+    }
+    if is_quiet() {
+        return true;
+    }
+    let page_at = page as *const u64;
+    let allows = if access & WRITE == 0 { kernel::is_readable(page_at) } else { kernel::is_writable(page_at) };
+    if allows {
+        slot(page).store(page | access, Relaxed);
+    }
+    allows
+}
