@@ -6,6 +6,7 @@
 //! of a send or a receive are not checked, since they may lie on any number of pages.
 
 use core::ffi::c_void;
+use libc::sigset_t;
 use underpass_segment::kernel;
 use underpass_segment::raw::is_quiet;
 use underpass_segment::sync::{AtomicUsize, Relaxed};
@@ -35,6 +36,12 @@ pub fn is_writable<T>(at: *const T, count: usize) -> bool {
 /// Whether `len` bytes at `at` can be read.
 pub fn are_bytes_readable(at: *const c_void, len: usize) -> bool {
     is_readable(at.cast::<u8>(), len)
+}
+
+/// Whether there is no mask, or what the kernel reads of it can be read: its first 64 bits.
+#[inline]
+pub fn is_mask_readable(mask: *const sigset_t) -> bool {
+    mask.is_null() || is_readable(mask.cast::<u64>(), 1)
 }
 
 #[inline]

@@ -1,11 +1,12 @@
 //! poll, ppoll, select, pselect.
 
+use crate::access::{is_mask_readable, is_readable, is_writable};
 use crate::connection::{self, CLOSED, unless_left};
 use crate::memory::{release, reserve};
 use crate::{epoll, real, table};
 use core::cell::Cell;
 use core::ffi::c_int;
-use core::slice::from_raw_parts_mut;
+use core::slice::{from_raw_parts, from_raw_parts_mut};
 use libc::{fd_set, nfds_t, pollfd, sigset_t, size_t, timespec, timeval};
 use underpass_segment::clock::{self, ticks, ticks_per_microsecond};
 use underpass_segment::kernel;
@@ -14,7 +15,6 @@ use underpass_segment::raw::{Answer, Errno, is_quiet};
 use underpass_segment::switch::{Port, Ready, Sleep};
 use underpass_segment::sync::{AcqRel, AtomicPtr, AtomicU32, Relaxed};
 use underpass_segment::tap;
-use underpass_segment::vector::is_low;
 use underpass_segment::wait::{Polled, Wait};
 
 const AGAIN: Errno = Errno(libc::EAGAIN);
@@ -57,13 +57,10 @@ pub unsafe fn after(timeout: *const timespec) -> Deadline {
 }
 
 /// Whether the kernel refuses the timeout.
-///
-/// # Safety
-/// `timeout` must be null, low or valid.
-pub unsafe fn invalid(timeout: *const timespec) -> bool {
+pub fn invalid(timeout: *const timespec) -> bool {
     let invalid = |t: timespec| t.tv_sec < 0 || !(0..1_000_000_000).contains(&t.tv_nsec);
-    // SAFETY: not null, nor near it.
-    !timeout.is_null() && (is_low(timeout) || invalid(unsafe { *timeout }))
+    // SAFETY: there is something to read.
+    !timeout.is_null() && (!is_readable(timeout, 1) || invalid(unsafe { *timeout }))
 }
 
 /// The timespec of what is left until `deadline`, at most `longest` nanoseconds.
@@ -352,7 +349,7 @@ pub unsafe extern "C" fn poll(fds: *mut pollfd, count: nfds_t, timeout: c_int) -
     // SAFETY: the program vouches for `count` entries.
     unsafe {
         let plain = || real::poll(fds, count, timeout);
-        if is_low(fds) || count == 0 {
+        if count == 0 {
             return plain();
         }
         serve(fds, count, after_ms(timeout), core::ptr::null(), plain)
@@ -362,7 +359,7 @@ pub unsafe extern "C" fn poll(fds: *mut pollfd, count: nfds_t, timeout: c_int) -
 /// Polls by `plain`, the kernel's own call, if there is nothing else to look at.
 ///
 /// # Safety
-/// `fds` must point to `count` entries.
+/// As poll(2), where a bad pointer is an error.
 unsafe fn serve(
     fds: *mut pollfd,
     count: nfds_t,
@@ -370,8 +367,12 @@ unsafe fn serve(
     mask: *const sigset_t,
     plain: impl FnOnce() -> c_int,
 ) -> c_int {
-    // SAFETY: the caller vouches for `count` entries; the slice is not used across `plain`, which writes there.
-    let entries = || unsafe { core::slice::from_raw_parts_mut(fds, count as usize) };
+    if !is_writable(fds, count as usize) {
+        // SAFETY: passed on to the caller.
+        return unsafe { serve_in_vain(fds, count as usize, plain) };
+    }
+    // SAFETY: there are `count` entries; the slice is not used across `plain`, which writes there.
+    let entries = || unsafe { from_raw_parts_mut(fds, count as usize) };
     crate::test_cancel();
     if let Some(count) = answer_confined(entries()) {
         return count;
@@ -389,6 +390,21 @@ unsafe fn serve(
         }
     }
     wait(entries(), deadline, mask)
+}
+
+/// The same where the answers cannot be written: an error, which the kernel finds. But what it knows of our connections is
+/// not all there is to wait for.
+///
+/// # Safety
+/// As poll(2), where a bad pointer is an error.
+#[cold]
+unsafe fn serve_in_vain(fds: *const pollfd, count: usize, plain: impl FnOnce() -> c_int) -> c_int {
+    // SAFETY: there are `count` entries to read.
+    if is_readable(fds, count) && concerns_us(unsafe { from_raw_parts(fds, count) }) {
+        crate::set_errno(libc::EFAULT);
+        return -1;
+    }
+    plain()
 }
 
 /// # Safety
@@ -420,7 +436,7 @@ pub unsafe extern "C" fn ppoll(
     // SAFETY: the program vouches for its arguments.
     unsafe {
         let plain = || real::ppoll(fds, count, timeout, mask);
-        if is_low(fds) || count == 0 || invalid(timeout) {
+        if count == 0 || invalid(timeout) || !is_mask_readable(mask) {
             return plain();
         }
         serve(fds, count, after(timeout), mask, plain)
@@ -468,16 +484,16 @@ pub fn after_fork() {
 /// room for, and some programs rely on that. `None` where it looks at none or refuses the sets, and without /proc.
 fn looked_at(count: c_int, sets: [*mut u64; 3]) -> Option<usize> {
     let count = usize::try_from(count).ok().filter(|&count| count > 0)?;
-    if sets.iter().any(|set| !set.is_null() && is_low(*set)) {
-        return None;
-    }
-    if count <= libc::FD_SETSIZE || count <= TABLE_SIZE.load(Relaxed) as usize {
-        return Some(count);
-    }
-    let size = if is_quiet() { None } else { kernel::descriptor_table_size() }?;
-    // It only grows.
-    TABLE_SIZE.store(size as u32, Relaxed);
-    Some(count.min(size))
+    let count = if count <= libc::FD_SETSIZE || count <= TABLE_SIZE.load(Relaxed) as usize {
+        count
+    } else {
+        let size = if is_quiet() { None } else { kernel::descriptor_table_size() }?;
+        // It only grows.
+        TABLE_SIZE.store(size as u32, Relaxed);
+        count.min(size)
+    };
+    let are_readable = sets.iter().all(|set| set.is_null() || is_readable(*set, count.div_ceil(Select::WORD)));
+    are_readable.then_some(count)
 }
 
 /// Memory for the descriptors of a select, as many as the stack may have no room for.
@@ -642,6 +658,10 @@ impl Select {
             crate::set_errno(libc::EBADF);
             return Served::Here(-1);
         }
+        if self.sets.iter().any(|set| !set.is_null() && !is_writable(*set, self.words())) {
+            crate::set_errno(libc::EFAULT);
+            return Served::Here(-1);
+        }
         // SAFETY: as above.
         Served::Here(unsafe { self.write(fds) })
     }
@@ -700,7 +720,7 @@ pub unsafe fn select_by(
         let invalid = |t: timeval| t.tv_sec < 0 || t.tv_usec < 0;
         let sets = [read.cast(), write.cast(), except.cast()];
         let Some(looked_at) = looked_at(count, sets) else { return plain() };
-        if !timeout.is_null() && (is_low(timeout) || invalid(*timeout)) {
+        if !timeout.is_null() && (!is_readable(timeout, 1) || invalid(*timeout)) {
             return plain();
         }
         let deadline = (!timeout.is_null()).then(|| {
@@ -714,7 +734,8 @@ pub unsafe fn select_by(
         match select.serve(plain) {
             Served::Plainly(answer) => answer,
             Served::Here(answer) => {
-                if let Some(left) = left(deadline, u64::MAX) {
+                // The kernel leaves alone what cannot be written.
+                if let Some(left) = left(deadline, u64::MAX).filter(|_| is_writable(timeout, 1)) {
                     *timeout = timeval { tv_sec: left.tv_sec, tv_usec: left.tv_nsec / 1000 };
                 }
                 answer
@@ -752,7 +773,8 @@ pub unsafe extern "C" fn pselect(
     unsafe {
         let plain = || real::pselect(count, read, write, except, timeout, mask);
         let sets = [read.cast(), write.cast(), except.cast()];
-        let Some(count) = looked_at(count, sets).filter(|_| !invalid(timeout)) else { return plain() };
+        let is_good = !invalid(timeout) && is_mask_readable(mask);
+        let Some(count) = looked_at(count, sets).filter(|_| is_good) else { return plain() };
         crate::test_cancel();
         match (Select { sets, count, deadline: after(timeout), mask }).serve(plain) {
             Served::Plainly(answer) | Served::Here(answer) => answer,

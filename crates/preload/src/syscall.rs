@@ -1,10 +1,10 @@
 //! syscall: what a program asks of the kernel by number goes the way of libc's function for it.
 
+use crate::access::{is_readable, is_writable};
 use crate::connection::unless_left;
 use crate::{aio, descriptor, epoll, exec, fork, memory, options, poll, real, receive, seccomp, send};
 use core::ffi::{c_int, c_long, c_uint};
 use libc::{fd_set, iovec, nfds_t, pollfd, sigset_t, ssize_t, timespec, timeval};
-use underpass_segment::raw;
 
 /// An argument as it comes in a register.
 trait Argument {
@@ -98,10 +98,10 @@ pub unsafe extern "C" fn syscall(number: c_long, a: usize, b: usize, c: usize, d
         SYS_setsockopt => options::setsockopt(a b c d e),
         #[cfg(target_arch = "x86_64")]
         SYS_poll => poll::poll(a b c),
-        SYS_ppoll if is_mask(d, e) => ppoll(a b c d),
+        SYS_ppoll if is_there::<timespec>(c) && is_mask(d, e) => ppoll(a b c d),
         #[cfg(target_arch = "x86_64")]
-        SYS_select => select(a b c d e),
-        SYS_pselect6 if is_mask_in(f) => pselect(a b c d e f),
+        SYS_select if is_there::<timeval>(e) => select(a b c d e),
+        SYS_pselect6 if is_there::<timespec>(e) && is_mask_in(f) => pselect(a b c d e f),
         #[cfg(target_arch = "x86_64")]
         SYS_epoll_create => epoll::epoll_create(a),
         SYS_epoll_create1 => epoll::epoll_create1(a),
@@ -146,13 +146,19 @@ const MASK_BYTES: usize = 8;
 
 /// Whether the kernel takes such a mask.
 fn is_mask(mask: usize, bytes: usize) -> bool {
-    mask == 0 || bytes == MASK_BYTES
+    mask == 0 || bytes == MASK_BYTES && is_there::<u64>(mask)
+}
+
+/// Whether an argument that points to a `T` is null, or can be read. If not, the kernel finds that out by itself.
+fn is_there<T>(argument: usize) -> bool {
+    argument == 0 || is_readable(argument as *const T, 1)
 }
 
 /// pselect6(2) has no register left for the size: its last argument points to the mask and that.
 fn is_mask_in(pair: usize) -> bool {
-    // SAFETY: the program vouches for it.
-    pair == 0 || unsafe { is_mask(*(pair as *const usize), *(pair as *const usize).add(1)) }
+    let pair = pair as *const usize;
+    // SAFETY: there is something to read.
+    pair.is_null() || is_readable(pair, 2) && unsafe { is_mask(*pair, *pair.add(1)) }
 }
 
 /// Calls with libc's form of a mask.
@@ -173,7 +179,7 @@ unsafe fn with_mask(mask: *const u64, call: impl FnOnce(*const sigset_t) -> c_in
 }
 
 /// Calls with a copy of the time, and writes what `call` has made of it back where the kernel would: what cannot be
-/// written to stays as it is, unless the library may make no system call of its own to find that out.
+/// written to stays as it is.
 ///
 /// # Safety
 /// `time` must be null or valid for reading.
@@ -184,18 +190,9 @@ unsafe fn with_time<T: Copy>(time: *mut T, call: impl FnOnce(*mut T) -> c_int) -
     // SAFETY: not null.
     let mut own = unsafe { time.read_unaligned() };
     let answer = call(&mut own);
-    if raw::is_quiet() {
-        // SAFETY: the program vouches for its time.
+    if is_writable(time, 1) {
+        // SAFETY: it can be written.
         unsafe { time.write_unaligned(own) };
-        return answer;
-    }
-    let piece = |at: *mut T| iovec { iov_base: at.cast(), iov_len: size_of::<T>() };
-    let (from, to) = (piece(&mut own), piece(time));
-    // SAFETY: the kernel checks what it writes to.
-    unsafe {
-        let me = libc::getpid() as usize;
-        let _ =
-            raw::syscall(libc::SYS_process_vm_writev, [me, &raw const from as usize, 1, &raw const to as usize, 1, 0]);
     }
     answer
 }
@@ -302,9 +299,10 @@ fn is_fork(flags: usize, stack: usize) -> bool {
 /// The same of clone3(2).
 fn is_fork3(arguments: usize, bytes: usize) -> bool {
     const STACK: usize = 5;
-    // SAFETY: the program vouches for so many bytes.
-    let word = |at| unsafe { *(arguments as *const usize).add(at) };
-    arguments != 0 && bytes > STACK * size_of::<usize>() && is_fork(word(0), word(STACK))
+    let words = arguments as *const usize;
+    // SAFETY: so many can be read.
+    let word = |at| unsafe { *words.add(at) };
+    bytes > STACK * size_of::<usize>() && is_readable(words, STACK + 1) && is_fork(word(0), word(STACK))
 }
 
 unsafe fn exit_group(status: c_int) -> c_int {

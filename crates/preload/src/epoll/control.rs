@@ -2,6 +2,7 @@
 
 use super::sleep::{hand_over, leave_group, wake_by_itself, wake_up, watch};
 use super::{EDGE, EXCLUSIVE, IN, has_room, has_sleepers, need_set, port, set_of};
+use crate::access::is_readable;
 use crate::connection::{self, Connection};
 use crate::set::{self, Later, Left, Set};
 use crate::table::{self, Known};
@@ -14,7 +15,6 @@ use underpass_segment::raw::is_quiet;
 use underpass_segment::reason::Reason;
 use underpass_segment::switch::{Port, Sleep, Told};
 use underpass_segment::sync::Relaxed;
-use underpass_segment::vector::is_low;
 
 /// # Safety
 /// As epoll_create(2).
@@ -69,10 +69,11 @@ pub unsafe extern "C" fn epoll_ctl(epfd: c_int, operation: c_int, fd: c_int, eve
     if process::borrowed() {
         return call();
     }
-    // SAFETY: the program vouches for its event.
-    let wanted = (!is_low(event)).then(|| unsafe { ((*event).events, (*event).u64) });
+    let is_read = operation != libc::EPOLL_CTL_DEL && is_readable(event, 1);
+    // SAFETY: there is something to read.
+    let wanted = is_read.then(|| unsafe { ((*event).events, (*event).u64) });
     if let Some(set) = set_of(epfd).filter(|set| set.is_below()) {
-        return control_above(set, operation, fd, wanted.filter(|_| operation != libc::EPOLL_CTL_DEL), socket, call);
+        return control_above(set, operation, fd, wanted, socket, call);
     }
     if !socket && !is_set(operation, fd) {
         return control_foreign(epfd, operation, fd, wanted, call);

@@ -1,10 +1,12 @@
 //! epoll_wait and its variants.
 
 use super::control::settle;
-use super::events::{Events, ask, collect, news, tell_each, tell_twins};
+use super::events::{Events, ask, collect, news, tell_each, tell_twins, writable as is_writable_now};
 use super::sleep::{any_news, arm, arm_inner, hand_over};
 use super::{IN, OVER, asleep, has_sleepers, port, set_of};
+use crate::access::{is_mask_readable, is_writable};
 use crate::poll::{Deadline, after, after_ms, invalid, left, let_signals_in};
+use crate::receive::SURE;
 use crate::set::{Scan, Set};
 use crate::{process, real, table};
 use core::ffi::c_int;
@@ -19,8 +21,6 @@ use underpass_segment::wait::{Polled, Wait};
 pub(super) const KERNEL_EVERY_US: u64 = 50;
 /// The same while there is nothing to report.
 const KERNEL_WHEN_IDLE_US: u64 = 4;
-/// Nothing is mapped below. An array there, at a null pointer or near it, is none.
-const FIRST_PAGE: usize = 4096;
 /// Where another thread may take the doorbell, a sleep lasts no longer.
 const BRIEFLY_NS: u64 = 10_000_000;
 
@@ -37,22 +37,57 @@ fn wait(
         return None;
     }
     crate::test_cancel();
-    let mut one = epoll_event { events: 0, u64: 0 };
-    let usable = events as usize >= FIRST_PAGE;
-    let (at, most) = if usable { (events, most as usize) } else { (&raw mut one, 1) };
+    // The rest of the array is the program's word: there may be much of it, and little of that is written to.
+    if !is_writable(events, 1) {
+        return wait_in_vain(epfd, set, events, most, deadline, sleep);
+    }
+    let most = most as usize;
     if set.is_below() {
-        return Some(wait_above(set, at, most, deadline, sleep));
+        return Some(wait_above(set, events, most, deadline, sleep));
     }
     if !set.is_mine() {
         settle(epfd, set);
     }
-    let answer = wait_in(epfd, set, Events::new(at, most), deadline, sleep);
+    let answer = wait_in(epfd, set, Events::new(events, most), deadline, sleep);
     hand_over(epfd, set);
-    if answer > 0 && !usable {
-        crate::set_errno(libc::EFAULT);
-        return Some(-1);
-    }
     Some(answer)
+}
+
+/// The same where no event can be written. As in the kernel the first that there is ends the call with an error, and is
+/// there for the next call.
+#[cold]
+fn wait_in_vain(
+    epfd: c_int,
+    set: &Set,
+    events: *mut epoll_event,
+    most: c_int,
+    deadline: Deadline,
+    sleep: &dyn Fn(*mut epoll_event, c_int, Option<timespec>) -> c_int,
+) -> Option<c_int> {
+    // No process has memory there: the kernel says so before it looks at the set.
+    if (events as usize).saturating_add(most as usize * size_of::<epoll_event>()) > SURE {
+        return None;
+    }
+    loop {
+        let expired = deadline.is_some_and(|at| clock::nanoseconds() >= at);
+        let mut has_news = false;
+        set.peek_active(|fd, item| {
+            has_news |= port(fd)
+                .is_some_and(|port| item.wants(IN) && news(&port, item).is_some() || is_writable_now(&port, item));
+        });
+        if has_news {
+            crate::set_errno(libc::EFAULT);
+            return Some(-1);
+        }
+        if !set.is_below() {
+            settle(epfd, set);
+        }
+        // The kernel finds the same of what it knows.
+        let answer = asleep(epfd, || sleep(events, most, left(deadline, BRIEFLY_NS)));
+        if answer != 0 || expired {
+            return Some(answer);
+        }
+    }
 }
 
 fn wait_in(
@@ -253,6 +288,10 @@ pub unsafe extern "C" fn epoll_pwait(
     timeout: c_int,
     mask: *const sigset_t,
 ) -> c_int {
+    if !is_mask_readable(mask) {
+        // SAFETY: passed on to the caller; refused for the mask.
+        return unsafe { real::epoll_pwait(epfd, events, most, timeout, mask) };
+    }
     let deadline = after_ms(timeout);
     // SAFETY: as in `epoll_wait`.
     let sleep = |at, most, left: Option<timespec>| unsafe { real::epoll_pwait(epfd, at, most, whole_ms(left), mask) };
@@ -281,8 +320,7 @@ pub unsafe extern "C" fn epoll_pwait2(
         // SAFETY: as in `epoll_wait`.
         unsafe { real::epoll_pwait2(epfd, at, most, left, mask) }
     };
-    // SAFETY: the program vouches for its timeout.
-    if unsafe { invalid(timeout) } {
+    if invalid(timeout) || !is_mask_readable(mask) {
         // SAFETY: passed on to the caller.
         return unsafe { real::epoll_pwait2(epfd, events, most, timeout, mask) };
     }
