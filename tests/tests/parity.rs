@@ -20,8 +20,8 @@ macro_rules! families {
 }
 
 families! {
-    aliases bulk byways calls confined descriptors ending epoll faults files flags fortified nonblocking options poll processes sets signals threads
-    waits
+    aliases bulk byways calls confined descriptors ending epoll faults files flags fortified nonblocking options pointers poll processes sets
+    signals threads waits
 }
 
 #[test]
