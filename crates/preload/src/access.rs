@@ -16,10 +16,10 @@ use underpass_segment::vector::is_low;
 const PAGE: usize = 4096;
 const READ: usize = 1;
 const WRITE: usize = 2;
-const SLOT_BITS: u32 = 12;
+const SLOTS: usize = 4096;
 
 /// Addresses of pages that were found, each with [`READ`] and [`WRITE`] as far as that was asked for.
-static FOUND: [AtomicUsize; 1 << SLOT_BITS] = [const { AtomicUsize::new(0) }; 1 << SLOT_BITS];
+static FOUND: [AtomicUsize; SLOTS] = [const { AtomicUsize::new(0) }; SLOTS];
 
 /// Whether `count` elements at `at` can be read. True where the library may make no system call to find out.
 #[inline]
@@ -44,36 +44,31 @@ pub fn is_mask_readable(mask: *const sigset_t) -> bool {
     mask.is_null() || is_readable(mask.cast::<u64>(), 1)
 }
 
-#[inline]
+#[inline(always)]
 fn allows(at: usize, len: usize, access: usize) -> bool {
     if len == 0 {
         return true;
     }
-    let Some(last) = at.checked_add(len - 1) else { return false };
-    let (first, last) = (at & !(PAGE - 1), last & !(PAGE - 1));
-    // The last one first: of a length that is wrong, it is the one that is not there.
-    page_allows(last, access) && (first == last || pages_allow(first, last, access))
-}
-
-/// The pages from `first` on, without the last.
-fn pages_allow(first: usize, last: usize, access: usize) -> bool {
-    (first / PAGE..last / PAGE).all(|number| page_allows(number * PAGE, access))
-}
-
-#[inline]
-fn page_allows(page: usize, access: usize) -> bool {
-    slot(page).load(Relaxed) & (!(PAGE - 1) | access) == page | access || ask(page, access)
-}
-
-/// Pages at the same place of many stacks have places of their own.
-#[inline]
-fn slot(page: usize) -> &'static AtomicUsize {
-    let spread = (page / PAGE) as u64;
-    &FOUND[(spread.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> (u64::BITS - SLOT_BITS)) as usize]
+    let (first, last) = (at & !(PAGE - 1), at.saturating_add(len - 1) & !(PAGE - 1));
+    if first == last { page_allows(first, access) } else { pages_allow(first, last, access) }
 }
 
 #[cold]
-fn ask(page: usize, access: usize) -> bool {
+fn pages_allow(first: usize, last: usize, access: usize) -> bool {
+    // The last one first: of a length that is wrong, it is the one that is not there.
+    page_allows(last, access) && (first / PAGE..last / PAGE).all(|number| page_allows(number * PAGE, access))
+}
+
+#[inline(always)]
+fn page_allows(page: usize, access: usize) -> bool {
+    let number = page / PAGE;
+    // Pages at the same place of many stacks have slots of their own.
+    let slot = &FOUND[(number ^ (number / SLOTS)) % SLOTS];
+    slot.load(Relaxed) & (!(PAGE - 1) | access) == page | access || ask(slot, page, access)
+}
+
+#[cold]
+fn ask(slot: &AtomicUsize, page: usize, access: usize) -> bool {
     if is_low(page as *const u8) {
         return false;
     }
@@ -83,7 +78,7 @@ fn ask(page: usize, access: usize) -> bool {
     let page_at = page as *const u64;
     let allows = if access & WRITE == 0 { kernel::is_readable(page_at) } else { kernel::is_writable(page_at) };
     if allows {
-        slot(page).store(page | access, Relaxed);
+        slot.store(page | access, Relaxed);
     }
     allows
 }

@@ -58,10 +58,18 @@ fn is_stamped(fd: c_int) -> bool {
 /// As recvmsg(2), where a bad pointer is an error.
 #[inline]
 pub unsafe fn heed_stamps(fd: c_int, message: *const msghdr) {
-    if RARE.load(Relaxed)
-        && let Some(connection) = connection::of(fd).filter(|it| it.end.stamped.load(Relaxed) != 0)
+    if RARE.load(Relaxed) {
+        // SAFETY: passed on to the caller.
+        unsafe { heed_stamps_set(fd, message) };
+    }
+}
+
+#[cold]
+unsafe fn heed_stamps_set(fd: c_int, message: *const msghdr) {
+    if let Some(connection) = connection::of(fd).filter(|it| it.end.stamped.load(Relaxed) != 0)
+        && is_readable(message, 1)
         // SAFETY: there is something to read.
-        && unsafe { is_readable(message, 1) && (*message).msg_controllen > 0 }
+        && unsafe { (*message).msg_controllen > 0 }
     {
         connection.pin(Reason::SocketOption);
     }

@@ -481,8 +481,9 @@ pub fn after_fork() {
 }
 
 /// How many bits of its sets the kernel looks at when a program names `count`: as many as its table of descriptors has
-/// room for, and some programs rely on that. `None` where it looks at none or refuses the sets, and without /proc.
-fn looked_at(count: c_int, sets: [*mut u64; 3]) -> Option<usize> {
+/// room for, and some programs rely on that. `None` where it looks at none or refuses the sets, and without /proc. Also
+/// whether all sets can be written.
+fn looked_at(count: c_int, sets: [*mut u64; 3]) -> Option<(usize, bool)> {
     let count = usize::try_from(count).ok().filter(|&count| count > 0)?;
     let count = if count <= libc::FD_SETSIZE || count <= TABLE_SIZE.load(Relaxed) as usize {
         count
@@ -492,8 +493,17 @@ fn looked_at(count: c_int, sets: [*mut u64; 3]) -> Option<usize> {
         TABLE_SIZE.store(size as u32, Relaxed);
         count.min(size)
     };
-    let are_readable = sets.iter().all(|set| set.is_null() || is_readable(*set, count.div_ceil(Select::WORD)));
-    are_readable.then_some(count)
+    let words = count.div_ceil(Select::WORD);
+    let mut are_writable = true;
+    for set in sets.into_iter().filter(|set| !set.is_null()) {
+        if !is_writable(set, words) {
+            are_writable = false;
+            if !is_readable(set, words) {
+                return None;
+            }
+        }
+    }
+    Some((count, are_writable))
 }
 
 /// Memory for the descriptors of a select, as many as the stack may have no room for.
@@ -532,6 +542,7 @@ struct Select {
     sets: [*mut u64; 3],
     /// Descriptors below this number are looked at.
     count: usize,
+    are_writable: bool,
     deadline: Deadline,
     mask: *const sigset_t,
 }
@@ -658,7 +669,7 @@ impl Select {
             crate::set_errno(libc::EBADF);
             return Served::Here(-1);
         }
-        if self.sets.iter().any(|set| !set.is_null() && !is_writable(*set, self.words())) {
+        if !self.are_writable {
             crate::set_errno(libc::EFAULT);
             return Served::Here(-1);
         }
@@ -719,8 +730,9 @@ pub unsafe fn select_by(
     unsafe {
         let invalid = |t: timeval| t.tv_sec < 0 || t.tv_usec < 0;
         let sets = [read.cast(), write.cast(), except.cast()];
-        let Some(looked_at) = looked_at(count, sets) else { return plain() };
-        if !timeout.is_null() && (!is_readable(timeout, 1) || invalid(*timeout)) {
+        let Some((looked_at, are_writable)) = looked_at(count, sets) else { return plain() };
+        let is_time_fixed = !timeout.is_null() && !is_writable(timeout, 1);
+        if is_time_fixed && !is_readable(timeout, 1) || !timeout.is_null() && invalid(*timeout) {
             return plain();
         }
         let deadline = (!timeout.is_null()).then(|| {
@@ -730,12 +742,12 @@ pub unsafe fn select_by(
                 .saturating_add(t.tv_usec as u64 * 1000)
         });
         crate::test_cancel();
-        let select = Select { sets, count: looked_at, deadline, mask: core::ptr::null() };
+        let select = Select { sets, count: looked_at, are_writable, deadline, mask: core::ptr::null() };
         match select.serve(plain) {
             Served::Plainly(answer) => answer,
             Served::Here(answer) => {
                 // The kernel leaves alone what cannot be written.
-                if let Some(left) = left(deadline, u64::MAX).filter(|_| is_writable(timeout, 1)) {
+                if let Some(left) = left(deadline, u64::MAX).filter(|_| !is_time_fixed) {
                     *timeout = timeval { tv_sec: left.tv_sec, tv_usec: left.tv_nsec / 1000 };
                 }
                 answer
@@ -774,9 +786,9 @@ pub unsafe extern "C" fn pselect(
         let plain = || real::pselect(count, read, write, except, timeout, mask);
         let sets = [read.cast(), write.cast(), except.cast()];
         let is_good = !invalid(timeout) && is_mask_readable(mask);
-        let Some(count) = looked_at(count, sets).filter(|_| is_good) else { return plain() };
+        let Some((count, are_writable)) = looked_at(count, sets).filter(|_| is_good) else { return plain() };
         crate::test_cancel();
-        match (Select { sets, count, deadline: after(timeout), mask }).serve(plain) {
+        match (Select { sets, count, are_writable, deadline: after(timeout), mask }).serve(plain) {
             Served::Plainly(answer) | Served::Here(answer) => answer,
         }
     }

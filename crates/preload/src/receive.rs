@@ -348,11 +348,12 @@ pub unsafe extern "C" fn recvmsg(fd: c_int, message: *mut msghdr, flags: c_int) 
     // SAFETY: the program vouches for the message and what it points to.
     unsafe {
         crate::options::heed_stamps(fd, message);
-        let mut carried = false;
+        let (mut carried, mut is_fixed) = (false, false);
         let answer = receive(
             fd,
             || {
-                !is_readable(message, 1)
+                is_fixed = !is_writable(message, 1);
+                is_fixed && !is_readable(message, 1)
                     || flags & MSG_CMSG_COMPAT != 0
                     || !(*message).msg_name.is_null() && ((*message).msg_namelen as c_int) < 0
                     || refuses_array(fd, (*message).msg_iov, (*message).msg_iovlen)
@@ -373,7 +374,7 @@ pub unsafe extern "C" fn recvmsg(fd: c_int, message: *mut msghdr, flags: c_int) 
         );
         if carried && answer >= 0 {
             // As in the kernel, what was received is lost.
-            if !is_writable(message, 1) {
+            if is_fixed {
                 return to_c(Err(Errno(libc::EFAULT)));
             }
             if !(*message).msg_name.is_null() {
