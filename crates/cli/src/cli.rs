@@ -60,9 +60,11 @@ pub enum Command {
 /// A program that cannot be helped (statically linked, written in Go, setuid, 32-bit, of another C library) is run all the
 /// same, after one line on standard error that says why; its connections are ordinary ones.
 ///
-/// io_uring passes the library by, so it is answered "not implemented" and programs fall back to epoll, unless io_uring=allow
-/// is set. For a user without CAP_SYS_ADMIN this takes the no_new_privs bit (prctl(2)): sudo and other setuid programs
-/// started from within do not get their privileges.
+/// io_uring bypasses the library, so setting one up fails with ENOSYS ("not implemented") and programs fall back to epoll,
+/// unless io_uring=allow is set. The library sees to that where the program uses liburing or libc. Only where the program, or
+/// a library that it is linked with, makes the system call itself does it take a seccomp filter, and for a user without
+/// CAP_SYS_ADMIN the no_new_privs bit (prctl(2)): sudo and other setuid programs started from within then do not get their
+/// privileges. io_uring=deny installs that filter for every program.
 #[derive(Debug, Args)]
 #[command(
     arg_required_else_help = true,

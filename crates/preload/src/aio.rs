@@ -1,14 +1,13 @@
-//! aio_read, aio_write, lio_listio, io_submit and io_uring: asynchronous calls, which libc's own threads or the kernel make
-//! past this library. A connection goes to the kernel path for good before the first of them.
+//! aio_read, aio_write, lio_listio and io_submit: asynchronous calls, which libc's own threads or the kernel make past this
+//! library. A connection goes to the kernel path for good before the first of them.
 
 use crate::access::is_readable;
 use crate::connection::{self, Connection};
 use crate::syscall::uncancelled;
-use crate::{errno, process, real, set_errno};
+use crate::{errno, real, set_errno};
 use core::ffi::{c_int, c_long, c_void};
 use libc::{aiocb, iocb, size_t, ssize_t};
 use underpass_segment::reason::Reason;
-use underpass_segment::sync::{AtomicBool, Relaxed};
 
 /// An aiocb with what libc's own calls keep in it, which its binary interface fixes (<aio.h>).
 #[repr(C)]
@@ -179,24 +178,4 @@ pub unsafe fn submitting(count: c_long, requests: *const *const iocb) {
     }
 }
 
-/// Whether this process, or one that forked it, may have an io_uring.
-static HAS_IO_URING: AtomicBool = AtomicBool::new(false);
-
-/// Whether what happens to any connection may go past the library.
-pub fn has_io_uring() -> bool {
-    HAS_IO_URING.load(Relaxed)
-}
-
-/// io_uring_setup(2), made by `call`: refused, or allowed by whoever runs the program. Then no connection is fast any more:
-/// what is asked for by way of the ring, nobody sees.
-pub fn io_uring_setup(call: impl FnOnce() -> c_long) -> c_long {
-    if !process::config().io_uring_allowed {
-        set_errno(libc::ENOSYS);
-        return -1;
-    }
-    let answer = call();
-    if answer >= 0 && !HAS_IO_URING.swap(true, Relaxed) {
-        connection::pin_all(Reason::Asynchronous);
-    }
-    answer
-}
+pub use crate::io_uring::has_io_uring;

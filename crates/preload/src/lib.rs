@@ -15,6 +15,7 @@ mod descriptor;
 mod epoll;
 mod exec;
 mod fork;
+mod io_uring;
 mod luggage;
 mod memory;
 mod options;

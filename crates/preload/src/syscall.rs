@@ -2,7 +2,7 @@
 
 use crate::access::{is_readable, is_writable};
 use crate::connection::unless_left;
-use crate::{aio, descriptor, epoll, exec, fork, memory, options, poll, real, receive, seccomp, send};
+use crate::{aio, descriptor, epoll, exec, fork, io_uring, memory, options, poll, real, receive, seccomp, send};
 use core::ffi::{c_int, c_long, c_uint};
 use libc::{fd_set, iovec, nfds_t, pollfd, sigset_t, ssize_t, timespec, timeval};
 
@@ -62,7 +62,7 @@ pub unsafe extern "C" fn syscall(number: c_long, a: usize, b: usize, c: usize, d
         unsafe { aio::submitting(count, requests) };
         itself()
     };
-    let io_uring = || aio::io_uring_setup(itself);
+    let set_up = || io_uring::io_uring_setup_by(itself);
     let forked = || fork::forked(|| itself() as c_int);
     // Not all architectures have the calls that newer ones stand for.
     by_number! { number, itself();
@@ -121,7 +121,7 @@ pub unsafe extern "C" fn syscall(number: c_long, a: usize, b: usize, c: usize, d
         SYS_munlockall => memory::munlockall(),
         SYS_prctl => seccomp::prctl(a b c d e),
         SYS_seccomp => seccomp::seccomp(a b c),
-        SYS_io_uring_setup => io_uring(),
+        SYS_io_uring_setup => set_up(),
     }
 }
 

@@ -42,11 +42,22 @@ pub const KEYS: &[Key] = &[
     },
     Key {
         name: "io_uring",
-        shape: "deny | allow",
-        default: "deny",
-        help: "deny answers io_uring_setup with ENOSYS, since io_uring passes the library by.",
+        shape: "auto | deny | allow",
+        default: "auto",
+        help: "io_uring bypasses the library: auto and deny let io_uring_setup fail with ENOSYS, deny always by a seccomp filter.",
     },
 ];
+
+/// What becomes of io_uring_setup(2).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum IoUring {
+    /// It fails where the library sees it; a filter sees to it where the program makes it past libc.
+    Auto,
+    /// It fails, also in programs that do not load the library.
+    Deny,
+    /// It is left alone, and pins connections.
+    Allow,
+}
 
 /// The configuration that the library runs with.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -61,8 +72,8 @@ pub struct Config {
     pub ring_bytes: u32,
     /// Longest spin before sleeping, in microseconds.
     pub spin_us: u32,
-    /// Whether io_uring_setup is left alone.
-    pub io_uring_allowed: bool,
+    /// What becomes of io_uring_setup.
+    pub io_uring: IoUring,
 }
 
 impl Default for Config {
@@ -83,7 +94,7 @@ impl Config {
         go_up_bytes: 16384,
         ring_bytes: 1 << 20,
         spin_us: 100,
-        io_uring_allowed: false,
+        io_uring: IoUring::Auto,
     };
 
     /// Whether a connection goes up as soon as both ends can.
@@ -120,7 +131,14 @@ impl Config {
                 self.ring_bytes = bytes as u32;
             }
             "spin_us" => self.spin_us = number(0, 10_000)? as u32,
-            "io_uring" => self.io_uring_allowed = either("allow", "deny")?,
+            "io_uring" => {
+                self.io_uring = match text {
+                    "auto" => IoUring::Auto,
+                    "deny" => IoUring::Deny,
+                    "allow" => IoUring::Allow,
+                    _ => return Err(bad),
+                }
+            }
             _ => return Err(None),
         }
         Ok(())

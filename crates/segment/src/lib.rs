@@ -10,6 +10,7 @@ pub mod company;
 pub mod config;
 pub mod directory;
 pub mod end;
+pub mod io_uring;
 pub mod kernel;
 pub mod layout;
 pub mod link;

@@ -12,5 +12,6 @@ mod runtimes;
 mod scarce;
 mod statistics;
 mod tools;
+mod uring;
 mod watching;
 mod web;

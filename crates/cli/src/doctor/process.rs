@@ -6,7 +6,7 @@ use std::io;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
-use underpass_segment::config::{Config, KEYS};
+use underpass_segment::config::{Config, IoUring, KEYS};
 
 use super::{Finding, program};
 use crate::library;
@@ -150,8 +150,8 @@ pub fn look(pid: &str) -> Result<Process, ProcessError> {
     if descriptors.filter_map(|it| fs::read_link(it.path()).ok()).any(|to| to == Path::new("anon_inode:[io_uring]")) {
         findings.push(Finding::mind(
             "io_uring",
-            "it uses io_uring, and what goes through that stays on kernel TCP",
-            "start it anew by `underpass run` without io_uring=allow: it is then told that the system has none",
+            "it uses io_uring, so that its connections stay on kernel TCP",
+            "start it anew by `underpass run --set io_uring=deny`: it is then told that the system has none",
         ));
     }
     Ok(Process { name: format!("process {pid} ({})", field(&status, "Name")), findings, config })
@@ -210,10 +210,10 @@ fn configured(config: &Config) -> Finding {
             "start it anew with --set mode=on",
         );
     }
-    if config.io_uring_allowed {
+    if config.io_uring == IoUring::Allow {
         return Finding::mind(
             SUBJECT,
-            "it was started with io_uring=allow: what goes through io_uring stays on kernel TCP",
+            "it was started with io_uring=allow: once it uses io_uring, its connections stay on kernel TCP",
             "start it anew with --set io_uring=deny, if it can do without",
         );
     }
@@ -223,7 +223,7 @@ fn configured(config: &Config) -> Finding {
 /// Filters that are neither inherited by this command as well nor Underpass's own, which denies io_uring.
 fn confined(its: &str, ours: &str, config: Option<Config>) -> Option<Finding> {
     let filters = |status: &str| field(status, "Seccomp_filters").parse::<u32>().unwrap_or(0);
-    let denied = config.is_some_and(|config| !config.io_uring_allowed);
+    let denied = config.is_some_and(|config| config.io_uring == IoUring::Deny);
     let own = filters(its).saturating_sub(filters(ours)) > u32::from(denied);
     (own || field(its, "Seccomp") == "1").then(|| {
         Finding::mind(
@@ -265,7 +265,7 @@ mod tests {
     #[test]
     fn a_configuration_is_what_the_library_would_read() {
         let config = configuration("A=1\0UNDERPASS_MODE=off\0UNDERPASS_SPIN_US=none\0UNDERPASS_IO_URING=allow\0odd");
-        assert!(!config.enabled && config.io_uring_allowed);
+        assert!(!config.enabled && config.io_uring == IoUring::Allow);
         assert_eq!(config.spin_us, Config::DEFAULT.spin_us);
         assert!(configuration("").enabled);
     }
@@ -273,11 +273,12 @@ mod tests {
     #[test]
     fn filters_of_others_are_not_taken_for_the_programs() {
         let status = |mode: u32, filters: u32| format!("Seccomp:\t{mode}\nSeccomp_filters:\t{filters}\n");
-        let denied = Some(Config::DEFAULT);
+        let denied = Some(Config { io_uring: IoUring::Deny, ..Config::DEFAULT });
         assert!(confined(&status(2, 1), &status(0, 0), denied).is_none(), "Underpass's own");
         assert!(confined(&status(2, 2), &status(2, 1), denied).is_none(), "and a container's");
         assert!(confined(&status(2, 2), &status(0, 0), denied).is_some());
         assert!(confined(&status(2, 1), &status(0, 0), None).is_some());
+        assert!(confined(&status(2, 1), &status(0, 0), Some(Config::DEFAULT)).is_some());
         assert!(confined(&status(1, 0), &status(0, 0), None).is_some());
     }
 

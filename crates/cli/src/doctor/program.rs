@@ -39,6 +39,13 @@ pub fn file(path: &Path, shown: &str) -> Vec<Finding> {
             "none needed if it can do without: it is told that the system has none, unless io_uring=allow is set",
         ));
     }
+    if inspect::obstacle(path).is_none() && inspect::sets_up_io_uring_itself(path) == Some(true) {
+        findings.push(Finding::mind(
+            "io_uring",
+            "the program sets up io_uring by system calls of its own",
+            "none needed if it can do without: `underpass run` denies them by a seccomp filter, unless io_uring=allow is set",
+        ));
+    }
     findings
 }
 

@@ -5,6 +5,7 @@ use std::io;
 use std::net::{Ipv4Addr, TcpListener, TcpStream};
 use std::os::fd::AsRawFd;
 
+use underpass_segment::config::IoUring;
 use underpass_segment::kernel::{self, NoPeer};
 use underpass_segment::raw::Errno;
 use underpass_segment::sysv::{self, Refusal};
@@ -111,7 +112,7 @@ fn diagnosis() -> Finding {
 
 fn io_uring(settings: &Settings) -> Finding {
     const SUBJECT: &str = "io_uring";
-    if !settings.typed.io_uring_allowed {
+    if settings.typed.io_uring != IoUring::Allow {
         return Finding::fine(SUBJECT, "programs are told that the system has none, and do without");
     }
     if fs::read("/proc/sys/kernel/io_uring_disabled").is_ok_and(|text| text.starts_with(b"2")) {
@@ -119,7 +120,7 @@ fn io_uring(settings: &Settings) -> Finding {
     }
     Finding::mind(
         SUBJECT,
-        "it is allowed, and what goes through it stays on kernel TCP",
+        "it is allowed, and programs that use it stay on kernel TCP",
         "say --set io_uring=deny, if the program can do without",
     )
 }

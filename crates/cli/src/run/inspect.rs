@@ -3,14 +3,17 @@
 use std::ffi::OsStr;
 use std::fmt;
 use std::fs::{self, File};
+use std::io::Read;
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::MetadataExt;
-use std::path::Path;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
 
-use object::elf::{DT_NEEDED, ET_DYN, FileHeader64, Machine};
+use object::elf::{DT_NEEDED, ET_DYN, FileHeader64, Machine, PF_X, PT_LOAD};
 use object::read::StringTable;
 use object::read::elf::{Dyn, FileHeader, ProgramHeader, SectionHeader};
 use object::{Endian, Endianness, FileKind, ReadCache, ReadRef};
+use underpass_segment::io_uring;
 
 use crate::sys;
 
@@ -134,6 +137,59 @@ fn needed<'data>(file: impl ReadRef<'data>) -> Option<Vec<String>> {
         Some(String::from_utf8_lossy(name).into_owned())
     });
     Some(names.collect())
+}
+
+/// Whether the program in this file, or a library that it is linked with, sets up an io_uring past libc and liburing; true also
+/// if that cannot be told.
+pub fn sets_up_io_uring(path: &Path) -> bool {
+    loaded_with(path).is_none_or(|libraries| {
+        let is_harmless = |file: &Path| {
+            let name = file.file_name().unwrap_or_default().as_bytes();
+            io_uring::HARMLESS.iter().any(|it| name.starts_with(it))
+        };
+        let linked = libraries.iter().map(PathBuf::as_path).filter(|it| !is_harmless(it));
+        linked.chain([path]).any(|it| sets_up_io_uring_itself(it).unwrap_or(true))
+    })
+}
+
+/// The same of the code in this file alone; `None` if it cannot be read.
+pub fn sets_up_io_uring_itself(path: &Path) -> Option<bool> {
+    let file = ReadCache::new(File::open(path).ok()?);
+    let header = FileHeader64::<Endianness>::parse(&file).ok()?;
+    let endian = header.endian().ok()?;
+    let segments = header.program_headers(endian, &file).ok()?.iter();
+    let code = segments.filter(|it| it.p_type(endian) == PT_LOAD && it.p_flags(endian) & PF_X == PF_X);
+    let found: Option<Vec<bool>> = code.map(|it| it.data(endian, &file).ok().map(io_uring::is_set_up_by)).collect();
+    Some(found?.contains(&true))
+}
+
+/// The libraries that are loaded with the program, as its own loader finds them (ld.so(8), `--list`), which runs none of their
+/// code.
+fn loaded_with(path: &Path) -> Option<Vec<PathBuf>> {
+    let file = ReadCache::new(File::open(path).ok()?);
+    let header = FileHeader64::<Endianness>::parse(&file).ok()?;
+    let endian = header.endian().ok()?;
+    let segments = header.program_headers(endian, &file).ok()?;
+    let loader = segments.iter().find_map(|it| it.interpreter(endian, &file).ok().flatten())?;
+    let mut list = Command::new(OsStr::from_bytes(loader));
+    list.arg("--list").arg(fs::canonicalize(path).ok()?);
+    let mut list = list.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::null()).spawn().ok()?;
+    let mut said = Vec::new();
+    let read = list.stdout.take()?.read_to_end(&mut said);
+    // Nobody tells how it ended if this process was started with SIGCHLD ignored. A list always has the loader itself.
+    let _ = list.wait();
+    let libraries: Vec<_> = said.split(|&byte| byte == b'\n').filter_map(listed).collect();
+    (read.is_ok() && !libraries.is_empty()).then_some(libraries)
+}
+
+/// The path in a line such as `libm.so.6 => /lib/libm.so.6 (0x00007f...)`; the kernel's own object has none.
+fn listed(line: &[u8]) -> Option<PathBuf> {
+    let begin = line.iter().position(|&byte| byte == b'/')?;
+    let end = line.windows(4).rposition(|it| it == b" (0x")?;
+    // A loader is named as the program asks for it, and by its path.
+    let path = line.get(begin..end)?;
+    let path = path.windows(4).position(|it| it == b" => ").map_or(path, |at| &path[at + 4..]);
+    Some(OsStr::from_bytes(path).into())
 }
 
 /// `None` if the file does not say, for instance because it has no section headers.

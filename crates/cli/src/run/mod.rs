@@ -10,6 +10,7 @@ use std::fs;
 use std::io;
 use std::path::{Path, PathBuf};
 
+use underpass_segment::config::IoUring;
 use underpass_segment::stats::Region;
 
 use crate::cli::RunArguments;
@@ -22,6 +23,8 @@ use stats::Sink;
 
 /// Exit code when Underpass itself fails, as that of env(1), nice(1) and timeout(1).
 const OWN_FAILURE: i32 = 125;
+/// By which a process knows whether its filter is Underpass's.
+const IO_URING_VARIABLE: &str = "UNDERPASS_IO_URING";
 
 /// Why the program was not run.
 #[derive(Debug, thiserror::Error)]
@@ -87,6 +90,7 @@ pub struct Launch<'a> {
     image: Image,
     library: PathBuf,
     obstacle: Option<Obstacle>,
+    denies_io_uring: bool,
     quiet: bool,
 }
 
@@ -103,7 +107,13 @@ impl<'a> Launch<'a> {
         if let Some(obstacle) = obstacle.as_ref().filter(|_| settings.typed.enabled && !quiet) {
             crate::say(format_args!("{} runs on kernel TCP because {obstacle}", subject(&command[0], &path, &image)));
         }
-        Ok(Launch { command, settings, path, image, library, obstacle, quiet })
+        let denies_io_uring = match settings.typed.io_uring {
+            IoUring::Allow => false,
+            IoUring::Deny => !io_uring_is_off(),
+            // What does not load the library carries no bytes past it.
+            IoUring::Auto => obstacle.is_none() && !io_uring_is_off() && inspect::sets_up_io_uring(&image.path),
+        };
+        Ok(Launch { command, settings, path, image, library, obstacle, denies_io_uring, quiet })
     }
 
     /// Puts the library and its settings into this process's environment, which [`Launch::exec`] passes on.
@@ -114,6 +124,10 @@ impl<'a> Launch<'a> {
         for (name, value) in self.settings.variables() {
             set(&name, value.as_ref())?;
         }
+        if self.denies_io_uring {
+            // What is said of a process later, and what it runs, goes by the filter.
+            set(IO_URING_VARIABLE, "deny".as_ref())?;
+        }
         if !self.obstacle.as_ref().is_some_and(Obstacle::forbids_preload) {
             set(library::PRELOAD, &library::preload(&self.library))?;
         }
@@ -122,9 +136,8 @@ impl<'a> Launch<'a> {
 
     /// Replaces this process by the program, io_uring denied if it is to be; returns only on failure.
     pub fn exec(&self) -> ProgramError {
-        let deny = !self.settings.typed.io_uring_allowed && !io_uring_is_off();
         let may_restrict = self.obstacle != Some(Obstacle::Privileged);
-        if deny
+        if self.denies_io_uring
             && let Err(error) = sys::deny_io_uring(may_restrict)
             && may_restrict
             && !self.quiet

@@ -76,6 +76,21 @@ fn what_can_go_fast_is_said_so() {
 }
 
 #[test]
+fn a_program_with_an_io_uring_of_its_own_is_told() {
+    let directory = tempfile::tempdir().unwrap();
+    let program = directory.path().join("ring");
+    let source = "int main(void) { long answer = 425;\n\
+                  __asm__ volatile(\"syscall\" : \"+a\"(answer) : \"D\"(0L), \"S\"(0L) : \"rcx\", \"r11\", \"memory\");\n\
+                  return answer < 0; }";
+    if !cfg!(target_arch = "x86_64") {
+        return skip("the program is written for x86-64");
+    }
+    assert!(compile(source, &["-O2"], &program));
+    let found = findings(&doctor(&program), "io_uring").join("\n");
+    assert!(found.contains("mind the program sets up io_uring by system calls of its own"), "{found}");
+}
+
+#[test]
 fn programs_that_cannot_be_helped_are_named_with_a_remedy() {
     let directory = tempfile::tempdir().unwrap();
     let at = |name: &str| directory.path().join(name);
@@ -306,7 +321,9 @@ fn a_process_is_asked_what_it_was_started_with() {
         underpass(&["doctor", "--json", &plain.0.id().to_string()]).env("UNDERPASS_MODE", "off").output().unwrap();
     assert!(finding(&look, "process").starts_with("ok it has loaded the library"));
     assert!(finding(&look, "settings").starts_with("ok "), "its own settings count: {}", finding(&look, "settings"));
-    assert_eq!(findings(&look, "seccomp"), [""; 0], "the filter is Underpass's own");
+    assert_eq!(findings(&look, "seccomp"), [""; 0], "there is none");
+    let denied = start(&["--set", "io_uring=deny"]).look();
+    assert_eq!(findings(&denied, "seccomp"), [""; 0], "the filter is Underpass's own");
     let words = stdout(&output(&["doctor", &plain.0.id().to_string()]));
     assert!(words.contains("`underpass ss` says") && !words.contains("--stats"), "{words}");
     let off = finding(&start(&["--set", "mode=off"]).look(), "settings");
@@ -330,7 +347,7 @@ fn a_process_that_uses_io_uring_is_found_out() {
         return skip("there is no io_uring here");
     }
     let found = findings(&process.look(), "io_uring").join("\n");
-    assert!(found.contains("mind it uses io_uring") && found.contains("without io_uring=allow"), "{found}");
+    assert!(found.contains("mind it uses io_uring") && found.contains("--set io_uring=deny"), "{found}");
 }
 
 #[test]

@@ -1,7 +1,9 @@
 //! What the program is given: the library, the settings, io_uring denied.
 
 use std::fs;
+use std::os::unix::fs::PermissionsExt;
 use std::os::unix::process::CommandExt;
+use std::path::Path;
 
 use crate::support::{LIBRARY, compile, is_root, output, skip, stderr, stdout, underpass};
 
@@ -48,39 +50,142 @@ fn settings_become_variables() {
     assert_eq!(ours("STATS"), None);
 }
 
+/// Says whether io_uring is denied, and what it sees of seccomp.
+const MAIN: &str = "#include <stdio.h>\n#include <sys/prctl.h>\nint is_denied(void);\nint main(void) {\n\
+    printf(\"%s %d %d\", is_denied() ? \"denied\" : \"not\", prctl(PR_GET_SECCOMP), prctl(PR_GET_NO_NEW_PRIVS, 0, 0, 0, 0));\n\
+    return 0; }\n";
+/// Asks by an instruction of its own.
+const OWN_RING: &str = "#include <errno.h>\n#include <sys/syscall.h>\nint is_denied(void) { long answer = SYS_io_uring_setup;\n\
+    __asm__ volatile(\"syscall\" : \"+a\"(answer) : \"D\"(0L), \"S\"(0L) : \"rcx\", \"r11\", \"memory\");\n\
+    return answer == -ENOSYS; }\n";
+/// Asks by libc's function, which is the library's.
+const LIBC_RING: &str = "#include <errno.h>\n#include <sys/syscall.h>\n#include <unistd.h>\nint is_denied(void) {\n\
+    return syscall(SYS_io_uring_setup, 0L, 0L) < 0 && errno == ENOSYS; }\n";
+
+/// A program that asks for an io_uring by itself, one with a library for that, and one that asks by libc.
+fn rings(folder: &Path) -> [String; 3] {
+    let at = |name: &str| folder.join(name);
+    let path = |name: &str| at(name).to_str().unwrap().to_owned();
+    assert!(compile(&format!("{MAIN}{OWN_RING}"), &["-O2"], &at("own")));
+    let library = path("libring.so");
+    assert!(compile(OWN_RING, &["-O2", "-shared", "-fPIC", "-Wl,-soname,libring.so"], library.as_ref()));
+    assert!(compile(MAIN, &["-Wl,--no-as-needed,-rpath,$ORIGIN", &library], &at("linked")));
+    assert!(compile(&format!("{MAIN}{LIBC_RING}"), &[], &at("libc")));
+    ["own", "linked", "libc"].map(path)
+}
+
 #[test]
-fn io_uring_is_denied_unless_allowed() {
+fn io_uring_is_denied_by_a_filter_only_where_it_may_be_set_up_past_the_library() {
     let directory = tempfile::tempdir().unwrap();
-    let program = directory.path().join("ring");
-    let source = "#include <errno.h>\n#include <stdio.h>\n#include <sys/syscall.h>\n#include <unistd.h>\n\
-                  int main(void) { syscall(SYS_io_uring_setup, 0, 0); return errno != ENOSYS; }";
-    assert!(compile(source, &[], &program));
-    let program = program.to_str().unwrap();
-    let code = |arguments: &[&str]| output(&[&["run"], arguments, &["--", program]].concat()).status.code();
-    assert_eq!(code(&[]), Some(0));
-    assert_eq!(code(&["--stats=/dev/null"]), Some(0));
-    let direct = std::process::Command::new(program).status().unwrap().code();
-    assert_eq!(code(&["--set", "io_uring=allow"]), direct);
+    let programs = rings(directory.path());
+    let [direct, confined] = ["not 0 0", "denied 2 0"];
+    if !cfg!(target_arch = "x86_64") {
+        return skip("the programs are written for x86-64");
+    }
+    if stdout(&std::process::Command::new(&programs[0]).output().unwrap()) != direct {
+        return skip("io_uring is not there, or the tests are confined themselves");
+    }
+    if !is_root() {
+        return skip("needs root for a filter without no_new_privs");
+    }
+    let said = |arguments: &[&str], program: &str| stdout(&output(&[&["run"], arguments, &["--", program]].concat()));
+    for program in &programs {
+        // The library of these tests refuses nothing.
+        let auto = if program == &programs[2] { direct } else { confined };
+        assert_eq!(said(&[], program), auto, "{program}");
+        assert_eq!(said(&["--stats=/dev/null"], program), auto, "{program}");
+        assert_eq!(said(&["--set", "io_uring=deny"], program), confined, "{program}");
+        assert_eq!(said(&["--set", "io_uring=allow"], program), direct, "{program}");
+    }
+    // A shell needs none, and what it runs has none.
+    let script = directory.path().join("script");
+    fs::write(&script, format!("#!/bin/sh\n{}\n", programs[2])).unwrap();
+    fs::set_permissions(&script, fs::Permissions::from_mode(0o755)).unwrap();
+    assert_eq!(said(&[], script.to_str().unwrap()), direct);
+    for program in ["grep", "python3", "perl"] {
+        let script = ["-c", "print(open('/proc/self/status').read())"];
+        let words = match program {
+            "grep" => ["", "/proc/self/status"],
+            "perl" => ["-e", "print `cat /proc/self/status`"],
+            _ => script,
+        };
+        let seen = stdout(&output(&[&["run", "--", program][..], &words].concat()));
+        assert!(seen.is_empty() || seen.contains("Seccomp:\t0\n"), "{program}: {seen}");
+    }
+}
+
+/// Who ignores SIGCHLD is not told of the end of a child.
+#[test]
+fn the_look_at_libraries_does_not_depend_on_its_caller() {
+    let directory = tempfile::tempdir().unwrap();
+    let [_, linked, libc] = rings(directory.path());
+    for (program, filter) in [(linked, "2"), (libc, "0")] {
+        let script = format!("trap '' CHLD; exec 0<&-; exec \"$U\" run -- {program}");
+        let mut shell = std::process::Command::new("sh");
+        shell.args(["-c", &script]).env("U", crate::support::UNDERPASS);
+        shell.env("UNDERPASS_LIBRARY", &*LIBRARY).env("UNDERPASS_CONFIG", "/dev/null");
+        let said = stdout(&shell.output().unwrap());
+        assert_eq!(said.split(' ').nth(1), Some(filter), "{program}: {said}");
+    }
 }
 
 /// A user without the capability gets the filter at the price of no_new_privs; root does not pay it.
 #[test]
 fn no_new_privs_is_set_only_when_needed() {
-    let look = ["--", "grep", "-q", "^NoNewPrivs:.1$", "/proc/self/status"];
-    let set = |user: u32, arguments: &[&str]| {
-        let mut command = underpass(&[&["run"], arguments, &look].concat());
-        command.uid(user).gid(user).current_dir("/").output().map(|o| o.status.code())
+    let directory = open_directory();
+    let programs = rings(directory.path());
+    let as_user = |user: u32, arguments: &[&str], program: &str| {
+        let mut command = underpass(&[&["run"], arguments, &["--", program]].concat());
+        command.uid(user).gid(user).current_dir("/").output().map(|it| (it.status.code(), stdout(&it)))
     };
     if !is_root() {
         return skip("needs root to run as another user and with capabilities");
     }
-    assert_eq!(set(0, &[]).unwrap(), Some(1));
-    match set(65534, &[]) {
-        Ok(Some(0)) => assert_eq!(set(65534, &["--set", "io_uring=allow"]).unwrap(), Some(1)),
+    let set = |user, arguments, program| as_user(user, arguments, program).unwrap().1.split(' ').nth(2).unwrap() == "1";
+    match as_user(65534, &[], "true") {
         Err(error) if error.kind() == std::io::ErrorKind::PermissionDenied => {
-            skip("the build lies in a directory that other users cannot enter");
+            return skip("the build lies in a directory that other users cannot enter");
         }
-        Ok(Some(125)) => skip("the library lies in a directory that other users cannot enter"),
-        other => panic!("{other:?}"),
+        Ok((Some(125), _)) => return skip("the library lies in a directory that other users cannot enter"),
+        ran => assert_eq!(ran.unwrap().0, Some(0)),
     }
+    for (program, needs_filter) in programs.iter().zip([true, true, false]) {
+        assert_eq!(set(65534, &[], program), needs_filter, "{program}");
+        assert!(set(65534, &["--set", "io_uring=deny"], program), "{program}");
+        assert!(!set(65534, &["--set", "io_uring=allow"], program), "{program}");
+        assert!(!set(0, &[], program) && !set(0, &["--set", "io_uring=deny"], program), "{program}");
+    }
+}
+
+/// sudo and ping, say, in a shell of an ordinary user.
+#[test]
+fn setuid_programs_keep_their_privileges() {
+    if !is_root() {
+        return skip("needs root to make a setuid program and to run it as another user");
+    }
+    let directory = open_directory();
+    let program = directory.path().join("privileged");
+    let source = "#include <unistd.h>\nint main(void) { return geteuid() == 0 ? 7 : 8; }";
+    assert!(compile(source, &[], &program));
+    fs::set_permissions(&program, fs::Permissions::from_mode(0o4755)).unwrap();
+    let program = program.to_str().unwrap();
+    let as_user = |mut command: std::process::Command| {
+        command.uid(65534).gid(65534).current_dir("/").status().ok().and_then(|it| it.code())
+    };
+    if as_user(std::process::Command::new(program)) != Some(7) {
+        return skip("the folder of the tests is mounted without setuid programs, or other users cannot enter it");
+    }
+    for words in [&[program][..], &["sh", "-c", program], &["env", "sh", "-c", &format!("{program}; exit $?")]] {
+        match as_user(underpass(&[&["run", "--"], words].concat())) {
+            None | Some(125) => return skip("the build lies in a directory that other users cannot enter"),
+            code => assert_eq!(code, Some(7), "{words:?}"),
+        }
+    }
+}
+
+/// A folder that other users can enter.
+fn open_directory() -> tempfile::TempDir {
+    let directory = tempfile::tempdir().unwrap();
+    fs::set_permissions(directory.path(), fs::Permissions::from_mode(0o755)).unwrap();
+    directory
 }

@@ -13,11 +13,16 @@ pub fn has_flag(fd: i32, flag: i32) -> bool {
 
 /// Whether `fd` is the end of a pipe that can be written to.
 pub fn is_pipe_to_write(fd: i32) -> bool {
+    file_type(fd) == Some(libc::S_IFIFO) && has_flag(fd, libc::O_WRONLY | libc::O_RDWR)
+}
+
+/// What kind of file `fd` is (S_IFSOCK, ...; inode(7)), 0 being one of the kernel's own; `None` when it is not open.
+fn file_type(fd: i32) -> Option<libc::mode_t> {
     // SAFETY: zeroed memory is a valid stat.
     let mut about: libc::stat = unsafe { core::mem::zeroed() };
     // SAFETY: the kernel writes one stat.
     let known = unsafe { syscall(libc::SYS_fstat, [fd as usize, &raw mut about as usize, 0, 0, 0, 0]) };
-    known.is_ok() && about.st_mode & libc::S_IFMT == libc::S_IFIFO && has_flag(fd, libc::O_WRONLY | libc::O_RDWR)
+    known.is_ok().then_some(about.st_mode & libc::S_IFMT)
 }
 
 /// Whether O_NONBLOCK is set.
@@ -71,6 +76,19 @@ pub fn for_each_descriptor(mut what: impl FnMut(i32)) -> bool {
 pub fn is_epoll(fd: i32) -> bool {
     let mut target = [0u8; 64];
     link_target(format_args!("/proc/self/fd/{fd}\0"), &mut target) == Some(b"anon_inode:[eventpoll]")
+}
+
+/// Whether one of this process's descriptors is an io_uring.
+pub fn has_io_uring() -> bool {
+    let mut target = [0u8; 64];
+    let mut has = false;
+    for_each_descriptor(|fd| {
+        // Sockets may be thousands, and to ask for a name takes five times as long as for a type.
+        has = has
+            || file_type(fd).is_some_and(|it| it != libc::S_IFSOCK)
+                && link_target(format_args!("/proc/self/fd/{fd}\0"), &mut target) == Some(b"anon_inode:[io_uring]");
+    });
+    has
 }
 
 /// Calls `what` with descriptor, events and data of each registration in the epoll set `epfd`, as /proc tells them.

@@ -1,0 +1,161 @@
+//! io_uring, which carries bytes past every libc call: its setup fails, or takes the process's connections to the kernel path.
+//!
+//! Programs set up a ring in three ways. Through libc's `syscall` and through liburing's functions they come past this
+//! library, which refuses as a kernel without io_uring does. By an instruction of their own they do not. For the program that
+//! it runs, the command looks for such code before and installs a filter. In all others the library looks for the code, and
+//! for a ring, before a connection looks for its other end, and pins all connections where there is either.
+
+use crate::connection;
+use crate::{process, set_errno};
+use core::ffi::{CStr, c_int, c_long, c_uint, c_void};
+use libc::{dl_phdr_info, size_t};
+use underpass_segment::config::IoUring;
+use underpass_segment::raw::{self, Errno};
+use underpass_segment::reason::Reason;
+use underpass_segment::sync::{AtomicBool, AtomicU32, AtomicU64, Relaxed};
+use underpass_segment::{io_uring, kernel};
+
+/// Whether this process, or one that forked it, may have an io_uring.
+static HAS_RING: AtomicBool = AtomicBool::new(false);
+/// How many connections have asked.
+static ASKED: AtomicU32 = AtomicU32::new(0);
+/// How many objects had ever been loaded at the last look at their code.
+static OBJECTS: AtomicU64 = AtomicU64::new(0);
+
+/// Whether what happens to any connection may go past the library. Asked by each connection that looks for its other end.
+pub fn has_io_uring() -> bool {
+    const ALWAYS: u32 = 16;
+    if HAS_RING.load(Relaxed) {
+        return true;
+    }
+    // A ring, or code for one, may come later: the looks become rare, so that they cost a server of many connections little.
+    let asked = ASKED.fetch_add(1, Relaxed).wrapping_add(1);
+    if (asked <= ALWAYS || asked.is_power_of_two()) && (kernel::has_io_uring() || may_be_set_up_unseen()) {
+        pin_all();
+    }
+    HAS_RING.load(Relaxed)
+}
+
+fn pin_all() {
+    if !HAS_RING.swap(true, Relaxed) {
+        connection::pin_all(Reason::Asynchronous);
+    }
+}
+
+/// Whether code that has been loaded since the last look can set up a ring past the library, and the kernel lets it.
+fn may_be_set_up_unseen() -> bool {
+    let mut look = Look { known: OBJECTS.load(Relaxed), now: 0, found: false };
+    // SAFETY: `each` is called with `look` and with what describes a loaded object, which stays loaded meanwhile.
+    unsafe { libc::dl_iterate_phdr(Some(each), (&raw mut look).cast()) };
+    OBJECTS.store(look.now, Relaxed);
+    look.found && is_offered()
+}
+
+struct Look {
+    known: u64,
+    now: u64,
+    found: bool,
+}
+
+unsafe extern "C" fn each(object: *mut dl_phdr_info, _: size_t, look: *mut c_void) -> c_int {
+    // SAFETY: both are valid for this call, as dl_iterate_phdr(3) has it.
+    let (object, look) = unsafe { (&*object, &mut *look.cast::<Look>()) };
+    look.now = object.dlpi_adds;
+    if look.now != look.known && !is_harmless(object) {
+        // SAFETY: the object's own headers.
+        let headers = unsafe { core::slice::from_raw_parts(object.dlpi_phdr, object.dlpi_phnum.into()) };
+        let code = headers.iter().filter(|it| it.p_type == libc::PT_LOAD && it.p_flags & READ_EXECUTE == READ_EXECUTE);
+        look.found |= code.into_iter().any(|it| {
+            let begin = (object.dlpi_addr + it.p_vaddr) as *const u8;
+            // SAFETY: a part of the file that is mapped to be read as long as the object is loaded.
+            io_uring::is_set_up_by(unsafe { core::slice::from_raw_parts(begin, it.p_filesz as usize) })
+        });
+    }
+    // Nothing more to find out, or nothing new.
+    c_int::from(look.found || look.now == look.known)
+}
+
+const READ_EXECUTE: u32 = libc::PF_R | libc::PF_X;
+
+/// liburing, whose functions are refused below, and libc, which has none for it.
+fn is_harmless(object: &dl_phdr_info) -> bool {
+    if object.dlpi_name.is_null() {
+        return false;
+    }
+    // SAFETY: NUL-terminated.
+    let path = unsafe { CStr::from_ptr(object.dlpi_name) }.to_bytes();
+    let name = path.rsplit(|&byte| byte == b'/').next().unwrap_or_default();
+    io_uring::HARMLESS.iter().any(|it| name.starts_with(it))
+}
+
+/// Whether the kernel would set up a ring at all, told by what it says of a call that names no place for its answer.
+fn is_offered() -> bool {
+    // SAFETY: the kernel refuses a null pointer.
+    let refused = unsafe { raw::syscall(libc::SYS_io_uring_setup, [0; 6]) };
+    !matches!(refused, Err(Errno(libc::ENOSYS | libc::EPERM)))
+}
+
+/// io_uring_setup(2), made by `call`: refused, or allowed by whoever runs the program. Then no connection is fast any more:
+/// what is asked for by way of the ring, nobody sees.
+fn set_up<T: PartialOrd + From<i8>>(refuse: impl FnOnce() -> T, call: impl FnOnce() -> T) -> T {
+    if process::config().io_uring != IoUring::Allow {
+        return refuse();
+    }
+    let answer = call();
+    if answer >= T::from(0) {
+        pin_all();
+    }
+    answer
+}
+
+/// The system call by its number.
+pub fn io_uring_setup_by(call: impl FnOnce() -> c_long) -> c_long {
+    let refuse = || {
+        set_errno(libc::ENOSYS);
+        -1
+    };
+    set_up(refuse, call)
+}
+
+/// What liburing's functions for it answer.
+const REFUSED: c_int = -libc::ENOSYS;
+
+macro_rules! liburing {
+    ($($name:ident($($arg:ident: $ty:ty),*);)+) => {$(
+        /// # Safety
+        /// As the function of liburing's.
+        #[unsafe(no_mangle)]
+        pub unsafe extern "C" fn $name($($arg: $ty),*) -> c_int {
+            set_up(|| REFUSED, || {
+                let address = of_liburing(concat!(stringify!($name), "\0"));
+                if address.is_null() {
+                    return REFUSED;
+                }
+                // SAFETY: the address is that of liburing's function with this signature.
+                let function: unsafe extern "C" fn($($ty),*) -> c_int = unsafe { core::mem::transmute(address) };
+                // SAFETY: passed on to the caller.
+                unsafe { function($($arg),*) }
+            })
+        }
+    )+};
+}
+
+liburing! {
+    io_uring_setup(entries: c_uint, params: *mut c_void);
+    io_uring_queue_init(entries: c_uint, ring: *mut c_void, flags: c_uint);
+    io_uring_queue_init_params(entries: c_uint, ring: *mut c_void, params: *mut c_void);
+    io_uring_queue_init_mem(entries: c_uint, ring: *mut c_void, params: *mut c_void, buffer: *mut c_void, len: size_t);
+}
+
+/// The function of this name in liburing, which may have been loaded for one of the program's plugins alone.
+fn of_liburing(name: &'static str) -> *mut c_void {
+    // SAFETY: NUL-terminated names; what is found loaded stays so, as `dlopen` counts.
+    unsafe {
+        let next = libc::dlsym(libc::RTLD_NEXT, name.as_ptr().cast());
+        if !next.is_null() {
+            return next;
+        }
+        let library = libc::dlopen(c"liburing.so.2".as_ptr(), libc::RTLD_LAZY | libc::RTLD_NOLOAD);
+        if library.is_null() { library } else { libc::dlsym(library, name.as_ptr().cast()) }
+    }
+}
