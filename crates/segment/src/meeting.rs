@@ -22,8 +22,11 @@ use crate::sysv::Attested;
 
 /// Pools that one process has attached at most.
 const POOLS: usize = 1024;
-/// Slots of the first pool towards a process; later ones have [`Shape::MAX_SLOTS`].
-const FIRST_SLOTS: u32 = 4;
+/// Slots of the first pool towards a process. What is mapped counts in a program's virtual size, used or not.
+const FIRST_SLOTS: u32 = 1;
+/// How many times as many slots the next pool has, up to [`Shape::MAX_SLOTS`]. Less would make more pools of as many
+/// connections, and a sleeping epoll set may be rung once for each pool.
+const GROWTH: u32 = 8;
 /// Where memory is limited by a cgroup, a pool is made only if so many times its size is left: rings take memory as they are
 /// used, and when nothing is left somebody is killed.
 const RESERVE: u64 = 4;
@@ -374,8 +377,8 @@ impl Meeting {
             if made_for != family || it.pool.shape().ring_bytes != self.ring_bytes {
                 continue;
             }
-            slots = Shape::MAX_SLOTS;
             let count = it.pool.shape().slots;
+            slots = slots.max(count * GROWTH).min(Shape::MAX_SLOTS);
             for slot in 0..count {
                 if taken & (1 << slot) != 0 && it.pool.slot(slot, Side::Maker).is_some_and(|l| l.is_over()) {
                     taken &= !(1 << slot);
@@ -389,8 +392,10 @@ impl Meeting {
             }
             it.made_for = Some((family, taken));
         }
-        let shapes = [slots, FIRST_SLOTS].map(|slots| Shape { ring_bytes: self.ring_bytes, slots });
-        let shape = shapes.into_iter().find(|&shape| has_memory_for(shape, RESERVE)).ok_or(Errno(libc::ENOMEM))?;
+        let sizes =
+            core::iter::successors(Some(slots), |slots| Some(slots / GROWTH).filter(|&slots| slots >= FIRST_SLOTS));
+        let mut shapes = sizes.map(|slots| Shape { ring_bytes: self.ring_bytes, slots });
+        let shape = shapes.find(|&shape| has_memory_for(shape, RESERVE)).ok_or(Errno(libc::ENOMEM))?;
         let pool = Pool::create(shape)?;
         self.remember(pool, kernel::process_id(), Some((family, 1)))?;
         if let Some(it) = self.attached(pool.id()) {

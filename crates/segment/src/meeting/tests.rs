@@ -60,7 +60,7 @@ impl Pair {
     }
 }
 
-const SHAPE: Shape = Shape { ring_bytes: 1 << 16, slots: FIRST_SLOTS };
+const SHAPE: Shape = Shape { ring_bytes: 1 << 16, slots: 4 };
 
 fn end() -> Box<End> {
     // SAFETY: zeroed memory is an unused end.
@@ -441,4 +441,18 @@ fn lies_at_any_time_confuse_nobody() {
         }
     });
     assert!(met > 10 && rounds > met as usize, "{met} of {rounds}");
+}
+
+/// One connection must not take much of a program's address space, and many should share pools: see `FIRST_SLOTS` and `GROWTH`.
+#[test]
+fn pools_grow_with_the_connections_between_two_families() {
+    let _alone = alone();
+    let mut meeting = Meeting::new();
+    meeting.set_up(100, SHAPE.ring_bytes, |_, _| true);
+    let pools: Vec<Pool> = (0..1 + 8 + 64 + 1).map(|_| meeting.make(200).unwrap().0).collect();
+    let first_of_each = [0, 1, 9, 73].map(|at| pools[at]);
+    assert_eq!(first_of_each.map(|pool| pool.shape().slots), [1, 8, 64, 64]);
+    assert!(pools.iter().all(|pool| first_of_each.iter().any(|it| it.id() == pool.id())), "each is filled first");
+    // Another family's connections begin anew.
+    assert_eq!(meeting.make(300).unwrap().0.shape().slots, 1);
 }
