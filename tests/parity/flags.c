@@ -318,6 +318,62 @@ static void sending_b(struct side *side) {
 }
 static void sending(void) { two_processes(AF_INET, sending_a, sending_b); }
 
+/* Bytes that are held back until more come: here they arrive before. */
+static void held_back_a(struct side *side) {
+    int fd = side->fd, on = 1, off = 0;
+    fill(out, 100, 4, 0);
+    SHOW(send(fd, out, 10, MSG_MORE));
+    tell(side);
+    hear(side);
+    SHOW(send(fd, out + 10, 1, 0));
+    hear(side);
+    SHOW(setsockopt(fd, IPPROTO_TCP, TCP_CORK, &on, sizeof(on)));
+    SHOW(send(fd, out + 11, 10, 0));
+    tell(side);
+    hear(side);
+    SHOW(setsockopt(fd, IPPROTO_TCP, TCP_CORK, &off, sizeof(off)));
+    hear(side);
+}
+static void held_back_b(struct side *side) {
+    for (size_t from = 0, count = 11; from < 21; from += count, count = 10) {
+        hear(side);
+        usleep(20000);
+        long got = SHOW(recv(side->fd, in, 100, MSG_DONTWAIT));
+        tell(side);
+        if (got < 0) got = 0;
+        receive_all(side->fd, in + got, count - (size_t)got);
+        say("first difference %ld", differs(in, count, 4, from));
+        if (from == 0) tell(side);
+    }
+    tell(side);
+}
+static void held_back(void) { two_processes(AF_INET, held_back_a, held_back_b); }
+
+/* They wake who sleeps even if nothing more comes, and the program is told what it has set. */
+static void held_alone_a(struct side *side) {
+    int fd = side->fd, cork = 1;
+    socklen_t size = sizeof(cork);
+    fill(out, 100, 4, 0);
+    await_asleep(side->other);
+    SHOW(send(fd, out, 10, MSG_MORE));
+    hear(side);
+    SHOW(setsockopt(fd, IPPROTO_TCP, TCP_CORK, &cork, sizeof(cork)));
+    await_asleep(side->other);
+    SHOW(send(fd, out + 10, 10, MSG_MORE));
+    hear(side);
+    cork = 7;
+    SHOW(getsockopt(fd, IPPROTO_TCP, TCP_CORK, &cork, &size));
+    say("cork %d", cork);
+}
+static void held_alone_b(struct side *side) {
+    for (size_t from = 0; from < 20; from += 10) {
+        say("got %zu", receive_all(side->fd, in, 10));
+        say("first difference %ld", differs(in, 10, 4, from));
+        tell(side);
+    }
+}
+static void held_alone(void) { two_processes(AF_INET, held_alone_a, held_alone_b); }
+
 /* Flags of receiving that change nothing, and those that ask for what is not there. */
 static void receiving_a(struct side *side) {
     int fd = side->fd;
@@ -455,6 +511,8 @@ const struct scenario scenarios[] = {
     {"discard", discard, 0},
     {"mixed", mixed, 0},
     {"sending", sending, 0},
+    {"held-back", held_back, 0},
+    {"held-alone", held_alone, 0},
     {"receiving", receiving, 0},
     {"ignored", ignored, 0},
     {"nothing", nothing, 0},
