@@ -6,6 +6,8 @@
 
 /// How far behind its number a system call is searched for, in bytes. Compilers put in between what prepares its arguments.
 const NEAR: usize = 2048;
+/// The longest piece of code that is looked at for one call, in bytes: pieces to search have to overlap by as much.
+pub const LONGEST: usize = 3 + NUMBER.len() + NEAR;
 /// The number as it stands in the instruction that moves it into a register.
 #[cfg(target_arch = "x86_64")]
 const NUMBER: [u8; 4] = (libc::SYS_io_uring_setup as u32).to_le_bytes();

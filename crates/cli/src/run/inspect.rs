@@ -5,7 +5,7 @@ use std::fmt;
 use std::fs::{self, File};
 use std::io::Read;
 use std::os::unix::ffi::OsStrExt;
-use std::os::unix::fs::MetadataExt;
+use std::os::unix::fs::{FileExt, MetadataExt};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
@@ -154,13 +154,30 @@ pub fn sets_up_io_uring(path: &Path) -> bool {
 
 /// The same of the code in this file alone; `None` if it cannot be read.
 pub fn sets_up_io_uring_itself(path: &Path) -> Option<bool> {
-    let file = ReadCache::new(File::open(path).ok()?);
-    let header = FileHeader64::<Endianness>::parse(&file).ok()?;
+    let file = File::open(path).ok()?;
+    let cache = ReadCache::new(&file);
+    let header = FileHeader64::<Endianness>::parse(&cache).ok()?;
     let endian = header.endian().ok()?;
-    let segments = header.program_headers(endian, &file).ok()?.iter();
+    let segments = header.program_headers(endian, &cache).ok()?.iter();
     let code = segments.filter(|it| it.p_type(endian) == PT_LOAD && it.p_flags(endian) & PF_X == PF_X);
-    let found: Option<Vec<bool>> = code.map(|it| it.data(endian, &file).ok().map(io_uring::is_set_up_by)).collect();
+    let found: Option<Vec<bool>> = code.map(|it| is_in(&file, it.file_range(endian))).collect();
     Some(found?.contains(&true))
+}
+
+/// Whether the code at `offset` of the file, `len` bytes, sets up an io_uring; `None` if it cannot be read.
+fn is_in(file: &File, (offset, len): (u64, u64)) -> Option<bool> {
+    // Programs may have 100 MB of code, so it is read piece by piece.
+    let mut piece = vec![0; 256 << 10];
+    let mut at = 0;
+    while at < len {
+        let wanted = piece.len().min((len - at) as usize);
+        file.read_exact_at(&mut piece[..wanted], offset + at).ok()?;
+        if io_uring::is_set_up_by(&piece[..wanted]) {
+            return Some(true);
+        }
+        at += if at + wanted as u64 == len { wanted } else { wanted - io_uring::LONGEST } as u64;
+    }
+    Some(false)
 }
 
 /// The libraries that are loaded with the program, as its own loader finds them (ld.so(8), `--list`), which runs none of their
@@ -219,4 +236,38 @@ fn own_machine() -> Option<Machine> {
         "loongarch64" => elf::EM_LOONGARCH,
         _ => return None,
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::io::Write;
+
+    #[test]
+    #[cfg(target_arch = "x86_64")]
+    fn code_is_found_wherever_pieces_of_the_file_meet() {
+        let call = b"\xb8\xa9\x01\x00\x00\x0f\x05";
+        let edges = (256 << 10) - io_uring::LONGEST - 10..(256 << 10) + 10;
+        for before in edges.step_by(7).chain((256 << 10) - 10..(256 << 10) + 10) {
+            let mut file = tempfile::tempfile().unwrap();
+            file.write_all(&[0; 3]).unwrap();
+            file.write_all(&vec![0x90; before]).unwrap();
+            file.write_all(call).unwrap();
+            file.write_all(&vec![0x90; before % 7]).unwrap();
+            let len = (before + call.len()) as u64;
+            assert_eq!(is_in(&file, (3, len)), Some(true), "{before}");
+            assert_eq!(is_in(&file, (3, len - 1)), Some(false), "{before}, cut off");
+            assert_eq!(is_in(&file, (len + 10, 1)), None, "beyond the end");
+        }
+    }
+
+    #[test]
+    fn the_loaders_list_is_understood() {
+        assert_eq!(listed(b"\tlibm.so.6 => /lib/a b/libm.so.6 (0x00007f)"), Some("/lib/a b/libm.so.6".into()));
+        assert_eq!(listed(b"\t/lib64/ld-linux-x86-64.so.2 (0x00007f)"), Some("/lib64/ld-linux-x86-64.so.2".into()));
+        assert_eq!(listed(b"\t/lib64/ld.so.2 => /lib/ld.so.2 (0x00007f)"), Some("/lib/ld.so.2".into()));
+        assert_eq!(listed(b"\tlinux-vdso.so.1 (0x00007f)"), None);
+        assert_eq!(listed(b"\tlibx.so => not found"), None);
+        assert_eq!(listed(b"\tstatically linked"), None);
+    }
 }
