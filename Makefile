@@ -6,7 +6,7 @@ TARGET = $(or $(CARGO_TARGET_DIR),target)
 UNDERPASS = $(TARGET)/release/underpass
 
 .DEFAULT_GOAL := help
-.PHONY: help run bench build test loom aarch64 soak fuzz hostile churn gauntlet lint c-programs licences generate ptx install uninstall clean
+.PHONY: help run bench build test loom aarch64 soak fuzz hostile churn gauntlet fresh lint c-programs licences generate ptx install uninstall clean
 
 help: ## this list
 	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## / { printf "  make %-10s  %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -75,6 +75,10 @@ gauntlet: rust ## third-party suites on kernel TCP and under Underpass, compared
 	packaging/packages gauntlet
 	$(CARGO) build --release
 	$(CARGO) run --release --quiet --package underpass-tests --bin gauntlet -- $(SUITES)
+
+FRESH ?= test run
+fresh: rust ## make test and make run on a minimal Debian made for it, as root; FRESH=test
+	packaging/fresh make $(FRESH)
 
 lint: rust ## formatting, clippy and the documentation, warnings being errors
 	$(CARGO) fmt --all --check
