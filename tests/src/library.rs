@@ -40,9 +40,14 @@ impl Run {
         }
     }
 
-    /// What each process did so far.
+    /// What each process that has had a connection did so far.
     pub fn processes(&self) -> Vec<ProcessStats> {
         self.region.processes()
+    }
+
+    /// Processes that had a connection and found no room for their counters.
+    pub fn uncounted(&self) -> u64 {
+        self.region.uncounted()
     }
 
     /// Connections that went fast, counted at each accelerated end, and bytes on the fast path, of the processes called `name`.

@@ -32,7 +32,7 @@ pub enum Rule {
     Bytes,
     /// At least 99 of 100 of its connections went fast.
     Connections,
-    /// It ran with the library; what its connections did does not matter.
+    /// A program ran with the library; what its connections did does not matter.
     Loaded,
 }
 
@@ -40,14 +40,11 @@ pub enum Rule {
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum NotFast {
     /// No counters of this process.
-    #[error("the library was not at work in process {0}: it counted nothing")]
-    NotLoaded(u32),
-    /// The library saw no connection.
-    #[error("{command}: the library saw no TCP connection")]
-    NoConnection {
-        /// Name of the program.
-        command: String,
-    },
+    #[error("the library was not at work: no program loaded it and reached the counters")]
+    NotLoaded,
+    /// The library saw no connection in this process, or was not at work there.
+    #[error("process {0}: the library saw no TCP connection")]
+    NoConnection(u32),
     /// Too little went fast.
     #[error("{command}: {fast} of {connections} connections and {share} % of the bytes went fast{reasons}")]
     TooLittle {
@@ -107,16 +104,21 @@ impl Witness {
     /// # Errors
     /// It did not; with what was seen instead.
     pub fn ask(&self, pid: u32, rule: Rule) -> Result<(), NotFast> {
+        if self.region.programs() == 0 {
+            return Err(NotFast::NotLoaded);
+        }
+        if rule == Rule::Loaded {
+            return Ok(());
+        }
         let processes = self.region.processes();
-        let process = processes.iter().find(|process| process.pid == pid).ok_or(NotFast::NotLoaded(pid))?;
+        let process = processes.iter().find(|process| process.pid == pid).ok_or(NotFast::NoConnection(pid))?;
         judge(process, rule)
     }
 }
 
 fn judge(process: &ProcessStats, rule: Rule) -> Result<(), NotFast> {
-    let command = || process.command.clone();
-    if rule != Rule::Loaded && process.connections == 0 {
-        return Err(NotFast::NoConnection { command: command() });
+    if process.connections == 0 {
+        return Err(NotFast::NoConnection(process.pid));
     }
     let fast_bytes = process.fast_sent + process.fast_received;
     let bytes = fast_bytes + process.kernel_sent + process.kernel_received;
@@ -136,7 +138,7 @@ fn judge(process: &ProcessStats, rule: Rule) -> Result<(), NotFast> {
         reasons.push_str("; for the rest a reader was slower than the ring is large: is the machine busy?");
     }
     Err(NotFast::TooLittle {
-        command: command(),
+        command: process.command.clone(),
         fast: process.fast,
         connections: process.connections,
         share: Tenths(fast_bytes.saturating_mul(1000).checked_div(bytes).unwrap_or(0)),
@@ -147,7 +149,7 @@ fn judge(process: &ProcessStats, rule: Rule) -> Result<(), NotFast> {
 #[cfg(test)]
 mod tests {
     use underpass_segment::reason::Reason;
-    use underpass_segment::stats::claim;
+    use underpass_segment::stats::{Counters, Process};
 
     use super::*;
 
@@ -180,7 +182,6 @@ mod tests {
         assert_eq!(judge(&process(100, 99, 1, 1000), Rule::Connections), Ok(()));
         assert!(judge(&process(100, 98, 1000, 0), Rule::Connections).is_err());
         assert!(judge(&process(0, 0, 0, 0), Rule::Connections).is_err());
-        assert_eq!(judge(&process(0, 0, 0, 0), Rule::Loaded), Ok(()));
     }
 
     #[test]
@@ -191,10 +192,13 @@ mod tests {
         let (user, own) = (User { id: 65534, group: 65534 }, 0);
         let witness = Witness::of(user).unwrap();
         let id = witness.id().parse().unwrap();
-        assert!(claim(id, own, (77, 0), *b"sixteen bytes...").is_none(), "they are not ours");
-        assert!(claim(id, user.id, (77, 0), *b"sixteen bytes...").is_some());
+        assert!(Counters::open(id, own).is_none(), "they are not ours");
+        assert_eq!(witness.ask(77, Rule::Loaded), Err(NotFast::NotLoaded));
+        let counters = Counters::open(id, user.id).unwrap();
         assert_eq!(witness.ask(77, Rule::Loaded), Ok(()));
-        assert_eq!(witness.ask(78, Rule::Loaded), Err(NotFast::NotLoaded(78)));
+        counters.row(Process::new(77, 5, *b"sixteen bytes..."));
+        assert_eq!(witness.ask(77, Rule::Bytes), Err(NotFast::NoConnection(77)));
+        assert_eq!(witness.ask(78, Rule::Bytes), Err(NotFast::NoConnection(78)));
     }
 
     #[test]

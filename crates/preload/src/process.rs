@@ -3,6 +3,8 @@
 use core::cell::{Cell, UnsafeCell};
 use core::ffi::{c_int, c_void};
 use core::mem::MaybeUninit;
+use core::ops::Deref;
+use core::ptr;
 use underpass_segment::clock;
 use underpass_segment::config::{Config, KEYS};
 use underpass_segment::end::Family;
@@ -10,14 +12,14 @@ use underpass_segment::kernel;
 use underpass_segment::meeting::Meeting;
 use underpass_segment::raw::Errno;
 use underpass_segment::reason::Reason;
-use underpass_segment::stats::{self, Record};
-use underpass_segment::sync::{Acquire, AtomicBool, AtomicI32, AtomicPtr, AtomicU32, Relaxed, Release};
+use underpass_segment::stats::{Counters, Process, Record};
+use underpass_segment::sync::{Acquire, AtomicBool, AtomicI32, AtomicPtr, AtomicU32, AtomicU64, Relaxed, Release};
 use underpass_segment::sysv;
 
 /// Set up once, by the constructor; read by every call.
 struct Fixed {
     config: Config,
-    stats_region: i32,
+    counters: Option<Counters>,
 }
 
 struct Shared<T>(UnsafeCell<T>);
@@ -39,7 +41,9 @@ static MEMBER: AtomicU32 = AtomicU32::new(0);
 /// Used only by the thread that has set [`MEETING_TAKEN`].
 static MEETING: Shared<Meeting> = Shared(UnsafeCell::new(Meeting::new()));
 static MEETING_TAKEN: AtomicBool = AtomicBool::new(false);
-static RECORD: AtomicPtr<Record> = AtomicPtr::new(core::ptr::null_mut());
+/// The [`Process`] as which this one counts, and the row of the statistics that it has taken.
+static COUNTS_AS: [AtomicU64; 3] = [const { AtomicU64::new(0) }; 3];
+static ROW: AtomicPtr<Record> = AtomicPtr::new(core::ptr::null_mut());
 
 /// A page that the kernel zeroes in every forked child, however it was forked: its first word is 1 in a process whose
 /// state has been set up.
@@ -63,24 +67,22 @@ extern "C" fn construct() {
     }
     clock::begin();
     let mut config = Config::default();
-    let mut stats_region = -1;
     for key in KEYS {
         if let Some(text) = variable(key.name) {
             // The command has checked the values; whoever preloads the library by hand gets the default for a bad one.
             let _ = config.set(key.name, text);
         }
     }
-    if let Some(id) = variable("stats").and_then(|text| text.parse().ok()) {
-        stats_region = id;
-    }
+    let region = variable("stats").and_then(|text| text.parse().ok());
+    let counters = region.and_then(|id| Counters::open(id, kernel::user_id()));
     crate::table::set_up();
     crate::luggage::unpack();
     wipe_on_fork();
     leave_at_exit();
     // SAFETY: no other thread runs the constructor, and nobody reads before READY.
-    unsafe { *FIXED.0.get() = Some(Fixed { config, stats_region }) };
+    unsafe { *FIXED.0.get() = Some(Fixed { config, counters }) };
     READY.store(true, Release);
-    claim_record();
+    identify();
     crate::luggage::claim();
 }
 
@@ -281,24 +283,49 @@ fn become_child() {
     crate::fork::in_child();
     crate::epoll::after_fork();
     crate::poll::after_fork();
-    claim_record();
+    identify();
 }
 
-fn claim_record() {
-    let Some(fixed) = fixed().filter(|f| f.stats_region >= 0 && !crate::seccomp::is_confined()) else { return };
+/// Settles as whom this process counts, so that no system call is needed when it takes a row: that may be in a signal handler,
+/// or under a seccomp filter. A child that is forked under one goes on counting as its parent.
+fn identify() {
+    if counters().is_none() || crate::seccomp::is_confined() {
+        return;
+    }
     let mut name = [0u8; 16];
     // SAFETY: PR_GET_NAME writes at most 16 bytes.
     unsafe { libc::prctl(libc::PR_GET_NAME, name.as_mut_ptr()) };
     let pid = kernel::process_id() as u32;
     let began = if let kernel::Process::Began(when) = kernel::process(pid) { when } else { 0 };
-    let record = stats::claim(fixed.stats_region, kernel::user_id(), (pid, began), name);
-    RECORD.store(record.map_or(core::ptr::null_mut(), |r| r as *const Record as *mut Record), Release);
+    let Process(words) = Process::new(pid, began, name);
+    COUNTS_AS.iter().zip(words).for_each(|(to, word)| to.store(word, Relaxed));
+    ROW.store(core::ptr::null_mut(), Release);
 }
 
-/// This process's counters, if somebody wants them.
-pub fn record() -> Option<&'static Record> {
-    // SAFETY: null or a record that is never unmapped.
-    unsafe { RECORD.load(Acquire).as_ref() }
+fn counters() -> Option<Counters> {
+    fixed()?.counters
+}
+
+/// This process's counters, if somebody wants them and can be told.
+pub fn record() -> Option<Row> {
+    counters().map(Row)
+}
+
+/// A process's row of the statistics, which it takes when it first counts something.
+pub struct Row(Counters);
+
+impl Deref for Row {
+    type Target = Record;
+
+    fn deref(&self) -> &Record {
+        // SAFETY: null or a record that is never unmapped.
+        if let Some(taken) = unsafe { ROW.load(Acquire).as_ref() } {
+            return taken;
+        }
+        let row = self.0.row(Process(COUNTS_AS.each_ref().map(|word| word.load(Relaxed))));
+        ROW.store(ptr::from_ref(row).cast_mut(), Release);
+        row
+    }
 }
 
 /// The destructors of all libraries run in a function that libc registers for exit(3) once the constructors have run. They may

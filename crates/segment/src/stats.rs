@@ -1,20 +1,34 @@
-//! What each process under `underpass run --stats` did: written by the library, read by the command.
+//! The counters of `underpass run --stats`: one row for each process, written by the library and read by the command.
+//!
+//! A process takes a row when it first counts a connection, so that the many processes of a run that have none leave room
+//! for those that do. Rows are taken in order and never given back, by one compare-and-swap each: any number of threads
+//! and signal handlers of a process that look for its row at once find the same one.
 #![allow(unsafe_code, reason = "lays records over shared memory")]
 
 use crate::raw::Errno;
 use crate::reason::Reason;
-use crate::sync::{Acquire, AtomicU32, AtomicU64, Relaxed, Release};
+use crate::sync::{AcqRel, Acquire, AtomicU64, Relaxed};
 use crate::sysv::Mapping;
 
 const RECORDS: usize = 1024;
-const REASONS: usize = 32;
-const LEN: usize = 64 + RECORDS * size_of::<Record>();
+const REASONS: usize = 40;
+/// The processes that find no row count in one more, which nobody reads. The length is also the layout's mark.
+const LEN: usize = size_of::<Header>() + (RECORDS + 1) * size_of::<Record>();
 const _: () = assert!(Reason::ALL.len() <= REASONS);
+
+#[repr(C, align(64))]
+struct Header {
+    /// Program starts that loaded the library and reached the counters.
+    programs: AtomicU64,
+    /// Processes that found no row.
+    uncounted: AtomicU64,
+}
 
 /// Counters of one process. All count up.
 #[repr(C, align(64))]
 pub struct Record {
-    pid: AtomicU32,
+    /// First word of the [`Process`]; 0: the row is free.
+    owner: AtomicU64,
     command: [AtomicU64; 2],
     /// Connections seen.
     pub connections: AtomicU64,
@@ -35,9 +49,23 @@ pub struct Record {
     /// Connections of which the bytes are not counted: the library does not follow them.
     pub unfollowed: AtomicU64,
     reasons: [AtomicU64; REASONS],
-    /// When the process began, as /proc has it; 0: it is not known.
-    began: AtomicU64,
 }
+
+/// A process, as its row names it: number and beginning in one word, then the command name.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Process(pub [u64; 3]);
+
+impl Process {
+    /// Process `pid`, which began at a time as /proc has it (0: not known) and has this command name.
+    pub fn new(pid: u32, began: u64, command: [u8; 16]) -> Process {
+        let owner = u64::from(pid) << BEGAN_BITS | began & ((1 << BEGAN_BITS) - 1);
+        let word = |at: usize| u64::from_ne_bytes(core::array::from_fn(|i| command[at + i]));
+        Process([owner, word(0), word(8)])
+    }
+}
+
+/// A process number takes at most 22 bits (PID_MAX_LIMIT); the rest holds clock ticks of 1,394 years.
+const BEGAN_BITS: u32 = 42;
 
 impl Record {
     /// Counts a connection that never was fast, or was ended because the other end broke the rules.
@@ -96,15 +124,31 @@ impl Region {
         self.mapping.id()
     }
 
-    /// The processes so far, in the order in which they began.
+    /// The processes that have counted a connection, in the order in which they first did.
     pub fn processes(&self) -> Vec<ProcessStats> {
-        let claimed = (claims(&self.mapping).load(Acquire) as usize).min(RECORDS);
-        (0..claimed).map(|index| record(&self.mapping, index)).filter_map(read).collect()
+        (0..RECORDS).map_while(|index| read(record(&self.mapping, index))).collect()
     }
 
-    /// Processes that came when there was no room for their counters any more.
+    /// Program starts that loaded the library and reached these counters. A process that executes another program starts two.
+    pub fn programs(&self) -> u64 {
+        header(&self.mapping).programs.load(Relaxed)
+    }
+
+    /// Processes that had a connection when no row was free any more.
     pub fn uncounted(&self) -> u64 {
-        u64::from(claims(&self.mapping).load(Acquire)).saturating_sub(RECORDS as u64)
+        header(&self.mapping).uncounted.load(Relaxed)
+    }
+
+    /// Whether another process of this user can reach the counters by their number, as the library does.
+    ///
+    /// # Errors
+    /// What the system says: some sandboxes let nobody attach a segment that is marked for removal.
+    pub fn try_out(&self) -> std::io::Result<()> {
+        let (again, _) = Mapping::open(self.id(), LEN, crate::kernel::user_id())
+            .map_err(|Errno(e)| std::io::Error::from_raw_os_error(e))?;
+        // SAFETY: nobody has looked into it.
+        unsafe { again.detach() };
+        Ok(())
     }
 }
 
@@ -115,50 +159,62 @@ impl Drop for Region {
     }
 }
 
-fn claims(mapping: &Mapping) -> &'static AtomicU32 {
-    // SAFETY: the region begins with the count; the library never detaches it, `Region` hands out no reference.
-    unsafe { &*(mapping.base().as_ptr() as *const AtomicU32) }
+/// The library's side of a [`Region`]. It stays attached to the end of the process and of those that it forks.
+#[derive(Clone, Copy, Debug)]
+pub struct Counters {
+    mapping: Mapping,
+}
+
+impl Counters {
+    /// The counters in region `id` of user `uid`, for a program that has just started. `None` if they cannot be reached.
+    pub fn open(id: i32, uid: u32) -> Option<Counters> {
+        let (mapping, _) = Mapping::open(id, LEN, uid).ok()?;
+        header(&mapping).programs.fetch_add(1, Relaxed);
+        Some(Counters { mapping })
+    }
+
+    /// The row of a process, which it takes with the first call. A program that another executes goes on in that one's.
+    /// Signal handlers may interrupt it.
+    pub fn row(&self, Process([me, command @ ..]): Process) -> &'static Record {
+        // Free before, this process's before, or taken for it by another thread meanwhile.
+        let is_mine = |row: &&Record| {
+            let owner = match row.owner.load(Acquire) {
+                0 => row.owner.compare_exchange(0, me, AcqRel, Acquire).err().unwrap_or(me),
+                owner => owner,
+            };
+            owner == me
+        };
+        let row = (0..RECORDS).map(|index| record(&self.mapping, index)).find(is_mine).unwrap_or_else(|| {
+            header(&self.mapping).uncounted.fetch_add(1, Relaxed);
+            record(&self.mapping, RECORDS)
+        });
+        for (to, word) in row.command.iter().zip(command) {
+            to.store(word, Relaxed);
+        }
+        row
+    }
+}
+
+fn header(mapping: &Mapping) -> &'static Header {
+    // SAFETY: the region begins with it; the library never detaches it, `Region` hands out no reference.
+    unsafe { &*(mapping.base().as_ptr() as *const Header) }
 }
 
 fn record(mapping: &Mapping, index: usize) -> &'static Record {
-    // SAFETY: index < RECORDS; zeroed memory is an unused record; everything in it is atomic.
-    unsafe { &*(mapping.base().as_ptr().add(64 + index * size_of::<Record>()) as *const Record) }
-}
-
-/// The library's side: takes the record of a process, which began at a time (0: not known), in region `id` of user `uid`. A
-/// program that another executes goes on in that one's.
-pub fn claim(id: i32, uid: u32, process: (u32, u64), command: [u8; 16]) -> Option<&'static Record> {
-    let (mapping, _) = Mapping::open(id, LEN, uid).ok()?;
-    claim_again(&mapping, process, command)
-}
-
-fn claim_again(mapping: &Mapping, (pid, began): (u32, u64), command: [u8; 16]) -> Option<&'static Record> {
-    let is_mine = |it: &&Record| it.pid.load(Acquire) == pid && it.began.load(Relaxed) == began;
-    let claimed = (claims(mapping).load(Acquire) as usize).min(RECORDS);
-    let mine = || (0..claimed).rev().map(|index| record(mapping, index)).find(is_mine).filter(|_| began != 0);
-    let fresh = || {
-        let index = claims(mapping).fetch_add(1, Relaxed) as usize;
-        (index < RECORDS).then(|| record(mapping, index))
-    };
-    let record = mine().or_else(fresh)?;
-    let (front, back) = command.split_at(8);
-    record.command[0].store(u64::from_ne_bytes(front.try_into().ok()?), Relaxed);
-    record.command[1].store(u64::from_ne_bytes(back.try_into().ok()?), Relaxed);
-    record.began.store(began, Relaxed);
-    record.pid.store(pid, Release);
-    Some(record)
+    // SAFETY: index <= RECORDS; zeroed memory is a free row; everything in it is atomic. For how long, see `header`.
+    unsafe { &*(mapping.base().as_ptr().add(size_of::<Header>() + index * size_of::<Record>()) as *const Record) }
 }
 
 fn read(record: &Record) -> Option<ProcessStats> {
-    let pid = record.pid.load(Acquire);
-    if pid == 0 {
+    let owner = record.owner.load(Acquire);
+    if owner == 0 {
         return None;
     }
     let name: Vec<u8> =
         record.command.iter().flat_map(|w| w.load(Relaxed).to_ne_bytes()).take_while(|&b| b != 0).collect();
     let reasons = Reason::ALL.iter().map(|&r| (r, record.reasons[r as usize].load(Relaxed))).filter(|&(_, n)| n > 0);
     Some(ProcessStats {
-        pid,
+        pid: (owner >> BEGAN_BITS) as u32,
         command: String::from_utf8_lossy(&name).into_owned(),
         connections: record.connections.load(Relaxed),
         fast: record.fast.load(Relaxed),
@@ -177,42 +233,88 @@ fn read(record: &Record) -> Option<ProcessStats> {
 mod tests {
     use super::*;
 
-    #[test]
-    fn what_a_process_counts_is_read() {
-        let region = Region::create().unwrap();
-        let mut name = [0; 16];
-        name[..5].copy_from_slice(b"redis");
-        let record = claim(region.id(), crate::kernel::user_id(), (77, 0), name).unwrap();
-        record.connections.fetch_add(3, Relaxed);
-        record.count_reason(Reason::Remote);
-        let all = region.processes();
-        assert_eq!((all.len(), all[0].pid, all[0].command.as_str(), all[0].connections), (1, 77, "redis", 3));
-        assert_eq!(all[0].reasons, [(Reason::Remote, 1)]);
+    fn counters(region: &Region) -> Counters {
+        Counters::open(region.id(), crate::kernel::user_id()).unwrap()
+    }
+
+    fn process(pid: u32, began: u64, name: &str) -> Process {
+        let mut command = [0; 16];
+        command[..name.len()].copy_from_slice(name.as_bytes());
+        Process::new(pid, began, command)
     }
 
     #[test]
-    fn a_program_that_another_executes_goes_on_in_that_ones_record() {
+    fn what_a_process_counts_is_read() {
         let region = Region::create().unwrap();
-        let claim = |process, name: &[u8; 2]| {
-            let mut command = [0; 16];
-            command[..2].copy_from_slice(name);
-            claim_again(&region.mapping, process, command).unwrap().connections.fetch_add(1, Relaxed);
+        let record = counters(&region).row(process(4_194_303, 1 << 41, "redis-benchmark"));
+        record.connections.fetch_add(3, Relaxed);
+        record.count_reason(Reason::Remote);
+        let all = region.processes();
+        assert_eq!((all.len(), all[0].pid, all[0].connections), (1, 4_194_303, 3));
+        assert_eq!(all[0].command, "redis-benchmark");
+        assert_eq!(all[0].reasons, [(Reason::Remote, 1)]);
+    }
+
+    /// Fails if `Counters::open` takes a row.
+    #[test]
+    fn a_process_that_counts_nothing_takes_no_row() {
+        let region = Region::create().unwrap();
+        assert_eq!(region.programs(), 0);
+        for _ in 0..3 {
+            counters(&region);
+        }
+        assert_eq!((region.programs(), region.processes().len()), (3, 0));
+    }
+
+    #[test]
+    fn a_program_that_another_executes_goes_on_in_that_ones_row() {
+        let region = Region::create().unwrap();
+        let count = |pid, began, name| {
+            counters(&region).row(process(pid, began, name)).connections.fetch_add(1, Relaxed);
         };
-        claim((77, 5), b"sh");
-        claim((78, 5), b"ls");
-        claim((77, 5), b"nc");
-        claim((77, 6), b"ps");
-        claim((79, 0), b"vi");
-        claim((79, 0), b"ed");
+        count(77, 5, "sh");
+        count(78, 5, "ls");
+        count(77, 5, "nc");
+        count(77, 6, "ps");
         let all: Vec<_> = region.processes().into_iter().map(|it| (it.command, it.connections)).collect();
-        let expected = [("nc", 2), ("ls", 1), ("ps", 1), ("vi", 1), ("ed", 1)];
+        let expected = [("nc", 2), ("ls", 1), ("ps", 1)];
         assert_eq!(all, expected.map(|(name, connections)| (name.to_string(), connections)));
+    }
+
+    /// Fails if `Counters::row` stores the owner instead of comparing and swapping.
+    #[test]
+    fn threads_that_take_the_row_of_their_process_at_once_share_it() {
+        let region = Region::create().unwrap();
+        let counters = counters(&region);
+        let begin = std::sync::Barrier::new(4);
+        let take = |pid: u32| {
+            for began in 1..=200 {
+                begin.wait();
+                counters.row(process(pid, began, "threads")).connections.fetch_add(1, Relaxed);
+            }
+        };
+        std::thread::scope(|scope| [7, 7, 8, 8].map(|pid| scope.spawn(move || take(pid))).map(|it| it.join().unwrap()));
+        let all = region.processes();
+        assert_eq!((all.len(), region.uncounted()), (400, 0));
+        assert!(all.iter().all(|it| it.connections == 2), "{all:?}");
     }
 
     #[test]
     fn processes_beyond_the_room_are_counted_as_such() {
         let region = Region::create().unwrap();
-        let room = (0..RECORDS + 3).filter(|_| claim_again(&region.mapping, (77, 0), [0; 16]).is_some()).count();
-        assert_eq!((room, region.processes().len(), region.uncounted()), (RECORDS, RECORDS, 3));
+        for pid in 1..=RECORDS as u32 + 3 {
+            counters(&region).row(process(pid, 5, "many")).connections.fetch_add(1, Relaxed);
+        }
+        let all = region.processes();
+        assert_eq!((all.len(), region.uncounted()), (RECORDS, 3));
+        assert!(all.iter().all(|it| it.connections == 1));
+    }
+
+    #[test]
+    fn the_counters_of_another_layout_are_not_opened() {
+        let before = Mapping::create(LEN - 4096).unwrap();
+        assert!(Counters::open(before.id(), crate::kernel::user_id()).is_none());
+        // SAFETY: nobody has looked into it.
+        unsafe { before.detach() };
     }
 }

@@ -1,6 +1,11 @@
 //! What each process says of its connections: its own, once, whoever has them as well.
 
-use underpass_tests::library::{AT_ONCE, is_kernel_only};
+use std::fs;
+use std::os::unix::fs::PermissionsExt;
+use std::process::Command;
+
+use underpass_segment::stats::ProcessStats;
+use underpass_tests::library::{self, AT_ONCE, is_kernel_only};
 use underpass_tests::stage::{Stage, compile, skip};
 
 /// Bytes that both ends together send before and after the execution.
@@ -29,11 +34,87 @@ fn what_is_left_to_an_executed_program_is_counted_by_who_uses_it() {
             compile("heirs.c", &program, &[]);
             stage.output(stage.tuned(program.to_str().unwrap(), [way, end], AT_ONCE));
             let processes = stage.run.processes();
-            let busy = processes.iter().filter(|it| it.connections + it.fast > 0);
-            let rows: Vec<Row> = busy.map(|it| (it.connections, it.fast, it.fast_sent + it.kernel_sent)).collect();
+            let row = |it: &ProcessStats| (it.connections, it.fast, it.fast_sent + it.kernel_sent);
+            let rows: Vec<Row> = processes.iter().map(row).collect();
             assert_eq!(rows, expected, "{way} {end}:\n{}", stage.run.table());
-            assert_eq!(processes.len(), 1 + usize::from(!way.starts_with("image")), "{way}:\n{}", stage.run.table());
             stage.finish();
         }
     }
+}
+
+/// Python: 40 bytes each way over a connection of its own.
+const EXCHANGE: &str = "
+import socket
+listener = socket.create_server(('127.0.0.1', 0))
+client = socket.create_connection(listener.getsockname())
+server, _ = listener.accept()
+for _ in range(40):
+    client.sendall(b'?')
+    server.sendall(server.recv(1))
+    assert client.recv(1) == b'?'
+";
+
+/// Fails if a process takes a row when it loads the library, or when it is forked.
+#[test]
+fn processes_without_connections_leave_room_for_others() {
+    if is_kernel_only() {
+        return skip("nothing is counted without the library");
+    }
+    let Some(stage) = Stage::with(&["python3"]) else { return };
+    let idle = "
+import os, socket
+for _ in range(1050):
+    if (child := os.fork()) == 0:
+        socket.socket().close()
+        os._exit(0)
+    os.waitpid(child, 0)
+for _ in range(20):
+    os.spawnv(os.P_WAIT, '/bin/true', ['true'])
+";
+    stage.output(stage.command("python3", ["-c", &format!("{idle}{EXCHANGE}")]));
+    let processes = stage.run.processes();
+    let rows: Vec<_> = processes.iter().map(|it| (it.command.starts_with("python"), it.connections)).collect();
+    assert_eq!((rows, stage.run.uncounted()), (vec![(true, 2)], 0), "{}", stage.run.table());
+    stage.finish();
+}
+
+/// What `run --stats` says of a program with connections, started by `prefix`.
+fn told(stage: &Stage, prefix: &[&str]) -> String {
+    let file = stage.path("told");
+    let mut command = Command::new(library::command());
+    library::plain(&mut command);
+    command.arg("run").arg(format!("--stats={}", file.display())).arg("--").args(prefix);
+    command.arg(stage.path("heirs")).args(["child-idle", "close"]);
+    command.env("UNDERPASS_LIBRARY", library::path()).env("UNDERPASS_CONFIG", "/dev/null");
+    let run = command.output().unwrap();
+    assert!(run.status.success(), "{prefix:?}: {}", String::from_utf8_lossy(&run.stderr));
+    fs::read_to_string(file).unwrap()
+}
+
+/// The library cannot attach the counters there, and the command cannot know what it has not been told.
+#[test]
+fn what_cannot_reach_the_counters_is_not_said_to_have_had_no_connection() {
+    if is_kernel_only() {
+        return skip("nothing is counted without the library");
+    }
+    let Some(stage) = Stage::with(&["cc", "unshare", "setpriv"]) else { return };
+    compile("heirs.c", &stage.path("heirs"), &[]);
+    // For the other user.
+    fs::set_permissions(stage.path(""), fs::Permissions::from_mode(0o755)).unwrap();
+    let counted = told(&stage, &["env"]);
+    assert!(counted.contains(" heirs "), "{counted}");
+    let no_library: &[&str] = &["env", "--unset=LD_PRELOAD"];
+    let gone: &[&str] = &["env", "UNDERPASS_STATS=2147483647"];
+    let elsewhere: &[&str] = &["unshare", "--ipc"];
+    let other_user: &[&str] = &["setpriv", "--reuid=65534", "--clear-groups"];
+    for prefix in [no_library, gone, elsewhere, other_user] {
+        if !Command::new(prefix[0]).args(&prefix[1..]).arg("true").status().unwrap().success() {
+            skip(&format!("{prefix:?} needs root"));
+            continue;
+        }
+        let told = told(&stage, prefix);
+        let honest = "\nNo TCP connection in 1 program that reached the counters.\nNothing is known of ";
+        assert!(told.contains(honest), "{prefix:?}: {told}");
+    }
+    stage.finish();
 }

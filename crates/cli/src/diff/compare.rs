@@ -30,6 +30,8 @@ pub struct Side {
     pub outputs: [Vec<File>; 2],
     /// What all processes of all runs counted.
     pub processes: Vec<ProcessStats>,
+    /// Program starts that reached the counters.
+    pub programs: u64,
 }
 
 impl Side {
@@ -44,7 +46,8 @@ impl Side {
                 outputs.push(output);
             }
         }
-        self.processes.extend(round.processes);
+        self.processes.extend(round.counted.processes);
+        self.programs += round.counted.programs;
         Ok(())
     }
 }

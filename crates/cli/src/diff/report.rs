@@ -105,9 +105,9 @@ fn notes(arguments: &DiffArguments, underpass: &Side, outcome: &Outcome) -> Vec<
     let mut notes = Vec::new();
     let sum = sum(underpass);
     if sum.fast == 0 {
-        let remedy = match (underpass.processes.is_empty(), sum.connections) {
-            (true, _) => "no process loaded the library: `underpass doctor` says why",
-            (_, 0) => "there was no TCP connection: let the program be one that makes some",
+        let remedy = match (underpass.programs, sum.connections) {
+            (0, _) => "no program loaded the library and reached the counters: `underpass doctor` says why",
+            (_, 0) => "no program that loaded the library had a TCP connection: let it be one that makes some",
             _ if arguments.at_once => "`underpass run --stats` says why",
             _ => "--at-once lets short connections go fast too, and `underpass run --stats` says why others did not",
         };

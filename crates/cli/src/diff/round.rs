@@ -10,12 +10,13 @@ use std::time::{Duration, Instant};
 
 use rustix::process::{Pid, Signal, WaitOptions};
 use rustix::stdio;
-use underpass_segment::stats::{ProcessStats, Region};
+use underpass_segment::stats::Region;
 
 use super::DiffError;
 use crate::library;
+use crate::run::stats::Counted;
 use crate::run::supervise::End;
-use crate::run::{Launch, RunError};
+use crate::run::{self, Launch, RunError};
 use crate::settings::STATS_VARIABLE;
 use crate::sys::{self, Change, Child, HeldSignals};
 
@@ -60,7 +61,7 @@ pub struct Round {
     /// Standard output and standard error.
     pub streams: [File; 2],
     /// What the processes counted; nothing on kernel TCP.
-    pub processes: Vec<ProcessStats>,
+    pub counted: Counted,
 }
 
 /// An empty file without a name, under a number that is no standard stream's.
@@ -80,7 +81,7 @@ pub fn run(
     // Opened anew for each run, with a place of its own.
     let input = input.map_or("/dev/null".into(), |file| format!("/proc/self/fd/{}", file.as_raw_fd()));
     let input = File::open(input).and_then(sys::clear_of_standard_streams).map_err(DiffError::files)?;
-    let region = (path == Path::Underpass).then(Region::create).transpose().map_err(RunError::NoCounters)?;
+    let region = (path == Path::Underpass).then(run::counters).transpose()?;
     let (mut told, tell) = io::pipe().map_err(DiffError::files)?;
     let start = Instant::now();
     let child = Child::fork(signals, || {
@@ -101,8 +102,8 @@ pub fn run(
     if !error.is_empty() {
         return Err(DiffError::NotStarted(error));
     }
-    let processes = region.map(|it| it.processes()).unwrap_or_default();
-    Ok(Round { ending, took, streams, processes })
+    let counted = region.as_ref().map(Counted::read).unwrap_or_default();
+    Ok(Round { ending, took, streams, counted })
 }
 
 const OWN_FAILURE: i32 = 125;

@@ -19,7 +19,7 @@ use crate::settings::{STATS_VARIABLE, Settings, SettingsError};
 use crate::sys;
 use inspect::Obstacle;
 use program::{Image, ProgramError};
-use stats::Sink;
+use stats::{Counted, Sink};
 
 /// Exit code when Underpass itself fails, as that of env(1), nice(1) and timeout(1).
 const OWN_FAILURE: i32 = 125;
@@ -51,9 +51,14 @@ pub enum RunError {
     },
     /// There is no memory for the counters.
     #[error(
-        "no System V shared memory for the statistics (kernel.shmall, shmmax, shmmni, or a sandbox): {0}; without --stats the program runs, on kernel TCP"
+        "no System V shared memory for the statistics (kernel.shmall, shmmax, shmmni, a limit of the address space, or a sandbox): {0}; without --stats the program runs, on kernel TCP"
     )]
     NoCounters(io::Error),
+    /// The program could not reach the counters.
+    #[error(
+        "no other process can attach the shared memory for the statistics by its number ({0}): a sandbox forbids it; without --stats the program runs, on kernel TCP"
+    )]
+    Unreachable(io::Error),
     /// The program gets no process beside this one.
     #[error(
         "no process for the program beside this one, which waits for its statistics ({0}): a limit of processes (RLIMIT_NPROC, or pids.max of the control group); without --stats none is needed"
@@ -75,9 +80,11 @@ impl RunError {
         match self {
             RunError::Settings(_) | RunError::StatsFile { .. } => crate::WRONG_USE,
             RunError::Program(error) => error.exit_code(),
-            RunError::Library(_) | RunError::NoCounters(_) | RunError::NoProcess(_) | RunError::System { .. } => {
-                OWN_FAILURE
-            }
+            RunError::Library(_)
+            | RunError::NoCounters(_)
+            | RunError::Unreachable(_)
+            | RunError::NoProcess(_)
+            | RunError::System { .. } => OWN_FAILURE,
         }
     }
 }
@@ -168,7 +175,7 @@ pub fn run(arguments: &RunArguments) -> Result<std::convert::Infallible, RunErro
     if !arguments.wants_stats() {
         return Err(launch.exec().into());
     }
-    supervise(arguments, || launch.exec())
+    supervise(arguments, &launch)
 }
 
 /// Whether there is a program of this name.
@@ -176,27 +183,34 @@ pub fn is_program(name: &OsStr) -> bool {
     program::find(name).is_ok()
 }
 
-fn supervise(
-    arguments: &RunArguments,
-    start: impl FnOnce() -> ProgramError,
-) -> Result<std::convert::Infallible, RunError> {
+/// Counters that the processes of a run can reach.
+///
+/// # Errors
+/// No shared memory can be had, or not by its number.
+pub fn counters() -> Result<Region, RunError> {
+    let region = Region::create().map_err(RunError::NoCounters)?;
+    region.try_out().map_err(RunError::Unreachable)?;
+    Ok(region)
+}
+
+fn supervise(arguments: &RunArguments, launch: &Launch<'_>) -> Result<std::convert::Infallible, RunError> {
     let file = arguments.stats.as_ref().and_then(Option::as_deref);
     let mut sink = Sink::open(file)
         .map_err(|error| RunError::StatsFile { path: file.map(Into::into).unwrap_or_default(), error })?;
-    let region = Region::create().map_err(RunError::NoCounters)?;
+    let region = counters()?;
     set(STATS_VARIABLE, region.id().to_string().as_ref())?;
     let end = supervise::run(|| {
-        let error = start();
+        let error = launch.exec();
         crate::say(format_args!("{error}"));
         error.exit_code()
     })
     .map_err(RunError::NoProcess)?;
-    let processes = region.processes();
+    let counted = Counted::read(&region);
     let words: Vec<String> = arguments.command.iter().map(|w| w.to_string_lossy().into_owned()).collect();
     let written = sink.write(&if arguments.json {
-        stats::json(&words, end, &processes, region.uncounted())
+        stats::json(&words, end, &counted)
     } else {
-        stats::text(&words[0], end, &processes, region.uncounted())
+        stats::text(&words[0], end, &counted, launch.obstacle.as_ref())
     });
     if let Err(error) = written {
         crate::say(format_args!("{error}"));

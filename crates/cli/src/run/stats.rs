@@ -6,9 +6,10 @@ use std::path::{Path, PathBuf};
 
 use serde_json::{Value, json};
 use underpass_lab::unit::{Unit, thousands};
-use underpass_segment::stats::ProcessStats;
+use underpass_segment::stats::{ProcessStats, Region};
 
 use super::RunError;
+use super::inspect::Obstacle;
 use super::supervise::End;
 use crate::output::{plural, table};
 use crate::sys;
@@ -43,21 +44,48 @@ impl Sink {
     }
 }
 
-/// The table, with one row per process that had connections, and the reasons below. There was no room for the counters
-/// of `uncounted` more processes.
-pub fn text(program: &str, end: End, processes: &[ProcessStats], uncounted: u64) -> String {
-    let busy: Vec<&ProcessStats> = processes.iter().filter(|p| p.connections > 0).collect();
-    let mut text = format!("\nunderpass: {program} {}\n", ending(end));
-    if processes.is_empty() {
-        return text + "No process loaded the library, so everything went over kernel TCP.\n";
+/// What the library has counted in a run.
+#[derive(Clone, Debug, Default)]
+pub struct Counted {
+    /// The processes that counted a connection.
+    pub processes: Vec<ProcessStats>,
+    /// Program starts that loaded the library and reached the counters.
+    pub programs: u64,
+    /// Processes that had a connection and found no room for their counters.
+    pub uncounted: u64,
+}
+
+impl Counted {
+    /// What the region holds now.
+    pub fn read(region: &Region) -> Counted {
+        Counted { processes: region.processes(), programs: region.programs(), uncounted: region.uncounted() }
     }
-    let more = match uncounted {
-        0 => String::new(),
-        _ => format!("\nNot counted, for want of room: {}.\n", plural(uncounted, "more process", "more processes")),
-    };
-    let quiet = (processes.len() - busy.len()) as u64;
+}
+
+/// Why a program may be missing in the statistics. Nobody can tell whether one is.
+pub const MISSING: &str = "\
+Nothing is known of a program that loads no library (`underpass doctor PROGRAM` says why), or that cannot attach the
+counters: as another user, in another IPC namespace (a container), with another version of the library, or where a
+seccomp filter or a limit of its address space (ulimit -v) forbids it.
+";
+
+/// The table, with one row per process that had connections, and the reasons below. `obstacle` keeps the program from loading
+/// the library.
+pub fn text(program: &str, end: End, counted: &Counted, obstacle: Option<&Obstacle>) -> String {
+    let mut text = format!("\nunderpass: {program} {}\n", ending(end));
+    let busy: Vec<&ProcessStats> = counted.processes.iter().collect();
     if busy.is_empty() {
-        return text + &format!("{} without any TCP connection.\n{more}", plural(quiet, "process", "processes"));
+        return text
+            + &match (counted.programs, obstacle) {
+                (0, Some(obstacle)) => format!("It ran on kernel TCP because {obstacle}.\n"),
+                (0, None) => {
+                    format!("No program reached the counters, so nothing is known of its connections.\n{MISSING}")
+                }
+                (n, _) => {
+                    let programs = plural(n, "program", "programs");
+                    format!("No TCP connection in {programs} that reached the counters.\n{MISSING}")
+                }
+            };
     }
     let mut rows = vec![HEADINGS.map(String::from).to_vec()];
     rows.extend(busy.iter().map(|p| row(p.pid.to_string(), p.command.clone(), p)));
@@ -69,15 +97,16 @@ pub fn text(program: &str, end: End, processes: &[ProcessStats], uncounted: u64)
     if reasons.len() > 1 {
         text += &format!("\n{}", table(&reasons, &[2]));
     }
-    if quiet > 0 {
-        text += &format!("\nNot shown: {} without any TCP connection.\n", plural(quiet, "process", "processes"));
+    if counted.uncounted > 0 {
+        let more = plural(counted.uncounted, "more process", "more processes");
+        text += &format!("\nNot counted, for want of room: {more} with connections.\n");
     }
-    text + &more
+    text
 }
 
 /// The same and everything that the table leaves out.
-pub fn json(command: &[String], end: End, processes: &[ProcessStats], uncounted: u64) -> String {
-    let all = total(&processes.iter().collect::<Vec<_>>());
+pub fn json(command: &[String], end: End, counted: &Counted) -> String {
+    let all = total(&counted.processes.iter().collect::<Vec<_>>());
     let end = match end {
         End::Code(code) => json!({ "code": code }),
         End::Signal(signal) => json!({ "signal": signal }),
@@ -86,8 +115,9 @@ pub fn json(command: &[String], end: End, processes: &[ProcessStats], uncounted:
         "command": command,
         "end": end,
         "total": numbers(&all),
-        "processes": processes.iter().map(process).collect::<Vec<_>>(),
-        "uncounted": uncounted,
+        "processes": counted.processes.iter().map(process).collect::<Vec<_>>(),
+        "programs": counted.programs,
+        "uncounted": counted.uncounted,
     });
     format!("{value:#}\n")
 }
@@ -211,9 +241,14 @@ mod tests {
         ProcessStats { pid, command: "worker".into(), connections, fast, fast_sent: 3 << 20, reasons, ..none }
     }
 
+    fn counted(processes: &[ProcessStats]) -> Counted {
+        Counted { processes: processes.to_vec(), ..Counted::default() }
+    }
+
     #[test]
     fn busy_processes_have_a_row_each_and_a_sum() {
-        let text = text("server", End::Code(3), &[process(7, 1200, 1199), process(8, 1, 1), process(9, 0, 0)], 2000);
+        let counted = Counted { uncounted: 2000, ..counted(&[process(7, 1200, 1199), process(8, 1, 1)]) };
+        let text = text("server", End::Code(3), &counted, None);
         let lines: Vec<&str> = text.lines().collect();
         assert_eq!(lines[1], "underpass: server ended with exit code 3");
         let words = |line: usize| lines[line].split_whitespace().collect::<Vec<_>>();
@@ -221,26 +256,36 @@ mod tests {
         assert_eq!(words(5)[..5], ["all", "1,201", "1,200", "6.00", "MiB"]);
         assert_eq!(words(8)[..4], ["7", "worker", "1", "remote"]);
         assert!(lines[8].ends_with(Reason::Remote.sentence()));
-        assert_eq!(lines[10], "Not shown: 1 process without any TCP connection.");
-        assert_eq!(lines[12], "Not counted, for want of room: 2,000 more processes.");
+        assert_eq!(lines[10], "Not counted, for want of room: 2,000 more processes with connections.");
     }
 
+    /// Nobody can tell whether a program that did not reach the counters had connections.
     #[test]
-    fn what_did_not_happen_is_said_plainly() {
-        let killed = text("server", End::Signal(15), &[], 0);
-        assert!(killed.contains("was ended by signal 15 (Terminated)\nNo process loaded the library"), "{killed}");
-        assert!(text("ls", End::Code(0), &[process(7, 0, 0)], 0).ends_with("1 process without any TCP connection.\n"));
+    fn what_is_not_known_is_not_said_to_be_none() {
+        let none = text("server", End::Signal(15), &counted(&[]), None);
+        let said = "was ended by signal 15 (Terminated)\nNo program reached the counters, so nothing is known";
+        assert!(none.contains(said) && none.ends_with(MISSING), "{none}");
+        let quiet = Counted { programs: 2, ..counted(&[]) };
+        let quiet = text("sh", End::Code(0), &quiet, None);
+        assert!(quiet.contains("\nNo TCP connection in 2 programs that reached the counters.\n"), "{quiet}");
+        assert!(quiet.ends_with(MISSING), "{quiet}");
+        let other = text("hello", End::Code(0), &counted(&[]), Some(&Obstacle::Go));
+        assert!(
+            other.ends_with(
+                "\nIt ran on kernel TCP because it is a Go program, and Go makes its system calls itself.\n"
+            )
+        );
     }
 
     #[test]
     fn bytes_that_nobody_counted_are_not_said_to_be_none() {
         let off = ProcessStats { unfollowed: 2, fast_sent: 0, ..process(7, 2, 0) };
         let partly = ProcessStats { unfollowed: 1, kernel_sent: 2048, ..process(8, 2, 1) };
-        let shown = text("server", End::Code(0), &[off.clone(), partly.clone()], 0);
+        let shown = text("server", End::Code(0), &counted(&[off.clone(), partly.clone()]), None);
         let words = |line: usize| shown.lines().nth(line).unwrap().split_whitespace().collect::<Vec<_>>();
         assert_eq!(words(3)[4..], ["0", "B", "0", "B", "-", "-", "0", "0"]);
         assert_eq!(words(4)[8..14], ["≥", "2.00", "KiB", "≥", "0", "B"]);
-        let json = json(&["server".into()], End::Code(0), &[off, partly], 0);
+        let json = json(&["server".into()], End::Code(0), &counted(&[off, partly]));
         let value: Value = serde_json::from_str(&json).unwrap();
         assert_eq!(value["processes"][0]["bytes"]["kernel"]["sent"], Value::Null);
         assert_eq!(value["processes"][1]["bytes"]["kernel"]["sent"], 2048);
@@ -250,18 +295,19 @@ mod tests {
     #[test]
     fn connections_of_a_process_that_was_killed_are_not_said_to_be_on_the_kernel_path() {
         let killed = ProcessStats { reasons: vec![(Reason::Remote, 1)], ..process(7, 4, 1) };
-        let shown = text("server", End::Signal(9), std::slice::from_ref(&killed), 0);
+        let shown = text("server", End::Signal(9), &counted(std::slice::from_ref(&killed)), None);
         let line = shown.lines().last().unwrap();
         assert_eq!(line.split_whitespace().collect::<Vec<_>>()[..6], ["7", "worker", "2", "-", "Not", "known:"]);
-        let value: Value = serde_json::from_str(&json(&["server".into()], End::Signal(9), &[killed], 0)).unwrap();
+        let value: Value =
+            serde_json::from_str(&json(&["server".into()], End::Signal(9), &counted(&[killed]))).unwrap();
         assert_eq!(value["processes"][0]["untold"], 2);
     }
 
     #[test]
     fn json_has_sums_and_sentences() {
-        let text = json(&["server".into()], End::Code(0), &[process(7, 2, 1), process(8, 0, 0)], 0);
+        let text = json(&["server".into()], End::Code(0), &Counted { programs: 3, ..counted(&[process(7, 2, 1)]) });
         let value: Value = serde_json::from_str(&text).unwrap();
-        assert_eq!(value["total"]["connections"], 2);
+        assert_eq!((&value["total"]["connections"], &value["programs"]), (&2.into(), &3.into()));
         assert_eq!(value["processes"][0]["bytes"]["fast"]["sent"], 3 << 20);
         assert_eq!(value["processes"][0]["reasons"][0]["reason"], "remote");
         assert_eq!(value["end"]["code"], 0);
