@@ -194,6 +194,27 @@ impl HeldSignals {
     }
 }
 
+impl HeldSignals {
+    /// Stops this process by SIGTSTP, as the terminal would, until somebody continues it; `false` if the kernel left that
+    /// out because nobody would (an orphaned process group, setpgid(2)).
+    pub fn stop(&self) -> bool {
+        let mut only = MaybeUninit::uninit();
+        let mut pending = MaybeUninit::uninit();
+        // SAFETY: each call gets a filled structure, or fills it. Whoever continues this process does so by a SIGCONT, which
+        // is held back and therefore pending.
+        unsafe {
+            libc::signal(libc::SIGTSTP, libc::SIG_DFL);
+            libc::sigemptyset(only.as_mut_ptr());
+            libc::sigaddset(only.as_mut_ptr(), libc::SIGTSTP);
+            libc::raise(libc::SIGTSTP);
+            libc::sigprocmask(libc::SIG_UNBLOCK, only.as_ptr(), ptr::null_mut());
+            libc::sigprocmask(libc::SIG_BLOCK, only.as_ptr(), ptr::null_mut());
+            libc::sigpending(pending.as_mut_ptr());
+            libc::sigismember(pending.as_ptr(), libc::SIGCONT) == 1
+        }
+    }
+}
+
 /// The signal of Ctrl-Z held back, so that something can be done before this process stops.
 pub struct HeldStop(libc::sigset_t);
 
@@ -244,16 +265,37 @@ pub enum Change {
     Stopped(c_int),
 }
 
+/// The process group of a child.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum ProcessGroup {
+    /// Its parent's.
+    Shared,
+    /// One that it leads.
+    Own {
+        /// Whether the group is put into the foreground of the terminal.
+        foreground: bool,
+    },
+}
+
 impl Child {
     /// Forks; the child runs `body`, whose value is its exit code should it return.
     ///
     /// The child has the signals as they were before `held`, and is killed when its parent is killed: whoever kills the
     /// parent means the program.
-    pub fn fork(held: &HeldSignals, body: impl FnOnce() -> c_int) -> io::Result<Child> {
+    pub fn fork(held: &HeldSignals, group: ProcessGroup, body: impl FnOnce() -> c_int) -> io::Result<Child> {
         // SAFETY: getpid cannot fail. There is one thread, so the child may do whatever its parent might have done.
         let (parent, pid) = unsafe { (libc::getpid(), libc::fork()) };
+        // Both make the group, because either may need it first.
+        if let (Ok(pid), ProcessGroup::Own { .. }) = (check(pid), group) {
+            // SAFETY: no pointers; 0 stands for the calling process.
+            unsafe { libc::setpgid(pid, pid) };
+        }
         if check(pid)? > 0 {
             return Ok(Child(pid));
+        }
+        if group == (ProcessGroup::Own { foreground: true }) {
+            // SAFETY: getpid cannot fail.
+            give_terminal_to(unsafe { libc::getpid() });
         }
         // SAFETY: acts on this process only. The parent may have been gone before the request: then nobody is told.
         unsafe {
@@ -294,6 +336,18 @@ impl Child {
         // SAFETY: the pid is our child, which is not reaped while `self` is asked to signal it.
         unsafe { libc::kill(self.0, signal) };
     }
+
+    /// Sends a signal to the group that the child was made to lead, or to the child alone if it has left that.
+    pub fn signal_group(&self, signal: c_int) {
+        // SAFETY: as above; nobody else gets the number of a group that has members or a leader that is not reaped.
+        unsafe {
+            if libc::getpgid(self.0) == self.0 {
+                libc::kill(-self.0, signal);
+            } else {
+                libc::kill(self.0, signal);
+            }
+        }
+    }
 }
 
 /// Stops this process as its stopped child is, until someone continues it.
@@ -302,11 +356,51 @@ pub fn stop_self() {
     unsafe { libc::raise(libc::SIGSTOP) };
 }
 
+/// Whether this process leads its process group.
+pub fn leads_group() -> bool {
+    // SAFETY: neither call can fail.
+    unsafe { libc::getpgrp() == libc::getpid() }
+}
+
 /// Whether this process's group is in the foreground of its terminal, whose shell waits for it then.
 pub fn has_terminal() -> bool {
-    let Ok(terminal) = File::open("/dev/tty") else { return false };
-    // SAFETY: neither call has a pointer; the descriptor is open.
-    unsafe { libc::tcgetpgrp(terminal.as_raw_fd()) == libc::getpgrp() }
+    // SAFETY: getpgrp cannot fail.
+    foreground_group() == Some(unsafe { libc::getpgrp() })
+}
+
+/// The group in the foreground of this process's terminal.
+pub fn foreground_group() -> Option<c_int> {
+    let terminal = File::open("/dev/tty").ok()?;
+    // SAFETY: no pointer; the descriptor is open.
+    Some(unsafe { libc::tcgetpgrp(terminal.as_raw_fd()) })
+}
+
+/// Puts a group into the foreground of this process's terminal. SIGTTOU has to be held back.
+pub fn give_terminal_to(group: c_int) {
+    if let Ok(terminal) = File::open("/dev/tty") {
+        // SAFETY: no pointer; the descriptor is open. A group that has just ended is refused.
+        unsafe { libc::tcsetpgrp(terminal.as_raw_fd(), group) };
+    }
+}
+
+/// Takes the terminal back from a group, if that has it.
+pub fn take_terminal_from(group: c_int) {
+    if foreground_group() == Some(group) {
+        // SAFETY: getpgrp cannot fail.
+        give_terminal_to(unsafe { libc::getpgrp() });
+    }
+}
+
+/// Whether standard input or output is a pipe or a socket, by which shells join the programs of a pipeline.
+pub fn is_in_pipeline() -> bool {
+    [0, 1].into_iter().any(|stream| {
+        let mut status = MaybeUninit::<libc::stat>::uninit();
+        // SAFETY: the kernel fills the structure, or the call fails.
+        let kind = unsafe {
+            (libc::fstat(stream, status.as_mut_ptr()) == 0).then(|| status.assume_init().st_mode & libc::S_IFMT)
+        };
+        matches!(kind, Some(libc::S_IFIFO | libc::S_IFSOCK))
+    })
 }
 
 /// Ends this process by `signal`, as its child was, so that the caller sees the same; without a second core file.

@@ -18,7 +18,7 @@ use crate::run::stats::Counted;
 use crate::run::supervise::End;
 use crate::run::{self, Launch, RunError};
 use crate::settings::STATS_VARIABLE;
-use crate::sys::{self, Change, Child, HeldSignals};
+use crate::sys::{self, Change, Child, HeldSignals, ProcessGroup};
 
 /// How long a program that is to end may take before it is killed.
 const GRACE: Duration = Duration::from_secs(2);
@@ -84,7 +84,7 @@ pub fn run(
     let region = (path == Path::Underpass).then(run::counters).transpose()?;
     let (mut told, tell) = io::pipe().map_err(DiffError::files)?;
     let start = Instant::now();
-    let child = Child::fork(signals, || {
+    let child = Child::fork(signals, ProcessGroup::Own { foreground: false }, || {
         let error = become_program(launch, region.as_ref(), &input, &streams);
         let _ = (&tell).write_all(error.as_bytes());
         OWN_FAILURE
@@ -92,8 +92,6 @@ pub fn run(
     .map_err(RunError::NoProcess)?;
     drop(tell);
     let group = Pid::from_raw(child.id());
-    // The child does so as well: whoever is first.
-    let _ = rustix::process::setpgid(group, group);
     let ending = attend(signals, &child, timeout.map(|seconds| start + Duration::from_secs(seconds.into())));
     let took = start.elapsed();
     group.into_iter().for_each(end);
@@ -110,7 +108,6 @@ const OWN_FAILURE: i32 = 125;
 
 /// Makes this process the program; returns only on failure, with what to say of it.
 fn become_program(launch: &Launch<'_>, region: Option<&Region>, input: &File, streams: &[File; 2]) -> String {
-    let _ = rustix::process::setpgid(None, None);
     let redirected = stdio::dup2_stdin(input)
         .and_then(|()| stdio::dup2_stdout(&streams[0]))
         .and_then(|()| stdio::dup2_stderr(&streams[1]));

@@ -2,9 +2,10 @@
 
 use std::io::{BufRead, BufReader, Read, Write};
 use std::os::unix::process::{CommandExt, ExitStatusExt};
-use std::process::{Child, ChildStdout, Command, Stdio};
+use std::path::Path;
+use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
 use std::sync::{Arc, Mutex};
-use std::thread;
+use std::thread::{self, JoinHandle};
 
 use crate::support::{LIBRARY, UNDERPASS, compile, kill, state, underpass, wait_for};
 
@@ -58,6 +59,19 @@ fn job_control_stops_and_continues_both() {
     assert_eq!(child.wait().unwrap().code(), Some(0));
 }
 
+/// Nobody would continue a process group that no shell watches, so the kernel does not stop it by SIGTSTP.
+///
+/// Fails if `supervise` leaves out `go_on` where it could not stop.
+#[test]
+fn job_control_does_not_stop_a_program_that_nobody_would_continue() {
+    for options in [&[][..], &["--stats=/dev/null"]] {
+        let mut command = Command::new("setsid");
+        command.args([UNDERPASS, "run"]).args(options).args(["--", "sh", "-c", "kill -TSTP $$; echo on"]);
+        command.env("UNDERPASS_LIBRARY", &*LIBRARY).env("UNDERPASS_CONFIG", "/dev/null");
+        assert_eq!(command.stdin(Stdio::null()).output().unwrap().stdout, b"on\n", "{options:?}");
+    }
+}
+
 #[test]
 fn a_program_that_is_stopped_alone_can_be_continued_alone() {
     let (mut child, lines, pid) = start("echo $$; kill -STOP $$; echo on");
@@ -67,39 +81,232 @@ fn a_program_that_is_stopped_alone_can_be_continued_alone() {
     assert_eq!(child.wait().unwrap().code(), Some(0));
 }
 
-/// Waits until `text` is on the screen of a terminal.
-fn on_screen(screen: &Mutex<String>, text: &str) {
-    let shown = || screen.lock().unwrap().contains(text);
-    wait_for(&format!("{text} on the screen"), || shown().then_some(()));
+/// Fails if `supervise::run` leaves the program in the command's group. A command that leads none has its program in its own.
+#[test]
+fn the_program_leads_its_process_group_where_the_command_does() {
+    let script = "trap 'echo caught' TERM; kill -TERM -$$; echo said $?";
+    let said = |options: &[&str], leads: bool| {
+        let mut command = underpass(&[&["run"], options, &["--", "sh", "-c", script]].concat());
+        if leads {
+            command.process_group(0);
+        }
+        let output = command.output().unwrap();
+        String::from_utf8(output.stdout).unwrap()
+    };
+    for (leads, expected) in [(true, "caught\nsaid 0\n"), (false, "said 1\n")] {
+        assert_eq!(said(&[], leads), expected);
+        assert_eq!(said(&["--stats=/dev/null"], leads), expected, "with --stats");
+    }
+}
+
+/// A shell with job control on a terminal.
+struct Shell {
+    script: Child,
+    keyboard: ChildStdin,
+    screen: Arc<Mutex<String>>,
+    reader: JoinHandle<()>,
+}
+
+impl Shell {
+    fn start() -> Shell {
+        Shell::of("sh -i")
+    }
+
+    fn of(command: &str) -> Shell {
+        let mut script = Command::new("script");
+        script.args(["-qc", command, "/dev/null"]).stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::null());
+        script.env("UNDERPASS_LIBRARY", &*LIBRARY).env("UNDERPASS_CONFIG", "/dev/null").env("LC_ALL", "C");
+        let mut script = script.spawn().unwrap();
+        let keyboard = script.stdin.take().unwrap();
+        let mut output = script.stdout.take().unwrap();
+        let screen = Arc::new(Mutex::new(String::new()));
+        let shown = Arc::clone(&screen);
+        let reader = thread::spawn(move || {
+            let mut bytes = [0; 1024];
+            while let Ok(n @ 1..) = output.read(&mut bytes) {
+                shown.lock().unwrap().push_str(&String::from_utf8_lossy(&bytes[..n]));
+            }
+        });
+        Shell { script, keyboard, screen, reader }
+    }
+
+    /// What is typed is on the screen as well, so tests spell it otherwise than what they wait for.
+    fn types(&mut self, keys: &str) {
+        self.keyboard.write_all(keys.as_bytes()).unwrap();
+    }
+
+    fn runs(&mut self, program: &str, rest: &str) {
+        self.types(&format!("{UNDERPASS} run --stats=/dev/null -- {program} {rest}\n"));
+    }
+
+    /// Waits until `text` is on the screen, and forgets it and what was before.
+    fn shows(&self, text: &str) {
+        let shown = || {
+            let mut screen = self.screen.lock().unwrap();
+            let end = screen.find(text)? + text.len();
+            screen.replace_range(..end, "");
+            Some(())
+        };
+        let before = || self.screen.lock().unwrap().clone();
+        wait_for(&format!("{text} on the screen, where there is {:?}", before()), shown);
+    }
+
+    fn ends(mut self) {
+        // One that runs a single command is gone.
+        let _ = self.keyboard.write_all(b"exit\n");
+        self.script.wait().unwrap();
+        self.reader.join().unwrap();
+    }
 }
 
 /// A shell would wait for ever for the terminal that nobody has any more.
 #[test]
 fn a_program_that_stops_itself_gives_the_terminal_back() {
-    let mut script = Command::new("script");
-    script.args(["-qc", "sh -i", "/dev/null"]).env("UNDERPASS_LIBRARY", &*LIBRARY).env("UNDERPASS_CONFIG", "/dev/null");
-    let mut child = script.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::null()).spawn().unwrap();
-    let mut keyboard = child.stdin.take().unwrap();
-    let mut output = child.stdout.take().unwrap();
-    let screen = Arc::new(Mutex::new(String::new()));
-    let shown = Arc::clone(&screen);
-    let reader = thread::spawn(move || {
-        let mut bytes = [0; 1024];
-        while let Ok(n @ 1..) = output.read(&mut bytes) {
-            shown.lock().unwrap().push_str(&String::from_utf8_lossy(&bytes[..n]));
-        }
-    });
-    // What is typed is on the screen as well, so it is spelt otherwise than what is waited for.
-    let run = format!("{UNDERPASS} run --stats=/dev/null -- sh -c 'kill -STOP $$; echo on-$((1 + 1))'\n");
-    keyboard.write_all(run.as_bytes()).unwrap();
-    keyboard.write_all(b"echo shell-$((1 + 1))\n").unwrap();
-    on_screen(&screen, "shell-2");
-    assert!(!screen.lock().unwrap().contains("on-2"));
-    keyboard.write_all(b"fg\n").unwrap();
-    on_screen(&screen, "on-2");
-    keyboard.write_all(b"exit\n").unwrap();
-    child.wait().unwrap();
-    reader.join().unwrap();
+    let mut shell = Shell::start();
+    shell.runs("sh -c 'kill -STOP $$; echo on-$((1 + 1))'", "");
+    shell.types("echo shell-$((1 + 1))\n");
+    shell.shows("shell-2");
+    assert!(!shell.screen.lock().unwrap().contains("on-2"));
+    shell.types("fg\n");
+    shell.shows("on-2");
+    shell.ends();
+}
+
+/// Reads two lines from the terminal, whatever interrupts it, and says when Ctrl-C does. Then it ends its group. (A key that
+/// sends a signal makes the terminal forget what has been typed and not read.)
+const READS: &str = "sh -c 'trap \"echo interrupt-\\$((1 + 1))\" INT; echo ready-$((1 + 1)); until read a; do :; done; \
+                     echo read-$a; until read b; do :; done; echo read-$a-$b; kill -TERM -$$; sleep 100'";
+
+/// Fails if `supervise` leaves one of these out: `foreground` in `ProcessGroup::Own`, `take_terminal_from` when it stops,
+/// `give_terminal_to` when it goes on, `take_terminal_from` at the end.
+#[test]
+fn the_terminal_goes_to_the_programs_group_and_back() {
+    let mut shell = Shell::start();
+    shell.runs(READS, "");
+    shell.shows("ready-2");
+    shell.types("\x03");
+    shell.shows("interrupt-2");
+    shell.types("x\n");
+    shell.shows("read-x");
+    shell.types("\x1a");
+    shell.shows("Stopped");
+    shell.types("echo shell-$((1 + 1))\n");
+    shell.shows("shell-2");
+    shell.types("fg\n");
+    shell.types("y\n");
+    shell.shows("read-x-y");
+    shell.types("echo code-$?\n");
+    shell.shows("code-143");
+    shell.ends();
+}
+
+/// Fails if `supervise::go_on` does not hand the terminal on.
+#[test]
+fn a_program_in_the_background_gets_the_terminal_with_the_command() {
+    let mut shell = Shell::start();
+    shell.runs(READS, "&");
+    shell.types("echo shell-$((1 + 1))\n");
+    shell.shows("shell-2");
+    shell.types("fg\n");
+    shell.types("x\n");
+    shell.shows("read-x");
+    shell.types("\x03");
+    shell.shows("interrupt-2");
+    shell.types("y\n");
+    shell.shows("read-x-y");
+    shell.types("echo code-$?\n");
+    shell.shows("code-143");
+    shell.ends();
+}
+
+/// A shell that runs one command and says who has the terminal. `late` puts the command into the foreground without continuing
+/// it, once a line has been typed; so does bash with one that runs.
+const SHELL: &str = r#"
+#define _GNU_SOURCE
+#include <signal.h>
+#include <stdio.h>
+#include <string.h>
+#include <sys/wait.h>
+#include <unistd.h>
+int main(int argc, char **argv) {
+    int late = argc > 1 && !strcmp(argv[1], "late"), status;
+    char line[80];
+    signal(SIGTTOU, SIG_IGN);
+    pid_t command = fork();
+    if (command == 0) {
+        setpgid(0, 0);
+        if (!late) tcsetpgrp(0, getpid());
+        signal(SIGTTOU, SIG_DFL);
+        execvp(argv[2], argv + 2);
+        _exit(1);
+    }
+    setpgid(command, command);
+    if (late) {
+        if (!fgets(line, sizeof line, stdin)) return 1;
+        tcsetpgrp(0, command);
+        puts("handed over");
+        fflush(stdout);
+    } else {
+        waitpid(command, &status, WUNTRACED);
+        printf("stopped: %d, foreground: %d\n", WIFSTOPPED(status), tcgetpgrp(0) == command);
+        fflush(stdout);
+        tcsetpgrp(0, command);
+        kill(-command, SIGCONT);
+    }
+    waitpid(command, &status, 0);
+    printf("code: %d, foreground: %d\n", WEXITSTATUS(status), tcgetpgrp(0) == command);
+    return 0;
+}
+"#;
+
+impl Shell {
+    /// A terminal with the shell above, which runs `script` in the way named.
+    fn of_one_command(folder: &Path, way: &str, script: &str) -> Shell {
+        let program = folder.join("shell");
+        assert!(compile(SHELL, &["-x", "c"], &program));
+        Shell::of(&format!("{} {way} {UNDERPASS} run --stats=/dev/null -- sh -c '{script}'", program.display()))
+    }
+}
+
+/// Some shells take the terminal only from the group that they gave it to.
+///
+/// Fails if `take_terminal_from` is left out in `supervise`, when the program stops or at its end.
+#[test]
+fn the_commands_group_has_the_terminal_when_a_shell_looks() {
+    let folder = tempfile::tempdir().unwrap();
+    let mut shell = Shell::of_one_command(folder.path(), "stop", "kill -TSTP $$; read x </dev/tty; exit 3");
+    shell.shows("stopped: 1, foreground: 1");
+    shell.types("line\n");
+    shell.shows("code: 3, foreground: 1");
+    shell.ends();
+}
+
+/// Fails if `supervise::run` keeps what the terminal sends to the command's group, or does not continue a program that
+/// stops because it wants the terminal.
+#[test]
+fn what_the_terminal_sends_to_the_command_reaches_the_program() {
+    let folder = tempfile::tempdir().unwrap();
+    // The signal ends sleep, of the same group, as well.
+    let script = "trap \"echo interrupt-\\$((1 + 1))\" INT; echo ready-$((1 + 1)); sleep 100; read x </dev/tty; exit 3";
+    let mut shell = Shell::of_one_command(folder.path(), "late", script);
+    shell.shows("ready-2");
+    shell.types("over to you\n");
+    shell.shows("handed over");
+    shell.types("\x03");
+    shell.shows("interrupt-2");
+    shell.types("line\n");
+    shell.shows("code: 3, foreground: 1");
+    shell.ends();
+}
+
+/// Fails if the program gets a group of its own in a pipeline, whose other programs would lose the terminal.
+#[test]
+fn the_other_programs_of_a_pipeline_keep_the_terminal() {
+    let mut shell = Shell::start();
+    shell.runs("sh -c 'echo one; sleep 0.2'", "| sh -c 'read x; read y </dev/tty; echo got-$x-$y'");
+    shell.types("two\n");
+    shell.shows("got-one-two");
+    shell.ends();
 }
 
 /// The terminal sends Ctrl-C to the whole foreground group; the program must not get it a second time from its parent.
