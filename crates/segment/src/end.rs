@@ -121,7 +121,8 @@ laid_out! {
         pub held_from: AtomicU64,
         /// How many of them are data, to be delivered before more is read from the kernel path.
         pub stash: AtomicU32,
-        /// 1: this end has left the ring for good, as the waiting flag says in the segment, which may be gone.
+        /// 1: this end has left the ring for good, as the waiting flag says in the segment, which may be gone. 2: it is
+        /// [away](crate::switch::Port::go_away).
         pub left: AtomicU8,
         /// An error of the kernel socket that came before the ring was empty.
         pub error: AtomicI32,
@@ -327,6 +328,8 @@ laid_out! {
         pub peer_cookie: AtomicU64,
         /// Until when (CLOCK_MONOTONIC, ns) a program image that is being executed may come for it.
         pub lent_until: AtomicU64,
+        /// How many may still come.
+        loans: AtomicU32,
         /// Pool and slot of its segment, once joined.
         pub pool: AtomicI32,
         /// Slot of its segment.
@@ -337,6 +340,8 @@ laid_out! {
         pub side: AtomicU8,
         /// 1: what comes has the time at which it came, for a recvmsg that wants to know (SO_TIMESTAMP).
         pub stamped: AtomicU8,
+        /// 1: a process has counted it for the statistics.
+        pub counted: AtomicU8,
         /// How often a process has shut down sending alone, modulo 256. Each time the kernel tells all who watch of what is there
         /// once more, and of the ring it does not know; where receiving is shut down as well, there is something to read.
         pub shutdowns: AtomicU8,
@@ -575,6 +580,27 @@ impl End {
         counters.iter().any(|counter| counter.load(Relaxed) > 0)
     }
 
+    /// A program image, or a process that the socket is passed to, may come for it until then (CLOCK_MONOTONIC, ns).
+    pub fn lend(&self, until: u64) {
+        self.loans.fetch_add(1, AcqRel);
+        self.lent_until.store(until, Release);
+    }
+
+    /// One of those has come. Once all have, nobody else is awaited.
+    pub fn take_up_loan(&self) {
+        let until = self.lent_until.load(Acquire);
+        let one_less = |n: u32| n.checked_sub(1);
+        if self.loans.fetch_update(AcqRel, Acquire, one_less).is_ok_and(|before| before == 1) {
+            let _ = self.lent_until.compare_exchange(until, 0, AcqRel, Relaxed);
+        }
+    }
+
+    /// Nobody can come for it any more.
+    pub fn end_loans(&self) {
+        self.loans.store(0, Relaxed);
+        self.lent_until.store(0, Release);
+    }
+
     /// One more process refers to it; false when none does any more, and it is not kept for one to come.
     pub fn add_reference(&self) -> bool {
         let lent = self.lent_until.load(Acquire) != 0;
@@ -603,7 +629,7 @@ impl End {
             self.set_shape(Shape { ring_bytes: 0, slots: 0 });
             self.entry.store(0, Relaxed);
             self.word.store(0, Relaxed);
-            self.lent_until.store(0, Release);
+            self.end_loans();
             self.leave_to_kernel();
         }
         locks.into_iter().zip(entered).filter(|it| it.1).for_each(|(lock, _)| lock.leave(Entered::Alone));
@@ -745,7 +771,7 @@ impl Family {
     }
 
     /// How many ends were ever in use.
-    pub(crate) fn used(&self) -> u32 {
+    pub fn used(&self) -> u32 {
         self.header().fresh.load(Relaxed).min(MAX_ENDS as u32)
     }
 

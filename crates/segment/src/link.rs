@@ -69,6 +69,16 @@ pub const LEAVING: u32 = 2;
 /// Bit of [`ReaderFlags::waiting`] that is never taken down: the reader has left the ring for good. Whoever reads the
 /// socket from now on knows nothing of ring and doorbells, so the sender puts whatever is unread on the kernel path.
 pub const LEFT: u32 = 1 << 31;
+/// Bit of [`ReaderFlags::waiting`] while the reader executes another program: as [`LEFT`], but the new image may take it down
+/// and read on, unless the sender has begun to put on the kernel path what was unread ([`GIVING`]).
+pub const AWAY: u32 = 1 << 29;
+/// Bit of [`ReaderFlags::waiting`] that a sender sets beside [`AWAY`] before it gives anything back.
+pub const GIVING: u32 = 1 << 28;
+/// Bit of [`ReaderFlags::waiting`] that a sender sets beside [`GIVING`] when it has given everything back, and goes on by the
+/// kernel path: the ring is empty, and a reader that comes back may begin anew.
+pub const GIVEN: u32 = 1 << 27;
+/// The reader does not look at the ring, for now or for good.
+pub const ABSENT: u32 = LEFT | AWAY;
 /// Bit of [`ReaderFlags::waiting`] while a sender that has taken a group's number may still be about to ring it; beside it
 /// stands what the flag was raised to since.
 pub const RINGING: u32 = 1 << 30;
@@ -267,6 +277,11 @@ impl Pool {
     /// How many processes have it attached; `None` when the kernel does not say.
     pub fn attached(&self) -> Option<u64> {
         self.mapping.attached()
+    }
+
+    /// Whether another process of user `uid` could attach it.
+    pub fn is_there(&self, uid: u32) -> bool {
+        self.mapping.is_there(uid)
     }
 
     /// Shape it was made with.

@@ -252,7 +252,8 @@ impl Lock {
                 // Nobody who waits may ever come to find it dead.
                 return if self.inherit(owner, me) { Entered::AfterDeath } else { Entered::Asleep };
             }
-            if wait(round) && owner != 0 && self.inherit(owner, me) {
+            // Of one that is known to be gone nobody need ask.
+            if (owner == GONE || wait(round) && owner != 0) && self.inherit(owner, me) {
                 return Entered::AfterDeath;
             }
         }

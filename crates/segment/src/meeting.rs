@@ -269,6 +269,12 @@ impl Meeting {
         self.attached(end.pool.load(Relaxed))?.pool.attached()
     }
 
+    /// Whether another program in this process could attach the pools that this one has attached.
+    pub fn can_attach_again(&self) -> bool {
+        let uid = kernel::user_id();
+        self.pools.iter().flatten().all(|it| it.users == 0 || it.pool.is_there(uid))
+    }
+
     /// The pool of a joined end, attached.
     fn open(&self, end: &End) -> Option<(Pool, Attested)> {
         let uid = self.directory.map_or_else(kernel::user_id, |directory| directory.uid());

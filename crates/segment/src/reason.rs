@@ -81,4 +81,6 @@ reasons! {
     Asked = "asked",
     /// Nothing has been sent or received on it.
     Unused = "unused",
+    /// It was handed to a program that could not reach what lay unread in shared memory, and was ended by a reset.
+    HandOver = "hand-over",
 }

@@ -89,6 +89,11 @@ impl Mapping {
         Self::attested(attach(id, len, 0)?, uid)
     }
 
+    /// Whether [`Mapping::open`] would find it again.
+    pub fn is_there(&self, uid: u32) -> bool {
+        attest_private(self.id, self.len, uid).is_ok()
+    }
+
     /// The same, to be read only: whoever writes to it is killed.
     ///
     /// # Errors
@@ -279,6 +284,11 @@ fn attach(id: i32, len: usize, flags: usize) -> Result<Mapping, Errno> {
     ATTACHED.fetch_add(len as u64, Relaxed);
     let base = NonNull::new(base as *mut u8).ok_or(Errno(libc::ENOMEM))?;
     Ok(Mapping { base, len, id })
+}
+
+/// Whether another program in this process could attach all that this one has attached, within its limit of address space.
+pub fn fits_again() -> bool {
+    ATTACHED.load(Relaxed) <= address_space() / SHARE_OF_LIMIT
 }
 
 /// The limit of this process's address space in bytes; `u64::MAX` if none.

@@ -139,6 +139,42 @@ pub fn namespaces() -> Option<u64> {
     Some(inode("pid")? << 32 | inode("time").unwrap_or(0) & u64::from(u32::MAX))
 }
 
+/// A limit of this process: RLIMIT_NOFILE, for example (getrlimit(2)).
+pub fn limit_of(resource: u32) -> u64 {
+    let mut limit = libc::rlimit64 { rlim_cur: 0, rlim_max: 0 };
+    // SAFETY: the kernel writes one struct rlimit64; without a new limit it changes nothing.
+    let _ = unsafe { syscall(libc::SYS_prlimit64, [0, resource as usize, 0, &raw mut limit as usize, 0, 0]) };
+    limit.rlim_cur
+}
+
+/// The namespace in which numbers of System V segments are told; `None` where /proc does not say.
+pub fn ipc_namespace() -> Option<u64> {
+    let mut target = [0u8; 64];
+    let text = link_target(format_args!("/proc/self/ns/ipc\0"), &mut target)?;
+    number(text.strip_suffix(b"]")?.rsplit(|&byte| byte == b'[').next()?)
+}
+
+/// Whether real and effective user are one, and the groups too. If not, the loader of a program that is executed heeds none of
+/// the variables that name libraries (AT_SECURE, getauxval(3)).
+pub fn has_one_identity() -> bool {
+    [libc::SYS_getresuid, libc::SYS_getresgid].into_iter().all(|call| {
+        let mut ids = [0u32; 3];
+        let [real, effective, saved] = ids.each_mut().map(|id| &raw mut *id as usize);
+        // SAFETY: the kernel writes three numbers.
+        unsafe { syscall(call, [real, effective, saved, 0, 0, 0]) }.is_ok() && ids[0] == ids[1]
+    })
+}
+
+/// Whether a security module confines this process (AppArmor, SELinux): its policy may change what an executed program is
+/// allowed, which no process can ask for.
+pub fn is_labelled() -> bool {
+    let mut labelled = false;
+    let _ = for_each_line(format_args!("/proc/self/attr/current\0"), |line| {
+        labelled |= !matches!(line.trim_end_matches('\0'), "" | "unconfined" | "kernel");
+    });
+    labelled
+}
+
 /// Effective user.
 pub fn user_id() -> u32 {
     // SAFETY: no arguments.

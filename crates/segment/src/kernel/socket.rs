@@ -311,6 +311,14 @@ pub fn shut_down(fd: i32) {
     let _ = unsafe { syscall(libc::SYS_shutdown, [fd as usize, libc::SHUT_RDWR as usize, 0, 0, 0, 0]) };
 }
 
+/// Ends the connection by a reset at once; the socket stays, without a connection.
+pub fn reset(fd: i32) {
+    let nowhere = libc::sockaddr { sa_family: libc::AF_UNSPEC as u16, sa_data: [0; 14] };
+    let (at, len) = (&raw const nowhere as usize, size_of_val(&nowhere));
+    // SAFETY: the kernel reads one address.
+    let _ = unsafe { syscall(libc::SYS_connect, [fd as usize, at, len, 0, 0, 0]) };
+}
+
 /// Whether the last close of the socket is a reset (SO_LINGER with 0).
 pub fn resets_at_close(fd: i32) -> bool {
     option::<libc::linger>(fd, libc::SOL_SOCKET, libc::SO_LINGER).is_ok_and(|it| it.l_onoff != 0 && it.l_linger == 0)

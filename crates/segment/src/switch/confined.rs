@@ -9,7 +9,7 @@ use super::{BROKEN, Port};
 use crate::clock::{nanoseconds, nap};
 use crate::end::Stage;
 use crate::kernel;
-use crate::link::{ALONE, LEFT, NO_MORE_BELLS};
+use crate::link::{ABSENT, ALONE, LEFT, NO_MORE_BELLS};
 use crate::lock::Entered;
 use crate::raw::{Answer, Errno};
 use crate::reason::Reason;
@@ -213,7 +213,7 @@ impl Port<'_> {
     fn leave_in_silence(&self) -> bool {
         let reading = &self.end.reading;
         let waiting = &self.link.incoming().flags.waiting;
-        let _ = waiting.fetch_update(SeqCst, Relaxed, |now| (now & LEFT == 0).then_some(ALONE));
+        let _ = waiting.fetch_update(SeqCst, Relaxed, |now| (now & ABSENT == 0).then_some(ALONE));
         // The flag is up before the ring is looked at; the sender publishes before it looks at the flag.
         fence(SeqCst);
         let left = !self.something() && waiting.compare_exchange(ALONE, LEFT, SeqCst, Relaxed).is_ok();

@@ -9,6 +9,7 @@
 //! while it does, the sender may go up but not down again, and up only if it had said before that it is about to. So
 //! when such a reader has taken too much from the kernel, what it took too much can only be doorbells, at the very end.
 
+mod away;
 mod confined;
 #[cfg(all(test, not(loom)))]
 mod lies;
@@ -19,12 +20,13 @@ mod send;
 mod sleep;
 mod tapped;
 
+pub use away::Departure;
 pub use confined::Receive;
 
 use crate::clock::ticks_per_microsecond;
 use crate::end::{End, Stage};
 use crate::kernel;
-use crate::link::{LEFT, Link};
+use crate::link::{ABSENT, Link};
 use crate::raw::{Answer, Errno, is_quiet};
 use crate::reason::Reason;
 use crate::ring::{self, Fault, Place, Record, Ring, Sender};
@@ -174,9 +176,9 @@ impl Port<'_> {
         kept.min(reading.held.len() as u64) as usize
     }
 
-    /// Whether this end has left the incoming ring for good: see `leave`.
+    /// Whether this end does not look at the incoming ring, for good (see `leave`) or while it is [away](Port::go_away).
     fn has_left(&self) -> bool {
-        self.link.incoming().flags.waiting.load(Acquire) & LEFT != 0
+        self.link.incoming().flags.waiting.load(Acquire) & ABSENT != 0
     }
 
     /// What the ring says next at or behind `position`, past what only fills a lap, and where it lies.
@@ -288,8 +290,8 @@ impl Port<'_> {
 
     /// Hands the socket over to somebody who knows nothing of the library: goes down for good, and has the other end put
     /// on the kernel path whatever is unread. Where it cannot, or cannot be woken for that, and this library may well be asked
-    /// for it (not `surely`), it goes on as [`Port::pin`] does.
-    pub fn hand_over(&self, reason: Reason, surely: bool) {
+    /// for it (not `surely`), it goes on as [`Port::pin`] does. False if something is unread that the other end cannot put there.
+    pub fn hand_over(&self, reason: Reason, surely: bool) -> bool {
         let unread = if surely || self.can_wake() {
             self.leave(surely, u64::MAX)
         } else {
@@ -298,6 +300,18 @@ impl Port<'_> {
         };
         self.link.incoming().flags.want_down.store(1, Release);
         self.go_down_for_good(reason, unread == Some(true), u64::MAX);
+        unread.is_some() || self.has_left()
+    }
+
+    /// The same for somebody who may know of the ring and come back to it, or not.
+    pub fn offer(&self, reason: Reason) {
+        if self.can_wake() {
+            self.go_away(|| true);
+        } else {
+            self.leave_if_read(u64::MAX);
+        }
+        self.link.incoming().flags.want_down.store(1, Release);
+        self.go_down_for_good(reason, false, u64::MAX);
     }
 
     /// The same for both ends of a connection in one process, which is about to let go of the segment. What cannot be put on

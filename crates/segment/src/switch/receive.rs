@@ -97,7 +97,7 @@ impl Port<'_> {
     }
 
     #[inline]
-    fn mend_after(&self, entered: Entered) {
+    pub(super) fn mend_after(&self, entered: Entered) {
         match entered {
             Entered::Alone | Entered::Asleep => {}
             Entered::AfterDeath => kernel::undisturbed(|| self.mend_reading()),

@@ -5,7 +5,7 @@ use super::{AGAIN, BROKEN, GONE, LIVES, Port, micros};
 use crate::clock::{give_way, nanoseconds, nap, ticks};
 use crate::end::{SHUT_OUT, Stage};
 use crate::kernel::{self, HeldBack};
-use crate::link::{ALONE, CLOSED, Direction, LEAVING, LEFT, NO_MORE_BELLS, RINGING, SHUT};
+use crate::link::{ABSENT, ALONE, AWAY, CLOSED, Direction, GIVEN, GIVING, LEAVING, NO_MORE_BELLS, RINGING, SHUT};
 use crate::lock::Entered;
 use crate::raw::{Answer, Errno};
 use crate::reason::Reason;
@@ -268,7 +268,7 @@ impl Port<'_> {
             let flags = &self.link.outgoing().flags;
             if flags.closed.load(Relaxed) == CLOSED || !self.reader_lives() {
                 // Nobody will read the ring any more: the kernel has the right answer for the program.
-                self.attend();
+                self.attend_surely();
                 sending.fast.store(0, Relaxed);
                 self.end.pin_sending();
                 return Outcome::Plain;
@@ -282,8 +282,15 @@ impl Port<'_> {
                 }
                 Ok(Pushed::All) => return Outcome::Done,
                 Ok(Pushed::Down) => return Outcome::Plain,
+                Ok(Pushed::Left) if from.left() == 0 => {
+                    if !nonblocking && !nested {
+                        // As a send that blocks waits for room.
+                        self.attend_surely();
+                    }
+                    return Outcome::Done;
+                }
                 Ok(Pushed::Left) if sending.fast.load(Relaxed) == 0 => return Outcome::Plain,
-                // Not before the send below in this very thread is done.
+                // Not before the send below in this very thread is done, or the kernel has room.
                 Ok(Pushed::Left) => 0,
                 Ok(Pushed::Until(enough)) => enough,
             };
@@ -310,7 +317,8 @@ impl Port<'_> {
                         return Outcome::Plain;
                     }
                     let began = *since.get_or_insert_with(ticks);
-                    if nonblocking && ticks().wrapping_sub(began) > micros(STOPPED_US) {
+                    let is_over = || ticks().wrapping_sub(began) > micros(STOPPED_US);
+                    if nonblocking && (self.reader_left() || is_over()) {
                         self.end.refused.store(1, Relaxed);
                         return Outcome::Failed(AGAIN);
                     }
@@ -368,7 +376,7 @@ impl Port<'_> {
                     *sent += n;
                     own::add(&self.end.sending.fast_bytes, n as u64);
                     if !self.ring_bell() {
-                        return Ok(if from.left() == 0 { Pushed::All } else { Pushed::Left });
+                        return Ok(Pushed::Left);
                     }
                 }
                 Push::Full(enough) => return Ok(Pushed::Until(enough)),
@@ -412,9 +420,10 @@ impl Port<'_> {
             let ringing = word & RINGING;
             let take = |to| waiting.compare_exchange(word, to, AcqRel, Relaxed).is_ok();
             match word & !RINGING {
-                left if left & LEFT != 0 => {
-                    self.give_back();
-                    return false;
+                absent if absent & ABSENT != 0 => {
+                    if self.give_back() != Gave::Nothing {
+                        return false;
+                    }
                 }
                 0 => return true,
                 ALONE => {
@@ -578,9 +587,9 @@ impl Port<'_> {
         self.link.outgoing().sender.bells.fetch_sub(1, Release);
     }
 
-    /// Whether the reader has left the ring for good.
+    /// Whether the reader does not look at the ring, for good or for now.
     pub(super) fn reader_left(&self) -> bool {
-        self.link.outgoing().flags.waiting.load(SeqCst) & LEFT != 0
+        self.link.outgoing().flags.waiting.load(SeqCst) & ABSENT != 0
     }
 
     /// Whether the reader lives and has shut down both ways.
@@ -598,7 +607,7 @@ impl Port<'_> {
         while flags.in_kernel.load(SeqCst) == LEAVING && ticks().wrapping_sub(began) < micros(LEFT_WITHIN_US) {
             give_way();
         }
-        self.attend();
+        self.attend_surely();
         self.tap_end();
     }
 
@@ -633,29 +642,68 @@ impl Port<'_> {
         self.await_arrivals();
     }
 
-    /// If the reader has left the ring, it gets what it left there on the kernel path: it cannot come for it.
-    pub fn attend(&self) {
-        if !self.sends_fast() || !self.reader_left() {
-            return;
+    /// If the reader has left the ring, it gets what it left there on the kernel path: it cannot come for it. False if the
+    /// kernel has no room for all of it yet: then somebody has to ask again.
+    pub fn attend(&self) -> bool {
+        if !self.sends_fast() || !self.reader_left() || self.is_awaited_empty() {
+            return true;
         }
         let entered = self.enter_sending();
-        if self.sends_fast() {
-            self.give_back();
-        }
+        let given = !self.sends_fast() || self.give_back() != Gave::Part;
         self.end.sending.lock.leave(entered);
+        given
     }
 
-    /// Puts what the reader has left in the ring on the kernel path, where all that follows goes too.
+    /// The same before this direction ends: what is in the ring could not follow.
+    fn attend_surely(&self) {
+        while !self.attend() && self.connected() {
+            nap(100);
+        }
+    }
+
+    /// Whether the reader is away and has left nothing.
+    fn is_awaited_empty(&self) -> bool {
+        self.link.outgoing().flags.waiting.load(SeqCst) & ABSENT == AWAY && !self.has_unread()
+    }
+
+    /// Puts what the reader has left in the ring on the kernel path, as much as that has room for; all that follows goes there
+    /// too.
     #[cold]
-    fn give_back(&self) {
+    fn give_back(&self) -> Gave {
+        if !self.begin_giving() {
+            return Gave::Nothing;
+        }
         loop {
             // A handler's send would give the same again before it is counted.
             match kernel::undisturbed(|| self.give_piece()) {
                 Ok(Given::Piece) => {}
-                Ok(Given::NoRoom) => nap(100),
-                Ok(Given::All) => return,
-                Err(Fault) => return self.break_off(),
+                Ok(Given::NoRoom) => return Gave::Part,
+                Ok(Given::All) => return Gave::All,
+                Err(Fault) => {
+                    self.break_off();
+                    return Gave::All;
+                }
             }
+        }
+    }
+
+    /// What the reader has left is this sender's to give back. False if it is back.
+    fn begin_giving(&self) -> bool {
+        let begin = |word: u32| match word & ABSENT {
+            0 => None,
+            AWAY => Some(word | GIVING),
+            _ => Some(word),
+        };
+        self.link.outgoing().flags.waiting.fetch_update(SeqCst, SeqCst, begin).is_ok()
+    }
+
+    /// All of it is given back.
+    fn end_giving(&self) {
+        self.end.sending.fast.store(0, Relaxed);
+        // Behind that: a reader that finds it says that this end may go up again.
+        let end = |word: u32| (word & ABSENT == AWAY).then_some(word | GIVEN);
+        if self.link.outgoing().flags.waiting.fetch_update(SeqCst, SeqCst, end).is_err() {
+            self.end.pin_sending();
         }
     }
 
@@ -665,8 +713,7 @@ impl Port<'_> {
         let sending = &self.end.sending;
         let sender = self.sender();
         if sender.used(true)? == 0 {
-            sending.fast.store(0, Relaxed);
-            self.end.pin_sending();
+            self.end_giving();
             return Ok(Given::All);
         }
         let head = sender.seen_head.load(Relaxed);
@@ -779,7 +826,8 @@ impl Port<'_> {
         let us = ticks().wrapping_sub(began) / micros(1);
         let silent = || self.reader_has_shut() || self.link.outgoing().sender.bells.load(Relaxed) & NO_MORE_BELLS != 0;
         let has_ended = || kernel::poll_now(self.fd, libc::POLLRDHUP) & libc::POLLRDHUP != 0;
-        us > patience_us || us > STOPPED_US && silent() && has_ended()
+        // For one that does not look at the ring the kernel has no room yet, as for any that does not read.
+        (us > patience_us || us > STOPPED_US && silent() && has_ended()) && !self.reader_left()
     }
 
     /// The reader has lived since the last record was published.
@@ -971,7 +1019,7 @@ impl Port<'_> {
     fn is_reader_awake(&self) -> bool {
         let (sending, waiting) = (&self.end.sending, &self.link.outgoing().flags.waiting);
         let word = waiting.load(Acquire);
-        if word != 0 && word & (LEFT | RINGING) == 0 {
+        if word != 0 && word & (ABSENT | RINGING) == 0 {
             // First: a thread that is killed or cancelled in between must not leave a sleeper without it.
             sending.took.store(word, Relaxed);
             let _ = waiting.compare_exchange(word, 0, AcqRel, Relaxed);
@@ -1012,13 +1060,20 @@ impl Port<'_> {
     /// Goes down for good, or, from `until` (CLOCK_MONOTONIC, ns) on, leaves that to the next send. With `wake`, the other
     /// end finds out at once, however it waits.
     pub(super) fn go_down_for_good(&self, reason: Reason, wake: bool, until: u64) {
+        self.step_down(reason, wake, true, until);
+    }
+
+    /// The same, but that it may go up again unless it is `for_good`.
+    pub(super) fn step_down(&self, reason: Reason, wake: bool, for_good: bool, until: u64) {
         let sending = &self.end.sending;
         let entered = self.enter_sending();
         // On top of a send of this thread the path stays; that send, or the next, finds that it is pinned.
         let nested = entered == Entered::Nested;
         // The mark counts the doorbell that wakes, so that it is thrown away however late it comes.
         let mut ring = wake && !nested && (self.sends_fast() || self.try_up(false)) && self.announce_bell();
-        self.end.pin_sending();
+        if for_good {
+            self.end.pin_sending();
+        }
         let began = ticks();
         while !nested && self.sends_fast() && !self.go_down_and_wake(reason, &mut ring) {
             // The reader is inside a receive that does not wait: it will soon be out, if it lives.
@@ -1072,6 +1127,12 @@ impl Port<'_> {
             self.break_off();
             return true;
         }
+        if self.reader_left() && !*ring {
+            let gave = self.give_back();
+            if gave != Gave::Nothing {
+                return gave == Gave::All;
+            }
+        }
         // The tail comes last: a handler's send moves it on.
         let (mark, head) = (sending.mark.load(Relaxed), sending.seen_head.load(Acquire));
         let passed = ring::distance(mark, head) <= ring::distance(mark, sending.tail.load(Relaxed));
@@ -1102,9 +1163,12 @@ impl Port<'_> {
         if core::mem::take(ring) {
             self.send_surely(&[0]);
         }
+        if left && self.give_back() != Gave::Nothing {
+            return !self.sends_fast();
+        }
         if left {
-            self.give_back();
-            return true;
+            // It was away, and is back: behind the mark the stream goes on in the kernel.
+            sending.fast.store(0, Relaxed);
         }
         sending.tries.store(0, Relaxed);
         self.end.set_reason(reason);
@@ -1117,6 +1181,16 @@ enum Outcome {
     Done,
     Plain,
     Failed(Errno),
+}
+
+/// What a sender has given back.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Gave {
+    /// Nothing: the reader is back.
+    Nothing,
+    /// As much as the kernel had room for.
+    Part,
+    All,
 }
 
 /// What became of a piece of what a reader has left in the ring.

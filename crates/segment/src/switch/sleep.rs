@@ -5,7 +5,7 @@ use super::{AGAIN, Patience, Port, Ready, Sleep, Taken, Told, micros};
 use crate::clock::{give_way, nanoseconds, nap, ticks};
 use crate::end::Stage;
 use crate::kernel;
-use crate::link::{ALONE, Direction, LEAVING, LEFT, NO_MORE_BELLS, RINGING};
+use crate::link::{ABSENT, ALONE, Direction, GIVEN, GIVING, LEAVING, LEFT, NO_MORE_BELLS, RINGING};
 use crate::lock::Entered;
 use crate::raw::{Answer, Errno};
 use crate::ring::{self, Place, Record};
@@ -20,6 +20,8 @@ const SWITCHED_WITHIN_US: u64 = 100_000;
 
 /// A close waits so long for a doorbell that is on its way; a sender that was stopped just there never sends it.
 const BELL_PATIENCE_US: u64 = 1_000_000;
+/// A receive that has to put something on the kernel path before it sleeps tries so often.
+const GIVE_EVERY_US: u32 = 100;
 /// For so long it does so without a sleep.
 const BELL_PROMPT_US: u64 = 100;
 
@@ -201,7 +203,7 @@ impl Port<'_> {
         let began = ticks();
         let mut word = waiting.load(SeqCst);
         let is_anothers = |number| self.link.is_anothers_group(number, kernel::process_id() as u32);
-        while word & LEFT == 0 && !matches!(word, 0 | ALONE) && !is_anothers(word & !RINGING) {
+        while word & ABSENT == 0 && !matches!(word, 0 | ALONE) && !is_anothers(word & !RINGING) {
             let alone = if word & !RINGING == ALONE { ALONE } else { 0 };
             let over = ticks().wrapping_sub(began) > micros(PATIENCE_US);
             let down = if over { alone } else { alone | word & RINGING };
@@ -267,12 +269,12 @@ impl Port<'_> {
         let armed = reading.armed.load(Relaxed);
         let flag = waiting.load(Relaxed) & !RINGING;
         // What no sender writes there would keep a sleep from beginning for ever.
-        let is_lie = armed == ALONE && flag & LEFT == 0 && flag > ALONE;
+        let is_lie = armed == ALONE && flag & ABSENT == 0 && flag > ALONE;
         let number = if is_lie { ALONE } else { number };
         // A doorbell of its own wakes a group as well, not the other way round.
         if is_lie || armed != number && armed != ALONE {
             reading.armed.store(number, Relaxed);
-            let _ = waiting.fetch_update(SeqCst, Relaxed, |now| (now & LEFT == 0).then_some(now & RINGING | number));
+            let _ = waiting.fetch_update(SeqCst, Relaxed, |now| (now & ABSENT == 0).then_some(now & RINGING | number));
         }
         // The flag is up before the ring is looked at; the sender publishes before it looks at the flag.
         fence(SeqCst);
@@ -292,7 +294,11 @@ impl Port<'_> {
     pub(super) fn sleep(&mut self, patience: Patience) -> Taken {
         let reading = &self.end.reading;
         // What the other end has left unread may be what it is to answer; who was about to give it back may have been killed.
-        self.attend();
+        if !self.attend() {
+            // The kernel has no room for the rest now, and does not say here when it has.
+            nap(GIVE_EVERY_US);
+            return Taken::Nothing;
+        }
         if !self.arm(ALONE) && !self.awaits_rest() {
             return Taken::Nothing;
         }
@@ -368,7 +374,7 @@ impl Port<'_> {
     /// Whether whatever is published from now on rings, and the ring is empty.
     fn is_armed(&self) -> bool {
         let flag = self.link.incoming().flags.waiting.load(SeqCst);
-        (flag & !RINGING == ALONE || flag & LEFT != 0) && !self.something() || self.awaits_rest()
+        (flag & !RINGING == ALONE || flag & ABSENT != 0) && !self.something() || self.awaits_rest()
     }
 
     /// Whether doorbells of before, or what was sent by the kernel before the sender went up, is not all here: that comes by the
@@ -409,6 +415,7 @@ impl Port<'_> {
     /// Whether a receive would return at once, the kernel asked: for a poll of the kernel's that says so, which may
     /// have seen a doorbell only.
     pub fn readable(&self) -> bool {
+        self.return_to_ring();
         if self.ready() == Ready::Yes {
             return true;
         }
@@ -510,6 +517,8 @@ impl Port<'_> {
     /// That is said too often: a process that was killed, or executed a program, may have been counted among them.
     pub fn hush(&self, last: bool) {
         self.with_reading(|awake| {
+            // Whoever comes for the end meanwhile counts its reference before it takes this lock.
+            let last = last && self.end.references.load(Acquire) <= 1;
             // Not if another family has taken the end over meanwhile.
             if awake && self.end.stage() == Stage::Joined {
                 self.pass_marks();
@@ -529,7 +538,7 @@ impl Port<'_> {
         }
         if self.is_fast() && last {
             // No doorbell will be sent any more but one that is on its way.
-            self.link.incoming().flags.waiting.fetch_and(LEFT, AcqRel);
+            self.link.incoming().flags.waiting.fetch_and(ABSENT | GIVING | GIVEN, AcqRel);
             reading.armed.store(0, Relaxed);
         }
         self.await_last(|| {
@@ -586,7 +595,7 @@ impl Port<'_> {
                 self.pass_marks();
             }
             flags.taken.store(self.place().consumed as u32, Relaxed);
-            if !kernel::undisturbed(|| self.leave_what_can_be_given_back()) {
+            if !kernel::undisturbed(|| self.leave_what_can_be_given_back(LEFT)) {
                 let is_lost = self.can_never_be_given_back();
                 if !surely || is_lost {
                     // Should it leave later, then at the beginning of a record.
@@ -609,9 +618,11 @@ impl Port<'_> {
         })
     }
 
-    /// Says that this end has left, if the sender can put on the kernel path what is unread in the ring, and no doorbell lies
-    /// behind unread data there.
-    fn leave_what_can_be_given_back(&self) -> bool {
+    /// Says that this end has left ([`LEFT`]), or is away ([`AWAY`]), if the sender can put on the kernel path what is unread in
+    /// the ring, and no doorbell lies behind unread data there.
+    ///
+    /// [`AWAY`]: crate::link::AWAY
+    pub(super) fn leave_what_can_be_given_back(&self, how: u32) -> bool {
         let Direction { flags, sender, .. } = self.link.incoming();
         // SeqCst: said before the looks. Who is about to switch its path or to end its direction says so before it looks.
         let before = flags.in_kernel.swap(LEAVING, SeqCst);
@@ -627,7 +638,7 @@ impl Port<'_> {
             !is_switching()
                 && self.can_be_given_back()
                 && !self.has_bells_behind_data()
-                && flags.waiting.compare_exchange(word, word | LEFT, SeqCst, Relaxed).is_ok()
+                && flags.waiting.compare_exchange(word, word | how, SeqCst, Relaxed).is_ok()
         });
         flags.in_kernel.store(before, Release);
         left
@@ -644,11 +655,13 @@ impl Port<'_> {
                 && !self.has_ended()
     }
 
-    /// Whether the sender never can, whatever it does meanwhile: it has gone down behind what is unread.
+    /// Whether the sender never can, whatever it does meanwhile: it has gone down behind what is unread, or has ended its
+    /// direction (one that is just about to end it may still be able to, and is not waited for).
     fn can_never_be_given_back(&self) -> bool {
         self.front().is_ok_and(|(at, record)| {
             let behind = if matches!(record, Record::Up(_)) { self.incoming().behind(at, record) } else { at };
-            !matches!(record, Record::Empty | Record::Down(_)) && self.down_behind(behind).is_some()
+            let has_ended = || self.link.incoming().sender.ended.load(SeqCst) != 0 || self.has_ended();
+            !matches!(record, Record::Empty | Record::Down(_)) && (self.down_behind(behind).is_some() || has_ended())
         })
     }
 
@@ -688,6 +701,7 @@ impl Port<'_> {
     #[cold]
     fn has_only_kernel(&self) -> bool {
         let reading = &self.end.reading;
+        self.return_to_ring();
         if !self.has_left() && self.link.incoming().flags.want_down.load(Relaxed) != 0 {
             self.leave_if_read(u64::MAX);
         }
@@ -706,7 +720,7 @@ impl Port<'_> {
 
     /// Does `what` as the only reader; or, with `true`, beside another thread that sleeps in a receive, and comes back to
     /// the ring only afterwards.
-    fn with_all_reading<T>(&self, what: impl Fn(bool) -> T) -> T {
+    pub(super) fn with_all_reading<T>(&self, what: impl Fn(bool) -> T) -> T {
         let lock = &self.end.reading.lock;
         let visit = || {
             lock.visit(self.me).then(|| {
@@ -730,7 +744,7 @@ impl Port<'_> {
     }
 
     /// Whether this thread may take from the kernel's queue: not beside another that is about to do so.
-    fn may_take(&self, beside: bool) -> bool {
+    pub(super) fn may_take(&self, beside: bool) -> bool {
         !beside || self.end.reading.lock.is_awaited()
     }
 
@@ -747,7 +761,7 @@ impl Port<'_> {
     }
 
     /// No doorbell is announced any more from now on. Returns how many were.
-    fn refuse_bells(&self) -> u64 {
+    pub(super) fn refuse_bells(&self) -> u64 {
         self.link.incoming().sender.bells.fetch_or(NO_MORE_BELLS, AcqRel) & !NO_MORE_BELLS
     }
 
@@ -759,7 +773,7 @@ impl Port<'_> {
 
     /// Waits until the doorbells up to number `last` have been taken, by this thread or by the one that sleeps, or until
     /// `until` (CLOCK_MONOTONIC, ns). Returns how many have not been.
-    fn await_bells(&self, beside: bool, last: u64, until: u64) -> u64 {
+    pub(super) fn await_bells(&self, beside: bool, last: u64, until: u64) -> u64 {
         let reading = &self.end.reading;
         let missing = || match self.is_fast() {
             // One that was announced may be taken back: its sender found the flag taken.
@@ -796,15 +810,20 @@ impl Port<'_> {
     /// Before the caller sleeps in a poll of the kernel's: makes sure that whatever arrives wakes it, by a doorbell
     /// ([`ALONE`]) or by ringing the group of that number.
     pub fn prepare_to_sleep(&self, number: u32) -> Sleep {
+        self.return_to_ring();
         self.end.watch();
         self.asks_again(false);
-        self.attend();
+        let given = self.attend();
         self.with_reading(|awake| {
             if !awake {
                 return if self.ready() == Ready::Yes { Sleep::No } else { Sleep::Briefly };
             }
             self.pass_marks();
-            if self.arm_or_ask(number) { Sleep::Yes } else { Sleep::No }
+            match self.arm_or_ask(number) {
+                true if given => Sleep::Yes,
+                true => Sleep::Briefly,
+                false => Sleep::No,
+            }
         })
     }
 
@@ -872,6 +891,7 @@ impl Port<'_> {
 
     /// Bytes that receives would find now (FIONREAD).
     pub fn unread(&self) -> u64 {
+        self.return_to_ring();
         self.settle();
         let reading = &self.end.reading;
         let ring = self.incoming();

@@ -1,0 +1,198 @@
+//! A reader that executes another program is away from its ring until the new image has attached it.
+//!
+//! Whatever the new image turns out to be, the socket is plain TCP meanwhile: no doorbell is on its way, this end's own direction
+//! has gone down, and the sender puts on the kernel path what is unread as soon as it sends, or wakes. An image that has the
+//! library, and this very version of it, takes the bit [`AWAY`] down and reads on where the old one stood. If the sender has begun
+//! to give back (it says so first, by [`GIVING`]), the image reads the kernel path until that is done, and begins anew with an
+//! empty ring. An image without the library never notices.
+
+use super::Port;
+use crate::end::End;
+use crate::kernel;
+use crate::link::{ABSENT, ALONE, AWAY, GIVEN, GIVING, LEFT, NO_MORE_BELLS};
+use crate::reason::Reason;
+use crate::ring::{self, Place, Record};
+use crate::sync::{AcqRel, Acquire, Relaxed, Release, SeqCst, fence};
+
+/// Values of [`crate::end::Reading::left`]; 1 is for good.
+const HERE: u8 = 0;
+const AWAY_FROM_KERNEL: u8 = 2;
+const AWAY_FROM_RING: u8 = 3;
+
+/// What has become of a reader that was to go away.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Departure {
+    /// It is away, or has left the ring for good.
+    Gone,
+    /// Something is unread that the sender could not put on the kernel path: only a process that attaches the ring can go on.
+    Stuck,
+    /// Somebody else reads.
+    NotAlone,
+}
+
+impl Port<'_> {
+    /// Nobody known to have the library will read until some process that has it says so: it executes a program, or has given
+    /// the socket to an image to come, or to a process of which it does not know. `is_alone` says whether nobody else reads; it is
+    /// asked under the reader's lock, which whoever comes for the end takes afterwards ([`Port::come_back`]).
+    pub fn go_away(&self, is_alone: impl Fn() -> bool) -> Departure {
+        let flags = &self.link.incoming().flags;
+        let reading = &self.end.reading;
+        let (departure, unread) = self.with_all_reading(|beside| {
+            if !is_alone() {
+                return (Departure::NotAlone, 0);
+            }
+            if self.has_left() {
+                return (Departure::Gone, 0);
+            }
+            if self.may_take(beside) {
+                self.pass_marks();
+            }
+            flags.taken.store(self.place().consumed as u32, Relaxed);
+            if !kernel::undisturbed(|| self.leave_what_can_be_given_back(AWAY)) {
+                // Should it leave later, then at the beginning of a record.
+                flags.taken.store(0, Relaxed);
+                return (Departure::Stuck, 0);
+            }
+            fence(SeqCst);
+            flags.ready.store(0, Relaxed);
+            let missing = self.await_bells(beside, self.refuse_bells(), u64::MAX);
+            if missing > 0 {
+                // One that comes later would be data to an image without the library.
+                flags.waiting.fetch_or(LEFT, SeqCst);
+                self.forget_ring(beside, u64::MAX);
+                return (Departure::Gone, 0);
+            }
+            let from_ring = reading.fast.swap(0, Relaxed) != 0;
+            reading.left.store(if from_ring { AWAY_FROM_RING } else { AWAY_FROM_KERNEL }, Release);
+            (Departure::Gone, self.left_behind())
+        });
+        if departure == Departure::Gone {
+            // A mark alone wakes nobody, and what is unread may be what the image waits for.
+            self.step_down(Reason::Young, unread > 0, false, u64::MAX);
+        }
+        departure
+    }
+
+    /// Bytes that were unread in the ring when this end went [away](Port::go_away).
+    pub fn left_behind(&self) -> u64 {
+        let (ring, mut place) = (self.incoming(), self.place());
+        if let Ok((at, mark @ Record::Up(_))) = self.front_from(place.head) {
+            place = Place { head: ring.behind(at, mark), consumed: 0 };
+        }
+        ring::unread(&ring, place).unwrap_or(0)
+    }
+
+    /// A process with the library has come for the end: it reads on, if the end is away. Its reference is counted before, so that
+    /// one that is just [going away](Port::go_away) finds it, or has gone when this has the lock.
+    pub fn come_back(&self) {
+        kernel::undisturbed(|| self.come_back_undisturbed());
+    }
+
+    fn come_back_undisturbed(&self) {
+        let lock = &self.end.reading.lock;
+        let entered = lock.enter(self.me);
+        if self.end.is_away() {
+            self.read_on();
+        }
+        // Not before: what is mended depends on where this end reads.
+        self.mend_after(entered);
+        lock.leave(entered);
+    }
+
+    fn read_on(&self) {
+        let reading = &self.end.reading;
+        let flags = &self.link.incoming().flags;
+        let position = reading.kernel.load(Relaxed).wrapping_add(reading.all_bells.load(Relaxed));
+        let untouched = self.read_position().is_some_and(|(read, _)| read == position);
+        if !untouched {
+            // Somebody without the library has read the socket meanwhile, or the connection is over.
+            flags.waiting.fetch_or(LEFT, SeqCst);
+            reading.left.store(1, Release);
+            return;
+        }
+        let bells = &self.link.incoming().sender.bells;
+        // First: whoever finds the flag raised rings.
+        bells.fetch_and(!NO_MORE_BELLS, AcqRel);
+        let back = |word: u32| (word & (LEFT | GIVING) == 0).then_some(ALONE);
+        if flags.waiting.fetch_update(SeqCst, SeqCst, back).is_ok() {
+            flags.taken.store(0, Relaxed);
+            reading.fast.store((reading.left.load(Relaxed) == AWAY_FROM_RING).into(), Relaxed);
+            self.be_here();
+        } else {
+            bells.fetch_or(NO_MORE_BELLS, AcqRel);
+        }
+    }
+
+    /// A process that knows of the ring is about to read: it looks there if it may. If the sender was found giving back, and has
+    /// done so by now, the ring is empty, and both begin anew.
+    pub(super) fn return_to_ring(&self) {
+        if !self.end.is_away() {
+            return;
+        }
+        let flag = || self.link.incoming().flags.waiting.load(Acquire);
+        let given = || flag() & (ABSENT | GIVEN) == AWAY | GIVEN;
+        if flag() & GIVING == 0 {
+            return self.come_back();
+        }
+        if !given() {
+            return;
+        }
+        self.with_reading(|awake| {
+            if awake && self.end.is_away() && given() {
+                kernel::undisturbed(|| self.begin_anew());
+            }
+        });
+    }
+
+    fn begin_anew(&self) {
+        let reading = &self.end.reading;
+        let Some((position, true)) = self.read_position() else { return };
+        let words = self.link.incoming();
+        reading.kernel.store(position.wrapping_sub(reading.all_bells.load(Relaxed)), Relaxed);
+        let head = words.head.head.load(Acquire);
+        // As this end keeps it: what is no position there is none.
+        reading.place.store(Place { head, consumed: 0 }.pack(), Relaxed);
+        words.head.head.store(self.place().head, Release);
+        words.flags.taken.store(0, Relaxed);
+        words.sender.bells.fetch_and(!NO_MORE_BELLS, AcqRel);
+        let given = |word: u32| (word & (ABSENT | GIVEN) == AWAY | GIVEN).then_some(ALONE);
+        if words.flags.waiting.fetch_update(SeqCst, SeqCst, given).is_ok() {
+            self.be_here();
+        }
+    }
+
+    /// This end looks at the ring again, with its flag raised.
+    fn be_here(&self) {
+        let reading = &self.end.reading;
+        reading.armed.store(ALONE, Relaxed);
+        reading.left.store(HERE, Release);
+        self.publish_position();
+        // SeqCst: as for an end that becomes ready.
+        self.link.incoming().flags.ready.swap(1, SeqCst);
+    }
+}
+
+impl End {
+    /// Whether its reader is away from the ring: see [`Port::go_away`].
+    pub fn is_away(&self) -> bool {
+        matches!(self.reading.left.load(Acquire), AWAY_FROM_KERNEL | AWAY_FROM_RING)
+    }
+
+    /// Whether the kernel has received `left_behind` bytes since the reader of socket `fd` went away: then the sender has given
+    /// them back.
+    pub fn was_given(&self, fd: i32, left_behind: u64) -> bool {
+        let reading = &self.reading;
+        let position = reading.kernel.load(Relaxed).wrapping_add(reading.all_bells.load(Relaxed));
+        let Ok(counters) = kernel::counters(fd) else { return false };
+        // The other end's FIN counts as a byte.
+        let ended = matches!(counters.state, kernel::CLOSE_WAIT | kernel::LAST_ACK | kernel::CLOSING);
+        position.checked_add(left_behind).is_some_and(|all| counters.received >= all + u64::from(ended))
+    }
+
+    /// The segment is gone, which nobody needs any more: the connection is plain TCP.
+    pub fn stay_away(&self) {
+        if self.is_away() {
+            self.pin_sending();
+        }
+    }
+}
