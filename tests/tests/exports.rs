@@ -131,8 +131,7 @@ const EXCUSED: &[(&str, &[&str])] = &[
     ]),
     ("they come after a call that the library stands in front of", &[
         "aio_cancel", "aio_error", "aio_fsync", "aio_return", "aio_suspend", "posix_spawn_file_actions_addclose",
-        "posix_spawn_file_actions_addfchdir_np", "posix_spawn_file_actions_addopen",
-        "posix_spawn_file_actions_addtcsetpgrp_np",
+        "posix_spawn_file_actions_addopen", "posix_spawn_file_actions_addtcsetpgrp_np",
     ]),
     ("makes no TCP socket", &["socketpair"]),
     ("named in the README: another process's sockets cannot be followed", &["pidfd_getfd"]),

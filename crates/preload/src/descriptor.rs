@@ -310,7 +310,7 @@ pub unsafe fn received_control(message: *const msghdr) {
     unsafe {
         each_passed(message, |fd| {
             connection::forget_closed(fd);
-            connection::claim(fd);
+            connection::claim(fd, None);
         });
     }
 }
@@ -349,7 +349,7 @@ pub unsafe fn lend_passed(channel: c_int, message: *const msghdr) -> bool {
         }
         each_passed(message, |passed| {
             if let Some(connection) = connection::recognise(passed) {
-                crate::luggage::lend(&connection, channel);
+                crate::handoff::lend(&connection, channel);
             }
         });
     }

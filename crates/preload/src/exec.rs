@@ -1,7 +1,6 @@
 //! execve, its relatives, and posix_spawn: the new program image takes the connections along.
 
-use crate::luggage::{Execution, pack};
-use crate::program::Program;
+use crate::handoff::{self, Execution, Program, pack};
 use crate::{connection, process, real};
 use core::ffi::{c_char, c_int};
 use libc::{pid_t, posix_spawn_file_actions_t, posix_spawnattr_t};
@@ -138,6 +137,30 @@ pub unsafe extern "C" fn posix_spawn_file_actions_adddup2(
     }
     // SAFETY: passed on to the caller.
     unsafe { real::posix_spawn_file_actions_adddup2(actions, fd, to) }
+}
+
+/// # Safety
+/// As posix_spawn_file_actions_addchdir_np(3).
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn posix_spawn_file_actions_addchdir_np(
+    actions: *mut posix_spawn_file_actions_t,
+    path: *const c_char,
+) -> c_int {
+    handoff::folder_changes();
+    // SAFETY: passed on to the caller.
+    unsafe { real::posix_spawn_file_actions_addchdir_np(actions, path) }
+}
+
+/// # Safety
+/// As posix_spawn_file_actions_addfchdir_np(3).
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn posix_spawn_file_actions_addfchdir_np(
+    actions: *mut posix_spawn_file_actions_t,
+    fd: c_int,
+) -> c_int {
+    handoff::folder_changes();
+    // SAFETY: passed on to the caller.
+    unsafe { real::posix_spawn_file_actions_addfchdir_np(actions, fd) }
 }
 
 macro_rules! spawn {

@@ -1,7 +1,7 @@
 //! fork, vfork, clone, forkpty, daemon and the end of a process.
 
 use crate::connection::{self, Counted};
-use crate::{descriptor, errno, luggage, options, process, real, set_errno};
+use crate::{descriptor, errno, handoff, options, process, real, set_errno};
 use core::cell::Cell;
 use core::ffi::{c_char, c_int, c_void};
 use libc::{pid_t, termios, winsize};
@@ -238,14 +238,14 @@ pub unsafe extern "C" fn __clone(
 extern "C" fn before_vfork() {
     process::check_fork();
     connection::recognise_all();
-    luggage::learn_cookies();
+    handoff::learn_cookies();
 }
 
 /// On both returns of vfork.
 extern "C" fn returned(to_child: bool) {
     process::set_borrowed(to_child);
     if !to_child {
-        luggage::put_away_left();
+        handoff::put_away_left();
     }
 }
 

@@ -31,6 +31,64 @@ pub unsafe fn release(memory: *mut u8, len: usize) {
     let _ = unsafe { syscall(libc::SYS_munmap, [memory as usize, len, 0, 0, 0, 0]) };
 }
 
+/// A list in memory of its own, with room for so many elements, which are not dropped.
+pub struct Reserved<T> {
+    items: NonNull<T>,
+    len: usize,
+    room: usize,
+}
+
+impl<T> Reserved<T> {
+    /// An empty list; `None` without address space.
+    pub fn new(room: usize) -> Option<Reserved<T>> {
+        let bytes = room.max(1).checked_mul(size_of::<T>())?;
+        Some(Reserved { items: NonNull::new(reserve(bytes).cast())?, len: 0, room })
+    }
+
+    /// Adds an element; false if there is no room.
+    pub fn push(&mut self, item: T) -> bool {
+        let has_room = self.len < self.room;
+        if has_room {
+            // SAFETY: within the memory, which is aligned to pages.
+            unsafe { self.items.add(self.len).write(item) };
+            self.len += 1;
+        }
+        has_room
+    }
+
+    /// Where the elements are to lie.
+    pub fn begin(&mut self) -> *mut T {
+        self.items.as_ptr()
+    }
+
+    /// Says that so many elements are there.
+    ///
+    /// # Safety
+    /// They must have been written, and there must be room for them.
+    pub unsafe fn assume(&mut self, len: usize) {
+        self.len = len;
+    }
+
+    /// The elements.
+    pub fn items(&self) -> &[T] {
+        // SAFETY: so many were written.
+        unsafe { core::slice::from_raw_parts(self.items.as_ptr(), self.len) }
+    }
+
+    /// The elements, to be changed.
+    pub fn items_mut(&mut self) -> &mut [T] {
+        // SAFETY: so many were written, and the list is borrowed.
+        unsafe { core::slice::from_raw_parts_mut(self.items.as_ptr(), self.len) }
+    }
+}
+
+impl<T> Drop for Reserved<T> {
+    fn drop(&mut self) {
+        // SAFETY: the mapping is this value's own.
+        unsafe { release(self.items.as_ptr().cast(), self.room.max(1) * size_of::<T>()) };
+    }
+}
+
 /// Elements of a piece of a [`Sparse`] array.
 pub const PIECE: usize = 1024;
 

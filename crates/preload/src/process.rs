@@ -76,14 +76,15 @@ extern "C" fn construct() {
     let region = variable("stats").and_then(|text| text.parse().ok());
     let counters = region.and_then(|id| Counters::open(id, kernel::user_id()));
     crate::table::set_up();
-    crate::luggage::unpack();
+    crate::handoff::unpack();
+    crate::handoff::set_up();
     wipe_on_fork();
     leave_at_exit();
     // SAFETY: no other thread runs the constructor, and nobody reads before READY.
     unsafe { *FIXED.0.get() = Some(Fixed { config, counters }) };
     READY.store(true, Release);
     identify();
-    crate::luggage::claim();
+    crate::handoff::claim();
 }
 
 /// Value of `UNDERPASS_<NAME>`.

@@ -3,7 +3,7 @@
 
 use crate::connection::unless_left;
 use crate::exec::{environment, posix_spawn};
-use crate::{errno, luggage, real, set_errno};
+use crate::{errno, handoff, real, set_errno};
 use core::cell::UnsafeCell;
 use core::ffi::{CStr, c_char, c_int, c_short, c_void};
 use core::mem::MaybeUninit;
@@ -328,7 +328,7 @@ pub unsafe extern "C" fn wordexp(words: *const c_char, result: *mut c_void, flag
     // SAFETY: the caller vouches for the words.
     let text = unsafe { CStr::from_ptr(words) }.to_bytes();
     if flags & WRDE_NOCMD == 0 && (text.contains(&b'`') || text.windows(2).any(|it| it == b"$(")) {
-        luggage::leave_to_spawned();
+        handoff::leave_to_spawned();
     }
     // SAFETY: passed on to the caller.
     unsafe { real::wordexp(words, result, flags) }

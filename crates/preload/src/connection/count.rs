@@ -18,7 +18,7 @@ const COUNTED: u32 = 1;
 pub(super) const ELSEWHERE: u32 = 2;
 /// Whoever handed it to this one has. If this one uses it, it counts it for itself: who is the last of those that have it
 /// may be none that knows of it.
-pub(super) const BROUGHT: u32 = 3;
+pub const BROUGHT: u32 = 3;
 /// This process has told how it fared.
 pub(super) const TOLD: u32 = 4;
 
@@ -47,6 +47,7 @@ impl Connection {
             && handle.counted.compare_exchange(now, COUNTED, Relaxed, Relaxed).is_ok()
             && let Some(record) = process::record()
         {
+            self.end.counted.store(1, Relaxed);
             handle.count_from_here(self.end);
             record.connections.fetch_add(1, Relaxed);
         }
@@ -63,10 +64,19 @@ pub(super) fn forget_carried(end: &End) {
     counters(end).iter().for_each(|counter| counter.store(0, Relaxed));
 }
 
-/// The connection came from a program image that had it as `counted`, which was this very process or another.
-pub(super) fn after_execution(handle: &Handle, end: &End, counted: u32, same: bool) {
-    let counted = match counted {
-        COUNTED | TOLD if same => counted,
+/// Counts a reason of a connection that has no end here, or has lost it.
+pub(super) fn count_reason(reason: Reason) {
+    if let Some(record) = process::record() {
+        record.count_reason(reason);
+    }
+}
+
+/// The connection came from a program image that had it as `counted`, if that is known, and was this very process (`same`) or
+/// another.
+pub(super) fn after_execution(handle: &Handle, end: &End, counted: Option<u32>, same: bool) {
+    let unused = || if end.counted.load(Relaxed) == 0 { UNCOUNTED } else { BROUGHT };
+    let counted = match counted.unwrap_or_else(unused) {
+        counted @ (COUNTED | TOLD) if same => counted,
         UNCOUNTED => UNCOUNTED,
         _ => BROUGHT,
     };

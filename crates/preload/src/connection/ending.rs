@@ -8,15 +8,20 @@ use crate::process;
 use crate::table::{self, Known};
 use core::ffi::c_int;
 use underpass_segment::clock;
-use underpass_segment::end::{Family, MAX_ENDS, Stage};
+use underpass_segment::end::{Family, Stage};
 use underpass_segment::kernel;
 use underpass_segment::link::Link;
 use underpass_segment::reason::Reason;
 use underpass_segment::switch::{Port, Told};
-use underpass_segment::sync::{AcqRel, Acquire, AtomicU64, Relaxed, Release};
+use underpass_segment::sync::{AcqRel, Acquire, AtomicU32, AtomicU64, Relaxed};
 
 /// A program image that has not begun after so long is not awaited.
 const IMAGE_WITHIN_NS: u64 = 1_000_000_000;
+
+/// Program images that are on their way are awaited until then (CLOCK_MONOTONIC, ns), for all connections together.
+pub fn images_awaited_until() -> u64 {
+    clock::nanoseconds() + IMAGE_WITHIN_NS
+}
 
 /// `fd` is about to be closed or replaced: forgets what it was. To be called before the number can be used again.
 pub fn forget(fd: i32) {
@@ -105,7 +110,7 @@ pub fn dissolve(connection: Connection, disconnect: impl FnOnce() -> c_int) -> c
 impl Connection {
     /// Whether a program may have the socket that is not counted among its processes.
     fn is_lent(&self) -> bool {
-        self.end.lent_until.load(Relaxed) != 0 || self.end.reason() == Reason::Inherited
+        self.end.lent_until.load(Acquire) != 0 || self.end.reason() == Reason::Inherited
     }
 
     /// The kernel has TCP_NODELAY and TCP_CORK as the program has set them again.
@@ -134,7 +139,7 @@ impl Connection {
 
     /// Another program image is about to take this one's place, which has no segment until that one comes for it: where no
     /// other process keeps it meanwhile, both ends, if they are here, go to the kernel path.
-    pub fn outlast_image(self) {
+    pub fn outlast_image(self, deadline: u64) {
         let Some(port) = self.joined_port() else { return };
         if self.company() != Some(1) {
             return;
@@ -145,7 +150,7 @@ impl Connection {
                 None => port.pin(Reason::Inherited),
             }
         } else {
-            self.await_images(&port, false);
+            self.await_images(&port, false, deadline);
         }
     }
 
@@ -157,12 +162,11 @@ impl Connection {
 
     /// The segment may be about to go with this process, perhaps `last` of those that have this end, while the others that have
     /// either are between two program images: awaits that one has come for it.
-    fn await_images(&self, port: &Port<'_>, last: bool) {
-        let began = clock::nanoseconds();
+    fn await_images(&self, port: &Port<'_>, last: bool, deadline: u64) {
         while port.is_needed(last)
             && self.company() == Some(1)
             && self.other_end().is_none()
-            && clock::nanoseconds() - began < IMAGE_WITHIN_NS
+            && clock::nanoseconds() < deadline
         {
             clock::nap(100);
         }
@@ -184,9 +188,20 @@ impl Connection {
             family.look_again();
             take_back_what_is_left(family);
         }
+        // In this order: whoever comes for the end counts its reference before it takes up the loan.
+        let is_lent = self.is_lent();
+        let is_awaited = self.end.lent_until.load(Acquire) > clock::nanoseconds();
         let last = self.is_last();
+        if last && self.end.reason() == Reason::Inherited && !self.hand_over(Reason::Inherited) {
+            // A program has the socket that knows nothing of the ring, and from now on nobody reads that.
+            return self.reset();
+        }
+        if last && is_awaited {
+            // A program image is on its way that was given it: until that is there, nobody reads the ring.
+            self.go_away();
+        }
         // A program that was given the socket closes it later, and perhaps in another way.
-        let ends = last && !self.is_lent();
+        let ends = last && !is_lent;
         match self.joined_port() {
             // A reader that is just leaving its ring is told that nobody will give back what it leaves.
             Some(port) if ends => port.end_sending(),
@@ -230,9 +245,10 @@ pub(super) fn drop_reference(family: &Family, index: u32, link: Option<Link>) {
     let end = family.end(index);
     // One that another family has taken over has none any more, but this process may have attached it.
     let joined = end.has_segment() || link.is_some();
+    // Before: another process that has lent it may end the loan as soon as nobody refers to it.
+    let until = end.lent_until.load(Acquire);
     let last = end.references.fetch_sub(1, AcqRel) == 1;
     reap(family);
-    let until = end.lent_until.load(Acquire);
     if last && until > clock::nanoseconds() && keep(index, until) {
         return;
     }
@@ -250,8 +266,7 @@ pub(super) fn drop_reference(family: &Family, index: u32, link: Option<Link>) {
 /// The last reference is gone: tells the other end.
 fn finish(family: &Family, index: u32, link: Option<Link>) {
     let end = family.end(index);
-    // Nobody can claim it any more.
-    end.lent_until.store(0, Release);
+    end.end_loans();
     tell(end, index, true);
     if end.has_segment() {
         process::with_meeting_surely(|m| {
@@ -264,44 +279,85 @@ fn finish(family: &Family, index: u32, link: Option<Link>) {
     }
 }
 
-/// Ends that this process has let go of and that a program image to come, or another process, may still claim: index + 1
-/// in the low [`INDEX_BITS`] of each, and above, as far as it fits, until when the end was lent.
-static KEPT: [AtomicU64; 64] = [const { AtomicU64::new(0) }; 64];
+/// Ends that this process has let go of and that a program image to come, or another process, may still claim: index + 1 of
+/// the first; the `kept` of its handle goes on. 0: none.
+static KEPT: AtomicU32 = AtomicU32::new(0);
+/// When it is time to look through them (CLOCK_MONOTONIC, ns).
+static REAP_AT: AtomicU64 = AtomicU64::new(0);
+/// So often at most, since each close may be one of thousands.
+const REAP_EVERY_NS: u64 = 10_000_000;
 
-const INDEX_BITS: u32 = 17;
-const _: () = assert!(MAX_ENDS < 1 << INDEX_BITS);
-
-fn kept_as(index: u32, until: u64) -> u64 {
-    until << INDEX_BITS | u64::from(index + 1)
+/// What a process keeps of an end that it has let go of. Zeroed memory is nothing.
+pub(super) struct Keeping {
+    /// [`underpass_segment::end::End::lent_until`] when it was let go of.
+    until: AtomicU64,
+    /// 1: among [`KEPT`].
+    listed: AtomicU32,
+    /// As [`KEPT`].
+    next: AtomicU32,
 }
 
 fn keep(index: u32, until: u64) -> bool {
-    KEPT.iter().any(|place| place.compare_exchange(0, kept_as(index, until), AcqRel, Relaxed).is_ok())
+    let Some(handle) = handle(index) else { return false };
+    handle.kept.until.store(until, Relaxed);
+    list(index);
+    true
+}
+
+/// Puts the end among those that are kept, if it is not.
+fn list(index: u32) {
+    let Some(kept) = handle(index).map(|handle| &handle.kept) else { return };
+    if kept.listed.swap(1, AcqRel) == 0 {
+        let mut first = KEPT.load(Relaxed);
+        loop {
+            kept.next.store(first, Relaxed);
+            match KEPT.compare_exchange(first, index + 1, AcqRel, Relaxed) {
+                Ok(_) => return,
+                Err(now) => first = now,
+            }
+        }
+    }
+}
+
+/// Takes all out of the list, and calls `what` for each.
+fn for_each_kept(mut what: impl FnMut(u32, &Keeping)) {
+    let mut first = KEPT.swap(0, AcqRel);
+    while let Some(index) = first.checked_sub(1)
+        && let Some(kept) = handle(index).map(|handle| &handle.kept)
+    {
+        first = kept.next.load(Relaxed);
+        // Before the look at the rest: whoever keeps it again does so the other way round.
+        kept.listed.swap(0, AcqRel);
+        what(index, kept);
+    }
 }
 
 /// In a forked child: its parent ends them.
 pub(super) fn forget_kept() {
-    KEPT.iter().for_each(|place| place.store(0, Relaxed));
+    for_each_kept(|_, _| {});
 }
 
 /// Ends what was kept for whoever has come, or has not come in time.
 fn reap(family: &Family) {
-    for place in &KEPT {
-        let kept = place.load(Relaxed);
-        let Some(index) = (kept as u32 & ((1 << INDEX_BITS) - 1)).checked_sub(1) else { continue };
+    if KEPT.load(Relaxed) == 0 {
+        return;
+    }
+    let now = clock::nanoseconds();
+    let at = REAP_AT.load(Relaxed);
+    if now < at || REAP_AT.compare_exchange(at, now + REAP_EVERY_NS, Relaxed, Relaxed).is_err() {
+        return;
+    }
+    for_each_kept(|index, kept| {
         let end = family.end(index);
-        let until = end.lent_until.load(Acquire);
+        let until = kept.until.load(Acquire);
         // If not, whoever claimed it has lent it again, and keeps it for that; or has ended it.
-        let is_as_kept = kept_as(index, until) == kept;
+        let is_as_kept = end.lent_until.load(Acquire) == until;
         let claimed = end.references.load(Acquire) > 0;
-        if is_as_kept && !claimed && until > clock::nanoseconds() {
-            continue;
+        if is_as_kept && !claimed && until > now {
+            return list(index);
         }
-        if place.compare_exchange(kept, 0, AcqRel, Relaxed).is_err() {
-            continue;
-        }
-        let is_over = is_as_kept && end.lent_until.compare_exchange(until, 0, AcqRel, Relaxed).is_ok();
-        // Whoever claimed it after all ends it itself.
+        // Whoever has claimed it ends it itself.
+        let is_over = !claimed && is_as_kept && end.lent_until.compare_exchange(until, 0, AcqRel, Relaxed).is_ok();
         let last = is_over && end.references.load(Acquire) == 0;
         if last {
             finish(family, index, None);
@@ -312,23 +368,46 @@ fn reap(family: &Family) {
         if last {
             family.give_back(index);
         }
+    });
+}
+
+/// Before the process ends: awaits that the images to come for which ends are kept have come for them.
+fn await_claims(family: &Family, deadline: u64) {
+    let mut waits = true;
+    while core::mem::take(&mut waits) && clock::nanoseconds() < deadline {
+        for_each_kept(|index, kept| {
+            let end = family.end(index);
+            let awaited = end.references.load(Acquire) == 0 && end.lent_until.load(Acquire) == kept.until.load(Acquire);
+            if awaited {
+                list(index);
+                waits = true;
+            }
+        });
+        if waits {
+            clock::nap(200);
+        }
     }
 }
 
 /// At exit: counts what is still open and lets go of it, leaving no doorbell unread.
 pub fn leave_all() {
     if let Some(family) = process::existing_family() {
+        let deadline = images_awaited_until();
+        await_claims(family, deadline);
         for_each(|index, fd| {
             let end = family.end(index);
             let connection = Connection { end, index, fd };
             if let Some(port) = connection.joined_port() {
-                connection.await_images(&port, connection.is_last());
+                connection.await_images(&port, connection.is_last(), deadline);
             }
             connection.hush();
             crate::epoll::let_go(connection, table::generation(fd));
+            // Before: see `hush`.
+            let is_awaited = end.lent_until.load(Acquire) > clock::nanoseconds();
             let last = part(family, index) == Some(true);
             tell(end, index, last);
             if last
+                && !is_awaited
                 && end.stage() == Stage::Joined
                 && let Some(port) = connection.port()
             {

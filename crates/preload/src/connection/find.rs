@@ -1,12 +1,13 @@
 //! Finding out whether a descriptor is a TCP connection, and which.
 
-use super::count::{BROUGHT, UNCOUNTED, after_execution, forget_carried};
+use super::count::{UNCOUNTED, after_execution, count_reason, forget_carried};
 use super::ending::{bury, take_back_what_is_left};
 use super::share::for_each;
-use super::{ABSENT, Connection, HIGHEST, Handle, handle};
+use super::{ABSENT, Connection, HIGHEST, Handle, Way, handle};
+use crate::handoff::{self, Carried};
 use crate::table::{self, Known};
-use crate::{luggage, process, seccomp};
-use underpass_segment::end::{End, Family};
+use crate::{process, seccomp};
+use underpass_segment::end::{End, Family, Stage};
 use underpass_segment::kernel;
 use underpass_segment::reason::Reason;
 use underpass_segment::sync::{AcqRel, Relaxed, Release};
@@ -62,7 +63,7 @@ fn classify(fd: i32, known: Known, wanted: fn(u8) -> bool) -> Option<u32> {
     }
     // Whatever state it is in: when both ends have said that they are done, there may be data in the ring.
     if known == Known::Nothing
-        && let Some(index) = brought(fd)
+        && let Some(index) = brought(fd, None)
     {
         return Some(index);
     }
@@ -124,11 +125,11 @@ fn take(family: &Family) -> Option<(u32, &'static Handle)> {
     Some((index, handle?))
 }
 
-/// Makes the connection known that `fd` was when this program image was executed, or when it was passed to this process.
-pub fn claim(fd: i32) {
-    if table::get(fd) == Known::Nothing && !process::borrowed() && !seccomp::is_confined() && kernel::is_tcp(fd) {
-        brought(fd);
-    }
+/// Makes the connection known that `fd` was when this program image was executed, as `carried`, or when it was passed to this
+/// process. Whether it is one.
+pub fn claim(fd: i32, carried: Option<&Carried<'_>>) -> bool {
+    let is_new = table::get(fd) == Known::Nothing && !process::borrowed() && !seccomp::is_confined();
+    is_new && kernel::is_tcp(fd) && brought(fd, carried).is_some()
 }
 
 /// This process was `member` of family `id` before it executed its program, and has come for all that it still has: lets go
@@ -175,21 +176,20 @@ pub fn pin_all(reason: Reason) {
     }
 }
 
-/// The connection that `fd` is, if it was fast when this program image was executed, or when it was passed here.
-fn brought(fd: i32) -> Option<u32> {
+/// The connection that `fd` is, if this program image was handed it, as `carried`, or if it was passed to this process.
+fn brought(fd: i32, carried: Option<&Carried<'_>>) -> Option<u32> {
     let cookie = kernel::cookie(fd).ok()?;
     let lent = || {
         let (family, index) = process::with_meeting_surely(|m| m.borrow(cookie)).flatten()?;
-        Some(((family, None), index, BROUGHT, None))
+        Some(Carried::lent(family, index))
     };
-    // First what was brought along, which may have the end itself.
-    let ((family_id, member), index, counted, whole) = luggage::find(cookie).or_else(lent)?;
-    let (family, index, held) = match process::adopt_family(family_id, member) {
+    let carried = carried.copied().or_else(lent)?;
+    let (family, index, held) = match process::adopt_family(carried.family, carried.member) {
         // As the family has it now: a second end for the socket would go a way of its own.
         Some(family) => {
-            let end = family.end(index);
+            let (end, index) = (family.end(carried.index), carried.index);
             // The old image's reference is this one's.
-            let held = member.is_some() && family.is_held(index, process::member());
+            let held = carried.member.is_some() && family.is_held(index, process::member());
             if held {
                 end.forsake(process::thread());
             }
@@ -198,12 +198,16 @@ fn brought(fd: i32) -> Option<u32> {
         None => {
             let family = process::family()?;
             let restore = || {
-                restore(family, |end| match whole {
-                    Some(text) => luggage::restore(end, text) && end.cookie.load(Relaxed) == cookie,
-                    None => luggage::take_over(end, family_id, index, cookie),
+                restore(family, |end| {
+                    if carried.is_whole() {
+                        carried.restore(end) && end.cookie.load(Relaxed) == cookie
+                    } else {
+                        handoff::take_over(end, carried.family, carried.index, cookie)
+                    }
                 })
             };
-            (family, restored(family, cookie).or_else(restore)?, false)
+            let again = if carried.is_first { None } else { restored(family, cookie) };
+            (family, again.or_else(restore)?, false)
         }
     };
     let handle = handle(index)?;
@@ -213,17 +217,46 @@ fn brought(fd: i32) -> Option<u32> {
         // Under another number.
         family.end(index).references.fetch_sub(1, AcqRel);
     }
+    if carried.member.is_none() {
+        family.end(index).take_up_loan();
+    }
     handle.begin();
     if !is_known {
-        after_execution(handle, family.end(index), counted, member.is_some());
+        after_execution(handle, family.end(index), carried.counted, carried.member.is_some());
     }
     family.hold(index, process::member());
     table::set(fd, Known::Connection(index));
     let connection = Connection::at(family, index, fd);
     // Whoever handed it on may be gone before it is used here.
-    connection.joined_port();
+    if connection.end.stage() == Stage::Joined {
+        connection.go_on(carried.left_behind);
+    }
     connection.mind_stdio();
     Some(index)
+}
+
+impl Connection {
+    /// Goes on with a connection that was handed to this image with so many bytes unread in its ring.
+    fn go_on(&self, left_behind: u64) {
+        if let Some(port) = self.port() {
+            return port.come_back();
+        }
+        if self.end.is_away() && self.end.was_given(self.fd, left_behind) {
+            // Both ends have let go of the segment, and everything went the kernel path before.
+            self.end.stay_away();
+        }
+        if self.way() == Way::Broken {
+            // What was in its segment is lost: nobody is to wait for it.
+            end_lost(self.fd);
+        }
+    }
+}
+
+/// The bytes that were in the segment of the connection `fd` are out of reach: ends it by a reset, so that neither end waits
+/// for them.
+pub fn end_lost(fd: i32) {
+    kernel::reset(fd);
+    count_reason(Reason::HandOver);
 }
 
 /// The end with this cookie that was restored under another number already; one reference more.
@@ -273,6 +306,6 @@ fn seen(reason: Reason) {
     if let Some(record) = process::record() {
         record.connections.fetch_add(1, Relaxed);
         record.unfollowed.fetch_add(1, Relaxed);
-        record.count_reason(reason);
     }
+    count_reason(reason);
 }

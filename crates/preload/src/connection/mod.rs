@@ -8,9 +8,9 @@ mod inside;
 mod share;
 
 pub use confined::{confine_all, has_rests};
-pub use count::count_before_execution;
-pub use ending::{dissolve, forget, leave_all, release};
-pub use find::{claim, give_up, keep_claimed, known, of, pin_all, recognise};
+pub use count::{BROUGHT, count_before_execution};
+pub use ending::{dissolve, forget, images_awaited_until, leave_all, release};
+pub use find::{claim, end_lost, give_up, keep_claimed, known, of, pin_all, recognise};
 pub use inside::{is_kept, let_go, unless_left};
 pub use share::{
     Counted, duplicate, for_each, forget_closed, is_pool_used, recognise_all, reference_all, settle_child,
@@ -18,11 +18,11 @@ pub use share::{
 
 use crate::memory::{PIECE, Sparse};
 use crate::table;
-use crate::{luggage, process, seccomp};
+use crate::{handoff, process, seccomp};
 use core::cell::UnsafeCell;
 use core::mem::MaybeUninit;
 use count::{COUNTERS, TOLD, UNCOUNTED};
-use ending::take_back_what_is_left;
+use ending::{Keeping, take_back_what_is_left};
 use find::unsuitable;
 use inside::{Insiders, WAITING};
 use underpass_segment::clock;
@@ -32,7 +32,7 @@ use underpass_segment::link::Link;
 use underpass_segment::meeting::{Answer, Meeting};
 use underpass_segment::raw::Errno;
 use underpass_segment::reason::Reason;
-use underpass_segment::switch::Port;
+use underpass_segment::switch::{Departure, Port};
 use underpass_segment::sync::{AcqRel, Acquire, AtomicBool, AtomicU32, AtomicU64, Relaxed, Release};
 
 /// What this process keeps of an end, beside the end itself.
@@ -55,6 +55,8 @@ struct Handle {
     counted: AtomicU32,
     /// What the end's counters said when this process began to use it.
     before: [AtomicU64; COUNTERS],
+    /// What is kept of it for a program image to come.
+    kept: Keeping,
     link: UnsafeCell<MaybeUninit<Link>>,
 }
 
@@ -283,7 +285,7 @@ impl Connection {
     /// Whether somebody asks from outside that it stays on the kernel path.
     fn is_held(&self) -> bool {
         if let Some(family) = process::existing_family().filter(|family| family.has_orders()) {
-            luggage::learn_cookie(self);
+            handoff::learn_cookie(self);
             family.carry_out_order(self.end);
         }
         self.end.is_held()
@@ -446,17 +448,48 @@ impl Connection {
         }
     }
 
-    /// The same, for a socket that goes to somebody who does not know what lies in the ring.
-    pub fn hand_over(&self, reason: Reason) {
-        if let Some(port) = self.pinned_port(reason) {
-            port.hand_over(reason, true);
+    /// The same, for a socket that goes to somebody who does not know what lies in the ring. False if bytes there are lost to
+    /// that one.
+    pub fn hand_over(&self, reason: Reason) -> bool {
+        self.pinned_port(reason).is_none_or(|port| port.hand_over(reason, true))
+    }
+
+    /// A program is about to be executed in this image's place: if nobody else has the connection, it is plain TCP until the new
+    /// image comes back to the ring. How many bytes it has left there; `None` if it has not.
+    pub fn go_away(&self) -> Option<u64> {
+        let port = self.joined_port().filter(|_| self.end.read_gate.is_shut())?;
+        let is_gone = port.go_away(|| self.is_last()) == Departure::Gone;
+        is_gone.then(|| if self.end.is_away() { port.left_behind() } else { 0 })
+    }
+
+    /// The image was not executed.
+    pub fn come_back(&self) {
+        if self.end.is_away()
+            && let Some(port) = self.joined_port()
+        {
+            port.come_back();
         }
+    }
+
+    /// Ends the connection by a reset: bytes of it are lost to whoever has the socket from now on.
+    pub fn reset(&self) {
+        kernel::reset_at_close(self.fd);
+        // The other end must not take it for the doing of a doorbell.
+        self.tell_of_close();
+        end_lost(self.fd);
     }
 
     /// The same for somebody who may know of it, if the other end can put it on the kernel path.
     pub fn hand_over_if_possible(&self, reason: Reason) {
         if let Some(port) = self.pinned_port(reason) {
             port.hand_over(reason, false);
+        }
+    }
+
+    /// The same for somebody who may have the library.
+    pub fn offer(&self, reason: Reason) {
+        if let Some(port) = self.pinned_port(reason) {
+            port.offer(reason);
         }
     }
 
