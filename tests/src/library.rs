@@ -122,6 +122,26 @@ pub fn path() -> &'static Path {
     })
 }
 
+/// A library that stands for another version of this one: its structures in shared memory are laid out in another way. Built
+/// once.
+pub fn other_version() -> &'static Path {
+    static PATH: OnceLock<PathBuf> = OnceLock::new();
+    PATH.get_or_init(|| {
+        let folder = target().join("other-layout");
+        let mut build = cargo();
+        build.args(["build", "--quiet", "--release", "-p", "underpass-preload"]).current_dir(workspace());
+        build.env("CARGO_TARGET_DIR", &folder).env("RUSTFLAGS", "--cfg underpass_other_layout");
+        // Only its layout matters.
+        build.env("CARGO_PROFILE_RELEASE_LTO", "off").env("CARGO_PROFILE_RELEASE_CODEGEN_UNITS", "16");
+        assert!(build.status().expect("cargo").success(), "the other version does not build");
+        folder.join("release/libunderpass.so")
+    })
+}
+
+fn cargo() -> Command {
+    Command::new(std::env::var_os("CARGO").unwrap_or("cargo".into()))
+}
+
 /// The command, built once.
 pub fn command() -> &'static Path {
     static PATH: OnceLock<PathBuf> = OnceLock::new();
@@ -132,8 +152,7 @@ pub fn command() -> &'static Path {
 }
 
 fn build(what: &[&str]) {
-    let cargo = std::env::var_os("CARGO").unwrap_or("cargo".into());
-    let mut build = Command::new(cargo);
+    let mut build = cargo();
     build.args(["build", "--quiet"]).args(what).current_dir(workspace());
     assert!(build.status().expect("cargo").success(), "{what:?} does not build");
 }

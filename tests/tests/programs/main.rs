@@ -6,6 +6,7 @@ mod deaths;
 mod economy;
 mod faults;
 mod forgery;
+mod handover;
 mod hostile;
 mod io_uring;
 mod one_sided;
