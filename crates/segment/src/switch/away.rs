@@ -102,8 +102,7 @@ impl Port<'_> {
     fn read_on(&self) {
         let reading = &self.end.reading;
         let flags = &self.link.incoming().flags;
-        let position = reading.kernel.load(Relaxed).wrapping_add(reading.all_bells.load(Relaxed));
-        let untouched = self.read_position().is_some_and(|(read, _)| read == position);
+        let untouched = self.read_position().is_some_and(|(read, _)| read == reading.kernel_position());
         if !untouched {
             // Somebody without the library has read the socket meanwhile, or the connection is over.
             flags.waiting.fetch_or(LEFT, SeqCst);
@@ -181,8 +180,7 @@ impl End {
     /// Whether the kernel has received `left_behind` bytes since the reader of socket `fd` went away: then the sender has given
     /// them back.
     pub fn was_given(&self, fd: i32, left_behind: u64) -> bool {
-        let reading = &self.reading;
-        let position = reading.kernel.load(Relaxed).wrapping_add(reading.all_bells.load(Relaxed));
+        let position = self.reading.kernel_position();
         let Ok(counters) = kernel::counters(fd) else { return false };
         // The other end's FIN counts as a byte.
         let ended = matches!(counters.state, kernel::CLOSE_WAIT | kernel::LAST_ACK | kernel::CLOSING);

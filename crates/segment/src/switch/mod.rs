@@ -148,8 +148,7 @@ impl Port<'_> {
 
     /// Position in the kernel stream: bytes taken from the kernel so far, doorbells included.
     fn kernel_position(&self) -> u64 {
-        let reading = &self.end.reading;
-        reading.kernel.load(Relaxed).wrapping_add(reading.all_bells.load(Relaxed))
+        self.end.reading.kernel_position()
     }
 
     /// Tells the sender how much of what it sent on the kernel path was read.
