@@ -1,6 +1,7 @@
 /* One connection in several processes: fork, vfork, posix_spawn, system, exec, passing it over a Unix socket. */
 #include "harness.h"
 
+#include <link.h>
 #include <pty.h>
 #include <sched.h>
 #include <spawn.h>
@@ -54,6 +55,42 @@ static void forks_a(struct side *side) {
     ask("parent", side->fd, 50000, 99);
 }
 static void forks(void) { two_processes(AF_INET, forks_a, echo_until_end); }
+
+/* A process is forked while another thread is inside the loader's list of objects, whose lock the child never gets. */
+static int loader_turn[2][2];
+static int stay_in_loader(struct dl_phdr_info *object, size_t size, void *unused) {
+    (void)object, (void)size, (void)unused;
+    char byte;
+    MUST(write(loader_turn[0][1], "", 1));
+    MUST(read(loader_turn[1][0], &byte, 1));
+    return 1;
+}
+static void *be_in_loader(void *unused) {
+    dl_iterate_phdr(stay_in_loader, unused);
+    return NULL;
+}
+static void loader_locked_a(struct side *side) {
+    pthread_t thread;
+    char byte;
+    MUST(pipe(loader_turn[0]));
+    MUST(pipe(loader_turn[1]));
+    pthread_create(&thread, NULL, be_in_loader, NULL);
+    MUST(read(loader_turn[0][0], &byte, 1));
+    pid_t child = (pid_t)MUST(fork());
+    if (child == 0) {
+        ask("child", another(side), 20000, 1);
+        _exit(0);
+    }
+    say("child %d", ended(child));
+    MUST(write(loader_turn[1][1], "", 1));
+    pthread_join(thread, NULL);
+    ask("parent", side->fd, 3000, 2);
+}
+static void loader_locked_b(struct side *side) {
+    echo_alone((void *)(intptr_t)another(side));
+    echo_until_end(side);
+}
+static void loader_locked(void) { two_processes(AF_INET, loader_locked_a, loader_locked_b); }
 
 /* A child shuts its parent's connection down while the parent sleeps on an edge-triggered set, which has told of what lies
  * unread: it tells of that once more. */
@@ -1973,7 +2010,7 @@ static void killed_leaving_b(struct side *side) {
 static void killed_leaving(void) { two_processes(AF_INET, killed_leaving_a, killed_leaving_b); }
 
 const struct scenario scenarios[] = {
-    {"forks", forks, 0},         {"shut-by-child", shut_by_child, 0}, {"handed", handed, 0},                 {"per-child", per_child, 0},
+    {"forks", forks, 0},         {"loader-locked", loader_locked, 0}, {"shut-by-child", shut_by_child, 0}, {"handed", handed, 0},                 {"per-child", per_child, 0},
     {"split", split, 0},         {"beside-threads", beside_threads, 0},
     {"bystanders", bystanders, 0},         {"exec-cat", exec_cat, 0},
     {"exec-cat-clean", exec_cat_clean, 0}, {"exec-cat-unread", exec_cat_unread, 0}, {"exec-cat-ahead", exec_cat_ahead, 0},

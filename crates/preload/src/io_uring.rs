@@ -6,10 +6,12 @@
 //! for a ring, before a connection looks for its other end, and pins all connections where there is either.
 
 use crate::connection;
+use crate::memory::Reserved;
 use crate::{process, set_errno};
-use core::ffi::{CStr, c_int, c_long, c_uint, c_void};
-use libc::{dl_phdr_info, size_t};
+use core::ffi::{c_int, c_long, c_uint, c_void};
+use libc::size_t;
 use underpass_segment::config::IoUring;
+use underpass_segment::kernel::{Code, OpenCode};
 use underpass_segment::raw::{self, Errno};
 use underpass_segment::reason::Reason;
 use underpass_segment::sync::{AtomicBool, AtomicU32, AtomicU64, Relaxed};
@@ -19,8 +21,10 @@ use underpass_segment::{io_uring, kernel};
 static HAS_RING: AtomicBool = AtomicBool::new(false);
 /// How many connections have asked.
 static ASKED: AtomicU32 = AtomicU32::new(0);
-/// How many objects had ever been loaded at the last look at their code.
-static OBJECTS: AtomicU64 = AtomicU64::new(0);
+/// A sum over what code was mapped where at the last look at it.
+static LOOKED_AT: AtomicU64 = AtomicU64::new(UNSEEN);
+/// The sum of no code.
+const UNSEEN: u64 = 0xcbf2_9ce4_8422_2325;
 
 /// Whether what happens to any connection may go past the library. Asked by each connection that looks for its other end.
 pub fn has_io_uring() -> bool {
@@ -43,48 +47,48 @@ fn pin_all() {
 }
 
 /// Whether code that has been loaded since the last look can set up a ring past the library, and the kernel lets it.
+///
+/// Where the code cannot be looked at, /proc cannot be asked, and no connection meets its other end anyway.
 fn may_be_set_up_unseen() -> bool {
-    let mut look = Look { known: OBJECTS.load(Relaxed), now: 0, found: false };
-    // SAFETY: `each` is called with `look` and with what describes a loaded object, which stays loaded meanwhile.
-    unsafe { libc::dl_iterate_phdr(Some(each), (&raw mut look).cast()) };
-    OBJECTS.store(look.now, Relaxed);
-    look.found && is_offered()
-}
-
-struct Look {
-    known: u64,
-    now: u64,
-    found: bool,
-}
-
-unsafe extern "C" fn each(object: *mut dl_phdr_info, _: size_t, look: *mut c_void) -> c_int {
-    // SAFETY: both are valid for this call, as dl_iterate_phdr(3) has it.
-    let (object, look) = unsafe { (&*object, &mut *look.cast::<Look>()) };
-    look.now = object.dlpi_adds;
-    if look.now != look.known && !is_harmless(object) {
-        // SAFETY: the object's own headers.
-        let headers = unsafe { core::slice::from_raw_parts(object.dlpi_phdr, object.dlpi_phnum.into()) };
-        let code = headers.iter().filter(|it| it.p_type == libc::PT_LOAD && it.p_flags & READ_EXECUTE == READ_EXECUTE);
-        look.found |= code.into_iter().any(|it| {
-            let begin = (object.dlpi_addr + it.p_vaddr) as *const u8;
-            // SAFETY: a part of the file that is mapped to be read as long as the object is loaded.
-            io_uring::is_set_up_by(unsafe { core::slice::from_raw_parts(begin, it.p_filesz as usize) })
-        });
-    }
-    // Nothing more to find out, or nothing new.
-    c_int::from(look.found || look.now == look.known)
-}
-
-const READ_EXECUTE: u32 = libc::PF_R | libc::PF_X;
-
-/// liburing, whose functions are refused below, and libc, which has none for it.
-fn is_harmless(object: &dl_phdr_info) -> bool {
-    if object.dlpi_name.is_null() {
+    let mut now = UNSEEN;
+    let listed = kernel::for_each_code(|code| now = with(now, &code));
+    if listed.is_err() || LOOKED_AT.load(Relaxed) == now {
         return false;
     }
-    // SAFETY: NUL-terminated.
-    let path = unsafe { CStr::from_ptr(object.dlpi_name) }.to_bytes();
-    let name = path.rsplit(|&byte| byte == b'/').next().unwrap_or_default();
+    let Some(found) = is_anywhere() else { return false };
+    LOOKED_AT.store(now, Relaxed);
+    found && is_offered()
+}
+
+/// `sum` with `code` added to what it tells apart: see [`LOOKED_AT`].
+fn with(sum: u64, code: &Code<'_>) -> u64 {
+    // FNV-1a: http://www.isthe.com/chongo/tech/comp/fnv/.
+    const PRIME: u64 = 0x0000_0100_0000_01b3;
+    [code.begin, code.len]
+        .into_iter()
+        .chain(code.path.bytes().map(u64::from))
+        .fold(sum, |sum, it| (sum ^ it).wrapping_mul(PRIME))
+}
+
+/// Whether any code of this process sets up a ring; `None` if there is no memory or no descriptor to find out.
+fn is_anywhere() -> Option<bool> {
+    const PIECE: usize = 64 << 10;
+    let mut piece = Reserved::zeros(PIECE)?;
+    let mut found = false;
+    kernel::for_each_code(|code| {
+        if !found && !is_harmless(code.path) {
+            // What is unmapped meanwhile cannot be read: the list will be another at the next look.
+            let read = |open: OpenCode| io_uring::is_set_up_in(code.len, piece.items_mut(), |at, to| open.read(at, to));
+            found = code.open().ok().and_then(read) == Some(true);
+        }
+    })
+    .ok()?;
+    Some(found)
+}
+
+/// liburing, whose functions are refused below, and libc, which has none for it.
+fn is_harmless(path: &str) -> bool {
+    let name = path.rsplit('/').next().unwrap_or_default().as_bytes();
     io_uring::HARMLESS.iter().any(|it| name.starts_with(it))
 }
 

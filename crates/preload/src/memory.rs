@@ -82,6 +82,15 @@ impl<T> Reserved<T> {
     }
 }
 
+impl Reserved<u8> {
+    /// So many zeros; `None` without address space.
+    pub fn zeros(len: usize) -> Option<Reserved<u8>> {
+        let mut list = Reserved::new(len)?;
+        list.len = len;
+        Some(list)
+    }
+}
+
 impl<T> Drop for Reserved<T> {
     fn drop(&mut self) {
         // SAFETY: the mapping is this value's own.

@@ -7,7 +7,7 @@
 /// How far behind its number a system call is searched for, in bytes. Compilers put in between what prepares its arguments.
 const NEAR: usize = 2048;
 /// The longest piece of code that is looked at for one call, in bytes: pieces to search have to overlap by as much.
-pub const LONGEST: usize = 3 + NUMBER.len() + NEAR;
+const LONGEST: usize = 3 + NUMBER.len() + NEAR;
 /// The number as it stands in the instruction that moves it into a register.
 #[cfg(target_arch = "x86_64")]
 const NUMBER: [u8; 4] = (libc::SYS_io_uring_setup as u32).to_le_bytes();
@@ -24,8 +24,23 @@ const CALL: &[u8] = &[0x01, 0x00, 0x00, 0xd4];
 /// front of, and of libc, which has none for it.
 pub const HARMLESS: [&[u8]; 4] = [b"liburing", b"libunderpass", b"libc.so", b"ld-linux"];
 
+/// Whether `len` bytes of code make the call. `read` fills its buffer, a part of `piece`, with the code from an offset on; `None`
+/// as soon as it cannot. `piece` has several KiB: programs may have 100 MB of code, so it is searched piece by piece.
+pub fn is_set_up_in(len: u64, piece: &mut [u8], mut read: impl FnMut(u64, &mut [u8]) -> Option<()>) -> Option<bool> {
+    let mut at = 0;
+    while at < len {
+        let wanted = piece.len().min(usize::try_from(len - at).unwrap_or(usize::MAX));
+        read(at, &mut piece[..wanted])?;
+        if is_set_up_by(&piece[..wanted]) {
+            return Some(true);
+        }
+        at += if at + wanted as u64 == len { wanted } else { wanted - LONGEST } as u64;
+    }
+    Some(false)
+}
+
 /// Whether `code` makes the call.
-pub fn is_set_up_by(code: &[u8]) -> bool {
+fn is_set_up_by(code: &[u8]) -> bool {
     let mut from = 0;
     while let Some(at) = find(NUMBER[0], &code[from..]).map(|at| from + at) {
         from = at + 1;
@@ -73,6 +88,22 @@ mod tests {
                 assert!(is_set_up_by(&code), "{call:x?} behind {before}");
                 assert!(!is_set_up_by(&code[..before + call.len() - 1]), "{call:x?} cut off");
             }
+        }
+    }
+
+    #[test]
+    fn the_call_is_found_where_two_pieces_meet() {
+        let call = b"\xb8\xa9\x01\x00\x00\x0f\x05";
+        for before in (0..2 * 4096).step_by(3) {
+            let code = [&vec![0x90; before], call.as_slice(), &[0x90; 4096]].concat();
+            let read = |at: u64, to: &mut [u8]| {
+                to.copy_from_slice(code.get(at as usize..at as usize + to.len())?);
+                Some(())
+            };
+            assert_eq!(is_set_up_in(code.len() as u64, &mut [0; 4096], read), Some(true), "behind {before}");
+            assert_eq!(is_set_up_in(before as u64 + 6, &mut [0; 4096], read), Some(false), "cut off behind {before}");
+            let more = code.len() as u64 + 1;
+            assert_ne!(is_set_up_in(more, &mut [0; 4096], read), Some(false), "one byte cannot be read");
         }
     }
 

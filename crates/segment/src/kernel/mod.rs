@@ -1,5 +1,6 @@
 //! What the library asks of the kernel past libc, whose calls are the program's.
 
+mod code;
 mod descriptor;
 mod diag;
 mod memory;
@@ -8,6 +9,7 @@ mod process;
 mod signals;
 mod socket;
 
+pub use code::*;
 pub use descriptor::*;
 pub use diag::*;
 pub use memory::*;

@@ -22,16 +22,11 @@ pub(super) fn for_each_short_line(path: core::fmt::Arguments<'_>, what: impl FnM
 }
 
 /// A path of at most so many octets, and lines of at most so many.
-fn for_each_line_of<const PATH: usize, const LINE: usize>(
+pub(super) fn for_each_line_of<const PATH: usize, const LINE: usize>(
     path: core::fmt::Arguments<'_>,
     mut what: impl FnMut(&str),
 ) -> Result<(), Errno> {
-    let mut bytes = [0u8; PATH];
-    write_path(&mut bytes, path)?;
-    let flags = (libc::O_RDONLY | libc::O_CLOEXEC) as usize;
-    // SAFETY: a NUL-terminated path.
-    let file =
-        unsafe { syscall(libc::SYS_openat, [libc::AT_FDCWD as usize, bytes.as_ptr() as usize, flags, 0, 0, 0]) }?;
+    let file = open_by::<PATH>(path)? as usize;
     let (mut text, mut len) = ([0u8; LINE], 0);
     loop {
         let rest = &mut text[len..];
@@ -50,6 +45,20 @@ fn for_each_line_of<const PATH: usize, const LINE: usize>(
     }
     close(file as i32);
     Ok(())
+}
+
+/// Opens the file `path`, which ends with a NUL, to be read.
+pub(super) fn open(path: core::fmt::Arguments<'_>) -> Result<i32, Errno> {
+    open_by::<1024>(path)
+}
+
+fn open_by<const PATH: usize>(path: core::fmt::Arguments<'_>) -> Result<i32, Errno> {
+    let mut bytes = [0u8; PATH];
+    write_path(&mut bytes, path)?;
+    let flags = (libc::O_RDONLY | libc::O_CLOEXEC | libc::O_NONBLOCK) as usize;
+    let arguments = [libc::AT_FDCWD as usize, bytes.as_ptr() as usize, flags, 0, 0, 0];
+    // SAFETY: a NUL-terminated path.
+    unsafe { syscall(libc::SYS_openat, arguments) }.map(|fd| fd as i32)
 }
 
 /// Calls `what` with the number of each entry of the folder `path`, which ends with a NUL, and the descriptor of the folder

@@ -1,0 +1,156 @@
+//! The machine code that this process has mapped.
+//!
+//! The dynamic loader has a list of it (dl_iterate_phdr(3)), behind a lock. A process that is forked while another thread of its
+//! parent has that lock never gets it, so the library does not take it. The kernel's list needs none.
+#![allow(unsafe_code, reason = "issues a system call with a buffer of its own")]
+
+use super::close;
+use super::proc::{for_each_line_of, open};
+use crate::raw::{Errno, syscall};
+
+/// A part of a file that is mapped to be executed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Code<'a> {
+    /// Where it begins.
+    pub begin: u64,
+    /// Its length in bytes.
+    pub len: u64,
+    /// Where it begins in the file.
+    offset: u64,
+    /// Device (major, minor) and inode of the file.
+    file: (u64, u64, u64),
+    /// The file's path, perhaps with " (deleted)" behind it; cut off where it is very long.
+    pub path: &'a str,
+}
+
+/// Calls `what` with all code of this process that comes from files, in the order of addresses, as /proc/self/maps lists it.
+///
+/// # Errors
+/// Those of open(2).
+pub fn for_each_code(mut what: impl FnMut(Code<'_>)) -> Result<(), Errno> {
+    // A program's thread may have 16 KiB of stack in all.
+    for_each_line_of::<24, 1024>(format_args!("/proc/self/maps\0"), |line| {
+        if let Some(code) = code(line) {
+            what(code);
+        }
+    })
+}
+
+/// A line like `7f04c045e000-7f04c05b3000 r-xp 00026000 fe:00 2105    /usr/lib/x86_64-linux-gnu/libc.so.6`, if it is of code.
+fn code(line: &str) -> Option<Code<'_>> {
+    let mut words = line.splitn(6, ' ');
+    let (begin, end) = words.next()?.split_once('-')?;
+    let hexadecimal = |text| u64::from_str_radix(text, 16).ok();
+    let begin = hexadecimal(begin)?;
+    let len = hexadecimal(end)?.checked_sub(begin)?;
+    let is_code = words.next()?.as_bytes().get(2) == Some(&b'x');
+    let offset = hexadecimal(words.next()?)?;
+    let (major, minor) = words.next()?.split_once(':')?;
+    let file = (hexadecimal(major)?, hexadecimal(minor)?, words.next()?.parse().ok()?);
+    let path = words.next()?.trim_start();
+    (is_code && path.starts_with('/')).then_some(Code { begin, len, offset, file, path })
+}
+
+impl Code<'_> {
+    /// Opens it to be read: the file, or where that cannot be, this process's memory as the kernel shows it. Neither is a fault
+    /// where another thread unmaps the code meanwhile. The file is read several times as fast, and nothing becomes resident by it.
+    ///
+    /// # Errors
+    /// Those of open(2).
+    pub fn open(&self) -> Result<OpenCode, Errno> {
+        if let Ok(fd) = open(format_args!("{}\0", self.path)) {
+            let code = OpenCode { fd, offset: self.offset };
+            if code.file() == Some(self.file) {
+                return Ok(code);
+            }
+        }
+        Ok(OpenCode { fd: open(format_args!("/proc/self/mem\0"))?, offset: self.begin })
+    }
+}
+
+/// Code that is read: see [`Code::open`].
+pub struct OpenCode {
+    fd: i32,
+    /// Where it begins in what is open.
+    offset: u64,
+}
+
+impl OpenCode {
+    /// Fills `to` with the code from its byte `from` on; `None` if not all of it can be read.
+    pub fn read(&self, from: u64, to: &mut [u8]) -> Option<()> {
+        let from = (self.offset + from) as usize;
+        let mut done = 0;
+        while done < to.len() {
+            let rest = &mut to[done..];
+            let arguments = [self.fd as usize, rest.as_mut_ptr() as usize, rest.len(), from + done, 0, 0];
+            // SAFETY: the kernel writes at most what is left of the buffer.
+            match unsafe { syscall(libc::SYS_pread64, arguments) } {
+                Ok(got @ 1..) => done += got,
+                _ => return None,
+            }
+        }
+        Some(())
+    }
+
+    /// Which file is open, as [`Code::file`] has it.
+    fn file(&self) -> Option<(u64, u64, u64)> {
+        // SAFETY: zeroed memory is a valid `stat`.
+        let mut about: libc::stat = unsafe { core::mem::zeroed() };
+        // SAFETY: the kernel writes the structure.
+        unsafe { syscall(libc::SYS_fstat, [self.fd as usize, &raw mut about as usize, 0, 0, 0, 0]) }.ok()?;
+        let device = about.st_dev;
+        Some((libc::major(device).into(), libc::minor(device).into(), about.st_ino))
+    }
+}
+
+impl Drop for OpenCode {
+    fn drop(&mut self) {
+        close(self.fd);
+    }
+}
+
+#[cfg(all(test, not(loom)))]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn own_code_is_listed_and_read() {
+        let here = own_code_is_listed_and_read as *const u8;
+        // SAFETY: the code of this function and of what follows it in this file's text.
+        let expected = unsafe { *here.cast::<[u8; 64]>() };
+        let mut found = 0;
+        for_each_code(|code| {
+            let Some(at) = (here as u64).checked_sub(code.begin).filter(|&at| at < code.len) else { return };
+            found += 1;
+            let read = |code: &Code<'_>| {
+                let code = code.open().unwrap();
+                let mut read = [0; 64];
+                assert_eq!(code.read(1 << 40, &mut read), None, "there is no such code");
+                code.read(at, &mut read).map(|()| (code.offset, read))
+            };
+            assert_eq!(read(&code), Some((code.offset, expected)), "by its file");
+            for other in ["/none", "/", "/proc/self/mem"] {
+                assert_eq!(read(&Code { path: other, ..code }), Some((code.begin, expected)), "by the memory: {other}");
+            }
+        })
+        .unwrap();
+        assert_eq!(found, 1);
+    }
+
+    #[test]
+    fn only_code_of_files_counts() {
+        let line = |rest| format!("7f04c045e000-7f04c045f000 {rest}");
+        let path = |rest| code(&line(rest)).map(|it| it.path.to_owned());
+        let whole = line("r-xp 00026000 fe:01 2105        /usr/lib/a b.so (deleted)");
+        let (begin, file) = (0x7f04_c045_e000, (0xfe, 1, 2105));
+        let expected = Code { begin, len: 4096, offset: 0x26000, file, path: "/usr/lib/a b.so (deleted)" };
+        assert_eq!(code(&whole), Some(expected));
+        assert_eq!(path("--xs 00000000 00:01 9 /memfd:x").as_deref(), Some("/memfd:x"));
+        for other in ["r--p 00026000 fe:00 2105 /usr/lib/a.so", "rwxp 00000000 00:00 0", "r-xp 0 00:00 0  [vdso]", ""] {
+            assert_eq!(path(other), None, "{other}");
+        }
+        for broken in ["", "-", "x-y r-xp 0 0:0 0 /a", "2000-1000 r-xp 0 0:0 0 /a", "ort/of/a/long-name r-xp /a"] {
+            assert_eq!(code(broken), None, "{broken}");
+        }
+    }
+}
