@@ -11,6 +11,7 @@
 
 mod away;
 mod confined;
+mod give;
 #[cfg(all(test, not(loom)))]
 mod lies;
 #[cfg(all(test, loom))]
