@@ -242,7 +242,8 @@ laid_out! {
         pub mark: AtomicU64,
         /// [`crate::link::SenderWords::bells`] when the direction last went up.
         pub bells: AtomicU64,
-        /// Packed [`crate::ring::Place`] from which the piece was taken that was last given back to the kernel path.
+        /// Packed [`crate::ring::Place`] from which the piece was taken that was last given back to the kernel path;
+        /// [`NO_PIECE`] if there was none since the direction last went up.
         pub giving: AtomicU64,
         /// Calls that are inside a kernel send.
         pub in_kernel: AtomicU32,
@@ -266,6 +267,9 @@ laid_out! {
         pub kernel_bytes: AtomicU64,
     }
 }
+
+/// Value of [`Sending::giving`], which no place has.
+pub const NO_PIECE: u64 = u64::MAX;
 
 /// Bit of [`End::heed`]: this end sends on the kernel path for good.
 const PINNED: u8 = 1;
@@ -356,6 +360,8 @@ laid_out! {
         tap: AtomicU64,
         /// Times a receive slept.
         pub sleeps: AtomicU64,
+        /// [`crate::link::Link::departures`] when somebody last went to sleep on it.
+        pub departures: AtomicU32,
         /// Plain reads in progress.
         pub read_gate: Gate,
         /// Plain writes in progress.

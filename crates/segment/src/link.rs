@@ -43,6 +43,9 @@ laid_out! {
         pub resets: AtomicU32,
         /// How far the reader has read the kernel stream, doorbells included.
         pub position: AtomicU64,
+        /// The thread, of either end, that puts on the kernel path what the reader has left in the ring; 0: none. Beside it
+        /// [`BY_READER`].
+        pub giver: AtomicU32,
     }
 }
 
@@ -77,6 +80,8 @@ pub const GIVING: u32 = 1 << 28;
 /// Bit of [`ReaderFlags::waiting`] that a sender sets beside [`GIVING`] when it has given everything back, and goes on by the
 /// kernel path: the ring is empty, and a reader that comes back may begin anew.
 pub const GIVEN: u32 = 1 << 27;
+/// Bit of [`ReaderFlags::giver`]: the reader has put something on the kernel path itself, which its sender has not counted yet.
+pub const BY_READER: u32 = 1 << 31;
 /// The reader does not look at the ring, for now or for good.
 pub const ABSENT: u32 = LEFT | AWAY;
 /// Bit of [`ReaderFlags::waiting`] while a sender that has taken a group's number may still be about to ring it; beside it
@@ -178,6 +183,8 @@ laid_out! {
         slots: AtomicU32,
         /// [`MARK`].
         mark: AtomicU64,
+        /// Times that readers of either side may have left something unread to senders that do not know: see [`Link::departures`].
+        departures: AtomicU32,
         /// By side of the reader.
         groups: [[Group; GROUPS]; 2],
     }
@@ -272,6 +279,11 @@ impl Pool {
     /// Where it begins in this process, as [`Link::pool`] says.
     pub fn begin(&self) -> *const u8 {
         self.mapping.base().as_ptr()
+    }
+
+    /// See [`Link::departures`].
+    pub fn tell_of_departure(&self) {
+        self.header().departures.fetch_add(1, AcqRel);
     }
 
     /// How many processes have it attached; `None` when the kernel does not say.
@@ -375,6 +387,15 @@ impl Link {
         self.group(self.side as usize, number).is_some_and(|group| !group.is_owned_by(me))
     }
 
+    /// Times that readers have left rings of this pool, or of another pool of the same process, with something unread that they
+    /// could not give themselves. Its senders may make no call on those connections: whoever of their process goes to sleep on one
+    /// of this pool gives back on all.
+    #[inline]
+    pub fn departures(&self) -> u32 {
+        // SAFETY: the pool begins with its header and is attached as long as the link is used.
+        unsafe { &*(self.header as *const PoolHeader) }.departures.load(Acquire)
+    }
+
     /// Group `number` of readers on the other side.
     #[inline]
     pub fn their_group(&self, number: u32) -> Option<&Group> {
@@ -418,6 +439,7 @@ impl Link {
             words.flags.asks_again.store(0, Relaxed);
             words.flags.resets.store(0, Relaxed);
             words.flags.position.store(0, Relaxed);
+            words.flags.giver.store(0, Relaxed);
             words.head.head.store(0, Relaxed);
             words.head.bells.store(0, Relaxed);
             words.sender.cpu.store(0, Relaxed);

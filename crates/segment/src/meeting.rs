@@ -269,6 +269,11 @@ impl Meeting {
         self.attached(end.pool.load(Relaxed))?.pool.attached()
     }
 
+    /// Tells all who talk to this process that a reader may have left something unread.
+    pub fn tell_of_departure(&self) {
+        self.pools.iter().flatten().for_each(|it| it.pool.tell_of_departure());
+    }
+
     /// Whether another program in this process could attach the pools that this one has attached.
     pub fn can_attach_again(&self) -> bool {
         let uid = kernel::user_id();

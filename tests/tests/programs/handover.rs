@@ -11,9 +11,9 @@ use underpass_tests::net::free_port;
 use underpass_tests::stage::{Stage, compile, skip};
 
 /// What the client does while the server hands its connections over.
-const STATES: [&str; 5] = ["idle", "silent", "sending", "sent", "full"];
+const STATES: [&str; 6] = ["idle", "silent", "sending", "sent", "full", "elsewhere"];
 /// How the server hands them over.
-const WAYS: [&str; 7] = ["exec", "fork", "spawn", "vfork", "system", "popen", "scm"];
+const WAYS: [&str; 8] = ["exec", "fork", "keep", "spawn", "vfork", "system", "popen", "scm"];
 /// What becomes of the process or the library before that, so that the image has no library, or can attach nothing.
 const CAUSES: [&str; 14] = [
     "removed",
@@ -149,9 +149,11 @@ fn no_number_of_connections_is_special() {
 fn an_image_that_cannot_go_on_finds_plain_tcp() {
     let Some(scene) = Scene::new() else { return };
     for cause in CAUSES {
-        for state in ["idle", "silent", "sending"] {
+        for (state, way) in
+            [("idle", "exec"), ("silent", "exec"), ("sending", "exec"), ("elsewhere", "exec"), ("sending", "keep")]
+        {
             fs::write(scene.stage.path("other.so"), "no library").expect("write a file");
-            scene.assert_whole(HandOver { connections: 1, state, way: "exec", cause });
+            scene.assert_whole(HandOver { connections: 2, state, way, cause });
         }
         fs::write(scene.stage.path("other.so"), "no library").expect("write a file");
         let it = HandOver { connections: 1, state: "sent", way: "exec", cause };

@@ -263,7 +263,12 @@ fn outlast(lock: &Lock, enough: impl Fn() -> bool) {
     }
 }
 
-pub(super) static WAITING: Waiting = Waiting { hold, recv: sleeping_recv, call: sleeping_call };
+pub(super) static WAITING: Waiting = Waiting { hold, recv: sleeping_recv, call: sleeping_call, attend_all };
+
+/// Gives back on all connections of this process.
+fn attend_all() {
+    (0..table::highest()).filter_map(super::known).for_each(|it| it.attend());
+}
 
 /// Counts the receive as inside, and finds it a descriptor of the socket.
 fn hold(port: &mut Port<'_>) {

@@ -32,7 +32,7 @@ use underpass_segment::link::Link;
 use underpass_segment::meeting::{Answer, Meeting};
 use underpass_segment::raw::Errno;
 use underpass_segment::reason::Reason;
-use underpass_segment::switch::{Departure, Port};
+use underpass_segment::switch::{Departure, Port, Recipient};
 use underpass_segment::sync::{AcqRel, Acquire, AtomicBool, AtomicU32, AtomicU64, Relaxed, Release};
 
 /// What this process keeps of an end, beside the end itself.
@@ -451,7 +451,17 @@ impl Connection {
     /// The same, for a socket that goes to somebody who does not know what lies in the ring. False if bytes there are lost to
     /// that one.
     pub fn hand_over(&self, reason: Reason) -> bool {
-        self.pinned_port(reason).is_none_or(|port| port.hand_over(reason, true))
+        self.hand_over_to(Recipient::Alone, reason, false)
+    }
+
+    /// The same as [`Port::hand_over`] has it.
+    pub fn hand_over_to(&self, recipient: Recipient, reason: Reason, wakes: bool) -> bool {
+        self.pinned_port(reason).is_none_or(|port| port.hand_over(reason, recipient, wakes))
+    }
+
+    /// Leaves the ring before that. Whether something unread is left to the sender.
+    pub fn leave_to(&self, recipient: Recipient, reason: Reason) -> bool {
+        self.pinned_port(reason).is_some_and(|port| port.leave_to(recipient) == Some(true))
     }
 
     /// A program is about to be executed in this image's place: if nobody else has the connection, it is plain TCP until the new
@@ -481,9 +491,7 @@ impl Connection {
 
     /// The same for somebody who may know of it, if the other end can put it on the kernel path.
     pub fn hand_over_if_possible(&self, reason: Reason) {
-        if let Some(port) = self.pinned_port(reason) {
-            port.hand_over(reason, false);
-        }
+        self.hand_over_to(Recipient::Unsure, reason, false);
     }
 
     /// The same for somebody who may have the library.

@@ -35,6 +35,7 @@ use underpass_segment::end::{End, Family, Stage};
 use underpass_segment::kernel;
 use underpass_segment::lock::Entered;
 use underpass_segment::reason::Reason;
+use underpass_segment::switch::Recipient;
 use underpass_segment::sync::Relaxed;
 
 /// `parcel:DESCRIPTOR` or `family:NUMBER`.
@@ -320,16 +321,25 @@ pub fn leave_to_spawned() {
 
 /// The new image will know nothing of this library: what it inherits is plain TCP by then.
 fn hand_over_inherited(how: Execution) {
-    inherited(how, |connection| {
-        let meant = match how {
+    let recipient = |connection: &Connection| {
+        let is_meant = match how {
             Execution::Spawned => connection.is_given(),
             // Standard input and output are meant for the image, and so is what nobody else can read.
             _ => connection.fd <= libc::STDERR_FILENO || how == Execution::Alone && connection.is_last(),
         };
-        if !meant {
-            connection.pin(Reason::Inherited);
-        } else if !connection.hand_over(Reason::Inherited) && how == Execution::Alone && connection.is_last() {
-            connection.reset();
+        if is_meant { Recipient::Alone } else { Recipient::Beside }
+    };
+    let mut leaves_to_sender = false;
+    inherited(how, |it| leaves_to_sender |= it.leave_to(recipient(&it), Reason::Inherited));
+    if leaves_to_sender {
+        // Behind the last ring that was left, and before any doorbell: whom that wakes gives back on all connections.
+        process::with_meeting_surely(|meeting| meeting.tell_of_departure());
+    }
+    inherited(how, |it| {
+        let recipient = recipient(&it);
+        let is_plain = it.hand_over_to(recipient, Reason::Inherited, leaves_to_sender);
+        if !is_plain && recipient == Recipient::Alone && how == Execution::Alone && it.is_last() {
+            it.reset();
         }
     });
 }

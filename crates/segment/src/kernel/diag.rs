@@ -4,6 +4,7 @@
 use super::proc::{for_each_number, link_target, number};
 use super::{SYN_RECEIVED, carries};
 use crate::raw::{Errno, syscall};
+use crate::sync::{AtomicI32, Relaxed};
 
 /// Inode number of the socket that process `pid` holds as descriptor `fd`, if this process may look.
 pub fn socket_inode(pid: i32, fd: i32) -> Option<u64> {
@@ -37,13 +38,54 @@ pub fn unix_peer(fd: i32) -> Option<u64> {
 /// Whether this process, and as far as /proc tells no other, has the socket with this inode number.
 pub fn has_alone(inode: u64) -> bool {
     let me = super::process_id();
-    let has = |pid: i32| {
-        let mut has = false;
-        for_each_number(format_args!("/proc/{pid}/fd\0"), |fd, _| has |= socket_inode(pid, fd) == Some(inode));
-        has
-    };
+    let has = |pid| descriptor_of(pid, inode).is_some();
     let mut others = false;
     has(me) && for_each_number(format_args!("/proc\0"), |pid, _| others |= pid != me && has(pid)) && !others
+}
+
+/// A descriptor of the socket at the other end of the connection of `fd`, if the kernel lets this process have one: whoever may
+/// trace a process may copy its descriptors (pidfd_getfd(2), Linux 5.6).
+pub fn copy_of_peer(fd: i32) -> Option<i32> {
+    /// The process that had the last one: it may have the next one as well.
+    static LAST: AtomicI32 = AtomicI32::new(0);
+    let peer = peer(fd).ok()?;
+    let in_process = |pid| {
+        let number = descriptor_of(pid, peer.inode.into())?;
+        let copy = copy_descriptor(pid, number)?;
+        if super::cookie(copy) == Ok(peer.cookie) {
+            LAST.store(pid, Relaxed);
+            return Some(copy);
+        }
+        super::close(copy);
+        None
+    };
+    let last = LAST.load(Relaxed);
+    let mut copy = if last == 0 { None } else { in_process(last) };
+    if copy.is_none() {
+        for_each_number(format_args!("/proc\0"), |pid, _| copy = copy.or_else(|| in_process(pid)));
+    }
+    copy
+}
+
+/// The number under which process `pid` has the socket with this inode number.
+fn descriptor_of(pid: i32, inode: u64) -> Option<i32> {
+    let mut number = None;
+    for_each_number(format_args!("/proc/{pid}/fd\0"), |fd, _| {
+        if number.is_none() && socket_inode(pid, fd) == Some(inode) {
+            number = Some(fd);
+        }
+    });
+    number
+}
+
+/// A copy of descriptor `fd` of process `pid`, not inherited by programs.
+fn copy_descriptor(pid: i32, fd: i32) -> Option<i32> {
+    // SAFETY: no pointers.
+    let process = unsafe { syscall(libc::SYS_pidfd_open, [pid as usize, 0, 0, 0, 0, 0]) }.ok()?;
+    // SAFETY: no pointers.
+    let copy = unsafe { syscall(libc::SYS_pidfd_getfd, [process, fd as usize, 0, 0, 0, 0]) };
+    super::close(process as i32);
+    copy.ok().map(|copy| copy as i32)
 }
 
 /// What the kernel says of the socket at the other end of a connection.

@@ -1,12 +1,23 @@
-//! Giving back: what a reader has left in the ring, its sender puts on the kernel path.
+//! Giving back: what a reader has left in the ring goes the kernel path.
+//!
+//! Its sender puts it there, with its next call on the connection. A program may not make one for long: it waits for something
+//! else, or computes. So a reader that hands its socket to somebody who knows nothing of the ring puts it there itself, where the
+//! kernel lets it have a copy of the sender's socket ([`kernel::copy_of_peer`]). Only one of both gives at a time, the one whose
+//! thread is in [`ReaderFlags::giver`]. How much the reader has put there the sender learns from the kernel's count of what went
+//! through its socket, so it does not matter where the reader was killed.
+//!
+//! [`ReaderFlags::giver`]: crate::link::ReaderFlags::giver
 #![allow(unsafe_code, reason = "copies what a reader has left in the ring into a buffer of its own")]
 
-use super::{AGAIN, Port};
-use crate::clock::nap;
+use super::send::LIES_US;
+use super::{AGAIN, Port, micros};
+use crate::clock::{nap, ticks};
+use crate::end::NO_PIECE;
 use crate::kernel;
-use crate::link::{ABSENT, AWAY, GIVEN, GIVING};
-use crate::ring::{self, Fault, Place, Record};
-use crate::sync::{Acquire, Relaxed, Release, SeqCst};
+use crate::link::{ABSENT, AWAY, BY_READER, Direction, GIVEN, GIVING, ReaderFlags};
+use crate::raw::is_quiet;
+use crate::ring::{self, Fault, Place, Record, Ring};
+use crate::sync::{Acquire, AtomicU32, Relaxed, Release, SeqCst};
 use crate::vector::Cursor;
 
 /// So many bytes at most of what a reader has left in the ring are put on the kernel path at once.
@@ -44,6 +55,23 @@ impl Port<'_> {
         if !self.begin_giving() {
             return Gave::Nothing;
         }
+        let giver = &self.link.outgoing().flags.giver;
+        let Some(became) = self.become_giver(giver, 0) else {
+            self.break_off();
+            return Gave::All;
+        };
+        let gave = self.give_pieces(became & BY_READER != 0);
+        if became & !BY_READER != self.me {
+            giver.store(0, Release);
+        }
+        gave
+    }
+
+    fn give_pieces(&self, is_begun: bool) -> Gave {
+        if is_begun && !kernel::undisturbed(|| self.count_given()) {
+            self.break_off();
+            return Gave::All;
+        }
         loop {
             // A handler's send would give the same again before it is counted.
             match kernel::undisturbed(|| self.give_piece()) {
@@ -58,14 +86,111 @@ impl Port<'_> {
         }
     }
 
+    /// Becomes the only one, of both ends, that gives what lies in the ring, in the name of this thread and with `mark` beside
+    /// it. What was there before; `None` if another does not stop in time.
+    fn become_giver(&self, giver: &AtomicU32, mark: u32) -> Option<u32> {
+        let began = ticks();
+        loop {
+            let word = giver.load(Acquire);
+            let other = word & !BY_READER;
+            let is_free = other == 0 || other == self.me || !kernel::thread_lives(other);
+            let mine = word & BY_READER | mark | self.me;
+            if is_free && giver.compare_exchange(word, mine, SeqCst, Relaxed).is_ok() {
+                return Some(word);
+            }
+            if ticks().wrapping_sub(began) > micros(LIES_US) {
+                return None;
+            }
+            nap(50);
+        }
+    }
+
+    /// Passes what the reader has put on the kernel path itself. False if that cannot be.
+    fn count_given(&self) -> bool {
+        let sending = &self.end.sending;
+        let Some(given) = self.given_since() else {
+            // Over: nobody gives anything any more.
+            sending.fast.store(0, Relaxed);
+            return !self.connected();
+        };
+        if given != 0 {
+            if sending.giving.load(Relaxed) == NO_PIECE {
+                sending.giving.store(self.published_place(self.link.outgoing()).pack(), Relaxed);
+            }
+            if self.note_piece(given as usize).is_err() {
+                return false;
+            }
+        }
+        sending.giving.store(NO_PIECE, Relaxed);
+        self.link.outgoing().flags.giver.fetch_and(!BY_READER, Release);
+        true
+    }
+
+    /// Whether something lies in the ring that this end has left, now or before, and has not given itself.
+    pub(super) fn has_left_unread(&self) -> bool {
+        let direction = self.link.incoming();
+        direction.flags.giver.load(Acquire) & BY_READER == 0
+            && self.incoming().published(direction.head.head.load(Acquire))
+    }
+
+    /// Puts on the kernel path itself what this end has left unread in its ring, if there is a way. Whether all of it is there.
+    pub(super) fn give_itself(&self) -> bool {
+        let Some(socket) = (if is_quiet() { None } else { kernel::copy_of_peer(self.fd) }) else { return false };
+        let all = self.give_itself_by(socket);
+        kernel::close(socket);
+        all
+    }
+
+    /// The same by `socket`, a copy of the other end's.
+    pub(super) fn give_itself_by(&self, socket: i32) -> bool {
+        let flags = &self.link.incoming().flags;
+        if !self.begin_giving_of(flags) {
+            return false;
+        }
+        let Some(before) = self.become_giver(&flags.giver, BY_READER) else { return false };
+        // What was given before the sender does not know of yet, and so neither of what comes behind that.
+        let all = before & BY_READER == 0 && kernel::undisturbed(|| self.give_ring(socket)) == Ok(true);
+        flags.giver.store(BY_READER, Release);
+        all
+    }
+
+    /// Whether all that lies in the incoming ring has gone through `socket`.
+    fn give_ring(&self, socket: i32) -> Result<bool, Fault> {
+        let ring = self.incoming();
+        let mut place = self.published_place(self.link.incoming());
+        let mut bytes = [0u8; PIECE];
+        loop {
+            let one = libc::iovec { iov_base: bytes.as_mut_ptr().cast(), iov_len: bytes.len() };
+            // SAFETY: the array is writable for its length, and used through the cursor alone while that lives.
+            let mut into = unsafe { Cursor::new(&one, 1) };
+            let (_, n) = copy_past_marks(&ring, place, &mut into)?;
+            if n == 0 {
+                return Ok(true);
+            }
+            let Ok(sent) = kernel::send(socket, &bytes[..n]) else { return Ok(false) };
+            place = copy_past_marks(&ring, place, &mut Cursor::discarding(sent))?.0;
+        }
+    }
+
+    /// How far the reader of `direction` had read when it left the ring, or its sender has given back since.
+    fn published_place(&self, direction: &Direction) -> Place {
+        let head = direction.head.head.load(Acquire);
+        Place { head, consumed: direction.flags.taken.load(Acquire) as usize }
+    }
+
     /// What the reader has left is this sender's to give back. False if it is back.
     fn begin_giving(&self) -> bool {
+        self.begin_giving_of(&self.link.outgoing().flags)
+    }
+
+    /// The same of either direction.
+    fn begin_giving_of(&self, flags: &ReaderFlags) -> bool {
         let begin = |word: u32| match word & ABSENT {
             0 => None,
             AWAY => Some(word | GIVING),
             _ => Some(word),
         };
-        self.link.outgoing().flags.waiting.fetch_update(SeqCst, SeqCst, begin).is_ok()
+        flags.waiting.fetch_update(SeqCst, SeqCst, begin).is_ok()
     }
 
     /// All of it is given back.
@@ -87,8 +212,7 @@ impl Port<'_> {
             self.end_giving();
             return Ok(Given::All);
         }
-        let head = sender.seen_head.load(Relaxed);
-        let place = Place { head, consumed: self.link.outgoing().flags.taken.load(Acquire) as usize };
+        let place = Place { head: sender.seen_head.load(Relaxed), ..self.published_place(self.link.outgoing()) };
         let mut bytes = [0u8; PIECE];
         let one = libc::iovec { iov_base: bytes.as_mut_ptr().cast(), iov_len: bytes.len() };
         // SAFETY: the array is writable for its length, and used through the cursor alone while that lives.
@@ -120,7 +244,11 @@ impl Port<'_> {
         let sending = &self.end.sending;
         let mut passed = Cursor::discarding(sent);
         let begin = Place::unpack(sending.giving.load(Relaxed));
-        self.publish_given(ring::copy_out(&self.sender().ring, begin, &mut passed)?.0);
+        let (next, n) = copy_past_marks(&self.sender().ring, begin, &mut passed)?;
+        if n != sent {
+            return Err(Fault);
+        }
+        self.publish_given(next);
         sending.position.store(sending.position.load(Relaxed).wrapping_add(sent as u32), Release);
         Ok(())
     }
@@ -131,6 +259,20 @@ impl Port<'_> {
         words.flags.taken.store(place.consumed as u32, Relaxed);
         words.head.head.store(place.head, Release);
     }
+}
+
+/// As [`ring::copy_out`], past marks of the path: whoever left the ring has passed them, or passes what comes before.
+fn copy_past_marks(ring: &Ring, from: Place, into: &mut Cursor) -> Result<(Place, usize), Fault> {
+    let (mut place, mut total) = (from, 0);
+    while ring::distance(from.head, place.head) <= ring.capacity() {
+        let (next, n) = ring::copy_out(ring, place, into)?;
+        (place, total) = (next, total + n);
+        match ring.record(place.head)? {
+            mark @ (Record::Up(_) | Record::Down(_)) if into.left() > 0 => place.head = ring.behind(place.head, mark),
+            _ => return Ok((place, total)),
+        }
+    }
+    Err(Fault)
 }
 
 /// What a sender has given back.

@@ -5,6 +5,7 @@
 use super::*;
 use crate::link::{ALONE, Pool, RINGING, Shape, Side};
 use crate::vector::Cursor;
+use std::io::Read;
 use std::net::{TcpListener, TcpStream};
 use std::os::fd::AsRawFd;
 use std::sync::mpsc::{self, Receiver};
@@ -16,6 +17,7 @@ static WAITING: Waiting = Waiting {
     // SAFETY: passed on to the caller.
     recv: |port, to, len, flags, _| unsafe { kernel::recv(port.fd, to, len, flags) },
     call: |_, call| call(),
+    attend_all: || {},
 };
 /// Longer than anything here takes that ends at all.
 const PATIENCE: Duration = Duration::from_secs(60);
@@ -65,6 +67,33 @@ impl Ends {
             spin_us: 0,
             waiting: &WAITING,
         }
+    }
+
+    /// The first end sends all of `bytes`, by whichever path.
+    fn send(&self, bytes: &[u8]) -> Answer {
+        let port = self.port(0);
+        let vector = libc::iovec { iov_base: bytes.as_ptr().cast_mut().cast(), iov_len: bytes.len() };
+        // SAFETY: one buffer, only read.
+        let from = unsafe { Cursor::new(&vector, 1) };
+        port.send(from, 0, |sent| kernel::send(port.fd, &bytes[sent..]))
+    }
+
+    /// What the second end's kernel has to read, which is `bytes` and nothing else.
+    fn assert_kernel_has(&self, bytes: &[u8]) {
+        let mut got = vec![0; bytes.len()];
+        (&self.sockets[1]).read_exact(&mut got).unwrap();
+        assert!(got == bytes, "{} bytes are others", got.iter().zip(bytes).filter(|(a, b)| a != b).count());
+        assert_eq!(kernel::inq(self.sockets[1].as_raw_fd()), Ok(0));
+    }
+
+    /// What the second end receives at once is `bytes`, or more.
+    fn assert_receives(&self, bytes: &[u8]) {
+        let mut got = vec![0u8; bytes.len()];
+        let vector = libc::iovec { iov_base: got.as_mut_ptr().cast(), iov_len: got.len() };
+        // SAFETY: one buffer, writable.
+        let into = unsafe { Cursor::new(&vector, 1) };
+        assert_eq!(self.port(1).receive(into, libc::MSG_DONTWAIT), Ok(bytes.len()));
+        assert!(got == bytes, "other bytes");
     }
 
     /// What a receive of the second end says, when it ends.
@@ -155,5 +184,80 @@ fn a_reset_is_a_doorbells_doing_unless_the_reader_had_asked_for_one() {
         drop(others);
         assert_eq!(kernel::poll_now(sender.fd, 0), libc::POLLERR | libc::POLLHUP);
         assert_eq!(sender.heed_reset(), !asked);
+    }
+}
+
+/// Some records, one of which the reader has read in part.
+fn some_left_unread() -> (Ends, Vec<u8>) {
+    let it = Ends::joined(true);
+    let all: Vec<u8> = (0..20_000u32).map(|n| (n * 7 / 3) as u8).collect();
+    for piece in all.chunks(4500) {
+        assert_eq!(it.send(piece), Ok(piece.len()));
+    }
+    it.assert_receives(&all[..1234]);
+    (it, all[1234..].to_vec())
+}
+
+#[test]
+fn a_reader_that_hands_over_gives_what_is_unread_itself() {
+    let (it, mut left) = some_left_unread();
+    assert!(it.port(1).hand_over(Reason::Inherited, Recipient::Alone, false));
+    it.assert_kernel_has(&left);
+    // The sender, which has done nothing meanwhile, goes on behind that.
+    left = b"and more".to_vec();
+    assert_eq!(it.send(&left), Ok(left.len()));
+    it.assert_kernel_has(&left);
+    assert!(!it.port(0).sends_fast() && it.port(0).unsent() == 0);
+}
+
+/// One that goes away, and whose place is taken by somebody with the library.
+#[test]
+fn a_reader_that_is_away_comes_back_behind_what_it_gave() {
+    let (it, left) = some_left_unread();
+    it.port(1).offer(Reason::Passed);
+    assert_eq!(kernel::inq(it.port(1).fd), Ok(left.len() as u32));
+    it.port(1).come_back();
+    assert!(it.ends[1].is_away(), "until the sender knows");
+    it.assert_receives(&left);
+    assert_eq!(it.send(b"and more"), Ok(8));
+    it.assert_receives(b"and more");
+    assert_eq!(it.ends[1].stage(), Stage::Joined);
+}
+
+/// A reader that is killed while it gives, wherever: nothing is lost, and nothing comes twice.
+#[test]
+fn what_a_killed_reader_has_given_is_not_given_again() {
+    /// No thread has it: above the largest there can be.
+    const NOBODY: u32 = 1 << 23;
+    for given in [0, 1, 2000, 3265, 3266, 3267, 7766, 18_765, 18_766] {
+        let (it, mut left) = some_left_unread();
+        let port = it.port(1);
+        assert_eq!(port.leave(true, u64::MAX), Some(true));
+        let giver = &port.link.incoming().flags.giver;
+        giver.store(crate::link::BY_READER | NOBODY, Relaxed);
+        assert_eq!(kernel::send(it.sockets[0].as_raw_fd(), &left[..given]), Ok(given));
+        left.extend(b"and more");
+        assert_eq!(it.send(b"and more"), Ok(8));
+        it.assert_kernel_has(&left);
+        assert_eq!(giver.load(Relaxed), 0, "{given}");
+        assert_eq!(it.ends[0].stage(), Stage::Joined);
+    }
+}
+
+/// One that says that it gives and does not stop, or has given more than there was, ends the connection.
+#[test]
+fn a_reader_that_lies_about_giving_ends_the_connection() {
+    let forever = kernel::thread_id();
+    for (giver, given) in [(crate::link::BY_READER | forever, 0), (crate::link::BY_READER, 18_767)] {
+        let (it, left) = some_left_unread();
+        let port = it.port(1);
+        assert_eq!(port.leave(true, u64::MAX), Some(true));
+        port.link.incoming().flags.giver.store(giver, Relaxed);
+        let lie = [&left[..], b"x"].concat();
+        assert_eq!(kernel::send(it.sockets[0].as_raw_fd(), &lie[..given]), Ok(given));
+        let began = Instant::now();
+        it.port(0).attend();
+        assert_eq!((it.ends[0].stage(), it.ends[0].reason()), (Stage::Broken, Reason::PeerFault));
+        assert!(began.elapsed() < PATIENCE);
     }
 }

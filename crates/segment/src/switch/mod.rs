@@ -42,6 +42,19 @@ pub struct Waiting {
     pub recv: unsafe fn(port: &Port<'_>, to: *mut u8, len: usize, flags: i32, patience: Patience) -> Answer,
     /// Makes a system call of the library's own, which sleeps.
     pub call: fn(port: &Port<'_>, call: &dyn Fn() -> Answer) -> Answer,
+    /// Gives back ([`Port::attend`]) on all connections of this process.
+    pub attend_all: fn(),
+}
+
+/// Who gets a socket that knows nothing of the library, and so how surely it has to be plain TCP.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Recipient {
+    /// Perhaps nobody: only if the other end can be woken to give back what is unread.
+    Unsure,
+    /// Somebody beside processes with the library, which go on reading what cannot be given back.
+    Beside,
+    /// Somebody alone.
+    Alone,
 }
 
 /// How long a receive sleeps.
@@ -135,6 +148,17 @@ impl<'a> Port<'a> {
 }
 
 impl Port<'_> {
+    /// Before this thread sleeps on the connection: what readers have left in this and other rings goes the kernel path. False if
+    /// the kernel has no room for all that this one has left.
+    fn attend_before_sleep(&self) -> bool {
+        let (now, seen) = (self.link.departures(), &self.end.departures);
+        if seen.load(Relaxed) != now {
+            seen.store(now, Relaxed);
+            (self.waiting.attend_all)();
+        }
+        self.attend()
+    }
+
     fn incoming(&self) -> Ring {
         self.link.incoming_ring()
     }
@@ -288,25 +312,34 @@ impl Port<'_> {
         self.go_down_for_good(reason, false, u64::MAX);
     }
 
-    /// Hands the socket over to somebody who knows nothing of the library: goes down for good, and has the other end put
-    /// on the kernel path whatever is unread. Where it cannot, or cannot be woken for that, and this library may well be asked
-    /// for it (not `surely`), it goes on as [`Port::pin`] does. False if something is unread that the other end cannot put there.
-    pub fn hand_over(&self, reason: Reason, surely: bool) -> bool {
-        let unread = if surely || self.can_wake() {
-            self.leave(surely, u64::MAX)
-        } else {
-            self.leave_if_read(u64::MAX);
-            None
-        };
+    /// Hands the socket over to somebody who knows nothing of the library: goes down for good, and what is unread goes the kernel
+    /// path. Where it cannot, this goes on as [`Port::pin`] does. False if something is unread that cannot be put there. With
+    /// `wakes`, the other end is woken in any case.
+    pub fn hand_over(&self, reason: Reason, recipient: Recipient, wakes: bool) -> bool {
+        let unread = self.leave_to(recipient);
         self.link.incoming().flags.want_down.store(1, Release);
-        self.go_down_for_good(reason, unread == Some(true), u64::MAX);
+        self.go_down_for_good(reason, wakes || unread == Some(true), u64::MAX);
         unread.is_some() || self.has_left()
+    }
+
+    /// Leaves the ring to the recipient. For one that is sure to come, this end puts on the kernel path itself what it can. Whether
+    /// something is left to the sender; `None` if the ring is not left.
+    pub fn leave_to(&self, recipient: Recipient) -> Option<bool> {
+        let is_sure = recipient != Recipient::Unsure;
+        let is_left =
+            if is_sure || self.can_wake() { self.leave(recipient == Recipient::Alone, u64::MAX) } else { None };
+        if is_left.is_none() {
+            self.leave_if_read(u64::MAX);
+        }
+        is_left.map(|unread| if is_sure { self.has_left_unread() && !self.give_itself() } else { unread })
     }
 
     /// The same for somebody who may know of the ring and come back to it, or not.
     pub fn offer(&self, reason: Reason) {
         if self.can_wake() {
-            self.go_away(|| true);
+            if self.go_away(|| true) == Departure::Gone && self.left_behind() > 0 {
+                self.give_itself();
+            }
         } else {
             self.leave_if_read(u64::MAX);
         }

@@ -22,6 +22,7 @@ static WAITING: Waiting = Waiting {
         }
     },
     call: |_, call| call(),
+    attend_all: || {},
 };
 
 /// The end that sends, and the one that receives.

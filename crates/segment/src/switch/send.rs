@@ -3,9 +3,9 @@
 use super::give::{Gave, PIECE};
 use super::{AGAIN, BROKEN, GONE, LIVES, Port, micros};
 use crate::clock::{give_way, nanoseconds, nap, ticks};
-use crate::end::{SHUT_OUT, Stage};
+use crate::end::{NO_PIECE, SHUT_OUT, Stage};
 use crate::kernel::{self, HeldBack};
-use crate::link::{ABSENT, ALONE, CLOSED, Direction, LEAVING, NO_MORE_BELLS, RINGING, SHUT};
+use crate::link::{ABSENT, ALONE, BY_READER, CLOSED, Direction, LEAVING, NO_MORE_BELLS, RINGING, SHUT};
 use crate::lock::Entered;
 use crate::raw::{Answer, Errno};
 use crate::reason::Reason;
@@ -34,7 +34,7 @@ const STOPPED_US: u64 = 100_000;
 
 /// The same where the other end has not ended its direction: one that was stopped there may go on. Kernel TCP would let
 /// neither hold up what does not wait.
-const LIES_US: u64 = 5_000_000;
+pub(super) const LIES_US: u64 = 5_000_000;
 
 /// A reader that is about to leave the ring has done so within this time, if it is neither stopped nor killed.
 const LEFT_WITHIN_US: u64 = 100_000;
@@ -147,7 +147,6 @@ impl Port<'_> {
     #[cold]
     fn mend_sending(&self) {
         const MOST: u32 = 16;
-        let sending = &self.end.sending;
         let Direction { flags, sender, .. } = self.link.outgoing();
         self.sender().close_hole();
         if sender.switching.load(Relaxed) != 0 {
@@ -167,20 +166,24 @@ impl Port<'_> {
             return;
         }
         // Since it went up the kernel has had doorbells and what was given back; or more, since it went down.
-        let Some(position) = self.send_position() else { return };
-        let sent = (position as u32).wrapping_sub(sending.position.load(Relaxed));
-        let unsent = (self.bells_since_up() as u32).wrapping_sub(sent);
+        if flags.giver.load(Acquire) & BY_READER != 0 {
+            // No doorbell is missing then, and who gives next counts the rest.
+            return;
+        }
+        let Some(given) = self.given_since() else { return };
+        let unsent = given.wrapping_neg();
         if (1..=MOST).contains(&unsent) {
             if sender.bells.load(Acquire) & NO_MORE_BELLS != 0 {
                 sender.bells.fetch_sub(unsent.into(), Release);
             } else {
                 self.send_surely(&[0; MOST as usize][..unsent as usize]);
             }
-        } else if unsent != 0 && self.sends_fast() && self.reader_left() {
-            let given = unsent.wrapping_neg() as usize;
-            if given > PIECE || self.note_piece(given).is_err() {
-                self.break_off();
-            }
+        } else if unsent != 0
+            && self.sends_fast()
+            && self.reader_left()
+            && (given as usize > PIECE || self.note_piece(given as usize).is_err())
+        {
+            self.break_off();
         }
     }
 
@@ -718,6 +721,7 @@ impl Port<'_> {
     /// would have reset the connection. What is sent to one that had read everything, or had shut down its half, is lost
     /// behind its FIN.
     pub(super) fn has_forsaken(&self) -> bool {
+        self.attend();
         let (sending, sender) = (&self.end.sending, self.sender());
         let Ok(unread @ 1..) = sender.used(true) else { return false };
         let sent_since = ring::distance(sending.alive.load(Relaxed), sending.tail.load(Relaxed));
@@ -733,6 +737,7 @@ impl Port<'_> {
     /// tells the two apart: nobody is there to take it, so it is answered with a reset, and from then on the kernel says
     /// what kernel TCP would have said. Living ends are asked once; those that have shut down both ways say so themselves.
     pub fn reader_is_gone(&self) -> bool {
+        self.attend();
         let (sending, probed) = (&self.end.sending, &self.end.probed);
         if !self.has_unread()
             || probed.load(Relaxed) != 0
@@ -888,6 +893,7 @@ impl Port<'_> {
     fn has_gone_up(&self) {
         let sending = &self.end.sending;
         sending.mark.store(sending.tail.load(Relaxed), Relaxed);
+        sending.giving.store(NO_PIECE, Relaxed);
         sending.fast.store(1, Relaxed);
         self.end.was_fast.fetch_or(1, Relaxed);
     }
@@ -990,6 +996,13 @@ impl Port<'_> {
             return (established && agree && !counters.fast_open).then_some(position);
         }
         None
+    }
+
+    /// Bytes in the kernel stream that are neither doorbells nor counted, modulo 2^32; below 0 where announced doorbells are
+    /// missing. `None` as for [`Port::send_position`].
+    pub(super) fn given_since(&self) -> Option<u32> {
+        let sent = (self.send_position()? as u32).wrapping_sub(self.end.sending.position.load(Relaxed));
+        Some(sent.wrapping_sub(self.bells_since_up() as u32))
     }
 
     /// Goes down; false when the reader has not passed the mark of going up and is receiving from the kernel just now.

@@ -294,7 +294,7 @@ impl Port<'_> {
     pub(super) fn sleep(&mut self, patience: Patience) -> Taken {
         let reading = &self.end.reading;
         // What the other end has left unread may be what it is to answer; who was about to give it back may have been killed.
-        if !self.attend() {
+        if !self.attend_before_sleep() {
             // The kernel has no room for the rest now, and does not say here when it has.
             nap(GIVE_EVERY_US);
             return Taken::Nothing;
@@ -813,7 +813,7 @@ impl Port<'_> {
         self.return_to_ring();
         self.end.watch();
         self.asks_again(false);
-        let given = self.attend();
+        let given = self.attend_before_sleep();
         self.with_reading(|awake| {
             if !awake {
                 return if self.ready() == Ready::Yes { Sleep::No } else { Sleep::Briefly };
