@@ -5,6 +5,7 @@
 
 #include <linux/aio_abi.h>
 #include <linux/sched.h>
+#include <spawn.h>
 #include <sys/epoll.h>
 #include <sys/mman.h>
 #include <sys/select.h>
@@ -16,6 +17,7 @@ static char *volatile constant;       /* a page that can be read */
 static char *volatile edge;           /* the end of a page that can be written; behind it lies one that cannot be read */
 static volatile int one = 1, none = 0; /* which the compiler does not know */
 static volatile nfds_t too_many = (nfds_t)1 << 30;
+static volatile int too_large = INT32_MAX;
 static char in[KIB];
 static const struct timespec soon = {0, 1000000};
 
@@ -120,6 +122,7 @@ static void epolls(int fd) {
     TRY(epoll_wait(set, (void *)-16, 1, 0));
     TRY(epoll_wait(quiet, (void *)-16, 1, 0));
     TRY(epoll_wait(set, bad, -one, 0));
+    TRY(epoll_wait(set, bad, too_large, 0));
     TRY(epoll_wait(-1, bad, 1, 0));
     TRY(epoll_pwait(set, &event, 1, 0, bad));
     TRY(epoll_pwait(set, bad, -one, 0, bad));
@@ -297,6 +300,55 @@ static void requests(int fd) {
     SHOW(syscall(SYS_clone3, bad, sizeof(struct clone_args)));
 }
 
+/* Descriptors that are passed, where a header has a wrong length. */
+static long pass(int channel, int fd, size_t length, size_t room) {
+    struct cmsghdr header = {.cmsg_len = length, .cmsg_level = SOL_SOCKET, .cmsg_type = SCM_RIGHTS};
+    struct iovec part = {in, 1};
+    struct msghdr message = {.msg_iov = &part, .msg_iovlen = 1, .msg_control = edge - room, .msg_controllen = room};
+    memset(message.msg_control, 0, room);
+    memcpy(message.msg_control, &header, sizeof(header));
+    if (room > sizeof(header)) memcpy((char *)message.msg_control + sizeof(header), &fd, sizeof(fd));
+    return sendmsg(channel, &message, MSG_DONTWAIT);
+}
+static void passes(int fd) {
+    const size_t right = CMSG_LEN(sizeof(int)), whole = CMSG_SPACE(sizeof(int));
+    int channel[2];
+    MUST(socketpair(AF_UNIX, SOCK_STREAM, 0, channel));
+    TRY(pass(channel[0], fd, right, right));
+    TRY(pass(channel[0], fd, right, whole));
+    TRY(pass(channel[0], fd, right, sizeof(struct cmsghdr)));
+    TRY(pass(channel[0], fd, CMSG_LEN(1000 * sizeof(int)), whole));
+    TRY(pass(channel[0], fd, (size_t)1 << 40, whole));
+    TRY(pass(channel[0], fd, (size_t)-one, whole));
+    TRY(pass(channel[0], fd, 0, whole));
+    TRY(pass(fd, fd, (size_t)1 << 40, whole));
+    close(channel[0]);
+    close(channel[1]);
+}
+
+/* Programs that are executed; none of these calls comes so far. */
+static void executes(int fd) {
+    char *arguments[] = {"true", NULL}, *environment[] = {"A=1", NULL}, *of_bad[] = {bad, NULL}, **last = (char **)edge - 1;
+    char *open_ended = edge - 3;
+    char *of_open_ended[] = {open_ended, NULL};
+    pid_t spawned;
+    *last = "A=1";
+    memcpy(open_ended, "B=2", 3);
+    TRY(execve(bad, arguments, environment));
+    TRY(execve("/bin/true", bad, environment));
+    TRY(execve("/bin/true", arguments, bad));
+    TRY(execve("/bin/true", arguments, of_bad));
+    TRY(execve("/bin/true", arguments, of_open_ended));
+    TRY(execve("/bin/true", arguments, last));
+    TRY(execve("/none", arguments, bad));
+    TRY(execveat(AT_FDCWD, bad, arguments, environment, 0));
+    TRY(execveat(AT_FDCWD, "/bin/true", arguments, bad, 0));
+    TRY(syscall(SYS_execve, "/bin/true", arguments, bad));
+    TRY(posix_spawn(&spawned, bad, NULL, NULL, arguments, environment));
+    TRY(posix_spawn(&spawned, "/bin/true", NULL, NULL, arguments, bad));
+    (void)fd;
+}
+
 /* Where there is no fast connection, or none that the call is about. */
 
 typedef void cases(int fd);
@@ -323,6 +375,7 @@ static void epolls_alone(void) { prepare(), on_each(epolls, true); }
 static void sends_alone(void) { prepare(), on_each(sends, false); }
 static void receives_alone(void) { prepare(), on_each(receives, false); }
 static void options_alone(void) { prepare(), on_each(options, false); }
+static void passes_alone(void) { prepare(), on_each(passes, true); }
 
 static void beside(struct side *side, cases *what, bool with_pipe) {
     prepare();
@@ -374,6 +427,10 @@ static void epolls_fast(void) { two_processes(AF_INET, epolls_a, on_it_b); }
 static void sends_fast(void) { two_processes(AF_INET, sends_a, on_it_b); }
 static void receives_fast(void) { two_processes(AF_INET, receives_a, on_it_b); }
 static void options_fast(void) { two_processes(AF_INET, options_a, on_it_b); }
+static void passes_a(struct side *side) { on_it(side, passes); }
+static void executes_a(struct side *side) { on_it(side, executes); }
+static void passes_fast(void) { two_processes(AF_INET, passes_a, on_it_b); }
+static void executes_fast(void) { two_processes(AF_INET, executes_a, on_it_b); }
 
 static void requests_a(struct side *side) {
     prepare();
@@ -450,6 +507,9 @@ const struct scenario scenarios[] = {
     {"options", options_alone, true},
     {"options-beside", options_beside, 0},
     {"options-fast", options_fast, 0},
+    {"passes", passes_alone, true},
+    {"passes-fast", passes_fast, 0},
+    {"executes-fast", executes_fast, 0},
     {"requests-fast", requests_fast, 0},
     {"told-later", told_later, 0},
     {"gone", gone, 0},

@@ -5,7 +5,7 @@
 //! changes nothing, and a page that was found is taken to stay: what the fast path costs is a look at a table. The buffers
 //! of a send or a receive are not checked, since they may lie on any number of pages.
 
-use core::ffi::c_void;
+use core::ffi::{c_char, c_void};
 use libc::sigset_t;
 use underpass_segment::kernel;
 use underpass_segment::raw::is_quiet;
@@ -36,6 +36,42 @@ pub fn is_writable<T>(at: *const T, count: usize) -> bool {
 /// Whether `len` bytes at `at` can be read.
 pub fn are_bytes_readable(at: *const c_void, len: usize) -> bool {
     is_readable(at.cast::<u8>(), len)
+}
+
+/// Whether a string can be read, with the NUL at its end.
+pub fn is_string_readable(string: *const c_char) -> bool {
+    let mut at = string as usize;
+    while allows(at, 1, READ) {
+        let left = PAGE - at % PAGE;
+        // SAFETY: the rest of the page can be read.
+        if unsafe { core::slice::from_raw_parts(at as *const u8, left) }.contains(&0) {
+            return true;
+        }
+        at += left;
+    }
+    false
+}
+
+/// Whether there is no list of strings, or it can be read, with the null pointer at its end.
+///
+/// # Safety
+/// What can be read of it must stay as it is meanwhile.
+pub unsafe fn are_strings_readable(mut list: *const *const c_char) -> bool {
+    if list.is_null() {
+        return true;
+    }
+    while is_readable(list, 1) {
+        // SAFETY: there is something to read.
+        let string = unsafe { *list };
+        if string.is_null() {
+            return true;
+        }
+        if !is_string_readable(string) {
+            return false;
+        }
+        list = list.wrapping_add(1);
+    }
+    false
 }
 
 /// Whether there is no mask, or what the kernel reads of it can be read: its first 64 bits.

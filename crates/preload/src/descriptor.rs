@@ -315,18 +315,24 @@ pub unsafe fn received_control(message: *const msghdr) {
     }
 }
 
-/// Calls `what` for every descriptor in the message's control data.
+/// Calls `what` for every descriptor in the message's control data, up to a header that the kernel refuses: one of a length that
+/// is too short, or beyond the end.
 ///
 /// # Safety
-/// The message must be valid.
+/// The message must be valid, but for such lengths.
 unsafe fn each_passed(message: *const msghdr, mut what: impl FnMut(c_int)) {
     // SAFETY: the caller vouches for the message; the macros of cmsg(3) walk its control data.
     unsafe {
+        let end = ((*message).msg_control as usize).saturating_add((*message).msg_controllen);
         let mut header = libc::CMSG_FIRSTHDR(message);
         while !header.is_null() {
+            let (len, left) = ((*header).cmsg_len as usize, end - header as usize);
+            if !(size_of::<libc::cmsghdr>()..=left).contains(&len) {
+                return;
+            }
             if (*header).cmsg_level == libc::SOL_SOCKET && (*header).cmsg_type == libc::SCM_RIGHTS {
                 let data = libc::CMSG_DATA(header) as *const c_int;
-                let bytes = ((*header).cmsg_len as usize).saturating_sub(data as usize - header as usize);
+                let bytes = len.saturating_sub(data as usize - header as usize);
                 for index in 0..bytes / size_of::<c_int>() {
                     what(data.add(index).read_unaligned());
                 }

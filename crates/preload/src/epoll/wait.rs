@@ -32,8 +32,10 @@ fn wait(
     deadline: Deadline,
     sleep: &dyn Fn(*mut epoll_event, c_int, Option<timespec>) -> c_int,
 ) -> Option<c_int> {
+    /// The kernel takes no more.
+    const MOST: c_int = c_int::MAX / size_of::<epoll_event>() as c_int;
     let set = set_of(epfd).filter(|set| set.count() > 0 || set.has_inner())?;
-    if most <= 0 {
+    if !(1..=MOST).contains(&most) {
         return None;
     }
     crate::test_cancel();

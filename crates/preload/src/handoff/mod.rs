@@ -22,6 +22,7 @@ pub use lend::{lend, take_over};
 pub use program::Program;
 pub use prospect::{folder_changes, set_up};
 
+use crate::access::are_strings_readable;
 use crate::connection::{self, Connection};
 use crate::memory::Reserved;
 use crate::{memory, process, table};
@@ -132,7 +133,7 @@ pub fn put_away_left() {
 /// Packs for the execution of `program` with environment `envp`.
 ///
 /// # Safety
-/// `envp` must be null or an environment.
+/// `envp` must be null or an environment, where a bad pointer is an error.
 pub unsafe fn pack(program: Program, envp: *const *const c_char, how: Execution) -> Packed {
     let alone = how == Execution::Alone;
     let family = if has_any() { process::existing_family() } else { None };
@@ -142,6 +143,11 @@ pub unsafe fn pack(program: Program, envp: *const *const c_char, how: Execution)
         }
         return Packed::nothing(envp);
     };
+    // SAFETY: passed on to the caller.
+    if !program.is_readable() || !unsafe { are_strings_readable(envp) } {
+        // The execution fails.
+        return Packed::nothing(envp);
+    }
     if alone {
         connection::for_each(|index, fd| Connection::at(family, index, fd).leave_sets());
         let deadline = connection::images_awaited_until();

@@ -1,6 +1,7 @@
 //! What a program that is about to be executed is, as far as its file says: static, foreign and privileged ones do not load
 //! this library.
 
+use crate::access::is_string_readable;
 use core::ffi::{CStr, c_char, c_int};
 use core::mem::MaybeUninit;
 use underpass_segment::kernel;
@@ -104,13 +105,16 @@ fn identity(it: &libc::stat) -> Identity {
 }
 
 impl Program {
+    /// Whether its name can be read.
+    pub fn is_readable(self) -> bool {
+        match self {
+            Program::Path(name) | Program::Name(name) | Program::At(_, name) => is_string_readable(name),
+            Program::Descriptor(_) => true,
+        }
+    }
+
     /// What will become of its execution, where `loader` is the loader that has loaded this library.
     pub fn outcome(self, loader: Identity) -> Outcome {
-        if let Program::Path(path) | Program::Name(path) | Program::At(_, path) = self
-            && path.is_null()
-        {
-            return Outcome::Unknown;
-        }
         let judged = match self {
             Program::Path(path) => file(libc::AT_FDCWD, path, loader, MOST_SCRIPTS),
             Program::At(folder, path) => {
