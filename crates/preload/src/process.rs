@@ -65,6 +65,7 @@ extern "C" fn construct() {
     if READY.load(Acquire) {
         return;
     }
+    crate::real::find_all();
     clock::begin();
     let mut config = Config::default();
     for key in KEYS {

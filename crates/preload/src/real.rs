@@ -7,19 +7,24 @@ use libc::{
 };
 use underpass_segment::sync::{AtomicPtr, Relaxed};
 
-/// Looks a function up once; afterwards one load.
-struct Symbol {
+/// A function that is looked up once: when the library is loaded, or before that by another library's constructor. The loader
+/// looks it up behind a lock, which a thread that runs a plugin's constructors has all the while. Should that wait for another
+/// thread, the latter must not wait for the lock.
+pub struct Symbol {
     name: &'static CStr,
     address: AtomicPtr<c_void>,
 }
 
 impl Symbol {
-    const fn new(name: &'static CStr) -> Symbol {
+    /// The function of a name, which has a NUL at its end.
+    pub const fn new(name: &'static str) -> Symbol {
+        let Ok(name) = CStr::from_bytes_with_nul(name.as_bytes()) else { panic!("no NUL at the end") };
         Symbol { name, address: AtomicPtr::new(core::ptr::null_mut()) }
     }
 
+    /// Its address.
     #[inline]
-    fn get(&self) -> *mut c_void {
+    pub fn get(&self) -> *mut c_void {
         let known = self.address.load(Relaxed);
         if known.is_null() { self.find() } else { known }
     }
@@ -43,20 +48,35 @@ extern "C" fn missing() -> c_long {
 }
 
 macro_rules! real {
-    ($($name:ident($($arg:ident: $ty:ty),*) -> $ret:ty;)+) => {$(
-        #[inline]
-        #[allow(non_snake_case, reason = "named as libc names it")]
-        pub unsafe fn $name($($arg: $ty),*) -> $ret {
-            static SYMBOL: Symbol = Symbol::new({
-                // SAFETY: ends with the NUL written here.
-                unsafe { CStr::from_bytes_with_nul_unchecked(concat!(stringify!($name), "\0").as_bytes()) }
-            });
-            // SAFETY: the address is that of libc's function with this signature.
-            let function: unsafe extern "C" fn($($ty),*) -> $ret = unsafe { core::mem::transmute(SYMBOL.get()) };
-            // SAFETY: passed on to the caller.
-            unsafe { function($($arg),*) }
+    ($($name:ident($($arg:ident: $ty:ty),*) -> $ret:ty;)+) => {
+        #[allow(non_upper_case_globals, reason = "named as libc names them")]
+        mod symbols {
+            use super::Symbol;
+            $(pub static $name: Symbol = Symbol::new(concat!(stringify!($name), "\0"));)+
         }
-    )+};
+
+        /// Looks all of them up. Called by the constructor.
+        pub fn find_all() {
+            for symbol in [$(&symbols::$name),+].into_iter().chain(crate::stdio::SYMBOLS.iter().copied()) {
+                symbol.get();
+            }
+            // What this libc does not have is no error of the program's.
+            // SAFETY: no arguments.
+            unsafe { libc::dlerror() };
+        }
+
+        $(
+            #[inline]
+            #[allow(non_snake_case, reason = "named as libc names it")]
+            pub unsafe fn $name($($arg: $ty),*) -> $ret {
+                let address = symbols::$name.get();
+                // SAFETY: the address is that of libc's function with this signature.
+                let function: unsafe extern "C" fn($($ty),*) -> $ret = unsafe { core::mem::transmute(address) };
+                // SAFETY: passed on to the caller.
+                unsafe { function($($arg),*) }
+            }
+        )+
+    };
 }
 
 real! {

@@ -4,7 +4,7 @@
 
 use crate::table::{self, Known};
 use crate::{connection, real, set_errno};
-use core::ffi::{CStr, c_char, c_int, c_void};
+use core::ffi::{c_char, c_int, c_void};
 use libc::{FILE, off64_t, size_t, ssize_t};
 use underpass_segment::reason::Reason;
 use underpass_segment::sync::AtomicU64;
@@ -144,27 +144,27 @@ unsafe extern "C" fn close(cookie: *mut c_void) -> c_int {
     unsafe { crate::descriptor::close(cookie as usize as c_int) }
 }
 
-/// Pins the connection that `fd` is; returns libc's function of that name.
-#[cfg(target_arch = "x86_64")]
-fn pin(fd: c_int, name: &CStr) -> *mut c_void {
-    connection::give_up(fd, Reason::Stdio);
-    // SAFETY: a NUL-terminated name.
-    unsafe { libc::dlsym(libc::RTLD_NEXT, name.as_ptr()) }
-}
-
 // A function with `...` cannot be written in stable Rust. These keep all registers that arguments may come in, and go on
 // in libc's function, which finds the stack as the caller left it.
 #[cfg(target_arch = "x86_64")]
 macro_rules! print_plainly {
-    ($($name:ident)+) => {$(
+    ($($name:ident)+) => {
+        #[allow(non_upper_case_globals, reason = "named as libc names them")]
+        mod symbols {
+            use crate::real::Symbol;
+            $(pub static $name: Symbol = Symbol::new(concat!(stringify!($name), "\0"));)+
+        }
+        /// libc's functions of these names.
+        pub static SYMBOLS: &[&crate::real::Symbol] = &[$(&symbols::$name),+];
+        $(
         /// # Safety
         /// As dprintf(3).
         #[unsafe(naked)]
         #[unsafe(no_mangle)]
         pub unsafe extern "C" fn $name() {
             extern "C" fn pin_first(fd: c_int) -> *mut c_void {
-                // SAFETY: ends with the NUL written here.
-                pin(fd, unsafe { CStr::from_bytes_with_nul_unchecked(concat!(stringify!($name), "\0").as_bytes()) })
+                connection::give_up(fd, Reason::Stdio);
+                symbols::$name.get()
             }
             core::arch::naked_asm!(
                 "push rbp",
@@ -190,6 +190,10 @@ macro_rules! print_plainly {
         }
     )+};
 }
+
+/// No such function is stood in front of.
+#[cfg(not(target_arch = "x86_64"))]
+pub static SYMBOLS: &[&crate::real::Symbol] = &[];
 
 #[cfg(target_arch = "x86_64")]
 print_plainly!(dprintf vdprintf __dprintf_chk __vdprintf_chk);

@@ -80,6 +80,18 @@ fn shared_files_are_not_needed() {
     });
 }
 
+/// The loader's lock is taken while a plugin's constructor runs, which may wait for a thread that uses connections.
+#[test]
+fn a_connection_needs_no_lock_of_the_loader() {
+    let Some(stage) = Stage::with(&["cc"]) else { return };
+    let (program, plugin) = (stage.path("opener"), stage.path("plugin.so"));
+    compile("plugin.c", &program, &[]);
+    compile("plugin.c", &plugin, &["-DPLUGIN", "-shared", "-fPIC"]);
+    assert_eq!(stage.output(stage.tuned(&program.display().to_string(), [plugin], AT_ONCE)), "opened\n");
+    stage.run.assert_fast("opener");
+    stage.finish();
+}
+
 /// Whoever reads the counters must not take bytes that nobody counts for none.
 #[test]
 fn switched_off_connections_are_counted_and_their_bytes_are_not() {
