@@ -11,7 +11,7 @@ use crate::{process, set_errno};
 use core::ffi::{c_int, c_long, c_uint, c_void};
 use libc::size_t;
 use underpass_segment::config::IoUring;
-use underpass_segment::kernel::{Code, OpenCode};
+use underpass_segment::kernel::Code;
 use underpass_segment::raw::{self, Errno};
 use underpass_segment::reason::Reason;
 use underpass_segment::sync::{AtomicBool, AtomicU32, AtomicU64, Relaxed};
@@ -74,17 +74,23 @@ fn with(sum: u64, code: &Code<'_>) -> u64 {
 fn is_anywhere() -> Option<bool> {
     const PIECE: usize = 64 << 10;
     let mut piece = Reserved::zeros(PIECE)?;
-    let mut found = false;
+    let (mut found, mut all_seen) = (false, true);
     kernel::for_each_code(|code| {
         let is_own = (is_anywhere as *const () as u64).checked_sub(code.begin).is_some_and(|at| at < code.len);
-        if !found && !is_own && !is_harmless(code.path) {
+        if found || is_own || is_harmless(code.path) {
+            return;
+        }
+        match code.open() {
             // What is unmapped meanwhile cannot be read: the list will be another at the next look.
-            let read = |open: OpenCode| io_uring::is_set_up_in(code.len, piece.items_mut(), |at, to| open.read(at, to));
-            found = code.open().ok().and_then(read) == Some(true);
+            Ok(open) => {
+                let read = |at, to: &mut [u8]| open.read(at, to);
+                found = io_uring::is_set_up_in(code.len, piece.items_mut(), read) == Some(true);
+            }
+            Err(_) => all_seen = false,
         }
     })
     .ok()?;
-    Some(found)
+    (found || all_seen).then_some(found)
 }
 
 /// liburing, whose functions are refused below, and libc, which has none for it.

@@ -19,7 +19,7 @@ pub struct Code<'a> {
     offset: u64,
     /// Device (major, minor) and inode of the file.
     file: (u64, u64, u64),
-    /// The file's path, perhaps with " (deleted)" behind it; cut off where it is very long.
+    /// The file's path, perhaps with " (deleted)" behind it; cut off where it is very long or no UTF-8.
     pub path: &'a str,
 }
 
@@ -30,10 +30,16 @@ pub struct Code<'a> {
 pub fn for_each_code(mut what: impl FnMut(Code<'_>)) -> Result<(), Errno> {
     // A program's thread may have 16 KiB of stack in all.
     for_each_line_of::<24, 1024>(format_args!("/proc/self/maps\0"), |line| {
-        if let Some(code) = code(line) {
+        if let Some(code) = code(text(line)) {
             what(code);
         }
     })
+}
+
+/// The line up to what is not UTF-8: a path may be anything, and what comes before it is never that.
+fn text(line: &[u8]) -> &str {
+    let valid = core::str::from_utf8(line).map_or_else(|error| error.valid_up_to(), str::len);
+    core::str::from_utf8(&line[..valid]).unwrap_or_default()
 }
 
 /// A line like `7f04c045e000-7f04c05b3000 r-xp 00026000 fe:00 2105    /usr/lib/x86_64-linux-gnu/libc.so.6`, if it is of code.
@@ -76,8 +82,10 @@ pub struct OpenCode {
 }
 
 impl OpenCode {
-    /// Fills `to` with the code from its byte `from` on; `None` if not all of it can be read.
+    /// Fills `to` with the code from its byte `from` on; `None` if not all of it can be read. Behind the end of a file its last
+    /// page has zeros.
     pub fn read(&self, from: u64, to: &mut [u8]) -> Option<()> {
+        const PAGE: usize = 4096;
         let from = (self.offset + from) as usize;
         let mut done = 0;
         while done < to.len() {
@@ -86,6 +94,10 @@ impl OpenCode {
             // SAFETY: the kernel writes at most what is left of the buffer.
             match unsafe { syscall(libc::SYS_pread64, arguments) } {
                 Ok(got @ 1..) => done += got,
+                Ok(_) if rest.len() < PAGE && !(from + done).is_multiple_of(PAGE) => {
+                    rest.fill(0);
+                    return Some(());
+                }
                 _ => return None,
             }
         }
@@ -112,6 +124,10 @@ impl Drop for OpenCode {
 #[cfg(all(test, not(loom)))]
 mod tests {
     use super::*;
+    use std::ffi::OsStr;
+    use std::fs;
+    use std::os::fd::AsRawFd;
+    use std::os::unix::ffi::OsStrExt;
 
     #[test]
     fn own_code_is_listed_and_read() {
@@ -135,6 +151,40 @@ mod tests {
         })
         .unwrap();
         assert_eq!(found, 1);
+    }
+
+    /// Of a file that ends within a page, in a folder of which the name is no text; it may be gone, too.
+    #[test]
+    fn code_at_the_end_of_a_file_of_any_name_is_read() {
+        const BYTES: usize = 5000;
+        let map = |file: &fs::File| {
+            let [how, kind] = [libc::PROT_READ | libc::PROT_EXEC, libc::MAP_PRIVATE].map(|it| it as usize);
+            // SAFETY: a mapping of our own.
+            unsafe { syscall(libc::SYS_mmap, [0, BYTES, how, kind, file.as_raw_fd() as usize, 0]) }.unwrap() as u64
+        };
+        let folder = std::env::temp_dir().join(format!("underpass-code-{}", super::super::process_id()));
+        for (name, removed) in [(b"plain".as_slice(), false), (b"m\xf6gen", false), (b"gone", true)] {
+            let path = folder.join(OsStr::from_bytes(name)).join("code");
+            fs::create_dir_all(path.parent().unwrap()).unwrap();
+            fs::write(&path, [0x90; BYTES]).unwrap();
+            let file = fs::File::open(&path).unwrap();
+            let begin = map(&file);
+            if removed {
+                fs::remove_file(&path).unwrap();
+            }
+            let mut pages = [1; 8192];
+            let mut found = 0;
+            for_each_code(|code| {
+                if code.begin == begin {
+                    found += 1;
+                    assert_eq!(code.open().unwrap().read(0, &mut pages), Some(()), "{name:?}");
+                }
+            })
+            .unwrap();
+            assert_eq!(found, 1, "{name:?}");
+            assert!(pages[..BYTES].iter().all(|&it| it == 0x90) && pages[BYTES..].iter().all(|&it| it == 0));
+        }
+        fs::remove_dir_all(folder).unwrap();
     }
 
     #[test]

@@ -13,18 +13,27 @@ pub(super) const LONGEST: usize = 512;
 
 /// Calls `what` with every line of the file `path`, which ends with a NUL.
 pub(super) fn for_each_line(path: core::fmt::Arguments<'_>, what: impl FnMut(&str)) -> Result<(), Errno> {
-    for_each_line_of::<48, 4096>(path, what)
+    for_each_line_of::<48, 4096>(path, if_text(what))
 }
 
 /// The same for a path that may be longer, and shorter lines: a program's thread may have 16 KiB of stack in all.
 pub(super) fn for_each_short_line(path: core::fmt::Arguments<'_>, what: impl FnMut(&str)) -> Result<(), Errno> {
-    for_each_line_of::<LONGEST, LONGEST>(path, what)
+    for_each_line_of::<LONGEST, LONGEST>(path, if_text(what))
+}
+
+/// Passes over what is not UTF-8.
+fn if_text(mut what: impl FnMut(&str)) -> impl FnMut(&[u8]) {
+    move |line| {
+        if let Ok(line) = core::str::from_utf8(line) {
+            what(line);
+        }
+    }
 }
 
 /// A path of at most so many octets, and lines of at most so many.
 pub(super) fn for_each_line_of<const PATH: usize, const LINE: usize>(
     path: core::fmt::Arguments<'_>,
-    mut what: impl FnMut(&str),
+    mut what: impl FnMut(&[u8]),
 ) -> Result<(), Errno> {
     let file = open_by::<PATH>(path)? as usize;
     let (mut text, mut len) = ([0u8; LINE], 0);
@@ -36,10 +45,7 @@ pub(super) fn for_each_line_of<const PATH: usize, const LINE: usize>(
         len += got;
         // A line that is longer than the buffer is of no interest to anybody here, and comes in pieces.
         let whole = text[..len].iter().rposition(|&byte| byte == b'\n').map_or(len / text.len() * len, |at| at + 1);
-        text[..whole]
-            .split(|&byte| byte == b'\n')
-            .filter_map(|line| core::str::from_utf8(line).ok())
-            .for_each(&mut what);
+        text[..whole].split(|&byte| byte == b'\n').for_each(&mut what);
         text.copy_within(whole..len, 0);
         len -= whole;
     }
