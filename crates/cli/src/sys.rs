@@ -195,8 +195,8 @@ impl HeldSignals {
 }
 
 impl HeldSignals {
-    /// Stops this process by SIGTSTP, as the terminal would, until somebody continues it; `false` if the kernel left that
-    /// out because nobody would (an orphaned process group, setpgid(2)).
+    /// Stops this process and its group by SIGTSTP, as the terminal would, until somebody continues it; `false` if the kernel
+    /// left that out because nobody would (an orphaned process group, setpgid(2)).
     pub fn stop(&self) -> bool {
         let mut only = MaybeUninit::uninit();
         let mut pending = MaybeUninit::uninit();
@@ -206,7 +206,7 @@ impl HeldSignals {
             libc::signal(libc::SIGTSTP, libc::SIG_DFL);
             libc::sigemptyset(only.as_mut_ptr());
             libc::sigaddset(only.as_mut_ptr(), libc::SIGTSTP);
-            libc::raise(libc::SIGTSTP);
+            libc::kill(0, libc::SIGTSTP);
             libc::sigprocmask(libc::SIG_UNBLOCK, only.as_ptr(), ptr::null_mut());
             libc::sigprocmask(libc::SIG_BLOCK, only.as_ptr(), ptr::null_mut());
             libc::sigpending(pending.as_mut_ptr());

@@ -53,6 +53,8 @@ pub fn run(body: impl FnOnce() -> i32) -> io::Result<End> {
             // `fg` or `bg`, of which the program's group has heard nothing.
             libc::SIGCONT if leads => go_on(&child),
             signal if leads && taken.from_kernel && is_of_terminal(signal) => child.signal_group(signal),
+            // One of alarm(2), which the caller may have set before it became this process: it would have been the program's.
+            libc::SIGALRM => child.signal(libc::SIGALRM),
             signal if !taken.from_kernel => child.signal(signal),
             _ => {}
         }
@@ -82,6 +84,7 @@ fn stop_beside(signals: &HeldSignals, child: &Child, signal: i32) {
         return;
     }
     sys::take_terminal_from(child.id());
+    // The rest of a pipeline is in our group: a shell takes the job for stopped when all of it is.
     if !signals.stop() {
         // Our group is orphaned: the signal would not have stopped the program in it either.
         go_on(child);

@@ -309,6 +309,37 @@ fn the_other_programs_of_a_pipeline_keep_the_terminal() {
     shell.ends();
 }
 
+/// Reading makes the terminal stop the whole job, which goes on in the foreground.
+///
+/// Fails if `HeldSignals::stop` stops the command alone: bash takes the job for a running one then, and does not continue it.
+#[test]
+fn a_pipeline_in_the_background_gets_the_terminal() {
+    let mut shell = Shell::of("bash --norc -i");
+    shell.runs("sh -c 'read x </dev/tty; echo got-$x'", "| cat &");
+    shell.types("until jobs | grep [S]topped; do sleep 0.1; done\n");
+    shell.shows("Stopped");
+    shell.types("fg\n");
+    shell.types("line\n");
+    shell.shows("got-line");
+    shell.ends();
+}
+
+/// Fails if `supervise::run` keeps it.
+#[test]
+fn the_callers_alarm_reaches_the_program() {
+    let source =
+        "#include <unistd.h>\nint main(int n, char **words) { alarm(1); return execv(words[1], words + 1) + n; }";
+    let folder = tempfile::tempdir().unwrap();
+    let caller = folder.path().join("caller");
+    assert!(compile(source, &[], &caller));
+    for options in [&[][..], &["--stats=/dev/null"]] {
+        let mut command = Command::new(&caller);
+        command.args([UNDERPASS, "run"]).args(options).args(["--", "sleep", "100"]);
+        command.env("UNDERPASS_LIBRARY", &*LIBRARY).env("UNDERPASS_CONFIG", "/dev/null");
+        assert_eq!(command.status().unwrap().signal(), Some(14), "{options:?}");
+    }
+}
+
 /// The terminal sends Ctrl-C to the whole foreground group; the program must not get it a second time from its parent.
 ///
 /// Fails if `supervise::run` passes on what the kernel sent.
