@@ -140,10 +140,11 @@ fn tell_carried(end: &End, index: u32, last: bool) {
         &record.sleeps,
     ];
     for ((counter, before), told) in counters(end).into_iter().zip(&handle.before).zip(told) {
-        let (now, before) = (counter.load(Relaxed), if last { 0 } else { before.load(Relaxed) });
+        let before = if last { 0 } else { before.load(Relaxed) };
         // Somebody who told all has begun anew.
-        let carried = if now < before { now } else { now - before };
-        counter.fetch_sub(carried, Relaxed);
-        told.fetch_add(carried, Relaxed);
+        let carried = |now: u64| if now < before { now } else { now - before };
+        // Another process may tell of the same at this moment.
+        let now = counter.fetch_update(Relaxed, Relaxed, |now| Some(now - carried(now)));
+        told.fetch_add(now.map_or(0, carried), Relaxed);
     }
 }
