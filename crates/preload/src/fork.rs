@@ -2,13 +2,14 @@
 
 use crate::connection::{self, Counted};
 use crate::{descriptor, errno, handoff, options, process, real, set_errno};
-use core::cell::Cell;
 use core::ffi::{c_char, c_int, c_void};
+use core::ptr::NonNull;
 use libc::{pid_t, termios, winsize};
+use underpass_segment::of_each_thread;
 
-thread_local! {
-    /// What this thread has counted for the child that it is forking; null when it is not, or could not.
-    static COUNTED: Cell<*const Counted> = const { Cell::new(core::ptr::null()) };
+of_each_thread! {
+    /// What this thread has counted for the child that it is forking; nothing when it is not, or could not.
+    static COUNTED: Option<NonNull<Counted>> = None;
 }
 
 /// # Safety
@@ -42,7 +43,7 @@ pub fn forked(call: impl FnOnce() -> pid_t) -> pid_t {
     // The child's references are counted before it exists: the parent may close its own before the child runs. Other
     // threads are not kept out meanwhile (a handler of pthread_atfork may wait for them): the child makes good.
     let counted = Counted::for_child();
-    let outer = COUNTED.replace(counted.as_ref().map_or(core::ptr::null(), |it| it as *const Counted));
+    let outer = COUNTED.replace(counted.as_ref().map(NonNull::from));
     let pid = call();
     if pid == 0 {
         process::check_fork();
@@ -55,8 +56,8 @@ pub fn forked(call: impl FnOnce() -> pid_t) -> pid_t {
 
 /// In a forked child: it has a reference to every end that it knows.
 pub fn in_child() {
-    // SAFETY: null, or a value in the frame of `forked`, which this thread is inside.
-    connection::settle_child(unsafe { COUNTED.get().as_ref() });
+    // SAFETY: a value in the frame of `forked`, which this thread is inside.
+    connection::settle_child(COUNTED.get().map(|it| unsafe { it.as_ref() }));
 }
 
 // libc's own forkpty and daemon fork, and replace the standard descriptors, behind this library's back; and so ends

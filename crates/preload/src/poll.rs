@@ -4,13 +4,13 @@ use crate::access::{is_mask_readable, is_readable, is_writable};
 use crate::connection::{self, CLOSED, unless_left};
 use crate::memory::{release, reserve};
 use crate::{epoll, real, table};
-use core::cell::Cell;
 use core::ffi::c_int;
 use core::slice::{from_raw_parts, from_raw_parts_mut};
 use libc::{fd_set, nfds_t, pollfd, sigset_t, size_t, timespec, timeval};
 use underpass_segment::clock::{self, ticks, ticks_per_microsecond};
 use underpass_segment::kernel;
 use underpass_segment::link::ALONE;
+use underpass_segment::of_each_thread;
 use underpass_segment::raw::{Answer, Errno, is_quiet};
 use underpass_segment::switch::{Port, Ready, Sleep};
 use underpass_segment::sync::{AcqRel, AtomicPtr, AtomicU32, Relaxed};
@@ -29,9 +29,9 @@ const KERNEL_WHEN_BUSY_US: u64 = 50;
 /// Where another thread may take the doorbell, a sleep lasts no longer.
 const BRIEFLY_NS: u64 = 10_000_000;
 
-thread_local! {
+of_each_thread! {
     /// When a poll of this thread last asked the kernel, in ticks.
-    static ASKED: Cell<u64> = const { Cell::new(0) };
+    static ASKED: u64 = 0;
 }
 
 /// Time left until a deadline in nanoseconds of CLOCK_MONOTONIC; `None`: forever.

@@ -1,6 +1,6 @@
 //! What the library knows of the process it is a guest in.
 
-use core::cell::{Cell, UnsafeCell};
+use core::cell::UnsafeCell;
 use core::ffi::{c_int, c_void};
 use core::mem::MaybeUninit;
 use core::ops::Deref;
@@ -10,6 +10,7 @@ use underpass_segment::config::{Config, KEYS};
 use underpass_segment::end::Family;
 use underpass_segment::kernel;
 use underpass_segment::meeting::Meeting;
+use underpass_segment::of_each_thread;
 use underpass_segment::raw::Errno;
 use underpass_segment::reason::Reason;
 use underpass_segment::stats::{Counters, Process, Record};
@@ -51,10 +52,10 @@ static FRESH: AtomicPtr<AtomicU32> = AtomicPtr::new(core::ptr::null_mut());
 /// Number of this process among those forked from one another; tells a thread's cached number from its parent's.
 static GENERATION: AtomicU32 = AtomicU32::new(1);
 
-thread_local! {
-    static THREAD: Cell<(u32, u32)> = const { Cell::new((0, 0)) };
+of_each_thread! {
+    static THREAD: (u32, u32) = (0, 0);
     /// In the child of a vfork, which runs in its parent's memory.
-    static BORROWED: Cell<bool> = const { Cell::new(false) };
+    static BORROWED: bool = false;
 }
 
 #[used]
@@ -237,25 +238,25 @@ pub fn with_meeting_surely<T>(what: impl FnOnce(&mut Meeting) -> T) -> Option<T>
 #[inline]
 pub fn thread() -> u32 {
     let generation = GENERATION.load(Relaxed);
-    THREAD.with(|cell| match cell.get() {
+    match THREAD.get() {
         (known, tid) if known == generation => tid,
         _ => {
             let tid = kernel::thread_id();
-            cell.set((generation, tid));
+            THREAD.set((generation, tid));
             tid
         }
-    })
+    }
 }
 
 /// Whether this code runs in the child of a vfork: then descriptors are the child's, but all memory is the parent's.
 #[inline]
 pub fn borrowed() -> bool {
-    BORROWED.with(Cell::get)
+    BORROWED.get()
 }
 
 /// Says so.
 pub fn set_borrowed(child: bool) {
-    BORROWED.with(|cell| cell.set(child));
+    BORROWED.set(child);
 }
 
 /// Whether this process is a forked child that has not been set up yet; sets it up. Every call that finds a connection

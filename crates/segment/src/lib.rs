@@ -14,6 +14,7 @@ pub mod io_uring;
 pub mod kernel;
 pub mod layout;
 pub mod link;
+pub mod local;
 pub mod lock;
 pub mod meeting;
 pub mod members;

@@ -92,6 +92,23 @@ fn a_connection_needs_no_lock_of_the_loader() {
     stage.finish();
 }
 
+/// The loader keeps a list of the libraries with variables of each thread, and makes it longer in a thread that next looks for one.
+#[test]
+fn no_memory_is_allocated_after_libraries_were_opened() {
+    const MORE_THAN_THE_LIST_HOLDS: usize = 24;
+    let Some(stage) = Stage::with(&["cc"]) else { return };
+    let (program, library) = (stage.path("allocates"), stage.path("first.so"));
+    compile("allocates.c", &program, &[]);
+    compile("allocates.c", &library, &["-DLIBRARY", "-shared", "-fPIC"]);
+    let libraries: Vec<_> = (0..MORE_THAN_THE_LIST_HOLDS).map(|at| stage.path(&format!("copy-{at}.so"))).collect();
+    for copy in &libraries {
+        fs::copy(&library, copy).unwrap();
+    }
+    assert_eq!(stage.output(stage.tuned(&program.display().to_string(), libraries, AT_ONCE)), "talked\n");
+    stage.run.assert_fast("allocates");
+    stage.finish();
+}
+
 /// Whoever reads the counters must not take bytes that nobody counts for none.
 #[test]
 fn switched_off_connections_are_counted_and_their_bytes_are_not() {

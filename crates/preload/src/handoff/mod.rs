@@ -26,7 +26,6 @@ use crate::access::are_strings_readable;
 use crate::connection::{self, Connection};
 use crate::memory::Reserved;
 use crate::{memory, process, table};
-use core::cell::Cell;
 use core::ffi::c_char;
 use core::fmt::Write;
 use parcel::Parcel;
@@ -35,6 +34,7 @@ use underpass_segment::clock;
 use underpass_segment::end::{End, Family, Stage};
 use underpass_segment::kernel;
 use underpass_segment::lock::Entered;
+use underpass_segment::of_each_thread;
 use underpass_segment::reason::Reason;
 use underpass_segment::switch::Recipient;
 use underpass_segment::sync::Relaxed;
@@ -120,9 +120,9 @@ impl Drop for Environment {
     }
 }
 
-thread_local! {
+of_each_thread! {
     /// What a child of this thread's vfork has packed: its execution gives nothing back in this process.
-    static LEFT: Cell<Option<Pages>> = const { Cell::new(None) };
+    static LEFT: Option<Pages> = None;
 }
 
 /// A child of vfork has executed a program, or is gone.

@@ -2,8 +2,8 @@
 #![allow(unsafe_code, reason = "changes the thread's signal mask")]
 
 use crate::clock::nap_unless_signalled;
+use crate::of_each_thread;
 use crate::raw::{Errno, is_quiet, syscall};
-use core::cell::Cell;
 
 /// Does `what` with all signals held back from this thread that a handler may hear of.
 pub fn undisturbed<T>(what: impl FnOnce() -> T) -> T {
@@ -44,9 +44,9 @@ fn worth_holding_back() -> u64 {
     if is_heard { u64::MAX } else { !(1 << (libc::SIGCHLD - 1)) }
 }
 
-thread_local! {
+of_each_thread! {
     /// What the program itself holds back, while a call of this thread holds back all signals: see [`HeldBack`].
-    static OWN_MASK: Cell<Option<u64>> = const { Cell::new(None) };
+    static OWN_MASK: Option<u64> = None;
 }
 
 /// Holds signals back from this thread as long as it lives, as the kernel does in a call until that would wait: one that
