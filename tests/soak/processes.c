@@ -18,6 +18,7 @@
 //     PROCESSES_TRACE=1          print the events of a failed round in full
 //
 // Exit code 0 only if everything agreed.
+#include "processes/play.h"
 #include <dirent.h>
 #include <errno.h>
 #include <fcntl.h>
@@ -28,7 +29,6 @@
 #include <sched.h>
 #include <signal.h>
 #include <spawn.h>
-#include <stdarg.h>
 #include <stdatomic.h>
 #include <stdbool.h>
 #include <stdint.h>
@@ -49,18 +49,7 @@
 #include <time.h>
 #include <unistd.h>
 
-enum {
-    CONNS = 5,        // most connections in a round
-    PHASES = 40,      // most phases of a script
-    EVENTS = 256,     // remembered of each connection
-    DEPTH = 3,        // most hand-overs inside one another
-    LARGE = 256 << 10, // most bytes in one call
-    SHARED_FD = 200,  // where every process has the shared memory
-    TOP_FD = 160,     // above all descriptors of connections
-    STUCK_MS = 12000, // a round that stands still for so long is stuck
-};
-
-// ---------------------------------------------------------------------------------------------------- shared state
+// ---------------------------------------------------------------------------------------------------------- choices
 
 // What a choice can be; the words are for PROCESSES_SKIP and for the events.
 enum { FORK, KILLED, CREW, THREAD, EXEC, REPLACE, PASS, DUP, CHURN, NONBLOCK, IDLE, HANDS };
@@ -88,176 +77,6 @@ enum { QUIET, RESTARTING, INTERRUPTING, NOISES };
 static const char *const NOISE[NOISES] = {"quiet", "restarting", "interrupting"};
 enum { BY_RECV, BY_WAIT, BY_KILLED_CHILD, BY_TIMEOUT, BY_SIGNAL, IDLES };
 static const char *const IDLER[IDLES] = {"idle-recv", "idle-wait", "idle-killed", "idle-timeout", "idle-signal"};
-
-struct event {
-    int pid, tid, fd;
-    char side;
-    long us, n;
-    const char *what; // an address in this very program, the same in each of its images only after an exec without ASLR
-    char word[24];
-};
-
-struct side {
-    _Atomic uint64_t sent, received;
-    _Atomic uint64_t rng;
-    _Atomic int phase, done, closed, nonblock;
-};
-
-struct conn {
-    uint64_t key[2]; // of the bytes that side 0 and side 1 send
-    int phases, end, first, noise, timeout_ms, buffer, splices, calm, prompt;
-    uint64_t upto[2][PHASES + 1]; // position at which each phase begins
-    _Atomic int port;             // the client's, until the server has found the connection by it
-    _Atomic int replacing;        // the process that executes another in its own place; -1 once a side ends
-    struct side side[2];
-    _Atomic unsigned events;
-    struct event event[EVENTS];
-};
-
-struct shared {
-    uint64_t seed;
-    long round, started_us;
-    int family, conns, place, serve, call;
-    _Atomic int port, failed;
-    _Atomic uint64_t progress;
-    char message[400];
-    struct conn conn[CONNS];
-};
-
-static struct shared *shared;
-
-// Who plays: one side of one connection, on one descriptor, in one thread.
-struct actor {
-    struct conn *conn;
-    int me, fd, depth;
-    int budget;  // steps that this process has still to make; negative: to the end
-    bool own;    // this process does nothing else, so it may execute itself
-    int worker;  // a worker that was forked before the connection existed, or -1
-    pid_t worker_pid;
-};
-
-static long now_us(void)
-{
-    struct timespec t;
-    clock_gettime(CLOCK_MONOTONIC, &t);
-    return t.tv_sec * 1000000L + t.tv_nsec / 1000;
-}
-
-static uint64_t mix(uint64_t x)
-{
-    x += 0x9e3779b97f4a7c15;
-    x = (x ^ x >> 30) * 0xbf58476d1ce4e5b9;
-    x = (x ^ x >> 27) * 0x94d049bb133111eb;
-    return x ^ x >> 31;
-}
-
-static uint32_t under(_Atomic uint64_t *rng, uint32_t n)
-{
-    return (uint32_t)(mix(atomic_fetch_add(rng, 0x632be59bd9b4e019)) >> 33) % n;
-}
-
-static bool one_in(_Atomic uint64_t *rng, uint32_t n) { return under(rng, n) == 0; }
-
-static bool skipped(const char *word)
-{
-    const char *list = getenv("PROCESSES_SKIP");
-    size_t length = strlen(word);
-    for (const char *at = list; at && (at = strstr(at, word)); at += length)
-        if ((at == list || at[-1] == ',') && (at[length] == ',' || at[length] == 0))
-            return true;
-    return false;
-}
-
-// One of a table's choices that is not left out; the first if all are.
-static int choose(_Atomic uint64_t *rng, const char *const *table, int n)
-{
-    for (int tries = 0; tries < 64; tries++) {
-        int it = (int)under(rng, (uint32_t)n);
-        if (!skipped(table[it]))
-            return it;
-    }
-    return 0;
-}
-
-static void note(struct actor *a, const char *what, long n)
-{
-    struct conn *c = a->conn;
-    struct event *e = &c->event[atomic_fetch_add(&c->events, 1) % EVENTS];
-    *e = (struct event){.pid = getpid(), .tid = (int)syscall(SYS_gettid), .fd = a->fd, .side = "cs"[a->me],
-                        .us = now_us() - shared->started_us, .n = n};
-    snprintf(e->word, sizeof e->word, "%s", what);
-    atomic_fetch_add(&shared->progress, 1);
-}
-
-__attribute__((format(printf, 2, 3), noreturn)) static void fail(struct actor *a, const char *format, ...)
-{
-    int error = errno, none = 0;
-    if (atomic_compare_exchange_strong(&shared->failed, &none, 1)) {
-        char text[300];
-        va_list list;
-        va_start(list, format);
-        vsnprintf(text, sizeof text, format, list);
-        va_end(list);
-        snprintf(shared->message, sizeof shared->message, "connection %d, %s, pid %d, fd %d: %s (errno %d)",
-                 a ? (int)(a->conn - shared->conn) : -1, a ? (a->me ? "server" : "client") : "nobody", getpid(),
-                 a ? a->fd : -1, text, error);
-        atomic_store(&shared->failed, 2);
-    }
-    if (a)
-        note(a, "FAILED", 0);
-    _exit(1);
-}
-
-static void nap(long us)
-{
-    struct timespec t = {us / 1000000, us % 1000000 * 1000};
-    while (nanosleep(&t, &t) && errno == EINTR) {
-    }
-}
-
-// -------------------------------------------------------------------------------------------------------- pattern
-
-static unsigned char pattern(uint64_t key, uint64_t at) { return (unsigned char)(mix(key + at / 8) >> at % 8 * 8); }
-
-static void fill(unsigned char *to, size_t n, uint64_t key, uint64_t at)
-{
-    for (size_t i = 0; i < n;) {
-        if ((at + i) % 8 == 0 && n - i >= 8) {
-            uint64_t word = mix(key + (at + i) / 8);
-            memcpy(to + i, &word, 8);
-            i += 8;
-        } else {
-            to[i] = pattern(key, at + i);
-            i++;
-        }
-    }
-}
-
-static void check(struct actor *a, const unsigned char *bytes, size_t n, uint64_t at, const char *how)
-{
-    uint64_t key = a->conn->key[!a->me];
-    for (size_t i = 0; i < n;) {
-        uint64_t word = mix(key + (at + i) / 8);
-        if ((at + i) % 8 == 0 && n - i >= 8 && memcmp(bytes + i, &word, 8) == 0) {
-            i += 8;
-        } else if (bytes[i] == pattern(key, at + i)) {
-            i++;
-        } else {
-            // Where in the stream do these bytes belong?
-            uint64_t end = a->conn->upto[!a->me][a->conn->phases];
-            unsigned char want[16];
-            size_t length = n - i < 16 ? n - i : 16;
-            for (uint64_t place = 0; length >= 6 && place + length <= end; place++) {
-                fill(want, length, key, place);
-                if (memcmp(want, bytes + i, length) == 0)
-                    fail(a, "%s: at %llu the byte of %llu (%zu of %zu were right)", how, (unsigned long long)(at + i),
-                         (unsigned long long)place, i, n);
-            }
-            fail(a, "%s: foreign byte %#x at %llu (%zu of %zu were right)", how, bytes[i],
-                 (unsigned long long)(at + i), i, n);
-        }
-    }
-}
 
 // -------------------------------------------------------------------------------------------------------- signals
 

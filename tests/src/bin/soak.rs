@@ -161,8 +161,7 @@ fn rows(options: &Options, folder: &Path) -> Vec<Row> {
     let long = LONG.iter().filter(|(name, _)| options.program.as_deref() == Some(name));
     for &(name, arguments) in PROGRAMS.iter().filter(|(name, _)| chosen(&options.program, name)).chain(long) {
         let program = folder.join(name);
-        let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("soak").join(format!("{name}.c"));
-        cc(&program, &["-O2"], &[source]);
+        cc(&program, &["-O2"], &sources(name));
         for mode in modes() {
             let program = program.clone();
             let (runs, failures, connections, fast, broken, overwritten) = (0, 0, 0, 0, 0, 0);
@@ -173,6 +172,14 @@ fn rows(options: &Options, folder: &Path) -> Vec<Row> {
         }
     }
     rows
+}
+
+/// `NAME.c`, and its parts in the folder NAME, if it has any.
+fn sources(name: &str) -> Vec<PathBuf> {
+    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("soak");
+    let parts = fs::read_dir(folder.join(name)).into_iter().flatten().filter_map(|entry| Some(entry.ok()?.path()));
+    let parts = parts.filter(|path| path.extension().is_some_and(|extension| extension == "c"));
+    std::iter::once(folder.join(format!("{name}.c"))).chain(parts).collect()
 }
 
 /// Prints the table; returns how many runs failed.
