@@ -12,13 +12,15 @@
 // where the last one stopped. A round that stands still is reported with its seed and the last events of every
 // connection. With ROUND only that round is played. The environment:
 //
-//     PROCESSES_SKIP=word,word   leave these choices out (the words of the tables below)
+//     PROCESSES_SKIP=word,word   leave these choices out (the words of the tables here and in processes/unable.c)
 //     PROCESSES_CONNS=n          so many connections in each round
 //     PROCESSES_HOLD=1           leave a round that is stuck as it is, for a debugger
 //     PROCESSES_TRACE=1          print the events of a failed round in full
 //
+// Its last line counts images that could not go on with the library, and resets that came of them: processes/unable.c.
 // Exit code 0 only if everything agreed.
 #include "processes/play.h"
+#include "processes/unable.h"
 #include <dirent.h>
 #include <errno.h>
 #include <fcntl.h>
@@ -52,9 +54,9 @@
 // ---------------------------------------------------------------------------------------------------------- choices
 
 // What a choice can be; the words are for PROCESSES_SKIP and for the events.
-enum { FORK, KILLED, CREW, THREAD, EXEC, REPLACE, PASS, DUP, CHURN, NONBLOCK, IDLE, HANDS };
+enum { FORK, KILLED, CREW, THREAD, EXEC, REPLACE, PASS, DUP, CHURN, NONBLOCK, IDLE, UNABLE, SILENT, HANDS };
 static const char *const HAND[HANDS] = {"fork", "killed", "crew", "thread", "exec", "replace", "pass", "dup", "churn",
-                                        "nonblock", "idle"};
+                                        "nonblock", "idle", "unable", "silent"};
 enum { SEND, WRITE, WRITEV, SENDMSG, SENDMMSG, SEND_DONTWAIT, MORE, SENDFILE, FWRITE, SPLICE_IN, SENDS };
 static const char *const SENDER[SENDS] = {"send", "write", "writev", "sendmsg", "sendmmsg", "send-dontwait",
                                           "more", "sendfile", "fwrite", "splice-in"};
@@ -148,13 +150,13 @@ static void again(struct actor *a, const char *how, bool noisy)
 
 // ------------------------------------------------------------------------------------------------ sending, receiving
 
-static uint64_t left_to_send(struct actor *a)
+uint64_t left_to_send(struct actor *a)
 {
     struct side *s = &a->conn->side[a->me];
     return a->conn->upto[a->me][s->phase + 1] - s->sent;
 }
 
-static uint64_t left_to_receive(struct actor *a)
+uint64_t left_to_receive(struct actor *a)
 {
     struct side *s = &a->conn->side[a->me];
     return a->conn->upto[!a->me][s->phase + 1] - s->received;
@@ -256,6 +258,7 @@ static void send_step(struct actor *a, _Atomic uint64_t *rng, int only)
         way = SEND;
     fill(buffer, n, c->key[a->me], s->sent);
     note(a, SENDER[way], (long)n);
+    mark_ahead(a, n);
     struct iovec vector[4];
     int parts = way == WRITEV || way == SENDMSG || way == SENDMMSG ? split(rng, buffer, n, vector, 4) : 0;
     struct noise around;
@@ -455,8 +458,7 @@ static void half(struct actor *a, bool out, uint64_t seed)
 
 // ------------------------------------------------------------------------------------------- processes and threads
 
-// Closes what else this process has inherited, as a careful program does.
-static void close_others(_Atomic uint64_t *rng, int keep, int keep_too)
+void close_others(_Atomic uint64_t *rng, int keep, int keep_too)
 {
     bool ranges = one_in(rng, 2);
     for (int fd = 3; fd < TOP_FD; fd++) {
@@ -473,7 +475,7 @@ static void close_others(_Atomic uint64_t *rng, int keep, int keep_too)
     }
 }
 
-static void reap(struct actor *a, pid_t pid, bool killed)
+void reap(struct actor *a, pid_t pid, bool killed)
 {
     int status;
     pid_t got;
@@ -724,8 +726,10 @@ static void hand_crew(struct actor *a, _Atomic uint64_t *rng)
         } else if ((pid[i] = fork()) == 0) {
             close_others(rng, member.fd, task.token);
             crew_member(&task);
-            if (killed[i])
+            if (killed[i]) {
+                a->conn->killed = 1;
                 raise(SIGKILL);
+            }
             leave(&member, rng);
         }
     }
@@ -892,6 +896,7 @@ static void hand_idle(struct actor *a, _Atomic uint64_t *rng)
             fail(a, "idle: a sleeping child receives a byte");
         }
         nap(under(rng, 3000));
+        c->killed = 1;
         kill(pid, SIGKILL);
         reap(a, pid, true);
         break;
@@ -976,8 +981,10 @@ static void hand_over(struct actor *a, _Atomic uint64_t *rng)
     struct side *s = &c->side[a->me];
     int budget = one_in(rng, 5) ? -1 : 1 + (int)under(rng, 8);
     int hand = choose(rng, HAND, HANDS);
-    if (hand == REPLACE && !a->own)
+    if ((hand == REPLACE && !a->own) || (hand == UNABLE && !c->unable))
         hand = EXEC;
+    if (hand != UNABLE && c->unable && left_to_send(a) && left_to_receive(a) && one_in(rng, 3))
+        send_until_full(a);
     struct actor next = *a;
     next.depth++;
     next.worker = -1;
@@ -1020,6 +1027,7 @@ static void hand_over(struct actor *a, _Atomic uint64_t *rng)
         if (read(ends[0], &byte, 1) != 1 && !s->done)
             fail(a, "a child says nothing");
         close(ends[0]);
+        c->killed = 1;
         kill(pid, SIGKILL);
         reap(a, pid, true);
         break;
@@ -1067,6 +1075,8 @@ static void hand_over(struct actor *a, _Atomic uint64_t *rng)
         reap(a, pid, false);
         break;
     }
+    case UNABLE: hand_unable(a, rng, budget); break;
+    case SILENT: nap(under(rng, 100000)); break;
     case PASS: hand_pass(a, rng, budget); break;
     case DUP: hand_dup(a, rng); break;
     case CHURN: hand_churn(a, rng); break;
@@ -1211,8 +1221,10 @@ static void finish(struct actor *a, _Atomic uint64_t *rng)
     struct side *s = &c->side[a->me];
     bool first = a->me == c->first;
     note(a, END[c->end], first);
-    if (first)
+    if (first) {
+        s->ended = 1;
         begin_replacing(c, -1);
+    }
     switch (c->end) {
     case END_HALF: {
         // One phase more, in the other direction only: its length is in the script's last entry.
@@ -1231,8 +1243,12 @@ static void finish(struct actor *a, _Atomic uint64_t *rng)
     }
     case END_RESET:
         // A reset throws away what the other side has not received yet.
-        while (first && c->side[!a->me].received < s->sent)
+        while (first && c->side[!a->me].received < s->sent) {
+            // What an image without the library awaits is given back in a call on the connection.
+            poll(&(struct pollfd){a->fd, 0, 0}, 1, 0);
+            stop_if_reset(a);
             nap(100);
+        }
         if (first)
             setsockopt(a->fd, SOL_SOCKET, SO_LINGER, &(struct linger){1, 0}, sizeof(struct linger));
         else
@@ -1267,6 +1283,7 @@ static void finish(struct actor *a, _Atomic uint64_t *rng)
     case END_KILL:
         if (first && a->own) {
             s->done = 1;
+            c->killed = 1;
             raise(SIGKILL);
         }
         if (!first)
@@ -1576,6 +1593,7 @@ static void prepare_round(uint64_t seed, long round)
         c->prompt = !one_in(&rng, 5);
         c->calm = c->noise == QUIET && !c->timeout_ms;
         c->end = choose(&rng, END, ENDS);
+        c->unable = one_in(&rng, 2) && !skipped("unable");
         c->first = (int)under(&rng, 2);
         c->phases = 3 + (int)under(&rng, PHASES - 4);
         for (int p = 0; p <= c->phases; p++) {
@@ -1585,6 +1603,8 @@ static void prepare_round(uint64_t seed, long round)
             n[under(&rng, 2)] = size;
             if (kind % 5 == 4 && !skipped("duplex"))
                 n[0] = size, n[1] = 1 + under(&rng, size);
+            if (c->unable && one_in(&rng, 40)) // more than fits in anywhere
+                n[0] = n[1] = 8 << 20;
             if (p == c->phases) { // behind a half close
                 n[c->first] = 0;
                 n[!c->first] = c->end == END_HALF ? size : 0;
@@ -1705,6 +1725,12 @@ static bool round_passes(uint64_t seed, long round)
     long moved = now_us();
     int status = 0;
     for (;;) {
+        if (is_over_by_reset()) {
+            count_resets();
+            kill(-pid, SIGKILL);
+            waitpid(pid, &status, 0);
+            return true;
+        }
         if (waitpid(pid, &status, WNOHANG) == pid)
             break;
         if (shared->progress != progress) {
@@ -1731,6 +1757,7 @@ static bool round_passes(uint64_t seed, long round)
     if (!good)
         tell("FAILED", pid);
     kill(-pid, SIGKILL);
+    count_resets();
     return good;
 }
 
@@ -1787,6 +1814,7 @@ int main(int argc, char **argv)
         return 2;
     }
     listen_to_signals();
+    prepare_images();
     if (argv[1][0] >= 'a')
         return image(argc, argv);
     uint64_t seed = strtoull(argv[1], NULL, 10);
@@ -1801,5 +1829,6 @@ int main(int argc, char **argv)
         rounds++;
     }
     printf("seed %llu: %ld rounds\n", (unsigned long long)seed, rounds);
+    tell_resets();
     return 0;
 }

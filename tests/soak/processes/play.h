@@ -32,13 +32,18 @@ struct side {
     _Atomic uint64_t sent, received;
     _Atomic uint64_t rng;
     _Atomic int phase, done, closed, nonblock;
+    _Atomic uint64_t ahead; // up to where bytes were sent that the ring may not have taken
+    _Atomic int unable;     // how often it was handed to an image that cannot go on
+    _Atomic int ended;      // nothing more will come from it
+    _Atomic int reset;      // it has heard of a reset that may have been
 };
 
 struct conn {
     uint64_t key[2]; // of the bytes that side 0 and side 1 send
-    int phases, end, first, noise, timeout_ms, buffer, splices, calm, prompt;
+    int phases, end, first, noise, timeout_ms, buffer, splices, calm, prompt, unable;
     uint64_t upto[2][PHASES + 1]; // position at which each phase begins
     _Atomic int port;             // the client's, until the server has found the connection by it
+    _Atomic int killed;           // a process that had it was killed
     _Atomic int replacing;        // the process that executes another in its own place; -1 once a side ends
     struct side side[2];
     _Atomic unsigned events;
@@ -97,7 +102,20 @@ void nap(long us);
 // Remembers an event.
 void note(struct actor *a, const char *what, long n);
 // Ends the round, which has failed.
-__attribute__((format(printf, 2, 3), noreturn)) void fail(struct actor *a, const char *format, ...);
+__attribute__((format(printf, 2, 3), noreturn)) void blame(struct actor *a, const char *format, ...);
+// The same, unless the cause is a reset that may have been.
+#define fail(a, ...) (stop_if_reset(a), blame(a, __VA_ARGS__))
+// Where the socket was reset and may have been, this thread sleeps until the round is over.
+void stop_if_reset(struct actor *a);
+// So many bytes are about to be sent.
+void mark_ahead(struct actor *a, size_t n);
+// What is left of this phase.
+uint64_t left_to_send(struct actor *a);
+uint64_t left_to_receive(struct actor *a);
+// Closes what else this process has inherited, as a careful program does.
+void close_others(_Atomic uint64_t *rng, int keep, int keep_too);
+// Waits for a child, which has failed unless it ends with 0 or was killed.
+void reap(struct actor *a, pid_t pid, bool killed);
 // The bytes that a side sends from position `at` on.
 void fill(unsigned char *to, size_t n, uint64_t key, uint64_t at);
 // Fails unless they are those that the other side has sent there.

@@ -20,9 +20,11 @@ use underpass_tests::mode::{MODES, Mode};
 
 /// What is run: a program of `tests/soak`, and the arguments behind the seed and the seconds.
 const PROGRAMS: &[(&str, &[&str])] =
-    &[("sets", &["both"]), ("sets", &["two"]), ("processes", &[]), ("deaths", &[]), (HOSTILE, &[])];
+    &[("sets", &["both"]), ("sets", &["two"]), (PROCESSES, &[]), ("deaths", &[]), (HOSTILE, &[])];
 /// What is run only where it is asked for by name: it wants minutes.
 const LONG: &[(&str, &[&str])] = &[("churn", &[])];
+/// The program whose last line says how many images could not go on with the library, and how many connections were reset for that.
+const PROCESSES: &str = "processes";
 /// The program whose last line begins with how many words of shared memory it has overwritten.
 const HOSTILE: &str = "hostile";
 /// A program that goes on for so much longer than it was told to hangs.
@@ -62,6 +64,8 @@ struct Row {
     /// Connections that were ended because the other end broke the rules.
     broken: u64,
     overwritten: u64,
+    /// Images that could not go on with the library, and connections that were reset for that.
+    unable: [u64; 2],
 }
 
 impl Row {
@@ -93,9 +97,13 @@ impl Row {
             let broken = process.reasons.iter().filter(|(reason, _)| *reason == Reason::PeerFault);
             self.broken += broken.map(|(_, connections)| connections).sum::<u64>();
         }
-        if self.name == HOSTILE {
-            let words = group.said().lines().last().and_then(|line| line.split(' ').next()?.parse::<u64>().ok());
-            self.overwritten += words.unwrap_or(0);
+        let said = group.said();
+        let numbers = said.lines().last().into_iter().flat_map(|line| line.split(' ').filter_map(|it| it.parse().ok()));
+        let numbers: Vec<u64> = numbers.collect();
+        match (self.name, numbers.as_slice()) {
+            (HOSTILE, [words, ..]) => self.overwritten += words,
+            (PROCESSES, [images, resets, ..]) => self.unable = [self.unable[0] + images, self.unable[1] + resets],
+            _ => {}
         }
         if status.is_some_and(|status| status.success()) {
             fs::remove_file(&log).with_context(|| format!("remove {}", log.display()))?;
@@ -113,7 +121,6 @@ impl Row {
         }
         words.push(format!("{} {seed} {seconds} {}", self.program.display(), self.arguments.join(" ")));
         let mut text = format!("{} {}, {}, seed {seed}: {how}", self.name, self.arguments.join(" "), self.mode());
-        let said = group.said();
         let lines: Vec<&str> = said.lines().collect();
         for line in &lines[lines.len().saturating_sub(20)..] {
             writeln!(text, "    {line}")?;
@@ -162,16 +169,32 @@ fn rows(options: &Options, folder: &Path) -> Vec<Row> {
     for &(name, arguments) in PROGRAMS.iter().filter(|(name, _)| chosen(&options.program, name)).chain(long) {
         let program = folder.join(name);
         cc(&program, &["-O2"], &sources(name));
+        if name == PROCESSES {
+            link_statically(&folder.join("processes-static"), &sources(name));
+        }
         for mode in modes() {
             let program = program.clone();
-            let (runs, failures, connections, fast, broken, overwritten) = (0, 0, 0, 0, 0, 0);
-            let row = Row { name, arguments, mode, program, runs, failures, connections, fast, broken, overwritten };
+            let (runs, failures, connections, fast, broken, overwritten, unable) = (0, 0, 0, 0, 0, 0, [0; 2]);
+            let row =
+                Row { name, arguments, mode, program, runs, failures, connections, fast, broken, overwritten, unable };
             if chosen(&options.mode, row.mode()) {
                 rows.push(row);
             }
         }
     }
     rows
+}
+
+/// The same program without a loader, where there is a C library for that.
+fn link_statically(program: &Path, sources: &[PathBuf]) {
+    let aside = program.with_extension(std::process::id().to_string());
+    let mut cc = Command::new("cc");
+    cc.args(["-std=gnu17", "-D_GNU_SOURCE", "-pthread", "-O2", "-static", "-o"]).arg(&aside).args(sources);
+    if cc.output().is_ok_and(|output| output.status.success()) && fs::rename(&aside, program).is_ok() {
+        return;
+    }
+    println!("SKIPPED: static images, because cc links none");
+    let _ = fs::remove_file(program);
 }
 
 /// `NAME.c`, and its parts in the folder NAME, if it has any.
@@ -197,6 +220,10 @@ fn report(rows: &[Row], seeds: u32) -> u32 {
     let (broken, overwritten) = rows.iter().fold((0, 0), |sum, row| (sum.0 + row.broken, sum.1 + row.overwritten));
     if overwritten > 0 {
         println!("{overwritten} words of shared memory overwritten by liars, {broken} connections ended for that");
+    }
+    let unable = |which: usize| rows.iter().map(|row| row.unable[which]).sum::<u64>();
+    if unable(0) > 0 {
+        println!("{} images could not go on with the library, {} connections reset for that", unable(0), unable(1));
     }
     let failures = rows.iter().map(|row| row.failures).sum();
     println!("{} passed, {failures} failed", rows.iter().map(|row| row.runs).sum::<u32>() - failures);
