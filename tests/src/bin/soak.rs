@@ -79,6 +79,16 @@ impl Row {
         command
     }
 
+    /// Adds up what the last line of a run counts.
+    fn count(&mut self, said: &str) {
+        let numbers = said.lines().last().into_iter().flat_map(|line| line.split(' ').filter_map(|it| it.parse().ok()));
+        match (self.name, numbers.collect::<Vec<u64>>().as_slice()) {
+            (HOSTILE, [words, ..]) => self.overwritten += words,
+            (PROCESSES, [images, resets, ..]) => self.unable = [self.unable[0] + images, self.unable[1] + resets],
+            _ => {}
+        }
+    }
+
     /// Runs the program once; what to show if it fails.
     fn run(&mut self, seed: u32, seconds: u32, logs: &Path) -> Result<Option<String>> {
         let run = Run::new();
@@ -98,14 +108,8 @@ impl Row {
             self.broken += broken.map(|(_, connections)| connections).sum::<u64>();
         }
         let said = group.said();
-        let numbers = said.lines().last().into_iter().flat_map(|line| line.split(' ').filter_map(|it| it.parse().ok()));
-        let numbers: Vec<u64> = numbers.collect();
-        match (self.name, numbers.as_slice()) {
-            (HOSTILE, [words, ..]) => self.overwritten += words,
-            (PROCESSES, [images, resets, ..]) => self.unable = [self.unable[0] + images, self.unable[1] + resets],
-            _ => {}
-        }
         if status.is_some_and(|status| status.success()) {
+            self.count(&said);
             fs::remove_file(&log).with_context(|| format!("remove {}", log.display()))?;
             return Ok(None);
         }
