@@ -1,9 +1,10 @@
 //! HTTP: nginx with curl and wrk, Apache and haproxy with ab, Python's own server and client.
 
 use std::fs;
+use std::time::{Duration, Instant};
 use underpass_tests::library::AT_ONCE;
 use underpass_tests::net::free_port;
-use underpass_tests::stage::{Stage, fixture};
+use underpass_tests::stage::{Stage, find, fixture};
 
 /// Bytes without a period that a buffer's size could hide.
 pub fn noise(size: usize) -> Vec<u8> {
@@ -57,6 +58,81 @@ fn nginx() {
     }
     server.stop(libc::SIGQUIT);
     stage.finish();
+}
+
+/// nginx's own way of upgrading: USR2 starts another master with its workers beside the old ones, which then finish what they have
+/// begun. No request fails meanwhile, as none does on kernel TCP.
+#[test]
+fn nginx_is_upgraded() {
+    for is_plain in [true, false] {
+        let Some(stage) = Stage::with(&["nginx", "ab"]) else { return };
+        let port = free_port();
+        let here = stage.path("").display().to_string();
+        fs::create_dir(stage.path("files")).unwrap();
+        stage.file("files/some", noise(200_000));
+        let configuration = format!(
+            "user root; worker_processes 2; daemon off; pid nginx.pid; error_log stderr warn;
+             events {{ worker_connections 256; }}
+             http {{
+                 sendfile on; access_log off; client_body_temp_path body; proxy_temp_path proxy;
+                 fastcgi_temp_path fastcgi; uwsgi_temp_path uwsgi; scgi_temp_path scgi;
+                 server {{ listen 127.0.0.1:{port}; root files; }}
+             }}"
+        );
+        stage.file("nginx.conf", configuration);
+        let command = |program: &str, words: &[&str]| match is_plain {
+            true => stage.plain(program, words),
+            false => stage.tuned(program, words, AT_ONCE),
+        };
+        // nginx takes no USR2 while the process lives that has started it, and executes the path by which that was done.
+        let nginx = find("nginx").expect("it is installed").display().to_string();
+        let script = "(\"$1\" -p \"$0\" -c nginx.conf & until [ -s nginx.pid ]; do sleep 0.01; done); exec sleep 1000";
+        let server = stage.serve(command("sh", &["-c", script, &here, &nginx]), port);
+        let url = format!("http://127.0.0.1:{port}/some");
+        let load = stage.start(command("ab", &["-q", "-t", "2", "-n", "1000000", "-c", "8", &url]));
+        upgrade(&stage);
+        let said = load.succeed(Duration::from_secs(60));
+        assert!(said.contains("Failed requests:        0") && !said.contains("Non-2xx"), "{is_plain}: {said}");
+        if !is_plain {
+            for program in ["nginx", "ab"] {
+                stage.run.assert_fast(program);
+            }
+        }
+        signal(&stage, "QUIT", &pid(&stage, "nginx.pid").expect("the new master"));
+        until("the new master ends", || pid(&stage, "nginx.pid").is_none());
+        server.stop(libc::SIGTERM);
+        stage.finish();
+    }
+}
+
+/// Has the master of nginx start its successor, and ends it when that works.
+fn upgrade(stage: &Stage) {
+    let old = pid(stage, "nginx.pid").expect("a master");
+    signal(stage, "USR2", &old);
+    let successor = || pid(stage, "nginx.pid").filter(|it| *it != old);
+    until("there is a new master", || pid(stage, "nginx.pid.oldbin").is_some() && successor().is_some());
+    let new = successor().expect("the new master");
+    let children = format!("/proc/{new}/task/{new}/children");
+    until("it has its workers", || fs::read_to_string(&children).is_ok_and(|it| it.split_whitespace().count() == 2));
+    signal(stage, "QUIT", &old);
+    until("the old master ends", || pid(stage, "nginx.pid.oldbin").is_none());
+}
+
+fn signal(stage: &Stage, signal: &str, pid: &str) {
+    stage.output(stage.plain("kill", [&format!("-{signal}"), pid]));
+}
+
+/// What the file says, if it is there and has been written.
+fn pid(stage: &Stage, file: &str) -> Option<String> {
+    fs::read_to_string(stage.path(file)).ok().map(|it| it.trim().to_owned()).filter(|it| !it.is_empty())
+}
+
+fn until(what: &str, mut is_so: impl FnMut() -> bool) {
+    let deadline = Instant::now() + Duration::from_secs(30);
+    while !is_so() {
+        assert!(Instant::now() < deadline, "not so within 30 s: {what}");
+        std::thread::sleep(Duration::from_millis(5));
+    }
 }
 
 /// Several threads share an epoll set, in which each socket is registered anew for every request; haproxy's threads have
