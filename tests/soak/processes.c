@@ -647,6 +647,7 @@ static void hand_pass(struct actor *a, _Atomic uint64_t *rng, int budget)
     bool back = gone && budget >= 0;
     struct order order = {(int)(a->conn - shared->conn), a->me, budget, a->depth + 1, back, gone && one_in(rng, 2)};
     note(a, early ? "pass early" : stranger ? "pass stranger" : "pass", budget);
+    s->keepers += !gone;
     pass(a, sock, &order, a->fd);
     if (gone) {
         close(a->fd);
@@ -665,6 +666,7 @@ static void hand_pass(struct actor *a, _Atomic uint64_t *rng, int budget)
         if (early)
             a->worker = -1;
     }
+    s->keepers -= !gone;
     note(a, "passed", a->fd);
 }
 
@@ -992,6 +994,7 @@ static void hand_over(struct actor *a, _Atomic uint64_t *rng)
     switch (hand) {
     case FORK: {
         note(a, "fork", budget);
+        s->keepers++;
         pid_t pid = fork();
         if (pid == 0) {
             close_others(rng, next.fd, -1);
@@ -1004,8 +1007,10 @@ static void hand_over(struct actor *a, _Atomic uint64_t *rng)
         if (budget < 0 && one_in(rng, 2) && a->fd > 2) {
             close(a->fd);
             a->fd = -1;
+            s->keepers--;
         }
         reap(a, pid, false);
+        s->keepers -= a->fd >= 0;
         break;
     }
     case KILLED: {
@@ -1014,6 +1019,7 @@ static void hand_over(struct actor *a, _Atomic uint64_t *rng)
         if (pipe2(ends, O_CLOEXEC))
             fail(a, "pipe");
         note(a, "fork to kill", budget);
+        s->keepers++;
         pid_t pid = fork();
         if (pid == 0) {
             close_others(rng, next.fd, ends[1]);
@@ -1030,6 +1036,7 @@ static void hand_over(struct actor *a, _Atomic uint64_t *rng)
         c->killed = 1;
         kill(pid, SIGKILL);
         reap(a, pid, true);
+        s->keepers--;
         break;
     }
     case CREW: hand_crew(a, rng); break;
@@ -1067,12 +1074,15 @@ static void hand_over(struct actor *a, _Atomic uint64_t *rng)
         }
         int way = (int)under(rng, 3);
         note(a, way == 0 ? "spawn" : way == 1 ? "fork and exec" : "vfork and exec", as);
+        s->keepers++;
         pid_t pid = execute(a, way, "play", numbers, 5, a->fd, as);
         if (budget < 0 && one_in(rng, 2) && a->fd > 2) {
             close(a->fd);
             a->fd = -1;
+            s->keepers--;
         }
         reap(a, pid, false);
+        s->keepers -= a->fd >= 0;
         break;
     }
     case UNABLE: hand_unable(a, rng, budget); break;

@@ -34,6 +34,7 @@ struct side {
     _Atomic int phase, done, closed, nonblock;
     _Atomic uint64_t ahead; // up to where bytes were sent that the ring may not have taken
     _Atomic int unable;     // how often it was handed to an image that cannot go on
+    _Atomic int keepers;    // processes that wait for others, and keep a descriptor of it meanwhile
     _Atomic int ended;      // nothing more will come from it
     _Atomic int reset;      // it has heard of a reset that may have been
 };

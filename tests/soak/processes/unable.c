@@ -2,7 +2,8 @@
 //
 // A reset is legal only where what lies unread in the ring cannot be put on the kernel path (README, Limits): the other side has
 // ended its direction, has sent more than the ring takes, has handed its own side to such an image, or had a process killed. Each
-// side that hears of one stops there, and the round is over when all sides have.
+// side that hears of one stops there, and the round is over when all sides have. PROCESSES_SKIP=kept leaves out what is handed over
+// while a process goes on having a descriptor of it.
 #include "unable.h"
 #include <errno.h>
 #include <fcntl.h>
@@ -217,7 +218,7 @@ static void choose_image(struct actor *a, _Atomic uint64_t *rng, int *cause, int
 {
     *way = choose(rng, WAY, WAYS);
     if (*way == BY_SYSTEM && skipped("kept"))
-        *way = BY_VFORK;
+        *way = IN_PLACE;
     do
         *cause = choose(rng, CAUSE, CAUSES);
     while (!is_possible(*cause));
@@ -233,6 +234,8 @@ void hand_unable(struct actor *a, _Atomic uint64_t *rng, int budget)
     struct conn *c = a->conn;
     int cause, way;
     choose_image(a, rng, &cause, &way);
+    if (skipped(WAY[way]) || (skipped("kept") && (c->side[a->me].keepers || a->fd <= 2)))
+        return;
     struct image it = {.program = cause == STATIC ? static_image : "/proc/self/exe", .words = {"processes", "play"}};
     // What this process keeps, it gives on purpose: as standard input, or in a file action.
     bool keeps = way != IN_PLACE && (way == BY_SYSTEM || a->fd <= 2 || (!skipped("kept") && one_in(rng, 2)));
