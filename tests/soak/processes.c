@@ -729,7 +729,7 @@ static void hand_crew(struct actor *a, _Atomic uint64_t *rng)
             close_others(rng, member.fd, task.token);
             crew_member(&task);
             if (killed[i]) {
-                a->conn->killed = 1;
+                member.conn->killed = 1; // a thread of this child may have the stack that `a` was on
                 raise(SIGKILL);
             }
             leave(&member, rng);
