@@ -1255,7 +1255,7 @@ static void finish(struct actor *a, _Atomic uint64_t *rng)
         // A reset throws away what the other side has not received yet.
         while (first && c->side[!a->me].received < s->sent) {
             // What an image without the library awaits is given back in a call on the connection.
-            poll(&(struct pollfd){a->fd, 0, 0}, 1, 0);
+            poll(&(struct pollfd){a->fd, POLLIN | POLLOUT, 0}, 1, 0);
             stop_if_reset(a);
             nap(100);
         }
