@@ -1703,8 +1703,9 @@ static void tell(const char *what, pid_t group)
             shared->family == AF_INET ? "IPv4" : "IPv6", shared->conns, shared->message);
     for (int i = 0; i < shared->conns; i++) {
         struct conn *c = &shared->conn[i];
-        fprintf(stderr, " connection %d: %s by %s, %s, timeout %d ms, buffer %d,%s %d phases\n", i, END[c->end],
-                c->first ? "server" : "client", NOISE[c->noise], c->timeout_ms, c->buffer, c->splices ? " splice," : "", c->phases);
+        fprintf(stderr, " connection %d: %s by %s, %s, timeout %d ms, buffer %d,%s %d phases%s\n", i, END[c->end],
+                c->first ? "server" : "client", NOISE[c->noise], c->timeout_ms, c->buffer, c->splices ? " splice," : "", c->phases,
+                c->killed ? ", a process was killed" : "");
         for (int me = 0; me < 2; me++)
             fprintf(stderr, "  %s: phase %d%s, sent %llu, received %llu%s%s\n", me ? "server" : "client",
                     c->side[me].phase, c->side[me].done ? " (done)" : "", (unsigned long long)c->side[me].sent,
