@@ -272,7 +272,7 @@ fn the_process_keeps_what_an_image_without_the_library_reads() {
 
 /// The process closes its descriptors as soon as it has started an image without the library.
 #[test]
-#[ignore = "with spawn, vfork and popen the image misses what was unread in the ring, or waits for ever"]
+#[ignore = "at times the image misses what was unread in the ring, or waits for ever"]
 fn the_process_gives_what_an_image_without_the_library_reads() {
     let Some(scene) = Scene::new() else { return };
     for _ in 0..5 {
@@ -323,7 +323,7 @@ fn a_static_image_finds_plain_tcp() {
     let Some(mut scene) = Scene::new() else { return };
     scene.image = scene.stage.path("static");
     compile("handover.c", &scene.image, &["-std=c11", "-static"]);
-    scene.assert_whole_or_reset(&["exec", "fork", "actions"], &["idle", "silent", "sending", "sent"], "none");
+    scene.assert_whole_or_reset(&["exec", "actions"], &["idle", "silent", "sending", "sent"], "none");
     scene.finish();
 }
 
@@ -338,8 +338,8 @@ fn an_image_with_capabilities_finds_plain_tcp() {
     if !given.is_ok_and(|it| it.status.success()) {
         return skip("needs root and setcap to give a file capabilities");
     }
-    for (way, state) in ["exec", "fork"].into_iter().flat_map(|way| ["idle", "silent", "sending"].map(|it| (way, it))) {
-        let it = HandOver { connections: 1, state, way, cause: "none" };
+    for state in ["idle", "silent", "sending"] {
+        let it = HandOver { connections: 1, state, way: "exec", cause: "none" };
         let (codes, said) = scene.run(it);
         assert_eq!(codes, [0, 0], "{it:?}: {said}");
         if !said.contains("with privileges") {
