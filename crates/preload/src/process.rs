@@ -160,7 +160,7 @@ fn settle_family(make: impl FnOnce() -> Result<Family, Errno>, member: Option<u3
             let family = make().map_err(|Errno(e)| NO_FAMILY.store(1 + e, Relaxed)).ok()?;
             meeting.set_up(family.id(), fixed.config.ring_bytes, let_go_of_pool);
             // SAFETY: the meeting makes this thread the only writer, and nobody reads before HAS_FAMILY.
-            unsafe { (*FAMILY.0.get()).write(family) };
+            let family: &Family = unsafe { (*FAMILY.0.get()).write(family) };
             HAS_FAMILY.store(true, Release);
             become_member(member.and_then(|member| family.stay(member)).or_else(|| family.join()));
         }

@@ -701,7 +701,7 @@ laid_out! {
 const HOLDERS_AT: usize = size_of::<FamilyHeader>() + MAX_ENDS * size_of::<End>();
 
 /// The table of ends of a family of processes.
-#[derive(Clone, Copy, Debug)]
+#[derive(Debug)]
 pub struct Family {
     mapping: Mapping,
 }
@@ -750,8 +750,8 @@ impl Family {
     /// Takes the table out of this process's address space.
     ///
     /// # Safety
-    /// No reference into it may be used afterwards, by any thread.
-    pub unsafe fn detach(self) {
+    /// Neither it nor a reference into it may be used afterwards, by any thread.
+    pub unsafe fn detach(&self) {
         // SAFETY: passed on to the caller.
         unsafe { self.mapping.detach() };
     }

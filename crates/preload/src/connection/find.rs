@@ -136,16 +136,17 @@ pub fn claim(fd: i32, carried: Option<&Carried<'_>>) -> bool {
 /// of the rest, which were closed by that.
 pub fn keep_claimed(id: i32, member: u32) {
     let mine = process::existing_family().filter(|family| family.id() == id);
-    let Some(family) = mine.copied().or_else(|| Family::open(id, kernel::user_id()).ok()) else { return };
+    let opened = if mine.is_none() { Family::open(id, kernel::user_id()).ok() } else { None };
+    let Some(family) = mine.or(opened.as_ref()) else { return };
     if family.stay(member).is_some() {
         let me = process::thread();
         let has = |index| {
             family.end(index).forsake(me);
             mine.is_some() && handle(index).is_some_and(|it| it.descriptors.load(Relaxed) > 0)
         };
-        family.keep_only(member, has, |index| bury(&family, index));
+        family.keep_only(member, has, |index| bury(family, index));
     }
-    if mine.is_none() {
+    if let Some(family) = opened {
         // SAFETY: nobody else knows of this mapping.
         unsafe { family.detach() };
     }
