@@ -21,6 +21,7 @@ pub mod members;
 #[cfg(loom)]
 mod model;
 pub mod orders;
+mod parted;
 pub mod raw;
 pub mod reason;
 pub mod ring;

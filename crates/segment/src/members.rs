@@ -29,6 +29,8 @@ laid_out! {
     struct Member {
         /// Its number; 0: free.
         process: AtomicU32,
+        /// Its [`Family::mappings`], when it was last known to have them: never more than it has.
+        mappings: AtomicU32,
         /// In what the number and the time are told: see [`kernel::namespaces`].
         namespaces: AtomicU64,
         /// When it began, in the kernel's terms; 0: nobody has looked yet.
@@ -136,6 +138,8 @@ impl Family {
         // In other ones its number says nothing to those who know its parent's.
         if expected.is_some() && kernel::namespaces() == expected {
             self.forked(member, Some(kernel::process_id() as u32));
+            // Another thread of its parent may have attached the rest meanwhile.
+            self.members().places[member as usize].mappings.store(self.mappings(), Relaxed);
         }
     }
 
@@ -156,6 +160,8 @@ impl Family {
         let member = &members.places[at as usize];
         member.namespaces.store(namespaces, Relaxed);
         member.began.store(0, Relaxed);
+        // What a child has that is forked now as well.
+        member.mappings.store(self.mappings(), Relaxed);
         members.next.store(at + 1, Relaxed);
         Some(at)
     }
@@ -163,8 +169,21 @@ impl Family {
     /// This process was `member` before it executed its program, and has what that had. `None` if it was not.
     pub fn stay(&self, member: u32) -> Option<u32> {
         let it = self.members().places.get(member as usize)?;
-        let is_me = it.process.load(Acquire) == kernel::process_id() as u32;
-        (is_me && it.namespaces.load(Relaxed) == kernel::namespaces()?).then_some(member)
+        if it.process.load(Acquire) != kernel::process_id() as u32
+            || it.namespaces.load(Relaxed) != kernel::namespaces()?
+        {
+            return None;
+        }
+        it.mappings.store(self.mappings(), Relaxed);
+        Some(member)
+    }
+
+    /// This process has one mapping more.
+    pub(crate) fn tell_mappings(&self) {
+        let (me, namespaces) = (kernel::process_id() as u32, kernel::namespaces());
+        let places = self.members().places.iter().filter(|it| it.process.load(Relaxed) == me);
+        let mine = places.filter(|it| namespaces == Some(it.namespaces.load(Relaxed)));
+        mine.for_each(|it| it.mappings.store(self.mappings(), Relaxed));
     }
 
     /// Number of the process that is `member`, if it is told in `namespaces`.
@@ -182,7 +201,7 @@ impl Family {
     /// Whether another process than `me` has the table, as far as can be told. One that only [watches](crate::watch) it does
     /// not count.
     pub fn has_others(&self, me: Option<u32>) -> bool {
-        if self.attached() == Some(1) {
+        if self.attached() == Some(self.mappings().into()) {
             return false;
         }
         let (Some(me), Some(namespaces)) = (me, kernel::namespaces()) else { return true };
@@ -270,7 +289,7 @@ impl Family {
             if member.is_gone(namespaces) {
                 gone[at / 64] |= 1 << (at % 64);
             } else if !matches!(member.process.load(Relaxed), 0 | TAKEN) {
-                living += 1;
+                living += u64::from(member.mappings.load(Relaxed));
             }
         }
         // A process that was forked without the library's knowledge has what its parent had, and may not have said so yet.
@@ -279,8 +298,13 @@ impl Family {
     }
 
     fn take_back(&self, gone: Set, has: impl Fn(u32) -> bool, mut bury: impl FnMut(u32)) {
+        let used = self.used();
+        if !self.reaches(used.saturating_sub(1)) {
+            // They stay members, so that nobody else takes their places and what they have. Somebody else takes it back.
+            return;
+        }
         let mut kept = Set::default();
-        for index in 0..self.used() {
+        for index in 0..used {
             let holders = self.holders(index);
             if holders.0.iter().zip(gone).all(|(word, gone)| word.load(Relaxed) & gone == 0) {
                 continue;

@@ -140,8 +140,42 @@ impl Mapping {
         let _ = self.advise(libc::MADV_REMOVE);
     }
 
+    /// Takes all but the first `len` bytes, which are whole pages, out of this process's address space. They still count
+    /// against its share of a limited one, so that there is room when they come back.
+    ///
+    /// # Errors
+    /// What munmap says; then all of it is there.
+    ///
+    /// # Safety
+    /// No reference into them may be used afterwards, by any thread.
+    pub(crate) unsafe fn keep(&self, len: usize) -> Result<(), Errno> {
+        // SAFETY: behind the bytes that are kept lie pages of the segment alone; the caller vouches that nothing uses them.
+        unsafe { unmap(self.base.as_ptr() as usize + len, pages(self.len) - len) }
+    }
+
+    /// Attaches it once more, without the first `len` bytes, which are whole pages. Where these would lie.
+    ///
+    /// # Errors
+    /// What shmat says.
+    pub(crate) fn attach_behind(&self, len: usize) -> Result<NonNull<u8>, Errno> {
+        // It cannot have become another's number: this process has it attached.
+        let base = attach_uncounted(self.id, self.len, 0)?;
+        // SAFETY: just attached. What cannot be unmapped stays mapped, and is not used.
+        let _ = unsafe { unmap(base.as_ptr() as usize, len) };
+        Ok(base)
+    }
+
+    /// Takes away what [`Mapping::attach_behind`] has attached at `base`.
+    ///
+    /// # Safety
+    /// No reference into it may be used afterwards, by any thread.
+    pub(crate) unsafe fn detach_behind(&self, len: usize, base: NonNull<u8>) {
+        // SAFETY: pages of the segment alone; the caller vouches that nothing uses them.
+        let _ = unsafe { unmap(base.as_ptr() as usize + len, pages(self.len) - len) };
+    }
+
     fn advise(&self, advice: i32) -> Result<(), Errno> {
-        let (base, len) = (self.base.as_ptr() as usize, size(self.len).next_multiple_of(PAGE));
+        let (base, len) = (self.base.as_ptr() as usize, pages(self.len));
         // SAFETY: the segment's own pages. What is laid over them takes any value.
         unsafe { syscall(libc::SYS_madvise, [base, len, advice as usize, 0, 0, 0]) }.map(drop)
     }
@@ -187,6 +221,16 @@ impl Mapping {
     }
 }
 
+#[cfg(test)]
+impl Mapping {
+    /// Awaits that it is mapped so many times: what other tests fork has it for a moment.
+    pub(crate) fn await_attached(&self, times: u64) {
+        while self.attached() != Some(times) {
+            crate::clock::nap(1000);
+        }
+    }
+}
+
 /// What of [`Mapping`] this system does not let a process do.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Refusal {
@@ -218,6 +262,18 @@ pub const fn is_ours(size: usize) -> bool {
 /// Size that the kernel is asked for.
 const fn size(len: usize) -> usize {
     len.next_multiple_of(PAGE) + BEHIND_PAGE
+}
+
+/// Bytes of address space that a segment of `len` bytes takes.
+const fn pages(len: usize) -> usize {
+    size(len).next_multiple_of(PAGE)
+}
+
+/// # Safety
+/// The pages must be the library's own, and not used afterwards.
+unsafe fn unmap(at: usize, len: usize) -> Result<(), Errno> {
+    // SAFETY: passed on to the caller.
+    unsafe { syscall(libc::SYS_munmap, [at, len, 0, 0, 0, 0]) }.map(drop)
 }
 
 fn remove(id: i32) -> Result<usize, Errno> {
@@ -263,6 +319,12 @@ fn attach(id: i32, len: usize, flags: usize) -> Result<Mapping, Errno> {
     if ATTACHED.load(Relaxed) + len as u64 > address_space() / SHARE_OF_LIMIT {
         return Err(Errno(libc::ENOMEM));
     }
+    let base = attach_uncounted(id, len, flags)?;
+    ATTACHED.fetch_add(len as u64, Relaxed);
+    Ok(Mapping { base, len, id })
+}
+
+fn attach_uncounted(id: i32, len: usize, flags: usize) -> Result<NonNull<u8>, Errno> {
     let future = |flags: i32| {
         // SAFETY: without MCL_CURRENT it changes no mapping that exists.
         let _ = unsafe { syscall(libc::SYS_mlockall, [(libc::MCL_FUTURE | flags) as usize, 0, 0, 0, 0, 0]) };
@@ -281,9 +343,7 @@ fn attach(id: i32, len: usize, flags: usize) -> Result<Mapping, Errno> {
         // SAFETY: the range that was just attached.
         let _ = unsafe { syscall(libc::SYS_munlock, [base, len, 0, 0, 0, 0]) };
     }
-    ATTACHED.fetch_add(len as u64, Relaxed);
-    let base = NonNull::new(base as *mut u8).ok_or(Errno(libc::ENOMEM))?;
-    Ok(Mapping { base, len, id })
+    NonNull::new(base as *mut u8).ok_or(Errno(libc::ENOMEM))
 }
 
 /// Whether another program in this process could attach all that this one has attached, within its limit of address space.

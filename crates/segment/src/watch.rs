@@ -383,7 +383,7 @@ mod tests {
         assert_eq!((seen[0].sending.fast, seen[0].sending.ring_bytes, seen[0].ring_size), (true, 77, None));
         assert_eq!(fill(&seen[0].sending, &seen[0].receiving, 1 << 16), Some(4096));
         assert!(look(kernel::user_id() + 1).unwrap().iter().all(|it| it.cookie != 0xfeed_0001));
-        assert_eq!(family.attached(), Some(1));
+        family.await_attached(1);
     }
 
     #[test]
@@ -423,7 +423,7 @@ mod tests {
         known.hold();
         known.pin(Reason::Urgent);
         assert_eq!((known.reason(), known.stage()), (Reason::Urgent, Stage::Pinned));
-        assert_eq!(family.attached(), Some(1));
+        family.await_attached(1);
     }
 
     #[test]
@@ -432,7 +432,7 @@ mod tests {
         let me = family.join();
         assert!(!family.has_others(me));
         let watching = Table(Family::open_to_read(family.id(), kernel::user_id()).unwrap());
-        assert_eq!(family.attached(), Some(2));
+        family.await_attached(2);
         assert!(!family.has_others(me));
         let child = family.expect();
         assert!(family.has_others(me));
