@@ -15,7 +15,8 @@ use crate::sync::{AcqRel, Acquire, AtomicI32, AtomicU32, AtomicU64, Relaxed, Rel
 use crate::sysv::{self, Mapping};
 use crate::tap::Name;
 
-const ENTRIES: usize = 1 << 16;
+/// Ends that can wait at one time, all of a user's together. Where there is no place for one, it asks again later.
+const ENTRIES: usize = 1 << 15;
 /// An entry lies within so many places of where its key hashes to.
 const NEIGHBOURS: usize = 64;
 const LEN_MARK: usize = 1889;
@@ -87,7 +88,7 @@ pub struct Offer {
 }
 
 laid_out! {
-    #[repr(C, align(128))]
+    #[repr(C, align(64))]
     struct Entry {
         state: AtomicU32,
         key: [AtomicU64; 2],
@@ -426,12 +427,12 @@ impl Directory {
         directory
     }
 
-    /// The words of the entries in which the key may lie, 32 for each: state, nothing, key (4), waiter (3), maker (3), pool,
+    /// The words of the entries in which the key may lie, 16 for each: state, nothing, key (4), waiter (3), maker (3), pool,
     /// slot, shape (2).
     pub(crate) fn words(&self, key: Key) -> Vec<&[AtomicU32]> {
         let entry = |step| self.entry((key.place() + step) % ENTRIES);
-        // SAFETY: an entry is 32 words, all of which may be anything.
-        let words = |it: &Entry| unsafe { core::slice::from_raw_parts((&raw const *it).cast(), 32) };
+        // SAFETY: an entry is 16 words, all of which may be anything.
+        let words = |it: &Entry| unsafe { core::slice::from_raw_parts((&raw const *it).cast(), 16) };
         (0..NEIGHBOURS).map(|step| words(entry(step))).collect()
     }
 
@@ -480,6 +481,16 @@ mod tests {
         assert!(directory.clear(index, key, one.pid));
         assert_eq!(directory.offered(index, key), None);
         assert!(!again.clear(index, key, other.pid));
+    }
+
+    /// It is found by its length, and others of that length would hide it.
+    #[test]
+    fn nothing_else_is_as_long() {
+        let shapes =
+            (16..=24).flat_map(|bits| [1, 8, Shape::MAX_SLOTS].map(|slots| Shape { ring_bytes: 1 << bits, slots }));
+        let pages = |len: usize| len.div_ceil(4096);
+        assert!(shapes.into_iter().all(|shape| shape.is_sane() && pages(shape.pool_bytes()) != pages(LEN)));
+        assert_ne!(pages(LEN), pages(crate::end::Family::LEN));
     }
 
     #[test]

@@ -149,7 +149,8 @@ impl Meeting {
                 }
                 self.join(end, fd, pool, slot, &link);
             }
-            Found::Full => end.pin(Reason::NoMemory),
+            // Others will have left by a later try.
+            Found::Full => end.set_reason(Reason::NoMemory),
             Found::Busy => {}
         }
     }

@@ -102,15 +102,46 @@ fn descriptors_run_out() {
     stage.finish();
 }
 
+/// The address space of a process.
+fn kilobytes(group: &Group) -> u64 {
+    let status = fs::read_to_string(format!("/proc/{}/status", group.pid())).unwrap();
+    let line = status.lines().find_map(|line| line.strip_prefix("VmSize:")).unwrap();
+    line.trim_matches(|c: char| !c.is_ascii_digit()).parse().unwrap()
+}
+
+/// What is mapped counts in a program's size, which it may limit or look at, used or not.
+#[test]
+fn one_connection_takes_little_address_space() {
+    const MOST: u64 = 9 << 10;
+    let Some(stage) = Stage::with(&["cc"]) else { return };
+    let (program, port) = (stage.path("guest"), free_port());
+    compile("guest.c", &program, &[]);
+    let guest = |words: String| stage.tuned(program.to_str().unwrap(), words.split(' '), AT_ONCE);
+    let server = stage.serve(guest(format!("serve {port}")), port);
+    let before = kilobytes(&server);
+    let hold = |first: usize| {
+        let client = stage.start(guest(format!("hold {port} {first} 1 {MESSAGES}")));
+        await_word(&client, "there");
+        client
+    };
+    let [without, with] = [0, 1].map(hold);
+    let grown = [kilobytes(&server) - before, kilobytes(&with) - kilobytes(&without)];
+    assert!(grown.iter().all(|it| *it < MOST), "the server and the client have grown by so many kB: {grown:?}");
+    for client in [without, with] {
+        client.signal(libc::SIGUSR1);
+        assert!(client.succeed(Duration::from_secs(60)).ends_with("every echo as sent\n"));
+    }
+    assert_eq!(server.stop(libc::SIGTERM), "");
+    assert_some_fast(&stage, None);
+    stage.finish();
+}
+
 #[test]
 fn address_space_runs_out() {
     let Some(stage) = Stage::with(&["cc", "prlimit"]) else { return };
     let middle = Middle::of(&stage, |program, words| stage.tuned(program, words, AT_ONCE));
     for group in [&middle.client, &middle.server] {
-        let status = fs::read_to_string(format!("/proc/{}/status", group.pid())).unwrap();
-        let line = status.lines().find_map(|line| line.strip_prefix("VmSize:")).unwrap();
-        let kilobytes: u64 = line.trim_matches(|c: char| !c.is_ascii_digit()).parse().unwrap();
-        middle.limit(&stage, group, &format!("--as={}", kilobytes << 10));
+        middle.limit(&stage, group, &format!("--as={}", kilobytes(group) << 10));
     }
     middle.go_on();
     assert_some_fast(&stage, Some(Reason::NoMemory));

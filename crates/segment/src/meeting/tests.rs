@@ -130,7 +130,7 @@ impl Known {
         let near = random.below(most);
         let entry = of_key.filter(|_| random.below(4) != 0).unwrap_or(&entries[near]);
         match random.below(8) {
-            0 => entry[random.below(32)].store(random.0 as u32, Relaxed),
+            0 => entry[random.below(16)].store(random.0 as u32, Relaxed),
             1 => entry[0].store(random.below(5) as u32, Release),
             2 => {
                 for at in 6..16 {
@@ -441,6 +441,29 @@ fn lies_at_any_time_confuse_nobody() {
         }
     });
     assert!(met > 10 && rounds > met as usize, "{met} of {rounds}");
+}
+
+/// Fails if `Meeting::seek` pins an end for which the directory has no place.
+#[test]
+fn ends_without_a_place_in_the_directory_meet_later() {
+    let _alone = alone();
+    let directory = Directory::private(kernel::user_id());
+    let (pair, ends, mut meetings) = (Pair::new(), [end(), end()], meetings(directory));
+    let places = directory.words(pair.key());
+    // Of somebody who lives: state, and the waiter's process.
+    places.iter().for_each(|place| {
+        [(0, 1), (6, kernel::process_id() as u32)].into_iter().for_each(|(at, word)| place[at].store(word, Relaxed))
+    });
+    for side in [0, 1] {
+        meetings[side].seek(&ends[side], pair.fd(side));
+        assert_eq!((ends[side].stage(), ends[side].reason()), (Stage::Plain, Reason::NoMemory));
+    }
+    places[17][0].store(0, Relaxed);
+    [0, 1].into_iter().for_each(|side| meetings[side].seek(&ends[side], pair.fd(side)));
+    assert_eq!(meetings[0].answer(&ends[0]), Answer::Offer);
+    meetings[0].take_offer(&ends[0], pair.fd(0));
+    assert!(check(&pair, &ends, &mut meetings, &[]));
+    clear(&ends, &mut meetings);
 }
 
 /// One connection must not take much of a program's address space, and many should share pools: see `FIRST_SLOTS` and `GROWTH`.
