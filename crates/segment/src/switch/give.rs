@@ -56,12 +56,14 @@ impl Port<'_> {
             return Gave::Nothing;
         }
         let giver = &self.link.outgoing().flags.giver;
-        let Some(became) = self.become_giver(giver, 0) else {
+        let Some(became) = self.become_giver(giver) else {
             self.break_off();
             return Gave::All;
         };
         let gave = self.give_pieces(became & BY_READER != 0);
         if became & !BY_READER != self.me {
+            // First: the reader may go on behind what this end has given.
+            self.end.sending.giving.store(NO_PIECE, Relaxed);
             giver.store(0, Release);
         }
         gave
@@ -72,34 +74,50 @@ impl Port<'_> {
             self.break_off();
             return Gave::All;
         }
-        loop {
+        // Each passes a byte at least. A reader that takes back what this end publishes would keep it here for ever.
+        for _ in 0..self.sender().ring.capacity() {
             // A handler's send would give the same again before it is counted.
             match kernel::undisturbed(|| self.give_piece()) {
                 Ok(Given::Piece) => {}
                 Ok(Given::NoRoom) => return Gave::Part,
                 Ok(Given::All) => return Gave::All,
-                Err(Fault) => {
-                    self.break_off();
-                    return Gave::All;
-                }
+                Err(Fault) => break,
             }
         }
+        self.break_off();
+        Gave::All
     }
 
-    /// Becomes the only one, of both ends, that gives what lies in the ring, in the name of this thread and with `mark` beside
-    /// it. What was there before; `None` if another does not stop in time.
-    fn become_giver(&self, giver: &AtomicU32, mark: u32) -> Option<u32> {
+    /// Becomes the only one, of both ends, that gives what lies in the ring, in the name of this thread. What was there before;
+    /// `None` if the reader does not stop in time.
+    fn become_giver(&self, giver: &AtomicU32) -> Option<u32> {
         let began = ticks();
         loop {
             let word = giver.load(Acquire);
             let other = word & !BY_READER;
-            let is_free = other == 0 || other == self.me || !kernel::thread_lives(other);
-            let mine = word & BY_READER | mark | self.me;
-            if is_free && giver.compare_exchange(word, mine, SeqCst, Relaxed).is_ok() {
+            // This one holds the senders' lock: another sender that stands there is gone.
+            let is_senders = word & BY_READER == 0;
+            let is_free = is_senders || other == 0 || other == self.me || !kernel::thread_lives(other);
+            if is_free && giver.compare_exchange(word, word & BY_READER | self.me, SeqCst, Relaxed).is_ok() {
                 return Some(word);
             }
             if ticks().wrapping_sub(began) > micros(LIES_US) {
                 return None;
+            }
+            nap(50);
+        }
+    }
+
+    /// The same for the reader, once nobody gives and all that was given is counted. False if that does not come to pass: what
+    /// the reader gave before its sender does not know of yet, nor of what would come behind that; and what a sender gave that
+    /// was killed, or that is below in this very thread, nobody may have counted.
+    fn become_giver_as_reader(&self, giver: &AtomicU32) -> bool {
+        let began = ticks();
+        loop {
+            let Err(word) = giver.compare_exchange(0, BY_READER | self.me, SeqCst, Acquire) else { return true };
+            let is_giving = word & BY_READER == 0 && word != self.me && kernel::thread_lives(word);
+            if !is_giving || ticks().wrapping_sub(began) > micros(LIES_US) {
+                return false;
             }
             nap(50);
         }
@@ -113,6 +131,10 @@ impl Port<'_> {
             sending.fast.store(0, Relaxed);
             return !self.connected();
         };
+        // No more than the ring takes: below 0 for who lies about doorbells.
+        if u64::from(given) > self.sender().ring.capacity() {
+            return false;
+        }
         if given != 0 {
             if sending.giving.load(Relaxed) == NO_PIECE {
                 sending.giving.store(self.published_place(self.link.outgoing()).pack(), Relaxed);
@@ -144,22 +166,25 @@ impl Port<'_> {
     /// The same by `socket`, a copy of the other end's.
     pub(super) fn give_itself_by(&self, socket: i32) -> bool {
         let flags = &self.link.incoming().flags;
-        if !self.begin_giving_of(flags) {
+        // A doorbell that was announced and has not come would be missing from what the sender counts.
+        if !self.begin_giving_of(flags) || self.owed() > 0 || !self.become_giver_as_reader(&flags.giver) {
             return false;
         }
-        let Some(before) = self.become_giver(&flags.giver, BY_READER) else { return false };
-        // What was given before the sender does not know of yet, and so neither of what comes behind that.
-        let all = before & BY_READER == 0 && kernel::undisturbed(|| self.give_ring(socket)) == Ok(true);
-        flags.giver.store(BY_READER, Release);
+        // Meanwhile the sender may have given all, and another reader may have come back to the ring.
+        let word = flags.waiting.load(SeqCst);
+        let is_absent = word & ABSENT != 0 && word & (ABSENT | GIVEN) != AWAY | GIVEN;
+        let all = is_absent && kernel::undisturbed(|| self.give_ring(socket)) == Ok(true);
+        flags.giver.store(if is_absent { BY_READER } else { 0 }, Release);
         all
     }
 
     /// Whether all that lies in the incoming ring has gone through `socket`.
     fn give_ring(&self, socket: i32) -> Result<bool, Fault> {
         let ring = self.incoming();
-        let mut place = self.published_place(self.link.incoming());
-        let mut bytes = [0u8; PIECE];
-        loop {
+        let begin = self.published_place(self.link.incoming());
+        let (mut place, mut bytes) = (begin, [0u8; PIECE]);
+        // No honest sender has more there, nor adds to it.
+        while ring::distance(begin.head, place.head) <= ring.capacity() {
             let one = libc::iovec { iov_base: bytes.as_mut_ptr().cast(), iov_len: bytes.len() };
             // SAFETY: the array is writable for its length, and used through the cursor alone while that lives.
             let mut into = unsafe { Cursor::new(&one, 1) };
@@ -170,6 +195,7 @@ impl Port<'_> {
             let Ok(sent) = kernel::send(socket, &bytes[..n]) else { return Ok(false) };
             place = copy_past_marks(&ring, place, &mut Cursor::discarding(sent))?.0;
         }
+        Err(Fault)
     }
 
     /// How far the reader of `direction` had read when it left the ring, or its sender has given back since.

@@ -224,11 +224,66 @@ fn a_reader_that_is_away_comes_back_behind_what_it_gave() {
     assert_eq!(it.ends[1].stage(), Stage::Joined);
 }
 
+/// No thread has it: above the largest there can be.
+const NOBODY: u32 = 1 << 23;
+
+/// A sender that is killed while it gives, and another process has its end: what it had not counted yet the reader does not give
+/// again.
+#[test]
+fn what_a_killed_sender_has_given_is_not_given_again() {
+    for given in [0, 1, 2000, 4096] {
+        let (it, mut left) = some_left_unread();
+        let (sender, reader) = (it.port(0), it.port(1));
+        assert_eq!(reader.leave(true, u64::MAX), Some(true));
+        sender.end.sending.lock.enter(NOBODY);
+        let head = sender.link.outgoing().head.head.load(Relaxed);
+        sender.end.sending.giving.store(Place { head, consumed: 1234 }.pack(), Relaxed);
+        sender.link.outgoing().flags.giver.store(NOBODY, Relaxed);
+        assert_eq!(kernel::send(sender.fd, &left[..given]), Ok(given));
+        assert_eq!(reader.leave_to(Recipient::Alone), Some(true));
+        left.extend(b"and more");
+        assert_eq!(it.send(b"and more"), Ok(8));
+        it.assert_kernel_has(&left);
+        assert_eq!(it.ends[0].stage(), Stage::Joined);
+    }
+}
+
+/// A sender that is killed before it has sent a doorbell that it had announced: the reader does not wait for ever, and what it
+/// would give could not be told from that.
+#[test]
+fn a_reader_gives_nothing_behind_a_doorbell_that_is_missing() {
+    let (it, mut left) = some_left_unread();
+    let (sender, reader) = (it.port(0), it.port(1));
+    sender.end.sending.lock.enter(NOBODY);
+    sender.link.outgoing().sender.bells.fetch_add(1, Relaxed);
+    assert_eq!(reader.leave(true, 1), Some(true));
+    assert_eq!(reader.leave_to(Recipient::Alone), Some(true));
+    left.extend(b"and more");
+    assert_eq!(it.send(b"and more"), Ok(8));
+    it.assert_kernel_has(&left);
+}
+
+/// The sender has given all just before the reader would, and another reader comes back to the ring.
+#[test]
+fn a_reader_gives_nothing_of_a_ring_that_begins_anew() {
+    let (it, left) = some_left_unread();
+    let (sender, reader) = (it.port(0), it.port(1));
+    assert_eq!(reader.go_away(|| true), Departure::Gone);
+    assert!(sender.attend());
+    assert!(!reader.give_itself());
+    it.assert_receives(&left);
+    reader.return_to_ring();
+    assert!(!it.ends[1].is_away());
+    assert!(sender.can_wake());
+    let more = b"what comes later";
+    assert_eq!(it.send(more), Ok(more.len()));
+    assert!(it.port(1).hand_over(Reason::Inherited, Recipient::Alone, false));
+    it.assert_kernel_has(more);
+}
+
 /// A reader that is killed while it gives, wherever: nothing is lost, and nothing comes twice.
 #[test]
 fn what_a_killed_reader_has_given_is_not_given_again() {
-    /// No thread has it: above the largest there can be.
-    const NOBODY: u32 = 1 << 23;
     for given in [0, 1, 2000, 3265, 3266, 3267, 7766, 18_765, 18_766] {
         let (it, mut left) = some_left_unread();
         let port = it.port(1);

@@ -166,11 +166,12 @@ impl Port<'_> {
             return;
         }
         // Since it went up the kernel has had doorbells and what was given back; or more, since it went down.
+        let Some(given) = self.given_since() else { return };
+        // Behind that: a reader says first that it gives.
         if flags.giver.load(Acquire) & BY_READER != 0 {
             // No doorbell is missing then, and who gives next counts the rest.
             return;
         }
-        let Some(given) = self.given_since() else { return };
         let unsent = given.wrapping_neg();
         if (1..=MOST).contains(&unsent) {
             if sender.bells.load(Acquire) & NO_MORE_BELLS != 0 {
