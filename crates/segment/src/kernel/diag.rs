@@ -3,8 +3,9 @@
 
 use super::proc::{for_each_number, link_target, number};
 use super::{SYN_RECEIVED, carries};
+use crate::clock::nanoseconds;
 use crate::raw::{Errno, syscall};
-use crate::sync::{AtomicI32, Relaxed};
+use crate::sync::{AtomicI32, AtomicU32, AtomicU64, Relaxed};
 
 /// Inode number of the socket that process `pid` holds as descriptor `fd`, if this process may look.
 pub fn socket_inode(pid: i32, fd: i32) -> Option<u64> {
@@ -44,27 +45,48 @@ pub fn has_alone(inode: u64) -> bool {
 }
 
 /// A descriptor of the socket at the other end of the connection of `fd`, if the kernel lets this process have one: whoever may
-/// trace a process may copy its descriptors (pidfd_getfd(2), Linux 5.6).
+/// trace a process may copy its descriptors (pidfd_getfd(2), Linux 5.6). None of a process of another PID namespace, where the
+/// number of a thread says nothing of whether it lives.
 pub fn copy_of_peer(fd: i32) -> Option<i32> {
     /// The process that had the last one: it may have the next one as well.
     static LAST: AtomicI32 = AtomicI32::new(0);
-    let peer = peer(fd).ok()?;
-    let in_process = |pid| {
-        let number = descriptor_of(pid, peer.inode.into())?;
-        let copy = copy_descriptor(pid, number)?;
-        if super::cookie(copy) == Ok(peer.cookie) {
-            LAST.store(pid, Relaxed);
-            return Some(copy);
-        }
-        super::close(copy);
-        None
-    };
+    /// So many searches in a row were in vain, the last of them then (CLOCK_MONOTONIC, ns).
+    static IN_VAIN: AtomicU32 = AtomicU32::new(0);
+    static IN_VAIN_AT: AtomicU64 = AtomicU64::new(0);
+    /// After so many the next ones would be too, for a while: of a thousand connections all may be another user's.
+    const MOST_IN_VAIN: u32 = 16;
+    const WHILE_NS: u64 = 1_000_000_000;
+    // One without a number was closed by all.
+    let peer = peer(fd).ok().filter(|it| it.inode != 0)?;
+    let has_it = |pid| Some((pid, descriptor_of(pid, peer.inode.into())?));
     let last = LAST.load(Relaxed);
-    let mut copy = if last == 0 { None } else { in_process(last) };
-    if copy.is_none() {
-        for_each_number(format_args!("/proc\0"), |pid, _| copy = copy.or_else(|| in_process(pid)));
+    let mut found = if last == 0 { None } else { has_it(last) };
+    if found.is_none() {
+        if IN_VAIN.load(Relaxed) >= MOST_IN_VAIN && nanoseconds() < IN_VAIN_AT.load(Relaxed) + WHILE_NS {
+            return None;
+        }
+        for_each_number(format_args!("/proc\0"), |pid, _| found = found.or_else(|| has_it(pid)));
     }
-    copy
+    let Some((pid, number)) = found else {
+        IN_VAIN.fetch_add(1, Relaxed);
+        IN_VAIN_AT.store(nanoseconds(), Relaxed);
+        return None;
+    };
+    IN_VAIN.store(0, Relaxed);
+    LAST.store(pid, Relaxed);
+    let copy = if shares_pid_namespace(pid) { copy_descriptor(pid, number)? } else { return None };
+    if super::cookie(copy) == Ok(peer.cookie) {
+        return Some(copy);
+    }
+    super::close(copy);
+    None
+}
+
+/// Whether process `pid` is in this process's PID namespace, as far as this one may know.
+fn shares_pid_namespace(pid: i32) -> bool {
+    let [mut mine, mut others] = [[0u8; 64]; 2];
+    let mine = link_target(format_args!("/proc/self/ns/pid\0"), &mut mine);
+    mine.is_some() && mine == link_target(format_args!("/proc/{pid}/ns/pid\0"), &mut others)
 }
 
 /// The number under which process `pid` has the socket with this inode number.
