@@ -205,7 +205,9 @@ impl Connection {
         match self.joined_port() {
             // A reader that is just leaving its ring is told that nobody will give back what it leaves.
             Some(port) if ends => port.end_sending(),
-            _ => self.attend(),
+            _ => {
+                self.attend();
+            }
         }
         if let Some(port) = self.ready_port() {
             port.hush(last);

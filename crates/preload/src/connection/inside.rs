@@ -265,9 +265,10 @@ fn outlast(lock: &Lock, enough: impl Fn() -> bool) {
 
 pub(super) static WAITING: Waiting = Waiting { hold, recv: sleeping_recv, call: sleeping_call, attend_all };
 
-/// Gives back on all connections of this process.
-fn attend_all() {
-    (0..table::highest()).filter_map(super::known).for_each(|it| it.attend());
+/// Gives back on all connections of this process; false if the kernel has no room for all of it yet.
+fn attend_all() -> bool {
+    // Of each, also behind one that has no room.
+    (0..table::highest()).filter_map(super::known).filter(|it| !it.attend()).count() == 0
 }
 
 /// Counts the receive as inside, and finds it a descriptor of the socket.

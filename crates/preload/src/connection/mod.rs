@@ -344,10 +344,9 @@ impl Connection {
     }
 
     /// The direction out is about to end: what a reader has left in the ring could not follow behind the FIN.
-    pub fn attend(&self) {
-        if let Some(port) = self.joined_port() {
-            port.attend();
-        }
+    /// False if the kernel has no room for all of it yet.
+    pub fn attend(&self) -> bool {
+        self.joined_port().is_none_or(|port| port.attend())
     }
 
     /// The program has set how the socket is closed: the other end is told whether it is with a reset.

@@ -42,8 +42,8 @@ pub struct Waiting {
     pub recv: unsafe fn(port: &Port<'_>, to: *mut u8, len: usize, flags: i32, patience: Patience) -> Answer,
     /// Makes a system call of the library's own, which sleeps.
     pub call: fn(port: &Port<'_>, call: &dyn Fn() -> Answer) -> Answer,
-    /// Gives back ([`Port::attend`]) on all connections of this process.
-    pub attend_all: fn(),
+    /// Gives back ([`Port::attend`]) on all connections of this process; false if the kernel has no room for all of it yet.
+    pub attend_all: fn() -> bool,
 }
 
 /// Who gets a socket that knows nothing of the library, and so how surely it has to be plain TCP.
@@ -149,12 +149,14 @@ impl<'a> Port<'a> {
 
 impl Port<'_> {
     /// Before this thread sleeps on the connection: what readers have left in this and other rings goes the kernel path. False if
-    /// the kernel has no room for all that this one has left.
+    /// the kernel has no room for all of it yet: then somebody has to ask again.
     fn attend_before_sleep(&self) -> bool {
         let (now, seen) = (self.link.departures(), &self.end.departures);
         if seen.load(Relaxed) != now {
+            if !(self.waiting.attend_all)() {
+                return false;
+            }
             seen.store(now, Relaxed);
-            (self.waiting.attend_all)();
         }
         self.attend()
     }
@@ -325,13 +327,17 @@ impl Port<'_> {
     /// Leaves the ring to the recipient. For one that is sure to come, this end puts on the kernel path itself what it can. Whether
     /// something is left to the sender; `None` if the ring is not left.
     pub fn leave_to(&self, recipient: Recipient) -> Option<bool> {
-        let is_sure = recipient != Recipient::Unsure;
-        let is_left =
-            if is_sure || self.can_wake() { self.leave(recipient == Recipient::Alone, u64::MAX) } else { None };
+        let is_left = match recipient {
+            Recipient::Unsure if self.can_wake() => self.leave(false, u64::MAX),
+            Recipient::Unsure => None,
+            _ => self
+                .leave(recipient == Recipient::Alone, u64::MAX)
+                .map(|_| self.has_left_unread() && !self.give_itself()),
+        };
         if is_left.is_none() {
             self.leave_if_read(u64::MAX);
         }
-        is_left.map(|unread| if is_sure { self.has_left_unread() && !self.give_itself() } else { unread })
+        is_left
     }
 
     /// The same for somebody who may know of the ring and come back to it, or not.

@@ -22,7 +22,7 @@ static WAITING: Waiting = Waiting {
         }
     },
     call: |_, call| call(),
-    attend_all: || {},
+    attend_all: || true,
 };
 
 /// The end that sends, and the one that receives.
