@@ -298,14 +298,6 @@ fn file_actions_change_the_numbers() {
     scene.finish();
 }
 
-/// What the other end cannot put on the kernel path is a reset also where the process still has its descriptor.
-#[test]
-fn file_actions_give_what_cannot_be_given_back() {
-    let Some(scene) = Scene::new() else { return };
-    scene.assert_whole_or_reset(&["actions"], &["sent", "full"], "no-environment");
-    scene.finish();
-}
-
 /// Of a path that a file action makes mean another file it is not known which that is: the image finds plain TCP.
 #[test]
 fn a_file_action_changes_the_working_directory() {

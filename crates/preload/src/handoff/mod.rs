@@ -344,9 +344,8 @@ fn hand_over_inherited(how: Execution) {
     inherited(how, |it| {
         let recipient = recipient(&it);
         let is_plain = it.hand_over_to(recipient, Reason::Inherited, leaves_to_sender);
-        // An image beside which others read is not sure to: it is not worth a reset, unless a file action has named it.
-        let is_sure_to_read = how == Execution::Spawned || how == Execution::Alone && it.is_last();
-        if !is_plain && recipient == Recipient::Alone && is_sure_to_read {
+        // Others may read on beside the image: not worth a reset.
+        if !is_plain && recipient == Recipient::Alone && how == Execution::Alone && it.is_last() {
             it.reset();
         }
     });
