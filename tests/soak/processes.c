@@ -646,6 +646,7 @@ static void hand_pass(struct actor *a, _Atomic uint64_t *rng, int budget)
     bool gone = one_in(rng, 2); // the original is closed
     bool back = gone && budget >= 0;
     struct order order = {(int)(a->conn - shared->conn), a->me, budget, a->depth + 1, back, gone && one_in(rng, 2)};
+    s->passed = 1;
     note(a, early ? "pass early" : stranger ? "pass stranger" : "pass", budget);
     s->keepers += !gone;
     pass(a, sock, &order, a->fd);

@@ -36,6 +36,7 @@ struct side {
     _Atomic int unable;     // how often it was handed to an image that cannot go on
     _Atomic int keepers;    // processes that wait for others, and keep a descriptor of it meanwhile
     _Atomic int ended;      // nothing more will come from it
+    _Atomic int passed;     // it was passed to another process, so it sends by the kernel behind what lies unread in the ring
     _Atomic int reset;      // it has heard of a reset that may have been
 };
 

@@ -1,9 +1,9 @@
 // Hand-overs to program images that cannot go on with a fast connection: it must be plain TCP by then, or be reset at once.
 //
 // A reset is legal only where what lies unread in the ring cannot be put on the kernel path (README, Limits): the other side has
-// ended its direction, has sent more than the ring takes, has handed its own side to such an image, or had a process killed. Each
-// side that hears of one stops there, and the round is over when all sides have. PROCESSES_SKIP=kept leaves out what is handed over
-// while a process goes on having a descriptor of it.
+// ended its direction, has sent more than the ring takes, has handed its own side to such an image, had a process killed, or was
+// passed on, so that it sends by the kernel. Each side that hears of one stops there, and the round is over when all sides have.
+// PROCESSES_SKIP=kept leaves out what is handed over while a process goes on having a descriptor of it.
 #include "unable.h"
 #include <errno.h>
 #include <fcntl.h>
@@ -36,7 +36,7 @@ enum { SOMEBODY = 1000 };
 // In the folder of this program: a file that is no library of ours, a static image, and a root with a program alone.
 static char folder[300], other_library[340], static_image[340], root[340];
 
-static uint64_t images, resets, reset_for[4];
+static uint64_t images, resets, reset_for[5];
 
 // --------------------------------------------------------------------------------------------------- what images need
 
@@ -316,6 +316,8 @@ static int reason(const struct conn *c)
             return 2;
         if (c->killed)
             return 3;
+        if (other->passed)
+            return 4;
     }
     return -1;
 }
@@ -366,7 +368,8 @@ void count_resets(void)
 
 void tell_resets(void)
 {
-    printf("%llu images that could not go on, %llu connections reset (%llu ended, %llu ahead, %llu both, %llu killed)\n",
+    printf("%llu images that could not go on, %llu connections reset (%llu ended, %llu ahead, %llu both, %llu killed, "
+           "%llu passed)\n",
            (unsigned long long)images, (unsigned long long)resets, (unsigned long long)reset_for[0],
-           (unsigned long long)reset_for[1], (unsigned long long)reset_for[2], (unsigned long long)reset_for[3]);
+           (unsigned long long)reset_for[1], (unsigned long long)reset_for[2], (unsigned long long)reset_for[3], (unsigned long long)reset_for[4]);
 }
