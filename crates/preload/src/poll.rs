@@ -386,10 +386,20 @@ unsafe fn serve(
         // A connection may have gone up, by another thread, while this one slept plainly: then the doorbell that woke
         // it is no data yet.
         if answer <= 0 || !concerns_us(entries()) {
+            tell_whole(entries());
             return answer;
         }
     }
     wait(entries(), deadline, mask)
+}
+
+/// A single look of the kernel's may fall between the error of a reset and its end. This library's work makes a program that is
+/// about to sleep in poll come later, so it would meet that more often.
+fn tell_whole(fds: &mut [pollfd]) {
+    let is_half_told = |it: &pollfd| kernel::is_half_told(it.events, it.revents);
+    fds.iter_mut().filter(|it| is_half_told(it) && connection::known(it.fd).is_some()).for_each(|it| {
+        it.revents = kernel::poll_now(it.fd, it.events);
+    });
 }
 
 /// The same where the answers cannot be written: an error, which the kernel finds. But what it knows of our connections is
