@@ -34,7 +34,10 @@ pub fn has_io_uring() -> bool {
     }
     // A ring, or code for one, may come later: the looks become rare, so that they cost a server of many connections little.
     let asked = ASKED.fetch_add(1, Relaxed).wrapping_add(1);
-    if (asked <= ALWAYS || asked.is_power_of_two()) && (kernel::has_io_uring() || may_be_set_up_unseen()) {
+    // The list of what is mapped takes longer than that of descriptors.
+    let looks_at_code = asked.is_power_of_two();
+    let found = (asked <= ALWAYS || looks_at_code) && kernel::has_io_uring();
+    if found || looks_at_code && may_be_set_up_unseen() {
         pin_all();
     }
     HAS_RING.load(Relaxed)
