@@ -110,13 +110,13 @@ fn postgresql() {
         stage.output(stage.command("psql", ["-X", "-A", "-t", "-v", "ON_ERROR_STOP=1", "-d", &database, "-c", query]))
     };
     await_answer(&server, || psql_is_ready(&stage, &port));
-    psql("create table numbers as select i, md5(i::text) as hash from generate_series(1, 20000) as i");
-    assert_eq!(psql("select count(*), sum(i) from numbers"), "20000|200010000\n");
+    psql("create table numbers as select i, md5(i::text) as hash from generate_series(1, 200000) as i");
+    assert_eq!(psql("select count(*), sum(i) from numbers"), "200000|20000100000\n");
     let rows = psql("select i, hash from numbers order by i");
-    assert_eq!(rows.lines().count(), 20000);
+    assert_eq!(rows.lines().count(), 200000);
     assert!(rows.starts_with("1|c4ca4238a0b923820dcc509a6f75849b\n"));
     let size = psql("select length(string_agg(repeat(hash, 3), '' order by i)) from numbers");
-    assert_eq!(size, "1920000\n");
+    assert_eq!(size, "19200000\n");
 
     let common = ["-h", "127.0.0.1", "-p", &port, "-U", "postgres"];
     let pgbench =
