@@ -12,6 +12,7 @@ use core::ffi::{c_int, c_long, c_uint, c_void};
 use libc::size_t;
 use underpass_segment::config::IoUring;
 use underpass_segment::kernel::Code;
+use underpass_segment::layout::{START, fold};
 use underpass_segment::raw::{self, Errno};
 use underpass_segment::reason::Reason;
 use underpass_segment::sync::{AtomicBool, AtomicU32, AtomicU64, Relaxed};
@@ -22,9 +23,7 @@ static HAS_RING: AtomicBool = AtomicBool::new(false);
 /// How many connections have asked.
 static ASKED: AtomicU32 = AtomicU32::new(0);
 /// A sum over what code was mapped where at the last look at it.
-static LOOKED_AT: AtomicU64 = AtomicU64::new(UNSEEN);
-/// The sum of no code.
-const UNSEEN: u64 = 0xcbf2_9ce4_8422_2325;
+static LOOKED_AT: AtomicU64 = AtomicU64::new(START);
 
 /// Whether what happens to any connection may go past the library. Asked by each connection that looks for its other end.
 pub fn has_io_uring() -> bool {
@@ -53,7 +52,7 @@ fn pin_all() {
 ///
 /// Where the code cannot be looked at, /proc cannot be asked, and no connection meets its other end anyway.
 fn may_be_set_up_unseen() -> bool {
-    let mut now = UNSEEN;
+    let mut now = START;
     let listed = kernel::for_each_code(|code| now = with(now, &code));
     if listed.is_err() || LOOKED_AT.load(Relaxed) == now {
         return false;
@@ -65,12 +64,7 @@ fn may_be_set_up_unseen() -> bool {
 
 /// `sum` with `code` added to what it tells apart: see [`LOOKED_AT`].
 fn with(sum: u64, code: &Code<'_>) -> u64 {
-    // FNV-1a: http://www.isthe.com/chongo/tech/comp/fnv/.
-    const PRIME: u64 = 0x0000_0100_0000_01b3;
-    [code.begin, code.len]
-        .into_iter()
-        .chain(code.path.bytes().map(u64::from))
-        .fold(sum, |sum, it| (sum ^ it).wrapping_mul(PRIME))
+    [code.begin, code.len].into_iter().chain(code.path.bytes().map(u64::from)).fold(sum, fold)
 }
 
 /// Whether any code of this process sets up a ring; `None` if there is no memory or no descriptor to find out.
