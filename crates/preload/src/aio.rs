@@ -177,5 +177,3 @@ pub unsafe fn submitting(count: c_long, requests: *const *const iocb) {
         }
     }
 }
-
-pub use crate::io_uring::has_io_uring;

@@ -19,6 +19,8 @@ use crate::tap::Name;
 const ENTRIES: usize = 1 << 15;
 /// An entry lies within so many places of where its key hashes to.
 const NEIGHBOURS: usize = 64;
+/// Pieces of code that are known to set up no io_uring, all of a user's together.
+const HARMLESS: usize = 1 << 10;
 const LEN_MARK: usize = 1889;
 const LEN: usize = size_of::<Header>() + ENTRIES * size_of::<Entry>() + 4096 - LEN_MARK;
 const MAGIC: u64 = u64::from_be_bytes(*b"UPdir_05");
@@ -34,6 +36,8 @@ laid_out! {
         tap: AtomicU64,
         /// [`MARK`].
         mark: AtomicU64,
+        /// See [`Directory::is_harmless`]: 0, or the mark of a piece of code.
+        harmless: [AtomicU64; HARMLESS],
     }
 }
 
@@ -182,6 +186,24 @@ impl Directory {
     /// Nobody is to copy there any more.
     pub fn forget_tap(&self, name: Name) {
         let _ = self.header().tap.compare_exchange(name.word(), 0, SeqCst, Relaxed);
+    }
+
+    /// Whether a process of the user has searched the piece of code with this mark, and found nothing that sets up an io_uring.
+    /// Unlike the rest of the table this is believed: a process that could lie here could also trace this one.
+    pub fn is_harmless(&self, code: u64) -> bool {
+        self.places_of(code).any(|it| it.load(Relaxed) == code)
+    }
+
+    /// Says so to those who ask later. Where there is no place, one that was searched earlier is searched again.
+    pub fn set_harmless(&self, code: u64) {
+        let Some(first) = self.places_of(code).next() else { return };
+        self.places_of(code).find(|it| it.load(Relaxed) == 0).unwrap_or(first).store(code, Relaxed);
+    }
+
+    fn places_of(&self, code: u64) -> impl Iterator<Item = &AtomicU64> {
+        const NEAR: usize = 8;
+        let harmless = &self.header().harmless;
+        (0..NEAR).map(move |step| &harmless[(code as usize).wrapping_add(step) % HARMLESS])
     }
 
     fn header(&self) -> &Header {
@@ -491,6 +513,21 @@ mod tests {
         let pages = |len: usize| len.div_ceil(4096);
         assert!(shapes.into_iter().all(|shape| shape.is_sane() && pages(shape.pool_bytes()) != pages(LEN)));
         assert_ne!(pages(LEN), pages(crate::end::Family::LEN));
+    }
+
+    #[test]
+    fn what_is_harmless_is_remembered_beside_others() {
+        let directory = Directory::private(kernel::user_id());
+        let same_place = |step: u64| 7 + step * HARMLESS as u64;
+        for step in 0..8 {
+            assert!(!directory.is_harmless(same_place(step)));
+            directory.set_harmless(same_place(step));
+        }
+        assert!((0..8).all(|step| directory.is_harmless(same_place(step))));
+        directory.set_harmless(same_place(8));
+        assert!(directory.is_harmless(same_place(8)) && !directory.is_harmless(same_place(0)), "the ninth of a place");
+        directory.set_harmless(u64::MAX);
+        assert!(directory.is_harmless(u64::MAX), "behind the last place is the first");
     }
 
     #[test]

@@ -370,7 +370,8 @@ impl Meeting {
         Some((lender.family, index))
     }
 
-    fn directory(&mut self, uid: u32) -> Option<Directory> {
+    /// The directory of user `uid`.
+    pub fn directory(&mut self, uid: u32) -> Option<Directory> {
         if self.directory.is_none_or(|d| d.uid() != uid) {
             self.directory = Directory::open(uid).ok();
         }

@@ -286,7 +286,7 @@ fn restore(family: &Family, fill: impl FnOnce(&End) -> bool) -> Option<u32> {
 
 /// Why the connection of `fd` cannot be carried, as its options or the process say.
 pub(super) fn unsuitable(fd: i32) -> Option<Reason> {
-    if crate::aio::has_io_uring() {
+    if crate::io_uring::is_known() {
         return Some(Reason::Asynchronous);
     }
     let set = |level, name| kernel::int_option(fd, level, name);

@@ -6,7 +6,11 @@
 
 use super::close;
 use super::proc::{for_each_line_of, open};
+use crate::layout::{START, fold};
 use crate::raw::{Errno, syscall};
+
+/// Of the list of what is mapped, in bytes. A path that makes it longer is cut off, so that its file is not found.
+const LONGEST_LINE: usize = 1024;
 
 /// A part of a file that is mapped to be executed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -29,7 +33,7 @@ pub struct Code<'a> {
 /// Those of open(2).
 pub fn for_each_code(mut what: impl FnMut(Code<'_>)) -> Result<(), Errno> {
     // A program's thread may have 16 KiB of stack in all.
-    for_each_line_of::<24, 1024>(format_args!("/proc/self/maps\0"), |line| {
+    for_each_line_of::<24, LONGEST_LINE>(format_args!("/proc/self/maps\0"), |line| {
         if let Some(code) = code(text(line)) {
             what(code);
         }
@@ -58,6 +62,19 @@ fn code(line: &str) -> Option<Code<'_>> {
 }
 
 impl Code<'_> {
+    /// A number other than 0 that tells this code from any other on this host, and from what the file had before it was changed;
+    /// `None` where the file is not at its path any more.
+    pub fn mark(&self) -> Option<u64> {
+        let mut path = [0; LONGEST_LINE];
+        path.get_mut(..self.path.len())?.copy_from_slice(self.path.as_bytes());
+        let about = about(libc::AT_FDCWD, &path, 0)?;
+        let changed = [about.st_size, about.st_mtime, about.st_mtime_nsec, about.st_ctime, about.st_ctime_nsec];
+        let (major, minor, inode) = self.file;
+        let place = [major, minor, inode, self.offset, self.len];
+        let mark = place.into_iter().chain(changed.map(|it| it as u64)).fold(START, fold).max(1);
+        (file(&about) == self.file).then_some(mark)
+    }
+
     /// Opens it to be read: the file, or where that cannot be, this process's memory as the kernel shows it. Neither is a fault
     /// where another thread unmaps the code meanwhile. The file is read several times as fast, and nothing becomes resident by it.
     ///
@@ -66,7 +83,7 @@ impl Code<'_> {
     pub fn open(&self) -> Result<OpenCode, Errno> {
         if let Ok(fd) = open(format_args!("{}\0", self.path)) {
             let code = OpenCode { fd, offset: self.offset };
-            if code.file() == Some(self.file) {
+            if about(code.fd, &[0], libc::AT_EMPTY_PATH).is_some_and(|it| file(&it) == self.file) {
                 return Ok(code);
             }
         }
@@ -103,16 +120,21 @@ impl OpenCode {
         }
         Some(())
     }
+}
 
-    /// Which file is open, as [`Code::file`] has it.
-    fn file(&self) -> Option<(u64, u64, u64)> {
-        // SAFETY: zeroed memory is a valid `stat`.
-        let mut about: libc::stat = unsafe { core::mem::zeroed() };
-        // SAFETY: the kernel writes the structure.
-        unsafe { syscall(libc::SYS_fstat, [self.fd as usize, &raw mut about as usize, 0, 0, 0, 0]) }.ok()?;
-        let device = about.st_dev;
-        Some((libc::major(device).into(), libc::minor(device).into(), about.st_ino))
-    }
+/// What fstatat(2) says of a file. The path ends with a NUL.
+fn about(folder: i32, path: &[u8], flags: i32) -> Option<libc::stat> {
+    // SAFETY: zeroed memory is a valid `stat`.
+    let mut about: libc::stat = unsafe { core::mem::zeroed() };
+    let arguments = [folder as usize, path.as_ptr() as usize, &raw mut about as usize, flags as usize, 0, 0];
+    // SAFETY: the kernel reads the path and writes the structure.
+    unsafe { syscall(libc::SYS_newfstatat, arguments) }.ok()?;
+    Some(about)
+}
+
+/// Which file that is, as [`Code::file`] has it.
+fn file(about: &libc::stat) -> (u64, u64, u64) {
+    (libc::major(about.st_dev).into(), libc::minor(about.st_dev).into(), about.st_ino)
 }
 
 impl Drop for OpenCode {
@@ -185,6 +207,36 @@ mod tests {
             assert!(pages[..BYTES].iter().all(|&it| it == 0x90) && pages[BYTES..].iter().all(|&it| it == 0));
         }
         fs::remove_dir_all(folder).unwrap();
+    }
+
+    #[test]
+    fn a_mark_is_of_one_piece_of_one_file_as_it_is() {
+        let folder = std::env::temp_dir().join(format!("underpass-mark-{}", super::super::process_id()));
+        fs::create_dir_all(&folder).unwrap();
+        let path = folder.join("code");
+        let path = path.to_str().unwrap();
+        fs::write(path, [0x90; 8192]).unwrap();
+        let code = Code {
+            begin: 0x1000,
+            len: 4096,
+            offset: 0,
+            file: file(&about(libc::AT_FDCWD, &name(path), 0).unwrap()),
+            path,
+        };
+        let first = code.mark();
+        assert!(first.is_some_and(|it| it != 0));
+        assert_eq!(Code { begin: 0x7000, ..code }.mark(), first, "wherever it is mapped");
+        assert_ne!(Code { offset: 4096, ..code }.mark(), first);
+        assert_ne!(Code { len: 8192, ..code }.mark(), first);
+        assert_eq!(Code { path: "/none", ..code }.mark(), None);
+        assert_eq!(Code { path: "/", ..code }.mark(), None, "another file");
+        fs::write(path, [0x91; 8191]).unwrap();
+        assert!(code.mark().is_some_and(|it| Some(it) != first), "it was changed");
+        fs::remove_dir_all(folder).unwrap();
+    }
+
+    fn name(path: &str) -> Vec<u8> {
+        [path.as_bytes(), &[0]].concat()
     }
 
     #[test]
