@@ -65,7 +65,9 @@ fn a_sleeper_is_rung_once_for_a_message() {
     let settings: Vec<_> = AT_ONCE.iter().copied().chain([("UNDERPASS_SPIN_US", "0")]).collect();
     let (messages, bells, _) = rung(&stage, "sets", &settings);
     assert!(bells < messages + messages / 10, "{messages} messages, {bells} doorbells");
-    assert!(bells > messages / 2, "{messages} messages, {bells} doorbells: who does not sleep is not rung");
+    // One side is asleep whenever it is written to. The other may not be yet: where both run on one processor, whoever is rung
+    // may answer at once.
+    assert!(bells > messages / 4, "{messages} messages, {bells} doorbells: who does not sleep is not rung");
     stage.finish();
 }
 
