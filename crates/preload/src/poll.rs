@@ -298,9 +298,7 @@ fn ask(fds: &mut [pollfd], timeout: Option<timespec>, mask: *const sigset_t) -> 
     }
     let mut count = 0;
     for it in fds.iter_mut() {
-        if kernel::is_half_told(it.events, it.revents) {
-            it.revents = kernel::poll_now(it.fd, it.events);
-        }
+        tell_whole(it);
         if it.fd >= 0 && it.events & (IN | libc::POLLRDHUP) != 0 {
             correct(it);
         } else if it.revents & RESET != 0
@@ -386,7 +384,7 @@ unsafe fn serve(
         // A connection may have gone up, by another thread, while this one slept plainly: then the doorbell that woke
         // it is no data yet.
         if answer <= 0 || !concerns_us(entries()) {
-            tell_whole(entries());
+            entries().iter_mut().filter(|it| connection::known(it.fd).is_some()).for_each(tell_whole);
             return answer;
         }
     }
@@ -395,11 +393,10 @@ unsafe fn serve(
 
 /// A single look of the kernel's may fall between the error of a reset and its end. This library's work makes a program that is
 /// about to sleep in poll come later, so it would meet that more often.
-fn tell_whole(fds: &mut [pollfd]) {
-    let is_half_told = |it: &pollfd| kernel::is_half_told(it.events, it.revents);
-    fds.iter_mut().filter(|it| is_half_told(it) && connection::known(it.fd).is_some()).for_each(|it| {
+fn tell_whole(it: &mut pollfd) {
+    if kernel::is_half_told(it.events, it.revents) {
         it.revents = kernel::poll_now(it.fd, it.events);
-    });
+    }
 }
 
 /// The same where the answers cannot be written: an error, which the kernel finds. But what it knows of our connections is

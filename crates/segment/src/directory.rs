@@ -20,7 +20,7 @@ const ENTRIES: usize = 1 << 15;
 /// An entry lies within so many places of where its key hashes to.
 const NEIGHBOURS: usize = 64;
 /// Pieces of code that are known to set up no io_uring, all of a user's together.
-const HARMLESS: usize = 1 << 10;
+const CODES: usize = 1 << 10;
 const LEN_MARK: usize = 1889;
 const LEN: usize = size_of::<Header>() + ENTRIES * size_of::<Entry>() + 4096 - LEN_MARK;
 const MAGIC: u64 = u64::from_be_bytes(*b"UPdir_05");
@@ -37,7 +37,7 @@ laid_out! {
         /// [`MARK`].
         mark: AtomicU64,
         /// See [`Directory::is_harmless`]: 0, or the mark of a piece of code.
-        harmless: [AtomicU64; HARMLESS],
+        harmless: [AtomicU64; CODES],
     }
 }
 
@@ -203,7 +203,7 @@ impl Directory {
     fn places_of(&self, code: u64) -> impl Iterator<Item = &AtomicU64> {
         const NEAR: usize = 8;
         let harmless = &self.header().harmless;
-        (0..NEAR).map(move |step| &harmless[(code as usize).wrapping_add(step) % HARMLESS])
+        (0..NEAR).map(move |step| &harmless[(code as usize).wrapping_add(step) % CODES])
     }
 
     fn header(&self) -> &Header {
@@ -518,7 +518,7 @@ mod tests {
     #[test]
     fn what_is_harmless_is_remembered_beside_others() {
         let directory = Directory::private(kernel::user_id());
-        let same_place = |step: u64| 7 + step * HARMLESS as u64;
+        let same_place = |step: u64| 7 + step * CODES as u64;
         for step in 0..8 {
             assert!(!directory.is_harmless(same_place(step)));
             directory.set_harmless(same_place(step));

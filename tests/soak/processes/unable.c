@@ -371,5 +371,6 @@ void tell_resets(void)
     printf("%llu images that could not go on, %llu connections reset (%llu ended, %llu ahead, %llu both, %llu killed, "
            "%llu passed)\n",
            (unsigned long long)images, (unsigned long long)resets, (unsigned long long)reset_for[0],
-           (unsigned long long)reset_for[1], (unsigned long long)reset_for[2], (unsigned long long)reset_for[3], (unsigned long long)reset_for[4]);
+           (unsigned long long)reset_for[1], (unsigned long long)reset_for[2], (unsigned long long)reset_for[3],
+           (unsigned long long)reset_for[4]);
 }

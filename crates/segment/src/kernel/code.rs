@@ -5,6 +5,7 @@
 #![allow(unsafe_code, reason = "issues a system call with a buffer of its own")]
 
 use super::close;
+use super::descriptor::status;
 use super::proc::{for_each_line_of, open};
 use crate::layout::{START, fold};
 use crate::raw::{Errno, syscall};
@@ -67,12 +68,12 @@ impl Code<'_> {
     pub fn mark(&self) -> Option<u64> {
         let mut path = [0; LONGEST_LINE];
         path.get_mut(..self.path.len())?.copy_from_slice(self.path.as_bytes());
-        let about = about(libc::AT_FDCWD, &path, 0)?;
-        let changed = [about.st_size, about.st_mtime, about.st_mtime_nsec, about.st_ctime, about.st_ctime_nsec];
+        let status = status(libc::AT_FDCWD, &path, 0)?;
+        let changed = [status.st_size, status.st_mtime, status.st_mtime_nsec, status.st_ctime, status.st_ctime_nsec];
         let (major, minor, inode) = self.file;
         let place = [major, minor, inode, self.offset, self.len];
         let mark = place.into_iter().chain(changed.map(|it| it as u64)).fold(START, fold).max(1);
-        (file(&about) == self.file).then_some(mark)
+        (file(&status) == self.file).then_some(mark)
     }
 
     /// Opens it to be read: the file, or where that cannot be, this process's memory as the kernel shows it. Neither is a fault
@@ -83,7 +84,7 @@ impl Code<'_> {
     pub fn open(&self) -> Result<OpenCode, Errno> {
         if let Ok(fd) = open(format_args!("{}\0", self.path)) {
             let code = OpenCode { fd, offset: self.offset };
-            if about(code.fd, &[0], libc::AT_EMPTY_PATH).is_some_and(|it| file(&it) == self.file) {
+            if status(code.fd, &[0], libc::AT_EMPTY_PATH).is_some_and(|it| file(&it) == self.file) {
                 return Ok(code);
             }
         }
@@ -122,19 +123,9 @@ impl OpenCode {
     }
 }
 
-/// What fstatat(2) says of a file. The path ends with a NUL.
-fn about(folder: i32, path: &[u8], flags: i32) -> Option<libc::stat> {
-    // SAFETY: zeroed memory is a valid `stat`.
-    let mut about: libc::stat = unsafe { core::mem::zeroed() };
-    let arguments = [folder as usize, path.as_ptr() as usize, &raw mut about as usize, flags as usize, 0, 0];
-    // SAFETY: the kernel reads the path and writes the structure.
-    unsafe { syscall(libc::SYS_newfstatat, arguments) }.ok()?;
-    Some(about)
-}
-
 /// Which file that is, as [`Code::file`] has it.
-fn file(about: &libc::stat) -> (u64, u64, u64) {
-    (libc::major(about.st_dev).into(), libc::minor(about.st_dev).into(), about.st_ino)
+fn file(status: &libc::stat) -> (u64, u64, u64) {
+    (libc::major(status.st_dev).into(), libc::minor(status.st_dev).into(), status.st_ino)
 }
 
 impl Drop for OpenCode {
@@ -220,7 +211,7 @@ mod tests {
             begin: 0x1000,
             len: 4096,
             offset: 0,
-            file: file(&about(libc::AT_FDCWD, &name(path), 0).unwrap()),
+            file: file(&status(libc::AT_FDCWD, &name(path), 0).unwrap()),
             path,
         };
         let first = code.mark();

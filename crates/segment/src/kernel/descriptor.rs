@@ -18,11 +18,17 @@ pub fn is_pipe_to_write(fd: i32) -> bool {
 
 /// What kind of file `fd` is (S_IFSOCK, ...; inode(7)), 0 being one of the kernel's own; `None` when it is not open.
 fn file_type(fd: i32) -> Option<libc::mode_t> {
-    // SAFETY: zeroed memory is a valid stat.
-    let mut about: libc::stat = unsafe { core::mem::zeroed() };
-    // SAFETY: the kernel writes one stat.
-    let known = unsafe { syscall(libc::SYS_fstat, [fd as usize, &raw mut about as usize, 0, 0, 0, 0]) };
-    known.is_ok().then_some(about.st_mode & libc::S_IFMT)
+    status(fd, &[0], libc::AT_EMPTY_PATH).map(|status| status.st_mode & libc::S_IFMT)
+}
+
+/// What fstatat(2) says of a file. The path ends with a NUL.
+pub(super) fn status(folder: i32, path: &[u8], flags: i32) -> Option<libc::stat> {
+    // SAFETY: zeroed memory is a valid `stat`.
+    let mut status: libc::stat = unsafe { core::mem::zeroed() };
+    let arguments = [folder as usize, path.as_ptr() as usize, &raw mut status as usize, flags as usize, 0, 0];
+    // SAFETY: the kernel reads the path and writes the structure.
+    unsafe { syscall(libc::SYS_newfstatat, arguments) }.ok()?;
+    Some(status)
 }
 
 /// Whether O_NONBLOCK is set.
