@@ -515,6 +515,7 @@ mod tests {
         assert_ne!(pages(LEN), pages(crate::end::Family::LEN));
     }
 
+    #[cfg(not(loom))]
     #[test]
     fn what_is_harmless_is_remembered_beside_others() {
         let directory = Directory::private(kernel::user_id());
