@@ -365,14 +365,12 @@ with socket.create_connection(('127.0.0.1', int(sys.argv[1]))) as connection:
 print('closed', flush=True)
 time.sleep(1000)
 ";
-    let program = |name: &str, text: &str| {
-        let script = stage.file(name, text).to_str().unwrap().to_string();
-        stage.tuned("python3", [script, port.to_string()], AT_ONCE)
-    };
-    let _server = stage.serve(program("serve.py", serve), port);
+    let [serve, ask] = [("serve.py", serve), ("ask.py", ask)].map(|(name, text)| stage.file(name, text));
+    let program = |script: &Path| stage.tuned("python3", [script.as_os_str(), port.to_string().as_ref()], AT_ONCE);
+    let _server = stage.serve(program(&serve), port);
     let file = stage.path("closed.pcapng");
     let capture = capture(&stage, &file, &["port", &port.to_string()]);
-    let clients: Vec<Group> = (0..3).map(|_| stage.start(program("ask.py", ask))).collect();
+    let clients: Vec<Group> = (0..3).map(|_| stage.start(program(&ask))).collect();
     until("their talk", || clients.iter().all(|it| it.said().contains("closed")));
     let pid = capture.pid();
     let said = end(capture);
