@@ -76,6 +76,22 @@ impl Terminal {
         self.keys.write_all(keys.as_bytes()).expect("keys");
     }
 
+    /// Presses these keys now and then until the screen is as wanted.
+    pub fn press_until(&mut self, keys: &str, what: &str, wanted: impl Fn(&str) -> bool) {
+        let deadline = Instant::now() + LIMIT;
+        loop {
+            self.press(keys);
+            let again = (Instant::now() + Duration::from_secs(1)).min(deadline);
+            while Instant::now() < again {
+                if wanted(&self.screen.lock().expect("the screen").screen().contents()) {
+                    return;
+                }
+                thread::sleep(Duration::from_millis(20));
+            }
+            assert!(Instant::now() < deadline, "waited in vain for {what}");
+        }
+    }
+
     /// Gives the terminal another size.
     pub fn resize(&self, columns: u16, lines: u16) {
         self.screen.lock().expect("the screen").set_size(lines, columns);
