@@ -9,7 +9,8 @@
 //! - [`bench`](mod@bench) asks for those samples: kernel, Underpass, baseline, and again, so that whatever disturbs the
 //!   host disturbs all of them alike.
 //! - [`launcher`] starts programs one way or the other, [`process`] waits for them and clears them away, [`programs`]
-//!   compiles the plain C clients and servers, [`witness`] asks the library whether the bytes really went fast.
+//!   compiles the plain C clients and servers, [`witness`] asks the library whether the bytes really went fast, [`usage`] asks
+//!   the kernel how much processor time they took.
 //!
 //! Two rules hold everywhere. What is measured is an unmodified program over its sockets. And a figure whose Underpass
 //! side did not go fast is no figure: it is reported as invalid, with the reason.
@@ -31,6 +32,7 @@ pub mod statistic;
 pub mod suite;
 pub mod terminal;
 pub mod unit;
+pub mod usage;
 pub mod witness;
 
 pub use bench::{NoSuchFigure, Options, run};

@@ -15,6 +15,7 @@ use rustix::process::{Pid, PidfdFlags, Signal, kill_process, pidfd_open};
 use serde::de::DeserializeOwned;
 
 use crate::interrupt;
+use crate::usage;
 
 /// How long a server may take to come up, and to go.
 const PATIENCE: Duration = Duration::from_secs(20);
@@ -27,6 +28,7 @@ pub struct Running {
     name: String,
     child: Child,
     stop: Signal,
+    processor_time: Duration,
     stdout: File,
     stderr: File,
 }
@@ -36,6 +38,8 @@ pub struct Running {
 pub struct Finished {
     /// Its process.
     pub pid: u32,
+    /// The processor time that it and the children it waited for took; see [`usage`].
+    pub processor_time: Duration,
     /// What it printed.
     pub stdout: String,
     /// What it printed as errors and remarks.
@@ -140,6 +144,7 @@ impl Running {
         match self.ended(limit)? {
             Some(status) if status.success() => Ok(Finished {
                 pid: self.pid(),
+                processor_time: self.processor_time,
                 stdout: text_of(&mut self.stdout),
                 stderr: text_of(&mut self.stderr),
                 name: self.name.clone(),
@@ -165,13 +170,15 @@ impl Running {
             .stderr(stderr.try_clone()?)
             .spawn()
             .with_context(|| format!("cannot start {}", path.display()))?;
-        Ok(Running { name, child, stop: Signal::KILL, stdout: stdout_file, stderr })
+        Ok(Running { name, child, stop: Signal::KILL, processor_time: Duration::ZERO, stdout: stdout_file, stderr })
     }
 
     /// Its status, if it ends within `limit`.
     fn ended(&mut self, limit: Duration) -> Result<Option<ExitStatus>> {
         let handle = pidfd_open(Pid::from_child(&self.child), PidfdFlags::empty())?;
         readable(handle.as_fd(), limit)?;
+        // The kernel forgets it once the process has been waited for.
+        self.processor_time = usage::of_process(self.pid()).unwrap_or_default();
         Ok(self.child.try_wait()?)
     }
 
