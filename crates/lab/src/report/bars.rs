@@ -9,14 +9,14 @@ use crate::record::Measurement;
 use crate::unit::digits;
 
 const WIDTH: f64 = 880.0;
-const LEFT: f64 = 270.0;
+const LEFT: f64 = 310.0;
 const RIGHT: f64 = WIDTH - 60.0;
 const TOP: f64 = 8.0;
 const ROW: f64 = 30.0;
 const BAR: f64 = 16.0;
 
-/// Draws the ratio of each measurement that has one, with its target.
-pub fn figure(out: &mut String, measurements: &[&Measurement], caption: &str) -> fmt::Result {
+/// Draws the ratio of each measurement that has one, with its target; `suffix`, which all names have, is left out.
+pub fn figure(out: &mut String, measurements: &[&Measurement], suffix: &str, caption: &str) -> fmt::Result {
     let rows: Vec<(&Measurement, f64)> = measurements.iter().filter_map(|m| Some((*m, m.ratio?))).collect();
     if rows.is_empty() {
         return Ok(());
@@ -35,16 +35,17 @@ pub fn figure(out: &mut String, measurements: &[&Measurement], caption: &str) ->
         writeln!(out, "<text class=\"middle\" x=\"{at:.1}\" y=\"{:.1}\">{tick}×</text>", bottom + 16.0)?;
     }
     for (row, (measurement, ratio)) in rows.iter().enumerate() {
-        bar(out, measurement, *ratio, x, TOP + ROW * (row as f64 + 0.5))?;
+        let name = measurement.name.strip_suffix(suffix).unwrap_or(&measurement.name);
+        bar(out, name, target(measurement), *ratio, x, TOP + ROW * (row as f64 + 0.5))?;
     }
     writeln!(out, "</svg>\n</figure>")
 }
 
-fn bar(out: &mut String, measurement: &Measurement, ratio: f64, x: Scale, middle: f64) -> fmt::Result {
+fn bar(out: &mut String, name: &str, target: Option<f64>, ratio: f64, x: Scale, middle: f64) -> fmt::Result {
     let (even, end) = (x.at(1.0), x.at(ratio));
     let (from, width) = (even.min(end), (end - even).abs().max(1.0));
     let class = if ratio < 1.0 { "bar worse" } else { "bar" };
-    let (name, text) = (Text(&measurement.name), middle + 4.0);
+    let (name, text) = (Text(name), middle + 4.0);
     writeln!(out, "<text class=\"name end\" x=\"{:.1}\" y=\"{text:.1}\">{name}</text>", LEFT - 12.0)?;
     write!(
         out,
@@ -53,7 +54,7 @@ fn bar(out: &mut String, measurement: &Measurement, ratio: f64, x: Scale, middle
     )?;
     writeln!(out, " rx=\"2\"><title>{name}: {}×</title></rect>", digits(ratio))?;
     let mut label = end.max(even);
-    if let Some(times) = target(measurement) {
+    if let Some(times) = target {
         let at = x.at(times);
         writeln!(out, "<path class=\"target\" d=\"M{at:.1} {:.1}V{:.1}\"/>", middle - ROW * 0.4, middle + ROW * 0.4)?;
         // The stroke must not run through the number beside the bar.

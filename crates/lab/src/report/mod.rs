@@ -15,8 +15,9 @@ use std::path::Path;
 
 use anyhow::{Context, Result};
 
-use crate::record::{Figure, Measurement, Record};
+use crate::record::{Figure, Measurement, Record, Verdict};
 use crate::statistic::range;
+use crate::suite::apps::load;
 use crate::terminal::{contrast, targets};
 use crate::unit::{Unit, digits};
 
@@ -82,14 +83,16 @@ impl Page<'_> {
         writeln!(out, "</main>\n</body>\n</html>")
     }
 
-    /// The first ratio of each group that has a target: what a reader looks for first.
+    /// The first ratio of each group that promises to be better than kernel TCP: what a reader looks for first.
     fn tiles(&self, out: &mut String) -> fmt::Result {
         let mut groups: Vec<(&str, &str)> = Vec::new();
         let mut tiles = String::new();
         for measurement in self.valid().filter(|measurement| !measurement.targets.is_empty()) {
             let group = (measurement.suite.as_str(), measurement.group.as_str());
+            let promises = |verdict: &Verdict| verdict.times.is_none_or(|times| times > 1.0);
             if let Some(ratio) = measurement.ratio
                 && measurement.suite != "setup"
+                && measurement.targets.iter().any(promises)
                 && !groups.contains(&group)
             {
                 groups.push(group);
@@ -129,7 +132,7 @@ impl Page<'_> {
             "layers" => layers::figures(out, &valid)?,
             "driver" => driver::figures(out, &valid)?,
             "checksum" => checksum::figures(out, &valid)?,
-            "apps" => bars::figure(out, &valid, "Requests per second under Underpass, as a multiple of kernel TCP")?,
+            "apps" => applications(out, &valid)?,
             _ => {}
         }
         table(out, &valid)?;
@@ -180,6 +183,23 @@ impl Page<'_> {
     fn valid(&self) -> impl Iterator<Item = &Measurement> {
         self.0.measurements.iter().filter(|m| m.invalid.is_none() && m.underpass.median.is_some())
     }
+}
+
+/// Rates, then what their requests cost, then their slowest: the bars of each have the names of the rates.
+fn applications(out: &mut String, valid: &[&Measurement]) -> fmt::Result {
+    let suffixes = [load::PROCESSOR_TIME, load::P99];
+    let rates: Vec<&Measurement> =
+        valid.iter().copied().filter(|m| !suffixes.iter().any(|suffix| m.name.ends_with(suffix))).collect();
+    bars::figure(out, &rates, "", "Throughput under Underpass, as a multiple of kernel TCP's")?;
+    let captions = [
+        "Processor time of each request on kernel TCP, as a multiple of Underpass's",
+        "99th percentile of a request's duration on kernel TCP, as a multiple of Underpass's",
+    ];
+    for (suffix, caption) in suffixes.into_iter().zip(captions) {
+        let those: Vec<&Measurement> = valid.iter().copied().filter(|m| m.name.ends_with(suffix)).collect();
+        bars::figure(out, &those, suffix, caption)?;
+    }
+    Ok(())
 }
 
 fn table(out: &mut String, measurements: &[&Measurement]) -> fmt::Result {
@@ -299,6 +319,24 @@ mod tests {
         for absent in ["<svg", "<table", "class=\"tile\"", "Not shown"] {
             assert!(!page.contains(absent), "{absent}");
         }
+    }
+
+    /// One rate that promises a factor and one that must not get worse, each with what a request costs.
+    #[test]
+    fn applications_are_drawn_by_rate_cost_and_slowest() {
+        let mut record = example();
+        record.measurements.clear();
+        for (name, target) in [("Redis GET", Target::TimesBetter(3.0)), ("MariaDB, 8 threads", load::NOT_SLOWER)] {
+            for plan in load::plans(Plan::rate(name, name, Unit::PerSecond).target(target), "request", true) {
+                record.measurements.push(Measurement::conclude("apps", &plan, vec![4e3], vec![5e3], None, None));
+            }
+        }
+        let page = html(&record);
+        assert_well_formed(&page);
+        assert_eq!(page.matches("<figure>").count(), 3);
+        assert_eq!(page.matches(">MariaDB, 8 threads</text>").count(), 3, "a bar is named as the rate is");
+        assert_eq!(page.matches("class=\"tile\"").count(), 1, "what must not get worse is no headline");
+        assert!(page.contains("0.800×") && page.contains("MariaDB, 8 threads: p99"), "{page}");
     }
 
     /// What has no side on kernel TCP: two curves and the link's over two sizes.

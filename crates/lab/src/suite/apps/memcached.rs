@@ -4,13 +4,13 @@ use std::path::PathBuf;
 
 use anyhow::Result;
 use rustix::process::{Signal, geteuid};
-use serde::Deserialize;
 
+use super::load::{self, Told};
 use super::{all_installed, version};
-use crate::bench::{Chosen, Experiment, LIMIT, Lab};
+use crate::bench::{Chosen, Experiment, Lab};
 use crate::launcher::{Reading, Session};
 use crate::plan::{Plan, Target};
-use crate::process::{Running, finish, free_port};
+use crate::process::{Running, free_port};
 use crate::programs::Program;
 use crate::record::Skipped;
 use crate::suite::arguments;
@@ -36,11 +36,6 @@ struct Memcached {
     clients: u32,
 }
 
-#[derive(Debug, Deserialize)]
-struct Rate {
-    per_second: f64,
-}
-
 impl Experiment for Memcached {
     fn plans(&self) -> Vec<Plan> {
         let plan = Plan::rate(
@@ -48,7 +43,7 @@ impl Experiment for Memcached {
             format!("memcached get and set, {}", counted(self.clients, "client")),
             Unit::PerSecond,
         );
-        vec![plan.target(Target::TimesBetter(2.5))]
+        load::plans(plan.target(Target::TimesBetter(2.5)), "request", false)
     }
 
     fn sample(&mut self, lab: &Lab, session: &Session) -> Result<Vec<Reading>> {
@@ -58,11 +53,11 @@ impl Experiment for Memcached {
         if geteuid().is_root() {
             command.args(["-u", "root"]); // else it drops to another user, and users do not share memory
         }
-        let _server = Running::serving(&mut command, port, Signal::TERM)?;
+        let server = Running::serving(&mut command, port, Signal::TERM)?;
         let mut command = lab.command(session, Program::MEMLOAD)?;
         command.args(arguments!["--port", port, "--count", self.clients, "--seconds", lab.clock() * 2.0]);
-        let client = finish(&mut command, LIMIT)?;
-        let rate: Rate = client.json()?;
-        Ok(vec![session.proven(client.pid, Rule::Bytes, rate.per_second)])
+        let (client, time) = load::drive(&mut command, &[&server])?;
+        let told: Told = client.json()?;
+        Ok(told.readings(session, client.pid, Rule::Bytes, time))
     }
 }

@@ -2,18 +2,23 @@
 //!
 //! Every sample starts a fresh server on a free port of 127.0.0.1, in a folder of its own.
 
+mod computing;
+mod home;
+pub(crate) mod load;
 mod memcached;
 mod nginx;
 mod postgresql;
 mod redis;
 
+use std::cell::OnceCell;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
+use std::rc::Rc;
 
 use anyhow::{Context, Result};
 use tempfile::TempDir;
 
-use crate::bench::{Chosen, skipped};
+use crate::bench::{Chosen, Lab, skipped};
 use crate::record::Skipped;
 
 /// Names the experiments whose programs are installed; the others are `missing`.
@@ -29,9 +34,14 @@ const SERVER_FOLDERS: [&str; 2] = ["/usr/sbin", "/usr/local/sbin"];
 
 /// The path of an installed program.
 fn installed(program: &str) -> Option<PathBuf> {
+    folders().map(|folder| folder.join(program)).find(|path| path.is_file())
+}
+
+/// Where programs lie.
+fn folders() -> impl Iterator<Item = PathBuf> {
     let path = std::env::var_os("PATH").unwrap_or_default();
-    let folders = std::env::split_paths(&path).chain(SERVER_FOLDERS.map(PathBuf::from));
-    folders.map(|folder| folder.join(program)).find(|path| path.is_file())
+    let on_path: Vec<PathBuf> = std::env::split_paths(&path).collect();
+    on_path.into_iter().chain(SERVER_FOLDERS.map(PathBuf::from))
 }
 
 /// The paths of all these programs, or says which is missing and what would bring it.
@@ -61,4 +71,34 @@ fn field<'a>(output: &'a str, name: &str) -> Option<&'a str> {
 fn folder() -> Result<TempDir> {
     let folder = tempfile::Builder::new().prefix("underpass-server-").tempdir();
     folder.context("no place for a server's folder; TMPDIR names another one")
+}
+
+/// Seconds for which a load generator runs that counts in whole seconds.
+fn seconds(lab: &Lab) -> u32 {
+    if lab.quick { 1 } else { 2 }
+}
+
+/// What the first experiment that needs it makes, and all its copies have then.
+#[derive(Debug)]
+struct Shared<T>(Rc<OnceCell<T>>);
+
+impl<T> Shared<T> {
+    fn get_or_make(&self, make: impl FnOnce() -> Result<T>) -> Result<&T> {
+        match self.0.get() {
+            Some(made) => Ok(made),
+            None => make().map(|made| self.0.get_or_init(|| made)),
+        }
+    }
+}
+
+impl<T> Default for Shared<T> {
+    fn default() -> Shared<T> {
+        Shared(Rc::default())
+    }
+}
+
+impl<T> Clone for Shared<T> {
+    fn clone(&self) -> Shared<T> {
+        Shared(Rc::clone(&self.0))
+    }
 }

@@ -9,27 +9,29 @@ use std::time::Duration;
 use anyhow::{Context, Result, ensure};
 use rustix::process::{Signal, geteuid};
 
-use super::{all_installed, field, folder, version};
-use crate::bench::{Chosen, Experiment, LIMIT, Lab};
+use super::load::{self, Told};
+use super::{all_installed, field, folder, seconds, version};
+use crate::bench::{Chosen, Experiment, Lab};
 use crate::launcher::{Reading, Session};
 use crate::plan::{Plan, Target};
-use crate::process::{Running, finish, free_port};
+use crate::process::{Running, free_port};
 use crate::record::Skipped;
 use crate::suite::arguments;
 use crate::unit::{Unit, counted};
 use crate::witness::Rule;
 
+const GROUP: &str = "nginx";
 const FILE: [u8; 1024] = [b'u'; 1024];
 const CONNECTIONS: u32 = 16;
 
 /// Names the experiments.
 pub fn add(chosen: &mut Chosen, missing: &mut Vec<Skipped>) {
-    match all_installed("nginx", ["nginx", "wrk"], "nginx-light wrk") {
+    match all_installed(GROUP, ["nginx", "wrk"], "nginx-light wrk") {
         Ok([server, wrk]) => {
             chosen.versions.extend(version(&server, "-v"));
             chosen.versions.extend(version(&wrk, "--version").map(|text| text.replace(" Copyright", "; Copyright")));
             for workers in [1, 2] {
-                chosen.add("apps", Nginx { server: server.clone(), wrk: wrk.clone(), workers });
+                chosen.add("apps", Wrk { server: server.clone(), wrk: wrk.clone(), workers });
             }
         }
         Err(skipped) => missing.push(skipped),
@@ -37,58 +39,67 @@ pub fn add(chosen: &mut Chosen, missing: &mut Vec<Skipped>) {
 }
 
 #[derive(Debug)]
-struct Nginx {
+struct Wrk {
     server: PathBuf,
     wrk: PathBuf,
     /// Worker processes of nginx, and threads of wrk.
     workers: u32,
 }
 
-impl Experiment for Nginx {
+impl Experiment for Wrk {
     fn plans(&self) -> Vec<Plan> {
         let name = format!("nginx 1 KiB keep-alive, {}", counted(self.workers, "worker"));
-        vec![
-            Plan::rate("nginx", name, Unit::PerSecond)
-                .target(Target::TimesBetter(2.0))
-                .note(format!("wrk, {CONNECTIONS} connections")),
-        ]
+        let rate = Plan::rate(GROUP, name, Unit::PerSecond)
+            .target(Target::TimesBetter(2.0))
+            .note(format!("wrk, {CONNECTIONS} connections"));
+        load::plans(rate, "request", true)
     }
 
     fn sample(&mut self, lab: &Lab, session: &Session) -> Result<Vec<Reading>> {
-        let (folder, port) = (folder()?, free_port()?);
-        fs::create_dir(folder.path().join("html"))?;
-        fs::write(folder.path().join("html/file"), FILE)?;
-        let configuration = folder.path().join("nginx.conf");
-        fs::write(&configuration, self.configuration(folder.path(), port))?;
-        let mut command = session.command(&self.server);
-        command.arg("-p").arg(folder.path()).args(["-e", "stderr", "-c"]).arg(&configuration);
-        let _server = Running::serving(&mut command, port, Signal::TERM)?;
-        check_file(port).context("fetching the file from nginx")?;
-
+        let folder = folder()?;
+        let (server, port) = serve_file(&self.server, session, folder.path(), self.workers)?;
         let mut command = session.command(&self.wrk);
-        let seconds = if lab.quick { 1 } else { 2 };
-        command.args(arguments![format!("-t{}", self.workers), format!("-c{CONNECTIONS}"), format!("-d{seconds}s")]);
-        let wrk = finish(command.arg(format!("http://127.0.0.1:{port}/file")), LIMIT)?;
-        Ok(vec![session.proven(wrk.pid, Rule::Bytes, requests_per_second(&wrk.stdout)?)])
+        command.args(arguments![format!("-t{}", self.workers), format!("-c{CONNECTIONS}"), "--latency"]);
+        command.arg(format!("-d{}s", seconds(lab))).arg(format!("http://127.0.0.1:{port}/file"));
+        let (wrk, time) = load::drive(&mut command, &[&server])?;
+        Ok(told(&wrk.stdout)?.readings(session, wrk.pid, Rule::Bytes, time))
     }
 }
 
-impl Nginx {
-    fn configuration(&self, folder: &Path, port: u16) -> String {
-        // Its workers must belong to the same user as wrk.
-        let user = if geteuid().is_root() { "user root;" } else { "" };
-        let (folder, workers) = (folder.display(), self.workers);
-        format!(
-            "daemon off; {user} worker_processes {workers}; pid {folder}/nginx.pid;
-             events {{ worker_connections 1024; }}
-             http {{
-                 access_log off; sendfile on; tcp_nopush on; keepalive_requests 1000000000;
-                 client_body_temp_path {folder}/body; proxy_temp_path {folder}/proxy;
-                 fastcgi_temp_path {folder}/fastcgi; uwsgi_temp_path {folder}/uwsgi; scgi_temp_path {folder}/scgi;
-                 server {{ listen 127.0.0.1:{port}; root {folder}/html; }}
-             }}"
-        )
-    }
+/// An nginx that serves [`FILE`] as `/file`, checked once.
+fn serve_file(nginx: &Path, session: &Session, folder: &Path, workers: u32) -> Result<(Running, u16)> {
+    fs::create_dir(folder.join("html"))?;
+    fs::write(folder.join("html/file"), FILE)?;
+    let root = format!("root {}/html;", folder.display());
+    let (server, port) = serve(nginx, session, folder, workers, &root)?;
+    check_file(port).context("fetching the file from nginx")?;
+    Ok((server, port))
+}
+
+/// An nginx that serves `what`, directives of a server block, on a free port; its files lie in `folder`.
+///
+/// # Errors
+/// It cannot be started, or does not listen in time.
+pub fn serve(nginx: &Path, session: &Session, folder: &Path, workers: u32, what: &str) -> Result<(Running, u16)> {
+    let port = free_port()?;
+    // Its workers must belong to the same user as the load generator.
+    let user = if geteuid().is_root() { "user root;" } else { "" };
+    let here = folder.display();
+    let text = format!(
+        "daemon off; {user} worker_processes {workers}; pid {here}/nginx.pid;
+         events {{ worker_connections 1024; }}
+         http {{
+             access_log off; sendfile on; tcp_nopush on; keepalive_requests 1000000000;
+             client_body_temp_path {here}/body; proxy_temp_path {here}/proxy;
+             fastcgi_temp_path {here}/fastcgi; uwsgi_temp_path {here}/uwsgi; scgi_temp_path {here}/scgi;
+             server {{ listen 127.0.0.1:{port}; {what} }}
+         }}"
+    );
+    let configuration = folder.join("nginx.conf");
+    fs::write(&configuration, text)?;
+    let mut command = session.command(nginx);
+    command.arg("-p").arg(folder).args(["-e", "stderr", "-c"]).arg(&configuration);
+    Ok((Running::serving(&mut command, port, Signal::TERM)?, port))
 }
 
 /// Fetches the file once and compares it, on a connection of our own.
@@ -102,15 +113,31 @@ fn check_file(port: u16) -> Result<()> {
     Ok(())
 }
 
-/// `Requests/sec` of what wrk prints, if every request succeeded.
-fn requests_per_second(output: &str) -> Result<f64> {
+/// What wrk prints, if every request succeeded.
+fn told(output: &str) -> Result<Told> {
     for trouble in ["Socket errors:", "Non-2xx or 3xx responses:"] {
         if let Some(what) = field(output, trouble) {
             anyhow::bail!("wrk met {trouble} {what}");
         }
     }
-    let value = field(output, "Requests/sec:").and_then(|value| value.parse().ok());
-    value.with_context(|| format!("no Requests/sec in what wrk printed: {output:?}"))
+    let rate = field(output, "Requests/sec:").and_then(|value| value.parse().ok());
+    let count = output.lines().find_map(|line| line.split_once(" requests in ")?.0.trim().parse().ok());
+    let p99 = field(output, "99%").and_then(nanoseconds);
+    let told = rate.zip(count).zip(p99).map(|((per_second, count), p99)| Told { count, per_second, p99_ns: Some(p99) });
+    told.with_context(|| format!("no requests, Requests/sec or 99% in what wrk printed: {output:?}"))
+}
+
+/// A duration as wrk writes it: `254.03us`, `1.02ms`, `3.10s`.
+fn nanoseconds(text: &str) -> Option<f64> {
+    let (number, unit) = text.split_at(text.find(|c: char| c.is_ascii_alphabetic())?);
+    let scale = match unit {
+        "us" => 1e3,
+        "ms" => 1e6,
+        "s" => 1e9,
+        "m" => 60e9,
+        _ => return None,
+    };
+    Some(number.parse::<f64>().ok()? * scale)
 }
 
 #[cfg(test)]
@@ -119,19 +146,21 @@ mod tests {
 
     const OUTPUT: &str = "Running 1s test @ http://127.0.0.1:8080/file\n  2 threads and 16 connections\n  \
         Thread Stats   Avg      Stdev     Max   +/- Stdev\n    Latency   254.03us  163.56us   4.65ms   93.65%\n    \
-        Req/Sec    32.17k     1.37k   34.65k    77.27%\n  70410 requests in 1.10s, 84.61MB read\n\
+        Req/Sec    32.17k     1.37k   34.65k    77.27%\n  Latency Distribution\n     50%  229.00us\n     \
+        75%  289.00us\n     90%  421.00us\n     99%    1.02ms\n  70410 requests in 1.10s, 84.61MB read\n\
         Requests/sec:  64011.55\nTransfer/sec:     76.92MB\n";
 
     #[test]
     fn wrk_is_understood() {
-        assert_eq!(requests_per_second(OUTPUT).unwrap(), 64011.55);
-        assert!(requests_per_second("unable to connect to 127.0.0.1:8080 Connection refused\n").is_err());
+        let expected = Told { count: 70410.0, per_second: 64011.55, p99_ns: Some(1.02e6) };
+        assert_eq!(told(OUTPUT).unwrap(), expected);
+        assert!(told("unable to connect to 127.0.0.1:8080 Connection refused\n").is_err());
     }
 
     #[test]
     fn failed_requests_are_no_figure() {
         for line in ["  Socket errors: connect 0, read 3, write 0, timeout 0\n", "  Non-2xx or 3xx responses: 12\n"] {
-            let error = requests_per_second(&(line.to_string() + OUTPUT)).unwrap_err().to_string();
+            let error = told(&(line.to_string() + OUTPUT)).unwrap_err().to_string();
             assert!(error.contains(line.trim().split(':').next().unwrap()), "{error}");
         }
     }

@@ -1,19 +1,18 @@
 //! PostgreSQL with pgbench: its select-only transactions, one process per connection.
 
 use std::fs;
-use std::os::unix::fs::chown;
-use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::Duration;
 
 use anyhow::{Context, Result, bail};
-use rustix::process::{Signal, geteuid};
-use tempfile::TempDir;
+use rustix::process::Signal;
 
-use super::{field, folder, installed, version};
+use super::home::{Home, other_than_root};
+use super::load::{self, NOT_SLOWER, Told};
+use super::{Shared, field, installed, seconds, version};
 use crate::bench::{Chosen, Experiment, LIMIT, Lab, skipped};
-use crate::launcher::{Launcher, Reading, Session};
+use crate::launcher::{Reading, Session};
 use crate::plan::{Plan, Target};
 use crate::process::{Running, finish, free_port};
 use crate::record::Skipped;
@@ -31,13 +30,14 @@ pub fn add(chosen: &mut Chosen, missing: &mut Vec<Skipped>) {
     let Some(programs) = programs() else {
         return missing.push(skipped(NAME, "initdb is not installed (Debian: apt-get install postgresql)"));
     };
-    let user = match account() {
+    let user = match other_than_root(ACCOUNT) {
         Ok(user) => user,
         Err(error) => return missing.push(skipped(NAME, format!("{error:#}"))),
     };
     chosen.versions.extend(version(&programs.join("postgres"), "--version"));
-    for clients in [1, 8] {
-        chosen.add("apps", PostgreSql { programs: programs.clone(), user, clients, cluster: None });
+    let cluster = Shared::default();
+    for clients in [1, 8, 48, 200] {
+        chosen.add("apps", PostgreSql { programs: programs.clone(), user, clients, cluster: cluster.clone() });
     }
 }
 
@@ -49,114 +49,82 @@ fn programs() -> Option<PathBuf> {
     newest.or_else(|| installed("initdb")?.parent().map(Path::to_path_buf))
 }
 
-/// PostgreSQL refuses to run as root, so root runs it as the account that its package made.
-fn account() -> Result<Option<User>> {
-    if !geteuid().is_root() {
-        return Ok(None);
-    }
-    let number = |option: &str| -> Result<u32> {
-        let id = finish(Command::new("id").args([option, ACCOUNT]), LIMIT);
-        let id = id.with_context(|| format!("PostgreSQL refuses to run as root, and there is no user {ACCOUNT}"))?;
-        Ok(id.stdout.trim().parse()?)
-    };
-    Ok(Some(User { id: number("-u")?, group: number("-g")? }))
-}
-
 #[derive(Debug)]
 struct PostgreSql {
     programs: PathBuf,
     user: Option<User>,
     clients: u32,
-    cluster: Option<Cluster>,
-}
-
-/// A data folder, filled once, and a launcher whose library its user can read.
-#[derive(Debug)]
-struct Cluster {
-    folder: TempDir,
-    launcher: Launcher,
+    /// The cluster's folder, filled once.
+    cluster: Shared<Home>,
 }
 
 impl Experiment for PostgreSql {
     fn plans(&self) -> Vec<Plan> {
-        let plan =
-            Plan::rate(NAME, format!("PostgreSQL pgbench -S, {}", counted(self.clients, "client")), Unit::PerSecond);
-        vec![if self.clients == 1 { plan.target(Target::TimesBetter(1.5)) } else { plan }]
+        let name = format!("PostgreSQL pgbench -S, {}", counted(self.clients, "client"));
+        let target = if self.clients == 1 { Target::TimesBetter(1.5) } else { NOT_SLOWER };
+        load::plans(Plan::rate(NAME, name, Unit::PerSecond).target(target), "transaction", false)
     }
 
     fn prepare(&mut self, lab: &Lab) -> Result<()> {
-        let folder = folder()?;
-        let library = folder.path().join("libunderpass.so");
-        fs::copy(lab.launcher.library(), &library).context("copying the library for PostgreSQL's user")?;
-        if let Some(User { id, group }) = self.user {
-            chown(folder.path(), Some(id), Some(group))?;
-        }
-        let mut initdb = Command::new(self.programs.join("initdb"));
-        initdb.arg("-D").arg(folder.path().join("data")).args(["-U", ACCOUNT, "-A", "trust", "--no-sync"]);
-        finish(self.owned(&mut initdb, folder.path()), LIMIT)?;
-
-        let (mut server, port) = self.serve(Command::new(self.programs.join("postgres")), folder.path())?;
-        self.await_ready(&mut server, folder.path(), port)?;
-        let mut fill = Command::new(self.programs.join("pgbench"));
-        fill.args(arguments!["-i", "-q", "-s", 1, "-h", "127.0.0.1", "-p", port, "-U", ACCOUNT, "postgres"]);
-        finish(self.owned(&mut fill, folder.path()), LIMIT).context("filling the tables")?;
-        self.cluster = Some(Cluster { launcher: lab.launcher.with_library(library), folder });
-        Ok(())
+        self.cluster.get_or_make(|| self.fill(lab)).map(drop)
     }
 
     fn sample(&mut self, lab: &Lab, session: &Session) -> Result<Vec<Reading>> {
-        let cluster = self.cluster.as_ref().context("the cluster was not prepared")?;
-        let folder = cluster.folder.path();
-        let session = cluster.launcher.session_of(session.side(), self.user)?;
-        let (mut server, port) = self.serve(session.command(self.programs.join("postgres")), folder)?;
-        self.await_ready(&mut server, folder, port)?;
-
-        let mut pgbench = session.command(self.programs.join("pgbench"));
-        let seconds = if lab.quick { 1 } else { 2 };
-        pgbench.args(arguments!["-S", "-n", "-c", self.clients, "-j", self.clients.min(2), "-T", seconds]);
-        pgbench.args(arguments!["-h", "127.0.0.1", "-p", port, "-U", ACCOUNT, "postgres"]);
-        let pgbench = finish(self.owned(&mut pgbench, folder), LIMIT)?;
-        Ok(vec![session.proven(pgbench.pid, Rule::Bytes, transactions_per_second(&pgbench.stdout)?)])
+        let home = self.cluster.get_or_make(|| self.fill(lab))?;
+        let session = home.session(session.side())?;
+        let (server, port) = self.serve(session.command(self.programs.join("postgres")), home)?;
+        let mut command = session.command(self.programs.join("pgbench"));
+        command.args(arguments!["-S", "-n", "-c", self.clients, "-j", self.clients.min(2), "-T", seconds(lab)]);
+        command.args(arguments!["-h", "127.0.0.1", "-p", port, "-U", ACCOUNT, "postgres"]);
+        let (pgbench, time) = load::drive(home.owned(&mut command), &[&server])?;
+        Ok(told(&pgbench.stdout)?.readings(&session, pgbench.pid, Rule::Bytes, time))
     }
 }
 
 impl PostgreSql {
-    /// `command` as the cluster's user, in the cluster's folder.
-    fn owned<'a>(&self, command: &'a mut Command, folder: &Path) -> &'a mut Command {
-        if let Some(User { id, group }) = self.user {
-            command.uid(id).gid(group);
-        }
-        command.current_dir(folder)
+    fn fill(&self, lab: &Lab) -> Result<Home> {
+        let home = Home::of(self.user, lab)?;
+        let mut initdb = Command::new(self.programs.join("initdb"));
+        initdb.arg("-D").arg(home.path().join("data")).args(["-U", ACCOUNT, "-A", "trust", "--no-sync"]);
+        finish(home.owned(&mut initdb), LIMIT)?;
+        let (_server, port) = self.serve(Command::new(self.programs.join("postgres")), &home)?;
+        let mut fill = Command::new(self.programs.join("pgbench"));
+        fill.args(arguments!["-i", "-q", "-s", 1, "-h", "127.0.0.1", "-p", port, "-U", ACCOUNT, "postgres"]);
+        finish(home.owned(&mut fill), LIMIT).context("filling the tables")?;
+        Ok(home)
     }
 
-    fn serve(&self, mut postgres: Command, folder: &Path) -> Result<(Running, u16)> {
+    fn serve(&self, mut postgres: Command, home: &Home) -> Result<(Running, u16)> {
         let port = free_port()?;
-        postgres.arg("-D").arg(folder.join("data")).args(arguments!["-p", port, "-c", "listen_addresses=127.0.0.1"]);
-        postgres.args(["-c", "unix_socket_directories=", "-c", "fsync=off"]);
+        postgres.arg("-D").arg(home.path().join("data")).args(arguments!["-p", port]);
+        for setting in ["listen_addresses=127.0.0.1", "unix_socket_directories=", "fsync=off", "max_connections=250"] {
+            postgres.args(["-c", setting]);
+        }
         // SIGINT is its fast shutdown: it ends the sessions and then itself.
-        let server = Running::serving(self.owned(&mut postgres, folder), port, Signal::INT)?;
-        Ok((server, port))
-    }
-
-    /// It listens before it answers.
-    fn await_ready(&self, server: &mut Running, folder: &Path, port: u16) -> Result<()> {
+        let mut server = Running::serving(home.owned(&mut postgres), port, Signal::INT)?;
+        // It listens before it answers.
         server.wait_until(|| {
             let mut ready = Command::new(self.programs.join("pg_isready"));
             ready.args(arguments!["-q", "-h", "127.0.0.1", "-p", port]);
-            finish(self.owned(&mut ready, folder), Duration::from_secs(5)).is_ok()
-        })
+            finish(home.owned(&mut ready), Duration::from_secs(5)).is_ok()
+        })?;
+        Ok((server, port))
     }
 }
 
-/// `tps` of what pgbench prints, if no transaction failed.
-fn transactions_per_second(output: &str) -> Result<f64> {
+/// What pgbench prints, if no transaction failed.
+fn told(output: &str) -> Result<Told> {
     if let Some(failed) = field(output, "number of failed transactions:")
         && !failed.starts_with("0 ")
     {
         bail!("transactions failed: {failed}");
     }
-    let value = field(output, "tps =").and_then(|value| value.split_whitespace().next()?.parse().ok());
-    value.with_context(|| format!("no tps in what pgbench printed: {output:?}"))
+    let number = |name: &str| -> Result<f64> {
+        let value = field(output, name).and_then(|value| value.split_whitespace().next()?.parse().ok());
+        value.with_context(|| format!("no {name} in what pgbench printed: {output:?}"))
+    };
+    let (count, per_second) = (number("number of transactions actually processed:")?, number("tps =")?);
+    Ok(Told { count, per_second, p99_ns: None })
 }
 
 #[cfg(test)]
@@ -170,13 +138,14 @@ mod tests {
 
     #[test]
     fn pgbench_is_understood() {
-        assert_eq!(transactions_per_second(OUTPUT).unwrap(), 9739.115243);
-        assert!(transactions_per_second("pgbench: error: connection refused\n").is_err());
+        let expected = Told { count: 9714.0, per_second: 9739.115243, p99_ns: None };
+        assert_eq!(told(OUTPUT).unwrap(), expected);
+        assert!(told("pgbench: error: connection refused\n").is_err());
     }
 
     #[test]
     fn failed_transactions_are_no_figure() {
         let output = OUTPUT.replace("failed transactions: 0 (0.000%)", "failed transactions: 3 (0.031%)");
-        assert!(transactions_per_second(&output).unwrap_err().to_string().contains("3 (0.031%)"));
+        assert!(told(&output).unwrap_err().to_string().contains("3 (0.031%)"));
     }
 }

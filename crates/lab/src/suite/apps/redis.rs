@@ -2,24 +2,25 @@
 
 use std::io::{Read, Write};
 use std::net::{Ipv4Addr, TcpStream};
-use std::num::NonZero;
 use std::path::PathBuf;
-use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
-use std::thread::{self, JoinHandle};
 use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
 use rustix::process::Signal;
 
+use super::computing::Computing;
+use super::load;
 use super::{all_installed, folder, version};
-use crate::bench::{Chosen, Experiment, LIMIT, Lab};
+use crate::bench::{Chosen, Experiment, Lab};
 use crate::launcher::{Reading, Session};
 use crate::plan::{Plan, Target};
-use crate::process::{Running, finish, free_port};
+use crate::process::{Running, free_port};
 use crate::record::Skipped;
 use crate::unit::{Unit, counted};
 use crate::witness::Rule;
+
+const GROUP: &str = "Redis";
+const TESTS: [&str; 2] = ["GET", "SET"];
 
 /// Names the experiment.
 pub fn add(chosen: &mut Chosen, missing: &mut Vec<Skipped>) {
@@ -39,7 +40,7 @@ pub fn add(chosen: &mut Chosen, missing: &mut Vec<Skipped>) {
 struct Load {
     clients: u32,
     pipeline: u32,
-    /// Beside threads that compute without end, one for each processor.
+    /// Beside programs that compute without end, one for each processor.
     beside_others: bool,
     /// Requests of each kind per sample: about a second or two on kernel TCP.
     requests: u64,
@@ -62,19 +63,17 @@ struct Redis {
 
 impl Experiment for Redis {
     fn plans(&self) -> Vec<Plan> {
-        let Load { clients, pipeline, beside_others, target, .. } = self.load;
-        let clients = counted(clients, "client");
-        let pipeline = if pipeline == 1 { String::new() } else { format!(", pipeline {pipeline}") };
-        let beside = if beside_others { ", processors busy" } else { "" };
-        ["GET", "SET"]
-            .map(|test| {
-                let plan = Plan::rate("Redis", format!("Redis {test}, {clients}{pipeline}{beside}"), Unit::PerSecond);
-                match target {
-                    Some(times) => plan.target(Target::TimesBetter(times)),
-                    None => plan,
-                }
-            })
-            .to_vec()
+        let target = self.load.target;
+        let rates = TESTS.map(|test| {
+            let plan = Plan::rate(GROUP, self.name(test), Unit::PerSecond);
+            match target {
+                Some(times) => plan.target(Target::TimesBetter(times)),
+                None => plan,
+            }
+        });
+        let processor = load::processor_time(GROUP, &self.name("GET and SET"), "request");
+        let p99 = TESTS.map(|test| load::p99(GROUP, &self.name(test)));
+        rates.into_iter().chain([processor]).chain(p99).collect()
     }
 
     fn sample(&mut self, lab: &Lab, session: &Session) -> Result<Vec<Reading>> {
@@ -82,57 +81,46 @@ impl Experiment for Redis {
         let port_text = port.to_string();
         let mut command = session.command(&self.server);
         command.args(["--bind", "127.0.0.1", "--port", &port_text, "--save", "", "--appendonly", "no", "--dir"]);
-        let _server = Running::serving(command.arg(folder.path()), port, Signal::TERM)?;
+        let server = Running::serving(command.arg(folder.path()), port, Signal::TERM)?;
 
-        let _others = self.load.beside_others.then(Computing::begin);
+        let _others = self.load.beside_others.then(Computing::begin).transpose()?;
         let requests = lab.count(self.load.requests);
         let mut command = session.command(&self.benchmark);
         command.args(["-h", "127.0.0.1", "-p", &port_text, "-t", "set,get", "--csv", "-n"]).arg(requests.to_string());
         command.args(["-c", &self.load.clients.to_string(), "-P", &self.load.pipeline.to_string()]);
-        let benchmark = finish(&mut command, LIMIT)?;
+        let (benchmark, time) = load::drive(&mut command, &[&server])?;
         let done = commands_processed(port).context("asking Redis what it did")?;
         ensure!(done >= 2 * requests, "Redis processed {done} commands where {} were sent", 2 * requests);
-        ["GET", "SET"]
-            .map(|test| Ok(session.proven(benchmark.pid, Rule::Bytes, requests_per_second(&benchmark.stdout, test)?)))
-            .into_iter()
-            .collect()
+
+        let [get, set] = TESTS.map(|test| result(&benchmark.stdout, test));
+        let ([get, get_p99], [set, set_p99]) = (get?, set?);
+        let each = time.as_nanos() as f64 / (2 * requests) as f64;
+        let figures = [get, set, each, get_p99 * 1e6, set_p99 * 1e6];
+        Ok(figures.map(|figure| session.proven(benchmark.pid, Rule::Bytes, figure)).to_vec())
     }
 }
 
-/// Threads that compute, one for each processor, until this is dropped.
-#[derive(Debug)]
-struct Computing {
-    over: Arc<AtomicBool>,
-    threads: Vec<JoinHandle<()>>,
-}
-
-impl Computing {
-    fn begin() -> Computing {
-        let over = Arc::new(AtomicBool::new(false));
-        let compute = || {
-            let over = Arc::clone(&over);
-            thread::spawn(move || while !over.load(Relaxed) {})
-        };
-        let threads = (0..thread::available_parallelism().map_or(1, NonZero::get)).map(|_| compute()).collect();
-        Computing { over, threads }
+impl Redis {
+    fn name(&self, test: &str) -> String {
+        let Load { clients, pipeline, beside_others, .. } = self.load;
+        let clients = counted(clients, "client");
+        let pipeline = if pipeline == 1 { String::new() } else { format!(", pipeline {pipeline}") };
+        let beside = if beside_others { ", processors busy" } else { "" };
+        format!("Redis {test}, {clients}{pipeline}{beside}")
     }
 }
 
-impl Drop for Computing {
-    fn drop(&mut self) {
-        self.over.store(true, Relaxed);
-        for thread in self.threads.drain(..) {
-            let _ = thread.join();
-        }
-    }
-}
-
-/// The `rps` of one test in what redis-benchmark prints as CSV.
-fn requests_per_second(csv: &str, test: &str) -> Result<f64> {
-    let wanted = format!("\"{test}\"");
-    let line = csv.lines().find(|line| line.split(',').next() == Some(&wanted));
-    let value = line.and_then(|line| line.split(',').nth(1)).and_then(|value| value.trim_matches('"').parse().ok());
-    value.with_context(|| format!("no {test} in what redis-benchmark printed: {csv:?}"))
+/// `rps` and `p99_latency_ms` of one test in what redis-benchmark prints as CSV.
+fn result(csv: &str, test: &str) -> Result<[f64; 2]> {
+    let fields = |line: &str| line.split(',').map(|field| field.trim_matches('"').to_string()).collect::<Vec<_>>();
+    let titles = csv.lines().next().map(fields).unwrap_or_default();
+    let line = csv.lines().map(fields).find(|line| line.first().is_some_and(|first| first == test));
+    let value = |title: &str| {
+        let column = titles.iter().position(|other| other == title)?;
+        line.as_ref()?.get(column)?.parse().ok()
+    };
+    let both = value("rps").zip(value("p99_latency_ms")).map(|(rps, p99)| [rps, p99]);
+    both.with_context(|| format!("no {test} in what redis-benchmark printed: {csv:?}"))
 }
 
 /// Asks the server itself, on a connection of our own.
@@ -157,9 +145,9 @@ mod tests {
 
     #[test]
     fn redis_benchmark_is_understood() {
-        assert_eq!(requests_per_second(CSV, "GET").unwrap(), 13717.42);
-        assert_eq!(requests_per_second(CSV, "SET").unwrap(), 15503.88);
-        assert!(requests_per_second(CSV, "LPUSH").is_err());
-        assert!(requests_per_second("ERR max number of clients reached", "GET").is_err());
+        assert_eq!(result(CSV, "GET").unwrap(), [13717.42, 0.127]);
+        assert_eq!(result(CSV, "SET").unwrap(), [15503.88, 0.143]);
+        assert!(result(CSV, "LPUSH").is_err());
+        assert!(result("ERR max number of clients reached", "GET").is_err());
     }
 }
