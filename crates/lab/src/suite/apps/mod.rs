@@ -2,15 +2,20 @@
 //!
 //! Every sample starts a fresh server on a free port of 127.0.0.1, in a folder of its own.
 
+mod ab;
+mod apache;
 mod computing;
+mod gunicorn;
 mod home;
 pub(crate) mod load;
 mod memcached;
 mod nginx;
+mod php;
 mod postgresql;
 mod redis;
 
 use std::cell::OnceCell;
+use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::rc::Rc;
@@ -26,6 +31,9 @@ pub fn add(chosen: &mut Chosen, missing: &mut Vec<Skipped>) {
     redis::add(chosen, missing);
     memcached::add(chosen, missing);
     nginx::add(chosen, missing);
+    apache::add(chosen, missing);
+    php::add(chosen, missing);
+    gunicorn::add(chosen, missing);
     postgresql::add(chosen, missing);
 }
 
@@ -35,6 +43,14 @@ const SERVER_FOLDERS: [&str; 2] = ["/usr/sbin", "/usr/local/sbin"];
 /// The path of an installed program.
 fn installed(program: &str) -> Option<PathBuf> {
     folders().map(|folder| folder.join(program)).find(|path| path.is_file())
+}
+
+/// The same for one whose name goes on with its version, as `php-fpm8.2` does.
+fn installed_with_version(program: &str) -> Option<PathBuf> {
+    let is_version = |text: &str| text.chars().all(|c| c.is_ascii_digit() || c == '.');
+    let entries = folders().flat_map(|folder| fs::read_dir(folder).into_iter().flatten().flatten());
+    let named = |path: &PathBuf| path.file_name()?.to_str()?.strip_prefix(program).map(is_version);
+    entries.map(|entry| entry.path()).find(|path| named(path) == Some(true))
 }
 
 /// Where programs lie.

@@ -1,4 +1,5 @@
-//! nginx with wrk: one file of 1 KiB over connections that are kept.
+//! nginx: one file of 1 KiB, with wrk over kept connections, and with ab over kept connections and over one for each
+//! request.
 
 use std::fs;
 use std::io::{Read, Write};
@@ -9,6 +10,7 @@ use std::time::Duration;
 use anyhow::{Context, Result, ensure};
 use rustix::process::{Signal, geteuid};
 
+use super::ab::Ab;
 use super::load::{self, Told};
 use super::{all_installed, field, folder, seconds, version};
 use crate::bench::{Chosen, Experiment, Lab};
@@ -32,6 +34,16 @@ pub fn add(chosen: &mut Chosen, missing: &mut Vec<Skipped>) {
             chosen.versions.extend(version(&wrk, "--version").map(|text| text.replace(" Copyright", "; Copyright")));
             for workers in [1, 2] {
                 chosen.add("apps", Wrk { server: server.clone(), wrk: wrk.clone(), workers });
+            }
+        }
+        Err(skipped) => missing.push(skipped),
+    }
+    match all_installed("nginx with ab", ["nginx", "ab"], "nginx-light apache2-utils") {
+        Ok([server, ab]) => {
+            chosen.versions.extend(version(&ab, "-V"));
+            for (keep_alive, clients) in [false, true].into_iter().flat_map(|kept| [1, 8, 200].map(|n| (kept, n))) {
+                let ab = Ab { program: ab.clone(), clients, keep_alive, length: FILE.len() };
+                chosen.add("apps", WithAb { server: server.clone(), ab });
             }
         }
         Err(skipped) => missing.push(skipped),
@@ -63,6 +75,26 @@ impl Experiment for Wrk {
         command.arg(format!("-d{}s", seconds(lab))).arg(format!("http://127.0.0.1:{port}/file"));
         let (wrk, time) = load::drive(&mut command, &[&server])?;
         Ok(told(&wrk.stdout)?.readings(session, wrk.pid, Rule::Bytes, time))
+    }
+}
+
+#[derive(Debug)]
+struct WithAb {
+    server: PathBuf,
+    ab: Ab,
+}
+
+impl Experiment for WithAb {
+    fn plans(&self) -> Vec<Plan> {
+        self.ab.plans(GROUP, "nginx")
+    }
+
+    fn sample(&mut self, lab: &Lab, session: &Session) -> Result<Vec<Reading>> {
+        let folder = folder()?;
+        let (server, port) = serve_file(&self.server, session, folder.path(), 1)?;
+        let url = format!("http://127.0.0.1:{port}/file");
+        let (ab, time) = load::drive(&mut self.ab.command(lab, session, folder.path(), &url), &[&server])?;
+        self.ab.readings(session, folder.path(), &ab, time)
     }
 }
 
