@@ -8,6 +8,7 @@ mod computing;
 mod gunicorn;
 mod home;
 pub(crate) mod load;
+mod mariadb;
 mod memcached;
 mod nginx;
 mod php;
@@ -35,6 +36,7 @@ pub fn add(chosen: &mut Chosen, missing: &mut Vec<Skipped>) {
     php::add(chosen, missing);
     gunicorn::add(chosen, missing);
     postgresql::add(chosen, missing);
+    mariadb::add(chosen, missing);
 }
 
 /// Where servers lie that are not on a user's `PATH`.
