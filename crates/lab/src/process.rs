@@ -71,7 +71,16 @@ impl Running {
     /// It cannot be started.
     pub fn start(command: &mut Command) -> Result<Running> {
         let stdout = output_file()?;
-        Running::spawn(command, Stdio::from(stdout.try_clone()?), stdout)
+        Running::spawn(command.stdin(Stdio::null()), Stdio::from(stdout.try_clone()?), stdout)
+    }
+
+    /// The same for a program that reads `input` from its standard input.
+    ///
+    /// # Errors
+    /// It cannot be started.
+    pub fn fed(command: &mut Command, input: File) -> Result<Running> {
+        let stdout = output_file()?;
+        Running::spawn(command.stdin(input), Stdio::from(stdout.try_clone()?), stdout)
     }
 
     /// Starts a server that prints `listening PORT` when it is ready, and gives that port.
@@ -79,7 +88,7 @@ impl Running {
     /// # Errors
     /// It cannot be started, fails, or says nothing in time.
     pub fn announced(command: &mut Command) -> Result<(Running, u16)> {
-        let mut server = Running::spawn(command, Stdio::piped(), output_file()?)?;
+        let mut server = Running::spawn(command.stdin(Stdio::null()), Stdio::piped(), output_file()?)?;
         let mut pipe = server.child.stdout.take().context("a pipe was asked for")?;
         let mut line = [0; 64];
         let mut length = 0;
@@ -165,7 +174,6 @@ impl Running {
         let name = std::path::Path::new(&path).file_name().unwrap_or(&path).to_string_lossy().into_owned();
         let stderr = output_file()?;
         let child = command
-            .stdin(Stdio::null())
             .stdout(stdout)
             .stderr(stderr.try_clone()?)
             .spawn()

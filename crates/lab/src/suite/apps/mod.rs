@@ -5,15 +5,20 @@
 mod ab;
 mod apache;
 mod computing;
+mod grpc;
 mod gunicorn;
 mod home;
 pub(crate) mod load;
 mod mariadb;
 mod memcached;
+mod mosquitto;
 mod nginx;
 mod php;
 mod postgresql;
+mod python;
 mod redis;
+mod rsync;
+mod zeromq;
 
 use std::cell::OnceCell;
 use std::fs;
@@ -37,6 +42,10 @@ pub fn add(chosen: &mut Chosen, missing: &mut Vec<Skipped>) {
     gunicorn::add(chosen, missing);
     postgresql::add(chosen, missing);
     mariadb::add(chosen, missing);
+    mosquitto::add(chosen, missing);
+    grpc::add(chosen, missing);
+    zeromq::add(chosen, missing);
+    rsync::add(chosen, missing);
 }
 
 /// Where servers lie that are not on a user's `PATH`.

@@ -1,0 +1,106 @@
+//! mosquitto, a broker of MQTT messages: one publisher that reads lines from a file, one subscriber, nothing acknowledged
+//! (QoS 0).
+
+use std::fmt::Write as _;
+use std::fs::{self, File};
+use std::path::{Path, PathBuf};
+use std::time::Instant;
+
+use anyhow::{Context, Result, ensure};
+use rustix::process::{Signal, geteuid};
+
+use super::load::{self, NOT_SLOWER, Told};
+use super::{all_installed, folder, version};
+use crate::bench::{Chosen, Experiment, LIMIT, Lab};
+use crate::launcher::{Reading, Session};
+use crate::plan::Plan;
+use crate::process::{Running, free_port};
+use crate::record::Skipped;
+use crate::suite::arguments;
+use crate::unit::Unit;
+use crate::usage::Meter;
+use crate::witness::Rule;
+
+const NAME: &str = "mosquitto";
+/// Messages of a sample: about two seconds on kernel TCP.
+const MESSAGES: u64 = 150_000;
+const TOPIC: &str = "bench";
+
+/// Names the experiment.
+pub fn add(chosen: &mut Chosen, missing: &mut Vec<Skipped>) {
+    let programs = ["mosquitto", "mosquitto_pub", "mosquitto_sub"];
+    match all_installed(NAME, programs, "mosquitto mosquitto-clients") {
+        Ok([broker, publisher, subscriber]) => {
+            chosen.versions.extend(version(&publisher, "--version"));
+            chosen.add("apps", Mosquitto { broker, publisher, subscriber });
+        }
+        Err(skipped) => missing.push(skipped),
+    }
+}
+
+#[derive(Debug)]
+struct Mosquitto {
+    broker: PathBuf,
+    publisher: PathBuf,
+    subscriber: PathBuf,
+}
+
+impl Experiment for Mosquitto {
+    fn plans(&self) -> Vec<Plan> {
+        let rate = Plan::rate(NAME, "mosquitto QoS 0, 1 to 1", Unit::PerSecond).target(NOT_SLOWER);
+        let rate = rate.note("mosquitto_pub -l to mosquitto_sub, messages of 48 B").note(load::IN_PART);
+        load::plans(rate, "message", false)
+    }
+
+    fn sample(&mut self, lab: &Lab, session: &Session) -> Result<Vec<Reading>> {
+        let (folder, count) = (folder()?, lab.count(MESSAGES));
+        let lines = folder.path().join("lines");
+        fs::write(&lines, messages(count))?;
+        let (mut broker, port) = self.serve(session, folder.path())?;
+        let mut command = session.command(&self.subscriber);
+        command.args(arguments!["-h", "127.0.0.1", "-p", port, "-t", TOPIC, "-C", count]);
+        let subscriber = Running::start(&mut command)?;
+        broker.wait_until(|| fs::read_to_string(folder.path().join("log")).is_ok_and(|log| log.contains(TOPIC)))?;
+
+        let servers = [&broker];
+        let (meter, begin) = (Meter::begin(&servers), Instant::now());
+        let mut command = session.command(&self.publisher);
+        command.args(arguments!["-h", "127.0.0.1", "-p", port, "-t", TOPIC, "-l"]);
+        let publisher = Running::fed(&mut command, File::open(&lines)?)?.finish(LIMIT)?;
+        let subscriber = subscriber.finish(LIMIT)?;
+        let seconds = begin.elapsed().as_secs_f64();
+        let time = meter.end() + publisher.processor_time + subscriber.processor_time;
+        ensure!(subscriber.stdout == messages(count), "the subscriber did not get what was published");
+
+        let told = Told { count: count as f64, per_second: count as f64 / seconds, p99_ns: None };
+        let [first, second] =
+            [&publisher, &subscriber].map(|end| told.readings(session, end.pid, Rule::Connections, time));
+        Ok(first.into_iter().zip(second).map(|(first, second)| first.and(second)).collect())
+    }
+}
+
+impl Mosquitto {
+    /// A broker that forgets nothing, and logs subscriptions.
+    fn serve(&self, session: &Session, folder: &Path) -> Result<(Running, u16)> {
+        let (port, here) = (free_port()?, folder.display());
+        // Otherwise it drops to another user, and users do not share memory.
+        let user = if geteuid().is_root() { "user root\n" } else { "" };
+        let text = format!(
+            "listener {port} 127.0.0.1\nallow_anonymous true\n{user}max_queued_messages 0\nmax_inflight_messages 0\n\
+             log_dest file {here}/log\nlog_type subscribe\n"
+        );
+        let configuration = folder.join("mosquitto.conf");
+        fs::write(&configuration, text)?;
+        let mut command = session.command(&self.broker);
+        let server = Running::serving(command.arg("-c").arg(configuration), port, Signal::TERM);
+        Ok((server.context("starting the broker")?, port))
+    }
+}
+
+/// Lines that can be told apart.
+fn messages(count: u64) -> String {
+    (0..count).fold(String::new(), |mut text, number| {
+        let _ = writeln!(text, "message {number:09} of a stream of short messages.");
+        text
+    })
+}
