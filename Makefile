@@ -16,7 +16,9 @@ run: rust ## install what is missing, build, and show kernel TCP against Underpa
 	$(CARGO) build --release --locked
 	$(UNDERPASS) demo
 
-bench: build ## all measurements, without writing a record
+bench: rust ## install what is missing, build, and take all measurements, without writing a record
+	packaging/packages bench
+	$(CARGO) build --release
 	$(UNDERPASS) bench all
 
 build: rust ## the command and the library, in target/release

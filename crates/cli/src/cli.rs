@@ -511,7 +511,7 @@ pub enum SuiteName {
     Pingpong,
     /// Throughput, over write size
     Stream,
-    /// Redis, memcached, nginx and PostgreSQL, those that are installed
+    /// Real servers with their load generators, from Redis to MariaDB, those that are installed
     Apps,
     /// Connecting, many pairs at once, idle connections, waking, start-up
     Setup,

@@ -22,7 +22,7 @@ pub enum Suite {
     Stream,
     /// Connecting, many pairs at once, idle connections, waking, start-up and the cost of other calls.
     Setup,
-    /// Redis, memcached, nginx and PostgreSQL, those that are installed.
+    /// Real servers with their load generators, from Redis to MariaDB, those that are installed.
     Apps,
     /// The protocol engine: layers of transport over a looped-back link.
     Layers,
