@@ -202,7 +202,7 @@ _underpass() {
                     return 0
                     ;;
                 --set)
-                    COMPREPLY=($(compgen -W "mode=on mode=off go_up_messages=8 go_up_bytes=16384 ring_bytes=1048576 spin_us=100 io_uring=auto io_uring=deny io_uring=allow" -- "${cur}"))
+                    COMPREPLY=($(compgen -W "mode=on mode=off go_up_messages=8 go_up_bytes=16384 ring_bytes=1048576 spin_us=100 doze_us=10000 io_uring=auto io_uring=deny io_uring=allow" -- "${cur}"))
                     return 0
                     ;;
                 *)
@@ -309,7 +309,7 @@ _underpass() {
                     return 0
                     ;;
                 --set)
-                    COMPREPLY=($(compgen -W "mode=on mode=off go_up_messages=8 go_up_bytes=16384 ring_bytes=1048576 spin_us=100 io_uring=auto io_uring=deny io_uring=allow" -- "${cur}"))
+                    COMPREPLY=($(compgen -W "mode=on mode=off go_up_messages=8 go_up_bytes=16384 ring_bytes=1048576 spin_us=100 doze_us=10000 io_uring=auto io_uring=deny io_uring=allow" -- "${cur}"))
                     return 0
                     ;;
                 *)
@@ -353,7 +353,7 @@ _underpass() {
                     return 0
                     ;;
                 --set)
-                    COMPREPLY=($(compgen -W "mode=on mode=off go_up_messages=8 go_up_bytes=16384 ring_bytes=1048576 spin_us=100 io_uring=auto io_uring=deny io_uring=allow" -- "${cur}"))
+                    COMPREPLY=($(compgen -W "mode=on mode=off go_up_messages=8 go_up_bytes=16384 ring_bytes=1048576 spin_us=100 doze_us=10000 io_uring=auto io_uring=deny io_uring=allow" -- "${cur}"))
                     return 0
                     ;;
                 *)
@@ -402,7 +402,7 @@ _underpass() {
                     return 0
                     ;;
                 --set)
-                    COMPREPLY=($(compgen -W "mode=on mode=off go_up_messages=8 go_up_bytes=16384 ring_bytes=1048576 spin_us=100 io_uring=auto io_uring=deny io_uring=allow" -- "${cur}"))
+                    COMPREPLY=($(compgen -W "mode=on mode=off go_up_messages=8 go_up_bytes=16384 ring_bytes=1048576 spin_us=100 doze_us=10000 io_uring=auto io_uring=deny io_uring=allow" -- "${cur}"))
                     return 0
                     ;;
                 *)
@@ -439,7 +439,7 @@ _underpass() {
                     return 0
                     ;;
                 --set)
-                    COMPREPLY=($(compgen -W "mode=on mode=off go_up_messages=8 go_up_bytes=16384 ring_bytes=1048576 spin_us=100 io_uring=auto io_uring=deny io_uring=allow" -- "${cur}"))
+                    COMPREPLY=($(compgen -W "mode=on mode=off go_up_messages=8 go_up_bytes=16384 ring_bytes=1048576 spin_us=100 doze_us=10000 io_uring=auto io_uring=deny io_uring=allow" -- "${cur}"))
                     return 0
                     ;;
                 *)
@@ -795,7 +795,7 @@ _underpass() {
                     return 0
                     ;;
                 --set)
-                    COMPREPLY=($(compgen -W "mode=on mode=off go_up_messages=8 go_up_bytes=16384 ring_bytes=1048576 spin_us=100 io_uring=auto io_uring=deny io_uring=allow" -- "${cur}"))
+                    COMPREPLY=($(compgen -W "mode=on mode=off go_up_messages=8 go_up_bytes=16384 ring_bytes=1048576 spin_us=100 doze_us=10000 io_uring=auto io_uring=deny io_uring=allow" -- "${cur}"))
                     return 0
                     ;;
                 *)

@@ -16,7 +16,17 @@ pub struct Mode {
 pub const MODES: &[Mode] = &[
     Mode { name: "default", settings: &[], warm: true },
     Mode { name: "at once", settings: AT_ONCE, warm: true },
-    Mode { name: "asleep", settings: &[AT_ONCE[0], AT_ONCE[1], ("UNDERPASS_SPIN_US", "0")], warm: true },
+    // Longer than the harness waits for a sleeper to be asleep.
+    Mode {
+        name: "dozing",
+        settings: &[AT_ONCE[0], AT_ONCE[1], ("UNDERPASS_SPIN_US", "0"), ("UNDERPASS_DOZE_US", "100000")],
+        warm: true,
+    },
+    Mode {
+        name: "asleep",
+        settings: &[AT_ONCE[0], AT_ONCE[1], ("UNDERPASS_SPIN_US", "0"), ("UNDERPASS_DOZE_US", "0")],
+        warm: true,
+    },
     Mode { name: "cold", settings: AT_ONCE, warm: false },
     Mode { name: "small ring", settings: &[AT_ONCE[0], AT_ONCE[1], ("UNDERPASS_RING_BYTES", "65536")], warm: true },
 ];

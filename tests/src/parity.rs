@@ -33,6 +33,7 @@ const KNOWN: &[(&str, &str)] = &[
 const UNSTEADY: &[(&str, &str)] = &[
     ("flags/held-back", "a ring holds nothing back; the kernel neither, on a machine so busy that its 200 ms are over"),
     ("processes/exec-cat-unread", "a FIN sent before the exec: what is unread in the ring cannot follow it"),
+    ("threads/behind", "a receive that dozes heeds an SO_RCVTIMEO that another thread sets meanwhile"),
     ("threads/replaced", "the kernel ends a replaced socket before the receive that it woke has emptied the ring"),
 ];
 

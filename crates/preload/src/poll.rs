@@ -12,7 +12,7 @@ use underpass_segment::kernel;
 use underpass_segment::link::ALONE;
 use underpass_segment::of_each_thread;
 use underpass_segment::raw::{Answer, Errno, is_quiet};
-use underpass_segment::switch::{Port, Ready, Sleep};
+use underpass_segment::switch::{Dozed, Port, Ready, Sleep};
 use underpass_segment::sync::{AcqRel, AtomicPtr, AtomicU32, Relaxed};
 use underpass_segment::tap;
 use underpass_segment::wait::{Polled, Wait};
@@ -145,6 +145,17 @@ fn wait(fds: &mut [pollfd], deadline: Deadline, mask: *const sigset_t) -> c_int 
             polled_enough = wait.poll_for(slice, news) == Polled::Enough;
             continue;
         }
+        match doze(fds, deadline, mask) {
+            Dozed::Awake => {
+                slept = true;
+                continue;
+            }
+            Dozed::Interrupted => {
+                crate::set_errno(libc::EINTR);
+                return -1;
+            }
+            Dozed::Over => {}
+        }
         // SAFETY: `ask` lets the kernel write what it answers; nobody else does.
         let count = unsafe {
             at_rest(fds.as_ptr(), fds.len(), || {
@@ -165,6 +176,21 @@ fn wait(fds: &mut [pollfd], deadline: Deadline, mask: *const sigset_t) -> c_int 
             return count;
         }
     }
+}
+
+/// Dozes, where all that is waited for is what comes by a single connection.
+fn doze(fds: &[pollfd], deadline: Deadline, mask: *const sigset_t) -> Dozed {
+    let mut asked = fds.iter().filter(|it| it.fd >= 0);
+    let (Some(it), None) = (asked.next(), asked.next()) else { return Dozed::Over };
+    // A mask holds during the sleep only, which is poll's own work.
+    if !mask.is_null() || it.events & OUT != 0 || it.events & IN == 0 {
+        return Dozed::Over;
+    }
+    let Some(connection) = connection::known(it.fd) else { return Dozed::Over };
+    let Some(port) = connection.ready_port() else { return Dozed::Over };
+    // Closed meanwhile, it is kept.
+    let inside = connection.inside();
+    inside.during(|| {}, || port.doze_in_poll(deadline, |call| connection::cancellable(|| {}, call)))
 }
 
 /// The time is over and nothing was there: what `mask` lets in and has been waiting ends the call. 0 if nothing has.

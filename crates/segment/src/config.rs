@@ -41,6 +41,12 @@ pub const KEYS: &[Key] = &[
         help: "Longest time to poll before sleeping; 0 never polls.",
     },
     Key {
+        name: "doze_us",
+        shape: "microseconds, 0 to 1000000",
+        default: "10000",
+        help: "Longest sleep on the shared memory, before a sleep in the kernel, which costs twice as much; 0 is none.",
+    },
+    Key {
         name: "io_uring",
         shape: "auto | deny | allow",
         default: "auto",
@@ -72,6 +78,8 @@ pub struct Config {
     pub ring_bytes: u32,
     /// Longest spin before sleeping, in microseconds.
     pub spin_us: u32,
+    /// Longest sleep on the shared memory before one in the kernel, in microseconds.
+    pub doze_us: u32,
     /// What becomes of io_uring_setup.
     pub io_uring: IoUring,
 }
@@ -94,6 +102,7 @@ impl Config {
         go_up_bytes: 16384,
         ring_bytes: 1 << 20,
         spin_us: 100,
+        doze_us: 10_000,
         io_uring: IoUring::Auto,
     };
 
@@ -131,6 +140,7 @@ impl Config {
                 self.ring_bytes = bytes as u32;
             }
             "spin_us" => self.spin_us = number(0, 10_000)? as u32,
+            "doze_us" => self.doze_us = number(0, 1_000_000)? as u32,
             "io_uring" => {
                 self.io_uring = match text {
                     "auto" => IoUring::Auto,

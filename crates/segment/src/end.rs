@@ -132,6 +132,9 @@ laid_out! {
         pub mean_wait: AtomicU64,
         /// Waits so far.
         pub waits: AtomicU32,
+        /// What became of the last dozes: in the upper half how many in a row were in vain, in the lower one how many sleeps are
+        /// to begin without one.
+        pub dozes: AtomicU32,
         /// See [`crate::wait::Memory`].
         pub bells_before: AtomicU32,
         /// [`Sending::tail`] when the last wait began.

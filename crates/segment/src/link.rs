@@ -15,7 +15,7 @@ use crate::sysv::{Attested, Mapping};
 const PAGE: usize = 4096;
 /// Length of a pool modulo the page size: tells pools from other programs' segments.
 const LEN_MARK: usize = 1367;
-const MAGIC: u64 = u64::from_be_bytes(*b"UPpool09");
+const MAGIC: u64 = u64::from_be_bytes(*b"UPpool10");
 /// Tells pools of this version of the library from others'.
 const MARK: u64 = fold(Control::LAYOUT, PoolHeader::LAYOUT);
 
@@ -24,7 +24,7 @@ laid_out! {
     #[repr(C, align(128))]
     pub struct ReaderFlags {
         /// Not 0: the reader is going to sleep. [`ALONE`]: the sender that takes it to 0 owes a doorbell. Otherwise the
-        /// number of a [`Group`], which is rung; [`RINGING`] stands beside meanwhile.
+        /// number of a [`Group`], which is rung; [`RINGING`] stands beside meanwhile. [`DOZING`]: the sender owes a knock.
         pub waiting: AtomicU32,
         /// 1: all reads go through the library; doorbells cannot be taken for data.
         pub ready: AtomicU32,
@@ -67,6 +67,8 @@ pub const CLOSED: u32 = 1;
 pub const SHUT: u32 = 2;
 /// Value of [`ReaderFlags::waiting`] for a reader that wants a doorbell of its own.
 pub const ALONE: u32 = 1;
+/// Value of [`ReaderFlags::waiting`] for readers that sleep on that very word (futex(2)). The sender that takes it to 0 wakes them.
+pub const DOZING: u32 = group_number(GROUPS);
 /// Value of [`ReaderFlags::in_kernel`] while the reader finds out whether it can leave the ring.
 pub const LEAVING: u32 = 2;
 /// Bit of [`ReaderFlags::waiting`] that is never taken down: the reader has left the ring for good. Whoever reads the

@@ -71,6 +71,28 @@ fn a_sleeper_is_rung_once_for_a_message() {
     stage.finish();
 }
 
+/// Fails if `Port::may_doze` says no: then each message takes a doorbell.
+#[test]
+fn who_waits_for_one_connection_is_woken_without_the_protocol_stack() {
+    if is_kernel_only() {
+        return skip("nothing is saved without the library");
+    }
+    let Some(stage) = Stage::with(&["cc"]) else { return };
+    let program = stage.path("frugal");
+    compile("frugal.c", &program, &["-pthread"]);
+    let settings: Vec<_> = AT_ONCE.iter().copied().chain([("UNDERPASS_SPIN_US", "0")]).collect();
+    let said = stage.output(stage.tuned(program.to_str().unwrap(), ["turns"], &settings));
+    if said.trim() == "old" {
+        return skip("receives do not doze before Linux 5.16");
+    }
+    let numbers: Vec<u64> = said.split_whitespace().map(|it| it.parse().expect("a number")).collect();
+    let [messages, carried] = numbers[..] else { panic!("it said {said:?}") };
+    let woken: u64 = stage.run.processes().iter().map(|process| process.bells).sum();
+    assert!(woken > messages / 4, "{messages} messages, {woken} times woken: who does not sleep is not woken");
+    assert!(carried < messages / 50, "{messages} messages took {carried} bytes of the kernel's");
+    stage.finish();
+}
+
 fn told(group: &Group, file: &str) -> String {
     fs::read_to_string(format!("/proc/{}/{file}", group.pid())).expect("a kernel with schedstat")
 }

@@ -291,8 +291,17 @@ pub fn let_go(port: &mut Port<'_>) {
     }
 }
 
-/// Makes a system call that sleeps as libc makes its own: as a cancellation point.
+/// Makes a system call that sleeps, for a receive.
 fn sleeping_call(port: &Port<'_>, call: &dyn Fn() -> Answer) -> Answer {
+    let undo = || {
+        port.abandon_sleep();
+        come_out(port.token);
+    };
+    cancellable(undo, call)
+}
+
+/// Makes a system call that sleeps as libc makes its own: as a cancellation point. `undo` as in [`unless_left`].
+pub fn cancellable(undo: impl Fn(), call: &dyn Fn() -> Answer) -> Answer {
     unsafe extern "C" {
         fn pthread_setcanceltype(kind: c_int, before: *mut c_int) -> c_int;
     }
@@ -308,7 +317,7 @@ fn sleeping_call(port: &Port<'_>, call: &dyn Fn() -> Answer) -> Answer {
     let before = Cell::new(DEFERRED);
     let undo = || {
         set(before.get());
-        come_out(port.token);
+        undo();
     };
     unless_left(undo, || {
         before.set(set(ASYNCHRONOUS));

@@ -11,7 +11,7 @@ pub use confined::{confine_all, has_rests};
 pub use count::{BROUGHT, count_before_execution};
 pub use ending::{dissolve, forget, images_awaited_until, leave_all, release};
 pub use find::{claim, end_lost, give_up, keep_claimed, known, of, pin_all, recognise};
-pub use inside::{is_kept, let_go, unless_left};
+pub use inside::{cancellable, is_kept, let_go, unless_left};
 pub use share::{
     Counted, duplicate, for_each, forget_closed, is_pool_used, recognise_all, reference_all, settle_child,
 };
@@ -317,6 +317,7 @@ impl Connection {
             me,
             token: self.index,
             spin_us: process::config().spin_us,
+            doze_us: process::config().doze_us,
             waiting: &WAITING,
         }
     }
@@ -379,6 +380,9 @@ impl Connection {
             }
             if both {
                 port.shut();
+            }
+            if directions & SHUT_IN != 0 {
+                port.rouse();
             }
             if directions & SHUT_OUT != 0 {
                 return port.between_sends(shut);

@@ -11,13 +11,39 @@ use crate::sync::AtomicU32;
 /// # Errors
 /// EAGAIN when it is not; ETIMEDOUT; EINTR.
 pub fn wait_for_change(word: &AtomicU32, value: u32, deadline: Option<u64>) -> Answer {
-    const NS: u64 = 1_000_000_000;
     const ANY: usize = u32::MAX as usize;
-    let at = deadline.map(|ns| libc::timespec { tv_sec: (ns / NS) as i64, tv_nsec: (ns % NS) as i64 });
+    let at = deadline.map(timespec);
     let at = at.as_ref().map_or(0, |at| at as *const libc::timespec as usize);
     let operation = libc::FUTEX_WAIT_BITSET as usize;
     // SAFETY: the kernel reads the word, and a time or none.
     unsafe { syscall(libc::SYS_futex, [word.as_ptr() as usize, operation, value as usize, at, 0, ANY]) }
+}
+
+/// The same until `deadline`, but for signals whose handler is to restart system calls (SA_RESTART, see signal(7)): after such a
+/// one it sleeps on, as a receive does. Since Linux 5.16.
+///
+/// # Errors
+/// ENOSYS or whatever else an older kernel or a filter says, too.
+pub fn wait_for_change_across_restarts(word: &AtomicU32, value: u32, deadline: u64) -> Answer {
+    /// As <linux/futex.h> has it.
+    #[repr(C)]
+    struct Waiter {
+        value: u64,
+        word: u64,
+        flags: u32,
+        reserved: u32,
+    }
+    const SIZE_32: u32 = 2;
+    let waiter = Waiter { value: value.into(), word: word.as_ptr() as u64, flags: SIZE_32, reserved: 0 };
+    let at = timespec(deadline);
+    let (waiter, at, clock) = (&raw const waiter as usize, &raw const at as usize, libc::CLOCK_MONOTONIC as usize);
+    // SAFETY: the kernel reads the word, one waiter and a time.
+    unsafe { syscall(libc::SYS_futex_waitv, [waiter, 1, 0, at, clock, 0]) }
+}
+
+fn timespec(ns: u64) -> libc::timespec {
+    const NS: u64 = 1_000_000_000;
+    libc::timespec { tv_sec: (ns / NS) as i64, tv_nsec: (ns % NS) as i64 }
 }
 
 /// Wakes all who sleep on `word`.
@@ -203,4 +229,68 @@ fn segment(line: &str) -> Option<i32> {
     let mut words = line.split_ascii_whitespace().skip(4);
     let number = words.next()?;
     words.next()?.starts_with("/SYSV").then(|| number.parse().ok())?
+}
+
+#[cfg(all(test, not(loom)))]
+mod tests {
+    use super::*;
+    use crate::clock::nanoseconds;
+    use crate::sync::{AtomicI32, Relaxed};
+
+    static HANDLED: AtomicU32 = AtomicU32::new(0);
+    const SIGNAL: i32 = libc::SIGUSR2;
+
+    fn handle_with(flags: i32) {
+        extern "C" fn count(_: i32) {
+            HANDLED.fetch_add(1, Relaxed);
+        }
+        // SAFETY: zeroed, it has an empty mask; the handler only counts.
+        unsafe {
+            let mut action: libc::sigaction = core::mem::zeroed();
+            action.sa_sigaction = count as *const () as usize;
+            action.sa_flags = flags;
+            assert_eq!(libc::sigaction(SIGNAL, &action, core::ptr::null_mut()), 0);
+        }
+    }
+
+    fn until(is_so: impl Fn() -> bool) {
+        while !is_so() {
+            std::thread::yield_now();
+        }
+    }
+
+    /// Where a sleep ends that is interrupted by a signal once, and then woken.
+    fn interrupted(sleep: fn(&AtomicU32, u64) -> Answer) -> Answer {
+        let (word, sleeper, before) = (AtomicU32::new(1), AtomicI32::new(0), HANDLED.load(Relaxed));
+        std::thread::scope(|scope| {
+            let thread = scope.spawn(|| {
+                sleeper.store(thread_id() as i32, Relaxed);
+                sleep(&word, nanoseconds() + 60_000_000_000)
+            });
+            until(|| sleeper.load(Relaxed) != 0 && thread_sleeps(sleeper.load(Relaxed) as u32));
+            // SAFETY: no pointers.
+            unsafe { libc::syscall(libc::SYS_tgkill, process_id(), sleeper.load(Relaxed), SIGNAL) };
+            until(|| HANDLED.load(Relaxed) > before);
+            until(|| thread.is_finished() || thread_sleeps(sleeper.load(Relaxed) as u32));
+            word.store(0, Relaxed);
+            wake_all(&word);
+            thread.join().unwrap()
+        })
+    }
+
+    #[test]
+    fn a_sleep_goes_on_after_a_signal_where_the_program_wants_it() {
+        let restarting = |word: &AtomicU32, at| wait_for_change_across_restarts(word, 1, at);
+        let ending = |word: &AtomicU32, at| wait_for_change(word, 1, Some(at));
+        handle_with(libc::SA_RESTART);
+        assert_eq!(interrupted(ending), Err(Errno(libc::EINTR)));
+        match interrupted(restarting) {
+            Err(Errno(libc::ENOSYS)) => return eprintln!("SKIPPED: futex_waitv is known since Linux 5.16"),
+            answer => assert!(answer.is_ok(), "{answer:?}"),
+        }
+        handle_with(0);
+        assert_eq!(interrupted(restarting), Err(Errno(libc::EINTR)));
+        assert_eq!(restarting(&AtomicU32::new(0), nanoseconds()), Err(Errno(libc::EAGAIN)));
+        assert_eq!(restarting(&AtomicU32::new(1), nanoseconds()), Err(Errno(libc::ETIMEDOUT)));
+    }
 }

@@ -3,7 +3,7 @@
 #![allow(unsafe_code, reason = "lays ends and buffers out as the library has them")]
 
 use super::*;
-use crate::link::{ALONE, Pool, RINGING, Shape, Side};
+use crate::link::{ALONE, DOZING, Pool, RINGING, Shape, Side};
 use crate::vector::Cursor;
 use std::io::Read;
 use std::net::{TcpListener, TcpStream};
@@ -65,6 +65,7 @@ impl Ends {
             me: 1 + number as u32,
             token: 0,
             spin_us: 0,
+            doze_us: 0,
             waiting: &WAITING,
         }
     }
@@ -115,7 +116,7 @@ impl Ends {
 /// Runs for ever if `Port::arm` does not raise anew what no sender writes (`is_lie`).
 #[test]
 fn a_lie_in_the_waiting_flag_keeps_no_receive_from_its_end() {
-    for lie in [2, 77, RINGING | 5] {
+    for lie in [2, DOZING, 77, RINGING | 5] {
         let it = Ends::joined(true);
         it.port(1).arm(ALONE);
         it.port(0).link.outgoing().flags.waiting.store(lie, Relaxed);

@@ -11,6 +11,7 @@
 
 mod away;
 mod confined;
+mod doze;
 mod give;
 #[cfg(all(test, not(loom)))]
 mod lies;
@@ -23,6 +24,7 @@ mod tapped;
 
 pub use away::Departure;
 pub use confined::Receive;
+pub use doze::Dozed;
 
 use crate::clock::ticks_per_microsecond;
 use crate::end::{End, Stage};
@@ -40,7 +42,8 @@ pub struct Waiting {
     pub hold: fn(port: &mut Port<'_>),
     /// Receives from the kernel, sleeping if the socket blocks, as long as it says: by calls of libc's.
     pub recv: unsafe fn(port: &Port<'_>, to: *mut u8, len: usize, flags: i32, patience: Patience) -> Answer,
-    /// Makes a system call of the library's own, which sleeps.
+    /// Makes a system call of the library's own, which sleeps. A thread that does not come back from it
+    /// [abandons](Port::abandon_sleep) its sleep.
     pub call: fn(port: &Port<'_>, call: &dyn Fn() -> Answer) -> Answer,
     /// Gives back ([`Port::attend`]) on all connections of this process; false if the kernel has no room for all of it yet.
     pub attend_all: fn() -> bool,
@@ -83,6 +86,8 @@ pub struct Port<'a> {
     pub token: u32,
     /// Longest poll before sleeping, in microseconds.
     pub spin_us: u32,
+    /// Longest doze before sleeping, in microseconds; 0: none.
+    pub doze_us: u32,
     /// How to sleep.
     pub waiting: &'static Waiting,
 }

@@ -5,7 +5,7 @@
 
 use super::*;
 use crate::kernel;
-use crate::link::{Direction, Pool, Shape, Side};
+use crate::link::{ALONE, DOZING, Direction, Pool, Shape, Side};
 use crate::model::{self, FD};
 use crate::vector::Cursor;
 use std::sync::Arc;
@@ -45,6 +45,7 @@ impl Ends {
             me: 1 + number as u32,
             token: 0,
             spin_us: 0,
+            doze_us: 0,
             waiting: &WAITING,
         }
     }
@@ -130,6 +131,60 @@ fn a_reader_that_goes_to_sleep_is_woken() {
     let sends = |port: &mut Port<'_>| {
         port.say(b"a");
         port.say(b"b");
+    };
+    both(2, true, sends, receives);
+}
+
+/// As futex(2) on the flag: sleeps while it is up. If nobody takes it down, a model does not end.
+fn dozes(port: &Port<'_>) -> Dozed {
+    let port = Port { doze_us: 1, ..*port };
+    let waiting = &port.link.incoming().flags.waiting;
+    // It is up for a doorbell at first.
+    let _ = waiting.compare_exchange(ALONE, 0, Relaxed, Relaxed);
+    port.doze_in_poll(None, |_| {
+        while waiting.load(Relaxed) == DOZING {
+            loom::thread::yield_now();
+        }
+        Ok(0)
+    })
+}
+
+/// Fails if `Port::doze` looks at the ring before it raises the flag, or `Port::wake` does not take the flag down: then the reader
+/// dozes on beside what was published.
+#[test]
+fn a_reader_that_dozes_is_woken() {
+    let receives = |port: &mut Port<'_>| {
+        dozes(port);
+        assert_eq!(port.hear(1), b"a");
+    };
+    both(2, true, |port| port.say(b"a"), receives);
+}
+
+/// Fails if `Port::go_down_and_wake` does not rouse: then the reader dozes on beside what comes by the kernel.
+#[test]
+fn a_reader_that_dozes_is_woken_where_the_stream_goes_down() {
+    let receives = |port: &mut Port<'_>| {
+        dozes(port);
+        assert_eq!(port.hear(1), b"a");
+    };
+    let sends = |port: &mut Port<'_>| {
+        assert_eq!(port.send_by_kernel(Reason::Unsupported, || kernel::send(port.fd, b"a")), Ok(1));
+    };
+    both(2, true, sends, receives);
+}
+
+/// Fails if `Port::end_sending` does not rouse, or does so before it says that the direction ends: then the reader dozes on, or anew,
+/// beside the end of the stream.
+#[test]
+fn a_reader_that_dozes_is_woken_at_the_end() {
+    let receives = |port: &mut Port<'_>| {
+        dozes(port);
+        assert_eq!(dozes(port), Dozed::Over);
+        assert_eq!(port.hear(1), b"");
+    };
+    let sends = |port: &mut Port<'_>| {
+        port.end_sending();
+        kernel::shut_down(port.fd);
     };
     both(2, true, sends, receives);
 }

@@ -5,7 +5,7 @@ use super::{AGAIN, BROKEN, GONE, LIVES, Port, micros};
 use crate::clock::{give_way, nanoseconds, nap, ticks};
 use crate::end::{NO_PIECE, SHUT_OUT, Stage};
 use crate::kernel::{self, HeldBack};
-use crate::link::{ABSENT, ALONE, BY_READER, CLOSED, Direction, LEAVING, NO_MORE_BELLS, RINGING, SHUT};
+use crate::link::{ABSENT, ALONE, BY_READER, CLOSED, DOZING, Direction, LEAVING, NO_MORE_BELLS, RINGING, SHUT};
 use crate::lock::Entered;
 use crate::raw::{Answer, Errno};
 use crate::reason::Reason;
@@ -398,7 +398,7 @@ impl Port<'_> {
     #[cold]
     fn is_taken_at_once(&self) -> bool {
         let flags = &self.link.outgoing().flags;
-        if flags.asks_again.load(Relaxed) == 0 || self.reader_left() {
+        if flags.asks_again.load(Relaxed) == 0 || flags.waiting.load(Relaxed) == DOZING || self.reader_left() {
             return false;
         }
         let (sender, began) = (self.sender(), ticks());
@@ -427,6 +427,12 @@ impl Port<'_> {
                     }
                 }
                 0 => return true,
+                DOZING => {
+                    if take(ringing) {
+                        self.knock();
+                        return true;
+                    }
+                }
                 ALONE => {
                     if !self.ring_if(|| self.is_awaited() && take(ringing)) && !self.is_awaited() {
                         return true;
@@ -604,6 +610,7 @@ impl Port<'_> {
         let Direction { flags, sender, .. } = self.link.outgoing();
         // SeqCst: said before the look; a reader that leaves looks the other way round.
         sender.ended.swap(1, SeqCst);
+        self.rouse_other();
         let began = ticks();
         while flags.in_kernel.load(SeqCst) == LEAVING && ticks().wrapping_sub(began) < micros(LEFT_WITHIN_US) {
             give_way();
@@ -907,7 +914,9 @@ impl Port<'_> {
         if word != 0 && word & (ABSENT | RINGING) == 0 {
             // First: a thread that is killed or cancelled in between must not leave a sleeper without it.
             sending.took.store(word, Relaxed);
-            let _ = waiting.compare_exchange(word, 0, AcqRel, Relaxed);
+            if waiting.compare_exchange(word, 0, AcqRel, Relaxed).is_ok() && word == DOZING {
+                self.knock();
+            }
             sending.tries.store(0, Relaxed);
         }
         word == 0
@@ -1064,7 +1073,9 @@ impl Port<'_> {
         }
         sending.tries.store(0, Relaxed);
         self.end.set_reason(reason);
-        // The bell for this mark, if one is due, is not among the announced ones: the data that follows wakes as well.
+        // The bell for this mark, if one is due, is not among the announced ones: the data that follows wakes as well, but for
+        // those who doze.
+        self.rouse_other();
         true
     }
 }

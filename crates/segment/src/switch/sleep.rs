@@ -1,11 +1,12 @@
 //! Sleeping and being woken: the waiting flag, the doorbells in the kernel's queue, and readiness for polls.
 #![allow(unsafe_code, reason = "takes doorbells from the kernel into buffers of its own")]
 
+use super::doze::wake_dozers;
 use super::{AGAIN, Patience, Port, Ready, Sleep, Taken, Told, micros};
 use crate::clock::{give_way, nanoseconds, nap, ticks};
 use crate::end::Stage;
 use crate::kernel;
-use crate::link::{ABSENT, ALONE, Direction, GIVEN, GIVING, LEAVING, LEFT, NO_MORE_BELLS, RINGING};
+use crate::link::{ABSENT, ALONE, DOZING, Direction, GIVEN, GIVING, LEAVING, LEFT, NO_MORE_BELLS, RINGING};
 use crate::lock::Entered;
 use crate::raw::{Answer, Errno};
 use crate::ring::{self, Place, Record};
@@ -187,7 +188,9 @@ impl Port<'_> {
     /// Takes note if the sender has taken the waiting flag.
     pub(super) fn note_flag(&self) {
         let reading = &self.end.reading;
-        if reading.armed.load(Relaxed) != 0 && self.link.incoming().flags.waiting.load(Acquire) & !RINGING == 0 {
+        let flag = self.link.incoming().flags.waiting.load(Acquire) & !RINGING;
+        // A reader that dozes raises it only where it was down.
+        if reading.armed.load(Relaxed) != 0 && matches!(flag, 0 | DOZING) {
             reading.armed.store(0, Relaxed);
         }
     }
@@ -203,7 +206,7 @@ impl Port<'_> {
         let began = ticks();
         let mut word = waiting.load(SeqCst);
         let is_anothers = |number| self.link.is_anothers_group(number, kernel::process_id() as u32);
-        while word & ABSENT == 0 && !matches!(word, 0 | ALONE) && !is_anothers(word & !RINGING) {
+        while word & ABSENT == 0 && !matches!(word, 0 | ALONE | DOZING) && !is_anothers(word & !RINGING) {
             let alone = if word & !RINGING == ALONE { ALONE } else { 0 };
             let over = ticks().wrapping_sub(began) > micros(PATIENCE_US);
             let down = if over { alone } else { alone | word & RINGING };
@@ -268,13 +271,16 @@ impl Port<'_> {
         self.note_flag();
         let armed = reading.armed.load(Relaxed);
         let flag = waiting.load(Relaxed) & !RINGING;
-        // What no sender writes there would keep a sleep from beginning for ever.
+        // What is neither down nor as it was raised would keep a sleep from beginning for ever.
         let is_lie = armed == ALONE && flag & ABSENT == 0 && flag > ALONE;
         let number = if is_lie { ALONE } else { number };
         // A doorbell of its own wakes a group as well, not the other way round.
         if is_lie || armed != number && armed != ALONE {
             reading.armed.store(number, Relaxed);
-            let _ = waiting.fetch_update(SeqCst, Relaxed, |now| (now & ABSENT == 0).then_some(now & RINGING | number));
+            let raise = |now| (now & ABSENT == 0).then_some(now & RINGING | number);
+            if let Ok(before) = waiting.fetch_update(SeqCst, Relaxed, raise) {
+                wake_dozers(waiting, before);
+            }
         }
         // The flag is up before the ring is looked at; the sender publishes before it looks at the flag.
         fence(SeqCst);
@@ -298,6 +304,9 @@ impl Port<'_> {
             // The kernel has no room for the rest now, and does not say here when it has.
             nap(GIVE_EVERY_US);
             return Taken::Nothing;
+        }
+        if let Some(taken) = self.doze_in_receive(patience) {
+            return taken;
         }
         if !self.arm(ALONE) && !self.awaits_rest() {
             return Taken::Nothing;
@@ -538,7 +547,8 @@ impl Port<'_> {
         }
         if self.is_fast() && last {
             // No doorbell will be sent any more but one that is on its way.
-            self.link.incoming().flags.waiting.fetch_and(ABSENT | GIVING | GIVEN, AcqRel);
+            let waiting = &self.link.incoming().flags.waiting;
+            wake_dozers(waiting, waiting.fetch_and(ABSENT | GIVING | GIVEN, AcqRel));
             reading.armed.store(0, Relaxed);
         }
         self.await_last(|| {
@@ -674,7 +684,8 @@ impl Port<'_> {
     pub(super) fn leave_if_read(&self, until: u64) {
         self.with_all_reading(|beside| {
             if beside {
-                // The sleeper has raised the flag and seen the ring empty. What it is woken by is a doorbell until then.
+                // The sleeper has raised the flag and seen the ring empty. What it is woken by is a doorbell until then, unless
+                // it dozes.
                 self.await_bells(true, self.announced(), until);
             }
             let alone = self.may_take(beside);
@@ -684,7 +695,8 @@ impl Port<'_> {
             // The flag was up when the ring was last seen empty. If nobody has taken it since, whoever publishes from now
             // on finds that this end has left.
             let waiting = &self.link.incoming().flags.waiting;
-            let leave = |now| (now & !RINGING == ALONE).then_some(now & RINGING | LEFT);
+            let leave = |now| matches!(now & !RINGING, ALONE | DOZING).then_some(now & RINGING | LEFT);
+            // One that dozes is not woken: it would sleep by a call of the library's, which a filter may be about to forbid.
             if (!alone || self.arm(ALONE)) && waiting.fetch_update(SeqCst, Relaxed, leave).is_ok() {
                 self.forget_ring(beside, until);
             }
@@ -848,7 +860,7 @@ impl Port<'_> {
     }
 
     /// Says whether this end may well ask again and again, rather than sleep.
-    fn asks_again(&self, again: bool) {
+    pub(super) fn asks_again(&self, again: bool) {
         let word = &self.link.incoming().flags.asks_again;
         if (word.load(Relaxed) != 0) != again {
             word.store(again.into(), Relaxed);

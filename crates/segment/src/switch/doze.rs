@@ -1,0 +1,230 @@
+//! A doze: a short sleep on the waiting flag itself, by futex(2).
+//!
+//! A sleep in the kernel's TCP costs both ends some 26 us of processor time for a question and its answer, since the doorbell goes
+//! through the whole protocol stack; a futex costs half of that. But nobody wakes such a sleeper for what the kernel alone knows,
+//! such as that the other end was killed. So a doze lasts [`Port::doze_us`] at most, and a sleep in the kernel follows. Whoever
+//! publishes, goes down or ends a direction wakes those who doze at the other end.
+//!
+//! The order is that of all sleepers: the reader raises the flag to [`DOZING`] and looks at the ring once more; the sender
+//! publishes and looks at the flag. The sender that takes it down owes a knock, which wakes all who sleep on the flag. Nobody else
+//! takes it down: others may doze by it, and one knock too many does no harm. A sender that is killed before it knocks costs the rest
+//! of the doze, and no more.
+
+use super::{Patience, Port, Ready, Taken};
+use crate::clock::nanoseconds;
+use crate::kernel;
+use crate::link::{ABSENT, DOZING, GIVEN, GIVING, RINGING};
+use crate::raw::{Answer, Errno, is_quiet};
+use crate::sync::{AtomicBool, AtomicU32, Relaxed, SeqCst, fence};
+use crate::{tap, wait};
+
+/// A receive whose socket has a time of its own, which the kernel counts, dozes for at most this part of it.
+const PART_OF_TIMEOUT: u64 = 100;
+/// After n dozes in vain 2^n - 1 sleeps begin without one; n is at most this.
+const MOST_IN_VAIN: u32 = 6;
+
+/// This kernel, or a filter, knows no sleep that goes on after signals.
+static NO_RESTARTS: AtomicBool = AtomicBool::new(false);
+
+/// How a doze has ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Dozed {
+    /// There may be something in the ring.
+    Awake,
+    /// The time is over, or this end may not doze now: what is left is to sleep in the kernel.
+    Over,
+    /// A signal has been handled.
+    Interrupted,
+}
+
+/// What a signal does to a doze.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Signals {
+    /// It ends, as poll(2) does.
+    End,
+    /// It goes on where the handler is to restart system calls, as recv(2) does.
+    Restart,
+}
+
+/// When a doze ends.
+#[derive(Clone, Copy)]
+struct Limit {
+    /// In nanoseconds of CLOCK_MONOTONIC.
+    at: u64,
+    /// Whether the wait ends with it.
+    ends_wait: bool,
+    signals: Signals,
+}
+
+/// How many dozes in a row were in vain, and how many sleeps are to begin without one.
+fn unpack(word: u32) -> (u32, u32) {
+    (word >> 16, word & 0xffff)
+}
+
+fn pack(in_vain: u32, to_skip: u32) -> u32 {
+    in_vain << 16 | to_skip
+}
+
+/// A flag that was `before` has been raised or taken down: whoever dozed by it looks for himself.
+pub(super) fn wake_dozers(waiting: &AtomicU32, before: u32) {
+    if before & !(RINGING | ABSENT | GIVING | GIVEN) == DOZING {
+        kernel::wake_all(waiting);
+    }
+}
+
+impl Port<'_> {
+    /// Before a poll of this connection alone sleeps in the kernel: dozes until `deadline` (CLOCK_MONOTONIC, ns) at most, by
+    /// `sleep`, which makes the system call that it is given.
+    pub fn doze_in_poll(&self, deadline: Option<u64>, sleep: impl FnOnce(&dyn Fn() -> Answer) -> Answer) -> Dozed {
+        match self.ready() {
+            Ready::Yes => return Dozed::Awake,
+            Ready::No if self.may_doze() => {}
+            // A mark of the path is passed before a sleep in the kernel.
+            Ready::AskKernel | Ready::No => return Dozed::Over,
+        }
+        self.end.watch();
+        self.asks_again(false);
+        if !self.attend_before_sleep() {
+            return Dozed::Over;
+        }
+        let limit = self.limit(deadline, Signals::End);
+        self.raise_to_doze().unwrap_or_else(|| self.doze(limit, sleep))
+    }
+
+    /// Before a receive, which has the lock, sleeps in the kernel. `None`: it has still to.
+    pub(super) fn doze_in_receive(&mut self, patience: Patience) -> Option<Taken> {
+        if !self.may_doze() {
+            return None;
+        }
+        (self.waiting.hold)(self);
+        // Its descriptor may have been closed.
+        let limit = self.limit_of(patience).filter(|_| self.fd >= 0)?;
+        let dozed = self.raise_to_doze().unwrap_or_else(|| {
+            // The flag is up, and the ring was seen empty: who comes beside relies on both.
+            let above = self.end.reading.lock.fall_asleep();
+            let dozed = self.doze(limit, |call| (self.waiting.call)(self, call));
+            self.end.reading.lock.wake(above);
+            dozed
+        });
+        (self.waiting.hold)(self);
+        if self.has_left() && self.is_fast() {
+            // Whoever set out to leave beside this sleep was killed.
+            self.forget_ring(false, u64::MAX);
+        }
+        match dozed {
+            // From now on the program makes its own calls.
+            _ if is_quiet() => Some(Taken::Nothing),
+            Dozed::Awake => Some(Taken::Nothing),
+            Dozed::Interrupted => Some(Taken::Failed(Errno(libc::EINTR))),
+            Dozed::Over => None,
+        }
+    }
+
+    /// How a receive of this patience may doze, if it may.
+    fn limit_of(&self, patience: Patience) -> Option<Limit> {
+        if let Patience::Until(deadline) = patience {
+            return Some(self.limit(deadline, Signals::End));
+        }
+        match kernel::timeout(self.fd, libc::SO_RCVTIMEO) {
+            None => (!NO_RESTARTS.load(Relaxed)).then(|| self.limit(None, Signals::Restart)),
+            Some(timeout) => {
+                let limit = self.limit(None, Signals::End);
+                Some(Limit { at: limit.at.min(nanoseconds() + timeout / PART_OF_TIMEOUT), ..limit })
+            }
+        }
+    }
+
+    fn limit(&self, deadline: Option<u64>, signals: Signals) -> Limit {
+        let longest = nanoseconds() + u64::from(self.doze_us) * 1000;
+        let ends_wait = deadline.is_some_and(|at| at <= longest);
+        Limit { at: deadline.map_or(longest, |at| at.min(longest)), ends_wait, signals }
+    }
+
+    /// Whether a doze may pay, and nobody relies on a doorbell. One that has not been taken yet is taken before a sleep in the
+    /// kernel; left there, it would be told to whoever asks the kernel next.
+    fn may_doze(&self) -> bool {
+        let reading = &self.end.reading;
+        let is_alone = || !reading.resting.any() && !reading.lock.is_asleep() && self.owed() == 0;
+        self.doze_us > 0 && is_alone() && !is_quiet() && !self.needs_kernel() && !self.has_left() && self.pays()
+    }
+
+    fn pays(&self) -> bool {
+        let word = &self.end.reading.dozes;
+        let (in_vain, to_skip) = unpack(word.load(Relaxed));
+        if to_skip > 0 {
+            word.store(pack(in_vain, to_skip - 1), Relaxed);
+        }
+        to_skip == 0
+    }
+
+    /// Raises the flag. `Some` where that does not let it doze.
+    fn raise_to_doze(&self) -> Option<Dozed> {
+        let waiting = &self.link.incoming().flags.waiting;
+        if !matches!(waiting.compare_exchange(0, DOZING, SeqCst, SeqCst), Ok(_) | Err(DOZING)) {
+            return Some(Dozed::Over);
+        }
+        // The flag is up before the ring, and what the other end says of its end, is looked at.
+        fence(SeqCst);
+        match () {
+            _ if self.something() => Some(Dozed::Awake),
+            _ if self.needs_kernel() => Some(Dozed::Over),
+            _ => None,
+        }
+    }
+
+    /// Sleeps while the flag is up.
+    fn doze(&self, limit: Limit, sleep: impl FnOnce(&dyn Fn() -> Answer) -> Answer) -> Dozed {
+        let waiting = &self.link.incoming().flags.waiting;
+        self.end.sleeps.fetch_add(1, Relaxed);
+        tap::let_go();
+        let answer = sleep(&|| match limit.signals {
+            Signals::End => kernel::wait_for_change(waiting, DOZING, Some(limit.at)),
+            Signals::Restart => kernel::wait_for_change_across_restarts(waiting, DOZING, limit.at),
+        });
+        let dozes = &self.end.reading.dozes;
+        match answer {
+            Ok(_) | Err(Errno(libc::EAGAIN)) => {
+                if self.something() {
+                    dozes.store(0, Relaxed);
+                }
+                Dozed::Awake
+            }
+            Err(Errno(libc::EINTR)) => Dozed::Interrupted,
+            Err(Errno(libc::ETIMEDOUT)) => {
+                if !limit.ends_wait {
+                    let in_vain = (unpack(dozes.load(Relaxed)).0 + 1).min(MOST_IN_VAIN);
+                    dozes.store(pack(in_vain, (1 << in_vain) - 1), Relaxed);
+                }
+                Dozed::Over
+            }
+            Err(Errno(error)) => {
+                if limit.signals == Signals::Restart && matches!(error, libc::ENOSYS | libc::EPERM | libc::EINVAL) {
+                    NO_RESTARTS.store(true, Relaxed);
+                }
+                Dozed::Over
+            }
+        }
+    }
+
+    /// Wakes those who doze at this end, for what is about to come by the kernel.
+    pub fn rouse(&self) {
+        let waiting = &self.link.incoming().flags.waiting;
+        if waiting.compare_exchange(DOZING, 0, SeqCst, SeqCst).is_ok() {
+            kernel::wake_all(waiting);
+        }
+    }
+
+    /// The same for those at the other end.
+    pub(super) fn rouse_other(&self) {
+        if self.link.outgoing().flags.waiting.compare_exchange(DOZING, 0, SeqCst, SeqCst).is_ok() {
+            self.knock();
+        }
+    }
+
+    /// Wakes those at the other end whose flag was just taken down.
+    pub(super) fn knock(&self) {
+        kernel::wake_all(&self.link.outgoing().flags.waiting);
+        self.end.bells.fetch_add(1, Relaxed);
+        wait::rang();
+    }
+}
