@@ -914,9 +914,7 @@ impl Port<'_> {
         if word != 0 && word & (ABSENT | RINGING) == 0 {
             // First: a thread that is killed or cancelled in between must not leave a sleeper without it.
             sending.took.store(word, Relaxed);
-            if waiting.compare_exchange(word, 0, AcqRel, Relaxed).is_ok() && word == DOZING {
-                self.knock();
-            }
+            let _ = waiting.compare_exchange(word, 0, AcqRel, Relaxed);
             sending.tries.store(0, Relaxed);
         }
         word == 0
