@@ -252,10 +252,10 @@ fn readable(descriptor: BorrowedFd, limit: Duration) -> Result<bool> {
 }
 
 #[cfg(test)]
-mod tests {
+pub(crate) mod tests {
     use super::*;
 
-    fn shell(script: &str) -> Command {
+    pub(crate) fn shell(script: &str) -> Command {
         let mut command = Command::new("sh");
         command.args(["-c", script]);
         command

@@ -96,21 +96,14 @@ impl Stat {
 
 #[cfg(test)]
 mod tests {
-    use std::process::Command;
-
     use super::*;
     use crate::process::finish;
+    use crate::process::tests::shell;
 
     const LIMIT: Duration = Duration::from_secs(60);
     /// Computes for some tenths of a second.
     const COMPUTE: &str = "n=0; while [ $n -lt 400000 ]; do n=$((n + 1)); done";
     const TICK: Duration = Duration::from_millis(10);
-
-    fn shell(script: &str) -> Command {
-        let mut command = Command::new("sh");
-        command.args(["-c", script]);
-        command
-    }
 
     #[test]
     fn times_are_found_behind_any_name() {
