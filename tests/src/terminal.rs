@@ -81,14 +81,10 @@ impl Terminal {
         let deadline = Instant::now() + LIMIT;
         loop {
             self.press(keys);
-            let again = (Instant::now() + Duration::from_secs(1)).min(deadline);
-            while Instant::now() < again {
-                if wanted(&self.screen.lock().expect("the screen").screen().contents()) {
-                    return;
-                }
-                thread::sleep(Duration::from_millis(20));
+            match self.shown_by(Instant::now() + Duration::from_secs(1), &wanted) {
+                Ok(_) => return,
+                Err(shown) => assert!(Instant::now() < deadline, "waited in vain for {what}:\n{shown}"),
             }
-            assert!(Instant::now() < deadline, "waited in vain for {what}");
         }
     }
 
@@ -134,13 +130,20 @@ impl Terminal {
 
     /// Waits until the screen is as wanted, and returns it.
     pub fn await_screen(&self, what: &str, wanted: impl Fn(&str) -> bool) -> String {
-        let deadline = Instant::now() + LIMIT;
+        let shown = self.shown_by(Instant::now() + LIMIT, wanted);
+        shown.unwrap_or_else(|shown| panic!("waited in vain for {what}:\n{shown}"))
+    }
+
+    /// The screen, once it is as wanted; as it is at the `deadline` otherwise.
+    fn shown_by(&self, deadline: Instant, wanted: impl Fn(&str) -> bool) -> Result<String, String> {
         loop {
             let shown = self.screen.lock().expect("the screen").screen().contents();
             if wanted(&shown) {
-                return shown;
+                return Ok(shown);
             }
-            assert!(Instant::now() < deadline, "waited in vain for {what}:\n{shown}");
+            if Instant::now() >= deadline {
+                return Err(shown);
+            }
             thread::sleep(Duration::from_millis(20));
         }
     }

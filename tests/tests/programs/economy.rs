@@ -11,6 +11,12 @@ use underpass_tests::stage::{Stage, compile, skip};
 
 /// A busy set asks the kernel every 50 µs; even where a message takes as long, that is once.
 const ONCE_IN: u64 = 2;
+/// Nobody polls before he sleeps.
+const UNPOLLED: [(&str, &str); 3] = [AT_ONCE[0], AT_ONCE[1], ("UNDERPASS_SPIN_US", "0")];
+
+fn numbers(said: &str) -> Vec<u64> {
+    said.split_whitespace().map(|it| it.parse().expect("a number")).collect()
+}
 
 #[test]
 fn readiness_is_told_without_the_kernel() {
@@ -25,8 +31,7 @@ fn readiness_is_told_without_the_kernel() {
         let mut command = stage.tuned(program.to_str().unwrap(), [way], AT_ONCE);
         command.env("LD_PRELOAD", format!("{}:{}", path().display(), counter.display()));
         let said = stage.output(command);
-        let numbers: Vec<u64> = said.split_whitespace().map(|it| it.parse().expect("a number")).collect();
-        let [messages, calls] = numbers[..] else { panic!("{way} said {said:?}") };
+        let [messages, calls] = numbers(&said)[..] else { panic!("{way} said {said:?}") };
         assert!(calls < messages / ONCE_IN, "{way}: {messages} messages took {calls} calls of the kernel");
     }
     stage.finish();
@@ -62,8 +67,7 @@ fn a_sleeper_is_rung_once_for_a_message() {
         return skip("nothing is saved without the library");
     }
     let Some(stage) = Stage::with(&["cc"]) else { return };
-    let settings: Vec<_> = AT_ONCE.iter().copied().chain([("UNDERPASS_SPIN_US", "0")]).collect();
-    let (messages, bells, _) = rung(&stage, "sets", &settings);
+    let (messages, bells, _) = rung(&stage, "sets", &UNPOLLED);
     assert!(bells < messages + messages / 10, "{messages} messages, {bells} doorbells");
     // One side is asleep whenever it is written to. The other may not be yet: where both run on one processor, whoever is rung
     // may answer at once.
@@ -80,13 +84,11 @@ fn who_waits_for_one_connection_is_woken_without_the_protocol_stack() {
     let Some(stage) = Stage::with(&["cc"]) else { return };
     let program = stage.path("frugal");
     compile("frugal.c", &program, &["-pthread"]);
-    let settings: Vec<_> = AT_ONCE.iter().copied().chain([("UNDERPASS_SPIN_US", "0")]).collect();
-    let said = stage.output(stage.tuned(program.to_str().unwrap(), ["turns"], &settings));
+    let said = stage.output(stage.tuned(program.to_str().unwrap(), ["turns"], &UNPOLLED));
     if said.trim() == "old" {
         return skip("receives do not doze before Linux 5.16");
     }
-    let numbers: Vec<u64> = said.split_whitespace().map(|it| it.parse().expect("a number")).collect();
-    let [messages, carried] = numbers[..] else { panic!("it said {said:?}") };
+    let [messages, carried] = numbers(&said)[..] else { panic!("it said {said:?}") };
     let woken: u64 = stage.run.processes().iter().map(|process| process.bells).sum();
     assert!(woken > messages / 4, "{messages} messages, {woken} times woken: who does not sleep is not woken");
     assert!(carried < messages / 50, "{messages} messages took {carried} bytes of the kernel's");
