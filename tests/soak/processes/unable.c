@@ -200,14 +200,17 @@ static void by_shell(struct actor *a, int cause, const struct image *it)
     char command[900], program[300] = "";
     if (readlink("/proc/self/exe", program, sizeof program - 1) < 0)
         fail(a, "readlink");
-    int plain = dup(a->fd); // which the shell inherits
+    // Which the shell inherits: dash names no descriptor above 9. Without a free number so low, bash does.
+    int plain = fcntl(a->fd, F_DUPFD, 3);
+    const char *shell = plain > 9 ? "exec bash -c '" : "";
     const char *before = cause == BARE ? "unset LD_PRELOAD;" : cause == SWITCHED_OFF ? "export UNDERPASS_MODE=off;" : "";
-    int n = cause == PRELOADS_OTHER ? snprintf(command, sizeof command, "export LD_PRELOAD=%s;", other_library)
-                                    : snprintf(command, sizeof command, "%s", before);
+    int n = snprintf(command, sizeof command, "%s", shell);
+    n += cause == PRELOADS_OTHER ? snprintf(command + n, sizeof command - (size_t)n, "export LD_PRELOAD=%s;", other_library)
+                                 : snprintf(command + n, sizeof command - (size_t)n, "%s", before);
     n += snprintf(command + n, sizeof command - (size_t)n, "exec %s", cause == STATIC ? static_image : program);
     for (int i = 1; it->words[i]; i++)
         n += snprintf(command + n, sizeof command - (size_t)n, " %s", it->words[i]);
-    snprintf(command + n, sizeof command - (size_t)n, " <&%d >&%d", plain, plain);
+    snprintf(command + n, sizeof command - (size_t)n, " <&%d >&%d%s", plain, plain, *shell ? "'" : "");
     int status = system(command);
     if (!WIFEXITED(status) || WEXITSTATUS(status))
         fail(a, "system: status %#x", (unsigned)status);
