@@ -269,6 +269,20 @@ fn the_process_keeps_what_an_image_without_the_library_reads() {
     scene.finish();
 }
 
+/// The process keeps what an image without the library has as its standard input. The other end may have sent more than the ring
+/// takes, behind which nothing can be put: what the image reads has no gap.
+#[test]
+fn an_image_reads_no_gap_in_its_standard_input() {
+    let Some(scene) = Scene::new() else { return };
+    for state in ["silent", "sending", "full"] {
+        let it = HandOver { connections: 1, state, way: "fork-input", cause: "no-environment" };
+        let (codes, said) = scene.run(it);
+        let may_be_reset = state == "full" && codes == [RESET, RESET];
+        assert!(codes == [0, 0] || may_be_reset, "{it:?}: {codes:?} {said}");
+    }
+    scene.finish();
+}
+
 /// The process closes its descriptors as soon as it has started an image without the library.
 #[test]
 fn the_process_gives_what_an_image_without_the_library_reads() {
