@@ -475,6 +475,14 @@ void close_others(_Atomic uint64_t *rng, int keep, int keep_too)
     }
 }
 
+void judge(struct actor *a, int status, bool killed)
+{
+    bool dead = WIFSIGNALED(status) && WTERMSIG(status) == SIGKILL;
+    bool may_be_dead = killed || (a && a->conn->end == END_KILL && a->conn->side[a->me].done);
+    if (!(WIFEXITED(status) && WEXITSTATUS(status) == 0) && !(dead && may_be_dead))
+        fail(a, "a child ends with status %#x", (unsigned)status);
+}
+
 void reap(struct actor *a, pid_t pid, bool killed)
 {
     int status;
@@ -483,10 +491,7 @@ void reap(struct actor *a, pid_t pid, bool killed)
     }
     if (got != pid)
         fail(a, "waitpid");
-    bool dead = WIFSIGNALED(status) && WTERMSIG(status) == SIGKILL;
-    bool may_be_dead = killed || (a && a->conn->end == END_KILL && a->conn->side[a->me].done);
-    if (!(WIFEXITED(status) && WEXITSTATUS(status) == 0) && !(dead && may_be_dead))
-        fail(a, "a child ends with status %#x", (unsigned)status);
+    judge(a, status, killed);
 }
 
 __attribute__((noreturn)) static void leave(struct actor *a, _Atomic uint64_t *rng)

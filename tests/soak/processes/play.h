@@ -116,7 +116,9 @@ uint64_t left_to_send(struct actor *a);
 uint64_t left_to_receive(struct actor *a);
 // Closes what else this process has inherited, as a careful program does.
 void close_others(_Atomic uint64_t *rng, int keep, int keep_too);
-// Waits for a child, which has failed unless it ends with 0 or was killed.
+// Fails unless a child has ended with 0, or was killed as it may be.
+void judge(struct actor *a, int status, bool killed);
+// Waits for a child, and judges it.
 void reap(struct actor *a, pid_t pid, bool killed);
 // The bytes that a side sends from position `at` on.
 void fill(unsigned char *to, size_t n, uint64_t key, uint64_t at);

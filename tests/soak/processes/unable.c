@@ -211,9 +211,7 @@ static void by_shell(struct actor *a, int cause, const struct image *it)
     for (int i = 1; it->words[i]; i++)
         n += snprintf(command + n, sizeof command - (size_t)n, " %s", it->words[i]);
     snprintf(command + n, sizeof command - (size_t)n, " <&%d >&%d%s", plain, plain, *shell ? "'" : "");
-    int status = system(command);
-    if (!WIFEXITED(status) || WEXITSTATUS(status))
-        fail(a, "system: status %#x", (unsigned)status);
+    judge(a, system(command), false);
     close(plain);
 }
 
