@@ -518,6 +518,8 @@ static pid_t execute(struct actor *a, int way, const char *role, const long *num
     for (int i = 0; i < count; i++)
         words[2 + i] = text_of(text[i], numbers[i]);
     pid_t pid;
+    if (as == 0 && a)
+        a->conn->side[a->me].input = 1;
     if (way == 0) {
         posix_spawn_file_actions_t actions;
         posix_spawn_file_actions_init(&actions);
@@ -1067,6 +1069,8 @@ static void hand_over(struct actor *a, _Atomic uint64_t *rng)
             for (int i = 0; i < 5; i++)
                 words[2 + i] = text_of(text[i], numbers[i]);
             note(a, "replace", a->budget);
+            if (as == 0)
+                c->side[a->me].input = 1;
             if (as == a->fd)
                 fcntl(as, F_SETFD, 0);
             else

@@ -2,7 +2,7 @@
 //
 // A reset is legal only where what lies unread in the ring cannot be put on the kernel path (README, Limits): the other side has
 // ended its direction, has sent more than the ring takes, has handed its own side to such an image, had a process killed, or was
-// passed on, so that it sends by the kernel. Each side that hears of one stops there, and the round is over when all sides have.
+// passed on or became an image's standard input, so that it sends by the kernel. Each side that hears of one stops there, and the round is over when all sides have.
 // PROCESSES_SKIP=kept leaves out what is handed over while a process goes on having a descriptor of it.
 #include "unable.h"
 #include <errno.h>
@@ -36,7 +36,7 @@ enum { SOMEBODY = 1000 };
 // In the folder of this program: a file that is no library of ours, a static image, and a root with a program alone.
 static char folder[300], other_library[340], static_image[340], root[340];
 
-static uint64_t images, resets, reset_for[5];
+static uint64_t images, resets, reset_for[6];
 
 // --------------------------------------------------------------------------------------------------- what images need
 
@@ -255,6 +255,8 @@ void hand_unable(struct actor *a, _Atomic uint64_t *rng, int budget)
         send_until_full(a);
     note(a, WAY[way], budget);
     note(a, CAUSE[cause], it.as);
+    if (it.as == 0)
+        a->conn->side[a->me].input = 1;
     c->side[a->me].unable++;
     pid_t pid = 0;
     if (way == IN_PLACE) {
@@ -319,6 +321,8 @@ static int reason(const struct conn *c)
             return 3;
         if (other->passed)
             return 4;
+        if (other->input)
+            return 5;
     }
     return -1;
 }
@@ -330,16 +334,31 @@ static bool is_reset(int fd)
     return fd >= 0 && !getsockopt(fd, IPPROTO_TCP, TCP_INFO, &about, &length) && about.tcpi_state == TCP_CLOSE;
 }
 
+__attribute__((noreturn)) static void stop(struct actor *a)
+{
+    note(a, "is reset", reason(a->conn));
+    a->conn->side[a->me].reset = 1;
+    for (;;)
+        pause();
+}
+
 void stop_if_reset(struct actor *a)
 {
     int error = errno;
-    if (a && is_reset(a->fd) && reason(a->conn) >= 0) {
-        note(a, "is reset", reason(a->conn));
-        a->conn->side[a->me].reset = 1;
-        for (;;)
-            pause();
-    }
+    if (a && is_reset(a->fd) && reason(a->conn) >= 0)
+        stop(a);
     errno = error;
+}
+
+void stop_at_gap(struct actor *a)
+{
+    const struct side *s = &a->conn->side[a->me];
+    if (a->fd <= 2 || !s->unable || s->keepers < 1 || reason(a->conn) < 0)
+        return;
+    struct linger at_once = {1, 0};
+    setsockopt(a->fd, SOL_SOCKET, SO_LINGER, &at_once, sizeof at_once);
+    connect(a->fd, &(struct sockaddr){.sa_family = AF_UNSPEC}, sizeof(struct sockaddr));
+    stop(a);
 }
 
 bool is_over_by_reset(void)
@@ -370,8 +389,8 @@ void count_resets(void)
 void tell_resets(void)
 {
     printf("%llu images that could not go on, %llu connections reset (%llu ended, %llu ahead, %llu both, %llu killed, "
-           "%llu passed)\n",
+           "%llu passed, %llu input)\n",
            (unsigned long long)images, (unsigned long long)resets, (unsigned long long)reset_for[0],
            (unsigned long long)reset_for[1], (unsigned long long)reset_for[2], (unsigned long long)reset_for[3],
-           (unsigned long long)reset_for[4]);
+           (unsigned long long)reset_for[4], (unsigned long long)reset_for[5]);
 }
