@@ -274,11 +274,24 @@ fn the_process_keeps_what_an_image_without_the_library_reads() {
 #[test]
 fn an_image_reads_no_gap_in_its_standard_input() {
     let Some(scene) = Scene::new() else { return };
-    for state in ["silent", "sending", "full"] {
-        let it = HandOver { connections: 1, state, way: "fork-input", cause: "no-environment" };
+    for (way, state) in ["fork-input", "vfork-input"]
+        .into_iter()
+        .flat_map(|way| ["silent", "sending", "sent", "full"].map(|it| (way, it)))
+    {
+        let it = HandOver { connections: 1, state, way, cause: "no-environment" };
         let (codes, said) = scene.run(it);
-        let may_be_reset = state == "full" && codes == [RESET, RESET];
+        let may_be_reset = matches!(state, "sent" | "full") && codes == [RESET, RESET];
         assert!(codes == [0, 0] || may_be_reset, "{it:?}: {codes:?} {said}");
+    }
+    scene.finish();
+}
+
+/// The process's own standard input is the connection, and a program that it executes beside itself has that too, and leaves it.
+#[test]
+fn a_bystander_takes_nothing_of_a_standard_input() {
+    let Some(scene) = Scene::new() else { return };
+    for state in ["silent", "sending", "sent", "full"] {
+        scene.assert_whole(HandOver { connections: 1, state, way: "bystander", cause: "none" });
     }
     scene.finish();
 }

@@ -8,7 +8,7 @@ use crate::table::{self, Known};
 use crate::{memory, process};
 use underpass_segment::end::Family;
 use underpass_segment::kernel;
-use underpass_segment::sync::{AcqRel, Acquire, AtomicU64, Relaxed, Release};
+use underpass_segment::sync::{AcqRel, Acquire, AtomicU32, AtomicU64, Relaxed, Release};
 
 impl Connection {
     /// Whether it has several descriptors in this process.
@@ -36,6 +36,13 @@ impl Connection {
         Connection { fd, ..*self }
     }
 
+    /// Whether its descriptor is the standard input that this process, or its child of vfork, has made for the program that it is
+    /// about to execute. What a process was given as its own, its children have without a purpose.
+    pub fn is_made_input(&self) -> bool {
+        let before = if let Known::Connection(index) = table::get(libc::STDIN_FILENO) { Some(index) } else { None };
+        self.fd == libc::STDIN_FILENO && (before != Some(self.index) || INPUT.load(Relaxed) == self.index + 1)
+    }
+
     /// Whether no other process has it.
     pub fn is_last(&self) -> bool {
         self.end.references.load(Relaxed) == 1
@@ -53,6 +60,9 @@ impl Connection {
         handle(self.index).is_some_and(|it| it.given.load(Relaxed) != 0)
     }
 }
+
+/// 1 + the index of the connection that this process has made its standard input since it was forked; 0: none.
+static INPUT: AtomicU32 = AtomicU32::new(0);
 
 /// `copy` is a new descriptor for what `fd` is.
 pub fn duplicate(fd: i32, copy: i32) {
@@ -74,6 +84,9 @@ pub fn duplicate(fd: i32, copy: i32) {
         crate::epoll::duplicate(fd, copy);
     }
     if let Some(connection) = known(copy) {
+        if copy == libc::STDIN_FILENO {
+            INPUT.store(connection.index + 1, Relaxed);
+        }
         connection.mind_stdio();
     }
     if let Some(connection) = known(fd).filter(|it| it.end.watched.load(Relaxed) != 0 && !it.end.is_watched_unseen()) {
@@ -207,6 +220,7 @@ impl Drop for Counted {
 /// In a forked child, of whose ends the parent has `counted` the references or left that to it: puts right what other
 /// threads were in the middle of, none of which it has.
 pub fn settle_child(counted: Option<&Counted>) {
+    INPUT.store(0, Relaxed);
     forget_kept();
     let handles = || (0..HIGHEST.load(Relaxed)).filter_map(|index| Some((index, handle(index)?)));
     for (_, handle) in handles() {
