@@ -2,7 +2,8 @@
 //
 // A reset is legal only where what lies unread in the ring cannot be put on the kernel path (README, Limits): the other side has
 // ended its direction, has sent more than the ring takes, has handed its own side to such an image, had a process killed, or was
-// passed on or became an image's standard input, so that it sends by the kernel. Each side that hears of one stops there, and the round is over when all sides have.
+// passed on or became an image's standard input, so that it sends by the kernel. Each side that hears of one stops there, and the
+// round is over when all sides have.
 // PROCESSES_SKIP=kept leaves out what is handed over while a process goes on having a descriptor of it.
 #include "unable.h"
 #include <errno.h>

@@ -116,11 +116,15 @@ impl Scene {
     /// The same in the ways and states given; what the other end cannot put on the kernel path may be ended by a reset of both.
     fn assert_whole_or_reset(&self, ways: &[&str], states: &[&str], cause: &str) {
         for (way, state) in ways.iter().flat_map(|way| states.iter().map(move |state| (*way, *state))) {
-            let it = HandOver { connections: 2, state, way, cause };
-            let (codes, said) = self.run(it);
-            let may_be_reset = matches!(state, "sent" | "full") && codes == [RESET, RESET];
-            assert!(codes == [0, 0] || may_be_reset, "{it:?}: {codes:?} {said}");
+            self.assert_one_whole_or_reset(HandOver { connections: 2, state, way, cause });
         }
+    }
+
+    /// The same for one.
+    fn assert_one_whole_or_reset(&self, it: HandOver<'_>) {
+        let (codes, said) = self.run(it);
+        let may_be_reset = matches!(it.state, "sent" | "full") && codes == [RESET, RESET];
+        assert!(codes == [0, 0] || may_be_reset, "{it:?}: {codes:?} {said}");
     }
 
     fn finish(self) {
@@ -173,9 +177,7 @@ fn an_image_that_cannot_go_on_finds_plain_tcp() {
             scene.assert_whole(HandOver { connections: 2, state, way, cause });
         }
         fs::write(scene.stage.path("other.so"), "no library").expect("write a file");
-        let it = HandOver { connections: 1, state: "sent", way: "exec", cause };
-        let (codes, said) = scene.run(it);
-        assert!(codes == [0, 0] || codes == [RESET, RESET], "{it:?}: {codes:?} {said}");
+        scene.assert_one_whole_or_reset(HandOver { connections: 1, state: "sent", way: "exec", cause });
     }
     scene.finish();
 }
@@ -278,10 +280,7 @@ fn an_image_reads_no_gap_in_its_standard_input() {
         .into_iter()
         .flat_map(|way| ["silent", "sending", "sent", "full"].map(|it| (way, it)))
     {
-        let it = HandOver { connections: 1, state, way, cause: "no-environment" };
-        let (codes, said) = scene.run(it);
-        let may_be_reset = matches!(state, "sent" | "full") && codes == [RESET, RESET];
-        assert!(codes == [0, 0] || may_be_reset, "{it:?}: {codes:?} {said}");
+        scene.assert_one_whole_or_reset(HandOver { connections: 1, state, way, cause: "no-environment" });
     }
     scene.finish();
 }

@@ -39,8 +39,9 @@ impl Connection {
     /// Whether its descriptor is the standard input that this process, or its child of vfork, has made for the program that it is
     /// about to execute. What a process was given as its own, its children have without a purpose.
     pub fn is_made_input(&self) -> bool {
-        let before = if let Known::Connection(index) = table::get(libc::STDIN_FILENO) { Some(index) } else { None };
-        self.fd == libc::STDIN_FILENO && (before != Some(self.index) || INPUT.load(Relaxed) == self.index + 1)
+        // The table is this process's, also for its child of vfork.
+        let was_its_own = || table::get(libc::STDIN_FILENO) == Known::Connection(self.index);
+        self.fd == libc::STDIN_FILENO && (INPUT.load(Relaxed) == self.index + 1 || !was_its_own())
     }
 
     /// Whether no other process has it.

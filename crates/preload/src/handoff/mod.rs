@@ -346,11 +346,7 @@ fn hand_over_inherited(how: Execution) {
         let is_plain = it.hand_over_to(recipient, Reason::Inherited, leaves_to_sender);
         // Others may read on beside an image that has it under any number. As its standard input the image reads it, and would
         // read what comes behind what is missing.
-        let is_read = match how {
-            Execution::Alone => it.is_made_input() || it.is_last(),
-            Execution::Borrowed => it.is_made_input(),
-            Execution::Spawned => false,
-        };
+        let is_read = how != Execution::Spawned && it.is_made_input() || how == Execution::Alone && it.is_last();
         if !is_plain && recipient == Recipient::Alone && is_read {
             it.reset();
         }
