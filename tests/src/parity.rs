@@ -31,6 +31,9 @@ const KNOWN: &[(&str, &str)] = &[
 
 /// Known differences that come and go with timing, of a scenario or of a scenario in one setting: they may agree.
 const UNSTEADY: &[(&str, &str)] = &[
+    ("ending/eager-epoll, cold", "killed before it took the doorbell of what it had read: the kernel resets"),
+    ("ending/eager-poll, cold", "the same"),
+    ("ending/eager-recv, cold", "the same"),
     ("flags/held-back", "a ring holds nothing back; the kernel neither, on a machine so busy that its 200 ms are over"),
     ("processes/exec-cat-unread", "a FIN sent before the exec: what is unread in the ring cannot follow it"),
     ("threads/behind, dozing", "a receive that dozes heeds an SO_RCVTIMEO that another thread sets meanwhile"),

@@ -356,6 +356,8 @@ laid_out! {
         pub stamped: AtomicU8,
         /// 1: a process has counted it for the statistics.
         pub counted: AtomicU8,
+        /// 1: a program that knows nothing of the ring may have the socket.
+        pub outsider: AtomicU8,
         /// How often a process has shut down sending alone, modulo 256. Each time the kernel tells all who watch of what is there
         /// once more, and of the ring it does not know; where receiving is shut down as well, there is something to read.
         pub shutdowns: AtomicU8,

@@ -285,6 +285,14 @@ fn an_image_reads_no_gap_in_its_standard_input() {
     scene.finish();
 }
 
+/// The process executes a program that does not inherit what an image without the library reads: nobody reads the ring any more.
+#[test]
+fn the_process_leaves_what_an_image_without_the_library_reads() {
+    let Some(scene) = Scene::new() else { return };
+    scene.assert_whole_or_reset(&["fork-left"], &["idle", "silent", "sending", "sent", "full"], "no-environment");
+    scene.finish();
+}
+
 /// The process's own standard input is the connection, and a program that it executes beside itself has that too, and leaves it.
 #[test]
 fn a_bystander_takes_nothing_of_a_standard_input() {

@@ -12,7 +12,7 @@ use underpass_segment::end::{Family, Stage};
 use underpass_segment::kernel;
 use underpass_segment::link::Link;
 use underpass_segment::reason::Reason;
-use underpass_segment::switch::{Port, Told};
+use underpass_segment::switch::{Port, Recipient, Told};
 use underpass_segment::sync::{AcqRel, Acquire, AtomicU32, AtomicU64, Relaxed};
 
 /// A program image that has not begun after so long is not awaited.
@@ -61,7 +61,7 @@ pub fn forget(fd: i32) {
             }
             connection.outlast_calls();
             if !crate::set::leave_end(index) {
-                release(index);
+                release(index, Some(fd));
             }
         }
     } else {
@@ -102,7 +102,7 @@ pub fn dissolve(connection: Connection, disconnect: impl FnOnce() -> c_int) -> c
         crate::epoll::let_go(connection, table::generation(fd));
         crate::set::having(fd).for_each(|set| set.with_item(fd, |item| item.set_told(Told::default())));
         connection.outlast_calls();
-        release(index);
+        release(index, None);
     }
     answer
 }
@@ -110,7 +110,26 @@ pub fn dissolve(connection: Connection, disconnect: impl FnOnce() -> c_int) -> c
 impl Connection {
     /// Whether a program may have the socket that is not counted among its processes.
     fn is_lent(&self) -> bool {
-        self.end.lent_until.load(Acquire) != 0 || self.end.reason() == Reason::Inherited
+        self.end.lent_until.load(Acquire) != 0 || self.has_outsider()
+    }
+
+    /// Whether a program may have the socket that knows nothing of the ring.
+    fn has_outsider(&self) -> bool {
+        self.end.outsider.load(Acquire) != 0
+    }
+
+    /// No process is left that reads the ring. A program without the library that has the socket would read what comes behind
+    /// that, if it cannot be put on the kernel path: then the connection is reset. Whether it is.
+    pub fn leave_no_gap(&self) -> bool {
+        self.has_outsider() && self.joined_port().is_some_and(|port| self.leave_no_gap_by(&port))
+    }
+
+    fn leave_no_gap_by(&self, port: &Port<'_>) -> bool {
+        let has_gap = !port.hand_over(Reason::Inherited, Recipient::Alone, false);
+        if has_gap {
+            self.reset_by(Some(port));
+        }
+        has_gap
     }
 
     /// The kernel has TCP_NODELAY and TCP_CORK as the program has set them again.
@@ -192,9 +211,8 @@ impl Connection {
         let is_lent = self.is_lent();
         let is_awaited = self.end.lent_until.load(Acquire) > clock::nanoseconds();
         let last = self.is_last();
-        if last && self.end.reason() == Reason::Inherited && !self.hand_over(Reason::Inherited) {
-            // A program has the socket that knows nothing of the ring, and from now on nobody reads that.
-            return self.reset();
+        if last && self.leave_no_gap() {
+            return;
         }
         if last && is_awaited {
             // A program image is on its way that was given it: until that is there, nobody reads the ring.
@@ -218,8 +236,9 @@ impl Connection {
     }
 }
 
-/// One descriptor less. The last one is left to the threads that are inside, of whom the last comes here again.
-pub fn release(index: u32) {
+/// One descriptor less: `fd`, unless that is closed already. The last one is left to the threads that are inside, of whom the last
+/// comes here again.
+pub fn release(index: u32, fd: Option<i32>) {
     let (Some(family), Some(handle)) = (process::existing_family(), handle(index)) else { return };
     let less = |n: u32| (n > 1 || !handle.inside.any()).then(|| n - 1);
     let before = loop {
@@ -237,13 +256,13 @@ pub fn release(index: u32) {
         if !handle.parted.swap(true, AcqRel) {
             family.let_go(index, process::member());
             tell(family.end(index), index, false);
-            drop_reference(family, index, link);
+            drop_reference(family, index, link, fd);
         }
     }
 }
 
-/// One process less.
-pub(super) fn drop_reference(family: &Family, index: u32, link: Option<Link>) {
+/// One process less, which has the socket as `fd`.
+pub(super) fn drop_reference(family: &'static Family, index: u32, link: Option<Link>, fd: Option<i32>) {
     let end = family.end(index);
     // One that another family has taken over has none any more, but this process may have attached it.
     let joined = end.has_segment() || link.is_some();
@@ -253,6 +272,13 @@ pub(super) fn drop_reference(family: &Family, index: u32, link: Option<Link>) {
     reap(family);
     if last && until > clock::nanoseconds() && keep(index, until) {
         return;
+    }
+    let closed = fd.filter(|_| last).map(|fd| Connection::at(family, index, fd));
+    if let Some(connection) = closed.filter(Connection::has_outsider)
+        && let Some(link) = link.or_else(|| process::with_meeting_surely(|m| m.link(end)).flatten())
+    {
+        // Of several that let go of it at the same time, none saw before that it was the last.
+        connection.leave_no_gap_by(&connection.port_with(link, process::thread()));
     }
     if last {
         finish(family, index, link);
@@ -407,6 +433,10 @@ pub fn leave_all() {
             // Before: see `hush`.
             let is_awaited = end.lent_until.load(Acquire) > clock::nanoseconds();
             let last = part(family, index) == Some(true);
+            if last && !is_awaited {
+                // As where a descriptor is closed: see `drop_reference`.
+                connection.leave_no_gap();
+            }
             tell(end, index, last);
             if last
                 && !is_awaited

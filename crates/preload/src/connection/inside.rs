@@ -182,7 +182,7 @@ fn come_out(index: u32) {
                 outlast(&end.reading.lock, || false);
                 outlast(&end.sending.lock, || false);
             }
-            release(index);
+            release(index, None);
         }
     }
     crate::set_errno(before);

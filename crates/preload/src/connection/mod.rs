@@ -490,9 +490,15 @@ impl Connection {
 
     /// Ends the connection by a reset: bytes of it are lost to whoever has the socket from now on.
     pub fn reset(&self) {
+        self.reset_by(self.joined_port().as_ref());
+    }
+
+    fn reset_by(&self, port: Option<&Port<'_>>) {
         kernel::reset_at_close(self.fd);
         // The other end must not take it for the doing of a doorbell.
-        self.tell_of_close();
+        if let Some(port) = port {
+            port.link.tell_of_close(self.fd);
+        }
         end_lost(self.fd);
     }
 
@@ -516,6 +522,9 @@ impl Connection {
     }
 
     fn pinned_port(&self, reason: Reason) -> Option<Port<'static>> {
+        if reason == Reason::Inherited {
+            self.end.outsider.store(1, Release);
+        }
         self.end.pin(reason);
         self.joined_port()
     }

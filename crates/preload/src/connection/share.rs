@@ -107,7 +107,7 @@ pub fn forget_closed(fd: i32) {
     process::check_fork();
     table::next_generation(fd);
     if let Known::Connection(index) = table::set(fd, Known::Nothing) {
-        release(index);
+        release(index, None);
     }
 }
 
@@ -204,7 +204,7 @@ impl Counted {
         let Some(family) = process::existing_family() else { return };
         for index in (0..self.count as u32 * 64).filter(|&index| self.has(index) && !is_had(index)) {
             family.let_go(index, self.member);
-            drop_reference(family, index, None);
+            drop_reference(family, index, None, None);
         }
     }
 }
@@ -254,7 +254,7 @@ pub fn settle_child(counted: Option<&Counted>) {
         Some(counted) => {
             counted.let_go_unless(|index| handle(index).is_some_and(|it| it.descriptors.load(Relaxed) > 0));
         }
-        None => for_each_end(|family, index| {
+        None => for_each_end(|family, index, _| {
             family.end(index).references.fetch_add(1, AcqRel);
         }),
     }
@@ -264,7 +264,7 @@ pub fn settle_child(counted: Option<&Counted>) {
     process::become_member(member);
     match expected {
         Some(member) => family.begin(member),
-        None => for_each_end(|family, index| family.hold(index, member)),
+        None => for_each_end(|family, index, _| family.hold(index, member)),
     }
 }
 
@@ -279,11 +279,11 @@ pub fn is_pool_used(id: i32) -> bool {
 
 /// Lets go of every end (or takes it back), around an execution.
 pub fn reference_all(add: bool) {
-    for_each_end(|family, index| {
+    for_each_end(|family, index, fd| {
         if add {
             rejoin(family, index);
-        } else {
-            part(family, index);
+        } else if part(family, index) == Some(true) {
+            Connection::at(family, index, fd).leave_no_gap();
         }
     });
 }
@@ -316,9 +316,9 @@ fn rejoin(family: &Family, index: u32) {
     }
 }
 
-fn for_each_end(mut what: impl FnMut(&Family, u32)) {
+fn for_each_end(mut what: impl FnMut(&'static Family, u32, i32)) {
     if let Some(family) = process::existing_family() {
-        for_each(|index, _| what(family, index));
+        for_each(|index, fd| what(family, index, fd));
     }
 }
 

@@ -160,6 +160,7 @@ pub unsafe fn pack(program: Program, envp: *const *const c_char, how: Execution)
     if alone {
         let goes_along = |it: &Connection| it.end.stage() <= Stage::Joined && it.descriptors().any(stays_open);
         connection::count_before_execution(|it| room.is_some() && goes_along(it));
+        connection::for_each(|index, fd| leave_behind(&Connection::at(family, index, fd)));
     }
     match room {
         Some(room) => room.fill(envp, family, how, prospect == Prospect::Sure),
@@ -170,6 +171,13 @@ pub unsafe fn pack(program: Program, envp: *const *const c_char, how: Execution)
             }
             Packed { _gone: alone.then_some(Gone), ..Packed::nothing(envp) }
         }
+    }
+}
+
+/// The execution is about to close a connection that the new image does not inherit.
+fn leave_behind(connection: &Connection) {
+    if connection.is_last() && !connection.descriptors().any(stays_open) {
+        connection.leave_no_gap();
     }
 }
 

@@ -75,7 +75,7 @@ pub(super) struct Ends {
 impl Ends {
     #[cold]
     pub(super) fn let_go(&self, set: &Set) {
-        self.indices.iter().flatten().for_each(|&index| connection::release(index));
+        self.indices.iter().flatten().for_each(|&index| connection::release(index, None));
         if self.closed {
             Set::give_back(set);
         }
