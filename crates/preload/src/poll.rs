@@ -142,7 +142,8 @@ fn wait(fds: &mut [pollfd], deadline: Deadline, mask: *const sigset_t) -> c_int 
         if !polled_enough && let Some(wait) = began.get_or_insert_with(|| begin(fds)) {
             let slice = KERNEL_EVERY_US * ticks_per_microsecond();
             let news = || fds.iter().any(|it| it.events & IN != 0 && is_ready(it.fd));
-            polled_enough = wait.poll_for(slice, news) == Polled::Enough;
+            // Who waits for room leaves the processor to the one who makes it.
+            polled_enough = fds.iter().any(waits_for_room) || wait.poll_for(slice, news) == Polled::Enough;
             continue;
         }
         match doze(fds, deadline, mask) {
@@ -164,7 +165,11 @@ fn wait(fds: &mut [pollfd], deadline: Deadline, mask: *const sigset_t) -> c_int 
                     match prepare(it) {
                         Sleep::Yes => {}
                         Sleep::No => return 0,
-                        Sleep::Briefly => longest = BRIEFLY_NS,
+                        Sleep::Briefly => longest = longest.min(BRIEFLY_NS),
+                    }
+                    if waits_for_room(it) {
+                        let Some(ns) = port(it.fd).and_then(|port| port.looks_for_room_in()) else { return 0 };
+                        longest = longest.min(ns);
                     }
                 }
                 slept = true;
@@ -241,6 +246,11 @@ fn prepare(it: &pollfd) -> Sleep {
     }
 }
 
+/// Whether the program waits for room in a ring.
+fn waits_for_room(it: &pollfd) -> bool {
+    it.events & OUT != 0 && port(it.fd).is_some_and(|port| !port.offers_room())
+}
+
 fn end_wait(fds: &[pollfd], began: Option<Wait>, slept: bool) {
     if let Some(wait) = began
         && let Some(port) = fds.iter().find_map(|it| port(it.fd))
@@ -283,7 +293,13 @@ fn answer_alone(fds: &mut [pollfd]) -> Option<c_int> {
         if beyond_us || it.events & OUT != 0 && !port.sends_fast() || port.needs_kernel() {
             return None;
         }
-        it.revents = it.events & OUT;
+        if it.events & OUT != 0 {
+            if port.offers_room() {
+                it.revents = it.events & OUT;
+            } else {
+                all_ready = false;
+            }
+        }
         if it.events & IN != 0 {
             match port.ready() {
                 Ready::Yes => it.revents |= it.events & IN,
@@ -315,10 +331,21 @@ fn answer_confined(fds: &mut [pollfd]) -> Option<c_int> {
 
 /// Asks the kernel, and puts what it says of doorbells right.
 fn ask(fds: &mut [pollfd], timeout: Option<timespec>, mask: *const sigset_t) -> c_int {
-    let timeout = timeout.as_ref().map_or(core::ptr::null(), |t| t as *const timespec);
     ASKED.set(ticks());
-    // SAFETY: the array is valid for its length; the mask is the program's.
-    let answer = unsafe { real::ppoll(fds.as_mut_ptr(), fds.len() as nfds_t, timeout, mask) };
+    let mut those = [Select::NONE; FEW];
+    let answer = if let Some(those) = without_room(fds, &mut those) {
+        // Something may wait for room since the caller has looked.
+        let brief = timespec { tv_sec: 0, tv_nsec: BRIEFLY_NS as i64 };
+        let timeout = timeout.filter(|it| it.tv_sec == 0 && it.tv_nsec < brief.tv_nsec).unwrap_or(brief);
+        // SAFETY: as below.
+        let answer = unsafe { real::ppoll(those.as_mut_ptr(), those.len() as nfds_t, &timeout, mask) };
+        fds.iter_mut().zip(those).for_each(|(it, asked)| it.revents = asked.revents);
+        answer
+    } else {
+        let timeout = timeout.as_ref().map_or(core::ptr::null(), |t| t as *const timespec);
+        // SAFETY: the array is valid for its length; the mask is the program's.
+        unsafe { real::ppoll(fds.as_mut_ptr(), fds.len() as nfds_t, timeout, mask) }
+    };
     if answer < 0 {
         return answer;
     }
@@ -335,9 +362,34 @@ fn ask(fds: &mut [pollfd], timeout: Option<timespec>, mask: *const sigset_t) -> 
         if it.revents & RESET != 0 && port(it.fd).is_some_and(|port| port.end.keeps_error()) {
             it.revents |= libc::POLLERR;
         }
+        if it.events & OUT != 0
+            && let Some(port) = port(it.fd)
+        {
+            if !port.offers_room() {
+                // The kernel means its own.
+                it.revents &= !OUT;
+            } else if port.sends_fast() {
+                it.revents |= it.events & OUT;
+            }
+        }
         count += c_int::from(it.revents != 0);
     }
     count
+}
+
+/// What the kernel is asked for where the program waits for room in a ring: not for its own, which there is. `None` if nothing
+/// does, or there is too much to copy: then the kernel is to be asked for all.
+fn without_room<'a>(fds: &[pollfd], those: &'a mut [pollfd]) -> Option<&'a mut [pollfd]> {
+    if !fds.iter().any(waits_for_room) {
+        return None;
+    }
+    let Some(those) = those.get_mut(..fds.len()) else {
+        fds.iter().filter(|it| waits_for_room(it)).filter_map(|it| port(it.fd)).for_each(|it| it.go_down_for_room());
+        return None;
+    };
+    those.copy_from_slice(fds);
+    those.iter_mut().filter(|it| waits_for_room(it)).for_each(|it| it.events &= !OUT);
+    Some(those)
 }
 
 fn correct(it: &mut pollfd) {

@@ -260,6 +260,12 @@ laid_out! {
         pub tries: AtomicU32,
         /// Head when the reader was last seen to move, and when that was, in ticks.
         pub progress: [AtomicU64; 2],
+        /// 1: the program was told that the ring is full, and of no room since.
+        pub full: AtomicU32,
+        /// When that was, in ticks.
+        pub full_since: AtomicU64,
+        /// Head when the reader was last seen to move since then, and when that was, in ticks.
+        pub full_progress: [AtomicU64; 2],
         /// Tail when the reader was last known to live.
         pub alive: AtomicU64,
         /// Stretch of the ring in which it was when the reader was last thought of.
@@ -425,6 +431,11 @@ impl End {
             self.reading.resting.leave();
         }
         before != WATCHED_BY_SEVERAL
+    }
+
+    /// Whether a single poll, select or epoll set of this process watches it, as far as is known, and by calls of this library.
+    pub fn is_watched_by_one(&self) -> bool {
+        self.watched.load(Relaxed) == 1 && self.references.load(Relaxed) <= 1
     }
 
     /// Somebody may be watching it by system calls of his own.

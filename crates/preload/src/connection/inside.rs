@@ -9,6 +9,7 @@
 use super::ending::{forget, release};
 use super::share::{duplicate, open_descriptor};
 use super::{Connection, handle};
+use crate::epoll;
 use crate::process;
 use crate::table::{self, Known};
 use core::cell::Cell;
@@ -263,7 +264,14 @@ fn outlast(lock: &Lock, enough: impl Fn() -> bool) {
     }
 }
 
-pub(super) static WAITING: Waiting = Waiting { hold, recv: sleeping_recv, call: sleeping_call, attend_all };
+pub(super) static WAITING: Waiting = Waiting {
+    hold,
+    recv: sleeping_recv,
+    call: sleeping_call,
+    attend_all,
+    looks: epoll::looks_for_room,
+    refused: epoll::await_room,
+};
 
 /// Gives back on all connections of this process; false if the kernel has no room for all of it yet.
 fn attend_all() -> bool {

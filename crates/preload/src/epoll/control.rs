@@ -1,10 +1,11 @@
 //! epoll_create; epoll_ctl: the program's registrations, at once or put off, and the library's own changes of them.
 
+use super::room::give_back;
 use super::sleep::{hand_over, leave_group, wake_by_itself, wake_up, watch};
-use super::{EDGE, EXCLUSIVE, IN, has_room, has_sleepers, need_set, port, set_of};
+use super::{EDGE, EXCLUSIVE, IN, has_sleepers, need_set, port, set_of};
 use crate::access::is_readable;
 use crate::connection::{self, Connection};
-use crate::set::{self, Later, Left, Set};
+use crate::set::{self, Later, Left, Room, Set};
 use crate::table::{self, Known};
 use crate::{process, real};
 use core::ffi::c_int;
@@ -317,6 +318,7 @@ pub fn settle_socket(connection: Connection, heir: impl FnOnce() -> Option<c_int
     for set in set::having(fd) {
         set.tell(fd, |change| tell(set.epfd(), fd, change));
         set.with_item(fd, |item| {
+            give_back(set.epfd(), fd, item);
             if item.kicked {
                 item.set_kicked(false);
                 register(set.epfd(), fd, item.events, item.data);
@@ -339,6 +341,9 @@ pub(super) fn kick(epfd: c_int, set: &Set, fd: c_int) {
     set.with_item(fd, |item| {
         if item.wants(IN) {
             item.set_kicked(true);
+            if item.room == Room::SetAlone {
+                item.set_room(Room::Set);
+            }
             // Nothing more: an exclusive registration must not have EPOLLWRNORM.
             register(epfd, fd, item.events | libc::EPOLLOUT as u32, item.data);
         }
@@ -349,7 +354,10 @@ pub(super) fn kick(epfd: c_int, set: &Set, fd: c_int) {
 /// Wakes a sleeper by a descriptor of the library's own, where `fd` is not writable: the other end may read nothing before
 /// it is answered.
 pub(super) fn sound_if_full(epfd: c_int, set: &Set, fd: c_int) {
-    if set.has_alarm() || is_quiet() || port(fd).is_none_or(|port| has_room(&port)) {
+    // While the direction is in the ring the kernel has room.
+    let is_writable =
+        |port: Port<'_>| port.sends_fast() || kernel::poll_now(port.fd, libc::POLLOUT) & libc::POLLOUT != 0;
+    if set.has_alarm() || is_quiet() || port(fd).is_none_or(is_writable) {
         return;
     }
     let Some(alarm) = kernel::always_readable() else { return };

@@ -1,10 +1,11 @@
 //! What is told to the program: news of the active sockets, and what the kernel's events mean.
 
 use super::control::{register, settle, silence, tell};
+use super::room::{Found, is_about_the_kernel, look, look_anew};
 use super::sleep::{confirm, rest, wake_up};
 use super::{EDGE, IN, ONCE, OUT, OVER, UNASKED, has_room, port, set_of};
 use crate::connection;
-use crate::set::{Item, Registered, Scan, Set, WithData};
+use crate::set::{Item, Registered, Room, Scan, Set, WithData};
 use core::ffi::c_int;
 use libc::epoll_event;
 use underpass_segment::clock::{ticks, ticks_per_microsecond};
@@ -18,9 +19,10 @@ const QUIET_AFTER_US: u64 = 1000;
 /// what only it can report, such as the end of a stream.
 const TELL_AFTER_US: u64 = 10_000;
 
-/// Whether a fast connection is to be reported for its room: again and again, if it is level-triggered.
+/// Whether a fast connection is to be reported for its room: again and again, if it is level-triggered. A one-shot
+/// registration is left to the kernel.
 pub(super) fn writable(port: &Port<'_>, item: &Item) -> bool {
-    item.wants(OUT) && item.events & (EDGE | ONCE) == 0 && port.sends_fast()
+    look(port, item) == Found::Room
 }
 
 /// What `item` has been told of from now on, if there is any data in the ring of which it has not been (or,
@@ -108,8 +110,17 @@ pub(super) fn collect(epfd: c_int, set: &Set, events: &mut Events) {
         if !item.wants(IN | OUT) {
             return Scan::Leave;
         }
-        if writable(&port, item) {
-            events.push(fd, item.events & OUT | known_to_kernel(fd, &port, item), item.data);
+        let room = look_anew(epfd, fd, &port, item);
+        if room == Found::Room {
+            let beside = if item.events & EDGE == 0 {
+                known_to_kernel(set, fd, &port, item)
+            } else if port.ready() == Ready::Yes {
+                // Whoever is told of one edge is told of all that is true.
+                item.events & IN
+            } else {
+                0
+            };
+            events.push(fd, item.events & OUT | beside, item.data);
             item.set_last_news(now);
         } else if events.last_look && item.events & EDGE == 0 {
             events.in_doubt |= item.wants(OUT) || port.needs_kernel();
@@ -135,6 +146,7 @@ pub(super) fn collect(epfd: c_int, set: &Set, events: &mut Events) {
                 Scan::Leave
             }
             None if now.wrapping_sub(item.last_news) > quiet_after
+                && room != Found::None
                 && rest(set, item, joining, &port, false) == Sleep::Yes =>
             {
                 Scan::Leave
@@ -148,12 +160,12 @@ pub(super) fn collect(epfd: c_int, set: &Set, events: &mut Events) {
 }
 
 /// What is true beside room of a registration that is level-triggered, where the ring may not say it.
-fn known_to_kernel(fd: c_int, port: &Port<'_>, item: &mut Item) -> u32 {
+fn known_to_kernel(set: &Set, fd: c_int, port: &Port<'_>, item: &mut Item) -> u32 {
     let in_doubt = if item.wants(IN) { port.needs_kernel() } else { port.may_have_ended() };
     if !in_doubt {
         return 0;
     }
-    match judge(fd, item, kernel::poll_now(fd, item.events as i16) as u16 as u32).0 {
+    match judge(set, fd, item, kernel::poll_now(fd, item.events as i16) as u16 as u32).0 {
         Truth::Events(mask) => mask,
         // Of what is in the ring the caller tells.
         Truth::Nothing | Truth::PutOff => 0,
@@ -313,7 +325,7 @@ fn truth_of(epfd: c_int, set: &Set, fd: c_int, (mask, data): (u32, u64), changed
         if changed && port(fd).is_none() {
             mask &= kernel::poll_now(fd, item.events as i16) as u16 as u32;
         }
-        let (said, activate) = if mask != 0 || kicked { judge(fd, item, mask) } else { (Truth::Nothing, false) };
+        let (said, activate) = if mask != 0 || kicked { judge(set, fd, item, mask) } else { (Truth::Nothing, false) };
         truth = match said {
             Truth::Events(told) if item.events & ONCE != 0 => claim(epfd, fd, item, told, changed).into(),
             Truth::Nothing if item.events & ONCE != 0 => claim(epfd, fd, item, 0, changed).into(),
@@ -329,12 +341,20 @@ fn truth_of(epfd: c_int, set: &Set, fd: c_int, (mask, data): (u32, u64), changed
 }
 
 /// What the kernel's event `mask` of `fd` means, and whether the set has to look at it itself from now on.
-fn judge(fd: c_int, item: &mut Item, mut mask: u32) -> (Truth, bool) {
+fn judge(set: &Set, fd: c_int, item: &mut Item, mut mask: u32) -> (Truth, bool) {
     if kernel::is_half_told(item.events as i16, mask as i16) {
         mask |= kernel::poll_now(fd, item.events as i16) as u16 as u32;
     }
     let Some(port) = port(fd) else { return (Truth::from(mask), false) };
     wake_up(item, port.end);
+    if mask & OVER & UNASKED != 0 && item.room == Room::SetAlone {
+        // Then there is room as well.
+        mask |= kernel::poll_now(fd, item.events as i16) as u16 as u32 & OUT;
+    }
+    let awaits_room = mask & OUT != 0 && is_about_the_kernel(set, &port, item);
+    if awaits_room {
+        mask &= !OUT;
+    }
     if mask & (IN | OVER) != 0 {
         port.heed_kernel();
         if port.reader_is_gone() {
@@ -352,7 +372,7 @@ fn judge(fd: c_int, item: &mut Item, mut mask: u32) -> (Truth, bool) {
         return (Truth::PutOff, true);
     }
     if !item.wants(IN) {
-        return (Truth::from(mask), false);
+        return (Truth::from(mask), awaits_room);
     }
     // Before anything else is looked at: what comes later is told later.
     let news = news(&port, item);

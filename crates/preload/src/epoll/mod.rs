@@ -8,10 +8,12 @@
 
 mod control;
 mod events;
+mod room;
 mod sleep;
 mod wait;
 
 pub use control::{claim, epoll_create, epoll_create1, epoll_ctl, settle_socket, tell_anew};
+pub use room::{await_room, looks_for_room};
 pub use sleep::{
     confirm, forget_socket, has_ready, let_go, outlast_looks, prepare_to_sleep, take_back, wake_by_itself, watch,
     watch_by_poll,
@@ -236,5 +238,5 @@ fn port(fd: c_int) -> Option<Port<'static>> {
 
 /// Whether a send would find room now.
 fn has_room(port: &Port<'_>) -> bool {
-    port.sends_fast() || kernel::poll_now(port.fd, libc::POLLOUT) & libc::POLLOUT != 0
+    if port.sends_fast() { port.offers_room() } else { kernel::poll_now(port.fd, libc::POLLOUT) & libc::POLLOUT != 0 }
 }

@@ -2,9 +2,10 @@
 
 use super::control::{kick, register, settle, silence, sound_if_full};
 use super::events::{news, writable};
+use super::room::{Found, give_back, look, mute};
 use super::{IN, MAX_DEPTH, OUT, has_sleepers, port, set_of, watches};
 use crate::connection::{self, Connection};
-use crate::set::{self, Item, Joining, Scan, Set};
+use crate::set::{self, Item, Joining, Room, Scan, Set};
 use crate::table;
 use core::ffi::c_int;
 use underpass_segment::end::{End, WATCHED_BY_SEVERAL};
@@ -79,6 +80,7 @@ pub fn let_go(connection: Connection, generation: u64) {
         let mut was_in = set.is_below();
         set.with_item_of(connection.fd, generation, |item| {
             was_in = true;
+            give_back(set.epfd(), connection.fd, item);
             wake_up(item, connection.end);
         });
         if was_in && let Some(port) = connection.ready_port() {
@@ -153,7 +155,15 @@ pub(super) fn hand_over(epfd: c_int, set: &Set) {
     }
     let mut left = None;
     set.scan(|fd, item, joining| {
-        let Some(port) = port(fd).filter(|_| item.wants(IN)) else { return Scan::Leave };
+        let Some(port) = port(fd) else { return Scan::Leave };
+        if item.room != Room::Kernel {
+            // One of them is to look for room.
+            register(epfd, fd, item.events, item.data);
+            item.set_room(Room::Set);
+        }
+        if !item.wants(IN) {
+            return Scan::Leave;
+        }
         match rest(set, item, joining, &port, false) {
             // A sleeper that is to look again looks now, and then by itself.
             Sleep::No if news(&port, item).is_some() || may_be_told_again(&port) => {
@@ -257,6 +267,20 @@ pub(super) fn arm(set: &Set, alone: bool, depth: u32) -> Sleep {
     let mut ready = None;
     set.scan(|fd, item, joining| {
         let Some(port) = port(fd) else { return Scan::Leave };
+        let (epfd, before) = (set.epfd(), item.room);
+        if alone {
+            // Whoever sleeps on the set from outside hears of the kernel's room.
+            if before != Room::Kernel {
+                port.go_down_for_room();
+            }
+            give_back(epfd, fd, item);
+        } else {
+            match look(&port, item) {
+                Found::None => mute(epfd, fd, item),
+                Found::Room => sleep = Sleep::No,
+                Found::Nothing => give_back(epfd, fd, item),
+            }
+        }
         if !item.wants(IN) {
             wake_up(item, port.end);
             return Scan::Leave;

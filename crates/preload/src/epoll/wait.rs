@@ -2,6 +2,7 @@
 
 use super::control::settle;
 use super::events::{Events, ask, collect, news, tell_each, tell_twins, writable as is_writable_now};
+use super::room::{any_waits, look_in};
 use super::sleep::{any_news, arm, arm_inner, hand_over};
 use super::{IN, OVER, asleep, has_sleepers, port, set_of};
 use crate::access::{is_mask_readable, is_writable};
@@ -10,7 +11,7 @@ use crate::receive::SURE;
 use crate::set::{Scan, Set};
 use crate::{process, real, table};
 use core::ffi::c_int;
-use libc::{epoll_event, sigset_t, timespec};
+use libc::{epoll_event, pollfd, sigset_t, timespec};
 use underpass_segment::clock::{self, ticks, ticks_per_microsecond};
 use underpass_segment::raw::is_quiet;
 use underpass_segment::switch::Sleep;
@@ -122,7 +123,7 @@ fn wait_in(
         let idle = idle_for > KERNEL_WHEN_IDLE_US * ticks_per_microsecond();
         // Who goes to sleep at once asks the kernel by that.
         let sleeps = began.is_none() && events.count == 0 && idle && !expired && !(overdue && any_news(set)) && {
-            polled_enough = !began.insert(begin(set)).polls();
+            polled_enough = !began.insert(begin(set)).polls() || any_waits(set);
             polled_enough || !set.is_active()
         };
         // Who asks what is there now is told all of it.
@@ -164,12 +165,13 @@ fn wait_in(
                 Sleep::No => return None,
                 Sleep::Briefly => BRIEFLY_NS,
             };
+            let brief = brief.min(look_in(epfd, set));
+            if brief == 0 {
+                return None;
+            }
             slept = true;
-            Some(if set.fall_asleep(brief != u64::MAX) {
-                ask(epfd, set, &mut events, |at, most| sleep(at, most, left(deadline, brief)))
-            } else {
-                0
-            })
+            let sleep = |at, most| sleep_for(epfd, left(deadline, brief), |left| sleep(at, most, left));
+            Some(if set.fall_asleep(brief != u64::MAX) { ask(epfd, set, &mut events, sleep) } else { 0 })
         });
         // Others that sleep on the same set still want the next doorbell.
         set.set_asleep(|| has_sleepers(epfd));
@@ -222,6 +224,15 @@ fn wait_above(
             return events.count as c_int;
         }
     }
+}
+
+/// Sleeps by `sleep` for as long as is `left`: by a call of its own if that is less than a millisecond, in which most calls count.
+fn sleep_for(epfd: c_int, left: Option<timespec>, sleep: impl Fn(Option<timespec>) -> c_int) -> c_int {
+    let Some(brief) = left.filter(|it| it.tv_sec == 0 && it.tv_nsec < 1_000_000) else { return sleep(left) };
+    let mut it = pollfd { fd: epfd, events: libc::POLLIN, revents: 0 };
+    // SAFETY: one element, a time of this frame, and the mask of signals as it is.
+    let answer = unsafe { real::ppoll(&mut it, 1, &brief, core::ptr::null()) };
+    if answer < 0 { answer } else { sleep(Some(timespec { tv_sec: 0, tv_nsec: 0 })) }
 }
 
 /// Begins a wait: meets the other ends of the active connections.

@@ -1,7 +1,7 @@
 //! The sockets of a set that are looked at in user space.
 
 use super::groups::Joining;
-use super::{Inside, Item, Left, Set};
+use super::{Inside, Item, Left, Room, Set};
 use underpass_segment::sync::Relaxed;
 
 /// What a look at an active socket says of its future.
@@ -76,10 +76,11 @@ impl Set {
                     look(fd, item, &mut Joining(inside))
                 } else {
                     // The kernel has forgotten the registration by itself.
-                    item.stale = false;
+                    (item.stale, item.room) = (false, Room::Kernel);
                     Scan::Leave
                 };
-                item.active = verdict != Scan::Leave || item.stale;
+                // Who waits for room is not left to the kernel, which knows of none.
+                item.active = verdict != Scan::Leave || item.stale || item.room != Room::Kernel;
                 match verdict {
                     Scan::Keep => {}
                     Scan::Leave => left = true,

@@ -34,6 +34,18 @@ const SEVERAL: u32 = u32::MAX;
 /// End of a chain.
 const NONE: u32 = 0;
 
+/// Who tells the program of room for which it asks. Zeroed memory is the kernel.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(u8)]
+pub enum Room {
+    /// The kernel, or the set, where a level-triggered one asks for room in a ring that is not full.
+    Kernel,
+    /// The set, which looks for room in the ring: the program was told of none, and of room not since.
+    Set,
+    /// The same, and the kernel's registration does not ask for its own meanwhile.
+    SetAlone,
+}
+
 /// One registration. Kept by descriptor number; zeroed memory is none.
 #[derive(Clone, Copy)]
 pub struct Item {
@@ -49,6 +61,8 @@ pub struct Item {
     pub last_news: u64,
     /// The kernel's registration asks for more, to wake a sleeper.
     pub kicked: bool,
+    /// Who tells of room.
+    pub room: Room,
     /// The set is counted among those who rely on the connection's waiting flag.
     pub resting: bool,
     /// One-shot, and used up.
@@ -122,6 +136,11 @@ impl Item {
     /// See [`Item::kicked`].
     pub fn set_kicked(&mut self, kicked: bool) {
         self.kicked = kicked;
+    }
+
+    /// See [`Item::room`].
+    pub fn set_room(&mut self, room: Room) {
+        self.room = room;
     }
 
     /// One-shot, and used up.

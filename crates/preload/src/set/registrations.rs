@@ -1,7 +1,7 @@
 //! The registrations of a set: by descriptor, and by what the program gave with them.
 
 use super::having::note;
-use super::{Inside, Item, Left, NONE, Set};
+use super::{Inside, Item, Left, NONE, Room, Set};
 use crate::table;
 use underpass_segment::clock::ticks;
 use underpass_segment::switch::Told;
@@ -267,6 +267,7 @@ impl Item {
             told: Told::default(),
             last_news: 0,
             kicked: false,
+            room: Room::Kernel,
             resting: false,
             stale: false,
             stale_since: 0,

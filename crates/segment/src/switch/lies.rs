@@ -18,6 +18,8 @@ static WAITING: Waiting = Waiting {
     recv: |port, to, len, flags, _| unsafe { kernel::recv(port.fd, to, len, flags) },
     call: |_, call| call(),
     attend_all: || true,
+    looks: |_| false,
+    refused: |_| {},
 };
 /// Longer than anything here takes that ends at all.
 const PATIENCE: Duration = Duration::from_secs(60);

@@ -18,6 +18,7 @@ mod lies;
 #[cfg(all(test, loom))]
 mod models;
 mod receive;
+mod room;
 mod send;
 mod sleep;
 mod tapped;
@@ -47,6 +48,10 @@ pub struct Waiting {
     pub call: fn(port: &Port<'_>, call: &dyn Fn() -> Answer) -> Answer,
     /// Gives back ([`Port::attend`]) on all connections of this process; false if the kernel has no room for all of it yet.
     pub attend_all: fn() -> bool,
+    /// Whether whoever may wait for room in the ring can look for it ([`Port::looks_for_room_in`]). Takes no lock.
+    pub looks: fn(port: &Port<'_>) -> bool,
+    /// A send that does not block was refused, since the ring is full: those look from now on.
+    pub refused: fn(port: &Port<'_>),
 }
 
 /// Who gets a socket that knows nothing of the library, and so how surely it has to be plain TCP.

@@ -23,6 +23,8 @@ static WAITING: Waiting = Waiting {
     },
     call: |_, call| call(),
     attend_all: || true,
+    looks: |_| false,
+    refused: |_| {},
 };
 
 /// The end that sends, and the one that receives.

@@ -1,6 +1,7 @@
 //! Sending: into the ring while the direction is fast, else on the kernel path; going up and going down.
 
 use super::give::{Gave, PIECE};
+use super::room::Room;
 use super::{AGAIN, BROKEN, GONE, LIVES, Port, micros};
 use crate::clock::{give_way, nanoseconds, nap, ticks};
 use crate::end::{NO_PIECE, SHUT_OUT, Stage};
@@ -20,12 +21,7 @@ use crate::wait;
 const LONG: usize = 64 << 10;
 
 /// A sender checks this often that an unmoving reader still lives.
-const CHECK_EVERY_US: u64 = 50;
-/// A blocking sender that finds the ring full goes down when the reader has not moved for so long.
-const PATIENCE_US: u64 = 1000;
-/// The same for a non-blocking sender.
-const SHORT_PATIENCE_US: u64 = 20;
-
+pub(super) const CHECK_EVERY_US: u64 = 50;
 /// The kernel acknowledges what it has received within 200 ms. What it does not, its reader has no room for.
 const ACKNOWLEDGED_WITHIN_US: u64 = 250_000;
 
@@ -43,7 +39,7 @@ const LEFT_WITHIN_US: u64 = 100_000;
 const AWAKE_US: u64 = 2;
 
 /// What the kernel says of a connection that it holds no longer for whole.
-const OVER: i16 = libc::POLLERR | libc::POLLHUP;
+pub(super) const OVER: i16 = libc::POLLERR | libc::POLLHUP;
 
 impl Port<'_> {
     /// Sends what is under `from` as send(2) does with `flags`. `plain` sends on the kernel path what is left after so
@@ -82,6 +78,10 @@ impl Port<'_> {
             Outcome::Done => Ok(sent),
             Outcome::Failed(e) if sent == 0 => Err(e),
             Outcome::Failed(_) => Ok(sent),
+            Outcome::Refused => {
+                (self.waiting.refused)(self);
+                if sent > 0 { Ok(sent) } else { Err(AGAIN) }
+            }
             Outcome::Plain => {
                 match self.count_plain(from.left(), || self.check_untold(sent).and_then(|()| plain(sent))) {
                     Ok(n) => Ok(sent + n),
@@ -309,7 +309,13 @@ impl Port<'_> {
                 // it has, which an edge-triggered sender waits for after a short send.
                 Room::None => {
                     // First: behind the FIN of one that was killed, the kernel would take the rest.
-                    if self.reader_is_gone() || !nested && self.go_down(Reason::RingFull) {
+                    if self.reader_is_gone() {
+                        return Outcome::Plain;
+                    }
+                    if nonblocking && !nested && self.refuse() {
+                        return Outcome::Refused;
+                    }
+                    if !nested && self.go_down(Reason::RingFull) {
                         return Outcome::Plain;
                     }
                     // The reader is inside a receive that does not wait: it will soon be out, if it lives.
@@ -720,7 +726,7 @@ impl Port<'_> {
     }
 
     /// The reader has lived since the last record was published.
-    fn note_life(&self) {
+    pub(super) fn note_life(&self) {
         let sending = &self.end.sending;
         sending.alive.store(sending.tail.load(Relaxed), Relaxed);
     }
@@ -785,46 +791,6 @@ impl Port<'_> {
             self.end.pin_sending();
         }
         by_bell
-    }
-
-    /// Waits until `enough` is free, better room for all that is `wanted`, unless that is a good part of the ring.
-    fn wait_for_room(&self, enough: u64, wanted: usize, nonblocking: bool) -> Room {
-        let sender = self.sender();
-        let enough = enough.max((wanted as u64).min(sender.ring.capacity() / 4));
-        let patience = micros(if nonblocking { SHORT_PATIENCE_US } else { PATIENCE_US });
-        let mut since = ticks();
-        let mut last = sender.seen_head.load(Relaxed);
-        let (mut alone, mut asked) = (since, false);
-        loop {
-            for _ in 0..16 {
-                pause();
-            }
-            match sender.free(true) {
-                Err(Fault) => return Room::Fault,
-                Ok(free) if free >= enough => {
-                    self.note_life();
-                    return Room::Some;
-                }
-                Ok(_) => {}
-            }
-            let now = ticks();
-            let head = sender.seen_head.load(Relaxed);
-            if head != last {
-                (last, since) = (head, now);
-                self.note_life();
-            } else if now.wrapping_sub(since) > patience {
-                return Room::None;
-            } else if !asked && now.wrapping_sub(since) > micros(CHECK_EVERY_US) {
-                asked = true;
-                if kernel::poll_now(self.fd, libc::POLLRDHUP) & (OVER | libc::POLLRDHUP) == 0 {
-                    self.note_life();
-                }
-            }
-            if now.wrapping_sub(alone) > micros(10) {
-                give_way();
-                alone = ticks();
-            }
-        }
     }
 
     /// Goes up if everything is in place: the reader is ready and has passed the last mark, and no plain write is in
@@ -902,6 +868,7 @@ impl Port<'_> {
         let sending = &self.end.sending;
         sending.mark.store(sending.tail.load(Relaxed), Relaxed);
         sending.giving.store(NO_PIECE, Relaxed);
+        sending.full.store(0, Relaxed);
         sending.fast.store(1, Relaxed);
         self.end.was_fast.fetch_or(1, Relaxed);
     }
@@ -1014,7 +981,7 @@ impl Port<'_> {
     }
 
     /// Goes down; false when the reader has not passed the mark of going up and is receiving from the kernel just now.
-    fn go_down(&self, reason: Reason) -> bool {
+    pub(super) fn go_down(&self, reason: Reason) -> bool {
         self.go_down_and_wake(reason, &mut false)
     }
 
@@ -1082,6 +1049,8 @@ enum Outcome {
     Done,
     Plain,
     Failed(Errno),
+    /// The ring has no room for the rest now.
+    Refused,
 }
 
 pub(super) enum Pushed {
@@ -1092,10 +1061,4 @@ pub(super) enum Pushed {
     Left,
     /// There is no more room until so much is free.
     Until(u64),
-}
-
-enum Room {
-    Some,
-    None,
-    Fault,
 }

@@ -1,0 +1,197 @@
+//! Room in the ring: what a sender does that finds none.
+//!
+//! A send that blocks waits for room, and goes down when its reader has not moved for a while. So does one that does not block,
+//! as long as nobody knows how the program waits for room. Where it waits by calls of this library (poll, select, epoll), and the
+//! reader reads, such a send says EAGAIN, as on kernel TCP, and the direction stays in the ring. Nobody tells of the room that the
+//! reader makes: those calls look by themselves, at first every 100 us, then later and later. Of a reader that has stopped the
+//! kernel knows more, and its buffers are there for that: then the direction goes down.
+
+use super::send::{CHECK_EVERY_US, OVER};
+use super::{Port, micros};
+use crate::clock::{give_way, ticks, ticks_per_microsecond};
+use crate::end::Stage;
+use crate::kernel;
+use crate::link::CLOSED;
+use crate::lock::Entered;
+use crate::raw::is_quiet;
+use crate::reason::Reason;
+use crate::ring::Fault;
+use crate::sync::{Acquire, Relaxed, pause};
+
+/// A sender that blocks and finds the ring full goes down when the reader has not moved for so long.
+const PATIENCE_US: u64 = 1000;
+/// The same for one that does not block, or is about to say EAGAIN.
+const SHORT_PATIENCE_US: u64 = 20;
+
+/// A reader that has made no room for so long has stopped.
+const STOPPED_US: u64 = 250_000;
+/// A wait for room looks again after half the time that it has lasted, but not before and not after these.
+const LOOK_AFTER_US: [u64; 2] = [100, 5000];
+
+pub(super) enum Room {
+    Some,
+    None,
+    Fault,
+}
+
+impl Port<'_> {
+    /// Waits until `enough` is free, better room for all that is `wanted`, unless that is a good part of the ring.
+    pub(super) fn wait_for_room(&self, enough: u64, wanted: usize, nonblocking: bool) -> Room {
+        let sender = self.sender();
+        let enough = enough.max((wanted as u64).min(sender.ring.capacity() / 4));
+        let patience = match nonblocking {
+            true if self.end.sending.full.load(Relaxed) != 0 => 0,
+            true => micros(SHORT_PATIENCE_US),
+            false => micros(PATIENCE_US),
+        };
+        let mut since = ticks();
+        let mut last = sender.seen_head.load(Relaxed);
+        let (mut alone, mut asked) = (since, false);
+        loop {
+            for _ in 0..16 {
+                pause();
+            }
+            match sender.free(true) {
+                Err(Fault) => return Room::Fault,
+                Ok(free) if free >= enough => {
+                    self.note_life();
+                    return Room::Some;
+                }
+                Ok(_) => {}
+            }
+            let now = ticks();
+            let head = sender.seen_head.load(Relaxed);
+            if head != last {
+                (last, since) = (head, now);
+                self.note_life();
+            } else if now.wrapping_sub(since) > patience {
+                return Room::None;
+            } else if !asked && now.wrapping_sub(since) > micros(CHECK_EVERY_US) {
+                asked = true;
+                if kernel::poll_now(self.fd, libc::POLLRDHUP) & (OVER | libc::POLLRDHUP) == 0 {
+                    self.note_life();
+                }
+            }
+            if now.wrapping_sub(alone) > micros(10) {
+                give_way();
+                alone = ticks();
+            }
+        }
+    }
+
+    /// The ring is full for a send that does not block: whether the program may be told so, and of room later.
+    pub(super) fn refuse(&self) -> bool {
+        (self.waiting.looks)(self) && self.is_refused()
+    }
+
+    /// The same for somebody who looks for room, and finds none.
+    fn is_refused(&self) -> bool {
+        let sending = &self.end.sending;
+        let was_full = sending.full.load(Relaxed) != 0;
+        let is_looked_for = self.end.is_watched_by_one() && self.end.read_gate.is_shut() && !is_quiet();
+        if !was_full {
+            self.begin_refusing();
+        }
+        let refused = is_looked_for && self.stays_in_ring() && !self.has_stopped();
+        sending.full.store(refused.into(), Relaxed);
+        refused
+    }
+
+    /// Whether the direction is in the ring and has room, of which a program may be told that was refused some.
+    pub fn has_room_again(&self) -> bool {
+        self.stays_in_ring() && self.is_free(2)
+    }
+
+    /// Whether the direction is in the ring and has no such room.
+    pub fn awaits_room(&self) -> bool {
+        self.stays_in_ring() && !self.is_free(2)
+    }
+
+    /// Whether a program that asks for room is told of some: it is in the ring, or in the kernel, which says so itself. Where that
+    /// is not so, somebody looks for room from now on.
+    pub fn offers_room(&self) -> bool {
+        let is_enough = if self.end.sending.full.load(Relaxed) == 0 { self.is_free(8) } else { self.is_free(2) };
+        let offers = !self.sends_fast() || is_enough || !self.is_refused();
+        if offers {
+            self.told_of_room();
+        }
+        offers
+    }
+
+    /// The program is told of room.
+    pub fn told_of_room(&self) {
+        let full = &self.end.sending.full;
+        if full.load(Relaxed) != 0 {
+            full.store(0, Relaxed);
+        }
+    }
+
+    /// Whether this part of the ring is free, so that the next send takes something.
+    fn is_free(&self, part: u64) -> bool {
+        let sender = self.sender();
+        let enough = sender.ring.capacity() / part;
+        // What the reader has published last is asked for where the rest is not enough.
+        [false, true].into_iter().any(|fresh| sender.free(fresh).is_ok_and(|free| free >= enough))
+    }
+
+    /// In how many nanoseconds a wait for room looks again; `None` if the direction has left the ring, or does so now, since the
+    /// reader has stopped.
+    pub fn looks_for_room_in(&self) -> Option<u64> {
+        let has_left = || !self.stays_in_ring();
+        if has_left() || self.reader_is_gone() {
+            return None;
+        }
+        if self.has_stopped() {
+            self.go_down_for_room();
+            if has_left() {
+                return None;
+            }
+        }
+        let waited = ticks().saturating_sub(self.end.sending.full_since.load(Relaxed)) / ticks_per_microsecond();
+        Some((waited / 2).clamp(LOOK_AFTER_US[0], LOOK_AFTER_US[1]) * 1000)
+    }
+
+    /// Somebody waits for room whom nobody of this library's tells of it: the kernel has some. Unless another thread sends.
+    #[cold]
+    pub fn go_down_for_room(&self) {
+        let lock = &self.end.sending.lock;
+        if lock.owner() != self.me && lock.enter_if_free(self.me) {
+            if self.sends_fast() {
+                self.go_down(Reason::RingFull);
+            }
+            lock.leave(Entered::Alone);
+        }
+    }
+
+    /// Whether the direction is in the ring, and has no cause to leave it.
+    pub fn stays_in_ring(&self) -> bool {
+        let flags = &self.link.outgoing().flags;
+        self.sends_fast()
+            && self.end.stage() == Stage::Joined
+            && !self.end.sends_by_kernel()
+            && flags.closed.load(Relaxed) != CLOSED
+            && flags.want_down.load(Relaxed) == 0
+            && !self.reader_left()
+    }
+
+    /// From now on the reader is looked at.
+    fn begin_refusing(&self) {
+        let sending = &self.end.sending;
+        let now = ticks();
+        sending.full_since.store(now, Relaxed);
+        sending.full_progress[0].store(sending.seen_head.load(Relaxed), Relaxed);
+        sending.full_progress[1].store(now, Relaxed);
+    }
+
+    /// Whether the reader has not moved for long, as far as those saw who looked.
+    fn has_stopped(&self) -> bool {
+        let [head, when] = &self.end.sending.full_progress;
+        // For the published head, which it keeps.
+        let _ = self.sender().used(true);
+        let (seen, now) = (self.end.sending.seen_head.load(Acquire), ticks());
+        if head.swap(seen, Relaxed) != seen {
+            when.store(now, Relaxed);
+        }
+        now.saturating_sub(when.load(Relaxed)) > micros(STOPPED_US)
+    }
+}
