@@ -260,8 +260,10 @@ laid_out! {
         pub tries: AtomicU32,
         /// Head when the reader was last seen to move, and when that was, in ticks.
         pub progress: [AtomicU64; 2],
-        /// 1: the program was told that the ring is full, and of no room since.
+        /// 1: the program was refused room in the ring, and told of none since. Once it has put something there, that is over too.
         pub full: AtomicU32,
+        /// [`Sending::tail`] when that was.
+        pub full_at: AtomicU64,
         /// When that was, in ticks.
         pub full_since: AtomicU64,
         /// Head when the reader was last seen to move since then, and when that was, in ticks.

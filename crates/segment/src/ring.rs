@@ -116,6 +116,13 @@ impl Ring {
         self.capacity
     }
 
+    /// Where so many bytes are free, a send of any size puts something there: see [`Sender::push`].
+    pub fn enough_for_any(&self) -> u64 {
+        // A record at the begin of a line, behind the rest of a lap that is too short for one.
+        let around = LINE + HEADER;
+        (around + MAX_RECORD as u64).min(self.capacity / 8) + around + MIN_SPLIT
+    }
+
     #[inline]
     fn offset(&self, position: u64) -> u64 {
         position & (self.capacity - 1)

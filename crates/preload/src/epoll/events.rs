@@ -112,14 +112,8 @@ pub(super) fn collect(epfd: c_int, set: &Set, events: &mut Events) {
         }
         let room = look_anew(epfd, fd, &port, item);
         if room == Found::Room {
-            let beside = if item.events & EDGE == 0 {
-                known_to_kernel(set, fd, &port, item)
-            } else if port.ready() == Ready::Yes {
-                // Whoever is told of one edge is told of all that is true.
-                item.events & IN
-            } else {
-                0
-            };
+            let beside =
+                if item.events & EDGE == 0 { known_to_kernel(set, fd, &port, item) } else { beside_edge(&port, item) };
             events.push(fd, item.events & OUT | beside, item.data);
             item.set_last_news(now);
         } else if events.last_look && item.events & EDGE == 0 {
@@ -170,6 +164,16 @@ fn known_to_kernel(set: &Set, fd: c_int, port: &Port<'_>, item: &mut Item) -> u3
         // Of what is in the ring the caller tells.
         Truth::Nothing | Truth::PutOff => 0,
     }
+}
+
+/// What is true beside room of a registration that is edge-triggered: one edge tells of all.
+fn beside_edge(port: &Port<'_>, item: &Item) -> u32 {
+    let mut over = 0;
+    if port.may_have_ended() {
+        over = without_false_reset(port, kernel::poll_now(port.fd, libc::POLLRDHUP) as u16 as u32 & OVER);
+    }
+    let readable = over != 0 || port.ready() == Ready::Yes;
+    (if readable { item.events & IN } else { 0 }) | over & (item.events | UNASKED)
 }
 
 /// What the kernel knows beside: a one-shot event has to say everything at once, and an end that has been announced

@@ -64,7 +64,7 @@ pub(super) fn look(port: &Port<'_>, item: &Item) -> Found {
         }
         Room::Kernel => Found::Nothing,
         Room::Set | Room::SetAlone if port.has_room_again() => Found::Room,
-        Room::Set | Room::SetAlone if port.stays_in_ring() => Found::None,
+        Room::Set | Room::SetAlone if port.keeps_waiting() => Found::None,
         Room::Set | Room::SetAlone => Found::Nothing,
     }
 }

@@ -25,14 +25,28 @@ const KERNEL_WHEN_IDLE_US: u64 = 4;
 /// Where another thread may take the doorbell, a sleep lasts no longer.
 const BRIEFLY_NS: u64 = 10_000_000;
 
-/// epoll_wait, sleeping by `sleep`, which is given what is left of the time.
-fn wait(
-    epfd: c_int,
-    events: *mut epoll_event,
-    most: c_int,
-    deadline: Deadline,
-    sleep: &dyn Fn(*mut epoll_event, c_int, Option<timespec>) -> c_int,
-) -> Option<c_int> {
+/// The program's call.
+struct Call<'a> {
+    /// Makes it with what is left of the time.
+    sleep: &'a dyn Fn(*mut epoll_event, c_int, Option<timespec>) -> c_int,
+    /// The signals that it blocks; null: as they are.
+    mask: *const sigset_t,
+}
+
+impl Call<'_> {
+    /// Sleeps in it for so many nanoseconds at most, which are few: most calls count in milliseconds.
+    fn sleep_briefly(&self, epfd: c_int, at: *mut epoll_event, most: c_int, deadline: Deadline, ns: u64) -> c_int {
+        let mut set = pollfd { fd: epfd, events: libc::POLLIN, revents: 0 };
+        let left = left(deadline, ns);
+        let left = left.as_ref().map_or(core::ptr::null(), |left| left as *const timespec);
+        // SAFETY: one element, a time of this frame, and the program's mask.
+        let answer = unsafe { real::ppoll(&mut set, 1, left, self.mask) };
+        if answer > 0 { (self.sleep)(at, most, Some(timespec { tv_sec: 0, tv_nsec: 0 })) } else { answer }
+    }
+}
+
+/// epoll_wait, sleeping by `call`.
+fn wait(epfd: c_int, events: *mut epoll_event, most: c_int, deadline: Deadline, call: &Call<'_>) -> Option<c_int> {
     /// The kernel takes no more.
     const MOST: c_int = c_int::MAX / size_of::<epoll_event>() as c_int;
     let set = set_of(epfd).filter(|set| set.count() > 0 || set.has_inner())?;
@@ -42,16 +56,16 @@ fn wait(
     crate::test_cancel();
     // The rest of the array is the program's word: there may be much of it, and little of that is written to.
     if !is_writable(events, 1) {
-        return wait_in_vain(epfd, set, events, most, deadline, sleep);
+        return wait_in_vain(epfd, set, events, most, deadline, call);
     }
     let most = most as usize;
     if set.is_below() {
-        return Some(wait_above(set, events, most, deadline, sleep));
+        return Some(wait_above(set, events, most, deadline, call));
     }
     if !set.is_mine() {
         settle(epfd, set);
     }
-    let answer = wait_in(epfd, set, Events::new(events, most), deadline, sleep);
+    let answer = wait_in(epfd, set, Events::new(events, most), deadline, call);
     hand_over(epfd, set);
     Some(answer)
 }
@@ -65,7 +79,7 @@ fn wait_in_vain(
     events: *mut epoll_event,
     most: c_int,
     deadline: Deadline,
-    sleep: &dyn Fn(*mut epoll_event, c_int, Option<timespec>) -> c_int,
+    call: &Call<'_>,
 ) -> Option<c_int> {
     // No process has memory there: the kernel says so before it looks at the set.
     if (events as usize).saturating_add(most as usize * size_of::<epoll_event>()) > SURE {
@@ -86,24 +100,18 @@ fn wait_in_vain(
             settle(epfd, set);
         }
         // The kernel finds the same of what it knows.
-        let answer = asleep(epfd, || sleep(events, most, left(deadline, BRIEFLY_NS)));
+        let answer = asleep(epfd, || (call.sleep)(events, most, left(deadline, BRIEFLY_NS)));
         if answer != 0 || expired {
             return Some(answer);
         }
     }
 }
 
-fn wait_in(
-    epfd: c_int,
-    set: &Set,
-    mut events: Events,
-    deadline: Deadline,
-    sleep: &dyn Fn(*mut epoll_event, c_int, Option<timespec>) -> c_int,
-) -> c_int {
+fn wait_in(epfd: c_int, set: &Set, mut events: Events, deadline: Deadline, call: &Call<'_>) -> c_int {
     let look = |at, most| {
         if is_quiet() {
             // By the program's own call.
-            return sleep(at, most, Some(timespec { tv_sec: 0, tv_nsec: 0 }));
+            return (call.sleep)(at, most, Some(timespec { tv_sec: 0, tv_nsec: 0 }));
         }
         // SAFETY: the kernel writes at most as many events as it is told.
         unsafe { real::epoll_wait(epfd, at, most, 0) }
@@ -165,12 +173,16 @@ fn wait_in(
                 Sleep::No => return None,
                 Sleep::Briefly => BRIEFLY_NS,
             };
-            let brief = brief.min(look_in(epfd, set));
+            let room_in = look_in(epfd, set);
+            let brief = brief.min(room_in);
             if brief == 0 {
                 return None;
             }
             slept = true;
-            let sleep = |at, most| sleep_for(epfd, left(deadline, brief), |left| sleep(at, most, left));
+            let sleep = |at, most| match room_in {
+                0..1_000_000 if !is_quiet() => call.sleep_briefly(epfd, at, most, deadline, room_in),
+                _ => (call.sleep)(at, most, left(deadline, brief)),
+            };
             Some(if set.fall_asleep(brief != u64::MAX) { ask(epfd, set, &mut events, sleep) } else { 0 })
         });
         // Others that sleep on the same set still want the next doorbell.
@@ -186,13 +198,7 @@ fn wait_in(
 
 /// The same in a signal handler on top of a look at the set: nothing of it can be changed, so every look is at all of it.
 #[cold]
-fn wait_above(
-    set: &Set,
-    at: *mut epoll_event,
-    most: usize,
-    deadline: Deadline,
-    sleep: &dyn Fn(*mut epoll_event, c_int, Option<timespec>) -> c_int,
-) -> c_int {
+fn wait_above(set: &Set, at: *mut epoll_event, most: usize, deadline: Deadline, call: &Call<'_>) -> c_int {
     loop {
         let expired = deadline.is_some_and(|at| clock::nanoseconds() >= at);
         let mut events = Events::new(at, most);
@@ -204,7 +210,7 @@ fn wait_above(
         if events.count > 0 {
             return events.count as c_int;
         }
-        let answer = sleep(at, most.min(c_int::MAX as usize) as c_int, left(deadline, BRIEFLY_NS));
+        let answer = (call.sleep)(at, most.min(c_int::MAX as usize) as c_int, left(deadline, BRIEFLY_NS));
         if answer < 0 {
             return answer;
         }
@@ -224,15 +230,6 @@ fn wait_above(
             return events.count as c_int;
         }
     }
-}
-
-/// Sleeps by `sleep` for as long as is `left`: by a call of its own if that is less than a millisecond, in which most calls count.
-fn sleep_for(epfd: c_int, left: Option<timespec>, sleep: impl Fn(Option<timespec>) -> c_int) -> c_int {
-    let Some(brief) = left.filter(|it| it.tv_sec == 0 && it.tv_nsec < 1_000_000) else { return sleep(left) };
-    let mut it = pollfd { fd: epfd, events: libc::POLLIN, revents: 0 };
-    // SAFETY: one element, a time of this frame, and the mask of signals as it is.
-    let answer = unsafe { real::ppoll(&mut it, 1, &brief, core::ptr::null()) };
-    if answer < 0 { answer } else { sleep(Some(timespec { tv_sec: 0, tv_nsec: 0 })) }
 }
 
 /// Begins a wait: meets the other ends of the active connections.
@@ -257,11 +254,12 @@ pub unsafe extern "C" fn epoll_wait(epfd: c_int, events: *mut epoll_event, most:
     let deadline = after_ms(timeout);
     // SAFETY: the program vouches for its array, here and below.
     let sleep = |at, most, left: Option<timespec>| unsafe { real::epoll_wait(epfd, at, most, whole_ms(left)) };
-    if let Some(answer) = wait(epfd, events, most, deadline, &sleep) {
+    let call = Call { sleep: &sleep, mask: core::ptr::null() };
+    if let Some(answer) = wait(epfd, events, most, deadline, &call) {
         return answer;
     }
     // SAFETY: passed on to the caller.
-    sleep_natively(epfd, events, most, deadline, &sleep, || unsafe { real::epoll_wait(epfd, events, most, timeout) })
+    sleep_natively(epfd, events, most, deadline, &call, || unsafe { real::epoll_wait(epfd, events, most, timeout) })
 }
 
 /// Sleeps by `native` on a set that has no sockets of ours. It may have some when this thread wakes: then what woke it may be
@@ -271,7 +269,7 @@ fn sleep_natively(
     events: *mut epoll_event,
     most: c_int,
     deadline: Deadline,
-    sleep: &dyn Fn(*mut epoll_event, c_int, Option<timespec>) -> c_int,
+    call: &Call<'_>,
     native: impl FnOnce() -> c_int,
 ) -> c_int {
     let before = set_of(epfd).map(Set::changes);
@@ -283,7 +281,7 @@ fn sleep_natively(
         hand_over(epfd, set);
         return all.count as c_int;
     }
-    wait(epfd, events, most, deadline, sleep).unwrap_or(0)
+    wait(epfd, events, most, deadline, call).unwrap_or(0)
 }
 
 /// Milliseconds of a remaining time, rounded up, for calls that count in them; -1: forever.
@@ -308,12 +306,13 @@ pub unsafe extern "C" fn epoll_pwait(
     let deadline = after_ms(timeout);
     // SAFETY: as in `epoll_wait`.
     let sleep = |at, most, left: Option<timespec>| unsafe { real::epoll_pwait(epfd, at, most, whole_ms(left), mask) };
-    if let Some(answer) = wait(epfd, events, most, deadline, &sleep) {
+    let call = Call { sleep: &sleep, mask };
+    if let Some(answer) = wait(epfd, events, most, deadline, &call) {
         // The kernel's does not do so if it need not wait.
         return if answer == 0 && timeout != 0 { let_signals_in(mask) } else { answer };
     }
     // SAFETY: passed on to the caller.
-    sleep_natively(epfd, events, most, deadline, &sleep, || unsafe {
+    sleep_natively(epfd, events, most, deadline, &call, || unsafe {
         real::epoll_pwait(epfd, events, most, timeout, mask)
     })
 }
@@ -339,13 +338,14 @@ pub unsafe extern "C" fn epoll_pwait2(
     }
     // SAFETY: as above.
     let deadline = unsafe { after(timeout) };
-    if let Some(answer) = wait(epfd, events, most, deadline, &sleep) {
+    let call = Call { sleep: &sleep, mask };
+    if let Some(answer) = wait(epfd, events, most, deadline, &call) {
         // SAFETY: null or the program's.
         let waits = unsafe { timeout.as_ref() }.is_none_or(|t| t.tv_sec != 0 || t.tv_nsec != 0);
         return if answer == 0 && waits { let_signals_in(mask) } else { answer };
     }
     // SAFETY: passed on to the caller.
-    sleep_natively(epfd, events, most, deadline, &sleep, || unsafe {
+    sleep_natively(epfd, events, most, deadline, &call, || unsafe {
         real::epoll_pwait2(epfd, events, most, timeout, mask)
     })
 }

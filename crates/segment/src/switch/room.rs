@@ -24,7 +24,7 @@ const PATIENCE_US: u64 = 1000;
 const SHORT_PATIENCE_US: u64 = 20;
 
 /// A reader that has made no room for so long has stopped.
-const STOPPED_US: u64 = 250_000;
+const STOPPED_US: u64 = 100_000;
 /// A wait for room looks again after half the time that it has lasted, but not before and not after these.
 const LOOK_AFTER_US: [u64; 2] = [100, 5000];
 
@@ -40,7 +40,7 @@ impl Port<'_> {
         let sender = self.sender();
         let enough = enough.max((wanted as u64).min(sender.ring.capacity() / 4));
         let patience = match nonblocking {
-            true if self.end.sending.full.load(Relaxed) != 0 => 0,
+            true if self.is_full() => 0,
             true => micros(SHORT_PATIENCE_US),
             false => micros(PATIENCE_US),
         };
@@ -81,41 +81,60 @@ impl Port<'_> {
 
     /// The ring is full for a send that does not block: whether the program may be told so, and of room later.
     pub(super) fn refuse(&self) -> bool {
-        (self.waiting.looks)(self) && self.is_refused()
-    }
-
-    /// The same for somebody who looks for room, and finds none.
-    fn is_refused(&self) -> bool {
-        let sending = &self.end.sending;
-        let was_full = sending.full.load(Relaxed) != 0;
-        let is_looked_for = self.end.is_watched_by_one() && self.end.read_gate.is_shut() && !is_quiet();
-        if !was_full {
+        if !self.is_full() {
             self.begin_refusing();
         }
-        let refused = is_looked_for && self.stays_in_ring() && !self.has_stopped();
-        sending.full.store(refused.into(), Relaxed);
-        refused
+        let may = (self.waiting.looks)(self) && self.is_looked_for() && self.stays_in_ring() && !self.has_stopped();
+        if !may {
+            self.told_of_room();
+        }
+        may
+    }
+
+    /// Whether the program was refused room, and has put nothing into the ring since.
+    fn is_full(&self) -> bool {
+        let sending = &self.end.sending;
+        sending.full.load(Relaxed) != 0 && sending.full_at.load(Relaxed) == sending.tail.load(Relaxed)
+    }
+
+    /// Whether a single poll, select or set watches the connection, which looks for room.
+    fn is_looked_for(&self) -> bool {
+        self.end.is_watched_by_one() && self.end.read_gate.is_shut() && !is_quiet()
     }
 
     /// Whether the direction is in the ring and has room, of which a program may be told that was refused some.
     pub fn has_room_again(&self) -> bool {
-        self.stays_in_ring() && self.is_free(2)
+        self.stays_in_ring() && self.is_half_free()
     }
 
     /// Whether the direction is in the ring and has no such room.
     pub fn awaits_room(&self) -> bool {
-        self.stays_in_ring() && !self.is_free(2)
+        self.stays_in_ring() && !self.is_half_free()
     }
 
-    /// Whether a program that asks for room is told of some: it is in the ring, or in the kernel, which says so itself. Where that
-    /// is not so, somebody looks for room from now on.
+    /// Whether a program that asks for room is told of some. In the ring there is some where the next send takes something, or, once
+    /// it was refused, where half is free; in the kernel there is, or it says so itself.
     pub fn offers_room(&self) -> bool {
-        let is_enough = if self.end.sending.full.load(Relaxed) == 0 { self.is_free(8) } else { self.is_free(2) };
-        let offers = !self.sends_fast() || is_enough || !self.is_refused();
+        if !self.is_full() {
+            if !self.stays_in_ring() || self.is_free(self.sender().ring.enough_for_any()) {
+                return true;
+            }
+            self.begin_refusing();
+        }
+        let offers = !self.keeps_waiting();
         if offers {
             self.told_of_room();
         }
         offers
+    }
+
+    /// Whether a program that was refused room in the ring waits on. Where nobody looks for it, or the reader has stopped, the
+    /// direction goes down.
+    pub fn keeps_waiting(&self) -> bool {
+        if self.awaits_room() && (!self.is_looked_for() || self.has_stopped()) {
+            self.go_down_for_room();
+        }
+        self.awaits_room()
     }
 
     /// The program is told of room.
@@ -126,10 +145,13 @@ impl Port<'_> {
         }
     }
 
-    /// Whether this part of the ring is free, so that the next send takes something.
-    fn is_free(&self, part: u64) -> bool {
+    fn is_half_free(&self) -> bool {
+        self.is_free(self.sender().ring.capacity() / 2)
+    }
+
+    /// Whether so many bytes of the ring are free.
+    fn is_free(&self, enough: u64) -> bool {
         let sender = self.sender();
-        let enough = sender.ring.capacity() / part;
         // What the reader has published last is asked for where the rest is not enough.
         [false, true].into_iter().any(|fresh| sender.free(fresh).is_ok_and(|free| free >= enough))
     }
@@ -141,11 +163,9 @@ impl Port<'_> {
         if has_left() || self.reader_is_gone() {
             return None;
         }
-        if self.has_stopped() {
-            self.go_down_for_room();
-            if has_left() {
-                return None;
-            }
+        self.keeps_waiting();
+        if has_left() {
+            return None;
         }
         let waited = ticks().saturating_sub(self.end.sending.full_since.load(Relaxed)) / ticks_per_microsecond();
         Some((waited / 2).clamp(LOOK_AFTER_US[0], LOOK_AFTER_US[1]) * 1000)
@@ -174,10 +194,12 @@ impl Port<'_> {
             && !self.reader_left()
     }
 
-    /// From now on the reader is looked at.
+    /// The program is refused room. From now on the reader is looked at.
     fn begin_refusing(&self) {
         let sending = &self.end.sending;
         let now = ticks();
+        sending.full.store(1, Relaxed);
+        sending.full_at.store(sending.tail.load(Relaxed), Relaxed);
         sending.full_since.store(now, Relaxed);
         sending.full_progress[0].store(sending.seen_head.load(Relaxed), Relaxed);
         sending.full_progress[1].store(now, Relaxed);

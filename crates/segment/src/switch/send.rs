@@ -305,8 +305,8 @@ impl Port<'_> {
             match self.wait_for_room(enough, from.left(), nonblocking) {
                 Room::Some => since = None,
                 Room::None if nonblocking && nested => return Outcome::Failed(AGAIN),
-                // The rest too, of a send that does not block: if the kernel has no room for it either, it will say when
-                // it has, which an edge-triggered sender waits for after a short send.
+                // Of a send that does not block the program is told of the ring's room later, or the rest goes the kernel path
+                // too: if that has no room either, the kernel will say when it has.
                 Room::None => {
                     // First: behind the FIN of one that was killed, the kernel would take the rest.
                     if self.reader_is_gone() {
