@@ -20,7 +20,7 @@ macro_rules! families {
 }
 
 families! {
-    aliases bulk byways calls confined descriptors ending epoll faults files flags fortified nonblocking options pointers poll processes room sets
+    aliases beside bulk byways calls confined descriptors ending epoll faults files flags fortified nonblocking options pointers poll processes room sets
     signals threads waits
 }
 

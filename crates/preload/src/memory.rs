@@ -45,9 +45,14 @@ impl<T> Reserved<T> {
         Some(Reserved { items: NonNull::new(reserve(bytes).cast())?, len: 0, room })
     }
 
+    /// Whether one more element goes in.
+    pub fn has_room(&self) -> bool {
+        self.len < self.room
+    }
+
     /// Adds an element; false if there is no room.
     pub fn push(&mut self, item: T) -> bool {
-        let has_room = self.len < self.room;
+        let has_room = self.has_room();
         if has_room {
             // SAFETY: within the memory, which is aligned to pages.
             unsafe { self.items.add(self.len).write(item) };

@@ -293,6 +293,16 @@ fn the_process_leaves_what_an_image_without_the_library_reads() {
     scene.finish();
 }
 
+/// The same of an image with the library, which has not begun when the process executes that program.
+#[test]
+fn the_process_leaves_what_an_image_has_not_come_for() {
+    let Some(scene) = Scene::new() else { return };
+    for state in STATES {
+        scene.assert_whole(HandOver { connections: 2, state, way: "spawn-left", cause: "none" });
+    }
+    scene.finish();
+}
+
 /// The process's own standard input is the connection, and a program that it executes beside itself has that too, and leaves it.
 #[test]
 fn a_bystander_takes_nothing_of_a_standard_input() {

@@ -13,7 +13,7 @@ use underpass_segment::kernel;
 use underpass_segment::link::Link;
 use underpass_segment::reason::Reason;
 use underpass_segment::switch::{Port, Recipient, Told};
-use underpass_segment::sync::{AcqRel, Acquire, AtomicU32, AtomicU64, Relaxed};
+use underpass_segment::sync::{AcqRel, Acquire, AtomicU32, AtomicU64, Relaxed, Release};
 
 /// A program image that has not begun after so long is not awaited.
 const IMAGE_WITHIN_NS: u64 = 1_000_000_000;
@@ -59,6 +59,7 @@ pub fn forget(fd: i32) {
                 // now on. Who sleeps by another descriptor, here or in another process, is woken by a doorbell as before.
                 connection.pin(Reason::Unsupported);
             }
+            connection.outlast_lookers();
             connection.outlast_calls();
             if !crate::set::leave_end(index) {
                 release(index, Some(fd));
@@ -101,6 +102,7 @@ pub fn dissolve(connection: Connection, disconnect: impl FnOnce() -> c_int) -> c
         crate::epoll::outlast_looks(fd);
         crate::epoll::let_go(connection, table::generation(fd));
         crate::set::having(fd).for_each(|set| set.with_item(fd, |item| item.set_told(Told::default())));
+        connection.outlast_lookers();
         connection.outlast_calls();
         release(index, None);
     }
@@ -111,6 +113,11 @@ impl Connection {
     /// Whether a program may have the socket that is not counted among its processes.
     fn is_lent(&self) -> bool {
         self.end.lent_until.load(Acquire) != 0 || self.has_outsider()
+    }
+
+    /// Whether a program image is on its way that was given it.
+    fn is_awaited(&self) -> bool {
+        self.end.lent_until.load(Acquire) > clock::nanoseconds()
     }
 
     /// Whether a program may have the socket that knows nothing of the ring.
@@ -124,9 +131,51 @@ impl Connection {
         self.has_outsider() && self.joined_port().is_some_and(|port| self.leave_no_gap_by(&port))
     }
 
+    /// Processes that were killed keep nothing open, and tell the other end nothing: what they had is taken back.
+    pub(super) fn heed_deaths(&self) {
+        if !self.is_last()
+            && self.end.stage() == Stage::Joined
+            && let Some(family) = process::existing_family()
+            && family.is_held_by_gone(self.index)
+        {
+            family.look_again();
+            take_back_what_is_left(family);
+        }
+    }
+
+    /// An execution is about to close the last descriptor of this process. An image that comes for the connection beside that has
+    /// come when this returns, or does not come.
+    pub fn leave_behind(&self, deadline: u64) {
+        self.heed_deaths();
+        self.await_heir(deadline);
+        // If others have it, they may close it before the new image is there.
+        if self.has_outsider() && (self.is_last() || self.part()) {
+            self.leave_no_gap();
+        }
+    }
+
+    /// This process lets go of it, and keeps its descriptors: see [`part`]. Whether it was the last.
+    pub(super) fn part(&self) -> bool {
+        crate::handoff::learn_cookie(self);
+        process::existing_family().is_some_and(|family| part(family, self.index) == Some(true))
+    }
+
+    /// Awaits a program image that is on its way, if nobody else has the connection.
+    fn await_heir(&self, deadline: u64) {
+        if self.is_last() && self.is_awaited() {
+            // Until it is there, nobody reads the ring.
+            self.go_away();
+            while self.is_last() && self.is_awaited() && clock::nanoseconds() < deadline {
+                clock::nap(200);
+            }
+        }
+    }
+
     fn leave_no_gap_by(&self, port: &Port<'_>) -> bool {
         let has_gap = !port.hand_over(Reason::Inherited, Recipient::Alone, false);
         if has_gap {
+            // Once is enough.
+            self.end.outsider.store(0, Release);
             self.reset_by(Some(port));
         }
         has_gap
@@ -198,20 +247,12 @@ impl Connection {
 
     /// The last descriptor of this process is about to be closed: what kernel TCP would do about unread data, it does.
     fn hush(&self) {
-        // Those that were killed keep nothing open, and tell the other end nothing.
-        if !self.is_last()
-            && self.end.stage() == Stage::Joined
-            && let Some(family) = process::existing_family()
-            && family.is_held_by_gone(self.index)
-        {
-            family.look_again();
-            take_back_what_is_left(family);
-        }
+        self.heed_deaths();
         // In this order: whoever comes for the end counts its reference before it takes up the loan.
         let is_lent = self.is_lent();
-        let is_awaited = self.end.lent_until.load(Acquire) > clock::nanoseconds();
+        let is_awaited = self.is_awaited();
         let last = self.is_last();
-        if last && self.leave_no_gap() {
+        if last && !is_awaited && self.leave_no_gap() {
             return;
         }
         if last && is_awaited {
@@ -425,13 +466,14 @@ pub fn leave_all() {
         for_each(|index, fd| {
             let end = family.end(index);
             let connection = Connection { end, index, fd };
+            connection.await_heir(deadline);
             if let Some(port) = connection.joined_port() {
                 connection.await_images(&port, connection.is_last(), deadline);
             }
             connection.hush();
             crate::epoll::let_go(connection, table::generation(fd));
             // Before: see `hush`.
-            let is_awaited = end.lent_until.load(Acquire) > clock::nanoseconds();
+            let is_awaited = connection.is_awaited();
             let last = part(family, index) == Some(true);
             if last && !is_awaited {
                 // As where a descriptor is closed: see `drop_reference`.

@@ -7,6 +7,7 @@
 //! library it is one of the connection's like any other.
 
 use super::ending::{forget, release};
+use super::look::look_at_all;
 use super::share::{duplicate, open_descriptor};
 use super::{Connection, handle};
 use crate::epoll;
@@ -276,7 +277,9 @@ pub(super) static WAITING: Waiting = Waiting {
 /// Gives back on all connections of this process; false if the kernel has no room for all of it yet.
 fn attend_all() -> bool {
     // Of each, also behind one that has no room.
-    (0..table::highest()).filter_map(super::known).filter(|it| !it.attend()).count() == 0
+    let mut all = true;
+    look_at_all(|it| all &= it.attend());
+    all
 }
 
 /// Counts the receive as inside, and finds it a descriptor of the socket.

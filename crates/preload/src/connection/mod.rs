@@ -5,6 +5,7 @@ mod count;
 mod ending;
 mod find;
 mod inside;
+mod look;
 mod share;
 
 pub use confined::{confine_all, has_rests};
@@ -12,6 +13,7 @@ pub use count::{BROUGHT, count_before_execution};
 pub use ending::{dissolve, forget, images_awaited_until, leave_all, release};
 pub use find::{claim, end_lost, give_up, keep_claimed, known, of, pin_all, recognise};
 pub use inside::{cancellable, is_kept, let_go, unless_left};
+pub use look::{Look, look_at_all};
 pub use share::{
     Counted, duplicate, for_each, forget_closed, is_pool_used, recognise_all, reference_all, settle_child,
 };
@@ -41,6 +43,8 @@ struct Handle {
     descriptors: AtomicU32,
     /// Threads of this process that are inside a call on it.
     inside: Insiders,
+    /// Looks at it that have not ended: see [`look`].
+    lookers: AtomicU32,
     /// This process has no reference any more, though it has descriptors: see [`part`].
     ///
     /// [`part`]: share::part
@@ -523,6 +527,7 @@ impl Connection {
 
     fn pinned_port(&self, reason: Reason) -> Option<Port<'static>> {
         if reason == Reason::Inherited {
+            // Whoever pins it for that gives the socket to a program without the library, or may do so.
             self.end.outsider.store(1, Release);
         }
         self.end.pin(reason);

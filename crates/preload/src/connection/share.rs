@@ -2,7 +2,9 @@
 
 use super::count::{ELSEWHERE, UNCOUNTED};
 use super::ending::{drop_reference, forget_kept, release, take_back_what_is_left};
+use super::find::end_lost;
 use super::inside::Kept;
+use super::look::{forget_looks, look_at};
 use super::{ABSENT, Connection, HIGHEST, Handle, WORKING, handle, known, recognise};
 use crate::table::{self, Known};
 use crate::{memory, process};
@@ -223,6 +225,7 @@ impl Drop for Counted {
 pub fn settle_child(counted: Option<&Counted>) {
     INPUT.store(0, Relaxed);
     forget_kept();
+    forget_looks();
     let handles = || (0..HIGHEST.load(Relaxed)).filter_map(|index| Some((index, handle(index)?)));
     for (_, handle) in handles() {
         handle.descriptors.store(0, Relaxed);
@@ -230,6 +233,7 @@ pub fn settle_child(counted: Option<&Counted>) {
             table::set(kept, Known::Nothing);
             kernel::close(kept);
         }
+        handle.lookers.store(0, Relaxed);
         handle.parted.store(false, Relaxed);
         if handle.counted.load(Relaxed) != UNCOUNTED {
             handle.counted.store(ELSEWHERE, Relaxed);
@@ -280,10 +284,13 @@ pub fn is_pool_used(id: i32) -> bool {
 /// Lets go of every end (or takes it back), around an execution.
 pub fn reference_all(add: bool) {
     for_each_end(|family, index, fd| {
+        let connection = Connection::at(family, index, fd);
         if add {
-            rejoin(family, index);
-        } else if part(family, index) == Some(true) {
-            Connection::at(family, index, fd).leave_no_gap();
+            return rejoin(&connection, family);
+        }
+        connection.heed_deaths();
+        if connection.part() {
+            connection.leave_no_gap();
         }
     });
 }
@@ -307,12 +314,23 @@ pub(super) fn part(family: &Family, index: u32) -> Option<bool> {
 }
 
 /// Takes the end back: nothing came of what [`part`] was for.
-fn rejoin(family: &Family, index: u32) {
-    if let Some(handle) = handle(index)
-        && handle.parted.swap(false, AcqRel)
-    {
-        family.end(index).references.fetch_add(1, AcqRel);
+fn rejoin(connection: &Connection, family: &'static Family) {
+    let (end, index) = (connection.end, connection.index);
+    let Some(handle) = handle(index).filter(|it| it.parted.load(Acquire)) else { return };
+    // Of another connection that has the end by now, if the others have ended this one.
+    let is_there = end.add_reference_if_used() && {
+        let is_same = kernel::cookie(connection.fd) == Ok(end.cookie.load(Relaxed));
+        if !is_same {
+            drop_reference(family, index, None, None);
+        }
+        is_same
+    };
+    if is_there {
+        handle.parted.store(false, Release);
         family.hold(index, process::member());
+    } else {
+        // To the other end the connection is closed.
+        end_lost(connection.fd);
     }
 }
 
@@ -330,7 +348,7 @@ pub fn for_each(mut what: impl FnMut(u32, i32)) {
             let first = handle(index).is_some_and(|h| h.descriptors.load(Relaxed) == 1)
                 || (0..fd).all(|earlier| table::get(earlier) != Known::Connection(index));
             if first {
-                what(index, fd);
+                look_at(fd, |_| what(index, fd));
             }
         }
     }

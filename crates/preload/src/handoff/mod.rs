@@ -23,11 +23,12 @@ pub use program::Program;
 pub use prospect::{folder_changes, set_up};
 
 use crate::access::are_strings_readable;
-use crate::connection::{self, Connection};
+use crate::connection::{self, Connection, Look};
 use crate::memory::Reserved;
 use crate::{memory, process, table};
 use core::ffi::c_char;
 use core::fmt::Write;
+use core::mem::ManuallyDrop;
 use parcel::Parcel;
 use prospect::Prospect;
 use underpass_segment::clock;
@@ -45,6 +46,8 @@ const BY_PARCEL: &str = "parcel:";
 const BY_FAMILY: &str = "family:";
 /// Longest value of the variable, with its name.
 const MOST: usize = 64;
+/// So many connections that other threads make meanwhile go along too.
+const NEW: usize = 64;
 /// What the name of this library's file has in it.
 const LIBRARY: &str = "libunderpass";
 
@@ -84,7 +87,7 @@ impl Packed {
     }
 }
 
-/// This process has let go of its ends: the new image does not know of them.
+/// This process has let go of ends of which the new image does not know.
 struct Gone;
 
 impl Drop for Gone {
@@ -99,7 +102,7 @@ struct Away;
 
 impl Drop for Away {
     fn drop(&mut self) {
-        connections().for_each(|it| it.come_back());
+        connection::look_at_all(|it| it.come_back());
     }
 }
 
@@ -148,9 +151,9 @@ pub unsafe fn pack(program: Program, envp: *const *const c_char, how: Execution)
         // The execution fails.
         return Packed::nothing(envp);
     }
+    let deadline = connection::images_awaited_until();
     if alone {
         connection::for_each(|index, fd| Connection::at(family, index, fd).leave_sets());
-        let deadline = connection::images_awaited_until();
         inherited(how, |it| it.outlast_image(deadline));
     }
     // SAFETY: passed on to the caller.
@@ -160,25 +163,30 @@ pub unsafe fn pack(program: Program, envp: *const *const c_char, how: Execution)
     if alone {
         let goes_along = |it: &Connection| it.end.stage() <= Stage::Joined && it.descriptors().any(stays_open);
         connection::count_before_execution(|it| room.is_some() && goes_along(it));
-        connection::for_each(|index, fd| leave_behind(&Connection::at(family, index, fd)));
+        if prospect != Prospect::Never {
+            leave_behind(family, deadline);
+        }
     }
     match room {
-        Some(room) => room.fill(envp, family, how, prospect == Prospect::Sure),
+        Some(room) => room.fill(family, how, matches!(prospect, Prospect::Sure | Prospect::Never)),
         None => {
             hand_over_inherited(how);
             if alone {
                 connection::reference_all(false);
             }
-            Packed { _gone: alone.then_some(Gone), ..Packed::nothing(envp) }
+            Packed { _away: alone.then_some(Away), _gone: alone.then_some(Gone), ..Packed::nothing(envp) }
         }
     }
 }
 
-/// The execution is about to close a connection that the new image does not inherit.
-fn leave_behind(connection: &Connection) {
-    if connection.is_last() && !connection.descriptors().any(stays_open) {
-        connection.leave_no_gap();
-    }
+/// The execution is about to close what the new image does not inherit.
+fn leave_behind(family: &'static Family, deadline: u64) {
+    connection::for_each(|index, fd| {
+        let connection = Connection::at(family, index, fd);
+        if !connection.descriptors().any(stays_open) {
+            connection.leave_behind(deadline);
+        }
+    });
 }
 
 /// Memory and descriptor for what a new image gets: with these nothing can fail any more.
@@ -195,6 +203,7 @@ impl Room {
         let parcel = if how == Execution::Alone {
             let mut count = 0;
             inherited(how, |_| count += 1);
+            count += NEW;
             Some((Parcel::new(count)?, Held(Reserved::new(count)?)))
         } else {
             None
@@ -215,7 +224,7 @@ impl Room {
         Some(Room { environment: Environment(Pages { memory, len }), variables, parcel })
     }
 
-    fn fill(self, envp: *const *const c_char, family: &'static Family, how: Execution, is_sure: bool) -> Packed {
+    fn fill(self, family: &'static Family, how: Execution, is_sure: bool) -> Packed {
         let Room { environment, variables, parcel } = self;
         let Pages { memory, .. } = environment.0;
         // SAFETY: the text lies behind the pointers.
@@ -241,10 +250,10 @@ impl Room {
         Packed {
             envp: memory.cast(),
             _away: parcel.is_some().then_some(Away),
+            _gone: parcel.is_some().then_some(Gone),
             _environment: Some(environment),
             _parcel: parcel,
             _held: held,
-            ..Packed::nothing(envp)
         }
     }
 }
@@ -259,6 +268,12 @@ fn fill_parcel(parcel: &mut Parcel, held: &mut Held, family: &'static Family, is
         if connection.end.stage() > Stage::Joined {
             return;
         }
+        if !parcel.has_room() {
+            if !connection.hand_over(Reason::Inherited) {
+                connection.reset();
+            }
+            return;
+        }
         let left_behind = connection.go_away();
         let is_joined = connection.end.stage() == Stage::Joined;
         if left_behind.is_none() && !is_sure && is_joined && connection.is_last() {
@@ -267,7 +282,7 @@ fn fill_parcel(parcel: &mut Parcel, held: &mut Held, family: &'static Family, is
             }
             return;
         }
-        if holds {
+        if holds && held.0.has_room() {
             held.hold(&connection);
         }
         if member.is_none() {
@@ -293,25 +308,35 @@ fn lend_to_image(connection: &Connection) {
 
 /// Ends that go along whole, and from which other threads are kept until the new image has them: it would know nothing of
 /// what they do meanwhile. Which locks, the reader's and the sender's, this thread has taken for that.
-struct Held(Reserved<(&'static End, [Option<Entered>; 2])>);
+struct Held(Reserved<HeldEnd>);
+
+type HeldEnd = (Connection, ManuallyDrop<Look>, [Option<Entered>; 2]);
 
 impl Held {
     fn hold(&mut self, connection: &Connection) {
+        // Nor is it to end before they are let in again.
+        let Some((connection, look)) = Look::begin(connection.fd) else { return };
         let end = connection.end;
         if let Some(port) = connection.ready_port() {
             // What this thread itself is in the middle of is counted: then only what one takes that sleeps is not.
             port.settle();
         }
         let me = process::thread();
-        self.0.push((end, [&end.reading.lock, &end.sending.lock].map(|lock| lock.keep_out(me))));
+        self.0.push((
+            connection,
+            ManuallyDrop::new(look),
+            [&end.reading.lock, &end.sending.lock].map(|lock| lock.keep_out(me)),
+        ));
     }
 }
 
 impl Drop for Held {
     fn drop(&mut self) {
-        for (end, [reading, sending]) in self.0.items() {
-            reading.inspect(|&it| end.reading.lock.let_in(it));
-            sending.inspect(|&it| end.sending.lock.let_in(it));
+        for (connection, look, [reading, sending]) in self.0.items_mut() {
+            reading.inspect(|&it| connection.end.reading.lock.let_in(it));
+            sending.inspect(|&it| connection.end.sending.lock.let_in(it));
+            // SAFETY: the list drops no elements, and this one is not used again.
+            unsafe { ManuallyDrop::drop(look) };
         }
     }
 }
@@ -319,10 +344,11 @@ impl Drop for Held {
 /// Whether this process has anything to hand on.
 fn has_any() -> bool {
     connection::recognise_all();
-    process::existing_family().is_some() && connections().any(|it| it.end.stage() <= Stage::Joined)
+    process::existing_family().is_some() && known().any(|it| it.end.stage() <= Stage::Joined)
 }
 
-fn connections() -> impl Iterator<Item = Connection> {
+/// The connections of all descriptors, at which this thread only looks.
+fn known() -> impl Iterator<Item = Connection> {
     (0..table::highest()).filter_map(connection::known)
 }
 
@@ -370,10 +396,14 @@ fn inherited(how: Execution, mut what: impl FnMut(Connection)) {
     if how != Execution::Borrowed {
         // What a spawned child gets besides shows in its file actions only; that was noted when they were made.
         let is_given = |it: &Connection| how == Execution::Spawned && it.is_given();
-        return connections().filter(|it| stays_open(it.fd) || is_given(it)).for_each(what);
+        return connection::look_at_all(|it| {
+            if stays_open(it.fd) || is_given(&it) {
+                what(it)
+            }
+        });
     }
     // The descriptors of a vfork's child are its own, and the table is its parent's: the socket says which end it is.
-    let all = connections().map(|it| (it.end.cookie.load(Relaxed), it.fd as u32));
+    let all = known().map(|it| (it.end.cookie.load(Relaxed), it.fd as u32));
     let Some(by_cookie) = ByCookie::of(table::highest() as usize, all) else { return };
     let mut look = |fd| {
         if stays_open(fd)
@@ -412,7 +442,7 @@ impl ByCookie {
 
 /// The cookie of a connection is known from when it may be looked for by that.
 pub fn learn_cookies() {
-    connections().for_each(|it| learn_cookie(&it));
+    connection::look_at_all(|it| learn_cookie(&it));
 }
 
 /// The same for one.

@@ -97,6 +97,11 @@ impl Parcel {
         Some(parcel)
     }
 
+    /// Whether one more goes in.
+    pub fn has_room(&self) -> bool {
+        self.listed.has_room()
+    }
+
     /// Adds a connection, whose cookie is known.
     pub fn add(&mut self, connection: &Connection, depends: bool, left_behind: u64) {
         let mut end = [0; size_of::<End>()];

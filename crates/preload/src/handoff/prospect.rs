@@ -73,6 +73,8 @@ pub enum Prospect {
     Likely,
     /// It will.
     Sure,
+    /// There will be none, as far as can be seen: the execution fails.
+    Never,
 }
 
 /// What is known of an image of `program` with environment `envp`, for connections whose ends are in `family`.
@@ -87,7 +89,7 @@ pub unsafe fn of(program: Program, envp: *const *const c_char, how: Execution, f
         return Prospect::Doubtful;
     }
     if outcome == Outcome::Fails {
-        return Prospect::Sure;
+        return Prospect::Never;
     }
     let goes_on = outcome == Outcome::Loads
         && kernel::has_one_identity()

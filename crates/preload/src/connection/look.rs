@@ -1,0 +1,97 @@
+//! Threads that look at connections of which they were not asked: to execute or spawn a program, or to give back. Other threads may
+//! close these meanwhile. A close lets them finish first, since the number is another connection's soon, and the end may be.
+
+use super::{Connection, handle, known, unless_left};
+use crate::process;
+use crate::table::{self, Known};
+use core::cell::Cell;
+use underpass_segment::clock;
+use underpass_segment::of_each_thread;
+use underpass_segment::sync::{SeqCst, fence};
+
+of_each_thread! {
+    /// How many of those that look are this thread.
+    static MINE: u32 = 0;
+}
+
+/// A look at a connection, which nobody closes before it ends.
+pub struct Look(u32);
+
+impl Look {
+    /// A look at the connection of `fd`, if there is one.
+    pub fn begin(fd: i32) -> Option<(Connection, Look)> {
+        let connection = known(fd)?;
+        let look = Look(connection.index);
+        if let Some(handle) = handle(connection.index) {
+            handle.lookers.fetch_add(1, SeqCst);
+            MINE.set(MINE.get() + 1);
+        }
+        // Whoever closes it changes the table, and counts those who look afterwards.
+        fence(SeqCst);
+        (table::get(fd) == Known::Connection(connection.index)).then_some((connection, look))
+    }
+}
+
+impl Drop for Look {
+    fn drop(&mut self) {
+        if let Some(handle) = handle(self.0) {
+            // In a child that was forked meanwhile there are none.
+            let less = |n: u32| n.checked_sub(1);
+            if handle.lookers.fetch_update(SeqCst, SeqCst, less).is_ok() {
+                MINE.set(MINE.get().saturating_sub(1));
+            }
+        }
+    }
+}
+
+/// Calls `what` for the connections of all descriptors, which nobody closes meanwhile.
+pub fn look_at_all(mut what: impl FnMut(Connection)) {
+    for fd in 0..table::highest() {
+        look_at(fd, &mut what);
+    }
+}
+
+/// Calls `what` for the connection of `fd`, if there is one, which nobody closes meanwhile.
+pub fn look_at(fd: i32, what: impl FnOnce(Connection)) {
+    if process::borrowed() {
+        // The descriptors are this child's own, and nobody else closes them.
+        if let Some(connection) = known(fd) {
+            what(connection);
+        }
+        return;
+    }
+    if let Some((connection, look)) = Look::begin(fd) {
+        let look = Cell::new(Some(look));
+        // A signal handler may jump away.
+        unless_left(|| drop(look.take()), || what(connection));
+    }
+}
+
+/// In a forked child, which has none of those that looked.
+pub(super) fn forget_looks() {
+    MINE.set(0);
+}
+
+impl Connection {
+    /// Nobody finds the connection by this descriptor any more, which is about to be closed: returns once those who look at it
+    /// have finished.
+    pub(super) fn outlast_lookers(&self) {
+        // A peer that lies is not awaited for longer either.
+        const PATIENCE_NS: u64 = 5_000_000_000;
+        let Some(handle) = handle(self.index) else { return };
+        fence(SeqCst);
+        if handle.lookers.load(SeqCst) == 0 {
+            return;
+        }
+        // On top of a look, or of a call that a look may wait for, in this very thread.
+        let me = process::thread();
+        let locks = [&self.end.reading.lock, &self.end.sending.lock];
+        if MINE.get() > 0 || locks.iter().any(|lock| lock.owner() == me) {
+            return;
+        }
+        let deadline = clock::nanoseconds() + PATIENCE_NS;
+        while handle.lookers.load(SeqCst) > 0 && clock::nanoseconds() < deadline {
+            clock::nap(20);
+        }
+    }
+}
