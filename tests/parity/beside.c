@@ -17,6 +17,15 @@ static void *executes_nothing(void *arguments) {
     return NULL;
 }
 
+/* The kernel finds only then that the file is no program, and the library does not know what will load it. */
+static void *executes_garbage(void *arguments) {
+    while (!over) {
+        if (execve("./garbage", arguments, no_environment) != -1 || errno != ENOEXEC) say("ENOEXEC, not %d", errno);
+        usleep(500);
+    }
+    return NULL;
+}
+
 /* The program has no library, and whatever is not closed on execution. */
 static void *spawns(void *arguments) {
     while (!over) {
@@ -57,6 +66,9 @@ static void all_connections(struct side *side) {
 static void beside(struct side *side, void *(*runs)(void *)) {
     static char *arguments[] = {"true", NULL};
     pthread_t runner, computing[COMPUTING];
+    int file = (int)MUST(open("garbage", O_CREAT | O_WRONLY | O_CLOEXEC, 0755));
+    MUST(write(file, "ab\0cd", 5));
+    MUST(close(file));
     pthread_create(&runner, NULL, runs, arguments);
     for (int i = 0; i < COMPUTING; i++) pthread_create(&computing[i], NULL, computes, NULL);
     all_connections(side);
@@ -67,9 +79,12 @@ static void beside(struct side *side, void *(*runs)(void *)) {
 }
 
 static void nothing_a(struct side *side) { beside(side, executes_nothing); }
+static void garbage_a(struct side *side) { beside(side, executes_garbage); }
 static void spawns_a(struct side *side) { beside(side, spawns); }
 /* Fails if `Look::begin` (crates/preload/src/connection/look.rs) does not count the look. */
 static void nothing(void) { two_processes(AF_INET, nothing_a, all_connections); }
+/* Fails if `leave` (crates/segment/src/switch/sleep.rs) does not wait for who comes to the ring. */
+static void garbage(void) { two_processes(AF_INET, garbage_a, all_connections); }
 static void spawned(void) { two_processes(AF_INET, spawns_a, all_connections); }
 
-const struct scenario scenarios[] = {{"nothing", nothing, 0}, {"spawned", spawned, 0}, {0}};
+const struct scenario scenarios[] = {{"nothing", nothing, 0}, {"garbage", garbage, 0}, {"spawned", spawned, 0}, {0}};

@@ -596,36 +596,50 @@ impl Port<'_> {
     /// its way then, and the sender puts what it finds unread on the kernel path. Whether there is something; `None`, unless
     /// it leaves `surely`, when the sender could not, and the ring is not left; and in any case when the sender never can.
     pub(super) fn leave(&self, surely: bool, until: u64) -> Option<bool> {
+        let began = ticks();
+        // Who sleeps in a receive takes the doorbell that is on its way with the mark of going up, and comes to the ring, if it
+        // may wake.
+        let comes_to_ring = |beside: bool| {
+            beside && surely && self.has_bells_behind_data() && ticks().wrapping_sub(began) < micros(BELL_WITHIN_US)
+        };
+        let leave = |beside| (!comes_to_ring(beside)).then(|| self.leave_beside(beside, surely, until));
+        loop {
+            if let Some(left) = self.with_all_reading(leave) {
+                return left;
+            }
+            nap(50);
+        }
+    }
+
+    fn leave_beside(&self, beside: bool, surely: bool, until: u64) -> Option<bool> {
         let flags = &self.link.incoming().flags;
-        self.with_all_reading(|beside| {
-            if self.has_left() {
-                return Some(false);
-            }
-            if self.may_take(beside) {
-                self.pass_marks();
-            }
-            flags.taken.store(self.place().consumed as u32, Relaxed);
-            if !kernel::undisturbed(|| self.leave_what_can_be_given_back(LEFT)) {
-                let is_lost = self.can_never_be_given_back();
-                if !surely || is_lost {
-                    // Should it leave later, then at the beginning of a record.
-                    flags.taken.store(0, Relaxed);
-                    if surely {
-                        // Lost to whoever gets the socket. Who has the library reads on without a gap: another thread until
-                        // the new image is there, or this one if it never comes.
-                        self.await_bells(beside, self.refuse_bells(), until);
-                    }
-                    return None;
+        if self.has_left() {
+            return Some(false);
+        }
+        if self.may_take(beside) {
+            self.pass_marks();
+        }
+        flags.taken.store(self.place().consumed as u32, Relaxed);
+        if !kernel::undisturbed(|| self.leave_what_can_be_given_back(LEFT)) {
+            let is_lost = self.can_never_be_given_back() || self.has_bells_behind_data();
+            if !surely || is_lost {
+                // Should it leave later, then at the beginning of a record.
+                flags.taken.store(0, Relaxed);
+                if surely {
+                    // Lost to whoever gets the socket. Who has the library reads on without a gap: another thread until
+                    // the new image is there, or this one if it never comes.
+                    self.await_bells(beside, self.refuse_bells(), until);
                 }
-                flags.waiting.fetch_or(LEFT, SeqCst);
+                return None;
             }
-            fence(SeqCst);
-            let unread = self.incoming().published(self.place().head);
-            self.forget_ring(beside, until);
-            // Not before: a sender that goes down by itself does so behind what is unread.
-            flags.want_down.store(1, Release);
-            Some(unread)
-        })
+            flags.waiting.fetch_or(LEFT, SeqCst);
+        }
+        fence(SeqCst);
+        let unread = self.incoming().published(self.place().head);
+        self.forget_ring(beside, until);
+        // Not before: a sender that goes down by itself does so behind what is unread.
+        flags.want_down.store(1, Release);
+        Some(unread)
     }
 
     /// Says that this end has left ([`LEFT`]), or is away ([`AWAY`]), if the sender can put on the kernel path what is unread in
