@@ -157,6 +157,10 @@ impl Connection {
     /// This process lets go of it, and keeps its descriptors: see [`part`]. Whether it was the last.
     pub(super) fn part(&self) -> bool {
         crate::handoff::learn_cookie(self);
+        if let Some(handle) = handle(self.index) {
+            let is_plain = self.joined_port().is_none_or(|port| port.reads_plainly() && !port.sends_fast());
+            handle.was_plain.store(is_plain, Relaxed);
+        }
         process::existing_family().is_some_and(|family| part(family, self.index) == Some(true))
     }
 

@@ -49,6 +49,8 @@ struct Handle {
     ///
     /// [`part`]: share::part
     parted: AtomicBool,
+    /// Both directions were on the kernel path for good by then.
+    was_plain: AtomicBool,
     /// The event in which the connection was found: see [`Connection::is_as_of`].
     found: AtomicU64,
     /// 1: it is in a list of file actions, so a child that is spawned may get it.

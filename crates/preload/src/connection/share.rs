@@ -328,8 +328,17 @@ fn rejoin(connection: &Connection, family: &'static Family) {
     if is_there {
         handle.parted.store(false, Release);
         family.hold(index, process::member());
-    } else {
-        // To the other end the connection is closed.
+        return;
+    }
+    // To the others it is over; what there was of it in the ring is lost, if anything.
+    for fd in connection.descriptors() {
+        if table::replace(fd, Known::Connection(index), Known::Other) {
+            crate::epoll::disown(fd);
+        }
+    }
+    handle.descriptors.store(0, Relaxed);
+    handle.attached.store(ABSENT, Release);
+    if !handle.was_plain.load(Relaxed) {
         end_lost(connection.fd);
     }
 }
