@@ -308,6 +308,7 @@ static void pwait_a(struct side *side) {
         role = 'C';
         confine(by_pwait, BY_PRCTL);
         SHOW(epoll_pwait(set, &event, 1, 0, &none));
+        SHOW(epoll_pwait(set, &event, 1, 1, &none));
         SHOW(epoll_pwait(set, &event, 1, 20, &none));
         write_all(side->fd, "+", 1);
         SHOW(epoll_pwait(set, &event, 1, -1, &none));

@@ -370,6 +370,65 @@ static void one_by_one(struct side *side) {
 }
 static void pieces(void) { two_processes(AF_INET, one_by_one, reader); }
 
+/* More than a ring takes, and less than the kernel, before the other side reads. The sender asks again and again, for a
+ * short time or none. */
+enum { AHEAD = 2 * MIB };
+
+static bool poll_says(int fd) { return poll(&(struct pollfd){fd, POLLIN | POLLOUT, 0}, 1, 20) == 1; }
+static bool select_says(int fd) {
+    fd_set write;
+    FD_ZERO(&write);
+    FD_SET(fd, &write);
+    return select(fd + 1, NULL, &write, NULL, &(struct timeval){0, 20000}) == 1;
+}
+static bool set_says(int fd) {
+    struct epoll_event it;
+    (void)fd;
+    return epoll_wait(set, &it, 1, 0) == 1;
+}
+static bool (*says)(int fd);
+
+static void sends_ahead(struct side *side) {
+    set_nonblocking(side->fd, true);
+    if (kind) {
+        set = (int)MUST(epoll_create1(0));
+        MUST(epoll_ctl(set, EPOLL_CTL_ADD, side->fd, &(struct epoll_event){.events = kind}));
+    }
+    /* A poll that sleeps is known of. */
+    if (!kind) poll(&(struct pollfd){side->fd, POLLIN, 0}, 1, 20);
+    if (!says(side->fd)) fail("no room at first");
+    while (sent < AHEAD) {
+        size_t want = AHEAD - sent < PIECE ? AHEAD - sent : PIECE;
+        fill(out, want, SEED, sent);
+        ssize_t n = send(side->fd, out, want, MSG_NOSIGNAL);
+        if (n == -1 && errno != EAGAIN) fail("send");
+        if (n > 0) sent += (size_t)n;
+        while (n == -1 && !says(side->fd)) {}
+    }
+    tell(side);
+    hear(side);
+    say("all is there");
+}
+static void reads_behind(struct side *side) {
+    hear(side);
+    for (size_t at = 0; at < AHEAD;) {
+        ssize_t got = recv(side->fd, in, sizeof(in), 0);
+        if (got <= 0 || differs(in, (size_t)got, SEED, at) != -1) fail("wrong bytes");
+        at += (size_t)got;
+    }
+    tell(side);
+}
+static void ahead(bool (*by)(int fd), uint32_t events) {
+    says = by;
+    kind = events;
+    two_processes(AF_INET, sends_ahead, reads_behind);
+}
+/* Fail if `keeps_waiting` (crates/segment/src/switch/room.rs) does not have the direction go down. */
+static void ahead_poll(void) { ahead(poll_says, 0); }
+static void ahead_select(void) { ahead(select_says, 0); }
+static void ahead_level(void) { ahead(set_says, EPOLLOUT); }
+static void ahead_edge(void) { ahead(set_says, EPOLLIN | EPOLLOUT | EPOLLET); }
+
 const struct scenario scenarios[] = {
     {"polls", polls, 0},       {"ppolls", ppolls, 0},         {"polls-many", polls_many, 0}, {"selects", selects, 0},
     {"level", level, 0},       {"changes", changes, 0},       {"edge", edge, 0},             {"edge-of-room", edge_of_room, 0},
@@ -383,5 +442,6 @@ const struct scenario scenarios[] = {
     {"anew-level", asks_anew_level, 0}, {"anew-edge", asks_anew_edge, 0},
     {"forks-level", forks_level, 0}, {"forks-edge", forks_edge, 0}, {"looks-level", looks_first_level, 0},
     {"heir-level", by_an_heir_level, 0}, {"heir-edge", by_an_heir_edge, 0},
-    {"kernel-level", by_kernel_level, 0}, {"kernel-edge", by_kernel_edge, 0}, {0},
+    {"kernel-level", by_kernel_level, 0}, {"kernel-edge", by_kernel_edge, 0},
+    {"ahead-poll", ahead_poll, 0}, {"ahead-select", ahead_select, 0}, {"ahead-level", ahead_level, 0}, {"ahead-edge", ahead_edge, 0}, {0},
 };
