@@ -6,6 +6,8 @@
 enum { CONNECTIONS = 40, EXCHANGES = 20, RECORD = 64, COMPUTING = 2 };
 
 static volatile bool over;
+/* The library hands the connections over to kernel TCP, although nothing comes of the execution. */
+static bool hands_over;
 static char *const no_environment[] = {NULL};
 
 /* The kernel finds that there is nothing to execute. */
@@ -56,9 +58,8 @@ static void all_connections(struct side *side) {
     for (int i = 0; i < CONNECTIONS; i++) {
         int fd = another(side);
         exchange(fd, side->leader);
-        if (side->leader) {
-            if (recv(fd, &(char){0}, 1, 0) != 0) say("no end");
-        }
+        /* A doorbell that tells of the hand-over may come to a socket that was closed just then: its kernel resets. */
+        if (side->leader && recv(fd, &(char){0}, 1, 0) != 0 && !(hands_over && errno == ECONNRESET)) say("no end");
         MUST(close(fd));
     }
 }
@@ -79,7 +80,10 @@ static void beside(struct side *side, void *(*runs)(void *)) {
 }
 
 static void nothing_a(struct side *side) { beside(side, executes_nothing); }
-static void garbage_a(struct side *side) { beside(side, executes_garbage); }
+static void garbage_a(struct side *side) {
+    hands_over = true;
+    beside(side, executes_garbage);
+}
 static void spawns_a(struct side *side) { beside(side, spawns); }
 /* Fails if `Look::begin` (crates/preload/src/connection/look.rs) does not count the look. */
 static void nothing(void) { two_processes(AF_INET, nothing_a, all_connections); }
