@@ -151,24 +151,25 @@ pub unsafe fn pack(program: Program, envp: *const *const c_char, how: Execution)
         // The execution fails.
         return Packed::nothing(envp);
     }
+    // SAFETY: passed on to the caller.
+    let prospect = unsafe { prospect::of(program, envp, how, family) };
+    if prospect == Prospect::Never {
+        return Packed::nothing(envp);
+    }
     let deadline = connection::images_awaited_until();
     if alone {
         connection::for_each(|index, fd| Connection::at(family, index, fd).leave_sets());
         inherited(how, |it| it.outlast_image(deadline));
     }
     // SAFETY: passed on to the caller.
-    let prospect = unsafe { prospect::of(program, envp, how, family) };
-    // SAFETY: likewise.
     let room = if prospect == Prospect::Doubtful { None } else { unsafe { Room::new(envp, how) } };
     if alone {
         let goes_along = |it: &Connection| it.end.stage() <= Stage::Joined && it.descriptors().any(stays_open);
         connection::count_before_execution(|it| room.is_some() && goes_along(it));
-        if prospect != Prospect::Never {
-            leave_behind(family, deadline);
-        }
+        leave_behind(family, deadline);
     }
     match room {
-        Some(room) => room.fill(family, how, matches!(prospect, Prospect::Sure | Prospect::Never)),
+        Some(room) => room.fill(family, how, prospect == Prospect::Sure),
         None => {
             hand_over_inherited(how);
             if alone {
