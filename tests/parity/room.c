@@ -103,15 +103,22 @@ static void sender(struct side *side) {
     hear(side);
     say("all is there");
 }
+/* Receives what there is, which is to be the stream from `at` on; how much. */
+static size_t read_some(int fd, size_t at) {
+    ssize_t got = recv(fd, in, sizeof(in), 0);
+    if (got <= 0 || differs(in, (size_t)got, SEED, at) != -1) fail("wrong bytes");
+    return (size_t)got;
+}
+static void read_all(int fd, size_t all) {
+    for (size_t at = 0; at < all;) at += read_some(fd, at);
+}
 static void reader(struct side *side) {
     hear(side);
     await_asleep(side->other);
     send_all(side->fd, "go", 2);
     size_t at = 0;
     while (at < ALL) {
-        ssize_t got = recv(side->fd, in, sizeof(in), 0);
-        if (got <= 0 || differs(in, (size_t)got, SEED, at) != -1) fail("wrong bytes");
-        at += (size_t)got;
+        at += read_some(side->fd, at);
         /* Slower than its sender, and at times much so. */
         if (at % 7 == 0) nap_ms(1);
     }
@@ -225,12 +232,7 @@ static void stuck_reader(struct side *side) {
     send_all(side->fd, "answer", 6);
     hear(side);
     if (fate == RESTS) nap_ms(1500);
-    size_t at = 0;
-    while (at < ALL) {
-        ssize_t got = recv(side->fd, in, sizeof(in), 0);
-        if (got <= 0 || differs(in, (size_t)got, SEED, at) != -1) fail("wrong bytes");
-        at += (size_t)got;
-    }
+    read_all(side->fd, ALL);
     tell(side);
 }
 static void stuck(int what) {
@@ -411,11 +413,7 @@ static void sends_ahead(struct side *side) {
 }
 static void reads_behind(struct side *side) {
     hear(side);
-    for (size_t at = 0; at < AHEAD;) {
-        ssize_t got = recv(side->fd, in, sizeof(in), 0);
-        if (got <= 0 || differs(in, (size_t)got, SEED, at) != -1) fail("wrong bytes");
-        at += (size_t)got;
-    }
+    read_all(side->fd, AHEAD);
     tell(side);
 }
 static void ahead(bool (*by)(int fd), uint32_t events) {

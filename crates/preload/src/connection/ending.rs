@@ -59,7 +59,6 @@ pub fn forget(fd: i32) {
                 // now on. Who sleeps by another descriptor, here or in another process, is woken by a doorbell as before.
                 connection.pin(Reason::Unsupported);
             }
-            connection.outlast_lookers();
             connection.outlast_calls();
             if !crate::set::leave_end(index) {
                 release(index, Some(fd));
@@ -102,7 +101,6 @@ pub fn dissolve(connection: Connection, disconnect: impl FnOnce() -> c_int) -> c
         crate::epoll::outlast_looks(fd);
         crate::epoll::let_go(connection, table::generation(fd));
         crate::set::having(fd).for_each(|set| set.with_item(fd, |item| item.set_told(Told::default())));
-        connection.outlast_lookers();
         connection.outlast_calls();
         release(index, None);
     }
@@ -111,7 +109,7 @@ pub fn dissolve(connection: Connection, disconnect: impl FnOnce() -> c_int) -> c
 
 impl Connection {
     /// Whether a program may have the socket that is not counted among its processes.
-    fn is_lent(&self) -> bool {
+    pub fn is_lent(&self) -> bool {
         self.end.lent_until.load(Acquire) != 0 || self.has_outsider()
     }
 

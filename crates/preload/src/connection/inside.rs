@@ -230,8 +230,9 @@ impl Connection {
     }
 
     /// Nobody finds the connection by this descriptor any more, which is about to be closed: returns once no call goes on by
-    /// its number but inside the kernel.
+    /// its number but inside the kernel, and nobody looks at it.
     pub(super) fn outlast_calls(&self) {
+        self.outlast_lookers();
         // A receive says that it sleeps before it looks at the table; here it is the other way round.
         fence(SeqCst);
         let lock = &self.end.reading.lock;

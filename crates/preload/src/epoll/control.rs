@@ -2,7 +2,7 @@
 
 use super::room::give_back;
 use super::sleep::{hand_over, leave_group, wake_by_itself, wake_up, watch};
-use super::{EDGE, EXCLUSIVE, IN, has_sleepers, need_set, port, set_of};
+use super::{EDGE, EXCLUSIVE, IN, has_kernel_room, has_sleepers, need_set, port, set_of};
 use crate::access::is_readable;
 use crate::connection::{self, Connection};
 use crate::set::{self, Later, Left, Room, Set};
@@ -354,10 +354,7 @@ pub(super) fn kick(epfd: c_int, set: &Set, fd: c_int) {
 /// Wakes a sleeper by a descriptor of the library's own, where `fd` is not writable: the other end may read nothing before
 /// it is answered.
 pub(super) fn sound_if_full(epfd: c_int, set: &Set, fd: c_int) {
-    // While the direction is in the ring the kernel has room.
-    let is_writable =
-        |port: Port<'_>| port.sends_fast() || kernel::poll_now(port.fd, libc::POLLOUT) & libc::POLLOUT != 0;
-    if set.has_alarm() || is_quiet() || port(fd).is_none_or(is_writable) {
+    if set.has_alarm() || is_quiet() || port(fd).is_none_or(|port| has_kernel_room(&port)) {
         return;
     }
     let Some(alarm) = kernel::always_readable() else { return };

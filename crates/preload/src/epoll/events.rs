@@ -168,10 +168,7 @@ fn known_to_kernel(set: &Set, fd: c_int, port: &Port<'_>, item: &mut Item) -> u3
 
 /// What is true beside room of a registration that is edge-triggered: one edge tells of all.
 fn beside_edge(port: &Port<'_>, item: &Item) -> u32 {
-    let mut over = 0;
-    if port.may_have_ended() {
-        over = without_false_reset(port, kernel::poll_now(port.fd, libc::POLLRDHUP) as u16 as u32 & OVER);
-    }
+    let over = if port.may_have_ended() { over_now(port, libc::POLLRDHUP) } else { 0 };
     let readable = over != 0 || port.ready() == Ready::Yes;
     (if readable { item.events & IN } else { 0 }) | over & (item.events | UNASKED)
 }
@@ -183,6 +180,11 @@ fn ended(port: &Port<'_>, item: &Item) -> u32 {
         return 0;
     }
     let asked = if item.events & libc::EPOLLRDHUP as u32 != 0 { libc::POLLRDHUP } else { 0 };
+    over_now(port, asked)
+}
+
+/// What the kernel says of the end, which is `asked` for that of the stream ([`libc::POLLRDHUP`]) or not.
+fn over_now(port: &Port<'_>, asked: i16) -> u32 {
     without_false_reset(port, kernel::poll_now(port.fd, asked) as u16 as u32 & OVER)
 }
 

@@ -238,5 +238,10 @@ fn port(fd: c_int) -> Option<Port<'static>> {
 
 /// Whether a send would find room now.
 fn has_room(port: &Port<'_>) -> bool {
-    if port.sends_fast() { port.offers_room() } else { kernel::poll_now(port.fd, libc::POLLOUT) & libc::POLLOUT != 0 }
+    if port.sends_fast() { port.offers_room() } else { has_kernel_room(port) }
+}
+
+/// Whether the kernel says that there is room, as it does while the direction is in the ring.
+fn has_kernel_room(port: &Port<'_>) -> bool {
+    port.sends_fast() || kernel::poll_now(port.fd, libc::POLLOUT) & libc::POLLOUT != 0
 }

@@ -184,7 +184,7 @@ pub unsafe fn pack(program: Program, envp: *const *const c_char, how: Execution)
 fn leave_behind(family: &'static Family, deadline: u64) {
     connection::for_each(|index, fd| {
         let connection = Connection::at(family, index, fd);
-        if !connection.descriptors().any(stays_open) {
+        if connection.is_lent() && !connection.descriptors().any(stays_open) {
             connection.leave_behind(deadline);
         }
     });

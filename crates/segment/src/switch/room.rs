@@ -108,7 +108,7 @@ impl Port<'_> {
     }
 
     /// Whether the direction is in the ring and has no such room.
-    pub fn awaits_room(&self) -> bool {
+    fn awaits_room(&self) -> bool {
         self.stays_in_ring() && !self.is_half_free()
     }
 
