@@ -29,7 +29,7 @@ pub fn forget(fd: i32) {
         return;
     }
     crate::epoll::forget_set(fd);
-    let in_set = crate::set::having(fd).next().is_some();
+    let in_set = crate::epoll::may_watch(fd);
     if let Some(connection) = known(fd) {
         connection.keep_open();
         // Before the number's next generation, to which nothing of this one is known.

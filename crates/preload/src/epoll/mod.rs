@@ -93,6 +93,11 @@ fn watches(fd: c_int) -> bool {
     set::having(fd).any(|set| set.item(fd).is_some())
 }
 
+/// Whether `fd` is registered in a set, or may be: one that this thread is in the middle of is not asked.
+pub fn may_watch(fd: c_int) -> bool {
+    set::having(fd).any(|set| set.is_below() || set.item(fd).is_some())
+}
+
 /// `fd` is left to the kernel.
 pub fn disown(fd: c_int) {
     set::having(fd).for_each(|set| set.remove(fd));
