@@ -288,6 +288,7 @@ static void send_step(struct actor *a, _Atomic uint64_t *rng, int only)
         break;
     }
     case FWRITE: {
+        s->pinned = 1;
         FILE *stream = fdopen(dup(a->fd), "w");
         if (!stream || fwrite(buffer, 1, n, stream) != n || fclose(stream))
             fail(a, "fwrite");
@@ -295,6 +296,7 @@ static void send_step(struct actor *a, _Atomic uint64_t *rng, int only)
         break;
     }
     case SPLICE_IN: {
+        s->pinned = 1;
         int ends[2];
         if (pipe2(ends, O_CLOEXEC))
             fail(a, "pipe");
@@ -411,6 +413,7 @@ static void receive_step(struct actor *a, _Atomic uint64_t *rng, int only)
         break;
     }
     case FREAD: {
+        s->pinned = 1;
         FILE *stream = fdopen(dup(a->fd), "r");
         if (!stream || setvbuf(stream, NULL, _IONBF, 0) || fread(buffer, 1, n, stream) != n || fclose(stream))
             fail(a, "fread");
@@ -418,6 +421,7 @@ static void receive_step(struct actor *a, _Atomic uint64_t *rng, int only)
         break;
     }
     case SPLICE_OUT: {
+        s->pinned = 1;
         int ends[2];
         if (pipe2(ends, O_CLOEXEC))
             fail(a, "pipe");
@@ -808,6 +812,7 @@ static void hand_churn(struct actor *a, _Atomic uint64_t *rng)
         int old = a->fd;
         a->fd = fcntl(old, F_DUPFD_CLOEXEC, 3 + under(rng, 60));
         close(old);
+        a->conn->side[a->me].pinned = 1; // as by a dup
     }
     for (uint32_t rounds = 1 + under(rng, 4); rounds > 0; rounds--) {
         int one = dial(shared->family, port), two = accept4(listening, NULL, NULL, SOCK_CLOEXEC);
@@ -849,6 +854,7 @@ static void hand_dup(struct actor *a, _Atomic uint64_t *rng)
         fail(a, "dup");
     if (old > 2)
         close(old);
+    a->conn->side[a->me].pinned = 1; // where a set had the number that is closed
     note(a, "dup", old);
 }
 

@@ -61,6 +61,11 @@ impl<T> Reserved<T> {
         has_room
     }
 
+    /// The memory, and its length in bytes.
+    pub fn memory(&self) -> (*mut u8, usize) {
+        (self.items.as_ptr().cast(), self.room.max(1) * size_of::<T>())
+    }
+
     /// Where the elements are to lie.
     pub fn begin(&mut self) -> *mut T {
         self.items.as_ptr()
@@ -98,8 +103,9 @@ impl Reserved<u8> {
 
 impl<T> Drop for Reserved<T> {
     fn drop(&mut self) {
+        let (memory, len) = self.memory();
         // SAFETY: the mapping is this value's own.
-        unsafe { release(self.items.as_ptr().cast(), self.room.max(1) * size_of::<T>()) };
+        unsafe { release(memory, len) };
     }
 }
 

@@ -106,7 +106,6 @@ void check(struct actor *a, const unsigned char *bytes, size_t n, uint64_t at, c
         } else if (bytes[i] == pattern(key, at + i)) {
             i++;
         } else {
-            stop_at_gap(a);
             // Where in the stream do these bytes belong?
             uint64_t end = a->conn->upto[!a->me][a->conn->phases];
             unsigned char want[16];

@@ -38,7 +38,9 @@ struct side {
     _Atomic int ended;      // nothing more will come from it
     _Atomic int passed;     // it was passed to another process, so it sends by the kernel behind what lies unread in the ring
     _Atomic int input;      // it became an image's standard input, so it sends by the kernel likewise
+    _Atomic int pinned;     // it was used in a way that the library leaves to the kernel, so both send by the kernel likewise
     _Atomic int reset;      // it has heard of a reset that may have been
+    _Atomic int replaced;   // an image had another socket in its place
 };
 
 struct conn {
@@ -110,9 +112,6 @@ __attribute__((format(printf, 2, 3), noreturn)) void blame(struct actor *a, cons
 #define fail(a, ...) (stop_if_reset(a), blame(a, __VA_ARGS__))
 // Where the socket was reset and may have been, this thread sleeps until the round is over.
 void stop_if_reset(struct actor *a);
-// An image that has the connection beside a process that keeps it, under another number than 0, is not worth a reset: if it reads,
-// it may find a gap (README, Limits). Then it ends the connection itself, and stops.
-void stop_at_gap(struct actor *a);
 // So many bytes are about to be sent.
 void mark_ahead(struct actor *a, size_t n);
 // What is left of this phase.

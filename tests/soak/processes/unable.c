@@ -2,8 +2,9 @@
 //
 // A reset is legal only where what lies unread in the ring cannot be put on the kernel path (README, Limits): the other side has
 // ended its direction, has sent more than the ring takes, has handed its own side to such an image, had a process killed, or was
-// passed on or became an image's standard input, so that it sends by the kernel. Each side that hears of one stops there, and the
-// round is over when all sides have.
+// passed on or became an image's standard input, so that it sends by the kernel, or either side was used in a way that the library
+// leaves to the kernel. Each side that hears of one stops there, and the round is over when all sides have. An image that gets another
+// socket in its place, beside processes that go on with the connection, stops too, and with it the round.
 // PROCESSES_SKIP=kept leaves out what is handed over while a process goes on having a descriptor of it.
 #include "unable.h"
 #include <errno.h>
@@ -37,7 +38,7 @@ enum { SOMEBODY = 1000 };
 // In the folder of this program: a file that is no library of ours, a static image, and a root with a program alone.
 static char folder[300], other_library[340], static_image[340], root[340];
 
-static uint64_t images, resets, reset_for[6];
+static uint64_t images, replaced, resets, reset_for[7];
 
 // --------------------------------------------------------------------------------------------------- what images need
 
@@ -324,6 +325,8 @@ static int reason(const struct conn *c)
             return 4;
         if (other->input)
             return 5;
+        if (mine->pinned || other->pinned || mine->passed || mine->input || mine->unable > 1)
+            return 6;
     }
     return -1;
 }
@@ -335,10 +338,21 @@ static bool is_reset(int fd)
     return fd >= 0 && !getsockopt(fd, IPPROTO_TCP, TCP_INFO, &about, &length) && about.tcpi_state == TCP_CLOSE;
 }
 
+// Whether the socket was never connected: the library has given it to an image in the place of the connection.
+static bool is_replaced(int fd)
+{
+    struct sockaddr_storage address;
+    socklen_t length = sizeof address;
+    return !getsockname(fd, (struct sockaddr *)&address, &length) && address.ss_family == AF_INET &&
+           ((struct sockaddr_in *)&address)->sin_port == 0;
+}
+
 __attribute__((noreturn)) static void stop(struct actor *a)
 {
-    note(a, "is reset", reason(a->conn));
-    a->conn->side[a->me].reset = 1;
+    bool replaced = is_replaced(a->fd);
+    struct side *s = &a->conn->side[a->me];
+    note(a, replaced ? "is replaced" : "is reset", reason(a->conn));
+    *(replaced ? &s->replaced : &s->reset) = 1;
     for (;;)
         pause();
 }
@@ -351,27 +365,19 @@ void stop_if_reset(struct actor *a)
     errno = error;
 }
 
-void stop_at_gap(struct actor *a)
-{
-    const struct side *s = &a->conn->side[a->me];
-    if (a->fd <= 2 || !s->unable || s->keepers < 1 || reason(a->conn) < 0)
-        return;
-    struct linger at_once = {1, 0};
-    setsockopt(a->fd, SOL_SOCKET, SO_LINGER, &at_once, sizeof at_once);
-    connect(a->fd, &(struct sockaddr){.sa_family = AF_UNSPEC}, sizeof(struct sockaddr));
-    stop(a);
-}
-
 bool is_over_by_reset(void)
 {
     bool any = false;
-    for (int i = 0; i < shared->conns; i++)
-        for (int me = 0; me < 2; me++) {
-            struct side *s = &shared->conn[i].side[me];
-            if (!s->done && !s->reset)
+    for (int i = 0; i < shared->conns; i++) {
+        struct side *side = shared->conn[i].side;
+        bool replaced = side[0].replaced || side[1].replaced;
+        any = any || replaced;
+        for (int me = 0; me < 2 && !replaced; me++) {
+            if (!side[me].done && !side[me].reset)
                 return false;
-            any = any || s->reset;
+            any = any || side[me].reset;
         }
+    }
     return any;
 }
 
@@ -380,6 +386,8 @@ void count_resets(void)
     for (int i = 0; i < shared->conns; i++) {
         struct conn *c = &shared->conn[i];
         images += (uint64_t)(c->side[0].unable + c->side[1].unable);
+        if (c->side[0].replaced || c->side[1].replaced)
+            replaced++;
         if (!c->side[0].reset && !c->side[1].reset)
             continue;
         resets++;
@@ -390,8 +398,8 @@ void count_resets(void)
 void tell_resets(void)
 {
     printf("%llu images that could not go on, %llu connections reset (%llu ended, %llu ahead, %llu both, %llu killed, "
-           "%llu passed, %llu input)\n",
+           "%llu passed, %llu input, %llu pinned), %llu replaced\n",
            (unsigned long long)images, (unsigned long long)resets, (unsigned long long)reset_for[0],
            (unsigned long long)reset_for[1], (unsigned long long)reset_for[2], (unsigned long long)reset_for[3],
-           (unsigned long long)reset_for[4], (unsigned long long)reset_for[5]);
+           (unsigned long long)reset_for[4], (unsigned long long)reset_for[5], (unsigned long long)reset_for[6], (unsigned long long)replaced);
 }

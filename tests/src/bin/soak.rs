@@ -64,8 +64,9 @@ struct Row {
     /// Connections that were ended because the other end broke the rules.
     broken: u64,
     overwritten: u64,
-    /// Images that could not go on with the library, and connections that were reset for that.
-    unable: [u64; 2],
+    /// Images that could not go on with the library, connections that were reset for that, and those in whose place an image
+    /// had another socket.
+    unable: [u64; 3],
 }
 
 impl Row {
@@ -84,7 +85,9 @@ impl Row {
         let numbers = said.lines().last().into_iter().flat_map(|line| line.split(' ').filter_map(|it| it.parse().ok()));
         match (self.name, numbers.collect::<Vec<u64>>().as_slice()) {
             (HOSTILE, [words, ..]) => self.overwritten += words,
-            (PROCESSES, [images, resets, ..]) => self.unable = [self.unable[0] + images, self.unable[1] + resets],
+            (PROCESSES, [images, resets, .., replaced]) => {
+                self.unable.iter_mut().zip([images, resets, replaced]).for_each(|(sum, it)| *sum += it);
+            }
             _ => {}
         }
     }
@@ -178,7 +181,7 @@ fn rows(options: &Options, folder: &Path) -> Vec<Row> {
         }
         for mode in modes() {
             let program = program.clone();
-            let (runs, failures, connections, fast, broken, overwritten, unable) = (0, 0, 0, 0, 0, 0, [0; 2]);
+            let (runs, failures, connections, fast, broken, overwritten, unable) = (0, 0, 0, 0, 0, 0, [0; 3]);
             let row =
                 Row { name, arguments, mode, program, runs, failures, connections, fast, broken, overwritten, unable };
             if chosen(&options.mode, row.mode()) {
@@ -227,7 +230,10 @@ fn report(rows: &[Row], seeds: u32) -> u32 {
     }
     let unable = |which: usize| rows.iter().map(|row| row.unable[which]).sum::<u64>();
     if unable(0) > 0 {
-        println!("{} images could not go on with the library, {} connections reset for that", unable(0), unable(1));
+        let [images, resets, replaced] = [0, 1, 2].map(unable);
+        println!(
+            "{images} images could not go on with the library, {resets} connections reset for that, {replaced} replaced"
+        );
     }
     let failures = rows.iter().map(|row| row.failures).sum();
     println!("{} passed, {failures} failed", rows.iter().map(|row| row.runs).sum::<u32>() - failures);

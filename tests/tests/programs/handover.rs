@@ -285,6 +285,44 @@ fn an_image_reads_no_gap_in_its_standard_input() {
     scene.finish();
 }
 
+/// The same where the image has it under another number, or as the standard input that is the process's own.
+#[test]
+fn an_image_reads_no_gap_beside_a_process_that_keeps_the_connection() {
+    let Some(scene) = Scene::new() else { return };
+    let ways = ["fork-kept", "vfork-kept", "fork-own"];
+    for (way, state) in ways.into_iter().flat_map(|way| ["silent", "sending", "sent", "full"].map(|it| (way, it))) {
+        scene.assert_one_whole_or_reset(HandOver { connections: 1, state, way, cause: "no-environment" });
+    }
+    scene.finish();
+}
+
+/// The image only looks, and the process goes on with the connection: nothing of it is lost.
+#[test]
+fn a_process_goes_on_beside_an_image_that_cannot() {
+    let Some(scene) = Scene::new() else { return };
+    for (way, state) in ["fork-probe", "vfork-probe"]
+        .into_iter()
+        .flat_map(|way| ["silent", "sending", "sent", "full"].map(|it| (way, it)))
+    {
+        let it = HandOver { connections: 1, state, way, cause: "no-environment" };
+        let (codes, said) = scene.run(it);
+        assert_eq!(codes, [0, 0], "{it:?}: {said}");
+        // Behind the other end's last byte nobody can put anything.
+        assert!(state != "sent" || said.contains("no connection"), "{it:?}: {said}");
+    }
+    scene.finish();
+}
+
+/// The execution fails when the file is read, and the process that tried it goes on with the connection.
+#[test]
+fn a_failed_execution_leaves_the_connection_as_it_was() {
+    let Some(scene) = Scene::new() else { return };
+    for state in ["silent", "sending", "sent", "full"] {
+        scene.assert_whole(HandOver { connections: 1, state, way: "fork-failed", cause: "none" });
+    }
+    scene.finish();
+}
+
 /// The process executes a program that does not inherit what an image without the library reads: nobody reads the ring any more.
 #[test]
 fn the_process_leaves_what_an_image_without_the_library_reads() {
@@ -307,8 +345,9 @@ fn the_process_leaves_what_an_image_has_not_come_for() {
 #[test]
 fn a_bystander_takes_nothing_of_a_standard_input() {
     let Some(scene) = Scene::new() else { return };
-    for state in ["silent", "sending", "sent", "full"] {
-        scene.assert_whole(HandOver { connections: 1, state, way: "bystander", cause: "none" });
+    let ways = ["bystander", "spawn-bystander"];
+    for (way, state) in ways.into_iter().flat_map(|way| ["silent", "sending", "sent", "full"].map(|it| (way, it))) {
+        scene.assert_whole(HandOver { connections: 1, state, way, cause: "none" });
     }
     scene.finish();
 }

@@ -62,6 +62,12 @@ impl Connection {
     pub fn is_given(&self) -> bool {
         handle(self.index).is_some_and(|it| it.given.load(Relaxed) != 0)
     }
+
+    /// Once it was to be handed over: whether something is unread that nobody can put on the kernel path.
+    pub fn has_unread_out_of_reach(&self) -> bool {
+        let is_over = || kernel::counters(self.fd).is_ok_and(|it| it.state == kernel::CLOSED);
+        self.joined_port().is_some_and(|port| !port.has_left()) && !is_over()
+    }
 }
 
 /// 1 + the index of the connection that this process has made its standard input since it was forked; 0: none.

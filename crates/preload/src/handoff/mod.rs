@@ -16,6 +16,7 @@ mod lend;
 mod parcel;
 mod program;
 mod prospect;
+mod stand_in;
 
 pub use arrival::{Carried, claim, unpack};
 pub use lend::{lend, take_over};
@@ -31,6 +32,7 @@ use core::fmt::Write;
 use core::mem::ManuallyDrop;
 use parcel::Parcel;
 use prospect::Prospect;
+use stand_in::StandIns;
 use underpass_segment::clock;
 use underpass_segment::end::{End, Family, Stage};
 use underpass_segment::kernel;
@@ -68,6 +70,8 @@ pub enum Execution {
 /// An environment for a new program image, and what is kept for that until it begins.
 pub struct Packed {
     envp: *const *const c_char,
+    // Dropped first: this process takes back what its descriptors are.
+    _stand_ins: Option<StandIns>,
     _away: Option<Away>,
     _gone: Option<Gone>,
     _environment: Option<Environment>,
@@ -78,7 +82,7 @@ pub struct Packed {
 impl Packed {
     /// The environment as it is.
     fn nothing(envp: *const *const c_char) -> Packed {
-        Packed { envp, _away: None, _gone: None, _environment: None, _parcel: None, _held: None }
+        Packed { envp, _stand_ins: None, _away: None, _gone: None, _environment: None, _parcel: None, _held: None }
     }
 
     /// The environment to execute with.
@@ -106,13 +110,14 @@ impl Drop for Away {
     }
 }
 
-/// Memory with an environment.
+/// Memory with what is packed.
 #[derive(Clone, Copy)]
 struct Pages {
     memory: *mut u8,
     len: usize,
 }
 
+/// An environment in memory of its own.
 struct Environment(Pages);
 
 impl Drop for Environment {
@@ -175,9 +180,24 @@ pub unsafe fn pack(program: Program, envp: *const *const c_char, how: Execution)
             if alone {
                 connection::reference_all(false);
             }
-            Packed { _away: alone.then_some(Away), _gone: alone.then_some(Gone), ..Packed::nothing(envp) }
+            Packed {
+                _stand_ins: stand_in_for_stuck(how),
+                _away: alone.then_some(Away),
+                _gone: alone.then_some(Gone),
+                ..Packed::nothing(envp)
+            }
         }
     }
+}
+
+/// See [`StandIns`].
+fn stand_in_for_stuck(how: Execution) -> Option<StandIns> {
+    let stand_ins = StandIns::for_image(how)?;
+    if how == Execution::Borrowed {
+        let (memory, len) = stand_ins.memory();
+        LEFT.set(Some(Pages { memory, len }));
+    }
+    Some(stand_ins)
 }
 
 /// The execution is about to close what the new image does not inherit.
@@ -250,6 +270,7 @@ impl Room {
         }
         Packed {
             envp: memory.cast(),
+            _stand_ins: None,
             _away: parcel.is_some().then_some(Away),
             _gone: parcel.is_some().then_some(Gone),
             _environment: Some(environment),
@@ -379,9 +400,13 @@ fn hand_over_inherited(how: Execution) {
     inherited(how, |it| {
         let recipient = recipient(&it);
         let is_plain = it.hand_over_to(recipient, Reason::Inherited, leaves_to_sender);
-        // Others may read on beside an image that has it under any number. As its standard input the image reads it, and would
-        // read what comes behind what is missing.
-        let is_read = how != Execution::Spawned && it.is_made_input() || how == Execution::Alone && it.is_last();
+        // The image is to read it, and would read what comes behind what is missing. What the image may have without a purpose others
+        // go on with.
+        let is_read = match how {
+            Execution::Alone => it.is_made_input() || it.is_last(),
+            Execution::Borrowed => it.is_made_input(),
+            Execution::Spawned => false,
+        };
         if !is_plain && recipient == Recipient::Alone && is_read {
             it.reset();
         }

@@ -122,9 +122,8 @@ impl Parcel {
         };
         let written =
             write(self.fd, &[head]) && write(self.fd, self.listed.items()) && write(self.fd, self.contents.items());
-        // SAFETY: no pointers.
-        let inherited = unsafe { syscall(libc::SYS_fcntl, [self.fd as usize, libc::F_SETFD as usize, 0, 0, 0, 0]) };
-        (written && inherited.is_ok()).then_some(self.fd)
+        kernel::set_inherited(self.fd, true);
+        written.then_some(self.fd)
     }
 }
 

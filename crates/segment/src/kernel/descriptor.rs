@@ -63,6 +63,19 @@ pub fn duplicate(fd: i32, first: i32) -> Option<i32> {
     copy.ok().map(|fd| fd as i32)
 }
 
+/// Makes `to` another descriptor of what `fd` is, one that an executed program inherits. Whether it is.
+pub fn duplicate_onto(fd: i32, to: i32) -> bool {
+    // SAFETY: no pointers.
+    unsafe { syscall(libc::SYS_dup3, [fd as usize, to as usize, 0, 0, 0, 0]) }.is_ok()
+}
+
+/// Says whether an executed program inherits `fd`.
+pub fn set_inherited(fd: i32, inherited: bool) {
+    let flags = if inherited { 0 } else { libc::FD_CLOEXEC };
+    // SAFETY: no pointers.
+    let _ = unsafe { syscall(libc::SYS_fcntl, [fd as usize, libc::F_SETFD as usize, flags as usize, 0, 0, 0]) };
+}
+
 /// Closes a descriptor of the library's own.
 pub fn close(fd: i32) {
     // SAFETY: no pointers.

@@ -305,6 +305,14 @@ fn poll_once(fd: i32, events: i16) -> i16 {
     it.revents
 }
 
+/// A TCP socket without a connection, which an executed program does not inherit.
+pub fn unconnected_socket() -> Option<i32> {
+    let kind = libc::SOCK_STREAM | libc::SOCK_CLOEXEC;
+    // SAFETY: no pointers.
+    let socket = unsafe { syscall(libc::SYS_socket, [libc::AF_INET as usize, kind as usize, 0, 0, 0, 0]) };
+    socket.ok().map(|fd| fd as i32)
+}
+
 /// Ends the connection in both directions.
 pub fn shut_down(fd: i32) {
     // SAFETY: no pointers.

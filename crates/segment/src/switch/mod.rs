@@ -213,7 +213,7 @@ impl Port<'_> {
     }
 
     /// Whether this end does not look at the incoming ring, for good (see `leave`) or while it is [away](Port::go_away).
-    fn has_left(&self) -> bool {
+    pub fn has_left(&self) -> bool {
         self.link.incoming().flags.waiting.load(Acquire) & ABSENT != 0
     }
 
