@@ -96,6 +96,83 @@ static void born_b(struct side *side) {
 }
 static void born(void) { two_processes(AF_INET, born_a, born_b); }
 
+/* O_NONBLOCK as it was made before the first call: by which descriptor and process, before and after connecting. */
+enum { BY_FCNTL, BY_IOCTL, BY_FLAG, BY_COPY, BY_CHILD, BY_VFORK, TAKEN_BACK, TAKEN_BACK_BY_IOCTL, BY_NOBODY, MAKERS };
+static const char *const MAKER[MAKERS] = {"fcntl", "ioctl", "flag", "copy", "child", "vfork", "taken back", "taken back by ioctl", "nobody"};
+static void make(int maker, int fd) {
+    int on = 1, off = 0;
+    if (maker == BY_FCNTL) MUST(fcntl(fd, F_SETFL, O_NONBLOCK));
+    if (maker == BY_IOCTL) MUST(ioctl(fd, FIONBIO, &on));
+    if (maker == BY_COPY) {
+        int copy = (int)MUST(dup(fd));
+        MUST(fcntl(copy, F_SETFL, O_NONBLOCK));
+        MUST(close(copy));
+    }
+    if (maker == BY_CHILD || maker == BY_VFORK) {
+        pid_t child = maker == BY_CHILD ? fork() : vfork();
+        if (child == 0) _exit(fcntl(fd, F_SETFL, O_NONBLOCK) == 0 ? 0 : 1);
+        say("a child: %d", ended(child));
+    }
+    if (maker == TAKEN_BACK) MUST(fcntl(fd, F_SETFL, 0));
+    if (maker == TAKEN_BACK_BY_IOCTL) MUST(ioctl(fd, FIONBIO, &off));
+}
+static int born_with(int maker) { return maker == BY_FLAG || maker == TAKEN_BACK || maker == TAKEN_BACK_BY_IOCTL ? SOCK_NONBLOCK : 0; }
+static void first_call(struct side *side, int maker, int fd) {
+    bool blocks = maker >= TAKEN_BACK;
+    say("%s: flags %o", MAKER[maker], fcntl(fd, F_GETFL));
+    if (!blocks) SHOW(recv(fd, in, 1, 0));
+    for (int round = 0; round < 40; round++) {
+        MUST(send(fd, "x", 1, 0));
+        if (!blocks) await_bytes(fd, 1);
+        MUST(recv(fd, in, 1, 0));
+    }
+    /* It goes fast by now, where it can: the library says whether it blocks. */
+    if (!blocks) SHOW(recv(fd, in, 1, 0));
+    tell(side);
+    if (!blocks) await_bytes(fd, 1);
+    SHOW(recv(fd, in, 1, 0));
+    MUST(close(fd));
+}
+static void answer(struct side *side, int maker, int fd) {
+    for (int round = 0; round < 40; round++) {
+        MUST(recv(fd, in, 1, 0));
+        MUST(send(fd, "y", 1, 0));
+    }
+    hear(side);
+    if (maker >= TAKEN_BACK) await_asleep(side->other);
+    SHOW(send(fd, "z", 1, 0));
+    SHOW(recv(fd, in, 1, 0));
+    MUST(close(fd));
+}
+static void first_accepted_a(struct side *side) {
+    for (int maker = 0; maker < MAKERS; maker++) {
+        int fd = (int)MUST(accept4(side->listener, NULL, NULL, born_with(maker)));
+        make(maker, fd);
+        first_call(side, maker, fd);
+    }
+}
+static void first_accepted_b(struct side *side) {
+    for (int maker = 0; maker < MAKERS; maker++) answer(side, maker, connect_to(&side->address));
+}
+static void first_accepted(void) { two_processes(AF_INET, first_accepted_a, first_accepted_b); }
+
+static void first_connected_a(struct side *side) {
+    for (int maker = 0; maker < MAKERS * 2; maker++) answer(side, maker % MAKERS, (int)MUST(accept(side->listener, NULL, NULL)));
+}
+static void first_connected_b(struct side *side) {
+    for (int round = 0; round < MAKERS * 2; round++) {
+        int maker = round % MAKERS, early = round / MAKERS;
+        int fd = (int)MUST(socket(side->address.ss_family, SOCK_STREAM | born_with(maker), 0));
+        if (early) make(maker, fd);
+        int answer = connect(fd, (struct sockaddr *)&side->address, address_size(&side->address));
+        if (answer && errno != EINPROGRESS) fail("connect");
+        await_events(fd, POLLOUT);
+        if (!early) make(maker, fd);
+        first_call(side, maker, fd);
+    }
+}
+static void first_connected(void) { two_processes(AF_INET6, first_connected_a, first_connected_b); }
+
 /* Full: not writable until the other side reads; every byte that was taken arrives. */
 static size_t taken;
 static void full_a(struct side *side) {
@@ -187,6 +264,8 @@ static void refused(void) {
 const struct scenario scenarios[] = {
     {"switches", switches, 0},
     {"born", born, 0},
+    {"first-accepted", first_accepted, 0},
+    {"first-connected", first_connected, 0},
     {"full", full, 0},
     {"full-threads", full_threads, 0},
     {"larger", larger, 0},

@@ -1,14 +1,16 @@
 //! What makes, copies, passes on and ends descriptors: socket, accept, connect, close, dup, fcntl, shutdown, SCM_RIGHTS.
 
 use crate::access::are_bytes_readable;
-use crate::connection;
-use crate::table::{self, Known};
+use crate::connection::{self, Connection};
+use crate::table::{self, Known, Socket};
 use crate::{errno, process, real, set_errno};
 use core::ffi::{c_int, c_uint};
 use libc::{msghdr, sa_family_t, size_t, sockaddr, sockaddr_storage, socklen_t, ssize_t};
 use underpass_segment::end::{SHUT_IN, SHUT_OUT};
+use underpass_segment::kernel;
+use underpass_segment::raw::is_quiet;
 use underpass_segment::reason::Reason;
-use underpass_segment::sync::Relaxed;
+use underpass_segment::sync::{AtomicU32, Relaxed};
 use underpass_segment::tap;
 
 /// What glibc's fortified calls check: ends the process when the buffer is known to be too small.
@@ -31,9 +33,26 @@ pub unsafe extern "C" fn socket(domain: c_int, kind: c_int, protocol: c_int) -> 
     if fd >= 0 && !process::borrowed() {
         connection::forget_closed(fd);
         let stream = kind & 0xf == libc::SOCK_STREAM && matches!(domain, libc::AF_INET | libc::AF_INET6);
-        table::set(fd, if stream { Known::Socket } else { Known::Other });
+        let nonblocking = (kind & libc::SOCK_NONBLOCK != 0).into();
+        let made = Socket { is_tcp: stream && makes_tcp(fd, domain, protocol), is_connected: false, nonblocking };
+        table::set(fd, if stream { Known::Socket(made) } else { Known::Other });
     }
     fd
+}
+
+/// Whether `fd`, which socket(2) has just made, has TCP as its protocol. The kernel is asked of the first socket of each kind.
+fn makes_tcp(fd: c_int, domain: c_int, protocol: c_int) -> bool {
+    /// A bit for each kind that was found to be TCP.
+    static MAKES_TCP: AtomicU32 = AtomicU32::new(0);
+    if !matches!(protocol, 0 | libc::IPPROTO_TCP) {
+        return false;
+    }
+    let bit = 1 << (u32::from(domain == libc::AF_INET6) | u32::from(protocol != 0) << 1);
+    let makes = MAKES_TCP.load(Relaxed) & bit != 0 || !is_quiet() && kernel::is_tcp(fd);
+    if makes {
+        MAKES_TCP.fetch_or(bit, Relaxed);
+    }
+    makes
 }
 
 /// # Safety
@@ -41,8 +60,9 @@ pub unsafe extern "C" fn socket(domain: c_int, kind: c_int, protocol: c_int) -> 
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn accept(fd: c_int, address: *mut sockaddr, address_len: *mut socklen_t) -> c_int {
     tap::let_go();
+    let listener = table::get(fd);
     // SAFETY: passed on to the caller.
-    accepted(unsafe { real::accept(fd, address, address_len) })
+    accepted(listener, unsafe { real::accept(fd, address, address_len) }, 0)
 }
 
 /// # Safety
@@ -55,14 +75,17 @@ pub unsafe extern "C" fn accept4(
     flags: c_int,
 ) -> c_int {
     tap::let_go();
+    let listener = table::get(fd);
     // SAFETY: passed on to the caller.
-    accepted(unsafe { real::accept4(fd, address, address_len, flags) })
+    accepted(listener, unsafe { real::accept4(fd, address, address_len, flags) }, flags)
 }
 
-fn accepted(fd: c_int) -> c_int {
+fn accepted(listener: Known, fd: c_int, flags: c_int) -> c_int {
     if fd >= 0 && !process::borrowed() {
         connection::forget_closed(fd);
-        table::set(fd, Known::Socket);
+        let is_tcp = matches!(listener, Known::Socket(Socket { is_tcp: true, .. }));
+        let nonblocking = (flags & libc::SOCK_NONBLOCK != 0).into();
+        table::set(fd, Known::Socket(Socket { is_tcp, is_connected: true, nonblocking }));
     }
     fd
 }
@@ -80,7 +103,13 @@ pub unsafe extern "C" fn connect(fd: c_int, address: *const sockaddr, len: sockl
         && are_bytes_readable(address.cast(), len as usize)
         && family() == libc::AF_UNSPEC as sa_family_t;
     if !disconnects {
-        return call();
+        let answer = call();
+        if answer == 0 && !process::borrowed() {
+            // The kernel has just read it.
+            let is_connected = family() != libc::AF_UNSPEC as sa_family_t;
+            table::note(fd, |socket| Socket { is_connected, ..socket });
+        }
+        return answer;
     }
     match connection::of(fd) {
         Some(connection) => connection::dissolve(connection, call),
@@ -239,7 +268,7 @@ fn replaced(fd: c_int, to: c_int, call: impl FnOnce() -> c_int) -> c_int {
     if refuses_kept(fd) {
         return -1;
     }
-    if fd == to || process::borrowed() || underpass_segment::kernel::descriptor_flags(fd).is_none() {
+    if fd == to || process::borrowed() || kernel::descriptor_flags(fd).is_none() {
         // Nothing is replaced; dup2 may still have an error to report.
         return call();
     }
@@ -293,9 +322,14 @@ pub fn controlled(fd: c_int, command: c_int, argument: usize, call: impl FnOnce(
     answer
 }
 
-/// The program has made the socket block, or not.
+/// The program has cleared or set O_NONBLOCK of `fd`, whatever that is.
 pub fn set_nonblocking(fd: c_int, nonblocking: bool) {
-    if let Some(connection) = connection::known(fd) {
+    if !process::borrowed() {
+        table::note(fd, |socket| Socket { nonblocking: nonblocking.into(), ..socket });
+    }
+    // The number may be something else in a child of vfork.
+    let is_ours = |it: &Connection| !process::borrowed() || kernel::cookie(fd) == Ok(it.end.cookie.load(Relaxed));
+    if let Some(connection) = connection::known(fd).filter(is_ours) {
         connection.end.nonblocking.store(nonblocking.into(), Relaxed);
     }
 }

@@ -293,13 +293,16 @@ pub unsafe extern "C" fn ioctl(fd: c_int, request: c_ulong, argument: usize) -> 
     if answer != 0 || !matches!(request, libc::FIONREAD | libc::TIOCOUTQ | libc::FIONBIO) {
         return answer;
     }
-    let Some(connection) = connection::known(fd) else { return answer };
     let value = argument as *mut c_int;
-    // SAFETY: these three take a pointer to an int, which the kernel has just accepted.
+    if request == libc::FIONBIO {
+        // SAFETY: a pointer to an int, which the kernel has just accepted.
+        crate::descriptor::set_nonblocking(fd, unsafe { *value } != 0);
+        return answer;
+    }
+    let Some(connection) = connection::known(fd) else { return answer };
+    // SAFETY: as above.
     unsafe {
-        if request == libc::FIONBIO {
-            crate::descriptor::set_nonblocking(fd, *value != 0);
-        } else if request == libc::TIOCOUTQ {
+        if request == libc::TIOCOUTQ {
             // What has not arrived at the other end: whatever is in the ring has, and what was sent last are doorbells.
             if connection.end.sending.fast.load(Relaxed) != 0
                 && let Some(port) = connection.port()

@@ -49,7 +49,7 @@ const COOKIE: c_int = -2;
 /// As fdopen(3).
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn fdopen(fd: c_int, mode: *const c_char) -> *mut FILE {
-    if connection::of(fd).is_none() && table::get(fd) != Known::Socket {
+    if connection::of(fd).is_none() && !matches!(table::get(fd), Known::Socket(_)) {
         // SAFETY: passed on to the caller.
         return unsafe { real::fdopen(fd, mode) };
     }

@@ -14,15 +14,65 @@ pub enum Known {
     /// No TCP connection, or one that is not ours: libc's own call does it.
     Other,
     /// A stream socket that this process made or accepted; whether it is a connection shows at its first use.
-    Socket,
+    Socket(Socket),
     /// A connection: the index of its end.
     Connection(u32),
 }
 
+/// What this process has seen of a socket already, so that the kernel need not be asked.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Socket {
+    /// Its protocol is TCP.
+    pub is_tcp: bool,
+    /// It was connected, or will be by its first send (TCP Fast Open).
+    pub is_connected: bool,
+    /// Whether it has O_NONBLOCK.
+    pub nonblocking: Nonblocking,
+}
+
+/// What this process knows of a socket's O_NONBLOCK.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[repr(u32)]
+pub enum Nonblocking {
+    #[default]
+    Unknown,
+    No,
+    Yes,
+    /// It has had another descriptor, or another process has it: it may change unseen.
+    Shared,
+}
+
+impl Socket {
+    fn encode(self) -> u32 {
+        u32::from(self.is_tcp) | u32::from(self.is_connected) << 1 | (self.nonblocking as u32) << 2
+    }
+
+    fn decode(bits: u32) -> Socket {
+        let nonblocking = match bits >> 2 & 3 {
+            0 => Nonblocking::Unknown,
+            1 => Nonblocking::No,
+            2 => Nonblocking::Yes,
+            _ => Nonblocking::Shared,
+        };
+        Socket { is_tcp: bits & 1 != 0, is_connected: bits & 2 != 0, nonblocking }
+    }
+
+    /// Whether nobody but this process, by this descriptor, can change it.
+    fn is_private(self) -> bool {
+        self.nonblocking != Nonblocking::Shared
+    }
+}
+
+impl From<bool> for Nonblocking {
+    fn from(is_nonblocking: bool) -> Nonblocking {
+        if is_nonblocking { Nonblocking::Yes } else { Nonblocking::No }
+    }
+}
+
 const NOTHING: u32 = 0;
 const OTHER: u32 = 1;
-const SOCKET: u32 = 2;
-const CONNECTION: u32 = 16;
+const SOCKET: u32 = 16;
+const CONNECTION: u32 = 32;
 
 type Words<T> = Sparse<T, { MAX_FDS / PIECE }>;
 
@@ -71,7 +121,7 @@ fn encode(known: Known) -> u32 {
     match known {
         Known::Nothing => NOTHING,
         Known::Other => OTHER,
-        Known::Socket => SOCKET,
+        Known::Socket(socket) => SOCKET + socket.encode(),
         Known::Connection(index) => index + CONNECTION,
     }
 }
@@ -80,8 +130,8 @@ fn decode(word: u32) -> Known {
     match word {
         NOTHING => Known::Nothing,
         OTHER => Known::Other,
-        SOCKET => Known::Socket,
-        index => Known::Connection(index - CONNECTION),
+        CONNECTION.. => Known::Connection(word - CONNECTION),
+        bits => Known::Socket(Socket::decode(bits - SOCKET)),
     }
 }
 
@@ -107,6 +157,18 @@ pub fn set(fd: i32, known: Known) -> Known {
 pub fn replace(fd: i32, was: Known, known: Known) -> bool {
     reach(fd);
     word(&TABLE, fd).is_some_and(|w| w.compare_exchange(encode(was), encode(known), Release, Relaxed).is_ok())
+}
+
+/// If `fd` is known to be a socket that is nobody else's, what is known of it becomes what `change` makes of it.
+pub fn note(fd: i32, change: impl Fn(Socket) -> Socket) {
+    while let was @ Known::Socket(socket) = get(fd)
+        && socket.is_private()
+    {
+        let now = change(socket);
+        if now == socket || replace(fd, was, Known::Socket(now)) {
+            return;
+        }
+    }
 }
 
 /// One more than the highest descriptor that was ever entered.

@@ -5,7 +5,7 @@ use super::inside::Kept;
 use super::share::{for_each, part, twin};
 use super::{ABSENT, CONFINED, Connection, PRESENT, UNTOUCHED, handle, known};
 use crate::process;
-use crate::table::{self, Known};
+use crate::table::{self, Known, Socket};
 use core::ffi::c_int;
 use underpass_segment::clock;
 use underpass_segment::end::{Family, Stage};
@@ -94,7 +94,7 @@ pub fn dissolve(connection: Connection, disconnect: impl FnOnce() -> c_int) -> c
     if !renew {
         // Nobody can tell the others that it is another connection: all keep to the kernel path.
         connection.leave_to_kernel();
-    } else if table::replace(fd, Known::Connection(index), Known::Socket) {
+    } else if table::replace(fd, Known::Connection(index), Known::Socket(Socket::default())) {
         connection.give_options_back();
         // It stays in its sets, which know nothing of the next connection yet.
         crate::epoll::settle_socket(connection, || None);

@@ -5,7 +5,7 @@ use super::ending::{bury, take_back_what_is_left};
 use super::share::for_each;
 use super::{ABSENT, Connection, HIGHEST, Handle, Way, handle};
 use crate::handoff::{self, Carried};
-use crate::table::{self, Known};
+use crate::table::{self, Known, Nonblocking, Socket};
 use crate::{process, seccomp};
 use underpass_segment::end::{End, Family, Stage};
 use underpass_segment::kernel;
@@ -30,8 +30,11 @@ pub fn of(fd: i32) -> Option<Connection> {
 /// The same for a socket that is about to have another name, or another process: whoever connects it, by whatever name, all
 /// of them must have one end for it.
 pub fn recognise(fd: i32) -> Option<Connection> {
-    if table::get(fd) == Known::Socket {
-        classify(fd, Known::Socket, kernel::may_carry)?;
+    if let known @ Known::Socket(_) = table::get(fd)
+        && classify(fd, known, kernel::may_carry).is_none()
+    {
+        table::note(fd, |socket| Socket { nonblocking: Nonblocking::Shared, is_connected: false, ..socket });
+        return None;
     }
     of(fd)
 }
@@ -49,14 +52,17 @@ fn classify(fd: i32, known: Known, wanted: fn(u8) -> bool) -> Option<u32> {
         return None;
     }
     process::check_fork();
+    let generation = table::generation(fd);
+    let socket = if let Known::Socket(socket) = known { Some(socket) } else { None };
     if seccomp::is_confined() {
         disown(fd, known);
-        if known == Known::Socket {
+        if socket.is_some() {
             seen(Reason::Seccomp);
         }
         return None;
     }
-    if !kernel::is_tcp(fd) {
+    let seen_before = socket.unwrap_or_default();
+    if !seen_before.is_tcp && !kernel::is_tcp(fd) {
         // A number that is free or not yet a socket of ours stays open to be something else.
         disown(fd, known);
         return None;
@@ -67,7 +73,7 @@ fn classify(fd: i32, known: Known, wanted: fn(u8) -> bool) -> Option<u32> {
     {
         return Some(index);
     }
-    if !wanted(kernel::counters(fd).ok()?.state) {
+    if !seen_before.is_connected && !wanted(kernel::counters(fd).ok()?.state) {
         return None;
     }
     if known == Known::Nothing {
@@ -89,7 +95,7 @@ fn classify(fd: i32, known: Known, wanted: fn(u8) -> bool) -> Option<u32> {
         return None;
     };
     let end = family.end(index);
-    end.nonblocking.store(kernel::is_nonblocking(fd).into(), Relaxed);
+    end.nonblocking.store(is_nonblocking(fd, seen_before).into(), Relaxed);
     handle.attached.store(ABSENT, Relaxed);
     handle.given.store(0, Relaxed);
     handle.counted.store(UNCOUNTED, Relaxed);
@@ -97,19 +103,42 @@ fn classify(fd: i32, known: Known, wanted: fn(u8) -> bool) -> Option<u32> {
     handle.begin();
     HIGHEST.fetch_max(index + 1, Relaxed);
     handle.descriptors.store(1, Release);
-    if !table::replace(fd, known, Known::Connection(index)) {
-        // Another thread was faster.
+    let connection = Connection { end, index, fd };
+    if let Err(now) = enter(connection, known, generation) {
         handle.descriptors.store(0, Relaxed);
         family.give_back(index);
-        return match table::get(fd) {
-            Known::Connection(index) => Some(index),
-            _ => None,
-        };
+        // Another thread was faster.
+        return if let Known::Connection(index) = now { Some(index) } else { None };
     }
-    let connection = Connection { end, index, fd };
-    crate::epoll::watch(connection, crate::table::generation(connection.fd));
+    crate::epoll::watch(connection, table::generation(fd));
     connection.mind_stdio();
     Some(index)
+}
+
+/// Enters the connection into the table, in which its descriptor was `known` as something else in this `generation`. What another
+/// thread has made of that, if so.
+fn enter(connection: Connection, known: Known, generation: u64) -> Result<(), Known> {
+    let Connection { end, index, fd } = connection;
+    let mut known = known;
+    while !table::replace(fd, known, Known::Connection(index)) {
+        known = table::get(fd);
+        match known {
+            // Another thread has seen more of it meanwhile.
+            Known::Socket(socket) if table::generation(fd) == generation => {
+                end.nonblocking.store(is_nonblocking(fd, socket).into(), Relaxed);
+            }
+            _ => return Err(known),
+        }
+    }
+    Ok(())
+}
+
+fn is_nonblocking(fd: i32, socket: Socket) -> bool {
+    match socket.nonblocking {
+        Nonblocking::No => false,
+        Nonblocking::Yes => true,
+        Nonblocking::Unknown | Nonblocking::Shared => kernel::is_nonblocking(fd),
+    }
 }
 
 /// Takes an unused end; `None` when all are in use, or there is no address space for what this process keeps of it.
@@ -155,7 +184,7 @@ pub fn keep_claimed(id: i32, member: u32) {
 /// Leaves `fd`, so far `known` as something else, to the kernel. Epoll sets forget it: what the program changes of its
 /// registration from now on passes them by.
 fn disown(fd: i32, known: Known) {
-    if table::replace(fd, known, Known::Other) && known == Known::Socket {
+    if table::replace(fd, known, Known::Other) && matches!(known, Known::Socket(_)) {
         crate::epoll::disown(fd);
     }
 }
@@ -165,7 +194,11 @@ fn disown(fd: i32, known: Known) {
 pub fn give_up(fd: i32, reason: Reason) {
     match of(fd) {
         Some(connection) => connection.pin(reason),
-        None => disown(fd, Known::Socket),
+        None => {
+            if let known @ Known::Socket(_) = table::get(fd) {
+                disown(fd, known);
+            }
+        }
     }
 }
 

@@ -100,7 +100,7 @@ pub struct Connection {
 #[inline]
 pub fn hasten(fd: i32) {
     if hastens()
-        && matches!(table::get(fd), table::Known::Socket | table::Known::Connection(_))
+        && matches!(table::get(fd), table::Known::Socket(_) | table::Known::Connection(_))
         && let Some(connection) = of(fd)
     {
         connection.way();

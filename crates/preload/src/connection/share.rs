@@ -133,7 +133,7 @@ pub(super) fn open_descriptor(index: u32, fd: i32) -> Option<i32> {
 /// A fork is about to share every socket.
 pub fn recognise_all() {
     for fd in 0..table::highest() {
-        if table::get(fd) == Known::Socket {
+        if let Known::Socket(_) = table::get(fd) {
             recognise(fd);
         }
     }

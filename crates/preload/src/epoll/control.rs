@@ -64,7 +64,7 @@ pub fn claim(epfd: c_int) {
 /// As epoll_ctl(2).
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn epoll_ctl(epfd: c_int, operation: c_int, fd: c_int, event: *mut epoll_event) -> c_int {
-    let socket = matches!(table::get(fd), Known::Socket | Known::Connection(_));
+    let socket = matches!(table::get(fd), Known::Socket(_) | Known::Connection(_));
     // SAFETY: passed on to the caller.
     let call = || unsafe { real::epoll_ctl(epfd, operation, fd, event) };
     if process::borrowed() {
