@@ -1,5 +1,6 @@
 /* Nonblocking sockets: how they become so, who shares it, EAGAIN, full buffers, connecting. */
 #include "harness.h"
+#include <stdatomic.h>
 
 static char in[64 * KIB];
 
@@ -173,6 +174,48 @@ static void first_connected_b(struct side *side) {
 }
 static void first_connected(void) { two_processes(AF_INET6, first_connected_a, first_connected_b); }
 
+/* A socket gets its second name while another thread changes O_NONBLOCK: one connection, by whichever name. */
+enum { NAMED = 150 };
+static atomic_int named, naming;
+static void *change(void *nothing) {
+    for (int on = 0; naming; on = !on) {
+        int fd = named;
+        /* Fails where the number is none any more. */
+        if (fd >= 0) ioctl(fd, FIONBIO, &on);
+    }
+    return nothing;
+}
+static void named_beside_a(struct side *side) {
+    for (int round = 0; round < NAMED; round++) {
+        int fd = (int)MUST(accept(side->listener, NULL, NULL));
+        while (receive_all(fd, in, 4) == 4) send_all(fd, in, 4);
+        MUST(close(fd));
+    }
+}
+static void named_beside_b(struct side *side) {
+    for (int round = 0; round < NAMED; round++) {
+        pthread_t thread;
+        int fd = (int)MUST(socket(side->address.ss_family, SOCK_STREAM, 0));
+        named = fd;
+        naming = 1;
+        start_thread(&thread, change, NULL);
+        while (fcntl(fd, F_GETFL) == O_RDWR) continue; /* until it does */
+        int twin = (int)MUST(dup(fd));
+        naming = 0;
+        pthread_join(thread, NULL);
+        set_nonblocking(fd, false);
+        MUST(connect(fd, (struct sockaddr *)&side->address, address_size(&side->address)));
+        for (int i = 0; i < 12; i++) {
+            unsigned char sent[4] = {(unsigned char)round, (unsigned char)i, 1, 2}, got[4] = {0};
+            send_all(i & 1 ? twin : fd, sent, 4);
+            if (receive_all(i & 2 ? twin : fd, got, 4) != 4 || memcmp(sent, got, 4) != 0) fail("wrong bytes");
+        }
+        MUST(close(fd));
+        MUST(close(twin));
+    }
+}
+static void named_beside(void) { two_processes(AF_INET, named_beside_a, named_beside_b); }
+
 /* Full: not writable until the other side reads; every byte that was taken arrives. */
 static size_t taken;
 static void full_a(struct side *side) {
@@ -266,6 +309,7 @@ const struct scenario scenarios[] = {
     {"born", born, 0},
     {"first-accepted", first_accepted, 0},
     {"first-connected", first_connected, 0},
+    {"named-beside", named_beside, 0},
     {"full", full, 0},
     {"full-threads", full_threads, 0},
     {"larger", larger, 0},
