@@ -48,7 +48,10 @@ fn makes_tcp(fd: c_int, domain: c_int, protocol: c_int) -> bool {
         return false;
     }
     let bit = 1 << (u32::from(domain == libc::AF_INET6) | u32::from(protocol != 0) << 1);
-    let makes = MAKES_TCP.load(Relaxed) & bit != 0 || !is_quiet() && kernel::is_tcp(fd);
+    if MAKES_TCP.load(Relaxed) & bit != 0 {
+        return true;
+    }
+    let makes = !is_quiet() && kernel::is_tcp(fd);
     if makes {
         MAKES_TCP.fetch_or(bit, Relaxed);
     }

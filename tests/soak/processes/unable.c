@@ -401,5 +401,6 @@ void tell_resets(void)
            "%llu passed, %llu input, %llu pinned), %llu replaced\n",
            (unsigned long long)images, (unsigned long long)resets, (unsigned long long)reset_for[0],
            (unsigned long long)reset_for[1], (unsigned long long)reset_for[2], (unsigned long long)reset_for[3],
-           (unsigned long long)reset_for[4], (unsigned long long)reset_for[5], (unsigned long long)reset_for[6], (unsigned long long)replaced);
+           (unsigned long long)reset_for[4], (unsigned long long)reset_for[5], (unsigned long long)reset_for[6],
+           (unsigned long long)replaced);
 }

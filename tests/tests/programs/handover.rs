@@ -31,6 +31,8 @@ const CAUSES: [&str; 14] = [
     "no-environment",
     "switched-off",
 ];
+/// What a client may do on a single connection while the server keeps it beside an image.
+const BESIDE: [&str; 4] = ["silent", "sending", "sent", "full"];
 /// Exit code of a program whose connection was reset.
 const RESET: i32 = 3;
 const LIMIT: Duration = Duration::from_secs(120);
@@ -115,7 +117,7 @@ impl Scene {
 
     /// The same in the ways and states given; what the other end cannot put on the kernel path may be ended by a reset of both.
     fn assert_whole_or_reset(&self, ways: &[&str], states: &[&str], cause: &str) {
-        for (way, state) in ways.iter().flat_map(|way| states.iter().map(move |state| (*way, *state))) {
+        for (way, state) in each(ways, states) {
             self.assert_one_whole_or_reset(HandOver { connections: 2, state, way, cause });
         }
     }
@@ -131,6 +133,11 @@ impl Scene {
         self.stage.run.assert_fast("handover");
         self.stage.finish();
     }
+}
+
+/// Each of the ways in each of the states.
+fn each<'a>(ways: &'a [&'a str], states: &'a [&'a str]) -> impl Iterator<Item = (&'a str, &'a str)> {
+    ways.iter().flat_map(|way| states.iter().map(move |state| (*way, *state)))
 }
 
 fn gone(error: std::io::Error) -> std::io::Result<()> {
@@ -157,7 +164,7 @@ fn no_number_of_connections_is_special() {
         let connections = number.parse().expect("a number of connections");
         // Of a thousand the one shows as much as the other.
         let states: &[&str] = if connections < 1000 { &["idle", "sent"] } else { &["sent"] };
-        for (way, state) in WAYS.into_iter().flat_map(|way| states.iter().map(move |state| (way, *state))) {
+        for (way, state) in each(&WAYS, states) {
             scene.assert_whole(HandOver { connections, state, way, cause: "none" });
         }
     }
@@ -257,7 +264,7 @@ const KEEPING: [&str; 3] = ["fork-kept", "spawn-kept", "system"];
 #[test]
 fn the_process_keeps_its_descriptors() {
     let Some(scene) = Scene::new() else { return };
-    for (way, state) in KEEPING.into_iter().flat_map(|way| ["silent", "sending", "sent"].map(|state| (way, state))) {
+    for (way, state) in each(&KEEPING, &["silent", "sending", "sent"]) {
         scene.assert_whole(HandOver { connections: 2, state, way, cause: "none" });
     }
     scene.finish();
@@ -276,10 +283,7 @@ fn the_process_keeps_what_an_image_without_the_library_reads() {
 #[test]
 fn an_image_reads_no_gap_in_its_standard_input() {
     let Some(scene) = Scene::new() else { return };
-    for (way, state) in ["fork-input", "vfork-input"]
-        .into_iter()
-        .flat_map(|way| ["silent", "sending", "sent", "full"].map(|it| (way, it)))
-    {
+    for (way, state) in each(&["fork-input", "vfork-input"], &BESIDE) {
         scene.assert_one_whole_or_reset(HandOver { connections: 1, state, way, cause: "no-environment" });
     }
     scene.finish();
@@ -289,8 +293,7 @@ fn an_image_reads_no_gap_in_its_standard_input() {
 #[test]
 fn an_image_reads_no_gap_beside_a_process_that_keeps_the_connection() {
     let Some(scene) = Scene::new() else { return };
-    let ways = ["fork-kept", "vfork-kept", "fork-own"];
-    for (way, state) in ways.into_iter().flat_map(|way| ["silent", "sending", "sent", "full"].map(|it| (way, it))) {
+    for (way, state) in each(&["fork-kept", "vfork-kept", "fork-own"], &BESIDE) {
         scene.assert_one_whole_or_reset(HandOver { connections: 1, state, way, cause: "no-environment" });
     }
     scene.finish();
@@ -300,10 +303,7 @@ fn an_image_reads_no_gap_beside_a_process_that_keeps_the_connection() {
 #[test]
 fn a_process_goes_on_beside_an_image_that_cannot() {
     let Some(scene) = Scene::new() else { return };
-    for (way, state) in ["fork-probe", "vfork-probe"]
-        .into_iter()
-        .flat_map(|way| ["silent", "sending", "sent", "full"].map(|it| (way, it)))
-    {
+    for (way, state) in each(&["fork-probe", "vfork-probe"], &BESIDE) {
         let it = HandOver { connections: 1, state, way, cause: "no-environment" };
         let (codes, said) = scene.run(it);
         assert_eq!(codes, [0, 0], "{it:?}: {said}");
@@ -317,7 +317,7 @@ fn a_process_goes_on_beside_an_image_that_cannot() {
 #[test]
 fn a_failed_execution_leaves_the_connection_as_it_was() {
     let Some(scene) = Scene::new() else { return };
-    for state in ["silent", "sending", "sent", "full"] {
+    for state in BESIDE {
         scene.assert_whole(HandOver { connections: 1, state, way: "fork-failed", cause: "none" });
     }
     scene.finish();
@@ -345,8 +345,7 @@ fn the_process_leaves_what_an_image_has_not_come_for() {
 #[test]
 fn a_bystander_takes_nothing_of_a_standard_input() {
     let Some(scene) = Scene::new() else { return };
-    let ways = ["bystander", "spawn-bystander"];
-    for (way, state) in ways.into_iter().flat_map(|way| ["silent", "sending", "sent", "full"].map(|it| (way, it))) {
+    for (way, state) in each(&["bystander", "spawn-bystander"], &BESIDE) {
         scene.assert_whole(HandOver { connections: 1, state, way, cause: "none" });
     }
     scene.finish();

@@ -95,7 +95,7 @@ fn watches(fd: c_int) -> bool {
 
 /// Whether `fd` is registered in a set, or may be: one that this thread is in the middle of is not asked.
 pub fn may_watch(fd: c_int) -> bool {
-    set::having(fd).any(|set| set.is_below() || set.item(fd).is_some())
+    set::having(fd).any(Set::is_below) || watches(fd)
 }
 
 /// `fd` is left to the kernel.

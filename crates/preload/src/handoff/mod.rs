@@ -70,7 +70,7 @@ pub enum Execution {
 /// An environment for a new program image, and what is kept for that until it begins.
 pub struct Packed {
     envp: *const *const c_char,
-    // Dropped first: this process takes back what its descriptors are.
+    // Dropped first: who takes the ends back asks for the cookies of the descriptors.
     _stand_ins: Option<StandIns>,
     _away: Option<Away>,
     _gone: Option<Gone>,
@@ -181,7 +181,7 @@ pub unsafe fn pack(program: Program, envp: *const *const c_char, how: Execution)
                 connection::reference_all(false);
             }
             Packed {
-                _stand_ins: stand_in_for_stuck(how),
+                _stand_ins: stand_ins(how),
                 _away: alone.then_some(Away),
                 _gone: alone.then_some(Gone),
                 ..Packed::nothing(envp)
@@ -190,8 +190,8 @@ pub unsafe fn pack(program: Program, envp: *const *const c_char, how: Execution)
     }
 }
 
-/// See [`StandIns`].
-fn stand_in_for_stuck(how: Execution) -> Option<StandIns> {
+/// What is put in the place of connections that the image would read with a gap.
+fn stand_ins(how: Execution) -> Option<StandIns> {
     let stand_ins = StandIns::for_image(how)?;
     if how == Execution::Borrowed {
         let (memory, len) = stand_ins.memory();
@@ -402,11 +402,7 @@ fn hand_over_inherited(how: Execution) {
         let is_plain = it.hand_over_to(recipient, Reason::Inherited, leaves_to_sender);
         // The image is to read it, and would read what comes behind what is missing. What the image may have without a purpose others
         // go on with.
-        let is_read = match how {
-            Execution::Alone => it.is_made_input() || it.is_last(),
-            Execution::Borrowed => it.is_made_input(),
-            Execution::Spawned => false,
-        };
+        let is_read = how != Execution::Spawned && it.is_made_input() || how == Execution::Alone && it.is_last();
         if !is_plain && recipient == Recipient::Alone && is_read {
             it.reset();
         }

@@ -122,8 +122,7 @@ impl Parcel {
         };
         let written =
             write(self.fd, &[head]) && write(self.fd, self.listed.items()) && write(self.fd, self.contents.items());
-        kernel::set_inherited(self.fd, true);
-        written.then_some(self.fd)
+        (kernel::set_inherited(self.fd, true) && written).then_some(self.fd)
     }
 }
 

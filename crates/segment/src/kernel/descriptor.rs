@@ -69,11 +69,11 @@ pub fn duplicate_onto(fd: i32, to: i32) -> bool {
     unsafe { syscall(libc::SYS_dup3, [fd as usize, to as usize, 0, 0, 0, 0]) }.is_ok()
 }
 
-/// Says whether an executed program inherits `fd`.
-pub fn set_inherited(fd: i32, inherited: bool) {
+/// Has an executed program inherit `fd`, or not. Whether that was possible.
+pub fn set_inherited(fd: i32, inherited: bool) -> bool {
     let flags = if inherited { 0 } else { libc::FD_CLOEXEC };
     // SAFETY: no pointers.
-    let _ = unsafe { syscall(libc::SYS_fcntl, [fd as usize, libc::F_SETFD as usize, flags as usize, 0, 0, 0]) };
+    unsafe { syscall(libc::SYS_fcntl, [fd as usize, libc::F_SETFD as usize, flags as usize, 0, 0, 0]) }.is_ok()
 }
 
 /// Closes a descriptor of the library's own.
