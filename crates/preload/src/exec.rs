@@ -24,7 +24,7 @@ fn in_place() -> Execution {
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn execve(path: *const c_char, argv: *const *const c_char, envp: *const *const c_char) -> c_int {
     // SAFETY: passed on to the caller. It returns only when it has failed; then the packed environment is let go.
-    unsafe { real::execve(path, argv, pack(Program::Path(path), envp, in_place()).envp()) }
+    unsafe { pack(Program::Path(path), envp, in_place()).execute(|envp| real::execve(path, argv, envp)) }
 }
 
 /// # Safety
@@ -40,7 +40,7 @@ pub unsafe extern "C" fn execv(path: *const c_char, argv: *const *const c_char) 
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn execvpe(file: *const c_char, argv: *const *const c_char, envp: *const *const c_char) -> c_int {
     // SAFETY: passed on to the caller.
-    unsafe { real::execvpe(file, argv, pack(Program::Name(file), envp, in_place()).envp()) }
+    unsafe { pack(Program::Name(file), envp, in_place()).execute(|envp| real::execvpe(file, argv, envp)) }
 }
 
 /// # Safety
@@ -112,7 +112,10 @@ pub unsafe extern "C" fn execveat(
     flags: c_int,
 ) -> c_int {
     // SAFETY: passed on to the caller.
-    unsafe { real::execveat(folder, path, argv, pack(Program::At(folder, path), envp, in_place()).envp(), flags) }
+    unsafe {
+        let packed = pack(Program::At(folder, path), envp, in_place());
+        packed.execute(|envp| real::execveat(folder, path, argv, envp, flags))
+    }
 }
 
 /// # Safety
@@ -120,7 +123,7 @@ pub unsafe extern "C" fn execveat(
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn fexecve(fd: c_int, argv: *const *const c_char, envp: *const *const c_char) -> c_int {
     // SAFETY: passed on to the caller.
-    unsafe { real::fexecve(fd, argv, pack(Program::Descriptor(fd), envp, in_place()).envp()) }
+    unsafe { pack(Program::Descriptor(fd), envp, in_place()).execute(|envp| real::fexecve(fd, argv, envp)) }
 }
 
 /// # Safety
@@ -133,7 +136,7 @@ pub unsafe extern "C" fn posix_spawn_file_actions_adddup2(
 ) -> c_int {
     // One that was never used, too: it may be fast by the time it is given.
     if let Some(connection) = connection::recognise(fd) {
-        connection.give();
+        connection.give(to);
     }
     // SAFETY: passed on to the caller.
     unsafe { real::posix_spawn_file_actions_adddup2(actions, fd, to) }
@@ -179,7 +182,7 @@ macro_rules! spawn {
             // SAFETY: passed on to the caller.
             let answer = unsafe {
                 let packed = pack($program(program), envp, Execution::Spawned);
-                real::$name(process, program, actions, attributes, argv, packed.envp())
+                packed.execute(|envp| real::$name(process, program, actions, attributes, argv, envp))
             };
             // Where libc has no such function.
             if answer < 0 { libc::ENOSYS } else { answer }

@@ -11,6 +11,7 @@
 //! beside this image finds them in the family's table. Either looks a connection up by the cookie of its socket, so it does not
 //! matter under which number that arrives. An image that cannot attach what it depends on ends the connection by a reset at once.
 
+mod apart;
 mod arrival;
 mod lend;
 mod parcel;
@@ -24,10 +25,10 @@ pub use program::Program;
 pub use prospect::{folder_changes, set_up};
 
 use crate::access::are_strings_readable;
-use crate::connection::{self, Connection, Look};
+use crate::connection::{self, Connection, Given, Look};
 use crate::memory::Reserved;
 use crate::{memory, process, table};
-use core::ffi::c_char;
+use core::ffi::{c_char, c_int};
 use core::fmt::Write;
 use core::mem::ManuallyDrop;
 use parcel::Parcel;
@@ -71,7 +72,7 @@ pub enum Execution {
 pub struct Packed {
     envp: *const *const c_char,
     // Dropped first: who takes the ends back asks for the cookies of the descriptors.
-    _stand_ins: Option<StandIns>,
+    stand_ins: Option<StandIns>,
     _away: Option<Away>,
     _gone: Option<Gone>,
     _environment: Option<Environment>,
@@ -82,12 +83,15 @@ pub struct Packed {
 impl Packed {
     /// The environment as it is.
     fn nothing(envp: *const *const c_char) -> Packed {
-        Packed { envp, _stand_ins: None, _away: None, _gone: None, _environment: None, _parcel: None, _held: None }
+        Packed { envp, stand_ins: None, _away: None, _gone: None, _environment: None, _parcel: None, _held: None }
     }
 
-    /// The environment to execute with.
-    pub fn envp(&self) -> *const *const c_char {
-        self.envp
+    /// Does `call`, which executes or spawns the program with the environment that it is given.
+    pub fn execute(&self, call: impl Fn(*const *const c_char) -> c_int) -> c_int {
+        match &self.stand_ins {
+            Some(stand_ins) => stand_ins.run(|| call(self.envp)),
+            None => call(self.envp),
+        }
     }
 }
 
@@ -181,23 +185,13 @@ pub unsafe fn pack(program: Program, envp: *const *const c_char, how: Execution)
                 connection::reference_all(false);
             }
             Packed {
-                _stand_ins: stand_ins(how),
+                stand_ins: StandIns::for_image(how),
                 _away: alone.then_some(Away),
                 _gone: alone.then_some(Gone),
                 ..Packed::nothing(envp)
             }
         }
     }
-}
-
-/// What is put in the place of connections that the image would read with a gap.
-fn stand_ins(how: Execution) -> Option<StandIns> {
-    let stand_ins = StandIns::for_image(how)?;
-    if how == Execution::Borrowed {
-        let (memory, len) = stand_ins.memory();
-        LEFT.set(Some(Pages { memory, len }));
-    }
-    Some(stand_ins)
 }
 
 /// The execution is about to close what the new image does not inherit.
@@ -270,7 +264,7 @@ impl Room {
         }
         Packed {
             envp: memory.cast(),
-            _stand_ins: None,
+            stand_ins: None,
             _away: parcel.is_some().then_some(Away),
             _gone: parcel.is_some().then_some(Gone),
             _environment: Some(environment),
@@ -374,10 +368,15 @@ fn known() -> impl Iterator<Item = Connection> {
     (0..table::highest()).filter_map(connection::known)
 }
 
-/// A program is about to be spawned that will know nothing of this library.
-pub fn leave_to_spawned() {
-    if has_any() {
-        hand_over_inherited(Execution::Spawned);
+/// Does `call`, which spawns a program that will know nothing of this library.
+pub fn spawn_unaware(call: impl Fn() -> c_int) -> c_int {
+    if !has_any() {
+        return call();
+    }
+    hand_over_inherited(Execution::Spawned);
+    match StandIns::for_image(Execution::Spawned) {
+        Some(stand_ins) => stand_ins.run(call),
+        None => call(),
     }
 }
 
@@ -385,7 +384,7 @@ pub fn leave_to_spawned() {
 fn hand_over_inherited(how: Execution) {
     let recipient = |connection: &Connection| {
         let is_meant = match how {
-            Execution::Spawned => connection.is_given(),
+            Execution::Spawned => connection.given() != Given::Nowhere,
             // Standard input and output are meant for the image, and so is what nobody else can read.
             _ => connection.fd <= libc::STDERR_FILENO || how == Execution::Alone && connection.is_last(),
         };
@@ -417,7 +416,7 @@ fn stays_open(fd: i32) -> bool {
 fn inherited(how: Execution, mut what: impl FnMut(Connection)) {
     if how != Execution::Borrowed {
         // What a spawned child gets besides shows in its file actions only; that was noted when they were made.
-        let is_given = |it: &Connection| how == Execution::Spawned && it.is_given();
+        let is_given = |it: &Connection| how == Execution::Spawned && it.given() != Given::Nowhere;
         return connection::look_at_all(|it| {
             if stays_open(it.fd) || is_given(&it) {
                 what(it)

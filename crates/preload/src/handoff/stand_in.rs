@@ -5,22 +5,103 @@
 //! another socket under the same number, one that was never connected: receives and sends fail there. Its standard output and
 //! standard error stay the connection, since programs write to these, and the kernel path takes that.
 //!
-//! It is done where no other thread uses the descriptors meanwhile: in a child of vfork, which has its own, and in a process of
-//! one thread.
+//! Nobody but the image is to see that. A child of vfork has descriptors of its own. Any other execution or spawn is done
+//! [apart](super::apart) from the descriptors of this process.
 
-use super::{Execution, LEFT, inherited};
-use crate::connection::Connection;
+use super::apart::{Stack, apart};
+use super::{Execution, LEFT, Pages, inherited, learn_cookie, stays_open};
+use crate::connection::{Connection, Given};
 use crate::memory::Reserved;
 use underpass_segment::kernel;
+use underpass_segment::sync::Relaxed;
 
 /// The lowest number for what is kept: not standard input, output or error, where these are closed.
 const FIRST: i32 = 3;
 
-/// The sockets that stand in for connections. The descriptors are the connections again when this is dropped, since the execution
-/// has failed then.
-pub struct StandIns {
-    replaced: Reserved<Replaced>,
+/// Descriptors that the image gets without the connections behind them.
+pub enum StandIns {
+    /// They are replaced already, in a child of vfork.
+    Borrowed { _list: Option<ReplacedList> },
+    /// They will be, by a thread that has descriptors of its own.
+    Apart { how: Execution, withheld: Reserved<Withheld>, stack: Stack },
 }
+
+impl StandIns {
+    /// For what the image inherits and would read with a gap; `None` if there is no such connection.
+    pub fn for_image(how: Execution) -> Option<StandIns> {
+        let mut count = 0;
+        for_each_out_of_reach(how, |_| count += 1);
+        if count == 0 {
+            return None;
+        }
+        if how == Execution::Borrowed {
+            return Some(StandIns::Borrowed { _list: ReplacedList::of(count) });
+        }
+        let room = Reserved::new(count).zip(Stack::new());
+        if room.is_none() {
+            reset_out_of_reach(how);
+        }
+        let (mut withheld, stack) = room?;
+        for_each_out_of_reach(how, |it| {
+            learn_cookie(&it.connection);
+            withheld.push(it);
+        });
+        Some(StandIns::Apart { how, withheld, stack })
+    }
+
+    /// Does `call`, which executes or spawns the image.
+    pub fn run<T>(&self, call: impl Fn() -> T) -> T {
+        let StandIns::Apart { how, withheld, stack } = self else { return call() };
+        apart(stack, || withhold_all(withheld.items()), &call).unwrap_or_else(|| {
+            reset_out_of_reach(*how);
+            call()
+        })
+    }
+}
+
+/// A descriptor of a connection that the image is not to have.
+pub struct Withheld {
+    connection: Connection,
+    way: Way,
+}
+
+/// How it is withheld.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Way {
+    /// Another socket stands in for it.
+    Replaced,
+    /// The image does not inherit it, and gets the connection as its standard output or standard error only.
+    Closed,
+}
+
+/// In a thread that has descriptors of its own.
+fn withhold_all(list: &[Withheld]) {
+    // Other threads may have closed one, and opened something else.
+    let is_there = |it: &&Withheld| kernel::cookie(it.connection.fd) == Ok(it.connection.end.cookie.load(Relaxed));
+    let socket = kernel::unconnected_socket();
+    for Withheld { connection, way } in list.iter().filter(is_there) {
+        let fd = connection.fd;
+        let is_inherited = stays_open(fd);
+        let is_done = match (way, socket) {
+            (Way::Closed, _) => kernel::set_inherited(fd, false),
+            (Way::Replaced, Some(socket)) => kernel::duplicate_onto(socket, fd, is_inherited),
+            (Way::Replaced, None) => false,
+        };
+        if !is_done && fd == libc::STDIN_FILENO {
+            // Another file that the image opens would become its standard input.
+            connection.reset();
+        } else if !is_done {
+            kernel::close(fd);
+        }
+    }
+    if let Some(socket) = socket {
+        kernel::close(socket);
+    }
+}
+
+/// The sockets that stand in for connections in a child of vfork. The descriptors are the connections again when this is dropped,
+/// since the execution has failed then.
+pub struct ReplacedList(Reserved<Replaced>);
 
 /// A descriptor of a connection that is another socket's for the image.
 struct Replaced {
@@ -29,46 +110,37 @@ struct Replaced {
     kept: i32,
 }
 
-impl StandIns {
-    /// For what the image inherits and would read with a gap; `None` if there is no such connection.
-    pub fn for_image(how: Execution) -> Option<StandIns> {
-        match how {
-            Execution::Borrowed => {}
-            Execution::Alone if kernel::has_one_thread() => {}
-            _ => return None,
-        }
-        let mut count = 0;
-        for_each_out_of_reach(how, |_| count += 1);
-        if count == 0 {
-            return None;
-        }
+impl ReplacedList {
+    /// So many at most.
+    fn of(count: usize) -> Option<ReplacedList> {
         let mut replaced = Reserved::new(count);
         let socket = kernel::unconnected_socket();
-        for_each_out_of_reach(how, |it| {
+        for_each_out_of_reach(Execution::Borrowed, |Withheld { connection, .. }| {
             let list = replaced.as_mut().filter(|list| list.has_room());
-            match list.zip(socket.and_then(|socket| Replaced::by(it.fd, socket))) {
+            match list.zip(socket.and_then(|socket| Replaced::by(connection.fd, socket))) {
                 Some((list, it)) => {
                     list.push(it);
                 }
-                None => withhold(&it),
+                // The image does not inherit it. Another file that it opens would become its standard input.
+                None if connection.fd == libc::STDIN_FILENO => connection.reset(),
+                None => {
+                    kernel::set_inherited(connection.fd, false);
+                }
             }
         });
         if let Some(socket) = socket {
             kernel::close(socket);
         }
-        Some(StandIns { replaced: replaced? })
-    }
-
-    /// The memory of the list.
-    pub fn memory(&self) -> (*mut u8, usize) {
-        self.replaced.memory()
+        let (memory, len) = replaced.as_ref()?.memory();
+        LEFT.set(Some(Pages { memory, len }));
+        replaced.map(ReplacedList)
     }
 }
 
-impl Drop for StandIns {
+impl Drop for ReplacedList {
     fn drop(&mut self) {
         LEFT.set(None);
-        self.replaced.items().iter().for_each(Replaced::put_back);
+        self.0.items().iter().for_each(Replaced::put_back);
     }
 }
 
@@ -76,7 +148,7 @@ impl Replaced {
     /// The connection's descriptor is `socket` from now on; `None` without room to keep the connection.
     fn by(fd: i32, socket: i32) -> Option<Replaced> {
         let kept = kernel::duplicate(fd, FIRST)?;
-        let is_replaced = kernel::duplicate_onto(socket, fd);
+        let is_replaced = kernel::duplicate_onto(socket, fd, true);
         if !is_replaced {
             kernel::close(kept);
         }
@@ -84,26 +156,27 @@ impl Replaced {
     }
 
     fn put_back(&self) {
-        kernel::duplicate_onto(self.kept, self.fd);
+        kernel::duplicate_onto(self.kept, self.fd, true);
         kernel::close(self.kept);
     }
 }
 
-/// There is no memory or descriptor for a stand-in: the image does not inherit the connection. Another file that it opens would
-/// become its standard input.
-fn withhold(connection: &Connection) {
-    if connection.fd == libc::STDIN_FILENO {
-        connection.reset();
-    } else {
-        kernel::set_inherited(connection.fd, false);
-    }
+/// There can be no stand-ins: better no connection than one with a gap.
+fn reset_out_of_reach(how: Execution) {
+    for_each_out_of_reach(how, |it| it.connection.reset());
 }
 
-fn for_each_out_of_reach(how: Execution, mut what: impl FnMut(Connection)) {
-    let is_output = |fd| matches!(fd, libc::STDOUT_FILENO | libc::STDERR_FILENO);
-    inherited(how, |it| {
-        if !is_output(it.fd) && it.has_unread_out_of_reach() {
-            what(it);
+fn for_each_out_of_reach(how: Execution, mut what: impl FnMut(Withheld)) {
+    inherited(how, |connection| {
+        let is_output = matches!(connection.fd, libc::STDOUT_FILENO | libc::STDERR_FILENO);
+        let given = if how == Execution::Spawned { connection.given() } else { Given::Nowhere };
+        let way = match given {
+            Given::Nowhere | Given::AsOutput if is_output => return,
+            Given::AsOutput => Way::Closed,
+            Given::Nowhere | Given::Anywhere => Way::Replaced,
+        };
+        if connection.has_unread_out_of_reach() {
+            what(Withheld { connection, way });
         }
     });
 }
