@@ -22,6 +22,9 @@ pub const P99: &str = ": p99";
 /// What an application under Underpass must not fall below. Equal figures differ by a few per cent from run to run.
 pub const NOT_SLOWER: Target = Target::TimesBetter(0.95);
 
+/// What the 99th percentile must not fall below where both sides bear the same load.
+pub const NOT_LATER: Target = Target::TimesBetter(0.9);
+
 /// A note for streams in one direction, of which [`Rule::Connections`] is asked.
 pub const IN_PART: &str = "where the reader is slower, a part of the bytes goes through the kernel, by design";
 

@@ -1,5 +1,5 @@
 //! nginx: one file of 1 KiB, with wrk over kept connections, and with ab over kept connections and over one for each
-//! request.
+//! request. Clients of wrk ask as fast as they are answered, or at most once in a millisecond each.
 
 use std::fs;
 use std::io::{Read, Write};
@@ -25,6 +25,10 @@ use crate::witness::Rule;
 const GROUP: &str = "nginx";
 const FILE: [u8; 1024] = [b'u'; 1024];
 const CONNECTIONS: u32 = 16;
+/// Of clients that wait before they ask again.
+const WAITING_CONNECTIONS: u32 = 40;
+/// For wrk: milliseconds before each request of a connection.
+const WAIT: &str = "function delay() return 1 end\n";
 
 /// Names the experiments.
 pub fn add(chosen: &mut Chosen, missing: &mut Vec<Skipped>) {
@@ -33,7 +37,9 @@ pub fn add(chosen: &mut Chosen, missing: &mut Vec<Skipped>) {
             chosen.versions.extend(version(&server, "-v"));
             chosen.versions.extend(version(&wrk, "--version").map(|text| text.replace(" Copyright", "; Copyright")));
             for workers in [1, 2] {
-                chosen.add("apps", Wrk { server: server.clone(), wrk: wrk.clone(), workers });
+                for waits in [false, true] {
+                    chosen.add("apps", Wrk { server: server.clone(), wrk: wrk.clone(), workers, waits });
+                }
             }
         }
         Err(skipped) => missing.push(skipped),
@@ -56,22 +62,34 @@ struct Wrk {
     wrk: PathBuf,
     /// Worker processes of nginx, and threads of wrk.
     workers: u32,
+    /// Whether each connection waits for [`WAIT`]. Then both sides bear the same load, so that their percentiles can be compared.
+    waits: bool,
 }
 
 impl Experiment for Wrk {
     fn plans(&self) -> Vec<Plan> {
         let name = format!("nginx 1 KiB keep-alive, {}", counted(self.workers, "worker"));
-        let rate = Plan::rate(GROUP, name, Unit::PerSecond)
-            .target(Target::TimesBetter(2.0))
-            .note(format!("wrk, {CONNECTIONS} connections"));
-        load::plans(rate, "request", true)
+        if !self.waits {
+            let rate = Plan::rate(GROUP, name, Unit::PerSecond).target(Target::TimesBetter(2.0));
+            return load::plans(rate.note(format!("wrk, {CONNECTIONS} connections")), "request", true);
+        }
+        let rate = Plan::rate(GROUP, name + ", same load", Unit::PerSecond).target(load::NOT_SLOWER);
+        let note = format!("wrk, {WAITING_CONNECTIONS} connections, each 1 ms after its answer");
+        let [rate, processor, p99] = load::plans(rate.note(note), "request", true).try_into().expect("three figures");
+        vec![rate, processor, p99.target(load::NOT_LATER)]
     }
 
     fn sample(&mut self, lab: &Lab, session: &Session) -> Result<Vec<Reading>> {
         let folder = folder()?;
         let (server, port) = serve_file(&self.server, session, folder.path(), self.workers)?;
         let mut command = session.command(&self.wrk);
-        command.args(arguments![format!("-t{}", self.workers), format!("-c{CONNECTIONS}"), "--latency"]);
+        let connections = if self.waits { WAITING_CONNECTIONS } else { CONNECTIONS };
+        command.args(arguments![format!("-t{}", self.workers), format!("-c{connections}"), "--latency"]);
+        if self.waits {
+            let script = folder.path().join("wait.lua");
+            fs::write(&script, WAIT)?;
+            command.arg("-s").arg(script);
+        }
         command.arg(format!("-d{}s", seconds(lab))).arg(format!("http://127.0.0.1:{port}/file"));
         let (wrk, time) = load::drive(&mut command, &[&server])?;
         Ok(told(&wrk.stdout)?.readings(session, wrk.pid, Rule::Bytes, time))
