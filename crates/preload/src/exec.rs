@@ -1,7 +1,7 @@
 //! execve, its relatives, and posix_spawn: the new program image takes the connections along.
 
-use crate::handoff::{self, Execution, Program, pack};
-use crate::{connection, process, real};
+use crate::handoff::{Execution, FileActions, Program, pack};
+use crate::{process, real};
 use core::ffi::{c_char, c_int};
 use libc::{pid_t, posix_spawn_file_actions_t, posix_spawnattr_t};
 
@@ -24,7 +24,7 @@ fn in_place() -> Execution {
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn execve(path: *const c_char, argv: *const *const c_char, envp: *const *const c_char) -> c_int {
     // SAFETY: passed on to the caller. It returns only when it has failed; then the packed environment is let go.
-    unsafe { pack(Program::Path(path), envp, in_place()).execute(|envp| real::execve(path, argv, envp)) }
+    unsafe { real::execve(path, argv, pack(Program::Path(path), envp, in_place()).envp()) }
 }
 
 /// # Safety
@@ -40,7 +40,7 @@ pub unsafe extern "C" fn execv(path: *const c_char, argv: *const *const c_char) 
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn execvpe(file: *const c_char, argv: *const *const c_char, envp: *const *const c_char) -> c_int {
     // SAFETY: passed on to the caller.
-    unsafe { pack(Program::Name(file), envp, in_place()).execute(|envp| real::execvpe(file, argv, envp)) }
+    unsafe { real::execvpe(file, argv, pack(Program::Name(file), envp, in_place()).envp()) }
 }
 
 /// # Safety
@@ -112,10 +112,7 @@ pub unsafe extern "C" fn execveat(
     flags: c_int,
 ) -> c_int {
     // SAFETY: passed on to the caller.
-    unsafe {
-        let packed = pack(Program::At(folder, path), envp, in_place());
-        packed.execute(|envp| real::execveat(folder, path, argv, envp, flags))
-    }
+    unsafe { real::execveat(folder, path, argv, pack(Program::At(folder, path), envp, in_place()).envp(), flags) }
 }
 
 /// # Safety
@@ -123,47 +120,7 @@ pub unsafe extern "C" fn execveat(
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn fexecve(fd: c_int, argv: *const *const c_char, envp: *const *const c_char) -> c_int {
     // SAFETY: passed on to the caller.
-    unsafe { pack(Program::Descriptor(fd), envp, in_place()).execute(|envp| real::fexecve(fd, argv, envp)) }
-}
-
-/// # Safety
-/// As posix_spawn_file_actions_adddup2(3).
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn posix_spawn_file_actions_adddup2(
-    actions: *mut posix_spawn_file_actions_t,
-    fd: c_int,
-    to: c_int,
-) -> c_int {
-    // One that was never used, too: it may be fast by the time it is given.
-    if let Some(connection) = connection::recognise(fd) {
-        connection.give(to);
-    }
-    // SAFETY: passed on to the caller.
-    unsafe { real::posix_spawn_file_actions_adddup2(actions, fd, to) }
-}
-
-/// # Safety
-/// As posix_spawn_file_actions_addchdir_np(3).
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn posix_spawn_file_actions_addchdir_np(
-    actions: *mut posix_spawn_file_actions_t,
-    path: *const c_char,
-) -> c_int {
-    handoff::folder_changes();
-    // SAFETY: passed on to the caller.
-    unsafe { real::posix_spawn_file_actions_addchdir_np(actions, path) }
-}
-
-/// # Safety
-/// As posix_spawn_file_actions_addfchdir_np(3).
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn posix_spawn_file_actions_addfchdir_np(
-    actions: *mut posix_spawn_file_actions_t,
-    fd: c_int,
-) -> c_int {
-    handoff::folder_changes();
-    // SAFETY: passed on to the caller.
-    unsafe { real::posix_spawn_file_actions_addfchdir_np(actions, fd) }
+    unsafe { real::fexecve(fd, argv, pack(Program::Descriptor(fd), envp, in_place()).envp()) }
 }
 
 macro_rules! spawn {
@@ -181,8 +138,8 @@ macro_rules! spawn {
         ) -> c_int {
             // SAFETY: passed on to the caller.
             let answer = unsafe {
-                let packed = pack($program(program), envp, Execution::Spawned);
-                packed.execute(|envp| real::$name(process, program, actions, attributes, argv, envp))
+                let packed = pack($program(program), envp, Execution::Spawned(FileActions::of(actions)));
+                real::$name(process, program, packed.actions(actions), attributes, argv, packed.envp())
             };
             // Where libc has no such function.
             if answer < 0 { libc::ENOSYS } else { answer }

@@ -61,6 +61,18 @@ impl<T> Reserved<T> {
         has_room
     }
 
+    /// Keeps those elements of which `is_kept` says so, in their order.
+    pub fn retain(&mut self, is_kept: impl Fn(&T) -> bool) {
+        let mut kept = 0;
+        for at in 0..self.len {
+            if is_kept(&self.items()[at]) {
+                self.items_mut().swap(kept, at);
+                kept += 1;
+            }
+        }
+        self.len = kept;
+    }
+
     /// The memory, and its length in bytes.
     pub fn memory(&self) -> (*mut u8, usize) {
         (self.items.as_ptr().cast(), self.room.max(1) * size_of::<T>())

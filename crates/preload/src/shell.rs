@@ -113,7 +113,7 @@ pub unsafe extern "C" fn popen(command: *const c_char, mode: *const c_char) -> *
         let _turn = Turn::take();
         let mut actions = MaybeUninit::uninit();
         libc::posix_spawn_file_actions_init(actions.as_mut_ptr());
-        real::posix_spawn_file_actions_adddup2(actions.as_mut_ptr(), other, its);
+        libc::posix_spawn_file_actions_adddup2(actions.as_mut_ptr(), other, its);
         for pipe in pipes() {
             let fd = libc::fileno((*pipe).stream);
             if fd != its {
@@ -327,8 +327,8 @@ pub unsafe extern "C" fn wordexp(words: *const c_char, result: *mut c_void, flag
     const WRDE_NOCMD: c_int = 4;
     // SAFETY: the caller vouches for the words.
     let text = unsafe { CStr::from_ptr(words) }.to_bytes();
-    // SAFETY: passed on to the caller.
-    let expand = || unsafe { real::wordexp(words, result, flags) };
     let spawns = flags & WRDE_NOCMD == 0 && (text.contains(&b'`') || text.windows(2).any(|it| it == b"$("));
-    if spawns { handoff::spawn_unaware(expand) } else { expand() }
+    let _stand_ins = if spawns { handoff::leave_to_spawn_of_libc() } else { None };
+    // SAFETY: passed on to the caller.
+    unsafe { real::wordexp(words, result, flags) }
 }

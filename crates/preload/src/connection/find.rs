@@ -97,7 +97,6 @@ fn classify(fd: i32, known: Known, wanted: fn(u8) -> bool) -> Option<u32> {
     let end = family.end(index);
     end.nonblocking.store(is_nonblocking(fd, seen_before).into(), Relaxed);
     handle.attached.store(ABSENT, Relaxed);
-    handle.given.store(0, Relaxed);
     handle.counted.store(UNCOUNTED, Relaxed);
     handle.inside.clear();
     handle.begin();

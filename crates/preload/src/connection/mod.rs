@@ -15,7 +15,7 @@ pub use find::{claim, end_lost, give_up, keep_claimed, known, of, pin_all, recog
 pub use inside::{cancellable, is_kept, let_go, unless_left};
 pub use look::{Look, look_at_all};
 pub use share::{
-    Counted, Given, duplicate, for_each, forget_closed, is_pool_used, recognise_all, reference_all, settle_child,
+    Counted, duplicate, for_each, forget_closed, is_pool_used, recognise_all, reference_all, settle_child,
 };
 
 use crate::memory::{PIECE, Sparse};
@@ -53,8 +53,6 @@ struct Handle {
     was_plain: AtomicBool,
     /// The event in which the connection was found: see [`Connection::is_as_of`].
     found: AtomicU64,
-    /// A [`Given`]: the lists of file actions that it is in.
-    given: AtomicU32,
     /// [`ABSENT`], [`WORKING`], [`UNTOUCHED`], [`PRESENT`] or [`CONFINED`]: whether `link` is there, and may be used.
     attached: AtomicU32,
     /// Whether the connection is in the statistics: see [`count`].

@@ -12,18 +12,6 @@ use underpass_segment::end::Family;
 use underpass_segment::kernel;
 use underpass_segment::sync::{AcqRel, Acquire, AtomicU32, AtomicU64, Relaxed, Release};
 
-/// As what children that are spawned may get a connection.
-#[derive(Clone, Copy, PartialEq, Eq)]
-#[repr(u32)]
-pub enum Given {
-    /// No file action names it.
-    Nowhere = 0,
-    /// As standard output or standard error.
-    AsOutput = 1,
-    /// Under other numbers too.
-    Anywhere = 2,
-}
-
 impl Connection {
     /// Whether it has several descriptors in this process.
     pub fn has_duplicates(&self) -> bool {
@@ -61,24 +49,6 @@ impl Connection {
     /// Whether no other process has it.
     pub fn is_last(&self) -> bool {
         self.end.references.load(Relaxed) == 1
-    }
-
-    /// A child that is spawned may get it as its descriptor `to`, by a file action.
-    pub fn give(&self, to: i32) {
-        let is_output = matches!(to, libc::STDOUT_FILENO | libc::STDERR_FILENO);
-        let given = if is_output { Given::AsOutput } else { Given::Anywhere };
-        if let Some(handle) = handle(self.index) {
-            handle.given.fetch_max(given as u32, Relaxed);
-        }
-    }
-
-    /// As what a child that is spawned may get it, by a file action.
-    pub fn given(&self) -> Given {
-        match handle(self.index).map_or(0, |it| it.given.load(Relaxed)) {
-            0 => Given::Nowhere,
-            1 => Given::AsOutput,
-            _ => Given::Anywhere,
-        }
     }
 
     /// Once it was to be handed over: whether something is unread that nobody can put on the kernel path.

@@ -11,8 +11,8 @@
 //! beside this image finds them in the family's table. Either looks a connection up by the cookie of its socket, so it does not
 //! matter under which number that arrives. An image that cannot attach what it depends on ends the connection by a reset at once.
 
-mod apart;
 mod arrival;
+mod file_actions;
 mod lend;
 mod parcel;
 mod program;
@@ -20,20 +20,22 @@ mod prospect;
 mod stand_in;
 
 pub use arrival::{Carried, claim, unpack};
+pub use file_actions::FileActions;
 pub use lend::{lend, take_over};
 pub use program::Program;
-pub use prospect::{folder_changes, set_up};
+pub use prospect::set_up;
 
 use crate::access::are_strings_readable;
-use crate::connection::{self, Connection, Given, Look};
+use crate::connection::{self, Connection, Look};
 use crate::memory::Reserved;
 use crate::{memory, process, table};
-use core::ffi::{c_char, c_int};
+use core::ffi::c_char;
 use core::fmt::Write;
 use core::mem::ManuallyDrop;
+use libc::posix_spawn_file_actions_t;
 use parcel::Parcel;
 use prospect::Prospect;
-use stand_in::StandIns;
+pub use stand_in::StandIns;
 use underpass_segment::clock;
 use underpass_segment::end::{End, Family, Stage};
 use underpass_segment::kernel;
@@ -64,8 +66,8 @@ pub enum Execution {
     Alone,
     /// In place of a child of vfork, which runs in this image's memory.
     Borrowed,
-    /// In a new process, beside this image.
-    Spawned,
+    /// In a new process, beside this image, after these file actions.
+    Spawned(FileActions),
 }
 
 /// An environment for a new program image, and what is kept for that until it begins.
@@ -86,12 +88,14 @@ impl Packed {
         Packed { envp, stand_ins: None, _away: None, _gone: None, _environment: None, _parcel: None, _held: None }
     }
 
-    /// Does `call`, which executes or spawns the program with the environment that it is given.
-    pub fn execute(&self, call: impl Fn(*const *const c_char) -> c_int) -> c_int {
-        match &self.stand_ins {
-            Some(stand_ins) => stand_ins.run(|| call(self.envp)),
-            None => call(self.envp),
-        }
+    /// The environment to execute with.
+    pub fn envp(&self) -> *const *const c_char {
+        self.envp
+    }
+
+    /// The file actions to spawn with, where the program's are `actions`.
+    pub fn actions(&self, actions: *const posix_spawn_file_actions_t) -> *const posix_spawn_file_actions_t {
+        self.stand_ins.as_ref().and_then(StandIns::actions).unwrap_or(actions)
     }
 }
 
@@ -368,23 +372,21 @@ fn known() -> impl Iterator<Item = Connection> {
     (0..table::highest()).filter_map(connection::known)
 }
 
-/// Does `call`, which spawns a program that will know nothing of this library.
-pub fn spawn_unaware(call: impl Fn() -> c_int) -> c_int {
+/// libc is about to spawn, in a function of its own, a program that will know nothing of this library. What is returned lives until
+/// it has.
+pub fn leave_to_spawn_of_libc() -> Option<StandIns> {
     if !has_any() {
-        return call();
+        return None;
     }
-    hand_over_inherited(Execution::Spawned);
-    match StandIns::for_image(Execution::Spawned) {
-        Some(stand_ins) => stand_ins.run(call),
-        None => call(),
-    }
+    hand_over_inherited(Execution::Spawned(FileActions::NONE));
+    StandIns::for_spawn_of_libc()
 }
 
 /// The new image will know nothing of this library: what it inherits is plain TCP by then.
 fn hand_over_inherited(how: Execution) {
     let recipient = |connection: &Connection| {
         let is_meant = match how {
-            Execution::Spawned => connection.given() != Given::Nowhere,
+            Execution::Spawned(actions) => actions.may_give(connection.fd),
             // Standard input and output are meant for the image, and so is what nobody else can read.
             _ => connection.fd <= libc::STDERR_FILENO || how == Execution::Alone && connection.is_last(),
         };
@@ -401,7 +403,8 @@ fn hand_over_inherited(how: Execution) {
         let is_plain = it.hand_over_to(recipient, Reason::Inherited, leaves_to_sender);
         // The image is to read it, and would read what comes behind what is missing. What the image may have without a purpose others
         // go on with.
-        let is_read = how != Execution::Spawned && it.is_made_input() || how == Execution::Alone && it.is_last();
+        let is_spawned = matches!(how, Execution::Spawned(_));
+        let is_read = !is_spawned && it.is_made_input() || how == Execution::Alone && it.is_last();
         if !is_plain && recipient == Recipient::Alone && is_read {
             it.reset();
         }
@@ -415,8 +418,7 @@ fn stays_open(fd: i32) -> bool {
 /// Calls `what` for each connection that the new image inherits, for each of its descriptors there.
 fn inherited(how: Execution, mut what: impl FnMut(Connection)) {
     if how != Execution::Borrowed {
-        // What a spawned child gets besides shows in its file actions only; that was noted when they were made.
-        let is_given = |it: &Connection| how == Execution::Spawned && it.given() != Given::Nowhere;
+        let is_given = |it: &Connection| matches!(how, Execution::Spawned(actions) if actions.may_give(it.fd));
         return connection::look_at_all(|it| {
             if stays_open(it.fd) || is_given(&it) {
                 what(it)

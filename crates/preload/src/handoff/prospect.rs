@@ -11,7 +11,6 @@ use std::sync::OnceLock;
 use underpass_segment::end::Family;
 use underpass_segment::kernel;
 use underpass_segment::layout::{START, fold};
-use underpass_segment::sync::{AtomicBool, Relaxed};
 use underpass_segment::sysv;
 
 /// What was so when this image began.
@@ -27,9 +26,6 @@ struct Ours {
 /// Set by the constructor alone; nothing if it could not be found out.
 static OURS: OnceLock<Ours> = OnceLock::new();
 
-/// A spawn's file actions may change the working directory.
-static CHANGES_FOLDER: AtomicBool = AtomicBool::new(false);
-
 /// Called once, by the constructor.
 pub fn set_up() {
     // SAFETY: AT_BASE is where the loader lies; without one it is 0.
@@ -43,11 +39,6 @@ pub fn set_up() {
     let search = if search.is_null() { &[][..] } else { unsafe { CStr::from_ptr(search) }.to_bytes() };
     let namespace = kernel::ipc_namespace();
     let _ = OURS.set(Ours { library, loader, search: mark_of(search), namespace });
-}
-
-/// Some file actions change the working directory of what is spawned.
-pub fn folder_changes() {
-    CHANGES_FOLDER.store(true, Relaxed);
 }
 
 /// The file in which `address` lies, as the loader has found it.
@@ -83,7 +74,7 @@ pub enum Prospect {
 /// `envp` must be null or an environment.
 pub unsafe fn of(program: Program, envp: *const *const c_char, how: Execution, family: &Family) -> Prospect {
     let Some(ours) = OURS.get() else { return Prospect::Doubtful };
-    let moves = how == Execution::Spawned && CHANGES_FOLDER.load(Relaxed);
+    let moves = matches!(how, Execution::Spawned(actions) if actions.may_change_folder());
     let outcome = program.outcome(ours.loader);
     if moves && program.may_be_relative() {
         return Prospect::Doubtful;

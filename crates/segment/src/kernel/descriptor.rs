@@ -63,11 +63,10 @@ pub fn duplicate(fd: i32, first: i32) -> Option<i32> {
     copy.ok().map(|fd| fd as i32)
 }
 
-/// Makes `to` another descriptor of what `fd` is, one that an executed program inherits, or not. Whether it is.
-pub fn duplicate_onto(fd: i32, to: i32, inherited: bool) -> bool {
-    let flags = if inherited { 0 } else { libc::O_CLOEXEC };
+/// Makes `to` another descriptor of what `fd` is, one that an executed program inherits. Whether it is.
+pub fn duplicate_onto(fd: i32, to: i32) -> bool {
     // SAFETY: no pointers.
-    unsafe { syscall(libc::SYS_dup3, [fd as usize, to as usize, flags as usize, 0, 0, 0]) }.is_ok()
+    unsafe { syscall(libc::SYS_dup3, [fd as usize, to as usize, 0, 0, 0, 0]) }.is_ok()
 }
 
 /// Has an executed program inherit `fd`, or not. Whether that was possible.

@@ -65,21 +65,6 @@ pub fn thread_id() -> u32 {
     unsafe { syscall(libc::SYS_gettid, [0; 6]) }.unwrap_or(0) as u32
 }
 
-/// The signal that this thread is sent when the one that made it ends; 0: none (PR_SET_PDEATHSIG).
-pub fn death_signal() -> i32 {
-    let mut signal = 0i32;
-    let arguments = [libc::PR_GET_PDEATHSIG as usize, &raw mut signal as usize, 0, 0, 0, 0];
-    // SAFETY: the kernel writes an int.
-    let _ = unsafe { syscall(libc::SYS_prctl, arguments) };
-    signal
-}
-
-/// Says which that is.
-pub fn set_death_signal(signal: i32) {
-    // SAFETY: no pointers.
-    let _ = unsafe { syscall(libc::SYS_prctl, [libc::PR_SET_PDEATHSIG as usize, signal as usize, 0, 0, 0, 0]) };
-}
-
 /// Whether thread `tid` is one of this process.
 pub fn is_thread_of_this_process(tid: u32) -> bool {
     // SAFETY: signal 0 is sent to nobody.

@@ -23,11 +23,6 @@ pub fn undisturbed_since<T>(what: impl FnOnce(u64) -> T) -> T {
     result
 }
 
-/// Holds back these signals from this thread, and no others.
-pub fn set_signal_mask(mask: u64) {
-    let _ = change_signal_mask(libc::SIG_SETMASK, mask);
-}
-
 /// Changes which signals are held back from this thread; returns which were before.
 fn change_signal_mask(how: i32, mask: u64) -> Result<u64, Errno> {
     let mut before = 0u64;
