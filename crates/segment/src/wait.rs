@@ -22,6 +22,9 @@ const PROBE_EVERY: u32 = 64;
 /// first, would have been shorter by so much had both been polling.
 const WAKE_US: u64 = 40;
 
+/// A longer wait counts as one of so many microseconds in the mean.
+const LONGEST_LEARNT_US: u64 = 1000;
+
 /// A stream whose waits are shorter than this on average is let run ahead for [`GATHER_NS`] before it is looked at.
 const BRIEF_NS: u64 = 1000;
 /// How far a stream is let run ahead.
@@ -79,7 +82,7 @@ impl Wait {
         let began = here();
         let shared = peer_cpu == began.cpu + 1;
         let longest = u64::from(longest) * ticks_per_microsecond();
-        let mean = memory.mean.load(Relaxed) / 8;
+        let mean = memory.mean.load(Relaxed);
         let waits = memory.waits.load(Relaxed).wrapping_add(1);
         memory.waits.store(waits, Relaxed);
         let bells = BELLS.load(Relaxed);
@@ -87,8 +90,8 @@ impl Wait {
         if woke_peer {
             memory.bells.store(bells, Relaxed);
         }
-        let budget = if mean <= longest || waits.is_multiple_of(PROBE_EVERY) { longest } else { 0 };
-        let brief = mean < BRIEF_NS * ticks_per_microsecond() / 1000;
+        let budget = budget(mean, waits, longest);
+        let brief = mean / 8 < BRIEF_NS * ticks_per_microsecond() / 1000;
         Wait { began, budget, shared, woke_peer, brief, given: 0, prompt: true }
     }
 
@@ -169,19 +172,94 @@ impl Wait {
     /// Ends the wait: what was waited for has arrived, after a sleep or not.
     #[inline]
     pub fn end(&self, memory: Memory<'_>, slept: bool) {
-        // One very long wait must not outweigh many short ones.
         let mean = memory.mean.load(Relaxed);
         if self.prompt && !slept && !self.woke_peer {
             // Too short to be worth a look at the clock.
-            memory.mean.store(mean - mean / 8, Relaxed);
+            memory.mean.store(learnt(mean, 0, 1), Relaxed);
             return;
         }
-        let cap = 1000 * ticks_per_microsecond();
         let wakes = u64::from(slept) + u64::from(self.woke_peer);
         let waited = ticks()
             .wrapping_sub(self.began.ticks + self.given)
-            .saturating_sub(wakes * WAKE_US * ticks_per_microsecond())
-            .min(cap);
-        memory.mean.store(mean - mean / 8 + waited, Relaxed);
+            .saturating_sub(wakes * WAKE_US * ticks_per_microsecond());
+        memory.mean.store(learnt(mean, waited, ticks_per_microsecond()), Relaxed);
+    }
+}
+
+/// How long wait number `waits` of a direction polls, in ticks, where `mean` is 8 times the mean of the last waits and `longest`
+/// the longest poll allowed.
+fn budget(mean: u64, waits: u32, longest: u64) -> u64 {
+    if mean / 8 <= longest || waits.is_multiple_of(PROBE_EVERY) { longest } else { 0 }
+}
+
+/// The same mean with one wait more. One very long wait must not outweigh many short ones.
+fn learnt(mean: u64, waited: u64, ticks_per_microsecond: u64) -> u64 {
+    mean - mean / 8 + waited.min(LONGEST_LEARNT_US * ticks_per_microsecond)
+}
+
+/// The policy in a model of costs, in which a tick is a microsecond of processor time: a poll costs what it lasts, and a sleep what
+/// it costs both ends to wake a sleeper.
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const LONGEST: u64 = 100;
+    const SLEEP: u64 = LONGEST;
+
+    /// What waits of these durations cost one after another, and how many of them polled.
+    fn cost(durations: impl IntoIterator<Item = u64>) -> (u64, u32) {
+        let (mut mean, mut cost, mut polled) = (0, 0, 0);
+        for (waits, duration) in (1..).zip(durations) {
+            let budget = budget(mean, waits, LONGEST);
+            let slept = duration > budget;
+            polled += u32::from(budget > 0);
+            cost += duration.min(budget) + if slept { SLEEP } else { 0 };
+            mean = learnt(mean, duration, 1);
+        }
+        (cost, polled)
+    }
+
+    /// What they cost if it is known beforehand how long each lasts.
+    fn least(durations: impl IntoIterator<Item = u64>) -> u64 {
+        durations.into_iter().map(|duration| duration.min(SLEEP)).sum()
+    }
+
+    #[test]
+    fn no_sequence_of_waits_costs_more_than_twice_the_least() {
+        let mut random = 1u64;
+        let mut next = || {
+            random = random.wrapping_mul(6364136223846793005).wrapping_add(1442695040888963407);
+            random >> 33
+        };
+        for longest in [10, 50, 101, 150, 300, 2000, 100_000] {
+            for share_of_short in 0..=10 {
+                let mut durations = Vec::new();
+                for _ in 0..10_000 {
+                    durations.push(if next() % 10 < share_of_short { next() % 20 } else { 1 + next() % longest });
+                }
+                let (cost, least) = (cost(durations.iter().copied()), least(durations.iter().copied()));
+                // Short waits between long ones are slept through where the mean is long: for each of them a sleep.
+                let slept = durations.iter().filter(|it| **it <= LONGEST).count() as u64 * SLEEP;
+                assert!(cost.0 <= 2 * least + slept, "{longest}, {share_of_short} of 10: {cost:?}, {least}");
+            }
+        }
+    }
+
+    #[test]
+    fn long_waits_are_slept_through_but_for_the_probes() {
+        let (cost, polled) = cost([1000; 6400]);
+        // Those by which it learns, and one in 64.
+        let probes = 2 + 6400 / PROBE_EVERY;
+        assert!(polled <= probes, "{polled}");
+        assert!(cost <= 6400 * SLEEP + u64::from(probes) * LONGEST, "{cost}");
+    }
+
+    #[test]
+    fn short_waits_are_polled_and_found_again_behind_long_ones() {
+        assert_eq!(cost([10; 1000]), (10 * 1000, 1000));
+        let (_, polled) = cost([1_000_000; 1000].into_iter().chain([10; 1000]));
+        let (_, before) = cost([1_000_000; 1000]);
+        // A mean of the longest that is learnt is below the longest poll after ln(10) / ln(8 / 7) waits.
+        assert!(polled - before >= 1000 - 18, "{}", polled - before);
     }
 }
