@@ -86,6 +86,18 @@ pub fn ticks_per_microsecond() -> u64 {
     }
 }
 
+/// The same, measured: the first call takes a millisecond. For who does not [`begin`] early.
+pub fn measured_ticks_per_microsecond() -> u64 {
+    if FIRST_TICKS.load(Relaxed) == 0 {
+        begin();
+    }
+    while TICKS_PER_MICROSECOND.load(Relaxed) == 0 {
+        nap(100);
+        ticks_per_microsecond();
+    }
+    ticks_per_microsecond()
+}
+
 #[cold]
 fn measure() -> u64 {
     const GUESS: u64 = 2000;

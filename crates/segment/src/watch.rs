@@ -19,6 +19,7 @@
 //! What is read may be any value: another process of the user may write to a table at any time.
 #![allow(unsafe_code, reason = "detaches the table that nothing refers to any more")]
 
+use crate::clock;
 use crate::directory::Directory;
 use crate::end::{End, Family, SHUT_OUT, Stage};
 use crate::kernel;
@@ -73,6 +74,8 @@ pub struct Seen {
     pub waits: u32,
     /// Times such a wait ended in a sleep.
     pub sleeps: u64,
+    /// Mean of the last waits, without what waking a sleeper took: while it is above `spin_us`, a receive sleeps at once.
+    pub mean_wait_ns: u64,
 }
 
 /// How many bytes of ring lie between its sender and its reader, headers included; `None` where the two were not seen at one
@@ -338,6 +341,8 @@ fn copy(end: &End) -> Option<Seen> {
         bells: get(&end.bells),
         waits: back.waits.load(Relaxed),
         sleeps: get(&end.sleeps),
+        mean_wait_ns: (get(&end.reading.mean_wait) / 8).saturating_mul(1000)
+            / clock::measured_ticks_per_microsecond().max(1),
     })
 }
 

@@ -34,6 +34,7 @@ pub fn connection(fd: u32, bytes: u64, reason: Option<Reason>) -> Connection {
         bells: 0,
         waits: 0,
         sleeps: 0,
+        mean_wait_ns: 0,
     };
     let holders = vec![Holder { pid: 7, name: "web".into(), fd: Some(fd) }];
     Connection { socket, holders, end: Some(end), reason, unread: [None; 2] }

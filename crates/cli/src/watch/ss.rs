@@ -11,7 +11,7 @@ use crate::cli::SsArguments;
 use crate::output::{plural, print, table};
 use crate::say;
 
-const HEADING: [&str; 14] = [
+const HEADING: [&str; 15] = [
     "LOCAL",
     "PEER",
     "PROCESS",
@@ -25,6 +25,7 @@ const HEADING: [&str; 14] = [
     "RECEIVED KERNEL",
     "DOORBELLS",
     "WAITS/SLEEPS",
+    "MEAN WAIT",
     "REASON",
 ];
 
@@ -78,8 +79,18 @@ fn row(it: &Connection) -> Vec<String> {
         size(back.map(|way| way.kernel_bytes)),
         end.map_or("-".into(), |end| end.bells.to_string()),
         end.map_or("-".into(), |end| format!("{}/{}", end.waits, end.sleeps)),
+        mean_wait(it),
         reason(it),
     ]
+}
+
+/// The mean of the last waits, by which receives decide whether to poll.
+pub fn mean_wait(it: &Connection) -> String {
+    waited(it).map_or("-".into(), |mean_ns| Unit::Nanoseconds.show(mean_ns as f64))
+}
+
+fn waited(it: &Connection) -> Option<u64> {
+    it.end.as_ref().filter(|end| end.waits > 0).map(|end| end.mean_wait_ns)
 }
 
 /// The directions out and in, where the library knows of them.
@@ -139,6 +150,7 @@ pub fn to_json(it: &Connection) -> Value {
         "doorbells": end.map(|end| end.bells),
         "waits": end.map(|end| end.waits),
         "sleeps": end.map(|end| end.sleeps),
+        "mean_wait_ns": waited(it),
         "kernel_queues": { "in": it.socket.queues[0], "out": it.socket.queues[1] },
     })
 }

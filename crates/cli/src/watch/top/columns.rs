@@ -3,7 +3,7 @@
 use underpass_lab::unit::Unit;
 
 use super::super::counters::Counters;
-use super::super::ss::{holders, reason, ways};
+use super::super::ss::{holders, mean_wait, reason, ways};
 use super::super::{Connection, path};
 
 /// A column. `rates` are per second.
@@ -32,7 +32,7 @@ const fn number(
 }
 
 /// All of them, in order.
-pub const ALL: [Column; 13] = [
+pub const ALL: [Column; 14] = [
     text("PROCESS", 24, 0, |it, _| holders(it)),
     text("LOCAL", 21, 8, |it, _| it.socket.local.to_string()),
     text("PEER", 21, 5, |it, _| it.socket.peer.to_string()),
@@ -45,6 +45,7 @@ pub const ALL: [Column; 13] = [
     number("UNREAD", 9, 11, |it, _| unread(it).map_or("-".into(), |n| Unit::Bytes.show(n as f64))),
     number("DOORBELLS", 9, 10, |it, rates| events(it, rates, |it| it.bells)),
     number("SLEEPS", 8, 12, |it, rates| events(it, rates, |it| it.sleeps)),
+    number("MEAN WAIT", 9, 13, |it, _| mean_wait(it)),
     text("REASON", 13, 6, |it, _| reason(it)),
 ];
 
