@@ -15,7 +15,7 @@ pub fn environment() -> *const *const c_char {
     unsafe { environ }
 }
 
-fn in_place() -> Execution {
+fn in_place() -> Execution<'static> {
     if process::borrowed() { Execution::Borrowed } else { Execution::Alone }
 }
 
@@ -138,7 +138,8 @@ macro_rules! spawn {
         ) -> c_int {
             // SAFETY: passed on to the caller.
             let answer = unsafe {
-                let packed = pack($program(program), envp, Execution::Spawned(FileActions::of(actions)));
+                let known = FileActions::of(actions);
+                let packed = pack($program(program), envp, Execution::Spawned(&known));
                 real::$name(process, program, packed.actions(actions), attributes, argv, packed.envp())
             };
             // Where libc has no such function.

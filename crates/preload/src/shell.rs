@@ -327,8 +327,9 @@ pub unsafe extern "C" fn wordexp(words: *const c_char, result: *mut c_void, flag
     const WRDE_NOCMD: c_int = 4;
     // SAFETY: the caller vouches for the words.
     let text = unsafe { CStr::from_ptr(words) }.to_bytes();
-    let spawns = flags & WRDE_NOCMD == 0 && (text.contains(&b'`') || text.windows(2).any(|it| it == b"$("));
-    let _stand_ins = if spawns { handoff::leave_to_spawn_of_libc() } else { None };
+    if flags & WRDE_NOCMD == 0 && (text.contains(&b'`') || text.windows(2).any(|it| it == b"$(")) {
+        handoff::leave_to_spawned();
+    }
     // SAFETY: passed on to the caller.
     unsafe { real::wordexp(words, result, flags) }
 }

@@ -310,14 +310,13 @@ fn a_process_goes_on_beside_an_image_that_cannot() {
         "spawn-probe",
         "spawn-given-probe",
         "spawn-given-closefrom-probe",
-        "wordexp-probe",
     ];
     for (way, state) in each(&ways, &BESIDE) {
         let it = HandOver { connections: 1, state, way, cause: "no-environment" };
         let (codes, said) = scene.run(it);
         assert_eq!(codes, [0, 0], "{it:?}: {said}");
         // Behind the other end's last byte nobody can put anything.
-        let expected = if way == "wordexp-probe" { "no descriptor" } else { "no connection" };
+        let expected = if way == "fork-thread-probe" { "no descriptor" } else { "no connection" };
         assert!(state != "sent" || said.contains(expected), "{it:?}: {said}");
     }
     scene.finish();

@@ -6,7 +6,6 @@
 use crate::memory::Reserved;
 use core::ffi::c_int;
 use core::mem::MaybeUninit;
-use core::ptr;
 use libc::posix_spawn_file_actions_t;
 use underpass_segment::sync::{AtomicU32, Relaxed};
 
@@ -70,12 +69,12 @@ impl Action {
         }
     }
 
-    /// The highest number that it names.
-    pub fn highest(self) -> Option<i32> {
+    /// The number that it needs, or gives to something else; not one that it closes.
+    fn numbers(self) -> [Option<i32>; 2] {
         match self {
-            Action::Close(fd) | Action::Open(fd) => Some(fd),
-            Action::Duplicate { from, to } => Some(from.max(to)),
-            Action::CloseFrom(_) | Action::ChangeFolder | Action::Other => None,
+            Action::Open(fd) => [Some(fd), None],
+            Action::Duplicate { from, to } => [Some(from), Some(to)],
+            Action::Close(_) | Action::CloseFrom(_) | Action::ChangeFolder | Action::Other => [None; 2],
         }
     }
 
@@ -90,40 +89,70 @@ impl Action {
 }
 
 /// The file actions of a spawn, perhaps none.
-#[derive(Clone, Copy, PartialEq, Eq)]
-pub struct FileActions(*const List);
+pub struct FileActions {
+    list: *const List,
+    sources: Sources,
+}
+
+/// The numbers that are duplicated.
+enum Sources {
+    /// There are no actions.
+    Nothing,
+    /// These, sorted.
+    Known(Reserved<i32>),
+    /// This libc keeps the list in another way, or there is no memory.
+    Unknown,
+}
 
 impl FileActions {
-    /// No list.
-    pub const NONE: FileActions = FileActions(ptr::null());
-
     /// Those of `list`.
     ///
     /// # Safety
     /// It must be null or a list that is valid as long as the value is used.
     pub unsafe fn of(list: *const posix_spawn_file_actions_t) -> FileActions {
-        FileActions(list.cast())
+        let mut actions = FileActions { list: list.cast(), sources: Sources::Nothing };
+        if !actions.entries().is_empty() {
+            actions.sources = actions.sources().map_or(Sources::Unknown, Sources::Known);
+        }
+        actions
+    }
+
+    fn sources(&self) -> Option<Reserved<i32>> {
+        if !is_layout_known() {
+            return None;
+        }
+        let mut sources = Reserved::new(self.entries().len())?;
+        for entry in self.entries() {
+            if let Action::Duplicate { from, .. } = Action::of(entry)? {
+                sources.push(from);
+            }
+        }
+        sources.items_mut().sort_unstable();
+        Some(sources)
     }
 
     fn entries(&self) -> &[Entry] {
         // SAFETY: null or a valid list, as whoever made this value vouches for.
-        match unsafe { self.0.as_ref() } {
+        match unsafe { self.list.as_ref() } {
             // SAFETY: so many entries are in it.
             Some(list) if list.used > 0 => unsafe { core::slice::from_raw_parts(list.entries, list.used as usize) },
             _ => &[],
         }
     }
 
-    /// All of them in their order; `None` where this libc keeps them in another way.
+    /// All of them in their order; `None` where they are not known.
     pub fn all(&self) -> Option<impl Iterator<Item = Action>> {
-        let is_known =
-            self.0.is_null() || is_layout_known() && self.entries().iter().all(|it| Action::of(it).is_some());
+        let is_known = !matches!(self.sources, Sources::Unknown);
         is_known.then(|| self.entries().iter().filter_map(Action::of))
     }
 
     /// Whether the program may get `fd` under another number, or though it is closed on execution.
     pub fn may_give(&self, fd: i32) -> bool {
-        self.all().is_none_or(|mut all| all.any(|it| matches!(it, Action::Duplicate { from, .. } if from == fd)))
+        match &self.sources {
+            Sources::Nothing => false,
+            Sources::Known(sources) => sources.items().binary_search(&fd).is_ok(),
+            Sources::Unknown => true,
+        }
     }
 
     /// Whether the program may begin in another working directory.
@@ -131,16 +160,29 @@ impl FileActions {
         self.all().is_none_or(|mut all| all.any(|it| it == Action::ChangeFolder))
     }
 
-    /// A list with `more` actions behind the first `at`: those that close a descriptor or duplicate one. `None` without memory,
-    /// and where this libc keeps them in another way.
-    pub fn with(&self, at: usize, more: &[Action]) -> Option<LongerList> {
+    /// Above all numbers that the actions need or give to something else.
+    pub fn above(&self) -> Option<i32> {
+        let highest = self.all()?.flat_map(Action::numbers).flatten().max();
+        Some(highest.map_or(0, |highest| highest + 1))
+    }
+
+    /// Whether the actions need a number, or give it to something else.
+    pub fn use_number(&self, fd: i32) -> bool {
+        self.all().is_none_or(|mut all| all.any(|it| it.numbers().contains(&Some(fd))))
+    }
+
+    /// A list with `more` actions behind the first `at`, those that close a descriptor or duplicate one, and without what closes
+    /// `kept`. `None` without memory, and where this libc keeps them in another way.
+    pub fn with(&self, at: usize, more: &[Action], kept: Option<i32>) -> Option<LongerList> {
         if !is_layout_known() {
             return None;
         }
         let (before, behind) = self.entries().split_at_checked(at)?;
         let mut entries = Reserved::new(before.len() + more.len() + behind.len())?;
         let added = more.iter().filter_map(|it| it.entry());
-        before.iter().copied().chain(added).chain(behind.iter().copied()).for_each(|it| {
+        let goes_along = |it: &&Entry| kept.is_none_or(|kept| Action::of(it) != Some(Action::Close(kept)));
+        let before = before.iter().filter(goes_along).copied();
+        before.chain(added).chain(behind.iter().copied()).for_each(|it| {
             entries.push(it);
         });
         let used = c_int::try_from(entries.items().len()).ok()?;
@@ -168,43 +210,48 @@ fn is_layout_known() -> bool {
     const YES: u32 = 1;
     const NO: u32 = 2;
     static KNOWN: AtomicU32 = AtomicU32::new(UNKNOWN);
-    if KNOWN.load(Relaxed) == UNKNOWN {
-        KNOWN.store(if has_layout() { YES } else { NO }, Relaxed);
+    if KNOWN.load(Relaxed) == UNKNOWN
+        && let Some(has) = has_layout()
+    {
+        KNOWN.store(if has { YES } else { NO }, Relaxed);
     }
     KNOWN.load(Relaxed) == YES
 }
 
-/// The same, found out by a list of known actions.
-fn has_layout() -> bool {
+/// The same, found out by a list of known actions; `None` where none can be made.
+fn has_layout() -> Option<bool> {
     let mut list = MaybeUninit::<List>::zeroed();
     let list = list.as_mut_ptr();
     let expected = [
-        Action::Close(5),
-        Action::Duplicate { from: 6, to: 7 },
-        Action::Open(8),
-        Action::ChangeFolder,
-        Action::Duplicate { from: 9, to: 10 },
+        Action::Close(1),
+        Action::Duplicate { from: 1, to: 2 },
+        Action::Open(2),
+        Action::Duplicate { from: 2, to: 0 },
+        Action::Close(0),
     ];
     // SAFETY: a list of this libc's own, which is initialised before it is used, and long enough for any.
     unsafe {
         let actions = list.cast();
-        let made = libc::posix_spawn_file_actions_init(actions) == 0
-            && libc::posix_spawn_file_actions_addclose(actions, 5) == 0
-            && libc::posix_spawn_file_actions_adddup2(actions, 6, 7) == 0
-            && libc::posix_spawn_file_actions_addopen(actions, 8, c"/".as_ptr(), 0, 0) == 0
-            && libc::posix_spawn_file_actions_addchdir_np(actions, c"/".as_ptr()) == 0
-            && libc::posix_spawn_file_actions_adddup2(actions, 9, 10) == 0;
+        if libc::posix_spawn_file_actions_init(actions) != 0 {
+            return None;
+        }
+        let made = libc::posix_spawn_file_actions_addclose(actions, 1) == 0
+            && libc::posix_spawn_file_actions_adddup2(actions, 1, 2) == 0
+            && libc::posix_spawn_file_actions_addopen(actions, 2, c"/".as_ptr(), 0, 0) == 0
+            && libc::posix_spawn_file_actions_adddup2(actions, 2, 0) == 0
+            && libc::posix_spawn_file_actions_addclose(actions, 0) == 0;
         let is_as_long = made && (*list).used as usize == expected.len() && !(*list).entries.is_null();
-        let entries = FileActions(list);
-        let is_so = is_as_long && entries.entries().iter().map(Action::of).eq(expected.into_iter().map(Some));
+        let entries = if is_as_long { core::slice::from_raw_parts((*list).entries, expected.len()) } else { &[] };
+        let is_so = entries.iter().map(Action::of).eq(expected.into_iter().map(Some));
         libc::posix_spawn_file_actions_destroy(actions);
-        is_so
+        made.then_some(is_so)
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use core::ptr;
 
     fn list(make: impl FnOnce(*mut posix_spawn_file_actions_t)) -> posix_spawn_file_actions_t {
         let mut list = MaybeUninit::uninit();
@@ -232,7 +279,10 @@ mod tests {
         let all: Vec<Action> = actions.all().expect("a known layout").collect();
         assert_eq!(all, [Action::Duplicate { from: 3, to: 0 }, Action::ChangeFolder, Action::CloseFrom(3)]);
         assert!(actions.may_give(3) && !actions.may_give(0) && actions.may_change_folder());
-        assert!(!FileActions::NONE.may_give(3) && !FileActions::NONE.may_change_folder());
+        assert!(actions.above() == Some(4) && actions.use_number(0) && !actions.use_number(4));
+        // SAFETY: no list.
+        let none = unsafe { FileActions::of(ptr::null()) };
+        assert!(!none.may_give(3) && !none.may_change_folder() && none.above() == Some(0));
     }
 
     #[test]
@@ -244,10 +294,15 @@ mod tests {
         });
         // SAFETY: it lives on.
         let actions = unsafe { FileActions::of(&made) };
-        let longer = actions.with(1, &[Action::Close(7), Action::Duplicate { from: 5, to: 6 }]).expect("memory");
+        let more = [Action::Close(7), Action::Duplicate { from: 5, to: 6 }];
+        let longer = actions.with(1, &more, None).expect("memory");
         // SAFETY: likewise.
         let all: Vec<Action> = unsafe { FileActions::of(longer.as_ptr()) }.all().expect("a known layout").collect();
         assert_eq!(all, [Action::Open(9), Action::Close(7), Action::Duplicate { from: 5, to: 6 }, Action::Close(4)]);
-        assert!(actions.with(3, &[]).is_none());
+        assert!(actions.with(3, &[], None).is_none());
+        let longer = actions.with(2, &more, Some(4)).expect("memory");
+        // SAFETY: likewise.
+        let all: Vec<Action> = unsafe { FileActions::of(longer.as_ptr()) }.all().expect("a known layout").collect();
+        assert_eq!(all, [Action::Open(9), Action::Close(7), Action::Duplicate { from: 5, to: 6 }]);
     }
 }

@@ -35,7 +35,7 @@ use core::mem::ManuallyDrop;
 use libc::posix_spawn_file_actions_t;
 use parcel::Parcel;
 use prospect::Prospect;
-pub use stand_in::StandIns;
+use stand_in::StandIns;
 use underpass_segment::clock;
 use underpass_segment::end::{End, Family, Stage};
 use underpass_segment::kernel;
@@ -60,14 +60,24 @@ const LIBRARY: &str = "libunderpass";
 const LENT_NS: u64 = 5_000_000_000;
 
 /// How a program is executed.
-#[derive(Clone, Copy, PartialEq, Eq)]
-pub enum Execution {
+#[derive(Clone, Copy)]
+pub enum Execution<'a> {
     /// In place of this image.
     Alone,
     /// In place of a child of vfork, which runs in this image's memory.
     Borrowed,
     /// In a new process, beside this image, after these file actions.
-    Spawned(FileActions),
+    Spawned(&'a FileActions),
+}
+
+impl Execution<'_> {
+    fn is_alone(self) -> bool {
+        matches!(self, Execution::Alone)
+    }
+
+    fn is_borrowed(self) -> bool {
+        matches!(self, Execution::Borrowed)
+    }
 }
 
 /// An environment for a new program image, and what is kept for that until it begins.
@@ -150,8 +160,8 @@ pub fn put_away_left() {
 ///
 /// # Safety
 /// `envp` must be null or an environment, where a bad pointer is an error.
-pub unsafe fn pack(program: Program, envp: *const *const c_char, how: Execution) -> Packed {
-    let alone = how == Execution::Alone;
+pub unsafe fn pack(program: Program, envp: *const *const c_char, how: Execution<'_>) -> Packed {
+    let alone = how.is_alone();
     let family = if has_any() { process::existing_family() } else { None };
     let Some(family) = family else {
         if alone {
@@ -218,8 +228,8 @@ struct Room {
 impl Room {
     /// # Safety
     /// `envp` must be null or an environment.
-    unsafe fn new(envp: *const *const c_char, how: Execution) -> Option<Room> {
-        let parcel = if how == Execution::Alone {
+    unsafe fn new(envp: *const *const c_char, how: Execution<'_>) -> Option<Room> {
+        let parcel = if how.is_alone() {
             let mut count = 0;
             inherited(how, |_| count += 1);
             count += NEW;
@@ -243,7 +253,7 @@ impl Room {
         Some(Room { environment: Environment(Pages { memory, len }), variables, parcel })
     }
 
-    fn fill(self, family: &'static Family, how: Execution, is_sure: bool) -> Packed {
+    fn fill(self, family: &'static Family, how: Execution<'_>, is_sure: bool) -> Packed {
         let Room { environment, variables, parcel } = self;
         let Pages { memory, .. } = environment.0;
         // SAFETY: the text lies behind the pointers.
@@ -263,7 +273,7 @@ impl Room {
                 (None, None)
             }
         };
-        if how == Execution::Borrowed {
+        if how.is_borrowed() {
             LEFT.set(Some(environment.0));
         }
         Packed {
@@ -372,23 +382,21 @@ fn known() -> impl Iterator<Item = Connection> {
     (0..table::highest()).filter_map(connection::known)
 }
 
-/// libc is about to spawn, in a function of its own, a program that will know nothing of this library. What is returned lives until
-/// it has.
-pub fn leave_to_spawn_of_libc() -> Option<StandIns> {
-    if !has_any() {
-        return None;
+/// A program is about to be spawned that will know nothing of this library.
+pub fn leave_to_spawned() {
+    if has_any() {
+        // SAFETY: no list.
+        hand_over_inherited(Execution::Spawned(&unsafe { FileActions::of(core::ptr::null()) }));
     }
-    hand_over_inherited(Execution::Spawned(FileActions::NONE));
-    StandIns::for_spawn_of_libc()
 }
 
 /// The new image will know nothing of this library: what it inherits is plain TCP by then.
-fn hand_over_inherited(how: Execution) {
+fn hand_over_inherited(how: Execution<'_>) {
     let recipient = |connection: &Connection| {
         let is_meant = match how {
             Execution::Spawned(actions) => actions.may_give(connection.fd),
             // Standard input and output are meant for the image, and so is what nobody else can read.
-            _ => connection.fd <= libc::STDERR_FILENO || how == Execution::Alone && connection.is_last(),
+            _ => connection.fd <= libc::STDERR_FILENO || how.is_alone() && connection.is_last(),
         };
         if is_meant { Recipient::Alone } else { Recipient::Beside }
     };
@@ -404,7 +412,7 @@ fn hand_over_inherited(how: Execution) {
         // The image is to read it, and would read what comes behind what is missing. What the image may have without a purpose others
         // go on with.
         let is_spawned = matches!(how, Execution::Spawned(_));
-        let is_read = !is_spawned && it.is_made_input() || how == Execution::Alone && it.is_last();
+        let is_read = !is_spawned && it.is_made_input() || how.is_alone() && it.is_last();
         if !is_plain && recipient == Recipient::Alone && is_read {
             it.reset();
         }
@@ -416,8 +424,8 @@ fn stays_open(fd: i32) -> bool {
 }
 
 /// Calls `what` for each connection that the new image inherits, for each of its descriptors there.
-fn inherited(how: Execution, mut what: impl FnMut(Connection)) {
-    if how != Execution::Borrowed {
+fn inherited(how: Execution<'_>, mut what: impl FnMut(Connection)) {
+    if !how.is_borrowed() {
         let is_given = |it: &Connection| matches!(how, Execution::Spawned(actions) if actions.may_give(it.fd));
         return connection::look_at_all(|it| {
             if stays_open(it.fd) || is_given(&it) {

@@ -72,7 +72,7 @@ pub enum Prospect {
 ///
 /// # Safety
 /// `envp` must be null or an environment.
-pub unsafe fn of(program: Program, envp: *const *const c_char, how: Execution, family: &Family) -> Prospect {
+pub unsafe fn of(program: Program, envp: *const *const c_char, how: Execution<'_>, family: &Family) -> Prospect {
     let Some(ours) = OURS.get() else { return Prospect::Doubtful };
     let moves = matches!(how, Execution::Spawned(actions) if actions.may_change_folder());
     let outcome = program.outcome(ours.loader);
@@ -139,13 +139,13 @@ fn is_ours(entry: &[u8], ours: &Ours, moves: bool) -> bool {
 }
 
 /// Whether what this image has attached can be attached again.
-fn can_attach(ours: &Ours, how: Execution, family: &Family) -> bool {
+fn can_attach(ours: &Ours, how: Execution<'_>, family: &Family) -> bool {
     if kernel::ipc_namespace() != ours.namespace || !sysv::fits_again() {
         return false;
     }
     let again = Family::open(family.id(), kernel::user_id());
     // The new image makes a table of its own, unless another process keeps this one.
-    let alone = how == Execution::Alone && !family.has_others(process::member());
+    let alone = how.is_alone() && !family.has_others(process::member());
     let another = if alone { Some(Family::create()) } else { None };
     let attached = again.is_ok() && another.as_ref().is_none_or(|it| it.is_ok());
     for table in [again.ok(), another.and_then(Result::ok)].into_iter().flatten() {

@@ -5,12 +5,12 @@
 //! another socket under the same number, one that was never connected: receives and sends fail there. Its standard output and
 //! standard error stay the connection, since programs write to these, and the kernel path takes that.
 //!
-//! A process that executes the image puts the socket into its own descriptors for that moment, and so does a child of vfork. A
-//! process that spawns it must keep its descriptors, so file actions do it, behind those of the program. What libc spawns in
-//! wordexp(3) has no file actions of ours: it does not inherit the connection.
+//! A process of one thread that executes the image puts the socket into its own descriptors for that moment, and so does a child of
+//! vfork. Where other threads use the descriptors, the image does not inherit the connection. A process that spawns the image goes
+//! on with its descriptors, so file actions replace them, behind those of the program.
 
 use super::file_actions::{Action, FileActions, LongerList};
-use super::{Execution, LEFT, Pages, inherited, stays_open};
+use super::{Execution, LEFT, NEW, Pages, inherited, stays_open};
 use crate::connection::Connection;
 use crate::memory::Reserved;
 use libc::posix_spawn_file_actions_t;
@@ -19,47 +19,32 @@ use underpass_segment::kernel;
 /// The lowest number for what is kept: not standard input, output or error, where these are closed.
 const FIRST: i32 = 3;
 
-fn is_output(fd: i32) -> bool {
-    matches!(fd, libc::STDOUT_FILENO | libc::STDERR_FILENO)
-}
-
 /// What is done so that the image does not have the connections.
 pub enum StandIns {
-    /// Something is done to the descriptors of this process, until this is dropped.
+    /// The descriptors of this process are others, until this is dropped.
     InPlace { _list: WithheldList },
     /// The image is spawned with these file actions, which duplicate the socket.
     Actions { list: LongerList, _socket: Option<Unconnected> },
 }
 
 impl StandIns {
-    /// For what the image inherits and would read with a gap; `None` if there is no such connection, or it is reset.
-    pub fn for_image(how: Execution) -> Option<StandIns> {
-        StandIns::made(how, |count| match how {
-            Execution::Spawned(actions) => StandIns::by_actions(how, actions, count),
-            _ => StandIns::in_place(how, count, |_| true),
-        })
-    }
-
-    /// The same for a program that libc spawns in a function of its own. Since this process goes on with its descriptors meanwhile,
-    /// only standard input is replaced.
-    pub fn for_spawn_of_libc() -> Option<StandIns> {
-        let how = Execution::Spawned(FileActions::NONE);
-        StandIns::made(how, |count| StandIns::in_place(how, count, |fd| fd == libc::STDIN_FILENO))
-    }
-
-    /// `make` is told how many descriptors there are, and resets the connections if it cannot.
-    fn made(how: Execution, make: impl FnOnce(usize) -> Option<StandIns>) -> Option<StandIns> {
+    /// For what the image inherits and would read with a gap; `None` if there is no such connection, or all of these are reset.
+    pub fn for_image(how: Execution<'_>) -> Option<StandIns> {
         let mut count = 0;
         for_each_out_of_reach(how, |_| count += 1);
-        let made = if count > 0 { make(count) } else { None };
-        if made.is_none() && count > 0 {
+        if count == 0 {
+            return None;
+        }
+        // Other threads may make more of them meanwhile.
+        let most = count + NEW;
+        let made = match how {
+            Execution::Spawned(actions) => StandIns::by_actions(how, actions, most),
+            _ => WithheldList::of(how, most).map(|list| StandIns::InPlace { _list: list }),
+        };
+        if made.is_none() {
             for_each_out_of_reach(how, |it| it.reset());
         }
         made
-    }
-
-    fn in_place(how: Execution, count: usize, replaces: impl Fn(i32) -> bool) -> Option<StandIns> {
-        WithheldList::of(how, count, replaces).map(|list| StandIns::InPlace { _list: list })
     }
 
     /// The file actions to spawn the image with, where they are others than the program's.
@@ -70,55 +55,63 @@ impl StandIns {
         }
     }
 
-    /// So many descriptors at first; `None` without memory, where nothing can stand in for standard input, and where this libc
-    /// keeps file actions in another way.
-    fn by_actions(how: Execution, actions: FileActions, count: usize) -> Option<StandIns> {
-        // An action that closes all from a number on would close the socket.
+    /// `None` without memory, and where the actions are not known, or duplicate a connection behind one that closes all from a number
+    /// on, the socket too.
+    fn by_actions(how: Execution<'_>, actions: &FileActions, most: usize) -> Option<StandIns> {
         let at = actions.all()?.take_while(|it| !matches!(it, Action::CloseFrom(_))).count();
-        let is_used_later = actions.all()?.skip(at).any(|it| matches!(it, Action::Duplicate { .. }));
-        let mut places = Places(Reserved::new(count + at)?);
-        for_each_out_of_reach(how, |it| places.add(it.fd, stays_open(it.fd)));
+        let mut places = Places(Reserved::new(most + at)?);
+        for_each_out_of_reach(how, |it| {
+            places.0.push(Place { fd: it.fd, is_inherited: stays_open(it.fd), whose: it });
+        });
         actions.all()?.take(at).for_each(|it| places.heed(it));
-        let socket = Unconnected::apart_from(actions);
-        let mut more = Reserved::new(places.0.items().len())?;
-        for &Place { fd, is_inherited } in places.0.items() {
-            if is_output(fd) || !is_inherited && !is_used_later {
-                continue;
-            }
-            more.push(match &socket {
-                Some(socket) => Action::Duplicate { from: socket.0, to: fd },
-                // Another file that the image opens would become its standard input.
-                None if fd == libc::STDIN_FILENO => return None,
-                None => Action::Close(fd),
-            });
+        if places.are_duplicated(actions.all()?.skip(at)) {
+            return None;
         }
-        let list = actions.with(at, more.items())?;
+        let socket = Unconnected::apart_from(actions);
+        let is_allowed = |fd: i32| (fd as u64) < kernel::limit_of(libc::RLIMIT_NOFILE);
+        let mut more = Reserved::new(places.0.items().len())?;
+        for Place { fd, whose, .. } in places.inherited().filter(|it| !is_output(it.fd)) {
+            match &socket {
+                Some(socket) if is_allowed(*fd) => {
+                    more.push(Action::Duplicate { from: socket.0, to: *fd });
+                }
+                // Another file that the image opens would become its standard input.
+                _ if *fd == libc::STDIN_FILENO => whose.reset(),
+                _ => {
+                    more.push(Action::Close(*fd));
+                }
+            }
+        }
+        let list = actions.with(at, more.items(), socket.as_ref().map(|it| it.0))?;
         Some(StandIns::Actions { list, _socket: socket })
     }
 }
 
-fn for_each_out_of_reach(how: Execution, mut what: impl FnMut(Connection)) {
+fn is_output(fd: i32) -> bool {
+    matches!(fd, libc::STDOUT_FILENO | libc::STDERR_FILENO)
+}
+
+fn for_each_out_of_reach(how: Execution<'_>, mut what: impl FnMut(Connection)) {
+    // Which of its numbers are standard output and error, a spawn's file actions decide.
+    let is_spawned = matches!(how, Execution::Spawned(_));
     inherited(how, |it| {
-        if it.has_unread_out_of_reach() {
+        if (is_spawned || !is_output(it.fd)) && it.has_unread_out_of_reach() {
             what(it);
         }
     });
 }
 
 /// Under which numbers a process that is being spawned has the connections.
-struct Places(Reserved<Place>);
+struct Places<T>(Reserved<Place<T>>);
 
 #[derive(Clone, Copy)]
-struct Place {
+struct Place<T> {
     fd: i32,
     is_inherited: bool,
+    whose: T,
 }
 
-impl Places {
-    fn add(&mut self, fd: i32, is_inherited: bool) {
-        self.0.push(Place { fd, is_inherited });
-    }
-
+impl<T: Copy> Places<T> {
     fn remove(&mut self, fd: i32) {
         self.0.retain(|it| it.fd != fd);
     }
@@ -127,16 +120,38 @@ impl Places {
     fn heed(&mut self, action: Action) {
         match action {
             Action::Duplicate { from, to } => {
-                let is_connection = self.0.items().iter().any(|it| it.fd == from);
+                let source = self.0.items().iter().find(|it| it.fd == from).copied();
                 self.remove(to);
-                if is_connection {
-                    self.add(to, true);
+                if let Some(source) = source {
+                    self.0.push(Place { fd: to, is_inherited: true, ..source });
                 }
             }
             Action::Close(fd) | Action::Open(fd) => self.remove(fd),
             Action::CloseFrom(from) => self.0.retain(|it| it.fd < from),
             Action::ChangeFolder | Action::Other => {}
         }
+    }
+
+    /// Whether these actions duplicate any, the first of which closes all from a number on.
+    fn are_duplicated(&self, actions: impl Iterator<Item = Action>) -> bool {
+        let mut closed_from = i32::MAX;
+        for action in actions {
+            match action {
+                Action::CloseFrom(from) => closed_from = closed_from.min(from),
+                Action::Duplicate { from, .. }
+                    if self.0.items().iter().any(|it| it.fd == from && from < closed_from) =>
+                {
+                    return true;
+                }
+                _ => {}
+            }
+        }
+        false
+    }
+
+    /// What the program will have.
+    fn inherited(&self) -> impl Iterator<Item = &Place<T>> {
+        self.0.items().iter().filter(|it| it.is_inherited)
     }
 }
 
@@ -149,14 +164,13 @@ impl Unconnected {
         kernel::unconnected_socket().map(Unconnected)
     }
 
-    /// The same under a number that the actions leave alone.
-    fn apart_from(actions: FileActions) -> Option<Unconnected> {
+    /// The same under a number that the actions do not use.
+    fn apart_from(actions: &FileActions) -> Option<Unconnected> {
         let socket = Unconnected::new()?;
-        let highest = actions.all()?.filter_map(Action::highest).max();
-        match highest {
-            Some(highest) if socket.0 <= highest => kernel::duplicate(socket.0, highest + 1).map(Unconnected),
-            _ => Some(socket),
+        if !actions.use_number(socket.0) {
+            return Some(socket);
         }
+        kernel::duplicate(socket.0, actions.above()?).map(Unconnected)
     }
 }
 
@@ -166,11 +180,11 @@ impl Drop for Unconnected {
     }
 }
 
-/// Descriptors of this process without the connections behind them. They are as they were when this is dropped: since the execution
-/// has failed then, or libc has spawned what it wanted.
+/// Descriptors of a process that executes the image, without the connections behind them. They are as they were when this is
+/// dropped, since the execution has failed then.
 pub struct WithheldList {
     list: Reserved<Withheld>,
-    /// By which the socket in their place is told from what another thread has opened since.
+    /// By which the socket in their place is told from what has been opened since.
     stand_in: Option<u64>,
 }
 
@@ -178,35 +192,29 @@ pub struct WithheldList {
 enum Withheld {
     /// It is another socket's; `kept` is another descriptor of the connection, which the execution closes.
     Replaced { fd: i32, kept: i32 },
-    /// It is closed in the image. `cookie` says whether it is the connection's still.
-    Closed { fd: i32, cookie: u64 },
+    /// The execution closes it. `cookie` tells whether it is the connection's still.
+    Closed { fd: i32, cookie: Option<u64> },
 }
 
 impl WithheldList {
-    /// So many at most; `None` without memory. Those that `replaces` names are replaced, if a descriptor is free, the others closed
-    /// in the image.
-    fn of(how: Execution, count: usize, replaces: impl Fn(i32) -> bool) -> Option<WithheldList> {
-        let mut list = Reserved::new(count)?;
-        let socket = Unconnected::new();
+    /// So many at most; `None` without memory.
+    fn of(how: Execution<'_>, most: usize) -> Option<WithheldList> {
+        let mut list = Reserved::new(most)?;
+        let may_replace = how.is_borrowed() || kernel::has_one_thread();
+        let socket = if may_replace { Unconnected::new() } else { None };
         let stand_in = socket.as_ref().and_then(|socket| kernel::cookie(socket.0).ok());
-        for_each_out_of_reach(how, |it| {
-            if is_output(it.fd) {
-                return;
+        for_each_out_of_reach(how, |it| match socket.as_ref().and_then(|socket| Withheld::by(it.fd, socket)) {
+            Some(replaced) => {
+                list.push(replaced);
             }
-            let socket = socket.as_ref().filter(|_| replaces(it.fd) && list.has_room());
-            match socket.and_then(|socket| Withheld::by(it.fd, socket)) {
-                Some(it) => {
-                    list.push(it);
-                }
-                // Another file that the image opens would become its standard input.
-                None if it.fd == libc::STDIN_FILENO => it.reset(),
-                None => {
-                    kernel::set_inherited(it.fd, false);
-                    list.push(Withheld::Closed { fd: it.fd, cookie: kernel::cookie(it.fd).unwrap_or(0) });
-                }
+            // Another file that the image opens would become its standard input.
+            None if it.fd == libc::STDIN_FILENO => it.reset(),
+            None => {
+                list.push(Withheld::Closed { fd: it.fd, cookie: kernel::cookie(it.fd).ok() });
+                kernel::set_inherited(it.fd, false);
             }
         });
-        if how == Execution::Borrowed {
+        if how.is_borrowed() {
             let (memory, len) = list.memory();
             LEFT.set(Some(Pages { memory, len }));
         }
@@ -227,7 +235,7 @@ impl Drop for WithheldList {
                     kernel::close(kept);
                 }
                 Withheld::Closed { fd, cookie } => {
-                    if is(fd, Some(cookie)) {
+                    if is(fd, cookie) {
                         kernel::set_inherited(fd, true);
                     }
                 }
@@ -245,5 +253,57 @@ impl Withheld {
             kernel::close(kept);
         }
         is_replaced.then_some(Withheld::Replaced { fd, kept })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Under which numbers a program has what was number 5, after these actions.
+    fn inherited_of_5(is_inherited: bool, actions: &[Action]) -> Vec<i32> {
+        let mut places = Places(Reserved::new(16).expect("memory"));
+        places.0.push(Place { fd: 5, is_inherited, whose: () });
+        actions.iter().for_each(|&it| places.heed(it));
+        let mut all: Vec<i32> = places.inherited().map(|it| it.fd).collect();
+        all.sort_unstable();
+        all
+    }
+
+    const fn dup2(from: i32, to: i32) -> Action {
+        Action::Duplicate { from, to }
+    }
+
+    #[test]
+    fn a_connection_is_found_under_every_number_that_it_gets() {
+        assert_eq!(inherited_of_5(true, &[]), [5]);
+        assert_eq!(inherited_of_5(false, &[]), []);
+        assert_eq!(inherited_of_5(false, &[dup2(5, 0), dup2(0, 1), dup2(1, 20)]), [0, 1, 20]);
+        assert_eq!(inherited_of_5(false, &[dup2(5, 5)]), [5]);
+        // A cycle, in which 5 and 6 change their places.
+        assert_eq!(inherited_of_5(true, &[dup2(5, 9), dup2(6, 5), dup2(9, 6), Action::Close(9)]), [6]);
+    }
+
+    #[test]
+    fn what_is_duplicated_behind_a_closing_of_all_is_seen() {
+        let are_duplicated = |actions: &[Action]| {
+            let mut places = Places(Reserved::new(16).expect("memory"));
+            places.0.push(Place { fd: 1, is_inherited: true, whose: () });
+            places.0.push(Place { fd: 5, is_inherited: true, whose: () });
+            places.are_duplicated(actions.iter().copied())
+        };
+        assert!(are_duplicated(&[Action::CloseFrom(3), dup2(1, 0)]));
+        assert!(!are_duplicated(&[Action::CloseFrom(3), dup2(0, 2)]));
+        assert!(!are_duplicated(&[Action::CloseFrom(3), dup2(5, 0)]));
+        assert!(!are_duplicated(&[]));
+    }
+
+    #[test]
+    fn a_number_that_becomes_something_else_is_the_connection_no_more() {
+        assert_eq!(inherited_of_5(true, &[dup2(3, 5)]), []);
+        assert_eq!(inherited_of_5(true, &[Action::Open(5)]), []);
+        assert_eq!(inherited_of_5(true, &[dup2(5, 0), Action::Close(5)]), [0]);
+        assert_eq!(inherited_of_5(true, &[dup2(5, 0), Action::CloseFrom(3)]), [0]);
+        assert_eq!(inherited_of_5(true, &[Action::ChangeFolder, Action::Other]), [5]);
     }
 }

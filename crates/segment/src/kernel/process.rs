@@ -65,6 +65,18 @@ pub fn thread_id() -> u32 {
     unsafe { syscall(libc::SYS_gettid, [0; 6]) }.unwrap_or(0) as u32
 }
 
+/// Whether this process is known to have one thread, by /proc and without a descriptor.
+pub fn has_one_thread() -> bool {
+    // `.`, `..` of the threads, and that of the folder above.
+    const LINKS_OF_ONE: u64 = 3;
+    let (folder, mut found) = (c"/proc/self/task", core::mem::MaybeUninit::<libc::stat>::uninit());
+    let arguments = [libc::AT_FDCWD as usize, folder.as_ptr() as usize, found.as_mut_ptr() as usize, 0, 0, 0];
+    // SAFETY: a string, and room for what the kernel writes.
+    let is_found = unsafe { syscall(libc::SYS_newfstatat, arguments) }.is_ok();
+    // SAFETY: the kernel has filled it in.
+    is_found && unsafe { found.assume_init() }.st_nlink == LINKS_OF_ONE
+}
+
 /// Whether thread `tid` is one of this process.
 pub fn is_thread_of_this_process(tid: u32) -> bool {
     // SAFETY: signal 0 is sent to nobody.
