@@ -338,13 +338,15 @@ static bool is_reset(int fd)
     return fd >= 0 && !getsockopt(fd, IPPROTO_TCP, TCP_INFO, &about, &length) && about.tcpi_state == TCP_CLOSE;
 }
 
-// Whether the socket was never connected: the library has given it to an image in the place of the connection.
+// Whether an image does not have the connection: the library has given it a socket that was never connected, or, where a process
+// with several threads executed it, nothing.
 static bool is_replaced(int fd)
 {
     struct sockaddr_storage address;
     socklen_t length = sizeof address;
-    return !getsockname(fd, (struct sockaddr *)&address, &length) && address.ss_family == AF_INET &&
-           ((struct sockaddr_in *)&address)->sin_port == 0;
+    if (fd >= 0 && getsockname(fd, (struct sockaddr *)&address, &length))
+        return errno == EBADF;
+    return fd >= 0 && address.ss_family == AF_INET && ((struct sockaddr_in *)&address)->sin_port == 0;
 }
 
 __attribute__((noreturn)) static void stop(struct actor *a)
@@ -360,7 +362,7 @@ __attribute__((noreturn)) static void stop(struct actor *a)
 void stop_if_reset(struct actor *a)
 {
     int error = errno;
-    if (a && is_reset(a->fd) && reason(a->conn) >= 0)
+    if (a && (is_reset(a->fd) || is_replaced(a->fd)) && reason(a->conn) >= 0)
         stop(a);
     errno = error;
 }
