@@ -223,8 +223,8 @@ pub struct DiffArguments {
 ///
 /// Unread is what was sent and not yet received, in the ring. Bytes count from the beginning of the connection, except that
 /// a process which `run --stats` follows takes what it has told with it. Waits are receives that had nothing to receive; they
-/// poll before they sleep, unless the mean of the last waits is above spin_us. The reason says why a connection is on kernel TCP: see README.md, "Reasons". "-" stands where the
-/// program has not used the connection yet.
+/// poll before they sleep, unless the mean of the last waits is above spin_us. The reason says why a connection is on kernel TCP:
+/// see README.md, "Reasons". "-" stands where the program has not used the connection yet.
 #[derive(Debug, Args)]
 #[command(after_help = "Examples:
   underpass ss

@@ -341,8 +341,7 @@ fn copy(end: &End) -> Option<Seen> {
         bells: get(&end.bells),
         waits: back.waits.load(Relaxed),
         sleeps: get(&end.sleeps),
-        mean_wait_ns: (get(&end.reading.mean_wait) / 8).saturating_mul(1000)
-            / clock::measured_ticks_per_microsecond().max(1),
+        mean_wait_ns: (get(&end.reading.mean_wait) / 8).saturating_mul(1000) / clock::measured_ticks_per_microsecond(),
     })
 }
 

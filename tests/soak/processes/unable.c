@@ -344,9 +344,11 @@ static bool is_replaced(int fd)
 {
     struct sockaddr_storage address;
     socklen_t length = sizeof address;
-    if (fd >= 0 && getsockname(fd, (struct sockaddr *)&address, &length))
+    if (fd < 0)
+        return false;
+    if (getsockname(fd, (struct sockaddr *)&address, &length))
         return errno == EBADF;
-    return fd >= 0 && address.ss_family == AF_INET && ((struct sockaddr_in *)&address)->sin_port == 0;
+    return address.ss_family == AF_INET && ((struct sockaddr_in *)&address)->sin_port == 0;
 }
 
 __attribute__((noreturn)) static void stop(struct actor *a)

@@ -6,6 +6,7 @@
 use crate::memory::Reserved;
 use core::ffi::c_int;
 use core::mem::MaybeUninit;
+use core::ptr;
 use libc::posix_spawn_file_actions_t;
 use underpass_segment::sync::{AtomicU32, Relaxed};
 
@@ -105,6 +106,9 @@ enum Sources {
 }
 
 impl FileActions {
+    /// No list.
+    pub const NONE: FileActions = FileActions { list: ptr::null(), sources: Sources::Nothing };
+
     /// Those of `list`.
     ///
     /// # Safety
@@ -112,12 +116,12 @@ impl FileActions {
     pub unsafe fn of(list: *const posix_spawn_file_actions_t) -> FileActions {
         let mut actions = FileActions { list: list.cast(), sources: Sources::Nothing };
         if !actions.entries().is_empty() {
-            actions.sources = actions.sources().map_or(Sources::Unknown, Sources::Known);
+            actions.sources = actions.find_sources().map_or(Sources::Unknown, Sources::Known);
         }
         actions
     }
 
-    fn sources(&self) -> Option<Reserved<i32>> {
+    fn find_sources(&self) -> Option<Reserved<i32>> {
         if !is_layout_known() {
             return None;
         }
@@ -251,7 +255,6 @@ fn has_layout() -> Option<bool> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use core::ptr;
 
     fn list(make: impl FnOnce(*mut posix_spawn_file_actions_t)) -> posix_spawn_file_actions_t {
         let mut list = MaybeUninit::uninit();
@@ -280,8 +283,7 @@ mod tests {
         assert_eq!(all, [Action::Duplicate { from: 3, to: 0 }, Action::ChangeFolder, Action::CloseFrom(3)]);
         assert!(actions.may_give(3) && !actions.may_give(0) && actions.may_change_folder());
         assert!(actions.above() == Some(4) && actions.use_number(0) && !actions.use_number(4));
-        // SAFETY: no list.
-        let none = unsafe { FileActions::of(ptr::null()) };
+        let none = FileActions::NONE;
         assert!(!none.may_give(3) && !none.may_change_folder() && none.above() == Some(0));
     }
 

@@ -385,8 +385,7 @@ fn known() -> impl Iterator<Item = Connection> {
 /// A program is about to be spawned that will know nothing of this library.
 pub fn leave_to_spawned() {
     if has_any() {
-        // SAFETY: no list.
-        hand_over_inherited(Execution::Spawned(&unsafe { FileActions::of(core::ptr::null()) }));
+        hand_over_inherited(Execution::Spawned(&FileActions::NONE));
     }
 }
 
@@ -411,8 +410,11 @@ fn hand_over_inherited(how: Execution<'_>) {
         let is_plain = it.hand_over_to(recipient, Reason::Inherited, leaves_to_sender);
         // The image is to read it, and would read what comes behind what is missing. What the image may have without a purpose others
         // go on with.
-        let is_spawned = matches!(how, Execution::Spawned(_));
-        let is_read = !is_spawned && it.is_made_input() || how.is_alone() && it.is_last();
+        let is_read = match how {
+            Execution::Alone => it.is_made_input() || it.is_last(),
+            Execution::Borrowed => it.is_made_input(),
+            Execution::Spawned(_) => false,
+        };
         if !is_plain && recipient == Recipient::Alone && is_read {
             it.reset();
         }

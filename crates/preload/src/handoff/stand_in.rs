@@ -60,19 +60,23 @@ impl StandIns {
     fn by_actions(how: Execution<'_>, actions: &FileActions, most: usize) -> Option<StandIns> {
         let at = actions.all()?.take_while(|it| !matches!(it, Action::CloseFrom(_))).count();
         let mut places = Places(Reserved::new(most + at)?);
+        let mut has_all = true;
         for_each_out_of_reach(how, |it| {
-            places.0.push(Place { fd: it.fd, is_inherited: stays_open(it.fd), whose: it });
+            has_all &= places.0.push(Place { fd: it.fd, is_inherited: stays_open(it.fd), whose: it });
         });
+        if !has_all {
+            return None;
+        }
         actions.all()?.take(at).for_each(|it| places.heed(it));
         if places.are_duplicated(actions.all()?.skip(at)) {
             return None;
         }
         let socket = Unconnected::apart_from(actions);
-        let is_allowed = |fd: i32| (fd as u64) < kernel::limit_of(libc::RLIMIT_NOFILE);
+        let limit = kernel::limit_of(libc::RLIMIT_NOFILE);
         let mut more = Reserved::new(places.0.items().len())?;
         for Place { fd, whose, .. } in places.inherited().filter(|it| !is_output(it.fd)) {
             match &socket {
-                Some(socket) if is_allowed(*fd) => {
+                Some(socket) if (*fd as u64) < limit => {
                     more.push(Action::Duplicate { from: socket.0, to: *fd });
                 }
                 // Another file that the image opens would become its standard input.
@@ -203,15 +207,18 @@ impl WithheldList {
         let may_replace = how.is_borrowed() || kernel::has_one_thread();
         let socket = if may_replace { Unconnected::new() } else { None };
         let stand_in = socket.as_ref().and_then(|socket| kernel::cookie(socket.0).ok());
-        for_each_out_of_reach(how, |it| match socket.as_ref().and_then(|socket| Withheld::by(it.fd, socket)) {
-            Some(replaced) => {
-                list.push(replaced);
-            }
-            // Another file that the image opens would become its standard input.
-            None if it.fd == libc::STDIN_FILENO => it.reset(),
-            None => {
-                list.push(Withheld::Closed { fd: it.fd, cookie: kernel::cookie(it.fd).ok() });
-                kernel::set_inherited(it.fd, false);
+        for_each_out_of_reach(how, |it| {
+            let socket = socket.as_ref().filter(|_| list.has_room());
+            match socket.and_then(|socket| Withheld::by(it.fd, socket)) {
+                Some(replaced) => {
+                    list.push(replaced);
+                }
+                // Another file that the image opens would become its standard input.
+                None if it.fd == libc::STDIN_FILENO => it.reset(),
+                None => {
+                    list.push(Withheld::Closed { fd: it.fd, cookie: kernel::cookie(it.fd).ok() });
+                    kernel::set_inherited(it.fd, false);
+                }
             }
         });
         if how.is_borrowed() {
