@@ -12,9 +12,11 @@ use crate::{real, seccomp};
 /// `len` zeroed bytes, page-aligned; null when there is no address space or the program does not let us ask for it. errno
 /// stays as it is.
 pub fn reserve(len: usize) -> *mut u8 {
-    if seccomp::is_confined() {
-        return core::ptr::null_mut();
-    }
+    if seccomp::is_confined() { core::ptr::null_mut() } else { map(len) }
+}
+
+/// The same whatever the program lets us ask for.
+fn map(len: usize) -> *mut u8 {
     let protection = libc::PROT_READ | libc::PROT_WRITE;
     let kind = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_NORESERVE;
     // SAFETY: a private anonymous mapping of our own, where the kernel finds room.
@@ -41,6 +43,16 @@ pub struct Reserved<T> {
 impl<T> Reserved<T> {
     /// An empty list; `None` without address space.
     pub fn new(room: usize) -> Option<Reserved<T>> {
+        Reserved::by(reserve, room)
+    }
+
+    /// The same also under a seccomp filter of the program's, which is about to execute another: that one begins with the same
+    /// system call.
+    pub fn for_execution(room: usize) -> Option<Reserved<T>> {
+        Reserved::by(map, room)
+    }
+
+    fn by(reserve: fn(usize) -> *mut u8, room: usize) -> Option<Reserved<T>> {
         let bytes = room.max(1).checked_mul(size_of::<T>())?;
         Some(Reserved { items: NonNull::new(reserve(bytes).cast())?, len: 0, room })
     }

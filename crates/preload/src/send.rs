@@ -393,7 +393,11 @@ pub unsafe extern "C" fn sendmsg(fd: c_int, message: *const msghdr, flags: c_int
 /// # Safety
 /// As sendmmsg(2), where a bad pointer is an error.
 unsafe fn lend_all_passed(fd: c_int, messages: *const mmsghdr, count: usize) {
-    if is_quiet() || kernel::int_option(fd, libc::SOL_SOCKET, libc::SO_DOMAIN) != Ok(libc::AF_UNIX) {
+    let passes_nothing = || match is_quiet() {
+        true => !connection::has_rests(),
+        false => kernel::int_option(fd, libc::SOL_SOCKET, libc::SO_DOMAIN) != Ok(libc::AF_UNIX),
+    };
+    if passes_nothing() {
         return;
     }
     for index in 0..count {

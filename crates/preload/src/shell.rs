@@ -327,9 +327,8 @@ pub unsafe extern "C" fn wordexp(words: *const c_char, result: *mut c_void, flag
     const WRDE_NOCMD: c_int = 4;
     // SAFETY: the caller vouches for the words.
     let text = unsafe { CStr::from_ptr(words) }.to_bytes();
-    if flags & WRDE_NOCMD == 0 && (text.contains(&b'`') || text.windows(2).any(|it| it == b"$(")) {
-        handoff::leave_to_spawned();
-    }
+    let substitutes = flags & WRDE_NOCMD == 0 && (text.contains(&b'`') || text.windows(2).any(|it| it == b"$("));
+    let _withheld = if substitutes { handoff::leave_to_spawned() } else { None };
     // SAFETY: passed on to the caller.
     unsafe { real::wordexp(words, result, flags) }
 }

@@ -9,6 +9,8 @@
 #include "unable.h"
 #include <errno.h>
 #include <fcntl.h>
+#include <linux/filter.h>
+#include <linux/seccomp.h>
 #include <netinet/in.h>
 #include <netinet/tcp.h>
 #include <sched.h>
@@ -16,6 +18,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/prctl.h>
 #include <sys/resource.h>
 #include <sys/socket.h>
 #include <sys/stat.h>
@@ -26,10 +29,10 @@ extern char **environ;
 
 // Why the image cannot go on. The first few are about the image, the others change the process before it executes.
 enum {
-    BARE, PRELOADS_OTHER, SWITCHED_OFF, STATIC, FEW_ADDRESSES, REAL_USER, EFFECTIVE_USER, REAL_GROUP, ANOTHER_USER, NEW_IPC, NEW_ROOT,
+    BARE, PRELOADS_OTHER, SWITCHED_OFF, STATIC, FEW_ADDRESSES, CONFINED, REAL_USER, EFFECTIVE_USER, REAL_GROUP, ANOTHER_USER, NEW_IPC, NEW_ROOT,
     CAUSES
 };
-static const char *const CAUSE[CAUSES] = {"bare", "preloads-other", "switched-off", "static", "few-addresses", "real-user",
+static const char *const CAUSE[CAUSES] = {"bare", "preloads-other", "switched-off", "static", "few-addresses", "confined", "real-user",
                                           "effective-user", "real-group", "another-user", "new-ipc", "new-root"};
 enum { BY_SPAWN, BY_FORKING, BY_VFORK, BY_SYSTEM, IN_PLACE, WAYS };
 static const char *const WAY[WAYS] = {"unable-spawn", "unable-fork", "unable-vfork", "unable-system", "unable-replace"};
@@ -140,6 +143,14 @@ static bool environment(int cause, char *to[], int room)
     return true;
 }
 
+// Installs a seccomp filter that forbids nothing.
+static int confine(void)
+{
+    struct sock_filter allow = BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ALLOW);
+    struct sock_fprog program = {1, &allow};
+    return prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) || prctl(PR_SET_SECCOMP, SECCOMP_MODE_FILTER, &program, 0, 0);
+}
+
 // What befalls this process before it executes the image.
 static void befall(struct actor *a, int cause)
 {
@@ -149,6 +160,7 @@ static void befall(struct actor *a, int cause)
     close(null);
     switch (cause) {
     case FEW_ADDRESSES: failed = setrlimit(RLIMIT_AS, &(struct rlimit){300 << 20, 300 << 20}); break;
+    case CONFINED: failed = confine(); break;
     case REAL_USER: failed = setresuid(SOMEBODY, 0, 0); break;
     case EFFECTIVE_USER: failed = setresuid(0, SOMEBODY, 0); break;
     case REAL_GROUP: failed = setresgid(SOMEBODY, 0, 0); break;

@@ -53,6 +53,13 @@ struct HandOver<'a> {
     state: &'a str,
     way: &'a str,
     cause: &'a str,
+    /// Whether the server may copy the client's descriptors (pidfd_getfd), and so put on the kernel path what is unread.
+    copies: bool,
+}
+
+impl HandOver<'_> {
+    /// Of one connection, for no particular cause.
+    const ONE: HandOver<'static> = HandOver { connections: 1, state: "idle", way: "exec", cause: "none", copies: true };
 }
 
 impl Scene {
@@ -96,8 +103,9 @@ impl Scene {
     fn run(&self, it: HandOver<'_>) -> ([i32; 2], String) {
         fs::copy(library::path(), &self.library).expect("a copy of the library");
         let (port, count) = (free_port().to_string(), it.connections.to_string());
-        let serve =
-            self.command(&self.program, &["serve", &port, &count, it.state, it.way, it.cause], Some(&self.library));
+        let words = ["without-copies", "serve", &port, &count, it.state, it.way, it.cause];
+        let words = if it.copies { &words[1..] } else { &words };
+        let serve = self.command(&self.program, words, Some(&self.library));
         let mut server = self.stage.serve(serve, port.parse().expect("a port"));
         let ask = self.command(&self.program, &["ask", &port, &count, it.state], Some(library::path()));
         let mut client = self.stage.start(ask);
@@ -118,7 +126,7 @@ impl Scene {
     /// The same in the ways and states given; what the other end cannot put on the kernel path may be ended by a reset of both.
     fn assert_whole_or_reset(&self, ways: &[&str], states: &[&str], cause: &str) {
         for (way, state) in each(ways, states) {
-            self.assert_one_whole_or_reset(HandOver { connections: 2, state, way, cause });
+            self.assert_one_whole_or_reset(HandOver { connections: 2, state, way, cause, ..HandOver::ONE });
         }
     }
 
@@ -127,6 +135,13 @@ impl Scene {
         let (codes, said) = self.run(it);
         let may_be_reset = matches!(it.state, "sent" | "full") && codes == [RESET, RESET];
         assert!(codes == [0, 0] || may_be_reset, "{it:?}: {codes:?} {said}");
+    }
+
+    /// The process goes on after the image has only looked; that finds `behind` where the client has ended its stream.
+    fn assert_goes_on(&self, it: HandOver<'_>, behind: &str) {
+        let (codes, said) = self.run(it);
+        assert_eq!(codes, [0, 0], "{it:?}: {said}");
+        assert!(it.state != "sent" || said.contains(behind), "{it:?}: {said}");
     }
 
     fn finish(self) {
@@ -149,7 +164,7 @@ fn streams_go_on_whatever_the_client_does() {
     let Some(scene) = Scene::new() else { return };
     for way in WAYS {
         for state in STATES {
-            scene.assert_whole(HandOver { connections: 2, state, way, cause: "none" });
+            scene.assert_whole(HandOver { connections: 2, state, way, ..HandOver::ONE });
         }
     }
     scene.finish();
@@ -165,7 +180,7 @@ fn no_number_of_connections_is_special() {
         // Of a thousand the one shows as much as the other.
         let states: &[&str] = if connections < 1000 { &["idle", "sent"] } else { &["sent"] };
         for (way, state) in each(&WAYS, states) {
-            scene.assert_whole(HandOver { connections, state, way, cause: "none" });
+            scene.assert_whole(HandOver { connections, state, way, ..HandOver::ONE });
         }
     }
     scene.finish();
@@ -181,10 +196,10 @@ fn an_image_that_cannot_go_on_finds_plain_tcp() {
             [("idle", "exec"), ("silent", "exec"), ("sending", "exec"), ("elsewhere", "exec"), ("sending", "fork-kept")]
         {
             fs::write(scene.stage.path("other.so"), "no library").expect("write a file");
-            scene.assert_whole(HandOver { connections: 2, state, way, cause });
+            scene.assert_whole(HandOver { connections: 2, state, way, cause, ..HandOver::ONE });
         }
         fs::write(scene.stage.path("other.so"), "no library").expect("write a file");
-        scene.assert_one_whole_or_reset(HandOver { connections: 1, state: "sent", way: "exec", cause });
+        scene.assert_one_whole_or_reset(HandOver { state: "sent", way: "exec", cause, ..HandOver::ONE });
     }
     scene.finish();
 }
@@ -196,7 +211,7 @@ fn an_image_without_segments_finds_plain_tcp() {
         let Some(scene) = Scene::new() else { return };
         for state in ["idle", "silent", "sending"] {
             fs::write("/proc/sys/kernel/shmmni", "4096").expect("as root");
-            scene.assert_whole(HandOver { connections: 1, state, way: "exec", cause: "no-segments" });
+            scene.assert_whole(HandOver { state, way: "exec", cause: "no-segments", ..HandOver::ONE });
         }
         scene.finish();
     });
@@ -225,7 +240,7 @@ fn an_image_in_another_root_finds_plain_tcp() {
         let _ = fs::remove_file(&there);
         fs::write(&streams, "").expect("write a file");
         fs::hard_link(&streams, &there).expect("a second name");
-        scene.assert_whole(HandOver { connections: 1, state, way: "exec", cause: "chroot" });
+        scene.assert_whole(HandOver { state, way: "exec", cause: "chroot", ..HandOver::ONE });
     }
     scene.program = scene.stage.path("handover");
     scene.finish();
@@ -237,7 +252,7 @@ fn another_version_of_the_library_finds_plain_tcp() {
     let Some(scene) = Scene::new() else { return };
     for state in ["idle", "silent", "sending"] {
         fs::copy(library::other_version(), scene.stage.path("other.so")).expect("a copy of the other version");
-        scene.assert_whole(HandOver { connections: 1, state, way: "exec", cause: "replaced" });
+        scene.assert_whole(HandOver { state, way: "exec", cause: "replaced", ..HandOver::ONE });
     }
     scene.finish();
 }
@@ -265,7 +280,7 @@ const KEEPING: [&str; 3] = ["fork-kept", "spawn-kept", "system"];
 fn the_process_keeps_its_descriptors() {
     let Some(scene) = Scene::new() else { return };
     for (way, state) in each(&KEEPING, &["silent", "sending", "sent"]) {
-        scene.assert_whole(HandOver { connections: 2, state, way, cause: "none" });
+        scene.assert_whole(HandOver { connections: 2, state, way, ..HandOver::ONE });
     }
     scene.finish();
 }
@@ -284,7 +299,7 @@ fn the_process_keeps_what_an_image_without_the_library_reads() {
 fn an_image_reads_no_gap_in_its_standard_input() {
     let Some(scene) = Scene::new() else { return };
     for (way, state) in each(&["fork-input", "vfork-input"], &BESIDE) {
-        scene.assert_one_whole_or_reset(HandOver { connections: 1, state, way, cause: "no-environment" });
+        scene.assert_one_whole_or_reset(HandOver { state, way, cause: "no-environment", ..HandOver::ONE });
     }
     scene.finish();
 }
@@ -294,7 +309,7 @@ fn an_image_reads_no_gap_in_its_standard_input() {
 fn an_image_reads_no_gap_beside_a_process_that_keeps_the_connection() {
     let Some(scene) = Scene::new() else { return };
     for (way, state) in each(&["fork-kept", "vfork-kept", "fork-own"], &BESIDE) {
-        scene.assert_one_whole_or_reset(HandOver { connections: 1, state, way, cause: "no-environment" });
+        scene.assert_one_whole_or_reset(HandOver { state, way, cause: "no-environment", ..HandOver::ONE });
     }
     scene.finish();
 }
@@ -312,12 +327,55 @@ fn a_process_goes_on_beside_an_image_that_cannot() {
         "spawn-given-closefrom-probe",
     ];
     for (way, state) in each(&ways, &BESIDE) {
-        let it = HandOver { connections: 1, state, way, cause: "no-environment" };
-        let (codes, said) = scene.run(it);
-        assert_eq!(codes, [0, 0], "{it:?}: {said}");
         // Behind the other end's last byte nobody can put anything.
-        let expected = if way == "fork-thread-probe" { "no descriptor" } else { "no connection" };
-        assert!(state != "sent" || said.contains(expected), "{it:?}: {said}");
+        let behind = if way == "fork-thread-probe" { "no descriptor" } else { "no connection" };
+        scene.assert_goes_on(HandOver { state, way, cause: "no-environment", ..HandOver::ONE }, behind);
+    }
+    scene.finish();
+}
+
+/// A shell of wordexp's executes the image, and libc has started that shell by itself.
+#[test]
+fn a_process_goes_on_beside_what_wordexp_starts() {
+    let Some(scene) = Scene::new() else { return };
+    for (cause, state) in each(&["no-environment", "confined-no-environment"], &BESIDE) {
+        let it = HandOver { state, way: "wordexp-probe", cause, ..HandOver::ONE };
+        scene.assert_goes_on(it, "no descriptor");
+    }
+    scene.finish();
+}
+
+/// A process with a seccomp filter makes no system calls for its connections, but for what it executes or passes it does.
+#[test]
+fn a_process_with_a_seccomp_filter_hands_over() {
+    let Some(scene) = Scene::new() else { return };
+    let ways = ["exec", "fork-kept", "fork-input", "vfork-input", "spawn", "system", "popen", "scm", "fork-left"];
+    for (way, state) in each(&ways, &BESIDE) {
+        for copies in [true, false] {
+            let cause = "confined-no-environment";
+            scene.assert_one_whole_or_reset(HandOver { state, way, cause, copies, ..HandOver::ONE });
+        }
+    }
+    // An image with the library begins behind the same filter.
+    for (way, state) in each(&["exec", "spawn", "scm"], &BESIDE) {
+        scene.assert_one_whole_or_reset(HandOver { state, way, cause: "confined", ..HandOver::ONE });
+    }
+    for (way, state) in each(&["fork-probe", "vfork-probe", "spawn-probe"], &BESIDE) {
+        let it = HandOver { state, way, cause: "confined-no-environment", ..HandOver::ONE };
+        scene.assert_goes_on(it, "no connection");
+    }
+    scene.finish();
+}
+
+/// A process passes the connection to one without the library.
+#[test]
+fn a_stranger_reads_no_gap_in_what_is_passed() {
+    let Some(scene) = Scene::new() else { return };
+    for state in BESIDE {
+        for copies in [true, false] {
+            let cause = "no-environment";
+            scene.assert_one_whole_or_reset(HandOver { state, way: "scm", cause, copies, ..HandOver::ONE });
+        }
     }
     scene.finish();
 }
@@ -327,7 +385,7 @@ fn a_process_goes_on_beside_an_image_that_cannot() {
 fn an_image_writes_to_a_connection_beside_a_process() {
     let Some(scene) = Scene::new() else { return };
     for (way, state) in each(&["spawn-output", "spawn-inetd"], &BESIDE) {
-        scene.assert_whole(HandOver { connections: 1, state, way, cause: "no-environment" });
+        scene.assert_whole(HandOver { state, way, cause: "no-environment", ..HandOver::ONE });
     }
     scene.finish();
 }
@@ -337,7 +395,7 @@ fn an_image_writes_to_a_connection_beside_a_process() {
 fn a_failed_execution_leaves_the_connection_as_it_was() {
     let Some(scene) = Scene::new() else { return };
     for state in BESIDE {
-        scene.assert_whole(HandOver { connections: 1, state, way: "fork-failed", cause: "none" });
+        scene.assert_whole(HandOver { state, way: "fork-failed", ..HandOver::ONE });
     }
     scene.finish();
 }
@@ -355,7 +413,7 @@ fn the_process_leaves_what_an_image_without_the_library_reads() {
 fn the_process_leaves_what_an_image_has_not_come_for() {
     let Some(scene) = Scene::new() else { return };
     for state in STATES {
-        scene.assert_whole(HandOver { connections: 2, state, way: "spawn-left", cause: "none" });
+        scene.assert_whole(HandOver { connections: 2, state, way: "spawn-left", ..HandOver::ONE });
     }
     scene.finish();
 }
@@ -365,7 +423,7 @@ fn the_process_leaves_what_an_image_has_not_come_for() {
 fn a_bystander_takes_nothing_of_a_standard_input() {
     let Some(scene) = Scene::new() else { return };
     for (way, state) in each(&["bystander", "spawn-bystander"], &BESIDE) {
-        scene.assert_whole(HandOver { connections: 1, state, way, cause: "none" });
+        scene.assert_whole(HandOver { state, way, ..HandOver::ONE });
     }
     scene.finish();
 }
@@ -393,7 +451,7 @@ fn a_child_was_killed_before() {
 fn file_actions_change_the_numbers() {
     let Some(scene) = Scene::new() else { return };
     for state in STATES {
-        scene.assert_whole(HandOver { connections: 3, state, way: "actions", cause: "none" });
+        scene.assert_whole(HandOver { connections: 3, state, way: "actions", ..HandOver::ONE });
     }
     scene.assert_whole_or_reset(&["actions"], &["idle", "silent", "sending"], "no-environment");
     scene.finish();
@@ -429,7 +487,7 @@ fn an_image_with_capabilities_finds_plain_tcp() {
         return skip("needs root and setcap to give a file capabilities");
     }
     for state in ["idle", "silent", "sending"] {
-        let it = HandOver { connections: 1, state, way: "exec", cause: "none" };
+        let it = HandOver { state, way: "exec", ..HandOver::ONE };
         let (codes, said) = scene.run(it);
         assert_eq!(codes, [0, 0], "{it:?}: {said}");
         if !said.contains("with privileges") {
@@ -450,8 +508,8 @@ fn a_script_executes_itself() {
     fs::write(&scene.image, script).expect("write a script");
     fs::set_permissions(&scene.image, fs::Permissions::from_mode(0o755)).expect("make it executable");
     for state in STATES {
-        scene.assert_whole(HandOver { connections: 2, state, way: "exec", cause: "none" });
+        scene.assert_whole(HandOver { connections: 2, state, way: "exec", ..HandOver::ONE });
     }
-    scene.assert_whole(HandOver { connections: 2, state: "sending", way: "spawn", cause: "none" });
+    scene.assert_whole(HandOver { connections: 2, state: "sending", way: "spawn", ..HandOver::ONE });
     scene.finish();
 }

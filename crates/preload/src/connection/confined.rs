@@ -58,7 +58,7 @@ impl Connection {
     }
 
     /// The port of a confined end, if something is left for it.
-    fn rest(&self) -> Option<Port<'static>> {
+    pub(super) fn rest(&self) -> Option<Port<'static>> {
         let handle = handle(self.index).filter(|_| self.is_confined())?;
         // SAFETY: written before UNTOUCHED was stored, which came before CONFINED.
         let link = unsafe { (*handle.link.get()).assume_init() };

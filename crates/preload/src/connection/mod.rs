@@ -467,12 +467,21 @@ impl Connection {
 
     /// The same as [`Port::hand_over`] has it.
     pub fn hand_over_to(&self, recipient: Recipient, reason: Reason, wakes: bool) -> bool {
-        self.pinned_port(reason).is_none_or(|port| port.hand_over(reason, recipient, wakes))
+        self.pin_end(reason);
+        self.port_or_rest().is_none_or(|port| port.hand_over(reason, recipient, wakes))
+    }
+
+    /// Hands it over to somebody who is to read it.
+    pub fn hand_over_or_reset(&self, reason: Reason) {
+        if !self.hand_over(reason) {
+            self.reset();
+        }
     }
 
     /// Leaves the ring before that. Whether something unread is left to the sender.
     pub fn leave_to(&self, recipient: Recipient, reason: Reason) -> bool {
-        self.pinned_port(reason).is_some_and(|port| port.leave_to(recipient) == Some(true))
+        self.pin_end(reason);
+        self.port_or_rest().is_some_and(|port| port.leave_to(recipient) == Some(true))
     }
 
     /// A program is about to be executed in this image's place: if nobody else has the connection, it is plain TCP until the new
@@ -494,7 +503,7 @@ impl Connection {
 
     /// Ends the connection by a reset: bytes of it are lost to whoever has the socket from now on.
     pub fn reset(&self) {
-        self.reset_by(self.joined_port().as_ref());
+        self.reset_by(self.port_or_rest().as_ref());
     }
 
     fn reset_by(&self, port: Option<&Port<'_>>) {
@@ -526,16 +535,28 @@ impl Connection {
     }
 
     fn pinned_port(&self, reason: Reason) -> Option<Port<'static>> {
+        self.pin_end(reason);
+        self.joined_port()
+    }
+
+    fn pin_end(&self, reason: Reason) {
         if reason == Reason::Inherited {
             // Whoever pins it for that gives the socket to a program without the library, or may do so.
             self.end.outsider.store(1, Release);
         }
         self.end.pin(reason);
-        self.joined_port()
     }
 
     fn joined_port(&self) -> Option<Port<'static>> {
         if self.end.stage() == Stage::Joined { self.port() } else { None }
+    }
+
+    /// The port by which something unread may be handed over, with system calls of the library's own; also that of a confined end.
+    fn port_or_rest(&self) -> Option<Port<'static>> {
+        if self.end.stage() != Stage::Joined {
+            return None;
+        }
+        self.port().or_else(|| Some(Port { me: process::thread(), ..self.rest()? }))
     }
 }
 

@@ -54,7 +54,7 @@ impl Connection {
     /// Once it was to be handed over: whether something is unread that nobody can put on the kernel path.
     pub fn has_unread_out_of_reach(&self) -> bool {
         let is_over = || kernel::counters(self.fd).is_ok_and(|it| it.state == kernel::CLOSED);
-        self.joined_port().is_some_and(|port| !port.has_left()) && !is_over()
+        self.port_or_rest().is_some_and(|port| !port.has_left()) && !is_over()
     }
 }
 

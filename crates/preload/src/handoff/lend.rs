@@ -16,19 +16,27 @@ use underpass_segment::sync::{AcqRel, Relaxed};
 /// other sees plain TCP.
 pub fn lend(connection: &Connection, channel: i32) {
     connection.end.pin(Reason::Passed);
-    if connection.end.stage() == Stage::Joined && !seccomp::is_confined() {
+    if connection.end.stage() != Stage::Joined {
+        return;
+    }
+    if seccomp::is_confined() {
+        connection.hand_over_or_reset(Reason::Passed);
+    } else {
         match taker(channel) {
             Taker::Relative => connection.pin(Reason::Passed),
-            Taker::Unknown => connection.offer(Reason::Passed),
-            Taker::Stranger => {
-                connection.hand_over(Reason::Passed);
+            Taker::Unknown => {
+                connection.offer(Reason::Passed);
+                if connection.has_unread_out_of_reach() && !is_had_by_guests(channel) {
+                    connection.reset();
+                }
             }
+            Taker::Stranger => connection.hand_over_or_reset(Reason::Passed),
         }
         connection.end.lend(clock::nanoseconds() + LENT_NS);
         let lend = |meeting: &mut Meeting| meeting.lend(connection.end, connection.index(), connection.fd);
         if process::with_meeting_surely(lend) != Some(true) {
             // Nobody will find its end.
-            connection.hand_over(Reason::Passed);
+            connection.hand_over_or_reset(Reason::Passed);
         }
     }
 }
@@ -60,6 +68,17 @@ fn taker(channel: i32) -> Taker {
         _ if maker.is_some_and(|pid| kernel::has_file(pid, LIBRARY)) => Taker::Unknown,
         _ => Taker::Stranger,
     }
+}
+
+/// Whether all processes that have the other end of a Unix socket by now have loaded the library, as far as /proc tells.
+fn is_had_by_guests(channel: i32) -> bool {
+    let Some(inode) = kernel::unix_peer(channel) else { return false };
+    let (mut some, mut all) = (false, true);
+    kernel::for_each_holder(inode, |pid| {
+        let is_guest = kernel::has_file(pid, LIBRARY);
+        (some, all) = (some || is_guest, all && is_guest);
+    });
+    some && all
 }
 
 /// Fills `end` from end number `index` of family `id`, which is another than this process's and has passed the socket here:

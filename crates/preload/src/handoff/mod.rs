@@ -28,14 +28,14 @@ pub use prospect::set_up;
 use crate::access::are_strings_readable;
 use crate::connection::{self, Connection, Look};
 use crate::memory::Reserved;
-use crate::{memory, process, table};
+use crate::{memory, process, seccomp, table};
 use core::ffi::c_char;
 use core::fmt::Write;
 use core::mem::ManuallyDrop;
 use libc::posix_spawn_file_actions_t;
 use parcel::Parcel;
 use prospect::Prospect;
-use stand_in::StandIns;
+use stand_in::{StandIns, WithheldList};
 use underpass_segment::clock;
 use underpass_segment::end::{End, Family, Stage};
 use underpass_segment::kernel;
@@ -184,8 +184,10 @@ pub unsafe fn pack(program: Program, envp: *const *const c_char, how: Execution<
         connection::for_each(|index, fd| Connection::at(family, index, fd).leave_sets());
         inherited(how, |it| it.outlast_image(deadline));
     }
+    // Behind a seccomp filter an image may be killed for attaching a segment.
+    let goes_on = prospect != Prospect::Doubtful && !seccomp::is_confined();
     // SAFETY: passed on to the caller.
-    let room = if prospect == Prospect::Doubtful { None } else { unsafe { Room::new(envp, how) } };
+    let room = if goes_on { unsafe { Room::new(envp, how) } } else { None };
     if alone {
         let goes_along = |it: &Connection| it.end.stage() <= Stage::Joined && it.descriptors().any(stays_open);
         connection::count_before_execution(|it| room.is_some() && goes_along(it));
@@ -299,17 +301,13 @@ fn fill_parcel(parcel: &mut Parcel, held: &mut Held, family: &'static Family, is
             return;
         }
         if !parcel.has_room() {
-            if !connection.hand_over(Reason::Inherited) {
-                connection.reset();
-            }
+            connection.hand_over_or_reset(Reason::Inherited);
             return;
         }
         let left_behind = connection.go_away();
         let is_joined = connection.end.stage() == Stage::Joined;
         if left_behind.is_none() && !is_sure && is_joined && connection.is_last() {
-            if !connection.hand_over(Reason::Inherited) {
-                connection.reset();
-            }
+            connection.hand_over_or_reset(Reason::Inherited);
             return;
         }
         if holds && held.0.has_room() {
@@ -382,11 +380,14 @@ fn known() -> impl Iterator<Item = Connection> {
     (0..table::highest()).filter_map(connection::known)
 }
 
-/// A program is about to be spawned that will know nothing of this library.
-pub fn leave_to_spawned() {
-    if has_any() {
-        hand_over_inherited(Execution::Spawned(&FileActions::NONE));
+/// libc is about to spawn programs by itself that will know nothing of this library: what they inherit is plain TCP until this is
+/// dropped, or not inherited.
+pub fn leave_to_spawned() -> Option<WithheldList> {
+    if !has_any() {
+        return None;
     }
+    hand_over_inherited(Execution::Spawned(&FileActions::NONE));
+    stand_in::withhold()
 }
 
 /// The new image will know nothing of this library: what it inherits is plain TCP by then.
@@ -458,7 +459,7 @@ struct ByCookie(Reserved<(u64, u32)>);
 impl ByCookie {
     /// Of so many at most; `None` without address space.
     fn of(most: usize, all: impl Iterator<Item = (u64, u32)>) -> Option<ByCookie> {
-        let mut list = Reserved::new(most)?;
+        let mut list = Reserved::for_execution(most)?;
         all.filter(|it| it.0 != 0).for_each(|it| {
             list.push(it);
         });

@@ -44,6 +44,15 @@ pub fn has_alone(inode: u64) -> bool {
     has(me) && for_each_number(format_args!("/proc\0"), |pid, _| others |= pid != me && has(pid)) && !others
 }
 
+/// Calls `what` with each process that has the socket with this inode number, as far as /proc tells.
+pub fn for_each_holder(inode: u64, mut what: impl FnMut(i32)) {
+    for_each_number(format_args!("/proc\0"), |pid, _| {
+        if descriptor_of(pid, inode).is_some() {
+            what(pid);
+        }
+    });
+}
+
 /// A descriptor of the socket at the other end of the connection of `fd`, if the kernel lets this process have one: whoever may
 /// trace a process may copy its descriptors (pidfd_getfd(2), Linux 5.6). None of a process of another PID namespace, where the
 /// number of a thread says nothing of whether it lives.
