@@ -27,13 +27,14 @@ build: rust ## the command and the library, in target/release
 # Third-party suites that need nothing fetched or built, a minute in all.
 BRIEF_SUITES = stress-ng programs cpython
 
-# The tests of the library drive real programs with the release build, hence the build before them.
+# The tests of the library drive real programs with the release build, hence the build before them. Most of their time they
+# wait, so twice as many run at a time as there are processors.
 test: rust ## everything that continuous integration checks: lints, licences, tests
 	packaging/packages test
 	$(CARGO) fetch --locked
 	$(MAKE) --no-print-directory lint c-programs licences
 	$(CARGO) build --release
-	$(CARGO) test --workspace --no-fail-fast
+	RUST_TEST_THREADS=$$((2 * $$(nproc))) $(CARGO) test --workspace --no-fail-fast
 	$(CARGO) run --release --quiet --package underpass-tests --bin gauntlet -- --brief --allow-skipped $(BRIEF_SUITES)
 	$(MAKE) --no-print-directory loom aarch64
 
