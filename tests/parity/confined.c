@@ -11,6 +11,7 @@
 static char in[4 * MIB], out[4 * MIB];
 static const int frugal[] = {SYS_read, SYS_write, SYS_poll, SYS_close, SYS_exit_group, SYS_rt_sigreturn, -1};
 static const int by_epoll[] = {SYS_read, SYS_write, SYS_epoll_wait, SYS_close, SYS_exit_group, -1};
+static const int by_new_set[] = {SYS_read, SYS_write, SYS_epoll_create1, SYS_epoll_ctl, SYS_epoll_wait, SYS_close, SYS_exit_group, -1};
 static const int by_number[] = {SYS_read, SYS_write, SYS_ppoll, SYS_pselect6, SYS_select, SYS_exit_group, -1};
 static const int by_pwait[] = {SYS_read, SYS_write, SYS_epoll_pwait, SYS_exit_group, -1};
 static const int by_recv[] = {SYS_recvfrom, SYS_recvmsg, SYS_readv, SYS_sendto, SYS_write, SYS_exit_group, -1};
@@ -291,6 +292,52 @@ static void epoll_b(struct side *side) {
 }
 static void epoll(void) { two_processes(AF_INET, epoll_a, epoll_b); }
 
+/* A set that is made behind the filter, while something is unread. */
+static void new_set_a(struct side *side) {
+    hear(side);
+    await_bytes(side->fd, 700);
+    pid_t child = (pid_t)MUST(fork());
+    if (child == 0) {
+        role = 'C';
+        confine(by_new_set, BY_PRCTL);
+        int set = (int)MUST(epoll_create1(0)), first = (int)MUST(epoll_create1(0));
+        struct epoll_event event = {.events = EPOLLIN, .data.u64 = 1}, events[2];
+        MUST(epoll_ctl(first, EPOLL_CTL_ADD, side->fd, &event));
+        MUST(close(first));
+        event.events = EPOLLOUT;
+        MUST(epoll_ctl(set, EPOLL_CTL_ADD, side->fd, &event));
+        SHOW(epoll_wait(set, events, 2, 0));
+        say("%x", events[0].events);
+        event = (struct epoll_event){.events = EPOLLIN | EPOLLET, .data.u64 = 2};
+        MUST(epoll_ctl(set, EPOLL_CTL_MOD, side->fd, &event));
+        for (int i = 0; i < 2; i++) SHOW(epoll_wait(set, events, 2, 0));
+        say("%x %d", events[0].events, (int)events[0].data.u64);
+        event = (struct epoll_event){.events = EPOLLIN | EPOLLONESHOT, .data.u64 = 3};
+        MUST(epoll_ctl(set, EPOLL_CTL_MOD, side->fd, &event));
+        for (int i = 0; i < 2; i++) SHOW(epoll_wait(set, events, 2, 0));
+        say("%x %d", events[0].events, (int)events[0].data.u64);
+        event = (struct epoll_event){.events = EPOLLIN | EPOLLOUT, .data.u64 = 4};
+        MUST(epoll_ctl(set, EPOLL_CTL_MOD, side->fd, &event));
+        for (int i = 0; i < 2; i++) SHOW(epoll_wait(set, events, 2, -1));
+        say("%x %d", events[0].events, (int)events[0].data.u64);
+        read_test_data(side->fd, 700, 5, 0);
+        SHOW(epoll_wait(set, events, 2, 0));
+        say("%x", events[0].events);
+        MUST(epoll_ctl(set, EPOLL_CTL_DEL, side->fd, NULL));
+        SHOW(epoll_wait(set, events, 2, 0));
+        echo(side->fd, false);
+        _exit(0);
+    }
+    say("child %d", ended(child));
+}
+static void new_set_b(struct side *side) {
+    tell(side);
+    fill(out, 700, 5, 0);
+    send_all(side->fd, out, 700);
+    ask(side->fd);
+}
+static void new_set(void) { two_processes(AF_INET, new_set_a, new_set_b); }
+
 /* The same by epoll_pwait, which lets signals in, and with a time. */
 static void pwait_a(struct side *side) {
     struct epoll_event event = {.events = EPOLLIN, .data.fd = side->fd};
@@ -445,5 +492,6 @@ static void number(void) { two_processes(AF_INET, number_a, number_b); }
 const struct scenario scenarios[] = {
     {"all-read", all_read, 0}, {"all-read-polls", all_read_polls, 0}, {"few", few, 0}, {"many", many, 0}, {"ahead", ahead, 0},
     {"young", young, 0}, {"silent", silent, 0}, {"gone", gone, 0}, {"calls", calls, 0}, {"epoll", epoll, 0},
-    {"sleeper", sleeper, 0}, {"split", split, 0}, {"number", number, 0}, {"pwait", pwait, 0}, {"poll-set", poll_set, 0}, {0},
+    {"sleeper", sleeper, 0}, {"split", split, 0}, {"number", number, 0}, {"pwait", pwait, 0}, {"poll-set", poll_set, 0},
+    {"new-set", new_set, 0}, {0},
 };

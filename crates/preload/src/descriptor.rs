@@ -3,13 +3,12 @@
 use crate::access::are_bytes_readable;
 use crate::connection::{self, Connection};
 use crate::table::{self, Known, Socket};
-use crate::{errno, process, real, set_errno};
+use crate::{process, real, set_errno};
 use core::ffi::{c_int, c_uint};
-use libc::{msghdr, sa_family_t, size_t, sockaddr, sockaddr_storage, socklen_t, ssize_t};
+use libc::{sa_family_t, size_t, sockaddr, sockaddr_storage, socklen_t};
 use underpass_segment::end::{SHUT_IN, SHUT_OUT};
 use underpass_segment::kernel;
 use underpass_segment::raw::is_quiet;
-use underpass_segment::reason::Reason;
 use underpass_segment::sync::{AtomicU32, Relaxed};
 use underpass_segment::tap;
 
@@ -334,88 +333,5 @@ pub fn set_nonblocking(fd: c_int, nonblocking: bool) {
     let is_ours = |it: &Connection| !process::borrowed() || kernel::cookie(fd) == Ok(it.end.cookie.load(Relaxed));
     if let Some(connection) = connection::known(fd).filter(is_ours) {
         connection.end.nonblocking.store(nonblocking.into(), Relaxed);
-    }
-}
-
-/// A message has come, perhaps with descriptors: what is a fast connection is taken over at once, since the first call on
-/// it may be one that only asks, such as poll.
-///
-/// # Safety
-/// The message must be one that recvmsg(2) has filled in.
-pub unsafe fn received_control(message: *const msghdr) {
-    // SAFETY: the caller vouches for the message.
-    unsafe {
-        each_passed(message, |fd| {
-            connection::forget_closed(fd);
-            connection::claim(fd, None);
-        });
-    }
-}
-
-/// Calls `what` for every descriptor in the message's control data, up to a header that the kernel refuses: one of a length that
-/// is too short, or beyond the end.
-///
-/// # Safety
-/// The message must be valid, but for such lengths.
-unsafe fn each_passed(message: *const msghdr, mut what: impl FnMut(c_int)) {
-    // SAFETY: the caller vouches for the message; the macros of cmsg(3) walk its control data.
-    unsafe {
-        let end = ((*message).msg_control as usize).saturating_add((*message).msg_controllen);
-        let mut header = libc::CMSG_FIRSTHDR(message);
-        while !header.is_null() {
-            let (len, left) = ((*header).cmsg_len as usize, end - header as usize);
-            if !(size_of::<libc::cmsghdr>()..=left).contains(&len) {
-                return;
-            }
-            if (*header).cmsg_level == libc::SOL_SOCKET && (*header).cmsg_type == libc::SCM_RIGHTS {
-                let data = libc::CMSG_DATA(header) as *const c_int;
-                let bytes = len.saturating_sub(data as usize - header as usize);
-                for index in 0..bytes / size_of::<c_int>() {
-                    what(data.add(index).read_unaligned());
-                }
-            }
-            header = libc::CMSG_NXTHDR(message, header);
-        }
-    }
-}
-
-/// A message is about to be sent over `channel`: descriptors that it gives away must not be fast any more. False if the
-/// kernel refuses the message, since its control data is not there.
-///
-/// # Safety
-/// As sendmsg(2), where a bad pointer in the message is an error.
-pub unsafe fn lend_passed(channel: c_int, message: *const msghdr) -> bool {
-    // SAFETY: passed on to the caller; control data is looked at only if it can be read.
-    unsafe {
-        if !are_bytes_readable((*message).msg_control, (*message).msg_controllen) {
-            return false;
-        }
-        each_passed(message, |passed| {
-            if let Some(connection) = connection::recognise(passed) {
-                crate::handoff::lend(&connection, channel);
-            }
-        });
-    }
-    true
-}
-
-/// A send with control data.
-///
-/// # Safety
-/// As sendmsg(2).
-pub unsafe fn send_control(fd: c_int, message: *const msghdr, flags: c_int) -> ssize_t {
-    // SAFETY: the program vouches for the message.
-    unsafe {
-        if lend_passed(fd, message)
-            && let Some(connection) = connection::of(fd)
-        {
-            connection.pin(Reason::Unsupported);
-        }
-        let before = errno();
-        let answer = real::sendmsg(fd, message, flags);
-        if answer >= 0 {
-            set_errno(before);
-        }
-        answer
     }
 }

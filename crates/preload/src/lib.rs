@@ -19,6 +19,7 @@ mod handoff;
 mod io_uring;
 mod memory;
 mod options;
+mod passed;
 mod poll;
 mod process;
 mod real;

@@ -46,9 +46,9 @@ impl<T> Reserved<T> {
         Reserved::by(reserve, room)
     }
 
-    /// The same also under a seccomp filter of the program's, which is about to execute another: that one begins with the same
-    /// system call.
-    pub fn for_execution(room: usize) -> Option<Reserved<T>> {
+    /// The same even if the program has installed a seccomp filter, which may forbid mmap: where a program is executed, or a socket
+    /// passed on, that would have a gap otherwise.
+    pub fn even_confined(room: usize) -> Option<Reserved<T>> {
         Reserved::by(map, room)
     }
 

@@ -3,7 +3,7 @@
 use crate::access::{is_readable, is_writable};
 use crate::connection::{self, BROKEN, CLOSED, Way};
 use crate::send::flags_as_send;
-use crate::{from_c, real, to_c};
+use crate::{from_c, passed, real, to_c};
 use core::ffi::{c_int, c_uint, c_void};
 use libc::{iovec, mmsghdr, msghdr, off_t, size_t, sockaddr, socklen_t, ssize_t, timespec};
 use underpass_segment::kernel;
@@ -335,7 +335,7 @@ unsafe fn heed_control(message: *const msghdr, flags: c_int) {
     // SAFETY: passed on to the caller.
     unsafe {
         if !(*message).msg_control.is_null() && flags & libc::MSG_PEEK == 0 {
-            crate::descriptor::received_control(message);
+            passed::received_control(message);
         }
     }
 }

@@ -3,13 +3,13 @@
 use crate::access::{are_bytes_readable, is_readable, is_writable};
 use crate::connection::{self, BROKEN, CLOSED, Connection, Way};
 use crate::receive::{UIO_MAXIOV, one, refuses, refuses_array, refuses_array_or_empty, whole};
-use crate::{from_c, real, to_c};
+use crate::{from_c, passed, real, to_c};
 use core::ffi::{c_int, c_uint, c_void};
 use libc::{iovec, mmsghdr, msghdr, off_t, pollfd, size_t, sockaddr, sockaddr_storage, socklen_t, ssize_t};
 use underpass_segment::clock;
 use underpass_segment::end::Stage;
 use underpass_segment::kernel::{self, HeldBack};
-use underpass_segment::raw::{Answer, Errno, is_quiet, syscall};
+use underpass_segment::raw::{Answer, Errno, syscall};
 use underpass_segment::reason::Reason;
 use underpass_segment::ring::Source;
 use underpass_segment::switch::Port;
@@ -376,7 +376,7 @@ pub unsafe extern "C" fn sendmsg(fd: c_int, message: *const msghdr, flags: c_int
             return real::sendmsg(fd, message, flags);
         }
         if (*message).msg_controllen != 0 {
-            return crate::descriptor::send_control(fd, message, flags);
+            return passed::send_control(fd, message, flags);
         }
         let (vector, count) = ((*message).msg_iov.cast_const(), (*message).msg_iovlen);
         let name = (*message).msg_name;
@@ -388,33 +388,6 @@ pub unsafe extern "C" fn sendmsg(fd: c_int, message: *const msghdr, flags: c_int
     }
 }
 
-/// Lends what the messages pass, if `fd` is a Unix socket.
-///
-/// # Safety
-/// As sendmmsg(2), where a bad pointer is an error.
-unsafe fn lend_all_passed(fd: c_int, messages: *const mmsghdr, count: usize) {
-    let passes_nothing = || match is_quiet() {
-        true => !connection::has_rests(),
-        false => kernel::int_option(fd, libc::SOL_SOCKET, libc::SO_DOMAIN) != Ok(libc::AF_UNIX),
-    };
-    if passes_nothing() {
-        return;
-    }
-    for index in 0..count {
-        let message = messages.wrapping_add(index);
-        if !is_readable(message, 1) {
-            // The kernel will say so.
-            return;
-        }
-        // SAFETY: it can be read; the rest is passed on to the caller.
-        unsafe {
-            if (*message).msg_hdr.msg_controllen != 0 {
-                crate::descriptor::lend_passed(fd, &raw const (*message).msg_hdr);
-            }
-        }
-    }
-}
-
 /// # Safety
 /// As sendmmsg(2).
 #[unsafe(no_mangle)]
@@ -422,8 +395,7 @@ pub unsafe extern "C" fn sendmmsg(fd: c_int, messages: *mut mmsghdr, count: c_ui
     // SAFETY: the program vouches for the messages.
     unsafe {
         let count = count.min(UIO_MAXIOV as c_uint);
-        if connection::of(fd).is_none() {
-            lend_all_passed(fd, messages, count as usize);
+        if connection::of(fd).is_none() && !passed::pass_any(messages, count as usize) {
             return real::sendmmsg(fd, messages, count, flags);
         }
         let before = crate::errno();

@@ -318,17 +318,21 @@ fn heed_interrupts() {
     }
 }
 
-/// The shells of its command substitutions are libc's own: they know nothing of the connections that they inherit.
+/// The shells of its command substitutions are libc's own, and know nothing of the library. Where one of them would read a
+/// connection with a gap, no words are expanded.
 ///
 /// # Safety
 /// As wordexp(3).
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn wordexp(words: *const c_char, result: *mut c_void, flags: c_int) -> c_int {
     const WRDE_NOCMD: c_int = 4;
+    const WRDE_NOSPACE: c_int = 1;
     // SAFETY: the caller vouches for the words.
     let text = unsafe { CStr::from_ptr(words) }.to_bytes();
     let substitutes = flags & WRDE_NOCMD == 0 && (text.contains(&b'`') || text.windows(2).any(|it| it == b"$("));
-    let _withheld = if substitutes { handoff::leave_to_spawned() } else { None };
+    if substitutes && !handoff::leave_to_spawned() {
+        return WRDE_NOSPACE;
+    }
     // SAFETY: passed on to the caller.
     unsafe { real::wordexp(words, result, flags) }
 }

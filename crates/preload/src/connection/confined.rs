@@ -3,16 +3,26 @@
 use super::share::for_each;
 use super::{CONFINED, Connection, PRESENT, UNTOUCHED, handle};
 use crate::{process, set};
+use core::ffi::c_int;
 use underpass_segment::clock;
 use underpass_segment::end::Stage;
 use underpass_segment::raw::Answer;
 use underpass_segment::reason::Reason;
 use underpass_segment::switch::{Port, Ready, Receive};
-use underpass_segment::sync::{AcqRel, Acquire, AtomicBool, Relaxed, Release};
+use underpass_segment::sync::{AcqRel, Acquire, AtomicBool, AtomicI32, AtomicU32, AtomicU64, Relaxed, Release};
 use underpass_segment::vector::Cursor;
 
 /// All connections together wait no longer for their other ends.
 const PATIENCE_NS: u64 = 100_000_000;
+
+/// A registration in a set of the kernel's, of which that does not know that something is left in the ring. Zeroed memory is none.
+pub(super) struct Registration {
+    /// 1 + the set's descriptor; 0: none.
+    set: AtomicU32,
+    fd: AtomicI32,
+    events: AtomicU32,
+    data: AtomicU64,
+}
 
 /// Whether anything was ever left unread in the ring of a confined end.
 static RESTS: AtomicBool = AtomicBool::new(false);
@@ -57,17 +67,44 @@ impl Connection {
         handle(self.index).is_some_and(|handle| handle.attached.load(Acquire) == CONFINED)
     }
 
-    /// The port of a confined end, if something is left for it.
-    pub(super) fn rest(&self) -> Option<Port<'static>> {
+    /// The port of a confined end, for a thread whose number is not asked for.
+    pub(super) fn confined_port(&self) -> Option<Port<'static>> {
         let handle = handle(self.index).filter(|_| self.is_confined())?;
         // SAFETY: written before UNTOUCHED was stored, which came before CONFINED.
         let link = unsafe { (*handle.link.get()).assume_init() };
-        Some(self.port_with(link, 0)).filter(|port| !port.is_plain())
+        Some(self.port_with(link, 0))
+    }
+
+    /// The same, if something is left in the ring, or of it.
+    fn rest(&self) -> Option<Port<'static>> {
+        self.confined_port().filter(|port| !port.is_plain())
     }
 
     /// Whether there is something in the ring of a confined end, of which the kernel does not know.
     pub fn has_rest(&self) -> bool {
         self.rest().is_some_and(|port| port.ready() == Ready::Yes)
+    }
+
+    /// It is registered in a set of the kernel's, by this descriptor, or is not any more (`None`). There is memory for one
+    /// registration of a connection, the last.
+    pub fn register_rest(&self, set: c_int, registered: Option<(u32, u64)>) {
+        let Some(it) = handle(self.index).map(|handle| &handle.registration) else { return };
+        let number = set as u32 + 1;
+        if let Some((events, data)) = registered {
+            it.fd.store(self.fd, Relaxed);
+            it.events.store(events, Relaxed);
+            it.data.store(data, Relaxed);
+            it.set.store(number, Release);
+        } else if it.fd.load(Relaxed) == self.fd {
+            let _ = it.set.compare_exchange(number, 0, Relaxed, Relaxed);
+        }
+    }
+
+    /// Its events and data, if it is registered in that set and something is left in the ring.
+    pub fn registered_rest(&self, set: c_int) -> Option<(u32, u64)> {
+        let it = &handle(self.index)?.registration;
+        let is_it = it.set.load(Acquire) == set as u32 + 1 && it.fd.load(Relaxed) == self.fd;
+        (is_it && self.has_rest()).then(|| (it.events.load(Relaxed), it.data.load(Relaxed)))
     }
 
     /// Receives what is left in the ring of a confined end, by no system call but `call`; `None` if there is nothing.

@@ -126,7 +126,7 @@ impl Connection {
     /// No process is left that reads the ring. A program without the library that has the socket would read what comes behind
     /// that, if it cannot be put on the kernel path: then the connection is reset. Whether it is.
     pub fn leave_no_gap(&self) -> bool {
-        self.has_outsider() && self.port_or_rest().is_some_and(|port| self.leave_no_gap_by(&port))
+        self.has_outsider() && self.port_even_confined().is_some_and(|port| self.leave_no_gap_by(&port))
     }
 
     /// Processes that were killed keep nothing open, and tell the other end nothing: what they had is taken back.

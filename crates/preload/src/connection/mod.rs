@@ -21,6 +21,7 @@ pub use share::{
 use crate::memory::{PIECE, Sparse};
 use crate::table;
 use crate::{handoff, process, seccomp};
+use confined::Registration;
 use core::cell::UnsafeCell;
 use core::mem::MaybeUninit;
 use count::{COUNTERS, TOLD, UNCOUNTED};
@@ -61,6 +62,8 @@ struct Handle {
     before: [AtomicU64; COUNTERS],
     /// What is kept of it for a program image to come.
     kept: Keeping,
+    /// Of a confined end.
+    registration: Registration,
     link: UnsafeCell<MaybeUninit<Link>>,
 }
 
@@ -468,7 +471,7 @@ impl Connection {
     /// The same as [`Port::hand_over`] has it.
     pub fn hand_over_to(&self, recipient: Recipient, reason: Reason, wakes: bool) -> bool {
         self.pin_end(reason);
-        self.port_or_rest().is_none_or(|port| port.hand_over(reason, recipient, wakes))
+        self.port_even_confined().is_none_or(|port| port.hand_over(reason, recipient, wakes))
     }
 
     /// Hands it over to somebody who is to read it.
@@ -481,7 +484,7 @@ impl Connection {
     /// Leaves the ring before that. Whether something unread is left to the sender.
     pub fn leave_to(&self, recipient: Recipient, reason: Reason) -> bool {
         self.pin_end(reason);
-        self.port_or_rest().is_some_and(|port| port.leave_to(recipient) == Some(true))
+        self.port_even_confined().is_some_and(|port| port.leave_to(recipient) == Some(true))
     }
 
     /// A program is about to be executed in this image's place: if nobody else has the connection, it is plain TCP until the new
@@ -503,7 +506,7 @@ impl Connection {
 
     /// Ends the connection by a reset: bytes of it are lost to whoever has the socket from now on.
     pub fn reset(&self) {
-        self.reset_by(self.port_or_rest().as_ref());
+        self.reset_by(self.port_even_confined().as_ref());
     }
 
     fn reset_by(&self, port: Option<&Port<'_>>) {
@@ -551,12 +554,12 @@ impl Connection {
         if self.end.stage() == Stage::Joined { self.port() } else { None }
     }
 
-    /// The port by which something unread may be handed over, with system calls of the library's own; also that of a confined end.
-    fn port_or_rest(&self) -> Option<Port<'static>> {
+    /// The port of a joined end, even of a confined one. Whoever uses it makes system calls of the library's own.
+    fn port_even_confined(&self) -> Option<Port<'static>> {
         if self.end.stage() != Stage::Joined {
             return None;
         }
-        self.port().or_else(|| Some(Port { me: process::thread(), ..self.rest()? }))
+        self.port().or_else(|| Some(Port { me: process::thread(), ..self.confined_port()? }))
     }
 }
 

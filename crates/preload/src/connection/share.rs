@@ -54,7 +54,13 @@ impl Connection {
     /// Once it was to be handed over: whether something is unread that nobody can put on the kernel path.
     pub fn has_unread_out_of_reach(&self) -> bool {
         let is_over = || kernel::counters(self.fd).is_ok_and(|it| it.state == kernel::CLOSED);
-        self.port_or_rest().is_some_and(|port| !port.has_left()) && !is_over()
+        self.port_even_confined().is_some_and(|port| !port.has_left()) && !is_over()
+    }
+
+    /// Before it was to be handed over, or after: whether something lies unread in its ring that can never be put on the kernel
+    /// path.
+    pub fn keeps_unread(&self) -> bool {
+        self.joined_port().is_some_and(|port| !port.has_left() && port.keeps_unread())
     }
 }
 

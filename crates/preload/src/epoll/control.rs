@@ -1,5 +1,6 @@
 //! epoll_create; epoll_ctl: the program's registrations, at once or put off, and the library's own changes of them.
 
+use super::rests;
 use super::room::give_back;
 use super::sleep::{hand_over, leave_group, wake_by_itself, wake_up, watch};
 use super::{EDGE, EXCLUSIVE, IN, has_kernel_room, has_sleepers, need_set, port, set_of};
@@ -67,12 +68,27 @@ pub unsafe extern "C" fn epoll_ctl(epfd: c_int, operation: c_int, fd: c_int, eve
     let socket = matches!(table::get(fd), Known::Socket(_) | Known::Connection(_));
     // SAFETY: passed on to the caller.
     let call = || unsafe { real::epoll_ctl(epfd, operation, fd, event) };
-    if process::borrowed() {
+    if process::borrowed() || !process::config().enabled {
         return call();
     }
     let is_read = operation != libc::EPOLL_CTL_DEL && is_readable(event, 1);
     // SAFETY: there is something to read.
     let wanted = is_read.then(|| unsafe { ((*event).events, (*event).u64) });
+    let answer = control(epfd, operation, fd, wanted, socket, call);
+    if answer == 0 {
+        rests::follow(epfd, operation, fd, wanted);
+    }
+    answer
+}
+
+fn control(
+    epfd: c_int,
+    operation: c_int,
+    fd: c_int,
+    wanted: Option<(u32, u64)>,
+    socket: bool,
+    call: impl FnOnce() -> c_int,
+) -> c_int {
     if let Some(set) = set_of(epfd).filter(|set| set.is_below()) {
         return control_above(set, operation, fd, wanted, socket, call);
     }

@@ -8,6 +8,7 @@
 
 mod control;
 mod events;
+mod rests;
 mod room;
 mod sleep;
 mod wait;
@@ -23,7 +24,7 @@ pub use wait::{epoll_pwait, epoll_pwait2, epoll_wait};
 use crate::connection::{self, unless_left};
 use crate::memory::{PIECE, Sparse};
 use crate::set::{self, Left, Set};
-use crate::table;
+use crate::{process, table};
 use core::ffi::c_int;
 use sleep::wake_up;
 use underpass_segment::kernel;
@@ -106,7 +107,8 @@ pub fn disown(fd: c_int) {
 /// `copy` is a new descriptor of what `fd` is, perhaps a set: then it is the same set.
 pub fn duplicate(fd: c_int, copy: c_int) {
     // Also of a set that has nothing yet: it may be used by either from now on.
-    let is_set = set_of(fd).is_some() || !is_quiet() && kernel::is_epoll(fd);
+    let may_be_set = process::config().enabled && !is_quiet();
+    let is_set = set_of(fd).is_some() || may_be_set && kernel::is_epoll(fd);
     if is_set
         && let Some(set) = need_set(fd)
         && let Some(place) = SETS.need(copy as u32 as usize)
@@ -129,6 +131,7 @@ fn descriptors(set: &Set) -> impl Iterator<Item = c_int> {
 /// `epfd` is about to be closed, and is in the same generation yet; or libc has closed it by calls of its own.
 /// Whether it was a set of ours.
 pub fn forget_set(epfd: c_int) -> bool {
+    rests::forget_set(epfd);
     set::forget_alarm(epfd);
     // SAFETY: a set, once made, is never unmapped.
     let set = place(epfd).and_then(|place| unsafe { place.swap(core::ptr::null_mut(), Acquire).as_ref() });

@@ -2,10 +2,12 @@
 
 use super::control::settle;
 use super::events::{Events, ask, collect, news, tell_each, tell_twins, writable as is_writable_now};
+use super::rests;
 use super::room::{any_waits, look_in};
 use super::sleep::{any_news, arm, arm_inner, hand_over};
 use super::{IN, OVER, asleep, has_sleepers, port, set_of};
 use crate::access::{is_mask_readable, is_writable};
+use crate::connection;
 use crate::poll::{Deadline, after, after_ms, invalid, left, let_signals_in};
 use crate::receive::SURE;
 use crate::set::{Scan, Set};
@@ -49,10 +51,17 @@ impl Call<'_> {
 fn wait(epfd: c_int, events: *mut epoll_event, most: c_int, deadline: Deadline, call: &Call<'_>) -> Option<c_int> {
     /// The kernel takes no more.
     const MOST: c_int = c_int::MAX / size_of::<epoll_event>() as c_int;
-    let set = set_of(epfd).filter(|set| set.count() > 0 || set.has_inner())?;
     if !(1..=MOST).contains(&most) {
         return None;
     }
+    if connection::has_rests() && is_writable(events, 1) {
+        let look = |at, most| (call.sleep)(at, most as c_int, Some(timespec { tv_sec: 0, tv_nsec: 0 }));
+        // SAFETY: the program vouches for its array.
+        if let Some(count) = unsafe { rests::tell(epfd, events, most as usize, look) } {
+            return Some(count);
+        }
+    }
+    let set = set_of(epfd).filter(|set| set.count() > 0 || set.has_inner())?;
     crate::test_cancel();
     // The rest of the array is the program's word: there may be much of it, and little of that is written to.
     if !is_writable(events, 1) {

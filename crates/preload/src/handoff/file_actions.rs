@@ -125,7 +125,7 @@ impl FileActions {
         if !is_layout_known() {
             return None;
         }
-        let mut sources = Reserved::for_execution(self.entries().len())?;
+        let mut sources = Reserved::even_confined(self.entries().len())?;
         for entry in self.entries() {
             if let Action::Duplicate { from, .. } = Action::of(entry)? {
                 sources.push(from);
@@ -182,7 +182,7 @@ impl FileActions {
             return None;
         }
         let (before, behind) = self.entries().split_at_checked(at)?;
-        let mut entries = Reserved::for_execution(before.len() + more.len() + behind.len())?;
+        let mut entries = Reserved::even_confined(before.len() + more.len() + behind.len())?;
         let added = more.iter().filter_map(|it| it.entry());
         let goes_along = |it: &&Entry| kept.is_none_or(|kept| Action::of(it) != Some(Action::Close(kept)));
         let before = before.iter().filter(goes_along).copied();

@@ -12,37 +12,92 @@ use underpass_segment::raw::Errno;
 use underpass_segment::reason::Reason;
 use underpass_segment::sync::{AcqRel, Relaxed};
 
-/// A socket is about to be passed to another process over `channel`: one of the same family finds its end again, any
-/// other sees plain TCP.
-pub fn lend(connection: &Connection, channel: i32) {
-    connection.end.pin(Reason::Passed);
-    if connection.end.stage() != Stage::Joined {
-        return;
+/// Whoever receives the sockets that one message passes over a Unix socket.
+pub struct Receiver {
+    channel: i32,
+    /// Whether it can come to the rings, once that was asked.
+    comes_to_rings: Option<bool>,
+}
+
+impl Receiver {
+    /// That at the other end of `channel`.
+    pub fn of(channel: i32) -> Receiver {
+        Receiver { channel, comes_to_rings: None }
     }
-    if seccomp::is_confined() {
-        connection.hand_over_or_reset(Reason::Passed);
-    } else {
-        match taker(channel) {
-            Taker::Relative => connection.pin(Reason::Passed),
-            Taker::Unknown => {
-                connection.offer(Reason::Passed);
-                if connection.has_unread_out_of_reach() && !is_had_by_guests(channel) {
-                    connection.reset();
+
+    /// A socket is about to be passed: a process of the same family finds its end again, any other sees plain TCP. False if the
+    /// receiver would read it with a gap: then it must not have that socket.
+    pub fn may_have(&mut self, connection: &Connection) -> bool {
+        connection.end.pin(Reason::Passed);
+        if connection.end.stage() != Stage::Joined {
+            return true;
+        }
+        if seccomp::is_confined() {
+            // To leave a note for the receiver takes more system calls.
+            return connection.hand_over(Reason::Passed);
+        }
+        match self.guess() {
+            Guess::Relative => connection.pin(Reason::Passed),
+            Guess::Unknown => connection.offer(Reason::Passed),
+            Guess::Stranger => {
+                if !connection.hand_over(Reason::Passed) {
+                    return false;
                 }
             }
-            Taker::Stranger => connection.hand_over_or_reset(Reason::Passed),
+        }
+        if connection.keeps_unread() && !self.comes_to_rings() {
+            return false;
         }
         connection.end.lend(clock::nanoseconds() + LENT_NS);
         let lend = |meeting: &mut Meeting| meeting.lend(connection.end, connection.index(), connection.fd);
-        if process::with_meeting_surely(lend) != Some(true) {
-            // Nobody will find its end.
-            connection.hand_over_or_reset(Reason::Passed);
+        // Otherwise nobody will find its end.
+        process::with_meeting_surely(lend) == Some(true) || connection.hand_over(Reason::Passed)
+    }
+
+    /// Whether all processes that have the other end of the channel by now [come to rings](comes_to_rings), as far as /proc tells.
+    /// Of an end that nobody has accepted yet, the listener is asked.
+    fn comes_to_rings(&mut self) -> bool {
+        if let Some(known) = self.comes_to_rings {
+            return known;
+        }
+        let (mut some, mut all) = (false, true);
+        let mut ask = |pid| {
+            some = true;
+            all = all && comes_to_rings(pid);
+        };
+        if let Some(inode) = kernel::unix_peer(self.channel) {
+            kernel::for_each_holder(inode, &mut ask);
+        }
+        if !some && let Some(maker) = maker_of_peer(self.channel) {
+            all = comes_to_rings(maker);
+            some = true;
+        }
+        *self.comes_to_rings.insert(some && all)
+    }
+
+    /// Whoever made the other end of a Unix socket receives what is sent over it. A process that is gone may have left it to its
+    /// children, and this one to whatever they have executed.
+    fn guess(&self) -> Guess {
+        let Some(family) = process::existing_family() else { return Guess::Stranger };
+        let maker = maker_of_peer(self.channel);
+        let asked = maker.map_or(Ok(true), |pid| kernel::has_segment(pid, family.id()));
+        match asked {
+            Ok(true) | Err(Errno(libc::ENOENT)) if family.has_others(process::member()) => Guess::Relative,
+            Ok(true)
+                if maker == Some(kernel::process_id())
+                    && kernel::unix_peer(self.channel).is_some_and(kernel::has_alone) =>
+            {
+                Guess::Relative
+            }
+            Ok(true) | Err(Errno(libc::ENOENT)) => Guess::Unknown,
+            _ if maker.is_some_and(|pid| kernel::has_file(pid, LIBRARY)) => Guess::Unknown,
+            _ => Guess::Stranger,
         }
     }
 }
 
-/// Who will take what is passed.
-enum Taker {
+/// Who will receive what is passed.
+enum Guess {
     /// One that has this family's ends, as far as can be told; perhaps this process itself.
     Relative,
     /// One that has none of them yet, and may know how to come to them.
@@ -51,34 +106,15 @@ enum Taker {
     Stranger,
 }
 
-/// Who takes what is sent over a Unix socket: whoever made its other end. A process that is gone may have left it to its
-/// children, and this one to whatever they have executed.
-fn taker(channel: i32) -> Taker {
-    let Some(family) = process::existing_family() else { return Taker::Stranger };
-    let maker = kernel::maker_of_peer(channel).ok().filter(|&pid| pid > 0);
-    let asked = maker.map_or(Ok(true), |pid| kernel::has_segment(pid, family.id()));
-    match asked {
-        Ok(true) | Err(Errno(libc::ENOENT)) if family.has_others(process::member()) => Taker::Relative,
-        Ok(true)
-            if maker == Some(kernel::process_id()) && kernel::unix_peer(channel).is_some_and(kernel::has_alone) =>
-        {
-            Taker::Relative
-        }
-        Ok(true) | Err(Errno(libc::ENOENT)) => Taker::Unknown,
-        _ if maker.is_some_and(|pid| kernel::has_file(pid, LIBRARY)) => Taker::Unknown,
-        _ => Taker::Stranger,
-    }
+fn maker_of_peer(channel: i32) -> Option<i32> {
+    kernel::maker_of_peer(channel).ok().filter(|&pid| pid > 0)
 }
 
-/// Whether all processes that have the other end of a Unix socket by now have loaded the library, as far as /proc tells.
-fn is_had_by_guests(channel: i32) -> bool {
-    let Some(inode) = kernel::unix_peer(channel) else { return false };
-    let (mut some, mut all) = (false, true);
-    kernel::for_each_holder(inode, |pid| {
-        let is_guest = kernel::has_file(pid, LIBRARY);
-        (some, all) = (some || is_guest, all && is_guest);
-    });
-    some && all
+/// Whether process `pid` is one of this user and this IPC namespace, with this very library at work.
+fn comes_to_rings(pid: i32) -> bool {
+    kernel::ipc_namespace_of(pid) == kernel::ipc_namespace()
+        && kernel::maps_same_file(pid, (&raw const crate::UNDERPASS_LIBRARY).addr())
+        && kernel::is_of_user_without(pid, kernel::user_id(), "UNDERPASS_MODE=off")
 }
 
 /// Fills `end` from end number `index` of family `id`, which is another than this process's and has passed the socket here:

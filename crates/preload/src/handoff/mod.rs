@@ -21,9 +21,10 @@ mod stand_in;
 
 pub use arrival::{Carried, claim, unpack};
 pub use file_actions::FileActions;
-pub use lend::{lend, take_over};
+pub use lend::{Receiver, take_over};
 pub use program::Program;
 pub use prospect::set_up;
+pub use stand_in::Unconnected;
 
 use crate::access::are_strings_readable;
 use crate::connection::{self, Connection, Look};
@@ -35,7 +36,7 @@ use core::mem::ManuallyDrop;
 use libc::posix_spawn_file_actions_t;
 use parcel::Parcel;
 use prospect::Prospect;
-use stand_in::{StandIns, WithheldList};
+use stand_in::StandIns;
 use underpass_segment::clock;
 use underpass_segment::end::{End, Family, Stage};
 use underpass_segment::kernel;
@@ -380,14 +381,16 @@ fn known() -> impl Iterator<Item = Connection> {
     (0..table::highest()).filter_map(connection::known)
 }
 
-/// libc is about to spawn programs by itself that will know nothing of this library: what they inherit is plain TCP until this is
-/// dropped, or not inherited.
-pub fn leave_to_spawned() -> Option<WithheldList> {
+/// libc is about to spawn programs by itself that will know nothing of this library. False if they would read one of the
+/// connections with a gap.
+pub fn leave_to_spawned() -> bool {
     if !has_any() {
-        return None;
+        return true;
     }
     hand_over_inherited(Execution::Spawned(&FileActions::NONE));
-    stand_in::withhold()
+    let mut has_gap = false;
+    inherited(Execution::Alone, |it| has_gap |= it.has_unread_out_of_reach());
+    !has_gap
 }
 
 /// The new image will know nothing of this library: what it inherits is plain TCP by then.
@@ -459,7 +462,7 @@ struct ByCookie(Reserved<(u64, u32)>);
 impl ByCookie {
     /// Of so many at most; `None` without address space.
     fn of(most: usize, all: impl Iterator<Item = (u64, u32)>) -> Option<ByCookie> {
-        let mut list = Reserved::for_execution(most)?;
+        let mut list = Reserved::even_confined(most)?;
         all.filter(|it| it.0 != 0).for_each(|it| {
             list.push(it);
         });

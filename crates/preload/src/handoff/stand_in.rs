@@ -39,10 +39,7 @@ impl StandIns {
         let most = count + NEW;
         let made = match how {
             Execution::Spawned(actions) => StandIns::by_actions(how, actions, most),
-            _ => {
-                let may_replace = how.is_borrowed() || kernel::has_one_thread();
-                WithheldList::of(how, most, |_| may_replace).map(|list| StandIns::InPlace { _list: list })
-            }
+            _ => WithheldList::of(how, most).map(|list| StandIns::InPlace { _list: list }),
         };
         if made.is_none() {
             for_each_out_of_reach(how, |it| it.reset());
@@ -62,7 +59,7 @@ impl StandIns {
     /// on, the socket too.
     fn by_actions(how: Execution<'_>, actions: &FileActions, most: usize) -> Option<StandIns> {
         let at = actions.all()?.take_while(|it| !matches!(it, Action::CloseFrom(_))).count();
-        let mut places = Places(Reserved::for_execution(most + at)?);
+        let mut places = Places(Reserved::even_confined(most + at)?);
         let mut has_all = true;
         for_each_out_of_reach(how, |it| {
             has_all &= places.0.push(Place { fd: it.fd, is_inherited: stays_open(it.fd), whose: it });
@@ -76,7 +73,7 @@ impl StandIns {
         }
         let socket = Unconnected::apart_from(actions);
         let limit = kernel::limit_of(libc::RLIMIT_NOFILE);
-        let mut more = Reserved::for_execution(places.0.items().len())?;
+        let mut more = Reserved::even_confined(places.0.items().len())?;
         for Place { fd, whose, .. } in places.inherited().filter(|it| !is_output(it.fd)) {
             match &socket {
                 Some(socket) if (*fd as u64) < limit => {
@@ -92,22 +89,6 @@ impl StandIns {
         let list = actions.with(at, more.items(), socket.as_ref().map(|it| it.0))?;
         Some(StandIns::Actions { list, _socket: socket })
     }
-}
-
-/// Withholds the connections while this process goes on with its descriptors, in which only standard input is another socket: a
-/// program that opens a file would have that as its standard input. `None` if there is nothing to withhold.
-pub fn withhold() -> Option<WithheldList> {
-    let mut count = 0;
-    for_each_out_of_reach(Execution::Alone, |_| count += 1);
-    if count == 0 {
-        return None;
-    }
-    let may_replace = |fd| fd == libc::STDIN_FILENO && kernel::has_one_thread();
-    let list = WithheldList::of(Execution::Alone, count + NEW, may_replace);
-    if list.is_none() {
-        for_each_out_of_reach(Execution::Alone, |it| it.reset());
-    }
-    list
 }
 
 fn is_output(fd: i32) -> bool {
@@ -178,13 +159,18 @@ impl<T: Copy> Places<T> {
     }
 }
 
-/// A socket that was never connected, closed in an executed program.
+/// A socket that was never connected, closed on execution.
 pub struct Unconnected(i32);
 
 impl Unconnected {
     /// `None` where no descriptor is free.
-    fn new() -> Option<Unconnected> {
+    pub fn new() -> Option<Unconnected> {
         kernel::unconnected_socket().map(Unconnected)
+    }
+
+    /// Its descriptor.
+    pub fn fd(&self) -> i32 {
+        self.0
     }
 
     /// The same under a number that the actions do not use.
@@ -220,16 +206,14 @@ enum Withheld {
 }
 
 impl WithheldList {
-    /// So many at most, with another socket in place of those that may be replaced; `None` without memory.
-    fn of(how: Execution<'_>, most: usize, may_replace: impl Fn(i32) -> bool) -> Option<WithheldList> {
-        let mut list = Reserved::for_execution(most)?;
-        let mut socket: Option<Unconnected> = None;
+    /// So many at most; `None` without memory.
+    fn of(how: Execution<'_>, most: usize) -> Option<WithheldList> {
+        let mut list = Reserved::even_confined(most)?;
+        let may_replace = how.is_borrowed() || kernel::has_one_thread();
+        let socket = if may_replace { Unconnected::new() } else { None };
+        let stand_in = socket.as_ref().and_then(|socket| kernel::cookie(socket.0).ok());
         for_each_out_of_reach(how, |it| {
-            let may_replace = may_replace(it.fd) && list.has_room();
-            if may_replace && socket.is_none() {
-                socket = Unconnected::new();
-            }
-            let socket = socket.as_ref().filter(|_| may_replace);
+            let socket = socket.as_ref().filter(|_| list.has_room());
             match socket.and_then(|socket| Withheld::by(it.fd, socket)) {
                 Some(replaced) => {
                     list.push(replaced);
@@ -242,7 +226,6 @@ impl WithheldList {
                 }
             }
         });
-        let stand_in = socket.as_ref().and_then(|socket| kernel::cookie(socket.0).ok());
         if how.is_borrowed() {
             let (memory, len) = list.memory();
             LEFT.set(Some(Pages { memory, len }));

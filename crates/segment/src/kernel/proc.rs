@@ -30,9 +30,22 @@ fn if_text(mut what: impl FnMut(&str)) -> impl FnMut(&[u8]) {
     }
 }
 
+/// Calls `what` with every piece of the file `path`, which ends with a NUL, between octets that are `end`.
+pub(super) fn for_each_piece(path: core::fmt::Arguments<'_>, end: u8, what: impl FnMut(&[u8])) -> Result<(), Errno> {
+    for_each_piece_of::<48, 4096>(path, end, what)
+}
+
 /// A path of at most so many octets, and lines of at most so many.
 pub(super) fn for_each_line_of<const PATH: usize, const LINE: usize>(
     path: core::fmt::Arguments<'_>,
+    what: impl FnMut(&[u8]),
+) -> Result<(), Errno> {
+    for_each_piece_of::<PATH, LINE>(path, b'\n', what)
+}
+
+fn for_each_piece_of<const PATH: usize, const LINE: usize>(
+    path: core::fmt::Arguments<'_>,
+    end: u8,
     mut what: impl FnMut(&[u8]),
 ) -> Result<(), Errno> {
     let file = open_by::<PATH>(path)? as usize;
@@ -44,8 +57,8 @@ pub(super) fn for_each_line_of<const PATH: usize, const LINE: usize>(
         let Ok(got @ 1..) = got else { break };
         len += got;
         // A line that is longer than the buffer is of no interest to anybody here, and comes in pieces.
-        let whole = text[..len].iter().rposition(|&byte| byte == b'\n').map_or(len / text.len() * len, |at| at + 1);
-        text[..whole].split(|&byte| byte == b'\n').for_each(&mut what);
+        let whole = text[..len].iter().rposition(|&byte| byte == end).map_or(len / text.len() * len, |at| at + 1);
+        text[..whole].split(|&byte| byte == end).for_each(&mut what);
         text.copy_within(whole..len, 0);
         len -= whole;
     }
@@ -103,7 +116,7 @@ pub(super) fn for_each_number(path: core::fmt::Arguments<'_>, mut what: impl FnM
     true
 }
 
-fn write_path(mut to: &mut [u8], path: core::fmt::Arguments<'_>) -> Result<(), Errno> {
+pub(super) fn write_path(mut to: &mut [u8], path: core::fmt::Arguments<'_>) -> Result<(), Errno> {
     std::io::Write::write_fmt(&mut to, path).map_err(|_| Errno(libc::ENAMETOOLONG))
 }
 

@@ -1,7 +1,8 @@
 //! Processes and threads: which there are, and sleeping until one of them changes a word.
 #![allow(unsafe_code, reason = "issues system calls with buffers of its own")]
 
-use super::proc::{for_each_line, link_target, number};
+use super::descriptor::status;
+use super::proc::{for_each_line, for_each_piece, link_target, number, write_path};
 use crate::raw::{Answer, Errno, syscall};
 use crate::sync::AtomicU32;
 
@@ -187,8 +188,13 @@ pub fn limit_of(resource: u32) -> u64 {
 
 /// The namespace in which numbers of System V segments are told; `None` where /proc does not say.
 pub fn ipc_namespace() -> Option<u64> {
+    ipc_namespace_of(process_id())
+}
+
+/// The same of process `pid`, if it may be known.
+pub fn ipc_namespace_of(pid: i32) -> Option<u64> {
     let mut target = [0u8; 64];
-    let text = link_target(format_args!("/proc/self/ns/ipc\0"), &mut target)?;
+    let text = link_target(format_args!("/proc/{pid}/ns/ipc\0"), &mut target)?;
     number(text.strip_suffix(b"]")?.rsplit(|&byte| byte == b'[').next()?)
 }
 
@@ -236,6 +242,46 @@ pub fn has_file(pid: i32, part: &str) -> bool {
     asked.is_ok() && has
 }
 
+/// Whether process `pid` has mapped the very file in which `address` of this process lies.
+pub fn maps_same_file(pid: i32, address: usize) -> bool {
+    let mut mine = [0u8; 48];
+    let _ = for_each_line(format_args!("/proc/self/maps\0"), |line| {
+        if let Some((range, file)) = mapped(line)
+            && range.contains(&address)
+            && let Some(room) = mine.get_mut(..file.len())
+        {
+            room.copy_from_slice(file.as_bytes());
+        }
+    });
+    let mine = mine.split(|&byte| byte == 0).next().unwrap_or_default();
+    let mut same = false;
+    let is_same = |(_, file): (_, &str)| file.as_bytes() == mine;
+    let asked = for_each_line(format_args!("/proc/{pid}/maps\0"), |line| same |= mapped(line).is_some_and(is_same));
+    asked.is_ok() && same && !mine.is_empty()
+}
+
+/// The addresses and the file, by device and inode number, of a line like
+/// `7f0c6a1b2000-7f0c6a3b2000 r-xp 00001000 fe:01 98327    /usr/lib/libc.so.6`.
+fn mapped(line: &str) -> Option<(core::ops::Range<usize>, &str)> {
+    let (begin, rest) = line.split_once('-')?;
+    let (end, rest) = rest.split_once(' ')?;
+    // Permissions and offset come before it.
+    let file = rest.splitn(3, ' ').nth(2)?;
+    let len = file.match_indices(' ').nth(1).map_or(file.len(), |(at, _)| at);
+    let number = |digits| usize::from_str_radix(digits, 16).ok();
+    Some((number(begin)?..number(end)?, file.get(..len)?))
+}
+
+/// Whether process `pid` is of effective user `uid` and has not `variable` (`NAME=value`) in the environment that it began with.
+pub fn is_of_user_without(pid: i32, uid: u32, variable: &str) -> bool {
+    let mut path = [0u8; 32];
+    let is_users = write_path(&mut path, format_args!("/proc/{pid}\0")).is_ok()
+        && status(libc::AT_FDCWD, &path, 0).is_some_and(|it| it.st_uid == uid);
+    let mut has = false;
+    let asked = for_each_piece(format_args!("/proc/{pid}/environ\0"), 0, |it| has |= it == variable.as_bytes());
+    is_users && asked.is_ok() && !has
+}
+
 /// A line like `7f0c6a1b2000-7f0c6a3b2000 rw-s 00000000 00:01 98327    /SYSV00000000 (deleted)`: the number is the segment's.
 fn segment(line: &str) -> Option<i32> {
     let mut words = line.split_ascii_whitespace().skip(4);
@@ -269,6 +315,28 @@ mod tests {
         while !is_so() {
             std::thread::yield_now();
         }
+    }
+
+    #[test]
+    fn a_line_of_maps_names_a_file() {
+        let line = "7f0c6a1b2000-7f0c6a3b2000 r-xp 00001000 fe:01 98327                      /usr/lib/libc.so.6";
+        assert_eq!(mapped(line), Some((0x7f0c_6a1b_2000..0x7f0c_6a3b_2000, "fe:01 98327")));
+        assert_eq!(mapped("7f00-7f10 rw-p 00000000 00:00 0"), Some((0x7f00..0x7f10, "00:00 0")));
+        assert_eq!(mapped("7f00-7f10"), None);
+    }
+
+    #[test]
+    fn a_process_is_told_by_its_files_user_and_environment() {
+        let me = process_id();
+        assert!(maps_same_file(me, mapped as *const () as usize) && !maps_same_file(me, 0));
+        assert!(!maps_same_file(me, (&raw const HANDLED).addr() ^ (1 << 45)));
+        let has_path = std::env::vars_os().find(|(_, value)| value.to_str().is_some_and(|it| !it.is_empty()));
+        let (name, value) = has_path.expect("a variable");
+        let variable = format!("{}={}", name.to_str().expect("text"), value.to_str().expect("text"));
+        assert!(
+            is_of_user_without(me, user_id(), "UNDERPASS_NO=such") && !is_of_user_without(me, user_id() + 1, "A=b")
+        );
+        assert!(!is_of_user_without(me, user_id(), &variable), "{variable}");
     }
 
     /// Where a sleep ends that is interrupted by a signal once, and then woken.

@@ -36,14 +36,16 @@ impl Port<'_> {
     /// most. True if plain sends and [`Port::receive_by`] are all that it takes from now on. What is unread may stay in
     /// the ring if the program's waits look there (`is_seen`).
     pub fn confine(&self, until: u64, is_seen: bool) -> bool {
-        self.leave_if_read(until);
-        let is_given = self.leave(false, until) != Some(true) || self.give_itself();
-        // What stays there: whatever is sent from now on comes behind that.
-        self.link.incoming().flags.want_down.store(1, Release);
-        self.go_down_for_good(Reason::Seccomp, !is_given, until);
-        while !is_given && self.has_left_unread() && !self.has_ended() && nanoseconds() < until {
-            nap(20);
+        let mut wake = false;
+        if is_seen {
+            // Whatever is sent from now on comes behind what is there.
+            self.link.incoming().flags.want_down.store(1, Release);
         }
+        self.leave_if_read(until);
+        if !is_seen {
+            wake = self.leave(false, until) == Some(true);
+        }
+        self.go_down_for_good(Reason::Seccomp, wake, until);
         !self.sends_fast() && (self.has_left() || is_seen && self.send_no_more_bells(until))
     }
 
