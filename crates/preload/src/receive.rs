@@ -64,6 +64,7 @@ fn receive(
         match way {
             Way::Broken => return to_c(Err(BROKEN)),
             Way::Closed => return to_c(Err(CLOSED)),
+            Way::Settled => return plain(),
             Way::Confined => {
                 let call = |message: &mut msghdr, flags| from_c(call(message, flags));
                 let answer = connection.by_kernel(|| match connection.receive_rest(&mut cursor, flags, &call) {
@@ -423,6 +424,10 @@ pub unsafe extern "C" fn recvmmsg(
             return answer;
         };
         let way = connection.way();
+        if way == Way::Settled {
+            plain();
+            return answer;
+        }
         let port = connection.port().filter(|_| way == Way::Joined);
         if port.is_some_and(|port| port.reads_plainly()) {
             connection.receive_past(flags, plain);

@@ -94,6 +94,7 @@ unsafe fn send_buffers(
         match way {
             Way::Broken => return to_c(Err(BROKEN)),
             Way::Closed => return to_c(Err(CLOSED)),
+            Way::Settled => return plain(),
             Way::Confined => return connection.by_kernel(&plain),
             // SAFETY: as above.
             Way::Plain if is_large(connection, unsafe { length(vector, count) }) => {
@@ -479,6 +480,7 @@ unsafe fn send_file(connection: Connection, input: c_int, offset: *mut off_t, co
         match way {
             Way::Broken => return to_c(Err(BROKEN)),
             Way::Closed => return to_c(Err(CLOSED)),
+            Way::Settled => return plain(),
             Way::Confined => return connection.by_kernel(plain),
             Way::Joined | Way::Plain => {}
         }

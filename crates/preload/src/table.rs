@@ -73,6 +73,8 @@ const NOTHING: u32 = 0;
 const OTHER: u32 = 1;
 const SOCKET: u32 = 16;
 const CONNECTION: u32 = 32;
+/// Set in the word of a connection that is [settled](settle). No end has so high an index.
+const SETTLED: u32 = 1 << 31;
 
 type Words<T> = Sparse<T, { MAX_FDS / PIECE }>;
 
@@ -130,7 +132,7 @@ fn decode(word: u32) -> Known {
     match word {
         NOTHING => Known::Nothing,
         OTHER => Known::Other,
-        CONNECTION.. => Known::Connection(word - CONNECTION),
+        CONNECTION.. => Known::Connection((word & !SETTLED) - CONNECTION),
         bits => Known::Socket(Socket::decode(bits - SOCKET)),
     }
 }
@@ -139,6 +141,25 @@ fn decode(word: u32) -> Known {
 #[inline]
 pub fn get(fd: i32) -> Known {
     word(&TABLE, fd).map_or(Known::Other, |w| decode(w.load(Acquire)))
+}
+
+/// The same for a call that sends, receives or waits: nothing is to be done for a settled connection.
+#[inline]
+pub fn get_for_call(fd: i32) -> Known {
+    let word = word(&TABLE, fd).map_or(OTHER, |w| w.load(Acquire));
+    if word & SETTLED != 0 { Known::Other } else { decode(word) }
+}
+
+/// The connection `fd` has never been on another path than kernel TCP's, and stays there: from now on libc's own calls are all that
+/// it takes, until its descriptors are duplicated, handed on or closed. False if it is another connection by now.
+pub fn settle(fd: i32, index: u32) -> bool {
+    let settle = |now| (decode(now) == Known::Connection(index)).then_some(now | SETTLED);
+    word(&TABLE, fd).is_some_and(|w| w.fetch_update(Release, Relaxed, settle).is_ok())
+}
+
+/// Whether it is a settled connection.
+pub fn is_settled(fd: i32) -> bool {
+    word(&TABLE, fd).is_some_and(|w| w.load(Acquire) & SETTLED != 0)
 }
 
 /// Has `fd` among those below [`highest`].
@@ -156,7 +177,8 @@ pub fn set(fd: i32, known: Known) -> Known {
 /// Says what `fd` is, if it still is what it was thought to be.
 pub fn replace(fd: i32, was: Known, known: Known) -> bool {
     reach(fd);
-    word(&TABLE, fd).is_some_and(|w| w.compare_exchange(encode(was), encode(known), Release, Relaxed).is_ok())
+    let replace = |now| (decode(now) == was).then_some(encode(known));
+    word(&TABLE, fd).is_some_and(|w| w.fetch_update(Release, Relaxed, replace).is_ok())
 }
 
 /// If `fd` is known to be a socket that is nobody else's, what is known of it becomes what `change` makes of it.

@@ -66,8 +66,10 @@ struct Row {
 
 fn main() -> Result<ExitCode> {
     let options = Options::parse();
-    let modes: Vec<&Mode> =
-        MODES.iter().filter(|mode| mode.warm && options.mode.as_ref().is_none_or(|only| only == mode.name)).collect();
+    let modes: Vec<&Mode> = MODES
+        .iter()
+        .filter(|mode| mode.warm && mode.meets && options.mode.as_ref().is_none_or(|only| only == mode.name))
+        .collect();
     if modes.is_empty() || options.jobs == 0 {
         bail!("no such mode, or no job; see --help");
     }

@@ -19,6 +19,7 @@ pub fn connection(fd: u32, bytes: u64, reason: Option<Reason>) -> Connection {
         cookie: fd.into(),
         inode: fd.into(),
         queues: [0; 2],
+        carried: [0; 2],
     };
     let end = Seen {
         cookie: fd.into(),

@@ -112,7 +112,8 @@ fn put_together(ends: &[Seen], ordered: &[u64], processes: &Processes, sockets: 
             };
             let other = end.and_then(|it| by_cookie.get(&it.other_cookie).copied());
             let unread = end.map_or([None; 2], |end| unread(end, other));
-            Some(Connection { socket, holders, end: end.cloned(), reason, unread })
+            let end = end.map(|end| as_the_kernel_counts(end, &socket));
+            Some(Connection { socket, holders, end, reason, unread })
         })
         .collect();
     let order = |it: &Connection| {
@@ -121,6 +122,17 @@ fn put_together(ends: &[Seen], ordered: &[u64], processes: &Processes, sockets: 
     };
     connections.sort_by_key(order);
     connections
+}
+
+/// What kernel TCP has carried of a connection that was pinned before it went anywhere else. Its process may count no more of it.
+fn as_the_kernel_counts(end: &Seen, socket: &Socket) -> Seen {
+    let mut end = end.clone();
+    if end.stage == Stage::Pinned && end.ring_size.is_none() {
+        for (way, carried) in [&mut end.sending, &mut end.receiving].into_iter().zip(socket.carried) {
+            way.kernel_bytes = way.kernel_bytes.max(carried);
+        }
+    }
+    end
 }
 
 /// Why a connection whose end cannot be told from others of its processes is on kernel TCP, if all of those are for one

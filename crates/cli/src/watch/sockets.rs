@@ -7,6 +7,7 @@ use anyhow::Context;
 use netlink_packet_core::{NLM_F_DUMP, NLM_F_REQUEST, NetlinkHeader, NetlinkMessage, NetlinkPayload};
 use netlink_packet_sock_diag::SockDiagMessage;
 use netlink_packet_sock_diag::constants::{AF_INET, AF_INET6, IPPROTO_TCP};
+use netlink_packet_sock_diag::inet::nlas::Nla;
 use netlink_packet_sock_diag::inet::{ExtensionFlags, InetRequest, InetResponse, SocketId, StateFlags};
 use netlink_sys::protocols::NETLINK_SOCK_DIAG;
 use netlink_sys::{Socket as Netlink, SocketAddr as NetlinkAddress};
@@ -27,6 +28,8 @@ pub struct Socket {
     pub inode: u64,
     /// Bytes in the kernel that were not received yet, doorbells included, and that were not acknowledged yet.
     pub queues: [u32; 2],
+    /// Bytes that were sent, and that were received, doorbells included.
+    pub carried: [u64; 2],
 }
 
 /// All of them.
@@ -73,7 +76,7 @@ fn request(family: u8) -> Vec<u8> {
     let request = InetRequest {
         family,
         protocol: IPPROTO_TCP,
-        extensions: ExtensionFlags::empty(),
+        extensions: ExtensionFlags::INFO,
         states: StateFlags::from_bits_truncate(states),
         socket_id: if family == AF_INET { SocketId::new_v4() } else { SocketId::new_v6() },
     };
@@ -96,7 +99,15 @@ fn parse(response: &InetResponse) -> Option<Socket> {
         cookie: u64::from_ne_bytes(id.cookie),
         inode: header.inode.into(),
         queues: [header.recv_queue, header.send_queue],
+        carried: response.nlas.iter().find_map(carried).unwrap_or_default(),
     })
+}
+
+/// Of struct tcp_info (include/uapi/linux/tcp.h): tcpi_bytes_sent without tcpi_bytes_retrans, and tcpi_bytes_received.
+fn carried(attribute: &Nla) -> Option<[u64; 2]> {
+    let Nla::TcpInfo(info) = attribute else { return None };
+    let field = |at: usize| Some(u64::from_ne_bytes(info.get(at..at + 8)?.try_into().ok()?));
+    Some([field(200)?.saturating_sub(field(208)?), field(128)?])
 }
 
 #[cfg(test)]

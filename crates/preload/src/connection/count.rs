@@ -90,6 +90,7 @@ pub fn count_before_execution(goes_on: impl Fn(&Connection) -> bool) {
     if let Some(family) = process::existing_family() {
         for_each(|index, fd| {
             let connection = Connection::at(family, index, fd);
+            connection.count_settled();
             if !goes_on(&connection) {
                 tell(connection.end, index, connection.is_last());
             } else if connection.counted() == COUNTED {

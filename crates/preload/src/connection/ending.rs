@@ -31,6 +31,7 @@ pub fn forget(fd: i32) {
     crate::epoll::forget_set(fd);
     let in_set = crate::epoll::may_watch(fd);
     if let Some(connection) = known(fd) {
+        connection.count_settled();
         connection.keep_open();
         // Before the number's next generation, to which nothing of this one is known.
         let last = !connection.has_duplicates() && connection.is_last();
@@ -468,6 +469,7 @@ pub fn leave_all() {
         for_each(|index, fd| {
             let end = family.end(index);
             let connection = Connection { end, index, fd };
+            connection.count_settled();
             connection.await_heir(deadline);
             if let Some(port) = connection.joined_port() {
                 connection.await_images(&port, connection.is_last(), deadline);

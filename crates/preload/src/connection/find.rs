@@ -16,7 +16,7 @@ use underpass_segment::sync::{AcqRel, Relaxed, Release};
 #[inline(always)]
 pub fn of(fd: i32) -> Option<Connection> {
     // Plain numbers on all branches: a connection that one of them returned in memory would be copied on every call.
-    let index = match table::get(fd) {
+    let index = match table::get_for_call(fd) {
         Known::Other => return None,
         Known::Connection(index) => {
             process::check_fork();
@@ -39,10 +39,12 @@ pub fn recognise(fd: i32) -> Option<Connection> {
     of(fd)
 }
 
-/// The connection that `fd` is already known to be.
+/// The connection that `fd` is already known to be, also a settled one.
 #[inline]
 pub fn known(fd: i32) -> Option<Connection> {
-    if let Known::Connection(_) = table::get(fd) { of(fd) } else { None }
+    let Known::Connection(index) = table::get(fd) else { return None };
+    process::check_fork();
+    Some(Connection { end: process::existing_family()?.end(index), index, fd })
 }
 
 /// The index of the end of `fd`, which gets one if it is a connection in one of the wanted TCP states.

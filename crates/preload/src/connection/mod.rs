@@ -6,6 +6,7 @@ mod ending;
 mod find;
 mod inside;
 mod look;
+mod settle;
 mod share;
 
 pub use confined::{confine_all, has_rests};
@@ -60,6 +61,8 @@ struct Handle {
     counted: AtomicU32,
     /// What the end's counters said when this process began to use it.
     before: [AtomicU64; COUNTERS],
+    /// What the kernel had sent and received of it when it was settled: see [`Connection::settle`].
+    settled: [AtomicU64; 2],
     /// What is kept of it for a program image to come.
     kept: Keeping,
     /// Of a confined end.
@@ -120,6 +123,8 @@ pub fn hastens() -> bool {
 pub enum Way {
     /// libc's call, counted.
     Plain,
+    /// libc's call, and no other from now on: the connection was just settled.
+    Settled,
     /// Through the segment, by [`Connection::port`].
     Joined,
     /// libc's call, behind what [`Connection::receive_rest`] finds.
@@ -166,6 +171,9 @@ impl Connection {
             self.consider();
             if table::generation(self.fd) != generation {
                 return Way::Closed;
+            }
+            if self.end.stage() == Stage::Pinned && self.settle() {
+                return Way::Settled;
             }
         }
         match self.end.stage() {

@@ -65,7 +65,7 @@ pub fn claim(epfd: c_int) {
 /// As epoll_ctl(2).
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn epoll_ctl(epfd: c_int, operation: c_int, fd: c_int, event: *mut epoll_event) -> c_int {
-    let socket = matches!(table::get(fd), Known::Socket(_) | Known::Connection(_));
+    let socket = matches!(table::get_for_call(fd), Known::Socket(_) | Known::Connection(_));
     // SAFETY: passed on to the caller.
     let call = || unsafe { real::epoll_ctl(epfd, operation, fd, event) };
     if process::borrowed() || !process::config().enabled {
@@ -92,7 +92,7 @@ fn control(
     if let Some(set) = set_of(epfd).filter(|set| set.is_below()) {
         return control_above(set, operation, fd, wanted, socket, call);
     }
-    if !socket && !is_set(operation, fd) {
+    if !socket && (table::is_settled(fd) || !is_set(operation, fd)) {
         return control_foreign(epfd, operation, fd, wanted, call);
     }
     match postpone(epfd, operation, fd, wanted) {

@@ -104,6 +104,23 @@ pub fn disown(fd: c_int) {
     set::having(fd).for_each(|set| set.remove(fd));
 }
 
+/// Whether no set in which `fd` is registered is being looked at below this signal handler.
+pub fn may_settle(fd: c_int) -> bool {
+    !set::having(fd).any(Set::is_below)
+}
+
+/// `fd`, a connection in this generation of the number, is the kernel's for good.
+pub fn settle(fd: c_int, generation: u64) {
+    for set in set::having(fd) {
+        if let Some(item) = set.item(fd)
+            && table::generation(fd) == generation
+        {
+            set.remove(fd);
+            set.note_foreign(fd, item.events, item.data);
+        }
+    }
+}
+
 /// `copy` is a new descriptor of what `fd` is, perhaps a set: then it is the same set.
 pub fn duplicate(fd: c_int, copy: c_int) {
     // Also of a set that has nothing yet: it may be used by either from now on.
