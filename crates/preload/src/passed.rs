@@ -56,7 +56,7 @@ struct OtherControl {
 }
 
 impl OtherControl {
-    /// A copy of that of `message`, which can be read; `None` without memory or a free descriptor.
+    /// A copy of that of `message`, which can be read; `None` without memory, or without a free descriptor.
     fn of(message: &msghdr) -> Option<OtherControl> {
         let mut bytes = Reserved::even_confined(message.msg_controllen)?;
         // SAFETY: both are so long.
@@ -64,7 +64,7 @@ impl OtherControl {
             core::ptr::copy_nonoverlapping(message.msg_control.cast(), bytes.begin(), message.msg_controllen);
             bytes.assume(message.msg_controllen);
         }
-        Some(OtherControl { bytes, socket: Unconnected::new()? })
+        Some(OtherControl { bytes, socket: Unconnected::out_of_the_way()? })
     }
 
     /// Passes the socket in place of the descriptor at `offset`.
@@ -80,6 +80,8 @@ enum Control {
     /// The kernel refuses it: it is not there.
     Refused,
     AsItIs,
+    /// There is no memory or no free descriptor for another.
+    Impossible,
     Other(OtherControl),
 }
 
@@ -100,14 +102,11 @@ unsafe fn lend(channel: c_int, message: &msghdr) -> Control {
             if receiver.may_have(&connection) {
                 return;
             }
-            if !matches!(control, Control::Other(_))
-                && let Some(other) = OtherControl::of(message)
-            {
-                control = Control::Other(other);
+            if matches!(control, Control::AsItIs) {
+                control = OtherControl::of(message).map_or(Control::Impossible, Control::Other);
             }
-            match &mut control {
-                Control::Other(other) => other.replace(at as usize - message.msg_control as usize),
-                _ => connection.reset(),
+            if let Control::Other(other) = &mut control {
+                other.replace(at as usize - message.msg_control as usize);
             }
         });
     }
@@ -132,6 +131,10 @@ pub unsafe fn send_control(fd: c_int, message: *const msghdr, flags: c_int) -> s
             Control::Other(other) => {
                 let changed = msghdr { msg_control: other.bytes.items().as_ptr().cast_mut().cast(), ..*message };
                 real::sendmsg(fd, &changed, flags)
+            }
+            Control::Impossible => {
+                set_errno(libc::ENOBUFS);
+                return -1;
             }
             _ => real::sendmsg(fd, message, flags),
         };

@@ -7,7 +7,7 @@ use crate::{errno, handoff, real, set_errno};
 use core::cell::UnsafeCell;
 use core::ffi::{CStr, c_char, c_int, c_short, c_void};
 use core::mem::MaybeUninit;
-use libc::{FILE, pid_t, posix_spawnattr_t, sigaction};
+use libc::{FILE, pid_t, posix_spawnattr_t, sigaction, size_t};
 use underpass_segment::clock;
 use underpass_segment::kernel;
 use underpass_segment::raw::{Errno, syscall};
@@ -318,6 +318,15 @@ fn heed_interrupts() {
     }
 }
 
+/// wordexp_t (<wordexp.h>).
+#[derive(Clone, Copy)]
+#[repr(C)]
+struct Words {
+    count: size_t,
+    words: *mut *mut c_char,
+    offset: size_t,
+}
+
 /// The shells of its command substitutions are libc's own, and know nothing of the library. Where one of them would read a
 /// connection with a gap, no words are expanded.
 ///
@@ -327,10 +336,17 @@ fn heed_interrupts() {
 pub unsafe extern "C" fn wordexp(words: *const c_char, result: *mut c_void, flags: c_int) -> c_int {
     const WRDE_NOCMD: c_int = 4;
     const WRDE_NOSPACE: c_int = 1;
+    const WRDE_APPEND: c_int = 2;
+    const WRDE_REUSE: c_int = 8;
     // SAFETY: the caller vouches for the words.
     let text = unsafe { CStr::from_ptr(words) }.to_bytes();
     let substitutes = flags & WRDE_NOCMD == 0 && (text.contains(&b'`') || text.windows(2).any(|it| it == b"$("));
     if substitutes && !handoff::leave_to_spawned() {
+        // As libc does it, for a program that frees the result in any case.
+        if flags & (WRDE_APPEND | WRDE_REUSE) == 0 {
+            // SAFETY: the caller vouches for the structure.
+            unsafe { result.cast::<Words>().write(Words { count: 0, words: core::ptr::null_mut(), ..*result.cast() }) };
+        }
         return WRDE_NOSPACE;
     }
     // SAFETY: passed on to the caller.

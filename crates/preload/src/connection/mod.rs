@@ -479,7 +479,13 @@ impl Connection {
     /// The same as [`Port::hand_over`] has it.
     pub fn hand_over_to(&self, recipient: Recipient, reason: Reason, wakes: bool) -> bool {
         self.pin_end(reason);
+        let recipient = self.at_most_unsure(recipient);
         self.port_even_confined().is_none_or(|port| port.hand_over(reason, recipient, wakes))
+    }
+
+    /// A confined end is on kernel TCP already, and may not be able to wake a sender to which it leaves something.
+    fn at_most_unsure(&self, recipient: Recipient) -> Recipient {
+        if self.is_confined() { Recipient::Unsure } else { recipient }
     }
 
     /// Hands it over to somebody who is to read it.
@@ -492,6 +498,7 @@ impl Connection {
     /// Leaves the ring before that. Whether something unread is left to the sender.
     pub fn leave_to(&self, recipient: Recipient, reason: Reason) -> bool {
         self.pin_end(reason);
+        let recipient = self.at_most_unsure(recipient);
         self.port_even_confined().is_some_and(|port| port.leave_to(recipient) == Some(true))
     }
 

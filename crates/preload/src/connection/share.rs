@@ -10,6 +10,7 @@ use crate::table::{self, Known};
 use crate::{memory, process};
 use underpass_segment::end::Family;
 use underpass_segment::kernel;
+use underpass_segment::switch::Ready;
 use underpass_segment::sync::{AcqRel, Acquire, AtomicU32, AtomicU64, Relaxed, Release};
 
 impl Connection {
@@ -57,10 +58,9 @@ impl Connection {
         self.port_even_confined().is_some_and(|port| !port.has_left()) && !is_over()
     }
 
-    /// Before it was to be handed over, or after: whether something lies unread in its ring that can never be put on the kernel
-    /// path.
-    pub fn keeps_unread(&self) -> bool {
-        self.joined_port().is_some_and(|port| !port.has_left() && port.keeps_unread())
+    /// Whether something lies unread in its ring, or may.
+    pub fn has_unread(&self) -> bool {
+        self.joined_port().is_some_and(|port| !port.has_left() && port.ready() != Ready::No)
     }
 }
 

@@ -205,7 +205,8 @@ fn control_above(
 
 /// Whether `fd`, which is no socket of ours, is an epoll set; it has to be known before it is registered in another.
 fn is_set(operation: c_int, fd: c_int) -> bool {
-    set_of(fd).is_some() || operation == libc::EPOLL_CTL_ADD && kernel::is_epoll(fd) && need_set(fd).is_some()
+    set_of(fd).is_some()
+        || operation == libc::EPOLL_CTL_ADD && !is_quiet() && kernel::is_epoll(fd) && need_set(fd).is_some()
 }
 
 /// epoll_ctl for what is no socket of ours: a set that has any takes note, for events tell no descriptors.

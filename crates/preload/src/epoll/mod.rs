@@ -79,8 +79,10 @@ fn need_set(epfd: c_int) -> Option<&'static Set> {
         return Some(set);
     }
     let set = make_set(epfd)?;
-    // Without /proc none is known.
-    let _ = kernel::for_each_registration(epfd, |fd, events, data| set.note_foreign(fd, events, data));
+    if !is_quiet() {
+        // Without /proc none is known.
+        let _ = kernel::for_each_registration(epfd, |fd, events, data| set.note_foreign(fd, events, data));
+    }
     Some(set)
 }
 

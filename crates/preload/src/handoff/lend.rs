@@ -37,15 +37,16 @@ impl Receiver {
             return connection.hand_over(Reason::Passed);
         }
         match self.guess() {
-            Guess::Relative => connection.pin(Reason::Passed),
+            // A relative reads the ring. One that cannot would wait for what lies there, or read what comes behind.
+            Guess::Relative if !connection.has_unread() || self.comes_to_rings() => connection.pin(Reason::Passed),
             Guess::Unknown => connection.offer(Reason::Passed),
-            Guess::Stranger => {
+            Guess::Relative | Guess::Stranger => {
                 if !connection.hand_over(Reason::Passed) {
                     return false;
                 }
             }
         }
-        if connection.keeps_unread() && !self.comes_to_rings() {
+        if connection.has_unread_out_of_reach() && !self.comes_to_rings() {
             return false;
         }
         connection.end.lend(clock::nanoseconds() + LENT_NS);
@@ -55,22 +56,17 @@ impl Receiver {
     }
 
     /// Whether all processes that have the other end of the channel by now [come to rings](comes_to_rings), as far as /proc tells.
-    /// Of an end that nobody has accepted yet, the listener is asked.
+    /// Nobody knows who will accept an end that nobody has yet.
     fn comes_to_rings(&mut self) -> bool {
         if let Some(known) = self.comes_to_rings {
             return known;
         }
         let (mut some, mut all) = (false, true);
-        let mut ask = |pid| {
-            some = true;
-            all = all && comes_to_rings(pid);
-        };
         if let Some(inode) = kernel::unix_peer(self.channel) {
-            kernel::for_each_holder(inode, &mut ask);
-        }
-        if !some && let Some(maker) = maker_of_peer(self.channel) {
-            all = comes_to_rings(maker);
-            some = true;
+            kernel::for_each_holder(inode, |pid| {
+                some = true;
+                all = all && comes_to_rings(pid);
+            });
         }
         *self.comes_to_rings.insert(some && all)
     }
@@ -110,11 +106,12 @@ fn maker_of_peer(channel: i32) -> Option<i32> {
     kernel::maker_of_peer(channel).ok().filter(|&pid| pid > 0)
 }
 
-/// Whether process `pid` is one of this user and this IPC namespace, with this very library at work.
+/// Whether process `pid` is one of this user and this IPC namespace, with this very library at work and no seccomp filter of its own.
 fn comes_to_rings(pid: i32) -> bool {
     kernel::ipc_namespace_of(pid) == kernel::ipc_namespace()
         && kernel::maps_same_file(pid, (&raw const crate::UNDERPASS_LIBRARY).addr())
         && kernel::is_of_user_without(pid, kernel::user_id(), "UNDERPASS_MODE=off")
+        && kernel::has_same_filters(pid)
 }
 
 /// Fills `end` from end number `index` of family `id`, which is another than this process's and has passed the socket here:

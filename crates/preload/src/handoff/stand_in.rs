@@ -164,8 +164,15 @@ pub struct Unconnected(i32);
 
 impl Unconnected {
     /// `None` where no descriptor is free.
-    pub fn new() -> Option<Unconnected> {
+    fn new() -> Option<Unconnected> {
         kernel::unconnected_socket().map(Unconnected)
+    }
+
+    /// The same by a number out of the way of those that other threads may give to something else meanwhile, if one is free there.
+    pub fn out_of_the_way() -> Option<Unconnected> {
+        const BEHIND: i32 = 1000;
+        let low = Unconnected::new()?;
+        Some(kernel::duplicate(low.0, BEHIND).map(Unconnected).unwrap_or(low))
     }
 
     /// Its descriptor.

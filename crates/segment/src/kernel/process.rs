@@ -282,6 +282,20 @@ pub fn is_of_user_without(pid: i32, uid: u32, variable: &str) -> bool {
     is_users && asked.is_ok() && !has
 }
 
+/// Whether process `pid` has as many seccomp filters as this one, as far as the kernel counts them (Linux 5.9).
+pub fn has_same_filters(pid: i32) -> bool {
+    let filters = |pid: i32| {
+        let mut found = [0u64; 2];
+        let _ = for_each_line(format_args!("/proc/{pid}/status\0"), |line| {
+            for (name, value) in ["Seccomp:\t", "Seccomp_filters:\t"].into_iter().zip(&mut found) {
+                *value = line.strip_prefix(name).and_then(|it| number(it.as_bytes())).unwrap_or(*value);
+            }
+        });
+        found
+    };
+    filters(pid) == filters(process_id())
+}
+
 /// A line like `7f0c6a1b2000-7f0c6a3b2000 rw-s 00000000 00:01 98327    /SYSV00000000 (deleted)`: the number is the segment's.
 fn segment(line: &str) -> Option<i32> {
     let mut words = line.split_ascii_whitespace().skip(4);

@@ -689,11 +689,6 @@ impl Port<'_> {
         })
     }
 
-    /// Whether something lies unread in the ring that the sender, as far as can be told, cannot give back any more.
-    pub fn keeps_unread(&self) -> bool {
-        self.something() && (self.can_never_be_given_back() || self.has_bells_behind_data())
-    }
-
     /// Whether doorbells lie, or may come to lie, behind data that was sent on the kernel path before the direction went up.
     fn has_bells_behind_data(&self) -> bool {
         !self.is_fast() && matches!(self.ahead(), Ok(Record::Up(_))) && self.owed() > 0
