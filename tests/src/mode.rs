@@ -14,6 +14,13 @@ pub struct Mode {
     pub meets: bool,
 }
 
+impl Mode {
+    /// Whether a connection that carries a few messages more is sure to go fast.
+    pub fn is_fast(&self) -> bool {
+        self.warm && self.meets
+    }
+}
+
 /// All of them.
 pub const MODES: &[Mode] = &[
     Mode { name: "default", settings: &[], warm: true, meets: true },

@@ -103,7 +103,7 @@ fn difference(program: &Path, scenario: &str, mode: &Mode, stays_on_kernel: bool
     let mut text = String::new();
     if played.lines != kernel.lines {
         text = first_difference(&kernel.lines, &played.lines);
-    } else if mode.warm && mode.meets && !stays_on_kernel && !library::is_kernel_only() && run.fast(None).bytes == 0 {
+    } else if mode.is_fast() && !stays_on_kernel && !library::is_kernel_only() && run.fast(None).bytes == 0 {
         text = format!("{NOT_FAST}\n{}", run.table());
     }
     if played.hangs {

@@ -68,7 +68,7 @@ fn main() -> Result<ExitCode> {
     let options = Options::parse();
     let modes: Vec<&Mode> = MODES
         .iter()
-        .filter(|mode| mode.warm && mode.meets && options.mode.as_ref().is_none_or(|only| only == mode.name))
+        .filter(|mode| mode.is_fast() && options.mode.as_ref().is_none_or(|only| only == mode.name))
         .collect();
     if modes.is_empty() || options.jobs == 0 {
         bail!("no such mode, or no job; see --help");

@@ -170,7 +170,7 @@ fn main() -> Result<ExitCode> {
 
 fn rows(options: &Options, folder: &Path) -> Vec<Row> {
     let chosen = |given: &Option<String>, name: &str| given.as_ref().is_none_or(|given| given == name);
-    let modes = || std::iter::once(None).chain(MODES.iter().filter(|mode| mode.warm && mode.meets).map(Some));
+    let modes = || std::iter::once(None).chain(MODES.iter().filter(|mode| mode.is_fast()).map(Some));
     let mut rows = Vec::new();
     let long = LONG.iter().filter(|(name, _)| options.program.as_deref() == Some(name));
     for &(name, arguments) in PROGRAMS.iter().filter(|(name, _)| chosen(&options.program, name)).chain(long) {

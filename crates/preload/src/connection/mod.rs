@@ -478,14 +478,15 @@ impl Connection {
 
     /// The same as [`Port::hand_over`] has it.
     pub fn hand_over_to(&self, recipient: Recipient, reason: Reason, wakes: bool) -> bool {
-        self.pin_end(reason);
-        let recipient = self.at_most_unsure(recipient);
-        self.port_even_confined().is_none_or(|port| port.hand_over(reason, recipient, wakes))
+        self.port_for(recipient, reason).is_none_or(|(port, recipient)| port.hand_over(reason, recipient, wakes))
     }
 
-    /// A confined end is on kernel TCP already, and may not be able to wake a sender to which it leaves something.
-    fn at_most_unsure(&self, recipient: Recipient) -> Recipient {
-        if self.is_confined() { Recipient::Unsure } else { recipient }
+    /// The port of the end, pinned, by which it is left to the recipient. A confined one is on kernel TCP already, and may not be
+    /// able to wake a sender to which it leaves something: it is left as if the recipient were unsure.
+    fn port_for(&self, recipient: Recipient, reason: Reason) -> Option<(Port<'static>, Recipient)> {
+        self.pin_end(reason);
+        let recipient = if self.is_confined() { Recipient::Unsure } else { recipient };
+        Some((self.port_even_confined()?, recipient))
     }
 
     /// Hands it over to somebody who is to read it.
@@ -497,9 +498,7 @@ impl Connection {
 
     /// Leaves the ring before that. Whether something unread is left to the sender.
     pub fn leave_to(&self, recipient: Recipient, reason: Reason) -> bool {
-        self.pin_end(reason);
-        let recipient = self.at_most_unsure(recipient);
-        self.port_even_confined().is_some_and(|port| port.leave_to(recipient) == Some(true))
+        self.port_for(recipient, reason).is_some_and(|(port, recipient)| port.leave_to(recipient) == Some(true))
     }
 
     /// A program is about to be executed in this image's place: if nobody else has the connection, it is plain TCP until the new

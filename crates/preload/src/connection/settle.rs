@@ -15,7 +15,7 @@ impl Connection {
     pub(super) fn settle(&self) -> bool {
         let is_for_good = matches!(self.end.reason(), Reason::Remote | Reason::OtherUser | Reason::NoSockDiag);
         let was_never_met = !self.end.has_segment() && self.end.entry.load(Relaxed) == 0;
-        if !is_for_good || !was_never_met || self.has_duplicates() || !epoll::may_settle(self.fd) {
+        if !is_for_good || !was_never_met || self.has_duplicates() || epoll::is_looked_at(self.fd) {
             return false;
         }
         if let Some((noted, now)) = self.carried() {

@@ -67,28 +67,20 @@ pub fn claim(epfd: c_int) {
 pub unsafe extern "C" fn epoll_ctl(epfd: c_int, operation: c_int, fd: c_int, event: *mut epoll_event) -> c_int {
     let socket = matches!(table::get_for_call(fd), Known::Socket(_) | Known::Connection(_));
     // SAFETY: passed on to the caller.
-    let call = || unsafe { real::epoll_ctl(epfd, operation, fd, event) };
+    let plain = || unsafe { real::epoll_ctl(epfd, operation, fd, event) };
     if process::borrowed() || !process::config().enabled {
-        return call();
+        return plain();
     }
     let is_read = operation != libc::EPOLL_CTL_DEL && is_readable(event, 1);
     // SAFETY: there is something to read.
     let wanted = is_read.then(|| unsafe { ((*event).events, (*event).u64) });
-    let answer = control(epfd, operation, fd, wanted, socket, call);
-    if answer == 0 {
-        rests::follow(epfd, operation, fd, wanted);
-    }
-    answer
-}
-
-fn control(
-    epfd: c_int,
-    operation: c_int,
-    fd: c_int,
-    wanted: Option<(u32, u64)>,
-    socket: bool,
-    call: impl FnOnce() -> c_int,
-) -> c_int {
+    let call = || {
+        let answer = plain();
+        if answer == 0 {
+            rests::follow(epfd, operation, fd, wanted);
+        }
+        answer
+    };
     if let Some(set) = set_of(epfd).filter(|set| set.is_below()) {
         return control_above(set, operation, fd, wanted, socket, call);
     }

@@ -98,7 +98,7 @@ fn watches(fd: c_int) -> bool {
 
 /// Whether `fd` is registered in a set, or may be: one that this thread is in the middle of is not asked.
 pub fn may_watch(fd: c_int) -> bool {
-    set::having(fd).any(Set::is_below) || watches(fd)
+    is_looked_at(fd) || watches(fd)
 }
 
 /// `fd` is left to the kernel.
@@ -106,9 +106,9 @@ pub fn disown(fd: c_int) {
     set::having(fd).for_each(|set| set.remove(fd));
 }
 
-/// Whether no set in which `fd` is registered is being looked at below this signal handler.
-pub fn may_settle(fd: c_int) -> bool {
-    !set::having(fd).any(Set::is_below)
+/// Whether this thread is in the middle of a look at a set in which `fd` may be registered, below this signal handler.
+pub fn is_looked_at(fd: c_int) -> bool {
+    set::having(fd).any(Set::is_below)
 }
 
 /// `fd`, a connection in this generation of the number, is the kernel's for good.

@@ -110,7 +110,8 @@ fn maker_of_peer(channel: i32) -> Option<i32> {
 fn comes_to_rings(pid: i32) -> bool {
     kernel::ipc_namespace_of(pid) == kernel::ipc_namespace()
         && kernel::maps_same_file(pid, (&raw const crate::UNDERPASS_LIBRARY).addr())
-        && kernel::is_of_user_without(pid, kernel::user_id(), "UNDERPASS_MODE=off")
+        && kernel::user_of(pid) == Some(kernel::user_id())
+        && kernel::began_with(pid, "UNDERPASS_MODE=off") == Some(false)
         && kernel::has_same_filters(pid)
 }
 

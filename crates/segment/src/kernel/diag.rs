@@ -39,9 +39,9 @@ pub fn unix_peer(fd: i32) -> Option<u64> {
 /// Whether this process, and as far as /proc tells no other, has the socket with this inode number.
 pub fn has_alone(inode: u64) -> bool {
     let me = super::process_id();
-    let has = |pid| descriptor_of(pid, inode).is_some();
-    let mut others = false;
-    has(me) && for_each_number(format_args!("/proc\0"), |pid, _| others |= pid != me && has(pid)) && !others
+    let (mut mine, mut others) = (false, false);
+    for_each_holder(inode, |pid| *(if pid == me { &mut mine } else { &mut others }) = true);
+    mine && !others
 }
 
 /// Calls `what` with each process that has the socket with this inode number, as far as /proc tells.

@@ -30,26 +30,22 @@ fn if_text(mut what: impl FnMut(&str)) -> impl FnMut(&[u8]) {
     }
 }
 
-/// Calls `what` with every piece of the file `path`, which ends with a NUL, between octets that are `end`.
-pub(super) fn for_each_piece(path: core::fmt::Arguments<'_>, end: u8, what: impl FnMut(&[u8])) -> Result<(), Errno> {
-    for_each_piece_of::<48, 4096>(path, end, what)
-}
-
 /// A path of at most so many octets, and lines of at most so many.
 pub(super) fn for_each_line_of<const PATH: usize, const LINE: usize>(
     path: core::fmt::Arguments<'_>,
     what: impl FnMut(&[u8]),
 ) -> Result<(), Errno> {
-    for_each_piece_of::<PATH, LINE>(path, b'\n', what)
+    for_each_piece::<PATH, LINE>(path, b'\n', what)
 }
 
-fn for_each_piece_of<const PATH: usize, const LINE: usize>(
+/// The same of pieces that end with another octet.
+pub(super) fn for_each_piece<const PATH: usize, const PIECE: usize>(
     path: core::fmt::Arguments<'_>,
     end: u8,
     mut what: impl FnMut(&[u8]),
 ) -> Result<(), Errno> {
     let file = open_by::<PATH>(path)? as usize;
-    let (mut text, mut len) = ([0u8; LINE], 0);
+    let (mut text, mut len) = ([0u8; PIECE], 0);
     loop {
         let rest = &mut text[len..];
         // SAFETY: the kernel writes at most what the buffer has left.

@@ -272,14 +272,19 @@ fn mapped(line: &str) -> Option<(core::ops::Range<usize>, &str)> {
     Some((number(begin)?..number(end)?, file.get(..len)?))
 }
 
-/// Whether process `pid` is of effective user `uid` and has not `variable` (`NAME=value`) in the environment that it began with.
-pub fn is_of_user_without(pid: i32, uid: u32, variable: &str) -> bool {
+/// Effective user of process `pid`, if there is one.
+pub fn user_of(pid: i32) -> Option<u32> {
     let mut path = [0u8; 32];
-    let is_users = write_path(&mut path, format_args!("/proc/{pid}\0")).is_ok()
-        && status(libc::AT_FDCWD, &path, 0).is_some_and(|it| it.st_uid == uid);
+    write_path(&mut path, format_args!("/proc/{pid}\0")).ok()?;
+    status(libc::AT_FDCWD, &path, 0).map(|it| it.st_uid)
+}
+
+/// Whether `variable` (`NAME=value`) was in the environment with which process `pid` began; `None` where that may not be known.
+pub fn began_with(pid: i32, variable: &str) -> Option<bool> {
     let mut has = false;
-    let asked = for_each_piece(format_args!("/proc/{pid}/environ\0"), 0, |it| has |= it == variable.as_bytes());
-    is_users && asked.is_ok() && !has
+    let look = |it: &[u8]| has |= it == variable.as_bytes();
+    for_each_piece::<48, 4096>(format_args!("/proc/{pid}/environ\0"), 0, look).ok()?;
+    Some(has)
 }
 
 /// Whether process `pid` has as many seccomp filters as this one, as far as the kernel counts them (Linux 5.9).
@@ -347,10 +352,8 @@ mod tests {
         let has_path = std::env::vars_os().find(|(_, value)| value.to_str().is_some_and(|it| !it.is_empty()));
         let (name, value) = has_path.expect("a variable");
         let variable = format!("{}={}", name.to_str().expect("text"), value.to_str().expect("text"));
-        assert!(
-            is_of_user_without(me, user_id(), "UNDERPASS_NO=such") && !is_of_user_without(me, user_id() + 1, "A=b")
-        );
-        assert!(!is_of_user_without(me, user_id(), &variable), "{variable}");
+        assert_eq!((user_of(me), began_with(me, "UNDERPASS_NO=such")), (Some(user_id()), Some(false)));
+        assert_eq!(began_with(me, &variable), Some(true), "{variable}");
     }
 
     /// Where a sleep ends that is interrupted by a signal once, and then woken.
