@@ -189,18 +189,20 @@ fn python_http() {
     fs::create_dir(stage.path("files")).unwrap();
     stage.file("files/small", noise(1024));
     stage.file("files/large", noise(3 << 20));
+    // More than the kernel's buffers hold: its reader has begun before the server has sent it all, whatever else runs.
+    stage.file("files/huge", noise(32 << 20));
     let port_text = port.to_string();
     let arguments = ["-m", "http.server", "--bind", "127.0.0.1", "--directory", "files", &port_text];
     let server = stage.serve(stage.command("python3", arguments), port);
-    let urls = ["small", "large"].map(|name| format!("http://127.0.0.1:{port}/{name}"));
+    let urls = ["small", "large", "huge"].map(|name| format!("http://127.0.0.1:{port}/{name}"));
     let fetch = fixture("fetch.py").display().to_string();
     let said = stage.output(stage.command("python3", [&fetch, &urls[0], &urls[1]]));
     let sums = stage.output(stage.plain("sha256sum", ["files/small", "files/large"]));
     let sums: Vec<&str> = sums.lines().filter_map(|line| line.split(' ').next()).collect();
     let expected = format!("1024 {}\n3145728 {}\n", sums[0], sums[1]).repeat(20);
     assert_eq!(said, expected);
-    stage.output(stage.command("curl", ["-sS", "--fail", &urls[1], "-o", "copy"]));
-    assert!(fs::read(stage.path("copy")).unwrap() == noise(3 << 20));
+    stage.output(stage.command("curl", ["-sS", "--fail", &urls[2], "-o", "copy"]));
+    assert!(fs::read(stage.path("copy")).unwrap() == noise(32 << 20));
     stage.run.assert_fast("python3");
     server.stop(libc::SIGINT);
     stage.finish();
