@@ -338,6 +338,46 @@ static void new_set_b(struct side *side) {
 }
 static void new_set(void) { two_processes(AF_INET, new_set_a, new_set_b); }
 
+/* Sets that were made before the filter, and one of them in another; the sender has ended its direction. */
+static void old_sets_a(struct side *side) {
+    hear(side);
+    await_bytes(side->fd, 700);
+    pid_t child = (pid_t)MUST(fork());
+    if (child == 0) {
+        role = 'C';
+        enum { LEVEL, EDGE, ONCE, OUTER, KINDS };
+        static const uint32_t wanted[] = {EPOLLIN, EPOLLIN | EPOLLET, EPOLLIN | EPOLLONESHOT, EPOLLIN};
+        int set[KINDS];
+        struct epoll_event events[2];
+        for (int kind = 0; kind < KINDS; kind++) {
+            struct epoll_event event = {.events = wanted[kind], .data.u64 = (uint64_t)kind};
+            set[kind] = (int)MUST(epoll_create1(0));
+            MUST(epoll_ctl(set[kind], EPOLL_CTL_ADD, kind == OUTER ? set[LEVEL] : side->fd, &event));
+        }
+        confine(by_epoll, BY_PRCTL);
+        for (int round = 0; round < 2; round++) {
+            for (int kind = 0; kind < KINDS; kind++) {
+                events[0] = (struct epoll_event){0};
+                int count = epoll_wait(set[kind], events, 2, 0);
+                say("%d: %d %x %d", kind, count, events[0].events, (int)events[0].data.u64);
+            }
+        }
+        read_test_data(side->fd, 700, 5, 0);
+        SHOW((int)read(side->fd, in, 10));
+        write_all(side->fd, "end", 3);
+        _exit(0);
+    }
+    say("child %d", ended(child));
+}
+static void old_sets_b(struct side *side) {
+    tell(side);
+    fill(out, 700, 5, 0);
+    send_all(side->fd, out, 700);
+    MUST(shutdown(side->fd, SHUT_WR));
+    SHOW((int)receive_all(side->fd, in, 3));
+}
+static void old_sets(void) { two_processes(AF_INET, old_sets_a, old_sets_b); }
+
 /* The same by epoll_pwait, which lets signals in, and with a time. */
 static void pwait_a(struct side *side) {
     struct epoll_event event = {.events = EPOLLIN, .data.fd = side->fd};
@@ -493,5 +533,5 @@ const struct scenario scenarios[] = {
     {"all-read", all_read, 0}, {"all-read-polls", all_read_polls, 0}, {"few", few, 0}, {"many", many, 0}, {"ahead", ahead, 0},
     {"young", young, 0}, {"silent", silent, 0}, {"gone", gone, 0}, {"calls", calls, 0}, {"epoll", epoll, 0},
     {"sleeper", sleeper, 0}, {"split", split, 0}, {"number", number, 0}, {"pwait", pwait, 0}, {"poll-set", poll_set, 0},
-    {"new-set", new_set, 0}, {0},
+    {"new-set", new_set, 0}, {"old-sets", old_sets, 0}, {0},
 };

@@ -157,11 +157,16 @@ impl<T, const PIECES: usize> Sparse<T, PIECES> {
     /// Element `index`; `None` beyond the end and without address space.
     #[inline]
     pub fn need(&self, index: usize) -> Option<NonNull<T>> {
-        self.get(index).or_else(|| self.make(index))
+        self.get(index).or_else(|| self.make(index, reserve))
+    }
+
+    /// The same if the program is about to install a seccomp filter, behind which there is no more memory.
+    pub fn need_before_filter(&self, index: usize) -> Option<NonNull<T>> {
+        self.get(index).or_else(|| self.make(index, map))
     }
 
     #[cold]
-    fn make(&self, index: usize) -> Option<NonNull<T>> {
+    fn make(&self, index: usize, reserve: fn(usize) -> *mut u8) -> Option<NonNull<T>> {
         let place = self.0.get(index / PIECE)?;
         let made: *mut T = reserve(PIECE * size_of::<T>()).cast();
         if !made.is_null() && place.compare_exchange(core::ptr::null_mut(), made, AcqRel, Acquire).is_err() {

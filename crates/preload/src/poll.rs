@@ -316,8 +316,10 @@ fn answer_alone(fds: &mut [pollfd]) -> Option<c_int> {
 /// The answer when something is left in the rings of a confined process, of which the kernel does not know. What else is
 /// there, the next poll finds.
 fn answer_confined(fds: &mut [pollfd]) -> Option<c_int> {
-    let has_rest =
-        |it: &pollfd| it.events & IN != 0 && connection::known(it.fd).is_some_and(|connection| connection.has_rest());
+    let has_rest = |it: &pollfd| {
+        let connection = connection::known(it.fd);
+        it.events & IN != 0 && connection.map_or_else(|| epoll::has_rest(it.fd), |connection| connection.has_rest())
+    };
     if !connection::has_rests() || !fds.iter().any(has_rest) {
         return None;
     }

@@ -2,27 +2,17 @@
 
 use super::share::for_each;
 use super::{CONFINED, Connection, PRESENT, UNTOUCHED, handle};
-use crate::{process, set};
-use core::ffi::c_int;
+use crate::process;
 use underpass_segment::clock;
 use underpass_segment::end::Stage;
 use underpass_segment::raw::Answer;
 use underpass_segment::reason::Reason;
 use underpass_segment::switch::{Port, Ready, Receive};
-use underpass_segment::sync::{AcqRel, Acquire, AtomicBool, AtomicI32, AtomicU32, AtomicU64, Relaxed, Release};
+use underpass_segment::sync::{AcqRel, Acquire, AtomicBool, Relaxed, Release};
 use underpass_segment::vector::Cursor;
 
 /// All connections together wait no longer for their other ends.
 const PATIENCE_NS: u64 = 100_000_000;
-
-/// A registration in a set of the kernel's, of which that does not know that something is left in the ring. Zeroed memory is none.
-pub(super) struct Registration {
-    /// 1 + the set's descriptor; 0: none.
-    set: AtomicU32,
-    fd: AtomicI32,
-    events: AtomicU32,
-    data: AtomicU64,
-}
 
 /// Whether anything was ever left unread in the ring of a confined end.
 static RESTS: AtomicBool = AtomicBool::new(false);
@@ -40,6 +30,21 @@ pub fn has_rests() -> bool {
     RESTS.load(Relaxed)
 }
 
+/// Whether the connection whose end has this number has a rest.
+pub fn has_rest_of(end: u32) -> bool {
+    at(end).is_some_and(|connection| connection.has_rest())
+}
+
+/// Whether it has one, or may have: what lies before it is in the kernel.
+pub fn may_have_rest(end: u32) -> bool {
+    at(end).is_some_and(|connection| connection.rest().is_some())
+}
+
+/// The connection, by no descriptor.
+fn at(end: u32) -> Option<Connection> {
+    process::existing_family().map(|family| Connection::at(family, end, -1))
+}
+
 impl Connection {
     fn confine(&self, until: u64) {
         // What was put off would need epoll_ctl.
@@ -48,8 +53,8 @@ impl Connection {
         if self.end.stage() != Stage::Joined {
             return;
         }
-        // The kernel's epoll does not know what is in the ring.
-        let is_seen = self.end.watched.load(Relaxed) == 0 || set::made().all(|set| set.count() == 0);
+        // The kernel's epoll does not know what is in the ring: without address space nobody is told of it who waits by a set.
+        let is_seen = crate::epoll::prepare_rests() || self.end.watched.load(Relaxed) == 0;
         let (Some(port), Some(handle)) = (self.port(), handle(self.index)) else { return };
         if port.confine(until, is_seen) {
             // In this order: the one becomes the other.
@@ -58,7 +63,9 @@ impl Connection {
             }
             if !port.is_plain() {
                 RESTS.store(true, Release);
+                crate::epoll::enter_rests(*self);
             }
+            crate::epoll::leave_sets(*self);
         }
     }
 
@@ -83,28 +90,6 @@ impl Connection {
     /// Whether there is something in the ring of a confined end, of which the kernel does not know.
     pub fn has_rest(&self) -> bool {
         self.rest().is_some_and(|port| port.ready() == Ready::Yes)
-    }
-
-    /// It is registered in a set of the kernel's, by this descriptor, or is not any more (`None`). There is memory for one
-    /// registration of a connection, the last.
-    pub fn register_rest(&self, set: c_int, registered: Option<(u32, u64)>) {
-        let Some(it) = handle(self.index).map(|handle| &handle.registration) else { return };
-        let number = set as u32 + 1;
-        if let Some((events, data)) = registered {
-            it.fd.store(self.fd, Relaxed);
-            it.events.store(events, Relaxed);
-            it.data.store(data, Relaxed);
-            it.set.store(number, Release);
-        } else if it.fd.load(Relaxed) == self.fd {
-            let _ = it.set.compare_exchange(number, 0, Relaxed, Relaxed);
-        }
-    }
-
-    /// Its events and data, if it is registered in that set and something is left in the ring.
-    pub fn registered_rest(&self, set: c_int) -> Option<(u32, u64)> {
-        let it = &handle(self.index)?.registration;
-        let is_it = it.set.load(Acquire) == set as u32 + 1 && it.fd.load(Relaxed) == self.fd;
-        (is_it && self.has_rest()).then(|| (it.events.load(Relaxed), it.data.load(Relaxed)))
     }
 
     /// Receives what is left in the ring of a confined end, by no system call but `call`; `None` if there is nothing.

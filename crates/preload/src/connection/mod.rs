@@ -9,7 +9,7 @@ mod look;
 mod settle;
 mod share;
 
-pub use confined::{confine_all, has_rests};
+pub use confined::{confine_all, has_rest_of, has_rests, may_have_rest};
 pub use count::{BROUGHT, count_before_execution};
 pub use ending::{dissolve, forget, images_awaited_until, leave_all, release};
 pub use find::{claim, end_lost, give_up, keep_claimed, known, of, pin_all, recognise};
@@ -22,7 +22,6 @@ pub use share::{
 use crate::memory::{PIECE, Sparse};
 use crate::table;
 use crate::{handoff, process, seccomp};
-use confined::Registration;
 use core::cell::UnsafeCell;
 use core::mem::MaybeUninit;
 use count::{COUNTERS, TOLD, UNCOUNTED};
@@ -65,8 +64,6 @@ struct Handle {
     settled: [AtomicU64; 2],
     /// What is kept of it for a program image to come.
     kept: Keeping,
-    /// Of a confined end.
-    registration: Registration,
     link: UnsafeCell<MaybeUninit<Link>>,
 }
 

@@ -37,6 +37,7 @@ pub unsafe extern "C" fn epoll_create1(flags: c_int) -> c_int {
 fn created(epfd: c_int) -> c_int {
     if epfd >= 0 {
         connection::forget_closed(epfd);
+        rests::note_set(epfd);
     }
     epfd
 }
@@ -75,6 +76,7 @@ pub unsafe extern "C" fn epoll_ctl(epfd: c_int, operation: c_int, fd: c_int, eve
     // SAFETY: there is something to read.
     let wanted = is_read.then(|| unsafe { ((*event).events, (*event).u64) });
     let call = || {
+        rests::begin_change(epfd, fd);
         let answer = plain();
         if answer == 0 {
             rests::follow(epfd, operation, fd, wanted);

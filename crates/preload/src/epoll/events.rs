@@ -10,6 +10,7 @@ use core::ffi::c_int;
 use libc::epoll_event;
 use underpass_segment::clock::{ticks, ticks_per_microsecond};
 use underpass_segment::kernel;
+use underpass_segment::raw::is_quiet;
 use underpass_segment::switch::{Port, Ready, Sleep, Told};
 use underpass_segment::sync::Relaxed;
 
@@ -39,7 +40,7 @@ pub(super) fn news(port: &Port<'_>, item: &Item) -> Option<Told> {
 
 /// What is told to the program.
 pub(super) struct Events {
-    at: *mut epoll_event,
+    pub(super) at: *mut epoll_event,
     pub(super) most: usize,
     pub(super) count: usize,
     /// The kernel has news of a socket whose turn it is not yet.
@@ -272,7 +273,7 @@ fn tell_truth(epfd: c_int, set: &Set, before: Option<u32>, (mask, data): (u32, u
         // Another thread has been told of the same in user space, and has closed the socket since.
         WithData::Closed => return,
         // It was of one that has been removed meanwhile, whose number another has by now.
-        WithData::Unknown if has_changed() && !kernel::is_registered(epfd, data) => return,
+        WithData::Unknown if !is_quiet() && has_changed() && !kernel::is_registered(epfd, data) => return,
         WithData::Unknown => return events.push(-1, mask, data),
     };
     let alone = count == 1;
@@ -285,6 +286,8 @@ fn tell_truth(epfd: c_int, set: &Set, before: Option<u32>, (mask, data): (u32, u
         let Registered { fd, foreign } = found[at];
         let truth = match foreign {
             None => truth_of(epfd, set, fd, (mask, data), changed),
+            // Nothing but the program's own call may be made.
+            Some(_) if is_quiet() => Truth::Events(mask),
             Some(wanted) if set_of(fd).is_some() => {
                 let now = confirm(fd, wanted as i16) as u16 as u32;
                 if now == 0 && wanted & ONCE != 0 {

@@ -29,6 +29,7 @@ const BRIEFLY_NS: u64 = 10_000_000;
 
 /// The program's call.
 struct Call<'a> {
+    epfd: c_int,
     /// Makes it with what is left of the time.
     sleep: &'a dyn Fn(*mut epoll_event, c_int, Option<timespec>) -> c_int,
     /// The signals that it blocks; null: as they are.
@@ -36,14 +37,38 @@ struct Call<'a> {
 }
 
 impl Call<'_> {
+    /// Makes it with what is left of the time.
+    fn sleep(&self, at: *mut epoll_event, most: c_int, left: Option<timespec>) -> c_int {
+        let answer = (self.sleep)(at, most, left);
+        // SAFETY: the kernel has written so many.
+        unsafe { rests::confirm(self.epfd, at, answer) }
+    }
+
+    /// The same without waiting.
+    fn look(&self, at: *mut epoll_event, most: c_int) -> c_int {
+        self.sleep(at, most, Some(timespec { tv_sec: 0, tv_nsec: 0 }))
+    }
+
+    /// What is left in the rings of a confined process, and what the kernel says beside it; `None` if nothing is left.
+    ///
+    /// # Safety
+    /// The array must be the program's, of `most` events, one at least.
+    unsafe fn rests(&self, at: *mut epoll_event, most: usize) -> Option<c_int> {
+        if !connection::has_rests() {
+            return None;
+        }
+        // SAFETY: passed on to the caller.
+        unsafe { rests::tell(self.epfd, at, most, &|at, most| self.look(at, most as c_int)) }
+    }
+
     /// Sleeps in it for so many nanoseconds at most, which are few: most calls count in milliseconds.
-    fn sleep_briefly(&self, epfd: c_int, at: *mut epoll_event, most: c_int, deadline: Deadline, ns: u64) -> c_int {
-        let mut set = pollfd { fd: epfd, events: libc::POLLIN, revents: 0 };
+    fn sleep_briefly(&self, at: *mut epoll_event, most: c_int, deadline: Deadline, ns: u64) -> c_int {
+        let mut set = pollfd { fd: self.epfd, events: libc::POLLIN, revents: 0 };
         let left = left(deadline, ns);
         let left = left.as_ref().map_or(core::ptr::null(), |left| left as *const timespec);
         // SAFETY: one element, a time of this frame, and the program's mask.
         let answer = unsafe { real::ppoll(&mut set, 1, left, self.mask) };
-        if answer > 0 { (self.sleep)(at, most, Some(timespec { tv_sec: 0, tv_nsec: 0 })) } else { answer }
+        if answer > 0 { self.look(at, most) } else { answer }
     }
 }
 
@@ -54,14 +79,15 @@ fn wait(epfd: c_int, events: *mut epoll_event, most: c_int, deadline: Deadline, 
     if !(1..=MOST).contains(&most) {
         return None;
     }
-    if connection::has_rests() && is_writable(events, 1) {
-        let look = |at, most| (call.sleep)(at, most as c_int, Some(timespec { tv_sec: 0, tv_nsec: 0 }));
+    if connection::has_rests()
+        && is_writable(events, 1)
         // SAFETY: the program vouches for its array.
-        if let Some(count) = unsafe { rests::tell(epfd, events, most as usize, look) } {
-            return Some(count);
-        }
+        && let Some(count) = unsafe { call.rests(events, most as usize) }
+    {
+        return Some(count);
     }
-    let set = set_of(epfd).filter(|set| set.count() > 0 || set.has_inner())?;
+    // What is in the sets of a confined process, the kernel knows.
+    let set = set_of(epfd).filter(|set| set.count() > 0 || set.has_inner() && !is_quiet())?;
     crate::test_cancel();
     // The rest of the array is the program's word: there may be much of it, and little of that is written to.
     if !is_writable(events, 1) {
@@ -109,7 +135,7 @@ fn wait_in_vain(
             settle(epfd, set);
         }
         // The kernel finds the same of what it knows.
-        let answer = asleep(epfd, || (call.sleep)(events, most, left(deadline, BRIEFLY_NS)));
+        let answer = asleep(epfd, || call.sleep(events, most, left(deadline, BRIEFLY_NS)));
         if answer != 0 || expired {
             return Some(answer);
         }
@@ -120,7 +146,7 @@ fn wait_in(epfd: c_int, set: &Set, mut events: Events, deadline: Deadline, call:
     let look = |at, most| {
         if is_quiet() {
             // By the program's own call.
-            return (call.sleep)(at, most, Some(timespec { tv_sec: 0, tv_nsec: 0 }));
+            return call.look(at, most);
         }
         // SAFETY: the kernel writes at most as many events as it is told.
         unsafe { real::epoll_wait(epfd, at, most, 0) }
@@ -129,6 +155,14 @@ fn wait_in(epfd: c_int, set: &Set, mut events: Events, deadline: Deadline, call:
     let mut slept = false;
     let mut polled_enough = false;
     loop {
+        // SAFETY: the program's array, of which nothing is used yet.
+        let rests = |events: &Events| unsafe { call.rests(events.at, events.most) };
+        // The filter may have come while this thread slept.
+        if events.count == 0
+            && let Some(count) = rests(&events)
+        {
+            return count;
+        }
         let expired = deadline.is_some_and(|at| clock::nanoseconds() >= at);
         events.last_look = expired;
         let idle_for = ticks().wrapping_sub(set.asked().load(Relaxed));
@@ -189,8 +223,8 @@ fn wait_in(epfd: c_int, set: &Set, mut events: Events, deadline: Deadline, call:
             }
             slept = true;
             let sleep = |at, most| match room_in {
-                0..1_000_000 if !is_quiet() => call.sleep_briefly(epfd, at, most, deadline, room_in),
-                _ => (call.sleep)(at, most, left(deadline, brief)),
+                0..1_000_000 if !is_quiet() => call.sleep_briefly(at, most, deadline, room_in),
+                _ => call.sleep(at, most, left(deadline, brief)),
             };
             Some(if set.fall_asleep(brief != u64::MAX) { ask(epfd, set, &mut events, sleep) } else { 0 })
         });
@@ -219,7 +253,7 @@ fn wait_above(set: &Set, at: *mut epoll_event, most: usize, deadline: Deadline, 
         if events.count > 0 {
             return events.count as c_int;
         }
-        let answer = (call.sleep)(at, most.min(c_int::MAX as usize) as c_int, left(deadline, BRIEFLY_NS));
+        let answer = call.sleep(at, most.min(c_int::MAX as usize) as c_int, left(deadline, BRIEFLY_NS));
         if answer < 0 {
             return answer;
         }
@@ -263,7 +297,7 @@ pub unsafe extern "C" fn epoll_wait(epfd: c_int, events: *mut epoll_event, most:
     let deadline = after_ms(timeout);
     // SAFETY: the program vouches for its array, here and below.
     let sleep = |at, most, left: Option<timespec>| unsafe { real::epoll_wait(epfd, at, most, whole_ms(left)) };
-    let call = Call { sleep: &sleep, mask: core::ptr::null() };
+    let call = Call { epfd, sleep: &sleep, mask: core::ptr::null() };
     if let Some(answer) = wait(epfd, events, most, deadline, &call) {
         return answer;
     }
@@ -281,6 +315,9 @@ fn sleep_natively(
     call: &Call<'_>,
     native: impl FnOnce() -> c_int,
 ) -> c_int {
+    if connection::has_rests() {
+        return sleep_beside_rests(events, most, deadline, call);
+    }
     let before = set_of(epfd).map(Set::changes);
     let answer = asleep(epfd, native);
     let Some(set) = set_of(epfd).filter(|set| answer > 0 && !set.is_below()) else { return answer };
@@ -291,6 +328,16 @@ fn sleep_natively(
         return all.count as c_int;
     }
     wait(epfd, events, most, deadline, call).unwrap_or(0)
+}
+
+/// The same in a confined process, which another thread may wake: what is left in the ring of a connection that it registers.
+fn sleep_beside_rests(events: *mut epoll_event, most: c_int, deadline: Deadline, call: &Call<'_>) -> c_int {
+    loop {
+        let answer = asleep(call.epfd, || call.sleep(events, most, left(deadline, u64::MAX)));
+        if answer != 0 || deadline.is_some_and(|at| clock::nanoseconds() >= at) {
+            return answer;
+        }
+    }
 }
 
 /// Milliseconds of a remaining time, rounded up, for calls that count in them; -1: forever.
@@ -315,7 +362,7 @@ pub unsafe extern "C" fn epoll_pwait(
     let deadline = after_ms(timeout);
     // SAFETY: as in `epoll_wait`.
     let sleep = |at, most, left: Option<timespec>| unsafe { real::epoll_pwait(epfd, at, most, whole_ms(left), mask) };
-    let call = Call { sleep: &sleep, mask };
+    let call = Call { epfd, sleep: &sleep, mask };
     if let Some(answer) = wait(epfd, events, most, deadline, &call) {
         // The kernel's does not do so if it need not wait.
         return if answer == 0 && timeout != 0 { let_signals_in(mask) } else { answer };
@@ -347,7 +394,7 @@ pub unsafe extern "C" fn epoll_pwait2(
     }
     // SAFETY: as above.
     let deadline = unsafe { after(timeout) };
-    let call = Call { sleep: &sleep, mask };
+    let call = Call { epfd, sleep: &sleep, mask };
     if let Some(answer) = wait(epfd, events, most, deadline, &call) {
         // SAFETY: null or the program's.
         let waits = unsafe { timeout.as_ref() }.is_none_or(|t| t.tv_sec != 0 || t.tv_nsec != 0);

@@ -173,6 +173,12 @@ impl Set {
         item.filter(|it| it.is_ours(fd))
     }
 
+    /// What `fd`, which is no socket of ours, is registered with: events and data.
+    pub fn foreign(&self, fd: i32) -> Option<(u32, u64)> {
+        let item = if self.is_below() { self.peek(fd) } else { self.locked(|inside| inside.item(fd).copied()) };
+        item.filter(|it| it.is_current(fd) && it.foreign).map(|it| (it.events, it.data))
+    }
+
     /// Changes the registration of `fd`; not in a signal handler that runs on top of a look at the set.
     pub fn with_item(&self, fd: i32, change: impl FnOnce(&mut Item)) {
         self.with_item_if(fd, |item| item.is_ours(fd), change);
