@@ -312,6 +312,55 @@ static void again_b(struct side *side) {
 static void again(void) { two_processes(AF_INET, again_a, again_b); }
 static void again_threads(void) { two_threads(AF_INET6, again_a, again_b); }
 
+/* A listener in a set, from which connections were accepted, becomes a connection itself. */
+static void listener_a(struct side *side) {
+    int fd = side->listener, set = (int)MUST(epoll_create1(0));
+    struct epoll_event event = {.events = EPOLLIN, .data.u64 = 7}, told;
+    MUST(epoll_ctl(set, EPOLL_CTL_ADD, fd, &event));
+    for (int i = 0; i < 2; i++) {
+        SHOW(epoll_wait(set, &told, 1, 0));
+        tell(side);
+        SHOW(epoll_wait(set, &told, 1, -1));
+        MUST(close((int)MUST(accept(fd, NULL, NULL))));
+    }
+    struct sockaddr_storage there;
+    tell(side);
+    receive_all(side->fd, (char *)&there, sizeof(there));
+    SHOW(dissolve(fd));
+    SHOW(connect(fd, (struct sockaddr *)&there, address_size(&there)));
+    for (int i = 0; i < 300; i++) {
+        send_all(fd, "question", 8);
+        if (MUST(epoll_wait(set, &told, 1, -1)) != 1 || told.data.u64 != 7) fail("told");
+        if (MUST(recv(fd, in, sizeof(in), MSG_DONTWAIT)) != 8) fail("answer");
+    }
+    SHOW(epoll_wait(set, &told, 1, 0));
+    tell(side);
+}
+static void listener_b(struct side *side) {
+    for (int i = 0; i < 2; i++) {
+        hear(side);
+        int other = (int)MUST(socket(AF_INET, SOCK_STREAM, 0));
+        MUST(connect(other, (struct sockaddr *)&side->address, address_size(&side->address)));
+        MUST(close(other));
+    }
+    hear(side);
+    struct sockaddr_storage here = side->address;
+    socklen_t size = sizeof(here);
+    ((struct sockaddr_in *)&here)->sin_port = 0;
+    int listener = (int)MUST(socket(AF_INET, SOCK_STREAM, 0));
+    MUST(bind(listener, (struct sockaddr *)&here, address_size(&here)));
+    MUST(listen(listener, 1));
+    MUST(getsockname(listener, (struct sockaddr *)&here, &size));
+    send_all(side->fd, (char *)&here, sizeof(here));
+    int fd = (int)MUST(accept(listener, NULL, NULL));
+    for (int i = 0; i < 300; i++) {
+        if (receive_all(fd, in, 8) != 8) fail("question");
+        send_all(fd, "response", 8);
+    }
+    hear(side);
+}
+static void listener(void) { two_processes(AF_INET, listener_a, listener_b); }
+
 /* By other names: both know the next connection. */
 static void again_names_a(struct side *side) {
     be_reset(side);
@@ -634,6 +683,7 @@ const struct scenario scenarios[] = {
     {"nature", nature, 0},
     {"again", again, 0},
     {"again-threads", again_threads, 0},
+    {"listener", listener, 0},
     {"again-names", again_names, 0},
     {"again-forked", again_forked, 0},
     {"again-level", again_level, 0},

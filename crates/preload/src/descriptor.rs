@@ -3,7 +3,7 @@
 use crate::access::are_bytes_readable;
 use crate::connection::{self, Connection};
 use crate::table::{self, Known, Socket};
-use crate::{process, real, set_errno};
+use crate::{epoll, process, real, set_errno};
 use core::ffi::{c_int, c_uint};
 use libc::{sa_family_t, size_t, sockaddr, sockaddr_storage, socklen_t};
 use underpass_segment::end::{SHUT_IN, SHUT_OUT};
@@ -33,7 +33,8 @@ pub unsafe extern "C" fn socket(domain: c_int, kind: c_int, protocol: c_int) -> 
         connection::forget_closed(fd);
         let stream = kind & 0xf == libc::SOCK_STREAM && matches!(domain, libc::AF_INET | libc::AF_INET6);
         let nonblocking = (kind & libc::SOCK_NONBLOCK != 0).into();
-        let made = Socket { is_tcp: stream && makes_tcp(fd, domain, protocol), is_connected: false, nonblocking };
+        let is_tcp = stream && makes_tcp(fd, domain, protocol);
+        let made = Socket { is_tcp, is_connected: false, nonblocking, listens: false };
         table::set(fd, if stream { Known::Socket(made) } else { Known::Other });
     }
     fd
@@ -64,7 +65,7 @@ pub unsafe extern "C" fn accept(fd: c_int, address: *mut sockaddr, address_len: 
     tap::let_go();
     let listener = table::get(fd);
     // SAFETY: passed on to the caller.
-    accepted(listener, unsafe { real::accept(fd, address, address_len) }, 0)
+    accepted(fd, listener, unsafe { real::accept(fd, address, address_len) }, 0)
 }
 
 /// # Safety
@@ -79,23 +80,42 @@ pub unsafe extern "C" fn accept4(
     tap::let_go();
     let listener = table::get(fd);
     // SAFETY: passed on to the caller.
-    accepted(listener, unsafe { real::accept4(fd, address, address_len, flags) }, flags)
+    accepted(fd, listener, unsafe { real::accept4(fd, address, address_len, flags) }, flags)
 }
 
-fn accepted(listener: Known, fd: c_int, flags: c_int) -> c_int {
+fn accepted(from: c_int, listener: Known, fd: c_int, flags: c_int) -> c_int {
     if fd >= 0 && !process::borrowed() {
         connection::forget_closed(fd);
-        let is_tcp = matches!(listener, Known::Socket(Socket { is_tcp: true, .. }));
+        let mut is_tcp = false;
+        if let Known::Socket(listener) = listener {
+            is_tcp = listener.is_tcp;
+            if !listener.listens {
+                leave_listener(from);
+            }
+        }
         let nonblocking = (flags & libc::SOCK_NONBLOCK != 0).into();
-        table::set(fd, Known::Socket(Socket { is_tcp, is_connected: true, nonblocking }));
+        table::set(fd, Known::Socket(Socket { is_tcp, is_connected: true, nonblocking, listens: false }));
     }
     fd
+}
+
+/// `fd` listens, and its registrations are the kernel's: a set that has no other socket costs nothing.
+#[cold]
+fn leave_listener(fd: c_int) {
+    let generation = table::generation(fd);
+    if !epoll::is_looked_at(fd) && table::note_listening(fd) {
+        epoll::settle(fd, generation);
+    }
 }
 
 /// # Safety
 /// As connect(2).
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn connect(fd: c_int, address: *const sockaddr, len: socklen_t) -> c_int {
+    // A listener that may become a connection after all: its registrations are not followed any more.
+    if let listener @ Known::Socket(Socket { listens: true, .. }) = table::get(fd) {
+        table::replace(fd, listener, Known::Other);
+    }
     // SAFETY: passed on to the caller.
     let call = || unsafe { real::connect(fd, address, len) };
     // SAFETY: it can be read, and begins with the family.

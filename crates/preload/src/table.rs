@@ -28,6 +28,8 @@ pub struct Socket {
     pub is_connected: bool,
     /// Whether it has O_NONBLOCK.
     pub nonblocking: Nonblocking,
+    /// Connections were accepted from it, so it will not be one.
+    pub listens: bool,
 }
 
 /// What this process knows of a socket's O_NONBLOCK.
@@ -44,7 +46,8 @@ pub enum Nonblocking {
 
 impl Socket {
     fn encode(self) -> u32 {
-        u32::from(self.is_tcp) | u32::from(self.is_connected) << 1 | (self.nonblocking as u32) << 2
+        let flags = u32::from(self.is_tcp) | u32::from(self.is_connected) << 1 | u32::from(self.listens) << 4;
+        flags | (self.nonblocking as u32) << 2
     }
 
     fn decode(bits: u32) -> Socket {
@@ -54,7 +57,7 @@ impl Socket {
             2 => Nonblocking::Yes,
             _ => Nonblocking::Shared,
         };
-        Socket { is_tcp: bits & 1 != 0, is_connected: bits & 2 != 0, nonblocking }
+        Socket { is_tcp: bits & 1 != 0, is_connected: bits & 2 != 0, nonblocking, listens: bits & 16 != 0 }
     }
 
     /// Whether nobody but this process, by this descriptor, can change it.
@@ -71,8 +74,8 @@ impl From<bool> for Nonblocking {
 
 const NOTHING: u32 = 0;
 const OTHER: u32 = 1;
-const SOCKET: u32 = 16;
-const CONNECTION: u32 = 32;
+const SOCKET: u32 = 32;
+const CONNECTION: u32 = 64;
 /// Set in the word of a connection that is [settled](settle). No end has so high an index.
 const SETTLED: u32 = 1 << 31;
 
@@ -160,6 +163,19 @@ pub fn settle(fd: i32, index: u32) -> bool {
 /// Whether it is a settled connection.
 pub fn is_settled(fd: i32) -> bool {
     word(&TABLE, fd).is_some_and(|w| w.load(Acquire) & SETTLED != 0)
+}
+
+/// A connection was accepted from `fd`. Whether that was not known before.
+#[cold]
+pub fn note_listening(fd: i32) -> bool {
+    while let was @ Known::Socket(socket) = get(fd)
+        && !socket.listens
+    {
+        if replace(fd, was, Known::Socket(Socket { listens: true, ..socket })) {
+            return true;
+        }
+    }
+    false
 }
 
 /// Has `fd` among those below [`highest`].

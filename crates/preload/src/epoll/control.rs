@@ -7,7 +7,7 @@ use super::{EDGE, EXCLUSIVE, IN, has_kernel_room, has_sleepers, need_set, port, 
 use crate::access::is_readable;
 use crate::connection::{self, Connection};
 use crate::set::{self, Later, Left, Room, Set};
-use crate::table::{self, Known};
+use crate::table::{self, Known, Socket};
 use crate::{process, real};
 use core::ffi::c_int;
 use libc::epoll_event;
@@ -66,7 +66,9 @@ pub fn claim(epfd: c_int) {
 /// As epoll_ctl(2).
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn epoll_ctl(epfd: c_int, operation: c_int, fd: c_int, event: *mut epoll_event) -> c_int {
-    let socket = matches!(table::get_for_call(fd), Known::Socket(_) | Known::Connection(_));
+    let known = table::get_for_call(fd);
+    let listens = matches!(known, Known::Socket(Socket { listens: true, .. }));
+    let socket = matches!(known, Known::Socket(_) | Known::Connection(_)) && !listens;
     // SAFETY: passed on to the caller.
     let plain = || unsafe { real::epoll_ctl(epfd, operation, fd, event) };
     if process::borrowed() || !process::config().enabled {
@@ -86,7 +88,7 @@ pub unsafe extern "C" fn epoll_ctl(epfd: c_int, operation: c_int, fd: c_int, eve
     if let Some(set) = set_of(epfd).filter(|set| set.is_below()) {
         return control_above(set, operation, fd, wanted, socket, call);
     }
-    if !socket && (table::is_settled(fd) || !is_set(operation, fd)) {
+    if !socket && (listens || table::is_settled(fd) || !is_set(operation, fd)) {
         return control_foreign(epfd, operation, fd, wanted, call);
     }
     match postpone(epfd, operation, fd, wanted) {
