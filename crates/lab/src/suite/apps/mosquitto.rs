@@ -1,8 +1,9 @@
 //! mosquitto, a broker of MQTT messages: one publisher that reads lines from a file, one subscriber, nothing acknowledged
-//! (QoS 0).
+//! (QoS 0). Started by root the broker becomes a user of its own, as packages have it: then its connections stay on kernel TCP.
 
 use std::fmt::Write as _;
-use std::fs::{self, File};
+use std::fs::{self, File, Permissions};
+use std::os::unix::fs::PermissionsExt as _;
 use std::path::{Path, PathBuf};
 use std::time::Instant;
 
@@ -11,7 +12,7 @@ use rustix::process::{Signal, geteuid};
 
 use super::load::{self, NOT_SLOWER, Told};
 use super::{all_installed, folder, version};
-use crate::bench::{Chosen, Experiment, LIMIT, Lab};
+use crate::bench::{Chosen, Experiment, LIMIT, Lab, skipped};
 use crate::launcher::{Reading, Session};
 use crate::plan::Plan;
 use crate::process::{Running, free_port};
@@ -32,10 +33,30 @@ pub fn add(chosen: &mut Chosen, missing: &mut Vec<Skipped>) {
     match all_installed(NAME, programs, "mosquitto mosquitto-clients") {
         Ok([broker, publisher, subscriber]) => {
             chosen.versions.extend(version(&publisher, "--version"));
-            chosen.add("apps", Mosquitto { broker, publisher, subscriber });
+            let under = |user| Mosquitto {
+                broker: broker.clone(),
+                publisher: publisher.clone(),
+                subscriber: subscriber.clone(),
+                user,
+            };
+            chosen.add("apps", under(BrokerUser::Same));
+            if geteuid().is_root() {
+                chosen.add("apps", under(BrokerUser::Own));
+            } else {
+                missing.push(skipped(NAME, "only root can start a broker that becomes another user"));
+            }
         }
         Err(skipped) => missing.push(skipped),
     }
+}
+
+/// As whom the broker runs.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum BrokerUser {
+    /// As its clients do.
+    Same,
+    /// As a user of its own.
+    Own,
 }
 
 #[derive(Debug)]
@@ -43,12 +64,17 @@ struct Mosquitto {
     broker: PathBuf,
     publisher: PathBuf,
     subscriber: PathBuf,
+    user: BrokerUser,
 }
 
 impl Experiment for Mosquitto {
     fn plans(&self) -> Vec<Plan> {
-        let rate = Plan::rate(NAME, "mosquitto QoS 0, 1 to 1", Unit::PerSecond).target(NOT_SLOWER);
-        let rate = rate.note("mosquitto_pub -l to mosquitto_sub, messages of 48 B").note(load::IN_PART);
+        const NOTE: &str = "mosquitto_pub -l to mosquitto_sub, messages of 48 B";
+        let (name, note) = match self.user {
+            BrokerUser::Same => ("mosquitto QoS 0, 1 to 1", load::IN_PART),
+            BrokerUser::Own => ("mosquitto QoS 0, 1 to 1, other user", "all connections stay on kernel TCP"),
+        };
+        let rate = Plan::rate(NAME, name, Unit::PerSecond).target(NOT_SLOWER).note(NOTE).note(note);
         load::plans(rate, "message", false)
     }
 
@@ -73,8 +99,8 @@ impl Experiment for Mosquitto {
         ensure!(subscriber.stdout == messages(count), "the subscriber did not get what was published");
 
         let told = Told { count: count as f64, per_second: count as f64 / seconds, p99_ns: None };
-        let [first, second] =
-            [&publisher, &subscriber].map(|end| told.readings(session, end.pid, Rule::Connections, time));
+        let rule = if self.user == BrokerUser::Same { Rule::Connections } else { Rule::Loaded };
+        let [first, second] = [&publisher, &subscriber].map(|end| told.readings(session, end.pid, rule, time));
         Ok(first.into_iter().zip(second).map(|(first, second)| first.and(second)).collect())
     }
 }
@@ -83,12 +109,18 @@ impl Mosquitto {
     /// A broker that forgets nothing, and logs subscriptions.
     fn serve(&self, session: &Session, folder: &Path) -> Result<(Running, u16)> {
         let (port, here) = (free_port()?, folder.display());
-        // Otherwise it drops to another user, and users do not share memory.
-        let user = if geteuid().is_root() { "user root\n" } else { "" };
+        // Otherwise root's broker becomes another user, and users do not share memory.
+        let user = if geteuid().is_root() && self.user == BrokerUser::Same { "user root\n" } else { "" };
         let text = format!(
             "listener {port} 127.0.0.1\nallow_anonymous true\n{user}max_queued_messages 0\nmax_inflight_messages 0\n\
              log_dest file {here}/log\nlog_type subscribe\n"
         );
+        if self.user == BrokerUser::Own {
+            // The other user logs here.
+            fs::set_permissions(folder, Permissions::from_mode(0o755))?;
+            fs::write(folder.join("log"), "")?;
+            fs::set_permissions(folder.join("log"), Permissions::from_mode(0o666))?;
+        }
         let configuration = folder.join("mosquitto.conf");
         fs::write(&configuration, text)?;
         let mut command = session.command(&self.broker);
