@@ -15,7 +15,7 @@ use rustix::process::{Pid, PidfdFlags, Signal, kill_process, pidfd_open};
 use serde::de::DeserializeOwned;
 
 use crate::interrupt;
-use crate::usage;
+use crate::proc_stat;
 
 /// How long a server may take to come up, and to go.
 const PATIENCE: Duration = Duration::from_secs(20);
@@ -38,7 +38,7 @@ pub struct Running {
 pub struct Finished {
     /// Its process.
     pub pid: u32,
-    /// The processor time that it and the children it waited for took; see [`usage`].
+    /// The processor time that it and the children it waited for took; see [`proc_stat`].
     pub processor_time: Duration,
     /// What it printed.
     pub stdout: String,
@@ -186,7 +186,7 @@ impl Running {
         let handle = pidfd_open(Pid::from_child(&self.child), PidfdFlags::empty())?;
         readable(handle.as_fd(), limit)?;
         // The kernel forgets it once the process has been waited for.
-        self.processor_time = usage::of_process(self.pid()).unwrap_or_default();
+        self.processor_time = proc_stat::of_process(self.pid()).unwrap_or_default();
         Ok(self.child.try_wait()?)
     }
 

@@ -1,26 +1,17 @@
-//! Processor time of programs, user and system together, as `/proc/PID/stat` tells it (proc(5)).
-//!
-//! The kernel rounds it down to clock ticks, commonly of 10 ms, so it serves for loads of a second and more.
+//! Processor time of programs while a load runs, user and system together.
 
 use std::collections::BTreeMap;
 use std::fs;
 use std::thread;
 use std::time::{Duration, Instant};
 
-use rustix::param::clock_ticks_per_second;
-
+use crate::proc_stat::Stat;
 use crate::process::Running;
 
 /// How long the processes of a server may take to end after their last client.
 const SETTLING: Duration = Duration::from_secs(1);
 /// The time between two looks at them.
 const PAUSE: Duration = Duration::from_millis(30);
-
-/// The time that process `pid` has taken, with that of its children that it has waited for. `None` if there is no such
-/// process; one that has ended can be asked until its parent has waited for it.
-pub fn of_process(pid: u32) -> Option<Duration> {
-    Stat::of(pid).map(|stat| stat.time)
-}
 
 /// Measures the processor time that servers and all their descendants take while a load runs.
 #[derive(Debug)]
@@ -72,31 +63,10 @@ fn family(programs: &[&Running]) -> BTreeMap<u32, Duration> {
     everything.iter().filter(|(pid, _)| descends(**pid)).map(|(pid, stat)| (*pid, stat.time)).collect()
 }
 
-/// What is of interest in `/proc/PID/stat`.
-#[derive(Debug, PartialEq, Eq)]
-struct Stat {
-    parent: u32,
-    time: Duration,
-}
-
-impl Stat {
-    fn of(pid: u32) -> Option<Stat> {
-        Stat::parse(&fs::read_to_string(format!("/proc/{pid}/stat")).ok()?, clock_ticks_per_second())
-    }
-
-    /// Fields 4 (ppid) and 14 to 17 (utime, stime, cutime, cstime). Field 2, the name, may hold blanks and parentheses.
-    fn parse(text: &str, ticks_per_second: u64) -> Option<Stat> {
-        let (_, after_name) = text.rsplit_once(')')?;
-        let fields: Vec<&str> = after_name.split_whitespace().collect();
-        let ticks = fields.get(11..15)?.iter().map(|field| field.parse::<u64>().ok()).sum::<Option<u64>>()?;
-        let time = Duration::from_secs_f64(ticks as f64 / ticks_per_second as f64);
-        Some(Stat { parent: fields.get(1)?.parse().ok()?, time })
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::proc_stat::of_process;
     use crate::process::finish;
     use crate::process::tests::shell;
 
@@ -104,13 +74,6 @@ mod tests {
     /// Computes for some tenths of a second.
     const COMPUTE: &str = "n=0; while [ $n -lt 400000 ]; do n=$((n + 1)); done";
     const TICK: Duration = Duration::from_millis(10);
-
-    #[test]
-    fn times_are_found_behind_any_name() {
-        let line = "4242 (a) b (c) S 17 4242 4242 0 -1 4194560 1 2 3 4 100 20 3 1 20 0 1 0 5 6 7";
-        assert_eq!(Stat::parse(line, 100), Some(Stat { parent: 17, time: Duration::from_millis(1240) }));
-        assert_eq!(Stat::parse("4242 (short) S 17", 100), None);
-    }
 
     #[test]
     fn a_program_that_ended_has_its_time_and_that_of_its_children() {
