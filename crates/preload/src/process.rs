@@ -7,7 +7,7 @@ use core::ops::Deref;
 use core::ptr;
 use underpass_segment::clock;
 use underpass_segment::config::{Config, KEYS};
-use underpass_segment::end::Family;
+use underpass_segment::family::Family;
 use underpass_segment::kernel;
 use underpass_segment::meeting::Meeting;
 use underpass_segment::of_each_thread;

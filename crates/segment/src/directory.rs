@@ -74,7 +74,7 @@ pub struct Holder {
     pub pid: i32,
     /// Its descriptor of the socket.
     pub fd: i32,
-    /// Its family of processes (see [`crate::end::Family::id`]).
+    /// Its family of processes (see [`crate::family::Family::id`]).
     pub family: i32,
 }
 
@@ -512,7 +512,7 @@ mod tests {
             (16..=24).flat_map(|bits| [1, 8, Shape::MAX_SLOTS].map(|slots| Shape { ring_bytes: 1 << bits, slots }));
         let pages = |len: usize| len.div_ceil(4096);
         assert!(shapes.into_iter().all(|shape| shape.is_sane() && pages(shape.pool_bytes()) != pages(LEN)));
-        assert_ne!(pages(LEN), pages(crate::end::Family::LEN));
+        assert_ne!(pages(LEN), pages(crate::family::Family::LEN));
     }
 
     #[cfg(not(loom))]

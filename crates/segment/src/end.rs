@@ -1,21 +1,14 @@
 //! One end of a connection: the state that all processes sharing the socket need, and the other end must not have.
 //!
-//! Ends lie in a segment of their own per family of processes (a process and what it forks), so that a forked child
-//! finds the same locks and positions as its parent.
-#![allow(unsafe_code, reason = "lays the table of ends over shared memory")]
+//! Ends lie in the table of their [family](crate::family) of processes.
 
-use crate::layout::{LaidOut, Spare, fold, laid_out};
+use crate::layout::{Spare, laid_out};
 use crate::link::{ALONE, Shape, Side};
 use crate::lock::{Entered, Lock};
-use crate::members::{Holders, Members};
-use crate::orders::Orders;
-use crate::parted::Parted;
 use crate::raw::Errno;
 use crate::reason::Reason;
 use crate::sync::{AcqRel, Acquire, AtomicI32, AtomicU8, AtomicU32, AtomicU64, Relaxed, Release};
-use crate::sysv::{self, Mapping};
 use crate::tap::Name;
-use core::ptr::NonNull;
 
 /// How far an end has come. It only moves forward.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -307,7 +300,7 @@ laid_out! {
     pub struct End {
         /// References: one per process and handle. 0: unused.
         pub references: AtomicU32,
-        next_free: AtomicU32,
+        pub(crate) next_free: AtomicU32,
         stage: AtomicU8,
         reason: AtomicU8,
         /// 1: the socket does not block, as far as the library was told.
@@ -698,252 +691,6 @@ impl PartialOrd for Stage {
         (*self as u8).partial_cmp(&(*other as u8))
     }
 }
-
-/// Most ends that a family has at one time.
-pub const MAX_ENDS: usize = 1 << 16;
-/// So many of them lie in the beginning of the table, which is all that a process maps of it until it needs the rest: see
-/// [`crate::parted`]. 2.6 MB for these, and 39 MB for the others.
-const FIRST_ENDS: usize = 1 << 12;
-/// Number of an end in the beginning that nobody ever has. Whoever cannot reach an end finds this one.
-const NOBODYS: usize = FIRST_ENDS;
-/// Tells tables of this version of the library from others'.
-const MARK: u64 = {
-    let words = fold(fold(FamilyHeader::LAYOUT, End::LAYOUT), Holders::LAYOUT);
-    fold(fold(words, FIRST_ENDS as u64), MAX_ENDS as u64)
-};
-
-laid_out! {
-    #[repr(C, align(64))]
-    struct FamilyHeader {
-        /// Index + 1 of the first free end in the low half, a tag against ABA in the high half.
-        free: AtomicU64,
-        fresh: AtomicU32,
-        /// [`MARK`].
-        mark: AtomicU64,
-        members: Members,
-        orders: Orders,
-    }
-}
-
-/// Ends that lie one behind the other, and behind them the bits of the members that have them: see [`Family::holders`].
-struct Row {
-    begin: usize,
-    len: usize,
-}
-
-impl Row {
-    #[inline]
-    const fn end(&self, at: usize) -> usize {
-        self.begin + at * size_of::<End>()
-    }
-
-    #[inline]
-    const fn holders(&self, at: usize) -> usize {
-        self.end(self.len) + at * size_of::<Holders>()
-    }
-
-    const fn behind(&self) -> usize {
-        self.holders(self.len)
-    }
-}
-
-const FIRST: Row = Row { begin: size_of::<FamilyHeader>(), len: FIRST_ENDS + 1 };
-/// Begins with a page, however large pages are.
-const REST: Row = Row { begin: FIRST.behind().next_multiple_of(1 << 16), len: MAX_ENDS - FIRST_ENDS };
-
-/// The table of ends of a family of processes.
-#[derive(Debug)]
-pub struct Family {
-    table: Parted,
-}
-
-impl Family {
-    pub(crate) const LEN: usize = REST.behind().next_multiple_of(4096);
-
-    /// Makes an empty table.
-    ///
-    /// # Errors
-    /// See [`Mapping::create`].
-    pub fn create() -> Result<Family, Errno> {
-        let family = Family { table: Parted::of(Mapping::create(Self::LEN)?, REST.begin) };
-        family.header().mark.store(MARK, Release);
-        Ok(family.without_unused())
-    }
-
-    /// Attaches the table with number `id`, if it is private to user `uid`.
-    ///
-    /// # Errors
-    /// EACCES when it is not, or when another version of the library made it; otherwise what shmctl or shmat says.
-    pub fn open(id: i32, uid: u32) -> Result<Family, Errno> {
-        Ok(Self::of(Mapping::open(id, Self::LEN, uid)?.0)?.without_unused())
-    }
-
-    /// The same, to be looked at only: see [`crate::watch`].
-    pub(crate) fn open_to_read(id: i32, uid: u32) -> Result<Family, Errno> {
-        Self::of(Mapping::open_to_read(id, Self::LEN, uid)?)
-    }
-
-    fn of(mapping: Mapping) -> Result<Family, Errno> {
-        let family = Family { table: Parted::of(mapping, REST.begin) };
-        if family.header().mark.load(Acquire) != MARK {
-            // SAFETY: nothing refers into it yet.
-            unsafe { mapping.detach() };
-            return Err(Errno(libc::EACCES));
-        }
-        Ok(family)
-    }
-
-    /// The table, of which this process keeps the beginning alone if no more was ever in use.
-    fn without_unused(mut self) -> Family {
-        if self.used() as usize <= FIRST_ENDS {
-            // SAFETY: just attached, and nothing refers into it yet.
-            unsafe { self.table.keep_beginning() };
-        }
-        self
-    }
-
-    /// Numbers of the tables of user `uid`, up to as many as `out` holds; returns how many.
-    pub(crate) fn find(uid: u32, out: &mut [i32]) -> usize {
-        sysv::find(Self::LEN, uid, out)
-    }
-
-    /// Takes the table out of this process's address space.
-    ///
-    /// # Safety
-    /// Neither it nor a reference into it may be used afterwards, by any thread.
-    pub unsafe fn detach(&self) {
-        // SAFETY: passed on to the caller.
-        unsafe { self.table.detach() };
-    }
-
-    /// Number that tells this family from every other one that lives.
-    pub fn id(&self) -> i32 {
-        self.table.mapping().id()
-    }
-
-    fn header(&self) -> &FamilyHeader {
-        // SAFETY: the mapping begins with the header and stays attached.
-        unsafe { &*(self.table.base().as_ptr() as *const FamilyHeader) }
-    }
-
-    pub(crate) fn members(&self) -> &Members {
-        &self.header().members
-    }
-
-    pub(crate) fn orders(&self) -> &Orders {
-        &self.header().orders
-    }
-
-    /// How many ends were ever in use.
-    pub fn used(&self) -> u32 {
-        self.header().fresh.load(Relaxed).min(MAX_ENDS as u32)
-    }
-
-    /// The same, if none of them is free.
-    pub(crate) fn without_free(&self) -> Option<u32> {
-        (self.header().free.load(Relaxed) as u32 == 0).then(|| self.used())
-    }
-
-    /// How many mappings of the table there are in all processes; `None` when the kernel does not say.
-    pub(crate) fn attached(&self) -> Option<u64> {
-        self.table.mapping().attached()
-    }
-
-    /// How many of them this process has.
-    pub(crate) fn mappings(&self) -> u32 {
-        1 + u32::from(self.table.is_in_two())
-    }
-
-    /// Whether this process can reach end number `index`.
-    pub(crate) fn reaches(&self, index: u32) -> bool {
-        (index as usize) < FIRST_ENDS || (index as usize) < MAX_ENDS && self.rest().is_some()
-    }
-
-    /// From where the ends are told that are not in the beginning.
-    fn rest(&self) -> Option<NonNull<u8>> {
-        self.table.rest().or_else(|| self.attach_rest())
-    }
-
-    #[cold]
-    fn attach_rest(&self) -> Option<NonNull<u8>> {
-        let rest = self.table.attach_rest().ok()?;
-        self.tell_mappings();
-        Some(rest)
-    }
-
-    /// Where of end number `index` that lies which `of` tells from its row and its place there.
-    #[inline]
-    fn at(&self, index: u32, of: impl Fn(&Row, usize) -> usize) -> *const u8 {
-        let (index, beginning) = (index as usize, self.table.base().as_ptr());
-        if index < FIRST_ENDS {
-            return beginning.wrapping_add(of(&FIRST, index));
-        }
-        match self.rest() {
-            Some(base) if index < MAX_ENDS => base.as_ptr().wrapping_add(of(&REST, index - FIRST_ENDS)),
-            _ => beginning.wrapping_add(of(&FIRST, NOBODYS)),
-        }
-    }
-
-    /// Which members have end number `index`.
-    pub(crate) fn holders(&self, index: u32) -> &Holders {
-        // SAFETY: within the mapping; zeroed memory is nobody; everything in it is atomic.
-        unsafe { &*self.at(index, Row::holders).cast() }
-    }
-
-    /// End number `index`. If this process cannot reach it, it is one that nobody has.
-    #[inline]
-    pub fn end(&self, index: u32) -> &End {
-        // SAFETY: within the mapping; zeroed memory is an unused end; everything in it is atomic.
-        unsafe { &*self.at(index, Row::end).cast() }
-    }
-
-    /// Takes an unused end, with one reference, which is `member`'s; `None` when all are in use that this process can reach.
-    pub fn take(&self, member: Option<u32>) -> Option<u32> {
-        let header = self.header();
-        let mut free = header.free.load(Acquire);
-        while free as u32 != 0 && self.reaches(free as u32 - 1) {
-            let index = free as u32 - 1;
-            let next = self.end(index).next_free.load(Relaxed);
-            let tagged = (free >> 32).wrapping_add(1) << 32 | next as u64;
-            match header.free.compare_exchange_weak(free, tagged, AcqRel, Acquire) {
-                Ok(_) => {
-                    self.reset(index, member);
-                    return Some(index);
-                }
-                Err(now) => free = now,
-            }
-        }
-        let next = |index| self.reaches(index).then(|| index + 1);
-        let index = header.fresh.fetch_update(Relaxed, Relaxed, next).ok()?;
-        self.reset(index, member);
-        Some(index)
-    }
-
-    /// Gives an end back once nothing refers to it.
-    pub fn give_back(&self, index: u32) {
-        let header = self.header();
-        let mut free = header.free.load(Acquire);
-        loop {
-            self.end(index).next_free.store(free as u32, Relaxed);
-            let tagged = (free >> 32).wrapping_add(1) << 32 | (index + 1) as u64;
-            match header.free.compare_exchange_weak(free, tagged, AcqRel, Acquire) {
-                Ok(_) => return,
-                Err(now) => free = now,
-            }
-        }
-    }
-
-    fn reset(&self, index: u32, member: Option<u32>) {
-        let end = self.end(index);
-        // SAFETY: the end is unused, so nobody else looks at it; all-zero is a valid value of every field.
-        unsafe { core::ptr::write_bytes(end as *const End as *mut u8, 0, size_of::<End>()) };
-        self.holders(index).reset(member);
-        end.references.store(1, Release);
-    }
-}
-
-#[cfg(test)]
-mod tests;
 
 #[cfg(all(test, loom))]
 mod models {

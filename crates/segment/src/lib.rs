@@ -10,6 +10,7 @@ pub mod company;
 pub mod config;
 pub mod directory;
 pub mod end;
+pub mod family;
 pub mod io_uring;
 pub mod kernel;
 pub mod layout;
@@ -17,10 +18,8 @@ pub mod link;
 pub mod local;
 pub mod lock;
 pub mod meeting;
-pub mod members;
-#[cfg(loom)]
+#[cfg(all(test, loom))]
 mod model;
-pub mod orders;
 mod parted;
 pub mod raw;
 pub mod reason;

@@ -5,7 +5,7 @@
 #![allow(unsafe_code, reason = "writes answers to where system calls want them")]
 
 use crate::kernel::{CLOSE_WAIT, ESTABLISHED, FIN_WAIT2, LAST_ACK};
-use crate::raw::{Answer, Errno};
+use crate::raw::{Answer, Errno, MODEL};
 use crate::sync::{Acquire, Relaxed, Release, checked};
 use loom::sync::atomic::{AtomicU32, AtomicU64};
 use std::cell::RefCell;
@@ -42,6 +42,7 @@ fn kernel() -> Option<Rc<Kernel>> {
 
 /// Checks `body` with a kernel of its own.
 pub fn check(preemptions: usize, body: impl Fn() + Send + Sync + 'static) {
+    MODEL.get_or_init(|| syscall);
     checked::model(preemptions, move || {
         let queue = || Queue { bytes: RefCell::default(), sent: AtomicU64::new(0), read: RefCell::default() };
         KERNEL.set(Some(Rc::new(Kernel { queues: [queue(), queue()], dead: AtomicU32::new(0) })));
@@ -91,7 +92,7 @@ impl Queue {
 ///
 /// # Safety
 /// As of the system call.
-pub unsafe fn syscall(number: libc::c_long, args: [usize; 6]) -> Option<Answer> {
+unsafe fn syscall(number: libc::c_long, args: [usize; 6]) -> Option<Answer> {
     let kernel = kernel()?;
     let fd = args[0] as i32 - FD;
     let side = (fd == 1) as usize;

@@ -29,6 +29,14 @@ pub fn is_quiet() -> bool {
     QUIET.load(Relaxed)
 }
 
+/// What answers a system call in its place, if it does.
+#[cfg(loom)]
+pub type Model = unsafe fn(number: libc::c_long, args: [usize; 6]) -> Option<Answer>;
+
+/// The kernel of the models, which is asked first.
+#[cfg(loom)]
+pub static MODEL: std::sync::OnceLock<Model> = std::sync::OnceLock::new();
+
 fn answer(value: isize) -> Answer {
     if (-4095..0).contains(&value) { Err(Errno(-value as i32)) } else { Ok(value as usize) }
 }
@@ -41,8 +49,10 @@ fn answer(value: isize) -> Answer {
 #[inline]
 pub unsafe fn syscall(number: libc::c_long, args: [usize; 6]) -> Answer {
     #[cfg(loom)]
-    // SAFETY: as here.
-    if let Some(answer) = unsafe { crate::model::syscall(number, args) } {
+    if let Some(model) = MODEL.get()
+        // SAFETY: as here.
+        && let Some(answer) = unsafe { model(number, args) }
+    {
         return answer;
     }
     let value: isize;

@@ -6,7 +6,7 @@
 //!
 //! [`hold`] and [`let_go`] attach them to be written, and write two words alone, each by one atomic step that leaves every
 //! value as right as it was: a bit of the byte, at which a sender looks with each message anyway, and then goes
-//! down as it does where the ring is full; and the cookies of [`crate::orders`]. An end that is given to another connection
+//! down as it does where the ring is full; and the cookies of [orders](crate::family). An end that is given to another connection
 //! just then is let go of again. So none has to notice, and who is killed in between has pinned what he was about to pin, or
 //! not.
 //!
@@ -21,7 +21,8 @@
 
 use crate::clock;
 use crate::directory::Directory;
-use crate::end::{End, Family, SHUT_OUT, Stage};
+use crate::end::{End, SHUT_OUT, Stage};
+use crate::family::Family;
 use crate::kernel;
 use crate::raw::Errno;
 use crate::reason::Reason;

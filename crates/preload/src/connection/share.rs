@@ -8,7 +8,7 @@ use super::look::{forget_looks, look_at};
 use super::{ABSENT, Connection, HIGHEST, Handle, WORKING, handle, known, recognise};
 use crate::table::{self, Known};
 use crate::{memory, process};
-use underpass_segment::end::Family;
+use underpass_segment::family::Family;
 use underpass_segment::kernel;
 use underpass_segment::switch::Ready;
 use underpass_segment::sync::{AcqRel, Acquire, AtomicU32, AtomicU64, Relaxed, Release};

@@ -4,7 +4,8 @@ use super::parcel::{Arrived, Contents};
 use super::{BY_FAMILY, BY_PARCEL, ByCookie, VARIABLE, fill};
 use crate::{connection, epoll, table};
 use core::ffi::{CStr, c_char};
-use underpass_segment::end::{End, Family, Stage};
+use underpass_segment::end::{End, Stage};
+use underpass_segment::family::Family;
 use underpass_segment::kernel;
 use underpass_segment::sync::{AcqRel, AtomicPtr, Relaxed, Release};
 

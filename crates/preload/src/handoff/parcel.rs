@@ -6,7 +6,8 @@
 
 use crate::connection::Connection;
 use crate::memory::Reserved;
-use underpass_segment::end::{End, Family};
+use underpass_segment::end::End;
+use underpass_segment::family::Family;
 use underpass_segment::kernel;
 use underpass_segment::layout::{LaidOut, START, fold};
 use underpass_segment::raw::syscall;

@@ -8,7 +8,7 @@ use super::program::{File, Identity, MOST_PATH, Outcome, Program};
 use crate::process;
 use core::ffi::{CStr, c_char, c_void};
 use std::sync::OnceLock;
-use underpass_segment::end::Family;
+use underpass_segment::family::Family;
 use underpass_segment::kernel;
 use underpass_segment::layout::{START, fold};
 use underpass_segment::sysv;

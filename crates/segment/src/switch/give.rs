@@ -9,8 +9,7 @@
 //! [`ReaderFlags::giver`]: crate::link::ReaderFlags::giver
 #![allow(unsafe_code, reason = "copies what a reader has left in the ring into a buffer of its own")]
 
-use super::send::LIES_US;
-use super::{AGAIN, Port, micros};
+use super::{AGAIN, LIES_US, Port, micros};
 use crate::clock::{nap, ticks};
 use crate::end::NO_PIECE;
 use crate::kernel;

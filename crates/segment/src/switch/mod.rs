@@ -145,6 +145,17 @@ const BROKEN: Errno = Errno(libc::ECONNRESET);
 const LIVES: u8 = 1;
 const GONE: u8 = 2;
 const AGAIN: Errno = Errno(libc::EAGAIN);
+
+/// A sender checks this often that an unmoving reader still lives.
+const CHECK_EVERY_US: u64 = 50;
+/// A reader that does not come out of a receive which does not wait for so long was stopped there.
+const STOPPED_US: u64 = 100_000;
+/// The same where the other end has not ended its direction: a reader that was stopped there may go on. Kernel TCP would let
+/// neither hold up what does not wait.
+const LIES_US: u64 = 5_000_000;
+
+/// What the kernel says of a connection that it holds no longer for whole.
+const OVER: i16 = libc::POLLERR | libc::POLLHUP;
 fn micros(n: u64) -> u64 {
     n * ticks_per_microsecond()
 }

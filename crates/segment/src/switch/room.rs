@@ -6,8 +6,7 @@
 //! reader makes: those calls look by themselves, at first every 100 us, then later and later. Of a reader that has stopped the
 //! kernel knows more, and its buffers are there for that: then the direction goes down.
 
-use super::send::{CHECK_EVERY_US, OVER};
-use super::{Port, micros};
+use super::{CHECK_EVERY_US, OVER, Port, micros};
 use crate::clock::{give_way, ticks, ticks_per_microsecond};
 use crate::end::Stage;
 use crate::kernel;

@@ -2,7 +2,7 @@
 
 use super::give::{Gave, PIECE};
 use super::room::Room;
-use super::{AGAIN, BROKEN, GONE, LIVES, Port, micros};
+use super::{AGAIN, BROKEN, CHECK_EVERY_US, GONE, LIES_US, LIVES, OVER, Port, STOPPED_US, micros};
 use crate::clock::{give_way, nanoseconds, nap, ticks};
 use crate::end::{NO_PIECE, SHUT_OUT, Stage};
 use crate::kernel::{self, HeldBack};
@@ -20,26 +20,14 @@ use crate::wait;
 /// then cannot have answered with one.
 const LONG: usize = 64 << 10;
 
-/// A sender checks this often that an unmoving reader still lives.
-pub(super) const CHECK_EVERY_US: u64 = 50;
 /// The kernel acknowledges what it has received within 200 ms. What it does not, its reader has no room for.
 const ACKNOWLEDGED_WITHIN_US: u64 = 250_000;
-
-/// A reader that does not come out of a receive which does not wait for so long was stopped there.
-const STOPPED_US: u64 = 100_000;
-
-/// The same where the other end has not ended its direction: one that was stopped there may go on. Kernel TCP would let
-/// neither hold up what does not wait.
-pub(super) const LIES_US: u64 = 5_000_000;
 
 /// A reader that is about to leave the ring has done so within this time, if it is neither stopped nor killed.
 const LEFT_WITHIN_US: u64 = 100_000;
 
 /// A reader that asks again and again takes what is published within this time, if it is awake.
 const AWAKE_US: u64 = 2;
-
-/// What the kernel says of a connection that it holds no longer for whole.
-pub(super) const OVER: i16 = libc::POLLERR | libc::POLLHUP;
 
 impl Port<'_> {
     /// Sends what is under `from` as send(2) does with `flags`. `plain` sends on the kernel path what is left after so

@@ -4,45 +4,9 @@
 //!
 //! What is in the table may be any value: another process of the user may write to it at any time.
 
-use crate::end::{End, Family};
-use crate::layout::laid_out;
-use crate::sync::{AcqRel, Acquire, AtomicU32, AtomicU64, Relaxed, Release};
-
-/// Most orders that wait in a family at one time.
-const MOST: usize = 64;
-
-laid_out! {
-    /// The orders of a family. Zeroed memory is none.
-    #[repr(C, align(64))]
-    pub(crate) struct Orders {
-        /// 1 once there ever was one.
-        ever: AtomicU32,
-        /// Cookies of sockets; 0: a free place.
-        cookies: [AtomicU64; MOST],
-    }
-}
-
-impl Orders {
-    fn any(&self) -> bool {
-        self.ever.load(Relaxed) != 0 && self.cookies.iter().any(|it| it.load(Relaxed) != 0)
-    }
-
-    fn has(&self, cookie: u64) -> bool {
-        cookie != 0 && self.cookies.iter().any(|it| it.load(Acquire) == cookie)
-    }
-
-    fn place(&self, cookie: u64) -> bool {
-        self.ever.store(1, Relaxed);
-        let take = |it: &AtomicU64| it.compare_exchange(0, cookie, Release, Relaxed).is_ok();
-        self.has(cookie) || self.cookies.iter().any(take)
-    }
-
-    /// False if there was none.
-    fn remove(&self, cookie: u64) -> bool {
-        let remove = |it: &&AtomicU64| it.compare_exchange(cookie, 0, AcqRel, Relaxed).is_ok();
-        cookie != 0 && self.cookies.iter().filter(remove).count() > 0
-    }
-}
+use super::Family;
+use crate::end::End;
+use crate::sync::Relaxed;
 
 impl Family {
     /// Whether there are orders, for which the ends need their cookies.
@@ -87,6 +51,7 @@ impl Family {
 
 #[cfg(test)]
 mod tests {
+    use super::super::orders::MOST;
     use super::*;
 
     #[test]

@@ -7,102 +7,17 @@
 //! never a bit of a living process without its reference. A child's are counted, with their bits, before it is forked; a
 //! process that executes a program stays the member that it was.
 
+use super::members::{MEMBERS, TAKEN};
+use super::{Family, MAX_ENDS};
 use crate::clock;
-use crate::end::{Family, MAX_ENDS};
 use crate::kernel::{self, Process};
-use crate::layout::laid_out;
 use crate::raw::is_quiet;
-use crate::sync::{AcqRel, Acquire, AtomicU32, AtomicU64, Relaxed, Release};
+use crate::sync::{AcqRel, Acquire, Relaxed, Release};
 
-/// Most members that a family has at one time. What further processes leave does not come back.
-const MEMBERS: usize = 512;
-/// Value of [`Member::process`] in a place that is being taken, perhaps for a process that is yet to be forked.
-const TAKEN: u32 = u32::MAX;
 /// The ends of members that are gone are looked for each time that so many more ends are in use.
 const SWEEP_EVERY: u32 = 256;
 /// Where nobody was gone, it is not looked again for so long.
 const PAUSE_NS: u64 = 100_000_000;
-
-laid_out! {
-    /// A process of the family. Zeroed memory is a free place.
-    #[repr(C)]
-    struct Member {
-        /// Its number; 0: free.
-        process: AtomicU32,
-        /// Its [`Family::mappings`], when it was last known to have them: never more than it has.
-        mappings: AtomicU32,
-        /// In what the number and the time are told: see [`kernel::namespaces`].
-        namespaces: AtomicU64,
-        /// When it began, in the kernel's terms; 0: nobody has looked yet.
-        began: AtomicU64,
-    }
-}
-
-impl Member {
-    fn is_gone(&self, namespaces: u64) -> bool {
-        let process = self.process.load(Acquire);
-        if matches!(process, 0 | TAKEN) || self.namespaces.load(Relaxed) != namespaces {
-            return false;
-        }
-        match kernel::process(process) {
-            Process::Gone => true,
-            Process::Unknown => false,
-            Process::Began(at) => match self.began.compare_exchange(0, at, AcqRel, Acquire) {
-                Ok(_) => false,
-                Err(began) => began != at,
-            },
-        }
-    }
-}
-
-laid_out! {
-    /// The members of a family. Zeroed memory is nobody.
-    #[repr(C, align(64))]
-    pub(crate) struct Members {
-        places: [Member; MEMBERS],
-        /// Where the next free place may be.
-        next: AtomicU32,
-        /// PID namespace and number of the process that takes back what others have left; 0: nobody does.
-        sweeper: AtomicU64,
-        /// When somebody last found that nobody was gone.
-        swept: AtomicU64,
-    }
-}
-
-laid_out! {
-    /// The members that have an end, a bit for each.
-    #[repr(C, align(64))]
-    pub(crate) struct Holders([AtomicU64; MEMBERS / 64]);
-}
-
-impl Holders {
-    fn place(&self, member: u32) -> (&AtomicU64, u64) {
-        (&self.0[member as usize / 64 % self.0.len()], 1 << (member % 64))
-    }
-
-    /// There is `member` alone, or nobody.
-    pub(crate) fn reset(&self, member: Option<u32>) {
-        self.0.iter().for_each(|word| word.store(0, Relaxed));
-        if let Some((word, bit)) = member.map(|member| self.place(member)) {
-            word.store(bit, Relaxed);
-        }
-    }
-
-    fn has(&self, member: u32) -> bool {
-        let (word, bit) = self.place(member);
-        word.load(Acquire) & bit != 0
-    }
-
-    /// The members, as indices.
-    pub(crate) fn iter(&self) -> impl Iterator<Item = u32> {
-        let words = self.0.iter().zip((0..).step_by(64)).map(|(word, first)| (word.load(Acquire), first));
-        words.flat_map(|(word, first)| (0..64).filter(move |bit| word >> bit & 1 != 0).map(move |bit| first + bit))
-    }
-
-    fn count(&self) -> u32 {
-        self.0.iter().map(|word| word.load(Acquire).count_ones()).sum()
-    }
-}
 
 /// A set of members.
 type Set = [u64; MEMBERS / 64];
@@ -306,17 +221,17 @@ impl Family {
         let mut kept = Set::default();
         for index in 0..used {
             let holders = self.holders(index);
-            if holders.0.iter().zip(gone).all(|(word, gone)| word.load(Relaxed) & gone == 0) {
+            if holders.words().iter().zip(gone).all(|(word, gone)| word.load(Relaxed) & gone == 0) {
                 continue;
             }
             let end = self.end(index);
             // A program image to come may still claim it, or a process that the socket was passed to.
             if has(index) || end.lent_until.load(Acquire) > clock::nanoseconds() {
-                let held = holders.0.iter().zip(gone).map(|(word, gone)| word.load(Relaxed) & gone);
+                let held = holders.words().iter().zip(gone).map(|(word, gone)| word.load(Relaxed) & gone);
                 kept.iter_mut().zip(held).for_each(|(kept, held)| *kept |= held);
                 continue;
             }
-            let left: u32 = (holders.0.iter().zip(gone))
+            let left: u32 = (holders.words().iter().zip(gone))
                 .map(|(word, gone)| (word.fetch_and(!gone, AcqRel) & gone).count_ones())
                 .sum();
             // Whatever was counted: not below those who live.
