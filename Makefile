@@ -83,10 +83,11 @@ FRESH ?= test run
 fresh: rust ## make test and make run on a minimal Debian made for it, as root; FRESH=test
 	packaging/fresh make $(FRESH)
 
-lint: rust ## formatting, clippy and the documentation, warnings being errors
+lint: rust ## formatting, clippy, the documentation, and which file may import which
 	$(CARGO) fmt --all --check
 	$(CARGO) clippy --workspace --all-targets -- -D warnings
 	RUSTDOCFLAGS="-D warnings" $(CARGO) doc --workspace --no-deps --document-private-items --quiet
+	$(CARGO) run --quiet --package underpass-tests --bin imports
 	@if $(HAS_OTHER); then \
 	    $(CARGO) clippy --target $(OTHER) --package underpass-checksum --lib -- -D warnings; \
 	else \

@@ -4,6 +4,7 @@
 //! (X.224 §6.17, RFC 905 Annex B, RFC 994 §6.11). [`batch`] computes either for many packets, also on a GPU ([`gpu`]), which is
 //! looked for at run time.
 
+mod algorithm;
 pub mod batch;
 pub mod both;
 pub mod fletcher;

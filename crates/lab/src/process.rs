@@ -38,7 +38,7 @@ pub struct Running {
 pub struct Finished {
     /// Its process.
     pub pid: u32,
-    /// The processor time that it and the children it waited for took; see [`proc_stat`].
+    /// The processor time that it and the children it waited for took.
     pub processor_time: Duration,
     /// What it printed.
     pub stdout: String,

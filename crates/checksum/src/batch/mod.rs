@@ -35,29 +35,10 @@ use std::ptr::NonNull;
 use std::rc::Rc;
 use std::time::{Duration, Instant};
 
+pub use crate::algorithm::{Algorithm, Outcome};
 use crate::gpu::{Gpu, GpuError};
-use crate::{Variant, fletcher, internet};
+use crate::{Variant, internet};
 use pipeline::Pipeline;
-
-/// Which sums.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Algorithm {
-    /// RFC 1071's.
-    Internet,
-    /// ISO's.
-    Fletcher,
-}
-
-impl Algorithm {
-    /// A packet's sums, by the processor.
-    #[inline]
-    pub fn sums(self, variant: Variant, octets: &[u8], before: internet::Sum) -> Outcome {
-        match self {
-            Algorithm::Internet => Outcome::Internet(before.then(internet::Sum::by(variant, octets), 0)),
-            Algorithm::Fletcher => Outcome::Fletcher(fletcher::Sums::by(variant, octets)),
-        }
-    }
-}
 
 /// A packet whose sums are wanted.
 #[derive(Clone, Copy, Debug)]
@@ -77,29 +58,6 @@ pub struct Verdict {
     pub tag: u64,
     /// Its sums.
     pub outcome: Outcome,
-}
-
-/// A packet's sums.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Outcome {
-    /// Nobody looked, because the link guarantees the octets.
-    Skipped,
-    /// Of [`Algorithm::Internet`].
-    Internet(internet::Sum),
-    /// Of [`Algorithm::Fletcher`].
-    Fletcher(fletcher::Sums),
-}
-
-impl Outcome {
-    /// Whether the packet is as it was sent.
-    #[inline]
-    pub fn is_intact(self) -> bool {
-        match self {
-            Outcome::Skipped => true,
-            Outcome::Internet(sum) => sum.is_intact(),
-            Outcome::Fletcher(sums) => sums.is_zero(),
-        }
-    }
 }
 
 /// How much goes into a batch for the GPU, and how long is waited.

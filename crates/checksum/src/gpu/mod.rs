@@ -49,7 +49,7 @@ use std::ptr;
 use std::rc::Rc;
 use std::time::{Duration, Instant};
 
-use crate::batch::Algorithm;
+use crate::algorithm::Algorithm;
 use crate::{Variant, fletcher, internet};
 use driver::{CANNOT_LOAD, Code, Handle, NO_COMPILER, NOT_READY, SCHEDULE_BLOCKING, SUCCESS, Table};
 pub use error::GpuError;
