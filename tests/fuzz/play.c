@@ -1488,7 +1488,7 @@ static void option_line(int slot, int who, int process)
     if (order.a == 8)
         order.a = 12;
     if (number("lowat", 0)) {
-        if (unread(&connections[slot], who)) // for what is there already it need not hold: see the README's limits
+        if (unread(&connections[slot], who)) // for what is there already it need not hold: see docs/limits.md
             return;
         order.a = 10, order.b = h->lowat = (int)number("lowat", 0) % 100;
     }
@@ -1759,7 +1759,7 @@ static void end_line(int who, int process)
     for (int s = 0; s < SLOTS; s++) {
         const struct half *h = &connections[s].half[who];
         bool last = connections[s].up && h->open && h->open == h->has[process][0] + h->has[process][1] + h->has[process][2];
-        // Of one that is killed with bytes unread the other end learns later: see the README's limits.
+        // Of one that is killed with bytes unread the other end learns later: see docs/limits.md.
         if (how == 2 && last && unread(&connections[s], who))
             return;
     }

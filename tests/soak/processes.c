@@ -969,7 +969,7 @@ static void hand_idle(struct actor *a, _Atomic uint64_t *rng)
 // ------------------------------------------------------------------------------------------------------ hand-overs
 
 // Two ends that are single processes and execute programs at the same time, or one that does so when the other has closed,
-// lose what lies in shared memory (README, Limits): so one waits for the other, and neither does so once one has ended.
+// lose what lies in shared memory (docs/limits.md): so one waits for the other, and neither does so once one has ended.
 static bool begin_replacing(struct conn *c, int who)
 {
     int nobody = 0;

@@ -137,6 +137,6 @@ const EXCUSED: &[(&str, &[&str])] = &[
         "posix_spawn_file_actions_addopen", "posix_spawn_file_actions_addtcsetpgrp_np",
     ]),
     ("makes no TCP socket", &["socketpair"]),
-    ("named in the README: another process's sockets cannot be followed", &["pidfd_getfd"]),
+    ("named in docs/limits.md: another process's sockets cannot be followed", &["pidfd_getfd"]),
     ("no descriptor at all", &["exit", "ftime"]),
 ];

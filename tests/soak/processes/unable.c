@@ -1,6 +1,6 @@
 // Hand-overs to program images that cannot go on with a fast connection: it must be plain TCP by then, or be reset at once.
 //
-// A reset is legal only where what lies unread in the ring cannot be put on the kernel path (README, Limits): the other side has
+// A reset is legal only where what lies unread in the ring cannot be put on the kernel path (docs/limits.md): the other side has
 // ended its direction, has sent more than the ring takes, has handed its own side to such an image, had a process killed, or was
 // passed on or became an image's standard input, so that it sends by the kernel, or either side was used in a way that the library
 // leaves to the kernel. Each side that hears of one stops there, and the round is over when all sides have. An image that gets another
