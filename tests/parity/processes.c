@@ -708,7 +708,7 @@ static void shells_a(struct side *side) {
     MUST(sigaction(SIGINT, NULL, &action));
     say("SIGINT is %s", action.sa_handler == SIG_DFL ? "as it was" : "another's");
     for (char **variable = environ; *variable; variable++) {
-        if (strncmp(*variable, "UNDERPASS_LUGGAGE", 17) == 0) say("%s", *variable);
+        if (strncmp(*variable, "UNDERPASS_HANDOFF", 17) == 0) say("%s", *variable);
     }
 }
 static void shells_b(struct side *side) {

@@ -15,7 +15,7 @@ const STYLES: Styles = Styles::styled()
     .literal(AnsiColor::Cyan.on_default().bold())
     .placeholder(AnsiColor::Cyan.on_default());
 
-/// Run unmodified TCP programs under the kernel's protocol stack.
+/// Move the TCP traffic of unmodified programs into shared memory, past the kernel's TCP stack.
 ///
 /// A connection whose other end is on this host, in a program that runs under Underpass too, carries its bytes through
 /// shared memory. Every other connection stays what it is, on kernel TCP. Programs are not changed and cannot tell the
@@ -224,7 +224,7 @@ pub struct DiffArguments {
 /// Unread is what was sent and not yet received, in the ring. Bytes count from the beginning of the connection, except that
 /// a process which `run --stats` follows takes what it has told with it. Waits are receives that had nothing to receive; they
 /// poll before they sleep, unless the mean of the last waits is above spin_us. The reason says why a connection is on kernel TCP:
-/// see README.md, "Reasons". "-" stands where the program has not used the connection yet.
+/// see docs/reasons.md. "-" stands where the program has not used the connection yet.
 #[derive(Debug, Args)]
 #[command(after_help = "Examples:
   underpass ss

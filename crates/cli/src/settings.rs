@@ -9,7 +9,7 @@ use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 
 use toml::de::{DeTable, DeValue};
-use underpass_segment::config::{Config, KEYS, Key};
+use underpass_segment::config::{Config, HANDOFF_VARIABLE, KEYS, Key};
 
 /// Before each variable of ours.
 pub const PREFIX: &str = "UNDERPASS_";
@@ -19,8 +19,6 @@ pub const LIBRARY_VARIABLE: &str = "UNDERPASS_LIBRARY";
 pub const FILE_VARIABLE: &str = "UNDERPASS_CONFIG";
 /// The variable by which processes find where to count; set by `run --stats` itself.
 pub const STATS_VARIABLE: &str = "UNDERPASS_STATS";
-/// The variable in which a program hands its connections on to the one that it executes, which may be this command.
-pub const LUGGAGE_VARIABLE: &str = "UNDERPASS_LUGGAGE";
 /// Before each variable of the tests, which may run this command.
 const TEST_PREFIX: &str = "UNDERPASS_TEST_";
 
@@ -173,7 +171,7 @@ impl Settings {
     fn take_environment(&mut self, all: impl Iterator<Item = (OsString, OsString)>) -> Result<(), SettingsError> {
         for (name, value) in all {
             let Some(name) = name.to_str().filter(|n| n.starts_with(PREFIX)) else { continue };
-            let other = [LIBRARY_VARIABLE, FILE_VARIABLE, STATS_VARIABLE, LUGGAGE_VARIABLE].contains(&name);
+            let other = [LIBRARY_VARIABLE, FILE_VARIABLE, STATS_VARIABLE, HANDOFF_VARIABLE].contains(&name);
             // An empty one is as good as none, also to the library.
             if other || name.starts_with(TEST_PREFIX) || value.is_empty() {
                 continue;
@@ -367,7 +365,7 @@ mod tests {
     #[test]
     fn the_environment_is_checked_by_prefix() {
         assert_eq!(environment("UNDERPASS_SPIN_US", "7").unwrap().typed.spin_us, 7);
-        let others = [LIBRARY_VARIABLE, FILE_VARIABLE, STATS_VARIABLE, LUGGAGE_VARIABLE];
+        let others = [LIBRARY_VARIABLE, FILE_VARIABLE, STATS_VARIABLE, HANDOFF_VARIABLE];
         for name in others.into_iter().chain(["UNDERPASSAGE", "UNDERPASS_TEST_LIBRARY"]) {
             assert!(environment(name, "anything").is_ok());
         }

@@ -1,5 +1,8 @@
 //! Configuration: typed values from `UNDERPASS_*` variables, parsed once at the edge.
 
+/// The variable in which a program hands its connections over to the one that it executes, which may be the command.
+pub const HANDOFF_VARIABLE: &str = "UNDERPASS_HANDOFF";
+
 /// One key of the configuration: `UNDERPASS_<NAME>` in the environment, `<name>` in the TOML file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Key {

@@ -38,6 +38,7 @@ use parcel::Parcel;
 use prospect::Prospect;
 use stand_in::StandIns;
 use underpass_segment::clock;
+use underpass_segment::config::HANDOFF_VARIABLE as VARIABLE;
 use underpass_segment::end::{End, Stage};
 use underpass_segment::family::Family;
 use underpass_segment::kernel;
@@ -47,8 +48,7 @@ use underpass_segment::reason::Reason;
 use underpass_segment::switch::Recipient;
 use underpass_segment::sync::Relaxed;
 
-/// `parcel:DESCRIPTOR` or `family:NUMBER`.
-const VARIABLE: &str = "UNDERPASS_HANDOFF";
+/// The variable's value is `parcel:DESCRIPTOR` or `family:NUMBER`.
 const BY_PARCEL: &str = "parcel:";
 const BY_FAMILY: &str = "family:";
 /// Longest value of the variable, with its name.
