@@ -143,6 +143,12 @@ pub fn fixture(name: &str) -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("fixtures").join(name)
 }
 
+/// Copies a program that is to be executed. By another process: what another test forks meanwhile would have the copy open for
+/// writing, and nobody could execute it (ETXTBSY).
+pub fn copy_program(from: &Path, to: &Path) {
+    assert!(Command::new("cp").args([from, to]).status().expect("cp").success());
+}
+
 /// Compiles a C program of `tests/fixtures` to `program`.
 pub fn compile(name: &str, program: &Path, flags: &[&str]) {
     cc(program, &[&["-O2"], flags].concat(), &[fixture(name)]);

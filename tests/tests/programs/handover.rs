@@ -8,7 +8,7 @@ use std::time::Duration;
 use underpass_tests::apart::apart;
 use underpass_tests::library::{self, is_kernel_only};
 use underpass_tests::net::free_port;
-use underpass_tests::stage::{Stage, compile, skip};
+use underpass_tests::stage::{Stage, compile, copy_program, skip};
 
 /// What the client does while the server hands its connections over.
 const STATES: [&str; 6] = ["idle", "silent", "sending", "sent", "full", "elsewhere"];
@@ -387,6 +387,16 @@ fn a_stranger_reads_no_gap_in_what_is_passed() {
     scene.finish();
 }
 
+/// A process passes the connection to one that it has just spawned, whose loader has not come to the library yet.
+#[test]
+fn a_receiver_that_is_about_to_begin_is_awaited() {
+    let Some(scene) = Scene::new() else { return };
+    for state in STATES {
+        scene.assert_whole(HandOver { connections: 2, state, way: "scm-late", ..HandOver::ONE });
+    }
+    scene.finish();
+}
+
 /// What the image writes to its standard output arrives, whatever lies unread before that.
 #[test]
 fn an_image_writes_to_a_connection_beside_a_process() {
@@ -488,7 +498,7 @@ fn an_image_with_capabilities_finds_plain_tcp() {
     let Some(stage) = Stage::as_user("nobody", &["setcap"]) else { return };
     let Some(mut scene) = Scene::on(stage) else { return };
     scene.image = scene.stage.path("capable");
-    fs::copy(&scene.program, &scene.image).expect("a copy of the program");
+    copy_program(&scene.program, &scene.image);
     let given = Command::new("setcap").arg("cap_net_raw+ep").arg(&scene.image).output();
     if !given.is_ok_and(|it| it.status.success()) {
         return skip("needs root and setcap to give a file capabilities");

@@ -12,7 +12,7 @@ use std::time::{Duration, Instant};
 use serde_json::Value;
 use underpass_tests::library::{self, is_kernel_only};
 use underpass_tests::net::free_port;
-use underpass_tests::stage::{Stage, compile, fixture, skip};
+use underpass_tests::stage::{Stage, compile, copy_program, fixture, skip};
 use underpass_tests::terminal::Terminal;
 
 /// What lies unread in the ring: see `watched.py`.
@@ -541,7 +541,7 @@ fn rows(output: &Output) -> Vec<Value> {
 fn others_see_nothing(stage: &Stage, peer: &str) {
     const NOBODY: u32 = 65533;
     let copy = stage.path("underpass");
-    fs::copy(library::command(), &copy).unwrap();
+    copy_program(library::command(), &copy);
     fs::set_permissions(copy.parent().unwrap(), fs::Permissions::from_mode(0o755)).unwrap();
     let ask = |arguments: &[&str]| {
         let mut command = Command::new(&copy);

@@ -9,7 +9,9 @@ use std::process::{Child, Command, Output, Stdio};
 
 use serde_json::Value;
 
-use crate::support::{LIBRARY, UNDERPASS, compile, is_root, output, skip, state, stderr, stdout, underpass, wait_for};
+use crate::support::{
+    LIBRARY, UNDERPASS, compile, copy_program, is_root, output, skip, state, stderr, stdout, underpass, wait_for,
+};
 
 const PROGRAM: &str = "#include <unistd.h>\nint main(void) { pause(); return 0; }";
 
@@ -131,7 +133,7 @@ fn for_others() -> (tempfile::TempDir, PathBuf) {
     let directory = tempfile::tempdir().unwrap();
     fs::set_permissions(directory.path(), fs::Permissions::from_mode(0o755)).unwrap();
     let command = directory.path().join("underpass");
-    fs::copy(UNDERPASS, &command).unwrap();
+    copy_program(UNDERPASS, &command);
     fs::copy(&*LIBRARY, directory.path().join("libunderpass.so")).unwrap();
     (directory, command)
 }
@@ -190,7 +192,7 @@ fn a_missing_library_is_a_finding() {
     assert!(finding(&named, "library").starts_with("no cannot use the library /no/lib.so"));
     let directory = tempfile::tempdir().unwrap();
     let copy = directory.path().join("underpass");
-    fs::copy(UNDERPASS, &copy).unwrap();
+    copy_program(UNDERPASS, &copy);
     let alone = Command::new(&copy).args(["doctor", "--json", "sh"]).env_remove("UNDERPASS_LIBRARY").output().unwrap();
     let found = finding(&alone, "library");
     assert!(found.contains("cannot find libunderpass.so") && found.contains("→ build it"), "{found}");

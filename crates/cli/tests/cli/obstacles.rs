@@ -6,7 +6,7 @@ use std::os::unix::process::CommandExt;
 use std::path::Path;
 use std::process::Command;
 
-use crate::support::{LIBRARY, UNDERPASS, compile, is_root, output, skip, stderr, stdout, underpass};
+use crate::support::{LIBRARY, UNDERPASS, compile, copy_program, is_root, output, skip, stderr, stdout, underpass};
 
 #[test]
 fn an_unknown_program_is_127() {
@@ -109,7 +109,7 @@ fn a_missing_library_is_explained() {
     let bin = directory.path().join("bin");
     fs::create_dir(&bin).unwrap();
     let copy = bin.join("underpass");
-    fs::copy(UNDERPASS, &copy).unwrap();
+    copy_program(UNDERPASS, &copy);
     let alone = || Command::new(&copy).args(["run", "--", "true"]).env_remove("UNDERPASS_LIBRARY").output().unwrap();
     let nowhere = alone();
     assert_eq!(nowhere.status.code(), Some(125));

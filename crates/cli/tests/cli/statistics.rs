@@ -3,7 +3,7 @@
 use std::fs;
 use std::process::Command;
 
-use crate::support::{LIBRARY, UNDERPASS, compile, is_root, output, skip, stderr};
+use crate::support::{LIBRARY, UNDERPASS, compile, copy_program, is_root, output, skip, stderr};
 
 /// What a file gets from `--stats` of a program that a shell starts with `closed` streams.
 fn written(closed: &str) -> String {
@@ -86,7 +86,7 @@ fn without_another_process_the_limit_is_named() {
     let directory = tempfile::tempdir().unwrap();
     fs::set_permissions(directory.path(), std::os::unix::fs::PermissionsExt::from_mode(0o755)).unwrap();
     let (command, library) = (directory.path().join("underpass"), directory.path().join("libunderpass.so"));
-    fs::copy(UNDERPASS, &command).unwrap();
+    copy_program(UNDERPASS, &command);
     fs::copy(&*LIBRARY, &library).unwrap();
     let mut shell = Command::new("prlimit");
     shell.args(["--nproc=0", "./underpass", "run", "--stats", "--", "true"]).current_dir(directory.path());

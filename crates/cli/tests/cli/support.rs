@@ -63,6 +63,12 @@ pub fn skip(why: &str) {
     eprintln!("SKIPPED: {why}");
 }
 
+/// Copies a program that is to be executed. By another process: what another test forks meanwhile would have the copy open for
+/// writing, and nobody could execute it (ETXTBSY).
+pub fn copy_program(from: impl AsRef<Path>, to: impl AsRef<Path>) {
+    assert!(Command::new("cp").args([from.as_ref(), to.as_ref()]).status().unwrap().success());
+}
+
 /// Whether the tests run as root.
 pub fn is_root() -> bool {
     fs::read_to_string("/proc/self/status").unwrap().contains("\nUid:\t0\t")

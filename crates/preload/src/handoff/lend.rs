@@ -2,7 +2,7 @@
 
 use super::parcel::bytes_of;
 use super::{LENT_NS, LIBRARY, fill};
-use crate::connection::Connection;
+use crate::connection::{Connection, images_awaited_until};
 use crate::{process, seccomp};
 use underpass_segment::clock;
 use underpass_segment::end::{End, Stage};
@@ -110,7 +110,7 @@ fn maker_of_peer(channel: i32) -> Option<i32> {
 /// Whether process `pid` is one of this user and this IPC namespace, with this very library at work and no seccomp filter of its own.
 fn comes_to_rings(pid: i32) -> bool {
     kernel::ipc_namespace_of(pid) == kernel::ipc_namespace()
-        && kernel::maps_same_file(pid, (&raw const crate::UNDERPASS_LIBRARY).addr())
+        && kernel::maps_same_file(pid, (&raw const crate::UNDERPASS_LIBRARY).addr(), images_awaited_until())
         && kernel::user_of(pid) == Some(kernel::user_id())
         && kernel::began_with(pid, "UNDERPASS_MODE=off") == Some(false)
         && kernel::has_same_filters(pid)

@@ -3,6 +3,7 @@
 
 use super::descriptor::status;
 use super::proc::{for_each_line, for_each_piece, link_target, number, write_path};
+use crate::clock::{nanoseconds, nap};
 use crate::raw::{Answer, Errno, syscall};
 use crate::sync::AtomicU32;
 
@@ -242,8 +243,9 @@ pub fn has_file(pid: i32, part: &str) -> bool {
     asked.is_ok() && has
 }
 
-/// Whether process `pid` has mapped the very file in which `address` of this process lies.
-pub fn maps_same_file(pid: i32, address: usize) -> bool {
+/// Whether process `pid` has mapped the very file in which `address` of this process lies: a library. An image that has just begun
+/// is awaited for as long as its loader has mapped no C library: until `until` (CLOCK_MONOTONIC, ns) at most.
+pub fn maps_same_file(pid: i32, address: usize, until: u64) -> bool {
     let mut mine = [0u8; 48];
     let _ = for_each_line(format_args!("/proc/self/maps\0"), |line| {
         if let Some((range, file)) = mapped(line)
@@ -254,10 +256,23 @@ pub fn maps_same_file(pid: i32, address: usize) -> bool {
         }
     });
     let mine = mine.split(|&byte| byte == 0).next().unwrap_or_default();
-    let mut same = false;
-    let is_same = |(_, file): (_, &str)| file.as_bytes() == mine;
-    let asked = for_each_line(format_args!("/proc/{pid}/maps\0"), |line| same |= mapped(line).is_some_and(is_same));
-    asked.is_ok() && same && !mine.is_empty()
+    loop {
+        let (mut same, mut has_loader, mut has_libc) = (false, false, false);
+        let asked = for_each_line(format_args!("/proc/{pid}/maps\0"), |line| {
+            same |= mapped(line).is_some_and(|(_, file)| file.as_bytes() == mine);
+            let name = line.rsplit('/').next().unwrap_or_default();
+            has_loader |= name.starts_with("ld-") || name.starts_with("ld.so");
+            has_libc |= name.starts_with("libc.") || name.starts_with("libc-");
+        });
+        if asked.is_err() || mine.is_empty() {
+            return false;
+        }
+        // Libraries that are preloaded come before it.
+        if same || has_libc || !has_loader || nanoseconds() > until {
+            return same;
+        }
+        nap(200);
+    }
 }
 
 /// The addresses and the file, by device and inode number, of a line like
@@ -347,8 +362,8 @@ mod tests {
     #[test]
     fn a_process_is_told_by_its_files_user_and_environment() {
         let me = process_id();
-        assert!(maps_same_file(me, mapped as *const () as usize) && !maps_same_file(me, 0));
-        assert!(!maps_same_file(me, (&raw const HANDLED).addr() ^ (1 << 45)));
+        assert!(maps_same_file(me, mapped as *const () as usize, 0) && !maps_same_file(me, 0, 0));
+        assert!(!maps_same_file(me, (&raw const HANDLED).addr() ^ (1 << 45), 0));
         let has_path = std::env::vars_os().find(|(_, value)| value.to_str().is_some_and(|it| !it.is_empty()));
         let (name, value) = has_path.expect("a variable");
         let variable = format!("{}={}", name.to_str().expect("text"), value.to_str().expect("text"));
