@@ -754,7 +754,7 @@ _underpass() {
             return 0
             ;;
         underpass__subcmd__run)
-            opts="-q -h --stats --json --quiet --config --set --help"
+            opts="-q -h --stats --json --quiet --at-once --config --set --help"
             if [[ ${cur} != -* && ${prev} =~ ^(run|doctor|diff|--|-q|--quiet|--json|--stats|--at-once)$ ]] ; then
                 COMPREPLY=( $(compgen -c -- "${cur}") )
                 return 0
@@ -842,12 +842,16 @@ _underpass() {
             return 0
             ;;
         underpass__subcmd__unpin)
-            opts="-h --all --json --help"
+            opts="-h --all --json --wait --help"
             if [[ ${cur} == -* || ${COMP_CWORD} -eq 2 ]] ; then
                 COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
                 return 0
             fi
             case "${prev}" in
+                --wait)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
                 *)
                     COMPREPLY=()
                     ;;

@@ -55,6 +55,7 @@ io_uring=deny\t''
 io_uring=allow\t''"
 complete -c underpass -n "__fish_underpass_using_subcommand run" -l json -d 'Write these statistics as JSON (implies --stats)'
 complete -c underpass -n "__fish_underpass_using_subcommand run" -s q -l quiet -d 'Do not say when a program cannot be helped'
+complete -c underpass -n "__fish_underpass_using_subcommand run" -l at-once -d 'Let connections go fast from their first byte, short ones too (go_up_messages=0, go_up_bytes=0)'
 complete -c underpass -n "__fish_underpass_using_subcommand run" -s h -l help -d 'Print help (see more with \'--help\')'
 complete -c underpass -n "__fish_underpass_using_subcommand doctor" -l config -d 'Read this configuration file instead of the usual one' -r -F
 complete -c underpass -n "__fish_underpass_using_subcommand doctor" -l set -d 'Set one value, before environment and file; `underpass config` lists them' -r -f -a "mode=on\t''
@@ -100,6 +101,7 @@ complete -c underpass -n "__fish_underpass_using_subcommand pin" -l wait -d 'Wai
 complete -c underpass -n "__fish_underpass_using_subcommand pin" -l all -d 'All connections of the process'
 complete -c underpass -n "__fish_underpass_using_subcommand pin" -l json -d 'As JSON'
 complete -c underpass -n "__fish_underpass_using_subcommand pin" -s h -l help -d 'Print help (see more with \'--help\')'
+complete -c underpass -n "__fish_underpass_using_subcommand unpin" -l wait -d 'Wait so long at most until both directions have gone up' -r
 complete -c underpass -n "__fish_underpass_using_subcommand unpin" -l all -d 'All connections of the process'
 complete -c underpass -n "__fish_underpass_using_subcommand unpin" -l json -d 'As JSON'
 complete -c underpass -n "__fish_underpass_using_subcommand unpin" -s h -l help -d 'Print help (see more with \'--help\')'

@@ -100,6 +100,10 @@ pub struct RunArguments {
     #[arg(long, short)]
     pub quiet: bool,
 
+    /// Let connections go fast from their first byte, short ones too (go_up_messages=0, go_up_bytes=0)
+    #[arg(long)]
+    pub at_once: bool,
+
     #[command(flatten)]
     pub settings: SettingsArguments,
 
@@ -320,6 +324,10 @@ kernel TCP for another reason."
 pub struct UnpinArguments {
     #[command(flatten)]
     pub which: Which,
+
+    /// Wait so long at most until both directions have gone up
+    #[arg(long, value_name = "SECONDS", default_value_t = 1.0, value_parser = seconds, allow_negative_numbers = true)]
+    pub wait: f64,
 }
 
 /// Which connections are meant.

@@ -290,7 +290,8 @@ impl Child {
             // SAFETY: no pointers; 0 stands for the calling process.
             unsafe { libc::setpgid(pid, pid) };
         }
-        if check(pid)? > 0 {
+        // Without a child this process may go on itself.
+        if check(pid).inspect_err(|_| held.restore())? > 0 {
             return Ok(Child(pid));
         }
         if group == (ProcessGroup::Own { foreground: true }) {

@@ -414,7 +414,7 @@ fn a_pinned_connection_stays_down_until_it_is_let_go_of() {
     lead("exchange 0 100");
     assert_eq!(paths(&ends[0]), ["kernel", "kernel", "asked"]);
     assert_eq!(row(&ends[0])["stage"], "plain");
-    assert!(said(&["unpin", &pid, &ends[1]], 0).contains("may go up again"));
+    assert!(said(&["unpin", &pid, &ends[1]], 0).contains("may go up with the next byte that"));
     lead("exchange 0 3");
     assert_eq!(paths(&ends[0]), ["ring", "ring", ""]);
 
@@ -429,7 +429,7 @@ fn a_pinned_connection_stays_down_until_it_is_let_go_of() {
     lead("exchange 0 20");
     assert_eq!(paths(&ends[0]), ["kernel", "kernel", "asked"]);
     assert!(said(&["pin", &pid, &ends[0]], 0).contains("on kernel TCP both ways"));
-    assert!(said(&["unpin", &pid, &ends[0]], 0).contains("may go up again"));
+    assert!(said(&["unpin", "--wait", "0", &pid, &ends[0]], 0).contains("may go up with the next byte that"));
     lead("exchange 0 1");
     assert_eq!(paths(&ends[0]), ["ring", "ring", ""], "with the first message each way");
     assert!(said(&["unpin", &pid, &ends[0]], 0).contains("was not pinned"));

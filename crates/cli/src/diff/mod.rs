@@ -12,7 +12,7 @@ use regex::bytes::{RegexSet, RegexSetBuilder};
 
 use crate::cli::DiffArguments;
 use crate::run::{Launch, RunError};
-use crate::settings::Settings;
+use crate::settings::{self, Settings};
 use crate::sys::{self, HeldSignals};
 use compare::Side;
 use round::{Ending, Path};
@@ -71,9 +71,7 @@ impl DiffError {
 /// See [`DiffError`].
 pub fn diff(arguments: &DiffArguments) -> Result<i32, DiffError> {
     let ignore = RegexSetBuilder::new(&arguments.ignore).build()?;
-    let at_once = ["go_up_messages=0", "go_up_bytes=0"].map(String::from).into_iter().filter(|_| arguments.at_once);
-    // The user's own come later, and are stronger.
-    let set: Vec<String> = at_once.chain(arguments.settings.set.iter().cloned()).collect();
+    let set = settings::flags(arguments.at_once, &arguments.settings.set);
     let settings = Settings::gather(arguments.settings.config.as_deref(), &set).map_err(RunError::from)?;
     let launch = Launch::prepare(&arguments.command, settings, false)?.quiet();
     let input = input().map_err(DiffError::files)?;

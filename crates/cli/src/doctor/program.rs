@@ -57,5 +57,6 @@ fn remedy(obstacle: &Obstacle) -> &'static str {
         Obstacle::Bits => "use a 64-bit build",
         Obstacle::Architecture => "use a build for this machine's processor",
         Obstacle::Libc(_) => "use a build for the GNU C library",
+        Obstacle::Sanitizer => "set ASAN_OPTIONS=verify_asan_link_order=0, or use a build without it",
     }
 }

@@ -1,5 +1,6 @@
 //! Whether a program will load the library and go through libc, told from its file alone.
 
+use std::env;
 use std::ffi::OsStr;
 use std::fmt;
 use std::fs::{self, File};
@@ -36,12 +37,14 @@ pub enum Obstacle {
     Architecture,
     /// Another C library than the GNU one: the file name of its loader.
     Libc(String),
+    /// AddressSanitizer's runtime ends a program in which another library was loaded before it.
+    Sanitizer,
 }
 
 impl Obstacle {
     /// Whether the loader would stumble over the library, so that it must not even be named.
     pub fn forbids_preload(&self) -> bool {
-        matches!(self, Obstacle::Bits | Obstacle::Architecture | Obstacle::Libc(_))
+        matches!(self, Obstacle::Bits | Obstacle::Architecture | Obstacle::Libc(_) | Obstacle::Sanitizer)
     }
 }
 
@@ -59,6 +62,10 @@ impl fmt::Display for Obstacle {
             Obstacle::Bits => f.write_str("it is a 32-bit program and the library is a 64-bit one"),
             Obstacle::Architecture => f.write_str("it is made for another kind of processor than the library"),
             Obstacle::Libc(loader) => write!(f, "it uses another C library than the GNU one (its loader is {loader})"),
+            Obstacle::Sanitizer => {
+                f.write_str("AddressSanitizer's runtime ends a program that loads another library before it; ")?;
+                f.write_str("ASAN_OPTIONS=verify_asan_link_order=0 allows that")
+            }
         }
     }
 }
@@ -118,7 +125,18 @@ fn elf<'data>(file: impl ReadRef<'data>, path: &Path) -> Option<Obstacle> {
         return (!is_loader).then_some(Obstacle::Static);
     };
     let loader = loader.rsplit(|&b| b == b'/').next().unwrap_or_default();
-    (!is_gnu(OsStr::from_bytes(loader))).then(|| Obstacle::Libc(String::from_utf8_lossy(loader).into_owned()))
+    if !is_gnu(OsStr::from_bytes(loader)) {
+        return Some(Obstacle::Libc(String::from_utf8_lossy(loader).into_owned()));
+    }
+    let is_sanitizer = |name: &String| name.starts_with("libasan.so");
+    let refuses = needed(file).is_some_and(|names| names.iter().any(is_sanitizer)) && !allows_other_order();
+    refuses.then_some(Obstacle::Sanitizer)
+}
+
+/// Whether AddressSanitizer is told not to look which library comes first.
+fn allows_other_order() -> bool {
+    let said = env::var_os("ASAN_OPTIONS").unwrap_or_default();
+    said.as_bytes().split(|&byte| byte == b':').any(|option| option == b"verify_asan_link_order=0")
 }
 
 /// Names of the libraries that the file asks for by itself; none if it does not say.

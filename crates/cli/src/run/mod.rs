@@ -15,7 +15,7 @@ use underpass_segment::stats::Region;
 
 use crate::cli::RunArguments;
 use crate::library::{self, LibraryError};
-use crate::settings::{STATS_VARIABLE, Settings, SettingsError};
+use crate::settings::{self, STATS_VARIABLE, Settings, SettingsError};
 use crate::sys;
 use inspect::Obstacle;
 use program::{Image, ProgramError};
@@ -51,17 +51,15 @@ pub enum RunError {
     },
     /// There is no memory for the counters.
     #[error(
-        "no System V shared memory for the statistics (kernel.shmall, shmmax, shmmni, a limit of the address space, or a sandbox): {0}; without --stats the program runs, on kernel TCP"
+        "no System V shared memory for them (kernel.shmall, shmmax, shmmni, a limit of the address space, or a sandbox): {0}"
     )]
     NoCounters(io::Error),
     /// The program could not reach the counters.
-    #[error(
-        "no other process can attach the shared memory for the statistics by its number ({0}): a sandbox forbids it; without --stats the program runs, on kernel TCP"
-    )]
+    #[error("no other process can attach the shared memory for them by its number ({0}): a sandbox forbids it")]
     Unreachable(io::Error),
     /// The program gets no process beside this one.
     #[error(
-        "no process for the program beside this one, which waits for its statistics ({0}): a limit of processes (RLIMIT_NPROC, or pids.max of the control group); without --stats none is needed"
+        "no process beside the program's, which waits for its end ({0}): a limit of processes (RLIMIT_NPROC, or pids.max of the control group)"
     )]
     NoProcess(io::Error),
     /// The system refused something.
@@ -169,13 +167,22 @@ impl<'a> Launch<'a> {
 
 /// Runs the program; returns only if that was not possible.
 pub fn run(arguments: &RunArguments) -> Result<std::convert::Infallible, RunError> {
-    let settings = Settings::gather(arguments.settings.config.as_deref(), &arguments.settings.set)?;
+    let set = settings::flags(arguments.at_once, &arguments.settings.set);
+    let settings = Settings::gather(arguments.settings.config.as_deref(), &set)?;
     let launch = Launch::prepare(&arguments.command, settings, arguments.quiet)?;
     launch.set_environment()?;
     if !arguments.wants_stats() {
         return Err(launch.exec().into());
     }
-    supervise(arguments, &launch)
+    match supervise(arguments, &launch) {
+        // What keeps the statistics away keeps no program from running.
+        Err(error @ (RunError::NoCounters(_) | RunError::Unreachable(_) | RunError::NoProcess(_))) => {
+            crate::say(format_args!("there will be no statistics: {error}"));
+            sys::unset_variable(c"UNDERPASS_STATS");
+            Err(launch.exec().into())
+        }
+        ended => ended,
+    }
 }
 
 /// Whether there is a program of this name.

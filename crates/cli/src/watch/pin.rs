@@ -120,17 +120,11 @@ pub fn pin(arguments: &PinArguments) -> anyhow::Result<()> {
         .map(|it| Subject { cookie: it.socket.cookie, processes: it.holders.iter().map(|holder| holder.pid).collect() })
         .collect();
     let is_there = |cookie| view.connections.iter().any(|it| it.socket.cookie == cookie);
-    let deadline = Instant::now() + Duration::from_secs_f64(arguments.wait);
+    let deadline = deadline(arguments.wait);
     let outcomes = hold(user, &subjects, is_there).map_err(refused)?;
     let mut rest = outcomes.into_iter();
     let outcomes: Vec<Vec<Outcome>> = pairs.iter().map(|it| rest.by_ref().take(it.ends().count()).collect()).collect();
-    let states = loop {
-        let states = states(&pairs, user)?;
-        if states.iter().all(|it| it.fast == [false; 2]) || Instant::now() >= deadline {
-            break states;
-        }
-        sleep(LOOK_EVERY);
-    };
+    let states = states_when(&pairs, user, deadline, |it| it.fast == [false; 2])?;
     let done = pairs.iter().zip(&states).zip(&outcomes);
     let failed = |outcomes: &[Outcome]| outcomes.iter().all(|it| matches!(it, Outcome::Full | Outcome::Unknown));
     let lines = done.clone().map(|((pair, state), outcomes)| match state.for_good {
@@ -143,7 +137,7 @@ pub fn pin(arguments: &PinArguments) -> anyhow::Result<()> {
              say it again once one has, and from where `ps` shows them"
                 .into()
         }
-        None => pair.so_far(state),
+        None => pair.so_far(state, false),
     });
     show(arguments.which.json, &pairs, &states, lines)?;
     let failures = done.filter(|((_, state), outcomes)| state.for_good.is_none() && failed(outcomes)).count();
@@ -158,7 +152,7 @@ pub fn pin(arguments: &PinArguments) -> anyhow::Result<()> {
 pub fn unpin(arguments: &UnpinArguments) -> anyhow::Result<()> {
     let (view, user) = (View::gather(&mut Images::default())?, kernel::user_id());
     let pairs = pairs(&view, &arguments.which)?;
-    let before = states(&pairs, user)?;
+    let (before, deadline) = (states(&pairs, user)?, deadline(arguments.wait));
     let cookies: Vec<u64> = pairs.iter().flat_map(Pair::ends).map(|it| it.socket.cookie).collect();
     let_go(user, &cookies).map_err(refused)?;
     if let ([pair], Some(reason), false) = (&pairs[..], before.first().and_then(|it| it.for_good), arguments.which.all)
@@ -166,11 +160,16 @@ pub fn unpin(arguments: &UnpinArguments) -> anyhow::Result<()> {
         let (key, sentence) = (reason.key(), reason.sentence().trim_end_matches('.'));
         return Err(WrongSubject::ForGood { what: pair.to_string(), key, sentence }.into());
     }
-    let states = states(&pairs, user)?;
-    let lines = before.iter().map(|it| match it.for_good {
+    let is_up = |it: &State| it.fast == [true; 2] || it.for_good.is_some();
+    let states = if before.iter().any(|it| it.held) {
+        states_when(&pairs, user, deadline, is_up)?
+    } else {
+        states(&pairs, user)?
+    };
+    let lines = before.iter().zip(&states).zip(&pairs).map(|((before, state), pair)| match before.for_good {
         Some(reason) => format!("stays on kernel TCP for good: {}", reason.key()),
-        None if !it.held => "was not pinned".into(),
-        None => "may go up again, with the next byte each way".into(),
+        None if !before.held => "was not pinned".into(),
+        None => pair.so_far(state, true),
     });
     show(arguments.which.json, &pairs, &states, lines)
 }
@@ -208,15 +207,20 @@ impl Pair<'_> {
         std::iter::once(self.end).chain(self.other)
     }
 
-    /// What has become of it after it was pinned.
-    fn so_far(&self, state: &State) -> String {
+    /// What has become of it after it was let `up`, or pinned.
+    fn so_far(&self, state: &State, up: bool) -> String {
         let who = |end: Option<&Connection>| end.map_or("the other end".into(), holders);
         let ways = ["out", "in"].into_iter().zip(state.fast).zip([Some(self.end), self.other]);
+        let becomes = if up { "may go up" } else { "will go down" };
         let waits: Vec<String> = ways
-            .filter(|((_, fast), _)| *fast)
-            .map(|((way, _), sender)| format!("{way} will go down with the next byte that {} sends", who(sender)))
+            .filter(|((_, fast), _)| *fast != up)
+            .map(|((way, _), sender)| format!("{way} {becomes} with the next byte that {} sends", who(sender)))
             .collect();
-        if waits.is_empty() { "on kernel TCP both ways".into() } else { waits.join("; ") }
+        match waits.is_empty() {
+            true if up => "fast both ways".into(),
+            true => "on kernel TCP both ways".into(),
+            false => waits.join("; "),
+        }
     }
 }
 
@@ -274,6 +278,26 @@ fn diagnose(view: &View, which: &Which) -> Result<(), WrongSubject> {
         return Err(WrongSubject::Elsewhere { pid, fd });
     }
     Err(WrongSubject::NoConnection { pid, fd })
+}
+
+fn deadline(seconds: f64) -> Instant {
+    Instant::now() + Duration::from_secs_f64(seconds)
+}
+
+/// How all of them stand, as soon as each is as `is_done` wants it, or at the deadline.
+fn states_when(
+    pairs: &[Pair<'_>],
+    user: u32,
+    deadline: Instant,
+    is_done: impl Fn(&State) -> bool,
+) -> anyhow::Result<Vec<State>> {
+    loop {
+        let states = states(pairs, user)?;
+        if states.iter().all(&is_done) || Instant::now() >= deadline {
+            return Ok(states);
+        }
+        sleep(LOOK_EVERY);
+    }
 }
 
 /// How all of them stand, by one look.

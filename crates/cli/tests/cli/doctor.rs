@@ -118,6 +118,9 @@ fn programs_that_cannot_be_helped_are_named_with_a_remedy() {
     fs::write(at("other"), b"\0\x01 for binfmt_misc").unwrap();
     fs::set_permissions(at("other"), fs::Permissions::from_mode(0o755)).unwrap();
     assert!(finding(&doctor(at("other")), "program").starts_with("mind "));
+    if compile("int main(void) { return 0; }", &["-fsanitize=address"], &at("sanitized")) {
+        barred(&at("sanitized"), "AddressSanitizer", "verify_asan_link_order=0");
+    }
     if is_root() {
         for (name, user, mode) in [("setuid", (Some(65534), None), 0o4755), ("setgid", (None, Some(65534)), 0o2755)] {
             fs::copy(at("plain"), at(name)).unwrap();
