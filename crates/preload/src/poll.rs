@@ -127,6 +127,10 @@ fn wait(fds: &mut [pollfd], deadline: Deadline, mask: *const sigset_t) -> c_int 
     let mut slept = false;
     let mut polled_enough = false;
     loop {
+        // A filter may have come while this thread slept.
+        if let Some(count) = answer_confined(fds, || 0) {
+            return count;
+        }
         if let Some(count) = answer_alone(fds) {
             end_wait(fds, began.flatten(), slept);
             return count;
@@ -161,6 +165,10 @@ fn wait(fds: &mut [pollfd], deadline: Deadline, mask: *const sigset_t) -> c_int 
         let count = unsafe {
             at_rest(fds.as_ptr(), fds.len(), || {
                 let mut longest = u64::MAX;
+                // Behind the count of those who sleep.
+                if connection::has_rests() && fds.iter().any(has_rest) {
+                    return 0;
+                }
                 for it in fds.iter() {
                     match prepare(it) {
                         Sleep::Yes => {}
@@ -313,22 +321,28 @@ fn answer_alone(fds: &mut [pollfd]) -> Option<c_int> {
     (count > 0 && (all_ready || !due())).then_some(count)
 }
 
-/// The answer when something is left in the rings of a confined process, of which the kernel does not know. What else is
-/// there, the next poll finds.
-fn answer_confined(fds: &mut [pollfd]) -> Option<c_int> {
-    let has_rest = |it: &pollfd| {
-        let connection = connection::known(it.fd);
-        it.events & IN != 0 && connection.map_or_else(|| epoll::has_rest(it.fd), |connection| connection.has_rest())
-    };
+/// Whether something is left in the ring of a confined end, or of one in a set, for which `it` asks.
+fn has_rest(it: &pollfd) -> bool {
+    let connection = connection::known(it.fd);
+    it.events & IN != 0 && connection.map_or_else(|| epoll::has_rest(it.fd), |connection| connection.has_rest())
+}
+
+/// The answer when something is left in the rings of a confined process, of which the kernel does not know, with what that says
+/// in a `look`: the program's own call, without waiting.
+fn answer_confined(fds: &mut [pollfd], look: impl FnOnce() -> c_int) -> Option<c_int> {
     if !connection::has_rests() || !fds.iter().any(has_rest) {
         return None;
     }
+    fds.iter_mut().for_each(|it| it.revents = 0);
+    if look() < 0 {
+        fds.iter_mut().for_each(|it| it.revents = 0);
+    }
     let mut count = 0;
     for it in fds {
-        it.revents = if has_rest(it) { it.events & IN } else { 0 };
+        it.revents |= if has_rest(it) { it.events & IN } else { 0 };
         count += c_int::from(it.revents != 0);
     }
-    Some(count)
+    Some(count).filter(|&count| count > 0)
 }
 
 /// Asks the kernel, and puts what it says of doorbells right.
@@ -430,11 +444,11 @@ pub unsafe extern "C" fn poll(fds: *mut pollfd, count: nfds_t, timeout: c_int) -
         if count == 0 {
             return plain();
         }
-        serve(fds, count, after_ms(timeout), core::ptr::null(), plain)
+        serve(fds, count, after_ms(timeout), core::ptr::null(), || real::poll(fds, count, 0), plain)
     }
 }
 
-/// Polls by `plain`, the kernel's own call, if there is nothing else to look at.
+/// Polls by `plain`, the kernel's own call, if there is nothing else to look at; `look` is the same without waiting.
 ///
 /// # Safety
 /// As poll(2), where a bad pointer is an error.
@@ -443,6 +457,7 @@ unsafe fn serve(
     count: nfds_t,
     deadline: Deadline,
     mask: *const sigset_t,
+    look: impl FnOnce() -> c_int,
     plain: impl FnOnce() -> c_int,
 ) -> c_int {
     if !is_writable(fds, count as usize) {
@@ -452,7 +467,7 @@ unsafe fn serve(
     // SAFETY: there are `count` entries; the slice is not used across `plain`, which writes there.
     let entries = || unsafe { from_raw_parts_mut(fds, count as usize) };
     crate::test_cancel();
-    if let Some(count) = answer_confined(entries()) {
+    if let Some(count) = answer_confined(entries(), look) {
         return count;
     }
     if connection::hastens() {
@@ -526,7 +541,8 @@ pub unsafe extern "C" fn ppoll(
         if count == 0 || invalid(timeout) || !is_mask_readable(mask) {
             return plain();
         }
-        serve(fds, count, after(timeout), mask, plain)
+        let at_once = timespec { tv_sec: 0, tv_nsec: 0 };
+        serve(fds, count, after(timeout), mask, || real::ppoll(fds, count, &at_once, mask), plain)
     }
 }
 
@@ -738,7 +754,7 @@ impl Select {
         }
         // Or take from them: the rest is of another call.
         let fds = &mut fds[..found];
-        if answer_confined(fds).is_none() {
+        if answer_confined(fds, || 0).is_none() {
             if !concerns_us(fds) {
                 // SAFETY: nobody changes them meanwhile.
                 let answer = unsafe { at_rest(fds.as_ptr(), fds.len(), plain) };

@@ -17,17 +17,31 @@ const PATIENCE_NS: u64 = 100_000_000;
 /// Whether anything was ever left unread in the ring of a confined end.
 static RESTS: AtomicBool = AtomicBool::new(false);
 
+/// A thread is in the middle of [`confine_all`].
+static CONFINING: AtomicBool = AtomicBool::new(false);
+
 /// Every connection stays on the kernel path for good, or goes there, while the library may still make system calls.
 pub fn confine_all() {
     process::check_fork();
     let Some(family) = process::existing_family() else { return };
     let until = clock::nanoseconds() + PATIENCE_NS;
-    for_each(|index, fd| Connection::at(family, index, fd).confine(until));
+    // What other threads register meanwhile is followed, since it may have a rest.
+    let had_rests = RESTS.swap(true, Relaxed);
+    CONFINING.store(true, Release);
+    let mut have_rests = had_rests;
+    for_each(|index, fd| have_rests |= Connection::at(family, index, fd).confine(until));
+    CONFINING.store(false, Release);
+    RESTS.store(have_rests, Relaxed);
 }
 
 /// Whether any connection may ever have had a rest: see [`Connection::has_rest`].
 pub fn has_rests() -> bool {
     RESTS.load(Relaxed)
+}
+
+/// None has by now, nor will have.
+pub fn forget_rests() {
+    RESTS.store(false, Relaxed);
 }
 
 /// Whether the connection whose end has this number has a rest.
@@ -37,7 +51,7 @@ pub fn has_rest_of(end: u32) -> bool {
 
 /// Whether it has one, or may have: what lies before it is in the kernel.
 pub fn may_have_rest(end: u32) -> bool {
-    at(end).is_some_and(|connection| connection.rest().is_some())
+    CONFINING.load(Acquire) || at(end).is_some_and(|connection| connection.rest().is_some())
 }
 
 /// The connection, by no descriptor.
@@ -46,31 +60,39 @@ fn at(end: u32) -> Option<Connection> {
 }
 
 impl Connection {
-    fn confine(&self, until: u64) {
+    /// Whether something may be left in its ring.
+    fn confine(&self, until: u64) -> bool {
         // What was put off would need epoll_ctl.
         crate::epoll::settle_socket(*self, || None);
         self.end.pin(Reason::Seccomp);
         if self.end.stage() != Stage::Joined {
-            return;
+            return false;
         }
         // The kernel's epoll does not know what is in the ring: without address space nobody is told of it who waits by a set.
-        let is_seen = crate::epoll::prepare_rests() || self.end.watched.load(Relaxed) == 0;
-        let (Some(port), Some(handle)) = (self.port(), handle(self.index)) else { return };
-        if port.confine(until, is_seen) {
-            // In this order: the one becomes the other.
-            for present in [UNTOUCHED, PRESENT] {
-                let _ = handle.attached.compare_exchange(present, CONFINED, AcqRel, Acquire);
-            }
-            if !port.is_plain() {
-                RESTS.store(true, Release);
-                crate::epoll::enter_rests(*self);
-            }
-            crate::epoll::leave_sets(*self);
+        // A poll that sleeps is woken by what the other end puts on the kernel path.
+        let is_polled = self.descriptors().any(crate::epoll::is_slept_on);
+        let is_seen = (crate::epoll::prepare_rests() || self.end.watched.load(Relaxed) == 0) && !is_polled;
+        let (Some(port), Some(handle)) = (self.port(), handle(self.index)) else { return false };
+        if !port.confine(until, is_seen) {
+            return false;
         }
+        // At once, since from here on the ring is read in another way. In this order: the one becomes the other.
+        for present in [UNTOUCHED, PRESENT] {
+            let _ = handle.attached.compare_exchange(present, CONFINED, AcqRel, Acquire);
+        }
+        let has_rest = !port.is_plain();
+        if has_rest {
+            crate::epoll::enter_rests(*self);
+        }
+        crate::epoll::leave_sets(*self);
+        if has_rest {
+            crate::epoll::wake_for_rests(*self);
+        }
+        has_rest
     }
 
     /// Whether every call on it goes as the kernel's own, but for what is unread in the ring.
-    pub(super) fn is_confined(&self) -> bool {
+    pub fn is_confined(&self) -> bool {
         handle(self.index).is_some_and(|handle| handle.attached.load(Acquire) == CONFINED)
     }
 

@@ -8,7 +8,7 @@ use crate::access::is_readable;
 use crate::connection::{self, Connection};
 use crate::set::{self, Later, Left, Room, Set};
 use crate::table::{self, Known, Socket};
-use crate::{process, real};
+use crate::{process, real, seccomp};
 use core::ffi::c_int;
 use libc::epoll_event;
 use underpass_segment::kernel;
@@ -78,15 +78,25 @@ pub unsafe extern "C" fn epoll_ctl(epfd: c_int, operation: c_int, fd: c_int, eve
     // SAFETY: there is something to read.
     let wanted = is_read.then(|| unsafe { ((*event).events, (*event).u64) });
     let call = || {
-        rests::begin_change(epfd, fd);
-        let answer = plain();
-        if answer == 0 {
-            rests::follow(epfd, operation, fd, wanted);
+        let change = rests::Change::begin(epfd, operation, fd, wanted);
+        let answer = match change.as_ref().and_then(rests::Change::event) {
+            // SAFETY: an event of this frame.
+            Some(mut event) => unsafe { real::epoll_ctl(epfd, operation, fd, &mut event) },
+            None => plain(),
+        };
+        if let Some(change) = change {
+            change.end(answer == 0);
         }
         answer
     };
     if let Some(set) = set_of(epfd).filter(|set| set.is_below()) {
         return control_above(set, operation, fd, wanted, socket, call);
+    }
+    // A confined connection is the kernel's, also if the filter was refused; not one in which a thread slept when it came.
+    let behind_filter = seccomp::is_confined();
+    let is_confined = || connection::known(fd).map_or(behind_filter, |it| it.is_confined());
+    if (behind_filter || connection::has_rests()) && is_confined() {
+        return control_foreign(epfd, operation, fd, wanted, call);
     }
     if !socket && (listens || table::is_settled(fd) || !is_set(operation, fd)) {
         return control_foreign(epfd, operation, fd, wanted, call);
@@ -146,6 +156,11 @@ pub unsafe extern "C" fn epoll_ctl(epfd: c_int, operation: c_int, fd: c_int, eve
             return answer;
         }
     };
+    if connection::known(fd).is_some_and(|it| it.is_confined()) {
+        // The filter came meanwhile.
+        super::settle(fd, generation);
+        return answer;
+    }
     if answer == 0
         && table::generation(fd) == generation
         && let Some(connection) = connection::of(fd)
@@ -383,6 +398,9 @@ pub(super) fn sound_if_full(epfd: c_int, set: &Set, fd: c_int) {
 
 /// It has done so.
 pub(super) fn silence(epfd: c_int, set: &Set) {
+    if is_quiet() {
+        return;
+    }
     if let Some(alarm) = set.take_alarm() {
         tell(epfd, alarm, None);
         kernel::close(alarm);

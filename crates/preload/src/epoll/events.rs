@@ -4,8 +4,8 @@ use super::control::{register, settle, silence, tell};
 use super::room::{Found, is_about_the_kernel, look, look_anew};
 use super::sleep::{confirm, rest, wake_up};
 use super::{EDGE, IN, ONCE, OUT, OVER, UNASKED, has_room, port, set_of};
-use crate::connection;
 use crate::set::{Item, Registered, Room, Scan, Set, WithData};
+use crate::{connection, seccomp};
 use core::ffi::c_int;
 use libc::epoll_event;
 use underpass_segment::clock::{ticks, ticks_per_microsecond};
@@ -277,7 +277,7 @@ fn tell_truth(epfd: c_int, set: &Set, before: Option<u32>, (mask, data): (u32, u
         WithData::Unknown => return events.push(-1, mask, data),
     };
     let alone = count == 1;
-    let changed = !alone || has_changed();
+    let changed = !is_quiet() && (!alone || has_changed());
     for index in 0..count {
         let at = index % found.len();
         if index > 0 && at == 0 {
@@ -285,6 +285,11 @@ fn tell_truth(epfd: c_int, set: &Set, before: Option<u32>, (mask, data): (u32, u
         }
         let Registered { fd, foreign } = found[at];
         let truth = match foreign {
+            None if seccomp::is_confined() && port(fd).is_none() => {
+                // The filter is coming, and the registration is about to be the kernel's, which has used up a one-shot one.
+                set.with_item(fd, |item| item.set_disarmed(item.events & ONCE != 0));
+                Truth::Events(mask)
+            }
             None => truth_of(epfd, set, fd, (mask, data), changed),
             // Nothing but the program's own call may be made.
             Some(_) if is_quiet() => Truth::Events(mask),

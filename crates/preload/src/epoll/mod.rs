@@ -14,7 +14,9 @@ mod sleep;
 mod wait;
 
 pub use control::{claim, epoll_create, epoll_create1, epoll_ctl, settle_socket, tell_anew};
-pub use rests::{enter_all as enter_rests, is_any as has_rest, leave_sets, prepare as prepare_rests};
+pub use rests::{
+    enter_all as enter_rests, is_any as has_rest, leave_sets, prepare as prepare_rests, wake_all as wake_for_rests,
+};
 pub use room::{await_room, looks_for_room};
 pub use sleep::{
     confirm, forget_socket, has_ready, let_go, outlast_looks, prepare_to_sleep, take_back, wake_by_itself, watch,

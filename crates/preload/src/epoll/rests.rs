@@ -1,34 +1,42 @@
 //! Sets in which a confined process registers connections (see `connection::confined`): the kernel does not know what they have left
 //! in their rings.
 //!
-//! The library keeps a list of these registrations. What sets have when the filter comes is entered then, with room for as many
-//! again: later no memory may be asked for. A wait looks at the list first, and adds what the kernel says.
+//! The library keeps a list of these registrations. What sets have when the filter comes is entered then, with room for later ones,
+//! since no memory may be asked for behind it. A wait looks at the list, and adds what the kernel says. A thread that is about to
+//! sleep counts itself, and looks once more; who registers something looks whether anybody is counted, and if so has the kernel told
+//! of room as well, which wakes the sleepers.
 
 use super::control::register;
 use super::{EDGE, IN, MAX_DEPTH, ONCE, OUT, SLEEPERS, descriptors, has_sleepers, set_of, settle};
 use crate::connection::{self, Connection};
 use crate::memory::{PIECE, Reserved};
 use crate::set::{self, Set};
-use crate::{real, table};
+use crate::{process, real, table};
 use core::ffi::c_int;
 use libc::epoll_event;
 use underpass_segment::kernel;
 use underpass_segment::sync::{
-    AcqRel, Acquire, AtomicBool, AtomicI32, AtomicPtr, AtomicU32, AtomicU64, Relaxed, Release,
+    AcqRel, Acquire, AtomicBool, AtomicI32, AtomicPtr, AtomicU32, AtomicU64, Relaxed, Release, SeqCst, fence, pause,
 };
 
-/// Room for so many registrations that are made behind the filter, and as many again as there are descriptors.
+/// Room for so many registrations that are made behind the filter, and for twice those that there are.
 const ROOM: usize = 1024;
+/// A thread that changes an entry has done so within so many rounds, a second or more, or is gone.
+const ROUNDS: u32 = 50_000_000;
+/// After so many waits that have found nothing left, all entries are looked at.
+const LOOK_EVERY: u32 = 256;
 
-/// States of an entry; zeroed memory is a free one.
-const FREE: u32 = 0;
-const BUSY: u32 = 1;
+/// States of an entry, in the low byte of its word; above it counts how often it was armed. Zeroed memory is a free entry.
+const FREE: u64 = 0;
+/// A thread fills or changes it, whose number stands in place of the count.
+const BUSY: u64 = 1;
 /// The program is to be told.
-const ARMED: u32 = 2;
+const ARMED: u64 = 2;
 /// It was told, and is told nothing more of what is left (edge-triggered, one-shot). A one-shot registration is armed in the kernel yet.
-const TOLD: u32 = 3;
+const TOLD: u64 = 3;
 /// One-shot, and the kernel has disarmed it by an event of its own.
-const SPENT: u32 = 4;
+const SPENT: u64 = 4;
+const STATES: u64 = 0xff;
 
 /// In place of an end's number: the registered descriptor is a set.
 const SET: u32 = u32::MAX;
@@ -37,14 +45,14 @@ const NO_SET: c_int = -1;
 
 /// A registration in a set.
 struct Entry {
-    state: AtomicU32,
+    word: AtomicU64,
     set: AtomicI32,
     fd: AtomicI32,
     /// The number of the connection's end, which may go on by another descriptor; or [`SET`].
     end: AtomicU32,
     events: AtomicU32,
     data: AtomicU64,
-    /// The kernel was asked for room as well, which the socket has, to wake threads that sleep on the set.
+    /// The kernel was ever asked for room that the program has not asked for, to wake threads that sleep on the set.
     kicked: AtomicBool,
 }
 
@@ -52,17 +60,20 @@ struct Entry {
 static LIST: AtomicPtr<Entry> = AtomicPtr::new(core::ptr::null_mut());
 static LENGTH: AtomicU32 = AtomicU32::new(0);
 static USED: AtomicU32 = AtomicU32::new(0);
-/// Counts the answers, so that neither an entry nor the kernel comes first each time.
-static TURN: AtomicU32 = AtomicU32::new(0);
+/// Counts the answers of each set, by a part of its descriptor, so that neither an entry nor the kernel comes first each time.
+static TURNS: [AtomicU32; 64] = [const { AtomicU32::new(0) }; 64];
+/// Waits that have found nothing left.
+static IN_VAIN: AtomicU32 = AtomicU32::new(0);
 
-/// Makes room for the list, before the filter comes. False without address space.
+/// Makes the list, before the filter comes, with what sets have of other sets. False without address space.
 pub fn prepare() -> bool {
     if !LIST.load(Acquire).is_null() {
         return true;
     }
-    let room = ROOM + 2 * table::highest() as usize;
-    // Who sleeps on a set is counted behind the filter too.
-    for first in (0..room).step_by(PIECE) {
+    let registrations: usize = set::made().map(|set| set.count() as usize * descriptors(set).count().max(1)).sum();
+    let room = ROOM + 2 * (table::highest() as usize + registrations);
+    // Who sleeps on a set is counted behind the filter too; without address space above those nobody is woken.
+    for first in (0..table::highest() as usize + ROOM).step_by(PIECE) {
         let _ = SLEEPERS.need_before_filter(first);
     }
     let Some(mut list) = Reserved::<Entry>::even_confined(room) else { return false };
@@ -70,6 +81,16 @@ pub fn prepare() -> bool {
     LIST.store(list.begin(), Release);
     // Once made, it is never unmapped.
     core::mem::forget(list);
+    for set in set::made() {
+        for epfd in descriptors(set) {
+            enter((NO_SET, epfd, SET), (0, 0));
+            for inner in set.inner() {
+                if let Some(wanted) = set.foreign(inner).filter(|(events, _)| events & IN != 0) {
+                    enter((epfd, inner, SET), wanted);
+                }
+            }
+        }
+    }
     true
 }
 
@@ -84,8 +105,45 @@ fn entries() -> &'static [Entry] {
 }
 
 impl Entry {
+    /// Its word; that of one that another thread changes, once that is done.
+    fn word(&self) -> u64 {
+        let mine = busy();
+        for _ in 0..ROUNDS {
+            let word = self.word.load(SeqCst);
+            // A signal handler does not wait for what it runs on top of.
+            if word & STATES != BUSY || word == mine {
+                return word;
+            }
+            pause();
+        }
+        self.word.load(SeqCst)
+    }
+
+    /// Whether its word was `word`, and is now as armed as that in state `to`.
+    fn changes(&self, word: u64, to: u64) -> bool {
+        self.word.compare_exchange(word, word & !STATES | to, SeqCst, Relaxed).is_ok()
+    }
+
+    /// Has it for this thread alone, if its word is `word`.
+    fn locks(&self, word: u64) -> bool {
+        self.word.compare_exchange(word, busy(), SeqCst, Relaxed).is_ok()
+    }
+
+    /// Has it for this thread alone: the word before. `None` if it is free, or another thread does not come to an end with it.
+    fn lock(&self) -> Option<u64> {
+        loop {
+            let word = self.word();
+            if matches!(word & STATES, FREE | BUSY) {
+                return None;
+            }
+            if self.locks(word) {
+                return Some(word);
+            }
+        }
+    }
+
     fn is_of(&self, set: c_int) -> bool {
-        self.state.load(Acquire) >= ARMED && self.set.load(Relaxed) == set
+        self.word.load(Acquire) & STATES != FREE && self.set.load(Relaxed) == set
     }
 
     fn is(&self, set: c_int, fd: c_int, end: u32) -> bool {
@@ -96,59 +154,79 @@ impl Entry {
         self.events.load(Relaxed) & events != 0
     }
 
+    fn is_armed(&self) -> bool {
+        self.word() & STATES == ARMED
+    }
+
     /// Whether there is something to read that the kernel does not know of.
     fn has_rest(&self, depth: u32) -> bool {
-        match self.end.load(Relaxed) {
-            SET => depth < MAX_DEPTH && is_any_within(self.fd.load(Relaxed), depth + 1),
-            end => connection::has_rest_of(end),
-        }
+        has_rest(self.fd.load(Relaxed), self.end.load(Relaxed), depth)
     }
 
-    /// Whether nothing will ever be left again that the kernel does not know of.
+    /// Whether the kernel alone tells of it from now on, as the program wants it.
     fn is_over(&self) -> bool {
         let end = self.end.load(Relaxed);
-        end != SET && !connection::may_have_rest(end)
+        let told_once = self.word.load(Acquire) & STATES == TOLD && self.wants(ONCE);
+        end != SET && !told_once && !self.kicked.load(Relaxed) && !connection::may_have_rest(end)
     }
 
-    /// Fills an entry that this thread has taken.
-    fn fill(&self, (set, fd, end): (c_int, c_int, u32), (events, data): (u32, u64)) {
-        self.set.store(set, Relaxed);
-        self.fd.store(fd, Relaxed);
-        self.end.store(end, Relaxed);
-        self.events.store(events, Relaxed);
-        self.data.store(data, Relaxed);
-        self.kicked.store(false, Relaxed);
-        self.state.store(ARMED, Release);
-    }
-
-    fn is_armed(&self) -> bool {
-        self.state.load(Acquire) == ARMED
-    }
-
-    /// Whether it was in state `from`, and is in state `to` now.
-    fn goes(&self, from: u32, to: u32) -> bool {
-        self.state.compare_exchange(from, to, AcqRel, Relaxed).is_ok()
-    }
-
-    /// Takes an armed entry that is told once. False if another thread was faster.
-    fn is_mine_to_tell(&self) -> bool {
-        !self.wants(EDGE | ONCE) || self.goes(ARMED, TOLD)
-    }
-
-    /// What an event of the kernel's means.
-    fn truth(&self, events: u32) -> u32 {
-        let is_kicked = self.kicked.swap(false, AcqRel);
-        let mut truth = if is_kicked && !self.wants(OUT) { events & !OUT } else { events };
-        if self.is_armed() && self.has_rest(0) {
-            truth |= self.events.load(Relaxed) & IN;
+    /// Takes what it wants to be told if something is left: events and data. `None` also if another thread was faster.
+    fn claim(&self) -> Option<(u32, u64)> {
+        let word = self.word();
+        let (events, data) = (self.events.load(Relaxed), self.data.load(Relaxed));
+        if word & STATES != ARMED || !self.has_rest(0) {
+            return None;
         }
-        let once = self.wants(ONCE);
-        if is_kicked && (!once || truth == 0 && self.is_armed()) {
-            // As the program wants it. It has called epoll_ctl itself before.
-            register(self.set.load(Relaxed), self.fd.load(Relaxed), self.events.load(Relaxed), self.data.load(Relaxed));
+        let to = if events & (EDGE | ONCE) != 0 { TOLD } else { ARMED };
+        self.changes(word, to).then_some((events & IN, data))
+    }
+
+    /// What an event of the kernel's is to the program; 0: nothing.
+    fn settle_event(&self, told: u32) -> u32 {
+        loop {
+            let word = self.word();
+            let wanted = self.events.load(Relaxed);
+            let is_armed = word & STATES == ARMED;
+            let is_kick = told & OUT != 0 && wanted & OUT == 0 && self.kicked.load(Relaxed);
+            let mut truth = if is_kick { told & !OUT } else { told };
+            if is_armed && self.has_rest(0) {
+                truth |= wanted & IN;
+            }
+            if wanted & ONCE == 0 || is_armed && truth == 0 {
+                if is_kick {
+                    self.calm();
+                }
+                return truth;
+            }
+            match word & STATES {
+                ARMED if self.changes(word, SPENT) => return truth,
+                // What was left was told before, for the same arming.
+                TOLD if self.changes(word, SPENT) => return 0,
+                SPENT => return 0,
+                ARMED | TOLD => {}
+                _ => return truth,
+            }
         }
-        // Told before of what was left, by this event it is spent, and would be told twice.
-        if once && truth != 0 && !self.goes(ARMED, SPENT) && self.goes(TOLD, SPENT) { 0 } else { truth }
+    }
+
+    /// The kernel gets the program's registration back. The program has called epoll_ctl itself before.
+    fn calm(&self) {
+        if let Some(word) = self.lock() {
+            let (set, fd) = (self.set.load(Relaxed), self.fd.load(Relaxed));
+            register(set, fd, self.events.load(Relaxed), self.data.load(Relaxed));
+            self.word.store(word, SeqCst);
+        }
+    }
+}
+
+fn busy() -> u64 {
+    u64::from(process::thread()) << 8 | BUSY
+}
+
+fn has_rest(fd: c_int, end: u32, depth: u32) -> bool {
+    match end {
+        SET => depth < MAX_DEPTH && is_any_within(fd, depth + 1),
+        end => connection::has_rest_of(end),
     }
 }
 
@@ -161,30 +239,48 @@ fn is_any_within(epfd: c_int, depth: u32) -> bool {
     entries().iter().any(|it| it.is_of(epfd) && it.is_armed() && it.has_rest(depth))
 }
 
-fn remove(epfd: c_int, fd: c_int, end: u32) {
-    for entry in entries().iter().filter(|it| it.is(epfd, fd, end)) {
-        entry.state.store(FREE, Release);
+/// Whether this thread, which has counted itself among those that sleep on `epfd`, must not sleep.
+pub(super) fn keeps_awake(epfd: c_int) -> bool {
+    if !connection::has_rests() {
+        return false;
     }
+    // The count comes before the look; who arms an entry has looked at the count before.
+    fence(SeqCst);
+    is_any_within(epfd, 0)
 }
 
-/// Enters a registration; `None` if there is no room.
-fn enter(key: (c_int, c_int, u32), wanted: (u32, u64)) -> Option<&'static Entry> {
-    let (epfd, fd, end) = key;
-    let take = |it: &Entry| [ARMED, TOLD, SPENT].iter().any(|&from| it.goes(from, BUSY));
-    let known = entries().iter().find(|it| it.is(epfd, fd, end) && take(it));
-    let free = || entries().iter().find(|it| it.goes(FREE, BUSY) || it.is_over() && take(it));
+/// A free entry, for this thread alone, for a registration that is none yet: its word before. `None` if there is no room.
+fn take_free(again: bool) -> Option<(&'static Entry, u64)> {
+    let is_free = |it: &&Entry| it.word.load(Acquire) & STATES == FREE || it.is_over();
+    let take = |it: &'static Entry| {
+        let word = it.word.load(Acquire);
+        (word & STATES == FREE && it.locks(word)).then_some((it, word)).or_else(|| {
+            let word = it.lock()?;
+            // Another thread may have filled it meanwhile.
+            if !it.is_over() {
+                it.word.store(word, SeqCst);
+                return None;
+            }
+            Some((it, word & !STATES | FREE))
+        })
+    };
     let unused = || {
         let length = LENGTH.load(Relaxed);
         let at = USED.fetch_update(AcqRel, Relaxed, |used| (used < length).then_some(used + 1)).ok()?;
-        entries().get(at as usize).filter(|it| it.goes(FREE, BUSY))
+        entries().get(at as usize).and_then(take)
     };
-    let entry = known.or_else(free).or_else(unused)?;
-    entry.fill(key, wanted);
-    Some(entry)
+    let old = || entries().iter().filter(is_free).find_map(take);
+    if again { old().or_else(unused) } else { unused() }
 }
 
-/// The filter is about to come, and something is left in the ring of `connection`: enters its registrations in all sets, and wakes
-/// who sleeps on them, since the doorbell that would have done so may have been taken.
+/// Enters a registration that is not there yet, before the filter. False if there is no room.
+fn enter((set, fd, end): (c_int, c_int, u32), (events, data): (u32, u64)) -> bool {
+    let Some((entry, word)) = take_free(false) else { return false };
+    Change::of(entry, word, (set, fd, end), Some((events, data)), false).end(true);
+    true
+}
+
+/// The filter is about to come, and something is left in the ring of `connection`: enters its registrations in all sets.
 pub fn enter_all(connection: Connection) {
     for fd in connection.descriptors() {
         for set in set::having(fd) {
@@ -192,9 +288,14 @@ pub fn enter_all(connection: Connection) {
             for epfd in descriptors(set) {
                 enter((epfd, fd, connection.index()), (item.events, item.data));
             }
-            enter_outer(set, 0);
-            wake_sleepers(set);
         }
+    }
+}
+
+/// Wakes who sleeps on the sets of `connection`, since the doorbell that would have done so may have been taken.
+pub fn wake_all(connection: Connection) {
+    for set in connection.descriptors().flat_map(set::having) {
+        wake_sleepers(set);
     }
 }
 
@@ -205,37 +306,29 @@ pub fn leave_sets(connection: Connection) {
     }
 }
 
-/// Enters the registrations of a set in others.
-fn enter_outer(inner: &Set, depth: u32) {
-    let is_it = |fd: &c_int| set_of(*fd).is_some_and(|it| core::ptr::eq(it, inner));
-    for outer in set::made().filter(|_| depth < MAX_DEPTH) {
-        for fd in outer.inner().filter(is_it) {
-            let Some((events, data)) = outer.foreign(fd).filter(|(events, _)| events & IN != 0) else { continue };
-            for epfd in descriptors(outer) {
-                enter((epfd, fd, SET), (events, data));
-            }
-            enter_outer(outer, depth + 1);
-        }
-    }
-}
-
-/// Wakes them by a descriptor of the library's own that is told of once. It stays: to take it back would be a system call more.
+/// Wakes them by a descriptor of the library's own that is told of once. It stays: the thread that it wakes may not make the system
+/// calls that take it back.
 fn wake_sleepers(set: &Set) {
-    if !has_sleepers(set.epfd()) {
+    // First: so is seen who sleeps now.
+    fence(SeqCst);
+    if set.has_alarm() || !has_sleepers(set.epfd()) {
         return;
     }
-    if let Some(alarm) = kernel::always_readable() {
-        let once = (libc::EPOLLIN as u32) | EDGE | ONCE;
-        let mut event = epoll_event { events: once, u64: set.alarm_data() };
-        // SAFETY: one event.
-        unsafe { real::epoll_ctl(set.epfd(), libc::EPOLL_CTL_ADD, alarm, &mut event) };
+    let Some(alarm) = kernel::always_readable() else { return };
+    if !set.set_alarm(alarm) {
+        return kernel::close(alarm);
     }
+    let mut event = epoll_event { events: (libc::EPOLLIN as u32) | EDGE | ONCE, u64: set.alarm_data() };
+    // SAFETY: one event.
+    unsafe { real::epoll_ctl(set.epfd(), libc::EPOLL_CTL_ADD, alarm, &mut event) };
 }
 
 /// `epfd` is a new set of a confined process: it may be registered in another.
 pub(super) fn note_set(epfd: c_int) {
-    if connection::has_rests() {
-        enter((NO_SET, epfd, SET), (0, 0));
+    if connection::has_rests()
+        && let Some((entry, word)) = take_free(true)
+    {
+        Change::of(entry, word, (NO_SET, epfd, SET), Some((0, 0)), false).end(true);
     }
 }
 
@@ -243,36 +336,81 @@ fn is_set(fd: c_int) -> bool {
     set_of(fd).is_some() || entries().iter().any(|it| it.is(NO_SET, fd, SET))
 }
 
-/// The program is about to change a registration: what it was told of before is over.
-pub(super) fn begin_change(epfd: c_int, fd: c_int) {
-    if connection::has_rests() {
-        for entry in entries().iter().filter(|it| it.is_of(epfd) && it.fd.load(Relaxed) == fd) {
-            entry.goes(TOLD, SPENT);
-        }
-    }
+/// A change of a registration that the kernel is about to make: the entry is this thread's until it [ends](Change::end).
+pub(super) struct Change {
+    entry: &'static Entry,
+    /// The entry's word before, and its events and data.
+    word: u64,
+    before: (u32, u64),
+    /// What the program wants to be told; `None`: nothing that the list could tell.
+    wanted: Option<(u32, u64)>,
+    /// Threads sleep on the set, and something is left.
+    kicks: bool,
 }
 
-/// The kernel has done `operation` of the program's epoll_ctl: the list follows.
-pub(super) fn follow(epfd: c_int, operation: c_int, fd: c_int, wanted: Option<(u32, u64)>) {
-    // First: every epoll_ctl comes here, and hardly any process has rests.
-    if !connection::has_rests() {
-        return;
+impl Change {
+    /// The program is about to do `operation` by epoll_ctl. `None` if the list has nothing to do with it.
+    pub(super) fn begin(epfd: c_int, operation: c_int, fd: c_int, wanted: Option<(u32, u64)>) -> Option<Change> {
+        // First: every epoll_ctl comes here, and hardly any process has rests.
+        if !connection::has_rests() {
+            return None;
+        }
+        let (end, may_have_rest) = match connection::known(fd) {
+            Some(connection) => (connection.index(), connection::may_have_rest(connection.index())),
+            None if is_set(fd) => (SET, true),
+            None => return None,
+        };
+        let known = entries().iter().find_map(|it| it.is(epfd, fd, end).then(|| it.lock().map(|word| (it, word)))?);
+        // What was told once is followed to the end: an event of an arming before may be on its way yet.
+        let is_followed = |events| may_have_rest || known.is_some() && events & ONCE != 0;
+        let wanted =
+            wanted.filter(|&(events, _)| operation != libc::EPOLL_CTL_DEL && events & IN != 0 && is_followed(events));
+        let (entry, word) = known.or_else(|| wanted.and_then(|_| take_free(true)))?;
+        let kicks = wanted.is_some() && is_slept_on(epfd, 0) && has_rest(fd, end, 0);
+        Some(Change::of(entry, word, (epfd, fd, end), wanted, kicks))
     }
-    let (end, may_have_rest) = match connection::known(fd) {
-        Some(connection) => (connection.index(), connection::may_have_rest(connection.index())),
-        None if is_set(fd) => (SET, true),
-        None => return,
-    };
-    let wanted = wanted.filter(|(events, _)| operation != libc::EPOLL_CTL_DEL && events & IN != 0);
-    let Some(wanted) = wanted.filter(|_| may_have_rest) else {
-        return remove(epfd, fd, end);
-    };
-    if let Some(entry) = enter((epfd, fd, end), wanted)
-        && is_slept_on(epfd, 0)
-        && entry.has_rest(0)
-    {
-        entry.kicked.store(true, Release);
-        register(epfd, fd, wanted.0 | libc::EPOLLOUT as u32, wanted.1);
+
+    /// What the entry says from now on, so that a thread that the kernel tells of it finds it, and waits for the end of the change.
+    fn of(
+        entry: &'static Entry,
+        word: u64,
+        (set, fd, end): (c_int, c_int, u32),
+        wanted: Option<(u32, u64)>,
+        kicks: bool,
+    ) -> Change {
+        let before = (entry.events.load(Relaxed), entry.data.load(Relaxed));
+        if let Some((events, data)) = wanted {
+            entry.set.store(set, Relaxed);
+            entry.fd.store(fd, Relaxed);
+            entry.end.store(end, Relaxed);
+            entry.events.store(events, Relaxed);
+            entry.data.store(data, Relaxed);
+            let is_new = word & STATES == FREE;
+            entry.kicked.store(kicks || !is_new && entry.kicked.load(Relaxed), Relaxed);
+        }
+        Change { entry, word, before, wanted, kicks }
+    }
+
+    /// What the kernel is to be told in place of what the program wants.
+    pub(super) fn event(&self) -> Option<epoll_event> {
+        let (events, data) = self.wanted.filter(|_| self.kicks)?;
+        // Nothing more: an exclusive registration must not have EPOLLWRNORM.
+        Some(epoll_event { events: events | libc::EPOLLOUT as u32, u64: data })
+    }
+
+    /// The kernel has done so, or not.
+    pub(super) fn end(self, done: bool) {
+        let Change { entry, word, before: (events, data), wanted, .. } = self;
+        let word = match wanted {
+            Some(_) if done => (word & !STATES).wrapping_add(STATES + 1) | ARMED,
+            None if done => word & !STATES | FREE,
+            _ => {
+                entry.events.store(events, Relaxed);
+                entry.data.store(data, Relaxed);
+                word
+            }
+        };
+        entry.word.store(word, SeqCst);
     }
 }
 
@@ -287,7 +425,9 @@ fn is_slept_on(epfd: c_int, depth: u32) -> bool {
 pub(super) fn forget_set(epfd: c_int) {
     if connection::has_rests() {
         for entry in entries().iter().filter(|it| it.is_of(epfd) || it.is(it.set.load(Relaxed), epfd, SET)) {
-            entry.state.store(FREE, Release);
+            if let Some(word) = entry.lock() {
+                entry.word.store(word & !STATES | FREE, SeqCst);
+            }
         }
     }
 }
@@ -304,10 +444,12 @@ impl Answer {
     fn add_rests(&mut self, epfd: c_int, turn: u32) {
         let (before, behind) = entries().split_at(turn as usize % entries().len().max(1));
         for entry in behind.iter().chain(before).filter(|it| it.is_of(epfd)) {
-            if self.count == self.most || !entry.is_armed() || !entry.has_rest(0) || !entry.is_mine_to_tell() {
-                continue;
+            if self.count == self.most {
+                return;
             }
-            self.push(entry.events.load(Relaxed) & IN, entry.data.load(Relaxed), self.count);
+            if let Some((events, data)) = entry.claim() {
+                self.push(events, data, self.count);
+            }
         }
     }
 
@@ -360,9 +502,10 @@ pub(super) unsafe fn tell(
     look: &dyn Fn(*mut epoll_event, usize) -> c_int,
 ) -> Option<c_int> {
     if !is_any(epfd) {
+        look_whether_all_is_over();
         return None;
     }
-    let turn = TURN.fetch_add(1, Relaxed);
+    let turn = TURNS[epfd as u32 as usize % TURNS.len()].fetch_add(1, Relaxed);
     let mut answer = Answer { at: events, most, count: 0 };
     if turn.is_multiple_of(2) {
         answer.add_rests(epfd, turn / 2);
@@ -383,14 +526,27 @@ pub(super) unsafe fn confirm(epfd: c_int, events: *mut epoll_event, count: c_int
     if count <= 0 || !connection::has_rests() {
         return count;
     }
+    let alarm = set_of(epfd).map(Set::alarm_data);
     let mut answer = Answer { at: events, most: count as usize, count: 0 };
     for index in 0..answer.most {
         let event = answer.event(index);
+        if Some(event.u64) == alarm {
+            continue;
+        }
         let of_data = |it: &&Entry| it.is_of(epfd) && it.data.load(Relaxed) == event.u64;
-        let truth = entries().iter().find(of_data).map_or(event.events, |entry| entry.truth(event.events));
+        let truth = entries().iter().find(of_data).map_or(event.events, |entry| entry.settle_event(event.events));
         if truth != 0 {
             answer.push(truth, event.u64, 0);
         }
     }
     answer.count as c_int
+}
+
+/// Now and then: once the kernel knows everything, nobody looks at the list any more.
+fn look_whether_all_is_over() {
+    let count = IN_VAIN.fetch_add(1, Relaxed);
+    let is_over = |it: &Entry| it.word.load(Acquire) & STATES == FREE || it.end.load(Relaxed) == SET || it.is_over();
+    if count % LOOK_EVERY == LOOK_EVERY - 1 && entries().iter().all(is_over) {
+        connection::forget_rests();
+    }
 }

@@ -57,8 +57,13 @@ impl Call<'_> {
         if !connection::has_rests() {
             return None;
         }
+        let look = |at, most| match set_of(self.epfd).filter(|set| set.count() > 0 && !set.is_below()) {
+            // The filter was refused, and the set has connections of ours yet.
+            Some(set) if !is_quiet() => wait_in(self.epfd, set, Events::new(at, most), Some(0), self, false),
+            _ => self.look(at, most as c_int),
+        };
         // SAFETY: passed on to the caller.
-        unsafe { rests::tell(self.epfd, at, most, &|at, most| self.look(at, most as c_int)) }
+        unsafe { rests::tell(self.epfd, at, most, &look) }
     }
 
     /// Sleeps in it for so many nanoseconds at most, which are few: most calls count in milliseconds.
@@ -100,7 +105,7 @@ fn wait(epfd: c_int, events: *mut epoll_event, most: c_int, deadline: Deadline, 
     if !set.is_mine() {
         settle(epfd, set);
     }
-    let answer = wait_in(epfd, set, Events::new(events, most), deadline, call);
+    let answer = wait_in(epfd, set, Events::new(events, most), deadline, call, true);
     hand_over(epfd, set);
     Some(answer)
 }
@@ -142,7 +147,8 @@ fn wait_in_vain(
     }
 }
 
-fn wait_in(epfd: c_int, set: &Set, mut events: Events, deadline: Deadline, call: &Call<'_>) -> c_int {
+/// Waits for what the set and the kernel tell; `rests`: and for what is left in the rings of a confined process.
+fn wait_in(epfd: c_int, set: &Set, mut events: Events, deadline: Deadline, call: &Call<'_>, rests: bool) -> c_int {
     let look = |at, most| {
         if is_quiet() {
             // By the program's own call.
@@ -156,10 +162,11 @@ fn wait_in(epfd: c_int, set: &Set, mut events: Events, deadline: Deadline, call:
     let mut polled_enough = false;
     loop {
         // SAFETY: the program's array, of which nothing is used yet.
-        let rests = |events: &Events| unsafe { call.rests(events.at, events.most) };
+        let rests_now = |events: &Events| unsafe { call.rests(events.at, events.most) };
         // The filter may have come while this thread slept.
-        if events.count == 0
-            && let Some(count) = rests(&events)
+        if rests
+            && events.count == 0
+            && let Some(count) = rests_now(&events)
         {
             return count;
         }
@@ -210,6 +217,9 @@ fn wait_in(epfd: c_int, set: &Set, mut events: Events, deadline: Deadline, call:
             continue;
         }
         let answer = asleep(epfd, || {
+            if rests::keeps_awake(epfd) {
+                return None;
+            }
             settle(epfd, set);
             let brief = match arm(set, false, 0) {
                 Sleep::Yes => u64::MAX,
@@ -333,7 +343,18 @@ fn sleep_natively(
 /// The same in a confined process, which another thread may wake: what is left in the ring of a connection that it registers.
 fn sleep_beside_rests(events: *mut epoll_event, most: c_int, deadline: Deadline, call: &Call<'_>) -> c_int {
     loop {
-        let answer = asleep(call.epfd, || call.sleep(events, most, left(deadline, u64::MAX)));
+        let answer = asleep(call.epfd, || {
+            let longest = if rests::keeps_awake(call.epfd) { 0 } else { u64::MAX };
+            call.sleep(events, most, left(deadline, longest))
+        });
+        // SAFETY: the program's array; the kernel has looked at it by now.
+        let rests = || unsafe { call.rests(events, most as usize) };
+        if answer == 0
+            && is_writable(events, 1)
+            && let Some(count) = rests()
+        {
+            return count;
+        }
         if answer != 0 || deadline.is_some_and(|at| clock::nanoseconds() >= at) {
             return answer;
         }
