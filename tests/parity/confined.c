@@ -244,6 +244,19 @@ static void calls_b(struct side *side) {
 }
 static void calls(void) { two_processes(AF_INET6, calls_a, calls_b); }
 
+/* A child plays the part, while 700 bytes are unread. */
+static void child_with_unread(struct side *side, part *play) {
+    hear(side);
+    await_bytes(side->fd, 700);
+    pid_t child = (pid_t)MUST(fork());
+    if (child == 0) {
+        role = 'C';
+        play(side);
+        _exit(0);
+    }
+    say("child %d", ended(child));
+}
+
 /* Fifty questions, answered by way of an epoll set, which is returned. */
 static int answer_by_set(struct side *side) {
     struct epoll_event event = {.events = EPOLLIN, .data.fd = side->fd};
@@ -293,43 +306,36 @@ static void epoll_b(struct side *side) {
 static void epoll(void) { two_processes(AF_INET, epoll_a, epoll_b); }
 
 /* A set that is made behind the filter, while something is unread. */
-static void new_set_a(struct side *side) {
-    hear(side);
-    await_bytes(side->fd, 700);
-    pid_t child = (pid_t)MUST(fork());
-    if (child == 0) {
-        role = 'C';
-        confine(by_new_set, BY_PRCTL);
-        int set = (int)MUST(epoll_create1(0)), first = (int)MUST(epoll_create1(0));
-        struct epoll_event event = {.events = EPOLLIN, .data.u64 = 1}, events[2];
-        MUST(epoll_ctl(first, EPOLL_CTL_ADD, side->fd, &event));
-        MUST(close(first));
-        event.events = EPOLLOUT;
-        MUST(epoll_ctl(set, EPOLL_CTL_ADD, side->fd, &event));
-        SHOW(epoll_wait(set, events, 2, 0));
-        say("%x", events[0].events);
-        event = (struct epoll_event){.events = EPOLLIN | EPOLLET, .data.u64 = 2};
-        MUST(epoll_ctl(set, EPOLL_CTL_MOD, side->fd, &event));
-        for (int i = 0; i < 2; i++) SHOW(epoll_wait(set, events, 2, 0));
-        say("%x %d", events[0].events, (int)events[0].data.u64);
-        event = (struct epoll_event){.events = EPOLLIN | EPOLLONESHOT, .data.u64 = 3};
-        MUST(epoll_ctl(set, EPOLL_CTL_MOD, side->fd, &event));
-        for (int i = 0; i < 2; i++) SHOW(epoll_wait(set, events, 2, 0));
-        say("%x %d", events[0].events, (int)events[0].data.u64);
-        event = (struct epoll_event){.events = EPOLLIN | EPOLLOUT, .data.u64 = 4};
-        MUST(epoll_ctl(set, EPOLL_CTL_MOD, side->fd, &event));
-        for (int i = 0; i < 2; i++) SHOW(epoll_wait(set, events, 2, -1));
-        say("%x %d", events[0].events, (int)events[0].data.u64);
-        read_test_data(side->fd, 700, 5, 0);
-        SHOW(epoll_wait(set, events, 2, 0));
-        say("%x", events[0].events);
-        MUST(epoll_ctl(set, EPOLL_CTL_DEL, side->fd, NULL));
-        SHOW(epoll_wait(set, events, 2, 0));
-        echo(side->fd, false);
-        _exit(0);
-    }
-    say("child %d", ended(child));
+static void new_set_child(struct side *side) {
+    confine(by_new_set, BY_PRCTL);
+    int set = (int)MUST(epoll_create1(0)), first = (int)MUST(epoll_create1(0));
+    struct epoll_event event = {.events = EPOLLIN, .data.u64 = 1}, events[2];
+    MUST(epoll_ctl(first, EPOLL_CTL_ADD, side->fd, &event));
+    MUST(close(first));
+    event.events = EPOLLOUT;
+    MUST(epoll_ctl(set, EPOLL_CTL_ADD, side->fd, &event));
+    SHOW(epoll_wait(set, events, 2, 0));
+    say("%x", events[0].events);
+    event = (struct epoll_event){.events = EPOLLIN | EPOLLET, .data.u64 = 2};
+    MUST(epoll_ctl(set, EPOLL_CTL_MOD, side->fd, &event));
+    for (int i = 0; i < 2; i++) SHOW(epoll_wait(set, events, 2, 0));
+    say("%x %d", events[0].events, (int)events[0].data.u64);
+    event = (struct epoll_event){.events = EPOLLIN | EPOLLONESHOT, .data.u64 = 3};
+    MUST(epoll_ctl(set, EPOLL_CTL_MOD, side->fd, &event));
+    for (int i = 0; i < 2; i++) SHOW(epoll_wait(set, events, 2, 0));
+    say("%x %d", events[0].events, (int)events[0].data.u64);
+    event = (struct epoll_event){.events = EPOLLIN | EPOLLOUT, .data.u64 = 4};
+    MUST(epoll_ctl(set, EPOLL_CTL_MOD, side->fd, &event));
+    for (int i = 0; i < 2; i++) SHOW(epoll_wait(set, events, 2, -1));
+    say("%x %d", events[0].events, (int)events[0].data.u64);
+    read_test_data(side->fd, 700, 5, 0);
+    SHOW(epoll_wait(set, events, 2, 0));
+    say("%x", events[0].events);
+    MUST(epoll_ctl(set, EPOLL_CTL_DEL, side->fd, NULL));
+    SHOW(epoll_wait(set, events, 2, 0));
+    echo(side->fd, false);
 }
+static void new_set_a(struct side *side) { child_with_unread(side, new_set_child); }
 static void new_set_b(struct side *side) {
     tell(side);
     fill(out, 700, 5, 0);
@@ -339,36 +345,29 @@ static void new_set_b(struct side *side) {
 static void new_set(void) { two_processes(AF_INET, new_set_a, new_set_b); }
 
 /* Sets that were made before the filter, and one of them in another; the sender has ended its direction. */
-static void old_sets_a(struct side *side) {
-    hear(side);
-    await_bytes(side->fd, 700);
-    pid_t child = (pid_t)MUST(fork());
-    if (child == 0) {
-        role = 'C';
-        enum { LEVEL, EDGE, ONCE, OUTER, KINDS };
-        static const uint32_t wanted[] = {EPOLLIN, EPOLLIN | EPOLLET, EPOLLIN | EPOLLONESHOT, EPOLLIN};
-        int set[KINDS];
-        struct epoll_event events[2];
-        for (int kind = 0; kind < KINDS; kind++) {
-            struct epoll_event event = {.events = wanted[kind], .data.u64 = (uint64_t)kind};
-            set[kind] = (int)MUST(epoll_create1(0));
-            MUST(epoll_ctl(set[kind], EPOLL_CTL_ADD, kind == OUTER ? set[LEVEL] : side->fd, &event));
-        }
-        confine(by_epoll, BY_PRCTL);
-        for (int round = 0; round < 2; round++) {
-            for (int kind = 0; kind < KINDS; kind++) {
-                events[0] = (struct epoll_event){0};
-                int count = epoll_wait(set[kind], events, 2, 0);
-                say("%d: %d %x %d", kind, count, events[0].events, (int)events[0].data.u64);
-            }
-        }
-        read_test_data(side->fd, 700, 5, 0);
-        SHOW((int)read(side->fd, in, 10));
-        write_all(side->fd, "end", 3);
-        _exit(0);
+static void old_sets_child(struct side *side) {
+    enum { LEVEL, EDGE, ONCE, OUTER, KINDS };
+    static const uint32_t wanted[] = {EPOLLIN, EPOLLIN | EPOLLET, EPOLLIN | EPOLLONESHOT, EPOLLIN};
+    int set[KINDS];
+    struct epoll_event events[2];
+    for (int kind = 0; kind < KINDS; kind++) {
+        struct epoll_event event = {.events = wanted[kind], .data.u64 = (uint64_t)kind};
+        set[kind] = (int)MUST(epoll_create1(0));
+        MUST(epoll_ctl(set[kind], EPOLL_CTL_ADD, kind == OUTER ? set[LEVEL] : side->fd, &event));
     }
-    say("child %d", ended(child));
+    confine(by_epoll, BY_PRCTL);
+    for (int round = 0; round < 2; round++) {
+        for (int kind = 0; kind < KINDS; kind++) {
+            events[0] = (struct epoll_event){0};
+            int count = epoll_wait(set[kind], events, 2, 0);
+            say("%d: %d %x %d", kind, count, events[0].events, (int)events[0].data.u64);
+        }
+    }
+    read_test_data(side->fd, 700, 5, 0);
+    SHOW((int)read(side->fd, in, 10));
+    write_all(side->fd, "end", 3);
 }
+static void old_sets_a(struct side *side) { child_with_unread(side, old_sets_child); }
 static void old_sets_b(struct side *side) {
     tell(side);
     fill(out, 700, 5, 0);
@@ -490,35 +489,28 @@ static void split_b(struct side *side) {
 static void split(void) { two_processes(AF_INET, split_a, split_b); }
 
 /* Polls whose time the kernel counts down. */
-static void number_a(struct side *side) {
-    hear(side);
-    await_bytes(side->fd, 700);
-    pid_t child = (pid_t)MUST(fork());
-    if (child == 0) {
-        role = 'C';
-        confine(by_number, BY_PRCTL);
-        for (int round = 0; round < 2; round++) {
-            struct timespec time = {100, 0};
-            struct pollfd ready = {side->fd, POLLIN, 0};
-            SHOW(syscall(SYS_ppoll, &ready, 1, &time, NULL, 8));
-            say("%s", time.tv_sec < 100 ? "counted down" : "as it was");
-            fd_set readable;
-            FD_ZERO(&readable);
-            FD_SET(side->fd, &readable);
-            time = (struct timespec){100, 0};
-            SHOW(syscall(SYS_pselect6, side->fd + 1, &readable, NULL, NULL, &time, NULL));
-            say("%s", time.tv_sec < 100 ? "counted down" : "as it was");
-            struct timeval old = {100, 0};
-            FD_SET(side->fd, &readable);
-            SHOW(syscall(SYS_select, side->fd + 1, &readable, NULL, NULL, &old));
-            say("%s", old.tv_sec < 100 ? "counted down" : "as it was");
-            read_test_data(side->fd, 700, 5 + (uint64_t)round, 0);
-            write_all(side->fd, "+", 1);
-        }
-        _exit(0);
+static void number_child(struct side *side) {
+    confine(by_number, BY_PRCTL);
+    for (int round = 0; round < 2; round++) {
+        struct timespec time = {100, 0};
+        struct pollfd ready = {side->fd, POLLIN, 0};
+        SHOW(syscall(SYS_ppoll, &ready, 1, &time, NULL, 8));
+        say("%s", time.tv_sec < 100 ? "counted down" : "as it was");
+        fd_set readable;
+        FD_ZERO(&readable);
+        FD_SET(side->fd, &readable);
+        time = (struct timespec){100, 0};
+        SHOW(syscall(SYS_pselect6, side->fd + 1, &readable, NULL, NULL, &time, NULL));
+        say("%s", time.tv_sec < 100 ? "counted down" : "as it was");
+        struct timeval old = {100, 0};
+        FD_SET(side->fd, &readable);
+        SHOW(syscall(SYS_select, side->fd + 1, &readable, NULL, NULL, &old));
+        say("%s", old.tv_sec < 100 ? "counted down" : "as it was");
+        read_test_data(side->fd, 700, 5 + (uint64_t)round, 0);
+        write_all(side->fd, "+", 1);
     }
-    say("child %d", ended(child));
 }
+static void number_a(struct side *side) { child_with_unread(side, number_child); }
 static void number_b(struct side *side) {
     tell(side);
     for (uint64_t seed = 5; seed < 7; seed++) {
