@@ -128,7 +128,7 @@ fn wait(fds: &mut [pollfd], deadline: Deadline, mask: *const sigset_t) -> c_int 
     let mut polled_enough = false;
     loop {
         // A filter may have come while this thread slept.
-        if let Some(count) = answer_confined(fds, || 0) {
+        if let Some(count) = answer_confined(fds, |_| 0) {
             return count;
         }
         if let Some(count) = answer_alone(fds) {
@@ -166,7 +166,7 @@ fn wait(fds: &mut [pollfd], deadline: Deadline, mask: *const sigset_t) -> c_int 
             at_rest(fds.as_ptr(), fds.len(), || {
                 let mut longest = u64::MAX;
                 // Behind the count of those who sleep.
-                if connection::has_rests() && fds.iter().any(has_rest) {
+                if have_rests(fds) {
                     return 0;
                 }
                 for it in fds.iter() {
@@ -327,14 +327,18 @@ fn has_rest(it: &pollfd) -> bool {
     it.events & IN != 0 && connection.map_or_else(|| epoll::has_rest(it.fd), |connection| connection.has_rest())
 }
 
+fn have_rests(fds: &[pollfd]) -> bool {
+    connection::has_rests() && fds.iter().any(has_rest)
+}
+
 /// The answer when something is left in the rings of a confined process, of which the kernel does not know, with what that says
 /// in a `look`: the program's own call, without waiting.
-fn answer_confined(fds: &mut [pollfd], look: impl FnOnce() -> c_int) -> Option<c_int> {
-    if !connection::has_rests() || !fds.iter().any(has_rest) {
+fn answer_confined(fds: &mut [pollfd], look: impl FnOnce(&mut [pollfd]) -> c_int) -> Option<c_int> {
+    if !have_rests(fds) {
         return None;
     }
     fds.iter_mut().for_each(|it| it.revents = 0);
-    if look() < 0 {
+    if look(fds) < 0 {
         fds.iter_mut().for_each(|it| it.revents = 0);
     }
     let mut count = 0;
@@ -444,7 +448,8 @@ pub unsafe extern "C" fn poll(fds: *mut pollfd, count: nfds_t, timeout: c_int) -
         if count == 0 {
             return plain();
         }
-        serve(fds, count, after_ms(timeout), core::ptr::null(), || real::poll(fds, count, 0), plain)
+        let look = |fds: &mut [pollfd]| real::poll(fds.as_mut_ptr(), count, 0);
+        serve(fds, count, after_ms(timeout), core::ptr::null(), look, plain)
     }
 }
 
@@ -457,7 +462,7 @@ unsafe fn serve(
     count: nfds_t,
     deadline: Deadline,
     mask: *const sigset_t,
-    look: impl FnOnce() -> c_int,
+    look: impl FnOnce(&mut [pollfd]) -> c_int,
     plain: impl FnOnce() -> c_int,
 ) -> c_int {
     if !is_writable(fds, count as usize) {
@@ -542,7 +547,8 @@ pub unsafe extern "C" fn ppoll(
             return plain();
         }
         let at_once = timespec { tv_sec: 0, tv_nsec: 0 };
-        serve(fds, count, after(timeout), mask, || real::ppoll(fds, count, &at_once, mask), plain)
+        let look = |fds: &mut [pollfd]| real::ppoll(fds.as_mut_ptr(), count, &at_once, mask);
+        serve(fds, count, after(timeout), mask, look, plain)
     }
 }
 
@@ -754,7 +760,7 @@ impl Select {
         }
         // Or take from them: the rest is of another call.
         let fds = &mut fds[..found];
-        if answer_confined(fds, || 0).is_none() {
+        if answer_confined(fds, |_| 0).is_none() {
             if !concerns_us(fds) {
                 // SAFETY: nobody changes them meanwhile.
                 let answer = unsafe { at_rest(fds.as_ptr(), fds.len(), plain) };

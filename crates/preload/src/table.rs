@@ -168,14 +168,7 @@ pub fn is_settled(fd: i32) -> bool {
 /// A connection was accepted from `fd`. Whether that was not known before.
 #[cold]
 pub fn note_listening(fd: i32) -> bool {
-    while let was @ Known::Socket(socket) = get(fd)
-        && !socket.listens
-    {
-        if replace(fd, was, Known::Socket(Socket { listens: true, ..socket })) {
-            return true;
-        }
-    }
-    false
+    note_if(fd, |_| true, |socket| Socket { listens: true, ..socket })
 }
 
 /// Has `fd` among those below [`highest`].
@@ -199,14 +192,23 @@ pub fn replace(fd: i32, was: Known, known: Known) -> bool {
 
 /// If `fd` is known to be a socket that is nobody else's, what is known of it becomes what `change` makes of it.
 pub fn note(fd: i32, change: impl Fn(Socket) -> Socket) {
+    note_if(fd, Socket::is_private, change);
+}
+
+/// If `fd` is known to be a socket that `may` be changed, what is known of it becomes what `change` makes of it. Whether that is new.
+fn note_if(fd: i32, may: impl Fn(Socket) -> bool, change: impl Fn(Socket) -> Socket) -> bool {
     while let was @ Known::Socket(socket) = get(fd)
-        && socket.is_private()
+        && may(socket)
     {
         let now = change(socket);
-        if now == socket || replace(fd, was, Known::Socket(now)) {
-            return;
+        if now == socket {
+            return false;
+        }
+        if replace(fd, was, Known::Socket(now)) {
+            return true;
         }
     }
+    false
 }
 
 /// One more than the highest descriptor that was ever entered.

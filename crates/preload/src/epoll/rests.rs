@@ -83,10 +83,10 @@ pub fn prepare() -> bool {
     core::mem::forget(list);
     for set in set::made() {
         for epfd in descriptors(set) {
-            enter((NO_SET, epfd, SET), (0, 0));
+            enter((NO_SET, epfd, SET), (0, 0), take_unused);
             for inner in set.inner() {
                 if let Some(wanted) = set.foreign(inner).filter(|(events, _)| events & IN != 0) {
-                    enter((epfd, inner, SET), wanted);
+                    enter((epfd, inner, SET), wanted, take_unused);
                 }
             }
         }
@@ -249,35 +249,41 @@ pub(super) fn keeps_awake(epfd: c_int) -> bool {
     is_any_within(epfd, 0)
 }
 
-/// A free entry, for this thread alone, for a registration that is none yet: its word before. `None` if there is no room.
-fn take_free(again: bool) -> Option<(&'static Entry, u64)> {
-    let is_free = |it: &&Entry| it.word.load(Acquire) & STATES == FREE || it.is_over();
-    let take = |it: &'static Entry| {
-        let word = it.word.load(Acquire);
-        (word & STATES == FREE && it.locks(word)).then_some((it, word)).or_else(|| {
-            let word = it.lock()?;
-            // Another thread may have filled it meanwhile.
-            if !it.is_over() {
-                it.word.store(word, SeqCst);
-                return None;
-            }
-            Some((it, word & !STATES | FREE))
-        })
-    };
-    let unused = || {
-        let length = LENGTH.load(Relaxed);
-        let at = USED.fetch_update(AcqRel, Relaxed, |used| (used < length).then_some(used + 1)).ok()?;
-        entries().get(at as usize).and_then(take)
-    };
-    let old = || entries().iter().filter(is_free).find_map(take);
-    if again { old().or_else(unused) } else { unused() }
+/// An entry that is this thread's alone, and its word before.
+type Taken = (&'static Entry, u64);
+
+/// An entry that was never used; `None` if there is no room.
+fn take_unused() -> Option<Taken> {
+    let length = LENGTH.load(Relaxed);
+    let at = USED.fetch_update(AcqRel, Relaxed, |used| (used < length).then_some(used + 1)).ok()?;
+    take(entries().get(at as usize)?)
 }
 
-/// Enters a registration that is not there yet, before the filter. False if there is no room.
-fn enter((set, fd, end): (c_int, c_int, u32), (events, data): (u32, u64)) -> bool {
-    let Some((entry, word)) = take_free(false) else { return false };
-    Change::of(entry, word, (set, fd, end), Some((events, data)), false).end(true);
-    true
+/// The same, or one that is free again.
+fn take_free() -> Option<Taken> {
+    let is_free = |it: &&Entry| it.word.load(Acquire) & STATES == FREE || it.is_over();
+    entries().iter().filter(is_free).find_map(take).or_else(take_unused)
+}
+
+/// The entry, unless another thread has filled it meanwhile.
+fn take(entry: &'static Entry) -> Option<Taken> {
+    let word = entry.word.load(Acquire);
+    if word & STATES == FREE && entry.locks(word) {
+        return Some((entry, word));
+    }
+    let word = entry.lock()?;
+    if !entry.is_over() {
+        entry.word.store(word, SeqCst);
+        return None;
+    }
+    Some((entry, word & !STATES | FREE))
+}
+
+/// Enters a registration that is not there yet, if there is room for it.
+fn enter(key: (c_int, c_int, u32), wanted: (u32, u64), take: fn() -> Option<Taken>) {
+    if let Some((entry, word)) = take() {
+        Change::of(entry, word, key, Some(wanted), false).end(true);
+    }
 }
 
 /// The filter is about to come, and something is left in the ring of `connection`: enters its registrations in all sets.
@@ -286,7 +292,7 @@ pub fn enter_all(connection: Connection) {
         for set in set::having(fd) {
             let Some(item) = set.item(fd).filter(|item| item.wants(IN)) else { continue };
             for epfd in descriptors(set) {
-                enter((epfd, fd, connection.index()), (item.events, item.data));
+                enter((epfd, fd, connection.index()), (item.events, item.data), take_unused);
             }
         }
     }
@@ -325,10 +331,8 @@ fn wake_sleepers(set: &Set) {
 
 /// `epfd` is a new set of a confined process: it may be registered in another.
 pub(super) fn note_set(epfd: c_int) {
-    if connection::has_rests()
-        && let Some((entry, word)) = take_free(true)
-    {
-        Change::of(entry, word, (NO_SET, epfd, SET), Some((0, 0)), false).end(true);
+    if connection::has_rests() {
+        enter((NO_SET, epfd, SET), (0, 0), take_free);
     }
 }
 
@@ -365,7 +369,7 @@ impl Change {
         let is_followed = |events| may_have_rest || known.is_some() && events & ONCE != 0;
         let wanted =
             wanted.filter(|&(events, _)| operation != libc::EPOLL_CTL_DEL && events & IN != 0 && is_followed(events));
-        let (entry, word) = known.or_else(|| wanted.and_then(|_| take_free(true)))?;
+        let (entry, word) = known.or_else(|| wanted.and_then(|_| take_free()))?;
         let kicks = wanted.is_some() && is_slept_on(epfd, 0) && has_rest(fd, end, 0);
         Some(Change::of(entry, word, (epfd, fd, end), wanted, kicks))
     }

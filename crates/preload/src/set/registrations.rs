@@ -169,14 +169,16 @@ impl Set {
 
     /// The registration of `fd`.
     pub fn item(&self, fd: i32) -> Option<Item> {
-        let item = if self.is_below() { self.peek(fd) } else { self.locked(|inside| inside.item(fd).copied()) };
-        item.filter(|it| it.is_ours(fd))
+        self.any_item(fd).filter(|it| it.is_ours(fd))
     }
 
     /// What `fd`, which is no socket of ours, is registered with: events and data.
     pub fn foreign(&self, fd: i32) -> Option<(u32, u64)> {
-        let item = if self.is_below() { self.peek(fd) } else { self.locked(|inside| inside.item(fd).copied()) };
-        item.filter(|it| it.is_current(fd) && it.foreign).map(|it| (it.events, it.data))
+        self.any_item(fd).filter(|it| it.is_current(fd) && it.foreign).map(|it| (it.events, it.data))
+    }
+
+    fn any_item(&self, fd: i32) -> Option<Item> {
+        if self.is_below() { self.peek(fd) } else { self.locked(|inside| inside.item(fd).copied()) }
     }
 
     /// Changes the registration of `fd`; not in a signal handler that runs on top of a look at the set.
