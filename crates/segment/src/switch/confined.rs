@@ -1,8 +1,8 @@
 //! An end in a process that may soon be killed for any system call which the program does not make itself (seccomp(2)).
 //!
-//! Its direction out goes down for good. Its direction in is left if everything was read; otherwise the ring is read to its
-//! end, which costs no system call, and left then. What has to be taken from the kernel meanwhile is taken by the
-//! program's own call, and no more of it than lies before the ring.
+//! Its direction out goes down for good. Its direction in is left if everything was read, or if the reader can put the rest on
+//! the kernel path itself. Otherwise the ring is read to its end, which costs no system call, and left then. What has to be
+//! taken from the kernel meanwhile is taken by the program's own call, and no more of it than lies before the ring.
 #![allow(unsafe_code, reason = "an empty message header")]
 
 use super::{BROKEN, Port};
@@ -11,7 +11,7 @@ use crate::end::Stage;
 use crate::kernel;
 use crate::link::{ABSENT, ALONE, LEFT, NO_MORE_BELLS};
 use crate::lock::Entered;
-use crate::raw::{Answer, Errno};
+use crate::raw::{Answer, Errno, is_quiet};
 use crate::reason::Reason;
 use crate::ring::{Fault, Record};
 use crate::sync::{AcqRel, Acquire, Relaxed, Release, SeqCst, fence, pause};
@@ -36,17 +36,30 @@ impl Port<'_> {
     /// most. True if plain sends and [`Port::receive_by`] are all that it takes from now on. What is unread may stay in
     /// the ring if the program's waits look there (`is_seen`).
     pub fn confine(&self, until: u64, is_seen: bool) -> bool {
-        let mut wake = false;
-        if is_seen {
-            // Whatever is sent from now on comes behind what is there.
-            self.link.incoming().flags.want_down.store(1, Release);
-        }
         self.leave_if_read(until);
-        if !is_seen {
-            wake = self.leave(false, until) == Some(true);
-        }
-        self.go_down_for_good(Reason::Seccomp, wake, until);
+        let unread = if self.has_left() { Some(false) } else { self.leave_and_give(until) };
+        let unread = match unread {
+            None if is_seen => {
+                // Whatever is sent from now on comes behind what is there.
+                self.link.incoming().flags.want_down.store(1, Release);
+                None
+            }
+            None => self.leave(false, until),
+            left => left,
+        };
+        self.go_down_for_good(Reason::Seccomp, unread == Some(true), until);
         !self.sends_fast() && (self.has_left() || is_seen && self.send_no_more_bells(until))
+    }
+
+    /// Leaves the ring and puts on the kernel path itself what is unread there, if the kernel has room for that. Whether the
+    /// sender is to put there some that came meanwhile; `None` if the ring is not left.
+    fn leave_and_give(&self, until: u64) -> Option<bool> {
+        let socket = if is_quiet() { None } else { kernel::copy_of_peer(self.fd) }?;
+        let has_room = kernel::has_room_for(socket, self.left_behind());
+        let left = if has_room { self.leave(false, until) } else { None };
+        let unread = left.map(|_| self.has_left_unread() && !self.give_itself_by(socket));
+        kernel::close(socket);
+        unread
     }
 
     /// Has the sender send no doorbell any more, and takes those that were sent: all, unless they lie behind unread data.
