@@ -365,6 +365,8 @@ static void receive_step(struct actor *a, _Atomic uint64_t *rng, int only)
     noise(a, rng, &around);
     bool noisy = around.on;
     ssize_t done = -1;
+    // A process that makes it its standard input leaves the ring: what another one has seen there comes back by the kernel.
+    int flags = s->input ? 0 : MSG_DONTWAIT;
     errno = 0;
     switch (way) {
     case READ: done = read(a->fd, buffer, n); break;
@@ -384,8 +386,8 @@ static void receive_step(struct actor *a, _Atomic uint64_t *rng, int only)
         }
         check(a, buffer, (size_t)seen, s->received, "MSG_PEEK");
         memset(buffer, 0, (size_t)seen);
-        done = recv(a->fd, buffer, (size_t)seen, MSG_DONTWAIT);
-        if (done != seen)
+        done = recv(a->fd, buffer, (size_t)seen, flags);
+        if (done != seen && !s->input)
             fail(a, "%zd bytes peeked at, %zd received", seen, done);
         break;
     }
@@ -394,7 +396,7 @@ static void receive_step(struct actor *a, _Atomic uint64_t *rng, int only)
         if (ready)
             wait_ready(a, rng, false);
         while ((done = recv(a->fd, buffer, n, MSG_DONTWAIT)) < 0 && errno == EAGAIN) {
-            if (ready)
+            if (ready && !s->input)
                 fail(a, "readable, but recv says EAGAIN");
             wait_ready(a, rng, false);
             ready = true;
@@ -402,13 +404,16 @@ static void receive_step(struct actor *a, _Atomic uint64_t *rng, int only)
         break;
     }
     case COUNTED: {
-        int count = 0;
-        wait_ready(a, rng, false);
-        if (ioctl(a->fd, FIONREAD, &count) || count <= 0)
+        int count = 0, failed;
+        do {
+            wait_ready(a, rng, false);
+            failed = ioctl(a->fd, FIONREAD, &count);
+        } while (!failed && count == 0 && s->input && !is_over(a));
+        if (failed || count <= 0)
             fail(a, "readable, but FIONREAD says %d", count);
         size_t most = (size_t)count < n ? (size_t)count : n;
-        done = recv(a->fd, buffer, n, MSG_DONTWAIT);
-        if (done < (ssize_t)most)
+        done = recv(a->fd, buffer, n, flags);
+        if (done < (ssize_t)most && !s->input)
             fail(a, "FIONREAD %d, recv of %zu says %zd", count, n, done);
         break;
     }

@@ -115,6 +115,8 @@ fn port(fd: c_int) -> Option<Port<'static>> {
     connection::known(fd)?.ready_port()
 }
 
+const AT_ONCE: timespec = timespec { tv_sec: 0, tv_nsec: 0 };
+
 fn concerns_us(fds: &[pollfd]) -> bool {
     // What is in a set of a confined process, the kernel knows; and nothing but the program's own call may be made.
     let is_set = |fd| !is_quiet() && epoll::is_ours(fd);
@@ -135,7 +137,7 @@ fn wait(fds: &mut [pollfd], deadline: Deadline, mask: *const sigset_t) -> c_int 
             end_wait(fds, began.flatten(), slept);
             return count;
         }
-        let count = ask(fds, Some(timespec { tv_sec: 0, tv_nsec: 0 }), core::ptr::null());
+        let count = ask(fds, Some(AT_ONCE), core::ptr::null());
         if count != 0 {
             end_wait(fds, began.flatten(), slept);
             return count;
@@ -333,12 +335,14 @@ fn have_rests(fds: &[pollfd]) -> bool {
 
 /// The answer when something is left in the rings of a confined process, of which the kernel does not know, with what that says
 /// in a `look`: the program's own call, without waiting.
-fn answer_confined(fds: &mut [pollfd], look: impl FnOnce(&mut [pollfd]) -> c_int) -> Option<c_int> {
+fn answer_confined(fds: &mut [pollfd], look: impl Fn(&mut [pollfd]) -> c_int) -> Option<c_int> {
     if !have_rests(fds) {
         return None;
     }
     fds.iter_mut().for_each(|it| it.revents = 0);
-    if look(fds) < 0 {
+    // Where the filter was refused, other connections may be fast.
+    let answer = if is_quiet() { look(fds) } else { ask(fds, Some(AT_ONCE), core::ptr::null()) };
+    if answer < 0 {
         fds.iter_mut().for_each(|it| it.revents = 0);
     }
     let mut count = 0;
@@ -462,7 +466,7 @@ unsafe fn serve(
     count: nfds_t,
     deadline: Deadline,
     mask: *const sigset_t,
-    look: impl FnOnce(&mut [pollfd]) -> c_int,
+    look: impl Fn(&mut [pollfd]) -> c_int,
     plain: impl FnOnce() -> c_int,
 ) -> c_int {
     if !is_writable(fds, count as usize) {
@@ -472,23 +476,36 @@ unsafe fn serve(
     // SAFETY: there are `count` entries; the slice is not used across `plain`, which writes there.
     let entries = || unsafe { from_raw_parts_mut(fds, count as usize) };
     crate::test_cancel();
-    if let Some(count) = answer_confined(entries(), look) {
-        return count;
-    }
     if connection::hastens() {
         entries().iter().filter(|it| it.events & IN != 0).for_each(|it| connection::hasten(it.fd));
     }
-    if !concerns_us(entries()) {
+    let mut plain = Some(plain);
+    loop {
+        if let Some(count) = answer_confined(entries(), &look) {
+            return count;
+        }
+        if concerns_us(entries()) {
+            break;
+        }
         // SAFETY: passed on to the caller; the kernel writes the answers alone.
-        let answer = unsafe { at_rest(fds, count as usize, plain) };
+        let Some(answer) = (unsafe { at_rest(fds, count as usize, || unless_rests(entries(), &mut plain)) }) else {
+            continue;
+        };
         // A connection may have gone up, by another thread, while this one slept plainly: then the doorbell that woke
         // it is no data yet.
         if answer <= 0 || !concerns_us(entries()) {
             entries().iter_mut().filter(|it| connection::known(it.fd).is_some()).for_each(tell_whole);
             return answer;
         }
+        break;
     }
     wait(entries(), deadline, mask)
+}
+
+/// Polls by `plain`, once, in a thread that is counted among those that sleep. Not if a filter has come meanwhile, and something is
+/// left in rings.
+fn unless_rests(fds: &[pollfd], plain: &mut Option<impl FnOnce() -> c_int>) -> Option<c_int> {
+    if have_rests(fds) { None } else { plain.take().map(|plain| plain()) }
 }
 
 /// A single look of the kernel's may fall between the error of a reset and its end. This library's work makes a program that is
@@ -760,10 +777,14 @@ impl Select {
         }
         // Or take from them: the rest is of another call.
         let fds = &mut fds[..found];
-        if answer_confined(fds, |_| 0).is_none() {
+        let mut plain = Some(plain);
+        while answer_confined(fds, |_| 0).is_none() {
             if !concerns_us(fds) {
                 // SAFETY: nobody changes them meanwhile.
-                let answer = unsafe { at_rest(fds.as_ptr(), fds.len(), plain) };
+                let Some(answer) = (unsafe { at_rest(fds.as_ptr(), fds.len(), || unless_rests(fds, &mut plain)) })
+                else {
+                    continue;
+                };
                 if answer <= 0 || !concerns_us(fds) {
                     return Served::Plainly(answer);
                 }
@@ -772,6 +793,7 @@ impl Select {
             if answer < 0 {
                 return Served::Here(answer);
             }
+            break;
         }
         // What another thread has closed meanwhile is ready: the next call will say so.
         if fds.iter().zip(ours).any(|(it, ours)| it.revents & libc::POLLNVAL != 0 && !*ours) {

@@ -67,6 +67,7 @@ void mark_ahead(struct actor *a, size_t n)
     const char *ring = getenv("UNDERPASS_RING_BYTES");
     if (!most)
         most = (ring ? strtoull(ring, NULL, 10) : 1 << 20) / 4;
+    s->begun = s->sent + n;
     if (s->sent + n > a->conn->side[!a->me].received + most)
         s->ahead = s->sent + n;
 }

@@ -33,12 +33,14 @@ struct side {
     _Atomic uint64_t rng;
     _Atomic int phase, done, closed, nonblock;
     _Atomic uint64_t ahead; // up to where bytes were sent that the ring may not have taken
+    _Atomic uint64_t begun; // up to where it has begun to send
     _Atomic int unable;     // how often it was handed to an image that cannot go on
     _Atomic int keepers;    // processes that wait for others, and keep a descriptor of it meanwhile
     _Atomic int ended;      // nothing more will come from it
     _Atomic int passed;     // it was passed to another process, so it sends by the kernel behind what lies unread in the ring
     _Atomic int input;      // it became an image's standard input, so it sends by the kernel likewise
     _Atomic int pinned;     // it was used in a way that the library leaves to the kernel, so both send by the kernel likewise
+    _Atomic uint64_t filtered; // 1 + what it had received when it was handed to an image behind a filter
     _Atomic int reset;      // it has heard of a reset that may have been
     _Atomic int replaced;   // an image had another socket in its place
 };
@@ -112,6 +114,8 @@ __attribute__((format(printf, 2, 3), noreturn)) void blame(struct actor *a, cons
 #define fail(a, ...) (stop_if_reset(a), blame(a, __VA_ARGS__))
 // Where the socket was reset and may have been, this thread sleeps until the round is over.
 void stop_if_reset(struct actor *a);
+// Whether the connection is over for this process by a reset, or since an image had another socket in its place.
+bool is_over(struct actor *a);
 // So many bytes are about to be sent.
 void mark_ahead(struct actor *a, size_t n);
 // What is left of this phase.

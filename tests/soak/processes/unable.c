@@ -41,7 +41,7 @@ enum { SOMEBODY = 1000 };
 // In the folder of this program: a file that is no library of ours, a static image, and a root with a program alone.
 static char folder[300], other_library[340], static_image[340], root[340];
 
-static uint64_t images, replaced, resets, reset_for[7];
+static uint64_t images, replaced, resets, reset_for[8];
 
 // --------------------------------------------------------------------------------------------------- what images need
 
@@ -272,6 +272,8 @@ void hand_unable(struct actor *a, _Atomic uint64_t *rng, int budget)
     if (it.as == 0)
         a->conn->side[a->me].input = 1;
     c->side[a->me].unable++;
+    if (cause == CONFINED)
+        c->side[a->me].filtered = 1 + c->side[a->me].received;
     pid_t pid = 0;
     if (way == IN_PLACE) {
         befall(a, cause);
@@ -339,6 +341,10 @@ static int reason(const struct conn *c)
             return 5;
         if (mine->pinned || other->pinned || mine->passed || mine->input || mine->unable > 1)
             return 6;
+        // Behind a filter nobody copies the other end's socket. That end has to be woken, which it may not come to in time, and what
+        // it sends meanwhile is behind what is unread.
+        if (mine->filtered == 1 + mine->received && other->begun > mine->received)
+            return 7;
     }
     return -1;
 }
@@ -348,6 +354,14 @@ static bool is_reset(int fd)
     struct tcp_info about;
     socklen_t length = sizeof about;
     return fd >= 0 && !getsockopt(fd, IPPROTO_TCP, TCP_INFO, &about, &length) && about.tcpi_state == TCP_CLOSE;
+}
+
+// Whether the other side has ended its direction.
+static bool is_at_end(int fd)
+{
+    struct tcp_info about;
+    socklen_t length = sizeof about;
+    return fd >= 0 && !getsockopt(fd, IPPROTO_TCP, TCP_INFO, &about, &length) && about.tcpi_state == TCP_CLOSE_WAIT;
 }
 
 // Whether an image does not have the connection: the library has given it a socket that was never connected, or, where a process
@@ -363,6 +377,15 @@ static bool is_replaced(int fd)
     return address.ss_family == AF_INET && ((struct sockaddr_in *)&address)->sin_port == 0;
 }
 
+// Where the other side's image has another socket, the connection ends when those close it that had it beside the image.
+bool is_over(struct actor *a)
+{
+    struct side *other = &a->conn->side[!a->me];
+    for (int i = 0; i < 100 && other->unable && !other->replaced && is_at_end(a->fd); i++)
+        nap(2000); // the image may not have looked yet
+    return is_reset(a->fd) || is_replaced(a->fd) || other->replaced;
+}
+
 __attribute__((noreturn)) static void stop(struct actor *a)
 {
     bool replaced = is_replaced(a->fd);
@@ -376,7 +399,7 @@ __attribute__((noreturn)) static void stop(struct actor *a)
 void stop_if_reset(struct actor *a)
 {
     int error = errno;
-    if (a && (is_reset(a->fd) || is_replaced(a->fd)) && reason(a->conn) >= 0)
+    if (a && is_over(a) && reason(a->conn) >= 0)
         stop(a);
     errno = error;
 }
@@ -414,9 +437,9 @@ void count_resets(void)
 void tell_resets(void)
 {
     printf("%llu images that could not go on, %llu connections reset (%llu ended, %llu ahead, %llu both, %llu killed, "
-           "%llu passed, %llu input, %llu pinned), %llu replaced\n",
+           "%llu passed, %llu input, %llu pinned, %llu behind a filter), %llu replaced\n",
            (unsigned long long)images, (unsigned long long)resets, (unsigned long long)reset_for[0],
            (unsigned long long)reset_for[1], (unsigned long long)reset_for[2], (unsigned long long)reset_for[3],
            (unsigned long long)reset_for[4], (unsigned long long)reset_for[5], (unsigned long long)reset_for[6],
-           (unsigned long long)replaced);
+           (unsigned long long)reset_for[7], (unsigned long long)replaced);
 }

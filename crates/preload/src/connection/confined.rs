@@ -19,12 +19,15 @@ static RESTS: AtomicBool = AtomicBool::new(false);
 
 /// A thread is in the middle of [`confine_all`].
 static CONFINING: AtomicBool = AtomicBool::new(false);
+/// It has ever begun.
+static ANY_CONFINED: AtomicBool = AtomicBool::new(false);
 
 /// Every connection stays on the kernel path for good, or goes there, while the library may still make system calls.
 pub fn confine_all() {
     process::check_fork();
     let Some(family) = process::existing_family() else { return };
     let until = clock::nanoseconds() + PATIENCE_NS;
+    ANY_CONFINED.store(true, Release);
     // What other threads register meanwhile is followed, since it may have a rest.
     let had_rests = RESTS.swap(true, Relaxed);
     CONFINING.store(true, Release);
@@ -32,6 +35,11 @@ pub fn confine_all() {
     for_each(|index, fd| have_rests |= Connection::at(family, index, fd).confine(until));
     CONFINING.store(false, Release);
     RESTS.store(have_rests, Relaxed);
+}
+
+/// Whether any connection may be confined: a filter has come, or was refused.
+pub fn are_any_confined() -> bool {
+    ANY_CONFINED.load(Acquire)
 }
 
 /// Whether any connection may ever have had a rest: see [`Connection::has_rest`].
@@ -51,7 +59,16 @@ pub fn has_rest_of(end: u32) -> bool {
 
 /// Whether it has one, or may have: what lies before it is in the kernel.
 pub fn may_have_rest(end: u32) -> bool {
-    CONFINING.load(Acquire) || at(end).is_some_and(|connection| connection.rest().is_some())
+    at(end).is_some_and(|connection| connection.rest().is_some())
+}
+
+/// Whether any connection of this process may have one.
+pub fn may_any_have_rest() -> bool {
+    let mut may = CONFINING.load(Acquire);
+    if let Some(family) = process::existing_family() {
+        for_each(|index, fd| may |= Connection::at(family, index, fd).rest().is_some());
+    }
+    may
 }
 
 /// The connection, by no descriptor.
@@ -60,7 +77,7 @@ fn at(end: u32) -> Option<Connection> {
 }
 
 impl Connection {
-    /// Whether something may be left in its ring.
+    /// Whether something may be left in its ring, or in the list of registrations.
     fn confine(&self, until: u64) -> bool {
         // What was put off would need epoll_ctl.
         crate::epoll::settle_socket(*self, || None);
@@ -81,14 +98,12 @@ impl Connection {
             let _ = handle.attached.compare_exchange(present, CONFINED, AcqRel, Acquire);
         }
         let has_rest = !port.is_plain();
-        if has_rest {
-            crate::epoll::enter_rests(*self);
-        }
+        let is_followed = crate::epoll::enter_rests(*self, has_rest);
         crate::epoll::leave_sets(*self);
         if has_rest {
             crate::epoll::wake_for_rests(*self);
         }
-        has_rest
+        has_rest || is_followed
     }
 
     /// Whether every call on it goes as the kernel's own, but for what is unread in the ring.

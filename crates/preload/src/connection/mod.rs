@@ -9,7 +9,9 @@ mod look;
 mod settle;
 mod share;
 
-pub use confined::{confine_all, forget_rests, has_rest_of, has_rests, may_have_rest};
+pub use confined::{
+    are_any_confined, confine_all, forget_rests, has_rest_of, has_rests, may_any_have_rest, may_have_rest,
+};
 pub use count::{BROUGHT, count_before_execution};
 pub use ending::{dissolve, forget, images_awaited_until, leave_all, release};
 pub use find::{claim, end_lost, give_up, keep_claimed, known, of, pin_all, recognise};

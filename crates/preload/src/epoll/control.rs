@@ -78,24 +78,18 @@ pub unsafe extern "C" fn epoll_ctl(epfd: c_int, operation: c_int, fd: c_int, eve
     // SAFETY: there is something to read.
     let wanted = is_read.then(|| unsafe { ((*event).events, (*event).u64) });
     let call = || {
-        let change = rests::Change::begin(epfd, operation, fd, wanted);
-        let answer = match change.as_ref().and_then(rests::Change::event) {
+        rests::change(epfd, operation, fd, wanted, |event| match event {
             // SAFETY: an event of this frame.
             Some(mut event) => unsafe { real::epoll_ctl(epfd, operation, fd, &mut event) },
             None => plain(),
-        };
-        if let Some(change) = change {
-            change.end(answer == 0);
-        }
-        answer
+        })
     };
     if let Some(set) = set_of(epfd).filter(|set| set.is_below()) {
         return control_above(set, operation, fd, wanted, socket, call);
     }
     // A confined connection is the kernel's, also if the filter was refused; not one in which a thread slept when it came.
-    let behind_filter = seccomp::is_confined();
-    let is_confined = || connection::known(fd).map_or(behind_filter, |it| it.is_confined());
-    if (behind_filter || connection::has_rests()) && is_confined() {
+    let is_confined = || connection::known(fd).map_or_else(seccomp::is_confined, |it| it.is_confined());
+    if connection::are_any_confined() && is_confined() {
         return control_foreign(epfd, operation, fd, wanted, call);
     }
     if !socket && (listens || table::is_settled(fd) || !is_set(operation, fd)) {

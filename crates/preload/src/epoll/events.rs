@@ -1,11 +1,12 @@
 //! What is told to the program: news of the active sockets, and what the kernel's events mean.
 
 use super::control::{register, settle, silence, tell};
+use super::rests;
 use super::room::{Found, is_about_the_kernel, look, look_anew};
 use super::sleep::{confirm, rest, wake_up};
 use super::{EDGE, IN, ONCE, OUT, OVER, UNASKED, has_room, port, set_of};
+use crate::connection;
 use crate::set::{Item, Registered, Room, Scan, Set, WithData};
-use crate::{connection, seccomp};
 use core::ffi::c_int;
 use libc::epoll_event;
 use underpass_segment::clock::{ticks, ticks_per_microsecond};
@@ -266,6 +267,12 @@ fn tell_truth(epfd: c_int, set: &Set, before: Option<u32>, (mask, data): (u32, u
     if data == set.alarm_data() {
         return silence(epfd, set);
     }
+    if let Some(truth) = rests::truth(epfd, mask, data) {
+        if truth != 0 {
+            events.push(-1, truth, data);
+        }
+        return;
+    }
     let has_changed = || before != Some(set.changes());
     let mut found = [Registered::default(); 16];
     let count = match set.with_data(data, 0, &mut found) {
@@ -285,12 +292,13 @@ fn tell_truth(epfd: c_int, set: &Set, before: Option<u32>, (mask, data): (u32, u
         }
         let Registered { fd, foreign } = found[at];
         let truth = match foreign {
-            None if seccomp::is_confined() && port(fd).is_none() => {
-                // The filter is coming, and the registration is about to be the kernel's, which has used up a one-shot one.
-                set.with_item(fd, |item| item.set_disarmed(item.events & ONCE != 0));
-                Truth::Events(mask)
-            }
-            None => truth_of(epfd, set, fd, (mask, data), changed),
+            None if is_confined(fd) => truth_of_confined(epfd, set, fd, (mask, data)),
+            None => match truth_of(epfd, set, fd, (mask, data), changed) {
+                // It has become the kernel's since it was found.
+                Truth::Nothing if is_confined(fd) => truth_of_confined(epfd, set, fd, (mask, data)),
+                truth => truth,
+            },
+            Some(_) if is_confined(fd) => Truth::from(rests::truth(epfd, mask, data).unwrap_or(mask)),
             // Nothing but the program's own call may be made.
             Some(_) if is_quiet() => Truth::Events(mask),
             Some(wanted) if set_of(fd).is_some() => {
@@ -315,6 +323,21 @@ fn tell_truth(epfd: c_int, set: &Set, before: Option<u32>, (mask, data): (u32, u
     }
 }
 
+fn is_confined(fd: c_int) -> bool {
+    connection::are_any_confined() && connection::known(fd).is_some_and(|it| it.is_confined())
+}
+
+/// The same while the filter is coming: the registration is about to be the list's, or the kernel's, which has used up a one-shot one.
+fn truth_of_confined(epfd: c_int, set: &Set, fd: c_int, (mask, data): (u32, u64)) -> Truth {
+    // First: either the list has it by now, or it will see this.
+    let mut is_used_up = false;
+    set.with_item(fd, |item| {
+        is_used_up = item.is_disarmed();
+        item.set_disarmed(item.events & ONCE != 0);
+    });
+    Truth::from(rests::truth(epfd, mask, data).unwrap_or(if is_used_up { 0 } else { mask }))
+}
+
 /// What the kernel's event `mask` of `fd` means; registrations may have `changed` since the kernel was asked.
 fn truth_of(epfd: c_int, set: &Set, fd: c_int, (mask, data): (u32, u64), changed: bool) -> Truth {
     let mut truth = Truth::Nothing;
@@ -326,8 +349,8 @@ fn truth_of(epfd: c_int, set: &Set, fd: c_int, (mask, data): (u32, u64), changed
             return false;
         }
         gone = item.is_gone();
-        // Disarmed: another thread has used it up.
-        if gone || item.is_disarmed() {
+        // Disarmed: another thread has used it up. Confined: the list may have it.
+        if gone || item.is_disarmed() || is_confined(fd) {
             return false;
         }
         let kicked = item.kicked;

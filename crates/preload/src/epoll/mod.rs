@@ -153,18 +153,22 @@ fn descriptors(set: &Set) -> impl Iterator<Item = c_int> {
 /// `epfd` is about to be closed, and is in the same generation yet; or libc has closed it by calls of its own.
 /// Whether it was a set of ours.
 pub fn forget_set(epfd: c_int) -> bool {
-    rests::forget_set(epfd);
     set::forget_alarm(epfd);
     // SAFETY: a set, once made, is never unmapped.
     let set = place(epfd).and_then(|place| unsafe { place.swap(core::ptr::null_mut(), Acquire).as_ref() });
-    let Some(set) = set else { return false };
+    let Some(set) = set else {
+        rests::forget(epfd);
+        return false;
+    };
     if !set.names().remove(epfd) {
         // There is none if the others are being closed at this moment: the last of them ends the set.
         if let Some(heir) = descriptors(set).next() {
             if is_slept_on(epfd) {
                 set.set_slept_on();
             }
+            let name = set.epfd();
             set.set_epfd(heir);
+            rests::rename((name, epfd), heir);
             for outer in set::having(epfd).filter(|outer| outer.inner().any(|inner| inner == epfd)) {
                 outer.add_inner(heir);
                 outer.remove_inner(epfd);
@@ -173,6 +177,7 @@ pub fn forget_set(epfd: c_int) -> bool {
         }
         return true;
     }
+    rests::forget(epfd);
     if set.is_inner() {
         set::made().for_each(|outer| outer.remove_inner(epfd));
     }
@@ -195,6 +200,7 @@ pub fn forget_set(epfd: c_int) -> bool {
 pub fn after_fork() {
     // SAFETY: a forked child has one thread.
     unsafe { SLEEPERS.clear() };
+    rests::after_fork();
     for alarm in set::made().filter_map(Set::take_alarm) {
         kernel::close(alarm);
     }

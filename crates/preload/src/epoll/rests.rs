@@ -1,301 +1,474 @@
-//! Sets in which a confined process registers connections (see `connection::confined`): the kernel does not know what they have left
-//! in their rings.
+//! Registrations, in sets, of connections of which a confined process has something unread in rings (see `connection::confined`): the
+//! kernel does not know of that.
 //!
-//! The library keeps a list of these registrations. What sets have when the filter comes is entered then, with room for later ones,
-//! since no memory may be asked for behind it. A wait looks at the list, and adds what the kernel says. A thread that is about to
-//! sleep counts itself, and looks once more; who registers something looks whether anybody is counted, and if so has the kernel told
-//! of room as well, which wakes the sleepers.
+//! The library keeps a list of them. What sets have when the filter comes is entered then, with room for later ones, since no memory
+//! may be asked for behind it. A wait looks at the list, and adds what the kernel says.
+//!
+//! One lock is around each use of the list, and around each epoll_ctl that changes it, so that list and kernel change in the same
+//! order. It spins, since a filter may forbid to sleep, and knows its thread without a system call. A signal handler on top of a
+//! thread that has the lock leaves what it registers to that thread ([`DEFERRED`]).
+//!
+//! A thread that is about to sleep counts itself, and looks at the list once more. The thread that registers something looks, with
+//! the lock, whether anybody is counted. If so it has the kernel tell of room as well, which wakes the sleepers.
 
 use super::control::register;
-use super::{EDGE, IN, MAX_DEPTH, ONCE, OUT, SLEEPERS, descriptors, has_sleepers, set_of, settle};
-use crate::connection::{self, Connection};
+use super::{EDGE, IN, MAX_DEPTH, ONCE, OUT, OVER, SLEEPERS, descriptors, has_sleepers, set_of, settle};
+use crate::connection::{self, Connection, unless_left};
 use crate::memory::{PIECE, Reserved};
 use crate::set::{self, Set};
-use crate::{process, real, table};
+use crate::{real, table};
+use core::cell::UnsafeCell;
 use core::ffi::c_int;
 use libc::epoll_event;
 use underpass_segment::kernel;
+use underpass_segment::raw::is_quiet;
 use underpass_segment::sync::{
-    AcqRel, Acquire, AtomicBool, AtomicI32, AtomicPtr, AtomicU32, AtomicU64, Relaxed, Release, SeqCst, fence, pause,
+    Acquire, AtomicBool, AtomicI32, AtomicU32, AtomicU64, AtomicUsize, Relaxed, Release, SeqCst, fence, pause,
 };
 
 /// Room for so many registrations that are made behind the filter, and for twice those that there are.
 const ROOM: usize = 1024;
-/// A thread that changes an entry has done so within so many rounds, a second or more, or is gone.
-const ROUNDS: u32 = 50_000_000;
-/// After so many waits that have found nothing left, all entries are looked at.
+/// After so many waits that have found nothing left, the list is given up if nothing can be left.
 const LOOK_EVERY: u32 = 256;
-
-/// States of an entry, in the low byte of its word; above it counts how often it was armed. Zeroed memory is a free entry.
-const FREE: u64 = 0;
-/// A thread fills or changes it, whose number stands in place of the count.
-const BUSY: u64 = 1;
-/// The program is to be told.
-const ARMED: u64 = 2;
-/// It was told, and is told nothing more of what is left (edge-triggered, one-shot). A one-shot registration is armed in the kernel yet.
-const TOLD: u64 = 3;
-/// One-shot, and the kernel has disarmed it by an event of its own.
-const SPENT: u64 = 4;
-const STATES: u64 = 0xff;
 
 /// In place of an end's number: the registered descriptor is a set.
 const SET: u32 = u32::MAX;
 /// In place of a set's descriptor: the entry only says that its own descriptor is a set.
 const NO_SET: c_int = -1;
+/// In place of the registered descriptor: it was closed, and the connection has another.
+const CLOSED: c_int = -2;
 
-/// A registration in a set.
-struct Entry {
-    word: AtomicU64,
-    set: AtomicI32,
-    fd: AtomicI32,
-    /// The number of the connection's end, which may go on by another descriptor; or [`SET`].
-    end: AtomicU32,
-    events: AtomicU32,
-    data: AtomicU64,
-    /// The kernel was ever asked for room that the program has not asked for, to wake threads that sleep on the set.
-    kicked: AtomicBool,
+/// What an entry says. Zeroed memory is an unused one.
+#[derive(Clone, Copy, PartialEq, Eq)]
+#[repr(u8)]
+enum State {
+    /// Nothing.
+    Free = 0,
+    /// The program is to be told.
+    Armed,
+    /// It was told of what is left, and is told nothing more of that (edge-triggered, one-shot). A one-shot registration is armed in
+    /// the kernel yet.
+    Told,
+    /// One-shot: the kernel has disarmed it by an event, or nobody is to be told before it is armed again.
+    Spent,
 }
 
-/// The list, its room, and how many entries were ever used.
-static LIST: AtomicPtr<Entry> = AtomicPtr::new(core::ptr::null_mut());
-static LENGTH: AtomicU32 = AtomicU32::new(0);
-static USED: AtomicU32 = AtomicU32::new(0);
+/// Which registration.
+#[derive(Clone, Copy, PartialEq, Eq)]
+struct Key {
+    set: c_int,
+    fd: c_int,
+    /// The number of the connection's end, which may go on by another descriptor; or [`SET`].
+    end: u32,
+}
+
+/// A registration in a set.
+#[derive(Clone, Copy)]
+struct Entry {
+    key: Key,
+    events: u32,
+    data: u64,
+    state: State,
+    /// The kernel was ever asked for room that the program has not asked for, to wake threads that sleep on the set.
+    kicked: bool,
+}
+
+struct List {
+    /// Memory for `length` entries, of which `used` were ever used; null until the first filter comes.
+    at: *mut Entry,
+    length: usize,
+    used: usize,
+}
+
+struct Shared(UnsafeCell<List>);
+// SAFETY: the list is used with the lock alone; its memory is this process's for good.
+unsafe impl Sync for Shared {}
+
+static LIST: Shared = Shared(UnsafeCell::new(List { at: core::ptr::null_mut(), length: 0, used: 0 }));
+/// The thread that has the list, as pthread_self(3) names it; 0: none.
+static LOCK: AtomicUsize = AtomicUsize::new(0);
 /// Counts the answers of each set, by a part of its descriptor, so that neither an entry nor the kernel comes first each time.
 static TURNS: [AtomicU32; 64] = [const { AtomicU32::new(0) }; 64];
 /// Waits that have found nothing left.
 static IN_VAIN: AtomicU32 = AtomicU32::new(0);
 
+/// Changes of registrations by a signal handler on top of the thread that has the lock. That thread makes them when it is done.
+static DEFERRED: [Deferred; 8] = [const { Deferred::new() }; 8];
+static DEFERRED_COUNT: AtomicUsize = AtomicUsize::new(0);
+
+struct Deferred {
+    set: AtomicI32,
+    fd: AtomicI32,
+    end: AtomicU32,
+    events: AtomicU32,
+    data: AtomicU64,
+    is_followed: AtomicBool,
+}
+
+/// Does `what` as the only thread that uses the list; `None` in a signal handler on top of such.
+fn locked<T>(what: impl FnOnce(&mut List) -> T) -> Option<T> {
+    // SAFETY: no arguments.
+    let me = unsafe { libc::pthread_self() } as usize;
+    while let Err(owner) = LOCK.compare_exchange_weak(0, me, Acquire, Relaxed) {
+        if owner == me {
+            return None;
+        }
+        pause();
+    }
+    // A handler may jump away from here (siglongjmp).
+    let answer = unless_left(unlock, || {
+        // SAFETY: the lock makes this thread the only one.
+        let list = unsafe { &mut *LIST.0.get() };
+        let answer = what(list);
+        list.make_deferred();
+        answer
+    });
+    unlock();
+    Some(answer)
+}
+
+fn unlock() {
+    LOCK.store(0, Release);
+}
+
+/// In a forked child, which has none of the other threads.
+pub(super) fn after_fork() {
+    unlock();
+    DEFERRED_COUNT.store(0, Relaxed);
+}
+
+/// The descriptor by which the list knows the set `epfd`.
+fn name_of(epfd: c_int) -> c_int {
+    set_of(epfd).map_or(epfd, Set::epfd)
+}
+
+impl Deferred {
+    const fn new() -> Deferred {
+        Deferred {
+            set: AtomicI32::new(0),
+            fd: AtomicI32::new(0),
+            end: AtomicU32::new(0),
+            events: AtomicU32::new(0),
+            data: AtomicU64::new(0),
+            is_followed: AtomicBool::new(false),
+        }
+    }
+
+    /// Leaves a change that the kernel has made. What there is no room for is not followed.
+    fn push(key: Key, wanted: Option<(u32, u64)>) {
+        let count = DEFERRED_COUNT.load(Acquire);
+        let Some(it) = DEFERRED.get(count) else { return };
+        let (events, data) = wanted.unwrap_or_default();
+        it.set.store(key.set, Relaxed);
+        it.fd.store(key.fd, Relaxed);
+        it.end.store(key.end, Relaxed);
+        it.events.store(events, Relaxed);
+        it.data.store(data, Relaxed);
+        it.is_followed.store(wanted.is_some(), Relaxed);
+        DEFERRED_COUNT.store(count + 1, Release);
+    }
+
+    fn get(&self) -> (Key, Option<(u32, u64)>) {
+        let key = Key { set: self.set.load(Relaxed), fd: self.fd.load(Relaxed), end: self.end.load(Relaxed) };
+        let wanted = (self.events.load(Relaxed), self.data.load(Relaxed));
+        (key, self.is_followed.load(Relaxed).then_some(wanted))
+    }
+}
+
+impl Entry {
+    fn is_free(&self) -> bool {
+        self.state == State::Free
+    }
+
+    /// Whether there is something to read that the kernel does not know of.
+    fn has_rest(&self, list: &List, depth: u32) -> bool {
+        list.has_rest(self.key.fd, self.key.end, depth)
+    }
+
+    /// Whether the kernel alone tells of it from now on, as the program wants it. What a one-shot registration was armed for last, a
+    /// thread may be about to tell.
+    fn is_over(&self) -> bool {
+        self.is_free()
+            || self.events & ONCE == 0
+                && !self.kicked
+                && self.key.end != SET
+                && !connection::may_have_rest(self.key.end)
+    }
+
+    /// Whether what the kernel has `told` was a doorbell, which was taken before the filter came.
+    fn was_doorbell(&self, told: u32) -> bool {
+        let is_there = || kernel::poll_now(self.key.fd, libc::POLLIN) != 0;
+        told & (IN | OVER) == libc::EPOLLIN as u32 && self.key.end != SET && !is_quiet() && !is_there()
+    }
+
+    /// The kernel gets the program's registration back. The program has called epoll_ctl itself before.
+    fn calm(&self) {
+        register(self.key.set, self.key.fd, self.events, self.data);
+    }
+}
+
+impl List {
+    fn entries(&self) -> &[Entry] {
+        if self.at.is_null() {
+            return &[];
+        }
+        // SAFETY: so many fit, and were written; they are never unmapped.
+        unsafe { core::slice::from_raw_parts(self.at, self.used) }
+    }
+
+    fn entries_mut(&mut self) -> &mut [Entry] {
+        if self.at.is_null() {
+            return &mut [];
+        }
+        // SAFETY: as above; `self` is borrowed for as long.
+        unsafe { core::slice::from_raw_parts_mut(self.at, self.used) }
+    }
+
+    fn find(&self, key: Key) -> Option<usize> {
+        self.entries().iter().position(|it| !it.is_free() && it.key == key)
+    }
+
+    /// The entries of the set.
+    fn of(&self, set: c_int) -> impl Iterator<Item = &Entry> {
+        self.entries().iter().filter(move |it| !it.is_free() && it.key.set == set)
+    }
+
+    fn is_set(&self, fd: c_int) -> bool {
+        set_of(fd).is_some() || self.find(Key { set: NO_SET, fd, end: SET }).is_some()
+    }
+
+    fn has_rest(&self, fd: c_int, end: u32, depth: u32) -> bool {
+        match end {
+            SET => depth < MAX_DEPTH && self.has_any(name_of(fd), depth + 1),
+            end => connection::has_rest_of(end),
+        }
+    }
+
+    /// Whether the program is to be told of anything in the set.
+    fn has_any(&self, set: c_int, depth: u32) -> bool {
+        self.of(set).any(|it| it.state == State::Armed && it.has_rest(self, depth))
+    }
+
+    /// Whether a thread sleeps on the set, or on one in which it is registered.
+    fn is_slept_on(&self, set: c_int, depth: u32) -> bool {
+        let outer =
+            || self.entries().iter().filter(|it| !it.is_free() && it.key.end == SET && name_of(it.key.fd) == set);
+        has_sleepers(set) || depth < MAX_DEPTH && outer().any(|it| self.is_slept_on(it.key.set, depth + 1))
+    }
+
+    /// Enters a registration, or changes it; false if there is no room.
+    fn put(&mut self, entry: Entry) -> bool {
+        let free = |is_free: fn(&Entry) -> bool| self.entries().iter().position(is_free);
+        let place = self.find(entry.key).or_else(|| free(Entry::is_free));
+        let place = place.or_else(|| Some(self.used).filter(|&used| used < self.length));
+        let Some(place) = place.or_else(|| free(Entry::is_over)) else { return false };
+        self.used = self.used.max(place + 1);
+        self.entries_mut()[place] = entry;
+        true
+    }
+
+    /// Has the kernel change a registration by `call`, and follows. `call` is told what the kernel is to be told in place of what the
+    /// program wants.
+    fn change(
+        &mut self,
+        key: Key,
+        wanted: Option<(u32, u64)>,
+        may_have_rest: bool,
+        call: impl FnOnce(Option<epoll_event>) -> c_int,
+    ) -> c_int {
+        let wanted = self.followed(key, wanted, may_have_rest);
+        let Some((events, data)) = wanted else {
+            let answer = call(None);
+            if answer == 0 {
+                self.follow(key, None, false);
+            }
+            return answer;
+        };
+        // Counted before they look at the list, with the lock.
+        fence(SeqCst);
+        let kicks = self.has_rest(key.fd, key.end, 0) && self.is_slept_on(key.set, 0);
+        let kicks_itself = kicks && key.end != SET;
+        // Nothing more: an exclusive registration must not have EPOLLWRNORM.
+        let asks = kicks_itself.then_some(epoll_event { events: events | libc::EPOLLOUT as u32, u64: data });
+        let answer = call(asks);
+        if answer == 0 {
+            self.follow(key, wanted, kicks_itself);
+            if kicks && !kicks_itself {
+                self.kick_within(name_of(key.fd), 0);
+            }
+        }
+        answer
+    }
+
+    /// What the list may have to tell of a registration; `None`: nothing.
+    fn followed(&self, key: Key, wanted: Option<(u32, u64)>, may_have_rest: bool) -> Option<(u32, u64)> {
+        // A one-shot registration is followed to its end: an event of an arming before may be on its way yet.
+        wanted.filter(|&(events, _)| {
+            events & IN != 0 && (may_have_rest || events & ONCE != 0 && self.find(key).is_some())
+        })
+    }
+
+    /// The kernel has changed a registration.
+    fn follow(&mut self, key: Key, wanted: Option<(u32, u64)>, kicked: bool) {
+        let known = self.find(key);
+        match wanted {
+            Some((events, data)) => {
+                let was_kicked = known.is_some_and(|at| self.entries()[at].kicked);
+                self.put(Entry { key, events, data, state: State::Armed, kicked: kicked || was_kicked });
+            }
+            None => {
+                if let Some(at) = known {
+                    self.entries_mut()[at].state = State::Free;
+                }
+            }
+        }
+    }
+
+    fn make_deferred(&mut self) {
+        let mut made = 0;
+        loop {
+            let count = DEFERRED_COUNT.load(Acquire);
+            for it in DEFERRED.iter().take(count).skip(made) {
+                let (key, wanted) = it.get();
+                self.follow(key, wanted, false);
+            }
+            made = count;
+            // Another may come until then.
+            if DEFERRED_COUNT.compare_exchange(count, 0, SeqCst, Relaxed).is_ok() {
+                return;
+            }
+        }
+    }
+
+    /// Threads sleep on a set in which this one was just registered: makes it readable, by a connection that has something left.
+    fn kick_within(&mut self, set: c_int, depth: u32) {
+        let is_left = |it: &&Entry| it.state == State::Armed && it.has_rest(self, depth);
+        let Some(&Entry { key, events, data, .. }) = self.of(set).find(is_left) else { return };
+        if key.end == SET {
+            return self.kick_within(name_of(key.fd), depth + 1);
+        }
+        if let Some(at) = self.find(key) {
+            self.entries_mut()[at].kicked = true;
+        }
+        register(key.set, key.fd, events | libc::EPOLLOUT as u32, data);
+    }
+
+    /// What an event of the kernel's, of something that is registered with `data`, is to the program; 0: nothing. `None` if the list
+    /// does not have it.
+    fn settle_event(&mut self, set: c_int, (told, data): (u32, u64)) -> Option<u32> {
+        // The kernel may mean a new registration with the same data as one whose descriptor was closed.
+        let is_it = |it: &Entry| !it.is_free() && it.key.set == set && it.data == data && it.key.fd != CLOSED;
+        let at = self.entries().iter().position(is_it)?;
+        let it = self.entries()[at];
+        let is_kick = told & OUT != 0 && it.events & OUT == 0 && it.kicked;
+        let mut truth = if is_kick { told & !OUT } else { told };
+        if it.state == State::Armed && it.has_rest(self, 0) {
+            truth |= it.events & IN;
+        } else if it.state == State::Armed && it.was_doorbell(told) {
+            truth &= !IN;
+            it.calm();
+        }
+        if it.events & ONCE == 0 || it.state == State::Armed && truth == 0 {
+            if is_kick {
+                it.calm();
+            }
+            return Some(truth);
+        }
+        self.entries_mut()[at].state = State::Spent;
+        // What was left was told before, for the same arming.
+        Some(if it.state == State::Armed { truth } else { 0 })
+    }
+
+    /// Adds what is left in rings to the program's events; what the kernel has said of the same registrations gets it too.
+    fn tell(&mut self, set: c_int, turn: u32, answer: &mut Answer) {
+        let used = self.entries().len();
+        for at in (0..used).map(|at| (at + turn as usize) % used) {
+            if answer.is_full() {
+                return;
+            }
+            let it = self.entries()[at];
+            if it.is_free() || it.key.set != set || it.state != State::Armed || !it.has_rest(self, 0) {
+                continue;
+            }
+            if it.events & (EDGE | ONCE) != 0 {
+                self.entries_mut()[at].state = State::Told;
+            }
+            answer.push(it.events & IN, it.data, answer.count);
+        }
+    }
+}
+
 /// Makes the list, before the filter comes, with what sets have of other sets. False without address space.
 pub fn prepare() -> bool {
-    if !LIST.load(Acquire).is_null() {
-        return true;
-    }
-    let registrations: usize = set::made().map(|set| set.count() as usize * descriptors(set).count().max(1)).sum();
-    let room = ROOM + 2 * (table::highest() as usize + registrations);
+    let registrations: usize = set::made().map(|set| set.count() as usize).sum();
+    let length = ROOM + 2 * (table::highest() as usize + registrations);
     // Who sleeps on a set is counted behind the filter too; without address space above those nobody is woken.
     for first in (0..table::highest() as usize + ROOM).step_by(PIECE) {
         let _ = SLEEPERS.need_before_filter(first);
     }
-    let Some(mut list) = Reserved::<Entry>::even_confined(room) else { return false };
-    LENGTH.store(room as u32, Relaxed);
-    LIST.store(list.begin(), Release);
-    // Once made, it is never unmapped.
-    core::mem::forget(list);
+    let made = locked(|list| {
+        if list.at.is_null() {
+            let Some(mut memory) = Reserved::<Entry>::even_confined(length) else { return false };
+            (list.at, list.length) = (memory.begin(), length);
+            // Once made, it is never unmapped.
+            core::mem::forget(memory);
+        }
+        true
+    });
+    if made != Some(true) {
+        return false;
+    }
     for set in set::made() {
         for epfd in descriptors(set) {
-            enter((NO_SET, epfd, SET), (0, 0), take_unused);
-            for inner in set.inner() {
-                if let Some(wanted) = set.foreign(inner).filter(|(events, _)| events & IN != 0) {
-                    enter((epfd, inner, SET), wanted, take_unused);
-                }
+            enter(Key { set: NO_SET, fd: epfd, end: SET }, (0, 0), State::Armed);
+        }
+        for inner in set.inner() {
+            if let Some(wanted) = set.foreign(inner).filter(|(events, _)| events & IN != 0) {
+                enter(Key { set: set.epfd(), fd: inner, end: SET }, wanted, State::Armed);
             }
         }
     }
     true
 }
 
-fn entries() -> &'static [Entry] {
-    let list = LIST.load(Acquire);
-    if list.is_null() {
-        return &[];
-    }
-    let used = USED.load(Acquire).min(LENGTH.load(Relaxed));
-    // SAFETY: so many fit; zeroed memory is free entries; it is never unmapped.
-    unsafe { core::slice::from_raw_parts(list, used as usize) }
-}
-
-impl Entry {
-    /// Its word; that of one that another thread changes, once that is done.
-    fn word(&self) -> u64 {
-        let mine = busy();
-        for _ in 0..ROUNDS {
-            let word = self.word.load(SeqCst);
-            // A signal handler does not wait for what it runs on top of.
-            if word & STATES != BUSY || word == mine {
-                return word;
-            }
-            pause();
-        }
-        self.word.load(SeqCst)
-    }
-
-    /// Whether its word was `word`, and is now as armed as that in state `to`.
-    fn changes(&self, word: u64, to: u64) -> bool {
-        self.word.compare_exchange(word, word & !STATES | to, SeqCst, Relaxed).is_ok()
-    }
-
-    /// Has it for this thread alone, if its word is `word`.
-    fn locks(&self, word: u64) -> bool {
-        self.word.compare_exchange(word, busy(), SeqCst, Relaxed).is_ok()
-    }
-
-    /// Has it for this thread alone: the word before. `None` if it is free, or another thread does not come to an end with it.
-    fn lock(&self) -> Option<u64> {
-        loop {
-            let word = self.word();
-            if matches!(word & STATES, FREE | BUSY) {
-                return None;
-            }
-            if self.locks(word) {
-                return Some(word);
-            }
-        }
-    }
-
-    fn is_of(&self, set: c_int) -> bool {
-        self.word.load(Acquire) & STATES != FREE && self.set.load(Relaxed) == set
-    }
-
-    fn is(&self, set: c_int, fd: c_int, end: u32) -> bool {
-        self.is_of(set) && self.fd.load(Relaxed) == fd && self.end.load(Relaxed) == end
-    }
-
-    fn wants(&self, events: u32) -> bool {
-        self.events.load(Relaxed) & events != 0
-    }
-
-    fn is_armed(&self) -> bool {
-        self.word() & STATES == ARMED
-    }
-
-    /// Whether there is something to read that the kernel does not know of.
-    fn has_rest(&self, depth: u32) -> bool {
-        has_rest(self.fd.load(Relaxed), self.end.load(Relaxed), depth)
-    }
-
-    /// Whether the kernel alone tells of it from now on, as the program wants it.
-    fn is_over(&self) -> bool {
-        let end = self.end.load(Relaxed);
-        let told_once = self.word.load(Acquire) & STATES == TOLD && self.wants(ONCE);
-        end != SET && !told_once && !self.kicked.load(Relaxed) && !connection::may_have_rest(end)
-    }
-
-    /// Takes what it wants to be told if something is left: events and data. `None` also if another thread was faster.
-    fn claim(&self) -> Option<(u32, u64)> {
-        let word = self.word();
-        let (events, data) = (self.events.load(Relaxed), self.data.load(Relaxed));
-        if word & STATES != ARMED || !self.has_rest(0) {
-            return None;
-        }
-        let to = if events & (EDGE | ONCE) != 0 { TOLD } else { ARMED };
-        self.changes(word, to).then_some((events & IN, data))
-    }
-
-    /// What an event of the kernel's is to the program; 0: nothing.
-    fn settle_event(&self, told: u32) -> u32 {
-        loop {
-            let word = self.word();
-            let wanted = self.events.load(Relaxed);
-            let is_armed = word & STATES == ARMED;
-            let is_kick = told & OUT != 0 && wanted & OUT == 0 && self.kicked.load(Relaxed);
-            let mut truth = if is_kick { told & !OUT } else { told };
-            if is_armed && self.has_rest(0) {
-                truth |= wanted & IN;
-            }
-            if wanted & ONCE == 0 || is_armed && truth == 0 {
-                if is_kick {
-                    self.calm();
-                }
-                return truth;
-            }
-            match word & STATES {
-                ARMED if self.changes(word, SPENT) => return truth,
-                // What was left was told before, for the same arming.
-                TOLD if self.changes(word, SPENT) => return 0,
-                SPENT => return 0,
-                ARMED | TOLD => {}
-                _ => return truth,
-            }
-        }
-    }
-
-    /// The kernel gets the program's registration back. The program has called epoll_ctl itself before.
-    fn calm(&self) {
-        if let Some(word) = self.lock() {
-            let (set, fd) = (self.set.load(Relaxed), self.fd.load(Relaxed));
-            register(set, fd, self.events.load(Relaxed), self.data.load(Relaxed));
-            self.word.store(word, SeqCst);
-        }
-    }
-}
-
-fn busy() -> u64 {
-    u64::from(process::thread()) << 8 | BUSY
-}
-
-fn has_rest(fd: c_int, end: u32, depth: u32) -> bool {
-    match end {
-        SET => depth < MAX_DEPTH && is_any_within(fd, depth + 1),
-        end => connection::has_rest_of(end),
-    }
+/// Enters a registration, if there is room for it.
+fn enter(key: Key, (events, data): (u32, u64), state: State) {
+    locked(|list| {
+        let is_known = list.find(key).is_some();
+        is_known || list.put(Entry { key, events, data, state, kicked: false })
+    });
 }
 
 /// Whether anything is registered in `epfd` of which something is left to read.
 pub fn is_any(epfd: c_int) -> bool {
-    connection::has_rests() && is_any_within(epfd, 0)
-}
-
-fn is_any_within(epfd: c_int, depth: u32) -> bool {
-    entries().iter().any(|it| it.is_of(epfd) && it.is_armed() && it.has_rest(depth))
+    connection::has_rests() && locked(|list| list.has_any(name_of(epfd), 0)).unwrap_or(false)
 }
 
 /// Whether this thread, which has counted itself among those that sleep on `epfd`, must not sleep.
 pub(super) fn keeps_awake(epfd: c_int) -> bool {
-    if !connection::has_rests() {
-        return false;
-    }
-    // The count comes before the look; who arms an entry has looked at the count before.
+    // The count comes before the look; who arms an entry looks at the count, with the lock.
     fence(SeqCst);
-    is_any_within(epfd, 0)
+    connection::has_rests() && locked(|list| list.has_any(name_of(epfd), 0)).unwrap_or(true)
 }
 
-/// An entry that is this thread's alone, and its word before.
-type Taken = (&'static Entry, u64);
-
-/// An entry that was never used; `None` if there is no room.
-fn take_unused() -> Option<Taken> {
-    let length = LENGTH.load(Relaxed);
-    let at = USED.fetch_update(AcqRel, Relaxed, |used| (used < length).then_some(used + 1)).ok()?;
-    take(entries().get(at as usize)?)
-}
-
-/// The same, or one that is free again.
-fn take_free() -> Option<Taken> {
-    let is_free = |it: &&Entry| it.word.load(Acquire) & STATES == FREE || it.is_over();
-    entries().iter().filter(is_free).find_map(take).or_else(take_unused)
-}
-
-/// The entry, unless another thread has filled it meanwhile.
-fn take(entry: &'static Entry) -> Option<Taken> {
-    let word = entry.word.load(Acquire);
-    if word & STATES == FREE && entry.locks(word) {
-        return Some((entry, word));
-    }
-    let word = entry.lock()?;
-    if !entry.is_over() {
-        entry.word.store(word, SeqCst);
-        return None;
-    }
-    Some((entry, word & !STATES | FREE))
-}
-
-/// Enters a registration that is not there yet, if there is room for it.
-fn enter(key: (c_int, c_int, u32), wanted: (u32, u64), take: fn() -> Option<Taken>) {
-    if let Some((entry, word)) = take() {
-        Change::of(entry, word, key, Some(wanted), false).end(true);
-    }
-}
-
-/// The filter is about to come, and something is left in the ring of `connection`: enters its registrations in all sets.
-pub fn enter_all(connection: Connection) {
+/// The filter is about to come: enters the registrations of `connection` in all sets, if it `has_rest`; without one, the one-shot
+/// ones alone, of which a thread may be about to tell an event of an arming before. Whether there are such.
+pub fn enter_all(connection: Connection, has_rest: bool) -> bool {
+    let mut are_any = false;
     for fd in connection.descriptors() {
         for set in set::having(fd) {
-            let Some(item) = set.item(fd).filter(|item| item.wants(IN)) else { continue };
-            for epfd in descriptors(set) {
-                enter((epfd, fd, connection.index()), (item.events, item.data), take_unused);
-            }
+            // Under the set's lock, which every change of the registration takes until it is the kernel's.
+            set.with_item(fd, |item| {
+                if item.events & ONCE != 0 || has_rest && item.wants(IN) {
+                    let state = if item.is_disarmed() { State::Spent } else { State::Armed };
+                    let key = Key { set: set.epfd(), fd, end: connection.index() };
+                    enter(key, (item.events, item.data), state);
+                    are_any = true;
+                }
+            });
         }
     }
+    are_any
 }
 
 /// Wakes who sleeps on the sets of `connection`, since the doorbell that would have done so may have been taken.
@@ -332,107 +505,70 @@ fn wake_sleepers(set: &Set) {
 /// `epfd` is a new set of a confined process: it may be registered in another.
 pub(super) fn note_set(epfd: c_int) {
     if connection::has_rests() {
-        enter((NO_SET, epfd, SET), (0, 0), take_free);
+        enter(Key { set: NO_SET, fd: epfd, end: SET }, (0, 0), State::Armed);
     }
 }
 
-fn is_set(fd: c_int) -> bool {
-    set_of(fd).is_some() || entries().iter().any(|it| it.is(NO_SET, fd, SET))
-}
-
-/// A change of a registration that the kernel is about to make: the entry is this thread's until it [ends](Change::end).
-pub(super) struct Change {
-    entry: &'static Entry,
-    /// The entry's word before, and its events and data.
-    word: u64,
-    before: (u32, u64),
-    /// What the program wants to be told; `None`: nothing that the list could tell.
+/// The program's epoll_ctl, made by `call`, which is told what the kernel is to be told in place of what the program wants.
+pub(super) fn change(
+    epfd: c_int,
+    operation: c_int,
+    fd: c_int,
     wanted: Option<(u32, u64)>,
-    /// Threads sleep on the set, and something is left.
-    kicks: bool,
+    call: impl Fn(Option<epoll_event>) -> c_int,
+) -> c_int {
+    // First: every epoll_ctl comes here, and hardly any process has rests.
+    if !connection::has_rests() {
+        return call(None);
+    }
+    let (end, may_have_rest) = match connection::known(fd) {
+        Some(connection) => (connection.index(), connection::may_have_rest(connection.index())),
+        None if locked(|list| list.is_set(fd)).unwrap_or(false) => (SET, true),
+        None => return call(None),
+    };
+    let key = Key { set: name_of(epfd), fd, end };
+    let wanted = wanted.filter(|_| operation != libc::EPOLL_CTL_DEL);
+    locked(|list| list.change(key, wanted, may_have_rest, &call)).unwrap_or_else(|| {
+        let answer = call(None);
+        if answer == 0 {
+            Deferred::push(key, wanted.filter(|&(events, _)| events & IN != 0 && may_have_rest));
+        }
+        answer
+    })
 }
 
-impl Change {
-    /// The program is about to do `operation` by epoll_ctl. `None` if the list has nothing to do with it.
-    pub(super) fn begin(epfd: c_int, operation: c_int, fd: c_int, wanted: Option<(u32, u64)>) -> Option<Change> {
-        // First: every epoll_ctl comes here, and hardly any process has rests.
-        if !connection::has_rests() {
-            return None;
-        }
-        let (end, may_have_rest) = match connection::known(fd) {
-            Some(connection) => (connection.index(), connection::may_have_rest(connection.index())),
-            None if is_set(fd) => (SET, true),
-            None => return None,
-        };
-        let known = entries().iter().find_map(|it| it.is(epfd, fd, end).then(|| it.lock().map(|word| (it, word)))?);
-        // What was told once is followed to the end: an event of an arming before may be on its way yet.
-        let is_followed = |events| may_have_rest || known.is_some() && events & ONCE != 0;
-        let wanted =
-            wanted.filter(|&(events, _)| operation != libc::EPOLL_CTL_DEL && events & IN != 0 && is_followed(events));
-        let (entry, word) = known.or_else(|| wanted.and_then(|_| take_free()))?;
-        let kicks = wanted.is_some() && is_slept_on(epfd, 0) && has_rest(fd, end, 0);
-        Some(Change::of(entry, word, (epfd, fd, end), wanted, kicks))
+/// `fd`, a set or something that sets have, is about to be closed.
+pub(super) fn forget(fd: c_int) {
+    if !connection::has_rests() {
+        return;
     }
-
-    /// What the entry says from now on, so that a thread that the kernel tells of it finds it, and waits for the end of the change.
-    fn of(
-        entry: &'static Entry,
-        word: u64,
-        (set, fd, end): (c_int, c_int, u32),
-        wanted: Option<(u32, u64)>,
-        kicks: bool,
-    ) -> Change {
-        let before = (entry.events.load(Relaxed), entry.data.load(Relaxed));
-        if let Some((events, data)) = wanted {
-            entry.set.store(set, Relaxed);
-            entry.fd.store(fd, Relaxed);
-            entry.end.store(end, Relaxed);
-            entry.events.store(events, Relaxed);
-            entry.data.store(data, Relaxed);
-            let is_new = word & STATES == FREE;
-            entry.kicked.store(kicks || !is_new && entry.kicked.load(Relaxed), Relaxed);
-        }
-        Change { entry, word, before, wanted, kicks }
-    }
-
-    /// What the kernel is to be told in place of what the program wants.
-    pub(super) fn event(&self) -> Option<epoll_event> {
-        let (events, data) = self.wanted.filter(|_| self.kicks)?;
-        // Nothing more: an exclusive registration must not have EPOLLWRNORM.
-        Some(epoll_event { events: events | libc::EPOLLOUT as u32, u64: data })
-    }
-
-    /// The kernel has done so, or not.
-    pub(super) fn end(self, done: bool) {
-        let Change { entry, word, before: (events, data), wanted, .. } = self;
-        let word = match wanted {
-            Some(_) if done => (word & !STATES).wrapping_add(STATES + 1) | ARMED,
-            None if done => word & !STATES | FREE,
-            _ => {
-                entry.events.store(events, Relaxed);
-                entry.data.store(data, Relaxed);
-                word
+    // The kernel goes on telling of it, whoever else has it.
+    let goes_on = connection::known(fd).is_some_and(|it| it.has_duplicates() || !it.is_last());
+    locked(|list| {
+        for it in list.entries_mut() {
+            if it.key.set == fd || it.key.fd == fd && (it.key.end == SET || !goes_on) {
+                it.state = State::Free;
+            } else if it.key.fd == fd {
+                it.key.fd = CLOSED;
             }
-        };
-        entry.word.store(word, SeqCst);
-    }
+        }
+    });
 }
 
-/// Whether a thread sleeps on `epfd`, or on a set in which it is registered.
-fn is_slept_on(epfd: c_int, depth: u32) -> bool {
-    let is_outer = |it: &&Entry| it.is(it.set.load(Relaxed), epfd, SET);
-    let outer = || entries().iter().filter(is_outer).map(|it| it.set.load(Relaxed));
-    has_sleepers(epfd) || depth < MAX_DEPTH && outer().any(|outer| is_slept_on(outer, depth + 1))
-}
-
-/// `epfd` is about to be closed.
-pub(super) fn forget_set(epfd: c_int) {
+/// A descriptor of a set is about to be closed, which goes on by another, `heir`: that takes the place of the `name` by which the list
+/// knows the set, and of the `closed` one where it is registered itself.
+pub(super) fn rename((name, closed): (c_int, c_int), heir: c_int) {
     if connection::has_rests() {
-        for entry in entries().iter().filter(|it| it.is_of(epfd) || it.is(it.set.load(Relaxed), epfd, SET)) {
-            if let Some(word) = entry.lock() {
-                entry.word.store(word & !STATES | FREE, SeqCst);
+        locked(|list| {
+            for Entry { key, .. } in list.entries_mut() {
+                if key.set == name {
+                    key.set = heir;
+                }
+                if key.end == SET && key.fd == closed {
+                    key.fd = heir;
+                }
             }
-        }
+        });
     }
 }
 
@@ -444,23 +580,14 @@ struct Answer {
 }
 
 impl Answer {
-    /// Adds what is left in rings; what the kernel has said of the same registrations gets it too.
-    fn add_rests(&mut self, epfd: c_int, turn: u32) {
-        let (before, behind) = entries().split_at(turn as usize % entries().len().max(1));
-        for entry in behind.iter().chain(before).filter(|it| it.is_of(epfd)) {
-            if self.count == self.most {
-                return;
-            }
-            if let Some((events, data)) = entry.claim() {
-                self.push(events, data, self.count);
-            }
-        }
+    fn is_full(&self) -> bool {
+        self.count == self.most
     }
 
     /// Adds what the kernel says by `look`, also to the rests that are there.
     fn ask(&mut self, look: &dyn Fn(*mut epoll_event, usize) -> c_int) {
         let rests = self.count;
-        if rests == self.most {
+        if self.is_full() {
             return;
         }
         // SAFETY: the room behind what is there.
@@ -506,19 +633,29 @@ pub(super) unsafe fn tell(
     look: &dyn Fn(*mut epoll_event, usize) -> c_int,
 ) -> Option<c_int> {
     if !is_any(epfd) {
-        look_whether_all_is_over();
+        give_up_if_over();
         return None;
     }
     let turn = TURNS[epfd as u32 as usize % TURNS.len()].fetch_add(1, Relaxed);
     let mut answer = Answer { at: events, most, count: 0 };
     if turn.is_multiple_of(2) {
-        answer.add_rests(epfd, turn / 2);
+        locked(|list| list.tell(name_of(epfd), turn / 2, &mut answer));
         answer.ask(look);
     } else {
         answer.ask(look);
-        answer.add_rests(epfd, turn / 2);
+        locked(|list| list.tell(name_of(epfd), turn / 2, &mut answer));
     }
     (answer.count > 0).then_some(answer.count as c_int)
+}
+
+/// What an event of the kernel's, with these data, is to the program; 0: nothing. `None` if the list has nothing to say of it. To be
+/// asked once for each event.
+#[inline]
+pub(super) fn truth(epfd: c_int, told: u32, data: u64) -> Option<u32> {
+    if !connection::has_rests() {
+        return None;
+    }
+    locked(|list| list.settle_event(name_of(epfd), (told, data))).flatten()
 }
 
 /// Puts `count` events right that the kernel has written: room for which the library has asked to wake this thread is none to the
@@ -537,8 +674,7 @@ pub(super) unsafe fn confirm(epfd: c_int, events: *mut epoll_event, count: c_int
         if Some(event.u64) == alarm {
             continue;
         }
-        let of_data = |it: &&Entry| it.is_of(epfd) && it.data.load(Relaxed) == event.u64;
-        let truth = entries().iter().find(of_data).map_or(event.events, |entry| entry.settle_event(event.events));
+        let truth = truth(epfd, event.events, event.u64).unwrap_or(event.events);
         if truth != 0 {
             answer.push(truth, event.u64, 0);
         }
@@ -547,10 +683,14 @@ pub(super) unsafe fn confirm(epfd: c_int, events: *mut epoll_event, count: c_int
 }
 
 /// Now and then: once the kernel knows everything, nobody looks at the list any more.
-fn look_whether_all_is_over() {
-    let count = IN_VAIN.fetch_add(1, Relaxed);
-    let is_over = |it: &Entry| it.word.load(Acquire) & STATES == FREE || it.end.load(Relaxed) == SET || it.is_over();
-    if count % LOOK_EVERY == LOOK_EVERY - 1 && entries().iter().all(is_over) {
-        connection::forget_rests();
+fn give_up_if_over() {
+    if IN_VAIN.fetch_add(1, Relaxed) % LOOK_EVERY != LOOK_EVERY - 1 || connection::may_any_have_rest() {
+        return;
     }
+    locked(|list| {
+        if list.entries().iter().all(|it| it.key.end == SET || it.is_over()) {
+            list.entries_mut().iter_mut().for_each(|it| it.state = State::Free);
+            connection::forget_rests();
+        }
+    });
 }

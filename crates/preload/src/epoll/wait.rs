@@ -36,17 +36,24 @@ struct Call<'a> {
     mask: *const sigset_t,
 }
 
+const AT_ONCE: Option<timespec> = Some(timespec { tv_sec: 0, tv_nsec: 0 });
+
 impl Call<'_> {
-    /// Makes it with what is left of the time.
+    /// Makes it with what is left of the time: what the kernel says, of which not all may be true.
+    fn ask(&self, at: *mut epoll_event, most: c_int, left: Option<timespec>) -> c_int {
+        (self.sleep)(at, most, left)
+    }
+
+    /// The same, and what is true of it where the kernel alone tells of the set.
     fn sleep(&self, at: *mut epoll_event, most: c_int, left: Option<timespec>) -> c_int {
-        let answer = (self.sleep)(at, most, left);
+        let answer = self.ask(at, most, left);
         // SAFETY: the kernel has written so many.
         unsafe { rests::confirm(self.epfd, at, answer) }
     }
 
     /// The same without waiting.
     fn look(&self, at: *mut epoll_event, most: c_int) -> c_int {
-        self.sleep(at, most, Some(timespec { tv_sec: 0, tv_nsec: 0 }))
+        self.sleep(at, most, AT_ONCE)
     }
 
     /// What is left in the rings of a confined process, and what the kernel says beside it; `None` if nothing is left.
@@ -73,7 +80,7 @@ impl Call<'_> {
         let left = left.as_ref().map_or(core::ptr::null(), |left| left as *const timespec);
         // SAFETY: one element, a time of this frame, and the program's mask.
         let answer = unsafe { real::ppoll(&mut set, 1, left, self.mask) };
-        if answer > 0 { self.look(at, most) } else { answer }
+        if answer > 0 { self.ask(at, most, AT_ONCE) } else { answer }
     }
 }
 
@@ -152,7 +159,7 @@ fn wait_in(epfd: c_int, set: &Set, mut events: Events, deadline: Deadline, call:
     let look = |at, most| {
         if is_quiet() {
             // By the program's own call.
-            return call.look(at, most);
+            return call.ask(at, most, AT_ONCE);
         }
         // SAFETY: the kernel writes at most as many events as it is told.
         unsafe { real::epoll_wait(epfd, at, most, 0) }
@@ -234,7 +241,7 @@ fn wait_in(epfd: c_int, set: &Set, mut events: Events, deadline: Deadline, call:
             slept = true;
             let sleep = |at, most| match room_in {
                 0..1_000_000 if !is_quiet() => call.sleep_briefly(at, most, deadline, room_in),
-                _ => call.sleep(at, most, left(deadline, brief)),
+                _ => call.ask(at, most, left(deadline, brief)),
             };
             Some(if set.fall_asleep(brief != u64::MAX) { ask(epfd, set, &mut events, sleep) } else { 0 })
         });
@@ -330,7 +337,10 @@ fn sleep_natively(
     }
     let before = set_of(epfd).map(Set::changes);
     let answer = asleep(epfd, native);
-    let Some(set) = set_of(epfd).filter(|set| answer > 0 && !set.is_below()) else { return answer };
+    let Some(set) = set_of(epfd).filter(|set| answer > 0 && !set.is_below()) else {
+        // SAFETY: the kernel has written so many.
+        return unsafe { rests::confirm(epfd, events, answer) };
+    };
     let mut all = Events::new(events, most as usize);
     tell_each(epfd, set, &mut all, before, answer as usize);
     if all.count > 0 {

@@ -4,7 +4,7 @@
 use super::descriptor::status;
 use super::proc::{for_each_line, for_each_piece, link_target, number, write_path};
 use crate::clock::{nanoseconds, nap};
-use crate::raw::{Answer, Errno, syscall};
+use crate::raw::{Answer, Errno, is_quiet, syscall};
 use crate::sync::AtomicU32;
 
 /// Sleeps while `word` is `value`, until [`wake_all`] or `deadline` (CLOCK_MONOTONIC, ns). The word may lie in memory that
@@ -63,8 +63,28 @@ pub fn process_id() -> i32 {
 
 /// This thread.
 pub fn thread_id() -> u32 {
+    #[cfg(target_env = "gnu")]
+    if is_quiet() {
+        return thread_id_by_libc();
+    }
     // SAFETY: no arguments.
     unsafe { syscall(libc::SYS_gettid, [0; 6]) }.unwrap_or(0) as u32
+}
+
+/// The same without a system call: libc writes it into a recursive mutex that the thread locks.
+#[cfg(target_env = "gnu")]
+fn thread_id_by_libc() -> u32 {
+    /// Of `__owner`, behind `__lock` and `__count`: part of glibc's ABI (bits/struct_mutex.h).
+    const OWNER: usize = 2;
+    let mut mutex = libc::PTHREAD_RECURSIVE_MUTEX_INITIALIZER_NP;
+    let mutex = &raw mut mutex;
+    // SAFETY: a mutex of this frame, which no other thread knows; its first three words are integers.
+    unsafe {
+        libc::pthread_mutex_lock(mutex);
+        let owner = mutex.cast::<u32>().add(OWNER).read();
+        libc::pthread_mutex_unlock(mutex);
+        owner
+    }
 }
 
 /// Whether this process is known to have one thread, by /proc and without a descriptor.
@@ -357,6 +377,14 @@ mod tests {
         assert_eq!(mapped(line), Some((0x7f0c_6a1b_2000..0x7f0c_6a3b_2000, "fe:01 98327")));
         assert_eq!(mapped("7f00-7f10 rw-p 00000000 00:00 0"), Some((0x7f00..0x7f10, "00:00 0")));
         assert_eq!(mapped("7f00-7f10"), None);
+    }
+
+    #[test]
+    #[cfg(target_env = "gnu")]
+    fn libc_knows_each_thread_by_the_kernels_number() {
+        let both = || (thread_id(), thread_id_by_libc());
+        let (first, second) = (both(), std::thread::spawn(both).join().expect("a thread"));
+        assert!(first.0 == first.1 && second.0 == second.1 && first.0 != second.0, "{first:?} {second:?}");
     }
 
     #[test]

@@ -11,7 +11,7 @@ use crate::end::Stage;
 use crate::kernel;
 use crate::link::{ABSENT, ALONE, LEFT, NO_MORE_BELLS};
 use crate::lock::Entered;
-use crate::raw::{Answer, Errno, is_quiet};
+use crate::raw::{Answer, Errno};
 use crate::reason::Reason;
 use crate::ring::{Fault, Record};
 use crate::sync::{AcqRel, Acquire, Relaxed, Release, SeqCst, fence, pause};
@@ -49,17 +49,6 @@ impl Port<'_> {
         };
         self.go_down_for_good(Reason::Seccomp, unread == Some(true), until);
         !self.sends_fast() && (self.has_left() || is_seen && self.send_no_more_bells(until))
-    }
-
-    /// Leaves the ring and puts on the kernel path itself what is unread there, if the kernel has room for that. Whether the
-    /// sender is to put there some that came meanwhile; `None` if the ring is not left.
-    fn leave_and_give(&self, until: u64) -> Option<bool> {
-        let socket = if is_quiet() { None } else { kernel::copy_of_peer(self.fd) }?;
-        let has_room = kernel::has_room_for(socket, self.left_behind());
-        let left = if has_room { self.leave(false, until) } else { None };
-        let unread = left.map(|_| self.has_left_unread() && !self.give_itself_by(socket));
-        kernel::close(socket);
-        unread
     }
 
     /// Has the sender send no doorbell any more, and takes those that were sent: all, unless they lie behind unread data.

@@ -162,7 +162,18 @@ impl Port<'_> {
         all
     }
 
-    /// The same by `socket`, a copy of the other end's.
+    /// Leaves the ring and puts on the kernel path itself what is unread there, if the kernel has room for that. Whether the
+    /// sender is to put there some that came meanwhile; `None` if the ring is not left.
+    pub(super) fn leave_and_give(&self, until: u64) -> Option<bool> {
+        let socket = if is_quiet() { None } else { kernel::copy_of_peer(self.fd) }?;
+        let has_room = kernel::has_room_for(socket, self.left_behind());
+        let left = if has_room { self.leave(false, until) } else { None };
+        let unread = left.map(|_| self.has_left_unread() && !self.give_itself_by(socket));
+        kernel::close(socket);
+        unread
+    }
+
+    /// As [`Port::give_itself`], by `socket`, a copy of the other end's.
     pub(super) fn give_itself_by(&self, socket: i32) -> bool {
         let flags = &self.link.incoming().flags;
         // A doorbell that was announced and has not come would be missing from what the sender counts.

@@ -345,12 +345,14 @@ impl Port<'_> {
         unread.is_some() || self.has_left()
     }
 
-    /// Leaves the ring to the recipient. For one that is sure to come, this end puts on the kernel path itself what it can. Whether
-    /// something is left to the sender; `None` if the ring is not left.
+    /// Leaves the ring to the recipient. This end puts on the kernel path itself what it can; for one that is not sure to come, all or
+    /// nothing. Whether something is left to the sender; `None` if the ring is not left.
     pub fn leave_to(&self, recipient: Recipient) -> Option<bool> {
         let is_left = match recipient {
-            Recipient::Unsure if self.can_wake() => self.leave(false, u64::MAX),
-            Recipient::Unsure => None,
+            Recipient::Unsure => self.leave_and_give(u64::MAX).or_else(|| {
+                let may_leave = self.can_wake();
+                may_leave.then(|| self.leave(false, u64::MAX)).flatten()
+            }),
             _ => self
                 .leave(recipient == Recipient::Alone, u64::MAX)
                 .map(|_| self.has_left_unread() && !self.give_itself()),
