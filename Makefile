@@ -11,7 +11,7 @@ UNDERPASS = $(TARGET)/release/underpass
 help: ## this list
 	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## / { printf "  make %-10s  %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
-run: rust ## install what is missing, build, and show kernel TCP against Underpass on real programs
+run: rust ## install what is missing, build, and show kernel TCP against Underpass on real programs, 3 minutes
 	packaging/packages run
 	$(CARGO) build --release --locked
 	$(UNDERPASS) demo
@@ -33,9 +33,9 @@ test: rust ## everything that continuous integration checks: lints, licences, te
 	packaging/packages test
 	$(CARGO) fetch --locked
 	$(MAKE) --no-print-directory lint c-programs licences
-	$(CARGO) build --release
+	$(CARGO) build --release --package underpass-preload --package underpass-cli
 	RUST_TEST_THREADS=$$((2 * $$(nproc))) $(CARGO) test --workspace --no-fail-fast
-	$(CARGO) run --release --quiet --package underpass-tests --bin gauntlet -- --brief --allow-skipped $(BRIEF_SUITES)
+	$(CARGO) run --quiet --package underpass-tests --bin gauntlet -- --brief --allow-skipped $(BRIEF_SUITES)
 	$(MAKE) --no-print-directory loom aarch64
 
 # The code of the library itself, compiled for the model checker: in a folder of its own, and slow unless optimized.

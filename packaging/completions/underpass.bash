@@ -320,7 +320,7 @@ _underpass() {
             return 0
             ;;
         underpass__subcmd__demo)
-            opts="-h --output --samples --quick --config --set --help"
+            opts="-h --output --all --samples --quick --config --set --help"
             if [[ ${cur} == -* || ${COMP_CWORD} -eq 2 ]] ; then
                 COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
                 return 0

@@ -36,7 +36,7 @@ complete -c underpass -n "__fish_underpass_needs_command" -f -a "pin" -d 'Move a
 complete -c underpass -n "__fish_underpass_needs_command" -f -a "unpin" -d 'Let a connection go up again that `underpass pin` has moved to kernel TCP'
 complete -c underpass -n "__fish_underpass_needs_command" -f -a "capture" -d 'Write what fast connections carry to a file for Wireshark, as tcpdump does of others'
 complete -c underpass -n "__fish_underpass_needs_command" -f -a "bench" -d 'Measure kernel TCP against Underpass with unmodified programs'
-complete -c underpass -n "__fish_underpass_needs_command" -f -a "demo" -d 'Measure everything and leave a record and a report'
+complete -c underpass -n "__fish_underpass_needs_command" -f -a "demo" -d 'Show within three minutes what to expect, and leave a record and a report'
 complete -c underpass -n "__fish_underpass_needs_command" -f -a "config" -d 'Show the effective configuration and where each value came from'
 complete -c underpass -n "__fish_underpass_needs_command" -f -a "completions" -d 'Print the completions for a shell'
 complete -c underpass -n "__fish_underpass_needs_command" -f -a "man" -d 'Print the manual page, or write all pages to a directory'
@@ -115,7 +115,7 @@ complete -c underpass -n "__fish_underpass_using_subcommand bench" -l only -d 'O
 complete -c underpass -n "__fish_underpass_using_subcommand bench" -l json -d 'Write the record, with every sample and the host, as JSON' -r -F
 complete -c underpass -n "__fish_underpass_using_subcommand bench" -l csv -d 'Write every sample as a line of CSV' -r -F
 complete -c underpass -n "__fish_underpass_using_subcommand bench" -l html -d 'Write a report with plots as one HTML file' -r -F
-complete -c underpass -n "__fish_underpass_using_subcommand bench" -l samples -d 'Samples of each side (default: 5, of checksum 10, with --quick 1)' -r
+complete -c underpass -n "__fish_underpass_using_subcommand bench" -l samples -d 'Samples of each side (default: 5, of checksum 10, of demo 3, with --quick 1)' -r
 complete -c underpass -n "__fish_underpass_using_subcommand bench" -l config -d 'Read this configuration file instead of the usual one' -r -F
 complete -c underpass -n "__fish_underpass_using_subcommand bench" -l set -d 'Set one value, before environment and file; `underpass config` lists them' -r -f -a "mode=on\t''
 mode=off\t''
@@ -131,7 +131,7 @@ complete -c underpass -n "__fish_underpass_using_subcommand bench" -l gpu -d 'Wi
 complete -c underpass -n "__fish_underpass_using_subcommand bench" -l quick -d 'Shorter and fewer, to see that all works; not for quoting'
 complete -c underpass -n "__fish_underpass_using_subcommand bench" -s h -l help -d 'Print help (see more with \'--help\')'
 complete -c underpass -n "__fish_underpass_using_subcommand demo" -l output -d 'Where to write' -r -f -a "(__fish_complete_directories)"
-complete -c underpass -n "__fish_underpass_using_subcommand demo" -l samples -d 'Samples of each side (default: 5, of checksum 10, with --quick 1)' -r
+complete -c underpass -n "__fish_underpass_using_subcommand demo" -l samples -d 'Samples of each side (default: 5, of checksum 10, of demo 3, with --quick 1)' -r
 complete -c underpass -n "__fish_underpass_using_subcommand demo" -l config -d 'Read this configuration file instead of the usual one' -r -F
 complete -c underpass -n "__fish_underpass_using_subcommand demo" -l set -d 'Set one value, before environment and file; `underpass config` lists them' -r -f -a "mode=on\t''
 mode=off\t''
@@ -143,6 +143,7 @@ doze_us=10000\t''
 io_uring=auto\t''
 io_uring=deny\t''
 io_uring=allow\t''"
+complete -c underpass -n "__fish_underpass_using_subcommand demo" -l all -d 'Measure everything, as `underpass bench all` does: half an hour'
 complete -c underpass -n "__fish_underpass_using_subcommand demo" -l quick -d 'Shorter and fewer, to see that all works; not for quoting'
 complete -c underpass -n "__fish_underpass_using_subcommand demo" -s h -l help -d 'Print help (see more with \'--help\')'
 complete -c underpass -n "__fish_underpass_using_subcommand config" -l config -d 'Read this configuration file instead of the usual one' -r -F
@@ -171,7 +172,7 @@ complete -c underpass -n "__fish_underpass_using_subcommand help; and not __fish
 complete -c underpass -n "__fish_underpass_using_subcommand help; and not __fish_seen_subcommand_from run doctor diff ss top metrics pin unpin capture bench demo config completions man help" -f -a "unpin" -d 'Let a connection go up again that `underpass pin` has moved to kernel TCP'
 complete -c underpass -n "__fish_underpass_using_subcommand help; and not __fish_seen_subcommand_from run doctor diff ss top metrics pin unpin capture bench demo config completions man help" -f -a "capture" -d 'Write what fast connections carry to a file for Wireshark, as tcpdump does of others'
 complete -c underpass -n "__fish_underpass_using_subcommand help; and not __fish_seen_subcommand_from run doctor diff ss top metrics pin unpin capture bench demo config completions man help" -f -a "bench" -d 'Measure kernel TCP against Underpass with unmodified programs'
-complete -c underpass -n "__fish_underpass_using_subcommand help; and not __fish_seen_subcommand_from run doctor diff ss top metrics pin unpin capture bench demo config completions man help" -f -a "demo" -d 'Measure everything and leave a record and a report'
+complete -c underpass -n "__fish_underpass_using_subcommand help; and not __fish_seen_subcommand_from run doctor diff ss top metrics pin unpin capture bench demo config completions man help" -f -a "demo" -d 'Show within three minutes what to expect, and leave a record and a report'
 complete -c underpass -n "__fish_underpass_using_subcommand help; and not __fish_seen_subcommand_from run doctor diff ss top metrics pin unpin capture bench demo config completions man help" -f -a "config" -d 'Show the effective configuration and where each value came from'
 complete -c underpass -n "__fish_underpass_using_subcommand help; and not __fish_seen_subcommand_from run doctor diff ss top metrics pin unpin capture bench demo config completions man help" -f -a "completions" -d 'Print the completions for a shell'
 complete -c underpass -n "__fish_underpass_using_subcommand help; and not __fish_seen_subcommand_from run doctor diff ss top metrics pin unpin capture bench demo config completions man help" -f -a "man" -d 'Print the manual page, or write all pages to a directory'

@@ -39,15 +39,16 @@ pub fn bench(arguments: &BenchArguments) -> Result<()> {
     Ok(())
 }
 
-/// Measures everything and leaves a record and a report.
+/// Measures a few figures, or everything, and leaves a record and a report.
 pub fn demo(arguments: &DemoArguments) -> Result<()> {
+    let suite = if arguments.all { Suite::All } else { Suite::Demo };
     let folder = &arguments.output;
     fs::create_dir_all(folder).with_context(|| format!("cannot make the directory {}", folder.display()))?;
     let stem = folder.join(stem(&underpass_lab::record::now(), &host_name()));
     let named = |extension: &str| PathBuf::from(format!("{}.{extension}", stem.display()));
     let (json, html) = (named("json"), named("html"));
     [&json, &html].into_iter().try_for_each(|file| writable(file))?;
-    let record = measure(Suite::All, None, false, &arguments.measure).inspect_err(|_| {
+    let record = measure(suite, None, false, &arguments.measure).inspect_err(|_| {
         // Nobody named these files, so that none is left without a word in it.
         let empty = [&json, &html].into_iter().filter(|file| fs::metadata(file).is_ok_and(|meta| meta.len() == 0));
         empty.for_each(|file| drop(fs::remove_file(file)));

@@ -534,14 +534,19 @@ pub enum SuiteName {
     All,
 }
 
-/// Measure everything and leave a record and a report
+/// Show within three minutes what to expect, and leave a record and a report
 ///
-/// The same as `underpass bench all`, with the record (JSON) and the report (HTML) in a directory, named by date and host.
+/// Echoes, streams, and those of Redis, memcached, nginx and PostgreSQL that are installed, on kernel TCP and under Underpass in
+/// turn. The record (JSON) and the report (HTML) are written to a directory, named by date and host.
 #[derive(Debug, Args)]
 pub struct DemoArguments {
     /// Where to write
     #[arg(long, value_name = "DIR", default_value = "records", value_hint = ValueHint::DirPath)]
     pub output: PathBuf,
+
+    /// Measure everything, as `underpass bench all` does: half an hour
+    #[arg(long)]
+    pub all: bool,
 
     #[command(flatten)]
     pub measure: MeasureArguments,
@@ -550,7 +555,7 @@ pub struct DemoArguments {
 /// How to measure.
 #[derive(Debug, Args)]
 pub struct MeasureArguments {
-    /// Samples of each side (default: 5, of checksum 10, with --quick 1)
+    /// Samples of each side (default: 5, of checksum 10, of demo 3, with --quick 1)
     #[arg(long, value_name = "N", value_parser = positive)]
     pub samples: Option<usize>,
 

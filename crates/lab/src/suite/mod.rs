@@ -2,6 +2,7 @@
 
 pub mod apps;
 pub mod checksum;
+pub mod demo;
 pub mod driver;
 pub mod idle;
 pub mod layers;
@@ -30,14 +31,20 @@ pub enum Suite {
     Driver,
     /// Checksums, and the receive path that wants them of each packet: skipped, by the processor, by a GPU.
     Checksum,
+    /// A few figures of the first two and of four servers, within three minutes.
+    Demo,
     /// All of these.
     All,
 }
 
 impl Suite {
-    /// How many samples are taken if nobody says: 5, and as many as its paper where that reports means.
+    /// How many samples are taken if nobody says: 5, fewer to show something, and as many as its paper where that reports means.
     pub fn samples(self) -> usize {
-        if self == Suite::Checksum { 10 } else { 5 }
+        match self {
+            Suite::Checksum => 10,
+            Suite::Demo => 3,
+            _ => 5,
+        }
     }
 
     /// Whether a GPU has part in it.
@@ -50,6 +57,9 @@ impl Suite {
         let (mut chosen, mut missing) = (Chosen::default(), Vec::new());
         if lab.processors.is_none() {
             missing.push(skipped("whatever is pinned to two processors", "this process may use one alone"));
+        }
+        if self == Suite::Demo {
+            demo::add(lab, &mut chosen, &mut missing);
         }
         let all = self == Suite::All;
         if all || self == Suite::Pingpong {

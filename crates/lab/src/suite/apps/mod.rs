@@ -34,18 +34,23 @@ use crate::record::Skipped;
 
 /// Names the experiments whose programs are installed; the others are `missing`.
 pub fn add(chosen: &mut Chosen, missing: &mut Vec<Skipped>) {
-    redis::add(chosen, missing);
-    memcached::add(chosen, missing);
-    nginx::add(chosen, missing);
+    add_popular(chosen, missing);
     apache::add(chosen, missing);
     php::add(chosen, missing);
     gunicorn::add(chosen, missing);
-    postgresql::add(chosen, missing);
     mariadb::add(chosen, missing);
     mosquitto::add(chosen, missing);
     grpc::add(chosen, missing);
     zeromq::add(chosen, missing);
     rsync::add(chosen, missing);
+}
+
+/// The same of the four servers that most users run.
+pub fn add_popular(chosen: &mut Chosen, missing: &mut Vec<Skipped>) {
+    redis::add(chosen, missing);
+    memcached::add(chosen, missing);
+    nginx::add(chosen, missing);
+    postgresql::add(chosen, missing);
 }
 
 /// Where servers lie that are not on a user's `PATH`.
