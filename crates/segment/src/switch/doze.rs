@@ -12,11 +12,10 @@
 
 use super::{Patience, Port, Ready, Taken};
 use crate::clock::nanoseconds;
-use crate::kernel;
 use crate::link::{ABSENT, DOZING, GIVEN, GIVING, RINGING};
 use crate::raw::{Answer, Errno, is_quiet};
 use crate::sync::{AtomicBool, AtomicU32, Relaxed, SeqCst, fence};
-use crate::{tap, wait};
+use crate::{kernel, tap, wait};
 
 /// A receive whose socket has a time of its own, which the kernel counts, dozes for at most this part of it.
 const PART_OF_TIMEOUT: u64 = 100;

@@ -22,6 +22,7 @@ mod room;
 mod send;
 mod sleep;
 mod tapped;
+mod wake;
 
 pub use away::Departure;
 pub use confined::Receive;

@@ -6,28 +6,21 @@ use super::{AGAIN, BROKEN, CHECK_EVERY_US, GONE, LIES_US, LIVES, OVER, Port, STO
 use crate::clock::{give_way, nanoseconds, nap, ticks};
 use crate::end::{NO_PIECE, SHUT_OUT, Stage};
 use crate::kernel::{self, HeldBack};
-use crate::link::{ABSENT, ALONE, BY_READER, CLOSED, DOZING, Direction, LEAVING, NO_MORE_BELLS, RINGING, SHUT};
+use crate::link::{ABSENT, BY_READER, CLOSED, Direction, LEAVING, NO_MORE_BELLS, RINGING, SHUT};
 use crate::lock::Entered;
 use crate::raw::{Answer, Errno};
 use crate::reason::Reason;
 use crate::ring::{self, Fault, Push, Record, Source};
-use crate::sync::{AcqRel, Acquire, Relaxed, Release, SeqCst, fence, own, pause};
+use crate::sync::{AcqRel, Acquire, Relaxed, Release, SeqCst, own};
 use crate::tap;
 use crate::vector::Cursor;
-use crate::wait;
 
 /// A longer send holds signals back from its beginning, any other once it has to wait: the reader of what it has sent by
 /// then cannot have answered with one.
 const LONG: usize = 64 << 10;
 
-/// The kernel acknowledges what it has received within 200 ms. What it does not, its reader has no room for.
-const ACKNOWLEDGED_WITHIN_US: u64 = 250_000;
-
 /// A reader that is about to leave the ring has done so within this time, if it is neither stopped nor killed.
 const LEFT_WITHIN_US: u64 = 100_000;
-
-/// A reader that asks again and again takes what is published within this time, if it is awake.
-const AWAKE_US: u64 = 2;
 
 impl Port<'_> {
     /// Sends what is under `from` as send(2) does with `flags`. `plain` sends on the kernel path what is left after so
@@ -184,12 +177,6 @@ impl Port<'_> {
             Ok(Record::Down(_)) if self.sends_fast() && !self.reader_left() => sending.fast.store(0, Relaxed),
             _ => {}
         }
-    }
-
-    /// Doorbells announced since the direction last went up.
-    pub fn bells_since_up(&self) -> u64 {
-        let all = self.link.outgoing().sender.bells.load(Relaxed) & !NO_MORE_BELLS;
-        all.wrapping_sub(self.end.sending.bells.load(Relaxed))
     }
 
     /// Leaves the lock, for a kernel send or not.
@@ -380,186 +367,12 @@ impl Port<'_> {
         Ok(Pushed::All)
     }
 
-    /// Wakes the reader if it sleeps. False when it has left the ring: then what is in it has gone the kernel path.
-    #[inline]
-    fn ring_bell(&self) -> bool {
-        // SeqCst: after the record was published, see `Sender::put`.
-        self.link.outgoing().flags.waiting.load(SeqCst) == 0 || self.is_taken_at_once() || self.wake()
-    }
-
-    /// Whether the reader, having raised the flag, was awake and has emptied the ring: then it will look once more before it
-    /// sleeps.
-    #[cold]
-    fn is_taken_at_once(&self) -> bool {
-        let flags = &self.link.outgoing().flags;
-        if flags.asks_again.load(Relaxed) == 0 || flags.waiting.load(Relaxed) == DOZING || self.reader_left() {
-            return false;
-        }
-        let (sender, began) = (self.sender(), ticks());
-        while sender.used(true) != Ok(0) {
-            if ticks().wrapping_sub(began) > micros(AWAKE_US) {
-                return false;
-            }
-            pause();
-        }
-        true
-    }
-
-    #[cold]
-    fn wake(&self) -> bool {
-        let waiting = &self.link.outgoing().flags.waiting;
-        let mut rang = false;
-        // Threads of an honest reader change its flag a few times meanwhile.
-        for _ in 0..8 {
-            let word = waiting.load(SeqCst);
-            let ringing = word & RINGING;
-            let take = |to| waiting.compare_exchange(word, to, AcqRel, Relaxed).is_ok();
-            match word & !RINGING {
-                absent if absent & ABSENT != 0 => {
-                    if self.give_back() != Gave::Nothing {
-                        return false;
-                    }
-                }
-                0 => return true,
-                DOZING => {
-                    if take(ringing) {
-                        self.knock();
-                        return true;
-                    }
-                }
-                ALONE => {
-                    if !self.ring_if(|| self.is_awaited() && take(ringing)) && !self.is_awaited() {
-                        return true;
-                    }
-                }
-                // Where the woken runs before its waker it may have read all, and rest again.
-                _ if rang && !self.is_awaited() => return true,
-                number => {
-                    self.ring_group(number, ringing, take);
-                    rang = true;
-                }
-            }
-        }
-        // A doorbell too many does no harm.
-        self.ring_if(|| self.is_awaited());
-        true
-    }
-
-    /// `ringing`: [`RINGING`] if a send below in this very thread is doing the same, or 0.
-    fn ring_group(&self, number: u32, ringing: u32, take: impl Fn(u32) -> bool) {
-        // One that no reader has a number for is a hostile reader's.
-        let Some(group) = self.link.their_group(number) else {
-            take(ringing);
-            return;
-        };
-        let ring = || group.rung.fetch_or(1 << (self.link.slot() & 63), SeqCst);
-        // The flag is taken before the group is rung. A reader that was rung may have read, and rest again with its flag
-        // still up: a sender that took it only then would leave nobody to ring for what comes next.
-        // Who goes to sleep says so before it looks whether any was rung; here it is the other way round.
-        if take(RINGING) {
-            ring();
-            // Awake when the flag was taken, it may have read and have fallen asleep since, and rely on the flag.
-            if group.asleep.load(SeqCst) != 0 && group.asleep.swap(0, SeqCst) != 0 {
-                self.send_bell();
-            }
-            if ringing == 0 {
-                self.link.outgoing().flags.waiting.fetch_and(!RINGING, Release);
-            }
-        }
-    }
-
-    #[cold]
-    pub(super) fn send_bell(&self) {
-        if self.announce_bell() {
-            self.send_announced_bell();
-        }
-    }
-
-    /// Sends a doorbell if one `is_wanted`, which is asked once it is announced. A reader that is about to close looks the
-    /// other way round (`hush`): it says what it has read, and waits for what is announced then. So no doorbell comes to a
-    /// socket that was closed with everything read, whose kernel would answer with a reset, and would drop what it has sent.
-    fn ring_if(&self, is_wanted: impl FnOnce() -> bool) -> bool {
-        let announced = self.announce_bell();
-        fence(SeqCst);
-        let wanted = is_wanted();
-        match (wanted, announced) {
-            (true, true) => self.send_announced_bell(),
-            (false, true) => self.take_bell_back(),
-            (_, false) => {}
-        }
-        wanted
-    }
-
-    /// Whether the other end has left something in the ring.
-    pub(super) fn has_unread(&self) -> bool {
-        self.sends_fast() && matches!(self.sender().used(true), Ok(1..)) && self.is_data_ahead()
-    }
-
-    fn is_data_ahead(&self) -> bool {
-        let sender = self.sender();
-        let mut position = sender.seen_head.load(Relaxed);
-        // What is in use may be a mark that the reader has not passed, or fillers: a few in a row.
-        for _ in 0..16 {
-            match sender.ring.record(position) {
-                Ok(Record::Data(_)) => return true,
-                Ok(Record::Empty | Record::Down(_)) | Err(Fault) => break,
-                Ok(record) => position = sender.ring.behind(position, record),
-            }
-        }
-        false
-    }
-
-    /// Whether anybody may have to be woken: something is unread, and the reader's kernel would not answer with a reset.
-    fn is_awaited(&self) -> bool {
-        !self.reader_has_shut() && self.has_unread()
-    }
-
-    fn send_announced_bell(&self) {
-        let began = ticks();
-        loop {
-            match kernel::send_bell(self.fd) {
-                Ok(1) => {
-                    self.end.bells.fetch_add(1, Relaxed);
-                    wait::rang();
-                    return;
-                }
-                // What fills the buffer may have been read: then its acknowledgement comes, and with it room.
-                Err(AGAIN)
-                    if ticks().wrapping_sub(began) < micros(ACKNOWLEDGED_WITHIN_US) && self.is_all_delivered() =>
-                {
-                    nap(50);
-                }
-                // Either the reader has plenty to wake up for, or it is gone. The kernel tells a reset once.
-                Ok(_) | Err(AGAIN) => return self.take_bell_back(),
-                Err(error) => {
-                    self.take_bell_back();
-                    self.keep_failure(error);
-                    return;
-                }
-            }
-        }
-    }
-
     /// A send of the library's own has failed: the program is to be told, since the kernel says so once. Not of a reset that
     /// a doorbell may have made and that has cost nothing.
     pub(super) fn keep_failure(&self, error: Errno) {
         if error == BROKEN && !(self.is_whole() && self.awaits_answer()) {
             self.end.keep_error(error);
         }
-    }
-
-    /// Whether the other end's kernel was sent all that was put on the kernel path: it refuses nothing for want of room.
-    fn is_all_delivered(&self) -> bool {
-        kernel::counters(self.fd).is_ok_and(|counters| counters.unsent == 0)
-    }
-
-    /// Counts one more doorbell, before it is sent; false when the reader wants no more.
-    fn announce_bell(&self) -> bool {
-        let wanted = self.link.outgoing().sender.bells.fetch_add(1, AcqRel) & NO_MORE_BELLS == 0;
-        if !wanted {
-            self.take_bell_back();
-        }
-        wanted
     }
 
     /// Whether nothing that the other end has sent can be missing after a reset: all of it is in the ring. On the kernel path
@@ -577,24 +390,13 @@ impl Port<'_> {
         false
     }
 
-    /// Whether a doorbell is on its way, or lies unread. A reader that is killed then resets the connection, and nobody can
-    /// tell whether kernel TCP would have done so.
-    fn awaits_answer(&self) -> bool {
-        let Direction { head, sender, .. } = self.link.outgoing();
-        sender.bells.load(Relaxed) & !NO_MORE_BELLS > head.bells.load(Relaxed)
-    }
-
-    fn take_bell_back(&self) {
-        self.link.outgoing().sender.bells.fetch_sub(1, Release);
-    }
-
     /// Whether the reader does not look at the ring, for good or for now.
     pub(super) fn reader_left(&self) -> bool {
         self.link.outgoing().flags.waiting.load(SeqCst) & ABSENT != 0
     }
 
     /// Whether the reader lives and has shut down both ways.
-    fn reader_has_shut(&self) -> bool {
+    pub(super) fn reader_has_shut(&self) -> bool {
         self.link.outgoing().flags.closed.load(Acquire) == SHUT
     }
 
@@ -644,20 +446,6 @@ impl Port<'_> {
         self.await_arrivals();
     }
 
-    /// Sends on the kernel path, whether the socket blocks or not.
-    fn send_surely(&self, mut bytes: &[u8]) {
-        while !bytes.is_empty() {
-            match kernel::send(self.fd, bytes) {
-                Ok(n) => bytes = &bytes[n.min(bytes.len())..],
-                Err(AGAIN) => nap(100),
-                Err(error) => {
-                    self.keep_failure(error);
-                    return;
-                }
-            }
-        }
-    }
-
     /// Whether the reader of an unmoving ring is still there; the kernel is asked rarely.
     #[inline]
     fn reader_lives(&self) -> bool {
@@ -687,7 +475,7 @@ impl Port<'_> {
     }
 
     #[cold]
-    pub(super) fn kernel_says_alive(&self) -> bool {
+    fn kernel_says_alive(&self) -> bool {
         let events = kernel::poll_now(self.fd, libc::POLLRDHUP);
         if events & OVER == 0 && events & libc::POLLRDHUP != 0 && !self.reader_has_shut() {
             // The other end has sent its FIN: it has shut down its half, or it is gone. A byte tells.

@@ -5,13 +5,12 @@ use super::doze::wake_dozers;
 use super::{AGAIN, Patience, Port, Ready, Sleep, Taken, Told, micros};
 use crate::clock::{give_way, nanoseconds, nap, ticks};
 use crate::end::Stage;
-use crate::kernel;
 use crate::link::{ABSENT, ALONE, DOZING, Direction, GIVEN, GIVING, LEAVING, LEFT, NO_MORE_BELLS, RINGING};
 use crate::lock::Entered;
 use crate::raw::{Answer, Errno};
 use crate::ring::{self, Place, Record};
 use crate::sync::{AcqRel, Acquire, Relaxed, Release, SeqCst, compiler_fence, fence, own};
-use crate::tap;
+use crate::{kernel, tap};
 
 /// An announced doorbell is one system call from being there, if its sender is neither stopped nor killed.
 const BELL_WITHIN_US: u64 = 5_000_000;
@@ -55,7 +54,7 @@ impl Port<'_> {
 
     /// Takes doorbells out of the kernel's queue. Only with an empty ring: what is taken then is kept until it is sure
     /// that it was no data sent after going down.
-    pub(super) fn take_bells(&self, most: usize, recv: impl Fn(i32, *mut u8, usize) -> Answer) -> Answer {
+    fn take_bells(&self, most: usize, recv: impl Fn(i32, *mut u8, usize) -> Answer) -> Answer {
         let reading = &self.end.reading;
         let most = most.min(reading.fresh.len());
         let below = reading.taking.load(Relaxed);
@@ -231,7 +230,7 @@ impl Port<'_> {
 
     /// Takes doorbells that have done their work out of the kernel's queue, once the ring is empty: the kernel then says
     /// the truth to its own polls, and does not answer the end of this process with a reset.
-    pub(super) fn clear_bells(&self) {
+    fn clear_bells(&self) {
         while self.is_fast() && !self.something() {
             let owed = self.owed();
             if owed == 0 {
