@@ -11,6 +11,7 @@
 
 mod away;
 mod confined;
+mod doorbell;
 mod doze;
 mod give;
 #[cfg(all(test, not(loom)))]
@@ -203,25 +204,6 @@ impl Port<'_> {
     /// Tells the sender how much of what it sent on the kernel path was read.
     fn publish_position(&self) {
         self.link.incoming().flags.position.store(self.kernel_position(), Release);
-    }
-
-    /// Doorbells taken since the beginning.
-    fn bells(&self) -> u64 {
-        let reading = &self.end.reading;
-        reading.all_bells.load(Relaxed).wrapping_sub(reading.mistaken.load(Relaxed))
-    }
-
-    /// Doorbells taken since the direction last went up.
-    fn bells_taken(&self) -> u64 {
-        let reading = &self.end.reading;
-        reading.all_bells.load(Relaxed).wrapping_sub(reading.bells_before_up.load(Relaxed))
-    }
-
-    /// How many of the bytes that were last taken for doorbells are kept.
-    fn held(&self) -> usize {
-        let reading = &self.end.reading;
-        let kept = reading.all_bells.load(Relaxed).wrapping_sub(reading.held_from.load(Relaxed));
-        kept.min(reading.held.len() as u64) as usize
     }
 
     /// Whether this end does not look at the incoming ring, for good (see `leave`) or while it is [away](Port::go_away).

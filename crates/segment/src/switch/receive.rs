@@ -900,33 +900,6 @@ impl Port<'_> {
         self.attend();
     }
 
-    /// Data that was taken from the kernel in the belief that it was a doorbell.
-    pub(super) fn take_stash(&self, into: &mut Cursor, peek: bool) -> Option<usize> {
-        let reading = &self.end.reading;
-        let stash = reading.stash.load(Relaxed) as usize;
-        let n = stash.min(into.left());
-        if n == 0 || stash > self.held() {
-            return None;
-        }
-        self.copy_held(into, stash, n);
-        if !peek {
-            reading.stash.store((stash - n) as u32, Relaxed);
-            reading.kernel_bytes.fetch_add(n as u64, Relaxed);
-        }
-        Some(n)
-    }
-
-    /// Copies `n` of the last `most` bytes that were taken for doorbells.
-    fn copy_held(&self, into: &mut Cursor, most: usize, n: usize) {
-        let reading = &self.end.reading;
-        let first = reading.all_bells.load(Relaxed).wrapping_sub(most as u64);
-        for number in 0..n as u64 {
-            let byte = reading.held[(first.wrapping_add(number) % reading.held.len() as u64) as usize].load(Relaxed);
-            // SAFETY: one byte from this stack frame; the callers see that there is room for `n`.
-            unsafe { into.copy_from(&byte, 1) };
-        }
-    }
-
     /// Makes all reads go through the library from now on, if no plain read is in progress; true when they do.
     pub fn become_ready(&self) -> bool {
         if self.end.read_gate.is_shut() {
