@@ -13,6 +13,7 @@ mod away;
 mod confined;
 mod doorbell;
 mod doze;
+mod flag;
 mod give;
 #[cfg(all(test, not(loom)))]
 mod lies;

@@ -215,17 +215,6 @@ impl Port<'_> {
         Ok(n)
     }
 
-    /// Others rely on the waiting flag, which this receive may have used up.
-    #[cold]
-    fn rest_again(&self) {
-        let reading = &self.end.reading;
-        self.note_flag();
-        let number = self.resting();
-        if number != 0 && reading.armed.load(Relaxed) == 0 && !self.arm(number) && reading.resting.number() != 0 {
-            reading.resting.set_stray(true);
-        }
-    }
-
     fn receive_inside(&mut self, into: &mut Cursor, flags: i32, nonblocking: bool) -> Answer {
         let peek = flags & libc::MSG_PEEK != 0;
         let wanted = if flags & libc::MSG_WAITALL != 0 { into.left() } else { 1 };

@@ -39,82 +39,6 @@ impl Port<'_> {
         }
     }
 
-    /// The number of the flag that wakes those who rely on it; 0 if there is nobody. Under a signal handler on top of a
-    /// sleep of this thread that sleep does too: the kernel goes on with it, without a look at the ring.
-    pub(super) fn resting(&self) -> u32 {
-        let reading = &self.end.reading;
-        if reading.lock.is_asleep() { ALONE } else { reading.resting.number() }
-    }
-
-    /// Takes note if the sender has taken the waiting flag.
-    pub(super) fn note_flag(&self) {
-        let reading = &self.end.reading;
-        let flag = self.link.incoming().flags.waiting.load(Acquire) & !RINGING;
-        // A reader that dozes raises it only where it was down.
-        if reading.armed.load(Relaxed) != 0 && matches!(flag, 0 | DOZING) {
-            reading.armed.store(0, Relaxed);
-        }
-    }
-
-    /// Nobody in this process asks any more for what comes here as a member of a group: a doorbell of the group's on this
-    /// socket would wake nobody, and the group would be taken for woken. Returns once no such doorbell is on its way.
-    ///
-    /// The group of another process that has the socket too, a forked one's parent, goes on relying on its number.
-    pub fn leave_group(&self) {
-        /// A sender that is stopped just there rings nobody. One that waits for room has it sooner.
-        const PATIENCE_US: u64 = 300_000;
-        let waiting = &self.link.incoming().flags.waiting;
-        let began = ticks();
-        let mut word = waiting.load(SeqCst);
-        let is_anothers = |number| self.link.is_anothers_group(number, kernel::process_id() as u32);
-        while word & ABSENT == 0 && !matches!(word, 0 | ALONE | DOZING) && !is_anothers(word & !RINGING) {
-            let alone = if word & !RINGING == ALONE { ALONE } else { 0 };
-            let over = ticks().wrapping_sub(began) > micros(PATIENCE_US);
-            let down = if over { alone } else { alone | word & RINGING };
-            if down == word {
-                give_way();
-                word = waiting.load(Acquire);
-            } else {
-                word = waiting.compare_exchange(word, down, SeqCst, Acquire).map_or_else(|now| now, |_| down);
-            }
-        }
-    }
-
-    /// Raises the waiting flag to `number`, so that whatever is published next rings; true when the ring is still empty
-    /// then. Doorbells of before have done their work then, but for one that woke a group: it is left to the group.
-    pub(super) fn arm(&self, number: u32) -> bool {
-        let reading = &self.end.reading;
-        let waiting = &self.link.incoming().flags.waiting;
-        let number = if reading.lock.is_asleep() { ALONE } else { number };
-        let mut owed = self.owed();
-        self.note_flag();
-        let armed = reading.armed.load(Relaxed);
-        let flag = waiting.load(Relaxed) & !RINGING;
-        // What is neither down nor as it was raised would keep a sleep from beginning for ever.
-        let is_lie = armed == ALONE && flag & ABSENT == 0 && flag > ALONE;
-        let number = if is_lie { ALONE } else { number };
-        // A doorbell of its own wakes a group as well, not the other way round.
-        if is_lie || armed != number && armed != ALONE {
-            reading.armed.store(number, Relaxed);
-            let raise = |now| (now & ABSENT == 0).then_some(now & RINGING | number);
-            if let Ok(before) = waiting.fetch_update(SeqCst, Relaxed, raise) {
-                wake_dozers(waiting, before);
-            }
-        }
-        // The flag is up before the ring is looked at; the sender publishes before it looks at the flag.
-        fence(SeqCst);
-        if self.something() {
-            return false;
-        }
-        while self.is_fast() && owed > 0 && reading.resting.number() <= ALONE {
-            match self.take_bells_of_idle(owed) {
-                Ok(taken @ 1..) => owed -= taken.min(owed),
-                _ => break,
-            }
-        }
-        !self.something()
-    }
-
     /// Sleeps in the kernel until something arrives, or as long as `patience` says.
     pub(super) fn sleep(&mut self, patience: Patience) -> Taken {
         let reading = &self.end.reading;
@@ -199,15 +123,9 @@ impl Port<'_> {
         reading.lock.leave(Entered::Alone);
     }
 
-    /// Whether whatever is published from now on rings, and the ring is empty.
-    fn is_armed(&self) -> bool {
-        let flag = self.link.incoming().flags.waiting.load(SeqCst);
-        (flag & !RINGING == ALONE || flag & ABSENT != 0) && !self.something() || self.awaits_rest()
-    }
-
     /// Whether doorbells of before, or what was sent by the kernel before the sender went up, is not all here: that comes by the
     /// kernel, or never, if a mark lies.
-    fn awaits_rest(&self) -> bool {
+    pub(super) fn awaits_rest(&self) -> bool {
         let reading = &self.end.reading;
         let awaits = || reading.to_discard() > 0 || matches!(self.kernel_limit(), Ok(Some(1..)));
         !self.is_fast() && reading.stash.load(Relaxed) == 0 && awaits()
@@ -623,34 +541,6 @@ impl Port<'_> {
                 false => Sleep::No,
             }
         })
-    }
-
-    /// Raises the waiting flag to `number`; true when nothing can be read then but what the kernel will tell of.
-    fn arm_or_ask(&self, number: u32) -> bool {
-        self.arm(number) || (!self.is_fast() && self.ready() == Ready::AskKernel)
-    }
-
-    /// A receive that does not wait is about to say that there is nothing. If no call of the library watches the socket, the
-    /// program may wait by system calls of its own: then what comes has to ring. False when something has come.
-    pub(super) fn is_still_nothing(&self) -> bool {
-        if self.end.watched.load(Relaxed) == 0 {
-            self.end.watch_unseen();
-        }
-        if !self.end.is_watched_unseen() {
-            return true;
-        }
-        self.asks_again(true);
-        // While the flag stays up whatever is published rings.
-        let armed = self.end.reading.armed.load(Relaxed) == ALONE;
-        armed && self.link.incoming().flags.waiting.load(Relaxed) == ALONE || self.arm_or_ask(ALONE)
-    }
-
-    /// Says whether this end may well ask again and again, rather than sleep.
-    pub(super) fn asks_again(&self, again: bool) {
-        let word = &self.link.incoming().flags.asks_again;
-        if (word.load(Relaxed) != 0) != again {
-            word.store(again.into(), Relaxed);
-        }
     }
 
     /// Passes a mark that lies under the head and throws away the doorbells before kernel data, so that the kernel's
