@@ -15,6 +15,7 @@ mod doorbell;
 mod doze;
 mod flag;
 mod give;
+mod leaving;
 #[cfg(all(test, not(loom)))]
 mod lies;
 #[cfg(all(test, loom))]
@@ -33,11 +34,11 @@ pub use doze::Dozed;
 use crate::clock::ticks_per_microsecond;
 use crate::end::{End, Stage};
 use crate::kernel;
-use crate::link::{ABSENT, Link};
+use crate::link::Link;
 use crate::raw::{Answer, Errno, is_quiet};
 use crate::reason::Reason;
 use crate::ring::{self, Fault, Place, Record, Ring, Sender};
-use crate::sync::{Acquire, Relaxed, Release};
+use crate::sync::{Relaxed, Release};
 use crate::wait::Memory;
 
 /// How a receive sleeps: so that its thread can be cancelled, and its descriptor closed by another, meanwhile.
@@ -205,11 +206,6 @@ impl Port<'_> {
     /// Tells the sender how much of what it sent on the kernel path was read.
     fn publish_position(&self) {
         self.link.incoming().flags.position.store(self.kernel_position(), Release);
-    }
-
-    /// Whether this end does not look at the incoming ring, for good (see `leave`) or while it is [away](Port::go_away).
-    pub fn has_left(&self) -> bool {
-        self.link.incoming().flags.waiting.load(Acquire) & ABSENT != 0
     }
 
     /// What the ring says next at or behind `position`, past what only fills a lap, and where it lies.

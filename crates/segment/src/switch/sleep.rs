@@ -1,20 +1,16 @@
 //! Sleeping and being woken: the waiting flag, the doorbells in the kernel's queue, and readiness for polls.
 #![allow(unsafe_code, reason = "takes doorbells from the kernel into buffers of its own")]
 
-use super::doorbell::BELL_WITHIN_US;
 use super::doze::wake_dozers;
 use super::{AGAIN, Patience, Port, Ready, Sleep, Taken, Told, micros};
 use crate::clock::{give_way, nap, ticks};
 use crate::end::Stage;
-use crate::link::{ABSENT, ALONE, DOZING, Direction, GIVEN, GIVING, LEAVING, LEFT, RINGING};
+use crate::link::{ABSENT, ALONE, GIVEN, GIVING};
 use crate::lock::Entered;
 use crate::raw::Errno;
 use crate::ring::{self, Place, Record};
 use crate::sync::{AcqRel, Acquire, Relaxed, Release, SeqCst, fence};
 use crate::{kernel, tap};
-
-/// A sender that is about to switch its path has done so within this time, if it is neither stopped nor killed.
-const SWITCHED_WITHIN_US: u64 = 100_000;
 
 /// A close waits so long for a doorbell that is on its way; a sender that was stopped just there never sends it.
 const BELL_PATIENCE_US: u64 = 1_000_000;
@@ -329,149 +325,6 @@ impl Port<'_> {
         }
     }
 
-    /// Leaves the incoming ring for good, so that somebody who knows nothing of it can read the socket: no doorbell is on
-    /// its way then, and the sender puts what it finds unread on the kernel path. Whether there is something; `None`, unless
-    /// it leaves `surely`, when the sender could not, and the ring is not left; and in any case when the sender never can.
-    pub(super) fn leave(&self, surely: bool, until: u64) -> Option<bool> {
-        let began = ticks();
-        // Who sleeps in a receive takes the doorbell that is on its way with the mark of going up, and comes to the ring, if it
-        // may wake.
-        let comes_to_ring = |beside: bool| {
-            beside && surely && self.has_bells_behind_data() && ticks().wrapping_sub(began) < micros(BELL_WITHIN_US)
-        };
-        let leave = |beside| (!comes_to_ring(beside)).then(|| self.leave_beside(beside, surely, until));
-        loop {
-            if let Some(left) = self.with_all_reading(leave) {
-                return left;
-            }
-            nap(50);
-        }
-    }
-
-    fn leave_beside(&self, beside: bool, surely: bool, until: u64) -> Option<bool> {
-        let flags = &self.link.incoming().flags;
-        if self.has_left() {
-            return Some(false);
-        }
-        if self.may_take(beside) {
-            self.pass_marks();
-        }
-        flags.taken.store(self.place().consumed as u32, Relaxed);
-        if !kernel::undisturbed(|| self.leave_what_can_be_given_back(LEFT)) {
-            let is_lost = self.can_never_be_given_back() || self.has_bells_behind_data();
-            if !surely || is_lost {
-                // Should it leave later, then at the beginning of a record.
-                flags.taken.store(0, Relaxed);
-                if surely {
-                    // Lost to whoever gets the socket. Who has the library reads on without a gap: another thread until
-                    // the new image is there, or this one if it never comes.
-                    self.await_bells(beside, self.refuse_bells(), until);
-                }
-                return None;
-            }
-            flags.waiting.fetch_or(LEFT, SeqCst);
-        }
-        fence(SeqCst);
-        let unread = self.incoming().published(self.place().head);
-        self.forget_ring(beside, until);
-        // Not before: a sender that goes down by itself does so behind what is unread.
-        flags.want_down.store(1, Release);
-        Some(unread)
-    }
-
-    /// Says that this end has left ([`LEFT`]), or is away ([`AWAY`]), if the sender can put on the kernel path what is unread in
-    /// the ring, and no doorbell lies behind unread data there.
-    ///
-    /// [`AWAY`]: crate::link::AWAY
-    pub(super) fn leave_what_can_be_given_back(&self, how: u32) -> bool {
-        let Direction { flags, sender, .. } = self.link.incoming();
-        // SeqCst: said before the looks. Who is about to switch its path or to end its direction says so before it looks.
-        let before = flags.in_kernel.swap(LEAVING, SeqCst);
-        let began = ticks();
-        let is_switching = || sender.switching.load(SeqCst) != 0;
-        while is_switching() && ticks().wrapping_sub(began) < micros(SWITCHED_WITHIN_US) {
-            give_way();
-        }
-        // Other threads and the sender change the flag a few times meanwhile.
-        let left = (0..8).any(|_| {
-            // Whoever rings has announced that and taken the flag: if it is as it was, no doorbell has come meanwhile.
-            let word = flags.waiting.load(SeqCst);
-            !is_switching()
-                && self.can_be_given_back()
-                && !self.has_bells_behind_data()
-                && flags.waiting.compare_exchange(word, word | how, SeqCst, Relaxed).is_ok()
-        });
-        flags.in_kernel.store(before, Release);
-        left
-    }
-
-    /// Whether the sender can put what is unread in the ring on the kernel path: it has not gone down behind it, and does not
-    /// end its direction.
-    fn can_be_given_back(&self) -> bool {
-        let Ok((at, record)) = self.front() else { return false };
-        let behind = if matches!(record, Record::Up(_)) { self.incoming().behind(at, record) } else { at };
-        matches!(record, Record::Empty)
-            || self.down_behind(behind).is_none()
-                && self.link.incoming().sender.ended.load(SeqCst) == 0
-                && !self.has_ended()
-    }
-
-    /// Whether the sender never can, whatever it does meanwhile: it has gone down behind what is unread, or has ended its
-    /// direction (one that is just about to end it may still be able to, and is not waited for).
-    fn can_never_be_given_back(&self) -> bool {
-        self.front().is_ok_and(|(at, record)| {
-            let behind = if matches!(record, Record::Up(_)) { self.incoming().behind(at, record) } else { at };
-            let has_ended = || self.link.incoming().sender.ended.load(SeqCst) != 0 || self.has_ended();
-            !matches!(record, Record::Empty | Record::Down(_)) && (self.down_behind(behind).is_some() || has_ended())
-        })
-    }
-
-    /// Whether doorbells lie, or may come to lie, behind data that was sent on the kernel path before the direction went up.
-    fn has_bells_behind_data(&self) -> bool {
-        !self.is_fast() && matches!(self.ahead(), Ok(Record::Up(_))) && self.owed() > 0
-    }
-
-    /// The same if everything in the ring was read.
-    pub(super) fn leave_if_read(&self, until: u64) {
-        self.with_all_reading(|beside| {
-            if beside {
-                // The sleeper has raised the flag and seen the ring empty. What it is woken by is a doorbell until then, unless
-                // it dozes.
-                self.await_bells(true, self.announced(), until);
-            }
-            let alone = self.may_take(beside);
-            if alone {
-                self.pass_marks();
-            }
-            // The flag was up when the ring was last seen empty. If nobody has taken it since, whoever publishes from now
-            // on finds that this end has left.
-            let waiting = &self.link.incoming().flags.waiting;
-            let leave = |now| matches!(now & !RINGING, ALONE | DOZING).then_some(now & RINGING | LEFT);
-            // One that dozes is not woken: it would sleep by a call of the library's, which a filter may be about to forbid.
-            if (!alone || self.arm(ALONE)) && waiting.fetch_update(SeqCst, Relaxed, leave).is_ok() {
-                self.forget_ring(beside, until);
-            }
-        })
-    }
-
-    /// Whether this end has left the ring, and has taken whatever the library had of the stream: then the kernel has the
-    /// rest, and all that it may say beside. A pinned end that could not leave at first does so when it has read the ring.
-    #[inline]
-    pub fn reads_plainly(&self) -> bool {
-        self.end.reading.fast.load(Relaxed) == 0 && self.has_only_kernel()
-    }
-
-    #[cold]
-    fn has_only_kernel(&self) -> bool {
-        let reading = &self.end.reading;
-        self.return_to_ring();
-        if !self.has_left() && self.link.incoming().flags.want_down.load(Relaxed) != 0 {
-            self.leave_if_read(u64::MAX);
-        }
-        let owed = reading.to_discard() > 0 || reading.stash.load(Relaxed) > 0;
-        self.has_left() && !owed && reading.error.load(Relaxed) == 0 && self.end.stage() != Stage::Broken
-    }
-
     /// Does `what` as the only reader; or, with `false`, while another thread sleeps in a receive.
     pub(super) fn with_reading<T>(&self, what: impl FnOnce(bool) -> T) -> T {
         let lock = &self.end.reading.lock;
@@ -509,18 +362,6 @@ impl Port<'_> {
     /// Whether this thread may take from the kernel's queue: not beside another that is about to do so.
     pub(super) fn may_take(&self, beside: bool) -> bool {
         !beside || self.end.reading.lock.is_awaited()
-    }
-
-    /// This end has left: takes the last doorbells, and never looks at the ring again.
-    pub(super) fn forget_ring(&self, beside: bool, until: u64) {
-        let missing = self.await_bells(beside, self.refuse_bells(), until);
-        if self.may_take(beside) && self.is_fast() {
-            self.end.reading.discard(missing);
-            self.keep_early_data();
-        }
-        self.end.reading.armed.store(0, Relaxed);
-        self.end.reading.fast.store(0, Relaxed);
-        self.end.reading.left.store(1, Release);
     }
 
     /// Before the caller sleeps in a poll of the kernel's: makes sure that whatever arrives wakes it, by a doorbell
