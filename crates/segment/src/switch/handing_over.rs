@@ -1,0 +1,81 @@
+//! A process hands a socket over, or pins its connection: the reader leaves the ring, and the sender goes down for good.
+
+use super::Port;
+use super::away::Departure;
+use crate::kernel;
+use crate::reason::Reason;
+use crate::sync::Release;
+
+/// Who gets a socket that knows nothing of the library, and so how surely it has to be plain TCP.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Recipient {
+    /// Perhaps nobody: only if the other end can be woken to give back what is unread.
+    Unsure,
+    /// Somebody beside processes with the library, which go on reading what cannot be given back.
+    Beside,
+    /// Somebody alone.
+    Alone,
+}
+
+impl Port<'_> {
+    /// Goes down for good. The incoming direction does so at once if everything in its ring was read, otherwise as soon
+    /// as the other end sends again.
+    pub fn pin(&self, reason: Reason) {
+        self.link.incoming().flags.want_down.store(1, Release);
+        self.leave_if_read(u64::MAX);
+        self.go_down_for_good(reason, false, u64::MAX);
+    }
+
+    /// Hands the socket over to somebody who knows nothing of the library: goes down for good, and what is unread goes the kernel
+    /// path. Where it cannot, this goes on as [`Port::pin`] does. False if something is unread that cannot be put there. With
+    /// `wakes`, the other end is woken in any case.
+    pub fn hand_over(&self, reason: Reason, recipient: Recipient, wakes: bool) -> bool {
+        let unread = self.leave_to(recipient);
+        self.link.incoming().flags.want_down.store(1, Release);
+        self.go_down_for_good(reason, wakes || unread == Some(true), u64::MAX);
+        unread.is_some() || self.has_left()
+    }
+
+    /// Leaves the ring to the recipient. For one that is sure to come, this end puts on the kernel path itself what it can. Whether
+    /// something is left to the sender; `None` if the ring is not left.
+    pub fn leave_to(&self, recipient: Recipient) -> Option<bool> {
+        let is_left = match recipient {
+            Recipient::Unsure if self.can_wake() => self.leave(false, u64::MAX),
+            Recipient::Unsure => None,
+            _ => self
+                .leave(recipient == Recipient::Alone, u64::MAX)
+                .map(|_| self.has_left_unread() && !self.give_itself()),
+        };
+        if is_left.is_none() {
+            self.leave_if_read(u64::MAX);
+        }
+        is_left
+    }
+
+    /// The same for somebody who may know of the ring and come back to it, or not.
+    pub fn offer(&self, reason: Reason) {
+        if self.can_wake() {
+            if self.go_away(|| true) == Departure::Gone && self.left_behind() > 0 {
+                self.give_itself();
+            }
+        } else {
+            self.leave_if_read(u64::MAX);
+        }
+        self.link.incoming().flags.want_down.store(1, Release);
+        self.go_down_for_good(reason, false, u64::MAX);
+    }
+
+    /// The same for both ends of a connection in one process, which is about to let go of the segment. What cannot be put on
+    /// the kernel path, or finds no room there while nobody reads, stays in the ring.
+    pub fn hand_over_with(&self, other: &Port<'_>, reason: Reason) {
+        // Both leave before one goes down: that would be behind what is unread.
+        for (reader, sender) in [(self, other), (other, self)] {
+            if kernel::has_room_for(sender.fd, sender.unsent()) {
+                reader.leave(false, u64::MAX);
+            }
+        }
+        for port in [self, other] {
+            port.go_down_for_good(reason, false, u64::MAX);
+        }
+    }
+}
