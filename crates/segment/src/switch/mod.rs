@@ -21,6 +21,7 @@ mod leaving;
 mod lies;
 #[cfg(all(test, loom))]
 mod models;
+mod readiness;
 mod receive;
 mod room;
 mod send;
@@ -32,6 +33,8 @@ pub use away::Departure;
 pub use confined::Receive;
 pub use doze::Dozed;
 pub use handing_over::Recipient;
+pub use readiness::Ready;
+pub use readiness::Told;
 
 use crate::clock::ticks_per_microsecond;
 use crate::end::{End, Stage};
@@ -92,17 +95,6 @@ pub struct Port<'a> {
     pub waiting: &'static Waiting,
 }
 
-/// What a look at the incoming direction says, without touching the kernel.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Ready {
-    /// There is data, or an error to report.
-    Yes,
-    /// The direction is fast and the ring is empty; the kernel knows only of its end.
-    No,
-    /// The stream goes on in the kernel.
-    AskKernel,
-}
-
 /// Whether a poll of the kernel's may sleep on a socket.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Sleep {
@@ -112,17 +104,6 @@ pub enum Sleep {
     No,
     /// Another thread sleeps in a receive on the same socket and may take the doorbell: look again soon.
     Briefly,
-}
-
-/// What an edge-triggered watcher of a connection has been told of; at first, of nothing.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Told {
-    /// Everything in the ring up to this position.
-    upto: u64,
-    /// 1 + where the first mark of the path lies that had not been passed then; 0: there was none.
-    mark: u64,
-    /// [`End::shutdowns`] then.
-    shutdowns: u8,
 }
 
 enum Taken {

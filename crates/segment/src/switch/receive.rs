@@ -3,7 +3,7 @@
 
 use super::{AGAIN, ANEW, BROKEN, GONE, Patience, Port, Taken, micros};
 use crate::clock::{nanoseconds, nap_unless_signalled, ticks};
-use crate::end::{SHUT_IN, Stage};
+use crate::end::Stage;
 use crate::kernel;
 use crate::link::{ALONE, Direction};
 use crate::lock::Entered;
@@ -982,29 +982,5 @@ impl Port<'_> {
         }
         self.heed_kernel();
         Taken::Nothing
-    }
-
-    /// Whether the other end has said that it ends its direction, or this one that it receives no more: the kernel may
-    /// know of the end of the stream by now. An other end that was killed says nothing.
-    #[inline]
-    pub fn may_have_ended(&self) -> bool {
-        self.link.incoming().sender.ended.load(Relaxed) != 0 || self.is_deaf()
-    }
-
-    /// Whether the program has said that it receives no more: then it can always be read, and whatever comes is an edge.
-    #[inline]
-    pub fn is_deaf(&self) -> bool {
-        self.end.shut.load(Relaxed) & SHUT_IN != 0
-    }
-
-    /// The kernel has reported this socket, perhaps for the end of the stream, and may not do so again: the next receive
-    /// that finds the ring empty asks it.
-    pub fn heed_kernel(&self) {
-        self.end.reading.asked.store(0, Relaxed);
-    }
-
-    /// Whether the kernel may have something to say of what can be read: the rings alone do not know.
-    pub fn needs_kernel(&self) -> bool {
-        !self.is_fast() || self.may_have_ended()
     }
 }

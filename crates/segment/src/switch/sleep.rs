@@ -2,13 +2,12 @@
 #![allow(unsafe_code, reason = "takes doorbells from the kernel into buffers of its own")]
 
 use super::doze::wake_dozers;
-use super::{AGAIN, Patience, Port, Ready, Sleep, Taken, Told, micros};
+use super::{Patience, Port, Ready, Sleep, Taken, micros};
 use crate::clock::{give_way, nap, ticks};
 use crate::end::Stage;
 use crate::link::{ABSENT, ALONE, GIVEN, GIVING};
 use crate::lock::Entered;
-use crate::raw::Errno;
-use crate::ring::{self, Place, Record};
+use crate::ring::{self, Record};
 use crate::sync::{AcqRel, Acquire, Relaxed, Release, SeqCst, fence};
 use crate::{kernel, tap};
 
@@ -127,131 +126,10 @@ impl Port<'_> {
         !self.is_fast() && reading.stash.load(Relaxed) == 0 && awaits()
     }
 
-    /// Looks at the incoming direction without taking anything and without the kernel.
-    #[inline]
-    pub fn ready(&self) -> Ready {
-        let reading = &self.end.reading;
-        let ring = self.incoming();
-        let mut position = self.place().head;
-        if reading.error.load(Relaxed) != 0 || reading.stash.load(Relaxed) != 0 || self.end.stage() == Stage::Broken {
-            return Ready::Yes;
-        }
-        let mut fast = self.is_fast();
-        if !fast && self.has_left() {
-            return Ready::AskKernel;
-        }
-        for _ in 0..8 {
-            let Ok(record) = ring.record(position) else { return Ready::Yes };
-            match record {
-                Record::Data(_) => return if fast { Ready::Yes } else { Ready::AskKernel },
-                Record::Up(up) if !fast && self.has_reached(up) => fast = true,
-                Record::Empty if fast => return Ready::No,
-                Record::Skip | Record::Pad(_) => {}
-                Record::Empty | Record::Up(_) | Record::Down(_) => return Ready::AskKernel,
-            }
-            position = ring.behind(position, record);
-        }
-        Ready::Yes
-    }
-
-    /// Whether a receive would return at once, the kernel asked: for a poll of the kernel's that says so, which may
-    /// have seen a doorbell only.
-    pub fn readable(&self) -> bool {
-        self.return_to_ring();
-        if self.ready() == Ready::Yes {
-            return true;
-        }
-        self.with_reading(|awake| {
-            if awake {
-                self.pass_marks();
-            }
-            self.ready() == Ready::Yes || awake && self.kernel_has_news()
-        })
-    }
-
-    fn kernel_has_news(&self) -> bool {
-        if self.reads_plainly() {
-            // As a look would not: it counts for SO_PEEK_OFF.
-            return kernel::poll_now(self.fd, libc::POLLIN) != 0;
-        }
-        let mut passed = false;
-        loop {
-            let mut byte = 0u8;
-            // SAFETY: one writable byte; only looked at.
-            match unsafe { kernel::recv(self.fd, &mut byte, 1, libc::MSG_PEEK | libc::MSG_DONTWAIT) } {
-                Ok(1..) if self.is_fast() && self.ready() != Ready::Yes => {
-                    if core::mem::replace(&mut passed, true) {
-                        // Somebody else's, but perhaps with the end of the stream behind them.
-                        return self.has_ended();
-                    }
-                    self.pass_bells();
-                    // What was taken may be data behind a mark that has just appeared; the next take must not follow it.
-                    self.pass_marks();
-                }
-                Ok(_) => return true,
-                Err(AGAIN) => return self.ready() == Ready::Yes,
-                Err(e) => {
-                    if let Taken::Failed(Errno(e)) = self.verdict(e) {
-                        self.end.reading.error.store(e, Relaxed);
-                    }
-                    return true;
-                }
-            }
-        }
-    }
-
-    /// For edge-triggered events: whether there is anything in the ring of which a watcher has not been told; then what it
-    /// has been told of from now on, as far as a short walk tells.
-    ///
-    /// Of what lies behind a mark of the path it is told twice: when that is published, and when the mark was passed. For
-    /// a reader may stop where FIONREAD said, and wait for an edge for the rest; and bytes behind a mark are not counted
-    /// there as long as bytes before it are on their way in the kernel. Once the end is deaf, of what has come since and was
-    /// read as well. After a shutdown, of all once more.
-    pub fn newer(&self, told: Told) -> Option<Told> {
-        if !self.is_fast() && self.has_left() {
-            // What lies in the ring went the kernel path.
-            return None;
-        }
-        let shutdowns = self.end.shutdowns.load(Relaxed);
-        let told = if told.shutdowns == shutdowns { told } else { Told::default() };
-        let ring = self.incoming();
-        let head = self.place().head;
-        let is_behind = |position| ring::distance(head, position) > ring.capacity();
-        let reached = match self.front() {
-            Ok((at, Record::Up(up))) if self.has_reached(up) => Some(at),
-            _ => None,
-        };
-        let mark_passed = told.mark.checked_sub(1).is_some_and(|mark| is_behind(mark) || reached == Some(mark));
-        let from = if mark_passed || is_behind(told.upto) { head } else { told.upto };
-        let mut now = Told { upto: from, mark: 0, shutdowns };
-        let mut data = self.is_deaf() && is_behind(told.upto);
-        for _ in 0..1024 {
-            let Ok(record) = ring.record(now.upto) else { break };
-            match record {
-                Record::Empty => break,
-                Record::Data(_) => data = true,
-                Record::Up(_) | Record::Down(_) if now.mark == 0 && reached != Some(now.upto) => {
-                    now.mark = now.upto + 1;
-                }
-                _ => {}
-            }
-            now.upto = ring.behind(now.upto, record);
-        }
-        if now.mark == 0 && !mark_passed {
-            now.mark = told.mark;
-        }
-        data.then_some(now)
-    }
-
     /// Whether everything was read that comes before the ring, which begins behind position `up` of the kernel path.
     pub(super) fn has_reached(&self, up: u64) -> bool {
         let reading = &self.end.reading;
         !self.is_fast() && up == self.kernel_position() && reading.to_discard() == 0
-    }
-
-    /// Whether nothing of the stream can be in the kernel: what has come there is a doorbell, and no news.
-    pub fn is_all_in_ring(&self) -> bool {
-        self.is_fast() && self.down_behind(self.place().head).is_none()
     }
 
     /// The socket is about to be closed here: if everything was read, no doorbell may lie unread in the kernel, which
@@ -416,35 +294,6 @@ impl Port<'_> {
                 self.pass_marks();
             }
         });
-    }
-
-    /// Bytes that receives would find now (FIONREAD).
-    pub fn unread(&self) -> u64 {
-        self.return_to_ring();
-        self.settle();
-        let reading = &self.end.reading;
-        let ring = self.incoming();
-        let mut place = self.place();
-        let mut total = u64::from(reading.stash.load(Relaxed));
-        let (mut before, mut taken) = (0, self.bells_taken());
-        if !self.is_fast() {
-            let discard = reading.to_discard();
-            let queued = u64::from(kernel::inq(self.fd).unwrap_or(0));
-            let limit = self.kernel_limit().ok().flatten().map_or(u64::MAX, |n| n as u64);
-            let in_kernel = queued.saturating_sub(discard).min(limit);
-            total += in_kernel;
-            let Ok((head, up @ Record::Up(_))) = self.front() else { return total };
-            if in_kernel < limit {
-                // What comes before the ring is still on its way in the kernel.
-                return total;
-            }
-            place = Place { head: ring.behind(head, up), consumed: 0 };
-            (before, taken) = (discard.saturating_add(in_kernel), 0);
-        }
-        total += ring::unread(&ring, place).unwrap_or(0);
-        let Some((_, bells)) = self.down_behind(place.head) else { return total };
-        let queued = u64::from(kernel::inq(self.fd).unwrap_or(0));
-        total + queued.saturating_sub(before).saturating_sub(bells.saturating_sub(taken))
     }
 
     /// If the sender has gone down behind what lies in the ring from `from` on: where its mark lies, and the doorbells that
