@@ -2,8 +2,14 @@
 //! and ends when the connection does; a poll finds that the rules were broken; a reset is taken for what it is.
 #![allow(unsafe_code, reason = "lays ends and buffers out as the library has them")]
 
-use super::*;
+use super::{Departure, Port, Ready, Recipient, Sleep, Waiting};
+use crate::end::{End, Stage};
+use crate::kernel;
 use crate::link::{ALONE, DOZING, Pool, RINGING, Shape, Side};
+use crate::raw::Answer;
+use crate::reason::Reason;
+use crate::ring::{Place, Record};
+use crate::sync::Relaxed;
 use crate::vector::Cursor;
 use std::io::Read;
 use std::net::{TcpListener, TcpStream};

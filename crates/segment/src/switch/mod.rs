@@ -19,6 +19,7 @@ mod handing_over;
 mod leaving;
 #[cfg(all(test, not(loom)))]
 mod lies;
+mod marks;
 #[cfg(all(test, loom))]
 mod models;
 mod readiness;
@@ -42,7 +43,7 @@ use crate::kernel;
 use crate::link::Link;
 use crate::raw::{Answer, Errno, is_quiet};
 use crate::reason::Reason;
-use crate::ring::{self, Fault, Place, Record, Ring, Sender};
+use crate::ring::{self, Place, Ring, Sender};
 use crate::sync::{Relaxed, Release};
 use crate::wait::Memory;
 
@@ -178,34 +179,6 @@ impl Port<'_> {
     /// Tells the sender how much of what it sent on the kernel path was read.
     fn publish_position(&self) {
         self.link.incoming().flags.position.store(self.kernel_position(), Release);
-    }
-
-    /// What the ring says next at or behind `position`, past what only fills a lap, and where it lies.
-    fn front_from(&self, mut position: u64) -> Result<(u64, Record), Fault> {
-        let ring = self.incoming();
-        // An honest sender writes at most a few fillers in a row.
-        for _ in 0..8 {
-            match ring.record(position)? {
-                filler @ (Record::Skip | Record::Pad(_)) => position = ring.behind(position, filler),
-                record => return Ok((position, record)),
-            }
-        }
-        Err(Fault)
-    }
-
-    /// The same from the head on; nothing, whatever the sender may have left there, once this end has left the ring.
-    fn front(&self) -> Result<(u64, Record), Fault> {
-        let head = self.place().head;
-        if self.has_left() { Ok((head, Record::Empty)) } else { self.front_from(head) }
-    }
-
-    fn ahead(&self) -> Result<Record, Fault> {
-        Ok(self.front()?.1)
-    }
-
-    fn something(&self) -> bool {
-        let published = self.incoming().published(self.place().head);
-        published && !matches!(self.ahead(), Ok(Record::Empty)) || self.end.reading.stash.load(Relaxed) > 0
     }
 
     fn fault(&self) -> Taken {

@@ -3,10 +3,13 @@
 
 #![allow(unsafe_code, reason = "lays ends and buffers out as the library has them")]
 
-use super::*;
+use super::{AGAIN, Dozed, Port, Waiting};
+use crate::end::{End, Stage};
 use crate::kernel;
 use crate::link::{ALONE, DOZING, Direction, Pool, Shape, Side};
 use crate::model::{self, FD};
+use crate::reason::Reason;
+use crate::sync::Relaxed;
 use crate::vector::Cursor;
 use std::sync::Arc;
 

@@ -5,12 +5,11 @@ use super::{AGAIN, ANEW, BROKEN, GONE, Patience, Port, Taken, micros};
 use crate::clock::{nanoseconds, nap_unless_signalled, ticks};
 use crate::end::Stage;
 use crate::kernel;
-use crate::link::{ALONE, Direction};
+use crate::link::Direction;
 use crate::lock::Entered;
 use crate::raw::{Answer, Errno, is_quiet};
-use crate::reason::Reason;
 use crate::ring::{self, Fault, Place, Record};
-use crate::sync::{Acquire, Relaxed, Release, SeqCst, compiler_fence, own, pause};
+use crate::sync::{Relaxed, Release, SeqCst, compiler_fence, own, pause};
 use crate::vector::Cursor;
 use crate::wait::Wait;
 
@@ -680,31 +679,6 @@ impl Port<'_> {
         })
     }
 
-    /// Does `what` while the sender does not go up.
-    pub(super) fn in_kernel<T>(&self, what: impl FnOnce() -> T) -> T {
-        let (reading, flag) = (&self.end.reading, &self.link.incoming().flags.in_kernel);
-        // On top of another receive of this thread, the flag stays up for that one.
-        let nested = reading.in_kernel.load(Relaxed) == self.me;
-        reading.in_kernel.store(self.me, Relaxed);
-        flag.swap(1, SeqCst);
-        let done = what();
-        if !nested {
-            reading.in_kernel.store(0, Relaxed);
-            flag.store(0, Release);
-        }
-        done
-    }
-
-    /// Whether the direction is about to change its path, or has changed it just now.
-    fn is_at_switch(&self) -> bool {
-        let reading = &self.end.reading;
-        // In this order: the mark is published before the sender has gone up.
-        self.link.incoming().sender.switching.load(Acquire) != 0
-            || !matches!(self.ahead(), Ok(Record::Empty))
-            || reading.stash.load(Relaxed) > 0
-            || reading.to_discard() > 0
-    }
-
     fn take_plain(&self, into: &mut Cursor, peek: bool) -> Option<Taken> {
         let reading = &self.end.reading;
         if self.is_fast() {
@@ -818,107 +792,6 @@ impl Port<'_> {
                 Taken::Bytes(n)
             }
         }
-    }
-
-    /// Bytes of the kernel stream that come before the ring; `None`: no end of them is known.
-    pub(super) fn kernel_limit(&self) -> Result<Option<usize>, Fault> {
-        match self.ahead()? {
-            Record::Empty => Ok(None),
-            Record::Up(up) => {
-                let position = self.kernel_position();
-                up.checked_sub(position).map(|n| Some(n as usize)).ok_or(Fault)
-            }
-            _ => Err(Fault),
-        }
-    }
-
-    /// Passes the mark of going up if everything was read that comes before it.
-    pub(super) fn pass_up(&self) -> bool {
-        kernel::undisturbed(|| {
-            let stash = self.end.reading.stash.load(Relaxed);
-            let reached = !self.is_fast() && stash == 0 && matches!(self.kernel_limit(), Ok(Some(0)));
-            if reached {
-                self.enter_fast(0);
-            }
-            reached
-        })
-    }
-
-    /// Passes the mark of going down that lies next, unless a signal handler of this thread has.
-    pub(super) fn pass_down(&self) -> Result<(), Fault> {
-        kernel::undisturbed(|| match self.front_from(self.place().head)? {
-            (head, Record::Down(bells)) if self.is_fast() => {
-                self.enter_kernel(head, bells);
-                Ok(())
-            }
-            _ => Ok(()),
-        })
-    }
-
-    /// Passes the mark of going up, having read the kernel up to it and `bells` doorbells beyond.
-    pub(super) fn enter_fast(&self, bells: u64) {
-        let reading = &self.end.reading;
-        let head = self.front().map_or(self.place().head, |(head, record)| self.incoming().behind(head, record));
-        reading.bells_before_up.store(reading.all_bells.load(Relaxed), Relaxed);
-        reading.fast.store(1, Relaxed);
-        reading.place.store(Place { head, consumed: 0 }.pack(), Relaxed);
-        self.link.incoming().head.head.store(head, Release);
-        self.count_bells(bells);
-        reading.held_from.store(reading.all_bells.load(Relaxed), Relaxed);
-        self.end.was_fast.fetch_or(2, Relaxed);
-    }
-
-    /// Passes the mark of going down at `head`: `bells` doorbells come before the data in the kernel.
-    pub(super) fn enter_kernel(&self, head: u64, bells: u64) {
-        let reading = &self.end.reading;
-        let taken = self.bells_taken();
-        let ring = self.incoming();
-        if let Some(data) = taken.checked_sub(bells).filter(|&n| n > 0) {
-            // What is not kept was taken by a receive that another thread's execution of a program ended: it is that one's own.
-            let kept = data.min(self.held() as u64);
-            reading.mistaken.fetch_add(data - kept, Relaxed);
-            self.stash_last(kept);
-        } else {
-            reading.discard(bells - taken);
-        }
-        reading.fast.store(0, Relaxed);
-        let head = ring.behind(head, Record::Down(0));
-        reading.place.store(Place { head, consumed: 0 }.pack(), Relaxed);
-        self.link.incoming().head.head.store(head, Release);
-        // An end that leaves for good says so by going down.
-        self.attend();
-    }
-
-    /// Makes all reads go through the library from now on, if no plain read is in progress; true when they do.
-    pub fn become_ready(&self) -> bool {
-        if self.end.read_gate.is_shut() {
-            return true;
-        }
-        let reading = &self.end.reading;
-        let entered = self.enter_reading();
-        if entered == Entered::Asleep {
-            return self.end.read_gate.is_shut();
-        }
-        // A handler must not receive between the looks at how much has been.
-        let ready =
-            self.end.read_gate.is_shut() || kernel::undisturbed(|| self.end.read_gate.shut() && self.declare_ready());
-        reading.lock.leave(entered);
-        ready
-    }
-
-    fn declare_ready(&self) -> bool {
-        let flags = &self.link.incoming().flags;
-        self.end.reading.armed.store(ALONE, Relaxed);
-        if let Some((position, true)) = self.read_position() {
-            self.end.reading.kernel.store(position, Relaxed);
-            self.publish_position();
-            // SeqCst: ready before the look whether the other end has left; that one has left before it looks.
-            flags.ready.swap(1, SeqCst);
-            self.attend();
-        } else if !self.has_ended() {
-            self.end.set_reason(Reason::Counters);
-        }
-        true
     }
 
     /// Bytes that have been read from the kernel since the connection began, and whether more may come; `None` when that

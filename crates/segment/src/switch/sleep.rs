@@ -7,7 +7,6 @@ use crate::clock::{give_way, nap, ticks};
 use crate::end::Stage;
 use crate::link::{ABSENT, ALONE, GIVEN, GIVING};
 use crate::lock::Entered;
-use crate::ring::{self, Record};
 use crate::sync::{AcqRel, Acquire, Relaxed, Release, SeqCst, fence};
 use crate::{kernel, tap};
 
@@ -116,20 +115,6 @@ impl Port<'_> {
         reading.in_kernel.store(0, Relaxed);
         self.link.incoming().flags.in_kernel.store(0, Release);
         reading.lock.leave(Entered::Alone);
-    }
-
-    /// Whether doorbells of before, or what was sent by the kernel before the sender went up, is not all here: that comes by the
-    /// kernel, or never, if a mark lies.
-    pub(super) fn awaits_rest(&self) -> bool {
-        let reading = &self.end.reading;
-        let awaits = || reading.to_discard() > 0 || matches!(self.kernel_limit(), Ok(Some(1..)));
-        !self.is_fast() && reading.stash.load(Relaxed) == 0 && awaits()
-    }
-
-    /// Whether everything was read that comes before the ring, which begins behind position `up` of the kernel path.
-    pub(super) fn has_reached(&self, up: u64) -> bool {
-        let reading = &self.end.reading;
-        !self.is_fast() && up == self.kernel_position() && reading.to_discard() == 0
     }
 
     /// The socket is about to be closed here: if everything was read, no doorbell may lie unread in the kernel, which
@@ -260,54 +245,5 @@ impl Port<'_> {
                 false => Sleep::No,
             }
         })
-    }
-
-    /// Passes a mark that lies under the head and throws away the doorbells before kernel data, so that the kernel's
-    /// own readiness is the truth.
-    pub(super) fn pass_marks(&self) {
-        for _ in 0..4 {
-            let word = self.end.reading.place.load(Relaxed);
-            match self.front() {
-                // It has gone up already: a poll would find neither something to read nor nothing.
-                Ok((_, Record::Up(_))) if self.is_fast() && self.is_at(word) => {
-                    self.fault();
-                    break;
-                }
-                Ok((_, Record::Down(_))) if self.is_fast() => {
-                    if self.pass_down().is_err() {
-                        self.fault();
-                    }
-                }
-                Ok((_, Record::Up(_))) if !self.is_fast() && self.pass_up() => {}
-                _ => break,
-            }
-        }
-        if !self.is_fast() && self.end.reading.stash.load(Relaxed) == 0 {
-            let _ = self.discard_bells();
-        }
-    }
-
-    /// The same, from outside; before the kernel is asked for readiness.
-    pub fn settle(&self) {
-        self.with_reading(|awake| {
-            if awake {
-                self.pass_marks();
-            }
-        });
-    }
-
-    /// If the sender has gone down behind what lies in the ring from `from` on: where its mark lies, and the doorbells that
-    /// it names.
-    pub(super) fn down_behind(&self, from: u64) -> Option<(u64, u64)> {
-        let ring = self.incoming();
-        let mut position = from;
-        while ring::distance(from, position) <= ring.capacity() {
-            position = match ring.record(position).ok()? {
-                Record::Down(bells) => return Some((position, bells)),
-                Record::Empty | Record::Up(_) => return None,
-                record => ring.behind(position, record),
-            };
-        }
-        None
     }
 }
