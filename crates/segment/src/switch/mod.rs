@@ -22,6 +22,7 @@ mod lies;
 mod marks;
 #[cfg(all(test, loom))]
 mod models;
+mod path;
 mod readiness;
 mod receive;
 mod room;

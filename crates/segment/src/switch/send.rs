@@ -1,10 +1,10 @@
 //! Sending: into the ring while the direction is fast, else on the kernel path; going up and going down.
 
-use super::give::{Gave, PIECE};
+use super::give::PIECE;
 use super::room::Room;
 use super::{AGAIN, BROKEN, CHECK_EVERY_US, GONE, LIES_US, LIVES, OVER, Port, STOPPED_US, micros};
-use crate::clock::{give_way, nanoseconds, nap, ticks};
-use crate::end::{NO_PIECE, SHUT_OUT, Stage};
+use crate::clock::{give_way, nap, ticks};
+use crate::end::{SHUT_OUT, Stage};
 use crate::kernel::{self, HeldBack};
 use crate::link::{ABSENT, BY_READER, CLOSED, Direction, LEAVING, NO_MORE_BELLS, RINGING, SHUT};
 use crate::lock::Entered;
@@ -475,7 +475,7 @@ impl Port<'_> {
     }
 
     #[cold]
-    fn kernel_says_alive(&self) -> bool {
+    pub(super) fn kernel_says_alive(&self) -> bool {
         let events = kernel::poll_now(self.fd, libc::POLLRDHUP);
         if events & OVER == 0 && events & libc::POLLRDHUP != 0 && !self.reader_has_shut() {
             // The other end has sent its FIN: it has shut down its half, or it is gone. A byte tells.
@@ -493,7 +493,7 @@ impl Port<'_> {
     /// Whether a reader that has been inside a receive, or about to leave, since `began` will not come out, by what the
     /// segment says: none does beyond `patience_us`. One that has sent its FIN, and says that it has shut down both ways or
     /// wants no more doorbells, does so soon, or lies: of any other a doorbell tells whether it is there, stopped or not.
-    fn is_stuck(&self, began: u64, patience_us: u64) -> bool {
+    pub(super) fn is_stuck(&self, began: u64, patience_us: u64) -> bool {
         let us = ticks().wrapping_sub(began) / micros(1);
         let silent = || self.reader_has_shut() || self.link.outgoing().sender.bells.load(Relaxed) & NO_MORE_BELLS != 0;
         let has_ended = || kernel::poll_now(self.fd, libc::POLLRDHUP) & libc::POLLRDHUP != 0;
@@ -569,170 +569,9 @@ impl Port<'_> {
         by_bell
     }
 
-    /// Goes up if everything is in place: the reader is ready and has passed the last mark, and no plain write is in
-    /// progress. With `quietly` also only if it is not pinned, and the doorbell of what comes next does not lie behind unread
-    /// data; otherwise it goes down again at once.
-    #[cold]
-    fn try_up(&self, quietly: bool) -> bool {
-        let end = self.end;
-        let sending = &end.sending;
-        let flags = &self.link.outgoing().flags;
-        if quietly && end.sends_by_kernel() {
-            // One that is let go of tries with its next send.
-            sending.tries.store(0, Relaxed);
-            return false;
-        }
-        let tries = sending.tries.fetch_add(1, Relaxed);
-        if quietly && tries > 16 && !tries.is_multiple_of(8) {
-            return false;
-        }
-        if flags.ready.load(Acquire) == 0
-            || flags.closed.load(Relaxed) | flags.want_down.load(Relaxed) != 0
-            || sending.in_kernel.load(Acquire) != 0
-            || end.stage() != Stage::Joined
-            || !end.write_gate.shut()
-        {
-            return false;
-        }
-        // A handler's send between the look at the position and the mark would be neither before nor behind it.
-        kernel::undisturbed(|| {
-            let words = self.link.outgoing();
-            // SeqCst: said before the look; a reader that begins to receive from the kernel later finds it.
-            words.sender.switching.swap(1, SeqCst);
-            let up = words.flags.in_kernel.load(SeqCst) == 0 && self.go_up(quietly);
-            words.sender.switching.store(0, Release);
-            up
-        })
-    }
-
-    fn go_up(&self, quietly: bool) -> bool {
-        let end = self.end;
-        let sending = &end.sending;
-        let sender = self.sender();
-        match sender.used(true) {
-            Ok(0) => {}
-            Ok(_) => return false,
-            Err(Fault) => {
-                self.break_off();
-                return false;
-            }
-        }
-        let Some(position) = self.send_position() else { return false };
-        let read = self.link.outgoing().flags.position.load(Acquire);
-        if position < read {
-            end.set_reason(Reason::Counters);
-            return false;
-        }
-        if !kernel::has_room_for_bells(self.fd) || quietly && read < position && !self.is_reader_awake() {
-            return false;
-        }
-        if end.was_fast.load(Relaxed) & 1 == 0 {
-            self.let_bells_pass();
-        } else if read < position {
-            // No doorbell pushes what MSG_MORE may have held back.
-            let _ = kernel::set_int_option(self.fd, libc::IPPROTO_TCP, libc::TCP_NODELAY, 1);
-        }
-        sending.bells.store(self.link.outgoing().sender.bells.load(Relaxed) & !NO_MORE_BELLS, Relaxed);
-        sending.position.store(position as u32, Relaxed);
-        sender.mark(Record::Up(position));
-        self.has_gone_up();
-        true
-    }
-
-    /// The mark of going up is the last that was published.
-    fn has_gone_up(&self) {
-        let sending = &self.end.sending;
-        sending.mark.store(sending.tail.load(Relaxed), Relaxed);
-        sending.giving.store(NO_PIECE, Relaxed);
-        sending.full.store(0, Relaxed);
-        sending.fast.store(1, Relaxed);
-        self.end.was_fast.fetch_or(1, Relaxed);
-    }
-
-    /// Whether the waiting flag is down. If not, what the caller is about to send on the kernel path wakes whoever has raised
-    /// it: takes it for that, and lets the next send try again.
-    fn is_reader_awake(&self) -> bool {
-        let (sending, waiting) = (&self.end.sending, &self.link.outgoing().flags.waiting);
-        let word = waiting.load(Acquire);
-        if word != 0 && word & (ABSENT | RINGING) == 0 {
-            // First: a thread that is killed or cancelled in between must not leave a sleeper without it.
-            sending.took.store(word, Relaxed);
-            let _ = waiting.compare_exchange(word, 0, AcqRel, Relaxed);
-            sending.tries.store(0, Relaxed);
-        }
-        word == 0
-    }
-
-    /// A kernel send is over, for which the waiting flag may have been taken: if it has sent nothing, the flag goes up again.
-    fn settle_flag(&self, sent: bool) {
-        let took = &self.end.sending.took;
-        if took.load(Relaxed) != 0
-            && let word @ 1.. = took.swap(0, AcqRel)
-            && !sent
-        {
-            let _ = self.link.outgoing().flags.waiting.compare_exchange(0, word, AcqRel, Relaxed);
-        }
-    }
-
-    /// Nagle's algorithm and TCP_CORK would hold doorbells back; the program is still told what it has set.
-    fn let_bells_pass(&self) {
-        for (name, kept, value) in [(libc::TCP_NODELAY, &self.end.no_delay, 1), (libc::TCP_CORK, &self.end.cork, 0)] {
-            let before = kernel::int_option(self.fd, libc::IPPROTO_TCP, name).unwrap_or(0);
-            kept.store((before != 0).into(), Relaxed);
-            let _ = kernel::set_int_option(self.fd, libc::IPPROTO_TCP, name, value);
-        }
-    }
-
-    /// Whether a doorbell can tell the other end that this one goes down. One that has not received since it has its segment
-    /// takes none, nor does one that goes down itself.
-    pub(super) fn can_wake(&self) -> bool {
-        let entered = self.enter_sending();
-        let can = self.sends_fast() || entered != Entered::Nested && self.try_up(false);
-        self.end.sending.lock.leave(entered);
-        can
-    }
-
-    /// Goes down for good, or, from `until` (CLOCK_MONOTONIC, ns) on, leaves that to the next send. With `wake`, the other
-    /// end finds out at once, however it waits.
-    pub(super) fn go_down_for_good(&self, reason: Reason, wake: bool, until: u64) {
-        self.step_down(reason, wake, true, until);
-    }
-
-    /// The same, but that it may go up again unless it is `for_good`.
-    pub(super) fn step_down(&self, reason: Reason, wake: bool, for_good: bool, until: u64) {
-        let sending = &self.end.sending;
-        let entered = self.enter_sending();
-        // On top of a send of this thread the path stays; that send, or the next, finds that it is pinned.
-        let nested = entered == Entered::Nested;
-        // The mark counts the doorbell that wakes, so that it is thrown away however late it comes.
-        let mut ring = wake && !nested && (self.sends_fast() || self.try_up(false)) && self.announce_bell();
-        if for_good {
-            self.end.pin_sending();
-        }
-        let began = ticks();
-        while !nested && self.sends_fast() && !self.go_down_and_wake(reason, &mut ring) {
-            // The reader is inside a receive that does not wait: it will soon be out, if it lives.
-            if !self.kernel_says_alive() {
-                sending.fast.store(0, Relaxed);
-            } else if self.is_stuck(began, LIES_US) {
-                self.break_off();
-                break;
-            }
-            if nanoseconds() > until {
-                break;
-            }
-            nap(50);
-        }
-        if ring {
-            self.send_surely(&[0]);
-        }
-        self.end.set_reason(reason);
-        sending.lock.leave(entered);
-    }
-
     /// Bytes that this end has put into the kernel stream; `None` when the kernel's two counts of them disagree. No kernel
     /// send is in progress meanwhile; what was sent may still be on its way.
-    fn send_position(&self) -> Option<u64> {
+    pub(super) fn send_position(&self) -> Option<u64> {
         for _ in 0..8 {
             let queued = kernel::outq(self.fd).ok()?;
             let counters = kernel::counters(self.fd).ok()?;
@@ -754,70 +593,6 @@ impl Port<'_> {
     pub(super) fn given_since(&self) -> Option<u32> {
         let sent = (self.send_position()? as u32).wrapping_sub(self.end.sending.position.load(Relaxed));
         Some(sent.wrapping_sub(self.bells_since_up() as u32))
-    }
-
-    /// Goes down; false when the reader has not passed the mark of going up and is receiving from the kernel just now.
-    pub(super) fn go_down(&self, reason: Reason) -> bool {
-        self.go_down_and_wake(reason, &mut false)
-    }
-
-    /// The same; sends an announced doorbell behind the mark, if `ring` says that there is one.
-    fn go_down_and_wake(&self, reason: Reason, ring: &mut bool) -> bool {
-        let sending = &self.end.sending;
-        let sender = self.sender();
-        if sender.used(true).is_err() {
-            self.break_off();
-            return true;
-        }
-        if self.reader_left() && !*ring {
-            let gave = self.give_back();
-            if gave != Gave::Nothing {
-                return gave == Gave::All;
-            }
-        }
-        // The tail comes last: a handler's send moves it on.
-        let (mark, head) = (sending.mark.load(Relaxed), sending.seen_head.load(Acquire));
-        let passed = ring::distance(mark, head) <= ring::distance(mark, sending.tail.load(Relaxed));
-        // A handler's send behind the mark must not go into the ring.
-        let left = kernel::undisturbed(|| {
-            let words = self.link.outgoing();
-            words.sender.switching.swap(1, SeqCst);
-            // SeqCst: the mark of going up was published before; a reader that says so later has seen it.
-            let left = match words.flags.in_kernel.load(SeqCst) {
-                LEAVING => None,
-                1.. if !passed => None,
-                _ => {
-                    sender.mark(Record::Down(self.bells_since_up()));
-                    let left = self.reader_left();
-                    // Before any data, which is told from doorbells by their number alone.
-                    *ring =
-                        *ring && kernel::send(self.fd, &[0]).inspect_err(|&error| self.keep_failure(error)).is_err();
-                    if !left {
-                        sending.fast.store(0, Relaxed);
-                    }
-                    Some(left)
-                }
-            };
-            words.sender.switching.store(0, Release);
-            left
-        });
-        let Some(left) = left else { return false };
-        if core::mem::take(ring) {
-            self.send_surely(&[0]);
-        }
-        if left && self.give_back() != Gave::Nothing {
-            return !self.sends_fast();
-        }
-        if left {
-            // It was away, and is back: behind the mark the stream goes on in the kernel.
-            sending.fast.store(0, Relaxed);
-        }
-        sending.tries.store(0, Relaxed);
-        self.end.set_reason(reason);
-        // The bell for this mark, if one is due, is not among the announced ones: the data that follows wakes as well, but for
-        // those who doze.
-        self.rouse_other();
-        true
     }
 }
 
