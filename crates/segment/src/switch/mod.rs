@@ -23,6 +23,7 @@ mod marks;
 #[cfg(all(test, loom))]
 mod models;
 mod path;
+mod position;
 mod readiness;
 mod receive;
 mod room;
@@ -45,7 +46,7 @@ use crate::link::Link;
 use crate::raw::{Answer, Errno, is_quiet};
 use crate::reason::Reason;
 use crate::ring::{self, Place, Ring, Sender};
-use crate::sync::{Relaxed, Release};
+use crate::sync::Relaxed;
 use crate::wait::Memory;
 
 /// How a receive sleeps: so that its thread can be cancelled, and its descriptor closed by another, meanwhile.
@@ -170,16 +171,6 @@ impl Port<'_> {
 
     fn is_fast(&self) -> bool {
         self.end.reading.fast.load(Relaxed) != 0
-    }
-
-    /// Position in the kernel stream: bytes taken from the kernel so far, doorbells included.
-    fn kernel_position(&self) -> u64 {
-        self.end.reading.kernel_position()
-    }
-
-    /// Tells the sender how much of what it sent on the kernel path was read.
-    fn publish_position(&self) {
-        self.link.incoming().flags.position.store(self.kernel_position(), Release);
     }
 
     fn fault(&self) -> Taken {

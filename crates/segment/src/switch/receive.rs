@@ -794,24 +794,6 @@ impl Port<'_> {
         }
     }
 
-    /// Bytes that have been read from the kernel since the connection began, and whether more may come; `None` when that
-    /// cannot be told.
-    pub(super) fn read_position(&self) -> Option<(u64, bool)> {
-        for _ in 0..16 {
-            let before = kernel::counters(self.fd).ok()?;
-            let queued = kernel::inq(self.fd).ok()?;
-            let after = kernel::counters(self.fd).ok()?;
-            if before.received == after.received {
-                let more = matches!(after.state, kernel::ESTABLISHED | kernel::FIN_WAIT1 | kernel::FIN_WAIT2);
-                let ended = matches!(after.state, kernel::CLOSE_WAIT | kernel::LAST_ACK | kernel::CLOSING);
-                // The other end's FIN counts as a byte.
-                let read = after.received.checked_sub(u64::from(queued) + u64::from(ended))?;
-                return (more || ended).then_some((read, more && !after.fast_open));
-            }
-        }
-        None
-    }
-
     /// With an empty ring: has the stream ended, has the connection failed?
     #[inline(never)]
     fn ask_kernel(&self) -> Taken {

@@ -568,32 +568,6 @@ impl Port<'_> {
         }
         by_bell
     }
-
-    /// Bytes that this end has put into the kernel stream; `None` when the kernel's two counts of them disagree. No kernel
-    /// send is in progress meanwhile; what was sent may still be on its way.
-    pub(super) fn send_position(&self) -> Option<u64> {
-        for _ in 0..8 {
-            let queued = kernel::outq(self.fd).ok()?;
-            let counters = kernel::counters(self.fd).ok()?;
-            if kernel::outq(self.fd).ok()? != queued {
-                // Some of it was acknowledged between the looks.
-                continue;
-            }
-            let established = matches!(counters.state, kernel::ESTABLISHED | kernel::CLOSE_WAIT);
-            let position = counters.sent_once + u64::from(counters.unsent);
-            // An active opener's SYN counts as one acknowledged byte.
-            let agree = (counters.acked + u64::from(queued)).wrapping_sub(position) <= 1;
-            return (established && agree && !counters.fast_open).then_some(position);
-        }
-        None
-    }
-
-    /// Bytes in the kernel stream that are neither doorbells nor counted, modulo 2^32; below 0 where announced doorbells are
-    /// missing. `None` as for [`Port::send_position`].
-    pub(super) fn given_since(&self) -> Option<u32> {
-        let sent = (self.send_position()? as u32).wrapping_sub(self.end.sending.position.load(Relaxed));
-        Some(sent.wrapping_sub(self.bells_since_up() as u32))
-    }
 }
 
 enum Outcome {
