@@ -26,6 +26,7 @@ mod path;
 mod position;
 mod readiness;
 mod receive;
+mod repair;
 mod room;
 mod send;
 mod sleep;

@@ -5,7 +5,6 @@ use super::{AGAIN, ANEW, BROKEN, GONE, Patience, Port, Taken, micros};
 use crate::clock::{nanoseconds, nap_unless_signalled, ticks};
 use crate::end::Stage;
 use crate::kernel;
-use crate::link::Direction;
 use crate::lock::Entered;
 use crate::raw::{Answer, Errno, is_quiet};
 use crate::ring::{self, Fault, Place, Record};
@@ -93,81 +92,6 @@ impl Port<'_> {
         let entered = self.end.reading.lock.enter(self.me);
         self.mend_after(entered);
         entered
-    }
-
-    #[inline]
-    pub(super) fn mend_after(&self, entered: Entered) {
-        match entered {
-            Entered::Alone | Entered::Asleep => {}
-            Entered::AfterDeath => kernel::undisturbed(|| self.mend_reading()),
-            Entered::Nested | Entered::AboveSleep => self.count_for_below(),
-        }
-    }
-
-    /// What a killed reader was in the middle of: a mark that was half passed is passed, and what it had taken from the
-    /// kernel is counted. Data that it had received is its own, as on kernel TCP.
-    #[cold]
-    fn mend_reading(&self) {
-        let reading = &self.end.reading;
-        let Direction { flags, head, .. } = self.link.incoming();
-        flags.in_kernel.store(0, Release);
-        if self.has_left() {
-            self.count_for_killed();
-            if self.is_fast() {
-                self.forget_ring(false, u64::MAX);
-            }
-            return;
-        }
-        // It may have been about to leave: see `leave`.
-        flags.taken.store(0, Relaxed);
-        if self.is_fast() {
-            // It has not come to the mark behind which these are data.
-            reading.mistaken.fetch_sub(reading.stash.swap(0, Relaxed).into(), Relaxed);
-        }
-        match self.front() {
-            // The head is moved on last.
-            Ok((at, mark @ Record::Down(_))) if !self.is_fast() => self.put_behind(at, mark),
-            Ok((at, mark @ Record::Up(_))) if self.is_fast() => self.put_behind(at, mark),
-            _ => {}
-        }
-        head.head.store(self.place().head, Release);
-        self.count_for_killed();
-        if let Ok((_, Record::Up(up))) = self.front()
-            && !self.is_fast()
-            && let Some(bells @ 1..) = self.kernel_position().checked_sub(up)
-        {
-            reading.kernel.fetch_sub(bells, Relaxed);
-            self.enter_fast(bells);
-        }
-        // It may have been about to do so for a mark that it has passed.
-        self.attend();
-    }
-
-    fn put_behind(&self, at: u64, mark: Record) {
-        let head = self.incoming().behind(at, mark);
-        self.end.reading.place.store(Place { head, consumed: 0 }.pack(), Relaxed);
-    }
-
-    /// What a killed reader had taken from the kernel and not counted. An end that has left counts doorbells alone.
-    fn count_for_killed(&self) {
-        let reading = &self.end.reading;
-        if reading.taking.load(Relaxed) != 0 {
-            reading.taking.store(self.me, Relaxed);
-            self.count_for_below();
-            reading.taking.store(0, Relaxed);
-            self.count_bells(0);
-        } else if (!self.has_left() || reading.to_discard() > 0)
-            && let Some((position, _)) = self.read_position()
-        {
-            // Doorbells behind the mark of going up, or behind that of going down, or data.
-            let taken = position.saturating_sub(self.kernel_position());
-            let bells = if self.is_fast() { taken } else { reading.to_discard().min(taken) };
-            self.count_bells(bells);
-            reading.kernel.fetch_add(taken - bells, Relaxed);
-            if self.is_fast() && bells > 0 {
-                reading.held_from.store(reading.all_bells.load(Relaxed), Relaxed);
-            }
-        }
     }
 
     /// A receive that does not wait, while another sleeps: takes what the ring has before the next mark of the path. `None`:

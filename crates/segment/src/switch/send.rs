@@ -1,12 +1,11 @@
 //! Sending: into the ring while the direction is fast, else on the kernel path; going up and going down.
 
-use super::give::PIECE;
 use super::room::Room;
 use super::{AGAIN, BROKEN, CHECK_EVERY_US, GONE, LIES_US, LIVES, OVER, Port, STOPPED_US, micros};
 use crate::clock::{give_way, nap, ticks};
 use crate::end::{SHUT_OUT, Stage};
 use crate::kernel::{self, HeldBack};
-use crate::link::{ABSENT, BY_READER, CLOSED, Direction, LEAVING, NO_MORE_BELLS, RINGING, SHUT};
+use crate::link::{ABSENT, CLOSED, Direction, LEAVING, NO_MORE_BELLS, SHUT};
 use crate::lock::Entered;
 use crate::raw::{Answer, Errno};
 use crate::reason::Reason;
@@ -120,63 +119,6 @@ impl Port<'_> {
             kernel::undisturbed(|| self.mend_sending());
         }
         entered
-    }
-
-    /// What a killed sender was in the middle of: its record is closed, a mark of the path that it has published is kept to,
-    /// and doorbells that it had announced are sent, since it may have taken the flag for them already, or taken back where
-    /// none is wanted any more. What it has given back to the kernel path is not given back again.
-    #[cold]
-    fn mend_sending(&self) {
-        const MOST: u32 = 16;
-        let Direction { flags, sender, .. } = self.link.outgoing();
-        self.sender().close_hole();
-        if sender.switching.load(Relaxed) != 0 {
-            self.mend_switch();
-            sender.switching.store(0, Release);
-        }
-        // It may have taken the waiting flag for a kernel send that it did not come to.
-        self.settle_flag(false);
-        if flags.waiting.load(Acquire) & RINGING != 0 {
-            // Announced before: a reader that closes waits for the one and then for the other.
-            if self.sends_fast() {
-                self.send_bell();
-            }
-            flags.waiting.fetch_and(!RINGING, Release);
-        }
-        if self.end.was_fast.load(Relaxed) & 1 == 0 {
-            return;
-        }
-        // Since it went up the kernel has had doorbells and what was given back; or more, since it went down.
-        let Some(given) = self.given_since() else { return };
-        // Behind that: a reader says first that it gives.
-        if flags.giver.load(Acquire) & BY_READER != 0 {
-            // No doorbell is missing then, and who gives next counts the rest.
-            return;
-        }
-        let unsent = given.wrapping_neg();
-        if (1..=MOST).contains(&unsent) {
-            if sender.bells.load(Acquire) & NO_MORE_BELLS != 0 {
-                sender.bells.fetch_sub(unsent.into(), Release);
-            } else {
-                self.send_surely(&[0; MOST as usize][..unsent as usize]);
-            }
-        } else if unsent != 0
-            && self.sends_fast()
-            && self.reader_left()
-            && (given as usize > PIECE || self.note_piece(given as usize).is_err())
-        {
-            self.break_off();
-        }
-    }
-
-    /// The same for one that was about to switch its path: the mark is published before anything else says that it has.
-    fn mend_switch(&self) {
-        let sending = &self.end.sending;
-        match self.sender().last() {
-            Ok(Record::Up(_)) if !self.sends_fast() => self.has_gone_up(),
-            Ok(Record::Down(_)) if self.sends_fast() && !self.reader_left() => sending.fast.store(0, Relaxed),
-            _ => {}
-        }
     }
 
     /// Leaves the lock, for a kernel send or not.

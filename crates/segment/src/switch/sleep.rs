@@ -18,21 +18,6 @@ const GIVE_EVERY_US: u32 = 100;
 const BELL_PROMPT_US: u64 = 100;
 
 impl Port<'_> {
-    /// On top of a taking of doorbells of this thread: counts what it has taken and could not count yet. Nothing else tells
-    /// but the kernel.
-    pub(super) fn count_for_below(&self) {
-        let reading = &self.end.reading;
-        if reading.taking.load(Relaxed) != self.me {
-            return;
-        }
-        let Some((read, _)) = self.read_position() else { return };
-        let got = read.wrapping_sub(self.kernel_position()) as usize;
-        if (1..=reading.fresh.len()).contains(&got) {
-            self.count_taken(got);
-            reading.taking.store(0, Relaxed);
-        }
-    }
-
     /// Sleeps in the kernel until something arrives, or as long as `patience` says.
     pub(super) fn sleep(&mut self, patience: Patience) -> Taken {
         let reading = &self.end.reading;
