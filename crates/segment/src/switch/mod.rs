@@ -19,6 +19,7 @@ mod handing_over;
 mod leaving;
 #[cfg(all(test, not(loom)))]
 mod lies;
+mod liveness;
 mod marks;
 #[cfg(all(test, loom))]
 mod models;
@@ -121,9 +122,6 @@ enum Taken {
 /// [`Port::receive_by`]. No error of the kernel's.
 pub const ANEW: Errno = Errno(4096);
 const BROKEN: Errno = Errno(libc::ECONNRESET);
-/// Values of [`End::probed`].
-const LIVES: u8 = 1;
-const GONE: u8 = 2;
 const AGAIN: Errno = Errno(libc::EAGAIN);
 
 /// A sender checks this often that an unmoving reader still lives.

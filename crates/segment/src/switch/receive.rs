@@ -1,7 +1,8 @@
 //! Receiving: from the kernel path up to the mark of going up, then from the ring up to the mark of going down.
 #![allow(unsafe_code, reason = "receives from the kernel into the program's buffers")]
 
-use super::{AGAIN, ANEW, BROKEN, GONE, Patience, Port, Taken, micros};
+use super::liveness::GONE;
+use super::{AGAIN, ANEW, BROKEN, Patience, Port, Taken, micros};
 use crate::clock::{nanoseconds, nap_unless_signalled, ticks};
 use crate::end::Stage;
 use crate::kernel;
@@ -321,11 +322,6 @@ impl Port<'_> {
         let same = reading.sent_before.load(Relaxed) == tail;
         reading.sent_before.store(tail, Relaxed);
         same && self.is_fast() && reading.last.load(Relaxed) <= LITTLE
-    }
-
-    /// Whether the other end has sent its FIN, or worse.
-    pub(super) fn has_ended(&self) -> bool {
-        kernel::poll_now(self.fd, libc::POLLRDHUP) & (libc::POLLRDHUP | libc::POLLHUP | libc::POLLERR) != 0
     }
 
     /// The kernel says that the stream has ended. If it has told why before, to a send of the library's perhaps, and the

@@ -1,0 +1,142 @@
+//! Whether the other end lives, was stopped, is gone, or lies.
+//!
+//! A sender asks the kernel rarely. After the other end's FIN only a doorbell tells an end that has shut down its half from an
+//! end that is gone.
+
+use super::{CHECK_EVERY_US, OVER, Port, STOPPED_US, micros};
+use crate::clock::ticks;
+use crate::link::{ABSENT, NO_MORE_BELLS, SHUT};
+use crate::sync::{Acquire, Relaxed, SeqCst};
+use crate::{kernel, ring};
+
+/// Values of [`End::probed`].
+const LIVES: u8 = 1;
+
+pub(super) const GONE: u8 = 2;
+
+impl Port<'_> {
+    /// Whether the kernel still holds the connection for whole.
+    pub(super) fn connected(&self) -> bool {
+        kernel::poll_now(self.fd, 0) & OVER == 0
+    }
+
+    /// Whether the reader of an unmoving ring is still there; the kernel is asked rarely.
+    #[inline]
+    pub(super) fn reader_lives(&self) -> bool {
+        let [head, when] = &self.end.sending.progress;
+        // Not for each of the smallest messages: the clock would be a tenth of what they cost.
+        let stretch = self.end.sending.tail.load(Relaxed) >> 8;
+        let looked = &self.end.sending.looked;
+        if looked.load(Relaxed) == stretch {
+            return true;
+        }
+        looked.store(stretch, Relaxed);
+        let now = ticks();
+        let since = now.wrapping_sub(when.load(Relaxed));
+        if since < micros(CHECK_EVERY_US) {
+            return true;
+        }
+        when.store(now, Relaxed);
+        let sender = self.sender();
+        let Ok(used) = sender.used(true) else { return true };
+        let seen = sender.seen_head.load(Relaxed);
+        let moved = head.swap(seen, Relaxed) != seen;
+        // It read a moment ago: nobody can tell what it was sent before its death from what was sent just after.
+        if moved && since < 4 * micros(CHECK_EVERY_US) {
+            self.note_life();
+        }
+        used == 0 || moved || self.kernel_says_alive()
+    }
+
+    #[cold]
+    pub(super) fn kernel_says_alive(&self) -> bool {
+        let events = kernel::poll_now(self.fd, libc::POLLRDHUP);
+        if events & OVER == 0 && events & libc::POLLRDHUP != 0 && !self.reader_has_shut() {
+            // The other end has sent its FIN: it has shut down its half, or it is gone. A byte tells.
+            // If it has nothing unread, it may just be closing in order; one that is inside a receive is not.
+            let in_kernel = &self.link.outgoing().flags.in_kernel;
+            self.ring_if(|| self.has_unread() || in_kernel.load(SeqCst) != 0);
+            return self.connected();
+        }
+        if events & (OVER | libc::POLLRDHUP) == 0 {
+            self.note_life();
+        }
+        events & OVER == 0
+    }
+
+    /// Whether a reader that has been inside a receive, or about to leave, since `began` will not come out, by what the
+    /// segment says: none does beyond `patience_us`. One that has sent its FIN, and says that it has shut down both ways or
+    /// wants no more doorbells, does so soon, or lies: of any other a doorbell tells whether it is there, stopped or not.
+    pub(super) fn is_stuck(&self, began: u64, patience_us: u64) -> bool {
+        let us = ticks().wrapping_sub(began) / micros(1);
+        let silent = || self.reader_has_shut() || self.link.outgoing().sender.bells.load(Relaxed) & NO_MORE_BELLS != 0;
+        let has_ended = || kernel::poll_now(self.fd, libc::POLLRDHUP) & libc::POLLRDHUP != 0;
+        // For one that does not look at the ring the kernel has no room yet, as for any that does not read.
+        (us > patience_us || us > STOPPED_US && silent() && has_ended()) && !self.reader_left()
+    }
+
+    /// The reader has lived since the last record was published.
+    pub(super) fn note_life(&self) {
+        let sending = &self.end.sending;
+        sending.alive.store(sending.tail.load(Relaxed), Relaxed);
+    }
+
+    /// Whether the reader, if it is gone, has certainly left something unread in the ring that was sent before: kernel TCP
+    /// would have reset the connection. What is sent to one that had read everything, or had shut down its half, is lost
+    /// behind its FIN.
+    pub(super) fn has_forsaken(&self) -> bool {
+        self.attend();
+        let (sending, sender) = (&self.end.sending, self.sender());
+        let Ok(unread @ 1..) = sender.used(true) else { return false };
+        let sent_since = ring::distance(sending.alive.load(Relaxed), sending.tail.load(Relaxed));
+        // Also one that has said that it sends no more: its FIN is that of kernel TCP.
+        let shut = self.reader_has_shut()
+            || self.link.incoming().sender.ended.load(Relaxed) != 0
+            || self.end.probed.load(Relaxed) == LIVES;
+        sent_since < unread && !shut && self.is_data_ahead()
+    }
+
+    /// Whether the other end is gone and has left data in the ring. Kernel TCP resets such a connection at once, but the
+    /// other end's kernel knows nothing of that data and has sent a FIN, as for a half that was shut down. A doorbell
+    /// tells the two apart: nobody is there to take it, so it is answered with a reset, and from then on the kernel says
+    /// what kernel TCP would have said. Living ends are asked once; those that have shut down both ways say so themselves.
+    pub fn reader_is_gone(&self) -> bool {
+        self.attend();
+        let (sending, probed) = (&self.end.sending, &self.end.probed);
+        if !self.has_unread()
+            || probed.load(Relaxed) != 0
+            || self.reader_has_shut()
+            || kernel::poll_now(self.fd, libc::POLLRDHUP) & (libc::POLLRDHUP | OVER) != libc::POLLRDHUP
+        {
+            return false;
+        }
+        let entered = self.enter_sending();
+        // Behind a mark of going down, which another thread may have set meanwhile, a doorbell would be data.
+        let asked = self.sends_fast() && self.ring_if(|| self.has_unread());
+        let gone = asked && !self.connected();
+        if asked {
+            probed.store(if gone { GONE } else { LIVES }, Relaxed);
+        }
+        if gone {
+            sending.fast.store(0, Relaxed);
+            self.end.pin_sending();
+        }
+        sending.lock.leave(entered);
+        gone
+    }
+
+    /// Whether the reader does not look at the ring, for good or for now.
+    pub(super) fn reader_left(&self) -> bool {
+        self.link.outgoing().flags.waiting.load(SeqCst) & ABSENT != 0
+    }
+
+    /// Whether the reader lives and has shut down both ways.
+    pub(super) fn reader_has_shut(&self) -> bool {
+        self.link.outgoing().flags.closed.load(Acquire) == SHUT
+    }
+
+    /// Whether the other end has sent its FIN, or worse.
+    pub(super) fn has_ended(&self) -> bool {
+        kernel::poll_now(self.fd, libc::POLLRDHUP) & (libc::POLLRDHUP | libc::POLLHUP | libc::POLLERR) != 0
+    }
+}
