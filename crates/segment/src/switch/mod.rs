@@ -13,6 +13,7 @@ mod away;
 mod confined;
 mod doorbell;
 mod doze;
+mod ending;
 mod flag;
 mod give;
 mod handing_over;

@@ -2,24 +2,21 @@
 
 use super::room::Room;
 use super::{AGAIN, BROKEN, LIES_US, Port, STOPPED_US, micros};
-use crate::clock::{give_way, nap, ticks};
-use crate::end::{SHUT_OUT, Stage};
+use crate::clock::{nap, ticks};
+use crate::end::Stage;
 use crate::kernel::{self, HeldBack};
-use crate::link::{CLOSED, Direction, LEAVING, SHUT};
+use crate::link::CLOSED;
 use crate::lock::Entered;
 use crate::raw::{Answer, Errno};
 use crate::reason::Reason;
 use crate::ring::{self, Fault, Push, Record, Source};
-use crate::sync::{AcqRel, Acquire, Relaxed, Release, SeqCst, own};
+use crate::sync::{AcqRel, Acquire, Relaxed, own};
 use crate::tap;
 use crate::vector::Cursor;
 
 /// A longer send holds signals back from its beginning, any other once it has to wait: the reader of what it has sent by
 /// then cannot have answered with one.
 const LONG: usize = 64 << 10;
-
-/// A reader that is about to leave the ring has done so within this time, if it is neither stopped nor killed.
-const LEFT_WITHIN_US: u64 = 100_000;
 
 impl Port<'_> {
     /// Sends what is under `from` as send(2) does with `flags`. `plain` sends on the kernel path what is left after so
@@ -325,52 +322,6 @@ impl Port<'_> {
             }
         }
         false
-    }
-
-    /// The program is about to shut down this direction, or to close the socket: what a reader has left in the ring could not
-    /// follow behind the FIN.
-    pub fn end_sending(&self) {
-        let Direction { flags, sender, .. } = self.link.outgoing();
-        // SeqCst: said before the look; a reader that leaves looks the other way round.
-        sender.ended.swap(1, SeqCst);
-        self.rouse_other();
-        let began = ticks();
-        while flags.in_kernel.load(SeqCst) == LEAVING && ticks().wrapping_sub(began) < micros(LEFT_WITHIN_US) {
-            give_way();
-        }
-        self.attend_surely();
-        self.tap_end();
-    }
-
-    /// Shuts down this direction, by `shut`, while nobody sends: what is in the ring comes before the FIN, and what is sent
-    /// afterwards is for the kernel to refuse. Beside a send that was stopped it is done all the same.
-    pub fn between_sends(&self, shut: impl FnOnce() -> i32) -> i32 {
-        let lock = &self.end.sending.lock;
-        kernel::undisturbed(|| {
-            let entered = lock.owner() != self.me && lock.enter_if_free(self.me);
-            let answer = shut();
-            if answer == 0 {
-                self.end.pin_sending();
-            }
-            if entered {
-                lock.leave(Entered::Alone);
-            }
-            answer
-        })
-    }
-
-    /// Whether this direction is shut down, as the kernel knows: then what is put into the ring comes too late.
-    fn has_sent_fin(&self) -> bool {
-        self.end.shut.load(Relaxed) & SHUT_OUT != 0
-            && kernel::counters(self.fd).is_ok_and(|it| !matches!(it.state, kernel::ESTABLISHED | kernel::CLOSE_WAIT))
-    }
-
-    /// The program is about to shut down the second of both directions: what is sent to it from now on is the kernel's.
-    pub fn shut(&self) {
-        let flags = &self.link.incoming().flags;
-        let _ = flags.closed.compare_exchange(0, SHUT, AcqRel, Relaxed);
-        flags.want_down.store(1, Release);
-        self.await_arrivals();
     }
 
     /// The kernel has reported a reset: whether that is the doing of a doorbell alone. A process that is killed with one

@@ -1,21 +1,15 @@
 //! Sleeping and being woken: the waiting flag, the doorbells in the kernel's queue, and readiness for polls.
 #![allow(unsafe_code, reason = "takes doorbells from the kernel into buffers of its own")]
 
-use super::doze::wake_dozers;
-use super::{Patience, Port, Ready, Sleep, Taken, micros};
-use crate::clock::{give_way, nap, ticks};
-use crate::end::Stage;
-use crate::link::{ABSENT, ALONE, GIVEN, GIVING};
+use super::{Patience, Port, Ready, Sleep, Taken};
+use crate::clock::{give_way, nap};
+use crate::link::ALONE;
 use crate::lock::Entered;
-use crate::sync::{AcqRel, Acquire, Relaxed, Release, SeqCst, fence};
+use crate::sync::{Relaxed, Release};
 use crate::{kernel, tap};
 
-/// A close waits so long for a doorbell that is on its way; a sender that was stopped just there never sends it.
-const BELL_PATIENCE_US: u64 = 1_000_000;
 /// A receive that has to put something on the kernel path before it sleeps tries so often.
 const GIVE_EVERY_US: u32 = 100;
-/// For so long it does so without a sleep.
-const BELL_PROMPT_US: u64 = 100;
 
 impl Port<'_> {
     /// Sleeps in the kernel until something arrives, or as long as `patience` says.
@@ -100,77 +94,6 @@ impl Port<'_> {
         reading.in_kernel.store(0, Relaxed);
         self.link.incoming().flags.in_kernel.store(0, Release);
         reading.lock.leave(Entered::Alone);
-    }
-
-    /// The socket is about to be closed here: if everything was read, no doorbell may lie unread in the kernel, which
-    /// would answer the close with a reset. With `last`, nobody else has it; without, others may, and are still rung for.
-    /// That is said too often: a process that was killed, or executed a program, may have been counted among them.
-    pub fn hush(&self, last: bool) {
-        self.with_reading(|awake| {
-            // Whoever comes for the end meanwhile counts its reference before it takes this lock.
-            let last = last && self.end.references.load(Acquire) <= 1;
-            // Not if another family has taken the end over meanwhile.
-            if awake && self.end.stage() == Stage::Joined {
-                self.pass_marks();
-                self.await_last_bells(last);
-            }
-        });
-    }
-
-    fn await_last_bells(&self, last: bool) {
-        let reading = &self.end.reading;
-        let is_anothers = !last && reading.resting.number() > ALONE;
-        if self.is_fast() && (self.something() || is_anothers) {
-            return;
-        }
-        if last {
-            self.leave_group();
-        }
-        if self.is_fast() && last {
-            // No doorbell will be sent any more but one that is on its way.
-            let waiting = &self.link.incoming().flags.waiting;
-            wake_dozers(waiting, waiting.fetch_and(ABSENT | GIVING | GIVEN, AcqRel));
-            reading.armed.store(0, Relaxed);
-        }
-        self.await_last(|| {
-            if self.is_fast() {
-                if last {
-                    self.clear_bells()
-                } else {
-                    self.clear_bells_beside()
-                }
-                self.owed() > 0 && !self.something()
-            } else {
-                let _ = self.discard_bells();
-                reading.to_discard() > 0
-            }
-        });
-    }
-
-    /// This end has said that it shuts down both ways: doorbells that are on their way come before its kernel answers them
-    /// with a reset.
-    pub(super) fn await_arrivals(&self) {
-        self.await_last(|| {
-            let owed = self.owed();
-            let before = || if self.is_fast() { 0 } else { self.kernel_limit().ok().flatten().unwrap_or(0) };
-            owed > 0 && kernel::inq(self.fd).is_ok_and(|queued| (queued as usize) < owed.saturating_add(before()))
-        });
-    }
-
-    /// Waits while a doorbell that was announced `is_missing`, if its sender lives.
-    fn await_last(&self, is_missing: impl Fn() -> bool) {
-        // What this end has read, and said, is published before it looks for doorbells; see `ring_if`.
-        fence(SeqCst);
-        let began = ticks();
-        loop {
-            // Before the last look: whatever came before the end is there by then.
-            let waited = ticks().wrapping_sub(began);
-            let over = waited > micros(BELL_PATIENCE_US) || waited > micros(BELL_PROMPT_US) && self.has_ended();
-            if !is_missing() || over {
-                break;
-            }
-            if waited > micros(BELL_PROMPT_US) { nap(20) } else { give_way() }
-        }
     }
 
     /// Does `what` as the only reader; or, with `false`, while another thread sleeps in a receive.

@@ -1,0 +1,138 @@
+//! An end shuts down or is closed: what lies in the rings, and doorbells on their way, must not change how the connection ends.
+
+use super::doze::wake_dozers;
+use super::{Port, micros};
+use crate::clock::{give_way, nap, ticks};
+use crate::end::{SHUT_OUT, Stage};
+use crate::kernel;
+use crate::link::{ABSENT, ALONE, Direction, GIVEN, GIVING, LEAVING, SHUT};
+use crate::lock::Entered;
+use crate::sync::{AcqRel, Acquire, Relaxed, Release, SeqCst, fence};
+
+/// A reader that is about to leave the ring has done so within this time, if it is neither stopped nor killed.
+const LEFT_WITHIN_US: u64 = 100_000;
+
+/// A close waits so long for a doorbell that is on its way; a sender that was stopped just there never sends it.
+const BELL_PATIENCE_US: u64 = 1_000_000;
+
+/// For so long it does so without a sleep.
+const BELL_PROMPT_US: u64 = 100;
+
+impl Port<'_> {
+    /// The program is about to shut down this direction, or to close the socket: what a reader has left in the ring could not
+    /// follow behind the FIN.
+    pub fn end_sending(&self) {
+        let Direction { flags, sender, .. } = self.link.outgoing();
+        // SeqCst: said before the look; a reader that leaves looks the other way round.
+        sender.ended.swap(1, SeqCst);
+        self.rouse_other();
+        let began = ticks();
+        while flags.in_kernel.load(SeqCst) == LEAVING && ticks().wrapping_sub(began) < micros(LEFT_WITHIN_US) {
+            give_way();
+        }
+        self.attend_surely();
+        self.tap_end();
+    }
+
+    /// Shuts down this direction, by `shut`, while nobody sends: what is in the ring comes before the FIN, and what is sent
+    /// afterwards is for the kernel to refuse. Beside a send that was stopped it is done all the same.
+    pub fn between_sends(&self, shut: impl FnOnce() -> i32) -> i32 {
+        let lock = &self.end.sending.lock;
+        kernel::undisturbed(|| {
+            let entered = lock.owner() != self.me && lock.enter_if_free(self.me);
+            let answer = shut();
+            if answer == 0 {
+                self.end.pin_sending();
+            }
+            if entered {
+                lock.leave(Entered::Alone);
+            }
+            answer
+        })
+    }
+
+    /// Whether this direction is shut down, as the kernel knows: then what is put into the ring comes too late.
+    pub(super) fn has_sent_fin(&self) -> bool {
+        self.end.shut.load(Relaxed) & SHUT_OUT != 0
+            && kernel::counters(self.fd).is_ok_and(|it| !matches!(it.state, kernel::ESTABLISHED | kernel::CLOSE_WAIT))
+    }
+
+    /// The program is about to shut down the second of both directions: what is sent to it from now on is the kernel's.
+    pub fn shut(&self) {
+        let flags = &self.link.incoming().flags;
+        let _ = flags.closed.compare_exchange(0, SHUT, AcqRel, Relaxed);
+        flags.want_down.store(1, Release);
+        self.await_arrivals();
+    }
+
+    /// The socket is about to be closed here: if everything was read, no doorbell may lie unread in the kernel, which
+    /// would answer the close with a reset. With `last`, nobody else has it; without, others may, and are still rung for.
+    /// That is said too often: a process that was killed, or executed a program, may have been counted among them.
+    pub fn hush(&self, last: bool) {
+        self.with_reading(|awake| {
+            // Whoever comes for the end meanwhile counts its reference before it takes this lock.
+            let last = last && self.end.references.load(Acquire) <= 1;
+            // Not if another family has taken the end over meanwhile.
+            if awake && self.end.stage() == Stage::Joined {
+                self.pass_marks();
+                self.await_last_bells(last);
+            }
+        });
+    }
+
+    fn await_last_bells(&self, last: bool) {
+        let reading = &self.end.reading;
+        let is_anothers = !last && reading.resting.number() > ALONE;
+        if self.is_fast() && (self.something() || is_anothers) {
+            return;
+        }
+        if last {
+            self.leave_group();
+        }
+        if self.is_fast() && last {
+            // No doorbell will be sent any more but one that is on its way.
+            let waiting = &self.link.incoming().flags.waiting;
+            wake_dozers(waiting, waiting.fetch_and(ABSENT | GIVING | GIVEN, AcqRel));
+            reading.armed.store(0, Relaxed);
+        }
+        self.await_last(|| {
+            if self.is_fast() {
+                if last {
+                    self.clear_bells()
+                } else {
+                    self.clear_bells_beside()
+                }
+                self.owed() > 0 && !self.something()
+            } else {
+                let _ = self.discard_bells();
+                reading.to_discard() > 0
+            }
+        });
+    }
+
+    /// This end has said that it shuts down both ways: doorbells that are on their way come before its kernel answers them
+    /// with a reset.
+    fn await_arrivals(&self) {
+        self.await_last(|| {
+            let owed = self.owed();
+            let before = || if self.is_fast() { 0 } else { self.kernel_limit().ok().flatten().unwrap_or(0) };
+            owed > 0 && kernel::inq(self.fd).is_ok_and(|queued| (queued as usize) < owed.saturating_add(before()))
+        });
+    }
+
+    /// Waits while a doorbell that was announced `is_missing`, if its sender lives.
+    fn await_last(&self, is_missing: impl Fn() -> bool) {
+        // What this end has read, and said, is published before it looks for doorbells; see `ring_if`.
+        fence(SeqCst);
+        let began = ticks();
+        loop {
+            // Before the last look: whatever came before the end is there by then.
+            let waited = ticks().wrapping_sub(began);
+            let over = waited > micros(BELL_PATIENCE_US) || waited > micros(BELL_PROMPT_US) && self.has_ended();
+            if !is_missing() || over {
+                break;
+            }
+            if waited > micros(BELL_PROMPT_US) { nap(20) } else { give_way() }
+        }
+    }
+}
