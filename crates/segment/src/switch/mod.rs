@@ -14,6 +14,7 @@ mod confined;
 mod doorbell;
 mod doze;
 mod ending;
+mod failure;
 mod flag;
 mod give;
 mod handing_over;
@@ -43,11 +44,9 @@ pub use readiness::Ready;
 pub use readiness::Told;
 
 use crate::clock::ticks_per_microsecond;
-use crate::end::{End, Stage};
-use crate::kernel;
+use crate::end::End;
 use crate::link::Link;
-use crate::raw::{Answer, Errno, is_quiet};
-use crate::reason::Reason;
+use crate::raw::{Answer, Errno};
 use crate::ring::{self, Place, Ring, Sender};
 use crate::sync::Relaxed;
 use crate::wait::Memory;
@@ -171,21 +170,6 @@ impl Port<'_> {
 
     fn is_fast(&self) -> bool {
         self.end.reading.fast.load(Relaxed) != 0
-    }
-
-    fn fault(&self) -> Taken {
-        self.break_off();
-        Taken::Failed(BROKEN)
-    }
-
-    /// The other end broke the rules: ends the connection.
-    fn break_off(&self) {
-        if self.end.advance(Stage::Broken) {
-            self.end.set_reason(Reason::PeerFault);
-            if !is_quiet() {
-                kernel::shut_down(self.fd);
-            }
-        }
     }
 
     fn sender(&self) -> Sender<'_> {

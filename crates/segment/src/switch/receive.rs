@@ -1,7 +1,6 @@
 //! Receiving: from the kernel path up to the mark of going up, then from the ring up to the mark of going down.
 #![allow(unsafe_code, reason = "receives from the kernel into the program's buffers")]
 
-use super::liveness::GONE;
 use super::{AGAIN, ANEW, BROKEN, Patience, Port, Taken, micros};
 use crate::clock::{nanoseconds, nap_unless_signalled, ticks};
 use crate::end::Stage;
@@ -322,46 +321,6 @@ impl Port<'_> {
         let same = reading.sent_before.load(Relaxed) == tail;
         reading.sent_before.store(tail, Relaxed);
         same && self.is_fast() && reading.last.load(Relaxed) <= LITTLE
-    }
-
-    /// The kernel says that the stream has ended. If it has told why before, to a send of the library's perhaps, and the
-    /// program does not know, that comes first; what lies in the ring behind bytes that the kernel has lost never comes.
-    fn end_of_stream(&self, total: usize) -> Answer {
-        if total == 0
-            && let Some(error) = self.end.take_kept_error()
-        {
-            return Err(error);
-        }
-        let gone = total == 0 && (self.reader_is_gone() || self.end.probed.load(Relaxed) == GONE);
-        // Behind a FIN the kernel keeps its error from receives; kernel TCP would have sent no FIN.
-        if gone && kernel::int_option(self.fd, libc::SOL_SOCKET, libc::SO_ERROR).is_ok_and(|error| error != 0) {
-            return Err(BROKEN);
-        }
-        Ok(total)
-    }
-
-    /// What an error of the kernel's says of the stream.
-    pub(super) fn verdict(&self, e: Errno) -> Taken {
-        let by_bell = matches!(e.0, libc::ECONNRESET | libc::EPIPE) && self.heed_reset();
-        if by_bell { Taken::EndOfStream } else { Taken::Failed(e) }
-    }
-
-    /// The socket's pending error, which is none from then on.
-    pub fn take_error(&self) -> Option<Errno> {
-        if let Some(error) = self.end.take_kept_error() {
-            return Some(error);
-        }
-        let error = kernel::int_option(self.fd, libc::SOL_SOCKET, libc::SO_ERROR).ok().filter(|&error| error != 0)?;
-        match self.verdict(Errno(error)) {
-            Taken::Failed(error) => Some(self.as_told(error)),
-            _ => None,
-        }
-    }
-
-    /// What the program is to be told for an error of the kernel's: a reset behind a FIN is EPIPE there.
-    pub fn as_told(&self, error: Errno) -> Errno {
-        let is_reset = error.0 == libc::EPIPE && self.has_forsaken();
-        if is_reset { BROKEN } else { error }
     }
 
     /// Takes what is there, without waiting; nothing where that may not follow what was received before, since more than

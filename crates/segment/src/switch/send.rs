@@ -9,8 +9,8 @@ use crate::link::CLOSED;
 use crate::lock::Entered;
 use crate::raw::{Answer, Errno};
 use crate::reason::Reason;
-use crate::ring::{self, Fault, Push, Record, Source};
-use crate::sync::{AcqRel, Acquire, Relaxed, own};
+use crate::ring::{Fault, Push, Source};
+use crate::sync::{AcqRel, Relaxed, own};
 use crate::tap;
 use crate::vector::Cursor;
 
@@ -89,23 +89,6 @@ impl Port<'_> {
         }
         self.leave_for(entered, true);
         self.count_plain(1, || self.check_untold(0).and_then(|()| plain()))
-    }
-
-    /// An error of which the program does not know yet. The kernel tells it once, to whichever call comes first, and none
-    /// that has `sent` a part.
-    fn check_untold(&self, sent: usize) -> Result<(), Errno> {
-        let kept = self.end.reading.error.load(Relaxed) != 0;
-        if !kept && (!self.has_forsaken() || self.connected()) {
-            return Ok(());
-        }
-        let untold = if sent > 0 {
-            Some(BROKEN)
-        } else if kept {
-            self.end.take_kept_error()
-        } else {
-            self.take_error()
-        };
-        untold.map_or(Ok(()), Err)
     }
 
     /// Enters the lock. Whoever does so first after its owner was killed mends the ring.
@@ -299,47 +282,6 @@ impl Port<'_> {
             }
         }
         Ok(Pushed::All)
-    }
-
-    /// A send of the library's own has failed: the program is to be told, since the kernel says so once. Not of a reset that
-    /// a doorbell may have made and that has cost nothing.
-    pub(super) fn keep_failure(&self, error: Errno) {
-        if error == BROKEN && !(self.is_whole() && self.awaits_answer()) {
-            self.end.keep_error(error);
-        }
-    }
-
-    /// Whether nothing that the other end has sent can be missing after a reset: all of it is in the ring. On the kernel path
-    /// a reset takes what was not sent yet.
-    fn is_whole(&self) -> bool {
-        let (ring, begin) = (self.incoming(), self.place().head);
-        let mut position = begin;
-        while self.is_fast() && ring::distance(begin, position) < ring.capacity() {
-            match ring.record(position) {
-                Ok(Record::Empty) => return true,
-                Ok(Record::Down(_)) | Err(Fault) => return false,
-                Ok(record) => position = ring.behind(position, record),
-            }
-        }
-        false
-    }
-
-    /// The kernel has reported a reset: whether that is the doing of a doorbell alone. A process that is killed with one
-    /// unread resets the connection, where kernel TCP would have ended the stream: it had read all that was sent to it. If
-    /// not, sends learn from the kernel that it is over. One that had asked for a reset is taken at its word.
-    pub fn heed_reset(&self) -> bool {
-        let flags = &self.link.outgoing().flags;
-        let by_bell = self.sends_fast()
-            && !self.end.is_pinned()
-            && flags.closed.load(Acquire) != CLOSED
-            && flags.resets.load(Acquire) == 0
-            && self.is_whole()
-            && self.awaits_answer()
-            && !self.has_unread();
-        if !by_bell {
-            self.end.pin_sending();
-        }
-        by_bell
     }
 }
 

@@ -1,0 +1,126 @@
+//! Errors of the connection: what the kernel says, what it means, and what the program is told.
+
+use super::liveness::GONE;
+use super::{BROKEN, Port, Taken};
+use crate::end::Stage;
+use crate::kernel;
+use crate::link::CLOSED;
+use crate::raw::{Answer, Errno, is_quiet};
+use crate::reason::Reason;
+use crate::ring::{self, Fault, Record};
+use crate::sync::{Acquire, Relaxed};
+
+impl Port<'_> {
+    pub(super) fn fault(&self) -> Taken {
+        self.break_off();
+        Taken::Failed(BROKEN)
+    }
+
+    /// The other end broke the rules: ends the connection.
+    pub(super) fn break_off(&self) {
+        if self.end.advance(Stage::Broken) {
+            self.end.set_reason(Reason::PeerFault);
+            if !is_quiet() {
+                kernel::shut_down(self.fd);
+            }
+        }
+    }
+
+    /// What an error of the kernel's says of the stream.
+    pub(super) fn verdict(&self, e: Errno) -> Taken {
+        let by_bell = matches!(e.0, libc::ECONNRESET | libc::EPIPE) && self.heed_reset();
+        if by_bell { Taken::EndOfStream } else { Taken::Failed(e) }
+    }
+
+    /// The kernel says that the stream has ended. If it has told why before, to a send of the library's perhaps, and the
+    /// program does not know, that comes first; what lies in the ring behind bytes that the kernel has lost never comes.
+    pub(super) fn end_of_stream(&self, total: usize) -> Answer {
+        if total == 0
+            && let Some(error) = self.end.take_kept_error()
+        {
+            return Err(error);
+        }
+        let gone = total == 0 && (self.reader_is_gone() || self.end.probed.load(Relaxed) == GONE);
+        // Behind a FIN the kernel keeps its error from receives; kernel TCP would have sent no FIN.
+        if gone && kernel::int_option(self.fd, libc::SOL_SOCKET, libc::SO_ERROR).is_ok_and(|error| error != 0) {
+            return Err(BROKEN);
+        }
+        Ok(total)
+    }
+
+    /// The socket's pending error, which is none from then on.
+    pub fn take_error(&self) -> Option<Errno> {
+        if let Some(error) = self.end.take_kept_error() {
+            return Some(error);
+        }
+        let error = kernel::int_option(self.fd, libc::SOL_SOCKET, libc::SO_ERROR).ok().filter(|&error| error != 0)?;
+        match self.verdict(Errno(error)) {
+            Taken::Failed(error) => Some(self.as_told(error)),
+            _ => None,
+        }
+    }
+
+    /// What the program is to be told for an error of the kernel's: a reset behind a FIN is EPIPE there.
+    pub fn as_told(&self, error: Errno) -> Errno {
+        let is_reset = error.0 == libc::EPIPE && self.has_forsaken();
+        if is_reset { BROKEN } else { error }
+    }
+
+    /// An error of which the program does not know yet. The kernel tells it once, to whichever call comes first, and none
+    /// that has `sent` a part.
+    pub(super) fn check_untold(&self, sent: usize) -> Result<(), Errno> {
+        let kept = self.end.reading.error.load(Relaxed) != 0;
+        if !kept && (!self.has_forsaken() || self.connected()) {
+            return Ok(());
+        }
+        let untold = if sent > 0 {
+            Some(BROKEN)
+        } else if kept {
+            self.end.take_kept_error()
+        } else {
+            self.take_error()
+        };
+        untold.map_or(Ok(()), Err)
+    }
+
+    /// A send of the library's own has failed: the program is to be told, since the kernel says so once. Not of a reset that
+    /// a doorbell may have made and that has cost nothing.
+    pub(super) fn keep_failure(&self, error: Errno) {
+        if error == BROKEN && !(self.is_whole() && self.awaits_answer()) {
+            self.end.keep_error(error);
+        }
+    }
+
+    /// The kernel has reported a reset: whether that is the doing of a doorbell alone. A process that is killed with one
+    /// unread resets the connection, where kernel TCP would have ended the stream: it had read all that was sent to it. If
+    /// not, sends learn from the kernel that it is over. One that had asked for a reset is taken at its word.
+    pub fn heed_reset(&self) -> bool {
+        let flags = &self.link.outgoing().flags;
+        let by_bell = self.sends_fast()
+            && !self.end.is_pinned()
+            && flags.closed.load(Acquire) != CLOSED
+            && flags.resets.load(Acquire) == 0
+            && self.is_whole()
+            && self.awaits_answer()
+            && !self.has_unread();
+        if !by_bell {
+            self.end.pin_sending();
+        }
+        by_bell
+    }
+
+    /// Whether nothing that the other end has sent can be missing after a reset: all of it is in the ring. On the kernel path
+    /// a reset takes what was not sent yet.
+    fn is_whole(&self) -> bool {
+        let (ring, begin) = (self.incoming(), self.place().head);
+        let mut position = begin;
+        while self.is_fast() && ring::distance(begin, position) < ring.capacity() {
+            match ring.record(position) {
+                Ok(Record::Empty) => return true,
+                Ok(Record::Down(_)) | Err(Fault) => return false,
+                Ok(record) => position = ring.behind(position, record),
+            }
+        }
+        false
+    }
+}
