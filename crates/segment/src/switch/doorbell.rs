@@ -4,7 +4,8 @@
 //! data.
 #![allow(unsafe_code, reason = "takes doorbells from the kernel into buffers of its own")]
 
-use super::{AGAIN, Port, Taken, micros};
+use super::take::Taken;
+use super::{AGAIN, Port, micros};
 use crate::clock::{nanoseconds, nap, ticks};
 use crate::kernel;
 use crate::link::{ALONE, NO_MORE_BELLS};

@@ -10,7 +10,8 @@
 //! takes it down: others may doze by it, and one knock too many does no harm. A sender that is killed before it knocks costs the rest
 //! of the doze, and no more.
 
-use super::{Patience, Port, Ready, Taken};
+use super::take::Taken;
+use super::{Patience, Port, Ready};
 use crate::clock::nanoseconds;
 use crate::link::{ABSENT, DOZING, GIVEN, GIVING, RINGING};
 use crate::raw::{Answer, Errno, is_quiet};

@@ -1,7 +1,8 @@
 //! Errors of the connection: what the kernel says, what it means, and what the program is told.
 
 use super::liveness::GONE;
-use super::{BROKEN, Port, Taken};
+use super::take::Taken;
+use super::{BROKEN, Port};
 use crate::end::Stage;
 use crate::kernel;
 use crate::link::CLOSED;

@@ -33,6 +33,7 @@ mod repair;
 mod room;
 mod send;
 mod sleep;
+mod take;
 mod tapped;
 mod wake;
 
@@ -109,13 +110,6 @@ pub enum Sleep {
     No,
     /// Another thread sleeps in a receive on the same socket and may take the doorbell: look again soon.
     Briefly,
-}
-
-enum Taken {
-    Bytes(usize),
-    Nothing,
-    EndOfStream,
-    Failed(Errno),
 }
 
 /// A receive was asleep when the program said which system calls it makes: it has to be done anew, by

@@ -1,7 +1,8 @@
 //! What polls and epoll sets are told of the incoming direction: whether something can be read, how much, and what is new.
 #![allow(unsafe_code, reason = "looks at a byte in the kernel")]
 
-use super::{AGAIN, Port, Taken};
+use super::take::Taken;
+use super::{AGAIN, Port};
 use crate::end::{SHUT_IN, Stage};
 use crate::kernel;
 use crate::raw::Errno;

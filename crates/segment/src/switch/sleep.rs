@@ -1,7 +1,8 @@
 //! Sleeping and being woken: the waiting flag, the doorbells in the kernel's queue, and readiness for polls.
 #![allow(unsafe_code, reason = "takes doorbells from the kernel into buffers of its own")]
 
-use super::{Patience, Port, Ready, Sleep, Taken};
+use super::take::Taken;
+use super::{Patience, Port, Ready, Sleep};
 use crate::clock::{give_way, nap};
 use crate::link::ALONE;
 use crate::lock::Entered;
