@@ -26,6 +26,7 @@ mod marks;
 #[cfg(all(test, loom))]
 mod models;
 mod path;
+mod peek;
 mod position;
 mod readiness;
 mod receive;

@@ -3,12 +3,12 @@
 
 use super::take::Taken;
 use super::{AGAIN, ANEW, BROKEN, Patience, Port, micros};
-use crate::clock::{nanoseconds, nap_unless_signalled, ticks};
+use crate::clock::{nanoseconds, ticks};
 use crate::end::Stage;
 use crate::kernel;
 use crate::lock::Entered;
 use crate::raw::{Answer, Errno, is_quiet};
-use crate::ring::{self, Place, Record};
+use crate::ring::Record;
 use crate::sync::{Relaxed, own, pause};
 use crate::vector::Cursor;
 use crate::wait::Wait;
@@ -259,29 +259,8 @@ impl Port<'_> {
         }
     }
 
-    /// For a look at `wanted` bytes: waits until they are there, or until the end of the stream, a signal or the socket's
-    /// timeout, which began at `since`, ends that.
-    #[cold]
-    fn await_whole(&mut self, wanted: usize, since: Option<u64>) {
-        const LONGEST_NAP_US: u32 = 1000;
-        (self.waiting.hold)(self);
-        let deadline = self.receive_deadline(since);
-        // A signal is let in by the naps alone, which say so.
-        kernel::undisturbed_since(|held_back| {
-            let mut nap_us = 20;
-            while self.unread() < wanted as u64
-                && !self.has_ended()
-                && deadline.is_none_or(|at| nanoseconds() < at)
-                && nap_unless_signalled(nap_us, held_back)
-            {
-                (self.waiting.hold)(self);
-                nap_us = (2 * nap_us).min(LONGEST_NAP_US);
-            }
-        });
-    }
-
     /// When the socket's timeout is over for a receive that began to wait at `since`; `None`: never.
-    fn receive_deadline(&self, since: Option<u64>) -> Option<u64> {
+    pub(super) fn receive_deadline(&self, since: Option<u64>) -> Option<u64> {
         kernel::timeout(self.fd, libc::SO_RCVTIMEO)
             .map(|timeout| since.unwrap_or_else(nanoseconds).saturating_add(timeout))
     }
@@ -307,91 +286,6 @@ impl Port<'_> {
         let same = reading.sent_before.load(Relaxed) == tail;
         reading.sent_before.store(tail, Relaxed);
         same && self.is_fast() && reading.last.load(Relaxed) <= LITTLE
-    }
-
-    /// What was looked at is all there was on its path: what lies behind the next mark belongs to the same receive.
-    /// `beginning` is where the look began.
-    pub(super) fn peek_across(&self, into: &mut Cursor, beginning: &Cursor) -> usize {
-        let reading = &self.end.reading;
-        let (ring, place) = (self.incoming(), self.place());
-        let before = into.taken();
-        if !self.is_fast() {
-            if reading.stash.load(Relaxed) > 0 {
-                self.peek_kernel(into, (beginning, 0), place.head, 0);
-            } else if let Ok((head, mark @ Record::Up(up))) = self.front()
-                && self.kernel_position() + before as u64 == up
-            {
-                let place = Place { head: ring.behind(head, mark), consumed: 0 };
-                let _ = ring::copy_out(&ring, place, into);
-                if let Some((down, bells)) = self.down_behind(place.head)
-                    && ring::unread(&ring, place) == Ok((into.taken() - before) as u64)
-                {
-                    let head = ring.behind(down, Record::Down(bells));
-                    self.peek_kernel(into, (beginning, before), head, bells);
-                }
-            }
-            return into.taken() - before;
-        }
-        let Some((down, bells)) = self.down_behind(place.head) else { return 0 };
-        // More may have been published since, in front of the mark.
-        if ring::unread(&ring, place) != Ok(before as u64) {
-            return 0;
-        }
-        let (taken, held) = (self.bells_taken(), self.held());
-        // Data that was taken for doorbells comes first.
-        let early = taken.saturating_sub(bells) as usize;
-        if early > held || early > into.left() {
-            return 0;
-        }
-        self.copy_held(into, early, early);
-        let head = ring.behind(down, Record::Down(bells));
-        self.peek_kernel(into, (beginning, 0), head, bells.saturating_sub(taken));
-        into.taken() - before
-    }
-
-    /// Looks at the kernel path behind so many bytes, which were put at a place before, and `bells` doorbells, up to the
-    /// mark of going up that may lie at `head`, and at what follows that in the ring.
-    fn peek_kernel(&self, into: &mut Cursor, (beginning, before): (&Cursor, usize), head: u64, bells: u64) {
-        let ring = self.incoming();
-        let begin = self.kernel_position() + before as u64 + bells;
-        let Ok((head, mark)) = self.front_from(head) else { return };
-        let limit = match mark {
-            Record::Empty => usize::MAX,
-            Record::Up(up) if up >= begin => (up - begin) as usize,
-            _ => return,
-        };
-        let mut scratch = [0u8; 64];
-        let Some(scratch) = scratch.get_mut(..bells as usize) else { return };
-        if into.left() == 0 {
-            return;
-        }
-        let flags = libc::MSG_DONTWAIT | libc::MSG_PEEK;
-        let got = if into.discards() {
-            let (to, len) = into.chunk(limit);
-            // SAFETY: with MSG_TRUNC nothing is written to a null pointer.
-            unsafe { kernel::recv(self.fd, to, len.saturating_add(before + scratch.len()), flags | libc::MSG_TRUNC) }
-        } else {
-            // A look sees the same bytes again, so they go where they are.
-            let again = beginning.message(before);
-            if again.len() != before {
-                return;
-            }
-            let mut message = into.message(limit).behind(again, scratch);
-            // SAFETY: the kernel writes into the scratch and what is left of the program's buffers.
-            unsafe { kernel::recv_message(self.fd, &mut message.header(), flags) }
-        };
-        let got = got.unwrap_or_else(|error| {
-            // The kernel tells it once, and what lies in front of it is what this call tells.
-            if let Taken::Failed(error) = self.verdict(error) {
-                self.end.keep_error(error);
-            }
-            0
-        });
-        let n = got.saturating_sub(before + bells as usize);
-        into.skip(n);
-        if n == limit {
-            let _ = ring::copy_out(&ring, Place { head: ring.behind(head, mark), consumed: 0 }, into);
-        }
     }
 
     /// With an empty ring: has the stream ended, has the connection failed?
