@@ -14,6 +14,7 @@ mod confined;
 mod doorbell;
 mod doze;
 mod ending;
+mod entering;
 mod failure;
 mod flag;
 mod give;

@@ -86,15 +86,6 @@ impl Port<'_> {
         (self.waiting.call)(self, &|| self.end.reading.lock.sleep_behind(deadline))
     }
 
-    /// Enters the lock. Whoever does so first after its owner was killed mends what that was in the middle of; a signal
-    /// handler counts what its own thread was about to count.
-    #[inline]
-    pub(super) fn enter_reading(&self) -> Entered {
-        let entered = self.end.reading.lock.enter(self.me);
-        self.mend_after(entered);
-        entered
-    }
-
     /// A receive that does not wait, while another sleeps: takes what the ring has before the next mark of the path. `None`:
     /// the other one is about to wake.
     #[cold]

@@ -91,26 +91,6 @@ impl Port<'_> {
         self.count_plain(1, || self.check_untold(0).and_then(|()| plain()))
     }
 
-    /// Enters the lock. Whoever does so first after its owner was killed mends the ring.
-    #[inline]
-    pub(super) fn enter_sending(&self) -> Entered {
-        let entered = self.end.sending.lock.enter(self.me);
-        if entered == Entered::AfterDeath {
-            kernel::undisturbed(|| self.mend_sending());
-        }
-        entered
-    }
-
-    /// Leaves the lock, for a kernel send or not.
-    #[inline]
-    fn leave_for(&self, entered: Entered, kernel_send: bool) {
-        let sending = &self.end.sending;
-        if kernel_send {
-            sending.in_kernel.fetch_add(1, AcqRel);
-        }
-        sending.lock.leave(entered);
-    }
-
     /// A kernel send of `wanted` bytes, counted. While it is under way it counts as refused: of the room that comes when it
     /// is short, the kernel tells once.
     fn count_plain(&self, wanted: usize, plain: impl FnOnce() -> Answer) -> Answer {

@@ -3,7 +3,7 @@
 
 use super::take::Taken;
 use super::{Patience, Port, Ready, Sleep};
-use crate::clock::{give_way, nap};
+use crate::clock::nap;
 use crate::link::ALONE;
 use crate::lock::Entered;
 use crate::sync::{Relaxed, Release};
@@ -95,45 +95,6 @@ impl Port<'_> {
         reading.in_kernel.store(0, Relaxed);
         self.link.incoming().flags.in_kernel.store(0, Release);
         reading.lock.leave(Entered::Alone);
-    }
-
-    /// Does `what` as the only reader; or, with `false`, while another thread sleeps in a receive.
-    pub(super) fn with_reading<T>(&self, what: impl FnOnce(bool) -> T) -> T {
-        let lock = &self.end.reading.lock;
-        let entered = self.enter_reading();
-        let done = what(entered != Entered::Asleep);
-        lock.leave(entered);
-        done
-    }
-
-    /// Does `what` as the only reader; or, with `true`, beside another thread that sleeps in a receive, and comes back to
-    /// the ring only afterwards.
-    pub(super) fn with_all_reading<T>(&self, what: impl Fn(bool) -> T) -> T {
-        let lock = &self.end.reading.lock;
-        let visit = || {
-            lock.visit(self.me).then(|| {
-                let done = what(true);
-                lock.end_visit();
-                done
-            })
-        };
-        loop {
-            let entered = self.enter_reading();
-            if entered != Entered::Asleep {
-                let done = what(false);
-                lock.leave(entered);
-                return done;
-            }
-            if let Some(done) = kernel::undisturbed(visit) {
-                return done;
-            }
-            give_way();
-        }
-    }
-
-    /// Whether this thread may take from the kernel's queue: not beside another that is about to do so.
-    pub(super) fn may_take(&self, beside: bool) -> bool {
-        !beside || self.end.reading.lock.is_awaited()
     }
 
     /// Before the caller sleeps in a poll of the kernel's: makes sure that whatever arrives wakes it, by a doorbell
