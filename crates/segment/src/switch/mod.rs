@@ -45,6 +45,7 @@ pub use doze::Dozed;
 pub use handing_over::Recipient;
 pub use readiness::Ready;
 pub use readiness::Told;
+pub use sleep::Sleep;
 
 use crate::clock::ticks_per_microsecond;
 use crate::end::End;
@@ -103,17 +104,6 @@ pub struct Port<'a> {
     pub waiting: &'static Waiting,
 }
 
-/// Whether a poll of the kernel's may sleep on a socket.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Sleep {
-    /// Whatever arrives wakes it.
-    Yes,
-    /// There is something already.
-    No,
-    /// Another thread sleeps in a receive on the same socket and may take the doorbell: look again soon.
-    Briefly,
-}
-
 /// A receive was asleep when the program said which system calls it makes: it has to be done anew, by
 /// [`Port::receive_by`]. No error of the kernel's.
 pub const ANEW: Errno = Errno(4096);
@@ -143,19 +133,6 @@ impl<'a> Port<'a> {
 }
 
 impl Port<'_> {
-    /// Before this thread sleeps on the connection: what readers have left in this and other rings goes the kernel path. False if
-    /// the kernel has no room for all of it yet: then somebody has to ask again.
-    fn attend_before_sleep(&self) -> bool {
-        let (now, seen) = (self.link.departures(), &self.end.departures);
-        if seen.load(Relaxed) != now {
-            if !(self.waiting.attend_all)() {
-                return false;
-            }
-            seen.store(now, Relaxed);
-        }
-        self.attend()
-    }
-
     fn incoming(&self) -> Ring {
         self.link.incoming_ring()
     }

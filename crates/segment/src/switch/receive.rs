@@ -75,17 +75,6 @@ impl Port<'_> {
         }
     }
 
-    /// Waits until the thread that sleeps in a receive wakes, as one that sleeps there itself.
-    #[cold]
-    fn wait_behind_sleeper(&mut self, deadline: Option<u64>) -> Answer {
-        if is_quiet() {
-            pause();
-            return Ok(0);
-        }
-        (self.waiting.hold)(self);
-        (self.waiting.call)(self, &|| self.end.reading.lock.sleep_behind(deadline))
-    }
-
     /// A receive that does not wait, while another sleeps: takes what the ring has before the next mark of the path. `None`:
     /// the other one is about to wake.
     #[cold]

@@ -1,16 +1,28 @@
-//! Sleeping and being woken: the waiting flag, the doorbells in the kernel's queue, and readiness for polls.
-#![allow(unsafe_code, reason = "takes doorbells from the kernel into buffers of its own")]
+//! A thread sleeps until something arrives: a receive, which has the lock meanwhile, or a poll of the kernel's.
+#![allow(unsafe_code, reason = "takes a doorbell from the kernel, or looks at a byte there")]
 
 use super::take::Taken;
-use super::{Patience, Port, Ready, Sleep};
+use super::{Patience, Port, Ready};
 use crate::clock::nap;
 use crate::link::ALONE;
 use crate::lock::Entered;
-use crate::sync::{Relaxed, Release};
+use crate::raw::{Answer, is_quiet};
+use crate::sync::{Relaxed, Release, pause};
 use crate::{kernel, tap};
 
 /// A receive that has to put something on the kernel path before it sleeps tries so often.
 const GIVE_EVERY_US: u32 = 100;
+
+/// Whether a poll of the kernel's may sleep on a socket.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Sleep {
+    /// Whatever arrives wakes it.
+    Yes,
+    /// There is something already.
+    No,
+    /// Another thread sleeps in a receive on the same socket and may take the doorbell: look again soon.
+    Briefly,
+}
 
 impl Port<'_> {
     /// Sleeps in the kernel until something arrives, or as long as `patience` says.
@@ -115,5 +127,29 @@ impl Port<'_> {
                 false => Sleep::No,
             }
         })
+    }
+
+    /// Before this thread sleeps on the connection: what readers have left in this and other rings goes the kernel path. False if
+    /// the kernel has no room for all of it yet: then somebody has to ask again.
+    pub(super) fn attend_before_sleep(&self) -> bool {
+        let (now, seen) = (self.link.departures(), &self.end.departures);
+        if seen.load(Relaxed) != now {
+            if !(self.waiting.attend_all)() {
+                return false;
+            }
+            seen.store(now, Relaxed);
+        }
+        self.attend()
+    }
+
+    /// Waits until the thread that sleeps in a receive wakes, as one that sleeps there itself.
+    #[cold]
+    pub(super) fn wait_behind_sleeper(&mut self, deadline: Option<u64>) -> Answer {
+        if is_quiet() {
+            pause();
+            return Ok(0);
+        }
+        (self.waiting.hold)(self);
+        (self.waiting.call)(self, &|| self.end.reading.lock.sleep_behind(deadline))
     }
 }
