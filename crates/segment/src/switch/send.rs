@@ -177,35 +177,10 @@ impl Port<'_> {
             match self.wait_for_room(enough, from.left(), nonblocking) {
                 Room::Some => since = None,
                 Room::None if nonblocking && nested => return Outcome::Failed(AGAIN),
-                // Of a send that does not block the program is told of the ring's room later, or the rest goes the kernel path
-                // too: if that has no room either, the kernel will say when it has.
                 Room::None => {
-                    // First: behind the FIN of one that was killed, the kernel would take the rest.
-                    if self.reader_is_gone() {
-                        return Outcome::Plain;
+                    if let Some(outcome) = self.find_full(&mut since, nonblocking, nested) {
+                        return outcome;
                     }
-                    if nonblocking && !nested && self.refuse() {
-                        return Outcome::Refused;
-                    }
-                    if !nested && self.go_down(Reason::RingFull) {
-                        return Outcome::Plain;
-                    }
-                    // The reader is inside a receive that does not wait: it will soon be out, if it lives.
-                    if !self.connected() {
-                        sending.fast.store(0, Relaxed);
-                        return Outcome::Plain;
-                    }
-                    let began = *since.get_or_insert_with(ticks);
-                    let is_over = || ticks().wrapping_sub(began) > micros(STOPPED_US);
-                    if nonblocking && (self.reader_left() || is_over()) {
-                        self.end.refused.store(1, Relaxed);
-                        return Outcome::Failed(AGAIN);
-                    }
-                    if !nested && self.is_stuck(began, u64::MAX) {
-                        self.break_off();
-                        return Outcome::Failed(BROKEN);
-                    }
-                    nap(50);
                 }
                 Room::Fault => {
                     self.break_off();
@@ -213,6 +188,41 @@ impl Port<'_> {
                 }
             }
         }
+    }
+
+    /// The ring has stayed full. `None`: the send tries again, which it does since `since`.
+    #[cold]
+    fn find_full(&self, since: &mut Option<u64>, nonblocking: bool, nested: bool) -> Option<Outcome> {
+        let sending = &self.end.sending;
+        // First: behind the FIN of an end that was killed, the kernel would take the rest.
+        if self.reader_is_gone() {
+            return Some(Outcome::Plain);
+        }
+        // The program is told of the ring's room later, or the rest goes the kernel path too: if that has no room either, the
+        // kernel will say when it has.
+        if nonblocking && !nested && self.refuse() {
+            return Some(Outcome::Refused);
+        }
+        if !nested && self.go_down(Reason::RingFull) {
+            return Some(Outcome::Plain);
+        }
+        // The reader is inside a receive that does not wait: it will soon be out, if it lives.
+        if !self.connected() {
+            sending.fast.store(0, Relaxed);
+            return Some(Outcome::Plain);
+        }
+        let began = *since.get_or_insert_with(ticks);
+        let is_over = || ticks().wrapping_sub(began) > micros(STOPPED_US);
+        if nonblocking && (self.reader_left() || is_over()) {
+            self.end.refused.store(1, Relaxed);
+            return Some(Outcome::Failed(AGAIN));
+        }
+        if !nested && self.is_stuck(began, u64::MAX) {
+            self.break_off();
+            return Some(Outcome::Failed(BROKEN));
+        }
+        nap(50);
+        None
     }
 
     /// As `push_all`, where there is something to heed: the direction may have to go down before, and what is published may
