@@ -11,7 +11,7 @@ use crate::raw::{Answer, Errno, is_quiet};
 use crate::ring::Record;
 use crate::sync::{Relaxed, own, pause};
 use crate::vector::Cursor;
-use crate::wait::Wait;
+use crate::wait::{Memory, Wait};
 
 /// A reader of an empty ring that has no other sign of it asks the kernel for the end of the stream at most this often.
 const ASK_EVERY_US: u64 = 1000;
@@ -114,17 +114,7 @@ impl Port<'_> {
             return Err(Errno(libc::EFAULT));
         }
         if into.left() == 0 {
-            // A receive of nothing still waits for something.
-            let mut byte = 0u8;
-            let one = libc::iovec { iov_base: (&raw mut byte).cast(), iov_len: 1 };
-            // SAFETY: one writable byte in this frame.
-            let mut scratch = unsafe { Cursor::new(&one, 1) };
-            return match self.receive_inside(&mut scratch, flags | libc::MSG_PEEK, nonblocking) {
-                // It waits once, whatever ends that.
-                Err(Errno(libc::EAGAIN | libc::EINTR)) if !nonblocking && !into.faults() => Ok(0),
-                Ok(1..) if into.faults() => Err(Errno(libc::EFAULT)),
-                answer => answer.map(|_| 0),
-            };
+            return self.receive_nothing(into.faults(), flags, nonblocking);
         }
         let beginning = *into;
         let mut total = 0;
@@ -151,10 +141,7 @@ impl Port<'_> {
                         continue;
                     }
                     if into.left() > 0 && (peek || !matches!(ahead, Ok(Record::Empty))) {
-                        // What a signal handler of this thread has received is not behind what this receive has.
-                        let is_next = || self.end.reading.nested.load(Relaxed) == nested;
-                        let mut across = || self.take_across(into, peek.then_some(&beginning));
-                        total += kernel::undisturbed(|| if is_next() { across() } else { 0 });
+                        total += self.take_across_undisturbed(into, peek.then_some(&beginning), nested);
                     }
                     if total >= wanted || into.left() == 0 {
                         return Ok(total);
@@ -176,67 +163,104 @@ impl Port<'_> {
                     self.end.reading.error.store(e, Relaxed);
                     return Ok(total);
                 }
+                Taken::Nothing if nonblocking && total > 0 => return Ok(total),
                 Taken::Nothing if nonblocking => {
-                    if total > 0 {
-                        return Ok(total);
-                    }
-                    let nothing = match self.ask_kernel() {
-                        Taken::Nothing => true,
-                        Taken::EndOfStream if !self.something() => return self.end_of_stream(0),
-                        Taken::Failed(e) if !self.something() => return Err(e),
-                        Taken::Failed(Errno(e)) => {
-                            self.end.reading.error.store(e, Relaxed);
-                            false
-                        }
-                        _ => !self.something(),
-                    };
-                    if nothing && self.is_still_nothing() {
-                        return Err(AGAIN);
+                    if let Some(answer) = self.find_nothing() {
+                        return answer;
                     }
                 }
                 // A signal handler has read what was looked at.
                 Taken::Nothing if seen > 0 => return Ok(seen),
                 Taken::Nothing if total > 0 && self.end.reading.nested.load(Relaxed) != nested => return Ok(total),
                 Taken::Nothing => {
-                    let wait = waiting.get_or_insert_with(|| {
-                        self.end.unwatch_unseen();
-                        let wait = Wait::begin(memory, self.link.incoming().sender.cpu.load(Relaxed), self.spin_us);
-                        self.exchange_cpu(wait.cpu());
-                        if self.is_trickled_to() {
-                            wait.gather();
-                        }
-                        wait
-                    });
+                    let wait = waiting.get_or_insert_with(|| self.begin_wait(memory));
                     let (ring, head) = (self.incoming(), self.place().head);
                     if self.is_fast() && wait.poll(|| ring.published(head)) {
                         continue;
                     }
                     slept = true;
-                    let patience = if total > 0 || first_slept.is_some() {
-                        self.patience(total > 0, first_slept)
-                    } else {
-                        Patience::Socket
-                    };
-                    first_slept.get_or_insert_with(nanoseconds);
-                    match self.sleep(patience) {
-                        Taken::Nothing | Taken::Bytes(_) if is_quiet() => {
-                            return if total > 0 { Ok(total) } else { Err(ANEW) };
-                        }
-                        Taken::Nothing | Taken::Bytes(_) => {}
-                        Taken::EndOfStream if self.something() => {}
-                        Taken::EndOfStream => return self.end_of_stream(total),
-                        Taken::Failed(Errno(e)) if self.something() && e != libc::EINTR && e != libc::EAGAIN => {
-                            self.end.reading.error.store(e, Relaxed);
-                        }
-                        Taken::Failed(e) if total == 0 => return Err(e),
-                        Taken::Failed(e) => {
-                            self.end.keep_error(e);
-                            return Ok(total);
-                        }
+                    if let Some(answer) = self.sleep_for_more(total, &mut first_slept) {
+                        return answer;
                     }
                 }
             }
         }
+    }
+
+    /// As [`Port::take_across`], unless a signal handler of this thread has received since there were `nested` receives: what
+    /// follows that is not behind what this receive has.
+    #[cold]
+    fn take_across_undisturbed(&self, into: &mut Cursor, peek_from: Option<&Cursor>, nested: u64) -> usize {
+        kernel::undisturbed(|| {
+            let is_next = self.end.reading.nested.load(Relaxed) == nested;
+            if is_next { self.take_across(into, peek_from) } else { 0 }
+        })
+    }
+
+    /// A receive of no bytes, which still waits for something. `faults`: its buffers cannot be written.
+    #[cold]
+    fn receive_nothing(&mut self, faults: bool, flags: i32, nonblocking: bool) -> Answer {
+        let mut byte = 0u8;
+        let one = libc::iovec { iov_base: (&raw mut byte).cast(), iov_len: 1 };
+        // SAFETY: one writable byte in this frame.
+        let mut scratch = unsafe { Cursor::new(&one, 1) };
+        match self.receive_inside(&mut scratch, flags | libc::MSG_PEEK, nonblocking) {
+            // It waits once, whatever ends that.
+            Err(Errno(libc::EAGAIN | libc::EINTR)) if !nonblocking && !faults => Ok(0),
+            Ok(1..) if faults => Err(Errno(libc::EFAULT)),
+            answer => answer.map(|_| 0),
+        }
+    }
+
+    /// A receive that does not wait has found nothing: what it says. `None`: something has come meanwhile.
+    fn find_nothing(&self) -> Option<Answer> {
+        let nothing = match self.ask_kernel() {
+            Taken::Nothing => true,
+            Taken::EndOfStream if !self.something() => return Some(self.end_of_stream(0)),
+            Taken::Failed(e) if !self.something() => return Some(Err(e)),
+            Taken::Failed(Errno(e)) => {
+                self.end.reading.error.store(e, Relaxed);
+                false
+            }
+            _ => !self.something(),
+        };
+        (nothing && self.is_still_nothing()).then_some(Err(AGAIN))
+    }
+
+    #[inline]
+    fn begin_wait(&self, memory: Memory<'_>) -> Wait {
+        self.end.unwatch_unseen();
+        let wait = Wait::begin(memory, self.link.incoming().sender.cpu.load(Relaxed), self.spin_us);
+        self.exchange_cpu(wait.cpu());
+        if self.is_trickled_to() {
+            wait.gather();
+        }
+        wait
+    }
+
+    /// Sleeps in a receive that has `total` bytes so far and has slept since `first_slept`: what the receive says. `None`: it
+    /// looks for more.
+    fn sleep_for_more(&mut self, total: usize, first_slept: &mut Option<u64>) -> Option<Answer> {
+        let patience =
+            if total > 0 || first_slept.is_some() { self.patience(total > 0, *first_slept) } else { Patience::Socket };
+        first_slept.get_or_insert_with(nanoseconds);
+        match self.sleep(patience) {
+            Taken::Nothing | Taken::Bytes(_) if is_quiet() => {
+                return Some(if total > 0 { Ok(total) } else { Err(ANEW) });
+            }
+            Taken::Nothing | Taken::Bytes(_) => {}
+            Taken::EndOfStream if self.something() => {}
+            Taken::EndOfStream => return Some(self.end_of_stream(total)),
+            Taken::Failed(Errno(e)) if self.something() && e != libc::EINTR && e != libc::EAGAIN => {
+                self.end.reading.error.store(e, Relaxed);
+            }
+            Taken::Failed(e) if total == 0 => return Some(Err(e)),
+            Taken::Failed(e) => {
+                self.end.keep_error(e);
+                return Some(Ok(total));
+            }
+        }
+        None
     }
 
     /// When the socket's timeout is over for a receive that began to wait at `since`; `None`: never.

@@ -61,20 +61,7 @@ impl Port<'_> {
                 self.publish_head(place.head);
             }
             if n > 0 && !peek {
-                own::add(&reading.fast_bytes, n as u64);
-                reading.last.store(n as u32, Relaxed);
-                // A doorbell stays until all is read that it may have been for.
-                if reading.armed.load(Relaxed) != 0 {
-                    if !self.something() {
-                        self.note_flag();
-                        if reading.armed.load(Relaxed) == 0 || self.owed() > 0 {
-                            self.clear_bells_beside();
-                        }
-                    } else if into.left() == 0 && matches!(self.ahead(), Ok(Record::Down(_))) {
-                        // The next receive may never be, and a doorbell behind the mark would make a reset of that.
-                        self.pass_marks();
-                    }
-                }
+                self.count_received(n, into.left() == 0);
             }
             if n > 0 {
                 return Taken::Bytes(n);
@@ -100,6 +87,27 @@ impl Port<'_> {
                 Ok(Record::Up(_)) | Err(Fault) if self.is_at(place.pack()) => return self.fault(),
                 Ok(Record::Up(_)) | Err(Fault) => continue,
             }
+        }
+    }
+
+    /// A receive has taken `n` bytes from the ring, and with `is_full` needs no more. Once all is read that they may have been
+    /// for, it takes doorbells too.
+    #[inline]
+    fn count_received(&self, n: usize, is_full: bool) {
+        let reading = &self.end.reading;
+        own::add(&reading.fast_bytes, n as u64);
+        reading.last.store(n as u32, Relaxed);
+        if reading.armed.load(Relaxed) == 0 {
+            return;
+        }
+        if !self.something() {
+            self.note_flag();
+            if reading.armed.load(Relaxed) == 0 || self.owed() > 0 {
+                self.clear_bells_beside();
+            }
+        } else if is_full && matches!(self.ahead(), Ok(Record::Down(_))) {
+            // The next receive may never be, and a doorbell behind the mark would make a reset of that.
+            self.pass_marks();
         }
     }
 
