@@ -9,13 +9,13 @@ use core::slice::{from_raw_parts, from_raw_parts_mut};
 use libc::{fd_set, nfds_t, pollfd, sigset_t, size_t, timespec, timeval};
 use underpass_segment::clock::{self, ticks, ticks_per_microsecond};
 use underpass_segment::kernel;
-use underpass_segment::link::ALONE;
 use underpass_segment::of_each_thread;
 use underpass_segment::raw::{Answer, Errno, is_quiet};
 use underpass_segment::switch::{Dozed, Port, Ready, Sleep};
 use underpass_segment::sync::{AcqRel, AtomicPtr, AtomicU32, Relaxed};
 use underpass_segment::tap;
 use underpass_segment::wait::{Polled, Wait};
+use underpass_segment::words::ALONE;
 
 const AGAIN: Errno = Errno(libc::EAGAIN);
 const IN: i16 = libc::POLLIN | libc::POLLRDNORM;

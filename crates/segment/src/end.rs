@@ -3,12 +3,13 @@
 //! Ends lie in the table of their [family](crate::family) of processes.
 
 use crate::layout::{Spare, laid_out};
-use crate::link::{ALONE, Shape, Side};
+use crate::link::{Shape, Side};
 use crate::lock::{Entered, Lock};
 use crate::raw::Errno;
 use crate::reason::Reason;
 use crate::sync::{AcqRel, Acquire, AtomicI32, AtomicU8, AtomicU32, AtomicU64, Relaxed, Release};
 use crate::tap::Name;
+use crate::words::ALONE;
 
 /// How far an end has come. It only moves forward.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -238,7 +239,7 @@ laid_out! {
         pub behind: AtomicU64,
         /// Position behind the last mark; the reader has seen it when its head is there.
         pub mark: AtomicU64,
-        /// [`crate::link::SenderWords::bells`] when the direction last went up.
+        /// [`crate::words::SenderWords::bells`] when the direction last went up.
         pub bells: AtomicU64,
         /// Packed [`crate::ring::Place`] from which the piece was taken that was last given back to the kernel path;
         /// [`NO_PIECE`] if there was none since the direction last went up.

@@ -12,11 +12,11 @@ use crate::{process, real, seccomp};
 use core::ffi::c_int;
 use libc::epoll_event;
 use underpass_segment::kernel;
-use underpass_segment::link::ALONE;
 use underpass_segment::raw::is_quiet;
 use underpass_segment::reason::Reason;
 use underpass_segment::switch::{Port, Sleep, Told};
 use underpass_segment::sync::Relaxed;
+use underpass_segment::words::ALONE;
 
 /// # Safety
 /// As epoll_create(2).

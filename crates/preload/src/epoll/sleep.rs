@@ -10,9 +10,9 @@ use crate::table;
 use core::ffi::c_int;
 use underpass_segment::end::{End, WATCHED_BY_SEVERAL};
 use underpass_segment::kernel;
-use underpass_segment::link::ALONE;
 use underpass_segment::switch::{Port, Ready, Sleep};
 use underpass_segment::sync::Relaxed;
+use underpass_segment::words::ALONE;
 
 /// Sets watch `connection`: those that do not look at it themselves rely on its waiting flag.
 pub fn watch(connection: Connection, generation: u64) {

@@ -9,10 +9,10 @@
 use super::Port;
 use crate::end::End;
 use crate::kernel;
-use crate::link::{ABSENT, ALONE, AWAY, GIVEN, GIVING, LEFT, NO_MORE_BELLS};
 use crate::reason::Reason;
 use crate::ring::{self, Place, Record};
 use crate::sync::{AcqRel, Acquire, Relaxed, Release, SeqCst, fence};
+use crate::words::{ABSENT, ALONE, AWAY, GIVEN, GIVING, LEFT, NO_MORE_BELLS};
 
 /// Values of [`crate::end::Reading::left`]; 1 is for good.
 const HERE: u8 = 0;

@@ -9,13 +9,13 @@ use super::{BROKEN, Port};
 use crate::clock::{nanoseconds, nap};
 use crate::end::Stage;
 use crate::kernel;
-use crate::link::{ABSENT, ALONE, LEFT, NO_MORE_BELLS};
 use crate::lock::Entered;
 use crate::raw::{Answer, Errno, is_quiet};
 use crate::reason::Reason;
 use crate::ring::{Fault, Record};
 use crate::sync::{AcqRel, Acquire, Relaxed, Release, SeqCst, fence, pause};
 use crate::vector::Cursor;
+use crate::words::{ABSENT, ALONE, LEFT, NO_MORE_BELLS};
 
 /// The program's own call for receiving, with other buffers and flags.
 pub type Receive<'a> = &'a dyn Fn(&mut libc::msghdr, i32) -> Answer;

@@ -8,10 +8,10 @@ use super::take::Taken;
 use super::{AGAIN, Port, micros};
 use crate::clock::{nanoseconds, nap, ticks};
 use crate::kernel;
-use crate::link::{ALONE, NO_MORE_BELLS};
 use crate::raw::Answer;
 use crate::sync::{AcqRel, Acquire, Relaxed, SeqCst, compiler_fence, own};
 use crate::vector::Cursor;
+use crate::words::{ALONE, NO_MORE_BELLS};
 
 /// An announced doorbell is one system call from being there, if its sender is neither stopped nor killed.
 pub(super) const BELL_WITHIN_US: u64 = 5_000_000;

@@ -13,9 +13,9 @@
 use super::take::Taken;
 use super::{Patience, Port, Ready};
 use crate::clock::nanoseconds;
-use crate::link::{ABSENT, DOZING, GIVEN, GIVING, RINGING};
 use crate::raw::{Answer, Errno, is_quiet};
 use crate::sync::{AtomicBool, AtomicU32, Relaxed, SeqCst, fence};
+use crate::words::{ABSENT, DOZING, GIVEN, GIVING, RINGING};
 use crate::{kernel, tap, wait};
 
 /// A receive whose socket has a time of its own, which the kernel counts, dozes for at most this part of it.

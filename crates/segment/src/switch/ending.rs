@@ -5,9 +5,9 @@ use super::{Port, micros};
 use crate::clock::{give_way, nap, ticks};
 use crate::end::{SHUT_OUT, Stage};
 use crate::kernel;
-use crate::link::{ABSENT, ALONE, Direction, GIVEN, GIVING, LEAVING, SHUT};
 use crate::lock::Entered;
 use crate::sync::{AcqRel, Acquire, Relaxed, Release, SeqCst, fence};
+use crate::words::{ABSENT, ALONE, Direction, GIVEN, GIVING, LEAVING, SHUT};
 
 /// A reader that is about to leave the ring has done so within this time, if it is neither stopped nor killed.
 const LEFT_WITHIN_US: u64 = 100_000;

@@ -5,11 +5,11 @@ use super::take::Taken;
 use super::{BROKEN, Port};
 use crate::end::Stage;
 use crate::kernel;
-use crate::link::CLOSED;
 use crate::raw::{Answer, Errno, is_quiet};
 use crate::reason::Reason;
 use crate::ring::{self, Fault, Record};
 use crate::sync::{Acquire, Relaxed};
+use crate::words::CLOSED;
 
 impl Port<'_> {
     pub(super) fn fault(&self) -> Taken {

@@ -4,8 +4,8 @@ use super::doze::wake_dozers;
 use super::{Port, Ready, micros};
 use crate::clock::{give_way, ticks};
 use crate::kernel;
-use crate::link::{ABSENT, ALONE, DOZING, RINGING};
 use crate::sync::{Acquire, Relaxed, SeqCst, fence};
+use crate::words::{ABSENT, ALONE, DOZING, RINGING};
 
 impl Port<'_> {
     /// Raises the waiting flag to `number`, so that whatever is published next rings; true when the ring is still empty

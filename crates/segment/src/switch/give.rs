@@ -6,18 +6,18 @@
 //! thread is in [`ReaderFlags::giver`]. How much the reader has put there the sender learns from the kernel's count of what went
 //! through its socket, so it does not matter where the reader was killed.
 //!
-//! [`ReaderFlags::giver`]: crate::link::ReaderFlags::giver
+//! [`ReaderFlags::giver`]: crate::words::ReaderFlags::giver
 #![allow(unsafe_code, reason = "copies what a reader has left in the ring into a buffer of its own")]
 
 use super::{AGAIN, LIES_US, Port, micros};
 use crate::clock::{nap, ticks};
 use crate::end::NO_PIECE;
 use crate::kernel;
-use crate::link::{ABSENT, AWAY, BY_READER, Direction, GIVEN, GIVING, ReaderFlags};
 use crate::raw::is_quiet;
 use crate::ring::{self, Fault, Place, Record, Ring};
 use crate::sync::{Acquire, AtomicU32, Relaxed, Release, SeqCst};
 use crate::vector::Cursor;
+use crate::words::{ABSENT, AWAY, BY_READER, Direction, GIVEN, GIVING, ReaderFlags};
 
 /// So many bytes at most of what a reader has left in the ring are put on the kernel path at once.
 pub(super) const PIECE: usize = 4096;

@@ -8,9 +8,9 @@ use super::{Port, micros};
 use crate::clock::{give_way, nap, ticks};
 use crate::end::Stage;
 use crate::kernel;
-use crate::link::{ABSENT, ALONE, DOZING, Direction, LEAVING, LEFT, RINGING};
 use crate::ring::Record;
 use crate::sync::{Acquire, Relaxed, Release, SeqCst, fence};
+use crate::words::{ABSENT, ALONE, DOZING, Direction, LEAVING, LEFT, RINGING};
 
 /// A sender that is about to switch its path has done so within this time, if it is neither stopped nor killed.
 const SWITCHED_WITHIN_US: u64 = 100_000;
@@ -97,7 +97,7 @@ impl Port<'_> {
     /// Says that this end has left ([`LEFT`]), or is away ([`AWAY`]), if the sender can put on the kernel path what is unread in
     /// the ring, and no doorbell lies behind unread data there.
     ///
-    /// [`AWAY`]: crate::link::AWAY
+    /// [`AWAY`]: crate::words::AWAY
     pub(super) fn leave_what_can_be_given_back(&self, how: u32) -> bool {
         let Direction { flags, sender, .. } = self.link.incoming();
         // SeqCst: said before the looks. Who is about to switch its path or to end its direction says so before it looks.

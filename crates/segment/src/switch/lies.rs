@@ -5,12 +5,13 @@
 use super::{Departure, Port, Ready, Recipient, Sleep, Waiting};
 use crate::end::{End, Stage};
 use crate::kernel;
-use crate::link::{ALONE, DOZING, Pool, RINGING, Shape, Side};
+use crate::link::{Pool, Shape, Side};
 use crate::raw::Answer;
 use crate::reason::Reason;
 use crate::ring::{Place, Record};
 use crate::sync::Relaxed;
 use crate::vector::Cursor;
+use crate::words::{ALONE, DOZING, RINGING};
 use std::io::Read;
 use std::net::{TcpListener, TcpStream};
 use std::os::fd::AsRawFd;
@@ -298,7 +299,7 @@ fn what_a_killed_reader_has_given_is_not_given_again() {
         let port = it.port(1);
         assert_eq!(port.leave(true, u64::MAX), Some(true));
         let giver = &port.link.incoming().flags.giver;
-        giver.store(crate::link::BY_READER | NOBODY, Relaxed);
+        giver.store(crate::words::BY_READER | NOBODY, Relaxed);
         assert_eq!(kernel::send(it.sockets[0].as_raw_fd(), &left[..given]), Ok(given));
         left.extend(b"and more");
         assert_eq!(it.send(b"and more"), Ok(8));
@@ -312,7 +313,7 @@ fn what_a_killed_reader_has_given_is_not_given_again() {
 #[test]
 fn a_reader_that_lies_about_giving_ends_the_connection() {
     let forever = kernel::thread_id();
-    for (giver, given) in [(crate::link::BY_READER | forever, 0), (crate::link::BY_READER, 18_767)] {
+    for (giver, given) in [(crate::words::BY_READER | forever, 0), (crate::words::BY_READER, 18_767)] {
         let (it, left) = some_left_unread();
         let port = it.port(1);
         assert_eq!(port.leave(true, u64::MAX), Some(true));

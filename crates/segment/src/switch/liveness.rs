@@ -5,8 +5,8 @@
 
 use super::{CHECK_EVERY_US, OVER, Port, STOPPED_US, micros};
 use crate::clock::ticks;
-use crate::link::{ABSENT, NO_MORE_BELLS, SHUT};
 use crate::sync::{Acquire, Relaxed, SeqCst};
+use crate::words::{ABSENT, NO_MORE_BELLS, SHUT};
 use crate::{kernel, ring};
 
 /// Values of [`End::probed`].

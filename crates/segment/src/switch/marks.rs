@@ -5,11 +5,11 @@
 
 use super::Port;
 use crate::kernel;
-use crate::link::ALONE;
 use crate::lock::Entered;
 use crate::reason::Reason;
 use crate::ring::{self, Fault, Place, Record};
 use crate::sync::{Acquire, Relaxed, Release, SeqCst};
+use crate::words::ALONE;
 
 impl Port<'_> {
     /// What the ring says next at or behind `position`, past what only fills a lap, and where it lies.

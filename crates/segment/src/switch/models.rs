@@ -6,11 +6,12 @@
 use super::{AGAIN, Dozed, Port, Waiting};
 use crate::end::{End, Stage};
 use crate::kernel;
-use crate::link::{ALONE, DOZING, Direction, Pool, Shape, Side};
+use crate::link::{Pool, Shape, Side};
 use crate::model::{self, FD};
 use crate::reason::Reason;
 use crate::sync::Relaxed;
 use crate::vector::Cursor;
+use crate::words::{ALONE, DOZING, Direction};
 use std::sync::Arc;
 
 static WAITING: Waiting = Waiting {

@@ -5,11 +5,11 @@ use super::{LIES_US, Port};
 use crate::clock::{nanoseconds, nap, ticks};
 use crate::end::{NO_PIECE, Stage};
 use crate::kernel;
-use crate::link::{ABSENT, LEAVING, NO_MORE_BELLS, RINGING};
 use crate::lock::Entered;
 use crate::reason::Reason;
 use crate::ring::{self, Fault, Record};
 use crate::sync::{AcqRel, Acquire, Relaxed, Release, SeqCst};
+use crate::words::{ABSENT, LEAVING, NO_MORE_BELLS, RINGING};
 
 impl Port<'_> {
     /// Goes up if everything is in place: the reader is ready and has passed the last mark, and no plain write is in

@@ -6,10 +6,10 @@
 use super::Port;
 use super::give::PIECE;
 use crate::kernel;
-use crate::link::{BY_READER, Direction, NO_MORE_BELLS, RINGING};
 use crate::lock::Entered;
 use crate::ring::{Place, Record};
 use crate::sync::{Acquire, Relaxed, Release};
+use crate::words::{BY_READER, Direction, NO_MORE_BELLS, RINGING};
 
 impl Port<'_> {
     #[inline]

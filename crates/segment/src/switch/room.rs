@@ -10,12 +10,12 @@ use super::{CHECK_EVERY_US, OVER, Port, micros};
 use crate::clock::{give_way, ticks, ticks_per_microsecond};
 use crate::end::Stage;
 use crate::kernel;
-use crate::link::CLOSED;
 use crate::lock::Entered;
 use crate::raw::is_quiet;
 use crate::reason::Reason;
 use crate::ring::Fault;
 use crate::sync::{Acquire, Relaxed, pause};
+use crate::words::CLOSED;
 
 /// A sender that blocks and finds the ring full goes down when the reader has not moved for so long.
 const PATIENCE_US: u64 = 1000;

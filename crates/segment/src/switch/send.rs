@@ -5,7 +5,6 @@ use super::{AGAIN, BROKEN, LIES_US, Port, STOPPED_US, micros};
 use crate::clock::{nap, ticks};
 use crate::end::Stage;
 use crate::kernel::{self, HeldBack};
-use crate::link::CLOSED;
 use crate::lock::Entered;
 use crate::raw::{Answer, Errno};
 use crate::reason::Reason;
@@ -13,6 +12,7 @@ use crate::ring::{Fault, Push, Source};
 use crate::sync::{AcqRel, Relaxed, own};
 use crate::tap;
 use crate::vector::Cursor;
+use crate::words::CLOSED;
 
 /// A longer send holds signals back from its beginning, any other once it has to wait: the reader of what it has sent by
 /// then cannot have answered with one.

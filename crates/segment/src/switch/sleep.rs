@@ -4,10 +4,10 @@
 use super::take::Taken;
 use super::{Patience, Port, Ready};
 use crate::clock::nap;
-use crate::link::ALONE;
 use crate::lock::Entered;
 use crate::raw::{Answer, is_quiet};
 use crate::sync::{Relaxed, Release, pause};
+use crate::words::ALONE;
 use crate::{kernel, tap};
 
 /// A receive that has to put something on the kernel path before it sleeps tries so often.

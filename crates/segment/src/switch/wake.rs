@@ -6,9 +6,9 @@
 use super::give::Gave;
 use super::{AGAIN, Port, micros};
 use crate::clock::{nap, ticks};
-use crate::link::{ABSENT, ALONE, DOZING, Direction, NO_MORE_BELLS, RINGING};
 use crate::ring::{Fault, Record};
 use crate::sync::{AcqRel, Relaxed, Release, SeqCst, fence, pause};
+use crate::words::{ABSENT, ALONE, DOZING, Direction, NO_MORE_BELLS, RINGING};
 use crate::{kernel, wait};
 
 /// The kernel acknowledges what it has received within 200 ms. What it does not, its reader has no room for.
