@@ -77,6 +77,81 @@ pub const ABSENT: u32 = LEFT | AWAY;
 pub const RINGING: u32 = 1 << 30;
 /// Bit of [`SenderWords::bells`] that a reader sets when it leaves: no further doorbell may be sent.
 pub const NO_MORE_BELLS: u64 = 1 << 63;
+/// What [`ReaderFlags::waiting`] says, as somebody has read it. A hostile end may have put any bits together.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Flag(pub u32);
+
+/// What a reader has raised its flag to.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Raised {
+    /// The flag is down: no reader asks to be woken.
+    Down,
+    /// [`ALONE`]: a reader asks for a doorbell of its own.
+    Alone,
+    /// [`DOZING`]: readers ask for a knock.
+    Dozing,
+    /// The [`Group`] of this number asks to be rung.
+    Group(u32),
+}
+
+/// Whether a reader looks at its ring, as its flag says.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Presence {
+    /// It does.
+    Here,
+    /// [`AWAY`]: it does not for now.
+    Away,
+    /// [`GIVING`]: it is away, and its sender puts on the kernel path what is unread.
+    Giving,
+    /// [`GIVEN`]: it is away, its sender has done so, and the ring is empty.
+    Given,
+    /// [`LEFT`]: it never looks again.
+    Left,
+}
+
+impl Flag {
+    /// What the flag is raised to, whatever stands beside.
+    #[inline]
+    pub const fn raised(self) -> Raised {
+        match self.0 & !(RINGING | ABSENT | GIVING | GIVEN) {
+            0 => Raised::Down,
+            ALONE => Raised::Alone,
+            DOZING => Raised::Dozing,
+            number => Raised::Group(number),
+        }
+    }
+
+    /// Whether the reader looks at the ring.
+    #[inline]
+    pub const fn presence(self) -> Presence {
+        match self.0 {
+            word if word & LEFT != 0 => Presence::Left,
+            word if word & AWAY == 0 => Presence::Here,
+            word if word & GIVEN != 0 => Presence::Given,
+            word if word & GIVING != 0 => Presence::Giving,
+            _ => Presence::Away,
+        }
+    }
+
+    /// Whether the reader does not look at the ring, for now or for good.
+    #[inline]
+    pub const fn is_absent(self) -> bool {
+        self.0 & ABSENT != 0
+    }
+
+    /// Whether a sender may still be about to ring a group.
+    #[inline]
+    pub const fn is_ringing(self) -> bool {
+        self.0 & RINGING != 0
+    }
+
+    /// The word with the flag raised to `number`, and nothing but [`RINGING`] beside it.
+    #[inline]
+    pub const fn raised_to(self, number: u32) -> u32 {
+        self.0 & RINGING | number
+    }
+}
+
 /// Groups that a side of a pool has.
 pub const GROUPS: usize = 14;
 

@@ -12,7 +12,7 @@ use crate::kernel;
 use crate::reason::Reason;
 use crate::ring::{self, Place, Record};
 use crate::sync::{AcqRel, Acquire, Relaxed, Release, SeqCst, fence};
-use crate::words::{ABSENT, ALONE, AWAY, GIVEN, GIVING, LEFT, NO_MORE_BELLS};
+use crate::words::{ALONE, AWAY, Flag, GIVING, LEFT, NO_MORE_BELLS, Presence};
 
 /// Values of [`crate::end::Reading::left`]; 1 is for good.
 const HERE: u8 = 0;
@@ -112,7 +112,8 @@ impl Port<'_> {
         let bells = &self.link.incoming().sender.bells;
         // First: whoever finds the flag raised rings.
         bells.fetch_and(!NO_MORE_BELLS, AcqRel);
-        let back = |word: u32| (word & (LEFT | GIVING) == 0).then_some(ALONE);
+        let is_in_time = |flag: Flag| flag.presence() != Presence::Left && flag.0 & GIVING == 0;
+        let back = |word| is_in_time(Flag(word)).then_some(ALONE);
         if flags.waiting.fetch_update(SeqCst, SeqCst, back).is_ok() {
             flags.taken.store(0, Relaxed);
             reading.fast.store((reading.left.load(Relaxed) == AWAY_FROM_RING).into(), Relaxed);
@@ -128,16 +129,16 @@ impl Port<'_> {
         if !self.end.is_away() {
             return;
         }
-        let flag = || self.link.incoming().flags.waiting.load(Acquire);
-        let given = || flag() & (ABSENT | GIVEN) == AWAY | GIVEN;
-        if flag() & GIVING == 0 {
+        let flag = || Flag(self.link.incoming().flags.waiting.load(Acquire));
+        let is_given = || flag().presence() == Presence::Given;
+        if flag().0 & GIVING == 0 {
             return self.come_back();
         }
-        if !given() {
+        if !is_given() {
             return;
         }
         self.with_reading(|awake| {
-            if awake && self.end.is_away() && given() {
+            if awake && self.end.is_away() && is_given() {
                 kernel::undisturbed(|| self.begin_anew());
             }
         });
@@ -154,7 +155,7 @@ impl Port<'_> {
         words.head.head.store(self.place().head, Release);
         words.flags.taken.store(0, Relaxed);
         words.sender.bells.fetch_and(!NO_MORE_BELLS, AcqRel);
-        let given = |word: u32| (word & (ABSENT | GIVEN) == AWAY | GIVEN).then_some(ALONE);
+        let given = |word| (Flag(word).presence() == Presence::Given).then_some(ALONE);
         if words.flags.waiting.fetch_update(SeqCst, SeqCst, given).is_ok() {
             self.be_here();
         }

@@ -15,7 +15,7 @@ use crate::reason::Reason;
 use crate::ring::{Fault, Record};
 use crate::sync::{AcqRel, Acquire, Relaxed, Release, SeqCst, fence, pause};
 use crate::vector::Cursor;
-use crate::words::{ABSENT, ALONE, LEFT, NO_MORE_BELLS};
+use crate::words::{ALONE, Flag, LEFT, NO_MORE_BELLS};
 
 /// The program's own call for receiving, with other buffers and flags.
 pub type Receive<'a> = &'a dyn Fn(&mut libc::msghdr, i32) -> Answer;
@@ -226,7 +226,7 @@ impl Port<'_> {
     fn leave_in_silence(&self) -> bool {
         let reading = &self.end.reading;
         let waiting = &self.link.incoming().flags.waiting;
-        let _ = waiting.fetch_update(SeqCst, Relaxed, |now| (now & ABSENT == 0).then_some(ALONE));
+        let _ = waiting.fetch_update(SeqCst, Relaxed, |now| (!Flag(now).is_absent()).then_some(ALONE));
         // The flag is up before the ring is looked at; the sender publishes before it looks at the flag.
         fence(SeqCst);
         let left = !self.something() && waiting.compare_exchange(ALONE, LEFT, SeqCst, Relaxed).is_ok();

@@ -15,7 +15,7 @@ use super::{Patience, Port, Ready};
 use crate::clock::nanoseconds;
 use crate::raw::{Answer, Errno, is_quiet};
 use crate::sync::{AtomicBool, AtomicU32, Relaxed, SeqCst, fence};
-use crate::words::{ABSENT, DOZING, GIVEN, GIVING, RINGING};
+use crate::words::{DOZING, Flag, Raised};
 use crate::{kernel, tap, wait};
 
 /// A receive whose socket has a time of its own, which the kernel counts, dozes for at most this part of it.
@@ -67,7 +67,7 @@ fn pack(in_vain: u32, to_skip: u32) -> u32 {
 
 /// A flag that was `before` has been raised or taken down: whoever dozed by it looks for himself.
 pub(super) fn wake_dozers(waiting: &AtomicU32, before: u32) {
-    if before & !(RINGING | ABSENT | GIVING | GIVEN) == DOZING {
+    if Flag(before).raised() == Raised::Dozing {
         kernel::wake_all(waiting);
     }
 }

@@ -5,7 +5,7 @@ use super::{Port, Ready, micros};
 use crate::clock::{give_way, ticks};
 use crate::kernel;
 use crate::sync::{Acquire, Relaxed, SeqCst, fence};
-use crate::words::{ABSENT, ALONE, DOZING, RINGING};
+use crate::words::{ALONE, Flag, RINGING, Raised};
 
 impl Port<'_> {
     /// Raises the waiting flag to `number`, so that whatever is published next rings; true when the ring is still empty
@@ -17,14 +17,14 @@ impl Port<'_> {
         let mut owed = self.owed();
         self.note_flag();
         let armed = reading.armed.load(Relaxed);
-        let flag = waiting.load(Relaxed) & !RINGING;
+        let flag = Flag(waiting.load(Relaxed));
         // What is neither down nor as it was raised would keep a sleep from beginning for ever.
-        let is_lie = armed == ALONE && flag & ABSENT == 0 && flag > ALONE;
+        let is_lie = armed == ALONE && !flag.is_absent() && !matches!(flag.raised(), Raised::Down | Raised::Alone);
         let number = if is_lie { ALONE } else { number };
         // A doorbell of its own wakes a group as well, not the other way round.
         if is_lie || armed != number && armed != ALONE {
             reading.armed.store(number, Relaxed);
-            let raise = |now| (now & ABSENT == 0).then_some(now & RINGING | number);
+            let raise = |now| Some(Flag(now)).filter(|now| !now.is_absent()).map(|now| now.raised_to(number));
             if let Ok(before) = waiting.fetch_update(SeqCst, Relaxed, raise) {
                 wake_dozers(waiting, before);
             }
@@ -50,16 +50,17 @@ impl Port<'_> {
 
     /// Whether whatever is published from now on rings, and the ring is empty.
     pub(super) fn is_armed(&self) -> bool {
-        let flag = self.link.incoming().flags.waiting.load(SeqCst);
-        (flag & !RINGING == ALONE || flag & ABSENT != 0) && !self.something() || self.awaits_rest()
+        let flag = Flag(self.link.incoming().flags.waiting.load(SeqCst));
+        (flag.raised() == Raised::Alone || flag.is_absent()) && !self.something() || self.awaits_rest()
     }
 
     /// Takes note if the sender has taken the waiting flag.
     pub(super) fn note_flag(&self) {
         let reading = &self.end.reading;
-        let flag = self.link.incoming().flags.waiting.load(Acquire) & !RINGING;
+        let flag = Flag(self.link.incoming().flags.waiting.load(Acquire));
         // A reader that dozes raises it only where it was down.
-        if reading.armed.load(Relaxed) != 0 && matches!(flag, 0 | DOZING) {
+        let is_taken = || !flag.is_absent() && matches!(flag.raised(), Raised::Down | Raised::Dozing);
+        if reading.armed.load(Relaxed) != 0 && is_taken() {
             reading.armed.store(0, Relaxed);
         }
     }
@@ -116,8 +117,12 @@ impl Port<'_> {
         let began = ticks();
         let mut word = waiting.load(SeqCst);
         let is_anothers = |number| self.link.is_anothers_group(number, kernel::process_id() as u32);
-        while word & ABSENT == 0 && !matches!(word, 0 | ALONE | DOZING) && !is_anothers(word & !RINGING) {
-            let alone = if word & !RINGING == ALONE { ALONE } else { 0 };
+        let is_in_group = |flag: Flag| match flag.raised() {
+            Raised::Group(number) => !is_anothers(number),
+            Raised::Down | Raised::Alone | Raised::Dozing => flag.is_ringing(),
+        };
+        while !Flag(word).is_absent() && is_in_group(Flag(word)) {
+            let alone = if Flag(word).raised() == Raised::Alone { ALONE } else { 0 };
             let over = ticks().wrapping_sub(began) > micros(PATIENCE_US);
             let down = if over { alone } else { alone | word & RINGING };
             if down == word {

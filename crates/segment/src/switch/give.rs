@@ -17,7 +17,7 @@ use crate::raw::is_quiet;
 use crate::ring::{self, Fault, Place, Record, Ring};
 use crate::sync::{Acquire, AtomicU32, Relaxed, Release, SeqCst};
 use crate::vector::Cursor;
-use crate::words::{ABSENT, AWAY, BY_READER, Direction, GIVEN, GIVING, ReaderFlags};
+use crate::words::{BY_READER, Direction, Flag, GIVEN, GIVING, Presence, ReaderFlags};
 
 /// So many bytes at most of what a reader has left in the ring are put on the kernel path at once.
 pub(super) const PIECE: usize = 4096;
@@ -44,7 +44,8 @@ impl Port<'_> {
 
     /// Whether the reader is away and has left nothing.
     fn is_awaited_empty(&self) -> bool {
-        self.link.outgoing().flags.waiting.load(SeqCst) & ABSENT == AWAY && !self.has_unread()
+        let presence = Flag(self.link.outgoing().flags.waiting.load(SeqCst)).presence();
+        !matches!(presence, Presence::Here | Presence::Left) && !self.has_unread()
     }
 
     /// Puts what the reader has left in the ring on the kernel path, as much as that has room for; all that follows goes there
@@ -170,8 +171,8 @@ impl Port<'_> {
             return false;
         }
         // Meanwhile the sender may have given all, and another reader may have come back to the ring.
-        let word = flags.waiting.load(SeqCst);
-        let is_absent = word & ABSENT != 0 && word & (ABSENT | GIVEN) != AWAY | GIVEN;
+        let presence = Flag(flags.waiting.load(SeqCst)).presence();
+        let is_absent = !matches!(presence, Presence::Here | Presence::Given);
         let all = is_absent && kernel::undisturbed(|| self.give_ring(socket)) == Ok(true);
         flags.giver.store(if is_absent { BY_READER } else { 0 }, Release);
         all
@@ -210,10 +211,10 @@ impl Port<'_> {
 
     /// The same of either direction.
     fn begin_giving_of(&self, flags: &ReaderFlags) -> bool {
-        let begin = |word: u32| match word & ABSENT {
-            0 => None,
-            AWAY => Some(word | GIVING),
-            _ => Some(word),
+        let begin = |word| match Flag(word).presence() {
+            Presence::Here => None,
+            Presence::Left => Some(word),
+            Presence::Away | Presence::Giving | Presence::Given => Some(word | GIVING),
         };
         flags.waiting.fetch_update(SeqCst, SeqCst, begin).is_ok()
     }
@@ -222,7 +223,10 @@ impl Port<'_> {
     fn end_giving(&self) {
         self.end.sending.fast.store(0, Relaxed);
         // Behind that: a reader that finds it says that this end may go up again.
-        let end = |word: u32| (word & ABSENT == AWAY).then_some(word | GIVEN);
+        let end = |word| match Flag(word).presence() {
+            Presence::Here | Presence::Left => None,
+            Presence::Away | Presence::Giving | Presence::Given => Some(word | GIVEN),
+        };
         if self.link.outgoing().flags.waiting.fetch_update(SeqCst, SeqCst, end).is_err() {
             self.end.pin_sending();
         }

@@ -10,7 +10,7 @@ use crate::end::Stage;
 use crate::kernel;
 use crate::ring::Record;
 use crate::sync::{Acquire, Relaxed, Release, SeqCst, fence};
-use crate::words::{ABSENT, ALONE, DOZING, Direction, LEAVING, LEFT, RINGING};
+use crate::words::{ALONE, Direction, Flag, LEAVING, LEFT, Raised};
 
 /// A sender that is about to switch its path has done so within this time, if it is neither stopped nor killed.
 const SWITCHED_WITHIN_US: u64 = 100_000;
@@ -18,7 +18,7 @@ const SWITCHED_WITHIN_US: u64 = 100_000;
 impl Port<'_> {
     /// Whether this end does not look at the incoming ring, for good (see `leave`) or while it is [away](Port::go_away).
     pub fn has_left(&self) -> bool {
-        self.link.incoming().flags.waiting.load(Acquire) & ABSENT != 0
+        Flag(self.link.incoming().flags.waiting.load(Acquire)).is_absent()
     }
 
     /// Leaves the incoming ring for good, so that somebody who knows nothing of it can read the socket: no doorbell is on
@@ -86,7 +86,8 @@ impl Port<'_> {
             // The flag was up when the ring was last seen empty. If nobody has taken it since, whoever publishes from now
             // on finds that this end has left.
             let waiting = &self.link.incoming().flags.waiting;
-            let leave = |now| matches!(now & !RINGING, ALONE | DOZING).then_some(now & RINGING | LEFT);
+            let is_up = |flag: Flag| !flag.is_absent() && matches!(flag.raised(), Raised::Alone | Raised::Dozing);
+            let leave = |now| is_up(Flag(now)).then(|| Flag(now).raised_to(LEFT));
             // One that dozes is not woken: it would sleep by a call of the library's, which a filter may be about to forbid.
             if (!alone || self.arm(ALONE)) && waiting.fetch_update(SeqCst, Relaxed, leave).is_ok() {
                 self.forget_ring(beside, until);

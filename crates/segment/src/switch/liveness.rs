@@ -6,7 +6,7 @@
 use super::{CHECK_EVERY_US, OVER, Port, STOPPED_US, micros};
 use crate::clock::ticks;
 use crate::sync::{Acquire, Relaxed, SeqCst};
-use crate::words::{ABSENT, NO_MORE_BELLS, SHUT};
+use crate::words::{Flag, NO_MORE_BELLS, SHUT};
 use crate::{kernel, ring};
 
 /// Values of [`End::probed`].
@@ -127,7 +127,7 @@ impl Port<'_> {
 
     /// Whether the reader does not look at the ring, for good or for now.
     pub(super) fn reader_left(&self) -> bool {
-        self.link.outgoing().flags.waiting.load(SeqCst) & ABSENT != 0
+        Flag(self.link.outgoing().flags.waiting.load(SeqCst)).is_absent()
     }
 
     /// Whether the reader lives and has shut down both ways.

@@ -9,7 +9,7 @@ use crate::lock::Entered;
 use crate::reason::Reason;
 use crate::ring::{self, Fault, Record};
 use crate::sync::{AcqRel, Acquire, Relaxed, Release, SeqCst};
-use crate::words::{ABSENT, LEAVING, NO_MORE_BELLS, RINGING};
+use crate::words::{Flag, LEAVING, NO_MORE_BELLS};
 
 impl Port<'_> {
     /// Goes up if everything is in place: the reader is ready and has passed the last mark, and no plain write is in
@@ -97,7 +97,7 @@ impl Port<'_> {
     fn is_reader_awake(&self) -> bool {
         let (sending, waiting) = (&self.end.sending, &self.link.outgoing().flags.waiting);
         let word = waiting.load(Acquire);
-        if word != 0 && word & (ABSENT | RINGING) == 0 {
+        if word != 0 && !Flag(word).is_absent() && !Flag(word).is_ringing() {
             // First: a thread that is killed or cancelled in between must not leave a sleeper without it.
             sending.took.store(word, Relaxed);
             let _ = waiting.compare_exchange(word, 0, AcqRel, Relaxed);

@@ -9,7 +9,7 @@ use crate::kernel;
 use crate::lock::Entered;
 use crate::ring::{Place, Record};
 use crate::sync::{Acquire, Relaxed, Release};
-use crate::words::{BY_READER, Direction, NO_MORE_BELLS, RINGING};
+use crate::words::{BY_READER, Direction, Flag, NO_MORE_BELLS, RINGING};
 
 impl Port<'_> {
     #[inline]
@@ -116,7 +116,7 @@ impl Port<'_> {
         }
         // It may have taken the waiting flag for a kernel send that it did not come to.
         self.settle_flag(false);
-        if flags.waiting.load(Acquire) & RINGING != 0 {
+        if Flag(flags.waiting.load(Acquire)).is_ringing() {
             // Announced before: a reader that closes waits for the one and then for the other.
             if self.sends_fast() {
                 self.send_bell();

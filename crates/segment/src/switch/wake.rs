@@ -8,7 +8,7 @@ use super::{AGAIN, Port, micros};
 use crate::clock::{nap, ticks};
 use crate::ring::{Fault, Record};
 use crate::sync::{AcqRel, Relaxed, Release, SeqCst, fence, pause};
-use crate::words::{ABSENT, ALONE, DOZING, Direction, NO_MORE_BELLS, RINGING};
+use crate::words::{DOZING, Direction, Flag, NO_MORE_BELLS, RINGING, Raised};
 use crate::{kernel, wait};
 
 /// The kernel acknowledges what it has received within 200 ms. What it does not, its reader has no room for.
@@ -52,27 +52,27 @@ impl Port<'_> {
             let word = waiting.load(SeqCst);
             let ringing = word & RINGING;
             let take = |to| waiting.compare_exchange(word, to, AcqRel, Relaxed).is_ok();
-            match word & !RINGING {
-                absent if absent & ABSENT != 0 => {
+            match Flag(word).raised() {
+                _ if Flag(word).is_absent() => {
                     if self.give_back() != Gave::Nothing {
                         return false;
                     }
                 }
-                0 => return true,
-                DOZING => {
+                Raised::Down => return true,
+                Raised::Dozing => {
                     if take(ringing) {
                         self.knock();
                         return true;
                     }
                 }
-                ALONE => {
+                Raised::Alone => {
                     if !self.ring_if(|| self.is_awaited() && take(ringing)) && !self.is_awaited() {
                         return true;
                     }
                 }
                 // Where the woken runs before its waker it may have read all, and rest again.
-                _ if rang && !self.is_awaited() => return true,
-                number => {
+                Raised::Group(_) if rang && !self.is_awaited() => return true,
+                Raised::Group(number) => {
                     self.ring_group(number, ringing, take);
                     rang = true;
                 }
