@@ -21,7 +21,7 @@
 
 use crate::clock;
 use crate::directory::Directory;
-use crate::end::{End, SHUT_OUT, Stage};
+use crate::end::{End, SHUT_OUT, Stage, Whereabouts};
 use crate::family::Family;
 use crate::kernel;
 use crate::raw::Errno;
@@ -334,7 +334,7 @@ fn copy(end: &End) -> Option<Seen> {
             position: get(&out.tail) & ((1 << POSITION_BITS) - 1),
         },
         receiving: Way {
-            fast: joined && back.fast.load(Relaxed) != 0 && back.left.load(Relaxed) == 0,
+            fast: joined && back.fast.load(Relaxed) != 0 && back.whereabouts() == Whereabouts::Here,
             ring_bytes: get(&back.fast_bytes),
             kernel_bytes: get(&back.kernel_bytes),
             position: place.head,

@@ -9,7 +9,7 @@ mod sending;
 mod watching;
 
 pub use gate::Gate;
-pub use reading::{Reading, Resting};
+pub use reading::{Reading, Resting, Whereabouts};
 pub use sending::{NO_PIECE, Sending};
 pub use watching::WATCHED_BY_SEVERAL;
 
@@ -158,7 +158,7 @@ impl End {
     /// stream: then nothing is lost with the segment.
     pub fn needs_no_segment(&self) -> bool {
         let reading = &self.reading;
-        reading.left.load(Acquire) != 0
+        reading.whereabouts() != Whereabouts::Here
             && reading.to_discard() == 0
             && reading.stash.load(Relaxed) == 0
             && self.is_pinned()

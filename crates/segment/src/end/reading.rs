@@ -2,7 +2,7 @@
 
 use crate::layout::laid_out;
 use crate::lock::Lock;
-use crate::sync::{AcqRel, AtomicI32, AtomicU8, AtomicU32, AtomicU64, Relaxed};
+use crate::sync::{AcqRel, Acquire, AtomicI32, AtomicU8, AtomicU32, AtomicU64, Relaxed, Release};
 use crate::words::ALONE;
 
 laid_out! {
@@ -50,9 +50,8 @@ laid_out! {
         pub held_from: AtomicU64,
         /// How many of them are data, to be delivered before more is read from the kernel path.
         pub stash: AtomicU32,
-        /// 1: this end has left the ring for good, as the waiting flag says in the segment, which may be gone. 2: it is
-        /// [away](crate::switch::Port::go_away).
-        pub left: AtomicU8,
+        /// A [`Whereabouts`].
+        whereabouts: AtomicU8,
         /// An error of the kernel socket that came before the ring was empty.
         pub error: AtomicI32,
         /// Mean of the last waits, in ticks, times 8.
@@ -64,7 +63,7 @@ laid_out! {
         pub dozes: AtomicU32,
         /// See [`crate::wait::Memory`].
         pub bells_before: AtomicU32,
-        /// [`Sending::tail`] when the last wait began.
+        /// [`Sending::tail`](super::Sending::tail) when the last wait began.
         pub sent_before: AtomicU64,
         /// Bytes that the last receive took from the ring.
         pub last: AtomicU32,
@@ -77,7 +76,37 @@ laid_out! {
     }
 }
 
+/// Where a reader is. Its waiting flag says so too, in the segment, which may be gone.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(u8)]
+pub enum Whereabouts {
+    /// It reads the kernel path or the ring, as [`Reading::fast`] says.
+    Here = 0,
+    /// It has left the ring for good.
+    Left = 1,
+    /// It is [away](crate::switch::Port::go_away), and read the kernel path before.
+    AwayFromKernel = 2,
+    /// It is away, and read the ring before.
+    AwayFromRing = 3,
+}
+
 impl Reading {
+    /// Where the reader is. What it left is in place before it says that it is not here.
+    #[inline]
+    pub fn whereabouts(&self) -> Whereabouts {
+        match self.whereabouts.load(Acquire) {
+            0 => Whereabouts::Here,
+            2 => Whereabouts::AwayFromKernel,
+            3 => Whereabouts::AwayFromRing,
+            _ => Whereabouts::Left,
+        }
+    }
+
+    /// The reader is there from now on.
+    pub(crate) fn set_whereabouts(&self, whereabouts: Whereabouts) {
+        self.whereabouts.store(whereabouts as u8, Release);
+    }
+
     /// Doorbells still to be thrown away before kernel data goes on. Whoever counts one has thrown it away.
     #[inline]
     pub fn to_discard(&self) -> u64 {

@@ -51,7 +51,7 @@ laid_out! {
         pub alive: AtomicU64,
         /// Stretch of the ring in which it was when the reader was last thought of.
         pub looked: AtomicU64,
-        /// [`Reading::place`] at the last send.
+        /// [`Reading::place`](super::Reading::place) at the last send.
         pub read_before: AtomicU64,
         /// Data sent by the fast path, in bytes.
         pub fast_bytes: AtomicU64,

@@ -7,17 +7,12 @@
 //! empty ring. An image without the library never notices.
 
 use super::Port;
-use crate::end::End;
+use crate::end::{End, Whereabouts};
 use crate::kernel;
 use crate::reason::Reason;
 use crate::ring::{self, Place, Record};
 use crate::sync::{AcqRel, Acquire, Relaxed, Release, SeqCst, fence};
 use crate::words::{ALONE, AWAY, Flag, GIVING, LEFT, NO_MORE_BELLS, Presence};
-
-/// Values of [`crate::end::Reading::left`]; 1 is for good.
-const HERE: u8 = 0;
-const AWAY_FROM_KERNEL: u8 = 2;
-const AWAY_FROM_RING: u8 = 3;
 
 /// What has become of a reader that was to go away.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -63,7 +58,7 @@ impl Port<'_> {
                 return (Departure::Gone, 0);
             }
             let from_ring = reading.fast.swap(0, Relaxed) != 0;
-            reading.left.store(if from_ring { AWAY_FROM_RING } else { AWAY_FROM_KERNEL }, Release);
+            reading.set_whereabouts(if from_ring { Whereabouts::AwayFromRing } else { Whereabouts::AwayFromKernel });
             (Departure::Gone, self.left_behind())
         });
         if departure == Departure::Gone {
@@ -106,7 +101,7 @@ impl Port<'_> {
         if !untouched {
             // Somebody without the library has read the socket meanwhile, or the connection is over.
             flags.waiting.fetch_or(LEFT, SeqCst);
-            reading.left.store(1, Release);
+            reading.set_whereabouts(Whereabouts::Left);
             return;
         }
         let bells = &self.link.incoming().sender.bells;
@@ -116,7 +111,7 @@ impl Port<'_> {
         let back = |word| is_in_time(Flag(word)).then_some(ALONE);
         if flags.waiting.fetch_update(SeqCst, SeqCst, back).is_ok() {
             flags.taken.store(0, Relaxed);
-            reading.fast.store((reading.left.load(Relaxed) == AWAY_FROM_RING).into(), Relaxed);
+            reading.fast.store((reading.whereabouts() == Whereabouts::AwayFromRing).into(), Relaxed);
             self.be_here();
         } else {
             bells.fetch_or(NO_MORE_BELLS, AcqRel);
@@ -165,7 +160,7 @@ impl Port<'_> {
     fn be_here(&self) {
         let reading = &self.end.reading;
         reading.armed.store(ALONE, Relaxed);
-        reading.left.store(HERE, Release);
+        reading.set_whereabouts(Whereabouts::Here);
         self.publish_position();
         // SeqCst: as for an end that becomes ready.
         self.link.incoming().flags.ready.swap(1, SeqCst);
@@ -175,7 +170,7 @@ impl Port<'_> {
 impl End {
     /// Whether its reader is away from the ring: see [`Port::go_away`].
     pub fn is_away(&self) -> bool {
-        matches!(self.reading.left.load(Acquire), AWAY_FROM_KERNEL | AWAY_FROM_RING)
+        matches!(self.reading.whereabouts(), Whereabouts::AwayFromKernel | Whereabouts::AwayFromRing)
     }
 
     /// Whether the kernel has received `left_behind` bytes since the reader of socket `fd` went away: then the sender has given

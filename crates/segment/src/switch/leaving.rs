@@ -6,7 +6,7 @@
 use super::doorbell::BELL_WITHIN_US;
 use super::{Port, micros};
 use crate::clock::{give_way, nap, ticks};
-use crate::end::Stage;
+use crate::end::{Stage, Whereabouts};
 use crate::kernel;
 use crate::ring::Record;
 use crate::sync::{Acquire, Relaxed, Release, SeqCst, fence};
@@ -156,7 +156,7 @@ impl Port<'_> {
         }
         self.end.reading.armed.store(0, Relaxed);
         self.end.reading.fast.store(0, Relaxed);
-        self.end.reading.left.store(1, Release);
+        self.end.reading.set_whereabouts(Whereabouts::Left);
     }
 
     /// Whether this end has left the ring, and has taken whatever the library had of the stream: then the kernel has the
