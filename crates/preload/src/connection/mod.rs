@@ -36,7 +36,7 @@ use underpass_segment::link::Link;
 use underpass_segment::meeting::{Answer, Meeting};
 use underpass_segment::raw::Errno;
 use underpass_segment::reason::Reason;
-use underpass_segment::switch::{Departure, Port, Recipient};
+use underpass_segment::switch::{Departure, LeftRing, Port, Recipient};
 use underpass_segment::sync::{AcqRel, Acquire, AtomicBool, AtomicU32, AtomicU64, Relaxed, Release};
 
 /// What this process keeps of an end, beside the end itself.
@@ -496,7 +496,7 @@ impl Connection {
 
     /// Leaves the ring before that. Whether something unread is left to the sender.
     pub fn leave_to(&self, recipient: Recipient, reason: Reason) -> bool {
-        self.port_for(recipient, reason).is_some_and(|(port, recipient)| port.leave_to(recipient) == Some(true))
+        self.port_for(recipient, reason).is_some_and(|(port, recipient)| port.leave_to(recipient) == LeftRing::Unread)
     }
 
     /// A program is about to be executed in this image's place: if nobody else has the connection, it is plain TCP until the new

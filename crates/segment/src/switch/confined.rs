@@ -5,7 +5,8 @@
 //! taken from the kernel meanwhile is taken by the program's own call, and no more of it than lies before the ring.
 #![allow(unsafe_code, reason = "an empty message header")]
 
-use super::{BROKEN, Port};
+use super::leaving::Leave;
+use super::{BROKEN, LeftRing, Port};
 use crate::clock::{nanoseconds, nap};
 use crate::end::Stage;
 use crate::kernel;
@@ -23,7 +24,8 @@ pub type Receive<'a> = &'a dyn Fn(&mut libc::msghdr, i32) -> Answer;
 /// A sender that publishes something now and then while a reader leaves stops doing so within so many rounds.
 const ROUNDS: u32 = 10_000;
 
-enum Left {
+/// What is left for a confined end to read.
+enum Rest {
     /// Everything was read: it is plain TCP.
     Plain,
     /// There is something to be read before.
@@ -37,29 +39,28 @@ impl Port<'_> {
     /// the ring if the program's waits look there (`is_seen`).
     pub fn confine(&self, until: u64, is_seen: bool) -> bool {
         self.leave_if_read(until);
-        let unread = if self.has_left() { Some(false) } else { self.leave_and_give(until) };
-        let unread = match unread {
-            None if is_seen => {
-                // Whatever is sent from now on comes behind what is there.
-                self.link.incoming().flags.want_down.store(1, Release);
-                None
-            }
-            None => self.leave(false, until),
-            left => left,
-        };
-        self.go_down_for_good(Reason::Seccomp, unread == Some(true), until);
+        let mut left = if self.has_left() { LeftRing::Empty } else { self.leave_and_give(until) };
+        if left == LeftRing::No && is_seen {
+            // Whatever is sent from now on comes behind what is there.
+            self.link.incoming().flags.want_down.store(1, Release);
+        } else if left == LeftRing::No {
+            left = self.leave(Leave::IfGivenBack, until);
+        }
+        self.go_down_for_good(Reason::Seccomp, left == LeftRing::Unread, until);
         !self.sends_fast() && (self.has_left() || is_seen && self.send_no_more_bells(until))
     }
 
-    /// Leaves the ring and puts on the kernel path itself what is unread there, if the kernel has room for that. Whether the
-    /// sender is to put there some that came meanwhile; `None` if the ring is not left.
-    fn leave_and_give(&self, until: u64) -> Option<bool> {
-        let socket = if is_quiet() { None } else { kernel::copy_of_peer(self.fd) }?;
+    /// Leaves the ring and puts on the kernel path itself what is unread there, if the kernel has room for that. What comes
+    /// meanwhile the sender has to put there.
+    fn leave_and_give(&self, until: u64) -> LeftRing {
+        let Some(socket) = (if is_quiet() { None } else { kernel::copy_of_peer(self.fd) }) else { return LeftRing::No };
         let has_room = kernel::has_room_for(socket, self.left_behind());
-        let left = if has_room { self.leave(false, until) } else { None };
-        let unread = left.map(|_| self.has_left_unread() && !self.give_itself_by(socket));
+        let mut left = if has_room { self.leave(Leave::IfGivenBack, until) } else { LeftRing::No };
+        if left != LeftRing::No {
+            left = LeftRing::with(self.has_left_unread() && !self.give_itself_by(socket));
+        }
         kernel::close(socket);
-        unread
+        left
     }
 
     /// Has the sender send no doorbell any more, and takes those that were sent: all, unless they lie behind unread data.
@@ -143,9 +144,9 @@ impl Port<'_> {
         loop {
             // After the last byte too: whoever polls next relies on the kernel.
             match self.move_on(call)? {
-                Left::Plain if *total == 0 => return Ok(()),
-                Left::Failed(e) => return Err(e),
-                Left::Plain | Left::Something => {}
+                Rest::Plain if *total == 0 => return Ok(()),
+                Rest::Failed(e) => return Err(e),
+                Rest::Plain | Rest::Something => {}
             }
             if *total > 0 && (!all || into.left() == 0) {
                 return Ok(());
@@ -188,31 +189,31 @@ impl Port<'_> {
     }
 
     /// Passes every mark that is due, throws away the doorbells behind it, and leaves the ring when everything was read.
-    fn move_on(&self, call: Receive<'_>) -> Result<Left, Errno> {
+    fn move_on(&self, call: Receive<'_>) -> Result<Rest, Errno> {
         let reading = &self.end.reading;
         for _ in 0..ROUNDS {
             if self.end.stage() == Stage::Broken {
                 return Err(BROKEN);
             }
             if reading.stash.load(Relaxed) > 0 {
-                return Ok(Left::Something);
+                return Ok(Rest::Something);
             }
             self.drop_bells(call)?;
             let (head, record) = self.front().map_err(|Fault| self.broken())?;
             match (record, self.receives_fast()) {
-                (Record::Data(_), true) => return Ok(Left::Something),
+                (Record::Data(_), true) => return Ok(Rest::Something),
                 (Record::Down(bells), true) => self.enter_kernel(head, bells),
                 (Record::Up(_), false) => match self.kernel_limit() {
                     Ok(Some(0)) => self.enter_fast(0),
-                    Ok(_) => return Ok(Left::Something),
+                    Ok(_) => return Ok(Rest::Something),
                     Err(Fault) => return Err(self.broken()),
                 },
                 (Record::Empty, _) => {
                     if let e @ 1.. = reading.error.swap(0, Relaxed) {
-                        return Ok(Left::Failed(Errno(e)));
+                        return Ok(Rest::Failed(Errno(e)));
                     }
                     if self.has_left() || self.leave_in_silence() {
-                        return Ok(Left::Plain);
+                        return Ok(Rest::Plain);
                     }
                     pause();
                 }

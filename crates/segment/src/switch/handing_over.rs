@@ -1,7 +1,8 @@
 //! A process hands a socket over, or pins its connection: the reader leaves the ring, and the sender goes down for good.
 
-use super::Port;
 use super::away::Departure;
+use super::leaving::Leave;
+use super::{LeftRing, Port};
 use crate::kernel;
 use crate::reason::Reason;
 use crate::sync::Release;
@@ -30,26 +31,26 @@ impl Port<'_> {
     /// path. Where it cannot, this goes on as [`Port::pin`] does. False if something is unread that cannot be put there. With
     /// `wakes`, the other end is woken in any case.
     pub fn hand_over(&self, reason: Reason, recipient: Recipient, wakes: bool) -> bool {
-        let unread = self.leave_to(recipient);
+        let left = self.leave_to(recipient);
         self.link.incoming().flags.want_down.store(1, Release);
-        self.go_down_for_good(reason, wakes || unread == Some(true), u64::MAX);
-        unread.is_some() || self.has_left()
+        self.go_down_for_good(reason, wakes || left == LeftRing::Unread, u64::MAX);
+        left != LeftRing::No || self.has_left()
     }
 
-    /// Leaves the ring to the recipient. For one that is sure to come, this end puts on the kernel path itself what it can. Whether
-    /// something is left to the sender; `None` if the ring is not left.
-    pub fn leave_to(&self, recipient: Recipient) -> Option<bool> {
-        let is_left = match recipient {
-            Recipient::Unsure if self.can_wake() => self.leave(false, u64::MAX),
-            Recipient::Unsure => None,
-            _ => self
-                .leave(recipient == Recipient::Alone, u64::MAX)
-                .map(|_| self.has_left_unread() && !self.give_itself()),
+    /// Leaves the ring to the recipient. For one that is sure to come, this end puts on the kernel path itself what it can.
+    pub fn leave_to(&self, recipient: Recipient) -> LeftRing {
+        let left = match recipient {
+            Recipient::Unsure if self.can_wake() => self.leave(Leave::IfGivenBack, u64::MAX),
+            Recipient::Unsure => LeftRing::No,
+            Recipient::Beside => self.leave(Leave::IfGivenBack, u64::MAX),
+            Recipient::Alone => self.leave(Leave::UnlessLost, u64::MAX),
         };
-        if is_left.is_none() {
+        if left == LeftRing::No {
             self.leave_if_read(u64::MAX);
+        } else if recipient != Recipient::Unsure {
+            return LeftRing::with(self.has_left_unread() && !self.give_itself());
         }
-        is_left
+        left
     }
 
     /// The same for somebody who may know of the ring and come back to it, or not.
@@ -71,7 +72,7 @@ impl Port<'_> {
         // Both leave before one goes down: that would be behind what is unread.
         for (reader, sender) in [(self, other), (other, self)] {
             if kernel::has_room_for(sender.fd, sender.unsent()) {
-                reader.leave(false, u64::MAX);
+                reader.leave(Leave::IfGivenBack, u64::MAX);
             }
         }
         for port in [self, other] {

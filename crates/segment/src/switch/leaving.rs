@@ -15,6 +15,33 @@ use crate::words::{ALONE, Direction, Flag, LEAVING, LEFT, Raised};
 /// A sender that is about to switch its path has done so within this time, if it is neither stopped nor killed.
 const SWITCHED_WITHIN_US: u64 = 100_000;
 
+/// What has become of a ring that its reader was to leave.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum LeftRing {
+    /// The reader goes on with the ring: its sender could not put on the kernel path what is unread.
+    No,
+    /// The reader has left the ring, and nothing that its sender would have to put on the kernel path.
+    Empty,
+    /// The reader has left the ring, and its sender has to put on the kernel path what is unread.
+    Unread,
+}
+
+impl LeftRing {
+    /// What an end has done that left its ring, with something unread or not.
+    pub(super) fn with(is_unread: bool) -> LeftRing {
+        if is_unread { LeftRing::Unread } else { LeftRing::Empty }
+    }
+}
+
+/// How much a reader wants to leave its ring.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Leave {
+    /// If its sender can put on the kernel path what is unread.
+    IfGivenBack,
+    /// Unless its sender never can.
+    UnlessLost,
+}
+
 impl Port<'_> {
     /// Whether this end does not look at the incoming ring, for good (see `leave`) or while it is [away](Port::go_away).
     pub fn has_left(&self) -> bool {
@@ -22,16 +49,18 @@ impl Port<'_> {
     }
 
     /// Leaves the incoming ring for good, so that somebody who knows nothing of it can read the socket: no doorbell is on
-    /// its way then, and the sender puts what it finds unread on the kernel path. Whether there is something; `None`, unless
-    /// it leaves `surely`, when the sender could not, and the ring is not left; and in any case when the sender never can.
-    pub(super) fn leave(&self, surely: bool, until: u64) -> Option<bool> {
+    /// its way then, and the sender puts what it finds unread on the kernel path.
+    pub(super) fn leave(&self, how: Leave, until: u64) -> LeftRing {
         let began = ticks();
         // Who sleeps in a receive takes the doorbell that is on its way with the mark of going up, and comes to the ring, if it
         // may wake.
         let comes_to_ring = |beside: bool| {
-            beside && surely && self.has_bells_behind_data() && ticks().wrapping_sub(began) < micros(BELL_WITHIN_US)
+            beside
+                && how == Leave::UnlessLost
+                && self.has_bells_behind_data()
+                && ticks().wrapping_sub(began) < micros(BELL_WITHIN_US)
         };
-        let leave = |beside| (!comes_to_ring(beside)).then(|| self.leave_beside(beside, surely, until));
+        let leave = |beside| (!comes_to_ring(beside)).then(|| self.leave_beside(beside, how, until));
         loop {
             if let Some(left) = self.with_all_reading(leave) {
                 return left;
@@ -40,10 +69,10 @@ impl Port<'_> {
         }
     }
 
-    fn leave_beside(&self, beside: bool, surely: bool, until: u64) -> Option<bool> {
+    fn leave_beside(&self, beside: bool, how: Leave, until: u64) -> LeftRing {
         let flags = &self.link.incoming().flags;
         if self.has_left() {
-            return Some(false);
+            return LeftRing::Empty;
         }
         if self.may_take(beside) {
             self.pass_marks();
@@ -51,15 +80,15 @@ impl Port<'_> {
         flags.taken.store(self.place().consumed as u32, Relaxed);
         if !kernel::undisturbed(|| self.leave_what_can_be_given_back(LEFT)) {
             let is_lost = self.can_never_be_given_back() || self.has_bells_behind_data();
-            if !surely || is_lost {
+            if how == Leave::IfGivenBack || is_lost {
                 // Should it leave later, then at the beginning of a record.
                 flags.taken.store(0, Relaxed);
-                if surely {
+                if how == Leave::UnlessLost {
                     // Lost to whoever gets the socket. Who has the library reads on without a gap: another thread until
                     // the new image is there, or this one if it never comes.
                     self.await_bells(beside, self.refuse_bells(), until);
                 }
-                return None;
+                return LeftRing::No;
             }
             flags.waiting.fetch_or(LEFT, SeqCst);
         }
@@ -68,7 +97,7 @@ impl Port<'_> {
         self.forget_ring(beside, until);
         // Not before: a sender that goes down by itself does so behind what is unread.
         flags.want_down.store(1, Release);
-        Some(unread)
+        LeftRing::with(unread)
     }
 
     /// The same if everything in the ring was read.

@@ -2,7 +2,8 @@
 //! and ends when the connection does; a poll finds that the rules were broken; a reset is taken for what it is.
 #![allow(unsafe_code, reason = "lays ends and buffers out as the library has them")]
 
-use super::{Departure, Port, Ready, Recipient, Sleep, Waiting};
+use super::leaving::Leave;
+use super::{Departure, LeftRing, Port, Ready, Recipient, Sleep, Waiting};
 use crate::end::{End, Stage};
 use crate::kernel;
 use crate::link::{Pool, Shape, Side};
@@ -244,13 +245,13 @@ fn what_a_killed_sender_has_given_is_not_given_again() {
     for given in [0, 1, 2000, 4096] {
         let (it, mut left) = some_left_unread();
         let (sender, reader) = (it.port(0), it.port(1));
-        assert_eq!(reader.leave(true, u64::MAX), Some(true));
+        assert_eq!(reader.leave(Leave::UnlessLost, u64::MAX), LeftRing::Unread);
         sender.end.sending.lock.enter(NOBODY);
         let head = sender.link.outgoing().head.head.load(Relaxed);
         sender.end.sending.giving.store(Place { head, consumed: 1234 }.pack(), Relaxed);
         sender.link.outgoing().flags.giver.store(NOBODY, Relaxed);
         assert_eq!(kernel::send(sender.fd, &left[..given]), Ok(given));
-        assert_eq!(reader.leave_to(Recipient::Alone), Some(true));
+        assert_eq!(reader.leave_to(Recipient::Alone), LeftRing::Unread);
         left.extend(b"and more");
         assert_eq!(it.send(b"and more"), Ok(8));
         it.assert_kernel_has(&left);
@@ -266,8 +267,8 @@ fn a_reader_gives_nothing_behind_a_doorbell_that_is_missing() {
     let (sender, reader) = (it.port(0), it.port(1));
     sender.end.sending.lock.enter(NOBODY);
     sender.link.outgoing().sender.bells.fetch_add(1, Relaxed);
-    assert_eq!(reader.leave(true, 1), Some(true));
-    assert_eq!(reader.leave_to(Recipient::Alone), Some(true));
+    assert_eq!(reader.leave(Leave::UnlessLost, 1), LeftRing::Unread);
+    assert_eq!(reader.leave_to(Recipient::Alone), LeftRing::Unread);
     left.extend(b"and more");
     assert_eq!(it.send(b"and more"), Ok(8));
     it.assert_kernel_has(&left);
@@ -297,7 +298,7 @@ fn what_a_killed_reader_has_given_is_not_given_again() {
     for given in [0, 1, 2000, 3265, 3266, 3267, 7766, 18_765, 18_766] {
         let (it, mut left) = some_left_unread();
         let port = it.port(1);
-        assert_eq!(port.leave(true, u64::MAX), Some(true));
+        assert_eq!(port.leave(Leave::UnlessLost, u64::MAX), LeftRing::Unread);
         let giver = &port.link.incoming().flags.giver;
         giver.store(crate::words::BY_READER | NOBODY, Relaxed);
         assert_eq!(kernel::send(it.sockets[0].as_raw_fd(), &left[..given]), Ok(given));
@@ -316,7 +317,7 @@ fn a_reader_that_lies_about_giving_ends_the_connection() {
     for (giver, given) in [(crate::words::BY_READER | forever, 0), (crate::words::BY_READER, 18_767)] {
         let (it, left) = some_left_unread();
         let port = it.port(1);
-        assert_eq!(port.leave(true, u64::MAX), Some(true));
+        assert_eq!(port.leave(Leave::UnlessLost, u64::MAX), LeftRing::Unread);
         port.link.incoming().flags.giver.store(giver, Relaxed);
         let lie = [&left[..], b"x"].concat();
         assert_eq!(kernel::send(it.sockets[0].as_raw_fd(), &lie[..given]), Ok(given));

@@ -43,8 +43,8 @@ pub use away::Departure;
 pub use confined::Receive;
 pub use doze::Dozed;
 pub use handing_over::Recipient;
-pub use readiness::Ready;
-pub use readiness::Told;
+pub use leaving::LeftRing;
+pub use readiness::{Ready, Told};
 pub use sleep::Sleep;
 
 use crate::clock::ticks_per_microsecond;

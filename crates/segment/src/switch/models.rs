@@ -3,6 +3,7 @@
 
 #![allow(unsafe_code, reason = "lays ends and buffers out as the library has them")]
 
+use super::leaving::Leave;
 use super::{AGAIN, Dozed, Port, Waiting};
 use crate::end::{End, Stage};
 use crate::kernel;
@@ -205,7 +206,7 @@ fn what_a_reader_leaves_while_the_other_end_closes_is_not_lost() {
         kernel::shut_down(port.fd);
     };
     let receives = |port: &mut Port<'_>| {
-        port.leave(false, u64::MAX);
+        port.leave(Leave::IfGivenBack, u64::MAX);
         assert_eq!(port.hear(8), b"a");
         assert_eq!(port.hear(8), b"");
     };
