@@ -7,6 +7,7 @@
 //! empty ring. An image without the library never notices.
 
 use super::Port;
+use super::entering::Beside;
 use crate::end::{End, Whereabouts};
 use crate::kernel;
 use crate::reason::Reason;
@@ -132,8 +133,8 @@ impl Port<'_> {
         if !is_given() {
             return;
         }
-        self.with_reading(|awake| {
-            if awake && self.end.is_away() && is_given() {
+        self.with_reading(|beside| {
+            if beside == Beside::Nobody && self.end.is_away() && is_given() {
                 kernel::undisturbed(|| self.begin_anew());
             }
         });

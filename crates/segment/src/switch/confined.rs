@@ -5,6 +5,7 @@
 //! taken from the kernel meanwhile is taken by the program's own call, and no more of it than lies before the ring.
 #![allow(unsafe_code, reason = "an empty message header")]
 
+use super::entering::Beside;
 use super::leaving::Leave;
 use super::{BROKEN, LeftRing, Port};
 use crate::clock::{nanoseconds, nap};
@@ -67,8 +68,8 @@ impl Port<'_> {
     /// False when another thread sleeps in a receive.
     fn send_no_more_bells(&self, until: u64) -> bool {
         let reading = &self.end.reading;
-        self.with_reading(|awake| {
-            if !awake {
+        self.with_reading(|beside| {
+            if beside == Beside::Sleeper {
                 return false;
             }
             self.pass_marks();

@@ -4,6 +4,7 @@
 //! data.
 #![allow(unsafe_code, reason = "takes doorbells from the kernel into buffers of its own")]
 
+use super::entering::Beside;
 use super::take::Taken;
 use super::{AGAIN, Port, micros};
 use crate::clock::{nanoseconds, nap, ticks};
@@ -206,7 +207,7 @@ impl Port<'_> {
 
     /// Waits until the doorbells up to number `last` have been taken, by this thread or by the one that sleeps, or until
     /// `until` (CLOCK_MONOTONIC, ns). Returns how many have not been.
-    pub(super) fn await_bells(&self, beside: bool, last: u64, until: u64) -> u64 {
+    pub(super) fn await_bells(&self, beside: Beside, last: u64, until: u64) -> u64 {
         let reading = &self.end.reading;
         let missing = || match self.is_fast() {
             // One that was announced may be taken back: its sender found the flag taken.

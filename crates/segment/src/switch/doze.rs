@@ -10,6 +10,7 @@
 //! takes it down: others may doze by it, and one knock too many does no harm. A sender that is killed before it knocks costs the rest
 //! of the doze, and no more.
 
+use super::entering::Beside;
 use super::take::Taken;
 use super::{Patience, Port, Ready};
 use crate::clock::nanoseconds;
@@ -109,7 +110,7 @@ impl Port<'_> {
         (self.waiting.hold)(self);
         if self.has_left() && self.is_fast() {
             // Whoever set out to leave beside this sleep was killed.
-            self.forget_ring(false, u64::MAX);
+            self.forget_ring(Beside::Nobody, u64::MAX);
         }
         match dozed {
             // From now on the program makes its own calls.

@@ -1,6 +1,7 @@
 //! An end shuts down or is closed: what lies in the rings, and doorbells on their way, must not change how the connection ends.
 
 use super::doze::wake_dozers;
+use super::entering::Beside;
 use super::{Port, micros};
 use crate::clock::{give_way, nap, ticks};
 use crate::end::{SHUT_OUT, Stage};
@@ -69,11 +70,11 @@ impl Port<'_> {
     /// would answer the close with a reset. With `last`, nobody else has it; without, others may, and are still rung for.
     /// That is said too often: a process that was killed, or executed a program, may have been counted among them.
     pub fn hush(&self, last: bool) {
-        self.with_reading(|awake| {
+        self.with_reading(|beside| {
             // Whoever comes for the end meanwhile counts its reference before it takes this lock.
             let last = last && self.end.references.load(Acquire) <= 1;
             // Not if another family has taken the end over meanwhile.
-            if awake && self.end.stage() == Stage::Joined {
+            if beside == Beside::Nobody && self.end.stage() == Stage::Joined {
                 self.pass_marks();
                 self.await_last_bells(last);
             }

@@ -6,6 +6,15 @@ use crate::kernel;
 use crate::lock::Entered;
 use crate::sync::AcqRel;
 
+/// Who else is inside the lock of the incoming direction, where this thread is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Beside {
+    /// Nobody: this thread is the only reader.
+    Nobody,
+    /// Another thread sleeps in a receive.
+    Sleeper,
+}
+
 impl Port<'_> {
     /// Enters the lock. Whoever does so first after its owner was killed mends the ring.
     #[inline]
@@ -36,22 +45,21 @@ impl Port<'_> {
         entered
     }
 
-    /// Does `what` as the only reader; or, with `false`, while another thread sleeps in a receive.
-    pub(super) fn with_reading<T>(&self, what: impl FnOnce(bool) -> T) -> T {
+    /// Does `what` inside the lock. The sleeper, if there is one, may wake meanwhile and read.
+    pub(super) fn with_reading<T>(&self, what: impl FnOnce(Beside) -> T) -> T {
         let lock = &self.end.reading.lock;
         let entered = self.enter_reading();
-        let done = what(entered != Entered::Asleep);
+        let done = what(if entered == Entered::Asleep { Beside::Sleeper } else { Beside::Nobody });
         lock.leave(entered);
         done
     }
 
-    /// Does `what` as the only reader; or, with `true`, beside another thread that sleeps in a receive, and comes back to
-    /// the ring only afterwards.
-    pub(super) fn with_all_reading<T>(&self, what: impl Fn(bool) -> T) -> T {
+    /// Does `what` inside the lock. The sleeper, if there is one, comes back to the ring only afterwards.
+    pub(super) fn with_all_reading<T>(&self, what: impl Fn(Beside) -> T) -> T {
         let lock = &self.end.reading.lock;
         let visit = || {
             lock.visit(self.me).then(|| {
-                let done = what(true);
+                let done = what(Beside::Sleeper);
                 lock.end_visit();
                 done
             })
@@ -59,7 +67,7 @@ impl Port<'_> {
         loop {
             let entered = self.enter_reading();
             if entered != Entered::Asleep {
-                let done = what(false);
+                let done = what(Beside::Nobody);
                 lock.leave(entered);
                 return done;
             }
@@ -71,7 +79,7 @@ impl Port<'_> {
     }
 
     /// Whether this thread may take from the kernel's queue: not beside another that is about to do so.
-    pub(super) fn may_take(&self, beside: bool) -> bool {
-        !beside || self.end.reading.lock.is_awaited()
+    pub(super) fn may_take(&self, beside: Beside) -> bool {
+        beside == Beside::Nobody || self.end.reading.lock.is_awaited()
     }
 }

@@ -4,6 +4,7 @@
 //! (`give`).
 
 use super::doorbell::BELL_WITHIN_US;
+use super::entering::Beside;
 use super::{Port, micros};
 use crate::clock::{give_way, nap, ticks};
 use crate::end::{Stage, Whereabouts};
@@ -54,8 +55,8 @@ impl Port<'_> {
         let began = ticks();
         // Who sleeps in a receive takes the doorbell that is on its way with the mark of going up, and comes to the ring, if it
         // may wake.
-        let comes_to_ring = |beside: bool| {
-            beside
+        let comes_to_ring = |beside| {
+            beside == Beside::Sleeper
                 && how == Leave::UnlessLost
                 && self.has_bells_behind_data()
                 && ticks().wrapping_sub(began) < micros(BELL_WITHIN_US)
@@ -69,7 +70,7 @@ impl Port<'_> {
         }
     }
 
-    fn leave_beside(&self, beside: bool, how: Leave, until: u64) -> LeftRing {
+    fn leave_beside(&self, beside: Beside, how: Leave, until: u64) -> LeftRing {
         let flags = &self.link.incoming().flags;
         if self.has_left() {
             return LeftRing::Empty;
@@ -103,10 +104,10 @@ impl Port<'_> {
     /// The same if everything in the ring was read.
     pub(super) fn leave_if_read(&self, until: u64) {
         self.with_all_reading(|beside| {
-            if beside {
+            if beside == Beside::Sleeper {
                 // The sleeper has raised the flag and seen the ring empty. What it is woken by is a doorbell until then, unless
                 // it dozes.
-                self.await_bells(true, self.announced(), until);
+                self.await_bells(beside, self.announced(), until);
             }
             let alone = self.may_take(beside);
             if alone {
@@ -177,7 +178,7 @@ impl Port<'_> {
     }
 
     /// This end has left: takes the last doorbells, and never looks at the ring again.
-    pub(super) fn forget_ring(&self, beside: bool, until: u64) {
+    pub(super) fn forget_ring(&self, beside: Beside, until: u64) {
         let missing = self.await_bells(beside, self.refuse_bells(), until);
         if self.may_take(beside) && self.is_fast() {
             self.end.reading.discard(missing);

@@ -4,6 +4,7 @@
 //! passed once the ring was read up to it.
 
 use super::Port;
+use super::entering::Beside;
 use crate::kernel;
 use crate::lock::Entered;
 use crate::reason::Reason;
@@ -136,8 +137,8 @@ impl Port<'_> {
 
     /// The same, from outside; before the kernel is asked for readiness.
     pub fn settle(&self) {
-        self.with_reading(|awake| {
-            if awake {
+        self.with_reading(|beside| {
+            if beside == Beside::Nobody {
                 self.pass_marks();
             }
         });

@@ -1,6 +1,7 @@
 //! What polls and epoll sets are told of the incoming direction: whether something can be read, how much, and what is new.
 #![allow(unsafe_code, reason = "looks at a byte in the kernel")]
 
+use super::entering::Beside;
 use super::take::Taken;
 use super::{AGAIN, Port};
 use crate::end::{SHUT_IN, Stage};
@@ -66,11 +67,11 @@ impl Port<'_> {
         if self.ready() == Ready::Yes {
             return true;
         }
-        self.with_reading(|awake| {
-            if awake {
+        self.with_reading(|beside| {
+            if beside == Beside::Nobody {
                 self.pass_marks();
             }
-            self.ready() == Ready::Yes || awake && self.kernel_has_news()
+            self.ready() == Ready::Yes || beside == Beside::Nobody && self.kernel_has_news()
         })
     }
 

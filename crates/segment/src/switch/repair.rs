@@ -4,6 +4,7 @@
 //! same thread cannot finish.
 
 use super::Port;
+use super::entering::Beside;
 use super::give::PIECE;
 use crate::kernel;
 use crate::lock::Entered;
@@ -31,7 +32,7 @@ impl Port<'_> {
         if self.has_left() {
             self.count_for_killed();
             if self.is_fast() {
-                self.forget_ring(false, u64::MAX);
+                self.forget_ring(Beside::Nobody, u64::MAX);
             }
             return;
         }

@@ -1,6 +1,7 @@
 //! A thread sleeps until something arrives: a receive, which has the lock meanwhile, or a poll of the kernel's.
 #![allow(unsafe_code, reason = "takes a doorbell from the kernel, or looks at a byte there")]
 
+use super::entering::Beside;
 use super::take::Taken;
 use super::{Patience, Port, Ready};
 use crate::clock::nap;
@@ -72,7 +73,7 @@ impl Port<'_> {
         if self.has_left() {
             if self.is_fast() {
                 // Whoever set out to leave beside this sleep was killed.
-                self.forget_ring(false, u64::MAX);
+                self.forget_ring(Beside::Nobody, u64::MAX);
             } else if takes {
                 kernel::undisturbed(|| self.keep_early_data());
             }
@@ -116,8 +117,8 @@ impl Port<'_> {
         self.end.watch();
         self.asks_again(false);
         let given = self.attend_before_sleep();
-        self.with_reading(|awake| {
-            if !awake {
+        self.with_reading(|beside| {
+            if beside == Beside::Sleeper {
                 return if self.ready() == Ready::Yes { Sleep::No } else { Sleep::Briefly };
             }
             self.pass_marks();
