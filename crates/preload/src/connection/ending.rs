@@ -55,7 +55,7 @@ pub fn forget(fd: i32) {
         }
         if table::replace(fd, Known::Connection(index), Known::Nothing) {
             // Behind the number's end: a poll that comes later finds no connection there, and relies on nothing.
-            let goes_on = in_set && connection.end.watched.load(Relaxed) != 0 || crate::epoll::is_slept_on(fd);
+            let goes_on = in_set && connection.end.is_watched() || crate::epoll::is_slept_on(fd);
             if goes_on && !alone {
                 // Its registrations, and polls that sleep on it, go on in the kernel, which alone has to see what arrives from
                 // now on. Who sleeps by another descriptor, here or in another process, is woken by a doorbell as before.
@@ -187,7 +187,7 @@ impl Connection {
 
     /// The kernel has TCP_NODELAY and TCP_CORK as the program has set them again.
     fn give_options_back(&self) {
-        if self.end.was_fast.load(Relaxed) & 1 != 0 {
+        if self.end.was_sent_fast() {
             for (name, kept) in [(libc::TCP_NODELAY, &self.end.no_delay), (libc::TCP_CORK, &self.end.cork)] {
                 let _ = kernel::set_int_option(self.fd, libc::IPPROTO_TCP, name, kept.load(Relaxed).into());
             }

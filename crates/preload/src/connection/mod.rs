@@ -218,7 +218,7 @@ impl Connection {
             return Way::Plain;
         }
         if !end.needs_no_segment() {
-            let unused = end.was_fast.load(Relaxed) == 0
+            let unused = !end.was_fast()
                 && process::with_meeting_surely(|meeting| meeting.is_unmet(end, self.fd)).unwrap_or(false);
             if !unused {
                 // What was in it is lost.

@@ -92,7 +92,7 @@ pub fn duplicate(fd: i32, copy: i32) {
         }
         connection.mind_stdio();
     }
-    if let Some(connection) = known(fd).filter(|it| it.end.watched.load(Relaxed) != 0 && !it.end.is_watched_unseen()) {
+    if let Some(connection) = known(fd).filter(|it| it.end.is_watched() && !it.end.is_watched_unseen()) {
         crate::epoll::wake_by_itself(connection);
     }
 }

@@ -15,7 +15,6 @@ use underpass_segment::kernel;
 use underpass_segment::raw::is_quiet;
 use underpass_segment::reason::Reason;
 use underpass_segment::switch::{Port, Sleep, Told};
-use underpass_segment::sync::Relaxed;
 use underpass_segment::words::ALONE;
 
 /// # Safety
@@ -339,7 +338,7 @@ pub(super) fn tell(epfd: c_int, fd: c_int, change: Option<(u32, u64)>) {
 /// A descriptor is about to be closed while its socket stays open by another, perhaps `heir`: its registrations go on as
 /// the kernel has them, and cannot be changed any more.
 pub fn settle_socket(connection: Connection, heir: impl FnOnce() -> Option<c_int>) {
-    if connection.end.watched.load(Relaxed) == 0 {
+    if !connection.end.is_watched() {
         return;
     }
     let (fd, heir) = (connection.fd, heir());

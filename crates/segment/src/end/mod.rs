@@ -11,7 +11,6 @@ mod watching;
 pub use gate::Gate;
 pub use reading::{Reading, Resting, Whereabouts};
 pub use sending::{NO_PIECE, Sending};
-pub use watching::WATCHED_BY_SEVERAL;
 
 use crate::layout::{Spare, laid_out};
 use crate::link::{Shape, Side};
@@ -36,6 +35,25 @@ pub enum Stage {
     Broken = 4,
 }
 
+/// Bit of [`End::was_fast`]: the direction out.
+const FAST_OUT: u8 = 1;
+/// Bit of [`End::was_fast`]: the direction in.
+const FAST_IN: u8 = 2;
+
+/// What a doorbell has told of the other end after its FIN: see [`Port::reader_is_gone`].
+///
+/// [`Port::reader_is_gone`]: crate::switch::Port::reader_is_gone
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(u8)]
+pub enum Probed {
+    /// No doorbell has asked.
+    NotYet = 0,
+    /// It lives.
+    Lives = 1,
+    /// It is gone, and its kernel has answered with a reset.
+    Gone = 2,
+}
+
 /// Bit of [`End::shut`]: nothing more is to be received.
 pub const SHUT_IN: u8 = 1;
 /// Bit of [`End::shut`]: nothing more is to be sent.
@@ -53,10 +71,10 @@ laid_out! {
         pub nonblocking: AtomicU8,
         /// What a send looks at before it goes into the ring: bits of `heed`.
         heed: AtomicU8,
-        /// Not 0: a poll, select or epoll set may be watching the socket; [`WATCHED_BY_SEVERAL`].
-        pub watched: AtomicU8,
-        /// What the program has set of TCP_NODELAY and TCP_CORK, once [`End::was_fast`] says that the direction out was
-        /// fast: a doorbell must not be held back, so in the kernel the first is on and the second off from then on.
+        /// Who may be watching the socket; 0: nobody. See `watching`.
+        watched: AtomicU8,
+        /// What the program has set of TCP_NODELAY and TCP_CORK, once the direction out was fast
+        /// ([`End::was_sent_fast`]): a doorbell must not be held back, so in the kernel the first is on and the second off from then on.
         pub no_delay: AtomicU8,
         /// See [`End::no_delay`].
         pub cork: AtomicU8,
@@ -64,13 +82,10 @@ laid_out! {
         pub refused: AtomicU8,
         /// 1: every recvmsg says how many bytes are left (TCP_INQ).
         pub tells_unread: AtomicU8,
-        /// 1: the direction out was ever fast; 2: the direction in; 3: both.
-        pub was_fast: AtomicU8,
-        /// What a doorbell has told of the other end after its FIN; see [`Port::reader_is_gone`]. 1: it lives; 2: it is gone,
-        /// and its kernel has answered with a reset.
-        ///
-        /// [`Port::reader_is_gone`]: crate::switch::Port::reader_is_gone
-        pub probed: AtomicU8,
+        /// Directions that were ever fast: [`FAST_OUT`], [`FAST_IN`].
+        was_fast: AtomicU8,
+        /// A [`Probed`].
+        probed: AtomicU8,
         /// Directions that the program has shut down: [`SHUT_IN`], [`SHUT_OUT`].
         pub shut: AtomicU8,
         /// Calls and bytes so far, while plain.
@@ -152,6 +167,42 @@ impl End {
     pub fn forsake(&self, me: u32) {
         self.reading.lock.forsake(me);
         self.sending.lock.forsake(me);
+    }
+
+    /// Whether either direction was ever fast.
+    #[inline]
+    pub fn was_fast(&self) -> bool {
+        self.was_fast.load(Relaxed) != 0
+    }
+
+    /// Whether the direction out was.
+    #[inline]
+    pub fn was_sent_fast(&self) -> bool {
+        self.was_fast.load(Relaxed) & FAST_OUT != 0
+    }
+
+    /// The direction out is fast.
+    pub(crate) fn note_sent_fast(&self) {
+        self.was_fast.fetch_or(FAST_OUT, Relaxed);
+    }
+
+    /// The direction in is fast.
+    pub(crate) fn note_received_fast(&self) {
+        self.was_fast.fetch_or(FAST_IN, Relaxed);
+    }
+
+    /// What a doorbell has told of the other end.
+    pub fn probed(&self) -> Probed {
+        match self.probed.load(Relaxed) {
+            0 => Probed::NotYet,
+            1 => Probed::Lives,
+            _ => Probed::Gone,
+        }
+    }
+
+    /// A doorbell has told so.
+    pub(crate) fn set_probed(&self, probed: Probed) {
+        self.probed.store(probed as u8, Relaxed);
     }
 
     /// Whether both directions are on the kernel path for good, and this end has taken whatever the library had of the

@@ -4,18 +4,33 @@ use super::End;
 use crate::sync::{AcqRel, Relaxed};
 use crate::words::ALONE;
 
-/// Value of [`End::watched`] once more than one may: then none is woken by a group.
-pub const WATCHED_BY_SEVERAL: u8 = 2;
-/// Value of [`End::watched`] while whoever watches does so by system calls of his own, as far as can be told, and is counted
-/// at [`Reading::resting`].
+/// Values of [`End::watched`].
+const NOBODY: u8 = 0;
+/// One poll, select or epoll set may be watching.
+const ONE: u8 = 1;
+/// More than one may: then none is woken by a group.
+const SEVERAL: u8 = 2;
+/// The program watches by system calls of its own, as far as can be told, and is counted at
+/// [`Reading::resting`](super::Reading::resting).
 const UNSEEN: u8 = 3;
 
 impl End {
+    /// Whether anybody may be watching it.
+    #[inline]
+    pub fn is_watched(&self) -> bool {
+        self.watched.load(Relaxed) != NOBODY
+    }
+
+    /// Whether more than one poll, select or epoll set may.
+    pub fn is_watched_by_several(&self) -> bool {
+        self.watched.load(Relaxed) == SEVERAL
+    }
+
     /// A poll, select or epoll set may be watching the socket from now on.
     pub fn watch(&self) {
-        let is_new = |now| matches!(now, 0 | UNSEEN);
+        let is_new = |now| matches!(now, NOBODY | UNSEEN);
         if is_new(self.watched.load(Relaxed)) {
-            let seen = |now| is_new(now).then_some(1);
+            let seen = |now| is_new(now).then_some(ONE);
             if self.watched.fetch_update(AcqRel, Relaxed, seen) == Ok(UNSEEN) {
                 self.reading.resting.leave();
             }
@@ -24,23 +39,23 @@ impl End {
 
     /// More than one poll, select or epoll set may; true if that is new.
     pub fn watch_by_several(&self) -> bool {
-        let before = self.watched.swap(WATCHED_BY_SEVERAL, AcqRel);
+        let before = self.watched.swap(SEVERAL, AcqRel);
         if before == UNSEEN {
             self.reading.resting.leave();
         }
-        before != WATCHED_BY_SEVERAL
+        before != SEVERAL
     }
 
     /// Whether a single poll, select or epoll set of this process watches it, as far as is known, and by calls of this library.
     pub fn is_watched_by_one(&self) -> bool {
-        self.watched.load(Relaxed) == 1 && self.references.load(Relaxed) <= 1
+        self.watched.load(Relaxed) == ONE && self.references.load(Relaxed) <= 1
     }
 
     /// Somebody may be watching it by system calls of his own.
     pub fn watch_unseen(&self) {
         // Whoever finds that it is so takes one off.
         self.reading.resting.add(ALONE);
-        if self.watched.compare_exchange(0, UNSEEN, AcqRel, Relaxed).is_err() {
+        if self.watched.compare_exchange(NOBODY, UNSEEN, AcqRel, Relaxed).is_err() {
             self.reading.resting.leave();
         }
     }
@@ -48,7 +63,7 @@ impl End {
     /// Whoever watched by system calls of his own waits in a receive by now.
     #[inline]
     pub fn unwatch_unseen(&self) {
-        if self.is_watched_unseen() && self.watched.compare_exchange(UNSEEN, 0, AcqRel, Relaxed).is_ok() {
+        if self.is_watched_unseen() && self.watched.compare_exchange(UNSEEN, NOBODY, AcqRel, Relaxed).is_ok() {
             self.reading.resting.leave();
         }
     }

@@ -1,9 +1,8 @@
 //! Errors of the connection: what the kernel says, what it means, and what the program is told.
 
-use super::liveness::GONE;
 use super::take::Taken;
 use super::{BROKEN, Port};
-use crate::end::Stage;
+use crate::end::{Probed, Stage};
 use crate::kernel;
 use crate::raw::{Answer, Errno, is_quiet};
 use crate::reason::Reason;
@@ -41,7 +40,7 @@ impl Port<'_> {
         {
             return Err(error);
         }
-        let gone = total == 0 && (self.reader_is_gone() || self.end.probed.load(Relaxed) == GONE);
+        let gone = total == 0 && (self.reader_is_gone() || self.end.probed() == Probed::Gone);
         // Behind a FIN the kernel keeps its error from receives; kernel TCP would have sent no FIN.
         if gone && kernel::int_option(self.fd, libc::SOL_SOCKET, libc::SO_ERROR).is_ok_and(|error| error != 0) {
             return Err(BROKEN);

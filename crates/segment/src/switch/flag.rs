@@ -86,7 +86,7 @@ impl Port<'_> {
     /// A receive that does not wait is about to say that there is nothing. If no call of the library watches the socket, the
     /// program may wait by system calls of its own: then what comes has to ring. False when something has come.
     pub(super) fn is_still_nothing(&self) -> bool {
-        if self.end.watched.load(Relaxed) == 0 {
+        if !self.end.is_watched() {
             self.end.watch_unseen();
         }
         if !self.end.is_watched_unseen() {

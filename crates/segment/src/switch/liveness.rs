@@ -5,14 +5,10 @@
 
 use super::{CHECK_EVERY_US, OVER, Port, STOPPED_US, micros};
 use crate::clock::ticks;
+use crate::end::Probed;
 use crate::sync::{Acquire, Relaxed, SeqCst};
 use crate::words::{Flag, NO_MORE_BELLS, SHUT};
 use crate::{kernel, ring};
-
-/// Values of [`End::probed`].
-const LIVES: u8 = 1;
-
-pub(super) const GONE: u8 = 2;
 
 impl Port<'_> {
     /// Whether the kernel still holds the connection for whole.
@@ -92,7 +88,7 @@ impl Port<'_> {
         // Also one that has said that it sends no more: its FIN is that of kernel TCP.
         let shut = self.reader_has_shut()
             || self.link.incoming().sender.ended.load(Relaxed) != 0
-            || self.end.probed.load(Relaxed) == LIVES;
+            || self.end.probed() == Probed::Lives;
         sent_since < unread && !shut && self.is_data_ahead()
     }
 
@@ -102,9 +98,9 @@ impl Port<'_> {
     /// what kernel TCP would have said. Living ends are asked once; those that have shut down both ways say so themselves.
     pub fn reader_is_gone(&self) -> bool {
         self.attend();
-        let (sending, probed) = (&self.end.sending, &self.end.probed);
+        let sending = &self.end.sending;
         if !self.has_unread()
-            || probed.load(Relaxed) != 0
+            || self.end.probed() != Probed::NotYet
             || self.reader_has_shut()
             || kernel::poll_now(self.fd, libc::POLLRDHUP) & (libc::POLLRDHUP | OVER) != libc::POLLRDHUP
         {
@@ -115,7 +111,7 @@ impl Port<'_> {
         let asked = self.sends_fast() && self.ring_if(|| self.has_unread());
         let gone = asked && !self.connected();
         if asked {
-            probed.store(if gone { GONE } else { LIVES }, Relaxed);
+            self.end.set_probed(if gone { Probed::Gone } else { Probed::Lives });
         }
         if gone {
             sending.fast.store(0, Relaxed);

@@ -86,7 +86,7 @@ impl Port<'_> {
         self.link.incoming().head.head.store(head, Release);
         self.count_bells(bells);
         reading.held_from.store(reading.all_bells.load(Relaxed), Relaxed);
-        self.end.was_fast.fetch_or(2, Relaxed);
+        self.end.note_received_fast();
     }
 
     /// Passes the mark of going down at `head`: `bells` doorbells come before the data in the kernel.

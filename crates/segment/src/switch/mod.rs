@@ -187,7 +187,7 @@ impl Port<'_> {
     /// what is unread.
     pub fn is_needed(&self, last: bool) -> bool {
         let needed = !self.reader_left() || !last && self.incoming().published(self.place().head);
-        needed && self.end.was_fast.load(Relaxed) != 0 && !self.has_ended()
+        needed && self.end.was_fast() && !self.has_ended()
     }
 
     /// Bytes of the records that the other end has not read to their end.

@@ -69,7 +69,7 @@ impl Port<'_> {
         if !kernel::has_room_for_bells(self.fd) || quietly && read < position && !self.is_reader_awake() {
             return false;
         }
-        if end.was_fast.load(Relaxed) & 1 == 0 {
+        if !end.was_sent_fast() {
             self.let_bells_pass();
         } else if read < position {
             // No doorbell pushes what MSG_MORE may have held back.
@@ -89,7 +89,7 @@ impl Port<'_> {
         sending.giving.store(NO_PIECE, Relaxed);
         sending.full.store(0, Relaxed);
         sending.fast.store(1, Relaxed);
-        self.end.was_fast.fetch_or(1, Relaxed);
+        self.end.note_sent_fast();
     }
 
     /// Whether the waiting flag is down. If not, what the caller is about to send on the kernel path wakes whoever has raised

@@ -124,7 +124,7 @@ impl Port<'_> {
             }
             flags.waiting.fetch_and(!RINGING, Release);
         }
-        if self.end.was_fast.load(Relaxed) & 1 == 0 {
+        if !self.end.was_sent_fast() {
             return;
         }
         // Since it went up the kernel has had doorbells and what was given back; or more, since it went down.

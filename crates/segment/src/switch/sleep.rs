@@ -47,7 +47,7 @@ impl Port<'_> {
         // thread: then look at it, leave it there.
         let above = reading.lock.fall_asleep();
         (self.waiting.hold)(self);
-        let takes = self.is_fast() && !above && self.end.watched.load(Relaxed) == 0;
+        let takes = self.is_fast() && !above && !self.end.is_watched();
         // A signal handler may have received before it could know that this thread is about to sleep.
         let got = if takes {
             // SAFETY: the buffer is `take_bells`'.
