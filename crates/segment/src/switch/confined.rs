@@ -7,7 +7,7 @@
 
 use super::entering::Beside;
 use super::leaving::Leave;
-use super::{BROKEN, LeftRing, Port};
+use super::{BROKEN, LeftRing, Port, ReaderState};
 use crate::clock::{nanoseconds, nap};
 use crate::end::Stage;
 use crate::kernel;
@@ -103,8 +103,7 @@ impl Port<'_> {
     /// Whether nothing is left but what the program's own calls receive.
     pub fn is_plain(&self) -> bool {
         let reading = &self.end.reading;
-        self.has_left()
-            && !self.receives_fast()
+        self.reader_state() == ReaderState::Absent
             && reading.stash.load(Relaxed) == 0
             && reading.to_discard() == 0
             && reading.error.load(Relaxed) == 0

@@ -6,7 +6,7 @@
 
 use super::entering::Beside;
 use super::take::Taken;
-use super::{AGAIN, Port, micros};
+use super::{AGAIN, Port, ReaderState, micros};
 use crate::clock::{nanoseconds, nap, ticks};
 use crate::kernel;
 use crate::raw::Answer;
@@ -97,7 +97,7 @@ impl Port<'_> {
     pub(super) fn count_taken(&self, got: usize) {
         let reading = &self.end.reading;
         let bytes = reading.fresh.each_ref().map(|byte| byte.load(Relaxed));
-        if !self.is_fast() && !self.has_left() {
+        if self.reader_state() == ReaderState::Kernel {
             // A handler has passed the mark of going down before they were taken: behind the doorbells comes data.
             return kernel::undisturbed(|| {
                 let bells = reading.to_discard().min(got as u64);
@@ -171,7 +171,7 @@ impl Port<'_> {
     /// Takes doorbells that have done their work out of the kernel's queue, once the ring is empty: the kernel then says
     /// the truth to its own polls, and does not answer the end of this process with a reset.
     pub(super) fn clear_bells(&self) {
-        while self.is_fast() && !self.something() {
+        while self.receives_fast() && !self.something() {
             let owed = self.owed();
             if owed == 0 {
                 return;
@@ -209,7 +209,7 @@ impl Port<'_> {
     /// `until` (CLOCK_MONOTONIC, ns). Returns how many have not been.
     pub(super) fn await_bells(&self, beside: Beside, last: u64, until: u64) -> u64 {
         let reading = &self.end.reading;
-        let missing = || match self.is_fast() {
+        let missing = || match self.receives_fast() {
             // One that was announced may be taken back: its sender found the flag taken.
             true => last.min(self.announced()).saturating_sub(self.bells()),
             false => reading.to_discard(),
@@ -221,7 +221,7 @@ impl Port<'_> {
                 self.has_ended() || ticks().wrapping_sub(began) > micros(BELL_WITHIN_US) || nanoseconds() > until;
             if !self.may_take(beside) {
                 // Whoever sleeps takes the next one.
-            } else if self.is_fast() {
+            } else if self.receives_fast() {
                 while missing() > 0 {
                     // Of what lies there already, as much is doorbells as is announced afterwards: a sender takes one back
                     // before it sends data in its place, which nobody who sleeps would be told of if it was taken here.

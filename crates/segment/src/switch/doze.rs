@@ -12,7 +12,7 @@
 
 use super::entering::Beside;
 use super::take::Taken;
-use super::{Patience, Port, Ready};
+use super::{Patience, Port, ReaderState, Ready};
 use crate::clock::nanoseconds;
 use crate::raw::{Answer, Errno, is_quiet};
 use crate::sync::{AtomicBool, AtomicU32, Relaxed, SeqCst, fence};
@@ -108,7 +108,7 @@ impl Port<'_> {
             dozed
         });
         (self.waiting.hold)(self);
-        if self.has_left() && self.is_fast() {
+        if self.reader_state() == ReaderState::Leaving {
             // Whoever set out to leave beside this sleep was killed.
             self.forget_ring(Beside::Nobody, u64::MAX);
         }

@@ -84,20 +84,20 @@ impl Port<'_> {
     fn await_last_bells(&self, last: bool) {
         let reading = &self.end.reading;
         let is_anothers = !last && reading.resting.number() > ALONE;
-        if self.is_fast() && (self.something() || is_anothers) {
+        if self.receives_fast() && (self.something() || is_anothers) {
             return;
         }
         if last {
             self.leave_group();
         }
-        if self.is_fast() && last {
+        if self.receives_fast() && last {
             // No doorbell will be sent any more but one that is on its way.
             let waiting = &self.link.incoming().flags.waiting;
             wake_dozers(waiting, waiting.fetch_and(ABSENT | GIVING | GIVEN, AcqRel));
             reading.armed.store(0, Relaxed);
         }
         self.await_last(|| {
-            if self.is_fast() {
+            if self.receives_fast() {
                 if last {
                     self.clear_bells()
                 } else {
@@ -116,7 +116,7 @@ impl Port<'_> {
     fn await_arrivals(&self) {
         self.await_last(|| {
             let owed = self.owed();
-            let before = || if self.is_fast() { 0 } else { self.kernel_limit().ok().flatten().unwrap_or(0) };
+            let before = || if self.receives_fast() { 0 } else { self.kernel_limit().ok().flatten().unwrap_or(0) };
             owed > 0 && kernel::inq(self.fd).is_ok_and(|queued| (queued as usize) < owed.saturating_add(before()))
         });
     }

@@ -114,7 +114,7 @@ impl Port<'_> {
     fn is_whole(&self) -> bool {
         let (ring, begin) = (self.incoming(), self.place().head);
         let mut position = begin;
-        while self.is_fast() && ring::distance(begin, position) < ring.capacity() {
+        while self.receives_fast() && ring::distance(begin, position) < ring.capacity() {
             match ring.record(position) {
                 Ok(Record::Empty) => return true,
                 Ok(Record::Down(_)) | Err(Fault) => return false,

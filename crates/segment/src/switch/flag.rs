@@ -34,7 +34,7 @@ impl Port<'_> {
         if self.something() {
             return false;
         }
-        while self.is_fast() && owed > 0 && reading.resting.number() <= ALONE {
+        while self.receives_fast() && owed > 0 && reading.resting.number() <= ALONE {
             match self.take_bells_of_idle(owed) {
                 Ok(taken @ 1..) => owed -= taken.min(owed),
                 _ => break,
@@ -45,7 +45,7 @@ impl Port<'_> {
 
     /// Raises the waiting flag to `number`; true when nothing can be read then but what the kernel will tell of.
     pub(super) fn arm_or_ask(&self, number: u32) -> bool {
-        self.arm(number) || (!self.is_fast() && self.ready() == Ready::AskKernel)
+        self.arm(number) || (!self.receives_fast() && self.ready() == Ready::AskKernel)
     }
 
     /// Whether whatever is published from now on rings, and the ring is empty.

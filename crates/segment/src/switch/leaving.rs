@@ -10,7 +10,7 @@ use crate::clock::{give_way, nap, ticks};
 use crate::end::{Stage, Whereabouts};
 use crate::kernel;
 use crate::ring::Record;
-use crate::sync::{Acquire, Relaxed, Release, SeqCst, fence};
+use crate::sync::{Relaxed, Release, SeqCst, fence};
 use crate::words::{ALONE, Direction, Flag, LEAVING, LEFT, Raised};
 
 /// A sender that is about to switch its path has done so within this time, if it is neither stopped nor killed.
@@ -44,11 +44,6 @@ pub(super) enum Leave {
 }
 
 impl Port<'_> {
-    /// Whether this end does not look at the incoming ring, for good (see `leave`) or while it is [away](Port::go_away).
-    pub fn has_left(&self) -> bool {
-        Flag(self.link.incoming().flags.waiting.load(Acquire)).is_absent()
-    }
-
     /// Leaves the incoming ring for good, so that somebody who knows nothing of it can read the socket: no doorbell is on
     /// its way then, and the sender puts what it finds unread on the kernel path.
     pub(super) fn leave(&self, how: Leave, until: u64) -> LeftRing {
@@ -174,13 +169,13 @@ impl Port<'_> {
 
     /// Whether doorbells lie, or may come to lie, behind data that was sent on the kernel path before the direction went up.
     fn has_bells_behind_data(&self) -> bool {
-        !self.is_fast() && matches!(self.ahead(), Ok(Record::Up(_))) && self.owed() > 0
+        !self.receives_fast() && matches!(self.ahead(), Ok(Record::Up(_))) && self.owed() > 0
     }
 
     /// This end has left: takes the last doorbells, and never looks at the ring again.
     pub(super) fn forget_ring(&self, beside: Beside, until: u64) {
         let missing = self.await_bells(beside, self.refuse_bells(), until);
-        if self.may_take(beside) && self.is_fast() {
+        if self.may_take(beside) && self.receives_fast() {
             self.end.reading.discard(missing);
             self.keep_early_data();
         }

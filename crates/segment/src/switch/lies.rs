@@ -61,7 +61,7 @@ impl Ends {
         if fast {
             assert!(it.port(0).can_wake());
             it.port(1).settle();
-            assert!(it.port(1).is_fast());
+            assert!(it.port(1).receives_fast());
         }
         it
     }

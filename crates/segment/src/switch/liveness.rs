@@ -6,8 +6,8 @@
 use super::{CHECK_EVERY_US, OVER, Port, STOPPED_US, micros};
 use crate::clock::ticks;
 use crate::end::Probed;
-use crate::sync::{Acquire, Relaxed, SeqCst};
-use crate::words::{Flag, NO_MORE_BELLS, SHUT};
+use crate::sync::{Relaxed, SeqCst};
+use crate::words::NO_MORE_BELLS;
 use crate::{kernel, ring};
 
 impl Port<'_> {
@@ -119,16 +119,6 @@ impl Port<'_> {
         }
         sending.lock.leave(entered);
         gone
-    }
-
-    /// Whether the reader does not look at the ring, for good or for now.
-    pub(super) fn reader_left(&self) -> bool {
-        Flag(self.link.outgoing().flags.waiting.load(SeqCst)).is_absent()
-    }
-
-    /// Whether the reader lives and has shut down both ways.
-    pub(super) fn reader_has_shut(&self) -> bool {
-        self.link.outgoing().flags.closed.load(Acquire) == SHUT
     }
 
     /// Whether the other end has sent its FIN, or worse.

@@ -57,7 +57,7 @@ impl Port<'_> {
     fn pass_up(&self) -> bool {
         kernel::undisturbed(|| {
             let stash = self.end.reading.stash.load(Relaxed);
-            let reached = !self.is_fast() && stash == 0 && matches!(self.kernel_limit(), Ok(Some(0)));
+            let reached = !self.receives_fast() && stash == 0 && matches!(self.kernel_limit(), Ok(Some(0)));
             if reached {
                 self.enter_fast(0);
             }
@@ -68,7 +68,7 @@ impl Port<'_> {
     /// Passes the mark of going down that lies next, unless a signal handler of this thread has.
     pub(super) fn pass_down(&self) -> Result<(), Fault> {
         kernel::undisturbed(|| match self.front_from(self.place().head)? {
-            (head, Record::Down(bells)) if self.is_fast() => {
+            (head, Record::Down(bells)) if self.receives_fast() => {
                 self.enter_kernel(head, bells);
                 Ok(())
             }
@@ -117,20 +117,20 @@ impl Port<'_> {
             let word = self.end.reading.place.load(Relaxed);
             match self.front() {
                 // It has gone up already: a poll would find neither something to read nor nothing.
-                Ok((_, Record::Up(_))) if self.is_fast() && self.is_at(word) => {
+                Ok((_, Record::Up(_))) if self.receives_fast() && self.is_at(word) => {
                     self.fault();
                     break;
                 }
-                Ok((_, Record::Down(_))) if self.is_fast() => {
+                Ok((_, Record::Down(_))) if self.receives_fast() => {
                     if self.pass_down().is_err() {
                         self.fault();
                     }
                 }
-                Ok((_, Record::Up(_))) if !self.is_fast() && self.pass_up() => {}
+                Ok((_, Record::Up(_))) if !self.receives_fast() && self.pass_up() => {}
                 _ => break,
             }
         }
-        if !self.is_fast() && self.end.reading.stash.load(Relaxed) == 0 {
+        if !self.receives_fast() && self.end.reading.stash.load(Relaxed) == 0 {
             let _ = self.discard_bells();
         }
     }
@@ -162,7 +162,7 @@ impl Port<'_> {
     /// Whether everything was read that comes before the ring, which begins behind position `up` of the kernel path.
     pub(super) fn has_reached(&self, up: u64) -> bool {
         let reading = &self.end.reading;
-        !self.is_fast() && up == self.kernel_position() && reading.to_discard() == 0
+        !self.receives_fast() && up == self.kernel_position() && reading.to_discard() == 0
     }
 
     /// Whether doorbells of before, or what was sent by the kernel before the sender went up, is not all here: that comes by the
@@ -170,7 +170,7 @@ impl Port<'_> {
     pub(super) fn awaits_rest(&self) -> bool {
         let reading = &self.end.reading;
         let awaits = || reading.to_discard() > 0 || matches!(self.kernel_limit(), Ok(Some(1..)));
-        !self.is_fast() && reading.stash.load(Relaxed) == 0 && awaits()
+        !self.receives_fast() && reading.stash.load(Relaxed) == 0 && awaits()
     }
 
     /// Does `what` while the sender does not go up.

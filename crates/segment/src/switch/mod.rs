@@ -35,6 +35,7 @@ mod repair;
 mod room;
 mod send;
 mod sleep;
+mod state;
 mod take;
 mod tapped;
 mod wake;
@@ -46,6 +47,7 @@ pub use handing_over::Recipient;
 pub use leaving::LeftRing;
 pub use readiness::{Ready, Told};
 pub use sleep::Sleep;
+pub use state::{ReaderState, SenderState};
 
 use crate::clock::ticks_per_microsecond;
 use crate::end::End;
@@ -141,10 +143,6 @@ impl Port<'_> {
         Place::unpack(self.end.reading.place.load(Relaxed))
     }
 
-    fn is_fast(&self) -> bool {
-        self.end.reading.fast.load(Relaxed) != 0
-    }
-
     fn sender(&self) -> Sender<'_> {
         self.sender_in(false)
     }
@@ -171,16 +169,6 @@ impl Port<'_> {
             cpu.store(mine, Relaxed);
         }
         self.link.incoming().sender.cpu.load(Relaxed)
-    }
-
-    /// Whether the outgoing direction is fast.
-    pub fn sends_fast(&self) -> bool {
-        self.end.sending.fast.load(Relaxed) != 0
-    }
-
-    /// Whether the incoming direction is fast.
-    pub fn receives_fast(&self) -> bool {
-        self.is_fast()
     }
 
     /// Whether the other end needs the segment to go on; or, unless this process is the `last` that has this end, others for

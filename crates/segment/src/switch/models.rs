@@ -73,7 +73,7 @@ impl Ends {
         if fast {
             assert!(ends.port(0).can_wake());
             ends.port(1).settle();
-            assert!(ends.port(1).is_fast());
+            assert!(ends.port(1).receives_fast());
         }
         ends.share();
         ends

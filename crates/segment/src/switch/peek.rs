@@ -16,7 +16,7 @@ impl Port<'_> {
         let reading = &self.end.reading;
         let (ring, place) = (self.incoming(), self.place());
         let before = into.taken();
-        if !self.is_fast() {
+        if !self.receives_fast() {
             if reading.stash.load(Relaxed) > 0 {
                 self.peek_kernel(into, (beginning, 0), place.head, 0);
             } else if let Ok((head, mark @ Record::Up(up))) = self.front()

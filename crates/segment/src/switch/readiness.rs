@@ -3,7 +3,7 @@
 
 use super::entering::Beside;
 use super::take::Taken;
-use super::{AGAIN, Port};
+use super::{AGAIN, Port, ReaderState};
 use crate::end::{SHUT_IN, Stage};
 use crate::kernel;
 use crate::raw::Errno;
@@ -42,7 +42,7 @@ impl Port<'_> {
         if reading.error.load(Relaxed) != 0 || reading.stash.load(Relaxed) != 0 || self.end.stage() == Stage::Broken {
             return Ready::Yes;
         }
-        let mut fast = self.is_fast();
+        let mut fast = self.receives_fast();
         if !fast && self.has_left() {
             return Ready::AskKernel;
         }
@@ -85,7 +85,7 @@ impl Port<'_> {
             let mut byte = 0u8;
             // SAFETY: one writable byte; only looked at.
             match unsafe { kernel::recv(self.fd, &mut byte, 1, libc::MSG_PEEK | libc::MSG_DONTWAIT) } {
-                Ok(1..) if self.is_fast() && self.ready() != Ready::Yes => {
+                Ok(1..) if self.receives_fast() && self.ready() != Ready::Yes => {
                     if core::mem::replace(&mut passed, true) {
                         // Somebody else's, but perhaps with the end of the stream behind them.
                         return self.has_ended();
@@ -114,7 +114,7 @@ impl Port<'_> {
     /// there as long as bytes before it are on their way in the kernel. Once the end is deaf, of what has come since and was
     /// read as well. After a shutdown, of all once more.
     pub fn newer(&self, told: Told) -> Option<Told> {
-        if !self.is_fast() && self.has_left() {
+        if self.reader_state() == ReaderState::Absent {
             // What lies in the ring went the kernel path.
             return None;
         }
@@ -151,7 +151,7 @@ impl Port<'_> {
 
     /// Whether nothing of the stream can be in the kernel: what has come there is a doorbell, and no news.
     pub fn is_all_in_ring(&self) -> bool {
-        self.is_fast() && self.down_behind(self.place().head).is_none()
+        self.receives_fast() && self.down_behind(self.place().head).is_none()
     }
 
     /// Bytes that receives would find now (FIONREAD).
@@ -163,7 +163,7 @@ impl Port<'_> {
         let mut place = self.place();
         let mut total = u64::from(reading.stash.load(Relaxed));
         let (mut before, mut taken) = (0, self.bells_taken());
-        if !self.is_fast() {
+        if !self.receives_fast() {
             let discard = reading.to_discard();
             let queued = u64::from(kernel::inq(self.fd).unwrap_or(0));
             let limit = self.kernel_limit().ok().flatten().map_or(u64::MAX, |n| n as u64);
@@ -185,7 +185,7 @@ impl Port<'_> {
 
     /// Whether the kernel may have something to say of what can be read: the rings alone do not know.
     pub fn needs_kernel(&self) -> bool {
-        !self.is_fast() || self.may_have_ended()
+        !self.receives_fast() || self.may_have_ended()
     }
 
     /// Whether the other end has said that it ends its direction, or this one that it receives no more: the kernel may

@@ -2,7 +2,7 @@
 #![allow(unsafe_code, reason = "receives from the kernel into the program's buffers")]
 
 use super::take::Taken;
-use super::{AGAIN, ANEW, BROKEN, Patience, Port, micros};
+use super::{AGAIN, ANEW, BROKEN, Patience, Port, ReaderState, micros};
 use crate::clock::{nanoseconds, ticks};
 use crate::end::Stage;
 use crate::kernel;
@@ -90,7 +90,7 @@ impl Port<'_> {
         }
         let answer = if self.end.stage() == Stage::Broken {
             Some(Err(BROKEN))
-        } else if self.is_fast() && !self.has_left() {
+        } else if self.reader_state() == ReaderState::Ring {
             match self.take_from_ring(into, flags & libc::MSG_PEEK != 0) {
                 Ok(0) if into.left() > 0 || !matches!(self.ahead(), Ok(Record::Data(_))) => None,
                 taken => Some(taken),
@@ -136,7 +136,7 @@ impl Port<'_> {
                         wait.end(memory, slept);
                     }
                     let ahead = if into.left() > 0 { self.ahead() } else { Ok(Record::Empty) };
-                    if matches!(ahead, Ok(Record::Data(_))) && self.is_fast() && !peek {
+                    if matches!(ahead, Ok(Record::Data(_))) && self.receives_fast() && !peek {
                         // Published meanwhile.
                         continue;
                     }
@@ -175,7 +175,7 @@ impl Port<'_> {
                 Taken::Nothing => {
                     let wait = waiting.get_or_insert_with(|| self.begin_wait(memory));
                     let (ring, head) = (self.incoming(), self.place().head);
-                    if self.is_fast() && wait.poll(|| ring.published(head)) {
+                    if self.receives_fast() && wait.poll(|| ring.published(head)) {
                         continue;
                     }
                     slept = true;
@@ -289,14 +289,14 @@ impl Port<'_> {
         let tail = self.end.sending.tail.load(Relaxed);
         let same = reading.sent_before.load(Relaxed) == tail;
         reading.sent_before.store(tail, Relaxed);
-        same && self.is_fast() && reading.last.load(Relaxed) <= LITTLE
+        same && self.receives_fast() && reading.last.load(Relaxed) <= LITTLE
     }
 
     /// With an empty ring: has the stream ended, has the connection failed?
     #[inline(never)]
     fn ask_kernel(&self) -> Taken {
         let reading = &self.end.reading;
-        if !self.is_fast() {
+        if !self.receives_fast() {
             return Taken::Nothing;
         }
         let now = ticks();

@@ -3,9 +3,9 @@
 //! That owner was killed, or its thread has executed another program. A signal handler finishes what the call below it in the
 //! same thread cannot finish.
 
-use super::Port;
 use super::entering::Beside;
 use super::give::PIECE;
+use super::{Port, ReaderState};
 use crate::kernel;
 use crate::lock::Entered;
 use crate::ring::{Place, Record};
@@ -29,29 +29,30 @@ impl Port<'_> {
         let reading = &self.end.reading;
         let Direction { flags, head, .. } = self.link.incoming();
         flags.in_kernel.store(0, Release);
-        if self.has_left() {
+        let state = self.reader_state();
+        if matches!(state, ReaderState::Leaving | ReaderState::Absent) {
             self.count_for_killed();
-            if self.is_fast() {
+            if state == ReaderState::Leaving {
                 self.forget_ring(Beside::Nobody, u64::MAX);
             }
             return;
         }
         // It may have been about to leave: see `leave`.
         flags.taken.store(0, Relaxed);
-        if self.is_fast() {
+        if self.receives_fast() {
             // It has not come to the mark behind which these are data.
             reading.mistaken.fetch_sub(reading.stash.swap(0, Relaxed).into(), Relaxed);
         }
         match self.front() {
             // The head is moved on last.
-            Ok((at, mark @ Record::Down(_))) if !self.is_fast() => self.put_behind(at, mark),
-            Ok((at, mark @ Record::Up(_))) if self.is_fast() => self.put_behind(at, mark),
+            Ok((at, mark @ Record::Down(_))) if !self.receives_fast() => self.put_behind(at, mark),
+            Ok((at, mark @ Record::Up(_))) if self.receives_fast() => self.put_behind(at, mark),
             _ => {}
         }
         head.head.store(self.place().head, Release);
         self.count_for_killed();
         if let Ok((_, Record::Up(up))) = self.front()
-            && !self.is_fast()
+            && !self.receives_fast()
             && let Some(bells @ 1..) = self.kernel_position().checked_sub(up)
         {
             reading.kernel.fetch_sub(bells, Relaxed);
@@ -79,10 +80,10 @@ impl Port<'_> {
         {
             // Doorbells behind the mark of going up, or behind that of going down, or data.
             let taken = position.saturating_sub(self.kernel_position());
-            let bells = if self.is_fast() { taken } else { reading.to_discard().min(taken) };
+            let bells = if self.receives_fast() { taken } else { reading.to_discard().min(taken) };
             self.count_bells(bells);
             reading.kernel.fetch_add(taken - bells, Relaxed);
-            if self.is_fast() && bells > 0 {
+            if self.receives_fast() && bells > 0 {
                 reading.held_from.store(reading.all_bells.load(Relaxed), Relaxed);
             }
         }

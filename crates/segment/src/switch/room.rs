@@ -8,14 +8,12 @@
 
 use super::{CHECK_EVERY_US, OVER, Port, micros};
 use crate::clock::{give_way, ticks, ticks_per_microsecond};
-use crate::end::Stage;
 use crate::kernel;
 use crate::lock::Entered;
 use crate::raw::is_quiet;
 use crate::reason::Reason;
 use crate::ring::Fault;
 use crate::sync::{Acquire, Relaxed, pause};
-use crate::words::CLOSED;
 
 /// A sender that blocks and finds the ring full goes down when the reader has not moved for so long.
 const PATIENCE_US: u64 = 1000;
@@ -158,12 +156,11 @@ impl Port<'_> {
     /// In how many nanoseconds a wait for room looks again; `None` if the direction has left the ring, or does so now, since the
     /// reader has stopped.
     pub fn looks_for_room_in(&self) -> Option<u64> {
-        let has_left = || !self.stays_in_ring();
-        if has_left() || self.reader_is_gone() {
+        if !self.stays_in_ring() || self.reader_is_gone() {
             return None;
         }
         self.keeps_waiting();
-        if has_left() {
+        if !self.stays_in_ring() {
             return None;
         }
         let waited = ticks().saturating_sub(self.end.sending.full_since.load(Relaxed)) / ticks_per_microsecond();
@@ -180,17 +177,6 @@ impl Port<'_> {
             }
             lock.leave(Entered::Alone);
         }
-    }
-
-    /// Whether the direction is in the ring, and has no cause to leave it.
-    pub fn stays_in_ring(&self) -> bool {
-        let flags = &self.link.outgoing().flags;
-        self.sends_fast()
-            && self.end.stage() == Stage::Joined
-            && !self.end.sends_by_kernel()
-            && flags.closed.load(Relaxed) != CLOSED
-            && flags.want_down.load(Relaxed) == 0
-            && !self.reader_left()
     }
 
     /// The program is refused room. From now on the reader is looked at.

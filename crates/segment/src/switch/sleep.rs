@@ -3,7 +3,7 @@
 
 use super::entering::Beside;
 use super::take::Taken;
-use super::{Patience, Port, Ready};
+use super::{Patience, Port, ReaderState, Ready};
 use crate::clock::nap;
 use crate::lock::Entered;
 use crate::raw::{Answer, is_quiet};
@@ -47,7 +47,7 @@ impl Port<'_> {
         // thread: then look at it, leave it there.
         let above = reading.lock.fall_asleep();
         (self.waiting.hold)(self);
-        let takes = self.is_fast() && !above && !self.end.is_watched();
+        let takes = self.receives_fast() && !above && !self.end.is_watched();
         // A signal handler may have received before it could know that this thread is about to sleep.
         let got = if takes {
             // SAFETY: the buffer is `take_bells`'.
@@ -70,18 +70,16 @@ impl Port<'_> {
         if takes {
             self.note_flag();
         }
-        if self.has_left() {
-            if self.is_fast() {
-                // Whoever set out to leave beside this sleep was killed.
-                self.forget_ring(Beside::Nobody, u64::MAX);
-            } else if takes {
-                kernel::undisturbed(|| self.keep_early_data());
-            }
+        match self.reader_state() {
+            // Whoever set out to leave beside this sleep was killed.
+            ReaderState::Leaving => self.forget_ring(Beside::Nobody, u64::MAX),
+            ReaderState::Absent if takes => kernel::undisturbed(|| self.keep_early_data()),
+            ReaderState::Ring | ReaderState::Kernel | ReaderState::Absent => {}
         }
         match got {
             Some(Ok(0)) => Taken::EndOfStream,
             Some(Ok(_)) => {
-                if !takes && self.is_fast() && !self.something() {
+                if !takes && self.receives_fast() && !self.something() {
                     // A doorbell for what has been read already.
                     if above {
                         self.arm(ALONE);

@@ -23,7 +23,7 @@ impl Port<'_> {
         let reading = &self.end.reading;
         let ring = self.incoming();
         loop {
-            if !self.is_fast() {
+            if !self.receives_fast() {
                 match self.take_from_kernel(into, peek) {
                     Some(taken) => return taken,
                     None => continue,
@@ -68,7 +68,7 @@ impl Port<'_> {
             }
             match ring.record(place.head) {
                 // A signal handler of this thread has passed the mark.
-                Ok(Record::Empty | Record::Up(_)) if !self.is_fast() => continue,
+                Ok(Record::Empty | Record::Up(_)) if !self.receives_fast() => continue,
                 Ok(Record::Empty) => {
                     if reading.error.load(Relaxed) != 0
                         && let e @ 1.. = reading.error.swap(0, Relaxed)
@@ -161,7 +161,7 @@ impl Port<'_> {
             let bells_to_come = self.end.reading.to_discard() > 0;
             // Where the kernel has an error only, that is for the next call.
             let stop = || bells_to_come || kernel::is_at_mark(self.fd) || kernel::inq(self.fd) == Ok(0);
-            if !self.is_fast() && self.end.reading.stash.load(Relaxed) == 0 && stop() {
+            if !self.receives_fast() && self.end.reading.stash.load(Relaxed) == 0 && stop() {
                 break;
             }
             match self.take(into, false, self.end.reading.nested.load(Relaxed)) {
@@ -191,7 +191,7 @@ impl Port<'_> {
 
     fn take_plain(&self, into: &mut Cursor, peek: bool) -> Option<Taken> {
         let reading = &self.end.reading;
-        if self.is_fast() {
+        if self.receives_fast() {
             return None;
         }
         if let Some(n) = self.take_stash(into, peek) {
