@@ -234,7 +234,7 @@ unsafe fn at_rest<T>(fds: *const pollfd, count: usize, sleep: impl FnOnce() -> T
     let event = table::last_event();
     let those = || read().filter_map(connection::known).filter(|it| it.is_as_of(event));
     let wake_up = || {
-        those().for_each(|connection| connection.end.reading.resting.leave());
+        those().for_each(|connection| connection.end.reading.resting.remove());
         read().for_each(epoll::wake);
     };
     those().for_each(|connection| connection.end.reading.resting.add(ALONE));

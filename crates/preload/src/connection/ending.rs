@@ -197,7 +197,7 @@ impl Connection {
     /// Whatever the socket is from now on goes the kernel path, in every process.
     fn leave_to_kernel(&self) {
         self.end.pin(Reason::Closed);
-        self.end.leave_to_kernel();
+        self.end.become_plain();
     }
 
     /// Another program image is about to take this one's place: its sets are gone then, and nothing is left to them. If it

@@ -226,7 +226,7 @@ impl Connection {
             }
             end.set_reason(Reason::Unproven);
         }
-        end.leave_to_kernel();
+        end.become_plain();
         Way::Plain
     }
 
@@ -413,8 +413,8 @@ impl Connection {
         if !gate.enter() {
             return None;
         }
-        let answer = inside.during(|| gate.leave(), plain);
-        gate.leave();
+        let answer = inside.during(|| gate.exit(), plain);
+        gate.exit();
         if answer == 0
             && let Some(error) = self.end.take_kept_error()
         {
@@ -449,11 +449,11 @@ impl Connection {
             return None;
         }
         if let Some(error) = self.end.take_kept_error() {
-            gate.leave();
+            gate.exit();
             return Some(crate::to_c(Err(error)));
         }
-        let answer = inside.during(|| gate.leave(), plain);
-        gate.leave();
+        let answer = inside.during(|| gate.exit(), plain);
+        gate.exit();
         if answer > 0 {
             self.end.sending.kernel_bytes.fetch_add(answer as u64, Relaxed);
             self.end.bytes.fetch_add(answer as u64, Relaxed);

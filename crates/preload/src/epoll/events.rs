@@ -454,7 +454,7 @@ fn calm(epfd: c_int, fd: c_int, item: &mut Item) {
 fn use_up(item: &mut Item, port: Option<&Port<'_>>) {
     item.set_disarmed(true);
     if let Some(port) = port {
-        port.leave_group();
+        port.quit_group();
     }
 }
 

@@ -92,7 +92,7 @@ pub fn let_go(connection: Connection, generation: u64) {
 /// The set does not ask any more for what comes on the connection: a doorbell of the group's there wakes nobody. Whoever
 /// sleeps on the set may have been taken for woken by one.
 pub(super) fn leave_group(epfd: c_int, set: &Set, port: &Port<'_>) {
-    port.leave_group();
+    port.quit_group();
     hand_over(epfd, set);
 }
 
@@ -108,7 +108,7 @@ pub fn outlast_looks(fd: c_int) {
 pub(super) fn wake_up(item: &mut Item, end: &End) {
     if item.resting {
         item.set_resting(false);
-        end.reading.resting.leave();
+        end.reading.resting.remove();
     }
 }
 
@@ -119,7 +119,7 @@ pub(super) fn rest(set: &Set, item: &mut Item, joining: &mut Joining<'_>, port: 
     let resting = &port.end.reading.resting;
     resting.add(number);
     if item.set_resting(true) {
-        resting.leave();
+        resting.remove();
     }
     // Nobody may rely on a flag that is not raised.
     if resting.number() == 0 {

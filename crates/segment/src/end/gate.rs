@@ -22,9 +22,9 @@ impl Gate {
         false
     }
 
-    /// Leaves after the plain call.
+    /// Exits after the plain call.
     #[inline]
-    pub fn leave(&self) {
+    pub fn exit(&self) {
         self.0.fetch_sub(1, AcqRel);
     }
 
@@ -64,7 +64,7 @@ mod models {
     #[allow(unsafe_code, reason = "shares what the gate is to keep apart")]
     unsafe impl Sync for Socket {}
 
-    /// Fails if `Gate::leave` counts with Relaxed, or if `Gate::shut` shuts it whoever is inside.
+    /// Fails if `Gate::exit` counts with Relaxed, or if `Gate::shut` shuts it whoever is inside.
     #[test]
     fn nobody_is_inside_a_plain_call_once_the_gate_is_shut() {
         model::check(3, || {
@@ -75,7 +75,7 @@ mod models {
                 for _ in 0..2 {
                     if other.gate.enter() {
                         other.plain.with_mut(|_| {});
-                        other.gate.leave();
+                        other.gate.exit();
                     }
                 }
             });

@@ -333,14 +333,14 @@ impl End {
             self.entry.store(0, Relaxed);
             self.word.store(0, Relaxed);
             self.end_loans();
-            self.leave_to_kernel();
+            self.become_plain();
         }
-        locks.into_iter().zip(entered).filter(|it| it.1).for_each(|(lock, _)| lock.leave(Entered::Alone));
+        locks.into_iter().zip(entered).filter(|it| it.1).for_each(|(lock, _)| lock.exit(Entered::Alone));
         given
     }
 
     /// Whatever the socket is from now on goes the kernel path, in every process of the family.
-    pub fn leave_to_kernel(&self) {
+    pub fn become_plain(&self) {
         self.advance(Stage::Pinned);
         self.read_gate.open();
         self.write_gate.open();

@@ -157,7 +157,7 @@ impl Resting {
     }
 
     /// One less.
-    pub fn leave(&self) {
+    pub fn remove(&self) {
         let _ = self.0.fetch_update(AcqRel, Relaxed, |word| match word & Self::COUNT {
             0 => None,
             1 => Some(word & Self::STRAY),

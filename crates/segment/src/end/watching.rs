@@ -32,7 +32,7 @@ impl End {
         if is_new(self.watched.load(Relaxed)) {
             let seen = |now| is_new(now).then_some(ONE);
             if self.watched.fetch_update(AcqRel, Relaxed, seen) == Ok(UNSEEN) {
-                self.reading.resting.leave();
+                self.reading.resting.remove();
             }
         }
     }
@@ -41,7 +41,7 @@ impl End {
     pub fn watch_by_several(&self) -> bool {
         let before = self.watched.swap(SEVERAL, AcqRel);
         if before == UNSEEN {
-            self.reading.resting.leave();
+            self.reading.resting.remove();
         }
         before != SEVERAL
     }
@@ -56,7 +56,7 @@ impl End {
         // Whoever finds that it is so takes one off.
         self.reading.resting.add(ALONE);
         if self.watched.compare_exchange(NOBODY, UNSEEN, AcqRel, Relaxed).is_err() {
-            self.reading.resting.leave();
+            self.reading.resting.remove();
         }
     }
 
@@ -64,7 +64,7 @@ impl End {
     #[inline]
     pub fn unwatch_unseen(&self) {
         if self.is_watched_unseen() && self.watched.compare_exchange(UNSEEN, NOBODY, AcqRel, Relaxed).is_ok() {
-            self.reading.resting.leave();
+            self.reading.resting.remove();
         }
     }
 

@@ -92,7 +92,7 @@ impl Port<'_> {
         }
         // Not before: what is mended depends on where this end reads.
         self.mend_after(entered);
-        lock.leave(entered);
+        lock.exit(entered);
     }
 
     fn read_on(&self) {

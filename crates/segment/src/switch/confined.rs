@@ -131,7 +131,7 @@ impl Port<'_> {
             Ok(()) => Some(Ok(total)),
             Err(e) => Some(Err(e)),
         };
-        lock.leave(entered);
+        lock.exit(entered);
         answer
     }
 

@@ -46,7 +46,7 @@ impl Port<'_> {
                 self.end.pin_sending();
             }
             if entered {
-                lock.leave(Entered::Alone);
+                lock.exit(Entered::Alone);
             }
             answer
         })
@@ -88,7 +88,7 @@ impl Port<'_> {
             return;
         }
         if last {
-            self.leave_group();
+            self.quit_group();
         }
         if self.receives_fast() && last {
             // No doorbell will be sent any more but one that is on its way.

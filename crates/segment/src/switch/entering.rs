@@ -26,14 +26,14 @@ impl Port<'_> {
         entered
     }
 
-    /// Leaves the lock, for a kernel send or not.
+    /// Exits the lock, for a kernel send or not.
     #[inline]
-    pub(super) fn leave_for(&self, entered: Entered, kernel_send: bool) {
+    pub(super) fn exit_sending(&self, entered: Entered, kernel_send: bool) {
         let sending = &self.end.sending;
         if kernel_send {
             sending.in_kernel.fetch_add(1, AcqRel);
         }
-        sending.lock.leave(entered);
+        sending.lock.exit(entered);
     }
 
     /// Enters the lock. Whoever does so first after its owner was killed mends what that was in the middle of; a signal
@@ -50,7 +50,7 @@ impl Port<'_> {
         let lock = &self.end.reading.lock;
         let entered = self.enter_reading();
         let done = what(if entered == Entered::Asleep { Beside::Sleeper } else { Beside::Nobody });
-        lock.leave(entered);
+        lock.exit(entered);
         done
     }
 
@@ -68,7 +68,7 @@ impl Port<'_> {
             let entered = self.enter_reading();
             if entered != Entered::Asleep {
                 let done = what(Beside::Nobody);
-                lock.leave(entered);
+                lock.exit(entered);
                 return done;
             }
             if let Some(done) = kernel::undisturbed(visit) {

@@ -110,7 +110,7 @@ impl Port<'_> {
     /// socket would wake nobody, and the group would be taken for woken. Returns once no such doorbell is on its way.
     ///
     /// The group of another process that has the socket too, a forked one's parent, goes on relying on its number.
-    pub fn leave_group(&self) {
+    pub fn quit_group(&self) {
         /// A sender that is stopped just there rings nobody. One that waits for room has it sooner.
         const PATIENCE_US: u64 = 300_000;
         let waiting = &self.link.incoming().flags.waiting;

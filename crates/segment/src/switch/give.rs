@@ -31,7 +31,7 @@ impl Port<'_> {
         }
         let entered = self.enter_sending();
         let given = !self.sends_fast() || self.give_back() != Gave::Part;
-        self.end.sending.lock.leave(entered);
+        self.end.sending.lock.exit(entered);
         given
     }
 

@@ -117,7 +117,7 @@ impl Port<'_> {
             sending.fast.store(0, Relaxed);
             self.end.pin_sending();
         }
-        sending.lock.leave(entered);
+        sending.lock.exit(entered);
         gone
     }
 

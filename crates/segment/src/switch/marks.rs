@@ -211,7 +211,7 @@ impl Port<'_> {
         // A handler must not receive between the looks at how much has been.
         let ready =
             self.end.read_gate.is_shut() || kernel::undisturbed(|| self.end.read_gate.shut() && self.declare_ready());
-        reading.lock.leave(entered);
+        reading.lock.exit(entered);
         ready
     }
 

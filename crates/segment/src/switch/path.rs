@@ -131,7 +131,7 @@ impl Port<'_> {
     pub(super) fn can_wake(&self) -> bool {
         let entered = self.enter_sending();
         let can = self.sends_fast() || entered != Entered::Nested && self.try_up(false);
-        self.end.sending.lock.leave(entered);
+        self.end.sending.lock.exit(entered);
         can
     }
 
@@ -170,7 +170,7 @@ impl Port<'_> {
             self.send_surely(&[0]);
         }
         self.end.set_reason(reason);
-        sending.lock.leave(entered);
+        sending.lock.exit(entered);
     }
 
     /// Goes down; false when the reader has not passed the mark of going up and is receiving from the kernel just now.

@@ -41,7 +41,7 @@ impl Port<'_> {
                     if reading.resting.any() {
                         self.rest_again();
                     }
-                    reading.lock.leave(entered);
+                    reading.lock.exit(entered);
                     return answer;
                 }
                 Entered::Nested | Entered::AboveSleep => {
@@ -50,7 +50,7 @@ impl Port<'_> {
                     if reading.lock.is_asleep() {
                         self.rest_again();
                     }
-                    reading.lock.leave(entered);
+                    reading.lock.exit(entered);
                     return answer;
                 }
                 Entered::Asleep if !nonblocking => {

@@ -175,7 +175,7 @@ impl Port<'_> {
             if self.sends_fast() {
                 self.go_down(Reason::RingFull);
             }
-            lock.leave(Entered::Alone);
+            lock.exit(Entered::Alone);
         }
     }
 

@@ -47,7 +47,7 @@ impl Port<'_> {
         let entered = self.enter_sending();
         let (mut sent, mut held_back) = (0, None);
         let outcome = self.send_inside(from, &mut sent, &mut held_back, nonblocking, entered == Entered::Nested);
-        self.leave_for(entered, matches!(outcome, Outcome::Plain));
+        self.exit_sending(entered, matches!(outcome, Outcome::Plain));
         if sent == 0 {
             drop(held_back.take());
         }
@@ -87,7 +87,7 @@ impl Port<'_> {
             }
             nap(50);
         }
-        self.leave_for(entered, true);
+        self.exit_sending(entered, true);
         self.count_plain(1, || self.check_untold(0).and_then(|()| plain()))
     }
 
@@ -99,7 +99,7 @@ impl Port<'_> {
         refused.store(1, Relaxed);
         let answer = plain();
         self.settle_flag(matches!(answer, Ok(1..)));
-        self.leave_kernel();
+        self.end_kernel_send();
         if let Ok(n) = answer {
             sending.kernel_bytes.fetch_add(n as u64, Relaxed);
             if n >= wanted {
@@ -110,7 +110,7 @@ impl Port<'_> {
     }
 
     /// A kernel send is over: for a thread that does not come back from it.
-    pub fn leave_kernel(&self) {
+    pub fn end_kernel_send(&self) {
         self.settle_flag(false);
         self.end.sending.in_kernel.fetch_sub(1, AcqRel);
     }

@@ -105,7 +105,7 @@ impl Port<'_> {
         reading.lock.wake(false);
         reading.in_kernel.store(0, Relaxed);
         self.link.incoming().flags.in_kernel.store(0, Release);
-        reading.lock.leave(Entered::Alone);
+        reading.lock.exit(Entered::Alone);
     }
 
     /// Before the caller sleeps in a poll of the kernel's: makes sure that whatever arrives wakes it, by a doorbell
