@@ -55,12 +55,12 @@ impl Connection {
     /// Once it was to be handed over: whether something is unread that nobody can put on the kernel path.
     pub fn has_unread_out_of_reach(&self) -> bool {
         let is_over = || kernel::counters(self.fd).is_ok_and(|it| it.state == kernel::CLOSED);
-        self.port_even_confined().is_some_and(|port| !port.has_left()) && !is_over()
+        self.port_even_confined().is_some_and(|port| !port.is_absent()) && !is_over()
     }
 
     /// Whether something lies unread in its ring, or may.
     pub fn has_unread(&self) -> bool {
-        self.joined_port().is_some_and(|port| !port.has_left() && port.ready() != Ready::No)
+        self.joined_port().is_some_and(|port| !port.is_absent() && port.ready() != Ready::No)
     }
 }
 

@@ -37,7 +37,7 @@ impl Port<'_> {
             if !is_alone() {
                 return (Departure::NotAlone, 0);
             }
-            if self.has_left() {
+            if self.is_absent() {
                 return (Departure::Gone, 0);
             }
             if self.may_take(beside) {

@@ -40,7 +40,7 @@ impl Port<'_> {
     /// the ring if the program's waits look there (`is_seen`).
     pub fn confine(&self, until: u64, is_seen: bool) -> bool {
         self.leave_if_read(until);
-        let mut left = if self.has_left() { LeftRing::Empty } else { self.leave_and_give(until) };
+        let mut left = if self.is_absent() { LeftRing::Empty } else { self.leave_and_give(until) };
         if left == LeftRing::No && is_seen {
             // Whatever is sent from now on comes behind what is there.
             self.link.incoming().flags.want_down.store(1, Release);
@@ -48,7 +48,7 @@ impl Port<'_> {
             left = self.leave(Leave::IfGivenBack, until);
         }
         self.go_down_for_good(Reason::Seccomp, left == LeftRing::Unread, until);
-        !self.sends_fast() && (self.has_left() || is_seen && self.send_no_more_bells(until))
+        !self.sends_fast() && (self.is_absent() || is_seen && self.send_no_more_bells(until))
     }
 
     /// Leaves the ring and puts on the kernel path itself what is unread there, if the kernel has room for that. What comes
@@ -212,7 +212,7 @@ impl Port<'_> {
                     if let e @ 1.. = reading.error.swap(0, Relaxed) {
                         return Ok(Rest::Failed(Errno(e)));
                     }
-                    if self.has_left() || self.leave_in_silence() {
+                    if self.is_absent() || self.leave_in_silence() {
                         return Ok(Rest::Plain);
                     }
                     pause();

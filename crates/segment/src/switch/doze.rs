@@ -146,7 +146,7 @@ impl Port<'_> {
     fn may_doze(&self) -> bool {
         let reading = &self.end.reading;
         let is_alone = || !reading.resting.any() && !reading.lock.is_asleep() && self.owed() == 0;
-        self.doze_us > 0 && is_alone() && !is_quiet() && !self.needs_kernel() && !self.has_left() && self.pays()
+        self.doze_us > 0 && is_alone() && !is_quiet() && !self.needs_kernel() && !self.is_absent() && self.pays()
     }
 
     fn pays(&self) -> bool {

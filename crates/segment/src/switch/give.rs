@@ -26,7 +26,7 @@ impl Port<'_> {
     /// If the reader has left the ring, it gets what it left there on the kernel path: it cannot come for it. False if the
     /// kernel has no room for all of it yet: then somebody has to ask again.
     pub fn attend(&self) -> bool {
-        if !self.sends_fast() || !self.reader_left() || self.is_awaited_empty() {
+        if !self.sends_fast() || !self.reader_is_absent() || self.is_awaited_empty() {
             return true;
         }
         let entered = self.enter_sending();

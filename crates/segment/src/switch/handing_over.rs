@@ -34,7 +34,7 @@ impl Port<'_> {
         let left = self.leave_to(recipient);
         self.link.incoming().flags.want_down.store(1, Release);
         self.go_down_for_good(reason, wakes || left == LeftRing::Unread, u64::MAX);
-        left != LeftRing::No || self.has_left()
+        left != LeftRing::No || self.is_absent()
     }
 
     /// Leaves the ring to the recipient. For one that is sure to come, this end puts on the kernel path itself what it can.

@@ -67,7 +67,7 @@ impl Port<'_> {
 
     fn leave_beside(&self, beside: Beside, how: Leave, until: u64) -> LeftRing {
         let flags = &self.link.incoming().flags;
-        if self.has_left() {
+        if self.is_absent() {
             return LeftRing::Empty;
         }
         if self.may_take(beside) {
@@ -195,10 +195,10 @@ impl Port<'_> {
     fn has_only_kernel(&self) -> bool {
         let reading = &self.end.reading;
         self.return_to_ring();
-        if !self.has_left() && self.link.incoming().flags.want_down.load(Relaxed) != 0 {
+        if !self.is_absent() && self.link.incoming().flags.want_down.load(Relaxed) != 0 {
             self.leave_if_read(u64::MAX);
         }
         let owed = reading.to_discard() > 0 || reading.stash.load(Relaxed) > 0;
-        self.has_left() && !owed && reading.error.load(Relaxed) == 0 && self.end.stage() != Stage::Broken
+        self.is_absent() && !owed && reading.error.load(Relaxed) == 0 && self.end.stage() != Stage::Broken
     }
 }

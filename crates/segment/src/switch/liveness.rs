@@ -68,7 +68,7 @@ impl Port<'_> {
         let silent = || self.reader_has_shut() || self.link.outgoing().sender.bells.load(Relaxed) & NO_MORE_BELLS != 0;
         let has_ended = || kernel::poll_now(self.fd, libc::POLLRDHUP) & libc::POLLRDHUP != 0;
         // For one that does not look at the ring the kernel has no room yet, as for any that does not read.
-        (us > patience_us || us > STOPPED_US && silent() && has_ended()) && !self.reader_left()
+        (us > patience_us || us > STOPPED_US && silent() && has_ended()) && !self.reader_is_absent()
     }
 
     /// The reader has lived since the last record was published.

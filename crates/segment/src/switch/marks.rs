@@ -29,7 +29,7 @@ impl Port<'_> {
     /// The same from the head on; nothing, whatever the sender may have left there, once this end has left the ring.
     pub(super) fn front(&self) -> Result<(u64, Record), Fault> {
         let head = self.place().head;
-        if self.has_left() { Ok((head, Record::Empty)) } else { self.front_from(head) }
+        if self.is_absent() { Ok((head, Record::Empty)) } else { self.front_from(head) }
     }
 
     pub(super) fn ahead(&self) -> Result<Record, Fault> {

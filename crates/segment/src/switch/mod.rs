@@ -174,7 +174,7 @@ impl Port<'_> {
     /// Whether the other end needs the segment to go on; or, unless this process is the `last` that has this end, others for
     /// what is unread.
     pub fn is_needed(&self, last: bool) -> bool {
-        let needed = !self.reader_left() || !last && self.incoming().published(self.place().head);
+        let needed = !self.reader_is_absent() || !last && self.incoming().published(self.place().head);
         needed && self.end.was_fast() && !self.has_ended()
     }
 

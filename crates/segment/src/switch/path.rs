@@ -186,7 +186,7 @@ impl Port<'_> {
             self.break_off();
             return true;
         }
-        if self.reader_left() && !*ring {
+        if self.reader_is_absent() && !*ring {
             let gave = self.give_back();
             if gave != Gave::Nothing {
                 return gave == Gave::All;
@@ -205,7 +205,7 @@ impl Port<'_> {
                 1.. if !passed => None,
                 _ => {
                     sender.mark(Record::Down(self.bells_since_up()));
-                    let left = self.reader_left();
+                    let left = self.reader_is_absent();
                     // Before any data, which is told from doorbells by their number alone.
                     *ring =
                         *ring && kernel::send(self.fd, &[0]).inspect_err(|&error| self.keep_failure(error)).is_err();

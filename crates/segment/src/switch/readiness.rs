@@ -43,7 +43,7 @@ impl Port<'_> {
             return Ready::Yes;
         }
         let mut fast = self.receives_fast();
-        if !fast && self.has_left() {
+        if !fast && self.is_absent() {
             return Ready::AskKernel;
         }
         for _ in 0..8 {

@@ -75,7 +75,7 @@ impl Port<'_> {
             self.count_for_below();
             reading.taking.store(0, Relaxed);
             self.count_bells(0);
-        } else if (!self.has_left() || reading.to_discard() > 0)
+        } else if (!self.is_absent() || reading.to_discard() > 0)
             && let Some((position, _)) = self.read_position()
         {
             // Doorbells behind the mark of going up, or behind that of going down, or data.
@@ -144,7 +144,7 @@ impl Port<'_> {
             }
         } else if unsent != 0
             && self.sends_fast()
-            && self.reader_left()
+            && self.reader_is_absent()
             && (given as usize > PIECE || self.note_piece(given as usize).is_err())
         {
             self.break_off();
@@ -156,7 +156,7 @@ impl Port<'_> {
         let sending = &self.end.sending;
         match self.sender().last() {
             Ok(Record::Up(_)) if !self.sends_fast() => self.has_gone_up(),
-            Ok(Record::Down(_)) if self.sends_fast() && !self.reader_left() => sending.fast.store(0, Relaxed),
+            Ok(Record::Down(_)) if self.sends_fast() && !self.reader_is_absent() => sending.fast.store(0, Relaxed),
             _ => {}
         }
     }

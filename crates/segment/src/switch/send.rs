@@ -213,7 +213,7 @@ impl Port<'_> {
         }
         let began = *since.get_or_insert_with(ticks);
         let is_over = || ticks().wrapping_sub(began) > micros(STOPPED_US);
-        if nonblocking && (self.reader_left() || is_over()) {
+        if nonblocking && (self.reader_is_absent() || is_over()) {
             self.end.refused.store(1, Relaxed);
             return Some(Outcome::Failed(AGAIN));
         }

@@ -42,7 +42,7 @@ impl Port<'_> {
                 && !self.end.sends_by_kernel()
                 && flags.closed.load(Relaxed) != CLOSED
                 && flags.want_down.load(Relaxed) == 0
-                && !self.reader_left()
+                && !self.reader_is_absent()
         };
         match self.sends_fast() {
             true if stays() => SenderState::Up,
@@ -54,7 +54,7 @@ impl Port<'_> {
 
     /// The state of the direction in.
     pub fn reader_state(&self) -> ReaderState {
-        match (self.receives_fast(), self.has_left()) {
+        match (self.receives_fast(), self.is_absent()) {
             (true, false) => ReaderState::Ring,
             (false, false) => ReaderState::Kernel,
             (true, true) => ReaderState::Leaving,
@@ -73,12 +73,12 @@ impl Port<'_> {
     }
 
     /// Whether this end does not look at the incoming ring, for good (see `leave`) or while it is [away](Port::go_away).
-    pub fn has_left(&self) -> bool {
+    pub fn is_absent(&self) -> bool {
         Flag(self.link.incoming().flags.waiting.load(Acquire)).is_absent()
     }
 
     /// Whether the reader does not look at the ring, for good or for now.
-    pub(super) fn reader_left(&self) -> bool {
+    pub(super) fn reader_is_absent(&self) -> bool {
         Flag(self.link.outgoing().flags.waiting.load(SeqCst)).is_absent()
     }
 

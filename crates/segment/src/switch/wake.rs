@@ -30,7 +30,7 @@ impl Port<'_> {
     #[cold]
     fn is_taken_at_once(&self) -> bool {
         let flags = &self.link.outgoing().flags;
-        if flags.asks_again.load(Relaxed) == 0 || flags.waiting.load(Relaxed) == DOZING || self.reader_left() {
+        if flags.asks_again.load(Relaxed) == 0 || flags.waiting.load(Relaxed) == DOZING || self.reader_is_absent() {
             return false;
         }
         let (sender, began) = (self.sender(), ticks());
