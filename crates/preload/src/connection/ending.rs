@@ -136,7 +136,7 @@ impl Connection {
         if !self.is_last()
             && self.end.stage() == Stage::Joined
             && let Some(family) = process::existing_family()
-            && family.is_held_by_gone(self.index)
+            && family.has_reference_of_gone(self.index)
         {
             family.look_again();
             take_back_what_is_left(family);
@@ -299,7 +299,7 @@ pub fn release(index: u32, fd: Option<i32>) {
         // SAFETY: it was there, and the last descriptor is gone.
         let link = attached.then(|| unsafe { (*handle.link.get()).assume_init() });
         if !handle.parted.swap(true, AcqRel) {
-            family.let_go(index, process::member());
+            family.forget_reference(index, process::member());
             tell(family.end(index), index, false);
             drop_reference(family, index, link, fd);
         }

@@ -225,7 +225,7 @@ fn brought(fd: i32, carried: Option<&Carried<'_>>) -> Option<u32> {
         Some(family) => {
             let (end, index) = (family.end(carried.index), carried.index);
             // The old image's reference is this one's.
-            let held = carried.member.is_some() && family.is_held(index, process::member());
+            let held = carried.member.is_some() && family.has_reference(index, process::member());
             if held {
                 end.forsake(process::thread());
             }
@@ -260,7 +260,7 @@ fn brought(fd: i32, carried: Option<&Carried<'_>>) -> Option<u32> {
     if !is_known {
         after_execution(handle, family.end(index), carried.counted, carried.member.is_some());
     }
-    family.hold(index, process::member());
+    family.note_reference(index, process::member());
     table::set(fd, Known::Connection(index));
     let connection = Connection::at(family, index, fd);
     // Whoever handed it on may be gone before it is used here.

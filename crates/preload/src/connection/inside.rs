@@ -267,7 +267,7 @@ fn outlast(lock: &Lock, enough: impl Fn() -> bool) {
 }
 
 pub(super) static WAITING: Waiting = Waiting {
-    hold,
+    keep_socket,
     recv: sleeping_recv,
     call: sleeping_call,
     attend_all,
@@ -284,10 +284,10 @@ fn attend_all() -> bool {
 }
 
 /// Counts the receive as inside, and finds it a descriptor of the socket.
-fn hold(port: &mut Port<'_>) {
+fn keep_socket(port: &mut Port<'_>) {
     let Some(handle) = handle(port.token) else { return };
     // Before the table is looked at; whoever closes looks at the count afterwards.
-    if !core::mem::replace(&mut port.is_held, true) {
+    if !core::mem::replace(&mut port.keeps_socket, true) {
         handle.inside.enter();
     }
     fence(SeqCst);
@@ -298,7 +298,7 @@ fn hold(port: &mut Port<'_>) {
 /// A receive that was held is over.
 #[cold]
 pub fn let_go(port: &mut Port<'_>) {
-    if core::mem::take(&mut port.is_held) {
+    if core::mem::take(&mut port.keeps_socket) {
         come_out(port.token);
     }
 }

@@ -326,7 +326,7 @@ impl Connection {
             end: self.end,
             link,
             fd: self.fd,
-            is_held: false,
+            keeps_socket: false,
             me,
             token: self.index,
             spin_us: process::config().spin_us,

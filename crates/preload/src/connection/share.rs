@@ -171,7 +171,7 @@ impl Counted {
                     && family.end(index).add_reference_if_used()
                 {
                     word.fetch_or(bit, Relaxed);
-                    family.hold(index, member);
+                    family.note_reference(index, member);
                 }
             }
         };
@@ -205,7 +205,7 @@ impl Counted {
     fn let_go_unless(&self, is_had: impl Fn(u32) -> bool) {
         let Some(family) = process::existing_family() else { return };
         for index in (0..self.count as u32 * 64).filter(|&index| self.has(index) && !is_had(index)) {
-            family.let_go(index, self.member);
+            family.forget_reference(index, self.member);
             drop_reference(family, index, None, None);
         }
     }
@@ -268,7 +268,7 @@ pub fn settle_child(counted: Option<&Counted>) {
     process::become_member(member);
     match expected {
         Some(member) => family.begin(member),
-        None => for_each_end(|family, index, _| family.hold(index, member)),
+        None => for_each_end(|family, index, _| family.note_reference(index, member)),
     }
 }
 
@@ -303,11 +303,11 @@ pub(super) fn part(family: &Family, index: u32) -> Option<bool> {
         return None;
     }
     let member = process::member();
-    family.let_go(index, member);
+    family.forget_reference(index, member);
     let one_less = |n: u32| (n > 1).then(|| n - 1);
     let last = family.end(index).references.fetch_update(AcqRel, Acquire, one_less).is_err();
     if last {
-        family.hold(index, member);
+        family.note_reference(index, member);
         handle.parted.store(false, Release);
     }
     Some(last)
@@ -327,7 +327,7 @@ fn rejoin(connection: &Connection, family: &'static Family) {
     };
     if is_there {
         handle.parted.store(false, Release);
-        family.hold(index, process::member());
+        family.note_reference(index, process::member());
         return;
     }
     // To the others it is over; what there was of it in the ring is lost, if anything.

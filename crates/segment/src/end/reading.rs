@@ -45,9 +45,9 @@ laid_out! {
         pub fresh: [AtomicU8; 16],
         /// Bytes last taken from the kernel as doorbells, kept until it is sure that they were: number n of
         /// [`Reading::all_bells`] at n modulo the length.
-        pub held: [AtomicU8; 32],
+        pub kept: [AtomicU8; 32],
         /// Number of the first that was kept.
-        pub held_from: AtomicU64,
+        pub kept_from: AtomicU64,
         /// How many of them are data, to be delivered before more is read from the kernel path.
         pub stash: AtomicU32,
         /// A [`Whereabouts`].

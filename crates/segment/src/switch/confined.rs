@@ -259,7 +259,7 @@ impl Port<'_> {
                 return Ok(());
             }
             self.count_bells(n);
-            reading.held_from.store(reading.all_bells.load(Relaxed), Relaxed);
+            reading.kept_from.store(reading.all_bells.load(Relaxed), Relaxed);
         }
     }
 

@@ -119,8 +119,8 @@ impl Port<'_> {
             return false;
         }
         for (number, &byte) in bytes.iter().enumerate() {
-            let at = before.wrapping_add(number as u64) % reading.held.len() as u64;
-            reading.held[at as usize].store(byte, Relaxed);
+            let at = before.wrapping_add(number as u64) % reading.kept.len() as u64;
+            reading.kept[at as usize].store(byte, Relaxed);
         }
         let kept = own::replace(&reading.all_bells, before, before.wrapping_add(bytes.len() as u64));
         self.publish_bells();
@@ -242,10 +242,10 @@ impl Port<'_> {
     }
 
     /// How many of the bytes that were last taken for doorbells are kept.
-    pub(super) fn held(&self) -> usize {
+    pub(super) fn kept(&self) -> usize {
         let reading = &self.end.reading;
-        let kept = reading.all_bells.load(Relaxed).wrapping_sub(reading.held_from.load(Relaxed));
-        kept.min(reading.held.len() as u64) as usize
+        let kept = reading.all_bells.load(Relaxed).wrapping_sub(reading.kept_from.load(Relaxed));
+        kept.min(reading.kept.len() as u64) as usize
     }
 
     /// The last bytes that were taken and counted as doorbells are data.
@@ -259,7 +259,7 @@ impl Port<'_> {
     /// This end has left: what it took for a doorbell that was taken back is data. It is taken back before the data is sent.
     pub(super) fn keep_early_data(&self) {
         let early = self.bells().saturating_sub(self.announced());
-        self.stash_last(early.min(self.held() as u64));
+        self.stash_last(early.min(self.kept() as u64));
     }
 
     /// Data that was taken from the kernel in the belief that it was a doorbell.
@@ -267,7 +267,7 @@ impl Port<'_> {
         let reading = &self.end.reading;
         let stash = reading.stash.load(Relaxed) as usize;
         let n = stash.min(into.left());
-        if n == 0 || stash > self.held() {
+        if n == 0 || stash > self.kept() {
             return None;
         }
         self.copy_held(into, stash, n);
@@ -283,7 +283,7 @@ impl Port<'_> {
         let reading = &self.end.reading;
         let first = reading.all_bells.load(Relaxed).wrapping_sub(most as u64);
         for number in 0..n as u64 {
-            let byte = reading.held[(first.wrapping_add(number) % reading.held.len() as u64) as usize].load(Relaxed);
+            let byte = reading.kept[(first.wrapping_add(number) % reading.kept.len() as u64) as usize].load(Relaxed);
             // SAFETY: one byte from this stack frame; the callers see that there is room for `n`.
             unsafe { into.copy_from(&byte, 1) };
         }

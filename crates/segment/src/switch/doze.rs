@@ -97,7 +97,7 @@ impl Port<'_> {
         if !self.may_doze() {
             return None;
         }
-        (self.waiting.hold)(self);
+        (self.waiting.keep_socket)(self);
         // Its descriptor may have been closed.
         let limit = self.limit_of(patience).filter(|_| self.fd >= 0)?;
         let dozed = self.raise_to_doze().unwrap_or_else(|| {
@@ -107,7 +107,7 @@ impl Port<'_> {
             self.end.reading.lock.wake(above);
             dozed
         });
-        (self.waiting.hold)(self);
+        (self.waiting.keep_socket)(self);
         if self.reader_state() == ReaderState::Leaving {
             // Whoever set out to leave beside this sleep was killed.
             self.forget_ring(Beside::Nobody, u64::MAX);

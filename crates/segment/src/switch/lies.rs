@@ -21,7 +21,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 static WAITING: Waiting = Waiting {
-    hold: |_| {},
+    keep_socket: |_| {},
     // SAFETY: passed on to the caller.
     recv: |port, to, len, flags, _| unsafe { kernel::recv(port.fd, to, len, flags) },
     call: |_, call| call(),
@@ -71,7 +71,7 @@ impl Ends {
             end: self.ends[number],
             link: self.pool.slot(0, [Side::Maker, Side::Joiner][number]).unwrap(),
             fd: self.sockets[number].as_raw_fd(),
-            is_held: false,
+            keeps_socket: false,
             me: 1 + number as u32,
             token: 0,
             spin_us: 0,

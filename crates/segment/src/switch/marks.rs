@@ -85,7 +85,7 @@ impl Port<'_> {
         reading.place.store(Place { head, consumed: 0 }.pack(), Relaxed);
         self.link.incoming().head.head.store(head, Release);
         self.count_bells(bells);
-        reading.held_from.store(reading.all_bells.load(Relaxed), Relaxed);
+        reading.kept_from.store(reading.all_bells.load(Relaxed), Relaxed);
         self.end.note_received_fast();
     }
 
@@ -96,7 +96,7 @@ impl Port<'_> {
         let ring = self.incoming();
         if let Some(data) = taken.checked_sub(bells).filter(|&n| n > 0) {
             // What is not kept was taken by a receive that another thread's execution of a program ended: it is that one's own.
-            let kept = data.min(self.held() as u64);
+            let kept = data.min(self.kept() as u64);
             reading.mistaken.fetch_add(data - kept, Relaxed);
             self.stash_last(kept);
         } else {

@@ -60,7 +60,7 @@ use crate::wait::Memory;
 /// How a receive sleeps: so that its thread can be cancelled, and its descriptor closed by another, meanwhile.
 pub struct Waiting {
     /// To be called before a receive sleeps, and whenever it is the only reader again: [`Port::fd`] is the socket then.
-    pub hold: fn(port: &mut Port<'_>),
+    pub keep_socket: fn(port: &mut Port<'_>),
     /// Receives from the kernel, sleeping if the socket blocks, as long as it says: by calls of libc's.
     pub recv: unsafe fn(port: &Port<'_>, to: *mut u8, len: usize, flags: i32, patience: Patience) -> Answer,
     /// Makes a system call of the library's own, which sleeps. A thread that does not come back from it
@@ -92,8 +92,8 @@ pub struct Port<'a> {
     pub link: Link,
     /// A descriptor of the socket: another one, once that by which the program named it was closed under a receive.
     pub fd: i32,
-    /// Whether the socket is held for this receive, which sleeps or has slept.
-    pub is_held: bool,
+    /// Whether the socket is kept open for this receive, which sleeps or has slept.
+    pub keeps_socket: bool,
     /// Number of this thread.
     pub me: u32,
     /// Whatever tells `Port::waiting` which connection it is.

@@ -16,7 +16,7 @@ use crate::words::{ALONE, DOZING, Direction};
 use std::sync::Arc;
 
 static WAITING: Waiting = Waiting {
-    hold: |_| {},
+    keep_socket: |_| {},
     recv: |port, to, len, flags, _| {
         loop {
             // SAFETY: passed on to the caller.
@@ -48,7 +48,7 @@ impl Ends {
             end: &self.0[number],
             link: pool.slot(0, side).unwrap(),
             fd: FD + number as i32,
-            is_held: false,
+            keeps_socket: false,
             me: 1 + number as u32,
             token: 0,
             spin_us: 0,

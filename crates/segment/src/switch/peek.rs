@@ -38,10 +38,10 @@ impl Port<'_> {
         if ring::unread(&ring, place) != Ok(before as u64) {
             return 0;
         }
-        let (taken, held) = (self.bells_taken(), self.held());
+        let (taken, kept) = (self.bells_taken(), self.kept());
         // Data that was taken for doorbells comes first.
         let early = taken.saturating_sub(bells) as usize;
-        if early > held || early > into.left() {
+        if early > kept || early > into.left() {
             return 0;
         }
         self.copy_held(into, early, early);
@@ -100,7 +100,7 @@ impl Port<'_> {
     #[cold]
     pub(super) fn await_whole(&mut self, wanted: usize, since: Option<u64>) {
         const LONGEST_NAP_US: u32 = 1000;
-        (self.waiting.hold)(self);
+        (self.waiting.keep_socket)(self);
         let deadline = self.receive_deadline(since);
         // A signal is let in by the naps alone, which say so.
         kernel::undisturbed_since(|held_back| {
@@ -110,7 +110,7 @@ impl Port<'_> {
                 && deadline.is_none_or(|at| nanoseconds() < at)
                 && nap_unless_signalled(nap_us, held_back)
             {
-                (self.waiting.hold)(self);
+                (self.waiting.keep_socket)(self);
                 nap_us = (2 * nap_us).min(LONGEST_NAP_US);
             }
         });

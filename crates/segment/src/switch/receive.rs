@@ -31,8 +31,8 @@ impl Port<'_> {
         let (mut since, mut deadline) = (None, None);
         loop {
             let entered = self.end.reading.lock.enter(self.me);
-            if self.is_held {
-                (self.waiting.hold)(self);
+            if self.keeps_socket {
+                (self.waiting.keep_socket)(self);
             }
             self.mend_after(entered);
             match entered {

@@ -84,7 +84,7 @@ impl Port<'_> {
             self.count_bells(bells);
             reading.kernel.fetch_add(taken - bells, Relaxed);
             if self.receives_fast() && bells > 0 {
-                reading.held_from.store(reading.all_bells.load(Relaxed), Relaxed);
+                reading.kept_from.store(reading.all_bells.load(Relaxed), Relaxed);
             }
         }
     }

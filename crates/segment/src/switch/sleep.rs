@@ -46,7 +46,7 @@ impl Port<'_> {
         // What comes may be data, or a doorbell that a poll of the kernel's waits for too, or a sleep below in this very
         // thread: then look at it, leave it there.
         let above = reading.lock.fall_asleep();
-        (self.waiting.hold)(self);
+        (self.waiting.keep_socket)(self);
         let takes = self.receives_fast() && !above && !self.end.is_watched();
         // A signal handler may have received before it could know that this thread is about to sleep.
         let got = if takes {
@@ -66,7 +66,7 @@ impl Port<'_> {
             reading.lock.wake(above);
             got
         };
-        (self.waiting.hold)(self);
+        (self.waiting.keep_socket)(self);
         if takes {
             self.note_flag();
         }
@@ -148,7 +148,7 @@ impl Port<'_> {
             pause();
             return Ok(0);
         }
-        (self.waiting.hold)(self);
+        (self.waiting.keep_socket)(self);
         (self.waiting.call)(self, &|| self.end.reading.lock.sleep_behind(deadline))
     }
 }
