@@ -123,7 +123,7 @@ impl Port<'_> {
 
     /// Waits while a doorbell that was announced `is_missing`, if its sender lives.
     fn await_last(&self, is_missing: impl Fn() -> bool) {
-        // What this end has read, and said, is published before it looks for doorbells; see `ring_if`.
+        // What this end has read, and said, is published before it looks for doorbells; see `send_bell_if`.
         fence(SeqCst);
         let began = ticks();
         loop {

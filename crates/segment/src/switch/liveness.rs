@@ -51,7 +51,7 @@ impl Port<'_> {
             // The other end has sent its FIN: it has shut down its half, or it is gone. A byte tells.
             // If it has nothing unread, it may just be closing in order; one that is inside a receive is not.
             let in_kernel = &self.link.outgoing().flags.in_kernel;
-            self.ring_if(|| self.has_unread() || in_kernel.load(SeqCst) != 0);
+            self.send_bell_if(|| self.has_unread() || in_kernel.load(SeqCst) != 0);
             return self.connected();
         }
         if events & (OVER | libc::POLLRDHUP) == 0 {
@@ -108,7 +108,7 @@ impl Port<'_> {
         }
         let entered = self.enter_sending();
         // Behind a mark of going down, which another thread may have set meanwhile, a doorbell would be data.
-        let asked = self.sends_fast() && self.ring_if(|| self.has_unread());
+        let asked = self.sends_fast() && self.send_bell_if(|| self.has_unread());
         let gone = asked && !self.connected();
         if asked {
             self.end.set_probed(if gone { Probed::Gone } else { Probed::Lives });

@@ -128,7 +128,7 @@ fn both(preemptions: usize, fast: bool, sends: fn(&mut Port<'_>), receives: fn(&
 }
 
 /// Fails if `Sender::put` publishes a record with Relaxed: then the reader finds the header before the bytes. Fails if it does so
-/// with `store(.., Release)` and `Port::ring_bell` looks with Acquire: then neither end sees the other, and the reader sleeps on.
+/// with `store(.., Release)` and `Port::wake_reader` looks with Acquire: then neither end sees the other, and the reader sleeps on.
 #[test]
 fn a_reader_that_goes_to_sleep_is_woken() {
     let receives = |port: &mut Port<'_>| {

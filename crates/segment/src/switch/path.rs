@@ -148,12 +148,12 @@ impl Port<'_> {
         // On top of a send of this thread the path stays; that send, or the next, finds that it is pinned.
         let nested = entered == Entered::Nested;
         // The mark counts the doorbell that wakes, so that it is thrown away however late it comes.
-        let mut ring = wake && !nested && (self.sends_fast() || self.try_up(false)) && self.announce_bell();
+        let mut is_bell_due = wake && !nested && (self.sends_fast() || self.try_up(false)) && self.announce_bell();
         if for_good {
             self.end.pin_sending();
         }
         let began = ticks();
-        while !nested && self.sends_fast() && !self.go_down_and_wake(reason, &mut ring) {
+        while !nested && self.sends_fast() && !self.go_down_and_wake(reason, &mut is_bell_due) {
             // The reader is inside a receive that does not wait: it will soon be out, if it lives.
             if !self.kernel_says_alive() {
                 sending.fast.store(0, Relaxed);
@@ -166,7 +166,7 @@ impl Port<'_> {
             }
             nap(50);
         }
-        if ring {
+        if is_bell_due {
             self.send_surely(&[0]);
         }
         self.end.set_reason(reason);
@@ -178,15 +178,15 @@ impl Port<'_> {
         self.go_down_and_wake(reason, &mut false)
     }
 
-    /// The same; sends an announced doorbell behind the mark, if `ring` says that there is one.
-    fn go_down_and_wake(&self, reason: Reason, ring: &mut bool) -> bool {
+    /// The same; sends an announced doorbell behind the mark, if `is_bell_due`.
+    fn go_down_and_wake(&self, reason: Reason, is_bell_due: &mut bool) -> bool {
         let sending = &self.end.sending;
         let sender = self.sender();
         if sender.used(true).is_err() {
             self.break_off();
             return true;
         }
-        if self.reader_is_absent() && !*ring {
+        if self.reader_is_absent() && !*is_bell_due {
             let gave = self.give_back();
             if gave != Gave::Nothing {
                 return gave == Gave::All;
@@ -207,8 +207,8 @@ impl Port<'_> {
                     sender.mark(Record::Down(self.bells_since_up()));
                     let left = self.reader_is_absent();
                     // Before any data, which is told from doorbells by their number alone.
-                    *ring =
-                        *ring && kernel::send(self.fd, &[0]).inspect_err(|&error| self.keep_failure(error)).is_err();
+                    *is_bell_due = *is_bell_due
+                        && kernel::send(self.fd, &[0]).inspect_err(|&error| self.keep_failure(error)).is_err();
                     if !left {
                         sending.fast.store(0, Relaxed);
                     }
@@ -219,7 +219,7 @@ impl Port<'_> {
             left
         });
         let Some(left) = left else { return false };
-        if core::mem::take(ring) {
+        if core::mem::take(is_bell_due) {
             self.send_surely(&[0]);
         }
         if left && self.give_back() != Gave::Nothing {

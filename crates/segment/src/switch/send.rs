@@ -264,7 +264,7 @@ impl Port<'_> {
                 Push::Took(n) => {
                     *sent += n;
                     own::add(&self.end.sending.fast_bytes, n as u64);
-                    if !self.ring_bell() {
+                    if !self.wake_reader() {
                         return Ok(Pushed::Left);
                     }
                 }

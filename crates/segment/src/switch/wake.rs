@@ -20,7 +20,7 @@ const AWAKE_US: u64 = 2;
 impl Port<'_> {
     /// Wakes the reader if it sleeps. False when it has left the ring: then what is in it has gone the kernel path.
     #[inline]
-    pub(super) fn ring_bell(&self) -> bool {
+    pub(super) fn wake_reader(&self) -> bool {
         // SeqCst: after the record was published, see `Sender::put`.
         self.link.outgoing().flags.waiting.load(SeqCst) == 0 || self.is_taken_at_once() || self.wake()
     }
@@ -66,7 +66,7 @@ impl Port<'_> {
                     }
                 }
                 Raised::Alone => {
-                    if !self.ring_if(|| self.is_awaited() && take(ringing)) && !self.is_awaited() {
+                    if !self.send_bell_if(|| self.is_awaited() && take(ringing)) && !self.is_awaited() {
                         return true;
                     }
                 }
@@ -79,7 +79,7 @@ impl Port<'_> {
             }
         }
         // A doorbell too many does no harm.
-        self.ring_if(|| self.is_awaited());
+        self.send_bell_if(|| self.is_awaited());
         true
     }
 
@@ -140,7 +140,7 @@ impl Port<'_> {
     /// Sends a doorbell if one `is_wanted`, which is asked once it is announced. A reader that is about to close looks the
     /// other way round (`hush`): it says what it has read, and waits for what is announced then. So no doorbell comes to a
     /// socket that was closed with everything read, whose kernel would answer with a reset, and would drop what it has sent.
-    pub(super) fn ring_if(&self, is_wanted: impl FnOnce() -> bool) -> bool {
+    pub(super) fn send_bell_if(&self, is_wanted: impl FnOnce() -> bool) -> bool {
         let announced = self.announce_bell();
         fence(SeqCst);
         let wanted = is_wanted();
