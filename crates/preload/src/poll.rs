@@ -377,7 +377,7 @@ fn ask(fds: &mut [pollfd], timeout: Option<timespec>, mask: *const sigset_t) -> 
         } else if it.revents & RESET != 0
             && let Some(port) = port(it.fd)
         {
-            port.heed_reset();
+            port.judge_reset();
         }
         if it.revents & RESET != 0 && port(it.fd).is_some_and(|port| port.end.keeps_error()) {
             it.revents |= libc::POLLERR;
@@ -422,12 +422,12 @@ fn correct(it: &mut pollfd) {
         return;
     };
     if it.revents & !(libc::POLLOUT | libc::POLLWRNORM) != 0 {
-        port.heed_kernel();
+        port.ask_kernel_next();
     }
     if it.revents & (IN | libc::POLLRDHUP) != 0 && port.reader_is_gone() {
         it.revents = kernel::poll_now(it.fd, it.events);
     }
-    if it.revents & RESET != 0 && port.heed_reset() {
+    if it.revents & RESET != 0 && port.judge_reset() {
         it.revents &= !RESET;
     }
     let over = it.revents & (RESET | libc::POLLRDHUP) != 0;

@@ -363,7 +363,7 @@ mod tests {
         let member = family.join();
         let (kept, gone) = (family.take(member).unwrap(), family.take(member).unwrap());
         family.end(gone).references.store(0, Relaxed);
-        family.give_back(gone);
+        family.free(gone);
         let end = family.end(kept);
         end.cookie.store(0xfeed_0001, Relaxed);
         end.set_shape(Shape { ring_bytes: 1 << 16, slots: 4 });

@@ -185,8 +185,8 @@ impl Group {
         self.owner.load(Relaxed) == owner
     }
 
-    /// Gives it back.
-    pub fn give_back(&self) {
+    /// Its owner has it no more.
+    pub fn release(&self) {
         self.owner.store(0, Release);
     }
 }

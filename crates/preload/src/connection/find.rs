@@ -108,7 +108,7 @@ fn classify(fd: i32, known: Known, wanted: fn(u8) -> bool) -> Option<u32> {
     let connection = Connection { end, index, fd };
     if let Err(now) = enter(connection, known, generation) {
         handle.descriptors.store(0, Relaxed);
-        family.give_back(index);
+        family.free(index);
         // Another thread was faster.
         return if let Known::Connection(index) = now { Some(index) } else { None };
     }
@@ -151,7 +151,7 @@ fn take(family: &Family) -> Option<(u32, &'static Handle)> {
     let index = family.take(process::member())?;
     let handle = handle(index);
     if handle.is_none() {
-        family.give_back(index);
+        family.free(index);
     }
     Some((index, handle?))
 }
@@ -315,7 +315,7 @@ fn restore(family: &Family, fill: impl FnOnce(&End) -> bool) -> Option<u32> {
         forget_carried(family.end(index));
         return Some(index);
     }
-    family.give_back(index);
+    family.free(index);
     None
 }
 

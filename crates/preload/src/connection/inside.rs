@@ -270,16 +270,16 @@ pub(super) static WAITING: Waiting = Waiting {
     keep_socket,
     recv: sleeping_recv,
     call: sleeping_call,
-    attend_all,
+    give_back_everywhere,
     looks: epoll::looks_for_room,
     refused: epoll::await_room,
 };
 
 /// Gives back on all connections of this process; false if the kernel has no room for all of it yet.
-fn attend_all() -> bool {
+fn give_back_everywhere() -> bool {
     // Of each, also behind one that has no room.
     let mut all = true;
-    look_at_all(|it| all &= it.attend());
+    look_at_all(|it| all &= it.give_back_if_due());
     all
 }
 

@@ -363,8 +363,8 @@ impl Connection {
 
     /// The direction out is about to end: what a reader has left in the ring could not follow behind the FIN.
     /// False if the kernel has no room for all of it yet.
-    pub fn attend(&self) -> bool {
-        self.joined_port().is_none_or(|port| port.attend())
+    pub fn give_back_if_due(&self) -> bool {
+        self.joined_port().is_none_or(|port| port.give_back_if_due())
     }
 
     /// The program has set how the socket is closed: the other end is told whether it is with a reset.
@@ -392,7 +392,7 @@ impl Connection {
                 port.end_sending();
             }
             if both {
-                port.shut();
+                port.prepare_to_shut();
             }
             if directions & SHUT_IN != 0 {
                 port.rouse();

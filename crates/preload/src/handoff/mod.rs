@@ -349,7 +349,7 @@ impl Held {
         let end = connection.end;
         if let Some(port) = connection.ready_port() {
             // What this thread itself is in the middle of is counted: then only what one takes that sleeps is not.
-            port.settle();
+            port.pass_due_marks();
         }
         let me = process::thread();
         self.0.push((

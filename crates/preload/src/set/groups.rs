@@ -124,7 +124,7 @@ impl Set {
 impl Members {
     fn give_back(&self) {
         // SAFETY: the pool is attached: `forget_pool` is told before it is not.
-        unsafe { &*self.group }.give_back();
+        unsafe { &*self.group }.release();
     }
 }
 

@@ -322,7 +322,7 @@ impl End {
 
     /// Gives the end away by `copy`, to thread `me` of another family: to this one the connection is plain kernel TCP from then
     /// on, without a segment. False, without that, if it has none, or somebody is inside.
-    pub fn give_away(&self, me: u32, copy: impl FnOnce()) -> bool {
+    pub fn transfer(&self, me: u32, copy: impl FnOnce()) -> bool {
         let locks = [&self.reading.lock, &self.sending.lock];
         let entered = locks.map(|lock| lock.enter_if_free(me));
         let given = entered == [true; 2] && self.stage() == Stage::Joined;

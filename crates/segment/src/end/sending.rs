@@ -28,7 +28,7 @@ laid_out! {
         pub bells: AtomicU64,
         /// Packed [`crate::ring::Place`] from which the piece was taken that was last given back to the kernel path;
         /// [`NO_PIECE`] if there was none since the direction last went up.
-        pub giving: AtomicU64,
+        pub piece: AtomicU64,
         /// Calls that are inside a kernel send.
         pub in_kernel: AtomicU32,
         /// The waiting flag that the next of them was to wake: see [`Port::send`]. 0: none.
@@ -60,5 +60,5 @@ laid_out! {
     }
 }
 
-/// Value of [`Sending::giving`], which no place has.
+/// Value of [`Sending::piece`], which no place has.
 pub const NO_PIECE: u64 = u64::MAX;

@@ -287,7 +287,7 @@ mod tests {
             clock::nap(1000);
         }
         assert_eq!(buried, [alone, lent]);
-        buried.iter().for_each(|&index| family.give_back(index));
+        buried.iter().for_each(|&index| family.free(index));
         assert_eq!(family.join_as(1, 1), Some(dead.unwrap() + 1));
         assert!((0..MEMBERS as u32 - 3).all(|_| family.join_as(1, 1).is_some()));
         assert_eq!(family.join_as(1, 1), dead);

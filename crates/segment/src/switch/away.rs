@@ -91,7 +91,7 @@ impl Port<'_> {
             self.read_on();
         }
         // Not before: what is mended depends on where this end reads.
-        self.mend_after(entered);
+        self.repair_after(entered);
         lock.exit(entered);
     }
 

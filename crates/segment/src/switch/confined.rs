@@ -230,7 +230,7 @@ impl Port<'_> {
         let _ = waiting.fetch_update(SeqCst, Relaxed, |now| (!Flag(now).is_absent()).then_some(ALONE));
         // The flag is up before the ring is looked at; the sender publishes before it looks at the flag.
         fence(SeqCst);
-        let left = !self.something() && waiting.compare_exchange(ALONE, LEFT, SeqCst, Relaxed).is_ok();
+        let left = !self.has_something() && waiting.compare_exchange(ALONE, LEFT, SeqCst, Relaxed).is_ok();
         if left {
             reading.armed.store(0, Relaxed);
             reading.fast.store(0, Relaxed);

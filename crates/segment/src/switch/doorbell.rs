@@ -69,7 +69,7 @@ impl Port<'_> {
     /// The same, without waiting; none once there is something in the ring. Twice in a row must not take data for doorbells:
     /// only what was taken last is kept.
     pub(super) fn take_bells_of_idle(&self, most: usize) -> Answer {
-        self.in_kernel(|| if self.something() { Ok(0) } else { self.take_waiting_bells(most) })
+        self.in_kernel(|| if self.has_something() { Ok(0) } else { self.take_waiting_bells(most) })
     }
 
     /// The same, whatever is in the ring.
@@ -171,7 +171,7 @@ impl Port<'_> {
     /// Takes doorbells that have done their work out of the kernel's queue, once the ring is empty: the kernel then says
     /// the truth to its own polls, and does not answer the end of this process with a reset.
     pub(super) fn clear_bells(&self) {
-        while self.receives_fast() && !self.something() {
+        while self.receives_fast() && !self.has_something() {
             let owed = self.owed();
             if owed == 0 {
                 return;

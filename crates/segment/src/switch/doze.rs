@@ -85,7 +85,7 @@ impl Port<'_> {
         }
         self.end.watch();
         self.asks_again(false);
-        if !self.attend_before_sleep() {
+        if !self.give_back_before_sleep() {
             return Dozed::Over;
         }
         let limit = self.limit(deadline, Signals::End);
@@ -167,7 +167,7 @@ impl Port<'_> {
         // The flag is up before the ring, and what the other end says of its end, is looked at.
         fence(SeqCst);
         match () {
-            _ if self.something() => Some(Dozed::Awake),
+            _ if self.has_something() => Some(Dozed::Awake),
             _ if self.needs_kernel() => Some(Dozed::Over),
             _ => None,
         }
@@ -185,7 +185,7 @@ impl Port<'_> {
         let dozes = &self.end.reading.dozes;
         match answer {
             Ok(_) | Err(Errno(libc::EAGAIN)) => {
-                if self.something() {
+                if self.has_something() {
                     dozes.store(0, Relaxed);
                 }
                 Dozed::Awake

@@ -31,7 +31,7 @@ impl Port<'_> {
         while flags.in_kernel.load(SeqCst) == LEAVING && ticks().wrapping_sub(began) < micros(LEFT_WITHIN_US) {
             give_way();
         }
-        self.attend_surely();
+        self.give_back_fully();
         self.tap_end();
     }
 
@@ -59,7 +59,7 @@ impl Port<'_> {
     }
 
     /// The program is about to shut down the second of both directions: what is sent to it from now on is the kernel's.
-    pub fn shut(&self) {
+    pub fn prepare_to_shut(&self) {
         let flags = &self.link.incoming().flags;
         let _ = flags.closed.compare_exchange(0, SHUT, AcqRel, Relaxed);
         flags.want_down.store(1, Release);
@@ -69,7 +69,7 @@ impl Port<'_> {
     /// The socket is about to be closed here: if everything was read, no doorbell may lie unread in the kernel, which
     /// would answer the close with a reset. With `last`, nobody else has it; without, others may, and are still rung for.
     /// That is said too often: a process that was killed, or executed a program, may have been counted among them.
-    pub fn hush(&self, last: bool) {
+    pub fn prepare_to_close(&self, last: bool) {
         self.with_reading(|beside| {
             // Whoever comes for the end meanwhile counts its reference before it takes this lock.
             let last = last && self.end.references.load(Acquire) <= 1;
@@ -84,7 +84,7 @@ impl Port<'_> {
     fn await_last_bells(&self, last: bool) {
         let reading = &self.end.reading;
         let is_anothers = !last && reading.resting.number() > ALONE;
-        if self.receives_fast() && (self.something() || is_anothers) {
+        if self.receives_fast() && (self.has_something() || is_anothers) {
             return;
         }
         if last {
@@ -103,7 +103,7 @@ impl Port<'_> {
                 } else {
                     self.clear_bells_beside()
                 }
-                self.owed() > 0 && !self.something()
+                self.owed() > 0 && !self.has_something()
             } else {
                 let _ = self.discard_bells();
                 reading.to_discard() > 0

@@ -21,7 +21,7 @@ impl Port<'_> {
     pub(super) fn enter_sending(&self) -> Entered {
         let entered = self.end.sending.lock.enter(self.me);
         if entered == Entered::AfterDeath {
-            kernel::undisturbed(|| self.mend_sending());
+            kernel::undisturbed(|| self.repair_sending());
         }
         entered
     }
@@ -41,7 +41,7 @@ impl Port<'_> {
     #[inline]
     pub(super) fn enter_reading(&self) -> Entered {
         let entered = self.end.reading.lock.enter(self.me);
-        self.mend_after(entered);
+        self.repair_after(entered);
         entered
     }
 

@@ -28,7 +28,7 @@ impl Port<'_> {
 
     /// What an error of the kernel's says of the stream.
     pub(super) fn verdict(&self, e: Errno) -> Taken {
-        let by_bell = matches!(e.0, libc::ECONNRESET | libc::EPIPE) && self.heed_reset();
+        let by_bell = matches!(e.0, libc::ECONNRESET | libc::EPIPE) && self.judge_reset();
         if by_bell { Taken::EndOfStream } else { Taken::Failed(e) }
     }
 
@@ -62,7 +62,7 @@ impl Port<'_> {
 
     /// What the program is to be told for an error of the kernel's: a reset behind a FIN is EPIPE there.
     pub fn as_told(&self, error: Errno) -> Errno {
-        let is_reset = error.0 == libc::EPIPE && self.has_forsaken();
+        let is_reset = error.0 == libc::EPIPE && self.is_gone_with_unread();
         if is_reset { BROKEN } else { error }
     }
 
@@ -70,7 +70,7 @@ impl Port<'_> {
     /// that has `sent` a part.
     pub(super) fn check_untold(&self, sent: usize) -> Result<(), Errno> {
         let kept = self.end.reading.error.load(Relaxed) != 0;
-        if !kept && (!self.has_forsaken() || self.connected()) {
+        if !kept && (!self.is_gone_with_unread() || self.connected()) {
             return Ok(());
         }
         let untold = if sent > 0 {
@@ -94,7 +94,7 @@ impl Port<'_> {
     /// The kernel has reported a reset: whether that is the doing of a doorbell alone. A process that is killed with one
     /// unread resets the connection, where kernel TCP would have ended the stream: it had read all that was sent to it. If
     /// not, sends learn from the kernel that it is over. One that had asked for a reset is taken at its word.
-    pub fn heed_reset(&self) -> bool {
+    pub fn judge_reset(&self) -> bool {
         let flags = &self.link.outgoing().flags;
         let by_bell = self.sends_fast()
             && !self.end.is_pinned()

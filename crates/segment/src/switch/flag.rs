@@ -31,7 +31,7 @@ impl Port<'_> {
         }
         // The flag is up before the ring is looked at; the sender publishes before it looks at the flag.
         fence(SeqCst);
-        if self.something() {
+        if self.has_something() {
             return false;
         }
         while self.receives_fast() && owed > 0 && reading.resting.number() <= ALONE {
@@ -40,7 +40,7 @@ impl Port<'_> {
                 _ => break,
             }
         }
-        !self.something()
+        !self.has_something()
     }
 
     /// Raises the waiting flag to `number`; true when nothing can be read then but what the kernel will tell of.
@@ -51,7 +51,7 @@ impl Port<'_> {
     /// Whether whatever is published from now on rings, and the ring is empty.
     pub(super) fn is_armed(&self) -> bool {
         let flag = Flag(self.link.incoming().flags.waiting.load(SeqCst));
-        (flag.raised() == Raised::Alone || flag.is_absent()) && !self.something() || self.awaits_rest()
+        (flag.raised() == Raised::Alone || flag.is_absent()) && !self.has_something() || self.awaits_rest()
     }
 
     /// Takes note if the sender has taken the waiting flag.

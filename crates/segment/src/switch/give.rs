@@ -25,7 +25,7 @@ pub(super) const PIECE: usize = 4096;
 impl Port<'_> {
     /// If the reader has left the ring, it gets what it left there on the kernel path: it cannot come for it. False if the
     /// kernel has no room for all of it yet: then somebody has to ask again.
-    pub fn attend(&self) -> bool {
+    pub fn give_back_if_due(&self) -> bool {
         if !self.sends_fast() || !self.reader_is_absent() || self.is_awaited_empty() {
             return true;
         }
@@ -36,8 +36,8 @@ impl Port<'_> {
     }
 
     /// The same before this direction ends: what is in the ring could not follow.
-    pub(super) fn attend_surely(&self) {
-        while !self.attend() && self.connected() {
+    pub(super) fn give_back_fully(&self) {
+        while !self.give_back_if_due() && self.connected() {
             nap(100);
         }
     }
@@ -63,7 +63,7 @@ impl Port<'_> {
         let gave = self.give_pieces(became & BY_READER != 0);
         if became & !BY_READER != self.me {
             // First: the reader may go on behind what this end has given.
-            self.end.sending.giving.store(NO_PIECE, Relaxed);
+            self.end.sending.piece.store(NO_PIECE, Relaxed);
             giver.store(0, Release);
         }
         gave
@@ -78,9 +78,9 @@ impl Port<'_> {
         for _ in 0..self.sender().ring.capacity() {
             // A handler's send would give the same again before it is counted.
             match kernel::undisturbed(|| self.give_piece()) {
-                Ok(Given::Piece) => {}
-                Ok(Given::NoRoom) => return Gave::Part,
-                Ok(Given::All) => return Gave::All,
+                Ok(PieceOutcome::Sent) => {}
+                Ok(PieceOutcome::NoRoom) => return Gave::Part,
+                Ok(PieceOutcome::NoneLeft) => return Gave::All,
                 Err(Fault) => break,
             }
         }
@@ -136,14 +136,14 @@ impl Port<'_> {
             return false;
         }
         if given != 0 {
-            if sending.giving.load(Relaxed) == NO_PIECE {
-                sending.giving.store(self.published_place(self.link.outgoing()).pack(), Relaxed);
+            if sending.piece.load(Relaxed) == NO_PIECE {
+                sending.piece.store(self.published_place(self.link.outgoing()).pack(), Relaxed);
             }
             if self.note_piece(given as usize).is_err() {
                 return false;
             }
         }
-        sending.giving.store(NO_PIECE, Relaxed);
+        sending.piece.store(NO_PIECE, Relaxed);
         self.link.outgoing().flags.giver.fetch_and(!BY_READER, Release);
         true
     }
@@ -234,12 +234,12 @@ impl Port<'_> {
 
     /// One piece of it, as much as the kernel has room for. Should this process be killed on the way, the kernel's own count
     /// tells whether the piece was sent: see `note_piece`.
-    fn give_piece(&self) -> Result<Given, Fault> {
+    fn give_piece(&self) -> Result<PieceOutcome, Fault> {
         let sending = &self.end.sending;
         let sender = self.sender();
         if sender.used(true)? == 0 {
             self.end_giving();
-            return Ok(Given::All);
+            return Ok(PieceOutcome::NoneLeft);
         }
         let place = Place { head: sender.seen_head.load(Relaxed), ..self.published_place(self.link.outgoing()) };
         let mut bytes = [0u8; PIECE];
@@ -250,20 +250,20 @@ impl Port<'_> {
         if n == 0 {
             match sender.ring.record(next.head)? {
                 // In the making, below in this very thread, which will do the rest.
-                Record::Empty if next.head != sending.tail.load(Relaxed) => return Ok(Given::All),
+                Record::Empty if next.head != sending.tail.load(Relaxed) => return Ok(PieceOutcome::NoneLeft),
                 record => next.head = sender.ring.behind(next.head, record),
             }
             self.publish_given(next);
-            return Ok(Given::Piece);
+            return Ok(PieceOutcome::Sent);
         }
-        sending.giving.store(place.pack(), Relaxed);
+        sending.piece.store(place.pack(), Relaxed);
         match kernel::send(self.fd, &bytes[..n]) {
-            Ok(sent) => self.note_piece(sent).map(|()| Given::Piece),
-            Err(AGAIN) => Ok(Given::NoRoom),
+            Ok(sent) => self.note_piece(sent).map(|()| PieceOutcome::Sent),
+            Err(AGAIN) => Ok(PieceOutcome::NoRoom),
             Err(error) => {
                 self.keep_failure(error);
                 sending.fast.store(0, Relaxed);
-                Ok(Given::All)
+                Ok(PieceOutcome::NoneLeft)
             }
         }
     }
@@ -272,7 +272,7 @@ impl Port<'_> {
     pub(super) fn note_piece(&self, sent: usize) -> Result<(), Fault> {
         let sending = &self.end.sending;
         let mut passed = Cursor::discarding(sent);
-        let begin = Place::unpack(sending.giving.load(Relaxed));
+        let begin = Place::unpack(sending.piece.load(Relaxed));
         let (next, n) = copy_past_marks(&self.sender().ring, begin, &mut passed)?;
         if n != sent {
             return Err(Fault);
@@ -315,9 +315,9 @@ pub(super) enum Gave {
 }
 
 /// What became of a piece of what a reader has left in the ring.
-enum Given {
-    Piece,
+enum PieceOutcome {
+    Sent,
     NoRoom,
     /// There is none, or none can be given.
-    All,
+    NoneLeft,
 }

@@ -25,7 +25,7 @@ static WAITING: Waiting = Waiting {
     // SAFETY: passed on to the caller.
     recv: |port, to, len, flags, _| unsafe { kernel::recv(port.fd, to, len, flags) },
     call: |_, call| call(),
-    attend_all: || true,
+    give_back_everywhere: || true,
     looks: |_| false,
     refused: |_| {},
 };
@@ -60,7 +60,7 @@ impl Ends {
         }
         if fast {
             assert!(it.port(0).can_wake());
-            it.port(1).settle();
+            it.port(1).pass_due_marks();
             assert!(it.port(1).receives_fast());
         }
         it
@@ -165,7 +165,7 @@ fn a_receive_sleeps_before_what_never_comes() {
 }
 
 /// A reader that is killed between the ring and the doorbell had read everything: kernel TCP ends the stream. Unless it had
-/// asked for a reset; the last fails if `Port::heed_reset` does not look at `ReaderFlags::resets`.
+/// asked for a reset; the last fails if `Port::judge_reset` does not look at `ReaderFlags::resets`.
 #[test]
 fn a_reset_is_a_doorbells_doing_unless_the_reader_had_asked_for_one() {
     for (asked_before, asked) in [(false, false), (true, false), (false, true)] {
@@ -173,7 +173,7 @@ fn a_reset_is_a_doorbells_doing_unless_the_reader_had_asked_for_one() {
         let (sender, reader) = (it.port(0), it.port(1));
         // The other direction has gone up too: nothing that the reader has sent can be missing.
         assert!(reader.can_wake());
-        sender.settle();
+        sender.pass_due_marks();
         for asked in [asked_before, asked] {
             let linger = libc::linger { l_onoff: asked.into(), l_linger: 0 };
             let size = size_of_val(&linger) as libc::socklen_t;
@@ -194,7 +194,7 @@ fn a_reset_is_a_doorbells_doing_unless_the_reader_had_asked_for_one() {
         let Ends { sockets: [_mine, others], .. } = it;
         drop(others);
         assert_eq!(kernel::poll_now(sender.fd, 0), libc::POLLERR | libc::POLLHUP);
-        assert_eq!(sender.heed_reset(), !asked);
+        assert_eq!(sender.judge_reset(), !asked);
     }
 }
 
@@ -248,7 +248,7 @@ fn what_a_killed_sender_has_given_is_not_given_again() {
         assert_eq!(reader.leave(Leave::UnlessLost, u64::MAX), LeftRing::Unread);
         sender.end.sending.lock.enter(NOBODY);
         let head = sender.link.outgoing().head.head.load(Relaxed);
-        sender.end.sending.giving.store(Place { head, consumed: 1234 }.pack(), Relaxed);
+        sender.end.sending.piece.store(Place { head, consumed: 1234 }.pack(), Relaxed);
         sender.link.outgoing().flags.giver.store(NOBODY, Relaxed);
         assert_eq!(kernel::send(sender.fd, &left[..given]), Ok(given));
         assert_eq!(reader.leave_to(Recipient::Alone), LeftRing::Unread);
@@ -280,7 +280,7 @@ fn a_reader_gives_nothing_of_a_ring_that_begins_anew() {
     let (it, left) = some_left_unread();
     let (sender, reader) = (it.port(0), it.port(1));
     assert_eq!(reader.go_away(|| true), Departure::Gone);
-    assert!(sender.attend());
+    assert!(sender.give_back_if_due());
     assert!(!reader.give_itself());
     it.assert_receives(&left);
     reader.return_to_ring();
@@ -322,7 +322,7 @@ fn a_reader_that_lies_about_giving_ends_the_connection() {
         let lie = [&left[..], b"x"].concat();
         assert_eq!(kernel::send(it.sockets[0].as_raw_fd(), &lie[..given]), Ok(given));
         let began = Instant::now();
-        it.port(0).attend();
+        it.port(0).give_back_if_due();
         assert_eq!((it.ends[0].stage(), it.ends[0].reason()), (Stage::Broken, Reason::PeerFault));
         assert!(began.elapsed() < PATIENCE);
     }

@@ -80,8 +80,8 @@ impl Port<'_> {
     /// Whether the reader, if it is gone, has certainly left something unread in the ring that was sent before: kernel TCP
     /// would have reset the connection. What is sent to one that had read everything, or had shut down its half, is lost
     /// behind its FIN.
-    pub(super) fn has_forsaken(&self) -> bool {
-        self.attend();
+    pub(super) fn is_gone_with_unread(&self) -> bool {
+        self.give_back_if_due();
         let (sending, sender) = (&self.end.sending, self.sender());
         let Ok(unread @ 1..) = sender.used(true) else { return false };
         let sent_since = ring::distance(sending.alive.load(Relaxed), sending.tail.load(Relaxed));
@@ -97,7 +97,7 @@ impl Port<'_> {
     /// tells the two apart: nobody is there to take it, so it is answered with a reset, and from then on the kernel says
     /// what kernel TCP would have said. Living ends are asked once; those that have shut down both ways say so themselves.
     pub fn reader_is_gone(&self) -> bool {
-        self.attend();
+        self.give_back_if_due();
         let sending = &self.end.sending;
         if !self.has_unread()
             || self.end.probed() != Probed::NotYet

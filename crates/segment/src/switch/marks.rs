@@ -36,7 +36,7 @@ impl Port<'_> {
         Ok(self.front()?.1)
     }
 
-    pub(super) fn something(&self) -> bool {
+    pub(super) fn has_something(&self) -> bool {
         let published = self.incoming().published(self.place().head);
         published && !matches!(self.ahead(), Ok(Record::Empty)) || self.end.reading.stash.load(Relaxed) > 0
     }
@@ -107,7 +107,7 @@ impl Port<'_> {
         reading.place.store(Place { head, consumed: 0 }.pack(), Relaxed);
         self.link.incoming().head.head.store(head, Release);
         // An end that leaves for good says so by going down.
-        self.attend();
+        self.give_back_if_due();
     }
 
     /// Passes a mark that lies under the head and throws away the doorbells before kernel data, so that the kernel's
@@ -136,7 +136,7 @@ impl Port<'_> {
     }
 
     /// The same, from outside; before the kernel is asked for readiness.
-    pub fn settle(&self) {
+    pub fn pass_due_marks(&self) {
         self.with_reading(|beside| {
             if beside == Beside::Nobody {
                 self.pass_marks();
@@ -223,7 +223,7 @@ impl Port<'_> {
             self.publish_position();
             // SeqCst: ready before the look whether the other end has left; that one has left before it looks.
             flags.ready.swap(1, SeqCst);
-            self.attend();
+            self.give_back_if_due();
         } else if !self.has_ended() {
             self.end.set_reason(Reason::Counters);
         }

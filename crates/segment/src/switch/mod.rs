@@ -66,8 +66,8 @@ pub struct Waiting {
     /// Makes a system call of the library's own, which sleeps. A thread that does not come back from it
     /// [abandons](Port::abandon_sleep) its sleep.
     pub call: fn(port: &Port<'_>, call: &dyn Fn() -> Answer) -> Answer,
-    /// Gives back ([`Port::attend`]) on all connections of this process; false if the kernel has no room for all of it yet.
-    pub attend_all: fn() -> bool,
+    /// Gives back ([`Port::give_back_if_due`]) on all connections of this process; false if the kernel has no room for all of it yet.
+    pub give_back_everywhere: fn() -> bool,
     /// Whether whoever may wait for room in the ring can look for it ([`Port::looks_for_room_in`]). Takes no lock.
     pub looks: fn(port: &Port<'_>) -> bool,
     /// A send that does not block was refused, since the ring is full: those look from now on.

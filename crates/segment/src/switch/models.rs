@@ -27,7 +27,7 @@ static WAITING: Waiting = Waiting {
         }
     },
     call: |_, call| call(),
-    attend_all: || true,
+    give_back_everywhere: || true,
     looks: |_| false,
     refused: |_| {},
 };
@@ -72,7 +72,7 @@ impl Ends {
         }
         if fast {
             assert!(ends.port(0).can_wake());
-            ends.port(1).settle();
+            ends.port(1).pass_due_marks();
             assert!(ends.port(1).receives_fast());
         }
         ends.share();

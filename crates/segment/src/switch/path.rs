@@ -86,7 +86,7 @@ impl Port<'_> {
     pub(super) fn has_gone_up(&self) {
         let sending = &self.end.sending;
         sending.mark.store(sending.tail.load(Relaxed), Relaxed);
-        sending.giving.store(NO_PIECE, Relaxed);
+        sending.piece.store(NO_PIECE, Relaxed);
         sending.full.store(0, Relaxed);
         sending.fast.store(1, Relaxed);
         self.end.note_sent_fast();
@@ -107,7 +107,7 @@ impl Port<'_> {
     }
 
     /// A kernel send is over, for which the waiting flag may have been taken: if it has sent nothing, the flag goes up again.
-    pub(super) fn settle_flag(&self, sent: bool) {
+    pub(super) fn restore_flag(&self, sent: bool) {
         let took = &self.end.sending.took;
         if took.load(Relaxed) != 0
             && let word @ 1.. = took.swap(0, AcqRel)

@@ -157,7 +157,7 @@ impl Port<'_> {
     /// Bytes that receives would find now (FIONREAD).
     pub fn unread(&self) -> u64 {
         self.return_to_ring();
-        self.settle();
+        self.pass_due_marks();
         let reading = &self.end.reading;
         let ring = self.incoming();
         let mut place = self.place();
@@ -203,7 +203,7 @@ impl Port<'_> {
 
     /// The kernel has reported this socket, perhaps for the end of the stream, and may not do so again: the next receive
     /// that finds the ring empty asks it.
-    pub fn heed_kernel(&self) {
+    pub fn ask_kernel_next(&self) {
         self.end.reading.asked.store(0, Relaxed);
     }
 }

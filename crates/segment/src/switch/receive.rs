@@ -34,7 +34,7 @@ impl Port<'_> {
             if self.keeps_socket {
                 (self.waiting.keep_socket)(self);
             }
-            self.mend_after(entered);
+            self.repair_after(entered);
             match entered {
                 Entered::Alone | Entered::AfterDeath => {
                     let answer = self.receive_inside(&mut into, flags, nonblocking);
@@ -63,7 +63,7 @@ impl Port<'_> {
                 Entered::Asleep => {
                     // Whoever sleeps inside is woken by whatever arrives; until then there is nothing.
                     let began = *since.get_or_insert_with(ticks);
-                    if !self.something() || ticks().wrapping_sub(began) > micros(STOPPED_US) {
+                    if !self.has_something() || ticks().wrapping_sub(began) > micros(STOPPED_US) {
                         return Err(AGAIN);
                     }
                     if let Some(answer) = kernel::undisturbed(|| self.receive_beside(&mut into, flags)) {
@@ -216,13 +216,13 @@ impl Port<'_> {
     fn find_nothing(&self) -> Option<Answer> {
         let nothing = match self.ask_kernel() {
             Taken::Nothing => true,
-            Taken::EndOfStream if !self.something() => return Some(self.end_of_stream(0)),
-            Taken::Failed(e) if !self.something() => return Some(Err(e)),
+            Taken::EndOfStream if !self.has_something() => return Some(self.end_of_stream(0)),
+            Taken::Failed(e) if !self.has_something() => return Some(Err(e)),
             Taken::Failed(Errno(e)) => {
                 self.end.reading.error.store(e, Relaxed);
                 false
             }
-            _ => !self.something(),
+            _ => !self.has_something(),
         };
         (nothing && self.is_still_nothing()).then_some(Err(AGAIN))
     }
@@ -249,9 +249,9 @@ impl Port<'_> {
                 return Some(if total > 0 { Ok(total) } else { Err(ANEW) });
             }
             Taken::Nothing | Taken::Bytes(_) => {}
-            Taken::EndOfStream if self.something() => {}
+            Taken::EndOfStream if self.has_something() => {}
             Taken::EndOfStream => return Some(self.end_of_stream(total)),
-            Taken::Failed(Errno(e)) if self.something() && e != libc::EINTR && e != libc::EAGAIN => {
+            Taken::Failed(Errno(e)) if self.has_something() && e != libc::EINTR && e != libc::EAGAIN => {
                 self.end.reading.error.store(e, Relaxed);
             }
             Taken::Failed(e) if total == 0 => return Some(Err(e)),
@@ -307,14 +307,14 @@ impl Port<'_> {
         let mut byte = 0u8;
         for round in 0.. {
             // A byte behind a mark that has just appeared is none of a doorbell's.
-            if self.something() {
+            if self.has_something() {
                 break;
             }
             // SAFETY: one writable byte; only looked at.
             match unsafe { kernel::recv(self.fd, &mut byte, 1, libc::MSG_PEEK | libc::MSG_DONTWAIT) } {
                 Ok(0) => {
                     // The next receive finds it as well.
-                    self.heed_kernel();
+                    self.ask_kernel_next();
                     return Taken::EndOfStream;
                 }
                 // A doorbell hides the end of the stream behind it. Nobody need be woken by it any more.
@@ -328,12 +328,12 @@ impl Port<'_> {
                 Err(AGAIN) => return Taken::Nothing,
                 Err(e) => {
                     // Behind the error comes the end.
-                    self.heed_kernel();
+                    self.ask_kernel_next();
                     return self.verdict(e);
                 }
             }
         }
-        self.heed_kernel();
+        self.ask_kernel_next();
         Taken::Nothing
     }
 }

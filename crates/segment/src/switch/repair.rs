@@ -14,10 +14,10 @@ use crate::words::{BY_READER, Direction, Flag, NO_MORE_BELLS, RINGING};
 
 impl Port<'_> {
     #[inline]
-    pub(super) fn mend_after(&self, entered: Entered) {
+    pub(super) fn repair_after(&self, entered: Entered) {
         match entered {
             Entered::Alone | Entered::Asleep => {}
-            Entered::AfterDeath => kernel::undisturbed(|| self.mend_reading()),
+            Entered::AfterDeath => kernel::undisturbed(|| self.repair_reading()),
             Entered::Nested | Entered::AboveSleep => self.count_for_below(),
         }
     }
@@ -25,7 +25,7 @@ impl Port<'_> {
     /// What a killed reader was in the middle of: a mark that was half passed is passed, and what it had taken from the
     /// kernel is counted. Data that it had received is its own, as on kernel TCP.
     #[cold]
-    fn mend_reading(&self) {
+    fn repair_reading(&self) {
         let reading = &self.end.reading;
         let Direction { flags, head, .. } = self.link.incoming();
         flags.in_kernel.store(0, Release);
@@ -59,7 +59,7 @@ impl Port<'_> {
             self.enter_fast(bells);
         }
         // It may have been about to do so for a mark that it has passed.
-        self.attend();
+        self.give_back_if_due();
     }
 
     fn put_behind(&self, at: u64, mark: Record) {
@@ -108,16 +108,16 @@ impl Port<'_> {
     /// and doorbells that it had announced are sent, since it may have taken the flag for them already, or taken back where
     /// none is wanted any more. What it has given back to the kernel path is not given back again.
     #[cold]
-    pub(super) fn mend_sending(&self) {
+    pub(super) fn repair_sending(&self) {
         const MOST: u32 = 16;
         let Direction { flags, sender, .. } = self.link.outgoing();
         self.sender().close_hole();
         if sender.switching.load(Relaxed) != 0 {
-            self.mend_switch();
+            self.repair_switch();
             sender.switching.store(0, Release);
         }
         // It may have taken the waiting flag for a kernel send that it did not come to.
-        self.settle_flag(false);
+        self.restore_flag(false);
         if Flag(flags.waiting.load(Acquire)).is_ringing() {
             // Announced before: a reader that closes waits for the one and then for the other.
             if self.sends_fast() {
@@ -152,7 +152,7 @@ impl Port<'_> {
     }
 
     /// The same for one that was about to switch its path: the mark is published before anything else says that it has.
-    fn mend_switch(&self) {
+    fn repair_switch(&self) {
         let sending = &self.end.sending;
         match self.sender().last() {
             Ok(Record::Up(_)) if !self.sends_fast() => self.has_gone_up(),

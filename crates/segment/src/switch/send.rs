@@ -98,7 +98,7 @@ impl Port<'_> {
         let before = refused.load(Relaxed);
         refused.store(1, Relaxed);
         let answer = plain();
-        self.settle_flag(matches!(answer, Ok(1..)));
+        self.restore_flag(matches!(answer, Ok(1..)));
         self.end_kernel_send();
         if let Ok(n) = answer {
             sending.kernel_bytes.fetch_add(n as u64, Relaxed);
@@ -111,7 +111,7 @@ impl Port<'_> {
 
     /// A kernel send is over: for a thread that does not come back from it.
     pub fn end_kernel_send(&self) {
-        self.settle_flag(false);
+        self.restore_flag(false);
         self.end.sending.in_kernel.fetch_sub(1, AcqRel);
     }
 
@@ -141,7 +141,7 @@ impl Port<'_> {
             let flags = &self.link.outgoing().flags;
             if flags.closed.load(Relaxed) == CLOSED || !self.reader_lives() {
                 // Nobody will read the ring any more: the kernel has the right answer for the program.
-                self.attend_surely();
+                self.give_back_fully();
                 sending.fast.store(0, Relaxed);
                 self.end.pin_sending();
                 return Outcome::Plain;
@@ -158,7 +158,7 @@ impl Port<'_> {
                 Ok(Pushed::Left) if from.left() == 0 => {
                     if !nonblocking && !nested {
                         // As a send that blocks waits for room.
-                        self.attend_surely();
+                        self.give_back_fully();
                     }
                     return Outcome::Done;
                 }

@@ -30,7 +30,7 @@ impl Port<'_> {
     pub(super) fn sleep(&mut self, patience: Patience) -> Taken {
         let reading = &self.end.reading;
         // What the other end has left unread may be what it is to answer; who was about to give it back may have been killed.
-        if !self.attend_before_sleep() {
+        if !self.give_back_before_sleep() {
             // The kernel has no room for the rest now, and does not say here when it has.
             nap(GIVE_EVERY_US);
             return Taken::Nothing;
@@ -79,7 +79,7 @@ impl Port<'_> {
         match got {
             Some(Ok(0)) => Taken::EndOfStream,
             Some(Ok(_)) => {
-                if !takes && self.receives_fast() && !self.something() {
+                if !takes && self.receives_fast() && !self.has_something() {
                     // A doorbell for what has been read already.
                     if above {
                         self.arm(ALONE);
@@ -114,7 +114,7 @@ impl Port<'_> {
         self.return_to_ring();
         self.end.watch();
         self.asks_again(false);
-        let given = self.attend_before_sleep();
+        let given = self.give_back_before_sleep();
         self.with_reading(|beside| {
             if beside == Beside::Sleeper {
                 return if self.ready() == Ready::Yes { Sleep::No } else { Sleep::Briefly };
@@ -130,15 +130,15 @@ impl Port<'_> {
 
     /// Before this thread sleeps on the connection: what readers have left in this and other rings goes the kernel path. False if
     /// the kernel has no room for all of it yet: then somebody has to ask again.
-    pub(super) fn attend_before_sleep(&self) -> bool {
+    pub(super) fn give_back_before_sleep(&self) -> bool {
         let (now, seen) = (self.link.departures(), &self.end.departures);
         if seen.load(Relaxed) != now {
-            if !(self.waiting.attend_all)() {
+            if !(self.waiting.give_back_everywhere)() {
                 return false;
             }
             seen.store(now, Relaxed);
         }
-        self.attend()
+        self.give_back_if_due()
     }
 
     /// Waits until the thread that sleeps in a receive wakes, as one that sleeps there itself.

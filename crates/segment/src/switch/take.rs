@@ -100,7 +100,7 @@ impl Port<'_> {
         if reading.armed.load(Relaxed) == 0 {
             return;
         }
-        if !self.something() {
+        if !self.has_something() {
             self.note_flag();
             if reading.armed.load(Relaxed) == 0 || self.owed() > 0 {
                 self.clear_bells_beside();
@@ -201,7 +201,7 @@ impl Port<'_> {
             return Some(taken);
         }
         if reading.error.load(Relaxed) != 0
-            && !self.something()
+            && !self.has_something()
             && kernel::inq(self.fd).is_ok_and(|queued| queued == 0)
             && let Some(error) = self.end.take_kept_error()
         {
@@ -249,8 +249,8 @@ impl Port<'_> {
                 Some(Taken::Bytes(n + self.more(more)))
             }
             // The sender may have gone up, filled the ring and closed since the ring was looked at.
-            Taken::EndOfStream if limit == usize::MAX && self.something() => None,
-            Taken::Failed(Errno(e)) if limit == usize::MAX && self.something() => {
+            Taken::EndOfStream if limit == usize::MAX && self.has_something() => None,
+            Taken::Failed(Errno(e)) if limit == usize::MAX && self.has_something() => {
                 self.end.reading.error.store(e, Relaxed);
                 None
             }

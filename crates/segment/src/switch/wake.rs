@@ -138,7 +138,7 @@ impl Port<'_> {
     }
 
     /// Sends a doorbell if one `is_wanted`, which is asked once it is announced. A reader that is about to close looks the
-    /// other way round (`hush`): it says what it has read, and waits for what is announced then. So no doorbell comes to a
+    /// other way round (`prepare_to_close`): it says what it has read, and waits for what is announced then. So no doorbell comes to a
     /// socket that was closed with everything read, whose kernel would answer with a reset, and would drop what it has sent.
     pub(super) fn send_bell_if(&self, is_wanted: impl FnOnce() -> bool) -> bool {
         let announced = self.announce_bell();
