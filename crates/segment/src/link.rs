@@ -294,17 +294,17 @@ impl Link {
             words.flags.closed.store(0, Relaxed);
             words.flags.want_down.store(0, Relaxed);
             words.flags.in_kernel.store(0, Relaxed);
-            words.flags.taken.store(0, Relaxed);
+            words.flags.consumed.store(0, Relaxed);
             words.flags.asks_again.store(0, Relaxed);
             words.flags.resets.store(0, Relaxed);
             words.flags.position.store(0, Relaxed);
             words.flags.giver.store(0, Relaxed);
             words.head.head.store(0, Relaxed);
-            words.head.bells.store(0, Relaxed);
+            words.head.bells_taken.store(0, Relaxed);
             words.sender.cpu.store(0, Relaxed);
             words.sender.ended.store(0, Relaxed);
             words.sender.switching.store(0, Relaxed);
-            words.sender.bells.store(0, Relaxed);
+            words.sender.announced.store(0, Relaxed);
             // A reader counts as asleep until it has shown that it is not: it may be in a poll of the kernel's.
             words.flags.waiting.store(ALONE, Relaxed);
             // SAFETY: the first word of the ring; position 0 is where both sides begin.

@@ -339,7 +339,7 @@ fn copy(end: &End) -> Option<Seen> {
             kernel_bytes: get(&back.kernel_bytes),
             position: place.head,
         },
-        bells: get(&end.bells),
+        bells: get(&end.bells_sent),
         waits: back.waits.load(Relaxed),
         sleeps: get(&end.sleeps),
         mean_wait_ns: (get(&end.reading.mean_wait) / 8).saturating_mul(1000) / clock::measured_ticks_per_microsecond(),

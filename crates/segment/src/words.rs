@@ -18,11 +18,11 @@ laid_out! {
         pub closed: AtomicU32,
         /// 1: the reader asks the sender to go down.
         pub want_down: AtomicU32,
-        /// 1: the reader believes itself on the kernel path and is receiving from it; the sender must not go down meanwhile,
+        /// [`RECEIVING`]: the reader believes itself on the kernel path and is receiving from it; the sender must not go down meanwhile,
         /// nor up, unless the reader knows ([`SenderWords::switching`]). [`LEAVING`]: it must not go down in any case.
         pub in_kernel: AtomicU32,
         /// Bytes of the record under the head that a reader which has [`LEFT`] had read.
-        pub taken: AtomicU32,
+        pub consumed: AtomicU32,
         /// 1: whoever has raised the flag may well not sleep but ask again and again.
         pub asks_again: AtomicU32,
         /// 1: the reader's end is closed with a reset, whatever it has read (SO_LINGER with 0).
@@ -42,7 +42,7 @@ laid_out! {
         /// Ring position before which everything may be overwritten.
         pub head: AtomicU64,
         /// Doorbells taken out of the kernel's queue since the beginning.
-        pub bells: AtomicU64,
+        pub bells_taken: AtomicU64,
     }
 }
 
@@ -55,6 +55,8 @@ pub const SHUT: u32 = 2;
 pub const ALONE: u32 = 1;
 /// Value of [`ReaderFlags::waiting`] for readers that sleep on that very word (futex(2)). The sender that takes it to 0 wakes them.
 pub const DOZING: u32 = group_number(GROUPS);
+/// Value of [`ReaderFlags::in_kernel`] while the reader receives from the kernel.
+pub const RECEIVING: u32 = 1;
 /// Value of [`ReaderFlags::in_kernel`] while the reader finds out whether it can leave the ring.
 pub const LEAVING: u32 = 2;
 /// Bit of [`ReaderFlags::waiting`] that is never taken down: the reader has left the ring for good. Whoever reads the
@@ -75,7 +77,7 @@ pub const ABSENT: u32 = LEFT | AWAY;
 /// Bit of [`ReaderFlags::waiting`] while a sender that has taken a group's number may still be about to ring it; beside it
 /// stands what the flag was raised to since.
 pub const RINGING: u32 = 1 << 30;
-/// Bit of [`SenderWords::bells`] that a reader sets when it leaves: no further doorbell may be sent.
+/// Bit of [`SenderWords::announced`] that a reader sets when it leaves: no further doorbell may be sent.
 pub const NO_MORE_BELLS: u64 = 1 << 63;
 /// What [`ReaderFlags::waiting`] says, as somebody has read it. A hostile end may have put any bits together.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -201,7 +203,7 @@ laid_out! {
     #[repr(C, align(128))]
     pub struct SenderWords {
         /// Doorbells sent, or just being sent, in this direction since the beginning.
-        pub bells: AtomicU64,
+        pub announced: AtomicU64,
         /// 1 + number of the processor on which this end last began to wait; 0 if never.
         pub cpu: AtomicU32,
         /// 1: the sender is about to end its direction, or has: the kernel may know of the end of the stream.

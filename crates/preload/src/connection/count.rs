@@ -26,7 +26,7 @@ pub(super) const COUNTERS: usize = 6;
 
 fn counters(end: &End) -> [&AtomicU64; COUNTERS] {
     let (out, back) = (&end.sending, &end.reading);
-    [&out.fast_bytes, &back.fast_bytes, &out.kernel_bytes, &back.kernel_bytes, &end.bells, &end.sleeps]
+    [&out.fast_bytes, &back.fast_bytes, &out.kernel_bytes, &back.kernel_bytes, &end.bells_sent, &end.sleeps]
 }
 
 impl Handle {

@@ -124,7 +124,7 @@ laid_out! {
         /// once more, and of the ring it does not know; where receiving is shut down as well, there is something to read.
         pub shutdowns: AtomicU8,
         /// Doorbells sent and sleeps so far, for statistics.
-        pub bells: AtomicU64,
+        pub bells_sent: AtomicU64,
         /// The [`Name`](crate::tap::Name) of the tap; 0 if there is none.
         tap: AtomicU64,
         /// Times a receive slept.

@@ -24,8 +24,8 @@ laid_out! {
         pub behind: AtomicU64,
         /// Position behind the last mark; the reader has seen it when its head is there.
         pub mark: AtomicU64,
-        /// [`crate::words::SenderWords::bells`] when the direction last went up.
-        pub bells: AtomicU64,
+        /// [`crate::words::SenderWords::announced`] when the direction last went up.
+        pub announced_before_up: AtomicU64,
         /// Packed [`crate::ring::Place`] from which the piece was taken that was last given back to the kernel path;
         /// [`NO_PIECE`] if there was none since the direction last went up.
         pub piece: AtomicU64,
@@ -34,7 +34,7 @@ laid_out! {
         /// The waiting flag that the next of them was to wake: see [`Port::send`]. 0: none.
         ///
         /// [`Port::send`]: crate::switch::Port::send
-        pub took: AtomicU32,
+        pub flag_taken: AtomicU32,
         /// Sends on the kernel path since it last tried to go up.
         pub tries: AtomicU32,
         /// Head when the reader was last seen to move, and when that was, in ticks.

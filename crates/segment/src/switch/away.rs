@@ -43,10 +43,10 @@ impl Port<'_> {
             if self.may_take(beside) {
                 self.pass_marks();
             }
-            flags.taken.store(self.place().consumed as u32, Relaxed);
+            flags.consumed.store(self.place().consumed as u32, Relaxed);
             if !kernel::undisturbed(|| self.leave_what_can_be_given_back(AWAY)) {
                 // Should it leave later, then at the beginning of a record.
-                flags.taken.store(0, Relaxed);
+                flags.consumed.store(0, Relaxed);
                 return (Departure::Stuck, 0);
             }
             fence(SeqCst);
@@ -105,13 +105,13 @@ impl Port<'_> {
             reading.set_whereabouts(Whereabouts::Left);
             return;
         }
-        let bells = &self.link.incoming().sender.bells;
+        let bells = &self.link.incoming().sender.announced;
         // First: whoever finds the flag raised rings.
         bells.fetch_and(!NO_MORE_BELLS, AcqRel);
         let is_in_time = |flag: Flag| flag.presence() != Presence::Left && flag.0 & GIVING == 0;
         let back = |word| is_in_time(Flag(word)).then_some(ALONE);
         if flags.waiting.fetch_update(SeqCst, SeqCst, back).is_ok() {
-            flags.taken.store(0, Relaxed);
+            flags.consumed.store(0, Relaxed);
             reading.fast.store((reading.whereabouts() == Whereabouts::AwayFromRing).into(), Relaxed);
             self.be_here();
         } else {
@@ -149,8 +149,8 @@ impl Port<'_> {
         // As this end keeps it: what is no position there is none.
         reading.place.store(Place { head, consumed: 0 }.pack(), Relaxed);
         words.head.head.store(self.place().head, Release);
-        words.flags.taken.store(0, Relaxed);
-        words.sender.bells.fetch_and(!NO_MORE_BELLS, AcqRel);
+        words.flags.consumed.store(0, Relaxed);
+        words.sender.announced.fetch_and(!NO_MORE_BELLS, AcqRel);
         let given = |word| (Flag(word).presence() == Presence::Given).then_some(ALONE);
         if words.flags.waiting.fetch_update(SeqCst, SeqCst, given).is_ok() {
             self.be_here();

@@ -73,7 +73,7 @@ impl Port<'_> {
                 return false;
             }
             self.pass_marks();
-            let bells = &self.link.incoming().sender.bells;
+            let bells = &self.link.incoming().sender.announced;
             let announced = bells.fetch_or(NO_MORE_BELLS, AcqRel) & !NO_MORE_BELLS;
             // One that was announced may be taken back.
             let last = || announced.min(bells.load(Acquire) & !NO_MORE_BELLS);

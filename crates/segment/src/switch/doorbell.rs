@@ -32,7 +32,7 @@ impl Port<'_> {
 
     /// Doorbells that were sent since the beginning, or are just being sent.
     pub(super) fn announced(&self) -> u64 {
-        self.link.incoming().sender.bells.load(Acquire) & !NO_MORE_BELLS
+        self.link.incoming().sender.announced.load(Acquire) & !NO_MORE_BELLS
     }
 
     /// Doorbells that were sent and have not been taken.
@@ -136,7 +136,7 @@ impl Port<'_> {
     fn publish_bells(&self) {
         loop {
             let bells = self.bells();
-            self.link.incoming().head.bells.store(bells, Relaxed);
+            self.link.incoming().head.bells_taken.store(bells, Relaxed);
             self.publish_position();
             compiler_fence(SeqCst);
             // A handler may have counted more, and published that before.
@@ -202,7 +202,7 @@ impl Port<'_> {
 
     /// No doorbell is announced any more from now on. Returns how many were.
     pub(super) fn refuse_bells(&self) -> u64 {
-        self.link.incoming().sender.bells.fetch_or(NO_MORE_BELLS, AcqRel) & !NO_MORE_BELLS
+        self.link.incoming().sender.announced.fetch_or(NO_MORE_BELLS, AcqRel) & !NO_MORE_BELLS
     }
 
     /// Waits until the doorbells up to number `last` have been taken, by this thread or by the one that sleeps, or until

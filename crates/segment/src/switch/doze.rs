@@ -225,7 +225,7 @@ impl Port<'_> {
     /// Wakes those at the other end whose flag was just taken down.
     pub(super) fn knock(&self) {
         kernel::wake_all(&self.link.outgoing().flags.waiting);
-        self.end.bells.fetch_add(1, Relaxed);
+        self.end.bells_sent.fetch_add(1, Relaxed);
         wait::rang();
     }
 }

@@ -201,7 +201,7 @@ impl Port<'_> {
     /// How far the reader of `direction` had read when it left the ring, or its sender has given back since.
     fn published_place(&self, direction: &Direction) -> Place {
         let head = direction.head.head.load(Acquire);
-        Place { head, consumed: direction.flags.taken.load(Acquire) as usize }
+        Place { head, consumed: direction.flags.consumed.load(Acquire) as usize }
     }
 
     /// What the reader has left is this sender's to give back. False if it is back.
@@ -285,7 +285,7 @@ impl Port<'_> {
     /// What lies before `place` has gone the kernel path.
     fn publish_given(&self, place: Place) {
         let words = self.link.outgoing();
-        words.flags.taken.store(place.consumed as u32, Relaxed);
+        words.flags.consumed.store(place.consumed as u32, Relaxed);
         words.head.head.store(place.head, Release);
     }
 }

@@ -73,12 +73,12 @@ impl Port<'_> {
         if self.may_take(beside) {
             self.pass_marks();
         }
-        flags.taken.store(self.place().consumed as u32, Relaxed);
+        flags.consumed.store(self.place().consumed as u32, Relaxed);
         if !kernel::undisturbed(|| self.leave_what_can_be_given_back(LEFT)) {
             let is_lost = self.can_never_be_given_back() || self.has_bells_behind_data();
             if how == Leave::IfGivenBack || is_lost {
                 // Should it leave later, then at the beginning of a record.
-                flags.taken.store(0, Relaxed);
+                flags.consumed.store(0, Relaxed);
                 if how == Leave::UnlessLost {
                     // Lost to whoever gets the socket. Who has the library reads on without a gap: another thread until
                     // the new image is there, or this one if it never comes.

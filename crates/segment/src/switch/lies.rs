@@ -188,7 +188,7 @@ fn a_reset_is_a_doorbells_doing_unless_the_reader_had_asked_for_one() {
         // SAFETY: one buffer, only read.
         let from = unsafe { Cursor::new(&vector, 1) };
         assert_eq!(sender.send(from, 0, |_| unreachable!("it went up")), Ok(1));
-        assert_eq!(sender.link.outgoing().sender.bells.load(Relaxed), 1);
+        assert_eq!(sender.link.outgoing().sender.announced.load(Relaxed), 1);
         // The last that it does.
         sender.link.outgoing().head.head.store(it.ends[0].sending.tail.load(Relaxed), Relaxed);
         let Ends { sockets: [_mine, others], .. } = it;
@@ -266,7 +266,7 @@ fn a_reader_gives_nothing_behind_a_doorbell_that_is_missing() {
     let (it, mut left) = some_left_unread();
     let (sender, reader) = (it.port(0), it.port(1));
     sender.end.sending.lock.enter(NOBODY);
-    sender.link.outgoing().sender.bells.fetch_add(1, Relaxed);
+    sender.link.outgoing().sender.announced.fetch_add(1, Relaxed);
     assert_eq!(reader.leave(Leave::UnlessLost, 1), LeftRing::Unread);
     assert_eq!(reader.leave_to(Recipient::Alone), LeftRing::Unread);
     left.extend(b"and more");

@@ -65,7 +65,8 @@ impl Port<'_> {
     /// wants no more doorbells, does so soon, or lies: of any other a doorbell tells whether it is there, stopped or not.
     pub(super) fn is_stuck(&self, began: u64, patience_us: u64) -> bool {
         let us = ticks().wrapping_sub(began) / micros(1);
-        let silent = || self.reader_has_shut() || self.link.outgoing().sender.bells.load(Relaxed) & NO_MORE_BELLS != 0;
+        let silent =
+            || self.reader_has_shut() || self.link.outgoing().sender.announced.load(Relaxed) & NO_MORE_BELLS != 0;
         let has_ended = || kernel::poll_now(self.fd, libc::POLLRDHUP) & libc::POLLRDHUP != 0;
         // For one that does not look at the ring the kernel has no room yet, as for any that does not read.
         (us > patience_us || us > STOPPED_US && silent() && has_ended()) && !self.reader_is_absent()

@@ -10,7 +10,7 @@ use crate::lock::Entered;
 use crate::reason::Reason;
 use crate::ring::{self, Fault, Place, Record};
 use crate::sync::{Acquire, Relaxed, Release, SeqCst};
-use crate::words::ALONE;
+use crate::words::{ALONE, RECEIVING};
 
 impl Port<'_> {
     /// What the ring says next at or behind `position`, past what only fills a lap, and where it lies.
@@ -179,7 +179,7 @@ impl Port<'_> {
         // On top of another receive of this thread, the flag stays up for that one.
         let nested = reading.in_kernel.load(Relaxed) == self.me;
         reading.in_kernel.store(self.me, Relaxed);
-        flag.swap(1, SeqCst);
+        flag.swap(RECEIVING, SeqCst);
         let done = what();
         if !nested {
             reading.in_kernel.store(0, Relaxed);

@@ -83,11 +83,12 @@ impl Ends {
     fn share(&self) {
         let link = self.port(0).link;
         let Direction { flags, head, sender } = link.outgoing();
-        for word in [&flags.waiting, &flags.in_kernel, &flags.want_down, &flags.taken, &sender.ended, &sender.switching]
+        for word in
+            [&flags.waiting, &flags.in_kernel, &flags.want_down, &flags.consumed, &sender.ended, &sender.switching]
         {
             word.share();
         }
-        for word in [&flags.position, &head.head, &head.bells, &sender.bells] {
+        for word in [&flags.position, &head.head, &head.bells_taken, &sender.announced] {
             word.share();
         }
         link.outgoing_ring().share(RING);

@@ -75,7 +75,9 @@ impl Port<'_> {
             // No doorbell pushes what MSG_MORE may have held back.
             let _ = kernel::set_int_option(self.fd, libc::IPPROTO_TCP, libc::TCP_NODELAY, 1);
         }
-        sending.bells.store(self.link.outgoing().sender.bells.load(Relaxed) & !NO_MORE_BELLS, Relaxed);
+        sending
+            .announced_before_up
+            .store(self.link.outgoing().sender.announced.load(Relaxed) & !NO_MORE_BELLS, Relaxed);
         sending.position.store(position as u32, Relaxed);
         sender.mark(Record::Up(position));
         self.has_gone_up();
@@ -99,7 +101,7 @@ impl Port<'_> {
         let word = waiting.load(Acquire);
         if word != 0 && !Flag(word).is_absent() && !Flag(word).is_ringing() {
             // First: a thread that is killed or cancelled in between must not leave a sleeper without it.
-            sending.took.store(word, Relaxed);
+            sending.flag_taken.store(word, Relaxed);
             let _ = waiting.compare_exchange(word, 0, AcqRel, Relaxed);
             sending.tries.store(0, Relaxed);
         }
@@ -108,7 +110,7 @@ impl Port<'_> {
 
     /// A kernel send is over, for which the waiting flag may have been taken: if it has sent nothing, the flag goes up again.
     pub(super) fn restore_flag(&self, sent: bool) {
-        let took = &self.end.sending.took;
+        let took = &self.end.sending.flag_taken;
         if took.load(Relaxed) != 0
             && let word @ 1.. = took.swap(0, AcqRel)
             && !sent

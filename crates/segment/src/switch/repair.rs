@@ -38,7 +38,7 @@ impl Port<'_> {
             return;
         }
         // It may have been about to leave: see `leave`.
-        flags.taken.store(0, Relaxed);
+        flags.consumed.store(0, Relaxed);
         if self.receives_fast() {
             // It has not come to the mark behind which these are data.
             reading.mistaken.fetch_sub(reading.stash.swap(0, Relaxed).into(), Relaxed);
@@ -137,8 +137,8 @@ impl Port<'_> {
         }
         let unsent = given.wrapping_neg();
         if (1..=MOST).contains(&unsent) {
-            if sender.bells.load(Acquire) & NO_MORE_BELLS != 0 {
-                sender.bells.fetch_sub(unsent.into(), Release);
+            if sender.announced.load(Acquire) & NO_MORE_BELLS != 0 {
+                sender.announced.fetch_sub(unsent.into(), Release);
             } else {
                 self.send_surely(&[0; MOST as usize][..unsent as usize]);
             }

@@ -154,7 +154,7 @@ impl Port<'_> {
 
     /// Counts one more doorbell, before it is sent; false when the reader wants no more.
     pub(super) fn announce_bell(&self) -> bool {
-        let wanted = self.link.outgoing().sender.bells.fetch_add(1, AcqRel) & NO_MORE_BELLS == 0;
+        let wanted = self.link.outgoing().sender.announced.fetch_add(1, AcqRel) & NO_MORE_BELLS == 0;
         if !wanted {
             self.take_bell_back();
         }
@@ -166,7 +166,7 @@ impl Port<'_> {
         loop {
             match kernel::send_bell(self.fd) {
                 Ok(1) => {
-                    self.end.bells.fetch_add(1, Relaxed);
+                    self.end.bells_sent.fetch_add(1, Relaxed);
                     wait::rang();
                     return;
                 }
@@ -188,7 +188,7 @@ impl Port<'_> {
     }
 
     fn take_bell_back(&self) {
-        self.link.outgoing().sender.bells.fetch_sub(1, Release);
+        self.link.outgoing().sender.announced.fetch_sub(1, Release);
     }
 
     /// Whether the other end's kernel was sent all that was put on the kernel path: it refuses nothing for want of room.
@@ -198,15 +198,15 @@ impl Port<'_> {
 
     /// Doorbells announced since the direction last went up.
     pub fn bells_since_up(&self) -> u64 {
-        let all = self.link.outgoing().sender.bells.load(Relaxed) & !NO_MORE_BELLS;
-        all.wrapping_sub(self.end.sending.bells.load(Relaxed))
+        let all = self.link.outgoing().sender.announced.load(Relaxed) & !NO_MORE_BELLS;
+        all.wrapping_sub(self.end.sending.announced_before_up.load(Relaxed))
     }
 
     /// Whether a doorbell is on its way, or lies unread. A reader that is killed then resets the connection, and nobody can
     /// tell whether kernel TCP would have done so.
     pub(super) fn awaits_answer(&self) -> bool {
         let Direction { head, sender, .. } = self.link.outgoing();
-        sender.bells.load(Relaxed) & !NO_MORE_BELLS > head.bells.load(Relaxed)
+        sender.announced.load(Relaxed) & !NO_MORE_BELLS > head.bells_taken.load(Relaxed)
     }
 
     /// Sends on the kernel path, whether the socket blocks or not.
