@@ -28,7 +28,7 @@ pub struct Told {
     upto: u64,
     /// 1 + where the first mark of the path lies that had not been passed then; 0: there was none.
     mark: u64,
-    /// [`End::shutdowns`] then.
+    /// `End::shutdowns` then.
     shutdowns: u8,
 }
 
