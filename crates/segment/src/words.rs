@@ -1,4 +1,5 @@
-//! The control words of a direction, by which its two ends talk to each other in the segment, and those of a group of readers.
+//! The control words in the segment, by which the two ends of a direction talk to each other, and those of a group of
+//! readers.
 //!
 //! The other end may write anything there at any time: each value is checked or masked before use.
 
@@ -18,12 +19,13 @@ laid_out! {
         pub closed: AtomicU32,
         /// 1: the reader asks the sender to go down.
         pub want_down: AtomicU32,
-        /// [`RECEIVING`]: the reader believes itself on the kernel path and is receiving from it; the sender must not go down meanwhile,
-        /// nor up, unless the reader knows ([`SenderWords::switching`]). [`LEAVING`]: it must not go down in any case.
+        /// [`RECEIVING`]: the reader believes that it is on the kernel path, and receives from it. Meanwhile the sender
+        /// must not go down, and goes up only if the reader knows of that ([`SenderWords::switching`]). [`LEAVING`]:
+        /// the sender must not go down in any case.
         pub in_kernel: AtomicU32,
-        /// Bytes of the record under the head that a reader which has [`LEFT`] had read.
+        /// Bytes that the reader had read of the record under its head when it became absent.
         pub consumed: AtomicU32,
-        /// 1: whoever has raised the flag may well not sleep but ask again and again.
+        /// 1: the thread that has raised the flag may ask again and again rather than sleep.
         pub asks_again: AtomicU32,
         /// 1: the reader's end is closed with a reset, whatever it has read (SO_LINGER with 0).
         pub resets: AtomicU32,
@@ -59,16 +61,17 @@ pub const DOZING: u32 = group_number(GROUPS);
 pub const RECEIVING: u32 = 1;
 /// Value of [`ReaderFlags::in_kernel`] while the reader finds out whether it can leave the ring.
 pub const LEAVING: u32 = 2;
-/// Bit of [`ReaderFlags::waiting`] that is never taken down: the reader has left the ring for good. Whoever reads the
-/// socket from now on knows nothing of ring and doorbells, so the sender puts whatever is unread on the kernel path.
+/// Bit of [`ReaderFlags::waiting`] that is never taken down: the reader has left the ring for good. The next process
+/// that reads the socket knows nothing of ring and doorbells. So the sender puts on the kernel path what is unread.
 pub const LEFT: u32 = 1 << 31;
-/// Bit of [`ReaderFlags::waiting`] while the reader executes another program: as [`LEFT`], but the new image may take it down
-/// and read on, unless the sender has begun to put on the kernel path what was unread ([`GIVING`]).
+/// Bit of [`ReaderFlags::waiting`] while the reader executes another program. It works as [`LEFT`] does, but the new
+/// image may take it down and read on, unless the sender has begun to put on the kernel path what was unread
+/// ([`GIVING`]).
 pub const AWAY: u32 = 1 << 29;
 /// Bit of [`ReaderFlags::waiting`] that a sender sets beside [`AWAY`] before it gives anything back.
 pub const GIVING: u32 = 1 << 28;
-/// Bit of [`ReaderFlags::waiting`] that a sender sets beside [`GIVING`] when it has given everything back, and goes on by the
-/// kernel path: the ring is empty, and a reader that comes back may begin anew.
+/// Bit of [`ReaderFlags::waiting`] that a sender sets beside [`GIVING`] when it has given everything back and goes on
+/// by the kernel path. The ring is empty then, and a reader that comes back begins anew.
 pub const GIVEN: u32 = 1 << 27;
 /// Bit of [`ReaderFlags::giver`]: the reader has put something on the kernel path itself, which its sender has not counted yet.
 pub const BY_READER: u32 = 1 << 31;
@@ -158,8 +161,8 @@ impl Flag {
 pub const GROUPS: usize = 14;
 
 laid_out! {
-    /// Readers on one side of a pool that sleep together (an epoll set): one doorbell wakes them all, and a bit for each
-    /// slot says for whom it was.
+    /// Readers on one side of a pool that sleep together (an epoll set). One doorbell wakes them all, and a bit for
+    /// each slot says which connection it was for.
     #[repr(C, align(64))]
     pub struct Group {
         /// Process that has taken it; 0: nobody.
@@ -172,8 +175,8 @@ laid_out! {
 }
 
 impl Group {
-    /// Takes it for process `owner`, if nobody has it. One that was killed keeps its own: whether it lives cannot be told
-    /// from another PID namespace, and the pool goes with its processes anyway.
+    /// Takes the group for process `owner`, if no process has it. A killed process keeps its groups: another PID
+    /// namespace cannot tell whether it lives, and the pool goes with its processes anyway.
     pub(crate) fn take(&self, owner: u32) -> bool {
         let taken = self.owner.compare_exchange(0, owner, AcqRel, Relaxed).is_ok();
         if taken {
@@ -187,7 +190,7 @@ impl Group {
         self.owner.load(Relaxed) == owner
     }
 
-    /// Its owner has it no more.
+    /// Its owner does not have it any more.
     pub fn release(&self) {
         self.owner.store(0, Release);
     }

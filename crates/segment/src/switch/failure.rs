@@ -16,7 +16,7 @@ impl Port<'_> {
         Taken::Failed(BROKEN)
     }
 
-    /// The other end broke the rules: ends the connection.
+    /// The other end broke the rules. This ends the connection.
     pub(super) fn break_off(&self) {
         if self.end.advance(Stage::Broken) {
             self.end.set_reason(Reason::PeerFault);
@@ -26,14 +26,15 @@ impl Port<'_> {
         }
     }
 
-    /// What an error of the kernel's says of the stream.
+    /// What an error of the kernel's means for the stream.
     pub(super) fn verdict(&self, e: Errno) -> Taken {
         let by_bell = matches!(e.0, libc::ECONNRESET | libc::EPIPE) && self.judge_reset();
         if by_bell { Taken::EndOfStream } else { Taken::Failed(e) }
     }
 
-    /// The kernel says that the stream has ended. If it has told why before, to a send of the library's perhaps, and the
-    /// program does not know, that comes first; what lies in the ring behind bytes that the kernel has lost never comes.
+    /// The kernel says that the stream has ended. If it told the reason before, perhaps to a send of the library's, and
+    /// the program does not know it, the program is told that first. What lies in the ring behind bytes that the kernel
+    /// has lost never comes.
     pub(super) fn end_of_stream(&self, total: usize) -> Answer {
         if total == 0
             && let Some(error) = self.end.take_kept_error()
@@ -41,14 +42,14 @@ impl Port<'_> {
             return Err(error);
         }
         let gone = total == 0 && (self.reader_is_gone() || self.end.probed() == Probed::Gone);
-        // Behind a FIN the kernel keeps its error from receives; kernel TCP would have sent no FIN.
+        // Behind a FIN the kernel tells no receive of the error. On kernel TCP there would have been no FIN.
         if gone && kernel::int_option(self.fd, libc::SOL_SOCKET, libc::SO_ERROR).is_ok_and(|error| error != 0) {
             return Err(BROKEN);
         }
         Ok(total)
     }
 
-    /// The socket's pending error, which is none from then on.
+    /// Takes the socket's pending error.
     pub fn take_error(&self) -> Option<Errno> {
         if let Some(error) = self.end.take_kept_error() {
             return Some(error);
@@ -60,14 +61,14 @@ impl Port<'_> {
         }
     }
 
-    /// What the program is to be told for an error of the kernel's: a reset behind a FIN is EPIPE there.
+    /// The error that the program is to see. For a reset behind a FIN the kernel says EPIPE.
     pub fn as_told(&self, error: Errno) -> Errno {
         let is_reset = error.0 == libc::EPIPE && self.is_gone_with_unread();
         if is_reset { BROKEN } else { error }
     }
 
-    /// An error of which the program does not know yet. The kernel tells it once, to whichever call comes first, and none
-    /// that has `sent` a part.
+    /// Fails with an error of which the program does not know yet. The kernel tells an error only once, to the first
+    /// call; a call that has `sent` a part reports that part instead.
     pub(super) fn check_untold(&self, sent: usize) -> Result<(), Errno> {
         let kept = self.end.reading.error.load(Relaxed) != 0;
         if !kept && (!self.is_gone_with_unread() || self.connected()) {
@@ -83,17 +84,18 @@ impl Port<'_> {
         untold.map_or(Ok(()), Err)
     }
 
-    /// A send of the library's own has failed: the program is to be told, since the kernel says so once. Not of a reset that
-    /// a doorbell may have made and that has cost nothing.
+    /// A send of the library's own has failed. The kernel says so once, so the error is kept for the program. A reset
+    /// that a doorbell may have caused, and by which nothing was lost, is not kept.
     pub(super) fn keep_failure(&self, error: Errno) {
         if error == BROKEN && !(self.is_whole() && self.awaits_answer()) {
             self.end.keep_error(error);
         }
     }
 
-    /// The kernel has reported a reset: whether that is the doing of a doorbell alone. A process that is killed with one
-    /// unread resets the connection, where kernel TCP would have ended the stream: it had read all that was sent to it. If
-    /// not, sends learn from the kernel that it is over. One that had asked for a reset is taken at its word.
+    /// The kernel has reported a reset: whether a doorbell alone is the cause. A process that is killed with a doorbell
+    /// unread resets the connection. If it had read all that was sent to it, kernel TCP would have ended the stream
+    /// instead. If another cause is found, sends go to the kernel from now on and learn there that the connection is
+    /// over. An end that had asked for a reset is believed.
     pub fn judge_reset(&self) -> bool {
         let flags = &self.link.outgoing().flags;
         let by_bell = self.sends_fast()
@@ -109,8 +111,8 @@ impl Port<'_> {
         by_bell
     }
 
-    /// Whether nothing that the other end has sent can be missing after a reset: all of it is in the ring. On the kernel path
-    /// a reset takes what was not sent yet.
+    /// Whether all that the other end has sent is in the ring, so that a reset loses nothing of it. On the kernel path
+    /// a reset loses what was not sent yet.
     fn is_whole(&self) -> bool {
         let (ring, begin) = (self.incoming(), self.place().head);
         let mut position = begin;

@@ -1,13 +1,13 @@
-//! A direction of a connection is, at any byte, on the kernel path or on the fast path. This module sends and receives
-//! on whichever it is, and switches.
+//! At any byte, a direction of a connection is on the kernel path or on the fast path. This module sends and receives
+//! on either path, and switches between them.
 //!
-//! Only the sender of a direction switches it, by a mark in the ring. *Up*: the mark names the kernel position up to
-//! which the reader has to read the kernel first. *Down*: the mark names the number of doorbells that lie in the kernel
-//! stream before the data goes on there. The reader has one place to look: the record under its head.
+//! Only the sender switches, by a mark in the ring. The mark *up* names the position up to which the reader has to read
+//! the kernel first. The mark *down* names the number of doorbells that lie in the kernel before the data goes on
+//! there. So the reader has one place to look: the record under its head.
 //!
-//! A reader that believes itself on the kernel path says so before it looks at the ring and receives from the kernel;
-//! while it does, the sender may go up but not down again, and up only if it had said before that it is about to. So
-//! when such a reader has taken too much from the kernel, what it took too much can only be doorbells, at the very end.
+//! A reader that believes that it is on the kernel path says so before it looks at the ring and receives from the
+//! kernel. Meanwhile the sender does not go down, and it goes up only if it said so before the reader did. So if such a
+//! reader takes more from the kernel than comes before the ring, the rest is doorbells, at the very end.
 
 mod away;
 mod confined;
@@ -57,29 +57,34 @@ use crate::ring::{self, Place, Ring, Sender};
 use crate::sync::Relaxed;
 use crate::wait::Memory;
 
-/// How a receive sleeps: so that its thread can be cancelled, and its descriptor closed by another, meanwhile.
+/// How a receive sleeps. Meanwhile its thread can be cancelled, and another thread can close its descriptor.
 pub struct Waiting {
-    /// To be called before a receive sleeps, and whenever it is the only reader again: [`Port::fd`] is the socket then.
+    /// Keeps the socket open for a receive, and finds a descriptor of it for [`Port::fd`]. The receive calls this
+    /// before it sleeps, and each time that it is the only reader again.
     pub keep_socket: fn(port: &mut Port<'_>),
-    /// Receives from the kernel, sleeping if the socket blocks, as long as it says: by calls of libc's.
+    /// Receives from the kernel by calls of libc's. If the socket blocks, this sleeps as long as the patience says.
     pub recv: unsafe fn(port: &Port<'_>, to: *mut u8, len: usize, flags: i32, patience: Patience) -> Answer,
     /// Makes a system call of the library's own, which sleeps. A thread that does not come back from it
     /// [abandons](Port::abandon_sleep) its sleep.
     pub call: fn(port: &Port<'_>, call: &dyn Fn() -> Answer) -> Answer,
-    /// Gives back ([`Port::give_back_if_due`]) on all connections of this process; false if the kernel has no room for all of it yet.
+    /// Calls [`Port::give_back_if_due`] for all connections of this process. False if the kernel has no room for all of
+    /// it yet.
     pub give_back_everywhere: fn() -> bool,
-    /// Whether whoever may wait for room in the ring can look for it ([`Port::looks_for_room_in`]). Takes no lock.
+    /// Whether each poll or set that may wait for room in the ring can look for it ([`Port::looks_for_room_in`]). Takes
+    /// no lock.
     pub looks: fn(port: &Port<'_>) -> bool,
-    /// A send that does not block was refused, since the ring is full: those look from now on.
+    /// A send that does not block was refused, since the ring is full. From now on those polls and sets look for room.
     pub refused: fn(port: &Port<'_>),
 }
 
 /// How long a receive sleeps.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Patience {
-    /// As the socket says (SO_RCVTIMEO); after a signal it goes on where the program wants that (SA_RESTART).
+    /// As long as the socket says (SO_RCVTIMEO). After a signal the sleep goes on where the program wants that
+    /// (SA_RESTART).
     Socket,
-    /// Until this time (CLOCK_MONOTONIC, ns), if any, or a signal: part of what is wanted has come, or of the time has gone.
+    /// Until this time (CLOCK_MONOTONIC, ns), if there is one, or until a signal. The receive has a part of what it
+    /// wants, or has slept before.
     Until(Option<u64>),
 }
 
@@ -90,13 +95,14 @@ pub struct Port<'a> {
     pub end: &'a End,
     /// Its segment.
     pub link: Link,
-    /// A descriptor of the socket: another one, once that by which the program named it was closed under a receive.
+    /// A descriptor of the socket. If another thread closes the program's descriptor under a receive, this becomes
+    /// another one.
     pub fd: i32,
     /// Whether the socket is kept open for this receive, which sleeps or has slept.
     pub keeps_socket: bool,
     /// Number of this thread.
     pub me: u32,
-    /// Whatever tells `Port::waiting` which connection it is.
+    /// Tells `Port::waiting` which connection it is.
     pub token: u32,
     /// Longest poll before sleeping, in microseconds.
     pub spin_us: u32,
@@ -106,21 +112,21 @@ pub struct Port<'a> {
     pub waiting: &'static Waiting,
 }
 
-/// A receive was asleep when the program said which system calls it makes: it has to be done anew, by
-/// [`Port::receive_by`]. No error of the kernel's.
+/// Not an error of the kernel's: a receive was asleep when the program installed a seccomp filter. The caller does it
+/// anew by [`Port::receive_by`].
 pub const ANEW: Errno = Errno(4096);
 const BROKEN: Errno = Errno(libc::ECONNRESET);
 const AGAIN: Errno = Errno(libc::EAGAIN);
 
 /// A sender checks this often that an unmoving reader still lives.
 const CHECK_EVERY_US: u64 = 50;
-/// A reader that does not come out of a receive which does not wait for so long was stopped there.
+/// A receive that does not wait ends within this time, unless its thread was stopped in it.
 const STOPPED_US: u64 = 100_000;
-/// The same where the other end has not ended its direction: a reader that was stopped there may go on. Kernel TCP would let
-/// neither hold up what does not wait.
+/// The same where the other end has not ended its direction, because a reader that was stopped may go on. On kernel TCP
+/// neither would delay a call that does not wait.
 const LIES_US: u64 = 5_000_000;
 
-/// What the kernel says of a connection that it holds no longer for whole.
+/// What the kernel reports of a connection that has failed or ended.
 const OVER: i16 = libc::POLLERR | libc::POLLHUP;
 fn micros(n: u64) -> u64 {
     n * ticks_per_microsecond()
@@ -161,7 +167,7 @@ impl Port<'_> {
         }
     }
 
-    /// Publishes the processor that this end waits on; returns the one that the other end last waited on, plus 1.
+    /// Publishes the processor that this end waits on. Returns the processor that the other end last waited on, plus 1.
     #[inline]
     pub fn exchange_cpu(&self, mine: u32) -> u32 {
         let cpu = &self.link.outgoing().sender.cpu;
@@ -171,8 +177,8 @@ impl Port<'_> {
         self.link.incoming().sender.cpu.load(Relaxed)
     }
 
-    /// Whether the other end needs the segment to go on; or, unless this process is the `last` that has this end, others for
-    /// what is unread.
+    /// Whether the segment is still needed: by the other end to go on, or by other processes that have this end, for
+    /// what is unread. `last`: no other process has this end.
     pub fn is_needed(&self, last: bool) -> bool {
         let needed = !self.reader_is_absent() || !last && self.incoming().published(self.place().head);
         needed && self.end.was_fast() && !self.has_ended()
@@ -184,7 +190,7 @@ impl Port<'_> {
         if !self.sends_fast() || !matches!(sender.used(true), Ok(1..)) {
             return 0;
         }
-        // What is in use may be fillers alone: a reader stops behind the last byte that it wants.
+        // The bytes in use may be fillers alone, because a reader stops behind the last byte that it wants.
         let head = sender.seen_head.load(Relaxed);
         ring::unread(&sender.ring, Place { head, consumed: 0 }).unwrap_or(0)
     }

@@ -14,8 +14,8 @@ use crate::tap;
 use crate::vector::Cursor;
 use crate::words::CLOSED;
 
-/// A longer send holds signals back from its beginning, any other once it has to wait: the reader of what it has sent by
-/// then cannot have answered with one.
+/// A longer send holds signals back from its beginning, a shorter one from its first wait. Until then the reader cannot
+/// have answered with a signal.
 const LONG: usize = 64 << 10;
 
 impl Port<'_> {
@@ -37,7 +37,7 @@ impl Port<'_> {
         self.send_from(&mut from, flags, plain)
     }
 
-    /// The same for any source of at least one byte; ends early when the source has no more.
+    /// The same for any source of at least one byte. It ends early when the source has no more.
     ///
     /// # Errors
     /// As send(2).
@@ -76,7 +76,7 @@ impl Port<'_> {
     pub fn send_by_kernel(&self, reason: Reason, plain: impl FnOnce() -> Answer) -> Answer {
         let entered = self.enter_sending();
         if entered == Entered::Nested && self.sends_fast() {
-            // The send of this thread below has chosen the ring.
+            // A send of this thread, below this one, has chosen the ring.
             return Err(AGAIN);
         }
         let began = ticks();
@@ -91,8 +91,8 @@ impl Port<'_> {
         self.count_plain(1, || self.check_untold(0).and_then(|()| plain()))
     }
 
-    /// A kernel send of `wanted` bytes, counted. While it is under way it counts as refused: of the room that comes when it
-    /// is short, the kernel tells once.
+    /// Makes and counts a kernel send of `wanted` bytes. Until it is over it counts as refused, because the kernel
+    /// reports only once that there is room again.
     fn count_plain(&self, wanted: usize, plain: impl FnOnce() -> Answer) -> Answer {
         let (sending, refused) = (&self.end.sending, &self.end.refused);
         let before = refused.load(Relaxed);
@@ -109,14 +109,14 @@ impl Port<'_> {
         answer
     }
 
-    /// A kernel send is over: for a thread that does not come back from it.
+    /// Ends a kernel send from which its thread does not come back.
     pub fn end_kernel_send(&self) {
         self.restore_flag(false);
         self.end.sending.in_kernel.fetch_sub(1, AcqRel);
     }
 
-    /// With `nested`, under a signal handler on top of another send of this thread, the path is not switched: that send
-    /// has chosen its own already.
+    /// `nested`: a signal handler sends on top of another send of this thread. Then the path is not switched, because
+    /// that send has chosen it.
     #[inline]
     fn send_inside(
         &self,
@@ -140,7 +140,7 @@ impl Port<'_> {
             }
             let flags = &self.link.outgoing().flags;
             if flags.closed.load(Relaxed) == CLOSED || !self.reader_lives() {
-                // Nobody will read the ring any more: the kernel has the right answer for the program.
+                // No process will read the ring any more. The kernel has the right answer for the program.
                 self.give_back_fully();
                 sending.fast.store(0, Relaxed);
                 self.end.pin_sending();
@@ -163,7 +163,7 @@ impl Port<'_> {
                     return Outcome::Done;
                 }
                 Ok(Pushed::Left) if sending.fast.load(Relaxed) == 0 => return Outcome::Plain,
-                // Not before the send below in this very thread is done, or the kernel has room.
+                // The rest goes the kernel path once the send below in this thread is done, or the kernel has room.
                 Ok(Pushed::Left) => 0,
                 Ok(Pushed::Until(enough)) => enough,
             };
@@ -190,23 +190,23 @@ impl Port<'_> {
         }
     }
 
-    /// The ring has stayed full. `None`: the send tries again, which it does since `since`.
+    /// The ring has stayed full. `None`: the send tries again. `since` is when it first did so.
     #[cold]
     fn find_full(&self, since: &mut Option<u64>, nonblocking: bool, nested: bool) -> Option<Outcome> {
         let sending = &self.end.sending;
-        // First: behind the FIN of an end that was killed, the kernel would take the rest.
+        // This comes first: behind the FIN of a killed end the kernel would accept the rest.
         if self.reader_is_gone() {
             return Some(Outcome::Plain);
         }
-        // The program is told of the ring's room later, or the rest goes the kernel path too: if that has no room either, the
-        // kernel will say when it has.
+        // Either the library tells the program later that the ring has room, or the rest goes the kernel path. If that
+        // has no room either, the kernel will say when it has.
         if nonblocking && !nested && self.refuse() {
             return Some(Outcome::Refused);
         }
         if !nested && self.go_down(Reason::RingFull) {
             return Some(Outcome::Plain);
         }
-        // The reader is inside a receive that does not wait: it will soon be out, if it lives.
+        // The reader is inside a receive that does not wait. If it lives, it will soon be out.
         if !self.connected() {
             sending.fast.store(0, Relaxed);
             return Some(Outcome::Plain);
@@ -225,8 +225,8 @@ impl Port<'_> {
         None
     }
 
-    /// As `push_all`, where there is something to heed: the direction may have to go down before, and what is published may
-    /// have to be copied. `None` if nothing stands in the way after all.
+    /// As `push_all`, where something is to be heeded: the direction may have to go down first, or a tap wants a copy.
+    /// `None`: nothing is to be heeded after all.
     #[cold]
     fn push_heeding(&self, from: &mut impl Source, sent: &mut usize, nested: bool) -> Option<Result<Pushed, Fault>> {
         let down = self.link.outgoing().flags.want_down.load(Relaxed) != 0 || self.end.sends_by_kernel();
@@ -244,14 +244,14 @@ impl Port<'_> {
         self.push_tapped(name, from, sent)
     }
 
-    /// Of one that is held the end says so itself, for as long as it is.
+    /// The reason of a held connection is not noted here: the end derives it as long as it is held.
     #[cold]
     fn reason_to_go_down(&self) -> Reason {
         let for_good = self.end.is_pinned() || self.link.outgoing().flags.want_down.load(Relaxed) != 0;
         if for_good { Reason::Unsupported } else { Reason::Young }
     }
 
-    /// Publishes as much as fits and has a reader.
+    /// Publishes what fits into the ring, as long as a reader looks there.
     #[inline]
     pub(super) fn push_all(&self, from: &mut impl Source, sent: &mut usize) -> Result<Pushed, Fault> {
         let place = self.end.reading.place.load(Relaxed);
@@ -279,16 +279,16 @@ enum Outcome {
     Done,
     Plain,
     Failed(Errno),
-    /// The ring has no room for the rest now.
+    /// The ring has no room for the rest, and the program is told so.
     Refused,
 }
 
 pub(super) enum Pushed {
     All,
-    /// Nothing: the direction has gone down.
+    /// The direction has gone down, and nothing was published.
     Down,
-    /// The reader has left the ring: the rest goes the kernel path.
+    /// The reader is absent: the rest goes the kernel path.
     Left,
-    /// There is no more room until so much is free.
+    /// The ring has no room until so many bytes are free.
     Until(u64),
 }
