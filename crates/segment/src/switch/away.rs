@@ -1,10 +1,10 @@
 //! A reader that executes another program is away from its ring until the new image has attached it.
 //!
-//! Whatever the new image turns out to be, the socket is plain TCP meanwhile: no doorbell is on its way, this end's own direction
-//! has gone down, and the sender puts on the kernel path what is unread as soon as it sends, or wakes. An image that has the
-//! library, and this very version of it, takes the bit [`AWAY`] down and reads on where the old one stood. If the sender has begun
-//! to give back (it says so first, by [`GIVING`]), the image reads the kernel path until that is done, and begins anew with an
-//! empty ring. An image without the library never notices.
+//! The socket is plain TCP meanwhile, whatever the new image turns out to be: no doorbell is on its way, this end's own
+//! direction has gone down, and the sender puts on the kernel path what is unread as soon as it sends or wakes. An
+//! image with this version of the library takes the bit [`AWAY`] down and reads on where the old image stood. If the
+//! sender has begun to give back, which it says first by [`GIVING`], the image reads the kernel path until that is
+//! done. Then it begins anew with an empty ring. An image without the library never notices.
 
 use super::Port;
 use super::entering::Beside;
@@ -20,16 +20,18 @@ use crate::words::{ALONE, AWAY, Flag, GIVING, LEFT, NO_MORE_BELLS, Presence};
 pub enum Departure {
     /// It is away, or has left the ring for good.
     Gone,
-    /// Something is unread that the sender could not put on the kernel path: only a process that attaches the ring can go on.
+    /// Something is unread that the sender could not put on the kernel path. Only a process that attaches the ring can
+    /// go on.
     Stuck,
-    /// Somebody else reads.
+    /// Another thread or process reads.
     NotAlone,
 }
 
 impl Port<'_> {
-    /// Nobody known to have the library will read until some process that has it says so: it executes a program, or has given
-    /// the socket to an image to come, or to a process of which it does not know. `is_alone` says whether nobody else reads; it is
-    /// asked under the reader's lock, which whoever comes for the end takes afterwards ([`Port::come_back`]).
+    /// The reader goes away until a process with the library comes back to the ring: this process executes a program,
+    /// or has given the socket to an image to come, or to a process that may have the library. `is_alone` says whether
+    /// no other process reads. It is asked under the reader's lock, which a process that comes for the end takes
+    /// afterwards ([`Port::come_back`]).
     pub fn go_away(&self, is_alone: impl Fn() -> bool) -> Departure {
         let flags = &self.link.incoming().flags;
         let reading = &self.end.reading;
@@ -53,7 +55,7 @@ impl Port<'_> {
             flags.ready.store(0, Relaxed);
             let missing = self.await_bells(beside, self.refuse_bells(), u64::MAX);
             if missing > 0 {
-                // One that comes later would be data to an image without the library.
+                // A doorbell that comes later would be data to an image without the library.
                 flags.waiting.fetch_or(LEFT, SeqCst);
                 self.forget_ring(beside, u64::MAX);
                 return (Departure::Gone, 0);
@@ -63,7 +65,7 @@ impl Port<'_> {
             (Departure::Gone, self.left_behind())
         });
         if departure == Departure::Gone {
-            // A mark alone wakes nobody, and what is unread may be what the image waits for.
+            // A mark alone wakes no sender, and the image may wait for what is unread.
             self.step_down(Reason::Young, unread > 0, false, u64::MAX);
         }
         departure
@@ -78,8 +80,9 @@ impl Port<'_> {
         ring::unread(&ring, place).unwrap_or(0)
     }
 
-    /// A process with the library has come for the end: it reads on, if the end is away. Its reference is counted before, so that
-    /// one that is just [going away](Port::go_away) finds it, or has gone when this has the lock.
+    /// A process with the library has come for the end, and reads on if the end is away. Its reference is counted
+    /// before: a process that is [going away](Port::go_away) finds the reference, or is away when this process has the
+    /// lock.
     pub fn come_back(&self) {
         kernel::undisturbed(|| self.come_back_undisturbed());
     }
@@ -90,7 +93,7 @@ impl Port<'_> {
         if self.end.is_away() {
             self.read_on();
         }
-        // Not before: what is mended depends on where this end reads.
+        // This comes second: what is to be repaired depends on where this end reads.
         self.repair_after(entered);
         lock.exit(entered);
     }
@@ -100,13 +103,13 @@ impl Port<'_> {
         let flags = &self.link.incoming().flags;
         let untouched = self.read_position().is_some_and(|(read, _)| read == reading.kernel_position());
         if !untouched {
-            // Somebody without the library has read the socket meanwhile, or the connection is over.
+            // A process without the library has read the socket meanwhile, or the connection is over.
             flags.waiting.fetch_or(LEFT, SeqCst);
             reading.set_whereabouts(Whereabouts::Left);
             return;
         }
         let bells = &self.link.incoming().sender.announced;
-        // First: whoever finds the flag raised rings.
+        // This comes first: a sender that finds the flag raised sends a doorbell.
         bells.fetch_and(!NO_MORE_BELLS, AcqRel);
         let is_in_time = |flag: Flag| flag.presence() != Presence::Left && flag.0 & GIVING == 0;
         let back = |word| is_in_time(Flag(word)).then_some(ALONE);
@@ -119,8 +122,8 @@ impl Port<'_> {
         }
     }
 
-    /// A process that knows of the ring is about to read: it looks there if it may. If the sender was found giving back, and has
-    /// done so by now, the ring is empty, and both begin anew.
+    /// A process that knows of the ring is about to read, and goes back to the ring if it can. If the sender was giving
+    /// back and has finished, the ring is empty, and both ends begin anew.
     pub(super) fn return_to_ring(&self) {
         if !self.end.is_away() {
             return;
@@ -146,7 +149,7 @@ impl Port<'_> {
         let words = self.link.incoming();
         reading.kernel.store(position.wrapping_sub(reading.all_bells.load(Relaxed)), Relaxed);
         let head = words.head.head.load(Acquire);
-        // As this end keeps it: what is no position there is none.
+        // This end publishes the head as it keeps it, so that a lie of the sender's is no position.
         reading.place.store(Place { head, consumed: 0 }.pack(), Relaxed);
         words.head.head.store(self.place().head, Release);
         words.flags.consumed.store(0, Relaxed);
@@ -163,7 +166,7 @@ impl Port<'_> {
         reading.armed.store(ALONE, Relaxed);
         reading.set_whereabouts(Whereabouts::Here);
         self.publish_position();
-        // SeqCst: as for an end that becomes ready.
+        // SeqCst: as in `declare_ready`.
         self.link.incoming().flags.ready.swap(1, SeqCst);
     }
 }
@@ -174,8 +177,8 @@ impl End {
         matches!(self.reading.whereabouts(), Whereabouts::AwayFromKernel | Whereabouts::AwayFromRing)
     }
 
-    /// Whether the kernel has received `left_behind` bytes since the reader of socket `fd` went away: then the sender has given
-    /// them back.
+    /// Whether the kernel has received `left_behind` bytes since the reader of socket `fd` went away, so that the
+    /// sender has given them back.
     pub fn was_given(&self, fd: i32, left_behind: u64) -> bool {
         let position = self.reading.kernel_position();
         let Ok(counters) = kernel::counters(fd) else { return false };
@@ -184,7 +187,7 @@ impl End {
         position.checked_add(left_behind).is_some_and(|all| counters.received >= all + u64::from(ended))
     }
 
-    /// The segment is gone, which nobody needs any more: the connection is plain TCP.
+    /// The segment is gone, and no longer needed: the connection is plain TCP.
     pub fn stay_away(&self) {
         if self.is_away() {
             self.pin_sending();

@@ -1,7 +1,7 @@
-//! Doorbells at the reader: it takes them out of the kernel's queue, counts them, and throws them away.
+//! Doorbells at the reader, which takes them out of the kernel's queue, counts them and throws them away.
 //!
-//! The bytes that the reader took last are kept until it is sure that they were doorbells: behind a mark of going down they are
-//! data.
+//! The reader keeps the bytes that it took last until it is sure that they were doorbells: behind a mark of going down
+//! they are data.
 #![allow(unsafe_code, reason = "takes doorbells from the kernel into buffers of its own")]
 
 use super::entering::Beside;
@@ -14,7 +14,8 @@ use crate::sync::{AcqRel, Acquire, Relaxed, SeqCst, compiler_fence, own};
 use crate::vector::Cursor;
 use crate::words::{ALONE, NO_MORE_BELLS};
 
-/// An announced doorbell is one system call from being there, if its sender is neither stopped nor killed.
+/// An announced doorbell comes within this time, if its sender is neither stopped nor killed: the sender has one system
+/// call to make.
 pub(super) const BELL_WITHIN_US: u64 = 5_000_000;
 
 impl Port<'_> {
@@ -30,22 +31,22 @@ impl Port<'_> {
         reading.all_bells.load(Relaxed).wrapping_sub(reading.bells_before_up.load(Relaxed))
     }
 
-    /// Doorbells that were sent since the beginning, or are just being sent.
+    /// Doorbells that the sender has announced since the beginning.
     pub(super) fn announced(&self) -> u64 {
         self.link.incoming().sender.announced.load(Acquire) & !NO_MORE_BELLS
     }
 
-    /// Doorbells that were sent and have not been taken.
+    /// Doorbells that were announced and not taken.
     pub(super) fn owed(&self) -> usize {
         self.announced().saturating_sub(self.bells()).min(16) as usize
     }
 
-    /// Throws away the doorbells that lie before the data in the kernel; `Some` when the kernel has not all of them yet.
+    /// Throws away the doorbells that lie before the data in the kernel. `Some` if they are not all there yet.
     pub(super) fn discard_bells(&self) -> Option<Taken> {
         if self.end.reading.to_discard() == 0 {
             return None;
         }
-        // A handler must not take what was counted before.
+        // A handler must not take what this thread has counted.
         kernel::undisturbed(|| self.discard_counted_bells())
     }
 
@@ -66,20 +67,20 @@ impl Port<'_> {
         None
     }
 
-    /// The same, without waiting; none once there is something in the ring. Twice in a row must not take data for doorbells:
-    /// only what was taken last is kept.
+    /// Takes doorbells without waiting, and none if there is something in the ring. Two takes in a row must not take
+    /// data for doorbells, because only the last bytes are kept.
     pub(super) fn take_bells_of_idle(&self, most: usize) -> Answer {
         self.in_kernel(|| if self.has_something() { Ok(0) } else { self.take_waiting_bells(most) })
     }
 
-    /// The same, whatever is in the ring.
+    /// Takes doorbells without waiting, whatever is in the ring.
     pub(super) fn take_waiting_bells(&self, most: usize) -> Answer {
         // SAFETY: the buffer is `take_bells`'.
         self.take_bells(most, |fd, to, len| unsafe { kernel::recv(fd, to, len, libc::MSG_DONTWAIT) })
     }
 
-    /// Takes doorbells out of the kernel's queue. Only with an empty ring: what is taken then is kept until it is sure
-    /// that it was no data sent after going down.
+    /// Takes doorbells out of the kernel's queue by `recv`, and keeps them until it is sure that they were no data sent
+    /// after going down. The ring must be empty.
     pub(super) fn take_bells(&self, most: usize, recv: impl Fn(i32, *mut u8, usize) -> Answer) -> Answer {
         let reading = &self.end.reading;
         let most = most.min(reading.fresh.len());
@@ -93,12 +94,12 @@ impl Port<'_> {
         Ok(got?.min(most))
     }
 
-    /// Counts what was taken for doorbells, unless a signal handler of this thread has.
+    /// Counts bytes that were taken for doorbells, unless a signal handler of this thread has done so.
     pub(super) fn count_taken(&self, got: usize) {
         let reading = &self.end.reading;
         let bytes = reading.fresh.each_ref().map(|byte| byte.load(Relaxed));
         if self.reader_state() == ReaderState::Kernel {
-            // A handler has passed the mark of going down before they were taken: behind the doorbells comes data.
+            // A handler passed the mark of going down before the bytes were taken. Behind the doorbells comes data.
             return kernel::undisturbed(|| {
                 let bells = reading.to_discard().min(got as u64);
                 if reading.taking.load(Relaxed) == self.me && self.keep(&bytes[..got]) {
@@ -109,7 +110,8 @@ impl Port<'_> {
         while reading.taking.load(Relaxed) == self.me && !self.keep(&bytes[..got]) {}
     }
 
-    /// Keeps and counts these bytes as the last that were taken for doorbells; false if a handler has done so with others.
+    /// Keeps and counts these bytes as the last that were taken for doorbells. False if a handler has kept others
+    /// meanwhile.
     fn keep(&self, bytes: &[u8]) -> bool {
         let reading = &self.end.reading;
         let before = reading.all_bells.load(Relaxed);
@@ -132,22 +134,22 @@ impl Port<'_> {
         self.publish_bells();
     }
 
-    /// Publishes how many doorbells were taken, and what that makes of the position.
+    /// Publishes how many doorbells were taken, and the position that follows from that.
     fn publish_bells(&self) {
         loop {
             let bells = self.bells();
             self.link.incoming().head.bells_taken.store(bells, Relaxed);
             self.publish_position();
             compiler_fence(SeqCst);
-            // A handler may have counted more, and published that before.
+            // A handler may have counted more and published that before.
             if self.bells() == bells {
                 return;
             }
         }
     }
 
-    /// Takes doorbells of an empty ring out of the kernel's queue, where they hide what comes behind them. Whoever else
-    /// was to be woken by them is woken by the next one.
+    /// Takes doorbells of an empty ring out of the kernel's queue, where they hide what comes behind them. Another
+    /// sleeper that they were for is woken by the next doorbell.
     pub(super) fn pass_bells(&self) {
         let number = self.resting();
         if number != 0 {
@@ -157,8 +159,8 @@ impl Port<'_> {
         }
     }
 
-    /// The same for a receive that sleeps, and would be woken by them again at once: takes them in any case, and has those
-    /// whom they may have been for look for themselves.
+    /// As [`Port::pass_bells`] for a receive that is about to sleep: the doorbells would wake it at once. It takes them
+    /// in any case, and notes that the sleepers that they may have been for have to look themselves.
     pub(super) fn take_over_bells(&self) {
         let resting = &self.end.reading.resting;
         let number = resting.number();
@@ -168,8 +170,8 @@ impl Port<'_> {
         }
     }
 
-    /// Takes doorbells that have done their work out of the kernel's queue, once the ring is empty: the kernel then says
-    /// the truth to its own polls, and does not answer the end of this process with a reset.
+    /// Takes doorbells that have done their work out of the kernel's queue, once the ring is empty. Then the kernel's
+    /// own polls find no doorbell, and the kernel does not answer the end of this process with a reset.
     pub(super) fn clear_bells(&self) {
         while self.receives_fast() && !self.has_something() {
             let owed = self.owed();
@@ -182,7 +184,7 @@ impl Port<'_> {
         }
     }
 
-    /// The same while others may rest here: they are rung for again. Not for a group, whose bell is its own.
+    /// The same while other threads may sleep here: the flag is raised for them again. A group takes its own doorbells.
     pub(super) fn clear_bells_beside(&self) {
         match self.resting() {
             0 => self.clear_bells(),
@@ -200,31 +202,32 @@ impl Port<'_> {
         }
     }
 
-    /// No doorbell is announced any more from now on. Returns how many were.
+    /// Refuses doorbells from now on. Returns how many were announced before.
     pub(super) fn refuse_bells(&self) -> u64 {
         self.link.incoming().sender.announced.fetch_or(NO_MORE_BELLS, AcqRel) & !NO_MORE_BELLS
     }
 
-    /// Waits until the doorbells up to number `last` have been taken, by this thread or by the one that sleeps, or until
-    /// `until` (CLOCK_MONOTONIC, ns). Returns how many have not been.
+    /// Waits until this thread or the sleeper has taken the doorbells up to number `last`, or until `until`
+    /// (CLOCK_MONOTONIC, ns). Returns how many are missing.
     pub(super) fn await_bells(&self, beside: Beside, last: u64, until: u64) -> u64 {
         let reading = &self.end.reading;
         let missing = || match self.receives_fast() {
-            // One that was announced may be taken back: its sender found the flag taken.
+            // A sender that finds the flag taken takes its announced doorbell back.
             true => last.min(self.announced()).saturating_sub(self.bells()),
             false => reading.to_discard(),
         };
         let began = ticks();
         loop {
-            // Before the last look: whatever came before the end is there by then.
+            // This comes before the last look: what came before the end of the stream is there by then.
             let over =
                 self.has_ended() || ticks().wrapping_sub(began) > micros(BELL_WITHIN_US) || nanoseconds() > until;
             if !self.may_take(beside) {
-                // Whoever sleeps takes the next one.
+                // The sleeper takes the next doorbell.
             } else if self.receives_fast() {
                 while missing() > 0 {
-                    // Of what lies there already, as much is doorbells as is announced afterwards: a sender takes one back
-                    // before it sends data in its place, which nobody who sleeps would be told of if it was taken here.
+                    // Of the bytes that lie there already, as many are doorbells as are still announced afterwards: a
+                    // sender takes a doorbell back before it sends data in its place. If that data was taken here, a
+                    // sleeper would not learn of it.
                     let there = kernel::inq(self.fd).map_or(0, u64::from);
                     if !matches!(self.take_waiting_bells(missing().min(there) as usize), Ok(1..)) {
                         break;
@@ -241,14 +244,14 @@ impl Port<'_> {
         }
     }
 
-    /// How many of the bytes that were last taken for doorbells are kept.
+    /// How many of the bytes that were taken for doorbells are kept.
     pub(super) fn kept(&self) -> usize {
         let reading = &self.end.reading;
         let kept = reading.all_bells.load(Relaxed).wrapping_sub(reading.kept_from.load(Relaxed));
         kept.min(reading.kept.len() as u64) as usize
     }
 
-    /// The last bytes that were taken and counted as doorbells are data.
+    /// The last `data` bytes that were taken and counted as doorbells are data.
     pub(super) fn stash_last(&self, data: u64) {
         let reading = &self.end.reading;
         reading.stash.fetch_add(data as u32, Relaxed);
@@ -256,13 +259,14 @@ impl Port<'_> {
         self.publish_bells();
     }
 
-    /// This end has left: what it took for a doorbell that was taken back is data. It is taken back before the data is sent.
+    /// This end is absent. A byte that it took for a doorbell that the sender has taken back is data: the sender takes
+    /// the doorbell back before it sends the data.
     pub(super) fn keep_early_data(&self) {
         let early = self.bells().saturating_sub(self.announced());
         self.stash_last(early.min(self.kept() as u64));
     }
 
-    /// Data that was taken from the kernel in the belief that it was a doorbell.
+    /// Takes data that was taken from the kernel for doorbells.
     pub(super) fn take_stash(&self, into: &mut Cursor, peek: bool) -> Option<usize> {
         let reading = &self.end.reading;
         let stash = reading.stash.load(Relaxed) as usize;

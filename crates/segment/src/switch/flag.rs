@@ -1,4 +1,4 @@
-//! The waiting flag at the reader: it raises the flag before it sleeps, and for others that sleep.
+//! The waiting flag at the reader. A thread raises it before it sleeps, and for other threads that sleep.
 
 use super::doze::wake_dozers;
 use super::{Port, Ready, micros};
@@ -8,8 +8,9 @@ use crate::sync::{Acquire, Relaxed, SeqCst, fence};
 use crate::words::{ALONE, Flag, RINGING, Raised};
 
 impl Port<'_> {
-    /// Raises the waiting flag to `number`, so that whatever is published next rings; true when the ring is still empty
-    /// then. Doorbells of before have done their work then, but for one that woke a group: it is left to the group.
+    /// Raises the waiting flag to `number`, so that a doorbell comes for what is published next. True if the ring is
+    /// still empty then. Earlier doorbells have done their work then, and are taken, unless they woke a group: the
+    /// group takes its own.
     pub(super) fn arm(&self, number: u32) -> bool {
         let reading = &self.end.reading;
         let waiting = &self.link.incoming().flags.waiting;
@@ -18,10 +19,11 @@ impl Port<'_> {
         self.note_flag();
         let armed = reading.armed.load(Relaxed);
         let flag = Flag(waiting.load(Relaxed));
-        // What is neither down nor as it was raised would keep a sleep from beginning for ever.
+        // A flag that is neither down nor as it was raised would keep a sleep from beginning for ever.
         let is_lie = armed == ALONE && !flag.is_absent() && !matches!(flag.raised(), Raised::Down | Raised::Alone);
         let number = if is_lie { ALONE } else { number };
-        // A doorbell of its own wakes a group as well, not the other way round.
+        // A doorbell of a reader's own wakes a group as well. A group's doorbell may go to another socket, and does not
+        // wake a single reader.
         if is_lie || armed != number && armed != ALONE {
             reading.armed.store(number, Relaxed);
             let raise = |now| Some(Flag(now)).filter(|now| !now.is_absent()).map(|now| now.raised_to(number));
@@ -29,7 +31,7 @@ impl Port<'_> {
                 wake_dozers(waiting, before);
             }
         }
-        // The flag is up before the ring is looked at; the sender publishes before it looks at the flag.
+        // The flag is up before this end looks at the ring. The sender publishes before it looks at the flag.
         fence(SeqCst);
         if self.has_something() {
             return false;
@@ -43,36 +45,37 @@ impl Port<'_> {
         !self.has_something()
     }
 
-    /// Raises the waiting flag to `number`; true when nothing can be read then but what the kernel will tell of.
+    /// Raises the waiting flag to `number`. True if nothing can be read then, but what the kernel reports itself.
     pub(super) fn arm_or_ask(&self, number: u32) -> bool {
         self.arm(number) || (!self.receives_fast() && self.ready() == Ready::AskKernel)
     }
 
-    /// Whether whatever is published from now on rings, and the ring is empty.
+    /// Whether a doorbell comes for what is published from now on, and the ring is empty.
     pub(super) fn is_armed(&self) -> bool {
         let flag = Flag(self.link.incoming().flags.waiting.load(SeqCst));
         (flag.raised() == Raised::Alone || flag.is_absent()) && !self.has_something() || self.awaits_rest()
     }
 
-    /// Takes note if the sender has taken the waiting flag.
+    /// Notes whether the sender has taken the waiting flag.
     pub(super) fn note_flag(&self) {
         let reading = &self.end.reading;
         let flag = Flag(self.link.incoming().flags.waiting.load(Acquire));
-        // A reader that dozes raises it only where it was down.
+        // A reader that dozes raises the flag only where it was down.
         let is_taken = || !flag.is_absent() && matches!(flag.raised(), Raised::Down | Raised::Dozing);
         if reading.armed.load(Relaxed) != 0 && is_taken() {
             reading.armed.store(0, Relaxed);
         }
     }
 
-    /// The number of the flag that wakes those who rely on it; 0 if there is nobody. Under a signal handler on top of a
-    /// sleep of this thread that sleep does too: the kernel goes on with it, without a look at the ring.
+    /// The number to which the flag is raised for the sleepers that rely on it; 0 if there are none. If a signal
+    /// handler runs on top of a sleep of this thread, that sleep relies on the flag: the kernel goes on with it without
+    /// a look at the ring.
     pub(super) fn resting(&self) -> u32 {
         let reading = &self.end.reading;
         if reading.lock.is_asleep() { ALONE } else { reading.resting.number() }
     }
 
-    /// Others rely on the waiting flag, which this receive may have used up.
+    /// Other sleepers rely on the waiting flag, which this receive may have used up.
     #[cold]
     pub(super) fn rest_again(&self) {
         let reading = &self.end.reading;
@@ -83,8 +86,9 @@ impl Port<'_> {
         }
     }
 
-    /// A receive that does not wait is about to say that there is nothing. If no call of the library watches the socket, the
-    /// program may wait by system calls of its own: then what comes has to ring. False when something has come.
+    /// A receive that does not wait is about to say that there is nothing. If no call of the library watches the
+    /// socket, the program may wait by system calls of its own, and needs a doorbell for what comes. False if something
+    /// has come.
     pub(super) fn is_still_nothing(&self) -> bool {
         if !self.end.is_watched() {
             self.end.watch_unseen();
@@ -93,12 +97,12 @@ impl Port<'_> {
             return true;
         }
         self.asks_again(true);
-        // While the flag stays up whatever is published rings.
+        // While the flag stays up, a doorbell comes for what is published.
         let armed = self.end.reading.armed.load(Relaxed) == ALONE;
         armed && self.link.incoming().flags.waiting.load(Relaxed) == ALONE || self.arm_or_ask(ALONE)
     }
 
-    /// Says whether this end may well ask again and again, rather than sleep.
+    /// Says whether this end may ask again and again rather than sleep.
     pub(super) fn asks_again(&self, again: bool) {
         let word = &self.link.incoming().flags.asks_again;
         if (word.load(Relaxed) != 0) != again {
@@ -106,12 +110,13 @@ impl Port<'_> {
         }
     }
 
-    /// Nobody in this process asks any more for what comes here as a member of a group: a doorbell of the group's on this
-    /// socket would wake nobody, and the group would be taken for woken. Returns once no such doorbell is on its way.
+    /// No set of this process asks for this connection any more. A doorbell of the group's on this socket would wake no
+    /// thread, and the sender would take the group for woken. This takes the group's number out of the flag, and
+    /// returns once no such doorbell is on its way.
     ///
-    /// The group of another process that has the socket too, a forked one's parent, goes on relying on its number.
+    /// The group of another process that has the socket too, such as the parent, goes on relying on its number.
     pub fn quit_group(&self) {
-        /// A sender that is stopped just there rings nobody. One that waits for room has it sooner.
+        /// A sender that is stopped at this point sends no doorbell. A sender that waits for room has it sooner.
         const PATIENCE_US: u64 = 300_000;
         let waiting = &self.link.incoming().flags.waiting;
         let began = ticks();

@@ -1,10 +1,10 @@
-//! Giving back: what a reader has left in the ring goes the kernel path.
+//! What a reader has left in its ring is given back: it goes the kernel path.
 //!
-//! Its sender puts it there, with its next call on the connection. A program may not make one for long: it waits for something
-//! else, or computes. So a reader that hands its socket to somebody who knows nothing of the ring puts it there itself, where the
-//! kernel lets it have a copy of the sender's socket ([`kernel::copy_of_peer`]). Only one of both gives at a time, the one whose
-//! thread is in [`ReaderFlags::giver`]. How much the reader has put there the sender learns from the kernel's count of what went
-//! through its socket, so it does not matter where the reader was killed.
+//! The sender puts it there with its next call on the connection. A program may not make a call for long, because it
+//! waits for something else, or computes. So a reader that hands its socket to a process without the library gives back
+//! itself, where the kernel allows a copy of the sender's socket ([`kernel::copy_of_peer`]). Only one end gives at a
+//! time: its thread is in [`ReaderFlags::giver`]. The sender learns from the kernel's count of its own socket how much
+//! the reader has given. So it does not matter where a reader was killed.
 //!
 //! [`ReaderFlags::giver`]: crate::words::ReaderFlags::giver
 #![allow(unsafe_code, reason = "copies what a reader has left in the ring into a buffer of its own")]
@@ -19,12 +19,12 @@ use crate::sync::{Acquire, AtomicU32, Relaxed, Release, SeqCst};
 use crate::vector::Cursor;
 use crate::words::{BY_READER, Direction, Flag, GIVEN, GIVING, Presence, ReaderFlags};
 
-/// So many bytes at most of what a reader has left in the ring are put on the kernel path at once.
+/// Largest number of bytes that are given back by one send.
 pub(super) const PIECE: usize = 4096;
 
 impl Port<'_> {
-    /// If the reader has left the ring, it gets what it left there on the kernel path: it cannot come for it. False if the
-    /// kernel has no room for all of it yet: then somebody has to ask again.
+    /// If the reader is absent, puts on the kernel path what is unread in the ring. False if the kernel has no room for
+    /// all of it yet: the caller has to come again.
     pub fn give_back_if_due(&self) -> bool {
         if !self.sends_fast() || !self.reader_is_absent() || self.is_awaited_empty() {
             return true;
@@ -35,7 +35,7 @@ impl Port<'_> {
         given
     }
 
-    /// The same before this direction ends: what is in the ring could not follow.
+    /// The same before this direction ends, behind which nothing can follow. This waits for room.
     pub(super) fn give_back_fully(&self) {
         while !self.give_back_if_due() && self.connected() {
             nap(100);
@@ -48,7 +48,7 @@ impl Port<'_> {
         !matches!(presence, Presence::Here | Presence::Left) && !self.has_unread()
     }
 
-    /// Puts what the reader has left in the ring on the kernel path, as much as that has room for; all that follows goes there
+    /// Puts on the kernel path what is unread in the ring, as much as there is room for. All that follows goes there
     /// too.
     #[cold]
     pub(super) fn give_back(&self) -> Gave {
@@ -62,7 +62,7 @@ impl Port<'_> {
         };
         let gave = self.give_pieces(became & BY_READER != 0);
         if became & !BY_READER != self.me {
-            // First: the reader may go on behind what this end has given.
+            // This comes first: the reader may go on behind what this end has given.
             self.end.sending.piece.store(NO_PIECE, Relaxed);
             giver.store(0, Release);
         }
@@ -74,7 +74,8 @@ impl Port<'_> {
             self.break_off();
             return Gave::All;
         }
-        // Each passes a byte at least. A reader that takes back what this end publishes would keep it here for ever.
+        // Each round passes a byte at least. A reader that takes back what this end publishes would keep it here for
+        // ever.
         for _ in 0..self.sender().ring.capacity() {
             // A handler's send would give the same again before it is counted.
             match kernel::undisturbed(|| self.give_piece()) {
@@ -88,14 +89,14 @@ impl Port<'_> {
         Gave::All
     }
 
-    /// Becomes the only one, of both ends, that gives what lies in the ring, in the name of this thread. What was there before;
-    /// `None` if the reader does not stop in time.
+    /// Becomes the only giver, of both ends, in the name of this thread. Returns the word that was there before; `None`
+    /// if the reader does not stop in time.
     fn become_giver(&self, giver: &AtomicU32) -> Option<u32> {
         let began = ticks();
         loop {
             let word = giver.load(Acquire);
             let other = word & !BY_READER;
-            // This one holds the senders' lock: another sender that stands there is gone.
+            // This thread has the senders' lock: another sender whose number stands there is gone.
             let is_senders = word & BY_READER == 0;
             let is_free = is_senders || other == 0 || other == self.me || !kernel::thread_lives(other);
             if is_free && giver.compare_exchange(word, word & BY_READER | self.me, SeqCst, Relaxed).is_ok() {
@@ -108,9 +109,9 @@ impl Port<'_> {
         }
     }
 
-    /// The same for the reader, once nobody gives and all that was given is counted. False if that does not come to pass: what
-    /// the reader gave before its sender does not know of yet, nor of what would come behind that; and what a sender gave that
-    /// was killed, or that is below in this very thread, nobody may have counted.
+    /// The same for the reader, once no thread gives and all that was given is counted. False if that does not happen:
+    /// the sender does not know yet what the reader gave before, or a sender that was killed, or that is below in this
+    /// thread, has given something that is not counted.
     fn become_giver_as_reader(&self, giver: &AtomicU32) -> bool {
         let began = ticks();
         loop {
@@ -127,11 +128,11 @@ impl Port<'_> {
     fn count_given(&self) -> bool {
         let sending = &self.end.sending;
         let Some(given) = self.given_since() else {
-            // Over: nobody gives anything any more.
+            // The connection is over, and nothing is given any more.
             sending.fast.store(0, Relaxed);
             return !self.connected();
         };
-        // No more than the ring takes: below 0 for who lies about doorbells.
+        // An honest reader gives no more than the ring takes. For a liar about doorbells the number is below 0.
         if u64::from(given) > self.sender().ring.capacity() {
             return false;
         }
@@ -148,14 +149,15 @@ impl Port<'_> {
         true
     }
 
-    /// Whether something lies in the ring that this end has left, now or before, and has not given itself.
+    /// Whether something lies in the ring that this end has left, now or before, and did not give back itself.
     pub(super) fn has_left_unread(&self) -> bool {
         let direction = self.link.incoming();
         direction.flags.giver.load(Acquire) & BY_READER == 0
             && self.incoming().published(direction.head.head.load(Acquire))
     }
 
-    /// Puts on the kernel path itself what this end has left unread in its ring, if there is a way. Whether all of it is there.
+    /// The reader puts on the kernel path what it has left unread in its ring, if it can. Whether it has put all of it
+    /// there.
     pub(super) fn give_itself(&self) -> bool {
         let Some(socket) = (if is_quiet() { None } else { kernel::copy_of_peer(self.fd) }) else { return false };
         let all = self.give_itself_by(socket);
@@ -170,7 +172,7 @@ impl Port<'_> {
         if !self.begin_giving_of(flags) || self.owed() > 0 || !self.become_giver_as_reader(&flags.giver) {
             return false;
         }
-        // Meanwhile the sender may have given all, and another reader may have come back to the ring.
+        // Meanwhile the sender may have given back all, and another reader may have come back to the ring.
         let presence = Flag(flags.waiting.load(SeqCst)).presence();
         let is_absent = !matches!(presence, Presence::Here | Presence::Given);
         let all = is_absent && kernel::undisturbed(|| self.give_ring(socket)) == Ok(true);
@@ -198,13 +200,13 @@ impl Port<'_> {
         Err(Fault)
     }
 
-    /// How far the reader of `direction` had read when it left the ring, or its sender has given back since.
+    /// How far the reader of `direction` had read when it became absent, or its sender has given back since.
     fn published_place(&self, direction: &Direction) -> Place {
         let head = direction.head.head.load(Acquire);
         Place { head, consumed: direction.flags.consumed.load(Acquire) as usize }
     }
 
-    /// What the reader has left is this sender's to give back. False if it is back.
+    /// Says that what is unread is given back from now on. False if the reader is back.
     fn begin_giving(&self) -> bool {
         self.begin_giving_of(&self.link.outgoing().flags)
     }
@@ -219,10 +221,10 @@ impl Port<'_> {
         flags.waiting.fetch_update(SeqCst, SeqCst, begin).is_ok()
     }
 
-    /// All of it is given back.
+    /// Says that all of it is given back.
     fn end_giving(&self) {
         self.end.sending.fast.store(0, Relaxed);
-        // Behind that: a reader that finds it says that this end may go up again.
+        // This comes last: a reader that finds it lets this end go up again.
         let end = |word| match Flag(word).presence() {
             Presence::Here | Presence::Left => None,
             Presence::Away | Presence::Giving | Presence::Given => Some(word | GIVEN),
@@ -232,8 +234,8 @@ impl Port<'_> {
         }
     }
 
-    /// One piece of it, as much as the kernel has room for. Should this process be killed on the way, the kernel's own count
-    /// tells whether the piece was sent: see `note_piece`.
+    /// Gives back one piece, as much as the kernel has room for. If this process is killed meanwhile, the kernel's
+    /// count tells whether the piece was sent: see `note_piece`.
     fn give_piece(&self) -> Result<PieceOutcome, Fault> {
         let sending = &self.end.sending;
         let sender = self.sender();
@@ -249,7 +251,7 @@ impl Port<'_> {
         let (mut next, n) = ring::copy_out(&sender.ring, place, &mut into)?;
         if n == 0 {
             match sender.ring.record(next.head)? {
-                // In the making, below in this very thread, which will do the rest.
+                // A send below in this thread is making this record, and will give back the rest.
                 Record::Empty if next.head != sending.tail.load(Relaxed) => return Ok(PieceOutcome::NoneLeft),
                 record => next.head = sender.ring.behind(next.head, record),
             }
@@ -268,7 +270,8 @@ impl Port<'_> {
         }
     }
 
-    /// So much of the piece that was last begun was sent. The position says so last: until then whoever mends does it again.
+    /// Notes that so many bytes of the piece that was last begun were sent. The position is changed last: until then a
+    /// repair does this again.
     pub(super) fn note_piece(&self, sent: usize) -> Result<(), Fault> {
         let sending = &self.end.sending;
         let mut passed = Cursor::discarding(sent);
@@ -290,7 +293,7 @@ impl Port<'_> {
     }
 }
 
-/// As [`ring::copy_out`], past marks of the path: whoever left the ring has passed them, or passes what comes before.
+/// As [`ring::copy_out`], past marks of the path: the reader has passed them, or passes what comes before them.
 fn copy_past_marks(ring: &Ring, from: Place, into: &mut Cursor) -> Result<(Place, usize), Fault> {
     let (mut place, mut total) = (from, 0);
     while ring::distance(from.head, place.head) <= ring.capacity() {

@@ -7,29 +7,29 @@ use crate::kernel;
 use crate::reason::Reason;
 use crate::sync::Release;
 
-/// Who gets a socket that knows nothing of the library, and so how surely it has to be plain TCP.
+/// A process without the library that gets the socket. It decides how surely the socket has to be plain TCP.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Recipient {
-    /// Perhaps nobody: only if the other end can be woken to give back what is unread.
+    /// Perhaps no such process comes. The ring is left only if the other end can be woken to give back what is unread.
     Unsure,
-    /// Somebody beside processes with the library, which go on reading what cannot be given back.
+    /// The process comes beside processes with the library, which go on reading what cannot be given back.
     Beside,
-    /// Somebody alone.
+    /// The process alone has the socket.
     Alone,
 }
 
 impl Port<'_> {
-    /// Goes down for good. The incoming direction does so at once if everything in its ring was read, otherwise as soon
-    /// as the other end sends again.
+    /// Takes both directions down for good. The incoming direction goes down at once if everything in its ring was
+    /// read, otherwise as soon as the other end sends again.
     pub fn pin(&self, reason: Reason) {
         self.link.incoming().flags.want_down.store(1, Release);
         self.leave_if_read(u64::MAX);
         self.go_down_for_good(reason, false, u64::MAX);
     }
 
-    /// Hands the socket over to somebody who knows nothing of the library: goes down for good, and what is unread goes the kernel
-    /// path. Where it cannot, this goes on as [`Port::pin`] does. False if something is unread that cannot be put there. With
-    /// `wakes`, the other end is woken in any case.
+    /// Hands the socket over to a process without the library. Both directions go down for good, and what is unread
+    /// goes the kernel path. Where it cannot, this does what [`Port::pin`] does, and returns false. With `wakes`, the
+    /// other end is woken in any case.
     pub fn hand_over(&self, reason: Reason, recipient: Recipient, wakes: bool) -> bool {
         let left = self.leave_to(recipient);
         self.link.incoming().flags.want_down.store(1, Release);
@@ -37,7 +37,8 @@ impl Port<'_> {
         left != LeftRing::No || self.is_absent()
     }
 
-    /// Leaves the ring to the recipient. For one that is sure to come, this end puts on the kernel path itself what it can.
+    /// Leaves the ring for the recipient. For a recipient that is sure to come, this end puts on the kernel path itself
+    /// what it can.
     pub fn leave_to(&self, recipient: Recipient) -> LeftRing {
         let left = match recipient {
             Recipient::Unsure if self.can_wake() => self.leave(Leave::IfGivenBack, u64::MAX),
@@ -53,7 +54,7 @@ impl Port<'_> {
         left
     }
 
-    /// The same for somebody who may know of the ring and come back to it, or not.
+    /// Hands the socket over to a process that may have the library and come back to the ring, or not.
     pub fn offer(&self, reason: Reason) {
         if self.can_wake() {
             if self.go_away(|| true) == Departure::Gone && self.left_behind() > 0 {
@@ -66,10 +67,10 @@ impl Port<'_> {
         self.go_down_for_good(reason, false, u64::MAX);
     }
 
-    /// The same for both ends of a connection in one process, which is about to let go of the segment. What cannot be put on
-    /// the kernel path, or finds no room there while nobody reads, stays in the ring.
+    /// Hands over both ends of a connection of this process, which is about to give up the segment. What cannot be put
+    /// on the kernel path, or finds no room there while nobody reads, stays in the ring.
     pub fn hand_over_with(&self, other: &Port<'_>, reason: Reason) {
-        // Both leave before one goes down: that would be behind what is unread.
+        // Both ends leave their rings before one goes down. Otherwise it would go down behind what is unread.
         for (reader, sender) in [(self, other), (other, self)] {
             if kernel::has_room_for(sender.fd, sender.unsent()) {
                 reader.leave(Leave::IfGivenBack, u64::MAX);

@@ -28,7 +28,7 @@ pub enum LeftRing {
 }
 
 impl LeftRing {
-    /// What an end has done that left its ring, with something unread or not.
+    /// The ring was left, with something unread or not.
     pub(super) fn with(is_unread: bool) -> LeftRing {
         if is_unread { LeftRing::Unread } else { LeftRing::Empty }
     }
@@ -44,12 +44,12 @@ pub(super) enum Leave {
 }
 
 impl Port<'_> {
-    /// Leaves the incoming ring for good, so that somebody who knows nothing of it can read the socket: no doorbell is on
-    /// its way then, and the sender puts what it finds unread on the kernel path.
+    /// Leaves the incoming ring for good, so that a process without the library can read the socket. No doorbell is on
+    /// its way then, and the sender puts on the kernel path what it finds unread.
     pub(super) fn leave(&self, how: Leave, until: u64) -> LeftRing {
         let began = ticks();
-        // Who sleeps in a receive takes the doorbell that is on its way with the mark of going up, and comes to the ring, if it
-        // may wake.
+        // A thread that sleeps in a receive takes the doorbell that comes with the mark of going up, and comes to the
+        // ring, if it may wake.
         let comes_to_ring = |beside| {
             beside == Beside::Sleeper
                 && how == Leave::UnlessLost
@@ -77,11 +77,11 @@ impl Port<'_> {
         if !kernel::undisturbed(|| self.leave_what_can_be_given_back(LEFT)) {
             let is_lost = self.can_never_be_given_back() || self.has_bells_behind_data();
             if how == Leave::IfGivenBack || is_lost {
-                // Should it leave later, then at the beginning of a record.
+                // If the reader leaves later, then at the beginning of a record.
                 flags.consumed.store(0, Relaxed);
                 if how == Leave::UnlessLost {
-                    // Lost to whoever gets the socket. Who has the library reads on without a gap: another thread until
-                    // the new image is there, or this one if it never comes.
+                    // A process without the library never gets what is unread. Threads with the library read on without
+                    // a gap: other threads until the new image is there, or this one if the image never comes.
                     self.await_bells(beside, self.refuse_bells(), until);
                 }
                 return LeftRing::No;
@@ -91,29 +91,30 @@ impl Port<'_> {
         fence(SeqCst);
         let unread = self.incoming().published(self.place().head);
         self.forget_ring(beside, until);
-        // Not before: a sender that goes down by itself does so behind what is unread.
+        // This comes last: a sender that goes down by itself does so behind what is unread.
         flags.want_down.store(1, Release);
         LeftRing::with(unread)
     }
 
-    /// The same if everything in the ring was read.
+    /// Leaves the ring for good if everything in it was read.
     pub(super) fn leave_if_read(&self, until: u64) {
         self.with_all_reading(|beside| {
             if beside == Beside::Sleeper {
-                // The sleeper has raised the flag and seen the ring empty. What it is woken by is a doorbell until then, unless
-                // it dozes.
+                // The sleeper has raised the flag and seen the ring empty. Until then a doorbell is what wakes it,
+                // unless it dozes.
                 self.await_bells(beside, self.announced(), until);
             }
             let alone = self.may_take(beside);
             if alone {
                 self.pass_marks();
             }
-            // The flag was up when the ring was last seen empty. If nobody has taken it since, whoever publishes from now
-            // on finds that this end has left.
+            // The flag was up when the ring was last seen empty. If the sender has not taken it since, it finds with
+            // its next record that this end has left.
             let waiting = &self.link.incoming().flags.waiting;
             let is_up = |flag: Flag| !flag.is_absent() && matches!(flag.raised(), Raised::Alone | Raised::Dozing);
             let leave = |now| is_up(Flag(now)).then(|| Flag(now).raised_to(LEFT));
-            // One that dozes is not woken: it would sleep by a call of the library's, which a filter may be about to forbid.
+            // A thread that dozes is not woken: it would sleep by a call of the library's, which a filter may be about
+            // to forbid.
             if (!alone || self.arm(ALONE)) && waiting.fetch_update(SeqCst, Relaxed, leave).is_ok() {
                 self.forget_ring(beside, until);
             }
@@ -126,7 +127,8 @@ impl Port<'_> {
     /// [`AWAY`]: crate::words::AWAY
     pub(super) fn leave_what_can_be_given_back(&self, how: u32) -> bool {
         let Direction { flags, sender, .. } = self.link.incoming();
-        // SeqCst: said before the looks. Who is about to switch its path or to end its direction says so before it looks.
+        // SeqCst: the reader says that it is about to leave, then looks. A sender that is about to switch the path or
+        // to end its direction says so, then looks.
         let before = flags.in_kernel.swap(LEAVING, SeqCst);
         let began = ticks();
         let is_switching = || sender.switching.load(SeqCst) != 0;
@@ -135,7 +137,8 @@ impl Port<'_> {
         }
         // Other threads and the sender change the flag a few times meanwhile.
         let left = (0..8).any(|_| {
-            // Whoever rings has announced that and taken the flag: if it is as it was, no doorbell has come meanwhile.
+            // A sender announces a doorbell and takes the flag before it sends the doorbell. If the flag is as it was,
+            // no doorbell has come meanwhile.
             let word = flags.waiting.load(SeqCst);
             !is_switching()
                 && self.can_be_given_back()
@@ -146,8 +149,8 @@ impl Port<'_> {
         left
     }
 
-    /// Whether the sender can put what is unread in the ring on the kernel path: it has not gone down behind it, and does not
-    /// end its direction.
+    /// Whether the sender can put on the kernel path what is unread: it has not gone down behind that, and does not end
+    /// its direction.
     fn can_be_given_back(&self) -> bool {
         let Ok((at, record)) = self.front() else { return false };
         let behind = if matches!(record, Record::Up(_)) { self.incoming().behind(at, record) } else { at };
@@ -157,8 +160,8 @@ impl Port<'_> {
                 && !self.has_ended()
     }
 
-    /// Whether the sender never can, whatever it does meanwhile: it has gone down behind what is unread, or has ended its
-    /// direction (one that is just about to end it may still be able to, and is not waited for).
+    /// Whether the sender can never put on the kernel path what is unread: it has gone down behind that, or has ended
+    /// its direction. A sender that is about to end it may still be able to, and is not waited for.
     fn can_never_be_given_back(&self) -> bool {
         self.front().is_ok_and(|(at, record)| {
             let behind = if matches!(record, Record::Up(_)) { self.incoming().behind(at, record) } else { at };
@@ -167,12 +170,13 @@ impl Port<'_> {
         })
     }
 
-    /// Whether doorbells lie, or may come to lie, behind data that was sent on the kernel path before the direction went up.
+    /// Whether a doorbell lies, or may come to lie, behind data that was sent on the kernel path before the direction
+    /// went up.
     fn has_bells_behind_data(&self) -> bool {
         !self.receives_fast() && matches!(self.ahead(), Ok(Record::Up(_))) && self.owed() > 0
     }
 
-    /// This end has left: takes the last doorbells, and never looks at the ring again.
+    /// This end has said that it has left: it takes the last doorbells, and never looks at the ring again.
     pub(super) fn forget_ring(&self, beside: Beside, until: u64) {
         let missing = self.await_bells(beside, self.refuse_bells(), until);
         if self.may_take(beside) && self.receives_fast() {
@@ -184,8 +188,9 @@ impl Port<'_> {
         self.end.reading.set_whereabouts(Whereabouts::Left);
     }
 
-    /// Whether this end has left the ring, and has taken whatever the library had of the stream: then the kernel has the
-    /// rest, and all that it may say beside. A pinned end that could not leave at first does so when it has read the ring.
+    /// Whether this end is absent from the ring, and has taken all that the library had of the stream. Then the kernel
+    /// has the rest, and any error. A pinned end that could not leave the ring at first leaves it here once it has read
+    /// it.
     #[inline]
     pub fn reads_plainly(&self) -> bool {
         self.end.reading.fast.load(Relaxed) == 0 && self.has_only_kernel()

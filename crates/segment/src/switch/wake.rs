@@ -11,22 +11,21 @@ use crate::sync::{AcqRel, Relaxed, Release, SeqCst, fence, pause};
 use crate::words::{DOZING, Direction, Flag, NO_MORE_BELLS, RINGING, Raised};
 use crate::{kernel, wait};
 
-/// The kernel acknowledges what it has received within 200 ms. What it does not, its reader has no room for.
+/// A kernel acknowledges within 200 ms what it has received. What it does not acknowledge, it has no room for.
 const ACKNOWLEDGED_WITHIN_US: u64 = 250_000;
 
 /// A reader that asks again and again takes what is published within this time, if it is awake.
 const AWAKE_US: u64 = 2;
 
 impl Port<'_> {
-    /// Wakes the reader if it sleeps. False when it has left the ring: then what is in it has gone the kernel path.
+    /// Wakes the reader if it sleeps. False if the reader is absent: then what is in the ring has gone the kernel path.
     #[inline]
     pub(super) fn wake_reader(&self) -> bool {
         // SeqCst: after the record was published, see `Sender::put`.
         self.link.outgoing().flags.waiting.load(SeqCst) == 0 || self.is_taken_at_once() || self.wake()
     }
 
-    /// Whether the reader, having raised the flag, was awake and has emptied the ring: then it will look once more before it
-    /// sleeps.
+    /// Whether a reader that raised the flag was awake and has emptied the ring. It looks once more before it sleeps.
     #[cold]
     fn is_taken_at_once(&self) -> bool {
         let flags = &self.link.outgoing().flags;
@@ -70,7 +69,7 @@ impl Port<'_> {
                         return true;
                     }
                 }
-                // Where the woken runs before its waker it may have read all, and rest again.
+                // The woken thread may have run before this one: it has read all, and sleeps again.
                 Raised::Group(_) if rang && !self.is_awaited() => return true,
                 Raised::Group(number) => {
                     self.ring_group(number, ringing, take);
@@ -83,20 +82,21 @@ impl Port<'_> {
         true
     }
 
-    /// `ringing`: [`RINGING`] if a send below in this very thread is doing the same, or 0.
+    /// `ringing`: [`RINGING`] if a send below in this thread does the same, or 0.
     fn ring_group(&self, number: u32, ringing: u32, take: impl Fn(u32) -> bool) {
-        // One that no reader has a number for is a hostile reader's.
+        // No honest reader uses a number that no group has.
         let Some(group) = self.link.their_group(number) else {
             take(ringing);
             return;
         };
         let ring = || group.rung.fetch_or(1 << (self.link.slot() & 63), SeqCst);
-        // The flag is taken before the group is rung. A reader that was rung may have read, and rest again with its flag
-        // still up: a sender that took it only then would leave nobody to ring for what comes next.
-        // Who goes to sleep says so before it looks whether any was rung; here it is the other way round.
+        // The flag is taken before the group is rung. A reader that was rung may have read, and sleep again with its
+        // flag still up. A sender that took the flag only then would leave it down for what comes next. A set that goes
+        // to sleep says so, and then looks whether a slot was rung. A sender does the two the other way round.
         if take(RINGING) {
             ring();
-            // Awake when the flag was taken, it may have read and have fallen asleep since, and rely on the flag.
+            // The set was awake when the flag was taken. It may have read and fallen asleep since, and rely on the
+            // flag.
             if group.asleep.load(SeqCst) != 0 && group.asleep.swap(0, SeqCst) != 0 {
                 self.send_bell();
             }
@@ -106,7 +106,7 @@ impl Port<'_> {
         }
     }
 
-    /// Whether anybody may have to be woken: something is unread, and the reader's kernel would not answer with a reset.
+    /// Whether a doorbell is of use: something is unread, and the reader's kernel would not answer with a reset.
     fn is_awaited(&self) -> bool {
         !self.reader_has_shut() && self.has_unread()
     }
@@ -119,7 +119,7 @@ impl Port<'_> {
     pub(super) fn is_data_ahead(&self) -> bool {
         let sender = self.sender();
         let mut position = sender.seen_head.load(Relaxed);
-        // What is in use may be a mark that the reader has not passed, or fillers: a few in a row.
+        // The bytes in use may be a mark that the reader has not passed, or a few fillers in a row.
         for _ in 0..16 {
             match sender.ring.record(position) {
                 Ok(Record::Data(_)) => return true,
@@ -137,9 +137,10 @@ impl Port<'_> {
         }
     }
 
-    /// Sends a doorbell if one `is_wanted`, which is asked once it is announced. A reader that is about to close looks the
-    /// other way round (`prepare_to_close`): it says what it has read, and waits for what is announced then. So no doorbell comes to a
-    /// socket that was closed with everything read, whose kernel would answer with a reset, and would drop what it has sent.
+    /// Announces a doorbell, then asks whether it `is_wanted`, and sends it or takes it back. A reader that is about to
+    /// close does it the other way round (`prepare_to_close`): it publishes what it has read, and then waits for
+    /// doorbells that are announced. So no doorbell comes to a socket that was closed with everything read. That
+    /// socket's kernel would answer with a reset, and drop what it has sent.
     pub(super) fn send_bell_if(&self, is_wanted: impl FnOnce() -> bool) -> bool {
         let announced = self.announce_bell();
         fence(SeqCst);
@@ -152,7 +153,7 @@ impl Port<'_> {
         wanted
     }
 
-    /// Counts one more doorbell, before it is sent; false when the reader wants no more.
+    /// Counts one more doorbell before it is sent. False when the reader wants no more.
     pub(super) fn announce_bell(&self) -> bool {
         let wanted = self.link.outgoing().sender.announced.fetch_add(1, AcqRel) & NO_MORE_BELLS == 0;
         if !wanted {
@@ -170,13 +171,13 @@ impl Port<'_> {
                     wait::rang();
                     return;
                 }
-                // What fills the buffer may have been read: then its acknowledgement comes, and with it room.
+                // The other end may have read what fills the buffer. Then the acknowledgement brings room.
                 Err(AGAIN)
                     if ticks().wrapping_sub(began) < micros(ACKNOWLEDGED_WITHIN_US) && self.is_all_delivered() =>
                 {
                     nap(50);
                 }
-                // Either the reader has plenty to wake up for, or it is gone. The kernel tells a reset once.
+                // Either the reader has plenty to wake up for, or it is gone.
                 Ok(_) | Err(AGAIN) => return self.take_bell_back(),
                 Err(error) => {
                     self.take_bell_back();
@@ -191,7 +192,8 @@ impl Port<'_> {
         self.link.outgoing().sender.announced.fetch_sub(1, Release);
     }
 
-    /// Whether the other end's kernel was sent all that was put on the kernel path: it refuses nothing for want of room.
+    /// Whether the other end's kernel was sent all that was put on the kernel path, and so refuses nothing for want of
+    /// room.
     fn is_all_delivered(&self) -> bool {
         kernel::counters(self.fd).is_ok_and(|counters| counters.unsent == 0)
     }
@@ -202,8 +204,8 @@ impl Port<'_> {
         all.wrapping_sub(self.end.sending.announced_before_up.load(Relaxed))
     }
 
-    /// Whether a doorbell is on its way, or lies unread. A reader that is killed then resets the connection, and nobody can
-    /// tell whether kernel TCP would have done so.
+    /// Whether a doorbell is on its way, or lies unread. If the reader is killed then, its kernel resets the
+    /// connection, which kernel TCP may not have done.
     pub(super) fn awaits_answer(&self) -> bool {
         let Direction { head, sender, .. } = self.link.outgoing();
         sender.announced.load(Relaxed) & !NO_MORE_BELLS > head.bells_taken.load(Relaxed)
