@@ -149,7 +149,8 @@ impl Port<'_> {
         let words = self.link.incoming();
         reading.kernel.store(position.wrapping_sub(reading.all_bells.load(Relaxed)), Relaxed);
         let head = words.head.head.load(Acquire);
-        // This end publishes the head as it keeps it, so that a lie of the sender's is no position.
+        // The other end may have written anything there: this end keeps and publishes the position that the word is
+        // masked to.
         reading.place.store(Place { head, consumed: 0 }.pack(), Relaxed);
         words.head.head.store(self.place().head, Release);
         words.flags.consumed.store(0, Relaxed);

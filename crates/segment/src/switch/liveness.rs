@@ -16,11 +16,11 @@ impl Port<'_> {
         kernel::poll_now(self.fd, 0) & OVER == 0
     }
 
-    /// Whether the reader of an unmoving ring is still there; the kernel is asked rarely.
+    /// Whether the reader lives, if its head does not move. The kernel is asked rarely.
     #[inline]
     pub(super) fn reader_lives(&self) -> bool {
         let [head, when] = &self.end.sending.progress;
-        // Not for each of the smallest messages: the clock would be a tenth of what they cost.
+        // Small messages are not checked each: the clock would be a tenth of what they cost.
         let stretch = self.end.sending.tail.load(Relaxed) >> 8;
         let looked = &self.end.sending.looked;
         if looked.load(Relaxed) == stretch {
@@ -37,7 +37,7 @@ impl Port<'_> {
         let Ok(used) = sender.used(true) else { return true };
         let seen = sender.seen_head.load(Relaxed);
         let moved = head.swap(seen, Relaxed) != seen;
-        // It read a moment ago: nobody can tell what it was sent before its death from what was sent just after.
+        // The reader read a moment ago. Records from before its death cannot be told from records just after it.
         if moved && since < 4 * micros(CHECK_EVERY_US) {
             self.note_life();
         }
@@ -48,8 +48,8 @@ impl Port<'_> {
     pub(super) fn kernel_says_alive(&self) -> bool {
         let events = kernel::poll_now(self.fd, libc::POLLRDHUP);
         if events & OVER == 0 && events & libc::POLLRDHUP != 0 && !self.reader_has_shut() {
-            // The other end has sent its FIN: it has shut down its half, or it is gone. A byte tells.
-            // If it has nothing unread, it may just be closing in order; one that is inside a receive is not.
+            // The other end has sent its FIN: it has shut down its half, or it is gone. A doorbell tells which. An end
+            // with nothing unread may just be closing in order, unless it is inside a receive.
             let in_kernel = &self.link.outgoing().flags.in_kernel;
             self.send_bell_if(|| self.has_unread() || in_kernel.load(SeqCst) != 0);
             return self.connected();
@@ -60,43 +60,45 @@ impl Port<'_> {
         events & OVER == 0
     }
 
-    /// Whether a reader that has been inside a receive, or about to leave, since `began` will not come out, by what the
-    /// segment says: none does beyond `patience_us`. One that has sent its FIN, and says that it has shut down both ways or
-    /// wants no more doorbells, does so soon, or lies: of any other a doorbell tells whether it is there, stopped or not.
+    /// Whether a reader will not come out that the segment says to be inside a receive, or about to leave, since
+    /// `began`. No honest reader stays there beyond `patience_us`. A reader that has sent its FIN, and has shut down
+    /// both ways or refuses doorbells, comes out soon or lies. Of any other reader a doorbell tells whether it is
+    /// there, stopped or not.
     pub(super) fn is_stuck(&self, began: u64, patience_us: u64) -> bool {
         let us = ticks().wrapping_sub(began) / micros(1);
         let silent =
             || self.reader_has_shut() || self.link.outgoing().sender.announced.load(Relaxed) & NO_MORE_BELLS != 0;
         let has_ended = || kernel::poll_now(self.fd, libc::POLLRDHUP) & libc::POLLRDHUP != 0;
-        // For one that does not look at the ring the kernel has no room yet, as for any that does not read.
+        // An absent reader is not stuck: the kernel has no room yet for what is given back to it.
         (us > patience_us || us > STOPPED_US && silent() && has_ended()) && !self.reader_is_absent()
     }
 
-    /// The reader has lived since the last record was published.
+    /// Notes that the reader has lived since the last record was published.
     pub(super) fn note_life(&self) {
         let sending = &self.end.sending;
         sending.alive.store(sending.tail.load(Relaxed), Relaxed);
     }
 
-    /// Whether the reader, if it is gone, has certainly left something unread in the ring that was sent before: kernel TCP
-    /// would have reset the connection. What is sent to one that had read everything, or had shut down its half, is lost
-    /// behind its FIN.
+    /// Whether the reader, if it is gone, has certainly left something unread that was sent before its death. Kernel
+    /// TCP would have reset the connection. What is sent to a reader that had read everything, or had shut down its
+    /// half, is lost behind its FIN.
     pub(super) fn is_gone_with_unread(&self) -> bool {
         self.give_back_if_due();
         let (sending, sender) = (&self.end.sending, self.sender());
         let Ok(unread @ 1..) = sender.used(true) else { return false };
         let sent_since = ring::distance(sending.alive.load(Relaxed), sending.tail.load(Relaxed));
-        // Also one that has said that it sends no more: its FIN is that of kernel TCP.
+        // The FIN of an end that has said that it sends no more is as on kernel TCP.
         let shut = self.reader_has_shut()
             || self.link.incoming().sender.ended.load(Relaxed) != 0
             || self.end.probed() == Probed::Lives;
         sent_since < unread && !shut && self.is_data_ahead()
     }
 
-    /// Whether the other end is gone and has left data in the ring. Kernel TCP resets such a connection at once, but the
-    /// other end's kernel knows nothing of that data and has sent a FIN, as for a half that was shut down. A doorbell
-    /// tells the two apart: nobody is there to take it, so it is answered with a reset, and from then on the kernel says
-    /// what kernel TCP would have said. Living ends are asked once; those that have shut down both ways say so themselves.
+    /// Whether the other end is gone and has left data in the ring. Kernel TCP resets such a connection at once. But
+    /// the other end's kernel knows nothing of that data and has sent a FIN, as for a half that was shut down. A
+    /// doorbell tells the two apart: a kernel whose process is gone answers it with a reset, and from then on this
+    /// kernel says what kernel TCP would have said. A living end is asked once. An end that has shut down both ways
+    /// says so itself.
     pub fn reader_is_gone(&self) -> bool {
         self.give_back_if_due();
         let sending = &self.end.sending;
@@ -108,7 +110,7 @@ impl Port<'_> {
             return false;
         }
         let entered = self.enter_sending();
-        // Behind a mark of going down, which another thread may have set meanwhile, a doorbell would be data.
+        // Another thread may have taken the direction down meanwhile. Behind that mark a doorbell would be data.
         let asked = self.sends_fast() && self.send_bell_if(|| self.has_unread());
         let gone = asked && !self.connected();
         if asked {

@@ -13,7 +13,7 @@ use crate::sync::{Acquire, Relaxed, Release, SeqCst};
 use crate::words::{ALONE, RECEIVING};
 
 impl Port<'_> {
-    /// What the ring says next at or behind `position`, past what only fills a lap, and where it lies.
+    /// The next record at or behind `position` that is no filler, and where it lies.
     pub(super) fn front_from(&self, mut position: u64) -> Result<(u64, Record), Fault> {
         let ring = self.incoming();
         // An honest sender writes at most a few fillers in a row.
@@ -26,7 +26,7 @@ impl Port<'_> {
         Err(Fault)
     }
 
-    /// The same from the head on; nothing, whatever the sender may have left there, once this end has left the ring.
+    /// The same from the head on. Once this end is absent, it finds nothing, whatever the sender may have left there.
     pub(super) fn front(&self) -> Result<(u64, Record), Fault> {
         let head = self.place().head;
         if self.is_absent() { Ok((head, Record::Empty)) } else { self.front_from(head) }
@@ -41,7 +41,7 @@ impl Port<'_> {
         published && !matches!(self.ahead(), Ok(Record::Empty)) || self.end.reading.stash.load(Relaxed) > 0
     }
 
-    /// Bytes of the kernel stream that come before the ring; `None`: no end of them is known.
+    /// Bytes of the kernel stream that come before the ring. `None`: no mark says how many.
     pub(super) fn kernel_limit(&self) -> Result<Option<usize>, Fault> {
         match self.ahead()? {
             Record::Empty => Ok(None),
@@ -95,7 +95,8 @@ impl Port<'_> {
         let taken = self.bells_taken();
         let ring = self.incoming();
         if let Some(data) = taken.checked_sub(bells).filter(|&n| n > 0) {
-            // What is not kept was taken by a receive that another thread's execution of a program ended: it is that one's own.
+            // What is not kept was taken by a receive of another thread, which an execution of a program ended. It
+            // belongs to that receive.
             let kept = data.min(self.kept() as u64);
             reading.mistaken.fetch_add(data - kept, Relaxed);
             self.stash_last(kept);
@@ -106,17 +107,17 @@ impl Port<'_> {
         let head = ring.behind(head, Record::Down(0));
         reading.place.store(Place { head, consumed: 0 }.pack(), Relaxed);
         self.link.incoming().head.head.store(head, Release);
-        // An end that leaves for good says so by going down.
+        // The other end may have gone down because it left its own ring.
         self.give_back_if_due();
     }
 
-    /// Passes a mark that lies under the head and throws away the doorbells before kernel data, so that the kernel's
-    /// own readiness is the truth.
+    /// Passes the marks under the head, and throws away the doorbells before kernel data. Then the kernel's own
+    /// readiness is the truth.
     pub(super) fn pass_marks(&self) {
         for _ in 0..4 {
             let word = self.end.reading.place.load(Relaxed);
             match self.front() {
-                // It has gone up already: a poll would find neither something to read nor nothing.
+                // The direction is up already. A poll would find neither something to read nor nothing.
                 Ok((_, Record::Up(_))) if self.receives_fast() && self.is_at(word) => {
                     self.fault();
                     break;
@@ -135,7 +136,7 @@ impl Port<'_> {
         }
     }
 
-    /// The same, from outside; before the kernel is asked for readiness.
+    /// The same for a thread outside the lock, before it asks the kernel for readiness.
     pub fn pass_due_marks(&self) {
         self.with_reading(|beside| {
             if beside == Beside::Nobody {
@@ -144,8 +145,8 @@ impl Port<'_> {
         });
     }
 
-    /// If the sender has gone down behind what lies in the ring from `from` on: where its mark lies, and the doorbells that
-    /// it names.
+    /// If the sender has gone down behind what lies in the ring from `from` on: where its mark lies, and how many
+    /// doorbells it names.
     pub(super) fn down_behind(&self, from: u64) -> Option<(u64, u64)> {
         let ring = self.incoming();
         let mut position = from;
@@ -159,24 +160,25 @@ impl Port<'_> {
         None
     }
 
-    /// Whether everything was read that comes before the ring, which begins behind position `up` of the kernel path.
+    /// Whether everything was read that comes before the ring, which begins at position `up` of the kernel stream.
     pub(super) fn has_reached(&self, up: u64) -> bool {
         let reading = &self.end.reading;
         !self.receives_fast() && up == self.kernel_position() && reading.to_discard() == 0
     }
 
-    /// Whether doorbells of before, or what was sent by the kernel before the sender went up, is not all here: that comes by the
-    /// kernel, or never, if a mark lies.
+    /// Whether doorbells, or data that was sent before the sender went up, are still to come by the kernel. If a mark
+    /// lies, they never come.
     pub(super) fn awaits_rest(&self) -> bool {
         let reading = &self.end.reading;
         let awaits = || reading.to_discard() > 0 || matches!(self.kernel_limit(), Ok(Some(1..)));
         !self.receives_fast() && reading.stash.load(Relaxed) == 0 && awaits()
     }
 
-    /// Does `what` while the sender does not go up.
+    /// Does `what`, which receives from the kernel, with `in_kernel` raised: meanwhile the sender does not switch the
+    /// path unseen.
     pub(super) fn in_kernel<T>(&self, what: impl FnOnce() -> T) -> T {
         let (reading, flag) = (&self.end.reading, &self.link.incoming().flags.in_kernel);
-        // On top of another receive of this thread, the flag stays up for that one.
+        // On top of another receive of this thread, the flag stays up for that receive.
         let nested = reading.in_kernel.load(Relaxed) == self.me;
         reading.in_kernel.store(self.me, Relaxed);
         flag.swap(RECEIVING, SeqCst);
@@ -191,14 +193,14 @@ impl Port<'_> {
     /// Whether the direction is about to change its path, or has changed it just now.
     pub(super) fn is_at_switch(&self) -> bool {
         let reading = &self.end.reading;
-        // In this order: the mark is published before the sender has gone up.
+        // The order matters: the mark is published before `switching` is 0 again.
         self.link.incoming().sender.switching.load(Acquire) != 0
             || !matches!(self.ahead(), Ok(Record::Empty))
             || reading.stash.load(Relaxed) > 0
             || reading.to_discard() > 0
     }
 
-    /// Makes all reads go through the library from now on, if no plain read is in progress; true when they do.
+    /// Makes all reads go through the library from now on, if no plain read is in progress. True if they do.
     pub fn become_ready(&self) -> bool {
         if self.end.read_gate.is_shut() {
             return true;
@@ -208,7 +210,7 @@ impl Port<'_> {
         if entered == Entered::Asleep {
             return self.end.read_gate.is_shut();
         }
-        // A handler must not receive between the looks at how much has been.
+        // A handler must not receive between the looks at the position.
         let ready =
             self.end.read_gate.is_shut() || kernel::undisturbed(|| self.end.read_gate.shut() && self.declare_ready());
         reading.lock.exit(entered);
@@ -221,7 +223,8 @@ impl Port<'_> {
         if let Some((position, true)) = self.read_position() {
             self.end.reading.kernel.store(position, Relaxed);
             self.publish_position();
-            // SeqCst: ready before the look whether the other end has left; that one has left before it looks.
+            // SeqCst: this end says that it is ready, then looks whether the other end has left. The other end leaves,
+            // then looks.
             flags.ready.swap(1, SeqCst);
             self.give_back_if_due();
         } else if !self.has_ended() {

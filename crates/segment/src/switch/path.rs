@@ -13,15 +13,15 @@ use crate::words::{Flag, LEAVING, NO_MORE_BELLS};
 
 impl Port<'_> {
     /// Goes up if everything is in place: the reader is ready and has passed the last mark, and no plain write is in
-    /// progress. With `quietly` also only if it is not pinned, and the doorbell of what comes next does not lie behind unread
-    /// data; otherwise it goes down again at once.
+    /// progress. With `quietly`, the direction must also be neither pinned nor held, and the doorbell for what comes
+    /// next must not lie behind unread data. Without it, the caller takes the direction down again at once.
     #[cold]
     pub(super) fn try_up(&self, quietly: bool) -> bool {
         let end = self.end;
         let sending = &end.sending;
         let flags = &self.link.outgoing().flags;
         if quietly && end.sends_by_kernel() {
-            // One that is let go of tries with its next send.
+            // A connection that is no longer held tries with its next send.
             sending.tries.store(0, Relaxed);
             return false;
         }
@@ -37,10 +37,11 @@ impl Port<'_> {
         {
             return false;
         }
-        // A handler's send between the look at the position and the mark would be neither before nor behind it.
+        // What a handler sends between the look at the position and the mark would be neither before nor behind the
+        // mark.
         kernel::undisturbed(|| {
             let words = self.link.outgoing();
-            // SeqCst: said before the look; a reader that begins to receive from the kernel later finds it.
+            // SeqCst: the sender says so, then looks. A reader that begins later to receive from the kernel finds it.
             words.sender.switching.swap(1, SeqCst);
             let up = words.flags.in_kernel.load(SeqCst) == 0 && self.go_up(quietly);
             words.sender.switching.store(0, Release);
@@ -72,7 +73,7 @@ impl Port<'_> {
         if !end.was_sent_fast() {
             self.let_bells_pass();
         } else if read < position {
-            // No doorbell pushes what MSG_MORE may have held back.
+            // No doorbell follows that would push out what MSG_MORE may have held back.
             let _ = kernel::set_int_option(self.fd, libc::IPPROTO_TCP, libc::TCP_NODELAY, 1);
         }
         sending
@@ -84,7 +85,7 @@ impl Port<'_> {
         true
     }
 
-    /// The mark of going up is the last that was published.
+    /// Notes that the direction has gone up: the mark was published last.
     pub(super) fn has_gone_up(&self) {
         let sending = &self.end.sending;
         sending.mark.store(sending.tail.load(Relaxed), Relaxed);
@@ -94,13 +95,14 @@ impl Port<'_> {
         self.end.note_sent_fast();
     }
 
-    /// Whether the waiting flag is down. If not, what the caller is about to send on the kernel path wakes whoever has raised
-    /// it: takes it for that, and lets the next send try again.
+    /// Whether the waiting flag is down. If not, what the caller is about to send on the kernel path wakes the reader
+    /// that has raised it. Then this takes the flag for that send, and the next send tries to go up again.
     fn is_reader_awake(&self) -> bool {
         let (sending, waiting) = (&self.end.sending, &self.link.outgoing().flags.waiting);
         let word = waiting.load(Acquire);
         if word != 0 && !Flag(word).is_absent() && !Flag(word).is_ringing() {
-            // First: a thread that is killed or cancelled in between must not leave a sleeper without it.
+            // This comes first: if the thread is killed or cancelled in between, a sleeper must not be without its
+            // flag.
             sending.flag_taken.store(word, Relaxed);
             let _ = waiting.compare_exchange(word, 0, AcqRel, Relaxed);
             sending.tries.store(0, Relaxed);
@@ -108,7 +110,7 @@ impl Port<'_> {
         word == 0
     }
 
-    /// A kernel send is over, for which the waiting flag may have been taken: if it has sent nothing, the flag goes up again.
+    /// A kernel send is over. If the waiting flag was taken for it, and it has `sent` nothing, the flag goes up again.
     pub(super) fn restore_flag(&self, sent: bool) {
         let took = &self.end.sending.flag_taken;
         if took.load(Relaxed) != 0
@@ -119,7 +121,8 @@ impl Port<'_> {
         }
     }
 
-    /// Nagle's algorithm and TCP_CORK would hold doorbells back; the program is still told what it has set.
+    /// Turns off Nagle's algorithm and TCP_CORK, which would hold doorbells back. The program still sees what it has
+    /// set.
     fn let_bells_pass(&self) {
         for (name, kept, value) in [(libc::TCP_NODELAY, &self.end.no_delay, 1), (libc::TCP_CORK, &self.end.cork, 0)] {
             let before = kernel::int_option(self.fd, libc::IPPROTO_TCP, name).unwrap_or(0);
@@ -128,8 +131,8 @@ impl Port<'_> {
         }
     }
 
-    /// Whether a doorbell can tell the other end that this one goes down. One that has not received since it has its segment
-    /// takes none, nor does one that goes down itself.
+    /// Whether a doorbell can tell the other end that this end goes down. The other end takes no doorbell as long as it
+    /// has not received since it got its segment, and if it goes down itself.
     pub(super) fn can_wake(&self) -> bool {
         let entered = self.enter_sending();
         let can = self.sends_fast() || entered != Entered::Nested && self.try_up(false);
@@ -137,19 +140,20 @@ impl Port<'_> {
         can
     }
 
-    /// Goes down for good, or, from `until` (CLOCK_MONOTONIC, ns) on, leaves that to the next send. With `wake`, the other
-    /// end finds out at once, however it waits.
+    /// Goes down for good. If that does not succeed until `until` (CLOCK_MONOTONIC, ns), the next send does it. With
+    /// `wake`, the other end finds out at once, however it waits.
     pub(super) fn go_down_for_good(&self, reason: Reason, wake: bool, until: u64) {
         self.step_down(reason, wake, true, until);
     }
 
-    /// The same, but that it may go up again unless it is `for_good`.
+    /// The same; unless it is `for_good`, the direction may go up again.
     pub(super) fn step_down(&self, reason: Reason, wake: bool, for_good: bool, until: u64) {
         let sending = &self.end.sending;
         let entered = self.enter_sending();
-        // On top of a send of this thread the path stays; that send, or the next, finds that it is pinned.
+        // On top of a send of this thread the path stays as it is. That send, or the next, finds that the connection is
+        // pinned.
         let nested = entered == Entered::Nested;
-        // The mark counts the doorbell that wakes, so that it is thrown away however late it comes.
+        // The mark counts the doorbell that wakes. So the reader throws it away, however late it comes.
         let mut is_bell_due = wake && !nested && (self.sends_fast() || self.try_up(false)) && self.announce_bell();
         if for_good {
             self.end.pin_sending();
@@ -175,12 +179,12 @@ impl Port<'_> {
         sending.lock.exit(entered);
     }
 
-    /// Goes down; false when the reader has not passed the mark of going up and is receiving from the kernel just now.
+    /// Goes down. False if the reader has not passed the mark of going up and receives from the kernel at this moment.
     pub(super) fn go_down(&self, reason: Reason) -> bool {
         self.go_down_and_wake(reason, &mut false)
     }
 
-    /// The same; sends an announced doorbell behind the mark, if `is_bell_due`.
+    /// The same, with an announced doorbell behind the mark if `is_bell_due`.
     fn go_down_and_wake(&self, reason: Reason, is_bell_due: &mut bool) -> bool {
         let sending = &self.end.sending;
         let sender = self.sender();
@@ -194,21 +198,21 @@ impl Port<'_> {
                 return gave == Gave::All;
             }
         }
-        // The tail comes last: a handler's send moves it on.
+        // The tail is read last, because a handler's send moves it on.
         let (mark, head) = (sending.mark.load(Relaxed), sending.seen_head.load(Acquire));
         let passed = ring::distance(mark, head) <= ring::distance(mark, sending.tail.load(Relaxed));
-        // A handler's send behind the mark must not go into the ring.
+        // What a handler sends behind the mark must not go into the ring.
         let left = kernel::undisturbed(|| {
             let words = self.link.outgoing();
             words.sender.switching.swap(1, SeqCst);
-            // SeqCst: the mark of going up was published before; a reader that says so later has seen it.
+            // SeqCst: the mark of going up was published before. A reader that raises `in_kernel` later has seen it.
             let left = match words.flags.in_kernel.load(SeqCst) {
                 LEAVING => None,
                 1.. if !passed => None,
                 _ => {
                     sender.mark(Record::Down(self.bells_since_up()));
                     let left = self.reader_is_absent();
-                    // Before any data, which is told from doorbells by their number alone.
+                    // The doorbell goes before any data: the reader tells data from doorbells by their number alone.
                     *is_bell_due = *is_bell_due
                         && kernel::send(self.fd, &[0]).inspect_err(|&error| self.keep_failure(error)).is_err();
                     if !left {
@@ -228,13 +232,12 @@ impl Port<'_> {
             return !self.sends_fast();
         }
         if left {
-            // It was away, and is back: behind the mark the stream goes on in the kernel.
+            // The reader was away, and is back: behind the mark the stream goes on in the kernel.
             sending.fast.store(0, Relaxed);
         }
         sending.tries.store(0, Relaxed);
         self.end.set_reason(reason);
-        // The bell for this mark, if one is due, is not among the announced ones: the data that follows wakes as well, but for
-        // those who doze.
+        // No doorbell is sent for the mark itself: the data that follows wakes sleepers, but not those that doze.
         self.rouse_other();
         true
     }

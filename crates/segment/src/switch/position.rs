@@ -5,8 +5,8 @@ use crate::kernel;
 use crate::sync::{Relaxed, Release};
 
 impl Port<'_> {
-    /// Bytes that this end has put into the kernel stream; `None` when the kernel's two counts of them disagree. No kernel
-    /// send is in progress meanwhile; what was sent may still be on its way.
+    /// Bytes that this end has put into the kernel stream. `None` if the kernel's two counts of them disagree. No
+    /// kernel send is in progress meanwhile. What was sent may still be on its way.
     pub(super) fn send_position(&self) -> Option<u64> {
         for _ in 0..8 {
             let queued = kernel::outq(self.fd).ok()?;
@@ -24,15 +24,15 @@ impl Port<'_> {
         None
     }
 
-    /// Bytes in the kernel stream that are neither doorbells nor counted, modulo 2^32; below 0 where announced doorbells are
-    /// missing. `None` as for [`Port::send_position`].
+    /// Bytes that went into the kernel stream since the direction went up and are neither doorbells nor counted, modulo
+    /// 2^32. The number is below 0 where announced doorbells are missing. `None` as for [`Port::send_position`].
     pub(super) fn given_since(&self) -> Option<u32> {
         let sent = (self.send_position()? as u32).wrapping_sub(self.end.sending.position.load(Relaxed));
         Some(sent.wrapping_sub(self.bells_since_up() as u32))
     }
 
-    /// Bytes that have been read from the kernel since the connection began, and whether more may come; `None` when that
-    /// cannot be told.
+    /// Bytes that were read from the kernel since the connection began, and whether more may come. `None` if the kernel
+    /// does not tell.
     pub(super) fn read_position(&self) -> Option<(u64, bool)> {
         for _ in 0..16 {
             let before = kernel::counters(self.fd).ok()?;
