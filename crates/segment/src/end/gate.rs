@@ -64,7 +64,7 @@ mod models {
     #[allow(unsafe_code, reason = "shares what the gate is to keep apart")]
     unsafe impl Sync for Socket {}
 
-    /// Fails if `Gate::exit` counts with Relaxed, or if `Gate::shut` shuts it whoever is inside.
+    /// Fails if `Gate::exit` counts with Relaxed, or if `Gate::shut` shuts it while a call is inside.
     #[test]
     fn nobody_is_inside_a_plain_call_once_the_gate_is_shut() {
         model::check(3, || {

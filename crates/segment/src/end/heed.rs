@@ -36,12 +36,12 @@ impl End {
         self.heed() & HELD != 0
     }
 
-    /// Somebody asks for that from now on.
+    /// From now on `underpass pin` asks for that.
     pub fn hold(&self) {
         self.heed.fetch_or(HELD, Release);
     }
 
-    /// Nobody does any more.
+    /// `underpass pin` does not ask for that any more.
     pub fn let_go_up(&self) {
         self.heed.fetch_and(!HELD, Release);
     }
@@ -67,17 +67,17 @@ impl End {
         self.heed.fetch_or(TAPPED, AcqRel);
     }
 
-    /// No more, if it was to that one. Its next sender shall still see that there was one, and let go of it.
+    /// Ends the tap of this name. The next sender still sees that there was a tap, and lets go of it.
     pub fn end_tap(&self, name: Name) {
         let _ = self.tap.compare_exchange(name.word(), 0, AcqRel, Relaxed);
     }
 
-    /// No more, if it was to that one, or to one that has ended.
+    /// Forgets the tap of this name, or without a name a tap that has ended.
     pub fn forget_tap(&self, name: Option<Name>) {
         if self.tap.compare_exchange(name.map_or(0, Name::word), 0, AcqRel, Relaxed).is_ok() {
             self.heed.fetch_and(!TAPPED, AcqRel);
             if self.tap.load(Acquire) != 0 {
-                // Another, meanwhile.
+                // Another tap was set meanwhile.
                 self.heed.fetch_or(TAPPED, AcqRel);
             }
         }

@@ -71,7 +71,7 @@ laid_out! {
         pub nonblocking: AtomicU8,
         /// What a send looks at before it goes into the ring: bits of `heed`.
         heed: AtomicU8,
-        /// Who may be watching the socket; 0: nobody. See `watching`.
+        /// The watchers that the socket may have; 0: none. See `watching`.
         watched: AtomicU8,
         /// What the program has set of TCP_NODELAY and TCP_CORK, once the direction out was fast
         /// ([`End::was_sent_fast`]): a doorbell must not be held back, so in the kernel the first is on and the second off from then on.
@@ -298,13 +298,13 @@ impl End {
         }
     }
 
-    /// Nobody can come for it any more.
+    /// No image or process comes for it any more.
     pub fn end_loans(&self) {
         self.loans.store(0, Relaxed);
         self.lent_until.store(0, Release);
     }
 
-    /// One more process refers to it; false when none does any more, and it is not kept for one to come.
+    /// One more process refers to it. False if no process does any more, and the end is not kept for an image to come.
     pub fn add_reference(&self) -> bool {
         let lent = self.lent_until.load(Acquire) != 0;
         self.references.fetch_update(AcqRel, Acquire, |n| (n > 0 || lent).then_some(n + 1)).is_ok()

@@ -25,7 +25,7 @@ laid_out! {
         pub nested: AtomicU64,
         /// What the waiting flag was raised to; 0 once it was found taken.
         pub armed: AtomicU32,
-        /// Who is to be woken by the waiting flag.
+        /// The sleepers that the waiting flag is to wake.
         pub resting: Resting,
         /// Bytes taken from the kernel as doorbells since the beginning.
         pub all_bells: AtomicU64,
@@ -107,7 +107,7 @@ impl Reading {
         self.whereabouts.store(whereabouts as u8, Release);
     }
 
-    /// Doorbells still to be thrown away before kernel data goes on. Whoever counts one has thrown it away.
+    /// Doorbells still to be thrown away before kernel data goes on. A doorbell that is counted has been thrown away.
     #[inline]
     pub fn to_discard(&self) -> u64 {
         self.discard_to.load(Relaxed).saturating_sub(self.all_bells.load(Relaxed))
@@ -125,8 +125,9 @@ impl Reading {
 }
 
 laid_out! {
-    /// Those who rely on the waiting flag: polls that sleep in the kernel, and epoll sets that have left the connection to
-    /// it. While there are any, a receive raises the flag again if it was taken down, before it takes a doorbell.
+    /// The sleepers that rely on the waiting flag: polls that sleep in the kernel, and epoll sets that have left the
+    /// connection to it. While there are any, a receive that finds the flag taken raises it again before it takes a
+    /// doorbell.
     #[repr(C)]
     pub struct Resting(AtomicU32);
 }
@@ -136,18 +137,18 @@ impl Resting {
     const NUMBER_AT: u32 = 16;
     const STRAY: u32 = 1 << 31;
 
-    /// Whether there is anybody, or [`Resting::is_stray`].
+    /// Whether there is a sleeper, or [`Resting::is_stray`].
     #[inline]
     pub fn any(&self) -> bool {
         self.0.load(Relaxed) != 0
     }
 
-    /// The number of the flag that wakes them all; 0 if there is nobody.
+    /// The number of the flag that wakes all sleepers; 0 if there are none.
     pub fn number(&self) -> u32 {
         (self.0.load(Relaxed) & !Self::STRAY) >> Self::NUMBER_AT
     }
 
-    /// One more, who is woken by `number`.
+    /// Counts one more sleeper, which `number` wakes.
     pub fn add(&self, number: u32) {
         let _ = self.0.fetch_update(AcqRel, Relaxed, |word| {
             let (count, others) = (word & Self::COUNT, (word & !Self::STRAY) >> Self::NUMBER_AT);
@@ -156,7 +157,7 @@ impl Resting {
         });
     }
 
-    /// One less.
+    /// Counts one sleeper less.
     pub fn remove(&self) {
         let _ = self.0.fetch_update(AcqRel, Relaxed, |word| match word & Self::COUNT {
             0 => None,
@@ -165,12 +166,12 @@ impl Resting {
         });
     }
 
-    /// Nobody is left.
+    /// Counts no sleeper any more.
     pub(super) fn clear(&self) {
         self.0.store(0, Relaxed);
     }
 
-    /// Whether the flag is down, and there is data that they were not woken for.
+    /// Whether the flag is down, and there is data for which the sleepers were not woken.
     #[inline]
     pub fn is_stray(&self) -> bool {
         self.0.load(Relaxed) & Self::STRAY != 0

@@ -1,4 +1,4 @@
-//! Who watches an end: polls, selects and epoll sets, and programs that wait by system calls of their own.
+//! The watchers of an end: polls, selects and epoll sets, and programs that wait by system calls of their own.
 
 use super::End;
 use crate::sync::{AcqRel, Relaxed};
@@ -15,7 +15,7 @@ const SEVERAL: u8 = 2;
 const UNSEEN: u8 = 3;
 
 impl End {
-    /// Whether anybody may be watching it.
+    /// Whether there may be a watcher.
     #[inline]
     pub fn is_watched(&self) -> bool {
         self.watched.load(Relaxed) != NOBODY
@@ -51,16 +51,16 @@ impl End {
         self.watched.load(Relaxed) == ONE && self.references.load(Relaxed) <= 1
     }
 
-    /// Somebody may be watching it by system calls of his own.
+    /// The program may be watching it by system calls of its own.
     pub fn watch_unseen(&self) {
-        // Whoever finds that it is so takes one off.
+        // The call that ends this takes the sleeper off again.
         self.reading.resting.add(ALONE);
         if self.watched.compare_exchange(NOBODY, UNSEEN, AcqRel, Relaxed).is_err() {
             self.reading.resting.remove();
         }
     }
 
-    /// Whoever watched by system calls of his own waits in a receive by now.
+    /// The program that watched by system calls of its own waits in a receive by now.
     #[inline]
     pub fn unwatch_unseen(&self) {
         if self.is_watched_unseen() && self.watched.compare_exchange(UNSEEN, NOBODY, AcqRel, Relaxed).is_ok() {

@@ -1,4 +1,4 @@
-//! A thread enters the lock of a direction, and repairs what its last owner left.
+//! A thread enters the lock of a direction, and repairs what the lock's last owner left half done.
 
 use super::Port;
 use crate::clock::give_way;
@@ -6,7 +6,7 @@ use crate::kernel;
 use crate::lock::Entered;
 use crate::sync::AcqRel;
 
-/// Who else is inside the lock of the incoming direction, where this thread is.
+/// The other thread inside the lock of the incoming direction, where this thread is too.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Beside {
     /// Nobody: this thread is the only reader.
@@ -16,7 +16,7 @@ pub(super) enum Beside {
 }
 
 impl Port<'_> {
-    /// Enters the lock. Whoever does so first after its owner was killed mends the ring.
+    /// Enters the lock. The first thread that enters after its owner was killed repairs the ring.
     #[inline]
     pub(super) fn enter_sending(&self) -> Entered {
         let entered = self.end.sending.lock.enter(self.me);
@@ -36,8 +36,8 @@ impl Port<'_> {
         sending.lock.exit(entered);
     }
 
-    /// Enters the lock. Whoever does so first after its owner was killed mends what that was in the middle of; a signal
-    /// handler counts what its own thread was about to count.
+    /// Enters the lock. The first thread that enters after its owner was killed repairs what that owner was in the
+    /// middle of. A signal handler counts what its own thread was about to count.
     #[inline]
     pub(super) fn enter_reading(&self) -> Entered {
         let entered = self.end.reading.lock.enter(self.me);
@@ -78,7 +78,8 @@ impl Port<'_> {
         }
     }
 
-    /// Whether this thread may take from the kernel's queue: not beside another that is about to do so.
+    /// Whether this thread may take from the kernel's queue. It may not beside a sleeper that is about to take
+    /// something there.
     pub(super) fn may_take(&self, beside: Beside) -> bool {
         beside == Beside::Nobody || self.end.reading.lock.is_awaited()
     }

@@ -221,7 +221,7 @@ fn a_reader_that_hands_over_gives_what_is_unread_itself() {
     assert!(!it.port(0).sends_fast() && it.port(0).unsent() == 0);
 }
 
-/// One that goes away, and whose place is taken by somebody with the library.
+/// A reader goes away, and a process with the library takes its place.
 #[test]
 fn a_reader_that_is_away_comes_back_behind_what_it_gave() {
     let (it, left) = some_left_unread();
@@ -310,7 +310,7 @@ fn what_a_killed_reader_has_given_is_not_given_again() {
     }
 }
 
-/// One that says that it gives and does not stop, or has given more than there was, ends the connection.
+/// A reader that says that it gives and does not stop, or has given more than there was, ends the connection.
 #[test]
 fn a_reader_that_lies_about_giving_ends_the_connection() {
     let forever = kernel::thread_id();

@@ -10,7 +10,7 @@ use crate::sync::Relaxed;
 use crate::vector::Cursor;
 
 impl Port<'_> {
-    /// What was looked at is all there was on its path: what lies behind the next mark belongs to the same receive.
+    /// The look has seen all that there was on its path. What lies behind the next mark belongs to the same receive.
     /// `beginning` is where the look began.
     pub(super) fn peek_across(&self, into: &mut Cursor, beginning: &Cursor) -> usize {
         let reading = &self.end.reading;
@@ -39,7 +39,7 @@ impl Port<'_> {
             return 0;
         }
         let (taken, kept) = (self.bells_taken(), self.kept());
-        // Data that was taken for doorbells comes first.
+        // The data that was taken for doorbells comes first.
         let early = taken.saturating_sub(bells) as usize;
         if early > kept || early > into.left() {
             return 0;
@@ -50,8 +50,9 @@ impl Port<'_> {
         into.taken() - before
     }
 
-    /// Looks at the kernel path behind so many bytes, which were put at a place before, and `bells` doorbells, up to the
-    /// mark of going up that may lie at `head`, and at what follows that in the ring.
+    /// Looks at the kernel path, behind `before` bytes, which the look that began at `beginning` has seen, and `bells`
+    /// doorbells. The look goes up to the mark of going up that may lie at `head`, and on to what follows that mark in
+    /// the ring.
     fn peek_kernel(&self, into: &mut Cursor, (beginning, before): (&Cursor, usize), head: u64, bells: u64) {
         let ring = self.incoming();
         let begin = self.kernel_position() + before as u64 + bells;
@@ -72,7 +73,7 @@ impl Port<'_> {
             // SAFETY: with MSG_TRUNC nothing is written to a null pointer.
             unsafe { kernel::recv(self.fd, to, len.saturating_add(before + scratch.len()), flags | libc::MSG_TRUNC) }
         } else {
-            // A look sees the same bytes again, so they go where they are.
+            // The kernel shows the same bytes again, so they go where they are.
             let again = beginning.message(before);
             if again.len() != before {
                 return;
@@ -82,7 +83,7 @@ impl Port<'_> {
             unsafe { kernel::recv_message(self.fd, &mut message.header(), flags) }
         };
         let got = got.unwrap_or_else(|error| {
-            // The kernel tells it once, and what lies in front of it is what this call tells.
+            // The kernel tells an error once, and this call tells what lies in front of the error.
             if let Taken::Failed(error) = self.verdict(error) {
                 self.end.keep_error(error);
             }
@@ -95,14 +96,14 @@ impl Port<'_> {
         }
     }
 
-    /// For a look at `wanted` bytes: waits until they are there, or until the end of the stream, a signal or the socket's
-    /// timeout, which began at `since`, ends that.
+    /// Waits until `wanted` bytes are there to be looked at, or until the stream ends, a signal comes, or the socket's
+    /// timeout is over, which began at `since`.
     #[cold]
     pub(super) fn await_whole(&mut self, wanted: usize, since: Option<u64>) {
         const LONGEST_NAP_US: u32 = 1000;
         (self.waiting.keep_socket)(self);
         let deadline = self.receive_deadline(since);
-        // A signal is let in by the naps alone, which say so.
+        // Signals come in during the naps alone, which say so.
         kernel::undisturbed_since(|held_back| {
             let mut nap_us = 20;
             while self.unread() < wanted as u64

@@ -21,19 +21,19 @@ pub enum Ready {
     AskKernel,
 }
 
-/// What an edge-triggered watcher of a connection has been told of; at first, of nothing.
+/// What an edge-triggered watcher of a connection has been told of. At first that is nothing.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Told {
     /// Everything in the ring up to this position.
     upto: u64,
-    /// 1 + where the first mark of the path lies that had not been passed then; 0: there was none.
+    /// 1 + the position of the first mark that had not been passed then; 0: there was none.
     mark: u64,
     /// `End::shutdowns` then.
     shutdowns: u8,
 }
 
 impl Port<'_> {
-    /// Looks at the incoming direction without taking anything and without the kernel.
+    /// Looks at the incoming direction, without taking anything and without the kernel.
     #[inline]
     pub fn ready(&self) -> Ready {
         let reading = &self.end.reading;
@@ -60,8 +60,8 @@ impl Port<'_> {
         Ready::Yes
     }
 
-    /// Whether a receive would return at once, the kernel asked: for a poll of the kernel's that says so, which may
-    /// have seen a doorbell only.
+    /// Whether a receive would return at once. This asks the kernel, for a poll of the kernel's that has reported the
+    /// socket and may have seen a doorbell only.
     pub fn readable(&self) -> bool {
         self.return_to_ring();
         if self.ready() == Ready::Yes {
@@ -77,7 +77,7 @@ impl Port<'_> {
 
     fn kernel_has_news(&self) -> bool {
         if self.reads_plainly() {
-            // As a look would not: it counts for SO_PEEK_OFF.
+            // A poll, because a look would count for SO_PEEK_OFF.
             return kernel::poll_now(self.fd, libc::POLLIN) != 0;
         }
         let mut passed = false;
@@ -87,11 +87,12 @@ impl Port<'_> {
             match unsafe { kernel::recv(self.fd, &mut byte, 1, libc::MSG_PEEK | libc::MSG_DONTWAIT) } {
                 Ok(1..) if self.receives_fast() && self.ready() != Ready::Yes => {
                     if core::mem::replace(&mut passed, true) {
-                        // Somebody else's, but perhaps with the end of the stream behind them.
+                        // The doorbells are for other sleepers, but the end of the stream may lie behind them.
                         return self.has_ended();
                     }
                     self.pass_bells();
-                    // What was taken may be data behind a mark that has just appeared; the next take must not follow it.
+                    // If a mark has just appeared, what was taken may be data. The next take must not follow before
+                    // that is found out.
                     self.pass_marks();
                 }
                 Ok(_) => return true,
@@ -106,16 +107,16 @@ impl Port<'_> {
         }
     }
 
-    /// For edge-triggered events: whether there is anything in the ring of which a watcher has not been told; then what it
-    /// has been told of from now on, as far as a short walk tells.
+    /// For edge-triggered events: if there is anything in the ring of which a watcher has not been told, returns what
+    /// it has been told of from now on, as far as a short walk tells.
     ///
-    /// Of what lies behind a mark of the path it is told twice: when that is published, and when the mark was passed. For
-    /// a reader may stop where FIONREAD said, and wait for an edge for the rest; and bytes behind a mark are not counted
-    /// there as long as bytes before it are on their way in the kernel. Once the end is deaf, of what has come since and was
-    /// read as well. After a shutdown, of all once more.
+    /// The watcher is told twice of what lies behind a mark of the path: when it is published, and when the mark was
+    /// passed. A reader may stop where FIONREAD said, and wait for an edge for the rest; and FIONREAD does not count
+    /// bytes behind a mark as long as bytes before it are on their way in the kernel. Once the end is deaf, the watcher
+    /// is also told of what has come since and was read. After a shutdown, it is told of all once more.
     pub fn newer(&self, told: Told) -> Option<Told> {
         if self.reader_state() == ReaderState::Absent {
-            // What lies in the ring went the kernel path.
+            // What lies in the ring has gone the kernel path.
             return None;
         }
         let shutdowns = self.end.shutdowns.load(Relaxed);
@@ -149,7 +150,7 @@ impl Port<'_> {
         data.then_some(now)
     }
 
-    /// Whether nothing of the stream can be in the kernel: what has come there is a doorbell, and no news.
+    /// Whether nothing of the stream can be in the kernel. What has come there is a doorbell then, and no news.
     pub fn is_all_in_ring(&self) -> bool {
         self.receives_fast() && self.down_behind(self.place().head).is_none()
     }
@@ -171,7 +172,7 @@ impl Port<'_> {
             total += in_kernel;
             let Ok((head, up @ Record::Up(_))) = self.front() else { return total };
             if in_kernel < limit {
-                // What comes before the ring is still on its way in the kernel.
+                // The bytes before the ring are still on their way in the kernel.
                 return total;
             }
             place = Place { head: ring.behind(head, up), consumed: 0 };
@@ -183,26 +184,27 @@ impl Port<'_> {
         total + queued.saturating_sub(before).saturating_sub(bells.saturating_sub(taken))
     }
 
-    /// Whether the kernel may have something to say of what can be read: the rings alone do not know.
+    /// Whether the kernel may know of something to be read that the ring does not show.
     pub fn needs_kernel(&self) -> bool {
         !self.receives_fast() || self.may_have_ended()
     }
 
-    /// Whether the other end has said that it ends its direction, or this one that it receives no more: the kernel may
-    /// know of the end of the stream by now. An other end that was killed says nothing.
+    /// Whether the kernel may know of the end of the stream by now: the other end has said that it ends its direction,
+    /// or this end that it receives no more. An end that was killed says nothing.
     #[inline]
     pub fn may_have_ended(&self) -> bool {
         self.link.incoming().sender.ended.load(Relaxed) != 0 || self.is_deaf()
     }
 
-    /// Whether the program has said that it receives no more: then it can always be read, and whatever comes is an edge.
+    /// Whether the program has said that it receives no more. Then the socket can always be read, and all that comes is
+    /// an edge.
     #[inline]
     pub fn is_deaf(&self) -> bool {
         self.end.shut.load(Relaxed) & SHUT_IN != 0
     }
 
-    /// The kernel has reported this socket, perhaps for the end of the stream, and may not do so again: the next receive
-    /// that finds the ring empty asks it.
+    /// The kernel has reported this socket, perhaps for the end of the stream, and may not do so again. The next
+    /// receive that finds the ring empty asks the kernel.
     pub fn ask_kernel_next(&self) {
         self.end.reading.asked.store(0, Relaxed);
     }

@@ -16,7 +16,7 @@ use crate::wait::{Memory, Wait};
 /// A reader of an empty ring that has no other sign of it asks the kernel for the end of the stream at most this often.
 const ASK_EVERY_US: u64 = 1000;
 
-/// Whoever sleeps in a receive, and is about to be woken, wakes within this time if it is not stopped.
+/// A thread that sleeps in a receive, and is about to be woken, wakes within this time if it is not stopped.
 const STOPPED_US: u64 = 100_000;
 
 impl Port<'_> {
@@ -61,7 +61,7 @@ impl Port<'_> {
                     }
                 }
                 Entered::Asleep => {
-                    // Whoever sleeps inside is woken by whatever arrives; until then there is nothing.
+                    // What arrives wakes the sleeper. Until then there is nothing.
                     let began = *since.get_or_insert_with(ticks);
                     if !self.has_something() || ticks().wrapping_sub(began) > micros(STOPPED_US) {
                         return Err(AGAIN);
@@ -75,8 +75,8 @@ impl Port<'_> {
         }
     }
 
-    /// A receive that does not wait, while another sleeps: takes what the ring has before the next mark of the path. `None`:
-    /// the other one is about to wake.
+    /// A receive that does not wait, while another thread sleeps in one: takes what the ring has before the next mark
+    /// of the path. `None`: the sleeper is about to wake.
     #[cold]
     fn receive_beside(&self, into: &mut Cursor, flags: i32) -> Option<Answer> {
         let lock = &self.end.reading.lock;
@@ -98,7 +98,7 @@ impl Port<'_> {
         } else {
             None
         };
-        // Whatever lies behind a mark in the kernel wakes the other; it will wake for a doorbell too.
+        // What lies behind a mark in the kernel wakes the sleeper, and so does a doorbell.
         let nothing = answer.is_none() && !lock.is_awaited() && kernel::inq(self.fd) == Ok(0);
         lock.end_visit();
         if nothing { Some(Err(AGAIN)) } else { answer }
@@ -126,7 +126,7 @@ impl Port<'_> {
         let nested = self.end.reading.nested.load(Relaxed);
         loop {
             if total > 0 && self.end.reading.nested.load(Relaxed) != nested {
-                // A signal handler has received what follows, perhaps.
+                // A signal handler may have received what follows.
                 return Ok(total);
             }
             match self.take(into, peek, nested) {
@@ -150,7 +150,7 @@ impl Port<'_> {
                         if nonblocking || seen > 0 {
                             return Ok(total);
                         }
-                        // A look at more than there is: once more, from the beginning, when all has come that will.
+                        // This is a look at more than there is. It begins once more when all has come that will.
                         self.await_whole(wanted, first_slept);
                         seen = total;
                         (*into, total) = (beginning, 0);
@@ -212,7 +212,7 @@ impl Port<'_> {
         }
     }
 
-    /// A receive that does not wait has found nothing: what it says. `None`: something has come meanwhile.
+    /// What a receive says that does not wait and has found nothing. `None`: something has come meanwhile.
     fn find_nothing(&self) -> Option<Answer> {
         let nothing = match self.ask_kernel() {
             Taken::Nothing => true,
@@ -238,8 +238,8 @@ impl Port<'_> {
         wait
     }
 
-    /// Sleeps in a receive that has `total` bytes so far and has slept since `first_slept`: what the receive says. `None`: it
-    /// looks for more.
+    /// Sleeps in a receive that has `total` bytes so far, and first slept at `first_slept`. Returns what the receive
+    /// says; `None`: it looks for more.
     fn sleep_for_more(&mut self, total: usize, first_slept: &mut Option<u64>) -> Option<Answer> {
         let patience =
             if total > 0 || first_slept.is_some() { self.patience(total > 0, *first_slept) } else { Patience::Socket };
@@ -269,8 +269,8 @@ impl Port<'_> {
             .map(|timeout| since.unwrap_or_else(nanoseconds).saturating_add(timeout))
     }
 
-    /// How long a receive may sleep that has a part of what it wants, or has slept before: the time of all its sleeps counts,
-    /// and a signal ends a receive that has a part.
+    /// How long a receive may sleep that has a part of what it wants, or has slept before. The time of all its sleeps
+    /// counts, and a signal ends a receive that has a part.
     #[cold]
     fn patience(&self, has_part: bool, since: Option<u64>) -> Patience {
         let deadline = self.receive_deadline(since);
@@ -292,7 +292,7 @@ impl Port<'_> {
         same && self.receives_fast() && reading.last.load(Relaxed) <= LITTLE
     }
 
-    /// With an empty ring: has the stream ended, has the connection failed?
+    /// With an empty ring, asks the kernel whether the stream has ended or the connection has failed.
     #[inline(never)]
     fn ask_kernel(&self) -> Taken {
         let reading = &self.end.reading;
@@ -306,7 +306,7 @@ impl Port<'_> {
         reading.asked.store(now, Relaxed);
         let mut byte = 0u8;
         for round in 0.. {
-            // A byte behind a mark that has just appeared is none of a doorbell's.
+            // If a mark has just appeared, the byte behind it is no doorbell.
             if self.has_something() {
                 break;
             }
@@ -317,7 +317,7 @@ impl Port<'_> {
                     self.ask_kernel_next();
                     return Taken::EndOfStream;
                 }
-                // A doorbell hides the end of the stream behind it. Nobody need be woken by it any more.
+                // A doorbell hides the end of the stream behind it. No sleeper needs it any more.
                 Ok(_) if self.has_ended() => {
                     if !matches!(self.take_bells_of_idle(16), Ok(1..)) {
                         break;

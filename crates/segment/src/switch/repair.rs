@@ -22,8 +22,8 @@ impl Port<'_> {
         }
     }
 
-    /// What a killed reader was in the middle of: a mark that was half passed is passed, and what it had taken from the
-    /// kernel is counted. Data that it had received is its own, as on kernel TCP.
+    /// Repairs what a killed reader was in the middle of: passes a mark that it had half passed, and counts what it had
+    /// taken from the kernel. Data that it had received is lost with it, as on kernel TCP.
     #[cold]
     fn repair_reading(&self) {
         let reading = &self.end.reading;
@@ -37,14 +37,14 @@ impl Port<'_> {
             }
             return;
         }
-        // It may have been about to leave: see `leave`.
+        // The reader may have been about to leave: see `leave`.
         flags.consumed.store(0, Relaxed);
         if self.receives_fast() {
-            // It has not come to the mark behind which these are data.
+            // The reader did not come to the mark behind which these bytes are data.
             reading.mistaken.fetch_sub(reading.stash.swap(0, Relaxed).into(), Relaxed);
         }
         match self.front() {
-            // The head is moved on last.
+            // A reader moves the head on last.
             Ok((at, mark @ Record::Down(_))) if !self.receives_fast() => self.put_behind(at, mark),
             Ok((at, mark @ Record::Up(_))) if self.receives_fast() => self.put_behind(at, mark),
             _ => {}
@@ -58,7 +58,7 @@ impl Port<'_> {
             reading.kernel.fetch_sub(bells, Relaxed);
             self.enter_fast(bells);
         }
-        // It may have been about to do so for a mark that it has passed.
+        // The reader may have been about to do so for a mark that it had passed.
         self.give_back_if_due();
     }
 
@@ -67,7 +67,7 @@ impl Port<'_> {
         self.end.reading.place.store(Place { head, consumed: 0 }.pack(), Relaxed);
     }
 
-    /// What a killed reader had taken from the kernel and not counted. An end that has left counts doorbells alone.
+    /// Counts what a killed reader had taken from the kernel and not counted. An absent end counts doorbells alone.
     fn count_for_killed(&self) {
         let reading = &self.end.reading;
         if reading.taking.load(Relaxed) != 0 {
@@ -78,7 +78,7 @@ impl Port<'_> {
         } else if (!self.is_absent() || reading.to_discard() > 0)
             && let Some((position, _)) = self.read_position()
         {
-            // Doorbells behind the mark of going up, or behind that of going down, or data.
+            // These bytes are doorbells behind a mark of going up or down, or data.
             let taken = position.saturating_sub(self.kernel_position());
             let bells = if self.receives_fast() { taken } else { reading.to_discard().min(taken) };
             self.count_bells(bells);
@@ -89,8 +89,8 @@ impl Port<'_> {
         }
     }
 
-    /// On top of a taking of doorbells of this thread: counts what it has taken and could not count yet. Nothing else tells
-    /// but the kernel.
+    /// Under a signal handler: if the call below in this thread was taking doorbells, counts what it took and could not
+    /// count yet. Only the kernel tells how many that were.
     pub(super) fn count_for_below(&self) {
         let reading = &self.end.reading;
         if reading.taking.load(Relaxed) != self.me {
@@ -104,9 +104,10 @@ impl Port<'_> {
         }
     }
 
-    /// What a killed sender was in the middle of: its record is closed, a mark of the path that it has published is kept to,
-    /// and doorbells that it had announced are sent, since it may have taken the flag for them already, or taken back where
-    /// none is wanted any more. What it has given back to the kernel path is not given back again.
+    /// Repairs what a killed sender was in the middle of. It closes the sender's record, and keeps to a mark that the
+    /// sender has published. It sends the doorbells that the sender had announced, because the sender may have taken
+    /// the flag for them already, or takes them back where the reader refuses them. It passes what the sender has given
+    /// back to the kernel path.
     #[cold]
     pub(super) fn repair_sending(&self) {
         const MOST: u32 = 16;
@@ -116,10 +117,11 @@ impl Port<'_> {
             self.repair_switch();
             sender.switching.store(0, Release);
         }
-        // It may have taken the waiting flag for a kernel send that it did not come to.
+        // The sender may have taken the waiting flag for a kernel send that it did not come to.
         self.restore_flag(false);
         if Flag(flags.waiting.load(Acquire)).is_ringing() {
-            // Announced before: a reader that closes waits for the one and then for the other.
+            // The doorbell is announced before the bit goes down: a reader that closes waits for the bit, and then for
+            // the doorbell.
             if self.sends_fast() {
                 self.send_bell();
             }
@@ -128,11 +130,12 @@ impl Port<'_> {
         if !self.end.was_sent_fast() {
             return;
         }
-        // Since it went up the kernel has had doorbells and what was given back; or more, since it went down.
+        // Since the direction went up, the kernel has had doorbells and what was given back. If it has had more, the
+        // direction has gone down.
         let Some(given) = self.given_since() else { return };
-        // Behind that: a reader says first that it gives.
+        // This look comes second: a reader says first that it gives.
         if flags.giver.load(Acquire) & BY_READER != 0 {
-            // No doorbell is missing then, and who gives next counts the rest.
+            // No doorbell is missing then, and the next giver counts the rest.
             return;
         }
         let unsent = given.wrapping_neg();
@@ -151,7 +154,7 @@ impl Port<'_> {
         }
     }
 
-    /// The same for one that was about to switch its path: the mark is published before anything else says that it has.
+    /// The same for a sender that was switching the path. It publishes the mark before any other word says so.
     fn repair_switch(&self) {
         let sending = &self.end.sending;
         match self.sender().last() {

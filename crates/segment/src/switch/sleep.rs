@@ -17,11 +17,12 @@ const GIVE_EVERY_US: u32 = 100;
 /// Whether a poll of the kernel's may sleep on a socket.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Sleep {
-    /// Whatever arrives wakes it.
+    /// All that arrives wakes it.
     Yes,
     /// There is something already.
     No,
-    /// Another thread sleeps in a receive on the same socket and may take the doorbell: look again soon.
+    /// Another thread sleeps in a receive on the same socket and may take the doorbell. The poll has to look again
+    /// soon.
     Briefly,
 }
 
@@ -29,9 +30,10 @@ impl Port<'_> {
     /// Sleeps in the kernel until something arrives, or as long as `patience` says.
     pub(super) fn sleep(&mut self, patience: Patience) -> Taken {
         let reading = &self.end.reading;
-        // What the other end has left unread may be what it is to answer; who was about to give it back may have been killed.
+        // The other end may have left unread the very bytes that it is to answer, and the thread that was to give them
+        // back may have been killed.
         if !self.give_back_before_sleep() {
-            // The kernel has no room for the rest now, and does not say here when it has.
+            // The kernel has no room for the rest, and does not say here when it has.
             nap(GIVE_EVERY_US);
             return Taken::Nothing;
         }
@@ -43,12 +45,12 @@ impl Port<'_> {
         }
         self.end.sleeps.fetch_add(1, Relaxed);
         tap::let_go();
-        // What comes may be data, or a doorbell that a poll of the kernel's waits for too, or a sleep below in this very
-        // thread: then look at it, leave it there.
+        // If the bytes that come may be data, or a doorbell for which a poll of the kernel's or a sleep below in this
+        // thread waits too, then this only looks at them and leaves them there.
         let above = reading.lock.fall_asleep();
         (self.waiting.keep_socket)(self);
         let takes = self.receives_fast() && !above && !self.end.is_watched();
-        // A signal handler may have received before it could know that this thread is about to sleep.
+        // A signal handler may have received, before it could know that this thread is about to sleep.
         let got = if takes {
             // SAFETY: the buffer is `take_bells`'.
             let sleep = |_, to, len| unsafe { (self.waiting.recv)(self, to, len, 0, patience) };
@@ -71,7 +73,7 @@ impl Port<'_> {
             self.note_flag();
         }
         match self.reader_state() {
-            // Whoever set out to leave beside this sleep was killed.
+            // The thread that set out to leave beside this sleep was killed.
             ReaderState::Leaving => self.forget_ring(Beside::Nobody, u64::MAX),
             ReaderState::Absent if takes => kernel::undisturbed(|| self.keep_early_data()),
             ReaderState::Ring | ReaderState::Kernel | ReaderState::Absent => {}
@@ -80,7 +82,7 @@ impl Port<'_> {
             Some(Ok(0)) => Taken::EndOfStream,
             Some(Ok(_)) => {
                 if !takes && self.receives_fast() && !self.has_something() {
-                    // A doorbell for what has been read already.
+                    // The doorbell was for what has been read already.
                     if above {
                         self.arm(ALONE);
                     } else {
@@ -94,7 +96,7 @@ impl Port<'_> {
         }
     }
 
-    /// This thread does not come back from its sleep: it is cancelled, or a signal handler jumps away.
+    /// Ends a sleep from which this thread does not come back: it is cancelled, or a signal handler jumps away.
     pub fn abandon_sleep(&self) {
         let reading = &self.end.reading;
         if reading.lock.owner() != self.me {
@@ -108,8 +110,8 @@ impl Port<'_> {
         reading.lock.exit(Entered::Alone);
     }
 
-    /// Before the caller sleeps in a poll of the kernel's: makes sure that whatever arrives wakes it, by a doorbell
-    /// ([`ALONE`]) or by ringing the group of that number.
+    /// Before the caller sleeps in a poll of the kernel's, makes sure that all that arrives wakes it: by a doorbell
+    /// ([`ALONE`]), or by the group of this number.
     pub fn prepare_to_sleep(&self, number: u32) -> Sleep {
         self.return_to_ring();
         self.end.watch();
@@ -128,8 +130,9 @@ impl Port<'_> {
         })
     }
 
-    /// Before this thread sleeps on the connection: what readers have left in this and other rings goes the kernel path. False if
-    /// the kernel has no room for all of it yet: then somebody has to ask again.
+    /// Before this thread sleeps on the connection, it gives back what readers have left unread in this ring and in
+    /// those of its process's other connections. False if the kernel has no room for all of it yet: the thread has to
+    /// come again.
     pub(super) fn give_back_before_sleep(&self) -> bool {
         let (now, seen) = (self.link.departures(), &self.end.departures);
         if seen.load(Relaxed) != now {
@@ -141,7 +144,7 @@ impl Port<'_> {
         self.give_back_if_due()
     }
 
-    /// Waits until the thread that sleeps in a receive wakes, as one that sleeps there itself.
+    /// Waits until the thread that sleeps in a receive wakes. To the program this is a sleep in a receive, too.
     #[cold]
     pub(super) fn wait_behind_sleeper(&mut self, deadline: Option<u64>) -> Answer {
         if is_quiet() {

@@ -1,4 +1,4 @@
-//! A receive takes what is there, without waiting: from the ring, or from the kernel path up to the mark of going up.
+//! A receive takes what is there without waiting: from the ring, or from the kernel path up to the mark of going up.
 #![allow(unsafe_code, reason = "receives from the kernel into the program's buffers")]
 
 use super::{AGAIN, BROKEN, Port};
@@ -16,8 +16,8 @@ pub(super) enum Taken {
 }
 
 impl Port<'_> {
-    /// Takes what is there, without waiting; nothing where that may not follow what was received before, since more than
-    /// `nested` receives have run on top of others.
+    /// Takes what is there without waiting. It takes nothing if more than `nested` receives have run on top of others:
+    /// then the next bytes may not follow what this receive has.
     #[inline]
     pub(super) fn take(&self, into: &mut Cursor, peek: bool, nested: u64) -> Taken {
         let reading = &self.end.reading;
@@ -41,13 +41,13 @@ impl Port<'_> {
             let (place, n) = match copied {
                 Ok(it) if !peek || self.is_at(word) => it,
                 Err(Fault) if self.is_at(word) => return self.fault(),
-                // A signal handler of this thread has read the same, and the sender may have written over it.
+                // A signal handler of this thread has read the same bytes, and the sender may have written over them.
                 _ => {
                     *into = before;
                     continue;
                 }
             };
-            // Fillers alone are passed by a look too: whoever waits for something at the head would find them there.
+            // A look passes fillers, too: a thread that waits for something at the head would find them there.
             if (!peek || n == 0) && place.pack() != word {
                 // A signal handler of this thread may have read the same bytes meanwhile: then read again.
                 if !own::replace(&reading.place, word, place.pack()) {
@@ -90,8 +90,8 @@ impl Port<'_> {
         }
     }
 
-    /// A receive has taken `n` bytes from the ring, and with `is_full` needs no more. Once all is read that they may have been
-    /// for, it takes doorbells too.
+    /// Counts `n` bytes that a receive has taken from the ring. With `is_full` it needs no more. Doorbells are taken
+    /// once all is read that they may have been for.
     #[inline]
     fn count_received(&self, n: usize, is_full: bool) {
         let reading = &self.end.reading;
@@ -118,8 +118,8 @@ impl Port<'_> {
         self.end.reading.place.load(Relaxed) == word
     }
 
-    /// Publishes the head; once more if a signal handler of this thread has moved it on meanwhile, and published its own
-    /// before.
+    /// Publishes the head. If a signal handler of this thread has moved it on meanwhile, and published its own head
+    /// before, this publishes that head once more.
     #[inline]
     fn publish_head(&self, mut head: u64) {
         loop {
@@ -133,7 +133,7 @@ impl Port<'_> {
         }
     }
 
-    /// Takes what the ring has before the next mark of the path, as the only one who reads, signal handlers included.
+    /// Takes what the ring has before the next mark of the path. No other thread and no signal handler reads meanwhile.
     pub(super) fn take_from_ring(&self, into: &mut Cursor, peek: bool) -> Answer {
         let reading = &self.end.reading;
         let Ok((place, n)) = ring::copy_out(&self.incoming(), self.place(), into) else {
@@ -148,7 +148,7 @@ impl Port<'_> {
         Ok(n)
     }
 
-    /// A receive of less than was asked for says that there is no more (epoll(7)): goes on behind every mark.
+    /// Goes on behind every mark, because a receive of less than was asked for says that there is no more (epoll(7)).
     #[cold]
     #[inline(never)]
     pub(super) fn take_across(&self, into: &mut Cursor, peek_from: Option<&Cursor>) -> usize {
@@ -159,7 +159,7 @@ impl Port<'_> {
         while into.left() > 0 && !matches!(self.ahead(), Ok(Record::Empty)) {
             self.pass_marks();
             let bells_to_come = self.end.reading.to_discard() > 0;
-            // Where the kernel has an error only, that is for the next call.
+            // An error of the kernel's is for the next call.
             let stop = || bells_to_come || kernel::is_at_mark(self.fd) || kernel::inq(self.fd) == Ok(0);
             if !self.receives_fast() && self.end.reading.stash.load(Relaxed) == 0 && stop() {
                 break;
@@ -176,10 +176,10 @@ impl Port<'_> {
         total
     }
 
-    /// Takes from the kernel path; `None` when the direction has gone up meanwhile.
+    /// Takes from the kernel path. `None`: the direction has gone up meanwhile.
     fn take_from_kernel(&self, into: &mut Cursor, peek: bool) -> Option<Taken> {
-        // A handler must not pass the mark, nor take what was counted, between a look and what is done about it. That
-        // costs two system calls. Without a mark there is none to come either, while the flag is up.
+        // A handler must not pass the mark, nor take what was counted, between a look and what follows from it. To hold
+        // signals back costs two system calls. Without a mark they are not needed: none comes while `in_kernel` is up.
         self.in_kernel(|| {
             if self.is_at_switch() {
                 kernel::undisturbed(|| self.take_plain(into, peek))
@@ -220,7 +220,7 @@ impl Port<'_> {
         self.more(more)
     }
 
-    /// Bytes of a second look of one receive. What else it says is for the next receive.
+    /// The bytes of a second look of a receive. What else the look says is for the next receive.
     fn more(&self, taken: Option<Taken>) -> usize {
         match taken {
             Some(Taken::Bytes(n)) => n,
@@ -243,7 +243,7 @@ impl Port<'_> {
         };
         let offered = into.message(limit).len();
         match self.receive_from_kernel(into, limit, peek) {
-            // Every buffer that was offered is full: there may be more for those that were not.
+            // Every buffer that was offered is full. There may be more for the others.
             Taken::Bytes(n) if n == offered && !peek && into.left() > 0 && limit == usize::MAX => {
                 let more = self.take_below_limit(into, peek);
                 Some(Taken::Bytes(n + self.more(more)))
@@ -258,7 +258,7 @@ impl Port<'_> {
         }
     }
 
-    /// One receive from the kernel path, and the sorting out of doorbells that came with it.
+    /// Makes one receive from the kernel path, and sorts out the doorbells that came with it.
     fn receive_from_kernel(&self, into: &mut Cursor, limit: usize, peek: bool) -> Taken {
         let reading = &self.end.reading;
         let flags = libc::MSG_DONTWAIT
@@ -287,7 +287,7 @@ impl Port<'_> {
             return self.fault();
         }
         if !peek {
-            // A handler may have received behind this, and counted it before.
+            // A handler may have received what follows, and counted it before.
             own::add(&reading.kernel, got - excess);
             reading.kernel_bytes.fetch_add(got - excess, Relaxed);
             self.publish_position();
