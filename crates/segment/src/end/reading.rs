@@ -20,7 +20,7 @@ laid_out! {
         /// [`Reading::all_bells`] when the direction last went up.
         pub bells_before_up: AtomicU64,
         /// The thread that is receiving from the kernel, so that another receive on top of it knows; 0: none.
-        pub in_kernel: AtomicU32,
+        pub receiver: AtomicU32,
         /// Receives so far that ran on top of another of their thread.
         pub nested: AtomicU64,
         /// What the waiting flag was raised to; 0 once it was found taken.

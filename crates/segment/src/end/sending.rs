@@ -30,7 +30,7 @@ laid_out! {
         /// [`NO_PIECE`] if there was none since the direction last went up.
         pub piece: AtomicU64,
         /// Calls that are inside a kernel send.
-        pub in_kernel: AtomicU32,
+        pub kernel_sends: AtomicU32,
         /// The waiting flag that the next of them was to wake: see [`Port::send`]. 0: none.
         ///
         /// [`Port::send`]: crate::switch::Port::send

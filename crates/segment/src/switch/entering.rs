@@ -31,7 +31,7 @@ impl Port<'_> {
     pub(super) fn exit_sending(&self, entered: Entered, kernel_send: bool) {
         let sending = &self.end.sending;
         if kernel_send {
-            sending.in_kernel.fetch_add(1, AcqRel);
+            sending.kernel_sends.fetch_add(1, AcqRel);
         }
         sending.lock.exit(entered);
     }

@@ -179,12 +179,12 @@ impl Port<'_> {
     pub(super) fn in_kernel<T>(&self, what: impl FnOnce() -> T) -> T {
         let (reading, flag) = (&self.end.reading, &self.link.incoming().flags.in_kernel);
         // On top of another receive of this thread, the flag stays up for that receive.
-        let nested = reading.in_kernel.load(Relaxed) == self.me;
-        reading.in_kernel.store(self.me, Relaxed);
+        let nested = reading.receiver.load(Relaxed) == self.me;
+        reading.receiver.store(self.me, Relaxed);
         flag.swap(RECEIVING, SeqCst);
         let done = what();
         if !nested {
-            reading.in_kernel.store(0, Relaxed);
+            reading.receiver.store(0, Relaxed);
             flag.store(0, Release);
         }
         done

@@ -31,7 +31,7 @@ impl Port<'_> {
         }
         if flags.ready.load(Acquire) == 0
             || flags.closed.load(Relaxed) | flags.want_down.load(Relaxed) != 0
-            || sending.in_kernel.load(Acquire) != 0
+            || sending.kernel_sends.load(Acquire) != 0
             || end.stage() != Stage::Joined
             || !end.write_gate.shut()
         {

@@ -31,7 +31,7 @@ impl Port<'_> {
             return self.send_by_kernel(Reason::Unsupported, || plain(0));
         }
         if from.left() == 0 {
-            self.end.sending.in_kernel.fetch_add(1, AcqRel);
+            self.end.sending.kernel_sends.fetch_add(1, AcqRel);
             return self.count_plain(0, || plain(0));
         }
         self.send_from(&mut from, flags, plain)
@@ -112,7 +112,7 @@ impl Port<'_> {
     /// Ends a kernel send from which its thread does not come back.
     pub fn end_kernel_send(&self) {
         self.restore_flag(false);
-        self.end.sending.in_kernel.fetch_sub(1, AcqRel);
+        self.end.sending.kernel_sends.fetch_sub(1, AcqRel);
     }
 
     /// `nested`: a signal handler sends on top of another send of this thread. Then the path is not switched, because

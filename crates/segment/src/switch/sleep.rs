@@ -105,7 +105,7 @@ impl Port<'_> {
         self.count_for_below();
         reading.taking.store(0, Relaxed);
         reading.lock.wake(false);
-        reading.in_kernel.store(0, Relaxed);
+        reading.receiver.store(0, Relaxed);
         self.link.incoming().flags.in_kernel.store(0, Release);
         reading.lock.exit(Entered::Alone);
     }
