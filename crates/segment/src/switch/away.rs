@@ -66,7 +66,7 @@ impl Port<'_> {
         });
         if departure == Departure::Gone {
             // A mark alone wakes no sender, and the image may wait for what is unread.
-            self.step_down(Reason::Young, unread > 0, false, u64::MAX);
+            self.go_down_for_now(Reason::Young, unread > 0);
         }
         departure
     }

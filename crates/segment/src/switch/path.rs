@@ -11,22 +11,31 @@ use crate::ring::{self, Fault, Record};
 use crate::sync::{AcqRel, Acquire, Relaxed, Release, SeqCst};
 use crate::words::{Flag, LEAVING, NO_MORE_BELLS};
 
+/// Why a direction is to go up.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(super) enum GoUp {
+    /// For a send. The connection must be neither pinned nor held, and the doorbell for what comes next must not lie behind
+    /// unread data.
+    ToSend,
+    /// For a doorbell alone, which tells the other end of something. The direction goes down again at once, or soon.
+    ToWake,
+}
+
 impl Port<'_> {
     /// Goes up if everything is in place: the reader is ready and has passed the last mark, and no plain write is in
-    /// progress. With `quietly`, the direction must also be neither pinned nor held, and the doorbell for what comes
-    /// next must not lie behind unread data. Without it, the caller takes the direction down again at once.
+    /// progress.
     #[cold]
-    pub(super) fn try_up(&self, quietly: bool) -> bool {
+    pub(super) fn try_up(&self, why: GoUp) -> bool {
         let end = self.end;
         let sending = &end.sending;
         let flags = &self.link.outgoing().flags;
-        if quietly && end.sends_by_kernel() {
+        if why == GoUp::ToSend && end.sends_by_kernel() {
             // A connection that is no longer held tries with its next send.
             sending.tries.store(0, Relaxed);
             return false;
         }
         let tries = sending.tries.fetch_add(1, Relaxed);
-        if quietly && tries > 16 && !tries.is_multiple_of(8) {
+        if why == GoUp::ToSend && tries > 16 && !tries.is_multiple_of(8) {
             return false;
         }
         if flags.ready.load(Acquire) == 0
@@ -43,13 +52,13 @@ impl Port<'_> {
             let words = self.link.outgoing();
             // SeqCst: the sender says so, then looks. A reader that begins later to receive from the kernel finds it.
             words.sender.switching.swap(1, SeqCst);
-            let up = words.flags.in_kernel.load(SeqCst) == 0 && self.go_up(quietly);
+            let up = words.flags.in_kernel.load(SeqCst) == 0 && self.go_up(why);
             words.sender.switching.store(0, Release);
             up
         })
     }
 
-    fn go_up(&self, quietly: bool) -> bool {
+    fn go_up(&self, why: GoUp) -> bool {
         let end = self.end;
         let sending = &end.sending;
         let sender = self.sender();
@@ -67,7 +76,7 @@ impl Port<'_> {
             end.set_reason(Reason::Counters);
             return false;
         }
-        if !kernel::has_room_for_bells(self.fd) || quietly && read < position && !self.is_reader_awake() {
+        if !kernel::has_room_for_bells(self.fd) || why == GoUp::ToSend && read < position && !self.is_reader_awake() {
             return false;
         }
         if !end.was_sent_fast() {
@@ -135,7 +144,7 @@ impl Port<'_> {
     /// has not received since it got its segment, and if it goes down itself.
     pub(super) fn can_wake(&self) -> bool {
         let entered = self.enter_sending();
-        let can = self.sends_fast() || entered != Entered::Nested && self.try_up(false);
+        let can = self.sends_fast() || entered != Entered::Nested && self.try_up(GoUp::ToWake);
         self.end.sending.lock.exit(entered);
         can
     }
@@ -143,21 +152,25 @@ impl Port<'_> {
     /// Goes down for good. If that does not succeed until `until` (CLOCK_MONOTONIC, ns), the next send does it. With
     /// `wake`, the other end finds out at once, however it waits.
     pub(super) fn go_down_for_good(&self, reason: Reason, wake: bool, until: u64) {
-        self.step_down(reason, wake, true, until);
+        self.step_down(reason, wake, || self.end.pin_sending(), until);
     }
 
-    /// The same; unless it is `for_good`, the direction may go up again.
-    pub(super) fn step_down(&self, reason: Reason, wake: bool, for_good: bool, until: u64) {
+    /// The same, but the direction may go up again.
+    pub(super) fn go_down_for_now(&self, reason: Reason, wake: bool) {
+        self.step_down(reason, wake, || {}, u64::MAX);
+    }
+
+    /// Goes down. `pin` is called inside the lock, once the doorbell is announced.
+    fn step_down(&self, reason: Reason, wake: bool, pin: impl Fn(), until: u64) {
         let sending = &self.end.sending;
         let entered = self.enter_sending();
         // On top of a send of this thread the path stays as it is. That send, or the next, finds that the connection is
         // pinned.
         let nested = entered == Entered::Nested;
         // The mark counts the doorbell that wakes. So the reader throws it away, however late it comes.
-        let mut is_bell_due = wake && !nested && (self.sends_fast() || self.try_up(false)) && self.announce_bell();
-        if for_good {
-            self.end.pin_sending();
-        }
+        let mut is_bell_due =
+            wake && !nested && (self.sends_fast() || self.try_up(GoUp::ToWake)) && self.announce_bell();
+        pin();
         let began = ticks();
         while !nested && self.sends_fast() && !self.go_down_and_wake(reason, &mut is_bell_due) {
             // The reader is inside a receive that does not wait: it will soon be out, if it lives.

@@ -1,5 +1,6 @@
 //! Sending: into the ring while the direction is fast, else on the kernel path; going up and going down.
 
+use super::path::GoUp;
 use super::room::Room;
 use super::{AGAIN, BROKEN, LIES_US, Port, STOPPED_US, micros};
 use crate::clock::{nap, ticks};
@@ -132,7 +133,7 @@ impl Port<'_> {
             *held_back = Some(HeldBack::new());
         }
         loop {
-            if sending.fast.load(Relaxed) == 0 && (nested || !self.try_up(true)) {
+            if sending.fast.load(Relaxed) == 0 && (nested || !self.try_up(GoUp::ToSend)) {
                 return Outcome::Plain;
             }
             if self.end.stage() == Stage::Broken {
