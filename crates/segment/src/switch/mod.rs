@@ -128,6 +128,7 @@ const LIES_US: u64 = 5_000_000;
 
 /// What the kernel reports of a connection that has failed or ended.
 const OVER: i16 = libc::POLLERR | libc::POLLHUP;
+
 fn micros(n: u64) -> u64 {
     n * ticks_per_microsecond()
 }

@@ -17,7 +17,7 @@ use crate::wait::{Memory, Wait};
 const ASK_EVERY_US: u64 = 1000;
 
 /// A thread that sleeps in a receive, and is about to be woken, wakes within this time if it is not stopped.
-const STOPPED_US: u64 = 100_000;
+const WAKES_WITHIN_US: u64 = 100_000;
 
 impl Port<'_> {
     /// Receives into `into` as recv(2) does with `flags`.
@@ -63,7 +63,7 @@ impl Port<'_> {
                 Entered::Asleep => {
                     // What arrives wakes the sleeper. Until then there is nothing.
                     let began = *since.get_or_insert_with(ticks);
-                    if !self.has_something() || ticks().wrapping_sub(began) > micros(STOPPED_US) {
+                    if !self.has_something() || ticks().wrapping_sub(began) > micros(WAKES_WITHIN_US) {
                         return Err(AGAIN);
                     }
                     if let Some(answer) = kernel::undisturbed(|| self.receive_beside(&mut into, flags)) {

@@ -22,7 +22,7 @@ const PATIENCE_US: u64 = 1000;
 const SHORT_PATIENCE_US: u64 = 20;
 
 /// A reader that has made no room for so long has stopped.
-const STOPPED_US: u64 = 100_000;
+const STANDS_STILL_US: u64 = 100_000;
 /// A wait for room looks again after half the time that it has lasted, but not before and not after these.
 const LOOK_AFTER_US: [u64; 2] = [100, 5000];
 
@@ -202,6 +202,6 @@ impl Port<'_> {
         if head.swap(seen, Relaxed) != seen {
             when.store(now, Relaxed);
         }
-        now.saturating_sub(when.load(Relaxed)) > micros(STOPPED_US)
+        now.saturating_sub(when.load(Relaxed)) > micros(STANDS_STILL_US)
     }
 }
