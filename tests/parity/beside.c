@@ -87,7 +87,7 @@ static void garbage_a(struct side *side) {
 static void spawns_a(struct side *side) { beside(side, spawns); }
 /* Fails if `Look::begin` (crates/preload/src/connection/look.rs) does not count the look. */
 static void nothing(void) { two_processes(AF_INET, nothing_a, all_connections); }
-/* Fails if `leave` (crates/segment/src/switch/sleep.rs) does not wait for who comes to the ring. */
+/* Fails if `leave` (crates/segment/src/switch/leaving.rs) does not wait for the sleeper that comes to the ring. */
 static void garbage(void) { two_processes(AF_INET, garbage_a, all_connections); }
 static void spawned(void) { two_processes(AF_INET, spawns_a, all_connections); }
 

@@ -112,7 +112,7 @@ static void exchange_small_buffer(struct side *side) {
     MUST(setsockopt(side->fd, SOL_SOCKET, SO_SNDBUF, &size, sizeof(size)));
     exchange(side, MIB, 50 * KIB);
 }
-/* Fails if `sender.mark(Record::Up(position))` names the next position (crates/segment/src/switch/send.rs): bytes keep their
+/* Fails if `sender.mark(Record::Up(position))` names the next position (crates/segment/src/switch/path.rs): bytes keep their
  * place where a direction goes up. */
 static void tiny(void) { two_processes(AF_INET, exchange_tiny, exchange_tiny); }
 static void mixed(void) { two_processes(AF_INET, exchange_mixed, exchange_mixed); }

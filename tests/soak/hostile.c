@@ -697,7 +697,7 @@ static void honest(void) {
 
 /* ---- The hostile peer. ---- */
 
-/* What of crates/segment/src/link.rs and ring.rs a liar has to know. */
+/* What of crates/segment/src/link.rs, words.rs and ring.rs a liar has to know. */
 static const char POOL_MARK[] = "loopPU"; /* how "UPpool.." lies in memory as a word */
 enum { MARK_AT = 2, GROUPS_BYTES = 2 * 14 * 64 + 64, FLAGS = 128, HEAD = 128 + 128, WORDS = 128 + 256, DIRECTION = 384 };
 

@@ -241,7 +241,7 @@ pub unsafe extern "C" fn shutdown(fd: c_int, how: c_int) -> c_int {
         if directions & SHUT_IN != 0
             && let Some(port) = connection.ready_port()
         {
-            port.heed_kernel();
+            port.ask_kernel_next();
         }
         crate::epoll::tell_anew(connection);
     }

@@ -184,7 +184,7 @@ fn kept(fd: c_int, level: c_int, name: c_int) -> Option<&'static AtomicU8> {
         return None;
     }
     let end = connection::known(fd)?.end;
-    if end.was_fast.load(Relaxed) & 1 == 0 {
+    if !end.was_sent_fast() {
         return None;
     }
     Some(if name == libc::TCP_NODELAY { &end.no_delay } else { &end.cork })

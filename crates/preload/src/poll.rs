@@ -9,13 +9,13 @@ use core::slice::{from_raw_parts, from_raw_parts_mut};
 use libc::{fd_set, nfds_t, pollfd, sigset_t, size_t, timespec, timeval};
 use underpass_segment::clock::{self, ticks, ticks_per_microsecond};
 use underpass_segment::kernel;
-use underpass_segment::link::ALONE;
 use underpass_segment::of_each_thread;
 use underpass_segment::raw::{Answer, Errno, is_quiet};
 use underpass_segment::switch::{Dozed, Port, Ready, Sleep};
 use underpass_segment::sync::{AcqRel, AtomicPtr, AtomicU32, Relaxed};
 use underpass_segment::tap;
 use underpass_segment::wait::{Polled, Wait};
+use underpass_segment::words::ALONE;
 
 const AGAIN: Errno = Errno(libc::EAGAIN);
 const IN: i16 = libc::POLLIN | libc::POLLRDNORM;
@@ -236,7 +236,7 @@ unsafe fn at_rest<T>(fds: *const pollfd, count: usize, sleep: impl FnOnce() -> T
     let event = table::last_event();
     let those = || read().filter_map(connection::known).filter(|it| it.is_as_of(event));
     let wake_up = || {
-        those().for_each(|connection| connection.end.reading.resting.leave());
+        those().for_each(|connection| connection.end.reading.resting.remove());
         read().for_each(epoll::wake);
     };
     those().for_each(|connection| connection.end.reading.resting.add(ALONE));
@@ -381,7 +381,7 @@ fn ask(fds: &mut [pollfd], timeout: Option<timespec>, mask: *const sigset_t) -> 
         } else if it.revents & RESET != 0
             && let Some(port) = port(it.fd)
         {
-            port.heed_reset();
+            port.judge_reset();
         }
         if it.revents & RESET != 0 && port(it.fd).is_some_and(|port| port.end.keeps_error()) {
             it.revents |= libc::POLLERR;
@@ -426,12 +426,12 @@ fn correct(it: &mut pollfd) {
         return;
     };
     if it.revents & !(libc::POLLOUT | libc::POLLWRNORM) != 0 {
-        port.heed_kernel();
+        port.ask_kernel_next();
     }
     if it.revents & (IN | libc::POLLRDHUP) != 0 && port.reader_is_gone() {
         it.revents = kernel::poll_now(it.fd, it.events);
     }
-    if it.revents & RESET != 0 && port.heed_reset() {
+    if it.revents & RESET != 0 && port.judge_reset() {
         it.revents &= !RESET;
     }
     let over = it.revents & (RESET | libc::POLLRDHUP) != 0;

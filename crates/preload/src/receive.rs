@@ -52,7 +52,7 @@ fn receive(
                 if port.end.reading.resting.is_stray() {
                     crate::epoll::take_back(port.fd);
                 }
-                if port.is_held {
+                if port.keeps_socket {
                     connection::let_go(&mut port);
                 }
                 if answer == Err(ANEW) {

@@ -88,7 +88,7 @@ unsafe fn send_buffers(
                 rest.skip(done);
                 send_rest(&connection, rest, flags, has_part || done > 0)
             };
-            let answer = port.send(cursor, flags, |done| inside.during(|| port.leave_kernel(), || by_kernel(done)));
+            let answer = port.send(cursor, flags, |done| inside.during(|| port.end_kernel_send(), || by_kernel(done)));
             return to_c(answer);
         }
         match way {
@@ -577,13 +577,13 @@ unsafe fn file_through_segment(
             // SAFETY: an offset of this frame.
             let mut send = |fd| from_c(unsafe { real::sendfile(fd, input, &mut rest, count - done) });
             let call = |fd| kernel::letting_signals_in(|| send(fd));
-            inside.during(|| port.leave_kernel(), || connection.open_descriptor().ok_or(CLOSED).and_then(call))
+            inside.during(|| port.end_kernel_send(), || connection.open_descriptor().ok_or(CLOSED).and_then(call))
         })?
     };
     if sent == 0 && part.failed {
         // Nothing that can be read at a place of one's choice: a pipe, or a mistake that the kernel has words for.
         crate::set_errno(before);
-        return port.send_by_kernel(Reason::Splice, || inside.during(|| port.leave_kernel(), plain));
+        return port.send_by_kernel(Reason::Splice, || inside.during(|| port.end_kernel_send(), plain));
     }
     // SAFETY: as above.
     unsafe {
@@ -623,7 +623,7 @@ pub unsafe extern "C" fn splice(
             && let Some(port) = connection.port()
         {
             let inside = connection.inside();
-            let call = || inside.during(|| port.leave_kernel(), || from_c(plain()));
+            let call = || inside.during(|| port.end_kernel_send(), || from_c(plain()));
             return to_c(port.send_by_kernel(Reason::Splice, call));
         }
     }

@@ -219,7 +219,7 @@ impl Directory {
 
     /// Asks whether the other end of `key` waits; leaves `me` there if not.
     pub fn ask(&self, key: Key, me: Holder) -> Found {
-        let Some(_held) = self.hold(me.pid) else { return Found::Busy };
+        let Some(_held) = self.try_lock(me.pid) else { return Found::Busy };
         let start = key.place();
         let mut free = None;
         for step in 0..NEIGHBOURS {
@@ -251,7 +251,7 @@ impl Directory {
 
     /// Answers the waiting end of `key` with a segment. False when it does not wait any more.
     pub fn offer(&self, index: u32, key: Key, offer: Offer) -> bool {
-        let Some(_held) = self.hold(offer.maker.pid) else { return false };
+        let Some(_held) = self.try_lock(offer.maker.pid) else { return false };
         let entry = self.entry(index as usize);
         if entry.state.load(Acquire) != WAITING || !entry.is(key) {
             return false;
@@ -290,7 +290,7 @@ impl Directory {
     /// of the entry, which is cleared when the end is over; `None` when there is no place for it.
     pub fn lend(&self, cookie: u64, me: Holder, index: u32) -> Option<u32> {
         let key = Key::lent(cookie);
-        let _held = self.hold_surely(me.pid)?;
+        let _held = self.lock_patiently(me.pid)?;
         let start = key.place();
         let places = || (0..NEIGHBOURS).map(|step| (start + step) % ENTRIES);
         let same = places().find(|&at| self.entry(at).state.load(Acquire) != EMPTY && self.entry(at).is(key));
@@ -309,7 +309,7 @@ impl Directory {
     /// not be the only one who was given the socket.
     pub fn borrow(&self, cookie: u64, pid: i32) -> Option<(Holder, u32)> {
         let key = Key::lent(cookie);
-        let _held = self.hold_surely(pid)?;
+        let _held = self.lock_patiently(pid)?;
         let start = key.place();
         let at = (0..NEIGHBOURS)
             .map(|step| (start + step) % ENTRIES)
@@ -321,7 +321,7 @@ impl Directory {
     /// Clears the entry, if it still is this connection's; false when it was not, or the table is busy.
     pub fn clear(&self, index: u32, key: Key, pid: i32) -> bool {
         let entry = self.entry(index as usize);
-        let Some(_held) = self.hold(pid).filter(|_| entry.is(key)) else { return false };
+        let Some(_held) = self.try_lock(pid).filter(|_| entry.is(key)) else { return false };
         entry.state.swap(EMPTY, AcqRel) != EMPTY
     }
 
@@ -334,26 +334,26 @@ impl Directory {
         })
     }
 
-    /// For what cannot be done later: outlasts a holder that waits for a processor, but not one that was stopped.
-    fn hold_surely(&self, pid: i32) -> Option<Held<'_>> {
+    /// For what cannot be done later: outlasts an owner that waits for a processor, but not one that was stopped.
+    fn lock_patiently(&self, pid: i32) -> Option<Locked<'_>> {
         const PATIENCE_NS: u64 = 500_000_000;
         let deadline = clock::nanoseconds() + PATIENCE_NS;
         loop {
-            let held = self.hold(pid);
-            if held.is_some() || clock::nanoseconds() > deadline {
-                return held;
+            let locked = self.try_lock(pid);
+            if locked.is_some() || clock::nanoseconds() > deadline {
+                return locked;
             }
             clock::nap(100);
         }
     }
 
-    fn hold(&self, pid: i32) -> Option<Held<'_>> {
+    fn try_lock(&self, pid: i32) -> Option<Locked<'_>> {
         let lock = &self.header().lock;
         for round in 0..2000 {
             let owner = lock.load(Relaxed);
             let stale = owner != 0 && round == 1999 && !alive(owner);
             if (owner == 0 || stale) && lock.compare_exchange(owner, pid as u32, Acquire, Relaxed).is_ok() {
-                return Some(Held(lock));
+                return Some(Locked(lock));
             }
             if round % 100 == 99 { clock::give_way() } else { pause() }
         }
@@ -361,9 +361,9 @@ impl Directory {
     }
 }
 
-struct Held<'a>(&'a AtomicU32);
+struct Locked<'a>(&'a AtomicU32);
 
-impl Drop for Held<'_> {
+impl Drop for Locked<'_> {
     fn drop(&mut self) {
         self.0.store(0, Release);
     }
@@ -537,11 +537,11 @@ mod tests {
         let directory = Directory::open(kernel::user_id()).unwrap();
         let (me, cookie) = (holder(3, 100), u64::MAX - 21);
         let busy = |what: &(dyn Fn() + Sync)| {
-            let held = directory.hold_surely(me.pid).unwrap();
+            let locked = directory.lock_patiently(me.pid).unwrap();
             std::thread::scope(|scope| {
                 scope.spawn(what);
                 clock::nap(20_000);
-                drop(held);
+                drop(locked);
             });
         };
         busy(&|| assert!(directory.lend(cookie, me, 7).is_some()));

@@ -1,6 +1,6 @@
 //! What two processes share: layout, ring, path switch, waiting, meeting.
 //!
-//! Along the way of a byte: a program's [`vector`] is copied into the [`ring`] of its connection's segment ([`link`]);
+//! Along the way of a byte: a program's [`vector`] is copied into the [`ring`] of its connection's segment ([`link`], [`words`]);
 //! [`switch`] decides for each direction whether the stream is in the ring or in the kernel, [`wait`] how to wait for
 //! it. The two ends find each other through the [`directory`] by the rules of [`meeting`], and each keeps its own
 //! positions in its [`end`].
@@ -32,3 +32,4 @@ pub mod tap;
 pub mod vector;
 pub mod wait;
 pub mod watch;
+pub mod words;

@@ -11,6 +11,7 @@ use crate::raw::Errno;
 use crate::ring::Ring;
 use crate::sync::{AcqRel, Acquire, AtomicU32, AtomicU64, Relaxed, Release};
 use crate::sysv::{Attested, Mapping};
+use crate::words::{ALONE, CLOSED, Direction, GROUPS, Group, group_number};
 
 const PAGE: usize = 4096;
 /// Length of a pool modulo the page size: tells pools from other programs' segments.
@@ -18,150 +19,6 @@ const LEN_MARK: usize = 1367;
 const MAGIC: u64 = u64::from_be_bytes(*b"UPpool10");
 /// Tells pools of this version of the library from others'.
 const MARK: u64 = fold(Control::LAYOUT, PoolHeader::LAYOUT);
-
-laid_out! {
-    /// Words that a direction's reader writes and its sender looks at with every message. They change rarely.
-    #[repr(C, align(128))]
-    pub struct ReaderFlags {
-        /// Not 0: the reader is going to sleep. [`ALONE`]: the sender that takes it to 0 owes a doorbell. Otherwise the
-        /// number of a [`Group`], which is rung; [`RINGING`] stands beside meanwhile. [`DOZING`]: the sender owes a knock.
-        pub waiting: AtomicU32,
-        /// 1: all reads go through the library; doorbells cannot be taken for data.
-        pub ready: AtomicU32,
-        /// [`CLOSED`] or [`SHUT`]; 0: neither.
-        pub closed: AtomicU32,
-        /// 1: the reader asks the sender to go down.
-        pub want_down: AtomicU32,
-        /// 1: the reader believes itself on the kernel path and is receiving from it; the sender must not go down meanwhile,
-        /// nor up, unless the reader knows ([`SenderWords::switching`]). [`LEAVING`]: it must not go down in any case.
-        pub in_kernel: AtomicU32,
-        /// Bytes of the record under the head that a reader which has [`LEFT`] had read.
-        pub taken: AtomicU32,
-        /// 1: whoever has raised the flag may well not sleep but ask again and again.
-        pub asks_again: AtomicU32,
-        /// 1: the reader's end is closed with a reset, whatever it has read (SO_LINGER with 0).
-        pub resets: AtomicU32,
-        /// How far the reader has read the kernel stream, doorbells included.
-        pub position: AtomicU64,
-        /// The thread, of either end, that puts on the kernel path what the reader has left in the ring; 0: none. Beside it
-        /// [`BY_READER`].
-        pub giver: AtomicU32,
-    }
-}
-
-laid_out! {
-    /// Where the reader publishes how far it has read.
-    #[repr(C, align(128))]
-    pub struct ReaderHead {
-        /// Ring position before which everything may be overwritten.
-        pub head: AtomicU64,
-        /// Doorbells taken out of the kernel's queue since the beginning.
-        pub bells: AtomicU64,
-    }
-}
-
-/// Value of [`ReaderFlags::closed`]: the reader's end has been closed by all its processes.
-pub const CLOSED: u32 = 1;
-/// Value of [`ReaderFlags::closed`]: the reader lives, but has shut down both directions, so that its kernel answers any
-/// further byte with a reset, a doorbell too. What is in the ring it can still read.
-pub const SHUT: u32 = 2;
-/// Value of [`ReaderFlags::waiting`] for a reader that wants a doorbell of its own.
-pub const ALONE: u32 = 1;
-/// Value of [`ReaderFlags::waiting`] for readers that sleep on that very word (futex(2)). The sender that takes it to 0 wakes them.
-pub const DOZING: u32 = group_number(GROUPS);
-/// Value of [`ReaderFlags::in_kernel`] while the reader finds out whether it can leave the ring.
-pub const LEAVING: u32 = 2;
-/// Bit of [`ReaderFlags::waiting`] that is never taken down: the reader has left the ring for good. Whoever reads the
-/// socket from now on knows nothing of ring and doorbells, so the sender puts whatever is unread on the kernel path.
-pub const LEFT: u32 = 1 << 31;
-/// Bit of [`ReaderFlags::waiting`] while the reader executes another program: as [`LEFT`], but the new image may take it down
-/// and read on, unless the sender has begun to put on the kernel path what was unread ([`GIVING`]).
-pub const AWAY: u32 = 1 << 29;
-/// Bit of [`ReaderFlags::waiting`] that a sender sets beside [`AWAY`] before it gives anything back.
-pub const GIVING: u32 = 1 << 28;
-/// Bit of [`ReaderFlags::waiting`] that a sender sets beside [`GIVING`] when it has given everything back, and goes on by the
-/// kernel path: the ring is empty, and a reader that comes back may begin anew.
-pub const GIVEN: u32 = 1 << 27;
-/// Bit of [`ReaderFlags::giver`]: the reader has put something on the kernel path itself, which its sender has not counted yet.
-pub const BY_READER: u32 = 1 << 31;
-/// The reader does not look at the ring, for now or for good.
-pub const ABSENT: u32 = LEFT | AWAY;
-/// Bit of [`ReaderFlags::waiting`] while a sender that has taken a group's number may still be about to ring it; beside it
-/// stands what the flag was raised to since.
-pub const RINGING: u32 = 1 << 30;
-/// Bit of [`SenderWords::bells`] that a reader sets when it leaves: no further doorbell may be sent.
-pub const NO_MORE_BELLS: u64 = 1 << 63;
-/// Groups that a side of a pool has.
-pub const GROUPS: usize = 14;
-
-laid_out! {
-    /// Readers on one side of a pool that sleep together (an epoll set): one doorbell wakes them all, and a bit for each
-    /// slot says for whom it was.
-    #[repr(C, align(64))]
-    pub struct Group {
-        /// Process that has taken it; 0: nobody.
-        owner: AtomicU32,
-        /// 1: asleep; the sender that takes it to 0 owes a doorbell, on whichever connection it has just sent.
-        pub asleep: AtomicU32,
-        /// The slots that were sent to since the group last looked.
-        pub rung: AtomicU64,
-    }
-}
-
-impl Group {
-    /// Takes it for process `owner`, if nobody has it. One that was killed keeps its own: whether it lives cannot be told
-    /// from another PID namespace, and the pool goes with its processes anyway.
-    fn take(&self, owner: u32) -> bool {
-        let taken = self.owner.compare_exchange(0, owner, AcqRel, Relaxed).is_ok();
-        if taken {
-            self.asleep.store(0, Relaxed);
-            self.rung.store(0, Relaxed);
-        }
-        taken
-    }
-
-    fn is_owned_by(&self, owner: u32) -> bool {
-        self.owner.load(Relaxed) == owner
-    }
-
-    /// Gives it back.
-    pub fn give_back(&self) {
-        self.owner.store(0, Release);
-    }
-}
-
-/// Number of group `index` in [`ReaderFlags::waiting`].
-const fn group_number(index: usize) -> u32 {
-    index as u32 + 2
-}
-
-laid_out! {
-    /// Words that a direction's sender writes.
-    #[repr(C, align(128))]
-    pub struct SenderWords {
-        /// Doorbells sent, or just being sent, in this direction since the beginning.
-        pub bells: AtomicU64,
-        /// 1 + number of the processor on which this end last began to wait; 0 if never.
-        pub cpu: AtomicU32,
-        /// 1: the sender is about to end its direction, or has: the kernel may know of the end of the stream.
-        pub ended: AtomicU32,
-        /// 1: the sender may be about to go up, though a reader is receiving from the kernel, or down.
-        pub switching: AtomicU32,
-    }
-}
-
-laid_out! {
-    /// Control words of one direction.
-    #[repr(C)]
-    pub struct Direction {
-        /// The reader's flags.
-        pub flags: ReaderFlags,
-        /// The reader's head.
-        pub head: ReaderHead,
-        /// The sender's words.
-        pub sender: SenderWords,
-    }
-}
 
 laid_out! {
     /// First page of a slot.
@@ -437,17 +294,17 @@ impl Link {
             words.flags.closed.store(0, Relaxed);
             words.flags.want_down.store(0, Relaxed);
             words.flags.in_kernel.store(0, Relaxed);
-            words.flags.taken.store(0, Relaxed);
+            words.flags.consumed.store(0, Relaxed);
             words.flags.asks_again.store(0, Relaxed);
             words.flags.resets.store(0, Relaxed);
             words.flags.position.store(0, Relaxed);
             words.flags.giver.store(0, Relaxed);
             words.head.head.store(0, Relaxed);
-            words.head.bells.store(0, Relaxed);
+            words.head.bells_taken.store(0, Relaxed);
             words.sender.cpu.store(0, Relaxed);
             words.sender.ended.store(0, Relaxed);
             words.sender.switching.store(0, Relaxed);
-            words.sender.bells.store(0, Relaxed);
+            words.sender.announced.store(0, Relaxed);
             // A reader counts as asleep until it has shown that it is not: it may be in a poll of the kernel's.
             words.flags.waiting.store(ALONE, Relaxed);
             // SAFETY: the first word of the ring; position 0 is where both sides begin.

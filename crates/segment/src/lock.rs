@@ -88,16 +88,16 @@ impl Lock {
 
     /// Lets others in again.
     pub fn let_in(&self, kept_out: Entered) {
-        if kept_out == Entered::Asleep { self.end_visit() } else { self.leave(kept_out) }
+        if kept_out == Entered::Asleep { self.end_visit() } else { self.exit(kept_out) }
     }
 
     fn is_visited_by(&self, me: u32) -> bool {
         self.asleep.load(Relaxed) & VISITOR == me
     }
 
-    /// Leaves what was entered so.
+    /// Exits what was entered so.
     #[inline]
-    pub fn leave(&self, entered: Entered) {
+    pub fn exit(&self, entered: Entered) {
         match entered {
             Entered::Alone | Entered::AfterDeath => self.owner.store(0, Release),
             Entered::AboveSleep => {
@@ -320,7 +320,7 @@ mod tests {
         assert_eq!(lock.enter(dead), Entered::Alone);
         assert_eq!(lock.enter(dead), Entered::Nested);
         assert_eq!(lock.enter(std::process::id()), Entered::AfterDeath);
-        lock.leave(Entered::AfterDeath);
+        lock.exit(Entered::AfterDeath);
         assert_eq!(lock.enter(dead), Entered::Alone);
         lock.fall_asleep();
         assert_eq!(lock.enter(std::process::id()), Entered::AfterDeath);
@@ -354,7 +354,7 @@ mod tests {
         assert_eq!(lock.enter(me), Entered::AfterDeath);
         lock.forsake_all();
         assert_eq!(lock.enter(me), Entered::AfterDeath);
-        lock.leave(Entered::AfterDeath);
+        lock.exit(Entered::AfterDeath);
         lock.forsake_all();
         assert_eq!(lock.enter(me), Entered::Alone);
     }
@@ -372,11 +372,11 @@ mod tests {
         lock.end_visit();
         lock.wake(true);
         assert!(!lock.visit(1));
-        lock.leave(Entered::AboveSleep);
+        lock.exit(Entered::AboveSleep);
         assert!(lock.visit(1));
         lock.end_visit();
         lock.wake(false);
-        lock.leave(Entered::Alone);
+        lock.exit(Entered::Alone);
         assert_eq!(lock.enter(1), Entered::Alone);
     }
 
@@ -394,18 +394,18 @@ mod tests {
                 while lock.enter(1) == Entered::Asleep {
                     lock.sleep_behind(None).unwrap();
                 }
-                lock.leave(Entered::Alone);
+                lock.exit(Entered::Alone);
             });
             // On top of the sleep it sleeps once more, and again.
             clock::nap(20_000);
             assert_eq!(lock.enter(me), Entered::AboveSleep);
             let above = lock.fall_asleep();
             lock.wake(above);
-            lock.leave(Entered::AboveSleep);
+            lock.exit(Entered::AboveSleep);
             clock::nap(20_000);
             assert!(above && !other.is_finished());
             lock.wake(false);
-            lock.leave(Entered::Alone);
+            lock.exit(Entered::Alone);
         });
         assert_eq!((lock.owner(), lock.asleep.load(Relaxed)), (0, 0));
     }
@@ -465,7 +465,7 @@ mod models {
         }
     }
 
-    /// Fails if `Lock::leave` opens it with Relaxed, or `Lock::enter` takes it so.
+    /// Fails if `Lock::exit` opens it with Relaxed, or `Lock::enter` takes it so.
     #[test]
     fn one_is_inside() {
         model::check(3, || {
@@ -473,7 +473,7 @@ mod models {
             let enter = |it: &Guarded, me| {
                 let entered = it.lock.enter(me);
                 it.count();
-                it.lock.leave(entered);
+                it.lock.exit(entered);
                 assert_eq!(entered, Entered::Alone);
             };
             let other = it.clone();
@@ -492,7 +492,7 @@ mod models {
             let survive = |it: &Guarded, me| {
                 let entered = it.lock.enter(me);
                 it.count();
-                it.lock.leave(entered);
+                it.lock.exit(entered);
                 entered == Entered::AfterDeath
             };
             let (first, second) = (it.clone(), it.clone());

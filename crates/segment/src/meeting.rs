@@ -14,11 +14,12 @@ use crate::clock;
 use crate::directory::{Directory, Found, Holder, Key, Offer, holder};
 use crate::end::{End, Stage};
 use crate::kernel::{self, NoPeer, Peer};
-use crate::link::{CLOSED, Link, Pool, Shape, Side};
+use crate::link::{Link, Pool, Shape, Side};
 use crate::raw::{Errno, is_quiet};
 use crate::reason::Reason;
 use crate::sync::{Relaxed, Release};
 use crate::sysv::Attested;
+use crate::words::CLOSED;
 
 /// Pools that one process has attached at most.
 const POOLS: usize = 1024;

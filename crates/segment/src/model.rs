@@ -36,6 +36,16 @@ thread_local! {
     static KERNEL: RefCell<Option<Rc<Kernel>>> = const { RefCell::new(None) };
 }
 
+impl Kernel {
+    /// As ppoll(2), without waiting.
+    fn poll(&self, it: &mut libc::pollfd) {
+        let (there, ended) = self.queues[1 - (it.fd - FD) as usize].arrived();
+        let events = [(there > 0 || ended, libc::POLLIN), (ended, libc::POLLRDHUP), (true, libc::POLLOUT)];
+        let told = events.iter().filter(|it| it.0).fold(0, |all, it| all | it.1);
+        it.revents = told & (it.events | libc::POLLHUP | libc::POLLERR);
+    }
+}
+
 fn kernel() -> Option<Rc<Kernel>> {
     KERNEL.with_borrow(Clone::clone)
 }
@@ -94,9 +104,6 @@ impl Queue {
 /// As of the system call.
 unsafe fn syscall(number: libc::c_long, args: [usize; 6]) -> Option<Answer> {
     let kernel = kernel()?;
-    let fd = args[0] as i32 - FD;
-    let side = (fd == 1) as usize;
-    let (out, into) = (&kernel.queues[side], &kernel.queues[1 - side]);
     let done = Some(Ok(0));
     match number {
         libc::SYS_sched_yield | libc::SYS_nanosleep | libc::SYS_futex => {
@@ -116,18 +123,27 @@ unsafe fn syscall(number: libc::c_long, args: [usize; 6]) -> Option<Answer> {
                 return done;
             }
             // SAFETY: one pollfd.
-            let it = unsafe { &mut *at };
-            let (there, ended) = kernel.queues[1 - (it.fd - FD) as usize].arrived();
-            let events = [(there > 0 || ended, libc::POLLIN), (ended, libc::POLLRDHUP), (true, libc::POLLOUT)];
-            let told = events.iter().filter(|it| it.0).fold(0, |all, it| all | it.1);
-            it.revents = told & (it.events | libc::POLLHUP | libc::POLLERR);
+            kernel.poll(unsafe { &mut *at });
             return done;
         }
         _ => {}
     }
+    // SAFETY: passed on to the caller.
+    unsafe { socket_call(&kernel, number, args) }
+}
+
+/// The same for a call on one of the two sockets.
+///
+/// # Safety
+/// As of the system call.
+unsafe fn socket_call(kernel: &Kernel, number: libc::c_long, args: [usize; 6]) -> Option<Answer> {
+    let fd = args[0] as i32 - FD;
     if !(0..2).contains(&fd) {
         return None;
     }
+    let side = (fd == 1) as usize;
+    let (out, into) = (&kernel.queues[side], &kernel.queues[1 - side]);
+    let done = Some(Ok(0));
     // SAFETY: the caller vouches for what the arguments point to.
     unsafe {
         match number {

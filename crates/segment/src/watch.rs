@@ -21,7 +21,7 @@
 
 use crate::clock;
 use crate::directory::Directory;
-use crate::end::{End, SHUT_OUT, Stage};
+use crate::end::{End, SHUT_OUT, Stage, Whereabouts};
 use crate::family::Family;
 use crate::kernel;
 use crate::raw::Errno;
@@ -334,12 +334,12 @@ fn copy(end: &End) -> Option<Seen> {
             position: get(&out.tail) & ((1 << POSITION_BITS) - 1),
         },
         receiving: Way {
-            fast: joined && back.fast.load(Relaxed) != 0 && back.left.load(Relaxed) == 0,
+            fast: joined && back.fast.load(Relaxed) != 0 && back.whereabouts() == Whereabouts::Here,
             ring_bytes: get(&back.fast_bytes),
             kernel_bytes: get(&back.kernel_bytes),
             position: place.head,
         },
-        bells: get(&end.bells),
+        bells: get(&end.bells_sent),
         waits: back.waits.load(Relaxed),
         sleeps: get(&end.sleeps),
         mean_wait_ns: (get(&end.reading.mean_wait) / 8).saturating_mul(1000) / clock::measured_ticks_per_microsecond(),
@@ -363,7 +363,7 @@ mod tests {
         let member = family.join();
         let (kept, gone) = (family.take(member).unwrap(), family.take(member).unwrap());
         family.end(gone).references.store(0, Relaxed);
-        family.give_back(gone);
+        family.free(gone);
         let end = family.end(kept);
         end.cookie.store(0xfeed_0001, Relaxed);
         end.set_shape(Shape { ring_bytes: 1 << 16, slots: 4 });

@@ -88,7 +88,7 @@ impl Connection {
         // The kernel's epoll does not know what is in the ring: without address space nobody is told of it who waits by a set.
         // A poll that sleeps is woken by what the other end puts on the kernel path.
         let is_polled = self.descriptors().any(crate::epoll::is_slept_on);
-        let is_seen = (crate::epoll::prepare_rests() || self.end.watched.load(Relaxed) == 0) && !is_polled;
+        let is_seen = (crate::epoll::prepare_rests() || !self.end.is_watched()) && !is_polled;
         let (Some(port), Some(handle)) = (self.port(), handle(self.index)) else { return false };
         if !port.confine(until, is_seen) {
             return false;

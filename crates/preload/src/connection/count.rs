@@ -26,7 +26,7 @@ pub(super) const COUNTERS: usize = 6;
 
 fn counters(end: &End) -> [&AtomicU64; COUNTERS] {
     let (out, back) = (&end.sending, &end.reading);
-    [&out.fast_bytes, &back.fast_bytes, &out.kernel_bytes, &back.kernel_bytes, &end.bells, &end.sleeps]
+    [&out.fast_bytes, &back.fast_bytes, &out.kernel_bytes, &back.kernel_bytes, &end.bells_sent, &end.sleeps]
 }
 
 impl Handle {
@@ -121,7 +121,7 @@ pub(super) fn tell(end: &End, index: u32, last: bool) {
     } else if end.stage() == Stage::Broken {
         // However far it had come: nothing else tells of the fault.
         record.count_reason(Reason::PeerFault);
-    } else if end.was_fast.load(Relaxed) != 0 {
+    } else if end.was_fast() {
         record.fast.fetch_add(1, Relaxed);
     } else {
         record.count_reason(end.reason());

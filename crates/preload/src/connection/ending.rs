@@ -51,11 +51,11 @@ pub fn forget(fd: i32) {
         let connection = Connection::at(family, index, fd);
         let alone = handle(index).is_some_and(|h| h.descriptors.load(Relaxed) == 1);
         if alone {
-            connection.hush();
+            connection.prepare_to_close();
         }
         if table::replace(fd, Known::Connection(index), Known::Nothing) {
             // Behind the number's end: a poll that comes later finds no connection there, and relies on nothing.
-            let goes_on = in_set && connection.end.watched.load(Relaxed) != 0 || crate::epoll::is_slept_on(fd);
+            let goes_on = in_set && connection.end.is_watched() || crate::epoll::is_slept_on(fd);
             if goes_on && !alone {
                 // Its registrations, and polls that sleep on it, go on in the kernel, which alone has to see what arrives from
                 // now on. Who sleeps by another descriptor, here or in another process, is woken by a doorbell as before.
@@ -82,11 +82,11 @@ pub fn dissolve(connection: Connection, disconnect: impl FnOnce() -> c_int) -> c
     let renew = alone && end.stage() != Stage::Pinned;
     if end.stage() == Stage::Joined {
         // Before: what another thread sends from now on is the kernel's to refuse.
-        connection.attend();
+        connection.give_back_if_due();
         connection.pin(Reason::Closed);
         // The other end must not take the reset for that of a doorbell.
         if let Some(port) = connection.ready_port() {
-            port.hush(true);
+            port.prepare_to_close(true);
         }
     }
     let answer = disconnect();
@@ -136,7 +136,7 @@ impl Connection {
         if !self.is_last()
             && self.end.stage() == Stage::Joined
             && let Some(family) = process::existing_family()
-            && family.is_held_by_gone(self.index)
+            && family.has_reference_of_gone(self.index)
         {
             family.look_again();
             take_back_what_is_left(family);
@@ -187,7 +187,7 @@ impl Connection {
 
     /// The kernel has TCP_NODELAY and TCP_CORK as the program has set them again.
     fn give_options_back(&self) {
-        if self.end.was_fast.load(Relaxed) & 1 != 0 {
+        if self.end.was_sent_fast() {
             for (name, kept) in [(libc::TCP_NODELAY, &self.end.no_delay), (libc::TCP_CORK, &self.end.cork)] {
                 let _ = kernel::set_int_option(self.fd, libc::IPPROTO_TCP, name, kept.load(Relaxed).into());
             }
@@ -197,7 +197,7 @@ impl Connection {
     /// Whatever the socket is from now on goes the kernel path, in every process.
     fn leave_to_kernel(&self) {
         self.end.pin(Reason::Closed);
-        self.end.leave_to_kernel();
+        self.end.become_plain();
     }
 
     /// Another program image is about to take this one's place: its sets are gone then, and nothing is left to them. If it
@@ -250,7 +250,7 @@ impl Connection {
     }
 
     /// The last descriptor of this process is about to be closed: what kernel TCP would do about unread data, it does.
-    fn hush(&self) {
+    fn prepare_to_close(&self) {
         self.heed_deaths();
         // In this order: whoever comes for the end counts its reference before it takes up the loan.
         let is_lent = self.is_lent();
@@ -269,11 +269,11 @@ impl Connection {
             // A reader that is just leaving its ring is told that nobody will give back what it leaves.
             Some(port) if ends => port.end_sending(),
             _ => {
-                self.attend();
+                self.give_back_if_due();
             }
         }
         if let Some(port) = self.ready_port() {
-            port.hush(last);
+            port.prepare_to_close(last);
             if ends && port.unread() > 0 {
                 kernel::reset_at_close(self.fd);
             }
@@ -299,7 +299,7 @@ pub fn release(index: u32, fd: Option<i32>) {
         // SAFETY: it was there, and the last descriptor is gone.
         let link = attached.then(|| unsafe { (*handle.link.get()).assume_init() });
         if !handle.parted.swap(true, AcqRel) {
-            family.let_go(index, process::member());
+            family.forget_reference(index, process::member());
             tell(family.end(index), index, false);
             drop_reference(family, index, link, fd);
         }
@@ -332,7 +332,7 @@ pub(super) fn drop_reference(family: &'static Family, index: u32, link: Option<L
         process::with_meeting_surely(|m| m.release(end));
     }
     if last {
-        family.give_back(index);
+        family.free(index);
     }
 }
 
@@ -439,7 +439,7 @@ fn reap(family: &Family) {
             process::with_meeting_surely(|m| m.release(end));
         }
         if last {
-            family.give_back(index);
+            family.free(index);
         }
     });
 }
@@ -475,9 +475,9 @@ pub fn leave_all() {
             if let Some(port) = connection.joined_port() {
                 connection.await_images(&port, connection.is_last(), deadline);
             }
-            connection.hush();
+            connection.prepare_to_close();
             crate::epoll::let_go(connection, table::generation(fd));
-            // Before: see `hush`.
+            // Before: see `prepare_to_close`.
             let is_awaited = connection.is_awaited();
             let last = part(family, index) == Some(true);
             if last && !is_awaited {
@@ -492,7 +492,7 @@ pub fn leave_all() {
             {
                 port.end_sending();
                 // Others of the family may live on, who keep the segment: nobody would find out that its reader is gone.
-                port.shut();
+                port.prepare_to_shut();
             }
         });
     }
@@ -508,5 +508,5 @@ pub(super) fn take_back_what_is_left(family: &Family) {
 /// Ends what nobody has any more, and this process never had.
 pub(super) fn bury(family: &Family, index: u32) {
     process::with_meeting_surely(|m| m.bury(family.end(index)));
-    family.give_back(index);
+    family.free(index);
 }

@@ -108,7 +108,7 @@ fn classify(fd: i32, known: Known, wanted: fn(u8) -> bool) -> Option<u32> {
     let connection = Connection { end, index, fd };
     if let Err(now) = enter(connection, known, generation) {
         handle.descriptors.store(0, Relaxed);
-        family.give_back(index);
+        family.free(index);
         // Another thread was faster.
         return if let Known::Connection(index) = now { Some(index) } else { None };
     }
@@ -151,7 +151,7 @@ fn take(family: &Family) -> Option<(u32, &'static Handle)> {
     let index = family.take(process::member())?;
     let handle = handle(index);
     if handle.is_none() {
-        family.give_back(index);
+        family.free(index);
     }
     Some((index, handle?))
 }
@@ -225,7 +225,7 @@ fn brought(fd: i32, carried: Option<&Carried<'_>>) -> Option<u32> {
         Some(family) => {
             let (end, index) = (family.end(carried.index), carried.index);
             // The old image's reference is this one's.
-            let held = carried.member.is_some() && family.is_held(index, process::member());
+            let held = carried.member.is_some() && family.has_reference(index, process::member());
             if held {
                 end.forsake(process::thread());
             }
@@ -260,7 +260,7 @@ fn brought(fd: i32, carried: Option<&Carried<'_>>) -> Option<u32> {
     if !is_known {
         after_execution(handle, family.end(index), carried.counted, carried.member.is_some());
     }
-    family.hold(index, process::member());
+    family.note_reference(index, process::member());
     table::set(fd, Known::Connection(index));
     let connection = Connection::at(family, index, fd);
     // Whoever handed it on may be gone before it is used here.
@@ -315,7 +315,7 @@ fn restore(family: &Family, fill: impl FnOnce(&End) -> bool) -> Option<u32> {
         forget_carried(family.end(index));
         return Some(index);
     }
-    family.give_back(index);
+    family.free(index);
     None
 }
 

@@ -267,27 +267,27 @@ fn outlast(lock: &Lock, enough: impl Fn() -> bool) {
 }
 
 pub(super) static WAITING: Waiting = Waiting {
-    hold,
+    keep_socket,
     recv: sleeping_recv,
     call: sleeping_call,
-    attend_all,
+    give_back_everywhere,
     looks: epoll::looks_for_room,
     refused: epoll::await_room,
 };
 
 /// Gives back on all connections of this process; false if the kernel has no room for all of it yet.
-fn attend_all() -> bool {
+fn give_back_everywhere() -> bool {
     // Of each, also behind one that has no room.
     let mut all = true;
-    look_at_all(|it| all &= it.attend());
+    look_at_all(|it| all &= it.give_back_if_due());
     all
 }
 
 /// Counts the receive as inside, and finds it a descriptor of the socket.
-fn hold(port: &mut Port<'_>) {
+fn keep_socket(port: &mut Port<'_>) {
     let Some(handle) = handle(port.token) else { return };
     // Before the table is looked at; whoever closes looks at the count afterwards.
-    if !core::mem::replace(&mut port.is_held, true) {
+    if !core::mem::replace(&mut port.keeps_socket, true) {
         handle.inside.enter();
     }
     fence(SeqCst);
@@ -298,7 +298,7 @@ fn hold(port: &mut Port<'_>) {
 /// A receive that was held is over.
 #[cold]
 pub fn let_go(port: &mut Port<'_>) {
-    if core::mem::take(&mut port.is_held) {
+    if core::mem::take(&mut port.keeps_socket) {
         come_out(port.token);
     }
 }

@@ -38,7 +38,7 @@ use underpass_segment::link::Link;
 use underpass_segment::meeting::{Answer, Meeting};
 use underpass_segment::raw::Errno;
 use underpass_segment::reason::Reason;
-use underpass_segment::switch::{Departure, Port, Recipient};
+use underpass_segment::switch::{Departure, LeftRing, Port, Recipient};
 use underpass_segment::sync::{AcqRel, Acquire, AtomicBool, AtomicU32, AtomicU64, Relaxed, Release};
 
 /// What this process keeps of an end, beside the end itself.
@@ -220,7 +220,7 @@ impl Connection {
             return Way::Plain;
         }
         if !end.needs_no_segment() {
-            let unused = end.was_fast.load(Relaxed) == 0
+            let unused = !end.was_fast()
                 && process::with_meeting_surely(|meeting| meeting.is_unmet(end, self.fd)).unwrap_or(false);
             if !unused {
                 // What was in it is lost.
@@ -228,7 +228,7 @@ impl Connection {
             }
             end.set_reason(Reason::Unproven);
         }
-        end.leave_to_kernel();
+        end.become_plain();
         Way::Plain
     }
 
@@ -328,7 +328,7 @@ impl Connection {
             end: self.end,
             link,
             fd: self.fd,
-            is_held: false,
+            keeps_socket: false,
             me,
             token: self.index,
             spin_us: process::config().spin_us,
@@ -365,8 +365,8 @@ impl Connection {
 
     /// The direction out is about to end: what a reader has left in the ring could not follow behind the FIN.
     /// False if the kernel has no room for all of it yet.
-    pub fn attend(&self) -> bool {
-        self.joined_port().is_none_or(|port| port.attend())
+    pub fn give_back_if_due(&self) -> bool {
+        self.joined_port().is_none_or(|port| port.give_back_if_due())
     }
 
     /// The program has set how the socket is closed: the other end is told whether it is with a reset.
@@ -394,7 +394,7 @@ impl Connection {
                 port.end_sending();
             }
             if both {
-                port.shut();
+                port.prepare_to_shut();
             }
             if directions & SHUT_IN != 0 {
                 port.rouse();
@@ -415,8 +415,8 @@ impl Connection {
         if !gate.enter() {
             return None;
         }
-        let answer = inside.during(|| gate.leave(), plain);
-        gate.leave();
+        let answer = inside.during(|| gate.exit(), plain);
+        gate.exit();
         if answer == 0
             && let Some(error) = self.end.take_kept_error()
         {
@@ -451,11 +451,11 @@ impl Connection {
             return None;
         }
         if let Some(error) = self.end.take_kept_error() {
-            gate.leave();
+            gate.exit();
             return Some(crate::to_c(Err(error)));
         }
-        let answer = inside.during(|| gate.leave(), plain);
-        gate.leave();
+        let answer = inside.during(|| gate.exit(), plain);
+        gate.exit();
         if answer > 0 {
             self.end.sending.kernel_bytes.fetch_add(answer as u64, Relaxed);
             self.end.bytes.fetch_add(answer as u64, Relaxed);
@@ -498,7 +498,7 @@ impl Connection {
 
     /// Leaves the ring before that. Whether something unread is left to the sender.
     pub fn leave_to(&self, recipient: Recipient, reason: Reason) -> bool {
-        self.port_for(recipient, reason).is_some_and(|(port, recipient)| port.leave_to(recipient) == Some(true))
+        self.port_for(recipient, reason).is_some_and(|(port, recipient)| port.leave_to(recipient) == LeftRing::Unread)
     }
 
     /// A program is about to be executed in this image's place: if nobody else has the connection, it is plain TCP until the new

@@ -55,12 +55,12 @@ impl Connection {
     /// Once it was to be handed over: whether something is unread that nobody can put on the kernel path.
     pub fn has_unread_out_of_reach(&self) -> bool {
         let is_over = || kernel::counters(self.fd).is_ok_and(|it| it.state == kernel::CLOSED);
-        self.port_even_confined().is_some_and(|port| !port.has_left()) && !is_over()
+        self.port_even_confined().is_some_and(|port| !port.is_absent()) && !is_over()
     }
 
     /// Whether something lies unread in its ring, or may.
     pub fn has_unread(&self) -> bool {
-        self.joined_port().is_some_and(|port| !port.has_left() && port.ready() != Ready::No)
+        self.joined_port().is_some_and(|port| !port.is_absent() && port.ready() != Ready::No)
     }
 }
 
@@ -92,7 +92,7 @@ pub fn duplicate(fd: i32, copy: i32) {
         }
         connection.mind_stdio();
     }
-    if let Some(connection) = known(fd).filter(|it| it.end.watched.load(Relaxed) != 0 && !it.end.is_watched_unseen()) {
+    if let Some(connection) = known(fd).filter(|it| it.end.is_watched() && !it.end.is_watched_unseen()) {
         crate::epoll::wake_by_itself(connection);
     }
 }
@@ -171,7 +171,7 @@ impl Counted {
                     && family.end(index).add_reference_if_used()
                 {
                     word.fetch_or(bit, Relaxed);
-                    family.hold(index, member);
+                    family.note_reference(index, member);
                 }
             }
         };
@@ -205,7 +205,7 @@ impl Counted {
     fn let_go_unless(&self, is_had: impl Fn(u32) -> bool) {
         let Some(family) = process::existing_family() else { return };
         for index in (0..self.count as u32 * 64).filter(|&index| self.has(index) && !is_had(index)) {
-            family.let_go(index, self.member);
+            family.forget_reference(index, self.member);
             drop_reference(family, index, None, None);
         }
     }
@@ -268,7 +268,7 @@ pub fn settle_child(counted: Option<&Counted>) {
     process::become_member(member);
     match expected {
         Some(member) => family.begin(member),
-        None => for_each_end(|family, index, _| family.hold(index, member)),
+        None => for_each_end(|family, index, _| family.note_reference(index, member)),
     }
 }
 
@@ -303,11 +303,11 @@ pub(super) fn part(family: &Family, index: u32) -> Option<bool> {
         return None;
     }
     let member = process::member();
-    family.let_go(index, member);
+    family.forget_reference(index, member);
     let one_less = |n: u32| (n > 1).then(|| n - 1);
     let last = family.end(index).references.fetch_update(AcqRel, Acquire, one_less).is_err();
     if last {
-        family.hold(index, member);
+        family.note_reference(index, member);
         handle.parted.store(false, Release);
     }
     Some(last)
@@ -327,7 +327,7 @@ fn rejoin(connection: &Connection, family: &'static Family) {
     };
     if is_there {
         handle.parted.store(false, Release);
-        family.hold(index, process::member());
+        family.note_reference(index, process::member());
         return;
     }
     // To the others it is over; what there was of it in the ring is lost, if anything.

@@ -12,11 +12,10 @@ use crate::{process, real, seccomp};
 use core::ffi::c_int;
 use libc::epoll_event;
 use underpass_segment::kernel;
-use underpass_segment::link::ALONE;
 use underpass_segment::raw::is_quiet;
 use underpass_segment::reason::Reason;
 use underpass_segment::switch::{Port, Sleep, Told};
-use underpass_segment::sync::Relaxed;
+use underpass_segment::words::ALONE;
 
 /// # Safety
 /// As epoll_create(2).
@@ -333,7 +332,7 @@ pub(super) fn tell(epfd: c_int, fd: c_int, change: Option<(u32, u64)>) {
 /// A descriptor is about to be closed while its socket stays open by another, perhaps `heir`: its registrations go on as
 /// the kernel has them, and cannot be changed any more.
 pub fn settle_socket(connection: Connection, heir: impl FnOnce() -> Option<c_int>) {
-    if connection.end.watched.load(Relaxed) == 0 {
+    if !connection.end.is_watched() {
         return;
     }
     let (fd, heir) = (connection.fd, heir());

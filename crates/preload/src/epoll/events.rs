@@ -192,7 +192,7 @@ fn over_now(port: &Port<'_>, asked: i16) -> u32 {
 
 /// `mask` without a reset that is the doing of a doorbell alone.
 fn without_false_reset(port: &Port<'_>, mask: u32) -> u32 {
-    if mask & UNASKED != 0 && port.heed_reset() { mask & !UNASKED } else { mask }
+    if mask & UNASKED != 0 && port.judge_reset() { mask & !UNASKED } else { mask }
 }
 
 /// Whether only the kernel can report what a registration asks for of which it has an older one.
@@ -393,7 +393,7 @@ fn judge(set: &Set, fd: c_int, item: &mut Item, mut mask: u32) -> (Truth, bool) 
         mask &= !OUT;
     }
     if mask & (IN | OVER) != 0 {
-        port.heed_kernel();
+        port.ask_kernel_next();
         if port.reader_is_gone() {
             mask |= kernel::poll_now(fd, item.events as i16) as u16 as u32;
         }
@@ -477,7 +477,7 @@ fn calm(epfd: c_int, fd: c_int, item: &mut Item) {
 fn use_up(item: &mut Item, port: Option<&Port<'_>>) {
     item.set_disarmed(true);
     if let Some(port) = port {
-        port.leave_group();
+        port.quit_group();
     }
 }
 

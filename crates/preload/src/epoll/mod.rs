@@ -31,11 +31,11 @@ use crate::{process, table};
 use core::ffi::c_int;
 use sleep::wake_up;
 use underpass_segment::kernel;
-use underpass_segment::link::ALONE;
 use underpass_segment::raw::is_quiet;
 use underpass_segment::switch::Port;
 use underpass_segment::sync::{AcqRel, Acquire, AtomicPtr, AtomicU32, Release};
 use underpass_segment::tap;
+use underpass_segment::words::ALONE;
 
 const IN: u32 = (libc::EPOLLIN | libc::EPOLLRDNORM) as u32;
 const OUT: u32 = (libc::EPOLLOUT | libc::EPOLLWRNORM) as u32;

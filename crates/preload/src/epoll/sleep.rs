@@ -8,11 +8,11 @@ use crate::connection::{self, Connection};
 use crate::set::{self, Item, Joining, Room, Scan, Set};
 use crate::table;
 use core::ffi::c_int;
-use underpass_segment::end::{End, WATCHED_BY_SEVERAL};
+use underpass_segment::end::End;
 use underpass_segment::kernel;
-use underpass_segment::link::ALONE;
 use underpass_segment::switch::{Port, Ready, Sleep};
 use underpass_segment::sync::Relaxed;
+use underpass_segment::words::ALONE;
 
 /// Sets watch `connection`: those that do not look at it themselves rely on its waiting flag.
 pub fn watch(connection: Connection, generation: u64) {
@@ -45,7 +45,7 @@ pub fn watch(connection: Connection, generation: u64) {
 /// A poll is about to watch `connection`.
 pub fn watch_by_poll(connection: Connection) {
     connection.end.watch();
-    if connection.end.watched.load(Relaxed) != WATCHED_BY_SEVERAL && watches(connection.fd) {
+    if !connection.end.is_watched_by_several() && watches(connection.fd) {
         wake_by_itself(connection);
     }
 }
@@ -62,7 +62,7 @@ pub fn wake_by_itself(connection: Connection) {
 /// nobody looks at the connection in a set any more.
 pub fn forget_socket(connection: Connection, last: bool) {
     let generation = table::generation(connection.fd);
-    if last && connection.end.watched.load(Relaxed) != 0 {
+    if last && connection.end.is_watched() {
         set::having(connection.fd).for_each(|set| set.with_item(connection.fd, Item::set_ended));
     }
     table::next_generation(connection.fd);
@@ -73,7 +73,7 @@ pub fn forget_socket(connection: Connection, last: bool) {
 /// over, no thread looks at the connection in a set from now on: none raises its waiting flag, nor takes what belongs to
 /// the number's next socket.
 pub fn let_go(connection: Connection, generation: u64) {
-    if connection.end.watched.load(Relaxed) == 0 {
+    if !connection.end.is_watched() {
         return;
     }
     for set in set::having(connection.fd) {
@@ -92,7 +92,7 @@ pub fn let_go(connection: Connection, generation: u64) {
 /// The set does not ask any more for what comes on the connection: a doorbell of the group's there wakes nobody. Whoever
 /// sleeps on the set may have been taken for woken by one.
 pub(super) fn leave_group(epfd: c_int, set: &Set, port: &Port<'_>) {
-    port.leave_group();
+    port.quit_group();
     hand_over(epfd, set);
 }
 
@@ -108,18 +108,18 @@ pub fn outlast_looks(fd: c_int) {
 pub(super) fn wake_up(item: &mut Item, end: &End) {
     if item.resting {
         item.set_resting(false);
-        end.reading.resting.leave();
+        end.reading.resting.remove();
     }
 }
 
 /// Leaves a socket to the kernel: from now on whatever arrives wakes the set.
 pub(super) fn rest(set: &Set, item: &mut Item, joining: &mut Joining<'_>, port: &Port<'_>, alone: bool) -> Sleep {
-    let shared = port.end.watched.load(Relaxed) == WATCHED_BY_SEVERAL || port.end.references.load(Relaxed) > 1;
+    let shared = port.end.is_watched_by_several() || port.end.references.load(Relaxed) > 1;
     let number = if alone || shared { ALONE } else { set.number_for(joining, port.fd, &port.link) };
     let resting = &port.end.reading.resting;
     resting.add(number);
     if item.set_resting(true) {
-        resting.leave();
+        resting.remove();
     }
     // Nobody may rely on a flag that is not raised.
     if resting.number() == 0 {

@@ -55,7 +55,7 @@ impl Carried<'_> {
         fill(end, contents.end.iter().copied());
         // Nobody is in a send of the kernel's any more, on this end or on another copy of it: the direction may go up again. (Where
         // another family gives an end away, somebody there may be.)
-        end.sending.in_kernel.store(0, Relaxed);
+        end.sending.kernel_sends.store(0, Relaxed);
         end.stage() <= Stage::Joined
     }
 }

@@ -128,12 +128,12 @@ pub fn take_over(end: &End, id: i32, index: u32, cookie: u64) -> bool {
         end.reading.lock.open();
         end.sending.lock.open();
     };
-    let taken = is_there && kernel::undisturbed(|| old.give_away(process::thread(), copy));
+    let taken = is_there && kernel::undisturbed(|| old.transfer(process::thread(), copy));
     if taken {
         end.forget_watchers();
     }
     if is_there && old.references.fetch_sub(1, AcqRel) == 1 && taken {
-        lender.give_back(index);
+        lender.free(index);
     }
     // SAFETY: the reference to the end was the only one, and is not used any more.
     unsafe { lender.detach() };

@@ -349,7 +349,7 @@ impl Held {
         let end = connection.end;
         if let Some(port) = connection.ready_port() {
             // What this thread itself is in the middle of is counted: then only what one takes that sleeps is not.
-            port.settle();
+            port.pass_due_marks();
         }
         let me = process::thread();
         self.0.push((
@@ -507,7 +507,7 @@ fn fill(end: &End, bytes: impl Iterator<Item = u8>) {
     }
     // Whoever was inside is gone with the old image, or goes on with the old end: what it left half done is mended.
     end.reading.lock.forsake_all();
-    end.reading.in_kernel.store(0, Relaxed);
+    end.reading.receiver.store(0, Relaxed);
     end.reading.taking.store(0, Relaxed);
     end.sending.lock.forsake_all();
     // Nobody else can come for it.

@@ -4,8 +4,9 @@ use super::{Inside, Set, made};
 use crate::memory::{release, reserve};
 use core::ptr::null_mut;
 use underpass_segment::kernel;
-use underpass_segment::link::{ALONE, Group, Link, Side};
+use underpass_segment::link::{Link, Side};
 use underpass_segment::sync::{AcqRel, Relaxed, SeqCst};
+use underpass_segment::words::{ALONE, Group};
 
 /// Pools of one set whose connections sleep as a group; those of further pools are woken one by one.
 const MAX_POOLS: usize = 512;
@@ -123,7 +124,7 @@ impl Set {
 impl Members {
     fn give_back(&self) {
         // SAFETY: the pool is attached: `forget_pool` is told before it is not.
-        unsafe { &*self.group }.give_back();
+        unsafe { &*self.group }.release();
     }
 }
 

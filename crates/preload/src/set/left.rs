@@ -147,7 +147,7 @@ impl Set {
                         (inside.item(fd).filter(|it| it.is_ours(fd) && it.resting), connection::known(fd))
                     {
                         item.set_resting(false);
-                        connection.end.reading.resting.leave();
+                        connection.end.reading.resting.remove();
                     }
                     inside.remove(fd);
                 }

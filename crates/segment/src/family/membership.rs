@@ -125,19 +125,19 @@ impl Family {
     }
 
     /// Whether `member` has counted a reference to the end.
-    pub fn is_held(&self, index: u32, member: Option<u32>) -> bool {
+    pub fn has_reference(&self, index: u32, member: Option<u32>) -> bool {
         member.is_some_and(|member| self.holders(index).has(member))
     }
 
     /// Whether any who has counted a reference to the end is gone.
-    pub fn is_held_by_gone(&self, index: u32) -> bool {
+    pub fn has_reference_of_gone(&self, index: u32) -> bool {
         let is_gone = |member: u32, namespaces| self.members().places[member as usize].is_gone(namespaces);
         !is_quiet()
             && kernel::namespaces().is_some_and(|it| self.holders(index).iter().any(|member| is_gone(member, it)))
     }
 
     /// `member` has counted a reference to the end.
-    pub fn hold(&self, index: u32, member: Option<u32>) {
+    pub fn note_reference(&self, index: u32, member: Option<u32>) {
         if let Some(member) = member {
             let (word, bit) = self.holders(index).place(member);
             word.fetch_or(bit, AcqRel);
@@ -145,7 +145,7 @@ impl Family {
     }
 
     /// `member` is about to count its reference off.
-    pub fn let_go(&self, index: u32, member: Option<u32>) {
+    pub fn forget_reference(&self, index: u32, member: Option<u32>) {
         if let Some(member) = member {
             let (word, bit) = self.holders(index).place(member);
             word.fetch_and(!bit, AcqRel);
@@ -266,7 +266,7 @@ mod tests {
         let alone = family.take(dead).unwrap();
         let shared = family.take(dead).unwrap();
         assert!(family.end(shared).add_reference());
-        family.hold(shared, me);
+        family.note_reference(shared, me);
         let mine = family.take(me).unwrap();
         let lent = family.take(dead).unwrap();
         family.end(lent).lent_until.store(u64::MAX, Relaxed);
@@ -287,7 +287,7 @@ mod tests {
             clock::nap(1000);
         }
         assert_eq!(buried, [alone, lent]);
-        buried.iter().for_each(|&index| family.give_back(index));
+        buried.iter().for_each(|&index| family.free(index));
         assert_eq!(family.join_as(1, 1), Some(dead.unwrap() + 1));
         assert!((0..MEMBERS as u32 - 3).all(|_| family.join_as(1, 1).is_some()));
         assert_eq!(family.join_as(1, 1), dead);
@@ -313,7 +313,7 @@ mod tests {
         family.keep_only(member, |index| index == kept, |index| buried.push(index));
         assert_eq!(buried, [closed]);
         assert_eq!([kept, closed, shared].map(|index| family.end(index).references.load(Relaxed)), [1, 0, 1]);
-        assert_eq!([kept, closed, shared].map(|index| family.is_held(index, me)), [true, false, false]);
+        assert_eq!([kept, closed, shared].map(|index| family.has_reference(index, me)), [true, false, false]);
         assert_eq!(family.stay(member), me);
         family.keep_only(member, |_| false, |index| buried.push(index));
         assert_eq!((buried, family.stay(member)), (vec![closed, kept], None));

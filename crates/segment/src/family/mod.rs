@@ -237,8 +237,8 @@ impl Family {
         Some(index)
     }
 
-    /// Gives an end back once nothing refers to it.
-    pub fn give_back(&self, index: u32) {
+    /// Makes an end free for another connection, once nothing refers to it.
+    pub fn free(&self, index: u32) {
         let header = self.header();
         let mut free = header.free.load(Acquire);
         loop {

@@ -82,7 +82,7 @@ fn a_process_maps_the_rest_when_it_needs_it() {
     assert_eq!(distinct.len(), MAX_ENDS);
     assert_eq!(family.end(MAX_ENDS as u32).references.load(Relaxed), 0, "there is none");
     for index in [first, 3] {
-        other.give_back(index);
+        other.free(index);
         assert_eq!((family.take(None), family.take(None)), (Some(index), None));
     }
     // SAFETY: nothing of them is kept.
@@ -152,7 +152,7 @@ fn processes_take_ends_beside_one_another_and_one_is_killed() {
             clock::nap(1000);
         }
         assert!(taken(&family).is_empty() && !family.has_others(me) && family.mappings() == 2);
-        buried.into_iter().for_each(|index| family.give_back(index));
+        buried.into_iter().for_each(|index| family.free(index));
         assert!(succeeds(fork(|| take(1, 10) == 10)));
     }
 }
@@ -173,7 +173,7 @@ fn without_room_for_the_rest_the_beginning_is_all() {
     // This process has room, and its ends are beside those.
     let beyond = family.take(me).unwrap();
     assert_eq!(beyond as usize, FIRST_ENDS);
-    family.give_back(beyond);
+    family.free(beyond);
     let child = fork(|| {
         let index = family.take(me);
         index == Some(FIRST_ENDS as u32) && family.mappings() == 2

@@ -1,39 +1,37 @@
 //! A reader that executes another program is away from its ring until the new image has attached it.
 //!
-//! Whatever the new image turns out to be, the socket is plain TCP meanwhile: no doorbell is on its way, this end's own direction
-//! has gone down, and the sender puts on the kernel path what is unread as soon as it sends, or wakes. An image that has the
-//! library, and this very version of it, takes the bit [`AWAY`] down and reads on where the old one stood. If the sender has begun
-//! to give back (it says so first, by [`GIVING`]), the image reads the kernel path until that is done, and begins anew with an
-//! empty ring. An image without the library never notices.
+//! The socket is plain TCP meanwhile, whatever the new image turns out to be: no doorbell is on its way, this end's own
+//! direction has gone down, and the sender puts on the kernel path what is unread as soon as it sends or wakes. An
+//! image with this version of the library takes the bit [`AWAY`] down and reads on where the old image stood. If the
+//! sender has begun to give back, which it says first by [`GIVING`], the image reads the kernel path until that is
+//! done. Then it begins anew with an empty ring. An image without the library never notices.
 
 use super::Port;
-use crate::end::End;
+use super::entering::Beside;
+use crate::end::{End, Whereabouts};
 use crate::kernel;
-use crate::link::{ABSENT, ALONE, AWAY, GIVEN, GIVING, LEFT, NO_MORE_BELLS};
 use crate::reason::Reason;
 use crate::ring::{self, Place, Record};
 use crate::sync::{AcqRel, Acquire, Relaxed, Release, SeqCst, fence};
-
-/// Values of [`crate::end::Reading::left`]; 1 is for good.
-const HERE: u8 = 0;
-const AWAY_FROM_KERNEL: u8 = 2;
-const AWAY_FROM_RING: u8 = 3;
+use crate::words::{ALONE, AWAY, Flag, GIVING, LEFT, NO_MORE_BELLS, Presence};
 
 /// What has become of a reader that was to go away.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Departure {
     /// It is away, or has left the ring for good.
     Gone,
-    /// Something is unread that the sender could not put on the kernel path: only a process that attaches the ring can go on.
+    /// Something is unread that the sender could not put on the kernel path. Only a process that attaches the ring can
+    /// go on.
     Stuck,
-    /// Somebody else reads.
+    /// Another thread or process reads.
     NotAlone,
 }
 
 impl Port<'_> {
-    /// Nobody known to have the library will read until some process that has it says so: it executes a program, or has given
-    /// the socket to an image to come, or to a process of which it does not know. `is_alone` says whether nobody else reads; it is
-    /// asked under the reader's lock, which whoever comes for the end takes afterwards ([`Port::come_back`]).
+    /// The reader goes away until a process with the library comes back to the ring: this process executes a program,
+    /// or has given the socket to an image to come, or to a process that may have the library. `is_alone` says whether
+    /// no other process reads. It is asked under the reader's lock, which a process that comes for the end takes
+    /// afterwards ([`Port::come_back`]).
     pub fn go_away(&self, is_alone: impl Fn() -> bool) -> Departure {
         let flags = &self.link.incoming().flags;
         let reading = &self.end.reading;
@@ -41,34 +39,34 @@ impl Port<'_> {
             if !is_alone() {
                 return (Departure::NotAlone, 0);
             }
-            if self.has_left() {
+            if self.is_absent() {
                 return (Departure::Gone, 0);
             }
             if self.may_take(beside) {
                 self.pass_marks();
             }
-            flags.taken.store(self.place().consumed as u32, Relaxed);
+            flags.consumed.store(self.place().consumed as u32, Relaxed);
             if !kernel::undisturbed(|| self.leave_what_can_be_given_back(AWAY)) {
                 // Should it leave later, then at the beginning of a record.
-                flags.taken.store(0, Relaxed);
+                flags.consumed.store(0, Relaxed);
                 return (Departure::Stuck, 0);
             }
             fence(SeqCst);
             flags.ready.store(0, Relaxed);
             let missing = self.await_bells(beside, self.refuse_bells(), u64::MAX);
             if missing > 0 {
-                // One that comes later would be data to an image without the library.
+                // A doorbell that comes later would be data to an image without the library.
                 flags.waiting.fetch_or(LEFT, SeqCst);
                 self.forget_ring(beside, u64::MAX);
                 return (Departure::Gone, 0);
             }
             let from_ring = reading.fast.swap(0, Relaxed) != 0;
-            reading.left.store(if from_ring { AWAY_FROM_RING } else { AWAY_FROM_KERNEL }, Release);
+            reading.set_whereabouts(if from_ring { Whereabouts::AwayFromRing } else { Whereabouts::AwayFromKernel });
             (Departure::Gone, self.left_behind())
         });
         if departure == Departure::Gone {
-            // A mark alone wakes nobody, and what is unread may be what the image waits for.
-            self.step_down(Reason::Young, unread > 0, false, u64::MAX);
+            // A mark alone wakes no sender, and the image may wait for what is unread.
+            self.go_down_for_now(Reason::Young, unread > 0);
         }
         departure
     }
@@ -82,8 +80,9 @@ impl Port<'_> {
         ring::unread(&ring, place).unwrap_or(0)
     }
 
-    /// A process with the library has come for the end: it reads on, if the end is away. Its reference is counted before, so that
-    /// one that is just [going away](Port::go_away) finds it, or has gone when this has the lock.
+    /// A process with the library has come for the end, and reads on if the end is away. Its reference is counted
+    /// before: a process that is [going away](Port::go_away) finds the reference, or is away when this process has the
+    /// lock.
     pub fn come_back(&self) {
         kernel::undisturbed(|| self.come_back_undisturbed());
     }
@@ -94,9 +93,9 @@ impl Port<'_> {
         if self.end.is_away() {
             self.read_on();
         }
-        // Not before: what is mended depends on where this end reads.
-        self.mend_after(entered);
-        lock.leave(entered);
+        // This comes second: what is to be repaired depends on where this end reads.
+        self.repair_after(entered);
+        lock.exit(entered);
     }
 
     fn read_on(&self) {
@@ -104,40 +103,41 @@ impl Port<'_> {
         let flags = &self.link.incoming().flags;
         let untouched = self.read_position().is_some_and(|(read, _)| read == reading.kernel_position());
         if !untouched {
-            // Somebody without the library has read the socket meanwhile, or the connection is over.
+            // A process without the library has read the socket meanwhile, or the connection is over.
             flags.waiting.fetch_or(LEFT, SeqCst);
-            reading.left.store(1, Release);
+            reading.set_whereabouts(Whereabouts::Left);
             return;
         }
-        let bells = &self.link.incoming().sender.bells;
-        // First: whoever finds the flag raised rings.
+        let bells = &self.link.incoming().sender.announced;
+        // This comes first: a sender that finds the flag raised sends a doorbell.
         bells.fetch_and(!NO_MORE_BELLS, AcqRel);
-        let back = |word: u32| (word & (LEFT | GIVING) == 0).then_some(ALONE);
+        let is_in_time = |flag: Flag| flag.presence() != Presence::Left && flag.0 & GIVING == 0;
+        let back = |word| is_in_time(Flag(word)).then_some(ALONE);
         if flags.waiting.fetch_update(SeqCst, SeqCst, back).is_ok() {
-            flags.taken.store(0, Relaxed);
-            reading.fast.store((reading.left.load(Relaxed) == AWAY_FROM_RING).into(), Relaxed);
+            flags.consumed.store(0, Relaxed);
+            reading.fast.store((reading.whereabouts() == Whereabouts::AwayFromRing).into(), Relaxed);
             self.be_here();
         } else {
             bells.fetch_or(NO_MORE_BELLS, AcqRel);
         }
     }
 
-    /// A process that knows of the ring is about to read: it looks there if it may. If the sender was found giving back, and has
-    /// done so by now, the ring is empty, and both begin anew.
+    /// A process that knows of the ring is about to read, and goes back to the ring if it can. If the sender was giving
+    /// back and has finished, the ring is empty, and both ends begin anew.
     pub(super) fn return_to_ring(&self) {
         if !self.end.is_away() {
             return;
         }
-        let flag = || self.link.incoming().flags.waiting.load(Acquire);
-        let given = || flag() & (ABSENT | GIVEN) == AWAY | GIVEN;
-        if flag() & GIVING == 0 {
+        let flag = || Flag(self.link.incoming().flags.waiting.load(Acquire));
+        let is_given = || flag().presence() == Presence::Given;
+        if flag().0 & GIVING == 0 {
             return self.come_back();
         }
-        if !given() {
+        if !is_given() {
             return;
         }
-        self.with_reading(|awake| {
-            if awake && self.end.is_away() && given() {
+        self.with_reading(|beside| {
+            if beside == Beside::Nobody && self.end.is_away() && is_given() {
                 kernel::undisturbed(|| self.begin_anew());
             }
         });
@@ -149,12 +149,13 @@ impl Port<'_> {
         let words = self.link.incoming();
         reading.kernel.store(position.wrapping_sub(reading.all_bells.load(Relaxed)), Relaxed);
         let head = words.head.head.load(Acquire);
-        // As this end keeps it: what is no position there is none.
+        // The other end may have written anything there: this end keeps and publishes the position that the word is
+        // masked to.
         reading.place.store(Place { head, consumed: 0 }.pack(), Relaxed);
         words.head.head.store(self.place().head, Release);
-        words.flags.taken.store(0, Relaxed);
-        words.sender.bells.fetch_and(!NO_MORE_BELLS, AcqRel);
-        let given = |word: u32| (word & (ABSENT | GIVEN) == AWAY | GIVEN).then_some(ALONE);
+        words.flags.consumed.store(0, Relaxed);
+        words.sender.announced.fetch_and(!NO_MORE_BELLS, AcqRel);
+        let given = |word| (Flag(word).presence() == Presence::Given).then_some(ALONE);
         if words.flags.waiting.fetch_update(SeqCst, SeqCst, given).is_ok() {
             self.be_here();
         }
@@ -164,9 +165,9 @@ impl Port<'_> {
     fn be_here(&self) {
         let reading = &self.end.reading;
         reading.armed.store(ALONE, Relaxed);
-        reading.left.store(HERE, Release);
+        reading.set_whereabouts(Whereabouts::Here);
         self.publish_position();
-        // SeqCst: as for an end that becomes ready.
+        // SeqCst: as in `declare_ready`.
         self.link.incoming().flags.ready.swap(1, SeqCst);
     }
 }
@@ -174,11 +175,11 @@ impl Port<'_> {
 impl End {
     /// Whether its reader is away from the ring: see [`Port::go_away`].
     pub fn is_away(&self) -> bool {
-        matches!(self.reading.left.load(Acquire), AWAY_FROM_KERNEL | AWAY_FROM_RING)
+        matches!(self.reading.whereabouts(), Whereabouts::AwayFromKernel | Whereabouts::AwayFromRing)
     }
 
-    /// Whether the kernel has received `left_behind` bytes since the reader of socket `fd` went away: then the sender has given
-    /// them back.
+    /// Whether the kernel has received `left_behind` bytes since the reader of socket `fd` went away, so that the
+    /// sender has given them back.
     pub fn was_given(&self, fd: i32, left_behind: u64) -> bool {
         let position = self.reading.kernel_position();
         let Ok(counters) = kernel::counters(fd) else { return false };
@@ -187,7 +188,7 @@ impl End {
         position.checked_add(left_behind).is_some_and(|all| counters.received >= all + u64::from(ended))
     }
 
-    /// The segment is gone, which nobody needs any more: the connection is plain TCP.
+    /// The segment is gone, and no longer needed: the connection is plain TCP.
     pub fn stay_away(&self) {
         if self.is_away() {
             self.pin_sending();

@@ -1,29 +1,33 @@
 //! An end in a process that may soon be killed for any system call which the program does not make itself (seccomp(2)).
 //!
-//! Its direction out goes down for good. Its direction in is left if everything was read, or if the reader can put the rest on
-//! the kernel path itself. Otherwise the ring is read to its end, which costs no system call, and left then. What has to be
-//! taken from the kernel meanwhile is taken by the program's own call, and no more of it than lies before the ring.
+//! Its direction out goes down for good. Its reader leaves the ring if everything was read, or if the reader can put
+//! the rest on the kernel path itself. Otherwise the reader reads the ring to its end, which costs no system call, and
+//! leaves it then. Meanwhile the program's own call takes what has to be taken from the kernel, and no more than lies
+//! before the ring.
 #![allow(unsafe_code, reason = "an empty message header")]
 
-use super::{BROKEN, Port};
+use super::entering::Beside;
+use super::leaving::Leave;
+use super::{BROKEN, LeftRing, Port, ReaderState};
 use crate::clock::{nanoseconds, nap};
 use crate::end::Stage;
 use crate::kernel;
-use crate::link::{ABSENT, ALONE, LEFT, NO_MORE_BELLS};
 use crate::lock::Entered;
-use crate::raw::{Answer, Errno};
+use crate::raw::{Answer, Errno, is_quiet};
 use crate::reason::Reason;
 use crate::ring::{Fault, Record};
 use crate::sync::{AcqRel, Acquire, Relaxed, Release, SeqCst, fence, pause};
 use crate::vector::Cursor;
+use crate::words::{ALONE, Flag, LEFT, NO_MORE_BELLS};
 
 /// The program's own call for receiving, with other buffers and flags.
 pub type Receive<'a> = &'a dyn Fn(&mut libc::msghdr, i32) -> Answer;
 
-/// A sender that publishes something now and then while a reader leaves stops doing so within so many rounds.
+/// An honest sender lets a reader leave within so many rounds, even if it publishes something now and then.
 const ROUNDS: u32 = 10_000;
 
-enum Left {
+/// What is left for a confined end to read.
+enum Rest {
     /// Everything was read: it is plain TCP.
     Plain,
     /// There is something to be read before.
@@ -32,37 +36,47 @@ enum Left {
 }
 
 impl Port<'_> {
-    /// Takes both directions to the kernel path for good, waiting for the other end until `until` (CLOCK_MONOTONIC, ns) at
-    /// most. True if plain sends and [`Port::receive_by`] are all that it takes from now on. What is unread may stay in
-    /// the ring if the program's waits look there (`is_seen`).
+    /// Takes both directions to the kernel path for good, and waits for the other end until `until` (CLOCK_MONOTONIC,
+    /// ns) at most. True if plain sends and [`Port::receive_by`] suffice from now on. What is unread may stay in the
+    /// ring if the program's waits look there (`is_seen`).
     pub fn confine(&self, until: u64, is_seen: bool) -> bool {
         self.leave_if_read(until);
-        let unread = if self.has_left() { Some(false) } else { self.leave_and_give(until) };
-        let unread = match unread {
-            None if is_seen => {
-                // Whatever is sent from now on comes behind what is there.
-                self.link.incoming().flags.want_down.store(1, Release);
-                None
-            }
-            None => self.leave(false, until),
-            left => left,
-        };
-        self.go_down_for_good(Reason::Seccomp, unread == Some(true), until);
-        !self.sends_fast() && (self.has_left() || is_seen && self.send_no_more_bells(until))
+        let mut left = if self.is_absent() { LeftRing::Empty } else { self.leave_and_give(until) };
+        if left == LeftRing::No && is_seen {
+            // What is sent from now on comes by the kernel, behind what is unread.
+            self.link.incoming().flags.want_down.store(1, Release);
+        } else if left == LeftRing::No {
+            left = self.leave(Leave::IfGivenBack, until);
+        }
+        self.go_down_for_good(Reason::Seccomp, left == LeftRing::Unread, until);
+        !self.sends_fast() && (self.is_absent() || is_seen && self.send_no_more_bells(until))
     }
 
-    /// Has the sender send no doorbell any more, and takes those that were sent: all, unless they lie behind unread data.
-    /// False when another thread sleeps in a receive.
+    /// Leaves the ring and puts on the kernel path itself what is unread there, if the kernel has room for that. The
+    /// sender has to put there what comes meanwhile.
+    fn leave_and_give(&self, until: u64) -> LeftRing {
+        let Some(socket) = (if is_quiet() { None } else { kernel::copy_of_peer(self.fd) }) else { return LeftRing::No };
+        let has_room = kernel::has_room_for(socket, self.left_behind());
+        let mut left = if has_room { self.leave(Leave::IfGivenBack, until) } else { LeftRing::No };
+        if left != LeftRing::No {
+            left = LeftRing::with(self.has_left_unread() && !self.give_itself_by(socket));
+        }
+        kernel::close(socket);
+        left
+    }
+
+    /// Refuses doorbells from now on, and takes those that were sent, unless they lie behind unread data. False if
+    /// another thread sleeps in a receive.
     fn send_no_more_bells(&self, until: u64) -> bool {
         let reading = &self.end.reading;
-        self.with_reading(|awake| {
-            if !awake {
+        self.with_reading(|beside| {
+            if beside == Beside::Sleeper {
                 return false;
             }
             self.pass_marks();
-            let bells = &self.link.incoming().sender.bells;
+            let bells = &self.link.incoming().sender.announced;
             let announced = bells.fetch_or(NO_MORE_BELLS, AcqRel) & !NO_MORE_BELLS;
-            // One that was announced may be taken back.
+            // A sender may take an announced doorbell back.
             let last = || announced.min(bells.load(Acquire) & !NO_MORE_BELLS);
             let missing = || last().saturating_sub(self.bells());
             while missing() > 0 {
@@ -87,24 +101,23 @@ impl Port<'_> {
         })
     }
 
-    /// Whether nothing is left but what the program's own calls receive.
+    /// Whether all that is left comes by the program's own calls.
     pub fn is_plain(&self) -> bool {
         let reading = &self.end.reading;
-        self.has_left()
-            && !self.receives_fast()
+        self.reader_state() == ReaderState::Absent
             && reading.stash.load(Relaxed) == 0
             && reading.to_discard() == 0
             && reading.error.load(Relaxed) == 0
             && self.end.stage() == Stage::Joined
     }
 
-    /// Receives what is left for a confined end, without any system call but `call`. `None` when nothing is: then the
-    /// program's call does it.
+    /// Receives what is left for a confined end, without any system call but `call`. `None` if nothing is left: the
+    /// program's own call receives then.
     pub fn receive_by(&self, into: &mut Cursor, flags: i32, call: Receive<'_>) -> Option<Answer> {
         let lock = &self.end.reading.lock;
         let entered = self.enter_reading();
         if entered == Entered::Asleep {
-            // Whoever sleeps there has found the ring empty.
+            // The sleeper has found the ring empty.
             return None;
         }
         let mut total = 0;
@@ -119,7 +132,7 @@ impl Port<'_> {
             Ok(()) => Some(Ok(total)),
             Err(e) => Some(Err(e)),
         };
-        lock.leave(entered);
+        lock.exit(entered);
         answer
     }
 
@@ -130,11 +143,11 @@ impl Port<'_> {
             return Ok(());
         }
         loop {
-            // After the last byte too: whoever polls next relies on the kernel.
+            // This comes after the last byte, too: the next poll relies on the kernel.
             match self.move_on(call)? {
-                Left::Plain if *total == 0 => return Ok(()),
-                Left::Failed(e) => return Err(e),
-                Left::Plain | Left::Something => {}
+                Rest::Plain if *total == 0 => return Ok(()),
+                Rest::Failed(e) => return Err(e),
+                Rest::Plain | Rest::Something => {}
             }
             if *total > 0 && (!all || into.left() == 0) {
                 return Ok(());
@@ -147,7 +160,7 @@ impl Port<'_> {
         }
     }
 
-    /// One receive of what comes next: from the stash, the ring or the kernel.
+    /// Makes one receive of what comes next, from the stash, the ring or the kernel.
     fn take_by(&self, into: &mut Cursor, flags: i32, call: Receive<'_>) -> Answer {
         let reading = &self.end.reading;
         let peek = flags & libc::MSG_PEEK != 0;
@@ -177,31 +190,31 @@ impl Port<'_> {
     }
 
     /// Passes every mark that is due, throws away the doorbells behind it, and leaves the ring when everything was read.
-    fn move_on(&self, call: Receive<'_>) -> Result<Left, Errno> {
+    fn move_on(&self, call: Receive<'_>) -> Result<Rest, Errno> {
         let reading = &self.end.reading;
         for _ in 0..ROUNDS {
             if self.end.stage() == Stage::Broken {
                 return Err(BROKEN);
             }
             if reading.stash.load(Relaxed) > 0 {
-                return Ok(Left::Something);
+                return Ok(Rest::Something);
             }
             self.drop_bells(call)?;
             let (head, record) = self.front().map_err(|Fault| self.broken())?;
             match (record, self.receives_fast()) {
-                (Record::Data(_), true) => return Ok(Left::Something),
+                (Record::Data(_), true) => return Ok(Rest::Something),
                 (Record::Down(bells), true) => self.enter_kernel(head, bells),
                 (Record::Up(_), false) => match self.kernel_limit() {
                     Ok(Some(0)) => self.enter_fast(0),
-                    Ok(_) => return Ok(Left::Something),
+                    Ok(_) => return Ok(Rest::Something),
                     Err(Fault) => return Err(self.broken()),
                 },
                 (Record::Empty, _) => {
                     if let e @ 1.. = reading.error.swap(0, Relaxed) {
-                        return Ok(Left::Failed(Errno(e)));
+                        return Ok(Rest::Failed(Errno(e)));
                     }
-                    if self.has_left() || self.leave_in_silence() {
-                        return Ok(Left::Plain);
+                    if self.is_absent() || self.leave_in_silence() {
+                        return Ok(Rest::Plain);
                     }
                     pause();
                 }
@@ -211,14 +224,15 @@ impl Port<'_> {
         Err(self.broken())
     }
 
-    /// Leaves the ring if everything was read. No doorbell is sent any more, so the flag is for its own look only.
+    /// Leaves the ring if everything was read. The sender sends no doorbell any more, so only this reader looks at the
+    /// flag.
     fn leave_in_silence(&self) -> bool {
         let reading = &self.end.reading;
         let waiting = &self.link.incoming().flags.waiting;
-        let _ = waiting.fetch_update(SeqCst, Relaxed, |now| (now & ABSENT == 0).then_some(ALONE));
-        // The flag is up before the ring is looked at; the sender publishes before it looks at the flag.
+        let _ = waiting.fetch_update(SeqCst, Relaxed, |now| (!Flag(now).is_absent()).then_some(ALONE));
+        // The flag is up before this end looks at the ring. The sender publishes before it looks at the flag.
         fence(SeqCst);
-        let left = !self.something() && waiting.compare_exchange(ALONE, LEFT, SeqCst, Relaxed).is_ok();
+        let left = !self.has_something() && waiting.compare_exchange(ALONE, LEFT, SeqCst, Relaxed).is_ok();
         if left {
             reading.armed.store(0, Relaxed);
             reading.fast.store(0, Relaxed);
@@ -241,13 +255,13 @@ impl Port<'_> {
             let mut one = libc::iovec { iov_base: bytes.as_mut_ptr().cast(), iov_len: len };
             let n = self.by_one(&mut one, 0, call)?.min(len) as u64;
             if n == 0 {
-                // The stream has ended, and with it they.
+                // The stream has ended, and no doorbell comes any more.
                 reading.last_bell.store(0, Relaxed);
                 reading.discard(0);
                 return Ok(());
             }
             self.count_bells(n);
-            reading.held_from.store(reading.all_bells.load(Relaxed), Relaxed);
+            reading.kept_from.store(reading.all_bells.load(Relaxed), Relaxed);
         }
     }
 

@@ -1,22 +1,24 @@
 //! A doze: a short sleep on the waiting flag itself, by futex(2).
 //!
-//! A sleep in the kernel's TCP costs both ends some 26 us of processor time for a question and its answer, since the doorbell goes
-//! through the whole protocol stack; a futex costs half of that. But nobody wakes such a sleeper for what the kernel alone knows,
-//! such as that the other end was killed. So a doze lasts [`Port::doze_us`] at most, and a sleep in the kernel follows. Whoever
-//! publishes, goes down or ends a direction wakes those who doze at the other end.
+//! A sleep in the kernel's TCP costs both ends some 26 us of processor time for a question and its answer, because the
+//! doorbell goes through the whole protocol stack. A futex costs half of that. But no end wakes a dozing thread for
+//! what the kernel alone knows, such as that the other end was killed. So a doze lasts [`Port::doze_us`] at most, and a
+//! sleep in the kernel follows. A sender that publishes, goes down or ends its direction wakes the threads that doze at
+//! the other end.
 //!
-//! The order is that of all sleepers: the reader raises the flag to [`DOZING`] and looks at the ring once more; the sender
-//! publishes and looks at the flag. The sender that takes it down owes a knock, which wakes all who sleep on the flag. Nobody else
-//! takes it down: others may doze by it, and one knock too many does no harm. A sender that is killed before it knocks costs the rest
-//! of the doze, and no more.
+//! The order is that of all sleepers. The reader raises the flag to [`DOZING`] and looks at the ring once more; the
+//! sender publishes and looks at the flag. The sender that takes the flag down owes a knock, which wakes all threads
+//! that sleep on the flag. A reader does not take it down when it wakes, because other threads may doze by it. One
+//! knock too many does no harm. A sender that is killed before it knocks costs the rest of the doze, and no more.
 
-use super::{Patience, Port, Ready, Taken};
+use super::entering::Beside;
+use super::take::Taken;
+use super::{Patience, Port, ReaderState, Ready};
 use crate::clock::nanoseconds;
-use crate::kernel;
-use crate::link::{ABSENT, DOZING, GIVEN, GIVING, RINGING};
 use crate::raw::{Answer, Errno, is_quiet};
 use crate::sync::{AtomicBool, AtomicU32, Relaxed, SeqCst, fence};
-use crate::{tap, wait};
+use crate::words::{DOZING, Flag, Raised};
+use crate::{kernel, tap, wait};
 
 /// A receive whose socket has a time of its own, which the kernel counts, dozes for at most this part of it.
 const PART_OF_TIMEOUT: u64 = 100;
@@ -65,9 +67,9 @@ fn pack(in_vain: u32, to_skip: u32) -> u32 {
     in_vain << 16 | to_skip
 }
 
-/// A flag that was `before` has been raised or taken down: whoever dozed by it looks for himself.
+/// A flag that was `before` has been raised or taken down. Wakes the threads that dozed by it.
 pub(super) fn wake_dozers(waiting: &AtomicU32, before: u32) {
-    if before & !(RINGING | ABSENT | GIVING | GIVEN) == DOZING {
+    if Flag(before).raised() == Raised::Dozing {
         kernel::wake_all(waiting);
     }
 }
@@ -84,32 +86,32 @@ impl Port<'_> {
         }
         self.end.watch();
         self.asks_again(false);
-        if !self.attend_before_sleep() {
+        if !self.give_back_before_sleep() {
             return Dozed::Over;
         }
         let limit = self.limit(deadline, Signals::End);
         self.raise_to_doze().unwrap_or_else(|| self.doze(limit, sleep))
     }
 
-    /// Before a receive, which has the lock, sleeps in the kernel. `None`: it has still to.
+    /// Dozes before a receive, which has the lock, sleeps in the kernel. `None`: the receive has still to sleep there.
     pub(super) fn doze_in_receive(&mut self, patience: Patience) -> Option<Taken> {
         if !self.may_doze() {
             return None;
         }
-        (self.waiting.hold)(self);
+        (self.waiting.keep_socket)(self);
         // Its descriptor may have been closed.
         let limit = self.limit_of(patience).filter(|_| self.fd >= 0)?;
         let dozed = self.raise_to_doze().unwrap_or_else(|| {
-            // The flag is up, and the ring was seen empty: who comes beside relies on both.
+            // The flag is up, and the ring was seen empty. A thread that comes beside this one relies on both.
             let above = self.end.reading.lock.fall_asleep();
             let dozed = self.doze(limit, |call| (self.waiting.call)(self, call));
             self.end.reading.lock.wake(above);
             dozed
         });
-        (self.waiting.hold)(self);
-        if self.has_left() && self.is_fast() {
-            // Whoever set out to leave beside this sleep was killed.
-            self.forget_ring(false, u64::MAX);
+        (self.waiting.keep_socket)(self);
+        if self.reader_state() == ReaderState::Leaving {
+            // The thread that set out to leave beside this sleep was killed.
+            self.forget_ring(Beside::Nobody, u64::MAX);
         }
         match dozed {
             // From now on the program makes its own calls.
@@ -120,7 +122,7 @@ impl Port<'_> {
         }
     }
 
-    /// How a receive of this patience may doze, if it may.
+    /// How long a receive of this patience dozes, if it may doze.
     fn limit_of(&self, patience: Patience) -> Option<Limit> {
         if let Patience::Until(deadline) = patience {
             return Some(self.limit(deadline, Signals::End));
@@ -140,12 +142,12 @@ impl Port<'_> {
         Limit { at: deadline.map_or(longest, |at| at.min(longest)), ends_wait, signals }
     }
 
-    /// Whether a doze may pay, and nobody relies on a doorbell. One that has not been taken yet is taken before a sleep in the
-    /// kernel; left there, it would be told to whoever asks the kernel next.
+    /// Whether a doze may pay, and no sleeper relies on a doorbell. A doorbell that was not taken yet is taken before a
+    /// sleep in the kernel: the next poll of the kernel's would report it.
     fn may_doze(&self) -> bool {
         let reading = &self.end.reading;
         let is_alone = || !reading.resting.any() && !reading.lock.is_asleep() && self.owed() == 0;
-        self.doze_us > 0 && is_alone() && !is_quiet() && !self.needs_kernel() && !self.has_left() && self.pays()
+        self.doze_us > 0 && is_alone() && !is_quiet() && !self.needs_kernel() && !self.is_absent() && self.pays()
     }
 
     fn pays(&self) -> bool {
@@ -163,10 +165,10 @@ impl Port<'_> {
         if !matches!(waiting.compare_exchange(0, DOZING, SeqCst, SeqCst), Ok(_) | Err(DOZING)) {
             return Some(Dozed::Over);
         }
-        // The flag is up before the ring, and what the other end says of its end, is looked at.
+        // The flag is up before this end looks at the ring, and at what the other end says of its end.
         fence(SeqCst);
         match () {
-            _ if self.something() => Some(Dozed::Awake),
+            _ if self.has_something() => Some(Dozed::Awake),
             _ if self.needs_kernel() => Some(Dozed::Over),
             _ => None,
         }
@@ -184,7 +186,7 @@ impl Port<'_> {
         let dozes = &self.end.reading.dozes;
         match answer {
             Ok(_) | Err(Errno(libc::EAGAIN)) => {
-                if self.something() {
+                if self.has_something() {
                     dozes.store(0, Relaxed);
                 }
                 Dozed::Awake
@@ -206,7 +208,7 @@ impl Port<'_> {
         }
     }
 
-    /// Wakes those who doze at this end, for what is about to come by the kernel.
+    /// Wakes the threads that doze at this end, for what is about to come by the kernel.
     pub fn rouse(&self) {
         let waiting = &self.link.incoming().flags.waiting;
         if waiting.compare_exchange(DOZING, 0, SeqCst, SeqCst).is_ok() {
@@ -214,17 +216,17 @@ impl Port<'_> {
         }
     }
 
-    /// The same for those at the other end.
+    /// The same for the threads at the other end.
     pub(super) fn rouse_other(&self) {
         if self.link.outgoing().flags.waiting.compare_exchange(DOZING, 0, SeqCst, SeqCst).is_ok() {
             self.knock();
         }
     }
 
-    /// Wakes those at the other end whose flag was just taken down.
+    /// Wakes the threads at the other end whose flag was just taken down.
     pub(super) fn knock(&self) {
         kernel::wake_all(&self.link.outgoing().flags.waiting);
-        self.end.bells.fetch_add(1, Relaxed);
+        self.end.bells_sent.fetch_add(1, Relaxed);
         wait::rang();
     }
 }

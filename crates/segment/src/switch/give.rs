@@ -1,53 +1,54 @@
-//! Giving back: what a reader has left in the ring goes the kernel path.
+//! What a reader has left in its ring is given back: it goes the kernel path.
 //!
-//! Its sender puts it there, with its next call on the connection. A program may not make one for long: it waits for something
-//! else, or computes. So a reader that hands its socket to somebody who knows nothing of the ring puts it there itself, where the
-//! kernel lets it have a copy of the sender's socket ([`kernel::copy_of_peer`]). Only one of both gives at a time, the one whose
-//! thread is in [`ReaderFlags::giver`]. How much the reader has put there the sender learns from the kernel's count of what went
-//! through its socket, so it does not matter where the reader was killed.
+//! The sender puts it there with its next call on the connection. A program may not make a call for long, because it
+//! waits for something else, or computes. So a reader that hands its socket to a process without the library gives back
+//! itself, where the kernel allows a copy of the sender's socket ([`kernel::copy_of_peer`]). Only one end gives at a
+//! time: its thread is in [`ReaderFlags::giver`]. The sender learns from the kernel's count of its own socket how much
+//! the reader has given. So it does not matter where a reader was killed.
 //!
-//! [`ReaderFlags::giver`]: crate::link::ReaderFlags::giver
+//! [`ReaderFlags::giver`]: crate::words::ReaderFlags::giver
 #![allow(unsafe_code, reason = "copies what a reader has left in the ring into a buffer of its own")]
 
 use super::{AGAIN, LIES_US, Port, micros};
 use crate::clock::{nap, ticks};
 use crate::end::NO_PIECE;
 use crate::kernel;
-use crate::link::{ABSENT, AWAY, BY_READER, Direction, GIVEN, GIVING, ReaderFlags};
 use crate::raw::is_quiet;
 use crate::ring::{self, Fault, Place, Record, Ring};
 use crate::sync::{Acquire, AtomicU32, Relaxed, Release, SeqCst};
 use crate::vector::Cursor;
+use crate::words::{BY_READER, Direction, Flag, GIVEN, GIVING, Presence, ReaderFlags};
 
-/// So many bytes at most of what a reader has left in the ring are put on the kernel path at once.
+/// Largest number of bytes that are given back by one send.
 pub(super) const PIECE: usize = 4096;
 
 impl Port<'_> {
-    /// If the reader has left the ring, it gets what it left there on the kernel path: it cannot come for it. False if the
-    /// kernel has no room for all of it yet: then somebody has to ask again.
-    pub fn attend(&self) -> bool {
-        if !self.sends_fast() || !self.reader_left() || self.is_awaited_empty() {
+    /// If the reader is absent, puts on the kernel path what is unread in the ring. False if the kernel has no room for
+    /// all of it yet: the caller has to come again.
+    pub fn give_back_if_due(&self) -> bool {
+        if !self.sends_fast() || !self.reader_is_absent() || self.is_awaited_empty() {
             return true;
         }
         let entered = self.enter_sending();
         let given = !self.sends_fast() || self.give_back() != Gave::Part;
-        self.end.sending.lock.leave(entered);
+        self.end.sending.lock.exit(entered);
         given
     }
 
-    /// The same before this direction ends: what is in the ring could not follow.
-    pub(super) fn attend_surely(&self) {
-        while !self.attend() && self.connected() {
+    /// The same before this direction ends, behind which nothing can follow. This waits for room.
+    pub(super) fn give_back_fully(&self) {
+        while !self.give_back_if_due() && self.connected() {
             nap(100);
         }
     }
 
     /// Whether the reader is away and has left nothing.
     fn is_awaited_empty(&self) -> bool {
-        self.link.outgoing().flags.waiting.load(SeqCst) & ABSENT == AWAY && !self.has_unread()
+        let presence = Flag(self.link.outgoing().flags.waiting.load(SeqCst)).presence();
+        !matches!(presence, Presence::Here | Presence::Left) && !self.has_unread()
     }
 
-    /// Puts what the reader has left in the ring on the kernel path, as much as that has room for; all that follows goes there
+    /// Puts on the kernel path what is unread in the ring, as much as there is room for. All that follows goes there
     /// too.
     #[cold]
     pub(super) fn give_back(&self) -> Gave {
@@ -61,8 +62,8 @@ impl Port<'_> {
         };
         let gave = self.give_pieces(became & BY_READER != 0);
         if became & !BY_READER != self.me {
-            // First: the reader may go on behind what this end has given.
-            self.end.sending.giving.store(NO_PIECE, Relaxed);
+            // This comes first: the reader may go on behind what this end has given.
+            self.end.sending.piece.store(NO_PIECE, Relaxed);
             giver.store(0, Release);
         }
         gave
@@ -73,13 +74,14 @@ impl Port<'_> {
             self.break_off();
             return Gave::All;
         }
-        // Each passes a byte at least. A reader that takes back what this end publishes would keep it here for ever.
+        // Each round passes a byte at least. A reader that takes back what this end publishes would keep it here for
+        // ever.
         for _ in 0..self.sender().ring.capacity() {
             // A handler's send would give the same again before it is counted.
             match kernel::undisturbed(|| self.give_piece()) {
-                Ok(Given::Piece) => {}
-                Ok(Given::NoRoom) => return Gave::Part,
-                Ok(Given::All) => return Gave::All,
+                Ok(PieceOutcome::Sent) => {}
+                Ok(PieceOutcome::NoRoom) => return Gave::Part,
+                Ok(PieceOutcome::NoneLeft) => return Gave::All,
                 Err(Fault) => break,
             }
         }
@@ -87,14 +89,14 @@ impl Port<'_> {
         Gave::All
     }
 
-    /// Becomes the only one, of both ends, that gives what lies in the ring, in the name of this thread. What was there before;
-    /// `None` if the reader does not stop in time.
+    /// Becomes the only giver, of both ends, in the name of this thread. Returns the word that was there before; `None`
+    /// if the reader does not stop in time.
     fn become_giver(&self, giver: &AtomicU32) -> Option<u32> {
         let began = ticks();
         loop {
             let word = giver.load(Acquire);
             let other = word & !BY_READER;
-            // This one holds the senders' lock: another sender that stands there is gone.
+            // This thread has the senders' lock: another sender whose number stands there is gone.
             let is_senders = word & BY_READER == 0;
             let is_free = is_senders || other == 0 || other == self.me || !kernel::thread_lives(other);
             if is_free && giver.compare_exchange(word, word & BY_READER | self.me, SeqCst, Relaxed).is_ok() {
@@ -107,9 +109,9 @@ impl Port<'_> {
         }
     }
 
-    /// The same for the reader, once nobody gives and all that was given is counted. False if that does not come to pass: what
-    /// the reader gave before its sender does not know of yet, nor of what would come behind that; and what a sender gave that
-    /// was killed, or that is below in this very thread, nobody may have counted.
+    /// The same for the reader, once no thread gives and all that was given is counted. False if that does not happen:
+    /// the sender does not know yet what the reader gave before, or a sender that was killed, or that is below in this
+    /// thread, has given something that is not counted.
     fn become_giver_as_reader(&self, giver: &AtomicU32) -> bool {
         let began = ticks();
         loop {
@@ -126,35 +128,36 @@ impl Port<'_> {
     fn count_given(&self) -> bool {
         let sending = &self.end.sending;
         let Some(given) = self.given_since() else {
-            // Over: nobody gives anything any more.
+            // The connection is over, and nothing is given any more.
             sending.fast.store(0, Relaxed);
             return !self.connected();
         };
-        // No more than the ring takes: below 0 for who lies about doorbells.
+        // An honest reader gives no more than the ring takes. For a liar about doorbells the number is below 0.
         if u64::from(given) > self.sender().ring.capacity() {
             return false;
         }
         if given != 0 {
-            if sending.giving.load(Relaxed) == NO_PIECE {
-                sending.giving.store(self.published_place(self.link.outgoing()).pack(), Relaxed);
+            if sending.piece.load(Relaxed) == NO_PIECE {
+                sending.piece.store(self.published_place(self.link.outgoing()).pack(), Relaxed);
             }
             if self.note_piece(given as usize).is_err() {
                 return false;
             }
         }
-        sending.giving.store(NO_PIECE, Relaxed);
+        sending.piece.store(NO_PIECE, Relaxed);
         self.link.outgoing().flags.giver.fetch_and(!BY_READER, Release);
         true
     }
 
-    /// Whether something lies in the ring that this end has left, now or before, and has not given itself.
+    /// Whether something lies in the ring that this end has left, now or before, and did not give back itself.
     pub(super) fn has_left_unread(&self) -> bool {
         let direction = self.link.incoming();
         direction.flags.giver.load(Acquire) & BY_READER == 0
             && self.incoming().published(direction.head.head.load(Acquire))
     }
 
-    /// Puts on the kernel path itself what this end has left unread in its ring, if there is a way. Whether all of it is there.
+    /// The reader puts on the kernel path what it has left unread in its ring, if it can. Whether it has put all of it
+    /// there.
     pub(super) fn give_itself(&self) -> bool {
         let Some(socket) = (if is_quiet() { None } else { kernel::copy_of_peer(self.fd) }) else { return false };
         let all = self.give_itself_by(socket);
@@ -162,27 +165,16 @@ impl Port<'_> {
         all
     }
 
-    /// Leaves the ring and puts on the kernel path itself what is unread there, if the kernel has room for that. Whether the
-    /// sender is to put there some that came meanwhile; `None` if the ring is not left.
-    pub(super) fn leave_and_give(&self, until: u64) -> Option<bool> {
-        let socket = if is_quiet() { None } else { kernel::copy_of_peer(self.fd) }?;
-        let has_room = kernel::has_room_for(socket, self.left_behind());
-        let left = if has_room { self.leave(false, until) } else { None };
-        let unread = left.map(|_| self.has_left_unread() && !self.give_itself_by(socket));
-        kernel::close(socket);
-        unread
-    }
-
-    /// As [`Port::give_itself`], by `socket`, a copy of the other end's.
+    /// The same by `socket`, a copy of the other end's.
     pub(super) fn give_itself_by(&self, socket: i32) -> bool {
         let flags = &self.link.incoming().flags;
         // A doorbell that was announced and has not come would be missing from what the sender counts.
         if !self.begin_giving_of(flags) || self.owed() > 0 || !self.become_giver_as_reader(&flags.giver) {
             return false;
         }
-        // Meanwhile the sender may have given all, and another reader may have come back to the ring.
-        let word = flags.waiting.load(SeqCst);
-        let is_absent = word & ABSENT != 0 && word & (ABSENT | GIVEN) != AWAY | GIVEN;
+        // Meanwhile the sender may have given back all, and another reader may have come back to the ring.
+        let presence = Flag(flags.waiting.load(SeqCst)).presence();
+        let is_absent = !matches!(presence, Presence::Here | Presence::Given);
         let all = is_absent && kernel::undisturbed(|| self.give_ring(socket)) == Ok(true);
         flags.giver.store(if is_absent { BY_READER } else { 0 }, Release);
         all
@@ -208,45 +200,48 @@ impl Port<'_> {
         Err(Fault)
     }
 
-    /// How far the reader of `direction` had read when it left the ring, or its sender has given back since.
+    /// How far the reader of `direction` had read when it became absent, or its sender has given back since.
     fn published_place(&self, direction: &Direction) -> Place {
         let head = direction.head.head.load(Acquire);
-        Place { head, consumed: direction.flags.taken.load(Acquire) as usize }
+        Place { head, consumed: direction.flags.consumed.load(Acquire) as usize }
     }
 
-    /// What the reader has left is this sender's to give back. False if it is back.
+    /// Says that what is unread is given back from now on. False if the reader is back.
     fn begin_giving(&self) -> bool {
         self.begin_giving_of(&self.link.outgoing().flags)
     }
 
     /// The same of either direction.
     fn begin_giving_of(&self, flags: &ReaderFlags) -> bool {
-        let begin = |word: u32| match word & ABSENT {
-            0 => None,
-            AWAY => Some(word | GIVING),
-            _ => Some(word),
+        let begin = |word| match Flag(word).presence() {
+            Presence::Here => None,
+            Presence::Left => Some(word),
+            Presence::Away | Presence::Giving | Presence::Given => Some(word | GIVING),
         };
         flags.waiting.fetch_update(SeqCst, SeqCst, begin).is_ok()
     }
 
-    /// All of it is given back.
+    /// Says that all of it is given back.
     fn end_giving(&self) {
         self.end.sending.fast.store(0, Relaxed);
-        // Behind that: a reader that finds it says that this end may go up again.
-        let end = |word: u32| (word & ABSENT == AWAY).then_some(word | GIVEN);
+        // This comes last: a reader that finds it lets this end go up again.
+        let end = |word| match Flag(word).presence() {
+            Presence::Here | Presence::Left => None,
+            Presence::Away | Presence::Giving | Presence::Given => Some(word | GIVEN),
+        };
         if self.link.outgoing().flags.waiting.fetch_update(SeqCst, SeqCst, end).is_err() {
             self.end.pin_sending();
         }
     }
 
-    /// One piece of it, as much as the kernel has room for. Should this process be killed on the way, the kernel's own count
-    /// tells whether the piece was sent: see `note_piece`.
-    fn give_piece(&self) -> Result<Given, Fault> {
+    /// Gives back one piece, as much as the kernel has room for. If this process is killed meanwhile, the kernel's
+    /// count tells whether the piece was sent: see `note_piece`.
+    fn give_piece(&self) -> Result<PieceOutcome, Fault> {
         let sending = &self.end.sending;
         let sender = self.sender();
         if sender.used(true)? == 0 {
             self.end_giving();
-            return Ok(Given::All);
+            return Ok(PieceOutcome::NoneLeft);
         }
         let place = Place { head: sender.seen_head.load(Relaxed), ..self.published_place(self.link.outgoing()) };
         let mut bytes = [0u8; PIECE];
@@ -256,30 +251,31 @@ impl Port<'_> {
         let (mut next, n) = ring::copy_out(&sender.ring, place, &mut into)?;
         if n == 0 {
             match sender.ring.record(next.head)? {
-                // In the making, below in this very thread, which will do the rest.
-                Record::Empty if next.head != sending.tail.load(Relaxed) => return Ok(Given::All),
+                // A send below in this thread is making this record, and will give back the rest.
+                Record::Empty if next.head != sending.tail.load(Relaxed) => return Ok(PieceOutcome::NoneLeft),
                 record => next.head = sender.ring.behind(next.head, record),
             }
             self.publish_given(next);
-            return Ok(Given::Piece);
+            return Ok(PieceOutcome::Sent);
         }
-        sending.giving.store(place.pack(), Relaxed);
+        sending.piece.store(place.pack(), Relaxed);
         match kernel::send(self.fd, &bytes[..n]) {
-            Ok(sent) => self.note_piece(sent).map(|()| Given::Piece),
-            Err(AGAIN) => Ok(Given::NoRoom),
+            Ok(sent) => self.note_piece(sent).map(|()| PieceOutcome::Sent),
+            Err(AGAIN) => Ok(PieceOutcome::NoRoom),
             Err(error) => {
                 self.keep_failure(error);
                 sending.fast.store(0, Relaxed);
-                Ok(Given::All)
+                Ok(PieceOutcome::NoneLeft)
             }
         }
     }
 
-    /// So much of the piece that was last begun was sent. The position says so last: until then whoever mends does it again.
+    /// Notes that so many bytes of the piece that was last begun were sent. The position is changed last: until then a
+    /// repair does this again.
     pub(super) fn note_piece(&self, sent: usize) -> Result<(), Fault> {
         let sending = &self.end.sending;
         let mut passed = Cursor::discarding(sent);
-        let begin = Place::unpack(sending.giving.load(Relaxed));
+        let begin = Place::unpack(sending.piece.load(Relaxed));
         let (next, n) = copy_past_marks(&self.sender().ring, begin, &mut passed)?;
         if n != sent {
             return Err(Fault);
@@ -292,12 +288,12 @@ impl Port<'_> {
     /// What lies before `place` has gone the kernel path.
     fn publish_given(&self, place: Place) {
         let words = self.link.outgoing();
-        words.flags.taken.store(place.consumed as u32, Relaxed);
+        words.flags.consumed.store(place.consumed as u32, Relaxed);
         words.head.head.store(place.head, Release);
     }
 }
 
-/// As [`ring::copy_out`], past marks of the path: whoever left the ring has passed them, or passes what comes before.
+/// As [`ring::copy_out`], past marks of the path: the reader has passed them, or passes what comes before them.
 fn copy_past_marks(ring: &Ring, from: Place, into: &mut Cursor) -> Result<(Place, usize), Fault> {
     let (mut place, mut total) = (from, 0);
     while ring::distance(from.head, place.head) <= ring.capacity() {
@@ -322,9 +318,9 @@ pub(super) enum Gave {
 }
 
 /// What became of a piece of what a reader has left in the ring.
-enum Given {
-    Piece,
+enum PieceOutcome {
+    Sent,
     NoRoom,
     /// There is none, or none can be given.
-    All,
+    NoneLeft,
 }

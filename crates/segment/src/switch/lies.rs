@@ -2,9 +2,17 @@
 //! and ends when the connection does; a poll finds that the rules were broken; a reset is taken for what it is.
 #![allow(unsafe_code, reason = "lays ends and buffers out as the library has them")]
 
-use super::*;
-use crate::link::{ALONE, DOZING, Pool, RINGING, Shape, Side};
+use super::leaving::Leave;
+use super::{Departure, LeftRing, Port, Ready, Recipient, Sleep, Waiting};
+use crate::end::{End, Stage};
+use crate::kernel;
+use crate::link::{Pool, Shape, Side};
+use crate::raw::Answer;
+use crate::reason::Reason;
+use crate::ring::{Place, Record};
+use crate::sync::Relaxed;
 use crate::vector::Cursor;
+use crate::words::{ALONE, DOZING, RINGING};
 use std::io::Read;
 use std::net::{TcpListener, TcpStream};
 use std::os::fd::AsRawFd;
@@ -13,11 +21,11 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 static WAITING: Waiting = Waiting {
-    hold: |_| {},
+    keep_socket: |_| {},
     // SAFETY: passed on to the caller.
     recv: |port, to, len, flags, _| unsafe { kernel::recv(port.fd, to, len, flags) },
     call: |_, call| call(),
-    attend_all: || true,
+    give_back_everywhere: || true,
     looks: |_| false,
     refused: |_| {},
 };
@@ -52,8 +60,8 @@ impl Ends {
         }
         if fast {
             assert!(it.port(0).can_wake());
-            it.port(1).settle();
-            assert!(it.port(1).is_fast());
+            it.port(1).pass_due_marks();
+            assert!(it.port(1).receives_fast());
         }
         it
     }
@@ -63,7 +71,7 @@ impl Ends {
             end: self.ends[number],
             link: self.pool.slot(0, [Side::Maker, Side::Joiner][number]).unwrap(),
             fd: self.sockets[number].as_raw_fd(),
-            is_held: false,
+            keeps_socket: false,
             me: 1 + number as u32,
             token: 0,
             spin_us: 0,
@@ -157,7 +165,7 @@ fn a_receive_sleeps_before_what_never_comes() {
 }
 
 /// A reader that is killed between the ring and the doorbell had read everything: kernel TCP ends the stream. Unless it had
-/// asked for a reset; the last fails if `Port::heed_reset` does not look at `ReaderFlags::resets`.
+/// asked for a reset; the last fails if `Port::judge_reset` does not look at `ReaderFlags::resets`.
 #[test]
 fn a_reset_is_a_doorbells_doing_unless_the_reader_had_asked_for_one() {
     for (asked_before, asked) in [(false, false), (true, false), (false, true)] {
@@ -165,7 +173,7 @@ fn a_reset_is_a_doorbells_doing_unless_the_reader_had_asked_for_one() {
         let (sender, reader) = (it.port(0), it.port(1));
         // The other direction has gone up too: nothing that the reader has sent can be missing.
         assert!(reader.can_wake());
-        sender.settle();
+        sender.pass_due_marks();
         for asked in [asked_before, asked] {
             let linger = libc::linger { l_onoff: asked.into(), l_linger: 0 };
             let size = size_of_val(&linger) as libc::socklen_t;
@@ -180,13 +188,13 @@ fn a_reset_is_a_doorbells_doing_unless_the_reader_had_asked_for_one() {
         // SAFETY: one buffer, only read.
         let from = unsafe { Cursor::new(&vector, 1) };
         assert_eq!(sender.send(from, 0, |_| unreachable!("it went up")), Ok(1));
-        assert_eq!(sender.link.outgoing().sender.bells.load(Relaxed), 1);
+        assert_eq!(sender.link.outgoing().sender.announced.load(Relaxed), 1);
         // The last that it does.
         sender.link.outgoing().head.head.store(it.ends[0].sending.tail.load(Relaxed), Relaxed);
         let Ends { sockets: [_mine, others], .. } = it;
         drop(others);
         assert_eq!(kernel::poll_now(sender.fd, 0), libc::POLLERR | libc::POLLHUP);
-        assert_eq!(sender.heed_reset(), !asked);
+        assert_eq!(sender.judge_reset(), !asked);
     }
 }
 
@@ -213,7 +221,7 @@ fn a_reader_that_hands_over_gives_what_is_unread_itself() {
     assert!(!it.port(0).sends_fast() && it.port(0).unsent() == 0);
 }
 
-/// One that goes away, and whose place is taken by somebody with the library.
+/// A reader goes away, and a process with the library takes its place.
 #[test]
 fn a_reader_that_is_away_comes_back_behind_what_it_gave() {
     let (it, left) = some_left_unread();
@@ -237,13 +245,13 @@ fn what_a_killed_sender_has_given_is_not_given_again() {
     for given in [0, 1, 2000, 4096] {
         let (it, mut left) = some_left_unread();
         let (sender, reader) = (it.port(0), it.port(1));
-        assert_eq!(reader.leave(true, u64::MAX), Some(true));
+        assert_eq!(reader.leave(Leave::UnlessLost, u64::MAX), LeftRing::Unread);
         sender.end.sending.lock.enter(NOBODY);
         let head = sender.link.outgoing().head.head.load(Relaxed);
-        sender.end.sending.giving.store(Place { head, consumed: 1234 }.pack(), Relaxed);
+        sender.end.sending.piece.store(Place { head, consumed: 1234 }.pack(), Relaxed);
         sender.link.outgoing().flags.giver.store(NOBODY, Relaxed);
         assert_eq!(kernel::send(sender.fd, &left[..given]), Ok(given));
-        assert_eq!(reader.leave_to(Recipient::Alone), Some(true));
+        assert_eq!(reader.leave_to(Recipient::Alone), LeftRing::Unread);
         left.extend(b"and more");
         assert_eq!(it.send(b"and more"), Ok(8));
         it.assert_kernel_has(&left);
@@ -258,9 +266,9 @@ fn a_reader_gives_nothing_behind_a_doorbell_that_is_missing() {
     let (it, mut left) = some_left_unread();
     let (sender, reader) = (it.port(0), it.port(1));
     sender.end.sending.lock.enter(NOBODY);
-    sender.link.outgoing().sender.bells.fetch_add(1, Relaxed);
-    assert_eq!(reader.leave(true, 1), Some(true));
-    assert_eq!(reader.leave_to(Recipient::Alone), Some(true));
+    sender.link.outgoing().sender.announced.fetch_add(1, Relaxed);
+    assert_eq!(reader.leave(Leave::UnlessLost, 1), LeftRing::Unread);
+    assert_eq!(reader.leave_to(Recipient::Alone), LeftRing::Unread);
     left.extend(b"and more");
     assert_eq!(it.send(b"and more"), Ok(8));
     it.assert_kernel_has(&left);
@@ -272,7 +280,7 @@ fn a_reader_gives_nothing_of_a_ring_that_begins_anew() {
     let (it, left) = some_left_unread();
     let (sender, reader) = (it.port(0), it.port(1));
     assert_eq!(reader.go_away(|| true), Departure::Gone);
-    assert!(sender.attend());
+    assert!(sender.give_back_if_due());
     assert!(!reader.give_itself());
     it.assert_receives(&left);
     reader.return_to_ring();
@@ -290,9 +298,9 @@ fn what_a_killed_reader_has_given_is_not_given_again() {
     for given in [0, 1, 2000, 3265, 3266, 3267, 7766, 18_765, 18_766] {
         let (it, mut left) = some_left_unread();
         let port = it.port(1);
-        assert_eq!(port.leave(true, u64::MAX), Some(true));
+        assert_eq!(port.leave(Leave::UnlessLost, u64::MAX), LeftRing::Unread);
         let giver = &port.link.incoming().flags.giver;
-        giver.store(crate::link::BY_READER | NOBODY, Relaxed);
+        giver.store(crate::words::BY_READER | NOBODY, Relaxed);
         assert_eq!(kernel::send(it.sockets[0].as_raw_fd(), &left[..given]), Ok(given));
         left.extend(b"and more");
         assert_eq!(it.send(b"and more"), Ok(8));
@@ -302,19 +310,19 @@ fn what_a_killed_reader_has_given_is_not_given_again() {
     }
 }
 
-/// One that says that it gives and does not stop, or has given more than there was, ends the connection.
+/// A reader that says that it gives and does not stop, or has given more than there was, ends the connection.
 #[test]
 fn a_reader_that_lies_about_giving_ends_the_connection() {
     let forever = kernel::thread_id();
-    for (giver, given) in [(crate::link::BY_READER | forever, 0), (crate::link::BY_READER, 18_767)] {
+    for (giver, given) in [(crate::words::BY_READER | forever, 0), (crate::words::BY_READER, 18_767)] {
         let (it, left) = some_left_unread();
         let port = it.port(1);
-        assert_eq!(port.leave(true, u64::MAX), Some(true));
+        assert_eq!(port.leave(Leave::UnlessLost, u64::MAX), LeftRing::Unread);
         port.link.incoming().flags.giver.store(giver, Relaxed);
         let lie = [&left[..], b"x"].concat();
         assert_eq!(kernel::send(it.sockets[0].as_raw_fd(), &lie[..given]), Ok(given));
         let began = Instant::now();
-        it.port(0).attend();
+        it.port(0).give_back_if_due();
         assert_eq!((it.ends[0].stage(), it.ends[0].reason()), (Stage::Broken, Reason::PeerFault));
         assert!(began.elapsed() < PATIENCE);
     }

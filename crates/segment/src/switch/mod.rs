@@ -1,76 +1,90 @@
-//! A direction of a connection is, at any byte, on the kernel path or on the fast path. This module sends and receives
-//! on whichever it is, and switches.
+//! At any byte, a direction of a connection is on the kernel path or on the fast path. This module sends and receives
+//! on either path, and switches between them.
 //!
-//! Only the sender of a direction switches it, by a mark in the ring. *Up*: the mark names the kernel position up to
-//! which the reader has to read the kernel first. *Down*: the mark names the number of doorbells that lie in the kernel
-//! stream before the data goes on there. The reader has one place to look: the record under its head.
+//! Only the sender switches, by a mark in the ring. The mark *up* names the position up to which the reader has to read
+//! the kernel first. The mark *down* names the number of doorbells that lie in the kernel before the data goes on
+//! there. So the reader has one place to look: the record under its head.
 //!
-//! A reader that believes itself on the kernel path says so before it looks at the ring and receives from the kernel;
-//! while it does, the sender may go up but not down again, and up only if it had said before that it is about to. So
-//! when such a reader has taken too much from the kernel, what it took too much can only be doorbells, at the very end.
+//! A reader that believes that it is on the kernel path says so before it looks at the ring and receives from the
+//! kernel. Meanwhile the sender does not go down, and it goes up only if it said so before the reader did. So if such a
+//! reader takes more from the kernel than comes before the ring, the rest is doorbells, at the very end.
 
 mod away;
 mod confined;
+mod doorbell;
 mod doze;
+mod ending;
+mod entering;
+mod failure;
+mod flag;
 mod give;
+mod handing_over;
+mod leaving;
 #[cfg(all(test, not(loom)))]
 mod lies;
+mod liveness;
+mod marks;
 #[cfg(all(test, loom))]
 mod models;
+mod path;
+mod peek;
+mod position;
+mod readiness;
 mod receive;
+mod repair;
 mod room;
 mod send;
 mod sleep;
+mod state;
+mod take;
 mod tapped;
+mod wake;
 
 pub use away::Departure;
 pub use confined::Receive;
 pub use doze::Dozed;
+pub use handing_over::Recipient;
+pub use leaving::LeftRing;
+pub use readiness::{Ready, Told};
+pub use sleep::Sleep;
+pub use state::{ReaderState, SenderState};
 
 use crate::clock::ticks_per_microsecond;
-use crate::end::{End, Stage};
-use crate::kernel;
-use crate::link::{ABSENT, Link};
-use crate::raw::{Answer, Errno, is_quiet};
-use crate::reason::Reason;
-use crate::ring::{self, Fault, Place, Record, Ring, Sender};
-use crate::sync::{Acquire, Relaxed, Release};
+use crate::end::End;
+use crate::link::Link;
+use crate::raw::{Answer, Errno};
+use crate::ring::{self, Place, Ring, Sender};
+use crate::sync::Relaxed;
 use crate::wait::Memory;
 
-/// How a receive sleeps: so that its thread can be cancelled, and its descriptor closed by another, meanwhile.
+/// How a receive sleeps. Meanwhile its thread can be cancelled, and another thread can close its descriptor.
 pub struct Waiting {
-    /// To be called before a receive sleeps, and whenever it is the only reader again: [`Port::fd`] is the socket then.
-    pub hold: fn(port: &mut Port<'_>),
-    /// Receives from the kernel, sleeping if the socket blocks, as long as it says: by calls of libc's.
+    /// Keeps the socket open for a receive, and finds a descriptor of it for [`Port::fd`]. The receive calls this
+    /// before it sleeps, and each time that it is the only reader again.
+    pub keep_socket: fn(port: &mut Port<'_>),
+    /// Receives from the kernel by calls of libc's. If the socket blocks, this sleeps as long as the patience says.
     pub recv: unsafe fn(port: &Port<'_>, to: *mut u8, len: usize, flags: i32, patience: Patience) -> Answer,
     /// Makes a system call of the library's own, which sleeps. A thread that does not come back from it
     /// [abandons](Port::abandon_sleep) its sleep.
     pub call: fn(port: &Port<'_>, call: &dyn Fn() -> Answer) -> Answer,
-    /// Gives back ([`Port::attend`]) on all connections of this process; false if the kernel has no room for all of it yet.
-    pub attend_all: fn() -> bool,
-    /// Whether whoever may wait for room in the ring can look for it ([`Port::looks_for_room_in`]). Takes no lock.
+    /// Calls [`Port::give_back_if_due`] for all connections of this process. False if the kernel has no room for all of
+    /// it yet.
+    pub give_back_everywhere: fn() -> bool,
+    /// Whether each poll or set that may wait for room in the ring can look for it ([`Port::looks_for_room_in`]). Takes
+    /// no lock.
     pub looks: fn(port: &Port<'_>) -> bool,
-    /// A send that does not block was refused, since the ring is full: those look from now on.
+    /// A send that does not block was refused, since the ring is full. From now on those polls and sets look for room.
     pub refused: fn(port: &Port<'_>),
-}
-
-/// Who gets a socket that knows nothing of the library, and so how surely it has to be plain TCP.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Recipient {
-    /// Perhaps nobody: only if the other end can be woken to give back what is unread.
-    Unsure,
-    /// Somebody beside processes with the library, which go on reading what cannot be given back.
-    Beside,
-    /// Somebody alone.
-    Alone,
 }
 
 /// How long a receive sleeps.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Patience {
-    /// As the socket says (SO_RCVTIMEO); after a signal it goes on where the program wants that (SA_RESTART).
+    /// As long as the socket says (SO_RCVTIMEO). After a signal the sleep goes on where the program wants that
+    /// (SA_RESTART).
     Socket,
-    /// Until this time (CLOCK_MONOTONIC, ns), if any, or a signal: part of what is wanted has come, or of the time has gone.
+    /// Until this time (CLOCK_MONOTONIC, ns), if there is one, or until a signal. The receive has a part of what it
+    /// wants, or has slept before.
     Until(Option<u64>),
 }
 
@@ -81,13 +95,14 @@ pub struct Port<'a> {
     pub end: &'a End,
     /// Its segment.
     pub link: Link,
-    /// A descriptor of the socket: another one, once that by which the program named it was closed under a receive.
+    /// A descriptor of the socket. If another thread closes the program's descriptor under a receive, this becomes
+    /// another one.
     pub fd: i32,
-    /// Whether the socket is held for this receive, which sleeps or has slept.
-    pub is_held: bool,
+    /// Whether the socket is kept open for this receive, which sleeps or has slept.
+    pub keeps_socket: bool,
     /// Number of this thread.
     pub me: u32,
-    /// Whatever tells `Port::waiting` which connection it is.
+    /// Tells `Port::waiting` which connection it is.
     pub token: u32,
     /// Longest poll before sleeping, in microseconds.
     pub spin_us: u32,
@@ -97,65 +112,23 @@ pub struct Port<'a> {
     pub waiting: &'static Waiting,
 }
 
-/// What a look at the incoming direction says, without touching the kernel.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Ready {
-    /// There is data, or an error to report.
-    Yes,
-    /// The direction is fast and the ring is empty; the kernel knows only of its end.
-    No,
-    /// The stream goes on in the kernel.
-    AskKernel,
-}
-
-/// Whether a poll of the kernel's may sleep on a socket.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Sleep {
-    /// Whatever arrives wakes it.
-    Yes,
-    /// There is something already.
-    No,
-    /// Another thread sleeps in a receive on the same socket and may take the doorbell: look again soon.
-    Briefly,
-}
-
-/// What an edge-triggered watcher of a connection has been told of; at first, of nothing.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Told {
-    /// Everything in the ring up to this position.
-    upto: u64,
-    /// 1 + where the first mark of the path lies that had not been passed then; 0: there was none.
-    mark: u64,
-    /// [`End::shutdowns`] then.
-    shutdowns: u8,
-}
-
-enum Taken {
-    Bytes(usize),
-    Nothing,
-    EndOfStream,
-    Failed(Errno),
-}
-
-/// A receive was asleep when the program said which system calls it makes: it has to be done anew, by
-/// [`Port::receive_by`]. No error of the kernel's.
+/// Not an error of the kernel's: a receive was asleep when the program installed a seccomp filter. The caller does it
+/// anew by [`Port::receive_by`].
 pub const ANEW: Errno = Errno(4096);
 const BROKEN: Errno = Errno(libc::ECONNRESET);
-/// Values of [`End::probed`].
-const LIVES: u8 = 1;
-const GONE: u8 = 2;
 const AGAIN: Errno = Errno(libc::EAGAIN);
 
 /// A sender checks this often that an unmoving reader still lives.
 const CHECK_EVERY_US: u64 = 50;
-/// A reader that does not come out of a receive which does not wait for so long was stopped there.
+/// A receive that does not wait ends within this time, unless its thread was stopped in it.
 const STOPPED_US: u64 = 100_000;
-/// The same where the other end has not ended its direction: a reader that was stopped there may go on. Kernel TCP would let
-/// neither hold up what does not wait.
+/// The same where the other end has not ended its direction, because a reader that was stopped may go on. On kernel TCP
+/// neither would delay a call that does not wait.
 const LIES_US: u64 = 5_000_000;
 
-/// What the kernel says of a connection that it holds no longer for whole.
+/// What the kernel reports of a connection that has failed or ended.
 const OVER: i16 = libc::POLLERR | libc::POLLHUP;
+
 fn micros(n: u64) -> u64 {
     n * ticks_per_microsecond()
 }
@@ -169,106 +142,12 @@ impl<'a> Port<'a> {
 }
 
 impl Port<'_> {
-    /// Before this thread sleeps on the connection: what readers have left in this and other rings goes the kernel path. False if
-    /// the kernel has no room for all of it yet: then somebody has to ask again.
-    fn attend_before_sleep(&self) -> bool {
-        let (now, seen) = (self.link.departures(), &self.end.departures);
-        if seen.load(Relaxed) != now {
-            if !(self.waiting.attend_all)() {
-                return false;
-            }
-            seen.store(now, Relaxed);
-        }
-        self.attend()
-    }
-
     fn incoming(&self) -> Ring {
         self.link.incoming_ring()
     }
 
     fn place(&self) -> Place {
         Place::unpack(self.end.reading.place.load(Relaxed))
-    }
-
-    fn is_fast(&self) -> bool {
-        self.end.reading.fast.load(Relaxed) != 0
-    }
-
-    /// Position in the kernel stream: bytes taken from the kernel so far, doorbells included.
-    fn kernel_position(&self) -> u64 {
-        self.end.reading.kernel_position()
-    }
-
-    /// Tells the sender how much of what it sent on the kernel path was read.
-    fn publish_position(&self) {
-        self.link.incoming().flags.position.store(self.kernel_position(), Release);
-    }
-
-    /// Doorbells taken since the beginning.
-    fn bells(&self) -> u64 {
-        let reading = &self.end.reading;
-        reading.all_bells.load(Relaxed).wrapping_sub(reading.mistaken.load(Relaxed))
-    }
-
-    /// Doorbells taken since the direction last went up.
-    fn bells_taken(&self) -> u64 {
-        let reading = &self.end.reading;
-        reading.all_bells.load(Relaxed).wrapping_sub(reading.bells_before_up.load(Relaxed))
-    }
-
-    /// How many of the bytes that were last taken for doorbells are kept.
-    fn held(&self) -> usize {
-        let reading = &self.end.reading;
-        let kept = reading.all_bells.load(Relaxed).wrapping_sub(reading.held_from.load(Relaxed));
-        kept.min(reading.held.len() as u64) as usize
-    }
-
-    /// Whether this end does not look at the incoming ring, for good (see `leave`) or while it is [away](Port::go_away).
-    pub fn has_left(&self) -> bool {
-        self.link.incoming().flags.waiting.load(Acquire) & ABSENT != 0
-    }
-
-    /// What the ring says next at or behind `position`, past what only fills a lap, and where it lies.
-    fn front_from(&self, mut position: u64) -> Result<(u64, Record), Fault> {
-        let ring = self.incoming();
-        // An honest sender writes at most a few fillers in a row.
-        for _ in 0..8 {
-            match ring.record(position)? {
-                filler @ (Record::Skip | Record::Pad(_)) => position = ring.behind(position, filler),
-                record => return Ok((position, record)),
-            }
-        }
-        Err(Fault)
-    }
-
-    /// The same from the head on; nothing, whatever the sender may have left there, once this end has left the ring.
-    fn front(&self) -> Result<(u64, Record), Fault> {
-        let head = self.place().head;
-        if self.has_left() { Ok((head, Record::Empty)) } else { self.front_from(head) }
-    }
-
-    fn ahead(&self) -> Result<Record, Fault> {
-        Ok(self.front()?.1)
-    }
-
-    fn something(&self) -> bool {
-        let published = self.incoming().published(self.place().head);
-        published && !matches!(self.ahead(), Ok(Record::Empty)) || self.end.reading.stash.load(Relaxed) > 0
-    }
-
-    fn fault(&self) -> Taken {
-        self.break_off();
-        Taken::Failed(BROKEN)
-    }
-
-    /// The other end broke the rules: ends the connection.
-    fn break_off(&self) {
-        if self.end.advance(Stage::Broken) {
-            self.end.set_reason(Reason::PeerFault);
-            if !is_quiet() {
-                kernel::shut_down(self.fd);
-            }
-        }
     }
 
     fn sender(&self) -> Sender<'_> {
@@ -289,7 +168,7 @@ impl Port<'_> {
         }
     }
 
-    /// Publishes the processor that this end waits on; returns the one that the other end last waited on, plus 1.
+    /// Publishes the processor that this end waits on. Returns the processor that the other end last waited on, plus 1.
     #[inline]
     pub fn exchange_cpu(&self, mine: u32) -> u32 {
         let cpu = &self.link.outgoing().sender.cpu;
@@ -299,21 +178,11 @@ impl Port<'_> {
         self.link.incoming().sender.cpu.load(Relaxed)
     }
 
-    /// Whether the outgoing direction is fast.
-    pub fn sends_fast(&self) -> bool {
-        self.end.sending.fast.load(Relaxed) != 0
-    }
-
-    /// Whether the incoming direction is fast.
-    pub fn receives_fast(&self) -> bool {
-        self.is_fast()
-    }
-
-    /// Whether the other end needs the segment to go on; or, unless this process is the `last` that has this end, others for
-    /// what is unread.
+    /// Whether the segment is still needed: by the other end to go on, or by other processes that have this end, for
+    /// what is unread. `last`: no other process has this end.
     pub fn is_needed(&self, last: bool) -> bool {
-        let needed = !self.reader_left() || !last && self.incoming().published(self.place().head);
-        needed && self.end.was_fast.load(Relaxed) != 0 && !self.has_ended()
+        let needed = !self.reader_is_absent() || !last && self.incoming().published(self.place().head);
+        needed && self.end.was_fast() && !self.has_ended()
     }
 
     /// Bytes of the records that the other end has not read to their end.
@@ -322,71 +191,8 @@ impl Port<'_> {
         if !self.sends_fast() || !matches!(sender.used(true), Ok(1..)) {
             return 0;
         }
-        // What is in use may be fillers alone: a reader stops behind the last byte that it wants.
+        // The bytes in use may be fillers alone, because a reader stops behind the last byte that it wants.
         let head = sender.seen_head.load(Relaxed);
         ring::unread(&sender.ring, Place { head, consumed: 0 }).unwrap_or(0)
-    }
-
-    /// Goes down for good. The incoming direction does so at once if everything in its ring was read, otherwise as soon
-    /// as the other end sends again.
-    pub fn pin(&self, reason: Reason) {
-        self.link.incoming().flags.want_down.store(1, Release);
-        self.leave_if_read(u64::MAX);
-        self.go_down_for_good(reason, false, u64::MAX);
-    }
-
-    /// Hands the socket over to somebody who knows nothing of the library: goes down for good, and what is unread goes the kernel
-    /// path. Where it cannot, this goes on as [`Port::pin`] does. False if something is unread that cannot be put there. With
-    /// `wakes`, the other end is woken in any case.
-    pub fn hand_over(&self, reason: Reason, recipient: Recipient, wakes: bool) -> bool {
-        let unread = self.leave_to(recipient);
-        self.link.incoming().flags.want_down.store(1, Release);
-        self.go_down_for_good(reason, wakes || unread == Some(true), u64::MAX);
-        unread.is_some() || self.has_left()
-    }
-
-    /// Leaves the ring to the recipient. This end puts on the kernel path itself what it can; for one that is not sure to come, all or
-    /// nothing. Whether something is left to the sender; `None` if the ring is not left.
-    pub fn leave_to(&self, recipient: Recipient) -> Option<bool> {
-        let is_left = match recipient {
-            Recipient::Unsure => self.leave_and_give(u64::MAX).or_else(|| {
-                let may_leave = self.can_wake();
-                may_leave.then(|| self.leave(false, u64::MAX)).flatten()
-            }),
-            _ => self
-                .leave(recipient == Recipient::Alone, u64::MAX)
-                .map(|_| self.has_left_unread() && !self.give_itself()),
-        };
-        if is_left.is_none() {
-            self.leave_if_read(u64::MAX);
-        }
-        is_left
-    }
-
-    /// The same for somebody who may know of the ring and come back to it, or not.
-    pub fn offer(&self, reason: Reason) {
-        if self.can_wake() {
-            if self.go_away(|| true) == Departure::Gone && self.left_behind() > 0 {
-                self.give_itself();
-            }
-        } else {
-            self.leave_if_read(u64::MAX);
-        }
-        self.link.incoming().flags.want_down.store(1, Release);
-        self.go_down_for_good(reason, false, u64::MAX);
-    }
-
-    /// The same for both ends of a connection in one process, which is about to let go of the segment. What cannot be put on
-    /// the kernel path, or finds no room there while nobody reads, stays in the ring.
-    pub fn hand_over_with(&self, other: &Port<'_>, reason: Reason) {
-        // Both leave before one goes down: that would be behind what is unread.
-        for (reader, sender) in [(self, other), (other, self)] {
-            if kernel::has_room_for(sender.fd, sender.unsent()) {
-                reader.leave(false, u64::MAX);
-            }
-        }
-        for port in [self, other] {
-            port.go_down_for_good(reason, false, u64::MAX);
-        }
     }
 }

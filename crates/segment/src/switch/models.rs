@@ -3,15 +3,20 @@
 
 #![allow(unsafe_code, reason = "lays ends and buffers out as the library has them")]
 
-use super::*;
+use super::leaving::Leave;
+use super::{AGAIN, Dozed, Port, Waiting};
+use crate::end::{End, Stage};
 use crate::kernel;
-use crate::link::{ALONE, DOZING, Direction, Pool, Shape, Side};
+use crate::link::{Pool, Shape, Side};
 use crate::model::{self, FD};
+use crate::reason::Reason;
+use crate::sync::Relaxed;
 use crate::vector::Cursor;
+use crate::words::{ALONE, DOZING, Direction};
 use std::sync::Arc;
 
 static WAITING: Waiting = Waiting {
-    hold: |_| {},
+    keep_socket: |_| {},
     recv: |port, to, len, flags, _| {
         loop {
             // SAFETY: passed on to the caller.
@@ -22,7 +27,7 @@ static WAITING: Waiting = Waiting {
         }
     },
     call: |_, call| call(),
-    attend_all: || true,
+    give_back_everywhere: || true,
     looks: |_| false,
     refused: |_| {},
 };
@@ -43,7 +48,7 @@ impl Ends {
             end: &self.0[number],
             link: pool.slot(0, side).unwrap(),
             fd: FD + number as i32,
-            is_held: false,
+            keeps_socket: false,
             me: 1 + number as u32,
             token: 0,
             spin_us: 0,
@@ -67,8 +72,8 @@ impl Ends {
         }
         if fast {
             assert!(ends.port(0).can_wake());
-            ends.port(1).settle();
-            assert!(ends.port(1).is_fast());
+            ends.port(1).pass_due_marks();
+            assert!(ends.port(1).receives_fast());
         }
         ends.share();
         ends
@@ -78,11 +83,12 @@ impl Ends {
     fn share(&self) {
         let link = self.port(0).link;
         let Direction { flags, head, sender } = link.outgoing();
-        for word in [&flags.waiting, &flags.in_kernel, &flags.want_down, &flags.taken, &sender.ended, &sender.switching]
+        for word in
+            [&flags.waiting, &flags.in_kernel, &flags.want_down, &flags.consumed, &sender.ended, &sender.switching]
         {
             word.share();
         }
-        for word in [&flags.position, &head.head, &head.bells, &sender.bells] {
+        for word in [&flags.position, &head.head, &head.bells_taken, &sender.announced] {
             word.share();
         }
         link.outgoing_ring().share(RING);
@@ -123,7 +129,7 @@ fn both(preemptions: usize, fast: bool, sends: fn(&mut Port<'_>), receives: fn(&
 }
 
 /// Fails if `Sender::put` publishes a record with Relaxed: then the reader finds the header before the bytes. Fails if it does so
-/// with `store(.., Release)` and `Port::ring_bell` looks with Acquire: then neither end sees the other, and the reader sleeps on.
+/// with `store(.., Release)` and `Port::wake_reader` looks with Acquire: then neither end sees the other, and the reader sleeps on.
 #[test]
 fn a_reader_that_goes_to_sleep_is_woken() {
     let receives = |port: &mut Port<'_>| {
@@ -201,7 +207,7 @@ fn what_a_reader_leaves_while_the_other_end_closes_is_not_lost() {
         kernel::shut_down(port.fd);
     };
     let receives = |port: &mut Port<'_>| {
-        port.leave(false, u64::MAX);
+        port.leave(Leave::IfGivenBack, u64::MAX);
         assert_eq!(port.hear(8), b"a");
         assert_eq!(port.hear(8), b"");
     };

@@ -1,24 +1,23 @@
 //! Receiving: from the kernel path up to the mark of going up, then from the ring up to the mark of going down.
 #![allow(unsafe_code, reason = "receives from the kernel into the program's buffers")]
 
-use super::{AGAIN, ANEW, BROKEN, GONE, Patience, Port, Taken, micros};
-use crate::clock::{nanoseconds, nap_unless_signalled, ticks};
-use crate::end::{SHUT_IN, Stage};
+use super::take::Taken;
+use super::{AGAIN, ANEW, BROKEN, Patience, Port, ReaderState, micros};
+use crate::clock::{nanoseconds, ticks};
+use crate::end::Stage;
 use crate::kernel;
-use crate::link::{ALONE, Direction};
 use crate::lock::Entered;
 use crate::raw::{Answer, Errno, is_quiet};
-use crate::reason::Reason;
-use crate::ring::{self, Fault, Place, Record};
-use crate::sync::{Acquire, Relaxed, Release, SeqCst, compiler_fence, own, pause};
+use crate::ring::Record;
+use crate::sync::{Relaxed, own, pause};
 use crate::vector::Cursor;
-use crate::wait::Wait;
+use crate::wait::{Memory, Wait};
 
 /// A reader of an empty ring that has no other sign of it asks the kernel for the end of the stream at most this often.
 const ASK_EVERY_US: u64 = 1000;
 
-/// Whoever sleeps in a receive, and is about to be woken, wakes within this time if it is not stopped.
-const STOPPED_US: u64 = 100_000;
+/// A thread that sleeps in a receive, and is about to be woken, wakes within this time if it is not stopped.
+const WAKES_WITHIN_US: u64 = 100_000;
 
 impl Port<'_> {
     /// Receives into `into` as recv(2) does with `flags`.
@@ -32,17 +31,17 @@ impl Port<'_> {
         let (mut since, mut deadline) = (None, None);
         loop {
             let entered = self.end.reading.lock.enter(self.me);
-            if self.is_held {
-                (self.waiting.hold)(self);
+            if self.keeps_socket {
+                (self.waiting.keep_socket)(self);
             }
-            self.mend_after(entered);
+            self.repair_after(entered);
             match entered {
                 Entered::Alone | Entered::AfterDeath => {
                     let answer = self.receive_inside(&mut into, flags, nonblocking);
                     if reading.resting.any() {
                         self.rest_again();
                     }
-                    reading.lock.leave(entered);
+                    reading.lock.exit(entered);
                     return answer;
                 }
                 Entered::Nested | Entered::AboveSleep => {
@@ -51,7 +50,7 @@ impl Port<'_> {
                     if reading.lock.is_asleep() {
                         self.rest_again();
                     }
-                    reading.lock.leave(entered);
+                    reading.lock.exit(entered);
                     return answer;
                 }
                 Entered::Asleep if !nonblocking => {
@@ -62,9 +61,9 @@ impl Port<'_> {
                     }
                 }
                 Entered::Asleep => {
-                    // Whoever sleeps inside is woken by whatever arrives; until then there is nothing.
+                    // What arrives wakes the sleeper. Until then there is nothing.
                     let began = *since.get_or_insert_with(ticks);
-                    if !self.something() || ticks().wrapping_sub(began) > micros(STOPPED_US) {
+                    if !self.has_something() || ticks().wrapping_sub(began) > micros(WAKES_WITHIN_US) {
                         return Err(AGAIN);
                     }
                     if let Some(answer) = kernel::undisturbed(|| self.receive_beside(&mut into, flags)) {
@@ -76,103 +75,8 @@ impl Port<'_> {
         }
     }
 
-    /// Waits until the thread that sleeps in a receive wakes, as one that sleeps there itself.
-    #[cold]
-    fn wait_behind_sleeper(&mut self, deadline: Option<u64>) -> Answer {
-        if is_quiet() {
-            pause();
-            return Ok(0);
-        }
-        (self.waiting.hold)(self);
-        (self.waiting.call)(self, &|| self.end.reading.lock.sleep_behind(deadline))
-    }
-
-    /// Enters the lock. Whoever does so first after its owner was killed mends what that was in the middle of; a signal
-    /// handler counts what its own thread was about to count.
-    #[inline]
-    pub(super) fn enter_reading(&self) -> Entered {
-        let entered = self.end.reading.lock.enter(self.me);
-        self.mend_after(entered);
-        entered
-    }
-
-    #[inline]
-    pub(super) fn mend_after(&self, entered: Entered) {
-        match entered {
-            Entered::Alone | Entered::Asleep => {}
-            Entered::AfterDeath => kernel::undisturbed(|| self.mend_reading()),
-            Entered::Nested | Entered::AboveSleep => self.count_for_below(),
-        }
-    }
-
-    /// What a killed reader was in the middle of: a mark that was half passed is passed, and what it had taken from the
-    /// kernel is counted. Data that it had received is its own, as on kernel TCP.
-    #[cold]
-    fn mend_reading(&self) {
-        let reading = &self.end.reading;
-        let Direction { flags, head, .. } = self.link.incoming();
-        flags.in_kernel.store(0, Release);
-        if self.has_left() {
-            self.count_for_killed();
-            if self.is_fast() {
-                self.forget_ring(false, u64::MAX);
-            }
-            return;
-        }
-        // It may have been about to leave: see `leave`.
-        flags.taken.store(0, Relaxed);
-        if self.is_fast() {
-            // It has not come to the mark behind which these are data.
-            reading.mistaken.fetch_sub(reading.stash.swap(0, Relaxed).into(), Relaxed);
-        }
-        match self.front() {
-            // The head is moved on last.
-            Ok((at, mark @ Record::Down(_))) if !self.is_fast() => self.put_behind(at, mark),
-            Ok((at, mark @ Record::Up(_))) if self.is_fast() => self.put_behind(at, mark),
-            _ => {}
-        }
-        head.head.store(self.place().head, Release);
-        self.count_for_killed();
-        if let Ok((_, Record::Up(up))) = self.front()
-            && !self.is_fast()
-            && let Some(bells @ 1..) = self.kernel_position().checked_sub(up)
-        {
-            reading.kernel.fetch_sub(bells, Relaxed);
-            self.enter_fast(bells);
-        }
-        // It may have been about to do so for a mark that it has passed.
-        self.attend();
-    }
-
-    fn put_behind(&self, at: u64, mark: Record) {
-        let head = self.incoming().behind(at, mark);
-        self.end.reading.place.store(Place { head, consumed: 0 }.pack(), Relaxed);
-    }
-
-    /// What a killed reader had taken from the kernel and not counted. An end that has left counts doorbells alone.
-    fn count_for_killed(&self) {
-        let reading = &self.end.reading;
-        if reading.taking.load(Relaxed) != 0 {
-            reading.taking.store(self.me, Relaxed);
-            self.count_for_below();
-            reading.taking.store(0, Relaxed);
-            self.count_bells(0);
-        } else if (!self.has_left() || reading.to_discard() > 0)
-            && let Some((position, _)) = self.read_position()
-        {
-            // Doorbells behind the mark of going up, or behind that of going down, or data.
-            let taken = position.saturating_sub(self.kernel_position());
-            let bells = if self.is_fast() { taken } else { reading.to_discard().min(taken) };
-            self.count_bells(bells);
-            reading.kernel.fetch_add(taken - bells, Relaxed);
-            if self.is_fast() && bells > 0 {
-                reading.held_from.store(reading.all_bells.load(Relaxed), Relaxed);
-            }
-        }
-    }
-
-    /// A receive that does not wait, while another sleeps: takes what the ring has before the next mark of the path. `None`:
-    /// the other one is about to wake.
+    /// A receive that does not wait, while another thread sleeps in one: takes what the ring has before the next mark
+    /// of the path. `None`: the sleeper is about to wake.
     #[cold]
     fn receive_beside(&self, into: &mut Cursor, flags: i32) -> Option<Answer> {
         let lock = &self.end.reading.lock;
@@ -186,7 +90,7 @@ impl Port<'_> {
         }
         let answer = if self.end.stage() == Stage::Broken {
             Some(Err(BROKEN))
-        } else if self.is_fast() && !self.has_left() {
+        } else if self.reader_state() == ReaderState::Ring {
             match self.take_from_ring(into, flags & libc::MSG_PEEK != 0) {
                 Ok(0) if into.left() > 0 || !matches!(self.ahead(), Ok(Record::Data(_))) => None,
                 taken => Some(taken),
@@ -194,36 +98,10 @@ impl Port<'_> {
         } else {
             None
         };
-        // Whatever lies behind a mark in the kernel wakes the other; it will wake for a doorbell too.
+        // What lies behind a mark in the kernel wakes the sleeper, and so does a doorbell.
         let nothing = answer.is_none() && !lock.is_awaited() && kernel::inq(self.fd) == Ok(0);
         lock.end_visit();
         if nothing { Some(Err(AGAIN)) } else { answer }
-    }
-
-    /// Takes what the ring has before the next mark of the path, as the only one who reads, signal handlers included.
-    pub(super) fn take_from_ring(&self, into: &mut Cursor, peek: bool) -> Answer {
-        let reading = &self.end.reading;
-        let Ok((place, n)) = ring::copy_out(&self.incoming(), self.place(), into) else {
-            self.break_off();
-            return Err(BROKEN);
-        };
-        if !peek {
-            reading.place.store(place.pack(), Relaxed);
-            reading.fast_bytes.fetch_add(n as u64, Relaxed);
-            self.link.incoming().head.head.store(place.head, Release);
-        }
-        Ok(n)
-    }
-
-    /// Others rely on the waiting flag, which this receive may have used up.
-    #[cold]
-    fn rest_again(&self) {
-        let reading = &self.end.reading;
-        self.note_flag();
-        let number = self.resting();
-        if number != 0 && reading.armed.load(Relaxed) == 0 && !self.arm(number) && reading.resting.number() != 0 {
-            reading.resting.set_stray(true);
-        }
     }
 
     fn receive_inside(&mut self, into: &mut Cursor, flags: i32, nonblocking: bool) -> Answer {
@@ -236,17 +114,7 @@ impl Port<'_> {
             return Err(Errno(libc::EFAULT));
         }
         if into.left() == 0 {
-            // A receive of nothing still waits for something.
-            let mut byte = 0u8;
-            let one = libc::iovec { iov_base: (&raw mut byte).cast(), iov_len: 1 };
-            // SAFETY: one writable byte in this frame.
-            let mut scratch = unsafe { Cursor::new(&one, 1) };
-            return match self.receive_inside(&mut scratch, flags | libc::MSG_PEEK, nonblocking) {
-                // It waits once, whatever ends that.
-                Err(Errno(libc::EAGAIN | libc::EINTR)) if !nonblocking && !into.faults() => Ok(0),
-                Ok(1..) if into.faults() => Err(Errno(libc::EFAULT)),
-                answer => answer.map(|_| 0),
-            };
+            return self.receive_nothing(into.faults(), flags, nonblocking);
         }
         let beginning = *into;
         let mut total = 0;
@@ -258,7 +126,7 @@ impl Port<'_> {
         let nested = self.end.reading.nested.load(Relaxed);
         loop {
             if total > 0 && self.end.reading.nested.load(Relaxed) != nested {
-                // A signal handler has received what follows, perhaps.
+                // A signal handler may have received what follows.
                 return Ok(total);
             }
             match self.take(into, peek, nested) {
@@ -268,15 +136,12 @@ impl Port<'_> {
                         wait.end(memory, slept);
                     }
                     let ahead = if into.left() > 0 { self.ahead() } else { Ok(Record::Empty) };
-                    if matches!(ahead, Ok(Record::Data(_))) && self.is_fast() && !peek {
+                    if matches!(ahead, Ok(Record::Data(_))) && self.receives_fast() && !peek {
                         // Published meanwhile.
                         continue;
                     }
                     if into.left() > 0 && (peek || !matches!(ahead, Ok(Record::Empty))) {
-                        // What a signal handler of this thread has received is not behind what this receive has.
-                        let is_next = || self.end.reading.nested.load(Relaxed) == nested;
-                        let mut across = || self.take_across(into, peek.then_some(&beginning));
-                        total += kernel::undisturbed(|| if is_next() { across() } else { 0 });
+                        total += self.take_across_undisturbed(into, peek.then_some(&beginning), nested);
                     }
                     if total >= wanted || into.left() == 0 {
                         return Ok(total);
@@ -285,7 +150,7 @@ impl Port<'_> {
                         if nonblocking || seen > 0 {
                             return Ok(total);
                         }
-                        // A look at more than there is: once more, from the beginning, when all has come that will.
+                        // This is a look at more than there is. It begins once more when all has come that will.
                         self.await_whole(wanted, first_slept);
                         seen = total;
                         (*into, total) = (beginning, 0);
@@ -298,98 +163,114 @@ impl Port<'_> {
                     self.end.reading.error.store(e, Relaxed);
                     return Ok(total);
                 }
+                Taken::Nothing if nonblocking && total > 0 => return Ok(total),
                 Taken::Nothing if nonblocking => {
-                    if total > 0 {
-                        return Ok(total);
-                    }
-                    let nothing = match self.ask_kernel() {
-                        Taken::Nothing => true,
-                        Taken::EndOfStream if !self.something() => return self.end_of_stream(0),
-                        Taken::Failed(e) if !self.something() => return Err(e),
-                        Taken::Failed(Errno(e)) => {
-                            self.end.reading.error.store(e, Relaxed);
-                            false
-                        }
-                        _ => !self.something(),
-                    };
-                    if nothing && self.is_still_nothing() {
-                        return Err(AGAIN);
+                    if let Some(answer) = self.find_nothing() {
+                        return answer;
                     }
                 }
                 // A signal handler has read what was looked at.
                 Taken::Nothing if seen > 0 => return Ok(seen),
                 Taken::Nothing if total > 0 && self.end.reading.nested.load(Relaxed) != nested => return Ok(total),
                 Taken::Nothing => {
-                    let wait = waiting.get_or_insert_with(|| {
-                        self.end.unwatch_unseen();
-                        let wait = Wait::begin(memory, self.link.incoming().sender.cpu.load(Relaxed), self.spin_us);
-                        self.exchange_cpu(wait.cpu());
-                        if self.is_trickled_to() {
-                            wait.gather();
-                        }
-                        wait
-                    });
+                    let wait = waiting.get_or_insert_with(|| self.begin_wait(memory));
                     let (ring, head) = (self.incoming(), self.place().head);
-                    if self.is_fast() && wait.poll(|| ring.published(head)) {
+                    if self.receives_fast() && wait.poll(|| ring.published(head)) {
                         continue;
                     }
                     slept = true;
-                    let patience = if total > 0 || first_slept.is_some() {
-                        self.patience(total > 0, first_slept)
-                    } else {
-                        Patience::Socket
-                    };
-                    first_slept.get_or_insert_with(nanoseconds);
-                    match self.sleep(patience) {
-                        Taken::Nothing | Taken::Bytes(_) if is_quiet() => {
-                            return if total > 0 { Ok(total) } else { Err(ANEW) };
-                        }
-                        Taken::Nothing | Taken::Bytes(_) => {}
-                        Taken::EndOfStream if self.something() => {}
-                        Taken::EndOfStream => return self.end_of_stream(total),
-                        Taken::Failed(Errno(e)) if self.something() && e != libc::EINTR && e != libc::EAGAIN => {
-                            self.end.reading.error.store(e, Relaxed);
-                        }
-                        Taken::Failed(e) if total == 0 => return Err(e),
-                        Taken::Failed(e) => {
-                            self.end.keep_error(e);
-                            return Ok(total);
-                        }
+                    if let Some(answer) = self.sleep_for_more(total, &mut first_slept) {
+                        return answer;
                     }
                 }
             }
         }
     }
 
-    /// For a look at `wanted` bytes: waits until they are there, or until the end of the stream, a signal or the socket's
-    /// timeout, which began at `since`, ends that.
+    /// As [`Port::take_across`], unless a signal handler of this thread has received since there were `nested` receives: what
+    /// follows that is not behind what this receive has.
     #[cold]
-    fn await_whole(&mut self, wanted: usize, since: Option<u64>) {
-        const LONGEST_NAP_US: u32 = 1000;
-        (self.waiting.hold)(self);
-        let deadline = self.receive_deadline(since);
-        // A signal is let in by the naps alone, which say so.
-        kernel::undisturbed_since(|held_back| {
-            let mut nap_us = 20;
-            while self.unread() < wanted as u64
-                && !self.has_ended()
-                && deadline.is_none_or(|at| nanoseconds() < at)
-                && nap_unless_signalled(nap_us, held_back)
-            {
-                (self.waiting.hold)(self);
-                nap_us = (2 * nap_us).min(LONGEST_NAP_US);
+    fn take_across_undisturbed(&self, into: &mut Cursor, peek_from: Option<&Cursor>, nested: u64) -> usize {
+        kernel::undisturbed(|| {
+            let is_next = self.end.reading.nested.load(Relaxed) == nested;
+            if is_next { self.take_across(into, peek_from) } else { 0 }
+        })
+    }
+
+    /// A receive of no bytes, which still waits for something. `faults`: its buffers cannot be written.
+    #[cold]
+    fn receive_nothing(&mut self, faults: bool, flags: i32, nonblocking: bool) -> Answer {
+        let mut byte = 0u8;
+        let one = libc::iovec { iov_base: (&raw mut byte).cast(), iov_len: 1 };
+        // SAFETY: one writable byte in this frame.
+        let mut scratch = unsafe { Cursor::new(&one, 1) };
+        match self.receive_inside(&mut scratch, flags | libc::MSG_PEEK, nonblocking) {
+            // It waits once, whatever ends that.
+            Err(Errno(libc::EAGAIN | libc::EINTR)) if !nonblocking && !faults => Ok(0),
+            Ok(1..) if faults => Err(Errno(libc::EFAULT)),
+            answer => answer.map(|_| 0),
+        }
+    }
+
+    /// What a receive says that does not wait and has found nothing. `None`: something has come meanwhile.
+    fn find_nothing(&self) -> Option<Answer> {
+        let nothing = match self.ask_kernel() {
+            Taken::Nothing => true,
+            Taken::EndOfStream if !self.has_something() => return Some(self.end_of_stream(0)),
+            Taken::Failed(e) if !self.has_something() => return Some(Err(e)),
+            Taken::Failed(Errno(e)) => {
+                self.end.reading.error.store(e, Relaxed);
+                false
             }
-        });
+            _ => !self.has_something(),
+        };
+        (nothing && self.is_still_nothing()).then_some(Err(AGAIN))
+    }
+
+    #[inline]
+    fn begin_wait(&self, memory: Memory<'_>) -> Wait {
+        self.end.unwatch_unseen();
+        let wait = Wait::begin(memory, self.link.incoming().sender.cpu.load(Relaxed), self.spin_us);
+        self.exchange_cpu(wait.cpu());
+        if self.is_trickled_to() {
+            wait.gather();
+        }
+        wait
+    }
+
+    /// Sleeps in a receive that has `total` bytes so far, and first slept at `first_slept`. Returns what the receive
+    /// says; `None`: it looks for more.
+    fn sleep_for_more(&mut self, total: usize, first_slept: &mut Option<u64>) -> Option<Answer> {
+        let patience =
+            if total > 0 || first_slept.is_some() { self.patience(total > 0, *first_slept) } else { Patience::Socket };
+        first_slept.get_or_insert_with(nanoseconds);
+        match self.sleep(patience) {
+            Taken::Nothing | Taken::Bytes(_) if is_quiet() => {
+                return Some(if total > 0 { Ok(total) } else { Err(ANEW) });
+            }
+            Taken::Nothing | Taken::Bytes(_) => {}
+            Taken::EndOfStream if self.has_something() => {}
+            Taken::EndOfStream => return Some(self.end_of_stream(total)),
+            Taken::Failed(Errno(e)) if self.has_something() && e != libc::EINTR && e != libc::EAGAIN => {
+                self.end.reading.error.store(e, Relaxed);
+            }
+            Taken::Failed(e) if total == 0 => return Some(Err(e)),
+            Taken::Failed(e) => {
+                self.end.keep_error(e);
+                return Some(Ok(total));
+            }
+        }
+        None
     }
 
     /// When the socket's timeout is over for a receive that began to wait at `since`; `None`: never.
-    fn receive_deadline(&self, since: Option<u64>) -> Option<u64> {
+    pub(super) fn receive_deadline(&self, since: Option<u64>) -> Option<u64> {
         kernel::timeout(self.fd, libc::SO_RCVTIMEO)
             .map(|timeout| since.unwrap_or_else(nanoseconds).saturating_add(timeout))
     }
 
-    /// How long a receive may sleep that has a part of what it wants, or has slept before: the time of all its sleeps counts,
-    /// and a signal ends a receive that has a part.
+    /// How long a receive may sleep that has a part of what it wants, or has slept before. The time of all its sleeps
+    /// counts, and a signal ends a receive that has a part.
     #[cold]
     fn patience(&self, has_part: bool, since: Option<u64>) -> Patience {
         let deadline = self.receive_deadline(since);
@@ -408,580 +289,14 @@ impl Port<'_> {
         let tail = self.end.sending.tail.load(Relaxed);
         let same = reading.sent_before.load(Relaxed) == tail;
         reading.sent_before.store(tail, Relaxed);
-        same && self.is_fast() && reading.last.load(Relaxed) <= LITTLE
+        same && self.receives_fast() && reading.last.load(Relaxed) <= LITTLE
     }
 
-    /// Whether the other end has sent its FIN, or worse.
-    pub(super) fn has_ended(&self) -> bool {
-        kernel::poll_now(self.fd, libc::POLLRDHUP) & (libc::POLLRDHUP | libc::POLLHUP | libc::POLLERR) != 0
-    }
-
-    /// The kernel says that the stream has ended. If it has told why before, to a send of the library's perhaps, and the
-    /// program does not know, that comes first; what lies in the ring behind bytes that the kernel has lost never comes.
-    fn end_of_stream(&self, total: usize) -> Answer {
-        if total == 0
-            && let Some(error) = self.end.take_kept_error()
-        {
-            return Err(error);
-        }
-        let gone = total == 0 && (self.reader_is_gone() || self.end.probed.load(Relaxed) == GONE);
-        // Behind a FIN the kernel keeps its error from receives; kernel TCP would have sent no FIN.
-        if gone && kernel::int_option(self.fd, libc::SOL_SOCKET, libc::SO_ERROR).is_ok_and(|error| error != 0) {
-            return Err(BROKEN);
-        }
-        Ok(total)
-    }
-
-    /// What an error of the kernel's says of the stream.
-    pub(super) fn verdict(&self, e: Errno) -> Taken {
-        let by_bell = matches!(e.0, libc::ECONNRESET | libc::EPIPE) && self.heed_reset();
-        if by_bell { Taken::EndOfStream } else { Taken::Failed(e) }
-    }
-
-    /// The socket's pending error, which is none from then on.
-    pub fn take_error(&self) -> Option<Errno> {
-        if let Some(error) = self.end.take_kept_error() {
-            return Some(error);
-        }
-        let error = kernel::int_option(self.fd, libc::SOL_SOCKET, libc::SO_ERROR).ok().filter(|&error| error != 0)?;
-        match self.verdict(Errno(error)) {
-            Taken::Failed(error) => Some(self.as_told(error)),
-            _ => None,
-        }
-    }
-
-    /// What the program is to be told for an error of the kernel's: a reset behind a FIN is EPIPE there.
-    pub fn as_told(&self, error: Errno) -> Errno {
-        let is_reset = error.0 == libc::EPIPE && self.has_forsaken();
-        if is_reset { BROKEN } else { error }
-    }
-
-    /// Takes what is there, without waiting; nothing where that may not follow what was received before, since more than
-    /// `nested` receives have run on top of others.
-    #[inline]
-    fn take(&self, into: &mut Cursor, peek: bool, nested: u64) -> Taken {
-        let reading = &self.end.reading;
-        let ring = self.incoming();
-        loop {
-            if !self.is_fast() {
-                match self.take_from_kernel(into, peek) {
-                    Some(taken) => return taken,
-                    None => continue,
-                }
-            }
-            let word = reading.place.load(Relaxed);
-            let before = *into;
-            if before.taken() > 0 {
-                compiler_fence(SeqCst);
-                if reading.nested.load(Relaxed) != nested {
-                    return Taken::Nothing;
-                }
-            }
-            let copied = ring::copy_out(&ring, Place::unpack(word), into);
-            let (place, n) = match copied {
-                Ok(it) if !peek || self.is_at(word) => it,
-                Err(Fault) if self.is_at(word) => return self.fault(),
-                // A signal handler of this thread has read the same, and the sender may have written over it.
-                _ => {
-                    *into = before;
-                    continue;
-                }
-            };
-            // Fillers alone are passed by a look too: whoever waits for something at the head would find them there.
-            if (!peek || n == 0) && place.pack() != word {
-                // A signal handler of this thread may have read the same bytes meanwhile: then read again.
-                if !own::replace(&reading.place, word, place.pack()) {
-                    *into = before;
-                    if before.taken() > 0 {
-                        // What comes now does not follow what was received before.
-                        return Taken::Nothing;
-                    }
-                    continue;
-                }
-                self.publish_head(place.head);
-            }
-            if n > 0 && !peek {
-                own::add(&reading.fast_bytes, n as u64);
-                reading.last.store(n as u32, Relaxed);
-                // A doorbell stays until all is read that it may have been for.
-                if reading.armed.load(Relaxed) != 0 {
-                    if !self.something() {
-                        self.note_flag();
-                        if reading.armed.load(Relaxed) == 0 || self.owed() > 0 {
-                            self.clear_bells_beside();
-                        }
-                    } else if into.left() == 0 && matches!(self.ahead(), Ok(Record::Down(_))) {
-                        // The next receive may never be, and a doorbell behind the mark would make a reset of that.
-                        self.pass_marks();
-                    }
-                }
-            }
-            if n > 0 {
-                return Taken::Bytes(n);
-            }
-            match ring.record(place.head) {
-                // A signal handler of this thread has passed the mark.
-                Ok(Record::Empty | Record::Up(_)) if !self.is_fast() => continue,
-                Ok(Record::Empty) => {
-                    if reading.error.load(Relaxed) != 0
-                        && let e @ 1.. = reading.error.swap(0, Relaxed)
-                    {
-                        return Taken::Failed(Errno(e));
-                    }
-                    return Taken::Nothing;
-                }
-                Ok(Record::Down(_)) => {
-                    if self.pass_down().is_err() {
-                        return self.fault();
-                    }
-                }
-                // Published since the copying ended.
-                Ok(Record::Data(_) | Record::Skip | Record::Pad(_)) => continue,
-                Ok(Record::Up(_)) | Err(Fault) if self.is_at(place.pack()) => return self.fault(),
-                Ok(Record::Up(_)) | Err(Fault) => continue,
-            }
-        }
-    }
-
-    /// Whether no signal handler has read on from where packed place `word` is.
-    #[inline]
-    pub(super) fn is_at(&self, word: u64) -> bool {
-        compiler_fence(SeqCst);
-        self.end.reading.place.load(Relaxed) == word
-    }
-
-    /// Publishes the head; once more if a signal handler of this thread has moved it on meanwhile, and published its own
-    /// before.
-    #[inline]
-    fn publish_head(&self, mut head: u64) {
-        loop {
-            self.link.incoming().head.head.store(head, Release);
-            compiler_fence(SeqCst);
-            let now = self.place().head;
-            if now == head {
-                return;
-            }
-            head = now;
-        }
-    }
-
-    /// A receive of less than was asked for says that there is no more (epoll(7)): goes on behind every mark.
-    #[cold]
-    #[inline(never)]
-    fn take_across(&self, into: &mut Cursor, peek_from: Option<&Cursor>) -> usize {
-        if let Some(beginning) = peek_from {
-            return self.peek_across(into, beginning);
-        }
-        let mut total = 0;
-        while into.left() > 0 && !matches!(self.ahead(), Ok(Record::Empty)) {
-            self.pass_marks();
-            let bells_to_come = self.end.reading.to_discard() > 0;
-            // Where the kernel has an error only, that is for the next call.
-            let stop = || bells_to_come || kernel::is_at_mark(self.fd) || kernel::inq(self.fd) == Ok(0);
-            if !self.is_fast() && self.end.reading.stash.load(Relaxed) == 0 && stop() {
-                break;
-            }
-            match self.take(into, false, self.end.reading.nested.load(Relaxed)) {
-                Taken::Bytes(n) => total += n,
-                Taken::Failed(Errno(e)) => {
-                    self.end.reading.error.store(e, Relaxed);
-                    break;
-                }
-                Taken::Nothing | Taken::EndOfStream => break,
-            }
-        }
-        total
-    }
-
-    /// What was looked at is all there was on its path: what lies behind the next mark belongs to the same receive.
-    /// `beginning` is where the look began.
-    fn peek_across(&self, into: &mut Cursor, beginning: &Cursor) -> usize {
-        let reading = &self.end.reading;
-        let (ring, place) = (self.incoming(), self.place());
-        let before = into.taken();
-        if !self.is_fast() {
-            if reading.stash.load(Relaxed) > 0 {
-                self.peek_kernel(into, (beginning, 0), place.head, 0);
-            } else if let Ok((head, mark @ Record::Up(up))) = self.front()
-                && self.kernel_position() + before as u64 == up
-            {
-                let place = Place { head: ring.behind(head, mark), consumed: 0 };
-                let _ = ring::copy_out(&ring, place, into);
-                if let Some((down, bells)) = self.down_behind(place.head)
-                    && ring::unread(&ring, place) == Ok((into.taken() - before) as u64)
-                {
-                    let head = ring.behind(down, Record::Down(bells));
-                    self.peek_kernel(into, (beginning, before), head, bells);
-                }
-            }
-            return into.taken() - before;
-        }
-        let Some((down, bells)) = self.down_behind(place.head) else { return 0 };
-        // More may have been published since, in front of the mark.
-        if ring::unread(&ring, place) != Ok(before as u64) {
-            return 0;
-        }
-        let (taken, held) = (self.bells_taken(), self.held());
-        // Data that was taken for doorbells comes first.
-        let early = taken.saturating_sub(bells) as usize;
-        if early > held || early > into.left() {
-            return 0;
-        }
-        self.copy_held(into, early, early);
-        let head = ring.behind(down, Record::Down(bells));
-        self.peek_kernel(into, (beginning, 0), head, bells.saturating_sub(taken));
-        into.taken() - before
-    }
-
-    /// Looks at the kernel path behind so many bytes, which were put at a place before, and `bells` doorbells, up to the
-    /// mark of going up that may lie at `head`, and at what follows that in the ring.
-    fn peek_kernel(&self, into: &mut Cursor, (beginning, before): (&Cursor, usize), head: u64, bells: u64) {
-        let ring = self.incoming();
-        let begin = self.kernel_position() + before as u64 + bells;
-        let Ok((head, mark)) = self.front_from(head) else { return };
-        let limit = match mark {
-            Record::Empty => usize::MAX,
-            Record::Up(up) if up >= begin => (up - begin) as usize,
-            _ => return,
-        };
-        let mut scratch = [0u8; 64];
-        let Some(scratch) = scratch.get_mut(..bells as usize) else { return };
-        if into.left() == 0 {
-            return;
-        }
-        let flags = libc::MSG_DONTWAIT | libc::MSG_PEEK;
-        let got = if into.discards() {
-            let (to, len) = into.chunk(limit);
-            // SAFETY: with MSG_TRUNC nothing is written to a null pointer.
-            unsafe { kernel::recv(self.fd, to, len.saturating_add(before + scratch.len()), flags | libc::MSG_TRUNC) }
-        } else {
-            // A look sees the same bytes again, so they go where they are.
-            let again = beginning.message(before);
-            if again.len() != before {
-                return;
-            }
-            let mut message = into.message(limit).behind(again, scratch);
-            // SAFETY: the kernel writes into the scratch and what is left of the program's buffers.
-            unsafe { kernel::recv_message(self.fd, &mut message.header(), flags) }
-        };
-        let got = got.unwrap_or_else(|error| {
-            // The kernel tells it once, and what lies in front of it is what this call tells.
-            if let Taken::Failed(error) = self.verdict(error) {
-                self.end.keep_error(error);
-            }
-            0
-        });
-        let n = got.saturating_sub(before + bells as usize);
-        into.skip(n);
-        if n == limit {
-            let _ = ring::copy_out(&ring, Place { head: ring.behind(head, mark), consumed: 0 }, into);
-        }
-    }
-
-    /// Takes from the kernel path; `None` when the direction has gone up meanwhile.
-    fn take_from_kernel(&self, into: &mut Cursor, peek: bool) -> Option<Taken> {
-        // A handler must not pass the mark, nor take what was counted, between a look and what is done about it. That
-        // costs two system calls. Without a mark there is none to come either, while the flag is up.
-        self.in_kernel(|| {
-            if self.is_at_switch() {
-                kernel::undisturbed(|| self.take_plain(into, peek))
-            } else {
-                self.take_plain(into, peek)
-            }
-        })
-    }
-
-    /// Does `what` while the sender does not go up.
-    pub(super) fn in_kernel<T>(&self, what: impl FnOnce() -> T) -> T {
-        let (reading, flag) = (&self.end.reading, &self.link.incoming().flags.in_kernel);
-        // On top of another receive of this thread, the flag stays up for that one.
-        let nested = reading.in_kernel.load(Relaxed) == self.me;
-        reading.in_kernel.store(self.me, Relaxed);
-        flag.swap(1, SeqCst);
-        let done = what();
-        if !nested {
-            reading.in_kernel.store(0, Relaxed);
-            flag.store(0, Release);
-        }
-        done
-    }
-
-    /// Whether the direction is about to change its path, or has changed it just now.
-    fn is_at_switch(&self) -> bool {
-        let reading = &self.end.reading;
-        // In this order: the mark is published before the sender has gone up.
-        self.link.incoming().sender.switching.load(Acquire) != 0
-            || !matches!(self.ahead(), Ok(Record::Empty))
-            || reading.stash.load(Relaxed) > 0
-            || reading.to_discard() > 0
-    }
-
-    fn take_plain(&self, into: &mut Cursor, peek: bool) -> Option<Taken> {
-        let reading = &self.end.reading;
-        if self.is_fast() {
-            return None;
-        }
-        if let Some(n) = self.take_stash(into, peek) {
-            return Some(Taken::Bytes(if peek { n } else { n + self.take_behind_stash(into) }));
-        }
-        if let Some(taken) = self.discard_bells() {
-            return Some(taken);
-        }
-        if reading.error.load(Relaxed) != 0
-            && !self.something()
-            && kernel::inq(self.fd).is_ok_and(|queued| queued == 0)
-            && let Some(error) = self.end.take_kept_error()
-        {
-            return Some(Taken::Failed(error));
-        }
-        self.take_below_limit(into, peek)
-    }
-
-    /// What lies in the kernel behind the data that was taken for doorbells belongs to the same receive.
-    fn take_behind_stash(&self, into: &mut Cursor) -> usize {
-        // Urgent data ends a receive.
-        if into.left() == 0 || kernel::is_at_mark(self.fd) {
-            return 0;
-        }
-        let more = self.take_plain(into, false);
-        self.more(more)
-    }
-
-    /// Bytes of a second look of one receive. What else it says is for the next receive.
-    fn more(&self, taken: Option<Taken>) -> usize {
-        match taken {
-            Some(Taken::Bytes(n)) => n,
-            Some(Taken::Failed(Errno(e))) => {
-                self.end.reading.error.store(e, Relaxed);
-                0
-            }
-            _ => 0,
-        }
-    }
-
-    fn take_below_limit(&self, into: &mut Cursor, peek: bool) -> Option<Taken> {
-        let limit = match self.kernel_limit() {
-            Ok(Some(0)) => {
-                self.enter_fast(0);
-                return None;
-            }
-            Ok(limit) => limit.unwrap_or(usize::MAX),
-            Err(Fault) => return Some(self.fault()),
-        };
-        let offered = into.message(limit).len();
-        match self.receive_from_kernel(into, limit, peek) {
-            // Every buffer that was offered is full: there may be more for those that were not.
-            Taken::Bytes(n) if n == offered && !peek && into.left() > 0 && limit == usize::MAX => {
-                let more = self.take_below_limit(into, peek);
-                Some(Taken::Bytes(n + self.more(more)))
-            }
-            // The sender may have gone up, filled the ring and closed since the ring was looked at.
-            Taken::EndOfStream if limit == usize::MAX && self.something() => None,
-            Taken::Failed(Errno(e)) if limit == usize::MAX && self.something() => {
-                self.end.reading.error.store(e, Relaxed);
-                None
-            }
-            taken => Some(taken),
-        }
-    }
-
-    /// One receive from the kernel path, and the sorting out of doorbells that came with it.
-    fn receive_from_kernel(&self, into: &mut Cursor, limit: usize, peek: bool) -> Taken {
-        let reading = &self.end.reading;
-        let flags = libc::MSG_DONTWAIT
-            | if peek { libc::MSG_PEEK } else { 0 }
-            | if into.discards() { libc::MSG_TRUNC } else { 0 };
-        let got = if into.discards() {
-            let (to, len) = into.chunk(limit);
-            // SAFETY: with MSG_TRUNC nothing is written to a null pointer.
-            unsafe { kernel::recv(self.fd, to, len, flags) }
-        } else {
-            // SAFETY: the kernel writes into what is left of the program's buffers.
-            unsafe { kernel::recv_message(self.fd, &mut into.message(limit).header(), flags) }
-        };
-        let got = match got {
-            Ok(0) => return Taken::EndOfStream,
-            Ok(n) => n as u64,
-            Err(AGAIN) => return Taken::Nothing,
-            Err(e) => return self.verdict(e),
-        };
-        let position = self.kernel_position() + got;
-        let excess = match self.ahead() {
-            Ok(Record::Up(up)) => position.saturating_sub(up),
-            _ => 0,
-        };
-        if excess > got {
-            return self.fault();
-        }
-        if !peek {
-            // A handler may have received behind this, and counted it before.
-            own::add(&reading.kernel, got - excess);
-            reading.kernel_bytes.fetch_add(got - excess, Relaxed);
-            self.publish_position();
-            if excess > 0 {
-                self.enter_fast(excess);
-            }
-        }
-        match (got - excess) as usize {
-            0 => Taken::Nothing,
-            n => {
-                into.skip(n);
-                Taken::Bytes(n)
-            }
-        }
-    }
-
-    /// Bytes of the kernel stream that come before the ring; `None`: no end of them is known.
-    pub(super) fn kernel_limit(&self) -> Result<Option<usize>, Fault> {
-        match self.ahead()? {
-            Record::Empty => Ok(None),
-            Record::Up(up) => {
-                let position = self.kernel_position();
-                up.checked_sub(position).map(|n| Some(n as usize)).ok_or(Fault)
-            }
-            _ => Err(Fault),
-        }
-    }
-
-    /// Passes the mark of going up if everything was read that comes before it.
-    pub(super) fn pass_up(&self) -> bool {
-        kernel::undisturbed(|| {
-            let stash = self.end.reading.stash.load(Relaxed);
-            let reached = !self.is_fast() && stash == 0 && matches!(self.kernel_limit(), Ok(Some(0)));
-            if reached {
-                self.enter_fast(0);
-            }
-            reached
-        })
-    }
-
-    /// Passes the mark of going down that lies next, unless a signal handler of this thread has.
-    pub(super) fn pass_down(&self) -> Result<(), Fault> {
-        kernel::undisturbed(|| match self.front_from(self.place().head)? {
-            (head, Record::Down(bells)) if self.is_fast() => {
-                self.enter_kernel(head, bells);
-                Ok(())
-            }
-            _ => Ok(()),
-        })
-    }
-
-    /// Passes the mark of going up, having read the kernel up to it and `bells` doorbells beyond.
-    pub(super) fn enter_fast(&self, bells: u64) {
-        let reading = &self.end.reading;
-        let head = self.front().map_or(self.place().head, |(head, record)| self.incoming().behind(head, record));
-        reading.bells_before_up.store(reading.all_bells.load(Relaxed), Relaxed);
-        reading.fast.store(1, Relaxed);
-        reading.place.store(Place { head, consumed: 0 }.pack(), Relaxed);
-        self.link.incoming().head.head.store(head, Release);
-        self.count_bells(bells);
-        reading.held_from.store(reading.all_bells.load(Relaxed), Relaxed);
-        self.end.was_fast.fetch_or(2, Relaxed);
-    }
-
-    /// Passes the mark of going down at `head`: `bells` doorbells come before the data in the kernel.
-    pub(super) fn enter_kernel(&self, head: u64, bells: u64) {
-        let reading = &self.end.reading;
-        let taken = self.bells_taken();
-        let ring = self.incoming();
-        if let Some(data) = taken.checked_sub(bells).filter(|&n| n > 0) {
-            // What is not kept was taken by a receive that another thread's execution of a program ended: it is that one's own.
-            let kept = data.min(self.held() as u64);
-            reading.mistaken.fetch_add(data - kept, Relaxed);
-            self.stash_last(kept);
-        } else {
-            reading.discard(bells - taken);
-        }
-        reading.fast.store(0, Relaxed);
-        let head = ring.behind(head, Record::Down(0));
-        reading.place.store(Place { head, consumed: 0 }.pack(), Relaxed);
-        self.link.incoming().head.head.store(head, Release);
-        // An end that leaves for good says so by going down.
-        self.attend();
-    }
-
-    /// Data that was taken from the kernel in the belief that it was a doorbell.
-    pub(super) fn take_stash(&self, into: &mut Cursor, peek: bool) -> Option<usize> {
-        let reading = &self.end.reading;
-        let stash = reading.stash.load(Relaxed) as usize;
-        let n = stash.min(into.left());
-        if n == 0 || stash > self.held() {
-            return None;
-        }
-        self.copy_held(into, stash, n);
-        if !peek {
-            reading.stash.store((stash - n) as u32, Relaxed);
-            reading.kernel_bytes.fetch_add(n as u64, Relaxed);
-        }
-        Some(n)
-    }
-
-    /// Copies `n` of the last `most` bytes that were taken for doorbells.
-    fn copy_held(&self, into: &mut Cursor, most: usize, n: usize) {
-        let reading = &self.end.reading;
-        let first = reading.all_bells.load(Relaxed).wrapping_sub(most as u64);
-        for number in 0..n as u64 {
-            let byte = reading.held[(first.wrapping_add(number) % reading.held.len() as u64) as usize].load(Relaxed);
-            // SAFETY: one byte from this stack frame; the callers see that there is room for `n`.
-            unsafe { into.copy_from(&byte, 1) };
-        }
-    }
-
-    /// Makes all reads go through the library from now on, if no plain read is in progress; true when they do.
-    pub fn become_ready(&self) -> bool {
-        if self.end.read_gate.is_shut() {
-            return true;
-        }
-        let reading = &self.end.reading;
-        let entered = self.enter_reading();
-        if entered == Entered::Asleep {
-            return self.end.read_gate.is_shut();
-        }
-        // A handler must not receive between the looks at how much has been.
-        let ready =
-            self.end.read_gate.is_shut() || kernel::undisturbed(|| self.end.read_gate.shut() && self.declare_ready());
-        reading.lock.leave(entered);
-        ready
-    }
-
-    fn declare_ready(&self) -> bool {
-        let flags = &self.link.incoming().flags;
-        self.end.reading.armed.store(ALONE, Relaxed);
-        if let Some((position, true)) = self.read_position() {
-            self.end.reading.kernel.store(position, Relaxed);
-            self.publish_position();
-            // SeqCst: ready before the look whether the other end has left; that one has left before it looks.
-            flags.ready.swap(1, SeqCst);
-            self.attend();
-        } else if !self.has_ended() {
-            self.end.set_reason(Reason::Counters);
-        }
-        true
-    }
-
-    /// Bytes that have been read from the kernel since the connection began, and whether more may come; `None` when that
-    /// cannot be told.
-    pub(super) fn read_position(&self) -> Option<(u64, bool)> {
-        for _ in 0..16 {
-            let before = kernel::counters(self.fd).ok()?;
-            let queued = kernel::inq(self.fd).ok()?;
-            let after = kernel::counters(self.fd).ok()?;
-            if before.received == after.received {
-                let more = matches!(after.state, kernel::ESTABLISHED | kernel::FIN_WAIT1 | kernel::FIN_WAIT2);
-                let ended = matches!(after.state, kernel::CLOSE_WAIT | kernel::LAST_ACK | kernel::CLOSING);
-                // The other end's FIN counts as a byte.
-                let read = after.received.checked_sub(u64::from(queued) + u64::from(ended))?;
-                return (more || ended).then_some((read, more && !after.fast_open));
-            }
-        }
-        None
-    }
-
-    /// With an empty ring: has the stream ended, has the connection failed?
+    /// With an empty ring, asks the kernel whether the stream has ended or the connection has failed.
     #[inline(never)]
     fn ask_kernel(&self) -> Taken {
         let reading = &self.end.reading;
-        if !self.is_fast() {
+        if !self.receives_fast() {
             return Taken::Nothing;
         }
         let now = ticks();
@@ -991,18 +306,18 @@ impl Port<'_> {
         reading.asked.store(now, Relaxed);
         let mut byte = 0u8;
         for round in 0.. {
-            // A byte behind a mark that has just appeared is none of a doorbell's.
-            if self.something() {
+            // If a mark has just appeared, the byte behind it is no doorbell.
+            if self.has_something() {
                 break;
             }
             // SAFETY: one writable byte; only looked at.
             match unsafe { kernel::recv(self.fd, &mut byte, 1, libc::MSG_PEEK | libc::MSG_DONTWAIT) } {
                 Ok(0) => {
                     // The next receive finds it as well.
-                    self.heed_kernel();
+                    self.ask_kernel_next();
                     return Taken::EndOfStream;
                 }
-                // A doorbell hides the end of the stream behind it. Nobody need be woken by it any more.
+                // A doorbell hides the end of the stream behind it. No sleeper needs it any more.
                 Ok(_) if self.has_ended() => {
                     if !matches!(self.take_bells_of_idle(16), Ok(1..)) {
                         break;
@@ -1013,36 +328,12 @@ impl Port<'_> {
                 Err(AGAIN) => return Taken::Nothing,
                 Err(e) => {
                     // Behind the error comes the end.
-                    self.heed_kernel();
+                    self.ask_kernel_next();
                     return self.verdict(e);
                 }
             }
         }
-        self.heed_kernel();
+        self.ask_kernel_next();
         Taken::Nothing
-    }
-
-    /// Whether the other end has said that it ends its direction, or this one that it receives no more: the kernel may
-    /// know of the end of the stream by now. An other end that was killed says nothing.
-    #[inline]
-    pub fn may_have_ended(&self) -> bool {
-        self.link.incoming().sender.ended.load(Relaxed) != 0 || self.is_deaf()
-    }
-
-    /// Whether the program has said that it receives no more: then it can always be read, and whatever comes is an edge.
-    #[inline]
-    pub fn is_deaf(&self) -> bool {
-        self.end.shut.load(Relaxed) & SHUT_IN != 0
-    }
-
-    /// The kernel has reported this socket, perhaps for the end of the stream, and may not do so again: the next receive
-    /// that finds the ring empty asks it.
-    pub fn heed_kernel(&self) {
-        self.end.reading.asked.store(0, Relaxed);
-    }
-
-    /// Whether the kernel may have something to say of what can be read: the rings alone do not know.
-    pub fn needs_kernel(&self) -> bool {
-        !self.is_fast() || self.may_have_ended()
     }
 }

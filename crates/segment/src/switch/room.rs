@@ -1,29 +1,28 @@
 //! Room in the ring: what a sender does that finds none.
 //!
-//! A send that blocks waits for room, and goes down when its reader has not moved for a while. So does one that does not block,
-//! as long as nobody knows how the program waits for room. Where it waits by calls of this library (poll, select, epoll), and the
-//! reader reads, such a send says EAGAIN, as on kernel TCP, and the direction stays in the ring. Nobody tells of the room that the
-//! reader makes: those calls look by themselves, at first every 100 us, then later and later. Of a reader that has stopped the
-//! kernel knows more, and its buffers are there for that: then the direction goes down.
+//! A send that blocks waits for room, and goes down when its reader has not moved for a while. A send that does not
+//! block does the same, as long as the library does not know how the program waits for room. If the program waits by
+//! calls of this library (poll, select, epoll), and the reader reads, such a send says EAGAIN, as on kernel TCP, and
+//! the direction stays in the ring. The reader does not report the room that it makes: those calls look by themselves,
+//! at first every 100 us, then later and later. If the reader has stopped, the direction goes down, because the kernel
+//! wakes without a look.
 
 use super::{CHECK_EVERY_US, OVER, Port, micros};
 use crate::clock::{give_way, ticks, ticks_per_microsecond};
-use crate::end::Stage;
 use crate::kernel;
-use crate::link::CLOSED;
 use crate::lock::Entered;
 use crate::raw::is_quiet;
 use crate::reason::Reason;
 use crate::ring::Fault;
 use crate::sync::{Acquire, Relaxed, pause};
 
-/// A sender that blocks and finds the ring full goes down when the reader has not moved for so long.
+/// A send that blocks and finds the ring full goes down when the reader has not moved for so long.
 const PATIENCE_US: u64 = 1000;
-/// The same for one that does not block, or is about to say EAGAIN.
+/// The same for a send that does not block, or is about to say EAGAIN.
 const SHORT_PATIENCE_US: u64 = 20;
 
 /// A reader that has made no room for so long has stopped.
-const STOPPED_US: u64 = 100_000;
+const STANDS_STILL_US: u64 = 100_000;
 /// A wait for room looks again after half the time that it has lasted, but not before and not after these.
 const LOOK_AFTER_US: [u64; 2] = [100, 5000];
 
@@ -34,7 +33,8 @@ pub(super) enum Room {
 }
 
 impl Port<'_> {
-    /// Waits until `enough` is free, better room for all that is `wanted`, unless that is a good part of the ring.
+    /// Waits until `enough` bytes are free; or until all that is `wanted` fits, unless that is more than a quarter of
+    /// the ring.
     pub(super) fn wait_for_room(&self, enough: u64, wanted: usize, nonblocking: bool) -> Room {
         let sender = self.sender();
         let enough = enough.max((wanted as u64).min(sender.ring.capacity() / 4));
@@ -78,7 +78,7 @@ impl Port<'_> {
         }
     }
 
-    /// The ring is full for a send that does not block: whether the program may be told so, and of room later.
+    /// The ring is full for a send that does not block. Whether the program may be told so, and be told of room later.
     pub(super) fn refuse(&self) -> bool {
         if !self.is_full() {
             self.begin_refusing();
@@ -90,7 +90,7 @@ impl Port<'_> {
         may
     }
 
-    /// Whether the program was refused room, and has put nothing into the ring since.
+    /// Whether the program was refused room and has put nothing into the ring since.
     fn is_full(&self) -> bool {
         let sending = &self.end.sending;
         sending.full.load(Relaxed) != 0 && sending.full_at.load(Relaxed) == sending.tail.load(Relaxed)
@@ -101,7 +101,7 @@ impl Port<'_> {
         self.end.is_watched_by_one() && self.end.read_gate.is_shut() && !is_quiet()
     }
 
-    /// Whether the direction is in the ring and has room, of which a program may be told that was refused some.
+    /// Whether the direction is in the ring and has room again for a program that was refused some.
     pub fn has_room_again(&self) -> bool {
         self.stays_in_ring() && self.is_half_free()
     }
@@ -111,8 +111,8 @@ impl Port<'_> {
         self.stays_in_ring() && !self.is_half_free()
     }
 
-    /// Whether a program that asks for room is told of some. In the ring there is some where the next send takes something, or, once
-    /// it was refused, where half is free; in the kernel there is, or it says so itself.
+    /// Whether a program that asks for room is told of some. The ring has room if the next send puts something there,
+    /// or, once the program was refused room, if half of the ring is free. On the kernel path the kernel tells.
     pub fn offers_room(&self) -> bool {
         if !self.is_full() {
             if !self.stays_in_ring() || self.is_free(self.sender().ring.enough_for_any()) {
@@ -127,8 +127,8 @@ impl Port<'_> {
         offers
     }
 
-    /// Whether a program that was refused room in the ring waits on. Where nobody looks for it, or the reader has stopped, the
-    /// direction goes down.
+    /// Whether a program that was refused room in the ring has to wait on. If no call looks for room, or the reader has
+    /// stopped, the direction goes down.
     pub fn keeps_waiting(&self) -> bool {
         if self.awaits_room() && (!self.is_looked_for() || self.has_stopped()) {
             self.go_down_for_room();
@@ -151,26 +151,26 @@ impl Port<'_> {
     /// Whether so many bytes of the ring are free.
     fn is_free(&self, enough: u64) -> bool {
         let sender = self.sender();
-        // What the reader has published last is asked for where the rest is not enough.
+        // The reader's published head is read only if the head that was last seen is not enough.
         [false, true].into_iter().any(|fresh| sender.free(fresh).is_ok_and(|free| free >= enough))
     }
 
     /// In how many nanoseconds a wait for room looks again; `None` if the direction has left the ring, or does so now, since the
     /// reader has stopped.
     pub fn looks_for_room_in(&self) -> Option<u64> {
-        let has_left = || !self.stays_in_ring();
-        if has_left() || self.reader_is_gone() {
+        if !self.stays_in_ring() || self.reader_is_gone() {
             return None;
         }
         self.keeps_waiting();
-        if has_left() {
+        if !self.stays_in_ring() {
             return None;
         }
         let waited = ticks().saturating_sub(self.end.sending.full_since.load(Relaxed)) / ticks_per_microsecond();
         Some((waited / 2).clamp(LOOK_AFTER_US[0], LOOK_AFTER_US[1]) * 1000)
     }
 
-    /// Somebody waits for room whom nobody of this library's tells of it: the kernel has some. Unless another thread sends.
+    /// Goes down, because a thread waits for room to which no call of this library reports any: the kernel has room. If
+    /// another thread sends, this does nothing.
     #[cold]
     pub fn go_down_for_room(&self) {
         let lock = &self.end.sending.lock;
@@ -178,22 +178,11 @@ impl Port<'_> {
             if self.sends_fast() {
                 self.go_down(Reason::RingFull);
             }
-            lock.leave(Entered::Alone);
+            lock.exit(Entered::Alone);
         }
     }
 
-    /// Whether the direction is in the ring, and has no cause to leave it.
-    pub fn stays_in_ring(&self) -> bool {
-        let flags = &self.link.outgoing().flags;
-        self.sends_fast()
-            && self.end.stage() == Stage::Joined
-            && !self.end.sends_by_kernel()
-            && flags.closed.load(Relaxed) != CLOSED
-            && flags.want_down.load(Relaxed) == 0
-            && !self.reader_left()
-    }
-
-    /// The program is refused room. From now on the reader is looked at.
+    /// The program is refused room. From now on the library looks whether the reader moves.
     fn begin_refusing(&self) {
         let sending = &self.end.sending;
         let now = ticks();
@@ -204,15 +193,15 @@ impl Port<'_> {
         sending.full_progress[1].store(now, Relaxed);
     }
 
-    /// Whether the reader has not moved for long, as far as those saw who looked.
+    /// Whether no look has seen the reader move for long.
     fn has_stopped(&self) -> bool {
         let [head, when] = &self.end.sending.full_progress;
-        // For the published head, which it keeps.
+        // This reads the published head and keeps it.
         let _ = self.sender().used(true);
         let (seen, now) = (self.end.sending.seen_head.load(Acquire), ticks());
         if head.swap(seen, Relaxed) != seen {
             when.store(now, Relaxed);
         }
-        now.saturating_sub(when.load(Relaxed)) > micros(STOPPED_US)
+        now.saturating_sub(when.load(Relaxed)) > micros(STANDS_STILL_US)
     }
 }

@@ -1,33 +1,23 @@
 //! Sending: into the ring while the direction is fast, else on the kernel path; going up and going down.
 
-use super::give::{Gave, PIECE};
+use super::path::GoUp;
 use super::room::Room;
-use super::{AGAIN, BROKEN, CHECK_EVERY_US, GONE, LIES_US, LIVES, OVER, Port, STOPPED_US, micros};
-use crate::clock::{give_way, nanoseconds, nap, ticks};
-use crate::end::{NO_PIECE, SHUT_OUT, Stage};
+use super::{AGAIN, BROKEN, LIES_US, Port, STOPPED_US, micros};
+use crate::clock::{nap, ticks};
+use crate::end::Stage;
 use crate::kernel::{self, HeldBack};
-use crate::link::{ABSENT, ALONE, BY_READER, CLOSED, DOZING, Direction, LEAVING, NO_MORE_BELLS, RINGING, SHUT};
 use crate::lock::Entered;
 use crate::raw::{Answer, Errno};
 use crate::reason::Reason;
-use crate::ring::{self, Fault, Push, Record, Source};
-use crate::sync::{AcqRel, Acquire, Relaxed, Release, SeqCst, fence, own, pause};
+use crate::ring::{Fault, Push, Source};
+use crate::sync::{AcqRel, Relaxed, own};
 use crate::tap;
 use crate::vector::Cursor;
-use crate::wait;
+use crate::words::CLOSED;
 
-/// A longer send holds signals back from its beginning, any other once it has to wait: the reader of what it has sent by
-/// then cannot have answered with one.
+/// A longer send holds signals back from its beginning, a shorter one from its first wait. Until then the reader cannot
+/// have answered with a signal.
 const LONG: usize = 64 << 10;
-
-/// The kernel acknowledges what it has received within 200 ms. What it does not, its reader has no room for.
-const ACKNOWLEDGED_WITHIN_US: u64 = 250_000;
-
-/// A reader that is about to leave the ring has done so within this time, if it is neither stopped nor killed.
-const LEFT_WITHIN_US: u64 = 100_000;
-
-/// A reader that asks again and again takes what is published within this time, if it is awake.
-const AWAKE_US: u64 = 2;
 
 impl Port<'_> {
     /// Sends what is under `from` as send(2) does with `flags`. `plain` sends on the kernel path what is left after so
@@ -42,13 +32,13 @@ impl Port<'_> {
             return self.send_by_kernel(Reason::Unsupported, || plain(0));
         }
         if from.left() == 0 {
-            self.end.sending.in_kernel.fetch_add(1, AcqRel);
+            self.end.sending.kernel_sends.fetch_add(1, AcqRel);
             return self.count_plain(0, || plain(0));
         }
         self.send_from(&mut from, flags, plain)
     }
 
-    /// The same for any source of at least one byte; ends early when the source has no more.
+    /// The same for any source of at least one byte. It ends early when the source has no more.
     ///
     /// # Errors
     /// As send(2).
@@ -58,7 +48,7 @@ impl Port<'_> {
         let entered = self.enter_sending();
         let (mut sent, mut held_back) = (0, None);
         let outcome = self.send_inside(from, &mut sent, &mut held_back, nonblocking, entered == Entered::Nested);
-        self.leave_for(entered, matches!(outcome, Outcome::Plain));
+        self.exit_sending(entered, matches!(outcome, Outcome::Plain));
         if sent == 0 {
             drop(held_back.take());
         }
@@ -87,7 +77,7 @@ impl Port<'_> {
     pub fn send_by_kernel(&self, reason: Reason, plain: impl FnOnce() -> Answer) -> Answer {
         let entered = self.enter_sending();
         if entered == Entered::Nested && self.sends_fast() {
-            // The send of this thread below has chosen the ring.
+            // A send of this thread, below this one, has chosen the ring.
             return Err(AGAIN);
         }
         let began = ticks();
@@ -98,119 +88,19 @@ impl Port<'_> {
             }
             nap(50);
         }
-        self.leave_for(entered, true);
+        self.exit_sending(entered, true);
         self.count_plain(1, || self.check_untold(0).and_then(|()| plain()))
     }
 
-    /// An error of which the program does not know yet. The kernel tells it once, to whichever call comes first, and none
-    /// that has `sent` a part.
-    fn check_untold(&self, sent: usize) -> Result<(), Errno> {
-        let kept = self.end.reading.error.load(Relaxed) != 0;
-        if !kept && (!self.has_forsaken() || self.connected()) {
-            return Ok(());
-        }
-        let untold = if sent > 0 {
-            Some(BROKEN)
-        } else if kept {
-            self.end.take_kept_error()
-        } else {
-            self.take_error()
-        };
-        untold.map_or(Ok(()), Err)
-    }
-
-    /// Enters the lock. Whoever does so first after its owner was killed mends the ring.
-    #[inline]
-    pub(super) fn enter_sending(&self) -> Entered {
-        let entered = self.end.sending.lock.enter(self.me);
-        if entered == Entered::AfterDeath {
-            kernel::undisturbed(|| self.mend_sending());
-        }
-        entered
-    }
-
-    /// What a killed sender was in the middle of: its record is closed, a mark of the path that it has published is kept to,
-    /// and doorbells that it had announced are sent, since it may have taken the flag for them already, or taken back where
-    /// none is wanted any more. What it has given back to the kernel path is not given back again.
-    #[cold]
-    fn mend_sending(&self) {
-        const MOST: u32 = 16;
-        let Direction { flags, sender, .. } = self.link.outgoing();
-        self.sender().close_hole();
-        if sender.switching.load(Relaxed) != 0 {
-            self.mend_switch();
-            sender.switching.store(0, Release);
-        }
-        // It may have taken the waiting flag for a kernel send that it did not come to.
-        self.settle_flag(false);
-        if flags.waiting.load(Acquire) & RINGING != 0 {
-            // Announced before: a reader that closes waits for the one and then for the other.
-            if self.sends_fast() {
-                self.send_bell();
-            }
-            flags.waiting.fetch_and(!RINGING, Release);
-        }
-        if self.end.was_fast.load(Relaxed) & 1 == 0 {
-            return;
-        }
-        // Since it went up the kernel has had doorbells and what was given back; or more, since it went down.
-        let Some(given) = self.given_since() else { return };
-        // Behind that: a reader says first that it gives.
-        if flags.giver.load(Acquire) & BY_READER != 0 {
-            // No doorbell is missing then, and who gives next counts the rest.
-            return;
-        }
-        let unsent = given.wrapping_neg();
-        if (1..=MOST).contains(&unsent) {
-            if sender.bells.load(Acquire) & NO_MORE_BELLS != 0 {
-                sender.bells.fetch_sub(unsent.into(), Release);
-            } else {
-                self.send_surely(&[0; MOST as usize][..unsent as usize]);
-            }
-        } else if unsent != 0
-            && self.sends_fast()
-            && self.reader_left()
-            && (given as usize > PIECE || self.note_piece(given as usize).is_err())
-        {
-            self.break_off();
-        }
-    }
-
-    /// The same for one that was about to switch its path: the mark is published before anything else says that it has.
-    fn mend_switch(&self) {
-        let sending = &self.end.sending;
-        match self.sender().last() {
-            Ok(Record::Up(_)) if !self.sends_fast() => self.has_gone_up(),
-            Ok(Record::Down(_)) if self.sends_fast() && !self.reader_left() => sending.fast.store(0, Relaxed),
-            _ => {}
-        }
-    }
-
-    /// Doorbells announced since the direction last went up.
-    pub fn bells_since_up(&self) -> u64 {
-        let all = self.link.outgoing().sender.bells.load(Relaxed) & !NO_MORE_BELLS;
-        all.wrapping_sub(self.end.sending.bells.load(Relaxed))
-    }
-
-    /// Leaves the lock, for a kernel send or not.
-    #[inline]
-    fn leave_for(&self, entered: Entered, kernel_send: bool) {
-        let sending = &self.end.sending;
-        if kernel_send {
-            sending.in_kernel.fetch_add(1, AcqRel);
-        }
-        sending.lock.leave(entered);
-    }
-
-    /// A kernel send of `wanted` bytes, counted. While it is under way it counts as refused: of the room that comes when it
-    /// is short, the kernel tells once.
+    /// Makes and counts a kernel send of `wanted` bytes. Until it is over it counts as refused, because the kernel
+    /// reports only once that there is room again.
     fn count_plain(&self, wanted: usize, plain: impl FnOnce() -> Answer) -> Answer {
         let (sending, refused) = (&self.end.sending, &self.end.refused);
         let before = refused.load(Relaxed);
         refused.store(1, Relaxed);
         let answer = plain();
-        self.settle_flag(matches!(answer, Ok(1..)));
-        self.leave_kernel();
+        self.restore_flag(matches!(answer, Ok(1..)));
+        self.end_kernel_send();
         if let Ok(n) = answer {
             sending.kernel_bytes.fetch_add(n as u64, Relaxed);
             if n >= wanted {
@@ -220,19 +110,14 @@ impl Port<'_> {
         answer
     }
 
-    /// A kernel send is over: for a thread that does not come back from it.
-    pub fn leave_kernel(&self) {
-        self.settle_flag(false);
-        self.end.sending.in_kernel.fetch_sub(1, AcqRel);
+    /// Ends a kernel send from which its thread does not come back.
+    pub fn end_kernel_send(&self) {
+        self.restore_flag(false);
+        self.end.sending.kernel_sends.fetch_sub(1, AcqRel);
     }
 
-    /// Whether the kernel still holds the connection for whole.
-    pub(super) fn connected(&self) -> bool {
-        kernel::poll_now(self.fd, 0) & OVER == 0
-    }
-
-    /// With `nested`, under a signal handler on top of another send of this thread, the path is not switched: that send
-    /// has chosen its own already.
+    /// `nested`: a signal handler sends on top of another send of this thread. Then the path is not switched, because
+    /// that send has chosen it.
     #[inline]
     fn send_inside(
         &self,
@@ -248,7 +133,7 @@ impl Port<'_> {
             *held_back = Some(HeldBack::new());
         }
         loop {
-            if sending.fast.load(Relaxed) == 0 && (nested || !self.try_up(true)) {
+            if sending.fast.load(Relaxed) == 0 && (nested || !self.try_up(GoUp::ToSend)) {
                 return Outcome::Plain;
             }
             if self.end.stage() == Stage::Broken {
@@ -256,8 +141,8 @@ impl Port<'_> {
             }
             let flags = &self.link.outgoing().flags;
             if flags.closed.load(Relaxed) == CLOSED || !self.reader_lives() {
-                // Nobody will read the ring any more: the kernel has the right answer for the program.
-                self.attend_surely();
+                // No process will read the ring any more. The kernel has the right answer for the program.
+                self.give_back_fully();
                 sending.fast.store(0, Relaxed);
                 self.end.pin_sending();
                 return Outcome::Plain;
@@ -274,12 +159,12 @@ impl Port<'_> {
                 Ok(Pushed::Left) if from.left() == 0 => {
                     if !nonblocking && !nested {
                         // As a send that blocks waits for room.
-                        self.attend_surely();
+                        self.give_back_fully();
                     }
                     return Outcome::Done;
                 }
                 Ok(Pushed::Left) if sending.fast.load(Relaxed) == 0 => return Outcome::Plain,
-                // Not before the send below in this very thread is done, or the kernel has room.
+                // The rest goes the kernel path once the send below in this thread is done, or the kernel has room.
                 Ok(Pushed::Left) => 0,
                 Ok(Pushed::Until(enough)) => enough,
             };
@@ -293,35 +178,10 @@ impl Port<'_> {
             match self.wait_for_room(enough, from.left(), nonblocking) {
                 Room::Some => since = None,
                 Room::None if nonblocking && nested => return Outcome::Failed(AGAIN),
-                // Of a send that does not block the program is told of the ring's room later, or the rest goes the kernel path
-                // too: if that has no room either, the kernel will say when it has.
                 Room::None => {
-                    // First: behind the FIN of one that was killed, the kernel would take the rest.
-                    if self.reader_is_gone() {
-                        return Outcome::Plain;
+                    if let Some(outcome) = self.find_full(&mut since, nonblocking, nested) {
+                        return outcome;
                     }
-                    if nonblocking && !nested && self.refuse() {
-                        return Outcome::Refused;
-                    }
-                    if !nested && self.go_down(Reason::RingFull) {
-                        return Outcome::Plain;
-                    }
-                    // The reader is inside a receive that does not wait: it will soon be out, if it lives.
-                    if !self.connected() {
-                        sending.fast.store(0, Relaxed);
-                        return Outcome::Plain;
-                    }
-                    let began = *since.get_or_insert_with(ticks);
-                    let is_over = || ticks().wrapping_sub(began) > micros(STOPPED_US);
-                    if nonblocking && (self.reader_left() || is_over()) {
-                        self.end.refused.store(1, Relaxed);
-                        return Outcome::Failed(AGAIN);
-                    }
-                    if !nested && self.is_stuck(began, u64::MAX) {
-                        self.break_off();
-                        return Outcome::Failed(BROKEN);
-                    }
-                    nap(50);
                 }
                 Room::Fault => {
                     self.break_off();
@@ -331,8 +191,43 @@ impl Port<'_> {
         }
     }
 
-    /// As `push_all`, where there is something to heed: the direction may have to go down before, and what is published may
-    /// have to be copied. `None` if nothing stands in the way after all.
+    /// The ring has stayed full. `None`: the send tries again. `since` is when it first did so.
+    #[cold]
+    fn find_full(&self, since: &mut Option<u64>, nonblocking: bool, nested: bool) -> Option<Outcome> {
+        let sending = &self.end.sending;
+        // This comes first: behind the FIN of a killed end the kernel would accept the rest.
+        if self.reader_is_gone() {
+            return Some(Outcome::Plain);
+        }
+        // Either the library tells the program later that the ring has room, or the rest goes the kernel path. If that
+        // has no room either, the kernel will say when it has.
+        if nonblocking && !nested && self.refuse() {
+            return Some(Outcome::Refused);
+        }
+        if !nested && self.go_down(Reason::RingFull) {
+            return Some(Outcome::Plain);
+        }
+        // The reader is inside a receive that does not wait. If it lives, it will soon be out.
+        if !self.connected() {
+            sending.fast.store(0, Relaxed);
+            return Some(Outcome::Plain);
+        }
+        let began = *since.get_or_insert_with(ticks);
+        let is_over = || ticks().wrapping_sub(began) > micros(STOPPED_US);
+        if nonblocking && (self.reader_is_absent() || is_over()) {
+            self.end.refused.store(1, Relaxed);
+            return Some(Outcome::Failed(AGAIN));
+        }
+        if !nested && self.is_stuck(began, u64::MAX) {
+            self.break_off();
+            return Some(Outcome::Failed(BROKEN));
+        }
+        nap(50);
+        None
+    }
+
+    /// As `push_all`, where something is to be heeded: the direction may have to go down first, or a tap wants a copy.
+    /// `None`: nothing is to be heeded after all.
     #[cold]
     fn push_heeding(&self, from: &mut impl Source, sent: &mut usize, nested: bool) -> Option<Result<Pushed, Fault>> {
         let down = self.link.outgoing().flags.want_down.load(Relaxed) != 0 || self.end.sends_by_kernel();
@@ -350,14 +245,14 @@ impl Port<'_> {
         self.push_tapped(name, from, sent)
     }
 
-    /// Of one that is held the end says so itself, for as long as it is.
+    /// The reason of a held connection is not noted here: the end derives it as long as it is held.
     #[cold]
     fn reason_to_go_down(&self) -> Reason {
         let for_good = self.end.is_pinned() || self.link.outgoing().flags.want_down.load(Relaxed) != 0;
         if for_good { Reason::Unsupported } else { Reason::Young }
     }
 
-    /// Publishes as much as fits and has a reader.
+    /// Publishes what fits into the ring, as long as a reader looks there.
     #[inline]
     pub(super) fn push_all(&self, from: &mut impl Source, sent: &mut usize) -> Result<Pushed, Fault> {
         let place = self.end.reading.place.load(Relaxed);
@@ -370,7 +265,7 @@ impl Port<'_> {
                 Push::Took(n) => {
                     *sent += n;
                     own::add(&self.end.sending.fast_bytes, n as u64);
-                    if !self.ring_bell() {
+                    if !self.wake_reader() {
                         return Ok(Pushed::Left);
                     }
                 }
@@ -379,674 +274,22 @@ impl Port<'_> {
         }
         Ok(Pushed::All)
     }
-
-    /// Wakes the reader if it sleeps. False when it has left the ring: then what is in it has gone the kernel path.
-    #[inline]
-    fn ring_bell(&self) -> bool {
-        // SeqCst: after the record was published, see `Sender::put`.
-        self.link.outgoing().flags.waiting.load(SeqCst) == 0 || self.is_taken_at_once() || self.wake()
-    }
-
-    /// Whether the reader, having raised the flag, was awake and has emptied the ring: then it will look once more before it
-    /// sleeps.
-    #[cold]
-    fn is_taken_at_once(&self) -> bool {
-        let flags = &self.link.outgoing().flags;
-        if flags.asks_again.load(Relaxed) == 0 || flags.waiting.load(Relaxed) == DOZING || self.reader_left() {
-            return false;
-        }
-        let (sender, began) = (self.sender(), ticks());
-        while sender.used(true) != Ok(0) {
-            if ticks().wrapping_sub(began) > micros(AWAKE_US) {
-                return false;
-            }
-            pause();
-        }
-        true
-    }
-
-    #[cold]
-    fn wake(&self) -> bool {
-        let waiting = &self.link.outgoing().flags.waiting;
-        let mut rang = false;
-        // Threads of an honest reader change its flag a few times meanwhile.
-        for _ in 0..8 {
-            let word = waiting.load(SeqCst);
-            let ringing = word & RINGING;
-            let take = |to| waiting.compare_exchange(word, to, AcqRel, Relaxed).is_ok();
-            match word & !RINGING {
-                absent if absent & ABSENT != 0 => {
-                    if self.give_back() != Gave::Nothing {
-                        return false;
-                    }
-                }
-                0 => return true,
-                DOZING => {
-                    if take(ringing) {
-                        self.knock();
-                        return true;
-                    }
-                }
-                ALONE => {
-                    if !self.ring_if(|| self.is_awaited() && take(ringing)) && !self.is_awaited() {
-                        return true;
-                    }
-                }
-                // Where the woken runs before its waker it may have read all, and rest again.
-                _ if rang && !self.is_awaited() => return true,
-                number => {
-                    self.ring_group(number, ringing, take);
-                    rang = true;
-                }
-            }
-        }
-        // A doorbell too many does no harm.
-        self.ring_if(|| self.is_awaited());
-        true
-    }
-
-    /// `ringing`: [`RINGING`] if a send below in this very thread is doing the same, or 0.
-    fn ring_group(&self, number: u32, ringing: u32, take: impl Fn(u32) -> bool) {
-        // One that no reader has a number for is a hostile reader's.
-        let Some(group) = self.link.their_group(number) else {
-            take(ringing);
-            return;
-        };
-        let ring = || group.rung.fetch_or(1 << (self.link.slot() & 63), SeqCst);
-        // The flag is taken before the group is rung. A reader that was rung may have read, and rest again with its flag
-        // still up: a sender that took it only then would leave nobody to ring for what comes next.
-        // Who goes to sleep says so before it looks whether any was rung; here it is the other way round.
-        if take(RINGING) {
-            ring();
-            // Awake when the flag was taken, it may have read and have fallen asleep since, and rely on the flag.
-            if group.asleep.load(SeqCst) != 0 && group.asleep.swap(0, SeqCst) != 0 {
-                self.send_bell();
-            }
-            if ringing == 0 {
-                self.link.outgoing().flags.waiting.fetch_and(!RINGING, Release);
-            }
-        }
-    }
-
-    #[cold]
-    pub(super) fn send_bell(&self) {
-        if self.announce_bell() {
-            self.send_announced_bell();
-        }
-    }
-
-    /// Sends a doorbell if one `is_wanted`, which is asked once it is announced. A reader that is about to close looks the
-    /// other way round (`hush`): it says what it has read, and waits for what is announced then. So no doorbell comes to a
-    /// socket that was closed with everything read, whose kernel would answer with a reset, and would drop what it has sent.
-    fn ring_if(&self, is_wanted: impl FnOnce() -> bool) -> bool {
-        let announced = self.announce_bell();
-        fence(SeqCst);
-        let wanted = is_wanted();
-        match (wanted, announced) {
-            (true, true) => self.send_announced_bell(),
-            (false, true) => self.take_bell_back(),
-            (_, false) => {}
-        }
-        wanted
-    }
-
-    /// Whether the other end has left something in the ring.
-    pub(super) fn has_unread(&self) -> bool {
-        self.sends_fast() && matches!(self.sender().used(true), Ok(1..)) && self.is_data_ahead()
-    }
-
-    fn is_data_ahead(&self) -> bool {
-        let sender = self.sender();
-        let mut position = sender.seen_head.load(Relaxed);
-        // What is in use may be a mark that the reader has not passed, or fillers: a few in a row.
-        for _ in 0..16 {
-            match sender.ring.record(position) {
-                Ok(Record::Data(_)) => return true,
-                Ok(Record::Empty | Record::Down(_)) | Err(Fault) => break,
-                Ok(record) => position = sender.ring.behind(position, record),
-            }
-        }
-        false
-    }
-
-    /// Whether anybody may have to be woken: something is unread, and the reader's kernel would not answer with a reset.
-    fn is_awaited(&self) -> bool {
-        !self.reader_has_shut() && self.has_unread()
-    }
-
-    fn send_announced_bell(&self) {
-        let began = ticks();
-        loop {
-            match kernel::send_bell(self.fd) {
-                Ok(1) => {
-                    self.end.bells.fetch_add(1, Relaxed);
-                    wait::rang();
-                    return;
-                }
-                // What fills the buffer may have been read: then its acknowledgement comes, and with it room.
-                Err(AGAIN)
-                    if ticks().wrapping_sub(began) < micros(ACKNOWLEDGED_WITHIN_US) && self.is_all_delivered() =>
-                {
-                    nap(50);
-                }
-                // Either the reader has plenty to wake up for, or it is gone. The kernel tells a reset once.
-                Ok(_) | Err(AGAIN) => return self.take_bell_back(),
-                Err(error) => {
-                    self.take_bell_back();
-                    self.keep_failure(error);
-                    return;
-                }
-            }
-        }
-    }
-
-    /// A send of the library's own has failed: the program is to be told, since the kernel says so once. Not of a reset that
-    /// a doorbell may have made and that has cost nothing.
-    pub(super) fn keep_failure(&self, error: Errno) {
-        if error == BROKEN && !(self.is_whole() && self.awaits_answer()) {
-            self.end.keep_error(error);
-        }
-    }
-
-    /// Whether the other end's kernel was sent all that was put on the kernel path: it refuses nothing for want of room.
-    fn is_all_delivered(&self) -> bool {
-        kernel::counters(self.fd).is_ok_and(|counters| counters.unsent == 0)
-    }
-
-    /// Counts one more doorbell, before it is sent; false when the reader wants no more.
-    fn announce_bell(&self) -> bool {
-        let wanted = self.link.outgoing().sender.bells.fetch_add(1, AcqRel) & NO_MORE_BELLS == 0;
-        if !wanted {
-            self.take_bell_back();
-        }
-        wanted
-    }
-
-    /// Whether nothing that the other end has sent can be missing after a reset: all of it is in the ring. On the kernel path
-    /// a reset takes what was not sent yet.
-    fn is_whole(&self) -> bool {
-        let (ring, begin) = (self.incoming(), self.place().head);
-        let mut position = begin;
-        while self.is_fast() && ring::distance(begin, position) < ring.capacity() {
-            match ring.record(position) {
-                Ok(Record::Empty) => return true,
-                Ok(Record::Down(_)) | Err(Fault) => return false,
-                Ok(record) => position = ring.behind(position, record),
-            }
-        }
-        false
-    }
-
-    /// Whether a doorbell is on its way, or lies unread. A reader that is killed then resets the connection, and nobody can
-    /// tell whether kernel TCP would have done so.
-    fn awaits_answer(&self) -> bool {
-        let Direction { head, sender, .. } = self.link.outgoing();
-        sender.bells.load(Relaxed) & !NO_MORE_BELLS > head.bells.load(Relaxed)
-    }
-
-    fn take_bell_back(&self) {
-        self.link.outgoing().sender.bells.fetch_sub(1, Release);
-    }
-
-    /// Whether the reader does not look at the ring, for good or for now.
-    pub(super) fn reader_left(&self) -> bool {
-        self.link.outgoing().flags.waiting.load(SeqCst) & ABSENT != 0
-    }
-
-    /// Whether the reader lives and has shut down both ways.
-    fn reader_has_shut(&self) -> bool {
-        self.link.outgoing().flags.closed.load(Acquire) == SHUT
-    }
-
-    /// The program is about to shut down this direction, or to close the socket: what a reader has left in the ring could not
-    /// follow behind the FIN.
-    pub fn end_sending(&self) {
-        let Direction { flags, sender, .. } = self.link.outgoing();
-        // SeqCst: said before the look; a reader that leaves looks the other way round.
-        sender.ended.swap(1, SeqCst);
-        self.rouse_other();
-        let began = ticks();
-        while flags.in_kernel.load(SeqCst) == LEAVING && ticks().wrapping_sub(began) < micros(LEFT_WITHIN_US) {
-            give_way();
-        }
-        self.attend_surely();
-        self.tap_end();
-    }
-
-    /// Shuts down this direction, by `shut`, while nobody sends: what is in the ring comes before the FIN, and what is sent
-    /// afterwards is for the kernel to refuse. Beside a send that was stopped it is done all the same.
-    pub fn between_sends(&self, shut: impl FnOnce() -> i32) -> i32 {
-        let lock = &self.end.sending.lock;
-        kernel::undisturbed(|| {
-            let entered = lock.owner() != self.me && lock.enter_if_free(self.me);
-            let answer = shut();
-            if answer == 0 {
-                self.end.pin_sending();
-            }
-            if entered {
-                lock.leave(Entered::Alone);
-            }
-            answer
-        })
-    }
-
-    /// Whether this direction is shut down, as the kernel knows: then what is put into the ring comes too late.
-    fn has_sent_fin(&self) -> bool {
-        self.end.shut.load(Relaxed) & SHUT_OUT != 0
-            && kernel::counters(self.fd).is_ok_and(|it| !matches!(it.state, kernel::ESTABLISHED | kernel::CLOSE_WAIT))
-    }
-
-    /// The program is about to shut down the second of both directions: what is sent to it from now on is the kernel's.
-    pub fn shut(&self) {
-        let flags = &self.link.incoming().flags;
-        let _ = flags.closed.compare_exchange(0, SHUT, AcqRel, Relaxed);
-        flags.want_down.store(1, Release);
-        self.await_arrivals();
-    }
-
-    /// Sends on the kernel path, whether the socket blocks or not.
-    fn send_surely(&self, mut bytes: &[u8]) {
-        while !bytes.is_empty() {
-            match kernel::send(self.fd, bytes) {
-                Ok(n) => bytes = &bytes[n.min(bytes.len())..],
-                Err(AGAIN) => nap(100),
-                Err(error) => {
-                    self.keep_failure(error);
-                    return;
-                }
-            }
-        }
-    }
-
-    /// Whether the reader of an unmoving ring is still there; the kernel is asked rarely.
-    #[inline]
-    fn reader_lives(&self) -> bool {
-        let [head, when] = &self.end.sending.progress;
-        // Not for each of the smallest messages: the clock would be a tenth of what they cost.
-        let stretch = self.end.sending.tail.load(Relaxed) >> 8;
-        let looked = &self.end.sending.looked;
-        if looked.load(Relaxed) == stretch {
-            return true;
-        }
-        looked.store(stretch, Relaxed);
-        let now = ticks();
-        let since = now.wrapping_sub(when.load(Relaxed));
-        if since < micros(CHECK_EVERY_US) {
-            return true;
-        }
-        when.store(now, Relaxed);
-        let sender = self.sender();
-        let Ok(used) = sender.used(true) else { return true };
-        let seen = sender.seen_head.load(Relaxed);
-        let moved = head.swap(seen, Relaxed) != seen;
-        // It read a moment ago: nobody can tell what it was sent before its death from what was sent just after.
-        if moved && since < 4 * micros(CHECK_EVERY_US) {
-            self.note_life();
-        }
-        used == 0 || moved || self.kernel_says_alive()
-    }
-
-    #[cold]
-    pub(super) fn kernel_says_alive(&self) -> bool {
-        let events = kernel::poll_now(self.fd, libc::POLLRDHUP);
-        if events & OVER == 0 && events & libc::POLLRDHUP != 0 && !self.reader_has_shut() {
-            // The other end has sent its FIN: it has shut down its half, or it is gone. A byte tells.
-            // If it has nothing unread, it may just be closing in order; one that is inside a receive is not.
-            let in_kernel = &self.link.outgoing().flags.in_kernel;
-            self.ring_if(|| self.has_unread() || in_kernel.load(SeqCst) != 0);
-            return self.connected();
-        }
-        if events & (OVER | libc::POLLRDHUP) == 0 {
-            self.note_life();
-        }
-        events & OVER == 0
-    }
-
-    /// Whether a reader that has been inside a receive, or about to leave, since `began` will not come out, by what the
-    /// segment says: none does beyond `patience_us`. One that has sent its FIN, and says that it has shut down both ways or
-    /// wants no more doorbells, does so soon, or lies: of any other a doorbell tells whether it is there, stopped or not.
-    fn is_stuck(&self, began: u64, patience_us: u64) -> bool {
-        let us = ticks().wrapping_sub(began) / micros(1);
-        let silent = || self.reader_has_shut() || self.link.outgoing().sender.bells.load(Relaxed) & NO_MORE_BELLS != 0;
-        let has_ended = || kernel::poll_now(self.fd, libc::POLLRDHUP) & libc::POLLRDHUP != 0;
-        // For one that does not look at the ring the kernel has no room yet, as for any that does not read.
-        (us > patience_us || us > STOPPED_US && silent() && has_ended()) && !self.reader_left()
-    }
-
-    /// The reader has lived since the last record was published.
-    pub(super) fn note_life(&self) {
-        let sending = &self.end.sending;
-        sending.alive.store(sending.tail.load(Relaxed), Relaxed);
-    }
-
-    /// Whether the reader, if it is gone, has certainly left something unread in the ring that was sent before: kernel TCP
-    /// would have reset the connection. What is sent to one that had read everything, or had shut down its half, is lost
-    /// behind its FIN.
-    pub(super) fn has_forsaken(&self) -> bool {
-        self.attend();
-        let (sending, sender) = (&self.end.sending, self.sender());
-        let Ok(unread @ 1..) = sender.used(true) else { return false };
-        let sent_since = ring::distance(sending.alive.load(Relaxed), sending.tail.load(Relaxed));
-        // Also one that has said that it sends no more: its FIN is that of kernel TCP.
-        let shut = self.reader_has_shut()
-            || self.link.incoming().sender.ended.load(Relaxed) != 0
-            || self.end.probed.load(Relaxed) == LIVES;
-        sent_since < unread && !shut && self.is_data_ahead()
-    }
-
-    /// Whether the other end is gone and has left data in the ring. Kernel TCP resets such a connection at once, but the
-    /// other end's kernel knows nothing of that data and has sent a FIN, as for a half that was shut down. A doorbell
-    /// tells the two apart: nobody is there to take it, so it is answered with a reset, and from then on the kernel says
-    /// what kernel TCP would have said. Living ends are asked once; those that have shut down both ways say so themselves.
-    pub fn reader_is_gone(&self) -> bool {
-        self.attend();
-        let (sending, probed) = (&self.end.sending, &self.end.probed);
-        if !self.has_unread()
-            || probed.load(Relaxed) != 0
-            || self.reader_has_shut()
-            || kernel::poll_now(self.fd, libc::POLLRDHUP) & (libc::POLLRDHUP | OVER) != libc::POLLRDHUP
-        {
-            return false;
-        }
-        let entered = self.enter_sending();
-        // Behind a mark of going down, which another thread may have set meanwhile, a doorbell would be data.
-        let asked = self.sends_fast() && self.ring_if(|| self.has_unread());
-        let gone = asked && !self.connected();
-        if asked {
-            probed.store(if gone { GONE } else { LIVES }, Relaxed);
-        }
-        if gone {
-            sending.fast.store(0, Relaxed);
-            self.end.pin_sending();
-        }
-        sending.lock.leave(entered);
-        gone
-    }
-
-    /// The kernel has reported a reset: whether that is the doing of a doorbell alone. A process that is killed with one
-    /// unread resets the connection, where kernel TCP would have ended the stream: it had read all that was sent to it. If
-    /// not, sends learn from the kernel that it is over. One that had asked for a reset is taken at its word.
-    pub fn heed_reset(&self) -> bool {
-        let flags = &self.link.outgoing().flags;
-        let by_bell = self.sends_fast()
-            && !self.end.is_pinned()
-            && flags.closed.load(Acquire) != CLOSED
-            && flags.resets.load(Acquire) == 0
-            && self.is_whole()
-            && self.awaits_answer()
-            && !self.has_unread();
-        if !by_bell {
-            self.end.pin_sending();
-        }
-        by_bell
-    }
-
-    /// Goes up if everything is in place: the reader is ready and has passed the last mark, and no plain write is in
-    /// progress. With `quietly` also only if it is not pinned, and the doorbell of what comes next does not lie behind unread
-    /// data; otherwise it goes down again at once.
-    #[cold]
-    fn try_up(&self, quietly: bool) -> bool {
-        let end = self.end;
-        let sending = &end.sending;
-        let flags = &self.link.outgoing().flags;
-        if quietly && end.sends_by_kernel() {
-            // One that is let go of tries with its next send.
-            sending.tries.store(0, Relaxed);
-            return false;
-        }
-        let tries = sending.tries.fetch_add(1, Relaxed);
-        if quietly && tries > 16 && !tries.is_multiple_of(8) {
-            return false;
-        }
-        if flags.ready.load(Acquire) == 0
-            || flags.closed.load(Relaxed) | flags.want_down.load(Relaxed) != 0
-            || sending.in_kernel.load(Acquire) != 0
-            || end.stage() != Stage::Joined
-            || !end.write_gate.shut()
-        {
-            return false;
-        }
-        // A handler's send between the look at the position and the mark would be neither before nor behind it.
-        kernel::undisturbed(|| {
-            let words = self.link.outgoing();
-            // SeqCst: said before the look; a reader that begins to receive from the kernel later finds it.
-            words.sender.switching.swap(1, SeqCst);
-            let up = words.flags.in_kernel.load(SeqCst) == 0 && self.go_up(quietly);
-            words.sender.switching.store(0, Release);
-            up
-        })
-    }
-
-    fn go_up(&self, quietly: bool) -> bool {
-        let end = self.end;
-        let sending = &end.sending;
-        let sender = self.sender();
-        match sender.used(true) {
-            Ok(0) => {}
-            Ok(_) => return false,
-            Err(Fault) => {
-                self.break_off();
-                return false;
-            }
-        }
-        let Some(position) = self.send_position() else { return false };
-        let read = self.link.outgoing().flags.position.load(Acquire);
-        if position < read {
-            end.set_reason(Reason::Counters);
-            return false;
-        }
-        if !kernel::has_room_for_bells(self.fd) || quietly && read < position && !self.is_reader_awake() {
-            return false;
-        }
-        if end.was_fast.load(Relaxed) & 1 == 0 {
-            self.let_bells_pass();
-        } else if read < position {
-            // No doorbell pushes what MSG_MORE may have held back.
-            let _ = kernel::set_int_option(self.fd, libc::IPPROTO_TCP, libc::TCP_NODELAY, 1);
-        }
-        sending.bells.store(self.link.outgoing().sender.bells.load(Relaxed) & !NO_MORE_BELLS, Relaxed);
-        sending.position.store(position as u32, Relaxed);
-        sender.mark(Record::Up(position));
-        self.has_gone_up();
-        true
-    }
-
-    /// The mark of going up is the last that was published.
-    fn has_gone_up(&self) {
-        let sending = &self.end.sending;
-        sending.mark.store(sending.tail.load(Relaxed), Relaxed);
-        sending.giving.store(NO_PIECE, Relaxed);
-        sending.full.store(0, Relaxed);
-        sending.fast.store(1, Relaxed);
-        self.end.was_fast.fetch_or(1, Relaxed);
-    }
-
-    /// Whether the waiting flag is down. If not, what the caller is about to send on the kernel path wakes whoever has raised
-    /// it: takes it for that, and lets the next send try again.
-    fn is_reader_awake(&self) -> bool {
-        let (sending, waiting) = (&self.end.sending, &self.link.outgoing().flags.waiting);
-        let word = waiting.load(Acquire);
-        if word != 0 && word & (ABSENT | RINGING) == 0 {
-            // First: a thread that is killed or cancelled in between must not leave a sleeper without it.
-            sending.took.store(word, Relaxed);
-            let _ = waiting.compare_exchange(word, 0, AcqRel, Relaxed);
-            sending.tries.store(0, Relaxed);
-        }
-        word == 0
-    }
-
-    /// A kernel send is over, for which the waiting flag may have been taken: if it has sent nothing, the flag goes up again.
-    fn settle_flag(&self, sent: bool) {
-        let took = &self.end.sending.took;
-        if took.load(Relaxed) != 0
-            && let word @ 1.. = took.swap(0, AcqRel)
-            && !sent
-        {
-            let _ = self.link.outgoing().flags.waiting.compare_exchange(0, word, AcqRel, Relaxed);
-        }
-    }
-
-    /// Nagle's algorithm and TCP_CORK would hold doorbells back; the program is still told what it has set.
-    fn let_bells_pass(&self) {
-        for (name, kept, value) in [(libc::TCP_NODELAY, &self.end.no_delay, 1), (libc::TCP_CORK, &self.end.cork, 0)] {
-            let before = kernel::int_option(self.fd, libc::IPPROTO_TCP, name).unwrap_or(0);
-            kept.store((before != 0).into(), Relaxed);
-            let _ = kernel::set_int_option(self.fd, libc::IPPROTO_TCP, name, value);
-        }
-    }
-
-    /// Whether a doorbell can tell the other end that this one goes down. One that has not received since it has its segment
-    /// takes none, nor does one that goes down itself.
-    pub(super) fn can_wake(&self) -> bool {
-        let entered = self.enter_sending();
-        let can = self.sends_fast() || entered != Entered::Nested && self.try_up(false);
-        self.end.sending.lock.leave(entered);
-        can
-    }
-
-    /// Goes down for good, or, from `until` (CLOCK_MONOTONIC, ns) on, leaves that to the next send. With `wake`, the other
-    /// end finds out at once, however it waits.
-    pub(super) fn go_down_for_good(&self, reason: Reason, wake: bool, until: u64) {
-        self.step_down(reason, wake, true, until);
-    }
-
-    /// The same, but that it may go up again unless it is `for_good`.
-    pub(super) fn step_down(&self, reason: Reason, wake: bool, for_good: bool, until: u64) {
-        let sending = &self.end.sending;
-        let entered = self.enter_sending();
-        // On top of a send of this thread the path stays; that send, or the next, finds that it is pinned.
-        let nested = entered == Entered::Nested;
-        // The mark counts the doorbell that wakes, so that it is thrown away however late it comes.
-        let mut ring = wake && !nested && (self.sends_fast() || self.try_up(false)) && self.announce_bell();
-        if for_good {
-            self.end.pin_sending();
-        }
-        let began = ticks();
-        while !nested && self.sends_fast() && !self.go_down_and_wake(reason, &mut ring) {
-            // The reader is inside a receive that does not wait: it will soon be out, if it lives.
-            if !self.kernel_says_alive() {
-                sending.fast.store(0, Relaxed);
-            } else if self.is_stuck(began, LIES_US) {
-                self.break_off();
-                break;
-            }
-            if nanoseconds() > until {
-                break;
-            }
-            nap(50);
-        }
-        if ring {
-            self.send_surely(&[0]);
-        }
-        self.end.set_reason(reason);
-        sending.lock.leave(entered);
-    }
-
-    /// Bytes that this end has put into the kernel stream; `None` when the kernel's two counts of them disagree. No kernel
-    /// send is in progress meanwhile; what was sent may still be on its way.
-    fn send_position(&self) -> Option<u64> {
-        for _ in 0..8 {
-            let queued = kernel::outq(self.fd).ok()?;
-            let counters = kernel::counters(self.fd).ok()?;
-            if kernel::outq(self.fd).ok()? != queued {
-                // Some of it was acknowledged between the looks.
-                continue;
-            }
-            let established = matches!(counters.state, kernel::ESTABLISHED | kernel::CLOSE_WAIT);
-            let position = counters.sent_once + u64::from(counters.unsent);
-            // An active opener's SYN counts as one acknowledged byte.
-            let agree = (counters.acked + u64::from(queued)).wrapping_sub(position) <= 1;
-            return (established && agree && !counters.fast_open).then_some(position);
-        }
-        None
-    }
-
-    /// Bytes in the kernel stream that are neither doorbells nor counted, modulo 2^32; below 0 where announced doorbells are
-    /// missing. `None` as for [`Port::send_position`].
-    pub(super) fn given_since(&self) -> Option<u32> {
-        let sent = (self.send_position()? as u32).wrapping_sub(self.end.sending.position.load(Relaxed));
-        Some(sent.wrapping_sub(self.bells_since_up() as u32))
-    }
-
-    /// Goes down; false when the reader has not passed the mark of going up and is receiving from the kernel just now.
-    pub(super) fn go_down(&self, reason: Reason) -> bool {
-        self.go_down_and_wake(reason, &mut false)
-    }
-
-    /// The same; sends an announced doorbell behind the mark, if `ring` says that there is one.
-    fn go_down_and_wake(&self, reason: Reason, ring: &mut bool) -> bool {
-        let sending = &self.end.sending;
-        let sender = self.sender();
-        if sender.used(true).is_err() {
-            self.break_off();
-            return true;
-        }
-        if self.reader_left() && !*ring {
-            let gave = self.give_back();
-            if gave != Gave::Nothing {
-                return gave == Gave::All;
-            }
-        }
-        // The tail comes last: a handler's send moves it on.
-        let (mark, head) = (sending.mark.load(Relaxed), sending.seen_head.load(Acquire));
-        let passed = ring::distance(mark, head) <= ring::distance(mark, sending.tail.load(Relaxed));
-        // A handler's send behind the mark must not go into the ring.
-        let left = kernel::undisturbed(|| {
-            let words = self.link.outgoing();
-            words.sender.switching.swap(1, SeqCst);
-            // SeqCst: the mark of going up was published before; a reader that says so later has seen it.
-            let left = match words.flags.in_kernel.load(SeqCst) {
-                LEAVING => None,
-                1.. if !passed => None,
-                _ => {
-                    sender.mark(Record::Down(self.bells_since_up()));
-                    let left = self.reader_left();
-                    // Before any data, which is told from doorbells by their number alone.
-                    *ring =
-                        *ring && kernel::send(self.fd, &[0]).inspect_err(|&error| self.keep_failure(error)).is_err();
-                    if !left {
-                        sending.fast.store(0, Relaxed);
-                    }
-                    Some(left)
-                }
-            };
-            words.sender.switching.store(0, Release);
-            left
-        });
-        let Some(left) = left else { return false };
-        if core::mem::take(ring) {
-            self.send_surely(&[0]);
-        }
-        if left && self.give_back() != Gave::Nothing {
-            return !self.sends_fast();
-        }
-        if left {
-            // It was away, and is back: behind the mark the stream goes on in the kernel.
-            sending.fast.store(0, Relaxed);
-        }
-        sending.tries.store(0, Relaxed);
-        self.end.set_reason(reason);
-        // The bell for this mark, if one is due, is not among the announced ones: the data that follows wakes as well, but for
-        // those who doze.
-        self.rouse_other();
-        true
-    }
 }
 
 enum Outcome {
     Done,
     Plain,
     Failed(Errno),
-    /// The ring has no room for the rest now.
+    /// The ring has no room for the rest, and the program is told so.
     Refused,
 }
 
 pub(super) enum Pushed {
     All,
-    /// Nothing: the direction has gone down.
+    /// The direction has gone down, and nothing was published.
     Down,
-    /// The reader has left the ring: the rest goes the kernel path.
+    /// The reader is absent: the rest goes the kernel path.
     Left,
-    /// There is no more room until so much is free.
+    /// The ring has no room until so many bytes are free.
     Until(u64),
 }

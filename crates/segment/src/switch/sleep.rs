@@ -1,307 +1,39 @@
-//! Sleeping and being woken: the waiting flag, the doorbells in the kernel's queue, and readiness for polls.
-#![allow(unsafe_code, reason = "takes doorbells from the kernel into buffers of its own")]
+//! A thread sleeps until something arrives: a receive, which has the lock meanwhile, or a poll of the kernel's.
+#![allow(unsafe_code, reason = "takes a doorbell from the kernel, or looks at a byte there")]
 
-use super::doze::wake_dozers;
-use super::{AGAIN, Patience, Port, Ready, Sleep, Taken, Told, micros};
-use crate::clock::{give_way, nanoseconds, nap, ticks};
-use crate::end::Stage;
-use crate::kernel;
-use crate::link::{ABSENT, ALONE, DOZING, Direction, GIVEN, GIVING, LEAVING, LEFT, NO_MORE_BELLS, RINGING};
+use super::entering::Beside;
+use super::take::Taken;
+use super::{Patience, Port, ReaderState, Ready};
+use crate::clock::nap;
 use crate::lock::Entered;
-use crate::raw::{Answer, Errno};
-use crate::ring::{self, Place, Record};
-use crate::sync::{AcqRel, Acquire, Relaxed, Release, SeqCst, compiler_fence, fence, own};
-use crate::tap;
+use crate::raw::{Answer, is_quiet};
+use crate::sync::{Relaxed, Release, pause};
+use crate::words::ALONE;
+use crate::{kernel, tap};
 
-/// An announced doorbell is one system call from being there, if its sender is neither stopped nor killed.
-const BELL_WITHIN_US: u64 = 5_000_000;
-
-/// A sender that is about to switch its path has done so within this time, if it is neither stopped nor killed.
-const SWITCHED_WITHIN_US: u64 = 100_000;
-
-/// A close waits so long for a doorbell that is on its way; a sender that was stopped just there never sends it.
-const BELL_PATIENCE_US: u64 = 1_000_000;
 /// A receive that has to put something on the kernel path before it sleeps tries so often.
 const GIVE_EVERY_US: u32 = 100;
-/// For so long it does so without a sleep.
-const BELL_PROMPT_US: u64 = 100;
+
+/// Whether a poll of the kernel's may sleep on a socket.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Sleep {
+    /// All that arrives wakes it.
+    Yes,
+    /// There is something already.
+    No,
+    /// Another thread sleeps in a receive on the same socket and may take the doorbell. The poll has to look again
+    /// soon.
+    Briefly,
+}
 
 impl Port<'_> {
-    /// Throws away the doorbells that lie before the data in the kernel; `Some` when the kernel has not all of them yet.
-    pub(super) fn discard_bells(&self) -> Option<Taken> {
-        if self.end.reading.to_discard() == 0 {
-            return None;
-        }
-        // A handler must not take what was counted before.
-        kernel::undisturbed(|| self.discard_counted_bells())
-    }
-
-    fn discard_counted_bells(&self) -> Option<Taken> {
-        let reading = &self.end.reading;
-        while let left @ 1.. = reading.to_discard() {
-            // SAFETY: MSG_TRUNC with a null buffer writes nothing.
-            let got = unsafe {
-                kernel::recv(self.fd, core::ptr::null_mut(), left as usize, libc::MSG_DONTWAIT | libc::MSG_TRUNC)
-            };
-            match got {
-                Ok(0) => return Some(Taken::EndOfStream),
-                Ok(n) => self.count_bells(n as u64),
-                Err(AGAIN) => return Some(Taken::Nothing),
-                Err(e) => return Some(self.verdict(e)),
-            }
-        }
-        None
-    }
-
-    /// Takes doorbells out of the kernel's queue. Only with an empty ring: what is taken then is kept until it is sure
-    /// that it was no data sent after going down.
-    pub(super) fn take_bells(&self, most: usize, recv: impl Fn(i32, *mut u8, usize) -> Answer) -> Answer {
-        let reading = &self.end.reading;
-        let most = most.min(reading.fresh.len());
-        let below = reading.taking.load(Relaxed);
-        reading.taking.store(self.me, Relaxed);
-        let got = recv(self.fd, reading.fresh.as_ptr().cast_mut().cast(), most);
-        if let Ok(got @ 1..) = got {
-            self.count_taken(got.min(most));
-        }
-        reading.taking.store(below, Relaxed);
-        Ok(got?.min(most))
-    }
-
-    /// Counts what was taken for doorbells, unless a signal handler of this thread has.
-    fn count_taken(&self, got: usize) {
-        let reading = &self.end.reading;
-        let bytes = reading.fresh.each_ref().map(|byte| byte.load(Relaxed));
-        if !self.is_fast() && !self.has_left() {
-            // A handler has passed the mark of going down before they were taken: behind the doorbells comes data.
-            return kernel::undisturbed(|| {
-                let bells = reading.to_discard().min(got as u64);
-                if reading.taking.load(Relaxed) == self.me && self.keep(&bytes[..got]) {
-                    self.stash_last(got as u64 - bells);
-                }
-            });
-        }
-        while reading.taking.load(Relaxed) == self.me && !self.keep(&bytes[..got]) {}
-    }
-
-    /// Keeps and counts these bytes as the last that were taken for doorbells; false if a handler has done so with others.
-    fn keep(&self, bytes: &[u8]) -> bool {
-        let reading = &self.end.reading;
-        let before = reading.all_bells.load(Relaxed);
-        compiler_fence(SeqCst);
-        // A handler that counts these very bytes writes the same to the same places.
-        if reading.taking.load(Relaxed) != self.me {
-            return false;
-        }
-        for (number, &byte) in bytes.iter().enumerate() {
-            let at = before.wrapping_add(number as u64) % reading.held.len() as u64;
-            reading.held[at as usize].store(byte, Relaxed);
-        }
-        let kept = own::replace(&reading.all_bells, before, before.wrapping_add(bytes.len() as u64));
-        self.publish_bells();
-        kept
-    }
-
-    /// On top of a taking of doorbells of this thread: counts what it has taken and could not count yet. Nothing else tells
-    /// but the kernel.
-    pub(super) fn count_for_below(&self) {
-        let reading = &self.end.reading;
-        if reading.taking.load(Relaxed) != self.me {
-            return;
-        }
-        let Some((read, _)) = self.read_position() else { return };
-        let got = read.wrapping_sub(self.kernel_position()) as usize;
-        if (1..=reading.fresh.len()).contains(&got) {
-            self.count_taken(got);
-            reading.taking.store(0, Relaxed);
-        }
-    }
-
-    /// The same, without waiting; none once there is something in the ring. Twice in a row must not take data for doorbells:
-    /// only what was taken last is kept.
-    pub(super) fn take_bells_of_idle(&self, most: usize) -> Answer {
-        self.in_kernel(|| if self.something() { Ok(0) } else { self.take_waiting_bells(most) })
-    }
-
-    /// The same, whatever is in the ring.
-    pub(super) fn take_waiting_bells(&self, most: usize) -> Answer {
-        // SAFETY: the buffer is `take_bells`'.
-        self.take_bells(most, |fd, to, len| unsafe { kernel::recv(fd, to, len, libc::MSG_DONTWAIT) })
-    }
-
-    /// The number of the flag that wakes those who rely on it; 0 if there is nobody. Under a signal handler on top of a
-    /// sleep of this thread that sleep does too: the kernel goes on with it, without a look at the ring.
-    pub(super) fn resting(&self) -> u32 {
-        let reading = &self.end.reading;
-        if reading.lock.is_asleep() { ALONE } else { reading.resting.number() }
-    }
-
-    /// Takes doorbells of an empty ring out of the kernel's queue, where they hide what comes behind them. Whoever else
-    /// was to be woken by them is woken by the next one.
-    pub(super) fn pass_bells(&self) {
-        let number = self.resting();
-        if number != 0 {
-            self.arm(number);
-        } else {
-            let _ = self.take_bells_of_idle(16);
-        }
-    }
-
-    /// The same for a receive that sleeps, and would be woken by them again at once: takes them in any case, and has those
-    /// whom they may have been for look for themselves.
-    fn take_over_bells(&self) {
-        let resting = &self.end.reading.resting;
-        let number = resting.number();
-        if number == 0 || self.arm(number) {
-            let taken = self.take_bells_of_idle(16);
-            resting.set_stray(number != 0 && matches!(taken, Ok(1..)));
-        }
-    }
-
-    pub(super) fn count_bells(&self, taken: u64) {
-        own::add(&self.end.reading.all_bells, taken);
-        self.publish_bells();
-    }
-
-    /// The last bytes that were taken and counted as doorbells are data.
-    pub(super) fn stash_last(&self, data: u64) {
-        let reading = &self.end.reading;
-        reading.stash.fetch_add(data as u32, Relaxed);
-        reading.mistaken.fetch_add(data, Relaxed);
-        self.publish_bells();
-    }
-
-    /// Publishes how many doorbells were taken, and what that makes of the position.
-    fn publish_bells(&self) {
-        loop {
-            let bells = self.bells();
-            self.link.incoming().head.bells.store(bells, Relaxed);
-            self.publish_position();
-            compiler_fence(SeqCst);
-            // A handler may have counted more, and published that before.
-            if self.bells() == bells {
-                return;
-            }
-        }
-    }
-
-    /// Takes note if the sender has taken the waiting flag.
-    pub(super) fn note_flag(&self) {
-        let reading = &self.end.reading;
-        let flag = self.link.incoming().flags.waiting.load(Acquire) & !RINGING;
-        // A reader that dozes raises it only where it was down.
-        if reading.armed.load(Relaxed) != 0 && matches!(flag, 0 | DOZING) {
-            reading.armed.store(0, Relaxed);
-        }
-    }
-
-    /// Nobody in this process asks any more for what comes here as a member of a group: a doorbell of the group's on this
-    /// socket would wake nobody, and the group would be taken for woken. Returns once no such doorbell is on its way.
-    ///
-    /// The group of another process that has the socket too, a forked one's parent, goes on relying on its number.
-    pub fn leave_group(&self) {
-        /// A sender that is stopped just there rings nobody. One that waits for room has it sooner.
-        const PATIENCE_US: u64 = 300_000;
-        let waiting = &self.link.incoming().flags.waiting;
-        let began = ticks();
-        let mut word = waiting.load(SeqCst);
-        let is_anothers = |number| self.link.is_anothers_group(number, kernel::process_id() as u32);
-        while word & ABSENT == 0 && !matches!(word, 0 | ALONE | DOZING) && !is_anothers(word & !RINGING) {
-            let alone = if word & !RINGING == ALONE { ALONE } else { 0 };
-            let over = ticks().wrapping_sub(began) > micros(PATIENCE_US);
-            let down = if over { alone } else { alone | word & RINGING };
-            if down == word {
-                give_way();
-                word = waiting.load(Acquire);
-            } else {
-                word = waiting.compare_exchange(word, down, SeqCst, Acquire).map_or_else(|now| now, |_| down);
-            }
-        }
-    }
-
-    /// Doorbells that were sent since the beginning, or are just being sent.
-    fn announced(&self) -> u64 {
-        self.link.incoming().sender.bells.load(Acquire) & !NO_MORE_BELLS
-    }
-
-    /// Doorbells that were sent and have not been taken.
-    pub(super) fn owed(&self) -> usize {
-        self.announced().saturating_sub(self.bells()).min(16) as usize
-    }
-
-    /// Takes doorbells that have done their work out of the kernel's queue, once the ring is empty: the kernel then says
-    /// the truth to its own polls, and does not answer the end of this process with a reset.
-    pub(super) fn clear_bells(&self) {
-        while self.is_fast() && !self.something() {
-            let owed = self.owed();
-            if owed == 0 {
-                return;
-            }
-            if !matches!(self.take_bells_of_idle(owed), Ok(1..)) {
-                return;
-            }
-        }
-    }
-
-    /// The same while others may rest here: they are rung for again. Not for a group, whose bell is its own.
-    pub(super) fn clear_bells_beside(&self) {
-        match self.resting() {
-            0 => self.clear_bells(),
-            ALONE => {
-                self.arm(ALONE);
-            }
-            _ => {}
-        }
-    }
-
-    /// Takes doorbells that were still on their way when the ring was emptied out of the kernel's queue.
-    pub fn take_late_bells(&self) {
-        if self.owed() > 0 {
-            self.readable();
-        }
-    }
-
-    /// Raises the waiting flag to `number`, so that whatever is published next rings; true when the ring is still empty
-    /// then. Doorbells of before have done their work then, but for one that woke a group: it is left to the group.
-    pub(super) fn arm(&self, number: u32) -> bool {
-        let reading = &self.end.reading;
-        let waiting = &self.link.incoming().flags.waiting;
-        let number = if reading.lock.is_asleep() { ALONE } else { number };
-        let mut owed = self.owed();
-        self.note_flag();
-        let armed = reading.armed.load(Relaxed);
-        let flag = waiting.load(Relaxed) & !RINGING;
-        // What is neither down nor as it was raised would keep a sleep from beginning for ever.
-        let is_lie = armed == ALONE && flag & ABSENT == 0 && flag > ALONE;
-        let number = if is_lie { ALONE } else { number };
-        // A doorbell of its own wakes a group as well, not the other way round.
-        if is_lie || armed != number && armed != ALONE {
-            reading.armed.store(number, Relaxed);
-            let raise = |now| (now & ABSENT == 0).then_some(now & RINGING | number);
-            if let Ok(before) = waiting.fetch_update(SeqCst, Relaxed, raise) {
-                wake_dozers(waiting, before);
-            }
-        }
-        // The flag is up before the ring is looked at; the sender publishes before it looks at the flag.
-        fence(SeqCst);
-        if self.something() {
-            return false;
-        }
-        while self.is_fast() && owed > 0 && reading.resting.number() <= ALONE {
-            match self.take_bells_of_idle(owed) {
-                Ok(taken @ 1..) => owed -= taken.min(owed),
-                _ => break,
-            }
-        }
-        !self.something()
-    }
-
     /// Sleeps in the kernel until something arrives, or as long as `patience` says.
     pub(super) fn sleep(&mut self, patience: Patience) -> Taken {
         let reading = &self.end.reading;
-        // What the other end has left unread may be what it is to answer; who was about to give it back may have been killed.
-        if !self.attend_before_sleep() {
-            // The kernel has no room for the rest now, and does not say here when it has.
+        // The other end may have left unread the very bytes that it is to answer, and the thread that was to give them
+        // back may have been killed.
+        if !self.give_back_before_sleep() {
+            // The kernel has no room for the rest, and does not say here when it has.
             nap(GIVE_EVERY_US);
             return Taken::Nothing;
         }
@@ -313,12 +45,12 @@ impl Port<'_> {
         }
         self.end.sleeps.fetch_add(1, Relaxed);
         tap::let_go();
-        // What comes may be data, or a doorbell that a poll of the kernel's waits for too, or a sleep below in this very
-        // thread: then look at it, leave it there.
+        // If the bytes that come may be data, or a doorbell for which a poll of the kernel's or a sleep below in this
+        // thread waits too, then this only looks at them and leaves them there.
         let above = reading.lock.fall_asleep();
-        (self.waiting.hold)(self);
-        let takes = self.is_fast() && !above && self.end.watched.load(Relaxed) == 0;
-        // A signal handler may have received before it could know that this thread is about to sleep.
+        (self.waiting.keep_socket)(self);
+        let takes = self.receives_fast() && !above && !self.end.is_watched();
+        // A signal handler may have received, before it could know that this thread is about to sleep.
         let got = if takes {
             // SAFETY: the buffer is `take_bells`'.
             let sleep = |_, to, len| unsafe { (self.waiting.recv)(self, to, len, 0, patience) };
@@ -336,23 +68,21 @@ impl Port<'_> {
             reading.lock.wake(above);
             got
         };
-        (self.waiting.hold)(self);
+        (self.waiting.keep_socket)(self);
         if takes {
             self.note_flag();
         }
-        if self.has_left() {
-            if self.is_fast() {
-                // Whoever set out to leave beside this sleep was killed.
-                self.forget_ring(false, u64::MAX);
-            } else if takes {
-                kernel::undisturbed(|| self.keep_early_data());
-            }
+        match self.reader_state() {
+            // The thread that set out to leave beside this sleep was killed.
+            ReaderState::Leaving => self.forget_ring(Beside::Nobody, u64::MAX),
+            ReaderState::Absent if takes => kernel::undisturbed(|| self.keep_early_data()),
+            ReaderState::Ring | ReaderState::Kernel | ReaderState::Absent => {}
         }
         match got {
             Some(Ok(0)) => Taken::EndOfStream,
             Some(Ok(_)) => {
-                if !takes && self.is_fast() && !self.something() {
-                    // A doorbell for what has been read already.
+                if !takes && self.receives_fast() && !self.has_something() {
+                    // The doorbell was for what has been read already.
                     if above {
                         self.arm(ALONE);
                     } else {
@@ -366,7 +96,7 @@ impl Port<'_> {
         }
     }
 
-    /// This thread does not come back from its sleep: it is cancelled, or a signal handler jumps away.
+    /// Ends a sleep from which this thread does not come back: it is cancelled, or a signal handler jumps away.
     pub fn abandon_sleep(&self) {
         let reading = &self.end.reading;
         if reading.lock.owner() != self.me {
@@ -375,473 +105,20 @@ impl Port<'_> {
         self.count_for_below();
         reading.taking.store(0, Relaxed);
         reading.lock.wake(false);
-        reading.in_kernel.store(0, Relaxed);
+        reading.receiver.store(0, Relaxed);
         self.link.incoming().flags.in_kernel.store(0, Release);
-        reading.lock.leave(Entered::Alone);
+        reading.lock.exit(Entered::Alone);
     }
 
-    /// Whether whatever is published from now on rings, and the ring is empty.
-    fn is_armed(&self) -> bool {
-        let flag = self.link.incoming().flags.waiting.load(SeqCst);
-        (flag & !RINGING == ALONE || flag & ABSENT != 0) && !self.something() || self.awaits_rest()
-    }
-
-    /// Whether doorbells of before, or what was sent by the kernel before the sender went up, is not all here: that comes by the
-    /// kernel, or never, if a mark lies.
-    fn awaits_rest(&self) -> bool {
-        let reading = &self.end.reading;
-        let awaits = || reading.to_discard() > 0 || matches!(self.kernel_limit(), Ok(Some(1..)));
-        !self.is_fast() && reading.stash.load(Relaxed) == 0 && awaits()
-    }
-
-    /// Looks at the incoming direction without taking anything and without the kernel.
-    #[inline]
-    pub fn ready(&self) -> Ready {
-        let reading = &self.end.reading;
-        let ring = self.incoming();
-        let mut position = self.place().head;
-        if reading.error.load(Relaxed) != 0 || reading.stash.load(Relaxed) != 0 || self.end.stage() == Stage::Broken {
-            return Ready::Yes;
-        }
-        let mut fast = self.is_fast();
-        if !fast && self.has_left() {
-            return Ready::AskKernel;
-        }
-        for _ in 0..8 {
-            let Ok(record) = ring.record(position) else { return Ready::Yes };
-            match record {
-                Record::Data(_) => return if fast { Ready::Yes } else { Ready::AskKernel },
-                Record::Up(up) if !fast && self.has_reached(up) => fast = true,
-                Record::Empty if fast => return Ready::No,
-                Record::Skip | Record::Pad(_) => {}
-                Record::Empty | Record::Up(_) | Record::Down(_) => return Ready::AskKernel,
-            }
-            position = ring.behind(position, record);
-        }
-        Ready::Yes
-    }
-
-    /// Whether a receive would return at once, the kernel asked: for a poll of the kernel's that says so, which may
-    /// have seen a doorbell only.
-    pub fn readable(&self) -> bool {
-        self.return_to_ring();
-        if self.ready() == Ready::Yes {
-            return true;
-        }
-        self.with_reading(|awake| {
-            if awake {
-                self.pass_marks();
-            }
-            self.ready() == Ready::Yes || awake && self.kernel_has_news()
-        })
-    }
-
-    fn kernel_has_news(&self) -> bool {
-        if self.reads_plainly() {
-            // As a look would not: it counts for SO_PEEK_OFF.
-            return kernel::poll_now(self.fd, libc::POLLIN) != 0;
-        }
-        let mut passed = false;
-        loop {
-            let mut byte = 0u8;
-            // SAFETY: one writable byte; only looked at.
-            match unsafe { kernel::recv(self.fd, &mut byte, 1, libc::MSG_PEEK | libc::MSG_DONTWAIT) } {
-                Ok(1..) if self.is_fast() && self.ready() != Ready::Yes => {
-                    if core::mem::replace(&mut passed, true) {
-                        // Somebody else's, but perhaps with the end of the stream behind them.
-                        return self.has_ended();
-                    }
-                    self.pass_bells();
-                    // What was taken may be data behind a mark that has just appeared; the next take must not follow it.
-                    self.pass_marks();
-                }
-                Ok(_) => return true,
-                Err(AGAIN) => return self.ready() == Ready::Yes,
-                Err(e) => {
-                    if let Taken::Failed(Errno(e)) = self.verdict(e) {
-                        self.end.reading.error.store(e, Relaxed);
-                    }
-                    return true;
-                }
-            }
-        }
-    }
-
-    /// For edge-triggered events: whether there is anything in the ring of which a watcher has not been told; then what it
-    /// has been told of from now on, as far as a short walk tells.
-    ///
-    /// Of what lies behind a mark of the path it is told twice: when that is published, and when the mark was passed. For
-    /// a reader may stop where FIONREAD said, and wait for an edge for the rest; and bytes behind a mark are not counted
-    /// there as long as bytes before it are on their way in the kernel. Once the end is deaf, of what has come since and was
-    /// read as well. After a shutdown, of all once more.
-    pub fn newer(&self, told: Told) -> Option<Told> {
-        if !self.is_fast() && self.has_left() {
-            // What lies in the ring went the kernel path.
-            return None;
-        }
-        let shutdowns = self.end.shutdowns.load(Relaxed);
-        let told = if told.shutdowns == shutdowns { told } else { Told::default() };
-        let ring = self.incoming();
-        let head = self.place().head;
-        let is_behind = |position| ring::distance(head, position) > ring.capacity();
-        let reached = match self.front() {
-            Ok((at, Record::Up(up))) if self.has_reached(up) => Some(at),
-            _ => None,
-        };
-        let mark_passed = told.mark.checked_sub(1).is_some_and(|mark| is_behind(mark) || reached == Some(mark));
-        let from = if mark_passed || is_behind(told.upto) { head } else { told.upto };
-        let mut now = Told { upto: from, mark: 0, shutdowns };
-        let mut data = self.is_deaf() && is_behind(told.upto);
-        for _ in 0..1024 {
-            let Ok(record) = ring.record(now.upto) else { break };
-            match record {
-                Record::Empty => break,
-                Record::Data(_) => data = true,
-                Record::Up(_) | Record::Down(_) if now.mark == 0 && reached != Some(now.upto) => {
-                    now.mark = now.upto + 1;
-                }
-                _ => {}
-            }
-            now.upto = ring.behind(now.upto, record);
-        }
-        if now.mark == 0 && !mark_passed {
-            now.mark = told.mark;
-        }
-        data.then_some(now)
-    }
-
-    /// Whether everything was read that comes before the ring, which begins behind position `up` of the kernel path.
-    pub(super) fn has_reached(&self, up: u64) -> bool {
-        let reading = &self.end.reading;
-        !self.is_fast() && up == self.kernel_position() && reading.to_discard() == 0
-    }
-
-    /// Whether nothing of the stream can be in the kernel: what has come there is a doorbell, and no news.
-    pub fn is_all_in_ring(&self) -> bool {
-        self.is_fast() && self.down_behind(self.place().head).is_none()
-    }
-
-    /// The socket is about to be closed here: if everything was read, no doorbell may lie unread in the kernel, which
-    /// would answer the close with a reset. With `last`, nobody else has it; without, others may, and are still rung for.
-    /// That is said too often: a process that was killed, or executed a program, may have been counted among them.
-    pub fn hush(&self, last: bool) {
-        self.with_reading(|awake| {
-            // Whoever comes for the end meanwhile counts its reference before it takes this lock.
-            let last = last && self.end.references.load(Acquire) <= 1;
-            // Not if another family has taken the end over meanwhile.
-            if awake && self.end.stage() == Stage::Joined {
-                self.pass_marks();
-                self.await_last_bells(last);
-            }
-        });
-    }
-
-    fn await_last_bells(&self, last: bool) {
-        let reading = &self.end.reading;
-        let is_anothers = !last && reading.resting.number() > ALONE;
-        if self.is_fast() && (self.something() || is_anothers) {
-            return;
-        }
-        if last {
-            self.leave_group();
-        }
-        if self.is_fast() && last {
-            // No doorbell will be sent any more but one that is on its way.
-            let waiting = &self.link.incoming().flags.waiting;
-            wake_dozers(waiting, waiting.fetch_and(ABSENT | GIVING | GIVEN, AcqRel));
-            reading.armed.store(0, Relaxed);
-        }
-        self.await_last(|| {
-            if self.is_fast() {
-                if last {
-                    self.clear_bells()
-                } else {
-                    self.clear_bells_beside()
-                }
-                self.owed() > 0 && !self.something()
-            } else {
-                let _ = self.discard_bells();
-                reading.to_discard() > 0
-            }
-        });
-    }
-
-    /// This end has said that it shuts down both ways: doorbells that are on their way come before its kernel answers them
-    /// with a reset.
-    pub(super) fn await_arrivals(&self) {
-        self.await_last(|| {
-            let owed = self.owed();
-            let before = || if self.is_fast() { 0 } else { self.kernel_limit().ok().flatten().unwrap_or(0) };
-            owed > 0 && kernel::inq(self.fd).is_ok_and(|queued| (queued as usize) < owed.saturating_add(before()))
-        });
-    }
-
-    /// Waits while a doorbell that was announced `is_missing`, if its sender lives.
-    fn await_last(&self, is_missing: impl Fn() -> bool) {
-        // What this end has read, and said, is published before it looks for doorbells; see `ring_if`.
-        fence(SeqCst);
-        let began = ticks();
-        loop {
-            // Before the last look: whatever came before the end is there by then.
-            let waited = ticks().wrapping_sub(began);
-            let over = waited > micros(BELL_PATIENCE_US) || waited > micros(BELL_PROMPT_US) && self.has_ended();
-            if !is_missing() || over {
-                break;
-            }
-            if waited > micros(BELL_PROMPT_US) { nap(20) } else { give_way() }
-        }
-    }
-
-    /// Leaves the incoming ring for good, so that somebody who knows nothing of it can read the socket: no doorbell is on
-    /// its way then, and the sender puts what it finds unread on the kernel path. Whether there is something; `None`, unless
-    /// it leaves `surely`, when the sender could not, and the ring is not left; and in any case when the sender never can.
-    pub(super) fn leave(&self, surely: bool, until: u64) -> Option<bool> {
-        let began = ticks();
-        // Who sleeps in a receive takes the doorbell that is on its way with the mark of going up, and comes to the ring, if it
-        // may wake.
-        let comes_to_ring = |beside: bool| {
-            beside && surely && self.has_bells_behind_data() && ticks().wrapping_sub(began) < micros(BELL_WITHIN_US)
-        };
-        let leave = |beside| (!comes_to_ring(beside)).then(|| self.leave_beside(beside, surely, until));
-        loop {
-            if let Some(left) = self.with_all_reading(leave) {
-                return left;
-            }
-            nap(50);
-        }
-    }
-
-    fn leave_beside(&self, beside: bool, surely: bool, until: u64) -> Option<bool> {
-        let flags = &self.link.incoming().flags;
-        if self.has_left() {
-            return Some(false);
-        }
-        if self.may_take(beside) {
-            self.pass_marks();
-        }
-        flags.taken.store(self.place().consumed as u32, Relaxed);
-        if !kernel::undisturbed(|| self.leave_what_can_be_given_back(LEFT)) {
-            let is_lost = self.can_never_be_given_back() || self.has_bells_behind_data();
-            if !surely || is_lost {
-                // Should it leave later, then at the beginning of a record.
-                flags.taken.store(0, Relaxed);
-                if surely {
-                    // Lost to whoever gets the socket. Who has the library reads on without a gap: another thread until
-                    // the new image is there, or this one if it never comes.
-                    self.await_bells(beside, self.refuse_bells(), until);
-                }
-                return None;
-            }
-            flags.waiting.fetch_or(LEFT, SeqCst);
-        }
-        fence(SeqCst);
-        let unread = self.incoming().published(self.place().head);
-        self.forget_ring(beside, until);
-        // Not before: a sender that goes down by itself does so behind what is unread.
-        flags.want_down.store(1, Release);
-        Some(unread)
-    }
-
-    /// Says that this end has left ([`LEFT`]), or is away ([`AWAY`]), if the sender can put on the kernel path what is unread in
-    /// the ring, and no doorbell lies behind unread data there.
-    ///
-    /// [`AWAY`]: crate::link::AWAY
-    pub(super) fn leave_what_can_be_given_back(&self, how: u32) -> bool {
-        let Direction { flags, sender, .. } = self.link.incoming();
-        // SeqCst: said before the looks. Who is about to switch its path or to end its direction says so before it looks.
-        let before = flags.in_kernel.swap(LEAVING, SeqCst);
-        let began = ticks();
-        let is_switching = || sender.switching.load(SeqCst) != 0;
-        while is_switching() && ticks().wrapping_sub(began) < micros(SWITCHED_WITHIN_US) {
-            give_way();
-        }
-        // Other threads and the sender change the flag a few times meanwhile.
-        let left = (0..8).any(|_| {
-            // Whoever rings has announced that and taken the flag: if it is as it was, no doorbell has come meanwhile.
-            let word = flags.waiting.load(SeqCst);
-            !is_switching()
-                && self.can_be_given_back()
-                && !self.has_bells_behind_data()
-                && flags.waiting.compare_exchange(word, word | how, SeqCst, Relaxed).is_ok()
-        });
-        flags.in_kernel.store(before, Release);
-        left
-    }
-
-    /// Whether the sender can put what is unread in the ring on the kernel path: it has not gone down behind it, and does not
-    /// end its direction.
-    fn can_be_given_back(&self) -> bool {
-        let Ok((at, record)) = self.front() else { return false };
-        let behind = if matches!(record, Record::Up(_)) { self.incoming().behind(at, record) } else { at };
-        matches!(record, Record::Empty)
-            || self.down_behind(behind).is_none()
-                && self.link.incoming().sender.ended.load(SeqCst) == 0
-                && !self.has_ended()
-    }
-
-    /// Whether the sender never can, whatever it does meanwhile: it has gone down behind what is unread, or has ended its
-    /// direction (one that is just about to end it may still be able to, and is not waited for).
-    fn can_never_be_given_back(&self) -> bool {
-        self.front().is_ok_and(|(at, record)| {
-            let behind = if matches!(record, Record::Up(_)) { self.incoming().behind(at, record) } else { at };
-            let has_ended = || self.link.incoming().sender.ended.load(SeqCst) != 0 || self.has_ended();
-            !matches!(record, Record::Empty | Record::Down(_)) && (self.down_behind(behind).is_some() || has_ended())
-        })
-    }
-
-    /// Whether doorbells lie, or may come to lie, behind data that was sent on the kernel path before the direction went up.
-    fn has_bells_behind_data(&self) -> bool {
-        !self.is_fast() && matches!(self.ahead(), Ok(Record::Up(_))) && self.owed() > 0
-    }
-
-    /// The same if everything in the ring was read.
-    pub(super) fn leave_if_read(&self, until: u64) {
-        self.with_all_reading(|beside| {
-            if beside {
-                // The sleeper has raised the flag and seen the ring empty. What it is woken by is a doorbell until then, unless
-                // it dozes.
-                self.await_bells(true, self.announced(), until);
-            }
-            let alone = self.may_take(beside);
-            if alone {
-                self.pass_marks();
-            }
-            // The flag was up when the ring was last seen empty. If nobody has taken it since, whoever publishes from now
-            // on finds that this end has left.
-            let waiting = &self.link.incoming().flags.waiting;
-            let leave = |now| matches!(now & !RINGING, ALONE | DOZING).then_some(now & RINGING | LEFT);
-            // One that dozes is not woken: it would sleep by a call of the library's, which a filter may be about to forbid.
-            if (!alone || self.arm(ALONE)) && waiting.fetch_update(SeqCst, Relaxed, leave).is_ok() {
-                self.forget_ring(beside, until);
-            }
-        })
-    }
-
-    /// Whether this end has left the ring, and has taken whatever the library had of the stream: then the kernel has the
-    /// rest, and all that it may say beside. A pinned end that could not leave at first does so when it has read the ring.
-    #[inline]
-    pub fn reads_plainly(&self) -> bool {
-        self.end.reading.fast.load(Relaxed) == 0 && self.has_only_kernel()
-    }
-
-    #[cold]
-    fn has_only_kernel(&self) -> bool {
-        let reading = &self.end.reading;
-        self.return_to_ring();
-        if !self.has_left() && self.link.incoming().flags.want_down.load(Relaxed) != 0 {
-            self.leave_if_read(u64::MAX);
-        }
-        let owed = reading.to_discard() > 0 || reading.stash.load(Relaxed) > 0;
-        self.has_left() && !owed && reading.error.load(Relaxed) == 0 && self.end.stage() != Stage::Broken
-    }
-
-    /// Does `what` as the only reader; or, with `false`, while another thread sleeps in a receive.
-    pub(super) fn with_reading<T>(&self, what: impl FnOnce(bool) -> T) -> T {
-        let lock = &self.end.reading.lock;
-        let entered = self.enter_reading();
-        let done = what(entered != Entered::Asleep);
-        lock.leave(entered);
-        done
-    }
-
-    /// Does `what` as the only reader; or, with `true`, beside another thread that sleeps in a receive, and comes back to
-    /// the ring only afterwards.
-    pub(super) fn with_all_reading<T>(&self, what: impl Fn(bool) -> T) -> T {
-        let lock = &self.end.reading.lock;
-        let visit = || {
-            lock.visit(self.me).then(|| {
-                let done = what(true);
-                lock.end_visit();
-                done
-            })
-        };
-        loop {
-            let entered = self.enter_reading();
-            if entered != Entered::Asleep {
-                let done = what(false);
-                lock.leave(entered);
-                return done;
-            }
-            if let Some(done) = kernel::undisturbed(visit) {
-                return done;
-            }
-            give_way();
-        }
-    }
-
-    /// Whether this thread may take from the kernel's queue: not beside another that is about to do so.
-    pub(super) fn may_take(&self, beside: bool) -> bool {
-        !beside || self.end.reading.lock.is_awaited()
-    }
-
-    /// This end has left: takes the last doorbells, and never looks at the ring again.
-    pub(super) fn forget_ring(&self, beside: bool, until: u64) {
-        let missing = self.await_bells(beside, self.refuse_bells(), until);
-        if self.may_take(beside) && self.is_fast() {
-            self.end.reading.discard(missing);
-            self.keep_early_data();
-        }
-        self.end.reading.armed.store(0, Relaxed);
-        self.end.reading.fast.store(0, Relaxed);
-        self.end.reading.left.store(1, Release);
-    }
-
-    /// No doorbell is announced any more from now on. Returns how many were.
-    pub(super) fn refuse_bells(&self) -> u64 {
-        self.link.incoming().sender.bells.fetch_or(NO_MORE_BELLS, AcqRel) & !NO_MORE_BELLS
-    }
-
-    /// This end has left: what it took for a doorbell that was taken back is data. It is taken back before the data is sent.
-    fn keep_early_data(&self) {
-        let early = self.bells().saturating_sub(self.announced());
-        self.stash_last(early.min(self.held() as u64));
-    }
-
-    /// Waits until the doorbells up to number `last` have been taken, by this thread or by the one that sleeps, or until
-    /// `until` (CLOCK_MONOTONIC, ns). Returns how many have not been.
-    pub(super) fn await_bells(&self, beside: bool, last: u64, until: u64) -> u64 {
-        let reading = &self.end.reading;
-        let missing = || match self.is_fast() {
-            // One that was announced may be taken back: its sender found the flag taken.
-            true => last.min(self.announced()).saturating_sub(self.bells()),
-            false => reading.to_discard(),
-        };
-        let began = ticks();
-        loop {
-            // Before the last look: whatever came before the end is there by then.
-            let over =
-                self.has_ended() || ticks().wrapping_sub(began) > micros(BELL_WITHIN_US) || nanoseconds() > until;
-            if !self.may_take(beside) {
-                // Whoever sleeps takes the next one.
-            } else if self.is_fast() {
-                while missing() > 0 {
-                    // Of what lies there already, as much is doorbells as is announced afterwards: a sender takes one back
-                    // before it sends data in its place, which nobody who sleeps would be told of if it was taken here.
-                    let there = kernel::inq(self.fd).map_or(0, u64::from);
-                    if !matches!(self.take_waiting_bells(missing().min(there) as usize), Ok(1..)) {
-                        break;
-                    }
-                }
-            } else {
-                let _ = self.discard_bells();
-            }
-            let missing = missing();
-            if missing == 0 || over {
-                return missing;
-            }
-            nap(20);
-        }
-    }
-
-    /// Before the caller sleeps in a poll of the kernel's: makes sure that whatever arrives wakes it, by a doorbell
-    /// ([`ALONE`]) or by ringing the group of that number.
+    /// Before the caller sleeps in a poll of the kernel's, makes sure that all that arrives wakes it: by a doorbell
+    /// ([`ALONE`]), or by the group of this number.
     pub fn prepare_to_sleep(&self, number: u32) -> Sleep {
         self.return_to_ring();
         self.end.watch();
         self.asks_again(false);
-        let given = self.attend_before_sleep();
-        self.with_reading(|awake| {
-            if !awake {
+        let given = self.give_back_before_sleep();
+        self.with_reading(|beside| {
+            if beside == Beside::Sleeper {
                 return if self.ready() == Ready::Yes { Sleep::No } else { Sleep::Briefly };
             }
             self.pass_marks();
@@ -853,109 +130,28 @@ impl Port<'_> {
         })
     }
 
-    /// Raises the waiting flag to `number`; true when nothing can be read then but what the kernel will tell of.
-    fn arm_or_ask(&self, number: u32) -> bool {
-        self.arm(number) || (!self.is_fast() && self.ready() == Ready::AskKernel)
-    }
-
-    /// A receive that does not wait is about to say that there is nothing. If no call of the library watches the socket, the
-    /// program may wait by system calls of its own: then what comes has to ring. False when something has come.
-    pub(super) fn is_still_nothing(&self) -> bool {
-        if self.end.watched.load(Relaxed) == 0 {
-            self.end.watch_unseen();
-        }
-        if !self.end.is_watched_unseen() {
-            return true;
-        }
-        self.asks_again(true);
-        // While the flag stays up whatever is published rings.
-        let armed = self.end.reading.armed.load(Relaxed) == ALONE;
-        armed && self.link.incoming().flags.waiting.load(Relaxed) == ALONE || self.arm_or_ask(ALONE)
-    }
-
-    /// Says whether this end may well ask again and again, rather than sleep.
-    pub(super) fn asks_again(&self, again: bool) {
-        let word = &self.link.incoming().flags.asks_again;
-        if (word.load(Relaxed) != 0) != again {
-            word.store(again.into(), Relaxed);
-        }
-    }
-
-    /// Passes a mark that lies under the head and throws away the doorbells before kernel data, so that the kernel's
-    /// own readiness is the truth.
-    pub(super) fn pass_marks(&self) {
-        for _ in 0..4 {
-            let word = self.end.reading.place.load(Relaxed);
-            match self.front() {
-                // It has gone up already: a poll would find neither something to read nor nothing.
-                Ok((_, Record::Up(_))) if self.is_fast() && self.is_at(word) => {
-                    self.fault();
-                    break;
-                }
-                Ok((_, Record::Down(_))) if self.is_fast() => {
-                    if self.pass_down().is_err() {
-                        self.fault();
-                    }
-                }
-                Ok((_, Record::Up(_))) if !self.is_fast() && self.pass_up() => {}
-                _ => break,
+    /// Before this thread sleeps on the connection, it gives back what readers have left unread in this ring and in
+    /// those of its process's other connections. False if the kernel has no room for all of it yet: the thread has to
+    /// come again.
+    pub(super) fn give_back_before_sleep(&self) -> bool {
+        let (now, seen) = (self.link.departures(), &self.end.departures);
+        if seen.load(Relaxed) != now {
+            if !(self.waiting.give_back_everywhere)() {
+                return false;
             }
+            seen.store(now, Relaxed);
         }
-        if !self.is_fast() && self.end.reading.stash.load(Relaxed) == 0 {
-            let _ = self.discard_bells();
-        }
+        self.give_back_if_due()
     }
 
-    /// The same, from outside; before the kernel is asked for readiness.
-    pub fn settle(&self) {
-        self.with_reading(|awake| {
-            if awake {
-                self.pass_marks();
-            }
-        });
-    }
-
-    /// Bytes that receives would find now (FIONREAD).
-    pub fn unread(&self) -> u64 {
-        self.return_to_ring();
-        self.settle();
-        let reading = &self.end.reading;
-        let ring = self.incoming();
-        let mut place = self.place();
-        let mut total = u64::from(reading.stash.load(Relaxed));
-        let (mut before, mut taken) = (0, self.bells_taken());
-        if !self.is_fast() {
-            let discard = reading.to_discard();
-            let queued = u64::from(kernel::inq(self.fd).unwrap_or(0));
-            let limit = self.kernel_limit().ok().flatten().map_or(u64::MAX, |n| n as u64);
-            let in_kernel = queued.saturating_sub(discard).min(limit);
-            total += in_kernel;
-            let Ok((head, up @ Record::Up(_))) = self.front() else { return total };
-            if in_kernel < limit {
-                // What comes before the ring is still on its way in the kernel.
-                return total;
-            }
-            place = Place { head: ring.behind(head, up), consumed: 0 };
-            (before, taken) = (discard.saturating_add(in_kernel), 0);
+    /// Waits until the thread that sleeps in a receive wakes. To the program this is a sleep in a receive, too.
+    #[cold]
+    pub(super) fn wait_behind_sleeper(&mut self, deadline: Option<u64>) -> Answer {
+        if is_quiet() {
+            pause();
+            return Ok(0);
         }
-        total += ring::unread(&ring, place).unwrap_or(0);
-        let Some((_, bells)) = self.down_behind(place.head) else { return total };
-        let queued = u64::from(kernel::inq(self.fd).unwrap_or(0));
-        total + queued.saturating_sub(before).saturating_sub(bells.saturating_sub(taken))
-    }
-
-    /// If the sender has gone down behind what lies in the ring from `from` on: where its mark lies, and the doorbells that
-    /// it names.
-    pub(super) fn down_behind(&self, from: u64) -> Option<(u64, u64)> {
-        let ring = self.incoming();
-        let mut position = from;
-        while ring::distance(from, position) <= ring.capacity() {
-            position = match ring.record(position).ok()? {
-                Record::Down(bells) => return Some((position, bells)),
-                Record::Empty | Record::Up(_) => return None,
-                record => ring.behind(position, record),
-            };
-        }
-        None
+        (self.waiting.keep_socket)(self);
+        (self.waiting.call)(self, &|| self.end.reading.lock.sleep_behind(deadline))
     }
 }

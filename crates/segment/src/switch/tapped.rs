@@ -1,4 +1,4 @@
-//! Sending while somebody captures: whatever goes into the ring is copied to the tap before it is published.
+//! Sends while `underpass capture` runs: what goes into the ring is copied to the tap before it is published.
 #![allow(unsafe_code, reason = "copies what was put into the ring")]
 
 use super::Port;
@@ -11,7 +11,7 @@ use crate::sync::Relaxed;
 use crate::tap::{self, Head, Name, Writer};
 
 impl Port<'_> {
-    /// As [`Port::push_all`], with a copy to the tap of this name. `None`: it is gone, or cannot be had.
+    /// As [`Port::push_all`], with a copy to the tap of this name. `None`: the tap is gone, or cannot be had.
     #[cold]
     pub(super) fn push_tapped(
         &self,
@@ -19,7 +19,7 @@ impl Port<'_> {
         from: &mut impl Source,
         sent: &mut usize,
     ) -> Option<Result<Pushed, Fault>> {
-        // A handler's send in the middle of another would come before it.
+        // What a handler sends in the middle of another send would be copied before that.
         let _held_back = HeldBack::new();
         let (writer, head) = self.tap(name)?;
         Some(self.push_all(&mut Tapped { from, port: self, writer, head }, sent))

@@ -1,0 +1,372 @@
+//! One end of a connection: the state that all processes sharing the socket need, and the other end must not have.
+//!
+//! Ends lie in the table of their [family](crate::family) of processes.
+
+mod gate;
+mod heed;
+mod reading;
+mod sending;
+mod watching;
+
+pub use gate::Gate;
+pub use reading::{Reading, Resting, Whereabouts};
+pub use sending::{NO_PIECE, Sending};
+
+use crate::layout::{Spare, laid_out};
+use crate::link::{Shape, Side};
+use crate::lock::Entered;
+use crate::raw::Errno;
+use crate::reason::Reason;
+use crate::sync::{AcqRel, Acquire, AtomicI32, AtomicU8, AtomicU32, AtomicU64, Relaxed, Release};
+
+/// How far an end has come. It only moves forward.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(u8)]
+pub enum Stage {
+    /// Plain kernel TCP; may go up one day.
+    Plain = 0,
+    /// Known in the directory, waiting for the other end.
+    Waiting = 1,
+    /// It has a segment; every call goes through the library.
+    Joined = 2,
+    /// Plain kernel TCP for good; the reason says why.
+    Pinned = 3,
+    /// The other end broke the rules; every call fails.
+    Broken = 4,
+}
+
+/// Bit of [`End::was_fast`]: the direction out.
+const FAST_OUT: u8 = 1;
+/// Bit of [`End::was_fast`]: the direction in.
+const FAST_IN: u8 = 2;
+
+/// What a doorbell has told of the other end after its FIN: see [`Port::reader_is_gone`].
+///
+/// [`Port::reader_is_gone`]: crate::switch::Port::reader_is_gone
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(u8)]
+pub enum Probed {
+    /// No doorbell has asked.
+    NotYet = 0,
+    /// It lives.
+    Lives = 1,
+    /// It is gone, and its kernel has answered with a reset.
+    Gone = 2,
+}
+
+/// Bit of [`End::shut`]: nothing more is to be received.
+pub const SHUT_IN: u8 = 1;
+/// Bit of [`End::shut`]: nothing more is to be sent.
+pub const SHUT_OUT: u8 = 2;
+laid_out! {
+    /// One end of a connection. Zeroed memory is an unused one.
+    #[repr(C, align(64))]
+    pub struct End {
+        /// References: one per process and handle. 0: unused.
+        pub references: AtomicU32,
+        pub(crate) next_free: AtomicU32,
+        stage: AtomicU8,
+        reason: AtomicU8,
+        /// 1: the socket does not block, as far as the library was told.
+        pub nonblocking: AtomicU8,
+        /// What a send looks at before it goes into the ring: bits of `heed`.
+        heed: AtomicU8,
+        /// The watchers that the socket may have; 0: none. See `watching`.
+        watched: AtomicU8,
+        /// What the program has set of TCP_NODELAY and TCP_CORK, once the direction out was fast
+        /// ([`End::was_sent_fast`]): a doorbell must not be held back, so in the kernel the first is on and the second off from then on.
+        pub no_delay: AtomicU8,
+        /// See [`End::no_delay`].
+        pub cork: AtomicU8,
+        /// 1: a send was refused for want of room, and no event of room has been reported since.
+        pub refused: AtomicU8,
+        /// 1: every recvmsg says how many bytes are left (TCP_INQ).
+        pub tells_unread: AtomicU8,
+        /// Directions that were ever fast: [`FAST_OUT`], [`FAST_IN`].
+        was_fast: AtomicU8,
+        /// A [`Probed`].
+        probed: AtomicU8,
+        /// Directions that the program has shut down: [`SHUT_IN`], [`SHUT_OUT`].
+        pub shut: AtomicU8,
+        /// Calls and bytes so far, while plain.
+        pub calls: AtomicU32,
+        /// Number of calls at which it looks for its other end (again).
+        pub next_try: AtomicU32,
+        /// Bytes so far, while plain.
+        pub bytes: AtomicU64,
+        /// Index of its entry in the directory, plus 1; 0 if none.
+        pub entry: AtomicU32,
+        /// Index of the word in the directory that it was passed on, plus 1; 0 if it never was.
+        pub word: AtomicU32,
+        /// The socket's cookie.
+        pub cookie: AtomicU64,
+        /// The other end's cookie.
+        pub peer_cookie: AtomicU64,
+        /// Until when (CLOCK_MONOTONIC, ns) a program image that is being executed may come for it.
+        pub lent_until: AtomicU64,
+        /// How many may still come.
+        loans: AtomicU32,
+        /// Pool and slot of its segment, once joined.
+        pub pool: AtomicI32,
+        /// Slot of its segment.
+        pub slot: AtomicU32,
+        /// Ring bytes and slots of the pool; no slots: it never had a segment.
+        shape: [AtomicU32; 2],
+        /// Which side of the segment it is.
+        pub side: AtomicU8,
+        /// 1: what comes has the time at which it came, for a recvmsg that wants to know (SO_TIMESTAMP).
+        pub stamped: AtomicU8,
+        /// 1: a process has counted it for the statistics.
+        pub counted: AtomicU8,
+        /// 1: a program that knows nothing of the ring may have the socket.
+        pub outsider: AtomicU8,
+        /// How often a process has shut down sending alone, modulo 256. Each time the kernel tells all who watch of what is there
+        /// once more, and of the ring it does not know; where receiving is shut down as well, there is something to read.
+        pub shutdowns: AtomicU8,
+        /// Doorbells sent and sleeps so far, for statistics.
+        pub bells_sent: AtomicU64,
+        /// The [`Name`](crate::tap::Name) of the tap; 0 if there is none.
+        tap: AtomicU64,
+        /// Times a receive slept.
+        pub sleeps: AtomicU64,
+        /// [`crate::link::Link::departures`] when somebody last went to sleep on it.
+        pub departures: AtomicU32,
+        /// Plain reads in progress.
+        pub read_gate: Gate,
+        /// Plain writes in progress.
+        pub write_gate: Gate,
+        /// The direction in.
+        pub reading: Reading,
+        /// The direction out.
+        pub sending: Sending,
+        spare: Spare,
+    }
+}
+
+impl End {
+    /// An error that the kernel has told already and the program does not know of, which is none from then on.
+    #[inline]
+    pub fn take_kept_error(&self) -> Option<Errno> {
+        let error = &self.reading.error;
+        (error.load(Relaxed) != 0).then(|| Errno(error.swap(0, Relaxed))).filter(|error| error.0 != 0)
+    }
+
+    /// Whether there is an error of which the program has not been told.
+    pub fn keeps_error(&self) -> bool {
+        self.reading.error.load(Relaxed) != 0
+    }
+
+    /// A call failed with `error`, if that is one of the connection's, and the program was not told.
+    pub fn keep_error(&self, error: Errno) {
+        if matches!(error.0, libc::ECONNRESET | libc::EPIPE | libc::ETIMEDOUT) {
+            self.reading.error.store(error.0, Relaxed);
+        }
+    }
+
+    /// Thread `me` has just executed a program, whatever it was doing with this end.
+    pub fn forsake(&self, me: u32) {
+        self.reading.lock.forsake(me);
+        self.sending.lock.forsake(me);
+    }
+
+    /// Whether either direction was ever fast.
+    #[inline]
+    pub fn was_fast(&self) -> bool {
+        self.was_fast.load(Relaxed) != 0
+    }
+
+    /// Whether the direction out was.
+    #[inline]
+    pub fn was_sent_fast(&self) -> bool {
+        self.was_fast.load(Relaxed) & FAST_OUT != 0
+    }
+
+    /// The direction out is fast.
+    pub(crate) fn note_sent_fast(&self) {
+        self.was_fast.fetch_or(FAST_OUT, Relaxed);
+    }
+
+    /// The direction in is fast.
+    pub(crate) fn note_received_fast(&self) {
+        self.was_fast.fetch_or(FAST_IN, Relaxed);
+    }
+
+    /// What a doorbell has told of the other end.
+    pub fn probed(&self) -> Probed {
+        match self.probed.load(Relaxed) {
+            0 => Probed::NotYet,
+            1 => Probed::Lives,
+            _ => Probed::Gone,
+        }
+    }
+
+    /// A doorbell has told so.
+    pub(crate) fn set_probed(&self, probed: Probed) {
+        self.probed.store(probed as u8, Relaxed);
+    }
+
+    /// Whether both directions are on the kernel path for good, and this end has taken whatever the library had of the
+    /// stream: then nothing is lost with the segment.
+    pub fn needs_no_segment(&self) -> bool {
+        let reading = &self.reading;
+        reading.whereabouts() != Whereabouts::Here
+            && reading.to_discard() == 0
+            && reading.stash.load(Relaxed) == 0
+            && self.is_pinned()
+            && self.sending.fast.load(Relaxed) == 0
+    }
+
+    /// How far the streams out and in have come, in bytes, as far as nobody has told of them in the statistics.
+    pub fn positions(&self) -> [u64; 2] {
+        let (out, back) = (&self.sending, &self.reading);
+        [[&out.fast_bytes, &out.kernel_bytes], [&back.fast_bytes, &back.kernel_bytes]]
+            .map(|counters| counters.into_iter().fold(0u64, |sum, counter| sum.wrapping_add(counter.load(Relaxed))))
+    }
+
+    /// How far it has come.
+    #[inline]
+    pub fn stage(&self) -> Stage {
+        match self.stage.load(Acquire) {
+            0 => Stage::Plain,
+            1 => Stage::Waiting,
+            2 => Stage::Joined,
+            3 => Stage::Pinned,
+            _ => Stage::Broken,
+        }
+    }
+
+    /// Whether it was ever joined, whatever has become of it.
+    pub fn has_segment(&self) -> bool {
+        self.shape[1].load(Relaxed) != 0
+    }
+
+    /// The number of its segment's pool, if it was ever joined.
+    pub fn pool_id(&self) -> Option<i32> {
+        self.has_segment().then(|| self.pool.load(Relaxed))
+    }
+
+    /// Shape of the pool of its segment.
+    pub fn shape(&self) -> Shape {
+        Shape { ring_bytes: self.shape[0].load(Relaxed), slots: self.shape[1].load(Relaxed) }
+    }
+
+    /// Says what [`End::shape`] is.
+    pub fn set_shape(&self, shape: Shape) {
+        self.shape[0].store(shape.ring_bytes, Relaxed);
+        self.shape[1].store(shape.slots, Relaxed);
+    }
+
+    /// Which end of its segment it is.
+    pub fn side(&self) -> Side {
+        if self.side.load(Relaxed) == 0 { Side::Maker } else { Side::Joiner }
+    }
+
+    /// Moves on to `stage`; false when it was there or further already.
+    pub fn advance(&self, stage: Stage) -> bool {
+        self.stage.fetch_max(stage as u8, AcqRel) < stage as u8
+    }
+
+    /// Why it is not fast (or was not, until it was).
+    pub fn reason(&self) -> Reason {
+        if self.is_held() && !self.is_pinned() && self.stage() <= Stage::Joined {
+            return Reason::Asked;
+        }
+        match Reason::ALL.get(self.reason.load(Relaxed) as usize).copied().unwrap_or(Reason::Unsupported) {
+            Reason::Young | Reason::PeerSilent if !self.has_carried() => Reason::Unused,
+            reason => reason,
+        }
+    }
+
+    /// Whether anything has been sent or received by the kernel path.
+    fn has_carried(&self) -> bool {
+        let counters = [&self.bytes, &self.sending.kernel_bytes, &self.reading.kernel_bytes];
+        counters.iter().any(|counter| counter.load(Relaxed) > 0)
+    }
+
+    /// A program image, or a process that the socket is passed to, may come for it until then (CLOCK_MONOTONIC, ns).
+    pub fn lend(&self, until: u64) {
+        self.loans.fetch_add(1, AcqRel);
+        self.lent_until.store(until, Release);
+    }
+
+    /// One of those has come. Once all have, nobody else is awaited.
+    pub fn take_up_loan(&self) {
+        let until = self.lent_until.load(Acquire);
+        let one_less = |n: u32| n.checked_sub(1);
+        if self.loans.fetch_update(AcqRel, Acquire, one_less).is_ok_and(|before| before == 1) {
+            let _ = self.lent_until.compare_exchange(until, 0, AcqRel, Relaxed);
+        }
+    }
+
+    /// No image or process comes for it any more.
+    pub fn end_loans(&self) {
+        self.loans.store(0, Relaxed);
+        self.lent_until.store(0, Release);
+    }
+
+    /// One more process refers to it. False if no process does any more, and the end is not kept for an image to come.
+    pub fn add_reference(&self) -> bool {
+        let lent = self.lent_until.load(Acquire) != 0;
+        self.references.fetch_update(AcqRel, Acquire, |n| (n > 0 || lent).then_some(n + 1)).is_ok()
+    }
+
+    /// One more process refers to it; false when none does any more.
+    pub fn add_reference_if_used(&self) -> bool {
+        self.references.fetch_update(AcqRel, Acquire, |n| (n > 0).then_some(n + 1)).is_ok()
+    }
+
+    /// Records why it is not fast.
+    pub fn set_reason(&self, reason: Reason) {
+        self.reason.store(reason as u8, Relaxed);
+    }
+
+    /// Gives the end away by `copy`, to thread `me` of another family: to this one the connection is plain kernel TCP from then
+    /// on, without a segment. False, without that, if it has none, or somebody is inside.
+    pub fn transfer(&self, me: u32, copy: impl FnOnce()) -> bool {
+        let locks = [&self.reading.lock, &self.sending.lock];
+        let entered = locks.map(|lock| lock.enter_if_free(me));
+        let given = entered == [true; 2] && self.stage() == Stage::Joined;
+        if given {
+            copy();
+            // What is to be said of it at the end, and where, is the new one's.
+            self.set_shape(Shape { ring_bytes: 0, slots: 0 });
+            self.entry.store(0, Relaxed);
+            self.word.store(0, Relaxed);
+            self.end_loans();
+            self.become_plain();
+        }
+        locks.into_iter().zip(entered).filter(|it| it.1).for_each(|(lock, _)| lock.exit(Entered::Alone));
+        given
+    }
+
+    /// Whatever the socket is from now on goes the kernel path, in every process of the family.
+    pub fn become_plain(&self) {
+        self.advance(Stage::Pinned);
+        self.read_gate.open();
+        self.write_gate.open();
+    }
+
+    /// Nobody watches it, nor sleeps on it, but processes of another family.
+    pub fn forget_watchers(&self) {
+        self.watched.store(0, Relaxed);
+        self.reading.resting.clear();
+        self.reading.armed.store(0, Relaxed);
+    }
+
+    /// Keeps a connection without segment on kernel TCP for good.
+    pub fn pin(&self, reason: Reason) {
+        if self.stage() < Stage::Joined && self.advance_if_unjoined() {
+            self.set_reason(reason);
+        }
+    }
+
+    fn advance_if_unjoined(&self) -> bool {
+        self.stage.fetch_update(AcqRel, Acquire, |s| (s < Stage::Joined as u8).then_some(Stage::Pinned as u8)).is_ok()
+    }
+}
+
+impl PartialOrd for Stage {
+    fn partial_cmp(&self, other: &Stage) -> Option<core::cmp::Ordering> {
+        (*self as u8).partial_cmp(&(*other as u8))
+    }
+}

@@ -1,0 +1,188 @@
+//! What the reader of a direction keeps to itself.
+
+use crate::layout::laid_out;
+use crate::lock::Lock;
+use crate::sync::{AcqRel, Acquire, AtomicI32, AtomicU8, AtomicU32, AtomicU64, Relaxed, Release};
+use crate::words::ALONE;
+
+laid_out! {
+    /// What a direction's reader keeps to itself. Changed under `lock`.
+    #[repr(C, align(64))]
+    pub struct Reading {
+        /// Guards the rest.
+        pub lock: Lock,
+        /// 1: the stream comes from the ring.
+        pub fast: AtomicU32,
+        /// Packed [`crate::ring::Place`].
+        pub place: AtomicU64,
+        /// Bytes of the stream taken from the kernel so far. With [`Reading::all_bells`] the position in the kernel stream.
+        pub kernel: AtomicU64,
+        /// [`Reading::all_bells`] when the direction last went up.
+        pub bells_before_up: AtomicU64,
+        /// The thread that is receiving from the kernel, so that another receive on top of it knows; 0: none.
+        pub receiver: AtomicU32,
+        /// Receives so far that ran on top of another of their thread.
+        pub nested: AtomicU64,
+        /// What the waiting flag was raised to; 0 once it was found taken.
+        pub armed: AtomicU32,
+        /// The sleepers that the waiting flag is to wake.
+        pub resting: Resting,
+        /// Bytes taken from the kernel as doorbells since the beginning.
+        pub all_bells: AtomicU64,
+        /// How many of them were data.
+        pub mistaken: AtomicU64,
+        /// Doorbells until then lie in the kernel behind what comes before the ring; none will be sent
+        /// any more. See [`Port::confine`].
+        ///
+        /// [`Port::confine`]: crate::switch::Port::confine
+        pub last_bell: AtomicU64,
+        /// Doorbells up to this number of [`Reading::all_bells`] are to be thrown away before kernel data goes on (after going
+        /// down).
+        pub discard_to: AtomicU64,
+        /// The thread that is taking doorbells, until they are counted, by itself or by a receive on top of it; 0: none.
+        pub taking: AtomicU32,
+        /// What it takes.
+        pub fresh: [AtomicU8; 16],
+        /// Bytes last taken from the kernel as doorbells, kept until it is sure that they were: number n of
+        /// [`Reading::all_bells`] at n modulo the length.
+        pub kept: [AtomicU8; 32],
+        /// Number of the first that was kept.
+        pub kept_from: AtomicU64,
+        /// How many of them are data, to be delivered before more is read from the kernel path.
+        pub stash: AtomicU32,
+        /// A [`Whereabouts`].
+        whereabouts: AtomicU8,
+        /// An error of the kernel socket that came before the ring was empty.
+        pub error: AtomicI32,
+        /// Mean of the last waits, in ticks, times 8.
+        pub mean_wait: AtomicU64,
+        /// Waits so far.
+        pub waits: AtomicU32,
+        /// What became of the last dozes: in the upper half how many in a row were in vain, in the lower one how many sleeps are
+        /// to begin without one.
+        pub dozes: AtomicU32,
+        /// See [`crate::wait::Memory`].
+        pub bells_before: AtomicU32,
+        /// [`Sending::tail`](super::Sending::tail) when the last wait began.
+        pub sent_before: AtomicU64,
+        /// Bytes that the last receive took from the ring.
+        pub last: AtomicU32,
+        /// When the kernel socket was last asked for end-of-file, in ticks.
+        pub asked: AtomicU64,
+        /// Data received by the fast path, in bytes.
+        pub fast_bytes: AtomicU64,
+        /// Data received by the kernel path, in bytes.
+        pub kernel_bytes: AtomicU64,
+    }
+}
+
+/// Where a reader is. Its waiting flag says so too, in the segment, which may be gone.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(u8)]
+pub enum Whereabouts {
+    /// It reads the kernel path or the ring, as [`Reading::fast`] says.
+    Here = 0,
+    /// It has left the ring for good.
+    Left = 1,
+    /// It is [away](crate::switch::Port::go_away), and read the kernel path before.
+    AwayFromKernel = 2,
+    /// It is away, and read the ring before.
+    AwayFromRing = 3,
+}
+
+impl Reading {
+    /// Where the reader is. What it left is in place before it says that it is not here.
+    #[inline]
+    pub fn whereabouts(&self) -> Whereabouts {
+        match self.whereabouts.load(Acquire) {
+            0 => Whereabouts::Here,
+            2 => Whereabouts::AwayFromKernel,
+            3 => Whereabouts::AwayFromRing,
+            _ => Whereabouts::Left,
+        }
+    }
+
+    /// The reader is there from now on.
+    pub(crate) fn set_whereabouts(&self, whereabouts: Whereabouts) {
+        self.whereabouts.store(whereabouts as u8, Release);
+    }
+
+    /// Doorbells still to be thrown away before kernel data goes on. A doorbell that is counted has been thrown away.
+    #[inline]
+    pub fn to_discard(&self) -> u64 {
+        self.discard_to.load(Relaxed).saturating_sub(self.all_bells.load(Relaxed))
+    }
+
+    /// Position in the kernel stream: bytes taken from the kernel so far, doorbells included.
+    pub fn kernel_position(&self) -> u64 {
+        self.kernel.load(Relaxed).wrapping_add(self.all_bells.load(Relaxed))
+    }
+
+    /// So many are, from now on.
+    pub fn discard(&self, bells: u64) {
+        self.discard_to.store(self.all_bells.load(Relaxed).saturating_add(bells), Relaxed);
+    }
+}
+
+laid_out! {
+    /// The sleepers that rely on the waiting flag: polls that sleep in the kernel, and epoll sets that have left the
+    /// connection to it. While there are any, a receive that finds the flag taken raises it again before it takes a
+    /// doorbell.
+    #[repr(C)]
+    pub struct Resting(AtomicU32);
+}
+
+impl Resting {
+    const COUNT: u32 = 0xffff;
+    const NUMBER_AT: u32 = 16;
+    const STRAY: u32 = 1 << 31;
+
+    /// Whether there is a sleeper, or [`Resting::is_stray`].
+    #[inline]
+    pub fn any(&self) -> bool {
+        self.0.load(Relaxed) != 0
+    }
+
+    /// The number of the flag that wakes all sleepers; 0 if there are none.
+    pub fn number(&self) -> u32 {
+        (self.0.load(Relaxed) & !Self::STRAY) >> Self::NUMBER_AT
+    }
+
+    /// Counts one more sleeper, which `number` wakes.
+    pub fn add(&self, number: u32) {
+        let _ = self.0.fetch_update(AcqRel, Relaxed, |word| {
+            let (count, others) = (word & Self::COUNT, (word & !Self::STRAY) >> Self::NUMBER_AT);
+            let number = if count == 0 || others == number { number } else { ALONE };
+            (count < Self::COUNT).then_some(word & Self::STRAY | number << Self::NUMBER_AT | (count + 1))
+        });
+    }
+
+    /// Counts one sleeper less.
+    pub fn remove(&self) {
+        let _ = self.0.fetch_update(AcqRel, Relaxed, |word| match word & Self::COUNT {
+            0 => None,
+            1 => Some(word & Self::STRAY),
+            _ => Some(word - 1),
+        });
+    }
+
+    /// Counts no sleeper any more.
+    pub(super) fn clear(&self) {
+        self.0.store(0, Relaxed);
+    }
+
+    /// Whether the flag is down, and there is data for which the sleepers were not woken.
+    #[inline]
+    pub fn is_stray(&self) -> bool {
+        self.0.load(Relaxed) & Self::STRAY != 0
+    }
+
+    /// See [`Resting::is_stray`].
+    pub fn set_stray(&self, stray: bool) {
+        if stray {
+            self.0.fetch_or(Self::STRAY, AcqRel);
+        } else {
+            self.0.fetch_and(!Self::STRAY, AcqRel);
+        }
+    }
+}

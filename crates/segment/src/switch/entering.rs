@@ -1,0 +1,86 @@
+//! A thread enters the lock of a direction, and repairs what the lock's last owner left half done.
+
+use super::Port;
+use crate::clock::give_way;
+use crate::kernel;
+use crate::lock::Entered;
+use crate::sync::AcqRel;
+
+/// The other thread inside the lock of the incoming direction, where this thread is too.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Beside {
+    /// Nobody: this thread is the only reader.
+    Nobody,
+    /// Another thread sleeps in a receive.
+    Sleeper,
+}
+
+impl Port<'_> {
+    /// Enters the lock. The first thread that enters after its owner was killed repairs the ring.
+    #[inline]
+    pub(super) fn enter_sending(&self) -> Entered {
+        let entered = self.end.sending.lock.enter(self.me);
+        if entered == Entered::AfterDeath {
+            kernel::undisturbed(|| self.repair_sending());
+        }
+        entered
+    }
+
+    /// Exits the lock, for a kernel send or not.
+    #[inline]
+    pub(super) fn exit_sending(&self, entered: Entered, kernel_send: bool) {
+        let sending = &self.end.sending;
+        if kernel_send {
+            sending.kernel_sends.fetch_add(1, AcqRel);
+        }
+        sending.lock.exit(entered);
+    }
+
+    /// Enters the lock. The first thread that enters after its owner was killed repairs what that owner was in the
+    /// middle of. A signal handler counts what its own thread was about to count.
+    #[inline]
+    pub(super) fn enter_reading(&self) -> Entered {
+        let entered = self.end.reading.lock.enter(self.me);
+        self.repair_after(entered);
+        entered
+    }
+
+    /// Does `what` inside the lock. The sleeper, if there is one, may wake meanwhile and read.
+    pub(super) fn with_reading<T>(&self, what: impl FnOnce(Beside) -> T) -> T {
+        let lock = &self.end.reading.lock;
+        let entered = self.enter_reading();
+        let done = what(if entered == Entered::Asleep { Beside::Sleeper } else { Beside::Nobody });
+        lock.exit(entered);
+        done
+    }
+
+    /// Does `what` inside the lock. The sleeper, if there is one, comes back to the ring only afterwards.
+    pub(super) fn with_all_reading<T>(&self, what: impl Fn(Beside) -> T) -> T {
+        let lock = &self.end.reading.lock;
+        let visit = || {
+            lock.visit(self.me).then(|| {
+                let done = what(Beside::Sleeper);
+                lock.end_visit();
+                done
+            })
+        };
+        loop {
+            let entered = self.enter_reading();
+            if entered != Entered::Asleep {
+                let done = what(Beside::Nobody);
+                lock.exit(entered);
+                return done;
+            }
+            if let Some(done) = kernel::undisturbed(visit) {
+                return done;
+            }
+            give_way();
+        }
+    }
+
+    /// Whether this thread may take from the kernel's queue. It may not beside a sleeper that is about to take
+    /// something there.
+    pub(super) fn may_take(&self, beside: Beside) -> bool {
+        beside == Beside::Nobody || self.end.reading.lock.is_awaited()
+    }
+}

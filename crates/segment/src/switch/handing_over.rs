@@ -1,0 +1,83 @@
+//! A process hands a socket over, or pins its connection: the reader leaves the ring, and the sender goes down for good.
+
+use super::away::Departure;
+use super::leaving::Leave;
+use super::{LeftRing, Port};
+use crate::kernel;
+use crate::reason::Reason;
+use crate::sync::Release;
+
+/// A process without the library that gets the socket. It decides how surely the socket has to be plain TCP.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Recipient {
+    /// Perhaps no such process comes. The ring is left only if the other end can be woken to give back what is unread.
+    Unsure,
+    /// The process comes beside processes with the library, which go on reading what cannot be given back.
+    Beside,
+    /// The process alone has the socket.
+    Alone,
+}
+
+impl Port<'_> {
+    /// Takes both directions down for good. The incoming direction goes down at once if everything in its ring was
+    /// read, otherwise as soon as the other end sends again.
+    pub fn pin(&self, reason: Reason) {
+        self.link.incoming().flags.want_down.store(1, Release);
+        self.leave_if_read(u64::MAX);
+        self.go_down_for_good(reason, false, u64::MAX);
+    }
+
+    /// Hands the socket over to a process without the library. Both directions go down for good, and what is unread
+    /// goes the kernel path. Where it cannot, this does what [`Port::pin`] does, and returns false. With `wakes`, the
+    /// other end is woken in any case.
+    pub fn hand_over(&self, reason: Reason, recipient: Recipient, wakes: bool) -> bool {
+        let left = self.leave_to(recipient);
+        self.link.incoming().flags.want_down.store(1, Release);
+        self.go_down_for_good(reason, wakes || left == LeftRing::Unread, u64::MAX);
+        left != LeftRing::No || self.is_absent()
+    }
+
+    /// Leaves the ring for the recipient. For a recipient that is sure to come, this end puts on the kernel path itself
+    /// what it can.
+    pub fn leave_to(&self, recipient: Recipient) -> LeftRing {
+        let left = match recipient {
+            Recipient::Unsure if self.can_wake() => self.leave(Leave::IfGivenBack, u64::MAX),
+            Recipient::Unsure => LeftRing::No,
+            Recipient::Beside => self.leave(Leave::IfGivenBack, u64::MAX),
+            Recipient::Alone => self.leave(Leave::UnlessLost, u64::MAX),
+        };
+        if left == LeftRing::No {
+            self.leave_if_read(u64::MAX);
+        } else if recipient != Recipient::Unsure {
+            return LeftRing::with(self.has_left_unread() && !self.give_itself());
+        }
+        left
+    }
+
+    /// Hands the socket over to a process that may have the library and come back to the ring, or not.
+    pub fn offer(&self, reason: Reason) {
+        if self.can_wake() {
+            if self.go_away(|| true) == Departure::Gone && self.left_behind() > 0 {
+                self.give_itself();
+            }
+        } else {
+            self.leave_if_read(u64::MAX);
+        }
+        self.link.incoming().flags.want_down.store(1, Release);
+        self.go_down_for_good(reason, false, u64::MAX);
+    }
+
+    /// Hands over both ends of a connection of this process, which is about to give up the segment. What cannot be put
+    /// on the kernel path, or finds no room there while nobody reads, stays in the ring.
+    pub fn hand_over_with(&self, other: &Port<'_>, reason: Reason) {
+        // Both ends leave their rings before one goes down. Otherwise it would go down behind what is unread.
+        for (reader, sender) in [(self, other), (other, self)] {
+            if kernel::has_room_for(sender.fd, sender.unsent()) {
+                reader.leave(Leave::IfGivenBack, u64::MAX);
+            }
+        }
+        for port in [self, other] {
+            port.go_down_for_good(reason, false, u64::MAX);
+        }
+    }
+}

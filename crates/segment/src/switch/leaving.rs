@@ -1,0 +1,209 @@
+//! A reader leaves its ring for good, so that a program without the library can read the socket.
+//!
+//! The reader says so by the bit [`LEFT`] and takes the last doorbells. The sender puts on the kernel path what is unread then
+//! (`give`).
+
+use super::doorbell::BELL_WITHIN_US;
+use super::entering::Beside;
+use super::{Port, micros};
+use crate::clock::{give_way, nap, ticks};
+use crate::end::{Stage, Whereabouts};
+use crate::kernel;
+use crate::ring::Record;
+use crate::sync::{Relaxed, Release, SeqCst, fence};
+use crate::words::{ALONE, Direction, Flag, LEAVING, LEFT, Raised};
+
+/// A sender that is about to switch its path has done so within this time, if it is neither stopped nor killed.
+const SWITCHED_WITHIN_US: u64 = 100_000;
+
+/// What has become of a ring that its reader was to leave.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum LeftRing {
+    /// The reader goes on with the ring: its sender could not put on the kernel path what is unread.
+    No,
+    /// The reader has left the ring, and nothing that its sender would have to put on the kernel path.
+    Empty,
+    /// The reader has left the ring, and its sender has to put on the kernel path what is unread.
+    Unread,
+}
+
+impl LeftRing {
+    /// The ring was left, with something unread or not.
+    pub(super) fn with(is_unread: bool) -> LeftRing {
+        if is_unread { LeftRing::Unread } else { LeftRing::Empty }
+    }
+}
+
+/// How much a reader wants to leave its ring.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Leave {
+    /// If its sender can put on the kernel path what is unread.
+    IfGivenBack,
+    /// Unless its sender never can.
+    UnlessLost,
+}
+
+impl Port<'_> {
+    /// Leaves the incoming ring for good, so that a process without the library can read the socket. No doorbell is on
+    /// its way then, and the sender puts on the kernel path what it finds unread.
+    pub(super) fn leave(&self, how: Leave, until: u64) -> LeftRing {
+        let began = ticks();
+        // A thread that sleeps in a receive takes the doorbell that comes with the mark of going up, and comes to the
+        // ring, if it may wake.
+        let comes_to_ring = |beside| {
+            beside == Beside::Sleeper
+                && how == Leave::UnlessLost
+                && self.has_bells_behind_data()
+                && ticks().wrapping_sub(began) < micros(BELL_WITHIN_US)
+        };
+        let leave = |beside| (!comes_to_ring(beside)).then(|| self.leave_beside(beside, how, until));
+        loop {
+            if let Some(left) = self.with_all_reading(leave) {
+                return left;
+            }
+            nap(50);
+        }
+    }
+
+    fn leave_beside(&self, beside: Beside, how: Leave, until: u64) -> LeftRing {
+        let flags = &self.link.incoming().flags;
+        if self.is_absent() {
+            return LeftRing::Empty;
+        }
+        if self.may_take(beside) {
+            self.pass_marks();
+        }
+        flags.consumed.store(self.place().consumed as u32, Relaxed);
+        if !kernel::undisturbed(|| self.leave_what_can_be_given_back(LEFT)) {
+            let is_lost = self.can_never_be_given_back() || self.has_bells_behind_data();
+            if how == Leave::IfGivenBack || is_lost {
+                // If the reader leaves later, then at the beginning of a record.
+                flags.consumed.store(0, Relaxed);
+                if how == Leave::UnlessLost {
+                    // A process without the library never gets what is unread. Threads with the library read on without
+                    // a gap: other threads until the new image is there, or this one if the image never comes.
+                    self.await_bells(beside, self.refuse_bells(), until);
+                }
+                return LeftRing::No;
+            }
+            flags.waiting.fetch_or(LEFT, SeqCst);
+        }
+        fence(SeqCst);
+        let unread = self.incoming().published(self.place().head);
+        self.forget_ring(beside, until);
+        // This comes last: a sender that goes down by itself does so behind what is unread.
+        flags.want_down.store(1, Release);
+        LeftRing::with(unread)
+    }
+
+    /// Leaves the ring for good if everything in it was read.
+    pub(super) fn leave_if_read(&self, until: u64) {
+        self.with_all_reading(|beside| {
+            if beside == Beside::Sleeper {
+                // The sleeper has raised the flag and seen the ring empty. Until then a doorbell is what wakes it,
+                // unless it dozes.
+                self.await_bells(beside, self.announced(), until);
+            }
+            let alone = self.may_take(beside);
+            if alone {
+                self.pass_marks();
+            }
+            // The flag was up when the ring was last seen empty. If the sender has not taken it since, it finds with
+            // its next record that this end has left.
+            let waiting = &self.link.incoming().flags.waiting;
+            let is_up = |flag: Flag| !flag.is_absent() && matches!(flag.raised(), Raised::Alone | Raised::Dozing);
+            let leave = |now| is_up(Flag(now)).then(|| Flag(now).raised_to(LEFT));
+            // A thread that dozes is not woken: it would sleep by a call of the library's, which a filter may be about
+            // to forbid.
+            if (!alone || self.arm(ALONE)) && waiting.fetch_update(SeqCst, Relaxed, leave).is_ok() {
+                self.forget_ring(beside, until);
+            }
+        })
+    }
+
+    /// Says that this end has left ([`LEFT`]), or is away ([`AWAY`]), if the sender can put on the kernel path what is unread in
+    /// the ring, and no doorbell lies behind unread data there.
+    ///
+    /// [`AWAY`]: crate::words::AWAY
+    pub(super) fn leave_what_can_be_given_back(&self, how: u32) -> bool {
+        let Direction { flags, sender, .. } = self.link.incoming();
+        // SeqCst: the reader says that it is about to leave, then looks. A sender that is about to switch the path or
+        // to end its direction says so, then looks.
+        let before = flags.in_kernel.swap(LEAVING, SeqCst);
+        let began = ticks();
+        let is_switching = || sender.switching.load(SeqCst) != 0;
+        while is_switching() && ticks().wrapping_sub(began) < micros(SWITCHED_WITHIN_US) {
+            give_way();
+        }
+        // Other threads and the sender change the flag a few times meanwhile.
+        let left = (0..8).any(|_| {
+            // A sender announces a doorbell and takes the flag before it sends the doorbell. If the flag is as it was,
+            // no doorbell has come meanwhile.
+            let word = flags.waiting.load(SeqCst);
+            !is_switching()
+                && self.can_be_given_back()
+                && !self.has_bells_behind_data()
+                && flags.waiting.compare_exchange(word, word | how, SeqCst, Relaxed).is_ok()
+        });
+        flags.in_kernel.store(before, Release);
+        left
+    }
+
+    /// Whether the sender can put on the kernel path what is unread: it has not gone down behind that, and does not end
+    /// its direction.
+    fn can_be_given_back(&self) -> bool {
+        let Ok((at, record)) = self.front() else { return false };
+        let behind = if matches!(record, Record::Up(_)) { self.incoming().behind(at, record) } else { at };
+        matches!(record, Record::Empty)
+            || self.down_behind(behind).is_none()
+                && self.link.incoming().sender.ended.load(SeqCst) == 0
+                && !self.has_ended()
+    }
+
+    /// Whether the sender can never put on the kernel path what is unread: it has gone down behind that, or has ended
+    /// its direction. A sender that is about to end it may still be able to, and is not waited for.
+    fn can_never_be_given_back(&self) -> bool {
+        self.front().is_ok_and(|(at, record)| {
+            let behind = if matches!(record, Record::Up(_)) { self.incoming().behind(at, record) } else { at };
+            let has_ended = || self.link.incoming().sender.ended.load(SeqCst) != 0 || self.has_ended();
+            !matches!(record, Record::Empty | Record::Down(_)) && (self.down_behind(behind).is_some() || has_ended())
+        })
+    }
+
+    /// Whether a doorbell lies, or may come to lie, behind data that was sent on the kernel path before the direction
+    /// went up.
+    fn has_bells_behind_data(&self) -> bool {
+        !self.receives_fast() && matches!(self.ahead(), Ok(Record::Up(_))) && self.owed() > 0
+    }
+
+    /// This end has said that it has left: it takes the last doorbells, and never looks at the ring again.
+    pub(super) fn forget_ring(&self, beside: Beside, until: u64) {
+        let missing = self.await_bells(beside, self.refuse_bells(), until);
+        if self.may_take(beside) && self.receives_fast() {
+            self.end.reading.discard(missing);
+            self.keep_early_data();
+        }
+        self.end.reading.armed.store(0, Relaxed);
+        self.end.reading.fast.store(0, Relaxed);
+        self.end.reading.set_whereabouts(Whereabouts::Left);
+    }
+
+    /// Whether this end is absent from the ring, and has taken all that the library had of the stream. Then the kernel
+    /// has the rest, and any error. A pinned end that could not leave the ring at first leaves it here once it has read
+    /// it.
+    #[inline]
+    pub fn reads_plainly(&self) -> bool {
+        self.end.reading.fast.load(Relaxed) == 0 && self.has_only_kernel()
+    }
+
+    #[cold]
+    fn has_only_kernel(&self) -> bool {
+        let reading = &self.end.reading;
+        self.return_to_ring();
+        if !self.is_absent() && self.link.incoming().flags.want_down.load(Relaxed) != 0 {
+            self.leave_if_read(u64::MAX);
+        }
+        let owed = reading.to_discard() > 0 || reading.stash.load(Relaxed) > 0;
+        self.is_absent() && !owed && reading.error.load(Relaxed) == 0 && self.end.stage() != Stage::Broken
+    }
+}

@@ -1,0 +1,94 @@
+//! The state of a direction, as each of its ends derives it from the words in the segment and from those that it keeps itself.
+
+use super::Port;
+use crate::end::Stage;
+use crate::sync::{Acquire, Relaxed, SeqCst};
+use crate::words::{CLOSED, Flag, SHUT};
+
+/// What the sender of a direction does with what is sent next.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum SenderState {
+    /// The sender puts it into the ring.
+    Up,
+    /// The direction is in the ring, and the next send takes it down, or finds that it cannot go on: the connection is pinned
+    /// or held, the reader asks for it, is absent or has closed, or a side broke the rules.
+    GoingDown,
+    /// The sender puts it on the kernel path, and tries to go up before.
+    Down,
+    /// The sender puts it on the kernel path for good.
+    DownForGood,
+}
+
+/// Where the reader of a direction reads.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum ReaderState {
+    /// The reader reads the ring.
+    Ring,
+    /// The reader reads the kernel path, and looks at the ring for the mark of going up.
+    Kernel,
+    /// The flag says that the reader is absent, and the end still stands in the ring: a thread is about to leave it, or was
+    /// killed there.
+    Leaving,
+    /// The reader is absent: if anybody reads, then the kernel path alone.
+    Absent,
+}
+
+impl Port<'_> {
+    /// The state of the direction out.
+    pub fn sender_state(&self) -> SenderState {
+        let flags = &self.link.outgoing().flags;
+        let stays = || {
+            self.end.stage() == Stage::Joined
+                && !self.end.sends_by_kernel()
+                && flags.closed.load(Relaxed) != CLOSED
+                && flags.want_down.load(Relaxed) == 0
+                && !self.reader_is_absent()
+        };
+        match self.sends_fast() {
+            true if stays() => SenderState::Up,
+            true => SenderState::GoingDown,
+            false if self.end.is_pinned() => SenderState::DownForGood,
+            false => SenderState::Down,
+        }
+    }
+
+    /// The state of the direction in.
+    pub fn reader_state(&self) -> ReaderState {
+        match (self.receives_fast(), self.is_absent()) {
+            (true, false) => ReaderState::Ring,
+            (false, false) => ReaderState::Kernel,
+            (true, true) => ReaderState::Leaving,
+            (false, true) => ReaderState::Absent,
+        }
+    }
+
+    /// Whether the outgoing direction is fast.
+    pub fn sends_fast(&self) -> bool {
+        self.end.sending.fast.load(Relaxed) != 0
+    }
+
+    /// Whether the incoming direction is fast.
+    pub fn receives_fast(&self) -> bool {
+        self.end.reading.fast.load(Relaxed) != 0
+    }
+
+    /// Whether this end does not look at the incoming ring, for good (see `leave`) or while it is [away](Port::go_away).
+    pub fn is_absent(&self) -> bool {
+        Flag(self.link.incoming().flags.waiting.load(Acquire)).is_absent()
+    }
+
+    /// Whether the reader does not look at the ring, for good or for now.
+    pub(super) fn reader_is_absent(&self) -> bool {
+        Flag(self.link.outgoing().flags.waiting.load(SeqCst)).is_absent()
+    }
+
+    /// Whether the reader lives and has shut down both ways.
+    pub(super) fn reader_has_shut(&self) -> bool {
+        self.link.outgoing().flags.closed.load(Acquire) == SHUT
+    }
+
+    /// Whether the direction out is in the ring, and nothing takes it down.
+    pub fn stays_in_ring(&self) -> bool {
+        self.sender_state() == SenderState::Up
+    }
+}
