@@ -8,29 +8,11 @@
     reason = "every function here is a C function or serves one; each unsafe block says why it holds"
 )]
 
-mod access;
-mod aio;
+mod calls;
 mod connection;
-mod descriptor;
-mod epoll;
-mod exec;
-mod fork;
-mod handoff;
-mod io_uring;
-mod memory;
-mod options;
-mod passed;
-mod poll;
-mod process;
-mod real;
-mod receive;
-mod seccomp;
-mod send;
-mod set;
-mod shell;
-mod stdio;
-mod syscall;
-mod table;
+mod guest;
+mod lifecycle;
+mod watch;
 
 use underpass_segment::raw::{Answer, Errno};
 

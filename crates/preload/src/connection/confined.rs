@@ -2,7 +2,7 @@
 
 use super::share::for_each;
 use super::{CONFINED, Connection, PRESENT, UNTOUCHED, handle};
-use crate::process;
+use crate::guest::process;
 use underpass_segment::clock;
 use underpass_segment::end::Stage;
 use underpass_segment::raw::Answer;
@@ -63,15 +63,15 @@ impl Connection {
     /// Whether something may be left in its ring.
     fn confine(&self, until: u64) -> bool {
         // What was put off would need epoll_ctl.
-        crate::epoll::settle_socket(*self, || None);
+        crate::watch::epoll::settle_socket(*self, || None);
         self.end.pin(Reason::Seccomp);
         if self.end.stage() != Stage::Joined {
             return false;
         }
         // The kernel's epoll does not know what is in the ring: without address space nobody is told of it who waits by a set.
         // A poll that sleeps is woken by what the other end puts on the kernel path.
-        let is_polled = self.descriptors().any(crate::epoll::is_slept_on);
-        let is_seen = (crate::epoll::prepare_rests() || self.end.watched.load(Relaxed) == 0) && !is_polled;
+        let is_polled = self.descriptors().any(crate::watch::epoll::is_slept_on);
+        let is_seen = (crate::watch::epoll::prepare_rests() || self.end.watched.load(Relaxed) == 0) && !is_polled;
         let (Some(port), Some(handle)) = (self.port(), handle(self.index)) else { return false };
         if !port.confine(until, is_seen) {
             return false;
@@ -82,11 +82,11 @@ impl Connection {
         }
         let has_rest = !port.is_plain();
         if has_rest {
-            crate::epoll::enter_rests(*self);
+            crate::watch::epoll::enter_rests(*self);
         }
-        crate::epoll::leave_sets(*self);
+        crate::watch::epoll::leave_sets(*self);
         if has_rest {
-            crate::epoll::wake_for_rests(*self);
+            crate::watch::epoll::wake_for_rests(*self);
         }
         has_rest
     }

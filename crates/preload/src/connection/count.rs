@@ -6,7 +6,7 @@
 
 use super::share::for_each;
 use super::{Connection, Handle, handle};
-use crate::process;
+use crate::guest::process;
 use underpass_segment::end::{End, Stage};
 use underpass_segment::reason::Reason;
 use underpass_segment::sync::{AtomicU64, Relaxed};

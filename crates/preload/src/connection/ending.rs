@@ -4,8 +4,8 @@ use super::count::tell;
 use super::inside::Kept;
 use super::share::{for_each, part, twin};
 use super::{ABSENT, CONFINED, Connection, PRESENT, UNTOUCHED, handle, known};
-use crate::process;
-use crate::table::{self, Known, Socket};
+use crate::guest::process;
+use crate::guest::table::{self, Known, Socket};
 use core::ffi::c_int;
 use underpass_segment::clock;
 use underpass_segment::end::Stage;
@@ -29,21 +29,21 @@ pub fn forget(fd: i32) {
     if process::borrowed() {
         return;
     }
-    crate::epoll::forget_set(fd);
-    let in_set = crate::epoll::may_watch(fd);
+    crate::watch::epoll::forget_set(fd);
+    let in_set = crate::watch::epoll::may_watch(fd);
     if let Some(connection) = known(fd) {
         connection.count_settled();
         connection.keep_open();
         // Before the number's next generation, to which nothing of this one is known.
         let last = !connection.has_duplicates() && connection.is_last();
         if !last {
-            crate::epoll::settle_socket(connection, || twin(connection));
+            crate::watch::epoll::settle_socket(connection, || twin(connection));
         }
-        crate::epoll::forget_socket(connection, last);
+        crate::watch::epoll::forget_socket(connection, last);
     } else {
         table::next_generation(fd);
     }
-    crate::set::forget_having(fd);
+    crate::watch::set::forget_having(fd);
     if let Known::Connection(index) = table::get(fd)
         && let Some(family) = process::existing_family()
     {
@@ -55,14 +55,14 @@ pub fn forget(fd: i32) {
         }
         if table::replace(fd, Known::Connection(index), Known::Nothing) {
             // Behind the number's end: a poll that comes later finds no connection there, and relies on nothing.
-            let goes_on = in_set && connection.end.watched.load(Relaxed) != 0 || crate::epoll::is_slept_on(fd);
+            let goes_on = in_set && connection.end.watched.load(Relaxed) != 0 || crate::watch::epoll::is_slept_on(fd);
             if goes_on && !alone {
                 // Its registrations, and polls that sleep on it, go on in the kernel, which alone has to see what arrives from
                 // now on. Who sleeps by another descriptor, here or in another process, is woken by a doorbell as before.
                 connection.pin(Reason::Unsupported);
             }
             connection.outlast_calls();
-            if !crate::set::leave_end(index) {
+            if !crate::watch::set::leave_end(index) {
                 release(index, Some(fd));
             }
         }
@@ -99,10 +99,10 @@ pub fn dissolve(connection: Connection, disconnect: impl FnOnce() -> c_int) -> c
     } else if table::replace(fd, Known::Connection(index), Known::Socket(Socket::default())) {
         connection.give_options_back();
         // It stays in its sets, which know nothing of the next connection yet.
-        crate::epoll::settle_socket(connection, || None);
-        crate::epoll::outlast_looks(fd);
-        crate::epoll::let_go(connection, table::generation(fd));
-        crate::set::having(fd).for_each(|set| set.with_item(fd, |item| item.set_told(Told::default())));
+        crate::watch::epoll::settle_socket(connection, || None);
+        crate::watch::epoll::outlast_looks(fd);
+        crate::watch::epoll::let_go(connection, table::generation(fd));
+        crate::watch::set::having(fd).for_each(|set| set.with_item(fd, |item| item.set_told(Told::default())));
         connection.outlast_calls();
         release(index, None);
     }
@@ -156,7 +156,7 @@ impl Connection {
 
     /// This process lets go of it, and keeps its descriptors: see [`part`]. Whether it was the last.
     pub(super) fn part(&self) -> bool {
-        crate::handoff::learn_cookie(self);
+        crate::lifecycle::handoff::learn_cookie(self);
         if let Some(handle) = handle(self.index) {
             let is_plain = self.joined_port().is_none_or(|port| port.reads_plainly() && !port.sends_fast());
             handle.was_plain.store(is_plain, Relaxed);
@@ -204,8 +204,8 @@ impl Connection {
     /// does not come, they look at the connection themselves.
     pub fn leave_sets(self) {
         for fd in self.descriptors() {
-            crate::epoll::let_go(self.by(fd), table::generation(fd));
-            crate::epoll::take_back(fd);
+            crate::watch::epoll::let_go(self.by(fd), table::generation(fd));
+            crate::watch::epoll::take_back(fd);
         }
     }
 
@@ -476,7 +476,7 @@ pub fn leave_all() {
                 connection.await_images(&port, connection.is_last(), deadline);
             }
             connection.hush();
-            crate::epoll::let_go(connection, table::generation(fd));
+            crate::watch::epoll::let_go(connection, table::generation(fd));
             // Before: see `hush`.
             let is_awaited = connection.is_awaited();
             let last = part(family, index) == Some(true);

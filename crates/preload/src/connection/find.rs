@@ -4,9 +4,10 @@ use super::count::{UNCOUNTED, after_execution, count_reason, forget_carried};
 use super::ending::{bury, take_back_what_is_left};
 use super::share::for_each;
 use super::{ABSENT, Connection, HIGHEST, Handle, Way, handle};
-use crate::handoff::{self, Carried};
-use crate::table::{self, Known, Nonblocking, Socket};
-use crate::{process, seccomp};
+use crate::calls::seccomp;
+use crate::guest::process;
+use crate::guest::table::{self, Known, Nonblocking, Socket};
+use crate::lifecycle::handoff::{self, Carried};
 use underpass_segment::end::{End, Stage};
 use underpass_segment::family::Family;
 use underpass_segment::kernel;
@@ -112,7 +113,7 @@ fn classify(fd: i32, known: Known, wanted: fn(u8) -> bool) -> Option<u32> {
         // Another thread was faster.
         return if let Known::Connection(index) = now { Some(index) } else { None };
     }
-    crate::epoll::watch(connection, table::generation(fd));
+    crate::watch::epoll::watch(connection, table::generation(fd));
     connection.mind_stdio();
     Some(index)
 }
@@ -187,7 +188,7 @@ pub fn keep_claimed(id: i32, member: u32) {
 /// registration from now on passes them by.
 fn disown(fd: i32, known: Known) {
     if table::replace(fd, known, Known::Other) && matches!(known, Known::Socket(_)) {
-        crate::epoll::disown(fd);
+        crate::watch::epoll::disown(fd);
     }
 }
 
@@ -321,7 +322,7 @@ fn restore(family: &Family, fill: impl FnOnce(&End) -> bool) -> Option<u32> {
 
 /// Why the connection of `fd` cannot be carried, as its options or the process say.
 pub(super) fn unsuitable(fd: i32) -> Option<Reason> {
-    if crate::io_uring::is_known() {
+    if crate::calls::io_uring::is_known() {
         return Some(Reason::Asynchronous);
     }
     let set = |level, name| kernel::int_option(fd, level, name);

@@ -10,9 +10,9 @@ use super::ending::{forget, release};
 use super::look::look_at_all;
 use super::share::{duplicate, open_descriptor};
 use super::{Connection, handle};
-use crate::epoll;
-use crate::process;
-use crate::table::{self, Known};
+use crate::guest::process;
+use crate::guest::table::{self, Known};
+use crate::watch::epoll;
 use core::cell::Cell;
 use core::ffi::{c_int, c_void};
 use core::mem::MaybeUninit;
@@ -346,16 +346,16 @@ unsafe fn sleeping_recv(port: &Port<'_>, to: *mut u8, len: usize, flags: i32, pa
         come_out(port.token);
     };
     if port.end.reading.resting.is_stray() {
-        crate::epoll::take_back(port.fd);
+        crate::watch::epoll::take_back(port.fd);
     }
     let before = crate::errno();
     // SAFETY: passed on to the caller.
-    let recv = |flags| crate::from_c(unsafe { crate::real::recv(port.fd, to.cast(), len, flags) });
+    let recv = |flags| crate::from_c(unsafe { crate::guest::real::recv(port.fd, to.cast(), len, flags) });
     let call = || match patience {
         Patience::Socket => recv(flags),
         Patience::Until(deadline) => {
             let recv = |_| recv(flags | libc::MSG_DONTWAIT);
-            crate::poll::try_until(deadline, libc::POLLIN, || Some(port.fd), recv)
+            crate::watch::poll::try_until(deadline, libc::POLLIN, || Some(port.fd), recv)
         }
     };
     let answer = unless_left(undo, call);

@@ -2,8 +2,8 @@
 //! close these meanwhile. A close lets them finish first, since the number is another connection's soon, and the end may be.
 
 use super::{Connection, handle, known, unless_left};
-use crate::process;
-use crate::table::{self, Known};
+use crate::guest::process;
+use crate::guest::table::{self, Known};
 use core::cell::Cell;
 use underpass_segment::clock;
 use underpass_segment::of_each_thread;

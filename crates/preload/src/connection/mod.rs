@@ -19,9 +19,10 @@ pub use share::{
     Counted, duplicate, for_each, forget_closed, is_pool_used, recognise_all, reference_all, settle_child,
 };
 
-use crate::memory::{PIECE, Sparse};
-use crate::table;
-use crate::{handoff, process, seccomp};
+use crate::calls::seccomp;
+use crate::guest::memory::{PIECE, Sparse};
+use crate::guest::{process, table};
+use crate::lifecycle::handoff;
 use core::cell::UnsafeCell;
 use core::mem::MaybeUninit;
 use count::{COUNTERS, TOLD, UNCOUNTED};
@@ -276,7 +277,7 @@ impl Connection {
             };
             kernel::undisturbed(|| process::with_meeting(alone));
             // Not before: it takes longer than the rest, and most connections never meet their other end.
-            if end.stage() == Stage::Joined && crate::io_uring::is_possible() {
+            if end.stage() == Stage::Joined && crate::calls::io_uring::is_possible() {
                 return;
             }
             // The other end may go up with the next that it sends, before this one has received.
@@ -288,7 +289,7 @@ impl Connection {
             return meet(Meeting::take_offer);
         }
         end.next_try.store(calls.saturating_mul(2), Relaxed);
-        if let Some(reason) = unsuitable(self.fd).or_else(|| crate::options::set_before(*self)) {
+        if let Some(reason) = unsuitable(self.fd).or_else(|| crate::calls::options::set_before(*self)) {
             return end.pin(reason);
         }
         meet(Meeting::seek);

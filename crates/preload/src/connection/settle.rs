@@ -4,7 +4,8 @@
 //! make libc's call. What the kernel carries of it meanwhile is counted by the kernel.
 
 use super::{Connection, handle};
-use crate::{epoll, process, table};
+use crate::guest::{process, table};
+use crate::watch::epoll;
 use underpass_segment::kernel;
 use underpass_segment::reason::Reason;
 use underpass_segment::sync::{AtomicU64, Relaxed};

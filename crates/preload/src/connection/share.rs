@@ -6,8 +6,8 @@ use super::find::end_lost;
 use super::inside::Kept;
 use super::look::{forget_looks, look_at};
 use super::{ABSENT, Connection, HIGHEST, Handle, WORKING, handle, known, recognise};
-use crate::table::{self, Known};
-use crate::{memory, process};
+use crate::guest::table::{self, Known};
+use crate::guest::{memory, process};
 use underpass_segment::family::Family;
 use underpass_segment::kernel;
 use underpass_segment::switch::Ready;
@@ -84,7 +84,7 @@ pub fn duplicate(fd: i32, copy: i32) {
     }
     table::set(copy, it);
     if matches!(it, Known::Nothing | Known::Other) {
-        crate::epoll::duplicate(fd, copy);
+        crate::watch::epoll::duplicate(fd, copy);
     }
     if let Some(connection) = known(copy) {
         if copy == libc::STDIN_FILENO {
@@ -93,7 +93,7 @@ pub fn duplicate(fd: i32, copy: i32) {
         connection.mind_stdio();
     }
     if let Some(connection) = known(fd).filter(|it| it.end.watched.load(Relaxed) != 0 && !it.end.is_watched_unseen()) {
-        crate::epoll::wake_by_itself(connection);
+        crate::watch::epoll::wake_by_itself(connection);
     }
 }
 
@@ -103,7 +103,7 @@ pub fn forget_closed(fd: i32) {
     if process::borrowed() {
         return;
     }
-    if !crate::epoll::forget_set(fd) && table::get(fd) == Known::Nothing {
+    if !crate::watch::epoll::forget_set(fd) && table::get(fd) == Known::Nothing {
         return;
     }
     process::check_fork();
@@ -333,7 +333,7 @@ fn rejoin(connection: &Connection, family: &'static Family) {
     // To the others it is over; what there was of it in the ring is lost, if anything.
     for fd in connection.descriptors() {
         if table::replace(fd, Known::Connection(index), Known::Other) {
-            crate::epoll::disown(fd);
+            crate::watch::epoll::disown(fd);
         }
     }
     handle.descriptors.store(0, Relaxed);

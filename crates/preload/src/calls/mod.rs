@@ -1,0 +1,15 @@
+//! The C functions, a file for each family of them.
+
+pub mod aio;
+pub mod descriptor;
+pub mod exec;
+pub mod fork;
+pub mod io_uring;
+pub mod options;
+pub mod passed;
+pub mod receive;
+pub mod seccomp;
+pub mod send;
+pub mod shell;
+pub mod stdio;
+pub mod syscall;

@@ -1,0 +1,317 @@
+//! getsockopt, setsockopt, ioctl: options that the fast path has to know of, and queues that it has to count.
+
+use crate::connection::{self, Connection};
+use crate::guest::access::{are_bytes_readable, is_readable, is_writable};
+use crate::guest::real;
+use core::ffi::{c_int, c_ulong, c_void};
+use libc::{msghdr, socklen_t};
+use underpass_segment::kernel;
+use underpass_segment::raw::Errno;
+use underpass_segment::reason::Reason;
+use underpass_segment::switch::Ready;
+use underpass_segment::sync::{AtomicBool, AtomicU8, Relaxed};
+
+/// See tcp(7): a receive says how many bytes are left, in a control message of the same number.
+const TCP_INQ: c_int = 36;
+/// Options by which a recvmsg says when it was that what it receives came, old and new.
+const STAMPS: [c_int; 4] = [libc::SO_TIMESTAMP, libc::SO_TIMESTAMPNS, libc::SO_TIMESTAMP_NEW, libc::SO_TIMESTAMPNS_NEW];
+/// The same, and when something was sent, which comes as an error of the socket.
+const TIMESTAMPING: [c_int; 2] = [libc::SO_TIMESTAMPING, libc::SO_TIMESTAMPING_NEW];
+
+/// See linux/tcp.h: a getsockopt that receives, by mapping pages.
+const TCP_ZEROCOPY_RECEIVE: c_int = 35;
+
+/// A buffer that a program makes smaller is to press back early; a ring would not. The kernel doubles what is set.
+const SMALL_BUFFER: c_int = 8 << 10;
+
+/// Whether this process has ever set one of the options that `set_before` looks for, on whatever socket.
+static RARE: AtomicBool = AtomicBool::new(false);
+
+/// What was set on the socket, or on the listener that it came of, before it was known as a connection: takes notice, and
+/// says why the connection cannot be carried. The kernel is asked only where such an option has been set at all.
+pub fn set_before(connection: Connection) -> Option<Reason> {
+    if !RARE.load(Relaxed) {
+        return None;
+    }
+    let fd = connection.fd;
+    if kernel::has_flag(fd, libc::O_ASYNC) {
+        return Some(Reason::Signals);
+    }
+    let set = |level, name| kernel::int_option(fd, level, name).unwrap_or(0);
+    connection.end.tells_unread.store((set(libc::IPPROTO_TCP, TCP_INQ) != 0).into(), Relaxed);
+    connection.end.stamped.store(is_stamped(fd).into(), Relaxed);
+    let special = kernel::int_option(fd, libc::SOL_SOCKET, libc::SO_PEEK_OFF).is_ok_and(|offset| offset >= 0)
+        || kernel::has_filter(fd)
+        || TIMESTAMPING.iter().any(|&name| set(libc::SOL_SOCKET, name) != 0)
+        || has_small_buffer(fd);
+    special.then_some(Reason::SocketOption)
+}
+
+fn is_stamped(fd: c_int) -> bool {
+    STAMPS.iter().any(|&name| kernel::int_option(fd, libc::SOL_SOCKET, name).is_ok_and(|on| on != 0))
+}
+
+/// `message` is about to be received: if it has room for control data, it may want to know when what it has came, which the
+/// kernel alone knows. Programs that set SO_TIMESTAMP for all sockets and ask none of TCP (iperf) are carried.
+///
+/// # Safety
+/// As recvmsg(2), where a bad pointer is an error.
+#[inline]
+pub unsafe fn heed_stamps(fd: c_int, message: *const msghdr) {
+    if RARE.load(Relaxed) {
+        // SAFETY: passed on to the caller.
+        unsafe { heed_stamps_set(fd, message) };
+    }
+}
+
+#[cold]
+unsafe fn heed_stamps_set(fd: c_int, message: *const msghdr) {
+    if let Some(connection) = connection::of(fd).filter(|it| it.end.stamped.load(Relaxed) != 0)
+        && is_readable(message, 1)
+        // SAFETY: there is something to read.
+        && unsafe { (*message).msg_controllen > 0 }
+    {
+        connection.pin(Reason::SocketOption);
+    }
+}
+
+/// Whether the program has made a buffer small: the kernel's own choice, which may be as small, does not count.
+fn has_small_buffer(fd: c_int) -> bool {
+    const SO_BUF_LOCK: c_int = 72;
+    let value = |name| kernel::int_option(fd, libc::SOL_SOCKET, name);
+    let locked = value(SO_BUF_LOCK).unwrap_or(0);
+    let small = |lock, name| locked & lock != 0 && value(name).is_ok_and(|size| size < 2 * SMALL_BUFFER);
+    small(1, libc::SO_SNDBUF) || small(2, libc::SO_RCVBUF)
+}
+
+/// The control message of TCP_INQ, for a receive through the segment that the program has given `room` bytes for it.
+///
+/// # Safety
+/// `message` must be one that a receive was given, with such room at its control data.
+#[cold]
+pub unsafe fn tell_unread(fd: c_int, message: *mut msghdr, room: usize) {
+    let Some(connection) = connection::known(fd).filter(|it| it.end.tells_unread.load(Relaxed) != 0) else { return };
+    let Some(port) = connection.port() else { return };
+    let asked = if port.ready() == Ready::No { libc::POLLRDHUP } else { libc::POLLRDHUP | libc::POLLIN };
+    let unread = match port.unread().min(c_int::MAX as u64) as c_int {
+        // The end of the stream, or what comes behind a change of path, is to be read too.
+        0 => (kernel::poll_now(fd, asked) != 0).into(),
+        unread => unread,
+    };
+    // SAFETY: the caller vouches for the message; cmsg(3) says whether its room is enough for a header and an int.
+    unsafe {
+        let (needed, taken) = (libc::CMSG_LEN(4) as usize, libc::CMSG_SPACE(4) as usize);
+        if room < needed {
+            (*message).msg_flags |= libc::MSG_CTRUNC;
+            return;
+        }
+        if !is_writable((*message).msg_control.cast::<u8>(), needed) {
+            return;
+        }
+        let header = (*message).msg_control as *mut libc::cmsghdr;
+        header.write_unaligned(libc::cmsghdr { cmsg_len: needed, cmsg_level: libc::IPPROTO_TCP, cmsg_type: TCP_INQ });
+        (header.add(1) as *mut c_int).write_unaligned(unread);
+        (*message).msg_controllen = taken.min(room);
+    }
+}
+
+/// # Safety
+/// As setsockopt(2).
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn setsockopt(
+    fd: c_int,
+    level: c_int,
+    name: c_int,
+    value: *const c_void,
+    len: socklen_t,
+) -> c_int {
+    const TCP_ULP: c_int = 31;
+    const TCP_REPAIR: c_int = 19;
+    if !are_bytes_readable(value, (len as usize).min(size_of::<c_int>())) {
+        // SAFETY: passed on to the caller.
+        return unsafe { real::setsockopt(fd, level, name, value, len) };
+    }
+    let number = || {
+        // SAFETY: so many bytes can be read.
+        if len < 4 { 0 } else { unsafe { (value as *const c_int).read_unaligned() } }
+    };
+    let reason = match (level, name) {
+        // The urgent byte is one of the stream then. Where it is (SIOCATMARK, and where a receive or a look stops) the kernel
+        // says, which knows nothing of what lies in the ring before it.
+        (libc::SOL_SOCKET, libc::SO_OOBINLINE) if number() != 0 => Some(Reason::Urgent),
+        (libc::SOL_SOCKET, libc::SO_RCVLOWAT) if number() > 1 => Some(Reason::SocketOption),
+        (libc::SOL_SOCKET, libc::SO_PEEK_OFF) if number() >= 0 => Some(Reason::SocketOption),
+        (libc::SOL_SOCKET, libc::SO_ATTACH_FILTER | libc::SO_ATTACH_BPF) => Some(Reason::SocketOption),
+        (libc::SOL_SOCKET, name) if TIMESTAMPING.contains(&name) && number() != 0 => Some(Reason::SocketOption),
+        (libc::SOL_SOCKET, libc::SO_SNDBUF | libc::SO_RCVBUF | libc::SO_SNDBUFFORCE | libc::SO_RCVBUFFORCE)
+            if (0..SMALL_BUFFER).contains(&number()) =>
+        {
+            Some(Reason::SocketOption)
+        }
+        (libc::IPPROTO_TCP, TCP_ULP | TCP_REPAIR) => Some(Reason::SocketOption),
+        _ => None,
+    };
+    let is_stamp = level == libc::SOL_SOCKET && STAMPS.contains(&name);
+    if reason == Some(Reason::SocketOption) || is_stamp || (level, name) == (libc::IPPROTO_TCP, TCP_INQ) {
+        RARE.store(true, Relaxed);
+    }
+    if let (Some(reason), Some(connection)) = (reason, connection::known(fd)) {
+        connection.pin(reason);
+    }
+    if let Some(kept) = kept(fd, level, name).filter(|_| len as usize >= size_of::<c_int>()) {
+        kept.store((number() != 0).into(), Relaxed);
+        return 0;
+    }
+    // SAFETY: passed on to the caller.
+    let answer = unsafe { real::setsockopt(fd, level, name, value, len) };
+    if answer == 0
+        && let Some(connection) = connection::known(fd)
+    {
+        if is_stamp {
+            connection.end.stamped.store(is_stamped(fd).into(), Relaxed);
+        } else if (level, name) == (libc::IPPROTO_TCP, TCP_INQ) {
+            connection.end.tells_unread.store((number() != 0).into(), Relaxed);
+        } else if (level, name) == (libc::SOL_SOCKET, libc::SO_LINGER) {
+            connection.tell_of_close();
+        }
+    }
+    answer
+}
+
+/// Where the library keeps what the program has set, for the options that the fast path needs for itself.
+fn kept(fd: c_int, level: c_int, name: c_int) -> Option<&'static AtomicU8> {
+    if level != libc::IPPROTO_TCP || !matches!(name, libc::TCP_NODELAY | libc::TCP_CORK) {
+        return None;
+    }
+    let end = connection::known(fd)?.end;
+    if end.was_fast.load(Relaxed) & 1 == 0 {
+        return None;
+    }
+    Some(if name == libc::TCP_NODELAY { &end.no_delay } else { &end.cork })
+}
+
+/// # Safety
+/// As getsockopt(2).
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn getsockopt(
+    fd: c_int,
+    level: c_int,
+    name: c_int,
+    value: *mut c_void,
+    len: *mut socklen_t,
+) -> c_int {
+    if (level, name) == (libc::IPPROTO_TCP, TCP_ZEROCOPY_RECEIVE)
+        && let Some(connection) = connection::of(fd)
+    {
+        connection.pin(Reason::SocketOption);
+        // SAFETY: passed on to the caller.
+        if unsafe { is_to_be_copied(connection, value, len) } {
+            return 0;
+        }
+    }
+    // SAFETY: passed on to the caller.
+    let answer = unsafe { real::getsockopt(fd, level, name, value, len) };
+    if answer == 0
+        && let Some(kept) = kept(fd, level, name)
+    {
+        // SAFETY: the kernel has just written `len` bytes there, four at most.
+        unsafe {
+            let bytes = c_int::from(kept.load(Relaxed)).to_ne_bytes();
+            core::ptr::copy_nonoverlapping(bytes.as_ptr(), value.cast(), (*len as usize).min(bytes.len()));
+        }
+    }
+    if answer == 0
+        && (level, name) == (libc::SOL_SOCKET, libc::SO_ERROR)
+        && let Some(connection) = connection::known(fd)
+    {
+        let mut error = 0i32.to_ne_bytes();
+        // SAFETY: as above.
+        unsafe {
+            let len = (*len as usize).min(error.len());
+            core::ptr::copy_nonoverlapping(value.cast(), error.as_mut_ptr(), len);
+            let error = Errno(i32::from_ne_bytes(error));
+            let told = connection
+                .end
+                .take_kept_error()
+                .unwrap_or_else(|| connection.ready_port().map_or(error, |port| port.as_told(error)));
+            let bytes = told.0.to_ne_bytes();
+            core::ptr::copy_nonoverlapping(bytes.as_ptr(), value.cast(), len);
+        }
+    }
+    answer
+}
+
+/// Whether part of the stream may lie in the ring, where no page can be mapped from: says to the program that it has to
+/// receive so much by other calls, as the kernel does of less than a page.
+///
+/// # Safety
+/// As getsockopt(2) with TCP_ZEROCOPY_RECEIVE.
+unsafe fn is_to_be_copied(connection: Connection, value: *mut c_void, len: *const socklen_t) -> bool {
+    /// struct tcp_zerocopy_receive, as far as it goes here, by its 32-bit words: an address of two, and these.
+    const LENGTH: usize = 2;
+    const SKIP: usize = 3;
+    const COPIED: usize = 8;
+    let Some(port) = connection.ready_port().filter(|port| !port.reads_plainly()) else { return false };
+    // SAFETY: what is read and written is there.
+    unsafe {
+        if !is_readable(len, 1)
+            || (*len as usize) < (SKIP + 1) * size_of::<u32>()
+            || !is_writable(value.cast::<u8>(), (*len as usize).min((COPIED + 1) * size_of::<u32>()))
+        {
+            return false;
+        }
+        let words = value.cast::<u32>();
+        words.add(LENGTH).write_unaligned(0);
+        words.add(SKIP).write_unaligned(port.unread().min(c_int::MAX as u64) as u32);
+        if *len as usize >= (COPIED + 1) * size_of::<u32>() {
+            words.add(COPIED).write_unaligned(0);
+        }
+    }
+    true
+}
+
+/// The kernel is about to send a signal whenever something comes or goes (O_ASYNC): all of it has to be the kernel's.
+#[cold]
+pub fn expect_signals(fd: c_int) {
+    RARE.store(true, Relaxed);
+    if let Some(connection) = connection::of(fd) {
+        connection.pin(Reason::Signals);
+    }
+}
+
+/// # Safety
+/// As ioctl(2).
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn ioctl(fd: c_int, request: c_ulong, argument: usize) -> c_int {
+    let number = argument as *const c_int;
+    // SAFETY: there is something to read.
+    if request == libc::FIOASYNC && is_readable(number, 1) && unsafe { *number } != 0 {
+        expect_signals(fd);
+    }
+    // SAFETY: passed on to the caller.
+    let answer = unsafe { real::ioctl(fd, request, argument) };
+    if answer != 0 || !matches!(request, libc::FIONREAD | libc::TIOCOUTQ | libc::FIONBIO) {
+        return answer;
+    }
+    let value = argument as *mut c_int;
+    if request == libc::FIONBIO {
+        // SAFETY: a pointer to an int, which the kernel has just accepted.
+        crate::calls::descriptor::set_nonblocking(fd, unsafe { *value } != 0);
+        return answer;
+    }
+    let Some(connection) = connection::known(fd) else { return answer };
+    // SAFETY: as above.
+    unsafe {
+        if request == libc::TIOCOUTQ {
+            // What has not arrived at the other end: whatever is in the ring has, and what was sent last are doorbells.
+            if connection.end.sending.fast.load(Relaxed) != 0
+                && let Some(port) = connection.port()
+            {
+                *value = (*value as u64).saturating_sub(port.bells_since_up()) as c_int;
+            }
+        } else if let Some(port) = connection.ready_port() {
+            *value = port.unread().min(c_int::MAX as u64) as c_int;
+        }
+    }
+    answer
+}

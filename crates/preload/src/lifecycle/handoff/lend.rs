@@ -1,0 +1,142 @@
+//! A socket that is passed to another process over a Unix socket (SCM_RIGHTS).
+
+use super::parcel::bytes_of;
+use super::{LENT_NS, LIBRARY, fill};
+use crate::calls::seccomp;
+use crate::connection::{Connection, images_awaited_until};
+use crate::guest::process;
+use underpass_segment::clock;
+use underpass_segment::end::{End, Stage};
+use underpass_segment::family::Family;
+use underpass_segment::kernel;
+use underpass_segment::meeting::Meeting;
+use underpass_segment::raw::Errno;
+use underpass_segment::reason::Reason;
+use underpass_segment::sync::{AcqRel, Relaxed};
+
+/// Whoever receives the sockets that one message passes over a Unix socket.
+pub struct Receiver {
+    channel: i32,
+    /// Whether it can come to the rings, once that was asked.
+    comes_to_rings: Option<bool>,
+}
+
+impl Receiver {
+    /// That at the other end of `channel`.
+    pub fn of(channel: i32) -> Receiver {
+        Receiver { channel, comes_to_rings: None }
+    }
+
+    /// A socket is about to be passed: a process of the same family finds its end again, any other sees plain TCP. False if the
+    /// receiver would read it with a gap: then it must not have that socket.
+    pub fn may_have(&mut self, connection: &Connection) -> bool {
+        connection.end.pin(Reason::Passed);
+        if connection.end.stage() != Stage::Joined {
+            return true;
+        }
+        if seccomp::is_confined() {
+            // To leave a note for the receiver takes more system calls.
+            return connection.hand_over(Reason::Passed);
+        }
+        match self.guess() {
+            // A relative reads the ring. One that cannot would wait for what lies there, or read what comes behind.
+            Guess::Relative if !connection.has_unread() || self.comes_to_rings() => connection.pin(Reason::Passed),
+            Guess::Unknown => connection.offer(Reason::Passed),
+            Guess::Relative | Guess::Stranger => {
+                if !connection.hand_over(Reason::Passed) {
+                    return false;
+                }
+            }
+        }
+        if connection.has_unread_out_of_reach() && !self.comes_to_rings() {
+            return false;
+        }
+        connection.end.lend(clock::nanoseconds() + LENT_NS);
+        let lend = |meeting: &mut Meeting| meeting.lend(connection.end, connection.index(), connection.fd);
+        // Otherwise nobody will find its end.
+        process::with_meeting_surely(lend) == Some(true) || connection.hand_over(Reason::Passed)
+    }
+
+    /// Whether all processes that have the other end of the channel by now [come to rings](comes_to_rings), as far as /proc tells.
+    /// Nobody knows who will accept an end that nobody has yet.
+    fn comes_to_rings(&mut self) -> bool {
+        if let Some(known) = self.comes_to_rings {
+            return known;
+        }
+        let (mut some, mut all) = (false, true);
+        if let Some(inode) = kernel::unix_peer(self.channel) {
+            kernel::for_each_holder(inode, |pid| {
+                some = true;
+                all = all && comes_to_rings(pid);
+            });
+        }
+        *self.comes_to_rings.insert(some && all)
+    }
+
+    /// Whoever made the other end of a Unix socket receives what is sent over it. A process that is gone may have left it to its
+    /// children, and this one to whatever they have executed.
+    fn guess(&self) -> Guess {
+        let Some(family) = process::existing_family() else { return Guess::Stranger };
+        let maker = maker_of_peer(self.channel);
+        let asked = maker.map_or(Ok(true), |pid| kernel::has_segment(pid, family.id()));
+        match asked {
+            Ok(true) | Err(Errno(libc::ENOENT)) if family.has_others(process::member()) => Guess::Relative,
+            Ok(true)
+                if maker == Some(kernel::process_id())
+                    && kernel::unix_peer(self.channel).is_some_and(kernel::has_alone) =>
+            {
+                Guess::Relative
+            }
+            Ok(true) | Err(Errno(libc::ENOENT)) => Guess::Unknown,
+            _ if maker.is_some_and(|pid| kernel::has_file(pid, LIBRARY)) => Guess::Unknown,
+            _ => Guess::Stranger,
+        }
+    }
+}
+
+/// Who will receive what is passed.
+enum Guess {
+    /// One that has this family's ends, as far as can be told; perhaps this process itself.
+    Relative,
+    /// One that has none of them yet, and may know how to come to them.
+    Unknown,
+    /// One without the library.
+    Stranger,
+}
+
+fn maker_of_peer(channel: i32) -> Option<i32> {
+    kernel::maker_of_peer(channel).ok().filter(|&pid| pid > 0)
+}
+
+/// Whether process `pid` is one of this user and this IPC namespace, with this very library at work and no seccomp filter of its own.
+fn comes_to_rings(pid: i32) -> bool {
+    kernel::ipc_namespace_of(pid) == kernel::ipc_namespace()
+        && kernel::maps_same_file(pid, (&raw const crate::UNDERPASS_LIBRARY).addr(), images_awaited_until())
+        && kernel::user_of(pid) == Some(kernel::user_id())
+        && kernel::began_with(pid, "UNDERPASS_MODE=off") == Some(false)
+        && kernel::has_same_filters(pid)
+}
+
+/// Fills `end` from end number `index` of family `id`, which is another than this process's and has passed the socket here:
+/// to that family the connection is plain TCP from then on. False if that cannot be.
+pub fn take_over(end: &End, id: i32, index: u32, cookie: u64) -> bool {
+    let Ok(lender) = Family::open(id, kernel::user_id()) else { return false };
+    let old = lender.end(index);
+    let is_there = old.cookie.load(Relaxed) == cookie && !old.needs_no_segment() && old.add_reference();
+    let copy = || {
+        fill(end, bytes_of(old));
+        // Nobody was inside but this thread.
+        end.reading.lock.open();
+        end.sending.lock.open();
+    };
+    let taken = is_there && kernel::undisturbed(|| old.give_away(process::thread(), copy));
+    if taken {
+        end.forget_watchers();
+    }
+    if is_there && old.references.fetch_sub(1, AcqRel) == 1 && taken {
+        lender.give_back(index);
+    }
+    // SAFETY: the reference to the end was the only one, and is not used any more.
+    unsafe { lender.detach() };
+    taken
+}

@@ -1,0 +1,540 @@
+//! A process hands its connections on to the program that it executes or spawns, or to a process that it passes them to.
+//!
+//! Before an image begins, [`prospect`] finds out whether it is sure to load this very library and to attach what this image has
+//! attached. If not, the connections are plain TCP before it begins: their reader surrenders its ring, and the other end puts on
+//! the kernel path what is unread there.
+//!
+//! If it is sure, one variable in the new environment says where the connections are found. Even so, an end that nobody else has
+//! is [away](underpass_segment::switch::Port::go_away) from its ring until the image is back there: should it never be, for a cause
+//! that nobody thought of, it finds plain TCP all the same. An image that takes this one's place
+//! reads a [`parcel`]: a memfd with the ends themselves, since this process may be the last to have their table. One that begins
+//! beside this image finds them in the family's table. Either looks a connection up by the cookie of its socket, so it does not
+//! matter under which number that arrives. An image that cannot attach what it depends on ends the connection by a reset at once.
+
+mod arrival;
+mod file_actions;
+mod lend;
+mod parcel;
+mod program;
+mod prospect;
+mod stand_in;
+
+pub use arrival::{Carried, claim, unpack};
+pub use file_actions::FileActions;
+pub use lend::{Receiver, take_over};
+pub use program::Program;
+pub use prospect::set_up;
+pub use stand_in::Unconnected;
+
+use crate::calls::seccomp;
+use crate::connection::{self, Connection, Look};
+use crate::guest::access::are_strings_readable;
+use crate::guest::memory::{self, Reserved};
+use crate::guest::{process, table};
+use core::ffi::c_char;
+use core::fmt::Write;
+use core::mem::ManuallyDrop;
+use libc::posix_spawn_file_actions_t;
+use parcel::Parcel;
+use prospect::Prospect;
+use stand_in::StandIns;
+use underpass_segment::clock;
+use underpass_segment::config::HANDOFF_VARIABLE as VARIABLE;
+use underpass_segment::end::{End, Stage};
+use underpass_segment::family::Family;
+use underpass_segment::kernel;
+use underpass_segment::lock::Entered;
+use underpass_segment::of_each_thread;
+use underpass_segment::reason::Reason;
+use underpass_segment::switch::Recipient;
+use underpass_segment::sync::Relaxed;
+
+/// The variable's value is `parcel:DESCRIPTOR` or `family:NUMBER`.
+const BY_PARCEL: &str = "parcel:";
+const BY_FAMILY: &str = "family:";
+/// Longest value of the variable, with its name.
+const MOST: usize = 64;
+/// So many connections that other threads make meanwhile go along too.
+const NEW: usize = 64;
+/// What the name of this library's file has in it.
+const LIBRARY: &str = "libunderpass";
+
+/// A new image that has not begun to run after so long will not come.
+const LENT_NS: u64 = 5_000_000_000;
+
+/// How a program is executed.
+#[derive(Clone, Copy)]
+pub enum Execution<'a> {
+    /// In place of this image.
+    Alone,
+    /// In place of a child of vfork, which runs in this image's memory.
+    Borrowed,
+    /// In a new process, beside this image, after these file actions.
+    Spawned(&'a FileActions),
+}
+
+impl Execution<'_> {
+    fn is_alone(self) -> bool {
+        matches!(self, Execution::Alone)
+    }
+
+    fn is_borrowed(self) -> bool {
+        matches!(self, Execution::Borrowed)
+    }
+}
+
+/// An environment for a new program image, and what is kept for that until it begins.
+pub struct Packed {
+    envp: *const *const c_char,
+    // Dropped first: who takes the ends back asks for the cookies of the descriptors.
+    stand_ins: Option<StandIns>,
+    _away: Option<Away>,
+    _gone: Option<Gone>,
+    _environment: Option<Environment>,
+    _parcel: Option<Parcel>,
+    _held: Option<Held>,
+}
+
+impl Packed {
+    /// The environment as it is.
+    fn nothing(envp: *const *const c_char) -> Packed {
+        Packed { envp, stand_ins: None, _away: None, _gone: None, _environment: None, _parcel: None, _held: None }
+    }
+
+    /// The environment to execute with.
+    pub fn envp(&self) -> *const *const c_char {
+        self.envp
+    }
+
+    /// The file actions to spawn with, where the program's are `actions`.
+    pub fn actions(&self, actions: *const posix_spawn_file_actions_t) -> *const posix_spawn_file_actions_t {
+        self.stand_ins.as_ref().and_then(StandIns::actions).unwrap_or(actions)
+    }
+}
+
+/// This process has let go of ends of which the new image does not know.
+struct Gone;
+
+impl Drop for Gone {
+    fn drop(&mut self) {
+        // Still here: the execution has failed.
+        connection::reference_all(true);
+    }
+}
+
+/// The ends of this process may be away from their rings until the new image comes back to them.
+struct Away;
+
+impl Drop for Away {
+    fn drop(&mut self) {
+        connection::look_at_all(|it| it.come_back());
+    }
+}
+
+/// Memory with what is packed.
+#[derive(Clone, Copy)]
+struct Pages {
+    memory: *mut u8,
+    len: usize,
+}
+
+/// An environment in memory of its own.
+struct Environment(Pages);
+
+impl Drop for Environment {
+    fn drop(&mut self) {
+        LEFT.set(None);
+        // SAFETY: the mapping is this value's own.
+        unsafe { memory::release(self.0.memory, self.0.len) };
+    }
+}
+
+of_each_thread! {
+    /// What a child of this thread's vfork has packed: its execution gives nothing back in this process.
+    static LEFT: Option<Pages> = None;
+}
+
+/// A child of vfork has executed a program, or is gone.
+pub fn put_away_left() {
+    drop(LEFT.get().map(Environment));
+}
+
+/// Packs for the execution of `program` with environment `envp`.
+///
+/// # Safety
+/// `envp` must be null or an environment, where a bad pointer is an error.
+pub unsafe fn pack(program: Program, envp: *const *const c_char, how: Execution<'_>) -> Packed {
+    let alone = how.is_alone();
+    let family = if has_any() { process::existing_family() } else { None };
+    let Some(family) = family else {
+        if alone {
+            connection::count_before_execution(|_| false);
+        }
+        return Packed::nothing(envp);
+    };
+    // SAFETY: passed on to the caller.
+    if !program.is_readable() || !unsafe { are_strings_readable(envp) } {
+        // The execution fails.
+        return Packed::nothing(envp);
+    }
+    // SAFETY: passed on to the caller.
+    let prospect = unsafe { prospect::of(program, envp, how, family) };
+    if prospect == Prospect::Never {
+        return Packed::nothing(envp);
+    }
+    let deadline = connection::images_awaited_until();
+    if alone {
+        connection::for_each(|index, fd| Connection::at(family, index, fd).leave_sets());
+        inherited(how, |it| it.outlast_image(deadline));
+    }
+    // Behind a seccomp filter an image may be killed for attaching a segment.
+    let goes_on = prospect != Prospect::Doubtful && !seccomp::is_confined();
+    // SAFETY: passed on to the caller.
+    let room = if goes_on { unsafe { Room::new(envp, how) } } else { None };
+    if alone {
+        let goes_along = |it: &Connection| it.end.stage() <= Stage::Joined && it.descriptors().any(stays_open);
+        connection::count_before_execution(|it| room.is_some() && goes_along(it));
+        leave_behind(family, deadline);
+    }
+    match room {
+        Some(room) => room.fill(family, how, prospect == Prospect::Sure),
+        None => {
+            hand_over_inherited(how);
+            if alone {
+                connection::reference_all(false);
+            }
+            Packed {
+                stand_ins: StandIns::for_image(how),
+                _away: alone.then_some(Away),
+                _gone: alone.then_some(Gone),
+                ..Packed::nothing(envp)
+            }
+        }
+    }
+}
+
+/// The execution is about to close what the new image does not inherit.
+fn leave_behind(family: &'static Family, deadline: u64) {
+    connection::for_each(|index, fd| {
+        let connection = Connection::at(family, index, fd);
+        if connection.is_lent() && !connection.descriptors().any(stays_open) {
+            connection.leave_behind(deadline);
+        }
+    });
+}
+
+/// Memory and descriptor for what a new image gets: with these nothing can fail any more.
+struct Room {
+    environment: Environment,
+    variables: usize,
+    parcel: Option<(Parcel, Held)>,
+}
+
+impl Room {
+    /// # Safety
+    /// `envp` must be null or an environment.
+    unsafe fn new(envp: *const *const c_char, how: Execution<'_>) -> Option<Room> {
+        let parcel = if how.is_alone() {
+            let mut count = 0;
+            inherited(how, |_| count += 1);
+            count += NEW;
+            Some((Parcel::new(count)?, Held(Reserved::new(count)?)))
+        } else {
+            None
+        };
+        // SAFETY: passed on to the caller.
+        let variables = unsafe { count(envp) };
+        let len = (variables + 2) * size_of::<*const c_char>() + MOST;
+        let memory = memory::reserve(len);
+        if memory.is_null() {
+            return None;
+        }
+        let pointers = memory as *mut *const c_char;
+        // SAFETY: the memory holds so many pointers, and one more for the null behind ours, which is there.
+        unsafe {
+            core::ptr::copy_nonoverlapping(envp, pointers, variables);
+            *pointers.add(variables) = memory.add((variables + 2) * size_of::<*const c_char>()).cast();
+        }
+        Some(Room { environment: Environment(Pages { memory, len }), variables, parcel })
+    }
+
+    fn fill(self, family: &'static Family, how: Execution<'_>, is_sure: bool) -> Packed {
+        let Room { environment, variables, parcel } = self;
+        let Pages { memory, .. } = environment.0;
+        // SAFETY: the text lies behind the pointers.
+        let text = unsafe { memory.add((variables + 2) * size_of::<*const c_char>()) };
+        // SAFETY: so long is the rest of the memory, which is zeroed.
+        let mut text = Text(unsafe { core::slice::from_raw_parts_mut(text, MOST) }, 0);
+        let _ = write!(text, "{VARIABLE}=");
+        let (parcel, held) = match parcel {
+            Some((mut parcel, mut held)) => {
+                let descriptor = fill_parcel(&mut parcel, &mut held, family, is_sure);
+                let _ = write!(text, "{BY_PARCEL}{descriptor}");
+                (Some(parcel), Some(held))
+            }
+            None => {
+                inherited(how, |connection| lend_to_image(&connection));
+                let _ = write!(text, "{BY_FAMILY}{}", family.id());
+                (None, None)
+            }
+        };
+        if how.is_borrowed() {
+            LEFT.set(Some(environment.0));
+        }
+        Packed {
+            envp: memory.cast(),
+            stand_ins: None,
+            _away: parcel.is_some().then_some(Away),
+            _gone: parcel.is_some().then_some(Gone),
+            _environment: Some(environment),
+            _parcel: parcel,
+            _held: held,
+        }
+    }
+}
+
+/// Puts all that the image inherits into the parcel. Its descriptor. What would be lost if the image did not come is handed over
+/// instead, unless the image `is_sure`.
+fn fill_parcel(parcel: &mut Parcel, held: &mut Held, family: &'static Family, is_sure: bool) -> i32 {
+    // Otherwise the new image has the ends as they are by then.
+    let holds = !family.has_others(process::member());
+    let member = process::member();
+    inherited(Execution::Alone, |connection| {
+        if connection.end.stage() > Stage::Joined {
+            return;
+        }
+        if !parcel.has_room() {
+            connection.hand_over_or_reset(Reason::Inherited);
+            return;
+        }
+        let left_behind = connection.go_away();
+        let is_joined = connection.end.stage() == Stage::Joined;
+        if left_behind.is_none() && !is_sure && is_joined && connection.is_last() {
+            connection.hand_over_or_reset(Reason::Inherited);
+            return;
+        }
+        if holds && held.0.has_room() {
+            held.hold(&connection);
+        }
+        if member.is_none() {
+            // A member's image finds its old one's reference.
+            lend_to_image(&connection);
+        }
+        learn_cookie(&connection);
+        let end = connection.end;
+        let uses = is_joined && connection.is_last() && !end.needs_no_segment();
+        // What is behind a reader that is away, its sender gives back, unless it dies before that.
+        parcel.add(&connection, uses && left_behind != Some(0), left_behind.unwrap_or(u64::MAX));
+    });
+    parcel.seal(family, member).unwrap_or(-1)
+}
+
+/// Whoever closes the connection here must not end it before the new image has come for it.
+fn lend_to_image(connection: &Connection) {
+    if connection.end.stage() <= Stage::Joined {
+        learn_cookie(connection);
+        connection.end.lend(clock::nanoseconds() + LENT_NS);
+    }
+}
+
+/// Ends that go along whole, and from which other threads are kept until the new image has them: it would know nothing of
+/// what they do meanwhile. Which locks, the reader's and the sender's, this thread has taken for that.
+struct Held(Reserved<HeldEnd>);
+
+type HeldEnd = (Connection, ManuallyDrop<Look>, [Option<Entered>; 2]);
+
+impl Held {
+    fn hold(&mut self, connection: &Connection) {
+        // Nor is it to end before they are let in again.
+        let Some((connection, look)) = Look::begin(connection.fd) else { return };
+        let end = connection.end;
+        if let Some(port) = connection.ready_port() {
+            // What this thread itself is in the middle of is counted: then only what one takes that sleeps is not.
+            port.settle();
+        }
+        let me = process::thread();
+        self.0.push((
+            connection,
+            ManuallyDrop::new(look),
+            [&end.reading.lock, &end.sending.lock].map(|lock| lock.keep_out(me)),
+        ));
+    }
+}
+
+impl Drop for Held {
+    fn drop(&mut self) {
+        for (connection, look, [reading, sending]) in self.0.items_mut() {
+            reading.inspect(|&it| connection.end.reading.lock.let_in(it));
+            sending.inspect(|&it| connection.end.sending.lock.let_in(it));
+            // SAFETY: the list drops no elements, and this one is not used again.
+            unsafe { ManuallyDrop::drop(look) };
+        }
+    }
+}
+
+/// Whether this process has anything to hand on.
+fn has_any() -> bool {
+    connection::recognise_all();
+    process::existing_family().is_some() && known().any(|it| it.end.stage() <= Stage::Joined)
+}
+
+/// The connections of all descriptors, at which this thread only looks.
+fn known() -> impl Iterator<Item = Connection> {
+    (0..table::highest()).filter_map(connection::known)
+}
+
+/// libc is about to spawn programs by itself that will know nothing of this library. False if they would read one of the
+/// connections with a gap.
+pub fn leave_to_spawned() -> bool {
+    if !has_any() {
+        return true;
+    }
+    hand_over_inherited(Execution::Spawned(&FileActions::NONE));
+    let mut has_gap = false;
+    inherited(Execution::Alone, |it| has_gap |= it.has_unread_out_of_reach());
+    !has_gap
+}
+
+/// The new image will know nothing of this library: what it inherits is plain TCP by then.
+fn hand_over_inherited(how: Execution<'_>) {
+    let recipient = |connection: &Connection| {
+        let is_meant = match how {
+            Execution::Spawned(actions) => actions.may_give(connection.fd),
+            // Standard input and output are meant for the image, and so is what nobody else can read.
+            _ => connection.fd <= libc::STDERR_FILENO || how.is_alone() && connection.is_last(),
+        };
+        if is_meant { Recipient::Alone } else { Recipient::Beside }
+    };
+    let mut leaves_to_sender = false;
+    inherited(how, |it| leaves_to_sender |= it.leave_to(recipient(&it), Reason::Inherited));
+    if leaves_to_sender {
+        // Behind the last ring that was left, and before any doorbell: whom that wakes gives back on all connections.
+        process::with_meeting_surely(|meeting| meeting.tell_of_departure());
+    }
+    inherited(how, |it| {
+        let recipient = recipient(&it);
+        let is_plain = it.hand_over_to(recipient, Reason::Inherited, leaves_to_sender);
+        // The image is to read it, and would read what comes behind what is missing. What the image may have without a purpose others
+        // go on with.
+        let is_read = match how {
+            Execution::Alone => it.is_made_input() || it.is_last(),
+            Execution::Borrowed => it.is_made_input(),
+            Execution::Spawned(_) => false,
+        };
+        if !is_plain && recipient == Recipient::Alone && is_read {
+            it.reset();
+        }
+    });
+}
+
+fn stays_open(fd: i32) -> bool {
+    kernel::descriptor_flags(fd).is_some_and(|flags| flags & libc::FD_CLOEXEC == 0)
+}
+
+/// Calls `what` for each connection that the new image inherits, for each of its descriptors there.
+fn inherited(how: Execution<'_>, mut what: impl FnMut(Connection)) {
+    if !how.is_borrowed() {
+        let is_given = |it: &Connection| matches!(how, Execution::Spawned(actions) if actions.may_give(it.fd));
+        return connection::look_at_all(|it| {
+            if stays_open(it.fd) || is_given(&it) {
+                what(it)
+            }
+        });
+    }
+    // The descriptors of a vfork's child are its own, and the table is its parent's: the socket says which end it is.
+    let all = known().map(|it| (it.end.cookie.load(Relaxed), it.fd as u32));
+    let Some(by_cookie) = ByCookie::of(table::highest() as usize, all) else { return };
+    let mut look = |fd| {
+        if stays_open(fd)
+            && kernel::is_tcp(fd)
+            && let Ok(cookie) = kernel::cookie(fd)
+            && let Some(connection) = by_cookie.find(cookie).and_then(|fd| connection::known(fd as i32))
+        {
+            what(connection.by(fd));
+        }
+    };
+    if !kernel::for_each_descriptor(&mut look) {
+        (0..table::highest()).for_each(look);
+    }
+}
+
+/// Numbers, by cookie.
+struct ByCookie(Reserved<(u64, u32)>);
+
+impl ByCookie {
+    /// Of so many at most; `None` without address space.
+    fn of(most: usize, all: impl Iterator<Item = (u64, u32)>) -> Option<ByCookie> {
+        let mut list = Reserved::even_confined(most)?;
+        all.filter(|it| it.0 != 0).for_each(|it| {
+            list.push(it);
+        });
+        list.items_mut().sort_unstable();
+        Some(ByCookie(list))
+    }
+
+    fn find(&self, cookie: u64) -> Option<u32> {
+        let list = self.0.items();
+        let at = list.partition_point(|it| it.0 < cookie);
+        list.get(at).filter(|it| it.0 == cookie).map(|it| it.1)
+    }
+}
+
+/// The cookie of a connection is known from when it may be looked for by that.
+pub fn learn_cookies() {
+    connection::look_at_all(|it| learn_cookie(&it));
+}
+
+/// The same for one.
+pub fn learn_cookie(connection: &Connection) {
+    let known = &connection.end.cookie;
+    if known.load(Relaxed) == 0
+        && !process::borrowed()
+        && let Ok(cookie) = kernel::cookie(connection.fd)
+    {
+        known.store(cookie, Relaxed);
+    }
+}
+
+/// Makes `end`, which this process has just taken for itself, what `bytes` say of one that no thread is inside of.
+fn fill(end: &End, bytes: impl Iterator<Item = u8>) {
+    let mine = end.references.load(Relaxed);
+    for (index, byte) in bytes.take(size_of::<End>()).enumerate() {
+        // SAFETY: below the size of an end, which nobody else looks at yet; any bytes are a valid end.
+        unsafe { (end as *const End as *mut u8).add(index).write(byte) };
+    }
+    if end.references.swap(mine, Relaxed) > 1 {
+        // Whoever has it too has an end of his own for it by now.
+        end.pin(Reason::Shared);
+    }
+    // Whoever was inside is gone with the old image, or goes on with the old end: what it left half done is mended.
+    end.reading.lock.forsake_all();
+    end.reading.in_kernel.store(0, Relaxed);
+    end.reading.taking.store(0, Relaxed);
+    end.sending.lock.forsake_all();
+    // Nobody else can come for it.
+    end.end_loans();
+}
+
+/// Number of variables.
+///
+/// # Safety
+/// `envp` must be null or an environment.
+unsafe fn count(envp: *const *const c_char) -> usize {
+    // SAFETY: passed on to the caller.
+    if envp.is_null() { 0 } else { (0..).take_while(|&at| unsafe { !(*envp.add(at)).is_null() }).count() }
+}
+
+struct Text<'a>(&'a mut [u8], usize);
+
+impl Write for Text<'_> {
+    fn write_str(&mut self, s: &str) -> core::fmt::Result {
+        let end = self.1 + s.len();
+        // One byte stays for the NUL.
+        if end >= self.0.len() {
+            return Err(core::fmt::Error);
+        }
+        self.0[self.1..end].copy_from_slice(s.as_bytes());
+        self.1 = end;
+        Ok(())
+    }
+}

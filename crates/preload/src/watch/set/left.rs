@@ -1,0 +1,173 @@
+//! What a signal handler on top of a look at a set leaves to that: the set is in the middle of something, by this very thread.
+
+use super::{Inside, Item, Set, made};
+use crate::connection;
+use crate::guest::memory::{PIECE, Sparse};
+use crate::guest::table;
+use core::cell::UnsafeCell;
+use core::sync::atomic::compiler_fence;
+use underpass_segment::sync::{AtomicU32, Relaxed, SeqCst};
+
+/// One thing to be done.
+#[derive(Clone, Copy, Debug)]
+pub enum Left {
+    /// `fd` is to be looked at in user space.
+    Activate { fd: i32 },
+    /// The program has registered `fd`, or changed its registration, in this generation of the number.
+    Changed { fd: i32, generation: u64, events: u32, data: u64, foreign: bool },
+    /// The program has removed `fd`, or the library follows it no more.
+    Removed { fd: i32 },
+    /// The last descriptor of the end with this index was closed.
+    End { index: u32 },
+    /// The last descriptor of the set was closed.
+    Closed,
+}
+
+/// So many have their place in the set's own memory.
+const FIRST: usize = 16;
+/// More than these in one handler, or without address space more than the first, are without effect, but for events that are
+/// told as the kernel has them.
+const MOST: usize = 1 << 15;
+
+/// Things to be done, in order; zeroed memory has none.
+pub(super) struct LeftBehind {
+    count: AtomicU32,
+    first: UnsafeCell<[Option<Left>; FIRST]>,
+    more: Sparse<UnsafeCell<Option<Left>>, { MOST / PIECE }>,
+}
+
+impl LeftBehind {
+    /// The place of number `index`, made if there is none yet.
+    fn place(&self, index: usize) -> Option<*mut Option<Left>> {
+        match index.checked_sub(FIRST) {
+            // SAFETY: below the length of the array, of which no reference is made.
+            None => Some(unsafe { self.first.get().cast::<Option<Left>>().add(index) }),
+            // SAFETY: places are never unmapped.
+            Some(above) => self.more.need(above).map(|place| unsafe { place.as_ref() }.get()),
+        }
+    }
+
+    fn put(&self, index: usize, what: Option<Left>) {
+        if let Some(place) = self.place(index) {
+            // SAFETY: this thread is inside the set; nobody else has the place meanwhile.
+            unsafe { place.write(what) };
+        }
+    }
+
+    fn at(&self, index: usize) -> Option<Left> {
+        // SAFETY: as in `put`.
+        self.place(index).and_then(|place| unsafe { place.read() })
+    }
+
+    /// Whether there are any; handlers of this thread that have returned are heeded.
+    #[inline]
+    pub(super) fn is_any(&self) -> bool {
+        compiler_fence(SeqCst);
+        self.count.load(Relaxed) != 0
+    }
+}
+
+/// What has to wait until nobody is inside.
+pub(super) struct Ends {
+    indices: [Option<u32>; FIRST],
+    closed: bool,
+}
+
+impl Ends {
+    #[cold]
+    pub(super) fn let_go(&self, set: &Set) {
+        self.indices.iter().flatten().for_each(|&index| connection::release(index, None));
+        if self.closed {
+            Set::give_back(set);
+        }
+    }
+}
+
+/// Whether this is a signal handler on top of a look at any set.
+pub fn is_looking() -> bool {
+    made().any(Set::is_below)
+}
+
+/// Leaves the end with this index, whose last descriptor was closed, to a look at a set that this thread is inside of, if
+/// it is: that may be using its segment.
+pub fn leave_end(index: u32) -> bool {
+    let below = made().find(|set| set.is_below());
+    below.inspect(|set| set.leave(Left::End { index })).is_some()
+}
+
+impl Set {
+    /// Leaves `what` to the look at the set that this signal handler is on top of.
+    pub fn leave(&self, what: Left) {
+        // Another handler may come on top of this one, and return.
+        let at = self.left.count.fetch_add(1, Relaxed) as usize;
+        self.left.put(at, Some(what));
+    }
+
+    /// What was left, for a handler.
+    pub(super) fn each_left(&self, mut what: impl FnMut(Left)) {
+        let count = (self.left.count.load(Relaxed) as usize).min(FIRST + MOST);
+        (0..count).filter_map(|index| self.left.at(index)).for_each(&mut what);
+    }
+
+    /// What `fd` will be registered as, if handlers have changed that.
+    pub(super) fn left_of(&self, fd: i32) -> Option<Option<Item>> {
+        let mut left = None;
+        self.each_left(|what| match what {
+            Left::Changed { fd: it, generation, events, data, foreign } if it == fd => {
+                left = (generation == table::generation(fd)).then(|| Some(Item::of(fd, events, data, foreign)));
+            }
+            Left::Removed { fd: it } if it == fd => left = Some(None),
+            _ => {}
+        });
+        left
+    }
+
+    /// Does what was left.
+    #[cold]
+    pub(super) fn catch_up(&self, inside: &mut Inside) -> Ends {
+        let mut ends = Ends { indices: [None; FIRST], closed: false };
+        let mut free = ends.indices.iter_mut();
+        let (mut done, mut all) = (0, true);
+        // A handler may add to them meanwhile.
+        while done < self.left.count.load(Relaxed) {
+            compiler_fence(SeqCst);
+            let what = self.left.at(done as usize);
+            self.left.put(done as usize, None);
+            match what {
+                Some(Left::Activate { fd }) => inside.activate(fd),
+                Some(Left::Changed { fd, generation, events, data, foreign }) => {
+                    self.note_change(foreign);
+                    // It may have been closed since. Without address space its events are told as the kernel has them.
+                    if generation == table::generation(fd) && inside.put(fd, events, data, foreign) {
+                        inside.activate(fd);
+                    }
+                }
+                Some(Left::Removed { fd }) => {
+                    self.note_change(false);
+                    if let (Some(item), Some(connection)) =
+                        (inside.item(fd).filter(|it| it.is_ours(fd) && it.resting), connection::known(fd))
+                    {
+                        item.set_resting(false);
+                        connection.end.reading.resting.leave();
+                    }
+                    inside.remove(fd);
+                }
+                Some(Left::End { index }) => match free.next() {
+                    Some(place) => *place = Some(index),
+                    None => {
+                        // When those are let go of.
+                        self.left.put(done as usize, what);
+                        all = false;
+                    }
+                },
+                Some(Left::Closed) => ends.closed = true,
+                None => {}
+            }
+            done += 1;
+            if all && self.left.count.compare_exchange(done, 0, Relaxed, Relaxed).is_ok() {
+                break;
+            }
+        }
+        ends
+    }
+}
