@@ -3,7 +3,7 @@
 use crate::connection::{self, Connection};
 use crate::guest::access::are_bytes_readable;
 use crate::guest::table::{self, Known, Socket};
-use crate::guest::{process, real};
+use crate::guest::{real, thread};
 use crate::set_errno;
 use crate::watch::epoll;
 use core::ffi::{c_int, c_uint};
@@ -31,7 +31,7 @@ pub fn check_room(len: size_t, room: size_t) {
 pub unsafe extern "C" fn socket(domain: c_int, kind: c_int, protocol: c_int) -> c_int {
     // SAFETY: no pointers.
     let fd = unsafe { real::socket(domain, kind, protocol) };
-    if fd >= 0 && !process::borrowed() {
+    if fd >= 0 && !thread::is_vfork_child() {
         connection::forget_closed(fd);
         let stream = kind & 0xf == libc::SOCK_STREAM && matches!(domain, libc::AF_INET | libc::AF_INET6);
         let nonblocking = (kind & libc::SOCK_NONBLOCK != 0).into();
@@ -86,7 +86,7 @@ pub unsafe extern "C" fn accept4(
 }
 
 fn accepted(from: c_int, listener: Known, fd: c_int, flags: c_int) -> c_int {
-    if fd >= 0 && !process::borrowed() {
+    if fd >= 0 && !thread::is_vfork_child() {
         connection::forget_closed(fd);
         let mut is_tcp = false;
         if let Known::Socket(listener) = listener {
@@ -128,7 +128,7 @@ pub unsafe extern "C" fn connect(fd: c_int, address: *const sockaddr, len: sockl
         && family() == libc::AF_UNSPEC as sa_family_t;
     if !disconnects {
         let answer = call();
-        if answer == 0 && !process::borrowed() {
+        if answer == 0 && !thread::is_vfork_child() {
             // The kernel has just read it.
             let is_connected = family() != libc::AF_UNSPEC as sa_family_t;
             table::note(fd, |socket| Socket { is_connected, ..socket });
@@ -152,7 +152,7 @@ pub unsafe extern "C" fn __connect(fd: c_int, address: *const sockaddr, len: soc
 /// Refuses, as the kernel would, what the program asks of a number at which the library has a descriptor of its own.
 fn refuses_kept(fd: c_int) -> bool {
     // The descriptors of a child of vfork are its own.
-    let kept = !process::borrowed() && connection::is_kept(fd);
+    let kept = !thread::is_vfork_child() && connection::is_kept(fd);
     if kept {
         set_errno(libc::EBADF);
     }
@@ -292,7 +292,7 @@ fn replaced(fd: c_int, to: c_int, call: impl FnOnce() -> c_int) -> c_int {
     if refuses_kept(fd) {
         return -1;
     }
-    if fd == to || process::borrowed() || kernel::descriptor_flags(fd).is_none() {
+    if fd == to || thread::is_vfork_child() || kernel::descriptor_flags(fd).is_none() {
         // Nothing is replaced; dup2 may still have an error to report.
         return call();
     }
@@ -348,11 +348,11 @@ pub fn controlled(fd: c_int, command: c_int, argument: usize, call: impl FnOnce(
 
 /// The program has cleared or set O_NONBLOCK of `fd`, whatever that is.
 pub fn set_nonblocking(fd: c_int, nonblocking: bool) {
-    if !process::borrowed() {
+    if !thread::is_vfork_child() {
         table::note(fd, |socket| Socket { nonblocking: nonblocking.into(), ..socket });
     }
     // The number may be something else in a child of vfork.
-    let is_ours = |it: &Connection| !process::borrowed() || kernel::cookie(fd) == Ok(it.end.cookie.load(Relaxed));
+    let is_ours = |it: &Connection| !thread::is_vfork_child() || kernel::cookie(fd) == Ok(it.end.cookie.load(Relaxed));
     if let Some(connection) = connection::known(fd).filter(is_ours) {
         connection.end.nonblocking.store(nonblocking.into(), Relaxed);
     }

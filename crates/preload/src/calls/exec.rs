@@ -1,6 +1,6 @@
 //! execve, its relatives, and posix_spawn: the new program image takes the connections along.
 
-use crate::guest::{process, real};
+use crate::guest::{real, thread};
 use crate::lifecycle::handoff::{Execution, FileActions, Program, pack};
 use core::ffi::{c_char, c_int};
 use libc::{pid_t, posix_spawn_file_actions_t, posix_spawnattr_t};
@@ -16,7 +16,7 @@ pub fn environment() -> *const *const c_char {
 }
 
 fn in_place() -> Execution<'static> {
-    if process::borrowed() { Execution::Borrowed } else { Execution::Alone }
+    if thread::is_vfork_child() { Execution::Borrowed } else { Execution::Alone }
 }
 
 /// # Safety

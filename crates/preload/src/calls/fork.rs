@@ -1,26 +1,18 @@
 //! fork, vfork, clone, forkpty, daemon and the end of a process.
 
 use super::{descriptor, options};
-use crate::connection::{self, Counted};
-use crate::guest::{process, real};
-use crate::lifecycle::handoff;
-use crate::{errno, set_errno};
+use crate::guest::{forked, real, thread};
+use crate::lifecycle::{child, exit, handoff};
+use crate::{connection, errno, set_errno};
 use core::ffi::{c_char, c_int, c_void};
-use core::ptr::NonNull;
 use libc::{pid_t, termios, winsize};
-use underpass_segment::of_each_thread;
-
-of_each_thread! {
-    /// What this thread has counted for the child that it is forking; nothing when it is not, or could not.
-    static COUNTED: Option<NonNull<Counted>> = None;
-}
 
 /// # Safety
 /// As fork(2).
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn fork() -> pid_t {
     // SAFETY: passed on to the caller.
-    forked(|| unsafe { real::fork() })
+    child::forked(|| unsafe { real::fork() })
 }
 
 /// # Safety
@@ -36,31 +28,7 @@ pub unsafe extern "C" fn __fork() -> pid_t {
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn _Fork() -> pid_t {
     // SAFETY: passed on to the caller.
-    forked(|| unsafe { real::_Fork() })
-}
-
-/// `call` makes a process with a copy of this one's memory, and returns in both, or in this one alone.
-pub fn forked(call: impl FnOnce() -> pid_t) -> pid_t {
-    process::check_fork();
-    connection::recognise_all();
-    // The child's references are counted before it exists: the parent may close its own before the child runs. Other
-    // threads are not kept out meanwhile (a handler of pthread_atfork may wait for them): the child makes good.
-    let counted = Counted::for_child();
-    let outer = COUNTED.replace(counted.as_ref().map(NonNull::from));
-    let pid = call();
-    if pid == 0 {
-        process::check_fork();
-    } else if let Some(counted) = &counted {
-        counted.settle(u32::try_from(pid).ok());
-    }
-    COUNTED.set(outer);
-    pid
-}
-
-/// In a forked child: it has a reference to every end that it knows.
-pub fn in_child() {
-    // SAFETY: a value in the frame of `forked`, which this thread is inside.
-    connection::settle_child(COUNTED.get().map(|it| unsafe { it.as_ref() }));
+    child::forked(|| unsafe { real::_Fork() })
 }
 
 // libc's own forkpty and daemon fork, and replace the standard descriptors, behind this library's back; and so ends
@@ -179,12 +147,12 @@ struct Beginning {
 }
 
 extern "C" fn begin(beginning: *mut c_void) -> c_int {
-    process::check_fork();
+    forked::check();
     // SAFETY: what `clone` has passed along.
     let Beginning { body, argument } = unsafe { &*beginning.cast_const().cast() };
     let status = body(*argument);
     // libc ends the process by a system call of its own.
-    process::leave();
+    exit::leave();
     status
 }
 
@@ -207,11 +175,11 @@ pub unsafe extern "C" fn clone(
     match body {
         Some(body) if flags & libc::CLONE_VM == 0 => {
             let mut beginning = Beginning { body, argument };
-            forked(|| call(Some(begin), (&raw mut beginning).cast()))
+            child::forked(|| call(Some(begin), (&raw mut beginning).cast()))
         }
         // A vfork, but for the stack.
         Some(_) if flags & (libc::CLONE_VFORK | libc::CLONE_FILES | libc::CLONE_SETTLS) == libc::CLONE_VFORK => {
-            let outer = process::borrowed();
+            let outer = thread::is_vfork_child();
             before_vfork();
             returned(true);
             let pid = call(body, argument);
@@ -240,14 +208,14 @@ pub unsafe extern "C" fn __clone(
 
 /// The child may execute a program with sockets that nobody has used yet, and cannot make them known itself.
 extern "C" fn before_vfork() {
-    process::check_fork();
+    forked::check();
     connection::recognise_all();
     handoff::learn_cookies();
 }
 
 /// On both returns of vfork.
 extern "C" fn returned(to_child: bool) {
-    process::set_borrowed(to_child);
+    thread::set_vfork_child(to_child);
     if !to_child {
         handoff::put_away_left();
     }
@@ -305,7 +273,7 @@ pub unsafe extern "C" fn __vfork() -> pid_t {
 /// As _exit(2).
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn _exit(status: c_int) -> ! {
-    process::leave();
+    exit::leave();
     // SAFETY: does not return.
     unsafe {
         let _ = underpass_segment::raw::syscall(libc::SYS_exit_group, [status as usize, 0, 0, 0, 0, 0]);

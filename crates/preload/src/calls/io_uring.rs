@@ -6,7 +6,7 @@
 //! for a ring, before a connection looks for its other end, and pins all connections where there is either.
 
 use crate::guest::memory::Reserved;
-use crate::guest::process;
+use crate::guest::{family, settings};
 use crate::{connection, set_errno};
 use core::ffi::{c_int, c_long, c_uint, c_void};
 use libc::size_t;
@@ -100,7 +100,7 @@ impl Search {
     /// `None` if there is no memory for it.
     fn new() -> Option<Search> {
         const PIECE: usize = 64 << 10;
-        let directory = process::with_meeting(|meeting| meeting.directory(kernel::user_id())).flatten();
+        let directory = family::with_meeting(|meeting| meeting.directory(kernel::user_id())).flatten();
         Some(Search { piece: Reserved::zeros(PIECE)?, directory, is_found: false, all_seen: true })
     }
 
@@ -139,7 +139,7 @@ fn is_offered() -> bool {
 /// io_uring_setup(2), made by `call`: refused, or allowed by whoever runs the program. Then no connection is fast any more:
 /// what is asked for by way of the ring, nobody sees.
 fn set_up<T: PartialOrd + From<i8>>(refuse: impl FnOnce() -> T, call: impl FnOnce() -> T) -> T {
-    if process::config().io_uring != IoUring::Allow {
+    if settings::config().io_uring != IoUring::Allow {
         return refuse();
     }
     let answer = call();

@@ -5,28 +5,18 @@
 //! an error; that is seen when shared memory is refused.
 
 use crate::connection;
-use crate::guest::{process, real};
+use crate::guest::{filter, real, thread};
 use core::ffi::{c_int, c_long};
 use underpass_segment::raw::be_quiet;
-use underpass_segment::sync::{AcqRel, Acquire, AtomicBool, Release};
 use underpass_segment::tap;
-
-/// Kept over fork, as the filter is.
-static CONFINED: AtomicBool = AtomicBool::new(false);
-
-/// Whether the program has installed a filter.
-#[inline]
-pub fn is_confined() -> bool {
-    CONFINED.load(Acquire)
-}
 
 /// Installs a filter by `call`. The library is quiet before other threads are under it.
 fn confined(call: impl FnOnce() -> c_long) -> c_long {
     // A child of vfork has its parent's memory, and is about to be another program.
-    if process::borrowed() {
+    if thread::is_vfork_child() {
         return call();
     }
-    let before = CONFINED.swap(true, AcqRel);
+    let before = filter::begin();
     if !before {
         connection::confine_all();
         tap::let_go();
@@ -35,7 +25,7 @@ fn confined(call: impl FnOnce() -> c_long) -> c_long {
     let answer = call();
     if answer < 0 && !before {
         be_quiet(false);
-        CONFINED.store(false, Release);
+        filter::end();
     }
     answer
 }

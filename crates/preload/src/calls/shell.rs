@@ -4,16 +4,16 @@
 use super::exec::{environment, posix_spawn};
 use crate::connection::unless_left;
 use crate::guest::real;
+use crate::guest::turn::Turn;
 use crate::lifecycle::handoff;
 use crate::{errno, set_errno};
 use core::cell::UnsafeCell;
 use core::ffi::{CStr, c_char, c_int, c_short, c_void};
 use core::mem::MaybeUninit;
 use libc::{FILE, pid_t, posix_spawnattr_t, sigaction, size_t};
-use underpass_segment::clock;
 use underpass_segment::kernel;
 use underpass_segment::raw::{Errno, syscall};
-use underpass_segment::sync::{Acquire, AtomicBool, AtomicPtr, Relaxed, Release};
+use underpass_segment::sync::{AtomicPtr, Relaxed, Release};
 
 const SHELL: &CStr = c"/bin/sh";
 
@@ -41,31 +41,6 @@ unsafe impl Sync for Shared {}
 static IGNORED: Shared = Shared(UnsafeCell::new(Ignored { systems: 0, before: [MaybeUninit::uninit(); 2] }));
 
 const INTERRUPTS: [c_int; 2] = [libc::SIGINT, libc::SIGQUIT];
-
-static TAKEN: AtomicBool = AtomicBool::new(false);
-
-/// The right to change what the threads in these calls share.
-struct Turn;
-
-impl Turn {
-    fn take() -> Turn {
-        while TAKEN.swap(true, Acquire) {
-            clock::nap(20);
-        }
-        Turn
-    }
-}
-
-impl Drop for Turn {
-    fn drop(&mut self) {
-        TAKEN.store(false, Release);
-    }
-}
-
-/// In a forked child: the thread whose turn it was is not there.
-pub fn after_fork() {
-    TAKEN.store(false, Relaxed);
-}
 
 fn shell_arguments(command: *const c_char) -> [*const c_char; 4] {
     [c"sh".as_ptr(), c"-c".as_ptr(), command, core::ptr::null()]

@@ -4,6 +4,7 @@ use super::{aio, descriptor, exec, fork, io_uring, options, receive, seccomp, se
 use crate::connection::unless_left;
 use crate::guest::access::{is_readable, is_writable};
 use crate::guest::{memory, real};
+use crate::lifecycle::child;
 use crate::watch::{epoll, poll};
 use core::ffi::{c_int, c_long, c_uint};
 use libc::{fd_set, iovec, nfds_t, pollfd, sigset_t, ssize_t, timespec, timeval};
@@ -65,7 +66,7 @@ pub unsafe extern "C" fn syscall(number: c_long, a: usize, b: usize, c: usize, d
         itself()
     };
     let set_up = || io_uring::io_uring_setup_by(itself);
-    let forked = || fork::forked(|| itself() as c_int);
+    let forked = || child::forked(|| itself() as c_int);
     // Not all architectures have the calls that newer ones stand for.
     by_number! { number, itself();
         SYS_read => receive::read(a b c),

@@ -2,7 +2,7 @@
 
 use super::share::for_each;
 use super::{CONFINED, Connection, PRESENT, UNTOUCHED, handle};
-use crate::guest::process;
+use crate::guest::{family, forked, thread};
 use underpass_segment::clock;
 use underpass_segment::end::Stage;
 use underpass_segment::raw::Answer;
@@ -22,8 +22,8 @@ static CONFINING: AtomicBool = AtomicBool::new(false);
 
 /// Every connection stays on the kernel path for good, or goes there, while the library may still make system calls.
 pub fn confine_all() {
-    process::check_fork();
-    let Some(family) = process::existing_family() else { return };
+    forked::check();
+    let Some(family) = family::existing() else { return };
     let until = clock::nanoseconds() + PATIENCE_NS;
     // What other threads register meanwhile is followed, since it may have a rest.
     let had_rests = RESTS.swap(true, Relaxed);
@@ -56,7 +56,7 @@ pub fn may_have_rest(end: u32) -> bool {
 
 /// The connection, by no descriptor.
 fn at(end: u32) -> Option<Connection> {
-    process::existing_family().map(|family| Connection::at(family, end, -1))
+    family::existing().map(|family| Connection::at(family, end, -1))
 }
 
 impl Connection {
@@ -117,7 +117,7 @@ impl Connection {
     /// Receives what is left in the ring of a confined end, by no system call but `call`; `None` if there is nothing.
     pub fn receive_rest(&self, into: impl FnOnce() -> Cursor, flags: i32, call: Receive<'_>) -> Option<Answer> {
         let mut port = self.rest()?;
-        port.me = process::thread();
+        port.me = thread::number();
         port.receive_by(&mut into(), flags, call)
     }
 

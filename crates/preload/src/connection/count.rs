@@ -6,7 +6,7 @@
 
 use super::share::for_each;
 use super::{Connection, Handle, handle};
-use crate::guest::process;
+use crate::guest::{family, statistics};
 use underpass_segment::end::{End, Stage};
 use underpass_segment::reason::Reason;
 use underpass_segment::sync::{AtomicU64, Relaxed};
@@ -45,7 +45,7 @@ impl Connection {
         let now = handle.counted.load(Relaxed);
         if matches!(now, UNCOUNTED | BROUGHT)
             && handle.counted.compare_exchange(now, COUNTED, Relaxed, Relaxed).is_ok()
-            && let Some(record) = process::record()
+            && let Some(record) = statistics::record()
         {
             self.end.counted.store(1, Relaxed);
             handle.count_from_here(self.end);
@@ -66,7 +66,7 @@ pub(super) fn forget_carried(end: &End) {
 
 /// Counts a reason of a connection that has no end here, or has lost it.
 pub(super) fn count_reason(reason: Reason) {
-    if let Some(record) = process::record() {
+    if let Some(record) = statistics::record() {
         record.count_reason(reason);
     }
 }
@@ -87,7 +87,7 @@ pub(super) fn after_execution(handle: &Handle, end: &End, counted: Option<u32>, 
 /// Another program image is about to take this one's place: tells of what it has carried, and how the connections fared but
 /// for those that the next one `goes_on` with.
 pub fn count_before_execution(goes_on: impl Fn(&Connection) -> bool) {
-    if let Some(family) = process::existing_family() {
+    if let Some(family) = family::existing() {
         for_each(|index, fd| {
             let connection = Connection::at(family, index, fd);
             connection.count_settled();
@@ -102,7 +102,7 @@ pub fn count_before_execution(goes_on: impl Fn(&Connection) -> bool) {
 
 /// This process is about to let go of the connection, perhaps as the `last`.
 pub(super) fn tell(end: &End, index: u32, last: bool) {
-    let (Some(record), Some(handle)) = (process::record(), handle(index)) else { return };
+    let (Some(record), Some(handle)) = (statistics::record(), handle(index)) else { return };
     let counted = handle.counted.load(Relaxed);
     let untold = || counters(end).iter().any(|counter| counter.load(Relaxed) > 0);
     let tells = match counted {
@@ -131,7 +131,7 @@ pub(super) fn tell(end: &End, index: u32, last: bool) {
 
 /// The last one tells all that nobody has told.
 fn tell_carried(end: &End, index: u32, last: bool) {
-    let (Some(record), Some(handle)) = (process::record(), handle(index)) else { return };
+    let (Some(record), Some(handle)) = (statistics::record(), handle(index)) else { return };
     let told = [
         &record.fast_sent,
         &record.fast_received,

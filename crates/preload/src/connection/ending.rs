@@ -4,8 +4,8 @@ use super::count::tell;
 use super::inside::Kept;
 use super::share::{for_each, part, twin};
 use super::{ABSENT, CONFINED, Connection, PRESENT, UNTOUCHED, handle, known};
-use crate::guest::process;
 use crate::guest::table::{self, Known, Socket};
+use crate::guest::{family, forked, thread};
 use core::ffi::c_int;
 use underpass_segment::clock;
 use underpass_segment::end::Stage;
@@ -26,7 +26,7 @@ pub fn images_awaited_until() -> u64 {
 
 /// `fd` is about to be closed or replaced: forgets what it was. To be called before the number can be used again.
 pub fn forget(fd: i32) {
-    if process::borrowed() {
+    if thread::is_vfork_child() {
         return;
     }
     crate::watch::epoll::forget_set(fd);
@@ -45,9 +45,9 @@ pub fn forget(fd: i32) {
     }
     crate::watch::set::forget_having(fd);
     if let Known::Connection(index) = table::get(fd)
-        && let Some(family) = process::existing_family()
+        && let Some(family) = family::existing()
     {
-        process::check_fork();
+        forked::check();
         let connection = Connection::at(family, index, fd);
         let alone = handle(index).is_some_and(|h| h.descriptors.load(Relaxed) == 1);
         if alone {
@@ -74,7 +74,7 @@ pub fn forget(fd: i32) {
 /// `disconnect` is about to take the socket out of its connection (connect(2) to AF_UNSPEC), which resets that, and the
 /// program may connect the socket again: that is another connection.
 pub fn dissolve(connection: Connection, disconnect: impl FnOnce() -> c_int) -> c_int {
-    if process::borrowed() {
+    if thread::is_vfork_child() {
         return disconnect();
     }
     let Connection { end, index, fd } = connection;
@@ -135,7 +135,7 @@ impl Connection {
     pub(super) fn heed_deaths(&self) {
         if !self.is_last()
             && self.end.stage() == Stage::Joined
-            && let Some(family) = process::existing_family()
+            && let Some(family) = family::existing()
             && family.is_held_by_gone(self.index)
         {
             family.look_again();
@@ -161,7 +161,7 @@ impl Connection {
             let is_plain = self.joined_port().is_none_or(|port| port.reads_plainly() && !port.sends_fast());
             handle.was_plain.store(is_plain, Relaxed);
         }
-        process::existing_family().is_some_and(|family| part(family, self.index) == Some(true))
+        family::existing().is_some_and(|family| part(family, self.index) == Some(true))
     }
 
     /// Awaits a program image that is on its way, if nobody else has the connection.
@@ -246,7 +246,7 @@ impl Connection {
 
     /// How many processes have its segment.
     fn company(&self) -> Option<u64> {
-        process::with_meeting_surely(|meeting| meeting.company(self.end)).flatten()
+        family::with_meeting_surely(|meeting| meeting.company(self.end)).flatten()
     }
 
     /// The last descriptor of this process is about to be closed: what kernel TCP would do about unread data, it does.
@@ -284,7 +284,7 @@ impl Connection {
 /// One descriptor less: `fd`, unless that is closed already. The last one is left to the threads that are inside, of whom the last
 /// comes here again.
 pub fn release(index: u32, fd: Option<i32>) {
-    let (Some(family), Some(handle)) = (process::existing_family(), handle(index)) else { return };
+    let (Some(family), Some(handle)) = (family::existing(), handle(index)) else { return };
     let less = |n: u32| (n > 1 || !handle.inside.any()).then(|| n - 1);
     let before = loop {
         match handle.descriptors.fetch_update(AcqRel, Acquire, less) {
@@ -299,7 +299,7 @@ pub fn release(index: u32, fd: Option<i32>) {
         // SAFETY: it was there, and the last descriptor is gone.
         let link = attached.then(|| unsafe { (*handle.link.get()).assume_init() });
         if !handle.parted.swap(true, AcqRel) {
-            family.let_go(index, process::member());
+            family.let_go(index, family::member());
             tell(family.end(index), index, false);
             drop_reference(family, index, link, fd);
         }
@@ -320,16 +320,16 @@ pub(super) fn drop_reference(family: &'static Family, index: u32, link: Option<L
     }
     let closed = fd.filter(|_| last).map(|fd| Connection::at(family, index, fd));
     if let Some(connection) = closed.filter(Connection::has_outsider)
-        && let Some(link) = link.or_else(|| process::with_meeting_surely(|m| m.link(end)).flatten())
+        && let Some(link) = link.or_else(|| family::with_meeting_surely(|m| m.link(end)).flatten())
     {
         // Of several that let go of it at the same time, none saw before that it was the last.
-        connection.leave_no_gap_by(&connection.port_with(link, process::thread()));
+        connection.leave_no_gap_by(&connection.port_with(link, thread::number()));
     }
     if last {
         finish(family, index, link);
     }
     if joined {
-        process::with_meeting_surely(|m| m.release(end));
+        family::with_meeting_surely(|m| m.release(end));
     }
     if last {
         family.give_back(index);
@@ -342,13 +342,13 @@ fn finish(family: &Family, index: u32, link: Option<Link>) {
     end.end_loans();
     tell(end, index, true);
     if end.has_segment() {
-        process::with_meeting_surely(|m| {
+        family::with_meeting_surely(|m| {
             if let Some(link) = link.or_else(|| m.link(end)) {
                 m.close(end, &link);
             }
         });
     } else if end.entry.load(Relaxed) != 0 {
-        process::with_meeting_surely(|m| m.withdraw(end));
+        family::with_meeting_surely(|m| m.withdraw(end));
     }
 }
 
@@ -436,7 +436,7 @@ fn reap(family: &Family) {
             finish(family, index, None);
         }
         if end.has_segment() {
-            process::with_meeting_surely(|m| m.release(end));
+            family::with_meeting_surely(|m| m.release(end));
         }
         if last {
             family.give_back(index);
@@ -464,7 +464,7 @@ fn await_claims(family: &Family, deadline: u64) {
 
 /// At exit: counts what is still open and lets go of it, leaving no doorbell unread.
 pub fn leave_all() {
-    if let Some(family) = process::existing_family() {
+    if let Some(family) = family::existing() {
         let deadline = images_awaited_until();
         await_claims(family, deadline);
         for_each(|index, fd| {
@@ -507,6 +507,6 @@ pub(super) fn take_back_what_is_left(family: &Family) {
 
 /// Ends what nobody has any more, and this process never had.
 pub(super) fn bury(family: &Family, index: u32) {
-    process::with_meeting_surely(|m| m.bury(family.end(index)));
+    family::with_meeting_surely(|m| m.bury(family.end(index)));
     family.give_back(index);
 }

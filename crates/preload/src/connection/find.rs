@@ -3,11 +3,11 @@
 use super::count::{UNCOUNTED, after_execution, count_reason, forget_carried};
 use super::ending::{bury, take_back_what_is_left};
 use super::share::for_each;
-use super::{ABSENT, Connection, HIGHEST, Handle, Way, handle};
-use crate::calls::seccomp;
-use crate::guest::process;
+use super::{ABSENT, Connection, HIGHEST, Handle, Way, handle, is_pool_used};
 use crate::guest::table::{self, Known, Nonblocking, Socket};
+use crate::guest::{family, filter, forked, statistics, thread};
 use crate::lifecycle::handoff::{self, Carried};
+use crate::watch::set;
 use underpass_segment::end::{End, Stage};
 use underpass_segment::family::Family;
 use underpass_segment::kernel;
@@ -21,12 +21,12 @@ pub fn of(fd: i32) -> Option<Connection> {
     let index = match table::get_for_call(fd) {
         Known::Other => return None,
         Known::Connection(index) => {
-            process::check_fork();
+            forked::check();
             index
         }
         known => classify(fd, known, kernel::carries)?,
     };
-    Some(Connection { end: process::existing_family()?.end(index), index, fd })
+    Some(Connection { end: family::existing()?.end(index), index, fd })
 }
 
 /// The same for a socket that is about to have another name, or another process: whoever connects it, by whatever name, all
@@ -45,20 +45,20 @@ pub fn recognise(fd: i32) -> Option<Connection> {
 #[inline]
 pub fn known(fd: i32) -> Option<Connection> {
     let Known::Connection(index) = table::get(fd) else { return None };
-    process::check_fork();
-    Some(Connection { end: process::existing_family()?.end(index), index, fd })
+    forked::check();
+    Some(Connection { end: family::existing()?.end(index), index, fd })
 }
 
 /// The index of the end of `fd`, which gets one if it is a connection in one of the wanted TCP states.
 #[cold]
 fn classify(fd: i32, known: Known, wanted: fn(u8) -> bool) -> Option<u32> {
-    if fd < 0 || process::borrowed() {
+    if fd < 0 || thread::is_vfork_child() {
         return None;
     }
-    process::check_fork();
+    forked::check();
     let generation = table::generation(fd);
     let socket = if let Known::Socket(socket) = known { Some(socket) } else { None };
-    if seccomp::is_confined() {
+    if filter::is_confined() {
         disown(fd, known);
         if socket.is_some() {
             seen(Reason::Seccomp);
@@ -86,8 +86,8 @@ fn classify(fd: i32, known: Known, wanted: fn(u8) -> bool) -> Option<u32> {
         seen(Reason::Inherited);
         return None;
     }
-    let Some(family) = process::family() else {
-        if let Some(reason) = process::no_family() {
+    let Some(family) = family::family(let_go_of_pool) else {
+        if let Some(reason) = family::none() {
             disown(fd, known);
             seen(reason);
         }
@@ -149,7 +149,7 @@ fn take(family: &Family) -> Option<(u32, &'static Handle)> {
     if family.is_short() {
         take_back_what_is_left(family);
     }
-    let index = family.take(process::member())?;
+    let index = family.take(family::member())?;
     let handle = handle(index);
     if handle.is_none() {
         family.give_back(index);
@@ -160,18 +160,18 @@ fn take(family: &Family) -> Option<(u32, &'static Handle)> {
 /// Makes the connection known that `fd` was when this program image was executed, as `carried`, or when it was passed to this
 /// process. Whether it is one.
 pub fn claim(fd: i32, carried: Option<&Carried<'_>>) -> bool {
-    let is_new = table::get(fd) == Known::Nothing && !process::borrowed() && !seccomp::is_confined();
+    let is_new = table::get(fd) == Known::Nothing && !thread::is_vfork_child() && !filter::is_confined();
     is_new && kernel::is_tcp(fd) && brought(fd, carried).is_some()
 }
 
 /// This process was `member` of family `id` before it executed its program, and has come for all that it still has: lets go
 /// of the rest, which were closed by that.
 pub fn keep_claimed(id: i32, member: u32) {
-    let mine = process::existing_family().filter(|family| family.id() == id);
+    let mine = family::existing().filter(|family| family.id() == id);
     let opened = if mine.is_none() { Family::open(id, kernel::user_id()).ok() } else { None };
     let Some(family) = mine.or(opened.as_ref()) else { return };
     if family.stay(member).is_some() {
-        let me = process::thread();
+        let me = thread::number();
         let has = |index| {
             family.end(index).forsake(me);
             mine.is_some() && handle(index).is_some_and(|it| it.descriptors.load(Relaxed) > 0)
@@ -208,7 +208,7 @@ pub fn give_up(fd: i32, reason: Reason) {
 /// The same for all connections that are known.
 #[cold]
 pub fn pin_all(reason: Reason) {
-    if let Some(family) = process::existing_family() {
+    if let Some(family) = family::existing() {
         for_each(|index, fd| Connection::at(family, index, fd).pin(reason));
     }
 }
@@ -217,23 +217,23 @@ pub fn pin_all(reason: Reason) {
 fn brought(fd: i32, carried: Option<&Carried<'_>>) -> Option<u32> {
     let cookie = kernel::cookie(fd).ok()?;
     let lent = || {
-        let (family, index) = process::with_meeting_surely(|m| m.borrow(cookie)).flatten()?;
+        let (family, index) = family::with_meeting_surely(|m| m.borrow(cookie)).flatten()?;
         Some(Carried::lent(family, index))
     };
     let carried = carried.copied().or_else(lent)?;
-    let (family, index, held) = match process::adopt_family(carried.family, carried.member) {
+    let (family, index, held) = match family::adopt(carried.family, carried.member, let_go_of_pool) {
         // As the family has it now: a second end for the socket would go a way of its own.
         Some(family) => {
             let (end, index) = (family.end(carried.index), carried.index);
             // The old image's reference is this one's.
-            let held = carried.member.is_some() && family.is_held(index, process::member());
+            let held = carried.member.is_some() && family.is_held(index, family::member());
             if held {
-                end.forsake(process::thread());
+                end.forsake(thread::number());
             }
             (end.cookie.load(Relaxed) == cookie && (held || end.add_reference())).then_some((family, index, held))?
         }
         None => {
-            let family = process::family()?;
+            let family = family::family(let_go_of_pool)?;
             let restore = || {
                 restore(family, |end| {
                     if carried.is_whole() {
@@ -261,7 +261,7 @@ fn brought(fd: i32, carried: Option<&Carried<'_>>) -> Option<u32> {
     if !is_known {
         after_execution(handle, family.end(index), carried.counted, carried.member.is_some());
     }
-    family.hold(index, process::member());
+    family.hold(index, family::member());
     table::set(fd, Known::Connection(index));
     let connection = Connection::at(family, index, fd);
     // Whoever handed it on may be gone before it is used here.
@@ -340,9 +340,19 @@ pub(super) fn unsuitable(fd: i32) -> Option<Reason> {
 
 /// Counts a connection that the library does not follow.
 fn seen(reason: Reason) {
-    if let Some(record) = process::record() {
+    if let Some(record) = statistics::record() {
         record.connections.fetch_add(1, Relaxed);
         record.unfollowed.fetch_add(1, Relaxed);
     }
     count_reason(reason);
+}
+
+/// Nothing of this process refers to the pool any more, unless it returns false.
+fn let_go_of_pool(id: i32, begin: *const u8) -> bool {
+    // Nor one that a look at a set, below this signal handler, may be using.
+    let unused = !is_pool_used(id) && !set::is_looking();
+    if unused {
+        set::forget_pool(begin);
+    }
+    unused
 }

@@ -10,8 +10,8 @@ use super::ending::{forget, release};
 use super::look::look_at_all;
 use super::share::{duplicate, open_descriptor};
 use super::{Connection, handle};
-use crate::guest::process;
 use crate::guest::table::{self, Known};
+use crate::guest::{family, thread};
 use crate::watch::epoll;
 use core::cell::Cell;
 use core::ffi::{c_int, c_void};
@@ -179,7 +179,7 @@ fn come_out(index: u32) {
         Kept::Nothing => {}
         Kept::Descriptor(fd) => shut(fd),
         Kept::End => {
-            if let Some(family) = process::existing_family() {
+            if let Some(family) = family::existing() {
                 let end = family.end(index);
                 outlast(&end.reading.lock, || false);
                 outlast(&end.sending.lock, || false);
@@ -217,7 +217,7 @@ impl Connection {
         outlast(reading, || handle.inside.any());
         outlast(sending, || handle.inside.any());
         // Below a signal handler, in this very thread, the kernel's call has returned.
-        if !handle.inside.any() || reading.owner() == process::thread() {
+        if !handle.inside.any() || reading.owner() == thread::number() {
             return;
         }
         let copy = |first| kernel::duplicate(self.fd, first);
@@ -255,7 +255,7 @@ fn outlast(lock: &Lock, enough: impl Fn() -> bool) {
     const PATIENCE_NS: u64 = 200_000_000;
     let is_held = || match lock.owner() {
         0 => false,
-        owner => owner != process::thread() && kernel::is_thread_of_this_process(owner) && !enough(),
+        owner => owner != thread::number() && kernel::is_thread_of_this_process(owner) && !enough(),
     };
     if is_quiet() || !is_held() {
         return;

@@ -2,8 +2,8 @@
 //! close these meanwhile. A close lets them finish first, since the number is another connection's soon, and the end may be.
 
 use super::{Connection, handle, known, unless_left};
-use crate::guest::process;
 use crate::guest::table::{self, Known};
+use crate::guest::thread;
 use core::cell::Cell;
 use underpass_segment::clock;
 use underpass_segment::of_each_thread;
@@ -53,7 +53,7 @@ pub fn look_at_all(mut what: impl FnMut(Connection)) {
 
 /// Calls `what` for the connection of `fd`, if there is one, which nobody closes meanwhile.
 pub fn look_at(fd: i32, what: impl FnOnce(Connection)) {
-    if process::borrowed() {
+    if thread::is_vfork_child() {
         // The descriptors are this child's own, and nobody else closes them.
         if let Some(connection) = known(fd) {
             what(connection);
@@ -84,7 +84,7 @@ impl Connection {
             return;
         }
         // On top of a look, or of a call that a look may wait for, in this very thread.
-        let me = process::thread();
+        let me = thread::number();
         let locks = [&self.end.reading.lock, &self.end.sending.lock];
         if MINE.get() > 0 || locks.iter().any(|lock| lock.owner() == me) {
             return;

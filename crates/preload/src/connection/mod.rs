@@ -19,9 +19,8 @@ pub use share::{
     Counted, duplicate, for_each, forget_closed, is_pool_used, recognise_all, reference_all, settle_child,
 };
 
-use crate::calls::seccomp;
 use crate::guest::memory::{PIECE, Sparse};
-use crate::guest::{process, table};
+use crate::guest::{family, filter, settings, table, thread};
 use crate::lifecycle::handoff;
 use core::cell::UnsafeCell;
 use core::mem::MaybeUninit;
@@ -114,7 +113,7 @@ pub fn hasten(fd: i32) {
 #[inline]
 pub fn hastens() -> bool {
     // First: a filter may kill for the calls by which the configuration is read.
-    !seccomp::is_confined() && process::config().goes_up_at_once() && !process::borrowed()
+    !filter::is_confined() && settings::config().goes_up_at_once() && !thread::is_vfork_child()
 }
 
 /// How a call on a connection has to go.
@@ -220,7 +219,7 @@ impl Connection {
         }
         if !end.needs_no_segment() {
             let unused = end.was_fast.load(Relaxed) == 0
-                && process::with_meeting_surely(|meeting| meeting.is_unmet(end, self.fd)).unwrap_or(false);
+                && family::with_meeting_surely(|meeting| meeting.is_unmet(end, self.fd)).unwrap_or(false);
             if !unused {
                 // What was in it is lost.
                 return Way::Broken;
@@ -235,16 +234,16 @@ impl Connection {
     fn consider(&self) {
         let end = self.end;
         self.count_use();
-        if seccomp::is_confined() {
+        if filter::is_confined() {
             return end.pin(Reason::Seccomp);
         }
-        let config = process::config();
+        let config = settings::config();
         let calls = end.calls.fetch_add(1, Relaxed) + 1;
         if self.is_held() {
             // One that is let go of has proven itself.
             return end.next_try.store(0, Relaxed);
         }
-        let ask = || process::with_meeting(|meeting| meeting.answer(end)).unwrap_or(Answer::None);
+        let ask = || family::with_meeting(|meeting| meeting.answer(end)).unwrap_or(Answer::None);
         let answer = if end.stage() == Stage::Waiting { ask() } else { Answer::Forgotten };
         let is_time = match answer {
             Answer::None => false,
@@ -261,7 +260,7 @@ impl Connection {
             // Only this process would have the segment, which would go with it.
             end.set_reason(Reason::Shared);
             if calls.is_power_of_two()
-                && let Some(family) = process::existing_family()
+                && let Some(family) = family::existing()
             {
                 // The others may have been killed.
                 take_back_what_is_left(family);
@@ -275,7 +274,7 @@ impl Connection {
                     how(meeting, end, self.fd)
                 }
             };
-            kernel::undisturbed(|| process::with_meeting(alone));
+            kernel::undisturbed(|| family::with_meeting(alone));
             // Not before: it takes longer than the rest, and most connections never meet their other end.
             if end.stage() == Stage::Joined && crate::calls::io_uring::is_possible() {
                 return;
@@ -302,7 +301,7 @@ impl Connection {
 
     /// Whether somebody asks from outside that it stays on the kernel path.
     fn is_held(&self) -> bool {
-        if let Some(family) = process::existing_family().filter(|family| family.has_orders()) {
+        if let Some(family) = family::existing().filter(|family| family.has_orders()) {
             handoff::learn_cookie(self);
             family.carry_out_order(self.end);
         }
@@ -318,7 +317,7 @@ impl Connection {
         }
         // SAFETY: written before UNTOUCHED was stored; not written again while the handle is in use.
         let link = unsafe { (*handle.link.get()).assume_init() };
-        Some(self.port_with(link, process::thread()))
+        Some(self.port_with(link, thread::number()))
     }
 
     #[inline(always)]
@@ -330,8 +329,8 @@ impl Connection {
             is_held: false,
             me,
             token: self.index,
-            spin_us: process::config().spin_us,
-            doze_us: process::config().doze_us,
+            spin_us: settings::config().spin_us,
+            doze_us: settings::config().doze_us,
             waiting: &WAITING,
         }
     }
@@ -344,7 +343,7 @@ impl Connection {
             }
             return matches!(handle.attached.load(Acquire), PRESENT | UNTOUCHED);
         }
-        let link = process::with_meeting_surely(|meeting| meeting.link(self.end)).flatten();
+        let link = family::with_meeting_surely(|meeting| meeting.link(self.end)).flatten();
         if let Some(link) = link {
             // SAFETY: WORKING makes this thread the only writer, and nobody reads before UNTOUCHED.
             unsafe { (*handle.link.get()).write(link) };
@@ -572,7 +571,7 @@ impl Connection {
         if self.end.stage() != Stage::Joined {
             return None;
         }
-        self.port().or_else(|| Some(Port { me: process::thread(), ..self.confined_port()? }))
+        self.port().or_else(|| Some(Port { me: thread::number(), ..self.confined_port()? }))
     }
 }
 

@@ -4,7 +4,7 @@
 //! make libc's call. What the kernel carries of it meanwhile is counted by the kernel.
 
 use super::{Connection, handle};
-use crate::guest::{process, table};
+use crate::guest::{statistics, table};
 use crate::watch::epoll;
 use underpass_segment::kernel;
 use underpass_segment::reason::Reason;
@@ -48,7 +48,7 @@ impl Connection {
     /// What was noted of the bytes that the kernel has sent and received, and how many these are by now; `None` if nobody wants
     /// to know.
     fn carried(&self) -> Option<(&'static [AtomicU64; 2], [u64; 2])> {
-        process::record()?;
+        statistics::record()?;
         let (noted, now) = (&handle(self.index)?.settled, kernel::counters(self.fd).ok()?);
         // The kernel counts the other end's FIN as a byte.
         let fin = matches!(now.state, kernel::CLOSE_WAIT | kernel::LAST_ACK | kernel::CLOSING);

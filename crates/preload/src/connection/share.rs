@@ -7,7 +7,7 @@ use super::inside::Kept;
 use super::look::{forget_looks, look_at};
 use super::{ABSENT, Connection, HIGHEST, Handle, WORKING, handle, known, recognise};
 use crate::guest::table::{self, Known};
-use crate::guest::{memory, process};
+use crate::guest::{family, forked, memory, thread};
 use underpass_segment::family::Family;
 use underpass_segment::kernel;
 use underpass_segment::switch::Ready;
@@ -69,7 +69,7 @@ static INPUT: AtomicU32 = AtomicU32::new(0);
 
 /// `copy` is a new descriptor for what `fd` is.
 pub fn duplicate(fd: i32, copy: i32) {
-    if process::borrowed() || copy < 0 {
+    if thread::is_vfork_child() || copy < 0 {
         return;
     }
     forget_closed(copy);
@@ -100,13 +100,13 @@ pub fn duplicate(fd: i32, copy: i32) {
 /// The kernel has just given out the number `fd`: whatever it was known as is closed. libc closes some descriptors by calls
 /// of its own.
 pub fn forget_closed(fd: i32) {
-    if process::borrowed() {
+    if thread::is_vfork_child() {
         return;
     }
     if !crate::watch::epoll::forget_set(fd) && table::get(fd) == Known::Nothing {
         return;
     }
-    process::check_fork();
+    forked::check();
     table::next_generation(fd);
     if let Known::Connection(index) = table::set(fd, Known::Nothing) {
         release(index, None);
@@ -150,7 +150,7 @@ impl Counted {
     pub fn for_child() -> Option<Counted> {
         let highest = HIGHEST.load(Relaxed) as usize;
         let nothing = Counted { words: core::ptr::null(), count: 0, member: None };
-        let Some(family) = process::existing_family().filter(|_| highest > 0) else { return Some(nothing) };
+        let Some(family) = family::existing().filter(|_| highest > 0) else { return Some(nothing) };
         let count = highest.div_ceil(64);
         let words: *const AtomicU64 = memory::reserve(count * size_of::<u64>()).cast();
         if words.is_null() {
@@ -176,7 +176,7 @@ impl Counted {
             }
         };
         // In the meeting: an end that another thread joins is joined before, so the child has its segment, or not at all.
-        if process::with_meeting_surely(|_| count_all()).is_none() {
+        if family::with_meeting_surely(|_| count_all()).is_none() {
             count_all();
         }
         Some(counted)
@@ -197,13 +197,13 @@ impl Counted {
         if child.is_none() {
             self.let_go_unless(|_| false);
         }
-        if let (Some(family), Some(member)) = (process::existing_family(), self.member) {
+        if let (Some(family), Some(member)) = (family::existing(), self.member) {
             family.forked(member, child);
         }
     }
 
     fn let_go_unless(&self, is_had: impl Fn(u32) -> bool) {
-        let Some(family) = process::existing_family() else { return };
+        let Some(family) = family::existing() else { return };
         for index in (0..self.count as u32 * 64).filter(|&index| self.has(index) && !is_had(index)) {
             family.let_go(index, self.member);
             drop_reference(family, index, None, None);
@@ -262,10 +262,10 @@ pub fn settle_child(counted: Option<&Counted>) {
             family.end(index).references.fetch_add(1, AcqRel);
         }),
     }
-    let Some(family) = process::existing_family() else { return };
+    let Some(family) = family::existing() else { return };
     let expected = counted.and_then(|it| it.member);
     let member = expected.or_else(|| family.join());
-    process::become_member(member);
+    family::become_member(member);
     match expected {
         Some(member) => family.begin(member),
         None => for_each_end(|family, index, _| family.hold(index, member)),
@@ -274,7 +274,7 @@ pub fn settle_child(counted: Option<&Counted>) {
 
 /// Whether any end that this process has is in pool `id`.
 pub fn is_pool_used(id: i32) -> bool {
-    let Some(family) = process::existing_family() else { return false };
+    let Some(family) = family::existing() else { return false };
     (0..HIGHEST.load(Relaxed)).any(|index| {
         let has = |it: &Handle| it.descriptors.load(Relaxed) > 0;
         handle(index).is_some_and(has) && family.end(index).pool_id() == Some(id)
@@ -302,7 +302,7 @@ pub(super) fn part(family: &Family, index: u32) -> Option<bool> {
     if handle.parted.swap(true, AcqRel) {
         return None;
     }
-    let member = process::member();
+    let member = family::member();
     family.let_go(index, member);
     let one_less = |n: u32| (n > 1).then(|| n - 1);
     let last = family.end(index).references.fetch_update(AcqRel, Acquire, one_less).is_err();
@@ -327,7 +327,7 @@ fn rejoin(connection: &Connection, family: &'static Family) {
     };
     if is_there {
         handle.parted.store(false, Release);
-        family.hold(index, process::member());
+        family.hold(index, family::member());
         return;
     }
     // To the others it is over; what there was of it in the ring is lost, if anything.
@@ -344,7 +344,7 @@ fn rejoin(connection: &Connection, family: &'static Family) {
 }
 
 fn for_each_end(mut what: impl FnMut(&'static Family, u32, i32)) {
-    if let Some(family) = process::existing_family() {
+    if let Some(family) = family::existing() {
         for_each(|index, fd| what(family, index, fd));
     }
 }

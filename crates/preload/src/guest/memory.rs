@@ -7,13 +7,12 @@ use underpass_segment::raw::syscall;
 use underpass_segment::sync::{AcqRel, Acquire, AtomicPtr};
 use underpass_segment::sysv;
 
-use super::real;
-use crate::calls::seccomp;
+use super::{filter, real};
 
 /// `len` zeroed bytes, page-aligned; null when there is no address space or the program does not let us ask for it. errno
 /// stays as it is.
 pub fn reserve(len: usize) -> *mut u8 {
-    if seccomp::is_confined() { core::ptr::null_mut() } else { map(len) }
+    if filter::is_confined() { core::ptr::null_mut() } else { map(len) }
 }
 
 /// The same whatever the program lets us ask for.

@@ -1,7 +1,14 @@
 //! The process that the library is a guest in: who it is, its descriptors, its memory, and libc's own functions.
 
 pub mod access;
+pub mod family;
+pub mod filter;
+pub mod forked;
+pub mod given;
 pub mod memory;
-pub mod process;
 pub mod real;
+pub mod settings;
+pub mod statistics;
 pub mod table;
+pub mod thread;
+pub mod turn;

@@ -2,9 +2,8 @@
 
 use super::parcel::bytes_of;
 use super::{LENT_NS, LIBRARY, fill};
-use crate::calls::seccomp;
 use crate::connection::{Connection, images_awaited_until};
-use crate::guest::process;
+use crate::guest::{family, filter, thread};
 use underpass_segment::clock;
 use underpass_segment::end::{End, Stage};
 use underpass_segment::family::Family;
@@ -34,7 +33,7 @@ impl Receiver {
         if connection.end.stage() != Stage::Joined {
             return true;
         }
-        if seccomp::is_confined() {
+        if filter::is_confined() {
             // To leave a note for the receiver takes more system calls.
             return connection.hand_over(Reason::Passed);
         }
@@ -54,7 +53,7 @@ impl Receiver {
         connection.end.lend(clock::nanoseconds() + LENT_NS);
         let lend = |meeting: &mut Meeting| meeting.lend(connection.end, connection.index(), connection.fd);
         // Otherwise nobody will find its end.
-        process::with_meeting_surely(lend) == Some(true) || connection.hand_over(Reason::Passed)
+        family::with_meeting_surely(lend) == Some(true) || connection.hand_over(Reason::Passed)
     }
 
     /// Whether all processes that have the other end of the channel by now [come to rings](comes_to_rings), as far as /proc tells.
@@ -76,11 +75,11 @@ impl Receiver {
     /// Whoever made the other end of a Unix socket receives what is sent over it. A process that is gone may have left it to its
     /// children, and this one to whatever they have executed.
     fn guess(&self) -> Guess {
-        let Some(family) = process::existing_family() else { return Guess::Stranger };
+        let Some(family) = family::existing() else { return Guess::Stranger };
         let maker = maker_of_peer(self.channel);
         let asked = maker.map_or(Ok(true), |pid| kernel::has_segment(pid, family.id()));
         match asked {
-            Ok(true) | Err(Errno(libc::ENOENT)) if family.has_others(process::member()) => Guess::Relative,
+            Ok(true) | Err(Errno(libc::ENOENT)) if family.has_others(family::member()) => Guess::Relative,
             Ok(true)
                 if maker == Some(kernel::process_id())
                     && kernel::unix_peer(self.channel).is_some_and(kernel::has_alone) =>
@@ -129,7 +128,7 @@ pub fn take_over(end: &End, id: i32, index: u32, cookie: u64) -> bool {
         end.reading.lock.open();
         end.sending.lock.open();
     };
-    let taken = is_there && kernel::undisturbed(|| old.give_away(process::thread(), copy));
+    let taken = is_there && kernel::undisturbed(|| old.give_away(thread::number(), copy));
     if taken {
         end.forget_watchers();
     }

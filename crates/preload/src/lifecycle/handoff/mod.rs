@@ -26,11 +26,10 @@ pub use program::Program;
 pub use prospect::set_up;
 pub use stand_in::Unconnected;
 
-use crate::calls::seccomp;
 use crate::connection::{self, Connection, Look};
 use crate::guest::access::are_strings_readable;
 use crate::guest::memory::{self, Reserved};
-use crate::guest::{process, table};
+use crate::guest::{family, filter, table, thread};
 use core::ffi::c_char;
 use core::fmt::Write;
 use core::mem::ManuallyDrop;
@@ -165,7 +164,7 @@ pub fn put_away_left() {
 /// `envp` must be null or an environment, where a bad pointer is an error.
 pub unsafe fn pack(program: Program, envp: *const *const c_char, how: Execution<'_>) -> Packed {
     let alone = how.is_alone();
-    let family = if has_any() { process::existing_family() } else { None };
+    let family = if has_any() { family::existing() } else { None };
     let Some(family) = family else {
         if alone {
             connection::count_before_execution(|_| false);
@@ -188,7 +187,7 @@ pub unsafe fn pack(program: Program, envp: *const *const c_char, how: Execution<
         inherited(how, |it| it.outlast_image(deadline));
     }
     // Behind a seccomp filter an image may be killed for attaching a segment.
-    let goes_on = prospect != Prospect::Doubtful && !seccomp::is_confined();
+    let goes_on = prospect != Prospect::Doubtful && !filter::is_confined();
     // SAFETY: passed on to the caller.
     let room = if goes_on { unsafe { Room::new(envp, how) } } else { None };
     if alone {
@@ -297,8 +296,8 @@ impl Room {
 /// instead, unless the image `is_sure`.
 fn fill_parcel(parcel: &mut Parcel, held: &mut Held, family: &'static Family, is_sure: bool) -> i32 {
     // Otherwise the new image has the ends as they are by then.
-    let holds = !family.has_others(process::member());
-    let member = process::member();
+    let holds = !family.has_others(family::member());
+    let member = family::member();
     inherited(Execution::Alone, |connection| {
         if connection.end.stage() > Stage::Joined {
             return;
@@ -352,7 +351,7 @@ impl Held {
             // What this thread itself is in the middle of is counted: then only what one takes that sleeps is not.
             port.settle();
         }
-        let me = process::thread();
+        let me = thread::number();
         self.0.push((
             connection,
             ManuallyDrop::new(look),
@@ -375,7 +374,7 @@ impl Drop for Held {
 /// Whether this process has anything to hand on.
 fn has_any() -> bool {
     connection::recognise_all();
-    process::existing_family().is_some() && known().any(|it| it.end.stage() <= Stage::Joined)
+    family::existing().is_some() && known().any(|it| it.end.stage() <= Stage::Joined)
 }
 
 /// The connections of all descriptors, at which this thread only looks.
@@ -409,7 +408,7 @@ fn hand_over_inherited(how: Execution<'_>) {
     inherited(how, |it| leaves_to_sender |= it.leave_to(recipient(&it), Reason::Inherited));
     if leaves_to_sender {
         // Behind the last ring that was left, and before any doorbell: whom that wakes gives back on all connections.
-        process::with_meeting_surely(|meeting| meeting.tell_of_departure());
+        family::with_meeting_surely(|meeting| meeting.tell_of_departure());
     }
     inherited(how, |it| {
         let recipient = recipient(&it);
@@ -488,7 +487,7 @@ pub fn learn_cookies() {
 pub fn learn_cookie(connection: &Connection) {
     let known = &connection.end.cookie;
     if known.load(Relaxed) == 0
-        && !process::borrowed()
+        && !thread::is_vfork_child()
         && let Ok(cookie) = kernel::cookie(connection.fd)
     {
         known.store(cookie, Relaxed);

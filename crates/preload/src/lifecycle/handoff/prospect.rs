@@ -5,7 +5,7 @@
 
 use super::Execution;
 use super::program::{File, Identity, MOST_PATH, Outcome, Program};
-use crate::guest::process;
+use crate::guest::family;
 use core::ffi::{CStr, c_char, c_void};
 use std::sync::OnceLock;
 use underpass_segment::family::Family;
@@ -145,12 +145,12 @@ fn can_attach(ours: &Ours, how: Execution<'_>, family: &Family) -> bool {
     }
     let again = Family::open(family.id(), kernel::user_id());
     // The new image makes a table of its own, unless another process keeps this one.
-    let alone = how.is_alone() && !family.has_others(process::member());
+    let alone = how.is_alone() && !family.has_others(family::member());
     let another = if alone { Some(Family::create()) } else { None };
     let attached = again.is_ok() && another.as_ref().is_none_or(|it| it.is_ok());
     for table in [again.ok(), another.and_then(Result::ok)].into_iter().flatten() {
         // SAFETY: nobody has looked into it.
         unsafe { table.detach() };
     }
-    attached && process::with_meeting_surely(|meeting| meeting.can_attach_again()) == Some(true)
+    attached && family::with_meeting_surely(|meeting| meeting.can_attach_again()) == Some(true)
 }

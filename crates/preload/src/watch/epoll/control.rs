@@ -3,11 +3,10 @@
 use super::room::give_back;
 use super::sleep::{hand_over, leave_group, wake_by_itself, wake_up, watch};
 use super::{EDGE, EXCLUSIVE, IN, has_kernel_room, has_sleepers, need_set, port, rests, set_of};
-use crate::calls::seccomp;
 use crate::connection::{self, Connection};
 use crate::guest::access::is_readable;
 use crate::guest::table::{self, Known, Socket};
-use crate::guest::{process, real};
+use crate::guest::{filter, real, settings, thread};
 use crate::watch::set::{self, Later, Left, Room, Set};
 use core::ffi::c_int;
 use libc::epoll_event;
@@ -71,7 +70,7 @@ pub unsafe extern "C" fn epoll_ctl(epfd: c_int, operation: c_int, fd: c_int, eve
     let socket = matches!(known, Known::Socket(_) | Known::Connection(_)) && !listens;
     // SAFETY: passed on to the caller.
     let plain = || unsafe { real::epoll_ctl(epfd, operation, fd, event) };
-    if process::borrowed() || !process::config().enabled {
+    if thread::is_vfork_child() || !settings::config().enabled {
         return plain();
     }
     let is_read = operation != libc::EPOLL_CTL_DEL && is_readable(event, 1);
@@ -93,7 +92,7 @@ pub unsafe extern "C" fn epoll_ctl(epfd: c_int, operation: c_int, fd: c_int, eve
         return control_above(set, operation, fd, wanted, socket, call);
     }
     // A confined connection is the kernel's, also if the filter was refused; not one in which a thread slept when it came.
-    let behind_filter = seccomp::is_confined();
+    let behind_filter = filter::is_confined();
     let is_confined = || connection::known(fd).map_or(behind_filter, |it| it.is_confined());
     if (behind_filter || connection::has_rests()) && is_confined() {
         return control_foreign(epfd, operation, fd, wanted, call);

@@ -4,8 +4,8 @@ use super::control::{register, settle, silence, tell};
 use super::room::{Found, is_about_the_kernel, look, look_anew};
 use super::sleep::{confirm, rest, wake_up};
 use super::{EDGE, IN, ONCE, OUT, OVER, UNASKED, has_room, port, set_of};
-use crate::calls::seccomp;
 use crate::connection;
+use crate::guest::filter;
 use crate::watch::set::{Item, Registered, Room, Scan, Set, WithData};
 use core::ffi::c_int;
 use libc::epoll_event;
@@ -286,7 +286,7 @@ fn tell_truth(epfd: c_int, set: &Set, before: Option<u32>, (mask, data): (u32, u
         }
         let Registered { fd, foreign } = found[at];
         let truth = match foreign {
-            None if seccomp::is_confined() && port(fd).is_none() => {
+            None if filter::is_confined() && port(fd).is_none() => {
                 // The filter is coming, and the registration is about to be the kernel's, which has used up a one-shot one.
                 set.with_item(fd, |item| item.set_disarmed(item.events & ONCE != 0));
                 Truth::Events(mask)

@@ -27,7 +27,7 @@ pub use wait::{epoll_pwait, epoll_pwait2, epoll_wait};
 use super::set::{self, Left, Set};
 use crate::connection::{self, unless_left};
 use crate::guest::memory::{PIECE, Sparse};
-use crate::guest::{process, table};
+use crate::guest::{settings, table};
 use core::ffi::c_int;
 use sleep::wake_up;
 use underpass_segment::kernel;
@@ -129,7 +129,7 @@ pub fn settle(fd: c_int, generation: u64) {
 /// `copy` is a new descriptor of what `fd` is, perhaps a set: then it is the same set.
 pub fn duplicate(fd: c_int, copy: c_int) {
     // Also of a set that has nothing yet: it may be used by either from now on.
-    let may_be_set = process::config().enabled && !is_quiet();
+    let may_be_set = settings::config().enabled && !is_quiet();
     let is_set = set_of(fd).is_some() || may_be_set && kernel::is_epoll(fd);
     if is_set
         && let Some(set) = need_set(fd)

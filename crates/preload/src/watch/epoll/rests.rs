@@ -10,7 +10,7 @@ use super::control::register;
 use super::{EDGE, IN, MAX_DEPTH, ONCE, OUT, SLEEPERS, descriptors, has_sleepers, set_of, settle};
 use crate::connection::{self, Connection};
 use crate::guest::memory::{PIECE, Reserved};
-use crate::guest::{process, real, table};
+use crate::guest::{real, table, thread};
 use crate::watch::set::{self, Set};
 use core::ffi::c_int;
 use libc::epoll_event;
@@ -220,7 +220,7 @@ impl Entry {
 }
 
 fn busy() -> u64 {
-    u64::from(process::thread()) << 8 | BUSY
+    u64::from(thread::number()) << 8 | BUSY
 }
 
 fn has_rest(fd: c_int, end: u32, depth: u32) -> bool {

@@ -8,7 +8,7 @@ use super::{IN, OVER, asleep, has_sleepers, port, rests, set_of};
 use crate::calls::receive::SURE;
 use crate::connection;
 use crate::guest::access::{is_mask_readable, is_writable};
-use crate::guest::{process, real, table};
+use crate::guest::{real, settings, table};
 use crate::watch::poll::{Deadline, after, after_ms, invalid, left, let_signals_in};
 use crate::watch::set::{Scan, Set};
 use core::ffi::c_int;
@@ -286,7 +286,7 @@ fn wait_above(set: &Set, at: *mut epoll_event, most: usize, deadline: Deadline, 
 
 /// Begins a wait: meets the other ends of the active connections.
 fn begin(set: &Set) -> Wait {
-    let mut wait = Wait::begin(set.memory(), 0, process::config().spin_us);
+    let mut wait = Wait::begin(set.memory(), 0, settings::config().spin_us);
     let (mut ports, mut together) = (0, 0);
     set.scan(|fd, _, _| {
         if let Some(port) = port(fd) {

@@ -15,7 +15,7 @@ pub use left::{Left, is_looking, leave_end};
 pub use registrations::{Later, Registered, WithData};
 
 use crate::guest::memory::{PIECE, Sparse, reserve};
-use crate::guest::{process, table};
+use crate::guest::{table, thread};
 use core::cell::UnsafeCell;
 use groups::Members;
 use items::{First, Items};
@@ -329,7 +329,7 @@ impl Set {
         let mut what = Some(what);
         let mut result = None;
         loop {
-            while self.lock.compare_exchange_weak(0, process::thread(), Acquire, Relaxed).is_err() {
+            while self.lock.compare_exchange_weak(0, thread::number(), Acquire, Relaxed).is_err() {
                 rounds += 1;
                 if rounds.is_multiple_of(64) { give_way() } else { pause() }
             }
@@ -363,7 +363,7 @@ impl Set {
     /// Whether this is a signal handler on top of a look at the set.
     pub fn is_below(&self) -> bool {
         let owner = self.lock.load(Relaxed);
-        owner != 0 && owner == process::thread()
+        owner != 0 && owner == thread::number()
     }
 
     /// The registration of `fd`, as a signal handler on top of a look at the set finds it.
@@ -504,7 +504,7 @@ impl Set {
 
     /// This thread waits on the set or changes it; whether no other has done so before.
     pub fn is_mine(&self) -> bool {
-        let me = process::thread();
+        let me = thread::number();
         match self.user.load(Relaxed) {
             SEVERAL => false,
             user if user == me => true,
