@@ -14,46 +14,6 @@ mod guest;
 mod lifecycle;
 mod watch;
 
-use underpass_segment::raw::{Answer, Errno};
-
 /// What the command knows this library by.
 #[unsafe(no_mangle)]
 static UNDERPASS_LIBRARY: u8 = 1;
-
-/// What a C function returns for `answer`: the value, or -1 with errno set.
-#[inline]
-fn to_c(answer: Answer) -> isize {
-    match answer {
-        Ok(n) => n as isize,
-        Err(Errno(e)) => {
-            set_errno(e);
-            -1
-        }
-    }
-}
-
-/// What a C function's return value means.
-#[inline]
-fn from_c(value: isize) -> Answer {
-    if value < 0 { Err(Errno(errno())) } else { Ok(value as usize) }
-}
-
-fn errno() -> i32 {
-    // SAFETY: libc's errno of this thread.
-    unsafe { *libc::__errno_location() }
-}
-
-fn set_errno(e: i32) {
-    // SAFETY: libc's errno of this thread.
-    unsafe { *libc::__errno_location() = e }
-}
-
-/// The calls that this library stands for are cancellation points, also when they have nothing to ask of the kernel.
-#[inline]
-fn test_cancel() {
-    unsafe extern "C" {
-        fn pthread_testcancel();
-    }
-    // SAFETY: no arguments; nothing here holds what a cancelled thread would have to give back.
-    unsafe { pthread_testcancel() }
-}

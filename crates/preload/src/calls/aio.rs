@@ -1,11 +1,10 @@
 //! aio_read, aio_write, lio_listio and io_submit: asynchronous calls, which libc's own threads or the kernel make past this
 //! library. A connection goes to the kernel path for good before the first of them.
 
-use super::syscall::uncancelled;
 use crate::connection::{self, Connection};
 use crate::guest::access::is_readable;
-use crate::guest::real;
-use crate::{errno, set_errno};
+use crate::guest::cancellation::uncancelled;
+use crate::guest::{errno, real};
 use core::ffi::{c_int, c_long, c_void};
 use libc::{aiocb, iocb, size_t, ssize_t};
 use underpass_segment::reason::Reason;
@@ -40,13 +39,13 @@ unsafe fn is_answered_here(request: &mut Request) -> bool {
     const PRIORITIES: core::ops::RangeInclusive<c_int> = 0..=20;
     let Some(connection) = connection::of(request.fd) else { return false };
     if has_some_here(&connection) && request.len > 0 && PRIORITIES.contains(&request.priority) {
-        let before = errno();
+        let before = errno::get();
         // SAFETY: the program vouches for its buffer.
         let receive =
             || unsafe { crate::calls::receive::recv(request.fd, request.buffer, request.len, libc::MSG_DONTWAIT) };
         let value = uncancelled(receive);
-        let error = if value < 0 { errno() } else { DONE };
-        set_errno(before);
+        let error = if value < 0 { errno::get() } else { DONE };
+        errno::set(before);
         if error != libc::EAGAIN {
             (request.error, request.value) = (error, value);
             return true;
@@ -118,7 +117,7 @@ pub unsafe extern "C" fn lio_listio(
     let requests = count.max(0) as usize;
     let mut rest = Vec::new();
     if rest.try_reserve_exact(requests).is_err() {
-        set_errno(libc::EAGAIN);
+        errno::set(libc::EAGAIN);
         return -1;
     }
     let mut failed = false;
@@ -141,7 +140,7 @@ pub unsafe extern "C" fn lio_listio(
     // SAFETY: passed on to the caller.
     let answer = unsafe { real::lio_listio(mode, rest.as_ptr(), count, event) };
     if answer == 0 && failed && mode == libc::LIO_WAIT {
-        set_errno(libc::EIO);
+        errno::set(libc::EIO);
         return -1;
     }
     answer

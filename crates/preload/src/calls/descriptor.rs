@@ -3,27 +3,14 @@
 use crate::connection::{self, Connection};
 use crate::guest::access::are_bytes_readable;
 use crate::guest::table::{self, Known, Socket};
-use crate::guest::{real, thread};
-use crate::set_errno;
+use crate::guest::{errno, real, thread};
 use crate::watch::epoll;
 use core::ffi::{c_int, c_uint};
-use libc::{sa_family_t, size_t, sockaddr, sockaddr_storage, socklen_t};
+use libc::{sa_family_t, sockaddr, sockaddr_storage, socklen_t};
 use underpass_segment::end::{SHUT_IN, SHUT_OUT};
-use underpass_segment::kernel;
 use underpass_segment::raw::is_quiet;
 use underpass_segment::sync::{AtomicU32, Relaxed};
-use underpass_segment::tap;
-
-/// What glibc's fortified calls check: ends the process when the buffer is known to be too small.
-pub fn check_room(len: size_t, room: size_t) {
-    unsafe extern "C" {
-        fn __chk_fail() -> !;
-    }
-    if len > room {
-        // SAFETY: does not return.
-        unsafe { __chk_fail() }
-    }
-}
+use underpass_segment::{kernel, tap};
 
 /// # Safety
 /// As socket(2).
@@ -154,7 +141,7 @@ fn refuses_kept(fd: c_int) -> bool {
     // The descriptors of a child of vfork are its own.
     let kept = !thread::is_vfork_child() && connection::is_kept(fd);
     if kept {
-        set_errno(libc::EBADF);
+        errno::set(libc::EBADF);
     }
     kept
 }

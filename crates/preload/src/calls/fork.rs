@@ -1,9 +1,9 @@
 //! fork, vfork, clone, forkpty, daemon and the end of a process.
 
 use super::{descriptor, options};
-use crate::guest::{forked, real, thread};
+use crate::connection;
+use crate::guest::{errno, forked, real, thread};
 use crate::lifecycle::{child, exit, handoff};
-use crate::{connection, errno, set_errno};
 use core::ffi::{c_char, c_int, c_void};
 use libc::{pid_t, termios, winsize};
 
@@ -52,10 +52,10 @@ pub unsafe extern "C" fn forkpty(
         let pid = fork();
         match pid {
             -1 => {
-                let why = errno();
+                let why = errno::get();
                 descriptor::close(ours);
                 descriptor::close(terminal);
-                set_errno(why);
+                errno::set(why);
             }
             0 => {
                 descriptor::close(ours);
@@ -92,7 +92,7 @@ fn become_standard(fd: c_int) {
     // SAFETY: no pointers.
     unsafe {
         for standard in 0..=libc::STDERR_FILENO {
-            while descriptor::dup2(fd, standard) == -1 && errno() == libc::EBUSY {}
+            while descriptor::dup2(fd, standard) == -1 && errno::get() == libc::EBUSY {}
         }
         if fd > libc::STDERR_FILENO {
             descriptor::close(fd);
@@ -127,9 +127,9 @@ pub unsafe extern "C" fn daemon(stay: c_int, keep: c_int) -> c_int {
         let mut about: libc::stat = core::mem::zeroed();
         let known = libc::fstat(null, &mut about) == 0;
         if !known || about.st_mode & libc::S_IFMT != libc::S_IFCHR || about.st_rdev != libc::makedev(1, 3) {
-            let why = if known { libc::ENODEV } else { errno() };
+            let why = if known { libc::ENODEV } else { errno::get() };
             descriptor::close(null);
-            set_errno(why);
+            errno::set(why);
             return -1;
         }
         become_standard(null);

@@ -5,19 +5,19 @@
 //! it runs, the command looks for such code before and installs a filter. In all others the library looks for the code, and
 //! for a ring, before a connection looks for its other end, and pins all connections where there is either.
 
+use crate::connection;
 use crate::guest::memory::Reserved;
-use crate::guest::{family, settings};
-use crate::{connection, set_errno};
+use crate::guest::{errno, family, settings};
 use core::ffi::{c_int, c_long, c_uint, c_void};
 use libc::size_t;
 use underpass_segment::config::IoUring;
 use underpass_segment::directory::Directory;
-use underpass_segment::kernel::Code;
+use underpass_segment::io_uring;
+use underpass_segment::kernel::{self, Code};
 use underpass_segment::layout::{START, fold};
 use underpass_segment::raw::{self, Errno};
 use underpass_segment::reason::Reason;
 use underpass_segment::sync::{AtomicBool, AtomicU32, AtomicU64, Relaxed};
-use underpass_segment::{io_uring, kernel};
 
 /// Whether this process, or one that forked it, may have an io_uring.
 static HAS_RING: AtomicBool = AtomicBool::new(false);
@@ -152,7 +152,7 @@ fn set_up<T: PartialOrd + From<i8>>(refuse: impl FnOnce() -> T, call: impl FnOnc
 /// The system call by its number.
 pub fn io_uring_setup_by(call: impl FnOnce() -> c_long) -> c_long {
     let refuse = || {
-        set_errno(libc::ENOSYS);
+        errno::set(libc::ENOSYS);
         -1
     };
     set_up(refuse, call)

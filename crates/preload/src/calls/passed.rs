@@ -1,10 +1,10 @@
 //! Descriptors that messages carry over Unix sockets (SCM_RIGHTS).
 
+use crate::connection;
 use crate::guest::access::{are_bytes_readable, is_readable};
 use crate::guest::memory::Reserved;
-use crate::guest::real;
+use crate::guest::{errno, real};
 use crate::lifecycle::handoff::{Receiver, Unconnected};
-use crate::{connection, errno, set_errno};
 use core::ffi::c_int;
 use libc::{mmsghdr, msghdr, size_t, ssize_t};
 use underpass_segment::reason::Reason;
@@ -127,20 +127,20 @@ pub unsafe fn send_control(fd: c_int, message: *const msghdr, flags: c_int) -> s
         {
             connection.pin(Reason::Unsupported);
         }
-        let before = errno();
+        let before = errno::get();
         let answer = match &control {
             Control::Other(other) => {
                 let changed = msghdr { msg_control: other.bytes.items().as_ptr().cast_mut().cast(), ..*message };
                 real::sendmsg(fd, &changed, flags)
             }
             Control::Impossible => {
-                set_errno(libc::ENOBUFS);
+                errno::set(libc::ENOBUFS);
                 return -1;
             }
             _ => real::sendmsg(fd, message, flags),
         };
         if answer >= 0 {
-            set_errno(before);
+            errno::set(before);
         }
         answer
     }

@@ -1,20 +1,17 @@
 //! read, readv, preadv2, recv, recvfrom, recvmsg, recvmmsg, and their aliases.
 
 use super::passed;
-use super::send::flags_as_send;
-use crate::connection::{self, BROKEN, CLOSED, Way};
+use crate::connection::{self, Way};
 use crate::guest::access::{is_readable, is_writable};
-use crate::guest::real;
-use crate::{from_c, to_c};
+use crate::guest::buffers::{check_room, flags_as_send, one, refuses, refuses_array, refuses_array_or_empty, whole};
+use crate::guest::cancellation::test_cancel;
+use crate::guest::errno::{self, BROKEN, CLOSED, from_c, to_c};
+use crate::guest::{deadline, real};
 use core::ffi::{c_int, c_uint, c_void};
 use libc::{iovec, mmsghdr, msghdr, off_t, size_t, sockaddr, socklen_t, ssize_t, timespec};
-use underpass_segment::kernel;
 use underpass_segment::raw::Errno;
 use underpass_segment::switch::ANEW;
-use underpass_segment::vector::{Cursor, MOST, length};
-
-/// Most buffers of one call, and most messages that sendmmsg takes.
-pub const UIO_MAXIOV: usize = 1024;
+use underpass_segment::vector::{Cursor, length};
 
 /// Flags that a receive through the segment honours. TCP ignores the others.
 const CARRIED: c_int = libc::MSG_PEEK
@@ -49,7 +46,7 @@ fn receive(
                 return connection.receive_past(flags, plain);
             }
             if port.become_ready() {
-                crate::test_cancel();
+                test_cancel();
                 let answer = port.receive(cursor(), flags & CARRIED);
                 if port.end.reading.resting.is_stray() {
                     crate::watch::epoll::take_back(port.fd);
@@ -83,17 +80,6 @@ fn receive(
     }
 }
 
-/// The buffer of read or write: refused when it is longer than what the process can have, as the kernel does with arrays
-/// of more than one.
-pub fn whole(buffer: *const c_void, len: size_t) -> [iovec; 2] {
-    [iovec { iov_base: buffer.cast_mut(), iov_len: len }, iovec { iov_base: core::ptr::null_mut(), iov_len: 0 }]
-}
-
-/// The buffer of recv or send, which has no more than so much.
-pub fn one(buffer: *const c_void, len: size_t) -> iovec {
-    iovec { iov_base: buffer.cast_mut(), iov_len: len.min(MOST) }
-}
-
 /// The only buffer of `message`.
 ///
 /// # Safety
@@ -101,38 +87,6 @@ pub fn one(buffer: *const c_void, len: size_t) -> iovec {
 unsafe fn first(message: &msghdr) -> iovec {
     // SAFETY: passed on to the caller.
     unsafe { *message.msg_iov }
-}
-
-/// What every process on every processor may have.
-pub const SURE: usize = (1 << 47) - 4096;
-
-/// Whether the kernel refuses the buffers before it looks at the stream.
-///
-/// # Safety
-/// `vector` must point to `count` buffers.
-#[inline]
-pub unsafe fn refuses(fd: c_int, vector: *const iovec, count: usize) -> bool {
-    let unsure = (0..count).any(|index| {
-        // SAFETY: the caller vouches for `count` elements.
-        let buffer = unsafe { *vector.add(index) };
-        (buffer.iov_base as usize).checked_add(buffer.iov_len).is_none_or(|end| end > SURE)
-    });
-    // SAFETY: passed on to the caller.
-    unsure && unsafe { kernel::refuses(fd, vector, count) }
-}
-
-/// The same of an array of the program's, which may not be there.
-#[inline]
-pub fn refuses_array(fd: c_int, vector: *const iovec, count: usize) -> bool {
-    // SAFETY: there are `count` elements to read.
-    count > UIO_MAXIOV || !is_readable(vector, count) || unsafe { refuses(fd, vector, count) }
-}
-
-/// The same, or finds it empty: where that is said without a look at the stream.
-#[inline]
-pub fn refuses_array_or_empty(fd: c_int, vector: *const iovec, count: c_int) -> bool {
-    // SAFETY: an array that was not refused can be read.
-    count < 0 || refuses_array(fd, vector, count as usize) || unsafe { length(vector, count as usize) == 0 }
 }
 
 /// A cursor for `count` buffers, or for throwing their length away.
@@ -179,7 +133,7 @@ pub unsafe extern "C" fn __read(fd: c_int, buffer: *mut c_void, len: size_t) -> 
 /// As read(2); `room` is the size of the buffer as the compiler knows it.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn __read_chk(fd: c_int, buffer: *mut c_void, len: size_t, room: size_t) -> ssize_t {
-    crate::calls::descriptor::check_room(len, room);
+    check_room(len, room);
     // SAFETY: passed on to the caller.
     unsafe { read(fd, buffer, len) }
 }
@@ -270,7 +224,7 @@ pub unsafe extern "C" fn __recv_chk(
     room: size_t,
     flags: c_int,
 ) -> ssize_t {
-    crate::calls::descriptor::check_room(len, room);
+    check_room(len, room);
     // SAFETY: passed on to the caller.
     unsafe { recv(fd, buffer, len, flags) }
 }
@@ -326,7 +280,7 @@ pub unsafe extern "C" fn __recvfrom_chk(
     address: *mut sockaddr,
     address_len: *mut socklen_t,
 ) -> ssize_t {
-    crate::calls::descriptor::check_room(len, room);
+    check_room(len, room);
     // SAFETY: passed on to the caller.
     unsafe { recvfrom(fd, buffer, len, flags, address, address_len) }
 }
@@ -419,7 +373,7 @@ pub unsafe extern "C" fn recvmmsg(
         if count > 0 {
             crate::calls::options::heed_stamps(fd, messages.cast());
         }
-        let is_bad = || count > 0 && !is_readable(messages, 1) || crate::watch::poll::invalid(timeout);
+        let is_bad = || count > 0 && !is_readable(messages, 1) || deadline::invalid(timeout);
         let by_itself = flags & (libc::MSG_ERRQUEUE | libc::MSG_OOB) != 0;
         let Some(connection) = connection::of(fd).filter(|_| !by_itself && !is_bad()) else {
             plain();
@@ -442,9 +396,9 @@ pub unsafe extern "C" fn recvmmsg(
         if let Some(error) = port.and_then(|port| port.take_error()) {
             return to_c(Err(error)) as c_int;
         }
-        let before = crate::errno();
+        let before = errno::get();
         // As in the kernel, the time is looked at after each message only.
-        let deadline = crate::watch::poll::after(timeout);
+        let deadline = deadline::after(timeout);
         let mut done = 0;
         while done < count {
             let message = messages.wrapping_add(done as usize);
@@ -458,9 +412,9 @@ pub unsafe extern "C" fn recvmmsg(
                     return -1;
                 }
                 if let Some(port) = port {
-                    port.end.keep_error(Errno(crate::errno()));
+                    port.end.keep_error(Errno(errno::get()));
                 }
-                crate::set_errno(before);
+                errno::set(before);
                 break;
             }
             (*message).msg_len = answer as c_uint;
@@ -469,7 +423,7 @@ pub unsafe extern "C" fn recvmmsg(
                 break;
             }
         }
-        if let Some(left) = crate::watch::poll::left(deadline, u64::MAX) {
+        if let Some(left) = deadline::left(deadline, u64::MAX) {
             if !is_writable(timeout, 1) {
                 return to_c(Err(Errno(libc::EFAULT))) as c_int;
             }

@@ -1,11 +1,12 @@
 //! write, writev, pwritev2, send, sendto, sendmsg, sendmmsg, sendfile, splice, and their aliases.
 
 use super::passed;
-use super::receive::{UIO_MAXIOV, one, refuses, refuses_array, refuses_array_or_empty, whole};
-use crate::connection::{self, BROKEN, CLOSED, Connection, Way};
+use crate::connection::{self, Connection, Way};
 use crate::guest::access::{are_bytes_readable, is_readable, is_writable};
-use crate::guest::real;
-use crate::{from_c, to_c};
+use crate::guest::buffers::{UIO_MAXIOV, flags_as_send, one, refuses, refuses_array, refuses_array_or_empty, whole};
+use crate::guest::cancellation::test_cancel;
+use crate::guest::errno::{self, BROKEN, CLOSED, from_c, to_c};
+use crate::guest::{deadline, real};
 use core::ffi::{c_int, c_uint, c_void};
 use libc::{iovec, mmsghdr, msghdr, off_t, pollfd, size_t, sockaddr, sockaddr_storage, socklen_t, ssize_t};
 use underpass_segment::clock;
@@ -74,7 +75,7 @@ unsafe fn send_buffers(
         if way == Way::Joined
             && let Some(port) = connection.port()
         {
-            crate::test_cancel();
+            test_cancel();
             // SAFETY: passed on to the caller.
             let cursor = unsafe { Cursor::new(vector, count) };
             if is_large(connection, cursor.left()) {
@@ -136,7 +137,7 @@ fn goes_in_pieces(connection: Connection, len: usize, flags: c_int) -> bool {
 /// A large send of `len` bytes in pieces of a size, each sent by `send`, which is told whether it is the first. It is one
 /// call to the program: once a part is sent, a signal ends it, and an error is for the next call.
 fn in_pieces(connection: Connection, len: usize, mut send: impl FnMut(Connection, usize, bool) -> ssize_t) -> ssize_t {
-    let before = crate::errno();
+    let before = errno::get();
     let (mut by, mut done, mut size) = (connection, 0, FIRST_PIECE);
     let _held_back = HeldBack::new();
     // As in the kernel, the call has the socket until it returns.
@@ -151,7 +152,7 @@ fn in_pieces(connection: Connection, len: usize, mut send: impl FnMut(Connection
             done += sent.max(0) as usize;
             // Where there is room, the next call sends something at once: whatever ends it ends it with a part.
             if sent < size as ssize_t || done == len || !has_room(&mut by) {
-                crate::set_errno(before);
+                errno::set(before);
                 return done as ssize_t;
             }
             size = if connection.end.stage() == Stage::Joined { LARGE } else { done };
@@ -167,7 +168,7 @@ fn has_room(connection: &mut Connection) -> bool {
         let mut it = pollfd { fd, events: libc::POLLOUT, revents: 0 };
         // SAFETY: one pollfd; no limit.
         let poll = |mask| unsafe { real::ppoll(&mut it, 1, core::ptr::null(), mask) };
-        let count = crate::watch::poll::with_own_mask(poll);
+        let count = deadline::with_own_mask(poll);
         count == 1 && it.revents & (libc::POLLERR | libc::POLLHUP) == 0
     };
     let has_room = connection.end.sending.fast.load(Relaxed) != 0 || is_writable();
@@ -190,8 +191,8 @@ fn send_buffers_in_pieces(connection: Connection, mut rest: Cursor, flags: c_int
         };
         if sent >= 0 {
             rest.skip(sent as usize);
-        } else if !is_first && crate::errno() != libc::EPIPE {
-            connection.end.keep_error(Errno(crate::errno()));
+        } else if !is_first && errno::get() != libc::EPIPE {
+            connection.end.keep_error(Errno(errno::get()));
         }
         sent
     })
@@ -219,7 +220,7 @@ fn send_rest(connection: &Connection, mut rest: Cursor, flags: c_int, has_part: 
     let nonblocking = flags & libc::MSG_DONTWAIT != 0 || connection.end.nonblocking.load(Relaxed) != 0;
     let timeout = if nonblocking { Some(0) } else { kernel::timeout(connection.fd, libc::SO_SNDTIMEO) };
     let deadline = timeout.map(|timeout| clock::nanoseconds().saturating_add(timeout));
-    let before = crate::errno();
+    let before = errno::get();
     let mut total = 0;
     while rest.left() > 0 {
         let mut message = rest.message(usize::MAX);
@@ -229,7 +230,7 @@ fn send_rest(connection: &Connection, mut rest: Cursor, flags: c_int, has_part: 
         let descriptor = || connection.open_descriptor();
         let answer = if has_part || total > 0 {
             let send = |fd| send(fd, flags | libc::MSG_DONTWAIT | libc::MSG_NOSIGNAL);
-            crate::watch::poll::try_until(deadline, libc::POLLOUT, descriptor, send)
+            deadline::try_until(deadline, libc::POLLOUT, descriptor, send)
         } else {
             // The wait for the first of it is the kernel's own, which goes on after a signal where the program wants that.
             descriptor().ok_or(CLOSED).and_then(|fd| match send(fd, flags | libc::MSG_DONTWAIT) {
@@ -251,7 +252,7 @@ fn send_rest(connection: &Connection, mut rest: Cursor, flags: c_int, has_part: 
             }
         }
     }
-    crate::set_errno(before);
+    errno::set(before);
     Ok(total)
 }
 
@@ -283,17 +284,6 @@ pub unsafe extern "C" fn writev(fd: c_int, vector: *const iovec, count: c_int) -
         let refused = || refuses_array_or_empty(fd, vector, count);
         send_vector(fd, refused, vector, count as usize, 0, || real::writev(fd, vector, count))
     }
-}
-
-/// The flags of pwritev2 and preadv2, all of which a socket takes and one of which it heeds, as send and recv have them;
-/// `None` for what the kernel refuses: a place in a stream, or a flag that it does not know.
-#[inline]
-pub fn flags_as_send(offset: off_t, flags: c_int) -> Option<c_int> {
-    const TAKEN: c_int = libc::RWF_HIPRI | libc::RWF_DSYNC | libc::RWF_SYNC | libc::RWF_APPEND | libc::RWF_NOAPPEND;
-    if offset != -1 || flags & !(TAKEN | libc::RWF_NOWAIT) != 0 {
-        return None;
-    }
-    Some(if flags & libc::RWF_NOWAIT != 0 { libc::MSG_DONTWAIT } else { 0 })
 }
 
 /// # Safety
@@ -401,7 +391,7 @@ pub unsafe extern "C" fn sendmmsg(fd: c_int, messages: *mut mmsghdr, count: c_ui
         if connection::of(fd).is_none() && !passed::pass_any(messages, count as usize) {
             return real::sendmmsg(fd, messages, count, flags);
         }
-        let before = crate::errno();
+        let before = errno::get();
         let mut done = 0;
         while done < count {
             let message = messages.wrapping_add(done as usize);
@@ -414,7 +404,7 @@ pub unsafe extern "C" fn sendmmsg(fd: c_int, messages: *mut mmsghdr, count: c_ui
                 if done == 0 {
                     return -1;
                 }
-                crate::set_errno(before);
+                errno::set(before);
                 break;
             }
             (*message).msg_len = answer as c_uint;
@@ -564,7 +554,7 @@ unsafe fn file_through_segment(
     count: size_t,
 ) -> Answer {
     // What is only tried here leaves no trace in a call that succeeds.
-    let before = crate::errno();
+    let before = errno::get();
     // SAFETY: passed on to the caller.
     let begin = unsafe { place_in(input, offset) };
     // SAFETY: passed on to the caller.
@@ -584,7 +574,7 @@ unsafe fn file_through_segment(
     };
     if sent == 0 && part.failed {
         // Nothing that can be read at a place of one's choice: a pipe, or a mistake that the kernel has words for.
-        crate::set_errno(before);
+        errno::set(before);
         return port.send_by_kernel(Reason::Splice, || inside.during(|| port.leave_kernel(), plain));
     }
     // SAFETY: as above.
@@ -597,7 +587,7 @@ unsafe fn file_through_segment(
             return Err(Errno(libc::EFAULT));
         }
     }
-    crate::set_errno(before);
+    errno::set(before);
     Ok(sent)
 }
 
@@ -645,7 +635,7 @@ fn splice_out(input: c_int, out: c_int, len: size_t, flags: c_uint) -> ssize_t {
     let mut piece = [0u8; libc::PIPE_BUF];
     // A pipe that is writable has room for so much. (Whether the socket waits, its own flag says.)
     if flags & libc::SPLICE_F_NONBLOCK != 0 && kernel::poll_now(out, libc::POLLOUT) & libc::POLLOUT == 0 {
-        crate::set_errno(libc::EAGAIN);
+        errno::set(libc::EAGAIN);
         return -1;
     }
     let most = len.min(piece.len());

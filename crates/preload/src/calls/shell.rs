@@ -2,11 +2,10 @@
 //! of that moment; these hand the connections on as posix_spawn does.
 
 use super::exec::{environment, posix_spawn};
-use crate::connection::unless_left;
-use crate::guest::real;
+use crate::guest::cancellation::unless_left;
 use crate::guest::turn::Turn;
+use crate::guest::{errno, real};
 use crate::lifecycle::handoff;
-use crate::{errno, set_errno};
 use core::cell::UnsafeCell;
 use core::ffi::{CStr, c_char, c_int, c_short, c_void};
 use core::mem::MaybeUninit;
@@ -55,7 +54,7 @@ fn wait(child: pid_t) -> c_int {
             Ok(_) => return status,
             Err(Errno(libc::EINTR)) => {}
             Err(Errno(e)) => {
-                set_errno(e);
+                errno::set(e);
                 return -1;
             }
         }
@@ -71,7 +70,7 @@ pub unsafe extern "C" fn popen(command: *const c_char, mode: *const c_char) -> *
         let letters = CStr::from_ptr(mode).to_bytes();
         let has = |letter| letters.contains(&letter);
         if has(b'r') == has(b'w') || letters.iter().any(|letter| !b"rwe".contains(letter)) {
-            set_errno(libc::EINVAL);
+            errno::set(libc::EINVAL);
             return core::ptr::null_mut();
         }
         // The shell's end of the pipe becomes its descriptor of the same number.
@@ -105,7 +104,7 @@ pub unsafe extern "C" fn popen(command: *const c_char, mode: *const c_char) -> *
         kernel::close(other);
         if why != 0 {
             real::fclose(stream);
-            set_errno(why);
+            errno::set(why);
             return core::ptr::null_mut();
         }
         if !has(b'e') {
@@ -170,10 +169,10 @@ unsafe fn end(stream: *mut FILE, close: unsafe fn(*mut FILE) -> c_int) -> c_int 
     }
     // This may take long, and until it is taken out the shells of other threads close its descriptor.
     // What it says the close says again.
-    let before = errno();
+    let before = errno::get();
     // SAFETY: passed on to the caller.
     unsafe { libc::fflush(stream) };
-    set_errno(before);
+    errno::set(before);
     let pipe = take_out(stream);
     // SAFETY: passed on to the caller.
     let closed = unsafe { real::fclose(stream) };
@@ -246,7 +245,7 @@ pub unsafe extern "C" fn system(command: *const c_char) -> c_int {
             };
             unless_left(cancelled, || {
                 while libc::waitpid(shell, &mut status, 0) < 0 {
-                    if errno() != libc::EINTR {
+                    if errno::get() != libc::EINTR {
                         status = -1;
                         break;
                     }
@@ -256,7 +255,7 @@ pub unsafe extern "C" fn system(command: *const c_char) -> c_int {
         heed_interrupts();
         libc::pthread_sigmask(libc::SIG_SETMASK, &before, core::ptr::null_mut());
         if why != 0 {
-            set_errno(why);
+            errno::set(why);
         }
         status
     }

@@ -2,9 +2,10 @@
 //! past this library. So a stream over a connection is one of fopencookie(3)'s, whose calls are the library's; and
 //! whatever prints to a descriptor without a stream pins the connection first.
 
+use crate::connection;
+use crate::guest::errno;
 use crate::guest::real;
 use crate::guest::table::{self, Known};
-use crate::{connection, set_errno};
 use core::ffi::{c_char, c_int, c_void};
 use libc::{FILE, off64_t, size_t, ssize_t};
 use underpass_segment::reason::Reason;
@@ -136,7 +137,7 @@ unsafe extern "C" fn write(cookie: *mut c_void, buffer: *const c_char, len: size
 }
 
 unsafe extern "C" fn seek(_cookie: *mut c_void, _offset: *mut off64_t, _whence: c_int) -> c_int {
-    set_errno(libc::ESPIPE);
+    errno::set(libc::ESPIPE);
     -1
 }
 
@@ -150,13 +151,6 @@ unsafe extern "C" fn close(cookie: *mut c_void) -> c_int {
 #[cfg(target_arch = "x86_64")]
 macro_rules! print_plainly {
     ($($name:ident)+) => {
-        #[allow(non_upper_case_globals, reason = "named as libc names them")]
-        mod symbols {
-            use crate::guest::real::Symbol;
-            $(pub static $name: Symbol = Symbol::new(concat!(stringify!($name), "\0"));)+
-        }
-        /// libc's functions of these names.
-        pub static SYMBOLS: &[&crate::guest::real::Symbol] = &[$(&symbols::$name),+];
         $(
         /// # Safety
         /// As dprintf(3).
@@ -165,7 +159,7 @@ macro_rules! print_plainly {
         pub unsafe extern "C" fn $name() {
             extern "C" fn pin_first(fd: c_int) -> *mut c_void {
                 connection::give_up(fd, Reason::Stdio);
-                symbols::$name.get()
+                crate::guest::real::variadic::$name.get()
             }
             core::arch::naked_asm!(
                 "push rbp",
@@ -191,10 +185,6 @@ macro_rules! print_plainly {
         }
     )+};
 }
-
-/// No such function is stood in front of.
-#[cfg(not(target_arch = "x86_64"))]
-pub static SYMBOLS: &[&crate::guest::real::Symbol] = &[];
 
 #[cfg(target_arch = "x86_64")]
 print_plainly!(dprintf vdprintf __dprintf_chk __vdprintf_chk);

@@ -1,9 +1,9 @@
 //! syscall: what a program asks of the kernel by number goes the way of libc's function for it.
 
 use super::{aio, descriptor, exec, fork, io_uring, options, receive, seccomp, send};
-use crate::connection::unless_left;
 use crate::guest::access::{is_readable, is_writable};
-use crate::guest::{memory, real};
+use crate::guest::cancellation::uncancelled;
+use crate::guest::{deadline, memory, real};
 use crate::lifecycle::child;
 use crate::watch::{epoll, poll};
 use core::ffi::{c_int, c_long, c_uint};
@@ -128,22 +128,6 @@ pub unsafe extern "C" fn syscall(number: c_long, a: usize, b: usize, c: usize, d
     }
 }
 
-/// Does `call`, in which there may be cancellation points, for a call of the program's that is none.
-pub fn uncancelled<T>(call: impl FnOnce() -> T) -> T {
-    const PTHREAD_CANCEL_DISABLE: c_int = 1;
-    unsafe extern "C" {
-        fn pthread_setcancelstate(state: c_int, before: *mut c_int) -> c_int;
-    }
-    let mut before = 0;
-    // SAFETY: `before` is valid; no state but this thread's own changes.
-    unsafe { pthread_setcancelstate(PTHREAD_CANCEL_DISABLE, &mut before) };
-    // SAFETY: as above.
-    let undo = || unsafe { _ = pthread_setcancelstate(before, core::ptr::null_mut()) };
-    let answer = unless_left(undo, call);
-    undo();
-    answer
-}
-
 /// What the kernel has of a sigset_t.
 const MASK_BYTES: usize = 8;
 
@@ -207,9 +191,9 @@ unsafe fn with_time<T: Copy>(time: *mut T, call: impl FnOnce(*mut T) -> c_int) -
 unsafe fn counting_down(time: *mut timespec, call: impl FnOnce(*const timespec) -> c_int) -> c_int {
     let counted = |time: *mut timespec| {
         // SAFETY: null or valid.
-        let (deadline, refused) = unsafe { (poll::after(time), poll::invalid(time)) };
+        let (deadline, refused) = unsafe { (deadline::after(time), deadline::invalid(time)) };
         let answer = call(time);
-        if let Some(left) = poll::left(deadline, u64::MAX).filter(|_| !refused) {
+        if let Some(left) = deadline::left(deadline, u64::MAX).filter(|_| !refused) {
             // SAFETY: there is a deadline, so there is a time.
             unsafe { *time = left };
         }

@@ -10,19 +10,18 @@ use super::ending::{forget, release};
 use super::look::look_at_all;
 use super::share::{duplicate, open_descriptor};
 use super::{Connection, handle};
+use crate::guest::cancellation::{cancellable, unless_left};
+use crate::guest::errno::{self, from_c};
 use crate::guest::table::{self, Known};
-use crate::guest::{family, thread};
+use crate::guest::{deadline, family, thread};
 use crate::watch::epoll;
 use core::cell::Cell;
-use core::ffi::{c_int, c_void};
-use core::mem::MaybeUninit;
-use underpass_segment::clock;
 use underpass_segment::end::Stage;
-use underpass_segment::kernel;
 use underpass_segment::lock::Lock;
 use underpass_segment::raw::{Answer, is_quiet};
 use underpass_segment::switch::{Patience, Port, Waiting};
 use underpass_segment::sync::{AtomicU64, SeqCst, fence};
+use underpass_segment::{clock, kernel};
 
 /// How many threads of this process are inside, and what is kept for them: in one word, so that the last of them knows.
 pub(super) struct Insiders(AtomicU64);
@@ -137,44 +136,11 @@ impl Drop for Inside {
     }
 }
 
-/// Does `call`, and `undo` if this thread leaves that without coming back here: because it is cancelled, or because a
-/// signal handler jumps away (siglongjmp). Then nothing is dropped on the way.
-pub fn unless_left<T>(undo: impl Fn(), call: impl FnOnce() -> T) -> T {
-    /// As <pthread.h> has it.
-    #[repr(C)]
-    struct Buffer {
-        routine: Option<extern "C" fn(*mut c_void)>,
-        argument: *mut c_void,
-        kind: c_int,
-        previous: *mut Buffer,
-    }
-    // What the macros of <pthread.h> came to before they were made for compilers that unwind: longjmp heeds these.
-    unsafe extern "C" {
-        fn _pthread_cleanup_push(buffer: *mut Buffer, routine: extern "C" fn(*mut c_void), argument: *mut c_void);
-        fn _pthread_cleanup_pop(buffer: *mut Buffer, execute: c_int);
-    }
-    extern "C" fn run<U: Fn()>(undo: *mut c_void) {
-        // SAFETY: what was given with this function, in a frame that is being left.
-        unsafe { (*(undo as *const U))() }
-    }
-    fn routine<U: Fn()>(_: &U) -> extern "C" fn(*mut c_void) {
-        run::<U>
-    }
-    let mut buffer = MaybeUninit::uninit();
-    // SAFETY: the buffer and `undo` stay where they are until the buffer is taken off again, or this frame is left.
-    unsafe {
-        _pthread_cleanup_push(buffer.as_mut_ptr(), routine(&undo), (&raw const undo).cast_mut().cast());
-        let result = call();
-        _pthread_cleanup_pop(buffer.as_mut_ptr(), 0);
-        result
-    }
-}
-
 /// This thread is inside no more.
 #[cold]
 fn come_out(index: u32) {
     let Some(kept) = handle(index).map(|handle| handle.inside.leave()) else { return };
-    let before = crate::errno();
+    let before = errno::get();
     match kept {
         Kept::Nothing => {}
         Kept::Descriptor(fd) => shut(fd),
@@ -187,7 +153,7 @@ fn come_out(index: u32) {
             release(index, None);
         }
     }
-    crate::set_errno(before);
+    errno::set(before);
 }
 
 /// Closes a descriptor of the library's own.
@@ -312,33 +278,6 @@ fn sleeping_call(port: &Port<'_>, call: &dyn Fn() -> Answer) -> Answer {
     cancellable(undo, call)
 }
 
-/// Makes a system call that sleeps as libc makes its own: as a cancellation point. `undo` as in [`unless_left`].
-pub fn cancellable(undo: impl Fn(), call: &dyn Fn() -> Answer) -> Answer {
-    unsafe extern "C" {
-        fn pthread_setcanceltype(kind: c_int, before: *mut c_int) -> c_int;
-    }
-    const DEFERRED: c_int = 0;
-    const ASYNCHRONOUS: c_int = 1;
-    let set = |kind| {
-        let mut before = 0;
-        // SAFETY: an int of this frame. What is called while the type is asynchronous holds nothing that a cancelled thread
-        // would have to give back.
-        unsafe { pthread_setcanceltype(kind, &mut before) };
-        before
-    };
-    let before = Cell::new(DEFERRED);
-    let undo = || {
-        set(before.get());
-        undo();
-    };
-    unless_left(undo, || {
-        before.set(set(ASYNCHRONOUS));
-        let answer = call();
-        set(before.get());
-        answer
-    })
-}
-
 /// Sleeps in libc's own recv: a cancellation point, and restarted after signals as the program asked.
 unsafe fn sleeping_recv(port: &Port<'_>, to: *mut u8, len: usize, flags: i32, patience: Patience) -> Answer {
     let undo = || {
@@ -348,17 +287,17 @@ unsafe fn sleeping_recv(port: &Port<'_>, to: *mut u8, len: usize, flags: i32, pa
     if port.end.reading.resting.is_stray() {
         crate::watch::epoll::take_back(port.fd);
     }
-    let before = crate::errno();
+    let before = errno::get();
     // SAFETY: passed on to the caller.
-    let recv = |flags| crate::from_c(unsafe { crate::guest::real::recv(port.fd, to.cast(), len, flags) });
+    let recv = |flags| from_c(unsafe { crate::guest::real::recv(port.fd, to.cast(), len, flags) });
     let call = || match patience {
         Patience::Socket => recv(flags),
         Patience::Until(deadline) => {
             let recv = |_| recv(flags | libc::MSG_DONTWAIT);
-            crate::watch::poll::try_until(deadline, libc::POLLIN, || Some(port.fd), recv)
+            deadline::try_until(deadline, libc::POLLIN, || Some(port.fd), recv)
         }
     };
     let answer = unless_left(undo, call);
-    crate::set_errno(before);
+    errno::set(before);
     answer
 }

@@ -13,12 +13,13 @@ pub use confined::{confine_all, forget_rests, has_rest_of, has_rests, may_have_r
 pub use count::{BROUGHT, count_before_execution};
 pub use ending::{dissolve, forget, images_awaited_until, leave_all, release};
 pub use find::{claim, end_lost, give_up, keep_claimed, known, of, pin_all, recognise};
-pub use inside::{cancellable, is_kept, let_go, unless_left};
+pub use inside::{is_kept, let_go};
 pub use look::{Look, look_at_all};
 pub use share::{
     Counted, duplicate, for_each, forget_closed, is_pool_used, recognise_all, reference_all, settle_child,
 };
 
+use crate::guest::errno::to_c;
 use crate::guest::memory::{PIECE, Sparse};
 use crate::guest::{family, filter, settings, table, thread};
 use crate::lifecycle::handoff;
@@ -28,16 +29,14 @@ use count::{COUNTERS, TOLD, UNCOUNTED};
 use ending::{Keeping, take_back_what_is_left};
 use find::unsuitable;
 use inside::{Insiders, WAITING};
-use underpass_segment::clock;
 use underpass_segment::end::{End, SHUT_IN, SHUT_OUT, Stage};
 use underpass_segment::family::{Family, MAX_ENDS};
-use underpass_segment::kernel;
 use underpass_segment::link::Link;
 use underpass_segment::meeting::{Answer, Meeting};
-use underpass_segment::raw::Errno;
 use underpass_segment::reason::Reason;
 use underpass_segment::switch::{Departure, Port, Recipient};
 use underpass_segment::sync::{AcqRel, Acquire, AtomicBool, AtomicU32, AtomicU64, Relaxed, Release};
+use underpass_segment::{clock, kernel};
 
 /// What this process keeps of an end, beside the end itself.
 struct Handle {
@@ -418,7 +417,7 @@ impl Connection {
         if answer == 0
             && let Some(error) = self.end.take_kept_error()
         {
-            return Some(crate::to_c(Err(error)));
+            return Some(to_c(Err(error)));
         }
         self.count_received(answer, flags);
         Some(answer)
@@ -450,7 +449,7 @@ impl Connection {
         }
         if let Some(error) = self.end.take_kept_error() {
             gate.leave();
-            return Some(crate::to_c(Err(error)));
+            return Some(to_c(Err(error)));
         }
         let answer = inside.during(|| gate.leave(), plain);
         gate.leave();
@@ -574,8 +573,3 @@ impl Connection {
         self.port().or_else(|| Some(Port { me: thread::number(), ..self.confined_port()? }))
     }
 }
-
-/// The error of every call on a broken connection.
-pub const BROKEN: Errno = Errno(libc::ECONNRESET);
-/// The error of a call that had not begun when its descriptor was closed.
-pub const CLOSED: Errno = Errno(libc::EBADF);

@@ -1,7 +1,6 @@
 //! The family of this process: the table of ends that it shares with those forked from one another, and its [`Meeting`].
 
-use super::forked;
-use super::settings;
+use super::{forked, settings};
 use core::cell::UnsafeCell;
 use core::mem::MaybeUninit;
 use underpass_segment::clock;

@@ -1,6 +1,10 @@
 //! The process that the library is a guest in: who it is, its descriptors, its memory, and libc's own functions.
 
 pub mod access;
+pub mod buffers;
+pub mod cancellation;
+pub mod deadline;
+pub mod errno;
 pub mod family;
 pub mod filter;
 pub mod forked;

@@ -1,5 +1,6 @@
 //! The functions that this library stands in front of, as the next library in the search order has them.
 
+use super::errno;
 use core::ffi::{CStr, c_char, c_int, c_long, c_uint, c_void};
 use libc::{
     aiocb, epoll_event, fd_set, iovec, mmsghdr, msghdr, nfds_t, off_t, pid_t, pollfd, posix_spawn_file_actions_t,
@@ -43,8 +44,31 @@ impl Symbol {
 
 /// Stands for a function that this libc does not have.
 extern "C" fn missing() -> c_long {
-    crate::set_errno(libc::ENOSYS);
+    errno::set(libc::ENOSYS);
     -1
+}
+
+/// Functions whose arguments no function in Rust can pass on: what stands in front of them jumps there.
+#[cfg(target_arch = "x86_64")]
+#[allow(non_upper_case_globals, reason = "named as libc names them")]
+pub mod variadic {
+    use super::Symbol;
+
+    macro_rules! variadic {
+        ($($name:ident)+) => {
+            $(pub static $name: Symbol = Symbol::new(concat!(stringify!($name), "\0"));)+
+            /// All of them.
+            pub static ALL: &[&Symbol] = &[$(&$name),+];
+        };
+    }
+
+    variadic!(dprintf vdprintf __dprintf_chk __vdprintf_chk);
+}
+
+/// There are none.
+#[cfg(not(target_arch = "x86_64"))]
+mod variadic {
+    pub static ALL: &[&super::Symbol] = &[];
 }
 
 macro_rules! real {
@@ -57,7 +81,7 @@ macro_rules! real {
 
         /// Looks all of them up. Called by the constructor.
         pub fn find_all() {
-            for symbol in [$(&symbols::$name),+].into_iter().chain(crate::calls::stdio::SYMBOLS.iter().copied()) {
+            for symbol in [$(&symbols::$name),+].into_iter().chain(variadic::ALL.iter().copied()) {
                 symbol.get();
             }
             // What this libc does not have is no error of the program's.

@@ -1,7 +1,8 @@
 //! The process ends: it lets go of its connections, whose family may live on.
 
+use crate::connection;
 use crate::guest::{forked, thread};
-use crate::{connection, watch::set};
+use crate::watch::set;
 use core::ffi::{c_int, c_void};
 use underpass_segment::sync::{Acquire, AtomicBool};
 

@@ -1,24 +1,24 @@
 //! poll, ppoll, select, pselect.
 
 use super::epoll;
-use crate::connection::{self, CLOSED, unless_left};
+use crate::connection;
 use crate::guest::access::{is_mask_readable, is_readable, is_writable};
+use crate::guest::buffers::check_room;
+use crate::guest::cancellation::{self, test_cancel, unless_left};
+use crate::guest::deadline::{Deadline, after, after_ms, invalid, left, let_signals_in};
 use crate::guest::memory::{release, reserve};
-use crate::guest::{real, table};
+use crate::guest::{errno, real, table};
 use core::ffi::c_int;
 use core::slice::{from_raw_parts, from_raw_parts_mut};
 use libc::{fd_set, nfds_t, pollfd, sigset_t, size_t, timespec, timeval};
 use underpass_segment::clock::{self, ticks, ticks_per_microsecond};
-use underpass_segment::kernel;
 use underpass_segment::link::ALONE;
-use underpass_segment::of_each_thread;
-use underpass_segment::raw::{Answer, Errno, is_quiet};
+use underpass_segment::raw::is_quiet;
 use underpass_segment::switch::{Dozed, Port, Ready, Sleep};
 use underpass_segment::sync::{AcqRel, AtomicPtr, AtomicU32, Relaxed};
-use underpass_segment::tap;
 use underpass_segment::wait::{Polled, Wait};
+use underpass_segment::{kernel, of_each_thread, tap};
 
-const AGAIN: Errno = Errno(libc::EAGAIN);
 const IN: i16 = libc::POLLIN | libc::POLLRDNORM;
 const OUT: i16 = libc::POLLOUT | libc::POLLWRNORM;
 /// What a reset is told by.
@@ -33,82 +33,6 @@ const BRIEFLY_NS: u64 = 10_000_000;
 of_each_thread! {
     /// When a poll of this thread last asked the kernel, in ticks.
     static ASKED: u64 = 0;
-}
-
-/// Time left until a deadline in nanoseconds of CLOCK_MONOTONIC; `None`: forever.
-pub type Deadline = Option<u64>;
-
-/// The deadline `ms` milliseconds from now, as poll(2) counts them.
-pub fn after_ms(ms: c_int) -> Deadline {
-    (ms >= 0).then(|| clock::nanoseconds() + ms as u64 * 1_000_000)
-}
-
-/// The deadline that a timespec names; null: forever.
-///
-/// # Safety
-/// `timeout` must be null or valid.
-pub unsafe fn after(timeout: *const timespec) -> Deadline {
-    if timeout.is_null() {
-        return None;
-    }
-    // SAFETY: not null.
-    let t = unsafe { *timeout };
-    let ns = (t.tv_sec.max(0) as u64).saturating_mul(1_000_000_000).saturating_add(t.tv_nsec.max(0) as u64);
-    Some(clock::nanoseconds().saturating_add(ns))
-}
-
-/// Whether the kernel refuses the timeout.
-pub fn invalid(timeout: *const timespec) -> bool {
-    let invalid = |t: timespec| t.tv_sec < 0 || !(0..1_000_000_000).contains(&t.tv_nsec);
-    // SAFETY: there is something to read.
-    !timeout.is_null() && (!is_readable(timeout, 1) || invalid(unsafe { *timeout }))
-}
-
-/// The timespec of what is left until `deadline`, at most `longest` nanoseconds.
-pub fn left(deadline: Deadline, longest: u64) -> Option<timespec> {
-    let ns = match deadline {
-        Some(at) => at.saturating_sub(clock::nanoseconds()).min(longest),
-        None if longest == u64::MAX => return None,
-        None => longest,
-    };
-    Some(timespec { tv_sec: (ns / 1_000_000_000) as i64, tv_nsec: (ns % 1_000_000_000) as i64 })
-}
-
-/// Makes `call` with the descriptor, which does not wait, until it does not say EAGAIN, polling for `events` between; EAGAIN
-/// after `deadline`, EINTR after a signal. The polls are libc's.
-pub fn try_until(
-    deadline: Deadline,
-    events: i16,
-    descriptor: impl Fn() -> Option<c_int>,
-    mut call: impl FnMut(c_int) -> Answer,
-) -> Answer {
-    loop {
-        let fd = descriptor().ok_or(CLOSED)?;
-        match call(fd) {
-            Err(AGAIN) => {}
-            answer => return answer,
-        }
-        let mut it = pollfd { fd, events, revents: 0 };
-        let left = left(deadline, u64::MAX);
-        let timeout = left.as_ref().map_or(core::ptr::null(), core::ptr::from_ref);
-        // SAFETY: one pollfd, and a timespec that lives as long; no mask, or one that does.
-        let poll = |mask| unsafe { real::ppoll(&mut it, 1, timeout, mask) };
-        if crate::from_c(with_own_mask(poll) as isize)? == 0 {
-            return Err(AGAIN);
-        }
-    }
-}
-
-/// Does `wait` with the mask that is to hold in it, where signals are held back: see [`kernel::HeldBack`].
-pub fn with_own_mask(wait: impl FnOnce(*const sigset_t) -> c_int) -> c_int {
-    kernel::with_own_mask(|mask| {
-        let Some(mask) = mask else { return wait(core::ptr::null()) };
-        // SAFETY: a set of signals is an array of words, of which the kernel knows the first 64 bits.
-        let mut set: sigset_t = unsafe { core::mem::zeroed() };
-        // SAFETY: as above.
-        unsafe { core::ptr::from_mut(&mut set).cast::<u64>().write(mask) };
-        wait(&set)
-    })
 }
 
 /// What a descriptor in a poll is to the library.
@@ -157,7 +81,7 @@ fn wait(fds: &mut [pollfd], deadline: Deadline, mask: *const sigset_t) -> c_int 
                 continue;
             }
             Dozed::Interrupted => {
-                crate::set_errno(libc::EINTR);
+                errno::set(libc::EINTR);
                 return -1;
             }
             Dozed::Over => {}
@@ -204,18 +128,7 @@ fn doze(fds: &[pollfd], deadline: Deadline, mask: *const sigset_t) -> Dozed {
     let Some(port) = connection.ready_port() else { return Dozed::Over };
     // Closed meanwhile, it is kept.
     let inside = connection.inside();
-    inside.during(|| {}, || port.doze_in_poll(deadline, |call| connection::cancellable(|| {}, call)))
-}
-
-/// The time is over and nothing was there: what `mask` lets in and has been waiting ends the call. 0 if nothing has.
-pub fn let_signals_in(mask: *const sigset_t) -> c_int {
-    // In a confined process the program's own call has done so.
-    if mask.is_null() || is_quiet() {
-        return 0;
-    }
-    let at_once = timespec { tv_sec: 0, tv_nsec: 0 };
-    // SAFETY: no descriptors; the mask is the program's.
-    unsafe { real::ppoll(core::ptr::null_mut(), 0, &at_once, mask) }
+    inside.during(|| {}, || port.doze_in_poll(deadline, |call| cancellation::cancellable(|| {}, call)))
 }
 
 /// Does `sleep`, in which this thread sleeps in the kernel and relies on being woken even if another takes what arrives.
@@ -472,7 +385,7 @@ unsafe fn serve(
     }
     // SAFETY: there are `count` entries; the slice is not used across `plain`, which writes there.
     let entries = || unsafe { from_raw_parts_mut(fds, count as usize) };
-    crate::test_cancel();
+    test_cancel();
     if let Some(count) = answer_confined(entries(), look) {
         return count;
     }
@@ -509,7 +422,7 @@ fn tell_whole(it: &mut pollfd) {
 unsafe fn serve_in_vain(fds: *const pollfd, count: usize, plain: impl FnOnce() -> c_int) -> c_int {
     // SAFETY: there are `count` entries to read.
     if is_readable(fds, count) && concerns_us(unsafe { from_raw_parts(fds, count) }) {
-        crate::set_errno(libc::EFAULT);
+        errno::set(libc::EFAULT);
         return -1;
     }
     plain()
@@ -519,7 +432,7 @@ unsafe fn serve_in_vain(fds: *const pollfd, count: usize, plain: impl FnOnce() -
 /// As poll(2); `room` is the size of the array as the compiler knows it.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn __poll_chk(fds: *mut pollfd, count: nfds_t, timeout: c_int, room: size_t) -> c_int {
-    crate::calls::descriptor::check_room(count as size_t, room / size_of::<pollfd>());
+    check_room(count as size_t, room / size_of::<pollfd>());
     // SAFETY: passed on to the caller.
     unsafe { poll(fds, count, timeout) }
 }
@@ -563,7 +476,7 @@ pub unsafe extern "C" fn __ppoll_chk(
     mask: *const sigset_t,
     room: size_t,
 ) -> c_int {
-    crate::calls::descriptor::check_room(count as size_t, room / size_of::<pollfd>());
+    check_room(count as size_t, room / size_of::<pollfd>());
     // SAFETY: passed on to the caller.
     unsafe { ppoll(fds, count, timeout, mask) }
 }
@@ -776,11 +689,11 @@ impl Select {
         }
         // What another thread has closed meanwhile is ready: the next call will say so.
         if fds.iter().zip(ours).any(|(it, ours)| it.revents & libc::POLLNVAL != 0 && !*ours) {
-            crate::set_errno(libc::EBADF);
+            errno::set(libc::EBADF);
             return Served::Here(-1);
         }
         if !self.are_writable {
-            crate::set_errno(libc::EFAULT);
+            errno::set(libc::EFAULT);
             return Served::Here(-1);
         }
         // SAFETY: as above.
@@ -851,7 +764,7 @@ pub unsafe fn select_by(
                 .saturating_add((t.tv_sec as u64).saturating_mul(1_000_000_000))
                 .saturating_add(t.tv_usec as u64 * 1000)
         });
-        crate::test_cancel();
+        test_cancel();
         let select = Select { sets, count: looked_at, are_writable, deadline, mask: core::ptr::null() };
         match select.serve(plain) {
             Served::Plainly(answer) => answer,
@@ -897,7 +810,7 @@ pub unsafe extern "C" fn pselect(
         let sets = [read.cast(), write.cast(), except.cast()];
         let is_good = !invalid(timeout) && is_mask_readable(mask);
         let Some((count, are_writable)) = looked_at(count, sets).filter(|_| is_good) else { return plain() };
-        crate::test_cancel();
+        test_cancel();
         match (Select { sets, count, are_writable, deadline: after(timeout), mask }).serve(plain) {
             Served::Plainly(answer) | Served::Here(answer) => answer,
         }

@@ -6,7 +6,7 @@ use super::{EDGE, EXCLUSIVE, IN, has_kernel_room, has_sleepers, need_set, port, 
 use crate::connection::{self, Connection};
 use crate::guest::access::is_readable;
 use crate::guest::table::{self, Known, Socket};
-use crate::guest::{filter, real, settings, thread};
+use crate::guest::{errno, filter, real, settings, thread};
 use crate::watch::set::{self, Later, Left, Room, Set};
 use core::ffi::c_int;
 use libc::epoll_event;
@@ -103,7 +103,7 @@ pub unsafe extern "C" fn epoll_ctl(epfd: c_int, operation: c_int, fd: c_int, eve
     match postpone(epfd, operation, fd, wanted) {
         Later::Done => return 0,
         Later::Absent => {
-            crate::set_errno(libc::ENOENT);
+            errno::set(libc::ENOENT);
             return -1;
         }
         Later::Now => {}
@@ -327,10 +327,10 @@ pub(super) fn tell(epfd: c_int, fd: c_int, change: Option<(u32, u64)>) {
     match change {
         Some((events, data)) => register(epfd, fd, events, data),
         None => {
-            let before = crate::errno();
+            let before = errno::get();
             // SAFETY: no event is read.
             unsafe { real::epoll_ctl(epfd, libc::EPOLL_CTL_DEL, fd, core::ptr::null_mut()) };
-            crate::set_errno(before);
+            errno::set(before);
         }
     }
 }
@@ -389,10 +389,10 @@ pub(super) fn sound_if_full(epfd: c_int, set: &Set, fd: c_int) {
         return kernel::close(alarm);
     }
     let mut event = epoll_event { events: libc::EPOLLIN as u32, u64: set.alarm_data() };
-    let before = crate::errno();
+    let before = errno::get();
     // SAFETY: one event.
     unsafe { real::epoll_ctl(epfd, libc::EPOLL_CTL_ADD, alarm, &mut event) };
-    crate::set_errno(before);
+    errno::set(before);
 }
 
 /// It has done so.
@@ -409,7 +409,7 @@ pub(super) fn silence(epfd: c_int, set: &Set) {
 /// Changes the kernel's registration without the program's knowledge.
 pub(super) fn register(epfd: c_int, fd: c_int, events: u32, data: u64) {
     let mut event = epoll_event { events, u64: data };
-    let before = crate::errno();
+    let before = errno::get();
     // SAFETY: one event.
     unsafe {
         if events & EXCLUSIVE == 0 {
@@ -420,5 +420,5 @@ pub(super) fn register(epfd: c_int, fd: c_int, events: u32, data: u64) {
             real::epoll_ctl(epfd, libc::EPOLL_CTL_ADD, fd, &mut event);
         }
     }
-    crate::set_errno(before);
+    errno::set(before);
 }

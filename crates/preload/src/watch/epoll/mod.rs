@@ -25,7 +25,8 @@ pub use sleep::{
 pub use wait::{epoll_pwait, epoll_pwait2, epoll_wait};
 
 use super::set::{self, Left, Set};
-use crate::connection::{self, unless_left};
+use crate::connection;
+use crate::guest::cancellation::unless_left;
 use crate::guest::memory::{PIECE, Sparse};
 use crate::guest::{settings, table};
 use core::ffi::c_int;

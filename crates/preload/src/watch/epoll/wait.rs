@@ -5,11 +5,12 @@ use super::events::{Events, ask, collect, news, tell_each, tell_twins, writable 
 use super::room::{any_waits, look_in};
 use super::sleep::{any_news, arm, arm_inner, hand_over};
 use super::{IN, OVER, asleep, has_sleepers, port, rests, set_of};
-use crate::calls::receive::SURE;
 use crate::connection;
 use crate::guest::access::{is_mask_readable, is_writable};
-use crate::guest::{real, settings, table};
-use crate::watch::poll::{Deadline, after, after_ms, invalid, left, let_signals_in};
+use crate::guest::buffers::SURE;
+use crate::guest::cancellation::test_cancel;
+use crate::guest::deadline::{Deadline, after, after_ms, invalid, left, let_signals_in};
+use crate::guest::{errno, real, settings, table};
 use crate::watch::set::{Scan, Set};
 use core::ffi::c_int;
 use libc::{epoll_event, pollfd, sigset_t, timespec};
@@ -92,7 +93,7 @@ fn wait(epfd: c_int, events: *mut epoll_event, most: c_int, deadline: Deadline, 
     }
     // What is in the sets of a confined process, the kernel knows.
     let set = set_of(epfd).filter(|set| set.count() > 0 || set.has_inner() && !is_quiet())?;
-    crate::test_cancel();
+    test_cancel();
     // The rest of the array is the program's word: there may be much of it, and little of that is written to.
     if !is_writable(events, 1) {
         return wait_in_vain(epfd, set, events, most, deadline, call);
@@ -132,7 +133,7 @@ fn wait_in_vain(
                 .is_some_and(|port| item.wants(IN) && news(&port, item).is_some() || is_writable_now(&port, item));
         });
         if has_news {
-            crate::set_errno(libc::EFAULT);
+            errno::set(libc::EFAULT);
             return Some(-1);
         }
         if !set.is_below() {
