@@ -1,6 +1,6 @@
 //! What makes, copies, passes on and ends descriptors: socket, accept, connect, close, dup, fcntl, shutdown, SCM_RIGHTS.
 
-use crate::connection::{self, Connection};
+use crate::connection::{self, options};
 use crate::guest::access::are_bytes_readable;
 use crate::guest::table::{self, Known, Socket};
 use crate::guest::{errno, real, thread};
@@ -327,20 +327,8 @@ pub fn controlled(fd: c_int, command: c_int, argument: usize, call: impl FnOnce(
     }
     match command {
         libc::F_DUPFD | libc::F_DUPFD_CLOEXEC => connection::duplicate(fd, answer),
-        libc::F_SETFL => set_nonblocking(fd, argument as c_int & libc::O_NONBLOCK != 0),
+        libc::F_SETFL => options::set_nonblocking(fd, argument as c_int & libc::O_NONBLOCK != 0),
         _ => {}
     }
     answer
-}
-
-/// The program has cleared or set O_NONBLOCK of `fd`, whatever that is.
-pub fn set_nonblocking(fd: c_int, nonblocking: bool) {
-    if !thread::is_vfork_child() {
-        table::note(fd, |socket| Socket { nonblocking: nonblocking.into(), ..socket });
-    }
-    // The number may be something else in a child of vfork.
-    let is_ours = |it: &Connection| !thread::is_vfork_child() || kernel::cookie(fd) == Ok(it.end.cookie.load(Relaxed));
-    if let Some(connection) = connection::known(fd).filter(is_ours) {
-        connection.end.nonblocking.store(nonblocking.into(), Relaxed);
-    }
 }

@@ -210,7 +210,7 @@ pub unsafe extern "C" fn __clone(
 extern "C" fn before_vfork() {
     forked::check();
     connection::recognise_all();
-    handoff::learn_cookies();
+    connection::look_at_all(|it| it.learn_cookie());
 }
 
 /// On both returns of vfork.

@@ -1,5 +1,8 @@
 //! getsockopt, setsockopt, ioctl: options that the fast path has to know of, and queues that it has to count.
 
+use crate::connection::options::{
+    SMALL_BUFFER, STAMPS, TCP_INQ, TIMESTAMPING, is_rare, is_stamped, note_rare, set_nonblocking,
+};
 use crate::connection::{self, Connection};
 use crate::guest::access::{are_bytes_readable, is_readable, is_writable};
 use crate::guest::real;
@@ -9,47 +12,10 @@ use underpass_segment::kernel;
 use underpass_segment::raw::Errno;
 use underpass_segment::reason::Reason;
 use underpass_segment::switch::Ready;
-use underpass_segment::sync::{AtomicBool, AtomicU8, Relaxed};
-
-/// See tcp(7): a receive says how many bytes are left, in a control message of the same number.
-const TCP_INQ: c_int = 36;
-/// Options by which a recvmsg says when it was that what it receives came, old and new.
-const STAMPS: [c_int; 4] = [libc::SO_TIMESTAMP, libc::SO_TIMESTAMPNS, libc::SO_TIMESTAMP_NEW, libc::SO_TIMESTAMPNS_NEW];
-/// The same, and when something was sent, which comes as an error of the socket.
-const TIMESTAMPING: [c_int; 2] = [libc::SO_TIMESTAMPING, libc::SO_TIMESTAMPING_NEW];
+use underpass_segment::sync::{AtomicU8, Relaxed};
 
 /// See linux/tcp.h: a getsockopt that receives, by mapping pages.
 const TCP_ZEROCOPY_RECEIVE: c_int = 35;
-
-/// A buffer that a program makes smaller is to press back early; a ring would not. The kernel doubles what is set.
-const SMALL_BUFFER: c_int = 8 << 10;
-
-/// Whether this process has ever set one of the options that `set_before` looks for, on whatever socket.
-static RARE: AtomicBool = AtomicBool::new(false);
-
-/// What was set on the socket, or on the listener that it came of, before it was known as a connection: takes notice, and
-/// says why the connection cannot be carried. The kernel is asked only where such an option has been set at all.
-pub fn set_before(connection: Connection) -> Option<Reason> {
-    if !RARE.load(Relaxed) {
-        return None;
-    }
-    let fd = connection.fd;
-    if kernel::has_flag(fd, libc::O_ASYNC) {
-        return Some(Reason::Signals);
-    }
-    let set = |level, name| kernel::int_option(fd, level, name).unwrap_or(0);
-    connection.end.tells_unread.store((set(libc::IPPROTO_TCP, TCP_INQ) != 0).into(), Relaxed);
-    connection.end.stamped.store(is_stamped(fd).into(), Relaxed);
-    let special = kernel::int_option(fd, libc::SOL_SOCKET, libc::SO_PEEK_OFF).is_ok_and(|offset| offset >= 0)
-        || kernel::has_filter(fd)
-        || TIMESTAMPING.iter().any(|&name| set(libc::SOL_SOCKET, name) != 0)
-        || has_small_buffer(fd);
-    special.then_some(Reason::SocketOption)
-}
-
-fn is_stamped(fd: c_int) -> bool {
-    STAMPS.iter().any(|&name| kernel::int_option(fd, libc::SOL_SOCKET, name).is_ok_and(|on| on != 0))
-}
 
 /// `message` is about to be received: if it has room for control data, it may want to know when what it has came, which the
 /// kernel alone knows. Programs that set SO_TIMESTAMP for all sockets and ask none of TCP (iperf) are carried.
@@ -58,7 +24,7 @@ fn is_stamped(fd: c_int) -> bool {
 /// As recvmsg(2), where a bad pointer is an error.
 #[inline]
 pub unsafe fn heed_stamps(fd: c_int, message: *const msghdr) {
-    if RARE.load(Relaxed) {
+    if is_rare() {
         // SAFETY: passed on to the caller.
         unsafe { heed_stamps_set(fd, message) };
     }
@@ -73,15 +39,6 @@ unsafe fn heed_stamps_set(fd: c_int, message: *const msghdr) {
     {
         connection.pin(Reason::SocketOption);
     }
-}
-
-/// Whether the program has made a buffer small: the kernel's own choice, which may be as small, does not count.
-fn has_small_buffer(fd: c_int) -> bool {
-    const SO_BUF_LOCK: c_int = 72;
-    let value = |name| kernel::int_option(fd, libc::SOL_SOCKET, name);
-    let locked = value(SO_BUF_LOCK).unwrap_or(0);
-    let small = |lock, name| locked & lock != 0 && value(name).is_ok_and(|size| size < 2 * SMALL_BUFFER);
-    small(1, libc::SO_SNDBUF) || small(2, libc::SO_RCVBUF)
 }
 
 /// The control message of TCP_INQ, for a receive through the segment that the program has given `room` bytes for it.
@@ -153,7 +110,7 @@ pub unsafe extern "C" fn setsockopt(
     };
     let is_stamp = level == libc::SOL_SOCKET && STAMPS.contains(&name);
     if reason == Some(Reason::SocketOption) || is_stamp || (level, name) == (libc::IPPROTO_TCP, TCP_INQ) {
-        RARE.store(true, Relaxed);
+        note_rare();
     }
     if let (Some(reason), Some(connection)) = (reason, connection::known(fd)) {
         connection.pin(reason);
@@ -273,7 +230,7 @@ unsafe fn is_to_be_copied(connection: Connection, value: *mut c_void, len: *cons
 /// The kernel is about to send a signal whenever something comes or goes (O_ASYNC): all of it has to be the kernel's.
 #[cold]
 pub fn expect_signals(fd: c_int) {
-    RARE.store(true, Relaxed);
+    note_rare();
     if let Some(connection) = connection::of(fd) {
         connection.pin(Reason::Signals);
     }
@@ -296,7 +253,7 @@ pub unsafe extern "C" fn ioctl(fd: c_int, request: c_ulong, argument: usize) -> 
     let value = argument as *mut c_int;
     if request == libc::FIONBIO {
         // SAFETY: a pointer to an int, which the kernel has just accepted.
-        crate::calls::descriptor::set_nonblocking(fd, unsafe { *value } != 0);
+        set_nonblocking(fd, unsafe { *value } != 0);
         return answer;
     }
     let Some(connection) = connection::known(fd) else { return answer };

@@ -7,14 +7,13 @@ use super::{ABSENT, CONFINED, Connection, PRESENT, UNTOUCHED, handle, known};
 use crate::guest::table::{self, Known, Socket};
 use crate::guest::{family, forked, thread};
 use core::ffi::c_int;
-use underpass_segment::clock;
 use underpass_segment::end::Stage;
 use underpass_segment::family::Family;
-use underpass_segment::kernel;
 use underpass_segment::link::Link;
 use underpass_segment::reason::Reason;
 use underpass_segment::switch::{Port, Recipient, Told};
 use underpass_segment::sync::{AcqRel, Acquire, AtomicU32, AtomicU64, Relaxed, Release};
+use underpass_segment::{clock, kernel};
 
 /// A program image that has not begun after so long is not awaited.
 const IMAGE_WITHIN_NS: u64 = 1_000_000_000;
@@ -156,7 +155,7 @@ impl Connection {
 
     /// This process lets go of it, and keeps its descriptors: see [`part`]. Whether it was the last.
     pub(super) fn part(&self) -> bool {
-        crate::lifecycle::handoff::learn_cookie(self);
+        self.learn_cookie();
         if let Some(handle) = handle(self.index) {
             let is_plain = self.joined_port().is_none_or(|port| port.reads_plainly() && !port.sends_fast());
             handle.was_plain.store(is_plain, Relaxed);

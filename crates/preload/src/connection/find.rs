@@ -205,14 +205,6 @@ pub fn give_up(fd: i32, reason: Reason) {
     }
 }
 
-/// The same for all connections that are known.
-#[cold]
-pub fn pin_all(reason: Reason) {
-    if let Some(family) = family::existing() {
-        for_each(|index, fd| Connection::at(family, index, fd).pin(reason));
-    }
-}
-
 /// The connection that `fd` is, if this program image was handed it, as `carried`, or if it was passed to this process.
 fn brought(fd: i32, carried: Option<&Carried<'_>>) -> Option<u32> {
     let cookie = kernel::cookie(fd).ok()?;
@@ -318,24 +310,6 @@ fn restore(family: &Family, fill: impl FnOnce(&End) -> bool) -> Option<u32> {
     }
     family.give_back(index);
     None
-}
-
-/// Why the connection of `fd` cannot be carried, as its options or the process say.
-pub(super) fn unsuitable(fd: i32) -> Option<Reason> {
-    if crate::calls::io_uring::is_known() {
-        return Some(Reason::Asynchronous);
-    }
-    let set = |level, name| kernel::int_option(fd, level, name);
-    if set(libc::SOL_SOCKET, libc::SO_OOBINLINE).is_ok_and(|v| v != 0) {
-        return Some(Reason::Urgent);
-    }
-    if set(libc::SOL_SOCKET, libc::SO_RCVLOWAT).is_ok_and(|v| v > 1) {
-        return Some(Reason::SocketOption);
-    }
-    const TCP_ULP: i32 = 31;
-    let mut name = [0; 16];
-    let ulp = kernel::bytes_option(fd, libc::IPPROTO_TCP, TCP_ULP, &mut name);
-    (ulp.is_ok_and(|len| len > 0) && name[0] != 0).then_some(Reason::SocketOption)
 }
 
 /// Counts a connection that the library does not follow.

@@ -5,14 +5,16 @@ mod count;
 mod ending;
 mod find;
 mod inside;
+pub mod io_uring;
 mod look;
+pub mod options;
 mod settle;
 mod share;
 
 pub use confined::{confine_all, forget_rests, has_rest_of, has_rests, may_have_rest};
 pub use count::{BROUGHT, count_before_execution};
 pub use ending::{dissolve, forget, images_awaited_until, leave_all, release};
-pub use find::{claim, end_lost, give_up, keep_claimed, known, of, pin_all, recognise};
+pub use find::{claim, end_lost, give_up, keep_claimed, known, of, recognise};
 pub use inside::{is_kept, let_go};
 pub use look::{Look, look_at_all};
 pub use share::{
@@ -22,12 +24,10 @@ pub use share::{
 use crate::guest::errno::to_c;
 use crate::guest::memory::{PIECE, Sparse};
 use crate::guest::{family, filter, settings, table, thread};
-use crate::lifecycle::handoff;
 use core::cell::UnsafeCell;
 use core::mem::MaybeUninit;
 use count::{COUNTERS, TOLD, UNCOUNTED};
 use ending::{Keeping, take_back_what_is_left};
-use find::unsuitable;
 use inside::{Insiders, WAITING};
 use underpass_segment::end::{End, SHUT_IN, SHUT_OUT, Stage};
 use underpass_segment::family::{Family, MAX_ENDS};
@@ -275,7 +275,7 @@ impl Connection {
             };
             kernel::undisturbed(|| family::with_meeting(alone));
             // Not before: it takes longer than the rest, and most connections never meet their other end.
-            if end.stage() == Stage::Joined && crate::calls::io_uring::is_possible() {
+            if end.stage() == Stage::Joined && io_uring::is_possible() {
                 return;
             }
             // The other end may go up with the next that it sends, before this one has received.
@@ -287,7 +287,7 @@ impl Connection {
             return meet(Meeting::take_offer);
         }
         end.next_try.store(calls.saturating_mul(2), Relaxed);
-        if let Some(reason) = unsuitable(self.fd).or_else(|| crate::calls::options::set_before(*self)) {
+        if let Some(reason) = options::unsuitable(self.fd).or_else(|| options::set_before(*self)) {
             return end.pin(reason);
         }
         meet(Meeting::seek);
@@ -301,7 +301,7 @@ impl Connection {
     /// Whether somebody asks from outside that it stays on the kernel path.
     fn is_held(&self) -> bool {
         if let Some(family) = family::existing().filter(|family| family.has_orders()) {
-            handoff::learn_cookie(self);
+            self.learn_cookie();
             family.carry_out_order(self.end);
         }
         self.end.is_held()

@@ -47,6 +47,17 @@ impl Connection {
         self.fd == libc::STDIN_FILENO && (INPUT.load(Relaxed) == self.index + 1 || !was_its_own())
     }
 
+    /// Learns the cookie of its socket, unless it is known: from then on the connection can be looked for by that.
+    pub fn learn_cookie(&self) {
+        let known = &self.end.cookie;
+        if known.load(Relaxed) == 0
+            && !thread::is_vfork_child()
+            && let Ok(cookie) = kernel::cookie(self.fd)
+        {
+            known.store(cookie, Relaxed);
+        }
+    }
+
     /// Whether no other process has it.
     pub fn is_last(&self) -> bool {
         self.end.references.load(Relaxed) == 1

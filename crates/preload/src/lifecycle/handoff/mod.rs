@@ -37,16 +37,14 @@ use libc::posix_spawn_file_actions_t;
 use parcel::Parcel;
 use prospect::Prospect;
 use stand_in::StandIns;
-use underpass_segment::clock;
 use underpass_segment::config::HANDOFF_VARIABLE as VARIABLE;
 use underpass_segment::end::{End, Stage};
 use underpass_segment::family::Family;
-use underpass_segment::kernel;
 use underpass_segment::lock::Entered;
-use underpass_segment::of_each_thread;
 use underpass_segment::reason::Reason;
 use underpass_segment::switch::Recipient;
 use underpass_segment::sync::Relaxed;
+use underpass_segment::{clock, kernel, of_each_thread};
 
 /// The variable's value is `parcel:DESCRIPTOR` or `family:NUMBER`.
 const BY_PARCEL: &str = "parcel:";
@@ -319,7 +317,7 @@ fn fill_parcel(parcel: &mut Parcel, held: &mut Held, family: &'static Family, is
             // A member's image finds its old one's reference.
             lend_to_image(&connection);
         }
-        learn_cookie(&connection);
+        connection.learn_cookie();
         let end = connection.end;
         let uses = is_joined && connection.is_last() && !end.needs_no_segment();
         // What is behind a reader that is away, its sender gives back, unless it dies before that.
@@ -331,7 +329,7 @@ fn fill_parcel(parcel: &mut Parcel, held: &mut Held, family: &'static Family, is
 /// Whoever closes the connection here must not end it before the new image has come for it.
 fn lend_to_image(connection: &Connection) {
     if connection.end.stage() <= Stage::Joined {
-        learn_cookie(connection);
+        connection.learn_cookie();
         connection.end.lend(clock::nanoseconds() + LENT_NS);
     }
 }
@@ -475,22 +473,6 @@ impl ByCookie {
         let list = self.0.items();
         let at = list.partition_point(|it| it.0 < cookie);
         list.get(at).filter(|it| it.0 == cookie).map(|it| it.1)
-    }
-}
-
-/// The cookie of a connection is known from when it may be looked for by that.
-pub fn learn_cookies() {
-    connection::look_at_all(|it| learn_cookie(&it));
-}
-
-/// The same for one.
-pub fn learn_cookie(connection: &Connection) {
-    let known = &connection.end.cookie;
-    if known.load(Relaxed) == 0
-        && !thread::is_vfork_child()
-        && let Ok(cookie) = kernel::cookie(connection.fd)
-    {
-        known.store(cookie, Relaxed);
     }
 }
 
