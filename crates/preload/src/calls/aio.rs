@@ -1,10 +1,11 @@
 //! aio_read, aio_write, lio_listio and io_submit: asynchronous calls, which libc's own threads or the kernel make past this
 //! library. A connection goes to the kernel path for good before the first of them.
 
-use crate::connection::{self, Connection};
+use crate::connection::Connection;
 use crate::guest::access::is_readable;
 use crate::guest::cancellation::uncancelled;
 use crate::guest::{errno, real};
+use crate::lifecycle::adopt;
 use core::ffi::{c_int, c_long, c_void};
 use libc::{aiocb, iocb, size_t, ssize_t};
 use underpass_segment::reason::Reason;
@@ -37,7 +38,7 @@ const DONE: c_int = 0;
 /// As aio_read(3).
 unsafe fn is_answered_here(request: &mut Request) -> bool {
     const PRIORITIES: core::ops::RangeInclusive<c_int> = 0..=20;
-    let Some(connection) = connection::of(request.fd) else { return false };
+    let Some(connection) = adopt::of(request.fd) else { return false };
     if has_some_here(&connection) && request.len > 0 && PRIORITIES.contains(&request.priority) {
         let before = errno::get();
         // SAFETY: the program vouches for its buffer.
@@ -88,7 +89,7 @@ pub unsafe extern "C" fn aio_read64(block: *mut aiocb) -> c_int {
 pub unsafe extern "C" fn aio_write(block: *mut aiocb) -> c_int {
     // SAFETY: passed on to the caller.
     unsafe {
-        connection::give_up((*block).aio_fildes, Reason::Asynchronous);
+        adopt::give_up((*block).aio_fildes, Reason::Asynchronous);
         real::aio_write(block)
     }
 }
@@ -127,7 +128,7 @@ pub unsafe extern "C" fn lio_listio(
             let mut block = *list.add(index);
             if let Some(request) = block.cast::<Request>().as_mut() {
                 if request.operation == libc::LIO_WRITE {
-                    connection::give_up(request.fd, Reason::Asynchronous);
+                    adopt::give_up(request.fd, Reason::Asynchronous);
                 } else if request.operation == libc::LIO_READ && is_answered_here(request) {
                     failed |= request.error != DONE;
                     real::lio_listio(libc::LIO_NOWAIT, core::ptr::null(), 0, &mut request.event);
@@ -173,7 +174,7 @@ pub unsafe fn submitting(count: c_long, requests: *const *const iocb) {
             return;
         }
         // SAFETY: as above.
-        if let Some(connection) = connection::of(unsafe { (*request).aio_fildes } as c_int) {
+        if let Some(connection) = adopt::of(unsafe { (*request).aio_fildes } as c_int) {
             connection.hand_over(Reason::Asynchronous);
         }
     }

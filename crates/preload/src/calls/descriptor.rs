@@ -1,9 +1,10 @@
 //! What makes, copies, passes on and ends descriptors: socket, accept, connect, close, dup, fcntl, shutdown, SCM_RIGHTS.
 
-use crate::connection::{self, options};
+use crate::connection::{self, inside, options};
 use crate::guest::access::are_bytes_readable;
 use crate::guest::table::{self, Known, Socket};
 use crate::guest::{errno, real, thread};
+use crate::lifecycle::{adopt, close, duplicate, reuse};
 use crate::watch::epoll;
 use core::ffi::{c_int, c_uint};
 use libc::{sa_family_t, sockaddr, sockaddr_storage, socklen_t};
@@ -19,7 +20,7 @@ pub unsafe extern "C" fn socket(domain: c_int, kind: c_int, protocol: c_int) -> 
     // SAFETY: no pointers.
     let fd = unsafe { real::socket(domain, kind, protocol) };
     if fd >= 0 && !thread::is_vfork_child() {
-        connection::forget_closed(fd);
+        reuse::forget_closed(fd);
         let stream = kind & 0xf == libc::SOCK_STREAM && matches!(domain, libc::AF_INET | libc::AF_INET6);
         let nonblocking = (kind & libc::SOCK_NONBLOCK != 0).into();
         let is_tcp = stream && makes_tcp(fd, domain, protocol);
@@ -74,7 +75,7 @@ pub unsafe extern "C" fn accept4(
 
 fn accepted(from: c_int, listener: Known, fd: c_int, flags: c_int) -> c_int {
     if fd >= 0 && !thread::is_vfork_child() {
-        connection::forget_closed(fd);
+        reuse::forget_closed(fd);
         let mut is_tcp = false;
         if let Known::Socket(listener) = listener {
             is_tcp = listener.is_tcp;
@@ -122,8 +123,8 @@ pub unsafe extern "C" fn connect(fd: c_int, address: *const sockaddr, len: sockl
         }
         return answer;
     }
-    match connection::of(fd) {
-        Some(connection) => connection::dissolve(connection, call),
+    match adopt::of(fd) {
+        Some(connection) => close::dissolve(connection, call),
         None => call(),
     }
 }
@@ -139,7 +140,7 @@ pub unsafe extern "C" fn __connect(fd: c_int, address: *const sockaddr, len: soc
 /// Refuses, as the kernel would, what the program asks of a number at which the library has a descriptor of its own.
 fn refuses_kept(fd: c_int) -> bool {
     // The descriptors of a child of vfork are its own.
-    let kept = !thread::is_vfork_child() && connection::is_kept(fd);
+    let kept = !thread::is_vfork_child() && inside::is_kept(fd);
     if kept {
         errno::set(libc::EBADF);
     }
@@ -153,7 +154,7 @@ pub unsafe extern "C" fn close(fd: c_int) -> c_int {
     if refuses_kept(fd) {
         return -1;
     }
-    connection::forget(fd);
+    close::forget(fd);
     // SAFETY: passed on to the caller.
     unsafe { real::close(fd) }
 }
@@ -178,8 +179,8 @@ pub unsafe extern "C" fn close_range(first: c_uint, last: c_uint, flags: c_int) 
         return call(first, last);
     }
     let known = || (first..=last).take_while(|&fd| fd < table::highest() as u32);
-    let is_kept = |&fd: &u32| connection::is_kept(fd as c_int);
-    known().filter(|fd| !is_kept(fd)).for_each(|fd| connection::forget(fd as c_int));
+    let is_kept = |&fd: &u32| inside::is_kept(fd as c_int);
+    known().filter(|fd| !is_kept(fd)).for_each(|fd| close::forget(fd as c_int));
     // Around descriptors of the library's own, which may just have been made.
     let mut first = first;
     for kept in known().filter(is_kept) {
@@ -216,7 +217,7 @@ pub unsafe extern "C" fn shutdown(fd: c_int, how: c_int) -> c_int {
     // SAFETY: no pointers.
     let shut = || unsafe { real::shutdown(fd, how) };
     // Also of a connection that was not used yet: both ends have to know, should it go up.
-    let answer = match connection::of(fd) {
+    let answer = match adopt::of(fd) {
         Some(connection) => connection.shut_down(directions, shut),
         None => shut(),
     };
@@ -232,7 +233,7 @@ pub unsafe extern "C" fn shutdown(fd: c_int, how: c_int) -> c_int {
         {
             port.heed_kernel();
         }
-        crate::watch::epoll::tell_anew(connection);
+        epoll::tell_anew(connection);
     }
     answer
 }
@@ -246,7 +247,7 @@ pub unsafe extern "C" fn dup(fd: c_int) -> c_int {
     }
     // SAFETY: no pointers.
     let copy = unsafe { real::dup(fd) };
-    connection::duplicate(fd, copy);
+    duplicate::duplicate(fd, copy);
     copy
 }
 
@@ -283,9 +284,9 @@ fn replaced(fd: c_int, to: c_int, call: impl FnOnce() -> c_int) -> c_int {
         // Nothing is replaced; dup2 may still have an error to report.
         return call();
     }
-    connection::forget(to);
+    close::forget(to);
     let copy = call();
-    connection::duplicate(fd, copy);
+    duplicate::duplicate(fd, copy);
     copy
 }
 
@@ -326,7 +327,7 @@ pub fn controlled(fd: c_int, command: c_int, argument: usize, call: impl FnOnce(
         return answer;
     }
     match command {
-        libc::F_DUPFD | libc::F_DUPFD_CLOEXEC => connection::duplicate(fd, answer),
+        libc::F_DUPFD | libc::F_DUPFD_CLOEXEC => duplicate::duplicate(fd, answer),
         libc::F_SETFL => options::set_nonblocking(fd, argument as c_int & libc::O_NONBLOCK != 0),
         _ => {}
     }

@@ -1,9 +1,9 @@
 //! fork, vfork, clone, forkpty, daemon and the end of a process.
 
 use super::{descriptor, options};
-use crate::connection;
+use crate::connection::look;
 use crate::guest::{errno, forked, real, thread};
-use crate::lifecycle::{child, exit, handoff};
+use crate::lifecycle::{adopt, child, exit, handoff};
 use core::ffi::{c_char, c_int, c_void};
 use libc::{pid_t, termios, winsize};
 
@@ -209,8 +209,8 @@ pub unsafe extern "C" fn __clone(
 /// The child may execute a program with sockets that nobody has used yet, and cannot make them known itself.
 extern "C" fn before_vfork() {
     forked::check();
-    connection::recognise_all();
-    connection::look_at_all(|it| it.learn_cookie());
+    adopt::recognise_all();
+    look::look_at_all(|it| it.learn_cookie());
 }
 
 /// On both returns of vfork.

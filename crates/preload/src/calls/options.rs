@@ -6,6 +6,7 @@ use crate::connection::options::{
 use crate::connection::{self, Connection};
 use crate::guest::access::{are_bytes_readable, is_readable, is_writable};
 use crate::guest::real;
+use crate::lifecycle::adopt;
 use core::ffi::{c_int, c_ulong, c_void};
 use libc::{msghdr, socklen_t};
 use underpass_segment::kernel;
@@ -32,7 +33,7 @@ pub unsafe fn heed_stamps(fd: c_int, message: *const msghdr) {
 
 #[cold]
 unsafe fn heed_stamps_set(fd: c_int, message: *const msghdr) {
-    if let Some(connection) = connection::of(fd).filter(|it| it.end.stamped.load(Relaxed) != 0)
+    if let Some(connection) = adopt::of(fd).filter(|it| it.end.stamped.load(Relaxed) != 0)
         && is_readable(message, 1)
         // SAFETY: there is something to read.
         && unsafe { (*message).msg_controllen > 0 }
@@ -158,7 +159,7 @@ pub unsafe extern "C" fn getsockopt(
     len: *mut socklen_t,
 ) -> c_int {
     if (level, name) == (libc::IPPROTO_TCP, TCP_ZEROCOPY_RECEIVE)
-        && let Some(connection) = connection::of(fd)
+        && let Some(connection) = adopt::of(fd)
     {
         connection.pin(Reason::SocketOption);
         // SAFETY: passed on to the caller.
@@ -231,7 +232,7 @@ unsafe fn is_to_be_copied(connection: Connection, value: *mut c_void, len: *cons
 #[cold]
 pub fn expect_signals(fd: c_int) {
     note_rare();
-    if let Some(connection) = connection::of(fd) {
+    if let Some(connection) = adopt::of(fd) {
         connection.pin(Reason::Signals);
     }
 }

@@ -1,10 +1,10 @@
 //! Descriptors that messages carry over Unix sockets (SCM_RIGHTS).
 
-use crate::connection;
 use crate::guest::access::{are_bytes_readable, is_readable};
 use crate::guest::memory::Reserved;
 use crate::guest::{errno, real};
 use crate::lifecycle::handoff::{Receiver, Unconnected};
+use crate::lifecycle::{adopt, reuse};
 use core::ffi::c_int;
 use libc::{mmsghdr, msghdr, size_t, ssize_t};
 use underpass_segment::reason::Reason;
@@ -19,8 +19,8 @@ pub unsafe fn received_control(message: *const msghdr) {
     unsafe {
         each_passed(message, |at| {
             let fd = at.read_unaligned();
-            connection::forget_closed(fd);
-            connection::claim(fd, None);
+            reuse::forget_closed(fd);
+            adopt::claim(fd, None);
         });
     }
 }
@@ -99,7 +99,7 @@ unsafe fn lend(channel: c_int, message: &msghdr) -> Control {
             return Control::Refused;
         }
         each_passed(message, |at| {
-            let Some(connection) = connection::recognise(at.read_unaligned()) else { return };
+            let Some(connection) = adopt::recognise(at.read_unaligned()) else { return };
             if receiver.may_have(&connection) {
                 return;
             }
@@ -123,7 +123,7 @@ pub unsafe fn send_control(fd: c_int, message: *const msghdr, flags: c_int) -> s
     unsafe {
         let control = lend(fd, &*message);
         if !matches!(control, Control::Refused)
-            && let Some(connection) = connection::of(fd)
+            && let Some(connection) = adopt::of(fd)
         {
             connection.pin(Reason::Unsupported);
         }

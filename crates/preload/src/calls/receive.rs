@@ -1,12 +1,14 @@
 //! read, readv, preadv2, recv, recvfrom, recvmsg, recvmmsg, and their aliases.
 
 use super::passed;
-use crate::connection::{self, Way};
+use crate::connection::{self, Way, inside};
 use crate::guest::access::{is_readable, is_writable};
 use crate::guest::buffers::{check_room, flags_as_send, one, refuses, refuses_array, refuses_array_or_empty, whole};
 use crate::guest::cancellation::test_cancel;
 use crate::guest::errno::{self, BROKEN, CLOSED, from_c, to_c};
 use crate::guest::{deadline, real};
+use crate::lifecycle::adopt;
+use crate::watch::epoll;
 use core::ffi::{c_int, c_uint, c_void};
 use libc::{iovec, mmsghdr, msghdr, off_t, size_t, sockaddr, socklen_t, ssize_t, timespec};
 use underpass_segment::raw::Errno;
@@ -32,7 +34,7 @@ fn receive(
     plain: impl Fn() -> ssize_t,
     call: impl Fn(&mut msghdr, c_int) -> ssize_t,
 ) -> ssize_t {
-    let Some(connection) = connection::of(fd) else { return plain() };
+    let Some(connection) = adopt::of(fd) else { return plain() };
     // Neither takes any byte of the stream.
     if flags & (libc::MSG_ERRQUEUE | libc::MSG_OOB) != 0 || refused() {
         return plain();
@@ -49,10 +51,10 @@ fn receive(
                 test_cancel();
                 let answer = port.receive(cursor(), flags & CARRIED);
                 if port.end.reading.resting.is_stray() {
-                    crate::watch::epoll::take_back(port.fd);
+                    epoll::take_back(port.fd);
                 }
                 if port.is_held {
-                    connection::let_go(&mut port);
+                    inside::let_go(&mut port);
                 }
                 if answer == Err(ANEW) {
                     continue;
@@ -375,7 +377,7 @@ pub unsafe extern "C" fn recvmmsg(
         }
         let is_bad = || count > 0 && !is_readable(messages, 1) || deadline::invalid(timeout);
         let by_itself = flags & (libc::MSG_ERRQUEUE | libc::MSG_OOB) != 0;
-        let Some(connection) = connection::of(fd).filter(|_| !by_itself && !is_bad()) else {
+        let Some(connection) = adopt::of(fd).filter(|_| !by_itself && !is_bad()) else {
             plain();
             return answer;
         };

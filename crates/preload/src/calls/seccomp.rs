@@ -4,8 +4,8 @@
 //! Filters that were there before the program began (a container's) are the rule for all programs alike and answer with
 //! an error; that is seen when shared memory is refused.
 
-use crate::connection;
 use crate::guest::{filter, real, thread};
+use crate::lifecycle::confine;
 use core::ffi::{c_int, c_long};
 use underpass_segment::raw::be_quiet;
 use underpass_segment::tap;
@@ -18,7 +18,7 @@ fn confined(call: impl FnOnce() -> c_long) -> c_long {
     }
     let before = filter::begin();
     if !before {
-        connection::confine_all();
+        confine::confine_all();
         tap::let_go();
         be_quiet(true);
     }

@@ -1,12 +1,13 @@
 //! write, writev, pwritev2, send, sendto, sendmsg, sendmmsg, sendfile, splice, and their aliases.
 
 use super::passed;
-use crate::connection::{self, Connection, Way};
+use crate::connection::{Connection, Way};
 use crate::guest::access::{are_bytes_readable, is_readable, is_writable};
 use crate::guest::buffers::{UIO_MAXIOV, flags_as_send, one, refuses, refuses_array, refuses_array_or_empty, whole};
 use crate::guest::cancellation::test_cancel;
 use crate::guest::errno::{self, BROKEN, CLOSED, from_c, to_c};
 use crate::guest::{deadline, real};
+use crate::lifecycle::adopt;
 use core::ffi::{c_int, c_uint, c_void};
 use libc::{iovec, mmsghdr, msghdr, off_t, pollfd, size_t, sockaddr, sockaddr_storage, socklen_t, ssize_t};
 use underpass_segment::clock;
@@ -41,7 +42,7 @@ unsafe fn send_vector(
     flags: c_int,
     plain: impl Fn() -> ssize_t,
 ) -> ssize_t {
-    let Some(connection) = connection::of(fd) else { return plain() };
+    let Some(connection) = adopt::of(fd) else { return plain() };
     if refused() {
         return plain();
     }
@@ -388,7 +389,7 @@ pub unsafe extern "C" fn sendmmsg(fd: c_int, messages: *mut mmsghdr, count: c_ui
     // SAFETY: the program vouches for the messages.
     unsafe {
         let count = count.min(UIO_MAXIOV as c_uint);
-        if connection::of(fd).is_none() && !passed::pass_any(messages, count as usize) {
+        if adopt::of(fd).is_none() && !passed::pass_any(messages, count as usize) {
             return real::sendmmsg(fd, messages, count, flags);
         }
         let before = errno::get();
@@ -427,7 +428,7 @@ pub unsafe extern "C" fn sendfile(out: c_int, input: c_int, offset: *mut off_t, 
     if offset.is_null() && moves_from_ring(input, out, count) {
         return splice_out(input, out, count, 0);
     }
-    let Some(connection) = connection::of(out) else { return plain() };
+    let Some(connection) = adopt::of(out) else { return plain() };
     // The kernel does not look at the connection for nothing.
     if count == 0 || !offset.is_null() && !is_readable(offset, 1) {
         return plain();
@@ -609,7 +610,7 @@ pub unsafe extern "C" fn splice(
     }
     // SAFETY: passed on to the caller.
     let plain = || unsafe { real::splice(input, input_offset, out, out_offset, len, flags) };
-    if let Some(connection) = connection::of(out) {
+    if let Some(connection) = adopt::of(out) {
         connection.pin(Reason::Splice);
         if connection.end.stage() == Stage::Joined
             && let Some(port) = connection.port()
@@ -625,7 +626,7 @@ pub unsafe extern "C" fn splice(
 /// The stream of `input`, if it is one, is to be moved inside the kernel: whether part of it may still be in the ring,
 /// which the kernel cannot move from. Into anything but a pipe the kernel refuses to.
 fn moves_from_ring(input: c_int, out: c_int, len: size_t) -> bool {
-    let Some(connection) = connection::of(input) else { return false };
+    let Some(connection) = adopt::of(input) else { return false };
     connection.pin(Reason::Splice);
     connection.ready_port().is_some_and(|port| !port.reads_plainly()) && len > 0 && kernel::is_pipe_to_write(out)
 }

@@ -2,10 +2,9 @@
 //! past this library. So a stream over a connection is one of fopencookie(3)'s, whose calls are the library's; and
 //! whatever prints to a descriptor without a stream pins the connection first.
 
-use crate::connection;
-use crate::guest::errno;
-use crate::guest::real;
 use crate::guest::table::{self, Known};
+use crate::guest::{errno, real};
+use crate::lifecycle::adopt;
 use core::ffi::{c_char, c_int, c_void};
 use libc::{FILE, off64_t, size_t, ssize_t};
 use underpass_segment::reason::Reason;
@@ -51,7 +50,7 @@ const COOKIE: c_int = -2;
 /// As fdopen(3).
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn fdopen(fd: c_int, mode: *const c_char) -> *mut FILE {
-    if connection::of(fd).is_none() && !matches!(table::get(fd), Known::Socket(_)) {
+    if adopt::of(fd).is_none() && !matches!(table::get(fd), Known::Socket(_)) {
         // SAFETY: passed on to the caller.
         return unsafe { real::fdopen(fd, mode) };
     }
@@ -158,7 +157,7 @@ macro_rules! print_plainly {
         #[unsafe(no_mangle)]
         pub unsafe extern "C" fn $name() {
             extern "C" fn pin_first(fd: c_int) -> *mut c_void {
-                connection::give_up(fd, Reason::Stdio);
+                adopt::give_up(fd, Reason::Stdio);
                 crate::guest::real::variadic::$name.get()
             }
             core::arch::naked_asm!(

@@ -4,25 +4,25 @@
 //! fared, and what was carried while it used them. The end's counters, which all that have it share, hold what nobody has
 //! told of yet. Who only has a connection says nothing of it, unless nobody else is left to.
 
-use super::share::for_each;
+use super::look::for_each;
 use super::{Connection, Handle, handle};
 use crate::guest::{family, statistics};
 use underpass_segment::end::{End, Stage};
 use underpass_segment::reason::Reason;
 use underpass_segment::sync::{AtomicU64, Relaxed};
 
-pub(super) const UNCOUNTED: u32 = 0;
+pub const UNCOUNTED: u32 = 0;
 /// This process has used it, and will tell how it fared.
 const COUNTED: u32 = 1;
 /// The process that forked this one has.
-pub(super) const ELSEWHERE: u32 = 2;
+pub const ELSEWHERE: u32 = 2;
 /// Whoever handed it to this one has. If this one uses it, it counts it for itself: who is the last of those that have it
 /// may be none that knows of it.
 pub const BROUGHT: u32 = 3;
 /// This process has told how it fared.
-pub(super) const TOLD: u32 = 4;
+pub const TOLD: u32 = 4;
 
-pub(super) const COUNTERS: usize = 6;
+pub const COUNTERS: usize = 6;
 
 fn counters(end: &End) -> [&AtomicU64; COUNTERS] {
     let (out, back) = (&end.sending, &end.reading);
@@ -40,7 +40,7 @@ impl Handle {
 
 impl Connection {
     /// Counts the connection where it is first used: a server may leave it to what it forks.
-    pub(super) fn count_use(&self) {
+    pub fn count_use(&self) {
         let Some(handle) = handle(self.index) else { return };
         let now = handle.counted.load(Relaxed);
         if matches!(now, UNCOUNTED | BROUGHT)
@@ -60,12 +60,12 @@ impl Connection {
 }
 
 /// What was carried so far is told by somebody else.
-pub(super) fn forget_carried(end: &End) {
+pub fn forget_carried(end: &End) {
     counters(end).iter().for_each(|counter| counter.store(0, Relaxed));
 }
 
 /// Counts a reason of a connection that has no end here, or has lost it.
-pub(super) fn count_reason(reason: Reason) {
+pub fn count_reason(reason: Reason) {
     if let Some(record) = statistics::record() {
         record.count_reason(reason);
     }
@@ -73,7 +73,7 @@ pub(super) fn count_reason(reason: Reason) {
 
 /// The connection came from a program image that had it as `counted`, if that is known, and was this very process (`same`) or
 /// another.
-pub(super) fn after_execution(handle: &Handle, end: &End, counted: Option<u32>, same: bool) {
+pub fn after_execution(handle: &Handle, end: &End, counted: Option<u32>, same: bool) {
     let unused = || if end.counted.load(Relaxed) == 0 { UNCOUNTED } else { BROUGHT };
     let counted = match counted.unwrap_or_else(unused) {
         counted @ (COUNTED | TOLD) if same => counted,
@@ -101,7 +101,7 @@ pub fn count_before_execution(goes_on: impl Fn(&Connection) -> bool) {
 }
 
 /// This process is about to let go of the connection, perhaps as the `last`.
-pub(super) fn tell(end: &End, index: u32, last: bool) {
+pub fn tell(end: &End, index: u32, last: bool) {
     let (Some(record), Some(handle)) = (statistics::record(), handle(index)) else { return };
     let counted = handle.counted.load(Relaxed);
     let untold = || counters(end).iter().any(|counter| counter.load(Relaxed) > 0);

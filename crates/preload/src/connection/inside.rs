@@ -6,93 +6,33 @@
 //! when it wakes: for such, the close makes a descriptor of the library's own, which the last of them closes. To the rest of the
 //! library it is one of the connection's like any other.
 
-use super::ending::{forget, release};
+use super::insiders::Kept;
 use super::look::look_at_all;
-use super::share::{duplicate, open_descriptor};
+use super::references::release;
+use super::share::open_descriptor;
+use super::watchers::watchers;
 use super::{Connection, handle};
 use crate::guest::cancellation::{cancellable, unless_left};
 use crate::guest::errno::{self, from_c};
+use crate::guest::given::Given;
 use crate::guest::table::{self, Known};
 use crate::guest::{deadline, family, thread};
-use crate::watch::epoll;
 use core::cell::Cell;
-use underpass_segment::end::Stage;
 use underpass_segment::lock::Lock;
 use underpass_segment::raw::{Answer, is_quiet};
 use underpass_segment::switch::{Patience, Port, Waiting};
-use underpass_segment::sync::{AtomicU64, SeqCst, fence};
+use underpass_segment::sync::{SeqCst, fence};
 use underpass_segment::{clock, kernel};
 
-/// How many threads of this process are inside, and what is kept for them: in one word, so that the last of them knows.
-pub(super) struct Insiders(AtomicU64);
-
-/// What is kept for those inside.
-#[derive(Clone, Copy, PartialEq, Eq)]
-pub(super) enum Kept {
-    Nothing,
-    /// A descriptor of the library's own.
-    Descriptor(i32),
-    /// The end, of which this process has no descriptor any more.
-    End,
+/// How a descriptor that was kept is closed.
+pub struct Closing {
+    /// Closes it, as the program closes its own: perhaps the connection ends by that.
+    pub close_kept: fn(i32),
 }
 
-impl Insiders {
-    const KEPT_AT: u32 = 32;
-    const END: u32 = u32::MAX;
-
-    fn count(word: u64) -> u32 {
-        word as u32
-    }
-
-    fn kept(word: u64) -> Kept {
-        match (word >> Self::KEPT_AT) as u32 {
-            0 => Kept::Nothing,
-            Self::END => Kept::End,
-            above => Kept::Descriptor(above as i32 - 1),
-        }
-    }
-
-    pub(super) fn any(&self) -> bool {
-        Self::count(self.0.load(SeqCst)) > 0
-    }
-
-    fn enter(&self) {
-        self.0.fetch_add(1, SeqCst);
-    }
-
-    /// One less: what the last one has to let go of.
-    fn leave(&self) -> Kept {
-        let less = |word| match Self::count(word) {
-            // In a child that was forked by a signal handler on top of the call, it is not counted.
-            0 => None,
-            1 => Some(0),
-            _ => Some(word - 1),
-        };
-        let before = self.0.fetch_update(SeqCst, SeqCst, less).unwrap_or(0);
-        if Self::count(before) == 1 { Self::kept(before) } else { Kept::Nothing }
-    }
-
-    /// Keeps this for those inside, in place of what was kept; false if there are none.
-    pub(super) fn keep(&self, kept: Kept) -> bool {
-        let kept = match kept {
-            Kept::Nothing => 0,
-            Kept::Descriptor(fd) => fd as u32 + 1,
-            Kept::End => Self::END,
-        };
-        let kept = u64::from(kept) << Self::KEPT_AT;
-        let keep = |word| (Self::count(word) > 0).then_some(kept | u64::from(Self::count(word)));
-        self.0.fetch_update(SeqCst, SeqCst, keep).is_ok()
-    }
-
-    fn keeps(&self, fd: i32) -> bool {
-        Self::kept(self.0.load(SeqCst)) == Kept::Descriptor(fd)
-    }
-
-    /// Nobody is inside; what was kept.
-    pub(super) fn clear(&self) -> Kept {
-        Self::kept(self.0.swap(0, SeqCst))
-    }
-}
+static NOTHING: Closing = Closing { close_kept: |_| {} };
+/// Given by the constructor, before there is a connection.
+pub static CLOSING: Given<Closing> = Given::new(&NOTHING);
 
 /// A call that may go on inside the kernel.
 pub struct Inside {
@@ -143,7 +83,7 @@ fn come_out(index: u32) {
     let before = errno::get();
     match kept {
         Kept::Nothing => {}
-        Kept::Descriptor(fd) => shut(fd),
+        Kept::Descriptor(fd) => (CLOSING.get().close_kept)(fd),
         Kept::End => {
             if let Some(family) = family::existing() {
                 let end = family.end(index);
@@ -156,12 +96,6 @@ fn come_out(index: u32) {
     errno::set(before);
 }
 
-/// Closes a descriptor of the library's own.
-fn shut(kept: i32) {
-    forget(kept);
-    kernel::close(kept);
-}
-
 impl Connection {
     /// For a call that may go on inside the kernel; costs nothing if it does not.
     #[inline]
@@ -169,35 +103,9 @@ impl Connection {
         Inside { index: self.index, entered: Cell::new(false) }
     }
 
-    /// The descriptor is about to be closed: if it is the last one, another is kept for calls that are several of the kernel's.
-    pub(super) fn keep_open(&self) {
-        /// Above what most programs have, and below what costs memory to know of.
-        const FIRST: i32 = 960;
-        const FIRST_AMONG_FEW: i32 = 3;
-        let Some(handle) = handle(self.index) else { return };
-        if is_quiet() || self.has_duplicates() || self.end.stage() > Stage::Joined {
-            return;
-        }
-        let (reading, sending) = (&self.end.reading.lock, &self.end.sending.lock);
-        // Whoever polls in the ring will soon have something, or sleep.
-        outlast(reading, || handle.inside.any());
-        outlast(sending, || handle.inside.any());
-        // Below a signal handler, in this very thread, the kernel's call has returned.
-        if !handle.inside.any() || reading.owner() == thread::number() {
-            return;
-        }
-        let copy = |first| kernel::duplicate(self.fd, first);
-        if let Some(kept) = copy(FIRST).or_else(|| copy(FIRST_AMONG_FEW)) {
-            duplicate(self.fd, kept);
-            if !handle.inside.keep(Kept::Descriptor(kept)) {
-                shut(kept);
-            }
-        }
-    }
-
     /// Nobody finds the connection by this descriptor any more, which is about to be closed: returns once no call goes on by
     /// its number but inside the kernel, and nobody looks at it.
-    pub(super) fn outlast_calls(&self) {
+    pub fn outlast_calls(&self) {
         self.outlast_lookers();
         // A receive says that it sleeps before it looks at the table; here it is the other way round.
         fence(SeqCst);
@@ -216,7 +124,7 @@ pub fn is_kept(fd: i32) -> bool {
 }
 
 /// Returns when no other thread of this process holds the lock, when `enough`, or when that takes too long.
-fn outlast(lock: &Lock, enough: impl Fn() -> bool) {
+pub fn outlast(lock: &Lock, enough: impl Fn() -> bool) {
     // Nobody sleeps there, but a thread may have to wait long for a processor.
     const PATIENCE_NS: u64 = 200_000_000;
     let is_held = || match lock.owner() {
@@ -232,13 +140,13 @@ fn outlast(lock: &Lock, enough: impl Fn() -> bool) {
     }
 }
 
-pub(super) static WAITING: Waiting = Waiting {
+pub static WAITING: Waiting = Waiting {
     hold,
     recv: sleeping_recv,
     call: sleeping_call,
     attend_all,
-    looks: epoll::looks_for_room,
-    refused: epoll::await_room,
+    looks: |port| (watchers().looks_for_room)(port),
+    refused: |port| (watchers().await_room)(port),
 };
 
 /// Gives back on all connections of this process; false if the kernel has no room for all of it yet.
@@ -285,7 +193,7 @@ unsafe fn sleeping_recv(port: &Port<'_>, to: *mut u8, len: usize, flags: i32, pa
         come_out(port.token);
     };
     if port.end.reading.resting.is_stray() {
-        crate::watch::epoll::take_back(port.fd);
+        (watchers().take_back)(port.fd);
     }
     let before = errno::get();
     // SAFETY: passed on to the caller.

@@ -5,7 +5,8 @@
 //! it runs, the command looks for such code before and installs a filter. In all others the library looks for the code, and
 //! for a ring, before a connection looks for its other end, and pins all connections where there is either.
 
-use super::{Connection, for_each};
+use super::Connection;
+use super::look::for_each;
 use crate::guest::family;
 use crate::guest::memory::Reserved;
 use underpass_segment::directory::Directory;

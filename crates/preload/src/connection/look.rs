@@ -4,11 +4,11 @@
 use super::{Connection, handle, known};
 use crate::guest::cancellation::unless_left;
 use crate::guest::table::{self, Known};
-use crate::guest::thread;
+use crate::guest::{family, thread};
 use core::cell::Cell;
-use underpass_segment::clock;
-use underpass_segment::of_each_thread;
-use underpass_segment::sync::{SeqCst, fence};
+use underpass_segment::family::Family;
+use underpass_segment::sync::{Relaxed, SeqCst, fence};
+use underpass_segment::{clock, of_each_thread};
 
 of_each_thread! {
     /// How many of those that look are this thread.
@@ -68,15 +68,36 @@ pub fn look_at(fd: i32, what: impl FnOnce(Connection)) {
     }
 }
 
+/// Calls `what` for every end that this process has, once.
+pub fn for_each(mut what: impl FnMut(u32, i32)) {
+    for fd in 0..table::highest() {
+        if let Known::Connection(index) = table::get(fd) {
+            // An end with several descriptors comes up at the first of them only.
+            let first = handle(index).is_some_and(|h| h.descriptors.load(Relaxed) == 1)
+                || (0..fd).all(|earlier| table::get(earlier) != Known::Connection(index));
+            if first {
+                look_at(fd, |_| what(index, fd));
+            }
+        }
+    }
+}
+
+/// The same, with the family that has the ends.
+pub fn for_each_end(mut what: impl FnMut(&'static Family, u32, i32)) {
+    if let Some(family) = family::existing() {
+        for_each(|index, fd| what(family, index, fd));
+    }
+}
+
 /// In a forked child, which has none of those that looked.
-pub(super) fn forget_looks() {
+pub fn forget_looks() {
     MINE.set(0);
 }
 
 impl Connection {
     /// Nobody finds the connection by this descriptor any more, which is about to be closed: returns once those who look at it
     /// have finished.
-    pub(super) fn outlast_lookers(&self) {
+    pub fn outlast_lookers(&self) {
         // A peer that lies is not awaited for longer either.
         const PATIENCE_NS: u64 = 5_000_000_000;
         let Some(handle) = handle(self.index) else { return };

@@ -1,34 +1,29 @@
 //! A descriptor that is a TCP connection: how each call on it goes, and what this process keeps of it.
 
-mod confined;
-mod count;
-mod ending;
-mod find;
-mod inside;
+pub mod confined;
+pub mod count;
+pub mod inside;
+pub mod insiders;
 pub mod io_uring;
-mod look;
+pub mod kept;
+pub mod look;
 pub mod options;
+pub mod references;
 mod settle;
-mod share;
-
-pub use confined::{confine_all, forget_rests, has_rest_of, has_rests, may_have_rest};
-pub use count::{BROUGHT, count_before_execution};
-pub use ending::{dissolve, forget, images_awaited_until, leave_all, release};
-pub use find::{claim, end_lost, give_up, keep_claimed, known, of, recognise};
-pub use inside::{is_kept, let_go};
-pub use look::{Look, look_at_all};
-pub use share::{
-    Counted, duplicate, for_each, forget_closed, is_pool_used, recognise_all, reference_all, settle_child,
-};
+pub mod share;
+pub mod watchers;
 
 use crate::guest::errno::to_c;
 use crate::guest::memory::{PIECE, Sparse};
-use crate::guest::{family, filter, settings, table, thread};
+use crate::guest::table::{self, Known};
+use crate::guest::{family, filter, forked, settings, thread};
 use core::cell::UnsafeCell;
 use core::mem::MaybeUninit;
-use count::{COUNTERS, TOLD, UNCOUNTED};
-use ending::{Keeping, take_back_what_is_left};
-use inside::{Insiders, WAITING};
+use count::{COUNTERS, TOLD, UNCOUNTED, count_reason};
+use inside::WAITING;
+use insiders::Insiders;
+use kept::Keeping;
+use references::take_back_what_is_left;
 use underpass_segment::end::{End, SHUT_IN, SHUT_OUT, Stage};
 use underpass_segment::family::{Family, MAX_ENDS};
 use underpass_segment::link::Link;
@@ -39,50 +34,66 @@ use underpass_segment::sync::{AcqRel, Acquire, AtomicBool, AtomicU32, AtomicU64,
 use underpass_segment::{clock, kernel};
 
 /// What this process keeps of an end, beside the end itself.
-struct Handle {
+pub struct Handle {
     /// Descriptors of this process that refer to it; 0: not in use.
-    descriptors: AtomicU32,
+    pub descriptors: AtomicU32,
     /// Threads of this process that are inside a call on it.
-    inside: Insiders,
+    pub inside: Insiders,
     /// Looks at it that have not ended: see [`look`].
-    lookers: AtomicU32,
+    pub lookers: AtomicU32,
     /// This process has no reference any more, though it has descriptors: see [`part`].
     ///
-    /// [`part`]: share::part
-    parted: AtomicBool,
+    /// [`part`]: references::part
+    pub parted: AtomicBool,
     /// Both directions were on the kernel path for good by then.
-    was_plain: AtomicBool,
+    pub was_plain: AtomicBool,
     /// The event in which the connection was found: see [`Connection::is_as_of`].
-    found: AtomicU64,
+    pub found: AtomicU64,
     /// [`ABSENT`], [`WORKING`], [`UNTOUCHED`], [`PRESENT`] or [`CONFINED`]: whether `link` is there, and may be used.
-    attached: AtomicU32,
+    pub attached: AtomicU32,
     /// Whether the connection is in the statistics: see [`count`].
-    counted: AtomicU32,
+    pub counted: AtomicU32,
     /// What the end's counters said when this process began to use it.
-    before: [AtomicU64; COUNTERS],
+    pub before: [AtomicU64; COUNTERS],
     /// What the kernel had sent and received of it when it was settled: see [`Connection::settle`].
-    settled: [AtomicU64; 2],
+    pub settled: [AtomicU64; 2],
     /// What is kept of it for a program image to come.
-    kept: Keeping,
-    link: UnsafeCell<MaybeUninit<Link>>,
+    pub kept: Keeping,
+    pub link: UnsafeCell<MaybeUninit<Link>>,
 }
 
-const ABSENT: u32 = 0;
-const WORKING: u32 = 1;
-const PRESENT: u32 = 2;
+pub const ABSENT: u32 = 0;
+pub const WORKING: u32 = 1;
+pub const PRESENT: u32 = 2;
 /// It is there, but this process has gone to the kernel path for good.
-const CONFINED: u32 = 3;
+pub const CONFINED: u32 = 3;
 /// As [`PRESENT`], but no send or receive has used it yet.
-const UNTOUCHED: u32 = 4;
+pub const UNTOUCHED: u32 = 4;
 
 static HANDLES: Sparse<Handle, { MAX_ENDS / PIECE }> = Sparse::new();
 /// One more than the highest index of an end that this process ever had.
-static HIGHEST: AtomicU32 = AtomicU32::new(0);
+pub static HIGHEST: AtomicU32 = AtomicU32::new(0);
 
+/// What this process keeps of the end with this index; `None` without address space.
 #[inline(always)]
-fn handle(index: u32) -> Option<&'static Handle> {
+pub fn handle(index: u32) -> Option<&'static Handle> {
     // SAFETY: handles are never unmapped; zeroed memory is an unused one.
     HANDLES.need(index as usize).map(|handle| unsafe { handle.as_ref() })
+}
+
+/// The connection that `fd` is already known to be, also a settled one.
+#[inline]
+pub fn known(fd: i32) -> Option<Connection> {
+    let Known::Connection(index) = table::get(fd) else { return None };
+    forked::check();
+    Some(Connection::at(family::existing()?, index, fd))
+}
+
+/// The bytes that were in the segment of the connection `fd` are out of reach: ends it by a reset, so that neither end waits
+/// for them.
+pub fn end_lost(fd: i32) {
+    kernel::reset(fd);
+    count_reason(Reason::HandOver);
 }
 
 /// A connection in the hands of one call.
@@ -90,29 +101,10 @@ fn handle(index: u32) -> Option<&'static Handle> {
 pub struct Connection {
     /// Its end.
     pub end: &'static End,
-    index: u32,
+    /// Index of its end in the family's table.
+    pub index: u32,
     /// The descriptor by which the program named it.
     pub fd: i32,
-}
-
-/// Where connections go up at once, `fd` looks for its other end before it has carried anything: when it is polled or
-/// registered. Else both ends would have to send and receive before a byte could go fast. Not when it is accepted: many a
-/// server forks then, and this process would be gone by when the other end looks for who holds the connection.
-#[inline]
-pub fn hasten(fd: i32) {
-    if hastens()
-        && matches!(table::get(fd), table::Known::Socket(_) | table::Known::Connection(_))
-        && let Some(connection) = of(fd)
-    {
-        connection.way();
-    }
-}
-
-/// Whether [`hasten`] does anything, for who has many descriptors to name.
-#[inline]
-pub fn hastens() -> bool {
-    // First: a filter may kill for the calls by which the configuration is read.
-    !filter::is_confined() && settings::config().goes_up_at_once() && !thread::is_vfork_child()
 }
 
 /// How a call on a connection has to go.
@@ -134,7 +126,7 @@ pub enum Way {
 
 impl Handle {
     /// This process has the end from now on.
-    fn begin(&self) {
+    pub fn begin(&self) {
         self.parted.store(false, Relaxed);
         // What comes back after this process had told of it, or another with the same end, is counted anew.
         let _ = self.counted.compare_exchange(TOLD, UNCOUNTED, Relaxed, Relaxed);
@@ -320,7 +312,7 @@ impl Connection {
     }
 
     #[inline(always)]
-    fn port_with(&self, link: Link, me: u32) -> Port<'static> {
+    pub fn port_with(&self, link: Link, me: u32) -> Port<'static> {
         Port {
             end: self.end,
             link,
@@ -520,7 +512,7 @@ impl Connection {
         self.reset_by(self.port_even_confined().as_ref());
     }
 
-    fn reset_by(&self, port: Option<&Port<'_>>) {
+    pub fn reset_by(&self, port: Option<&Port<'_>>) {
         kernel::reset_at_close(self.fd);
         // The other end must not take it for the doing of a doorbell.
         if let Some(port) = port {
@@ -542,13 +534,13 @@ impl Connection {
     }
 
     /// stdin, stdout and stderr pass the library by, where the program does not use them by their descriptors.
-    fn mind_stdio(&self) {
+    pub fn mind_stdio(&self) {
         if self.fd <= libc::STDERR_FILENO {
             self.hand_over_if_possible(Reason::Stdio);
         }
     }
 
-    fn pinned_port(&self, reason: Reason) -> Option<Port<'static>> {
+    pub fn pinned_port(&self, reason: Reason) -> Option<Port<'static>> {
         self.pin_end(reason);
         self.joined_port()
     }
@@ -561,12 +553,12 @@ impl Connection {
         self.end.pin(reason);
     }
 
-    fn joined_port(&self) -> Option<Port<'static>> {
+    pub fn joined_port(&self) -> Option<Port<'static>> {
         if self.end.stage() == Stage::Joined { self.port() } else { None }
     }
 
     /// The port of a joined end, even of a confined one. Whoever uses it makes system calls of the library's own.
-    fn port_even_confined(&self) -> Option<Port<'static>> {
+    pub fn port_even_confined(&self) -> Option<Port<'static>> {
         if self.end.stage() != Stage::Joined {
             return None;
         }

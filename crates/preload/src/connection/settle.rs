@@ -3,9 +3,9 @@
 //! Such a connection is *settled*: the calls that send, receive or wait find in the table that it is none of the library's, and
 //! make libc's call. What the kernel carries of it meanwhile is counted by the kernel.
 
+use super::watchers::watchers;
 use super::{Connection, handle};
 use crate::guest::{statistics, table};
-use crate::watch::epoll;
 use underpass_segment::kernel;
 use underpass_segment::reason::Reason;
 use underpass_segment::sync::{AtomicU64, Relaxed};
@@ -13,10 +13,10 @@ use underpass_segment::sync::{AtomicU64, Relaxed};
 impl Connection {
     /// The connection has just been pinned. Whether it is settled now: not if that may end, or if it has to be followed further.
     #[cold]
-    pub(super) fn settle(&self) -> bool {
+    pub fn settle(&self) -> bool {
         let is_for_good = matches!(self.end.reason(), Reason::Remote | Reason::OtherUser | Reason::NoSockDiag);
         let was_never_met = !self.end.has_segment() && self.end.entry.load(Relaxed) == 0;
-        if !is_for_good || !was_never_met || self.has_duplicates() || epoll::is_looked_at(self.fd) {
+        if !is_for_good || !was_never_met || self.has_duplicates() || (watchers().is_looked_at)(self.fd) {
             return false;
         }
         if let Some((noted, now)) = self.carried() {
@@ -27,13 +27,13 @@ impl Connection {
         let generation = table::generation(self.fd);
         let is_settled = table::settle(self.fd, self.index);
         if is_settled {
-            epoll::settle(self.fd, generation);
+            (watchers().settle)(self.fd, generation);
         }
         is_settled
     }
 
     /// This process is about to let go of it: whoever has it last counts what was carried since it was settled.
-    pub(super) fn count_settled(&self) {
+    pub fn count_settled(&self) {
         if table::is_settled(self.fd)
             && self.is_last()
             && let Some((noted, now)) = self.carried()

@@ -1,9 +1,17 @@
 //! The process ends: it lets go of its connections, whose family may live on.
 
-use crate::connection;
-use crate::guest::{forked, thread};
-use crate::watch::set;
+use super::images::images_awaited_until;
+use crate::connection::Connection;
+use crate::connection::count::tell;
+use crate::connection::kept::{self};
+use crate::connection::look::for_each;
+use crate::connection::references::part;
+use crate::guest::{family, forked, table, thread};
+use crate::watch::{epoll, set};
 use core::ffi::{c_int, c_void};
+use underpass_segment::clock;
+use underpass_segment::end::Stage;
+use underpass_segment::family::Family;
 use underpass_segment::sync::{Acquire, AtomicBool};
 
 /// The destructors of all libraries run in a function that libc registers for exit(3) once the constructors have run. They may
@@ -33,6 +41,60 @@ pub fn leave() {
     if thread::is_vfork_child() || LEFT.swap(true, Acquire) {
         return;
     }
-    connection::leave_all();
+    leave_all();
     set::leave();
+}
+
+/// At exit: counts what is still open and lets go of it, leaving no doorbell unread.
+pub fn leave_all() {
+    if let Some(family) = family::existing() {
+        let deadline = images_awaited_until();
+        await_claims(family, deadline);
+        for_each(|index, fd| {
+            let end = family.end(index);
+            let connection = Connection { end, index, fd };
+            connection.count_settled();
+            connection.await_heir(deadline);
+            if let Some(port) = connection.joined_port() {
+                connection.await_images(&port, connection.is_last(), deadline);
+            }
+            connection.hush();
+            epoll::let_go(connection, table::generation(fd));
+            // Before: see `hush`.
+            let is_awaited = connection.is_awaited();
+            let last = part(family, index) == Some(true);
+            if last && !is_awaited {
+                // As where a descriptor is closed: see `drop_reference`.
+                connection.leave_no_gap();
+            }
+            tell(end, index, last);
+            if last
+                && !is_awaited
+                && end.stage() == Stage::Joined
+                && let Some(port) = connection.port()
+            {
+                port.end_sending();
+                // Others of the family may live on, who keep the segment: nobody would find out that its reader is gone.
+                port.shut();
+            }
+        });
+    }
+}
+
+/// Before the process ends: awaits that the images to come for which ends are kept have come for them.
+fn await_claims(family: &Family, deadline: u64) {
+    let mut waits = true;
+    while core::mem::take(&mut waits) && clock::nanoseconds() < deadline {
+        kept::for_each(|index, kept| {
+            let end = family.end(index);
+            let awaited = end.references.load(Acquire) == 0 && end.lent_until.load(Acquire) == kept.until.load(Acquire);
+            if awaited {
+                kept::list(index);
+                waits = true;
+            }
+        });
+        if waits {
+            clock::nap(200);
+        }
+    }
 }

@@ -1,8 +1,11 @@
 //! The library begins in a program image, before the program does.
 
-use super::{child, exit, handoff};
+use super::{child, close, exit, handoff};
+use crate::connection::inside::{self, Closing};
+use crate::connection::watchers;
 use crate::guest::forked::{self, Forked};
 use crate::guest::{real, settings, statistics, table};
+use crate::watch;
 use underpass_segment::clock;
 
 #[used]
@@ -10,6 +13,7 @@ use underpass_segment::clock;
 static CONSTRUCTOR: extern "C" fn() = construct;
 
 static FORKED: Forked = Forked { become_child: child::become_child };
+static CLOSING: Closing = Closing { close_kept: close::close_kept };
 
 extern "C" fn construct() {
     if settings::are_read() {
@@ -19,6 +23,8 @@ extern "C" fn construct() {
     clock::begin();
     settings::read(|| {
         table::set_up();
+        inside::CLOSING.give(&CLOSING);
+        watchers::WATCHERS.give(&watch::WATCHERS);
         handoff::unpack();
         handoff::set_up();
         forked::set_up(&FORKED);

@@ -3,3 +3,14 @@
 pub mod epoll;
 pub mod poll;
 pub mod set;
+
+use crate::connection::watchers::Watchers;
+
+/// What a connection has its watchers do.
+pub static WATCHERS: Watchers = Watchers {
+    is_looked_at: epoll::is_looked_at,
+    settle: epoll::settle,
+    take_back: epoll::take_back,
+    looks_for_room: epoll::looks_for_room,
+    await_room: epoll::await_room,
+};

@@ -1,13 +1,14 @@
 //! poll, ppoll, select, pselect.
 
 use super::epoll;
-use crate::connection;
+use crate::connection::{self, confined};
 use crate::guest::access::{is_mask_readable, is_readable, is_writable};
 use crate::guest::buffers::check_room;
 use crate::guest::cancellation::{self, test_cancel, unless_left};
 use crate::guest::deadline::{Deadline, after, after_ms, invalid, left, let_signals_in};
 use crate::guest::memory::{release, reserve};
 use crate::guest::{errno, real, table};
+use crate::lifecycle::adopt;
 use core::ffi::c_int;
 use core::slice::{from_raw_parts, from_raw_parts_mut};
 use libc::{fd_set, nfds_t, pollfd, sigset_t, size_t, timespec, timeval};
@@ -141,7 +142,7 @@ unsafe fn at_rest<T>(fds: *const pollfd, count: usize, sleep: impl FnOnce() -> T
     let read = || (0..count).map(entry).filter(|(events, _)| events & IN != 0).map(|(_, fd)| fd);
     tap::let_go();
     read().for_each(epoll::fall_asleep);
-    for connection in read().filter_map(connection::of) {
+    for connection in read().filter_map(adopt::of) {
         epoll::watch_by_poll(connection);
     }
     // Under the same number there may be another connection before this thread is awake again.
@@ -242,7 +243,7 @@ fn has_rest(it: &pollfd) -> bool {
 }
 
 fn have_rests(fds: &[pollfd]) -> bool {
-    connection::has_rests() && fds.iter().any(has_rest)
+    confined::has_rests() && fds.iter().any(has_rest)
 }
 
 /// The answer when something is left in the rings of a confined process, of which the kernel does not know, with what that says
@@ -389,8 +390,8 @@ unsafe fn serve(
     if let Some(count) = answer_confined(entries(), look) {
         return count;
     }
-    if connection::hastens() {
-        entries().iter().filter(|it| it.events & IN != 0).for_each(|it| connection::hasten(it.fd));
+    if adopt::hastens() {
+        entries().iter().filter(|it| it.events & IN != 0).for_each(|it| adopt::hasten(it.fd));
     }
     if !concerns_us(entries()) {
         // SAFETY: passed on to the caller; the kernel writes the answers alone.
@@ -658,12 +659,12 @@ impl Select {
     /// As [`Select::word`].
     unsafe fn serve_with(self, fds: &mut [pollfd], ours: &mut [bool], plain: impl FnOnce() -> c_int) -> Served {
         let mut found = 0;
-        let hastens = connection::hastens();
+        let hastens = adopt::hastens();
         // SAFETY: passed on to the caller, here and below.
         unsafe {
             self.each(|fd, events| {
                 if hastens && events & IN != 0 {
-                    connection::hasten(fd);
+                    adopt::hasten(fd);
                 }
                 // Another thread may add to the sets meanwhile.
                 if let (Some(it), Some(ours)) = (fds.get_mut(found), ours.get_mut(found)) {

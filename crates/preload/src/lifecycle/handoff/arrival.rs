@@ -1,9 +1,11 @@
 //! A new program image takes over what it was handed, before the program begins.
 
-use super::parcel::{Arrived, Contents};
-use super::{BY_FAMILY, BY_PARCEL, ByCookie, VARIABLE, fill};
+use super::carried::Carried;
+use super::parcel::Arrived;
+use super::{BY_FAMILY, BY_PARCEL, ByCookie, VARIABLE};
 use crate::connection;
 use crate::guest::table;
+use crate::lifecycle::adopt;
 use crate::watch::epoll;
 use core::ffi::{CStr, c_char};
 use underpass_segment::end::{End, Stage};
@@ -16,51 +18,6 @@ static BROUGHT: AtomicPtr<c_char> = AtomicPtr::new(core::ptr::null_mut());
 
 /// Without /proc, descriptors are looked for up to here at most.
 const MOST_DESCRIPTORS: u64 = 1 << 20;
-
-/// A connection that was handed to this image.
-#[derive(Clone, Copy)]
-pub struct Carried<'a> {
-    /// The family of its end.
-    pub family: i32,
-    /// Which member of that this process was and is, if the same process has executed this image.
-    pub member: Option<u32>,
-    /// Index of its end there.
-    pub index: u32,
-    /// How the old image's statistics have it, if this process is the same.
-    pub counted: Option<u32>,
-    /// Bytes that were unread in the ring when its reader went away from that.
-    pub left_behind: u64,
-    /// No other descriptor of its socket can have come before it.
-    pub is_first: bool,
-    end: Option<&'a Contents>,
-}
-
-impl Carried<'_> {
-    /// One that another process has passed to this one: its end is in that one's family.
-    pub fn lent(family: i32, index: u32) -> Carried<'static> {
-        Carried { counted: Some(connection::BROUGHT), ..Carried::spawned(family, index) }
-    }
-
-    /// One of the process that has spawned this one, and of its family.
-    fn spawned(family: i32, index: u32) -> Carried<'static> {
-        Carried { family, member: None, index, counted: None, left_behind: u64::MAX, is_first: false, end: None }
-    }
-
-    /// Whether the end itself came along.
-    pub fn is_whole(&self) -> bool {
-        self.end.is_some()
-    }
-
-    /// Makes `end` what came along; false when that is no end of a connection that goes on.
-    pub fn restore(&self, end: &End) -> bool {
-        let Some(contents) = self.end else { return false };
-        fill(end, contents.end.iter().copied());
-        // Nobody is in a send of the kernel's any more, on this end or on another copy of it: the direction may go up again. (Where
-        // another family gives an end away, somebody there may be.)
-        end.sending.in_kernel.store(0, Relaxed);
-        end.stage() <= Stage::Joined
-    }
-}
 
 /// Takes the variable out of the environment, so that it is not handed on again by itself.
 pub fn unpack() {
@@ -117,13 +74,13 @@ fn claim_parcel(arrived: &Arrived) {
             is_first,
             end: Some(it),
         });
-        let claimed = carried.is_some_and(|it| connection::claim(listed.fd, Some(&it)));
+        let claimed = carried.is_some_and(|it| adopt::claim(listed.fd, Some(&it)));
         if !claimed && listed.depends != 0 {
             connection::end_lost(listed.fd);
         }
     }
     if let Some(member) = member {
-        connection::keep_claimed(family, member);
+        adopt::keep_claimed(family, member);
     }
 }
 
@@ -141,7 +98,7 @@ fn claim_from(id: i32) {
             if kernel::is_tcp(fd)
                 && let Some(index) = kernel::cookie(fd).ok().and_then(|cookie| by_cookie.find(cookie))
             {
-                connection::claim(fd, Some(&Carried::spawned(id, index)));
+                adopt::claim(fd, Some(&Carried::spawned(id, index)));
             }
         };
         if !kernel::for_each_descriptor(claim) {

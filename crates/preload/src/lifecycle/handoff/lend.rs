@@ -1,17 +1,14 @@
 //! A socket that is passed to another process over a Unix socket (SCM_RIGHTS).
 
-use super::parcel::bytes_of;
-use super::{LENT_NS, LIBRARY, fill};
-use crate::connection::{Connection, images_awaited_until};
-use crate::guest::{family, filter, thread};
-use underpass_segment::clock;
-use underpass_segment::end::{End, Stage};
-use underpass_segment::family::Family;
-use underpass_segment::kernel;
+use super::{LENT_NS, LIBRARY};
+use crate::connection::Connection;
+use crate::guest::{family, filter};
+use crate::lifecycle::images::images_awaited_until;
+use underpass_segment::end::Stage;
 use underpass_segment::meeting::Meeting;
 use underpass_segment::raw::Errno;
 use underpass_segment::reason::Reason;
-use underpass_segment::sync::{AcqRel, Relaxed};
+use underpass_segment::{clock, kernel};
 
 /// Whoever receives the sockets that one message passes over a Unix socket.
 pub struct Receiver {
@@ -114,28 +111,4 @@ fn comes_to_rings(pid: i32) -> bool {
         && kernel::user_of(pid) == Some(kernel::user_id())
         && kernel::began_with(pid, "UNDERPASS_MODE=off") == Some(false)
         && kernel::has_same_filters(pid)
-}
-
-/// Fills `end` from end number `index` of family `id`, which is another than this process's and has passed the socket here:
-/// to that family the connection is plain TCP from then on. False if that cannot be.
-pub fn take_over(end: &End, id: i32, index: u32, cookie: u64) -> bool {
-    let Ok(lender) = Family::open(id, kernel::user_id()) else { return false };
-    let old = lender.end(index);
-    let is_there = old.cookie.load(Relaxed) == cookie && !old.needs_no_segment() && old.add_reference();
-    let copy = || {
-        fill(end, bytes_of(old));
-        // Nobody was inside but this thread.
-        end.reading.lock.open();
-        end.sending.lock.open();
-    };
-    let taken = is_there && kernel::undisturbed(|| old.give_away(thread::number(), copy));
-    if taken {
-        end.forget_watchers();
-    }
-    if is_there && old.references.fetch_sub(1, AcqRel) == 1 && taken {
-        lender.give_back(index);
-    }
-    // SAFETY: the reference to the end was the only one, and is not used any more.
-    unsafe { lender.detach() };
-    taken
 }

@@ -12,6 +12,8 @@
 //! matter under which number that arrives. An image that cannot attach what it depends on ends the connection by a reset at once.
 
 mod arrival;
+mod by_cookie;
+pub mod carried;
 mod file_actions;
 mod lend;
 mod parcel;
@@ -19,17 +21,20 @@ mod program;
 mod prospect;
 mod stand_in;
 
-pub use arrival::{Carried, claim, unpack};
+pub use arrival::{claim, unpack};
 pub use file_actions::FileActions;
-pub use lend::{Receiver, take_over};
+pub use lend::Receiver;
 pub use program::Program;
 pub use prospect::set_up;
 pub use stand_in::Unconnected;
 
-use crate::connection::{self, Connection, Look};
+use super::{adopt, images, part};
+use crate::connection::look::{self, Look};
+use crate::connection::{self, Connection, count};
 use crate::guest::access::are_strings_readable;
 use crate::guest::memory::{self, Reserved};
 use crate::guest::{family, filter, table, thread};
+use by_cookie::ByCookie;
 use core::ffi::c_char;
 use core::fmt::Write;
 use core::mem::ManuallyDrop;
@@ -38,7 +43,7 @@ use parcel::Parcel;
 use prospect::Prospect;
 use stand_in::StandIns;
 use underpass_segment::config::HANDOFF_VARIABLE as VARIABLE;
-use underpass_segment::end::{End, Stage};
+use underpass_segment::end::Stage;
 use underpass_segment::family::Family;
 use underpass_segment::lock::Entered;
 use underpass_segment::reason::Reason;
@@ -115,7 +120,7 @@ struct Gone;
 impl Drop for Gone {
     fn drop(&mut self) {
         // Still here: the execution has failed.
-        connection::reference_all(true);
+        part::reference_all(true);
     }
 }
 
@@ -124,7 +129,7 @@ struct Away;
 
 impl Drop for Away {
     fn drop(&mut self) {
-        connection::look_at_all(|it| it.come_back());
+        look::look_at_all(|it| it.come_back());
     }
 }
 
@@ -165,7 +170,7 @@ pub unsafe fn pack(program: Program, envp: *const *const c_char, how: Execution<
     let family = if has_any() { family::existing() } else { None };
     let Some(family) = family else {
         if alone {
-            connection::count_before_execution(|_| false);
+            count::count_before_execution(|_| false);
         }
         return Packed::nothing(envp);
     };
@@ -179,9 +184,9 @@ pub unsafe fn pack(program: Program, envp: *const *const c_char, how: Execution<
     if prospect == Prospect::Never {
         return Packed::nothing(envp);
     }
-    let deadline = connection::images_awaited_until();
+    let deadline = images::images_awaited_until();
     if alone {
-        connection::for_each(|index, fd| Connection::at(family, index, fd).leave_sets());
+        look::for_each(|index, fd| Connection::at(family, index, fd).leave_sets());
         inherited(how, |it| it.outlast_image(deadline));
     }
     // Behind a seccomp filter an image may be killed for attaching a segment.
@@ -190,7 +195,7 @@ pub unsafe fn pack(program: Program, envp: *const *const c_char, how: Execution<
     let room = if goes_on { unsafe { Room::new(envp, how) } } else { None };
     if alone {
         let goes_along = |it: &Connection| it.end.stage() <= Stage::Joined && it.descriptors().any(stays_open);
-        connection::count_before_execution(|it| room.is_some() && goes_along(it));
+        count::count_before_execution(|it| room.is_some() && goes_along(it));
         leave_behind(family, deadline);
     }
     match room {
@@ -198,7 +203,7 @@ pub unsafe fn pack(program: Program, envp: *const *const c_char, how: Execution<
         None => {
             hand_over_inherited(how);
             if alone {
-                connection::reference_all(false);
+                part::reference_all(false);
             }
             Packed {
                 stand_ins: StandIns::for_image(how),
@@ -212,7 +217,7 @@ pub unsafe fn pack(program: Program, envp: *const *const c_char, how: Execution<
 
 /// The execution is about to close what the new image does not inherit.
 fn leave_behind(family: &'static Family, deadline: u64) {
-    connection::for_each(|index, fd| {
+    look::for_each(|index, fd| {
         let connection = Connection::at(family, index, fd);
         if connection.is_lent() && !connection.descriptors().any(stays_open) {
             connection.leave_behind(deadline);
@@ -371,7 +376,7 @@ impl Drop for Held {
 
 /// Whether this process has anything to hand on.
 fn has_any() -> bool {
-    connection::recognise_all();
+    adopt::recognise_all();
     family::existing().is_some() && known().any(|it| it.end.stage() <= Stage::Joined)
 }
 
@@ -432,7 +437,7 @@ fn stays_open(fd: i32) -> bool {
 fn inherited(how: Execution<'_>, mut what: impl FnMut(Connection)) {
     if !how.is_borrowed() {
         let is_given = |it: &Connection| matches!(how, Execution::Spawned(actions) if actions.may_give(it.fd));
-        return connection::look_at_all(|it| {
+        return look::look_at_all(|it| {
             if stays_open(it.fd) || is_given(&it) {
                 what(it)
             }
@@ -453,47 +458,6 @@ fn inherited(how: Execution<'_>, mut what: impl FnMut(Connection)) {
     if !kernel::for_each_descriptor(&mut look) {
         (0..table::highest()).for_each(look);
     }
-}
-
-/// Numbers, by cookie.
-struct ByCookie(Reserved<(u64, u32)>);
-
-impl ByCookie {
-    /// Of so many at most; `None` without address space.
-    fn of(most: usize, all: impl Iterator<Item = (u64, u32)>) -> Option<ByCookie> {
-        let mut list = Reserved::even_confined(most)?;
-        all.filter(|it| it.0 != 0).for_each(|it| {
-            list.push(it);
-        });
-        list.items_mut().sort_unstable();
-        Some(ByCookie(list))
-    }
-
-    fn find(&self, cookie: u64) -> Option<u32> {
-        let list = self.0.items();
-        let at = list.partition_point(|it| it.0 < cookie);
-        list.get(at).filter(|it| it.0 == cookie).map(|it| it.1)
-    }
-}
-
-/// Makes `end`, which this process has just taken for itself, what `bytes` say of one that no thread is inside of.
-fn fill(end: &End, bytes: impl Iterator<Item = u8>) {
-    let mine = end.references.load(Relaxed);
-    for (index, byte) in bytes.take(size_of::<End>()).enumerate() {
-        // SAFETY: below the size of an end, which nobody else looks at yet; any bytes are a valid end.
-        unsafe { (end as *const End as *mut u8).add(index).write(byte) };
-    }
-    if end.references.swap(mine, Relaxed) > 1 {
-        // Whoever has it too has an end of his own for it by now.
-        end.pin(Reason::Shared);
-    }
-    // Whoever was inside is gone with the old image, or goes on with the old end: what it left half done is mended.
-    end.reading.lock.forsake_all();
-    end.reading.in_kernel.store(0, Relaxed);
-    end.reading.taking.store(0, Relaxed);
-    end.sending.lock.forsake_all();
-    // Nobody else can come for it.
-    end.end_loans();
 }
 
 /// Number of variables.

@@ -3,10 +3,11 @@
 use super::room::give_back;
 use super::sleep::{hand_over, leave_group, wake_by_itself, wake_up, watch};
 use super::{EDGE, EXCLUSIVE, IN, has_kernel_room, has_sleepers, need_set, port, rests, set_of};
-use crate::connection::{self, Connection};
+use crate::connection::{self, Connection, confined};
 use crate::guest::access::is_readable;
 use crate::guest::table::{self, Known, Socket};
 use crate::guest::{errno, filter, real, settings, thread};
+use crate::lifecycle::{adopt, reuse};
 use crate::watch::set::{self, Later, Left, Room, Set};
 use core::ffi::c_int;
 use libc::epoll_event;
@@ -35,7 +36,7 @@ pub unsafe extern "C" fn epoll_create1(flags: c_int) -> c_int {
 
 fn created(epfd: c_int) -> c_int {
     if epfd >= 0 {
-        connection::forget_closed(epfd);
+        reuse::forget_closed(epfd);
         rests::note_set(epfd);
     }
     epfd
@@ -50,7 +51,7 @@ pub fn claim(epfd: c_int) {
         let Some(connection) = connection::known(fd) else { return };
         // The set is made with what is there, none of it ours.
         if need_set(epfd).is_none_or(|set| set.follow(fd, events, data, || 0).is_err()) {
-            return connection::give_up(fd, Reason::NoMemory);
+            return adopt::give_up(fd, Reason::NoMemory);
         }
         watch(connection, table::generation(fd));
         if let Some(set) = set_of(epfd) {
@@ -94,7 +95,7 @@ pub unsafe extern "C" fn epoll_ctl(epfd: c_int, operation: c_int, fd: c_int, eve
     // A confined connection is the kernel's, also if the filter was refused; not one in which a thread slept when it came.
     let behind_filter = filter::is_confined();
     let is_confined = || connection::known(fd).map_or(behind_filter, |it| it.is_confined());
-    if (behind_filter || connection::has_rests()) && is_confined() {
+    if (behind_filter || confined::has_rests()) && is_confined() {
         return control_foreign(epfd, operation, fd, wanted, call);
     }
     if !socket && (listens || table::is_settled(fd) || !is_set(operation, fd)) {
@@ -145,13 +146,13 @@ pub unsafe extern "C" fn epoll_ctl(epfd: c_int, operation: c_int, fd: c_int, eve
     // As soon as the kernel knows, another thread may be told of the socket, close it and have the number for another.
     let generation = table::generation(fd);
     let Some(set) = need_set(epfd) else {
-        connection::give_up(fd, Reason::NoMemory);
+        adopt::give_up(fd, Reason::NoMemory);
         return call();
     };
     let answer = match set.follow(fd, events, data, call) {
         Ok(answer) => answer,
         Err(answer) => {
-            connection::give_up(fd, Reason::NoMemory);
+            adopt::give_up(fd, Reason::NoMemory);
             return answer;
         }
     };
@@ -162,13 +163,13 @@ pub unsafe extern "C" fn epoll_ctl(epfd: c_int, operation: c_int, fd: c_int, eve
     }
     if answer == 0
         && table::generation(fd) == generation
-        && let Some(connection) = connection::of(fd)
+        && let Some(connection) = adopt::of(fd)
     {
         if operation == libc::EPOLL_CTL_ADD {
             watch(connection, generation);
         }
         if events & IN != 0 {
-            connection::hasten(fd);
+            adopt::hasten(fd);
         }
         if let Some(port) = connection.ready_port() {
             set.look_at(fd, |item| {
@@ -201,7 +202,7 @@ fn control_above(
             Some((events, data)) => {
                 let generation = table::generation(fd);
                 set.leave(Left::Changed { fd, generation, events, data, foreign: !socket });
-                if socket && let Some(connection) = connection::of(fd) {
+                if socket && let Some(connection) = adopt::of(fd) {
                     connection.end.watch();
                     wake_by_itself(connection);
                 }

@@ -8,7 +8,7 @@
 
 use super::control::register;
 use super::{EDGE, IN, MAX_DEPTH, ONCE, OUT, SLEEPERS, descriptors, has_sleepers, set_of, settle};
-use crate::connection::{self, Connection};
+use crate::connection::{self, Connection, confined};
 use crate::guest::memory::{PIECE, Reserved};
 use crate::guest::{real, table, thread};
 use crate::watch::set::{self, Set};
@@ -167,7 +167,7 @@ impl Entry {
     fn is_over(&self) -> bool {
         let end = self.end.load(Relaxed);
         let told_once = self.word.load(Acquire) & STATES == TOLD && self.wants(ONCE);
-        end != SET && !told_once && !self.kicked.load(Relaxed) && !connection::may_have_rest(end)
+        end != SET && !told_once && !self.kicked.load(Relaxed) && !confined::may_have_rest(end)
     }
 
     /// Takes what it wants to be told if something is left: events and data. `None` also if another thread was faster.
@@ -226,13 +226,13 @@ fn busy() -> u64 {
 fn has_rest(fd: c_int, end: u32, depth: u32) -> bool {
     match end {
         SET => depth < MAX_DEPTH && is_any_within(fd, depth + 1),
-        end => connection::has_rest_of(end),
+        end => confined::has_rest_of(end),
     }
 }
 
 /// Whether anything is registered in `epfd` of which something is left to read.
 pub fn is_any(epfd: c_int) -> bool {
-    connection::has_rests() && is_any_within(epfd, 0)
+    confined::has_rests() && is_any_within(epfd, 0)
 }
 
 fn is_any_within(epfd: c_int, depth: u32) -> bool {
@@ -241,7 +241,7 @@ fn is_any_within(epfd: c_int, depth: u32) -> bool {
 
 /// Whether this thread, which has counted itself among those that sleep on `epfd`, must not sleep.
 pub(super) fn keeps_awake(epfd: c_int) -> bool {
-    if !connection::has_rests() {
+    if !confined::has_rests() {
         return false;
     }
     // The count comes before the look; who arms an entry has looked at the count before.
@@ -331,7 +331,7 @@ fn wake_sleepers(set: &Set) {
 
 /// `epfd` is a new set of a confined process: it may be registered in another.
 pub(super) fn note_set(epfd: c_int) {
-    if connection::has_rests() {
+    if confined::has_rests() {
         enter((NO_SET, epfd, SET), (0, 0), take_free);
     }
 }
@@ -356,11 +356,11 @@ impl Change {
     /// The program is about to do `operation` by epoll_ctl. `None` if the list has nothing to do with it.
     pub(super) fn begin(epfd: c_int, operation: c_int, fd: c_int, wanted: Option<(u32, u64)>) -> Option<Change> {
         // First: every epoll_ctl comes here, and hardly any process has rests.
-        if !connection::has_rests() {
+        if !confined::has_rests() {
             return None;
         }
         let (end, may_have_rest) = match connection::known(fd) {
-            Some(connection) => (connection.index(), connection::may_have_rest(connection.index())),
+            Some(connection) => (connection.index(), confined::may_have_rest(connection.index())),
             None if is_set(fd) => (SET, true),
             None => return None,
         };
@@ -427,7 +427,7 @@ fn is_slept_on(epfd: c_int, depth: u32) -> bool {
 
 /// `epfd` is about to be closed.
 pub(super) fn forget_set(epfd: c_int) {
-    if connection::has_rests() {
+    if confined::has_rests() {
         for entry in entries().iter().filter(|it| it.is_of(epfd) || it.is(it.set.load(Relaxed), epfd, SET)) {
             if let Some(word) = entry.lock() {
                 entry.word.store(word & !STATES | FREE, SeqCst);
@@ -527,7 +527,7 @@ pub(super) unsafe fn tell(
 /// # Safety
 /// As [`tell`], of so many events.
 pub(super) unsafe fn confirm(epfd: c_int, events: *mut epoll_event, count: c_int) -> c_int {
-    if count <= 0 || !connection::has_rests() {
+    if count <= 0 || !confined::has_rests() {
         return count;
     }
     let alarm = set_of(epfd).map(Set::alarm_data);
@@ -551,6 +551,6 @@ fn look_whether_all_is_over() {
     let count = IN_VAIN.fetch_add(1, Relaxed);
     let is_over = |it: &Entry| it.word.load(Acquire) & STATES == FREE || it.end.load(Relaxed) == SET || it.is_over();
     if count % LOOK_EVERY == LOOK_EVERY - 1 && entries().iter().all(is_over) {
-        connection::forget_rests();
+        confined::forget_rests();
     }
 }

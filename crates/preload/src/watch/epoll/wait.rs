@@ -5,7 +5,7 @@ use super::events::{Events, ask, collect, news, tell_each, tell_twins, writable 
 use super::room::{any_waits, look_in};
 use super::sleep::{any_news, arm, arm_inner, hand_over};
 use super::{IN, OVER, asleep, has_sleepers, port, rests, set_of};
-use crate::connection;
+use crate::connection::confined;
 use crate::guest::access::{is_mask_readable, is_writable};
 use crate::guest::buffers::SURE;
 use crate::guest::cancellation::test_cancel;
@@ -54,7 +54,7 @@ impl Call<'_> {
     /// # Safety
     /// The array must be the program's, of `most` events, one at least.
     unsafe fn rests(&self, at: *mut epoll_event, most: usize) -> Option<c_int> {
-        if !connection::has_rests() {
+        if !confined::has_rests() {
             return None;
         }
         let look = |at, most| match set_of(self.epfd).filter(|set| set.count() > 0 && !set.is_below()) {
@@ -84,7 +84,7 @@ fn wait(epfd: c_int, events: *mut epoll_event, most: c_int, deadline: Deadline, 
     if !(1..=MOST).contains(&most) {
         return None;
     }
-    if connection::has_rests()
+    if confined::has_rests()
         && is_writable(events, 1)
         // SAFETY: the program vouches for its array.
         && let Some(count) = unsafe { call.rests(events, most as usize) }
@@ -325,7 +325,7 @@ fn sleep_natively(
     call: &Call<'_>,
     native: impl FnOnce() -> c_int,
 ) -> c_int {
-    if connection::has_rests() {
+    if confined::has_rests() {
         return sleep_beside_rests(events, most, deadline, call);
     }
     let before = set_of(epfd).map(Set::changes);

@@ -1,7 +1,7 @@
 //! What a signal handler on top of a look at a set leaves to that: the set is in the middle of something, by this very thread.
 
 use super::{Inside, Item, Set, made};
-use crate::connection;
+use crate::connection::{self, references};
 use crate::guest::memory::{PIECE, Sparse};
 use crate::guest::table;
 use core::cell::UnsafeCell;
@@ -76,7 +76,7 @@ pub(super) struct Ends {
 impl Ends {
     #[cold]
     pub(super) fn let_go(&self, set: &Set) {
-        self.indices.iter().flatten().for_each(|&index| connection::release(index, None));
+        self.indices.iter().flatten().for_each(|&index| references::release(index, None));
         if self.closed {
             Set::give_back(set);
         }

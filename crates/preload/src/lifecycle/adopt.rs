@@ -1,13 +1,13 @@
 //! Finding out whether a descriptor is a TCP connection, and which.
 
-use super::count::{UNCOUNTED, after_execution, count_reason, forget_carried};
-use super::ending::{bury, take_back_what_is_left};
-use super::share::for_each;
-use super::{ABSENT, Connection, HIGHEST, Handle, Way, handle, is_pool_used};
+use super::handoff::carried::{self, Carried};
+use crate::connection::count::{UNCOUNTED, after_execution, count_reason, forget_carried};
+use crate::connection::look::for_each;
+use crate::connection::references::{bury, is_pool_used, take_back_what_is_left};
+use crate::connection::{ABSENT, Connection, HIGHEST, Handle, Way, end_lost, handle};
 use crate::guest::table::{self, Known, Nonblocking, Socket};
-use crate::guest::{family, filter, forked, statistics, thread};
-use crate::lifecycle::handoff::{self, Carried};
-use crate::watch::set;
+use crate::guest::{family, filter, forked, settings, statistics, thread};
+use crate::watch::{epoll, set};
 use underpass_segment::end::{End, Stage};
 use underpass_segment::family::Family;
 use underpass_segment::kernel;
@@ -39,14 +39,6 @@ pub fn recognise(fd: i32) -> Option<Connection> {
         return None;
     }
     of(fd)
-}
-
-/// The connection that `fd` is already known to be, also a settled one.
-#[inline]
-pub fn known(fd: i32) -> Option<Connection> {
-    let Known::Connection(index) = table::get(fd) else { return None };
-    forked::check();
-    Some(Connection { end: family::existing()?.end(index), index, fd })
 }
 
 /// The index of the end of `fd`, which gets one if it is a connection in one of the wanted TCP states.
@@ -113,7 +105,7 @@ fn classify(fd: i32, known: Known, wanted: fn(u8) -> bool) -> Option<u32> {
         // Another thread was faster.
         return if let Known::Connection(index) = now { Some(index) } else { None };
     }
-    crate::watch::epoll::watch(connection, table::generation(fd));
+    epoll::watch(connection, table::generation(fd));
     connection.mind_stdio();
     Some(index)
 }
@@ -188,7 +180,7 @@ pub fn keep_claimed(id: i32, member: u32) {
 /// registration from now on passes them by.
 fn disown(fd: i32, known: Known) {
     if table::replace(fd, known, Known::Other) && matches!(known, Known::Socket(_)) {
-        crate::watch::epoll::disown(fd);
+        epoll::disown(fd);
     }
 }
 
@@ -231,7 +223,7 @@ fn brought(fd: i32, carried: Option<&Carried<'_>>) -> Option<u32> {
                     if carried.is_whole() {
                         carried.restore(end) && end.cookie.load(Relaxed) == cookie
                     } else {
-                        handoff::take_over(end, carried.family, carried.index, cookie)
+                        carried::take_over(end, carried.family, carried.index, cookie)
                     }
                 })
             };
@@ -281,13 +273,6 @@ impl Connection {
     }
 }
 
-/// The bytes that were in the segment of the connection `fd` are out of reach: ends it by a reset, so that neither end waits
-/// for them.
-pub fn end_lost(fd: i32) {
-    kernel::reset(fd);
-    count_reason(Reason::HandOver);
-}
-
 /// The end with this cookie that was restored under another number already; one reference more.
 fn restored(family: &Family, cookie: u64) -> Option<u32> {
     let mut found = None;
@@ -312,15 +297,6 @@ fn restore(family: &Family, fill: impl FnOnce(&End) -> bool) -> Option<u32> {
     None
 }
 
-/// Counts a connection that the library does not follow.
-fn seen(reason: Reason) {
-    if let Some(record) = statistics::record() {
-        record.connections.fetch_add(1, Relaxed);
-        record.unfollowed.fetch_add(1, Relaxed);
-    }
-    count_reason(reason);
-}
-
 /// Nothing of this process refers to the pool any more, unless it returns false.
 fn let_go_of_pool(id: i32, begin: *const u8) -> bool {
     // Nor one that a look at a set, below this signal handler, may be using.
@@ -329,4 +305,42 @@ fn let_go_of_pool(id: i32, begin: *const u8) -> bool {
         set::forget_pool(begin);
     }
     unused
+}
+
+/// A fork is about to share every socket.
+pub fn recognise_all() {
+    for fd in 0..table::highest() {
+        if let Known::Socket(_) = table::get(fd) {
+            recognise(fd);
+        }
+    }
+}
+
+/// Whether [`hasten`] does anything, for who has many descriptors to name.
+#[inline]
+pub fn hastens() -> bool {
+    // First: a filter may kill for the calls by which the configuration is read.
+    !filter::is_confined() && settings::config().goes_up_at_once() && !thread::is_vfork_child()
+}
+
+/// Where connections go up at once, `fd` looks for its other end before it has carried anything: when it is polled or
+/// registered. Else both ends would have to send and receive before a byte could go fast. Not when it is accepted: many a
+/// server forks then, and this process would be gone by when the other end looks for who holds the connection.
+#[inline]
+pub fn hasten(fd: i32) {
+    if hastens()
+        && matches!(table::get(fd), table::Known::Socket(_) | table::Known::Connection(_))
+        && let Some(connection) = of(fd)
+    {
+        connection.way();
+    }
+}
+
+/// Counts a connection that the library does not follow.
+fn seen(reason: Reason) {
+    if let Some(record) = statistics::record() {
+        record.connections.fetch_add(1, Relaxed);
+        record.unfollowed.fetch_add(1, Relaxed);
+    }
+    count_reason(reason);
 }

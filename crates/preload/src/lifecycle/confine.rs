@@ -1,0 +1,56 @@
+//! A program says which system calls it will make (seccomp(2)): its connections go to kernel TCP before.
+
+use crate::connection::look::for_each;
+use crate::connection::{CONFINED, Connection, PRESENT, UNTOUCHED, confined, handle};
+use crate::guest::{family, forked};
+use crate::watch::epoll;
+use underpass_segment::clock;
+use underpass_segment::end::Stage;
+use underpass_segment::reason::Reason;
+use underpass_segment::sync::{AcqRel, Acquire, Relaxed};
+
+/// All connections together wait no longer for their other ends.
+const PATIENCE_NS: u64 = 100_000_000;
+
+/// Every connection stays on the kernel path for good, or goes there, while the library may still make system calls.
+pub fn confine_all() {
+    forked::check();
+    let Some(family) = family::existing() else { return };
+    let until = clock::nanoseconds() + PATIENCE_NS;
+    let mut have_rests = confined::begin();
+    for_each(|index, fd| have_rests |= Connection::at(family, index, fd).confine(until));
+    confined::end(have_rests);
+}
+
+impl Connection {
+    /// Whether something may be left in its ring.
+    fn confine(&self, until: u64) -> bool {
+        // What was put off would need epoll_ctl.
+        epoll::settle_socket(*self, || None);
+        self.end.pin(Reason::Seccomp);
+        if self.end.stage() != Stage::Joined {
+            return false;
+        }
+        // The kernel's epoll does not know what is in the ring: without address space nobody is told of it who waits by a set.
+        // A poll that sleeps is woken by what the other end puts on the kernel path.
+        let is_polled = self.descriptors().any(epoll::is_slept_on);
+        let is_seen = (epoll::prepare_rests() || self.end.watched.load(Relaxed) == 0) && !is_polled;
+        let (Some(port), Some(handle)) = (self.port(), handle(self.index)) else { return false };
+        if !port.confine(until, is_seen) {
+            return false;
+        }
+        // At once, since from here on the ring is read in another way. In this order: the one becomes the other.
+        for present in [UNTOUCHED, PRESENT] {
+            let _ = handle.attached.compare_exchange(present, CONFINED, AcqRel, Acquire);
+        }
+        let has_rest = !port.is_plain();
+        if has_rest {
+            epoll::enter_rests(*self);
+        }
+        epoll::leave_sets(*self);
+        if has_rest {
+            epoll::wake_for_rests(*self);
+        }
+        has_rest
+    }
+}
