@@ -2,6 +2,7 @@
 
 pub mod aio;
 pub mod descriptor;
+pub mod epoll;
 pub mod exec;
 pub mod fork;
 pub mod io_uring;

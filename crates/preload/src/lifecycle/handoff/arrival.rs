@@ -11,6 +11,7 @@ use core::ffi::{CStr, c_char};
 use underpass_segment::end::{End, Stage};
 use underpass_segment::family::Family;
 use underpass_segment::kernel;
+use underpass_segment::reason::Reason;
 use underpass_segment::sync::{AcqRel, AtomicPtr, Relaxed, Release};
 
 /// The variable's value in this image's own first environment.
@@ -50,7 +51,7 @@ pub fn claim() {
         claim_from(family);
     }
     if (0..table::highest()).any(|fd| connection::known(fd).is_some()) {
-        kernel::for_each_descriptor(epoll::claim);
+        kernel::for_each_descriptor(|fd| epoll::claim(fd, |fd| adopt::give_up(fd, Reason::NoMemory)));
     }
 }
 

@@ -1,7 +1,8 @@
 //! What is told to the program: news of the active sockets, and what the kernel's events mean.
 
-use super::control::{register, settle, silence, tell};
-use super::room::{Found, is_about_the_kernel, look, look_anew};
+use super::news::{ended, news, over_now, without_false_reset};
+use super::register::{register, settle, silence, tell};
+use super::room::{Found, is_about_the_kernel, look_anew};
 use super::sleep::{confirm, rest, wake_up};
 use super::{EDGE, IN, ONCE, OUT, OVER, UNASKED, has_room, port, set_of};
 use crate::connection;
@@ -12,7 +13,7 @@ use libc::epoll_event;
 use underpass_segment::clock::{ticks, ticks_per_microsecond};
 use underpass_segment::kernel;
 use underpass_segment::raw::is_quiet;
-use underpass_segment::switch::{Port, Ready, Sleep, Told};
+use underpass_segment::switch::{Port, Ready, Sleep};
 use underpass_segment::sync::Relaxed;
 
 /// A connection without news for so long is left to the kernel.
@@ -20,24 +21,6 @@ const QUIET_AFTER_US: u64 = 1000;
 /// A set that never sleeps tells the kernel so late of changed registrations. Until then the kernel may know nothing of
 /// what only it can report, such as the end of a stream.
 const TELL_AFTER_US: u64 = 10_000;
-
-/// Whether a fast connection is to be reported for its room: again and again, if it is level-triggered. A one-shot
-/// registration is left to the kernel.
-pub(super) fn writable(port: &Port<'_>, item: &Item) -> bool {
-    look(port, item) == Found::Room
-}
-
-/// What `item` has been told of from now on, if there is any data in the ring of which it has not been (or,
-/// level-triggered, any at all).
-pub(super) fn news(port: &Port<'_>, item: &Item) -> Option<Told> {
-    match port.ready() {
-        Ready::Yes if item.events & EDGE == 0 => Some(Told::default()),
-        Ready::No if !port.is_deaf() => None,
-        // Behind what is left in the kernel there may be more in the ring, which the kernel does not know of.
-        _ if item.events & EDGE != 0 => port.newer(item.told),
-        _ => None,
-    }
-}
 
 /// What is told to the program.
 pub(super) struct Events {
@@ -173,26 +156,6 @@ fn beside_edge(port: &Port<'_>, item: &Item) -> u32 {
     let over = if port.may_have_ended() { over_now(port, libc::POLLRDHUP) } else { 0 };
     let readable = over != 0 || port.ready() == Ready::Yes;
     (if readable { item.events & IN } else { 0 }) | over & (item.events | UNASKED)
-}
-
-/// What the kernel knows beside: a one-shot event has to say everything at once, and an end that has been announced
-/// comes with the data before it.
-fn ended(port: &Port<'_>, item: &Item) -> u32 {
-    if item.events & ONCE == 0 && !port.may_have_ended() {
-        return 0;
-    }
-    let asked = if item.events & libc::EPOLLRDHUP as u32 != 0 { libc::POLLRDHUP } else { 0 };
-    over_now(port, asked)
-}
-
-/// What the kernel says of the end, which is `asked` for that of the stream ([`libc::POLLRDHUP`]) or not.
-fn over_now(port: &Port<'_>, asked: i16) -> u32 {
-    without_false_reset(port, kernel::poll_now(port.fd, asked) as u16 as u32 & OVER)
-}
-
-/// `mask` without a reset that is the doing of a doorbell alone.
-fn without_false_reset(port: &Port<'_>, mask: u32) -> u32 {
-    if mask & UNASKED != 0 && port.heed_reset() { mask & !UNASKED } else { mask }
 }
 
 /// Whether only the kernel can report what a registration asks for of which it has an older one.

@@ -1,4 +1,4 @@
-//! epoll_create, epoll_ctl, epoll_wait and its variants; here, the sets of this process and who sleeps on them.
+//! Epoll sets; here, those of this process and who sleeps on them.
 //!
 //! Every socket stays registered with the kernel exactly as the program registered it. For stream sockets the library
 //! keeps a copy of the registration. Those that were active lately are looked at in user space; the quiet ones have
@@ -8,21 +8,24 @@
 
 mod control;
 mod events;
+mod news;
+mod register;
 mod rests;
 mod room;
 mod sleep;
 mod wait;
 
-pub use control::{claim, epoll_create, epoll_create1, epoll_ctl, settle_socket, tell_anew};
+pub use control::{Control, Controlled, claim, settle_socket, tell_anew};
 pub use rests::{
-    enter_all as enter_rests, is_any as has_rest, leave_sets, prepare as prepare_rests, wake_all as wake_for_rests,
+    enter_all as enter_rests, is_any as has_rest, leave_sets, note_set, prepare as prepare_rests,
+    wake_all as wake_for_rests,
 };
 pub use room::{await_room, looks_for_room};
 pub use sleep::{
     confirm, forget_socket, has_ready, let_go, outlast_looks, prepare_to_sleep, take_back, wake_by_itself, watch,
     watch_by_poll,
 };
-pub use wait::{epoll_pwait, epoll_pwait2, epoll_wait};
+pub use wait::{Call, sleep_natively, wait, whole_ms};
 
 use super::set::{self, Left, Set};
 use crate::connection;
@@ -38,7 +41,8 @@ use underpass_segment::switch::Port;
 use underpass_segment::sync::{AcqRel, Acquire, AtomicPtr, AtomicU32, Release};
 use underpass_segment::tap;
 
-const IN: u32 = (libc::EPOLLIN | libc::EPOLLRDNORM) as u32;
+/// Something to read.
+pub const IN: u32 = (libc::EPOLLIN | libc::EPOLLRDNORM) as u32;
 const OUT: u32 = (libc::EPOLLOUT | libc::EPOLLWRNORM) as u32;
 const OVER: u32 = (libc::EPOLLHUP | libc::EPOLLERR | libc::EPOLLRDHUP) as u32;
 /// The kernel nests no deeper.
@@ -177,7 +181,7 @@ pub fn forget_set(epfd: c_int) -> bool {
     if set.is_inner() {
         set::made().for_each(|outer| outer.remove_inner(epfd));
     }
-    control::silence(epfd, set);
+    register::silence(epfd, set);
     set.each(|fd, item| {
         if let Some(connection) = connection::known(fd) {
             wake_up(item, connection.end);

@@ -6,7 +6,7 @@
 //! sleep counts itself, and looks once more; who registers something looks whether anybody is counted, and if so has the kernel told
 //! of room as well, which wakes the sleepers.
 
-use super::control::register;
+use super::register::register;
 use super::{EDGE, IN, MAX_DEPTH, ONCE, OUT, SLEEPERS, descriptors, has_sleepers, set_of, settle};
 use crate::connection::{self, Connection, confined};
 use crate::guest::memory::{PIECE, Reserved};
@@ -330,7 +330,7 @@ fn wake_sleepers(set: &Set) {
 }
 
 /// `epfd` is a new set of a confined process: it may be registered in another.
-pub(super) fn note_set(epfd: c_int) {
+pub fn note_set(epfd: c_int) {
     if confined::has_rests() {
         enter((NO_SET, epfd, SET), (0, 0), take_free);
     }

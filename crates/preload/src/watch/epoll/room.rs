@@ -4,7 +4,7 @@
 //! A registration for which the set looks ([`Room`]) stays active. As soon as the set cannot look (the direction leaves the ring,
 //! the socket or the set goes elsewhere), the kernel gets its registration back, and tells of its own room.
 
-use super::control::register;
+use super::register::register;
 use super::{EDGE, ONCE, OUT, has_sleepers, port};
 use crate::connection;
 use crate::watch::set::{self, Item, Room, Scan, Set};

@@ -1,7 +1,7 @@
 //! What wakes a set that sleeps: sockets are left to the kernel with their waiting flags up, and taken back.
 
-use super::control::{kick, register, settle, silence, sound_if_full};
-use super::events::{news, writable};
+use super::news::{news, writable};
+use super::register::{kick, register, settle, silence, sound_if_full};
 use super::room::{Found, give_back, look, mute};
 use super::{IN, MAX_DEPTH, OUT, has_sleepers, port, set_of, watches};
 use crate::connection::{self, Connection};

@@ -1,15 +1,16 @@
-//! epoll_wait and its variants.
+//! Waits on a set (epoll_wait and its variants).
 
-use super::control::settle;
-use super::events::{Events, ask, collect, news, tell_each, tell_twins, writable as is_writable_now};
+use super::events::{Events, ask, collect, tell_each, tell_twins};
+use super::news::{news, writable as is_writable_now};
+use super::register::settle;
 use super::room::{any_waits, look_in};
 use super::sleep::{any_news, arm, arm_inner, hand_over};
 use super::{IN, OVER, asleep, has_sleepers, port, rests, set_of};
 use crate::connection::confined;
-use crate::guest::access::{is_mask_readable, is_writable};
+use crate::guest::access::is_writable;
 use crate::guest::buffers::SURE;
 use crate::guest::cancellation::test_cancel;
-use crate::guest::deadline::{Deadline, after, after_ms, invalid, left, let_signals_in};
+use crate::guest::deadline::{Deadline, left};
 use crate::guest::{errno, real, settings, table};
 use crate::watch::set::{Scan, Set};
 use core::ffi::c_int;
@@ -28,12 +29,13 @@ const KERNEL_WHEN_IDLE_US: u64 = 4;
 const BRIEFLY_NS: u64 = 10_000_000;
 
 /// The program's call.
-struct Call<'a> {
-    epfd: c_int,
+pub struct Call<'a> {
+    /// The set.
+    pub epfd: c_int,
     /// Makes it with what is left of the time.
-    sleep: &'a dyn Fn(*mut epoll_event, c_int, Option<timespec>) -> c_int,
+    pub sleep: &'a dyn Fn(*mut epoll_event, c_int, Option<timespec>) -> c_int,
     /// The signals that it blocks; null: as they are.
-    mask: *const sigset_t,
+    pub mask: *const sigset_t,
 }
 
 impl Call<'_> {
@@ -78,7 +80,7 @@ impl Call<'_> {
 }
 
 /// epoll_wait, sleeping by `call`.
-fn wait(epfd: c_int, events: *mut epoll_event, most: c_int, deadline: Deadline, call: &Call<'_>) -> Option<c_int> {
+pub fn wait(epfd: c_int, events: *mut epoll_event, most: c_int, deadline: Deadline, call: &Call<'_>) -> Option<c_int> {
     /// The kernel takes no more.
     const MOST: c_int = c_int::MAX / size_of::<epoll_event>() as c_int;
     if !(1..=MOST).contains(&most) {
@@ -300,24 +302,9 @@ fn begin(set: &Set) -> Wait {
     wait
 }
 
-/// # Safety
-/// As epoll_wait(2).
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn epoll_wait(epfd: c_int, events: *mut epoll_event, most: c_int, timeout: c_int) -> c_int {
-    let deadline = after_ms(timeout);
-    // SAFETY: the program vouches for its array, here and below.
-    let sleep = |at, most, left: Option<timespec>| unsafe { real::epoll_wait(epfd, at, most, whole_ms(left)) };
-    let call = Call { epfd, sleep: &sleep, mask: core::ptr::null() };
-    if let Some(answer) = wait(epfd, events, most, deadline, &call) {
-        return answer;
-    }
-    // SAFETY: passed on to the caller.
-    sleep_natively(epfd, events, most, deadline, &call, || unsafe { real::epoll_wait(epfd, events, most, timeout) })
-}
-
 /// Sleeps by `native` on a set that has no sockets of ours. It may have some when this thread wakes: then what woke it may be
 /// a doorbell, or what another thread has been told of.
-fn sleep_natively(
+pub fn sleep_natively(
     epfd: c_int,
     events: *mut epoll_event,
     most: c_int,
@@ -362,67 +349,6 @@ fn sleep_beside_rests(events: *mut epoll_event, most: c_int, deadline: Deadline,
 }
 
 /// Milliseconds of a remaining time, rounded up, for calls that count in them; -1: forever.
-fn whole_ms(left: Option<timespec>) -> c_int {
+pub fn whole_ms(left: Option<timespec>) -> c_int {
     left.map_or(-1, |t| (t.tv_sec * 1000 + (t.tv_nsec + 999_999) / 1_000_000).min(c_int::MAX.into()) as c_int)
-}
-
-/// # Safety
-/// As epoll_pwait(2).
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn epoll_pwait(
-    epfd: c_int,
-    events: *mut epoll_event,
-    most: c_int,
-    timeout: c_int,
-    mask: *const sigset_t,
-) -> c_int {
-    if !is_mask_readable(mask) {
-        // SAFETY: passed on to the caller; refused for the mask.
-        return unsafe { real::epoll_pwait(epfd, events, most, timeout, mask) };
-    }
-    let deadline = after_ms(timeout);
-    // SAFETY: as in `epoll_wait`.
-    let sleep = |at, most, left: Option<timespec>| unsafe { real::epoll_pwait(epfd, at, most, whole_ms(left), mask) };
-    let call = Call { epfd, sleep: &sleep, mask };
-    if let Some(answer) = wait(epfd, events, most, deadline, &call) {
-        // The kernel's does not do so if it need not wait.
-        return if answer == 0 && timeout != 0 { let_signals_in(mask) } else { answer };
-    }
-    // SAFETY: passed on to the caller.
-    sleep_natively(epfd, events, most, deadline, &call, || unsafe {
-        real::epoll_pwait(epfd, events, most, timeout, mask)
-    })
-}
-
-/// # Safety
-/// As epoll_pwait2(2).
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn epoll_pwait2(
-    epfd: c_int,
-    events: *mut epoll_event,
-    most: c_int,
-    timeout: *const timespec,
-    mask: *const sigset_t,
-) -> c_int {
-    let sleep = |at, most, left: Option<timespec>| {
-        let left = left.as_ref().map_or(core::ptr::null(), |t| t as *const timespec);
-        // SAFETY: as in `epoll_wait`.
-        unsafe { real::epoll_pwait2(epfd, at, most, left, mask) }
-    };
-    if invalid(timeout) || !is_mask_readable(mask) {
-        // SAFETY: passed on to the caller.
-        return unsafe { real::epoll_pwait2(epfd, events, most, timeout, mask) };
-    }
-    // SAFETY: as above.
-    let deadline = unsafe { after(timeout) };
-    let call = Call { epfd, sleep: &sleep, mask };
-    if let Some(answer) = wait(epfd, events, most, deadline, &call) {
-        // SAFETY: null or the program's.
-        let waits = unsafe { timeout.as_ref() }.is_none_or(|t| t.tv_sec != 0 || t.tv_nsec != 0);
-        return if answer == 0 && waits { let_signals_in(mask) } else { answer };
-    }
-    // SAFETY: passed on to the caller.
-    sleep_natively(epfd, events, most, deadline, &call, || unsafe {
-        real::epoll_pwait2(epfd, events, most, timeout, mask)
-    })
 }
