@@ -1,11 +1,10 @@
 //! syscall: what a program asks of the kernel by number goes the way of libc's function for it.
 
-use super::{aio, descriptor, epoll, exec, fork, io_uring, options, receive, seccomp, send};
+use super::{aio, descriptor, epoll, exec, fork, io_uring, options, poll, receive, seccomp, select, send};
 use crate::guest::access::{is_readable, is_writable};
 use crate::guest::cancellation::uncancelled;
 use crate::guest::{deadline, memory, real};
 use crate::lifecycle::child;
-use crate::watch::poll;
 use core::ffi::{c_int, c_long, c_uint};
 use libc::{fd_set, iovec, nfds_t, pollfd, sigset_t, ssize_t, timespec, timeval};
 
@@ -226,7 +225,7 @@ unsafe fn select(
         unsafe { real::syscall(libc::SYS_select, count as usize, read, write, except, timeout as usize, 0) as c_int }
     };
     // SAFETY: passed on to the caller.
-    unsafe { with_time(timeout, |time| poll::select_by(count, read, write, except, time, || plain(time))) }
+    unsafe { with_time(timeout, |time| select::select_by(count, read, write, except, time, || plain(time))) }
 }
 
 unsafe fn pselect(
@@ -240,7 +239,7 @@ unsafe fn pselect(
     // SAFETY: passed on to the caller.
     unsafe {
         let mask = if mask.is_null() { core::ptr::null() } else { *mask };
-        let call = |timeout| with_mask(mask, |mask| poll::pselect(count, read, write, except, timeout, mask));
+        let call = |timeout| with_mask(mask, |mask| select::pselect(count, read, write, except, timeout, mask));
         counting_down(timeout, call)
     }
 }

@@ -9,6 +9,7 @@ pub mod family;
 pub mod filter;
 pub mod forked;
 pub mod given;
+pub mod kernel_table;
 pub mod memory;
 pub mod real;
 pub mod settings;

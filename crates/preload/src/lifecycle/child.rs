@@ -1,6 +1,6 @@
 //! A process is forked: its child has a reference to every end that it knows, and none of its parent's other threads.
 
-use super::{adopt, child};
+use super::adopt;
 use crate::connection::count::{ELSEWHERE, UNCOUNTED};
 use crate::connection::insiders::Kept;
 use crate::connection::look::{for_each_end, forget_looks};
@@ -8,8 +8,8 @@ use crate::connection::references::{drop_reference, take_back_what_is_left};
 use crate::connection::share::set_made_input;
 use crate::connection::{ABSENT, HIGHEST, WORKING, handle, kept};
 use crate::guest::table::{self, Known};
-use crate::guest::{family, forked, memory, statistics, thread, turn};
-use crate::watch::{epoll, poll, set};
+use crate::guest::{family, forked, kernel_table, memory, statistics, thread, turn};
+use crate::watch::{epoll, set};
 use core::ptr::NonNull;
 use libc::pid_t;
 use underpass_segment::sync::{AcqRel, AtomicU64, Relaxed};
@@ -48,9 +48,9 @@ pub fn become_child() {
     set::after_fork();
     turn::after_fork();
     // SAFETY: a value in the frame of `forked`, which this thread is inside.
-    child::settle_child(COUNTED.get().map(|it| unsafe { it.as_ref() }));
+    settle_child(COUNTED.get().map(|it| unsafe { it.as_ref() }));
     epoll::after_fork();
-    poll::after_fork();
+    kernel_table::after_fork();
     statistics::identify();
 }
 
