@@ -6,6 +6,7 @@ pub mod epoll;
 pub mod exec;
 pub mod fork;
 pub mod io_uring;
+pub mod memory;
 pub mod options;
 pub mod passed;
 pub mod poll;

@@ -1,9 +1,9 @@
 //! syscall: what a program asks of the kernel by number goes the way of libc's function for it.
 
-use super::{aio, descriptor, epoll, exec, fork, io_uring, options, poll, receive, seccomp, select, send};
+use super::{aio, descriptor, epoll, exec, fork, io_uring, memory, options, poll, receive, seccomp, select, send};
 use crate::guest::access::{is_readable, is_writable};
 use crate::guest::cancellation::uncancelled;
-use crate::guest::{deadline, memory, real};
+use crate::guest::{deadline, real};
 use crate::lifecycle::child;
 use core::ffi::{c_int, c_long, c_uint};
 use libc::{fd_set, iovec, nfds_t, pollfd, sigset_t, ssize_t, timespec, timeval};

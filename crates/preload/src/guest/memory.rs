@@ -1,13 +1,10 @@
 //! Memory of the library's own: little at first and more as it is used, since the program may have its address space
 //! limited (RLIMIT_AS) or locked (mlockall), and both count what is mapped and never touched.
 
-use core::ffi::c_int;
+use super::filter;
 use core::ptr::NonNull;
 use underpass_segment::raw::syscall;
 use underpass_segment::sync::{AcqRel, Acquire, AtomicPtr};
-use underpass_segment::sysv;
-
-use super::{filter, real};
 
 /// `len` zeroed bytes, page-aligned; null when there is no address space or the program does not let us ask for it. errno
 /// stays as it is.
@@ -188,28 +185,4 @@ impl<T, const PIECES: usize> Sparse<T, PIECES> {
             }
         }
     }
-}
-
-/// # Safety
-/// As mlockall(2).
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn mlockall(flags: c_int) -> c_int {
-    // SAFETY: no pointers.
-    let answer = unsafe { real::mlockall(flags) };
-    if answer == 0 {
-        sysv::set_locking(flags & (libc::MCL_FUTURE | libc::MCL_ONFAULT) == libc::MCL_FUTURE);
-    }
-    answer
-}
-
-/// # Safety
-/// As munlockall(2).
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn munlockall() -> c_int {
-    // SAFETY: no arguments.
-    let answer = unsafe { real::munlockall() };
-    if answer == 0 {
-        sysv::set_locking(false);
-    }
-    answer
 }
