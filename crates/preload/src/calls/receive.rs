@@ -1,7 +1,8 @@
 //! read, readv, preadv2, recv, recvfrom, recvmsg, recvmmsg, and their aliases.
 
 use super::passed;
-use crate::connection::{self, Way, inside};
+use crate::connection::way::Way;
+use crate::connection::{self, inside};
 use crate::guest::access::{is_readable, is_writable};
 use crate::guest::buffers::{check_room, flags_as_send, one, refuses, refuses_array, refuses_array_or_empty, whole};
 use crate::guest::cancellation::test_cancel;

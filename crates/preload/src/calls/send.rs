@@ -1,7 +1,8 @@
 //! write, writev, pwritev2, send, sendto, sendmsg, sendmmsg, sendfile, splice, and their aliases.
 
 use super::passed;
-use crate::connection::{Connection, Way};
+use crate::connection::Connection;
+use crate::connection::way::Way;
 use crate::guest::access::{are_bytes_readable, is_readable, is_writable};
 use crate::guest::buffers::{UIO_MAXIOV, flags_as_send, one, refuses, refuses_array, refuses_array_or_empty, whole};
 use crate::guest::cancellation::test_cancel;

@@ -1,6 +1,7 @@
 //! The connections of a process that says which system calls it will make (seccomp(2)).
 
-use super::{CONFINED, Connection, handle};
+use super::Connection;
+use super::handle::{CONFINED, handle};
 use crate::guest::{family, thread};
 use underpass_segment::raw::Answer;
 use underpass_segment::switch::{Port, Ready, Receive};

@@ -4,25 +4,13 @@
 //! fared, and what was carried while it used them. The end's counters, which all that have it share, hold what nobody has
 //! told of yet. Who only has a connection says nothing of it, unless nobody else is left to.
 
+use super::Connection;
+use super::handle::{BROUGHT, COUNTED, COUNTERS, Handle, TOLD, UNCOUNTED, handle};
 use super::look::for_each;
-use super::{Connection, Handle, handle};
 use crate::guest::{family, statistics};
 use underpass_segment::end::{End, Stage};
 use underpass_segment::reason::Reason;
 use underpass_segment::sync::{AtomicU64, Relaxed};
-
-pub const UNCOUNTED: u32 = 0;
-/// This process has used it, and will tell how it fared.
-const COUNTED: u32 = 1;
-/// The process that forked this one has.
-pub const ELSEWHERE: u32 = 2;
-/// Whoever handed it to this one has. If this one uses it, it counts it for itself: who is the last of those that have it
-/// may be none that knows of it.
-pub const BROUGHT: u32 = 3;
-/// This process has told how it fared.
-pub const TOLD: u32 = 4;
-
-pub const COUNTERS: usize = 6;
 
 fn counters(end: &End) -> [&AtomicU64; COUNTERS] {
     let (out, back) = (&end.sending, &end.reading);

@@ -6,12 +6,13 @@
 //! when it wakes: for such, the close makes a descriptor of the library's own, which the last of them closes. To the rest of the
 //! library it is one of the connection's like any other.
 
+use super::Connection;
+use super::handle::handle;
 use super::insiders::Kept;
 use super::look::look_at_all;
 use super::references::release;
 use super::share::open_descriptor;
 use super::watchers::watchers;
-use super::{Connection, handle};
 use crate::guest::cancellation::{cancellable, unless_left};
 use crate::guest::errno::{self, from_c};
 use crate::guest::given::Given;

@@ -1,6 +1,6 @@
 //! Ends that this process keeps for program images to come, or for processes to which it has passed them.
 
-use super::handle;
+use super::handle::{Keeping, handle};
 use underpass_segment::sync::{AcqRel, AtomicU32, AtomicU64, Relaxed};
 
 /// Ends that this process has let go of and that a program image to come, or another process, may still claim: index + 1 of
@@ -10,16 +10,6 @@ static KEPT: AtomicU32 = AtomicU32::new(0);
 static REAP_AT: AtomicU64 = AtomicU64::new(0);
 /// So often at most, since each close may be one of thousands.
 const REAP_EVERY_NS: u64 = 10_000_000;
-
-/// What a process keeps of an end that it has let go of. Zeroed memory is nothing.
-pub struct Keeping {
-    /// [`underpass_segment::end::End::lent_until`] when it was let go of.
-    pub until: AtomicU64,
-    /// 1: among [`KEPT`].
-    listed: AtomicU32,
-    /// As [`KEPT`].
-    next: AtomicU32,
-}
 
 pub fn keep(index: u32, until: u64) -> bool {
     let Some(handle) = handle(index) else { return false };

@@ -1,7 +1,8 @@
 //! Threads that look at connections of which they were not asked: to execute or spawn a program, or to give back. Other threads may
 //! close these meanwhile. A close lets them finish first, since the number is another connection's soon, and the end may be.
 
-use super::{Connection, handle, known};
+use super::handle::handle;
+use super::{Connection, known};
 use crate::guest::cancellation::unless_left;
 use crate::guest::table::{self, Known};
 use crate::guest::{family, thread};

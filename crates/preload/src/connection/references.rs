@@ -1,8 +1,9 @@
 //! The references that processes have to an end: who is the last tells the other end.
 
 use super::count::tell;
+use super::handle::{ABSENT, CONFINED, HIGHEST, Handle, PRESENT, UNTOUCHED, handle};
 use super::insiders::Kept;
-use super::{ABSENT, CONFINED, Connection, HIGHEST, Handle, PRESENT, UNTOUCHED, handle, kept};
+use super::{Connection, kept};
 use crate::guest::{family, thread};
 use underpass_segment::end::Stage;
 use underpass_segment::family::Family;

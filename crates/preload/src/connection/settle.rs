@@ -3,8 +3,9 @@
 //! Such a connection is *settled*: the calls that send, receive or wait find in the table that it is none of the library's, and
 //! make libc's call. What the kernel carries of it meanwhile is counted by the kernel.
 
+use super::Connection;
+use super::handle::handle;
 use super::watchers::watchers;
-use super::{Connection, handle};
 use crate::guest::{statistics, table};
 use underpass_segment::kernel;
 use underpass_segment::reason::Reason;

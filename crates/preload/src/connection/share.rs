@@ -1,6 +1,7 @@
 //! A connection that several descriptors or several processes have.
 
-use super::{Connection, handle};
+use super::Connection;
+use super::handle::handle;
 use crate::guest::table::{self, Known};
 use crate::guest::thread;
 use underpass_segment::kernel;

@@ -1,10 +1,13 @@
 //! Finding out whether a descriptor is a TCP connection, and which.
 
 use super::handoff::carried::{self, Carried};
-use crate::connection::count::{UNCOUNTED, after_execution, count_reason, forget_carried};
+use crate::connection::Connection;
+use crate::connection::count::{after_execution, count_reason, forget_carried};
+use crate::connection::handle::{ABSENT, HIGHEST, Handle, UNCOUNTED, handle};
+use crate::connection::leaving::end_lost;
 use crate::connection::look::for_each;
 use crate::connection::references::{bury, is_pool_used, take_back_what_is_left};
-use crate::connection::{ABSENT, Connection, HIGHEST, Handle, Way, end_lost, handle};
+use crate::connection::way::Way;
 use crate::guest::table::{self, Known, Nonblocking, Socket};
 use crate::guest::{family, filter, forked, settings, statistics, thread};
 use crate::watch::{epoll, set};

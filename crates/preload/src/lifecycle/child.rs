@@ -1,12 +1,12 @@
 //! A process is forked: its child has a reference to every end that it knows, and none of its parent's other threads.
 
 use super::adopt;
-use crate::connection::count::{ELSEWHERE, UNCOUNTED};
+use crate::connection::handle::{ABSENT, ELSEWHERE, HIGHEST, UNCOUNTED, WORKING, handle};
 use crate::connection::insiders::Kept;
+use crate::connection::kept;
 use crate::connection::look::{for_each_end, forget_looks};
 use crate::connection::references::{drop_reference, take_back_what_is_left};
 use crate::connection::share::set_made_input;
-use crate::connection::{ABSENT, HIGHEST, WORKING, handle, kept};
 use crate::guest::table::{self, Known};
 use crate::guest::{family, forked, kernel_table, memory, statistics, thread, turn};
 use crate::watch::{epoll, set};

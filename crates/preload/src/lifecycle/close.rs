@@ -1,11 +1,12 @@
 //! The end of a connection: descriptors are closed one by one, and the last tells the other end.
 
 use super::duplicate::duplicate;
+use crate::connection::handle::handle;
 use crate::connection::inside::outlast;
 use crate::connection::insiders::Kept;
 use crate::connection::references::release;
 use crate::connection::share::twin;
-use crate::connection::{Connection, handle, known};
+use crate::connection::{Connection, known};
 use crate::guest::table::{self, Known, Socket};
 use crate::guest::{family, forked, thread};
 use crate::watch::{epoll, set};

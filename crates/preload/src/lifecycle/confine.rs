@@ -1,7 +1,8 @@
 //! A program says which system calls it will make (seccomp(2)): its connections go to kernel TCP before.
 
+use crate::connection::handle::{CONFINED, PRESENT, UNTOUCHED, handle};
 use crate::connection::look::for_each;
-use crate::connection::{CONFINED, Connection, PRESENT, UNTOUCHED, confined, handle};
+use crate::connection::{Connection, confined};
 use crate::guest::{family, forked};
 use crate::watch::epoll;
 use underpass_segment::clock;

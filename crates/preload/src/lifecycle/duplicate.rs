@@ -2,8 +2,9 @@
 
 use super::adopt::recognise;
 use super::reuse::forget_closed;
+use crate::connection::handle::handle;
+use crate::connection::known;
 use crate::connection::share::set_made_input;
-use crate::connection::{handle, known};
 use crate::guest::table::{self, Known};
 use crate::guest::thread;
 use crate::watch::epoll;

@@ -1,11 +1,10 @@
 //! The process ends: it lets go of its connections, whose family may live on.
 
 use super::images::images_awaited_until;
-use crate::connection::Connection;
 use crate::connection::count::tell;
-use crate::connection::kept::{self};
 use crate::connection::look::for_each;
 use crate::connection::references::part;
+use crate::connection::{Connection, kept};
 use crate::guest::{family, forked, table, thread};
 use crate::watch::{epoll, set};
 use core::ffi::{c_int, c_void};

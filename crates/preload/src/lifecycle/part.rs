@@ -1,8 +1,10 @@
 //! This process lets go of connections of which it keeps the descriptors, since another program image takes its place.
 
+use crate::connection::Connection;
+use crate::connection::handle::{ABSENT, handle};
+use crate::connection::leaving::end_lost;
 use crate::connection::look::for_each_end;
 use crate::connection::references::drop_reference;
-use crate::connection::{ABSENT, Connection, end_lost, handle};
 use crate::guest::family;
 use crate::guest::table::{self, Known};
 use crate::watch::epoll;

@@ -3,7 +3,7 @@
 use super::carried::Carried;
 use super::parcel::Arrived;
 use super::{BY_FAMILY, BY_PARCEL, ByCookie, VARIABLE};
-use crate::connection;
+use crate::connection::{self, leaving};
 use crate::guest::table;
 use crate::lifecycle::adopt;
 use crate::watch::epoll;
@@ -77,7 +77,7 @@ fn claim_parcel(arrived: &Arrived) {
         });
         let claimed = carried.is_some_and(|it| adopt::claim(listed.fd, Some(&it)));
         if !claimed && listed.depends != 0 {
-            connection::end_lost(listed.fd);
+            leaving::end_lost(listed.fd);
         }
     }
     if let Some(member) = member {

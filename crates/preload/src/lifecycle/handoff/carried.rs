@@ -1,7 +1,7 @@
 //! An end that was handed to this process: by the image before it, by the process that spawned it, or by one that passed the socket.
 
 use super::parcel::{Contents, bytes_of};
-use crate::connection::count::{self};
+use crate::connection::handle;
 use crate::guest::thread;
 use underpass_segment::end::{End, Stage};
 use underpass_segment::family::Family;
@@ -31,7 +31,7 @@ pub struct Carried<'a> {
 impl Carried<'_> {
     /// One that another process has passed to this one: its end is in that one's family.
     pub fn lent(family: i32, index: u32) -> Carried<'static> {
-        Carried { counted: Some(count::BROUGHT), ..Carried::spawned(family, index) }
+        Carried { counted: Some(handle::BROUGHT), ..Carried::spawned(family, index) }
     }
 
     /// One of the process that has spawned this one, and of its family.

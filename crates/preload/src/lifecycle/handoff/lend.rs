@@ -48,7 +48,7 @@ impl Receiver {
             return false;
         }
         connection.end.lend(clock::nanoseconds() + LENT_NS);
-        let lend = |meeting: &mut Meeting| meeting.lend(connection.end, connection.index(), connection.fd);
+        let lend = |meeting: &mut Meeting| meeting.lend(connection.end, connection.index, connection.fd);
         // Otherwise nobody will find its end.
         family::with_meeting_surely(lend) == Some(true) || connection.hand_over(Reason::Passed)
     }

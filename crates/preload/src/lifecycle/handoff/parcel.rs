@@ -109,7 +109,7 @@ impl Parcel {
         end.iter_mut().zip(bytes_of(connection.end)).for_each(|(to, from)| *to = from);
         let cookie = connection.end.cookie.load(Relaxed);
         self.listed.push(Listed { cookie, fd: connection.fd, depends: depends.into() });
-        self.contents.push(Contents { index: connection.index(), counted: connection.counted(), left_behind, end });
+        self.contents.push(Contents { index: connection.index, counted: connection.counted(), left_behind, end });
     }
 
     /// Writes it for an image of `member` of `family`, which inherits the descriptor from now on. The descriptor.

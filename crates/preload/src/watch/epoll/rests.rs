@@ -292,7 +292,7 @@ pub fn enter_all(connection: Connection) {
         for set in set::having(fd) {
             let Some(item) = set.item(fd).filter(|item| item.wants(IN)) else { continue };
             for epfd in descriptors(set) {
-                enter((epfd, fd, connection.index()), (item.events, item.data), take_unused);
+                enter((epfd, fd, connection.index), (item.events, item.data), take_unused);
             }
         }
     }
@@ -360,7 +360,7 @@ impl Change {
             return None;
         }
         let (end, may_have_rest) = match connection::known(fd) {
-            Some(connection) => (connection.index(), confined::may_have_rest(connection.index())),
+            Some(connection) => (connection.index, confined::may_have_rest(connection.index)),
             None if is_set(fd) => (SET, true),
             None => return None,
         };
