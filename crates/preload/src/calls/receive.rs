@@ -12,8 +12,9 @@ use crate::lifecycle::adopt;
 use crate::watch::epoll;
 use core::ffi::{c_int, c_uint, c_void};
 use libc::{iovec, mmsghdr, msghdr, off_t, size_t, sockaddr, socklen_t, ssize_t, timespec};
+use underpass_segment::clock;
 use underpass_segment::raw::Errno;
-use underpass_segment::switch::ANEW;
+use underpass_segment::switch::{ANEW, Port};
 use underpass_segment::vector::{Cursor, length};
 
 /// Flags that a receive through the segment honours. TCP ignores the others.
@@ -395,6 +396,24 @@ pub unsafe extern "C" fn recvmmsg(
         if way == Way::Plain && connection.receive_plainly(flags, plain).is_some() {
             return answer;
         }
+        receive_each(fd, port, messages, count, flags, timeout)
+    }
+}
+
+/// recvmmsg(2) on a connection that has a ring, by the port if there is one: message by message.
+///
+/// # Safety
+/// As recvmmsg(2), of messages the first of which can be read.
+unsafe fn receive_each(
+    fd: c_int,
+    port: Option<Port<'_>>,
+    messages: *mut mmsghdr,
+    count: c_uint,
+    flags: c_int,
+    timeout: *mut timespec,
+) -> c_int {
+    // SAFETY: passed on to the caller.
+    unsafe {
         // As in the kernel, an error comes before what there is to read, and one behind it is kept for the next call.
         if let Some(error) = port.and_then(|port| port.take_error()) {
             return to_c(Err(error)) as c_int;
@@ -422,7 +441,7 @@ pub unsafe extern "C" fn recvmmsg(
             }
             (*message).msg_len = answer as c_uint;
             done += 1;
-            if deadline.is_some_and(|at| underpass_segment::clock::nanoseconds() >= at) {
+            if deadline.is_some_and(|at| clock::nanoseconds() >= at) {
                 break;
             }
         }

@@ -75,6 +75,7 @@ pub const TOLD: u32 = 4;
 pub const COUNTERS: usize = 6;
 
 static HANDLES: Sparse<Handle, { MAX_ENDS / PIECE }> = Sparse::new();
+/// One more than the highest index of an end that this process ever had.
 pub static HIGHEST: AtomicU32 = AtomicU32::new(0);
 
 /// What this process keeps of the end with this index; `None` without address space.

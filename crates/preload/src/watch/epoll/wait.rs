@@ -218,28 +218,7 @@ fn wait_in(epfd: c_int, set: &Set, mut events: Events, deadline: Deadline, call:
             polled_enough = wait.poll_for(slice, || any_news(set)) == Polled::Enough;
             continue;
         }
-        let answer = asleep(epfd, || {
-            if rests::keeps_awake(epfd) {
-                return None;
-            }
-            settle(epfd, set);
-            let brief = match arm(set, false, 0) {
-                Sleep::Yes => u64::MAX,
-                Sleep::No => return None,
-                Sleep::Briefly => BRIEFLY_NS,
-            };
-            let room_in = look_in(epfd, set);
-            let brief = brief.min(room_in);
-            if brief == 0 {
-                return None;
-            }
-            slept = true;
-            let sleep = |at, most| match room_in {
-                0..1_000_000 if !is_quiet() => call.sleep_briefly(at, most, deadline, room_in),
-                _ => call.sleep(at, most, left(deadline, brief)),
-            };
-            Some(if set.fall_asleep(brief != u64::MAX) { ask(epfd, set, &mut events, sleep) } else { 0 })
-        });
+        let answer = sleep(epfd, set, &mut events, deadline, call, &mut slept);
         // Others that sleep on the same set still want the next doorbell.
         set.set_asleep(|| has_sleepers(epfd));
         match answer {
@@ -249,6 +228,40 @@ fn wait_in(epfd: c_int, set: &Set, mut events: Events, deadline: Deadline, call:
         }
         set.asked().store(ticks(), Relaxed);
     }
+}
+
+/// Sleeps in the kernel, and puts right what that tells: as [`ask`], with whether it `slept`. `None` if there is something without
+/// that.
+fn sleep(
+    epfd: c_int,
+    set: &Set,
+    events: &mut Events,
+    deadline: Deadline,
+    call: &Call<'_>,
+    slept: &mut bool,
+) -> Option<c_int> {
+    asleep(epfd, || {
+        if rests::keeps_awake(epfd) {
+            return None;
+        }
+        settle(epfd, set);
+        let brief = match arm(set, false, 0) {
+            Sleep::Yes => u64::MAX,
+            Sleep::No => return None,
+            Sleep::Briefly => BRIEFLY_NS,
+        };
+        let room_in = look_in(epfd, set);
+        let brief = brief.min(room_in);
+        if brief == 0 {
+            return None;
+        }
+        *slept = true;
+        let sleep = |at, most| match room_in {
+            0..1_000_000 if !is_quiet() => call.sleep_briefly(at, most, deadline, room_in),
+            _ => call.sleep(at, most, left(deadline, brief)),
+        };
+        Some(if set.fall_asleep(brief != u64::MAX) { ask(epfd, set, events, sleep) } else { 0 })
+    })
 }
 
 /// The same in a signal handler on top of a look at the set: nothing of it can be changed, so every look is at all of it.
