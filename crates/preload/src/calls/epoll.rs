@@ -57,7 +57,7 @@ pub unsafe extern "C" fn epoll_ctl(epfd: c_int, operation: c_int, fd: c_int, eve
             None => unsafe { real::epoll_ctl(epfd, operation, fd, event) },
         })
     };
-    if let Some(set) = control.set_below() {
+    if let Some(set) = control.interrupted_set() {
         let (answer, registers) = control.make_above(set, call);
         if registers && let Some(connection) = adopt::of(fd) {
             connection.end.watch();

@@ -303,7 +303,7 @@ fn restore(family: &Family, fill: impl FnOnce(&End) -> bool) -> Option<u32> {
 /// Nothing of this process refers to the pool any more, unless it returns false.
 fn let_go_of_pool(id: i32, begin: *const u8) -> bool {
     // Nor one that a look at a set, below this signal handler, may be using.
-    let unused = !is_pool_used(id) && !set::is_looking();
+    let unused = !is_pool_used(id) && !set::is_any_interrupted();
     if unused {
         set::forget_pool(begin);
     }

@@ -37,7 +37,7 @@ pub fn forget(fd: i32) {
     } else {
         table::next_generation(fd);
     }
-    set::forget_having(fd);
+    set::forget_sets_of(fd);
     if let Known::Connection(index) = table::get(fd)
         && let Some(family) = family::existing()
     {
@@ -56,7 +56,7 @@ pub fn forget(fd: i32) {
                 connection.pin(Reason::Unsupported);
             }
             connection.outlast_calls();
-            if !set::leave_end(index) {
+            if !set::defer_release(index) {
                 release(index, Some(fd));
             }
         }
@@ -96,7 +96,7 @@ pub fn dissolve(connection: Connection, disconnect: impl FnOnce() -> c_int) -> c
         epoll::settle_socket(connection, || None);
         epoll::outlast_looks(fd);
         epoll::let_go(connection, table::generation(fd));
-        set::having(fd).for_each(|set| set.with_item(fd, |item| item.set_told(Told::default())));
+        set::sets_of(fd).for_each(|set| set.with_item(fd, |item| item.set_told(Told::default())));
         connection.outlast_calls();
         release(index, None);
     }

@@ -7,7 +7,7 @@ use super::{EDGE, IN, has_sleepers, need_set, port, rests, set_of};
 use crate::connection::confined::has_rests;
 use crate::connection::{self, Connection, known};
 use crate::guest::{errno, filter, table};
-use crate::watch::set::{self, Later, Left, Set};
+use crate::watch::set::{self, Deferred, Later, Set};
 use core::ffi::c_int;
 use libc::epoll_event;
 use underpass_segment::kernel;
@@ -46,8 +46,8 @@ pub enum Controlled {
 
 impl Control {
     /// The set, if this is a signal handler on top of a look at it.
-    pub fn set_below(&self) -> Option<&'static Set> {
-        set_of(self.epfd).filter(|set| set.is_below())
+    pub fn interrupted_set(&self) -> Option<&'static Set> {
+        set_of(self.epfd).filter(|set| set.is_interrupted())
     }
 
     /// Makes it by `plain`, the program's own call, which another event may be given; in [`rests`] too.
@@ -171,9 +171,9 @@ impl Control {
         }
         if let Some((events, data)) = wanted {
             let generation = table::generation(fd);
-            set.leave(Left::Changed { fd, generation, events, data, foreign: !is_socket });
+            set.defer(Deferred::Changed { fd, generation, events, data, foreign: !is_socket });
         } else if operation == libc::EPOLL_CTL_DEL {
-            set.leave(Left::Removed { fd });
+            set.defer(Deferred::Removed { fd });
         }
         (answer, is_socket && wanted.is_some())
     }
@@ -291,7 +291,7 @@ pub fn tell_anew(connection: Connection) {
     for fd in connection.descriptors() {
         let Some(port) = port(fd) else { continue };
         // A signal handler on top of a look leaves it at that: whoever looks tells what it finds.
-        for set in set::having(fd).filter(|set| !set.is_below()) {
+        for set in set::sets_of(fd).filter(|set| !set.is_interrupted()) {
             let mut events = 0;
             set.look_at(fd, |item| {
                 events = item.events;
@@ -314,7 +314,7 @@ pub fn settle_socket(connection: Connection, heir: impl FnOnce() -> Option<c_int
         return;
     }
     let (fd, heir) = (connection.fd, heir());
-    for set in set::having(fd) {
+    for set in set::sets_of(fd) {
         set.tell(fd, |change| tell(set.epfd(), fd, change));
         set.with_item(fd, |item| {
             give_back(set.epfd(), fd, item);

@@ -27,7 +27,7 @@ pub use sleep::{
 };
 pub use wait::{Call, sleep_natively, wait, whole_ms};
 
-use super::set::{self, Left, Set};
+use super::set::{self, Deferred, Set};
 use crate::connection;
 use crate::guest::cancellation::unless_left;
 use crate::guest::memory::{PIECE, Sparse};
@@ -101,7 +101,7 @@ pub fn is_ours(fd: c_int) -> bool {
 
 /// Whether `fd` is registered in any set.
 fn watches(fd: c_int) -> bool {
-    set::having(fd).any(|set| set.item(fd).is_some())
+    set::sets_of(fd).any(|set| set.item(fd).is_some())
 }
 
 /// Whether `fd` is registered in a set, or may be: one that this thread is in the middle of is not asked.
@@ -111,17 +111,17 @@ pub fn may_watch(fd: c_int) -> bool {
 
 /// `fd` is left to the kernel.
 pub fn disown(fd: c_int) {
-    set::having(fd).for_each(|set| set.remove(fd));
+    set::sets_of(fd).for_each(|set| set.remove(fd));
 }
 
 /// Whether this thread is in the middle of a look at a set in which `fd` may be registered, below this signal handler.
 pub fn is_looked_at(fd: c_int) -> bool {
-    set::having(fd).any(Set::is_below)
+    set::sets_of(fd).any(Set::is_interrupted)
 }
 
 /// `fd`, a connection in this generation of the number, is the kernel's for good.
 pub fn settle(fd: c_int, generation: u64) {
-    for set in set::having(fd) {
+    for set in set::sets_of(fd) {
         if let Some(item) = set.item(fd)
             && table::generation(fd) == generation
         {
@@ -170,7 +170,7 @@ pub fn forget_set(epfd: c_int) -> bool {
                 set.set_slept_on();
             }
             set.set_epfd(heir);
-            for outer in set::having(epfd).filter(|outer| outer.inner().any(|inner| inner == epfd)) {
+            for outer in set::sets_of(epfd).filter(|outer| outer.inner().any(|inner| inner == epfd)) {
                 outer.add_inner(heir);
                 outer.remove_inner(epfd);
                 outer.adopt(epfd, heir);
@@ -187,8 +187,8 @@ pub fn forget_set(epfd: c_int) -> bool {
             wake_up(item, connection.end);
         }
     });
-    if set.is_below() {
-        set.leave(Left::Closed);
+    if set.is_interrupted() {
+        set.defer(Deferred::Closed);
     } else {
         Set::give_back(set);
     }

@@ -289,7 +289,7 @@ fn enter(key: (c_int, c_int, u32), wanted: (u32, u64), take: fn() -> Option<Take
 /// The filter is about to come, and something is left in the ring of `connection`: enters its registrations in all sets.
 pub fn enter_all(connection: Connection) {
     for fd in connection.descriptors() {
-        for set in set::having(fd) {
+        for set in set::sets_of(fd) {
             let Some(item) = set.item(fd).filter(|item| item.wants(IN)) else { continue };
             for epfd in descriptors(set) {
                 enter((epfd, fd, connection.index), (item.events, item.data), take_unused);
@@ -300,7 +300,7 @@ pub fn enter_all(connection: Connection) {
 
 /// Wakes who sleeps on the sets of `connection`, since the doorbell that would have done so may have been taken.
 pub fn wake_all(connection: Connection) {
-    for set in connection.descriptors().flat_map(set::having) {
+    for set in connection.descriptors().flat_map(set::sets_of) {
         wake_sleepers(set);
     }
 }

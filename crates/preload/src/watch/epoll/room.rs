@@ -15,7 +15,7 @@ use underpass_segment::switch::Port;
 pub fn looks_for_room(port: &Port<'_>) -> bool {
     let Some(connection) = connection::known(port.fd) else { return false };
     // One that is looked at below this signal handler cannot be told now; on an inner one somebody sleeps from outside.
-    connection.descriptors().all(|fd| set::having(fd).all(|set| !set.is_below() && !set.is_inner()))
+    connection.descriptors().all(|fd| set::sets_of(fd).all(|set| !set.is_interrupted() && !set.is_inner()))
 }
 
 /// A send on `port` was refused, since its ring is full. Sets that are to tell of room look at it from now on, also those in which
@@ -23,7 +23,7 @@ pub fn looks_for_room(port: &Port<'_>) -> bool {
 pub fn await_room(port: &Port<'_>) {
     let Some(connection) = connection::known(port.fd) else { return };
     for fd in connection.descriptors() {
-        for set in set::having(fd).filter(|set| !set.is_below()) {
+        for set in set::sets_of(fd).filter(|set| !set.is_interrupted()) {
             set.look_at(fd, |item| {
                 let is_new = item.wants(OUT) && item.events & ONCE == 0 && item.room == Room::Kernel;
                 if is_new {

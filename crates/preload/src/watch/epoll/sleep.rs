@@ -17,7 +17,7 @@ use underpass_segment::sync::Relaxed;
 /// Sets watch `connection`: those that do not look at it themselves rely on its waiting flag.
 pub fn watch(connection: Connection, generation: u64) {
     let mut watching = 0;
-    for set in set::having(connection.fd) {
+    for set in set::sets_of(connection.fd) {
         set.with_item(connection.fd, |item| {
             if table::generation(connection.fd) != generation {
                 return;
@@ -28,7 +28,7 @@ pub fn watch(connection: Connection, generation: u64) {
             }
         });
         // Below this signal handler it is being looked at: it may have it.
-        watching += 2 * u32::from(set.is_below());
+        watching += 2 * u32::from(set.is_interrupted());
     }
     if watching > 0 {
         connection.end.watch();
@@ -38,7 +38,7 @@ pub fn watch(connection: Connection, generation: u64) {
     }
     if connection.has_duplicates() {
         let is_in = |set: &Set| connection.descriptors().any(|fd| fd != connection.fd && set.item(fd).is_some());
-        set::having(connection.fd).filter(|set| is_in(set)).for_each(Set::set_twins);
+        set::sets_of(connection.fd).filter(|set| is_in(set)).for_each(Set::set_twins);
     }
 }
 
@@ -63,7 +63,7 @@ pub fn wake_by_itself(connection: Connection) {
 pub fn forget_socket(connection: Connection, last: bool) {
     let generation = table::generation(connection.fd);
     if last && connection.end.watched.load(Relaxed) != 0 {
-        set::having(connection.fd).for_each(|set| set.with_item(connection.fd, Item::set_ended));
+        set::sets_of(connection.fd).for_each(|set| set.with_item(connection.fd, Item::set_ended));
     }
     table::next_generation(connection.fd);
     let_go(connection, generation);
@@ -76,8 +76,8 @@ pub fn let_go(connection: Connection, generation: u64) {
     if connection.end.watched.load(Relaxed) == 0 {
         return;
     }
-    for set in set::having(connection.fd) {
-        let mut was_in = set.is_below();
+    for set in set::sets_of(connection.fd) {
+        let mut was_in = set.is_interrupted();
         set.with_item_of(connection.fd, generation, |item| {
             was_in = true;
             give_back(set.epfd(), connection.fd, item);
@@ -99,7 +99,7 @@ pub(super) fn leave_group(epfd: c_int, set: &Set, port: &Port<'_>) {
 /// A descriptor is not known as a connection any more, and about to be closed: returns once no thread looks at it in a
 /// set, where it would take what belongs to the number's next socket.
 pub fn outlast_looks(fd: c_int) {
-    for set in set::having(fd) {
+    for set in set::sets_of(fd) {
         set.outlast();
     }
 }
@@ -134,7 +134,7 @@ pub fn take_back(fd: c_int) {
     if let Some(connection) = connection::known(fd) {
         connection.end.reading.resting.set_stray(false);
     }
-    for set in set::having(fd) {
+    for set in set::sets_of(fd) {
         if set.item(fd).is_some() {
             set.activate(fd);
             if has_sleepers(set.epfd()) {
@@ -147,7 +147,7 @@ pub fn take_back(fd: c_int) {
 /// A thread goes back to the program while others sleep on the set: what it leaves behind has to wake them.
 pub(super) fn hand_over(epfd: c_int, set: &Set) {
     // A look at the set below this signal handler does so when it returns to the program.
-    if !has_sleepers(epfd) || set.is_below() {
+    if !has_sleepers(epfd) || set.is_interrupted() {
         return;
     }
     if !set.set_asleep(|| true) {
@@ -194,7 +194,7 @@ pub(super) fn any_news(set: &Set) -> bool {
         item.wants(IN | OUT)
             && port(fd).is_some_and(|port| writable(&port, item) || item.wants(IN) && news(&port, item).is_some())
     };
-    if set.is_below() {
+    if set.is_interrupted() {
         let mut found = false;
         set.peek_active(|fd, item| found |= has_news(fd, item));
         return found;
@@ -211,7 +211,7 @@ pub(super) fn any_news(set: &Set) -> bool {
 pub fn prepare_to_sleep(epfd: c_int) -> Sleep {
     match set_of(epfd) {
         // The flags are raised, or not, by the look at the set below this signal handler.
-        Some(set) if set.is_below() => Sleep::Briefly,
+        Some(set) if set.is_interrupted() => Sleep::Briefly,
         Some(set) => {
             set.set_inner();
             settle(epfd, set);
@@ -237,7 +237,7 @@ pub fn confirm(epfd: c_int, events: i16) -> i16 {
 /// Takes back whatever was to wake a sleeper on the set and has been read since.
 fn calm_all(set: &Set, depth: u32) {
     silence(set.epfd(), set);
-    if set.is_below() {
+    if set.is_interrupted() {
         for port in (0..table::highest()).filter(|&fd| set.item(fd).is_some()).filter_map(port) {
             port.take_late_bells();
         }
@@ -260,7 +260,7 @@ fn calm_all(set: &Set, depth: u32) {
 /// With `alone` each rings a doorbell of its own, for somebody who sleeps on the set from outside; all of them, whatever is
 /// there already, since that may be told once only.
 pub(super) fn arm(set: &Set, alone: bool, depth: u32) -> Sleep {
-    if set.is_below() {
+    if set.is_interrupted() {
         return Sleep::Briefly;
     }
     let mut sleep = Sleep::Yes;

@@ -59,7 +59,7 @@ impl Call<'_> {
         if !confined::has_rests() {
             return None;
         }
-        let look = |at, most| match set_of(self.epfd).filter(|set| set.count() > 0 && !set.is_below()) {
+        let look = |at, most| match set_of(self.epfd).filter(|set| set.count() > 0 && !set.is_interrupted()) {
             // The filter was refused, and the set has connections of ours yet.
             Some(set) if !is_quiet() => wait_in(self.epfd, set, Events::new(at, most), Some(0), self, false),
             _ => self.look(at, most as c_int),
@@ -101,7 +101,7 @@ pub fn wait(epfd: c_int, events: *mut epoll_event, most: c_int, deadline: Deadli
         return wait_in_vain(epfd, set, events, most, deadline, call);
     }
     let most = most as usize;
-    if set.is_below() {
+    if set.is_interrupted() {
         return Some(wait_above(set, events, most, deadline, call));
     }
     if !set.is_mine() {
@@ -138,7 +138,7 @@ fn wait_in_vain(
             errno::set(libc::EFAULT);
             return Some(-1);
         }
-        if !set.is_below() {
+        if !set.is_interrupted() {
             settle(epfd, set);
         }
         // The kernel finds the same of what it knows.
@@ -330,7 +330,7 @@ pub fn sleep_natively(
     }
     let before = set_of(epfd).map(Set::changes);
     let answer = asleep(epfd, native);
-    let Some(set) = set_of(epfd).filter(|set| answer > 0 && !set.is_below()) else { return answer };
+    let Some(set) = set_of(epfd).filter(|set| answer > 0 && !set.is_interrupted()) else { return answer };
     let mut all = Events::new(events, most as usize);
     tell_each(epfd, set, &mut all, before, answer as usize);
     if all.count > 0 {

@@ -1,7 +1,7 @@
 //! The sockets of a set that are looked at in user space.
 
 use super::groups::Joining;
-use super::{Inside, Item, Left, Room, Set};
+use super::{Deferred, Inside, Item, Room, Set};
 use underpass_segment::sync::Relaxed;
 
 /// What a look at an active socket says of its future.
@@ -18,14 +18,14 @@ pub enum Scan {
 impl Set {
     /// Has `fd` looked at in user space from now on.
     pub fn activate(&self, fd: i32) {
-        if self.unless_looking(|inside| inside.activate(fd)).is_none() {
-            self.leave(Left::Activate { fd });
+        if self.unless_interrupted(|inside| inside.activate(fd)).is_none() {
+            self.defer(Deferred::Activate { fd });
         }
     }
 
     /// Has those sockets looked at in user space of which `is_meant` says so.
     pub fn activate_if(&self, mut is_meant: impl FnMut(i32, &Item) -> bool) {
-        self.unless_looking(|inside| {
+        self.unless_interrupted(|inside| {
             for index in 0..inside.places() {
                 let fd = inside.fd_at(index);
                 if inside.item(fd).is_some_and(|it| it.is_ours(fd) && is_meant(fd, it)) {

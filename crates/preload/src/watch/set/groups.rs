@@ -52,7 +52,7 @@ pub fn forget_pool(pool: *const u8) {
 impl Set {
     /// Looks whether any group of the set was rung, and makes the sockets it was rung for active. Many at once.
     pub fn answer_bells(&self) -> bool {
-        if self.groups.load(Relaxed) == 0 || self.is_below() {
+        if self.groups.load(Relaxed) == 0 || self.is_interrupted() {
             return false;
         }
         self.locked(|inside| {
@@ -110,7 +110,7 @@ impl Set {
         }
         // Those that sleep as members of a group are to be woken one by one from now on. The groups stay the set's: a
         // sender may still have their numbers, and a thread that sleeps on the set itself is still woken by them.
-        self.unless_looking(|inside| {
+        self.unless_interrupted(|inside| {
             for index in 0..inside.member_count {
                 for fd in inside.members_at(index).fds {
                     inside.activate(fd - 1);

@@ -1,25 +1,25 @@
 //! The library's copy of an epoll set: which stream sockets the program has registered, how, and which are active.
 
 mod active;
+mod deferred;
 mod groups;
-mod having;
 mod items;
-mod left;
 mod names;
 mod registrations;
+mod sets_of;
 
 pub use active::Scan;
+pub use deferred::{Deferred, defer_release, is_any_interrupted};
 pub use groups::{Joining, forget_pool, leave};
-pub use having::{forget_having, having};
-pub use left::{Left, is_looking, leave_end};
 pub use registrations::{Later, Registered, WithData};
+pub use sets_of::{forget_sets_of, sets_of};
 
 use crate::guest::memory::{PIECE, Sparse, reserve};
 use crate::guest::{table, thread};
 use core::cell::UnsafeCell;
+use deferred::Deferrals;
 use groups::Members;
 use items::{First, Items};
-use left::LeftBehind;
 use names::Names;
 use underpass_segment::clock::give_way;
 use underpass_segment::switch::Told;
@@ -172,8 +172,8 @@ pub struct Set {
     /// Number of the thread that is inside; 0 if none is.
     lock: AtomicU32,
     inside: UnsafeCell<Inside>,
-    /// What signal handlers on top of a look at the set have left to it.
-    left: LeftBehind,
+    /// What signal handlers that have interrupted a look at the set have deferred.
+    deferred: Deferrals,
     next_free: AtomicPtr<Set>,
     /// Sets that are registered in this one, each number plus 1; 0: none any more. Null until there is one.
     inner: AtomicPtr<Sparse<AtomicI32, { table::MAX_FDS / PIECE }>>,
@@ -338,7 +338,7 @@ impl Set {
             if let Some(what) = what.take() {
                 result = Some(what(inside));
             }
-            let ends = self.left.is_any().then(|| self.catch_up(inside));
+            let ends = self.deferred.is_any().then(|| self.catch_up(inside));
             self.count.store(inside.count, Relaxed);
             self.active_count.store(inside.active_count as u32, Relaxed);
             self.stale.store(inside.stale_count > 0, Relaxed);
@@ -347,7 +347,7 @@ impl Set {
                 ends.let_go(self);
             }
             // A handler may have come before the lock was free.
-            if !self.left.is_any()
+            if !self.deferred.is_any()
                 && let Some(result) = result.take()
             {
                 return result;
@@ -356,12 +356,12 @@ impl Set {
     }
 
     /// The same, unless this thread is inside already, below a signal handler.
-    fn unless_looking<T>(&self, what: impl FnOnce(&mut Inside) -> T) -> Option<T> {
-        (!self.is_below()).then(|| self.locked(what))
+    fn unless_interrupted<T>(&self, what: impl FnOnce(&mut Inside) -> T) -> Option<T> {
+        (!self.is_interrupted()).then(|| self.locked(what))
     }
 
-    /// Whether this is a signal handler on top of a look at the set.
-    pub fn is_below(&self) -> bool {
+    /// Whether this is a signal handler that has interrupted its thread inside the set.
+    pub fn is_interrupted(&self) -> bool {
         let owner = self.lock.load(Relaxed);
         owner != 0 && owner == thread::number()
     }
@@ -370,10 +370,10 @@ impl Set {
     fn peek(&self, fd: i32) -> Option<Item> {
         // SAFETY: the thread that is inside is this one, which does not go on before the handler has returned.
         let known = || unsafe { (*self.inside.get()).item(fd).copied() };
-        self.left_of(fd).unwrap_or_else(known)
+        self.deferred_change_of(fd).unwrap_or_else(known)
     }
 
-    /// The same of every active one, and of those that handlers have left to be active.
+    /// The same of every active one, and of those that handlers will make active.
     pub fn peek_active(&self, mut look: impl FnMut(i32, &Item)) {
         let mut show = |fd| {
             if let Some(item) = self.peek(fd).filter(|it| it.is_ours(fd)) {
@@ -384,8 +384,8 @@ impl Set {
         let count = unsafe { (*self.inside.get()).active_count };
         // SAFETY: as above.
         (0..count).map(|index| unsafe { (*self.inside.get()).active_at(index) }).for_each(&mut show);
-        self.each_left(|what| {
-            if let Left::Changed { fd, .. } | Left::Activate { fd } = what {
+        self.each_deferred(|what| {
+            if let Deferred::Changed { fd, .. } | Deferred::Activate { fd } = what {
                 show(fd);
             }
         });
@@ -418,7 +418,7 @@ impl Set {
 
     /// Notes that another set is registered in this one.
     pub fn add_inner(&self, epfd: i32) {
-        self.unless_looking(|_| {
+        self.unless_interrupted(|_| {
             let count = self.inner_count.load(Relaxed);
             if self.inner().any(|it| it == epfd) {
                 return;

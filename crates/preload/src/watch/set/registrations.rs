@@ -1,7 +1,7 @@
 //! The registrations of a set: by descriptor, and by what the program gave with them.
 
-use super::having::note;
-use super::{Inside, Item, Left, NONE, Room, Set};
+use super::sets_of::note;
+use super::{Deferred, Inside, Item, NONE, Room, Set};
 use crate::guest::table;
 use underpass_segment::clock::ticks;
 use underpass_segment::switch::Told;
@@ -118,7 +118,7 @@ impl Set {
     /// Keeps a registration of a descriptor that is about to be closed under another, `heir`, of the same thing: the kernel
     /// goes on reporting it too. Unless `heir` has a registration of its own.
     pub fn adopt(&self, fd: i32, heir: i32) {
-        self.unless_looking(|inside| {
+        self.unless_interrupted(|inside| {
             let Some(item) = inside.item(fd).filter(|it| it.is_current(fd) && !it.gone).copied() else { return };
             let vacant = inside.item(heir).is_none_or(|it| !it.is_current(heir));
             if vacant && inside.put(heir, item.events, item.data, item.foreign) {
@@ -132,7 +132,7 @@ impl Set {
 
     /// Tells the kernel of `fd`'s registration, if it has another.
     pub fn tell(&self, fd: i32, tell: impl FnOnce(Option<(u32, u64)>)) {
-        if self.is_below() {
+        if self.is_interrupted() {
             // What it is told twice is the same.
             if let Some(item) = self.peek(fd).filter(|it| it.is_ours(fd) && it.stale) {
                 tell((!item.gone).then_some((item.events, item.data)));
@@ -147,7 +147,7 @@ impl Set {
 
     /// Tells the kernel of every registration of which it has another.
     pub fn tell_all(&self, mut tell: impl FnMut(i32, Option<(u32, u64)>)) {
-        self.unless_looking(|inside| {
+        self.unless_interrupted(|inside| {
             if inside.stale_count == 0 {
                 return;
             }
@@ -162,8 +162,8 @@ impl Set {
 
     /// Forgets `fd`.
     pub fn remove(&self, fd: i32) {
-        if self.unless_looking(|inside| inside.remove(fd)).is_none() {
-            self.leave(Left::Removed { fd });
+        if self.unless_interrupted(|inside| inside.remove(fd)).is_none() {
+            self.defer(Deferred::Removed { fd });
         }
     }
 
@@ -178,7 +178,7 @@ impl Set {
     }
 
     fn any_item(&self, fd: i32) -> Option<Item> {
-        if self.is_below() { self.peek(fd) } else { self.locked(|inside| inside.item(fd).copied()) }
+        if self.is_interrupted() { self.peek(fd) } else { self.locked(|inside| inside.item(fd).copied()) }
     }
 
     /// Changes the registration of `fd`; not in a signal handler that runs on top of a look at the set.
@@ -192,7 +192,7 @@ impl Set {
     }
 
     fn with_item_if(&self, fd: i32, is_meant: impl FnOnce(&Item) -> bool, change: impl FnOnce(&mut Item)) {
-        self.unless_looking(|inside| {
+        self.unless_interrupted(|inside| {
             if let Some(item) = inside.item(fd).filter(|it| is_meant(it)) {
                 change(item);
             }
@@ -201,7 +201,7 @@ impl Set {
 
     /// Shows every registered socket to `look`, which may change its registration.
     pub fn each(&self, mut look: impl FnMut(i32, &mut Item)) {
-        self.unless_looking(|inside| {
+        self.unless_interrupted(|inside| {
             inside.each(|fd, item| {
                 if item.is_ours(fd) {
                     look(fd, item);
@@ -212,7 +212,7 @@ impl Set {
 
     /// Returns once nobody looks at the set who began before; not in a signal handler on top of such a look.
     pub fn outlast(&self) {
-        self.unless_looking(|_| ());
+        self.unless_interrupted(|_| ());
     }
 
     /// Shows the registration of `fd`, which is looked at in user space from then on if `look` says so.

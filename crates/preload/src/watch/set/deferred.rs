@@ -1,4 +1,5 @@
-//! What a signal handler on top of a look at a set leaves to that: the set is in the middle of something, by this very thread.
+//! A signal handler may interrupt its own thread inside a set. It defers its changes of the set, and the interrupted look makes
+//! them when it ends.
 
 use super::{Inside, Item, Set, made};
 use crate::connection::{self, references};
@@ -8,9 +9,9 @@ use core::cell::UnsafeCell;
 use core::sync::atomic::compiler_fence;
 use underpass_segment::sync::{AtomicU32, Relaxed, SeqCst};
 
-/// One thing to be done.
+/// One deferred change.
 #[derive(Clone, Copy, Debug)]
-pub enum Left {
+pub enum Deferred {
     /// `fd` is to be looked at in user space.
     Activate { fd: i32 },
     /// The program has registered `fd`, or changed its registration, in this generation of the number.
@@ -29,32 +30,32 @@ const FIRST: usize = 16;
 /// told as the kernel has them.
 const MOST: usize = 1 << 15;
 
-/// Things to be done, in order; zeroed memory has none.
-pub(super) struct LeftBehind {
+/// The deferred changes of a set, in order; zeroed memory has none.
+pub(super) struct Deferrals {
     count: AtomicU32,
-    first: UnsafeCell<[Option<Left>; FIRST]>,
-    more: Sparse<UnsafeCell<Option<Left>>, { MOST / PIECE }>,
+    first: UnsafeCell<[Option<Deferred>; FIRST]>,
+    more: Sparse<UnsafeCell<Option<Deferred>>, { MOST / PIECE }>,
 }
 
-impl LeftBehind {
+impl Deferrals {
     /// The place of number `index`, made if there is none yet.
-    fn place(&self, index: usize) -> Option<*mut Option<Left>> {
+    fn place(&self, index: usize) -> Option<*mut Option<Deferred>> {
         match index.checked_sub(FIRST) {
             // SAFETY: below the length of the array, of which no reference is made.
-            None => Some(unsafe { self.first.get().cast::<Option<Left>>().add(index) }),
+            None => Some(unsafe { self.first.get().cast::<Option<Deferred>>().add(index) }),
             // SAFETY: places are never unmapped.
             Some(above) => self.more.need(above).map(|place| unsafe { place.as_ref() }.get()),
         }
     }
 
-    fn put(&self, index: usize, what: Option<Left>) {
+    fn put(&self, index: usize, what: Option<Deferred>) {
         if let Some(place) = self.place(index) {
             // SAFETY: this thread is inside the set; nobody else has the place meanwhile.
             unsafe { place.write(what) };
         }
     }
 
-    fn at(&self, index: usize) -> Option<Left> {
+    fn at(&self, index: usize) -> Option<Deferred> {
         // SAFETY: as in `put`.
         self.place(index).and_then(|place| unsafe { place.read() })
     }
@@ -83,66 +84,66 @@ impl Ends {
     }
 }
 
-/// Whether this is a signal handler on top of a look at any set.
-pub fn is_looking() -> bool {
-    made().any(Set::is_below)
+/// Whether this is a signal handler that has interrupted its thread inside any set.
+pub fn is_any_interrupted() -> bool {
+    made().any(Set::is_interrupted)
 }
 
-/// Leaves the end with this index, whose last descriptor was closed, to a look at a set that this thread is inside of, if
-/// it is: that may be using its segment.
-pub fn leave_end(index: u32) -> bool {
-    let below = made().find(|set| set.is_below());
-    below.inspect(|set| set.leave(Left::End { index })).is_some()
+/// Defers the release of the end with this index, whose last descriptor was closed, if this thread is inside a set: that may be
+/// using the segment of the end. Whether it does.
+pub fn defer_release(index: u32) -> bool {
+    let below = made().find(|set| set.is_interrupted());
+    below.inspect(|set| set.defer(Deferred::End { index })).is_some()
 }
 
 impl Set {
-    /// Leaves `what` to the look at the set that this signal handler is on top of.
-    pub fn leave(&self, what: Left) {
+    /// Defers `what` to the look at the set that this signal handler has interrupted.
+    pub fn defer(&self, what: Deferred) {
         // Another handler may come on top of this one, and return.
-        let at = self.left.count.fetch_add(1, Relaxed) as usize;
-        self.left.put(at, Some(what));
+        let at = self.deferred.count.fetch_add(1, Relaxed) as usize;
+        self.deferred.put(at, Some(what));
     }
 
-    /// What was left, for a handler.
-    pub(super) fn each_left(&self, mut what: impl FnMut(Left)) {
-        let count = (self.left.count.load(Relaxed) as usize).min(FIRST + MOST);
-        (0..count).filter_map(|index| self.left.at(index)).for_each(&mut what);
+    /// What was deferred, for a handler.
+    pub(super) fn each_deferred(&self, mut what: impl FnMut(Deferred)) {
+        let count = (self.deferred.count.load(Relaxed) as usize).min(FIRST + MOST);
+        (0..count).filter_map(|index| self.deferred.at(index)).for_each(&mut what);
     }
 
     /// What `fd` will be registered as, if handlers have changed that.
-    pub(super) fn left_of(&self, fd: i32) -> Option<Option<Item>> {
+    pub(super) fn deferred_change_of(&self, fd: i32) -> Option<Option<Item>> {
         let mut left = None;
-        self.each_left(|what| match what {
-            Left::Changed { fd: it, generation, events, data, foreign } if it == fd => {
+        self.each_deferred(|what| match what {
+            Deferred::Changed { fd: it, generation, events, data, foreign } if it == fd => {
                 left = (generation == table::generation(fd)).then(|| Some(Item::of(fd, events, data, foreign)));
             }
-            Left::Removed { fd: it } if it == fd => left = Some(None),
+            Deferred::Removed { fd: it } if it == fd => left = Some(None),
             _ => {}
         });
         left
     }
 
-    /// Does what was left.
+    /// Makes the deferred changes.
     #[cold]
     pub(super) fn catch_up(&self, inside: &mut Inside) -> Ends {
         let mut ends = Ends { indices: [None; FIRST], closed: false };
         let mut free = ends.indices.iter_mut();
         let (mut done, mut all) = (0, true);
         // A handler may add to them meanwhile.
-        while done < self.left.count.load(Relaxed) {
+        while done < self.deferred.count.load(Relaxed) {
             compiler_fence(SeqCst);
-            let what = self.left.at(done as usize);
-            self.left.put(done as usize, None);
+            let what = self.deferred.at(done as usize);
+            self.deferred.put(done as usize, None);
             match what {
-                Some(Left::Activate { fd }) => inside.activate(fd),
-                Some(Left::Changed { fd, generation, events, data, foreign }) => {
+                Some(Deferred::Activate { fd }) => inside.activate(fd),
+                Some(Deferred::Changed { fd, generation, events, data, foreign }) => {
                     self.note_change(foreign);
                     // It may have been closed since. Without address space its events are told as the kernel has them.
                     if generation == table::generation(fd) && inside.put(fd, events, data, foreign) {
                         inside.activate(fd);
                     }
                 }
-                Some(Left::Removed { fd }) => {
+                Some(Deferred::Removed { fd }) => {
                     self.note_change(false);
                     if let (Some(item), Some(connection)) =
                         (inside.item(fd).filter(|it| it.is_ours(fd) && it.resting), connection::known(fd))
@@ -152,19 +153,19 @@ impl Set {
                     }
                     inside.remove(fd);
                 }
-                Some(Left::End { index }) => match free.next() {
+                Some(Deferred::End { index }) => match free.next() {
                     Some(place) => *place = Some(index),
                     None => {
                         // When those are let go of.
-                        self.left.put(done as usize, what);
+                        self.deferred.put(done as usize, what);
                         all = false;
                     }
                 },
-                Some(Left::Closed) => ends.closed = true,
+                Some(Deferred::Closed) => ends.closed = true,
                 None => {}
             }
             done += 1;
-            if all && self.left.count.compare_exchange(done, 0, Relaxed, Relaxed).is_ok() {
+            if all && self.deferred.count.compare_exchange(done, 0, Relaxed, Relaxed).is_ok() {
                 break;
             }
         }
