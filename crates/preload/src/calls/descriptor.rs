@@ -94,7 +94,7 @@ fn accepted(from: c_int, listener: Known, fd: c_int, flags: c_int) -> c_int {
 fn leave_listener(fd: c_int) {
     let generation = table::generation(fd);
     if !epoll::is_looked_at(fd) && table::note_listening(fd) {
-        epoll::settle(fd, generation);
+        epoll::leave_to_kernel(fd, generation);
     }
 }
 

@@ -5,7 +5,7 @@
 //! told of yet. Who only has a connection says nothing of it, unless nobody else is left to.
 
 use super::Connection;
-use super::handle::{BROUGHT, COUNTED, COUNTERS, Handle, TOLD, UNCOUNTED, handle};
+use super::handle::{BROUGHT, COUNTED, COUNTERS, Handle, REPORTED, UNCOUNTED, handle};
 use super::look::for_each;
 use crate::guest::{family, statistics};
 use underpass_segment::end::{End, Stage};
@@ -64,7 +64,7 @@ pub fn count_reason(reason: Reason) {
 pub fn after_execution(handle: &Handle, end: &End, counted: Option<u32>, same: bool) {
     let unused = || if end.counted.load(Relaxed) == 0 { UNCOUNTED } else { BROUGHT };
     let counted = match counted.unwrap_or_else(unused) {
-        counted @ (COUNTED | TOLD) if same => counted,
+        counted @ (COUNTED | REPORTED) if same => counted,
         UNCOUNTED => UNCOUNTED,
         _ => BROUGHT,
     };
@@ -80,31 +80,31 @@ pub fn count_before_execution(goes_on: impl Fn(&Connection) -> bool) {
             let connection = Connection::at(family, index, fd);
             connection.count_settled();
             if !goes_on(&connection) {
-                tell(connection.end, index, connection.is_last());
+                report(connection.end, index, connection.is_last());
             } else if connection.counted() == COUNTED {
-                tell_carried(connection.end, index, false);
+                report_carried(connection.end, index, false);
             }
         });
     }
 }
 
 /// This process is about to let go of the connection, perhaps as the `last`.
-pub fn tell(end: &End, index: u32, last: bool) {
+pub fn report(end: &End, index: u32, last: bool) {
     let (Some(record), Some(handle)) = (statistics::record(), handle(index)) else { return };
     let counted = handle.counted.load(Relaxed);
     let untold = || counters(end).iter().any(|counter| counter.load(Relaxed) > 0);
     let tells = match counted {
-        COUNTED | TOLD => true,
+        COUNTED | REPORTED => true,
         UNCOUNTED => last,
         _ => last && untold(),
     };
     if !tells {
         return;
     }
-    if !matches!(counted, COUNTED | TOLD) {
+    if !matches!(counted, COUNTED | REPORTED) {
         record.connections.fetch_add(1, Relaxed);
     }
-    if handle.counted.swap(TOLD, Relaxed) == TOLD {
+    if handle.counted.swap(REPORTED, Relaxed) == REPORTED {
         // But for what has been carried since.
     } else if end.stage() == Stage::Broken {
         // However far it had come: nothing else tells of the fault.
@@ -114,11 +114,11 @@ pub fn tell(end: &End, index: u32, last: bool) {
     } else {
         record.count_reason(end.reason());
     }
-    tell_carried(end, index, last);
+    report_carried(end, index, last);
 }
 
 /// The last one tells all that nobody has told.
-fn tell_carried(end: &End, index: u32, last: bool) {
+fn report_carried(end: &End, index: u32, last: bool) {
     let (Some(record), Some(handle)) = (statistics::record(), handle(index)) else { return };
     let told = [
         &record.fast_sent,

@@ -70,7 +70,7 @@ pub const ELSEWHERE: u32 = 2;
 /// may be none that knows of it.
 pub const BROUGHT: u32 = 3;
 /// This process has told how it fared.
-pub const TOLD: u32 = 4;
+pub const REPORTED: u32 = 4;
 /// Counters of an end that are told.
 pub const COUNTERS: usize = 6;
 
@@ -90,7 +90,7 @@ impl Handle {
     pub fn begin(&self) {
         self.parted.store(false, Relaxed);
         // What comes back after this process had told of it, or another with the same end, is counted anew.
-        let _ = self.counted.compare_exchange(TOLD, UNCOUNTED, Relaxed, Relaxed);
+        let _ = self.counted.compare_exchange(REPORTED, UNCOUNTED, Relaxed, Relaxed);
         self.before.iter().for_each(|counter| counter.store(0, Relaxed));
         self.found.store(table::next_event(), Relaxed);
     }

@@ -1,6 +1,6 @@
 //! The references that processes have to an end: who is the last tells the other end.
 
-use super::count::tell;
+use super::count::report;
 use super::handle::{ABSENT, CONFINED, HIGHEST, Handle, PRESENT, UNTOUCHED, handle};
 use super::insiders::Kept;
 use super::{Connection, kept};
@@ -32,7 +32,7 @@ pub fn release(index: u32, fd: Option<i32>) {
         let link = attached.then(|| unsafe { (*handle.link.get()).assume_init() });
         if !handle.parted.swap(true, AcqRel) {
             family.let_go(index, family::member());
-            tell(family.end(index), index, false);
+            report(family.end(index), index, false);
             drop_reference(family, index, link, fd);
         }
     }
@@ -72,7 +72,7 @@ pub fn drop_reference(family: &'static Family, index: u32, link: Option<Link>, f
 fn finish(family: &Family, index: u32, link: Option<Link>) {
     let end = family.end(index);
     end.end_loans();
-    tell(end, index, true);
+    report(end, index, true);
     if end.has_segment() {
         family::with_meeting_surely(|m| {
             if let Some(link) = link.or_else(|| m.link(end)) {

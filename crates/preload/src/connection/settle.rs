@@ -28,7 +28,7 @@ impl Connection {
         let generation = table::generation(self.fd);
         let is_settled = table::settle(self.fd, self.index);
         if is_settled {
-            (watchers().settle)(self.fd, generation);
+            (watchers().leave_to_kernel)(self.fd, generation);
         }
         is_settled
     }

@@ -9,7 +9,7 @@ pub struct Watchers {
     /// handler.
     pub is_looked_at: fn(i32) -> bool,
     /// The connection that the descriptor is, in this generation of the number, is the kernel's for good.
-    pub settle: fn(i32, u64),
+    pub leave_to_kernel: fn(i32, u64),
     /// A receive outside of any epoll set has used up the waiting flag of the descriptor and left data.
     pub take_back: fn(i32),
     /// Whether sets that may tell of room in the ring of the port can look for it.
@@ -20,7 +20,7 @@ pub struct Watchers {
 
 static NOBODY: Watchers = Watchers {
     is_looked_at: |_| false,
-    settle: |_, _| {},
+    leave_to_kernel: |_, _| {},
     take_back: |_| {},
     looks_for_room: |_| true,
     await_room: |_| {},

@@ -32,7 +32,7 @@ pub fn forked(call: impl FnOnce() -> pid_t) -> pid_t {
     if pid == 0 {
         forked::check();
     } else if let Some(counted) = &counted {
-        counted.settle(u32::try_from(pid).ok());
+        counted.conclude(u32::try_from(pid).ok());
     }
     COUNTED.set(outer);
     pid
@@ -48,7 +48,7 @@ pub fn become_child() {
     set::after_fork();
     turn::after_fork();
     // SAFETY: a value in the frame of `forked`, which this thread is inside.
-    settle_child(COUNTED.get().map(|it| unsafe { it.as_ref() }));
+    set_up_child(COUNTED.get().map(|it| unsafe { it.as_ref() }));
     epoll::after_fork();
     kernel_table::after_fork();
     statistics::identify();
@@ -114,7 +114,7 @@ impl Counted {
     }
 
     /// What became of the fork: the child's number, here, or there is none.
-    pub fn settle(&self, child: Option<u32>) {
+    pub fn conclude(&self, child: Option<u32>) {
         if child.is_none() {
             self.let_go_unless(|_| false);
         }
@@ -143,7 +143,7 @@ impl Drop for Counted {
 
 /// In a forked child, of whose ends the parent has `counted` the references or left that to it: puts right what other
 /// threads were in the middle of, none of which it has.
-pub fn settle_child(counted: Option<&Counted>) {
+pub fn set_up_child(counted: Option<&Counted>) {
     set_made_input(None);
     kept::forget();
     forget_looks();

@@ -31,7 +31,7 @@ pub fn forget(fd: i32) {
         // Before the number's next generation, to which nothing of this one is known.
         let last = !connection.has_duplicates() && connection.is_last();
         if !last {
-            epoll::settle_socket(connection, || twin(connection));
+            epoll::freeze_registrations(connection, || twin(connection));
         }
         epoll::forget_socket(connection, last);
     } else {
@@ -93,7 +93,7 @@ pub fn dissolve(connection: Connection, disconnect: impl FnOnce() -> c_int) -> c
     } else if table::replace(fd, Known::Connection(index), Known::Socket(Socket::default())) {
         connection.give_options_back();
         // It stays in its sets, which know nothing of the next connection yet.
-        epoll::settle_socket(connection, || None);
+        epoll::freeze_registrations(connection, || None);
         epoll::outlast_looks(fd);
         epoll::let_go(connection, table::generation(fd));
         set::sets_of(fd).for_each(|set| set.with_item(fd, |item| item.set_told(Told::default())));

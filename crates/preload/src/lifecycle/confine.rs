@@ -27,7 +27,7 @@ impl Connection {
     /// Whether something may be left in its ring.
     fn confine(&self, until: u64) -> bool {
         // What was put off would need epoll_ctl.
-        epoll::settle_socket(*self, || None);
+        epoll::freeze_registrations(*self, || None);
         self.end.pin(Reason::Seccomp);
         if self.end.stage() != Stage::Joined {
             return false;

@@ -1,7 +1,7 @@
 //! The process ends: it lets go of its connections, whose family may live on.
 
 use super::images::images_awaited_until;
-use crate::connection::count::tell;
+use crate::connection::count::report;
 use crate::connection::look::for_each;
 use crate::connection::references::part;
 use crate::connection::{Connection, kept};
@@ -66,7 +66,7 @@ pub fn leave_all() {
                 // As where a descriptor is closed: see `drop_reference`.
                 connection.leave_no_gap();
             }
-            tell(end, index, last);
+            report(end, index, last);
             if last
                 && !is_awaited
                 && end.stage() == Stage::Joined

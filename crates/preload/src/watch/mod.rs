@@ -9,7 +9,7 @@ use crate::connection::watchers::Watchers;
 /// What a connection has its watchers do.
 pub static WATCHERS: Watchers = Watchers {
     is_looked_at: epoll::is_looked_at,
-    settle: epoll::settle,
+    leave_to_kernel: epoll::leave_to_kernel,
     take_back: epoll::take_back,
     looks_for_room: epoll::looks_for_room,
     await_room: epoll::await_room,

@@ -1,6 +1,6 @@
 //! The program's registrations (epoll_ctl): made at once, or put off.
 
-use super::register::{kick, register, settle, tell};
+use super::register::{kick, register, tell_all, tell_change};
 use super::room::give_back;
 use super::sleep::{hand_over, leave_group, wake_up, watch};
 use super::{EDGE, IN, has_sleepers, need_set, port, rests, set_of};
@@ -97,7 +97,7 @@ impl Control {
         };
         if known(fd).is_some_and(|it| it.is_confined()) {
             // The filter came meanwhile.
-            super::settle(fd, generation);
+            super::leave_to_kernel(fd, generation);
             return Controlled::Answered(answer);
         }
         if answer == 0 && table::generation(fd) == generation {
@@ -136,7 +136,7 @@ impl Control {
                 set.note_foreign(fd, events, data);
             }
             inner.set_inner();
-            settle(fd, inner);
+            tell_all(fd, inner);
             // A thread may be asleep on the outer set already.
             hand_over(fd, inner);
         }
@@ -164,7 +164,7 @@ impl Control {
     pub fn make_above(&self, set: &Set, call: impl FnOnce() -> c_int) -> (c_int, bool) {
         let Control { operation, fd, wanted, is_socket, .. } = *self;
         // What was put off, the kernel must know first.
-        set.tell(fd, |change| tell(set.epfd(), fd, change));
+        set.tell(fd, |change| tell_change(set.epfd(), fd, change));
         let answer = call();
         if answer != 0 {
             return (answer, false);
@@ -211,7 +211,7 @@ impl Control {
         let Some(set) = set_of(epfd) else { return Later::Now };
         if !set.is_mine() {
             // Another thread may be about to be told of what this one removes.
-            settle(epfd, set);
+            tell_all(epfd, set);
             return Later::Now;
         }
         let fast = port(fd).filter(|port| port.sends_fast() && !has_sleepers(epfd));
@@ -224,7 +224,7 @@ impl Control {
         };
         if later == Later::Now {
             // The kernel is about to be asked for itself: it must know what was put off.
-            set.tell(fd, |change| tell(epfd, fd, change));
+            set.tell(fd, |change| tell_change(epfd, fd, change));
         }
         if let (Later::Done, Some(port)) = (later, fast) {
             if wanted.is_none() {
@@ -235,7 +235,7 @@ impl Control {
             }
             // A thread may have gone to sleep meanwhile.
             if has_sleepers(epfd) {
-                set.tell(fd, |change| tell(epfd, fd, change));
+                set.tell(fd, |change| tell_change(epfd, fd, change));
                 wake_sleepers(epfd, set, &port, wanted.map_or(0, |(events, _)| events), table::generation(fd));
             }
         }
@@ -309,13 +309,13 @@ pub fn tell_anew(connection: Connection) {
 
 /// A descriptor is about to be closed while its socket stays open by another, perhaps `heir`: its registrations go on as
 /// the kernel has them, and cannot be changed any more.
-pub fn settle_socket(connection: Connection, heir: impl FnOnce() -> Option<c_int>) {
+pub fn freeze_registrations(connection: Connection, heir: impl FnOnce() -> Option<c_int>) {
     if connection.end.watched.load(Relaxed) == 0 {
         return;
     }
     let (fd, heir) = (connection.fd, heir());
     for set in set::sets_of(fd) {
-        set.tell(fd, |change| tell(set.epfd(), fd, change));
+        set.tell(fd, |change| tell_change(set.epfd(), fd, change));
         set.with_item(fd, |item| {
             give_back(set.epfd(), fd, item);
             if item.kicked {

@@ -1,7 +1,7 @@
 //! What is told to the program: news of the active sockets, and what the kernel's events mean.
 
 use super::news::{ended, news, over_now, without_false_reset};
-use super::register::{register, settle, silence, tell};
+use super::register::{register, silence, tell_all, tell_change};
 use super::room::{Found, is_about_the_kernel, look_anew};
 use super::sleep::{confirm, rest, wake_up};
 use super::{EDGE, IN, ONCE, OUT, OVER, UNASKED, has_room, port, set_of};
@@ -134,7 +134,7 @@ pub(super) fn collect(epfd: c_int, set: &Set, events: &mut Events) {
         }
     });
     if late {
-        settle(epfd, set);
+        tell_all(epfd, set);
     }
 }
 
@@ -185,7 +185,7 @@ pub(super) fn ask(
     // SAFETY: `count` is at most `most`.
     let from = unsafe { events.at.add(events.count) };
     if set.is_stale() && is_kernel_concerned(set) {
-        settle(epfd, set);
+        tell_all(epfd, set);
     }
     let before = set.changes();
     let answer = call(from, room.min(c_int::MAX as usize) as c_int);
@@ -313,7 +313,7 @@ fn truth_of(epfd: c_int, set: &Set, fd: c_int, (mask, data): (u32, u64), changed
     });
     if gone {
         // The kernel reports ends and errors whatever it was asked for, again and again until it is told.
-        set.tell(fd, |change| tell(epfd, fd, change));
+        set.tell(fd, |change| tell_change(epfd, fd, change));
     }
     truth
 }

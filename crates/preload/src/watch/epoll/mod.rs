@@ -15,7 +15,7 @@ mod room;
 mod sleep;
 mod wait;
 
-pub use control::{Control, Controlled, claim, settle_socket, tell_anew};
+pub use control::{Control, Controlled, claim, freeze_registrations, tell_anew};
 pub use rests::{
     enter_all as enter_rests, is_any as has_rest, leave_sets, note_set, prepare as prepare_rests,
     wake_all as wake_for_rests,
@@ -120,7 +120,7 @@ pub fn is_looked_at(fd: c_int) -> bool {
 }
 
 /// `fd`, a connection in this generation of the number, is the kernel's for good.
-pub fn settle(fd: c_int, generation: u64) {
+pub fn leave_to_kernel(fd: c_int, generation: u64) {
     for set in set::sets_of(fd) {
         if let Some(item) = set.item(fd)
             && table::generation(fd) == generation

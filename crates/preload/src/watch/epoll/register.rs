@@ -25,7 +25,7 @@ pub(super) fn register(epfd: c_int, fd: c_int, events: u32, data: u64) {
     errno::set(before);
 }
 
-pub(super) fn tell(epfd: c_int, fd: c_int, change: Option<(u32, u64)>) {
+pub(super) fn tell_change(epfd: c_int, fd: c_int, change: Option<(u32, u64)>) {
     match change {
         Some((events, data)) => register(epfd, fd, events, data),
         None => {
@@ -38,8 +38,8 @@ pub(super) fn tell(epfd: c_int, fd: c_int, change: Option<(u32, u64)>) {
 }
 
 /// Tells the kernel of the registrations that were changed without it.
-pub(super) fn settle(epfd: c_int, set: &Set) {
-    set.tell_all(|fd, change| tell(epfd, fd, change));
+pub(super) fn tell_all(epfd: c_int, set: &Set) {
+    set.tell_all(|fd, change| tell_change(epfd, fd, change));
 }
 
 /// Makes the kernel's epoll report `fd`, which has something to read, at once: if the socket is writable, asking for that
@@ -81,7 +81,7 @@ pub(super) fn silence(epfd: c_int, set: &Set) {
         return;
     }
     if let Some(alarm) = set.take_alarm() {
-        tell(epfd, alarm, None);
+        tell_change(epfd, alarm, None);
         kernel::close(alarm);
     }
 }

@@ -7,7 +7,7 @@
 //! of room as well, which wakes the sleepers.
 
 use super::register::register;
-use super::{EDGE, IN, MAX_DEPTH, ONCE, OUT, SLEEPERS, descriptors, has_sleepers, set_of, settle};
+use super::{EDGE, IN, MAX_DEPTH, ONCE, OUT, SLEEPERS, descriptors, has_sleepers, leave_to_kernel, set_of};
 use crate::connection::{self, Connection, confined};
 use crate::guest::memory::{PIECE, Reserved};
 use crate::guest::{real, table, thread};
@@ -182,7 +182,7 @@ impl Entry {
     }
 
     /// What an event of the kernel's is to the program; 0: nothing.
-    fn settle_event(&self, told: u32) -> u32 {
+    fn truth_of_event(&self, told: u32) -> u32 {
         loop {
             let word = self.word();
             let wanted = self.events.load(Relaxed);
@@ -308,7 +308,7 @@ pub fn wake_all(connection: Connection) {
 /// From now on the registrations of `connection` are the kernel's, and this list's.
 pub fn leave_sets(connection: Connection) {
     for fd in connection.descriptors() {
-        settle(fd, table::generation(fd));
+        leave_to_kernel(fd, table::generation(fd));
     }
 }
 
@@ -538,7 +538,7 @@ pub(super) unsafe fn confirm(epfd: c_int, events: *mut epoll_event, count: c_int
             continue;
         }
         let of_data = |it: &&Entry| it.is_of(epfd) && it.data.load(Relaxed) == event.u64;
-        let truth = entries().iter().find(of_data).map_or(event.events, |entry| entry.settle_event(event.events));
+        let truth = entries().iter().find(of_data).map_or(event.events, |entry| entry.truth_of_event(event.events));
         if truth != 0 {
             answer.push(truth, event.u64, 0);
         }

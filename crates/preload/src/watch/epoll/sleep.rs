@@ -1,7 +1,7 @@
 //! What wakes a set that sleeps: sockets are left to the kernel with their waiting flags up, and taken back.
 
 use super::news::{news, writable};
-use super::register::{kick, register, settle, silence, sound_if_full};
+use super::register::{kick, register, silence, sound_if_full, tell_all};
 use super::room::{Found, give_back, look, mute};
 use super::{IN, MAX_DEPTH, OUT, has_sleepers, port, set_of, watches};
 use crate::connection::{self, Connection};
@@ -214,7 +214,7 @@ pub fn prepare_to_sleep(epfd: c_int) -> Sleep {
         Some(set) if set.is_interrupted() => Sleep::Briefly,
         Some(set) => {
             set.set_inner();
-            settle(epfd, set);
+            tell_all(epfd, set);
             arm(set, true, 0)
         }
         None => Sleep::Yes,

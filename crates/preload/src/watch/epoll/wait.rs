@@ -2,7 +2,7 @@
 
 use super::events::{Events, ask, collect, tell_each, tell_twins};
 use super::news::{news, writable as is_writable_now};
-use super::register::settle;
+use super::register::tell_all;
 use super::room::{any_waits, look_in};
 use super::sleep::{any_news, arm, arm_inner, hand_over};
 use super::{IN, OVER, asleep, has_sleepers, port, rests, set_of};
@@ -105,7 +105,7 @@ pub fn wait(epfd: c_int, events: *mut epoll_event, most: c_int, deadline: Deadli
         return Some(wait_above(set, events, most, deadline, call));
     }
     if !set.is_mine() {
-        settle(epfd, set);
+        tell_all(epfd, set);
     }
     let answer = wait_in(epfd, set, Events::new(events, most), deadline, call, true);
     hand_over(epfd, set);
@@ -139,7 +139,7 @@ fn wait_in_vain(
             return Some(-1);
         }
         if !set.is_interrupted() {
-            settle(epfd, set);
+            tell_all(epfd, set);
         }
         // The kernel finds the same of what it knows.
         let answer = asleep(epfd, || call.sleep(events, most, left(deadline, BRIEFLY_NS)));
@@ -149,7 +149,7 @@ fn wait_in_vain(
     }
 }
 
-/// Waits for what the set and the kernel tell; `rests`: and for what is left in the rings of a confined process.
+/// Waits for what the set and the kernel tell_change; `rests`: and for what is left in the rings of a confined process.
 fn wait_in(epfd: c_int, set: &Set, mut events: Events, deadline: Deadline, call: &Call<'_>, rests: bool) -> c_int {
     let look = |at, most| {
         if is_quiet() {
@@ -244,7 +244,7 @@ fn sleep(
         if rests::keeps_awake(epfd) {
             return None;
         }
-        settle(epfd, set);
+        tell_all(epfd, set);
         let brief = match arm(set, false, 0) {
             Sleep::Yes => u64::MAX,
             Sleep::No => return None,
