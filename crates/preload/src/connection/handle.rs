@@ -17,10 +17,10 @@ pub struct Handle {
     pub inside: Insiders,
     /// Looks at it that have not ended: see [`super::look`].
     pub lookers: AtomicU32,
-    /// This process has no reference any more, though it has descriptors: see [`part`].
+    /// This process has no reference any more, though it has descriptors: see [`relinquish`].
     ///
-    /// [`part`]: super::references::part
-    pub parted: AtomicBool,
+    /// [`relinquish`]: super::references::relinquish
+    pub relinquished: AtomicBool,
     /// Both directions were on the kernel path for good by then.
     pub was_plain: AtomicBool,
     /// The event in which the connection was found: see [`super::Connection::is_as_of`].
@@ -33,19 +33,19 @@ pub struct Handle {
     pub before: [AtomicU64; COUNTERS],
     /// What the kernel had sent and received of it when it was settled: see [`super::Connection::settle`].
     pub settled: [AtomicU64; 2],
-    /// What is kept of it for a program image to come.
-    pub kept: Keeping,
+    /// What is remembered of it while nobody has claimed it.
+    pub unclaimed: Unclaimed,
     /// Its segment.
     pub link: UnsafeCell<MaybeUninit<Link>>,
 }
 
-/// What a process keeps of an end that it has let go of. Zeroed memory is nothing.
-pub struct Keeping {
+/// What a process remembers of an end that it has let go of. Zeroed memory is nothing.
+pub struct Unclaimed {
     /// [`underpass_segment::end::End::lent_until`] when it was let go of.
     pub until: AtomicU64,
-    /// 1: among `KEPT`.
+    /// 1: it is in the list.
     pub listed: AtomicU32,
-    /// As `KEPT`.
+    /// The next in the list: index + 1; 0: none.
     pub next: AtomicU32,
 }
 
@@ -88,7 +88,7 @@ pub fn handle(index: u32) -> Option<&'static Handle> {
 impl Handle {
     /// This process has the end from now on.
     pub fn begin(&self) {
-        self.parted.store(false, Relaxed);
+        self.relinquished.store(false, Relaxed);
         // What comes back after this process had told of it, or another with the same end, is counted anew.
         let _ = self.counted.compare_exchange(REPORTED, UNCOUNTED, Relaxed, Relaxed);
         self.before.iter().for_each(|counter| counter.store(0, Relaxed));

@@ -6,7 +6,6 @@ pub mod handle;
 pub mod inside;
 pub mod insiders;
 pub mod io_uring;
-pub mod kept;
 pub mod leaving;
 pub mod look;
 pub mod options;
@@ -16,6 +15,7 @@ pub mod references;
 mod settle;
 pub mod share;
 mod shut_down;
+pub mod unclaimed;
 pub mod watchers;
 pub mod way;
 

@@ -3,7 +3,7 @@
 use super::count::report;
 use super::handle::{ABSENT, CONFINED, HIGHEST, Handle, PRESENT, UNTOUCHED, handle};
 use super::insiders::Kept;
-use super::{Connection, kept};
+use super::{Connection, unclaimed};
 use crate::guest::{family, thread};
 use underpass_segment::end::Stage;
 use underpass_segment::family::Family;
@@ -30,7 +30,7 @@ pub fn release(index: u32, fd: Option<i32>) {
         let attached = matches!(handle.attached.swap(ABSENT, AcqRel), PRESENT | UNTOUCHED | CONFINED);
         // SAFETY: it was there, and the last descriptor is gone.
         let link = attached.then(|| unsafe { (*handle.link.get()).assume_init() });
-        if !handle.parted.swap(true, AcqRel) {
+        if !handle.relinquished.swap(true, AcqRel) {
             family.let_go(index, family::member());
             report(family.end(index), index, false);
             drop_reference(family, index, link, fd);
@@ -47,7 +47,7 @@ pub fn drop_reference(family: &'static Family, index: u32, link: Option<Link>, f
     let until = end.lent_until.load(Acquire);
     let last = end.references.fetch_sub(1, AcqRel) == 1;
     reap(family);
-    if last && until > clock::nanoseconds() && kept::keep(index, until) {
+    if last && until > clock::nanoseconds() && unclaimed::add(index, until) {
         return;
     }
     let closed = fd.filter(|_| last).map(|fd| Connection::at(family, index, fd));
@@ -84,23 +84,23 @@ fn finish(family: &Family, index: u32, link: Option<Link>) {
     }
 }
 
-/// Ends what was kept for whoever has come, or has not come in time.
+/// Ends what was unclaimed, for whoever has come, or has not come in time.
 fn reap(family: &Family) {
-    if !kept::are_any() {
+    if !unclaimed::are_any() {
         return;
     }
     let now = clock::nanoseconds();
-    if !kept::is_time(now) {
+    if !unclaimed::is_time(now) {
         return;
     }
-    kept::for_each(|index, kept| {
+    unclaimed::take_each(|index, it| {
         let end = family.end(index);
-        let until = kept.until.load(Acquire);
+        let until = it.until.load(Acquire);
         // If not, whoever claimed it has lent it again, and keeps it for that; or has ended it.
         let is_as_kept = end.lent_until.load(Acquire) == until;
         let claimed = end.references.load(Acquire) > 0;
         if is_as_kept && !claimed && until > now {
-            return kept::list(index);
+            return unclaimed::enlist(index);
         }
         // Whoever has claimed it ends it itself.
         let is_over = !claimed && is_as_kept && end.lent_until.compare_exchange(until, 0, AcqRel, Relaxed).is_ok();
@@ -132,9 +132,9 @@ pub fn bury(family: &Family, index: u32) {
 
 /// This process lets go of an end of which it keeps the descriptors: they will be closed without its knowing. The last
 /// process keeps its reference until it is gone. Whether it is the last; `None` if it has let go of it already.
-pub fn part(family: &Family, index: u32) -> Option<bool> {
+pub fn relinquish(family: &Family, index: u32) -> Option<bool> {
     let handle = handle(index)?;
-    if handle.parted.swap(true, AcqRel) {
+    if handle.relinquished.swap(true, AcqRel) {
         return None;
     }
     let member = family::member();
@@ -143,7 +143,7 @@ pub fn part(family: &Family, index: u32) -> Option<bool> {
     let last = family.end(index).references.fetch_update(AcqRel, Acquire, one_less).is_err();
     if last {
         family.hold(index, member);
-        handle.parted.store(false, Release);
+        handle.relinquished.store(false, Release);
     }
     Some(last)
 }
@@ -201,13 +201,13 @@ impl Connection {
         }
     }
 
-    /// This process lets go of it, and keeps its descriptors: see [`part`]. Whether it was the last.
-    pub fn part(&self) -> bool {
+    /// This process lets go of it, and keeps its descriptors: see [`relinquish`]. Whether it was the last.
+    pub fn relinquish(&self) -> bool {
         self.learn_cookie();
         if let Some(handle) = handle(self.index) {
             let is_plain = self.joined_port().is_none_or(|port| port.reads_plainly() && !port.sends_fast());
             handle.was_plain.store(is_plain, Relaxed);
         }
-        family::existing().is_some_and(|family| part(family, self.index) == Some(true))
+        family::existing().is_some_and(|family| relinquish(family, self.index) == Some(true))
     }
 }

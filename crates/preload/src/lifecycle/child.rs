@@ -3,10 +3,10 @@
 use super::adopt;
 use crate::connection::handle::{ABSENT, ELSEWHERE, HIGHEST, UNCOUNTED, WORKING, handle};
 use crate::connection::insiders::Kept;
-use crate::connection::kept;
 use crate::connection::look::{for_each_end, forget_looks};
 use crate::connection::references::{drop_reference, take_back_what_is_left};
 use crate::connection::share::set_made_input;
+use crate::connection::unclaimed;
 use crate::guest::table::{self, Known};
 use crate::guest::{family, forked, kernel_table, memory, statistics, thread, turn};
 use crate::watch::{epoll, set};
@@ -145,7 +145,7 @@ impl Drop for Counted {
 /// threads were in the middle of, none of which it has.
 pub fn set_up_child(counted: Option<&Counted>) {
     set_made_input(None);
-    kept::forget();
+    unclaimed::forget();
     forget_looks();
     let handles = || (0..HIGHEST.load(Relaxed)).filter_map(|index| Some((index, handle(index)?)));
     for (_, handle) in handles() {
@@ -155,7 +155,7 @@ pub fn set_up_child(counted: Option<&Counted>) {
             kernel::close(kept);
         }
         handle.lookers.store(0, Relaxed);
-        handle.parted.store(false, Relaxed);
+        handle.relinquished.store(false, Relaxed);
         if handle.counted.load(Relaxed) != UNCOUNTED {
             handle.counted.store(ELSEWHERE, Relaxed);
         }

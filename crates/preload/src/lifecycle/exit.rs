@@ -3,8 +3,8 @@
 use super::images::images_awaited_until;
 use crate::connection::count::report;
 use crate::connection::look::for_each;
-use crate::connection::references::part;
-use crate::connection::{Connection, kept};
+use crate::connection::references::relinquish;
+use crate::connection::{Connection, unclaimed};
 use crate::guest::{family, forked, table, thread};
 use crate::watch::{epoll, set};
 use core::ffi::{c_int, c_void};
@@ -61,7 +61,7 @@ pub fn leave_all() {
             epoll::let_go(connection, table::generation(fd));
             // Before: see `hush`.
             let is_awaited = connection.is_awaited();
-            let last = part(family, index) == Some(true);
+            let last = relinquish(family, index) == Some(true);
             if last && !is_awaited {
                 // As where a descriptor is closed: see `drop_reference`.
                 connection.leave_no_gap();
@@ -80,15 +80,15 @@ pub fn leave_all() {
     }
 }
 
-/// Before the process ends: awaits that the images to come for which ends are kept have come for them.
+/// Before the process ends: awaits that the images to come that may claim ends have come for them.
 fn await_claims(family: &Family, deadline: u64) {
     let mut waits = true;
     while core::mem::take(&mut waits) && clock::nanoseconds() < deadline {
-        kept::for_each(|index, kept| {
+        unclaimed::take_each(|index, it| {
             let end = family.end(index);
-            let awaited = end.references.load(Acquire) == 0 && end.lent_until.load(Acquire) == kept.until.load(Acquire);
+            let awaited = end.references.load(Acquire) == 0 && end.lent_until.load(Acquire) == it.until.load(Acquire);
             if awaited {
-                kept::list(index);
+                unclaimed::enlist(index);
                 waits = true;
             }
         });

@@ -9,5 +9,5 @@ pub mod exit;
 pub mod handoff;
 mod image;
 mod images;
-mod part;
+mod relinquish;
 pub mod reuse;

@@ -28,7 +28,7 @@ pub use program::Program;
 pub use prospect::set_up;
 pub use stand_in::Unconnected;
 
-use super::{adopt, images, part};
+use super::{adopt, images, relinquish};
 use crate::connection::look::{self, Look};
 use crate::connection::{self, Connection, count};
 use crate::guest::access::are_strings_readable;
@@ -120,7 +120,7 @@ struct Gone;
 impl Drop for Gone {
     fn drop(&mut self) {
         // Still here: the execution has failed.
-        part::reference_all(true);
+        relinquish::take_back_all();
     }
 }
 
@@ -203,7 +203,7 @@ pub unsafe fn pack(program: Program, envp: *const *const c_char, how: Execution<
         None => {
             hand_over_inherited(how);
             if alone {
-                part::reference_all(false);
+                relinquish::relinquish_all();
             }
             Packed {
                 stand_ins: StandIns::for_image(how),

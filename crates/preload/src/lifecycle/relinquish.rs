@@ -1,4 +1,5 @@
-//! This process lets go of connections of which it keeps the descriptors, since another program image takes its place.
+//! Another program image is about to take this one's place. This process relinquishes the ends of which the image does not know: it
+//! lets go of them, and keeps their descriptors.
 
 use crate::connection::Connection;
 use crate::connection::handle::{ABSENT, handle};
@@ -12,24 +13,26 @@ use underpass_segment::family::Family;
 use underpass_segment::kernel;
 use underpass_segment::sync::{Acquire, Relaxed, Release};
 
-/// Lets go of every end (or takes it back), around an execution.
-pub fn reference_all(add: bool) {
+/// Takes every end back that was relinquished: the execution has failed.
+pub fn take_back_all() {
+    for_each_end(|family, index, fd| take_back(&Connection::at(family, index, fd), family));
+}
+
+/// Relinquishes every end, before an execution.
+pub fn relinquish_all() {
     for_each_end(|family, index, fd| {
         let connection = Connection::at(family, index, fd);
-        if add {
-            return rejoin(&connection, family);
-        }
         connection.heed_deaths();
-        if connection.part() {
+        if connection.relinquish() {
             connection.leave_no_gap();
         }
     });
 }
 
-/// Takes the end back: nothing came of what [`part`] was for.
-fn rejoin(connection: &Connection, family: &'static Family) {
+/// Takes the end back.
+fn take_back(connection: &Connection, family: &'static Family) {
     let (end, index) = (connection.end, connection.index);
-    let Some(handle) = handle(index).filter(|it| it.parted.load(Acquire)) else { return };
+    let Some(handle) = handle(index).filter(|it| it.relinquished.load(Acquire)) else { return };
     // Of another connection that has the end by now, if the others have ended this one.
     let is_there = end.add_reference_if_used() && {
         let is_same = kernel::cookie(connection.fd) == Ok(end.cookie.load(Relaxed));
@@ -39,7 +42,7 @@ fn rejoin(connection: &Connection, family: &'static Family) {
         is_same
     };
     if is_there {
-        handle.parted.store(false, Release);
+        handle.relinquished.store(false, Release);
         family.hold(index, family::member());
         return;
     }
@@ -72,7 +75,7 @@ impl Connection {
         self.heed_deaths();
         self.await_heir(deadline);
         // If others have it, they may close it before the new image is there.
-        if self.has_outsider() && (self.is_last() || self.part()) {
+        if self.has_outsider() && (self.is_last() || self.relinquish()) {
             self.leave_no_gap();
         }
     }
