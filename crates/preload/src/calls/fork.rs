@@ -217,7 +217,7 @@ extern "C" fn before_vfork() {
 extern "C" fn returned(to_child: bool) {
     thread::set_vfork_child(to_child);
     if !to_child {
-        handoff::put_away_left();
+        handoff::release_child_packed();
     }
 }
 

@@ -35,9 +35,9 @@ pub fn leave_at_exit() {
 
 /// The process ends: lets go of its connections, whose family may live on.
 pub fn leave() {
-    static LEFT: AtomicBool = AtomicBool::new(false);
+    static HAS_LEFT: AtomicBool = AtomicBool::new(false);
     forked::check();
-    if thread::is_vfork_child() || LEFT.swap(true, Acquire) {
+    if thread::is_vfork_child() || HAS_LEFT.swap(true, Acquire) {
         return;
     }
     leave_all();

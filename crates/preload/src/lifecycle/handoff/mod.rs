@@ -94,13 +94,13 @@ pub struct Packed {
     _gone: Option<Gone>,
     _environment: Option<Environment>,
     _parcel: Option<Parcel>,
-    _held: Option<Held>,
+    _locked: Option<LockedEnds>,
 }
 
 impl Packed {
     /// The environment as it is.
     fn nothing(envp: *const *const c_char) -> Packed {
-        Packed { envp, stand_ins: None, _away: None, _gone: None, _environment: None, _parcel: None, _held: None }
+        Packed { envp, stand_ins: None, _away: None, _gone: None, _environment: None, _parcel: None, _locked: None }
     }
 
     /// The environment to execute with.
@@ -145,7 +145,7 @@ struct Environment(Pages);
 
 impl Drop for Environment {
     fn drop(&mut self) {
-        LEFT.set(None);
+        CHILD_PACKED.set(None);
         // SAFETY: the mapping is this value's own.
         unsafe { memory::release(self.0.memory, self.0.len) };
     }
@@ -153,12 +153,12 @@ impl Drop for Environment {
 
 of_each_thread! {
     /// What a child of this thread's vfork has packed: its execution gives nothing back in this process.
-    static LEFT: Option<Pages> = None;
+    static CHILD_PACKED: Option<Pages> = None;
 }
 
 /// A child of vfork has executed a program, or is gone.
-pub fn put_away_left() {
-    drop(LEFT.get().map(Environment));
+pub fn release_child_packed() {
+    drop(CHILD_PACKED.get().map(Environment));
 }
 
 /// Packs for the execution of `program` with environment `envp`.
@@ -229,7 +229,7 @@ fn leave_behind(family: &'static Family, deadline: u64) {
 struct Room {
     environment: Environment,
     variables: usize,
-    parcel: Option<(Parcel, Held)>,
+    parcel: Option<(Parcel, LockedEnds)>,
 }
 
 impl Room {
@@ -240,7 +240,7 @@ impl Room {
             let mut count = 0;
             inherited(how, |_| count += 1);
             count += NEW;
-            Some((Parcel::new(count)?, Held(Reserved::new(count)?)))
+            Some((Parcel::new(count)?, LockedEnds(Reserved::new(count)?)))
         } else {
             None
         };
@@ -268,11 +268,11 @@ impl Room {
         // SAFETY: so long is the rest of the memory, which is zeroed.
         let mut text = Text(unsafe { core::slice::from_raw_parts_mut(text, MOST) }, 0);
         let _ = write!(text, "{VARIABLE}=");
-        let (parcel, held) = match parcel {
-            Some((mut parcel, mut held)) => {
-                let descriptor = fill_parcel(&mut parcel, &mut held, family, is_sure);
+        let (parcel, locked) = match parcel {
+            Some((mut parcel, mut locked)) => {
+                let descriptor = fill_parcel(&mut parcel, &mut locked, family, is_sure);
                 let _ = write!(text, "{BY_PARCEL}{descriptor}");
-                (Some(parcel), Some(held))
+                (Some(parcel), Some(locked))
             }
             None => {
                 inherited(how, |connection| lend_to_image(&connection));
@@ -281,7 +281,7 @@ impl Room {
             }
         };
         if how.is_borrowed() {
-            LEFT.set(Some(environment.0));
+            CHILD_PACKED.set(Some(environment.0));
         }
         Packed {
             envp: memory.cast(),
@@ -290,14 +290,14 @@ impl Room {
             _gone: parcel.is_some().then_some(Gone),
             _environment: Some(environment),
             _parcel: parcel,
-            _held: held,
+            _locked: locked,
         }
     }
 }
 
 /// Puts all that the image inherits into the parcel. Its descriptor. What would be lost if the image did not come is handed over
 /// instead, unless the image `is_sure`.
-fn fill_parcel(parcel: &mut Parcel, held: &mut Held, family: &'static Family, is_sure: bool) -> i32 {
+fn fill_parcel(parcel: &mut Parcel, locked: &mut LockedEnds, family: &'static Family, is_sure: bool) -> i32 {
     // Otherwise the new image has the ends as they are by then.
     let holds = !family.has_others(family::member());
     let member = family::member();
@@ -315,8 +315,8 @@ fn fill_parcel(parcel: &mut Parcel, held: &mut Held, family: &'static Family, is
             connection.hand_over_or_reset(Reason::Inherited);
             return;
         }
-        if holds && held.0.has_room() {
-            held.hold(&connection);
+        if holds && locked.0.has_room() {
+            locked.lock(&connection);
         }
         if member.is_none() {
             // A member's image finds its old one's reference.
@@ -341,12 +341,12 @@ fn lend_to_image(connection: &Connection) {
 
 /// Ends that go along whole, and from which other threads are kept until the new image has them: it would know nothing of
 /// what they do meanwhile. Which locks, the reader's and the sender's, this thread has taken for that.
-struct Held(Reserved<HeldEnd>);
+struct LockedEnds(Reserved<LockedEnd>);
 
-type HeldEnd = (Connection, ManuallyDrop<Look>, [Option<Entered>; 2]);
+type LockedEnd = (Connection, ManuallyDrop<Look>, [Option<Entered>; 2]);
 
-impl Held {
-    fn hold(&mut self, connection: &Connection) {
+impl LockedEnds {
+    fn lock(&mut self, connection: &Connection) {
         // Nor is it to end before they are let in again.
         let Some((connection, look)) = Look::begin(connection.fd) else { return };
         let end = connection.end;
@@ -363,7 +363,7 @@ impl Held {
     }
 }
 
-impl Drop for Held {
+impl Drop for LockedEnds {
     fn drop(&mut self) {
         for (connection, look, [reading, sending]) in self.0.items_mut() {
             reading.inspect(|&it| connection.end.reading.lock.let_in(it));

@@ -10,7 +10,7 @@
 //! on with its descriptors, so file actions replace them, behind those of the program.
 
 use super::file_actions::{Action, FileActions, LongerList};
-use super::{Execution, LEFT, NEW, Pages, inherited, stays_open};
+use super::{CHILD_PACKED, Execution, NEW, Pages, inherited, stays_open};
 use crate::connection::Connection;
 use crate::guest::memory::Reserved;
 use libc::posix_spawn_file_actions_t;
@@ -235,7 +235,7 @@ impl WithheldList {
         });
         if how.is_borrowed() {
             let (memory, len) = list.memory();
-            LEFT.set(Some(Pages { memory, len }));
+            CHILD_PACKED.set(Some(Pages { memory, len }));
         }
         Some(WithheldList { list, stand_in })
     }
@@ -243,7 +243,7 @@ impl WithheldList {
 
 impl Drop for WithheldList {
     fn drop(&mut self) {
-        LEFT.set(None);
+        CHILD_PACKED.set(None);
         let is = |fd: i32, cookie: Option<u64>| cookie.is_some() && kernel::cookie(fd).ok() == cookie;
         for it in self.list.items() {
             match *it {

@@ -149,7 +149,7 @@ fn wait_in_vain(
     }
 }
 
-/// Waits for what the set and the kernel tell_change; `rests`: and for what is left in the rings of a confined process.
+/// Waits for what the set and the kernel tell; `rests`: and for what is left in the rings of a confined process.
 fn wait_in(epfd: c_int, set: &Set, mut events: Events, deadline: Deadline, call: &Call<'_>, rests: bool) -> c_int {
     let look = |at, most| {
         if is_quiet() {

@@ -1,7 +1,7 @@
 //! The sockets of a set that are looked at in user space.
 
 use super::groups::Joining;
-use super::{Deferred, Inside, Item, Room, Set};
+use super::{Deferred, Item, Room, Set, State};
 use underpass_segment::sync::Relaxed;
 
 /// What a look at an active socket says of its future.
@@ -18,18 +18,18 @@ pub enum Scan {
 impl Set {
     /// Has `fd` looked at in user space from now on.
     pub fn activate(&self, fd: i32) {
-        if self.unless_interrupted(|inside| inside.activate(fd)).is_none() {
+        if self.unless_interrupted(|state| state.activate(fd)).is_none() {
             self.defer(Deferred::Activate { fd });
         }
     }
 
     /// Has those sockets looked at in user space of which `is_meant` says so.
     pub fn activate_if(&self, mut is_meant: impl FnMut(i32, &Item) -> bool) {
-        self.unless_interrupted(|inside| {
-            for index in 0..inside.places() {
-                let fd = inside.fd_at(index);
-                if inside.item(fd).is_some_and(|it| it.is_ours(fd) && is_meant(fd, it)) {
-                    inside.activate(fd);
+        self.unless_interrupted(|state| {
+            for index in 0..state.places() {
+                let fd = state.fd_at(index);
+                if state.item(fd).is_some_and(|it| it.is_ours(fd) && is_meant(fd, it)) {
+                    state.activate(fd);
                 }
             }
         });
@@ -48,32 +48,32 @@ impl Set {
 
     /// The same, going on where the last such scan has seen enough: all have their turn, however few are told at once.
     pub fn scan_in_turn(&self, look: impl FnMut(i32, &mut Item, &mut Joining<'_>) -> Scan) {
-        let stopped = self.scan_from(|inside| inside.turn, look);
-        self.locked(|inside| inside.turn = stopped);
+        let stopped = self.scan_from(|state| state.turn, look);
+        self.locked(|state| state.turn = stopped);
     }
 
     /// Where it stopped.
     fn scan_from(
         &self,
-        start: impl FnOnce(&Inside) -> usize,
+        start: impl FnOnce(&State) -> usize,
         mut look: impl FnMut(i32, &mut Item, &mut Joining<'_>) -> Scan,
     ) -> usize {
-        self.locked(|inside| {
-            let count = inside.active_count;
+        self.locked(|state| {
+            let count = state.active_count;
             if count == 0 {
                 return 0;
             }
-            let start = start(inside) % count;
+            let start = start(state) % count;
             let mut stopped = start + 1;
             let mut left = false;
             for step in 0..count {
                 let index = if start + step < count { start + step } else { start + step - count };
-                let fd = inside.active_at(index);
-                let Some(place) = inside.item(fd).map(core::ptr::from_mut) else { continue };
-                // SAFETY: places lie outside of `inside`, and registrations alone move them, of which a look makes none.
+                let fd = state.active_at(index);
+                let Some(place) = state.item(fd).map(core::ptr::from_mut) else { continue };
+                // SAFETY: places lie outside of `state`, and registrations alone move them, of which a look makes none.
                 let item = unsafe { &mut *place };
                 let verdict = if item.is_current(fd) {
-                    look(fd, item, &mut Joining(inside))
+                    look(fd, item, &mut Joining(state))
                 } else {
                     // The kernel has forgotten the registration by itself.
                     (item.stale, item.room) = (false, Room::Kernel);
@@ -91,14 +91,14 @@ impl Set {
                 }
             }
             if left {
-                inside.drop_inactive();
+                state.drop_inactive();
             }
             stopped
         })
     }
 }
 
-impl Inside {
+impl State {
     pub(super) fn activate(&mut self, fd: i32) {
         let count = self.active_count;
         if let Some(item) = self.item(fd).filter(|it| it.is_ours(fd) && !it.active) {

@@ -1,7 +1,7 @@
 //! A signal handler may interrupt its own thread inside a set. It defers its changes of the set, and the interrupted look makes
 //! them when it ends.
 
-use super::{Inside, Item, Set, made};
+use super::{Item, Set, State, made};
 use crate::connection::{self, references};
 use crate::guest::memory::{PIECE, Sparse};
 use crate::guest::table;
@@ -125,7 +125,7 @@ impl Set {
 
     /// Makes the deferred changes.
     #[cold]
-    pub(super) fn catch_up(&self, inside: &mut Inside) -> Ends {
+    pub(super) fn catch_up(&self, state: &mut State) -> Ends {
         let mut ends = Ends { indices: [None; FIRST], closed: false };
         let mut free = ends.indices.iter_mut();
         let (mut done, mut all) = (0, true);
@@ -135,23 +135,23 @@ impl Set {
             let what = self.deferred.at(done as usize);
             self.deferred.put(done as usize, None);
             match what {
-                Some(Deferred::Activate { fd }) => inside.activate(fd),
+                Some(Deferred::Activate { fd }) => state.activate(fd),
                 Some(Deferred::Changed { fd, generation, events, data, foreign }) => {
                     self.note_change(foreign);
                     // It may have been closed since. Without address space its events are told as the kernel has them.
-                    if generation == table::generation(fd) && inside.put(fd, events, data, foreign) {
-                        inside.activate(fd);
+                    if generation == table::generation(fd) && state.put(fd, events, data, foreign) {
+                        state.activate(fd);
                     }
                 }
                 Some(Deferred::Removed { fd }) => {
                     self.note_change(false);
                     if let (Some(item), Some(connection)) =
-                        (inside.item(fd).filter(|it| it.is_ours(fd) && it.resting), connection::known(fd))
+                        (state.item(fd).filter(|it| it.is_ours(fd) && it.resting), connection::known(fd))
                     {
                         item.set_resting(false);
                         connection.end.reading.resting.leave();
                     }
-                    inside.remove(fd);
+                    state.remove(fd);
                 }
                 Some(Deferred::End { index }) => match free.next() {
                     Some(place) => *place = Some(index),

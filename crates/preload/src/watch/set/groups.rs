@@ -1,6 +1,6 @@
 //! The groups as which the sockets of a set sleep, one in each of their pools.
 
-use super::{Inside, Set, made};
+use super::{Set, State, made};
 use crate::guest::memory::{release, reserve};
 use core::ptr::null_mut;
 use underpass_segment::kernel;
@@ -22,27 +22,27 @@ pub(super) struct Members {
 }
 
 /// The right to make a connection a member of its set's group, while the set is scanned.
-pub struct Joining<'a>(pub(super) &'a mut Inside);
+pub struct Joining<'a>(pub(super) &'a mut State);
 
 /// The process ends: others may have its groups.
 pub fn leave() {
     // Not one that this thread is inside, below the signal handler that ends the process.
     for set in made().filter(|set| set.lock.load(Relaxed) == 0) {
-        set.locked(Inside::leave_groups);
+        set.locked(State::leave_groups);
     }
 }
 
 /// A pool is about to be detached.
 pub fn forget_pool(pool: *const u8) {
     for set in made() {
-        set.locked(|inside| {
-            for index in (0..inside.member_count).rev() {
-                if inside.members_at(index).pool == pool {
-                    inside.members_at(index).give_back();
+        set.locked(|state| {
+            for index in (0..state.member_count).rev() {
+                if state.members_at(index).pool == pool {
+                    state.members_at(index).give_back();
                     set.groups.fetch_sub(1, Relaxed);
-                    let last = inside.member_count - 1;
-                    *inside.members_at(index) = *inside.members_at(last);
-                    inside.member_count = last;
+                    let last = state.member_count - 1;
+                    *state.members_at(index) = *state.members_at(last);
+                    state.member_count = last;
                 }
             }
         });
@@ -55,10 +55,10 @@ impl Set {
         if self.groups.load(Relaxed) == 0 || self.is_interrupted() {
             return false;
         }
-        self.locked(|inside| {
+        self.locked(|state| {
             let mut any = false;
-            for index in 0..inside.member_count {
-                let members = inside.members_at(index);
+            for index in 0..state.member_count {
+                let members = state.members_at(index);
                 // SAFETY: the pool is attached: `forget_pool` is told before it is not.
                 let group = unsafe { &*members.group };
                 if group.rung.load(Relaxed) == 0 {
@@ -68,7 +68,7 @@ impl Set {
                 let mut rung = group.rung.swap(0, AcqRel);
                 let fds = members.fds;
                 while rung != 0 {
-                    inside.activate(fds[rung.trailing_zeros() as usize] - 1);
+                    state.activate(fds[rung.trailing_zeros() as usize] - 1);
                     rung &= rung - 1;
                 }
             }
@@ -77,12 +77,12 @@ impl Set {
     }
 
     /// The number to raise the waiting flag of `fd`'s segment to, so that it wakes this set.
-    pub fn number_for(&self, inside: &mut Joining<'_>, fd: i32, link: &Link) -> u32 {
+    pub fn number_for(&self, state: &mut Joining<'_>, fd: i32, link: &Link) -> u32 {
         if self.is_inner() {
             return ALONE;
         }
-        let number = inside.0.join(fd, link);
-        self.groups.store(inside.0.member_count as u32, Relaxed);
+        let number = state.0.join(fd, link);
+        self.groups.store(state.0.member_count as u32, Relaxed);
         number
     }
 
@@ -92,13 +92,13 @@ impl Set {
             return true;
         }
         // In there: whoever goes to sleep counts itself first, and says so in there afterwards.
-        self.locked(|inside| inside.set_asleep(asleep()))
+        self.locked(|state| state.set_asleep(asleep()))
     }
 
     /// This thread, counted among the sleepers, is about to sleep: false when a group has been rung, or unless sockets
     /// `may` be active, when one has become so. Whoever makes one active does it in there, and looks for sleepers afterwards.
     pub fn fall_asleep(&self, may: bool) -> bool {
-        let quiet = self.locked(|inside| inside.set_asleep(true));
+        let quiet = self.locked(|state| state.set_asleep(true));
         // Looked at afterwards: a signal handler may just have left one.
         quiet && (may || !self.is_active())
     }
@@ -110,10 +110,10 @@ impl Set {
         }
         // Those that sleep as members of a group are to be woken one by one from now on. The groups stay the set's: a
         // sender may still have their numbers, and a thread that sleeps on the set itself is still woken by them.
-        self.unless_interrupted(|inside| {
-            for index in 0..inside.member_count {
-                for fd in inside.members_at(index).fds {
-                    inside.activate(fd - 1);
+        self.unless_interrupted(|state| {
+            for index in 0..state.member_count {
+                for fd in state.members_at(index).fds {
+                    state.activate(fd - 1);
                 }
             }
         });
@@ -127,7 +127,7 @@ impl Members {
     }
 }
 
-impl Inside {
+impl State {
     pub(super) fn members_at(&mut self, index: usize) -> &mut Members {
         debug_assert!(index < self.member_capacity);
         // SAFETY: so many entries; zeroed memory is never looked at.

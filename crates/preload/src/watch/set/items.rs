@@ -1,7 +1,7 @@
 //! The memory of a set's registrations, by descriptor: it grows with what it holds, since a program may have a set for each
 //! of its connections.
 
-use super::{Inside, Item, NONE};
+use super::{Item, NONE, State};
 use crate::guest::memory::{release, reserve};
 use core::sync::atomic::{Ordering::SeqCst, compiler_fence};
 
@@ -80,7 +80,7 @@ impl Items {
     }
 }
 
-impl Inside {
+impl State {
     /// An empty table, the set's first.
     pub(super) fn begin_anew(&mut self) {
         // SAFETY: the first table is this set's own.

@@ -153,7 +153,8 @@ impl Item {
     }
 }
 
-struct Inside {
+/// What the lock of a set protects.
+struct State {
     set: *const Set,
     members: *mut Members,
     member_count: usize,
@@ -171,7 +172,7 @@ struct Inside {
 pub struct Set {
     /// Number of the thread that is inside; 0 if none is.
     lock: AtomicU32,
-    inside: UnsafeCell<Inside>,
+    state: UnsafeCell<State>,
     /// What signal handlers that have interrupted a look at the set have deferred.
     deferred: Deferrals,
     next_free: AtomicPtr<Set>,
@@ -188,7 +189,7 @@ pub struct Set {
     is_inner: AtomicU32,
     /// The thread that uses it; [`SEVERAL`].
     user: AtomicU32,
-    /// What `inside` says of the registered, the active and the changed sockets, for a look without the lock.
+    /// What `state` says of the registered, the active and the changed sockets, for a look without the lock.
     count: AtomicU32,
     active_count: AtomicU32,
     stale: AtomicBool,
@@ -209,7 +210,7 @@ pub struct Set {
     others_first: AtomicBool,
 }
 
-// SAFETY: `inside` is used only by the thread that holds `lock`.
+// SAFETY: `state` is used only by the thread that holds `lock`.
 unsafe impl Sync for Set {}
 
 static FREE: AtomicPtr<Set> = AtomicPtr::new(core::ptr::null_mut());
@@ -222,7 +223,7 @@ pub fn after_fork() {
     for set in made() {
         set.groups.store(0, Relaxed);
         set.lock.store(0, Relaxed);
-        set.locked(|inside| inside.member_count = 0);
+        set.locked(|state| state.member_count = 0);
     }
 }
 
@@ -274,10 +275,10 @@ impl Set {
         let set = unsafe { &raw mut (*page).0 };
         // SAFETY: as above.
         unsafe {
-            let inside = &mut *(*set).inside.get();
-            inside.set = set;
-            inside.first = &raw mut (*page).1;
-            inside.begin_anew();
+            let state = &mut *(*set).state.get();
+            state.set = set;
+            state.first = &raw mut (*page).1;
+            state.begin_anew();
             let mut first = MADE.load(Acquire);
             loop {
                 (*set).next_made.store(first, Relaxed);
@@ -292,9 +293,9 @@ impl Set {
 
     /// Empties the set for another epoll descriptor.
     pub fn give_back(set: &Set) {
-        set.locked(|inside| {
-            inside.leave_groups();
-            inside.begin_anew();
+        set.locked(|state| {
+            state.leave_groups();
+            state.begin_anew();
         });
         set.inner_count.store(0, Relaxed);
         set.mean_wait.store(0, Relaxed);
@@ -324,7 +325,7 @@ impl Set {
     }
 
     /// Does `what` as the only thread inside; not in a signal handler on top of a look at the set.
-    fn locked<T>(&self, what: impl FnOnce(&mut Inside) -> T) -> T {
+    fn locked<T>(&self, what: impl FnOnce(&mut State) -> T) -> T {
         let mut rounds = 0u32;
         let mut what = Some(what);
         let mut result = None;
@@ -334,14 +335,14 @@ impl Set {
                 if rounds.is_multiple_of(64) { give_way() } else { pause() }
             }
             // SAFETY: the lock makes this thread the only one.
-            let inside = unsafe { &mut *self.inside.get() };
+            let state = unsafe { &mut *self.state.get() };
             if let Some(what) = what.take() {
-                result = Some(what(inside));
+                result = Some(what(state));
             }
-            let ends = self.deferred.is_any().then(|| self.catch_up(inside));
-            self.count.store(inside.count, Relaxed);
-            self.active_count.store(inside.active_count as u32, Relaxed);
-            self.stale.store(inside.stale_count > 0, Relaxed);
+            let ends = self.deferred.is_any().then(|| self.catch_up(state));
+            self.count.store(state.count, Relaxed);
+            self.active_count.store(state.active_count as u32, Relaxed);
+            self.stale.store(state.stale_count > 0, Relaxed);
             self.lock.store(0, Release);
             if let Some(ends) = ends {
                 ends.let_go(self);
@@ -356,7 +357,7 @@ impl Set {
     }
 
     /// The same, unless this thread is inside already, below a signal handler.
-    fn unless_interrupted<T>(&self, what: impl FnOnce(&mut Inside) -> T) -> Option<T> {
+    fn unless_interrupted<T>(&self, what: impl FnOnce(&mut State) -> T) -> Option<T> {
         (!self.is_interrupted()).then(|| self.locked(what))
     }
 
@@ -369,7 +370,7 @@ impl Set {
     /// The registration of `fd`, as a signal handler on top of a look at the set finds it.
     fn peek(&self, fd: i32) -> Option<Item> {
         // SAFETY: the thread that is inside is this one, which does not go on before the handler has returned.
-        let known = || unsafe { (*self.inside.get()).item(fd).copied() };
+        let known = || unsafe { (*self.state.get()).item(fd).copied() };
         self.deferred_change_of(fd).unwrap_or_else(known)
     }
 
@@ -381,9 +382,9 @@ impl Set {
             }
         };
         // SAFETY: as in `peek`; a list that is being changed has only descriptors in it.
-        let count = unsafe { (*self.inside.get()).active_count };
+        let count = unsafe { (*self.state.get()).active_count };
         // SAFETY: as above.
-        (0..count).map(|index| unsafe { (*self.inside.get()).active_at(index) }).for_each(&mut show);
+        (0..count).map(|index| unsafe { (*self.state.get()).active_at(index) }).for_each(&mut show);
         self.each_deferred(|what| {
             if let Deferred::Changed { fd, .. } | Deferred::Activate { fd } = what {
                 show(fd);

@@ -1,7 +1,7 @@
 //! The registrations of a set: by descriptor, and by what the program gave with them.
 
 use super::sets_of::note;
-use super::{Deferred, Inside, Item, NONE, Room, Set};
+use super::{Deferred, Item, NONE, Room, Set, State};
 use crate::guest::table;
 use underpass_segment::clock::ticks;
 use underpass_segment::switch::Told;
@@ -42,10 +42,10 @@ impl Set {
     /// Has the kernel register `fd`, or change its registration, and follows if it does. Whoever the kernel tells of it sees
     /// the set only afterwards. `Err` with the kernel's answer if there is no address space to follow.
     pub fn follow(&self, fd: i32, events: u32, data: u64, kernel: impl FnOnce() -> i32) -> Result<i32, i32> {
-        self.locked(|inside| {
+        self.locked(|state| {
             let answer = kernel();
             self.changes.fetch_add(1, Relaxed);
-            if answer != 0 || inside.put(fd, events, data, false) { Ok(answer) } else { Err(answer) }
+            if answer != 0 || state.put(fd, events, data, false) { Ok(answer) } else { Err(answer) }
         })
     }
 
@@ -53,7 +53,7 @@ impl Set {
     pub fn note_foreign(&self, fd: i32, events: u32, data: u64) {
         self.note_change(true);
         // Without address space events of the same data may be taken for a socket's.
-        self.locked(|inside| inside.put(fd, events, data, true));
+        self.locked(|state| state.put(fd, events, data, true));
     }
 
     pub(super) fn note_change(&self, foreign: bool) {
@@ -65,14 +65,14 @@ impl Set {
 
     /// Has the kernel remove `fd`, and forgets it if it does, after `leave` has seen it.
     pub fn follow_removal(&self, fd: i32, kernel: impl FnOnce() -> i32, leave: impl FnOnce(&mut Item)) -> i32 {
-        self.locked(|inside| {
+        self.locked(|state| {
             let answer = kernel();
             self.changes.fetch_add(1, Relaxed);
             if answer == 0 {
-                if let Some(item) = inside.item(fd).filter(|it| it.is_ours(fd)) {
+                if let Some(item) = state.item(fd).filter(|it| it.is_ours(fd)) {
                     leave(item);
                 }
-                inside.remove(fd);
+                state.remove(fd);
             }
             answer
         })
@@ -88,12 +88,12 @@ impl Set {
     pub fn change_later(&self, fd: i32, wanted: Option<(u32, u64)>, add: bool) -> Later {
         /// Bits of registrations that are level-triggered and of no special kind.
         const PLAIN: u32 = 0xffff;
-        self.locked(|inside| {
+        self.locked(|state| {
             // In here: whoever says so tells the kernel of all changes afterwards.
             if self.is_inner() {
                 return Later::Now;
             }
-            let Some(item) = inside.item(fd).filter(|it| it.is_ours(fd) && !it.disarmed && !it.kicked && !it.adopted)
+            let Some(item) = state.item(fd).filter(|it| it.is_ours(fd) && !it.disarmed && !it.kicked && !it.adopted)
             else {
                 return Later::Now;
             };
@@ -108,9 +108,9 @@ impl Set {
             (item.events, item.gone) = (events, wanted.is_none());
             if !core::mem::replace(&mut item.stale, true) {
                 item.stale_since = ticks();
-                inside.stale_count += 1;
+                state.stale_count += 1;
             }
-            inside.activate(fd);
+            state.activate(fd);
             Later::Done
         })
     }
@@ -118,14 +118,14 @@ impl Set {
     /// Keeps a registration of a descriptor that is about to be closed under another, `heir`, of the same thing: the kernel
     /// goes on reporting it too. Unless `heir` has a registration of its own.
     pub fn adopt(&self, fd: i32, heir: i32) {
-        self.unless_interrupted(|inside| {
-            let Some(item) = inside.item(fd).filter(|it| it.is_current(fd) && !it.gone).copied() else { return };
-            let vacant = inside.item(heir).is_none_or(|it| !it.is_current(heir));
-            if vacant && inside.put(heir, item.events, item.data, item.foreign) {
-                if let Some(it) = inside.item(heir) {
+        self.unless_interrupted(|state| {
+            let Some(item) = state.item(fd).filter(|it| it.is_current(fd) && !it.gone).copied() else { return };
+            let vacant = state.item(heir).is_none_or(|it| !it.is_current(heir));
+            if vacant && state.put(heir, item.events, item.data, item.foreign) {
+                if let Some(it) = state.item(heir) {
                     (it.adopted, it.told, it.disarmed) = (true, item.told, item.disarmed);
                 }
-                inside.activate(heir);
+                state.activate(heir);
             }
         });
     }
@@ -139,30 +139,30 @@ impl Set {
             }
             return;
         }
-        self.locked(|inside| {
-            inside.tell(fd, |_, change| tell(change));
-            inside.drop_inactive();
+        self.locked(|state| {
+            state.tell(fd, |_, change| tell(change));
+            state.drop_inactive();
         });
     }
 
     /// Tells the kernel of every registration of which it has another.
     pub fn tell_all(&self, mut tell: impl FnMut(i32, Option<(u32, u64)>)) {
-        self.unless_interrupted(|inside| {
-            if inside.stale_count == 0 {
+        self.unless_interrupted(|state| {
+            if state.stale_count == 0 {
                 return;
             }
             // A changed registration is active until it has been told.
-            for index in 0..inside.active_count {
-                inside.tell(inside.active_at(index), &mut tell);
+            for index in 0..state.active_count {
+                state.tell(state.active_at(index), &mut tell);
             }
-            inside.stale_count = 0;
-            inside.drop_inactive();
+            state.stale_count = 0;
+            state.drop_inactive();
         });
     }
 
     /// Forgets `fd`.
     pub fn remove(&self, fd: i32) {
-        if self.unless_interrupted(|inside| inside.remove(fd)).is_none() {
+        if self.unless_interrupted(|state| state.remove(fd)).is_none() {
             self.defer(Deferred::Removed { fd });
         }
     }
@@ -178,7 +178,7 @@ impl Set {
     }
 
     fn any_item(&self, fd: i32) -> Option<Item> {
-        if self.is_interrupted() { self.peek(fd) } else { self.locked(|inside| inside.item(fd).copied()) }
+        if self.is_interrupted() { self.peek(fd) } else { self.locked(|state| state.item(fd).copied()) }
     }
 
     /// Changes the registration of `fd`; not in a signal handler that runs on top of a look at the set.
@@ -192,8 +192,8 @@ impl Set {
     }
 
     fn with_item_if(&self, fd: i32, is_meant: impl FnOnce(&Item) -> bool, change: impl FnOnce(&mut Item)) {
-        self.unless_interrupted(|inside| {
-            if let Some(item) = inside.item(fd).filter(|it| is_meant(it)) {
+        self.unless_interrupted(|state| {
+            if let Some(item) = state.item(fd).filter(|it| is_meant(it)) {
                 change(item);
             }
         });
@@ -201,8 +201,8 @@ impl Set {
 
     /// Shows every registered socket to `look`, which may change its registration.
     pub fn each(&self, mut look: impl FnMut(i32, &mut Item)) {
-        self.unless_interrupted(|inside| {
-            inside.each(|fd, item| {
+        self.unless_interrupted(|state| {
+            state.each(|fd, item| {
                 if item.is_ours(fd) {
                     look(fd, item);
                 }
@@ -217,24 +217,24 @@ impl Set {
 
     /// Shows the registration of `fd`, which is looked at in user space from then on if `look` says so.
     pub fn look_at(&self, fd: i32, look: impl FnOnce(&mut Item) -> bool) {
-        self.locked(|inside| {
-            let Some(mut item) = inside.item(fd).filter(|it| it.is_ours(fd)).copied() else { return };
+        self.locked(|state| {
+            let Some(mut item) = state.item(fd).filter(|it| it.is_ours(fd)).copied() else { return };
             let activate = look(&mut item);
-            if let Some(kept) = inside.item(fd) {
+            if let Some(kept) = state.item(fd) {
                 *kept = item;
             }
             if activate {
-                inside.activate(fd);
+                state.activate(fd);
             }
         });
     }
 
     /// What is registered with `data`: as much as there is room for in `found`, behind the first `from`.
     pub fn with_data(&self, data: u64, from: usize, found: &mut [Registered]) -> WithData {
-        self.locked(|inside| {
+        self.locked(|state| {
             let (mut count, mut closed) = (0usize, false);
-            inside.each_with(data, |inside, fd| {
-                let Some(item) = inside.item(fd) else { return };
+            state.each_with(data, |state, fd| {
+                let Some(item) = state.item(fd) else { return };
                 if item.is_current(fd) {
                     if let Some(place) = count.checked_sub(from).and_then(|at| found.get_mut(at)) {
                         *place = Registered { fd, foreign: item.foreign.then_some(item.events) };
@@ -255,10 +255,10 @@ impl Set {
     /// Something that is not ours is about to be registered with `data`: what is told of it is not of a socket of ours that
     /// was closed.
     pub fn forget_closed(&self, data: u64) {
-        self.locked(|inside| {
-            inside.each_with(data, |inside, fd| {
-                if inside.item(fd).is_some_and(|it| !it.is_current(fd)) {
-                    inside.remove(fd);
+        self.locked(|state| {
+            state.each_with(data, |state, fd| {
+                if state.item(fd).is_some_and(|it| !it.is_current(fd)) {
+                    state.remove(fd);
                 }
             });
         });
@@ -292,7 +292,7 @@ impl Item {
     }
 }
 
-impl Inside {
+impl State {
     /// False without address space.
     #[must_use]
     pub(super) fn put(&mut self, fd: i32, events: u32, data: u64, foreign: bool) -> bool {
@@ -351,7 +351,7 @@ impl Inside {
     }
 
     /// Visits every descriptor that was registered with `data`; it may be removed meanwhile.
-    pub(super) fn each_with(&mut self, data: u64, mut visit: impl FnMut(&mut Inside, i32)) {
+    pub(super) fn each_with(&mut self, data: u64, mut visit: impl FnMut(&mut State, i32)) {
         let mut at = self.bucket(data);
         while at != NONE {
             let fd = at as i32 - 1;
