@@ -1,8 +1,9 @@
 //! A new program image takes over what it was handed, before the program begins.
 
+use super::by_cookie::ByCookie;
 use super::carried::Carried;
 use super::parcel::Arrived;
-use super::{BY_FAMILY, BY_PARCEL, ByCookie, VARIABLE};
+use super::{BY_FAMILY, BY_PARCEL, VARIABLE};
 use crate::connection::{self, leaving};
 use crate::guest::table;
 use crate::lifecycle::adopt;

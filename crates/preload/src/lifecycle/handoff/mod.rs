@@ -14,48 +14,50 @@
 mod arrival;
 mod by_cookie;
 pub mod carried;
+mod environment;
 mod file_actions;
+mod hand_over;
+mod inherited;
 mod lend;
+mod locked;
 mod parcel;
 mod program;
 mod prospect;
 mod stand_in;
 
 pub use arrival::{claim, unpack};
+pub use environment::release_child_packed;
 pub use file_actions::FileActions;
+pub use hand_over::leave_to_spawned;
 pub use lend::Receiver;
 pub use program::Program;
 pub use prospect::set_up;
 pub use stand_in::Unconnected;
 
-use super::{adopt, images, relinquish};
-use crate::connection::look::{self, Look};
-use crate::connection::{self, Connection, count};
+use super::{images, relinquish};
+use crate::connection::{Connection, count, look};
 use crate::guest::access::are_strings_readable;
-use crate::guest::memory::{self, Reserved};
-use crate::guest::{family, filter, table, thread};
-use by_cookie::ByCookie;
+use crate::guest::{family, filter, memory};
 use core::ffi::c_char;
 use core::fmt::Write;
-use core::mem::ManuallyDrop;
+use environment::note_child_packed;
+use environment::{Environment, MOST, Pages, Text, variables_in};
+use hand_over::hand_over_inherited;
+use inherited::{has_any, inherited, stays_open};
 use libc::posix_spawn_file_actions_t;
+use locked::LockedEnds;
 use parcel::Parcel;
 use prospect::Prospect;
 use stand_in::StandIns;
+use underpass_segment::clock;
 use underpass_segment::config::HANDOFF_VARIABLE as VARIABLE;
 use underpass_segment::end::Stage;
 use underpass_segment::family::Family;
-use underpass_segment::lock::Entered;
 use underpass_segment::reason::Reason;
-use underpass_segment::switch::Recipient;
-use underpass_segment::sync::Relaxed;
-use underpass_segment::{clock, kernel, of_each_thread};
 
 /// The variable's value is `parcel:DESCRIPTOR` or `family:NUMBER`.
 const BY_PARCEL: &str = "parcel:";
 const BY_FAMILY: &str = "family:";
-/// Longest value of the variable, with its name.
-const MOST: usize = 64;
 /// So many connections that other threads make meanwhile go along too.
 const NEW: usize = 64;
 /// What the name of this library's file has in it.
@@ -131,34 +133,6 @@ impl Drop for Away {
     fn drop(&mut self) {
         look::look_at_all(|it| it.come_back());
     }
-}
-
-/// Memory with what is packed.
-#[derive(Clone, Copy)]
-struct Pages {
-    memory: *mut u8,
-    len: usize,
-}
-
-/// An environment in memory of its own.
-struct Environment(Pages);
-
-impl Drop for Environment {
-    fn drop(&mut self) {
-        CHILD_PACKED.set(None);
-        // SAFETY: the mapping is this value's own.
-        unsafe { memory::release(self.0.memory, self.0.len) };
-    }
-}
-
-of_each_thread! {
-    /// What a child of this thread's vfork has packed: its execution gives nothing back in this process.
-    static CHILD_PACKED: Option<Pages> = None;
-}
-
-/// A child of vfork has executed a program, or is gone.
-pub fn release_child_packed() {
-    drop(CHILD_PACKED.get().map(Environment));
 }
 
 /// Packs for the execution of `program` with environment `envp`.
@@ -240,12 +214,12 @@ impl Room {
             let mut count = 0;
             inherited(how, |_| count += 1);
             count += NEW;
-            Some((Parcel::new(count)?, LockedEnds(Reserved::new(count)?)))
+            Some((Parcel::new(count)?, LockedEnds::new(count)?))
         } else {
             None
         };
         // SAFETY: passed on to the caller.
-        let variables = unsafe { count(envp) };
+        let variables = unsafe { variables_in(envp) };
         let len = (variables + 2) * size_of::<*const c_char>() + MOST;
         let memory = memory::reserve(len);
         if memory.is_null() {
@@ -281,7 +255,7 @@ impl Room {
             }
         };
         if how.is_borrowed() {
-            CHILD_PACKED.set(Some(environment.0));
+            note_child_packed(Some(environment.0));
         }
         Packed {
             envp: memory.cast(),
@@ -315,7 +289,7 @@ fn fill_parcel(parcel: &mut Parcel, locked: &mut LockedEnds, family: &'static Fa
             connection.hand_over_or_reset(Reason::Inherited);
             return;
         }
-        if holds && locked.0.has_room() {
+        if holds {
             locked.lock(&connection);
         }
         if member.is_none() {
@@ -336,150 +310,5 @@ fn lend_to_image(connection: &Connection) {
     if connection.end.stage() <= Stage::Joined {
         connection.learn_cookie();
         connection.end.lend(clock::nanoseconds() + LENT_NS);
-    }
-}
-
-/// Ends that go along whole, and from which other threads are kept until the new image has them: it would know nothing of
-/// what they do meanwhile. Which locks, the reader's and the sender's, this thread has taken for that.
-struct LockedEnds(Reserved<LockedEnd>);
-
-type LockedEnd = (Connection, ManuallyDrop<Look>, [Option<Entered>; 2]);
-
-impl LockedEnds {
-    fn lock(&mut self, connection: &Connection) {
-        // Nor is it to end before they are let in again.
-        let Some((connection, look)) = Look::begin(connection.fd) else { return };
-        let end = connection.end;
-        if let Some(port) = connection.ready_port() {
-            // What this thread itself is in the middle of is counted: then only what one takes that sleeps is not.
-            port.settle();
-        }
-        let me = thread::number();
-        self.0.push((
-            connection,
-            ManuallyDrop::new(look),
-            [&end.reading.lock, &end.sending.lock].map(|lock| lock.keep_out(me)),
-        ));
-    }
-}
-
-impl Drop for LockedEnds {
-    fn drop(&mut self) {
-        for (connection, look, [reading, sending]) in self.0.items_mut() {
-            reading.inspect(|&it| connection.end.reading.lock.let_in(it));
-            sending.inspect(|&it| connection.end.sending.lock.let_in(it));
-            // SAFETY: the list drops no elements, and this one is not used again.
-            unsafe { ManuallyDrop::drop(look) };
-        }
-    }
-}
-
-/// Whether this process has anything to hand on.
-fn has_any() -> bool {
-    adopt::recognise_all();
-    family::existing().is_some() && known().any(|it| it.end.stage() <= Stage::Joined)
-}
-
-/// The connections of all descriptors, at which this thread only looks.
-fn known() -> impl Iterator<Item = Connection> {
-    (0..table::highest()).filter_map(connection::known)
-}
-
-/// libc is about to spawn programs by itself that will know nothing of this library. False if they would read one of the
-/// connections with a gap.
-pub fn leave_to_spawned() -> bool {
-    if !has_any() {
-        return true;
-    }
-    hand_over_inherited(Execution::Spawned(&FileActions::NONE));
-    let mut has_gap = false;
-    inherited(Execution::Alone, |it| has_gap |= it.has_unread_out_of_reach());
-    !has_gap
-}
-
-/// The new image will know nothing of this library: what it inherits is plain TCP by then.
-fn hand_over_inherited(how: Execution<'_>) {
-    let recipient = |connection: &Connection| {
-        let is_meant = match how {
-            Execution::Spawned(actions) => actions.may_give(connection.fd),
-            // Standard input and output are meant for the image, and so is what nobody else can read.
-            _ => connection.fd <= libc::STDERR_FILENO || how.is_alone() && connection.is_last(),
-        };
-        if is_meant { Recipient::Alone } else { Recipient::Beside }
-    };
-    let mut leaves_to_sender = false;
-    inherited(how, |it| leaves_to_sender |= it.leave_to(recipient(&it), Reason::Inherited));
-    if leaves_to_sender {
-        // Behind the last ring that was left, and before any doorbell: whom that wakes gives back on all connections.
-        family::with_meeting_surely(|meeting| meeting.tell_of_departure());
-    }
-    inherited(how, |it| {
-        let recipient = recipient(&it);
-        let is_plain = it.hand_over_to(recipient, Reason::Inherited, leaves_to_sender);
-        // The image is to read it, and would read what comes behind what is missing. What the image may have without a purpose others
-        // go on with.
-        let is_read = match how {
-            Execution::Alone => it.is_made_input() || it.is_last(),
-            Execution::Borrowed => it.is_made_input(),
-            Execution::Spawned(_) => false,
-        };
-        if !is_plain && recipient == Recipient::Alone && is_read {
-            it.reset();
-        }
-    });
-}
-
-fn stays_open(fd: i32) -> bool {
-    kernel::descriptor_flags(fd).is_some_and(|flags| flags & libc::FD_CLOEXEC == 0)
-}
-
-/// Calls `what` for each connection that the new image inherits, for each of its descriptors there.
-fn inherited(how: Execution<'_>, mut what: impl FnMut(Connection)) {
-    if !how.is_borrowed() {
-        let is_given = |it: &Connection| matches!(how, Execution::Spawned(actions) if actions.may_give(it.fd));
-        return look::look_at_all(|it| {
-            if stays_open(it.fd) || is_given(&it) {
-                what(it)
-            }
-        });
-    }
-    // The descriptors of a vfork's child are its own, and the table is its parent's: the socket says which end it is.
-    let all = known().map(|it| (it.end.cookie.load(Relaxed), it.fd as u32));
-    let Some(by_cookie) = ByCookie::of(table::highest() as usize, all) else { return };
-    let mut look = |fd| {
-        if stays_open(fd)
-            && kernel::is_tcp(fd)
-            && let Ok(cookie) = kernel::cookie(fd)
-            && let Some(connection) = by_cookie.find(cookie).and_then(|fd| connection::known(fd as i32))
-        {
-            what(connection.by(fd));
-        }
-    };
-    if !kernel::for_each_descriptor(&mut look) {
-        (0..table::highest()).for_each(look);
-    }
-}
-
-/// Number of variables.
-///
-/// # Safety
-/// `envp` must be null or an environment.
-unsafe fn count(envp: *const *const c_char) -> usize {
-    // SAFETY: passed on to the caller.
-    if envp.is_null() { 0 } else { (0..).take_while(|&at| unsafe { !(*envp.add(at)).is_null() }).count() }
-}
-
-struct Text<'a>(&'a mut [u8], usize);
-
-impl Write for Text<'_> {
-    fn write_str(&mut self, s: &str) -> core::fmt::Result {
-        let end = self.1 + s.len();
-        // One byte stays for the NUL.
-        if end >= self.0.len() {
-            return Err(core::fmt::Error);
-        }
-        self.0[self.1..end].copy_from_slice(s.as_bytes());
-        self.1 = end;
-        Ok(())
     }
 }

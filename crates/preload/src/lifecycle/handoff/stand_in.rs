@@ -9,8 +9,10 @@
 //! vfork. Where other threads use the descriptors, the image does not inherit the connection. A process that spawns the image goes
 //! on with its descriptors, so file actions replace them, behind those of the program.
 
+use super::environment::{Pages, note_child_packed};
 use super::file_actions::{Action, FileActions, LongerList};
-use super::{CHILD_PACKED, Execution, NEW, Pages, inherited, stays_open};
+use super::inherited::{inherited, stays_open};
+use super::{Execution, NEW};
 use crate::connection::Connection;
 use crate::guest::memory::Reserved;
 use libc::posix_spawn_file_actions_t;
@@ -235,7 +237,7 @@ impl WithheldList {
         });
         if how.is_borrowed() {
             let (memory, len) = list.memory();
-            CHILD_PACKED.set(Some(Pages { memory, len }));
+            note_child_packed(Some(Pages { memory, len }));
         }
         Some(WithheldList { list, stand_in })
     }
@@ -243,7 +245,7 @@ impl WithheldList {
 
 impl Drop for WithheldList {
     fn drop(&mut self) {
-        CHILD_PACKED.set(None);
+        note_child_packed(None);
         let is = |fd: i32, cookie: Option<u64>| cookie.is_some() && kernel::cookie(fd).ok() == cookie;
         for it in self.list.items() {
             match *it {
