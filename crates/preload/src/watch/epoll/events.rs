@@ -47,6 +47,7 @@ impl Events {
 
     /// Adds to what is told of `fd` already: the kernel tells nothing of a registration twice in one answer, and who has
     /// handled an event may have removed the socket before he comes to another.
+    #[inline(always)]
     pub(super) fn push(&mut self, fd: c_int, events: u32, data: u64) {
         // Without room it is added to what is told with the same data, if anything is.
         let full = self.count == self.room;
@@ -139,6 +140,7 @@ pub(super) fn collect(epfd: c_int, set: &Set, events: &mut Events) {
 }
 
 /// What is true beside room of a registration that is level-triggered, where the ring may not say it.
+#[inline]
 fn known_to_kernel(set: &Set, fd: c_int, port: &Port<'_>, item: &mut Item) -> u32 {
     let in_doubt = if item.wants(IN) { port.needs_kernel() } else { port.may_have_ended() };
     if !in_doubt {
@@ -152,6 +154,7 @@ fn known_to_kernel(set: &Set, fd: c_int, port: &Port<'_>, item: &mut Item) -> u3
 }
 
 /// What is true beside room of a registration that is edge-triggered: one edge tells of all.
+#[inline]
 fn beside_edge(port: &Port<'_>, item: &Item) -> u32 {
     let over = if port.may_have_ended() { over_now(port, libc::POLLRDHUP) } else { 0 };
     let readable = over != 0 || port.ready() == Ready::Yes;

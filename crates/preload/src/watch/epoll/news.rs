@@ -26,6 +26,7 @@ pub(super) fn news(port: &Port<'_>, item: &Item) -> Option<Told> {
 
 /// What the kernel knows beside: a one-shot event has to say everything at once, and an end that has been announced
 /// comes with the data before it.
+#[inline]
 pub(super) fn ended(port: &Port<'_>, item: &Item) -> u32 {
     if item.events & ONCE == 0 && !port.may_have_ended() {
         return 0;
