@@ -45,7 +45,7 @@ pub fn leave() {
 }
 
 /// At exit: counts what is still open and lets go of it, leaving no doorbell unread.
-pub fn leave_all() {
+fn leave_all() {
     if let Some(family) = family::existing() {
         let deadline = images_awaited_until();
         await_claims(family, deadline);
@@ -80,7 +80,7 @@ pub fn leave_all() {
     }
 }
 
-/// Before the process ends: awaits that the images to come that may claim ends have come for them.
+/// Before the process ends: awaits the program images that may claim ends of it.
 fn await_claims(family: &Family, deadline: u64) {
     let mut waits = true;
     while core::mem::take(&mut waits) && clock::nanoseconds() < deadline {
