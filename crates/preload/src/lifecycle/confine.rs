@@ -48,7 +48,7 @@ impl Connection {
         if has_rest {
             epoll::enter_rests(*self);
         }
-        epoll::leave_sets(*self);
+        epoll::leave_registrations(*self);
         if has_rest {
             epoll::wake_for_rests(*self);
         }

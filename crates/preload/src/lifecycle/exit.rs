@@ -41,7 +41,7 @@ pub fn leave() {
         return;
     }
     leave_all();
-    set::leave();
+    set::give_back_groups();
 }
 
 /// At exit: counts what is still open and lets go of it, leaving no doorbell unread.

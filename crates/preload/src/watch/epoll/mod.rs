@@ -17,7 +17,7 @@ mod wait;
 
 pub use control::{Control, Controlled, claim, freeze_registrations, tell_anew};
 pub use rests::{
-    enter_all as enter_rests, is_any as has_rest, leave_sets, note_set, prepare as prepare_rests,
+    enter_all as enter_rests, is_any as has_rest, leave_registrations, note_set, prepare as prepare_rests,
     wake_all as wake_for_rests,
 };
 pub use room::{await_room, looks_for_room};

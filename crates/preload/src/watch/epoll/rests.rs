@@ -306,7 +306,7 @@ pub fn wake_all(connection: Connection) {
 }
 
 /// From now on the registrations of `connection` are the kernel's, and this list's.
-pub fn leave_sets(connection: Connection) {
+pub fn leave_registrations(connection: Connection) {
     for fd in connection.descriptors() {
         leave_to_kernel(fd, table::generation(fd));
     }

@@ -10,7 +10,7 @@ mod sets_of;
 
 pub use active::Scan;
 pub use deferred::{Deferred, defer_release, is_any_interrupted};
-pub use groups::{Joining, forget_pool, leave};
+pub use groups::{Joining, forget_pool, give_back_groups};
 pub use registrations::{Later, Registered, WithData};
 pub use sets_of::{forget_sets_of, sets_of};
 
