@@ -14,6 +14,7 @@ pub mod receive;
 pub mod seccomp;
 pub mod select;
 pub mod send;
+pub mod sendfile;
 pub mod shell;
 pub mod stdio;
 pub mod syscall;

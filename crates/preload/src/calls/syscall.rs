@@ -1,6 +1,8 @@
 //! syscall: what a program asks of the kernel by number goes the way of libc's function for it.
 
-use super::{aio, descriptor, epoll, exec, fork, io_uring, memory, options, poll, receive, seccomp, select, send};
+use super::{
+    aio, descriptor, epoll, exec, fork, io_uring, memory, options, poll, receive, seccomp, select, send, sendfile,
+};
 use crate::guest::access::{is_readable, is_writable};
 use crate::guest::cancellation::uncancelled;
 use crate::guest::{deadline, real};
@@ -80,8 +82,8 @@ pub unsafe extern "C" fn syscall(number: c_long, a: usize, b: usize, c: usize, d
         SYS_sendto => send::sendto(a b c d e f),
         SYS_sendmsg => send::sendmsg(a b c),
         SYS_sendmmsg => send::sendmmsg(a b c d),
-        SYS_sendfile => send::sendfile(a b c d),
-        SYS_splice => send::splice(a b c d e f),
+        SYS_sendfile => sendfile::sendfile(a b c d),
+        SYS_splice => sendfile::splice(a b c d e f),
         SYS_io_submit => submitted(a b c),
         SYS_socket => descriptor::socket(a b c),
         SYS_connect => descriptor::connect(a b c),
