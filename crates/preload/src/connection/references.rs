@@ -1,4 +1,4 @@
-//! The references that processes have to an end: who is the last tells the other end.
+//! The references that processes have to an end. Whoever lets go of the last one tells the other end.
 
 use super::count::report;
 use super::handle::{ABSENT, CONFINED, HIGHEST, Handle, PRESENT, UNTOUCHED, handle};

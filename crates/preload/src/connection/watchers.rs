@@ -1,4 +1,4 @@
-//! Who waits for a connection by an epoll set hears of what becomes of it.
+//! What a connection has those do who wait for it by an epoll set.
 
 use crate::guest::given::Given;
 use underpass_segment::switch::Port;

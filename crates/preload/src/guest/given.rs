@@ -1,4 +1,5 @@
-//! What a floor below has a floor above do: a table of functions that the one above gives once.
+//! A floor does not import from one above it. Where it has the one above do something, that one gives it a table of functions,
+//! once, when the library begins.
 
 use underpass_segment::sync::{Acquire, AtomicPtr, Release};
 

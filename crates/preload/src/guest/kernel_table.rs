@@ -1,4 +1,4 @@
-//! The size of the kernel's table of this process's descriptors, to which select(2) looks.
+//! The size of the kernel's table of this process's descriptors. A select looks at no bits beyond it.
 
 use underpass_segment::kernel;
 use underpass_segment::raw::is_quiet;

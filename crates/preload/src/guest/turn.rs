@@ -1,4 +1,4 @@
-//! Turns of threads at what calls of libc's share: in popen and system, which take memory and wait.
+//! A lock for what popen and system share among threads. A thread that has it may wait long, and a forked child opens it.
 
 use underpass_segment::clock;
 use underpass_segment::sync::{Acquire, AtomicBool, Relaxed, Release};

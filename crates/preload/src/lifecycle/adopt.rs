@@ -1,4 +1,4 @@
-//! Finding out whether a descriptor is a TCP connection, and which.
+//! The library finds out whether a descriptor is a TCP connection, and adopts it: gives it an end, or finds the end that it has.
 
 use super::handoff::carried::{self, Carried};
 use crate::connection::Connection;

@@ -1,4 +1,4 @@
-//! The end of a connection: descriptors are closed one by one, and the last tells the other end.
+//! A descriptor is closed, or its socket leaves its connection. The last descriptor of a connection tells the other end.
 
 use super::duplicate::duplicate;
 use crate::connection::handle::handle;

@@ -1,4 +1,4 @@
-//! A descriptor becomes another name of what one is.
+//! The program duplicates a descriptor: from then on both numbers are the same connection, or the same epoll set.
 
 use super::adopt::recognise;
 use super::reuse::forget_closed;

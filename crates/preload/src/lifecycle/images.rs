@@ -1,4 +1,4 @@
-//! Program images that are on their way: they were given a connection, and have not begun.
+//! Program images that were given a connection and have not begun yet: this process waits for them before it lets go.
 
 use crate::connection::{Connection, known};
 use crate::guest::{family, table};

@@ -1,4 +1,4 @@
-//! A descriptor number is given out again.
+//! The kernel gives out a number that the library knows as something else: libc has closed that by a call of its own.
 
 use crate::connection::references::release;
 use crate::guest::table::{self, Known};
