@@ -279,8 +279,8 @@ static void mmsg_error_b(struct side *side) {
 }
 static void messages_reset(void) { two_processes(AF_INET, mmsg_error_a, mmsg_error_b); }
 
-/* A call that succeeds leaves errno as it was. Fails if recvmmsg leaves out `crate::set_errno(before);`
- * (crates/preload/src/receive.rs). */
+/* A call that succeeds leaves errno as it was. Fails if recvmmsg leaves out `errno::set(before);`
+ * (crates/preload/src/calls/receive.rs). */
 static void untouched_a(struct side *side) {
     struct iovec parts[2] = {{in, 100}, {in + 100, 100}};
     struct mmsghdr many[2] = {0};

@@ -61,8 +61,8 @@ static void half_b(struct side *side) {
     SHOW(shutdown(fd, SHUT_WR));
     say("events %x", events_now(fd));
 }
-/* Fails if `shutdown` leaves out its call of `real::shutdown(fd, how)` (crates/preload/src/descriptor.rs): a connection stays a
- * real one of the kernel's. */
+/* Fails if `shutdown` leaves out its call of `real::shutdown(fd, how)` (crates/preload/src/calls/descriptor.rs): a
+ * connection stays a real one of the kernel's. */
 static void half(void) { two_processes(AF_INET, half_a, half_b); }
 static void half_threads(void) { two_threads(AF_INET6, half_a, half_b); }
 

@@ -1,77 +1,23 @@
-//! `libunderpass.so`: the libc calls by which a program reaches a TCP socket, one file per family.
+//! `libunderpass.so`: the libc calls by which a program reaches a TCP socket.
 //!
-//! Each call asks the `table` whether its descriptor is a TCP connection; if not, it is libc's own call and nothing
-//! else. If it is, `connection` says how the call has to go: plainly, with the connection's counters kept, or through
-//! its segment. The library is a guest: no thread, no signal handler, no output; any doubt ends in the plain call.
+//! Each call asks the table of descriptors whether its descriptor is a TCP connection; if not, it is libc's own call and
+//! nothing else. If it is, the connection says how the call has to go: plainly, with its counters kept, or through its
+//! segment. The library is a guest: no thread, no signal handler, no output; any doubt ends in the plain call.
+//!
+//! The modules are floors: `calls` above `lifecycle`, `watch`, `connection` and `guest`. A file imports from its own floor
+//! and from those below it. Where a floor has one above it do something, the one above has given it a table of functions
+//! (`guest::given`).
 #![allow(
     unsafe_code,
     reason = "every function here is a C function or serves one; each unsafe block says why it holds"
 )]
 
-mod access;
-mod aio;
+mod calls;
 mod connection;
-mod descriptor;
-mod epoll;
-mod exec;
-mod fork;
-mod handoff;
-mod io_uring;
-mod memory;
-mod options;
-mod passed;
-mod poll;
-mod process;
-mod real;
-mod receive;
-mod seccomp;
-mod send;
-mod set;
-mod shell;
-mod stdio;
-mod syscall;
-mod table;
-
-use underpass_segment::raw::{Answer, Errno};
+mod guest;
+mod lifecycle;
+mod watch;
 
 /// What the command knows this library by.
 #[unsafe(no_mangle)]
 static UNDERPASS_LIBRARY: u8 = 1;
-
-/// What a C function returns for `answer`: the value, or -1 with errno set.
-#[inline]
-fn to_c(answer: Answer) -> isize {
-    match answer {
-        Ok(n) => n as isize,
-        Err(Errno(e)) => {
-            set_errno(e);
-            -1
-        }
-    }
-}
-
-/// What a C function's return value means.
-#[inline]
-fn from_c(value: isize) -> Answer {
-    if value < 0 { Err(Errno(errno())) } else { Ok(value as usize) }
-}
-
-fn errno() -> i32 {
-    // SAFETY: libc's errno of this thread.
-    unsafe { *libc::__errno_location() }
-}
-
-fn set_errno(e: i32) {
-    // SAFETY: libc's errno of this thread.
-    unsafe { *libc::__errno_location() = e }
-}
-
-/// The calls that this library stands for are cancellation points, also when they have nothing to ask of the kernel.
-#[inline]
-fn test_cancel() {
-    unsafe extern "C" {
-        fn pthread_testcancel();
-    }
-    // SAFETY: no arguments; nothing here holds what a cancelled thread would have to give back.
-    unsafe { pthread_testcancel() }
-}

@@ -1,38 +1,33 @@
 //! The connections of a process that says which system calls it will make (seccomp(2)).
 
-use super::share::for_each;
-use super::{CONFINED, Connection, PRESENT, UNTOUCHED, handle};
-use crate::process;
-use underpass_segment::clock;
-use underpass_segment::end::Stage;
+use super::Connection;
+use super::handle::{CONFINED, handle};
+use super::look::for_each;
+use crate::guest::{family, thread};
 use underpass_segment::raw::Answer;
-use underpass_segment::reason::Reason;
 use underpass_segment::switch::{Port, Ready, Receive};
-use underpass_segment::sync::{AcqRel, Acquire, AtomicBool, Relaxed, Release};
+use underpass_segment::sync::{Acquire, AtomicBool, Relaxed, Release};
 use underpass_segment::vector::Cursor;
-
-/// All connections together wait no longer for their other ends.
-const PATIENCE_NS: u64 = 100_000_000;
 
 /// Whether anything was ever left unread in the ring of a confined end.
 static RESTS: AtomicBool = AtomicBool::new(false);
 
-/// A thread is in the middle of [`confine_all`].
+/// A thread takes the connections to kernel TCP, before the filter comes.
 static CONFINING: AtomicBool = AtomicBool::new(false);
-/// It has ever begun.
+/// A thread has ever begun to.
 static ANY_CONFINED: AtomicBool = AtomicBool::new(false);
 
-/// Every connection stays on the kernel path for good, or goes there, while the library may still make system calls.
-pub fn confine_all() {
-    process::check_fork();
-    let Some(family) = process::existing_family() else { return };
-    let until = clock::nanoseconds() + PATIENCE_NS;
+/// The connections are about to be confined. What other threads register meanwhile is followed, since it may have a rest. Whether
+/// any has had one before.
+pub fn begin() -> bool {
     ANY_CONFINED.store(true, Release);
-    // What other threads register meanwhile is followed, since it may have a rest.
     let had_rests = RESTS.swap(true, Relaxed);
     CONFINING.store(true, Release);
-    let mut have_rests = had_rests;
-    for_each(|index, fd| have_rests |= Connection::at(family, index, fd).confine(until));
+    had_rests
+}
+
+/// They are; whether any has a rest.
+pub fn end(have_rests: bool) {
     CONFINING.store(false, Release);
     RESTS.store(have_rests, Relaxed);
 }
@@ -65,7 +60,7 @@ pub fn may_have_rest(end: u32) -> bool {
 /// Whether any connection of this process may have one.
 pub fn may_any_have_rest() -> bool {
     let mut may = CONFINING.load(Acquire);
-    if let Some(family) = process::existing_family() {
+    if let Some(family) = family::existing() {
         for_each(|index, fd| may |= Connection::at(family, index, fd).rest().is_some());
     }
     may
@@ -73,46 +68,17 @@ pub fn may_any_have_rest() -> bool {
 
 /// The connection, by no descriptor.
 fn at(end: u32) -> Option<Connection> {
-    process::existing_family().map(|family| Connection::at(family, end, -1))
+    family::existing().map(|family| Connection::at(family, end, -1))
 }
 
 impl Connection {
-    /// Whether something may be left in its ring, or in the list of registrations.
-    fn confine(&self, until: u64) -> bool {
-        // What was put off would need epoll_ctl.
-        crate::epoll::settle_socket(*self, || None);
-        self.end.pin(Reason::Seccomp);
-        if self.end.stage() != Stage::Joined {
-            return false;
-        }
-        // The kernel's epoll does not know what is in the ring: without address space nobody is told of it who waits by a set.
-        // A poll that sleeps is woken by what the other end puts on the kernel path.
-        let is_polled = self.descriptors().any(crate::epoll::is_slept_on);
-        let is_seen = (crate::epoll::prepare_rests() || !self.end.is_watched()) && !is_polled;
-        let (Some(port), Some(handle)) = (self.port(), handle(self.index)) else { return false };
-        if !port.confine(until, is_seen) {
-            return false;
-        }
-        // At once, since from here on the ring is read in another way. In this order: the one becomes the other.
-        for present in [UNTOUCHED, PRESENT] {
-            let _ = handle.attached.compare_exchange(present, CONFINED, AcqRel, Acquire);
-        }
-        let has_rest = !port.is_plain();
-        let is_followed = crate::epoll::enter_rests(*self, has_rest);
-        crate::epoll::leave_sets(*self);
-        if has_rest {
-            crate::epoll::wake_for_rests(*self);
-        }
-        has_rest || is_followed
-    }
-
     /// Whether every call on it goes as the kernel's own, but for what is unread in the ring.
     pub fn is_confined(&self) -> bool {
         handle(self.index).is_some_and(|handle| handle.attached.load(Acquire) == CONFINED)
     }
 
     /// The port of a confined end, for a thread whose number is not asked for.
-    pub(super) fn confined_port(&self) -> Option<Port<'static>> {
+    pub fn confined_port(&self) -> Option<Port<'static>> {
         let handle = handle(self.index).filter(|_| self.is_confined())?;
         // SAFETY: written before UNTOUCHED was stored, which came before CONFINED.
         let link = unsafe { (*handle.link.get()).assume_init() };
@@ -132,7 +98,7 @@ impl Connection {
     /// Receives what is left in the ring of a confined end, by no system call but `call`; `None` if there is nothing.
     pub fn receive_rest(&self, into: impl FnOnce() -> Cursor, flags: i32, call: Receive<'_>) -> Option<Answer> {
         let mut port = self.rest()?;
-        port.me = process::thread();
+        port.me = thread::number();
         port.receive_by(&mut into(), flags, call)
     }
 

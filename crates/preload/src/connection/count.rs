@@ -4,25 +4,13 @@
 //! fared, and what was carried while it used them. The end's counters, which all that have it share, hold what nobody has
 //! told of yet. Who only has a connection says nothing of it, unless nobody else is left to.
 
-use super::share::for_each;
-use super::{Connection, Handle, handle};
-use crate::process;
+use super::Connection;
+use super::handle::{BROUGHT, COUNTED, COUNTERS, Handle, REPORTED, UNCOUNTED, handle};
+use super::look::for_each;
+use crate::guest::{family, statistics};
 use underpass_segment::end::{End, Stage};
 use underpass_segment::reason::Reason;
 use underpass_segment::sync::{AtomicU64, Relaxed};
-
-pub(super) const UNCOUNTED: u32 = 0;
-/// This process has used it, and will tell how it fared.
-const COUNTED: u32 = 1;
-/// The process that forked this one has.
-pub(super) const ELSEWHERE: u32 = 2;
-/// Whoever handed it to this one has. If this one uses it, it counts it for itself: who is the last of those that have it
-/// may be none that knows of it.
-pub const BROUGHT: u32 = 3;
-/// This process has told how it fared.
-pub(super) const TOLD: u32 = 4;
-
-pub(super) const COUNTERS: usize = 6;
 
 fn counters(end: &End) -> [&AtomicU64; COUNTERS] {
     let (out, back) = (&end.sending, &end.reading);
@@ -40,12 +28,12 @@ impl Handle {
 
 impl Connection {
     /// Counts the connection where it is first used: a server may leave it to what it forks.
-    pub(super) fn count_use(&self) {
+    pub fn count_use(&self) {
         let Some(handle) = handle(self.index) else { return };
         let now = handle.counted.load(Relaxed);
         if matches!(now, UNCOUNTED | BROUGHT)
             && handle.counted.compare_exchange(now, COUNTED, Relaxed, Relaxed).is_ok()
-            && let Some(record) = process::record()
+            && let Some(record) = statistics::record()
         {
             self.end.counted.store(1, Relaxed);
             handle.count_from_here(self.end);
@@ -60,23 +48,23 @@ impl Connection {
 }
 
 /// What was carried so far is told by somebody else.
-pub(super) fn forget_carried(end: &End) {
+pub fn forget_carried(end: &End) {
     counters(end).iter().for_each(|counter| counter.store(0, Relaxed));
 }
 
 /// Counts a reason of a connection that has no end here, or has lost it.
-pub(super) fn count_reason(reason: Reason) {
-    if let Some(record) = process::record() {
+pub fn count_reason(reason: Reason) {
+    if let Some(record) = statistics::record() {
         record.count_reason(reason);
     }
 }
 
 /// The connection came from a program image that had it as `counted`, if that is known, and was this very process (`same`) or
 /// another.
-pub(super) fn after_execution(handle: &Handle, end: &End, counted: Option<u32>, same: bool) {
+pub fn after_execution(handle: &Handle, end: &End, counted: Option<u32>, same: bool) {
     let unused = || if end.counted.load(Relaxed) == 0 { UNCOUNTED } else { BROUGHT };
     let counted = match counted.unwrap_or_else(unused) {
-        counted @ (COUNTED | TOLD) if same => counted,
+        counted @ (COUNTED | REPORTED) if same => counted,
         UNCOUNTED => UNCOUNTED,
         _ => BROUGHT,
     };
@@ -87,36 +75,36 @@ pub(super) fn after_execution(handle: &Handle, end: &End, counted: Option<u32>, 
 /// Another program image is about to take this one's place: tells of what it has carried, and how the connections fared but
 /// for those that the next one `goes_on` with.
 pub fn count_before_execution(goes_on: impl Fn(&Connection) -> bool) {
-    if let Some(family) = process::existing_family() {
+    if let Some(family) = family::existing() {
         for_each(|index, fd| {
             let connection = Connection::at(family, index, fd);
             connection.count_settled();
             if !goes_on(&connection) {
-                tell(connection.end, index, connection.is_last());
+                report(connection.end, index, connection.is_last());
             } else if connection.counted() == COUNTED {
-                tell_carried(connection.end, index, false);
+                report_carried(connection.end, index, false);
             }
         });
     }
 }
 
 /// This process is about to let go of the connection, perhaps as the `last`.
-pub(super) fn tell(end: &End, index: u32, last: bool) {
-    let (Some(record), Some(handle)) = (process::record(), handle(index)) else { return };
+pub fn report(end: &End, index: u32, last: bool) {
+    let (Some(record), Some(handle)) = (statistics::record(), handle(index)) else { return };
     let counted = handle.counted.load(Relaxed);
     let untold = || counters(end).iter().any(|counter| counter.load(Relaxed) > 0);
     let tells = match counted {
-        COUNTED | TOLD => true,
+        COUNTED | REPORTED => true,
         UNCOUNTED => last,
         _ => last && untold(),
     };
     if !tells {
         return;
     }
-    if !matches!(counted, COUNTED | TOLD) {
+    if !matches!(counted, COUNTED | REPORTED) {
         record.connections.fetch_add(1, Relaxed);
     }
-    if handle.counted.swap(TOLD, Relaxed) == TOLD {
+    if handle.counted.swap(REPORTED, Relaxed) == REPORTED {
         // But for what has been carried since.
     } else if end.stage() == Stage::Broken {
         // However far it had come: nothing else tells of the fault.
@@ -126,12 +114,12 @@ pub(super) fn tell(end: &End, index: u32, last: bool) {
     } else {
         record.count_reason(end.reason());
     }
-    tell_carried(end, index, last);
+    report_carried(end, index, last);
 }
 
 /// The last one tells all that nobody has told.
-fn tell_carried(end: &End, index: u32, last: bool) {
-    let (Some(record), Some(handle)) = (process::record(), handle(index)) else { return };
+fn report_carried(end: &End, index: u32, last: bool) {
+    let (Some(record), Some(handle)) = (statistics::record(), handle(index)) else { return };
     let told = [
         &record.fast_sent,
         &record.fast_received,

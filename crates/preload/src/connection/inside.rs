@@ -6,94 +6,34 @@
 //! when it wakes: for such, the close makes a descriptor of the library's own, which the last of them closes. To the rest of the
 //! library it is one of the connection's like any other.
 
-use super::ending::{forget, release};
+use super::Connection;
+use super::handle::handle;
+use super::insiders::Kept;
 use super::look::look_at_all;
-use super::share::{duplicate, open_descriptor};
-use super::{Connection, handle};
-use crate::epoll;
-use crate::process;
-use crate::table::{self, Known};
+use super::references::release;
+use super::share::open_descriptor;
+use super::watchers::watchers;
+use crate::guest::cancellation::{cancellable, unless_left};
+use crate::guest::errno::{self, from_c};
+use crate::guest::given::Given;
+use crate::guest::table::{self, Known};
+use crate::guest::{deadline, family, thread};
 use core::cell::Cell;
-use core::ffi::{c_int, c_void};
-use core::mem::MaybeUninit;
-use underpass_segment::clock;
-use underpass_segment::end::Stage;
-use underpass_segment::kernel;
 use underpass_segment::lock::Lock;
 use underpass_segment::raw::{Answer, is_quiet};
 use underpass_segment::switch::{Patience, Port, Waiting};
-use underpass_segment::sync::{AtomicU64, SeqCst, fence};
+use underpass_segment::sync::{SeqCst, fence};
+use underpass_segment::{clock, kernel};
 
-/// How many threads of this process are inside, and what is kept for them: in one word, so that the last of them knows.
-pub(super) struct Insiders(AtomicU64);
-
-/// What is kept for those inside.
-#[derive(Clone, Copy, PartialEq, Eq)]
-pub(super) enum Kept {
-    Nothing,
-    /// A descriptor of the library's own.
-    Descriptor(i32),
-    /// The end, of which this process has no descriptor any more.
-    End,
+/// How a descriptor that was kept is closed.
+pub struct Closing {
+    /// Closes it, as the program closes its own: perhaps the connection ends by that.
+    pub close_kept: fn(i32),
 }
 
-impl Insiders {
-    const KEPT_AT: u32 = 32;
-    const END: u32 = u32::MAX;
-
-    fn count(word: u64) -> u32 {
-        word as u32
-    }
-
-    fn kept(word: u64) -> Kept {
-        match (word >> Self::KEPT_AT) as u32 {
-            0 => Kept::Nothing,
-            Self::END => Kept::End,
-            above => Kept::Descriptor(above as i32 - 1),
-        }
-    }
-
-    pub(super) fn any(&self) -> bool {
-        Self::count(self.0.load(SeqCst)) > 0
-    }
-
-    fn enter(&self) {
-        self.0.fetch_add(1, SeqCst);
-    }
-
-    /// One less: what the last one has to let go of.
-    fn leave(&self) -> Kept {
-        let less = |word| match Self::count(word) {
-            // In a child that was forked by a signal handler on top of the call, it is not counted.
-            0 => None,
-            1 => Some(0),
-            _ => Some(word - 1),
-        };
-        let before = self.0.fetch_update(SeqCst, SeqCst, less).unwrap_or(0);
-        if Self::count(before) == 1 { Self::kept(before) } else { Kept::Nothing }
-    }
-
-    /// Keeps this for those inside, in place of what was kept; false if there are none.
-    pub(super) fn keep(&self, kept: Kept) -> bool {
-        let kept = match kept {
-            Kept::Nothing => 0,
-            Kept::Descriptor(fd) => fd as u32 + 1,
-            Kept::End => Self::END,
-        };
-        let kept = u64::from(kept) << Self::KEPT_AT;
-        let keep = |word| (Self::count(word) > 0).then_some(kept | u64::from(Self::count(word)));
-        self.0.fetch_update(SeqCst, SeqCst, keep).is_ok()
-    }
-
-    fn keeps(&self, fd: i32) -> bool {
-        Self::kept(self.0.load(SeqCst)) == Kept::Descriptor(fd)
-    }
-
-    /// Nobody is inside; what was kept.
-    pub(super) fn clear(&self) -> Kept {
-        Self::kept(self.0.swap(0, SeqCst))
-    }
-}
+static NOTHING: Closing = Closing { close_kept: |_| {} };
+/// Given by the constructor, before there is a connection.
+pub static CLOSING: Given<Closing> = Given::new(&NOTHING);
 
 /// A call that may go on inside the kernel.
 pub struct Inside {
@@ -137,49 +77,16 @@ impl Drop for Inside {
     }
 }
 
-/// Does `call`, and `undo` if this thread leaves that without coming back here: because it is cancelled, or because a
-/// signal handler jumps away (siglongjmp). Then nothing is dropped on the way.
-pub fn unless_left<T>(undo: impl Fn(), call: impl FnOnce() -> T) -> T {
-    /// As <pthread.h> has it.
-    #[repr(C)]
-    struct Buffer {
-        routine: Option<extern "C" fn(*mut c_void)>,
-        argument: *mut c_void,
-        kind: c_int,
-        previous: *mut Buffer,
-    }
-    // What the macros of <pthread.h> came to before they were made for compilers that unwind: longjmp heeds these.
-    unsafe extern "C" {
-        fn _pthread_cleanup_push(buffer: *mut Buffer, routine: extern "C" fn(*mut c_void), argument: *mut c_void);
-        fn _pthread_cleanup_pop(buffer: *mut Buffer, execute: c_int);
-    }
-    extern "C" fn run<U: Fn()>(undo: *mut c_void) {
-        // SAFETY: what was given with this function, in a frame that is being left.
-        unsafe { (*(undo as *const U))() }
-    }
-    fn routine<U: Fn()>(_: &U) -> extern "C" fn(*mut c_void) {
-        run::<U>
-    }
-    let mut buffer = MaybeUninit::uninit();
-    // SAFETY: the buffer and `undo` stay where they are until the buffer is taken off again, or this frame is left.
-    unsafe {
-        _pthread_cleanup_push(buffer.as_mut_ptr(), routine(&undo), (&raw const undo).cast_mut().cast());
-        let result = call();
-        _pthread_cleanup_pop(buffer.as_mut_ptr(), 0);
-        result
-    }
-}
-
 /// This thread is inside no more.
 #[cold]
 fn come_out(index: u32) {
     let Some(kept) = handle(index).map(|handle| handle.inside.leave()) else { return };
-    let before = crate::errno();
+    let before = errno::get();
     match kept {
         Kept::Nothing => {}
-        Kept::Descriptor(fd) => shut(fd),
+        Kept::Descriptor(fd) => (CLOSING.get().close_kept)(fd),
         Kept::End => {
-            if let Some(family) = process::existing_family() {
+            if let Some(family) = family::existing() {
                 let end = family.end(index);
                 outlast(&end.reading.lock, || false);
                 outlast(&end.sending.lock, || false);
@@ -187,13 +94,7 @@ fn come_out(index: u32) {
             release(index, None);
         }
     }
-    crate::set_errno(before);
-}
-
-/// Closes a descriptor of the library's own.
-fn shut(kept: i32) {
-    forget(kept);
-    kernel::close(kept);
+    errno::set(before);
 }
 
 impl Connection {
@@ -203,35 +104,9 @@ impl Connection {
         Inside { index: self.index, entered: Cell::new(false) }
     }
 
-    /// The descriptor is about to be closed: if it is the last one, another is kept for calls that are several of the kernel's.
-    pub(super) fn keep_open(&self) {
-        /// Above what most programs have, and below what costs memory to know of.
-        const FIRST: i32 = 960;
-        const FIRST_AMONG_FEW: i32 = 3;
-        let Some(handle) = handle(self.index) else { return };
-        if is_quiet() || self.has_duplicates() || self.end.stage() > Stage::Joined {
-            return;
-        }
-        let (reading, sending) = (&self.end.reading.lock, &self.end.sending.lock);
-        // Whoever polls in the ring will soon have something, or sleep.
-        outlast(reading, || handle.inside.any());
-        outlast(sending, || handle.inside.any());
-        // Below a signal handler, in this very thread, the kernel's call has returned.
-        if !handle.inside.any() || reading.owner() == process::thread() {
-            return;
-        }
-        let copy = |first| kernel::duplicate(self.fd, first);
-        if let Some(kept) = copy(FIRST).or_else(|| copy(FIRST_AMONG_FEW)) {
-            duplicate(self.fd, kept);
-            if !handle.inside.keep(Kept::Descriptor(kept)) {
-                shut(kept);
-            }
-        }
-    }
-
     /// Nobody finds the connection by this descriptor any more, which is about to be closed: returns once no call goes on by
     /// its number but inside the kernel, and nobody looks at it.
-    pub(super) fn outlast_calls(&self) {
+    pub fn outlast_calls(&self) {
         self.outlast_lookers();
         // A receive says that it sleeps before it looks at the table; here it is the other way round.
         fence(SeqCst);
@@ -250,12 +125,12 @@ pub fn is_kept(fd: i32) -> bool {
 }
 
 /// Returns when no other thread of this process holds the lock, when `enough`, or when that takes too long.
-fn outlast(lock: &Lock, enough: impl Fn() -> bool) {
+pub fn outlast(lock: &Lock, enough: impl Fn() -> bool) {
     // Nobody sleeps there, but a thread may have to wait long for a processor.
     const PATIENCE_NS: u64 = 200_000_000;
     let is_held = || match lock.owner() {
         0 => false,
-        owner => owner != process::thread() && kernel::is_thread_of_this_process(owner) && !enough(),
+        owner => owner != thread::number() && kernel::is_thread_of_this_process(owner) && !enough(),
     };
     if is_quiet() || !is_held() {
         return;
@@ -266,20 +141,20 @@ fn outlast(lock: &Lock, enough: impl Fn() -> bool) {
     }
 }
 
-pub(super) static WAITING: Waiting = Waiting {
+pub static WAITING: Waiting = Waiting {
     keep_socket,
     recv: sleeping_recv,
     call: sleeping_call,
     give_back_everywhere,
-    looks: epoll::looks_for_room,
-    refused: epoll::await_room,
+    looks: |port| (watchers().looks_for_room)(port),
+    refused: |port| (watchers().await_room)(port),
 };
 
 /// Gives back on all connections of this process; false if the kernel has no room for all of it yet.
 fn give_back_everywhere() -> bool {
     // Of each, also behind one that has no room.
     let mut all = true;
-    look_at_all(|it| all &= it.give_back_if_due());
+    look_at_all(|it| all &= it.attend());
     all
 }
 
@@ -312,33 +187,6 @@ fn sleeping_call(port: &Port<'_>, call: &dyn Fn() -> Answer) -> Answer {
     cancellable(undo, call)
 }
 
-/// Makes a system call that sleeps as libc makes its own: as a cancellation point. `undo` as in [`unless_left`].
-pub fn cancellable(undo: impl Fn(), call: &dyn Fn() -> Answer) -> Answer {
-    unsafe extern "C" {
-        fn pthread_setcanceltype(kind: c_int, before: *mut c_int) -> c_int;
-    }
-    const DEFERRED: c_int = 0;
-    const ASYNCHRONOUS: c_int = 1;
-    let set = |kind| {
-        let mut before = 0;
-        // SAFETY: an int of this frame. What is called while the type is asynchronous holds nothing that a cancelled thread
-        // would have to give back.
-        unsafe { pthread_setcanceltype(kind, &mut before) };
-        before
-    };
-    let before = Cell::new(DEFERRED);
-    let undo = || {
-        set(before.get());
-        undo();
-    };
-    unless_left(undo, || {
-        before.set(set(ASYNCHRONOUS));
-        let answer = call();
-        set(before.get());
-        answer
-    })
-}
-
 /// Sleeps in libc's own recv: a cancellation point, and restarted after signals as the program asked.
 unsafe fn sleeping_recv(port: &Port<'_>, to: *mut u8, len: usize, flags: i32, patience: Patience) -> Answer {
     let undo = || {
@@ -346,19 +194,19 @@ unsafe fn sleeping_recv(port: &Port<'_>, to: *mut u8, len: usize, flags: i32, pa
         come_out(port.token);
     };
     if port.end.reading.resting.is_stray() {
-        crate::epoll::take_back(port.fd);
+        (watchers().take_back)(port.fd);
     }
-    let before = crate::errno();
+    let before = errno::get();
     // SAFETY: passed on to the caller.
-    let recv = |flags| crate::from_c(unsafe { crate::real::recv(port.fd, to.cast(), len, flags) });
+    let recv = |flags| from_c(unsafe { crate::guest::real::recv(port.fd, to.cast(), len, flags) });
     let call = || match patience {
         Patience::Socket => recv(flags),
         Patience::Until(deadline) => {
             let recv = |_| recv(flags | libc::MSG_DONTWAIT);
-            crate::poll::try_until(deadline, libc::POLLIN, || Some(port.fd), recv)
+            deadline::try_until(deadline, libc::POLLIN, || Some(port.fd), recv)
         }
     };
     let answer = unless_left(undo, call);
-    crate::set_errno(before);
+    errno::set(before);
     answer
 }

@@ -1,13 +1,15 @@
 //! Threads that look at connections of which they were not asked: to execute or spawn a program, or to give back. Other threads may
 //! close these meanwhile. A close lets them finish first, since the number is another connection's soon, and the end may be.
 
-use super::{Connection, handle, known, unless_left};
-use crate::process;
-use crate::table::{self, Known};
+use super::handle::handle;
+use super::{Connection, known};
+use crate::guest::cancellation::unless_left;
+use crate::guest::table::{self, Known};
+use crate::guest::{family, thread};
 use core::cell::Cell;
-use underpass_segment::clock;
-use underpass_segment::of_each_thread;
-use underpass_segment::sync::{SeqCst, fence};
+use underpass_segment::family::Family;
+use underpass_segment::sync::{Relaxed, SeqCst, fence};
+use underpass_segment::{clock, of_each_thread};
 
 of_each_thread! {
     /// How many of those that look are this thread.
@@ -53,7 +55,7 @@ pub fn look_at_all(mut what: impl FnMut(Connection)) {
 
 /// Calls `what` for the connection of `fd`, if there is one, which nobody closes meanwhile.
 pub fn look_at(fd: i32, what: impl FnOnce(Connection)) {
-    if process::borrowed() {
+    if thread::is_vfork_child() {
         // The descriptors are this child's own, and nobody else closes them.
         if let Some(connection) = known(fd) {
             what(connection);
@@ -67,15 +69,36 @@ pub fn look_at(fd: i32, what: impl FnOnce(Connection)) {
     }
 }
 
+/// Calls `what` for every end that this process has, once.
+pub fn for_each(mut what: impl FnMut(u32, i32)) {
+    for fd in 0..table::highest() {
+        if let Known::Connection(index) = table::get(fd) {
+            // An end with several descriptors comes up at the first of them only.
+            let first = handle(index).is_some_and(|h| h.descriptors.load(Relaxed) == 1)
+                || (0..fd).all(|earlier| table::get(earlier) != Known::Connection(index));
+            if first {
+                look_at(fd, |_| what(index, fd));
+            }
+        }
+    }
+}
+
+/// The same, with the family that has the ends.
+pub fn for_each_end(mut what: impl FnMut(&'static Family, u32, i32)) {
+    if let Some(family) = family::existing() {
+        for_each(|index, fd| what(family, index, fd));
+    }
+}
+
 /// In a forked child, which has none of those that looked.
-pub(super) fn forget_looks() {
+pub fn forget_looks() {
     MINE.set(0);
 }
 
 impl Connection {
     /// Nobody finds the connection by this descriptor any more, which is about to be closed: returns once those who look at it
     /// have finished.
-    pub(super) fn outlast_lookers(&self) {
+    pub fn outlast_lookers(&self) {
         // A peer that lies is not awaited for longer either.
         const PATIENCE_NS: u64 = 5_000_000_000;
         let Some(handle) = handle(self.index) else { return };
@@ -84,7 +107,7 @@ impl Connection {
             return;
         }
         // On top of a look, or of a call that a look may wait for, in this very thread.
-        let me = process::thread();
+        let me = thread::number();
         let locks = [&self.end.reading.lock, &self.end.sending.lock];
         if MINE.get() > 0 || locks.iter().any(|lock| lock.owner() == me) {
             return;

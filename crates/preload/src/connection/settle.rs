@@ -3,8 +3,10 @@
 //! Such a connection is *settled*: the calls that send, receive or wait find in the table that it is none of the library's, and
 //! make libc's call. What the kernel carries of it meanwhile is counted by the kernel.
 
-use super::{Connection, handle};
-use crate::{epoll, process, table};
+use super::Connection;
+use super::handle::handle;
+use super::watchers::watchers;
+use crate::guest::{statistics, table};
 use underpass_segment::kernel;
 use underpass_segment::reason::Reason;
 use underpass_segment::sync::{AtomicU64, Relaxed};
@@ -12,10 +14,10 @@ use underpass_segment::sync::{AtomicU64, Relaxed};
 impl Connection {
     /// The connection has just been pinned. Whether it is settled now: not if that may end, or if it has to be followed further.
     #[cold]
-    pub(super) fn settle(&self) -> bool {
+    pub fn settle(&self) -> bool {
         let is_for_good = matches!(self.end.reason(), Reason::Remote | Reason::OtherUser | Reason::NoSockDiag);
         let was_never_met = !self.end.has_segment() && self.end.entry.load(Relaxed) == 0;
-        if !is_for_good || !was_never_met || self.has_duplicates() || epoll::is_looked_at(self.fd) {
+        if !is_for_good || !was_never_met || self.has_duplicates() || (watchers().is_looked_at)(self.fd) {
             return false;
         }
         if let Some((noted, now)) = self.carried() {
@@ -26,13 +28,13 @@ impl Connection {
         let generation = table::generation(self.fd);
         let is_settled = table::settle(self.fd, self.index);
         if is_settled {
-            epoll::settle(self.fd, generation);
+            (watchers().leave_to_kernel)(self.fd, generation);
         }
         is_settled
     }
 
     /// This process is about to let go of it: whoever has it last counts what was carried since it was settled.
-    pub(super) fn count_settled(&self) {
+    pub fn count_settled(&self) {
         if table::is_settled(self.fd)
             && self.is_last()
             && let Some((noted, now)) = self.carried()
@@ -47,7 +49,7 @@ impl Connection {
     /// What was noted of the bytes that the kernel has sent and received, and how many these are by now; `None` if nobody wants
     /// to know.
     fn carried(&self) -> Option<(&'static [AtomicU64; 2], [u64; 2])> {
-        process::record()?;
+        statistics::record()?;
         let (noted, now) = (&handle(self.index)?.settled, kernel::counters(self.fd).ok()?);
         // The kernel counts the other end's FIN as a byte.
         let fin = matches!(now.state, kernel::CLOSE_WAIT | kernel::LAST_ACK | kernel::CLOSING);

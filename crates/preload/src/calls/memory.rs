@@ -1,0 +1,29 @@
+//! mlockall and munlockall: a process that locks what it maps leaves segments out.
+
+use crate::guest::real;
+use core::ffi::c_int;
+use underpass_segment::sysv;
+
+/// # Safety
+/// As mlockall(2).
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn mlockall(flags: c_int) -> c_int {
+    // SAFETY: no pointers.
+    let answer = unsafe { real::mlockall(flags) };
+    if answer == 0 {
+        sysv::set_locking(flags & (libc::MCL_FUTURE | libc::MCL_ONFAULT) == libc::MCL_FUTURE);
+    }
+    answer
+}
+
+/// # Safety
+/// As munlockall(2).
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn munlockall() -> c_int {
+    // SAFETY: no arguments.
+    let answer = unsafe { real::munlockall() };
+    if answer == 0 {
+        sysv::set_locking(false);
+    }
+    answer
+}

@@ -1,0 +1,97 @@
+//! What this process keeps of an end, beside the end itself.
+
+use super::insiders::Insiders;
+use crate::guest::memory::{PIECE, Sparse};
+use crate::guest::table;
+use core::cell::UnsafeCell;
+use core::mem::MaybeUninit;
+use underpass_segment::family::MAX_ENDS;
+use underpass_segment::link::Link;
+use underpass_segment::sync::{AtomicBool, AtomicU32, AtomicU64, Relaxed};
+
+/// What this process keeps of an end.
+pub struct Handle {
+    /// Descriptors of this process that refer to it; 0: not in use.
+    pub descriptors: AtomicU32,
+    /// Threads of this process that are inside a call on it.
+    pub inside: Insiders,
+    /// Looks at it that have not ended: see [`super::look`].
+    pub lookers: AtomicU32,
+    /// This process has no reference any more, though it has descriptors: see [`relinquish`].
+    ///
+    /// [`relinquish`]: super::references::relinquish
+    pub relinquished: AtomicBool,
+    /// Both directions were on the kernel path for good by then.
+    pub was_plain: AtomicBool,
+    /// The event in which the connection was found: see [`super::Connection::is_as_of`].
+    pub found: AtomicU64,
+    /// [`ABSENT`], [`WORKING`], [`UNTOUCHED`], [`PRESENT`] or [`CONFINED`]: whether `link` is there, and may be used.
+    pub attached: AtomicU32,
+    /// Whether the connection is in the statistics: see [`super::count`].
+    pub counted: AtomicU32,
+    /// What the end's counters said when this process began to use it.
+    pub before: [AtomicU64; COUNTERS],
+    /// What the kernel had sent and received of it when it was settled: see [`super::Connection::settle`].
+    pub settled: [AtomicU64; 2],
+    /// What is remembered of it while nobody has claimed it.
+    pub unclaimed: Unclaimed,
+    /// Its segment.
+    pub link: UnsafeCell<MaybeUninit<Link>>,
+}
+
+/// What a process remembers of an end that it has let go of. Zeroed memory is nothing.
+pub struct Unclaimed {
+    /// [`underpass_segment::end::End::lent_until`] when it was let go of.
+    pub until: AtomicU64,
+    /// 1: it is in the list.
+    pub listed: AtomicU32,
+    /// The next in the list: index + 1; 0: none.
+    pub next: AtomicU32,
+}
+
+/// The segment is not there.
+pub const ABSENT: u32 = 0;
+/// A thread attaches it.
+pub const WORKING: u32 = 1;
+/// It is there.
+pub const PRESENT: u32 = 2;
+/// It is there, but this process has gone to the kernel path for good.
+pub const CONFINED: u32 = 3;
+/// As [`PRESENT`], but no send or receive has used it yet.
+pub const UNTOUCHED: u32 = 4;
+
+/// This process has not used it.
+pub const UNCOUNTED: u32 = 0;
+/// This process has used it, and will tell how it fared.
+pub const COUNTED: u32 = 1;
+/// The process that forked this one has.
+pub const ELSEWHERE: u32 = 2;
+/// Whoever handed it to this one has. If this one uses it, it counts it for itself: who is the last of those that have it
+/// may be none that knows of it.
+pub const BROUGHT: u32 = 3;
+/// This process has told how it fared.
+pub const REPORTED: u32 = 4;
+/// Counters of an end that are told.
+pub const COUNTERS: usize = 6;
+
+static HANDLES: Sparse<Handle, { MAX_ENDS / PIECE }> = Sparse::new();
+/// One more than the highest index of an end that this process ever had.
+pub static HIGHEST: AtomicU32 = AtomicU32::new(0);
+
+/// What this process keeps of the end with this index; `None` without address space.
+#[inline(always)]
+pub fn handle(index: u32) -> Option<&'static Handle> {
+    // SAFETY: handles are never unmapped; zeroed memory is an unused one.
+    HANDLES.need(index as usize).map(|handle| unsafe { handle.as_ref() })
+}
+
+impl Handle {
+    /// This process has the end from now on.
+    pub fn begin(&self) {
+        self.relinquished.store(false, Relaxed);
+        // What comes back after this process had told of it, or another with the same end, is counted anew.
+        let _ = self.counted.compare_exchange(REPORTED, UNCOUNTED, Relaxed, Relaxed);
+        self.before.iter().for_each(|counter| counter.store(0, Relaxed));
+        self.found.store(table::next_event(), Relaxed);
+    }
+}

@@ -1,0 +1,118 @@
+//! A connection leaves its ring: for good, for a program image that reads the kernel path, or by a reset.
+
+use super::Connection;
+use super::count::count_reason;
+use underpass_segment::kernel;
+use underpass_segment::reason::Reason;
+use underpass_segment::switch::{Departure, LeftRing, Port, Recipient};
+use underpass_segment::sync::Release;
+
+/// The bytes that were in the segment of the connection `fd` are out of reach: ends it by a reset, so that neither end waits
+/// for them.
+pub fn end_lost(fd: i32) {
+    kernel::reset(fd);
+    count_reason(Reason::HandOver);
+}
+
+impl Connection {
+    /// Keeps the connection on the kernel path for good, whatever it is on now.
+    pub fn pin(&self, reason: Reason) {
+        if let Some(port) = self.pinned_port(reason) {
+            port.pin(reason);
+        }
+    }
+
+    /// The same, for a socket that goes to somebody who does not know what lies in the ring. False if bytes there are lost to
+    /// that one.
+    pub fn hand_over(&self, reason: Reason) -> bool {
+        self.hand_over_to(Recipient::Alone, reason, false)
+    }
+
+    /// The same as [`Port::hand_over`] has it.
+    pub fn hand_over_to(&self, recipient: Recipient, reason: Reason, wakes: bool) -> bool {
+        self.port_for(recipient, reason).is_none_or(|(port, recipient)| port.hand_over(reason, recipient, wakes))
+    }
+
+    /// The port of the end, pinned, by which it is left to the recipient. A confined one is on kernel TCP already, and may not be
+    /// able to wake a sender to which it leaves something: it is left as if the recipient were unsure.
+    fn port_for(&self, recipient: Recipient, reason: Reason) -> Option<(Port<'static>, Recipient)> {
+        self.pin_end(reason);
+        let recipient = if self.is_confined() { Recipient::Unsure } else { recipient };
+        Some((self.port_even_confined()?, recipient))
+    }
+
+    /// Hands it over to somebody who is to read it.
+    pub fn hand_over_or_reset(&self, reason: Reason) {
+        if !self.hand_over(reason) {
+            self.reset();
+        }
+    }
+
+    /// The same for somebody who may know of it, if the other end can put it on the kernel path.
+    pub fn hand_over_if_possible(&self, reason: Reason) {
+        self.hand_over_to(Recipient::Unsure, reason, false);
+    }
+
+    /// Leaves the ring before that. Whether something unread is left to the sender.
+    pub fn leave_to(&self, recipient: Recipient, reason: Reason) -> bool {
+        self.port_for(recipient, reason).is_some_and(|(port, recipient)| port.leave_to(recipient) == LeftRing::Unread)
+    }
+
+    /// A program is about to be executed in this image's place: if nobody else has the connection, it is plain TCP until the new
+    /// image comes back to the ring. How many bytes it has left there; `None` if it has not.
+    pub fn go_away(&self) -> Option<u64> {
+        let port = self.joined_port().filter(|_| self.end.read_gate.is_shut())?;
+        let is_gone = port.go_away(|| self.is_last()) == Departure::Gone;
+        is_gone.then(|| if self.end.is_away() { port.left_behind() } else { 0 })
+    }
+
+    /// The image was not executed.
+    pub fn come_back(&self) {
+        if self.end.is_away()
+            && let Some(port) = self.joined_port()
+        {
+            port.come_back();
+        }
+    }
+
+    /// Ends the connection by a reset: bytes of it are lost to whoever has the socket from now on.
+    pub fn reset(&self) {
+        self.reset_by(self.port_even_confined().as_ref());
+    }
+
+    pub fn reset_by(&self, port: Option<&Port<'_>>) {
+        kernel::reset_at_close(self.fd);
+        // The other end must not take it for the doing of a doorbell.
+        if let Some(port) = port {
+            port.link.tell_of_close(self.fd);
+        }
+        end_lost(self.fd);
+    }
+
+    /// The same for somebody who may have the library.
+    pub fn offer(&self, reason: Reason) {
+        if let Some(port) = self.pinned_port(reason) {
+            port.offer(reason);
+        }
+    }
+
+    /// stdin, stdout and stderr pass the library by, where the program does not use them by their descriptors.
+    pub fn mind_stdio(&self) {
+        if self.fd <= libc::STDERR_FILENO {
+            self.hand_over_if_possible(Reason::Stdio);
+        }
+    }
+
+    pub fn pinned_port(&self, reason: Reason) -> Option<Port<'static>> {
+        self.pin_end(reason);
+        self.joined_port()
+    }
+
+    fn pin_end(&self, reason: Reason) {
+        if reason == Reason::Inherited {
+            // Whoever pins it for that gives the socket to a program without the library, or may do so.
+            self.end.outsider.store(1, Release);
+        }
+        self.end.pin(reason);
+    }
+}

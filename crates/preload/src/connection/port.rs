@@ -1,0 +1,89 @@
+//! The segment of a connection, and the port by which calls use it.
+
+use super::Connection;
+use super::handle::{ABSENT, CONFINED, Handle, PRESENT, UNTOUCHED, WORKING, handle};
+use super::inside::WAITING;
+use crate::guest::{family, settings, thread};
+use underpass_segment::end::Stage;
+use underpass_segment::link::Link;
+use underpass_segment::switch::Port;
+use underpass_segment::sync::{AcqRel, Acquire, Release};
+use underpass_segment::{clock, kernel};
+
+impl Connection {
+    /// The segment's port, for a joined end.
+    #[inline(always)]
+    pub fn port(&self) -> Option<Port<'static>> {
+        let handle = handle(self.index)?;
+        if !self.attached(handle) {
+            return None;
+        }
+        // SAFETY: written before UNTOUCHED was stored; not written again while the handle is in use.
+        let link = unsafe { (*handle.link.get()).assume_init() };
+        Some(self.port_with(link, thread::number()))
+    }
+
+    #[inline(always)]
+    /// Whether the segment is there by now.
+    pub fn attached(&self, handle: &Handle) -> bool {
+        match handle.attached.load(Acquire) {
+            PRESENT | UNTOUCHED => true,
+            CONFINED => false,
+            // A signal handler that comes here in the middle of it would wait for ever.
+            _ => kernel::undisturbed(|| self.attach(handle)),
+        }
+    }
+
+    #[cold]
+    fn attach(&self, handle: &Handle) -> bool {
+        if handle.attached.compare_exchange(ABSENT, WORKING, AcqRel, Acquire).is_err() {
+            while handle.attached.load(Acquire) == WORKING {
+                clock::give_way();
+            }
+            return matches!(handle.attached.load(Acquire), PRESENT | UNTOUCHED);
+        }
+        let link = family::with_meeting_surely(|meeting| meeting.link(self.end)).flatten();
+        if let Some(link) = link {
+            // SAFETY: WORKING makes this thread the only writer, and nobody reads before UNTOUCHED.
+            unsafe { (*handle.link.get()).write(link) };
+        }
+        handle.attached.store(if link.is_some() { UNTOUCHED } else { ABSENT }, Release);
+        link.is_some()
+    }
+
+    #[inline(always)]
+    pub fn port_with(&self, link: Link, me: u32) -> Port<'static> {
+        Port {
+            end: self.end,
+            link,
+            fd: self.fd,
+            keeps_socket: false,
+            me,
+            token: self.index,
+            spin_us: settings::config().spin_us,
+            doze_us: settings::config().doze_us,
+            waiting: &WAITING,
+        }
+    }
+
+    /// The port, if every read of the socket goes through it.
+    #[inline]
+    pub fn ready_port(&self) -> Option<Port<'static>> {
+        if self.end.stage() != Stage::Joined || !self.end.read_gate.is_shut() {
+            return None;
+        }
+        self.port()
+    }
+
+    pub fn joined_port(&self) -> Option<Port<'static>> {
+        if self.end.stage() == Stage::Joined { self.port() } else { None }
+    }
+
+    /// The port of a joined end, even of a confined one. Whoever uses it makes system calls of the library's own.
+    pub fn port_even_confined(&self) -> Option<Port<'static>> {
+        if self.end.stage() != Stage::Joined {
+            return None;
+        }
+        self.port().or_else(|| Some(Port { me: thread::number(), ..self.confined_port()? }))
+    }
+}

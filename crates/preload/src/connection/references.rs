@@ -1,0 +1,213 @@
+//! The references that processes have to an end. Whoever lets go of the last one tells the other end.
+
+use super::count::report;
+use super::handle::{ABSENT, CONFINED, HIGHEST, Handle, PRESENT, UNTOUCHED, handle};
+use super::insiders::Kept;
+use super::{Connection, unclaimed};
+use crate::guest::{family, thread};
+use underpass_segment::end::Stage;
+use underpass_segment::family::Family;
+use underpass_segment::link::Link;
+use underpass_segment::reason::Reason;
+use underpass_segment::switch::{Port, Recipient};
+use underpass_segment::sync::{AcqRel, Acquire, Relaxed, Release};
+use underpass_segment::{clock, kernel};
+
+/// One descriptor less: `fd`, unless that is closed already. The last one is left to the threads that are inside, of whom the last
+/// comes here again.
+pub fn release(index: u32, fd: Option<i32>) {
+    let (Some(family), Some(handle)) = (family::existing(), handle(index)) else { return };
+    let less = |n: u32| (n > 1 || !handle.inside.any()).then(|| n - 1);
+    let before = loop {
+        match handle.descriptors.fetch_update(AcqRel, Acquire, less) {
+            Ok(before) => break before,
+            Err(_) if handle.inside.keep(Kept::End) => return,
+            // They have come out meanwhile.
+            Err(_) => {}
+        }
+    };
+    if before == 1 {
+        let attached = matches!(handle.attached.swap(ABSENT, AcqRel), PRESENT | UNTOUCHED | CONFINED);
+        // SAFETY: it was there, and the last descriptor is gone.
+        let link = attached.then(|| unsafe { (*handle.link.get()).assume_init() });
+        if !handle.relinquished.swap(true, AcqRel) {
+            family.forget_reference(index, family::member());
+            report(family.end(index), index, false);
+            drop_reference(family, index, link, fd);
+        }
+    }
+}
+
+/// One process less, which has the socket as `fd`.
+pub fn drop_reference(family: &'static Family, index: u32, link: Option<Link>, fd: Option<i32>) {
+    let end = family.end(index);
+    // One that another family has taken over has none any more, but this process may have attached it.
+    let joined = end.has_segment() || link.is_some();
+    // Before: another process that has lent it may end the loan as soon as nobody refers to it.
+    let until = end.lent_until.load(Acquire);
+    let last = end.references.fetch_sub(1, AcqRel) == 1;
+    reap(family);
+    if last && until > clock::nanoseconds() && unclaimed::add(index, until) {
+        return;
+    }
+    let closed = fd.filter(|_| last).map(|fd| Connection::at(family, index, fd));
+    if let Some(connection) = closed.filter(Connection::has_outsider)
+        && let Some(link) = link.or_else(|| family::with_meeting_surely(|m| m.link(end)).flatten())
+    {
+        // Of several that let go of it at the same time, none saw before that it was the last.
+        connection.leave_no_gap_by(&connection.port_with(link, thread::number()));
+    }
+    if last {
+        finish(family, index, link);
+    }
+    if joined {
+        family::with_meeting_surely(|m| m.release(end));
+    }
+    if last {
+        family.free(index);
+    }
+}
+
+/// The last reference is gone: tells the other end.
+fn finish(family: &Family, index: u32, link: Option<Link>) {
+    let end = family.end(index);
+    end.end_loans();
+    report(end, index, true);
+    if end.has_segment() {
+        family::with_meeting_surely(|m| {
+            if let Some(link) = link.or_else(|| m.link(end)) {
+                m.close(end, &link);
+            }
+        });
+    } else if end.entry.load(Relaxed) != 0 {
+        family::with_meeting_surely(|m| m.withdraw(end));
+    }
+}
+
+/// Ends what was unclaimed, for whoever has come, or has not come in time.
+fn reap(family: &Family) {
+    if !unclaimed::are_any() {
+        return;
+    }
+    let now = clock::nanoseconds();
+    if !unclaimed::is_time(now) {
+        return;
+    }
+    unclaimed::take_each(|index, it| {
+        let end = family.end(index);
+        let until = it.until.load(Acquire);
+        // If not, whoever claimed it has lent it again, and keeps it for that; or has ended it.
+        let is_as_kept = end.lent_until.load(Acquire) == until;
+        let claimed = end.references.load(Acquire) > 0;
+        if is_as_kept && !claimed && until > now {
+            return unclaimed::enlist(index);
+        }
+        // Whoever has claimed it ends it itself.
+        let is_over = !claimed && is_as_kept && end.lent_until.compare_exchange(until, 0, AcqRel, Relaxed).is_ok();
+        let last = is_over && end.references.load(Acquire) == 0;
+        if last {
+            finish(family, index, None);
+        }
+        if end.has_segment() {
+            family::with_meeting_surely(|m| m.release(end));
+        }
+        if last {
+            family.free(index);
+        }
+    });
+}
+
+/// Ends what processes have left that are gone: they were killed, or have ended without closing.
+pub fn take_back_what_is_left(family: &Family) {
+    kernel::undisturbed(|| {
+        family.sweep(|index| bury(family, index));
+    });
+}
+
+/// Ends what nobody has any more, and this process never had.
+pub fn bury(family: &Family, index: u32) {
+    family::with_meeting_surely(|m| m.bury(family.end(index)));
+    family.free(index);
+}
+
+/// This process lets go of an end of which it keeps the descriptors: they will be closed without its knowing. The last
+/// process keeps its reference until it is gone. Whether it is the last; `None` if it has let go of it already.
+pub fn relinquish(family: &Family, index: u32) -> Option<bool> {
+    let handle = handle(index)?;
+    if handle.relinquished.swap(true, AcqRel) {
+        return None;
+    }
+    let member = family::member();
+    family.forget_reference(index, member);
+    let one_less = |n: u32| (n > 1).then(|| n - 1);
+    let last = family.end(index).references.fetch_update(AcqRel, Acquire, one_less).is_err();
+    if last {
+        family.note_reference(index, member);
+        handle.relinquished.store(false, Release);
+    }
+    Some(last)
+}
+
+/// Whether any end that this process has is in pool `id`.
+pub fn is_pool_used(id: i32) -> bool {
+    let Some(family) = family::existing() else { return false };
+    (0..HIGHEST.load(Relaxed)).any(|index| {
+        let has = |it: &Handle| it.descriptors.load(Relaxed) > 0;
+        handle(index).is_some_and(has) && family.end(index).pool_id() == Some(id)
+    })
+}
+
+impl Connection {
+    /// Whether a program may have the socket that is not counted among its processes.
+    pub fn is_lent(&self) -> bool {
+        self.end.lent_until.load(Acquire) != 0 || self.has_outsider()
+    }
+
+    /// Whether a program image is on its way that was given it.
+    pub fn is_awaited(&self) -> bool {
+        self.end.lent_until.load(Acquire) > clock::nanoseconds()
+    }
+
+    /// Whether a program may have the socket that knows nothing of the ring.
+    pub fn has_outsider(&self) -> bool {
+        self.end.outsider.load(Acquire) != 0
+    }
+
+    /// No process is left that reads the ring. A program without the library that has the socket would read what comes behind
+    /// that, if it cannot be put on the kernel path: then the connection is reset. Whether it is.
+    pub fn leave_no_gap(&self) -> bool {
+        self.has_outsider() && self.port_even_confined().is_some_and(|port| self.leave_no_gap_by(&port))
+    }
+
+    pub fn leave_no_gap_by(&self, port: &Port<'_>) -> bool {
+        let has_gap = !port.hand_over(Reason::Inherited, Recipient::Alone, false);
+        if has_gap {
+            // Once is enough.
+            self.end.outsider.store(0, Release);
+            self.reset_by(Some(port));
+        }
+        has_gap
+    }
+
+    /// Processes that were killed keep nothing open, and tell the other end nothing: what they had is taken back.
+    pub fn heed_deaths(&self) {
+        if !self.is_last()
+            && self.end.stage() == Stage::Joined
+            && let Some(family) = family::existing()
+            && family.has_reference_of_gone(self.index)
+        {
+            family.look_again();
+            take_back_what_is_left(family);
+        }
+    }
+
+    /// This process lets go of it, and keeps its descriptors: see [`relinquish`]. Whether it was the last.
+    pub fn relinquish(&self) -> bool {
+        self.learn_cookie();
+        if let Some(handle) = handle(self.index) {
+            let is_plain = self.joined_port().is_none_or(|port| port.reads_plainly() && !port.sends_fast());
+            handle.was_plain.store(is_plain, Relaxed);
+        }
+        family::existing().is_some_and(|family| relinquish(family, self.index) == Some(true))
+    }
+}

@@ -1,0 +1,167 @@
+//! How the next call on a connection goes, and when it looks for its other end.
+
+use super::handle::{Handle, PRESENT, UNTOUCHED, handle};
+use super::references::take_back_what_is_left;
+use super::{Connection, io_uring, options};
+use crate::guest::{family, filter, settings, table};
+use underpass_segment::end::{End, Stage};
+use underpass_segment::kernel;
+use underpass_segment::meeting::{Answer, Meeting};
+use underpass_segment::reason::Reason;
+use underpass_segment::sync::{AcqRel, Acquire, Relaxed};
+
+/// How a call on a connection has to go.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub enum Way {
+    /// libc's call, counted.
+    Plain,
+    /// libc's call, and no other from now on: the connection was just settled.
+    Settled,
+    /// Through the segment, by [`Connection::port`].
+    Joined,
+    /// libc's call, behind what [`Connection::receive_rest`] finds.
+    Confined,
+    /// Nothing goes any more.
+    Broken,
+    /// The descriptor was closed by another thread meanwhile.
+    Closed,
+}
+
+impl Connection {
+    /// Decides how the next call goes; looks for the other end when the time has come.
+    #[inline(always)]
+    pub fn way(&self) -> Way {
+        if matches!(self.end.stage(), Stage::Plain | Stage::Waiting) {
+            let generation = table::generation(self.fd);
+            self.consider();
+            if table::generation(self.fd) != generation {
+                return Way::Closed;
+            }
+            if self.end.stage() == Stage::Pinned && self.settle() {
+                return Way::Settled;
+            }
+        }
+        match self.end.stage() {
+            Stage::Joined if self.has_segment() => Way::Joined,
+            Stage::Joined => self.without_segment(),
+            Stage::Plain | Stage::Waiting | Stage::Pinned => Way::Plain,
+            Stage::Broken => Way::Broken,
+        }
+    }
+
+    #[inline(always)]
+    fn has_segment(&self) -> bool {
+        handle(self.index).is_some_and(|handle| handle.attached.load(Acquire) == PRESENT || self.begin_use(handle))
+    }
+
+    /// The first send or receive of this process.
+    #[cold]
+    fn begin_use(&self, handle: &Handle) -> bool {
+        let attached = self.attached(handle);
+        let _ = handle.attached.compare_exchange(UNTOUCHED, PRESENT, AcqRel, Acquire);
+        self.count_use();
+        attached
+    }
+
+    /// Other processes of the family had the segment, and it went with them: whoever makes one may end before the other
+    /// end has come. Or neither end had it while both executed a program, or one did and the other was gone.
+    #[cold]
+    fn without_segment(&self) -> Way {
+        if self.is_confined() {
+            return Way::Confined;
+        }
+        let end = self.end;
+        if !end.read_gate.is_shut() && !end.write_gate.is_shut() {
+            return Way::Plain;
+        }
+        if !end.needs_no_segment() {
+            let unused = !end.was_fast()
+                && family::with_meeting_surely(|meeting| meeting.is_unmet(end, self.fd)).unwrap_or(false);
+            if !unused {
+                // What was in it is lost.
+                return Way::Broken;
+            }
+            end.set_reason(Reason::Unproven);
+        }
+        end.become_plain();
+        Way::Plain
+    }
+
+    #[cold]
+    fn consider(&self) {
+        let end = self.end;
+        self.count_use();
+        if filter::is_confined() {
+            return end.pin(Reason::Seccomp);
+        }
+        let config = settings::config();
+        let calls = end.calls.fetch_add(1, Relaxed) + 1;
+        if self.is_held() {
+            // One that is let go of has proven itself.
+            return end.next_try.store(0, Relaxed);
+        }
+        let ask = || family::with_meeting(|meeting| meeting.answer(end)).unwrap_or(Answer::None);
+        let answer = if end.stage() == Stage::Waiting { ask() } else { Answer::Forgotten };
+        let is_time = match answer {
+            Answer::None => false,
+            Answer::Offer => true,
+            Answer::Forgotten => {
+                let proven = calls > config.go_up_messages || end.bytes.load(Relaxed) >= config.go_up_bytes;
+                proven && calls >= end.next_try.load(Relaxed)
+            }
+        };
+        if !is_time {
+            return;
+        }
+        if !self.is_last() {
+            // Only this process would have the segment, which would go with it.
+            end.set_reason(Reason::Shared);
+            if calls.is_power_of_two()
+                && let Some(family) = family::existing()
+            {
+                // The others may have been killed.
+                take_back_what_is_left(family);
+            }
+            return;
+        }
+        // Asked again in the meeting: a fork counts what it shares there.
+        let meet = |how: fn(&mut Meeting, &End, i32)| {
+            let alone = |meeting: &mut Meeting| {
+                if self.is_last() {
+                    how(meeting, end, self.fd)
+                }
+            };
+            kernel::undisturbed(|| family::with_meeting(alone));
+            // Not before: it takes longer than the rest, and most connections never meet their other end.
+            if end.stage() == Stage::Joined && io_uring::is_possible() {
+                return;
+            }
+            // The other end may go up with the next that it sends, before this one has received.
+            if let Some(port) = self.port().filter(|port| end.stage() == Stage::Joined && !port.reads_plainly()) {
+                port.become_ready();
+            }
+        };
+        if answer == Answer::Offer {
+            return meet(Meeting::take_offer);
+        }
+        end.next_try.store(calls.saturating_mul(2), Relaxed);
+        if let Some(reason) = options::unsuitable(self.fd).or_else(|| options::set_before(*self)) {
+            return end.pin(reason);
+        }
+        meet(Meeting::seek);
+        // What was asked before the cookie was known, and after the look above.
+        self.is_held();
+        if end.stage() == Stage::Plain {
+            end.next_try.store(calls + 1 + calls / 4, Relaxed);
+        }
+    }
+
+    /// Whether somebody asks from outside that it stays on the kernel path.
+    fn is_held(&self) -> bool {
+        if let Some(family) = family::existing().filter(|family| family.has_orders()) {
+            self.learn_cookie();
+            family.carry_out_order(self.end);
+        }
+        self.end.is_held()
+    }
+}

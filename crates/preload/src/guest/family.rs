@@ -1,0 +1,130 @@
+//! The family of this process: the table of ends that it shares with those forked from one another, and its [`Meeting`].
+
+use super::{forked, settings};
+use core::cell::UnsafeCell;
+use core::mem::MaybeUninit;
+use underpass_segment::clock;
+use underpass_segment::family::Family;
+use underpass_segment::kernel;
+use underpass_segment::meeting::Meeting;
+use underpass_segment::raw::Errno;
+use underpass_segment::reason::Reason;
+use underpass_segment::sync::{Acquire, AtomicBool, AtomicI32, AtomicU32, Relaxed, Release};
+
+struct Shared<T>(UnsafeCell<T>);
+
+// SAFETY: each static below says how access to it is ordered.
+unsafe impl<T> Sync for Shared<T> {}
+
+/// Written by the thread that has [`MEETING_TAKEN`] before [`HAS_FAMILY`] is set, only read afterwards. (A child that is
+/// forked while another thread sets a OnceLock would wait for that thread for ever.)
+static FAMILY: Shared<MaybeUninit<Family>> = Shared(UnsafeCell::new(MaybeUninit::uninit()));
+static HAS_FAMILY: AtomicBool = AtomicBool::new(false);
+/// 1 + the errno with which it could not be made; 0: it was not tried.
+static NO_FAMILY: AtomicI32 = AtomicI32::new(0);
+/// 1 + the number of this process among the members of the family; 0: it is none.
+static MEMBER: AtomicU32 = AtomicU32::new(0);
+/// Used only by the thread that has set [`MEETING_TAKEN`].
+static MEETING: Shared<Meeting> = Shared(UnsafeCell::new(Meeting::new()));
+static MEETING_TAKEN: AtomicBool = AtomicBool::new(false);
+
+/// Nothing of this process refers to this pool of segments any more, unless it returns false. A [`Meeting`] asks before it
+/// detaches one.
+pub type LetGoOfPool = fn(i32, *const u8) -> bool;
+
+/// The table of ends, made when the first connection needs it. `None` when acceleration is off or impossible here.
+pub fn family(let_go_of_pool: LetGoOfPool) -> Option<&'static Family> {
+    existing().or_else(|| make(Family::create, None, let_go_of_pool))
+}
+
+/// The table of ends of the program image that executed this one, if somebody still has it and this one has none of
+/// its own. That image was `member` of it, if this process is the same.
+pub fn adopt(id: i32, member: Option<u32>, let_go_of_pool: LetGoOfPool) -> Option<&'static Family> {
+    let open = || Family::open(id, kernel::user_id());
+    let family = existing().or_else(|| make(open, member, let_go_of_pool));
+    family.filter(|family| family.id() == id)
+}
+
+fn make(
+    open: impl FnOnce() -> Result<Family, Errno>,
+    member: Option<u32>,
+    let_go_of_pool: LetGoOfPool,
+) -> Option<&'static Family> {
+    if !settings::are_read() || !settings::config().enabled || !forked::is_found_out() {
+        return None;
+    }
+    let make = |meeting: &mut Meeting| {
+        // The meeting is this thread's, so only one comes here at a time.
+        if existing().is_none() {
+            let family = open().map_err(|Errno(e)| NO_FAMILY.store(1 + e, Relaxed)).ok()?;
+            meeting.set_up(family.id(), settings::config().ring_bytes, let_go_of_pool);
+            // SAFETY: the meeting makes this thread the only writer, and nobody reads before HAS_FAMILY.
+            let family: &Family = unsafe { (*FAMILY.0.get()).write(family) };
+            HAS_FAMILY.store(true, Release);
+            become_member(member.and_then(|member| family.stay(member)).or_else(|| family.join()));
+        }
+        existing()
+    };
+    // Another thread may be making it just now: a descriptor that got no end for that reason could be copied, and each
+    // copy would then get one of its own.
+    with_meeting_surely(make).flatten()
+}
+
+/// Why there is no hope of a table of ends; `None` when there is.
+pub fn none() -> Option<Reason> {
+    match NO_FAMILY.load(Relaxed) - 1 {
+        _ if !settings::config().enabled => Some(Reason::Disabled),
+        // shmget itself never answers so to who makes a segment of his own (shmget(2)).
+        libc::EPERM => Some(Reason::Seccomp),
+        -1 if forked::is_found_out() => None,
+        _ => Some(Reason::NoMemory),
+    }
+}
+
+/// The table of ends, if there is one.
+#[inline]
+pub fn existing() -> Option<&'static Family> {
+    // SAFETY: written before HAS_FAMILY and not changed afterwards.
+    if HAS_FAMILY.load(Acquire) { Some(unsafe { (*FAMILY.0.get()).assume_init_ref() }) } else { None }
+}
+
+/// The number of this process among the members of the family, if it has one.
+pub fn member() -> Option<u32> {
+    MEMBER.load(Relaxed).checked_sub(1)
+}
+
+/// Says what number this process has among the members of the family.
+pub fn become_member(number: Option<u32>) {
+    MEMBER.store(number.map_or(0, |number| number + 1), Relaxed);
+}
+
+/// Does `what` with this process's [`Meeting`]; `None` when another thread (or this one, under a signal handler) is at
+/// it.
+pub fn with_meeting<T>(what: impl FnOnce(&mut Meeting) -> T) -> Option<T> {
+    if MEETING_TAKEN.compare_exchange(false, true, Acquire, Relaxed).is_err() {
+        return None;
+    }
+    // SAFETY: the flag makes this thread the only one.
+    let result = what(unsafe { &mut *MEETING.0.get() });
+    MEETING_TAKEN.store(false, Release);
+    Some(result)
+}
+
+/// The same, waiting for the other thread. A signal handler on top of this one would wait for ever, so none runs.
+pub fn with_meeting_surely<T>(what: impl FnOnce(&mut Meeting) -> T) -> Option<T> {
+    let mut what = Some(what);
+    for round in 0..10_000 {
+        let mut result = None;
+        if kernel::undisturbed(|| with_meeting(|m| result = what.take().map(|w| w(m)))).is_some() {
+            return result;
+        }
+        if round < 100 { clock::give_way() } else { clock::nap(100) }
+    }
+    None
+}
+
+/// In a forked child: another thread of its parent may have been in the middle of the meeting.
+pub fn after_fork() {
+    let torn = MEETING_TAKEN.swap(false, Relaxed);
+    with_meeting(if torn { Meeting::begin_anew } else { Meeting::after_fork });
+}

@@ -1,0 +1,217 @@
+//! What each descriptor number of this process is: the first thing that every call asks.
+
+use super::memory::{PIECE, Sparse};
+use underpass_segment::sync::{AcqRel, Acquire, AtomicU32, AtomicU64, Relaxed, Release};
+
+/// Descriptors from this number on are left to the kernel.
+pub const MAX_FDS: usize = 1 << 20;
+
+/// What a descriptor number is known to be.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Known {
+    /// Nothing yet.
+    Nothing,
+    /// No TCP connection, or one that is not ours: libc's own call does it.
+    Other,
+    /// A stream socket that this process made or accepted; whether it is a connection shows at its first use.
+    Socket(Socket),
+    /// A connection: the index of its end.
+    Connection(u32),
+}
+
+/// What this process has seen of a socket already, so that the kernel need not be asked.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Socket {
+    /// Its protocol is TCP.
+    pub is_tcp: bool,
+    /// It was connected, or will be by its first send (TCP Fast Open).
+    pub is_connected: bool,
+    /// Whether it has O_NONBLOCK.
+    pub nonblocking: Nonblocking,
+    /// Connections were accepted from it, so it will not be one.
+    pub listens: bool,
+}
+
+/// What this process knows of a socket's O_NONBLOCK.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[repr(u32)]
+pub enum Nonblocking {
+    #[default]
+    Unknown,
+    No,
+    Yes,
+    /// It has had another descriptor, or another process has it: it may change unseen.
+    Shared,
+}
+
+impl Socket {
+    fn encode(self) -> u32 {
+        let flags = u32::from(self.is_tcp) | u32::from(self.is_connected) << 1 | u32::from(self.listens) << 4;
+        flags | (self.nonblocking as u32) << 2
+    }
+
+    fn decode(bits: u32) -> Socket {
+        let nonblocking = match bits >> 2 & 3 {
+            0 => Nonblocking::Unknown,
+            1 => Nonblocking::No,
+            2 => Nonblocking::Yes,
+            _ => Nonblocking::Shared,
+        };
+        Socket { is_tcp: bits & 1 != 0, is_connected: bits & 2 != 0, nonblocking, listens: bits & 16 != 0 }
+    }
+
+    /// Whether nobody but this process, by this descriptor, can change it.
+    fn is_private(self) -> bool {
+        self.nonblocking != Nonblocking::Shared
+    }
+}
+
+impl From<bool> for Nonblocking {
+    fn from(is_nonblocking: bool) -> Nonblocking {
+        if is_nonblocking { Nonblocking::Yes } else { Nonblocking::No }
+    }
+}
+
+const NOTHING: u32 = 0;
+const OTHER: u32 = 1;
+const SOCKET: u32 = 32;
+const CONNECTION: u32 = 64;
+/// Set in the word of a connection that is [settled](settle). No end has so high an index.
+const SETTLED: u32 = 1 << 31;
+
+type Words<T> = Sparse<T, { MAX_FDS / PIECE }>;
+
+static TABLE: Words<AtomicU32> = Sparse::new();
+static GENERATIONS: Words<AtomicU64> = Sparse::new();
+/// Closes of descriptors and finds of connections so far.
+static EVENTS: AtomicU64 = AtomicU64::new(0);
+/// One more than the highest number ever entered.
+static HIGHEST: AtomicU32 = AtomicU32::new(0);
+
+/// Makes room for the first descriptors, while the program cannot have forbidden it.
+pub fn set_up() {
+    let _ = (get(0), generation(0));
+}
+
+#[inline]
+fn word<T>(words: &'static Words<T>, fd: i32) -> Option<&'static T> {
+    // SAFETY: words are never unmapped; zeroed memory is a valid one. A negative number is beyond the end.
+    words.need(fd as u32 as usize).map(|word| unsafe { word.as_ref() })
+}
+
+/// The event of the last close of `fd`: tells an old registration of the number from a new one.
+#[inline]
+pub fn generation(fd: i32) -> u64 {
+    word(&GENERATIONS, fd).map_or(0, |w| w.load(Acquire))
+}
+
+/// `fd` is about to be closed.
+pub fn next_generation(fd: i32) {
+    if let Some(word) = word(&GENERATIONS, fd) {
+        word.store(next_event(), Release);
+    }
+}
+
+/// Something happens to a descriptor: the number of this event in this process.
+pub fn next_event() -> u64 {
+    EVENTS.fetch_add(1, AcqRel) + 1
+}
+
+/// The number of the last such event.
+pub fn last_event() -> u64 {
+    EVENTS.load(Acquire)
+}
+
+fn encode(known: Known) -> u32 {
+    match known {
+        Known::Nothing => NOTHING,
+        Known::Other => OTHER,
+        Known::Socket(socket) => SOCKET + socket.encode(),
+        Known::Connection(index) => index + CONNECTION,
+    }
+}
+
+fn decode(word: u32) -> Known {
+    match word {
+        NOTHING => Known::Nothing,
+        OTHER => Known::Other,
+        CONNECTION.. => Known::Connection((word & !SETTLED) - CONNECTION),
+        bits => Known::Socket(Socket::decode(bits - SOCKET)),
+    }
+}
+
+/// What `fd` is known to be.
+#[inline]
+pub fn get(fd: i32) -> Known {
+    word(&TABLE, fd).map_or(Known::Other, |w| decode(w.load(Acquire)))
+}
+
+/// The same for a call that sends, receives or waits: nothing is to be done for a settled connection.
+#[inline]
+pub fn get_for_call(fd: i32) -> Known {
+    let word = word(&TABLE, fd).map_or(OTHER, |w| w.load(Acquire));
+    if word & SETTLED != 0 { Known::Other } else { decode(word) }
+}
+
+/// The connection `fd` has never been on another path than kernel TCP's, and stays there: from now on libc's own calls are all that
+/// it takes, until its descriptors are duplicated, handed on or closed. False if it is another connection by now.
+pub fn settle(fd: i32, index: u32) -> bool {
+    let settle = |now| (decode(now) == Known::Connection(index)).then_some(now | SETTLED);
+    word(&TABLE, fd).is_some_and(|w| w.fetch_update(Release, Relaxed, settle).is_ok())
+}
+
+/// Whether it is a settled connection.
+pub fn is_settled(fd: i32) -> bool {
+    word(&TABLE, fd).is_some_and(|w| w.load(Acquire) & SETTLED != 0)
+}
+
+/// A connection was accepted from `fd`. Whether that was not known before.
+#[cold]
+pub fn note_listening(fd: i32) -> bool {
+    note_if(fd, |_| true, |socket| Socket { listens: true, ..socket })
+}
+
+/// Has `fd` among those below [`highest`].
+pub fn reach(fd: i32) {
+    HIGHEST.fetch_max(fd as u32 + 1, Relaxed);
+}
+
+/// Says what `fd` is; returns what it was.
+pub fn set(fd: i32, known: Known) -> Known {
+    let Some(word) = word(&TABLE, fd) else { return Known::Other };
+    reach(fd);
+    decode(word.swap(encode(known), Release))
+}
+
+/// Says what `fd` is, if it still is what it was thought to be.
+pub fn replace(fd: i32, was: Known, known: Known) -> bool {
+    reach(fd);
+    let replace = |now| (decode(now) == was).then_some(encode(known));
+    word(&TABLE, fd).is_some_and(|w| w.fetch_update(Release, Relaxed, replace).is_ok())
+}
+
+/// If `fd` is known to be a socket that is nobody else's, what is known of it becomes what `change` makes of it.
+pub fn note(fd: i32, change: impl Fn(Socket) -> Socket) {
+    note_if(fd, Socket::is_private, change);
+}
+
+/// If `fd` is known to be a socket that `may` be changed, what is known of it becomes what `change` makes of it. Whether that is new.
+fn note_if(fd: i32, may: impl Fn(Socket) -> bool, change: impl Fn(Socket) -> Socket) -> bool {
+    while let was @ Known::Socket(socket) = get(fd)
+        && may(socket)
+    {
+        let now = change(socket);
+        if now == socket {
+            return false;
+        }
+        if replace(fd, was, Known::Socket(now)) {
+            return true;
+        }
+    }
+    false
+}
+
+/// One more than the highest descriptor that was ever entered.
+pub fn highest() -> i32 {
+    HIGHEST.load(Relaxed) as i32
+}

@@ -1,0 +1,44 @@
+//! This thread: its number, and whether it is the child of a vfork.
+
+use underpass_segment::kernel;
+use underpass_segment::of_each_thread;
+use underpass_segment::sync::{AtomicU32, Relaxed};
+
+/// Number of this process among those forked from one another; tells a thread's cached number from its parent's.
+static GENERATION: AtomicU32 = AtomicU32::new(1);
+
+of_each_thread! {
+    static NUMBER: (u32, u32) = (0, 0);
+    /// In the child of a vfork, which runs in its parent's memory.
+    static IS_VFORK_CHILD: bool = false;
+}
+
+/// Number of this thread in the kernel.
+#[inline]
+pub fn number() -> u32 {
+    let generation = GENERATION.load(Relaxed);
+    match NUMBER.get() {
+        (known, number) if known == generation => number,
+        _ => {
+            let number = kernel::thread_id();
+            NUMBER.set((generation, number));
+            number
+        }
+    }
+}
+
+/// In a forked child: its thread has another number.
+pub fn after_fork() {
+    GENERATION.fetch_add(1, Relaxed);
+}
+
+/// Whether this code runs in the child of a vfork: then descriptors are the child's, but all memory is the parent's.
+#[inline]
+pub fn is_vfork_child() -> bool {
+    IS_VFORK_CHILD.get()
+}
+
+/// Says so.
+pub fn set_vfork_child(is_child: bool) {
+    IS_VFORK_CHILD.set(is_child);
+}

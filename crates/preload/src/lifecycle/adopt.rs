@@ -1,0 +1,349 @@
+//! The library finds out whether a descriptor is a TCP connection, and adopts it: gives it an end, or finds the end that it has.
+
+use super::handoff::carried::{self, Carried};
+use crate::connection::Connection;
+use crate::connection::count::{after_execution, count_reason, forget_carried};
+use crate::connection::handle::{ABSENT, HIGHEST, Handle, UNCOUNTED, handle};
+use crate::connection::leaving::end_lost;
+use crate::connection::look::for_each;
+use crate::connection::references::{bury, is_pool_used, take_back_what_is_left};
+use crate::connection::way::Way;
+use crate::guest::table::{self, Known, Nonblocking, Socket};
+use crate::guest::{family, filter, forked, settings, statistics, thread};
+use crate::watch::{epoll, set};
+use underpass_segment::end::{End, Stage};
+use underpass_segment::family::Family;
+use underpass_segment::kernel;
+use underpass_segment::reason::Reason;
+use underpass_segment::sync::{AcqRel, Relaxed, Release};
+
+/// The connection that `fd` is; `None` if libc's own call is all there is to do.
+#[inline(always)]
+pub fn of(fd: i32) -> Option<Connection> {
+    // Plain numbers on all branches: a connection that one of them returned in memory would be copied on every call.
+    let index = match table::get_for_call(fd) {
+        Known::Other => return None,
+        Known::Connection(index) => {
+            forked::check();
+            index
+        }
+        known => classify(fd, known, kernel::carries)?,
+    };
+    Some(Connection { end: family::existing()?.end(index), index, fd })
+}
+
+/// The same for a socket that is about to have another name, or another process: whoever connects it, by whatever name, all
+/// of them must have one end for it.
+pub fn recognise(fd: i32) -> Option<Connection> {
+    if let known @ Known::Socket(_) = table::get(fd)
+        && classify(fd, known, kernel::may_carry).is_none()
+    {
+        table::note(fd, |socket| Socket { nonblocking: Nonblocking::Shared, is_connected: false, ..socket });
+        return None;
+    }
+    of(fd)
+}
+
+/// The index of the end of `fd`, which gets one if it is a connection in one of the wanted TCP states.
+#[cold]
+fn classify(fd: i32, known: Known, wanted: fn(u8) -> bool) -> Option<u32> {
+    if fd < 0 || thread::is_vfork_child() {
+        return None;
+    }
+    forked::check();
+    let generation = table::generation(fd);
+    let socket = if let Known::Socket(socket) = known { Some(socket) } else { None };
+    if filter::is_confined() {
+        disown(fd, known);
+        if socket.is_some() {
+            seen(Reason::Seccomp);
+        }
+        return None;
+    }
+    let seen_before = socket.unwrap_or_default();
+    if !seen_before.is_tcp && !kernel::is_tcp(fd) {
+        // A number that is free or not yet a socket of ours stays open to be something else.
+        disown(fd, known);
+        return None;
+    }
+    // Whatever state it is in: when both ends have said that they are done, there may be data in the ring.
+    if known == Known::Nothing
+        && let Some(index) = brought(fd, None)
+    {
+        return Some(index);
+    }
+    if !seen_before.is_connected && !wanted(kernel::counters(fd).ok()?.state) {
+        return None;
+    }
+    if known == Known::Nothing {
+        // It came by exec or over a Unix socket; another program may use it without our knowing.
+        disown(fd, known);
+        seen(Reason::Inherited);
+        return None;
+    }
+    let Some(family) = family::family(let_go_of_pool) else {
+        if let Some(reason) = family::none() {
+            disown(fd, known);
+            seen(reason);
+        }
+        return None;
+    };
+    let Some((index, handle)) = take(family) else {
+        disown(fd, known);
+        seen(Reason::NoMemory);
+        return None;
+    };
+    let end = family.end(index);
+    end.nonblocking.store(is_nonblocking(fd, seen_before).into(), Relaxed);
+    handle.attached.store(ABSENT, Relaxed);
+    handle.counted.store(UNCOUNTED, Relaxed);
+    handle.inside.clear();
+    handle.begin();
+    HIGHEST.fetch_max(index + 1, Relaxed);
+    handle.descriptors.store(1, Release);
+    let connection = Connection { end, index, fd };
+    if let Err(now) = enter(connection, known, generation) {
+        handle.descriptors.store(0, Relaxed);
+        family.free(index);
+        // Another thread was faster.
+        return if let Known::Connection(index) = now { Some(index) } else { None };
+    }
+    epoll::watch(connection, table::generation(fd));
+    connection.mind_stdio();
+    Some(index)
+}
+
+/// Enters the connection into the table, in which its descriptor was `known` as something else in this `generation`. What another
+/// thread has made of that, if so.
+fn enter(connection: Connection, known: Known, generation: u64) -> Result<(), Known> {
+    let Connection { end, index, fd } = connection;
+    let mut known = known;
+    while !table::replace(fd, known, Known::Connection(index)) {
+        known = table::get(fd);
+        match known {
+            // Another thread has seen more of it meanwhile.
+            Known::Socket(socket) if table::generation(fd) == generation => {
+                end.nonblocking.store(is_nonblocking(fd, socket).into(), Relaxed);
+            }
+            _ => return Err(known),
+        }
+    }
+    Ok(())
+}
+
+fn is_nonblocking(fd: i32, socket: Socket) -> bool {
+    match socket.nonblocking {
+        Nonblocking::No => false,
+        Nonblocking::Yes => true,
+        Nonblocking::Unknown | Nonblocking::Shared => kernel::is_nonblocking(fd),
+    }
+}
+
+/// Takes an unused end; `None` when all are in use, or there is no address space for what this process keeps of it.
+fn take(family: &Family) -> Option<(u32, &'static Handle)> {
+    if family.is_short() {
+        take_back_what_is_left(family);
+    }
+    let index = family.take(family::member())?;
+    let handle = handle(index);
+    if handle.is_none() {
+        family.free(index);
+    }
+    Some((index, handle?))
+}
+
+/// Makes the connection known that `fd` was when this program image was executed, as `carried`, or when it was passed to this
+/// process. Whether it is one.
+pub fn claim(fd: i32, carried: Option<&Carried<'_>>) -> bool {
+    let is_new = table::get(fd) == Known::Nothing && !thread::is_vfork_child() && !filter::is_confined();
+    is_new && kernel::is_tcp(fd) && brought(fd, carried).is_some()
+}
+
+/// This process was `member` of family `id` before it executed its program, and has come for all that it still has: lets go
+/// of the rest, which were closed by that.
+pub fn keep_claimed(id: i32, member: u32) {
+    let mine = family::existing().filter(|family| family.id() == id);
+    let opened = if mine.is_none() { Family::open(id, kernel::user_id()).ok() } else { None };
+    let Some(family) = mine.or(opened.as_ref()) else { return };
+    if family.stay(member).is_some() {
+        let me = thread::number();
+        let has = |index| {
+            family.end(index).forsake(me);
+            mine.is_some() && handle(index).is_some_and(|it| it.descriptors.load(Relaxed) > 0)
+        };
+        family.keep_only(member, has, |index| bury(family, index));
+    }
+    if let Some(family) = opened {
+        // SAFETY: nobody else knows of this mapping.
+        unsafe { family.detach() };
+    }
+}
+
+/// Leaves `fd`, so far `known` as something else, to the kernel. Epoll sets forget it: what the program changes of its
+/// registration from now on passes them by.
+fn disown(fd: i32, known: Known) {
+    if table::replace(fd, known, Known::Other) && matches!(known, Known::Socket(_)) {
+        epoll::disown(fd);
+    }
+}
+
+/// The library cannot follow what the program does with `fd`: it stays on the kernel path.
+#[cold]
+pub fn give_up(fd: i32, reason: Reason) {
+    match of(fd) {
+        Some(connection) => connection.pin(reason),
+        None => {
+            if let known @ Known::Socket(_) = table::get(fd) {
+                disown(fd, known);
+            }
+        }
+    }
+}
+
+/// The connection that `fd` is, if this program image was handed it, as `carried`, or if it was passed to this process.
+fn brought(fd: i32, carried: Option<&Carried<'_>>) -> Option<u32> {
+    let cookie = kernel::cookie(fd).ok()?;
+    let lent = || {
+        let (family, index) = family::with_meeting_surely(|m| m.borrow(cookie)).flatten()?;
+        Some(Carried::lent(family, index))
+    };
+    let carried = carried.copied().or_else(lent)?;
+    let (family, index, held) = match family::adopt(carried.family, carried.member, let_go_of_pool) {
+        // As the family has it now: a second end for the socket would go a way of its own.
+        Some(family) => {
+            let (end, index) = (family.end(carried.index), carried.index);
+            // The old image's reference is this one's.
+            let held = carried.member.is_some() && family.has_reference(index, family::member());
+            if held {
+                end.forsake(thread::number());
+            }
+            (end.cookie.load(Relaxed) == cookie && (held || end.add_reference())).then_some((family, index, held))?
+        }
+        None => {
+            let family = family::family(let_go_of_pool)?;
+            let restore = || {
+                restore(family, |end| {
+                    if carried.is_whole() {
+                        carried.restore(end) && end.cookie.load(Relaxed) == cookie
+                    } else {
+                        carried::take_over(end, carried.family, carried.index, cookie)
+                    }
+                })
+            };
+            let again = if carried.is_first { None } else { restored(family, cookie) };
+            (family, again.or_else(restore)?, false)
+        }
+    };
+    let handle = handle(index)?;
+    HIGHEST.fetch_max(index + 1, Relaxed);
+    let is_known = handle.descriptors.fetch_add(1, AcqRel) > 0;
+    if is_known && !held {
+        // Under another number.
+        family.end(index).references.fetch_sub(1, AcqRel);
+    }
+    if carried.member.is_none() {
+        family.end(index).take_up_loan();
+    }
+    handle.begin();
+    if !is_known {
+        after_execution(handle, family.end(index), carried.counted, carried.member.is_some());
+    }
+    family.note_reference(index, family::member());
+    table::set(fd, Known::Connection(index));
+    let connection = Connection::at(family, index, fd);
+    // Whoever handed it on may be gone before it is used here.
+    if connection.end.stage() == Stage::Joined {
+        connection.go_on(carried.left_behind);
+    }
+    connection.mind_stdio();
+    Some(index)
+}
+
+impl Connection {
+    /// Goes on with a connection that was handed to this image with so many bytes unread in its ring.
+    fn go_on(&self, left_behind: u64) {
+        if let Some(port) = self.port() {
+            return port.come_back();
+        }
+        if self.end.is_away() && self.end.was_given(self.fd, left_behind) {
+            // Both ends have let go of the segment, and everything went the kernel path before.
+            self.end.stay_away();
+        }
+        if self.way() == Way::Broken {
+            // What was in its segment is lost: nobody is to wait for it.
+            end_lost(self.fd);
+        }
+    }
+}
+
+/// The end with this cookie that was restored under another number already; one reference more.
+fn restored(family: &Family, cookie: u64) -> Option<u32> {
+    let mut found = None;
+    for_each(|index, _| {
+        let end = family.end(index);
+        if end.cookie.load(Relaxed) == cookie && end.add_reference_if_used() {
+            found = Some(index);
+        }
+    });
+    found
+}
+
+/// Takes an end, and makes it by `fill` what another family had, which may turn out not to be.
+fn restore(family: &Family, fill: impl FnOnce(&End) -> bool) -> Option<u32> {
+    let (index, _) = take(family)?;
+    if fill(family.end(index)) {
+        // Whoever has the other copy tells of it.
+        forget_carried(family.end(index));
+        return Some(index);
+    }
+    family.free(index);
+    None
+}
+
+/// Nothing of this process refers to the pool any more, unless it returns false.
+fn let_go_of_pool(id: i32, begin: *const u8) -> bool {
+    // Nor one that a look at a set, below this signal handler, may be using.
+    let unused = !is_pool_used(id) && !set::is_any_interrupted();
+    if unused {
+        set::forget_pool(begin);
+    }
+    unused
+}
+
+/// A fork is about to share every socket.
+pub fn recognise_all() {
+    for fd in 0..table::highest() {
+        if let Known::Socket(_) = table::get(fd) {
+            recognise(fd);
+        }
+    }
+}
+
+/// Whether [`hasten`] does anything, for who has many descriptors to name.
+#[inline]
+pub fn hastens() -> bool {
+    // First: a filter may kill for the calls by which the configuration is read.
+    !filter::is_confined() && settings::config().goes_up_at_once() && !thread::is_vfork_child()
+}
+
+/// Where connections go up at once, `fd` looks for its other end before it has carried anything: when it is polled or
+/// registered. Else both ends would have to send and receive before a byte could go fast. Not when it is accepted: many a
+/// server forks then, and this process would be gone by when the other end looks for who holds the connection.
+#[inline]
+pub fn hasten(fd: i32) {
+    if hastens()
+        && matches!(table::get(fd), table::Known::Socket(_) | table::Known::Connection(_))
+        && let Some(connection) = of(fd)
+    {
+        connection.way();
+    }
+}
+
+/// Counts a connection that the library does not follow.
+fn seen(reason: Reason) {
+    if let Some(record) = statistics::record() {
+        record.connections.fetch_add(1, Relaxed);
+        record.unfollowed.fetch_add(1, Relaxed);
+    }
+    count_reason(reason);
+}

@@ -1,0 +1,194 @@
+//! A process is forked: its child has a reference to every end that it knows, and none of its parent's other threads.
+
+use super::adopt;
+use crate::connection::handle::{ABSENT, ELSEWHERE, HIGHEST, UNCOUNTED, WORKING, handle};
+use crate::connection::insiders::Kept;
+use crate::connection::look::{for_each_end, forget_looks};
+use crate::connection::references::{drop_reference, take_back_what_is_left};
+use crate::connection::share::set_made_input;
+use crate::connection::unclaimed;
+use crate::guest::table::{self, Known};
+use crate::guest::{family, forked, kernel_table, memory, statistics, thread, turn};
+use crate::watch::{epoll, set};
+use core::ptr::NonNull;
+use libc::pid_t;
+use underpass_segment::sync::{AcqRel, AtomicU64, Relaxed};
+use underpass_segment::{kernel, of_each_thread, sysv, tap};
+
+of_each_thread! {
+    /// What this thread has counted for the child that it is forking; nothing when it is not, or could not.
+    static COUNTED: Option<NonNull<Counted>> = None;
+}
+
+/// `call` makes a process with a copy of this one's memory, and returns in both, or in this one alone.
+pub fn forked(call: impl FnOnce() -> pid_t) -> pid_t {
+    forked::check();
+    adopt::recognise_all();
+    // The child's references are counted before it exists: the parent may close its own before the child runs. Other
+    // threads are not kept out meanwhile (a handler of pthread_atfork may wait for them): the child makes good.
+    let counted = Counted::for_child();
+    let outer = COUNTED.replace(counted.as_ref().map(NonNull::from));
+    let pid = call();
+    if pid == 0 {
+        forked::check();
+    } else if let Some(counted) = &counted {
+        counted.conclude(u32::try_from(pid).ok());
+    }
+    COUNTED.set(outer);
+    pid
+}
+
+/// What a forked child does before anything else: see [`forked::check`].
+pub fn become_child() {
+    thread::after_fork();
+    // A child locks nothing, whatever its parent does (mlockall(2)).
+    sysv::set_locking(false);
+    family::after_fork();
+    tap::after_fork();
+    set::after_fork();
+    turn::after_fork();
+    // SAFETY: a value in the frame of `forked`, which this thread is inside.
+    set_up_child(COUNTED.get().map(|it| unsafe { it.as_ref() }));
+    epoll::after_fork();
+    kernel_table::after_fork();
+    statistics::identify();
+}
+
+/// The ends of which a fork has counted the child's references: a bit for each, in memory that the child gets a copy of.
+///
+/// Meanwhile other threads of the parent use new connections and close old ones. What is counted and not in the child's
+/// table the child lets go of; what is there and was not counted may have ended before the child runs, and the child
+/// does not have it. (It cannot be one that the thread which forked could have told it of.)
+pub struct Counted {
+    words: *const AtomicU64,
+    count: usize,
+    /// What the child will be.
+    member: Option<u32>,
+}
+
+impl Counted {
+    /// Counts; `None` without address space.
+    pub fn for_child() -> Option<Counted> {
+        let highest = HIGHEST.load(Relaxed) as usize;
+        let nothing = Counted { words: core::ptr::null(), count: 0, member: None };
+        let Some(family) = family::existing().filter(|_| highest > 0) else { return Some(nothing) };
+        let count = highest.div_ceil(64);
+        let words: *const AtomicU64 = memory::reserve(count * size_of::<u64>()).cast();
+        if words.is_null() {
+            return None;
+        }
+        let mut member = family.expect();
+        if member.is_none() {
+            take_back_what_is_left(family);
+            member = family.expect();
+        }
+        let counted = Counted { words, count, member };
+        let count_all = || {
+            for fd in 0..table::highest() {
+                if let Known::Connection(index) = table::get(fd)
+                    && let Some((word, bit)) = counted.place(index)
+                    && word.load(Relaxed) & bit == 0
+                    // Another thread may have closed it just now.
+                    && family.end(index).add_reference_if_used()
+                {
+                    word.fetch_or(bit, Relaxed);
+                    family.note_reference(index, member);
+                }
+            }
+        };
+        // In the meeting: an end that another thread joins is joined before, so the child has its segment, or not at all.
+        if family::with_meeting_surely(|_| count_all()).is_none() {
+            count_all();
+        }
+        Some(counted)
+    }
+
+    fn place(&self, index: u32) -> Option<(&AtomicU64, u64)> {
+        let at = index as usize / 64;
+        // SAFETY: there are `count` words; zeroed memory is a valid one.
+        (at < self.count).then(|| (unsafe { &*self.words.add(at) }, 1 << (index % 64)))
+    }
+
+    fn has(&self, index: u32) -> bool {
+        self.place(index).is_some_and(|(word, bit)| word.load(Relaxed) & bit != 0)
+    }
+
+    /// What became of the fork: the child's number, here, or there is none.
+    pub fn conclude(&self, child: Option<u32>) {
+        if child.is_none() {
+            self.let_go_unless(|_| false);
+        }
+        if let (Some(family), Some(member)) = (family::existing(), self.member) {
+            family.forked(member, child);
+        }
+    }
+
+    fn let_go_unless(&self, is_had: impl Fn(u32) -> bool) {
+        let Some(family) = family::existing() else { return };
+        for index in (0..self.count as u32 * 64).filter(|&index| self.has(index) && !is_had(index)) {
+            family.forget_reference(index, self.member);
+            drop_reference(family, index, None, None);
+        }
+    }
+}
+
+impl Drop for Counted {
+    fn drop(&mut self) {
+        if self.count > 0 {
+            // SAFETY: the mapping is this value's own.
+            unsafe { memory::release(self.words.cast_mut().cast(), self.count * size_of::<u64>()) };
+        }
+    }
+}
+
+/// In a forked child, of whose ends the parent has `counted` the references or left that to it: puts right what other
+/// threads were in the middle of, none of which it has.
+pub fn set_up_child(counted: Option<&Counted>) {
+    set_made_input(None);
+    unclaimed::forget();
+    forget_looks();
+    let handles = || (0..HIGHEST.load(Relaxed)).filter_map(|index| Some((index, handle(index)?)));
+    for (_, handle) in handles() {
+        handle.descriptors.store(0, Relaxed);
+        if let Kept::Descriptor(kept) = handle.inside.clear() {
+            table::set(kept, Known::Nothing);
+            kernel::close(kept);
+        }
+        handle.lookers.store(0, Relaxed);
+        handle.relinquished.store(false, Relaxed);
+        if handle.counted.load(Relaxed) != UNCOUNTED {
+            handle.counted.store(ELSEWHERE, Relaxed);
+        }
+        let _ = handle.attached.compare_exchange(WORKING, ABSENT, Relaxed, Relaxed);
+    }
+    for fd in 0..table::highest() {
+        let Known::Connection(index) = table::get(fd) else { continue };
+        match handle(index) {
+            Some(handle) if counted.is_none_or(|it| it.has(index)) => {
+                handle.descriptors.fetch_add(1, Relaxed);
+            }
+            _ => {
+                table::set(fd, Known::Nothing);
+            }
+        }
+    }
+    for (_, handle) in handles().filter(|(_, handle)| handle.descriptors.load(Relaxed) == 0) {
+        handle.attached.store(ABSENT, Relaxed);
+    }
+    match counted {
+        Some(counted) => {
+            counted.let_go_unless(|index| handle(index).is_some_and(|it| it.descriptors.load(Relaxed) > 0));
+        }
+        None => for_each_end(|family, index, _| {
+            family.end(index).references.fetch_add(1, AcqRel);
+        }),
+    }
+    let Some(family) = family::existing() else { return };
+    let expected = counted.and_then(|it| it.member);
+    let member = expected.or_else(|| family.join());
+    family::become_member(member);
+    match expected {
+        Some(member) => family.begin(member),
+        None => for_each_end(|family, index, _| family.note_reference(index, member)),
+    }
+}

@@ -1,0 +1,184 @@
+//! A descriptor is closed, or its socket leaves its connection. The last descriptor of a connection tells the other end.
+
+use super::duplicate::duplicate;
+use crate::connection::handle::handle;
+use crate::connection::inside::outlast;
+use crate::connection::insiders::Kept;
+use crate::connection::references::release;
+use crate::connection::share::twin;
+use crate::connection::{Connection, known};
+use crate::guest::table::{self, Known, Socket};
+use crate::guest::{family, forked, thread};
+use crate::watch::{epoll, set};
+use core::ffi::c_int;
+use underpass_segment::end::Stage;
+use underpass_segment::kernel;
+use underpass_segment::raw::is_quiet;
+use underpass_segment::reason::Reason;
+use underpass_segment::switch::Told;
+use underpass_segment::sync::Relaxed;
+
+/// `fd` is about to be closed or replaced: forgets what it was. To be called before the number can be used again.
+pub fn forget(fd: i32) {
+    if thread::is_vfork_child() {
+        return;
+    }
+    epoll::forget_set(fd);
+    let in_set = epoll::may_watch(fd);
+    if let Some(connection) = known(fd) {
+        connection.count_settled();
+        connection.keep_open();
+        // Before the number's next generation, to which nothing of this one is known.
+        let last = !connection.has_duplicates() && connection.is_last();
+        if !last {
+            epoll::freeze_registrations(connection, || twin(connection));
+        }
+        epoll::forget_socket(connection, last);
+    } else {
+        table::next_generation(fd);
+    }
+    set::forget_sets_of(fd);
+    if let Known::Connection(index) = table::get(fd)
+        && let Some(family) = family::existing()
+    {
+        forked::check();
+        let connection = Connection::at(family, index, fd);
+        let alone = handle(index).is_some_and(|h| h.descriptors.load(Relaxed) == 1);
+        if alone {
+            connection.hush();
+        }
+        if table::replace(fd, Known::Connection(index), Known::Nothing) {
+            // Behind the number's end: a poll that comes later finds no connection there, and relies on nothing.
+            let goes_on = in_set && connection.end.is_watched() || epoll::is_slept_on(fd);
+            if goes_on && !alone {
+                // Its registrations, and polls that sleep on it, go on in the kernel, which alone has to see what arrives from
+                // now on. Who sleeps by another descriptor, here or in another process, is woken by a doorbell as before.
+                connection.pin(Reason::Unsupported);
+            }
+            connection.outlast_calls();
+            if !set::defer_release(index) {
+                release(index, Some(fd));
+            }
+        }
+    } else {
+        table::set(fd, Known::Nothing);
+    }
+}
+
+/// `disconnect` is about to take the socket out of its connection (connect(2) to AF_UNSPEC), which resets that, and the
+/// program may connect the socket again: that is another connection.
+pub fn dissolve(connection: Connection, disconnect: impl FnOnce() -> c_int) -> c_int {
+    if thread::is_vfork_child() {
+        return disconnect();
+    }
+    let Connection { end, index, fd } = connection;
+    let alone = !connection.has_duplicates() && connection.is_last() && !connection.is_lent();
+    let renew = alone && end.stage() != Stage::Pinned;
+    if end.stage() == Stage::Joined {
+        // Before: what another thread sends from now on is the kernel's to refuse.
+        connection.attend();
+        connection.pin(Reason::Closed);
+        // The other end must not take the reset for that of a doorbell.
+        if let Some(port) = connection.ready_port() {
+            port.prepare_to_close(true);
+        }
+    }
+    let answer = disconnect();
+    if answer != 0 {
+        return answer;
+    }
+    if !renew {
+        // Nobody can tell the others that it is another connection: all keep to the kernel path.
+        connection.leave_to_kernel();
+    } else if table::replace(fd, Known::Connection(index), Known::Socket(Socket::default())) {
+        connection.give_options_back();
+        // It stays in its sets, which know nothing of the next connection yet.
+        epoll::freeze_registrations(connection, || None);
+        epoll::outlast_looks(fd);
+        epoll::let_go(connection, table::generation(fd));
+        set::sets_of(fd).for_each(|set| set.with_item(fd, |item| item.set_told(Told::default())));
+        connection.outlast_calls();
+        release(index, None);
+    }
+    answer
+}
+
+/// Closes a descriptor of the library's own.
+pub fn close_kept(kept: i32) {
+    forget(kept);
+    kernel::close(kept);
+}
+
+impl Connection {
+    /// The descriptor is about to be closed: if it is the last one, another is kept for calls that are several of the kernel's.
+    pub fn keep_open(&self) {
+        /// Above what most programs have, and below what costs memory to know of.
+        const FIRST: i32 = 960;
+        const FIRST_AMONG_FEW: i32 = 3;
+        let Some(handle) = handle(self.index) else { return };
+        if is_quiet() || self.has_duplicates() || self.end.stage() > Stage::Joined {
+            return;
+        }
+        let (reading, sending) = (&self.end.reading.lock, &self.end.sending.lock);
+        // Whoever polls in the ring will soon have something, or sleep.
+        outlast(reading, || handle.inside.any());
+        outlast(sending, || handle.inside.any());
+        // Below a signal handler, in this very thread, the kernel's call has returned.
+        if !handle.inside.any() || reading.owner() == thread::number() {
+            return;
+        }
+        let copy = |first| kernel::duplicate(self.fd, first);
+        if let Some(kept) = copy(FIRST).or_else(|| copy(FIRST_AMONG_FEW)) {
+            duplicate(self.fd, kept);
+            if !handle.inside.keep(Kept::Descriptor(kept)) {
+                close_kept(kept);
+            }
+        }
+    }
+
+    /// The kernel has TCP_NODELAY and TCP_CORK as the program has set them again.
+    fn give_options_back(&self) {
+        if self.end.was_sent_fast() {
+            for (name, kept) in [(libc::TCP_NODELAY, &self.end.no_delay), (libc::TCP_CORK, &self.end.cork)] {
+                let _ = kernel::set_int_option(self.fd, libc::IPPROTO_TCP, name, kept.load(Relaxed).into());
+            }
+        }
+    }
+
+    /// Whatever the socket is from now on goes the kernel path, in every process.
+    fn leave_to_kernel(&self) {
+        self.end.pin(Reason::Closed);
+        self.end.become_plain();
+    }
+
+    /// The last descriptor of this process is about to be closed: what kernel TCP would do about unread data, it does.
+    pub fn hush(&self) {
+        self.heed_deaths();
+        // In this order: whoever comes for the end counts its reference before it takes up the loan.
+        let is_lent = self.is_lent();
+        let is_awaited = self.is_awaited();
+        let last = self.is_last();
+        if last && !is_awaited && self.leave_no_gap() {
+            return;
+        }
+        if last && is_awaited {
+            // A program image is on its way that was given it: until that is there, nobody reads the ring.
+            self.go_away();
+        }
+        // A program that was given the socket closes it later, and perhaps in another way.
+        let ends = last && !is_lent;
+        match self.joined_port() {
+            // A reader that is just leaving its ring is told that nobody will give back what it leaves.
+            Some(port) if ends => port.end_sending(),
+            _ => {
+                self.attend();
+            }
+        }
+        if let Some(port) = self.ready_port() {
+            port.prepare_to_close(last);
+            if ends && port.unread() > 0 {
+                kernel::reset_at_close(self.fd);
+            }
+        }
+    }
+}

@@ -1,0 +1,55 @@
+//! A program says which system calls it will make (seccomp(2)): its connections go to kernel TCP before.
+
+use crate::connection::handle::{CONFINED, PRESENT, UNTOUCHED, handle};
+use crate::connection::look::for_each;
+use crate::connection::{Connection, confined};
+use crate::guest::{family, forked};
+use crate::watch::epoll;
+use underpass_segment::clock;
+use underpass_segment::end::Stage;
+use underpass_segment::reason::Reason;
+use underpass_segment::sync::{AcqRel, Acquire};
+
+/// All connections together wait no longer for their other ends.
+const PATIENCE_NS: u64 = 100_000_000;
+
+/// Every connection stays on the kernel path for good, or goes there, while the library may still make system calls.
+pub fn confine_all() {
+    forked::check();
+    let Some(family) = family::existing() else { return };
+    let until = clock::nanoseconds() + PATIENCE_NS;
+    let mut have_rests = confined::begin();
+    for_each(|index, fd| have_rests |= Connection::at(family, index, fd).confine(until));
+    confined::end(have_rests);
+}
+
+impl Connection {
+    /// Whether something may be left in its ring, or in the list of registrations.
+    fn confine(&self, until: u64) -> bool {
+        // What was put off would need epoll_ctl.
+        epoll::freeze_registrations(*self, || None);
+        self.end.pin(Reason::Seccomp);
+        if self.end.stage() != Stage::Joined {
+            return false;
+        }
+        // The kernel's epoll does not know what is in the ring: without address space nobody is told of it who waits by a set.
+        // A poll that sleeps is woken by what the other end puts on the kernel path.
+        let is_polled = self.descriptors().any(epoll::is_slept_on);
+        let is_seen = (epoll::prepare_rests() || !self.end.is_watched()) && !is_polled;
+        let (Some(port), Some(handle)) = (self.port(), handle(self.index)) else { return false };
+        if !port.confine(until, is_seen) {
+            return false;
+        }
+        // At once, since from here on the ring is read in another way. In this order: the one becomes the other.
+        for present in [UNTOUCHED, PRESENT] {
+            let _ = handle.attached.compare_exchange(present, CONFINED, AcqRel, Acquire);
+        }
+        let has_rest = !port.is_plain();
+        let is_followed = epoll::enter_rests(*self, has_rest);
+        epoll::leave_registrations(*self);
+        if has_rest {
+            epoll::wake_for_rests(*self);
+        }
+        has_rest || is_followed
+    }
+}

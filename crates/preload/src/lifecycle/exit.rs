@@ -1,0 +1,99 @@
+//! The process ends: it lets go of its connections, whose family may live on.
+
+use super::images::images_awaited_until;
+use crate::connection::count::report;
+use crate::connection::look::for_each;
+use crate::connection::references::relinquish;
+use crate::connection::{Connection, unclaimed};
+use crate::guest::{family, forked, table, thread};
+use crate::watch::{epoll, set};
+use core::ffi::{c_int, c_void};
+use underpass_segment::clock;
+use underpass_segment::end::Stage;
+use underpass_segment::family::Family;
+use underpass_segment::sync::{Acquire, AtomicBool};
+
+/// The destructors of all libraries run in a function that libc registers for exit(3) once the constructors have run. They may
+/// still send; so what the constructor registers is called behind them. quick_exit(3) has a list of its own.
+pub fn leave_at_exit() {
+    unsafe extern "C" {
+        fn on_exit(function: extern "C" fn(c_int, *mut c_void), argument: *mut c_void) -> c_int;
+        fn __cxa_at_quick_exit(function: extern "C" fn(*mut c_void), library: *mut c_void) -> c_int;
+    }
+    extern "C" fn at_exit(_status: c_int, _: *mut c_void) {
+        leave();
+    }
+    extern "C" fn at_quick_exit(_: *mut c_void) {
+        leave();
+    }
+    // SAFETY: this library is not unloaded.
+    unsafe {
+        on_exit(at_exit, core::ptr::null_mut());
+        __cxa_at_quick_exit(at_quick_exit, core::ptr::null_mut());
+    }
+}
+
+/// The process ends: lets go of its connections, whose family may live on.
+pub fn leave() {
+    static HAS_LEFT: AtomicBool = AtomicBool::new(false);
+    forked::check();
+    if thread::is_vfork_child() || HAS_LEFT.swap(true, Acquire) {
+        return;
+    }
+    leave_all();
+    set::give_back_groups();
+}
+
+/// At exit: counts what is still open and lets go of it, leaving no doorbell unread.
+fn leave_all() {
+    if let Some(family) = family::existing() {
+        let deadline = images_awaited_until();
+        await_claims(family, deadline);
+        for_each(|index, fd| {
+            let end = family.end(index);
+            let connection = Connection { end, index, fd };
+            connection.count_settled();
+            connection.await_heir(deadline);
+            if let Some(port) = connection.joined_port() {
+                connection.await_images(&port, connection.is_last(), deadline);
+            }
+            connection.hush();
+            epoll::let_go(connection, table::generation(fd));
+            // Before: see `hush`.
+            let is_awaited = connection.is_awaited();
+            let last = relinquish(family, index) == Some(true);
+            if last && !is_awaited {
+                // As where a descriptor is closed: see `drop_reference`.
+                connection.leave_no_gap();
+            }
+            report(end, index, last);
+            if last
+                && !is_awaited
+                && end.stage() == Stage::Joined
+                && let Some(port) = connection.port()
+            {
+                port.end_sending();
+                // Others of the family may live on, who keep the segment: nobody would find out that its reader is gone.
+                port.prepare_to_shut();
+            }
+        });
+    }
+}
+
+/// Before the process ends: awaits the program images that may claim ends of it.
+fn await_claims(family: &Family, deadline: u64) {
+    let mut waits = true;
+    while core::mem::take(&mut waits) && clock::nanoseconds() < deadline {
+        unclaimed::take_each(|index, it| {
+            let end = family.end(index);
+            let awaited = end.references.load(Acquire) == 0 && end.lent_until.load(Acquire) == it.until.load(Acquire);
+            if awaited {
+                unclaimed::enlist(index);
+                waits = true;
+            }
+        });
+        if waits {
+            clock::nap(200);
+        }
+    }
+}

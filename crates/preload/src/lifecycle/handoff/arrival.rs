@@ -1,0 +1,112 @@
+//! A new program image takes over what it was handed, before the program begins.
+
+use super::by_cookie::ByCookie;
+use super::carried::Carried;
+use super::parcel::Arrived;
+use super::{BY_FAMILY, BY_PARCEL, VARIABLE};
+use crate::connection::{self, leaving};
+use crate::guest::table;
+use crate::lifecycle::adopt;
+use crate::watch::epoll;
+use core::ffi::{CStr, c_char};
+use underpass_segment::end::{End, Stage};
+use underpass_segment::family::Family;
+use underpass_segment::kernel;
+use underpass_segment::reason::Reason;
+use underpass_segment::sync::{AcqRel, AtomicPtr, Relaxed, Release};
+
+/// The variable's value in this image's own first environment.
+static BROUGHT: AtomicPtr<c_char> = AtomicPtr::new(core::ptr::null_mut());
+
+/// Without /proc, descriptors are looked for up to here at most.
+const MOST_DESCRIPTORS: u64 = 1 << 20;
+
+/// Takes the variable out of the environment, so that it is not handed on again by itself.
+pub fn unpack() {
+    let mut name = [0u8; VARIABLE.len() + 1];
+    name[..VARIABLE.len()].copy_from_slice(VARIABLE.as_bytes());
+    // SAFETY: NUL-terminated. Called once, by the constructor; the string itself stays where the kernel put it.
+    unsafe {
+        let value = libc::getenv(name.as_ptr().cast());
+        if !value.is_null() {
+            BROUGHT.store(value, Release);
+            libc::unsetenv(name.as_ptr().cast());
+        }
+    }
+}
+
+/// Takes over what was handed to this image, before the program begins: its first call on a connection may be one that only
+/// asks, such as poll; it may hand it on unused, so that those that come must share one end; and stdin, stdout and stderr
+/// it may use without a call to this library.
+pub fn claim() {
+    let brought = BROUGHT.swap(core::ptr::null_mut(), AcqRel);
+    if brought.is_null() {
+        return;
+    }
+    // SAFETY: a string of the initial environment, which is never unmapped.
+    let Ok(text) = unsafe { CStr::from_ptr(brought) }.to_str() else { return };
+    let number = |prefix| text.strip_prefix(prefix).and_then(|number| number.parse().ok());
+    if let Some(arrived) = number(BY_PARCEL).and_then(Arrived::read) {
+        claim_parcel(&arrived);
+    } else if let Some(family) = number(BY_FAMILY) {
+        claim_from(family);
+    }
+    if (0..table::highest()).any(|fd| connection::known(fd).is_some()) {
+        kernel::for_each_descriptor(|fd| epoll::claim(fd, |fd| adopt::give_up(fd, Reason::NoMemory)));
+    }
+}
+
+fn claim_parcel(arrived: &Arrived) {
+    let (family, member) = arrived.origin;
+    let listed = arrived.listed.items().iter().zip(0..);
+    let by_cookie = ByCookie::of(arrived.listed.items().len(), listed.map(|(it, at)| (it.cookie, at)));
+    for (at, listed) in arrived.listed.items().iter().enumerate() {
+        // Not what the number is by now, should the parcel be another image's.
+        if kernel::cookie(listed.fd) != Ok(listed.cookie) {
+            continue;
+        }
+        let end = arrived.contents.items().get(at);
+        let is_first = by_cookie.as_ref().is_some_and(|it| it.find(listed.cookie) == Some(at as u32));
+        let carried = end.map(|it| Carried {
+            family,
+            member,
+            index: it.index,
+            counted: Some(it.counted),
+            left_behind: it.left_behind,
+            is_first,
+            end: Some(it),
+        });
+        let claimed = carried.is_some_and(|it| adopt::claim(listed.fd, Some(&it)));
+        if !claimed && listed.depends != 0 {
+            leaving::end_lost(listed.fd);
+        }
+    }
+    if let Some(member) = member {
+        adopt::keep_claimed(family, member);
+    }
+}
+
+/// The family's table has the ends of those descriptors that are connections of it.
+fn claim_from(id: i32) {
+    let Ok(family) = Family::open(id, kernel::user_id()) else { return };
+    let ends = (0..family.used()).map(|index| (family.end(index), index));
+    // One that was given back keeps its cookie until it is taken anew.
+    let is_had = |end: &End| end.references.load(Relaxed) > 0 || end.lent_until.load(Relaxed) != 0;
+    let live = ends.filter(|(end, _)| end.stage() <= Stage::Joined && is_had(end));
+    if let Some(by_cookie) =
+        ByCookie::of(family.used() as usize, live.map(|(end, index)| (end.cookie.load(Relaxed), index)))
+    {
+        let claim = |fd| {
+            if kernel::is_tcp(fd)
+                && let Some(index) = kernel::cookie(fd).ok().and_then(|cookie| by_cookie.find(cookie))
+            {
+                adopt::claim(fd, Some(&Carried::spawned(id, index)));
+            }
+        };
+        if !kernel::for_each_descriptor(claim) {
+            (0..kernel::limit_of(libc::RLIMIT_NOFILE).min(MOST_DESCRIPTORS) as i32).for_each(claim);
+        }
+    }
+    // SAFETY: what was claimed has a mapping of its own.
+    unsafe { family.detach() };
+}

@@ -1,0 +1,100 @@
+//! An end that was handed to this process: by the image before it, by the process that spawned it, or by one that passed the socket.
+
+use super::parcel::{Contents, bytes_of};
+use crate::connection::handle;
+use crate::guest::thread;
+use underpass_segment::end::{End, Stage};
+use underpass_segment::family::Family;
+use underpass_segment::kernel;
+use underpass_segment::reason::Reason;
+use underpass_segment::sync::{AcqRel, Relaxed};
+
+/// A connection that was handed to this image.
+#[derive(Clone, Copy)]
+pub struct Carried<'a> {
+    /// The family of its end.
+    pub family: i32,
+    /// Which member of that this process was and is, if the same process has executed this image.
+    pub member: Option<u32>,
+    /// Index of its end there.
+    pub index: u32,
+    /// How the old image's statistics have it, if this process is the same.
+    pub counted: Option<u32>,
+    /// Bytes that were unread in the ring when its reader went away from that.
+    pub left_behind: u64,
+    /// No other descriptor of its socket can have come before it.
+    pub is_first: bool,
+    /// What came along of the end itself.
+    pub end: Option<&'a Contents>,
+}
+
+impl Carried<'_> {
+    /// One that another process has passed to this one: its end is in that one's family.
+    pub fn lent(family: i32, index: u32) -> Carried<'static> {
+        Carried { counted: Some(handle::BROUGHT), ..Carried::spawned(family, index) }
+    }
+
+    /// One of the process that has spawned this one, and of its family.
+    pub fn spawned(family: i32, index: u32) -> Carried<'static> {
+        Carried { family, member: None, index, counted: None, left_behind: u64::MAX, is_first: false, end: None }
+    }
+
+    /// Whether the end itself came along.
+    pub fn is_whole(&self) -> bool {
+        self.end.is_some()
+    }
+
+    /// Makes `end` what came along; false when that is no end of a connection that goes on.
+    pub fn restore(&self, end: &End) -> bool {
+        let Some(contents) = self.end else { return false };
+        fill(end, contents.end.iter().copied());
+        // Nobody is in a send of the kernel's any more, on this end or on another copy of it: the direction may go up again. (Where
+        // another family gives an end away, somebody there may be.)
+        end.sending.kernel_sends.store(0, Relaxed);
+        end.stage() <= Stage::Joined
+    }
+}
+
+/// Makes `end`, which this process has just taken for itself, what `bytes` say of one that no thread is inside of.
+fn fill(end: &End, bytes: impl Iterator<Item = u8>) {
+    let mine = end.references.load(Relaxed);
+    for (index, byte) in bytes.take(size_of::<End>()).enumerate() {
+        // SAFETY: below the size of an end, which nobody else looks at yet; any bytes are a valid end.
+        unsafe { (end as *const End as *mut u8).add(index).write(byte) };
+    }
+    if end.references.swap(mine, Relaxed) > 1 {
+        // Whoever has it too has an end of his own for it by now.
+        end.pin(Reason::Shared);
+    }
+    // Whoever was inside is gone with the old image, or goes on with the old end: what it left half done is mended.
+    end.reading.lock.forsake_all();
+    end.reading.receiver.store(0, Relaxed);
+    end.reading.taking.store(0, Relaxed);
+    end.sending.lock.forsake_all();
+    // Nobody else can come for it.
+    end.end_loans();
+}
+
+/// Fills `end` from end number `index` of family `id`, which is another than this process's and has passed the socket here:
+/// to that family the connection is plain TCP from then on. False if that cannot be.
+pub fn take_over(end: &End, id: i32, index: u32, cookie: u64) -> bool {
+    let Ok(lender) = Family::open(id, kernel::user_id()) else { return false };
+    let old = lender.end(index);
+    let is_there = old.cookie.load(Relaxed) == cookie && !old.needs_no_segment() && old.add_reference();
+    let copy = || {
+        fill(end, bytes_of(old));
+        // Nobody was inside but this thread.
+        end.reading.lock.open();
+        end.sending.lock.open();
+    };
+    let taken = is_there && kernel::undisturbed(|| old.transfer(thread::number(), copy));
+    if taken {
+        end.forget_watchers();
+    }
+    if is_there && old.references.fetch_sub(1, AcqRel) == 1 && taken {
+        lender.free(index);
+    }
+    // SAFETY: the reference to the end was the only one, and is not used any more.
+    unsafe { lender.detach() };
+    taken
+}

@@ -1,0 +1,114 @@
+//! A socket that is passed to another process over a Unix socket (SCM_RIGHTS).
+
+use super::{LENT_NS, LIBRARY};
+use crate::connection::Connection;
+use crate::guest::{family, filter};
+use crate::lifecycle::images::images_awaited_until;
+use underpass_segment::end::Stage;
+use underpass_segment::meeting::Meeting;
+use underpass_segment::raw::Errno;
+use underpass_segment::reason::Reason;
+use underpass_segment::{clock, kernel};
+
+/// Whoever receives the sockets that one message passes over a Unix socket.
+pub struct Receiver {
+    channel: i32,
+    /// Whether it can come to the rings, once that was asked.
+    comes_to_rings: Option<bool>,
+}
+
+impl Receiver {
+    /// That at the other end of `channel`.
+    pub fn of(channel: i32) -> Receiver {
+        Receiver { channel, comes_to_rings: None }
+    }
+
+    /// A socket is about to be passed: a process of the same family finds its end again, any other sees plain TCP. False if the
+    /// receiver would read it with a gap: then it must not have that socket.
+    pub fn may_have(&mut self, connection: &Connection) -> bool {
+        connection.end.pin(Reason::Passed);
+        if connection.end.stage() != Stage::Joined {
+            return true;
+        }
+        if filter::is_confined() {
+            // To leave a note for the receiver takes more system calls.
+            return connection.hand_over(Reason::Passed);
+        }
+        match self.guess() {
+            // A relative reads the ring. One that cannot would wait for what lies there, or read what comes behind.
+            Guess::Relative if !connection.has_unread() || self.comes_to_rings() => connection.pin(Reason::Passed),
+            Guess::Unknown => connection.offer(Reason::Passed),
+            Guess::Relative | Guess::Stranger => {
+                if !connection.hand_over(Reason::Passed) {
+                    return false;
+                }
+            }
+        }
+        if connection.has_unread_out_of_reach() && !self.comes_to_rings() {
+            return false;
+        }
+        connection.end.lend(clock::nanoseconds() + LENT_NS);
+        let lend = |meeting: &mut Meeting| meeting.lend(connection.end, connection.index, connection.fd);
+        // Otherwise nobody will find its end.
+        family::with_meeting_surely(lend) == Some(true) || connection.hand_over(Reason::Passed)
+    }
+
+    /// Whether all processes that have the other end of the channel by now [come to rings](comes_to_rings), as far as /proc tells.
+    /// Nobody knows who will accept an end that nobody has yet.
+    fn comes_to_rings(&mut self) -> bool {
+        if let Some(known) = self.comes_to_rings {
+            return known;
+        }
+        let (mut some, mut all) = (false, true);
+        if let Some(inode) = kernel::unix_peer(self.channel) {
+            kernel::for_each_holder(inode, |pid| {
+                some = true;
+                all = all && comes_to_rings(pid);
+            });
+        }
+        *self.comes_to_rings.insert(some && all)
+    }
+
+    /// Whoever made the other end of a Unix socket receives what is sent over it. A process that is gone may have left it to its
+    /// children, and this one to whatever they have executed.
+    fn guess(&self) -> Guess {
+        let Some(family) = family::existing() else { return Guess::Stranger };
+        let maker = maker_of_peer(self.channel);
+        let asked = maker.map_or(Ok(true), |pid| kernel::has_segment(pid, family.id()));
+        match asked {
+            Ok(true) | Err(Errno(libc::ENOENT)) if family.has_others(family::member()) => Guess::Relative,
+            Ok(true)
+                if maker == Some(kernel::process_id())
+                    && kernel::unix_peer(self.channel).is_some_and(kernel::has_alone) =>
+            {
+                Guess::Relative
+            }
+            Ok(true) | Err(Errno(libc::ENOENT)) => Guess::Unknown,
+            _ if maker.is_some_and(|pid| kernel::has_file(pid, LIBRARY)) => Guess::Unknown,
+            _ => Guess::Stranger,
+        }
+    }
+}
+
+/// Who will receive what is passed.
+enum Guess {
+    /// One that has this family's ends, as far as can be told; perhaps this process itself.
+    Relative,
+    /// One that has none of them yet, and may know how to come to them.
+    Unknown,
+    /// One without the library.
+    Stranger,
+}
+
+fn maker_of_peer(channel: i32) -> Option<i32> {
+    kernel::maker_of_peer(channel).ok().filter(|&pid| pid > 0)
+}
+
+/// Whether process `pid` is one of this user and this IPC namespace, with this very library at work and no seccomp filter of its own.
+fn comes_to_rings(pid: i32) -> bool {
+    kernel::ipc_namespace_of(pid) == kernel::ipc_namespace()
+        && kernel::maps_same_file(pid, (&raw const crate::UNDERPASS_LIBRARY).addr(), images_awaited_until())
+        && kernel::user_of(pid) == Some(kernel::user_id())
+        && kernel::began_with(pid, "UNDERPASS_MODE=off") == Some(false)
+        && kernel::has_same_filters(pid)
+}

@@ -1,0 +1,314 @@
+//! A process hands its connections on to the program that it executes or spawns, or to a process that it passes them to.
+//!
+//! Before an image begins, [`prospect`] finds out whether it is sure to load this very library and to attach what this image has
+//! attached. If not, the connections are plain TCP before it begins: their reader surrenders its ring, and the other end puts on
+//! the kernel path what is unread there.
+//!
+//! If it is sure, one variable in the new environment says where the connections are found. Even so, an end that nobody else has
+//! is [away](underpass_segment::switch::Port::go_away) from its ring until the image is back there: should it never be, for a cause
+//! that nobody thought of, it finds plain TCP all the same. An image that takes this one's place
+//! reads a [`parcel`]: a memfd with the ends themselves, since this process may be the last to have their table. One that begins
+//! beside this image finds them in the family's table. Either looks a connection up by the cookie of its socket, so it does not
+//! matter under which number that arrives. An image that cannot attach what it depends on ends the connection by a reset at once.
+
+mod arrival;
+mod by_cookie;
+pub mod carried;
+mod environment;
+mod file_actions;
+mod hand_over;
+mod inherited;
+mod lend;
+mod locked;
+mod parcel;
+mod program;
+mod prospect;
+mod stand_in;
+
+pub use arrival::{claim, unpack};
+pub use environment::release_child_packed;
+pub use file_actions::FileActions;
+pub use hand_over::leave_to_spawned;
+pub use lend::Receiver;
+pub use program::Program;
+pub use prospect::set_up;
+pub use stand_in::Unconnected;
+
+use super::{images, relinquish};
+use crate::connection::{Connection, count, look};
+use crate::guest::access::are_strings_readable;
+use crate::guest::{family, filter, memory};
+use core::ffi::c_char;
+use core::fmt::Write;
+use environment::note_child_packed;
+use environment::{Environment, MOST, Pages, Text, variables_in};
+use hand_over::hand_over_inherited;
+use inherited::{has_any, inherited, stays_open};
+use libc::posix_spawn_file_actions_t;
+use locked::LockedEnds;
+use parcel::Parcel;
+use prospect::Prospect;
+use stand_in::StandIns;
+use underpass_segment::clock;
+use underpass_segment::config::HANDOFF_VARIABLE as VARIABLE;
+use underpass_segment::end::Stage;
+use underpass_segment::family::Family;
+use underpass_segment::reason::Reason;
+
+/// The variable's value is `parcel:DESCRIPTOR` or `family:NUMBER`.
+const BY_PARCEL: &str = "parcel:";
+const BY_FAMILY: &str = "family:";
+/// So many connections that other threads make meanwhile go along too.
+const NEW: usize = 64;
+/// What the name of this library's file has in it.
+const LIBRARY: &str = "libunderpass";
+
+/// A new image that has not begun to run after so long will not come.
+const LENT_NS: u64 = 5_000_000_000;
+
+/// How a program is executed.
+#[derive(Clone, Copy)]
+pub enum Execution<'a> {
+    /// In place of this image.
+    Alone,
+    /// In place of a child of vfork, which runs in this image's memory.
+    Borrowed,
+    /// In a new process, beside this image, after these file actions.
+    Spawned(&'a FileActions),
+}
+
+impl Execution<'_> {
+    fn is_alone(self) -> bool {
+        matches!(self, Execution::Alone)
+    }
+
+    fn is_borrowed(self) -> bool {
+        matches!(self, Execution::Borrowed)
+    }
+}
+
+/// An environment for a new program image, and what is kept for that until it begins.
+pub struct Packed {
+    envp: *const *const c_char,
+    // Dropped first: who takes the ends back asks for the cookies of the descriptors.
+    stand_ins: Option<StandIns>,
+    _away: Option<Away>,
+    _gone: Option<Gone>,
+    _environment: Option<Environment>,
+    _parcel: Option<Parcel>,
+    _locked: Option<LockedEnds>,
+}
+
+impl Packed {
+    /// The environment as it is.
+    fn nothing(envp: *const *const c_char) -> Packed {
+        Packed { envp, stand_ins: None, _away: None, _gone: None, _environment: None, _parcel: None, _locked: None }
+    }
+
+    /// The environment to execute with.
+    pub fn envp(&self) -> *const *const c_char {
+        self.envp
+    }
+
+    /// The file actions to spawn with, where the program's are `actions`.
+    pub fn actions(&self, actions: *const posix_spawn_file_actions_t) -> *const posix_spawn_file_actions_t {
+        self.stand_ins.as_ref().and_then(StandIns::actions).unwrap_or(actions)
+    }
+}
+
+/// This process has let go of ends of which the new image does not know.
+struct Gone;
+
+impl Drop for Gone {
+    fn drop(&mut self) {
+        // Still here: the execution has failed.
+        relinquish::take_back_all();
+    }
+}
+
+/// The ends of this process may be away from their rings until the new image comes back to them.
+struct Away;
+
+impl Drop for Away {
+    fn drop(&mut self) {
+        look::look_at_all(|it| it.come_back());
+    }
+}
+
+/// Packs for the execution of `program` with environment `envp`.
+///
+/// # Safety
+/// `envp` must be null or an environment, where a bad pointer is an error.
+pub unsafe fn pack(program: Program, envp: *const *const c_char, how: Execution<'_>) -> Packed {
+    let alone = how.is_alone();
+    let family = if has_any() { family::existing() } else { None };
+    let Some(family) = family else {
+        if alone {
+            count::count_before_execution(|_| false);
+        }
+        return Packed::nothing(envp);
+    };
+    // SAFETY: passed on to the caller.
+    if !program.is_readable() || !unsafe { are_strings_readable(envp) } {
+        // The execution fails.
+        return Packed::nothing(envp);
+    }
+    // SAFETY: passed on to the caller.
+    let prospect = unsafe { prospect::of(program, envp, how, family) };
+    if prospect == Prospect::Never {
+        return Packed::nothing(envp);
+    }
+    let deadline = images::images_awaited_until();
+    if alone {
+        look::for_each(|index, fd| Connection::at(family, index, fd).leave_sets());
+        inherited(how, |it| it.outlast_image(deadline));
+    }
+    // Behind a seccomp filter an image may be killed for attaching a segment.
+    let goes_on = prospect != Prospect::Doubtful && !filter::is_confined();
+    // SAFETY: passed on to the caller.
+    let room = if goes_on { unsafe { Room::new(envp, how) } } else { None };
+    if alone {
+        let goes_along = |it: &Connection| it.end.stage() <= Stage::Joined && it.descriptors().any(stays_open);
+        count::count_before_execution(|it| room.is_some() && goes_along(it));
+        leave_behind(family, deadline);
+    }
+    match room {
+        Some(room) => room.fill(family, how, prospect == Prospect::Sure),
+        None => {
+            hand_over_inherited(how);
+            if alone {
+                relinquish::relinquish_all();
+            }
+            Packed {
+                stand_ins: StandIns::for_image(how),
+                _away: alone.then_some(Away),
+                _gone: alone.then_some(Gone),
+                ..Packed::nothing(envp)
+            }
+        }
+    }
+}
+
+/// The execution is about to close what the new image does not inherit.
+fn leave_behind(family: &'static Family, deadline: u64) {
+    look::for_each(|index, fd| {
+        let connection = Connection::at(family, index, fd);
+        if connection.is_lent() && !connection.descriptors().any(stays_open) {
+            connection.leave_behind(deadline);
+        }
+    });
+}
+
+/// Memory and descriptor for what a new image gets: with these nothing can fail any more.
+struct Room {
+    environment: Environment,
+    variables: usize,
+    parcel: Option<(Parcel, LockedEnds)>,
+}
+
+impl Room {
+    /// # Safety
+    /// `envp` must be null or an environment.
+    unsafe fn new(envp: *const *const c_char, how: Execution<'_>) -> Option<Room> {
+        let parcel = if how.is_alone() {
+            let mut count = 0;
+            inherited(how, |_| count += 1);
+            count += NEW;
+            Some((Parcel::new(count)?, LockedEnds::new(count)?))
+        } else {
+            None
+        };
+        // SAFETY: passed on to the caller.
+        let variables = unsafe { variables_in(envp) };
+        let len = (variables + 2) * size_of::<*const c_char>() + MOST;
+        let memory = memory::reserve(len);
+        if memory.is_null() {
+            return None;
+        }
+        let pointers = memory as *mut *const c_char;
+        // SAFETY: the memory holds so many pointers, and one more for the null behind ours, which is there.
+        unsafe {
+            core::ptr::copy_nonoverlapping(envp, pointers, variables);
+            *pointers.add(variables) = memory.add((variables + 2) * size_of::<*const c_char>()).cast();
+        }
+        Some(Room { environment: Environment(Pages { memory, len }), variables, parcel })
+    }
+
+    fn fill(self, family: &'static Family, how: Execution<'_>, is_sure: bool) -> Packed {
+        let Room { environment, variables, parcel } = self;
+        let Pages { memory, .. } = environment.0;
+        // SAFETY: the text lies behind the pointers.
+        let text = unsafe { memory.add((variables + 2) * size_of::<*const c_char>()) };
+        // SAFETY: so long is the rest of the memory, which is zeroed.
+        let mut text = Text(unsafe { core::slice::from_raw_parts_mut(text, MOST) }, 0);
+        let _ = write!(text, "{VARIABLE}=");
+        let (parcel, locked) = match parcel {
+            Some((mut parcel, mut locked)) => {
+                let descriptor = fill_parcel(&mut parcel, &mut locked, family, is_sure);
+                let _ = write!(text, "{BY_PARCEL}{descriptor}");
+                (Some(parcel), Some(locked))
+            }
+            None => {
+                inherited(how, |connection| lend_to_image(&connection));
+                let _ = write!(text, "{BY_FAMILY}{}", family.id());
+                (None, None)
+            }
+        };
+        if how.is_borrowed() {
+            note_child_packed(Some(environment.0));
+        }
+        Packed {
+            envp: memory.cast(),
+            stand_ins: None,
+            _away: parcel.is_some().then_some(Away),
+            _gone: parcel.is_some().then_some(Gone),
+            _environment: Some(environment),
+            _parcel: parcel,
+            _locked: locked,
+        }
+    }
+}
+
+/// Puts all that the image inherits into the parcel. Its descriptor. What would be lost if the image did not come is handed over
+/// instead, unless the image `is_sure`.
+fn fill_parcel(parcel: &mut Parcel, locked: &mut LockedEnds, family: &'static Family, is_sure: bool) -> i32 {
+    // Otherwise the new image has the ends as they are by then.
+    let holds = !family.has_others(family::member());
+    let member = family::member();
+    inherited(Execution::Alone, |connection| {
+        if connection.end.stage() > Stage::Joined {
+            return;
+        }
+        if !parcel.has_room() {
+            connection.hand_over_or_reset(Reason::Inherited);
+            return;
+        }
+        let left_behind = connection.go_away();
+        let is_joined = connection.end.stage() == Stage::Joined;
+        if left_behind.is_none() && !is_sure && is_joined && connection.is_last() {
+            connection.hand_over_or_reset(Reason::Inherited);
+            return;
+        }
+        if holds {
+            locked.lock(&connection);
+        }
+        if member.is_none() {
+            // A member's image finds its old one's reference.
+            lend_to_image(&connection);
+        }
+        connection.learn_cookie();
+        let end = connection.end;
+        let uses = is_joined && connection.is_last() && !end.needs_no_segment();
+        // What is behind a reader that is away, its sender gives back, unless it dies before that.
+        parcel.add(&connection, uses && left_behind != Some(0), left_behind.unwrap_or(u64::MAX));
+    });
+    parcel.seal(family, member).unwrap_or(-1)
+}
+
+/// Whoever closes the connection here must not end it before the new image has come for it.
+fn lend_to_image(connection: &Connection) {
+    if connection.end.stage() <= Stage::Joined {
+        connection.learn_cookie();
+        connection.end.lend(clock::nanoseconds() + LENT_NS);
+    }
+}

@@ -1,0 +1,203 @@
+//! What travels with a process into the program that it executes: a memfd, open in the new image until that has read it.
+//!
+//! It begins with a head and a list that every version of the library can read: for each descriptor of a connection the cookie
+//! of its socket, and whether the connection is over if the new image cannot go on with it. Behind them lie the ends themselves,
+//! which only the version that wrote them reads: the mark in the head says which that is.
+
+use crate::connection::Connection;
+use crate::guest::memory::Reserved;
+use underpass_segment::end::End;
+use underpass_segment::family::Family;
+use underpass_segment::kernel;
+use underpass_segment::layout::{LaidOut, START, fold};
+use underpass_segment::raw::syscall;
+use underpass_segment::sync::Relaxed;
+
+/// How the head and the list are laid out: never changes its meaning.
+const FORMAT: u64 = u64::from_be_bytes(*b"UPhand01");
+/// Which version of the library can read what follows the list.
+const MARK: u64 = fold(fold(START, End::LAYOUT), size_of::<Contents>() as u64);
+
+/// The head of a parcel.
+#[repr(C)]
+#[derive(Clone, Copy)]
+struct Head {
+    format: u64,
+    mark: u64,
+    /// The family of the ends.
+    family: i32,
+    /// 1 + which of its members the process is, and remains; 0: none.
+    member: u32,
+    count: u64,
+}
+
+/// One descriptor, in a form that every version can read.
+#[repr(C)]
+#[derive(Clone, Copy)]
+pub struct Listed {
+    /// Cookie of its socket.
+    pub cookie: u64,
+    /// The descriptor.
+    pub fd: i32,
+    /// 1: bytes of the connection are in memory that nobody else has the library for. If the image cannot attach it, only a
+    /// reset is true to the other end.
+    pub depends: u32,
+}
+
+/// What this version says of one descriptor.
+#[repr(C)]
+#[derive(Clone, Copy)]
+pub struct Contents {
+    /// Index of its end in the family.
+    pub index: u32,
+    /// How the statistics have it.
+    pub counted: u32,
+    /// Bytes that were unread in the ring when its reader went away from that.
+    pub left_behind: u64,
+    /// The end itself: the old image may have been the last to have the table.
+    pub end: [u8; size_of::<End>()],
+}
+
+/// Above what most programs have, and below what costs memory to know of.
+const FIRST_DESCRIPTOR: i32 = 960;
+const FIRST_AMONG_FEW: i32 = 3;
+
+/// A parcel that is being written. It is closed when it is dropped, since the execution has failed then.
+pub struct Parcel {
+    fd: i32,
+    listed: Reserved<Listed>,
+    contents: Reserved<Contents>,
+}
+
+impl Parcel {
+    /// An empty one with room for so many connections; `None` without memory or descriptor for it.
+    pub fn new(room: usize) -> Option<Parcel> {
+        const MFD_CLOEXEC: usize = 1;
+        let bytes = size_of::<Head>() + room * (size_of::<Listed>() + size_of::<Contents>());
+        // Beyond the limit the kernel would send SIGXFSZ.
+        if kernel::limit_of(libc::RLIMIT_FSIZE) < bytes as u64 {
+            return None;
+        }
+        let name = c"underpass-handoff".as_ptr() as usize;
+        // SAFETY: the name is a string.
+        let low = unsafe { syscall(libc::SYS_memfd_create, [name, MFD_CLOEXEC, 0, 0, 0, 0]) }.ok()? as i32;
+        let high = kernel::duplicate(low, FIRST_DESCRIPTOR).or_else(|| kernel::duplicate(low, FIRST_AMONG_FEW));
+        if high.is_some() {
+            kernel::close(low);
+        }
+        let fd = high.unwrap_or(low);
+        let lists = Reserved::new(room).zip(Reserved::new(room));
+        let parcel = lists.map(|(listed, contents)| Parcel { fd, listed, contents });
+        let Some(parcel) = parcel else {
+            kernel::close(fd);
+            return None;
+        };
+        // The memory is there from now on: writing cannot fail.
+        // SAFETY: no pointers.
+        unsafe { syscall(libc::SYS_fallocate, [fd as usize, 0, 0, bytes, 0, 0]) }.ok()?;
+        Some(parcel)
+    }
+
+    /// Whether one more goes in.
+    pub fn has_room(&self) -> bool {
+        self.listed.has_room()
+    }
+
+    /// Adds a connection, whose cookie is known.
+    pub fn add(&mut self, connection: &Connection, depends: bool, left_behind: u64) {
+        let mut end = [0; size_of::<End>()];
+        end.iter_mut().zip(bytes_of(connection.end)).for_each(|(to, from)| *to = from);
+        let cookie = connection.end.cookie.load(Relaxed);
+        self.listed.push(Listed { cookie, fd: connection.fd, depends: depends.into() });
+        self.contents.push(Contents { index: connection.index, counted: connection.counted(), left_behind, end });
+    }
+
+    /// Writes it for an image of `member` of `family`, which inherits the descriptor from now on. The descriptor.
+    pub fn seal(&mut self, family: &Family, member: Option<u32>) -> Option<i32> {
+        let head = Head {
+            format: FORMAT,
+            mark: MARK,
+            family: family.id(),
+            member: member.map_or(0, |member| member + 1),
+            count: self.listed.items().len() as u64,
+        };
+        let written =
+            write(self.fd, &[head]) && write(self.fd, self.listed.items()) && write(self.fd, self.contents.items());
+        (kernel::set_inherited(self.fd, true) && written).then_some(self.fd)
+    }
+}
+
+impl Drop for Parcel {
+    fn drop(&mut self) {
+        kernel::close(self.fd);
+    }
+}
+
+/// The bytes of `end`; one that changes meanwhile is either the old one or the new one.
+pub fn bytes_of(end: &End) -> impl Iterator<Item = u8> {
+    // SAFETY: within the end.
+    (0..size_of::<End>()).map(move |at| unsafe { (end as *const End as *const u8).add(at).read_volatile() })
+}
+
+fn write<T: Copy>(fd: i32, items: &[T]) -> bool {
+    let (mut at, mut left) = (items.as_ptr() as usize, size_of_val(items));
+    while left > 0 {
+        // SAFETY: within the slice; what its padding says does not matter.
+        match unsafe { syscall(libc::SYS_write, [fd as usize, at, left, 0, 0, 0]) } {
+            Ok(n @ 1..) => (at, left) = (at + n, left.saturating_sub(n)),
+            _ => return false,
+        }
+    }
+    true
+}
+
+/// A parcel that has arrived.
+pub struct Arrived {
+    /// The family, and which of its members this process was, if it is the same one.
+    pub origin: (i32, Option<u32>),
+    /// The descriptors.
+    pub listed: Reserved<Listed>,
+    /// What there is about each; nothing if another version of the library wrote it.
+    pub contents: Reserved<Contents>,
+}
+
+impl Arrived {
+    /// Reads the parcel that is open as `fd`, and closes it; `None` if it is none.
+    pub fn read(fd: i32) -> Option<Arrived> {
+        let arrived = Self::read_open(fd);
+        // What is no parcel is somebody else's.
+        if arrived.is_some() {
+            kernel::close(fd);
+        }
+        arrived
+    }
+
+    fn read_open(fd: i32) -> Option<Arrived> {
+        const MOST: u64 = 1 << 20;
+        let mut from = 0;
+        let head: Reserved<Head> = read(fd, &mut from, 1)?;
+        let head = head.items().first().filter(|it| it.format == FORMAT && it.count <= MOST)?;
+        let listed = read(fd, &mut from, head.count as usize)?;
+        let contents = if head.mark == MARK { read(fd, &mut from, head.count as usize)? } else { Reserved::new(0)? };
+        Some(Arrived { origin: (head.family, head.member.checked_sub(1)), listed, contents })
+    }
+}
+
+/// So many elements from offset `from` of a file on; `None` if it has fewer. Any bytes must be a valid `T`.
+fn read<T: Copy>(fd: i32, from: &mut usize, count: usize) -> Option<Reserved<T>> {
+    let mut list = Reserved::<T>::new(count)?;
+    let bytes = count * size_of::<T>();
+    let mut done = 0;
+    while done < bytes {
+        let at = list.begin() as usize + done;
+        // SAFETY: the list has room for so many bytes.
+        match unsafe { syscall(libc::SYS_pread64, [fd as usize, at, bytes - done, *from + done, 0, 0]) } {
+            Ok(n @ 1..) => done += n,
+            _ => return None,
+        }
+    }
+    *from += bytes;
+    // SAFETY: all elements were written, and any bytes are valid ones.
+    unsafe { list.assume(count) };
+    Some(list)
+}

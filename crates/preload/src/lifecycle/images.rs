@@ -1,0 +1,69 @@
+//! Program images that were given a connection and have not begun yet: this process waits for them before it lets go.
+
+use crate::connection::{Connection, known};
+use crate::guest::{family, table};
+use underpass_segment::clock;
+use underpass_segment::reason::Reason;
+use underpass_segment::switch::Port;
+use underpass_segment::sync::Relaxed;
+
+/// A program image that has not begun after so long is not awaited.
+const IMAGE_WITHIN_NS: u64 = 1_000_000_000;
+
+/// Program images that are on their way are awaited until then (CLOCK_MONOTONIC, ns), for all connections together.
+pub fn images_awaited_until() -> u64 {
+    clock::nanoseconds() + IMAGE_WITHIN_NS
+}
+
+impl Connection {
+    /// Awaits a program image that is on its way, if nobody else has the connection.
+    pub fn await_heir(&self, deadline: u64) {
+        if self.is_last() && self.is_awaited() {
+            // Until it is there, nobody reads the ring.
+            self.go_away();
+            while self.is_last() && self.is_awaited() && clock::nanoseconds() < deadline {
+                clock::nap(200);
+            }
+        }
+    }
+
+    /// Another program image is about to take this one's place, which has no segment until that one comes for it: where no
+    /// other process keeps it meanwhile, both ends, if they are here, go to the kernel path.
+    pub fn outlast_image(self, deadline: u64) {
+        let Some(port) = self.joined_port() else { return };
+        if self.company() != Some(1) {
+            return;
+        }
+        if let Some(other) = self.other_end() {
+            match other.pinned_port(Reason::Inherited) {
+                Some(other) => port.hand_over_with(&other, Reason::Inherited),
+                None => port.pin(Reason::Inherited),
+            }
+        } else {
+            self.await_images(&port, false, deadline);
+        }
+    }
+
+    /// The other end, if this process has it.
+    pub fn other_end(&self) -> Option<Connection> {
+        let cookie = self.end.peer_cookie.load(Relaxed);
+        (0..table::highest()).filter_map(known).find(|it| it.end.cookie.load(Relaxed) == cookie)
+    }
+
+    /// The segment may be about to go with this process, perhaps `last` of those that have this end, while the others that have
+    /// either are between two program images: awaits that one has come for it.
+    pub fn await_images(&self, port: &Port<'_>, last: bool, deadline: u64) {
+        while port.is_needed(last)
+            && self.company() == Some(1)
+            && self.other_end().is_none()
+            && clock::nanoseconds() < deadline
+        {
+            clock::nap(100);
+        }
+    }
+
+    /// How many processes have its segment.
+    pub fn company(&self) -> Option<u64> {
+        family::with_meeting_surely(|meeting| meeting.company(self.end)).flatten()
+    }
+}

@@ -1,0 +1,82 @@
+//! Another program image is about to take this one's place. This process relinquishes the ends of which the image does not know: it
+//! lets go of them, and keeps their descriptors.
+
+use crate::connection::Connection;
+use crate::connection::handle::{ABSENT, handle};
+use crate::connection::leaving::end_lost;
+use crate::connection::look::for_each_end;
+use crate::connection::references::drop_reference;
+use crate::guest::family;
+use crate::guest::table::{self, Known};
+use crate::watch::epoll;
+use underpass_segment::family::Family;
+use underpass_segment::kernel;
+use underpass_segment::sync::{Acquire, Relaxed, Release};
+
+/// Takes every end back that was relinquished: the execution has failed.
+pub fn take_back_all() {
+    for_each_end(|family, index, fd| take_back(&Connection::at(family, index, fd), family));
+}
+
+/// Relinquishes every end, before an execution.
+pub fn relinquish_all() {
+    for_each_end(|family, index, fd| {
+        let connection = Connection::at(family, index, fd);
+        connection.heed_deaths();
+        if connection.relinquish() {
+            connection.leave_no_gap();
+        }
+    });
+}
+
+/// Takes the end back.
+fn take_back(connection: &Connection, family: &'static Family) {
+    let (end, index) = (connection.end, connection.index);
+    let Some(handle) = handle(index).filter(|it| it.relinquished.load(Acquire)) else { return };
+    // Of another connection that has the end by now, if the others have ended this one.
+    let is_there = end.add_reference_if_used() && {
+        let is_same = kernel::cookie(connection.fd) == Ok(end.cookie.load(Relaxed));
+        if !is_same {
+            drop_reference(family, index, None, None);
+        }
+        is_same
+    };
+    if is_there {
+        handle.relinquished.store(false, Release);
+        family.note_reference(index, family::member());
+        return;
+    }
+    // To the others it is over; what there was of it in the ring is lost, if anything.
+    for fd in connection.descriptors() {
+        if table::replace(fd, Known::Connection(index), Known::Other) {
+            epoll::disown(fd);
+        }
+    }
+    handle.descriptors.store(0, Relaxed);
+    handle.attached.store(ABSENT, Release);
+    if !handle.was_plain.load(Relaxed) {
+        end_lost(connection.fd);
+    }
+}
+
+impl Connection {
+    /// Another program image is about to take this one's place: its sets are gone then, and nothing is left to them. If it
+    /// does not come, they look at the connection themselves.
+    pub fn leave_sets(self) {
+        for fd in self.descriptors() {
+            epoll::let_go(self.by(fd), table::generation(fd));
+            epoll::take_back(fd);
+        }
+    }
+
+    /// An execution is about to close the last descriptor of this process. An image that comes for the connection beside that has
+    /// come when this returns, or does not come.
+    pub fn leave_behind(&self, deadline: u64) {
+        self.heed_deaths();
+        self.await_heir(deadline);
+        // If others have it, they may close it before the new image is there.
+        if self.has_outsider() && (self.is_last() || self.relinquish()) {
+            self.leave_no_gap();
+        }
+    }
+}

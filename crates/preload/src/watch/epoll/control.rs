@@ -1,0 +1,322 @@
+//! The program's registrations (epoll_ctl): made at once, or put off.
+
+use super::register::{kick, register, tell_all, tell_change};
+use super::room::give_back;
+use super::sleep::{hand_over, leave_group, wake_up, watch};
+use super::{EDGE, IN, has_sleepers, need_set, port, rests, set_of};
+use crate::connection::{self, Connection, confined, known};
+use crate::guest::{errno, filter, table};
+use crate::watch::set::{self, Deferred, Later, Set};
+use core::ffi::c_int;
+use libc::epoll_event;
+use underpass_segment::kernel;
+use underpass_segment::raw::is_quiet;
+use underpass_segment::switch::{Port, Sleep, Told};
+use underpass_segment::words::ALONE;
+
+/// A call of epoll_ctl(2) by a process that follows what it registers.
+pub struct Control {
+    /// The set.
+    pub epfd: c_int,
+    /// What is to be done.
+    pub operation: c_int,
+    /// The descriptor in question.
+    pub fd: c_int,
+    /// Events and data; `None`: there are none to be read.
+    pub wanted: Option<(u32, u64)>,
+    /// It is a stream socket that may be, or become, a connection.
+    pub is_socket: bool,
+    /// It is one that listens.
+    pub listens: bool,
+}
+
+/// What has become of it.
+pub enum Controlled {
+    /// It is made, or refused: what the program is answered.
+    Answered(c_int),
+    /// It is not made yet. There is no memory to follow it.
+    NoMemory,
+    /// It is made, and is not followed for want of memory.
+    Unfollowed(c_int),
+    /// A socket is registered, in this generation of its number.
+    Followed(&'static Set, u64),
+}
+
+impl Control {
+    /// The set, if this is a signal handler on top of a look at it.
+    pub fn interrupted_set(&self) -> Option<&'static Set> {
+        set_of(self.epfd).filter(|set| set.is_interrupted())
+    }
+
+    /// Makes it by `plain`, the program's own call, which another event may be given; in [`rests`] too.
+    pub fn call(&self, plain: impl Fn(Option<epoll_event>) -> c_int) -> c_int {
+        rests::change(self.epfd, self.operation, self.fd, self.wanted, plain)
+    }
+
+    /// Makes it by `call`, unless the set answers it in user space.
+    pub fn make(&self, call: impl Fn() -> c_int) -> Controlled {
+        let Control { epfd, operation, fd, wanted, .. } = *self;
+        // A confined connection is the kernel's, also if the filter was refused; not one in which a thread slept when it came.
+        let is_confined = || known(fd).map_or_else(filter::is_confined, |it| it.is_confined());
+        if confined::are_any_confined() && is_confined() {
+            return Controlled::Answered(self.make_foreign(call));
+        }
+        if !self.is_socket && (self.listens || table::is_settled(fd) || !self.is_set()) {
+            return Controlled::Answered(self.make_foreign(call));
+        }
+        match self.postpone() {
+            Later::Done => return Controlled::Answered(0),
+            Later::Absent => {
+                errno::set(libc::ENOENT);
+                return Controlled::Answered(-1);
+            }
+            Later::Now => {}
+        }
+        if operation == libc::EPOLL_CTL_DEL {
+            return Controlled::Answered(self.remove(call));
+        }
+        // A socket that was once taken for a set, and refused, is none.
+        if let Some(inner) = set_of(fd).filter(|_| !self.is_socket) {
+            return Controlled::Answered(self.add_set(inner, call));
+        }
+        let Some((events, data)) = wanted else { return Controlled::Answered(call()) };
+        // As soon as the kernel knows, another thread may be told of the socket, close it and have the number for another.
+        let generation = table::generation(fd);
+        let Some(set) = need_set(epfd) else { return Controlled::NoMemory };
+        let answer = match set.follow(fd, events, data, call) {
+            Ok(answer) => answer,
+            Err(answer) => return Controlled::Unfollowed(answer),
+        };
+        if known(fd).is_some_and(|it| it.is_confined()) {
+            // The filter came meanwhile.
+            super::leave_to_kernel(fd, generation);
+            return Controlled::Answered(answer);
+        }
+        if answer == 0 && table::generation(fd) == generation {
+            return Controlled::Followed(set, generation);
+        }
+        Controlled::Answered(answer)
+    }
+
+    fn remove(&self, call: impl FnOnce() -> c_int) -> c_int {
+        let (epfd, fd) = (self.epfd, self.fd);
+        let Some(set) = set_of(epfd) else { return call() };
+        let end = known(fd).map(|connection| connection.end);
+        let answer = set.follow_removal(fd, call, |item| {
+            if let Some(end) = end {
+                wake_up(item, end);
+            }
+        });
+        if answer == 0 {
+            set.remove_inner(fd);
+            if let Some(port) = port(fd) {
+                leave_group(epfd, set, &port);
+            }
+        }
+        answer
+    }
+
+    /// The descriptor is a set itself.
+    fn add_set(&self, inner: &Set, call: impl FnOnce() -> c_int) -> c_int {
+        let (epfd, fd) = (self.epfd, self.fd);
+        let answer = call();
+        if answer == 0
+            && let Some(set) = need_set(epfd)
+        {
+            set.add_inner(fd);
+            if let Some((events, data)) = self.wanted {
+                set.note_foreign(fd, events, data);
+            }
+            inner.set_inner();
+            tell_all(fd, inner);
+            // A thread may be asleep on the outer set already.
+            hand_over(fd, inner);
+        }
+        answer
+    }
+
+    /// The socket that was registered in `set` is a connection: looks at it.
+    pub fn attend(&self, connection: Connection, set: &Set, generation: u64) {
+        let (epfd, fd) = (self.epfd, self.fd);
+        let events = self.wanted.map_or(0, |(events, _)| events);
+        if let Some(port) = connection.ready_port() {
+            set.look_at(fd, |item| {
+                item.set_told(Told::default());
+                true
+            });
+            if events & IN == 0 {
+                leave_group(epfd, set, &port);
+            }
+            wake_sleepers(epfd, set, &port, events, generation);
+        }
+    }
+
+    /// Makes it by `call` in a signal handler on top of a look at the set, to which it leaves what has changed. Whether a
+    /// socket is registered, too.
+    pub fn make_above(&self, set: &Set, call: impl FnOnce() -> c_int) -> (c_int, bool) {
+        let Control { operation, fd, wanted, is_socket, .. } = *self;
+        // What was put off, the kernel must know first.
+        set.tell(fd, |change| tell_change(set.epfd(), fd, change));
+        let answer = call();
+        if answer != 0 {
+            return (answer, false);
+        }
+        if let Some((events, data)) = wanted {
+            let generation = table::generation(fd);
+            set.defer(Deferred::Changed { fd, generation, events, data, foreign: !is_socket });
+        } else if operation == libc::EPOLL_CTL_DEL {
+            set.defer(Deferred::Removed { fd });
+        }
+        (answer, is_socket && wanted.is_some())
+    }
+
+    /// Whether `fd`, which is no socket of ours, is an epoll set; it has to be known before it is registered in another.
+    fn is_set(&self) -> bool {
+        let (operation, fd) = (self.operation, self.fd);
+        set_of(fd).is_some()
+            || operation == libc::EPOLL_CTL_ADD && !is_quiet() && kernel::is_epoll(fd) && need_set(fd).is_some()
+    }
+
+    /// Makes it by `call` for what is no socket of ours: a set that has any takes note, for events tell no descriptors.
+    fn make_foreign(&self, call: impl FnOnce() -> c_int) -> c_int {
+        let Control { epfd, operation, fd, wanted, .. } = *self;
+        let Some(set) = set_of(epfd) else { return call() };
+        match wanted {
+            _ if operation == libc::EPOLL_CTL_DEL => set.follow_removal(fd, call, |_| {}),
+            Some((events, data)) => {
+                set.forget_closed(data);
+                let answer = call();
+                if answer == 0 {
+                    set.note_foreign(fd, events, data);
+                }
+                answer
+            }
+            None => call(),
+        }
+    }
+
+    /// A program that asks for room and stops asking with every message changes its registration several times a message.
+    /// While the connection is fast the set answers that in user space, and the kernel is told before the next sleep on it
+    /// only.
+    fn postpone(&self) -> Later {
+        let Control { epfd, operation, fd, wanted, .. } = *self;
+        let Some(set) = set_of(epfd) else { return Later::Now };
+        if !set.is_mine() {
+            // Another thread may be about to be told of what this one removes.
+            tell_all(epfd, set);
+            return Later::Now;
+        }
+        let fast = port(fd).filter(|port| port.sends_fast() && !has_sleepers(epfd));
+        let later = match (operation, wanted, fast.is_some()) {
+            (libc::EPOLL_CTL_ADD | libc::EPOLL_CTL_MOD, Some((events, data)), true) => {
+                set.change_later(fd, Some((events, data)), operation == libc::EPOLL_CTL_ADD)
+            }
+            (libc::EPOLL_CTL_DEL, _, true) => set.change_later(fd, None, false),
+            _ => Later::Now,
+        };
+        if later == Later::Now {
+            // The kernel is about to be asked for itself: it must know what was put off.
+            set.tell(fd, |change| tell_change(epfd, fd, change));
+        }
+        if let (Later::Done, Some(port)) = (later, fast) {
+            if wanted.is_none() {
+                set.with_item(fd, |item| wake_up(item, port.end));
+            }
+            if wanted.is_none_or(|(events, _)| events & IN == 0) {
+                leave_group(epfd, set, &port);
+            }
+            // A thread may have gone to sleep meanwhile.
+            if has_sleepers(epfd) {
+                set.tell(fd, |change| tell_change(epfd, fd, change));
+                wake_sleepers(epfd, set, &port, wanted.map_or(0, |(events, _)| events), table::generation(fd));
+            }
+        }
+        later
+    }
+}
+
+/// A thread may be asleep on the set already: what is there by now must wake it, and what comes.
+fn wake_sleepers(epfd: c_int, set: &Set, port: &Port<'_>, events: u32, generation: u64) {
+    if events & IN == 0 {
+        return;
+    }
+    let mut sleep = Sleep::Yes;
+    set.with_item(port.fd, |item| {
+        // Used up: whoever has it arms it again.
+        if table::generation(port.fd) != generation || item.is_disarmed() {
+            return;
+        }
+        if !item.set_resting(true) {
+            port.end.reading.resting.add(ALONE);
+        }
+        sleep = port.prepare_to_sleep(ALONE);
+    });
+    if sleep == Sleep::No {
+        kick(epfd, set, port.fd);
+    }
+}
+
+/// `epfd` came over an execution: if it is a set, what is registered there of the connections that came along is followed. Of what cannot be for want of
+/// memory, `give_up` is told.
+pub fn claim(epfd: c_int, give_up: impl Fn(c_int)) {
+    if !kernel::is_epoll(epfd) {
+        return;
+    }
+    let follow = |fd, events, data| {
+        let Some(connection) = connection::known(fd) else { return };
+        // The set is made with what is there, none of it ours.
+        if need_set(epfd).is_none_or(|set| set.follow(fd, events, data, || 0).is_err()) {
+            return give_up(fd);
+        }
+        watch(connection, table::generation(fd));
+        if let Some(set) = set_of(epfd) {
+            set.activate(fd);
+        }
+    };
+    // Without /proc no set is known.
+    let _ = kernel::for_each_registration(epfd, follow);
+}
+
+/// The program has shut a direction of the connection down, of which the kernel tells all who watch it, of what has come too:
+/// an edge that was told of before is one again. Sets of other processes find out by themselves.
+pub fn tell_anew(connection: Connection) {
+    for fd in connection.descriptors() {
+        let Some(port) = port(fd) else { continue };
+        // A signal handler on top of a look leaves it at that: whoever looks tells what it finds.
+        for set in set::sets_of(fd).filter(|set| !set.is_interrupted()) {
+            let mut events = 0;
+            set.look_at(fd, |item| {
+                events = item.events;
+                if events & EDGE != 0 {
+                    item.set_told(Told::default());
+                }
+                events & EDGE != 0
+            });
+            if events & EDGE != 0 {
+                wake_sleepers(set.epfd(), set, &port, events, table::generation(fd));
+            }
+        }
+    }
+}
+
+/// A descriptor is about to be closed while its socket stays open by another, perhaps `heir`: its registrations go on as
+/// the kernel has them, and cannot be changed any more.
+pub fn freeze_registrations(connection: Connection, heir: impl FnOnce() -> Option<c_int>) {
+    if !connection.end.is_watched() {
+        return;
+    }
+    let (fd, heir) = (connection.fd, heir());
+    for set in set::sets_of(fd) {
+        set.tell(fd, |change| tell_change(set.epfd(), fd, change));
+        set.with_item(fd, |item| {
+            give_back(set.epfd(), fd, item);
+            if item.kicked {
+                item.set_kicked(false);
+                register(set.epfd(), fd, item.events, item.data);
+            }
+        });
+        if let Some(heir) = heir {
+            set.adopt(fd, heir);
+        }
+    }
+}

@@ -1,0 +1,288 @@
+//! Epoll sets; here, those of this process and who sleeps on them.
+//!
+//! Every socket stays registered with the kernel exactly as the program registered it. For stream sockets the library
+//! keeps a copy of the registration. Those that were active lately are looked at in user space; the quiet ones have
+//! their waiting flag up, so that what arrives for them rings a doorbell, which the kernel's epoll reports natively.
+//! So cost follows activity, nested sets and sleeping need nothing of ours, and the kernel's own descriptors are asked
+//! for at least every [`wait::KERNEL_EVERY_US`].
+
+mod control;
+mod events;
+mod news;
+mod register;
+mod rests;
+mod room;
+mod sleep;
+mod wait;
+
+pub use control::{Control, Controlled, claim, freeze_registrations, tell_anew};
+pub use rests::{
+    enter_all as enter_rests, is_any as has_rest, leave_registrations, note_set, prepare as prepare_rests,
+    wake_all as wake_for_rests,
+};
+pub use room::{await_room, looks_for_room};
+pub use sleep::{
+    confirm, forget_socket, has_ready, let_go, outlast_looks, prepare_to_sleep, take_back, wake_by_itself, watch,
+    watch_by_poll,
+};
+pub use wait::{Call, sleep_natively, wait, whole_ms};
+
+use super::set::{self, Deferred, Set};
+use crate::connection;
+use crate::guest::cancellation::unless_left;
+use crate::guest::memory::{PIECE, Sparse};
+use crate::guest::{settings, table};
+use core::ffi::c_int;
+use sleep::wake_up;
+use underpass_segment::kernel;
+use underpass_segment::raw::is_quiet;
+use underpass_segment::switch::Port;
+use underpass_segment::sync::{AcqRel, Acquire, AtomicPtr, AtomicU32, Release};
+use underpass_segment::tap;
+use underpass_segment::words::ALONE;
+
+/// Something to read.
+pub const IN: u32 = (libc::EPOLLIN | libc::EPOLLRDNORM) as u32;
+const OUT: u32 = (libc::EPOLLOUT | libc::EPOLLWRNORM) as u32;
+const OVER: u32 = (libc::EPOLLHUP | libc::EPOLLERR | libc::EPOLLRDHUP) as u32;
+/// The kernel nests no deeper.
+const MAX_DEPTH: u32 = 4;
+/// Told whether it was asked for or not.
+const UNASKED: u32 = (libc::EPOLLHUP | libc::EPOLLERR) as u32;
+const EDGE: u32 = libc::EPOLLET as u32;
+const ONCE: u32 = libc::EPOLLONESHOT as u32;
+const EXCLUSIVE: u32 = libc::EPOLLEXCLUSIVE as u32;
+
+static SETS: Sparse<AtomicPtr<Set>, { table::MAX_FDS / PIECE }> = Sparse::new();
+/// Threads asleep in the kernel on each descriptor, by epoll_wait or by a poll, whether it is a set of ours or not.
+static SLEEPERS: Sparse<AtomicU32, { table::MAX_FDS / PIECE }> = Sparse::new();
+
+fn place(epfd: c_int) -> Option<&'static AtomicPtr<Set>> {
+    // SAFETY: places are never unmapped; zeroed memory is a null pointer. A negative number is beyond the end.
+    SETS.get(epfd as u32 as usize).map(|place| unsafe { place.as_ref() })
+}
+
+fn set_of(epfd: c_int) -> Option<&'static Set> {
+    // SAFETY: a set, once made, is never unmapped.
+    unsafe { place(epfd)?.load(Acquire).as_ref() }
+}
+
+fn make_set(epfd: c_int) -> Option<&'static Set> {
+    // SAFETY: as in `place`.
+    let place = unsafe { SETS.need(epfd as u32 as usize)?.as_ref() };
+    if place.load(Acquire).is_null() {
+        let made = Set::make(epfd)?;
+        table::reach(epfd);
+        if place.compare_exchange(core::ptr::null_mut(), made, Release, Acquire).is_err() {
+            // SAFETY: just made, and nobody else has it.
+            Set::give_back(unsafe { &*made });
+        }
+    }
+    set_of(epfd)
+}
+
+/// The set, made if there is none yet: what was registered before is none of ours.
+fn need_set(epfd: c_int) -> Option<&'static Set> {
+    if let Some(set) = set_of(epfd) {
+        return Some(set);
+    }
+    let set = make_set(epfd)?;
+    if !is_quiet() {
+        // Without /proc none is known.
+        let _ = kernel::for_each_registration(epfd, |fd, events, data| set.note_foreign(fd, events, data));
+    }
+    Some(set)
+}
+
+/// Whether `fd` is an epoll set that has sockets of ours.
+pub fn is_ours(fd: c_int) -> bool {
+    set_of(fd).is_some_and(|set| set.count() > 0 || set.has_inner())
+}
+
+/// Whether `fd` is registered in any set.
+fn watches(fd: c_int) -> bool {
+    set::sets_of(fd).any(|set| set.item(fd).is_some())
+}
+
+/// Whether `fd` is registered in a set, or may be: one that this thread is in the middle of is not asked.
+pub fn may_watch(fd: c_int) -> bool {
+    is_looked_at(fd) || watches(fd)
+}
+
+/// `fd` is left to the kernel.
+pub fn disown(fd: c_int) {
+    set::sets_of(fd).for_each(|set| set.remove(fd));
+}
+
+/// Whether this thread is in the middle of a look at a set in which `fd` may be registered, below this signal handler.
+pub fn is_looked_at(fd: c_int) -> bool {
+    set::sets_of(fd).any(Set::is_interrupted)
+}
+
+/// `fd`, a connection in this generation of the number, is the kernel's for good.
+pub fn leave_to_kernel(fd: c_int, generation: u64) {
+    for set in set::sets_of(fd) {
+        if let Some(item) = set.item(fd)
+            && table::generation(fd) == generation
+        {
+            set.remove(fd);
+            set.note_foreign(fd, item.events, item.data);
+        }
+    }
+}
+
+/// `copy` is a new descriptor of what `fd` is, perhaps a set: then it is the same set.
+pub fn duplicate(fd: c_int, copy: c_int) {
+    // Also of a set that has nothing yet: it may be used by either from now on.
+    let may_be_set = settings::config().enabled && !is_quiet();
+    let is_set = set_of(fd).is_some() || may_be_set && kernel::is_epoll(fd);
+    if is_set
+        && let Some(set) = need_set(fd)
+        && let Some(place) = SETS.need(copy as u32 as usize)
+        && set.names().add(copy)
+    {
+        // SAFETY: as in `place`.
+        unsafe { place.as_ref() }.store(core::ptr::from_ref(set).cast_mut(), Release);
+        // Another thread may have closed `fd` meanwhile, and the set may be another's.
+        if !set_of(fd).is_some_and(|it| core::ptr::eq(it, set)) {
+            forget_set(copy);
+        }
+    }
+}
+
+/// The descriptors of `set`.
+fn descriptors(set: &Set) -> impl Iterator<Item = c_int> {
+    set.names().possible(table::highest()).filter(move |&fd| set_of(fd).is_some_and(|it| core::ptr::eq(it, set)))
+}
+
+/// `epfd` is about to be closed, and is in the same generation yet; or libc has closed it by calls of its own.
+/// Whether it was a set of ours.
+pub fn forget_set(epfd: c_int) -> bool {
+    set::forget_alarm(epfd);
+    // SAFETY: a set, once made, is never unmapped.
+    let set = place(epfd).and_then(|place| unsafe { place.swap(core::ptr::null_mut(), Acquire).as_ref() });
+    let Some(set) = set else {
+        rests::forget(epfd);
+        return false;
+    };
+    if !set.names().remove(epfd) {
+        // There is none if the others are being closed at this moment: the last of them ends the set.
+        if let Some(heir) = descriptors(set).next() {
+            if is_slept_on(epfd) {
+                set.set_slept_on();
+            }
+            let name = set.epfd();
+            set.set_epfd(heir);
+            rests::rename((name, epfd), heir);
+            for outer in set::sets_of(epfd).filter(|outer| outer.inner().any(|inner| inner == epfd)) {
+                outer.add_inner(heir);
+                outer.remove_inner(epfd);
+                outer.adopt(epfd, heir);
+            }
+        }
+        return true;
+    }
+    rests::forget(epfd);
+    if set.is_inner() {
+        set::made().for_each(|outer| outer.remove_inner(epfd));
+    }
+    register::silence(epfd, set);
+    set.each(|fd, item| {
+        if let Some(connection) = connection::known(fd) {
+            wake_up(item, connection.end);
+        }
+    });
+    if set.is_interrupted() {
+        set.defer(Deferred::Closed);
+    } else {
+        Set::give_back(set);
+    }
+    true
+}
+
+/// In a forked child: the threads that slept are its parent's, and so are the groups that the waiting flags name. Its copies
+/// of the sets rely on the flags too, and look at each connection once more, to raise its flag for themselves.
+pub fn after_fork() {
+    // SAFETY: a forked child has one thread.
+    unsafe { SLEEPERS.clear() };
+    rests::after_fork();
+    for alarm in set::made().filter_map(Set::take_alarm) {
+        kernel::close(alarm);
+    }
+    for set in set::made().filter(|set| set.count() > 0) {
+        set.activate_if(|fd, item| {
+            let connection = connection::known(fd).filter(|_| item.resting);
+            connection.inspect(|it| it.end.reading.resting.add(ALONE)).is_some()
+        });
+    }
+}
+
+/// Number of threads asleep in the kernel on `epfd`.
+fn sleepers(epfd: c_int) -> Option<&'static AtomicU32> {
+    // SAFETY: counts are never unmapped; zeroed memory is none.
+    SLEEPERS.need(epfd as u32 as usize).map(|count| unsafe { count.as_ref() })
+}
+
+/// Whether anybody sleeps on `epfd`, or on a set in which it is registered.
+fn has_sleepers(epfd: c_int) -> bool {
+    has_sleepers_around(epfd, 0)
+}
+
+fn has_sleepers_around(epfd: c_int, depth: u32) -> bool {
+    let Some(set) = set_of(epfd) else { return is_slept_on(epfd) };
+    let by_copy = || set.names().are_several() && descriptors(set).any(is_slept_on);
+    let is_it = |inner| set_of(inner).is_some_and(|it| core::ptr::eq(it, set));
+    let is_around = |outer: &&Set| outer.inner().any(is_it);
+    is_slept_on(epfd)
+        || set.is_slept_on()
+        || by_copy()
+        || depth < MAX_DEPTH
+            && set.is_inner()
+            && set::made().filter(is_around).any(|outer| has_sleepers_around(outer.epfd(), depth + 1))
+}
+
+/// Whether anybody sleeps on it by this very descriptor.
+pub fn is_slept_on(epfd: c_int) -> bool {
+    // SAFETY: as in `sleepers`.
+    SLEEPERS.get(epfd as u32 as usize).is_some_and(|count| unsafe { count.as_ref() }.load(Acquire) > 0)
+}
+
+/// This thread is about to sleep on `epfd`. Said before it looks at the set, so that whoever then makes a socket active
+/// hands it over.
+pub fn fall_asleep(epfd: c_int) {
+    if let Some(count) = sleepers(epfd) {
+        count.fetch_add(1, AcqRel);
+    }
+}
+
+/// It has slept.
+pub fn wake(epfd: c_int) {
+    if let Some(count) = sleepers(epfd) {
+        count.fetch_sub(1, AcqRel);
+    }
+}
+
+/// Sleeps in the kernel on `epfd`, by `sleep`.
+fn asleep<T>(epfd: c_int, sleep: impl FnOnce() -> T) -> T {
+    tap::let_go();
+    fall_asleep(epfd);
+    let answer = unless_left(|| wake(epfd), sleep);
+    wake(epfd);
+    answer
+}
+
+// Asked for every active socket by every look at them: returned in memory it costs a sixth of the look.
+#[inline(always)]
+fn port(fd: c_int) -> Option<Port<'static>> {
+    connection::known(fd)?.ready_port()
+}
+
+/// Whether a send would find room now.
+fn has_room(port: &Port<'_>) -> bool {
+    if port.sends_fast() { port.offers_room() } else { has_kernel_room(port) }
+}
+
+/// Whether the kernel says that there is room, as it does while the direction is in the ring.
+fn has_kernel_room(port: &Port<'_>) -> bool {
+    port.sends_fast() || kernel::poll_now(port.fd, libc::POLLOUT) & libc::POLLOUT != 0
+}

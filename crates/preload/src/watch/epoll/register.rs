@@ -1,0 +1,87 @@
+//! The library's own changes of what the kernel's epoll has registered: late ones of the program's, and such as wake a sleeper.
+
+use super::{EXCLUSIVE, IN, has_kernel_room, port};
+use crate::guest::{errno, real};
+use crate::watch::set::{Room, Set};
+use core::ffi::c_int;
+use libc::epoll_event;
+use underpass_segment::kernel;
+use underpass_segment::raw::is_quiet;
+
+/// Changes the kernel's registration without the program's knowledge.
+pub(super) fn register(epfd: c_int, fd: c_int, events: u32, data: u64) {
+    let mut event = epoll_event { events, u64: data };
+    let before = errno::get();
+    // SAFETY: one event.
+    unsafe {
+        if events & EXCLUSIVE == 0 {
+            real::epoll_ctl(epfd, libc::EPOLL_CTL_MOD, fd, &mut event);
+        } else {
+            // Such a registration cannot be changed.
+            real::epoll_ctl(epfd, libc::EPOLL_CTL_DEL, fd, core::ptr::null_mut());
+            real::epoll_ctl(epfd, libc::EPOLL_CTL_ADD, fd, &mut event);
+        }
+    }
+    errno::set(before);
+}
+
+pub(super) fn tell_change(epfd: c_int, fd: c_int, change: Option<(u32, u64)>) {
+    match change {
+        Some((events, data)) => register(epfd, fd, events, data),
+        None => {
+            let before = errno::get();
+            // SAFETY: no event is read.
+            unsafe { real::epoll_ctl(epfd, libc::EPOLL_CTL_DEL, fd, core::ptr::null_mut()) };
+            errno::set(before);
+        }
+    }
+}
+
+/// Tells the kernel of the registrations that were changed without it.
+pub(super) fn tell_all(epfd: c_int, set: &Set) {
+    set.tell_all(|fd, change| tell_change(epfd, fd, change));
+}
+
+/// Makes the kernel's epoll report `fd`, which has something to read, at once: if the socket is writable, asking for that
+/// does.
+pub(super) fn kick(epfd: c_int, set: &Set, fd: c_int) {
+    set.with_item(fd, |item| {
+        if item.wants(IN) {
+            item.set_kicked(true);
+            if item.room == Room::SetAlone {
+                item.set_room(Room::Set);
+            }
+            // Nothing more: an exclusive registration must not have EPOLLWRNORM.
+            register(epfd, fd, item.events | libc::EPOLLOUT as u32, item.data);
+        }
+    });
+    sound_if_full(epfd, set, fd);
+}
+
+/// Wakes a sleeper by a descriptor of the library's own, where `fd` is not writable: the other end may read nothing before
+/// it is answered.
+pub(super) fn sound_if_full(epfd: c_int, set: &Set, fd: c_int) {
+    if set.has_alarm() || is_quiet() || port(fd).is_none_or(|port| has_kernel_room(&port)) {
+        return;
+    }
+    let Some(alarm) = kernel::always_readable() else { return };
+    if !set.set_alarm(alarm) {
+        return kernel::close(alarm);
+    }
+    let mut event = epoll_event { events: libc::EPOLLIN as u32, u64: set.alarm_data() };
+    let before = errno::get();
+    // SAFETY: one event.
+    unsafe { real::epoll_ctl(epfd, libc::EPOLL_CTL_ADD, alarm, &mut event) };
+    errno::set(before);
+}
+
+/// It has done so.
+pub(super) fn silence(epfd: c_int, set: &Set) {
+    if is_quiet() {
+        return;
+    }
+    if let Some(alarm) = set.take_alarm() {
+        tell_change(epfd, alarm, None);
+        kernel::close(alarm);
+    }
+}

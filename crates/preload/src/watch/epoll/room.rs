@@ -1,0 +1,159 @@
+//! Sets whose program waits for room in a ring. The kernel, whose own buffers are empty meanwhile, is not to say that there is
+//! some; nobody tells of the ring's, so the set sleeps briefly and looks.
+//!
+//! A registration for which the set looks ([`Room`]) stays active. As soon as the set cannot look (the direction leaves the ring,
+//! the socket or the set goes elsewhere), the kernel gets its registration back, and tells of its own room.
+
+use super::register::register;
+use super::{EDGE, ONCE, OUT, has_sleepers, port};
+use crate::connection;
+use crate::watch::set::{self, Item, Room, Scan, Set};
+use core::ffi::c_int;
+use underpass_segment::switch::Port;
+
+/// Whether sets that may tell of room in the ring of `port` can look for it.
+pub fn looks_for_room(port: &Port<'_>) -> bool {
+    let Some(connection) = connection::known(port.fd) else { return false };
+    // One that is looked at below this signal handler cannot be told now; on an inner one somebody sleeps from outside.
+    connection.descriptors().all(|fd| set::sets_of(fd).all(|set| !set.is_interrupted() && !set.is_inner()))
+}
+
+/// A send on `port` was refused, since its ring is full. Sets that are to tell of room look at it from now on, also those in which
+/// a thread sleeps.
+pub fn await_room(port: &Port<'_>) {
+    let Some(connection) = connection::known(port.fd) else { return };
+    for fd in connection.descriptors() {
+        for set in set::sets_of(fd).filter(|set| !set.is_interrupted()) {
+            set.look_at(fd, |item| {
+                let is_new = item.wants(OUT) && item.events & ONCE == 0 && item.room == Room::Kernel;
+                if is_new {
+                    item.set_room(Room::Set);
+                    if has_sleepers(set.epfd()) || set.is_inner() {
+                        // The kernel looks at its own room once more, and finds it: whoever sleeps looks at the ring's.
+                        register(set.epfd(), fd, item.events, item.data);
+                    }
+                }
+                is_new
+            });
+        }
+    }
+}
+
+/// What a set finds that looks for room.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(super) enum Found {
+    /// The kernel tells, if anybody has to.
+    Nothing,
+    /// The program is to be told of room in the ring.
+    Room,
+    /// There is none yet.
+    None,
+}
+
+/// Whether the program is to be told of room in the ring.
+pub(super) fn look(port: &Port<'_>, item: &Item) -> Found {
+    let level = item.events & (EDGE | ONCE) == 0;
+    match item.room {
+        _ if !item.wants(OUT) => Found::Nothing,
+        Room::Kernel if level && port.sends_fast() => {
+            if port.offers_room() {
+                Found::Room
+            } else {
+                Found::None
+            }
+        }
+        Room::Kernel => Found::Nothing,
+        Room::Set | Room::SetAlone if port.has_room_again() => Found::Room,
+        Room::Set | Room::SetAlone if port.keeps_waiting() => Found::None,
+        Room::Set | Room::SetAlone => Found::Nothing,
+    }
+}
+
+/// The same, and gives the kernel its registration back where the set has nothing to look for any more.
+pub(super) fn look_anew(epfd: c_int, fd: c_int, port: &Port<'_>, item: &mut Item) -> Found {
+    let found = look(port, item);
+    if found == Found::Room {
+        port.told_of_room();
+    }
+    match found {
+        Found::Nothing => give_back(epfd, fd, item),
+        Found::Room if item.room == Room::SetAlone => give_back(epfd, fd, item),
+        Found::Room => item.set_room(Room::Kernel),
+        Found::None if item.room == Room::Kernel => item.set_room(Room::Set),
+        Found::None => {}
+    }
+    found
+}
+
+/// The kernel says that there is room: whether it has only its own in mind.
+pub(super) fn is_about_the_kernel(set: &Set, port: &Port<'_>, item: &mut Item) -> bool {
+    let told = if !port.stays_in_ring() || port.offers_room() {
+        true
+    } else {
+        // Of these nobody looks for the ring's. If it cannot go down just now, the kernel says so again.
+        if item.events & ONCE != 0 || set.is_inner() {
+            port.go_down_for_room();
+        }
+        !port.sends_fast()
+    };
+    if told {
+        if item.room == Room::SetAlone {
+            give_back(set.epfd(), port.fd, item);
+        }
+        item.set_room(Room::Kernel);
+        return false;
+    }
+    // Whatever the kernel was asked for before, this is what it knows.
+    if item.events & ONCE == 0 {
+        item.set_room(Room::Set);
+    }
+    true
+}
+
+/// Before a sleep on the set: from now on the kernel says nothing of its room. Of an edge it has said so before.
+pub(super) fn mute(epfd: c_int, fd: c_int, item: &mut Item) {
+    if item.events & EDGE == 0 && item.room != Room::SetAlone {
+        register(epfd, fd, item.events & !OUT, item.data);
+        item.set_room(Room::SetAlone);
+    }
+}
+
+/// The set does not look for room any more: the kernel says that there is some, also where it has said so before.
+pub(super) fn give_back(epfd: c_int, fd: c_int, item: &mut Item) {
+    if item.room != Room::Kernel {
+        item.set_room(Room::Kernel);
+        register(epfd, fd, item.events, item.data);
+    }
+}
+
+/// How long a sleep on the set lasts at most, in nanoseconds, since something waits for room; 0: not at all.
+pub(super) fn look_in(epfd: c_int, set: &Set) -> u64 {
+    let mut soonest = u64::MAX;
+    set.scan(|fd, item, _| {
+        if item.room == Room::Kernel {
+            return Scan::Keep;
+        }
+        let Some(port) = port(fd) else {
+            give_back(epfd, fd, item);
+            return Scan::Keep;
+        };
+        let next = port.looks_for_room_in();
+        match look(&port, item) {
+            Found::None => soonest = soonest.min(next.unwrap_or(0)),
+            Found::Room => soonest = 0,
+            Found::Nothing => give_back(epfd, fd, item),
+        }
+        Scan::Keep
+    });
+    soonest
+}
+
+/// Whether a socket that the set looks at waits for room.
+pub(super) fn any_waits(set: &Set) -> bool {
+    let mut any = false;
+    set.scan(|_, item, _| {
+        any |= item.room != Room::Kernel;
+        if any { Scan::Enough } else { Scan::Keep }
+    });
+    any
+}

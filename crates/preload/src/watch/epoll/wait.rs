@@ -1,0 +1,375 @@
+//! Waits on a set (epoll_wait and its variants).
+
+use super::events::{Events, ask, collect, tell_each, tell_twins};
+use super::news::{news, writable as is_writable_now};
+use super::register::tell_all;
+use super::room::{any_waits, look_in};
+use super::sleep::{any_news, arm, arm_inner, hand_over};
+use super::{IN, OVER, asleep, has_sleepers, port, rests, set_of};
+use crate::connection::confined;
+use crate::guest::access::is_writable;
+use crate::guest::buffers::SURE;
+use crate::guest::cancellation::test_cancel;
+use crate::guest::deadline::{AT_ONCE, Deadline, left};
+use crate::guest::{errno, real, settings, table};
+use crate::watch::set::{Scan, Set};
+use core::ffi::c_int;
+use libc::{epoll_event, pollfd, sigset_t, timespec};
+use underpass_segment::clock::{self, ticks, ticks_per_microsecond};
+use underpass_segment::raw::is_quiet;
+use underpass_segment::switch::Sleep;
+use underpass_segment::sync::Relaxed;
+use underpass_segment::wait::{Polled, Wait};
+
+/// A set that is busy with fast connections asks the kernel for the others this often.
+pub(super) const KERNEL_EVERY_US: u64 = 50;
+/// The same while there is nothing to report.
+const KERNEL_WHEN_IDLE_US: u64 = 4;
+/// Where another thread may take the doorbell, a sleep lasts no longer.
+const BRIEFLY_NS: u64 = 10_000_000;
+
+/// The program's call.
+pub struct Call<'a> {
+    /// The set.
+    pub epfd: c_int,
+    /// Makes it with what is left of the time.
+    pub sleep: &'a dyn Fn(*mut epoll_event, c_int, Option<timespec>) -> c_int,
+    /// The signals that it blocks; null: as they are.
+    pub mask: *const sigset_t,
+}
+
+impl Call<'_> {
+    /// Makes it with what is left of the time: what the kernel says, of which not all may be true.
+    fn ask(&self, at: *mut epoll_event, most: c_int, left: Option<timespec>) -> c_int {
+        (self.sleep)(at, most, left)
+    }
+
+    /// The same, and what is true of it where the kernel alone tells of the set.
+    fn sleep(&self, at: *mut epoll_event, most: c_int, left: Option<timespec>) -> c_int {
+        let answer = self.ask(at, most, left);
+        // SAFETY: the kernel has written so many.
+        unsafe { rests::confirm(self.epfd, at, answer) }
+    }
+
+    /// The same without waiting.
+    fn look(&self, at: *mut epoll_event, most: c_int) -> c_int {
+        self.sleep(at, most, Some(AT_ONCE))
+    }
+
+    /// What is left in the rings of a confined process, and what the kernel says beside it; `None` if nothing is left.
+    ///
+    /// # Safety
+    /// The array must be the program's, of `most` events, one at least.
+    unsafe fn rests(&self, at: *mut epoll_event, most: usize) -> Option<c_int> {
+        if !confined::has_rests() {
+            return None;
+        }
+        let look = |at, most| match set_of(self.epfd).filter(|set| set.count() > 0 && !set.is_interrupted()) {
+            // The filter was refused, and the set has connections of ours yet.
+            Some(set) if !is_quiet() => wait_in(self.epfd, set, Events::new(at, most), Some(0), self, false),
+            _ => self.look(at, most as c_int),
+        };
+        // SAFETY: passed on to the caller.
+        unsafe { rests::tell(self.epfd, at, most, &look) }
+    }
+
+    /// Sleeps in it for so many nanoseconds at most, which are few: most calls count in milliseconds.
+    fn sleep_briefly(&self, at: *mut epoll_event, most: c_int, deadline: Deadline, ns: u64) -> c_int {
+        let mut set = pollfd { fd: self.epfd, events: libc::POLLIN, revents: 0 };
+        let left = left(deadline, ns);
+        let left = left.as_ref().map_or(core::ptr::null(), |left| left as *const timespec);
+        // SAFETY: one element, a time of this frame, and the program's mask.
+        let answer = unsafe { real::ppoll(&mut set, 1, left, self.mask) };
+        if answer > 0 { self.ask(at, most, Some(AT_ONCE)) } else { answer }
+    }
+}
+
+/// epoll_wait, sleeping by `call`.
+pub fn wait(epfd: c_int, events: *mut epoll_event, most: c_int, deadline: Deadline, call: &Call<'_>) -> Option<c_int> {
+    /// The kernel takes no more.
+    const MOST: c_int = c_int::MAX / size_of::<epoll_event>() as c_int;
+    if !(1..=MOST).contains(&most) {
+        return None;
+    }
+    if confined::has_rests()
+        && is_writable(events, 1)
+        // SAFETY: the program vouches for its array.
+        && let Some(count) = unsafe { call.rests(events, most as usize) }
+    {
+        return Some(count);
+    }
+    // What is in the sets of a confined process, the kernel knows.
+    let set = set_of(epfd).filter(|set| set.count() > 0 || set.has_inner() && !is_quiet())?;
+    test_cancel();
+    // The rest of the array is the program's word: there may be much of it, and little of that is written to.
+    if !is_writable(events, 1) {
+        return wait_in_vain(epfd, set, events, most, deadline, call);
+    }
+    let most = most as usize;
+    if set.is_interrupted() {
+        return Some(wait_above(set, events, most, deadline, call));
+    }
+    if !set.is_mine() {
+        tell_all(epfd, set);
+    }
+    let answer = wait_in(epfd, set, Events::new(events, most), deadline, call, true);
+    hand_over(epfd, set);
+    Some(answer)
+}
+
+/// The same where no event can be written. As in the kernel the first that there is ends the call with an error, and is
+/// there for the next call.
+#[cold]
+fn wait_in_vain(
+    epfd: c_int,
+    set: &Set,
+    events: *mut epoll_event,
+    most: c_int,
+    deadline: Deadline,
+    call: &Call<'_>,
+) -> Option<c_int> {
+    // No process has memory there: the kernel says so before it looks at the set.
+    if (events as usize).saturating_add(most as usize * size_of::<epoll_event>()) > SURE {
+        return None;
+    }
+    loop {
+        let expired = deadline.is_some_and(|at| clock::nanoseconds() >= at);
+        let mut has_news = false;
+        set.peek_active(|fd, item| {
+            has_news |= port(fd)
+                .is_some_and(|port| item.wants(IN) && news(&port, item).is_some() || is_writable_now(&port, item));
+        });
+        if has_news {
+            errno::set(libc::EFAULT);
+            return Some(-1);
+        }
+        if !set.is_interrupted() {
+            tell_all(epfd, set);
+        }
+        // The kernel finds the same of what it knows.
+        let answer = asleep(epfd, || call.sleep(events, most, left(deadline, BRIEFLY_NS)));
+        if answer != 0 || expired {
+            return Some(answer);
+        }
+    }
+}
+
+/// Waits for what the set and the kernel tell; `rests`: and for what is left in the rings of a confined process.
+fn wait_in(epfd: c_int, set: &Set, mut events: Events, deadline: Deadline, call: &Call<'_>, rests: bool) -> c_int {
+    let look = |at, most| {
+        if is_quiet() {
+            // By the program's own call.
+            return call.ask(at, most, Some(AT_ONCE));
+        }
+        // SAFETY: the kernel writes at most as many events as it is told.
+        unsafe { real::epoll_wait(epfd, at, most, 0) }
+    };
+    let mut began: Option<Wait> = None;
+    let mut slept = false;
+    let mut polled_enough = false;
+    loop {
+        // SAFETY: the program's array, of which nothing is used yet.
+        let rests_now = |events: &Events| unsafe { call.rests(events.at, events.most) };
+        // The filter may have come while this thread slept.
+        if rests
+            && events.count == 0
+            && let Some(count) = rests_now(&events)
+        {
+            return count;
+        }
+        let expired = deadline.is_some_and(|at| clock::nanoseconds() >= at);
+        events.last_look = expired;
+        let idle_for = ticks().wrapping_sub(set.asked().load(Relaxed));
+        // The kernel's own must not starve, nor starve the others.
+        let overdue = idle_for > KERNEL_EVERY_US * ticks_per_microsecond() && !set.others_first().swap(false, Relaxed);
+        if !overdue {
+            collect(epfd, set, &mut events);
+        }
+        let idle = idle_for > KERNEL_WHEN_IDLE_US * ticks_per_microsecond();
+        // Who goes to sleep at once asks the kernel by that.
+        let sleeps = began.is_none() && events.count == 0 && idle && !expired && !(overdue && any_news(set)) && {
+            polled_enough = !began.insert(begin(set)).polls() || any_waits(set);
+            polled_enough || !set.is_active()
+        };
+        // Who asks what is there now is told all of it.
+        let in_doubt = (core::mem::take(&mut events.in_doubt) || set.has_quiet()) && events.count < events.most;
+        if !sleeps && (overdue || (expired && in_doubt) || (events.count == 0 && (idle || expired))) {
+            set.asked().store(ticks(), Relaxed);
+            if expired {
+                // No call that sleeps will.
+                arm_inner(set, 0);
+            }
+            if ask(epfd, set, &mut events, look) < 0 {
+                return -1;
+            }
+            if events.count == events.most {
+                set.others_first().store(true, Relaxed);
+            } else if overdue || core::mem::take(&mut events.put_off) {
+                collect(epfd, set, &mut events);
+            }
+        }
+        if events.count > 0 || expired {
+            if events.count > 0 && set.has_twins() {
+                tell_twins(epfd, set, &mut events);
+            }
+            if let Some(wait) = began {
+                wait.end(set.memory(), slept);
+            }
+            return events.count as c_int;
+        }
+        let wait = began.get_or_insert_with(|| begin(set));
+        let slice = KERNEL_WHEN_IDLE_US * ticks_per_microsecond();
+        if !polled_enough && set.is_active() {
+            polled_enough = wait.poll_for(slice, || any_news(set)) == Polled::Enough;
+            continue;
+        }
+        let answer = sleep(epfd, set, &mut events, deadline, call, &mut slept);
+        // Others that sleep on the same set still want the next doorbell.
+        set.set_asleep(|| has_sleepers(epfd));
+        match answer {
+            None => continue,
+            Some(0..) => {}
+            Some(failed) => return failed,
+        }
+        set.asked().store(ticks(), Relaxed);
+    }
+}
+
+/// Sleeps in the kernel, and puts right what that tells: as [`ask`], with whether it `slept`. `None` if there is something without
+/// that.
+fn sleep(
+    epfd: c_int,
+    set: &Set,
+    events: &mut Events,
+    deadline: Deadline,
+    call: &Call<'_>,
+    slept: &mut bool,
+) -> Option<c_int> {
+    asleep(epfd, || {
+        if rests::keeps_awake(epfd) {
+            return None;
+        }
+        tell_all(epfd, set);
+        let brief = match arm(set, false, 0) {
+            Sleep::Yes => u64::MAX,
+            Sleep::No => return None,
+            Sleep::Briefly => BRIEFLY_NS,
+        };
+        let room_in = look_in(epfd, set);
+        let brief = brief.min(room_in);
+        if brief == 0 {
+            return None;
+        }
+        *slept = true;
+        let sleep = |at, most| match room_in {
+            0..1_000_000 if !is_quiet() => call.sleep_briefly(at, most, deadline, room_in),
+            _ => call.ask(at, most, left(deadline, brief)),
+        };
+        Some(if set.fall_asleep(brief != u64::MAX) { ask(epfd, set, events, sleep) } else { 0 })
+    })
+}
+
+/// The same in a signal handler on top of a look at the set: nothing of it can be changed, so every look is at all of it.
+#[cold]
+fn wait_above(set: &Set, at: *mut epoll_event, most: usize, deadline: Deadline, call: &Call<'_>) -> c_int {
+    loop {
+        let expired = deadline.is_some_and(|at| clock::nanoseconds() >= at);
+        let mut events = Events::new(at, most);
+        set.peek_active(|fd, item| {
+            if item.wants(IN) && port(fd).is_some_and(|port| news(&port, item).is_some()) {
+                events.push(fd, item.events & IN, item.data);
+            }
+        });
+        if events.count > 0 {
+            return events.count as c_int;
+        }
+        let answer = call.sleep(at, most.min(c_int::MAX as usize) as c_int, left(deadline, BRIEFLY_NS));
+        if answer < 0 {
+            return answer;
+        }
+        for index in 0..answer as usize {
+            // SAFETY: the kernel has written so many; `push` writes none that is not read.
+            let mut event = unsafe { at.add(index).read_unaligned() };
+            let of_data = |fd: &c_int| set.item(*fd).is_some_and(|it| it.data == event.u64);
+            let port = (0..table::highest()).find(of_data).and_then(port);
+            if event.events & OVER == 0 && port.is_some_and(|port| !port.readable()) {
+                event.events &= !IN;
+            }
+            if event.events != 0 {
+                events.push(-1, event.events, event.u64);
+            }
+        }
+        if events.count > 0 || expired {
+            return events.count as c_int;
+        }
+    }
+}
+
+/// Begins a wait: meets the other ends of the active connections.
+fn begin(set: &Set) -> Wait {
+    let mut wait = Wait::begin(set.memory(), 0, settings::config().spin_us);
+    let (mut ports, mut together) = (0, 0);
+    set.scan(|fd, _, _| {
+        if let Some(port) = port(fd) {
+            together += u32::from(port.exchange_cpu(wait.cpu()) == wait.cpu());
+            ports += 1;
+        }
+        Scan::Keep
+    });
+    wait.share(ports > 0 && together == ports);
+    wait
+}
+
+/// Sleeps by `native` on a set that has no sockets of ours. It may have some when this thread wakes: then what woke it may be
+/// a doorbell, or what another thread has been told of.
+pub fn sleep_natively(
+    epfd: c_int,
+    events: *mut epoll_event,
+    most: c_int,
+    deadline: Deadline,
+    call: &Call<'_>,
+    native: impl FnOnce() -> c_int,
+) -> c_int {
+    if confined::has_rests() {
+        return sleep_beside_rests(events, most, deadline, call);
+    }
+    let before = set_of(epfd).map(Set::changes);
+    let answer = asleep(epfd, native);
+    let Some(set) = set_of(epfd).filter(|set| answer > 0 && !set.is_interrupted()) else {
+        // SAFETY: the kernel has written so many.
+        return unsafe { rests::confirm(epfd, events, answer) };
+    };
+    let mut all = Events::new(events, most as usize);
+    tell_each(epfd, set, &mut all, before, answer as usize);
+    if all.count > 0 {
+        hand_over(epfd, set);
+        return all.count as c_int;
+    }
+    wait(epfd, events, most, deadline, call).unwrap_or(0)
+}
+
+/// The same in a confined process, which another thread may wake: what is left in the ring of a connection that it registers.
+fn sleep_beside_rests(events: *mut epoll_event, most: c_int, deadline: Deadline, call: &Call<'_>) -> c_int {
+    loop {
+        let answer = asleep(call.epfd, || {
+            let longest = if rests::keeps_awake(call.epfd) { 0 } else { u64::MAX };
+            call.sleep(events, most, left(deadline, longest))
+        });
+        // SAFETY: the program's array; the kernel has looked at it by now.
+        let rests = || unsafe { call.rests(events, most as usize) };
+        if answer == 0
+            && is_writable(events, 1)
+            && let Some(count) = rests()
+        {
+            return count;
+        }
+        if answer != 0 || deadline.is_some_and(|at| clock::nanoseconds() >= at) {
+            return answer;
+        }
+    }
+}
+
+/// Milliseconds of a remaining time, rounded up, for calls that count in them; -1: forever.
+pub fn whole_ms(left: Option<timespec>) -> c_int {
+    left.map_or(-1, |t| (t.tv_sec * 1000 + (t.tv_nsec + 999_999) / 1_000_000).min(c_int::MAX.into()) as c_int)
+}

@@ -1,0 +1,16 @@
+//! Who waits for a connection: polls, selects and epoll sets.
+
+pub mod epoll;
+pub mod poll;
+pub mod set;
+
+use crate::connection::watchers::Watchers;
+
+/// What a connection has its watchers do.
+pub static WATCHERS: Watchers = Watchers {
+    is_looked_at: epoll::is_looked_at,
+    leave_to_kernel: epoll::leave_to_kernel,
+    take_back: epoll::take_back,
+    looks_for_room: epoll::looks_for_room,
+    await_room: epoll::await_room,
+};

@@ -1,0 +1,174 @@
+//! A signal handler may interrupt its own thread inside a set. It defers its changes of the set, and the interrupted look makes
+//! them when it ends.
+
+use super::{Item, Set, State, made};
+use crate::connection::{self, references};
+use crate::guest::memory::{PIECE, Sparse};
+use crate::guest::table;
+use core::cell::UnsafeCell;
+use core::sync::atomic::compiler_fence;
+use underpass_segment::sync::{AtomicU32, Relaxed, SeqCst};
+
+/// One deferred change.
+#[derive(Clone, Copy, Debug)]
+pub enum Deferred {
+    /// `fd` is to be looked at in user space.
+    Activate { fd: i32 },
+    /// The program has registered `fd`, or changed its registration, in this generation of the number.
+    Changed { fd: i32, generation: u64, events: u32, data: u64, foreign: bool },
+    /// The program has removed `fd`, or the library follows it no more.
+    Removed { fd: i32 },
+    /// The last descriptor of the end with this index was closed.
+    End { index: u32 },
+    /// The last descriptor of the set was closed.
+    Closed,
+}
+
+/// So many have their place in the set's own memory.
+const FIRST: usize = 16;
+/// More than these in one handler, or without address space more than the first, are without effect, but for events that are
+/// told as the kernel has them.
+const MOST: usize = 1 << 15;
+
+/// The deferred changes of a set, in order; zeroed memory has none.
+pub(super) struct Deferrals {
+    count: AtomicU32,
+    first: UnsafeCell<[Option<Deferred>; FIRST]>,
+    more: Sparse<UnsafeCell<Option<Deferred>>, { MOST / PIECE }>,
+}
+
+impl Deferrals {
+    /// The place of number `index`, made if there is none yet.
+    fn place(&self, index: usize) -> Option<*mut Option<Deferred>> {
+        match index.checked_sub(FIRST) {
+            // SAFETY: below the length of the array, of which no reference is made.
+            None => Some(unsafe { self.first.get().cast::<Option<Deferred>>().add(index) }),
+            // SAFETY: places are never unmapped.
+            Some(above) => self.more.need(above).map(|place| unsafe { place.as_ref() }.get()),
+        }
+    }
+
+    fn put(&self, index: usize, what: Option<Deferred>) {
+        if let Some(place) = self.place(index) {
+            // SAFETY: this thread is inside the set; nobody else has the place meanwhile.
+            unsafe { place.write(what) };
+        }
+    }
+
+    fn at(&self, index: usize) -> Option<Deferred> {
+        // SAFETY: as in `put`.
+        self.place(index).and_then(|place| unsafe { place.read() })
+    }
+
+    /// Whether there are any; handlers of this thread that have returned are heeded.
+    #[inline]
+    pub(super) fn is_any(&self) -> bool {
+        compiler_fence(SeqCst);
+        self.count.load(Relaxed) != 0
+    }
+}
+
+/// What has to wait until nobody is inside.
+pub(super) struct Ends {
+    indices: [Option<u32>; FIRST],
+    closed: bool,
+}
+
+impl Ends {
+    #[cold]
+    pub(super) fn let_go(&self, set: &Set) {
+        self.indices.iter().flatten().for_each(|&index| references::release(index, None));
+        if self.closed {
+            Set::give_back(set);
+        }
+    }
+}
+
+/// Whether this is a signal handler that has interrupted its thread inside any set.
+pub fn is_any_interrupted() -> bool {
+    made().any(Set::is_interrupted)
+}
+
+/// Defers the release of the end with this index, whose last descriptor was closed, if this thread is inside a set: that may be
+/// using the segment of the end. Whether it does.
+pub fn defer_release(index: u32) -> bool {
+    let below = made().find(|set| set.is_interrupted());
+    below.inspect(|set| set.defer(Deferred::End { index })).is_some()
+}
+
+impl Set {
+    /// Defers `what` to the look at the set that this signal handler has interrupted.
+    pub fn defer(&self, what: Deferred) {
+        // Another handler may come on top of this one, and return.
+        let at = self.deferred.count.fetch_add(1, Relaxed) as usize;
+        self.deferred.put(at, Some(what));
+    }
+
+    /// What was deferred, for a handler.
+    pub(super) fn each_deferred(&self, mut what: impl FnMut(Deferred)) {
+        let count = (self.deferred.count.load(Relaxed) as usize).min(FIRST + MOST);
+        (0..count).filter_map(|index| self.deferred.at(index)).for_each(&mut what);
+    }
+
+    /// What `fd` will be registered as, if handlers have changed that.
+    pub(super) fn deferred_change_of(&self, fd: i32) -> Option<Option<Item>> {
+        let mut left = None;
+        self.each_deferred(|what| match what {
+            Deferred::Changed { fd: it, generation, events, data, foreign } if it == fd => {
+                left = (generation == table::generation(fd)).then(|| Some(Item::of(fd, events, data, foreign)));
+            }
+            Deferred::Removed { fd: it } if it == fd => left = Some(None),
+            _ => {}
+        });
+        left
+    }
+
+    /// Makes the deferred changes.
+    #[cold]
+    pub(super) fn catch_up(&self, state: &mut State) -> Ends {
+        let mut ends = Ends { indices: [None; FIRST], closed: false };
+        let mut free = ends.indices.iter_mut();
+        let (mut done, mut all) = (0, true);
+        // A handler may add to them meanwhile.
+        while done < self.deferred.count.load(Relaxed) {
+            compiler_fence(SeqCst);
+            let what = self.deferred.at(done as usize);
+            self.deferred.put(done as usize, None);
+            match what {
+                Some(Deferred::Activate { fd }) => state.activate(fd),
+                Some(Deferred::Changed { fd, generation, events, data, foreign }) => {
+                    self.note_change(foreign);
+                    // It may have been closed since. Without address space its events are told as the kernel has them.
+                    if generation == table::generation(fd) && state.put(fd, events, data, foreign) {
+                        state.activate(fd);
+                    }
+                }
+                Some(Deferred::Removed { fd }) => {
+                    self.note_change(false);
+                    if let (Some(item), Some(connection)) =
+                        (state.item(fd).filter(|it| it.is_ours(fd) && it.resting), connection::known(fd))
+                    {
+                        item.set_resting(false);
+                        connection.end.reading.resting.remove();
+                    }
+                    state.remove(fd);
+                }
+                Some(Deferred::End { index }) => match free.next() {
+                    Some(place) => *place = Some(index),
+                    None => {
+                        // When those are let go of.
+                        self.deferred.put(done as usize, what);
+                        all = false;
+                    }
+                },
+                Some(Deferred::Closed) => ends.closed = true,
+                None => {}
+            }
+            done += 1;
+            if all && self.deferred.count.compare_exchange(done, 0, Relaxed, Relaxed).is_ok() {
+                break;
+            }
+        }
+        ends
+    }
+}

@@ -1,0 +1,200 @@
+//! The groups as which the sockets of a set sleep, one in each of their pools.
+
+use super::{Set, State, made};
+use crate::guest::memory::{release, reserve};
+use core::ptr::null_mut;
+use underpass_segment::kernel;
+use underpass_segment::link::{Link, Side};
+use underpass_segment::sync::{AcqRel, Relaxed, SeqCst};
+use underpass_segment::words::{ALONE, Group};
+
+/// Pools of one set whose connections sleep as a group; those of further pools are woken one by one.
+const MAX_POOLS: usize = 512;
+
+/// A pool in which the set has ends of one side, and which descriptors they are. Of a connection within this process it
+/// may have both.
+#[derive(Clone, Copy)]
+pub(super) struct Members {
+    pool: *const u8,
+    side: Side,
+    group: *const Group,
+    number: u32,
+    fds: [i32; 64],
+}
+
+/// The right to make a connection a member of its set's group, while the set is scanned.
+pub struct Joining<'a>(pub(super) &'a mut State);
+
+/// The process ends: others may have its groups.
+pub fn give_back_groups() {
+    // Not one that this thread is inside, below the signal handler that ends the process.
+    for set in made().filter(|set| set.lock.load(Relaxed) == 0) {
+        set.locked(State::leave_groups);
+    }
+}
+
+/// A pool is about to be detached.
+pub fn forget_pool(pool: *const u8) {
+    for set in made() {
+        set.locked(|state| {
+            for index in (0..state.member_count).rev() {
+                if state.members_at(index).pool == pool {
+                    state.members_at(index).give_back();
+                    set.groups.fetch_sub(1, Relaxed);
+                    let last = state.member_count - 1;
+                    *state.members_at(index) = *state.members_at(last);
+                    state.member_count = last;
+                }
+            }
+        });
+    }
+}
+
+impl Set {
+    /// Looks whether any group of the set was rung, and makes the sockets it was rung for active. Many at once.
+    pub fn answer_bells(&self) -> bool {
+        if self.groups.load(Relaxed) == 0 || self.is_interrupted() {
+            return false;
+        }
+        self.locked(|state| {
+            let mut any = false;
+            for index in 0..state.member_count {
+                let members = state.members_at(index);
+                // SAFETY: the pool is attached: `forget_pool` is told before it is not.
+                let group = unsafe { &*members.group };
+                if group.rung.load(Relaxed) == 0 {
+                    continue;
+                }
+                any = true;
+                let mut rung = group.rung.swap(0, AcqRel);
+                let fds = members.fds;
+                while rung != 0 {
+                    state.activate(fds[rung.trailing_zeros() as usize] - 1);
+                    rung &= rung - 1;
+                }
+            }
+            any
+        })
+    }
+
+    /// The number to raise the waiting flag of `fd`'s segment to, so that it wakes this set.
+    pub fn number_for(&self, state: &mut Joining<'_>, fd: i32, link: &Link) -> u32 {
+        if self.is_inner() {
+            return ALONE;
+        }
+        let number = state.0.join(fd, link);
+        self.groups.store(state.0.member_count as u32, Relaxed);
+        number
+    }
+
+    /// Tells every group whether anybody sleeps on this set, which `asleep` says; if so: false when one has been rung.
+    pub fn set_asleep(&self, asleep: impl FnOnce() -> bool) -> bool {
+        if self.groups.load(Relaxed) == 0 {
+            return true;
+        }
+        // In there: whoever goes to sleep counts itself first, and says so in there afterwards.
+        self.locked(|state| state.set_asleep(asleep()))
+    }
+
+    /// This thread, counted among the sleepers, is about to sleep: false when a group has been rung, or unless sockets
+    /// `may` be active, when one has become so. Whoever makes one active does it in there, and looks for sleepers afterwards.
+    pub fn fall_asleep(&self, may: bool) -> bool {
+        let quiet = self.locked(|state| state.set_asleep(true));
+        // Looked at afterwards: a signal handler may just have left one.
+        quiet && (may || !self.is_active())
+    }
+
+    /// Somebody sleeps on the set from outside: the kernel must know every registration as it is.
+    pub fn set_inner(&self) {
+        if self.is_inner.swap(1, Relaxed) != 0 {
+            return;
+        }
+        // Those that sleep as members of a group are to be woken one by one from now on. The groups stay the set's: a
+        // sender may still have their numbers, and a thread that sleeps on the set itself is still woken by them.
+        self.unless_interrupted(|state| {
+            for index in 0..state.member_count {
+                for fd in state.members_at(index).fds {
+                    state.activate(fd - 1);
+                }
+            }
+        });
+    }
+}
+
+impl Members {
+    fn give_back(&self) {
+        // SAFETY: the pool is attached: `forget_pool` is told before it is not.
+        unsafe { &*self.group }.release();
+    }
+}
+
+impl State {
+    pub(super) fn members_at(&mut self, index: usize) -> &mut Members {
+        debug_assert!(index < self.member_capacity);
+        // SAFETY: so many entries; zeroed memory is never looked at.
+        unsafe { &mut *self.members.add(index) }
+    }
+
+    /// False if there are too many, or no address space.
+    fn make_room_for_members(&mut self) -> bool {
+        let (before, capacity) = (self.member_capacity, (4 * self.member_capacity).clamp(8, MAX_POOLS));
+        let made: *mut Members =
+            if before < capacity { reserve(capacity * size_of::<Members>()).cast() } else { null_mut() };
+        if made.is_null() {
+            return false;
+        }
+        if before > 0 {
+            // SAFETY: the new memory has room for them, and nobody uses the old any more.
+            unsafe {
+                made.copy_from_nonoverlapping(self.members, self.member_count);
+                release(self.members.cast(), before * size_of::<Members>());
+            }
+        }
+        (self.members, self.member_capacity) = (made, capacity);
+        true
+    }
+
+    /// See [`Set::set_asleep`].
+    fn set_asleep(&mut self, asleep: bool) -> bool {
+        let mut quiet = true;
+        for index in 0..self.member_count {
+            // SAFETY: as in `answer_bells`.
+            let group = unsafe { &*self.members_at(index).group };
+            if asleep {
+                // SeqCst: asleep before rung is looked at; the sender rings before it looks whether any sleeps.
+                group.asleep.swap(1, SeqCst);
+                quiet &= group.rung.load(SeqCst) == 0;
+            } else {
+                group.asleep.store(0, Relaxed);
+            }
+        }
+        quiet
+    }
+
+    pub(super) fn leave_groups(&mut self) {
+        for index in 0..self.member_count {
+            self.members_at(index).give_back();
+        }
+        self.member_count = 0;
+    }
+
+    pub(super) fn join(&mut self, fd: i32, link: &Link) -> u32 {
+        let slot = link.slot() as usize & 63;
+        for index in 0..self.member_count {
+            let members = self.members_at(index);
+            if members.pool == link.pool() && members.side == link.side() {
+                members.fds[slot] = fd + 1;
+                return members.number;
+            }
+        }
+        if self.member_count == self.member_capacity && !self.make_room_for_members() {
+            return ALONE;
+        }
+        let Some((number, group)) = link.take_group(kernel::process_id() as u32) else { return ALONE };
+        let mut fds = [0; 64];
+        fds[slot] = fd + 1;
+        self.member_count += 1;
+        *self.members_at(self.member_count - 1) = Members { pool: link.pool(), side: link.side(), group, number, fds };
+        number
+    }
+}

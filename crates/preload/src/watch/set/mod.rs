@@ -1,0 +1,559 @@
+//! The library's copy of an epoll set: which stream sockets the program has registered, how, and which are active.
+
+mod active;
+mod deferred;
+mod groups;
+mod items;
+mod names;
+mod registrations;
+mod sets_of;
+
+pub use active::Scan;
+pub use deferred::{Deferred, defer_release, is_any_interrupted};
+pub use groups::{Joining, forget_pool, give_back_groups};
+pub use registrations::{Later, Registered, WithData};
+pub use sets_of::{forget_sets_of, sets_of};
+
+use crate::guest::memory::{PIECE, Sparse, reserve};
+use crate::guest::{table, thread};
+use core::cell::UnsafeCell;
+use deferred::Deferrals;
+use groups::Members;
+use items::{First, Items};
+use names::Names;
+use underpass_segment::clock::give_way;
+use underpass_segment::switch::Told;
+use underpass_segment::sync::{
+    AcqRel, Acquire, AtomicBool, AtomicI32, AtomicPtr, AtomicU32, AtomicU64, Relaxed, Release, pause,
+};
+use underpass_segment::wait::Memory;
+
+/// No thread's number: more than one thread has used the set.
+const SEVERAL: u32 = u32::MAX;
+/// End of a chain.
+const NONE: u32 = 0;
+
+/// Who tells the program of room for which it asks. Zeroed memory is the kernel.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(u8)]
+pub enum Room {
+    /// The kernel, or the set, where a level-triggered one asks for room in a ring that is not full.
+    Kernel,
+    /// The set, which looks for room in the ring: the program was told of none, and of room not since.
+    Set,
+    /// The same, and the kernel's registration does not ask for its own meanwhile.
+    SetAlone,
+}
+
+/// One registration. Kept by descriptor number; zeroed memory is none.
+#[derive(Clone, Copy)]
+pub struct Item {
+    /// Its descriptor plus 1; 0: a free place.
+    key: u32,
+    /// As the program gave them.
+    pub events: u32,
+    /// As the program gave it.
+    pub data: u64,
+    /// What was reported (edge-triggered).
+    pub told: Told,
+    /// When there last were news, in ticks.
+    pub last_news: u64,
+    /// The kernel's registration asks for more, to wake a sleeper.
+    pub kicked: bool,
+    /// Who tells of room.
+    pub room: Room,
+    /// The set is counted among those who rely on the connection's waiting flag.
+    pub resting: bool,
+    /// One-shot, and used up.
+    disarmed: bool,
+    live: bool,
+    generation: u64,
+    /// The kernel has an older registration.
+    stale: bool,
+    /// Since when, in ticks.
+    stale_since: u64,
+    /// Removed, and the kernel does not know.
+    gone: bool,
+    /// Its socket is gone with its descriptor.
+    ended: bool,
+    /// Made for another descriptor of the socket, which has been closed: no call can change it any more.
+    adopted: bool,
+    /// Of a descriptor that is no socket of ours: kept for its data, which a socket of ours may share.
+    foreign: bool,
+    active: bool,
+    next: u32,
+}
+
+impl Item {
+    /// Whether any of `events` is to be reported now.
+    pub fn wants(&self, events: u32) -> bool {
+        self.live && !self.gone && !self.disarmed && self.events & events != 0
+    }
+
+    /// Whether the program has removed it, and the kernel may not know.
+    pub fn is_gone(&self) -> bool {
+        self.gone
+    }
+
+    /// Whether the kernel has had an older registration for more than `ticks` at time `now`.
+    pub fn is_stale_for(&self, ticks: u64, now: u64) -> bool {
+        self.stale && now.wrapping_sub(self.stale_since) > ticks
+    }
+
+    fn is_current(&self, fd: i32) -> bool {
+        self.live && self.generation == table::generation(fd)
+    }
+
+    fn is_ours(&self, fd: i32) -> bool {
+        self.is_ours_of(table::generation(fd))
+    }
+
+    fn is_ours_of(&self, generation: u64) -> bool {
+        self.live && self.generation == generation && !self.foreign
+    }
+
+    /// Its descriptor is about to be closed, and the socket with it.
+    pub fn set_ended(&mut self) {
+        self.ended = true;
+    }
+
+    /// See [`Item::told`].
+    pub fn set_told(&mut self, told: Told) {
+        self.told = told;
+    }
+
+    /// See [`Item::last_news`].
+    pub fn set_last_news(&mut self, ticks: u64) {
+        self.last_news = ticks;
+    }
+
+    /// See [`Item::resting`]; returns what it was.
+    pub fn set_resting(&mut self, resting: bool) -> bool {
+        core::mem::replace(&mut self.resting, resting)
+    }
+
+    /// See [`Item::kicked`].
+    pub fn set_kicked(&mut self, kicked: bool) {
+        self.kicked = kicked;
+    }
+
+    /// See [`Item::room`].
+    pub fn set_room(&mut self, room: Room) {
+        self.room = room;
+    }
+
+    /// One-shot, and used up.
+    pub fn is_disarmed(&self) -> bool {
+        self.disarmed
+    }
+
+    /// One-shot: used up, or armed again.
+    pub fn set_disarmed(&mut self, disarmed: bool) {
+        self.disarmed = disarmed;
+    }
+}
+
+/// What the lock of a set protects.
+struct State {
+    set: *const Set,
+    members: *mut Members,
+    member_count: usize,
+    member_capacity: usize,
+    items: *mut Items,
+    /// The table that every set has, in its own memory.
+    first: *mut First,
+    count: u32,
+    active_count: usize,
+    stale_count: usize,
+    turn: usize,
+}
+
+/// The copy. Made once per epoll set in use, never unmapped, used again.
+pub struct Set {
+    /// Number of the thread that is inside; 0 if none is.
+    lock: AtomicU32,
+    state: UnsafeCell<State>,
+    /// What signal handlers that have interrupted a look at the set have deferred.
+    deferred: Deferrals,
+    next_free: AtomicPtr<Set>,
+    /// Sets that are registered in this one, each number plus 1; 0: none any more. Null until there is one.
+    inner: AtomicPtr<Sparse<AtomicI32, { table::MAX_FDS / PIECE }>>,
+    inner_count: AtomicU32,
+    /// A descriptor of the library's that is registered to wake a sleeper, plus 1; 0: none.
+    alarm: AtomicI32,
+    /// One of its descriptors, and all of them.
+    epfd: AtomicI32,
+    names: Names,
+    /// One of its descriptors was closed under a sleeper.
+    slept_on: AtomicBool,
+    is_inner: AtomicU32,
+    /// The thread that uses it; [`SEVERAL`].
+    user: AtomicU32,
+    /// What `state` says of the registered, the active and the changed sockets, for a look without the lock.
+    count: AtomicU32,
+    active_count: AtomicU32,
+    stale: AtomicBool,
+    /// Something that is no socket of ours was registered.
+    has_foreign: AtomicBool,
+    /// See [`Set::has_twins`].
+    has_twins: AtomicBool,
+    /// Pools in which it has a group.
+    groups: AtomicU32,
+    /// See [`Set::changes`].
+    changes: AtomicU32,
+    /// All sets ever made, linked.
+    next_made: AtomicPtr<Set>,
+    mean_wait: AtomicU64,
+    waits: AtomicU32,
+    bells_before: AtomicU32,
+    asked: AtomicU64,
+    others_first: AtomicBool,
+}
+
+// SAFETY: `state` is used only by the thread that holds `lock`.
+unsafe impl Sync for Set {}
+
+static FREE: AtomicPtr<Set> = AtomicPtr::new(core::ptr::null_mut());
+static MADE: AtomicPtr<Set> = AtomicPtr::new(core::ptr::null_mut());
+/// A set has had an alarm.
+static ALARMS: AtomicBool = AtomicBool::new(false);
+
+/// In a forked child: the groups are the parent's. Inherited sets take groups of the child's own when they need them.
+pub fn after_fork() {
+    for set in made() {
+        set.groups.store(0, Relaxed);
+        set.lock.store(0, Relaxed);
+        set.locked(|state| state.member_count = 0);
+    }
+}
+
+/// All sets of this process.
+pub fn made() -> impl Iterator<Item = &'static Set> {
+    // SAFETY: sets are never unmapped.
+    core::iter::successors(unsafe { MADE.load(Acquire).as_ref() }, |set| unsafe {
+        set.next_made.load(Acquire).as_ref()
+    })
+}
+
+/// `fd` is about to be closed by the program: it is no alarm of the library's any more.
+pub fn forget_alarm(fd: i32) {
+    if ALARMS.load(Relaxed) {
+        for set in made() {
+            let _ = set.alarm.compare_exchange(fd + 1, 0, AcqRel, Relaxed);
+        }
+    }
+}
+
+impl Set {
+    /// An empty set with the descriptor `epfd`; `None` without address space.
+    pub fn make(epfd: i32) -> Option<*mut Set> {
+        let made = Set::unused()?;
+        // SAFETY: nobody else has it.
+        let set = unsafe { &*made };
+        set.epfd.store(epfd, Relaxed);
+        set.names.begin(epfd);
+        Some(made)
+    }
+
+    fn unused() -> Option<*mut Set> {
+        let free = FREE.swap(core::ptr::null_mut(), AcqRel);
+        // SAFETY: sets are never unmapped.
+        if let Some(set) = unsafe { free.as_ref() } {
+            // The rest of the list goes back.
+            let rest = set.next_free.swap(core::ptr::null_mut(), Relaxed);
+            if !rest.is_null() {
+                // SAFETY: as above.
+                Set::push_free(unsafe { &*rest });
+            }
+            return Some(free);
+        }
+        let page: *mut (Set, First) = reserve(size_of::<(Set, First)>()).cast();
+        if page.is_null() {
+            return None;
+        }
+        // SAFETY: fresh memory of our own, for both; zeroed memory is valid.
+        let set = unsafe { &raw mut (*page).0 };
+        // SAFETY: as above.
+        unsafe {
+            let state = &mut *(*set).state.get();
+            state.set = set;
+            state.first = &raw mut (*page).1;
+            state.begin_anew();
+            let mut first = MADE.load(Acquire);
+            loop {
+                (*set).next_made.store(first, Relaxed);
+                match MADE.compare_exchange(first, set, AcqRel, Acquire) {
+                    Ok(_) => break,
+                    Err(now) => first = now,
+                }
+            }
+        }
+        Some(set)
+    }
+
+    /// Empties the set for another epoll descriptor.
+    pub fn give_back(set: &Set) {
+        set.locked(|state| {
+            state.leave_groups();
+            state.begin_anew();
+        });
+        set.inner_count.store(0, Relaxed);
+        set.mean_wait.store(0, Relaxed);
+        set.is_inner.store(0, Relaxed);
+        set.slept_on.store(false, Relaxed);
+        set.has_foreign.store(false, Relaxed);
+        set.has_twins.store(false, Relaxed);
+        set.user.store(0, Relaxed);
+        set.groups.store(0, Relaxed);
+        Set::push_free(set);
+    }
+
+    fn push_free(set: &Set) {
+        let mut last = set;
+        // SAFETY: sets are never unmapped.
+        while let Some(next) = unsafe { last.next_free.load(Relaxed).as_ref() } {
+            last = next;
+        }
+        let mut head = FREE.load(Acquire);
+        loop {
+            last.next_free.store(head, Relaxed);
+            match FREE.compare_exchange(head, set as *const Set as *mut Set, AcqRel, Acquire) {
+                Ok(_) => return,
+                Err(now) => head = now,
+            }
+        }
+    }
+
+    /// Does `what` as the only thread inside; not in a signal handler on top of a look at the set.
+    fn locked<T>(&self, what: impl FnOnce(&mut State) -> T) -> T {
+        let mut rounds = 0u32;
+        let mut what = Some(what);
+        let mut result = None;
+        loop {
+            while self.lock.compare_exchange_weak(0, thread::number(), Acquire, Relaxed).is_err() {
+                rounds += 1;
+                if rounds.is_multiple_of(64) { give_way() } else { pause() }
+            }
+            // SAFETY: the lock makes this thread the only one.
+            let state = unsafe { &mut *self.state.get() };
+            if let Some(what) = what.take() {
+                result = Some(what(state));
+            }
+            let ends = self.deferred.is_any().then(|| self.catch_up(state));
+            self.count.store(state.count, Relaxed);
+            self.active_count.store(state.active_count as u32, Relaxed);
+            self.stale.store(state.stale_count > 0, Relaxed);
+            self.lock.store(0, Release);
+            if let Some(ends) = ends {
+                ends.let_go(self);
+            }
+            // A handler may have come before the lock was free.
+            if !self.deferred.is_any()
+                && let Some(result) = result.take()
+            {
+                return result;
+            }
+        }
+    }
+
+    /// The same, unless this thread is inside already, below a signal handler.
+    fn unless_interrupted<T>(&self, what: impl FnOnce(&mut State) -> T) -> Option<T> {
+        (!self.is_interrupted()).then(|| self.locked(what))
+    }
+
+    /// Whether this is a signal handler that has interrupted its thread inside the set.
+    pub fn is_interrupted(&self) -> bool {
+        let owner = self.lock.load(Relaxed);
+        owner != 0 && owner == thread::number()
+    }
+
+    /// The registration of `fd`, as a signal handler on top of a look at the set finds it.
+    fn peek(&self, fd: i32) -> Option<Item> {
+        // SAFETY: the thread that is inside is this one, which does not go on before the handler has returned.
+        let known = || unsafe { (*self.state.get()).item(fd).copied() };
+        self.deferred_change_of(fd).unwrap_or_else(known)
+    }
+
+    /// The same of every active one, and of those that handlers will make active.
+    pub fn peek_active(&self, mut look: impl FnMut(i32, &Item)) {
+        let mut show = |fd| {
+            if let Some(item) = self.peek(fd).filter(|it| it.is_ours(fd)) {
+                look(fd, &item);
+            }
+        };
+        // SAFETY: as in `peek`; a list that is being changed has only descriptors in it.
+        let count = unsafe { (*self.state.get()).active_count };
+        // SAFETY: as above.
+        (0..count).map(|index| unsafe { (*self.state.get()).active_at(index) }).for_each(&mut show);
+        self.each_deferred(|what| {
+            if let Deferred::Changed { fd, .. } | Deferred::Activate { fd } = what {
+                show(fd);
+            }
+        });
+    }
+
+    /// Sockets registered.
+    pub fn count(&self) -> u32 {
+        self.count.load(Relaxed)
+    }
+
+    /// Whether anything is registered that is not looked at in user space.
+    pub fn has_quiet(&self) -> bool {
+        self.count() > self.active_count.load(Relaxed) || self.has_foreign.load(Relaxed)
+    }
+
+    /// Whether the kernel may have older registrations.
+    pub fn is_stale(&self) -> bool {
+        self.stale.load(Relaxed)
+    }
+
+    /// Whether a socket was ever registered by several of its descriptors.
+    pub fn has_twins(&self) -> bool {
+        self.has_twins.load(Relaxed)
+    }
+
+    /// One is.
+    pub fn set_twins(&self) {
+        self.has_twins.store(true, Relaxed);
+    }
+
+    /// Notes that another set is registered in this one.
+    pub fn add_inner(&self, epfd: i32) {
+        self.unless_interrupted(|_| {
+            let count = self.inner_count.load(Relaxed);
+            if self.inner().any(|it| it == epfd) {
+                return;
+            }
+            let index = (0..count).find(|&index| self.inner_at(index) == Some(0)).unwrap_or(count);
+            // Without address space, of what only its rings know nobody is told who waits here.
+            if let Some(place) = self.need_inner_list().and_then(|list| list.need(index as usize)) {
+                // SAFETY: places are never unmapped; zeroed memory is none.
+                unsafe { place.as_ref() }.store(epfd + 1, Relaxed);
+                self.inner_count.store(count.max(index + 1), Release);
+            }
+        });
+    }
+
+    /// It is not any more.
+    pub fn remove_inner(&self, epfd: i32) {
+        for index in 0..self.inner_count.load(Acquire) {
+            if let Some(place) = self.inner_list().and_then(|list| list.get(index as usize)) {
+                // SAFETY: as in `add_inner`.
+                let _ = unsafe { place.as_ref() }.compare_exchange(epfd + 1, 0, Relaxed, Relaxed);
+            }
+        }
+    }
+
+    fn inner_list(&self) -> Option<&Sparse<AtomicI32, { table::MAX_FDS / PIECE }>> {
+        // SAFETY: once made, never unmapped.
+        unsafe { self.inner.load(Acquire).as_ref() }
+    }
+
+    /// By the thread that has the lock.
+    fn need_inner_list(&self) -> Option<&Sparse<AtomicI32, { table::MAX_FDS / PIECE }>> {
+        if self.inner_list().is_none() {
+            // Zeroed memory is a list without any.
+            self.inner.store(reserve(size_of::<Sparse<AtomicI32, { table::MAX_FDS / PIECE }>>()).cast(), Release);
+        }
+        self.inner_list()
+    }
+
+    fn inner_at(&self, index: u32) -> Option<i32> {
+        // SAFETY: as in `add_inner`.
+        self.inner_list()?.get(index as usize).map(|place| unsafe { place.as_ref() }.load(Relaxed))
+    }
+
+    /// Sets registered in this one.
+    pub fn inner(&self) -> impl Iterator<Item = i32> {
+        let count = self.inner_count.load(Acquire);
+        (0..count).filter_map(|index| self.inner_at(index)).filter(|&it| it > 0).map(|it| it - 1)
+    }
+
+    /// Whether another set is registered in this one.
+    pub fn has_inner(&self) -> bool {
+        self.inner().next().is_some()
+    }
+
+    /// Has `fd` wake whoever sleeps on the set; false if another does already.
+    pub fn set_alarm(&self, fd: i32) -> bool {
+        ALARMS.store(true, Relaxed);
+        self.alarm.compare_exchange(0, fd + 1, AcqRel, Relaxed).is_ok()
+    }
+
+    /// Whether it has one.
+    pub fn has_alarm(&self) -> bool {
+        self.alarm.load(Acquire) != 0
+    }
+
+    /// Takes it out.
+    pub fn take_alarm(&self) -> Option<i32> {
+        match self.alarm.load(Relaxed) {
+            0 => None,
+            _ => Some(self.alarm.swap(0, AcqRel) - 1).filter(|&fd| fd >= 0),
+        }
+    }
+
+    /// What it is registered with: no program has anything there.
+    pub fn alarm_data(&self) -> u64 {
+        self.alarm.as_ptr() as u64
+    }
+
+    /// See [`Set::set_inner`].
+    pub fn is_inner(&self) -> bool {
+        self.is_inner.load(Relaxed) != 0
+    }
+
+    /// This thread waits on the set or changes it; whether no other has done so before.
+    pub fn is_mine(&self) -> bool {
+        let me = thread::number();
+        match self.user.load(Relaxed) {
+            SEVERAL => false,
+            user if user == me => true,
+            0 => self.user.compare_exchange(0, me, Relaxed, Relaxed).is_ok(),
+            _ => {
+                self.user.store(SEVERAL, Relaxed);
+                false
+            }
+        }
+    }
+
+    /// A descriptor of it.
+    pub fn epfd(&self) -> i32 {
+        self.epfd.load(Relaxed)
+    }
+
+    /// Says which descriptor it has.
+    pub fn set_epfd(&self, epfd: i32) {
+        self.epfd.store(epfd, Relaxed);
+    }
+
+    /// Its descriptors.
+    pub fn names(&self) -> &Names {
+        &self.names
+    }
+
+    /// Whether somebody may sleep on it by a descriptor that has been closed.
+    pub fn is_slept_on(&self) -> bool {
+        self.slept_on.load(Relaxed)
+    }
+
+    /// Somebody does. For good: nobody says when he wakes up.
+    pub fn set_slept_on(&self) {
+        self.slept_on.store(true, Relaxed);
+    }
+
+    /// What it remembers of its waits.
+    pub fn memory(&self) -> Memory<'_> {
+        Memory { mean: &self.mean_wait, waits: &self.waits, bells: &self.bells_before }
+    }
+
+    /// When the kernel was last asked, in ticks.
+    pub fn asked(&self) -> &AtomicU64 {
+        &self.asked
+    }
+
+    /// The kernel's descriptors have filled the last answer: the active sockets come first in the next.
+    pub fn others_first(&self) -> &AtomicBool {
+        &self.others_first
+    }
+}

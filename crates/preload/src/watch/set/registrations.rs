@@ -1,0 +1,390 @@
+//! The registrations of a set: by descriptor, and by what the program gave with them.
+
+use super::sets_of::note;
+use super::{Deferred, Item, NONE, Room, Set, State};
+use crate::guest::table;
+use underpass_segment::clock::ticks;
+use underpass_segment::switch::Told;
+use underpass_segment::sync::Relaxed;
+
+/// What becomes of a change of a registration.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Later {
+    /// It is made; the kernel will be told.
+    Done,
+    /// There is no such registration for the program, though the kernel has one.
+    Absent,
+    /// It is the kernel's to make.
+    Now,
+}
+
+/// What is registered with a value.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum WithData {
+    /// Nothing that is known.
+    Unknown,
+    /// So many descriptors.
+    Some(usize),
+    /// A socket of ours that has been closed.
+    Closed,
+}
+
+/// A descriptor that is registered with a value.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Registered {
+    /// Its number.
+    pub fd: i32,
+    /// What it is registered for, if it is no socket of ours.
+    pub foreign: Option<u32>,
+}
+
+impl Set {
+    /// Has the kernel register `fd`, or change its registration, and follows if it does. Whoever the kernel tells of it sees
+    /// the set only afterwards. `Err` with the kernel's answer if there is no address space to follow.
+    pub fn follow(&self, fd: i32, events: u32, data: u64, kernel: impl FnOnce() -> i32) -> Result<i32, i32> {
+        self.locked(|state| {
+            let answer = kernel();
+            self.changes.fetch_add(1, Relaxed);
+            if answer != 0 || state.put(fd, events, data, false) { Ok(answer) } else { Err(answer) }
+        })
+    }
+
+    /// Takes note of a registration of what is no socket of ours.
+    pub fn note_foreign(&self, fd: i32, events: u32, data: u64) {
+        self.note_change(true);
+        // Without address space events of the same data may be taken for a socket's.
+        self.locked(|state| state.put(fd, events, data, true));
+    }
+
+    pub(super) fn note_change(&self, foreign: bool) {
+        if foreign {
+            self.has_foreign.store(true, Relaxed);
+        }
+        self.changes.fetch_add(1, Relaxed);
+    }
+
+    /// Has the kernel remove `fd`, and forgets it if it does, after `leave` has seen it.
+    pub fn follow_removal(&self, fd: i32, kernel: impl FnOnce() -> i32, leave: impl FnOnce(&mut Item)) -> i32 {
+        self.locked(|state| {
+            let answer = kernel();
+            self.changes.fetch_add(1, Relaxed);
+            if answer == 0 {
+                if let Some(item) = state.item(fd).filter(|it| it.is_ours(fd)) {
+                    leave(item);
+                }
+                state.remove(fd);
+            }
+            answer
+        })
+    }
+
+    /// How often the program has changed a registration.
+    pub fn changes(&self) -> u32 {
+        self.changes.load(Relaxed)
+    }
+
+    /// Changes the registration of `fd` (adds, changes, or with `None` removes it) without the kernel, if neither the old
+    /// one nor the new one is of a special kind, and nobody watches the set from outside.
+    pub fn change_later(&self, fd: i32, wanted: Option<(u32, u64)>, add: bool) -> Later {
+        /// Bits of registrations that are level-triggered and of no special kind.
+        const PLAIN: u32 = 0xffff;
+        self.locked(|state| {
+            // In here: whoever says so tells the kernel of all changes afterwards.
+            if self.is_inner() {
+                return Later::Now;
+            }
+            let Some(item) = state.item(fd).filter(|it| it.is_ours(fd) && !it.disarmed && !it.kicked && !it.adopted)
+            else {
+                return Later::Now;
+            };
+            let (events, data) = wanted.unwrap_or((0, item.data));
+            if (item.events | events) & !PLAIN != 0 || item.data != data {
+                return Later::Now;
+            }
+            if item.gone != add {
+                // Added twice the kernel has the answer; what is removed, it believes to be there.
+                return if item.gone { Later::Absent } else { Later::Now };
+            }
+            (item.events, item.gone) = (events, wanted.is_none());
+            if !core::mem::replace(&mut item.stale, true) {
+                item.stale_since = ticks();
+                state.stale_count += 1;
+            }
+            state.activate(fd);
+            Later::Done
+        })
+    }
+
+    /// Keeps a registration of a descriptor that is about to be closed under another, `heir`, of the same thing: the kernel
+    /// goes on reporting it too. Unless `heir` has a registration of its own.
+    pub fn adopt(&self, fd: i32, heir: i32) {
+        self.unless_interrupted(|state| {
+            let Some(item) = state.item(fd).filter(|it| it.is_current(fd) && !it.gone).copied() else { return };
+            let vacant = state.item(heir).is_none_or(|it| !it.is_current(heir));
+            if vacant && state.put(heir, item.events, item.data, item.foreign) {
+                if let Some(it) = state.item(heir) {
+                    (it.adopted, it.told, it.disarmed) = (true, item.told, item.disarmed);
+                }
+                state.activate(heir);
+            }
+        });
+    }
+
+    /// Tells the kernel of `fd`'s registration, if it has another.
+    pub fn tell(&self, fd: i32, tell: impl FnOnce(Option<(u32, u64)>)) {
+        if self.is_interrupted() {
+            // What it is told twice is the same.
+            if let Some(item) = self.peek(fd).filter(|it| it.is_ours(fd) && it.stale) {
+                tell((!item.gone).then_some((item.events, item.data)));
+            }
+            return;
+        }
+        self.locked(|state| {
+            state.tell(fd, |_, change| tell(change));
+            state.drop_inactive();
+        });
+    }
+
+    /// Tells the kernel of every registration of which it has another.
+    pub fn tell_all(&self, mut tell: impl FnMut(i32, Option<(u32, u64)>)) {
+        self.unless_interrupted(|state| {
+            if state.stale_count == 0 {
+                return;
+            }
+            // A changed registration is active until it has been told.
+            for index in 0..state.active_count {
+                state.tell(state.active_at(index), &mut tell);
+            }
+            state.stale_count = 0;
+            state.drop_inactive();
+        });
+    }
+
+    /// Forgets `fd`.
+    pub fn remove(&self, fd: i32) {
+        if self.unless_interrupted(|state| state.remove(fd)).is_none() {
+            self.defer(Deferred::Removed { fd });
+        }
+    }
+
+    /// The registration of `fd`.
+    pub fn item(&self, fd: i32) -> Option<Item> {
+        self.any_item(fd).filter(|it| it.is_ours(fd))
+    }
+
+    /// What `fd`, which is no socket of ours, is registered with: events and data.
+    pub fn foreign(&self, fd: i32) -> Option<(u32, u64)> {
+        self.any_item(fd).filter(|it| it.is_current(fd) && it.foreign).map(|it| (it.events, it.data))
+    }
+
+    fn any_item(&self, fd: i32) -> Option<Item> {
+        if self.is_interrupted() { self.peek(fd) } else { self.locked(|state| state.item(fd).copied()) }
+    }
+
+    /// Changes the registration of `fd`; not in a signal handler that runs on top of a look at the set.
+    pub fn with_item(&self, fd: i32, change: impl FnOnce(&mut Item)) {
+        self.with_item_if(fd, |item| item.is_ours(fd), change);
+    }
+
+    /// The same for one that the number had in its generation `generation`. Nobody looks at the set then who began before.
+    pub fn with_item_of(&self, fd: i32, generation: u64, change: impl FnOnce(&mut Item)) {
+        self.with_item_if(fd, |item| item.is_ours_of(generation), change);
+    }
+
+    fn with_item_if(&self, fd: i32, is_meant: impl FnOnce(&Item) -> bool, change: impl FnOnce(&mut Item)) {
+        self.unless_interrupted(|state| {
+            if let Some(item) = state.item(fd).filter(|it| is_meant(it)) {
+                change(item);
+            }
+        });
+    }
+
+    /// Shows every registered socket to `look`, which may change its registration.
+    pub fn each(&self, mut look: impl FnMut(i32, &mut Item)) {
+        self.unless_interrupted(|state| {
+            state.each(|fd, item| {
+                if item.is_ours(fd) {
+                    look(fd, item);
+                }
+            });
+        });
+    }
+
+    /// Returns once nobody looks at the set who began before; not in a signal handler on top of such a look.
+    pub fn outlast(&self) {
+        self.unless_interrupted(|_| ());
+    }
+
+    /// Shows the registration of `fd`, which is looked at in user space from then on if `look` says so.
+    pub fn look_at(&self, fd: i32, look: impl FnOnce(&mut Item) -> bool) {
+        self.locked(|state| {
+            let Some(mut item) = state.item(fd).filter(|it| it.is_ours(fd)).copied() else { return };
+            let activate = look(&mut item);
+            if let Some(kept) = state.item(fd) {
+                *kept = item;
+            }
+            if activate {
+                state.activate(fd);
+            }
+        });
+    }
+
+    /// What is registered with `data`: as much as there is room for in `found`, behind the first `from`.
+    pub fn with_data(&self, data: u64, from: usize, found: &mut [Registered]) -> WithData {
+        self.locked(|state| {
+            let (mut count, mut closed) = (0usize, false);
+            state.each_with(data, |state, fd| {
+                let Some(item) = state.item(fd) else { return };
+                if item.is_current(fd) {
+                    if let Some(place) = count.checked_sub(from).and_then(|at| found.get_mut(at)) {
+                        *place = Registered { fd, foreign: item.foreign.then_some(item.events) };
+                    }
+                    count += 1;
+                } else {
+                    closed |= item.ended;
+                }
+            });
+            match count {
+                0 if closed => WithData::Closed,
+                0 => WithData::Unknown,
+                count => WithData::Some(count),
+            }
+        })
+    }
+
+    /// Something that is not ours is about to be registered with `data`: what is told of it is not of a socket of ours that
+    /// was closed.
+    pub fn forget_closed(&self, data: u64) {
+        self.locked(|state| {
+            state.each_with(data, |state, fd| {
+                if state.item(fd).is_some_and(|it| !it.is_current(fd)) {
+                    state.remove(fd);
+                }
+            });
+        });
+    }
+}
+
+impl Item {
+    /// A registration that has just been made.
+    pub(super) fn of(fd: i32, events: u32, data: u64, foreign: bool) -> Item {
+        Item {
+            key: fd as u32 + 1,
+            events,
+            data,
+            told: Told::default(),
+            last_news: 0,
+            kicked: false,
+            room: Room::Kernel,
+            resting: false,
+            stale: false,
+            stale_since: 0,
+            gone: false,
+            ended: false,
+            adopted: false,
+            foreign,
+            disarmed: false,
+            live: true,
+            generation: table::generation(fd),
+            active: false,
+            next: NONE,
+        }
+    }
+}
+
+impl State {
+    /// False without address space.
+    #[must_use]
+    pub(super) fn put(&mut self, fd: i32, events: u32, data: u64, foreign: bool) -> bool {
+        if !note(fd, self.set) {
+            return false;
+        }
+        let Some(item) = self.need_item(fd) else { return false };
+        let counted = item.live && !item.foreign;
+        if item.live {
+            // It may also be left over from a descriptor of this number that was closed.
+            self.unlink(fd);
+        }
+        self.count = self.count + u32::from(!foreign) - u32::from(counted);
+        let Some(item) = self.item(fd) else { return false };
+        // Of another connection that had the number nothing is kept but its place in the list.
+        let same = item.is_current(fd);
+        let active = item.active;
+        *item = Item {
+            told: if same { item.told } else { Told::default() },
+            last_news: if same { item.last_news } else { 0 },
+            resting: same && item.resting,
+            active,
+            ..Item::of(fd, events, data, foreign)
+        };
+        self.link(fd);
+        true
+    }
+
+    pub(super) fn remove(&mut self, fd: i32) {
+        if let Some(foreign) = self.item(fd).filter(|it| it.live).map(|it| it.foreign) {
+            self.unlink(fd);
+            self.count -= u32::from(!foreign);
+            if let Some(item) = self.item(fd) {
+                (item.live, item.active) = (false, false);
+            }
+            self.drop_inactive();
+        }
+    }
+
+    pub(super) fn tell(&mut self, fd: i32, tell: impl FnOnce(i32, Option<(u32, u64)>)) {
+        let Some(item) = self.item(fd).filter(|it| it.is_ours(fd) && it.stale) else { return };
+        item.stale = false;
+        if item.gone {
+            (item.live, item.active) = (false, false);
+            let _ = item;
+            self.unlink(fd);
+            self.count -= 1;
+            tell(fd, None);
+        } else {
+            tell(fd, Some((item.events, item.data)));
+        }
+    }
+
+    pub(super) fn bucket(&mut self, data: u64) -> u32 {
+        *self.bucket_of(data)
+    }
+
+    /// Visits every descriptor that was registered with `data`; it may be removed meanwhile.
+    pub(super) fn each_with(&mut self, data: u64, mut visit: impl FnMut(&mut State, i32)) {
+        let mut at = self.bucket(data);
+        while at != NONE {
+            let fd = at as i32 - 1;
+            let Some(item) = self.item(fd) else { return };
+            at = item.next;
+            if item.data == data {
+                visit(self, fd);
+            }
+        }
+    }
+
+    pub(super) fn link(&mut self, fd: i32) {
+        let Some(data) = self.item(fd).map(|it| it.data) else { return };
+        let head = core::mem::replace(self.bucket_of(data), fd as u32 + 1);
+        if let Some(item) = self.item(fd) {
+            item.next = head;
+        }
+    }
+
+    pub(super) fn unlink(&mut self, fd: i32) {
+        let Some((data, next)) = self.item(fd).map(|it| (it.data, it.next)) else { return };
+        let mut at = self.bucket(data);
+        if at == fd as u32 + 1 {
+            *self.bucket_of(data) = next;
+            return;
+        }
+        while at != NONE {
+            let Some(item) = self.item(at as i32 - 1) else { return };
+            if item.next == fd as u32 + 1 {
+                item.next = next;
+                return;
+            }
+            at = item.next;
+        }
+    }
+}
