@@ -246,9 +246,9 @@ impl Link {
         self.group(self.side as usize, number).is_some_and(|group| !group.is_owned_by(me))
     }
 
-    /// Times that readers have left rings of this pool, or of another pool of the same process, with something unread that they
-    /// could not give themselves. Its senders may make no call on those connections: whoever of their process goes to sleep on one
-    /// of this pool gives back on all.
+    /// How often readers have left rings of this pool, or of another pool of the same process, with something unread
+    /// that they could not give back themselves. The senders may make no call on those connections. So a thread of the
+    /// senders' process that goes to sleep on a connection of this pool gives back on all connections.
     #[inline]
     pub fn departures(&self) -> u32 {
         // SAFETY: the pool begins with its header and is attached as long as the link is used.
@@ -322,8 +322,8 @@ impl Link {
         control.cookies[1].load(Acquire) & !CLAIMED == cookies[1] && control.cookies[0].load(Relaxed) == cookies[0]
     }
 
-    /// Decides what becomes of the slot that was prepared for the connection of the joiner with this cookie: true for one
-    /// caller at most, the joiner, who has joined, or the maker, who has taken it back. What the directory says decides
+    /// Decides what becomes of the slot that was prepared for the connection of the joiner with this cookie. One caller
+    /// at most gets true: the joiner has joined then, or the maker has taken the slot back. The directory decides
     /// nothing: any process of the user may offer there what was taken back.
     pub fn claim(&self, joiner: u64) -> bool {
         let word = &self.control().cookies[1];

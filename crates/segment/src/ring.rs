@@ -336,14 +336,15 @@ pub struct Sender<'a> {
     pub tail: &'a AtomicU64,
     /// The last head that was seen.
     pub seen_head: &'a AtomicU64,
-    /// Begin and end of the outermost record in the making, for whoever finds its writer dead; equal when none is.
+    /// Begin and end of the outermost record in the making, for the thread that finds its writer dead. They are equal
+    /// when no record is in the making.
     pub hole: &'a [AtomicU64; 2],
     /// Header of the record that a signal handler has put behind the outermost one in the making.
     pub behind: &'a AtomicU64,
     /// Where the reader publishes its head.
     pub head: &'a AtomicU64,
-    /// Both ends send by turns: whoever reads what is sent now waits for it, and the sender for the answer. In a stream
-    /// the same care for the cache lines would delay what comes next.
+    /// Both ends send by turns: the reader waits for what is sent now, and the sender for the answer. In a stream the
+    /// same care for the cache lines would delay what comes next.
     pub in_turn: bool,
 }
 
@@ -394,7 +395,7 @@ impl Sender<'_> {
         if !fresh {
             return Ok(distance(seen, self.tail.load(Relaxed)));
         }
-        // Acquire: the reader has finished copying whatever lies before its head.
+        // Acquire: the reader has finished copying what lies before its head.
         let head = self.head.load(Acquire);
         let tail = self.tail.load(Relaxed);
         // The old head bounds the new one: a head may only move forward, up to the tail.

@@ -82,7 +82,7 @@ pub const ABSENT: u32 = LEFT | AWAY;
 pub const RINGING: u32 = 1 << 30;
 /// Bit of [`SenderWords::announced`] that a reader sets when it leaves: no further doorbell may be sent.
 pub const NO_MORE_BELLS: u64 = 1 << 63;
-/// What [`ReaderFlags::waiting`] says, as somebody has read it. A hostile end may have put any bits together.
+/// What [`ReaderFlags::waiting`] said when it was read. A hostile end may have put any bits together.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Flag(pub u32);
 

@@ -8,7 +8,7 @@ use crate::tap::Name;
 const PINNED: u8 = 1;
 /// Bit of [`End::heed`]: what it puts into the ring is copied to a tap.
 const TAPPED: u8 = 2;
-/// Bit of [`End::heed`]: somebody asks from outside that this end sends on the kernel path; see [`crate::watch`].
+/// Bit of [`End::heed`]: `underpass pin` asks that this end sends on the kernel path; see [`crate::watch`].
 const HELD: u8 = 4;
 
 impl End {
@@ -29,8 +29,8 @@ impl End {
         self.heed() & (PINNED | HELD) != 0
     }
 
-    /// Whether somebody asks from outside that it stays on the kernel path: with a segment, that it sends there; without one,
-    /// that it looks for none.
+    /// Whether `underpass pin` asks that it stays on the kernel path. An end with a segment sends there then, and an
+    /// end without one looks for none.
     #[inline]
     pub fn is_held(&self) -> bool {
         self.heed() & HELD != 0

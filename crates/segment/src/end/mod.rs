@@ -120,8 +120,9 @@ laid_out! {
         pub counted: AtomicU8,
         /// 1: a program that knows nothing of the ring may have the socket.
         pub outsider: AtomicU8,
-        /// How often a process has shut down sending alone, modulo 256. Each time the kernel tells all who watch of what is there
-        /// once more, and of the ring it does not know; where receiving is shut down as well, there is something to read.
+        /// How often a process has shut down sending alone, modulo 256. Each time the kernel tells all watchers once
+        /// more of what is there, but it does not know of the ring. Where receiving is shut down as well, there is
+        /// something to read.
         pub shutdowns: AtomicU8,
         /// Doorbells sent and sleeps so far, for statistics.
         pub bells_sent: AtomicU64,
@@ -129,7 +130,7 @@ laid_out! {
         tap: AtomicU64,
         /// Times a receive slept.
         pub sleeps: AtomicU64,
-        /// [`crate::link::Link::departures`] when somebody last went to sleep on it.
+        /// [`crate::link::Link::departures`] when a thread last went to sleep on it.
         pub departures: AtomicU32,
         /// Plain reads in progress.
         pub read_gate: Gate,
@@ -205,8 +206,8 @@ impl End {
         self.probed.store(probed as u8, Relaxed);
     }
 
-    /// Whether both directions are on the kernel path for good, and this end has taken whatever the library had of the
-    /// stream: then nothing is lost with the segment.
+    /// Whether both directions are on the kernel path for good, and this end has taken all that the library had of the
+    /// stream. Then nothing is lost with the segment.
     pub fn needs_no_segment(&self) -> bool {
         let reading = &self.reading;
         reading.whereabouts() != Whereabouts::Here
@@ -320,15 +321,16 @@ impl End {
         self.reason.store(reason as u8, Relaxed);
     }
 
-    /// Gives the end away by `copy`, to thread `me` of another family: to this one the connection is plain kernel TCP from then
-    /// on, without a segment. False, without that, if it has none, or somebody is inside.
+    /// Transfers the end by `copy` to thread `me` of another family. To this family the connection is plain kernel TCP
+    /// from then on, without a segment. False, and nothing is done, if the end has no segment, or another thread is
+    /// inside a lock.
     pub fn transfer(&self, me: u32, copy: impl FnOnce()) -> bool {
         let locks = [&self.reading.lock, &self.sending.lock];
         let entered = locks.map(|lock| lock.enter_if_free(me));
         let given = entered == [true; 2] && self.stage() == Stage::Joined;
         if given {
             copy();
-            // What is to be said of it at the end, and where, is the new one's.
+            // The new end says what is to be said when the connection ends.
             self.set_shape(Shape { ring_bytes: 0, slots: 0 });
             self.entry.store(0, Relaxed);
             self.word.store(0, Relaxed);
@@ -339,7 +341,7 @@ impl End {
         given
     }
 
-    /// Whatever the socket is from now on goes the kernel path, in every process of the family.
+    /// From now on the connection is plain kernel TCP, in every process of the family.
     pub fn become_plain(&self) {
         self.advance(Stage::Pinned);
         self.read_gate.open();

@@ -117,11 +117,9 @@ impl Port<'_> {
             return self.receive_nothing(into.faults(), flags, nonblocking);
         }
         let beginning = *into;
-        let mut total = 0;
-        let mut seen = 0;
+        let (mut total, mut seen) = (0, 0);
         let mut waiting: Option<Wait> = None;
-        let mut slept = false;
-        let mut first_slept = None;
+        let (mut slept, mut first_slept) = (false, None);
         let memory = self.memory();
         let nested = self.end.reading.nested.load(Relaxed);
         loop {
