@@ -13,7 +13,7 @@ use crate::clock::{nanoseconds, nap};
 use crate::end::Stage;
 use crate::kernel;
 use crate::lock::Entered;
-use crate::raw::{Answer, Errno, is_quiet};
+use crate::raw::{Answer, Errno};
 use crate::reason::Reason;
 use crate::ring::{Fault, Record};
 use crate::sync::{AcqRel, Acquire, Relaxed, Release, SeqCst, fence, pause};
@@ -55,7 +55,7 @@ impl Port<'_> {
     /// Leaves the ring and puts on the kernel path itself what is unread there, if the kernel has room for that. The
     /// sender has to put there what comes meanwhile.
     fn leave_and_give(&self, until: u64) -> LeftRing {
-        let Some(socket) = (if is_quiet() { None } else { kernel::copy_of_peer(self.fd) }) else { return LeftRing::No };
+        let Some(socket) = self.copy_of_peer() else { return LeftRing::No };
         let has_room = kernel::has_room_for(socket, self.left_behind());
         let mut left = if has_room { self.leave(Leave::IfGivenBack, until) } else { LeftRing::No };
         if left != LeftRing::No {

@@ -159,13 +159,18 @@ impl Port<'_> {
     /// The reader puts on the kernel path what it has left unread in its ring, if it can. Whether it has put all of it
     /// there.
     pub(super) fn give_itself(&self) -> bool {
-        let Some(socket) = (if is_quiet() { None } else { kernel::copy_of_peer(self.fd) }) else { return false };
+        let Some(socket) = self.copy_of_peer() else { return false };
         let all = self.give_itself_by(socket);
         kernel::close(socket);
         all
     }
 
-    /// The same by `socket`, a copy of the other end's.
+    /// A copy of the other end's socket, if this process may make the system calls for it.
+    pub(super) fn copy_of_peer(&self) -> Option<i32> {
+        if is_quiet() { None } else { kernel::copy_of_peer(self.fd) }
+    }
+
+    /// As [`Port::give_itself`], by `socket`, a copy of the other end's.
     pub(super) fn give_itself_by(&self, socket: i32) -> bool {
         let flags = &self.link.incoming().flags;
         // A doorbell that was announced and has not come would be missing from what the sender counts.

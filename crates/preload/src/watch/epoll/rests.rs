@@ -186,6 +186,11 @@ impl Entry {
         list.has_rest(self.key.fd, self.key.end, depth)
     }
 
+    /// Whether the program is to be told of that.
+    fn is_due(&self, list: &List, depth: u32) -> bool {
+        self.state == State::Armed && self.has_rest(list, depth)
+    }
+
     /// Whether the kernel alone tells of it from now on, as the program wants it. What a one-shot registration was armed for last, a
     /// thread may be about to tell.
     fn is_over(&self) -> bool {
@@ -244,7 +249,7 @@ impl List {
 
     /// Whether the program is to be told of anything in the set.
     fn has_any(&self, set: c_int, depth: u32) -> bool {
-        self.of(set).any(|it| it.state == State::Armed && it.has_rest(self, depth))
+        self.of(set).any(|it| it.is_due(self, depth))
     }
 
     /// Whether a thread sleeps on the set, or on one in which it is registered.
@@ -340,14 +345,13 @@ impl List {
 
     /// Threads sleep on a set in which this one was just registered: makes it readable, by a connection that has something left.
     fn kick_within(&mut self, set: c_int, depth: u32) {
-        let is_left = |it: &&Entry| it.state == State::Armed && it.has_rest(self, depth);
-        let Some(&Entry { key, events, data, .. }) = self.of(set).find(is_left) else { return };
+        let is_due = |it: &Entry| it.key.set == set && it.is_due(self, depth);
+        let Some(at) = self.entries().iter().position(is_due) else { return };
+        let Entry { key, events, data, .. } = self.entries()[at];
         if key.end == SET {
             return self.kick_within(name_of(key.fd), depth + 1);
         }
-        if let Some(at) = self.find(key) {
-            self.entries_mut()[at].kicked = true;
-        }
+        self.entries_mut()[at].kicked = true;
         register(key.set, key.fd, events | libc::EPOLLOUT as u32, data);
     }
 
@@ -360,7 +364,7 @@ impl List {
         let it = self.entries()[at];
         let is_kick = told & OUT != 0 && it.events & OUT == 0 && it.kicked;
         let mut truth = if is_kick { told & !OUT } else { told };
-        if it.state == State::Armed && it.has_rest(self, 0) {
+        if it.is_due(self, 0) {
             truth |= it.events & IN;
         } else if it.state == State::Armed && it.was_doorbell(told) {
             truth &= !IN;
@@ -385,7 +389,7 @@ impl List {
                 return;
             }
             let it = self.entries()[at];
-            if it.is_free() || it.key.set != set || it.state != State::Armed || !it.has_rest(self, 0) {
+            if it.key.set != set || !it.is_due(self, 0) {
                 continue;
             }
             if it.events & (EDGE | ONCE) != 0 {
@@ -437,16 +441,21 @@ fn enter(key: Key, (events, data): (u32, u64), state: State) {
     });
 }
 
+/// Whether anything is registered in `epfd` of which something is left to read; `None` where the list cannot be looked at.
+fn has_any(epfd: c_int) -> Option<bool> {
+    if confined::has_rests() { locked(|list| list.has_any(name_of(epfd), 0)) } else { Some(false) }
+}
+
 /// Whether anything is registered in `epfd` of which something is left to read.
 pub fn is_any(epfd: c_int) -> bool {
-    confined::has_rests() && locked(|list| list.has_any(name_of(epfd), 0)).unwrap_or(false)
+    has_any(epfd).unwrap_or(false)
 }
 
 /// Whether this thread, which has counted itself among those that sleep on `epfd`, must not sleep.
 pub(super) fn keeps_awake(epfd: c_int) -> bool {
     // The count comes before the look; who arms an entry looks at the count, with the lock.
     fence(SeqCst);
-    confined::has_rests() && locked(|list| list.has_any(name_of(epfd), 0)).unwrap_or(true)
+    has_any(epfd).unwrap_or(true)
 }
 
 /// The filter is about to come: enters the registrations of `connection` in all sets, if it `has_rest`; without one, the one-shot
