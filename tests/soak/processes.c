@@ -141,7 +141,8 @@ static void calm(struct noise *it)
 static void again(struct actor *a, const char *how, bool noisy)
 {
     struct conn *c = a->conn;
-    if (errno == EINTR && noisy && (c->noise == INTERRUPTING || c->timeout_ms))
+    // With a timeout set, kernel TCP ends a call for any signal, also for a SIGCHLD that another thread takes (signal(7)).
+    if (errno == EINTR && (c->timeout_ms || (noisy && c->noise == INTERRUPTING)))
         return;
     if (errno == EAGAIN && (c->timeout_ms || atomic_load(&c->side[a->me].nonblock)))
         return;
