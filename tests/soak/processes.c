@@ -1221,9 +1221,17 @@ static ssize_t receive_one(struct actor *a, _Atomic uint64_t *rng)
 
 static void expect_end(struct actor *a, _Atomic uint64_t *rng)
 {
+    struct conn *c = a->conn;
     note(a, "await end", 0);
     for (int i = 0; i < 2; i++) {
+        errno = 0;
         ssize_t n = receive_one(a, rng);
+        // A process that is killed with a doorbell untaken resets the connection, and the last bytes may have gone the kernel
+        // path: docs/limits.md, "Endings and killed processes". Nothing is missing: all phases are done.
+        if (i == 0 && n == -1 && errno == ECONNRESET && c->end == END_KILL) {
+            note(a, "reset by a kill", 0);
+            continue;
+        }
         if (n != 0)
             fail(a, "end of stream awaited, look %d: recv says %zd", i, n);
     }
