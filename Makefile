@@ -27,16 +27,22 @@ build: rust ## the command and the library, in target/release
 # Third-party suites that need nothing fetched or built, a minute in all.
 BRIEF_SUITES = stress-ng programs cpython
 
-# The tests of the library drive real programs with the release build, hence the build before them. Most of their time they
-# wait, so twice as many run at a time as there are processors.
+# The tests of the library drive real programs and wait most of their time. So twice as many run at a time as there are
+# processors, and what only computes runs beside them with low priority.
 test: rust ## everything that continuous integration checks: lints, licences, tests
 	packaging/packages test
 	$(CARGO) fetch --locked
-	$(MAKE) --no-print-directory lint c-programs licences
-	$(CARGO) build --release --package underpass-preload --package underpass-cli
+	$(MAKE) --no-print-directory lint c-programs
+	$(CARGO) build --release --package underpass-preload
+	$(CARGO) test --workspace --no-run
+	@nice -n 19 $(MAKE) --no-print-directory loom aarch64 licences & models=$$!; \
+	$(MAKE) --no-print-directory test-programs; programs=$$?; \
+	wait $$models && exit $$programs
+
+.PHONY: test-programs
+test-programs:
 	RUST_TEST_THREADS=$$((2 * $$(nproc))) $(CARGO) test --workspace --no-fail-fast
 	$(CARGO) run --quiet --package underpass-tests --bin gauntlet -- --brief --allow-skipped $(BRIEF_SUITES)
-	$(MAKE) --no-print-directory loom aarch64
 
 # The code of the library itself, compiled for the model checker: in a folder of its own, and slow unless optimized.
 loom: rust ## models of the orderings: every order of the steps of two threads, as far as they are bounded
@@ -76,7 +82,8 @@ churn: build ## connections opened, used and closed for ten minutes each in two 
 SUITES ?=
 gauntlet: rust ## third-party suites on kernel TCP and under Underpass, compared test by test; SUITES="redis asio"
 	packaging/packages gauntlet
-	$(CARGO) build --release
+	$(CARGO) build --release --package underpass-preload
+	$(CARGO) build --package underpass-cli
 	$(CARGO) run --release --quiet --package underpass-tests --bin gauntlet -- $(SUITES)
 
 FRESH ?= test run
@@ -101,8 +108,13 @@ c-programs: ## check that the C programs compile without a warning
 	    cc -std=c11 -D_GNU_SOURCE= -O2 -Wall -Wextra -Werror -pthread -c -o /dev/null $$program || exit 1; \
 	done; echo "$(words $(C_PROGRAMS)) C programs compile without a warning"
 
+# Whether to install the tools written in Rust that are missing: .ci/run sets it to yes.
+INSTALL_TOOLS ?= no
 licences: ## check the licences of dependencies (deny.toml), if cargo-deny is installed
-	@if $(CARGO) deny --version >/dev/null 2>&1; then \
+	@if [ $(INSTALL_TOOLS) = yes ] && ! $(CARGO) deny --version >/dev/null 2>&1; then \
+	    $(CARGO) install --quiet --locked --debug cargo-deny || true; \
+	fi; \
+	if $(CARGO) deny --version >/dev/null 2>&1; then \
 	    $(CARGO) deny --offline check licenses bans sources; \
 	else \
 	    echo "SKIPPED: licences of dependencies, because cargo-deny is not installed (cargo install --locked cargo-deny)"; \
