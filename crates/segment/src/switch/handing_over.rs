@@ -24,7 +24,9 @@ impl Port<'_> {
     pub fn pin(&self, reason: Reason) {
         self.link.incoming().flags.want_down.store(1, Release);
         self.leave_if_read(u64::MAX);
-        self.go_down_for_good(reason, false, u64::MAX);
+        // If this end leaves something unread later, the other end has to be woken to give it back. That takes a
+        // direction that is up, or whose mark of going down the other end has passed: a sleeper passes it now.
+        self.go_down_for_good(reason, self.has_something(), u64::MAX);
     }
 
     /// Hands the socket over to a process without the library. Both directions go down for good, and what is unread
@@ -64,7 +66,7 @@ impl Port<'_> {
             self.leave_if_read(u64::MAX);
         }
         self.link.incoming().flags.want_down.store(1, Release);
-        self.go_down_for_good(reason, false, u64::MAX);
+        self.go_down_for_good(reason, self.has_something(), u64::MAX);
     }
 
     /// Hands over both ends of a connection of this process, which is about to give up the segment. What cannot be put
