@@ -27,7 +27,7 @@ impl Connection {
     /// Whether something may be left in its ring, or in the list of registrations.
     fn confine(&self, until: u64) -> bool {
         // What was put off would need epoll_ctl.
-        epoll::freeze_registrations(*self, || None);
+        self.descriptors().for_each(|fd| epoll::freeze_registrations(self.by(fd), || None));
         self.end.pin(Reason::Seccomp);
         if self.end.stage() != Stage::Joined {
             return false;

@@ -325,6 +325,11 @@ fn truth_of(epfd: c_int, set: &Set, fd: c_int, (mask, data): (u32, u64), changed
         }
         // The kernel may know an older registration.
         let mut mask = mask & (item.events | UNASKED);
+        if mask == 0 && !kicked && !changed && !item.is_stale() && item.room == Room::Kernel && item.events & ONCE == 0
+        {
+            // Another process has changed the registration that it shares, and would have the kernel tell of it again and again.
+            register(epfd, fd, item.events, item.data);
+        }
         if changed && port(fd).is_none() {
             mask &= kernel::poll_now(fd, item.events as i16) as u16 as u32;
         }

@@ -388,6 +388,9 @@ impl List {
         let mut truth = if is_kick { told & !OUT } else { told };
         if it.is_due(self, 0) {
             truth |= it.events & IN;
+            if it.events & EDGE != 0 {
+                self.entries_mut()[at].state = State::Told;
+            }
         } else if it.state == State::Armed && it.was_doorbell(told) {
             truth &= !IN;
             it.calm();

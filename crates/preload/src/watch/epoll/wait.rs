@@ -333,19 +333,28 @@ pub fn sleep_natively(
     if confined::has_rests() {
         return sleep_beside_rests(events, most, deadline, call);
     }
-    let before = set_of(epfd).map(Set::changes);
-    let answer = asleep(epfd, native);
-    let Some(set) = set_of(epfd).filter(|set| answer > 0 && !set.is_interrupted()) else {
-        // SAFETY: the kernel has written so many.
-        return unsafe { rests::confirm(epfd, events, answer) };
-    };
-    let mut all = Events::new(events, most as usize);
-    tell_each(epfd, set, &mut all, before, answer as usize);
-    if all.count > 0 {
-        hand_over(epfd, set);
-        return all.count as c_int;
+    let mut native = Some(native);
+    loop {
+        let before = set_of(epfd).map(Set::changes);
+        let answer = asleep(epfd, || match native.take() {
+            Some(native) => native(),
+            None => call.ask(events, most, left(deadline, u64::MAX)),
+        });
+        let Some(set) = set_of(epfd).filter(|set| answer > 0 && !set.is_interrupted()) else {
+            // SAFETY: the kernel has written so many.
+            return unsafe { rests::confirm(epfd, events, answer) };
+        };
+        let mut all = Events::new(events, most as usize);
+        tell_each(epfd, set, &mut all, before, answer as usize);
+        if all.count > 0 {
+            hand_over(epfd, set);
+            return all.count as c_int;
+        }
+        // Another thread may have taken its last socket out of the set meanwhile.
+        if let Some(answer) = wait(epfd, events, most, deadline, call) {
+            return answer;
+        }
     }
-    wait(epfd, events, most, deadline, call).unwrap_or(0)
 }
 
 /// The same in a confined process, which another thread may wake: what is left in the ring of a connection that it registers.

@@ -95,6 +95,11 @@ impl Item {
         self.gone
     }
 
+    /// Whether the kernel has an older registration.
+    pub fn is_stale(&self) -> bool {
+        self.stale
+    }
+
     /// Whether the kernel has had an older registration for more than `ticks` at time `now`.
     pub fn is_stale_for(&self, ticks: u64, now: u64) -> bool {
         self.stale && now.wrapping_sub(self.stale_since) > ticks
@@ -218,12 +223,16 @@ static MADE: AtomicPtr<Set> = AtomicPtr::new(core::ptr::null_mut());
 /// A set has had an alarm.
 static ALARMS: AtomicBool = AtomicBool::new(false);
 
-/// In a forked child: the groups are the parent's. Inherited sets take groups of the child's own when they need them.
+/// In a forked child: the groups are the parent's. Inherited sets take groups of the child's own when they need them. The
+/// kernel's sets are shared with the parent, which brings them up to date.
 pub fn after_fork() {
     for set in made() {
         set.groups.store(0, Relaxed);
         set.lock.store(0, Relaxed);
-        set.locked(|state| state.member_count = 0);
+        set.locked(|state| {
+            state.member_count = 0;
+            state.leave_changes_to_parent();
+        });
     }
 }
 

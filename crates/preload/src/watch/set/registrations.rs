@@ -332,6 +332,20 @@ impl State {
         }
     }
 
+    /// What the kernel was not told, or told otherwise to wake a sleeper, another process tells it: it may have changed the
+    /// registration again by now.
+    pub(super) fn leave_changes_to_parent(&mut self) {
+        for index in 0..self.places() {
+            let fd = self.fd_at(index);
+            let Some(item) = self.item(fd).filter(|it| it.live) else { continue };
+            (item.stale, item.kicked, item.room) = (false, false, Room::Kernel);
+            if item.gone {
+                self.remove(fd);
+            }
+        }
+        self.stale_count = 0;
+    }
+
     pub(super) fn tell(&mut self, fd: i32, tell: impl FnOnce(i32, Option<(u32, u64)>)) {
         let Some(item) = self.item(fd).filter(|it| it.is_ours(fd) && it.stale) else { return };
         item.stale = false;
