@@ -21,11 +21,11 @@ use underpass_segment::raw::Errno;
 use underpass_segment::reason::Reason;
 use underpass_segment::watch::{Seen, fill, look, ordered};
 
-pub use metrics::{MetricsError, metrics};
-pub use pin::{WrongSubject, pin, unpin};
+pub use metrics::metrics;
+pub use pin::{pin, unpin};
 pub use processes::name_of;
 pub use ss::ss;
-pub use top::{NoTerminal, top};
+pub use top::top;
 
 use processes::{Holder, Images, Processes};
 use sockets::Socket;

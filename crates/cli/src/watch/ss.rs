@@ -8,6 +8,7 @@ use underpass_segment::watch::Way;
 
 use super::{Connection, Images, View, path};
 use crate::cli::SsArguments;
+use crate::failure::Failure;
 use crate::output::{plural, print, table};
 use crate::say;
 
@@ -33,7 +34,7 @@ const HEADING: [&str; 15] = [
 ///
 /// # Errors
 /// The kernel does not say what there is, or there is no standard output.
-pub fn ss(arguments: &SsArguments) -> anyhow::Result<()> {
+pub fn ss(arguments: &SsArguments) -> Result<(), Failure> {
     let view = View::gather(&mut Images::default())?;
     let shown = if arguments.json {
         let connections: Vec<Value> = view.connections.iter().map(to_json).collect();
