@@ -1,5 +1,6 @@
 //! `underpass ss`, `top` and `metrics`: the connections of this user's accelerated programs, put together from what the
-//! library's tables, the kernel's list of sockets and /proc say. And `underpass pin`, which moves one.
+//! library's tables, the kernel's list of sockets and /proc say. `underpass ss --stats`, which shows what `run --stats` has
+//! counted so far. And `underpass pin`, which moves a connection.
 
 mod asked;
 mod counters;
@@ -8,6 +9,7 @@ mod example;
 mod metrics;
 mod pin;
 mod processes;
+mod runs;
 mod sockets;
 mod ss;
 mod top;

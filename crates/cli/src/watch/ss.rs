@@ -6,7 +6,7 @@ use underpass_segment::end::Stage;
 use underpass_segment::kernel;
 use underpass_segment::watch::Way;
 
-use super::{Connection, Images, View, path};
+use super::{Connection, Images, View, path, runs};
 use crate::cli::SsArguments;
 use crate::failure::Failure;
 use crate::output::{plural, print, table};
@@ -30,11 +30,14 @@ const HEADING: [&str; 15] = [
     "REASON",
 ];
 
-/// Lists the connections.
+/// Lists the connections, or what was counted of each program.
 ///
 /// # Errors
 /// The kernel does not say what there is, or there is no standard output.
 pub fn ss(arguments: &SsArguments) -> Result<(), Failure> {
+    if arguments.stats {
+        return runs::show(arguments.json);
+    }
     let view = View::gather(&mut Images::default())?;
     let shown = if arguments.json {
         let connections: Vec<Value> = view.connections.iter().map(to_json).collect();
