@@ -199,7 +199,7 @@ fn what_is_counted_so_far_is_shown_while_programs_run() {
         });
         rows.find(|(_, row)| row["pid"] == pid)
     };
-    let sent = |row: &Value| row["bytes"]["fast"]["sent"].as_u64().unwrap();
+    let sent = |row: &Value| row["bytes"]["ring"]["sent"].as_u64().unwrap();
     // The connection is open, so that the client has told nothing of it yet.
     let deadline = Instant::now() + Duration::from_secs(30);
     let (run, before) = loop {

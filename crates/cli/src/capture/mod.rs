@@ -215,7 +215,7 @@ impl Capture {
         }
         if missing > lost {
             say(format_args!(
-                "{} between captured ones went by kernel TCP, where tcpdump sees them",
+                "{} or more between captured ones went by kernel TCP, where tcpdump sees them",
                 plural(missing - lost, "byte", "bytes")
             ));
         }

@@ -135,10 +135,10 @@ const HEADINGS: [&str; 11] = [
     "COMMAND",
     "CONNECTIONS",
     "FAST",
-    "FAST SENT",
-    "FAST RECEIVED",
-    "KERNEL SENT",
-    "KERNEL RECEIVED",
+    "SENT RING",
+    "RECEIVED RING",
+    "SENT KERNEL",
+    "RECEIVED KERNEL",
     "DOORBELLS",
     "SLEEPS",
     "POLL SLEEPS",
@@ -206,11 +206,14 @@ fn process(p: &ProcessStats) -> Value {
 }
 
 fn numbers(p: &ProcessStats) -> Value {
+    let ring = json!({ "sent": p.fast_sent, "received": p.fast_received });
     json!({
         "connections": p.connections,
         "fast": p.fast,
         "bytes": {
-            "fast": { "sent": p.fast_sent, "received": p.fast_received },
+            "ring": ring,
+            // Its name in scripts that were written before.
+            "fast": ring,
             "kernel": { "sent": on_kernel(p, p.kernel_sent), "received": on_kernel(p, p.kernel_received) },
         },
         "doorbells": p.bells,
@@ -320,7 +323,8 @@ mod tests {
         let text = json(&["server".into()], End::Code(0), &Counted { programs: 3, ..counted(&[process(7, 2, 1)]) });
         let value: Value = serde_json::from_str(&text).unwrap();
         assert_eq!((&value["total"]["connections"], &value["programs"]), (&2.into(), &3.into()));
-        assert_eq!(value["processes"][0]["bytes"]["fast"]["sent"], 3 << 20);
+        let bytes = &value["processes"][0]["bytes"];
+        assert_eq!((&bytes["ring"]["sent"], &bytes["fast"]), (&(3 << 20).into(), &bytes["ring"]));
         assert_eq!(value["processes"][0]["reasons"][0]["reason"], "remote");
         assert_eq!(value["end"]["code"], 0);
     }

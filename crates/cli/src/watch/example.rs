@@ -20,7 +20,7 @@ pub fn connection(fd: u32, bytes: u64, reason: Option<Reason>) -> Connection {
         carried: [0; 2],
     };
     let holders = vec![Holder { pid: 7, name: "web".into(), fd: Some(fd) }];
-    Connection { socket, holders, end: Some(end(fd, bytes, reason)), reason, unread: [None; 2] }
+    Connection { socket, holders, end: Some(end(fd, bytes, reason)), reason, held: false, unread: [None; 2] }
 }
 
 /// Its end.

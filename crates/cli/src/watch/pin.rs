@@ -207,6 +207,8 @@ fn to_json(pair: &Pair<'_>, state: &State) -> Value {
         "processes": holders_to_json(pair.end),
         "out": out,
         "in": back,
+        "held": state.held,
+        // Its name in scripts that were written before; as a stage in `ss` the word means something else.
         "pinned": state.held,
         "for_good": state.for_good.map(|reason| reason.key()),
     })

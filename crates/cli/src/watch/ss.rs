@@ -148,6 +148,7 @@ pub fn to_json(it: &Connection) -> Value {
         "processes": holders_to_json(it),
         "stage": end.map(|end| stage(end.stage)),
         "reason": it.reason.map(|reason| reason.key()),
+        "held": it.held,
         "ring_size": end.and_then(|end| end.ring_size),
         "out": way(0),
         "in": way(1),
