@@ -5,6 +5,8 @@ mod deferred;
 mod groups;
 mod items;
 mod names;
+#[cfg(test)]
+mod properties;
 mod registrations;
 mod sets_of;
 
