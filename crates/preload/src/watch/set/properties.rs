@@ -421,7 +421,7 @@ impl Bench {
         for fd in FDS {
             let told = |it: &Known| (it.events, it.data, it.kernel == Kernel::Removed, it.disarmed, it.kicked);
             let item = set.item(fd);
-            let found = item.as_ref().map(|it| (it.events, it.data, it.is_gone(), it.is_disarmed(), it.kicked));
+            let found = item.as_ref().map(|it| (it.events, it.data, it.is_gone(), it.is_disarmed(), it.is_kicked()));
             assert_eq!(found, model.ours(fd).map(told), "{fd}");
             let foreign = model.current(fd).filter(|it| it.foreign);
             assert_eq!(set.foreign(fd), foreign.map(|it| (it.events, it.data)), "{fd}");
