@@ -6,7 +6,7 @@ TARGET = $(or $(CARGO_TARGET_DIR),target)
 UNDERPASS = $(TARGET)/release/underpass
 
 .DEFAULT_GOAL := help
-.PHONY: help run bench build test loom aarch64 soak fuzz hostile churn gauntlet fresh lint c-programs licences generate ptx install uninstall clean
+.PHONY: help run bench build test examples loom aarch64 soak fuzz hostile churn gauntlet fresh lint c-programs licences generate ptx install uninstall clean
 
 help: ## this list
 	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## / { printf "  make %-10s  %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -42,7 +42,16 @@ test: rust ## everything that continuous integration checks: lints, licences, te
 .PHONY: test-programs
 test-programs:
 	RUST_TEST_THREADS=$$((2 * $$(nproc))) $(CARGO) test --workspace --no-fail-fast
+	$(MAKE) --no-print-directory examples
 	$(CARGO) run --quiet --package underpass-tests --bin gauntlet -- --brief --allow-skipped $(BRIEF_SUITES)
+
+# Each checks its own results, and fails if they are wrong.
+EXAMPLES = checksum/packet link/hosts engine/connection
+examples: rust ## the short programs in the examples folders of the crates checksum, link and engine
+	@for example in $(EXAMPLES); do \
+	    echo "--- crates/$${example%/*}/examples/$${example#*/}.rs"; \
+	    $(CARGO) run --quiet --package underpass-$${example%/*} --example $${example#*/} || exit 1; \
+	done
 
 # The code of the library itself, compiled for the model checker: in a folder of its own, and slow unless optimized.
 loom: rust ## models of the orderings: every order of the steps of two threads, as far as they are bounded

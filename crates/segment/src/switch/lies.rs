@@ -30,28 +30,39 @@ static WAITING: Waiting = Waiting {
     refused: |_| {},
 };
 /// Longer than anything here takes that ends at all.
-const PATIENCE: Duration = Duration::from_secs(60);
+pub(super) const PATIENCE: Duration = Duration::from_secs(60);
 
 /// Both ends of a connection; the first sends.
-struct Ends {
-    ends: [&'static End; 2],
-    sockets: [TcpStream; 2],
+pub(super) struct Ends {
+    pub(super) ends: [&'static End; 2],
+    pub(super) sockets: [TcpStream; 2],
     pool: Pool,
 }
 
-struct Sent(Port<'static>);
+pub(super) struct Sent(pub(super) Port<'static>);
+
+/// Zeroed memory that the processes have in common which are forked from now on.
+pub(super) fn shared<T>() -> &'static T {
+    let (access, kind) = (libc::PROT_READ | libc::PROT_WRITE, libc::MAP_SHARED | libc::MAP_ANONYMOUS);
+    // SAFETY: a new mapping, of which this is the only use. It is never unmapped.
+    unsafe {
+        let at = libc::mmap(core::ptr::null_mut(), size_of::<T>(), access, kind, -1, 0);
+        assert!(at != libc::MAP_FAILED);
+        &*at.cast::<T>()
+    }
+}
 
 // SAFETY: the pool stays attached, and the ends are never freed; both are made for several threads.
 unsafe impl Send for Sent {}
 
 impl Ends {
     /// Both know of each other; with `fast` the direction has gone up.
-    fn joined(fast: bool) -> Ends {
+    pub(super) fn joined(fast: bool) -> Ends {
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
         let client = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
         let sockets = [client, listener.accept().unwrap().0];
-        // SAFETY: zeroed memory is an unused end.
-        let ends = [0, 1].map(|_| &*Box::leak(unsafe { Box::new(core::mem::zeroed::<End>()) }));
+        // Zeroed memory is an unused end.
+        let ends = [0, 1].map(|_| shared::<End>());
         let it = Ends { ends, sockets, pool: Pool::create(Shape { ring_bytes: 1 << 16, slots: 4 }).unwrap() };
         it.port(0).link.prepare([1, 2]);
         for number in [0, 1] {
@@ -66,13 +77,18 @@ impl Ends {
         it
     }
 
-    fn port(&self, number: usize) -> Port<'static> {
+    pub(super) fn port(&self, number: usize) -> Port<'static> {
+        self.port_of(number, 1 + number as u32)
+    }
+
+    /// The same for thread `me`.
+    pub(super) fn port_of(&self, number: usize, me: u32) -> Port<'static> {
         Port {
             end: self.ends[number],
             link: self.pool.slot(0, [Side::Maker, Side::Joiner][number]).unwrap(),
             fd: self.sockets[number].as_raw_fd(),
             keeps_socket: false,
-            me: 1 + number as u32,
+            me,
             token: 0,
             spin_us: 0,
             doze_us: 0,
@@ -82,11 +98,7 @@ impl Ends {
 
     /// The first end sends all of `bytes`, by whichever path.
     fn send(&self, bytes: &[u8]) -> Answer {
-        let port = self.port(0);
-        let vector = libc::iovec { iov_base: bytes.as_ptr().cast_mut().cast(), iov_len: bytes.len() };
-        // SAFETY: one buffer, only read.
-        let from = unsafe { Cursor::new(&vector, 1) };
-        port.send(from, 0, |sent| kernel::send(port.fd, &bytes[sent..]))
+        send(&self.port(0), bytes)
     }
 
     /// What the second end's kernel has to read, which is `bytes` and nothing else.
@@ -121,6 +133,14 @@ impl Ends {
         });
         told
     }
+}
+
+/// Sends all of `bytes`, by whichever path.
+pub(super) fn send(port: &Port<'_>, bytes: &[u8]) -> Answer {
+    let vector = libc::iovec { iov_base: bytes.as_ptr().cast_mut().cast(), iov_len: bytes.len() };
+    // SAFETY: one buffer, only read.
+    let from = unsafe { Cursor::new(&vector, 1) };
+    port.send(from, 0, |sent| kernel::send(port.fd, &bytes[sent..]))
 }
 
 /// Runs for ever if `Port::arm` does not raise anew what no sender writes (`is_lie`).

@@ -219,7 +219,7 @@ pub fn after_fork() {
     }
     for set in set::made().filter(|set| set.count() > 0) {
         set.activate_if(|fd, item| {
-            let connection = connection::known(fd).filter(|_| item.resting);
+            let connection = connection::known(fd).filter(|_| item.is_resting());
             connection.inspect(|it| it.end.reading.resting.add(ALONE)).is_some()
         });
     }

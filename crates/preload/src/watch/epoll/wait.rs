@@ -11,7 +11,7 @@ use crate::guest::access::is_writable;
 use crate::guest::buffers::SURE;
 use crate::guest::cancellation::test_cancel;
 use crate::guest::deadline::{AT_ONCE, Deadline, left};
-use crate::guest::{errno, real, settings, table};
+use crate::guest::{errno, real, settings, statistics, table};
 use crate::watch::set::{Scan, Set};
 use core::ffi::c_int;
 use libc::{epoll_event, pollfd, sigset_t, timespec};
@@ -265,7 +265,11 @@ fn sleep(
             0..1_000_000 if !is_quiet() => call.sleep_briefly(at, most, deadline, room_in),
             _ => call.ask(at, most, left(deadline, brief)),
         };
-        Some(if set.fall_asleep(brief != u64::MAX) { ask(epfd, set, events, sleep) } else { 0 })
+        if !set.fall_asleep(brief != u64::MAX) {
+            return Some(0);
+        }
+        statistics::count_poll_sleep();
+        Some(ask(epfd, set, events, sleep))
     })
 }
 
