@@ -110,14 +110,16 @@ impl Internet {
         (self.reassembly.len(), self.pool.len())
     }
 
-    /// Whoever has address `other`, as this host under `own`: known from now on.
+    /// Whoever has address `other`, as this host under `own`: known from now on, and at `mac`, also where it was elsewhere before.
     pub fn peer(&mut self, own: Nsap, other: Nsap, mac: Mac) -> Peer {
         let Internet { pairs, known, addresses, .. } = self;
         addresses.insert(own);
-        Peer(*known.entry((own, other)).or_insert_with(|| {
+        let index = *known.entry((own, other)).or_insert_with(|| {
             pairs.push(Pair { own, other, mac });
             (pairs.len() - 1) as u32
-        }))
+        });
+        pairs[index as usize].mac = mac;
+        Peer(index)
     }
 
     fn send(&mut self, to: Peer, mut buffer: Buffer, out: &mut Outbox) {

@@ -103,6 +103,17 @@ impl Host {
     }
 }
 
+/// A host that has got another card, or another host that has taken over its address.
+#[test]
+fn a_peer_that_is_told_with_a_new_address_is_reached_there() {
+    let mut a = Host::new(1, 2);
+    let destination = |frames: Vec<Vec<u8>>| Llc::parse(&frames[0]).unwrap().0.destination;
+    assert_eq!(destination(a.send(Peer(1), b"to the old one")), mac(2));
+    assert_eq!(a.internet.peer(nsap(1, 1), nsap(2, 1), mac(9)), Peer(1));
+    assert_eq!(destination(a.send(Peer(1), b"to the new one")), mac(9));
+    assert_eq!(destination(a.send(Peer(0), b"another pair")), mac(2));
+}
+
 fn data(random: &mut fastrand::Rng, len: usize) -> Vec<u8> {
     (0..len).map(|_| random.u8(..)).collect()
 }
