@@ -152,8 +152,8 @@ impl Internet {
         let data = arena.octets(buffer);
         let first = Segment { identifier: self.identifier, offset: 0, total: 0, more: true };
         let header_len = Clnp::Full(Header { segment: Some(first), ..whole }).header_len();
-        // Parts but the last are multiples of 8.
-        let most = self.mtu.saturating_sub(header_len) / 8 * 8;
+        // Parts but the last are multiples of 8, and each lies in one frame, which may have room for less than the link.
+        let most = self.mtu.saturating_sub(header_len).min(self.room()) / 8 * 8;
         let total = u16::try_from(header_len + data.len());
         let (Ok(total), true) = (total, most > 0 && data.len().div_ceil(most.max(1)) <= self.pool.len()) else {
             self.counters.no_buffer += 1;
@@ -172,6 +172,12 @@ impl Internet {
             self.counters.segments_sent += 1;
             out.down(Request::Unitdata { to, buffer: copy });
         }
+    }
+
+    /// Octets that a frame has room for behind its headroom.
+    fn room(&self) -> usize {
+        let geometry = self.arena.geometry();
+        (geometry.frame_size - geometry.headroom) as usize
     }
 
     fn push(&self, destination: Mac, clnp: &Clnp<'_>, buffer: &mut Buffer) {

@@ -40,9 +40,14 @@ fn mac(host: u8) -> Mac {
 impl Host {
     /// With two addresses, from each of which it knows one of the other's.
     fn new(own: u8, other: u8) -> Host {
-        let (arena, mut free) = Arena::new(Geometry { frames: FRAMES as u32, frame_size: 2048, headroom: 128 });
+        Host::over(own, other, 2048, MTU)
+    }
+
+    /// The same, with frames of so many octets at a link that carries so many.
+    fn over(own: u8, other: u8, frame_size: u32, mtu: usize) -> Host {
+        let (arena, mut free) = Arena::new(Geometry { frames: FRAMES as u32, frame_size, headroom: 128 });
         let pool = free.split_off(FRAMES - POOL).into_iter().collect();
-        let mut internet = Internet::new(arena.clone(), pool, mac(own), MTU);
+        let mut internet = Internet::new(arena.clone(), pool, mac(own), mtu);
         for selector in [0, 1] {
             let peer = internet.peer(nsap(own, selector), nsap(other, selector), mac(other));
             assert_eq!(peer, Peer(selector.into()));
@@ -154,6 +159,24 @@ fn what_is_sent_comes_whole_or_not_at_all() {
     b.expire(now.after(SECOND));
     assert_eq!(b.internet.held().0, 0);
     assert_eq!(b.internet.due(), None);
+}
+
+/// A packet that is longer than a frame's room, since headers were pushed in front of it, at a link that carries almost as much.
+#[test]
+fn parts_fit_into_frames() {
+    const HEADERS: usize = 60;
+    let (mut a, mut b) = (Host::over(1, 2, 300, 260), Host::new(2, 1));
+    let sent = data(&mut fastrand::Rng::with_seed(1), 172 + HEADERS);
+    let mut buffer = a.free.pop().unwrap();
+    a.arena.room(&mut buffer).copy_from_slice(&sent[HEADERS..]);
+    a.arena.push(&mut buffer, HEADERS).copy_from_slice(&sent[..HEADERS]);
+    a.internet.request(Request::Unitdata { to: Peer(0), buffer }, Time(0), &mut a.out);
+    let Some(Indication::Complete { buffer }) = a.out.up.pop_front() else { panic!("it was copied") };
+    a.free.push(buffer);
+    a.run(Time(0));
+    assert_eq!(a.frames.len(), 2);
+    a.frames.drain(..).for_each(|it| b.receive(&it, Time(1)));
+    assert_eq!(b.came.pop(), Some((Peer(0), sent)));
 }
 
 /// A frame with this header.
