@@ -12,7 +12,7 @@ use crate::service::{Indication, Peer, Request, Time};
 use crate::wire::Writer;
 use crate::wire::clnp::{Clnp, Discard, Header, NotClnp, Nsap, Report, Segment, options};
 use crate::wire::llc::{Llc, Mac};
-use reassembly::{Arrived, Part, Reassembly};
+use reassembly::{Arrived, Part, Partial, Reassembly};
 use std::collections::{HashMap, HashSet};
 use underpass_link::arena::{Arena, Buffer, Pool};
 
@@ -238,7 +238,12 @@ impl Internet {
         let total = usize::from(segment.total).saturating_sub(header_len);
         let part = Part { from, segment, total, lifetime: header.lifetime, blame };
         match reassembly.arrived(part, buffer, now) {
-            Arrived::Part(spare) => spare.into_iter().for_each(|buffer| out.down(Request::Return { buffer })),
+            Arrived::Part { spare, given_up } => {
+                spare.into_iter().for_each(|buffer| out.down(Request::Return { buffer }));
+                if let Some(it) = given_up {
+                    self.give_up(it, Discard::CONGESTION, now, out);
+                }
+            }
             Arrived::Whole { buffer, spare } => {
                 counters.reassembled += 1;
                 spare.into_iter().for_each(|buffer| out.down(Request::Return { buffer }));
@@ -250,6 +255,13 @@ impl Internet {
                 buffers.into_iter().flatten().for_each(|buffer| out.down(Request::Return { buffer }));
             }
         }
+    }
+
+    /// A packet whose parts have not all come is thrown away.
+    fn give_up(&mut self, partial: Partial, why: Discard, now: Time, out: &mut Outbox) {
+        self.counters.not_reassembled += 1;
+        self.report(partial.blame, why, now, out);
+        out.down(Request::Return { buffer: partial.buffer });
     }
 
     /// Tells the sender what became of its packet, if it wants to know and that was not done too often.
@@ -341,9 +353,7 @@ impl Layer for Internet {
 
     fn expire(&mut self, now: Time, out: &mut Outbox) {
         while let Some(late) = self.reassembly.expire(now) {
-            self.counters.not_reassembled += 1;
-            self.report(late.blame, Discard::REASSEMBLY_LIFETIME, now, out);
-            out.down(Request::Return { buffer: late.buffer });
+            self.give_up(late, Discard::REASSEMBLY_LIFETIME, now, out);
         }
     }
 }

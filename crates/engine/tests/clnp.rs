@@ -256,6 +256,33 @@ fn what_is_thrown_away_is_reported_to_who_wants_to_know() {
     }
 }
 
+/// Each lost part leaves a packet that is never whole: the newest one comes all the same, and those before it are given up.
+#[test]
+fn packets_that_lost_a_part_keep_no_other_out() {
+    let mut random = fastrand::Rng::with_seed(1);
+    let (mut a, mut b) = (Host::new(1, 2), Host::new(2, 1));
+    for round in 0..20 {
+        let (peer, sent) = (Peer(round % 2), data(&mut random, 500));
+        for _ in 0..6 {
+            let frames = a.send(peer, &sent);
+            b.receive(&frames[0], Time(1));
+        }
+        a.send(peer, &sent).iter().for_each(|it| b.receive(it, Time(1)));
+        assert_eq!(b.came.pop(), Some((peer, sent)), "round {round}");
+        assert!(b.internet.held().0 <= 8);
+    }
+    // Of many pairs that have few each.
+    for selector in 2..40 {
+        b.internet.peer(nsap(2, selector), nsap(1, selector), mac(1));
+        a.internet.peer(nsap(1, selector), nsap(2, selector), mac(2));
+        let frames = a.send(Peer(selector.into()), &data(&mut random, 500));
+        b.receive(&frames[0], Time(1));
+    }
+    let sent = data(&mut random, 500);
+    a.send(Peer(0), &sent).iter().for_each(|it| b.receive(it, Time(1)));
+    assert_eq!(b.came.pop(), Some((Peer(0), sent)));
+}
+
 /// Any octets, and headers of any values: nothing panics, every buffer is somewhere, and few reports are sent.
 #[test]
 fn hostile_packets() {
