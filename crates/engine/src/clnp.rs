@@ -14,6 +14,7 @@ use crate::wire::clnp::{Clnp, Discard, Header, NotClnp, Nsap, Report, Segment, o
 use crate::wire::llc::{Llc, Mac};
 use reassembly::{Arrived, Part, Partial, Reassembly};
 use std::collections::{HashMap, HashSet};
+use underpass_link::Guarantees;
 use underpass_link::arena::{Arena, Buffer, Pool};
 
 /// How long what is sent may be under way, in units of 500 ms: as long as transport's L.
@@ -48,6 +49,8 @@ struct Pair {
     own: Nsap,
     other: Nsap,
     mac: Mac,
+    /// Of the next packet that goes in parts.
+    identifier: u16,
 }
 
 /// Whom to tell what became of a packet, and its header.
@@ -75,7 +78,6 @@ pub struct Internet {
     /// Octets of header in front of a user's buffer that is lent below, by frame; 0 of the pool's.
     lent: Box<[u16]>,
     reassembly: Reassembly,
-    identifier: u16,
     reports: Bucket,
     counters: Counters,
 }
@@ -94,7 +96,6 @@ impl Internet {
             known: HashMap::new(),
             addresses: HashSet::new(),
             lent,
-            identifier: 0,
             reports: Bucket::default(),
             counters: Counters::default(),
         }
@@ -103,6 +104,13 @@ impl Internet {
     /// What has happened.
     pub fn counters(&self) -> Counters {
         self.counters
+    }
+
+    /// What it promises to the layer above, whatever the link promises. Identifiers have 16 bits: more than 65,536 packets in parts
+    /// within the time that parts are waited for, and parts of two packets may be put together (as RFC 4963 has it of IPv4). Only
+    /// a sum over the whole, as a TPDU of class 4 has, finds that. And what lacks a part may be given up for what comes later.
+    pub fn guarantees(&self) -> Guarantees {
+        Guarantees { delivery: false, integrity: false }
     }
 
     /// Packets of which parts are here, and buffers of its own pool that are not under way.
@@ -115,7 +123,7 @@ impl Internet {
         let Internet { pairs, known, addresses, .. } = self;
         addresses.insert(own);
         let index = *known.entry((own, other)).or_insert_with(|| {
-            pairs.push(Pair { own, other, mac });
+            pairs.push(Pair { own, other, mac, identifier: 0 });
             (pairs.len() - 1) as u32
         });
         pairs[index as usize].mac = mac;
@@ -123,7 +131,7 @@ impl Internet {
     }
 
     fn send(&mut self, to: Peer, mut buffer: Buffer, out: &mut Outbox) {
-        let Some(&Pair { own, other, mac }) = self.pairs.get(to.0 as usize) else {
+        let Some(&Pair { own, other, mac, .. }) = self.pairs.get(to.0 as usize) else {
             self.counters.unknown += 1;
             return out.up(Indication::Complete { buffer });
         };
@@ -150,7 +158,7 @@ impl Internet {
     fn send_segments(&mut self, to: Peer, whole: Header<'_>, mac: Mac, buffer: &Buffer, out: &mut Outbox) {
         let arena = self.arena.clone();
         let data = arena.octets(buffer);
-        let first = Segment { identifier: self.identifier, offset: 0, total: 0, more: true };
+        let first = Segment { identifier: 0, offset: 0, total: 0, more: true };
         let header_len = Clnp::Full(Header { segment: Some(first), ..whole }).header_len();
         // Parts but the last are multiples of 8, and each lies in one frame, which may have room for less than the link.
         let most = self.mtu.saturating_sub(header_len).min(self.room()) / 8 * 8;
@@ -159,7 +167,9 @@ impl Internet {
             self.counters.no_buffer += 1;
             return;
         };
-        self.identifier = self.identifier.wrapping_add(1);
+        let Some(pair) = self.pairs.get_mut(to.0 as usize) else { return };
+        let first = Segment { identifier: pair.identifier, ..first };
+        pair.identifier = pair.identifier.wrapping_add(1);
         self.counters.segmented += 1;
         for (at, part) in data.chunks(most).enumerate() {
             let offset = (at * most) as u16;

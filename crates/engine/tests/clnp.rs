@@ -9,6 +9,7 @@ use underpass_engine::transport::{Config, Transport};
 use underpass_engine::wire::Writer;
 use underpass_engine::wire::clnp::{Clnp, Discard, Header, Nsap, Report, Segment};
 use underpass_engine::wire::llc::{Llc, Mac};
+use underpass_engine::wire::tpdu::{Class, Data, Format, Tpdu, is_intact};
 use underpass_link::Link;
 use underpass_link::arena::{Arena, Buffer, Geometry};
 use underpass_link::loopback::Loopback;
@@ -283,6 +284,34 @@ fn packets_that_lost_a_part_keep_no_other_out() {
     assert_eq!(b.came.pop(), Some((Peer(0), sent)));
 }
 
+/// So many packets in parts within a second that identifiers come again: parts of two packets are put together, and the checksum
+/// of the TPDU finds that. A transport that is configured by what this network promises has one.
+#[test]
+fn parts_of_two_packets_are_found_out_by_the_checksum_of_the_tpdu() {
+    let mut random = fastrand::Rng::with_seed(1);
+    let (mut a, mut b) = (Host::new(1, 2), Host::new(2, 1));
+    let config = Config::over(b.internet.guarantees(), 1408);
+    assert_eq!((config.class, config.checksum), (Class::Four, true));
+    let mut tpdu = || {
+        let user_data = data(&mut random, 400);
+        let dt = Data { dst_ref: 1, number: 1, eot: true, roa: false, checksum: true, expedited: None };
+        let mut room = [0; 500];
+        let mut to = Writer::new(&mut room);
+        Tpdu::Dt(dt).emit(Format::Extended, &user_data, &mut to).unwrap();
+        [&*to.written(), &user_data[..]].concat()
+    };
+    let (old, new) = (tpdu(), tpdu());
+    // Of the old one a part is lost, of the new one the other.
+    b.receive(&a.send(Peer(0), &old)[0], Time(1));
+    // Another pair's have numbers of their own.
+    a.send(Peer(1), &old);
+    (1..=65_535).for_each(|_| drop(a.send(Peer(0), &new)));
+    a.send(Peer(0), &new)[1..].iter().for_each(|it| b.receive(it, Time(SECOND / 2)));
+    let (_, mixed) = b.came.pop().expect("it is put together");
+    assert!(mixed != old && mixed != new && mixed.len() == new.len());
+    assert!(is_intact(&old) && is_intact(&new) && !is_intact(&mixed));
+}
+
 /// Any octets, and headers of any values: nothing panics, every buffer is somewhere, and few reports are sent.
 #[test]
 fn hostile_packets() {
@@ -348,7 +377,8 @@ fn transport_over_segments() {
         for tag in tags {
             assert_eq!(internet.peer(nsap(own, tag as u8), nsap(other, tag as u8), mac(other)), Peer(tag));
         }
-        let transport = Transport::new(Config::default(), arena.clone(), pool(), Time(0));
+        let config = Config::over(internet.guarantees(), 1408);
+        let transport = Transport::new(config, arena.clone(), pool(), Time(0));
         all.split_off(all.len() - 64).into_iter().for_each(|it| link.fill(it));
         Stack::new(link, vec![Box::new(internet), Box::new(transport)])
     };
