@@ -7,7 +7,7 @@
 use crate::column::{Column, ROOM};
 use crate::layer::Layer;
 use crate::service::{Indication, Request, Time};
-use crate::stack::{give, take};
+use crate::stack::{Backlog, Taken, give, take};
 use std::collections::VecDeque;
 use underpass_link::arena::Buffer;
 use underpass_link::ring::{Receiver, Sender, ring};
@@ -22,6 +22,7 @@ pub struct Worker {
     column: Column,
     above: Above,
     counters: Counters,
+    backlog: Backlog,
 }
 
 /// How often a worker has done what.
@@ -93,7 +94,8 @@ pub fn pipeline(link: Box<dyn Link>, groups: Vec<Vec<Box<dyn Layer>>>, capacity:
         let (to_above, indications) = ring(capacity);
         let (requests, from_above) = ring(capacity);
         let above = Above { requests: from_above, indications: to_above };
-        workers.push(Worker { below, column: Column::new(layers), above, counters: Counters::default() });
+        let (column, counters, backlog) = (Column::new(layers), Counters::default(), Backlog::default());
+        workers.push(Worker { below, column, above, counters, backlog });
         below = Below::Worker { indications, requests };
     }
     let Below::Worker { indications, requests } = below else { unreachable!("there is a worker") };
@@ -122,8 +124,13 @@ impl Worker {
 
     /// Does all that there is to do, up and down; whether there was anything.
     pub fn step(&mut self, now: Time) -> bool {
-        let mut any = self.poll(now);
-        any |= self.take_indications(BATCH, now);
+        let Taken { any: came, packets } = self.take_packets(now);
+        let indications = self.take_indications(BATCH, now);
+        let mut any = came || indications > 0;
+        if self.backlog.is_over(packets.max(indications), BATCH) {
+            self.column.rise(now);
+            any |= self.column.expire(now);
+        }
         any |= self.take_requests(BATCH, now);
         if any {
             self.counters.steps += 1;
@@ -133,22 +140,32 @@ impl Worker {
         any
     }
 
-    /// A turn's first part: takes what has come over the link, and what has run out.
-    pub fn poll(&mut self, now: Time) -> bool {
+    /// A turn's first part: takes what has come over the link. Whether there was anything, and whether timers may run out when that
+    /// has risen.
+    pub fn poll(&mut self, now: Time) -> (bool, bool) {
+        let Taken { any, packets } = self.take_packets(now);
+        (any, self.backlog.is_over(packets, BATCH))
+    }
+
+    /// Between its second part and its third, where all workers' timers may: timers that are over run out.
+    pub fn expire(&mut self, now: Time) -> bool {
+        let any = self.column.expire(now);
+        self.publish();
+        any
+    }
+
+    fn take_packets(&mut self, now: Time) -> Taken {
         let Worker { below, column, counters, .. } = self;
-        let mut any = false;
-        if let Below::Link { link, buffers, .. } = below {
-            any |= take(&mut **link, buffers, BATCH, |indication| {
-                counters.taken += 1;
-                column.indication(indication, now);
-            });
-        }
-        any | column.expire(now)
+        let Below::Link { link, buffers, .. } = below else { return Taken { any: false, packets: 0 } };
+        take(&mut **link, buffers, BATCH, |indication| {
+            counters.taken += 1;
+            column.indication(indication, now);
+        })
     }
 
     /// A turn's second part: a wave up, of what has come from the worker below and what the layers have to say to each other.
     pub fn rise(&mut self, now: Time) -> bool {
-        let mut any = self.take_indications(usize::MAX, now);
+        let mut any = self.take_indications(usize::MAX, now) > 0;
         any |= self.column.rise(now) || !self.column.up().is_empty();
         self.publish();
         any
@@ -162,8 +179,8 @@ impl Worker {
         any
     }
 
-    fn take_indications(&mut self, most: usize, now: Time) -> bool {
-        let Below::Worker { indications, .. } = &mut self.below else { return false };
+    fn take_indications(&mut self, most: usize, now: Time) -> usize {
+        let Below::Worker { indications, .. } = &mut self.below else { return 0 };
         let mut count = 0;
         while count < most
             && let Some(indication) = indications.pop()
@@ -173,7 +190,7 @@ impl Worker {
         }
         indications.release();
         self.counters.taken += count as u64;
-        count > 0
+        count
     }
 
     fn take_requests(&mut self, most: usize, now: Time) -> bool {

@@ -21,6 +21,7 @@ pub struct Stack<L> {
     packets: VecDeque<Buffer>,
     buffers: Vec<Buffer>,
     batch: usize,
+    backlog: Backlog,
 }
 
 impl<L: Link> Stack<L> {
@@ -31,7 +32,7 @@ impl<L: Link> Stack<L> {
     pub fn new(link: L, layers: Vec<Box<dyn Layer>>) -> Stack<L> {
         let column = Column::new(layers);
         let (packets, buffers) = (VecDeque::with_capacity(ROOM), Vec::with_capacity(ROOM));
-        Stack { link, column, packets, buffers, batch: BATCH }
+        Stack { link, column, packets, buffers, batch: BATCH, backlog: Backlog::default() }
     }
 
     /// The same, taking so many packets from the link at a time: with one, each goes through all layers before the next.
@@ -74,9 +75,16 @@ impl<L: Link> Stack<L> {
     }
 
     /// Takes what has come over the link and what has run out; whether there was anything.
+    ///
+    /// What has come goes up before timers run out, since it may be what they wait for: a host that was kept from running finds
+    /// its timers over and the acknowledgements in the link.
     pub fn poll(&mut self, now: Time) -> bool {
-        let mut any = take(&mut self.link, &mut self.buffers, self.batch, |it| self.column.indication(it, now));
-        any |= self.column.expire(now);
+        let taken = take(&mut self.link, &mut self.buffers, self.batch, |it| self.column.indication(it, now));
+        let mut any = taken.any;
+        if self.backlog.is_over(taken.packets, self.batch) {
+            self.column.rise(now);
+            any |= self.column.expire(now);
+        }
         self.settle(now);
         any
     }
@@ -88,20 +96,50 @@ impl<L: Link> Stack<L> {
     }
 }
 
-/// Tells `say` what a link has to say: buffers that it does not need any more, and at most `most` packets; whether there was
-/// anything. `buffers` is empty before and after.
+/// Whether there may be more of what timers wait for: as long as full batches come. Not for ever, or a flood would stop all timers.
+#[derive(Debug, Default)]
+pub(crate) struct Backlog {
+    /// What was taken in full batches, one after the other.
+    taken: usize,
+}
+
+impl Backlog {
+    /// Primitives after which timers run out even if there are more.
+    const MOST: usize = ROOM;
+
+    /// So many were taken, of `batch` at most: whether timers may run out.
+    #[inline]
+    pub fn is_over(&mut self, taken: usize, batch: usize) -> bool {
+        self.taken += taken;
+        let is_over = taken < batch || self.taken >= Backlog::MOST;
+        if is_over {
+            self.taken = 0;
+        }
+        is_over
+    }
+}
+
+/// What a link had to say.
+pub(crate) struct Taken {
+    /// Whether there was anything.
+    pub any: bool,
+    pub packets: usize,
+}
+
+/// Tells `say` what a link has to say: buffers that it does not need any more, and at most `most` packets. `buffers` is empty
+/// before and after.
 pub(crate) fn take(
     link: &mut (impl Link + ?Sized),
     buffers: &mut Vec<Buffer>,
     most: usize,
     mut say: impl FnMut(Indication),
-) -> bool {
+) -> Taken {
     link.complete(buffers);
-    let mut any = !buffers.is_empty();
+    let any = !buffers.is_empty();
     buffers.drain(..).for_each(|buffer| say(Indication::Complete { buffer }));
-    any |= link.receive(buffers, most) > 0;
+    let packets = link.receive(buffers, most);
     buffers.drain(..).for_each(|buffer| say(Indication::Unitdata { from: Peer(0), buffer }));
-    any
+    Taken { any: any || packets > 0, packets }
 }
 
 /// Gives a link what it is to do. `packets` are those that it has not taken yet.

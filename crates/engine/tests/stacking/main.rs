@@ -1,6 +1,7 @@
 //! Transport on transport over a link in memory: nothing is copied, buffers come back when they may, whoever runs the layers.
 
 mod copies;
+mod lateness;
 mod lending;
 mod schedulers;
 mod user;
