@@ -32,6 +32,8 @@ pub struct Counters {
     pub steps: u64,
     /// Primitives, packets and buffers that were taken in.
     pub taken: u64,
+    /// Packets that came in pieces and were thrown away.
+    pub in_pieces: u64,
     /// Times that its thread gave way to others.
     pub yields: u64,
     /// Times that its thread slept.
@@ -124,7 +126,7 @@ impl Worker {
 
     /// Does all that there is to do, up and down; whether there was anything.
     pub fn step(&mut self, now: Time) -> bool {
-        let Taken { any: came, packets } = self.take_packets(now);
+        let Taken { any: came, packets, .. } = self.take_packets(now);
         let indications = self.take_indications(BATCH, now);
         let mut any = came || indications > 0;
         if self.backlog.is_over(packets.max(indications), BATCH) {
@@ -143,7 +145,7 @@ impl Worker {
     /// A turn's first part: takes what has come over the link. Whether there was anything, and whether timers may run out when that
     /// has risen.
     pub fn poll(&mut self, now: Time) -> (bool, bool) {
-        let Taken { any, packets } = self.take_packets(now);
+        let Taken { any, packets, .. } = self.take_packets(now);
         (any, self.backlog.is_over(packets, BATCH))
     }
 
@@ -156,11 +158,13 @@ impl Worker {
 
     fn take_packets(&mut self, now: Time) -> Taken {
         let Worker { below, column, counters, .. } = self;
-        let Below::Link { link, buffers, .. } = below else { return Taken { any: false, packets: 0 } };
-        take(&mut **link, buffers, BATCH, |indication| {
+        let Below::Link { link, buffers, .. } = below else { return Taken::default() };
+        let taken = take(&mut **link, buffers, BATCH, |indication| {
             counters.taken += 1;
             column.indication(indication, now);
-        })
+        });
+        counters.in_pieces += taken.in_pieces;
+        taken
     }
 
     /// A turn's second part: a wave up, of what has come from the worker below and what the layers have to say to each other.

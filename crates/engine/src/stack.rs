@@ -22,6 +22,7 @@ pub struct Stack<L> {
     buffers: Vec<Buffer>,
     batch: usize,
     backlog: Backlog,
+    in_pieces: u64,
 }
 
 impl<L: Link> Stack<L> {
@@ -32,7 +33,7 @@ impl<L: Link> Stack<L> {
     pub fn new(link: L, layers: Vec<Box<dyn Layer>>) -> Stack<L> {
         let column = Column::new(layers);
         let (packets, buffers) = (VecDeque::with_capacity(ROOM), Vec::with_capacity(ROOM));
-        Stack { link, column, packets, buffers, batch: BATCH, backlog: Backlog::default() }
+        Stack { link, column, packets, buffers, batch: BATCH, backlog: Backlog::default(), in_pieces: 0 }
     }
 
     /// The same, taking so many packets from the link at a time: with one, each goes through all layers before the next.
@@ -43,6 +44,11 @@ impl<L: Link> Stack<L> {
     /// The link.
     pub fn link(&self) -> &L {
         &self.link
+    }
+
+    /// Packets that came in pieces and were thrown away.
+    pub fn in_pieces(&self) -> u64 {
+        self.in_pieces
     }
 
     /// The layers, the lowest first.
@@ -81,6 +87,7 @@ impl<L: Link> Stack<L> {
     pub fn poll(&mut self, now: Time) -> bool {
         let taken = take(&mut self.link, &mut self.buffers, self.batch, |it| self.column.indication(it, now));
         let mut any = taken.any;
+        self.in_pieces += taken.in_pieces;
         if self.backlog.is_over(taken.packets, self.batch) {
             self.column.rise(now);
             any |= self.column.expire(now);
@@ -120,14 +127,18 @@ impl Backlog {
 }
 
 /// What a link had to say.
+#[derive(Default)]
 pub(crate) struct Taken {
     /// Whether there was anything.
     pub any: bool,
+    /// How many packets there were, those that were thrown away counted.
     pub packets: usize,
+    /// Packets that were thrown away, since they came in pieces.
+    pub in_pieces: u64,
 }
 
-/// Tells `say` what a link has to say: buffers that it does not need any more, and at most `most` packets. `buffers` is empty
-/// before and after.
+/// Tells `say` what a link has to say: buffers that it does not need any more, and at most `most` packets. A packet in pieces is
+/// thrown away: no layer knows of any, and a piece by itself would pass for the whole. `buffers` is empty before and after.
 pub(crate) fn take(
     link: &mut (impl Link + ?Sized),
     buffers: &mut Vec<Buffer>,
@@ -138,8 +149,18 @@ pub(crate) fn take(
     let any = !buffers.is_empty();
     buffers.drain(..).for_each(|buffer| say(Indication::Complete { buffer }));
     let packets = link.receive(buffers, most);
-    buffers.drain(..).for_each(|buffer| say(Indication::Unitdata { from: Peer(0), buffer }));
-    Taken { any: any || packets > 0, packets }
+    let (mut is_piece, mut in_pieces) = (false, 0);
+    for buffer in buffers.drain(..) {
+        let goes_on = buffer.goes_on();
+        if goes_on || is_piece {
+            in_pieces += u64::from(!goes_on);
+            link.fill(buffer);
+        } else {
+            say(Indication::Unitdata { from: Peer(0), buffer });
+        }
+        is_piece = goes_on;
+    }
+    Taken { any: any || packets > 0, packets, in_pieces }
 }
 
 /// Gives a link what it is to do. `packets` are those that it has not taken yet.

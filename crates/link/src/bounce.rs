@@ -174,6 +174,10 @@ impl<L: Link> Link for Bounce<L> {
         PIECES
     }
 
+    fn whole(&self) -> usize {
+        self.link.whole()
+    }
+
     fn transmit(&mut self, packets: &mut VecDeque<Buffer>) {
         if !self.out.is_empty() {
             self.link.transmit(&mut self.out);

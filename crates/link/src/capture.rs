@@ -107,6 +107,10 @@ impl<L: Link, W: Write + Send> Link for Capture<L, W> {
         self.link.pieces()
     }
 
+    fn whole(&self) -> usize {
+        self.link.whole()
+    }
+
     fn transmit(&mut self, packets: &mut VecDeque<Buffer>) {
         // Before they are lent. What the link does not take stays in front, and has been recorded when it is tried again.
         let recorded = std::mem::take(&mut self.recorded).min(packets.len());

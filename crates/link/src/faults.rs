@@ -153,6 +153,10 @@ impl<L: Link> Link for Faults<L> {
         self.link.pieces()
     }
 
+    fn whole(&self) -> usize {
+        self.link.whole()
+    }
+
     fn transmit(&mut self, packets: &mut VecDeque<Buffer>) {
         self.link.transmit(packets);
     }

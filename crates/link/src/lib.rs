@@ -83,6 +83,12 @@ pub trait Link: Send {
         1
     }
 
+    /// Octets of the longest packet that goes, and comes, in one buffer. Layers take no packet in pieces, so it is this that bounds
+    /// what they send and ask for.
+    fn whole(&self) -> usize {
+        self.mtu()
+    }
+
     /// Takes packets to be sent from the front of `packets`, as many as it can.
     fn transmit(&mut self, packets: &mut std::collections::VecDeque<Buffer>);
 

@@ -201,6 +201,10 @@ impl Link for Packet {
         PIECES
     }
 
+    fn whole(&self) -> usize {
+        self.longest.min(self.frame_room())
+    }
+
     fn transmit(&mut self, packets: &mut VecDeque<Buffer>) {
         // A socket is told once that its interface was down, be it up again.
         let mut told = false;

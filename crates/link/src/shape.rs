@@ -89,6 +89,10 @@ impl<L: Link> Link for Shape<L> {
         self.link.pieces()
     }
 
+    fn whole(&self) -> usize {
+        self.link.whole()
+    }
+
     fn transmit(&mut self, packets: &mut VecDeque<Buffer>) {
         let now = Instant::now();
         self.advance(now);

@@ -220,9 +220,13 @@ impl Xdp {
 
     /// Of a packet that the interface takes, what this takes.
     fn longest_of(&self, interface: usize) -> usize {
+        interface.min(self.pieces() * self.frame_room())
+    }
+
+    /// Of a packet, what comes in one frame.
+    fn frame_room(&self) -> usize {
         let geometry = self.arena.geometry();
-        let room = (geometry.frame_size - geometry.headroom - KERNEL_HEADROOM) as usize;
-        interface.min(self.pieces() * room)
+        (geometry.frame_size - geometry.headroom - KERNEL_HEADROOM) as usize
     }
 
     /// Puts the first packet into the ring, or aside if it cannot be sent; `false` if there is none that is whole.
@@ -317,6 +321,10 @@ impl Link for Xdp {
 
     fn pieces(&self) -> usize {
         if self.socket.pieces { PIECES } else { 1 }
+    }
+
+    fn whole(&self) -> usize {
+        self.longest.min(self.frame_room())
     }
 
     fn transmit(&mut self, packets: &mut VecDeque<Buffer>) {

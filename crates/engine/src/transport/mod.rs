@@ -111,7 +111,8 @@ impl Default for Config {
 
 impl Config {
     /// For a network that promises this (X.224 §5.4.2): class 2 where it delivers everything, class 4 where it may lose, with a
-    /// checksum where it does not find what is corrupt.
+    /// checksum where it does not find what is corrupt. Its packets are of `most` octets at most, in one buffer: over a link that
+    /// takes packets in pieces not [`underpass_link::Link::mtu`] but [`underpass_link::Link::whole`], less the headers below.
     ///
     /// # Panics
     /// If it carries less than 128 octets, which is the shortest longest TPDU.

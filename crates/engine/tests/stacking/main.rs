@@ -3,6 +3,7 @@
 mod copies;
 mod lateness;
 mod lending;
+mod pieces;
 mod schedulers;
 mod user;
 mod watch;
