@@ -21,6 +21,7 @@ impl Transport {
             return out.up(Indication::Complete { buffer });
         }
         let frame = buffer.frame();
+        self.is_read(frame, now);
         let slot = self.slots.at(frame);
         (slot.is, slot.buffer) = (Is::Expedited, Some(buffer));
         let Some(connection) = self.connections[cep.0 as usize].as_mut() else { return };

@@ -98,10 +98,16 @@ impl Transport {
 
     /// The user has read a buffer: there is room for another one.
     pub(super) fn returned(&mut self, buffer: Buffer, now: Time, out: &mut Outbox) {
-        let slot = self.slots.at(buffer.frame());
+        self.is_read(buffer.frame(), now);
+        out.down(Request::Return { buffer });
+    }
+
+    /// The user keeps a frame no more that it was given, be it given back or lent to send what it holds: there is room for another
+    /// one.
+    pub(super) fn is_read(&mut self, frame: u32, now: Time) {
+        let slot = self.slots.at(frame);
         let (is, index, serial) = (slot.is, slot.connection, slot.serial);
         slot.is = Is::Elsewhere;
-        out.down(Request::Return { buffer });
         if !matches!(is, Is::Given | Is::GivenExpedited) {
             return;
         }

@@ -32,6 +32,7 @@ impl Transport {
             return out.up(Indication::Complete { buffer });
         }
         let frame = buffer.frame();
+        self.is_read(frame, now);
         let slot = self.slots.at(frame);
         (slot.is, slot.end, slot.buffer) = (Is::Unsent, end, Some(buffer));
         let Some(connection) = self.connections[cep.0 as usize].as_mut() else { return };

@@ -137,6 +137,27 @@ fn a_buffer_of_a_connection_that_is_gone_is_no_credit_of_another() {
     assert_eq!(entity.said(), [""; 0]);
 }
 
+/// A user that answers in the buffer that it was given, as an echo does, has read it.
+#[test]
+fn a_buffer_that_is_sent_on_is_credit_again() {
+    let mut entity = Entity::new(config());
+    let (cep, ours) = entity.opened(OTHER, 15);
+    for number in 0..30 {
+        entity.data_comes(OTHER, ours, number);
+        let buffer = entity.data.pop().expect("there is credit for it");
+        let request =
+            if number % 2 == 0 { Request::Data { cep, buffer, end: true } } else { Request::Expedited { cep, buffer } };
+        entity.request(request);
+        entity.acknowledge(ours, number / 2 + 1, 15, None);
+        let ea = ExpeditedAcknowledge { dst_ref: ours, number: number / 2, checksum: true };
+        entity.hear(OTHER, &Tpdu::Ea(ea), &[]);
+    }
+    entity.run(MS);
+    let said = entity.said();
+    let last = said.iter().rfind(|it| it.contains("AK")).unwrap();
+    assert!(last.starts_with("AK → 0x004d, expects 30, credit 8"), "{last}");
+}
+
 /// Those that owe an AK get a buffer for it in the order in which they came to owe it.
 #[test]
 fn buffers_for_acknowledgements_go_by_turns() {
