@@ -83,10 +83,12 @@ pub(super) struct Connection {
 }
 
 impl Connection {
-    /// Format of its TPDUs, and whether they have to carry a checksum: those that answer a CR may be of what was not proposed.
+    /// Format of its TPDUs, whether they have to carry a checksum, and octets of the longest: those that answer a CR may be of what
+    /// was not proposed.
     #[inline]
-    pub fn checks(&self) -> (Format, bool) {
-        (self.terms.format, self.terms.checksum && self.state != State::AwaitsConfirm)
+    pub fn checks(&self) -> (Format, bool, usize) {
+        let Terms { format, checksum, tpdu_size, .. } = self.terms;
+        (format, checksum && self.state != State::AwaitsConfirm, tpdu_size as usize)
     }
 
     /// The other end has asked for it, and it is not open.

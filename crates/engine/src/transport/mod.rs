@@ -229,12 +229,15 @@ impl Transport {
             };
             let index = envelope.dst_ref.and_then(|it| self.references.find(from, it));
             let terms = index.and_then(|index| Some(self.connections[index as usize].as_ref()?.checks()));
-            let (format, checksum) = terms.unwrap_or((Format::Normal, false));
+            let (format, checksum, longest) = terms.unwrap_or((Format::Normal, false, usize::MAX));
             let own = if envelope.code.has_user_data() { octets.len() } else { envelope.header_len };
             let behind = octets.len() - own;
             match (envelope.code, index) {
                 (Code::Dt | Code::Ed | Code::Ak | Code::Ea, Some(index)) => {
                     match check(&octets[..own], format, checksum) {
+                        Ok(Tpdu::Dt(_)) if own > longest => {
+                            return self.too_long(index, buffer, now, out);
+                        }
                         Ok(Tpdu::Dt(it)) => {
                             buffer.pull(envelope.header_len);
                             return self.data(index, &it, buffer, now, out);
@@ -303,6 +306,18 @@ impl Transport {
         let rejected = octets.get(..malformed.through().min(ErrorReport::MOST));
         let er = ErrorReport { dst_ref, cause: malformed.cause(), checksum: self.config.checksum, rejected };
         self.answer(from, &Tpdu::Er(er), now, out);
+    }
+
+    /// A DT that is longer than was negotiated, which is an error of its sender (X.224 §6.3).
+    #[cold]
+    fn too_long(&mut self, index: u32, buffer: Buffer, now: Time, out: &mut Outbox) {
+        self.counters.malformed += 1;
+        out.down(Request::Return { buffer });
+        let connection = self.connections[index as usize].as_ref();
+        // In class 4 it is sent again, and its sender gives up.
+        if connection.is_some_and(|it| it.terms.class == Class::Two && it.state == State::Open) {
+            self.release(index, Reason::PROTOCOL_ERROR, now, out);
+        }
     }
 
     fn connection(&mut self, cep: Cep) -> Option<&mut Connection> {

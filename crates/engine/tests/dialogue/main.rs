@@ -267,6 +267,26 @@ fn no_tpdu_is_longer_than_was_negotiated() {
     assert_eq!(said.last().map(|it| it[1]), Some(Code::Er as u8));
 }
 
+/// A DT may be as long as was negotiated, and no longer, whatever a frame has room for.
+#[test]
+fn a_dt_that_is_longer_than_was_negotiated_is_not_taken() {
+    for class in [Class::Four, Class::Two] {
+        let mut entity = Entity::new(Config { class, checksum: false, ..config() });
+        let (_, ours) = entity.opened(OTHER, 4);
+        let dt =
+            |number| Tpdu::Dt(Data { dst_ref: ours, number, eot: true, roa: false, checksum: false, expedited: None });
+        // With a header of eight octets.
+        entity.hear(OTHER, &dt(0), &[7; 256 - 8]);
+        assert_eq!(entity.data.len(), 1);
+        entity.said();
+        entity.hear(OTHER, &dt(1), &[7; 256 - 7]);
+        assert_eq!((entity.data.len(), entity.counters().malformed), (1, 1), "{class:?}");
+        let expected =
+            if class == Class::Two { vec![format!("DR {ours:#06x} → 0x004d, protocol error")] } else { vec![] };
+        assert_eq!(entity.said(), expected);
+    }
+}
+
 /// Class 2 has no AK that shows that a CC has come, and sends nothing twice (X.224 §6.6, §10).
 #[test]
 fn class_2_is_open_when_it_has_answered() {
