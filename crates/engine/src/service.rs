@@ -64,7 +64,7 @@ pub enum Request {
     Data {
         /// On which connection.
         cep: Cep,
-        /// At most as many octets as the connection's confirm or indication said.
+        /// At most as many octets as the connection's confirm or indication said; none only where it ends a TSDU that has begun.
         buffer: Buffer,
         /// Whether the TSDU ends with it.
         end: bool,

@@ -128,6 +128,8 @@ pub(super) enum SizeIn {
 pub(super) struct Sending {
     /// DTs of which none was sent.
     pub unsent: List,
+    /// The last DT that the user gave did not end its TSDU.
+    pub begun: bool,
     /// DTs that were sent and not acknowledged, in order.
     pub retained: List,
     /// TPDU-NR of the next one that is sent.

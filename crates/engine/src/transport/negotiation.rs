@@ -61,6 +61,7 @@ impl Transport {
             dst_ref: 0,
             sending: Sending {
                 unsent: List::EMPTY,
+                begun: false,
                 retained: List::EMPTY,
                 next: 0,
                 lower_edge: 0,

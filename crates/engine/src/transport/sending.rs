@@ -28,9 +28,12 @@ impl Transport {
     pub(super) fn data_request(&mut self, cep: Cep, buffer: Buffer, end: bool, now: Time, out: &mut Outbox) {
         let Some(connection) = self.connection(cep) else { return out.up(Indication::Complete { buffer }) };
         let may = matches!(connection.state, State::Open | State::AwaitsAcknowledge);
-        if !may || buffer.len() > connection.terms.most() as usize || buffer.is_empty() {
+        // No TSDU is empty, but the last DT of one may be.
+        let is_empty = buffer.is_empty() && !(end && connection.sending.begun);
+        if !may || buffer.len() > connection.terms.most() as usize || is_empty {
             return out.up(Indication::Complete { buffer });
         }
+        connection.sending.begun = !end;
         let frame = buffer.frame();
         self.is_read(frame, now);
         let slot = self.slots.at(frame);

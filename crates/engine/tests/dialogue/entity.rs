@@ -75,8 +75,18 @@ impl Entity {
     }
 
     pub fn send(&mut self, cep: Cep, octets: &[u8]) {
+        self.send_part(cep, octets, true);
+    }
+
+    /// A part of a TSDU, the last one or not.
+    pub fn send_part(&mut self, cep: Cep, octets: &[u8], end: bool) {
         let buffer = self.buffer(octets);
-        self.request(Request::Data { cep, buffer, end: true });
+        self.request(Request::Data { cep, buffer, end });
+    }
+
+    /// Buffers that nobody uses.
+    pub fn unused(&self) -> usize {
+        self.free.len()
     }
 
     pub fn send_expedited(&mut self, cep: Cep, octets: &[u8]) {

@@ -287,6 +287,32 @@ fn a_dt_that_is_longer_than_was_negotiated_is_not_taken() {
     }
 }
 
+/// A user that learns behind the last octet that its TSDU ends says so by a buffer of none.
+#[test]
+fn a_tsdu_may_end_with_an_empty_part_and_not_be_one() {
+    let mut entity = Entity::new(config());
+    let (cep, ours) = entity.opened(OTHER, 15);
+    for (octets, end, sent) in [
+        (&b"data"[..], false, Some("number 0")),
+        (b"", false, None),
+        (b"", true, Some("number 1, EOT")),
+        (b"", true, None),
+        (b"data", true, Some("number 2, EOT")),
+        (b"", true, None),
+    ] {
+        let before = entity.unused();
+        entity.send_part(cep, octets, end);
+        let said = entity.said();
+        assert_eq!(said.first().map(|it| it.trim_start_matches("DT → 0x004d, ")), sent);
+        assert_eq!(entity.unused(), before - said.len(), "what is not sent comes back");
+    }
+    // And so does the other end.
+    let dt = |number, eot| Tpdu::Dt(Data { dst_ref: ours, number, eot, roa: false, checksum: true, expedited: None });
+    entity.hear(OTHER, &dt(0, false), b"data");
+    entity.hear(OTHER, &dt(1, true), b"");
+    assert_eq!(entity.data.iter().map(|it| it.len()).collect::<Vec<_>>(), [4, 0]);
+}
+
 /// Class 2 has no AK that shows that a CC has come, and sends nothing twice (X.224 §6.6, §10).
 #[test]
 fn class_2_is_open_when_it_has_answered() {
