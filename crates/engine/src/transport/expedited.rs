@@ -7,7 +7,7 @@ use super::slots::Is;
 use crate::layer::Outbox;
 use crate::service::{Cep, Indication, Request, Time};
 use crate::wire::Writer;
-use crate::wire::tpdu::{ExpeditedAcknowledge, ExpeditedData, Tpdu};
+use crate::wire::tpdu::{Class, ExpeditedAcknowledge, ExpeditedData, Reason, Tpdu};
 use underpass_link::arena::Buffer;
 
 /// Octets of the longest header of an ED.
@@ -84,9 +84,15 @@ impl Transport {
             number == receiving.expected_expedited && terms.takes_expedited(config.credit, receiving.held_expedited);
         // One that came before is acknowledged again: its EA was lost.
         let is_old = number == space.before(receiving.expected_expedited);
-        if connection.state != State::Open || !terms.expedited || !is_next && !is_old {
+        // In class 2 nothing comes twice, and who has no EA sends no other (X.224 §10.2.5).
+        let is_error = !terms.expedited || !is_next && (!is_old || terms.class == Class::Two);
+        if connection.state != State::Open || is_error {
             counters.unexpected += 1;
-            return out.down(Request::Return { buffer });
+            out.down(Request::Return { buffer });
+            if connection.state == State::Open && terms.class == Class::Two {
+                self.release(index, Reason::PROTOCOL_ERROR, now, out);
+            }
+            return;
         }
         if is_next {
             receiving.expected_expedited = space.add(number, 1);

@@ -8,7 +8,7 @@ use super::{Config, Runs, Transport};
 use crate::layer::Outbox;
 use crate::service::{Cep, Indication, Request, Time};
 use crate::wire::Writer;
-use crate::wire::tpdu::{Acknowledge, Class, Confirmation, Data};
+use crate::wire::tpdu::{Acknowledge, Class, Confirmation, Data, Reason};
 use underpass_checksum::fletcher::Sums;
 use underpass_link::arena::Buffer;
 
@@ -135,12 +135,18 @@ impl Transport {
         let sending = &mut connection.sending;
         let acknowledged = space.distance(sending.lower_edge, ak.number);
         let under_way = space.distance(sending.lower_edge, sending.next);
+        let upper_edge = space.add(ak.number, u32::from(ak.credit).min(space.window()));
+        // The network keeps them in order, and neither edge of the window may go back (X.224 §10.2.4.2).
+        let lowers = acknowledged > under_way || space.is_before(upper_edge, sending.upper_edge);
+        if connection.terms.class == Class::Two && lowers {
+            counters.unexpected += 1;
+            return self.release(index, Reason::PROTOCOL_ERROR, now, out);
+        }
         if acknowledged > under_way {
             // An old one, or one for what was never sent.
             return;
         }
         let subsequence = ak.subsequence.unwrap_or(0);
-        let upper_edge = space.add(ak.number, u32::from(ak.credit).min(space.window()));
         let grants = space.is_before(sending.upper_edge, upper_edge);
         if acknowledged == 0 && subsequence < sending.subsequence {
             return;
