@@ -48,7 +48,8 @@ pub struct Config {
     pub roa: bool,
     /// A window of the sender's own besides the credit, by delay.
     pub congestion_control: bool,
-    /// Connections that others may have asked for and that are not open yet; further ones are refused.
+    /// Connections that others may have asked for and that are not open yet, or rest without having been; further ones are refused.
+    /// One peer has no more than half of them.
     pub pending: u32,
     /// Timers.
     pub times: Times,
@@ -172,7 +173,7 @@ pub struct Transport {
     wheel: Wheel,
     /// Connections that owe an AK or an EA, or did: each once, in the order in which they came to.
     owing: VecDeque<u32>,
-    /// Connections that others have asked for and that are not open yet.
+    /// Connections that others have asked for and that are not open yet, and those that rest without having been.
     pending: u32,
     answers: Bucket,
     counters: Counters,
@@ -379,8 +380,9 @@ impl Layer for Transport {
     }
 
     fn expire(&mut self, now: Time, out: &mut Outbox) {
-        while let Some(index) = self.references.thaw(now) {
+        while let Some((index, was_pending)) = self.references.thaw(now) {
             self.vacant.push(index);
+            self.pending -= u32::from(was_pending);
         }
         while let Some(index) = self.wheel.expire(now) {
             self.timers_ran_out(index, now, out);

@@ -217,10 +217,11 @@ impl Transport {
                 if let Some(connection) = self.remove(cep.0) {
                     self.references.release(peer, connection.src_ref);
                     self.vacant.push(cep.0);
+                    self.settled(peer);
                 }
                 return self.refuse(peer, dst_ref, 0, reason, now, out);
             }
-            State::AwaitsAcknowledge => self.pending -= 1,
+            State::AwaitsAcknowledge => self.settled(peer),
             State::AwaitsConfirm | State::Open => {}
         }
         let Some(connection) = self.connection(cep) else { return };
@@ -289,7 +290,7 @@ impl Transport {
         if [cr.parameters.calling, cr.parameters.called].iter().flatten().any(|it| it.len() > TSAP_MOST) {
             return self.refuse(from, cr.src_ref, 0, Reason::HEADER_LENGTH, now, out);
         }
-        if self.pending >= self.config.pending {
+        if self.pending >= self.config.pending || self.references.pending(from) >= self.config.pending.div_ceil(2) {
             return self.refuse(from, cr.src_ref, 0, Reason::REMOTE_CONGESTION, now, out);
         }
         let four = class == Class::Four;
@@ -314,6 +315,7 @@ impl Transport {
             return self.refuse(from, cr.src_ref, 0, Reason::REFERENCE_OVERFLOW, now, out);
         };
         self.pending += 1;
+        self.references.asked(from);
         if let Some(connection) = self.connections[index as usize].as_mut() {
             connection.dst_ref = cr.src_ref;
             connection.sending.upper_edge = u32::from(cr.credit);
@@ -398,7 +400,8 @@ impl Transport {
         connection.sending.attempts = 0;
         connection.timers.retransmission = Deadline::NONE;
         connection.setup = None;
-        self.pending -= 1;
+        let peer = connection.peer;
+        self.settled(peer);
         self.begin(index, now);
         // A larger window than four bits can say.
         self.owe(index);
@@ -542,8 +545,15 @@ impl Transport {
     fn close(&mut self, index: u32, now: Time) {
         if let Some(connection) = self.remove(index) {
             let until = now.after(self.config.times.l);
-            self.references.freeze(connection.peer, connection.src_ref, index, until);
+            let (peer, src_ref, was_pending) = (connection.peer, connection.src_ref, connection.is_pending());
+            self.references.freeze(peer, src_ref, index, was_pending, until);
         }
+    }
+
+    /// A connection that a peer has asked for is open, or was refused by the user.
+    fn settled(&mut self, peer: Peer) {
+        self.pending -= 1;
+        self.references.settled(peer);
     }
 
     fn remove(&mut self, index: u32) -> Option<Connection> {
@@ -553,7 +563,6 @@ impl Transport {
         {
             it.remove();
         }
-        self.pending -= u32::from(connection.is_pending());
         self.wheel.remove(index);
         Some(connection)
     }

@@ -10,8 +10,19 @@ use std::collections::VecDeque;
 pub(super) struct References {
     /// By peer.
     tables: Vec<Table>,
-    /// References of connections that are gone, with these connections' indices, and until when they are frozen.
-    frozen: VecDeque<(Peer, u16, u32, Time)>,
+    /// References of connections that are gone, until when they are frozen.
+    frozen: VecDeque<Frozen>,
+}
+
+/// A reference that rests, with the index of its connection.
+#[derive(Clone, Copy, Debug)]
+struct Frozen {
+    peer: Peer,
+    reference: u16,
+    connection: u32,
+    /// The other end had asked for it, and it was never open.
+    was_pending: bool,
+    until: Time,
 }
 
 /// The references of one pair of NSAPs.
@@ -21,6 +32,8 @@ struct Table {
     taken: Vec<u32>,
     /// References that were used and are free again, the longest free first.
     free: VecDeque<u16>,
+    /// Connections that the peer has asked for and that are not open, or rest without having been.
+    pending: u32,
 }
 
 /// The entry of a reference that is frozen.
@@ -39,7 +52,7 @@ impl References {
         if self.tables.len() <= peer.0 as usize {
             self.tables.resize_with(peer.0 as usize + 1, Table::default);
         }
-        let Table { taken, free } = &mut self.tables[peer.0 as usize];
+        let Table { taken, free, .. } = &mut self.tables[peer.0 as usize];
         if let Some(reference) = free.pop_front() {
             taken[usize::from(reference)] = connection;
             return Some(reference);
@@ -53,17 +66,36 @@ impl References {
         Some(reference)
     }
 
-    /// The connection is gone; its reference is frozen until then, and so is its index.
-    pub fn freeze(&mut self, peer: Peer, reference: u16, connection: u32, until: Time) {
+    /// The connection is gone; its reference is frozen until then, and so is its index. Whether it was pending until now, and is
+    /// counted as that for as long: whoever asks for connections and takes that back at once has no more at a time than others.
+    pub fn freeze(&mut self, peer: Peer, reference: u16, connection: u32, was_pending: bool, until: Time) {
         self.tables[peer.0 as usize].taken[usize::from(reference)] = FROZEN;
-        self.frozen.push_back((peer, reference, connection, until));
+        self.frozen.push_back(Frozen { peer, reference, connection, was_pending, until });
     }
 
-    /// Frees one that was frozen for long enough; the index that is free with it.
-    pub fn thaw(&mut self, now: Time) -> Option<u32> {
-        let (peer, reference, connection, _) = self.frozen.pop_front_if(|it| it.3 <= now)?;
+    /// Frees one that was frozen for long enough; the index that is free with it, and whether it was pending until now.
+    pub fn thaw(&mut self, now: Time) -> Option<(u32, bool)> {
+        let Frozen { peer, reference, connection, was_pending, .. } = self.frozen.pop_front_if(|it| it.until <= now)?;
         self.release(peer, reference);
-        Some(connection)
+        if was_pending {
+            self.settled(peer);
+        }
+        Some((connection, was_pending))
+    }
+
+    /// Connections of that peer's that are pending.
+    pub fn pending(&self, peer: Peer) -> u32 {
+        self.tables.get(peer.0 as usize).map_or(0, |it| it.pending)
+    }
+
+    /// That peer has asked for a connection, which has a reference already.
+    pub fn asked(&mut self, peer: Peer) {
+        self.tables[peer.0 as usize].pending += 1;
+    }
+
+    /// One of them is not pending any more.
+    pub fn settled(&mut self, peer: Peer) {
+        self.tables[peer.0 as usize].pending -= 1;
     }
 
     /// How many are frozen.
@@ -80,7 +112,7 @@ impl References {
 
     /// When the next one is to be freed.
     pub fn due(&self) -> Option<Time> {
-        self.frozen.front().map(|it| it.3)
+        self.frozen.front().map(|it| it.until)
     }
 }
 
@@ -98,10 +130,10 @@ mod tests {
         assert_eq!(references.take(Peer(0), 70_000), Some(1));
         assert_eq!((references.find(Peer(0), 1), references.find(Peer(1), 1)), (Some(70_000), Some(0)));
         assert_eq!([(0, 0), (0, 2), (1, 0), (2, 1)].map(|(peer, it)| references.find(Peer(peer), it)), [None; 4]);
-        references.freeze(Peer(1), 9, 8, Time(100));
+        references.freeze(Peer(1), 9, 8, false, Time(100));
         assert_eq!((references.thaw(Time(99)), references.frozen()), (None, 1));
         assert_eq!((references.take(Peer(1), 1), references.find(Peer(1), 9)), (None, None));
-        assert_eq!((references.thaw(Time(100)), references.frozen()), (Some(8), 0));
+        assert_eq!((references.thaw(Time(100)), references.frozen()), (Some((8, false)), 0));
         assert_eq!((references.take(Peer(1), 7), references.find(Peer(1), 9)), (Some(9), Some(7)));
     }
 }

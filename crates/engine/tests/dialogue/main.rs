@@ -313,6 +313,27 @@ fn a_tsdu_may_end_with_an_empty_part_and_not_be_one() {
     assert_eq!(entity.data.iter().map(|it| it.len()).collect::<Vec<_>>(), [4, 0]);
 }
 
+/// A peer that asks for connections and takes that back at once holds no more than its share of what rests, and others get theirs.
+#[test]
+fn a_flood_of_cr_and_dr_leaves_connections_for_others() {
+    let mut entity = Entity::new(Config { pending: 64, ..config() });
+    for src_ref in 1..=1000 {
+        entity.hear(OTHER, &Tpdu::Cr(Connect { src_ref, ..cr() }), &[]);
+        entity.hear(OTHER, &Tpdu::Dr(DisconnectRequest { src_ref, ..dr(0) }), &[]);
+    }
+    let indicated = |entity: &mut Entity| {
+        let told = entity.told.drain(..);
+        told.filter(|it| matches!(it, Indication::Connect { .. })).count()
+    };
+    assert_eq!((indicated(&mut entity), entity.connections()), (32, 0));
+    // Another peer's is indicated, and of this one's as many again when those have rested.
+    entity.hear(Peer(1), &Tpdu::Cr(cr()), &[]);
+    assert_eq!(indicated(&mut entity), 1);
+    entity.run(2 * Times::default().l);
+    (1..=1000).for_each(|src_ref| entity.hear(OTHER, &Tpdu::Cr(Connect { src_ref, ..cr() }), &[]));
+    assert_eq!(indicated(&mut entity), 32);
+}
+
 /// Class 2 has no AK that shows that a CC has come, and sends nothing twice (X.224 §6.6, §10).
 #[test]
 fn class_2_is_open_when_it_has_answered() {
