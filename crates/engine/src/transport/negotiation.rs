@@ -1,12 +1,12 @@
 //! How a connection comes and goes (X.224 §6.5 to §6.8, §12.2.2).
 
-use super::Transport;
 use super::congestion::Congestion;
 use super::connection::{
     Connection, Deadline, Opening, Receiving, RoundTrip, Sending, Setup, SizeIn, State, Terms, Timers,
 };
 use super::sending::PATIENCE;
 use super::slots::{Is, List, grow};
+use super::{Config, Transport};
 use crate::layer::Outbox;
 use crate::service::{Cep, Details, Indication, Peer, Request, Time};
 use crate::wire::Writer;
@@ -17,6 +17,9 @@ use std::collections::hash_map::Entry;
 
 /// Octets of a TSAP-ID that are taken; X.224 allows what fits into a CR.
 const TSAP_MOST: usize = 32;
+/// Octets of a CR at most (X.224 §13.3.1), and of a CC where no more than that was negotiated.
+const CR_MOST: usize = 128;
+const MS: u64 = 1_000_000;
 
 impl Transport {
     pub(super) fn connect_request(&mut self, tag: u32, to: Peer, details: Details, now: Time, out: &mut Outbox) {
@@ -118,7 +121,7 @@ impl Transport {
     fn send_setup(&mut self, index: u32, now: Time, out: &mut Outbox) {
         let Transport { connections, slots, config, arena, pool, counters, wheel, .. } = self;
         let Some(connection) = connections[index as usize].as_mut() else { return };
-        let Some(setup) = connection.setup.as_deref_mut() else { return };
+        let Some(setup) = connection.setup.as_deref() else { return };
         let deadline = now.after(config.times.t1 << connection.sending.attempts.min(PATIENCE));
         connection.timers.retransmission = Deadline::at(deadline);
         wheel.set(index, deadline);
@@ -130,55 +133,20 @@ impl Transport {
             counters.no_buffer += 1;
             return;
         };
-        let terms = connection.terms;
-        let is_request = connection.state == State::AwaitsConfirm;
-        let options = AdditionalOptions(
-            if terms.expedited { AdditionalOptions::EXPEDITED } else { 0 }
-                | if terms.checksum { 0 } else { AdditionalOptions::NO_CHECKSUM }
-                | if terms.selective { AdditionalOptions::SELECTIVE } else { 0 }
-                | if terms.roa { AdditionalOptions::ROA } else { 0 },
-        );
-        let parameters = Parameters {
-            tpdu_size: TpduSize::new(terms.tpdu_size as usize).filter(|_| setup.size == SizeIn::Powers),
-            preferred_size: Some(terms.tpdu_size / 128).filter(|_| setup.size == SizeIn::Units),
-            calling: Some(&setup.details.calling[..]).filter(|it| !it.is_empty()),
-            called: Some(&setup.details.called[..]).filter(|it| !it.is_empty()),
-            version: is_request.then_some(1),
-            options: Some(options),
-            inactivity_time: Some(u32::try_from(config.times.i / 1_000_000).unwrap_or(u32::MAX)),
-            ..Parameters::default()
+        let Some(setup) = connection.setup.as_deref() else { return pool.put(buffer) };
+        let format = connection.terms.format;
+        let mut emit = |is_brief| {
+            let mut to = Writer::new(arena.room(&mut buffer));
+            setup_tpdu(connection, setup, config, is_brief).emit(format, &[], &mut to).map(|()| to.len())
         };
-        let connect = Connect {
-            credit: setup.credit,
-            dst_ref: connection.dst_ref,
-            src_ref: connection.src_ref,
-            class: terms.class,
-            extended: terms.format == Format::Extended,
-            no_flow_control: false,
-            // A CR that proposes class 4 has one even where it proposes to do without (X.224 §6.17.3).
-            checksum: if is_request { terms.class == Class::Four } else { terms.checksum },
-            parameters,
-            user_data: &setup.details.user_data,
-        };
-        let tpdu = match connection.state {
-            State::AwaitsConfirm => Tpdu::Cr(connect),
-            State::Closing => Tpdu::Dr(DisconnectRequest {
-                dst_ref: connection.dst_ref,
-                src_ref: connection.src_ref,
-                reason: setup.reason,
-                checksum: terms.checksum,
-                additional: None,
-                user_data: &[],
-            }),
-            _ => Tpdu::Cc(connect),
-        };
-        let mut to = Writer::new(arena.room(&mut buffer));
-        let len = tpdu.emit(terms.format, &[], &mut to).map(|()| to.len());
+        let len = emit(false).ok().filter(|len| *len <= CR_MOST).map_or_else(|| emit(true), Ok);
         let Ok(len) = len else { return pool.put(buffer) };
         arena.fill(&mut buffer, len);
         slots.at(buffer.frame()).is = Is::Control;
         out.down(Request::Unitdata { to: connection.peer, buffer });
-        setup.sent = true;
+        if let Some(setup) = connection.setup.as_deref_mut() {
+            setup.sent = true;
+        }
         if connection.terms.class == Class::Two {
             // And nothing will show that it came but data, some time.
             self.opened(index, now, out);
@@ -566,4 +534,47 @@ impl Transport {
         self.wheel.remove(index);
         Some(connection)
     }
+}
+
+/// The CR, CC or DR that the connection's state asks for; a brief one leaves out what the other end can do without.
+fn setup_tpdu<'a>(connection: &Connection, setup: &'a Setup, config: &Config, is_brief: bool) -> Tpdu<'a> {
+    let Connection { terms, dst_ref, src_ref, state, .. } = *connection;
+    if state == State::Closing {
+        let (reason, checksum) = (setup.reason, terms.checksum);
+        let dr = DisconnectRequest { dst_ref, src_ref, reason, checksum, additional: None, user_data: &[] };
+        return Tpdu::Dr(dr);
+    }
+    let is_request = state == State::AwaitsConfirm;
+    let options = AdditionalOptions(
+        if terms.expedited { AdditionalOptions::EXPEDITED } else { 0 }
+            | if terms.checksum { 0 } else { AdditionalOptions::NO_CHECKSUM }
+            | if terms.selective { AdditionalOptions::SELECTIVE } else { 0 }
+            | if terms.roa { AdditionalOptions::ROA } else { 0 },
+    );
+    // A CR says it in powers of two as well: who knows no F0 would take it for 128 octets (X.224 §13.3.4).
+    let power = 1 << terms.tpdu_size.min(8192).ilog2();
+    let says_power = setup.size == SizeIn::Powers || is_request && !is_brief;
+    let parameters = Parameters {
+        tpdu_size: TpduSize::new(power).filter(|_| says_power),
+        preferred_size: Some(terms.tpdu_size / 128).filter(|_| setup.size == SizeIn::Units),
+        calling: Some(&setup.details.calling[..]).filter(|it| !it.is_empty()),
+        called: Some(&setup.details.called[..]).filter(|it| !it.is_empty()),
+        version: is_request.then_some(1),
+        options: Some(options),
+        inactivity_time: Some(u32::try_from(config.times.i / MS).unwrap_or(u32::MAX)),
+        ..Parameters::default()
+    };
+    let connect = Connect {
+        credit: setup.credit,
+        dst_ref,
+        src_ref,
+        class: terms.class,
+        extended: terms.format == Format::Extended,
+        no_flow_control: false,
+        // A CR that proposes class 4 has one even where it proposes to do without (X.224 §6.17.3).
+        checksum: if is_request { terms.class == Class::Four } else { terms.checksum },
+        parameters,
+        user_data: &setup.details.user_data,
+    };
+    if is_request { Tpdu::Cr(connect) } else { Tpdu::Cc(connect) }
 }

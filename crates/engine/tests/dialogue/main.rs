@@ -199,6 +199,38 @@ fn the_longest_tpdu_is_answered_as_it_was_asked() {
     }
 }
 
+/// Who knows no F0 learns of the longest TPDU from C0, and answers with that.
+#[test]
+fn a_cr_says_the_longest_tpdu_in_both_ways() {
+    for (size, power, units) in [(1408, 1024, 11), (128, 128, 1), (65_408, 8192, 511)] {
+        let geometry = Geometry { frames: 8, frame_size: 65_536, headroom: 128 };
+        let mut entity = Entity::over(Config { tpdu_size: size, ..Config::default() }, geometry, 4);
+        entity.connect(OTHER, Details::default());
+        let octets = entity.octets().pop().unwrap();
+        let Ok((Tpdu::Cr(cr), _)) = Tpdu::parse(&octets, Format::Normal) else { panic!("{octets:?}") };
+        assert_eq!((cr.parameters.tpdu_size, cr.parameters.preferred_size), (TpduSize::new(power), Some(units)));
+        let options = Some(AdditionalOptions(0));
+        let parameters = Parameters { tpdu_size: cr.parameters.tpdu_size, options, ..Parameters::default() };
+        let cc = Connect { dst_ref: cr.src_ref, src_ref: THEIRS, parameters, ..cr };
+        entity.hear(OTHER, &Tpdu::Cc(cc), &[]);
+        let Some(Indication::Confirm { most, .. }) = entity.told.pop() else { panic!("{:?}", entity.told) };
+        assert_eq!(most as usize, power - 12);
+    }
+}
+
+/// A CR has 128 octets at most (X.224 §13.3.1), also with all that a user may say in it.
+#[test]
+fn a_cr_is_not_too_long() {
+    let mut entity = Entity::new(config());
+    let long = vec![b'A'; 32];
+    let details = Details { calling: long.clone(), called: long.clone(), user_data: long, expedited: true };
+    entity.connect(OTHER, details);
+    let octets = entity.octets().pop().unwrap();
+    assert!(octets.len() <= 128, "{}", octets.len());
+    let Ok((Tpdu::Cr(cr), _)) = Tpdu::parse(&octets, Format::Normal) else { panic!("{octets:?}") };
+    assert_eq!((cr.parameters.called.map(<[u8]>::len), cr.user_data.len()), (Some(32), 32));
+}
+
 /// A CC that takes what the CR has not offered is refused, or not taken at its word.
 #[test]
 fn a_cc_gets_no_more_than_was_offered() {
