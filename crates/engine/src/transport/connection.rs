@@ -4,7 +4,11 @@ use super::congestion::Congestion;
 use super::number::Space;
 use super::slots::List;
 use crate::service::{Details, Peer, Time};
-use crate::wire::tpdu::{Class, Confirmation, Format, Reason};
+use crate::wire::tpdu::{Class, Confirmation, Format, Parameters, Reason};
+
+const MS: u64 = 1_000_000;
+/// Of the time after which the other end gives up, this end is silent for so small a part, so that some AKs may be lost.
+const SHARE: u32 = 4;
 
 /// Where a connection stands (X.224 §A.5; RFC 905 Annex A).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -33,9 +37,44 @@ pub(super) struct Terms {
     pub selective: bool,
     pub roa: bool,
     pub expedited: bool,
+    pub theirs: Theirs,
+}
+
+/// What the other end has said of its timers, in ms; 0 where it has not, or where that changes nothing here.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(super) struct Theirs {
+    /// How long it may put an AK off.
+    pub acknowledge: u16,
+    /// W, where it is shorter than this end's: how long it may hear nothing, or it gives up.
+    pub window: u16,
+}
+
+impl Theirs {
+    /// W at least, in ms, whatever the other end says: it is not to have an AK sent to it time and again.
+    const LEAST: u32 = 50;
+
+    /// From what its CR or CC says, where this end's W is so many ns.
+    pub fn of(parameters: &Parameters<'_>, w: u64) -> Theirs {
+        let window = parameters.inactivity_time.map(|it| (it / SHARE).max(Theirs::LEAST));
+        let window = window.filter(|it| u64::from(*it) * MS < w);
+        Theirs {
+            acknowledge: parameters.acknowledge_time.unwrap_or(0),
+            window: window.map_or(0, |it| it.try_into().unwrap_or(u16::MAX)),
+        }
+    }
 }
 
 impl Terms {
+    /// W: after how long the other end hears from here, in ns, where this end's own is `w`.
+    pub fn window_time(&self, w: u64) -> u64 {
+        if self.theirs.window == 0 { w } else { u64::from(self.theirs.window) * MS }
+    }
+
+    /// How long the other end may put an AK off, in ns; as long as this end where it has not said so.
+    pub fn acknowledge_time(&self, al: u64) -> u64 {
+        if self.theirs.acknowledge == 0 { al } else { u64::from(self.theirs.acknowledge) * MS }
+    }
+
     /// DTs that may be under way towards an end that takes `credit` of them.
     pub fn credit(&self, credit: u16) -> u32 {
         match self.format {

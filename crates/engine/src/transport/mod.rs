@@ -64,11 +64,11 @@ pub struct Times {
     pub t1_least: u64,
     /// N: how often something is sent before the connection is given up.
     pub n: u8,
-    /// AL: how long an AK may be put off.
+    /// AL: how long an AK may be put off. The other end is told, in ms.
     pub al: u64,
-    /// W: how long the other end hears nothing at most.
+    /// W: how long the other end hears nothing at most; a quarter of its I where it says a shorter one, and 50 ms at least.
     pub w: u64,
-    /// I: how long the other end may be silent.
+    /// I: how long the other end may be silent. It is told, in ms.
     pub i: u64,
     /// L: how long a reference is not used again.
     pub l: u64,
@@ -401,7 +401,7 @@ impl Transport {
         }
         let mut owes = timers.acknowledge.take(now);
         if timers.window.take(now) {
-            timers.window = Deadline::at(now.after(self.config.times.w));
+            timers.window = Deadline::at(now.after(connection.terms.window_time(self.config.times.w)));
             owes = true;
         }
         let (retransmission, state) = (timers.retransmission.take(now), connection.state);

@@ -2,7 +2,7 @@
 
 use super::congestion::Congestion;
 use super::connection::{
-    Connection, Deadline, Opening, Receiving, RoundTrip, Sending, Setup, SizeIn, State, Terms, Timers,
+    Connection, Deadline, Opening, Receiving, RoundTrip, Sending, Setup, SizeIn, State, Terms, Theirs, Timers,
 };
 use super::sending::PATIENCE;
 use super::slots::{Is, List, grow};
@@ -47,6 +47,7 @@ impl Transport {
             selective: config.selective && config.class == Class::Four,
             roa: config.roa && config.class == Class::Four,
             expedited,
+            theirs: Theirs::default(),
         }
     }
 
@@ -271,6 +272,7 @@ impl Transport {
             selective: four && mine.selective && options.has(AdditionalOptions::SELECTIVE),
             roa: four && mine.roa && options.has(AdditionalOptions::ROA),
             expedited: options.has(AdditionalOptions::EXPEDITED),
+            theirs: Theirs::of(&cr.parameters, self.config.times.w),
         };
         let details = Details {
             calling: cr.parameters.calling.unwrap_or_default().to_vec(),
@@ -334,6 +336,7 @@ impl Transport {
             selective: four && mine.selective && options.has(AdditionalOptions::SELECTIVE),
             roa: four && mine.roa && options.has(AdditionalOptions::ROA),
             expedited: mine.expedited && options.has(AdditionalOptions::EXPEDITED),
+            theirs: Theirs::of(&cc.parameters, config.times.w),
         };
         connection.state = State::Open;
         connection.sending.upper_edge = u32::from(cc.credit);
@@ -352,9 +355,10 @@ impl Transport {
         let Some(connection) = self.connections[index as usize].as_mut() else { return };
         if connection.terms.class == Class::Four {
             let Transport { config, wheel, .. } = self;
-            connection.timers.window = Deadline::at(now.after(config.times.w));
+            let window = now.after(connection.terms.window_time(config.times.w));
+            connection.timers.window = Deadline::at(window);
             connection.timers.inactivity = Deadline::at(now.after(config.times.i));
-            wheel.set(index, now.after(config.times.w));
+            wheel.set(index, window);
         }
     }
 
@@ -561,6 +565,8 @@ fn setup_tpdu<'a>(connection: &Connection, setup: &'a Setup, config: &Config, is
         called: Some(&setup.details.called[..]).filter(|it| !it.is_empty()),
         version: is_request.then_some(1),
         options: Some(options),
+        // 0 is less than half a millisecond.
+        acknowledge_time: Some(((config.times.al + MS / 2) / MS).try_into().unwrap_or(u16::MAX)).filter(|_| !is_brief),
         inactivity_time: Some(u32::try_from(config.times.i / MS).unwrap_or(u32::MAX)),
         ..Parameters::default()
     };

@@ -229,14 +229,15 @@ impl Connection {
         };
         (receiving.unacknowledged, receiving.owes) = (0, false);
         timers.acknowledge = Deadline::NONE;
+        let window_time = terms.window_time(config.times.w);
         if let Opening::Opened(times) = receiving.opening
             && terms.class == Class::Four
         {
-            let deadline = now.after(if times < config.times.n { config.times.t1 } else { config.times.w });
+            let deadline = now.after(if times < config.times.n { config.times.t1 } else { window_time });
             timers.window = Deadline::at(deadline);
             wheel.set(index, deadline);
         } else if terms.class == Class::Four {
-            timers.window = Deadline::at(now.after(config.times.w));
+            timers.window = Deadline::at(now.after(window_time));
         }
         Acknowledge {
             dst_ref: *dst_ref,

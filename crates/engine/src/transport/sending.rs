@@ -412,7 +412,7 @@ fn t1(config: &Config, connection: &Connection, attempts: u8) -> u64 {
         smoothed => {
             let measured = u64::from(smoothed) + 4 * u64::from(round_trip.deviation);
             // The other end may put its AK off.
-            (measured + config.times.al).max(config.times.t1_least)
+            (measured + connection.terms.acknowledge_time(config.times.al)).max(config.times.t1_least)
         }
     };
     once << attempts.min(PATIENCE)

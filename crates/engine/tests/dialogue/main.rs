@@ -366,6 +366,42 @@ fn a_flood_of_cr_and_dr_leaves_connections_for_others() {
     assert_eq!(indicated(&mut entity), 32);
 }
 
+/// An end that puts its AKs off for longer, or gives up sooner, says so, and is waited for, or spoken to, as it needs.
+#[test]
+fn the_timers_of_the_other_end_are_heeded_and_ours_are_told() {
+    let times = Times { al: 7 * MS, ..Times::default() };
+    let mut entity = Entity::new(Config { times, ..config() });
+    let parameters = Parameters {
+        acknowledge_time: Some(40),
+        inactivity_time: Some(800),
+        preferred_size: Some(2),
+        ..cr().parameters
+    };
+    entity.hear(OTHER, &Tpdu::Cr(Connect { parameters, ..cr() }), &[]);
+    let Some(Indication::Connect { cep, .. }) = entity.told.pop() else { panic!("{:?}", entity.told) };
+    entity.request(Request::Accept { cep, user_data: Vec::new() });
+    let cc = entity.octets().pop().unwrap();
+    let Ok((Tpdu::Cc(cc), _)) = Tpdu::parse(&cc, Format::Normal) else { panic!("{cc:?}") };
+    assert_eq!((cc.parameters.acknowledge_time, cc.parameters.inactivity_time), (Some(7), Some(16_000)));
+    entity.acknowledge(1, 0, 9, None);
+    entity.said();
+    // A round trip of nothing, so that T1 is the other end's AL.
+    entity.send(cep, b"data");
+    entity.acknowledge(1, 1, 9, None);
+    entity.said();
+    entity.send(cep, b"data");
+    entity.run(39 * MS);
+    assert_eq!(entity.said(), ["DT → 0x004d, number 1, EOT"]);
+    entity.run(5 * MS);
+    assert_eq!(entity.said(), ["DT → 0x004d, number 1, EOT"]);
+    entity.acknowledge(1, 2, 9, None);
+    entity.said();
+    for _ in 0..4 {
+        entity.run(210 * MS);
+        assert_eq!(entity.said(), ["AK → 0x004d, expects 0, credit 8"], "it hears something four times in 800 ms");
+    }
+}
+
 /// Class 2 has no AK that shows that a CC has come, and sends nothing twice (X.224 §6.6, §10).
 #[test]
 fn class_2_is_open_when_it_has_answered() {
