@@ -183,8 +183,9 @@ pub(super) struct Sending {
     pub closed: bool,
     /// How often an AK has said nothing new while DTs were under way.
     pub duplicates: u8,
-    /// How often T1 has run out since anything was acknowledged.
+    /// How often T1 has run out since anything was acknowledged, and when it first did.
     pub attempts: u8,
+    pub stalled: Time,
     /// A DT is being sent again because of a gap, until this one is acknowledged.
     pub recovering: Option<u32>,
     /// How much longer than a round trip what is missing may take, in ns, before it is taken for lost.

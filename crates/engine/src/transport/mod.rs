@@ -62,13 +62,13 @@ pub struct Times {
     pub t1: u64,
     /// T1 at least.
     pub t1_least: u64,
-    /// N: how often something is sent before the connection is given up.
+    /// N: how often a CR, CC or DR is sent before the connection is given up.
     pub n: u8,
     /// AL: how long an AK may be put off. The other end is told, in ms.
     pub al: u64,
     /// W: how long the other end hears nothing at most; a quarter of its I where it says a shorter one, and 50 ms at least.
     pub w: u64,
-    /// I: how long the other end may be silent. It is told, in ms.
+    /// I: how long the other end may be silent, and how long a DT may be sent again and again. It is told, in ms.
     pub i: u64,
     /// L: how long a reference is not used again.
     pub l: u64,

@@ -74,6 +74,7 @@ impl Transport {
                 closed: false,
                 duplicates: 0,
                 attempts: 0,
+                stalled: Time(0),
                 recovering: None,
                 tolerance: 0,
                 waits: false,

@@ -317,8 +317,8 @@ impl Transport {
         }
     }
 
-    /// T1: the first DT that is retained goes again, and the connection is given up when that was tried often enough
-    /// (X.224 §12.2.1.2).
+    /// T1: the first DT that is retained goes again, and the connection is given up when that was tried for I, as it is when nothing
+    /// is heard for as long (X.224 §12.2.1.2 has N times T1 for it).
     pub(super) fn retransmission_ran_out(&mut self, index: u32, now: Time, out: &mut Outbox) {
         let Transport { connections, slots, .. } = self;
         let Some(connection) = connections[index as usize].as_mut() else { return };
@@ -346,8 +346,13 @@ impl Transport {
             }
             return;
         }
-        sending.attempts += 1;
-        if sending.attempts >= self.config.times.n {
+        if sending.attempts == 0 {
+            sending.stalled = now;
+        }
+        sending.attempts = sending.attempts.saturating_add(1);
+        // By time and not by number: where round trips are short, N attempts are over while a switch learns another way. An ED may
+        // wait for a user that reads nothing, while the other end is not silent.
+        if first.is_some() && now.since(sending.stalled) >= self.config.times.i {
             return self.give_up(index, now, out);
         }
         sending.congestion.silent();

@@ -490,27 +490,59 @@ fn the_number_of_a_connection_rests_as_its_reference_does() {
     assert_eq!(entity.opened(Peer(1), 4).0, cep);
 }
 
-/// N counts what is sent (X.224 §12.2.1.2): what the network below has not let go of yet was not.
+/// A DT is sent for I before the connection is given up, by an end that goes on saying what it expects: what the network below has
+/// not let go of yet was not sent. An ED may wait for a user that reads nothing.
 #[test]
 fn what_has_not_left_yet_is_no_attempt() {
     for is_expedited in [false, true] {
-        let mut entity = Entity::new(config());
-        let (cep, _) = entity.opened(OTHER, 4);
+        let times = Times { i: 4 * SECOND, ..Times::default() };
+        let mut entity = Entity::new(Config { times, ..config() });
+        let (cep, ours) = entity.opened(OTHER, 4);
         entity.keeps = true;
         match is_expedited {
             false => entity.send(cep, b"data"),
             true => entity.send_expedited(cep, b"!"),
         }
-        entity.run(10 * SECOND);
         let is_sent = |it: &&String| it.starts_with(if is_expedited { "ED" } else { "DT" });
-        assert_eq!(entity.said().iter().filter(is_sent).count(), 1);
+        let hears = |entity: &mut Entity, seconds: u32| {
+            for _ in 0..seconds {
+                entity.run(SECOND);
+                entity.acknowledge(ours, 0, 4, None);
+            }
+            entity.said().iter().filter(is_sent).count()
+        };
+        assert_eq!(hears(&mut entity, 10), 1);
         assert!(entity.told.is_empty(), "{:?}", entity.told);
         entity.keeps = false;
         entity.complete(entity.lent.len());
-        entity.run(10 * SECOND);
-        assert_eq!(entity.said().iter().filter(is_sent).count(), 7, "N with the first");
+        let sent = hears(&mut entity, 4);
+        assert!(sent > 8 && entity.told.is_empty(), "{sent}, {:?}", entity.told);
+        hears(&mut entity, 8);
+        assert_eq!(entity.told.len(), usize::from(!is_expedited), "{:?}", entity.told);
+        entity.run(5 * SECOND);
         assert!(matches!(entity.told[..], [Indication::Disconnect { .. }]), "{:?}", entity.told);
     }
+}
+
+/// A cable that is out for less than I, after round trips that were as short as a local network's.
+#[test]
+fn silence_for_less_than_the_inactivity_time_ends_no_connection() {
+    let mut entity = Entity::new(config());
+    let (cep, ours) = entity.opened(OTHER, 15);
+    for number in 1..20 {
+        entity.send(cep, b"data");
+        entity.run(10_000);
+        entity.acknowledge(ours, number, 15, None);
+    }
+    entity.send(cep, b"data");
+    entity.run(15 * SECOND);
+    let sent = entity.said().iter().filter(|it| it.starts_with("DT")).count();
+    assert!((100..1000).contains(&sent) && entity.told.is_empty(), "{sent}, {:?}", entity.told);
+    entity.acknowledge(ours, 20, 15, None);
+    entity.send(cep, b"data");
+    assert!(entity.said().last().unwrap().starts_with("DT → 0x004d, number 20"));
+    entity.run(17 * SECOND);
+    assert!(matches!(entity.told[..], [Indication::Disconnect { .. }]), "{:?}", entity.told);
 }
 
 /// An AK that opens a closed window is sent until it has shown to have come (X.224 §12.2.3.8.3), which what comes twice does not.
