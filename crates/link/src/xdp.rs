@@ -505,6 +505,28 @@ mod tests {
         assert_eq!(link.counters().polls, 2);
     }
 
+    /// The kernel publishes what has come before it gives back the places of the frames that it came in: who is quick fills all
+    /// frames again while the ring still looks full. A veth does that within seconds, now and then; its state is put in here.
+    #[test]
+    fn frames_may_be_filled_again_before_the_kernel_says_that_it_has_taken_them() {
+        let cable = match Cable::new(1500) {
+            Ok(cable) => cable,
+            Err(error) => return println!("SKIPPED: {error}"),
+        };
+        let (arena, free) = Arena::new(Geometry { frames: 8, frame_size: 2048, headroom: 0 });
+        let mut link = match open(&cable, &arena, Attach::Auto) {
+            Ok(link) => link,
+            Err(error) => return println!("SKIPPED: {error}"),
+        };
+        free.into_iter().for_each(|buffer| link.fill(buffer));
+        for frame in 0..8 {
+            let buffer = link.token(frame * 2048).expect("it was filled");
+            link.receiving -= 1;
+            link.fill(buffer);
+        }
+        assert_eq!(link.close().len(), 8);
+    }
+
     /// A program that hangs on no link of BPF, as `ip link set xdp` attaches it, is neither replaced nor taken away.
     #[test]
     fn a_foreign_program_is_left_alone() {

@@ -55,6 +55,8 @@ const LEAST_FRAME: u32 = 2048;
 /// The socket, and its rings. Each has room for every frame of the arena.
 #[derive(Debug)]
 pub struct Socket {
+    /// Twice as many: the kernel says what has come before it says that it has taken the frames for it from here, so that they may
+    /// be back while they still take room.
     pub fill: Producer<u64>,
     pub completion: Consumer<u64>,
     pub transmit: Producer<XdpDesc>,
@@ -80,13 +82,13 @@ impl Socket {
         }
         let size = arena.geometry().frames.next_power_of_two();
         let rings = || -> io::Result<_> {
-            set_xdp_umem_fill_ring_size(&descriptor, size)?;
+            set_xdp_umem_fill_ring_size(&descriptor, 2 * size)?;
             set_xdp_umem_completion_ring_size(&descriptor, size)?;
             set_xdp_tx_ring_size(&descriptor, size)?;
             set_xdp_rx_ring_size(&descriptor, size)?;
             let at = xdp_mmap_offsets(&descriptor)?;
             Ok((
-                Producer::map(&descriptor, XDP_UMEM_PGOFF_FILL_RING, at.fr, size)?,
+                Producer::map(&descriptor, XDP_UMEM_PGOFF_FILL_RING, at.fr, 2 * size)?,
                 Consumer::map(&descriptor, XDP_UMEM_PGOFF_COMPLETION_RING, at.cr, size)?,
                 Producer::map(&descriptor, XDP_PGOFF_TX_RING, at.tx, size)?,
                 Consumer::map(&descriptor, XDP_PGOFF_RX_RING, at.rx, size)?,
