@@ -11,7 +11,7 @@ mod rings;
 mod socket;
 
 use crate::arena::{Arena, Buffer};
-use crate::completion::{Completion, Pace};
+use crate::completion::{Completion, Frames, Pace};
 use crate::error::{Fault, OpenError};
 use crate::filter::Filter;
 use crate::interface::Interface;
@@ -213,9 +213,9 @@ impl Xdp {
         done
     }
 
-    /// Frames that are not lent to this link.
-    fn free(&self) -> u32 {
-        self.arena.geometry().frames - self.transmitting - self.receiving
+    fn frames(&self) -> Frames {
+        let (all, receiving, transmitting) = (self.arena.geometry().frames, self.receiving, self.transmitting);
+        Frames { all, receiving, transmitting }
     }
 
     /// Of a packet that the interface takes, what this takes.
@@ -329,7 +329,7 @@ impl Link for Xdp {
 
     fn transmit(&mut self, packets: &mut VecDeque<Buffer>) {
         self.reclaim();
-        self.pace.sending(self.free());
+        self.pace.sending(self.frames());
         while self.put(packets) {
             if self.pace.event_driven() {
                 self.socket.transmit.publish();
@@ -345,7 +345,7 @@ impl Link for Xdp {
     }
 
     fn complete(&mut self, done: &mut Vec<Buffer>) {
-        if self.pace.asked(self.free()) {
+        if self.pace.asked(self.frames()) {
             self.kick();
             self.reclaim();
         }
