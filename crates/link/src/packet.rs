@@ -139,15 +139,24 @@ impl Packet {
         Ok(self.calls.packets.iter().take(sent as usize).map(|it| it.msg_hdr.msg_iovlen).sum())
     }
 
-    /// What went wrong, unless it is that the device or the kernel has no room just now.
-    fn note(&mut self, error: io::Error) {
+    /// Notes what went wrong, unless it is that the device or the kernel has no room just now. Whether it may pass: where it is none
+    /// of what is known to, the packet is to blame as likely as the socket, and is not tried for ever.
+    fn note(&mut self, error: &io::Error) -> bool {
         let interface = || self.interface.name().to_string();
-        self.fault = match error.raw_os_error() {
-            Some(libc::EAGAIN | libc::ENOBUFS | libc::EINTR) => return,
-            Some(libc::ENETDOWN) => Some(Fault::Down { interface: interface() }),
-            Some(libc::ENXIO | libc::ENODEV) => Some(Fault::Gone { interface: interface() }),
-            _ => Some(Fault::System { doing: "using a packet socket", error }),
+        let (fault, passes) = match error.raw_os_error() {
+            Some(libc::EAGAIN | libc::ENOBUFS | libc::ENOMEM | libc::EINTR) => return true,
+            Some(libc::ENETDOWN) => (Fault::Down { interface: interface() }, true),
+            // The packets go back with the others when the link is closed.
+            Some(libc::ENXIO | libc::ENODEV) => (Fault::Gone { interface: interface() }, true),
+            // Longer than the interface takes, by now: `check` says so.
+            Some(libc::EMSGSIZE) => return false,
+            code => {
+                let error = code.map_or_else(|| error.kind().into(), io::Error::from_raw_os_error);
+                (Fault::System { doing: "using a packet socket", error }, false)
+            }
         };
+        self.fault = Some(fault);
+        passes
     }
 
     /// Takes the buffers of a packet of so many octets from the front of the room.
@@ -217,8 +226,7 @@ impl Link for Packet {
                     told = true;
                     continue;
                 }
-                Err(error) if error.raw_os_error() != Some(libc::EMSGSIZE) => return self.note(error),
-                // Longer than the interface takes, by now.
+                Err(error) if self.note(&error) => return,
                 Ok(0) | Err(_) => {
                     self.counters.refused += 1;
                     pieces
@@ -256,7 +264,7 @@ impl Link for Packet {
         // SAFETY: `count` packets whose pieces are room in buffers of ours, which nobody else reaches until the call is over.
         let came = unsafe { libc::recvmmsg(socket, calls, count as u32, flags as _, std::ptr::null_mut()) };
         if came < 0 {
-            self.note(io::Error::last_os_error());
+            self.note(&io::Error::last_os_error());
             return 0;
         }
         let mut good = 0;

@@ -1,7 +1,7 @@
 //! A kernel that is older, was built without something, or keeps it for others: each refusal names its remedy, and with a free
 //! choice the next driver comes, with the reason. The refusals are a seccomp filter's, in a thread of its own.
 
-use super::support::{End, cable, inside};
+use super::support::{End, cable, frame, inside};
 use rustix::thread::{CapabilitySet, CapabilitySets, set_capabilities};
 use seccompiler::{
     SeccompAction, SeccompCmpArgLen, SeccompCmpOp, SeccompCondition, SeccompFilter, SeccompRule, apply_filter,
@@ -167,4 +167,24 @@ fn who_may_open_packet_sockets_alone_gets_one_and_who_may_nothing_is_told_so() {
         format!("a network namespace cannot be made (Operation not permitted (os error 1)); {remedy}")
     );
     assert_eq!(refusals[1], format!("making up0 is not permitted; {remedy}"));
+}
+
+/// What the kernel refuses for a reason that nobody knows is refused, and keeps nothing behind it; what it has no room for is kept.
+#[test]
+fn a_packet_that_the_kernel_does_not_take_keeps_no_other() {
+    let Some(cable) = cable(1500) else { return };
+    for (errno, refused) in [(libc::EIO, 2), (libc::EPERM, 2), (libc::ENOBUFS, 0)] {
+        let (refusals, back, fault) = inside(&cable.ends[0], || {
+            let (arena, free) = Arena::new(GEOMETRY);
+            let guarantees = Config::default().guarantees;
+            let link = Packet::open(INTERFACE, &arena, Filter::Llc, guarantees).expect("root may open it");
+            let (mut end, all) = (End::new(arena, free, link), GEOMETRY.frames as usize);
+            Refusal { call: libc::SYS_sendmmsg, argument: None, errno }.apply();
+            assert!(end.send(&frame(1, 100), 100) && end.send(&frame(2, 100), 50));
+            end.reclaim();
+            (end.link.counters().refused, all - end.free.len(), end.link.check().is_err())
+        });
+        let kept = if refused == 0 { 3 } else { 0 };
+        assert_eq!((refusals, back, fault), (refused, kept, refused > 0), "error {errno}");
+    }
 }
