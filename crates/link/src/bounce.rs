@@ -41,6 +41,8 @@ pub struct Bounce<L> {
     /// Frames to copy into: those that nobody uses, and which these are.
     free: Vec<Buffer>,
     own: Box<[bool]>,
+    frames: usize,
+    refused: u64,
     /// For the link.
     out: VecDeque<Buffer>,
     /// Copied, or transmitted, and not yet asked for.
@@ -61,8 +63,10 @@ impl<L: Link> Bounce<L> {
             how,
             choice: Choice::default(),
             header: header.into(),
+            frames: frames.len(),
             free: frames,
             own,
+            refused: 0,
             out: VecDeque::with_capacity(all),
             done: list(),
             returned: list(),
@@ -110,7 +114,7 @@ impl<L: Link> Bounce<L> {
     fn gather(&mut self, packets: &mut VecDeque<Buffer>, pieces: usize, copied: usize) -> bool {
         let whole = self.arena.geometry().frame_size as usize;
         let octets: usize = packets.iter().take(copied).map(Buffer::len).sum();
-        let frames = octets.div_ceil(whole);
+        let frames = self.frames_for(packets, copied);
         if frames > self.free.len() {
             return false;
         }
@@ -135,6 +139,18 @@ impl<L: Link> Bounce<L> {
         }
         self.out.extend(packets.drain(..pieces - copied));
         true
+    }
+
+    /// The first packet, of so many pieces, is not sent: it needs more frames of our own than there are.
+    fn refuse(&mut self, packets: &mut VecDeque<Buffer>, pieces: usize) {
+        self.refused += 1;
+        self.done.extend(packets.drain(..pieces));
+    }
+
+    /// Frames of our own that so many pieces of the first packet are copied into.
+    fn frames_for(&self, packets: &VecDeque<Buffer>, pieces: usize) -> usize {
+        let octets: usize = packets.iter().take(pieces).map(Buffer::len).sum();
+        octets.div_ceil(self.arena.geometry().frame_size as usize)
     }
 
     /// Of how many pieces at least the link is to be relieved, so that it takes the packet.
@@ -204,8 +220,15 @@ impl<L: Link> Link for Bounce<L> {
             let copied = if octets == 0 { 0 } else { wanted.max(needed).min(pieces) };
             if !self.gather(packets, pieces, copied) {
                 self.take_back();
-                if !self.gather(packets, pieces, copied) && (needed > 0 || !self.gather(packets, pieces, 0)) {
-                    break;
+                if !self.gather(packets, pieces, copied) {
+                    if self.frames_for(packets, needed) > self.frames {
+                        self.refuse(packets, pieces);
+                        continue;
+                    }
+                    // As few as the link takes it with, instead of as many as would be best.
+                    if !self.gather(packets, pieces, needed) {
+                        break;
+                    }
                 }
             }
             count += 1;
@@ -241,7 +264,8 @@ impl<L: Link> Link for Bounce<L> {
     }
 
     fn counters(&self) -> Counters {
-        self.link.counters()
+        let below = self.link.counters();
+        Counters { refused: below.refused + self.refused, ..below }
     }
 
     fn check(&mut self) -> Result<(), Fault> {

@@ -83,3 +83,21 @@ fn a_link_that_takes_no_pieces_gets_none() {
         assert!(to.expect() == packet, "{number}");
     }
 }
+
+/// A packet that needs more frames than there are to copy into is refused, and what is behind it goes.
+#[test]
+fn a_packet_for_which_there_are_too_few_frames_keeps_no_other() {
+    let geometry = Geometry { frames: 64, frame_size: 4096, headroom: 0 };
+    let [(arena, mut free), (other, room)] = [Arena::new(geometry), Arena::new(geometry)];
+    let [one, two] = Loopback::copying([&arena, &other], 4096);
+    let own = free.split_off(free.len() - 1);
+    let all = free.len();
+    // As many frames as the packet has octets for, of a link that takes no pieces.
+    let link = Bounce::new(one, &arena, own, Copying::First(0), &header());
+    let (mut from, mut to) = (End::new(arena, free, link), End::new(other, room, two));
+    to.listen(16);
+    assert!(from.send(&frame(0, 6000), 3000) && from.send(&frame(1, 1000), 500));
+    assert_eq!(to.expect(), frame(1, 1000));
+    from.reclaim();
+    assert_eq!((from.link.counters().refused, from.free.len()), (1, all));
+}
