@@ -26,7 +26,7 @@ pub struct Capture<L, W: Write> {
     file: PcapNgWriter<W>,
     failure: Option<io::Error>,
     packet: Vec<u8>,
-    /// Buffers that were recorded, and that the link has not taken.
+    /// Buffers, of whole packets, that were recorded, and that the link has not taken.
     recorded: usize,
 }
 
@@ -116,7 +116,8 @@ impl<L: Link, W: Write + Send> Link for Capture<L, W> {
         let recorded = std::mem::take(&mut self.recorded).min(packets.len());
         self.write(packets.iter().skip(recorded), SENT);
         self.link.transmit(packets);
-        self.recorded = packets.len();
+        // A packet that has not been given to its end is recorded when it has.
+        self.recorded = packets.iter().rposition(|it| !it.goes_on()).map_or(0, |last| last + 1);
     }
 
     fn complete(&mut self, done: &mut Vec<Buffer>) {
@@ -202,6 +203,31 @@ mod tests {
         let (_, record) = link.close().unwrap();
         let second = [[1; 20], [2; 20]].concat();
         assert_eq!(read(&record), [(SENT, vec![0; 20]), (SENT, second), (CAME, vec![9; 5])]);
+    }
+
+    /// Its last piece may be given with another call.
+    #[test]
+    fn a_packet_that_is_given_in_two_calls_is_recorded_whole() {
+        let (arena, mut free) = Arena::new(Geometry { frames: 8, frame_size: 64, headroom: 0 });
+        let [one, _two] = Loopback::passing(&arena, 64);
+        let slow = Shape::new(one, Wire { rate: None, latency: Duration::ZERO, room: 1 });
+        let mut link = Capture::new(slow, &arena, "test", Vec::new()).unwrap();
+        let mut piece = |octet: u8, goes_on| {
+            let mut buffer = free.pop().unwrap();
+            arena.fill(&mut buffer, 20);
+            arena.octets_mut(&mut buffer).fill(octet);
+            buffer.go_on(goes_on);
+            buffer
+        };
+        let mut packets = VecDeque::from([piece(0, false), piece(1, true)]);
+        link.transmit(&mut packets);
+        link.transmit(&mut packets);
+        packets.push_back(piece(2, false));
+        while !packets.is_empty() {
+            link.transmit(&mut packets);
+        }
+        let (_, record) = link.close().unwrap();
+        assert_eq!(read(&record), [(SENT, vec![0; 20]), (SENT, [[1; 20], [2; 20]].concat())]);
     }
 
     #[test]
