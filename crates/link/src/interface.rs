@@ -72,15 +72,18 @@ impl Interface {
     /// Whether it carries packets.
     ///
     /// # Errors
-    /// It does not: it is down, or gone.
+    /// It does not: it is down, without a carrier, or gone.
     pub fn check(&self) -> Result<(), Fault> {
         let answer = self.ask(libc::SIOCGIFFLAGS)?;
         // SAFETY: SIOCGIFFLAGS has written this member.
         let flags = unsafe { answer.ifr_ifru.ifru_flags };
-        if i32::from(flags) & libc::IFF_UP == 0 {
-            return Err(Fault::Down { interface: self.name.clone() });
+        let interface = || self.name.clone();
+        match i32::from(flags) {
+            flags if flags & libc::IFF_UP == 0 => Err(Fault::Down { interface: interface() }),
+            // As the kernel sees the device's state (RFC 2863): one whose driver knows none counts as running.
+            flags if flags & libc::IFF_RUNNING == 0 => Err(Fault::NoCarrier { interface: interface() }),
+            _ => Ok(()),
         }
-        Ok(())
     }
 
     /// Whether a socket is in the network namespace in which this was looked up: elsewhere its number is another's. The kernel

@@ -91,9 +91,13 @@ fn a_link_that_is_down_says_so_and_goes_on_afterwards() {
         assert!(pair[0].send(&frame(2, 100), 100));
         let fault = pair[end].link.check().unwrap_err();
         assert!(matches!(fault, Fault::Down { .. }), "{fault}");
+        // The other one is up, and has lost its carrier.
+        let fault = wait("a fault", || pair[1 - end].link.check().err());
+        assert!(matches!(fault, Fault::NoCarrier { .. }), "{fault}");
         cable.ends[end].set_up(INTERFACE, true).unwrap();
         assert!(carries(&mut pair, 3));
-        pair.iter_mut().for_each(|it| it.link.check().unwrap());
+        // The kernel says a moment later that there is a carrier again.
+        pair.iter_mut().for_each(|it| wait("the carrier", || it.link.check().ok()));
     }
 }
 

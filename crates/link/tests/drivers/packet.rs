@@ -95,7 +95,7 @@ fn what_does_not_fit_is_refused_or_lost_and_counted() {
     assert!(from.send(&frame(4, 100), 100));
     assert!(matches!(from.link.check().unwrap_err(), Fault::Down { .. }));
     cable.ends[0].set_up(INTERFACE, true).unwrap();
-    from.link.check().unwrap();
+    wait("the carrier", || from.link.check().ok());
     // What could not be sent is kept for the next time.
     assert!(from.send(&frame(5, 100), 100));
     assert_eq!([to.expect(), to.expect()], [frame(4, 100), frame(5, 100)]);
