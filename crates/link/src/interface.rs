@@ -58,6 +58,14 @@ impl Interface {
         Ok(std::array::from_fn(|at| octets[at] as u8))
     }
 
+    /// Whether its address is this one still.
+    ///
+    /// # Errors
+    /// It has another, or is gone.
+    pub fn has_still(&self, address: [u8; 6]) -> Result<(), Fault> {
+        if self.address()? == address { Ok(()) } else { Err(Fault::Address { interface: self.name.clone() }) }
+    }
+
     /// Octets of its longest packet, with the Ethernet header, be it up or not.
     ///
     /// # Errors

@@ -3,7 +3,7 @@
 
 use crate::arena::{Arena, Buffer};
 use crate::error::{Fault, OpenError};
-use crate::filter::{ETHERTYPE_AT, Filter, JUMBO, LLC_AT, LONGEST, SAPS, UNNUMBERED};
+use crate::filter::{self, ETHERTYPE_AT, Filter, JUMBO, LLC_AT, LONGEST, PROTOCOLS, SAPS, UNNUMBERED, halves};
 use crate::interface::Interface;
 use crate::{Counters, Guarantees, Link};
 use rustix::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
@@ -26,6 +26,8 @@ const BACKLOG: i32 = 4 << 20;
 pub struct Packet {
     socket: OwnedFd,
     interface: Interface,
+    /// Its address, which the filter knows.
+    address: [u8; 6],
     arena: Arena,
     /// To receive into, the next first.
     room: VecDeque<Buffer>,
@@ -58,12 +60,14 @@ impl Packet {
     /// See [`OpenError`].
     pub fn open(interface: &str, arena: &Arena, filter: Filter, guarantees: Guarantees) -> Result<Packet, OpenError> {
         let interface = Interface::named(interface)?;
+        let gone = |_| OpenError::NoInterface { interface: interface.name().to_string() };
+        let address = interface.address().map_err(gone)?;
         let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
         // Of no protocol until it has its filter.
         let socket = socket_with(AddressFamily::PACKET, SocketType::RAW, flags, None);
         let socket = socket.map_err(OpenError::system("opening a packet socket"))?;
         let configure = || -> io::Result<()> {
-            set(&socket, libc::SOL_SOCKET, libc::SO_ATTACH_FILTER, &classic(&mut filter.classic()))?;
+            set(&socket, libc::SOL_SOCKET, libc::SO_ATTACH_FILTER, &classic(&mut filter.classic(address)))?;
             // What this host sends the filter throws away; Linux 4.20 does not even show it.
             let _ = set(&socket, libc::SOL_PACKET, libc::PACKET_IGNORE_OUTGOING, &1i32);
             // To the device past the queueing discipline, as with AF_XDP.
@@ -78,6 +82,7 @@ impl Packet {
         let mut link = Packet {
             socket,
             interface,
+            address,
             arena: arena.clone(),
             room: VecDeque::with_capacity(arena.geometry().frames as usize),
             calls: Calls { pieces: Vec::with_capacity(BATCH * PIECES), packets: Vec::with_capacity(BATCH) },
@@ -307,6 +312,7 @@ impl Link for Packet {
     fn check(&mut self) -> Result<(), Fault> {
         let fault = self.fault.take();
         self.interface.check()?;
+        self.interface.has_still(self.address)?;
         let longest = self.interface.longest()?;
         let (was, is) = (self.longest, self.longest_of(longest));
         self.longest = is;
@@ -333,25 +339,34 @@ const KIND_AT: u32 = (libc::SKF_AD_OFF + libc::SKF_AD_PKTTYPE) as u32;
 const OUTGOING: u32 = libc::PACKET_OUTGOING as u32;
 
 impl Filter {
-    /// The same filter for a socket, of what others send; what is too short for a load is not wanted.
-    fn classic(self) -> Vec<libc::sock_filter> {
+    /// The same filter for a socket of an interface with this address, of what others send; what is too short for a load is not
+    /// wanted.
+    fn classic(self, own: [u8; 6]) -> Vec<libc::sock_filter> {
         let make = |code, k, jt, jf| libc::sock_filter { code, jt, jf, k };
+        let equal = |value: u16, jt, jf| make(JUMP_EQUAL, value.into(), jt, jf);
+        let half = |at: u8| make(LOAD_HALF, at.into(), 0, 0);
         let mut code = vec![make(LOAD_OCTET, KIND_AT, 0, 0), make(JUMP_EQUAL, OUTGOING, 0, 1), make(RETURN, 0, 0, 0)];
+        let [(a, first), (b, second), (c, third)] = halves(own);
+        let all = filter::ALL;
+        code.extend([half(a), equal(first, 0, 4), half(b), equal(second, 0, 2), half(c), equal(third, 7, 0)]);
+        code.extend([half(a), equal(all, 0, 4), half(b), equal(all, 0, 2), half(c), equal(all, 1, 0)]);
+        code.push(make(RETURN, 0, 0, 0));
+        let [inactive, full] = PROTOCOLS.map(u16::from);
         code.extend(match self {
-            Filter::EtherType(ours) => vec![
-                make(LOAD_HALF, ETHERTYPE_AT.into(), 0, 0),
-                make(JUMP_EQUAL, ours.into(), 0, 1),
-                make(RETURN, ALL, 0, 0),
-                make(RETURN, 0, 0, 0),
-            ],
+            Filter::EtherType(ours) => {
+                vec![half(ETHERTYPE_AT), equal(ours, 0, 1), make(RETURN, ALL, 0, 0), make(RETURN, 0, 0, 0)]
+            }
             Filter::Llc => vec![
-                make(LOAD_HALF, ETHERTYPE_AT.into(), 0, 0),
-                make(JUMP_EQUAL, JUMBO.into(), 1, 0),
-                make(JUMP_GREATER, LONGEST.into(), 5, 0),
-                make(LOAD_HALF, LLC_AT.into(), 0, 0),
-                make(JUMP_EQUAL, SAPS.into(), 0, 3),
+                half(ETHERTYPE_AT),
+                equal(JUMBO, 1, 0),
+                make(JUMP_GREATER, LONGEST.into(), 8, 0),
+                half(LLC_AT),
+                equal(SAPS, 0, 6),
                 make(LOAD_OCTET, u32::from(LLC_AT) + 2, 0, 0),
-                make(JUMP_EQUAL, UNNUMBERED.into(), 0, 1),
+                equal(UNNUMBERED.into(), 0, 4),
+                make(LOAD_OCTET, u32::from(LLC_AT) + 3, 0, 0),
+                equal(inactive, 1, 0),
+                equal(full, 0, 1),
                 make(RETURN, ALL, 0, 0),
                 make(RETURN, 0, 0, 0),
             ],

@@ -88,6 +88,8 @@ const NATIVE: u32 = 1 << 2;
 #[derive(Debug)]
 struct Port {
     interface: Interface,
+    /// Its address, which the program knows.
+    address: [u8; 6],
     sockets: SocketMap,
     native: bool,
     pieces: bool,
@@ -402,6 +404,7 @@ impl Link for Xdp {
     fn check(&mut self) -> Result<(), Fault> {
         let fault = self.fault.take();
         self.port.interface.check()?;
+        self.port.interface.has_still(self.port.address)?;
         let longest = self.port.interface.longest()?;
         let (was, is) = (self.longest, self.longest_of(longest));
         self.longest = is;
@@ -434,7 +437,9 @@ impl Port {
             }
             _ => system(error),
         })?;
-        let code = config.filter.program(sockets.descriptor());
+        let gone = |_| OpenError::NoInterface { interface: interface.name().to_string() };
+        let address = interface.address().map_err(gone)?;
+        let code = config.filter.program(address, sockets.descriptor());
         let modes: &[u32] = match config.attach {
             Attach::Auto => &[NATIVE, GENERIC],
             Attach::Native => &[NATIVE],
@@ -450,7 +455,8 @@ impl Port {
             };
             match program.attach(interface.index(), mode) {
                 Ok(attached) => {
-                    return Ok(Port { interface, sockets, native: mode == NATIVE, pieces, _attached: attached });
+                    let native = mode == NATIVE;
+                    return Ok(Port { interface, address, sockets, native, pieces, _attached: attached });
                 }
                 // Another mode would not help: an interface has one program, whatever its mode.
                 Err(error) if matches!(error.raw_os_error(), Some(libc::EBUSY | libc::EEXIST)) => {
@@ -535,7 +541,8 @@ mod tests {
             Err(error) => return println!("SKIPPED: {error}"),
         };
         let here = &cable.ends[0];
-        let foreign = SocketMap::new(1).and_then(|map| Program::load(&Filter::Llc.program(map.descriptor()), true));
+        let foreign =
+            SocketMap::new(1).and_then(|map| Program::load(&Filter::Llc.program([2; 6], map.descriptor()), true));
         let foreign = match foreign {
             Ok(foreign) => foreign,
             Err(error) => return println!("SKIPPED: no BPF here ({error}); run as root"),

@@ -11,7 +11,7 @@ const GEOMETRY: Geometry = Geometry { frames: 256, frame_size: 4096, headroom: 6
 const OWN: usize = 64;
 /// The beginning of a frame of ours, of any contents.
 fn header() -> Vec<u8> {
-    frame(0, 2000)[..17].to_vec()
+    frame(0, 2000)[..18].to_vec()
 }
 
 fn over(end: End<Xdp>, how: Copying) -> End<Bounce<Xdp>> {
@@ -62,8 +62,8 @@ fn dummies_are_as_long_as_what_they_stand_for() {
         let packet = frame(number, 60 + (number as usize * 607) % 40_000);
         assert!(from.send(&packet, 3000), "buffers come back");
         let dummy = to.expect();
-        assert_eq!((dummy.len(), &dummy[..17]), (packet.len(), &header()[..]));
-        assert!(dummy[17..] != packet[17..]);
+        assert_eq!((dummy.len(), &dummy[..18]), (packet.len(), &header()[..]));
+        assert!(dummy[18..] != packet[18..]);
     }
 }
 

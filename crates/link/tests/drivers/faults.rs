@@ -128,6 +128,20 @@ fn another_mtu_is_told_once() {
     assert!(carries(&mut pair, 2));
 }
 
+/// What is sent to the new one does not come.
+#[test]
+fn another_address_is_told() {
+    let Some(cable) = cable(1500) else { return };
+    let Some(mut pair) = ends(&cable, GEOMETRY, &Config::default()) else { return };
+    let mut raw = End::raw(&cable.ends[0], GEOMETRY, Filter::Llc).expect("root may open it");
+    pair[0].link.check().unwrap();
+    cable.ends[0].set_link_address(INTERFACE, [2, 0, 0, 0, 0, 9]).unwrap();
+    for fault in [pair[0].link.check().unwrap_err(), raw.link.check().unwrap_err()] {
+        assert!(matches!(fault, Fault::Address { .. }), "{fault}");
+    }
+    pair[1].link.check().unwrap();
+}
+
 #[test]
 fn a_link_that_is_gone_says_so_and_is_opened_anew() {
     let Some(mut cable) = cable(1500) else { return };

@@ -72,6 +72,15 @@ fn only_what_is_asked_for_comes() {
         assert_eq!(other.expect(), marked);
     }
     assert_eq!((llc.receive(), other.receive()), (None, None));
+    // Nor a neighbour's, or a group's, or what other protocols send by the same SAPs.
+    for address in [[2, 0, 0, 0, 0, 9], [0x01, 0x80, 0xc2, 0, 0, 0x14]] {
+        let packet = [&address[..], &frame(0, 100)[6..]].concat();
+        assert!(peer.send(&packet, 100));
+    }
+    let mut hello = frame(0, 100);
+    hello[17] = 0x83;
+    assert!(peer.send(&hello, 100) && peer.send(&frame(1, 100), 100));
+    assert_eq!((llc.expect(), llc.receive()), (frame(1, 100), None));
 }
 
 #[test]
