@@ -6,9 +6,8 @@ mod choice;
 
 use crate::arena::{Arena, Buffer};
 use crate::error::Fault;
-use crate::{Counters, Guarantees, Link, Watch};
+use crate::{Counters, Guarantees, LOOK, Link, Readiness, Watch};
 use choice::Choice;
-use rustix::fd::BorrowedFd;
 use std::collections::VecDeque;
 use std::time::Instant;
 
@@ -259,8 +258,9 @@ impl<L: Link> Link for Bounce<L> {
         self.link.watch()
     }
 
-    fn readiness(&self) -> Option<BorrowedFd<'_>> {
-        self.link.readiness()
+    fn readiness(&self) -> Option<Readiness<'_>> {
+        // What the link has not taken is tried again.
+        self.link.readiness().map(|it| it.look_after((!self.out.is_empty()).then_some(LOOK)))
     }
 
     fn counters(&self) -> Counters {

@@ -2,12 +2,11 @@
 
 use crate::arena::{Arena, Buffer};
 use crate::error::Fault;
-use crate::{Counters, Guarantees, Link, Watch};
+use crate::{Counters, Guarantees, Link, Readiness, Watch};
 use pcap_file::pcapng::PcapNgWriter;
 use pcap_file::pcapng::blocks::enhanced_packet::{EnhancedPacketBlock, EnhancedPacketOption};
 use pcap_file::pcapng::blocks::interface_description::{InterfaceDescriptionBlock, InterfaceDescriptionOption};
 use pcap_file::{DataLink, PcapError};
-use rustix::fd::BorrowedFd;
 use std::borrow::Cow;
 use std::collections::VecDeque;
 use std::io::{self, Write};
@@ -139,7 +138,7 @@ impl<L: Link, W: Write + Send> Link for Capture<L, W> {
         self.link.watch()
     }
 
-    fn readiness(&self) -> Option<BorrowedFd<'_>> {
+    fn readiness(&self) -> Option<Readiness<'_>> {
         self.link.readiness()
     }
 

@@ -4,9 +4,8 @@
 
 use crate::arena::{Arena, Buffer};
 use crate::error::Fault;
-use crate::{Counters, Guarantees, Link, Watch};
+use crate::{Counters, Guarantees, Link, Readiness, Watch};
 use fastrand::Rng;
-use rustix::fd::BorrowedFd;
 use std::collections::VecDeque;
 use std::time::{Duration, Instant};
 
@@ -69,7 +68,12 @@ struct Held {
 
 impl Held {
     fn is_due(&self, now: Instant) -> bool {
-        now >= if self.behind == 0 { self.due } else { self.due + PATIENCE }
+        now >= self.passes()
+    }
+
+    /// When it is passed on at the latest.
+    fn passes(&self) -> Instant {
+        if self.behind == 0 { self.due } else { self.due + PATIENCE }
     }
 }
 
@@ -216,9 +220,10 @@ impl<L: Link> Link for Faults<L> {
         }
     }
 
-    fn readiness(&self) -> Option<BorrowedFd<'_>> {
-        // It would not tell of what is held.
-        if self.held.is_empty() { self.link.readiness() } else { None }
+    fn readiness(&self) -> Option<Readiness<'_>> {
+        let now = Instant::now();
+        let due = self.held.iter().map(|it| it.passes().saturating_duration_since(now)).min();
+        self.link.readiness().map(|it| it.look_after(due))
     }
 
     fn counters(&self) -> Counters {

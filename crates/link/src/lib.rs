@@ -27,7 +27,9 @@ pub mod xdp;
 
 use arena::Buffer;
 use error::Fault;
+use rustix::event::{PollFd, PollFlags};
 use rustix::fd::BorrowedFd;
+use std::time::Duration;
 
 /// What a link promises of the packets that it takes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -48,6 +50,37 @@ pub enum Watch {
     /// It will not: whoever waits has to look again.
     Unheard,
 }
+
+/// What a thread may sleep on until a link has something for it, together with whatever else it waits for.
+///
+/// By poll(2), and not by epoll(7): poll(2) is also what has the kernel send the rest of what is in AF_XDP's ring.
+#[derive(Clone, Copy, Debug)]
+pub struct Readiness<'a> {
+    /// It is ready while packets have come.
+    pub descriptor: BorrowedFd<'a>,
+    /// What it is to be polled for. Nothing, while no packet could be taken for want of a buffer: errors alone wake then.
+    pub events: PollFlags,
+    /// To be looked at after so long at the latest: something is under way of which the descriptor does not tell, such as a buffer
+    /// that is lent, or a packet that a wrapper puts off.
+    pub look: Option<Duration>,
+}
+
+impl<'a> Readiness<'a> {
+    /// The same, to be looked at after so long as well.
+    #[must_use]
+    pub fn look_after(self, time: Option<Duration>) -> Readiness<'a> {
+        let look = [self.look, time].into_iter().flatten().min();
+        Readiness { look, ..self }
+    }
+
+    /// For poll(2).
+    pub fn poll(&self) -> PollFd<'a> {
+        PollFd::from_borrowed_fd(self.descriptor, self.events)
+    }
+}
+
+/// How soon to look for what is lent and on its way.
+pub(crate) const LOOK: Duration = Duration::from_micros(50);
 
 /// What went over a link, in packets.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -106,9 +139,8 @@ pub trait Link: Send {
         Watch::Unheard
     }
 
-    /// A descriptor that is readable, as poll(2) says, while packets have come; none where nobody can sleep on it. It does not
-    /// tell of buffers that were transmitted.
-    fn readiness(&self) -> Option<BorrowedFd<'_>> {
+    /// What to sleep on until packets have come; none where nobody can, and one has to look again.
+    fn readiness(&self) -> Option<Readiness<'_>> {
         None
     }
 

@@ -5,19 +5,24 @@ use crate::arena::{Arena, Buffer};
 use crate::error::{Fault, OpenError};
 use crate::filter::{self, ETHERTYPE_AT, Filter, JUMBO, LLC_AT, LONGEST, PROTOCOLS, SAPS, UNNUMBERED, halves};
 use crate::interface::Interface;
-use crate::{Counters, Guarantees, Link};
-use rustix::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
+use crate::{Counters, Guarantees, LOOK, Link, Readiness, Watch};
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::fd::{AsFd, AsRawFd, OwnedFd};
+use rustix::net::sockopt::socket_error;
 use rustix::net::{AddressFamily, SocketFlags, SocketType, socket_with};
 use std::cell::Cell;
 use std::collections::VecDeque;
 use std::ffi::c_void;
 use std::io;
+use std::time::Duration;
 
 /// Packets of one system call, and pieces of one packet.
 const BATCH: usize = 64;
 const PIECES: usize = 64;
 /// The shortest packet: an Ethernet header.
 const SHORTEST: usize = 14;
+/// How soon to try again to send over an interface that was down.
+const DOWN: Duration = Duration::from_millis(10);
 /// Octets that the kernel holds for a socket that does not read.
 const BACKLOG: i32 = 4 << 20;
 
@@ -41,6 +46,8 @@ pub struct Packet {
     /// What the kernel says it has thrown away; it forgets that when it has said so.
     lost: Cell<u64>,
     fault: Option<Fault>,
+    /// When to try again to send what was not taken; no descriptor tells.
+    again: Option<Duration>,
 }
 
 /// What sendmmsg(2) and recvmmsg(2) read, laid out anew for each call.
@@ -92,6 +99,7 @@ impl Packet {
             counters: Counters::default(),
             lost: Cell::new(0),
             fault: None,
+            again: None,
         };
         // That it is down, or gone by now, is for `check` to say.
         link.longest = link.interface.longest().map_or(0, |longest| link.longest_of(longest));
@@ -106,6 +114,16 @@ impl Packet {
     fn frame_room(&self) -> usize {
         let geometry = self.arena.geometry();
         (geometry.frame_size - geometry.headroom) as usize
+    }
+
+    /// Buffers that a packet may need.
+    fn pieces_of_longest(&self) -> usize {
+        self.longest.div_ceil(self.frame_room()).max(1)
+    }
+
+    /// Whether a packet that has come could be taken.
+    fn has_room(&self) -> bool {
+        self.room.len() >= self.pieces_of_longest()
     }
 
     /// Buffers of the first packet, if it is whole.
@@ -222,6 +240,7 @@ impl Link for Packet {
     fn transmit(&mut self, packets: &mut VecDeque<Buffer>) {
         // A socket is told once that its interface was down, be it up again.
         let mut told = false;
+        self.again = None;
         while let Some(pieces) = Packet::first(packets, 0) {
             let sent = if self.refuses(packets, 0, pieces) { Ok(0) } else { self.send(packets) };
             let over = match sent {
@@ -231,7 +250,10 @@ impl Link for Packet {
                     told = true;
                     continue;
                 }
-                Err(error) if self.note(&error) => return,
+                Err(error) if self.note(&error) => {
+                    let passes_soon = self.fault.is_none();
+                    return self.again = Some(if passes_soon { LOOK } else { DOWN });
+                }
                 Ok(0) | Err(_) => {
                     self.counters.refused += 1;
                     pieces
@@ -251,9 +273,13 @@ impl Link for Packet {
     }
 
     fn receive(&mut self, packets: &mut Vec<Buffer>, most: usize) -> usize {
-        let pieces = self.longest.div_ceil(self.frame_room()).max(1);
+        let pieces = self.pieces_of_longest();
         let count = (self.room.len() / pieces).min(most).min(BATCH);
         if count == 0 {
+            // An error that nobody takes would wake whoever sleeps, time and again.
+            if let Ok(Err(errno)) = socket_error(&self.socket) {
+                self.note(&errno.into());
+            }
             return 0;
         }
         self.calls.clear();
@@ -293,8 +319,16 @@ impl Link for Packet {
         good as usize
     }
 
-    fn readiness(&self) -> Option<BorrowedFd<'_>> {
-        Some(self.socket.as_fd())
+    fn watch(&mut self) -> Watch {
+        // It costs a system call, and spares the sleep that is longer.
+        let now = Timespec { tv_sec: 0, tv_nsec: 0 };
+        let is_ready = self.has_room() && poll(&mut [PollFd::new(&self.socket, PollFlags::IN)], Some(&now)) == Ok(1);
+        if is_ready { Watch::Ready } else { Watch::Unheard }
+    }
+
+    fn readiness(&self) -> Option<Readiness<'_>> {
+        let events = if self.has_room() { PollFlags::IN } else { PollFlags::empty() };
+        Some(Readiness { descriptor: self.socket.as_fd(), events, look: self.again })
     }
 
     fn counters(&self) -> Counters {

@@ -2,8 +2,7 @@
 
 use crate::arena::Buffer;
 use crate::error::Fault;
-use crate::{Counters, Guarantees, Link, Watch};
-use rustix::fd::BorrowedFd;
+use crate::{Counters, Guarantees, LOOK, Link, Readiness, Watch};
 use std::collections::VecDeque;
 use std::time::{Duration, Instant};
 
@@ -123,8 +122,11 @@ impl<L: Link> Link for Shape<L> {
         }
     }
 
-    fn readiness(&self) -> Option<BorrowedFd<'_>> {
-        if self.under_way.is_empty() { self.link.readiness() } else { None }
+    fn readiness(&self) -> Option<Readiness<'_>> {
+        let now = Instant::now();
+        let arrives = self.under_way.front().map(|(due, ..)| due.saturating_duration_since(now));
+        let again = (!self.out.is_empty()).then_some(LOOK);
+        self.link.readiness().map(|it| it.look_after(arrives).look_after(again))
     }
 
     fn counters(&self) -> Counters {

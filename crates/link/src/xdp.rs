@@ -15,9 +15,10 @@ use crate::completion::{Completion, Frames, Pace};
 use crate::error::{Fault, OpenError};
 use crate::filter::Filter;
 use crate::interface::Interface;
-use crate::{Counters, Guarantees, Link, Watch};
+use crate::{Counters, Guarantees, LOOK, Link, Readiness, Watch};
 use bpf::{Attached, Program, SocketMap};
-use rustix::fd::{AsFd, BorrowedFd};
+use rustix::event::PollFlags;
+use rustix::fd::AsFd;
 use rustix::io::Errno;
 use rustix::net::sockopt::xdp_statistics;
 use rustix::net::xdp::{XdpDesc, XdpDescOptions};
@@ -391,8 +392,11 @@ impl Link for Xdp {
         if self.socket.receive.is_empty() { Watch::Unheard } else { Watch::Ready }
     }
 
-    fn readiness(&self) -> Option<BorrowedFd<'_>> {
-        Some(self.socket.as_fd())
+    fn readiness(&self) -> Option<Readiness<'_>> {
+        // Without a buffer to receive into nothing comes, and what is sent is told of by nothing but its ring.
+        let events = if self.receiving > 0 { PollFlags::IN } else { PollFlags::empty() };
+        let look = (self.transmitting > self.socket.completion.available()).then_some(LOOK);
+        Some(Readiness { descriptor: self.socket.as_fd(), events, look })
     }
 
     fn counters(&self) -> Counters {
