@@ -10,8 +10,9 @@ use crate::service::{Indication, Request, Time};
 use crate::stack::{Backlog, Taken, give, take};
 use std::collections::VecDeque;
 use underpass_link::arena::Buffer;
+use underpass_link::bell::Waker;
 use underpass_link::ring::{Receiver, Sender, ring};
-use underpass_link::{Link, Watch};
+use underpass_link::{Link, Readiness, Watch};
 
 /// Primitives that are taken from a queue, and packets from a link, before the layers settle.
 const BATCH: usize = 32;
@@ -78,9 +79,9 @@ impl User {
         self.indications.pop()
     }
 
-    /// The calling thread is about to park, and would be unparked when the layers say something.
-    pub fn watch(&mut self) -> Watch {
-        self.indications.watch()
+    /// Who calls this is about to sleep, and would be woken when the layers say something.
+    pub fn watch(&mut self, waker: Waker) -> Watch {
+        self.indications.watch(waker)
     }
 }
 
@@ -219,14 +220,6 @@ impl Worker {
         pass(self.column.up(), &mut self.above.indications);
     }
 
-    /// Whether a neighbour has no room for what is meant for it.
-    pub(crate) fn is_stuck(&mut self) -> bool {
-        let Below::Link { packets, .. } = &self.below else {
-            return !self.column.down().is_empty() || !self.column.up().is_empty();
-        };
-        !packets.is_empty() || !self.column.up().is_empty()
-    }
-
     /// Whether a queue holds something. What a link holds is not known before it is asked.
     #[inline]
     pub(crate) fn may_step(&self) -> bool {
@@ -237,17 +230,50 @@ impl Worker {
         from_below || !self.above.requests.is_empty()
     }
 
-    /// The calling thread is about to park, and would be unparked when anything comes.
-    pub(crate) fn watch(&mut self) -> Watch {
-        let from_below = match &mut self.below {
-            Below::Link { link, .. } => link.watch(),
-            Below::Worker { indications, .. } => indications.watch(),
-        };
-        match (from_below, self.above.requests.watch()) {
-            (Watch::Ready, _) | (_, Watch::Ready) => Watch::Ready,
-            (Watch::Armed, Watch::Armed) => Watch::Armed,
-            _ => Watch::Unheard,
+    /// Whether it has a link that is slept on by a descriptor.
+    pub(crate) fn has_descriptor(&self) -> bool {
+        matches!(&self.below, Below::Link { link, .. } if link.readiness().is_some())
+    }
+
+    /// What its link is slept on by, if it has one that is.
+    pub(crate) fn readiness(&self) -> Option<Readiness<'_>> {
+        match &self.below {
+            Below::Link { link, .. } => link.readiness(),
+            Below::Worker { .. } => None,
         }
+    }
+
+    /// Who calls this is about to sleep, and would be woken when anything comes from a neighbour, or there is room for what one has
+    /// had none for. `waker` is for neighbours; a link in memory unparks the calling thread.
+    pub(crate) fn watch(&mut self, waker: &Waker) -> Watch {
+        let Worker { below, column, above, .. } = self;
+        let mut all = above.requests.watch(waker.clone());
+        let mut and = |watch: Watch| {
+            all = match (all, watch) {
+                (Watch::Ready, _) | (_, Watch::Ready) => Watch::Ready,
+                (Watch::Armed, Watch::Armed) => Watch::Armed,
+                _ => Watch::Unheard,
+            }
+        };
+        if !column.up().is_empty() {
+            and(above.indications.watch(waker.clone()));
+        }
+        match below {
+            Below::Link { link, packets, .. } => {
+                and(link.watch());
+                // A link says nothing of when it takes more; where it is slept on by a descriptor it says when to look.
+                if !packets.is_empty() {
+                    and(Watch::Unheard);
+                }
+            }
+            Below::Worker { indications, requests } => {
+                and(indications.watch(waker.clone()));
+                if !column.down().is_empty() {
+                    and(requests.watch(waker.clone()));
+                }
+            }
+        }
+        all
     }
 }
 

@@ -4,10 +4,11 @@
 //! over a network interface, [`packet`] one that every kernel has; [`driver`] chooses between these. [`filter`] is which packets
 //! they take, [`completion`] when they look for what was transmitted, [`error`] what can go wrong.
 //! Any link may be wrapped: [`bounce`] copies what lies in pieces, [`faults`] loses and changes packets, [`shape`] slows them
-//! down, [`capture`] records them. [`wait`] waits for packets. [`ring`] is a queue from one thread to another, [`rig`] two
+//! down, [`capture`] records them. [`wait`] waits for packets. [`ring`] is a queue from one thread to another, [`bell`] wakes one of them, [`rig`] two
 //! interfaces and a cable, for tests and measurements.
 
 pub mod arena;
+pub mod bell;
 pub mod bounce;
 pub mod capture;
 pub mod completion;

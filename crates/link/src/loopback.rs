@@ -4,6 +4,7 @@
 //! there can be. A *copying* one moves each packet into a buffer of the receiver's, as a device does.
 
 use crate::arena::{Arena, Buffer};
+use crate::bell::Waker;
 use crate::ring::{Receiver, Sender, ring};
 use crate::{Guarantees, Link, Watch};
 use std::collections::VecDeque;
@@ -145,7 +146,7 @@ impl Link for Loopback {
 
     fn watch(&mut self) -> Watch {
         self.read.publish();
-        match (self.done.watch(), self.come.watch()) {
+        match (self.done.watch(Waker::here()), self.come.watch(Waker::here())) {
             (Watch::Armed, Watch::Armed) => Watch::Armed,
             _ => Watch::Ready,
         }
