@@ -77,6 +77,8 @@ impl Default for Config {
 
 /// Most frames of a packet: a packet of the kernel's has so many fragments (`MAX_SKB_FRAGS`).
 const PIECES: usize = 17;
+/// And of one that is sent without a copy.
+const ZERO_COPY_PIECES: usize = 2;
 /// Queues that an interface may have.
 const QUEUES: u32 = 1024;
 /// The shortest packet: an Ethernet header.
@@ -223,7 +225,7 @@ impl Xdp {
 
     /// Of a packet that the interface takes, what this takes.
     fn longest_of(&self, interface: usize) -> usize {
-        interface.min(self.pieces() * self.frame_room())
+        interface.min(pieces(self.socket.pieces, self.socket.zero_copy) * self.frame_room())
     }
 
     /// Of a packet, what comes in one frame.
@@ -323,7 +325,7 @@ impl Link for Xdp {
     }
 
     fn pieces(&self) -> usize {
-        if self.socket.pieces { PIECES } else { 1 }
+        pieces(self.socket.pieces, self.socket.zero_copy)
     }
 
     fn whole(&self) -> usize {
@@ -420,6 +422,19 @@ impl Link for Xdp {
             None | Some(Fault::Down { .. }) => Ok(()),
             Some(fault) => Err(fault),
         }
+    }
+}
+
+/// Frames of a packet that is sent, at most.
+///
+/// A device that copies nothing takes so many as its driver says (`xdp_zc_max_segs`). Of a packet of more, Linux 6.18 takes the
+/// frames out of the ring and neither sends them nor gives them back (`xskq_cons_read_desc_batch`). One that takes packets in
+/// pieces at all takes two.
+fn pieces(in_pieces: bool, zero_copy: bool) -> usize {
+    match (in_pieces, zero_copy) {
+        (false, _) => 1,
+        (true, false) => PIECES,
+        (true, true) => ZERO_COPY_PIECES,
     }
 }
 
@@ -535,6 +550,12 @@ mod tests {
             link.fill(buffer);
         }
         assert_eq!(link.close().len(), 8);
+    }
+
+    #[test]
+    fn a_device_that_copies_nothing_gets_no_more_pieces_than_any_takes() {
+        let all = [(false, false), (false, true), (true, false), (true, true)];
+        assert_eq!(all.map(|(in_pieces, zero_copy)| pieces(in_pieces, zero_copy)), [1, 1, 17, 2]);
     }
 
     /// A program that hangs on no link of BPF, as `ip link set xdp` attaches it, is neither replaced nor taken away.
