@@ -5,7 +5,7 @@
 //! pushed in front of the data ([`Arena::push`]), so that data stays where it is from the user to the link.
 #![allow(unsafe_code, reason = "hands out parts of one memory area by tokens that are unique")]
 
-use rustix::mm::{MapFlags, ProtFlags, mmap_anonymous, munmap};
+use rustix::mm::{Advice, MapFlags, ProtFlags, madvise, mmap_anonymous, munmap};
 use std::fmt::{self, Debug, Formatter};
 use std::ptr::{NonNull, null_mut};
 use std::sync::Arc;
@@ -129,8 +129,16 @@ impl Memory {
             let memory = NonNull::new(memory.ok()?.cast::<u8>())?;
             Some(Memory { octets: NonNull::slice_from_raw_parts(memory, len), pages })
         };
-        // Shared: of private ones that a device may write to, a fork takes copies, for which none may be left.
-        let huge = || map(Pages::Huge, HUGE, MapFlags::SHARED | MapFlags::HUGETLB | MapFlags::HUGE_2MB);
+        // Shared: of private ones that a device may write to, a fork takes copies, for which none may be left. They are reserved with
+        // the mapping, but a control group may have less than that: what it lacks would show by SIGBUS when it is first used, and
+        // shows here (Linux 5.14) if they are asked for now.
+        let huge = || {
+            map(Pages::Huge, HUGE, MapFlags::SHARED | MapFlags::HUGETLB | MapFlags::HUGE_2MB).filter(|memory| {
+                // SAFETY: of this mapping, of which all stays as it is.
+                unsafe { madvise(memory.octets.as_ptr().cast(), memory.octets.len(), Advice::LinuxPopulateWrite) }
+                    .is_ok()
+            })
+        };
         let memory = if octets >= HUGE { huge() } else { None };
         memory
             .or_else(|| map(Pages::Ordinary, rustix::param::page_size(), MapFlags::PRIVATE))

@@ -9,7 +9,7 @@ use seccompiler::{
 use std::net::UdpSocket;
 use std::thread;
 use underpass_link::Link;
-use underpass_link::arena::{Arena, Geometry};
+use underpass_link::arena::{Arena, Geometry, Pages};
 use underpass_link::driver::Driver;
 use underpass_link::error::OpenError;
 use underpass_link::filter::Filter;
@@ -187,4 +187,19 @@ fn a_packet_that_the_kernel_does_not_take_keeps_no_other() {
         let kept = if refused == 0 { 3 } else { 0 };
         assert_eq!((refusals, back, fault), (refused, kept, refused > 0), "error {errno}");
     }
+}
+
+/// Huge pages that are reserved, and that a control group may not have all the same.
+#[test]
+fn an_arena_lies_in_ordinary_pages_where_huge_ones_may_not_be_used() {
+    const POPULATE_WRITE: u64 = 23;
+    let large = || Arena::new(Geometry { frames: 1024, frame_size: 2048, headroom: 0 }).0.pages();
+    if large() == Pages::Ordinary {
+        return println!("SKIPPED: no huge pages are reserved here; as root, `sysctl vm.nr_hugepages=16`");
+    }
+    let pages = thread::spawn(move || {
+        Refusal { call: libc::SYS_madvise, argument: Some((2, POPULATE_WRITE)), errno: libc::EFAULT }.apply();
+        large()
+    });
+    assert_eq!(pages.join().expect("no signal ends it"), Pages::Ordinary);
 }
