@@ -82,7 +82,7 @@ impl Packet {
             // More than the user's limit if that is permitted.
             set(&socket, libc::SOL_SOCKET, libc::SO_RCVBUFFORCE, &BACKLOG)
                 .or_else(|_| set(&socket, libc::SOL_SOCKET, libc::SO_RCVBUF, &BACKLOG))?;
-            bind(&socket, interface.index())
+            bind(&socket, interface.index(), libc::ETH_P_ALL as u16)
         };
         let doing = "binding a packet socket";
         configure().map_err(|error| OpenError::System { doing, error })?;
@@ -423,11 +423,20 @@ fn set<T>(socket: &OwnedFd, level: i32, option: i32, value: &T) -> io::Result<()
     }
 }
 
-fn bind(socket: &OwnedFd, interface: u32) -> io::Result<()> {
+/// Binds a packet socket twice, to protocols that nobody uses: with the second the kernel takes it out of the first one's list, and
+/// waits until nobody can see it there (`packet_do_bind`, by synchronize_net).
+pub(crate) fn rebind() -> io::Result<()> {
+    const NOBODYS: [u16; 2] = [libc::ETH_P_LOOPBACK as u16, libc::ETH_P_802_EX1 as u16];
+    let socket = socket_with(AddressFamily::PACKET, SocketType::RAW, SocketFlags::CLOEXEC, None)?;
+    // On no interface in particular, for the link's may be gone.
+    NOBODYS.iter().try_for_each(|protocol| bind(&socket, 0, *protocol))
+}
+
+fn bind(socket: &OwnedFd, interface: u32, protocol: u16) -> io::Result<()> {
     // SAFETY: all of it may be zero.
     let mut address: libc::sockaddr_ll = unsafe { std::mem::zeroed() };
     address.sll_family = libc::AF_PACKET as u16;
-    address.sll_protocol = (libc::ETH_P_ALL as u16).to_be();
+    address.sll_protocol = protocol.to_be();
     address.sll_ifindex = interface as i32;
     let (address, len) = ((&raw const address).cast(), size_of::<libc::sockaddr_ll>() as u32);
     // SAFETY: an address of this length, which outlives the call.

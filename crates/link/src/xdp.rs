@@ -15,6 +15,7 @@ use crate::completion::{Completion, Frames, Pace};
 use crate::error::{Fault, OpenError};
 use crate::filter::Filter;
 use crate::interface::Interface;
+use crate::packet;
 use crate::{Counters, Guarantees, LOOK, Link, Readiness, Watch};
 use bpf::{Attached, Program, SocketMap};
 use rustix::event::PollFlags;
@@ -210,7 +211,7 @@ impl Xdp {
         let Xdp { port, socket, queue, lent, mut done, begun, .. } = self;
         // What is under way to it now, on another processor, is there when the barrier is passed, which waits for all that the
         // kernel's network code does. That the socket is closed says less: a child that was forked may have it for a moment.
-        let quiet = port.sockets.clear(queue).is_ok() && membarrier(MembarrierCommand::Global).is_ok();
+        let quiet = port.sockets.clear(queue).is_ok() && barrier();
         done.extend(begun);
         if quiet && !socket.zero_copy {
             done.extend(lent.into_iter().flatten());
@@ -436,6 +437,13 @@ fn pieces(in_pieces: bool, zero_copy: bool) -> usize {
         (true, false) => PIECES,
         (true, true) => ZERO_COPY_PIECES,
     }
+}
+
+/// Waits until all that the kernel's network code was about to do with what it had found is done; whether it could.
+fn barrier() -> bool {
+    // Where processors are kept from interrupts (`nohz_full`) the first is not to be had: a packet socket that is bound to another
+    // protocol while it runs waits for the same.
+    membarrier(MembarrierCommand::Global).is_ok() || packet::rebind().is_ok()
 }
 
 fn namespaces() -> OpenError {

@@ -15,7 +15,7 @@ use underpass_link::error::OpenError;
 use underpass_link::filter::Filter;
 use underpass_link::packet::Packet;
 use underpass_link::rig::{Cable, INTERFACE, Namespace};
-use underpass_link::xdp::{BusyPoll, Config};
+use underpass_link::xdp::{BusyPoll, Config, Xdp};
 
 const GEOMETRY: Geometry = Geometry { frames: 64, frame_size: 2048, headroom: 128 };
 /// Commands of bpf(2), and options of AF_XDP and of all sockets, by their numbers.
@@ -202,4 +202,24 @@ fn an_arena_lies_in_ordinary_pages_where_huge_ones_may_not_be_used() {
         large()
     });
     assert_eq!(pages.join().expect("no signal ends it"), Pages::Ordinary);
+}
+
+/// With `nohz_full` the kernel has no barrier of its own for it.
+#[test]
+fn a_link_gives_all_buffers_back_without_membarrier() {
+    let Some(cable) = cable(1500) else { return };
+    let back = inside(&cable.ends[0], || {
+        let (arena, free) = Arena::new(GEOMETRY);
+        let mut link = match Xdp::open(INTERFACE, &arena, &Config::default()) {
+            Ok(link) => link,
+            Err(error) => {
+                println!("SKIPPED: {error}");
+                return GEOMETRY.frames as usize;
+            }
+        };
+        free.into_iter().for_each(|buffer| link.fill(buffer));
+        Refusal { call: libc::SYS_membarrier, argument: None, errno: libc::EINVAL }.apply();
+        link.close().len()
+    });
+    assert_eq!(back, GEOMETRY.frames as usize);
 }
