@@ -370,6 +370,7 @@ const RETURN: u16 = 0x06;
 const ALL: u32 = u32::MAX;
 /// Where the kernel says what kind of packet it is, as if that stood in the packet, and the kind of those that this host sends.
 const KIND_AT: u32 = (libc::SKF_AD_OFF + libc::SKF_AD_PKTTYPE) as u32;
+const TAGGED_AT: u32 = (libc::SKF_AD_OFF + libc::SKF_AD_VLAN_TAG_PRESENT) as u32;
 const OUTGOING: u32 = libc::PACKET_OUTGOING as u32;
 
 impl Filter {
@@ -380,6 +381,8 @@ impl Filter {
         let equal = |value: u16, jt, jf| make(JUMP_EQUAL, value.into(), jt, jf);
         let half = |at: u8| make(LOAD_HALF, at.into(), 0, 0);
         let mut code = vec![make(LOAD_OCTET, KIND_AT, 0, 0), make(JUMP_EQUAL, OUTGOING, 0, 1), make(RETURN, 0, 0, 0)];
+        // What came with a VLAN's tag, which the kernel has taken out of the packet, is another network's.
+        code.extend([make(LOAD_OCTET, TAGGED_AT, 0, 0), make(JUMP_EQUAL, 0, 1, 0), make(RETURN, 0, 0, 0)]);
         let [(a, first), (b, second), (c, third)] = halves(own);
         let all = filter::ALL;
         code.extend([half(a), equal(first, 0, 4), half(b), equal(second, 0, 2), half(c), equal(third, 7, 0)]);

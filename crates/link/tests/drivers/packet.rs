@@ -83,6 +83,19 @@ fn only_what_is_asked_for_comes() {
     assert_eq!((llc.expect(), llc.receive()), (frame(1, 100), None));
 }
 
+/// The kernel takes a VLAN's tag out of a packet, which looks as if it had none.
+#[test]
+fn what_comes_by_another_vlan_is_not_ours() {
+    let Some(cable) = cable(1500) else { return };
+    let [mut to, mut from] =
+        cable.ends.each_ref().map(|end| End::raw(end, GEOMETRY, Filter::Llc).expect("root may open it"));
+    to.listen(64);
+    let packet = frame(0, 100);
+    let tagged = [&packet[..12], &[0x81, 0x00, 0x00, 0x07], &packet[12..]].concat();
+    assert!(from.send(&tagged, tagged.len()) && from.send(&frame(1, 100), 100));
+    assert_eq!((to.expect(), to.receive()), (frame(1, 100), None));
+}
+
 #[test]
 fn what_does_not_fit_is_refused_or_lost_and_counted() {
     let Some(cable) = cable(1500) else { return };
