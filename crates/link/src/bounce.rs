@@ -6,7 +6,7 @@ mod choice;
 
 use crate::arena::{Arena, Buffer};
 use crate::error::Fault;
-use crate::{Counters, Guarantees, LOOK, Link, Readiness, Watch};
+use crate::{Counters, Guarantees, LOOK, Link, Readiness, Returned, Watch};
 use choice::Choice;
 use std::collections::VecDeque;
 use std::time::Instant;
@@ -103,7 +103,7 @@ impl<L: Link> Bounce<L> {
     }
 
     /// Ends it, and gives back the link and the frames that it has.
-    pub fn close(self) -> (L, Vec<Buffer>) {
+    pub fn take_apart(self) -> (L, Vec<Buffer>) {
         let Bounce { link, free, out, done, .. } = self;
         (link, free.into_iter().chain(out).chain(done).collect())
     }
@@ -270,5 +270,16 @@ impl<L: Link> Link for Bounce<L> {
 
     fn check(&mut self) -> Result<(), Fault> {
         self.link.check()
+    }
+
+    fn close(self: Box<Self>) -> Returned {
+        let Bounce { link, free, out, done, own, .. } = *self;
+        let mut returned = Box::new(link).close();
+        returned.own.extend(free);
+        let lent = std::mem::take(&mut returned.lent);
+        for buffer in lent.into_iter().chain(out).chain(done) {
+            if own[buffer.frame() as usize] { returned.own.push(buffer) } else { returned.lent.push(buffer) }
+        }
+        returned
     }
 }

@@ -2,7 +2,7 @@
 
 use crate::arena::{Arena, Buffer};
 use crate::error::Fault;
-use crate::{Counters, Guarantees, Link, Readiness, Watch};
+use crate::{Counters, Guarantees, Link, Readiness, Returned, Watch};
 use pcap_file::pcapng::PcapNgWriter;
 use pcap_file::pcapng::blocks::enhanced_packet::{EnhancedPacketBlock, EnhancedPacketOption};
 use pcap_file::pcapng::blocks::interface_description::{InterfaceDescriptionBlock, InterfaceDescriptionOption};
@@ -52,7 +52,7 @@ impl<L: Link, W: Write> Capture<L, W> {
     ///
     /// # Errors
     /// What was written cannot be handed over, or could not be written before.
-    pub fn close(self) -> io::Result<(L, W)> {
+    pub fn take_apart(self) -> io::Result<(L, W)> {
         let mut to = self.file.into_inner();
         self.failure.map_or(Ok(()), Err)?;
         to.flush()?;
@@ -149,6 +149,13 @@ impl<L: Link, W: Write + Send> Link for Capture<L, W> {
     fn check(&mut self) -> Result<(), Fault> {
         self.link.check()
     }
+
+    fn close(self: Box<Self>) -> Returned {
+        let Capture { link, file, .. } = *self;
+        // Who wants to know whether it could takes it apart.
+        let _ = file.into_inner().flush();
+        Box::new(link).close()
+    }
 }
 
 #[cfg(all(test, not(loom)))]
@@ -199,7 +206,7 @@ mod tests {
         arena.octets_mut(&mut back).fill(9);
         two.transmit(&mut [back].into());
         assert_eq!(link.receive(&mut Vec::new(), 8), 1);
-        let (_, record) = link.close().unwrap();
+        let (_, record) = link.take_apart().unwrap();
         let second = [[1; 20], [2; 20]].concat();
         assert_eq!(read(&record), [(SENT, vec![0; 20]), (SENT, second), (CAME, vec![9; 5])]);
     }
@@ -225,7 +232,7 @@ mod tests {
         while !packets.is_empty() {
             link.transmit(&mut packets);
         }
-        let (_, record) = link.close().unwrap();
+        let (_, record) = link.take_apart().unwrap();
         assert_eq!(read(&record), [(SENT, vec![0; 20]), (SENT, [[1; 20], [2; 20]].concat())]);
     }
 
@@ -238,6 +245,6 @@ mod tests {
         free.iter_mut().for_each(|buffer| arena.fill(buffer, 30));
         link.transmit(&mut free.into());
         assert_eq!(two.receive(&mut Vec::new(), 8), 8);
-        assert!(link.failure().is_some() && link.close().is_err());
+        assert!(link.failure().is_some() && link.take_apart().is_err());
     }
 }

@@ -4,7 +4,7 @@
 
 use crate::arena::{Arena, Buffer};
 use crate::error::Fault;
-use crate::{Counters, Guarantees, Link, Readiness, Watch};
+use crate::{Counters, Guarantees, Link, Readiness, Returned, Watch};
 use fastrand::Rng;
 use std::collections::VecDeque;
 use std::time::{Duration, Instant};
@@ -93,7 +93,7 @@ impl<L: Link> Faults<L> {
     }
 
     /// Ends it, and gives back the link and the buffers that it has.
-    pub fn close(self) -> (L, Vec<Buffer>) {
+    pub fn take_apart(self) -> (L, Vec<Buffer>) {
         let held = self.held.into_iter().flat_map(|it| it.pieces);
         (self.link, held.chain(self.free).collect())
     }
@@ -233,6 +233,16 @@ impl<L: Link> Link for Faults<L> {
     fn check(&mut self) -> Result<(), Fault> {
         self.link.check()
     }
+
+    fn close(self: Box<Self>) -> Returned {
+        let Faults { link, held, come, free, own, .. } = *self;
+        let mut returned = Box::new(link).close();
+        returned.own.extend(free);
+        for buffer in held.into_iter().flat_map(|it| it.pieces).chain(come) {
+            if own[buffer.frame() as usize] { returned.own.push(buffer) } else { returned.given.push(buffer) }
+        }
+        returned
+    }
 }
 
 #[cfg(all(test, not(loom)))]
@@ -271,7 +281,7 @@ mod tests {
             }
         }
         let happened = to.happened();
-        let (_, kept) = to.close();
+        let (_, kept) = to.take_apart();
         assert_eq!(kept.len(), OWN);
         (numbers, happened)
     }

@@ -157,4 +157,29 @@ pub trait Link: Send {
     fn check(&mut self) -> Result<(), Fault> {
         Ok(())
     }
+
+    /// Ends it, and gives back its buffers: all of them, but for those that the other end of a link in memory has, or that a device
+    /// which copies nothing may still write to.
+    fn close(self: Box<Self>) -> Returned;
+}
+
+/// The buffers of a link that was ended.
+#[derive(Debug, Default)]
+pub struct Returned {
+    /// Those that were lent for transmission, as they were lent. Whether they were sent nobody knows.
+    pub lent: Vec<Buffer>,
+    /// Those to receive into, whatever they hold.
+    pub given: Vec<Buffer>,
+    /// Those that wrappers had for themselves.
+    pub own: Vec<Buffer>,
+}
+
+impl Returned {
+    /// All of them.
+    pub fn all(self) -> Vec<Buffer> {
+        let Returned { mut lent, given, own } = self;
+        lent.extend(given);
+        lent.extend(own);
+        lent
+    }
 }

@@ -6,7 +6,7 @@
 use crate::arena::{Arena, Buffer};
 use crate::bell::Waker;
 use crate::ring::{Receiver, Sender, ring};
-use crate::{Guarantees, Link, Watch};
+use crate::{Guarantees, Link, Returned, Watch};
 use std::collections::VecDeque;
 
 /// One end. The rings have room for every buffer that there is.
@@ -150,5 +150,16 @@ impl Link for Loopback {
             (Watch::Armed, Watch::Armed) => Watch::Armed,
             _ => Watch::Ready,
         }
+    }
+
+    fn close(mut self: Box<Self>) -> Returned {
+        let mut lent = Vec::new();
+        self.complete(&mut lent);
+        // What the other end has sent, and nobody has received, is its own again.
+        while let Some(packet) = self.come.pop() {
+            put(&mut self.read, packet);
+        }
+        self.read.publish();
+        Returned { lent, given: self.copy.map_or_else(Vec::new, |copy| copy.free), own: Vec::new() }
     }
 }

@@ -5,7 +5,7 @@ use crate::arena::{Arena, Buffer};
 use crate::error::{Fault, OpenError};
 use crate::filter::{self, ETHERTYPE_AT, Filter, JUMBO, LLC_AT, LONGEST, PROTOCOLS, SAPS, UNNUMBERED, halves};
 use crate::interface::Interface;
-use crate::{Counters, Guarantees, LOOK, Link, Readiness, Watch};
+use crate::{Counters, Guarantees, LOOK, Link, Readiness, Returned, Watch};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::fd::{AsFd, AsRawFd, OwnedFd};
 use rustix::net::sockopt::socket_error;
@@ -358,6 +358,10 @@ impl Link for Packet {
             None | Some(Fault::Down { .. }) => Ok(()),
             Some(fault) => Err(fault),
         }
+    }
+
+    fn close(self: Box<Self>) -> Returned {
+        Returned { lent: self.done, given: self.room.into(), own: Vec::new() }
     }
 }
 

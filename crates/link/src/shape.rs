@@ -2,7 +2,7 @@
 
 use crate::arena::Buffer;
 use crate::error::Fault;
-use crate::{Counters, Guarantees, LOOK, Link, Readiness, Watch};
+use crate::{Counters, Guarantees, LOOK, Link, Readiness, Returned, Watch};
 use std::collections::VecDeque;
 use std::time::{Duration, Instant};
 
@@ -40,7 +40,7 @@ impl<L: Link> Shape<L> {
     }
 
     /// Ends it, and gives back the link and what was still under way.
-    pub fn close(self) -> (L, Vec<Buffer>) {
+    pub fn take_apart(self) -> (L, Vec<Buffer>) {
         (self.link, self.buffers.into_iter().chain(self.out).collect())
     }
 
@@ -136,6 +136,13 @@ impl<L: Link> Link for Shape<L> {
     fn check(&mut self) -> Result<(), Fault> {
         self.link.check()
     }
+
+    fn close(self: Box<Self>) -> Returned {
+        let Shape { link, buffers, out, .. } = *self;
+        let mut returned = Box::new(link).close();
+        returned.lent.extend(buffers.into_iter().chain(out));
+        returned
+    }
 }
 
 #[cfg(all(test, not(loom)))]
@@ -176,7 +183,7 @@ mod tests {
         let mut packets: VecDeque<Buffer> = free.into();
         from.transmit(&mut packets);
         assert_eq!((packets.len(), to.receive(&mut Vec::new(), 64)), (62, 0));
-        let (_, under_way) = from.close();
+        let (_, under_way) = from.take_apart();
         assert_eq!(under_way.len(), 2);
     }
 

@@ -110,8 +110,8 @@ fn sleep(link: &mut (impl Link + ?Sized), limit: Duration) -> io::Result<bool> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::Guarantees;
     use crate::arena::Buffer;
+    use crate::{Guarantees, Returned};
     use std::collections::VecDeque;
 
     /// A link on which something has come at the so-manieth look, which nobody can sleep on.
@@ -133,6 +133,9 @@ mod tests {
         fn watch(&mut self) -> Watch {
             self.0 = self.0.saturating_sub(1);
             if self.0 == 0 { Watch::Ready } else { Watch::Unheard }
+        }
+        fn close(self: Box<Self>) -> Returned {
+            Returned::default()
         }
     }
 

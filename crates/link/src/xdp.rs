@@ -16,7 +16,7 @@ use crate::error::{Fault, OpenError};
 use crate::filter::Filter;
 use crate::interface::Interface;
 use crate::packet;
-use crate::{Counters, Guarantees, LOOK, Link, Readiness, Watch};
+use crate::{Counters, Guarantees, LOOK, Link, Readiness, Returned, Watch};
 use bpf::{Attached, Program, SocketMap};
 use rustix::event::PollFlags;
 use rustix::fd::AsFd;
@@ -205,20 +205,6 @@ impl Xdp {
         self.queue
     }
 
-    /// Ends the link and gives back its buffers: all of them, but for those that a device which copies nothing may still write
-    /// to.
-    pub fn close(self) -> Vec<Buffer> {
-        let Xdp { port, socket, queue, lent, mut done, begun, .. } = self;
-        // What is under way to it now, on another processor, is there when the barrier is passed, which waits for all that the
-        // kernel's network code does. That the socket is closed says less: a child that was forked may have it for a moment.
-        let quiet = port.sockets.clear(queue).is_ok() && barrier();
-        done.extend(begun);
-        if quiet && !socket.zero_copy {
-            done.extend(lent.into_iter().flatten());
-        }
-        done
-    }
-
     fn frames(&self) -> Frames {
         let (all, receiving, transmitting) = (self.arena.geometry().frames, self.receiving, self.transmitting);
         Frames { all, receiving, transmitting }
@@ -358,8 +344,10 @@ impl Link for Xdp {
         done.append(&mut self.done);
     }
 
-    fn fill(&mut self, buffer: Buffer) {
+    fn fill(&mut self, mut buffer: Buffer) {
         assert!(self.arena.owns(&buffer), "a buffer of another arena");
+        // By this it is told from those that are lent for transmission.
+        self.arena.fill(&mut buffer, 0);
         let frame = buffer.frame();
         self.socket.fill.push(u64::from(frame) * u64::from(self.arena.geometry().frame_size));
         self.socket.fill.publish();
@@ -423,6 +411,21 @@ impl Link for Xdp {
             None | Some(Fault::Down { .. }) => Ok(()),
             Some(fault) => Err(fault),
         }
+    }
+
+    fn close(self: Box<Self>) -> Returned {
+        let Xdp { port, socket, queue, lent, done, begun, .. } = *self;
+        // What is under way to it now, on another processor, is there when the barrier is passed, which waits for all that the
+        // kernel's network code does. That the socket is closed says less: a child that was forked may have it for a moment.
+        let quiet = port.sockets.clear(queue).is_ok() && barrier();
+        let mut returned = Returned { lent: done, given: begun, own: Vec::new() };
+        if quiet && !socket.zero_copy {
+            for buffer in lent.into_iter().flatten() {
+                // See `fill`: nothing empty is sent.
+                if buffer.is_empty() { returned.given.push(buffer) } else { returned.lent.push(buffer) }
+            }
+        }
+        returned
     }
 }
 
@@ -557,7 +560,7 @@ mod tests {
             link.receiving -= 1;
             link.fill(buffer);
         }
-        assert_eq!(link.close().len(), 8);
+        assert_eq!(Box::new(link).close().given.len(), 8);
     }
 
     #[test]

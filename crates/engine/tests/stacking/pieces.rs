@@ -9,7 +9,7 @@ use underpass_engine::transport::{Config, Transport};
 use underpass_engine::wire::llc::Mac;
 use underpass_link::arena::{Arena, Buffer, Geometry};
 use underpass_link::loopback::Loopback;
-use underpass_link::{Guarantees, Link};
+use underpass_link::{Guarantees, Link, Returned};
 
 const MS: u64 = 1_000_000;
 /// Octets of the longest piece.
@@ -70,6 +70,12 @@ impl Link for Pieces {
             packets.extend([buffer, rest]);
         }
         count
+    }
+
+    fn close(self: Box<Self>) -> Returned {
+        let mut returned = Box::new(self.link).close();
+        returned.given.extend(self.spare);
+        returned
     }
 }
 

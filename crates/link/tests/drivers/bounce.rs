@@ -39,8 +39,8 @@ fn any_number_of_pieces_may_be_copied() {
             assert!(from.send(&packet, piece), "buffers come back");
             assert!(to.expect() == packet, "{number}: {} octets in pieces of {piece}, {how:?}", packet.len());
         }
-        let (link, frames) = from.link.close();
-        let all = frames.len() + from.free.len() + link.close().len();
+        let (link, frames) = from.link.take_apart();
+        let all = frames.len() + from.free.len() + Box::new(link).close().all().len();
         assert_eq!(all, GEOMETRY.frames as usize, "buffers are lost, {how:?}");
     }
 }

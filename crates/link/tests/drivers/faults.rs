@@ -158,7 +158,7 @@ fn a_link_that_is_gone_says_so_and_is_opened_anew() {
         assert!(matches!(end.link.check().unwrap_err(), Fault::Gone { .. }));
     }
     for end in pair {
-        let all = end.free.len() + end.link.close().len();
+        let all = end.free.len() + Box::new(end.link).close().all().len();
         assert_eq!(all, GEOMETRY.frames as usize, "buffers are lost");
     }
     cable = Cable::new(1500).unwrap();

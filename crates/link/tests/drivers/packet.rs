@@ -128,6 +128,39 @@ fn what_does_not_fit_is_refused_or_lost_and_counted() {
     }
 }
 
+/// Whatever the driver, and behind any wrapper: the link is opened again with the buffers that it had.
+#[test]
+fn a_link_that_is_closed_gives_back_all_buffers() {
+    let Some(cable) = cable(1500) else { return };
+    for driver in [Driver::Packet, Driver::Xdp] {
+        let (arena, mut free) = Arena::new(GEOMETRY);
+        for round in 0..3 {
+            let opened = inside(&cable.ends[0], || driver.open(INTERFACE, &arena, &Config::default()));
+            let mut link = match opened {
+                Ok(opened) => opened.link,
+                Err(error) => {
+                    println!("SKIPPED: {error}");
+                    break;
+                }
+            };
+            free.split_off(128).into_iter().for_each(|buffer| link.fill(buffer));
+            let mut packets = std::collections::VecDeque::new();
+            for number in 0..32 {
+                let mut buffer = free.pop().unwrap();
+                arena.fill(&mut buffer, 100);
+                arena.octets_mut(&mut buffer).copy_from_slice(&frame(number, 100));
+                packets.push_back(buffer);
+            }
+            link.transmit(&mut packets);
+            let returned = link.close();
+            let counts = [returned.lent.len(), returned.given.len(), returned.own.len(), packets.len()];
+            assert_eq!(counts, [32, 128, 0, 0], "{driver:?}, round {round}");
+            assert!(returned.lent.iter().all(|it| it.len() == 100));
+            free.extend(returned.all());
+        }
+    }
+}
+
 #[test]
 fn auto_takes_af_xdp_and_else_says_why_not() {
     let Some(cable) = cable(1500) else { return };
