@@ -8,8 +8,8 @@ use crate::service::{Indication, Peer, Request, Time};
 use crate::transport::{Config, Times, Transport};
 use crate::wire::tpdu::Class;
 use std::collections::VecDeque;
-use underpass_link::Link;
 use underpass_link::arena::{Arena, Buffer};
+use underpass_link::{Link, Returned};
 
 /// Packets that are taken from the link at a time: they go through a layer together (vector processing).
 const BATCH: usize = 32;
@@ -44,6 +44,35 @@ impl<L: Link> Stack<L> {
     /// The link.
     pub fn link(&self) -> &L {
         &self.link
+    }
+
+    /// The same, to be asked what has befallen it, or told something. Who takes packets or buffers from it takes them from the
+    /// layers.
+    pub fn link_mut(&mut self) -> &mut L {
+        &mut self.link
+    }
+
+    /// The lowest layer of this kind, to be asked or told something that no primitive says: of a network, to take another peer.
+    pub fn layer<T: Layer>(&mut self) -> Option<&mut T> {
+        self.column.layer()
+    }
+
+    /// Goes on over another link of the same arena, and gives back the buffers that wrappers of the old one had for themselves.
+    /// What was lent to that may have been sent or not: class 4 sends it again when T1 runs out. What was given to it to receive
+    /// into is given to the new one.
+    pub fn replace(&mut self, link: L, now: Time) -> Vec<Buffer> {
+        let Returned { lent, given, own } = Box::new(std::mem::replace(&mut self.link, link)).close();
+        given.into_iter().for_each(|buffer| self.link.fill(buffer));
+        lent.into_iter().for_each(|buffer| self.column.indication(Indication::Complete { buffer }, now));
+        self.settle(now);
+        own
+    }
+
+    /// Ends it: the layers, which keep their connections, the buffers of the link, and those of packets that it had not taken.
+    pub fn close(self) -> (Vec<Box<dyn Layer>>, Returned) {
+        let mut returned = Box::new(self.link).close();
+        returned.lent.extend(self.packets);
+        (self.column.into_layers(), returned)
     }
 
     /// Packets that came in pieces and were thrown away.

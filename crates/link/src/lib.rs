@@ -163,6 +163,61 @@ pub trait Link: Send {
     fn close(self: Box<Self>) -> Returned;
 }
 
+/// Any link, where it is not known before which.
+impl<L: Link + ?Sized> Link for Box<L> {
+    fn guarantees(&self) -> Guarantees {
+        (**self).guarantees()
+    }
+
+    fn mtu(&self) -> usize {
+        (**self).mtu()
+    }
+
+    fn pieces(&self) -> usize {
+        (**self).pieces()
+    }
+
+    fn whole(&self) -> usize {
+        (**self).whole()
+    }
+
+    fn transmit(&mut self, packets: &mut std::collections::VecDeque<Buffer>) {
+        (**self).transmit(packets);
+    }
+
+    fn complete(&mut self, done: &mut Vec<Buffer>) {
+        (**self).complete(done);
+    }
+
+    fn fill(&mut self, buffer: Buffer) {
+        (**self).fill(buffer);
+    }
+
+    fn receive(&mut self, packets: &mut Vec<Buffer>, most: usize) -> usize {
+        (**self).receive(packets, most)
+    }
+
+    fn watch(&mut self) -> Watch {
+        (**self).watch()
+    }
+
+    fn readiness(&self) -> Option<Readiness<'_>> {
+        (**self).readiness()
+    }
+
+    fn counters(&self) -> Counters {
+        (**self).counters()
+    }
+
+    fn check(&mut self) -> Result<(), Fault> {
+        (**self).check()
+    }
+
+    fn close(self: Box<Self>) -> Returned {
+        (*self).close()
+    }
+}
+
 /// The buffers of a link that was ended.
 #[derive(Debug, Default)]
 pub struct Returned {

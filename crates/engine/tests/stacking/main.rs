@@ -4,6 +4,7 @@ mod copies;
 mod lateness;
 mod lending;
 mod pieces;
+mod replacing;
 mod schedulers;
 mod user;
 mod watch;
