@@ -162,6 +162,8 @@ impl Layer for Convergence {
                 way.waiting.drain(..).for_each(|buffer| out.up(Indication::Complete { buffer }));
             }
             Indication::Disconnect { cep, .. } => self.forget(cep),
+            // The layer above has timers of its own.
+            Indication::Stalled { .. } | Indication::Resumed { .. } => {}
             Indication::Expedited { buffer, .. } | Indication::Unitdata { buffer, .. } => {
                 out.down(Request::Return { buffer })
             }

@@ -152,6 +152,17 @@ pub enum Indication {
         /// Why.
         reason: Reason,
     },
+    /// Nothing that was sent over a connection has been acknowledged for some 10 ms. It goes on, and ends only when that lasts for I:
+    /// until then the user may send what follows in another way.
+    Stalled {
+        /// Which.
+        cep: Cep,
+    },
+    /// Something that was sent over a connection that was stalled is acknowledged.
+    Resumed {
+        /// Which.
+        cep: Cep,
+    },
     /// N-UNITDATA indication.
     Unitdata {
         /// Who sent it.

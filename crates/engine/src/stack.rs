@@ -221,12 +221,18 @@ const STEP: u32 = 128;
 /// - The network's congestion is the lowest layer's business alone.
 pub fn config(top: Config, level: usize, layers: usize) -> Config {
     let (below, above) = ((layers - 1 - level) as u32, level as u32);
-    let Times { t1, t1_least, slack, .. } = top.times;
+    let Times { t1, t1_least, slack, stall, .. } = top.times;
     Config {
         tpdu_size: top.tpdu_size + STEP * below,
         credit: top.credit.saturating_add((top.credit / 4).max(2).saturating_mul(below as u16)),
         congestion_control: top.congestion_control && level == 0,
-        times: Times { t1: t1 << above, t1_least: t1_least << above, slack: slack << above, ..top.times },
+        times: Times {
+            t1: t1 << above,
+            t1_least: t1_least << above,
+            slack: slack << above,
+            stall: stall << above,
+            ..top.times
+        },
         ..top
     }
 }

@@ -72,6 +72,7 @@ impl Layer for User {
                 out.down(Request::Return { buffer });
             }
             Indication::Complete { buffer } => self.free.push(buffer),
+            Indication::Stalled { .. } | Indication::Resumed { .. } => {}
             other => panic!("{other:?}"),
         }
     }

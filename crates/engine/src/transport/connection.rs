@@ -186,6 +186,8 @@ pub(super) struct Sending {
     /// How often T1 has run out since anything was acknowledged, and when it first did.
     pub attempts: u8,
     pub stalled: Time,
+    /// The user was told so.
+    pub told: bool,
     /// A DT is being sent again because of a gap, until this one is acknowledged.
     pub recovering: Option<u32>,
     /// How much longer than a round trip what is missing may take, in ns, before it is taken for lost.

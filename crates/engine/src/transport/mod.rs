@@ -70,6 +70,8 @@ pub struct Times {
     pub w: u64,
     /// I: how long the other end may be silent, and how long a DT may be sent again and again. It is told, in ms.
     pub i: u64,
+    /// How long nothing may be acknowledged before the user is told. It is when T1 runs out next.
+    pub stall: u64,
     /// L: how long a reference is not used again.
     pub l: u64,
     /// What a round trip may take beyond the shortest before the congestion window shrinks.
@@ -77,7 +79,8 @@ pub struct Times {
 }
 
 impl Default for Times {
-    /// For a local network: T1 5 ms and 0.5 ms at least, N 8, AL 0.2 ms, W 1 s, I 16 s, L 2 s.
+    /// For a local network: T1 5 ms and 0.5 ms at least, N 8, AL 0.2 ms, W 1 s, I 16 s, L 2 s; a stall
+    /// is told after 10 ms.
     fn default() -> Times {
         const MS: u64 = 1_000_000;
         Times {
@@ -87,6 +90,7 @@ impl Default for Times {
             al: MS / 5,
             w: 1000 * MS,
             i: 16_000 * MS,
+            stall: 10 * MS,
             l: 2000 * MS,
             slack: MS / 2,
         }
@@ -363,6 +367,7 @@ impl Layer for Transport {
             }
             Indication::Connect { cep, .. } => out.down(Request::Disconnect { cep, reason: Reason::NOT_ATTACHED }),
             Indication::Confirm { .. } | Indication::Refused { .. } | Indication::Disconnect { .. } => {}
+            Indication::Stalled { .. } | Indication::Resumed { .. } => {}
         }
     }
 

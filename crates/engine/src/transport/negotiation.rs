@@ -75,6 +75,7 @@ impl Transport {
                 duplicates: 0,
                 attempts: 0,
                 stalled: Time(0),
+                told: false,
                 recovering: None,
                 tolerance: 0,
                 waits: false,

@@ -177,6 +177,9 @@ impl Transport {
         }
         if acknowledged > 0 {
             (sending.attempts, sending.duplicates) = (0, 0);
+            if core::mem::take(&mut sending.told) {
+                out.up(Indication::Resumed { cep: Cep(index) });
+            }
             let credit = u32::from(config.credit).max(space.distance(sending.lower_edge, sending.upper_edge));
             // Once it is reached: numbers come again.
             let is_reached = |it: &mut u32| !space.is_before(sending.lower_edge, *it);
@@ -330,6 +333,14 @@ impl Transport {
         // Where the credit was taken back, the other end says when it is there again, or is silent for I.
         if first.is_none() && expedited.is_none() {
             return;
+        }
+        if let Some(head) = first {
+            // Whatever keeps it: the other end, the way there, or a link that does not let go of it.
+            let since = if sending.attempts == 0 { slots.at(head).sent } else { sending.stalled };
+            if !sending.told && now.since(since) >= self.config.times.stall {
+                sending.told = true;
+                out.up(Indication::Stalled { cep: Cep(index) });
+            }
         }
         // What is still lent below is on its way: it is not sent again, and that is no attempt.
         if ![first, expedited].into_iter().flatten().any(|frame| slots.at(frame).buffer.is_some()) {

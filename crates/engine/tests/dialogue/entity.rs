@@ -22,8 +22,9 @@ pub struct Entity {
     pub keeps: bool,
     /// What it has said, and to whom.
     sent: Vec<(Peer, Vec<u8>)>,
-    /// What its user was told, but for data.
+    /// What its user was told, but for data, and for stalls and their ends.
     pub told: Vec<Indication>,
+    pub stalls: Vec<Indication>,
     /// Data that its user has not read, expedited data too.
     pub data: Vec<Buffer>,
 }
@@ -48,6 +49,7 @@ impl Entity {
             keeps: false,
             sent: Vec::new(),
             told: Vec::new(),
+            stalls: Vec::new(),
             data: Vec::new(),
         }
     }
@@ -167,6 +169,7 @@ impl Entity {
                 match indication {
                     Indication::Data { buffer, .. } | Indication::Expedited { buffer, .. } => self.data.push(buffer),
                     Indication::Complete { buffer } => self.free.push(buffer),
+                    it @ (Indication::Stalled { .. } | Indication::Resumed { .. }) => self.stalls.push(it),
                     other => self.told.push(other),
                 }
             } else {

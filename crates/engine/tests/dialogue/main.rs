@@ -524,6 +524,33 @@ fn what_has_not_left_yet_is_no_attempt() {
     }
 }
 
+/// After some 10 ms without an acknowledgement the user is told, once, and again when there is one: it may go another way meanwhile.
+#[test]
+fn a_stall_is_told_at_once_and_so_is_its_end() {
+    for keeps in [false, true] {
+        let mut entity = Entity::new(config());
+        let (cep, ours) = entity.opened(OTHER, 15);
+        for number in 1..20 {
+            entity.send(cep, b"data");
+            entity.run(100_000);
+            entity.acknowledge(ours, number, 15, None);
+        }
+        // Also where it is the link that does not let go of it.
+        entity.keeps = keeps;
+        (0..3).for_each(|_| entity.send(cep, b"data"));
+        entity.run(9 * MS);
+        assert!(entity.stalls.is_empty(), "{:?}", entity.stalls);
+        entity.run(41 * MS);
+        assert!(matches!(entity.stalls[..], [Indication::Stalled { cep: it }] if it == cep), "{:?}", entity.stalls);
+        entity.run(5 * SECOND);
+        assert_eq!(entity.stalls.len(), 1, "{:?}", entity.stalls);
+        entity.acknowledge(ours, 20, 15, None);
+        assert!(matches!(entity.stalls[1..], [Indication::Resumed { cep: it }] if it == cep), "{:?}", entity.stalls);
+        entity.run(MS);
+        assert_eq!(entity.stalls.len(), 2, "{:?}", entity.stalls);
+    }
+}
+
 /// A cable that is out for less than I, after round trips that were as short as a local network's.
 #[test]
 fn silence_for_less_than_the_inactivity_time_ends_no_connection() {

@@ -212,6 +212,7 @@ impl Host {
                 assert_eq!(buffer.offset(), 128, "a buffer comes back as it was lent");
                 self.free.push(buffer);
             }
+            Indication::Stalled { .. } | Indication::Resumed { .. } => {}
             other @ Indication::Unitdata { .. } => panic!("{other:?}"),
         }
     }

@@ -203,6 +203,7 @@ impl Side {
                 assert_eq!(reason, Reason::NORMAL, "{self:?}");
                 self.released = true;
             }
+            Indication::Stalled { .. } | Indication::Resumed { .. } => {}
             other => panic!("{other:?}"),
         }
     }

@@ -121,6 +121,7 @@ fn carry(config: Config, len: usize) -> (Vec<usize>, usize, u64) {
                     near.request(Request::Data { cep, buffer, end: true }, now);
                 }),
                 Indication::Complete { .. } => back += 1,
+                Indication::Stalled { .. } => {}
                 other => panic!("{other:?}"),
             }
         }

@@ -104,6 +104,7 @@ impl Layer for User {
                 self.free.push(buffer);
                 self.progress.completed.fetch_add(1, SeqCst);
             }
+            Indication::Stalled { .. } | Indication::Resumed { .. } => {}
             other => panic!("{other:?}"),
         }
     }

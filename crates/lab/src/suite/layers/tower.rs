@@ -266,6 +266,7 @@ pub fn per_tpdu(checksum: bool, batch: usize, tpdus: u64) -> Result<f64> {
             match indication {
                 Indication::Confirm { cep, most, .. } => open = Some((cep, most as usize)),
                 Indication::Complete { buffer } => free.push(buffer),
+                Indication::Stalled { .. } | Indication::Resumed { .. } => {}
                 other => anyhow::bail!("unexpected: {other:?}"),
             }
         }

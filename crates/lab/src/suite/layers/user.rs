@@ -134,6 +134,8 @@ impl Layer for User {
                 self.tally.wrong.fetch_or(self.part > most as usize, Relaxed);
                 self.below = Below::Transport(Some(cep));
             }
+            // A machine that is busy with something else.
+            Indication::Stalled { .. } | Indication::Resumed { .. } => {}
             Indication::Refused { .. } | Indication::Disconnect { .. } | Indication::Expedited { .. } => {
                 self.tally.wrong.store(true, Relaxed);
             }
