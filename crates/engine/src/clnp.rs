@@ -8,7 +8,7 @@ mod reassembly;
 
 use crate::bucket::Bucket;
 use crate::layer::{Layer, Outbox};
-use crate::service::{Indication, Peer, Request, Time};
+use crate::service::{Fate, Indication, Peer, Request, Time};
 use crate::wire::Writer;
 use crate::wire::clnp::{Clnp, Discard, Header, NotClnp, Nsap, Report, Segment, options};
 use crate::wire::llc::{Llc, Mac};
@@ -133,7 +133,7 @@ impl Internet {
     fn send(&mut self, to: Peer, mut buffer: Buffer, out: &mut Outbox) {
         let Some(&Pair { own, other, mac, .. }) = self.pairs.get(to.0 as usize) else {
             self.counters.unknown += 1;
-            return out.up(Indication::Complete { buffer });
+            return out.up(Indication::complete(buffer, Fate::Refused));
         };
         let whole = Header {
             lifetime: LIFETIME,
@@ -146,16 +146,16 @@ impl Internet {
         };
         let header_len = Clnp::Full(whole).header_len();
         if header_len + buffer.len() > self.mtu {
-            self.send_segments(to, whole, mac, &buffer, out);
-            return out.up(Indication::Complete { buffer });
+            let fate = if self.send_segments(to, whole, mac, &buffer, out) { Fate::Sent } else { Fate::Refused };
+            return out.up(Indication::complete(buffer, fate));
         }
         self.lent[buffer.frame() as usize] = (Llc::LEN + header_len) as u16;
         self.push(mac, &Clnp::Full(whole), &mut buffer);
         out.down(Request::Unitdata { to, buffer });
     }
 
-    /// The data, in as many packets as it takes: all of them or, without buffers for all, none.
-    fn send_segments(&mut self, to: Peer, whole: Header<'_>, mac: Mac, buffer: &Buffer, out: &mut Outbox) {
+    /// The data, in as many packets as it takes: all of them or, without buffers for all, none. Whether there were.
+    fn send_segments(&mut self, to: Peer, whole: Header<'_>, mac: Mac, buffer: &Buffer, out: &mut Outbox) -> bool {
         let arena = self.arena.clone();
         let data = arena.octets(buffer);
         let first = Segment { identifier: 0, offset: 0, total: 0, more: true };
@@ -165,9 +165,9 @@ impl Internet {
         let total = u16::try_from(header_len + data.len());
         let (Ok(total), true) = (total, most > 0 && data.len().div_ceil(most.max(1)) <= self.pool.len()) else {
             self.counters.no_buffer += 1;
-            return;
+            return false;
         };
-        let Some(pair) = self.pairs.get_mut(to.0 as usize) else { return };
+        let Some(pair) = self.pairs.get_mut(to.0 as usize) else { return false };
         let first = Segment { identifier: pair.identifier, ..first };
         pair.identifier = pair.identifier.wrapping_add(1);
         self.counters.segmented += 1;
@@ -175,13 +175,14 @@ impl Internet {
             let offset = (at * most) as u16;
             let more = at * most + part.len() < data.len();
             let segment = Some(Segment { offset, total, more, ..first });
-            let Some(mut copy) = self.pool.take() else { return };
+            let Some(mut copy) = self.pool.take() else { return false };
             self.arena.room(&mut copy)[..part.len()].copy_from_slice(part);
             self.arena.fill(&mut copy, part.len());
             self.push(mac, &Clnp::Full(Header { segment, len: part.len(), ..whole }), &mut copy);
             self.counters.segments_sent += 1;
             out.down(Request::Unitdata { to, buffer: copy });
         }
+        true
     }
 
     /// Octets that a frame has room for behind its headroom.
@@ -333,7 +334,9 @@ impl Layer for Internet {
         match request {
             Request::Unitdata { to, buffer } => self.send(to, buffer, out),
             Request::Return { .. } => out.down(request),
-            Request::Data { buffer, .. } | Request::Expedited { buffer, .. } => out.up(Indication::Complete { buffer }),
+            Request::Data { buffer, .. } | Request::Expedited { buffer, .. } => {
+                out.up(Indication::complete(buffer, Fate::Refused));
+            }
             Request::Connect { .. } | Request::Accept { .. } | Request::Disconnect { .. } => {}
         }
     }
@@ -341,13 +344,15 @@ impl Layer for Internet {
     fn indication(&mut self, indication: Indication, now: Time, out: &mut Outbox) {
         match indication {
             Indication::Unitdata { buffer, .. } => self.receive(buffer, now, out),
-            Indication::Complete { mut buffer } => match std::mem::take(&mut self.lent[buffer.frame() as usize]) {
-                0 => self.pool.put(buffer),
-                headers => {
-                    buffer.pull(usize::from(headers));
-                    out.up(Indication::Complete { buffer });
+            Indication::Complete { mut buffer, fate, .. } => {
+                match std::mem::take(&mut self.lent[buffer.frame() as usize]) {
+                    0 => self.pool.put(buffer),
+                    headers => {
+                        buffer.pull(usize::from(headers));
+                        out.up(Indication::complete(buffer, fate));
+                    }
                 }
-            },
+            }
             Indication::Data { buffer, .. } | Indication::Expedited { buffer, .. } => {
                 out.down(Request::Return { buffer });
             }

@@ -6,7 +6,7 @@
 //! without connections.
 
 use crate::layer::{Layer, Outbox};
-use crate::service::{Cep, Details, Indication, Peer, Request, Time};
+use crate::service::{Cep, Details, Fate, Indication, Peer, Request, Time};
 use crate::wire::tpdu::Reason;
 use std::collections::VecDeque;
 use underpass_link::arena::Buffer;
@@ -89,7 +89,7 @@ impl Convergence {
             }
             Some(_) => {
                 self.unfit += 1;
-                out.up(Indication::Complete { buffer });
+                out.up(Indication::complete(buffer, Fate::Refused));
             }
             None => {
                 way.waiting.push_back(buffer);
@@ -131,7 +131,9 @@ impl Layer for Convergence {
         match request {
             Request::Unitdata { to, buffer } => self.unitdata(to, buffer, out),
             Request::Return { .. } => out.down(request),
-            Request::Data { buffer, .. } | Request::Expedited { buffer, .. } => out.up(Indication::Complete { buffer }),
+            Request::Data { buffer, .. } | Request::Expedited { buffer, .. } => {
+                out.up(Indication::complete(buffer, Fate::Refused));
+            }
             Request::Connect { .. } | Request::Accept { .. } | Request::Disconnect { .. } => {}
         }
     }
@@ -146,7 +148,7 @@ impl Layer for Convergence {
                     out.down(Request::Return { buffer });
                 }
             },
-            Indication::Complete { .. } => out.up(indication),
+            Indication::Complete { buffer, fate, .. } => out.up(Indication::complete(buffer, fate)),
             Indication::Connect { cep, from, most, .. } => {
                 out.down(Request::Accept { cep, user_data: Vec::new() });
                 self.open(from, cep, most, now, out);
@@ -159,7 +161,7 @@ impl Layer for Convergence {
             Indication::Refused { tag, .. } => {
                 let way = self.way(Peer(tag));
                 way.asked = false;
-                way.waiting.drain(..).for_each(|buffer| out.up(Indication::Complete { buffer }));
+                way.waiting.drain(..).for_each(|buffer| out.up(Indication::complete(buffer, Fate::Refused)));
             }
             Indication::Disconnect { cep, .. } => self.forget(cep),
             // The layer above has timers of its own.

@@ -1,7 +1,7 @@
 //! Network: CLNP over LLC (ISO 8473, ISO 8802-2), as much of it as two hosts on one link need.
 
 use crate::layer::{Layer, Outbox};
-use crate::service::{Indication, Peer, Request, Time};
+use crate::service::{Fate, Indication, Peer, Request, Time};
 use crate::wire::Writer;
 use crate::wire::clnp::Clnp;
 use crate::wire::llc::{Llc, Mac};
@@ -95,7 +95,7 @@ impl Layer for Inactive {
         match request {
             Request::Unitdata { to, mut buffer } => {
                 let Some((_, headers)) = self.peers.get(to.0 as usize) else {
-                    return out.up(Indication::Complete { buffer });
+                    return out.up(Indication::complete(buffer, Fate::Refused));
                 };
                 let mut headers = *headers;
                 headers[Llc::LENGTH].copy_from_slice(&Llc::length(buffer.len() + 1));
@@ -103,7 +103,9 @@ impl Layer for Inactive {
                 out.down(Request::Unitdata { to, buffer });
             }
             Request::Return { .. } => out.down(request),
-            Request::Data { buffer, .. } | Request::Expedited { buffer, .. } => out.up(Indication::Complete { buffer }),
+            Request::Data { buffer, .. } | Request::Expedited { buffer, .. } => {
+                out.up(Indication::complete(buffer, Fate::Refused));
+            }
             Request::Connect { .. } | Request::Accept { .. } | Request::Disconnect { .. } => {}
         }
     }
@@ -126,9 +128,9 @@ impl Layer for Inactive {
                 buffer.truncate(len);
                 out.up(Indication::Unitdata { from: Peer(from), buffer });
             }
-            Indication::Complete { mut buffer } => {
+            Indication::Complete { mut buffer, fate, .. } => {
                 buffer.pull(HEADERS);
-                out.up(Indication::Complete { buffer });
+                out.up(Indication::complete(buffer, fate));
             }
             _ => {}
         }

@@ -4,7 +4,7 @@
 use crate::column::{Column, ROOM};
 use crate::convergence::Convergence;
 use crate::layer::Layer;
-use crate::service::{Indication, Peer, Request, Time};
+use crate::service::{Fate, Indication, Peer, Request, Time};
 use crate::transport::{Config, Times, Transport};
 use crate::wire::tpdu::Class;
 use std::collections::VecDeque;
@@ -63,7 +63,8 @@ impl<L: Link> Stack<L> {
     pub fn replace(&mut self, link: L, now: Time) -> Vec<Buffer> {
         let Returned { lent, given, own } = Box::new(std::mem::replace(&mut self.link, link)).close();
         given.into_iter().for_each(|buffer| self.link.fill(buffer));
-        lent.into_iter().for_each(|buffer| self.column.indication(Indication::Complete { buffer }, now));
+        let back = |buffer| Indication::complete(buffer, Fate::Abandoned);
+        lent.into_iter().map(back).for_each(|it| self.column.indication(it, now));
         self.settle(now);
         own
     }
@@ -176,7 +177,11 @@ pub(crate) fn take(
 ) -> Taken {
     link.complete(buffers);
     let any = !buffers.is_empty();
-    buffers.drain(..).for_each(|buffer| say(Indication::Complete { buffer }));
+    for mut buffer in buffers.drain(..) {
+        let fate = if buffer.is_refused() { Fate::Refused } else { Fate::Sent };
+        buffer.refuse(false);
+        say(Indication::complete(buffer, fate));
+    }
     let packets = link.receive(buffers, most);
     let (mut is_piece, mut in_pieces) = (false, 0);
     for buffer in buffers.drain(..) {

@@ -3,7 +3,7 @@
 
 use underpass_engine::clnp::Internet;
 use underpass_engine::layer::{Layer, Outbox};
-use underpass_engine::service::{Indication, Peer, Request, Time};
+use underpass_engine::service::{Fate, Indication, Peer, Request, Time};
 use underpass_engine::stack::Stack;
 use underpass_engine::transport::{Config, Transport};
 use underpass_engine::wire::Writer;
@@ -84,7 +84,7 @@ impl Host {
             match request {
                 Request::Unitdata { buffer, .. } => {
                     self.frames.push(self.arena.octets(&buffer).to_vec());
-                    self.internet.indication(Indication::Complete { buffer }, now, &mut self.out);
+                    self.internet.indication(Indication::complete(buffer, Fate::Sent), now, &mut self.out);
                 }
                 Request::Return { buffer } => self.free.push(buffer),
                 other => panic!("{other:?}"),
@@ -96,7 +96,7 @@ impl Host {
                     self.came.push((from, self.arena.octets(&buffer).to_vec()));
                     self.free.push(buffer);
                 }
-                Indication::Complete { buffer } => {
+                Indication::Complete { buffer, .. } => {
                     assert_eq!(buffer.offset(), 128, "a buffer comes back as it was lent");
                     self.free.push(buffer);
                 }
@@ -172,7 +172,7 @@ fn parts_fit_into_frames() {
     a.arena.room(&mut buffer).copy_from_slice(&sent[HEADERS..]);
     a.arena.push(&mut buffer, HEADERS).copy_from_slice(&sent[..HEADERS]);
     a.internet.request(Request::Unitdata { to: Peer(0), buffer }, Time(0), &mut a.out);
-    let Some(Indication::Complete { buffer }) = a.out.up.pop_front() else { panic!("it was copied") };
+    let Some(Indication::Complete { buffer, .. }) = a.out.up.pop_front() else { panic!("it was copied") };
     a.free.push(buffer);
     a.run(Time(0));
     assert_eq!(a.frames.len(), 2);
@@ -415,7 +415,7 @@ fn transport_over_segments() {
         while let Some(indication) = a.indication() {
             match indication {
                 Indication::Confirm { tag, cep, .. } => open[tag as usize] = Some(cep),
-                Indication::Complete { buffer } => free.push(buffer),
+                Indication::Complete { buffer, .. } => free.push(buffer),
                 _ => {}
             }
         }

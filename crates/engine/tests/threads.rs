@@ -108,7 +108,7 @@ fn an_idle_link_is_slept_on_and_wakes_its_thread() {
             assert_eq!(two.octets(&buffer).len(), 100);
             far.1.request(Request::Return { buffer }).expect("there is room");
             far.1.publish();
-            let Indication::Complete { buffer } = told(&mut near.1) else { panic!("it comes back") };
+            let Indication::Complete { buffer, .. } = told(&mut near.1) else { panic!("it comes back") };
             free.push(buffer);
         }
         thread::sleep(WATCHED);

@@ -4,7 +4,7 @@
 
 mod choice;
 
-use crate::arena::{Arena, Buffer};
+use crate::arena::{Arena, Buffer, refused};
 use crate::error::Fault;
 use crate::{Counters, Guarantees, LOOK, Link, Readiness, Returned, Watch};
 use choice::Choice;
@@ -143,7 +143,7 @@ impl<L: Link> Bounce<L> {
     /// The first packet, of so many pieces, is not sent: it needs more frames of our own than there are.
     fn refuse(&mut self, packets: &mut VecDeque<Buffer>, pieces: usize) {
         self.refused += 1;
-        self.done.extend(packets.drain(..pieces));
+        self.done.extend(packets.drain(..pieces).map(refused));
     }
 
     /// Frames of our own that so many pieces of the first packet are copied into.

@@ -92,7 +92,7 @@ pub struct Counters {
     pub received: u64,
     /// That came and were lost, since there was no buffer for them, or no room.
     pub lost: u64,
-    /// Not sent since they were too long, too short or in too many pieces. Their buffers come back as if they were transmitted.
+    /// Not sent since they were too long, too short or in too many pieces. Their buffers say so ([`Buffer::is_refused`]).
     pub refused: u64,
     /// Calls by which the kernel was told that there is something to be sent.
     pub wakeups: u64,
@@ -126,7 +126,7 @@ pub trait Link: Send {
     /// Takes packets to be sent from the front of `packets`, as many as it can.
     fn transmit(&mut self, packets: &mut std::collections::VecDeque<Buffer>);
 
-    /// Buffers that were transmitted, as they were lent, appended to `done`.
+    /// Buffers that were transmitted, or refused, as they were lent, appended to `done`.
     fn complete(&mut self, done: &mut Vec<Buffer>);
 
     /// Takes buffers to receive into. Over a link that passes buffers from end to end they are those that it gave.

@@ -1,7 +1,7 @@
 //! The portable driver: a raw packet socket (packet(7)). Packets are copied by the kernel, many with each system call.
 #![allow(unsafe_code, reason = "system calls that rustix does not have")]
 
-use crate::arena::{Arena, Buffer};
+use crate::arena::{Arena, Buffer, refused};
 use crate::error::{Fault, OpenError};
 use crate::filter::{self, ETHERTYPE_AT, Filter, JUMBO, LLC_AT, LONGEST, PROTOCOLS, SAPS, UNNUMBERED, halves};
 use crate::interface::Interface;
@@ -256,7 +256,8 @@ impl Link for Packet {
                 }
                 Ok(0) | Err(_) => {
                     self.counters.refused += 1;
-                    pieces
+                    self.done.extend(packets.drain(..pieces).map(refused));
+                    continue;
                 }
             };
             self.done.extend(packets.drain(..over));

@@ -10,7 +10,7 @@ mod program;
 mod rings;
 mod socket;
 
-use crate::arena::{Arena, Buffer};
+use crate::arena::{Arena, Buffer, refused};
 use crate::completion::{Completion, Frames, Pace};
 use crate::error::{Fault, OpenError};
 use crate::filter::Filter;
@@ -230,7 +230,7 @@ impl Xdp {
         assert!(ours, "a buffer of another arena");
         if octets < SHORTEST || octets > self.longest || last >= self.pieces() || pieces.clone().any(Buffer::is_empty) {
             self.counters.refused += 1;
-            self.done.extend(packets.drain(..=last));
+            self.done.extend(packets.drain(..=last).map(refused));
             return true;
         }
         for buffer in packets.drain(..=last) {

@@ -5,7 +5,7 @@ use super::connection::{Deadline, State};
 use super::sending::await_acknowledge;
 use super::slots::Is;
 use crate::layer::Outbox;
-use crate::service::{Cep, Indication, Request, Time};
+use crate::service::{Cep, Fate, Indication, Request, Time};
 use crate::wire::Writer;
 use crate::wire::tpdu::{Class, ExpeditedAcknowledge, ExpeditedData, Reason, Tpdu};
 use underpass_link::arena::Buffer;
@@ -15,15 +15,16 @@ const HEADER: usize = 12;
 
 impl Transport {
     pub(super) fn expedited_request(&mut self, cep: Cep, buffer: Buffer, now: Time, out: &mut Outbox) {
-        let Some(connection) = self.connection(cep) else { return out.up(Indication::Complete { buffer }) };
+        let refused = |buffer| Indication::Complete { buffer, cep: Some(cep), fate: Fate::Refused };
+        let Some(connection) = self.connection(cep) else { return out.up(refused(buffer)) };
         let may = matches!(connection.state, State::Open | State::AwaitsAcknowledge) && connection.terms.expedited;
         if !may || !(1..=ExpeditedData::MOST).contains(&buffer.len()) {
-            return out.up(Indication::Complete { buffer });
+            return out.up(refused(buffer));
         }
         let frame = buffer.frame();
         self.is_read(frame, now);
         let slot = self.slots.at(frame);
-        (slot.is, slot.buffer) = (Is::Expedited, Some(buffer));
+        (slot.is, slot.buffer, slot.connection) = (Is::Expedited, Some(buffer), cep.0);
         let Some(connection) = self.connections[cep.0 as usize].as_mut() else { return };
         self.slots.push_back(&mut connection.sending.expedited_unsent, frame);
         self.send_expedited(cep.0, now, out);
@@ -147,7 +148,7 @@ impl Transport {
         };
         connection.sending.attempts = 0;
         connection.timers.retransmission = Deadline::NONE;
-        slots.acknowledge(frame).into_iter().for_each(|buffer| out.up(Indication::Complete { buffer }));
+        slots.let_go(frame, Fate::Acknowledged, out);
         self.send_expedited(index, now, out);
         let Transport { connections, config, wheel, .. } = self;
         if let Some(connection) = connections[index as usize].as_mut() {

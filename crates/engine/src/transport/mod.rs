@@ -17,7 +17,7 @@ mod wheel;
 
 use crate::bucket::Bucket;
 use crate::layer::{Layer, Outbox};
-use crate::service::{Cep, Indication, Peer, Request, Time};
+use crate::service::{Cep, Fate, Indication, Peer, Request, Time};
 use crate::wire::tpdu::{
     Acknowledge, Class, Code, Envelope, ErrorReport, Format, Malformed, Reason, Selective, Tpdu, is_intact,
 };
@@ -330,7 +330,7 @@ impl Transport {
     }
 
     /// A buffer that was lent below is back.
-    fn complete(&mut self, mut buffer: Buffer, now: Time, out: &mut Outbox) {
+    fn complete(&mut self, mut buffer: Buffer, fate: Fate, now: Time, out: &mut Outbox) {
         let slot = self.slots.at(buffer.frame());
         buffer.pull(usize::from(core::mem::take(&mut slot.ahead)));
         match slot.is {
@@ -339,7 +339,11 @@ impl Transport {
                 self.pool.put(buffer);
                 self.settle(now, out);
             }
-            Is::Acknowledged => out.up(Indication::Complete { buffer: slot.release(buffer) }),
+            Is::Leaving(decided) => {
+                // Where the network was to deliver it, what that says counts.
+                let fate = if decided == Fate::Sent { fate } else { decided };
+                out.up(slot.complete(buffer, fate));
+            }
             _ => slot.buffer = Some(buffer),
         }
     }
@@ -354,14 +358,14 @@ impl Layer for Transport {
             Request::Accept { cep, user_data } => self.connect_response(cep, user_data, now, out),
             Request::Expedited { cep, buffer } => self.expedited_request(cep, buffer, now, out),
             Request::Disconnect { cep, reason } => self.disconnect_request(cep, reason, now, out),
-            Request::Unitdata { buffer, .. } => out.up(Indication::Complete { buffer }),
+            Request::Unitdata { buffer, .. } => out.up(Indication::complete(buffer, Fate::Refused)),
         }
     }
 
     fn indication(&mut self, indication: Indication, now: Time, out: &mut Outbox) {
         match indication {
             Indication::Unitdata { from, buffer } => self.unitdata(from, buffer, now, out),
-            Indication::Complete { buffer } => self.complete(buffer, now, out),
+            Indication::Complete { buffer, fate, .. } => self.complete(buffer, fate, now, out),
             Indication::Data { buffer, .. } | Indication::Expedited { buffer, .. } => {
                 out.down(Request::Return { buffer })
             }

@@ -8,7 +8,7 @@ use super::sending::PATIENCE;
 use super::slots::{Is, List, grow};
 use super::{Config, Transport};
 use crate::layer::Outbox;
-use crate::service::{Cep, Details, Indication, Peer, Request, Time};
+use crate::service::{Cep, Details, Fate, Indication, Peer, Request, Time};
 use crate::wire::Writer;
 use crate::wire::tpdu::{
     AdditionalOptions, Class, Connect, DisconnectConfirm, DisconnectRequest, Format, Parameters, Reason, Tpdu, TpduSize,
@@ -496,15 +496,13 @@ impl Transport {
         }
         for list in [&mut sending.unsent, &mut sending.expedited_unsent] {
             while let Some(frame) = slots.pop_front(list) {
-                let slot = slots.at(frame);
-                slot.is = Is::Elsewhere;
-                if let Some(buffer) = slot.buffer.take() {
-                    out.up(Indication::Complete { buffer });
-                }
+                // It has no header yet.
+                slots.at(frame).header_len = 0;
+                slots.let_go(frame, Fate::Abandoned, out);
             }
         }
         while let Some(frame) = slots.pop_front(&mut connection.sending.retained) {
-            slots.acknowledge(frame).into_iter().for_each(|buffer| out.up(Indication::Complete { buffer }));
+            slots.let_go(frame, Fate::Abandoned, out);
         }
         while let Some(frame) = slots.pop_front(&mut connection.receiving.early) {
             let slot = slots.at(frame);

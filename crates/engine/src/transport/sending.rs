@@ -6,7 +6,7 @@ use super::slots::{Is, NONE, Slots};
 use super::wheel::Wheel;
 use super::{Config, Runs, Transport};
 use crate::layer::Outbox;
-use crate::service::{Cep, Indication, Request, Time};
+use crate::service::{Cep, Fate, Indication, Request, Time};
 use crate::wire::Writer;
 use crate::wire::tpdu::{Acknowledge, Class, Confirmation, Data, Reason};
 use underpass_checksum::fletcher::Sums;
@@ -26,18 +26,19 @@ const DUPLICATES: u8 = 3;
 
 impl Transport {
     pub(super) fn data_request(&mut self, cep: Cep, buffer: Buffer, end: bool, now: Time, out: &mut Outbox) {
-        let Some(connection) = self.connection(cep) else { return out.up(Indication::Complete { buffer }) };
+        let refused = |buffer| Indication::Complete { buffer, cep: Some(cep), fate: Fate::Refused };
+        let Some(connection) = self.connection(cep) else { return out.up(refused(buffer)) };
         let may = matches!(connection.state, State::Open | State::AwaitsAcknowledge);
         // No TSDU is empty, but the last DT of one may be.
         let is_empty = buffer.is_empty() && !(end && connection.sending.begun);
         if !may || buffer.len() > connection.terms.most() as usize || is_empty {
-            return out.up(Indication::Complete { buffer });
+            return out.up(refused(buffer));
         }
         connection.sending.begun = !end;
         let frame = buffer.frame();
         self.is_read(frame, now);
         let slot = self.slots.at(frame);
-        (slot.is, slot.end, slot.buffer) = (Is::Unsent, end, Some(buffer));
+        (slot.is, slot.end, slot.buffer, slot.connection) = (Is::Unsent, end, Some(buffer), cep.0);
         let Some(connection) = self.connections[cep.0 as usize].as_mut() else { return };
         self.slots.push_back(&mut connection.sending.unsent, frame);
         self.send_data(cep.0, now, out);
@@ -96,7 +97,7 @@ impl Transport {
                 slots.push_back(&mut sending.retained, frame);
             } else {
                 // The network delivers it: nothing is retained.
-                slot.is = Is::Acknowledged;
+                slot.is = Is::Leaving(Fate::Sent);
             }
             counters.data_sent += 1;
             let has_room =
@@ -173,7 +174,7 @@ impl Transport {
             is_prompt &= slot.is == Is::Retained { again: 0, selected: false };
             sample = Some(now.since(slot.sent)).filter(|_| is_prompt);
             late += u64::from(slot.came_late(now, least));
-            slots.acknowledge(frame).into_iter().for_each(|buffer| out.up(Indication::Complete { buffer }));
+            slots.let_go(frame, Fate::Acknowledged, out);
         }
         if acknowledged > 0 {
             (sending.attempts, sending.duplicates) = (0, 0);

@@ -1,7 +1,7 @@
 //! An entity, its user, and a network on which the test is the other end.
 
 use underpass_engine::layer::{Layer, Outbox};
-use underpass_engine::service::{Cep, Details, Indication, Peer, Request, Time};
+use underpass_engine::service::{Cep, Details, Fate, Indication, Peer, Request, Time};
 use underpass_engine::transport::{Config, Counters, Transport};
 use underpass_engine::wire::Writer;
 use underpass_engine::wire::tpdu::*;
@@ -25,6 +25,8 @@ pub struct Entity {
     /// What its user was told, but for data, and for stalls and their ends.
     pub told: Vec<Indication>,
     pub stalls: Vec<Indication>,
+    /// What has become of what its user has sent.
+    pub fates: Vec<(Option<Cep>, Fate)>,
     /// Data that its user has not read, expedited data too.
     pub data: Vec<Buffer>,
 }
@@ -50,6 +52,7 @@ impl Entity {
             sent: Vec::new(),
             told: Vec::new(),
             stalls: Vec::new(),
+            fates: Vec::new(),
             data: Vec::new(),
         }
     }
@@ -141,8 +144,13 @@ impl Entity {
 
     /// The network gives back what it has kept.
     pub fn complete(&mut self, buffers: usize) {
+        self.complete_as(buffers, Fate::Sent);
+    }
+
+    /// The same, saying what has become of it.
+    pub fn complete_as(&mut self, buffers: usize, fate: Fate) {
         for buffer in self.lent.drain(..buffers).collect::<Vec<_>>() {
-            self.transport.indication(Indication::Complete { buffer }, self.now, &mut self.out);
+            self.transport.indication(Indication::complete(buffer, fate), self.now, &mut self.out);
             self.settle();
         }
     }
@@ -157,7 +165,7 @@ impl Entity {
                         match self.keeps {
                             true => self.lent.push(buffer),
                             false => {
-                                let complete = Indication::Complete { buffer };
+                                let complete = Indication::complete(buffer, Fate::Sent);
                                 self.transport.indication(complete, self.now, &mut self.out);
                             }
                         }
@@ -168,7 +176,10 @@ impl Entity {
             } else if let Some(indication) = self.out.up.pop_front() {
                 match indication {
                     Indication::Data { buffer, .. } | Indication::Expedited { buffer, .. } => self.data.push(buffer),
-                    Indication::Complete { buffer } => self.free.push(buffer),
+                    Indication::Complete { buffer, cep, fate } => {
+                        self.fates.push((cep, fate));
+                        self.free.push(buffer);
+                    }
                     it @ (Indication::Stalled { .. } | Indication::Resumed { .. }) => self.stalls.push(it),
                     other => self.told.push(other),
                 }

@@ -4,7 +4,7 @@ mod entity;
 
 use entity::{Entity, THEIRS, cr};
 use underpass_checksum::fletcher::{Sums, check_octets};
-use underpass_engine::service::{Cep, Details, Indication, Peer, Request};
+use underpass_engine::service::{Cep, Details, Fate, Indication, Peer, Request};
 use underpass_engine::transport::{Config, Times};
 use underpass_engine::wire::Writer;
 use underpass_engine::wire::tpdu::*;
@@ -522,6 +522,51 @@ fn what_has_not_left_yet_is_no_attempt() {
         entity.run(5 * SECOND);
         assert!(matches!(entity.told[..], [Indication::Disconnect { .. }]), "{:?}", entity.told);
     }
+}
+
+/// A buffer that comes back says over which connection it was to go, and how far that has come.
+#[test]
+fn a_buffer_comes_back_with_its_connection_and_its_fate() {
+    let mut entity = Entity::new(config());
+    let (one, ours) = entity.opened(OTHER, 4);
+    let (two, _) = entity.opened(Peer(1), 4);
+    let fates = |entity: &mut Entity| std::mem::take(&mut entity.fates);
+    (0..6).for_each(|_| entity.send(one, b"data"));
+    entity.send(two, b"data");
+    entity.acknowledge(ours, 3, 1, None);
+    assert_eq!(fates(&mut entity), [(Some(one), Fate::Acknowledged); 3]);
+    entity.send(one, &[0; 300]);
+    entity.send(Cep(77), b"data");
+    assert_eq!(fates(&mut entity), [one, Cep(77)].map(|it| (Some(it), Fate::Refused)));
+    entity.request(Request::Disconnect { cep: one, reason: Reason::NORMAL });
+    assert_eq!(fates(&mut entity), [(Some(one), Fate::Abandoned); 3]);
+    // Lent below when it was acknowledged, or when the connection ended: it says so when it is back.
+    let (three, ours) = entity.opened(Peer(2), 4);
+    entity.keeps = true;
+    (0..2).for_each(|_| entity.send(three, b"data"));
+    let ak = Acknowledge {
+        dst_ref: ours,
+        number: 1,
+        credit: 4,
+        checksum: true,
+        subsequence: None,
+        confirmation: None,
+        selective: None,
+    };
+    entity.hear(Peer(2), &Tpdu::Ak(ak), &[]);
+    entity.request(Request::Disconnect { cep: three, reason: Reason::NORMAL });
+    assert_eq!(fates(&mut entity), []);
+    entity.complete(2);
+    assert_eq!(fates(&mut entity), [Fate::Acknowledged, Fate::Abandoned].map(|it| (Some(three), it)));
+
+    // Class 2 retains nothing: the network says whether it has sent it.
+    let mut entity = Entity::new(Config { class: Class::Two, checksum: false, ..config() });
+    let (cep, _) = entity.opened(OTHER, 4);
+    entity.keeps = true;
+    (0..2).for_each(|_| entity.send(cep, b"data"));
+    entity.complete_as(1, Fate::Sent);
+    entity.complete_as(1, Fate::Refused);
+    assert_eq!(fates(&mut entity), [Fate::Sent, Fate::Refused].map(|it| (Some(cep), it)));
 }
 
 /// After some 10 ms without an acknowledgement the user is told, once, and again when there is one: it may go another way meanwhile.

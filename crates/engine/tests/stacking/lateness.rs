@@ -86,7 +86,7 @@ fn settle(ends: &mut [Host; 2], free: &mut Vec<Buffer>, now: Time) -> Vec<Cep> {
         while let Some(indication) = ends[0].indication() {
             match indication {
                 Indication::Confirm { cep, .. } => open.push(cep),
-                Indication::Complete { buffer } => free.push(buffer),
+                Indication::Complete { buffer, .. } => free.push(buffer),
                 other => panic!("{other:?}"),
             }
         }

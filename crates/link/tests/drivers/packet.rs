@@ -106,6 +106,7 @@ fn what_does_not_fit_is_refused_or_lost_and_counted() {
     assert!(from.send(&frame(0, 1515), 1515) && from.send(&frame(1, 100)[..13], 13));
     from.reclaim();
     assert_eq!((from.link.counters().refused, from.free.len()), (2, free));
+    assert_eq!(from.free.iter().filter(|it| it.is_refused()).count(), 2, "they say so");
     // It is shorter than this end knows.
     cable.ends[0].set_mtu(INTERFACE, 500).unwrap();
     assert!(from.send(&frame(2, 600), 600) && from.send(&frame(3, 400), 400));

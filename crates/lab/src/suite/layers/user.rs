@@ -128,7 +128,7 @@ impl Layer for User {
     fn indication(&mut self, indication: Indication, now: Time, out: &mut Outbox) {
         match indication {
             Indication::Data { buffer, .. } | Indication::Unitdata { buffer, .. } => self.receive(buffer, now, out),
-            Indication::Complete { buffer } => self.free.push(buffer),
+            Indication::Complete { buffer, .. } => self.free.push(buffer),
             Indication::Connect { cep, .. } => out.down(Request::Accept { cep, user_data: Vec::new() }),
             Indication::Confirm { cep, most, .. } => {
                 self.tally.wrong.fetch_or(self.part > most as usize, Relaxed);
