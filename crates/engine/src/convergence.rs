@@ -11,6 +11,9 @@ use crate::wire::tpdu::Reason;
 use std::collections::VecDeque;
 use underpass_link::arena::Buffer;
 
+/// NSDUs that wait for a connection at most; further ones are lost, as in any network.
+const MOST: usize = 1024;
+
 /// A network of connections.
 #[derive(Debug)]
 pub struct Convergence {
@@ -51,7 +54,7 @@ impl Convergence {
         Convergence { ways: Vec::new(), connections: Vec::new(), idle, look: None, unfit: 0 }
     }
 
-    /// NSDUs that were too long for the connection below, or came in pieces.
+    /// NSDUs that were too long for the connection below, came in pieces, or were too many while there was no connection.
     pub fn unfit(&self) -> u64 {
         self.unfit
     }
@@ -88,6 +91,10 @@ impl Convergence {
                 out.down(Request::Data { cep, buffer, end: true });
             }
             Some(_) => {
+                self.unfit += 1;
+                out.up(Indication::complete(buffer, Fate::Refused));
+            }
+            None if way.waiting.len() >= MOST => {
                 self.unfit += 1;
                 out.up(Indication::complete(buffer, Fate::Refused));
             }

@@ -165,8 +165,9 @@ pub(super) enum SizeIn {
 /// The direction away from here.
 #[derive(Debug)]
 pub(super) struct Sending {
-    /// DTs of which none was sent.
+    /// DTs of which none was sent, and how many.
     pub unsent: List,
+    pub waiting: u32,
     /// The last DT that the user gave did not end its TSDU.
     pub begun: bool,
     /// DTs that were sent and not acknowledged, in order.
@@ -198,8 +199,9 @@ pub(super) struct Sending {
     pub round_trip: RoundTrip,
     /// An ED that is not acknowledged: its frame.
     pub expedited: Option<u32>,
-    /// EDs that wait for its acknowledgement.
+    /// EDs that wait for its acknowledgement, and how many.
     pub expedited_unsent: List,
+    pub expedited_waiting: u32,
     /// ED-TPDU-NR of the next one.
     pub expedited_next: u32,
 }

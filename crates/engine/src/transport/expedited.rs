@@ -15,9 +15,11 @@ const HEADER: usize = 12;
 
 impl Transport {
     pub(super) fn expedited_request(&mut self, cep: Cep, buffer: Buffer, now: Time, out: &mut Outbox) {
+        let queue = self.config.queue;
         let refused = |buffer| Indication::Complete { buffer, cep: Some(cep), fate: Fate::Refused };
         let Some(connection) = self.connection(cep) else { return out.up(refused(buffer)) };
         let may = matches!(connection.state, State::Open | State::AwaitsAcknowledge) && connection.terms.expedited;
+        let may = may && connection.sending.expedited_waiting < queue;
         if !may || !(1..=ExpeditedData::MOST).contains(&buffer.len()) {
             return out.up(refused(buffer));
         }
@@ -27,6 +29,7 @@ impl Transport {
         (slot.is, slot.buffer, slot.connection) = (Is::Expedited, Some(buffer), cep.0);
         let Some(connection) = self.connections[cep.0 as usize].as_mut() else { return };
         self.slots.push_back(&mut connection.sending.expedited_unsent, frame);
+        connection.sending.expedited_waiting += 1;
         self.send_expedited(cep.0, now, out);
     }
 
@@ -40,6 +43,7 @@ impl Transport {
             return;
         }
         let Some(frame) = slots.pop_front(&mut sending.expedited_unsent) else { return };
+        sending.expedited_waiting -= 1;
         let slot = slots.at(frame);
         let Some(mut buffer) = slot.buffer.take() else { return };
         let number = sending.expedited_next;

@@ -42,6 +42,8 @@ pub struct Config {
     pub tpdu_size: u32,
     /// DT TPDUs that a connection takes at a time: buffers that its user may keep and those on their way.
     pub credit: u16,
+    /// DTs of a connection that may wait to be sent, and as many EDs; further ones are refused.
+    pub queue: u32,
     /// Selective acknowledgement, if the other end has it too.
     pub selective: bool,
     /// Request of acknowledgement, if the other end has it too.
@@ -105,6 +107,7 @@ impl Default for Config {
             checksum: true,
             tpdu_size: 1408,
             credit: 64,
+            queue: 1024,
             selective: true,
             roa: true,
             congestion_control: true,
@@ -217,6 +220,16 @@ impl Transport {
     /// How many connections there are.
     pub fn connections(&self) -> usize {
         self.connections.len() - self.vacant.len() - self.references.frozen()
+    }
+
+    /// Data requests that a connection would send at once, as the other end's credit and its own window are now, or that would wait
+    /// if they are fewer than 0: what a user takes from a program, it takes by this.
+    pub fn room(&self, cep: Cep) -> i64 {
+        let connection = self.connections.get(cep.0 as usize).and_then(Option::as_ref);
+        connection.filter(|it| it.state == State::Open).map_or(0, |it| {
+            let sending = &it.sending;
+            i64::from(sending.window(it.terms, &self.config)) - i64::from(sending.waiting)
+        })
     }
 
     /// Buffers of its own pool that are not under way.

@@ -65,6 +65,7 @@ impl Transport {
             dst_ref: 0,
             sending: Sending {
                 unsent: List::EMPTY,
+                waiting: 0,
                 begun: false,
                 retained: List::EMPTY,
                 next: 0,
@@ -83,6 +84,7 @@ impl Transport {
                 round_trip: RoundTrip::default(),
                 expedited: None,
                 expedited_unsent: List::EMPTY,
+                expedited_waiting: 0,
                 expedited_next: 0,
             },
             receiving: Receiving {
@@ -494,6 +496,7 @@ impl Transport {
         if let Some(frame) = sending.expedited.take() {
             slots.push_back(&mut sending.retained, frame);
         }
+        (sending.waiting, sending.expedited_waiting) = (0, 0);
         for list in [&mut sending.unsent, &mut sending.expedited_unsent] {
             while let Some(frame) = slots.pop_front(list) {
                 // It has no header yet.

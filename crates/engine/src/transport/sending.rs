@@ -1,6 +1,6 @@
 //! The direction away from here: numbering, credit, retention, retransmission (X.224 §12.2.3.3 to §12.2.3.9).
 
-use super::connection::{Connection, Deadline, Opening, Sending, State};
+use super::connection::{Connection, Deadline, Opening, Sending, State, Terms};
 use super::number::Space;
 use super::slots::{Is, NONE, Slots};
 use super::wheel::Wheel;
@@ -26,11 +26,13 @@ const DUPLICATES: u8 = 3;
 
 impl Transport {
     pub(super) fn data_request(&mut self, cep: Cep, buffer: Buffer, end: bool, now: Time, out: &mut Outbox) {
+        let queue = self.config.queue;
         let refused = |buffer| Indication::Complete { buffer, cep: Some(cep), fate: Fate::Refused };
         let Some(connection) = self.connection(cep) else { return out.up(refused(buffer)) };
         let may = matches!(connection.state, State::Open | State::AwaitsAcknowledge);
         // No TSDU is empty, but the last DT of one may be.
         let is_empty = buffer.is_empty() && !(end && connection.sending.begun);
+        let may = may && connection.sending.waiting < queue;
         if !may || buffer.len() > connection.terms.most() as usize || is_empty {
             return out.up(refused(buffer));
         }
@@ -41,6 +43,7 @@ impl Transport {
         (slot.is, slot.end, slot.buffer, slot.connection) = (Is::Unsent, end, Some(buffer), cep.0);
         let Some(connection) = self.connections[cep.0 as usize].as_mut() else { return };
         self.slots.push_back(&mut connection.sending.unsent, frame);
+        connection.sending.waiting += 1;
         self.send_data(cep.0, now, out);
     }
 
@@ -69,6 +72,7 @@ impl Transport {
                 break;
             }
             let Some(frame) = slots.pop_front(&mut sending.unsent) else { break };
+            sending.waiting -= 1;
             let number = sending.next;
             sending.next = space.add(number, 1);
             let slot = slots.at(frame);
@@ -377,6 +381,20 @@ impl Transport {
 }
 
 impl Sending {
+    /// DTs that may be sent now: as many as the credit allows, and the window of this end's own.
+    pub(super) fn window(&self, terms: Terms, config: &Config) -> u32 {
+        let space = terms.space();
+        let credit = space.distance(self.next, self.upper_edge);
+        let under_way = space.distance(self.lower_edge, self.next);
+        let own = if config.congestion_control && terms.class == Class::Four {
+            self.congestion.window().saturating_sub(under_way)
+        } else {
+            u32::MAX
+        };
+        // Beyond half the space it is negative: the credit was taken back.
+        if credit > space.window() { 0 } else { credit.min(own) }
+    }
+
     /// Whether the other end's credit, which it may reduce, covers this number.
     fn is_granted(&self, space: Space, number: u32) -> bool {
         space.is_before(number, self.upper_edge)

@@ -89,6 +89,11 @@ impl Entity {
         self.request(Request::Data { cep, buffer, end });
     }
 
+    /// How much a connection would send at once.
+    pub fn room(&self, cep: Cep) -> i64 {
+        self.transport.room(cep)
+    }
+
     /// Buffers that nobody uses.
     pub fn unused(&self) -> usize {
         self.free.len()

@@ -569,6 +569,28 @@ fn a_buffer_comes_back_with_its_connection_and_its_fate() {
     assert_eq!(fates(&mut entity), [Fate::Sent, Fate::Refused].map(|it| (Some(cep), it)));
 }
 
+/// Of a connection that does not get on, so much waits and no more, and the user can see how much would.
+#[test]
+fn what_waits_is_bounded_and_told() {
+    let mut entity = Entity::new(Config { queue: 10, ..config() });
+    let (cep, ours) = entity.opened(OTHER, 4);
+    assert_eq!((entity.room(cep), entity.room(Cep(77))), (4, 0));
+    (0..3).for_each(|_| entity.send(cep, b"data"));
+    assert_eq!(entity.room(cep), 1);
+    (0..20).for_each(|_| entity.send(cep, b"data"));
+    // Three and one were sent, ten wait.
+    assert_eq!((entity.room(cep), entity.fates.len()), (-10, 9));
+    (0..20).for_each(|_| entity.send_expedited(cep, b"!"));
+    // One was sent.
+    assert_eq!(entity.fates.len(), 9 + 9);
+    assert!(entity.fates.iter().all(|it| *it == (Some(cep), Fate::Refused)));
+    let ea = ExpeditedAcknowledge { dst_ref: ours, number: 0, checksum: true };
+    entity.hear(OTHER, &Tpdu::Ea(ea), &[]);
+    entity.send_expedited(cep, b"!");
+    entity.acknowledge(ours, 4, 3, None);
+    assert_eq!(entity.fates.iter().filter(|it| it.1 == Fate::Refused).count(), 18);
+}
+
 /// After some 10 ms without an acknowledgement the user is told, once, and again when there is one: it may go another way meanwhile.
 #[test]
 fn a_stall_is_told_at_once_and_so_is_its_end() {
