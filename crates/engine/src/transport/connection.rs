@@ -213,6 +213,8 @@ pub(super) struct Receiving {
     pub expected: u32,
     /// The first that the other end may not send: what the last AK has said.
     pub granted: u32,
+    /// It would have said more, had there been buffers for it.
+    pub is_short: bool,
     /// DTs that came too early, in order.
     pub early: List,
     /// Buffers that the user has not given back, and those of expedited data.

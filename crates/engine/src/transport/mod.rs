@@ -9,6 +9,7 @@ mod connection;
 mod expedited;
 mod negotiation;
 mod number;
+mod promises;
 mod receiving;
 mod references;
 mod sending;
@@ -22,6 +23,7 @@ use crate::wire::tpdu::{
     Acknowledge, Class, Code, Envelope, ErrorReport, Format, Malformed, Reason, Selective, Tpdu, is_intact,
 };
 use connection::{Connection, Deadline, State};
+use promises::Promises;
 use references::References;
 use slots::{Is, Slots};
 use std::collections::{HashMap, VecDeque};
@@ -42,6 +44,9 @@ pub struct Config {
     pub tpdu_size: u32,
     /// DT TPDUs that a connection takes at a time: buffers that its user may keep and those on their way.
     pub credit: u16,
+    /// Buffers that the link was given to receive into, of which all connections together promise no more than seven eighths: the rest
+    /// is for AKs and other TPDUs. Where others share the link it is this entity's part of them.
+    pub receive: u32,
     /// DTs of a connection that may wait to be sent, and as many EDs; further ones are refused.
     pub queue: u32,
     /// Selective acknowledgement, if the other end has it too.
@@ -107,6 +112,7 @@ impl Default for Config {
             checksum: true,
             tpdu_size: 1408,
             credit: 64,
+            receive: u32::MAX,
             queue: 1024,
             selective: true,
             roa: true,
@@ -175,6 +181,7 @@ pub struct Transport {
     /// Of the connection that was made last.
     serial: u16,
     references: References,
+    promises: Promises,
     /// Connections that the other end has asked for, by its address and reference.
     requested: HashMap<(Peer, u16), u32>,
     wheel: Wheel,
@@ -203,6 +210,7 @@ impl Transport {
             vacant: Vec::new(),
             serial: 0,
             references: References::default(),
+            promises: Promises::of(config.receive),
             requested: HashMap::new(),
             wheel: Wheel::new(now),
             owing: VecDeque::new(),

@@ -54,7 +54,11 @@ impl Transport {
     fn open(&mut self, peer: Peer, terms: Terms, state: State, tag: u32, details: Details) -> Option<u32> {
         let index = self.vacant.last().copied().unwrap_or(self.connections.len() as u32);
         let src_ref = self.references.take(peer, index)?;
-        let credit = self.config.credit.min(15) as u8;
+        let wanted = self.config.credit.min(15);
+        let credit = self.promises.give(wanted.into());
+        if credit < wanted.into() {
+            self.promises.is_short(index);
+        }
         self.serial = self.serial.wrapping_add(1);
         let connection = Connection {
             state,
@@ -89,7 +93,8 @@ impl Transport {
             },
             receiving: Receiving {
                 expected: 0,
-                granted: u32::from(credit),
+                granted: credit,
+                is_short: credit < wanted.into(),
                 early: List::EMPTY,
                 held: 0,
                 held_expedited: 0,
@@ -106,7 +111,7 @@ impl Transport {
             setup: Some(Box::new(Setup {
                 tag,
                 details,
-                credit,
+                credit: credit as u8,
                 size: SizeIn::Units,
                 reason: Reason::NORMAL,
                 sent: false,
@@ -533,6 +538,9 @@ impl Transport {
 
     fn remove(&mut self, index: u32) -> Option<Connection> {
         let connection = self.connections[index as usize].take()?;
+        let receiving = &connection.receiving;
+        // What its user keeps is promised until that has read it.
+        self.promises.take_back(connection.terms.space().distance(receiving.expected, receiving.granted));
         if let Entry::Occupied(it) = self.requested.entry((connection.peer, connection.dst_ref))
             && *it.get() == index
         {

@@ -49,7 +49,7 @@ impl Transport {
 
     /// Sends as many DTs as the other end's credit and this end's window allow.
     pub(super) fn send_data(&mut self, index: u32, now: Time, out: &mut Outbox) {
-        let Transport { connections, slots, config, arena, counters, wheel, .. } = self;
+        let Transport { connections, slots, config, arena, counters, wheel, promises, .. } = self;
         let Some(connection) = connections[index as usize].as_mut() else { return };
         if connection.state != State::Open {
             return;
@@ -110,7 +110,7 @@ impl Transport {
                 acknowledges = false;
                 let mut octets = [0; AHEAD];
                 let mut to = Writer::new(&mut octets);
-                let ak = connection.next_acknowledge(config, wheel, index, now);
+                let ak = connection.next_acknowledge(config, promises, wheel, index, now);
                 connection.receiving.carried = now;
                 if ak.emit(terms.format, &mut to).is_err() {
                     unreachable!("one that says nothing of what came out of order is no longer");

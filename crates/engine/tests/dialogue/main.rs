@@ -591,6 +591,37 @@ fn what_waits_is_bounded_and_told() {
     assert_eq!(entity.fates.iter().filter(|it| it.1 == Fate::Refused).count(), 18);
 }
 
+/// What all connections together may be sent is no more than there are buffers for; who got less gets more when there are some again.
+#[test]
+fn credit_promises_no_more_than_there_are_buffers() {
+    let mut entity = Entity::new(Config { receive: 16, ..config() });
+    let ours = [0, 1, 2].map(|peer| entity.opened(Peer(peer), 4).1);
+    // Of 14, with what each AK has said: 8 and 6, and nothing for the third.
+    (0..4).for_each(|number| entity.data_comes(Peer(0), ours[0], number));
+    entity.run(MS);
+    assert_eq!(entity.said().last().unwrap(), "AK → 0x004d, expects 4, credit 4");
+    (0..7).for_each(|number| entity.data_comes(Peer(1), ours[1], number));
+    entity.data_comes(Peer(2), ours[2], 0);
+    entity.run(MS);
+    assert_eq!((entity.data.len(), entity.counters().data_outside_window), (10, 2));
+    entity.said();
+    // The third is the first whose turn it is.
+    entity.read(1);
+    assert_eq!(entity.peers(), [Peer(1)]);
+    entity.read(1);
+    assert_eq!(entity.peers(), [Peer(2)]);
+    entity.data_comes(Peer(2), ours[2], 0);
+    assert_eq!(entity.data.len(), 9);
+    // What a connection that is gone was promised is others', but for what its user keeps.
+    entity.hear(OTHER, &Tpdu::Dr(dr(ours[0])), &[]);
+    entity.read(9);
+    entity.run(2 * SECOND);
+    entity.said();
+    entity.data_comes(Peer(2), ours[2], 1);
+    entity.run(MS);
+    assert_eq!(entity.said(), ["AK → 0x004d, expects 2, credit 6"]);
+}
+
 /// After some 10 ms without an acknowledgement the user is told, once, and again when there is one: it may go another way meanwhile.
 #[test]
 fn a_stall_is_told_at_once_and_so_is_its_end() {
