@@ -58,6 +58,8 @@ pub struct Config {
     /// Connections that others may have asked for and that are not open yet, or rest without having been; further ones are refused.
     /// One peer has no more than half of them.
     pub pending: u32,
+    /// A random number, by which references are such as nobody guesses who does not see them; with 0 they count from 1.
+    pub secret: u64,
     /// Timers.
     pub times: Times,
 }
@@ -118,6 +120,7 @@ impl Default for Config {
             roa: true,
             congestion_control: true,
             pending: 1024,
+            secret: 0,
             times: Times::default(),
         }
     }
@@ -209,7 +212,7 @@ impl Transport {
             connections: Vec::new(),
             vacant: Vec::new(),
             serial: 0,
-            references: References::default(),
+            references: References::by(config.secret),
             promises: Promises::of(config.receive),
             requested: HashMap::new(),
             wheel: Wheel::new(now),
