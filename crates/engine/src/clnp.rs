@@ -106,6 +106,11 @@ impl Internet {
         self.counters
     }
 
+    /// The link carries packets of so many octets from now on, with LLC: longer ones go in parts.
+    pub fn resize(&mut self, mtu: usize) {
+        self.mtu = mtu.saturating_sub(Llc::LEN);
+    }
+
     /// What it promises to the layer above, whatever the link promises. Identifiers have 16 bits: more than 65,536 packets in parts
     /// within the time that parts are waited for, and parts of two packets may be put together (as RFC 4963 has it of IPv4). Only
     /// a sum over the whole, as a TPDU of class 4 has, finds that. And what lacks a part may be given up for what comes later.

@@ -152,7 +152,8 @@ pub enum Indication {
         /// Why.
         reason: Reason,
     },
-    /// Nothing that was sent over a connection has been acknowledged for some 10 ms. It goes on, and ends only when that lasts for I:
+    /// Nothing that was sent over a connection has been acknowledged for some 10 ms, or the network takes no packet as long as what was
+    /// sent. It goes on, and ends only when that lasts for I:
     /// until then the user may send what follows in another way.
     Stalled {
         /// Which.

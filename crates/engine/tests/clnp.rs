@@ -312,6 +312,20 @@ fn parts_of_two_packets_are_found_out_by_the_checksum_of_the_tpdu() {
     assert!(is_intact(&old) && is_intact(&new) && !is_intact(&mixed));
 }
 
+/// A link that carries less, and then more, than before.
+#[test]
+fn what_was_whole_goes_in_parts_over_a_link_that_carries_less() {
+    let (mut a, mut b) = (Host::new(1, 2), Host::new(2, 1));
+    let sent = data(&mut fastrand::Rng::with_seed(1), 240);
+    for (mtu, frames) in [(MTU, 1), (150, 3), (MTU, 1)] {
+        a.internet.resize(mtu);
+        let all = a.send(Peer(0), &sent);
+        assert!(all.len() == frames && all.iter().all(|it| it.len() <= mtu), "{} frames", all.len());
+        all.iter().for_each(|it| b.receive(it, Time(1)));
+        assert_eq!(b.came.pop(), Some((Peer(0), sent.clone())));
+    }
+}
+
 /// Any octets, and headers of any values: nothing panics, every buffer is somewhere, and few reports are sent.
 #[test]
 fn hostile_packets() {

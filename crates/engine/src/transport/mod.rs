@@ -134,13 +134,17 @@ impl Config {
     /// # Panics
     /// If it carries less than 128 octets, which is the shortest longest TPDU.
     pub fn over(guarantees: Guarantees, most: usize) -> Config {
-        assert!(most >= 128, "a network of {most} octets carries no TPDU of any negotiated size");
         let Guarantees { delivery, integrity } = guarantees;
         // What is corrupt and does not arrive is lost; what is corrupt and arrives is not what was sent.
         let class = if delivery && integrity { Class::Two } else { Class::Four };
-        let tpdu_size = (most / 128 * 128).min(65_408) as u32;
-        Config { class, checksum: !integrity, tpdu_size, ..Config::default() }
+        Config { class, checksum: !integrity, tpdu_size: tpdu_size(most), ..Config::default() }
     }
+}
+
+/// The longest TPDU, as is negotiated, that a network of packets of so many octets carries.
+fn tpdu_size(most: usize) -> u32 {
+    assert!(most >= 128, "a network of {most} octets carries no TPDU of any negotiated size");
+    (most / 128 * 128).min(65_408) as u32
 }
 
 /// What has happened, in numbers since the beginning.
@@ -169,6 +173,8 @@ pub struct Counters {
     pub refused: u64,
     pub given_up: u64,
     pub no_buffer: u64,
+    /// DTs that the network has not taken.
+    pub not_taken: u64,
 }
 
 /// A transport entity.
@@ -226,6 +232,15 @@ impl Transport {
     /// What has happened.
     pub fn counters(&self) -> Counters {
         self.counters
+    }
+
+    /// The network carries longer or shorter packets than before: TPDUs of connections that are made from now on have so many octets
+    /// at most. Those that there are keep what they have negotiated, and stall where that is too long now.
+    ///
+    /// # Panics
+    /// If it is less than 128, which is the shortest longest TPDU.
+    pub fn resize(&mut self, most: usize) {
+        self.config.tpdu_size = tpdu_size(most);
     }
 
     /// How many connections there are.
@@ -368,7 +383,24 @@ impl Transport {
                 let fate = if decided == Fate::Sent { fate } else { decided };
                 out.up(slot.complete(buffer, fate));
             }
-            _ => slot.buffer = Some(buffer),
+            is => {
+                let index = slot.connection;
+                slot.buffer = Some(buffer);
+                if fate == Fate::Refused && matches!(is, Is::Retained { .. }) {
+                    self.not_taken(index, out);
+                }
+            }
+        }
+    }
+
+    /// The network does not take a DT: it has become too long for it, most likely, and sending it again does not help.
+    #[cold]
+    fn not_taken(&mut self, index: u32, out: &mut Outbox) {
+        self.counters.not_taken += 1;
+        if let Some(connection) = self.connections[index as usize].as_mut()
+            && !core::mem::replace(&mut connection.sending.told, true)
+        {
+            out.up(Indication::Stalled { cep: Cep(index) });
         }
     }
 }

@@ -89,6 +89,11 @@ impl Entity {
         self.request(Request::Data { cep, buffer, end });
     }
 
+    /// The network carries packets of so many octets from now on.
+    pub fn resize(&mut self, most: usize) {
+        self.transport.resize(most);
+    }
+
     /// How much a connection would send at once.
     pub fn room(&self, cep: Cep) -> i64 {
         self.transport.room(cep)

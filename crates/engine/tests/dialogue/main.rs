@@ -622,6 +622,25 @@ fn credit_promises_no_more_than_there_are_buffers() {
     assert_eq!(entity.said(), ["AK → 0x004d, expects 2, credit 6"]);
 }
 
+/// A network that has become too small for what was negotiated: the user is told at once, and the next connection has what fits.
+#[test]
+fn a_network_that_takes_no_long_packets_any_more_is_told() {
+    let mut entity = Entity::new(config());
+    let (cep, _) = entity.opened(OTHER, 4);
+    entity.keeps = true;
+    (0..2).for_each(|_| entity.send(cep, &[7; 240]));
+    entity.complete_as(2, Fate::Refused);
+    assert!(matches!(entity.stalls[..], [Indication::Stalled { cep: it }] if it == cep), "{:?}", entity.stalls);
+    assert_eq!(entity.counters().not_taken, 2);
+    entity.keeps = false;
+    entity.resize(200);
+    entity.said();
+    entity.connect(Peer(1), Details::default());
+    let octets = entity.octets().pop().unwrap();
+    let Ok((Tpdu::Cr(cr), _)) = Tpdu::parse(&octets, Format::Normal) else { panic!("{octets:?}") };
+    assert_eq!(cr.parameters.preferred_size, Some(1));
+}
+
 /// After some 10 ms without an acknowledgement the user is told, once, and again when there is one: it may go another way meanwhile.
 #[test]
 fn a_stall_is_told_at_once_and_so_is_its_end() {
