@@ -6,6 +6,7 @@
 
 mod assembler;
 mod bpf;
+mod port;
 mod program;
 mod rings;
 mod socket;
@@ -15,33 +16,20 @@ use crate::completion::{Completion, Frames, Pace};
 use crate::error::{Fault, OpenError};
 use crate::filter::Filter;
 use crate::interface::Interface;
-use crate::packet;
 use crate::{Counters, Guarantees, LOOK, Link, Readiness, Returned, Watch};
-use bpf::{Attached, Program, SocketMap};
+use port::{Port, barrier};
 use rustix::event::PollFlags;
 use rustix::fd::AsFd;
 use rustix::io::Errno;
 use rustix::net::sockopt::xdp_statistics;
 use rustix::net::xdp::{XdpDesc, XdpDescOptions};
 use rustix::net::{RecvFlags, SendFlags, recv, send};
-use rustix::thread::{MembarrierCommand, membarrier};
 use socket::{KERNEL_HEADROOM, Socket};
 use std::collections::VecDeque;
 use std::sync::Arc;
 
+pub use port::Attach;
 pub use socket::{Bind, BusyPoll};
-
-/// Where the XDP program runs.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
-pub enum Attach {
-    /// In the device's driver if that can, otherwise in the kernel.
-    #[default]
-    Auto,
-    /// Only in the device's driver.
-    Native,
-    /// In the kernel, behind the driver: for any interface, and slower.
-    Generic,
-}
 
 /// How to open a link.
 #[derive(Clone, Debug)]
@@ -80,26 +68,8 @@ impl Default for Config {
 const PIECES: usize = 17;
 /// And of one that is sent without a copy.
 const ZERO_COPY_PIECES: usize = 2;
-/// Queues that an interface may have.
-const QUEUES: u32 = 1024;
 /// The shortest packet: an Ethernet header.
 const SHORTEST: usize = 14;
-/// `XDP_FLAGS_SKB_MODE` and `XDP_FLAGS_DRV_MODE`.
-const GENERIC: u32 = 1 << 1;
-const NATIVE: u32 = 1 << 2;
-
-/// The program on an interface, for all of this process's links on it.
-#[derive(Debug)]
-struct Port {
-    interface: Interface,
-    /// Its address, which the program knows.
-    address: [u8; 6],
-    sockets: SocketMap,
-    native: bool,
-    pieces: bool,
-    _attached: Attached,
-}
-
 /// A link over one queue of an interface.
 #[derive(Debug)]
 pub struct Xdp {
@@ -129,7 +99,7 @@ impl Xdp {
     /// # Errors
     /// See [`OpenError`].
     pub fn open(interface: &str, arena: &Arena, config: &Config) -> Result<Xdp, OpenError> {
-        let port = Port::open(Interface::named(interface)?, config)?;
+        let port = Port::open(Interface::named(interface)?, config.filter, config.attach)?;
         Xdp::on(Arc::new(port), config.queue, arena, config, None)
     }
 
@@ -442,73 +412,13 @@ fn pieces(in_pieces: bool, zero_copy: bool) -> usize {
     }
 }
 
-/// Waits until all that the kernel's network code was about to do with what it had found is done; whether it could.
-fn barrier() -> bool {
-    // Where processors are kept from interrupts (`nohz_full`) the first is not to be had: a packet socket that is bound to another
-    // protocol while it runs waits for the same.
-    membarrier(MembarrierCommand::Global).is_ok() || packet::rebind().is_ok()
-}
-
 fn namespaces() -> OpenError {
     OpenError::NotInKernel { what: "cookies of network namespaces", since: "5.14" }
 }
 
-impl Port {
-    fn open(interface: Interface, config: &Config) -> Result<Port, OpenError> {
-        let doing = "loading an XDP program";
-        let system = |error: std::io::Error| match error.raw_os_error() {
-            Some(libc::EPERM) => OpenError::NoPermission { doing },
-            Some(libc::ENOSYS) => OpenError::NotInKernel { what: "bpf(2)", since: "5.9" },
-            _ => OpenError::System { doing, error },
-        };
-        let sockets = SocketMap::new(QUEUES).map_err(|error| match error.raw_os_error() {
-            Some(libc::EINVAL) => {
-                OpenError::NotInKernel { what: "maps of AF_XDP sockets (CONFIG_XDP_SOCKETS)", since: "4.18" }
-            }
-            _ => system(error),
-        })?;
-        let gone = |_| OpenError::NoInterface { interface: interface.name().to_string() };
-        let address = interface.address().map_err(gone)?;
-        let code = config.filter.program(address, sockets.descriptor());
-        let modes: &[u32] = match config.attach {
-            Attach::Auto => &[NATIVE, GENERIC],
-            Attach::Native => &[NATIVE],
-            Attach::Generic => &[GENERIC],
-        };
-        let mut refusal = None;
-        // Before Linux 5.18 no program may be shown packets in pieces, and not all devices' drivers do today.
-        for (mode, pieces) in modes.iter().flat_map(|mode| [(*mode, true), (*mode, false)]) {
-            let program = match Program::load(&code, pieces) {
-                Ok(program) => program,
-                Err(_) if pieces => continue,
-                Err(error) => return Err(system(error)),
-            };
-            match program.attach(interface.index(), mode) {
-                Ok(attached) => {
-                    let native = mode == NATIVE;
-                    return Ok(Port { interface, address, sockets, native, pieces, _attached: attached });
-                }
-                // Another mode would not help: an interface has one program, whatever its mode.
-                Err(error) if matches!(error.raw_os_error(), Some(libc::EBUSY | libc::EEXIST)) => {
-                    return Err(OpenError::ForeignProgram { interface: interface.name().to_string() });
-                }
-                Err(error) => refusal = Some(error),
-            }
-        }
-        let interface = interface.name().to_string();
-        Err(match refusal {
-            Some(error) if error.raw_os_error() == Some(libc::EPERM) => OpenError::NoPermission { doing },
-            Some(error) if error.raw_os_error() == Some(libc::EINVAL) => {
-                OpenError::NotInKernel { what: "links of XDP programs", since: "5.9" }
-            }
-            Some(error) if error.raw_os_error() == Some(libc::ENODEV) => OpenError::NoInterface { interface },
-            Some(_) | None => OpenError::NoXdp { interface },
-        })
-    }
-}
-
 #[cfg(test)]
 mod tests {
+    use super::bpf::{Program, SocketMap};
     use super::*;
     use crate::arena::Geometry;
     use crate::rig::{Cable, INTERFACE};
