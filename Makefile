@@ -6,7 +6,7 @@ TARGET = $(or $(CARGO_TARGET_DIR),target)
 UNDERPASS = $(TARGET)/release/underpass
 
 .DEFAULT_GOAL := help
-.PHONY: help run bench build test examples loom aarch64 soak fuzz hostile churn gauntlet fresh lint c-programs licences generate ptx install uninstall clean
+.PHONY: help run bench build test examples loom aarch64 soak fuzz wire hostile churn gauntlet fresh lint c-programs licences generate ptx install uninstall clean
 
 help: ## this list
 	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## / { printf "  make %-10s  %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -78,6 +78,10 @@ soak: build ## the stress programs of tests/soak in every mode, for MINUTES (60)
 ARGUMENTS ?=
 fuzz: build ## random socket operations on kernel TCP and in every mode, compared, for MINUTES (60); ARGUMENTS=--help
 	$(CARGO) run --release --quiet --package underpass-tests --bin fuzz -- --minutes $(MINUTES) $(ARGUMENTS)
+
+OCTETS ?= 100000000
+wire: rust ## damaged records of the broker's wire, until OCTETS (100,000,000) were parsed
+	$(CARGO) run --release --quiet --package underpass-tests --bin wire -- --octets $(OCTETS)
 
 hostile: build ## a peer that overwrites the shared memory at any time, in every mode, for MINUTES (60)
 	$(CARGO) run --release --quiet --package underpass-tests --bin soak -- --minutes $(MINUTES) --program hostile
