@@ -31,8 +31,9 @@ fn main() {
     let (arena, mut buffers) = Arena::new(GEOMETRY);
     let [link, other] = Loopback::passing(&arena, MTU);
     let [client, server] = [1, 2].map(|number| Mac([2, 0, 0, 0, 0, number]));
-    let (mut sender, to) = host(link, &arena, buffers.split_off(buffers.len() - 64), client, server);
-    let (mut receiver, _) = host(other, &arena, buffers.split_off(buffers.len() - 64), server, client);
+    let mut some = |count: usize| buffers.split_off(buffers.len() - count);
+    let (mut sender, to) = host(link, &arena, [some(48), some(16)], client, server);
+    let (mut receiver, _) = host(other, &arena, [some(48), some(16)], server, client);
 
     // A connection is asked for, and opened by the answer of the other end's user.
     let mut now = Time(0);
@@ -50,7 +51,9 @@ fn main() {
                     connection = Some(cep);
                 }
                 // A buffer comes back when the other end has acknowledged what was in it.
-                Indication::Complete { buffer } => buffers.push(buffer),
+                Indication::Complete { buffer, .. } => buffers.push(buffer),
+                // Nothing was acknowledged for a while, since a packet was lost; and then again something.
+                Indication::Stalled { .. } | Indication::Resumed { .. } => {}
                 other => panic!("{other:?}"),
             }
         }
@@ -92,13 +95,14 @@ fn main() {
     println!("the link has lost {} packets on the way there and {} on the way back", lost[1], lost[0]);
 }
 
-/// The layers of a host, the lowest first, and its name for the other host.
-fn host(link: Loopback, arena: &Arena, pool: Vec<Buffer>, own: Mac, other: Mac) -> (Host, Peer) {
+/// The layers of a host, the lowest first, and its name for the other host. Of its buffers the first are the transport layer's, the
+/// second what its link copies into.
+fn host(link: Loopback, arena: &Arena, [pool, frames]: [Vec<Buffer>; 2], own: Mac, other: Mac) -> (Host, Peer) {
     let mut network = Inactive::new(arena.clone(), own);
     let peer = network.peer(other);
     let mut layers: Vec<Box<dyn Layer>> = vec![Box::new(network)];
     layers.append(&mut stack::transport(Config::default(), 0, arena, pool, Time(0)));
-    (Stack::new(Faults::new(link, arena, ODDS, 1), layers), peer)
+    (Stack::new(Faults::new(link, arena, frames, ODDS, 1), layers), peer)
 }
 
 /// A message of 1,000 octets that begins with its number.
