@@ -16,6 +16,7 @@ use crate::words::{ALONE, DOZING, RINGING};
 use std::io::Read;
 use std::net::{TcpListener, TcpStream};
 use std::os::fd::AsRawFd;
+use std::os::unix::net::UnixStream;
 use std::sync::mpsc::{self, Receiver};
 use std::thread;
 use std::time::{Duration, Instant};
@@ -239,6 +240,49 @@ fn a_reader_that_hands_over_gives_what_is_unread_itself() {
     assert_eq!(it.send(&left), Ok(left.len()));
     it.assert_kernel_has(&left);
     assert!(!it.port(0).sends_fast() && it.port(0).unsent() == 0);
+}
+
+/// The other end's socket is on its way over a Unix socket, so nobody can copy it, and the end sleeps in front of a mark that a
+/// doorbell cannot follow. What is left to it would never come.
+#[test]
+fn nothing_is_left_to_a_sleeper_that_cannot_be_woken() {
+    for passed in [false, true] {
+        let (it, left) = some_left_unread();
+        let (sender, reader) = (it.port(0), it.port(1));
+        assert!(reader.can_wake());
+        reader.go_down_for_now(Reason::Unsupported, false);
+        if passed {
+            sender.pass_due_marks();
+        }
+        assert!(sender.arm(ALONE) == passed);
+        let (way, _other) = UnixStream::pair().unwrap();
+        pass_and_close(&way, it.sockets[0].as_raw_fd());
+        assert_eq!(reader.hand_over(Reason::Inherited, Recipient::Alone, false), passed);
+        assert_eq!(reader.is_absent(), passed);
+        if !passed {
+            it.assert_receives(&left);
+        }
+        core::mem::forget(it.sockets);
+    }
+}
+
+/// Passes `fd` over `way`, and gives its number to another file.
+fn pass_and_close(way: &UnixStream, fd: i32) {
+    #[repr(C)]
+    struct Control(libc::cmsghdr, [i32; 2]);
+    let header = libc::cmsghdr { cmsg_len: 20, cmsg_level: libc::SOL_SOCKET, cmsg_type: libc::SCM_RIGHTS };
+    let mut control = Control(header, [fd, 0]);
+    let mut byte = libc::iovec { iov_base: (&raw mut control).cast(), iov_len: 1 };
+    // SAFETY: all-zero is a valid msghdr; what it names lives as long as the call.
+    unsafe {
+        let mut message: libc::msghdr = core::mem::zeroed();
+        (message.msg_iov, message.msg_iovlen) = (&raw mut byte, 1);
+        (message.msg_control, message.msg_controllen) = ((&raw mut control).cast(), size_of::<Control>());
+        assert_eq!(libc::sendmsg(way.as_raw_fd(), &message, 0), 1);
+        let nothing = libc::open(c"/dev/null".as_ptr(), libc::O_RDONLY | libc::O_CLOEXEC);
+        assert!(libc::dup2(nothing, fd) == fd);
+        libc::close(nothing);
+    }
 }
 
 /// A reader goes away, and a process with the library takes its place.
