@@ -13,6 +13,7 @@ use crate::sync::mortal;
 use crate::vector::Cursor;
 use core::sync::atomic::{AtomicUsize, Ordering::SeqCst};
 use std::net::Shutdown;
+use std::process::Command;
 use std::sync::mpsc::{self, Receiver};
 use std::thread;
 use std::time::{Duration, Instant};
@@ -187,6 +188,7 @@ fn close(ends: &mut Ends, number: usize) {
 }
 
 #[test]
+#[ignore = "forks often: in_a_process_of_their_own runs it"]
 fn a_sender_dies_at_any_step_of_a_switch() {
     for in_turn in [true, false] {
         let steps = each_step(|step| sender_dies(step, in_turn, false));
@@ -195,6 +197,7 @@ fn a_sender_dies_at_any_step_of_a_switch() {
 }
 
 #[test]
+#[ignore = "forks often: in_a_process_of_their_own runs it"]
 fn another_sender_goes_on_where_one_has_died() {
     for in_turn in [true, false] {
         each_step(|step| sender_dies(step, in_turn, true));
@@ -252,12 +255,27 @@ fn reader_dies(step: u32, heir: bool) -> Fate {
 }
 
 #[test]
+#[ignore = "forks often: in_a_process_of_their_own runs it"]
 fn a_reader_dies_at_any_step_of_a_switch() {
     let steps = each_step(|step| reader_dies(step, false));
     assert!(steps > 50, "{steps} steps are too few for one way up and one down");
 }
 
 #[test]
+#[ignore = "forks often: in_a_process_of_their_own runs it"]
 fn another_reader_goes_on_where_one_has_died() {
     each_step(|step| reader_dies(step, true));
+}
+
+/// Whatever other tests have attached, a child that is forked beside them has too, and those look at how many have it.
+#[test]
+fn in_a_process_of_their_own() {
+    let tests = std::env::current_exe().expect("the tests themselves");
+    let run = Command::new(tests).args(["--ignored", "switch::deaths::"]).output().expect("a process");
+    let said = String::from_utf8_lossy(&run.stdout);
+    assert!(
+        run.status.success() && said.contains(" 4 passed; 0 failed"),
+        "{said}{}",
+        String::from_utf8_lossy(&run.stderr)
+    );
 }
