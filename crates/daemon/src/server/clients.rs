@@ -10,7 +10,7 @@ use std::sync::Arc;
 /// A connection of a client.
 #[derive(Debug)]
 pub struct Client {
-    /// Its socket. Unless its end has come, [`crate::undertaker`] lets go of it.
+    /// Its socket, of which [`crate::undertaker`] lets go: packets may lie unread in it.
     pub socket: Arc<OwnedFd>,
     /// The process that has connected it.
     pub process: ProcessId,
@@ -23,6 +23,7 @@ pub struct Client {
 /// A process that has connected.
 #[derive(Debug)]
 pub struct Known {
+    /// Who it is, and how its end is seen.
     pub process: Process,
     /// Its connections.
     pub clients: usize,
@@ -65,7 +66,7 @@ impl Clients {
         Clients { limits, last: first, clients, processes, by_pid: HashMap::new(), shares: HashMap::new() }
     }
 
-    /// Whether a connection of this user may be looked at, of which there are too many in a flood. It counts as a packet.
+    /// Whether a connection of this user may be looked at, and is not one of a flood. It counts as a packet.
     pub fn may_enter(&mut self, uid: u32, now: u64) -> bool {
         let packets = self.limits.packets;
         let bucket = &mut self.share(uid, now).bucket;
