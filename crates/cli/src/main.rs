@@ -1,6 +1,7 @@
 //! The `underpass` command: runs programs with the library, shows the configuration, measures.
 #![cfg_attr(not(test), no_main)]
 
+mod advise;
 mod bench;
 mod capture;
 mod cli;
@@ -10,6 +11,7 @@ mod doctor;
 mod generate;
 mod library;
 mod output;
+mod report;
 mod run;
 mod settings;
 mod sys;
@@ -73,6 +75,8 @@ fn main() -> i32 {
         Command::Capture(arguments) => capture::capture(arguments),
         Command::Bench(arguments) => bench::bench(arguments),
         Command::Demo(arguments) => bench::demo(arguments),
+        Command::Report(arguments) => report::report(arguments),
+        Command::Advise(arguments) => advise::advise(arguments),
         Command::Config(arguments) => config::show(arguments),
         Command::Completions(arguments) => generate::completions(arguments),
         Command::Man(arguments) => generate::man(arguments),

@@ -1,0 +1,39 @@
+//! `underpass advise`: where protocol work should run, from records.
+
+use std::fs;
+
+use anyhow::{Context, Result};
+use underpass_lab::Suite;
+use underpass_lab::advise::{self, check, placement::Placement};
+use underpass_lab::evidence::Evidence;
+
+use crate::bench::{options, writable};
+use crate::cli::AdviseArguments;
+
+/// Prints the advice and writes the placement.
+pub fn advise(arguments: &AdviseArguments) -> Result<()> {
+    let evidence = Evidence::read(&arguments.records)?;
+    if let Some(file) = &arguments.output {
+        writable(file)?;
+    }
+    let advice = advise::of(&evidence);
+    print!("{advice}");
+    if let Some(file) = &arguments.output {
+        let text = Placement::of(&advice).to_toml()?;
+        fs::write(file, text).with_context(|| format!("cannot write {}", file.display()))?;
+        println!("\nWritten: {}", file.display());
+    }
+    if arguments.check { check(&evidence, arguments) } else { Ok(()) }
+}
+
+fn check(evidence: &Evidence, arguments: &AdviseArguments) -> Result<()> {
+    [&arguments.json, &arguments.record].into_iter().flatten().try_for_each(|file| writable(file))?;
+    println!("\nCHECK, seed {}", arguments.seed);
+    let checked = check::run(evidence, &options(Suite::All, None, false, &arguments.measure)?, arguments.seed)?;
+    print!("\n{}", checked.check);
+    if let Some(file) = &arguments.json {
+        let text = serde_json::to_string_pretty(&checked.check)?;
+        fs::write(file, text + "\n").with_context(|| format!("cannot write {}", file.display()))?;
+    }
+    arguments.record.as_deref().map_or(Ok(()), |file| checked.record.write_json(file))
+}
