@@ -173,14 +173,20 @@
   }
 
   function heat(element, data) {
+    // Names on several lines leave the fields room.
+    const narrow = isNarrow(element);
+    const label = (name) => (narrow ? plain(name).replaceAll(" ", "<br>") : plain(name));
+    const named = (title, names) => ({
+      title: { text: plain(title), standoff: 14 }, type: "category", automargin: true, tickvals: names.map(plain), ticktext: names.map(label),
+    });
     const layout = {
-      xaxis: { title: { text: plain(data.x_title) }, type: "category", side: "bottom", automargin: true, tickangle: "auto" },
-      yaxis: { title: { text: plain(data.y_title) }, type: "category", autorange: "reversed", automargin: true },
-      height: data.rows.length * 56 + 150, legendBelow: 0,
+      xaxis: { ...named(data.x_title, data.columns), side: "bottom", tickangle: narrow ? -90 : 0, showgrid: false },
+      yaxis: { ...named(narrow ? "" : data.y_title, data.rows), autorange: "reversed", showgrid: false },
+      height: data.rows.length * 56 + (narrow ? 190 : 150), legendBelow: 0,
     };
     const traces = [{
       type: "heatmap", x: data.columns.map(plain), y: data.rows.map(plain), z: data.values,
-      text: data.texts.map((row) => row.map(plain)), texttemplate: "%{text}",
+      text: data.texts.map((row) => row.map(plain)), texttemplate: "%{text}", textfont: { size: narrow ? 10 : 12 },
       customdata: data.hovers.map((row) => row.map(plain)), hovertemplate: "%{customdata}<extra></extra>",
       colorscale: [[0, colour("--heat0")], [1, colour("--heat1")]], showscale: false, xgap: 2, ygap: 2,
     }];
