@@ -37,6 +37,8 @@ complete -c underpass -n "__fish_underpass_needs_command" -f -a "unpin" -d 'Let 
 complete -c underpass -n "__fish_underpass_needs_command" -f -a "capture" -d 'Write what fast connections carry to a file for Wireshark, as tcpdump does of others'
 complete -c underpass -n "__fish_underpass_needs_command" -f -a "bench" -d 'Measure kernel TCP against Underpass with unmodified programs'
 complete -c underpass -n "__fish_underpass_needs_command" -f -a "demo" -d 'Show within three minutes what to expect, and leave a record and a report'
+complete -c underpass -n "__fish_underpass_needs_command" -f -a "report" -d 'Draw records as one HTML page, with the figures of the papers beside them'
+complete -c underpass -n "__fish_underpass_needs_command" -f -a "advise" -d 'Say from records where protocol work should run, what that gains, and how sure that is'
 complete -c underpass -n "__fish_underpass_needs_command" -f -a "config" -d 'Show the effective configuration and where each value came from'
 complete -c underpass -n "__fish_underpass_needs_command" -f -a "completions" -d 'Print the completions for a shell'
 complete -c underpass -n "__fish_underpass_needs_command" -f -a "man" -d 'Print the manual page, or write all pages to a directory'
@@ -147,6 +149,27 @@ io_uring=allow\t''"
 complete -c underpass -n "__fish_underpass_using_subcommand demo" -l all -d 'Measure everything, as `underpass bench all` does: half an hour'
 complete -c underpass -n "__fish_underpass_using_subcommand demo" -l quick -d 'Shorter and fewer, to see that all works; not for quoting'
 complete -c underpass -n "__fish_underpass_using_subcommand demo" -s h -l help -d 'Print help (see more with \'--help\')'
+complete -c underpass -n "__fish_underpass_using_subcommand report" -s o -l output -d 'The page to write' -r -F
+complete -c underpass -n "__fish_underpass_using_subcommand report" -s h -l help -d 'Print help (see more with \'--help\')'
+complete -c underpass -n "__fish_underpass_using_subcommand advise" -s o -l output -d 'Write the placement to this file' -r -F
+complete -c underpass -n "__fish_underpass_using_subcommand advise" -l json -d 'With --check: write the cases, with each predicted and measured gain, as JSON' -r -F
+complete -c underpass -n "__fish_underpass_using_subcommand advise" -l record -d 'With --check: write what was measured as a record' -r -F
+complete -c underpass -n "__fish_underpass_using_subcommand advise" -l seed -d 'With --check: the seed of the order of measurements' -r
+complete -c underpass -n "__fish_underpass_using_subcommand advise" -l samples -d 'Samples of each side (default: 5, of checksum 10, of demo 3, with --quick 1)' -r
+complete -c underpass -n "__fish_underpass_using_subcommand advise" -l config -d 'Read this configuration file instead of the usual one' -r -F
+complete -c underpass -n "__fish_underpass_using_subcommand advise" -l set -d 'Set one value, before environment and file; `underpass config` lists them' -r -f -a "mode=on\t''
+mode=off\t''
+go_up_messages=8\t''
+go_up_bytes=16384\t''
+ring_bytes=1048576\t''
+spin_us=100\t''
+doze_us=10000\t''
+io_uring=auto\t''
+io_uring=deny\t''
+io_uring=allow\t''"
+complete -c underpass -n "__fish_underpass_using_subcommand advise" -l check -d 'Measure the advised way against every other that can run here, at sizes between those of the records, and say how far off the predictions were; only for records of a host with the same processors'
+complete -c underpass -n "__fish_underpass_using_subcommand advise" -l quick -d 'Shorter and fewer, to see that all works; not for quoting'
+complete -c underpass -n "__fish_underpass_using_subcommand advise" -s h -l help -d 'Print help (see more with \'--help\')'
 complete -c underpass -n "__fish_underpass_using_subcommand config" -l config -d 'Read this configuration file instead of the usual one' -r -F
 complete -c underpass -n "__fish_underpass_using_subcommand config" -l set -d 'Set one value, before environment and file; `underpass config` lists them' -r -f -a "mode=on\t''
 mode=off\t''

@@ -6,6 +6,7 @@ use std::io::{IsTerminal, stderr};
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context, anyhow};
+use underpass_lab::evidence::Evidence;
 use underpass_lab::{Options, Record, RunError, Suite, report};
 
 use crate::cli::{BenchArguments, DemoArguments, MeasureArguments, SuiteName};
@@ -36,7 +37,7 @@ pub fn bench(arguments: &BenchArguments) -> Result<(), Failure> {
     let record = measure(suite, arguments.only.clone(), arguments.gpu, &arguments.measure)?;
     arguments.json.as_deref().map_or(Ok(()), |path| record.write_json(path))?;
     arguments.csv.as_deref().map_or(Ok(()), |path| record.write_csv(path))?;
-    arguments.html.as_deref().map_or(Ok(()), |path| report::write_html(&record, path))?;
+    arguments.html.as_deref().map_or(Ok(()), |path| write_html(path, record))?;
     files.into_iter().flatten().for_each(|file| println!("Written: {}", file.display()));
     Ok(())
 }
@@ -56,13 +57,29 @@ pub fn demo(arguments: &DemoArguments) -> Result<(), Failure> {
         empty.for_each(|file| drop(fs::remove_file(file)));
     })?;
     record.write_json(&json)?;
-    report::write_html(&record, &html)?;
+    write_html(&html, record)?;
     let shown = |path: &Path| path.canonicalize().unwrap_or(path.into()).display().to_string();
     println!("\nThe record: {}\nThe report: {} (one file, for any browser)", shown(&json), shown(&html));
     Ok(())
 }
 
+/// The report of one run, under the name of its own file.
+fn write_html(path: &Path, record: Record) -> anyhow::Result<()> {
+    let name = path.file_stem().map(|name| name.to_string_lossy().into_owned()).unwrap_or_default();
+    report::write_html(&Evidence::of(name, record)?, path)
+}
+
 fn measure(suite: Suite, only: Option<String>, gpu: bool, arguments: &MeasureArguments) -> Result<Record, Failure> {
+    Ok(underpass_lab::run(suite, &options(suite, only, gpu, arguments)?)?)
+}
+
+/// How to measure, as the arguments say; says so on standard error if the figures are not for quoting.
+pub fn options(
+    suite: Suite,
+    only: Option<String>,
+    gpu: bool,
+    arguments: &MeasureArguments,
+) -> Result<Options, Failure> {
     let settings = Settings::gather(arguments.settings.config.as_deref(), &arguments.settings.set)?;
     // The programs that are measured get SIGPIPE back as it should be; this one must survive their end.
     sys::ignore_broken_pipes();
@@ -70,7 +87,7 @@ fn measure(suite: Suite, only: Option<String>, gpu: bool, arguments: &MeasureArg
         say(format_args!("quick: the figures show that all works and are not for quoting"));
     }
     let variables = settings.variables().map(|(name, value)| (OsString::from(name), OsString::from(value)));
-    let options = Options {
+    Ok(Options {
         settings: variables.collect(),
         samples: arguments.samples.unwrap_or(if arguments.quick { 1 } else { suite.samples() }),
         quick: arguments.quick,
@@ -79,8 +96,7 @@ fn measure(suite: Suite, only: Option<String>, gpu: bool, arguments: &MeasureArg
         table: true,
         progress: stderr().is_terminal(),
         ..Options::new(library::find()?)
-    };
-    Ok(underpass_lab::run(suite, &options)?)
+    })
 }
 
 impl From<RunError> for Failure {
@@ -93,7 +109,7 @@ impl From<RunError> for Failure {
 }
 
 /// A place that cannot be written is better known before the measurement than after.
-fn writable(file: &Path) -> anyhow::Result<()> {
+pub fn writable(file: &Path) -> anyhow::Result<()> {
     fs::OpenOptions::new()
         .append(true)
         .create(true)

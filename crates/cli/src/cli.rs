@@ -47,6 +47,8 @@ pub enum Command {
     Capture(CaptureArguments),
     Bench(BenchArguments),
     Demo(DemoArguments),
+    Report(ReportArguments),
+    Advise(AdviseArguments),
     Config(ConfigArguments),
     Completions(CompletionsArguments),
     Man(ManArguments),
@@ -559,6 +561,78 @@ pub struct DemoArguments {
 
     #[command(flatten)]
     pub measure: MeasureArguments,
+}
+
+/// Draw records as one HTML page, with the figures of the papers beside them
+///
+/// The records are those that `underpass bench --json` and `underpass demo` write. Each record is drawn by itself: figures of
+/// different hosts or versions never share a chart. The page is one file that any browser opens without a network.
+#[derive(Debug, Args)]
+#[command(
+    arg_required_else_help = true,
+    after_help = "Examples:
+  underpass report records/2026-11-23.json
+  underpass report --output all.html records/*-2026-11-23.json
+
+Exit code: 0; 1 if a record cannot be read, is damaged or of another version, or the page cannot be written; 2 for a mistake in \
+options."
+)]
+pub struct ReportArguments {
+    /// The page to write
+    #[arg(long, short, value_name = "FILE", default_value = "report.html", value_hint = ValueHint::FilePath)]
+    pub output: PathBuf,
+
+    /// Records
+    #[arg(required = true, value_name = "RECORD", value_hint = ValueHint::FilePath)]
+    pub records: Vec<PathBuf>,
+}
+
+/// Say from records where protocol work should run, what that gains, and how sure that is
+///
+/// For each piece of work that was measured in more than one way (transport, layers, link, driver's algorithms, checksum) and for
+/// each range of message sizes: which way to take, the gain over the default with its 95 % interval, and the rows of the record
+/// that this rests on. A way is advised only if it is surely better, by 5 % or more; "no offload" and "not distinguishable" leave
+/// the default. What was not measured is named with the command that measures it.
+///
+/// The placement is written as TOML too, for programs.
+#[derive(Debug, Args)]
+#[command(
+    arg_required_else_help = true,
+    after_help = "Examples:
+  underpass advise records/layers-2026-11-23.json records/driver-2026-11-23.json
+  underpass advise --output placement.toml records/*-2026-11-23.json
+
+Exit code: 0; 1 if a record cannot be read, is damaged or of another version, or the placement cannot be written; 2 for a mistake \
+in options."
+)]
+pub struct AdviseArguments {
+    /// Write the placement to this file
+    #[arg(long, short, value_name = "FILE", value_hint = ValueHint::FilePath)]
+    pub output: Option<PathBuf>,
+
+    /// Measure the advised way against every other that can run here, at sizes between those of the records, and say how far off
+    /// the predictions were; only for records of a host with the same processors
+    #[arg(long)]
+    pub check: bool,
+
+    /// With --check: write the cases, with each predicted and measured gain, as JSON
+    #[arg(long, value_name = "FILE", requires = "check", value_hint = ValueHint::FilePath)]
+    pub json: Option<PathBuf>,
+
+    /// With --check: write what was measured as a record
+    #[arg(long, value_name = "FILE", requires = "check", value_hint = ValueHint::FilePath)]
+    pub record: Option<PathBuf>,
+
+    /// With --check: the seed of the order of measurements
+    #[arg(long, default_value_t = 1, requires = "check")]
+    pub seed: u64,
+
+    #[command(flatten)]
+    pub measure: MeasureArguments,
+
+    /// Records
+    #[arg(required = true, value_name = "RECORD", value_hint = ValueHint::FilePath)]
+    pub records: Vec<PathBuf>,
 }
 
 /// How to measure.

@@ -1,6 +1,7 @@
 //! The `underpass` command: runs programs with the library, shows the configuration, measures.
 #![cfg_attr(not(test), no_main)]
 
+mod advise;
 mod bench;
 mod capture;
 mod cli;
@@ -11,6 +12,7 @@ mod failure;
 mod generate;
 mod library;
 mod output;
+mod report;
 mod run;
 mod settings;
 mod sys;
@@ -60,6 +62,8 @@ fn carry_out(command: &Command) -> Result<i32, Failure> {
         Command::Capture(arguments) => capture::capture(arguments)?,
         Command::Bench(arguments) => bench::bench(arguments)?,
         Command::Demo(arguments) => bench::demo(arguments)?,
+        Command::Report(arguments) => report::report(arguments)?,
+        Command::Advise(arguments) => advise::advise(arguments)?,
         Command::Config(arguments) => config::show(arguments)?,
         Command::Completions(arguments) => generate::completions(arguments)?,
         Command::Man(arguments) => generate::man(arguments)?,

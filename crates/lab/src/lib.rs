@@ -3,7 +3,7 @@
 //! From the outside in:
 //!
 //! - [`run()`] takes a [`Suite`] and [`Options`] and gives back a [`record::Record`], which writes itself as JSON and CSV;
-//!   [`report`] draws it as one HTML page.
+//!   [`report`] draws one or several as one HTML page, from what [`evidence`] has read and checked.
 //! - [`suite`] holds the experiments. Each tells its [`plan::Plan`]s (what it will yield, what is promised) and takes one
 //!   sample at a time.
 //! - [`bench`](mod@bench) asks for those samples: kernel, Underpass, baseline, and again, so that whatever disturbs the
@@ -18,7 +18,10 @@
 //! Not here: starting a user's program (`underpass run` is the command line's) and anything that decides.
 #![deny(unsafe_code)]
 
+pub mod advise;
 pub mod bench;
+pub mod bootstrap;
+pub mod evidence;
 pub mod host;
 mod interrupt;
 pub mod launcher;

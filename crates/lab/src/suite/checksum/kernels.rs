@@ -227,6 +227,11 @@ struct Kernel {
 }
 
 impl Kernel {
+    fn of(task: Task, size: u64, is_hot: bool, area: &Rc<RefCell<Area>>, octets: usize) -> Kernel {
+        let contestants = Contestant::of(task);
+        Kernel { task, size, is_hot, contestants, rival: None, area: area.clone(), octets, baseline: None, turn: 0 }
+    }
+
     fn name(&self, contestant: Contestant) -> String {
         let heat = if self.is_hot { "hot" } else { "cold" };
         format!("{}, {}, {heat}, {}", self.task.name(), unit::size(self.size), contestant.name())
@@ -302,20 +307,18 @@ impl Experiment for Kernel {
     }
 }
 
+/// Names experiments that compare all contestants at these sizes.
+pub fn add_comparisons(lab: &Lab, chosen: &mut Chosen, sizes: &[u64]) {
+    let (area, octets) = (Rc::<RefCell<Area>>::default(), if lab.quick { COLD / 8 } else { COLD });
+    for (task, is_hot) in Task::ALL.into_iter().flat_map(|task| [(task, true), (task, false)]) {
+        sizes.iter().for_each(|&size| chosen.add("checksum", Kernel::of(task, size, is_hot, &area, octets)));
+    }
+}
+
 /// Names the experiments.
 pub fn add(lab: &Lab, chosen: &mut Chosen) {
     let (area, octets) = (Rc::<RefCell<Area>>::default(), if lab.quick { COLD / 8 } else { COLD });
-    let kernel = |task, size, is_hot| Kernel {
-        task,
-        size,
-        is_hot,
-        contestants: Contestant::of(task),
-        rival: None,
-        area: area.clone(),
-        octets,
-        baseline: None,
-        turn: 0,
-    };
+    let kernel = |task, size, is_hot| Kernel::of(task, size, is_hot, &area, octets);
     let target = |task, size, is_hot, rival, share| Kernel {
         contestants: vec![Contestant::Picked],
         rival: Some((rival, share)),

@@ -45,6 +45,27 @@ pub fn add(lab: &Lab, chosen: &mut Chosen, missing: &mut Vec<Skipped>) {
     }
 }
 
+/// Names experiments that compare instructions, and receivers that skip sums or compute them, at these sizes.
+pub fn add_comparisons(
+    lab: &Lab,
+    chosen: &mut Chosen,
+    missing: &mut Vec<Skipped>,
+    instructions: &[u64],
+    received: &[u64],
+) {
+    kernels::add_comparisons(lab, chosen, instructions);
+    if received.is_empty() {
+        return;
+    }
+    let Some(path) = open_path(lab, missing) else { return };
+    for socket in Socket::ALL {
+        for &size in received {
+            let receive = Receive { path: path.clone(), socket, size, ways: Way::PROCESSOR.into() };
+            chosen.add("checksum", Throughput { receive, turn: 0, skip: None });
+        }
+    }
+}
+
 /// The GPU, if one is to be measured and sums as the reference does.
 fn gpu(lab: &Lab, chosen: &mut Chosen, missing: &mut Vec<Skipped>) -> Option<Rc<Gpu>> {
     let mut missed = |why: String| missing.push(skipped("GPU", why));
@@ -79,14 +100,7 @@ fn add_offload(lab: &Lab, gpu: &Rc<Gpu>, chosen: &mut Chosen) {
 }
 
 fn add_path(lab: &Lab, gpu: Option<&Rc<Gpu>>, chosen: &mut Chosen, missing: &mut Vec<Skipped>) {
-    let mut missed = |why: String| missing.push(skipped("receive path", why));
-    let Some(processors) = lab.processors else {
-        return missed("the idle share is the receiver's processor's, and there is but one".to_string());
-    };
-    let path = match Path::new(processors, Gpu::open) {
-        Ok(path) => Rc::new(path),
-        Err(error) => return missed(format!("{error:#}")),
-    };
+    let Some(path) = open_path(lab, missing) else { return };
     let gpu = if gpu.is_some() { &Way::GPU[..] } else { &[] };
     let receive = |socket, size, ways: [&[Way]; 2]| Receive { path: path.clone(), socket, size, ways: ways.concat() };
     // The first is judged: by its throughput against none, and by what it leaves of the processor against the scalar way.
@@ -107,6 +121,22 @@ fn add_path(lab: &Lab, gpu: Option<&Rc<Gpu>>, chosen: &mut Chosen, missing: &mut
             for size in TABLE_SIZES {
                 chosen.add("checksum", Stages { receive: receive(socket, size, simd_first), turn: 0, beside });
             }
+        }
+    }
+}
+
+/// A cable for packets, if there can be one.
+fn open_path(lab: &Lab, missing: &mut Vec<Skipped>) -> Option<Rc<Path>> {
+    let mut missed = |why: String| missing.push(skipped("receive path", why));
+    let Some(processors) = lab.processors else {
+        missed("the idle share is the receiver's processor's, and there is but one".to_string());
+        return None;
+    };
+    match Path::new(processors, Gpu::open) {
+        Ok(path) => Some(Rc::new(path)),
+        Err(error) => {
+            missed(format!("{error:#}"));
+            None
         }
     }
 }

@@ -52,6 +52,20 @@ pub fn add(lab: &Lab, chosen: &mut Chosen, missing: &mut Vec<Skipped>) {
     }
 }
 
+/// Names experiments that compare algorithms of completion, and numbers of copied pieces, at these sizes.
+pub fn add_comparisons(chosen: &mut Chosen, missing: &mut Vec<Skipped>, completion: &[u64], copies: &[u64]) {
+    let stage = match Stage::new() {
+        Ok(stage) => Rc::new(stage),
+        Err(error) => return missing.push(skipped("link drivers", format!("{error:#}"))),
+    };
+    for &size in completion {
+        chosen.add("driver", Algorithms { stage: stage.clone(), size, fixed: Fixed::default() });
+    }
+    for &size in copies {
+        chosen.add("driver", Copies { stage: stage.clone(), size, fixed: Fixed::default() });
+    }
+}
+
 /// Curves over size: the group of their measurements.
 pub mod curve {
     /// Against UDP with a call for each message.

@@ -59,6 +59,16 @@ pub fn add(lab: &Lab, chosen: &mut Chosen) {
     chosen.add("layers", hop::Batched { pair: lab.processors });
 }
 
+/// Names experiments that run the same tower by each scheduler in turn, at these sizes: to compare the schedulers.
+pub fn add_comparisons(chosen: &mut Chosen, sizes: &[u64]) {
+    let unworked = (1..HIGHEST).map(|layers| (layers, Work::None));
+    for (layers, work) in unworked.chain(Work::ALL.map(|work| (HIGHEST, work))) {
+        for &size in sizes {
+            chosen.add("layers", Comparison { layers, work, size });
+        }
+    }
+}
+
 /// The group of the measurements of so many layers: a curve over size.
 pub fn curve(layers: u32, work: Work, scheduler: Scheduler) -> String {
     format!("{work}, {scheduler}, {layers}")
@@ -124,6 +134,44 @@ impl Experiment for Throughput {
     fn baseline(&mut self, lab: &Lab) -> Result<Option<(&'static str, f64)>> {
         let (name, tower) = &self.beside;
         Ok(Some((name, tower.run(lab.clock() / 2.0)?.octets_per_second)))
+    }
+}
+
+/// One tower by each scheduler.
+#[derive(Debug)]
+struct Comparison {
+    layers: u32,
+    work: Work,
+    size: u64,
+}
+
+impl Comparison {
+    fn towers(&self) -> [Tower; Scheduler::ALL.len()] {
+        let Comparison { layers, work, size } = *self;
+        Scheduler::ALL.map(|scheduler| Tower { layers, size, work, scheduler })
+    }
+}
+
+impl Experiment for Comparison {
+    fn sides(&self) -> &'static [Side] {
+        ALONE
+    }
+
+    fn plans(&self) -> Vec<Plan> {
+        let plan = |Tower { layers, size, work, scheduler }: Tower| {
+            let name = format!("{}, {layers} × {work}{}", unit::size(size), scheduler.suffix());
+            Plan::rate(&curve(layers, work, scheduler), name, Unit::BytesPerSecond).of_size(size)
+        };
+        self.towers().map(plan).into()
+    }
+
+    fn sample(&mut self, lab: &Lab, _: &Session) -> Result<Vec<Reading>> {
+        let rate = |tower: &Tower| {
+            let rate = tower.run(lab.clock() / 2.0)?.octets_per_second;
+            // On a host with too much other work, all messages may come at once, at the end.
+            Ok(if rate.is_finite() { Ok(rate) } else { Err("all messages came at one time".to_string()) })
+        };
+        self.towers().iter().map(rate).collect()
     }
 }
 

@@ -1,0 +1,23 @@
+//! `underpass report`: records as one page.
+
+use underpass_lab::evidence::{Evidence, EvidenceError};
+use underpass_lab::report;
+
+use crate::bench::writable;
+use crate::cli::ReportArguments;
+use crate::failure::Failure;
+
+/// Reads the records and writes the page.
+pub fn report(arguments: &ReportArguments) -> Result<(), Failure> {
+    let evidence = Evidence::read(&arguments.records)?;
+    writable(&arguments.output)?;
+    report::write_html(&evidence, &arguments.output)?;
+    println!("Written: {}", arguments.output.display());
+    Ok(())
+}
+
+impl From<EvidenceError> for Failure {
+    fn from(error: EvidenceError) -> Failure {
+        Failure::Failed(error.into())
+    }
+}

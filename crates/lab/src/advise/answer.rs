@@ -1,0 +1,216 @@
+//! Answers: which way is to be taken at which size, what it gains over the default, and how sure that is.
+
+use fastrand::Rng;
+
+use super::question::{Choice, Objective, Question, Stage};
+use crate::bootstrap::{self, Interval};
+
+/// Gains below this factor are a tie: what they are worth is less than what they vary by from day to day.
+pub const TIE: f64 = 1.05;
+/// Draws of one interval.
+const DRAWS: usize = 300;
+/// Steps between two measured sizes at which the ways are compared.
+const STEPS: u32 = 4;
+const SEED: u64 = 0x6164_7669_7365;
+
+/// What is to be done, by size.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Answer {
+    /// Of which work.
+    pub stage: Stage,
+    /// On what.
+    pub route: String,
+    /// What is weighed.
+    pub objective: Objective,
+    /// The way that is taken where nothing is said.
+    pub default: String,
+    /// Neighbouring sizes with the same choice together, the smallest first.
+    pub ranges: Vec<Range>,
+}
+
+/// Sizes with the same choice.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Range {
+    /// Bytes of the smallest message; `None` where there is no size.
+    pub from: Option<u64>,
+    /// Of the largest.
+    pub to: Option<u64>,
+    /// The choice at one size of these that was measured.
+    pub decided: Decided,
+}
+
+/// The choice at one size.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Decided {
+    /// Bytes of a message; 0 where there is no size.
+    pub size: u64,
+    /// Whether it was measured there; predicted otherwise.
+    pub is_measured: bool,
+    /// The way to take.
+    pub choice: String,
+    /// Why.
+    pub verdict: Verdict,
+    /// All ways but the default, the best first.
+    pub ways: Vec<Gain>,
+}
+
+/// What one way gains.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Gain {
+    /// The way.
+    pub name: String,
+    /// The group of measurements that it rests on.
+    pub group: String,
+    /// How many times less it costs than the default.
+    pub times: f64,
+    /// Where that lies; `None` if one sample says nothing of it.
+    pub interval: Option<Interval>,
+    /// What the default costs, and what this way costs, in nanoseconds.
+    pub costs: [f64; 2],
+}
+
+/// Why a way is chosen.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Verdict {
+    /// It is surely better than the default, by more than a tie.
+    Better,
+    /// No way is better than the default by more than a tie.
+    NoOffload,
+    /// What was measured does not tell; the default stays.
+    NotDistinguishable,
+}
+
+impl Verdict {
+    /// As the placement has it.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Verdict::Better => "better",
+            Verdict::NoOffload => "no offload",
+            Verdict::NotDistinguishable => "not distinguishable",
+        }
+    }
+}
+
+/// Answers a question as far as it was measured; `None` if no size has all its ways.
+pub fn of(question: &Question) -> Option<Answer> {
+    let measured = question.sizes();
+    let errors = errors(question, &measured);
+    // Between sizes a way is predicted, whose error is known only if there was one to leave out.
+    let is_known = errors.iter().all(Option::is_some);
+    let sizes = if is_known { with_steps(&measured) } else { measured.clone() };
+    let decided = sizes.iter().filter_map(|size| decide(question, &errors, *size));
+    let mut ranges: Vec<Range> = Vec::new();
+    for decided in decided {
+        let size = (decided.size > 0).then_some(decided.size);
+        match ranges.last_mut() {
+            Some(last) if is_known && is_same(&last.decided, &decided) => {
+                last.to = size;
+                let is_better_example = decided.is_measured
+                    && (!last.decided.is_measured || decided.gain().is_some_and(|it| Some(it) > last.decided.gain()));
+                if is_better_example {
+                    last.decided = decided;
+                }
+            }
+            _ => ranges.push(Range { from: size, to: size, decided }),
+        }
+    }
+    let default = question.ways.first()?.name.clone();
+    let (stage, route, objective) = (question.stage, question.route.clone(), question.objective);
+    (!ranges.is_empty()).then_some(Answer { stage, route, objective, default, ranges })
+}
+
+fn is_same(one: &Decided, other: &Decided) -> bool {
+    (&one.choice, one.verdict) == (&other.choice, other.verdict)
+}
+
+impl Decided {
+    /// What the best way gains over the default.
+    fn gain(&self) -> Option<f64> {
+        self.ways.first().map(|way| way.times)
+    }
+
+    /// What the chosen way gains over the default: 1 if it is the default.
+    pub fn chosen(&self) -> f64 {
+        self.ways.iter().find(|way| way.name == self.choice).map_or(1.0, |way| way.times)
+    }
+}
+
+/// The choice at one size; `None` outside of what was measured.
+pub fn decide(question: &Question, errors: &[Option<f64>], size: u64) -> Option<Decided> {
+    let is_measured = question.ways.iter().all(|way| way.curve.at(size).is_some());
+    let (default, others) = question.ways.split_first()?;
+    let mut ways = Vec::new();
+    for (way, error) in others.iter().zip(errors) {
+        let costs = [default.curve.predict(size)?, way.curve.predict(size)?];
+        let interval = drawn(default, way, size).map(|interval| {
+            let error = if is_measured { 0.0 } else { error.unwrap_or(0.0) };
+            widened(interval, costs[0] / costs[1], error)
+        });
+        let (name, group) = (way.name.clone(), way.group.clone());
+        ways.push(Gain { name, group, times: costs[0] / costs[1], interval, costs });
+    }
+    ways.sort_by(|one, other| other.times.total_cmp(&one.times));
+    let best = ways.first()?;
+    let verdict = match best.interval {
+        Some(interval) if interval.low > 1.0 && best.times >= TIE => Verdict::Better,
+        _ if ways.iter().all(|way| way.interval.is_some_and(|it| it.high < TIE)) => Verdict::NoOffload,
+        _ => Verdict::NotDistinguishable,
+    };
+    let choice = if verdict == Verdict::Better { best.name.clone() } else { default.name.clone() };
+    Some(Decided { size, is_measured, choice, verdict, ways })
+}
+
+/// The interval of the gain by samples drawn anew; `None` if there is but one of something.
+fn drawn(default: &Choice, way: &Choice, size: u64) -> Option<Interval> {
+    let has_several = |way: &Choice| {
+        let near = way.curve.at(size).map(|point| point.costs.len());
+        near.or_else(|| way.curve.sizes().filter_map(|size| way.curve.at(size)).map(|it| it.costs.len()).min())
+            .is_some_and(|least| least > 1)
+    };
+    if !has_several(default) || !has_several(way) {
+        return None;
+    }
+    let mut rng = Rng::with_seed(SEED);
+    let draw = |_| Some(default.curve.redraw(size, &mut rng)? / way.curve.redraw(size, &mut rng)?);
+    bootstrap::middle((0..DRAWS).filter_map(draw).collect())
+}
+
+/// An interval with the error of the prediction added, as independent errors add, in logarithms.
+fn widened(interval: Interval, gain: f64, error: f64) -> Interval {
+    let reach = |end: f64| (end / gain).ln().hypot(error);
+    Interval { low: gain * (-reach(interval.low)).exp(), high: gain * reach(interval.high).exp() }
+}
+
+/// For each way but the default: by how much its gain is off where a measured size is left out and predicted from its neighbours
+/// (root mean square of logarithms). The gaps are twice as wide then as those that are bridged, so the error is rather too large.
+/// `None` if no size has neighbours on both sides.
+pub fn errors(question: &Question, measured: &[u64]) -> Vec<Option<f64>> {
+    let Some((default, others)) = question.ways.split_first() else { return Vec::new() };
+    let of_way = |way: &Choice| {
+        let inner = measured.get(1..measured.len().saturating_sub(1)).unwrap_or_default();
+        let squares: Vec<f64> = inner.iter().filter_map(|size| Some(left_out(default, way, *size)?.powi(2))).collect();
+        (!squares.is_empty()).then(|| (squares.iter().sum::<f64>() / squares.len() as f64).sqrt())
+    };
+    others.iter().map(of_way).collect()
+}
+
+/// The logarithm of the predicted gain over the measured one, at a size that is left out.
+pub fn left_out(default: &Choice, way: &Choice, size: u64) -> Option<f64> {
+    let gain =
+        |default: &super::cost::Curve, way: &super::cost::Curve| Some(default.predict(size)? / way.predict(size)?);
+    let predicted = gain(&default.curve.without(size), &way.curve.without(size))?;
+    Some((predicted / gain(&default.curve, &way.curve)?).ln())
+}
+
+/// The sizes, and some between each two, in equal factors.
+fn with_steps(measured: &[u64]) -> Vec<u64> {
+    let mut sizes = measured.to_vec();
+    for pair in measured.windows(2) {
+        let factor = pair[1] as f64 / pair[0] as f64;
+        let step = |step: u32| pair[0] as f64 * factor.powf(f64::from(step) / f64::from(STEPS));
+        sizes.extend((1..STEPS).map(step).map(|size| size.round() as u64));
+    }
+    sizes.sort_unstable();
+    sizes.dedup();
+    sizes
+}

@@ -1,0 +1,144 @@
+//! Advice: from records to a placement of protocol work, with what it gains and how sure that is.
+//!
+//! [`question`] finds in records what there is to choose, [`cost`] predicts what a message costs between measured sizes,
+//! [`answer`] compares, and [`placement`] writes it down: as TOML for programs, and as text that names the figures for people.
+//! To leave a piece of work where it is, and not to know, are answers. What was not measured is named, not guessed.
+
+pub mod answer;
+pub mod check;
+pub mod cost;
+pub mod placement;
+pub mod question;
+
+use std::collections::BTreeMap;
+
+use crate::evidence::{Evidence, Run, Survey};
+use crate::record::Measurement;
+use crate::suite::checksum::table::Way;
+use answer::Answer;
+use question::{Objective, Question, Stage};
+
+/// All that records say.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Advice {
+    /// By stage, then by host.
+    pub answers: Vec<Sourced>,
+    /// What was not measured.
+    pub missing: Vec<Missing>,
+    /// Records that say nothing which a newer one of the same host does not say.
+    pub passed_over: Vec<String>,
+}
+
+/// An answer, and where it comes from.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Sourced {
+    /// The record's name.
+    pub record: String,
+    /// The host that it is of.
+    pub host: String,
+    /// The answer.
+    pub answer: Answer,
+}
+
+/// A decision that cannot be taken.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Missing {
+    /// Of which work.
+    pub stage: Stage,
+    /// What has not been measured.
+    pub what: String,
+    /// What measures it.
+    pub remedy: String,
+}
+
+/// What a question is about, whoever asks it.
+type Key = (String, Stage, String, Objective);
+
+/// Advice from these records. Where two records of one host answer the same, the newer one counts.
+pub fn of(evidence: &Evidence) -> Advice {
+    let mut newest: BTreeMap<Key, Asked> = BTreeMap::new();
+    let runs = evidence.runs.iter().flat_map(|run| {
+        let (host, date) = (run.record.host.to_string(), run.record.date.as_str());
+        questions(run).into_iter().map(move |it| Asked { record: &run.name, date, host: host.clone(), question: it })
+    });
+    let surveys = evidence.surveys.iter().flat_map(|survey| {
+        let (host, date) = (endpoints(survey), survey.date.as_str());
+        question::of_survey(survey).into_iter().map(move |it| Asked {
+            record: &survey.name,
+            date,
+            host: host.clone(),
+            question: it,
+        })
+    });
+    for asked in runs.chain(surveys) {
+        let question = &asked.question;
+        let key = (asked.host.clone(), question.stage, question.route.clone(), question.objective);
+        if newest.get(&key).is_none_or(|other| other.date < asked.date) {
+            newest.insert(key, asked);
+        }
+    }
+    let sourced = |it: &Asked| {
+        let (record, host) = (it.record.to_string(), it.host.clone());
+        Some(Sourced { record, host, answer: answer::of(&it.question)? })
+    };
+    let mut answers: Vec<Sourced> = newest.values().filter_map(sourced).collect();
+    answers.sort_by_key(|it| it.answer.stage);
+    let names = evidence.runs.iter().map(|run| &run.name).chain(evidence.surveys.iter().map(|it| &it.name));
+    let passed_over = names.filter(|name| !answers.iter().any(|it| it.record == **name)).cloned().collect();
+    Advice { missing: missing(&newest), answers, passed_over }
+}
+
+/// A question, and who asks it.
+struct Asked<'a> {
+    record: &'a str,
+    date: &'a str,
+    host: String,
+    question: Question,
+}
+
+/// What there is to choose in a record.
+pub fn questions(run: &Run) -> Vec<Question> {
+    let valid: Vec<&Measurement> = run.record.measurements.iter().filter(|it| it.invalid.is_none()).collect();
+    question::of(&valid)
+}
+
+fn endpoints(survey: &Survey) -> String {
+    let names: Vec<&str> = survey.endpoints.iter().map(|it| it.name.as_str()).collect();
+    format!("endpoints {}", names.join(", "))
+}
+
+fn missing(asked: &BTreeMap<Key, Asked>) -> Vec<Missing> {
+    let of_stage = |stage| asked.values().map(|it| &it.question).filter(move |it| it.stage == stage);
+    let mut missing: Vec<Missing> = Vec::new();
+    for stage in Stage::ALL {
+        if of_stage(stage).next().is_none() {
+            let what = "two ways to do it, measured in one record".to_string();
+            missing.push(Missing { stage, what, remedy: stage.remedy().to_string() });
+        }
+    }
+    let has_gpu = |question: &Question| question.ways.iter().any(|way| way.name.starts_with("GPU"));
+    let mut receivers = of_stage(Stage::Checksum).peekable();
+    if receivers.peek().is_some() && !receivers.any(has_gpu) {
+        let [one, other] = Way::GPU.map(Way::name);
+        missing.push(Missing {
+            stage: Stage::Checksum,
+            what: format!("a GPU ({one}, {other})"),
+            remedy: "underpass bench checksum --gpu, as root, on a host with a GPU by NVIDIA".to_string(),
+        });
+    }
+    for Asked { record, question, .. } in asked.values() {
+        let is_single =
+            |size: &u64| question.ways.iter().any(|way| way.curve.at(*size).is_some_and(|it| it.costs.len() < 2));
+        if question.sizes().iter().any(is_single) {
+            missing.push(Missing {
+                stage: question.stage,
+                what: format!("more than one sample of {} in {record}", question.route),
+                remedy: format!("{}, with --samples 5", question.stage.remedy()),
+            });
+        }
+    }
+    missing
+}
+
+#[cfg(test)]
+mod tests;

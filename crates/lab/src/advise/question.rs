@@ -1,0 +1,375 @@
+//! What can be decided, from what was measured: the ways to do one piece of protocol work that stand to choose.
+
+use std::collections::BTreeSet;
+
+use super::cost::Curve;
+use crate::evidence::{Endpoint, Survey};
+use crate::record::{Figure, Measurement};
+use crate::suite::apps::load;
+use crate::suite::checksum::table::{self, Contestant, Socket, Stage as Part, Task, Way};
+use crate::suite::driver::curve as driver;
+use crate::suite::layers::{HIGHEST, Scheduler, Work, curve as layers};
+use crate::unit::{Better, Unit, counted};
+use underpass_checksum::Variant;
+
+/// Protocol work that can be placed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub enum Stage {
+    /// The class of transport between two programs of one host: the kernel's TCP or shared memory.
+    Transport,
+    /// Who runs the engine's layers.
+    Layers,
+    /// What packets go over.
+    Link,
+    /// How a driver learns that packets are sent.
+    Completion,
+    /// How much a driver copies of a packet in pieces.
+    Copies,
+    /// Who sums received packets.
+    Checksum,
+    /// With which instructions the processor sums.
+    Instructions,
+    /// Who encrypts.
+    Encryption,
+    /// On which endpoint the work is done.
+    Endpoint,
+}
+
+impl Stage {
+    /// All, in the order of the advice.
+    pub const ALL: [Stage; 9] = [
+        Stage::Transport,
+        Stage::Layers,
+        Stage::Link,
+        Stage::Completion,
+        Stage::Copies,
+        Stage::Checksum,
+        Stage::Instructions,
+        Stage::Encryption,
+        Stage::Endpoint,
+    ];
+
+    /// As the placement has it.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Stage::Transport => "transport",
+            Stage::Layers => "layers",
+            Stage::Link => "link",
+            Stage::Completion => "completion",
+            Stage::Copies => "copies",
+            Stage::Checksum => "checksum",
+            Stage::Instructions => "instructions",
+            Stage::Encryption => "encryption",
+            Stage::Endpoint => "endpoint",
+        }
+    }
+
+    /// What has to be measured to decide it.
+    pub const fn remedy(self) -> &'static str {
+        match self {
+            Stage::Transport => "underpass bench pingpong, stream or apps",
+            Stage::Layers => "underpass bench layers",
+            Stage::Link | Stage::Completion | Stage::Copies => "underpass bench driver, as root",
+            Stage::Checksum => "underpass bench checksum, as root, on a host with a GPU with --gpu",
+            Stage::Instructions => "underpass bench checksum",
+            Stage::Encryption => "no suite measures encryption in more than one place yet",
+            Stage::Endpoint => "underpass survey",
+        }
+    }
+}
+
+/// One choice to be made.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Question {
+    /// Of which work.
+    pub stage: Stage,
+    /// On what, e.g. a link or a kind of program.
+    pub route: String,
+    /// What is weighed.
+    pub objective: Objective,
+    /// The ways, the default first.
+    pub ways: Vec<Choice>,
+}
+
+/// A way to do it.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Choice {
+    /// As the placement has it.
+    pub name: String,
+    /// The group of measurements that it rests on, as their record has it.
+    pub group: String,
+    /// What it costs.
+    pub curve: Curve,
+}
+
+/// From which, and to which, endpoint of a system a stream or a message best goes, as a survey has it.
+pub fn of_survey(survey: &Survey) -> Vec<Question> {
+    let mut all = Vec::new();
+    for other in &survey.endpoints {
+        let systems: BTreeSet<&str> = survey.endpoints.iter().map(|it| it.system.as_str()).collect();
+        for system in systems.into_iter().filter(|system| *system != other.system) {
+            let mut inside: Vec<&Endpoint> = survey.endpoints.iter().filter(|it| it.system == system).collect();
+            // The processor of the computer is the default.
+            inside.sort_by_key(|it| it.kind != "host");
+            for (is_sent, metric) in
+                [(true, "throughput"), (true, "latency"), (false, "throughput"), (false, "latency")]
+            {
+                let way = |endpoint: &&Endpoint| {
+                    let ends = if is_sent { [other, endpoint] } else { [endpoint, other] };
+                    of_pair(survey, ends, metric, &endpoint.name)
+                };
+                let (from, to) = if is_sent { (&*other.name, system) } else { (system, &*other.name) };
+                let objective = if metric == "latency" { Objective::Latency } else { Objective::Throughput };
+                let route = format!("{metric} from {from} to {to}, kernel TCP");
+                all.push(Question { stage: Stage::Endpoint, route, objective, ways: inside.iter().map(way).collect() });
+            }
+        }
+    }
+    answerable(all)
+}
+
+fn of_pair(survey: &Survey, [sender, receiver]: [&Endpoint; 2], metric: &str, name: &str) -> Choice {
+    let mut curve = Curve::default();
+    let is_this = |it: &&crate::evidence::Series| {
+        let is_plain = it.flows == 1 && it.load == "idle" && it.path == "kernel" && it.via.is_none();
+        is_plain && it.metric == metric && it.sender == sender.name && it.receiver == receiver.name
+    };
+    for series in survey.series.iter().filter(is_this) {
+        let cost = |value: f64| if metric == "latency" { value } else { series.size as f64 * 1e9 / value };
+        curve.add(series.size, series.values().into_iter().map(cost).collect());
+    }
+    let group = format!("{} → {}: {metric}", sender.name, receiver.name);
+    Choice { name: name.to_string(), group, curve }
+}
+
+/// Questions with a default and at least one other way, without the ways that were not measured.
+fn answerable(mut all: Vec<Question>) -> Vec<Question> {
+    // Without the default there is nothing that a gain would be a gain over.
+    all.retain(|question| question.ways.first().is_some_and(Choice::is_measured));
+    all.iter_mut().for_each(|question| question.ways.retain(Choice::is_measured));
+    all.retain(|question| question.ways.len() > 1);
+    all
+}
+
+impl Choice {
+    fn is_measured(&self) -> bool {
+        self.curve.sizes().next().is_some()
+    }
+}
+
+/// What a cost is a cost of.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub enum Objective {
+    /// Time, where messages follow each other as fast as they go: one divided by the throughput.
+    Throughput,
+    /// Time of one message by itself.
+    Latency,
+    /// Processor time.
+    Processor,
+}
+
+impl Objective {
+    /// As the placement has it.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Objective::Throughput => "throughput",
+            Objective::Latency => "latency",
+            Objective::Processor => "processor time",
+        }
+    }
+}
+
+/// What was measured, and how to find it.
+struct Source<'a>(&'a [&'a Measurement]);
+
+type Side = fn(&Measurement) -> &Figure;
+const UNDERPASS: Side = |it| &it.underpass;
+const KERNEL: Side = |it| &it.kernel;
+
+/// All questions that these measurements, of one record, have at least two answers to.
+pub fn of(measurements: &[&Measurement]) -> Vec<Question> {
+    let source = Source(measurements);
+    let all = [transport(&source), protocol(&source), drivers(&source), receivers(&source), instructions(&source)];
+    answerable(all.into_iter().flatten().collect())
+}
+
+impl Question {
+    /// Sizes at which all ways were measured, in order.
+    pub fn sizes(&self) -> Vec<u64> {
+        let has = |way: &Choice, size: u64| way.curve.at(size).is_some();
+        let first = self.ways.first().into_iter().flat_map(|way| way.curve.sizes());
+        first.filter(|size| self.ways.iter().all(|way| has(way, *size))).collect()
+    }
+}
+
+impl Source<'_> {
+    /// The curve of a suite's group.
+    fn choice(&self, suite: &str, name: &str, group: &str, side: Side) -> Choice {
+        let mut curve = Curve::default();
+        for it in self.0.iter().filter(|it| it.suite == suite && it.group == group) {
+            if let Some(size) = it.size {
+                curve.add(size, costs(it, side(it)));
+            }
+        }
+        Choice { name: name.to_string(), group: group.to_string(), curve }
+    }
+}
+
+/// Nanoseconds for each message.
+fn costs(measurement: &Measurement, figure: &Figure) -> Vec<f64> {
+    let bytes = measurement.size.unwrap_or(1) as f64;
+    let cost = |sample: &f64| match measurement.unit {
+        Unit::BytesPerSecond => bytes * 1e9 / sample,
+        Unit::PerSecond => 1e9 / sample,
+        _ => *sample,
+    };
+    figure.samples.iter().map(cost).collect()
+}
+
+fn transport(source: &Source) -> Vec<Question> {
+    let sized = [
+        ("pingpong", "blocking", "round trips between programs of one host", Objective::Latency),
+        ("stream", "stream", "streams between programs of one host", Objective::Throughput),
+    ];
+    let sized = sized.map(|(suite, group, route, objective)| Question {
+        stage: Stage::Transport,
+        route: route.to_string(),
+        objective,
+        ways: vec![
+            source.choice(suite, "kernel TCP", group, KERNEL),
+            source.choice(suite, "shared memory", group, UNDERPASS),
+        ],
+    });
+    let applications = source.0.iter().filter(|it| it.suite == "apps" && !it.name.ends_with(load::P99)).map(|it| {
+        let choice = |name: &str, side: Side| {
+            let mut curve = Curve::default();
+            curve.add(0, costs(it, side(it)));
+            Choice { name: name.to_string(), group: it.name.clone(), curve }
+        };
+        let is_time = it.better == Better::Lower;
+        Question {
+            stage: Stage::Transport,
+            route: it.name.strip_suffix(load::PROCESSOR_TIME).unwrap_or(&it.name).to_string(),
+            objective: if is_time { Objective::Processor } else { Objective::Throughput },
+            ways: vec![choice("kernel TCP", KERNEL), choice("shared memory", UNDERPASS)],
+        }
+    });
+    sized.into_iter().chain(applications).collect()
+}
+
+fn protocol(source: &Source) -> Vec<Question> {
+    let towers = Work::ALL.into_iter().flat_map(|work| (1..=HIGHEST).map(move |count| (work, count)));
+    let question = |(work, count): (Work, u32)| {
+        let way = |name: &str, scheduler| source.choice("layers", name, &layers(count, work, scheduler), UNDERPASS);
+        Question {
+            stage: Stage::Layers,
+            route: format!("{} over memory, {work} in each", counted(count, "layer")),
+            objective: Objective::Throughput,
+            ways: vec![way("in line", Scheduler::InLine), way("thread", Scheduler::Threads)],
+        }
+    };
+    towers.map(question).collect()
+}
+
+fn drivers(source: &Source) -> Vec<Question> {
+    let way = |name: &str, group: &str, side| source.choice("driver", name, group, side);
+    let same = |group: &&str| way(group, group, UNDERPASS);
+    let [adaptive, event_driven, lazy] = driver::COMPLETION;
+    let [as_it_pays, none, fixed @ .., all, _dummies] = driver::COPIES;
+    let copies: Vec<&str> = [none, as_it_pays].into_iter().chain(fixed).chain([all]).collect();
+    let question = |stage, objective, ways| Question { stage, route: "veth pair".to_string(), objective, ways };
+    vec![
+        question(
+            Stage::Link,
+            Objective::Throughput,
+            vec![
+                way("UDP, a call for each message", driver::CALL, KERNEL),
+                way("UDP, sendmmsg", driver::SENDMMSG, KERNEL),
+                way("UDP, GSO", driver::GSO, KERNEL),
+                way("AF_XDP", driver::CALL, UNDERPASS),
+            ],
+        ),
+        question(Stage::Completion, Objective::Processor, [event_driven, adaptive, lazy].iter().map(same).collect()),
+        question(Stage::Copies, Objective::Processor, copies.iter().map(same).collect()),
+    ]
+}
+
+fn receivers(source: &Source) -> Vec<Question> {
+    // What is the default where nothing is said, then what may be better.
+    let ways = [Way::Simd, Way::Scalar, Way::GpuStaged, Way::GpuUmem, Way::Skip];
+    let mut all = Vec::new();
+    for socket in Socket::ALL {
+        for is_sure in [false, true] {
+            let allowed = || ways.into_iter().filter(move |way| is_sure || *way != Way::Skip);
+            let link = if is_sure { "a link that guarantees integrity" } else { "any other link" };
+            let route = |load: &str| format!("receiving over {}, {link}{load}", socket.name());
+            let throughput =
+                |way: Way| source.choice("checksum", place(way), &table::throughput(socket, way), UNDERPASS);
+            all.push(Question {
+                stage: Stage::Checksum,
+                route: route(""),
+                objective: Objective::Throughput,
+                ways: allowed().map(throughput).collect(),
+            });
+            for beside in [false, true] {
+                let load = if beside { ", beside other load" } else { "" };
+                all.push(Question {
+                    stage: Stage::Checksum,
+                    route: route(load),
+                    objective: Objective::Processor,
+                    ways: allowed().map(|way| processor_time(source, socket, way, beside)).collect(),
+                });
+            }
+        }
+    }
+    all
+}
+
+/// The placement's word for a way to sum.
+fn place(way: Way) -> &'static str {
+    match way {
+        Way::Skip => "skip",
+        Way::Scalar => "in line",
+        Way::Simd => "SIMD",
+        Way::GpuStaged => "GPU, staged",
+        Way::GpuUmem => "GPU, in place",
+    }
+}
+
+/// All parts of a packet's processor time together, sample by sample, as each sample of them is of one run.
+fn processor_time(source: &Source, socket: Socket, way: Way, beside: bool) -> Choice {
+    let part = |part: &Part| {
+        let group = table::stage(socket, way, *part, beside);
+        source.choice("checksum", place(way), &group, UNDERPASS)
+    };
+    let parts: Vec<Choice> = Part::of(way).iter().map(part).collect();
+    let mut curve = Curve::default();
+    for size in parts[0].curve.sizes() {
+        let all: Option<Vec<&Vec<f64>>> = parts.iter().map(|it| it.curve.at(size).map(|it| &it.costs)).collect();
+        if let Some(all) = all
+            && all.iter().all(|costs| costs.len() == all[0].len())
+        {
+            curve.add(size, (0..all[0].len()).map(|sample| all.iter().map(|costs| costs[sample]).sum()).collect());
+        }
+    }
+    let group = format!("{}{}: all parts", table::throughput(socket, way), if beside { ", beside" } else { "" });
+    Choice { name: place(way).to_string(), group, curve }
+}
+
+fn instructions(source: &Source) -> Vec<Question> {
+    let tasks = Task::ALL.into_iter().flat_map(|task| [true, false].map(|is_hot| (task, is_hot)));
+    let question = |(task, is_hot): (Task, bool)| {
+        let variants = Variant::ALL.into_iter().filter(|it| *it != Variant::Reference);
+        let way = |variant: Variant| {
+            let group = table::kernel(task, Contestant::Variant(variant), is_hot);
+            source.choice("checksum", &variant.to_string(), &group, UNDERPASS)
+        };
+        Question {
+            stage: Stage::Instructions,
+            route: format!("{}, {}", task.title(), if is_hot { "data in the cache" } else { "data in no cache" }),
+            objective: Objective::Throughput,
+            ways: variants.map(way).collect(),
+        }
+    };
+    tasks.map(question).collect()
+}

@@ -1,0 +1,188 @@
+use super::answer::{Verdict, decide, errors};
+use super::placement::Placement;
+use super::*;
+use crate::plan::Plan;
+use crate::record::Record;
+use crate::suite::layers::{Scheduler, Work, curve};
+use crate::unit::Unit;
+
+const SIZES: [u64; 4] = [1 << 10, 1 << 12, 1 << 14, 1 << 16];
+
+/// One layer in line and by a thread: rates by size, each a sample.
+fn run(name: &str, in_line: [&[f64]; 4], threads: [&[f64]; 4]) -> Run {
+    let mut record = Record::begin(2, false);
+    for (scheduler, rates) in [(Scheduler::InLine, in_line), (Scheduler::Threads, threads)] {
+        let group = curve(1, Work::Memcpy, scheduler);
+        for (size, samples) in SIZES.into_iter().zip(rates) {
+            let plan = Plan::rate(&group, format!("{group} of {size}"), Unit::BytesPerSecond).of_size(size);
+            record.measurements.push(Measurement::conclude("layers", &plan, vec![], samples.to_vec(), None, None));
+        }
+    }
+    Run::new(name.to_string(), record).unwrap()
+}
+
+const LEVEL: [&[f64]; 4] = [&[1e9, 1.01e9, 0.99e9]; 4];
+
+fn advice<const N: usize>(runs: [Run; N]) -> Advice {
+    of(&Evidence { runs: runs.into(), surveys: Vec::new() })
+}
+
+fn layers(advice: &Advice) -> &Answer {
+    &advice.answers.iter().find(|it| it.answer.stage == Stage::Layers).unwrap().answer
+}
+
+#[test]
+fn what_is_surely_better_is_chosen_where_it_is() {
+    let faster: &[f64] = &[2e9, 2.02e9, 1.98e9];
+    let slower: &[f64] = &[0.5e9, 0.51e9, 0.49e9];
+    let advice = advice([run("one", LEVEL, [slower, slower, faster, faster])]);
+    let answer = layers(&advice);
+    let ranges: Vec<(&str, Verdict)> =
+        answer.ranges.iter().map(|it| (it.decided.choice.as_str(), it.decided.verdict)).collect();
+    assert_eq!(ranges.first(), Some(&("in line", Verdict::NoOffload)));
+    assert_eq!(ranges.last(), Some(&("thread", Verdict::Better)));
+    let (first, last) = (&answer.ranges[0], &answer.ranges[ranges.len() - 1]);
+    assert_eq!((first.from, last.to), (Some(SIZES[0]), Some(SIZES[3])));
+    assert!((last.decided.chosen() - 2.0).abs() < 0.01, "{:?}", last.decided);
+    let text = advice.to_string();
+    assert!(text.contains("thread. 2.00 times the throughput (1."), "{text}");
+    assert!(text.contains("record one") && text.contains("\"memcpy, thread per layer, 1\""), "{text}");
+}
+
+#[test]
+fn what_scatters_is_not_distinguishable_and_the_default_stays() {
+    let wild: &[f64] = &[0.6e9, 1.3e9, 2e9];
+    let advice = advice([run("one", LEVEL, [wild; 4])]);
+    assert!(
+        layers(&advice)
+            .ranges
+            .iter()
+            .all(|it| { (it.decided.verdict, it.decided.choice.as_str()) == (Verdict::NotDistinguishable, "in line") })
+    );
+}
+
+#[test]
+fn a_gain_within_the_tie_is_no_offload() {
+    let little: &[f64] = &[1.02e9, 1.021e9, 1.019e9];
+    let steady: &[f64] = &[1e9, 1.001e9, 0.999e9];
+    let advice = advice([run("one", [steady; 4], [little; 4])]);
+    let [range] = &layers(&advice).ranges[..] else { panic!("{advice}") };
+    assert_eq!((range.decided.verdict, range.decided.chosen()), (Verdict::NoOffload, 1.0));
+}
+
+/// One sample is a figure and no certainty.
+#[test]
+fn one_sample_is_named_as_missing() {
+    let advice = advice([run("one", LEVEL, [&[9e9]; 4])]);
+    assert!(layers(&advice).ranges.iter().all(|it| it.decided.verdict == Verdict::NotDistinguishable));
+    assert!(advice.missing.iter().any(|it| it.stage == Stage::Layers && it.what.contains("more than one sample")));
+}
+
+#[test]
+fn what_was_not_measured_is_named() {
+    let advice = advice([run("one", LEVEL, LEVEL)]);
+    let stages: Vec<Stage> = advice.missing.iter().map(|it| it.stage).collect();
+    assert!(!stages.contains(&Stage::Layers) && stages.contains(&Stage::Encryption), "{stages:?}");
+    let nothing = of(&Evidence::default());
+    assert!(nothing.answers.is_empty() && nothing.missing.len() == Stage::ALL.len());
+}
+
+#[test]
+fn the_newer_record_of_a_host_counts() {
+    let (mut old, new) = (run("old", LEVEL, LEVEL), run("new", LEVEL, LEVEL));
+    old.record.date = "2020-01-01T00:00:00Z".to_string();
+    let advice = advice([new, old]);
+    assert_eq!((advice.answers.len(), advice.answers[0].record.as_str()), (1, "new"));
+    assert_eq!(advice.passed_over, ["old"]);
+}
+
+/// A fixed part and a part for each byte, which changes once, as at the end of a cache.
+#[test]
+fn a_size_between_others_is_predicted_by_their_line() {
+    let cost = |size: f64| if size <= 4096.0 { 100.0 + size / 10.0 } else { size / 8.0 - 2.4 };
+    let rate = |times: f64| SIZES.map(|size| vec![size as f64 * 1e9 / (cost(size as f64) * times); 2]);
+    let [slow, fast] = [rate(1.0), rate(0.5)];
+    let slices = |rates: &[Vec<f64>; 4]| -> Vec<Vec<f64>> { rates.to_vec() };
+    let (slow, fast) = (slices(&slow), slices(&fast));
+    let array = |rates: &'static [Vec<f64>]| -> [&'static [f64]; 4] { std::array::from_fn(|at| &rates[at][..]) };
+    let run = run("one", array(slow.leak()), array(fast.leak()));
+    let question = &questions(&run)[0];
+    let curve = &question.ways[0].curve;
+    for (size, expected) in [(2048, cost(2048.0)), (4096, cost(4096.0)), (40_000, cost(40_000.0))] {
+        let predicted = curve.predict(size).unwrap();
+        assert!((predicted - expected).abs() < 1e-6 * expected, "{size}: {predicted} and not {expected}");
+    }
+    assert_eq!((curve.predict(1000), curve.predict(70_000)), (None, None), "nothing is known beyond");
+    let errors = errors(question, &question.sizes());
+    assert!(errors[0].is_some_and(|error| error < 1e-9), "both ways are off alike: {errors:?}");
+    let decided = decide(question, &errors, 2048).unwrap();
+    assert_eq!((decided.verdict, decided.is_measured), (Verdict::Better, false));
+}
+
+#[test]
+fn a_placement_survives_its_file() {
+    let advice = advice([run("one", LEVEL, [&[2e9, 2.02e9, 1.98e9]; 4])]);
+    let placement = Placement::of(&advice);
+    let text = placement.to_toml().unwrap();
+    assert_eq!(toml::from_str::<Placement>(&text).unwrap(), placement);
+    assert!(text.contains("choice = \"thread\"") && text.contains("verdict = \"better\""), "{text}");
+    assert!(toml::from_str::<Placement>(&text.replace("choice", "choise")).is_err(), "a misspelt entry is an error");
+}
+
+#[test]
+fn a_survey_says_which_endpoint_of_a_system_is_best() {
+    let mut survey = crate::evidence::tests::survey();
+    for (at, system) in [(0, "a"), (1, "b")] {
+        survey["endpoints"][at]["system"] = system.into();
+    }
+    let mut third = survey["endpoints"][1].clone();
+    third["name"] = "host b".into();
+    third["kind"] = "host".into();
+    survey["endpoints"].as_array_mut().unwrap().push(third);
+    for at in [0, 1] {
+        let mut faster = survey["series"][at].clone();
+        faster["receiver"] = "host b".into();
+        for sample in [0, 1] {
+            let value = faster["samples"][sample]["value"].as_f64().unwrap();
+            faster["samples"][sample]["value"] = (value / 2.0).into();
+        }
+        survey["series"].as_array_mut().unwrap().push(faster);
+    }
+    let survey = Survey::parse("s".to_string(), survey.to_string().as_bytes()).unwrap();
+    let advice = of(&Evidence { runs: Vec::new(), surveys: vec![survey] });
+    let [only] = &advice.answers[..] else { panic!("{advice}") };
+    assert_eq!(
+        (only.answer.route.as_str(), only.answer.default.as_str()),
+        ("throughput from host to b, kernel TCP", "host b")
+    );
+    assert!(only.answer.ranges.iter().all(|it| it.decided.choice == "card" && it.decided.verdict == Verdict::Better));
+}
+
+/// Rates of one layer in line and by a thread, at one size that no record has.
+fn measured_at(size: u64, rates: [f64; 2]) -> Run {
+    let mut record = Record::begin(2, false);
+    for (scheduler, rate) in Scheduler::ALL.into_iter().zip(rates) {
+        let group = curve(1, Work::Memcpy, scheduler);
+        let plan = Plan::rate(&group, "it", Unit::BytesPerSecond).of_size(size);
+        record.measurements.push(Measurement::conclude("layers", &plan, vec![], vec![rate; 2], None, None));
+    }
+    Run::new("measured".to_string(), record).unwrap()
+}
+
+#[test]
+fn a_check_counts_what_was_right_and_what_it_cost() {
+    let faster: &[f64] = &[2e9, 2.02e9, 1.98e9];
+    let asked = questions(&run("one", LEVEL, [faster; 4]));
+    let check = |size, rates| check::compare(&asked, &questions(&measured_at(size, rates)));
+    // Nearly as predicted, and right; then a fifth slower than the default, and wrong.
+    let right = check(2048, [1e9, 2.1e9]);
+    assert_eq!((right.cases.len(), right.right(), right.regret()), (1, Some(1.0), Some(0.0)));
+    assert!((right.error().unwrap() - 0.1 / 2.1).abs() < 1e-3, "{right:?}");
+    let wrong = check(2048, [1e9, 0.8e9]);
+    assert_eq!(wrong.right(), Some(0.0));
+    assert!((wrong.regret().unwrap() - 0.2).abs() < 1e-9 && wrong.to_string().contains("wrong: layers, "), "{wrong}");
+    let tie = check(2048, [1e9, 0.98e9]);
+    assert!(tie.cases[0].is_tie() && tie.cases[0].is_right() && tie.right().is_none(), "{tie:?}");
+    assert!(check(SIZES[1], [1e9, 2e9]).cases.is_empty(), "a size of the record is not held out");
+    assert!(check(1 << 20, [1e9, 2e9]).cases.is_empty(), "beyond the sizes nothing is predicted");
+}

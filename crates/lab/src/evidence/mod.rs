@@ -1,0 +1,119 @@
+//! The records that `report` and `advise` are given: read, parsed and checked before anything is computed from them.
+//!
+//! A record may come from anywhere, so nothing in it is believed: its size is bounded, its figures must be numbers that their
+//! unit can have, and each median must be that of its samples.
+
+mod run;
+mod survey;
+
+use std::fs::File;
+use std::io::{self, Read};
+use std::path::{Path, PathBuf};
+
+use serde::Deserialize;
+
+use crate::record::Record;
+pub use run::Run;
+pub use survey::{Endpoint, Observation, Sample, Series, Survey};
+
+/// Largest file that is read: many times the largest that any suite writes.
+const MOST_BYTES: u64 = 64 << 20;
+/// Longest text of a record, in bytes.
+const LONGEST_TEXT: usize = 4096;
+
+/// Records, by kind.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Evidence {
+    /// Runs of suites.
+    pub runs: Vec<Run>,
+    /// Surveys.
+    pub surveys: Vec<Survey>,
+}
+
+/// A record that cannot be used.
+#[derive(Debug, thiserror::Error)]
+#[error("{}: {problem}", file.display())]
+pub struct EvidenceError {
+    /// The file.
+    pub file: PathBuf,
+    /// What is wrong with it.
+    pub problem: Problem,
+}
+
+/// What is wrong with a record.
+#[derive(Debug, thiserror::Error)]
+pub enum Problem {
+    /// The file cannot be read.
+    #[error("cannot be read ({0})")]
+    Unreadable(#[from] io::Error),
+    /// The file is larger than any record.
+    #[error("has more than {} MiB, as no record has; is it another file?", MOST_BYTES >> 20)]
+    TooLarge,
+    /// It ends in the middle, is no JSON, or lacks what a record has.
+    #[error(
+        "is no record of this version ({0}); records are what `underpass bench --json` and `underpass demo` write, and \
+         an older version's have to be measured again"
+    )]
+    Malformed(#[from] serde_json::Error),
+    /// It says that it is something else.
+    #[error("is a record of the kind {0:?}, which is not known here; a newer version of Underpass may know it")]
+    Unknown(String),
+    /// A figure cannot be true.
+    #[error("{measurement:?}: {what}; the record is damaged or was changed, so none of it is used")]
+    Impossible {
+        /// The measurement.
+        measurement: String,
+        /// Why it cannot.
+        what: String,
+    },
+    /// It has more, or longer, entries than any suite writes.
+    #[error("{0}")]
+    Excessive(String),
+}
+
+/// What tells a survey from a run.
+#[derive(Deserialize)]
+struct Head {
+    format: Option<String>,
+}
+
+impl Evidence {
+    /// Reads these records.
+    ///
+    /// # Errors
+    /// One of the files cannot be read, is no record, or has figures that cannot be true.
+    pub fn read(files: &[PathBuf]) -> Result<Evidence, EvidenceError> {
+        let mut all = Evidence::default();
+        for file in files {
+            all.add(file).map_err(|problem| EvidenceError { file: file.clone(), problem })?;
+        }
+        Ok(all)
+    }
+
+    /// A record that is at hand.
+    ///
+    /// # Errors
+    /// It has figures that cannot be true.
+    pub fn of(name: String, record: Record) -> Result<Evidence, Problem> {
+        Ok(Evidence { runs: vec![Run::new(name, record)?], surveys: Vec::new() })
+    }
+
+    fn add(&mut self, file: &Path) -> Result<(), Problem> {
+        let mut text = Vec::new();
+        File::open(file)?.take(MOST_BYTES + 1).read_to_end(&mut text)?;
+        if text.len() as u64 > MOST_BYTES {
+            return Err(Problem::TooLarge);
+        }
+        let name = file.file_stem().map(|name| name.to_string_lossy().into_owned()).unwrap_or_default();
+        let head: Head = serde_json::from_slice(&text)?;
+        match head.format.as_deref() {
+            Some(survey::FORMAT) => self.surveys.push(Survey::parse(name, &text)?),
+            Some(other) => return Err(Problem::Unknown(other.chars().take(40).collect())),
+            None => self.runs.push(Run::new(name, serde_json::from_slice(&text)?)?),
+        }
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+pub(crate) mod tests;

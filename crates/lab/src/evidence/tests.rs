@@ -1,0 +1,94 @@
+use std::fs;
+
+use super::*;
+use crate::record::tests::example;
+
+fn read(text: &str) -> Result<Evidence, EvidenceError> {
+    let folder = tempfile::tempdir().unwrap();
+    let file = folder.path().join("record.json");
+    fs::write(&file, text).unwrap();
+    Evidence::read(&[file])
+}
+
+fn whole() -> String {
+    serde_json::to_string(&example()).unwrap()
+}
+
+#[test]
+fn a_record_is_read_under_its_name() {
+    let evidence = read(&whole()).unwrap();
+    assert_eq!((evidence.runs[0].name.as_str(), &evidence.runs[0].record), ("record", &example()));
+}
+
+#[test]
+fn what_is_no_record_is_named_with_a_remedy() {
+    let text = whole();
+    for (damaged, expected) in [
+        (&text[..text.len() / 2], "is no record of this version"),
+        ("{}", "missing field"),
+        ("", "is no record"),
+        ("[1, 2]", "is no record"),
+        (r#"{"format": "underpass-of-tomorrow"}"#, "not known here"),
+        (&text.replace("60000.0", "1e999"), "is no record"),
+    ] {
+        let error = read(damaged).unwrap_err().to_string();
+        assert!(error.contains("record.json: ") && error.contains(expected), "{error}");
+    }
+    let missing = Evidence::read(&[PathBuf::from("/nowhere/record.json")]).unwrap_err().to_string();
+    assert!(missing.contains("/nowhere/record.json: cannot be read (No such file"), "{missing}");
+}
+
+#[test]
+fn figures_that_cannot_be_true_are_found() {
+    let text = whole();
+    for (from, to, expected) in [
+        ("60000.0", "-60000.0", "-60000 ns is no duration"),
+        ("\"median\":61000.0", "\"median\":1.0", "its median is said to be Some(1.0)"),
+        ("\"median\":61000.0", "\"median\":null", "its median is said to be None"),
+    ] {
+        assert!(text.contains(from), "{text}");
+        let error = read(&text.replacen(from, to, 1)).unwrap_err().to_string();
+        assert!(error.contains("\"blocking, 1 B\": kernel: ") && error.contains(expected), "{error}");
+    }
+    let long = text.replace("not installed", &"x".repeat(5000));
+    assert!(read(&long).unwrap_err().to_string().contains("more than 4096 bytes"));
+}
+
+/// A survey of two endpoints with one series each way.
+pub fn survey() -> serde_json::Value {
+    let host = serde_json::to_value(example().host).unwrap();
+    let endpoint = |name: &str, kind: &str| {
+        serde_json::json!({ "name": name, "kind": kind, "system": "a", "emulated": true, "emulation": "a quota",
+            "host": host })
+    };
+    let series = |sender: &str, receiver: &str, size: u64, value: f64| {
+        let sample = |value: f64| {
+            serde_json::json!({ "value": value, "bytes": 1000, "exchanges": null,
+            "sender_time": 5000, "receiver_time": 7000 })
+        };
+        serde_json::json!({ "sender": sender, "receiver": receiver, "via": null, "tool": "iperf3",
+            "metric": "throughput", "size": size, "flows": 1, "load": "idle", "path": "kernel", "unit": "B/s",
+            "better": "higher", "samples": [sample(value), sample(value * 1.01)] })
+    };
+    serde_json::json!({ "format": "underpass-survey", "schema": 1, "date": "2026-11-27T00:00:00Z", "version": "0.1.0",
+        "revision": null, "seed": 7, "complete": true, "plan": { "samples": 2, "quick": false },
+        "endpoints": [endpoint("host", "host"), endpoint("card", "smartnic")],
+        "series": [series("host", "card", 64, 1e8), series("host", "card", 4096, 1e9), series("card", "host", 64, 2e8),
+            series("card", "host", 4096, 2e9)],
+        "skipped": [], "observations": [{ "name": "maximum-follows-receiver", "verdict": "confirmed", "text": "as <it> is" }] })
+}
+
+#[test]
+fn a_survey_is_checked_as_well() {
+    let whole = survey();
+    assert_eq!(read(&whole.to_string()).unwrap().surveys[0].series.len(), 4);
+    let mut newer = whole.clone();
+    newer["schema"] = 2.into();
+    assert!(read(&newer.to_string()).unwrap_err().to_string().contains("version 2 of the format"));
+    let mut stranger = whole.clone();
+    stranger["series"][0]["sender"] = "nobody".into();
+    assert!(read(&stranger.to_string()).unwrap_err().to_string().contains("\"nobody\" is none of its endpoints"));
+    let mut liar = whole;
+    liar["series"][0]["samples"][0]["value"] = (-1.0).into();
+    assert!(read(&liar.to_string()).unwrap_err().to_string().contains("-1 B/s is no such figure"));
+}

@@ -1,0 +1,206 @@
+use super::*;
+use crate::plan::{Plan, Target};
+use crate::record::tests::example;
+use crate::suite::apps::load;
+use crate::unit::Unit;
+
+fn page(record: Record) -> String {
+    html(&Evidence::of("example".to_string(), record).unwrap()).unwrap()
+}
+
+/// What stands between the library and our own script is the same for every page.
+fn without_library(page: &str) -> String {
+    let scripts: Vec<&str> = page.split("<script>").collect();
+    [scripts[0], scripts[scripts.len() - 1]].concat()
+}
+
+fn charts(page: &str) -> Vec<serde_json::Value> {
+    let parts = page.split("<script type=\"application/json\">").skip(1);
+    parts.map(|part| serde_json::from_str(part.split("</script>").next().unwrap()).unwrap()).collect()
+}
+
+fn names(chart: &serde_json::Value) -> Vec<&str> {
+    chart["series"].as_array().unwrap().iter().map(|it| it["name"].as_str().unwrap()).collect()
+}
+
+fn points(chart: &serde_json::Value, name: &str) -> usize {
+    let all = chart["series"].as_array().unwrap();
+    all.iter().find(|it| it["name"] == name).unwrap()["points"].as_array().unwrap().len()
+}
+
+fn record_of(suite: &str, measured: &[(&Plan, &[f64], &[f64])]) -> Record {
+    let mut record = example();
+    record.measurements.clear();
+    for (plan, kernel, underpass) in measured {
+        let kernel = kernel.to_vec();
+        record.measurements.push(Measurement::conclude(suite, plan, kernel, underpass.to_vec(), None, None));
+    }
+    record
+}
+
+#[test]
+fn the_page_fetches_nothing() {
+    let page = without_library(&page(example()));
+    for external in ["http://", "https://", "src=", "url(", "@import"] {
+        assert!(!page.contains(external), "{external}");
+    }
+}
+
+#[test]
+fn what_was_measured_is_shown_beside_the_paper() {
+    let page = page(example());
+    for figure in ["61.0 µs", "510 ns", "120×", "70.0 µs", "30.0 MB/s", "9.00×", "14.0 k/s", "+500 µs", "✗ missed"]
+    {
+        assert!(page.contains(figure), "{figure}");
+    }
+    let charts = charts(&page);
+    let round_trip = &charts[0];
+    assert_eq!((points(round_trip, "Underpass"), points(round_trip, "cache line")), (2, 1));
+    assert_eq!(points(round_trip, "bypass, Myrinet (paper)"), 2);
+    assert!(page.contains("<td class=\"published\"><data value=\"98000\">98.0 µs</data></td>"), "{page}");
+}
+
+#[test]
+fn what_was_not_measured_is_not_shown() {
+    let shown = page(example());
+    for trace in ["777 ns", "\"777\"", "777.0"] {
+        assert!(!without_library(&shown).contains(trace), "an invalid figure has no place");
+    }
+    assert!(shown.contains("nginx: not measured, not installed"));
+    let mut nothing = example();
+    nothing.measurements.clear();
+    nothing.skipped.clear();
+    let shown = page(nothing);
+    for absent in ["<figure", "<table", "class=\"tile\"", "Not shown", "Licensed under the MIT license"] {
+        assert!(!shown.contains(absent), "{absent}");
+    }
+}
+
+/// Whatever a record says is text: in the page, and in what the script reads.
+#[test]
+fn nothing_in_a_record_is_markup() {
+    let attack = "</script><img src=x onerror=alert(1)>";
+    let plan = Plan::rate("Redis", attack, Unit::PerSecond).target(Target::TimesBetter(2.0)).note(attack);
+    let mut record = record_of("apps", &[(&plan, &[1.0, 2.0], &[3.0, 4.0])]);
+    record.measurements[0].targets[0].text = attack.to_string();
+    record.skipped[0].reason = attack.to_string();
+    record.host.kernel = attack.to_string();
+    record.programs.push(attack.to_string());
+    let runs = [attack, "other"].map(|name| Run::new(name.to_string(), record.clone()).unwrap());
+    let page = html(&Evidence { runs: runs.into(), surveys: vec![] }).unwrap();
+    assert!(!page.contains("<img"), "{}", without_library(&page));
+    assert_eq!(charts(&page)[0]["rows"][0], attack, "and it is all there");
+}
+
+/// One rate that promises a factor and one that must not get worse, each with what a request costs.
+#[test]
+fn applications_are_drawn_by_rate_cost_and_slowest() {
+    let mut plans = Vec::new();
+    for (name, target) in [("Redis GET", Target::TimesBetter(3.0)), ("MariaDB, 8 threads", load::NOT_SLOWER)] {
+        plans.extend(load::plans(Plan::rate(name, name, Unit::PerSecond).target(target), "request", true));
+    }
+    let measured: Vec<_> = plans.iter().map(|plan| (plan, &[4e3][..], &[5e3][..])).collect();
+    let page = page(record_of("apps", &measured));
+    let charts = charts(&page);
+    assert_eq!(charts.len(), 3);
+    for chart in &charts {
+        assert_eq!(chart["rows"][1], "MariaDB, 8 threads", "a row is named as the rate is");
+    }
+    assert_eq!(page.matches("class=\"tile\"").count(), 1, "what must not get worse is no headline");
+    assert!(page.contains("0.800×") && page.contains("MariaDB, 8 threads: p99"));
+}
+
+/// What has no side on kernel TCP: two curves and the link's over two sizes.
+#[test]
+fn layers_are_drawn_beside_the_link_alone() {
+    use crate::suite::layers::{LINK_ALONE, Scheduler, Work, curve};
+    let mut record = example();
+    record.measurements.clear();
+    for (layers, rate) in [(1, 9e9), (3, 8e9)] {
+        for size in [1024, 65536] {
+            let group = curve(layers, Work::None, Scheduler::InLine);
+            let plan = Plan::rate(&group, format!("{layers} of {size}"), Unit::BytesPerSecond).of_size(size);
+            let plan = plan.target(Target::ShareOfBaseline(0.9));
+            let beside = Some((if layers == 1 { LINK_ALONE } else { "1 layer" }, vec![9e9]));
+            record.measurements.push(Measurement::conclude("layers", &plan, vec![], vec![rate; 2], beside, None));
+        }
+    }
+    let page = page(record);
+    let charts = charts(&page);
+    assert_eq!(names(&charts[0]), ["1 layer", "3 layers", LINK_ALONE, "1, 2, 3 layers, HIPPI alone (paper)"]);
+    assert_eq!(names(&charts[1])[..2], ["no copy", LINK_ALONE]);
+    assert_eq!(points(&charts[0], LINK_ALONE), 2);
+    assert!(page.contains("88.9 %"), "three layers against one");
+    assert!(page.contains("≥ 90 % of link alone (9.00 GB/s)") && page.contains("✗ missed"));
+}
+
+/// Two drivers, on both sides, and algorithms alone: packets, octets, and what algorithms gain beside the paper.
+#[test]
+fn drivers_are_drawn_by_packets_and_by_octets() {
+    use crate::suite::driver::curve;
+    let plans: Vec<Plan> = [curve::CALL, curve::COMPLETION[0], curve::COMPLETION[1]]
+        .into_iter()
+        .flat_map(|group| {
+            let plan = |size| Plan::rate(group, format!("{group} of {size}"), Unit::PerSecond).of_size(size);
+            [64, 1024].map(plan)
+        })
+        .collect();
+    let rates = [[2e5; 2], [2e5; 2], [3e5; 2], [3e5; 2], [2e5; 2], [2e5; 2]];
+    let measured: Vec<_> = plans.iter().zip(&rates).map(|(plan, rate)| (plan, &[1e5][..], &rate[..])).collect();
+    let page = page(record_of("driver", &measured));
+    let charts = charts(&page);
+    assert_eq!(charts.len(), 4, "messages and octets, by driver and by algorithm");
+    assert_eq!(names(&charts[0]), ["AF_XDP", "UDP, a call each"]);
+    assert_eq!(charts[1]["series"][0]["points"][1]["y"], 2e5 * 1024.0);
+    assert!(page.contains(">+50.0 %</data>") && page.contains(">+70 %</data>"), "here, and the paper's");
+}
+
+/// Figure 5 and tables 4 and 5 of the paper, as far as there are ways.
+#[test]
+fn receive_paths_are_drawn_and_tabulated() {
+    use crate::suite::checksum::table::{self, Socket, Stage, Way};
+    let mut plans = Vec::new();
+    let mut measured = |group: String, size: u64, unit: Unit, samples: &[f64]| {
+        plans.push((Plan::rate(&group, format!("{group} of {size}"), unit).of_size(size), samples.to_vec()));
+    };
+    for way in [Way::Skip, Way::Scalar, Way::GpuUmem] {
+        for size in [1480, 9480] {
+            let rate = if way == Way::GpuUmem { 2.2e9 } else { 2e9 };
+            measured(table::throughput(Socket::Xdp, way), size, Unit::BytesPerSecond, &[rate, rate, 4e9]);
+        }
+        measured(table::idle(Socket::Packet, way), 1480, Unit::Percent, &[10.0, 20.0, 30.0]);
+        for (stage, ns) in Stage::of(way).iter().zip([300.0, 90.0, 10.0, 10.0]) {
+            measured(table::stage(Socket::Packet, way, *stage, false), 9480, Unit::Nanoseconds, &[ns; 3]);
+        }
+    }
+    let measured: Vec<_> = plans.iter().map(|(plan, samples)| (plan, &[][..], &samples[..])).collect();
+    let page = page(record_of("checksum", &measured));
+    let charts = charts(&page);
+    assert_eq!((charts[0]["kind"].as_str(), names(&charts[0]).len()), (Some("lines"), 3));
+    assert_eq!(charts[1]["kind"], "stack");
+    assert!(page.contains(">+10.0 %</data>") && page.contains(">+13 %</data>"), "the GPU's gain, and the paper's");
+    assert!(page.contains(">21.2 %</data>") && page.contains("<data value=\"20\">20.0 %</data><small>± 10.0 %"));
+    assert!(page.contains("75.0 %</data><small>300 ns ± 0 ns"));
+    assert!(!page.contains("9480 B, gpu-staged"), "no way that was not measured");
+}
+
+#[test]
+fn one_size_makes_no_curve() {
+    let mut record = example();
+    record.measurements.retain(|measurement| measurement.size != Some(4096));
+    assert!(charts(&page(record)).iter().all(|chart| chart["kind"] != "lines"));
+}
+
+/// Every pair: a map for each size, and curves from each sender.
+#[test]
+fn endpoints_are_drawn_by_pair() {
+    let text = crate::evidence::tests::survey().to_string();
+    let survey = Survey::parse("survey".to_string(), text.as_bytes()).unwrap();
+    let page = html(&Evidence { runs: vec![], surveys: vec![survey] }).unwrap();
+    let charts = charts(&page);
+    let kinds: Vec<&str> = charts.iter().map(|it| it["kind"].as_str().unwrap()).collect();
+    assert_eq!(kinds, ["heat", "heat", "lines", "lines"]);
+    assert_eq!(charts[0]["values"], serde_json::json!([[null, 1.005e8], [2.01e8, null]]));
+    assert_eq!(charts[0]["rows"][1], "card (emulated)", "what is emulated is labelled");
+    assert!(page.contains("as &#60;it&#62; is") && page.contains("7.00 ns"), "{}", without_library(&page));
+}
