@@ -1,6 +1,7 @@
 //! The `underpass` command: runs programs with the library, shows the configuration, measures.
 #![cfg_attr(not(test), no_main)]
 
+mod agent;
 mod bench;
 mod capture;
 mod cli;
@@ -12,6 +13,7 @@ mod library;
 mod output;
 mod run;
 mod settings;
+mod survey;
 mod sys;
 mod watch;
 
@@ -73,6 +75,8 @@ fn main() -> i32 {
         Command::Capture(arguments) => capture::capture(arguments),
         Command::Bench(arguments) => bench::bench(arguments),
         Command::Demo(arguments) => bench::demo(arguments),
+        Command::Survey(arguments) => survey::survey(arguments),
+        Command::Agent(arguments) => agent::agent(arguments),
         Command::Config(arguments) => config::show(arguments),
         Command::Completions(arguments) => generate::completions(arguments),
         Command::Man(arguments) => generate::man(arguments),
@@ -86,7 +90,8 @@ fn main() -> i32 {
                 || error.is::<NoSuchFigure>()
                 || error.is::<NoTerminal>()
                 || error.is::<MetricsError>()
-                || error.is::<WrongSubject>();
+                || error.is::<WrongSubject>()
+                || survey::is_wrong_use(&error);
             complain(&format_args!("{error:#}"), if wrong_use { WRONG_USE } else { FAILED })
         }
     }

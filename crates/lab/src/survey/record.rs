@@ -510,20 +510,27 @@ impl Tool {
 
 impl fmt::Display for Key {
     fn fmt(&self, out: &mut fmt::Formatter) -> fmt::Result {
-        write!(out, "{} → {}: {}, {}", self.sender, self.receiver, word(self.metric), size(self.size))?;
+        write!(out, "{} → {}: {}", self.sender, self.receiver, self.figure())
+    }
+}
+
+impl Key {
+    /// What is measured, without the pair.
+    pub fn figure(&self) -> String {
+        let mut text = format!("{}, {}", word(self.metric), size(self.size));
         if self.flows != 1 {
-            write!(out, ", {} flows", self.flows)?;
+            text += &format!(", {} flows", self.flows);
         }
         if self.load == Load::Stream {
-            write!(out, ", beside a stream")?;
+            text += ", beside a stream";
         }
         if let Some(via) = &self.via {
-            write!(out, ", encrypted by {via}")?;
+            text += &format!(", encrypted by {via}");
         }
         if self.path == Side::Underpass {
-            write!(out, ", under Underpass")?;
+            text += ", under Underpass";
         }
-        Ok(())
+        text
     }
 }
 
