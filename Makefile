@@ -6,7 +6,7 @@ TARGET = $(or $(CARGO_TARGET_DIR),target)
 UNDERPASS = $(TARGET)/release/underpass
 
 .DEFAULT_GOAL := help
-.PHONY: help run bench build test loom aarch64 soak fuzz hostile churn gauntlet fresh lint c-programs licences generate ptx install uninstall clean
+.PHONY: help run bench build test examples loom aarch64 soak fuzz wire hostile churn gauntlet fresh lint c-programs licences generate ptx install uninstall clean
 
 help: ## this list
 	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## / { printf "  make %-10s  %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -27,16 +27,31 @@ build: rust ## the command and the library, in target/release
 # Third-party suites that need nothing fetched or built, a minute in all.
 BRIEF_SUITES = stress-ng programs cpython
 
-# The tests of the library drive real programs with the release build, hence the build before them. Most of their time they
-# wait, so twice as many run at a time as there are processors.
+# The tests of the library drive real programs and wait most of their time. So twice as many run at a time as there are
+# processors, and what only computes runs beside them with low priority.
 test: rust ## everything that continuous integration checks: lints, licences, tests
 	packaging/packages test
 	$(CARGO) fetch --locked
-	$(MAKE) --no-print-directory lint c-programs licences
-	$(CARGO) build --release --package underpass-preload --package underpass-cli
+	$(MAKE) --no-print-directory lint c-programs
+	$(CARGO) build --release --package underpass-preload
+	$(CARGO) test --workspace --no-run
+	@nice -n 19 $(MAKE) --no-print-directory loom aarch64 licences & models=$$!; \
+	$(MAKE) --no-print-directory test-programs; programs=$$?; \
+	wait $$models && exit $$programs
+
+.PHONY: test-programs
+test-programs:
 	RUST_TEST_THREADS=$$((2 * $$(nproc))) $(CARGO) test --workspace --no-fail-fast
+	$(MAKE) --no-print-directory examples
 	$(CARGO) run --quiet --package underpass-tests --bin gauntlet -- --brief --allow-skipped $(BRIEF_SUITES)
-	$(MAKE) --no-print-directory loom aarch64
+
+# Each checks its own results, and fails if they are wrong.
+EXAMPLES = checksum/packet link/hosts engine/connection
+examples: rust ## the short programs in the examples folders of the crates checksum, link and engine
+	@for example in $(EXAMPLES); do \
+	    echo "--- crates/$${example%/*}/examples/$${example#*/}.rs"; \
+	    $(CARGO) run --quiet --package underpass-$${example%/*} --example $${example#*/} || exit 1; \
+	done
 
 # The code of the library itself, compiled for the model checker: in a folder of its own, and slow unless optimized.
 loom: rust ## models of the orderings: every order of the steps of two threads, as far as they are bounded
@@ -64,6 +79,10 @@ ARGUMENTS ?=
 fuzz: build ## random socket operations on kernel TCP and in every mode, compared, for MINUTES (60); ARGUMENTS=--help
 	$(CARGO) run --release --quiet --package underpass-tests --bin fuzz -- --minutes $(MINUTES) $(ARGUMENTS)
 
+OCTETS ?= 100000000
+wire: rust ## damaged records of the broker's wire, until OCTETS (100,000,000) were parsed
+	$(CARGO) run --release --quiet --package underpass-tests --bin wire -- --octets $(OCTETS)
+
 hostile: build ## a peer that overwrites the shared memory at any time, in every mode, for MINUTES (60)
 	$(CARGO) run --release --quiet --package underpass-tests --bin soak -- --minutes $(MINUTES) --program hostile
 
@@ -76,7 +95,8 @@ churn: build ## connections opened, used and closed for ten minutes each in two 
 SUITES ?=
 gauntlet: rust ## third-party suites on kernel TCP and under Underpass, compared test by test; SUITES="redis asio"
 	packaging/packages gauntlet
-	$(CARGO) build --release
+	$(CARGO) build --release --package underpass-preload
+	$(CARGO) build --package underpass-cli
 	$(CARGO) run --release --quiet --package underpass-tests --bin gauntlet -- $(SUITES)
 
 FRESH ?= test run
@@ -101,8 +121,13 @@ c-programs: ## check that the C programs compile without a warning
 	    cc -std=c11 -D_GNU_SOURCE= -O2 -Wall -Wextra -Werror -pthread -c -o /dev/null $$program || exit 1; \
 	done; echo "$(words $(C_PROGRAMS)) C programs compile without a warning"
 
+# Whether to install the tools written in Rust that are missing: .ci/run sets it to yes.
+INSTALL_TOOLS ?= no
 licences: ## check the licences of dependencies (deny.toml), if cargo-deny is installed
-	@if $(CARGO) deny --version >/dev/null 2>&1; then \
+	@if [ $(INSTALL_TOOLS) = yes ] && ! $(CARGO) deny --version >/dev/null 2>&1; then \
+	    $(CARGO) install --quiet --locked --debug cargo-deny || true; \
+	fi; \
+	if $(CARGO) deny --version >/dev/null 2>&1; then \
 	    $(CARGO) deny --offline check licenses bans sources; \
 	else \
 	    echo "SKIPPED: licences of dependencies, because cargo-deny is not installed (cargo install --locked cargo-deny)"; \

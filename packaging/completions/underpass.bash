@@ -883,7 +883,7 @@ _underpass() {
             return 0
             ;;
         underpass__subcmd__ss)
-            opts="-h --json --help"
+            opts="-h --stats --json --help"
             if [[ ${cur} == -* || ${COMP_CWORD} -eq 2 ]] ; then
                 COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
                 return 0

@@ -63,15 +63,15 @@ impl Fast {
 /// The command that accelerates.
 pub struct Launch {
     underpass: PathBuf,
+    library: PathBuf,
 }
 
 impl Launch {
-    /// With the release build.
+    /// With the release build of the library and the development build of the command, which only starts programs. Builds
+    /// what is missing.
     pub fn new() -> Result<Launch> {
-        let underpass = library::target().join("release/underpass");
-        let underpass =
-            underpass.canonicalize().with_context(|| format!("{} is missing; `make build`", underpass.display()))?;
-        Ok(Launch { underpass })
+        let absolute = |path: &std::path::Path| path.canonicalize().with_context(|| format!("find {}", path.display()));
+        Ok(Launch { underpass: absolute(library::command())?, library: absolute(library::path())? })
     }
 
     /// What runs a part of a suite on `path`.
@@ -180,6 +180,7 @@ impl Run<'_> {
         }
         command.arg(program).args(arguments).current_dir(folder);
         library::plain(&mut command);
+        command.env("UNDERPASS_LIBRARY", &self.launch.library);
         command.envs(environment.iter().copied()).env("LC_ALL", "C.UTF-8").env("TERM", "dumb");
         let mut group = Group::start(command, &self.log);
         let status = group.wait(limit);

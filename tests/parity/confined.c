@@ -15,6 +15,8 @@ static const int by_epoll[] = {SYS_read, SYS_write, SYS_epoll_wait, SYS_close, S
 static const int by_new_set[] = {SYS_read, SYS_write, SYS_epoll_create1, SYS_epoll_ctl, SYS_epoll_wait, SYS_close, SYS_exit_group, -1};
 static const int by_number[] = {SYS_read, SYS_write, SYS_ppoll, SYS_pselect6, SYS_select, SYS_exit_group, -1};
 static const int by_pwait[] = {SYS_read, SYS_write, SYS_epoll_pwait, SYS_exit_group, -1};
+static const int by_dup[] = {SYS_read, SYS_write, SYS_dup2, SYS_dup3, SYS_exit_group, -1};
+static const int by_many[] = {SYS_recvmmsg, SYS_sendmmsg, SYS_write, SYS_exit_group, -1};
 static const int by_recv[] = {SYS_recvfrom, SYS_recvmsg, SYS_readv, SYS_sendto, SYS_write, SYS_exit_group, -1};
 
 enum way { BY_PRCTL, BY_SECCOMP, BY_SYSCALL };
@@ -271,6 +273,81 @@ static void child_with_unread(struct side *side, part *play) {
     }
     say("child %d", ended(child));
 }
+
+/* Descriptors that are duplicated onto others, among these the connection's. */
+static void dup_child(struct side *side) {
+    enum { NOTHING = 900, FIRST = 100, SECOND, THIRD };
+    int ends[2];
+    MUST(pipe(ends));
+    MUST(write(ends[1], "pipe", 4));
+    confine(by_dup, BY_PRCTL);
+    SHOW(dup2(NOTHING, FIRST));
+    SHOW(dup2(NOTHING, side->fd));
+    read_test_data(side->fd, 100, 5, 0);
+    SHOW(dup2(side->fd, FIRST));
+    SHOW(dup2(FIRST, FIRST));
+    read_test_data(FIRST, 100, 5, 100);
+    SHOW(dup3(FIRST, SECOND, O_CLOEXEC));
+    SHOW(dup3(SECOND, SECOND, 0));
+    SHOW(dup2(ends[0], THIRD));
+    SHOW(dup2(ends[0], SECOND));
+    /* The connection's first descriptor becomes another's. */
+    if (dup2(ends[0], side->fd) != side->fd) fail("dup2");
+    SHOW((int)read(side->fd, in, 4));
+    read_test_data(FIRST, 400, 5, 200);
+    write_all(FIRST, "x", 1);
+    read_test_data(FIRST, 100, 5, 600);
+    SHOW(dup2(THIRD, FIRST));
+}
+static void dup_a(struct side *side) { child_with_unread(side, dup_child); }
+static void dup_b(struct side *side) {
+    tell(side);
+    fill(out, 700, 5, 0);
+    send_all(side->fd, out, 700);
+    SHOW((int)receive_all(side->fd, in, 1));
+    SHOW((int)receive_all(side->fd, in, 1));
+}
+static void duplicates(void) { two_processes(AF_INET, dup_a, dup_b); }
+
+/* Several messages by one call: of what is unread, of what comes behind it, and over a Unix socket. */
+static void many_messages_child(struct side *side) {
+    int ends[2], channel[2];
+    struct iovec parts[2] = {{in, 100}, {in + 100, 200}};
+    struct mmsghdr messages[2] = {{.msg_hdr = {.msg_iov = parts, .msg_iovlen = 1}}, {.msg_hdr = {.msg_iov = parts + 1, .msg_iovlen = 1}}};
+    MUST(pipe(ends));
+    MUST(socketpair(AF_UNIX, SOCK_STREAM, 0, channel));
+    confine(by_many, BY_PRCTL);
+    SHOW(recvmmsg(side->fd, messages, 2, 0, NULL));
+    say("%u, %u, first difference %ld", messages[0].msg_len, messages[1].msg_len, differs(in, 300, 5, 0));
+    SHOW(sendmmsg(side->fd, messages, 2, 0));
+    parts[0].iov_len = 600;
+    parts[1] = (struct iovec){in + 600, 500};
+    SHOW(recvmmsg(side->fd, messages, 2, MSG_WAITALL, NULL));
+    say("%u, %u, first difference %ld", messages[0].msg_len, messages[1].msg_len, differs(in, 1100, 5, 300));
+    parts[1].iov_len = 300;
+    SHOW(recvmmsg(side->fd, messages + 1, 1, MSG_WAITALL | MSG_WAITFORONE, NULL));
+    say("%u, first difference %ld", messages[1].msg_len, differs(in + 600, 300, 5, 1400));
+    SHOW(recvmmsg(side->fd, messages, 2, MSG_DONTWAIT, NULL));
+    union {
+        struct cmsghdr header;
+        char room[CMSG_SPACE(sizeof(int))];
+    } control = {.header = {CMSG_LEN(sizeof(int)), SOL_SOCKET, SCM_RIGHTS}};
+    memcpy(CMSG_DATA(&control.header), ends, sizeof(int));
+    parts[0].iov_len = parts[1].iov_len = 1;
+    messages[1].msg_hdr.msg_control = &control;
+    messages[1].msg_hdr.msg_controllen = sizeof(control);
+    SHOW(sendmmsg(channel[0], messages, 2, 0));
+}
+static void many_messages_a(struct side *side) { child_with_unread(side, many_messages_child); }
+static void many_messages_b(struct side *side) {
+    tell(side);
+    fill(out, 1700, 5, 0);
+    send_all(side->fd, out, 700);
+    SHOW((int)receive_all(side->fd, in, 300));
+    send_all(side->fd, out + 700, 1000);
+    SHOW((int)receive_all(side->fd, in, 1));
+}
+static void many_messages(void) { two_processes(AF_INET, many_messages_a, many_messages_b); }
 
 /* Fifty questions, answered by way of an epoll set, which is returned. */
 static int answer_by_set(struct side *side) {
@@ -551,6 +628,8 @@ IN_RING(young)
 IN_RING(silent)
 IN_RING(gone)
 IN_RING(calls)
+IN_RING(duplicates)
+IN_RING(many_messages)
 IN_RING(epoll)
 IN_RING(sleeper)
 IN_RING(split)
@@ -572,6 +651,8 @@ const struct scenario scenarios[] = {
     TWICE("silent", silent),
     TWICE("gone", gone),
     TWICE("calls", calls),
+    TWICE("duplicates", duplicates),
+    TWICE("many-messages", many_messages),
     TWICE("epoll", epoll),
     TWICE("sleeper", sleeper),
     TWICE("split", split),

@@ -1,6 +1,7 @@
 /* Many epoll sets, many descriptors: nesting, sharing, exclusive waiters, duplicates, fairness, other kinds of files. */
 #include "harness.h"
 
+#include <spawn.h>
 #include <stdatomic.h>
 #include <sys/epoll.h>
 #include <sys/eventfd.h>
@@ -597,6 +598,61 @@ static void inherited_a(struct side *side) {
     quit(side);
 }
 static void inherited(void) { two_processes(AF_INET, inherited_a, ten_when_told); }
+
+/* A registration is changed, and then again beside a child that has closed the socket, or waited for it: what the child does
+ * leaves the parent's registration alone. The kernel knows of the first change by then, so that another program does. */
+static unsigned as_a_program_sees(int set) {
+    char command[100], events[20] = "";
+    int ends[2], status = 0;
+    pid_t child;
+    MUST(pipe2(ends, O_CLOEXEC));
+    snprintf(command, sizeof(command), "sed -n 's/^tfd.*events: *\\([0-9a-f]*\\).*/\\1/p' /proc/self/fdinfo/%d", set);
+    char *arguments[] = {"sh", "-c", command, NULL};
+    posix_spawn_file_actions_t actions;
+    posix_spawn_file_actions_init(&actions);
+    posix_spawn_file_actions_adddup2(&actions, ends[1], STDOUT_FILENO);
+    if (posix_spawn(&child, "/bin/sh", &actions, NULL, arguments, environ) != 0) say("no shell");
+    close(ends[1]);
+    MUST(read(ends[0], events, sizeof(events) - 1));
+    MUST(waitpid(child, &status, 0));
+    close(ends[0]);
+    return (unsigned)strtoul(events, NULL, 16) & 0xffff;
+}
+static void changed_twice_a(struct side *side) {
+    int set = (int)MUST(epoll_create1(0)), go[2], status = 0;
+    struct epoll_event for_input = {EPOLLIN, {.u64 = 5}}, for_room = {EPOLLOUT, {.u64 = 5}};
+    MUST(pipe(go));
+    add(set, side->fd, EPOLLIN, 5);
+    for (int way = 0; way < 4; way++) {
+        bool removed = way & 1, waits = way & 2;
+        ten_now(side);
+        report("before", set, -1);
+        SHOW(recv(side->fd, in, 100, 0));
+        MUST(epoll_ctl(set, removed ? EPOLL_CTL_DEL : EPOLL_CTL_MOD, side->fd, removed ? NULL : &for_room));
+        say("told of %x", as_a_program_sees(set));
+        MUST(epoll_ctl(set, removed ? EPOLL_CTL_ADD : EPOLL_CTL_MOD, side->fd, &for_input));
+        report("nothing", set, 0);
+        MUST(epoll_ctl(set, removed ? EPOLL_CTL_DEL : EPOLL_CTL_MOD, side->fd, removed ? NULL : &for_room));
+        pid_t child = (pid_t)MUST(fork());
+        if (child == 0) {
+            struct epoll_event event;
+            char word;
+            MUST(read(go[0], &word, 1));
+            if (waits) MUST(epoll_wait(set, &event, 1, 0));
+            close(side->fd);
+            _exit(0);
+        }
+        MUST(epoll_ctl(set, removed ? EPOLL_CTL_ADD : EPOLL_CTL_MOD, side->fd, &for_input));
+        MUST(write(go[1], "g", 1));
+        MUST(waitpid(child, &status, 0));
+        report("nothing", set, 0);
+        ten_later(side);
+        report("woken", set, -1);
+        SHOW(recv(side->fd, in, 100, 0));
+    }
+    quit(side);
+}
+static void changed_twice(void) { two_processes(AF_INET, changed_twice_a, ten_when_told); }
 
 /* A set that has gone quiet, of which only a child is left. */
 static void bequeath(struct side *side, atomic_int *over) {
@@ -1253,7 +1309,7 @@ const struct scenario scenarios[] = {
     {"armed-once", armed_once, 0},
     {"armed-edge", armed_edge, 0},
     {"exclusive", exclusive, 0}, {"one-set", one_set, 0},               {"each-set", each_set, 0},
-    {"starving", starving, 0},   {"fair", fair, 0},                     {"changed", changed, 0},
+    {"starving", starving, 0},   {"fair", fair, 0},                     {"changed", changed, 0}, {"changed-twice", changed_twice, 0},
     {"inherited", inherited, 0}, {"heir", heir, 0}, {"passers-by", passers_by, 0}, {"two-sets", two_sets, 0},             {"crew", crew, 0},
     {"beside-set", beside_set, 0}, {"beside-poll", beside_poll, 0},
     {"siblings", siblings, 0},   {"changed-beside", changed_beside, 0}, {"changed-ends", changed_ends, 0},

@@ -9,10 +9,15 @@ use underpass_lab::survey::agent::{Agent, Event};
 use underpass_lab::survey::token::Token;
 
 use crate::cli::AgentArguments;
-use crate::{library, say, sys};
+use crate::failure::Failure;
+use crate::{library, say, survey, sys};
 
 /// Serves coordinators until Ctrl-C, or the program that started this one.
-pub fn agent(arguments: &AgentArguments) -> Result<()> {
+pub fn agent(arguments: &AgentArguments) -> Result<(), Failure> {
+    serve(arguments).map_err(survey::failure)
+}
+
+fn serve(arguments: &AgentArguments) -> Result<()> {
     // A tool that ends early must not end the agent.
     sys::ignore_broken_pipes();
     let launcher = library::find().ok().and_then(|library| Launcher::new(&library, &[]).ok());
@@ -30,8 +35,8 @@ pub fn agent(arguments: &AgentArguments) -> Result<()> {
     if agent.launcher.is_none() {
         say(format_args!("the library is not here, so nothing is measured under Underpass"));
     }
-    say(format_args!("listening at {at}; the token is in {}", arguments.token.display()));
     agent.serve(&listener, &|event| match event {
+        Event::Ready => say(format_args!("listening at {at}; the token is in {}", arguments.token.display())),
         Event::Coordinator(from) => say(format_args!("{from} is the coordinator")),
         Event::Gone(from) => say(format_args!("{from} is gone")),
         Event::Refused(from, error) => say(format_args!("{from} was turned away: {error}")),

@@ -5,15 +5,16 @@ use std::fs;
 use std::io::{IsTerminal, stderr};
 use std::path::{Path, PathBuf};
 
-use anyhow::{Context, Result, bail};
-use underpass_lab::{Options, Record, Suite, report};
+use anyhow::{Context, anyhow};
+use underpass_lab::{Options, Record, RunError, Suite, report};
 
 use crate::cli::{BenchArguments, DemoArguments, MeasureArguments, SuiteName};
+use crate::failure::Failure;
 use crate::settings::Settings;
 use crate::{library, say, sys};
 
 /// Measures one suite, printing the table, and writes the files that were asked for.
-pub fn bench(arguments: &BenchArguments) -> Result<()> {
+pub fn bench(arguments: &BenchArguments) -> Result<(), Failure> {
     let suite = match arguments.suite {
         SuiteName::Pingpong => Suite::Pingpong,
         SuiteName::Stream => Suite::Stream,
@@ -25,7 +26,8 @@ pub fn bench(arguments: &BenchArguments) -> Result<()> {
         SuiteName::All => Suite::All,
     };
     if arguments.gpu && !suite.can_use_gpu() {
-        bail!("--gpu: this suite has nothing for a GPU; the suites that have are checksum and all");
+        let what = "--gpu: this suite has nothing for a GPU; the suites that have are checksum and all";
+        return Err(anyhow!(what).into());
     }
     let files = [&arguments.json, &arguments.csv, &arguments.html];
     for file in files.into_iter().flatten() {
@@ -40,7 +42,7 @@ pub fn bench(arguments: &BenchArguments) -> Result<()> {
 }
 
 /// Measures a few figures, or everything, and leaves a record and a report.
-pub fn demo(arguments: &DemoArguments) -> Result<()> {
+pub fn demo(arguments: &DemoArguments) -> Result<(), Failure> {
     let suite = if arguments.all { Suite::All } else { Suite::Demo };
     let folder = &arguments.output;
     fs::create_dir_all(folder).with_context(|| format!("cannot make the directory {}", folder.display()))?;
@@ -60,7 +62,7 @@ pub fn demo(arguments: &DemoArguments) -> Result<()> {
     Ok(())
 }
 
-fn measure(suite: Suite, only: Option<String>, gpu: bool, arguments: &MeasureArguments) -> Result<Record> {
+fn measure(suite: Suite, only: Option<String>, gpu: bool, arguments: &MeasureArguments) -> Result<Record, Failure> {
     let settings = Settings::gather(arguments.settings.config.as_deref(), &arguments.settings.set)?;
     // The programs that are measured get SIGPIPE back as it should be; this one must survive their end.
     sys::ignore_broken_pipes();
@@ -78,11 +80,20 @@ fn measure(suite: Suite, only: Option<String>, gpu: bool, arguments: &MeasureArg
         progress: stderr().is_terminal(),
         ..Options::new(library::find()?)
     };
-    underpass_lab::run(suite, &options)
+    Ok(underpass_lab::run(suite, &options)?)
+}
+
+impl From<RunError> for Failure {
+    fn from(error: RunError) -> Failure {
+        match error {
+            RunError::NoSuchFigure(error) => Failure::WrongUse(error.into()),
+            RunError::Failed(error) => Failure::Failed(error),
+        }
+    }
 }
 
 /// A place that cannot be written is better known before the measurement than after.
-fn writable(file: &Path) -> Result<()> {
+fn writable(file: &Path) -> anyhow::Result<()> {
     fs::OpenOptions::new()
         .append(true)
         .create(true)

@@ -222,20 +222,29 @@ pub struct DiffArguments {
     pub command: Vec<OsString>,
 }
 
-/// List the connections of programs that run under Underpass, and how each goes
+/// List the connections of programs that run under Underpass, and the path of each
 ///
-/// Every TCP connection of this user's programs under Underpass, in this network and IPC namespace, as `ss -t` has it, with the
-/// path of each direction. The programs are not disturbed: their tables are read, for a moment and without a lock.
+/// Lists every TCP connection of this user's programs under Underpass, in this network and IPC namespace, as `ss -t` does, with
+/// the path of each direction. The programs are not disturbed: their tables are read, for a moment and without a lock.
 ///
-/// Unread is what was sent and not yet received, in the ring. Bytes count from the beginning of the connection, except that
-/// a process which `run --stats` follows takes what it has told with it. Waits are receives that had nothing to receive; they
-/// poll before they sleep, unless the mean of the last waits is above spin_us. The reason says why a connection is on kernel TCP:
-/// see docs/reasons.md. "-" stands where the program has not used the connection yet.
+/// "ring" is shared memory, "kernel" is kernel TCP. Out is the direction from this process, in the direction to it. Unread is what
+/// was sent and not yet received, in the ring. Bytes count from the beginning of the connection; where `run --stats` follows a
+/// process, that process subtracts what it has already reported. Waits are receives that found nothing. They poll before they
+/// sleep, unless the mean of the last waits is above spin_us. The reason says why a connection is on kernel TCP: see
+/// docs/reasons.md. "-" stands where a connection has carried too little to have counters.
 #[derive(Debug, Args)]
 #[command(after_help = "Examples:
   underpass ss
+  underpass ss --stats
   underpass ss --json | jq '.connections[] | select(.out.path == \"kernel\") | .reason'")]
 pub struct SsArguments {
+    /// Show what `run --stats` has counted so far, by process, instead of the connections
+    ///
+    /// There is a table for each `underpass run --stats`, `diff` and `bench` of this user that runs now. It has the connections
+    /// that have ended and those that are still open. The reasons are told when a connection ends.
+    #[arg(long)]
+    pub stats: bool,
+
     /// As JSON, with the sizes in bytes
     #[arg(long)]
     pub json: bool,

@@ -3,11 +3,12 @@
 use serde_json::{Value, json};
 
 use crate::cli::ConfigArguments;
+use crate::failure::Failure;
 use crate::output::{print, table};
 use crate::settings::{Origin, Settings, file_places, variable};
 
 /// Prints every key with its value, its origin and what it is for.
-pub fn show(arguments: &ConfigArguments) -> anyhow::Result<()> {
+pub fn show(arguments: &ConfigArguments) -> Result<(), Failure> {
     let settings = Settings::gather(arguments.settings.config.as_deref(), &arguments.settings.set)?;
     let shown = if arguments.json { format!("{:#}\n", json(&settings)) } else { text(&settings) };
     Ok(print(shown)?)

@@ -4,6 +4,7 @@ use std::fs;
 use std::io;
 use std::path::Path;
 
+use anyhow::{Context, anyhow};
 use clap::builder::PossibleValuesParser;
 use clap::{Command, CommandFactory};
 use clap_complete::Shell;
@@ -12,14 +13,15 @@ use clap_mangen::roff::{Roff, bold, italic, roman};
 use underpass_segment::config::{KEYS, Key};
 
 use crate::cli::{Cli, CompletionsArguments, ManArguments};
+use crate::failure::Failure;
 use crate::output::print;
 use crate::settings::variable;
 
 /// Prints a shell's completions.
-pub fn completions(arguments: &CompletionsArguments) -> anyhow::Result<()> {
+pub fn completions(arguments: &CompletionsArguments) -> Result<(), Failure> {
     let mut script = Vec::new();
     clap_complete::generate(arguments.shell, &mut to_complete(), "underpass", &mut script);
-    let mut script = String::from_utf8(script)?;
+    let mut script = String::from_utf8(script).map_err(io::Error::other)?;
     if arguments.shell == Shell::Bash {
         script = with_programs(&script);
     }
@@ -62,21 +64,20 @@ fn with_programs(script: &str) -> String {
 }
 
 /// Prints one manual page or writes all of them.
-pub fn man(arguments: &ManArguments) -> anyhow::Result<()> {
+pub fn man(arguments: &ManArguments) -> Result<(), Failure> {
     let pages = pages();
     if let Some(directory) = &arguments.output {
-        return write_all(directory, &pages);
+        return Ok(write_all(directory, &pages)?);
     }
     let name = arguments.page.as_ref().map_or("underpass".into(), |page| format!("underpass-{page}"));
     let Some(page) = pages.iter().find(|p| full_name(p) == name) else {
         let names: Vec<&str> = pages.iter().filter_map(|p| full_name(p).strip_prefix("underpass-")).collect();
-        anyhow::bail!("there is no page {name}; there are those of {}", names.join(", "));
+        return Err(anyhow!("there is no page {name}; there are those of {}", names.join(", ")).into());
     };
     Ok(print(render(page)?)?)
 }
 
 fn write_all(directory: &Path, pages: &[Command]) -> anyhow::Result<()> {
-    use anyhow::Context;
     fs::create_dir_all(directory).with_context(|| format!("cannot make the directory {}", directory.display()))?;
     for page in pages {
         let path = directory.join(format!("{}.1", full_name(page)));

@@ -11,6 +11,7 @@ use object::elf::{FileHeader64, SHT_DYNSYM, Sym64};
 use object::read::elf::{FileHeader, ProgramHeader, Sym};
 use object::{Endianness, ReadCache, ReadRef};
 
+use crate::failure::Failure;
 use crate::settings::LIBRARY_VARIABLE;
 
 /// File name of the library.
@@ -57,6 +58,12 @@ pub enum LibraryError {
         "the library's file name {0:?} must have \"{MARK}\" in it and end in \"{ENDING}\": by that a program tells whether the one that it executes loads the library too; give the file such a name"
     )]
     Name(PathBuf),
+}
+
+impl From<LibraryError> for Failure {
+    fn from(error: LibraryError) -> Failure {
+        Failure::Failed(error.into())
+    }
 }
 
 /// The library's absolute path, fit for [`PRELOAD`].

@@ -8,6 +8,7 @@ mod cli;
 mod config;
 mod diff;
 mod doctor;
+mod failure;
 mod generate;
 mod library;
 mod output;
@@ -24,19 +25,8 @@ use std::io::{Write, stderr};
 use clap::Parser;
 use clap::error::{ContextKind, ContextValue, ErrorKind};
 
-use capture::{FileError, FilterError};
 use cli::{Cli, Command};
-use output::NotPrinted;
-use settings::SettingsError;
-use underpass_lab::NoSuchFigure;
-use watch::{MetricsError, NoTerminal, WrongSubject};
-
-/// Exit code for a mistake in options or settings.
-const WRONG_USE: i32 = 2;
-/// Exit code for everything else that failed.
-const FAILED: i32 = 1;
-/// The same where that code says something of a program.
-const BROKEN: i32 = 125;
+use failure::Failure;
 
 /// Called by the entry point in [`sys`]; the value is the exit code.
 #[cfg_attr(test, allow(dead_code))]
@@ -49,62 +39,41 @@ fn main() -> i32 {
     if !matches!(cli.command, Command::Run(_))
         && let Err(error) = sys::open_closed_standard_streams()
     {
-        return complain(&format_args!("cannot open /dev/null in the place of a closed descriptor ({error})"), FAILED);
+        say(format_args!("cannot open /dev/null in the place of a closed descriptor ({error})"));
+        return Failure::from(error).exit_code();
     }
-    let outcome = match &cli.command {
-        Command::Run(arguments) => match run::run(arguments) {
-            Ok(never) => match never {},
-            Err(error) => return complain(&error, error.exit_code()),
-        },
-        Command::Doctor(arguments) => match doctor::doctor(arguments) {
-            Ok(code) => return code,
-            Err(error) => {
-                let code = if error.is::<NotPrinted>() { BROKEN } else { WRONG_USE };
-                return complain(&format_args!("{error:#}"), code);
-            }
-        },
-        Command::Diff(arguments) => match diff::diff(arguments) {
-            Ok(code) => return code,
-            Err(error) => return complain(&error, error.exit_code()),
-        },
-        Command::Ss(arguments) => watch::ss(arguments),
-        Command::Top(arguments) => watch::top(arguments),
-        Command::Metrics(arguments) => watch::metrics(arguments),
-        Command::Pin(arguments) => watch::pin(arguments),
-        Command::Unpin(arguments) => watch::unpin(arguments),
-        Command::Capture(arguments) => capture::capture(arguments),
-        Command::Bench(arguments) => bench::bench(arguments),
-        Command::Demo(arguments) => bench::demo(arguments),
-        Command::Survey(arguments) => survey::survey(arguments),
-        Command::Agent(arguments) => agent::agent(arguments),
-        Command::Config(arguments) => config::show(arguments),
-        Command::Completions(arguments) => generate::completions(arguments),
-        Command::Man(arguments) => generate::man(arguments),
-    };
-    match outcome {
-        Ok(()) => 0,
-        Err(error) => {
-            let wrong_use = error.is::<SettingsError>()
-                || error.is::<FilterError>()
-                || error.is::<FileError>()
-                || error.is::<NoSuchFigure>()
-                || error.is::<NoTerminal>()
-                || error.is::<MetricsError>()
-                || error.is::<WrongSubject>()
-                || survey::is_wrong_use(&error);
-            complain(&format_args!("{error:#}"), if wrong_use { WRONG_USE } else { FAILED })
-        }
+    carry_out(&cli.command).unwrap_or_else(|failure| {
+        say(format_args!("{failure}"));
+        failure.exit_code()
+    })
+}
+
+/// The value is the exit code.
+fn carry_out(command: &Command) -> Result<i32, Failure> {
+    match command {
+        Command::Run(arguments) => match run::run(arguments)? {},
+        Command::Doctor(arguments) => return doctor::doctor(arguments),
+        Command::Diff(arguments) => return Ok(diff::diff(arguments)?),
+        Command::Ss(arguments) => watch::ss(arguments)?,
+        Command::Top(arguments) => watch::top(arguments)?,
+        Command::Metrics(arguments) => watch::metrics(arguments)?,
+        Command::Pin(arguments) => watch::pin(arguments)?,
+        Command::Unpin(arguments) => watch::unpin(arguments)?,
+        Command::Capture(arguments) => capture::capture(arguments)?,
+        Command::Bench(arguments) => bench::bench(arguments)?,
+        Command::Demo(arguments) => bench::demo(arguments)?,
+        Command::Survey(arguments) => survey::survey(arguments)?,
+        Command::Agent(arguments) => agent::agent(arguments)?,
+        Command::Config(arguments) => config::show(arguments)?,
+        Command::Completions(arguments) => generate::completions(arguments)?,
+        Command::Man(arguments) => generate::man(arguments)?,
     }
+    Ok(0)
 }
 
 /// Says something to the user, on standard error; nothing is done about it if that is closed.
 fn say(text: Arguments<'_>) {
     let _ = writeln!(stderr(), "underpass: {}", output::without_codes(&text.to_string()));
-}
-
-fn complain(error: &dyn std::fmt::Display, code: i32) -> i32 {
-    say(format_args!("{error}"));
-    code
 }
 
 /// Prints clap's message; for `underpass PROGRAM` also what was probably meant.

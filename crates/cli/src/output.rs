@@ -5,10 +5,18 @@ use std::io::{self, Write as _, stdout};
 
 use underpass_lab::unit::thousands;
 
+use crate::failure::Failure;
+
 /// What a command has to say could not be said.
 #[derive(Debug, thiserror::Error)]
 #[error("cannot write all of it to standard output ({0}); what is there is not whole")]
 pub struct NotPrinted(io::Error);
+
+impl From<NotPrinted> for Failure {
+    fn from(error: NotPrinted) -> Failure {
+        Failure::Failed(error.into())
+    }
+}
 
 /// Writes to standard output.
 ///

@@ -11,6 +11,8 @@ use std::path::{Path, PathBuf};
 use toml::de::{DeTable, DeValue};
 use underpass_segment::config::{Config, HANDOFF_VARIABLE, KEYS, Key};
 
+use crate::failure::Failure;
+
 /// Before each variable of ours.
 pub const PREFIX: &str = "UNDERPASS_";
 /// The variable that names the library.
@@ -104,6 +106,12 @@ pub enum SettingsError {
     /// `--set` without a key or without an equals sign.
     #[error("--set {0}: a setting is written KEY=VALUE, for instance --set mode=off")]
     NotAPair(String),
+}
+
+impl From<SettingsError> for Failure {
+    fn from(error: SettingsError) -> Failure {
+        Failure::WrongUse(error.into())
+    }
 }
 
 /// What `--at-once` and then `--set`, which is stronger, say.

@@ -14,6 +14,7 @@ use underpass_lab::survey::remote::{AgentError, Remote};
 use underpass_lab::survey::token::{Token, TokenError};
 
 use crate::cli::SurveyArguments;
+use crate::failure::Failure;
 use crate::output::{plural, print, printable, table};
 use crate::{say, sys};
 
@@ -27,7 +28,11 @@ struct Unfinished {
 }
 
 /// Measures, prints what came of it, and leaves a record.
-pub fn survey(arguments: &SurveyArguments) -> Result<()> {
+pub fn survey(arguments: &SurveyArguments) -> Result<(), Failure> {
+    make(arguments).map_err(failure)
+}
+
+fn make(arguments: &SurveyArguments) -> Result<()> {
     // An agent that is gone is an error of its channel, and not the end of the coordinator.
     sys::ignore_broken_pipes();
     if arguments.quick {
@@ -142,15 +147,18 @@ fn row(series: &Series) -> Option<Vec<String>> {
     Some(vec![key.sender.clone(), key.receiver.clone(), key.figure(), series.unit.show(summary.median), interval])
 }
 
-/// Whether the user's files or options are wrong.
-pub fn is_wrong_use(error: &anyhow::Error) -> bool {
-    let survey = error.downcast_ref::<SurveyError>();
-    let survey = survey.is_some_and(|error| {
+/// Of which kind an error of a survey or an agent is.
+pub fn failure(error: anyhow::Error) -> Failure {
+    let survey = error.downcast_ref::<SurveyError>().is_some_and(|error| {
         use SurveyError::{Complete, Journal, NotASurvey};
         matches!(
             error,
             Complete(_) | NotASurvey(_) | Journal(JournalError::Other { .. } | JournalError::Damaged { .. })
         )
     });
-    survey || error.is::<EndpointsError>() || error.is::<TokenError>()
+    if survey || error.is::<EndpointsError>() || error.is::<TokenError>() {
+        Failure::WrongUse(error)
+    } else {
+        Failure::Failed(error)
+    }
 }

@@ -8,12 +8,13 @@ mod reassembly;
 
 use crate::bucket::Bucket;
 use crate::layer::{Layer, Outbox};
-use crate::service::{Indication, Peer, Request, Time};
+use crate::service::{Fate, Indication, Peer, Request, Time};
 use crate::wire::Writer;
 use crate::wire::clnp::{Clnp, Discard, Header, NotClnp, Nsap, Report, Segment, options};
 use crate::wire::llc::{Llc, Mac};
-use reassembly::{Arrived, Part, Reassembly};
+use reassembly::{Arrived, Part, Partial, Reassembly};
 use std::collections::{HashMap, HashSet};
+use underpass_link::Guarantees;
 use underpass_link::arena::{Arena, Buffer, Pool};
 
 /// How long what is sent may be under way, in units of 500 ms: as long as transport's L.
@@ -48,6 +49,8 @@ struct Pair {
     own: Nsap,
     other: Nsap,
     mac: Mac,
+    /// Of the next packet that goes in parts.
+    identifier: u16,
 }
 
 /// Whom to tell what became of a packet, and its header.
@@ -75,7 +78,6 @@ pub struct Internet {
     /// Octets of header in front of a user's buffer that is lent below, by frame; 0 of the pool's.
     lent: Box<[u16]>,
     reassembly: Reassembly,
-    identifier: u16,
     reports: Bucket,
     counters: Counters,
 }
@@ -94,7 +96,6 @@ impl Internet {
             known: HashMap::new(),
             addresses: HashSet::new(),
             lent,
-            identifier: 0,
             reports: Bucket::default(),
             counters: Counters::default(),
         }
@@ -105,25 +106,39 @@ impl Internet {
         self.counters
     }
 
+    /// The link carries packets of so many octets from now on, with LLC: longer ones go in parts.
+    pub fn resize(&mut self, mtu: usize) {
+        self.mtu = mtu.saturating_sub(Llc::LEN);
+    }
+
+    /// What it promises to the layer above, whatever the link promises. Identifiers have 16 bits: more than 65,536 packets in parts
+    /// within the time that parts are waited for, and parts of two packets may be put together (as RFC 4963 has it of IPv4). Only
+    /// a sum over the whole, as a TPDU of class 4 has, finds that. And what lacks a part may be given up for what comes later.
+    pub fn guarantees(&self) -> Guarantees {
+        Guarantees { delivery: false, integrity: false }
+    }
+
     /// Packets of which parts are here, and buffers of its own pool that are not under way.
     pub fn held(&self) -> (usize, usize) {
         (self.reassembly.len(), self.pool.len())
     }
 
-    /// Whoever has address `other`, as this host under `own`: known from now on.
+    /// Whoever has address `other`, as this host under `own`: known from now on, and at `mac`, also where it was elsewhere before.
     pub fn peer(&mut self, own: Nsap, other: Nsap, mac: Mac) -> Peer {
         let Internet { pairs, known, addresses, .. } = self;
         addresses.insert(own);
-        Peer(*known.entry((own, other)).or_insert_with(|| {
-            pairs.push(Pair { own, other, mac });
+        let index = *known.entry((own, other)).or_insert_with(|| {
+            pairs.push(Pair { own, other, mac, identifier: 0 });
             (pairs.len() - 1) as u32
-        }))
+        });
+        pairs[index as usize].mac = mac;
+        Peer(index)
     }
 
     fn send(&mut self, to: Peer, mut buffer: Buffer, out: &mut Outbox) {
-        let Some(&Pair { own, other, mac }) = self.pairs.get(to.0 as usize) else {
+        let Some(&Pair { own, other, mac, .. }) = self.pairs.get(to.0 as usize) else {
             self.counters.unknown += 1;
-            return out.up(Indication::Complete { buffer });
+            return out.up(Indication::complete(buffer, Fate::Refused));
         };
         let whole = Header {
             lifetime: LIFETIME,
@@ -136,40 +151,49 @@ impl Internet {
         };
         let header_len = Clnp::Full(whole).header_len();
         if header_len + buffer.len() > self.mtu {
-            self.send_segments(to, whole, mac, &buffer, out);
-            return out.up(Indication::Complete { buffer });
+            let fate = if self.send_segments(to, whole, mac, &buffer, out) { Fate::Sent } else { Fate::Refused };
+            return out.up(Indication::complete(buffer, fate));
         }
         self.lent[buffer.frame() as usize] = (Llc::LEN + header_len) as u16;
         self.push(mac, &Clnp::Full(whole), &mut buffer);
         out.down(Request::Unitdata { to, buffer });
     }
 
-    /// The data, in as many packets as it takes: all of them or, without buffers for all, none.
-    fn send_segments(&mut self, to: Peer, whole: Header<'_>, mac: Mac, buffer: &Buffer, out: &mut Outbox) {
+    /// The data, in as many packets as it takes: all of them or, without buffers for all, none. Whether there were.
+    fn send_segments(&mut self, to: Peer, whole: Header<'_>, mac: Mac, buffer: &Buffer, out: &mut Outbox) -> bool {
         let arena = self.arena.clone();
         let data = arena.octets(buffer);
-        let first = Segment { identifier: self.identifier, offset: 0, total: 0, more: true };
+        let first = Segment { identifier: 0, offset: 0, total: 0, more: true };
         let header_len = Clnp::Full(Header { segment: Some(first), ..whole }).header_len();
-        // Parts but the last are multiples of 8.
-        let most = self.mtu.saturating_sub(header_len) / 8 * 8;
+        // Parts but the last are multiples of 8, and each lies in one frame, which may have room for less than the link.
+        let most = self.mtu.saturating_sub(header_len).min(self.room()) / 8 * 8;
         let total = u16::try_from(header_len + data.len());
         let (Ok(total), true) = (total, most > 0 && data.len().div_ceil(most.max(1)) <= self.pool.len()) else {
             self.counters.no_buffer += 1;
-            return;
+            return false;
         };
-        self.identifier = self.identifier.wrapping_add(1);
+        let Some(pair) = self.pairs.get_mut(to.0 as usize) else { return false };
+        let first = Segment { identifier: pair.identifier, ..first };
+        pair.identifier = pair.identifier.wrapping_add(1);
         self.counters.segmented += 1;
         for (at, part) in data.chunks(most).enumerate() {
             let offset = (at * most) as u16;
             let more = at * most + part.len() < data.len();
             let segment = Some(Segment { offset, total, more, ..first });
-            let Some(mut copy) = self.pool.take() else { return };
+            let Some(mut copy) = self.pool.take() else { return false };
             self.arena.room(&mut copy)[..part.len()].copy_from_slice(part);
             self.arena.fill(&mut copy, part.len());
             self.push(mac, &Clnp::Full(Header { segment, len: part.len(), ..whole }), &mut copy);
             self.counters.segments_sent += 1;
             out.down(Request::Unitdata { to, buffer: copy });
         }
+        true
+    }
+
+    /// Octets that a frame has room for behind its headroom.
+    fn room(&self) -> usize {
+        let geometry = self.arena.geometry();
+        (geometry.frame_size - geometry.headroom) as usize
     }
 
     fn push(&self, destination: Mac, clnp: &Clnp<'_>, buffer: &mut Buffer) {
@@ -230,7 +254,12 @@ impl Internet {
         let total = usize::from(segment.total).saturating_sub(header_len);
         let part = Part { from, segment, total, lifetime: header.lifetime, blame };
         match reassembly.arrived(part, buffer, now) {
-            Arrived::Part(spare) => spare.into_iter().for_each(|buffer| out.down(Request::Return { buffer })),
+            Arrived::Part { spare, given_up } => {
+                spare.into_iter().for_each(|buffer| out.down(Request::Return { buffer }));
+                if let Some(it) = given_up {
+                    self.give_up(it, Discard::CONGESTION, now, out);
+                }
+            }
             Arrived::Whole { buffer, spare } => {
                 counters.reassembled += 1;
                 spare.into_iter().for_each(|buffer| out.down(Request::Return { buffer }));
@@ -242,6 +271,13 @@ impl Internet {
                 buffers.into_iter().flatten().for_each(|buffer| out.down(Request::Return { buffer }));
             }
         }
+    }
+
+    /// A packet whose parts have not all come is thrown away.
+    fn give_up(&mut self, partial: Partial, why: Discard, now: Time, out: &mut Outbox) {
+        self.counters.not_reassembled += 1;
+        self.report(partial.blame, why, now, out);
+        out.down(Request::Return { buffer: partial.buffer });
     }
 
     /// Tells the sender what became of its packet, if it wants to know and that was not done too often.
@@ -303,7 +339,9 @@ impl Layer for Internet {
         match request {
             Request::Unitdata { to, buffer } => self.send(to, buffer, out),
             Request::Return { .. } => out.down(request),
-            Request::Data { buffer, .. } | Request::Expedited { buffer, .. } => out.up(Indication::Complete { buffer }),
+            Request::Data { buffer, .. } | Request::Expedited { buffer, .. } => {
+                out.up(Indication::complete(buffer, Fate::Refused));
+            }
             Request::Connect { .. } | Request::Accept { .. } | Request::Disconnect { .. } => {}
         }
     }
@@ -311,13 +349,15 @@ impl Layer for Internet {
     fn indication(&mut self, indication: Indication, now: Time, out: &mut Outbox) {
         match indication {
             Indication::Unitdata { buffer, .. } => self.receive(buffer, now, out),
-            Indication::Complete { mut buffer } => match std::mem::take(&mut self.lent[buffer.frame() as usize]) {
-                0 => self.pool.put(buffer),
-                headers => {
-                    buffer.pull(usize::from(headers));
-                    out.up(Indication::Complete { buffer });
+            Indication::Complete { mut buffer, fate, .. } => {
+                match std::mem::take(&mut self.lent[buffer.frame() as usize]) {
+                    0 => self.pool.put(buffer),
+                    headers => {
+                        buffer.pull(usize::from(headers));
+                        out.up(Indication::complete(buffer, fate));
+                    }
                 }
-            },
+            }
             Indication::Data { buffer, .. } | Indication::Expedited { buffer, .. } => {
                 out.down(Request::Return { buffer });
             }
@@ -333,9 +373,7 @@ impl Layer for Internet {
 
     fn expire(&mut self, now: Time, out: &mut Outbox) {
         while let Some(late) = self.reassembly.expire(now) {
-            self.counters.not_reassembled += 1;
-            self.report(late.blame, Discard::REASSEMBLY_LIFETIME, now, out);
-            out.down(Request::Return { buffer: late.buffer });
+            self.give_up(late, Discard::REASSEMBLY_LIFETIME, now, out);
         }
     }
 }

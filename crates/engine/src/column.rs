@@ -2,6 +2,7 @@
 
 use crate::layer::{Layer, Outbox};
 use crate::service::{Indication, Request, Time};
+use std::any::Any;
 use std::collections::VecDeque;
 
 /// Primitives, packets or buffers that a list has room for from the beginning: where no more frames are in use, none ever grows.
@@ -32,6 +33,19 @@ impl Column {
     /// The layers, the lowest first.
     pub fn layers(&self) -> &[Box<dyn Layer>] {
         &self.layers
+    }
+
+    /// The lowest layer of this kind, to be asked or told something that no primitive says: of a network, to take another peer.
+    pub fn layer<T: Layer>(&mut self) -> Option<&mut T> {
+        self.layers.iter_mut().find_map(|layer| {
+            let layer: &mut dyn Any = &mut **layer;
+            layer.downcast_mut()
+        })
+    }
+
+    /// The layers, the lowest first, for another column. What they have said and nobody has heard is lost.
+    pub fn into_layers(self) -> Vec<Box<dyn Layer>> {
+        self.layers
     }
 
     /// When a layer wants to be called even if nothing comes.

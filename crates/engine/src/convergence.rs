@@ -6,10 +6,13 @@
 //! without connections.
 
 use crate::layer::{Layer, Outbox};
-use crate::service::{Cep, Details, Indication, Peer, Request, Time};
+use crate::service::{Cep, Details, Fate, Indication, Peer, Request, Time};
 use crate::wire::tpdu::Reason;
 use std::collections::VecDeque;
 use underpass_link::arena::Buffer;
+
+/// NSDUs that wait for a connection at most; further ones are lost, as in any network.
+const MOST: usize = 1024;
 
 /// A network of connections.
 #[derive(Debug)]
@@ -30,6 +33,8 @@ struct Connection {
     peer: Peer,
     /// Something went over it, either way, since it was looked at.
     used: bool,
+    /// The last DT did not end its TSDU, so that the next one is a part of the same.
+    in_parts: bool,
 }
 
 #[derive(Debug, Default)]
@@ -49,7 +54,7 @@ impl Convergence {
         Convergence { ways: Vec::new(), connections: Vec::new(), idle, look: None, unfit: 0 }
     }
 
-    /// NSDUs that were too long for the connection below, or came in pieces.
+    /// NSDUs that were too long for the connection below, came in pieces, or were too many while there was no connection.
     pub fn unfit(&self) -> u64 {
         self.unfit
     }
@@ -68,7 +73,7 @@ impl Convergence {
         if self.connections.len() <= at {
             self.connections.resize(at + 1, None);
         }
-        self.connections[at] = Some(Connection { peer, used: true });
+        self.connections[at] = Some(Connection { peer, used: true, in_parts: false });
         self.look = self.look.or(self.idle.map(|idle| now.after(idle)));
         let way = self.way(peer);
         way.connection.get_or_insert((cep, most));
@@ -87,7 +92,11 @@ impl Convergence {
             }
             Some(_) => {
                 self.unfit += 1;
-                out.up(Indication::Complete { buffer });
+                out.up(Indication::complete(buffer, Fate::Refused));
+            }
+            None if way.waiting.len() >= MOST => {
+                self.unfit += 1;
+                out.up(Indication::complete(buffer, Fate::Refused));
             }
             None => {
                 way.waiting.push_back(buffer);
@@ -98,12 +107,21 @@ impl Convergence {
         }
     }
 
-    /// Something goes over a connection; the other end's number.
+    /// Something goes over a connection.
     #[inline]
-    fn used(&mut self, cep: Cep) -> Option<Peer> {
+    fn used(&mut self, cep: Cep) -> Option<&mut Connection> {
         let connection = self.connections.get_mut(cep.0 as usize)?.as_mut()?;
         connection.used = true;
-        Some(connection.peer)
+        Some(connection)
+    }
+
+    /// A DT has come, which ends its TSDU or does not: who sent the NSDU, if the DT is all of it.
+    #[inline]
+    fn whole(&mut self, cep: Cep, end: bool) -> Option<Peer> {
+        let connection = self.used(cep)?;
+        let whole = end && !connection.in_parts;
+        connection.in_parts = !end;
+        whole.then_some(connection.peer)
     }
 
     /// A connection is gone.
@@ -120,7 +138,9 @@ impl Layer for Convergence {
         match request {
             Request::Unitdata { to, buffer } => self.unitdata(to, buffer, out),
             Request::Return { .. } => out.down(request),
-            Request::Data { buffer, .. } | Request::Expedited { buffer, .. } => out.up(Indication::Complete { buffer }),
+            Request::Data { buffer, .. } | Request::Expedited { buffer, .. } => {
+                out.up(Indication::complete(buffer, Fate::Refused));
+            }
             Request::Connect { .. } | Request::Accept { .. } | Request::Disconnect { .. } => {}
         }
     }
@@ -128,14 +148,14 @@ impl Layer for Convergence {
     #[inline]
     fn indication(&mut self, indication: Indication, now: Time, out: &mut Outbox) {
         match indication {
-            Indication::Data { cep, buffer, end } => match self.used(cep) {
-                Some(from) if end => out.up(Indication::Unitdata { from, buffer }),
-                _ => {
+            Indication::Data { cep, buffer, end } => match self.whole(cep, end) {
+                Some(from) => out.up(Indication::Unitdata { from, buffer }),
+                None => {
                     self.unfit += 1;
                     out.down(Request::Return { buffer });
                 }
             },
-            Indication::Complete { .. } => out.up(indication),
+            Indication::Complete { buffer, fate, .. } => out.up(Indication::complete(buffer, fate)),
             Indication::Connect { cep, from, most, .. } => {
                 out.down(Request::Accept { cep, user_data: Vec::new() });
                 self.open(from, cep, most, now, out);
@@ -148,9 +168,11 @@ impl Layer for Convergence {
             Indication::Refused { tag, .. } => {
                 let way = self.way(Peer(tag));
                 way.asked = false;
-                way.waiting.drain(..).for_each(|buffer| out.up(Indication::Complete { buffer }));
+                way.waiting.drain(..).for_each(|buffer| out.up(Indication::complete(buffer, Fate::Refused)));
             }
             Indication::Disconnect { cep, .. } => self.forget(cep),
+            // The layer above has timers of its own.
+            Indication::Stalled { .. } | Indication::Resumed { .. } => {}
             Indication::Expedited { buffer, .. } | Indication::Unitdata { buffer, .. } => {
                 out.down(Request::Return { buffer })
             }
@@ -234,6 +256,22 @@ mod tests {
         assert_eq!(network.due(), None);
         assert_eq!(down(&mut network, 6000), ["Connect"]);
         assert_eq!(open(&mut network, 7, 6010), ["Data"]);
+    }
+
+    /// The end of a TSDU is no NSDU where its beginning was thrown away.
+    #[test]
+    fn no_part_of_a_longer_tsdu_passes() {
+        let mut network = Convergence::new(None);
+        down(&mut network, 0);
+        open(&mut network, 7, 10);
+        let passes = [false, false, true, true, false, true, true].map(|end| {
+            let mut out = Outbox::default();
+            network.indication(Indication::Data { cep: Cep(7), buffer: packet(), end }, Time(20), &mut out);
+            assert_eq!(out.up.len() + out.down.len(), 1, "the buffer goes one way or the other");
+            !out.up.is_empty()
+        });
+        assert_eq!(passes, [false, false, false, true, false, false, true]);
+        assert_eq!(network.unfit(), 5);
     }
 
     /// Nothing above mends what may be lost with it.

@@ -1,10 +1,12 @@
 //! Network: CLNP over LLC (ISO 8473, ISO 8802-2), as much of it as two hosts on one link need.
 
 use crate::layer::{Layer, Outbox};
-use crate::service::{Indication, Peer, Request, Time};
+use crate::service::{Fate, Indication, Peer, Request, Time};
 use crate::wire::Writer;
 use crate::wire::clnp::Clnp;
 use crate::wire::llc::{Llc, Mac};
+use std::collections::HashMap;
+use std::hash::{BuildHasherDefault, Hasher};
 use underpass_link::arena::Arena;
 
 /// A network entity by the inactive subset: both ends share a link, and the link's addresses are enough.
@@ -14,6 +16,10 @@ pub struct Inactive {
     own: Mac,
     /// Their addresses, and what goes in front of packets to them but for the length.
     peers: Vec<(Mac, [u8; HEADERS])>,
+    /// Numbers of peers, by their addresses.
+    known: HashMap<u64, u32, BuildHasherDefault<Spread>>,
+    /// Whoever sent the last packet, and most likely sends the next one.
+    last: u32,
     unknown: u64,
 }
 
@@ -23,21 +29,25 @@ pub const HEADERS: usize = Llc::LEN + 1;
 impl Inactive {
     /// An entity with this address.
     pub fn new(arena: Arena, own: Mac) -> Inactive {
-        Inactive { arena, own, peers: Vec::new(), unknown: 0 }
+        Inactive { arena, own, peers: Vec::new(), known: HashMap::default(), last: 0, unknown: 0 }
     }
 
-    /// Whoever has that address: known from now on.
+    /// Whoever has that address: known from now on. Peers may be added at any time.
     pub fn peer(&mut self, address: Mac) -> Peer {
-        let known = self.find(address);
-        Peer(known.unwrap_or_else(|| {
+        Peer(self.find(address).unwrap_or_else(|| {
+            let number = self.peers.len() as u32;
+            self.known.insert(key(address), number);
             self.peers.push((address, self.headers(address)));
-            self.peers.len() - 1
-        }) as u32)
+            number
+        }))
     }
 
     #[inline]
-    fn find(&self, address: Mac) -> Option<usize> {
-        self.peers.iter().position(|it| it.0 == address)
+    fn find(&mut self, address: Mac) -> Option<u32> {
+        if self.peers.get(self.last as usize).is_none_or(|it| it.0 != address) {
+            self.last = *self.known.get(&key(address))?;
+        }
+        Some(self.last)
     }
 
     fn headers(&self, destination: Mac) -> [u8; HEADERS] {
@@ -51,13 +61,41 @@ impl Inactive {
     }
 }
 
+/// An address as a number.
+#[inline]
+fn key(Mac([a, b, c, d, e, f]): Mac) -> u64 {
+    u64::from_be_bytes([0, 0, a, b, c, d, e, f])
+}
+
+/// Spreads addresses by one multiplication (Knuth, The Art of Computer Programming, 6.4). Nobody but whoever adds peers chooses what
+/// is in the table, so that it needs no secret.
+#[derive(Default)]
+struct Spread(u64);
+
+impl Hasher for Spread {
+    fn finish(&self) -> u64 {
+        self.0
+    }
+
+    fn write(&mut self, octets: &[u8]) {
+        octets.iter().for_each(|octet| self.write_u64(self.0 ^ u64::from(*octet)));
+    }
+
+    #[inline]
+    fn write_u64(&mut self, number: u64) {
+        let spread = number.wrapping_mul(0x9e37_79b9_7f4a_7c15);
+        // Tables go by the low bits and by the high ones.
+        self.0 = spread ^ spread >> 32;
+    }
+}
+
 impl Layer for Inactive {
     #[inline]
     fn request(&mut self, request: Request, _: Time, out: &mut Outbox) {
         match request {
             Request::Unitdata { to, mut buffer } => {
                 let Some((_, headers)) = self.peers.get(to.0 as usize) else {
-                    return out.up(Indication::Complete { buffer });
+                    return out.up(Indication::complete(buffer, Fate::Refused));
                 };
                 let mut headers = *headers;
                 headers[Llc::LENGTH].copy_from_slice(&Llc::length(buffer.len() + 1));
@@ -65,7 +103,9 @@ impl Layer for Inactive {
                 out.down(Request::Unitdata { to, buffer });
             }
             Request::Return { .. } => out.down(request),
-            Request::Data { buffer, .. } | Request::Expedited { buffer, .. } => out.up(Indication::Complete { buffer }),
+            Request::Data { buffer, .. } | Request::Expedited { buffer, .. } => {
+                out.up(Indication::complete(buffer, Fate::Refused));
+            }
             Request::Connect { .. } | Request::Accept { .. } | Request::Disconnect { .. } => {}
         }
     }
@@ -86,11 +126,11 @@ impl Layer for Inactive {
                 };
                 buffer.pull(HEADERS);
                 buffer.truncate(len);
-                out.up(Indication::Unitdata { from: Peer(from as u32), buffer });
+                out.up(Indication::Unitdata { from: Peer(from), buffer });
             }
-            Indication::Complete { mut buffer } => {
+            Indication::Complete { mut buffer, fate, .. } => {
                 buffer.pull(HEADERS);
-                out.up(Indication::Complete { buffer });
+                out.up(Indication::complete(buffer, fate));
             }
             _ => {}
         }
@@ -103,4 +143,46 @@ impl Layer for Inactive {
     }
 
     fn expire(&mut self, _: Time, _: &mut Outbox) {}
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use underpass_link::arena::Geometry;
+
+    #[test]
+    fn peers_are_found_among_many_and_nobody_else_is() {
+        const PEERS: u32 = 10_000;
+        let (arena, mut free) = Arena::new(Geometry { frames: 1, frame_size: 256, headroom: 64 });
+        let address = |number: u32| {
+            let [_, a, b, c] = number.to_be_bytes();
+            Mac([2, 0, 0, a, b, c])
+        };
+        let own = Mac([6; 6]);
+        let mut network = Inactive::new(arena.clone(), own);
+        // Each is known from when it was added on, also while packets come.
+        for number in 0..PEERS {
+            assert_eq!(network.find(address(number)), None);
+            assert_eq!((network.peer(address(number)), network.peer(address(number))), (Peer(number), Peer(number)));
+            assert_eq!(network.find(address(number / 2)), Some(number / 2));
+        }
+        for number in [0, 1, PEERS - 1, PEERS, 77] {
+            let mut buffer = free.pop().unwrap();
+            let llc = Llc { destination: own, source: address(number), len: 5 };
+            let mut octets = [0; HEADERS + 4];
+            llc.emit(&mut Writer::new(&mut octets)).unwrap();
+            arena.room(&mut buffer)[..octets.len()].copy_from_slice(&octets);
+            arena.fill(&mut buffer, octets.len());
+            let mut out = Outbox::default();
+            network.indication(Indication::Unitdata { from: Peer(0), buffer }, Time(0), &mut out);
+            match (out.up.pop_front(), out.down.pop_front()) {
+                (Some(Indication::Unitdata { from, buffer }), None) if number < PEERS => {
+                    assert_eq!(from, Peer(number));
+                    free.push(buffer);
+                }
+                (None, Some(Request::Return { buffer })) if number == PEERS => free.push(buffer),
+                other => panic!("{number}: {other:?}"),
+            }
+        }
+    }
 }

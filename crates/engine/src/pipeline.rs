@@ -7,11 +7,12 @@
 use crate::column::{Column, ROOM};
 use crate::layer::Layer;
 use crate::service::{Indication, Request, Time};
-use crate::stack::{give, take};
+use crate::stack::{Backlog, Taken, give, take};
 use std::collections::VecDeque;
 use underpass_link::arena::Buffer;
+use underpass_link::bell::Waker;
 use underpass_link::ring::{Receiver, Sender, ring};
-use underpass_link::{Link, Watch};
+use underpass_link::{Link, Readiness, Watch};
 
 /// Primitives that are taken from a queue, and packets from a link, before the layers settle.
 const BATCH: usize = 32;
@@ -22,6 +23,7 @@ pub struct Worker {
     column: Column,
     above: Above,
     counters: Counters,
+    backlog: Backlog,
 }
 
 /// How often a worker has done what.
@@ -31,6 +33,8 @@ pub struct Counters {
     pub steps: u64,
     /// Primitives, packets and buffers that were taken in.
     pub taken: u64,
+    /// Packets that came in pieces and were thrown away.
+    pub in_pieces: u64,
     /// Times that its thread gave way to others.
     pub yields: u64,
     /// Times that its thread slept.
@@ -75,9 +79,9 @@ impl User {
         self.indications.pop()
     }
 
-    /// The calling thread is about to park, and would be unparked when the layers say something.
-    pub fn watch(&mut self) -> Watch {
-        self.indications.watch()
+    /// Who calls this is about to sleep, and would be woken when the layers say something.
+    pub fn watch(&mut self, waker: Waker) -> Watch {
+        self.indications.watch(waker)
     }
 }
 
@@ -93,7 +97,8 @@ pub fn pipeline(link: Box<dyn Link>, groups: Vec<Vec<Box<dyn Layer>>>, capacity:
         let (to_above, indications) = ring(capacity);
         let (requests, from_above) = ring(capacity);
         let above = Above { requests: from_above, indications: to_above };
-        workers.push(Worker { below, column: Column::new(layers), above, counters: Counters::default() });
+        let (column, counters, backlog) = (Column::new(layers), Counters::default(), Backlog::default());
+        workers.push(Worker { below, column, above, counters, backlog });
         below = Below::Worker { indications, requests };
     }
     let Below::Worker { indications, requests } = below else { unreachable!("there is a worker") };
@@ -122,8 +127,13 @@ impl Worker {
 
     /// Does all that there is to do, up and down; whether there was anything.
     pub fn step(&mut self, now: Time) -> bool {
-        let mut any = self.poll(now);
-        any |= self.take_indications(BATCH, now);
+        let Taken { any: came, packets, .. } = self.take_packets(now);
+        let indications = self.take_indications(BATCH, now);
+        let mut any = came || indications > 0;
+        if self.backlog.is_over(packets.max(indications), BATCH) {
+            self.column.rise(now);
+            any |= self.column.expire(now);
+        }
         any |= self.take_requests(BATCH, now);
         if any {
             self.counters.steps += 1;
@@ -133,22 +143,34 @@ impl Worker {
         any
     }
 
-    /// A turn's first part: takes what has come over the link, and what has run out.
-    pub fn poll(&mut self, now: Time) -> bool {
+    /// A turn's first part: takes what has come over the link. Whether there was anything, and whether timers may run out when that
+    /// has risen.
+    pub fn poll(&mut self, now: Time) -> (bool, bool) {
+        let Taken { any, packets, .. } = self.take_packets(now);
+        (any, self.backlog.is_over(packets, BATCH))
+    }
+
+    /// Between its second part and its third, where all workers' timers may: timers that are over run out.
+    pub fn expire(&mut self, now: Time) -> bool {
+        let any = self.column.expire(now);
+        self.publish();
+        any
+    }
+
+    fn take_packets(&mut self, now: Time) -> Taken {
         let Worker { below, column, counters, .. } = self;
-        let mut any = false;
-        if let Below::Link { link, buffers, .. } = below {
-            any |= take(&mut **link, buffers, BATCH, |indication| {
-                counters.taken += 1;
-                column.indication(indication, now);
-            });
-        }
-        any | column.expire(now)
+        let Below::Link { link, buffers, .. } = below else { return Taken::default() };
+        let taken = take(&mut **link, buffers, BATCH, |indication| {
+            counters.taken += 1;
+            column.indication(indication, now);
+        });
+        counters.in_pieces += taken.in_pieces;
+        taken
     }
 
     /// A turn's second part: a wave up, of what has come from the worker below and what the layers have to say to each other.
     pub fn rise(&mut self, now: Time) -> bool {
-        let mut any = self.take_indications(usize::MAX, now);
+        let mut any = self.take_indications(usize::MAX, now) > 0;
         any |= self.column.rise(now) || !self.column.up().is_empty();
         self.publish();
         any
@@ -162,8 +184,8 @@ impl Worker {
         any
     }
 
-    fn take_indications(&mut self, most: usize, now: Time) -> bool {
-        let Below::Worker { indications, .. } = &mut self.below else { return false };
+    fn take_indications(&mut self, most: usize, now: Time) -> usize {
+        let Below::Worker { indications, .. } = &mut self.below else { return 0 };
         let mut count = 0;
         while count < most
             && let Some(indication) = indications.pop()
@@ -173,7 +195,7 @@ impl Worker {
         }
         indications.release();
         self.counters.taken += count as u64;
-        count > 0
+        count
     }
 
     fn take_requests(&mut self, most: usize, now: Time) -> bool {
@@ -198,14 +220,6 @@ impl Worker {
         pass(self.column.up(), &mut self.above.indications);
     }
 
-    /// Whether a neighbour has no room for what is meant for it.
-    pub(crate) fn is_stuck(&mut self) -> bool {
-        let Below::Link { packets, .. } = &self.below else {
-            return !self.column.down().is_empty() || !self.column.up().is_empty();
-        };
-        !packets.is_empty() || !self.column.up().is_empty()
-    }
-
     /// Whether a queue holds something. What a link holds is not known before it is asked.
     #[inline]
     pub(crate) fn may_step(&self) -> bool {
@@ -216,17 +230,50 @@ impl Worker {
         from_below || !self.above.requests.is_empty()
     }
 
-    /// The calling thread is about to park, and would be unparked when anything comes.
-    pub(crate) fn watch(&mut self) -> Watch {
-        let from_below = match &mut self.below {
-            Below::Link { link, .. } => link.watch(),
-            Below::Worker { indications, .. } => indications.watch(),
-        };
-        match (from_below, self.above.requests.watch()) {
-            (Watch::Ready, _) | (_, Watch::Ready) => Watch::Ready,
-            (Watch::Armed, Watch::Armed) => Watch::Armed,
-            _ => Watch::Unheard,
+    /// Whether it has a link that is slept on by a descriptor.
+    pub(crate) fn has_descriptor(&self) -> bool {
+        matches!(&self.below, Below::Link { link, .. } if link.readiness().is_some())
+    }
+
+    /// What its link is slept on by, if it has one that is.
+    pub(crate) fn readiness(&self) -> Option<Readiness<'_>> {
+        match &self.below {
+            Below::Link { link, .. } => link.readiness(),
+            Below::Worker { .. } => None,
         }
+    }
+
+    /// Who calls this is about to sleep, and would be woken when anything comes from a neighbour, or there is room for what one has
+    /// had none for. `waker` is for neighbours; a link in memory unparks the calling thread.
+    pub(crate) fn watch(&mut self, waker: &Waker) -> Watch {
+        let Worker { below, column, above, .. } = self;
+        let mut all = above.requests.watch(waker.clone());
+        let mut and = |watch: Watch| {
+            all = match (all, watch) {
+                (Watch::Ready, _) | (_, Watch::Ready) => Watch::Ready,
+                (Watch::Armed, Watch::Armed) => Watch::Armed,
+                _ => Watch::Unheard,
+            }
+        };
+        if !column.up().is_empty() {
+            and(above.indications.watch(waker.clone()));
+        }
+        match below {
+            Below::Link { link, packets, .. } => {
+                and(link.watch());
+                // A link says nothing of when it takes more; where it is slept on by a descriptor it says when to look.
+                if !packets.is_empty() {
+                    and(Watch::Unheard);
+                }
+            }
+            Below::Worker { indications, requests } => {
+                and(indications.watch(waker.clone()));
+                if !column.down().is_empty() {
+                    and(requests.watch(waker.clone()));
+                }
+            }
+        }
+        all
     }
 }
 

@@ -64,7 +64,7 @@ pub enum Request {
     Data {
         /// On which connection.
         cep: Cep,
-        /// At most as many octets as the connection's confirm or indication said.
+        /// At most as many octets as the connection's confirm or indication said; none only where it ends a TSDU that has begun.
         buffer: Buffer,
         /// Whether the TSDU ends with it.
         end: bool,
@@ -152,6 +152,18 @@ pub enum Indication {
         /// Why.
         reason: Reason,
     },
+    /// Nothing that was sent over a connection has been acknowledged for some 10 ms, or the network takes no packet as long as what was
+    /// sent. It goes on, and ends only when that lasts for I:
+    /// until then the user may send what follows in another way.
+    Stalled {
+        /// Which.
+        cep: Cep,
+    },
+    /// Something that was sent over a connection that was stalled is acknowledged.
+    Resumed {
+        /// Which.
+        cep: Cep,
+    },
     /// N-UNITDATA indication.
     Unitdata {
         /// Who sent it.
@@ -163,7 +175,34 @@ pub enum Indication {
     Complete {
         /// It, as it was lent.
         buffer: Buffer,
+        /// Over which connection it was to go, where there is one.
+        cep: Option<Cep>,
+        /// What has become of it.
+        fate: Fate,
     },
+}
+
+impl Indication {
+    /// A buffer that was lent over no connection comes back.
+    #[inline]
+    pub fn complete(buffer: Buffer, fate: Fate) -> Indication {
+        Indication::Complete { buffer, cep: None, fate }
+    }
+}
+
+/// What has become of a buffer that was lent. Over a connection those that were acknowledged are the first of those that were not
+/// refused, in whichever order they come back: their octets are how far the other end has surely come.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Fate {
+    /// It was given to the network, and nobody says whether it arrives: without a connection, or over one of class 2, whose network
+    /// promises that it does.
+    Sent,
+    /// It was given to the user at the other end.
+    Acknowledged,
+    /// It was not taken: it was too long, or nothing, or for nobody, or as much waits already as may, or the link takes no such packet.
+    Refused,
+    /// The connection, or its link, has ended: it may have arrived or not.
+    Abandoned,
 }
 
 /// What is asked for with a connection.

@@ -4,12 +4,12 @@
 use crate::column::{Column, ROOM};
 use crate::convergence::Convergence;
 use crate::layer::Layer;
-use crate::service::{Indication, Peer, Request, Time};
+use crate::service::{Fate, Indication, Peer, Request, Time};
 use crate::transport::{Config, Times, Transport};
 use crate::wire::tpdu::Class;
 use std::collections::VecDeque;
-use underpass_link::Link;
 use underpass_link::arena::{Arena, Buffer};
+use underpass_link::{Link, Returned};
 
 /// Packets that are taken from the link at a time: they go through a layer together (vector processing).
 const BATCH: usize = 32;
@@ -21,6 +21,8 @@ pub struct Stack<L> {
     packets: VecDeque<Buffer>,
     buffers: Vec<Buffer>,
     batch: usize,
+    backlog: Backlog,
+    in_pieces: u64,
 }
 
 impl<L: Link> Stack<L> {
@@ -31,7 +33,7 @@ impl<L: Link> Stack<L> {
     pub fn new(link: L, layers: Vec<Box<dyn Layer>>) -> Stack<L> {
         let column = Column::new(layers);
         let (packets, buffers) = (VecDeque::with_capacity(ROOM), Vec::with_capacity(ROOM));
-        Stack { link, column, packets, buffers, batch: BATCH }
+        Stack { link, column, packets, buffers, batch: BATCH, backlog: Backlog::default(), in_pieces: 0 }
     }
 
     /// The same, taking so many packets from the link at a time: with one, each goes through all layers before the next.
@@ -42,6 +44,41 @@ impl<L: Link> Stack<L> {
     /// The link.
     pub fn link(&self) -> &L {
         &self.link
+    }
+
+    /// The same, to be asked what has befallen it, or told something. Who takes packets or buffers from it takes them from the
+    /// layers.
+    pub fn link_mut(&mut self) -> &mut L {
+        &mut self.link
+    }
+
+    /// The lowest layer of this kind, to be asked or told something that no primitive says: of a network, to take another peer.
+    pub fn layer<T: Layer>(&mut self) -> Option<&mut T> {
+        self.column.layer()
+    }
+
+    /// Goes on over another link of the same arena, and gives back the buffers that wrappers of the old one had for themselves.
+    /// What was lent to that may have been sent or not: class 4 sends it again when T1 runs out. What was given to it to receive
+    /// into is given to the new one.
+    pub fn replace(&mut self, link: L, now: Time) -> Vec<Buffer> {
+        let Returned { lent, given, own } = Box::new(std::mem::replace(&mut self.link, link)).close();
+        given.into_iter().for_each(|buffer| self.link.fill(buffer));
+        let back = |buffer| Indication::complete(buffer, Fate::Abandoned);
+        lent.into_iter().map(back).for_each(|it| self.column.indication(it, now));
+        self.settle(now);
+        own
+    }
+
+    /// Ends it: the layers, which keep their connections, the buffers of the link, and those of packets that it had not taken.
+    pub fn close(self) -> (Vec<Box<dyn Layer>>, Returned) {
+        let mut returned = Box::new(self.link).close();
+        returned.lent.extend(self.packets);
+        (self.column.into_layers(), returned)
+    }
+
+    /// Packets that came in pieces and were thrown away.
+    pub fn in_pieces(&self) -> u64 {
+        self.in_pieces
     }
 
     /// The layers, the lowest first.
@@ -74,9 +111,17 @@ impl<L: Link> Stack<L> {
     }
 
     /// Takes what has come over the link and what has run out; whether there was anything.
+    ///
+    /// What has come goes up before timers run out, since it may be what they wait for: a host that was kept from running finds
+    /// its timers over and the acknowledgements in the link.
     pub fn poll(&mut self, now: Time) -> bool {
-        let mut any = take(&mut self.link, &mut self.buffers, self.batch, |it| self.column.indication(it, now));
-        any |= self.column.expire(now);
+        let taken = take(&mut self.link, &mut self.buffers, self.batch, |it| self.column.indication(it, now));
+        let mut any = taken.any;
+        self.in_pieces += taken.in_pieces;
+        if self.backlog.is_over(taken.packets, self.batch) {
+            self.column.rise(now);
+            any |= self.column.expire(now);
+        }
         self.settle(now);
         any
     }
@@ -88,20 +133,68 @@ impl<L: Link> Stack<L> {
     }
 }
 
-/// Tells `say` what a link has to say: buffers that it does not need any more, and at most `most` packets; whether there was
-/// anything. `buffers` is empty before and after.
+/// Whether there may be more of what timers wait for: as long as full batches come. Not for ever, or a flood would stop all timers.
+#[derive(Debug, Default)]
+pub(crate) struct Backlog {
+    /// What was taken in full batches, one after the other.
+    taken: usize,
+}
+
+impl Backlog {
+    /// Primitives after which timers run out even if there are more.
+    const MOST: usize = ROOM;
+
+    /// So many were taken, of `batch` at most: whether timers may run out.
+    #[inline]
+    pub fn is_over(&mut self, taken: usize, batch: usize) -> bool {
+        self.taken += taken;
+        let is_over = taken < batch || self.taken >= Backlog::MOST;
+        if is_over {
+            self.taken = 0;
+        }
+        is_over
+    }
+}
+
+/// What a link had to say.
+#[derive(Default)]
+pub(crate) struct Taken {
+    /// Whether there was anything.
+    pub any: bool,
+    /// How many packets there were, those that were thrown away counted.
+    pub packets: usize,
+    /// Packets that were thrown away, since they came in pieces.
+    pub in_pieces: u64,
+}
+
+/// Tells `say` what a link has to say: buffers that it does not need any more, and at most `most` packets. A packet in pieces is
+/// thrown away: no layer knows of any, and a piece by itself would pass for the whole. `buffers` is empty before and after.
 pub(crate) fn take(
     link: &mut (impl Link + ?Sized),
     buffers: &mut Vec<Buffer>,
     most: usize,
     mut say: impl FnMut(Indication),
-) -> bool {
+) -> Taken {
     link.complete(buffers);
-    let mut any = !buffers.is_empty();
-    buffers.drain(..).for_each(|buffer| say(Indication::Complete { buffer }));
-    any |= link.receive(buffers, most) > 0;
-    buffers.drain(..).for_each(|buffer| say(Indication::Unitdata { from: Peer(0), buffer }));
-    any
+    let any = !buffers.is_empty();
+    for mut buffer in buffers.drain(..) {
+        let fate = if buffer.is_refused() { Fate::Refused } else { Fate::Sent };
+        buffer.refuse(false);
+        say(Indication::complete(buffer, fate));
+    }
+    let packets = link.receive(buffers, most);
+    let (mut is_piece, mut in_pieces) = (false, 0);
+    for buffer in buffers.drain(..) {
+        let goes_on = buffer.goes_on();
+        if goes_on || is_piece {
+            in_pieces += u64::from(!goes_on);
+            link.fill(buffer);
+        } else {
+            say(Indication::Unitdata { from: Peer(0), buffer });
+        }
+        is_piece = goes_on;
+    }
+    Taken { any: any || packets > 0, packets, in_pieces }
 }
 
 /// Gives a link what it is to do. `packets` are those that it has not taken yet.
@@ -133,12 +226,18 @@ const STEP: u32 = 128;
 /// - The network's congestion is the lowest layer's business alone.
 pub fn config(top: Config, level: usize, layers: usize) -> Config {
     let (below, above) = ((layers - 1 - level) as u32, level as u32);
-    let Times { t1, t1_least, slack, .. } = top.times;
+    let Times { t1, t1_least, slack, stall, .. } = top.times;
     Config {
         tpdu_size: top.tpdu_size + STEP * below,
         credit: top.credit.saturating_add((top.credit / 4).max(2).saturating_mul(below as u16)),
         congestion_control: top.congestion_control && level == 0,
-        times: Times { t1: t1 << above, t1_least: t1_least << above, slack: slack << above, ..top.times },
+        times: Times {
+            t1: t1 << above,
+            t1_least: t1_least << above,
+            slack: slack << above,
+            stall: stall << above,
+            ..top.times
+        },
         ..top
     }
 }

@@ -1,10 +1,13 @@
 //! A thread for each worker of a [`crate::pipeline`], each on a processor of its own where there are enough.
 //!
-//! Who has nothing to do spins for a while, then gives way, then sleeps until something comes or a timer runs out. With more
-//! threads than processors nobody spins, since who could bring something may be waiting for the processor.
+//! Who has nothing to do spins for a while, then gives way, then sleeps until something comes, a timer runs out, or a neighbour has
+//! room for what is meant for it. With more threads than processors nobody spins, since who could bring something may be waiting
+//! for the processor. The thread with the link sleeps in poll(2), on the link and a bell that its neighbour rings; over a link in
+//! memory it parks as the others do.
 
 use crate::pipeline::Worker;
 use crate::service::Time;
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::thread::{CpuSet, sched_getaffinity, sched_setaffinity};
 use std::fmt::{self, Display, Formatter};
 use std::io;
@@ -13,9 +16,12 @@ use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::thread::{self, JoinHandle};
 use std::time::Duration;
 use underpass_link::Watch;
+use underpass_link::bell::{Bell, Waker};
 
-/// How long a link that unparks nobody is left alone.
+/// How long a link is left alone that says neither that it has something nor when to look: at first, and after it was looked at in
+/// vain for some time.
 const LOOK: Duration = Duration::from_micros(50);
+const LONGEST_LOOK: Duration = Duration::from_millis(1);
 
 /// Where threads run.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -75,20 +81,31 @@ pub struct Running {
     placement: Placement,
     stop: Arc<AtomicBool>,
     threads: Vec<JoinHandle<Worker>>,
+    /// Of the threads that sleep on descriptors.
+    bells: Vec<Arc<Bell>>,
 }
 
 /// Starts a thread for each worker, on `processors` where they are enough. `clock` says what time it is for them.
 ///
 /// # Errors
-/// A thread could not be started, or not be put on its processor; those before it are stopped.
+/// A thread could not be started, or there is no descriptor for what wakes it; those before it are stopped.
 pub fn start(
     workers: Vec<Worker>,
     processors: &[usize],
     clock: impl Fn() -> Time + Clone + Send + 'static,
 ) -> io::Result<Running> {
     let placement = Placement::of(workers.len(), processors);
-    let mut running = Running { placement, stop: Arc::default(), threads: Vec::with_capacity(workers.len()) };
+    let threads = Vec::with_capacity(workers.len());
+    let mut running = Running { placement, stop: Arc::default(), threads, bells: Vec::new() };
     for (number, mut worker) in workers.into_iter().enumerate() {
+        let bell = match worker.has_descriptor().then(Bell::new).transpose() {
+            Ok(bell) => bell,
+            Err(errno) => {
+                running.stop();
+                return Err(errno.into());
+            }
+        };
+        running.bells.extend(bell.clone());
         let own = match &running.placement {
             Placement::Own(processors) => processors.get(number).copied(),
             Placement::Shared { .. } => None,
@@ -101,7 +118,7 @@ pub fn start(
                 // If that is not allowed any more, it runs elsewhere, and no worse than without.
                 let _ = sched_setaffinity(None, &set);
             }
-            run(&mut worker, &clock, &stop, patience);
+            run(&mut worker, bell, &clock, &stop, patience);
             worker
         };
         match thread::Builder::new().name(format!("layer {number}")).spawn(run) {
@@ -130,6 +147,7 @@ impl Running {
         for thread in &self.threads {
             thread.thread().unpark();
         }
+        self.bells.iter().for_each(|bell| bell.ring());
         let join = |thread: JoinHandle<Worker>| thread.join().unwrap_or_else(|it| std::panic::resume_unwind(it));
         self.threads.into_iter().map(join).collect()
     }
@@ -142,20 +160,23 @@ struct Patience {
     yields: u32,
 }
 
-fn run(worker: &mut Worker, clock: &impl Fn() -> Time, stop: &AtomicBool, patience: Patience) {
+fn run(worker: &mut Worker, bell: Option<Arc<Bell>>, clock: &impl Fn() -> Time, stop: &AtomicBool, patience: Patience) {
+    let mut sleep = Sleep { bell, look: LOOK };
     let (mut spun, mut yielded) = (0, 0);
     while !stop.load(Relaxed) {
         let now = clock();
         if worker.step(now) {
             (spun, yielded) = (0, 0);
+            sleep.look = LOOK;
         } else if spun < patience.spins {
             spun += spin(worker, patience.spins - spun);
-        } else if yielded < patience.yields || worker.is_stuck() {
+        } else if yielded < patience.yields {
             yielded += 1;
             worker.counters_mut().yields += 1;
             thread::yield_now();
         } else {
-            park(worker, now);
+            // The thread that stops this one says so, and then wakes it.
+            sleep.until_something_comes(worker, now);
             yielded = 0;
         }
     }
@@ -167,17 +188,63 @@ fn spin(worker: &Worker, most: u32) -> u32 {
     (1..=most).find(|_| worker.may_step()).unwrap_or(most)
 }
 
-fn park(worker: &mut Worker, now: Time) {
-    let look = match worker.watch() {
-        Watch::Ready => return,
-        Watch::Armed => None,
-        Watch::Unheard => Some(LOOK),
-    };
-    let due = worker.due().map(|it| Duration::from_nanos(it.since(now)));
-    worker.counters_mut().parks += 1;
-    match [look, due].into_iter().flatten().min() {
-        Some(time) => thread::park_timeout(time),
-        None => thread::park(),
+/// How a thread sleeps.
+struct Sleep {
+    /// What its neighbours wake it by, if it sleeps on a descriptor.
+    bell: Option<Arc<Bell>>,
+    /// How long a link that has to be looked at is left alone next.
+    look: Duration,
+}
+
+impl Sleep {
+    fn until_something_comes(&mut self, worker: &mut Worker, now: Time) {
+        let due = worker.due().map(|it| Duration::from_nanos(it.since(now)));
+        match self.bell.clone() {
+            Some(bell) => self.poll(worker, bell, due),
+            None => self.park(worker, due),
+        }
+    }
+
+    fn park(&mut self, worker: &mut Worker, due: Option<Duration>) {
+        let look = match worker.watch(&Waker::here()) {
+            Watch::Ready => return,
+            Watch::Armed => None,
+            Watch::Unheard => Some(self.next_look(LOOK)),
+        };
+        worker.counters_mut().parks += 1;
+        match [look, due].into_iter().flatten().min() {
+            Some(time) => thread::park_timeout(time),
+            None => thread::park(),
+        }
+    }
+
+    fn poll(&mut self, worker: &mut Worker, bell: Arc<Bell>, due: Option<Duration>) {
+        if worker.watch(&Waker::Bell(Arc::clone(&bell))) == Watch::Ready {
+            return;
+        }
+        worker.counters_mut().parks += 1;
+        let readiness = worker.readiness();
+        // Without it, it had one before.
+        let look = readiness.map_or(Some(LOOK), |it| it.look).map(|look| self.next_look(look));
+        let time = [look, due].into_iter().flatten().min();
+        let time = time.and_then(|time| Timespec::try_from(time).ok());
+        let heard = PollFd::new(&*bell, PollFlags::IN);
+        // What keeps it from sleeping, a signal say, is nothing but a reason to look.
+        let _ = match readiness {
+            Some(readiness) => poll(&mut [heard, readiness.poll()], time.as_ref()),
+            None => poll(&mut [heard], time.as_ref()),
+        };
+        bell.silence();
+    }
+
+    /// When to look that is to be soon: twice as late with each time in a row. When to look at a certain time: then.
+    fn next_look(&mut self, wanted: Duration) -> Duration {
+        if wanted > LOOK {
+            return wanted;
+        }
+        let look = self.look;
+        self.look = (2 * look).min(LONGEST_LOOK);
+        look
     }
 }
 

@@ -71,7 +71,8 @@ impl Layer for User {
                 self.received.fetch_add(1, SeqCst);
                 out.down(Request::Return { buffer });
             }
-            Indication::Complete { buffer } => self.free.push(buffer),
+            Indication::Complete { buffer, .. } => self.free.push(buffer),
+            Indication::Stalled { .. } | Indication::Resumed { .. } => {}
             other => panic!("{other:?}"),
         }
     }

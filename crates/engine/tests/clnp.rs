@@ -3,12 +3,13 @@
 
 use underpass_engine::clnp::Internet;
 use underpass_engine::layer::{Layer, Outbox};
-use underpass_engine::service::{Indication, Peer, Request, Time};
+use underpass_engine::service::{Fate, Indication, Peer, Request, Time};
 use underpass_engine::stack::Stack;
 use underpass_engine::transport::{Config, Transport};
 use underpass_engine::wire::Writer;
 use underpass_engine::wire::clnp::{Clnp, Discard, Header, Nsap, Report, Segment};
 use underpass_engine::wire::llc::{Llc, Mac};
+use underpass_engine::wire::tpdu::{Class, Data, Format, Tpdu, is_intact};
 use underpass_link::Link;
 use underpass_link::arena::{Arena, Buffer, Geometry};
 use underpass_link::loopback::Loopback;
@@ -40,9 +41,14 @@ fn mac(host: u8) -> Mac {
 impl Host {
     /// With two addresses, from each of which it knows one of the other's.
     fn new(own: u8, other: u8) -> Host {
-        let (arena, mut free) = Arena::new(Geometry { frames: FRAMES as u32, frame_size: 2048, headroom: 128 });
+        Host::over(own, other, 2048, MTU)
+    }
+
+    /// The same, with frames of so many octets at a link that carries so many.
+    fn over(own: u8, other: u8, frame_size: u32, mtu: usize) -> Host {
+        let (arena, mut free) = Arena::new(Geometry { frames: FRAMES as u32, frame_size, headroom: 128 });
         let pool = free.split_off(FRAMES - POOL).into_iter().collect();
-        let mut internet = Internet::new(arena.clone(), pool, mac(own), MTU);
+        let mut internet = Internet::new(arena.clone(), pool, mac(own), mtu);
         for selector in [0, 1] {
             let peer = internet.peer(nsap(own, selector), nsap(other, selector), mac(other));
             assert_eq!(peer, Peer(selector.into()));
@@ -78,7 +84,7 @@ impl Host {
             match request {
                 Request::Unitdata { buffer, .. } => {
                     self.frames.push(self.arena.octets(&buffer).to_vec());
-                    self.internet.indication(Indication::Complete { buffer }, now, &mut self.out);
+                    self.internet.indication(Indication::complete(buffer, Fate::Sent), now, &mut self.out);
                 }
                 Request::Return { buffer } => self.free.push(buffer),
                 other => panic!("{other:?}"),
@@ -90,7 +96,7 @@ impl Host {
                     self.came.push((from, self.arena.octets(&buffer).to_vec()));
                     self.free.push(buffer);
                 }
-                Indication::Complete { buffer } => {
+                Indication::Complete { buffer, .. } => {
                     assert_eq!(buffer.offset(), 128, "a buffer comes back as it was lent");
                     self.free.push(buffer);
                 }
@@ -101,6 +107,17 @@ impl Host {
         assert_eq!(self.free.len() + partial + pool, FRAMES, "every buffer is somewhere");
         assert!(partial <= 16 && partial <= self.internet.counters().segments_received as usize);
     }
+}
+
+/// A host that has got another card, or another host that has taken over its address.
+#[test]
+fn a_peer_that_is_told_with_a_new_address_is_reached_there() {
+    let mut a = Host::new(1, 2);
+    let destination = |frames: Vec<Vec<u8>>| Llc::parse(&frames[0]).unwrap().0.destination;
+    assert_eq!(destination(a.send(Peer(1), b"to the old one")), mac(2));
+    assert_eq!(a.internet.peer(nsap(1, 1), nsap(2, 1), mac(9)), Peer(1));
+    assert_eq!(destination(a.send(Peer(1), b"to the new one")), mac(9));
+    assert_eq!(destination(a.send(Peer(0), b"another pair")), mac(2));
 }
 
 fn data(random: &mut fastrand::Rng, len: usize) -> Vec<u8> {
@@ -143,6 +160,24 @@ fn what_is_sent_comes_whole_or_not_at_all() {
     b.expire(now.after(SECOND));
     assert_eq!(b.internet.held().0, 0);
     assert_eq!(b.internet.due(), None);
+}
+
+/// A packet that is longer than a frame's room, since headers were pushed in front of it, at a link that carries almost as much.
+#[test]
+fn parts_fit_into_frames() {
+    const HEADERS: usize = 60;
+    let (mut a, mut b) = (Host::over(1, 2, 300, 260), Host::new(2, 1));
+    let sent = data(&mut fastrand::Rng::with_seed(1), 172 + HEADERS);
+    let mut buffer = a.free.pop().unwrap();
+    a.arena.room(&mut buffer).copy_from_slice(&sent[HEADERS..]);
+    a.arena.push(&mut buffer, HEADERS).copy_from_slice(&sent[..HEADERS]);
+    a.internet.request(Request::Unitdata { to: Peer(0), buffer }, Time(0), &mut a.out);
+    let Some(Indication::Complete { buffer, .. }) = a.out.up.pop_front() else { panic!("it was copied") };
+    a.free.push(buffer);
+    a.run(Time(0));
+    assert_eq!(a.frames.len(), 2);
+    a.frames.drain(..).for_each(|it| b.receive(&it, Time(1)));
+    assert_eq!(b.came.pop(), Some((Peer(0), sent)));
 }
 
 /// A frame with this header.
@@ -222,6 +257,75 @@ fn what_is_thrown_away_is_reported_to_who_wants_to_know() {
     }
 }
 
+/// Each lost part leaves a packet that is never whole: the newest one comes all the same, and those before it are given up.
+#[test]
+fn packets_that_lost_a_part_keep_no_other_out() {
+    let mut random = fastrand::Rng::with_seed(1);
+    let (mut a, mut b) = (Host::new(1, 2), Host::new(2, 1));
+    for round in 0..20 {
+        let (peer, sent) = (Peer(round % 2), data(&mut random, 500));
+        for _ in 0..6 {
+            let frames = a.send(peer, &sent);
+            b.receive(&frames[0], Time(1));
+        }
+        a.send(peer, &sent).iter().for_each(|it| b.receive(it, Time(1)));
+        assert_eq!(b.came.pop(), Some((peer, sent)), "round {round}");
+        assert!(b.internet.held().0 <= 8);
+    }
+    // Of many pairs that have few each.
+    for selector in 2..40 {
+        b.internet.peer(nsap(2, selector), nsap(1, selector), mac(1));
+        a.internet.peer(nsap(1, selector), nsap(2, selector), mac(2));
+        let frames = a.send(Peer(selector.into()), &data(&mut random, 500));
+        b.receive(&frames[0], Time(1));
+    }
+    let sent = data(&mut random, 500);
+    a.send(Peer(0), &sent).iter().for_each(|it| b.receive(it, Time(1)));
+    assert_eq!(b.came.pop(), Some((Peer(0), sent)));
+}
+
+/// So many packets in parts within a second that identifiers come again: parts of two packets are put together, and the checksum
+/// of the TPDU finds that. A transport that is configured by what this network promises has one.
+#[test]
+fn parts_of_two_packets_are_found_out_by_the_checksum_of_the_tpdu() {
+    let mut random = fastrand::Rng::with_seed(1);
+    let (mut a, mut b) = (Host::new(1, 2), Host::new(2, 1));
+    let config = Config::over(b.internet.guarantees(), 1408);
+    assert_eq!((config.class, config.checksum), (Class::Four, true));
+    let mut tpdu = || {
+        let user_data = data(&mut random, 400);
+        let dt = Data { dst_ref: 1, number: 1, eot: true, roa: false, checksum: true, expedited: None };
+        let mut room = [0; 500];
+        let mut to = Writer::new(&mut room);
+        Tpdu::Dt(dt).emit(Format::Extended, &user_data, &mut to).unwrap();
+        [&*to.written(), &user_data[..]].concat()
+    };
+    let (old, new) = (tpdu(), tpdu());
+    // Of the old one a part is lost, of the new one the other.
+    b.receive(&a.send(Peer(0), &old)[0], Time(1));
+    // Another pair's have numbers of their own.
+    a.send(Peer(1), &old);
+    (1..=65_535).for_each(|_| drop(a.send(Peer(0), &new)));
+    a.send(Peer(0), &new)[1..].iter().for_each(|it| b.receive(it, Time(SECOND / 2)));
+    let (_, mixed) = b.came.pop().expect("it is put together");
+    assert!(mixed != old && mixed != new && mixed.len() == new.len());
+    assert!(is_intact(&old) && is_intact(&new) && !is_intact(&mixed));
+}
+
+/// A link that carries less, and then more, than before.
+#[test]
+fn what_was_whole_goes_in_parts_over_a_link_that_carries_less() {
+    let (mut a, mut b) = (Host::new(1, 2), Host::new(2, 1));
+    let sent = data(&mut fastrand::Rng::with_seed(1), 240);
+    for (mtu, frames) in [(MTU, 1), (150, 3), (MTU, 1)] {
+        a.internet.resize(mtu);
+        let all = a.send(Peer(0), &sent);
+        assert!(all.len() == frames && all.iter().all(|it| it.len() <= mtu), "{} frames", all.len());
+        all.iter().for_each(|it| b.receive(it, Time(1)));
+        assert_eq!(b.came.pop(), Some((Peer(0), sent.clone())));
+    }
+}
+
 /// Any octets, and headers of any values: nothing panics, every buffer is somewhere, and few reports are sent.
 #[test]
 fn hostile_packets() {
@@ -287,7 +391,8 @@ fn transport_over_segments() {
         for tag in tags {
             assert_eq!(internet.peer(nsap(own, tag as u8), nsap(other, tag as u8), mac(other)), Peer(tag));
         }
-        let transport = Transport::new(Config::default(), arena.clone(), pool(), Time(0));
+        let config = Config::over(internet.guarantees(), 1408);
+        let transport = Transport::new(config, arena.clone(), pool(), Time(0));
         all.split_off(all.len() - 64).into_iter().for_each(|it| link.fill(it));
         Stack::new(link, vec![Box::new(internet), Box::new(transport)])
     };
@@ -324,7 +429,7 @@ fn transport_over_segments() {
         while let Some(indication) = a.indication() {
             match indication {
                 Indication::Confirm { tag, cep, .. } => open[tag as usize] = Some(cep),
-                Indication::Complete { buffer } => free.push(buffer),
+                Indication::Complete { buffer, .. } => free.push(buffer),
                 _ => {}
             }
         }

@@ -4,7 +4,7 @@
 use std::alloc::{GlobalAlloc, Layout, System};
 use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 use underpass_engine::layer::{Layer, Outbox};
-use underpass_engine::service::{Cep, Indication, Peer, Request, Time};
+use underpass_engine::service::{Cep, Fate, Indication, Peer, Request, Time};
 use underpass_engine::transport::{Config, Times, Transport};
 use underpass_engine::wire::tpdu::Reason;
 use underpass_link::arena::{Arena, Buffer, Geometry};
@@ -67,7 +67,7 @@ impl End {
                     other.arena.room(&mut copy)[..octets.len()].copy_from_slice(octets);
                     other.arena.fill(&mut copy, octets.len());
                     other.transport.indication(Indication::Unitdata { from: to, buffer: copy }, now, &mut other.out);
-                    self.transport.indication(Indication::Complete { buffer }, now, &mut self.out);
+                    self.transport.indication(Indication::complete(buffer, Fate::Sent), now, &mut self.out);
                 }
                 Request::Return { buffer } => self.free.push(buffer),
                 other => panic!("{other:?}"),
@@ -80,7 +80,7 @@ impl End {
                     let accept = Request::Accept { cep, user_data: Vec::new() };
                     self.transport.request(accept, now, &mut self.out);
                 }
-                Indication::Complete { buffer } => self.free.push(buffer),
+                Indication::Complete { buffer, .. } => self.free.push(buffer),
                 other => self.indications.push(other),
             }
         }

@@ -65,6 +65,7 @@ struct options {
     uint64_t count;    // repetitions or connections
     uint64_t warm_up;  // repetitions before the clock runs
     double seconds;    // how long the clock runs
+    unsigned pause_us; // microseconds that a reader rests after each receive
     bool gso;          // datagrams as segments of larger ones
     uint64_t start_at; // CLOCK_MONOTONIC nanoseconds at which the clock starts; 0: at once
 };
@@ -89,7 +90,7 @@ static inline struct options parse(int argc, char **argv) {
     static const struct option known[] = {
         {"mode", 1, 0, 'm'},    {"port", 1, 0, 'p'},    {"family", 1, 0, 'f'},   {"cpu", 1, 0, 'c'},
         {"size", 1, 0, 's'},    {"count", 1, 0, 'n'},   {"warm-up", 1, 0, 'w'},  {"peer-cpu", 1, 0, 'C'},
-        {"seconds", 1, 0, 't'}, {"start-at", 1, 0, 'a'}, {"gso", 0, 0, 'g'},
+        {"seconds", 1, 0, 't'}, {"start-at", 1, 0, 'a'}, {"gso", 0, 0, 'g'},   {"pause", 1, 0, 'P'},
         {0, 0, 0, 0},
     };
     struct options o = {.family = AF_INET, .cpu = -1, .peer_cpu = -1, .size = 1, .count = 1000, .seconds = 1};
@@ -104,6 +105,7 @@ static inline struct options parse(int argc, char **argv) {
         case 'n': o.count = strtoull(optarg, NULL, 10); break;
         case 'w': o.warm_up = strtoull(optarg, NULL, 10); break;
         case 't': o.seconds = atof(optarg); break;
+        case 'P': o.pause_us = (unsigned)strtoul(optarg, NULL, 10); break;
         case 'g': o.gso = true; break;
         case 'a': o.start_at = strtoull(optarg, NULL, 10); break;
         default: exit(64);
@@ -255,9 +257,10 @@ static inline uint64_t meter_ns(const struct meter *meter) {
 
 // Figures.
 
-static inline void print_throughput(uint64_t bytes, uint64_t ns) {
-    printf("{\"bytes\":%" PRIu64 ",\"seconds\":%.9f,\"bytes_per_second\":%.1f}\n", bytes, (double)ns / 1e9,
-           (double)bytes * 1e9 / (double)ns);
+// `bytes` in `ns` nanoseconds, of `total` bytes with the warm-up.
+static inline void print_throughput(uint64_t bytes, uint64_t ns, uint64_t total) {
+    printf("{\"bytes\":%" PRIu64 ",\"total\":%" PRIu64 ",\"seconds\":%.9f,\"bytes_per_second\":%.1f}\n", bytes, total,
+           (double)ns / 1e9, (double)bytes * 1e9 / (double)ns);
 }
 
 static inline int by_value(const void *a, const void *b) {

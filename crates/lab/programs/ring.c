@@ -85,5 +85,5 @@ int main(int argc, char **argv) {
     int status;
     if (waitpid(child, &status, 0) != child || status != 0) wrong("the writer failed");
     if (meter.position != atomic_load(&ring->written)) wrong("not as many bytes arrived as were sent");
-    print_throughput(meter.position - meter.begin_position, ns);
+    print_throughput(meter.position - meter.begin_position, ns, meter.position);
 }

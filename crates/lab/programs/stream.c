@@ -1,4 +1,5 @@
-// Stream: the client writes --size bytes at a time for --seconds, the server reads to the end. With --port the client.
+// Stream: the client writes --size bytes at a time for --seconds, the server reads to the end, and rests for --pause
+// microseconds after each receive. With --port the client.
 // Measured where the bytes arrive: bytes over the time from the end of the warm-up to the end of the stream.
 #include "common.h"
 
@@ -21,6 +22,7 @@ static void serve(const struct options *o) {
         if (n < 0) fail("recv");
         if (n == 0) break;
         meter_received(&meter, buffer, (size_t)n);
+        if (o->pause_us) usleep(o->pause_us);
     }
     struct result result = {.ns = meter_ns(&meter), .total = meter.position, .bytes = meter.position - meter.begin_position};
     send_all(fd, &result, sizeof result);
@@ -43,7 +45,7 @@ static void measure(const struct options *o) {
     struct result result;
     if (!recv_all(fd, &result, sizeof result)) wrong("the server closed the connection");
     if (result.total != sent) wrong("not as many bytes arrived as were sent");
-    print_throughput(result.bytes, result.ns);
+    print_throughput(result.bytes, result.ns, result.total);
 }
 
 int main(int argc, char **argv) { return play(argc, argv, serve, measure); }

@@ -151,6 +151,20 @@ impl Lab {
         arguments: &[String],
         pair: Option<Pair>,
     ) -> Result<Finished> {
+        self.converse_both(session, program, arguments, pair).map(|(_, client)| client)
+    }
+
+    /// The same: how the server and the client ended.
+    ///
+    /// # Errors
+    /// As for [`Lab::converse`].
+    pub fn converse_both(
+        &self,
+        session: &Session,
+        program: Program,
+        arguments: &[String],
+        pair: Option<Pair>,
+    ) -> Result<(Finished, Finished)> {
         let [mut server, mut client] = [self.command(session, program)?, self.command(session, program)?];
         // From outside, as taskset does it: a program that pins itself has already loaded its libraries.
         let pinned = pair.map(|pair| confine(&[pair.first])).transpose()?;
@@ -165,8 +179,7 @@ impl Lab {
             Some(complaint) if !error.is::<Interrupted>() => anyhow!("{error:#}; its server: {complaint:#}"),
             _ => error,
         })?;
-        server.finish(LIMIT)?;
-        Ok(client)
+        Ok((server.finish(LIMIT)?, client))
     }
 
     pub(crate) fn measure(

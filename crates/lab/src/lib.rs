@@ -41,5 +41,5 @@ pub mod witness;
 pub use bench::Options;
 pub use launcher::{Launcher, Side};
 pub use record::Record;
-pub use run::{NoSuchFigure, run};
+pub use run::{NoSuchFigure, RunError, run};
 pub use suite::Suite;

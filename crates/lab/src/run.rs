@@ -1,6 +1,6 @@
 //! The run of a suite.
 
-use anyhow::{Context, Result};
+use anyhow::Context;
 
 use crate::bench::{Lab, Options};
 use crate::interrupt;
@@ -8,6 +8,17 @@ use crate::plan::Plan;
 use crate::record::{Record, Skipped};
 use crate::suite::Suite;
 use crate::terminal::Terminal;
+
+/// Why there is no record.
+#[derive(Debug, thiserror::Error)]
+pub enum RunError {
+    /// [`Options::only`] names no figure.
+    #[error(transparent)]
+    NoSuchFigure(#[from] NoSuchFigure),
+    /// There is no library, no C compiler, or no GPU though one was asked for; or the user interrupted.
+    #[error(transparent)]
+    Failed(#[from] anyhow::Error),
+}
 
 /// No figure of the suite has the text of [`Options::only`] in its name.
 #[derive(Debug)]
@@ -37,8 +48,8 @@ impl std::fmt::Display for NoSuchFigure {
 /// Runs every experiment of a suite. What fails on the way is in the record as invalid, with the reason.
 ///
 /// # Errors
-/// There is no library, no C compiler, no GPU though one was asked for, or no such figure ([`NoSuchFigure`]), or the user interrupts.
-pub fn run(suite: Suite, options: &Options) -> Result<Record> {
+/// See [`RunError`].
+pub fn run(suite: Suite, options: &Options) -> Result<Record, RunError> {
     interrupt::watch().context("cannot watch for Ctrl-C")?;
     let lab = Lab::new(options)?;
     let mut record = Record::begin(options.samples, options.quick);

@@ -156,6 +156,7 @@ mod tests {
     fn process(connections: u64, fast: u64, fast_bytes: u64, kernel_bytes: u64) -> ProcessStats {
         ProcessStats {
             pid: 1,
+            began: 0,
             command: "redis-server".to_string(),
             connections,
             fast,
@@ -165,6 +166,7 @@ mod tests {
             kernel_received: kernel_bytes,
             bells: 0,
             sleeps: 0,
+            poll_sleeps: 0,
             unfollowed: 0,
             reasons: vec![(Reason::PeerSilent, connections - fast), (Reason::Young, 0)],
         }

@@ -5,7 +5,7 @@
 //! pushed in front of the data ([`Arena::push`]), so that data stays where it is from the user to the link.
 #![allow(unsafe_code, reason = "hands out parts of one memory area by tokens that are unique")]
 
-use rustix::mm::{MapFlags, ProtFlags, mmap_anonymous, munmap};
+use rustix::mm::{Advice, MapFlags, ProtFlags, madvise, mmap_anonymous, munmap};
 use std::fmt::{self, Debug, Formatter};
 use std::ptr::{NonNull, null_mut};
 use std::sync::Arc;
@@ -16,7 +16,7 @@ use std::sync::atomic::{AtomicU32, Ordering::Relaxed};
 /// It is moved from queue to queue at every step, and is no larger than one register holds: with four octets more a TPDU took a
 /// fifth more time.
 pub struct Buffer {
-    /// Which arena's, so that the token of one is not taken by another; and [`GOES_ON`].
+    /// Which arena's, so that the token of one is not taken by another; and [`GOES_ON`] and [`REFUSED`].
     arena: u32,
     frame: u32,
     offset: u32,
@@ -27,6 +27,9 @@ const _: () = assert!(size_of::<Buffer>() == 16);
 
 /// The packet goes on in the next buffer.
 const GOES_ON: u32 = 1 << 31;
+/// It came back from a link that has not sent it.
+const REFUSED: u32 = 1 << 30;
+const MARKS: u32 = GOES_ON | REFUSED;
 
 impl Buffer {
     /// Number of the frame in its arena.
@@ -65,6 +68,18 @@ impl Buffer {
         self.arena = self.arena & !GOES_ON | if more { GOES_ON } else { 0 };
     }
 
+    /// Whether a link that it was lent to has given it back without sending it, since it takes no such packet.
+    #[inline]
+    pub fn is_refused(&self) -> bool {
+        self.arena & REFUSED != 0
+    }
+
+    /// Says so.
+    #[inline]
+    pub fn refuse(&mut self, refused: bool) {
+        self.arena = self.arena & !REFUSED | if refused { REFUSED } else { 0 };
+    }
+
     /// Leaves out the first octets: a header that was read.
     ///
     /// # Panics
@@ -81,6 +96,12 @@ impl Buffer {
     pub fn truncate(&mut self, len: usize) {
         self.len = self.len.min(len as u32);
     }
+}
+
+/// The same, which a link has not sent.
+pub(crate) fn refused(mut buffer: Buffer) -> Buffer {
+    buffer.refuse(true);
+    buffer
 }
 
 impl Debug for Buffer {
@@ -129,8 +150,16 @@ impl Memory {
             let memory = NonNull::new(memory.ok()?.cast::<u8>())?;
             Some(Memory { octets: NonNull::slice_from_raw_parts(memory, len), pages })
         };
-        // Shared: of private ones that a device may write to, a fork takes copies, for which none may be left.
-        let huge = || map(Pages::Huge, HUGE, MapFlags::SHARED | MapFlags::HUGETLB | MapFlags::HUGE_2MB);
+        // Shared: of private ones that a device may write to, a fork takes copies, for which none may be left. They are reserved with
+        // the mapping, but a control group may have less than that: what it lacks would show by SIGBUS when it is first used, and
+        // shows here (Linux 5.14) if they are asked for now.
+        let huge = || {
+            map(Pages::Huge, HUGE, MapFlags::SHARED | MapFlags::HUGETLB | MapFlags::HUGE_2MB).filter(|memory| {
+                // SAFETY: of this mapping, of which all stays as it is.
+                unsafe { madvise(memory.octets.as_ptr().cast(), memory.octets.len(), Advice::LinuxPopulateWrite) }
+                    .is_ok()
+            })
+        };
         let memory = if octets >= HUGE { huge() } else { None };
         memory
             .or_else(|| map(Pages::Ordinary, rustix::param::page_size(), MapFlags::PRIVATE))
@@ -167,8 +196,8 @@ impl Arena {
     pub fn new(geometry: Geometry) -> (Arena, Vec<Buffer>) {
         static NEXT: AtomicU32 = AtomicU32::new(0);
         assert!(geometry.headroom <= geometry.frame_size);
-        let next = |id: u32| (id < GOES_ON - 1).then_some(id + 1);
-        let id = NEXT.fetch_update(Relaxed, Relaxed, next).expect("fewer than 2^31 arenas");
+        let next = |id: u32| (id < REFUSED - 1).then_some(id + 1);
+        let id = NEXT.fetch_update(Relaxed, Relaxed, next).expect("fewer than 2^30 arenas");
         let memory = Memory::new(geometry.frames as usize * geometry.frame_size as usize);
         let arena = Arena { memory: Arc::new(memory), id, geometry };
         let begin = Buffer { arena: id, frame: 0, offset: geometry.headroom, len: 0 };
@@ -208,7 +237,7 @@ impl Arena {
         self.octets_mut(buffer)
     }
 
-    /// Makes the buffer so many octets behind the headroom, a packet by itself.
+    /// Makes the buffer so many octets behind the headroom, a packet by itself of which nothing is known.
     ///
     /// # Panics
     /// If a frame has no room for so many.
@@ -216,7 +245,7 @@ impl Arena {
     pub fn fill(&self, buffer: &mut Buffer, len: usize) {
         assert!(len <= (self.geometry.frame_size - self.geometry.headroom) as usize);
         (buffer.offset, buffer.len) = (self.geometry.headroom, len as u32);
-        buffer.go_on(false);
+        buffer.arena &= !MARKS;
     }
 
     /// Makes the buffer what it was before: `len` octets from `offset` of the frame on.
@@ -244,7 +273,7 @@ impl Arena {
     /// Whether it is one of this arena's buffers.
     #[inline]
     pub fn owns(&self, buffer: &Buffer) -> bool {
-        buffer.arena & !GOES_ON == self.id
+        buffer.arena & !MARKS == self.id
     }
 
     /// The whole memory, for a driver that registers it, in whole pages; the frames lie at its beginning.

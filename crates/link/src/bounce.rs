@@ -4,11 +4,10 @@
 
 mod choice;
 
-use crate::arena::{Arena, Buffer};
+use crate::arena::{Arena, Buffer, refused};
 use crate::error::Fault;
-use crate::{Counters, Guarantees, Link, Watch};
+use crate::{Counters, Guarantees, LOOK, Link, Readiness, Returned, Watch};
 use choice::Choice;
-use rustix::fd::BorrowedFd;
 use std::collections::VecDeque;
 use std::time::Instant;
 
@@ -41,6 +40,8 @@ pub struct Bounce<L> {
     /// Frames to copy into: those that nobody uses, and which these are.
     free: Vec<Buffer>,
     own: Box<[bool]>,
+    frames: usize,
+    refused: u64,
     /// For the link.
     out: VecDeque<Buffer>,
     /// Copied, or transmitted, and not yet asked for.
@@ -61,8 +62,10 @@ impl<L: Link> Bounce<L> {
             how,
             choice: Choice::default(),
             header: header.into(),
+            frames: frames.len(),
             free: frames,
             own,
+            refused: 0,
             out: VecDeque::with_capacity(all),
             done: list(),
             returned: list(),
@@ -100,7 +103,7 @@ impl<L: Link> Bounce<L> {
     }
 
     /// Ends it, and gives back the link and the frames that it has.
-    pub fn close(self) -> (L, Vec<Buffer>) {
+    pub fn take_apart(self) -> (L, Vec<Buffer>) {
         let Bounce { link, free, out, done, .. } = self;
         (link, free.into_iter().chain(out).chain(done).collect())
     }
@@ -110,7 +113,7 @@ impl<L: Link> Bounce<L> {
     fn gather(&mut self, packets: &mut VecDeque<Buffer>, pieces: usize, copied: usize) -> bool {
         let whole = self.arena.geometry().frame_size as usize;
         let octets: usize = packets.iter().take(copied).map(Buffer::len).sum();
-        let frames = octets.div_ceil(whole);
+        let frames = self.frames_for(packets, copied);
         if frames > self.free.len() {
             return false;
         }
@@ -135,6 +138,18 @@ impl<L: Link> Bounce<L> {
         }
         self.out.extend(packets.drain(..pieces - copied));
         true
+    }
+
+    /// The first packet, of so many pieces, is not sent: it needs more frames of our own than there are.
+    fn refuse(&mut self, packets: &mut VecDeque<Buffer>, pieces: usize) {
+        self.refused += 1;
+        self.done.extend(packets.drain(..pieces).map(refused));
+    }
+
+    /// Frames of our own that so many pieces of the first packet are copied into.
+    fn frames_for(&self, packets: &VecDeque<Buffer>, pieces: usize) -> usize {
+        let octets: usize = packets.iter().take(pieces).map(Buffer::len).sum();
+        octets.div_ceil(self.arena.geometry().frame_size as usize)
     }
 
     /// Of how many pieces at least the link is to be relieved, so that it takes the packet.
@@ -174,6 +189,10 @@ impl<L: Link> Link for Bounce<L> {
         PIECES
     }
 
+    fn whole(&self) -> usize {
+        self.link.whole()
+    }
+
     fn transmit(&mut self, packets: &mut VecDeque<Buffer>) {
         if !self.out.is_empty() {
             self.link.transmit(&mut self.out);
@@ -200,8 +219,15 @@ impl<L: Link> Link for Bounce<L> {
             let copied = if octets == 0 { 0 } else { wanted.max(needed).min(pieces) };
             if !self.gather(packets, pieces, copied) {
                 self.take_back();
-                if !self.gather(packets, pieces, copied) && (needed > 0 || !self.gather(packets, pieces, 0)) {
-                    break;
+                if !self.gather(packets, pieces, copied) {
+                    if self.frames_for(packets, needed) > self.frames {
+                        self.refuse(packets, pieces);
+                        continue;
+                    }
+                    // As few as the link takes it with, instead of as many as would be best.
+                    if !self.gather(packets, pieces, needed) {
+                        break;
+                    }
                 }
             }
             count += 1;
@@ -232,15 +258,28 @@ impl<L: Link> Link for Bounce<L> {
         self.link.watch()
     }
 
-    fn readiness(&self) -> Option<BorrowedFd<'_>> {
-        self.link.readiness()
+    fn readiness(&self) -> Option<Readiness<'_>> {
+        // What the link has not taken is tried again.
+        self.link.readiness().map(|it| it.look_after((!self.out.is_empty()).then_some(LOOK)))
     }
 
     fn counters(&self) -> Counters {
-        self.link.counters()
+        let below = self.link.counters();
+        Counters { refused: below.refused + self.refused, ..below }
     }
 
     fn check(&mut self) -> Result<(), Fault> {
         self.link.check()
+    }
+
+    fn close(self: Box<Self>) -> Returned {
+        let Bounce { link, free, out, done, own, .. } = *self;
+        let mut returned = Box::new(link).close();
+        returned.own.extend(free);
+        let lent = std::mem::take(&mut returned.lent);
+        for buffer in lent.into_iter().chain(out).chain(done) {
+            if own[buffer.frame() as usize] { returned.own.push(buffer) } else { returned.lent.push(buffer) }
+        }
+        returned
     }
 }

@@ -2,12 +2,11 @@
 
 use crate::arena::{Arena, Buffer};
 use crate::error::Fault;
-use crate::{Counters, Guarantees, Link, Watch};
+use crate::{Counters, Guarantees, Link, Readiness, Returned, Watch};
 use pcap_file::pcapng::PcapNgWriter;
 use pcap_file::pcapng::blocks::enhanced_packet::{EnhancedPacketBlock, EnhancedPacketOption};
 use pcap_file::pcapng::blocks::interface_description::{InterfaceDescriptionBlock, InterfaceDescriptionOption};
 use pcap_file::{DataLink, PcapError};
-use rustix::fd::BorrowedFd;
 use std::borrow::Cow;
 use std::collections::VecDeque;
 use std::io::{self, Write};
@@ -26,7 +25,7 @@ pub struct Capture<L, W: Write> {
     file: PcapNgWriter<W>,
     failure: Option<io::Error>,
     packet: Vec<u8>,
-    /// Buffers that were recorded, and that the link has not taken.
+    /// Buffers, of whole packets, that were recorded, and that the link has not taken.
     recorded: usize,
 }
 
@@ -53,7 +52,7 @@ impl<L: Link, W: Write> Capture<L, W> {
     ///
     /// # Errors
     /// What was written cannot be handed over, or could not be written before.
-    pub fn close(self) -> io::Result<(L, W)> {
+    pub fn take_apart(self) -> io::Result<(L, W)> {
         let mut to = self.file.into_inner();
         self.failure.map_or(Ok(()), Err)?;
         to.flush()?;
@@ -107,12 +106,17 @@ impl<L: Link, W: Write + Send> Link for Capture<L, W> {
         self.link.pieces()
     }
 
+    fn whole(&self) -> usize {
+        self.link.whole()
+    }
+
     fn transmit(&mut self, packets: &mut VecDeque<Buffer>) {
         // Before they are lent. What the link does not take stays in front, and has been recorded when it is tried again.
         let recorded = std::mem::take(&mut self.recorded).min(packets.len());
         self.write(packets.iter().skip(recorded), SENT);
         self.link.transmit(packets);
-        self.recorded = packets.len();
+        // A packet that has not been given to its end is recorded when it has.
+        self.recorded = packets.iter().rposition(|it| !it.goes_on()).map_or(0, |last| last + 1);
     }
 
     fn complete(&mut self, done: &mut Vec<Buffer>) {
@@ -134,7 +138,7 @@ impl<L: Link, W: Write + Send> Link for Capture<L, W> {
         self.link.watch()
     }
 
-    fn readiness(&self) -> Option<BorrowedFd<'_>> {
+    fn readiness(&self) -> Option<Readiness<'_>> {
         self.link.readiness()
     }
 
@@ -144,6 +148,13 @@ impl<L: Link, W: Write + Send> Link for Capture<L, W> {
 
     fn check(&mut self) -> Result<(), Fault> {
         self.link.check()
+    }
+
+    fn close(self: Box<Self>) -> Returned {
+        let Capture { link, file, .. } = *self;
+        // Who wants to know whether it could takes it apart.
+        let _ = file.into_inner().flush();
+        Box::new(link).close()
     }
 }
 
@@ -195,9 +206,34 @@ mod tests {
         arena.octets_mut(&mut back).fill(9);
         two.transmit(&mut [back].into());
         assert_eq!(link.receive(&mut Vec::new(), 8), 1);
-        let (_, record) = link.close().unwrap();
+        let (_, record) = link.take_apart().unwrap();
         let second = [[1; 20], [2; 20]].concat();
         assert_eq!(read(&record), [(SENT, vec![0; 20]), (SENT, second), (CAME, vec![9; 5])]);
+    }
+
+    /// Its last piece may be given with another call.
+    #[test]
+    fn a_packet_that_is_given_in_two_calls_is_recorded_whole() {
+        let (arena, mut free) = Arena::new(Geometry { frames: 8, frame_size: 64, headroom: 0 });
+        let [one, _two] = Loopback::passing(&arena, 64);
+        let slow = Shape::new(one, Wire { rate: None, latency: Duration::ZERO, room: 1 });
+        let mut link = Capture::new(slow, &arena, "test", Vec::new()).unwrap();
+        let mut piece = |octet: u8, goes_on| {
+            let mut buffer = free.pop().unwrap();
+            arena.fill(&mut buffer, 20);
+            arena.octets_mut(&mut buffer).fill(octet);
+            buffer.go_on(goes_on);
+            buffer
+        };
+        let mut packets = VecDeque::from([piece(0, false), piece(1, true)]);
+        link.transmit(&mut packets);
+        link.transmit(&mut packets);
+        packets.push_back(piece(2, false));
+        while !packets.is_empty() {
+            link.transmit(&mut packets);
+        }
+        let (_, record) = link.take_apart().unwrap();
+        assert_eq!(read(&record), [(SENT, vec![0; 20]), (SENT, [[1; 20], [2; 20]].concat())]);
     }
 
     #[test]
@@ -209,6 +245,6 @@ mod tests {
         free.iter_mut().for_each(|buffer| arena.fill(buffer, 30));
         link.transmit(&mut free.into());
         assert_eq!(two.receive(&mut Vec::new(), 8), 8);
-        assert!(link.failure().is_some() && link.close().is_err());
+        assert!(link.failure().is_some() && link.take_apart().is_err());
     }
 }

@@ -13,7 +13,8 @@ pub enum Completion {
     EventDriven,
     /// At the next transmission alone: for comparison, since it starves.
     Lazy,
-    /// Together, but event-driven from when fewer than `low` frames are free until `high` are.
+    /// Together, but event-driven from when fewer than `low` frames are free until `high` are. Both are said as if no frame were lent
+    /// for reception, and are less in proportion to what is: frames that wait for packets are no sign that sending is slow.
     Adaptive {
         /// Frames.
         low: u32,
@@ -27,6 +28,17 @@ impl Completion {
     pub fn adaptive(frames: u32) -> Completion {
         Completion::Adaptive { low: frames / 8, high: frames / 4 }
     }
+}
+
+/// Frames of an arena.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Frames {
+    /// How many there are.
+    pub all: u32,
+    /// Lent to the driver to receive into.
+    pub receiving: u32,
+    /// Lent to it to be sent.
+    pub transmitting: u32,
 }
 
 /// The algorithm in its course.
@@ -50,10 +62,10 @@ impl Pace {
         *self = Pace { switches: self.switches, ..Pace::new(how) };
     }
 
-    /// Packets are about to be sent, and so many frames are free: not lent to the driver.
-    pub fn sending(&mut self, free: u32) {
+    /// Packets are about to be sent.
+    pub fn sending(&mut self, frames: Frames) {
         self.asked = false;
-        self.mark(free);
+        self.mark(frames);
     }
 
     /// Whether each frame is to be dealt with by itself.
@@ -68,8 +80,8 @@ impl Pace {
 
     /// Somebody asks for what is done: whether to look. The frames that are free may be kept elsewhere, by a protocol that
     /// retains them, say; so who asks twice without sending counts as having none.
-    pub fn asked(&mut self, free: u32) -> bool {
-        self.mark(free);
+    pub fn asked(&mut self, frames: Frames) -> bool {
+        self.mark(frames);
         let again = std::mem::replace(&mut self.asked, true);
         self.event_driven || (again && self.how != Completion::Lazy)
     }
@@ -79,9 +91,12 @@ impl Pace {
         self.switches
     }
 
-    fn mark(&mut self, free: u32) {
+    fn mark(&mut self, Frames { all, receiving, transmitting }: Frames) {
         let Completion::Adaptive { low, high } = self.how else { return };
-        let event_driven = if self.event_driven { free < high } else { free < low };
+        let mark = if self.event_driven { high } else { low };
+        let to_send = all - receiving;
+        // The free part of those to send is less than the mark's part of all.
+        let event_driven = u64::from(to_send - transmitting) * u64::from(all) < u64::from(mark) * u64::from(to_send);
         self.switches += u64::from(event_driven != self.event_driven);
         self.event_driven = event_driven;
     }
@@ -91,12 +106,32 @@ impl Pace {
 mod tests {
     use super::*;
 
+    /// Of a hundred frames, none of which is for reception.
+    fn free(free: u32) -> Frames {
+        Frames { all: 100, receiving: 0, transmitting: 100 - free }
+    }
+
+    /// As many as possible receive, or none: in either case it is the share of the others that counts.
+    #[test]
+    fn frames_that_wait_for_packets_make_nothing_event_driven() {
+        let adaptive = Completion::adaptive(1024);
+        for receiving in [0, 512, 900, 1000] {
+            let to_send = 1024 - receiving;
+            let mut pace = Pace::new(adaptive);
+            let ways = [0, to_send * 6 / 8, to_send * 15 / 16, to_send * 5 / 6, to_send / 2].map(|transmitting| {
+                pace.sending(Frames { all: 1024, receiving, transmitting });
+                pace.event_driven()
+            });
+            assert_eq!(ways, [false, false, true, true, false], "{receiving} receive");
+        }
+    }
+
     #[test]
     fn adaptive_goes_event_driven_below_the_low_mark_and_back_at_the_high_one() {
         let mut pace = Pace::new(Completion::Adaptive { low: 4, high: 8 });
         let ways: Vec<bool> = [10, 4, 3, 4, 7, 8, 7, 4, 0]
-            .map(|free| {
-                pace.sending(free);
+            .map(|free_now| {
+                pace.sending(free(free_now));
                 pace.event_driven()
             })
             .into();
@@ -108,8 +143,8 @@ mod tests {
     fn who_asks_again_without_sending_is_waiting() {
         let asks = |how| {
             let mut pace = Pace::new(how);
-            pace.sending(100);
-            [pace.asked(100), pace.asked(100), pace.asked(100)]
+            pace.sending(free(100));
+            [pace.asked(free(100)), pace.asked(free(100)), pace.asked(free(100))]
         };
         assert_eq!(asks(Completion::Adaptive { low: 4, high: 8 }), [false, true, true]);
         assert_eq!(asks(Completion::Lazy), [false, false, false]);
@@ -125,17 +160,18 @@ mod tests {
         // Which frames the peer takes at which step, and after that all: whether as many as were given went through.
         let runs = |how, stalls: u32| {
             let (mut pace, mut free, mut sent, mut done, mut through) = (Pace::new(how), FRAMES, 0, 0, 0);
+            let frames = |free| Frames { all: FRAMES, receiving: 0, transmitting: FRAMES - free };
             for step in 0..STEPS + 4 * FRAMES {
                 if free > 0 {
                     // What `transmit` does: what is done comes back, one more goes.
                     (free, done) = (free + done, 0);
-                    pace.sending(free);
+                    pace.sending(frames(free));
                     (free, sent) = (free - 1, sent + 1);
                 }
                 if stalls >> step & 1 == 0 || step >= STEPS {
                     (done, through, sent) = (done + sent, through + sent, 0);
                 }
-                if pace.asked(free) {
+                if pace.asked(frames(free)) {
                     (free, done) = (free + done, 0);
                 }
             }

@@ -118,6 +118,18 @@ pub enum Fault {
         /// The interface.
         interface: String,
     },
+    /// Nothing comes over it, since it looks for what is sent to the old one: the link has to be opened anew.
+    #[error("{interface} has another address than when it was opened; open it anew")]
+    Address {
+        /// The interface.
+        interface: String,
+    },
+    /// It is up, and nothing is at the other end: what is sent is lost until there is.
+    #[error("{interface} has no carrier; look at its cable, and at what is at the other end")]
+    NoCarrier {
+        /// The interface.
+        interface: String,
+    },
     /// It comes back under another number, if at all: the link has to be opened anew.
     #[error("{interface} is gone; when it is there again, open it anew")]
     Gone {

@@ -1,11 +1,11 @@
 //! Faults on the way, from a seed: over any link, packets that come are lost, repeated, put out of order, changed and delayed. What
-//! is sent is left alone, since its buffers come back as they were lent.
+//! is sent is left alone, since its buffers come back as they were lent. So is what has come, since it may be the sender's: what
+//! is changed or repeated is a copy in a frame of this link's own.
 
 use crate::arena::{Arena, Buffer};
 use crate::error::Fault;
-use crate::{Counters, Guarantees, Link, Watch};
+use crate::{Counters, Guarantees, Link, Readiness, Returned, Watch};
 use fastrand::Rng;
-use rustix::fd::BorrowedFd;
 use std::collections::VecDeque;
 use std::time::{Duration, Instant};
 
@@ -14,9 +14,9 @@ use std::time::{Duration, Instant};
 pub struct Odds {
     /// It does not arrive.
     pub loss: f64,
-    /// It arrives twice, if there is a buffer for that.
+    /// It arrives twice, if there is a frame for that.
     pub duplication: f64,
-    /// One bit of it is changed.
+    /// One bit of it is changed, if there is a frame for that.
     pub corruption: f64,
     /// Up to eight packets that come behind it overtake it.
     pub reordering: f64,
@@ -41,8 +41,6 @@ pub struct Happened {
 const OVERTAKING: u32 = 8;
 /// How long one that may be overtaken waits for others.
 const PATIENCE: Duration = Duration::from_millis(10);
-/// Buffers that are kept for what arrives twice.
-const SPARE: usize = 16;
 
 /// A link on which something happens.
 #[derive(Debug)]
@@ -52,7 +50,9 @@ pub struct Faults<L> {
     odds: Odds,
     random: Rng,
     held: VecDeque<Held>,
-    spare: Vec<Buffer>,
+    /// Frames to copy into: those that nobody uses, and which these are.
+    free: Vec<Buffer>,
+    own: Box<[bool]>,
     come: Vec<Buffer>,
     happened: Happened,
 }
@@ -68,16 +68,23 @@ struct Held {
 
 impl Held {
     fn is_due(&self, now: Instant) -> bool {
-        now >= if self.behind == 0 { self.due } else { self.due + PATIENCE }
+        now >= self.passes()
+    }
+
+    /// When it is passed on at the latest.
+    fn passes(&self) -> Instant {
+        if self.behind == 0 { self.due } else { self.due + PATIENCE }
     }
 }
 
 impl<L: Link> Faults<L> {
-    /// A link over another one of this arena. The same seed does the same to the same packets.
-    pub fn new(link: L, arena: &Arena, odds: Odds, seed: u64) -> Faults<L> {
+    /// A link over another one, with frames of its arena to copy into. The same seed does the same to the same packets.
+    pub fn new(link: L, arena: &Arena, frames: Vec<Buffer>, odds: Odds, seed: u64) -> Faults<L> {
         let (arena, random) = (arena.clone(), Rng::with_seed(seed));
-        let (held, spare, come) = (VecDeque::new(), Vec::with_capacity(SPARE), Vec::new());
-        Faults { link, arena, odds, random, held, spare, come, happened: Happened::default() }
+        let mut own = vec![false; arena.geometry().frames as usize].into_boxed_slice();
+        frames.iter().for_each(|frame| own[frame.frame() as usize] = true);
+        let (held, come) = (VecDeque::new(), Vec::new());
+        Faults { link, arena, odds, random, held, free: frames, own, come, happened: Happened::default() }
     }
 
     /// What has happened.
@@ -86,9 +93,9 @@ impl<L: Link> Faults<L> {
     }
 
     /// Ends it, and gives back the link and the buffers that it has.
-    pub fn close(self) -> (L, Vec<Buffer>) {
+    pub fn take_apart(self) -> (L, Vec<Buffer>) {
         let held = self.held.into_iter().flat_map(|it| it.pieces);
-        (self.link, held.chain(self.spare).collect())
+        (self.link, held.chain(self.free).collect())
     }
 
     fn happens(&mut self, share: f64) -> bool {
@@ -104,8 +111,11 @@ impl<L: Link> Faults<L> {
         }
         let again = self.happens(duplication).then(|| self.copy(&pieces)).flatten();
         self.happened.repeated += u64::from(again.is_some());
-        if self.happens(corruption) {
-            self.happened.changed += u64::from(self.change(&mut pieces));
+        if self.happens(corruption)
+            && let Some(changed) = self.changed(&pieces)
+        {
+            self.happened.changed += 1;
+            std::mem::replace(&mut pieces, changed).into_iter().for_each(|buffer| self.fill(buffer));
         }
         for pieces in [Some(pieces), again].into_iter().flatten() {
             let behind = if self.happens(reordering) { self.random.u32(1..=OVERTAKING) } else { 0 };
@@ -116,8 +126,8 @@ impl<L: Link> Faults<L> {
     }
 
     fn copy(&mut self, pieces: &[Buffer]) -> Option<Vec<Buffer>> {
-        let from = self.spare.len().checked_sub(pieces.len())?;
-        let mut copies: Vec<Buffer> = self.spare.drain(from..).collect();
+        let from = self.free.len().checked_sub(pieces.len())?;
+        let mut copies: Vec<Buffer> = self.free.drain(from..).collect();
         for (copy, piece) in copies.iter_mut().zip(pieces) {
             self.arena.restore(copy, piece.offset(), piece.len() as u32);
             self.arena.octets_mut(copy).copy_from_slice(self.arena.octets(piece));
@@ -126,14 +136,16 @@ impl<L: Link> Faults<L> {
         Some(copies)
     }
 
-    fn change(&mut self, pieces: &mut [Buffer]) -> bool {
+    /// A copy of which a bit is another.
+    fn changed(&mut self, pieces: &[Buffer]) -> Option<Vec<Buffer>> {
         let piece = self.random.usize(..pieces.len());
-        let octets = self.arena.octets_mut(&mut pieces[piece]);
-        if octets.is_empty() {
-            return false;
+        if pieces[piece].is_empty() {
+            return None;
         }
+        let mut copies = self.copy(pieces)?;
+        let octets = self.arena.octets_mut(&mut copies[piece]);
         octets[self.random.usize(..octets.len())] ^= 1 << self.random.u32(..8);
-        true
+        Some(copies)
     }
 }
 
@@ -153,6 +165,10 @@ impl<L: Link> Link for Faults<L> {
         self.link.pieces()
     }
 
+    fn whole(&self) -> usize {
+        self.link.whole()
+    }
+
     fn transmit(&mut self, packets: &mut VecDeque<Buffer>) {
         self.link.transmit(packets);
     }
@@ -162,8 +178,8 @@ impl<L: Link> Link for Faults<L> {
     }
 
     fn fill(&mut self, buffer: Buffer) {
-        if self.odds.duplication > 0.0 && self.spare.len() < SPARE {
-            self.spare.push(buffer);
+        if self.own[buffer.frame() as usize] {
+            self.free.push(buffer);
         } else {
             self.link.fill(buffer);
         }
@@ -204,9 +220,10 @@ impl<L: Link> Link for Faults<L> {
         }
     }
 
-    fn readiness(&self) -> Option<BorrowedFd<'_>> {
-        // It would not tell of what is held.
-        if self.held.is_empty() { self.link.readiness() } else { None }
+    fn readiness(&self) -> Option<Readiness<'_>> {
+        let now = Instant::now();
+        let due = self.held.iter().map(|it| it.passes().saturating_duration_since(now)).min();
+        self.link.readiness().map(|it| it.look_after(due))
     }
 
     fn counters(&self) -> Counters {
@@ -215,6 +232,16 @@ impl<L: Link> Link for Faults<L> {
 
     fn check(&mut self) -> Result<(), Fault> {
         self.link.check()
+    }
+
+    fn close(self: Box<Self>) -> Returned {
+        let Faults { link, held, come, free, own, .. } = *self;
+        let mut returned = Box::new(link).close();
+        returned.own.extend(free);
+        for buffer in held.into_iter().flat_map(|it| it.pieces).chain(come) {
+            if own[buffer.frame() as usize] { returned.own.push(buffer) } else { returned.given.push(buffer) }
+        }
+        returned
     }
 }
 
@@ -225,13 +252,15 @@ mod tests {
     use crate::loopback::Loopback;
 
     const PACKETS: u32 = 20_000;
+    const OWN: usize = 16;
 
     /// Sends numbered packets over faults: the numbers that came, in their order, and what happened.
     fn run(odds: Odds, seed: u64) -> (Vec<u32>, Happened) {
         let geometry = Geometry { frames: 128, frame_size: 64, headroom: 0 };
-        let [(arena, mut free), (other, room)] = [Arena::new(geometry), Arena::new(geometry)];
+        let [(arena, mut free), (other, mut room)] = [Arena::new(geometry), Arena::new(geometry)];
         let [mut from, to] = Loopback::copying([&arena, &other], 64);
-        let mut to = Faults::new(to, &other, odds, seed);
+        let own = room.split_off(room.len() - OWN);
+        let mut to = Faults::new(to, &other, own, odds, seed);
         room.into_iter().for_each(|buffer| to.fill(buffer));
         let (mut numbers, mut come, mut sent) = (Vec::new(), Vec::new(), 0);
         loop {
@@ -252,8 +281,8 @@ mod tests {
             }
         }
         let happened = to.happened();
-        let (_, kept) = to.close();
-        assert!(kept.len() <= SPARE);
+        let (_, kept) = to.take_apart();
+        assert_eq!(kept.len(), OWN);
         (numbers, happened)
     }
 
@@ -286,6 +315,32 @@ mod tests {
         let different: Vec<u32> = numbers.into_iter().zip(0..).map(|(came, sent): (u32, u32)| came ^ sent).collect();
         assert!(different.iter().all(|it| it.count_ones() <= 1));
         assert_eq!(different.iter().filter(|it| **it != 0).count() as u64, happened.changed);
+    }
+
+    /// Over a link that passes buffers from end to end what has come is the sender's: it is retained, and may have to go again.
+    #[test]
+    fn what_the_sender_retains_stays_as_it_was() {
+        let (arena, mut free) = Arena::new(Geometry { frames: 8, frame_size: 64, headroom: 0 });
+        let own = free.split_off(4);
+        let [mut from, to] = Loopback::passing(&arena, 64);
+        let mut to = Faults::new(to, &arena, own, Odds { corruption: 1.0, duplication: 1.0, ..Odds::default() }, 1);
+        for round in 0..100 {
+            let mut buffer = free.pop().expect("it comes back");
+            arena.fill(&mut buffer, 40);
+            arena.octets_mut(&mut buffer).fill(round);
+            from.transmit(&mut [buffer].into());
+            let mut come = Vec::new();
+            to.receive(&mut come, 8);
+            let different = |it: &&Buffer| arena.octets(it) != [round; 40];
+            assert_eq!((come.len(), come.iter().filter(different).count()), (2, 1));
+            come.into_iter().for_each(|buffer| to.fill(buffer));
+            // Lets the other end see what was given back.
+            to.receive(&mut Vec::new(), 8);
+            from.complete(&mut free);
+            let back = free.last().map(|it| arena.octets(it));
+            assert_eq!(back, Some(&[round; 40][..]));
+        }
+        assert_eq!((free.len(), to.happened().changed, to.happened().repeated), (4, 100, 100));
     }
 
     #[test]

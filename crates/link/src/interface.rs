@@ -58,6 +58,14 @@ impl Interface {
         Ok(std::array::from_fn(|at| octets[at] as u8))
     }
 
+    /// Whether its address is this one still.
+    ///
+    /// # Errors
+    /// It has another, or is gone.
+    pub fn has_still(&self, address: [u8; 6]) -> Result<(), Fault> {
+        if self.address()? == address { Ok(()) } else { Err(Fault::Address { interface: self.name.clone() }) }
+    }
+
     /// Octets of its longest packet, with the Ethernet header, be it up or not.
     ///
     /// # Errors
@@ -72,15 +80,18 @@ impl Interface {
     /// Whether it carries packets.
     ///
     /// # Errors
-    /// It does not: it is down, or gone.
+    /// It does not: it is down, without a carrier, or gone.
     pub fn check(&self) -> Result<(), Fault> {
         let answer = self.ask(libc::SIOCGIFFLAGS)?;
         // SAFETY: SIOCGIFFLAGS has written this member.
         let flags = unsafe { answer.ifr_ifru.ifru_flags };
-        if i32::from(flags) & libc::IFF_UP == 0 {
-            return Err(Fault::Down { interface: self.name.clone() });
+        let interface = || self.name.clone();
+        match i32::from(flags) {
+            flags if flags & libc::IFF_UP == 0 => Err(Fault::Down { interface: interface() }),
+            // As the kernel sees the device's state (RFC 2863): one whose driver knows none counts as running.
+            flags if flags & libc::IFF_RUNNING == 0 => Err(Fault::NoCarrier { interface: interface() }),
+            _ => Ok(()),
         }
-        Ok(())
     }
 
     /// Whether a socket is in the network namespace in which this was looked up: elsewhere its number is another's. The kernel

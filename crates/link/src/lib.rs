@@ -4,10 +4,11 @@
 //! over a network interface, [`packet`] one that every kernel has; [`driver`] chooses between these. [`filter`] is which packets
 //! they take, [`completion`] when they look for what was transmitted, [`error`] what can go wrong.
 //! Any link may be wrapped: [`bounce`] copies what lies in pieces, [`faults`] loses and changes packets, [`shape`] slows them
-//! down, [`capture`] records them. [`wait`] waits for packets. [`ring`] is a queue from one thread to another, [`rig`] two
+//! down, [`capture`] records them. [`wait`] waits for packets. [`ring`] is a queue from one thread to another, [`bell`] wakes one of them, [`rig`] two
 //! interfaces and a cable, for tests and measurements.
 
 pub mod arena;
+pub mod bell;
 pub mod bounce;
 pub mod capture;
 pub mod completion;
@@ -27,7 +28,9 @@ pub mod xdp;
 
 use arena::Buffer;
 use error::Fault;
+use rustix::event::{PollFd, PollFlags};
 use rustix::fd::BorrowedFd;
+use std::time::Duration;
 
 /// What a link promises of the packets that it takes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -49,6 +52,37 @@ pub enum Watch {
     Unheard,
 }
 
+/// What a thread may sleep on until a link has something for it, together with whatever else it waits for.
+///
+/// By poll(2), and not by epoll(7): poll(2) is also what has the kernel send the rest of what is in AF_XDP's ring.
+#[derive(Clone, Copy, Debug)]
+pub struct Readiness<'a> {
+    /// It is ready while packets have come.
+    pub descriptor: BorrowedFd<'a>,
+    /// What it is to be polled for. Nothing, while no packet could be taken for want of a buffer: errors alone wake then.
+    pub events: PollFlags,
+    /// To be looked at after so long at the latest: something is under way of which the descriptor does not tell, such as a buffer
+    /// that is lent, or a packet that a wrapper puts off.
+    pub look: Option<Duration>,
+}
+
+impl<'a> Readiness<'a> {
+    /// The same, to be looked at after so long as well.
+    #[must_use]
+    pub fn look_after(self, time: Option<Duration>) -> Readiness<'a> {
+        let look = [self.look, time].into_iter().flatten().min();
+        Readiness { look, ..self }
+    }
+
+    /// For poll(2).
+    pub fn poll(&self) -> PollFd<'a> {
+        PollFd::from_borrowed_fd(self.descriptor, self.events)
+    }
+}
+
+/// How soon to look for what is lent and on its way.
+pub(crate) const LOOK: Duration = Duration::from_micros(50);
+
 /// What went over a link, in packets.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Counters {
@@ -58,7 +92,7 @@ pub struct Counters {
     pub received: u64,
     /// That came and were lost, since there was no buffer for them, or no room.
     pub lost: u64,
-    /// Not sent since they were too long, too short or in too many pieces. Their buffers come back as if they were transmitted.
+    /// Not sent since they were too long, too short or in too many pieces. Their buffers say so ([`Buffer::is_refused`]).
     pub refused: u64,
     /// Calls by which the kernel was told that there is something to be sent.
     pub wakeups: u64,
@@ -83,10 +117,16 @@ pub trait Link: Send {
         1
     }
 
+    /// Octets of the longest packet that goes, and comes, in one buffer. Layers take no packet in pieces, so it is this that bounds
+    /// what they send and ask for.
+    fn whole(&self) -> usize {
+        self.mtu()
+    }
+
     /// Takes packets to be sent from the front of `packets`, as many as it can.
     fn transmit(&mut self, packets: &mut std::collections::VecDeque<Buffer>);
 
-    /// Buffers that were transmitted, as they were lent, appended to `done`.
+    /// Buffers that were transmitted, or refused, as they were lent, appended to `done`.
     fn complete(&mut self, done: &mut Vec<Buffer>);
 
     /// Takes buffers to receive into. Over a link that passes buffers from end to end they are those that it gave.
@@ -100,9 +140,8 @@ pub trait Link: Send {
         Watch::Unheard
     }
 
-    /// A descriptor that is readable, as poll(2) says, while packets have come; none where nobody can sleep on it. It does not
-    /// tell of buffers that were transmitted.
-    fn readiness(&self) -> Option<BorrowedFd<'_>> {
+    /// What to sleep on until packets have come; none where nobody can, and one has to look again.
+    fn readiness(&self) -> Option<Readiness<'_>> {
         None
     }
 
@@ -117,5 +156,85 @@ pub trait Link: Send {
     /// What has happened to it.
     fn check(&mut self) -> Result<(), Fault> {
         Ok(())
+    }
+
+    /// Ends it, and gives back its buffers: all of them, but for those that the other end of a link in memory has, or that a device
+    /// which copies nothing may still write to.
+    fn close(self: Box<Self>) -> Returned;
+}
+
+/// Any link, where it is not known before which.
+impl<L: Link + ?Sized> Link for Box<L> {
+    fn guarantees(&self) -> Guarantees {
+        (**self).guarantees()
+    }
+
+    fn mtu(&self) -> usize {
+        (**self).mtu()
+    }
+
+    fn pieces(&self) -> usize {
+        (**self).pieces()
+    }
+
+    fn whole(&self) -> usize {
+        (**self).whole()
+    }
+
+    fn transmit(&mut self, packets: &mut std::collections::VecDeque<Buffer>) {
+        (**self).transmit(packets);
+    }
+
+    fn complete(&mut self, done: &mut Vec<Buffer>) {
+        (**self).complete(done);
+    }
+
+    fn fill(&mut self, buffer: Buffer) {
+        (**self).fill(buffer);
+    }
+
+    fn receive(&mut self, packets: &mut Vec<Buffer>, most: usize) -> usize {
+        (**self).receive(packets, most)
+    }
+
+    fn watch(&mut self) -> Watch {
+        (**self).watch()
+    }
+
+    fn readiness(&self) -> Option<Readiness<'_>> {
+        (**self).readiness()
+    }
+
+    fn counters(&self) -> Counters {
+        (**self).counters()
+    }
+
+    fn check(&mut self) -> Result<(), Fault> {
+        (**self).check()
+    }
+
+    fn close(self: Box<Self>) -> Returned {
+        (*self).close()
+    }
+}
+
+/// The buffers of a link that was ended.
+#[derive(Debug, Default)]
+pub struct Returned {
+    /// Those that were lent for transmission, as they were lent. Whether they were sent nobody knows.
+    pub lent: Vec<Buffer>,
+    /// Those to receive into, whatever they hold.
+    pub given: Vec<Buffer>,
+    /// Those that wrappers had for themselves.
+    pub own: Vec<Buffer>,
+}
+
+impl Returned {
+    /// All of them.
+    pub fn all(self) -> Vec<Buffer> {
+        let Returned { mut lent, given, own } = self;
+        lent.extend(given);
+        lent.extend(own);
+        lent
     }
 }

@@ -4,8 +4,9 @@
 //! there can be. A *copying* one moves each packet into a buffer of the receiver's, as a device does.
 
 use crate::arena::{Arena, Buffer};
+use crate::bell::Waker;
 use crate::ring::{Receiver, Sender, ring};
-use crate::{Guarantees, Link, Watch};
+use crate::{Guarantees, Link, Returned, Watch};
 use std::collections::VecDeque;
 
 /// One end. The rings have room for every buffer that there is.
@@ -145,9 +146,20 @@ impl Link for Loopback {
 
     fn watch(&mut self) -> Watch {
         self.read.publish();
-        match (self.done.watch(), self.come.watch()) {
+        match (self.done.watch(Waker::here()), self.come.watch(Waker::here())) {
             (Watch::Armed, Watch::Armed) => Watch::Armed,
             _ => Watch::Ready,
         }
+    }
+
+    fn close(mut self: Box<Self>) -> Returned {
+        let mut lent = Vec::new();
+        self.complete(&mut lent);
+        // What the other end has sent, and nobody has received, is its own again.
+        while let Some(packet) = self.come.pop() {
+            put(&mut self.read, packet);
+        }
+        self.read.publish();
+        Returned { lent, given: self.copy.map_or_else(Vec::new, |copy| copy.free), own: Vec::new() }
     }
 }

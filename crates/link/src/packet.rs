@@ -1,23 +1,28 @@
 //! The portable driver: a raw packet socket (packet(7)). Packets are copied by the kernel, many with each system call.
 #![allow(unsafe_code, reason = "system calls that rustix does not have")]
 
-use crate::arena::{Arena, Buffer};
+use crate::arena::{Arena, Buffer, refused};
 use crate::error::{Fault, OpenError};
-use crate::filter::{ETHERTYPE_AT, Filter, JUMBO, LLC_AT, LONGEST, SAPS, UNNUMBERED};
+use crate::filter::{self, ETHERTYPE_AT, Filter, JUMBO, LLC_AT, LONGEST, PROTOCOLS, SAPS, UNNUMBERED, halves};
 use crate::interface::Interface;
-use crate::{Counters, Guarantees, Link};
-use rustix::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
+use crate::{Counters, Guarantees, LOOK, Link, Readiness, Returned, Watch};
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::fd::{AsFd, AsRawFd, OwnedFd};
+use rustix::net::sockopt::socket_error;
 use rustix::net::{AddressFamily, SocketFlags, SocketType, socket_with};
 use std::cell::Cell;
 use std::collections::VecDeque;
 use std::ffi::c_void;
 use std::io;
+use std::time::Duration;
 
 /// Packets of one system call, and pieces of one packet.
 const BATCH: usize = 64;
 const PIECES: usize = 64;
 /// The shortest packet: an Ethernet header.
 const SHORTEST: usize = 14;
+/// How soon to try again to send over an interface that was down.
+const DOWN: Duration = Duration::from_millis(10);
 /// Octets that the kernel holds for a socket that does not read.
 const BACKLOG: i32 = 4 << 20;
 
@@ -26,6 +31,8 @@ const BACKLOG: i32 = 4 << 20;
 pub struct Packet {
     socket: OwnedFd,
     interface: Interface,
+    /// Its address, which the filter knows.
+    address: [u8; 6],
     arena: Arena,
     /// To receive into, the next first.
     room: VecDeque<Buffer>,
@@ -39,6 +46,8 @@ pub struct Packet {
     /// What the kernel says it has thrown away; it forgets that when it has said so.
     lost: Cell<u64>,
     fault: Option<Fault>,
+    /// When to try again to send what was not taken; no descriptor tells.
+    again: Option<Duration>,
 }
 
 /// What sendmmsg(2) and recvmmsg(2) read, laid out anew for each call.
@@ -58,12 +67,14 @@ impl Packet {
     /// See [`OpenError`].
     pub fn open(interface: &str, arena: &Arena, filter: Filter, guarantees: Guarantees) -> Result<Packet, OpenError> {
         let interface = Interface::named(interface)?;
+        let gone = |_| OpenError::NoInterface { interface: interface.name().to_string() };
+        let address = interface.address().map_err(gone)?;
         let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
         // Of no protocol until it has its filter.
         let socket = socket_with(AddressFamily::PACKET, SocketType::RAW, flags, None);
         let socket = socket.map_err(OpenError::system("opening a packet socket"))?;
         let configure = || -> io::Result<()> {
-            set(&socket, libc::SOL_SOCKET, libc::SO_ATTACH_FILTER, &classic(&mut filter.classic()))?;
+            set(&socket, libc::SOL_SOCKET, libc::SO_ATTACH_FILTER, &classic(&mut filter.classic(address)))?;
             // What this host sends the filter throws away; Linux 4.20 does not even show it.
             let _ = set(&socket, libc::SOL_PACKET, libc::PACKET_IGNORE_OUTGOING, &1i32);
             // To the device past the queueing discipline, as with AF_XDP.
@@ -71,13 +82,14 @@ impl Packet {
             // More than the user's limit if that is permitted.
             set(&socket, libc::SOL_SOCKET, libc::SO_RCVBUFFORCE, &BACKLOG)
                 .or_else(|_| set(&socket, libc::SOL_SOCKET, libc::SO_RCVBUF, &BACKLOG))?;
-            bind(&socket, interface.index())
+            bind(&socket, interface.index(), libc::ETH_P_ALL as u16)
         };
         let doing = "binding a packet socket";
         configure().map_err(|error| OpenError::System { doing, error })?;
         let mut link = Packet {
             socket,
             interface,
+            address,
             arena: arena.clone(),
             room: VecDeque::with_capacity(arena.geometry().frames as usize),
             calls: Calls { pieces: Vec::with_capacity(BATCH * PIECES), packets: Vec::with_capacity(BATCH) },
@@ -87,6 +99,7 @@ impl Packet {
             counters: Counters::default(),
             lost: Cell::new(0),
             fault: None,
+            again: None,
         };
         // That it is down, or gone by now, is for `check` to say.
         link.longest = link.interface.longest().map_or(0, |longest| link.longest_of(longest));
@@ -101,6 +114,16 @@ impl Packet {
     fn frame_room(&self) -> usize {
         let geometry = self.arena.geometry();
         (geometry.frame_size - geometry.headroom) as usize
+    }
+
+    /// Buffers that a packet may need.
+    fn pieces_of_longest(&self) -> usize {
+        self.longest.div_ceil(self.frame_room()).max(1)
+    }
+
+    /// Whether a packet that has come could be taken.
+    fn has_room(&self) -> bool {
+        self.room.len() >= self.pieces_of_longest()
     }
 
     /// Buffers of the first packet, if it is whole.
@@ -139,15 +162,24 @@ impl Packet {
         Ok(self.calls.packets.iter().take(sent as usize).map(|it| it.msg_hdr.msg_iovlen).sum())
     }
 
-    /// What went wrong, unless it is that the device or the kernel has no room just now.
-    fn note(&mut self, error: io::Error) {
+    /// Notes what went wrong, unless it is that the device or the kernel has no room just now. Whether it may pass: where it is none
+    /// of what is known to, the packet is to blame as likely as the socket, and is not tried for ever.
+    fn note(&mut self, error: &io::Error) -> bool {
         let interface = || self.interface.name().to_string();
-        self.fault = match error.raw_os_error() {
-            Some(libc::EAGAIN | libc::ENOBUFS | libc::EINTR) => return,
-            Some(libc::ENETDOWN) => Some(Fault::Down { interface: interface() }),
-            Some(libc::ENXIO | libc::ENODEV) => Some(Fault::Gone { interface: interface() }),
-            _ => Some(Fault::System { doing: "using a packet socket", error }),
+        let (fault, passes) = match error.raw_os_error() {
+            Some(libc::EAGAIN | libc::ENOBUFS | libc::ENOMEM | libc::EINTR) => return true,
+            Some(libc::ENETDOWN) => (Fault::Down { interface: interface() }, true),
+            // The packets go back with the others when the link is closed.
+            Some(libc::ENXIO | libc::ENODEV) => (Fault::Gone { interface: interface() }, true),
+            // Longer than the interface takes, by now: `check` says so.
+            Some(libc::EMSGSIZE) => return false,
+            code => {
+                let error = code.map_or_else(|| error.kind().into(), io::Error::from_raw_os_error);
+                (Fault::System { doing: "using a packet socket", error }, false)
+            }
         };
+        self.fault = Some(fault);
+        passes
     }
 
     /// Takes the buffers of a packet of so many octets from the front of the room.
@@ -201,9 +233,14 @@ impl Link for Packet {
         PIECES
     }
 
+    fn whole(&self) -> usize {
+        self.longest.min(self.frame_room())
+    }
+
     fn transmit(&mut self, packets: &mut VecDeque<Buffer>) {
         // A socket is told once that its interface was down, be it up again.
         let mut told = false;
+        self.again = None;
         while let Some(pieces) = Packet::first(packets, 0) {
             let sent = if self.refuses(packets, 0, pieces) { Ok(0) } else { self.send(packets) };
             let over = match sent {
@@ -213,11 +250,14 @@ impl Link for Packet {
                     told = true;
                     continue;
                 }
-                Err(error) if error.raw_os_error() != Some(libc::EMSGSIZE) => return self.note(error),
-                // Longer than the interface takes, by now.
+                Err(error) if self.note(&error) => {
+                    let passes_soon = self.fault.is_none();
+                    return self.again = Some(if passes_soon { LOOK } else { DOWN });
+                }
                 Ok(0) | Err(_) => {
                     self.counters.refused += 1;
-                    pieces
+                    self.done.extend(packets.drain(..pieces).map(refused));
+                    continue;
                 }
             };
             self.done.extend(packets.drain(..over));
@@ -234,9 +274,13 @@ impl Link for Packet {
     }
 
     fn receive(&mut self, packets: &mut Vec<Buffer>, most: usize) -> usize {
-        let pieces = self.longest.div_ceil(self.frame_room()).max(1);
+        let pieces = self.pieces_of_longest();
         let count = (self.room.len() / pieces).min(most).min(BATCH);
         if count == 0 {
+            // An error that nobody takes would wake whoever sleeps, time and again.
+            if let Ok(Err(errno)) = socket_error(&self.socket) {
+                self.note(&errno.into());
+            }
             return 0;
         }
         self.calls.clear();
@@ -252,7 +296,7 @@ impl Link for Packet {
         // SAFETY: `count` packets whose pieces are room in buffers of ours, which nobody else reaches until the call is over.
         let came = unsafe { libc::recvmmsg(socket, calls, count as u32, flags as _, std::ptr::null_mut()) };
         if came < 0 {
-            self.note(io::Error::last_os_error());
+            self.note(&io::Error::last_os_error());
             return 0;
         }
         let mut good = 0;
@@ -276,8 +320,16 @@ impl Link for Packet {
         good as usize
     }
 
-    fn readiness(&self) -> Option<BorrowedFd<'_>> {
-        Some(self.socket.as_fd())
+    fn watch(&mut self) -> Watch {
+        // It costs a system call, and spares the sleep that is longer.
+        let now = Timespec { tv_sec: 0, tv_nsec: 0 };
+        let is_ready = self.has_room() && poll(&mut [PollFd::new(&self.socket, PollFlags::IN)], Some(&now)) == Ok(1);
+        if is_ready { Watch::Ready } else { Watch::Unheard }
+    }
+
+    fn readiness(&self) -> Option<Readiness<'_>> {
+        let events = if self.has_room() { PollFlags::IN } else { PollFlags::empty() };
+        Some(Readiness { descriptor: self.socket.as_fd(), events, look: self.again })
     }
 
     fn counters(&self) -> Counters {
@@ -295,6 +347,7 @@ impl Link for Packet {
     fn check(&mut self) -> Result<(), Fault> {
         let fault = self.fault.take();
         self.interface.check()?;
+        self.interface.has_still(self.address)?;
         let longest = self.interface.longest()?;
         let (was, is) = (self.longest, self.longest_of(longest));
         self.longest = is;
@@ -307,6 +360,10 @@ impl Link for Packet {
             Some(fault) => Err(fault),
         }
     }
+
+    fn close(self: Box<Self>) -> Returned {
+        Returned { lent: self.done, given: self.room.into(), own: Vec::new() }
+    }
 }
 
 /// Instructions of classic BPF (linux/filter.h): load from the packet, compare, and say how much of the packet is wanted.
@@ -318,28 +375,40 @@ const RETURN: u16 = 0x06;
 const ALL: u32 = u32::MAX;
 /// Where the kernel says what kind of packet it is, as if that stood in the packet, and the kind of those that this host sends.
 const KIND_AT: u32 = (libc::SKF_AD_OFF + libc::SKF_AD_PKTTYPE) as u32;
+const TAGGED_AT: u32 = (libc::SKF_AD_OFF + libc::SKF_AD_VLAN_TAG_PRESENT) as u32;
 const OUTGOING: u32 = libc::PACKET_OUTGOING as u32;
 
 impl Filter {
-    /// The same filter for a socket, of what others send; what is too short for a load is not wanted.
-    fn classic(self) -> Vec<libc::sock_filter> {
+    /// The same filter for a socket of an interface with this address, of what others send; what is too short for a load is not
+    /// wanted.
+    fn classic(self, own: [u8; 6]) -> Vec<libc::sock_filter> {
         let make = |code, k, jt, jf| libc::sock_filter { code, jt, jf, k };
+        let equal = |value: u16, jt, jf| make(JUMP_EQUAL, value.into(), jt, jf);
+        let half = |at: u8| make(LOAD_HALF, at.into(), 0, 0);
         let mut code = vec![make(LOAD_OCTET, KIND_AT, 0, 0), make(JUMP_EQUAL, OUTGOING, 0, 1), make(RETURN, 0, 0, 0)];
+        // What came with a VLAN's tag, which the kernel has taken out of the packet, is another network's.
+        code.extend([make(LOAD_OCTET, TAGGED_AT, 0, 0), make(JUMP_EQUAL, 0, 1, 0), make(RETURN, 0, 0, 0)]);
+        let [(a, first), (b, second), (c, third)] = halves(own);
+        let all = filter::ALL;
+        code.extend([half(a), equal(first, 0, 4), half(b), equal(second, 0, 2), half(c), equal(third, 7, 0)]);
+        code.extend([half(a), equal(all, 0, 4), half(b), equal(all, 0, 2), half(c), equal(all, 1, 0)]);
+        code.push(make(RETURN, 0, 0, 0));
+        let [inactive, full] = PROTOCOLS.map(u16::from);
         code.extend(match self {
-            Filter::EtherType(ours) => vec![
-                make(LOAD_HALF, ETHERTYPE_AT.into(), 0, 0),
-                make(JUMP_EQUAL, ours.into(), 0, 1),
-                make(RETURN, ALL, 0, 0),
-                make(RETURN, 0, 0, 0),
-            ],
+            Filter::EtherType(ours) => {
+                vec![half(ETHERTYPE_AT), equal(ours, 0, 1), make(RETURN, ALL, 0, 0), make(RETURN, 0, 0, 0)]
+            }
             Filter::Llc => vec![
-                make(LOAD_HALF, ETHERTYPE_AT.into(), 0, 0),
-                make(JUMP_EQUAL, JUMBO.into(), 1, 0),
-                make(JUMP_GREATER, LONGEST.into(), 5, 0),
-                make(LOAD_HALF, LLC_AT.into(), 0, 0),
-                make(JUMP_EQUAL, SAPS.into(), 0, 3),
+                half(ETHERTYPE_AT),
+                equal(JUMBO, 1, 0),
+                make(JUMP_GREATER, LONGEST.into(), 8, 0),
+                half(LLC_AT),
+                equal(SAPS, 0, 6),
                 make(LOAD_OCTET, u32::from(LLC_AT) + 2, 0, 0),
-                make(JUMP_EQUAL, UNNUMBERED.into(), 0, 1),
+                equal(UNNUMBERED.into(), 0, 4),
+                make(LOAD_OCTET, u32::from(LLC_AT) + 3, 0, 0),
+                equal(inactive, 1, 0),
+                equal(full, 0, 1),
                 make(RETURN, ALL, 0, 0),
                 make(RETURN, 0, 0, 0),
             ],
@@ -362,11 +431,20 @@ fn set<T>(socket: &OwnedFd, level: i32, option: i32, value: &T) -> io::Result<()
     }
 }
 
-fn bind(socket: &OwnedFd, interface: u32) -> io::Result<()> {
+/// Binds a packet socket twice, to protocols that nobody uses: with the second the kernel takes it out of the first one's list, and
+/// waits until nobody can see it there (`packet_do_bind`, by synchronize_net).
+pub(crate) fn rebind() -> io::Result<()> {
+    const NOBODYS: [u16; 2] = [libc::ETH_P_LOOPBACK as u16, libc::ETH_P_802_EX1 as u16];
+    let socket = socket_with(AddressFamily::PACKET, SocketType::RAW, SocketFlags::CLOEXEC, None)?;
+    // On no interface in particular, for the link's may be gone.
+    NOBODYS.iter().try_for_each(|protocol| bind(&socket, 0, *protocol))
+}
+
+fn bind(socket: &OwnedFd, interface: u32, protocol: u16) -> io::Result<()> {
     // SAFETY: all of it may be zero.
     let mut address: libc::sockaddr_ll = unsafe { std::mem::zeroed() };
     address.sll_family = libc::AF_PACKET as u16;
-    address.sll_protocol = (libc::ETH_P_ALL as u16).to_be();
+    address.sll_protocol = protocol.to_be();
     address.sll_ifindex = interface as i32;
     let (address, len) = ((&raw const address).cast(), size_of::<libc::sockaddr_ll>() as u32);
     // SAFETY: an address of this length, which outlives the call.

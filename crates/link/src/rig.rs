@@ -157,6 +157,16 @@ impl Namespace {
         self.ask("setting the MTU of", name, 0, RouteNetlinkMessage::SetLink(message))
     }
 
+    /// Gives an interface another Ethernet address.
+    ///
+    /// # Errors
+    /// The kernel refuses.
+    pub fn set_link_address(&self, name: &str, address: [u8; 6]) -> Result<(), RigError> {
+        let mut message = named(name);
+        message.attributes.push(LinkAttribute::Address(address.to_vec()));
+        self.ask("setting the address of", name, 0, RouteNetlinkMessage::SetLink(message))
+    }
+
     /// Removes an interface, and with it the other end of its cable.
     ///
     /// # Errors

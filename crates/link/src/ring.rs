@@ -4,12 +4,14 @@
 //! and its first item. So an item that goes alone costs what a line's way costs, and of a batch the rest comes in lines that are
 //! full. The receiver says what it has taken when it finds no more, or when it is told to ([`Receiver::release`]).
 //!
-//! A receiver that is about to park says so ([`Receiver::watch`]), and is unparked by whoever publishes next.
+//! A receiver that is about to sleep says so ([`Receiver::watch`]), and is woken by whoever publishes next; so does a sender that
+//! has found the ring full ([`Sender::watch`]), which is woken when there is room.
 #![allow(unsafe_code, reason = "slots that either end has to itself, as two positions say")]
 
 use crate::Watch;
+use crate::bell::Waker;
 use crate::sync::Ordering::{AcqRel, Acquire, Relaxed, Release, SeqCst};
-use crate::sync::{Arc, AtomicBool, AtomicUsize, Mutex, Thread, UnsafeCell, fence, thread};
+use crate::sync::{Arc, AtomicBool, AtomicUsize, Mutex, UnsafeCell, fence};
 use std::fmt::{self, Debug, Formatter};
 use std::mem::MaybeUninit;
 
@@ -35,17 +37,20 @@ struct Shared<T> {
     batches: Box<[Batch<T>]>,
     /// The first item that the receiver has not taken.
     head: Apart<AtomicUsize>,
-    /// The receiver parks, or is about to.
+    /// The receiver sleeps, or is about to.
     watched: Apart<AtomicBool>,
-    receiver: Mutex<Gone>,
+    /// The sender does, since the ring was full.
+    crowded: Apart<AtomicBool>,
+    sleepers: Mutex<Sleepers>,
 }
 
-/// What the receiver leaves to others.
+/// What either end leaves to the other.
 #[derive(Default)]
-struct Gone {
-    /// Whom to unpark.
-    watcher: Option<Thread>,
-    /// Where it has stopped for good.
+struct Sleepers {
+    /// Whom to wake.
+    receiver: Option<Waker>,
+    sender: Option<Waker>,
+    /// Where the receiver has stopped for good.
     at: Cursor,
 }
 
@@ -69,7 +74,7 @@ impl<T> Shared<T> {
 impl<T> Drop for Shared<T> {
     fn drop(&mut self) {
         // Both ends are gone, and what was not taken is here.
-        let mut at = lock(&self.receiver).at;
+        let mut at = lock(&self.sleepers).at;
         while at.next(self).is_some() {}
     }
 }
@@ -119,7 +124,8 @@ pub fn ring<T: Send>(capacity: usize) -> (Sender<T>, Receiver<T>) {
         batches: places.map(|_| Batch { tail: AtomicUsize::new(0), first: slot() }).collect(),
         head: Apart(AtomicUsize::new(0)),
         watched: Apart(AtomicBool::new(false)),
-        receiver: Mutex::new(Gone::default()),
+        crowded: Apart(AtomicBool::new(false)),
+        sleepers: Mutex::new(Sleepers::default()),
     });
     let sender = Sender { shared: Arc::clone(&shared), first: None, tail: 0, batch: 0, head: 0 };
     (sender, Receiver { shared, at: Cursor::default(), taken: 0 })
@@ -170,7 +176,21 @@ impl<T> Sender<T> {
         self.tail.wrapping_sub(self.head) == capacity
     }
 
-    /// Lets the receiver see what was put in, and unparks it if it has asked for that.
+    /// Asks that who calls this be woken when there is room; [`Watch::Ready`] if there is some already.
+    pub fn watch(&mut self, waker: Waker) -> Watch {
+        let crowded = &self.shared.crowded.0;
+        lock(&self.shared.sleepers).sender = Some(waker);
+        // As in `Receiver::watch`; the other half is in `release`.
+        crowded.swap(true, AcqRel);
+        fence(SeqCst);
+        if self.is_full() {
+            return Watch::Armed;
+        }
+        self.shared.crowded.0.store(false, Relaxed);
+        Watch::Ready
+    }
+
+    /// Lets the receiver see what was put in, and wakes it if it has asked for that.
     #[inline]
     pub fn publish(&mut self) {
         if !self.put_batch() {
@@ -201,9 +221,9 @@ impl<T> Sender<T> {
     #[cold]
     fn rouse(&self) {
         if self.shared.watched.0.swap(false, AcqRel)
-            && let Some(watcher) = lock(&self.shared.receiver).watcher.take()
+            && let Some(waker) = lock(&self.shared.sleepers).receiver.take()
         {
-            watcher.unpark();
+            waker.wake();
         }
     }
 }
@@ -234,12 +254,27 @@ impl<T> Receiver<T> {
         item
     }
 
-    /// Lets the sender use the slots of what was taken; [`Receiver::pop`] does so by itself when it finds no more.
+    /// Lets the sender use the slots of what was taken, and wakes it if it has asked for that; [`Receiver::pop`] does so by itself
+    /// when it finds no more.
     #[inline]
     pub fn release(&mut self) {
         if self.taken != self.at.head {
             self.taken = self.at.head;
             self.shared.head.0.store(self.taken, Release);
+            // Either this sees that the sender sleeps, or the sender sees the new head.
+            fence(SeqCst);
+            if self.shared.crowded.0.load(Relaxed) {
+                self.rouse();
+            }
+        }
+    }
+
+    #[cold]
+    fn rouse(&self) {
+        if self.shared.crowded.0.swap(false, AcqRel)
+            && let Some(waker) = lock(&self.shared.sleepers).sender.take()
+        {
+            waker.wake();
         }
     }
 
@@ -249,11 +284,11 @@ impl<T> Receiver<T> {
         self.at.head == self.at.tail && self.at.published(&self.shared).is_none()
     }
 
-    /// Asks that the thread that calls this be unparked when something comes; [`Watch::Ready`] if something is there already.
-    pub fn watch(&mut self) -> Watch {
+    /// Asks that who calls this be woken when something comes; [`Watch::Ready`] if something is there already.
+    pub fn watch(&mut self, waker: Waker) -> Watch {
         self.release();
         let watched = &self.shared.watched.0;
-        lock(&self.shared.receiver).watcher = Some(thread::current());
+        lock(&self.shared.sleepers).receiver = Some(waker);
         // As one step with what `rouse` does, so that there is no doubt which of the two came last.
         watched.swap(true, AcqRel);
         // The other half is in `publish`.
@@ -269,7 +304,7 @@ impl<T> Receiver<T> {
 impl<T> Drop for Receiver<T> {
     fn drop(&mut self) {
         self.release();
-        lock(&self.shared.receiver).at = self.at;
+        lock(&self.shared.sleepers).at = self.at;
     }
 }
 
@@ -294,6 +329,7 @@ fn lock<T>(mutex: &Mutex<T>) -> impl std::ops::DerefMut<Target = T> {
 #[cfg(all(test, loom))]
 mod models {
     use super::*;
+    use crate::sync::thread;
 
     /// Each item once and in order, through a ring that is shorter than what goes through it.
     #[test]
@@ -335,7 +371,7 @@ mod models {
                         if let Some(item) = receiver.pop() {
                             break assert_eq!(item, expected);
                         }
-                        if receiver.watch() == Watch::Armed {
+                        if receiver.watch(Waker::here()) == Watch::Armed {
                             thread::park();
                         }
                     }
@@ -348,11 +384,42 @@ mod models {
             watcher.join().unwrap();
         });
     }
+
+    /// And so is a sender that has found the ring full.
+    #[test]
+    fn a_sender_without_room_is_unparked() {
+        loom::model(|| {
+            let (mut sender, mut receiver) = ring(1);
+            let other = thread::spawn(move || {
+                for item in 0..2 {
+                    while sender.push(item).is_err() {
+                        if sender.watch(Waker::here()) == Watch::Armed {
+                            thread::park();
+                        }
+                    }
+                    sender.publish();
+                }
+            });
+            for expected in 0..2 {
+                loop {
+                    match receiver.pop() {
+                        Some(item) => break assert_eq!(item, expected),
+                        None => thread::yield_now(),
+                    }
+                }
+            }
+            receiver.release();
+            other.join().unwrap();
+        });
+    }
 }
 
 #[cfg(all(test, not(loom)))]
 mod tests {
     use super::*;
+    use crate::bell::Bell;
+    use crate::sync::thread;
+    use rustix::event::{PollFd, PollFlags, poll};
     use std::sync::Arc as Counted;
 
     #[test]
@@ -371,6 +438,32 @@ mod tests {
         assert_eq!((receiver.pop(), sender.is_full()), (Some(0), true));
         receiver.release();
         assert_eq!((sender.is_full(), sender.push(4)), (false, Ok(())));
+    }
+
+    /// Either end may sleep on a descriptor instead of parking.
+    #[test]
+    fn both_ends_are_woken_by_bells() {
+        let (mut sender, mut receiver) = ring(1);
+        let bells = [(); 2].map(|()| Bell::new().unwrap());
+        let is_rung = |bell: &Bell| {
+            let now = rustix::event::Timespec { tv_sec: 0, tv_nsec: 0 };
+            let rung = poll(&mut [PollFd::new(bell, PollFlags::IN)], Some(&now)).unwrap() == 1;
+            bell.silence();
+            rung
+        };
+        for item in 0..3 {
+            assert_eq!(receiver.watch(Waker::Bell(Counted::clone(&bells[0]))), Watch::Armed);
+            sender.push(item).unwrap();
+            assert!(!is_rung(&bells[0]));
+            sender.publish();
+            assert!(is_rung(&bells[0]) && !is_rung(&bells[0]));
+            assert_eq!(receiver.watch(Waker::here()), Watch::Ready);
+            assert_eq!(sender.watch(Waker::Bell(Counted::clone(&bells[1]))), Watch::Armed);
+            assert_eq!((receiver.pop(), is_rung(&bells[1])), (Some(item), false));
+            receiver.release();
+            assert!(is_rung(&bells[1]));
+            assert_eq!(sender.watch(Waker::here()), Watch::Ready);
+        }
     }
 
     #[test]
@@ -464,7 +557,7 @@ mod tests {
             let item = loop {
                 match receiver.pop() {
                     Some(item) => break item,
-                    None if receiver.watch() == Watch::Armed => thread::park(),
+                    None if receiver.watch(Waker::here()) == Watch::Armed => thread::park(),
                     None => {}
                 }
             };

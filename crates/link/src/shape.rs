@@ -2,8 +2,7 @@
 
 use crate::arena::Buffer;
 use crate::error::Fault;
-use crate::{Counters, Guarantees, Link, Watch};
-use rustix::fd::BorrowedFd;
+use crate::{Counters, Guarantees, LOOK, Link, Readiness, Returned, Watch};
 use std::collections::VecDeque;
 use std::time::{Duration, Instant};
 
@@ -41,7 +40,7 @@ impl<L: Link> Shape<L> {
     }
 
     /// Ends it, and gives back the link and what was still under way.
-    pub fn close(self) -> (L, Vec<Buffer>) {
+    pub fn take_apart(self) -> (L, Vec<Buffer>) {
         (self.link, self.buffers.into_iter().chain(self.out).collect())
     }
 
@@ -89,6 +88,10 @@ impl<L: Link> Link for Shape<L> {
         self.link.pieces()
     }
 
+    fn whole(&self) -> usize {
+        self.link.whole()
+    }
+
     fn transmit(&mut self, packets: &mut VecDeque<Buffer>) {
         let now = Instant::now();
         self.advance(now);
@@ -119,8 +122,11 @@ impl<L: Link> Link for Shape<L> {
         }
     }
 
-    fn readiness(&self) -> Option<BorrowedFd<'_>> {
-        if self.under_way.is_empty() { self.link.readiness() } else { None }
+    fn readiness(&self) -> Option<Readiness<'_>> {
+        let now = Instant::now();
+        let arrives = self.under_way.front().map(|(due, ..)| due.saturating_duration_since(now));
+        let again = (!self.out.is_empty()).then_some(LOOK);
+        self.link.readiness().map(|it| it.look_after(arrives).look_after(again))
     }
 
     fn counters(&self) -> Counters {
@@ -129,6 +135,13 @@ impl<L: Link> Link for Shape<L> {
 
     fn check(&mut self) -> Result<(), Fault> {
         self.link.check()
+    }
+
+    fn close(self: Box<Self>) -> Returned {
+        let Shape { link, buffers, out, .. } = *self;
+        let mut returned = Box::new(link).close();
+        returned.lent.extend(buffers.into_iter().chain(out));
+        returned
     }
 }
 
@@ -170,7 +183,7 @@ mod tests {
         let mut packets: VecDeque<Buffer> = free.into();
         from.transmit(&mut packets);
         assert_eq!((packets.len(), to.receive(&mut Vec::new(), 64)), (62, 0));
-        let (_, under_way) = from.close();
+        let (_, under_way) = from.take_apart();
         assert_eq!(under_way.len(), 2);
     }
 

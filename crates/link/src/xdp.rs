@@ -6,40 +6,30 @@
 
 mod assembler;
 mod bpf;
+mod port;
 mod program;
 mod rings;
 mod socket;
 
-use crate::arena::{Arena, Buffer};
-use crate::completion::{Completion, Pace};
+use crate::arena::{Arena, Buffer, refused};
+use crate::completion::{Completion, Frames, Pace};
 use crate::error::{Fault, OpenError};
 use crate::filter::Filter;
 use crate::interface::Interface;
-use crate::{Counters, Guarantees, Link, Watch};
-use bpf::{Attached, Program, SocketMap};
-use rustix::fd::{AsFd, BorrowedFd};
+use crate::{Counters, Guarantees, LOOK, Link, Readiness, Returned, Watch};
+use port::{Port, barrier};
+use rustix::event::PollFlags;
+use rustix::fd::AsFd;
 use rustix::io::Errno;
 use rustix::net::sockopt::xdp_statistics;
 use rustix::net::xdp::{XdpDesc, XdpDescOptions};
 use rustix::net::{RecvFlags, SendFlags, recv, send};
-use rustix::thread::{MembarrierCommand, membarrier};
 use socket::{KERNEL_HEADROOM, Socket};
 use std::collections::VecDeque;
 use std::sync::Arc;
 
+pub use port::Attach;
 pub use socket::{Bind, BusyPoll};
-
-/// Where the XDP program runs.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
-pub enum Attach {
-    /// In the device's driver if that can, otherwise in the kernel.
-    #[default]
-    Auto,
-    /// Only in the device's driver.
-    Native,
-    /// In the kernel, behind the driver: for any interface, and slower.
-    Generic,
-}
 
 /// How to open a link.
 #[derive(Clone, Debug)]
@@ -76,24 +66,10 @@ impl Default for Config {
 
 /// Most frames of a packet: a packet of the kernel's has so many fragments (`MAX_SKB_FRAGS`).
 const PIECES: usize = 17;
-/// Queues that an interface may have.
-const QUEUES: u32 = 1024;
+/// And of one that is sent without a copy.
+const ZERO_COPY_PIECES: usize = 2;
 /// The shortest packet: an Ethernet header.
 const SHORTEST: usize = 14;
-/// `XDP_FLAGS_SKB_MODE` and `XDP_FLAGS_DRV_MODE`.
-const GENERIC: u32 = 1 << 1;
-const NATIVE: u32 = 1 << 2;
-
-/// The program on an interface, for all of this process's links on it.
-#[derive(Debug)]
-struct Port {
-    interface: Interface,
-    sockets: SocketMap,
-    native: bool,
-    pieces: bool,
-    _attached: Attached,
-}
-
 /// A link over one queue of an interface.
 #[derive(Debug)]
 pub struct Xdp {
@@ -123,7 +99,7 @@ impl Xdp {
     /// # Errors
     /// See [`OpenError`].
     pub fn open(interface: &str, arena: &Arena, config: &Config) -> Result<Xdp, OpenError> {
-        let port = Port::open(Interface::named(interface)?, config)?;
+        let port = Port::open(Interface::named(interface)?, config.filter, config.attach)?;
         Xdp::on(Arc::new(port), config.queue, arena, config, None)
     }
 
@@ -199,30 +175,20 @@ impl Xdp {
         self.queue
     }
 
-    /// Ends the link and gives back its buffers: all of them, but for those that a device which copies nothing may still write
-    /// to.
-    pub fn close(self) -> Vec<Buffer> {
-        let Xdp { port, socket, queue, lent, mut done, begun, .. } = self;
-        // What is under way to it now, on another processor, is there when the barrier is passed, which waits for all that the
-        // kernel's network code does. That the socket is closed says less: a child that was forked may have it for a moment.
-        let quiet = port.sockets.clear(queue).is_ok() && membarrier(MembarrierCommand::Global).is_ok();
-        done.extend(begun);
-        if quiet && !socket.zero_copy {
-            done.extend(lent.into_iter().flatten());
-        }
-        done
-    }
-
-    /// Frames that are not lent to this link.
-    fn free(&self) -> u32 {
-        self.arena.geometry().frames - self.transmitting - self.receiving
+    fn frames(&self) -> Frames {
+        let (all, receiving, transmitting) = (self.arena.geometry().frames, self.receiving, self.transmitting);
+        Frames { all, receiving, transmitting }
     }
 
     /// Of a packet that the interface takes, what this takes.
     fn longest_of(&self, interface: usize) -> usize {
+        interface.min(pieces(self.socket.pieces, self.socket.zero_copy) * self.frame_room())
+    }
+
+    /// Of a packet, what comes in one frame.
+    fn frame_room(&self) -> usize {
         let geometry = self.arena.geometry();
-        let room = (geometry.frame_size - geometry.headroom - KERNEL_HEADROOM) as usize;
-        interface.min(self.pieces() * room)
+        (geometry.frame_size - geometry.headroom - KERNEL_HEADROOM) as usize
     }
 
     /// Puts the first packet into the ring, or aside if it cannot be sent; `false` if there is none that is whole.
@@ -234,7 +200,7 @@ impl Xdp {
         assert!(ours, "a buffer of another arena");
         if octets < SHORTEST || octets > self.longest || last >= self.pieces() || pieces.clone().any(Buffer::is_empty) {
             self.counters.refused += 1;
-            self.done.extend(packets.drain(..=last));
+            self.done.extend(packets.drain(..=last).map(refused));
             return true;
         }
         for buffer in packets.drain(..=last) {
@@ -316,12 +282,16 @@ impl Link for Xdp {
     }
 
     fn pieces(&self) -> usize {
-        if self.socket.pieces { PIECES } else { 1 }
+        pieces(self.socket.pieces, self.socket.zero_copy)
+    }
+
+    fn whole(&self) -> usize {
+        self.longest.min(self.frame_room())
     }
 
     fn transmit(&mut self, packets: &mut VecDeque<Buffer>) {
         self.reclaim();
-        self.pace.sending(self.free());
+        self.pace.sending(self.frames());
         while self.put(packets) {
             if self.pace.event_driven() {
                 self.socket.transmit.publish();
@@ -337,15 +307,17 @@ impl Link for Xdp {
     }
 
     fn complete(&mut self, done: &mut Vec<Buffer>) {
-        if self.pace.asked(self.free()) {
+        if self.pace.asked(self.frames()) {
             self.kick();
             self.reclaim();
         }
         done.append(&mut self.done);
     }
 
-    fn fill(&mut self, buffer: Buffer) {
+    fn fill(&mut self, mut buffer: Buffer) {
         assert!(self.arena.owns(&buffer), "a buffer of another arena");
+        // By this it is told from those that are lent for transmission.
+        self.arena.fill(&mut buffer, 0);
         let frame = buffer.frame();
         self.socket.fill.push(u64::from(frame) * u64::from(self.arena.geometry().frame_size));
         self.socket.fill.publish();
@@ -381,8 +353,11 @@ impl Link for Xdp {
         if self.socket.receive.is_empty() { Watch::Unheard } else { Watch::Ready }
     }
 
-    fn readiness(&self) -> Option<BorrowedFd<'_>> {
-        Some(self.socket.as_fd())
+    fn readiness(&self) -> Option<Readiness<'_>> {
+        // Without a buffer to receive into nothing comes, and what is sent is told of by nothing but its ring.
+        let events = if self.receiving > 0 { PollFlags::IN } else { PollFlags::empty() };
+        let look = (self.transmitting > self.socket.completion.available()).then_some(LOOK);
+        Some(Readiness { descriptor: self.socket.as_fd(), events, look })
     }
 
     fn counters(&self) -> Counters {
@@ -394,6 +369,7 @@ impl Link for Xdp {
     fn check(&mut self) -> Result<(), Fault> {
         let fault = self.fault.take();
         self.port.interface.check()?;
+        self.port.interface.has_still(self.port.address)?;
         let longest = self.port.interface.longest()?;
         let (was, is) = (self.longest, self.longest_of(longest));
         self.longest = is;
@@ -406,65 +382,43 @@ impl Link for Xdp {
             Some(fault) => Err(fault),
         }
     }
+
+    fn close(self: Box<Self>) -> Returned {
+        let Xdp { port, socket, queue, lent, done, begun, .. } = *self;
+        // What is under way to it now, on another processor, is there when the barrier is passed, which waits for all that the
+        // kernel's network code does. That the socket is closed says less: a child that was forked may have it for a moment.
+        let quiet = port.sockets.clear(queue).is_ok() && barrier();
+        let mut returned = Returned { lent: done, given: begun, own: Vec::new() };
+        if quiet && !socket.zero_copy {
+            for buffer in lent.into_iter().flatten() {
+                // See `fill`: nothing empty is sent.
+                if buffer.is_empty() { returned.given.push(buffer) } else { returned.lent.push(buffer) }
+            }
+        }
+        returned
+    }
+}
+
+/// Frames of a packet that is sent, at most.
+///
+/// A device that copies nothing takes so many as its driver says (`xdp_zc_max_segs`). Of a packet of more, Linux 6.18 takes the
+/// frames out of the ring and neither sends them nor gives them back (`xskq_cons_read_desc_batch`). One that takes packets in
+/// pieces at all takes two.
+fn pieces(in_pieces: bool, zero_copy: bool) -> usize {
+    match (in_pieces, zero_copy) {
+        (false, _) => 1,
+        (true, false) => PIECES,
+        (true, true) => ZERO_COPY_PIECES,
+    }
 }
 
 fn namespaces() -> OpenError {
     OpenError::NotInKernel { what: "cookies of network namespaces", since: "5.14" }
 }
 
-impl Port {
-    fn open(interface: Interface, config: &Config) -> Result<Port, OpenError> {
-        let doing = "loading an XDP program";
-        let system = |error: std::io::Error| match error.raw_os_error() {
-            Some(libc::EPERM) => OpenError::NoPermission { doing },
-            Some(libc::ENOSYS) => OpenError::NotInKernel { what: "bpf(2)", since: "5.9" },
-            _ => OpenError::System { doing, error },
-        };
-        let sockets = SocketMap::new(QUEUES).map_err(|error| match error.raw_os_error() {
-            Some(libc::EINVAL) => {
-                OpenError::NotInKernel { what: "maps of AF_XDP sockets (CONFIG_XDP_SOCKETS)", since: "4.18" }
-            }
-            _ => system(error),
-        })?;
-        let code = config.filter.program(sockets.descriptor());
-        let modes: &[u32] = match config.attach {
-            Attach::Auto => &[NATIVE, GENERIC],
-            Attach::Native => &[NATIVE],
-            Attach::Generic => &[GENERIC],
-        };
-        let mut refusal = None;
-        // Before Linux 5.18 no program may be shown packets in pieces, and not all devices' drivers do today.
-        for (mode, pieces) in modes.iter().flat_map(|mode| [(*mode, true), (*mode, false)]) {
-            let program = match Program::load(&code, pieces) {
-                Ok(program) => program,
-                Err(_) if pieces => continue,
-                Err(error) => return Err(system(error)),
-            };
-            match program.attach(interface.index(), mode) {
-                Ok(attached) => {
-                    return Ok(Port { interface, sockets, native: mode == NATIVE, pieces, _attached: attached });
-                }
-                // Another mode would not help: an interface has one program, whatever its mode.
-                Err(error) if matches!(error.raw_os_error(), Some(libc::EBUSY | libc::EEXIST)) => {
-                    return Err(OpenError::ForeignProgram { interface: interface.name().to_string() });
-                }
-                Err(error) => refusal = Some(error),
-            }
-        }
-        let interface = interface.name().to_string();
-        Err(match refusal {
-            Some(error) if error.raw_os_error() == Some(libc::EPERM) => OpenError::NoPermission { doing },
-            Some(error) if error.raw_os_error() == Some(libc::EINVAL) => {
-                OpenError::NotInKernel { what: "links of XDP programs", since: "5.9" }
-            }
-            Some(error) if error.raw_os_error() == Some(libc::ENODEV) => OpenError::NoInterface { interface },
-            Some(_) | None => OpenError::NoXdp { interface },
-        })
-    }
-}
-
 #[cfg(test)]
 mod tests {
+    use super::bpf::{Program, SocketMap};
     use super::*;
     use crate::arena::Geometry;
     use crate::rig::{Cable, INTERFACE};
@@ -497,6 +451,34 @@ mod tests {
         assert_eq!(link.counters().polls, 2);
     }
 
+    /// The kernel publishes what has come before it gives back the places of the frames that it came in: who is quick fills all
+    /// frames again while the ring still looks full. A veth does that within seconds, now and then; its state is put in here.
+    #[test]
+    fn frames_may_be_filled_again_before_the_kernel_says_that_it_has_taken_them() {
+        let cable = match Cable::new(1500) {
+            Ok(cable) => cable,
+            Err(error) => return println!("SKIPPED: {error}"),
+        };
+        let (arena, free) = Arena::new(Geometry { frames: 8, frame_size: 2048, headroom: 0 });
+        let mut link = match open(&cable, &arena, Attach::Auto) {
+            Ok(link) => link,
+            Err(error) => return println!("SKIPPED: {error}"),
+        };
+        free.into_iter().for_each(|buffer| link.fill(buffer));
+        for frame in 0..8 {
+            let buffer = link.token(frame * 2048).expect("it was filled");
+            link.receiving -= 1;
+            link.fill(buffer);
+        }
+        assert_eq!(Box::new(link).close().given.len(), 8);
+    }
+
+    #[test]
+    fn a_device_that_copies_nothing_gets_no_more_pieces_than_any_takes() {
+        let all = [(false, false), (false, true), (true, false), (true, true)];
+        assert_eq!(all.map(|(in_pieces, zero_copy)| pieces(in_pieces, zero_copy)), [1, 1, 17, 2]);
+    }
+
     /// A program that hangs on no link of BPF, as `ip link set xdp` attaches it, is neither replaced nor taken away.
     #[test]
     fn a_foreign_program_is_left_alone() {
@@ -505,7 +487,8 @@ mod tests {
             Err(error) => return println!("SKIPPED: {error}"),
         };
         let here = &cable.ends[0];
-        let foreign = SocketMap::new(1).and_then(|map| Program::load(&Filter::Llc.program(map.descriptor()), true));
+        let foreign =
+            SocketMap::new(1).and_then(|map| Program::load(&Filter::Llc.program([2; 6], map.descriptor()), true));
         let foreign = match foreign {
             Ok(foreign) => foreign,
             Err(error) => return println!("SKIPPED: no BPF here ({error}); run as root"),

@@ -50,10 +50,10 @@ const BATCH: usize = 64;
 const WARM: u64 = 200;
 const MEASURED: u64 = 500;
 
-/// LLC, and nothing in particular.
+/// LLC to all, CLNP, and nothing in particular.
 const FRAME: [u8; 60] = {
     let mut frame = [0xff; 60];
-    (frame[12], frame[13], frame[14], frame[15], frame[16]) = (0, 46, 0xfe, 0xfe, 0x03);
+    (frame[12], frame[13], frame[14], frame[15], frame[16], frame[17]) = (0, 46, 0xfe, 0xfe, 0x03, 0x00);
     frame
 };
 

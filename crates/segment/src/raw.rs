@@ -55,6 +55,8 @@ pub unsafe fn syscall(number: libc::c_long, args: [usize; 6]) -> Answer {
     {
         return answer;
     }
+    #[cfg(all(test, not(loom)))]
+    crate::sync::mortal::step();
     let value: isize;
     // SAFETY: the caller vouches for the arguments; the kernel clobbers rcx and r11 only.
     unsafe {
@@ -72,6 +74,8 @@ pub unsafe fn syscall(number: libc::c_long, args: [usize; 6]) -> Answer {
 #[cfg(target_arch = "aarch64")]
 #[inline]
 pub unsafe fn syscall(number: libc::c_long, args: [usize; 6]) -> Answer {
+    #[cfg(all(test, not(loom)))]
+    crate::sync::mortal::step();
     let value: isize;
     // SAFETY: the caller vouches for the arguments; the kernel clobbers x0 only.
     unsafe {

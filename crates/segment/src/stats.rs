@@ -8,10 +8,12 @@
 use crate::raw::Errno;
 use crate::reason::Reason;
 use crate::sync::{AcqRel, Acquire, AtomicU64, Relaxed};
-use crate::sysv::Mapping;
+use crate::sysv::{self, Mapping};
 
 const RECORDS: usize = 1024;
 const REASONS: usize = 40;
+/// Regions that are found at most.
+const MOST_REGIONS: usize = 1024;
 /// The processes that find no row count in one more, which nobody reads. The length is also the layout's mark.
 const LEN: usize = size_of::<Header>() + (RECORDS + 1) * size_of::<Record>();
 const _: () = assert!(Reason::ALL.len() <= REASONS);
@@ -49,6 +51,8 @@ pub struct Record {
     /// Connections of which the bytes are not counted: the library does not follow them.
     pub unfollowed: AtomicU64,
     reasons: [AtomicU64; REASONS],
+    /// Times that a poll, a select or an epoll set slept in the kernel with a connection of which the library knows.
+    pub poll_sleeps: AtomicU64,
 }
 
 /// A process, as its row names it: number and beginning in one word, then the command name.
@@ -79,6 +83,8 @@ impl Record {
 pub struct ProcessStats {
     /// Process number.
     pub pid: u32,
+    /// When it began, in clock ticks as /proc has it; 0: not known.
+    pub began: u64,
     /// Its command name, as in /proc/PID/comm.
     pub command: String,
     /// Connections seen.
@@ -97,6 +103,8 @@ pub struct ProcessStats {
     pub bells: u64,
     /// Times a receive slept in the kernel for the fast path.
     pub sleeps: u64,
+    /// Times that a poll, a select or an epoll set slept in the kernel with a connection of which the library knows.
+    pub poll_sleeps: u64,
     /// Connections of which the bytes are not counted.
     pub unfollowed: u64,
     /// For the connections that never were fast, or were ended because the other end broke the rules: why, and how many.
@@ -117,6 +125,27 @@ impl Region {
     pub fn create() -> std::io::Result<Region> {
         let mapping = Mapping::create(LEN).map_err(|Errno(e)| std::io::Error::from_raw_os_error(e))?;
         Ok(Region { mapping })
+    }
+
+    /// The regions of user `uid` that are in use, each with the process that made it, as numbered in this PID namespace (0: it
+    /// has no number here). They can be read only.
+    ///
+    /// # Errors
+    /// What shmat says, except that a region was gone meanwhile.
+    pub fn all(uid: u32) -> std::io::Result<Vec<(Region, u32)>> {
+        let mut ids = [0; MOST_REGIONS];
+        let found = sysv::find(LEN, uid, &mut ids);
+        let open = |&id: &i32| match Mapping::open_to_read(id, LEN, uid) {
+            Ok(mapping) => {
+                let region = Region { mapping };
+                Some(Mapping::creator_of(id, LEN, uid).map(|creator| (region, creator.max(0) as u32)))
+            }
+            // EACCES: the number is another segment's by now.
+            Err(Errno(libc::EINVAL | libc::EIDRM | libc::EACCES)) => None,
+            Err(other) => Some(Err(other)),
+        };
+        let all: Result<Vec<(Region, u32)>, Errno> = ids[..found].iter().filter_map(open).collect();
+        all.map_err(|Errno(e)| std::io::Error::from_raw_os_error(e))
     }
 
     /// Number to hand on in `UNDERPASS_STATS`.
@@ -215,6 +244,7 @@ fn read(record: &Record) -> Option<ProcessStats> {
     let reasons = Reason::ALL.iter().map(|&r| (r, record.reasons[r as usize].load(Relaxed))).filter(|&(_, n)| n > 0);
     Some(ProcessStats {
         pid: (owner >> BEGAN_BITS) as u32,
+        began: owner & ((1 << BEGAN_BITS) - 1),
         command: String::from_utf8_lossy(&name).into_owned(),
         connections: record.connections.load(Relaxed),
         fast: record.fast.load(Relaxed),
@@ -224,6 +254,7 @@ fn read(record: &Record) -> Option<ProcessStats> {
         kernel_received: record.kernel_received.load(Relaxed),
         bells: record.bells.load(Relaxed),
         sleeps: record.sleeps.load(Relaxed),
+        poll_sleeps: record.poll_sleeps.load(Relaxed),
         unfollowed: record.unfollowed.load(Relaxed),
         reasons: reasons.collect(),
     })
@@ -253,6 +284,22 @@ mod tests {
         assert_eq!((all.len(), all[0].pid, all[0].connections), (1, 4_194_303, 3));
         assert_eq!(all[0].command, "redis-benchmark");
         assert_eq!(all[0].reasons, [(Reason::Remote, 1)]);
+    }
+
+    #[test]
+    fn a_region_is_found_while_somebody_has_it() {
+        let region = Region::create().unwrap();
+        counters(&region).row(process(77, 5, "found")).poll_sleeps.fetch_add(2, Relaxed);
+        let user = crate::kernel::user_id();
+        let mine = |id: i32| {
+            let all = Region::all(user).unwrap();
+            all.into_iter().find(|(it, _)| it.id() == id).map(|(it, creator)| (creator, it.processes()))
+        };
+        let id = region.id();
+        let Some((creator, processes)) = mine(id) else { panic!("it is in use") };
+        assert_eq!((creator, processes), (std::process::id(), region.processes()));
+        assert_eq!((region.processes()[0].began, region.processes()[0].poll_sleeps), (5, 2));
+        assert!(Region::all(user + 1).unwrap().iter().all(|(it, _)| it.id() != id));
     }
 
     /// Fails if `Counters::open` takes a row.

@@ -2,14 +2,20 @@
 #![allow(unsafe_code, reason = "instructions that are whole for their own thread only")]
 
 pub use core::sync::atomic::Ordering::{AcqRel, Acquire, Relaxed, Release, SeqCst};
-pub use core::sync::atomic::{AtomicBool, AtomicI32, AtomicPtr, AtomicU8, AtomicUsize, compiler_fence};
 #[cfg(not(loom))]
-pub use core::sync::atomic::{AtomicU32, AtomicU64, fence};
+pub use core::sync::atomic::fence;
+pub use core::sync::atomic::{AtomicBool, AtomicI32, AtomicPtr, AtomicU8, AtomicUsize, compiler_fence};
+#[cfg(not(any(test, loom)))]
+pub use core::sync::atomic::{AtomicU32, AtomicU64};
 
 #[cfg(loom)]
 pub mod checked;
 #[cfg(loom)]
 pub use checked::{AtomicU32, AtomicU64, fence};
+#[cfg(all(test, not(loom)))]
+pub mod mortal;
+#[cfg(all(test, not(loom)))]
+pub use mortal::{AtomicU32, AtomicU64};
 
 /// Changes to words that a lock guards against other threads, but not against a signal handler on top of its owner: one
 /// instruction each, so that a handler comes before or after it, without the cost of keeping other processors out
@@ -22,6 +28,8 @@ pub mod own {
     /// Adds `n`.
     #[inline]
     pub fn add(word: &AtomicU64, n: u64) {
+        #[cfg(all(test, not(loom)))]
+        super::mortal::step();
         #[cfg(all(target_arch = "x86_64", not(loom)))]
         // SAFETY: `word` is valid and aligned; whoever else looks at it meanwhile sees the old value or the new one.
         unsafe {
@@ -34,6 +42,8 @@ pub mod own {
     /// Puts `new` in the place of `old`; false when something else is there.
     #[inline]
     pub fn replace(word: &AtomicU64, old: u64, new: u64) -> bool {
+        #[cfg(all(test, not(loom)))]
+        super::mortal::step();
         #[cfg(all(target_arch = "x86_64", not(loom)))]
         {
             let found: u64;

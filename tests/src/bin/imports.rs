@@ -29,6 +29,16 @@ const FLOORS: &[(&str, &[&[&str]])] = &[
             &["config", "io_uring", "layout", "local", "raw", "reason", "sync", "words"],
         ],
     ),
+    (
+        "daemon",
+        &[
+            &["server"],
+            &["exchange", "lanes"],
+            &["evidence", "limits", "listener", "memory", "packet", "policy", "process", "undertaker"],
+            &["facts"],
+            &["sys"],
+        ],
+    ),
     ("preload", &[&["calls"], &["lifecycle"], &["watch"], &["connection"], &["guest"]]),
 ];
 

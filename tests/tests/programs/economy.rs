@@ -152,3 +152,34 @@ fn fast_connections_have_no_descriptors_of_their_own() {
     stage.run.assert_fast("idle");
     stage.finish();
 }
+
+/// What a process does to 1,500 connections at once takes a time that grows with their number, not with its square. The
+/// process says how many milliseconds of processor time that was.
+fn assert_brief(way: &str) {
+    /// Several times what it takes.
+    const LIMIT_MS: u64 = 800;
+    if is_kernel_only() {
+        return skip("there is no library to take time");
+    }
+    let Some(stage) = Stage::with(&["cc"]) else { return };
+    let program = stage.path("many");
+    compile("many.c", &program, &[]);
+    let said = stage.output(stage.tuned(program.to_str().unwrap(), [way], AT_ONCE));
+    let [took] = numbers(&said)[..] else { panic!("it said {said:?}") };
+    assert!(took < LIMIT_MS, "{way} took {took} ms");
+    stage.run.assert_fast("many");
+    stage.finish();
+}
+
+/// Fails if `kernel::copies` searches for each socket (`are_few` says yes): that took 2.5 s.
+#[test]
+fn many_connections_are_handed_over_at_once() {
+    assert_brief("exec");
+}
+
+/// Fails if `Connection::confine` prepares the list of registrations for each connection: that took 8 s, and ten
+/// times as long where what is unread stays in the ring.
+#[test]
+fn many_connections_are_confined_at_once() {
+    assert_brief("filter");
+}

@@ -107,7 +107,11 @@ impl Scene {
         let words = if it.copies { &words[1..] } else { &words };
         let serve = self.command(&self.program, words, Some(&self.library));
         let mut server = self.stage.serve(serve, port.parse().expect("a port"));
-        let ask = self.command(&self.program, &["ask", &port, &count, it.state], Some(library::path()));
+        let mut ask = self.command(&self.program, &["ask", &port, &count, it.state], Some(library::path()));
+        if it.state.starts_with("asleep") {
+            // So that it neither polls nor dozes, and is woken by a doorbell alone.
+            ask.envs([("UNDERPASS_SPIN_US", "0"), ("UNDERPASS_DOZE_US", "0")]);
+        }
         let mut client = self.stage.start(ask);
         let ended = [client.wait(LIMIT), server.wait(LIMIT)];
         let said = format!("{}{}", server.said(), client.said());
@@ -369,6 +373,18 @@ fn a_process_with_a_seccomp_filter_hands_over() {
     for (way, state) in each(&["fork-probe", "vfork-probe", "spawn-probe"], &BESIDE) {
         let it = HandOver { state, way, cause: "confined-no-environment", ..HandOver::ONE };
         scene.assert_goes_on(it, "no connection");
+    }
+    scene.finish();
+}
+
+/// The process keeps the connection from the ring without a word to the client, which has sent something and sleeps. Later
+/// nobody but the client can put that on the kernel path. Fails if `Port::pin` does not wake it.
+#[test]
+fn a_client_is_woken_that_sleeps_before_a_connection_that_was_pinned() {
+    let Some(scene) = Scene::new() else { return };
+    for (way, state) in each(&["exec", "fork-kept", "spawn", "scm"], &["asleep", "asleep-epoll"]) {
+        let cause = "pinned-no-environment";
+        scene.assert_whole(HandOver { state, way, cause, copies: false, ..HandOver::ONE });
     }
     scene.finish();
 }

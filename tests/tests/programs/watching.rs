@@ -342,14 +342,16 @@ fn move_all(stage: &Stage, stop: &str, settings: &[(&str, &str)]) {
             let [pid, fd] = &holders[round % holders.len()];
             let pinned = json(&["pin", pid, fd, "--json", "--wait", "0"]);
             assert_eq!((pinned.len(), &pinned[0]["pinned"], &pinned[0]["for_good"]), (1, &true.into(), &Value::Null));
+            assert_eq!(pinned[0]["held"], true);
             // Sometimes it is let go of before it has gone down.
             if round % 4 != 3 {
                 let all = await_rows("not down", &|all| row(all)["out"]["path"] == "kernel");
-                assert_eq!(row(&all)["reason"], "asked", "{all:#?}");
+                assert_eq!((&row(&all)["reason"], &row(&all)["held"]), (&"asked".into(), &true.into()), "{all:#?}");
             }
             let [pid, fd] = &holders[(round + 1) % holders.len()];
             let freed = json(&["unpin", pid, fd, "--json"]);
             assert_eq!((freed.len(), &freed[0]["pinned"], &freed[0]["for_good"]), (1, &false.into(), &Value::Null));
+            assert_eq!(freed[0]["held"], false);
             if round % 4 != 2 {
                 await_rows("not up", &|all| row(all)["out"]["path"] == "ring");
             }

@@ -4,6 +4,8 @@ use std::net::{IpAddr, SocketAddr};
 use std::num::{NonZeroU16, NonZeroU32};
 use std::os::unix::fs::MetadataExt;
 
+use crate::failure::Failure;
+
 /// A condition on a connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Condition {
@@ -39,6 +41,12 @@ pub enum FilterError {
     /// Of somebody else's process.
     #[error("filter: process {0} belongs to user {1}, and one captures one's own: say it as that user")]
     Foreign(u32, u32),
+}
+
+impl From<FilterError> for Failure {
+    fn from(error: FilterError) -> Failure {
+        Failure::WrongUse(error.into())
+    }
 }
 
 impl Filter {

@@ -26,12 +26,12 @@ use underpass_segment::watch::{NoTapping, Tapping, look};
 use underpass_segment::{clock, kernel};
 
 use crate::cli::CaptureArguments;
+use crate::failure::Failure;
 use crate::output::{plural, printable};
 use crate::watch::{Names, cookies, name_of};
 use crate::{say, sys};
 use file::File;
 use filter::Filter;
-pub use filter::FilterError;
 use streams::{Packet, Streams};
 
 /// Longest nap while nothing comes.
@@ -49,7 +49,7 @@ const LAST: Duration = Duration::from_millis(5);
 ///
 /// # Errors
 /// A filter that is none, a file that cannot be written, shared memory that cannot be had.
-pub fn capture(arguments: &CaptureArguments) -> anyhow::Result<()> {
+pub fn capture(arguments: &CaptureArguments) -> Result<(), Failure> {
     let filter = Filter::parse(&arguments.filter)?;
     filter.check(kernel::user_id())?;
     sys::ignore_broken_pipes();
@@ -86,7 +86,7 @@ struct Capture {
 }
 
 impl Capture {
-    fn begin(arguments: &CaptureArguments, filter: Filter) -> anyhow::Result<Capture> {
+    fn begin(arguments: &CaptureArguments, filter: Filter) -> Result<Capture, Failure> {
         let target = Target::open(&arguments.write)?;
         // Only now: to open a pipe lasts until somebody reads it.
         let asked = Arc::<AtomicBool>::default();
@@ -215,7 +215,7 @@ impl Capture {
         }
         if missing > lost {
             say(format_args!(
-                "{} between captured ones went by kernel TCP, where tcpdump sees them",
+                "{} or more between captured ones went by kernel TCP, where tcpdump sees them",
                 plural(missing - lost, "byte", "bytes")
             ));
         }
@@ -227,7 +227,7 @@ impl Capture {
 
 /// What was named to write to is nothing for that.
 #[derive(Debug, thiserror::Error)]
-pub enum FileError {
+enum FileError {
     #[error("a capture is not for a terminal: pipe it on, as in `underpass capture -w - | tshark -r -`")]
     Terminal,
     #[error(
@@ -235,6 +235,12 @@ pub enum FileError {
         path.display()
     )]
     Refused { path: PathBuf, error: io::Error },
+}
+
+impl From<FileError> for Failure {
+    fn from(error: FileError) -> Failure {
+        Failure::WrongUse(error.into())
+    }
 }
 
 /// Where the packets go.

@@ -11,6 +11,7 @@ use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 use regex::bytes::{RegexSet, RegexSetBuilder};
 
 use crate::cli::DiffArguments;
+use crate::failure::Failure;
 use crate::run::{Launch, RunError};
 use crate::settings::{self, Settings};
 use crate::sys::{self, HeldSignals};
@@ -19,8 +20,6 @@ use round::{Ending, Path};
 
 /// Exit code when something differs.
 const DIFFERENT: i32 = 1;
-/// Exit code when Underpass itself fails, as that of `run`.
-const OWN_FAILURE: i32 = 125;
 
 /// Why nothing was compared. Each message says what to do.
 #[derive(Debug, thiserror::Error)]
@@ -48,17 +47,18 @@ pub enum DiffError {
     },
 }
 
-impl DiffError {
-    /// The code to exit with.
-    pub fn exit_code(&self) -> i32 {
-        match self {
+impl From<DiffError> for Failure {
+    fn from(error: DiffError) -> Failure {
+        match error {
             DiffError::Run(RunError::Settings(_) | RunError::Program(_))
             | DiffError::Pattern(_)
-            | DiffError::NotStarted(_) => crate::WRONG_USE,
-            DiffError::Run(_) | DiffError::System { .. } => OWN_FAILURE,
+            | DiffError::NotStarted(_) => Failure::WrongUse(error.into()),
+            DiffError::Run(_) | DiffError::System { .. } => Failure::Broken(error.into()),
         }
     }
+}
 
+impl DiffError {
     fn files(error: io::Error) -> DiffError {
         let remedy = "make room in the folder for temporary files, or name another by TMPDIR";
         DiffError::System { what: "keep what the program reads and writes", error, remedy }

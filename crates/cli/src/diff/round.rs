@@ -13,6 +13,7 @@ use rustix::stdio;
 use underpass_segment::stats::Region;
 
 use super::DiffError;
+use crate::failure::Failure;
 use crate::library;
 use crate::run::stats::Counted;
 use crate::run::supervise::End;
@@ -87,7 +88,7 @@ pub fn run(
     let child = Child::fork(signals, ProcessGroup::Own { foreground: false }, || {
         let error = become_program(launch, region.as_ref(), &input, &streams);
         let _ = (&tell).write_all(error.as_bytes());
-        OWN_FAILURE
+        Failure::BROKEN
     })
     .map_err(RunError::NoProcess)?;
     drop(tell);
@@ -103,8 +104,6 @@ pub fn run(
     let counted = region.as_ref().map(Counted::read).unwrap_or_default();
     Ok(Round { ending, took, streams, counted })
 }
-
-const OWN_FAILURE: i32 = 125;
 
 /// Makes this process the program; returns only on failure, with what to say of it.
 fn become_program(launch: &Launch<'_>, region: Option<&Region>, input: &File, streams: &[File; 2]) -> String {

@@ -9,6 +9,7 @@ use std::fmt;
 use serde_json::{Value, json};
 
 use crate::cli::DoctorArguments;
+use crate::failure::Failure;
 use crate::output::{print, printable, table, without_codes};
 use crate::settings::Settings;
 
@@ -64,16 +65,17 @@ impl Finding {
 ///
 /// # Errors
 /// Wrong settings, no such program or process, or no standard output.
-pub fn doctor(arguments: &DoctorArguments) -> anyhow::Result<i32> {
+pub fn doctor(arguments: &DoctorArguments) -> Result<i32, Failure> {
     let settings = Settings::gather(arguments.settings.config.as_deref(), &arguments.settings.set)?;
     let process = process::number(&arguments.subject);
     let (name, mut findings, config) = match process {
         Some(pid) => {
-            let it = process::look(pid)?;
+            let it = process::look(pid).map_err(|error| Failure::WrongUse(error.into()))?;
             (it.name, it.findings, it.config)
         }
         None => {
-            let (name, findings) = program::look(&arguments.subject)?;
+            let found = program::look(&arguments.subject);
+            let (name, findings) = found.map_err(|error| Failure::WrongUse(error.into()))?;
             (name, findings, None)
         }
     };
@@ -88,7 +90,7 @@ pub fn doctor(arguments: &DoctorArguments) -> anyhow::Result<i32> {
     } else {
         to_text(&name, barred, process.is_some(), &findings)
     };
-    print(shown)?;
+    print(shown).map_err(|error| Failure::Broken(error.into()))?;
     Ok(if barred { BARRED } else { 0 })
 }
 

@@ -14,6 +14,7 @@ use underpass_segment::config::IoUring;
 use underpass_segment::stats::Region;
 
 use crate::cli::RunArguments;
+use crate::failure::Failure;
 use crate::library::{self, LibraryError};
 use crate::settings::{self, STATS_VARIABLE, Settings, SettingsError};
 use crate::sys;
@@ -21,8 +22,6 @@ use inspect::Obstacle;
 use program::{Image, ProgramError};
 use stats::{Counted, Sink};
 
-/// Exit code when Underpass itself fails, as that of env(1), nice(1) and timeout(1).
-const OWN_FAILURE: i32 = 125;
 /// By which a process knows whether its filter is Underpass's.
 const IO_URING_VARIABLE: &str = "UNDERPASS_IO_URING";
 
@@ -72,17 +71,16 @@ pub enum RunError {
     },
 }
 
-impl RunError {
-    /// The code to exit with.
-    pub fn exit_code(&self) -> i32 {
-        match self {
-            RunError::Settings(_) | RunError::StatsFile { .. } => crate::WRONG_USE,
-            RunError::Program(error) => error.exit_code(),
+impl From<RunError> for Failure {
+    fn from(error: RunError) -> Failure {
+        match error {
+            RunError::Settings(_) | RunError::StatsFile { .. } => Failure::WrongUse(error.into()),
+            RunError::Program(error) => error.into(),
             RunError::Library(_)
             | RunError::NoCounters(_)
             | RunError::Unreachable(_)
             | RunError::NoProcess(_)
-            | RunError::System { .. } => OWN_FAILURE,
+            | RunError::System { .. } => Failure::Broken(error.into()),
         }
     }
 }
@@ -207,9 +205,9 @@ fn supervise(arguments: &RunArguments, launch: &Launch<'_>) -> Result<std::conve
     let region = counters()?;
     set(STATS_VARIABLE, region.id().to_string().as_ref())?;
     let end = supervise::run(|| {
-        let error = launch.exec();
-        crate::say(format_args!("{error}"));
-        error.exit_code()
+        let failure = Failure::from(launch.exec());
+        crate::say(format_args!("{failure}"));
+        failure.exit_code()
     })
     .map_err(RunError::NoProcess)?;
     let counted = Counted::read(&region);

@@ -7,6 +7,7 @@ use std::io::{self, Read};
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::path::{Path, PathBuf};
 
+use crate::failure::Failure;
 use crate::{settings, sys};
 
 /// Where programs are when PATH is not set: glibc's own choice (confstr(3), `_CS_PATH`).
@@ -80,15 +81,14 @@ pub enum ProgramError {
     },
 }
 
-impl ProgramError {
-    /// What a shell's exit code would be.
-    pub fn exit_code(&self) -> i32 {
-        match self {
+impl From<ProgramError> for Failure {
+    fn from(error: ProgramError) -> Failure {
+        match error {
             ProgramError::NotInPath { .. }
             | ProgramError::NoFile(_)
             | ProgramError::Nameless
-            | ProgramError::NoInterpreter { .. } => 127,
-            _ => 126,
+            | ProgramError::NoInterpreter { .. } => Failure::NoProgram(error.into()),
+            _ => Failure::NotExecutable(error.into()),
         }
     }
 }

@@ -69,10 +69,14 @@ counters: as another user, in another IPC namespace (a container), with another 
 seccomp filter or a limit of its address space (ulimit -v) forbids it.
 ";
 
-/// The table, with one row per process that had connections, and the reasons below. `obstacle` keeps the program from loading
-/// the library.
+/// What is said of a program when it has ended. `obstacle` keeps it from loading the library.
 pub fn text(program: &str, end: End, counted: &Counted, obstacle: Option<&Obstacle>) -> String {
-    let mut text = format!("\nunderpass: {program} {}\n", ending(end));
+    report(&format!("\nunderpass: {program} {}", ending(end)), counted, obstacle)
+}
+
+/// The table, with one row per process that had connections, and the reasons below.
+pub fn report(heading: &str, counted: &Counted, obstacle: Option<&Obstacle>) -> String {
+    let mut text = format!("{heading}\n");
     let busy: Vec<&ProcessStats> = counted.processes.iter().collect();
     if busy.is_empty() {
         return text
@@ -92,7 +96,7 @@ pub fn text(program: &str, end: End, counted: &Counted, obstacle: Option<&Obstac
     if busy.len() > 1 {
         rows.push(row("all".into(), String::new(), &total(&busy)));
     }
-    text += &table(&rows, &[2, 3, 4, 5, 6, 7, 8, 9]);
+    text += &table(&rows, &[2, 3, 4, 5, 6, 7, 8, 9, 10]);
     let reasons = reasons(&busy);
     if reasons.len() > 1 {
         text += &format!("\n{}", table(&reasons, &[2]));
@@ -106,33 +110,38 @@ pub fn text(program: &str, end: End, counted: &Counted, obstacle: Option<&Obstac
 
 /// The same and everything that the table leaves out.
 pub fn json(command: &[String], end: End, counted: &Counted) -> String {
-    let all = total(&counted.processes.iter().collect::<Vec<_>>());
-    let end = match end {
+    let mut value = to_json(counted);
+    value["command"] = command.into();
+    value["end"] = match end {
         End::Code(code) => json!({ "code": code }),
         End::Signal(signal) => json!({ "signal": signal }),
     };
-    let value = json!({
-        "command": command,
-        "end": end,
+    format!("{value:#}\n")
+}
+
+/// What was counted, for a script.
+pub fn to_json(counted: &Counted) -> Value {
+    let all = total(&counted.processes.iter().collect::<Vec<_>>());
+    json!({
         "total": numbers(&all),
         "processes": counted.processes.iter().map(process).collect::<Vec<_>>(),
         "programs": counted.programs,
         "uncounted": counted.uncounted,
-    });
-    format!("{value:#}\n")
+    })
 }
 
-const HEADINGS: [&str; 10] = [
+const HEADINGS: [&str; 11] = [
     "PID",
     "COMMAND",
     "CONNECTIONS",
     "FAST",
-    "FAST SENT",
-    "FAST RECEIVED",
-    "KERNEL SENT",
-    "KERNEL RECEIVED",
+    "SENT RING",
+    "RECEIVED RING",
+    "SENT KERNEL",
+    "RECEIVED KERNEL",
     "DOORBELLS",
     "SLEEPS",
+    "POLL SLEEPS",
 ];
 
 /// One row per process and reason.
@@ -166,7 +175,7 @@ fn row(pid: String, command: String, p: &ProcessStats) -> Vec<String> {
         Some(n) => Unit::Bytes.show(n as f64),
         None => "-".into(),
     }));
-    row.extend([p.bells, p.sleeps].map(thousands));
+    row.extend([p.bells, p.sleeps, p.poll_sleeps].map(thousands));
     row
 }
 
@@ -197,15 +206,19 @@ fn process(p: &ProcessStats) -> Value {
 }
 
 fn numbers(p: &ProcessStats) -> Value {
+    let ring = json!({ "sent": p.fast_sent, "received": p.fast_received });
     json!({
         "connections": p.connections,
         "fast": p.fast,
         "bytes": {
-            "fast": { "sent": p.fast_sent, "received": p.fast_received },
+            "ring": ring,
+            // Its name in scripts that were written before.
+            "fast": ring,
             "kernel": { "sent": on_kernel(p, p.kernel_sent), "received": on_kernel(p, p.kernel_received) },
         },
         "doorbells": p.bells,
         "sleeps": p.sleeps,
+        "poll_sleeps": p.poll_sleeps,
         "unfollowed": p.unfollowed,
     })
 }
@@ -215,6 +228,7 @@ pub fn total(processes: &[&ProcessStats]) -> ProcessStats {
     let sum = |number: fn(&ProcessStats) -> u64| processes.iter().map(|p| number(p)).sum();
     ProcessStats {
         pid: 0,
+        began: 0,
         command: String::new(),
         connections: sum(|p| p.connections),
         fast: sum(|p| p.fast),
@@ -224,6 +238,7 @@ pub fn total(processes: &[&ProcessStats]) -> ProcessStats {
         kernel_received: sum(|p| p.kernel_received),
         bells: sum(|p| p.bells),
         sleeps: sum(|p| p.sleeps),
+        poll_sleeps: sum(|p| p.poll_sleeps),
         unfollowed: sum(|p| p.unfollowed),
         reasons: Vec::new(),
     }
@@ -283,7 +298,7 @@ mod tests {
         let partly = ProcessStats { unfollowed: 1, kernel_sent: 2048, ..process(8, 2, 1) };
         let shown = text("server", End::Code(0), &counted(&[off.clone(), partly.clone()]), None);
         let words = |line: usize| shown.lines().nth(line).unwrap().split_whitespace().collect::<Vec<_>>();
-        assert_eq!(words(3)[4..], ["0", "B", "0", "B", "-", "-", "0", "0"]);
+        assert_eq!(words(3)[4..], ["0", "B", "0", "B", "-", "-", "0", "0", "0"]);
         assert_eq!(words(4)[8..14], ["≥", "2.00", "KiB", "≥", "0", "B"]);
         let json = json(&["server".into()], End::Code(0), &counted(&[off, partly]));
         let value: Value = serde_json::from_str(&json).unwrap();
@@ -308,7 +323,8 @@ mod tests {
         let text = json(&["server".into()], End::Code(0), &Counted { programs: 3, ..counted(&[process(7, 2, 1)]) });
         let value: Value = serde_json::from_str(&text).unwrap();
         assert_eq!((&value["total"]["connections"], &value["programs"]), (&2.into(), &3.into()));
-        assert_eq!(value["processes"][0]["bytes"]["fast"]["sent"], 3 << 20);
+        let bytes = &value["processes"][0]["bytes"];
+        assert_eq!((&bytes["ring"]["sent"], &bytes["fast"]), (&(3 << 20).into(), &bytes["ring"]));
         assert_eq!(value["processes"][0]["reasons"][0]["reason"], "remote");
         assert_eq!(value["end"]["code"], 0);
     }

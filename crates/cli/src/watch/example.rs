@@ -10,8 +10,6 @@ use super::{Connection, Names, View};
 
 /// One of process 7, which has carried so many bytes each way by the ring.
 pub fn connection(fd: u32, bytes: u64, reason: Option<Reason>) -> Connection {
-    let fast = reason.is_none();
-    let way = Way { fast, ring_bytes: bytes, kernel_bytes: 0, position: 0 };
     let socket = Socket {
         local: format!("127.0.0.1:{}", 1000 + fd).parse().unwrap(),
         peer: "127.0.0.1:80".parse().unwrap(),
@@ -21,7 +19,15 @@ pub fn connection(fd: u32, bytes: u64, reason: Option<Reason>) -> Connection {
         queues: [0; 2],
         carried: [0; 2],
     };
-    let end = Seen {
+    let holders = vec![Holder { pid: 7, name: "web".into(), fd: Some(fd) }];
+    Connection { socket, holders, end: Some(end(fd, bytes, reason)), reason, held: false, unread: [None; 2] }
+}
+
+/// Its end.
+pub fn end(fd: u32, bytes: u64, reason: Option<Reason>) -> Seen {
+    let fast = reason.is_none();
+    let way = Way { fast, ring_bytes: bytes, kernel_bytes: 0, position: 0 };
+    Seen {
         cookie: fd.into(),
         other_cookie: 0,
         stage: if fast { Stage::Joined } else { Stage::Pinned },
@@ -36,9 +42,7 @@ pub fn connection(fd: u32, bytes: u64, reason: Option<Reason>) -> Connection {
         waits: 0,
         sleeps: 0,
         mean_wait_ns: 0,
-    };
-    let holders = vec![Holder { pid: 7, name: "web".into(), fd: Some(fd) }];
-    Connection { socket, holders, end: Some(end), reason, unread: [None; 2] }
+    }
 }
 
 /// Of process 7.

@@ -1,5 +1,6 @@
 //! `underpass ss`, `top` and `metrics`: the connections of this user's accelerated programs, put together from what the
-//! library's tables, the kernel's list of sockets and /proc say. And `underpass pin`, which moves one.
+//! library's tables, the kernel's list of sockets and /proc say. `underpass ss --stats`, which shows what `run --stats` has
+//! counted so far. And `underpass pin`, which moves a connection.
 
 mod asked;
 mod counters;
@@ -8,6 +9,7 @@ mod example;
 mod metrics;
 mod pin;
 mod processes;
+mod runs;
 mod sockets;
 mod ss;
 mod top;
@@ -21,11 +23,11 @@ use underpass_segment::raw::Errno;
 use underpass_segment::reason::Reason;
 use underpass_segment::watch::{Seen, fill, look, ordered};
 
-pub use metrics::{MetricsError, metrics};
-pub use pin::{WrongSubject, pin, unpin};
+pub use metrics::metrics;
+pub use pin::{pin, unpin};
 pub use processes::name_of;
 pub use ss::ss;
-pub use top::{NoTerminal, top};
+pub use top::top;
 
 use processes::{Holder, Images, Processes};
 use sockets::Socket;
@@ -40,6 +42,8 @@ struct Connection {
     end: Option<Seen>,
     /// Why it is on kernel TCP, in at least one direction.
     reason: Option<Reason>,
+    /// Whether `underpass pin` holds it.
+    held: bool,
     /// Bytes of ring that were sent and not received yet, out and in.
     unread: [Option<u64>; 2],
 }
@@ -104,16 +108,18 @@ fn put_together(ends: &[Seen], ordered: &[u64], processes: &Processes, sockets: 
             if holders.is_empty() && end.is_none() {
                 return None;
             }
+            let is_ordered = ordered.contains(&socket.cookie);
+            let held = is_ordered || end.is_some_and(|end| end.held);
             let reason = match end {
                 // Of one that is to go down too.
                 Some(end) => Some(end.reason).filter(|_| end.held || !(end.sending.fast && end.receiving.fast)),
-                None if ordered.contains(&socket.cookie) => Some(Reason::Asked),
+                None if is_ordered => Some(Reason::Asked),
                 None => common_reason(ends, &holders),
             };
             let other = end.and_then(|it| by_cookie.get(&it.other_cookie).copied());
             let unread = end.map_or([None; 2], |end| unread(end, other));
             let end = end.map(|end| as_the_kernel_counts(end, &socket));
-            Some(Connection { socket, holders, end, reason, unread })
+            Some(Connection { socket, holders, end, reason, held, unread })
         })
         .collect();
     let order = |it: &Connection| {

@@ -7,6 +7,7 @@ use std::path::Path;
 use std::thread::sleep;
 use std::time::{Duration, Instant};
 
+use anyhow::anyhow;
 use serde_json::{Value, json};
 use underpass_segment::kernel;
 use underpass_segment::reason::Reason;
@@ -15,7 +16,8 @@ use underpass_segment::watch::{Outcome, Seen, Subject, hold, let_go, look, order
 use super::ss::{holders, holders_to_json};
 use super::{Connection, Images, View, by_cookie, path, refused};
 use crate::cli::{PinArguments, UnpinArguments, Which};
-use crate::output::{print, printable};
+use crate::failure::Failure;
+use crate::output::{NotPrinted, print, printable};
 use crate::say;
 
 /// Between two looks whether all have gone down.
@@ -23,7 +25,7 @@ const LOOK_EVERY: Duration = Duration::from_millis(5);
 
 /// What was named is not there, or not so.
 #[derive(Debug, thiserror::Error)]
-pub enum WrongSubject {
+enum WrongSubject {
     /// There is no such process.
     #[error("there is no process {0}; `underpass ss` lists the processes under Underpass and their connections")]
     NoProcess(u32),
@@ -93,6 +95,12 @@ pub enum WrongSubject {
     },
 }
 
+impl From<WrongSubject> for Failure {
+    fn from(error: WrongSubject) -> Failure {
+        Failure::WrongUse(error.into())
+    }
+}
+
 /// A connection that is to be moved.
 struct Pair<'a> {
     end: &'a Connection,
@@ -113,7 +121,7 @@ struct State {
 ///
 /// # Errors
 /// [`WrongSubject`], or what the kernel does not allow.
-pub fn pin(arguments: &PinArguments) -> anyhow::Result<()> {
+pub fn pin(arguments: &PinArguments) -> Result<(), Failure> {
     let (view, user) = (View::gather(&mut Images::default())?, kernel::user_id());
     let pairs = pairs(&view, &arguments.which)?;
     let subjects: Vec<Subject> = (pairs.iter().flat_map(Pair::ends))
@@ -141,7 +149,9 @@ pub fn pin(arguments: &PinArguments) -> anyhow::Result<()> {
     });
     show(arguments.which.json, &pairs, &states, lines)?;
     let failures = done.filter(|((_, state), outcomes)| state.for_good.is_none() && failed(outcomes)).count();
-    anyhow::ensure!(failures == 0, "{failures} of {} not pinned", pairs.len());
+    if failures > 0 {
+        return Err(anyhow!("{failures} of {} not pinned", pairs.len()).into());
+    }
     Ok(())
 }
 
@@ -149,7 +159,7 @@ pub fn pin(arguments: &PinArguments) -> anyhow::Result<()> {
 ///
 /// # Errors
 /// As for [`pin`].
-pub fn unpin(arguments: &UnpinArguments) -> anyhow::Result<()> {
+pub fn unpin(arguments: &UnpinArguments) -> Result<(), Failure> {
     let (view, user) = (View::gather(&mut Images::default())?, kernel::user_id());
     let pairs = pairs(&view, &arguments.which)?;
     let (before, deadline) = (states(&pairs, user)?, deadline(arguments.wait));
@@ -171,7 +181,7 @@ pub fn unpin(arguments: &UnpinArguments) -> anyhow::Result<()> {
         None if !before.held => "was not pinned".into(),
         None => pair.so_far(state, true),
     });
-    show(arguments.which.json, &pairs, &states, lines)
+    Ok(show(arguments.which.json, &pairs, &states, lines)?)
 }
 
 fn show(
@@ -179,14 +189,14 @@ fn show(
     pairs: &[Pair<'_>],
     states: &[State],
     lines: impl Iterator<Item = String>,
-) -> anyhow::Result<()> {
+) -> Result<(), NotPrinted> {
     let text = if as_json {
         let connections: Vec<Value> = pairs.iter().zip(states).map(|(pair, state)| to_json(pair, state)).collect();
         format!("{:#}\n", json!({ "connections": connections }))
     } else {
         pairs.iter().zip(lines).map(|(pair, line)| format!("{pair}: {line}\n")).collect()
     };
-    Ok(print(text)?)
+    print(text)
 }
 
 fn to_json(pair: &Pair<'_>, state: &State) -> Value {
@@ -197,6 +207,8 @@ fn to_json(pair: &Pair<'_>, state: &State) -> Value {
         "processes": holders_to_json(pair.end),
         "out": out,
         "in": back,
+        "held": state.held,
+        // Its name in scripts that were written before; as a stage in `ss` the word means something else.
         "pinned": state.held,
         "for_good": state.for_good.map(|reason| reason.key()),
     })

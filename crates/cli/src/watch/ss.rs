@@ -6,8 +6,9 @@ use underpass_segment::end::Stage;
 use underpass_segment::kernel;
 use underpass_segment::watch::Way;
 
-use super::{Connection, Images, View, path};
+use super::{Connection, Images, View, path, runs};
 use crate::cli::SsArguments;
+use crate::failure::Failure;
 use crate::output::{plural, print, table};
 use crate::say;
 
@@ -29,11 +30,14 @@ const HEADING: [&str; 15] = [
     "REASON",
 ];
 
-/// Lists the connections.
+/// Lists the connections, or what was counted of each program.
 ///
 /// # Errors
 /// The kernel does not say what there is, or there is no standard output.
-pub fn ss(arguments: &SsArguments) -> anyhow::Result<()> {
+pub fn ss(arguments: &SsArguments) -> Result<(), Failure> {
+    if arguments.stats {
+        return runs::show(arguments.json);
+    }
     let view = View::gather(&mut Images::default())?;
     let shown = if arguments.json {
         let connections: Vec<Value> = view.connections.iter().map(to_json).collect();
@@ -144,6 +148,7 @@ pub fn to_json(it: &Connection) -> Value {
         "processes": holders_to_json(it),
         "stage": end.map(|end| stage(end.stage)),
         "reason": it.reason.map(|reason| reason.key()),
+        "held": it.held,
         "ring_size": end.and_then(|end| end.ring_size),
         "out": way(0),
         "in": way(1),

@@ -50,8 +50,8 @@ pub(super) struct Part {
 
 /// What became of a part.
 pub(super) enum Arrived {
-    /// There are others to come; a buffer that is not needed.
-    Part(Option<Buffer>),
+    /// There are others to come; a buffer that is not needed, and a packet that was given up for this one.
+    Part { spare: Option<Buffer>, given_up: Option<Partial> },
     /// All are here.
     Whole { buffer: Buffer, spare: Option<Buffer> },
     /// It is thrown away, and what was here of the same packet.
@@ -88,14 +88,11 @@ impl Reassembly {
             return Arrived::Refused { buffers: [Some(buffer), None], blame, discard };
         }
         let known = self.partial.iter().position(|it| it.from == from && it.identifier == segment.identifier);
+        let mut given_up = None;
         let (at, spare) = match known {
             Some(at) => (at, Some(buffer)),
             None => {
-                let others = self.partial.iter().filter(|it| it.from == from).count();
-                if others >= MOST_OF_ONE || self.partial.len() >= MOST {
-                    let discard = Discard::CONGESTION;
-                    return Arrived::Refused { buffers: [Some(buffer), None], blame, discard };
-                }
+                given_up = self.make_room(from);
                 let units = total.div_ceil(UNIT);
                 self.partial.push(Partial {
                     from,
@@ -115,7 +112,7 @@ impl Reassembly {
         let new = units.clone().filter(|it| partial.here[it / 64] >> (it % 64) & 1 == 0).count();
         if new == 0 {
             // It has come twice.
-            return Arrived::Part(spare);
+            return Arrived::Part { spare, given_up };
         }
         if partial.total != total || new < units.len() {
             let Partial { buffer, blame: earlier, .. } = self.partial.remove(at);
@@ -127,11 +124,22 @@ impl Reassembly {
         self.arena.room(&mut partial.buffer)[begin..end].copy_from_slice(&self.between);
         partial.blame = partial.blame.take().or(blame);
         if partial.missing > 0 {
-            return Arrived::Part(spare);
+            return Arrived::Part { spare, given_up };
         }
         let Partial { mut buffer, total, .. } = self.partial.remove(at);
         self.arena.fill(&mut buffer, total);
         Arrived::Whole { buffer, spare }
+    }
+
+    /// Gives up the packet that has waited longest, of the same pair where that has as many as it may: what it misses was lost
+    /// most likely, and the newest one may still get all of its parts.
+    fn make_room(&mut self, from: Peer) -> Option<Partial> {
+        let own = self.partial.iter().filter(|it| it.from == from).count();
+        let at = match own >= MOST_OF_ONE {
+            true => self.partial.iter().position(|it| it.from == from),
+            false => (self.partial.len() >= MOST).then_some(0),
+        };
+        at.map(|at| self.partial.remove(at))
     }
 
     /// When the next one is given up.

@@ -4,7 +4,11 @@ use super::congestion::Congestion;
 use super::number::Space;
 use super::slots::List;
 use crate::service::{Details, Peer, Time};
-use crate::wire::tpdu::{Class, Confirmation, Format, Reason};
+use crate::wire::tpdu::{Class, Confirmation, Format, Parameters, Reason};
+
+const MS: u64 = 1_000_000;
+/// Of the time after which the other end gives up, this end is silent for so small a part, so that some AKs may be lost.
+const SHARE: u32 = 4;
 
 /// Where a connection stands (X.224 §A.5; RFC 905 Annex A).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -33,9 +37,44 @@ pub(super) struct Terms {
     pub selective: bool,
     pub roa: bool,
     pub expedited: bool,
+    pub theirs: Theirs,
+}
+
+/// What the other end has said of its timers, in ms; 0 where it has not, or where that changes nothing here.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(super) struct Theirs {
+    /// How long it may put an AK off.
+    pub acknowledge: u16,
+    /// W, where it is shorter than this end's: how long it may hear nothing, or it gives up.
+    pub window: u16,
+}
+
+impl Theirs {
+    /// W at least, in ms, whatever the other end says: it is not to have an AK sent to it time and again.
+    const LEAST: u32 = 50;
+
+    /// From what its CR or CC says, where this end's W is so many ns.
+    pub fn of(parameters: &Parameters<'_>, w: u64) -> Theirs {
+        let window = parameters.inactivity_time.map(|it| (it / SHARE).max(Theirs::LEAST));
+        let window = window.filter(|it| u64::from(*it) * MS < w);
+        Theirs {
+            acknowledge: parameters.acknowledge_time.unwrap_or(0),
+            window: window.map_or(0, |it| it.try_into().unwrap_or(u16::MAX)),
+        }
+    }
 }
 
 impl Terms {
+    /// W: after how long the other end hears from here, in ns, where this end's own is `w`.
+    pub fn window_time(&self, w: u64) -> u64 {
+        if self.theirs.window == 0 { w } else { u64::from(self.theirs.window) * MS }
+    }
+
+    /// How long the other end may put an AK off, in ns; as long as this end where it has not said so.
+    pub fn acknowledge_time(&self, al: u64) -> u64 {
+        if self.theirs.acknowledge == 0 { al } else { u64::from(self.theirs.acknowledge) * MS }
+    }
+
     /// DTs that may be under way towards an end that takes `credit` of them.
     pub fn credit(&self, credit: u16) -> u32 {
         match self.format {
@@ -83,10 +122,12 @@ pub(super) struct Connection {
 }
 
 impl Connection {
-    /// Format of its TPDUs, and whether they have to carry a checksum: those that answer a CR may be of what was not proposed.
+    /// Format of its TPDUs, whether they have to carry a checksum, and octets of the longest: those that answer a CR may be of what
+    /// was not proposed.
     #[inline]
-    pub fn checks(&self) -> (Format, bool) {
-        (self.terms.format, self.terms.checksum && self.state != State::AwaitsConfirm)
+    pub fn checks(&self) -> (Format, bool, usize) {
+        let Terms { format, checksum, tpdu_size, .. } = self.terms;
+        (format, checksum && self.state != State::AwaitsConfirm, tpdu_size as usize)
     }
 
     /// The other end has asked for it, and it is not open.
@@ -124,8 +165,11 @@ pub(super) enum SizeIn {
 /// The direction away from here.
 #[derive(Debug)]
 pub(super) struct Sending {
-    /// DTs of which none was sent.
+    /// DTs of which none was sent, and how many.
     pub unsent: List,
+    pub waiting: u32,
+    /// The last DT that the user gave did not end its TSDU.
+    pub begun: bool,
     /// DTs that were sent and not acknowledged, in order.
     pub retained: List,
     /// TPDU-NR of the next one that is sent.
@@ -140,8 +184,11 @@ pub(super) struct Sending {
     pub closed: bool,
     /// How often an AK has said nothing new while DTs were under way.
     pub duplicates: u8,
-    /// How often T1 has run out since anything was acknowledged.
+    /// How often T1 has run out since anything was acknowledged, and when it first did.
     pub attempts: u8,
+    pub stalled: Time,
+    /// The user was told so.
+    pub told: bool,
     /// A DT is being sent again because of a gap, until this one is acknowledged.
     pub recovering: Option<u32>,
     /// How much longer than a round trip what is missing may take, in ns, before it is taken for lost.
@@ -152,8 +199,9 @@ pub(super) struct Sending {
     pub round_trip: RoundTrip,
     /// An ED that is not acknowledged: its frame.
     pub expedited: Option<u32>,
-    /// EDs that wait for its acknowledgement.
+    /// EDs that wait for its acknowledgement, and how many.
     pub expedited_unsent: List,
+    pub expedited_waiting: u32,
     /// ED-TPDU-NR of the next one.
     pub expedited_next: u32,
 }
@@ -165,6 +213,8 @@ pub(super) struct Receiving {
     pub expected: u32,
     /// The first that the other end may not send: what the last AK has said.
     pub granted: u32,
+    /// It would have said more, had there been buffers for it.
+    pub is_short: bool,
     /// DTs that came too early, in order.
     pub early: List,
     /// Buffers that the user has not given back, and those of expedited data.

@@ -5,9 +5,9 @@ use super::connection::{Deadline, State};
 use super::sending::await_acknowledge;
 use super::slots::Is;
 use crate::layer::Outbox;
-use crate::service::{Cep, Indication, Request, Time};
+use crate::service::{Cep, Fate, Indication, Request, Time};
 use crate::wire::Writer;
-use crate::wire::tpdu::{ExpeditedAcknowledge, ExpeditedData, Tpdu};
+use crate::wire::tpdu::{Class, ExpeditedAcknowledge, ExpeditedData, Reason, Tpdu};
 use underpass_link::arena::Buffer;
 
 /// Octets of the longest header of an ED.
@@ -15,16 +15,21 @@ const HEADER: usize = 12;
 
 impl Transport {
     pub(super) fn expedited_request(&mut self, cep: Cep, buffer: Buffer, now: Time, out: &mut Outbox) {
-        let Some(connection) = self.connection(cep) else { return out.up(Indication::Complete { buffer }) };
+        let queue = self.config.queue;
+        let refused = |buffer| Indication::Complete { buffer, cep: Some(cep), fate: Fate::Refused };
+        let Some(connection) = self.connection(cep) else { return out.up(refused(buffer)) };
         let may = matches!(connection.state, State::Open | State::AwaitsAcknowledge) && connection.terms.expedited;
+        let may = may && connection.sending.expedited_waiting < queue;
         if !may || !(1..=ExpeditedData::MOST).contains(&buffer.len()) {
-            return out.up(Indication::Complete { buffer });
+            return out.up(refused(buffer));
         }
         let frame = buffer.frame();
+        self.is_read(frame, now);
         let slot = self.slots.at(frame);
-        (slot.is, slot.buffer) = (Is::Expedited, Some(buffer));
+        (slot.is, slot.buffer, slot.connection) = (Is::Expedited, Some(buffer), cep.0);
         let Some(connection) = self.connections[cep.0 as usize].as_mut() else { return };
         self.slots.push_back(&mut connection.sending.expedited_unsent, frame);
+        connection.sending.expedited_waiting += 1;
         self.send_expedited(cep.0, now, out);
     }
 
@@ -38,6 +43,7 @@ impl Transport {
             return;
         }
         let Some(frame) = slots.pop_front(&mut sending.expedited_unsent) else { return };
+        sending.expedited_waiting -= 1;
         let slot = slots.at(frame);
         let Some(mut buffer) = slot.buffer.take() else { return };
         let number = sending.expedited_next;
@@ -83,9 +89,15 @@ impl Transport {
             number == receiving.expected_expedited && terms.takes_expedited(config.credit, receiving.held_expedited);
         // One that came before is acknowledged again: its EA was lost.
         let is_old = number == space.before(receiving.expected_expedited);
-        if connection.state != State::Open || !terms.expedited || !is_next && !is_old {
+        // In class 2 nothing comes twice, and who has no EA sends no other (X.224 §10.2.5).
+        let is_error = !terms.expedited || !is_next && (!is_old || terms.class == Class::Two);
+        if connection.state != State::Open || is_error {
             counters.unexpected += 1;
-            return out.down(Request::Return { buffer });
+            out.down(Request::Return { buffer });
+            if connection.state == State::Open && terms.class == Class::Two {
+                self.release(index, Reason::PROTOCOL_ERROR, now, out);
+            }
+            return;
         }
         if is_next {
             receiving.expected_expedited = space.add(number, 1);
@@ -140,7 +152,7 @@ impl Transport {
         };
         connection.sending.attempts = 0;
         connection.timers.retransmission = Deadline::NONE;
-        slots.acknowledge(frame).into_iter().for_each(|buffer| out.up(Indication::Complete { buffer }));
+        slots.let_go(frame, Fate::Acknowledged, out);
         self.send_expedited(index, now, out);
         let Transport { connections, config, wheel, .. } = self;
         if let Some(connection) = connections[index as usize].as_mut() {

@@ -1,129 +1,37 @@
 //! Transport of class 4 and class 2 (X.224) over a network without connections.
 //!
 //! The way of a TSDU: `sending` numbers its parts and retains them until they are acknowledged, `receiving` puts them in order
-//! and acknowledges them; `negotiation` is how a connection comes and goes. A [`Transport`] is one entity with all its connections;
+//! and acknowledges them; `negotiation` is how a connection comes, `release` how it goes. A [`Transport`] is one entity with all its connections;
 //! `slots` is what it knows of buffers, `wheel` of time.
 
+mod config;
 mod congestion;
 mod connection;
 mod expedited;
 mod negotiation;
 mod number;
+mod promises;
 mod receiving;
 mod references;
+mod release;
 mod sending;
 mod slots;
 mod wheel;
 
 use crate::bucket::Bucket;
 use crate::layer::{Layer, Outbox};
-use crate::service::{Cep, Indication, Peer, Request, Time};
+use crate::service::{Cep, Fate, Indication, Peer, Request, Time};
 use crate::wire::tpdu::{
     Acknowledge, Class, Code, Envelope, ErrorReport, Format, Malformed, Reason, Selective, Tpdu, is_intact,
 };
+pub use config::{Config, Times};
 use connection::{Connection, Deadline, State};
+use promises::Promises;
 use references::References;
 use slots::{Is, Slots};
 use std::collections::{HashMap, VecDeque};
-use underpass_link::Guarantees;
 use underpass_link::arena::{Arena, Buffer, Pool};
 use wheel::Wheel;
-
-/// What an entity offers and asks for.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Config {
-    /// The class that is proposed, and chosen of a higher one; a lower one is refused. See [`Config::over`].
-    pub class: Class,
-    /// Numbers of 31 bits and credits of 16.
-    pub extended: bool,
-    /// Whether TPDUs of class 4 carry a checksum. Without one, the network has to find what is corrupt.
-    pub checksum: bool,
-    /// Longest TPDU that the network carries, in octets; a multiple of 128 that fits into a frame.
-    pub tpdu_size: u32,
-    /// DT TPDUs that a connection takes at a time: buffers that its user may keep and those on their way.
-    pub credit: u16,
-    /// Selective acknowledgement, if the other end has it too.
-    pub selective: bool,
-    /// Request of acknowledgement, if the other end has it too.
-    pub roa: bool,
-    /// A window of the sender's own besides the credit, by delay.
-    pub congestion_control: bool,
-    /// Connections that others may have asked for and that are not open yet; further ones are refused.
-    pub pending: u32,
-    /// Timers.
-    pub times: Times,
-}
-
-/// Timers, in nanoseconds (X.224 §12.2.1.1; names as there).
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Times {
-    /// T1 until a round trip was measured.
-    pub t1: u64,
-    /// T1 at least.
-    pub t1_least: u64,
-    /// N: how often something is sent before the connection is given up.
-    pub n: u8,
-    /// AL: how long an AK may be put off.
-    pub al: u64,
-    /// W: how long the other end hears nothing at most.
-    pub w: u64,
-    /// I: how long the other end may be silent.
-    pub i: u64,
-    /// L: how long a reference is not used again.
-    pub l: u64,
-    /// What a round trip may take beyond the shortest before the congestion window shrinks.
-    pub slack: u64,
-}
-
-impl Default for Times {
-    /// For a local network: T1 5 ms and 0.5 ms at least, N 8, AL 0.2 ms, W 1 s, I 16 s, L 2 s.
-    fn default() -> Times {
-        const MS: u64 = 1_000_000;
-        Times {
-            t1: 5 * MS,
-            t1_least: MS / 2,
-            n: 8,
-            al: MS / 5,
-            w: 1000 * MS,
-            i: 16_000 * MS,
-            l: 2000 * MS,
-            slack: MS / 2,
-        }
-    }
-}
-
-impl Default for Config {
-    fn default() -> Config {
-        Config {
-            class: Class::Four,
-            extended: true,
-            checksum: true,
-            tpdu_size: 1408,
-            credit: 64,
-            selective: true,
-            roa: true,
-            congestion_control: true,
-            pending: 1024,
-            times: Times::default(),
-        }
-    }
-}
-
-impl Config {
-    /// For a network that promises this (X.224 §5.4.2): class 2 where it delivers everything, class 4 where it may lose, with a
-    /// checksum where it does not find what is corrupt.
-    ///
-    /// # Panics
-    /// If it carries less than 128 octets, which is the shortest longest TPDU.
-    pub fn over(guarantees: Guarantees, most: usize) -> Config {
-        assert!(most >= 128, "a network of {most} octets carries no TPDU of any negotiated size");
-        let Guarantees { delivery, integrity } = guarantees;
-        // What is corrupt and does not arrive is lost; what is corrupt and arrives is not what was sent.
-        let class = if delivery && integrity { Class::Two } else { Class::Four };
-        let tpdu_size = (most / 128 * 128).min(65_408) as u32;
-        Config { class, checksum: !integrity, tpdu_size, ..Config::default() }
-    }
-}
 
 /// What has happened, in numbers since the beginning.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -151,6 +59,8 @@ pub struct Counters {
     pub refused: u64,
     pub given_up: u64,
     pub no_buffer: u64,
+    /// DTs that the network has not taken.
+    pub not_taken: u64,
 }
 
 /// A transport entity.
@@ -166,12 +76,13 @@ pub struct Transport {
     /// Of the connection that was made last.
     serial: u16,
     references: References,
+    promises: Promises,
     /// Connections that the other end has asked for, by its address and reference.
     requested: HashMap<(Peer, u16), u32>,
     wheel: Wheel,
     /// Connections that owe an AK or an EA, or did: each once, in the order in which they came to.
     owing: VecDeque<u32>,
-    /// Connections that others have asked for and that are not open yet.
+    /// Connections that others have asked for and that are not open yet, and those that rest without having been.
     pending: u32,
     answers: Bucket,
     counters: Counters,
@@ -193,7 +104,8 @@ impl Transport {
             connections: Vec::new(),
             vacant: Vec::new(),
             serial: 0,
-            references: References::default(),
+            references: References::by(config.secret),
+            promises: Promises::of(config.receive),
             requested: HashMap::new(),
             wheel: Wheel::new(now),
             owing: VecDeque::new(),
@@ -208,9 +120,28 @@ impl Transport {
         self.counters
     }
 
+    /// The network carries longer or shorter packets than before: TPDUs of connections that are made from now on have so many octets
+    /// at most. Those that there are keep what they have negotiated, and stall where that is too long now.
+    ///
+    /// # Panics
+    /// If it is less than 128, which is the shortest longest TPDU.
+    pub fn resize(&mut self, most: usize) {
+        self.config.tpdu_size = config::tpdu_size(most);
+    }
+
     /// How many connections there are.
     pub fn connections(&self) -> usize {
         self.connections.len() - self.vacant.len() - self.references.frozen()
+    }
+
+    /// Data requests that a connection would send at once, as the other end's credit and its own window are now, or that would wait
+    /// if they are fewer than 0: what a user takes from a program, it takes by this.
+    pub fn room(&self, cep: Cep) -> i64 {
+        let connection = self.connections.get(cep.0 as usize).and_then(Option::as_ref);
+        connection.filter(|it| it.state == State::Open).map_or(0, |it| {
+            let sending = &it.sending;
+            i64::from(sending.window(it.terms, &self.config)) - i64::from(sending.waiting)
+        })
     }
 
     /// Buffers of its own pool that are not under way.
@@ -228,12 +159,15 @@ impl Transport {
             };
             let index = envelope.dst_ref.and_then(|it| self.references.find(from, it));
             let terms = index.and_then(|index| Some(self.connections[index as usize].as_ref()?.checks()));
-            let (format, checksum) = terms.unwrap_or((Format::Normal, false));
+            let (format, checksum, longest) = terms.unwrap_or((Format::Normal, false, usize::MAX));
             let own = if envelope.code.has_user_data() { octets.len() } else { envelope.header_len };
             let behind = octets.len() - own;
             match (envelope.code, index) {
                 (Code::Dt | Code::Ed | Code::Ak | Code::Ea, Some(index)) => {
                     match check(&octets[..own], format, checksum) {
+                        Ok(Tpdu::Dt(_)) if own > longest => {
+                            return self.too_long(index, buffer, now, out);
+                        }
                         Ok(Tpdu::Dt(it)) => {
                             buffer.pull(envelope.header_len);
                             return self.data(index, &it, buffer, now, out);
@@ -304,12 +238,24 @@ impl Transport {
         self.answer(from, &Tpdu::Er(er), now, out);
     }
 
+    /// A DT that is longer than was negotiated, which is an error of its sender (X.224 §6.3).
+    #[cold]
+    fn too_long(&mut self, index: u32, buffer: Buffer, now: Time, out: &mut Outbox) {
+        self.counters.malformed += 1;
+        out.down(Request::Return { buffer });
+        let connection = self.connections[index as usize].as_ref();
+        // In class 4 it is sent again, and its sender gives up.
+        if connection.is_some_and(|it| it.terms.class == Class::Two && it.state == State::Open) {
+            self.release(index, Reason::PROTOCOL_ERROR, now, out);
+        }
+    }
+
     fn connection(&mut self, cep: Cep) -> Option<&mut Connection> {
         self.connections.get_mut(cep.0 as usize)?.as_mut()
     }
 
     /// A buffer that was lent below is back.
-    fn complete(&mut self, mut buffer: Buffer, now: Time, out: &mut Outbox) {
+    fn complete(&mut self, mut buffer: Buffer, fate: Fate, now: Time, out: &mut Outbox) {
         let slot = self.slots.at(buffer.frame());
         buffer.pull(usize::from(core::mem::take(&mut slot.ahead)));
         match slot.is {
@@ -318,8 +264,29 @@ impl Transport {
                 self.pool.put(buffer);
                 self.settle(now, out);
             }
-            Is::Acknowledged => out.up(Indication::Complete { buffer: slot.release(buffer) }),
-            _ => slot.buffer = Some(buffer),
+            Is::Leaving(decided) => {
+                // Where the network was to deliver it, what that says counts.
+                let fate = if decided == Fate::Sent { fate } else { decided };
+                out.up(slot.complete(buffer, fate));
+            }
+            is => {
+                let index = slot.connection;
+                slot.buffer = Some(buffer);
+                if fate == Fate::Refused && matches!(is, Is::Retained { .. }) {
+                    self.not_taken(index, out);
+                }
+            }
+        }
+    }
+
+    /// The network does not take a DT: it has become too long for it, most likely, and sending it again does not help.
+    #[cold]
+    fn not_taken(&mut self, index: u32, out: &mut Outbox) {
+        self.counters.not_taken += 1;
+        if let Some(connection) = self.connections[index as usize].as_mut()
+            && !core::mem::replace(&mut connection.sending.told, true)
+        {
+            out.up(Indication::Stalled { cep: Cep(index) });
         }
     }
 }
@@ -333,19 +300,20 @@ impl Layer for Transport {
             Request::Accept { cep, user_data } => self.connect_response(cep, user_data, now, out),
             Request::Expedited { cep, buffer } => self.expedited_request(cep, buffer, now, out),
             Request::Disconnect { cep, reason } => self.disconnect_request(cep, reason, now, out),
-            Request::Unitdata { buffer, .. } => out.up(Indication::Complete { buffer }),
+            Request::Unitdata { buffer, .. } => out.up(Indication::complete(buffer, Fate::Refused)),
         }
     }
 
     fn indication(&mut self, indication: Indication, now: Time, out: &mut Outbox) {
         match indication {
             Indication::Unitdata { from, buffer } => self.unitdata(from, buffer, now, out),
-            Indication::Complete { buffer } => self.complete(buffer, now, out),
+            Indication::Complete { buffer, fate, .. } => self.complete(buffer, fate, now, out),
             Indication::Data { buffer, .. } | Indication::Expedited { buffer, .. } => {
                 out.down(Request::Return { buffer })
             }
             Indication::Connect { cep, .. } => out.down(Request::Disconnect { cep, reason: Reason::NOT_ATTACHED }),
             Indication::Confirm { .. } | Indication::Refused { .. } | Indication::Disconnect { .. } => {}
+            Indication::Stalled { .. } | Indication::Resumed { .. } => {}
         }
     }
 
@@ -363,8 +331,9 @@ impl Layer for Transport {
     }
 
     fn expire(&mut self, now: Time, out: &mut Outbox) {
-        while let Some(index) = self.references.thaw(now) {
+        while let Some((index, was_pending)) = self.references.thaw(now) {
             self.vacant.push(index);
+            self.pending -= u32::from(was_pending);
         }
         while let Some(index) = self.wheel.expire(now) {
             self.timers_ran_out(index, now, out);
@@ -383,7 +352,7 @@ impl Transport {
         }
         let mut owes = timers.acknowledge.take(now);
         if timers.window.take(now) {
-            timers.window = Deadline::at(now.after(self.config.times.w));
+            timers.window = Deadline::at(now.after(connection.terms.window_time(self.config.times.w)));
             owes = true;
         }
         let (retransmission, state) = (timers.retransmission.take(now), connection.state);

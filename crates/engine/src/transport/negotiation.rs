@@ -1,22 +1,24 @@
-//! How a connection comes and goes (X.224 §6.5 to §6.8, §12.2.2).
+//! How a connection comes (X.224 §6.5, §6.6, §12.2.2), and what its ends agree on.
 
-use super::Transport;
 use super::congestion::Congestion;
 use super::connection::{
-    Connection, Deadline, Opening, Receiving, RoundTrip, Sending, Setup, SizeIn, State, Terms, Timers,
+    Connection, Deadline, Opening, Receiving, RoundTrip, Sending, Setup, SizeIn, State, Terms, Theirs, Timers,
 };
 use super::sending::PATIENCE;
 use super::slots::{Is, List, grow};
+use super::{Config, Transport};
 use crate::layer::Outbox;
 use crate::service::{Cep, Details, Indication, Peer, Request, Time};
 use crate::wire::Writer;
 use crate::wire::tpdu::{
-    AdditionalOptions, Class, Connect, DisconnectConfirm, DisconnectRequest, Format, Parameters, Reason, Tpdu, TpduSize,
+    AdditionalOptions, Class, Connect, DisconnectRequest, Format, Parameters, Reason, Tpdu, TpduSize,
 };
-use std::collections::hash_map::Entry;
 
 /// Octets of a TSAP-ID that are taken; X.224 allows what fits into a CR.
 const TSAP_MOST: usize = 32;
+/// Octets of a CR at most (X.224 §13.3.1), and of a CC where no more than that was negotiated.
+const CR_MOST: usize = 128;
+const MS: u64 = 1_000_000;
 
 impl Transport {
     pub(super) fn connect_request(&mut self, tag: u32, to: Peer, details: Details, now: Time, out: &mut Outbox) {
@@ -44,13 +46,18 @@ impl Transport {
             selective: config.selective && config.class == Class::Four,
             roa: config.roa && config.class == Class::Four,
             expedited,
+            theirs: Theirs::default(),
         }
     }
 
     fn open(&mut self, peer: Peer, terms: Terms, state: State, tag: u32, details: Details) -> Option<u32> {
         let index = self.vacant.last().copied().unwrap_or(self.connections.len() as u32);
         let src_ref = self.references.take(peer, index)?;
-        let credit = self.config.credit.min(15) as u8;
+        let wanted = self.config.credit.min(15);
+        let credit = self.promises.give(wanted.into());
+        if credit < wanted.into() {
+            self.promises.is_short(index);
+        }
         self.serial = self.serial.wrapping_add(1);
         let connection = Connection {
             state,
@@ -61,6 +68,8 @@ impl Transport {
             dst_ref: 0,
             sending: Sending {
                 unsent: List::EMPTY,
+                waiting: 0,
+                begun: false,
                 retained: List::EMPTY,
                 next: 0,
                 lower_edge: 0,
@@ -69,6 +78,8 @@ impl Transport {
                 closed: false,
                 duplicates: 0,
                 attempts: 0,
+                stalled: Time(0),
+                told: false,
                 recovering: None,
                 tolerance: 0,
                 waits: false,
@@ -76,11 +87,13 @@ impl Transport {
                 round_trip: RoundTrip::default(),
                 expedited: None,
                 expedited_unsent: List::EMPTY,
+                expedited_waiting: 0,
                 expedited_next: 0,
             },
             receiving: Receiving {
                 expected: 0,
-                granted: u32::from(credit),
+                granted: credit,
+                is_short: credit < wanted.into(),
                 early: List::EMPTY,
                 held: 0,
                 held_expedited: 0,
@@ -97,7 +110,7 @@ impl Transport {
             setup: Some(Box::new(Setup {
                 tag,
                 details,
-                credit,
+                credit: credit as u8,
                 size: SizeIn::Units,
                 reason: Reason::NORMAL,
                 sent: false,
@@ -114,10 +127,10 @@ impl Transport {
     }
 
     /// Sends the CR, CC or DR that the connection's state asks for, and waits T1 for the answer.
-    fn send_setup(&mut self, index: u32, now: Time, out: &mut Outbox) {
+    pub(super) fn send_setup(&mut self, index: u32, now: Time, out: &mut Outbox) {
         let Transport { connections, slots, config, arena, pool, counters, wheel, .. } = self;
         let Some(connection) = connections[index as usize].as_mut() else { return };
-        let Some(setup) = connection.setup.as_deref_mut() else { return };
+        let Some(setup) = connection.setup.as_deref() else { return };
         let deadline = now.after(config.times.t1 << connection.sending.attempts.min(PATIENCE));
         connection.timers.retransmission = Deadline::at(deadline);
         wheel.set(index, deadline);
@@ -129,55 +142,20 @@ impl Transport {
             counters.no_buffer += 1;
             return;
         };
-        let terms = connection.terms;
-        let is_request = connection.state == State::AwaitsConfirm;
-        let options = AdditionalOptions(
-            if terms.expedited { AdditionalOptions::EXPEDITED } else { 0 }
-                | if terms.checksum { 0 } else { AdditionalOptions::NO_CHECKSUM }
-                | if terms.selective { AdditionalOptions::SELECTIVE } else { 0 }
-                | if terms.roa { AdditionalOptions::ROA } else { 0 },
-        );
-        let parameters = Parameters {
-            tpdu_size: TpduSize::new(terms.tpdu_size as usize).filter(|_| setup.size == SizeIn::Powers),
-            preferred_size: Some(terms.tpdu_size / 128).filter(|_| setup.size == SizeIn::Units),
-            calling: Some(&setup.details.calling[..]).filter(|it| !it.is_empty()),
-            called: Some(&setup.details.called[..]).filter(|it| !it.is_empty()),
-            version: is_request.then_some(1),
-            options: Some(options),
-            inactivity_time: Some(u32::try_from(config.times.i / 1_000_000).unwrap_or(u32::MAX)),
-            ..Parameters::default()
+        let Some(setup) = connection.setup.as_deref() else { return pool.put(buffer) };
+        let format = connection.terms.format;
+        let mut emit = |is_brief| {
+            let mut to = Writer::new(arena.room(&mut buffer));
+            setup_tpdu(connection, setup, config, is_brief).emit(format, &[], &mut to).map(|()| to.len())
         };
-        let connect = Connect {
-            credit: setup.credit,
-            dst_ref: connection.dst_ref,
-            src_ref: connection.src_ref,
-            class: terms.class,
-            extended: terms.format == Format::Extended,
-            no_flow_control: false,
-            // A CR that proposes class 4 has one even where it proposes to do without (X.224 §6.17.3).
-            checksum: if is_request { terms.class == Class::Four } else { terms.checksum },
-            parameters,
-            user_data: &setup.details.user_data,
-        };
-        let tpdu = match connection.state {
-            State::AwaitsConfirm => Tpdu::Cr(connect),
-            State::Closing => Tpdu::Dr(DisconnectRequest {
-                dst_ref: connection.dst_ref,
-                src_ref: connection.src_ref,
-                reason: setup.reason,
-                checksum: terms.checksum,
-                additional: None,
-                user_data: &[],
-            }),
-            _ => Tpdu::Cc(connect),
-        };
-        let mut to = Writer::new(arena.room(&mut buffer));
-        let len = tpdu.emit(terms.format, &[], &mut to).map(|()| to.len());
+        let len = emit(false).ok().filter(|len| *len <= CR_MOST).map_or_else(|| emit(true), Ok);
         let Ok(len) = len else { return pool.put(buffer) };
         arena.fill(&mut buffer, len);
         slots.at(buffer.frame()).is = Is::Control;
         out.down(Request::Unitdata { to: connection.peer, buffer });
-        setup.sent = true;
+        if let Some(setup) = connection.setup.as_deref_mut() {
+            setup.sent = true;
+        }
         if connection.terms.class == Class::Two {
             // And nothing will show that it came but data, some time.
             self.opened(index, now, out);
@@ -204,39 +182,6 @@ impl Transport {
             setup.details.user_data = user_data;
         }
         self.send_setup(cep.0, now, out);
-    }
-
-    pub(super) fn disconnect_request(&mut self, cep: Cep, reason: Reason, now: Time, out: &mut Outbox) {
-        let Some(connection) = self.connection(cep) else { return };
-        let (peer, dst_ref) = (connection.peer, connection.dst_ref);
-        match connection.state {
-            State::Closing => return,
-            // Nothing of it was said, and nobody waits for anything: the other end asks again if this gets lost (§6.6).
-            State::AwaitsResponse => {
-                if let Some(connection) = self.remove(cep.0) {
-                    self.references.release(peer, connection.src_ref);
-                    self.vacant.push(cep.0);
-                }
-                return self.refuse(peer, dst_ref, 0, reason, now, out);
-            }
-            State::AwaitsAcknowledge => self.pending -= 1,
-            State::AwaitsConfirm | State::Open => {}
-        }
-        let Some(connection) = self.connection(cep) else { return };
-        let details = Details::default();
-        connection.setup =
-            Some(Box::new(Setup { tag: 0, details, credit: 0, size: SizeIn::Nothing, reason, sent: false }));
-        connection.state = State::Closing;
-        connection.sending.attempts = 0;
-        connection.timers = Timers::NONE;
-        self.let_go(cep.0, out);
-        self.send_setup(cep.0, now, out);
-    }
-
-    /// The connection is released from here, and the user told so.
-    pub(super) fn release(&mut self, index: u32, reason: Reason, now: Time, out: &mut Outbox) {
-        self.disconnect_request(Cep(index), reason, now, out);
-        out.up(Indication::Disconnect { cep: Cep(index), reason });
     }
 
     /// Any TPDU but those of a connection that is open.
@@ -288,7 +233,7 @@ impl Transport {
         if [cr.parameters.calling, cr.parameters.called].iter().flatten().any(|it| it.len() > TSAP_MOST) {
             return self.refuse(from, cr.src_ref, 0, Reason::HEADER_LENGTH, now, out);
         }
-        if self.pending >= self.config.pending {
+        if self.pending >= self.config.pending || self.references.pending(from) >= self.config.pending.div_ceil(2) {
             return self.refuse(from, cr.src_ref, 0, Reason::REMOTE_CONGESTION, now, out);
         }
         let four = class == Class::Four;
@@ -301,6 +246,7 @@ impl Transport {
             selective: four && mine.selective && options.has(AdditionalOptions::SELECTIVE),
             roa: four && mine.roa && options.has(AdditionalOptions::ROA),
             expedited: options.has(AdditionalOptions::EXPEDITED),
+            theirs: Theirs::of(&cr.parameters, self.config.times.w),
         };
         let details = Details {
             calling: cr.parameters.calling.unwrap_or_default().to_vec(),
@@ -313,6 +259,7 @@ impl Transport {
             return self.refuse(from, cr.src_ref, 0, Reason::REFERENCE_OVERFLOW, now, out);
         };
         self.pending += 1;
+        self.references.asked(from);
         if let Some(connection) = self.connections[index as usize].as_mut() {
             connection.dst_ref = cr.src_ref;
             connection.sending.upper_edge = u32::from(cr.credit);
@@ -363,6 +310,7 @@ impl Transport {
             selective: four && mine.selective && options.has(AdditionalOptions::SELECTIVE),
             roa: four && mine.roa && options.has(AdditionalOptions::ROA),
             expedited: mine.expedited && options.has(AdditionalOptions::EXPEDITED),
+            theirs: Theirs::of(&cc.parameters, config.times.w),
         };
         connection.state = State::Open;
         connection.sending.upper_edge = u32::from(cc.credit);
@@ -381,9 +329,10 @@ impl Transport {
         let Some(connection) = self.connections[index as usize].as_mut() else { return };
         if connection.terms.class == Class::Four {
             let Transport { config, wheel, .. } = self;
-            connection.timers.window = Deadline::at(now.after(config.times.w));
+            let window = now.after(connection.terms.window_time(config.times.w));
+            connection.timers.window = Deadline::at(window);
             connection.timers.inactivity = Deadline::at(now.after(config.times.i));
-            wheel.set(index, now.after(config.times.w));
+            wheel.set(index, window);
         }
     }
 
@@ -397,7 +346,8 @@ impl Transport {
         connection.sending.attempts = 0;
         connection.timers.retransmission = Deadline::NONE;
         connection.setup = None;
-        self.pending -= 1;
+        let peer = connection.peer;
+        self.settled(peer);
         self.begin(index, now);
         // A larger window than four bits can say.
         self.owe(index);
@@ -405,45 +355,7 @@ impl Transport {
         self.send_data(index, now, out);
     }
 
-    fn disconnect_indication(
-        &mut self,
-        from: Peer,
-        index: Option<u32>,
-        dr: &DisconnectRequest<'_>,
-        now: Time,
-        out: &mut Outbox,
-    ) {
-        let dc = Tpdu::Dc(DisconnectConfirm { dst_ref: dr.src_ref, src_ref: dr.dst_ref, checksum: dr.checksum });
-        // Of one that has asked for a connection and heard nothing yet.
-        let unanswered = || {
-            let index = *self.requested.get(&(from, dr.src_ref)).filter(|_| dr.dst_ref == 0)?;
-            self.connections[index as usize].as_ref().filter(|it| it.is_pending()).map(|_| index)
-        };
-        if let Some(index) = index.or_else(unanswered)
-            && let Some(connection) = self.connections[index as usize].as_ref()
-            && (connection.dst_ref == dr.src_ref || connection.state == State::AwaitsConfirm)
-        {
-            let (was, tag) = (connection.state, connection.setup.as_deref().map_or(0, |it| it.tag));
-            self.let_go(index, out);
-            self.close(index, now);
-            match was {
-                State::AwaitsConfirm => out.up(Indication::Refused { tag, reason: dr.reason }),
-                // Both at once: either counts as the other's confirmation.
-                State::Closing => return,
-                _ => out.up(Indication::Disconnect { cep: Cep(index), reason: dr.reason }),
-            }
-            if dr.src_ref != 0 {
-                self.send_control(from, &dc, Format::Normal, out);
-            }
-            return;
-        }
-        self.counters.unknown_reference += 1;
-        if dr.src_ref != 0 {
-            self.answer(from, &dc, now, out);
-        }
-    }
-
-    fn refuse(&mut self, to: Peer, dst_ref: u16, src_ref: u16, reason: Reason, now: Time, out: &mut Outbox) {
+    pub(super) fn refuse(&mut self, to: Peer, dst_ref: u16, src_ref: u16, reason: Reason, now: Time, out: &mut Outbox) {
         self.counters.refused += 1;
         let checksum = self.config.checksum;
         let dr = DisconnectRequest { dst_ref, src_ref, reason, checksum, additional: None, user_data: &[] };
@@ -474,86 +386,49 @@ impl Transport {
         out.down(Request::Unitdata { to, buffer });
         true
     }
+}
 
-    /// The other end has confirmed the release.
-    fn released(&mut self, index: u32, dc: &DisconnectConfirm, now: Time) {
-        let waits = |it: &Connection| it.state == State::Closing && it.dst_ref == dc.src_ref;
-        if self.connections[index as usize].as_ref().is_some_and(waits) {
-            self.close(index, now);
-        } else {
-            self.counters.unexpected += 1;
-        }
+/// The CR, CC or DR that the connection's state asks for; a brief one leaves out what the other end can do without.
+fn setup_tpdu<'a>(connection: &Connection, setup: &'a Setup, config: &Config, is_brief: bool) -> Tpdu<'a> {
+    let Connection { terms, dst_ref, src_ref, state, .. } = *connection;
+    if state == State::Closing {
+        let (reason, checksum) = (setup.reason, terms.checksum);
+        let dr = DisconnectRequest { dst_ref, src_ref, reason, checksum, additional: None, user_data: &[] };
+        return Tpdu::Dr(dr);
     }
-
-    /// The other end does not understand something that was sent.
-    fn rejected(&mut self, index: u32, now: Time, out: &mut Outbox) {
-        match self.connections[index as usize].as_ref().map(|it| it.state) {
-            Some(State::Open | State::AwaitsAcknowledge) => self.release(index, Reason::PROTOCOL_ERROR, now, out),
-            Some(State::AwaitsConfirm | State::Closing) => self.give_up(index, now, out),
-            _ => self.counters.unexpected += 1,
-        }
-    }
-
-    /// Nothing more is expected of the other end.
-    pub(super) fn give_up(&mut self, index: u32, now: Time, out: &mut Outbox) {
-        let Some(connection) = self.connections[index as usize].as_ref() else { return };
-        let (state, tag) = (connection.state, connection.setup.as_deref().map_or(0, |it| it.tag));
-        self.counters.given_up += 1;
-        match state {
-            State::AwaitsConfirm => out.up(Indication::Refused { tag, reason: Reason::UNSPECIFIED }),
-            State::Closing => {}
-            // It may still hear.
-            _ => return self.release(index, Reason::UNSPECIFIED, now, out),
-        }
-        self.close(index, now);
-    }
-
-    /// Buffers of the connection go back to whose they are.
-    fn let_go(&mut self, index: u32, out: &mut Outbox) {
-        let Transport { connections, slots, .. } = self;
-        let Some(connection) = connections[index as usize].as_mut() else { return };
-        let sending = &mut connection.sending;
-        if let Some(frame) = sending.expedited.take() {
-            slots.push_back(&mut sending.retained, frame);
-        }
-        for list in [&mut sending.unsent, &mut sending.expedited_unsent] {
-            while let Some(frame) = slots.pop_front(list) {
-                let slot = slots.at(frame);
-                slot.is = Is::Elsewhere;
-                if let Some(buffer) = slot.buffer.take() {
-                    out.up(Indication::Complete { buffer });
-                }
-            }
-        }
-        while let Some(frame) = slots.pop_front(&mut connection.sending.retained) {
-            slots.acknowledge(frame).into_iter().for_each(|buffer| out.up(Indication::Complete { buffer }));
-        }
-        while let Some(frame) = slots.pop_front(&mut connection.receiving.early) {
-            let slot = slots.at(frame);
-            slot.is = Is::Elsewhere;
-            if let Some(buffer) = slot.buffer.take() {
-                out.down(Request::Return { buffer });
-            }
-        }
-    }
-
-    /// The connection is gone; its reference is frozen (§6.18), and its number for as long: its user may not know yet.
-    fn close(&mut self, index: u32, now: Time) {
-        if let Some(connection) = self.remove(index) {
-            let until = now.after(self.config.times.l);
-            self.references.freeze(connection.peer, connection.src_ref, index, until);
-        }
-    }
-
-    fn remove(&mut self, index: u32) -> Option<Connection> {
-        let connection = self.connections[index as usize].take()?;
-        if let Entry::Occupied(it) = self.requested.entry((connection.peer, connection.dst_ref))
-            && *it.get() == index
-        {
-            it.remove();
-        }
-        self.pending -= u32::from(connection.is_pending());
-        self.wheel.remove(index);
-        Some(connection)
-    }
+    let is_request = state == State::AwaitsConfirm;
+    let options = AdditionalOptions(
+        if terms.expedited { AdditionalOptions::EXPEDITED } else { 0 }
+            | if terms.checksum { 0 } else { AdditionalOptions::NO_CHECKSUM }
+            | if terms.selective { AdditionalOptions::SELECTIVE } else { 0 }
+            | if terms.roa { AdditionalOptions::ROA } else { 0 },
+    );
+    // A CR says it in powers of two as well: who knows no F0 would take it for 128 octets (X.224 §13.3.4).
+    let power = 1 << terms.tpdu_size.min(8192).ilog2();
+    let says_power = setup.size == SizeIn::Powers || is_request && !is_brief;
+    let parameters = Parameters {
+        tpdu_size: TpduSize::new(power).filter(|_| says_power),
+        preferred_size: Some(terms.tpdu_size / 128).filter(|_| setup.size == SizeIn::Units),
+        calling: Some(&setup.details.calling[..]).filter(|it| !it.is_empty()),
+        called: Some(&setup.details.called[..]).filter(|it| !it.is_empty()),
+        version: is_request.then_some(1),
+        options: Some(options),
+        // 0 is less than half a millisecond.
+        acknowledge_time: Some(((config.times.al + MS / 2) / MS).try_into().unwrap_or(u16::MAX)).filter(|_| !is_brief),
+        inactivity_time: Some(u32::try_from(config.times.i / MS).unwrap_or(u32::MAX)),
+        ..Parameters::default()
+    };
+    let connect = Connect {
+        credit: setup.credit,
+        dst_ref,
+        src_ref,
+        class: terms.class,
+        extended: terms.format == Format::Extended,
+        no_flow_control: false,
+        // A CR that proposes class 4 has one even where it proposes to do without (X.224 §6.17.3).
+        checksum: if is_request { terms.class == Class::Four } else { terms.checksum },
+        parameters,
+        user_data: &setup.details.user_data,
+    };
+    if is_request { Tpdu::Cr(connect) } else { Tpdu::Cc(connect) }
 }

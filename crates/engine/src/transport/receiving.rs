@@ -1,6 +1,7 @@
 //! The direction towards here: order, duplicates, acknowledgement and credit (X.224 §12.2.3.5 to §12.2.3.9).
 
 use super::connection::{Connection, Deadline, Opening, State};
+use super::promises::Promises;
 use super::sending::AHEAD;
 use super::slots::{Is, NONE};
 use super::wheel::Wheel;
@@ -98,12 +99,22 @@ impl Transport {
 
     /// The user has read a buffer: there is room for another one.
     pub(super) fn returned(&mut self, buffer: Buffer, now: Time, out: &mut Outbox) {
-        let slot = self.slots.at(buffer.frame());
+        self.is_read(buffer.frame(), now);
+        out.down(Request::Return { buffer });
+    }
+
+    /// The user keeps a frame no more that it was given, be it given back or lent to send what it holds: there is room for another
+    /// one.
+    pub(super) fn is_read(&mut self, frame: u32, now: Time) {
+        let slot = self.slots.at(frame);
         let (is, index, serial) = (slot.is, slot.connection, slot.serial);
         slot.is = Is::Elsewhere;
-        out.down(Request::Return { buffer });
         if !matches!(is, Is::Given | Is::GivenExpedited) {
             return;
+        }
+        if is == Is::Given {
+            self.promises.take_back(1);
+            self.give_to_next();
         }
         let Transport { connections, config, wheel, .. } = self;
         let Some(connection) = connections.get_mut(index as usize).and_then(Option::as_mut) else { return };
@@ -132,9 +143,19 @@ impl Transport {
         }
     }
 
+    /// Whoever was promised less than it wants is promised more, where there is something.
+    fn give_to_next(&mut self) {
+        while let Some(index) = self.promises.next() {
+            let Some(connection) = self.connections[index as usize].as_mut() else { continue };
+            if core::mem::take(&mut connection.receiving.is_short) {
+                return self.owe(index);
+            }
+        }
+    }
+
     /// An AK with all that there is to say; false where no buffer is left for it.
     pub(super) fn send_acknowledge(&mut self, index: u32, now: Time, out: &mut Outbox) -> bool {
-        let Transport { connections, slots, config, arena, pool, counters, wheel, .. } = self;
+        let Transport { connections, slots, config, arena, pool, counters, wheel, promises, .. } = self;
         let Some(connection) = connections[index as usize].as_mut().filter(|it| it.receiving.owes) else { return true };
         let Some(mut buffer) = pool.take() else {
             counters.no_buffer += 1;
@@ -162,7 +183,7 @@ impl Transport {
             });
             Selective::new(runs_of, terms.format, &mut runs[..most])
         });
-        let ak = Acknowledge { selective, ..connection.next_acknowledge(config, wheel, index, now) };
+        let ak = Acknowledge { selective, ..connection.next_acknowledge(config, promises, wheel, index, now) };
         let mut to = Writer::new(arena.room(&mut buffer));
         let len = ak.emit(terms.format, &mut to).map(|()| to.len());
         let Ok(len) = len else { unreachable!("a frame has room for any AK") };
@@ -205,6 +226,7 @@ impl Connection {
     pub(super) fn next_acknowledge(
         &mut self,
         config: &Config,
+        promises: &mut Promises,
         wheel: &mut Wheel,
         index: u32,
         now: Time,
@@ -213,7 +235,12 @@ impl Connection {
         let room = terms.credit(config.credit).saturating_sub(receiving.held);
         let left = terms.space().distance(receiving.expected, receiving.granted);
         // Credit that was given is never taken back.
-        let credit = room.max(left);
+        let more = room.saturating_sub(left);
+        let given = promises.give(more);
+        if given < more && !core::mem::replace(&mut receiving.is_short, true) {
+            promises.is_short(index);
+        }
+        let credit = left + given;
         receiving.granted = terms.space().add(receiving.expected, credit);
         receiving.opening = match (receiving.opening, credit) {
             (_, 0) => Opening::Closed,
@@ -223,14 +250,15 @@ impl Connection {
         };
         (receiving.unacknowledged, receiving.owes) = (0, false);
         timers.acknowledge = Deadline::NONE;
+        let window_time = terms.window_time(config.times.w);
         if let Opening::Opened(times) = receiving.opening
             && terms.class == Class::Four
         {
-            let deadline = now.after(if times < config.times.n { config.times.t1 } else { config.times.w });
+            let deadline = now.after(if times < config.times.n { config.times.t1 } else { window_time });
             timers.window = Deadline::at(deadline);
             wheel.set(index, deadline);
         } else if terms.class == Class::Four {
-            timers.window = Deadline::at(now.after(config.times.w));
+            timers.window = Deadline::at(now.after(window_time));
         }
         Acknowledge {
             dst_ref: *dst_ref,

@@ -1,14 +1,14 @@
 //! The direction away from here: numbering, credit, retention, retransmission (X.224 §12.2.3.3 to §12.2.3.9).
 
-use super::connection::{Connection, Deadline, Opening, Sending, State};
+use super::connection::{Connection, Deadline, Opening, Sending, State, Terms};
 use super::number::Space;
 use super::slots::{Is, NONE, Slots};
 use super::wheel::Wheel;
 use super::{Config, Runs, Transport};
 use crate::layer::Outbox;
-use crate::service::{Cep, Indication, Request, Time};
+use crate::service::{Cep, Fate, Indication, Request, Time};
 use crate::wire::Writer;
-use crate::wire::tpdu::{Acknowledge, Class, Confirmation, Data};
+use crate::wire::tpdu::{Acknowledge, Class, Confirmation, Data, Reason};
 use underpass_checksum::fletcher::Sums;
 use underpass_link::arena::Buffer;
 
@@ -26,22 +26,30 @@ const DUPLICATES: u8 = 3;
 
 impl Transport {
     pub(super) fn data_request(&mut self, cep: Cep, buffer: Buffer, end: bool, now: Time, out: &mut Outbox) {
-        let Some(connection) = self.connection(cep) else { return out.up(Indication::Complete { buffer }) };
+        let queue = self.config.queue;
+        let refused = |buffer| Indication::Complete { buffer, cep: Some(cep), fate: Fate::Refused };
+        let Some(connection) = self.connection(cep) else { return out.up(refused(buffer)) };
         let may = matches!(connection.state, State::Open | State::AwaitsAcknowledge);
-        if !may || buffer.len() > connection.terms.most() as usize || buffer.is_empty() {
-            return out.up(Indication::Complete { buffer });
+        // No TSDU is empty, but the last DT of one may be.
+        let is_empty = buffer.is_empty() && !(end && connection.sending.begun);
+        let may = may && connection.sending.waiting < queue;
+        if !may || buffer.len() > connection.terms.most() as usize || is_empty {
+            return out.up(refused(buffer));
         }
+        connection.sending.begun = !end;
         let frame = buffer.frame();
+        self.is_read(frame, now);
         let slot = self.slots.at(frame);
-        (slot.is, slot.end, slot.buffer) = (Is::Unsent, end, Some(buffer));
+        (slot.is, slot.end, slot.buffer, slot.connection) = (Is::Unsent, end, Some(buffer), cep.0);
         let Some(connection) = self.connections[cep.0 as usize].as_mut() else { return };
         self.slots.push_back(&mut connection.sending.unsent, frame);
+        connection.sending.waiting += 1;
         self.send_data(cep.0, now, out);
     }
 
     /// Sends as many DTs as the other end's credit and this end's window allow.
     pub(super) fn send_data(&mut self, index: u32, now: Time, out: &mut Outbox) {
-        let Transport { connections, slots, config, arena, counters, wheel, .. } = self;
+        let Transport { connections, slots, config, arena, counters, wheel, promises, .. } = self;
         let Some(connection) = connections[index as usize].as_mut() else { return };
         if connection.state != State::Open {
             return;
@@ -64,6 +72,7 @@ impl Transport {
                 break;
             }
             let Some(frame) = slots.pop_front(&mut sending.unsent) else { break };
+            sending.waiting -= 1;
             let number = sending.next;
             sending.next = space.add(number, 1);
             let slot = slots.at(frame);
@@ -92,7 +101,7 @@ impl Transport {
                 slots.push_back(&mut sending.retained, frame);
             } else {
                 // The network delivers it: nothing is retained.
-                slot.is = Is::Acknowledged;
+                slot.is = Is::Leaving(Fate::Sent);
             }
             counters.data_sent += 1;
             let has_room =
@@ -101,7 +110,7 @@ impl Transport {
                 acknowledges = false;
                 let mut octets = [0; AHEAD];
                 let mut to = Writer::new(&mut octets);
-                let ak = connection.next_acknowledge(config, wheel, index, now);
+                let ak = connection.next_acknowledge(config, promises, wheel, index, now);
                 connection.receiving.carried = now;
                 if ak.emit(terms.format, &mut to).is_err() {
                     unreachable!("one that says nothing of what came out of order is no longer");
@@ -131,12 +140,18 @@ impl Transport {
         let sending = &mut connection.sending;
         let acknowledged = space.distance(sending.lower_edge, ak.number);
         let under_way = space.distance(sending.lower_edge, sending.next);
+        let upper_edge = space.add(ak.number, u32::from(ak.credit).min(space.window()));
+        // The network keeps them in order, and neither edge of the window may go back (X.224 §10.2.4.2).
+        let lowers = acknowledged > under_way || space.is_before(upper_edge, sending.upper_edge);
+        if connection.terms.class == Class::Two && lowers {
+            counters.unexpected += 1;
+            return self.release(index, Reason::PROTOCOL_ERROR, now, out);
+        }
         if acknowledged > under_way {
             // An old one, or one for what was never sent.
             return;
         }
         let subsequence = ak.subsequence.unwrap_or(0);
-        let upper_edge = space.add(ak.number, u32::from(ak.credit).min(space.window()));
         let grants = space.is_before(sending.upper_edge, upper_edge);
         if acknowledged == 0 && subsequence < sending.subsequence {
             return;
@@ -163,10 +178,13 @@ impl Transport {
             is_prompt &= slot.is == Is::Retained { again: 0, selected: false };
             sample = Some(now.since(slot.sent)).filter(|_| is_prompt);
             late += u64::from(slot.came_late(now, least));
-            slots.acknowledge(frame).into_iter().for_each(|buffer| out.up(Indication::Complete { buffer }));
+            slots.let_go(frame, Fate::Acknowledged, out);
         }
         if acknowledged > 0 {
             (sending.attempts, sending.duplicates) = (0, 0);
+            if core::mem::take(&mut sending.told) {
+                out.up(Indication::Resumed { cep: Cep(index) });
+            }
             let credit = u32::from(config.credit).max(space.distance(sending.lower_edge, sending.upper_edge));
             // Once it is reached: numbers come again.
             let is_reached = |it: &mut u32| !space.is_before(sending.lower_edge, *it);
@@ -307,8 +325,8 @@ impl Transport {
         }
     }
 
-    /// T1: the first DT that is retained goes again, and the connection is given up when that was tried often enough
-    /// (X.224 §12.2.1.2).
+    /// T1: the first DT that is retained goes again, and the connection is given up when that was tried for I, as it is when nothing
+    /// is heard for as long (X.224 §12.2.1.2 has N times T1 for it).
     pub(super) fn retransmission_ran_out(&mut self, index: u32, now: Time, out: &mut Outbox) {
         let Transport { connections, slots, .. } = self;
         let Some(connection) = connections[index as usize].as_mut() else { return };
@@ -320,6 +338,14 @@ impl Transport {
         // Where the credit was taken back, the other end says when it is there again, or is silent for I.
         if first.is_none() && expedited.is_none() {
             return;
+        }
+        if let Some(head) = first {
+            // Whatever keeps it: the other end, the way there, or a link that does not let go of it.
+            let since = if sending.attempts == 0 { slots.at(head).sent } else { sending.stalled };
+            if !sending.told && now.since(since) >= self.config.times.stall {
+                sending.told = true;
+                out.up(Indication::Stalled { cep: Cep(index) });
+            }
         }
         // What is still lent below is on its way: it is not sent again, and that is no attempt.
         if ![first, expedited].into_iter().flatten().any(|frame| slots.at(frame).buffer.is_some()) {
@@ -336,8 +362,13 @@ impl Transport {
             }
             return;
         }
-        sending.attempts += 1;
-        if sending.attempts >= self.config.times.n {
+        if sending.attempts == 0 {
+            sending.stalled = now;
+        }
+        sending.attempts = sending.attempts.saturating_add(1);
+        // By time and not by number: where round trips are short, N attempts are over while a switch learns another way. An ED may
+        // wait for a user that reads nothing, while the other end is not silent.
+        if first.is_some() && now.since(sending.stalled) >= self.config.times.i {
             return self.give_up(index, now, out);
         }
         sending.congestion.silent();
@@ -350,6 +381,20 @@ impl Transport {
 }
 
 impl Sending {
+    /// DTs that may be sent now: as many as the credit allows, and the window of this end's own.
+    pub(super) fn window(&self, terms: Terms, config: &Config) -> u32 {
+        let space = terms.space();
+        let credit = space.distance(self.next, self.upper_edge);
+        let under_way = space.distance(self.lower_edge, self.next);
+        let own = if config.congestion_control && terms.class == Class::Four {
+            self.congestion.window().saturating_sub(under_way)
+        } else {
+            u32::MAX
+        };
+        // Beyond half the space it is negative: the credit was taken back.
+        if credit > space.window() { 0 } else { credit.min(own) }
+    }
+
     /// Whether the other end's credit, which it may reduce, covers this number.
     fn is_granted(&self, space: Space, number: u32) -> bool {
         space.is_before(number, self.upper_edge)
@@ -402,7 +447,7 @@ fn t1(config: &Config, connection: &Connection, attempts: u8) -> u64 {
         smoothed => {
             let measured = u64::from(smoothed) + 4 * u64::from(round_trip.deviation);
             // The other end may put its AK off.
-            (measured + config.times.al).max(config.times.t1_least)
+            (measured + connection.terms.acknowledge_time(config.times.al)).max(config.times.t1_least)
         }
     };
     once << attempts.min(PATIENCE)

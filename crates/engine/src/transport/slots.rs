@@ -2,7 +2,8 @@
 //! follows it in its connection's list. Lists of frames instead of queues of each connection's own: nothing is allocated, and an
 //! idle connection has none.
 
-use crate::service::Time;
+use crate::layer::Outbox;
+use crate::service::{Cep, Fate, Indication, Time};
 use underpass_link::arena::Buffer;
 
 /// The end of a list.
@@ -44,8 +45,8 @@ pub(super) enum Is {
         /// Whether it was acknowledged out of order.
         selected: bool,
     },
-    /// A TPDU that nobody waits for any more, lent below.
-    Acknowledged,
+    /// A TPDU that nobody waits for any more, lent below, and what becomes of it when it is back.
+    Leaving(Fate),
     /// An ED, sent and not acknowledged, or waiting for the one before it.
     Expedited,
     /// A TPDU of this entity's own pool, lent below.
@@ -90,10 +91,10 @@ impl Slot {
 
     /// The buffer is the user's again, without the header.
     #[inline]
-    pub fn release(&mut self, mut buffer: Buffer) -> Buffer {
+    pub fn complete(&mut self, mut buffer: Buffer, fate: Fate) -> Indication {
         self.is = Is::Elsewhere;
-        buffer.pull(usize::from(self.header_len));
-        buffer
+        buffer.pull(usize::from(core::mem::take(&mut self.header_len)));
+        Indication::Complete { buffer, cep: Some(Cep(self.connection)), fate }
     }
 }
 
@@ -142,14 +143,16 @@ impl Slots {
         Some(frame)
     }
 
-    /// Nobody waits any more for the TPDU that was sent: its buffer, as the user has lent it. One that is still lent below is
-    /// the user's when it comes back.
+    /// Nobody waits any more for the TPDU that was sent: its buffer is the user's again, as it was lent. One that is still lent below
+    /// is when it comes back.
     #[inline]
-    pub fn acknowledge(&mut self, frame: u32) -> Option<Buffer> {
+    pub fn let_go(&mut self, frame: u32, fate: Fate, out: &mut Outbox) {
         let slot = self.at(frame);
         let buffer = slot.buffer.take();
-        slot.is = Is::Acknowledged;
-        buffer.map(|buffer| slot.release(buffer))
+        slot.is = Is::Leaving(fate);
+        if let Some(buffer) = buffer {
+            out.up(slot.complete(buffer, fate));
+        }
     }
 
     /// Puts `frame` behind `before`, or at the front.

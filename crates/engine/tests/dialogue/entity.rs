@@ -1,7 +1,7 @@
 //! An entity, its user, and a network on which the test is the other end.
 
 use underpass_engine::layer::{Layer, Outbox};
-use underpass_engine::service::{Cep, Details, Indication, Peer, Request, Time};
+use underpass_engine::service::{Cep, Details, Fate, Indication, Peer, Request, Time};
 use underpass_engine::transport::{Config, Counters, Transport};
 use underpass_engine::wire::Writer;
 use underpass_engine::wire::tpdu::*;
@@ -22,8 +22,11 @@ pub struct Entity {
     pub keeps: bool,
     /// What it has said, and to whom.
     sent: Vec<(Peer, Vec<u8>)>,
-    /// What its user was told, but for data.
+    /// What its user was told, but for data, and for stalls and their ends.
     pub told: Vec<Indication>,
+    pub stalls: Vec<Indication>,
+    /// What has become of what its user has sent.
+    pub fates: Vec<(Option<Cep>, Fate)>,
     /// Data that its user has not read, expedited data too.
     pub data: Vec<Buffer>,
 }
@@ -48,6 +51,8 @@ impl Entity {
             keeps: false,
             sent: Vec::new(),
             told: Vec::new(),
+            stalls: Vec::new(),
+            fates: Vec::new(),
             data: Vec::new(),
         }
     }
@@ -75,8 +80,28 @@ impl Entity {
     }
 
     pub fn send(&mut self, cep: Cep, octets: &[u8]) {
+        self.send_part(cep, octets, true);
+    }
+
+    /// A part of a TSDU, the last one or not.
+    pub fn send_part(&mut self, cep: Cep, octets: &[u8], end: bool) {
         let buffer = self.buffer(octets);
-        self.request(Request::Data { cep, buffer, end: true });
+        self.request(Request::Data { cep, buffer, end });
+    }
+
+    /// The network carries packets of so many octets from now on.
+    pub fn resize(&mut self, most: usize) {
+        self.transport.resize(most);
+    }
+
+    /// How much a connection would send at once.
+    pub fn room(&self, cep: Cep) -> i64 {
+        self.transport.room(cep)
+    }
+
+    /// Buffers that nobody uses.
+    pub fn unused(&self) -> usize {
+        self.free.len()
     }
 
     pub fn send_expedited(&mut self, cep: Cep, octets: &[u8]) {
@@ -129,8 +154,13 @@ impl Entity {
 
     /// The network gives back what it has kept.
     pub fn complete(&mut self, buffers: usize) {
+        self.complete_as(buffers, Fate::Sent);
+    }
+
+    /// The same, saying what has become of it.
+    pub fn complete_as(&mut self, buffers: usize, fate: Fate) {
         for buffer in self.lent.drain(..buffers).collect::<Vec<_>>() {
-            self.transport.indication(Indication::Complete { buffer }, self.now, &mut self.out);
+            self.transport.indication(Indication::complete(buffer, fate), self.now, &mut self.out);
             self.settle();
         }
     }
@@ -145,7 +175,7 @@ impl Entity {
                         match self.keeps {
                             true => self.lent.push(buffer),
                             false => {
-                                let complete = Indication::Complete { buffer };
+                                let complete = Indication::complete(buffer, Fate::Sent);
                                 self.transport.indication(complete, self.now, &mut self.out);
                             }
                         }
@@ -156,7 +186,11 @@ impl Entity {
             } else if let Some(indication) = self.out.up.pop_front() {
                 match indication {
                     Indication::Data { buffer, .. } | Indication::Expedited { buffer, .. } => self.data.push(buffer),
-                    Indication::Complete { buffer } => self.free.push(buffer),
+                    Indication::Complete { buffer, cep, fate } => {
+                        self.fates.push((cep, fate));
+                        self.free.push(buffer);
+                    }
+                    it @ (Indication::Stalled { .. } | Indication::Resumed { .. }) => self.stalls.push(it),
                     other => self.told.push(other),
                 }
             } else {

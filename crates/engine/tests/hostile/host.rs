@@ -2,7 +2,7 @@
 
 use std::collections::VecDeque;
 use underpass_engine::layer::{Layer, Outbox};
-use underpass_engine::service::{Cep, Details, Indication, Peer, Request, Time};
+use underpass_engine::service::{Cep, Details, Fate, Indication, Peer, Request, Time};
 use underpass_engine::transport::{Config, Counters, Transport};
 use underpass_engine::wire::tpdu::Reason;
 use underpass_link::arena::{Arena, Buffer, Geometry};
@@ -160,7 +160,7 @@ impl Host {
                 match request {
                     Request::Unitdata { to, buffer } => {
                         self.sent.push_back((to, self.arena.octets(&buffer).to_vec()));
-                        self.transport.indication(Indication::Complete { buffer }, now, &mut self.out);
+                        self.transport.indication(Indication::complete(buffer, Fate::Sent), now, &mut self.out);
                     }
                     Request::Return { buffer } => self.receive.push(buffer),
                     other => panic!("{other:?}"),
@@ -208,10 +208,11 @@ impl Host {
                 self.expedited[1] += 1;
                 self.give(buffer, now);
             }
-            Indication::Complete { buffer } => {
+            Indication::Complete { buffer, .. } => {
                 assert_eq!(buffer.offset(), 128, "a buffer comes back as it was lent");
                 self.free.push(buffer);
             }
+            Indication::Stalled { .. } | Indication::Resumed { .. } => {}
             other @ Indication::Unitdata { .. } => panic!("{other:?}"),
         }
     }

@@ -195,7 +195,7 @@ impl Side {
                 self.expedited[1] += 1;
                 self.stack.request(Request::Return { buffer }, now);
             }
-            Indication::Complete { buffer } => {
+            Indication::Complete { buffer, .. } => {
                 assert_eq!(buffer.offset(), self.arena.geometry().headroom, "a buffer comes back as it was lent");
                 self.free.push(buffer);
             }
@@ -203,6 +203,7 @@ impl Side {
                 assert_eq!(reason, Reason::NORMAL, "{self:?}");
                 self.released = true;
             }
+            Indication::Stalled { .. } | Indication::Resumed { .. } => {}
             other => panic!("{other:?}"),
         }
     }

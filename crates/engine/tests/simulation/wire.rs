@@ -6,7 +6,7 @@ use std::sync::{Arc, Mutex};
 use underpass_engine::network::HEADERS;
 use underpass_engine::service::Time;
 use underpass_link::arena::{Arena, Buffer};
-use underpass_link::{Guarantees, Link};
+use underpass_link::{Guarantees, Link, Returned};
 
 /// What goes wrong, and how fast the wire is.
 #[derive(Clone, Copy, Debug, Default)]
@@ -197,5 +197,9 @@ impl Link for End {
             packets.push(buffer);
         }
         count
+    }
+
+    fn close(self: Box<Self>) -> Returned {
+        Returned { lent: self.done, given: self.free, own: Vec::new() }
     }
 }

@@ -2,7 +2,7 @@
 
 use std::collections::VecDeque;
 use underpass_engine::column::Column;
-use underpass_engine::service::{Cep, Indication, Peer, Request, Time};
+use underpass_engine::service::{Cep, Fate, Indication, Peer, Request, Time};
 use underpass_engine::stack;
 use underpass_engine::transport::Config;
 use underpass_link::arena::{Arena, Buffer, Geometry};
@@ -84,7 +84,7 @@ impl End {
 
     fn transmitted(&mut self, now: Time) {
         for buffer in std::mem::take(&mut self.lent) {
-            self.column.indication(Indication::Complete { buffer }, now);
+            self.column.indication(Indication::complete(buffer, Fate::Sent), now);
         }
         self.settle(now);
     }

@@ -1,7 +1,10 @@
 //! Transport on transport over a link in memory: nothing is copied, buffers come back when they may, whoever runs the layers.
 
 mod copies;
+mod lateness;
 mod lending;
+mod pieces;
+mod replacing;
 mod schedulers;
 mod user;
 mod watch;

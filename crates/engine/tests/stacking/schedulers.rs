@@ -109,14 +109,16 @@ impl Runs for Stack<End> {
 enum Turn {
     Poll,
     Rise,
+    Expire,
     Fall,
 }
 
 /// A worker's thread.
 struct Turns {
     tell: mpsc::Sender<(Turn, Time)>,
-    /// Whether there was anything to do, and when something is due.
-    answered: mpsc::Receiver<(bool, Option<Time>)>,
+    /// Whether there was anything to do, whether timers may run out, and when something is due.
+    answered: mpsc::Receiver<(bool, bool, Option<Time>)>,
+    expires: bool,
     due: Option<Time>,
 }
 
@@ -127,23 +129,24 @@ impl Turns {
         let due = worker.due();
         thread::spawn(move || {
             for (turn, now) in told {
-                let any = match turn {
+                let (any, expires) = match turn {
                     Turn::Poll => worker.poll(now),
-                    Turn::Rise => worker.rise(now),
-                    Turn::Fall => worker.fall(now),
+                    Turn::Rise => (worker.rise(now), true),
+                    Turn::Expire => (worker.expire(now), true),
+                    Turn::Fall => (worker.fall(now), true),
                 };
-                if answer.send((any, worker.due())).is_err() {
+                if answer.send((any, expires, worker.due())).is_err() {
                     return;
                 }
             }
         });
-        Turns { tell, answered, due }
+        Turns { tell, answered, expires: true, due }
     }
 
     fn take(&mut self, turn: Turn, now: Time) -> bool {
         self.tell.send((turn, now)).unwrap();
         let any;
-        (any, self.due) = self.answered.recv().unwrap();
+        (any, self.expires, self.due) = self.answered.recv().unwrap();
         any
     }
 }
@@ -154,6 +157,10 @@ struct InTurns(Vec<Turns>);
 impl Runs for InTurns {
     fn poll(&mut self, now: Time) -> bool {
         let mut any = self.0.iter_mut().fold(false, |any, it| it.take(Turn::Poll, now) | any);
+        if self.0.iter().all(|it| it.expires) {
+            any |= self.0.iter_mut().fold(false, |any, it| it.take(Turn::Rise, now) | any);
+            any |= self.0.iter_mut().fold(false, |any, it| it.take(Turn::Expire, now) | any);
+        }
         loop {
             let rose = self.0.iter_mut().fold(false, |any, it| it.take(Turn::Rise, now) | any);
             let fell = self.0.iter_mut().rev().fold(false, |any, it| it.take(Turn::Fall, now) | any);

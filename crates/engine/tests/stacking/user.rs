@@ -99,11 +99,12 @@ impl Layer for User {
                 self.progress.received.store(self.expected, SeqCst);
                 out.down(Request::Return { buffer });
             }
-            Indication::Complete { buffer } => {
+            Indication::Complete { buffer, .. } => {
                 assert_eq!(buffer.offset(), self.arena.geometry().headroom, "it comes back as it was lent");
                 self.free.push(buffer);
                 self.progress.completed.fetch_add(1, SeqCst);
             }
+            Indication::Stalled { .. } | Indication::Resumed { .. } => {}
             other => panic!("{other:?}"),
         }
     }

@@ -1,8 +1,9 @@
-//! Throughput in one direction, over write size, with a bare ring beside.
+//! Throughput in one direction, over write size, with a bare ring beside; and to a reader that is slower than the writer.
 
 use anyhow::Result;
 use serde::Deserialize;
 
+use super::apps::load;
 use super::arguments;
 use crate::bench::{Chosen, Experiment, Lab};
 use crate::launcher::{Reading, Session};
@@ -25,6 +26,7 @@ pub fn add(lab: &Lab, chosen: &mut Chosen) {
         }
     }
     chosen.add("stream", Stream { size: 65536, pair: None });
+    chosen.add("stream", SlowReader);
 }
 
 #[derive(Debug)]
@@ -68,5 +70,38 @@ impl Experiment for Stream {
         arguments.extend(arguments!["--cpu", pair.first, "--peer-cpu", pair.second]);
         let throughput: Throughput = lab.alone(Program::RING, &arguments)?.json()?;
         Ok(Some((BARE_RING, throughput.bytes_per_second)))
+    }
+}
+
+/// The time that the slow reader rests after each receive of up to 64 KiB.
+const PAUSE_US: u32 = 200;
+const MIB: f64 = 1_048_576.0;
+
+/// A writer that is always ahead of its reader, so that it waits for room again and again.
+#[derive(Debug)]
+struct SlowReader;
+
+/// What the writer prints.
+#[derive(Debug, Deserialize)]
+struct Bulk {
+    bytes_per_second: f64,
+    /// Bytes of the whole run, the warm-up included.
+    total: f64,
+}
+
+impl Experiment for SlowReader {
+    fn plans(&self) -> Vec<Plan> {
+        let rate = Plan::rate("variant", "64 KiB writes, slow reader", Unit::BytesPerSecond).target(load::NOT_SLOWER);
+        let rate = rate.note(format!("unpinned; the reader rests for {PAUSE_US} µs after each receive"));
+        load::plans(rate.note(load::IN_PART), "MiB", false)
+    }
+
+    fn sample(&mut self, lab: &Lab, session: &Session) -> Result<Vec<Reading>> {
+        let arguments = arguments!["--size", 65536, "--seconds", lab.clock() * 4.0, "--pause", PAUSE_US];
+        let (server, client) = lab.converse_both(session, Program::STREAM, &arguments, None)?;
+        let bulk: Bulk = client.json()?;
+        let each = (server.processor_time + client.processor_time).as_nanos() as f64 / (bulk.total / MIB);
+        let reading = |figure| session.proven(client.pid, Rule::Connections, figure);
+        Ok(vec![reading(bulk.bytes_per_second), reading(each)])
     }
 }

@@ -42,6 +42,8 @@ pub struct Agent {
 /// What happens to an agent, for whoever watches it.
 #[derive(Debug)]
 pub enum Event {
+    /// Coordinators may come, and Ctrl-C ends it in order.
+    Ready,
     /// A coordinator has come.
     Coordinator(SocketAddr),
     /// It has gone.
@@ -57,6 +59,7 @@ impl Agent {
     /// The listener fails.
     pub fn serve(&self, listener: &TcpListener, told: &(dyn Fn(Event) + Sync)) -> Result<()> {
         interrupt::watch().context("cannot watch for Ctrl-C")?;
+        told(Event::Ready);
         self.serve_until(listener, told, &|| interrupt::check().is_err())
     }
 

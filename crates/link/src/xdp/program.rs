@@ -1,7 +1,7 @@
 //! The XDP program: our packets go to the socket of the queue that they came on, all others to the kernel.
 
 use super::assembler::{Assembler, Condition, Operand, Register, Width};
-use crate::filter::{ETHERTYPE_AT, Filter, JUMBO, LLC_AT, LONGEST, SAPS, UNNUMBERED};
+use crate::filter::{ALL, ETHERTYPE_AT, Filter, JUMBO, LLC_AT, LONGEST, PROTOCOLS, SAPS, UNNUMBERED, halves};
 use Operand::{Immediate, Register as Of};
 use Register::{R0, R1, R2, R3, R4, R5};
 
@@ -14,12 +14,12 @@ const DATA_END: i16 = 4;
 const RX_QUEUE_INDEX: i16 = 16;
 
 impl Filter {
-    /// The program, which looks sockets up in the map with this descriptor.
-    pub fn program(self, map: i32) -> Vec<u64> {
+    /// The program of an interface with this address, which looks sockets up in the map with this descriptor.
+    pub fn program(self, own: [u8; 6], map: i32) -> Vec<u64> {
         let mut it = Assembler::default();
-        let [ours, pass] = [it.label(), it.label()];
+        let [to_all, addressed, ours, pass] = [(); 4].map(|()| it.label());
         let needed = match self {
-            Filter::Llc => LLC_AT + 3,
+            Filter::Llc => LLC_AT + 4,
             Filter::EtherType(_) => LLC_AT,
         };
         it.load(R2, Width::Word, R1, DATA);
@@ -27,6 +27,20 @@ impl Filter {
         it.set(R4, Of(R2));
         it.add(R4, Immediate(needed.into()));
         it.jump_if(R4, Condition::Greater, Of(R3), pass);
+        for (at, half) in halves(own) {
+            it.load(R5, Width::Half, R2, at.into());
+            it.network_to_host(R5);
+            it.jump_if(R5, Condition::Different, Immediate(half.into()), to_all);
+        }
+        // It is: whatever is in the register equals itself.
+        it.jump_if(R5, Condition::Equal, Of(R5), addressed);
+        it.place(to_all);
+        for at in [0, 2, 4] {
+            it.load(R5, Width::Half, R2, at);
+            // The same from either end.
+            it.jump_if(R5, Condition::Different, Immediate(ALL.into()), pass);
+        }
+        it.place(addressed);
         it.load(R5, Width::Half, R2, ETHERTYPE_AT.into());
         it.network_to_host(R5);
         match self {
@@ -41,6 +55,10 @@ impl Filter {
                 it.jump_if(R5, Condition::Different, Immediate(SAPS.into()), pass);
                 it.load(R5, Width::Octet, R2, i16::from(LLC_AT) + 2);
                 it.jump_if(R5, Condition::Different, Immediate(UNNUMBERED.into()), pass);
+                let [inactive, full] = PROTOCOLS;
+                it.load(R5, Width::Octet, R2, i16::from(LLC_AT) + 3);
+                it.jump_if(R5, Condition::Equal, Immediate(inactive.into()), ours);
+                it.jump_if(R5, Condition::Different, Immediate(full.into()), pass);
             }
         }
         it.place(ours);
@@ -62,8 +80,11 @@ mod tests {
     use super::*;
     use crate::xdp::bpf::{Program, SocketMap};
 
+    const OWN: [u8; 6] = [2, 0, 0x81, 0xfe, 0, 7];
+
     fn frame(ethertype: u16, llc: [u8; 3]) -> Vec<u8> {
         let mut frame = vec![0; 60];
+        frame[..6].copy_from_slice(&OWN);
         frame[12..14].copy_from_slice(&ethertype.to_be_bytes());
         frame[14..17].copy_from_slice(&llc);
         frame
@@ -80,7 +101,7 @@ mod tests {
             Err(error) => return println!("SKIPPED: no BPF here ({error}); run as root"),
         };
         let run = |filter: Filter, frame: &[u8]| {
-            let mut code = filter.program(map.descriptor());
+            let mut code = filter.program(OWN, map.descriptor());
             // `r3 = XDP_PASS`, in front of the call.
             let call = code.iter().position(|it| it & 0xff == 0x85).unwrap();
             code[call - 1] = code[call - 1] & 0xffff_ffff | ABORTED << 32;
@@ -101,8 +122,26 @@ mod tests {
             let verdict = run(Filter::Llc, &frame(ethertype, llc));
             assert_eq!(verdict, if ours { ABORTED as u32 } else { PASS as u32 }, "{ethertype:#x} {llc:x?}");
         }
+        for (protocol, ours) in [(0x00, true), (0x81, true), (0x82, false), (0x83, false), (0xcc, false)] {
+            let mut frame = frame(46, ISO);
+            frame[17] = protocol;
+            assert_eq!(run(Filter::Llc, &frame), if ours { ABORTED as u32 } else { PASS as u32 }, "{protocol:#x}");
+        }
+        let to = |address: [u8; 6]| [&address[..], &frame(46, ISO)[6..]].concat();
+        assert_eq!(run(Filter::Llc, &to([0xff; 6])), ABORTED as u32);
+        // A neighbour's, a group's (of all IS), and those that are almost the address of all, or this one's.
+        let group = [0x01, 0x80, 0xc2, 0, 0, 0x14];
+        let almost = [0, 3, 5].map(|at| {
+            let (mut own, mut all) = (OWN, [0xff; 6]);
+            own[at] ^= 1;
+            all[at] ^= 1;
+            [own, all]
+        });
+        for address in almost.into_iter().flatten().chain([group, [0; 6]]) {
+            assert_eq!(run(Filter::Llc, &to(address)), PASS as u32, "{address:x?}");
+        }
         // The shortest that the kernel takes is too short for LLC.
-        assert_eq!(run(Filter::Llc, &frame(46, ISO)[..16]), PASS as u32);
+        assert_eq!(run(Filter::Llc, &frame(46, ISO)[..17]), PASS as u32);
         let filter = Filter::EtherType(0x88b5);
         assert_eq!(run(filter, &frame(0x88b5, [0; 3])), ABORTED as u32);
         assert_eq!(run(filter, &frame(46, ISO)), PASS as u32);

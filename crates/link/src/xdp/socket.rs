@@ -14,7 +14,7 @@ use rustix::net::sockopt::{
     set_xdp_umem_reg, xdp_mmap_offsets, xdp_options,
 };
 use rustix::net::xdp::{
-    SocketAddrXdp, SocketAddrXdpFlags, SocketAddrXdpWithSharedUmem, XDP_PGOFF_RX_RING, XDP_PGOFF_TX_RING,
+    SocketAddrXdp, SocketAddrXdpFlags as Flags, SocketAddrXdpWithSharedUmem, XDP_PGOFF_RX_RING, XDP_PGOFF_TX_RING,
     XDP_UMEM_PGOFF_COMPLETION_RING, XDP_UMEM_PGOFF_FILL_RING, XdpDesc, XdpOptionsFlags, XdpUmemReg, XdpUmemRegFlags,
 };
 use rustix::net::{AddressFamily, SocketFlags, SocketType, bind, socket_with};
@@ -55,6 +55,8 @@ const LEAST_FRAME: u32 = 2048;
 /// The socket, and its rings. Each has room for every frame of the arena.
 #[derive(Debug)]
 pub struct Socket {
+    /// Twice as many: the kernel says what has come before it says that it has taken the frames for it from here, so that they may
+    /// be back while they still take room.
     pub fill: Producer<u64>,
     pub completion: Consumer<u64>,
     pub transmit: Producer<XdpDesc>,
@@ -80,13 +82,13 @@ impl Socket {
         }
         let size = arena.geometry().frames.next_power_of_two();
         let rings = || -> io::Result<_> {
-            set_xdp_umem_fill_ring_size(&descriptor, size)?;
+            set_xdp_umem_fill_ring_size(&descriptor, 2 * size)?;
             set_xdp_umem_completion_ring_size(&descriptor, size)?;
             set_xdp_tx_ring_size(&descriptor, size)?;
             set_xdp_rx_ring_size(&descriptor, size)?;
             let at = xdp_mmap_offsets(&descriptor)?;
             Ok((
-                Producer::map(&descriptor, XDP_UMEM_PGOFF_FILL_RING, at.fr, size)?,
+                Producer::map(&descriptor, XDP_UMEM_PGOFF_FILL_RING, at.fr, 2 * size)?,
                 Consumer::map(&descriptor, XDP_UMEM_PGOFF_COMPLETION_RING, at.cr, size)?,
                 Producer::map(&descriptor, XDP_PGOFF_TX_RING, at.tx, size)?,
                 Consumer::map(&descriptor, XDP_PGOFF_RX_RING, at.rx, size)?,
@@ -109,26 +111,14 @@ impl Socket {
         pieces: bool,
         beside: Option<&Socket>,
     ) -> Result<(), OpenError> {
-        use SocketAddrXdpFlags as Flags;
         let name = || interface.name().to_string();
         let address = |flags| SocketAddrXdp::new(flags, interface.index(), queue);
-        let copies = match how {
-            Bind::Auto => Flags::empty(),
-            Bind::ZeroCopy => Flags::XDP_ZEROCOPY,
-            Bind::Copy => Flags::XDP_COPY,
-        };
-        let plain = Flags::XDP_USE_NEED_WAKEUP | copies;
         let (result, pieces) = match beside {
             Some(first) => {
                 let (addr, shared_umem_fd) = (address(Flags::XDP_SHARED_UMEM), first.as_fd());
                 (self.bind_when_free(&SocketAddrXdpWithSharedUmem { addr, shared_umem_fd }), first.pieces)
             }
-            None if pieces => match self.bind_when_free(&address(plain | Flags::XDP_USE_SG)) {
-                // Before Linux 6.6, or a driver that cannot.
-                Err(Errno::INVAL | Errno::OPNOTSUPP) => (self.bind_when_free(&address(plain)), false),
-                result => (result, true),
-            },
-            None => (self.bind_when_free(&address(plain)), false),
+            None => first_of(how, pieces, |flags| self.bind_when_free(&address(flags))),
         };
         result.map_err(|errno| match errno {
             Errno::BUSY => OpenError::QueueTaken { interface: name(), queue },
@@ -170,6 +160,28 @@ impl Socket {
         }
         bind(&self.descriptor, address)
     }
+}
+
+/// Binds in the first of the ways that there are, and whether packets may lie in several frames then.
+///
+/// Without a copy is asked for by name, before anything else: with a free choice, a kernel that cannot do what else is asked for
+/// without a copy, as packets in several frames on a device that takes one, does it with one and says that all is well.
+fn first_of(how: Bind, pieces: bool, mut bind: impl FnMut(Flags) -> io::Result<()>) -> (io::Result<()>, bool) {
+    let copies: &[Flags] = match how {
+        Bind::Auto => &[Flags::XDP_ZEROCOPY, Flags::XDP_COPY],
+        Bind::ZeroCopy => &[Flags::XDP_ZEROCOPY],
+        Bind::Copy => &[Flags::XDP_COPY],
+    };
+    let mut last = (Err(Errno::OPNOTSUPP), false);
+    for (copies, pieces) in copies.iter().flat_map(|it| [(*it, pieces), (*it, false)]) {
+        let plain = Flags::XDP_USE_NEED_WAKEUP | copies;
+        last = (bind(if pieces { plain | Flags::XDP_USE_SG } else { plain }), pieces);
+        // Before Linux 6.6, or a driver that cannot.
+        if !matches!(last.0, Err(Errno::INVAL | Errno::OPNOTSUPP)) {
+            break;
+        }
+    }
+    last
 }
 
 impl AsFd for Socket {
@@ -221,4 +233,44 @@ fn register(socket: &OwnedFd, arena: &Arena) -> Result<(), OpenError> {
         Errno::NOBUFS | Errno::NOMEM => OpenError::Locked { octets: umem.len as usize },
         errno => OpenError::system("registering packet memory")(errno),
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A device of so many pieces without a copy, on a kernel that knows of these, as `xp_assign_dev` of Linux 6.18 binds it: with a
+    /// copy or without one, in pieces or not. No test has such a device.
+    fn bound(segments: u32, knows_pieces: bool, how: Bind, pieces: bool) -> (io::Result<()>, Option<(bool, bool)>) {
+        let mut bound = None;
+        let (result, in_pieces) = first_of(how, pieces, |flags| {
+            let [zero_copy, copy, sg] =
+                [Flags::XDP_ZEROCOPY, Flags::XDP_COPY, Flags::XDP_USE_SG].map(|it| flags.contains(it));
+            if sg && !knows_pieces || zero_copy && copy {
+                return Err(Errno::INVAL);
+            }
+            let can = segments > 1 || segments == 1 && !sg;
+            if zero_copy && !can {
+                return Err(Errno::OPNOTSUPP);
+            }
+            bound = Some((can && !copy, sg));
+            Ok(())
+        });
+        assert!(result.is_err() || bound.is_some_and(|it| it.1 == in_pieces));
+        (result, bound)
+    }
+
+    #[test]
+    fn without_a_copy_comes_before_pieces() {
+        let [zero_copy, copy] = [true, false].map(|zero_copy| move |pieces| (Ok(()), Some((zero_copy, pieces))));
+        assert_eq!(bound(17, true, Bind::Auto, true), zero_copy(true));
+        assert_eq!(bound(1, true, Bind::Auto, true), zero_copy(false));
+        assert_eq!(bound(1, false, Bind::Auto, true), zero_copy(false));
+        assert_eq!(bound(0, true, Bind::Auto, true), copy(true));
+        assert_eq!(bound(0, false, Bind::Auto, true), copy(false));
+        assert_eq!(bound(17, true, Bind::Auto, false), zero_copy(false));
+        assert_eq!(bound(17, true, Bind::Copy, true), copy(true));
+        assert_eq!(bound(1, true, Bind::ZeroCopy, true), zero_copy(false));
+        assert_eq!(bound(0, true, Bind::ZeroCopy, true), (Err(Errno::OPNOTSUPP), None));
+    }
 }

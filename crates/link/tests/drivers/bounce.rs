@@ -11,7 +11,7 @@ const GEOMETRY: Geometry = Geometry { frames: 256, frame_size: 4096, headroom: 6
 const OWN: usize = 64;
 /// The beginning of a frame of ours, of any contents.
 fn header() -> Vec<u8> {
-    frame(0, 2000)[..17].to_vec()
+    frame(0, 2000)[..18].to_vec()
 }
 
 fn over(end: End<Xdp>, how: Copying) -> End<Bounce<Xdp>> {
@@ -39,8 +39,8 @@ fn any_number_of_pieces_may_be_copied() {
             assert!(from.send(&packet, piece), "buffers come back");
             assert!(to.expect() == packet, "{number}: {} octets in pieces of {piece}, {how:?}", packet.len());
         }
-        let (link, frames) = from.link.close();
-        let all = frames.len() + from.free.len() + link.close().len();
+        let (link, frames) = from.link.take_apart();
+        let all = frames.len() + from.free.len() + Box::new(link).close().all().len();
         assert_eq!(all, GEOMETRY.frames as usize, "buffers are lost, {how:?}");
     }
 }
@@ -62,8 +62,8 @@ fn dummies_are_as_long_as_what_they_stand_for() {
         let packet = frame(number, 60 + (number as usize * 607) % 40_000);
         assert!(from.send(&packet, 3000), "buffers come back");
         let dummy = to.expect();
-        assert_eq!((dummy.len(), &dummy[..17]), (packet.len(), &header()[..]));
-        assert!(dummy[17..] != packet[17..]);
+        assert_eq!((dummy.len(), &dummy[..18]), (packet.len(), &header()[..]));
+        assert!(dummy[18..] != packet[18..]);
     }
 }
 
@@ -82,4 +82,22 @@ fn a_link_that_takes_no_pieces_gets_none() {
         assert!(from.send(&packet, 300), "buffers come back");
         assert!(to.expect() == packet, "{number}");
     }
+}
+
+/// A packet that needs more frames than there are to copy into is refused, and what is behind it goes.
+#[test]
+fn a_packet_for_which_there_are_too_few_frames_keeps_no_other() {
+    let geometry = Geometry { frames: 64, frame_size: 4096, headroom: 0 };
+    let [(arena, mut free), (other, room)] = [Arena::new(geometry), Arena::new(geometry)];
+    let [one, two] = Loopback::copying([&arena, &other], 4096);
+    let own = free.split_off(free.len() - 1);
+    let all = free.len();
+    // As many frames as the packet has octets for, of a link that takes no pieces.
+    let link = Bounce::new(one, &arena, own, Copying::First(0), &header());
+    let (mut from, mut to) = (End::new(arena, free, link), End::new(other, room, two));
+    to.listen(16);
+    assert!(from.send(&frame(0, 6000), 3000) && from.send(&frame(1, 1000), 500));
+    assert_eq!(to.expect(), frame(1, 1000));
+    from.reclaim();
+    assert_eq!((from.link.counters().refused, from.free.len()), (1, all));
 }

@@ -28,7 +28,7 @@ fn frames_arrive_as_they_were() {
         }
         for end in ends {
             assert_eq!(end.link.counters().lost, 0);
-            let all = end.free.len() + end.link.close().len();
+            let all = end.free.len() + Box::new(end.link).close().all().len();
             assert_eq!(all, GEOMETRY.frames as usize, "buffers are lost");
         }
     }

@@ -91,9 +91,13 @@ fn a_link_that_is_down_says_so_and_goes_on_afterwards() {
         assert!(pair[0].send(&frame(2, 100), 100));
         let fault = pair[end].link.check().unwrap_err();
         assert!(matches!(fault, Fault::Down { .. }), "{fault}");
+        // The other one is up, and has lost its carrier.
+        let fault = wait("a fault", || pair[1 - end].link.check().err());
+        assert!(matches!(fault, Fault::NoCarrier { .. }), "{fault}");
         cable.ends[end].set_up(INTERFACE, true).unwrap();
         assert!(carries(&mut pair, 3));
-        pair.iter_mut().for_each(|it| it.link.check().unwrap());
+        // The kernel says a moment later that there is a carrier again.
+        pair.iter_mut().for_each(|it| wait("the carrier", || it.link.check().ok()));
     }
 }
 
@@ -124,6 +128,20 @@ fn another_mtu_is_told_once() {
     assert!(carries(&mut pair, 2));
 }
 
+/// What is sent to the new one does not come.
+#[test]
+fn another_address_is_told() {
+    let Some(cable) = cable(1500) else { return };
+    let Some(mut pair) = ends(&cable, GEOMETRY, &Config::default()) else { return };
+    let mut raw = End::raw(&cable.ends[0], GEOMETRY, Filter::Llc).expect("root may open it");
+    pair[0].link.check().unwrap();
+    cable.ends[0].set_link_address(INTERFACE, [2, 0, 0, 0, 0, 9]).unwrap();
+    for fault in [pair[0].link.check().unwrap_err(), raw.link.check().unwrap_err()] {
+        assert!(matches!(fault, Fault::Address { .. }), "{fault}");
+    }
+    pair[1].link.check().unwrap();
+}
+
 #[test]
 fn a_link_that_is_gone_says_so_and_is_opened_anew() {
     let Some(mut cable) = cable(1500) else { return };
@@ -140,7 +158,7 @@ fn a_link_that_is_gone_says_so_and_is_opened_anew() {
         assert!(matches!(end.link.check().unwrap_err(), Fault::Gone { .. }));
     }
     for end in pair {
-        let all = end.free.len() + end.link.close().len();
+        let all = end.free.len() + Box::new(end.link).close().all().len();
         assert_eq!(all, GEOMETRY.frames as usize, "buffers are lost");
     }
     cable = Cable::new(1500).unwrap();

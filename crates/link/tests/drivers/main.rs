@@ -10,3 +10,4 @@ mod refusals;
 mod soak;
 mod starvation;
 mod support;
+mod waiting;

@@ -72,6 +72,28 @@ fn only_what_is_asked_for_comes() {
         assert_eq!(other.expect(), marked);
     }
     assert_eq!((llc.receive(), other.receive()), (None, None));
+    // Nor a neighbour's, or a group's, or what other protocols send by the same SAPs.
+    for address in [[2, 0, 0, 0, 0, 9], [0x01, 0x80, 0xc2, 0, 0, 0x14]] {
+        let packet = [&address[..], &frame(0, 100)[6..]].concat();
+        assert!(peer.send(&packet, 100));
+    }
+    let mut hello = frame(0, 100);
+    hello[17] = 0x83;
+    assert!(peer.send(&hello, 100) && peer.send(&frame(1, 100), 100));
+    assert_eq!((llc.expect(), llc.receive()), (frame(1, 100), None));
+}
+
+/// The kernel takes a VLAN's tag out of a packet, which looks as if it had none.
+#[test]
+fn what_comes_by_another_vlan_is_not_ours() {
+    let Some(cable) = cable(1500) else { return };
+    let [mut to, mut from] =
+        cable.ends.each_ref().map(|end| End::raw(end, GEOMETRY, Filter::Llc).expect("root may open it"));
+    to.listen(64);
+    let packet = frame(0, 100);
+    let tagged = [&packet[..12], &[0x81, 0x00, 0x00, 0x07], &packet[12..]].concat();
+    assert!(from.send(&tagged, tagged.len()) && from.send(&frame(1, 100), 100));
+    assert_eq!((to.expect(), to.receive()), (frame(1, 100), None));
 }
 
 #[test]
@@ -84,6 +106,7 @@ fn what_does_not_fit_is_refused_or_lost_and_counted() {
     assert!(from.send(&frame(0, 1515), 1515) && from.send(&frame(1, 100)[..13], 13));
     from.reclaim();
     assert_eq!((from.link.counters().refused, from.free.len()), (2, free));
+    assert_eq!(from.free.iter().filter(|it| it.is_refused()).count(), 2, "they say so");
     // It is shorter than this end knows.
     cable.ends[0].set_mtu(INTERFACE, 500).unwrap();
     assert!(from.send(&frame(2, 600), 600) && from.send(&frame(3, 400), 400));
@@ -95,7 +118,7 @@ fn what_does_not_fit_is_refused_or_lost_and_counted() {
     assert!(from.send(&frame(4, 100), 100));
     assert!(matches!(from.link.check().unwrap_err(), Fault::Down { .. }));
     cable.ends[0].set_up(INTERFACE, true).unwrap();
-    from.link.check().unwrap();
+    wait("the carrier", || from.link.check().ok());
     // What could not be sent is kept for the next time.
     assert!(from.send(&frame(5, 100), 100));
     assert_eq!([to.expect(), to.expect()], [frame(4, 100), frame(5, 100)]);
@@ -103,6 +126,39 @@ fn what_does_not_fit_is_refused_or_lost_and_counted() {
     for end in [&mut from, &mut to] {
         end.send(&frame(6, 100), 100);
         assert!(matches!(end.link.check().unwrap_err(), Fault::Gone { .. }));
+    }
+}
+
+/// Whatever the driver, and behind any wrapper: the link is opened again with the buffers that it had.
+#[test]
+fn a_link_that_is_closed_gives_back_all_buffers() {
+    let Some(cable) = cable(1500) else { return };
+    for driver in [Driver::Packet, Driver::Xdp] {
+        let (arena, mut free) = Arena::new(GEOMETRY);
+        for round in 0..3 {
+            let opened = inside(&cable.ends[0], || driver.open(INTERFACE, &arena, &Config::default()));
+            let mut link = match opened {
+                Ok(opened) => opened.link,
+                Err(error) => {
+                    println!("SKIPPED: {error}");
+                    break;
+                }
+            };
+            free.split_off(128).into_iter().for_each(|buffer| link.fill(buffer));
+            let mut packets = std::collections::VecDeque::new();
+            for number in 0..32 {
+                let mut buffer = free.pop().unwrap();
+                arena.fill(&mut buffer, 100);
+                arena.octets_mut(&mut buffer).copy_from_slice(&frame(number, 100));
+                packets.push_back(buffer);
+            }
+            link.transmit(&mut packets);
+            let returned = link.close();
+            let counts = [returned.lent.len(), returned.given.len(), returned.own.len(), packets.len()];
+            assert_eq!(counts, [32, 128, 0, 0], "{driver:?}, round {round}");
+            assert!(returned.lent.iter().all(|it| it.len() == 100));
+            free.extend(returned.all());
+        }
     }
 }
 

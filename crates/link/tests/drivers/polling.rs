@@ -17,7 +17,7 @@ const OFTEN: &str = "100000";
 
 /// A number that a socket is set to.
 fn option(link: &Xdp, option: i32) -> i32 {
-    let socket = link.readiness().expect("it has a descriptor").as_raw_fd();
+    let socket = link.readiness().expect("it has a descriptor").descriptor.as_raw_fd();
     let (mut value, mut len) = (0i32, 4);
     // SAFETY: these options are a number each, and there is room for it.
     let result = unsafe { libc::getsockopt(socket, libc::SOL_SOCKET, option, (&raw mut value).cast(), &raw mut len) };

@@ -1,7 +1,7 @@
 //! A kernel that is older, was built without something, or keeps it for others: each refusal names its remedy, and with a free
 //! choice the next driver comes, with the reason. The refusals are a seccomp filter's, in a thread of its own.
 
-use super::support::{End, cable, inside};
+use super::support::{End, cable, frame, inside};
 use rustix::thread::{CapabilitySet, CapabilitySets, set_capabilities};
 use seccompiler::{
     SeccompAction, SeccompCmpArgLen, SeccompCmpOp, SeccompCondition, SeccompFilter, SeccompRule, apply_filter,
@@ -9,13 +9,13 @@ use seccompiler::{
 use std::net::UdpSocket;
 use std::thread;
 use underpass_link::Link;
-use underpass_link::arena::{Arena, Geometry};
+use underpass_link::arena::{Arena, Geometry, Pages};
 use underpass_link::driver::Driver;
 use underpass_link::error::OpenError;
 use underpass_link::filter::Filter;
 use underpass_link::packet::Packet;
 use underpass_link::rig::{Cable, INTERFACE, Namespace};
-use underpass_link::xdp::{BusyPoll, Config};
+use underpass_link::xdp::{BusyPoll, Config, Xdp};
 
 const GEOMETRY: Geometry = Geometry { frames: 64, frame_size: 2048, headroom: 128 };
 /// Commands of bpf(2), and options of AF_XDP and of all sockets, by their numbers.
@@ -167,4 +167,59 @@ fn who_may_open_packet_sockets_alone_gets_one_and_who_may_nothing_is_told_so() {
         format!("a network namespace cannot be made (Operation not permitted (os error 1)); {remedy}")
     );
     assert_eq!(refusals[1], format!("making up0 is not permitted; {remedy}"));
+}
+
+/// What the kernel refuses for a reason that nobody knows is refused, and keeps nothing behind it; what it has no room for is kept.
+#[test]
+fn a_packet_that_the_kernel_does_not_take_keeps_no_other() {
+    let Some(cable) = cable(1500) else { return };
+    for (errno, refused) in [(libc::EIO, 2), (libc::EPERM, 2), (libc::ENOBUFS, 0)] {
+        let (refusals, back, fault) = inside(&cable.ends[0], || {
+            let (arena, free) = Arena::new(GEOMETRY);
+            let guarantees = Config::default().guarantees;
+            let link = Packet::open(INTERFACE, &arena, Filter::Llc, guarantees).expect("root may open it");
+            let (mut end, all) = (End::new(arena, free, link), GEOMETRY.frames as usize);
+            Refusal { call: libc::SYS_sendmmsg, argument: None, errno }.apply();
+            assert!(end.send(&frame(1, 100), 100) && end.send(&frame(2, 100), 50));
+            end.reclaim();
+            (end.link.counters().refused, all - end.free.len(), end.link.check().is_err())
+        });
+        let kept = if refused == 0 { 3 } else { 0 };
+        assert_eq!((refusals, back, fault), (refused, kept, refused > 0), "error {errno}");
+    }
+}
+
+/// Huge pages that are reserved, and that a control group may not have all the same.
+#[test]
+fn an_arena_lies_in_ordinary_pages_where_huge_ones_may_not_be_used() {
+    const POPULATE_WRITE: u64 = 23;
+    let large = || Arena::new(Geometry { frames: 1024, frame_size: 2048, headroom: 0 }).0.pages();
+    if large() == Pages::Ordinary {
+        return println!("SKIPPED: no huge pages are reserved here; as root, `sysctl vm.nr_hugepages=16`");
+    }
+    let pages = thread::spawn(move || {
+        Refusal { call: libc::SYS_madvise, argument: Some((2, POPULATE_WRITE)), errno: libc::EFAULT }.apply();
+        large()
+    });
+    assert_eq!(pages.join().expect("no signal ends it"), Pages::Ordinary);
+}
+
+/// With `nohz_full` the kernel has no barrier of its own for it.
+#[test]
+fn a_link_gives_all_buffers_back_without_membarrier() {
+    let Some(cable) = cable(1500) else { return };
+    let back = inside(&cable.ends[0], || {
+        let (arena, free) = Arena::new(GEOMETRY);
+        let mut link = match Xdp::open(INTERFACE, &arena, &Config::default()) {
+            Ok(link) => link,
+            Err(error) => {
+                println!("SKIPPED: {error}");
+                return GEOMETRY.frames as usize;
+            }
+        };
+        free.into_iter().for_each(|buffer| link.fill(buffer));
+        Refusal { call: libc::SYS_membarrier, argument: None, errno: libc::EINVAL }.apply();
+        Box::new(link).close().all().len()
+    });
+    assert_eq!(back, GEOMETRY.frames as usize);
 }

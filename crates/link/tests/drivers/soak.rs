@@ -74,6 +74,10 @@ fn nothing_is_changed_or_repeated_while_the_receiver_stalls() {
     println!("{sent} sent, {received} received, {lost} lost; {} changes of algorithm", from.link.counters().switches);
     assert_eq!(received + lost, sent, "what was lost is not counted");
     for end in [from, to] {
-        assert_eq!(end.free.len() + end.link.close().len(), GEOMETRY.frames as usize, "buffers are lost");
+        assert_eq!(
+            end.free.len() + Box::new(end.link).close().all().len(),
+            GEOMETRY.frames as usize,
+            "buffers are lost"
+        );
     }
 }

@@ -2,6 +2,7 @@
 
 use super::support::{End, cable, ends, frame};
 use std::time::{Duration, Instant};
+use underpass_link::Link;
 use underpass_link::arena::Geometry;
 use underpass_link::completion::Completion;
 use underpass_link::rig::{Cable, INTERFACE};
@@ -55,5 +56,8 @@ fn lazy_alone_starves_and_adaptive_does_not() {
         FIRST_CUT,
         "all goes well until all frames are lent while the wire is cut"
     );
-    assert!(from.free.is_empty() && from.link.close().len() == TINY.frames as usize, "buffers are lost");
+    assert!(
+        from.free.is_empty() && Box::new(from.link).close().all().len() == TINY.frames as usize,
+        "buffers are lost"
+    );
 }

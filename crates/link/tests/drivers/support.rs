@@ -136,12 +136,13 @@ pub fn wait<R>(what: &str, mut get: impl FnMut() -> Option<R>) -> R {
     }
 }
 
-/// A frame of ours: LLC, and octets that follow from its number.
+/// A frame of ours, to all: LLC, and octets that follow from its number, of which the first says that it is CLNP.
 pub fn frame(number: u32, len: usize) -> Vec<u8> {
     let ethertype = if len > 1500 { 0x8870 } else { (len - 14) as u16 };
     let mut frame = vec![0xff; 12];
     frame.extend(ethertype.to_be_bytes());
     frame.extend([0xfe, 0xfe, 0x03]);
+    assert!(number < 1 << 24, "the first octet of the number stands for CLNP's inactive subset");
     frame.extend(number.to_be_bytes());
     let mut octet = number as u8;
     frame.resize_with(len, || {

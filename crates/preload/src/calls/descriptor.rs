@@ -280,12 +280,23 @@ fn replaced(fd: c_int, to: c_int, call: impl FnOnce() -> c_int) -> c_int {
     if refuses_kept(fd) {
         return -1;
     }
-    if fd == to || thread::is_vfork_child() || kernel::descriptor_flags(fd).is_none() {
-        // Nothing is replaced; dup2 may still have an error to report.
+    if fd == to || thread::is_vfork_child() {
         return call();
     }
-    close::forget(to);
+    // Behind a seccomp filter the kernel is not asked whether there is something to be duplicated. What is forgotten behind the
+    // program's call takes no call of its own, unless somebody without the library has the connection.
+    let is_asked = !is_quiet() || connection::known(to).is_some_and(|it| it.has_outsider());
+    if is_asked {
+        if kernel::descriptor_flags(fd).is_none() {
+            // Nothing is replaced; dup2 still has an error to report.
+            return call();
+        }
+        close::forget(to);
+    }
     let copy = call();
+    if !is_asked && copy >= 0 {
+        close::forget(to);
+    }
     duplicate::duplicate(fd, copy);
     copy
 }

@@ -146,6 +146,20 @@ pub unsafe fn send_control(fd: c_int, message: *const msghdr, flags: c_int) -> s
     }
 }
 
+/// Messages are about to be sent over `channel`, as [`send_control`] sends one. False if that has to change any of them.
+///
+/// # Safety
+/// As sendmmsg(2), where a bad pointer is an error.
+pub unsafe fn lend_all(channel: c_int, messages: *const mmsghdr, count: size_t) -> bool {
+    let all = (0..count).map(|index| messages.wrapping_add(index));
+    // SAFETY: passed on to the caller.
+    unsafe {
+        all.take_while(|&it| is_readable(it, 1))
+            .filter(|&it| (*it).msg_hdr.msg_controllen != 0)
+            .all(|it| matches!(lend(channel, &(*it).msg_hdr), Control::AsItIs | Control::Refused))
+    }
+}
+
 /// Whether any of the messages passes descriptors.
 ///
 /// # Safety

@@ -305,6 +305,21 @@ unsafe fn heed_control(message: *const msghdr, flags: c_int) {
 /// As recvmsg(2).
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn recvmsg(fd: c_int, message: *mut msghdr, flags: c_int) -> ssize_t {
+    // SAFETY: passed on to the caller.
+    unsafe { receive_message(fd, message, flags, |it, flags| real::recvmsg(fd, it, flags)) }
+}
+
+/// recvmsg(2), where the kernel's part is made by `call`.
+///
+/// # Safety
+/// As recvmsg(2).
+#[inline]
+unsafe fn receive_message(
+    fd: c_int,
+    message: *mut msghdr,
+    flags: c_int,
+    call: impl Fn(*mut msghdr, c_int) -> ssize_t,
+) -> ssize_t {
     const MSG_CMSG_COMPAT: c_int = 1 << 31;
     // SAFETY: the program vouches for the message and what it points to.
     unsafe {
@@ -325,13 +340,13 @@ pub unsafe extern "C" fn recvmsg(fd: c_int, message: *mut msghdr, flags: c_int) 
             },
             flags,
             || {
-                let answer = real::recvmsg(fd, message, flags);
+                let answer = call(message, flags);
                 if answer >= 0 {
                     heed_control(message, flags);
                 }
                 answer
             },
-            |it, flags| real::recvmsg(fd, it, flags),
+            |it, flags| call(it, flags),
         );
         if carried && answer >= 0 {
             // As in the kernel, what was received is lost.
@@ -348,6 +363,22 @@ pub unsafe extern "C" fn recvmsg(fd: c_int, message: *mut msghdr, flags: c_int) 
             }
         }
         answer
+    }
+}
+
+/// One message by recvmmsg(2): a seccomp filter may allow nothing else.
+///
+/// # Safety
+/// As recvmsg(2).
+unsafe fn receive_one_of_many(fd: c_int, message: *mut msghdr, flags: c_int) -> ssize_t {
+    // SAFETY: passed on to the caller.
+    unsafe {
+        let mut one = mmsghdr { msg_hdr: *message, msg_len: 0 };
+        if real::recvmmsg(fd, &mut one, 1, flags, core::ptr::null_mut()) != 1 {
+            return -1;
+        }
+        *message = one.msg_hdr;
+        one.msg_len as ssize_t
     }
 }
 
@@ -388,9 +419,13 @@ pub unsafe extern "C" fn recvmmsg(
             plain();
             return answer;
         }
-        let port = connection.port().filter(|_| way == Way::Joined);
+        let port = if way == Way::Joined { connection.port() } else { None };
         if port.is_some_and(|port| port.reads_plainly()) {
             connection.receive_past(flags, plain);
+            return answer;
+        }
+        if way == Way::Confined && !connection.may_have_rest() {
+            connection.by_kernel(plain);
             return answer;
         }
         if way == Way::Plain && connection.receive_plainly(flags, plain).is_some() {
@@ -425,7 +460,11 @@ unsafe fn receive_each(
         while done < count {
             let message = messages.wrapping_add(done as usize);
             let wait = if done > 0 && flags & libc::MSG_WAITFORONE != 0 { libc::MSG_DONTWAIT } else { 0 };
-            let mut answer = recvmsg(fd, &raw mut (*message).msg_hdr, flags & !libc::MSG_WAITFORONE | wait);
+            let (header, flags) = (&raw mut (*message).msg_hdr, flags & !libc::MSG_WAITFORONE | wait);
+            let mut answer = match port {
+                Some(_) => recvmsg(fd, header, flags),
+                None => receive_message(fd, header, flags, |it, flags| receive_one_of_many(fd, it, flags)),
+            };
             if answer >= 0 && !is_writable(message, 1) {
                 answer = to_c(Err(Errno(libc::EFAULT)));
             }

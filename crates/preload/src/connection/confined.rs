@@ -54,7 +54,7 @@ pub fn has_rest_of(end: u32) -> bool {
 
 /// Whether it has one, or may have: what lies before it is in the kernel.
 pub fn may_have_rest(end: u32) -> bool {
-    at(end).is_some_and(|connection| connection.rest().is_some())
+    at(end).is_some_and(|connection| connection.may_have_rest())
 }
 
 /// Whether any connection of this process may have one.
@@ -88,6 +88,11 @@ impl Connection {
     /// The same, if something is left in the ring, or of it.
     fn rest(&self) -> Option<Port<'static>> {
         self.confined_port().filter(|port| !port.is_plain())
+    }
+
+    /// Whether something is left in the ring of a confined end, or of it, or may be.
+    pub fn may_have_rest(&self) -> bool {
+        self.rest().is_some()
     }
 
     /// Whether there is something in the ring of a confined end, of which the kernel does not know.

@@ -24,6 +24,7 @@ of_each_thread! {
 pub fn forked(call: impl FnOnce() -> pid_t) -> pid_t {
     forked::check();
     adopt::recognise_all();
+    epoll::tell_kernel();
     // The child's references are counted before it exists: the parent may close its own before the child runs. Other
     // threads are not kept out meanwhile (a handler of pthread_atfork may wait for them): the child makes good.
     let counted = Counted::for_child();

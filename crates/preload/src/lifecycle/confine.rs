@@ -5,10 +5,11 @@ use crate::connection::look::for_each;
 use crate::connection::{Connection, confined};
 use crate::guest::{family, forked};
 use crate::watch::epoll;
-use underpass_segment::clock;
+use core::cell::OnceCell;
 use underpass_segment::end::Stage;
 use underpass_segment::reason::Reason;
 use underpass_segment::sync::{AcqRel, Acquire};
+use underpass_segment::{clock, kernel};
 
 /// All connections together wait no longer for their other ends.
 const PATIENCE_NS: u64 = 100_000_000;
@@ -19,15 +20,18 @@ pub fn confine_all() {
     let Some(family) = family::existing() else { return };
     let until = clock::nanoseconds() + PATIENCE_NS;
     let mut have_rests = confined::begin();
-    for_each(|index, fd| have_rests |= Connection::at(family, index, fd).confine(until));
+    let are_seen = OnceCell::new();
+    let prepare = || *are_seen.get_or_init(epoll::prepare_rests);
+    for_each(|index, fd| have_rests |= Connection::at(family, index, fd).confine(until, prepare));
     confined::end(have_rests);
+    kernel::forget_holders();
 }
 
 impl Connection {
-    /// Whether something may be left in its ring, or in the list of registrations.
-    fn confine(&self, until: u64) -> bool {
+    /// Whether something may be left in its ring, or in the list of registrations. `prepare` makes that list, once for all connections.
+    fn confine(&self, until: u64, prepare: impl Fn() -> bool) -> bool {
         // What was put off would need epoll_ctl.
-        epoll::freeze_registrations(*self, || None);
+        self.descriptors().for_each(|fd| epoll::freeze_registrations(self.by(fd), || None));
         self.end.pin(Reason::Seccomp);
         if self.end.stage() != Stage::Joined {
             return false;
@@ -35,7 +39,7 @@ impl Connection {
         // The kernel's epoll does not know what is in the ring: without address space nobody is told of it who waits by a set.
         // A poll that sleeps is woken by what the other end puts on the kernel path.
         let is_polled = self.descriptors().any(epoll::is_slept_on);
-        let is_seen = (epoll::prepare_rests() || !self.end.is_watched()) && !is_polled;
+        let is_seen = (prepare() || !self.end.is_watched()) && !is_polled;
         let (Some(port), Some(handle)) = (self.port(), handle(self.index)) else { return false };
         if !port.confine(until, is_seen) {
             return false;

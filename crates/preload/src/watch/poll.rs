@@ -4,7 +4,7 @@ use super::epoll;
 use crate::connection::{self, Connection, confined};
 use crate::guest::cancellation::{self, unless_left};
 use crate::guest::deadline::{AT_ONCE, Deadline, left, let_signals_in};
-use crate::guest::{errno, real, table};
+use crate::guest::{errno, real, statistics, table};
 use core::ffi::c_int;
 use libc::{nfds_t, pollfd, sigset_t, timespec};
 use underpass_segment::clock::{self, ticks, ticks_per_microsecond};
@@ -113,6 +113,7 @@ pub fn wait(
                     }
                 }
                 slept = true;
+                statistics::count_poll_sleep();
                 ask(fds, left(deadline, longest), mask)
             })
         };

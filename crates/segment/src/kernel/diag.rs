@@ -3,16 +3,17 @@
 
 use super::proc::{for_each_number, link_target, number};
 use super::{SYN_RECEIVED, carries};
-use crate::clock::nanoseconds;
 use crate::raw::{Errno, syscall};
-use crate::sync::{AtomicI32, AtomicU32, AtomicU64, Relaxed};
 
 /// Inode number of the socket that process `pid` holds as descriptor `fd`, if this process may look.
 pub fn socket_inode(pid: i32, fd: i32) -> Option<u64> {
     let mut target = [0u8; 64];
-    let text = link_target(format_args!("/proc/{pid}/fd/{fd}\0"), &mut target)?;
-    let text = text.strip_prefix(b"socket:[")?.strip_suffix(b"]")?;
-    number(text)
+    inode_in(link_target(format_args!("/proc/{pid}/fd/{fd}\0"), &mut target)?)
+}
+
+/// The same of what a link in /proc/PID/fd names.
+pub(super) fn inode_in(target: &[u8]) -> Option<u64> {
+    number(target.strip_prefix(b"socket:[")?.strip_suffix(b"]")?)
 }
 
 /// Inode number of the socket that the Unix socket `fd` is connected with, if the kernel says so (UNIX_DIAG_PEER).
@@ -53,53 +54,8 @@ pub fn for_each_holder(inode: u64, mut what: impl FnMut(i32)) {
     });
 }
 
-/// A descriptor of the socket at the other end of the connection of `fd`, if the kernel lets this process have one: whoever may
-/// trace a process may copy its descriptors (pidfd_getfd(2), Linux 5.6). None of a process of another PID namespace, where the
-/// number of a thread says nothing of whether it lives.
-pub fn copy_of_peer(fd: i32) -> Option<i32> {
-    /// The process that had the last one: it may have the next one as well.
-    static LAST: AtomicI32 = AtomicI32::new(0);
-    /// So many searches in a row were in vain, the last of them then (CLOCK_MONOTONIC, ns).
-    static IN_VAIN: AtomicU32 = AtomicU32::new(0);
-    static IN_VAIN_AT: AtomicU64 = AtomicU64::new(0);
-    /// After so many the next ones would be too, for a while: of a thousand connections all may be another user's.
-    const MOST_IN_VAIN: u32 = 16;
-    const WHILE_NS: u64 = 1_000_000_000;
-    // One without a number was closed by all.
-    let peer = peer(fd).ok().filter(|it| it.inode != 0)?;
-    let has_it = |pid| Some((pid, descriptor_of(pid, peer.inode.into())?));
-    let last = LAST.load(Relaxed);
-    let mut found = if last == 0 { None } else { has_it(last) };
-    if found.is_none() {
-        if IN_VAIN.load(Relaxed) >= MOST_IN_VAIN && nanoseconds() < IN_VAIN_AT.load(Relaxed) + WHILE_NS {
-            return None;
-        }
-        for_each_number(format_args!("/proc\0"), |pid, _| found = found.or_else(|| has_it(pid)));
-    }
-    let Some((pid, number)) = found else {
-        IN_VAIN.fetch_add(1, Relaxed);
-        IN_VAIN_AT.store(nanoseconds(), Relaxed);
-        return None;
-    };
-    IN_VAIN.store(0, Relaxed);
-    LAST.store(pid, Relaxed);
-    let copy = if shares_pid_namespace(pid) { copy_descriptor(pid, number)? } else { return None };
-    if super::cookie(copy) == Ok(peer.cookie) {
-        return Some(copy);
-    }
-    super::close(copy);
-    None
-}
-
-/// Whether process `pid` is in this process's PID namespace, as far as this one may know.
-fn shares_pid_namespace(pid: i32) -> bool {
-    let [mut mine, mut others] = [[0u8; 64]; 2];
-    let mine = link_target(format_args!("/proc/self/ns/pid\0"), &mut mine);
-    mine.is_some() && mine == link_target(format_args!("/proc/{pid}/ns/pid\0"), &mut others)
-}
-
 /// The number under which process `pid` has the socket with this inode number.
-fn descriptor_of(pid: i32, inode: u64) -> Option<i32> {
+pub(super) fn descriptor_of(pid: i32, inode: u64) -> Option<i32> {
     let mut number = None;
     for_each_number(format_args!("/proc/{pid}/fd\0"), |fd, _| {
         if number.is_none() && socket_inode(pid, fd) == Some(inode) {
@@ -107,16 +63,6 @@ fn descriptor_of(pid: i32, inode: u64) -> Option<i32> {
         }
     });
     number
-}
-
-/// A copy of descriptor `fd` of process `pid`, not inherited by programs.
-fn copy_descriptor(pid: i32, fd: i32) -> Option<i32> {
-    // SAFETY: no pointers.
-    let process = unsafe { syscall(libc::SYS_pidfd_open, [pid as usize, 0, 0, 0, 0, 0]) }.ok()?;
-    // SAFETY: no pointers.
-    let copy = unsafe { syscall(libc::SYS_pidfd_getfd, [process, fd as usize, 0, 0, 0, 0]) };
-    super::close(process as i32);
-    copy.ok().map(|copy| copy as i32)
 }
 
 /// What the kernel says of the socket at the other end of a connection.

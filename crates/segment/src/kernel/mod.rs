@@ -1,6 +1,7 @@
 //! What the library asks of the kernel past libc, whose calls are the program's.
 
 mod code;
+mod copies;
 mod descriptor;
 mod diag;
 mod memory;
@@ -10,6 +11,7 @@ mod signals;
 mod socket;
 
 pub use code::*;
+pub use copies::*;
 pub use descriptor::*;
 pub use diag::*;
 pub use memory::*;

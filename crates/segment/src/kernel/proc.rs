@@ -118,13 +118,22 @@ pub(super) fn write_path(mut to: &mut [u8], path: core::fmt::Arguments<'_>) -> R
 
 /// What the symbolic link `path`, which ends with a NUL, names.
 pub(super) fn link_target<'a>(path: core::fmt::Arguments<'_>, target: &'a mut [u8]) -> Option<&'a [u8]> {
+    link_target_in(libc::AT_FDCWD, path, target)
+}
+
+/// The same of a path that begins in the folder with this descriptor.
+pub(super) fn link_target_in<'a>(
+    folder: i32,
+    path: core::fmt::Arguments<'_>,
+    target: &'a mut [u8],
+) -> Option<&'a [u8]> {
     let mut bytes = [0u8; 48];
     write_path(&mut bytes, path).ok()?;
     // SAFETY: the path is NUL-terminated; the kernel writes at most `target.len()` bytes.
     let len = unsafe {
         syscall(
             libc::SYS_readlinkat,
-            [libc::AT_FDCWD as usize, bytes.as_ptr() as usize, target.as_mut_ptr() as usize, target.len(), 0, 0],
+            [folder as usize, bytes.as_ptr() as usize, target.as_mut_ptr() as usize, target.len(), 0, 0],
         )
     };
     target.get(..len.ok()?)

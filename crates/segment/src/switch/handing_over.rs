@@ -24,7 +24,9 @@ impl Port<'_> {
     pub fn pin(&self, reason: Reason) {
         self.link.incoming().flags.want_down.store(1, Release);
         self.leave_if_read(u64::MAX);
-        self.go_down_for_good(reason, false, u64::MAX);
+        // If this end leaves something unread later, the other end has to be woken to give it back. That takes a
+        // direction that is up, or whose mark of going down the other end has passed: a sleeper passes it now.
+        self.go_down_for_good(reason, self.has_something(), u64::MAX);
     }
 
     /// Hands the socket over to a process without the library. Both directions go down for good, and what is unread
@@ -33,16 +35,19 @@ impl Port<'_> {
     pub fn hand_over(&self, reason: Reason, recipient: Recipient, wakes: bool) -> bool {
         let left = self.leave_to(recipient);
         self.link.incoming().flags.want_down.store(1, Release);
-        self.go_down_for_good(reason, wakes || left == LeftRing::Unread, u64::MAX);
+        // What stays in the ring may be left later: see `pin`.
+        let unread = left == LeftRing::Unread || self.has_something();
+        self.go_down_for_good(reason, wakes || unread, u64::MAX);
         left != LeftRing::No || self.is_absent()
     }
 
     /// Leaves the ring for the recipient. For a recipient that is sure to come, this end puts on the kernel path itself
-    /// what it can.
+    /// what it can. The ring is not left to a sender that nothing wakes.
     pub fn leave_to(&self, recipient: Recipient) -> LeftRing {
         let left = match recipient {
             Recipient::Unsure if self.can_wake() => self.leave(Leave::IfGivenBack, u64::MAX),
             Recipient::Unsure => LeftRing::No,
+            Recipient::Beside | Recipient::Alone if self.leaves_to_sleeper() => LeftRing::No,
             Recipient::Beside => self.leave(Leave::IfGivenBack, u64::MAX),
             Recipient::Alone => self.leave(Leave::UnlessLost, u64::MAX),
         };
@@ -52,6 +57,14 @@ impl Port<'_> {
             return LeftRing::with(self.has_left_unread() && !self.give_itself());
         }
         left
+    }
+
+    /// Whether what is unread would be left to a sender that sleeps and that nothing wakes: it has not passed this
+    /// direction's mark of going down, and this process cannot have a copy of its socket. The recipient would wait for
+    /// ever.
+    fn leaves_to_sleeper(&self) -> bool {
+        let has_copy = || self.copy_of_peer().map(kernel::close).is_some();
+        self.has_something() && !self.sends_fast() && self.reader_may_sleep() && !has_copy() && !self.can_wake()
     }
 
     /// Hands the socket over to a process that may have the library and come back to the ring, or not.
@@ -64,7 +77,7 @@ impl Port<'_> {
             self.leave_if_read(u64::MAX);
         }
         self.link.incoming().flags.want_down.store(1, Release);
-        self.go_down_for_good(reason, false, u64::MAX);
+        self.go_down_for_good(reason, self.has_something(), u64::MAX);
     }
 
     /// Hands over both ends of a connection of this process, which is about to give up the segment. What cannot be put

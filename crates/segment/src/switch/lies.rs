@@ -16,6 +16,7 @@ use crate::words::{ALONE, DOZING, RINGING};
 use std::io::Read;
 use std::net::{TcpListener, TcpStream};
 use std::os::fd::AsRawFd;
+use std::os::unix::net::UnixStream;
 use std::sync::mpsc::{self, Receiver};
 use std::thread;
 use std::time::{Duration, Instant};
@@ -30,28 +31,39 @@ static WAITING: Waiting = Waiting {
     refused: |_| {},
 };
 /// Longer than anything here takes that ends at all.
-const PATIENCE: Duration = Duration::from_secs(60);
+pub(super) const PATIENCE: Duration = Duration::from_secs(60);
 
 /// Both ends of a connection; the first sends.
-struct Ends {
-    ends: [&'static End; 2],
-    sockets: [TcpStream; 2],
+pub(super) struct Ends {
+    pub(super) ends: [&'static End; 2],
+    pub(super) sockets: [TcpStream; 2],
     pool: Pool,
 }
 
-struct Sent(Port<'static>);
+pub(super) struct Sent(pub(super) Port<'static>);
+
+/// Zeroed memory that the processes have in common which are forked from now on.
+pub(super) fn shared<T>() -> &'static T {
+    let (access, kind) = (libc::PROT_READ | libc::PROT_WRITE, libc::MAP_SHARED | libc::MAP_ANONYMOUS);
+    // SAFETY: a new mapping, of which this is the only use. It is never unmapped.
+    unsafe {
+        let at = libc::mmap(core::ptr::null_mut(), size_of::<T>(), access, kind, -1, 0);
+        assert!(at != libc::MAP_FAILED);
+        &*at.cast::<T>()
+    }
+}
 
 // SAFETY: the pool stays attached, and the ends are never freed; both are made for several threads.
 unsafe impl Send for Sent {}
 
 impl Ends {
     /// Both know of each other; with `fast` the direction has gone up.
-    fn joined(fast: bool) -> Ends {
+    pub(super) fn joined(fast: bool) -> Ends {
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
         let client = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
         let sockets = [client, listener.accept().unwrap().0];
-        // SAFETY: zeroed memory is an unused end.
-        let ends = [0, 1].map(|_| &*Box::leak(unsafe { Box::new(core::mem::zeroed::<End>()) }));
+        // Zeroed memory is an unused end.
+        let ends = [0, 1].map(|_| shared::<End>());
         let it = Ends { ends, sockets, pool: Pool::create(Shape { ring_bytes: 1 << 16, slots: 4 }).unwrap() };
         it.port(0).link.prepare([1, 2]);
         for number in [0, 1] {
@@ -66,13 +78,18 @@ impl Ends {
         it
     }
 
-    fn port(&self, number: usize) -> Port<'static> {
+    pub(super) fn port(&self, number: usize) -> Port<'static> {
+        self.port_of(number, 1 + number as u32)
+    }
+
+    /// The same for thread `me`.
+    pub(super) fn port_of(&self, number: usize, me: u32) -> Port<'static> {
         Port {
             end: self.ends[number],
             link: self.pool.slot(0, [Side::Maker, Side::Joiner][number]).unwrap(),
             fd: self.sockets[number].as_raw_fd(),
             keeps_socket: false,
-            me: 1 + number as u32,
+            me,
             token: 0,
             spin_us: 0,
             doze_us: 0,
@@ -82,11 +99,7 @@ impl Ends {
 
     /// The first end sends all of `bytes`, by whichever path.
     fn send(&self, bytes: &[u8]) -> Answer {
-        let port = self.port(0);
-        let vector = libc::iovec { iov_base: bytes.as_ptr().cast_mut().cast(), iov_len: bytes.len() };
-        // SAFETY: one buffer, only read.
-        let from = unsafe { Cursor::new(&vector, 1) };
-        port.send(from, 0, |sent| kernel::send(port.fd, &bytes[sent..]))
+        send(&self.port(0), bytes)
     }
 
     /// What the second end's kernel has to read, which is `bytes` and nothing else.
@@ -121,6 +134,14 @@ impl Ends {
         });
         told
     }
+}
+
+/// Sends all of `bytes`, by whichever path.
+pub(super) fn send(port: &Port<'_>, bytes: &[u8]) -> Answer {
+    let vector = libc::iovec { iov_base: bytes.as_ptr().cast_mut().cast(), iov_len: bytes.len() };
+    // SAFETY: one buffer, only read.
+    let from = unsafe { Cursor::new(&vector, 1) };
+    port.send(from, 0, |sent| kernel::send(port.fd, &bytes[sent..]))
 }
 
 /// Runs for ever if `Port::arm` does not raise anew what no sender writes (`is_lie`).
@@ -219,6 +240,49 @@ fn a_reader_that_hands_over_gives_what_is_unread_itself() {
     assert_eq!(it.send(&left), Ok(left.len()));
     it.assert_kernel_has(&left);
     assert!(!it.port(0).sends_fast() && it.port(0).unsent() == 0);
+}
+
+/// The other end's socket is on its way over a Unix socket, so nobody can copy it, and the end sleeps in front of a mark that a
+/// doorbell cannot follow. What is left to it would never come.
+#[test]
+fn nothing_is_left_to_a_sleeper_that_cannot_be_woken() {
+    for passed in [false, true] {
+        let (it, left) = some_left_unread();
+        let (sender, reader) = (it.port(0), it.port(1));
+        assert!(reader.can_wake());
+        reader.go_down_for_now(Reason::Unsupported, false);
+        if passed {
+            sender.pass_due_marks();
+        }
+        assert!(sender.arm(ALONE) == passed);
+        let (way, _other) = UnixStream::pair().unwrap();
+        pass_and_close(&way, it.sockets[0].as_raw_fd());
+        assert_eq!(reader.hand_over(Reason::Inherited, Recipient::Alone, false), passed);
+        assert_eq!(reader.is_absent(), passed);
+        if !passed {
+            it.assert_receives(&left);
+        }
+        core::mem::forget(it.sockets);
+    }
+}
+
+/// Passes `fd` over `way`, and gives its number to another file.
+fn pass_and_close(way: &UnixStream, fd: i32) {
+    #[repr(C)]
+    struct Control(libc::cmsghdr, [i32; 2]);
+    let header = libc::cmsghdr { cmsg_len: 20, cmsg_level: libc::SOL_SOCKET, cmsg_type: libc::SCM_RIGHTS };
+    let mut control = Control(header, [fd, 0]);
+    let mut byte = libc::iovec { iov_base: (&raw mut control).cast(), iov_len: 1 };
+    // SAFETY: all-zero is a valid msghdr; what it names lives as long as the call.
+    unsafe {
+        let mut message: libc::msghdr = core::mem::zeroed();
+        (message.msg_iov, message.msg_iovlen) = (&raw mut byte, 1);
+        (message.msg_control, message.msg_controllen) = ((&raw mut control).cast(), size_of::<Control>());
+        assert_eq!(libc::sendmsg(way.as_raw_fd(), &message, 0), 1);
+        let nothing = libc::open(c"/dev/null".as_ptr(), libc::O_RDONLY | libc::O_CLOEXEC);
+        assert!(libc::dup2(nothing, fd) == fd);
+        libc::close(nothing);
+    }
 }
 
 /// A reader goes away, and a process with the library takes its place.

@@ -11,6 +11,8 @@
 
 mod away;
 mod confined;
+#[cfg(all(test, not(loom)))]
+mod deaths;
 mod doorbell;
 mod doze;
 mod ending;

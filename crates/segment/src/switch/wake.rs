@@ -111,6 +111,13 @@ impl Port<'_> {
         !self.reader_has_shut() && self.has_unread()
     }
 
+    /// Whether the other end may sleep in the kernel, and no doorbell is on its way there. A doze ends by itself.
+    pub(super) fn reader_may_sleep(&self) -> bool {
+        let flag = Flag(self.link.outgoing().flags.waiting.load(SeqCst));
+        let is_raised = matches!(flag.raised(), Raised::Alone | Raised::Group(_));
+        is_raised && !flag.is_absent() && !self.awaits_answer()
+    }
+
     /// Whether the other end has left something in the ring.
     pub(super) fn has_unread(&self) -> bool {
         self.sends_fast() && matches!(self.sender().used(true), Ok(1..)) && self.is_data_ahead()

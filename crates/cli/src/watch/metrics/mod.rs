@@ -14,6 +14,7 @@ use tiny_http::{Header, Method, Request, Response, Server};
 
 use super::asked::Asked;
 use crate::cli::MetricsArguments;
+use crate::failure::Failure;
 use crate::output::print;
 use crate::say;
 use totals::Totals;
@@ -27,7 +28,7 @@ const INTERVAL: Duration = Duration::from_secs(5);
 
 /// What was asked for cannot be done.
 #[derive(Debug, thiserror::Error)]
-pub enum MetricsError {
+enum MetricsError {
     #[error("cannot write {} ({error}); --file needs a file in a folder that this user may write to", path.display())]
     File { path: PathBuf, error: io::Error },
     #[error("{} is {what}, which a file of metrics would replace; --file needs one of its own", path.display())]
@@ -36,11 +37,17 @@ pub enum MetricsError {
     Listen { address: SocketAddr, error: io::Error },
 }
 
+impl From<MetricsError> for Failure {
+    fn from(error: MetricsError) -> Failure {
+        Failure::WrongUse(error.into())
+    }
+}
+
 /// Prints the metrics, or keeps telling them until a signal comes.
 ///
 /// # Errors
 /// [`MetricsError`], or the kernel does not say what there is.
-pub fn metrics(arguments: &MetricsArguments) -> anyhow::Result<()> {
+pub fn metrics(arguments: &MetricsArguments) -> Result<(), Failure> {
     let mut totals = Totals::default();
     totals.look()?;
     let interval = arguments.interval.unwrap_or(INTERVAL);
@@ -53,7 +60,7 @@ pub fn metrics(arguments: &MetricsArguments) -> anyhow::Result<()> {
 
 /// Writes a file at every look, for the textfile collector of node_exporter. It goes with this command: what nobody keeps is
 /// not to be taken for what is.
-fn keep(path: &Path, mut totals: Totals, interval: Duration) -> anyhow::Result<()> {
+fn keep(path: &Path, mut totals: Totals, interval: Duration) -> Result<(), Failure> {
     let path = &own_file(path)?;
     let asked = Asked::listen()?;
     let failed = |error| MetricsError::File { path: path.into(), error };
@@ -67,12 +74,12 @@ fn keep(path: &Path, mut totals: Totals, interval: Duration) -> anyhow::Result<(
             continue;
         }
         looked = Instant::now();
-        let outcome = totals.look().and_then(|()| Ok(replace(path, &totals.text()?).map_err(failed)?));
-        complain_once(&mut trouble, outcome);
+        let outcome = totals.look().and_then(|()| totals.text()).map_err(Failure::from);
+        complain_once(&mut trouble, outcome.and_then(|text| Ok(replace(path, &text).map_err(failed)?)));
     }
     // Somebody else may have removed it.
     let _ = std::fs::remove_file(path);
-    asked.end()
+    Ok(asked.end()?)
 }
 
 /// The file itself where a link was named. What is no file must neither be replaced nor removed at the end, as root could do
@@ -110,7 +117,7 @@ fn bare(error: io::Error) -> io::Error {
 
 /// Answers at each scrape with what there is then. Between scrapes it looks too, since what a connection has carried since
 /// the last look is lost with it.
-fn serve(address: SocketAddr, mut totals: Totals, interval: Duration) -> anyhow::Result<()> {
+fn serve(address: SocketAddr, mut totals: Totals, interval: Duration) -> Result<(), Failure> {
     let asked = Asked::listen()?;
     let server =
         Server::http(address).map_err(|error| MetricsError::Listen { address, error: io::Error::other(error) })?;
@@ -123,13 +130,13 @@ fn serve(address: SocketAddr, mut totals: Totals, interval: Duration) -> anyhow:
         let left = interval.saturating_sub(looked.elapsed());
         if left.is_zero() {
             looked = Instant::now();
-            complain_once(&mut trouble, totals.look());
+            complain_once(&mut trouble, totals.look().map_err(Failure::from));
         }
         if let Some(request) = server.recv_timeout(left.min(TICK))? {
             answer(request, &mut totals, &mut looked);
         }
     }
-    asked.end()
+    Ok(asked.end()?)
 }
 
 fn answer(request: Request, totals: &mut Totals, looked: &mut Instant) {
@@ -158,8 +165,8 @@ fn look(totals: &mut Totals, looked: &mut Instant) -> anyhow::Result<()> {
 }
 
 /// Says what is wrong when it begins to be.
-fn complain_once(trouble: &mut String, outcome: anyhow::Result<()>) {
-    let now = outcome.err().map_or(String::new(), |error| format!("{error:#}"));
+fn complain_once(trouble: &mut String, outcome: Result<(), Failure>) {
+    let now = outcome.err().map_or(String::new(), |failure| failure.to_string());
     if !now.is_empty() && now != *trouble {
         say(format_args!("{now}"));
     }

@@ -157,6 +157,8 @@ impl Account {
 
 #[cfg(test)]
 mod tests {
+    use std::collections::BTreeSet;
+
     use super::*;
     use underpass_segment::reason::Reason;
 
@@ -207,6 +209,19 @@ mod tests {
         assert_eq!(value(&totals, "underpass_processes"), Some(1.0));
         totals.take(&view(vec![]), |_| 1);
         assert_eq!(value(&totals, "underpass_connections{path=\"ring\",pid=\"7\",process=\"web\"}"), Some(0.0));
+    }
+
+    #[test]
+    fn the_guide_has_every_family() {
+        let mut totals = Totals::default();
+        totals.take(&view(vec![connection(3, 1, Some(Reason::Young))]), |_| 1);
+        let text = totals.text().unwrap();
+        let families: BTreeSet<&str> =
+            text.lines().filter_map(|line| line.strip_prefix("# HELP ")?.split(' ').next()).collect();
+        let guide = include_str!("../../../../../docs/guide.md");
+        let rows = guide.lines().filter_map(|line| line.strip_prefix("| `underpass_")?.split_once('`'));
+        let documented: Vec<String> = rows.map(|(name, _)| format!("underpass_{name}")).collect();
+        assert_eq!(families, documented.iter().map(String::as_str).collect());
     }
 
     #[test]

@@ -18,6 +18,7 @@ use signal_hook::low_level::emulate_default_handler;
 use super::asked::Asked;
 use super::ss::{nothing, to_json};
 use crate::cli::TopArguments;
+use crate::failure::Failure;
 use crate::output::{print, table};
 use crate::say;
 use list::List;
@@ -31,13 +32,19 @@ const TICK: Duration = Duration::from_millis(100);
 #[error(
     "top draws on a terminal, and standard input or output is none; `underpass top --once` (or --json) prints the rates once"
 )]
-pub struct NoTerminal;
+struct NoTerminal;
+
+impl From<NoTerminal> for Failure {
+    fn from(error: NoTerminal) -> Failure {
+        Failure::WrongUse(error.into())
+    }
+}
 
 /// Watches the connections until the user has seen enough.
 ///
 /// # Errors
 /// No terminal, or the kernel does not say what there is.
-pub fn top(arguments: &TopArguments) -> anyhow::Result<()> {
+pub fn top(arguments: &TopArguments) -> Result<(), Failure> {
     if arguments.once || arguments.json {
         return once(arguments);
     }
@@ -48,7 +55,7 @@ pub fn top(arguments: &TopArguments) -> anyhow::Result<()> {
     let mut list = List::new(arguments.interval)?;
     let asked = Asked::listen()?;
     on_screen(&mut list, &asked)?;
-    asked.end()
+    Ok(asked.end()?)
 }
 
 fn on_screen(list: &mut List, asked: &Asked) -> anyhow::Result<()> {
@@ -149,7 +156,7 @@ fn press(list: &mut List, key: KeyEvent) -> Pressed {
 }
 
 /// Prints the rates of one interval.
-fn once(arguments: &TopArguments) -> anyhow::Result<()> {
+fn once(arguments: &TopArguments) -> Result<(), Failure> {
     let mut list = List::new(arguments.interval)?;
     thread::sleep(list.until_look());
     list.look()?;

@@ -19,6 +19,8 @@ use crate::witness::Rule;
 
 /// More requests than are ever made: without a number ab ends after 50,000.
 const MOST: u32 = 2_000_000;
+/// The clients of the heaviest load.
+pub const MOST_CLIENTS: u32 = 200;
 /// The file for its percentiles, which it prints in whole milliseconds and writes with three more digits.
 const PERCENTILES: &str = "ab.csv";
 
@@ -36,6 +38,13 @@ pub struct Ab {
 }
 
 impl Ab {
+    /// Every way of loading a server whose answers have `length` bytes: a connection for each request and kept connections, by
+    /// one client, a few and many.
+    pub fn every_way(program: &Path, length: usize) -> Vec<Ab> {
+        let with = |keep_alive| move |clients| Ab { program: program.into(), clients, keep_alive, length };
+        [false, true].into_iter().flat_map(|keep_alive| [1, 8, MOST_CLIENTS].map(with(keep_alive))).collect()
+    }
+
     /// What loading `server` yields.
     pub fn plans(&self, group: &str, server: &str) -> Vec<Plan> {
         let keep_alive = if self.keep_alive { " keep-alive" } else { "" };

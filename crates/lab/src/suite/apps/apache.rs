@@ -34,8 +34,7 @@ pub fn add(chosen: &mut Chosen, missing: &mut Vec<Skipped>) {
         Err(error) => return missing.push(skipped(NAME, format!("{error:#}"))),
     };
     chosen.versions.extend(version(&server, "-v"));
-    for keep_alive in [false, true] {
-        let ab = Ab { program: ab.clone(), clients: 8, keep_alive, length: FILE.len() };
+    for ab in Ab::every_way(&ab, FILE.len()) {
         chosen.add("apps", Apache { server: server.clone(), user, ab });
     }
 }
@@ -58,12 +57,15 @@ impl Experiment for Apache {
         fs::create_dir(home.path().join("html"))?;
         fs::write(home.path().join("html/file"), FILE)?;
         let configuration = home.path().join("apache.conf");
+        // All its threads from the beginning: it ends kept connections while it has too few.
         let here = home.path().display();
         let text = format!(
             "ServerRoot {here}\nServerName localhost\nListen 127.0.0.1:{port}\nPidFile {here}/apache.pid\n\
              LoadModule mpm_event_module {MODULES}/mod_mpm_event.so\n\
              LoadModule authz_core_module {MODULES}/mod_authz_core.so\n\
-             DocumentRoot {here}/html\nErrorLog {here}/apache.log\nMaxKeepAliveRequests 0\n"
+             DocumentRoot {here}/html\nErrorLog {here}/apache.log\nMaxKeepAliveRequests 0\n\
+             StartServers 4\nServerLimit 4\nThreadsPerChild 64\nMaxRequestWorkers 256\nMinSpareThreads 256\n\
+             MaxSpareThreads 256\n"
         );
         fs::write(&configuration, text)?;
         let mut command = session.command(&self.server);

@@ -1,4 +1,5 @@
-//! gunicorn, a server for Python, with one worker that takes one connection after the other, and ab.
+//! gunicorn, a server for Python, and ab: one worker that takes one connection after the other or, where connections are
+//! kept, has a thread for each of its clients.
 
 use std::fs;
 use std::path::PathBuf;
@@ -6,13 +7,14 @@ use std::path::PathBuf;
 use anyhow::Result;
 use rustix::process::Signal;
 
-use super::ab::Ab;
+use super::ab::{Ab, MOST_CLIENTS};
 use super::{all_installed, folder, load, version};
 use crate::bench::{Chosen, Experiment, Lab};
 use crate::launcher::{Reading, Session};
 use crate::plan::Plan;
 use crate::process::{Running, free_port};
 use crate::record::Skipped;
+use crate::suite::arguments;
 
 const NAME: &str = "gunicorn";
 const APPLICATION: &str = "\
@@ -27,8 +29,7 @@ pub fn add(chosen: &mut Chosen, missing: &mut Vec<Skipped>) {
     match all_installed(NAME, ["gunicorn", "ab"], "gunicorn apache2-utils") {
         Ok([server, ab]) => {
             chosen.versions.extend(version(&server, "--version"));
-            for clients in [1, 8] {
-                let ab = Ab { program: ab.clone(), clients, keep_alive: false, length: LENGTH };
+            for ab in Ab::every_way(&ab, LENGTH) {
                 chosen.add("apps", Gunicorn { server: server.clone(), ab });
             }
         }
@@ -51,7 +52,13 @@ impl Experiment for Gunicorn {
         let (folder, port) = (folder()?, free_port()?);
         fs::write(folder.path().join("lab.py"), APPLICATION)?;
         let mut command = session.command(&self.server);
-        command.args(["--workers", "1", "--worker-class", "sync", "--bind", &format!("127.0.0.1:{port}")]);
+        command.args(["--workers", "1", "--bind", &format!("127.0.0.1:{port}"), "--worker-class"]);
+        if self.ab.keep_alive {
+            // It ends a kept connection at the first request that no thread is free for.
+            command.args(arguments!["gthread", "--keep-alive", 5, "--threads", MOST_CLIENTS]);
+        } else {
+            command.arg("sync");
+        }
         command.args(["lab:application", "--chdir"]).arg(folder.path());
         let server = Running::serving(&mut command, port, Signal::TERM)?;
 

@@ -47,8 +47,7 @@ pub fn add(chosen: &mut Chosen, missing: &mut Vec<Skipped>) {
     match all_installed("nginx with ab", ["nginx", "ab"], "nginx-light apache2-utils") {
         Ok([server, ab]) => {
             chosen.versions.extend(version(&ab, "-V"));
-            for (keep_alive, clients) in [false, true].into_iter().flat_map(|kept| [1, 8, 200].map(|n| (kept, n))) {
-                let ab = Ab { program: ab.clone(), clients, keep_alive, length: FILE.len() };
+            for ab in Ab::every_way(&ab, FILE.len()) {
                 chosen.add("apps", WithAb { server: server.clone(), ab });
             }
         }

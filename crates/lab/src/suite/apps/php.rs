@@ -1,4 +1,4 @@
-//! PHP behind nginx: FastCGI over TCP to PHP-FPM, and ab, each request over connections of its own.
+//! PHP behind nginx, and ab: FastCGI over TCP to PHP-FPM, where nginx opens a connection for each request.
 
 use std::fs;
 use std::path::PathBuf;
@@ -15,10 +15,11 @@ use crate::process::{Running, free_port};
 use crate::record::Skipped;
 
 const NAME: &str = "PHP-FPM";
-const CLIENTS: u32 = 4;
+/// Processes of PHP-FPM.
+const WORKERS: u32 = 4;
 const LENGTH: usize = 1024;
 
-/// Names the experiment.
+/// Names the experiments.
 pub fn add(chosen: &mut Chosen, missing: &mut Vec<Skipped>) {
     let Some(fpm) = installed_with_version("php-fpm") else {
         return missing.push(skipped(NAME, "php-fpm is not installed (Debian: apt-get install php-fpm)"));
@@ -26,8 +27,9 @@ pub fn add(chosen: &mut Chosen, missing: &mut Vec<Skipped>) {
     match all_installed(NAME, ["nginx", "ab"], "nginx-light apache2-utils") {
         Ok([nginx, ab]) => {
             chosen.versions.extend(version(&fpm, "-v"));
-            let ab = Ab { program: ab, clients: CLIENTS, keep_alive: false, length: LENGTH };
-            chosen.add("apps", Php { fpm, nginx, ab });
+            for ab in Ab::every_way(&ab, LENGTH) {
+                chosen.add("apps", Php { fpm: fpm.clone(), nginx: nginx.clone(), ab });
+            }
         }
         Err(skipped) => missing.push(skipped),
     }
@@ -48,13 +50,13 @@ impl Experiment for Php {
     fn sample(&mut self, lab: &Lab, session: &Session) -> Result<Vec<Reading>> {
         let (folder, port) = (folder()?, free_port()?);
         let page = folder.path().join("page.php");
-        fs::write(&page, format!("<?php echo str_repeat('u', {LENGTH});"))?;
+        fs::write(&page, format!("<?php header('Content-Length: {LENGTH}'); echo str_repeat('u', {LENGTH});"))?;
         let configuration = folder.path().join("fpm.conf");
         // Its workers must belong to the same user as nginx's.
         let user = if geteuid().is_root() { "user = root\ngroup = root\n" } else { "" };
         let text = format!(
             "[global]\nerror_log = {}/fpm.log\ndaemonize = no\n[www]\n{user}listen = 127.0.0.1:{port}\npm = static\n\
-             pm.max_children = {CLIENTS}\n",
+             pm.max_children = {WORKERS}\n",
             folder.path().display()
         );
         fs::write(&configuration, text)?;

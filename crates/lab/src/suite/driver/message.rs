@@ -6,12 +6,13 @@ const STEP: u64 = 0x9e37_79b9_7f4a_7c15;
 /// Octets of a word.
 pub const WORD: usize = 8;
 
-/// Destination and source (anybody), LLC of ISO network protocols behind the EtherType of jumbo frames, which fits any length.
-pub const HEADER: [u8; 17] = {
-    let mut header = [0xff; 17];
+/// Destination and source (anybody), LLC of ISO network protocols behind the EtherType of jumbo frames, which fits any length, and
+/// CLNP's inactive subset.
+pub const HEADER: [u8; 18] = {
+    let mut header = [0xff; 18];
     header[6] = 0x02;
     (header[12], header[13]) = (0x88, 0x70);
-    (header[14], header[15], header[16]) = (0xfe, 0xfe, 0x03);
+    (header[14], header[15], header[16], header[17]) = (0xfe, 0xfe, 0x03, 0x00);
     header
 };
 

@@ -265,7 +265,8 @@ pub fn per_tpdu(checksum: bool, batch: usize, tpdus: u64) -> Result<f64> {
         while let Some(indication) = from.indication() {
             match indication {
                 Indication::Confirm { cep, most, .. } => open = Some((cep, most as usize)),
-                Indication::Complete { buffer } => free.push(buffer),
+                Indication::Complete { buffer, .. } => free.push(buffer),
+                Indication::Stalled { .. } | Indication::Resumed { .. } => {}
                 other => anyhow::bail!("unexpected: {other:?}"),
             }
         }

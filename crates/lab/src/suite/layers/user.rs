@@ -128,12 +128,14 @@ impl Layer for User {
     fn indication(&mut self, indication: Indication, now: Time, out: &mut Outbox) {
         match indication {
             Indication::Data { buffer, .. } | Indication::Unitdata { buffer, .. } => self.receive(buffer, now, out),
-            Indication::Complete { buffer } => self.free.push(buffer),
+            Indication::Complete { buffer, .. } => self.free.push(buffer),
             Indication::Connect { cep, .. } => out.down(Request::Accept { cep, user_data: Vec::new() }),
             Indication::Confirm { cep, most, .. } => {
                 self.tally.wrong.fetch_or(self.part > most as usize, Relaxed);
                 self.below = Below::Transport(Some(cep));
             }
+            // A machine that is busy with something else.
+            Indication::Stalled { .. } | Indication::Resumed { .. } => {}
             Indication::Refused { .. } | Indication::Disconnect { .. } | Indication::Expedited { .. } => {
                 self.tally.wrong.store(true, Relaxed);
             }

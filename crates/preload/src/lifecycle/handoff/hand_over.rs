@@ -5,6 +5,7 @@ use super::file_actions::FileActions;
 use super::inherited::{has_any, inherited};
 use crate::connection::Connection;
 use crate::guest::family;
+use underpass_segment::kernel;
 use underpass_segment::reason::Reason;
 use underpass_segment::switch::Recipient;
 
@@ -50,4 +51,5 @@ pub fn hand_over_inherited(how: Execution<'_>) {
             it.reset();
         }
     });
+    kernel::forget_holders();
 }

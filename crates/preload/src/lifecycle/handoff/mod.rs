@@ -38,6 +38,7 @@ use super::{images, relinquish};
 use crate::connection::{Connection, count, look};
 use crate::guest::access::are_strings_readable;
 use crate::guest::{family, filter, memory};
+use crate::watch::epoll;
 use core::ffi::c_char;
 use core::fmt::Write;
 use environment::note_child_packed;
@@ -153,6 +154,7 @@ pub unsafe fn pack(program: Program, envp: *const *const c_char, how: Execution<
         // The execution fails.
         return Packed::nothing(envp);
     }
+    epoll::tell_kernel();
     // SAFETY: passed on to the caller.
     let prospect = unsafe { prospect::of(program, envp, how, family) };
     if prospect == Prospect::Never {

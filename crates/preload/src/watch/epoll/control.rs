@@ -310,7 +310,7 @@ pub fn freeze_registrations(connection: Connection, heir: impl FnOnce() -> Optio
         set.tell(fd, |change| tell_change(set.epfd(), fd, change));
         set.with_item(fd, |item| {
             give_back(set.epfd(), fd, item);
-            if item.kicked {
+            if item.is_kicked() {
                 item.set_kicked(false);
                 register(set.epfd(), fd, item.events, item.data);
             }

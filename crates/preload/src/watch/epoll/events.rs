@@ -114,7 +114,7 @@ pub(super) fn collect(epfd: c_int, set: &Set, events: &mut Events) {
                 events.push(fd, item.events & IN | writable | ended(&port, item), item.data);
                 item.set_told(told);
                 item.set_last_news(now);
-                if item.kicked {
+                if item.is_kicked() {
                     calm(epfd, fd, item);
                 }
                 if item.events & ONCE == 0 {
@@ -319,12 +319,17 @@ fn truth_of(epfd: c_int, set: &Set, fd: c_int, (mask, data): (u32, u64), changed
         if gone || item.is_disarmed() || is_confined(fd) {
             return false;
         }
-        let kicked = item.kicked;
+        let kicked = item.is_kicked();
         if kicked {
             calm(epfd, fd, item);
         }
         // The kernel may know an older registration.
         let mut mask = mask & (item.events | UNASKED);
+        if mask == 0 && !kicked && !changed && !item.is_stale() && item.room == Room::Kernel && item.events & ONCE == 0
+        {
+            // Another process has changed the registration that it shares, and would have the kernel tell of it again and again.
+            register(epfd, fd, item.events, item.data);
+        }
         if changed && port(fd).is_none() {
             mask &= kernel::poll_now(fd, item.events as i16) as u16 as u32;
         }

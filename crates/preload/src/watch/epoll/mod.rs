@@ -200,6 +200,14 @@ pub fn forget_set(epfd: c_int) -> bool {
     true
 }
 
+/// The kernel's sets are about to be another process's as well, by a fork or an execution: the kernel is told of what was put
+/// off.
+pub fn tell_kernel() {
+    for set in set::made().filter(|set| set.is_stale() && !set.is_interrupted()) {
+        register::tell_all(set.epfd(), set);
+    }
+}
+
 /// In a forked child: the threads that slept are its parent's, and so are the groups that the waiting flags name. Its copies
 /// of the sets rely on the flags too, and look at each connection once more, to raise its flag for themselves.
 pub fn after_fork() {
@@ -211,7 +219,7 @@ pub fn after_fork() {
     }
     for set in set::made().filter(|set| set.count() > 0) {
         set.activate_if(|fd, item| {
-            let connection = connection::known(fd).filter(|_| item.resting);
+            let connection = connection::known(fd).filter(|_| item.is_resting());
             connection.inspect(|it| it.end.reading.resting.add(ALONE)).is_some()
         });
     }

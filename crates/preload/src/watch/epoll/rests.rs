@@ -21,6 +21,7 @@ use crate::watch::set::{self, Set};
 use core::cell::UnsafeCell;
 use core::ffi::c_int;
 use libc::epoll_event;
+use underpass_segment::clock::{ticks, ticks_per_microsecond};
 use underpass_segment::kernel;
 use underpass_segment::raw::is_quiet;
 use underpass_segment::sync::{
@@ -50,8 +51,11 @@ enum State {
     /// It was told of what is left, and is told nothing more of that (edge-triggered, one-shot). A one-shot registration is armed in
     /// the kernel yet.
     Told,
-    /// One-shot: the kernel has disarmed it by an event, or nobody is to be told before it is armed again.
+    /// One-shot: the kernel has disarmed it by an event, or nobody is to be told before it is armed again. An event of an arming
+    /// before may be on its way yet.
     Spent,
+    /// One-shot: no event of it is on its way. One with the same data is of another registration.
+    Silent,
 }
 
 /// Which registration.
@@ -88,6 +92,10 @@ unsafe impl Sync for Shared {}
 static LIST: Shared = Shared(UnsafeCell::new(List { at: core::ptr::null_mut(), length: 0, used: 0 }));
 /// The thread that has the list, as pthread_self(3) names it; 0: none.
 static LOCK: AtomicUsize = AtomicUsize::new(0);
+/// How often the list was given up by its thread.
+static PASSED: AtomicUsize = AtomicUsize::new(0);
+/// A thread that has had the list for so long was killed: a filter may kill a thread for its epoll_ctl.
+const DEAD_AFTER_US: u64 = 10_000_000;
 /// Counts the answers of each set, by a part of its descriptor, so that neither an entry nor the kernel comes first each time.
 static TURNS: [AtomicU32; 64] = [const { AtomicU32::new(0) }; 64];
 /// Waits that have found nothing left.
@@ -110,9 +118,18 @@ struct Deferred {
 fn locked<T>(what: impl FnOnce(&mut List) -> T) -> Option<T> {
     // SAFETY: no arguments.
     let me = unsafe { libc::pthread_self() } as usize;
+    let (mut seen, mut since) = (PASSED.load(Relaxed), ticks());
     while let Err(owner) = LOCK.compare_exchange_weak(0, me, Acquire, Relaxed) {
         if owner == me {
             return None;
+        }
+        let passed = PASSED.load(Relaxed);
+        if passed != seen {
+            (seen, since) = (passed, ticks());
+        } else if ticks().wrapping_sub(since) > DEAD_AFTER_US * ticks_per_microsecond()
+            && LOCK.compare_exchange(owner, me, Acquire, Relaxed).is_ok()
+        {
+            break;
         }
         pause();
     }
@@ -129,6 +146,7 @@ fn locked<T>(what: impl FnOnce(&mut List) -> T) -> Option<T> {
 }
 
 fn unlock() {
+    PASSED.fetch_add(1, Relaxed);
     LOCK.store(0, Release);
 }
 
@@ -359,13 +377,20 @@ impl List {
     /// does not have it.
     fn truth_of_event(&mut self, set: c_int, (told, data): (u32, u64)) -> Option<u32> {
         // The kernel may mean a new registration with the same data as one whose descriptor was closed.
-        let is_it = |it: &Entry| !it.is_free() && it.key.set == set && it.data == data && it.key.fd != CLOSED;
-        let at = self.entries().iter().position(is_it)?;
+        let is_it = |it: &Entry| !it.is_free() && it.key.set == set && it.data == data;
+        let Some(at) = self.entries().iter().position(|it| is_it(it) && it.key.fd != CLOSED) else {
+            // Nobody can ask the kernel for less any more.
+            let is_kicked = |it: &Entry| is_it(it) && it.kicked && it.events & OUT == 0;
+            return self.entries().iter().any(is_kicked).then_some(told & !OUT);
+        };
         let it = self.entries()[at];
         let is_kick = told & OUT != 0 && it.events & OUT == 0 && it.kicked;
         let mut truth = if is_kick { told & !OUT } else { told };
         if it.is_due(self, 0) {
             truth |= it.events & IN;
+            if it.events & EDGE != 0 {
+                self.entries_mut()[at].state = State::Told;
+            }
         } else if it.state == State::Armed && it.was_doorbell(told) {
             truth &= !IN;
             it.calm();
@@ -376,9 +401,15 @@ impl List {
             }
             return Some(truth);
         }
-        self.entries_mut()[at].state = State::Spent;
-        // What was left was told before, for the same arming.
-        Some(if it.state == State::Armed { truth } else { 0 })
+        let (state, truth) = match it.state {
+            State::Armed => (State::Spent, truth),
+            // What was left was told before, for the same arming.
+            State::Told => (State::Spent, 0),
+            State::Spent => (State::Silent, 0),
+            State::Silent | State::Free => return None,
+        };
+        self.entries_mut()[at].state = state;
+        Some(truth)
     }
 
     /// Adds what is left in rings to the program's events; what the kernel has said of the same registrations gets it too.
@@ -556,6 +587,11 @@ pub(super) fn forget(fd: c_int) {
             if it.key.set == fd || it.key.fd == fd && (it.key.end == SET || !goes_on) {
                 it.state = State::Free;
             } else if it.key.fd == fd {
+                // A thread that sleeps on the set may not have been woken yet.
+                if it.kicked && !has_sleepers(it.key.set) {
+                    it.calm();
+                    it.kicked = false;
+                }
                 it.key.fd = CLOSED;
             }
         }

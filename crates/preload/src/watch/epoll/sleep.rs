@@ -106,7 +106,7 @@ pub fn outlast_looks(fd: c_int) {
 
 /// The set looks at the socket in user space again.
 pub(super) fn wake_up(item: &mut Item, end: &End) {
-    if item.resting {
+    if item.is_resting() {
         item.set_resting(false);
         end.reading.resting.remove();
     }
@@ -245,7 +245,7 @@ fn calm_all(set: &Set, depth: u32) {
     set.each(|fd, item| {
         let Some(port) = port(fd).filter(|_| item.wants(IN)) else { return };
         port.take_late_bells();
-        if item.kicked && port.ready() != Ready::Yes {
+        if item.is_kicked() && port.ready() != Ready::Yes {
             item.set_kicked(false);
             register(set.epfd(), fd, item.events, item.data);
         }
@@ -311,7 +311,7 @@ pub(super) fn arm(set: &Set, alone: bool, depth: u32) -> Sleep {
     });
     if let Some(fd) = ready.filter(|_| depth > 0) {
         // Of what lies in an inner set's rings the outer one learns from the kernel alone, and once.
-        if set.item(fd).is_none_or(|item| !item.kicked) {
+        if set.item(fd).is_none_or(|item| !item.is_kicked()) {
             kick(set.epfd(), set, fd);
         } else {
             sound_if_full(set.epfd(), set, fd);

@@ -11,7 +11,7 @@ use crate::guest::access::is_writable;
 use crate::guest::buffers::SURE;
 use crate::guest::cancellation::test_cancel;
 use crate::guest::deadline::{AT_ONCE, Deadline, left};
-use crate::guest::{errno, real, settings, table};
+use crate::guest::{errno, real, settings, statistics, table};
 use crate::watch::set::{Scan, Set};
 use core::ffi::c_int;
 use libc::{epoll_event, pollfd, sigset_t, timespec};
@@ -265,7 +265,11 @@ fn sleep(
             0..1_000_000 if !is_quiet() => call.sleep_briefly(at, most, deadline, room_in),
             _ => call.ask(at, most, left(deadline, brief)),
         };
-        Some(if set.fall_asleep(brief != u64::MAX) { ask(epfd, set, events, sleep) } else { 0 })
+        if !set.fall_asleep(brief != u64::MAX) {
+            return Some(0);
+        }
+        statistics::count_poll_sleep();
+        Some(ask(epfd, set, events, sleep))
     })
 }
 
@@ -333,19 +337,28 @@ pub fn sleep_natively(
     if confined::has_rests() {
         return sleep_beside_rests(events, most, deadline, call);
     }
-    let before = set_of(epfd).map(Set::changes);
-    let answer = asleep(epfd, native);
-    let Some(set) = set_of(epfd).filter(|set| answer > 0 && !set.is_interrupted()) else {
-        // SAFETY: the kernel has written so many.
-        return unsafe { rests::confirm(epfd, events, answer) };
-    };
-    let mut all = Events::new(events, most as usize);
-    tell_each(epfd, set, &mut all, before, answer as usize);
-    if all.count > 0 {
-        hand_over(epfd, set);
-        return all.count as c_int;
+    let mut native = Some(native);
+    loop {
+        let before = set_of(epfd).map(Set::changes);
+        let answer = asleep(epfd, || match native.take() {
+            Some(native) => native(),
+            None => call.ask(events, most, left(deadline, u64::MAX)),
+        });
+        let Some(set) = set_of(epfd).filter(|set| answer > 0 && !set.is_interrupted()) else {
+            // SAFETY: the kernel has written so many.
+            return unsafe { rests::confirm(epfd, events, answer) };
+        };
+        let mut all = Events::new(events, most as usize);
+        tell_each(epfd, set, &mut all, before, answer as usize);
+        if all.count > 0 {
+            hand_over(epfd, set);
+            return all.count as c_int;
+        }
+        // Another thread may have taken its last socket out of the set meanwhile.
+        if let Some(answer) = wait(epfd, events, most, deadline, call) {
+            return answer;
+        }
     }
-    wait(epfd, events, most, deadline, call).unwrap_or(0)
 }
 
 /// The same in a confined process, which another thread may wake: what is left in the ring of a connection that it registers.

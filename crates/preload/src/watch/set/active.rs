@@ -1,6 +1,7 @@
 //! The sockets of a set that are looked at in user space.
 
 use super::groups::Joining;
+use super::item::{Flags, InKernel};
 use super::{Deferred, Item, Room, Set, State};
 use underpass_segment::sync::Relaxed;
 
@@ -76,11 +77,12 @@ impl Set {
                     look(fd, item, &mut Joining(state))
                 } else {
                     // The kernel has forgotten the registration by itself.
-                    (item.stale, item.room) = (false, Room::Kernel);
+                    (item.in_kernel, item.room) = (InKernel::Same, Room::Kernel);
                     Scan::Leave
                 };
                 // Who waits for room is not left to the kernel, which knows of none.
-                item.active = verdict != Scan::Leave || item.stale || item.room != Room::Kernel;
+                let stays = verdict != Scan::Leave || item.is_stale() || item.room != Room::Kernel;
+                item.flags.set(Flags::ACTIVE, stays);
                 match verdict {
                     Scan::Keep => {}
                     Scan::Leave => left = true,
@@ -101,8 +103,8 @@ impl Set {
 impl State {
     pub(super) fn activate(&mut self, fd: i32) {
         let count = self.active_count;
-        if let Some(item) = self.item(fd).filter(|it| it.is_ours(fd) && !it.active) {
-            item.active = true;
+        if let Some(item) = self.item(fd).filter(|it| it.is_ours(fd) && !it.flags.has(Flags::ACTIVE)) {
+            item.flags.set(Flags::ACTIVE, true);
             self.active_count += usize::from(self.set_active_at(count, fd));
         }
     }
@@ -111,7 +113,7 @@ impl State {
         let mut kept = 0;
         for index in 0..self.active_count {
             let fd = self.active_at(index);
-            if self.item(fd).is_some_and(|it| it.active) {
+            if self.item(fd).is_some_and(|it| it.flags.has(Flags::ACTIVE)) {
                 kept += usize::from(self.set_active_at(kept, fd));
             }
         }

@@ -146,7 +146,7 @@ impl Set {
                 Some(Deferred::Removed { fd }) => {
                     self.note_change(false);
                     if let (Some(item), Some(connection)) =
-                        (state.item(fd).filter(|it| it.is_ours(fd) && it.resting), connection::known(fd))
+                        (state.item(fd).filter(|it| it.is_ours(fd) && it.is_resting()), connection::known(fd))
                     {
                         item.set_resting(false);
                         connection.end.reading.resting.remove();

@@ -1,7 +1,8 @@
 //! The memory of a set's registrations, by descriptor: it grows with what it holds, since a program may have a set for each
 //! of its connections.
 
-use super::{Item, NONE, State};
+use super::State;
+use super::item::{Item, NONE};
 use crate::guest::memory::{release, reserve};
 use core::sync::atomic::{Ordering::SeqCst, compiler_fence};
 
@@ -137,7 +138,7 @@ impl State {
         let old = self.table();
         let live = (0..old.capacity).map(|index| old.place(index));
         // SAFETY: places of the table, here and below.
-        let live = || live.clone().filter(|&place| unsafe { (*place).live });
+        let live = || live.clone().filter(|&place| unsafe { (*place).is_live() });
         let count = live().count();
         let new = Items::make(if 2 * count < old.capacity { old.capacity } else { 2 * old.capacity })?;
         // SAFETY: nobody else has the new table.

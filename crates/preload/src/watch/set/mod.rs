@@ -3,14 +3,18 @@
 mod active;
 mod deferred;
 mod groups;
+mod item;
 mod items;
 mod names;
+#[cfg(test)]
+mod properties;
 mod registrations;
 mod sets_of;
 
 pub use active::Scan;
 pub use deferred::{Deferred, defer_release, is_any_interrupted};
 pub use groups::{Joining, forget_pool, give_back_groups};
+pub use item::{Item, Room};
 pub use registrations::{Later, Registered, WithData};
 pub use sets_of::{forget_sets_of, sets_of};
 
@@ -22,7 +26,6 @@ use groups::Members;
 use items::{First, Items};
 use names::Names;
 use underpass_segment::clock::give_way;
-use underpass_segment::switch::Told;
 use underpass_segment::sync::{
     AcqRel, Acquire, AtomicBool, AtomicI32, AtomicPtr, AtomicU32, AtomicU64, Relaxed, Release, pause,
 };
@@ -30,128 +33,6 @@ use underpass_segment::wait::Memory;
 
 /// No thread's number: more than one thread has used the set.
 const SEVERAL: u32 = u32::MAX;
-/// End of a chain.
-const NONE: u32 = 0;
-
-/// Who tells the program of room for which it asks. Zeroed memory is the kernel.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-#[repr(u8)]
-pub enum Room {
-    /// The kernel, or the set, where a level-triggered one asks for room in a ring that is not full.
-    Kernel,
-    /// The set, which looks for room in the ring: the program was told of none, and of room not since.
-    Set,
-    /// The same, and the kernel's registration does not ask for its own meanwhile.
-    SetAlone,
-}
-
-/// One registration. Kept by descriptor number; zeroed memory is none.
-#[derive(Clone, Copy)]
-pub struct Item {
-    /// Its descriptor plus 1; 0: a free place.
-    key: u32,
-    /// As the program gave them.
-    pub events: u32,
-    /// As the program gave it.
-    pub data: u64,
-    /// What was reported (edge-triggered).
-    pub told: Told,
-    /// When there last were news, in ticks.
-    pub last_news: u64,
-    /// The kernel's registration asks for more, to wake a sleeper.
-    pub kicked: bool,
-    /// Who tells of room.
-    pub room: Room,
-    /// The set is counted among those who rely on the connection's waiting flag.
-    pub resting: bool,
-    /// One-shot, and used up.
-    disarmed: bool,
-    live: bool,
-    generation: u64,
-    /// The kernel has an older registration.
-    stale: bool,
-    /// Since when, in ticks.
-    stale_since: u64,
-    /// Removed, and the kernel does not know.
-    gone: bool,
-    /// Its socket is gone with its descriptor.
-    ended: bool,
-    /// Made for another descriptor of the socket, which has been closed: no call can change it any more.
-    adopted: bool,
-    /// Of a descriptor that is no socket of ours: kept for its data, which a socket of ours may share.
-    foreign: bool,
-    active: bool,
-    next: u32,
-}
-
-impl Item {
-    /// Whether any of `events` is to be reported now.
-    pub fn wants(&self, events: u32) -> bool {
-        self.live && !self.gone && !self.disarmed && self.events & events != 0
-    }
-
-    /// Whether the program has removed it, and the kernel may not know.
-    pub fn is_gone(&self) -> bool {
-        self.gone
-    }
-
-    /// Whether the kernel has had an older registration for more than `ticks` at time `now`.
-    pub fn is_stale_for(&self, ticks: u64, now: u64) -> bool {
-        self.stale && now.wrapping_sub(self.stale_since) > ticks
-    }
-
-    fn is_current(&self, fd: i32) -> bool {
-        self.live && self.generation == table::generation(fd)
-    }
-
-    fn is_ours(&self, fd: i32) -> bool {
-        self.is_ours_of(table::generation(fd))
-    }
-
-    fn is_ours_of(&self, generation: u64) -> bool {
-        self.live && self.generation == generation && !self.foreign
-    }
-
-    /// Its descriptor is about to be closed, and the socket with it.
-    pub fn set_ended(&mut self) {
-        self.ended = true;
-    }
-
-    /// See [`Item::told`].
-    pub fn set_told(&mut self, told: Told) {
-        self.told = told;
-    }
-
-    /// See [`Item::last_news`].
-    pub fn set_last_news(&mut self, ticks: u64) {
-        self.last_news = ticks;
-    }
-
-    /// See [`Item::resting`]; returns what it was.
-    pub fn set_resting(&mut self, resting: bool) -> bool {
-        core::mem::replace(&mut self.resting, resting)
-    }
-
-    /// See [`Item::kicked`].
-    pub fn set_kicked(&mut self, kicked: bool) {
-        self.kicked = kicked;
-    }
-
-    /// See [`Item::room`].
-    pub fn set_room(&mut self, room: Room) {
-        self.room = room;
-    }
-
-    /// One-shot, and used up.
-    pub fn is_disarmed(&self) -> bool {
-        self.disarmed
-    }
-
-    /// One-shot: used up, or armed again.
-    pub fn set_disarmed(&mut self, disarmed: bool) {
-        self.disarmed = disarmed;
-    }
-}
 
 /// What the lock of a set protects.
 struct State {
@@ -218,12 +99,16 @@ static MADE: AtomicPtr<Set> = AtomicPtr::new(core::ptr::null_mut());
 /// A set has had an alarm.
 static ALARMS: AtomicBool = AtomicBool::new(false);
 
-/// In a forked child: the groups are the parent's. Inherited sets take groups of the child's own when they need them.
+/// In a forked child: the groups are the parent's. Inherited sets take groups of the child's own when they need them. The
+/// kernel's sets are shared with the parent, which brings them up to date.
 pub fn after_fork() {
     for set in made() {
         set.groups.store(0, Relaxed);
         set.lock.store(0, Relaxed);
-        set.locked(|state| state.member_count = 0);
+        set.locked(|state| {
+            state.member_count = 0;
+            state.leave_changes_to_parent();
+        });
     }
 }
 

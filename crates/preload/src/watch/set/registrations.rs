@@ -1,8 +1,8 @@
 //! The registrations of a set: by descriptor, and by what the program gave with them.
 
+use super::item::{Flags, Holds, InKernel, Item, NONE, Room};
 use super::sets_of::note;
-use super::{Deferred, Item, NONE, Room, Set, State};
-use crate::guest::table;
+use super::{Deferred, Set, State};
 use underpass_segment::clock::ticks;
 use underpass_segment::switch::Told;
 use underpass_segment::sync::Relaxed;
@@ -88,25 +88,26 @@ impl Set {
     pub fn change_later(&self, fd: i32, wanted: Option<(u32, u64)>, add: bool) -> Later {
         /// Bits of registrations that are level-triggered and of no special kind.
         const PLAIN: u32 = 0xffff;
+        const NOT_LATER: Flags = Flags::DISARMED.or(Flags::KICKED).or(Flags::ADOPTED);
         self.locked(|state| {
             // In here: whoever says so tells the kernel of all changes afterwards.
             if self.is_inner() {
                 return Later::Now;
             }
-            let Some(item) = state.item(fd).filter(|it| it.is_ours(fd) && !it.disarmed && !it.kicked && !it.adopted)
-            else {
+            let Some(item) = state.item(fd).filter(|it| it.is_ours(fd) && !it.flags.has(NOT_LATER)) else {
                 return Later::Now;
             };
             let (events, data) = wanted.unwrap_or((0, item.data));
             if (item.events | events) & !PLAIN != 0 || item.data != data {
                 return Later::Now;
             }
-            if item.gone != add {
+            if item.is_gone() != add {
                 // Added twice the kernel has the answer; what is removed, it believes to be there.
-                return if item.gone { Later::Absent } else { Later::Now };
+                return if item.is_gone() { Later::Absent } else { Later::Now };
             }
-            (item.events, item.gone) = (events, wanted.is_none());
-            if !core::mem::replace(&mut item.stale, true) {
+            item.events = events;
+            let now = if wanted.is_none() { InKernel::Removed } else { InKernel::Older };
+            if core::mem::replace(&mut item.in_kernel, now) == InKernel::Same {
                 item.stale_since = ticks();
                 state.stale_count += 1;
             }
@@ -119,11 +120,13 @@ impl Set {
     /// goes on reporting it too. Unless `heir` has a registration of its own.
     pub fn adopt(&self, fd: i32, heir: i32) {
         self.unless_interrupted(|state| {
-            let Some(item) = state.item(fd).filter(|it| it.is_current(fd) && !it.gone).copied() else { return };
+            let Some(item) = state.item(fd).filter(|it| it.is_current(fd) && !it.is_gone()).copied() else { return };
             let vacant = state.item(heir).is_none_or(|it| !it.is_current(heir));
-            if vacant && state.put(heir, item.events, item.data, item.foreign) {
+            if vacant && state.put(heir, item.events, item.data, item.holds == Holds::Foreign) {
                 if let Some(it) = state.item(heir) {
-                    (it.adopted, it.told, it.disarmed) = (true, item.told, item.disarmed);
+                    it.told = item.told;
+                    it.flags.set(Flags::ADOPTED, true);
+                    it.flags.set(Flags::DISARMED, item.is_disarmed());
                 }
                 state.activate(heir);
             }
@@ -134,8 +137,8 @@ impl Set {
     pub fn tell(&self, fd: i32, tell: impl FnOnce(Option<(u32, u64)>)) {
         if self.is_interrupted() {
             // What it is told twice is the same.
-            if let Some(item) = self.peek(fd).filter(|it| it.is_ours(fd) && it.stale) {
-                tell((!item.gone).then_some((item.events, item.data)));
+            if let Some(item) = self.peek(fd).filter(|it| it.is_ours(fd) && it.is_stale()) {
+                tell((!item.is_gone()).then_some((item.events, item.data)));
             }
             return;
         }
@@ -174,7 +177,7 @@ impl Set {
 
     /// What `fd`, which is no socket of ours, is registered with: events and data.
     pub fn foreign(&self, fd: i32) -> Option<(u32, u64)> {
-        self.any_item(fd).filter(|it| it.is_current(fd) && it.foreign).map(|it| (it.events, it.data))
+        self.any_item(fd).filter(|it| it.is_current(fd) && it.holds == Holds::Foreign).map(|it| (it.events, it.data))
     }
 
     fn any_item(&self, fd: i32) -> Option<Item> {
@@ -237,11 +240,11 @@ impl Set {
                 let Some(item) = state.item(fd) else { return };
                 if item.is_current(fd) {
                     if let Some(place) = count.checked_sub(from).and_then(|at| found.get_mut(at)) {
-                        *place = Registered { fd, foreign: item.foreign.then_some(item.events) };
+                        *place = Registered { fd, foreign: (item.holds == Holds::Foreign).then_some(item.events) };
                     }
                     count += 1;
                 } else {
-                    closed |= item.ended;
+                    closed |= item.flags.has(Flags::ENDED);
                 }
             });
             match count {
@@ -265,33 +268,6 @@ impl Set {
     }
 }
 
-impl Item {
-    /// A registration that has just been made.
-    pub(super) fn of(fd: i32, events: u32, data: u64, foreign: bool) -> Item {
-        Item {
-            key: fd as u32 + 1,
-            events,
-            data,
-            told: Told::default(),
-            last_news: 0,
-            kicked: false,
-            room: Room::Kernel,
-            resting: false,
-            stale: false,
-            stale_since: 0,
-            gone: false,
-            ended: false,
-            adopted: false,
-            foreign,
-            disarmed: false,
-            live: true,
-            generation: table::generation(fd),
-            active: false,
-            next: NONE,
-        }
-    }
-}
-
 impl State {
     /// False without address space.
     #[must_use]
@@ -300,8 +276,8 @@ impl State {
             return false;
         }
         let Some(item) = self.need_item(fd) else { return false };
-        let counted = item.live && !item.foreign;
-        if item.live {
+        let counted = item.holds == Holds::Socket;
+        if item.is_live() {
             // It may also be left over from a descriptor of this number that was closed.
             self.unlink(fd);
         }
@@ -309,12 +285,11 @@ impl State {
         let Some(item) = self.item(fd) else { return false };
         // Of another connection that had the number nothing is kept but its place in the list.
         let same = item.is_current(fd);
-        let active = item.active;
+        let kept = item.flags.only(if same { Flags::ACTIVE.or(Flags::RESTING) } else { Flags::ACTIVE });
         *item = Item {
             told: if same { item.told } else { Told::default() },
             last_news: if same { item.last_news } else { 0 },
-            resting: same && item.resting,
-            active,
+            flags: kept,
             ..Item::of(fd, events, data, foreign)
         };
         self.link(fd);
@@ -322,22 +297,36 @@ impl State {
     }
 
     pub(super) fn remove(&mut self, fd: i32) {
-        if let Some(foreign) = self.item(fd).filter(|it| it.live).map(|it| it.foreign) {
+        if let Some(held) = self.item(fd).filter(|it| it.is_live()).map(|it| it.holds) {
             self.unlink(fd);
-            self.count -= u32::from(!foreign);
+            self.count -= u32::from(held == Holds::Socket);
             if let Some(item) = self.item(fd) {
-                (item.live, item.active) = (false, false);
+                item.empty();
             }
             self.drop_inactive();
         }
     }
 
+    /// What the kernel was not told, or told otherwise to wake a sleeper, another process tells it: it may have changed the
+    /// registration again by now.
+    pub(super) fn leave_changes_to_parent(&mut self) {
+        for index in 0..self.places() {
+            let fd = self.fd_at(index);
+            let Some(item) = self.item(fd).filter(|it| it.is_live()) else { continue };
+            let is_removed = item.is_gone();
+            (item.in_kernel, item.room) = (InKernel::Same, Room::Kernel);
+            item.set_kicked(false);
+            if is_removed {
+                self.remove(fd);
+            }
+        }
+        self.stale_count = 0;
+    }
+
     pub(super) fn tell(&mut self, fd: i32, tell: impl FnOnce(i32, Option<(u32, u64)>)) {
-        let Some(item) = self.item(fd).filter(|it| it.is_ours(fd) && it.stale) else { return };
-        item.stale = false;
-        if item.gone {
-            (item.live, item.active) = (false, false);
-            let _ = item;
+        let Some(item) = self.item(fd).filter(|it| it.is_ours(fd) && it.is_stale()) else { return };
+        if core::mem::replace(&mut item.in_kernel, InKernel::Same) == InKernel::Removed {
+            item.empty();
             self.unlink(fd);
             self.count -= 1;
             tell(fd, None);

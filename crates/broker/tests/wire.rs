@@ -1,0 +1,119 @@
+//! Records are what they were when they arrive, and any other octets are refused.
+
+use proptest::prelude::*;
+use underpass_broker::{Answer, Ask, Freed, LONGEST, Refusal, Shape, Side, Verdict, WireError, answer, ask, header};
+
+fn ring_bytes() -> impl Strategy<Value = u32> {
+    (16u32..=24).prop_map(|it| 1 << it)
+}
+
+fn asks() -> impl Strategy<Value = Ask> {
+    let freed = proptest::option::of((1u64.., 1u64..).prop_map(|(pool, slots)| Freed { pool, slots }));
+    (any::<u64>(), any::<u64>(), ring_bytes(), freed).prop_map(|(token, mark, ring_bytes, freed)| Ask {
+        token,
+        mark,
+        ring_bytes,
+        freed,
+    })
+}
+
+fn verdicts() -> impl Strategy<Value = Verdict> {
+    let met = (1u64.., ring_bytes(), 1u32..=64, any::<u16>(), any::<bool>(), 1u64.., 1u64..).prop_filter_map(
+        "cookies differ",
+        |(pool, ring_bytes, slots, slot, makes, one, other)| {
+            let shape = Shape::new(ring_bytes, slots).ok()?;
+            let side = if makes { Side::Maker } else { Side::Joiner };
+            let met = Verdict::Met { pool, shape, slot: slot % slots as u16, side, cookies: [one, other] };
+            (one != other).then_some(met)
+        },
+    );
+    prop_oneof![Just(Verdict::Waiting), met, proptest::sample::select(Refusal::ALL).prop_map(Verdict::Refused)]
+}
+
+/// An octet of the record is another, or the record has another length.
+fn damage(record: &[u8], at: usize, octet: u8, len: usize) -> Vec<u8> {
+    let mut record = record.to_vec();
+    let at = at % record.len();
+    record[at] ^= octet;
+    record.resize(len % (2 * LONGEST), octet);
+    record
+}
+
+proptest! {
+    #[test]
+    fn an_ask_is_the_same_when_it_arrives(it in asks()) {
+        prop_assert_eq!(Ask::parse(&it.emit().unwrap()), Ok(it));
+    }
+
+    #[test]
+    fn an_answer_is_the_same_when_it_arrives(token: u64, mark: u64, verdict in verdicts()) {
+        let it = Answer { token, mark, verdict };
+        let (record, len) = it.emit().unwrap();
+        prop_assert_eq!(Answer::parse(&record[..len]), Ok(it));
+    }
+
+    /// What parses is the only spelling of what it means, so nothing can hide in a record.
+    #[test]
+    fn what_parses_has_one_spelling(it in asks(), verdict in verdicts(), at: usize, octet: u8, len: usize) {
+        let damaged = damage(&it.emit().unwrap(), at, octet, len);
+        if let Ok(it) = Ask::parse(&damaged) {
+            prop_assert_eq!(&it.emit().unwrap()[..], &damaged[..]);
+        }
+        let (record, longest) = Answer { token: 1, mark: 2, verdict }.emit().unwrap();
+        let damaged = damage(&record[..longest], at, octet, len);
+        if let Ok(it) = Answer::parse(&damaged) {
+            let (record, len) = it.emit().unwrap();
+            prop_assert_eq!(&record[..len], &damaged[..]);
+        }
+    }
+
+    #[test]
+    fn any_octets_are_parsed_without_harm(octets in proptest::collection::vec(any::<u8>(), 0..200)) {
+        let _ = (Ask::parse(&octets), Answer::parse(&octets), header::Header::read(&octets));
+    }
+}
+
+const ASK: Ask = Ask { token: 7, mark: 9, ring_bytes: 1 << 20, freed: None };
+
+#[test]
+fn another_version_can_be_told_and_answered() {
+    let mut record = ASK.emit().unwrap();
+    record[4] = 2;
+    assert_eq!(Ask::parse(&record), Err(WireError::Version(2)));
+    assert_eq!(header::Header::read(&record).unwrap().token, 7);
+}
+
+#[test]
+fn a_record_goes_one_way_only() {
+    assert!(matches!(Answer::parse(&ASK.emit().unwrap()), Err(WireError::Kind(_))));
+    let (record, len) = Answer { token: 1, mark: 1, verdict: Verdict::Waiting }.emit().unwrap();
+    assert!(matches!(Ask::parse(&record[..len]), Err(WireError::Kind(_))));
+}
+
+#[test]
+fn values_that_never_are_cannot_be_sent() {
+    let wrong = [
+        Ask { ring_bytes: 0, ..ASK },
+        Ask { ring_bytes: 3 << 16, ..ASK },
+        Ask { ring_bytes: 1 << 25, ..ASK },
+        Ask { freed: Some(Freed { pool: 0, slots: 1 }), ..ASK },
+        Ask { freed: Some(Freed { pool: 1, slots: 0 }), ..ASK },
+    ];
+    wrong.iter().for_each(|it| assert!(matches!(it.emit(), Err(WireError::Value(_))), "{it:?}"));
+    let shape = Shape::new(1 << 16, 8).unwrap();
+    let met = |pool, slot, cookies| {
+        let verdict = Verdict::Met { pool, shape, slot, side: Side::Maker, cookies };
+        Answer { token: 1, mark: 1, verdict }.emit()
+    };
+    assert!(met(1, 7, [1, 2]).is_ok());
+    for it in [met(0, 7, [1, 2]), met(1, 8, [1, 2]), met(1, 7, [1, 1]), met(1, 7, [0, 1])] {
+        assert!(matches!(it, Err(WireError::Value(_))));
+    }
+}
+
+/// The lengths are part of the wire: a change needs another version.
+#[test]
+fn lengths_are_those_of_version_1() {
+    assert_eq!((header::VERSION, header::LEN, ask::LEN), (1, 24, 48));
+    assert_eq!((answer::WAITING, answer::REFUSED, answer::MET, LONGEST), (24, 32, 64, 64));
+}

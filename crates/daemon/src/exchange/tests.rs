@@ -1,0 +1,271 @@
+//! Ends that ask, in every order, by a kernel whose word is a table.
+
+use super::*;
+use std::cell::RefCell;
+use std::net::SocketAddr;
+use underpass_broker::{Freed, Side};
+
+const GROUP: u32 = 70;
+
+/// The other end of the socket with each cookie.
+#[derive(Default)]
+struct Table(RefCell<HashMap<u64, Other>>);
+
+impl Table {
+    fn connect(&self, one: u64, other: u64) {
+        self.say(one, Other::End(other));
+        self.say(other, Other::End(one));
+    }
+
+    fn say(&self, cookie: u64, other: Other) {
+        self.0.borrow_mut().insert(cookie, other);
+    }
+}
+
+impl Evidence for Table {
+    fn other_end(&self, of: &Facts) -> Other {
+        self.0.borrow().get(&of.cookie).copied().unwrap_or(Other::Unknown)
+    }
+}
+
+/// An exchange, and processes 1 to 4 of users 101 to 104, of which 1 to 3 are members of the group; 5 is another one of user 101.
+struct Stage {
+    exchange: Exchange,
+    kernel: Table,
+}
+
+const SMALL: Limits = Limits { descriptors: 8, pools: 4, memory: 1 << 40, asks: 3, packets: 1000 };
+
+impl Stage {
+    fn new() -> Stage {
+        let mut exchange = Exchange::new(Policy { group: Some(GROUP) }, SMALL);
+        for (process, uid) in [(1, 101), (2, 102), (3, 103), (4, 104), (5, 101)] {
+            let groups = if uid < 104 { vec![GROUP] } else { vec![] };
+            exchange.admit(ProcessId(process), User { uid, gid: uid, groups });
+        }
+        Stage { exchange, kernel: Table::default() }
+    }
+
+    fn ask_with(&mut self, process: u64, cookie: u64, ask: Ask) -> Vec<Reply> {
+        let address: SocketAddr = "10.0.0.1:1".parse().unwrap();
+        let facts = Facts { cookie, namespace: Some(1), local: address, remote: address };
+        self.exchange.ask((ProcessId(process), ClientId(process)), ask, facts, &self.kernel, 0)
+    }
+
+    fn ask(&mut self, process: u64, cookie: u64) -> Vec<Reply> {
+        self.ask_with(process, cookie, ASK)
+    }
+
+    /// The only reply, which is a refusal.
+    fn refusal(&mut self, process: u64, cookie: u64) -> Refusal {
+        match &self.ask(process, cookie)[..] {
+            [Reply { answer: Answer { verdict: Verdict::Refused(it), .. }, memory: None, .. }] => *it,
+            other => panic!("{other:?}"),
+        }
+    }
+
+    fn waits(&mut self, process: u64, cookie: u64) {
+        let replies = self.ask(process, cookie);
+        assert!(matches!(&replies[..], [it] if it.answer.verdict == Verdict::Waiting), "{replies:?}");
+    }
+
+    fn meets(&mut self, process: u64, cookie: u64) -> Place {
+        let replies = self.ask(process, cookie);
+        let places: Vec<Place> = replies.iter().map(place).collect();
+        if let [one, other] = &places[..] {
+            assert_eq!((one.pool, one.slot, one.cookies), (other.pool, other.slot, other.cookies));
+            assert_ne!(one.side, other.side);
+            assert_eq!(one.memory, other.memory);
+        }
+        places[0]
+    }
+}
+
+const ASK: Ask = Ask { token: 1, mark: 2, ring_bytes: 1 << 16, freed: None };
+
+#[derive(Clone, Copy, Debug, PartialEq)]
+struct Place {
+    pool: u64,
+    slots: u32,
+    slot: u16,
+    side: Side,
+    cookies: [u64; 2],
+    memory: u64,
+}
+
+fn place(reply: &Reply) -> Place {
+    let Verdict::Met { pool, shape, slot, side, cookies } = reply.answer.verdict else { panic!("{reply:?}") };
+    let memory = rustix::fs::fstat(reply.memory.as_ref().unwrap()).unwrap();
+    assert_eq!(memory.st_size as u64, shape.pool_bytes());
+    Place { pool, slots: shape.slots(), slot, side, cookies, memory: memory.st_ino }
+}
+
+#[test]
+fn two_ends_meet_once_both_have_asked() {
+    let mut stage = Stage::new();
+    stage.kernel.connect(11, 12);
+    stage.waits(1, 11);
+    let replies = stage.ask(2, 12);
+    let told: Vec<u64> = replies.iter().map(|it| it.to.0).collect();
+    assert_eq!(told, [2, 1]);
+    let [one, other] = [place(&replies[0]), place(&replies[1])];
+    assert_eq!((one.side, other.side, one.cookies), (Side::Maker, Side::Joiner, [12, 11]));
+    // Asking again changes nothing.
+    assert_eq!(stage.meets(1, 11), other);
+    assert_eq!(stage.meets(2, 12), one);
+}
+
+#[test]
+fn nobody_meets_whom_the_kernel_does_not_name() {
+    let mut stage = Stage::new();
+    // 13 says that it is at the other end of 11, as 12 is.
+    stage.kernel.connect(11, 12);
+    stage.kernel.say(13, Other::End(11));
+    stage.waits(1, 11);
+    let replies = stage.ask(3, 13);
+    assert_eq!(replies.len(), 2);
+    assert!(replies.iter().all(|it| it.answer.verdict == Verdict::Refused(Refusal::Unproven)));
+    // The true ends meet nevertheless, when both ask again.
+    stage.waits(2, 12);
+    stage.meets(1, 11);
+    for (cookie, other, refusal) in [
+        (21, Other::Several, Refusal::Unproven),
+        (22, Other::Unknown, Refusal::Unproven),
+        (23, Other::End(23), Refusal::Unproven),
+        (24, Other::Nowhere, Refusal::Elsewhere),
+    ] {
+        stage.kernel.say(cookie, other);
+        assert_eq!(stage.refusal(1, cookie), refusal);
+    }
+}
+
+/// A third socket with the same sequence numbers appears while the first end waits.
+#[test]
+fn a_third_socket_makes_it_unproven_for_all() {
+    let mut stage = Stage::new();
+    stage.kernel.connect(11, 12);
+    stage.waits(1, 11);
+    stage.kernel.say(11, Other::Several);
+    let replies = stage.ask(2, 12);
+    assert_eq!(replies.len(), 2);
+    assert!(replies.iter().all(|it| it.answer.verdict == Verdict::Refused(Refusal::Unproven)));
+    assert!(stage.exchange.waiting.is_empty() && stage.exchange.asks.is_empty());
+}
+
+#[test]
+fn policy_and_layout_are_kept() {
+    let mut stage = Stage::new();
+    stage.kernel.connect(11, 12);
+    stage.waits(1, 11);
+    let replies = stage.ask(4, 12);
+    assert!(replies.iter().all(|it| it.answer.verdict == Verdict::Refused(Refusal::Policy)) && replies.len() == 2);
+    stage.waits(1, 11);
+    let replies = stage.ask_with(2, 12, Ask { mark: 3, ..ASK });
+    assert!(replies.iter().all(|it| it.answer.verdict == Verdict::Refused(Refusal::Layout)) && replies.len() == 2);
+    // A user meets itself, member or not.
+    stage.exchange.admit(ProcessId(6), User { uid: 104, gid: 1, groups: vec![] });
+    stage.waits(4, 11);
+    stage.meets(6, 12);
+}
+
+#[test]
+fn the_pools_of_two_processes_grow_and_slots_are_used_again() {
+    let mut stage = Stage::new();
+    let mut places = Vec::new();
+    for n in 0..9 {
+        let (one, other) = (100 + 2 * n, 101 + 2 * n);
+        stage.kernel.connect(one, other);
+        // Whichever asks first.
+        let [first, second] = if n % 2 == 0 { [(1, one), (2, other)] } else { [(2, other), (1, one)] };
+        stage.waits(first.0, first.1);
+        places.push(stage.meets(second.0, second.1));
+        // A process is the same side of all slots of a pool, whoever asks first.
+        let place = places[n as usize];
+        let of_pool = places.iter().filter(|it| it.pool == place.pool);
+        assert!(of_pool.into_iter().all(|it| it.cookies[0] % 2 == place.cookies[0] % 2), "{places:?}");
+    }
+    let shapes: Vec<(u32, u16)> = places.iter().map(|it| (it.slots, it.slot)).collect();
+    assert_eq!(shapes[..3], [(1, 0), (8, 0), (8, 1)]);
+    assert_eq!(shapes[8], (8, 7));
+    // Another process's slots cannot be freed.
+    let (pool, freed) = (places[4].pool, places[4].slot);
+    stage.kernel.connect(300, 301);
+    stage.ask_with(3, 300, Ask { freed: Some(Freed { pool, slots: u64::MAX }), ..ASK });
+    assert_eq!(stage.meets(1, 108).slot, freed);
+    stage.kernel.connect(200, 201);
+    let replies = stage.ask_with(1, 200, Ask { freed: Some(Freed { pool, slots: 1 << freed }), ..ASK });
+    assert_eq!(replies[0].answer.verdict, Verdict::Waiting);
+    let again = stage.meets(2, 201);
+    assert_eq!((again.pool, again.slot), (pool, freed));
+}
+
+#[test]
+fn a_pool_is_never_a_third_users() {
+    let mut stage = Stage::new();
+    stage.kernel.connect(11, 12);
+    stage.waits(1, 11);
+    let place = stage.meets(2, 12);
+    // Process 5, of the same user as 1, has got its socket; so has process 3, a member of the group.
+    assert_eq!(stage.meets(5, 11).memory, place.memory);
+    assert_eq!(stage.refusal(3, 11), Refusal::Policy);
+    assert_eq!(stage.refusal(3, 12), Refusal::Policy);
+}
+
+#[test]
+fn what_a_process_had_goes_with_it() {
+    let mut stage = Stage::new();
+    stage.kernel.connect(11, 12);
+    stage.kernel.connect(13, 14);
+    stage.waits(1, 11);
+    stage.meets(2, 12);
+    stage.waits(1, 13);
+    assert!(!stage.exchange.is_unused(ProcessId(1)));
+    stage.exchange.dismiss(ProcessId(1));
+    assert!(stage.exchange.is_unused(ProcessId(1)) && stage.exchange.is_unused(ProcessId(2)));
+    // Who comes too late waits for one that never comes, and is forgotten.
+    stage.waits(2, 14);
+    stage.exchange.expire(ASK_NS);
+    assert!(stage.exchange.is_waited());
+    stage.exchange.expire(ASK_NS + 1);
+    assert!(!stage.exchange.is_waited() && stage.exchange.is_unused(ProcessId(2)) && stage.exchange.asks.is_empty());
+    // A pool stays while a process of each side has it.
+    stage.exchange.admit(ProcessId(1), User { uid: 101, gid: 1, groups: vec![GROUP] });
+    stage.kernel.connect(15, 16);
+    stage.waits(1, 15);
+    let place = stage.meets(2, 16);
+    stage.meets(5, 15);
+    stage.exchange.dismiss(ProcessId(1));
+    assert_eq!(stage.meets(5, 15).memory, place.memory);
+    stage.exchange.dismiss(ProcessId(5));
+    assert!(stage.exchange.is_unused(ProcessId(2)));
+}
+
+#[test]
+fn a_user_has_limits_and_others_have_their_own() {
+    let mut stage = Stage::new();
+    for cookie in [50, 52, 54, 56] {
+        stage.kernel.connect(cookie, cookie + 1);
+    }
+    for cookie in [50, 52, 54] {
+        stage.waits(1, cookie);
+        // Not counted twice.
+        stage.waits(1, cookie);
+    }
+    assert_eq!(stage.refusal(1, 56), Refusal::Limit);
+    assert_eq!(stage.refusal(5, 56), Refusal::Limit);
+    stage.waits(2, 57);
+    // Pools: user 101 may have four.
+    for n in 0..5 {
+        let (process, one, other) = (10 + n, 60 + 2 * n, 61 + 2 * n);
+        stage.exchange.admit(ProcessId(process), User { uid: 102, gid: 1, groups: vec![GROUP] });
+        stage.kernel.connect(one, other);
+        stage.waits(process, one);
+        let refused = stage.ask(3, other).iter().any(|it| it.answer.verdict == Verdict::Refused(Refusal::Limit));
+        assert_eq!(refused, n == 4);
+        if n == 4 {
+            stage.exchange.dismiss(ProcessId(10));
+            stage.waits(process, one);
+            stage.meets(3, other);
+        }
+    }
+}

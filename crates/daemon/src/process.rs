@@ -1,0 +1,55 @@
+//! Who has connected to the daemon, as the kernel attests it.
+
+use crate::sys;
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::fd::{AsFd, OwnedFd};
+use rustix::process::{Pid, PidfdFlags, pidfd_open};
+use std::io;
+
+/// The user and the groups of a process when it connected.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct User {
+    /// Its effective user.
+    pub uid: u32,
+    /// Its effective group.
+    pub gid: u32,
+    /// Its supplementary groups.
+    pub groups: Vec<u32>,
+}
+
+/// A process that has connected, and a descriptor that tells when it ends.
+#[derive(Debug)]
+pub struct Process {
+    /// Its number in the daemon's PID namespace.
+    pub pid: u32,
+    /// Becomes readable when the process has ended.
+    pub descriptor: OwnedFd,
+    /// Its user.
+    pub user: User,
+}
+
+impl Process {
+    /// Who has connected this Unix socket.
+    ///
+    /// # Errors
+    /// ESRCH for a process that has ended, or that the daemon's PID namespace does not see; otherwise what the kernel says.
+    pub fn at(socket: impl AsFd) -> io::Result<Process> {
+        let [pid, uid, gid] = sys::peer_credentials(&socket)?;
+        let number = i32::try_from(pid).ok().and_then(Pid::from_raw);
+        let number = number.ok_or(io::Error::from_raw_os_error(libc::ESRCH))?;
+        let descriptor = match sys::peer_process(&socket) {
+            // Before 6.5 the number may be another process's by now. That one is then taken for the one that asked, whose user
+            // is known nevertheless.
+            Err(error) if error.raw_os_error() == Some(libc::ENOPROTOOPT) => pidfd_open(number, PidfdFlags::empty())?,
+            result => result?,
+        };
+        let groups = sys::peer_groups(&socket)?;
+        Ok(Process { pid, descriptor, user: User { uid, gid, groups } })
+    }
+
+    /// Whether it has ended.
+    pub fn has_ended(&self) -> bool {
+        let mut it = [PollFd::new(&self.descriptor, PollFlags::IN)];
+        poll(&mut it, Some(&Timespec::default())).is_ok_and(|ready| ready > 0)
+    }
+}

@@ -1,0 +1,346 @@
+//! The loop: one thread that waits for clients, for their packets and for the end of their processes. It makes no call that
+//! a client can make last; [`crate::lanes`] and [`crate::undertaker`] do.
+
+mod clients;
+
+use crate::evidence::Kernel;
+use crate::exchange::{ClientId, Exchange, ProcessId, Reply};
+use crate::lanes::{Lanes, Taken};
+use crate::limits::Limits;
+use crate::listener::Listener;
+use crate::packet::Packet;
+use crate::policy::Policy;
+use crate::process::Process;
+use crate::sys;
+use crate::undertaker::Undertaker;
+use clients::{Clients, Entered};
+use rustix::event::{Timespec, epoll};
+use rustix::fd::{AsFd, BorrowedFd, OwnedFd};
+use rustix::io::Errno;
+use rustix::net::{SendAncillaryBuffer, SendAncillaryMessage, SendFlags, SocketFlags, accept_with, sendmsg};
+use std::cmp::Reverse;
+use std::collections::BinaryHeap;
+use std::fs::File;
+use std::io::{self, IoSlice};
+use std::mem::MaybeUninit;
+use std::os::unix::net::UnixStream;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+use underpass_broker::{Answer, Refusal, Verdict};
+
+/// Connections that are accepted at a time, before others have their turn.
+const AT_ONCE: usize = 256;
+/// Events at a time.
+const EVENTS: usize = 256;
+/// A client that says nothing for so long is disconnected. Its asks stay, and it may come back.
+const SILENCE: Duration = Duration::from_secs(60);
+/// How often the daemon looks for what is over, while there is anybody.
+const TIDY: Duration = Duration::from_secs(1);
+/// How often connections are let go of, unless there are many.
+const BURY: Duration = Duration::from_millis(10);
+/// What the events of the epoll set say.
+const LISTENER: u64 = 0;
+const SIGNAL: u64 = 1;
+const BELL: u64 = 2;
+/// Beside the number of a client: a packet of it. Beside that of a process: its end.
+const PROCESS: u64 = 1 << 63;
+/// Numbers of clients and processes begin here.
+const FIRST: u64 = 3;
+
+/// The daemon.
+#[derive(Debug)]
+pub struct Server {
+    events: OwnedFd,
+    listener: Listener,
+    /// In the place of which a connection can be accepted, and closed, when there is no other descriptor.
+    spare: Option<OwnedFd>,
+    _signals: UnixStream,
+    lanes: Lanes,
+    undertaker: Undertaker,
+    clients: Clients,
+    exchange: Exchange,
+    evidence: Kernel,
+    began: Instant,
+    tidied: u64,
+    buried: u64,
+    /// Clients that have sent faster than they may, and when they are read again.
+    later: BinaryHeap<Reverse<(u64, u64)>>,
+}
+
+impl Server {
+    /// A daemon that listens, and ends when something comes on `signals`.
+    ///
+    /// # Errors
+    /// No descriptors could be had.
+    pub fn new(
+        listener: Listener,
+        signals: UnixStream,
+        undertaker: Undertaker,
+        evidence: Kernel,
+        policy: Policy,
+        limits: Limits,
+    ) -> io::Result<Server> {
+        let events = epoll::create(epoll::CreateFlags::CLOEXEC)?;
+        let lanes = Lanes::new()?;
+        for (source, number) in [(listener.socket.as_fd(), LISTENER), (signals.as_fd(), SIGNAL), (lanes.bell(), BELL)] {
+            epoll::add(&events, source, epoll::EventData::new_u64(number), epoll::EventFlags::IN)?;
+        }
+        Ok(Server {
+            events,
+            listener,
+            spare: Some(File::open("/dev/null")?.into()),
+            _signals: signals,
+            lanes,
+            undertaker,
+            clients: Clients::new(limits, FIRST),
+            exchange: Exchange::new(policy, limits),
+            evidence,
+            began: Instant::now(),
+            tidied: 0,
+            buried: 0,
+            later: BinaryHeap::new(),
+        })
+    }
+
+    /// Serves until a signal asks it to end.
+    ///
+    /// # Errors
+    /// The kernel does not let it wait, or a process of its own is gone.
+    pub fn run(mut self) -> io::Result<()> {
+        let mut events = Vec::with_capacity(EVENTS);
+        loop {
+            match epoll::wait(&self.events, rustix::buffer::spare_capacity(&mut events), self.patience().as_ref()) {
+                Err(Errno::INTR) => continue,
+                result => result?,
+            };
+            for event in events.drain(..) {
+                match event.data.u64() {
+                    LISTENER => self.accept(),
+                    SIGNAL => return Ok(()),
+                    BELL => self.lanes.finished().into_iter().for_each(|(uid, taken)| self.taken(uid, taken)),
+                    number if number & PROCESS != 0 => self.ended(ProcessId(number & !PROCESS)),
+                    client => self.take_from(client),
+                }
+            }
+            self.resume();
+            self.tidy();
+            self.bury()?;
+        }
+    }
+
+    /// Nanoseconds since the daemon began.
+    fn now(&self) -> u64 {
+        self.began.elapsed().as_nanos() as u64
+    }
+
+    /// How long nothing has to be done; `None`: for ever.
+    fn patience(&self) -> Option<Timespec> {
+        let now = self.now();
+        let held = self.later.peek().map(|Reverse((when, _))| when.saturating_sub(now));
+        let bury = self.undertaker.is_due();
+        let bury = bury.then(|| (self.buried + BURY.as_nanos() as u64).saturating_sub(now).max(1_000_000));
+        let is_used = !self.clients.is_empty() || self.exchange.is_waited();
+        let tidy = is_used.then(|| (self.tidied + TIDY.as_nanos() as u64).saturating_sub(now));
+        held.into_iter()
+            .chain(bury)
+            .chain(tidy)
+            .min()
+            .map(|ns| Timespec { tv_sec: (ns / 1_000_000_000) as i64, tv_nsec: (ns % 1_000_000_000) as _ })
+    }
+
+    fn accept(&mut self) {
+        for _ in 0..AT_ONCE {
+            match accept_with(&self.listener.socket, SocketFlags::CLOEXEC | SocketFlags::NONBLOCK) {
+                Ok(socket) => self.enter(socket),
+                Err(Errno::AGAIN) => return,
+                Err(Errno::MFILE | Errno::NFILE) => return self.turn_away(),
+                // That one has gone.
+                Err(_) => {}
+            }
+        }
+    }
+
+    /// There is no descriptor for another client, who would otherwise be found again and again.
+    fn turn_away(&mut self) {
+        tracing::warn!("no descriptor is left for another client: raise LimitNOFILE");
+        self.spare = None;
+        if let Ok(socket) = accept_with(&self.listener.socket, SocketFlags::CLOEXEC | SocketFlags::NONBLOCK) {
+            self.undertaker.bury(Arc::new(socket));
+        }
+        // At once, since the next one needs the same descriptor. Whether that process is gone is seen in the loop.
+        let _ = self.undertaker.flush();
+        self.spare = File::open("/dev/null").ok().map(OwnedFd::from);
+    }
+
+    fn enter(&mut self, socket: OwnedFd) {
+        let (socket, now) = (Arc::new(socket), self.now());
+        // First of all, so that a flood costs little.
+        if sys::peer_credentials(&socket).is_ok_and(|[_, uid, _]| !self.clients.may_enter(uid, now)) {
+            return self.undertaker.bury(socket);
+        }
+        let process = match Process::at(&socket) {
+            Ok(process) => process,
+            Err(error) => {
+                tracing::debug!(%error, "a client cannot be identified");
+                return self.undertaker.bury(socket);
+            }
+        };
+        match self.clients.enter(socket, process, now) {
+            Entered::TooMany(socket) => {
+                let answer = Answer { token: 0, mark: 0, verdict: Verdict::Refused(Refusal::Limit) };
+                let _ = send(socket.as_fd(), &answer, None);
+                self.undertaker.bury(socket);
+            }
+            Entered::Client(client) => self.watch(client),
+            Entered::First(client, id, user) => {
+                self.exchange.admit(id, user);
+                let process = self.clients.process(id).map(|it| it.process.descriptor.as_fd());
+                let number = epoll::EventData::new_u64(id.0 | PROCESS);
+                if let Some(Err(error)) = process.map(|it| epoll::add(&self.events, it, number, epoll::EventFlags::IN))
+                {
+                    tracing::warn!(%error, "the end of a process would not be seen");
+                    self.ended(id);
+                    return self.disconnect(client);
+                }
+                self.watch(client);
+            }
+        }
+    }
+
+    /// Reads the client's next packet when it comes, or later if its user has sent too many.
+    fn await_packet(&mut self, client: u64) {
+        let now = self.now();
+        match self.clients.hear(client, now) {
+            0 => self.watch(client),
+            wait => self.later.push(Reverse((now + wait, client))),
+        }
+    }
+
+    /// Reads the client's next packet when it comes.
+    fn watch(&mut self, client: u64) {
+        let Some(it) = self.clients.get(client) else { return };
+        let flags = epoll::EventFlags::IN | epoll::EventFlags::ONESHOT;
+        let number = epoll::EventData::new_u64(client);
+        let watched = match epoll::modify(&self.events, &it.socket, number, flags) {
+            Err(Errno::NOENT) => epoll::add(&self.events, &it.socket, number, flags),
+            result => result,
+        };
+        if watched.is_err() {
+            self.disconnect(client);
+        }
+    }
+
+    fn take_from(&mut self, client: u64) {
+        if let Some(it) = self.clients.get(client) {
+            let (uid, socket) = (it.uid, it.socket.clone());
+            self.lanes.take(uid, client, socket);
+        }
+    }
+
+    /// A packet has been taken.
+    fn taken(&mut self, uid: u32, Taken { client, packet }: Taken) {
+        let Some(process) = self.clients.get(client).map(|it| it.process) else { return };
+        let now = self.now();
+        match packet {
+            Ok(Packet::Nothing) => {}
+            Ok(Packet::End) => return self.disconnect(client),
+            Ok(Packet::Ask(ask, facts)) => {
+                let asker = (process, ClientId(client));
+                let replies = self.exchange.ask(asker, ask, facts, &self.evidence, now);
+                replies.into_iter().for_each(|reply| self.reply(&reply));
+            }
+            Ok(Packet::Fault { fault, token, mark }) => {
+                tracing::debug!(uid, client, %fault, "a packet is refused");
+                let verdict = Verdict::Refused(fault.refusal());
+                self.reply(&Reply { to: ClientId(client), answer: Answer { token, mark, verdict }, memory: None });
+                if !fault.is_honest() {
+                    return self.disconnect(client);
+                }
+            }
+            Err(error) => {
+                tracing::debug!(uid, client, %error, "a packet cannot be taken");
+                return self.disconnect(client);
+            }
+        }
+        self.await_packet(client);
+    }
+
+    /// Reads clients again that had to wait.
+    fn resume(&mut self) {
+        let now = self.now();
+        while let Some(Reverse((when, client))) = self.later.peek().copied()
+            && when <= now
+        {
+            self.later.pop();
+            self.watch(client);
+        }
+    }
+
+    fn reply(&mut self, reply: &Reply) {
+        let ClientId(client) = reply.to;
+        // It has gone, and asks again if it still wants to know.
+        let Some(it) = self.clients.get(client) else { return };
+        tracing::debug!(uid = it.uid, client, verdict = ?reply.answer.verdict, "answer");
+        // A client that does not read its answers is not waited for.
+        if send(it.socket.as_fd(), &reply.answer, reply.memory.as_deref().map(|it| it.as_fd())).is_err() {
+            self.disconnect(client);
+        }
+    }
+
+    fn disconnect(&mut self, client: u64) {
+        if let Some(it) = self.clients.leave(client) {
+            let _ = epoll::delete(&self.events, &it.socket);
+            self.lanes.cancel(it.uid, client);
+            self.undertaker.bury(it.socket);
+        }
+    }
+
+    /// Lets go of connections, many at a time, because each time takes a process.
+    fn bury(&mut self) -> io::Result<()> {
+        let now = self.now();
+        if now < self.buried + BURY.as_nanos() as u64 && !self.undertaker.is_crowded() {
+            return Ok(());
+        }
+        self.buried = now;
+        self.undertaker.flush()
+    }
+
+    fn ended(&mut self, id: ProcessId) {
+        self.exchange.dismiss(id);
+        if let Some(it) = self.clients.remove(id) {
+            let _ = epoll::delete(&self.events, &it.process.descriptor);
+        }
+    }
+
+    /// Lets go of what is over.
+    fn tidy(&mut self) {
+        let now = self.now();
+        if now < self.tidied + TIDY.as_nanos() as u64 {
+            return;
+        }
+        self.tidied = now;
+        self.exchange.expire(now);
+        let silent = self.clients.silent_since(now.saturating_sub(SILENCE.as_nanos() as u64));
+        silent.into_iter().for_each(|client| self.disconnect(client));
+        for id in self.clients.unconnected() {
+            if self.exchange.is_unused(id) {
+                self.ended(id);
+            }
+        }
+        self.clients.forget_users(now);
+    }
+}
+
+/// Sends an answer, without waiting, with the memory beside it.
+fn send(to: BorrowedFd<'_>, answer: &Answer, memory: Option<BorrowedFd<'_>>) -> io::Result<()> {
+    let (record, len) = answer.emit().map_err(io::Error::other)?;
+    let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
+    let mut beside = SendAncillaryBuffer::new(&mut space);
+    let descriptors = memory.as_slice();
+    if !descriptors.is_empty() {
+        beside.push(SendAncillaryMessage::ScmRights(descriptors));
+    }
+    let flags = SendFlags::DONTWAIT | SendFlags::NOSIGNAL;
+    sendmsg(to, &[IoSlice::new(&record[..len])], &mut beside, flags)?;
+    Ok(())
+}

@@ -1,0 +1,106 @@
+//! System calls that rustix does not have.
+#![allow(unsafe_code, reason = "getsockopt and getgrnam_r with buffers of our own")]
+
+use rustix::fd::{AsFd, AsRawFd, FromRawFd, OwnedFd};
+use std::ffi::CString;
+use std::io;
+use std::mem::MaybeUninit;
+
+/// `SO_PEERGROUPS`, `SO_NETNS_COOKIE` and `SO_PEERPIDFD` (include/uapi/asm-generic/socket.h).
+const PEER_GROUPS: i32 = 59;
+const NETWORK_NAMESPACE_COOKIE: i32 = 71;
+const PEER_PIDFD: i32 = 77;
+/// Most supplementary groups of a process (NGROUPS_MAX).
+const MOST_GROUPS: usize = 65_536;
+
+/// Reads an option into `value`, a slice of integers; how many octets the kernel has written.
+fn option<T: Copy + Default>(socket: impl AsFd, level: i32, name: i32, value: &mut [T]) -> io::Result<usize> {
+    let mut len = size_of_val(value) as libc::socklen_t;
+    // SAFETY: the kernel writes at most `len` octets, all of them into `value`, whose elements are plain integers.
+    let result =
+        unsafe { libc::getsockopt(socket.as_fd().as_raw_fd(), level, name, value.as_mut_ptr().cast(), &raw mut len) };
+    if result < 0 { Err(io::Error::last_os_error()) } else { Ok(len as usize) }
+}
+
+/// Process, user and group that connected the Unix socket. The process is 0 where this PID namespace does not see it.
+///
+/// # Errors
+/// Those of getsockopt(2).
+pub fn peer_credentials(socket: impl AsFd) -> io::Result<[u32; 3]> {
+    let mut value = [0u32; 3];
+    option(socket, libc::SOL_SOCKET, libc::SO_PEERCRED, &mut value)?;
+    Ok(value)
+}
+
+/// The supplementary groups that the process had when it connected the Unix socket.
+///
+/// # Errors
+/// Those of getsockopt(2).
+pub fn peer_groups(socket: impl AsFd) -> io::Result<Vec<u32>> {
+    let mut groups = vec![0u32; 32];
+    let len = match option(&socket, libc::SOL_SOCKET, PEER_GROUPS, &mut groups) {
+        Err(error) if error.raw_os_error() == Some(libc::ERANGE) => {
+            groups = vec![0; MOST_GROUPS];
+            option(&socket, libc::SOL_SOCKET, PEER_GROUPS, &mut groups)?
+        }
+        result => result?,
+    };
+    groups.truncate(len / size_of::<u32>());
+    Ok(groups)
+}
+
+/// A descriptor of the process that connected the Unix socket (Linux 6.5).
+///
+/// # Errors
+/// ENOPROTOOPT where the kernel is older; otherwise those of getsockopt(2).
+pub fn peer_process(socket: impl AsFd) -> io::Result<OwnedFd> {
+    let mut value = [-1i32];
+    option(socket, libc::SOL_SOCKET, PEER_PIDFD, &mut value)?;
+    if value[0] < 0 {
+        return Err(io::Error::from_raw_os_error(libc::EBADF));
+    }
+    // SAFETY: the kernel has just made it for us.
+    Ok(unsafe { OwnedFd::from_raw_fd(value[0]) })
+}
+
+/// The cookie of the socket's network namespace (Linux 5.14).
+///
+/// # Errors
+/// ENOPROTOOPT where the kernel is older; otherwise those of getsockopt(2).
+pub fn network_namespace(socket: impl AsFd) -> io::Result<u64> {
+    let mut value = [0u64];
+    option(socket, libc::SOL_SOCKET, NETWORK_NAMESPACE_COOKIE, &mut value)?;
+    Ok(value[0])
+}
+
+/// The TCP state of the socket, as include/net/tcp_states.h numbers it.
+///
+/// # Errors
+/// Those of getsockopt(2).
+pub fn tcp_state(socket: impl AsFd) -> io::Result<u8> {
+    // struct tcp_info begins with it, and the kernel writes no more than is asked for.
+    let mut value = [0u8; 8];
+    option(socket, libc::IPPROTO_TCP, libc::TCP_INFO, &mut value)?;
+    Ok(value[0])
+}
+
+/// Number of the group of this name; `None` where there is none.
+///
+/// # Errors
+/// Those of getgrnam_r(3).
+pub fn group_named(name: &str) -> io::Result<Option<u32>> {
+    let name = CString::new(name).map_err(io::Error::other)?;
+    let mut buffer = vec![0; 1 << 16];
+    let mut group = MaybeUninit::<libc::group>::zeroed();
+    let mut found = std::ptr::null_mut();
+    // SAFETY: a string that ends, a structure to fill, and a buffer of the length said; all outlive the call.
+    let error = unsafe {
+        libc::getgrnam_r(name.as_ptr(), group.as_mut_ptr(), buffer.as_mut_ptr(), buffer.len(), &raw mut found)
+    };
+    match error {
+        0 | libc::ENOENT | libc::ESRCH if found.is_null() => Ok(None),
+        // SAFETY: found, so the structure has been filled.
+        0 => Ok(Some(unsafe { group.assume_init() }.gr_gid)),
+        error => Err(io::Error::from_raw_os_error(error)),
+    }
+}

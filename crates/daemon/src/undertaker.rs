@@ -1,0 +1,135 @@
+//! Lets go of clients' connections in which packets may lie unread.
+//!
+//! The kernel closes the sockets in such packets with the connection. If one of them lingers (SO_LINGER, socket(7)), that
+//! takes as long as the client likes, except in a process that exits. So a process of the daemon's own gets the
+//! connections, hands them to a child, and the child exits. It is forked before any client comes, so that it has nothing
+//! else of them: the daemon itself may hold a file whose close waits for another program.
+#![allow(unsafe_code, reason = "forks")]
+
+use rustix::fd::{AsFd, BorrowedFd, OwnedFd};
+use rustix::io::Errno;
+use rustix::net::{
+    AddressFamily, RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, SendAncillaryBuffer, SendAncillaryMessage,
+    SendFlags, SocketFlags, SocketType, recvmsg, sendmsg, socketpair,
+};
+use std::io::{self, IoSlice, IoSliceMut, Read};
+use std::mem::MaybeUninit;
+use std::os::unix::net::UnixStream;
+use std::sync::Arc;
+
+/// Connections at a time. A packet brings 253 descriptors at most (SCM_MAX_FD, unix(7)).
+const BATCH: usize = 250;
+
+/// The way to that process.
+#[derive(Debug)]
+pub struct Undertaker {
+    to: OwnedFd,
+    /// Connections that it is to get.
+    graves: Vec<Arc<OwnedFd>>,
+    /// It has got some, and has not been told that they are nobody else's.
+    owes_word: bool,
+}
+
+impl Undertaker {
+    /// Forks the process.
+    ///
+    /// # Errors
+    /// Those of fork(2) and socketpair(2).
+    ///
+    /// # Safety
+    /// The calling process has one thread.
+    pub unsafe fn start() -> io::Result<Undertaker> {
+        let (to, from) = socketpair(AddressFamily::UNIX, SocketType::SEQPACKET, SocketFlags::CLOEXEC, None)?;
+        // Children are not waited for, by this process or that one.
+        // SAFETY: no handler is set.
+        unsafe { libc::signal(libc::SIGCHLD, libc::SIG_IGN) };
+        // SAFETY: with one thread, the child can do whatever its parent can.
+        match unsafe { libc::fork() } {
+            -1 => Err(io::Error::last_os_error()),
+            0 => {
+                drop(to);
+                serve(from.as_fd())
+            }
+            _ => Ok(Undertaker { to, graves: Vec::new(), owes_word: false }),
+        }
+    }
+
+    /// Lets go of a connection, at the next [`Undertaker::flush`].
+    pub fn bury(&mut self, connection: Arc<OwnedFd>) {
+        self.graves.push(connection);
+    }
+
+    /// Whether there is something to flush.
+    pub fn is_due(&self) -> bool {
+        self.owes_word || !self.graves.is_empty()
+    }
+
+    /// Whether there is more than goes at a time.
+    pub fn is_crowded(&self) -> bool {
+        self.graves.len() >= BATCH
+    }
+
+    /// Hands over what is to be let go of, as far as that is possible without waiting.
+    ///
+    /// # Errors
+    /// The process is gone.
+    pub fn flush(&mut self) -> io::Result<()> {
+        while self.is_due() {
+            let batch = if self.owes_word { 0 } else { self.graves.len().min(BATCH) };
+            let descriptors: Vec<BorrowedFd<'_>> = self.graves[..batch].iter().map(|it| it.as_fd()).collect();
+            let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(BATCH))];
+            let mut beside = SendAncillaryBuffer::new(&mut space);
+            if batch > 0 {
+                beside.push(SendAncillaryMessage::ScmRights(&descriptors));
+            }
+            let flags = SendFlags::DONTWAIT | SendFlags::NOSIGNAL;
+            match sendmsg(&self.to, &[IoSlice::new(&[0])], &mut beside, flags) {
+                Ok(_) => self.owes_word = batch > 0,
+                Err(Errno::AGAIN) => return Ok(()),
+                Err(error) => return Err(error.into()),
+            }
+            // These are not the last references: the word that they are gone comes later.
+            self.graves.drain(..batch);
+        }
+        Ok(())
+    }
+}
+
+/// What the process does, until the daemon is gone. Wherever it cannot go on it exits, which lets go of what it has.
+fn serve(from: BorrowedFd<'_>) -> ! {
+    loop {
+        let Some(batch) = receive(from) else { exit() };
+        let (Some(_), Ok((mut parent_is_done, done))) = (receive(from), UnixStream::pair()) else { exit() };
+        // SAFETY: one thread.
+        match unsafe { libc::fork() } {
+            // There are too many processes. The daemon ends with a message.
+            -1 => exit(),
+            0 => {
+                drop(done);
+                let _ = parent_is_done.read(&mut [0]);
+                // It has the last references now.
+                exit()
+            }
+            _ => drop((batch, done)),
+        }
+    }
+}
+
+fn exit() -> ! {
+    // SAFETY: ends the process, without what the daemon does at its end.
+    unsafe { libc::_exit(0) }
+}
+
+/// The next packet's descriptors; `None` when the daemon is gone.
+fn receive(from: BorrowedFd<'_>) -> Option<Vec<OwnedFd>> {
+    let mut octet = [0];
+    let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(BATCH))];
+    let mut beside = RecvAncillaryBuffer::new(&mut space);
+    let it = recvmsg(from, &mut [IoSliceMut::new(&mut octet)], &mut beside, RecvFlags::CMSG_CLOEXEC).ok()?;
+    let descriptors = beside.drain().flat_map(|message| match message {
+        RecvAncillaryMessage::ScmRights(it) => it.collect(),
+        _ => Vec::new(),
+    });
+    let descriptors = descriptors.collect();
+    (it.bytes > 0).then_some(descriptors)
+}

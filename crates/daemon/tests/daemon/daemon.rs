@@ -1,0 +1,133 @@
+//! The daemon under test.
+
+use super::client::PATIENCE_S;
+use rustix::process::{Pid, Signal, geteuid, kill_process};
+use std::fs::{self, File, Permissions};
+use std::os::unix::fs::PermissionsExt;
+use std::path::PathBuf;
+use std::process::{Child, Command, Stdio};
+use std::time::{Duration, Instant};
+
+/// A group that every Debian has.
+pub const GROUP: (&str, u32) = ("daemon", 1);
+
+/// A daemon, and a folder that every user may enter. Both go when it is dropped.
+pub struct Daemon {
+    child: Child,
+    pub folder: tempfile::TempDir,
+}
+
+impl Daemon {
+    /// Starts it with these arguments beside the usual ones.
+    pub fn start(arguments: &[&str]) -> Daemon {
+        Self::start_by(&[], arguments)
+    }
+
+    /// The same, by a command that executes it.
+    pub fn start_by(by: &[&str], arguments: &[&str]) -> Daemon {
+        let folder = tempfile::tempdir().unwrap();
+        fs::set_permissions(folder.path(), Permissions::from_mode(0o755)).unwrap();
+        let mut it = Daemon { child: Self::spawn(&folder, by, arguments), folder };
+        it.await_ready(1);
+        it
+    }
+
+    /// Kills it and starts it anew at the same path.
+    pub fn replace(&mut self, arguments: &[&str]) {
+        self.child.kill().unwrap();
+        self.child.wait().unwrap();
+        let times = self.log().matches("underpassd listens").count();
+        self.child = Self::spawn(&self.folder, &[], arguments);
+        self.await_ready(times + 1);
+    }
+
+    fn spawn(folder: &tempfile::TempDir, by: &[&str], arguments: &[&str]) -> Child {
+        let log = File::options().create(true).append(true).open(folder.path().join("log")).unwrap();
+        // It is not to outlive a test that is killed.
+        let words = [&["setpriv", "--pdeathsig", "KILL"], by, &[env!("CARGO_BIN_EXE_underpassd")]].concat();
+        Command::new(words[0])
+            .args(&words[1..])
+            .args(["--foreground", "--log", "debug", "--group", GROUP.0, "--socket"])
+            .arg(folder.path().join("socket"))
+            .args(arguments)
+            .stdin(Stdio::null())
+            .stderr(log)
+            .spawn()
+            .unwrap()
+    }
+
+    /// Until it says so, since a client would leave its traces.
+    fn await_ready(&mut self, times: usize) {
+        let deadline = Instant::now() + Duration::from_secs(PATIENCE_S as u64);
+        while self.log().matches("underpassd listens").count() < times {
+            let ended = self.child.try_wait().unwrap();
+            assert!(ended.is_none() && Instant::now() < deadline, "it does not listen: {ended:?}\n{}", self.log());
+            std::thread::sleep(Duration::from_millis(2));
+        }
+    }
+
+    pub fn path(&self) -> PathBuf {
+        self.folder.path().join("socket")
+    }
+
+    pub fn log(&self) -> String {
+        fs::read_to_string(self.folder.path().join("log")).unwrap_or_default()
+    }
+
+    pub fn pid(&self) -> u32 {
+        self.child.id()
+    }
+
+    pub fn signal(&self, signal: Signal) {
+        kill_process(Pid::from_child(&self.child), signal).unwrap();
+    }
+
+    /// Whether it proves connections by their sequence numbers; if not, says so aloud.
+    pub fn has_numbers(&self) -> bool {
+        let has = self.log().contains("are proven by their sequence numbers");
+        if !has {
+            println!("SKIPPED: the kernel lets this user load no BPF program");
+        }
+        has
+    }
+
+    /// Descriptors that it has open.
+    pub fn descriptors(&self) -> usize {
+        fs::read_dir(format!("/proc/{}/fd", self.pid())).unwrap().count()
+    }
+
+    pub fn await_descriptors(&self, at_most: usize) {
+        let deadline = Instant::now() + Duration::from_secs(PATIENCE_S as u64);
+        while self.descriptors() > at_most {
+            assert!(Instant::now() < deadline, "{} descriptors and not {at_most}", self.descriptors());
+            std::thread::sleep(Duration::from_millis(20));
+        }
+    }
+
+    /// Ends it in order.
+    pub fn finish(mut self) {
+        self.signal(Signal::TERM);
+        assert!(self.child.wait().unwrap().success(), "{}", self.log());
+        assert!(!self.path().exists());
+        assert!(!self.log().contains("panicked"), "{}", self.log());
+    }
+}
+
+impl Drop for Daemon {
+    fn drop(&mut self) {
+        if std::thread::panicking() {
+            eprintln!("{}", self.log());
+        }
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+/// Whether this is root; if not, says so aloud.
+pub fn is_root() -> bool {
+    let is_root = geteuid().is_root();
+    if !is_root {
+        println!("SKIPPED: only root can be other users");
+    }
+    is_root
+}

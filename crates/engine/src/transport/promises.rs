@@ -1,0 +1,64 @@
+//! What all connections of an entity together have promised to take: no more than there are buffers to receive into, or what was
+//! promised to one would be lost for want of them, and every connection be taken for lossy.
+
+use std::collections::VecDeque;
+
+/// Of so many buffers that there are, one is kept for what carries no data and is promised to nobody.
+const RESERVE: u32 = 8;
+
+/// Buffers that are promised: those that other ends may send to, and those that users keep.
+#[derive(Debug)]
+pub(super) struct Promises {
+    most: u32,
+    given: u32,
+    /// Connections that would have been given more, in the order in which they are when there is some again.
+    short: VecDeque<u32>,
+}
+
+impl Promises {
+    /// Of so many buffers to receive into.
+    pub fn of(buffers: u32) -> Promises {
+        Promises { most: buffers - buffers / RESERVE, given: 0, short: VecDeque::new() }
+    }
+
+    /// Promises as many as wanted, or as many as there are.
+    #[inline]
+    pub fn give(&mut self, wanted: u32) -> u32 {
+        let given = wanted.min(self.most.saturating_sub(self.given));
+        self.given += given;
+        given
+    }
+
+    /// So many are not promised any more.
+    #[inline]
+    pub fn take_back(&mut self, buffers: u32) {
+        self.given = self.given.saturating_sub(buffers);
+    }
+
+    /// A connection would have been given more.
+    pub fn is_short(&mut self, connection: u32) {
+        self.short.push_back(connection);
+    }
+
+    /// Whose turn it is, if there is something to be given.
+    #[inline]
+    pub fn next(&mut self) -> Option<u32> {
+        if self.short.is_empty() || self.given >= self.most { None } else { self.short.pop_front() }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn no_more_is_promised_than_there_is_and_who_got_too_little_is_next() {
+        let mut promises = Promises::of(16);
+        assert_eq!([8, 8, 8].map(|wanted| promises.give(wanted)), [8, 6, 0]);
+        promises.is_short(2);
+        promises.is_short(3);
+        assert_eq!(promises.next(), None);
+        promises.take_back(1);
+        assert_eq!((promises.next(), promises.give(8), promises.next()), (Some(2), 1, None));
+    }
+}
