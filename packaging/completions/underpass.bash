@@ -19,6 +19,9 @@ _underpass() {
             underpass,advise)
                 cmd="underpass__subcmd__advise"
                 ;;
+            underpass,agent)
+                cmd="underpass__subcmd__agent"
+                ;;
             underpass,bench)
                 cmd="underpass__subcmd__bench"
                 ;;
@@ -61,6 +64,9 @@ _underpass() {
             underpass,ss)
                 cmd="underpass__subcmd__ss"
                 ;;
+            underpass,survey)
+                cmd="underpass__subcmd__survey"
+                ;;
             underpass,top)
                 cmd="underpass__subcmd__top"
                 ;;
@@ -69,6 +75,9 @@ _underpass() {
                 ;;
             underpass__subcmd__help,advise)
                 cmd="underpass__subcmd__help__subcmd__advise"
+                ;;
+            underpass__subcmd__help,agent)
+                cmd="underpass__subcmd__help__subcmd__agent"
                 ;;
             underpass__subcmd__help,bench)
                 cmd="underpass__subcmd__help__subcmd__bench"
@@ -112,6 +121,9 @@ _underpass() {
             underpass__subcmd__help,ss)
                 cmd="underpass__subcmd__help__subcmd__ss"
                 ;;
+            underpass__subcmd__help,survey)
+                cmd="underpass__subcmd__help__subcmd__survey"
+                ;;
             underpass__subcmd__help,top)
                 cmd="underpass__subcmd__help__subcmd__top"
                 ;;
@@ -125,7 +137,7 @@ _underpass() {
 
     case "${cmd}" in
         underpass)
-            opts="-h -V --help --version run doctor diff ss top metrics pin unpin capture bench demo report advise config completions man help"
+            opts="-h -V --help --version run doctor diff ss top metrics pin unpin capture bench demo report advise survey agent config completions man help"
             if [[ ${cur} == -* || ${COMP_CWORD} -eq 1 ]] ; then
                 COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
                 return 0
@@ -230,6 +242,43 @@ _underpass() {
                     ;;
                 --set)
                     COMPREPLY=($(compgen -W "mode=on mode=off go_up_messages=8 go_up_bytes=16384 ring_bytes=1048576 spin_us=100 doze_us=10000 io_uring=auto io_uring=deny io_uring=allow" -- "${cur}"))
+                    return 0
+                    ;;
+                *)
+                    COMPREPLY=()
+                    ;;
+            esac
+            COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
+            return 0
+            ;;
+        underpass__subcmd__agent)
+            opts="-h --listen --token --stdio --ports --help"
+            if [[ ${cur} == -* || ${COMP_CWORD} -eq 2 ]] ; then
+                COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
+                return 0
+            fi
+            case "${prev}" in
+                --listen)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
+                --token)
+                    local oldifs
+                    if [ -n "${IFS+x}" ]; then
+                        oldifs="$IFS"
+                    fi
+                    IFS=$'\n'
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    if [ -n "${oldifs+x}" ]; then
+                        IFS="$oldifs"
+                    fi
+                    if [[ "${BASH_VERSINFO[0]}" -ge 4 ]]; then
+                        compopt -o filenames
+                    fi
+                    return 0
+                    ;;
+                --ports)
+                    COMPREPLY=($(compgen -f "${cur}"))
                     return 0
                     ;;
                 *)
@@ -563,7 +612,7 @@ _underpass() {
             return 0
             ;;
         underpass__subcmd__help)
-            opts="run doctor diff ss top metrics pin unpin capture bench demo report advise config completions man help"
+            opts="run doctor diff ss top metrics pin unpin capture bench demo report advise survey agent config completions man help"
             if [[ ${cur} == -* || ${COMP_CWORD} -eq 2 ]] ; then
                 COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
                 return 0
@@ -577,6 +626,20 @@ _underpass() {
             return 0
             ;;
         underpass__subcmd__help__subcmd__advise)
+            opts=""
+            if [[ ${cur} == -* || ${COMP_CWORD} -eq 3 ]] ; then
+                COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
+                return 0
+            fi
+            case "${prev}" in
+                *)
+                    COMPREPLY=()
+                    ;;
+            esac
+            COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
+            return 0
+            ;;
+        underpass__subcmd__help__subcmd__agent)
             opts=""
             if [[ ${cur} == -* || ${COMP_CWORD} -eq 3 ]] ; then
                 COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
@@ -786,6 +849,20 @@ _underpass() {
             COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
             return 0
             ;;
+        underpass__subcmd__help__subcmd__survey)
+            opts=""
+            if [[ ${cur} == -* || ${COMP_CWORD} -eq 3 ]] ; then
+                COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
+                return 0
+            fi
+            case "${prev}" in
+                *)
+                    COMPREPLY=()
+                    ;;
+            esac
+            COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
+            return 0
+            ;;
         underpass__subcmd__help__subcmd__top)
             opts=""
             if [[ ${cur} == -* || ${COMP_CWORD} -eq 3 ]] ; then
@@ -815,7 +892,7 @@ _underpass() {
             return 0
             ;;
         underpass__subcmd__man)
-            opts="-h --output --help run doctor diff ss top metrics pin unpin capture bench demo report advise config completions man"
+            opts="-h --output --help run doctor diff ss top metrics pin unpin capture bench demo report advise survey agent config completions man"
             if [[ ${cur} == -* || ${COMP_CWORD} -eq 2 ]] ; then
                 COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
                 return 0
@@ -997,6 +1074,54 @@ _underpass() {
                 return 0
             fi
             case "${prev}" in
+                *)
+                    COMPREPLY=()
+                    ;;
+            esac
+            COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
+            return 0
+            ;;
+        underpass__subcmd__survey)
+            opts="-h --local --quick --seed --json --csv --help"
+            if [[ ${cur} == -* || ${COMP_CWORD} -eq 2 ]] ; then
+                COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
+                return 0
+            fi
+            case "${prev}" in
+                --seed)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
+                --json)
+                    local oldifs
+                    if [ -n "${IFS+x}" ]; then
+                        oldifs="$IFS"
+                    fi
+                    IFS=$'\n'
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    if [ -n "${oldifs+x}" ]; then
+                        IFS="$oldifs"
+                    fi
+                    if [[ "${BASH_VERSINFO[0]}" -ge 4 ]]; then
+                        compopt -o filenames
+                    fi
+                    return 0
+                    ;;
+                --csv)
+                    local oldifs
+                    if [ -n "${IFS+x}" ]; then
+                        oldifs="$IFS"
+                    fi
+                    IFS=$'\n'
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    if [ -n "${oldifs+x}" ]; then
+                        IFS="$oldifs"
+                    fi
+                    if [[ "${BASH_VERSINFO[0]}" -ge 4 ]]; then
+                        compopt -o filenames
+                    fi
+                    return 0
+                    ;;
                 *)
                     COMPREPLY=()
                     ;;

@@ -2,6 +2,7 @@
 #![cfg_attr(not(test), no_main)]
 
 mod advise;
+mod agent;
 mod bench;
 mod capture;
 mod cli;
@@ -15,6 +16,7 @@ mod output;
 mod report;
 mod run;
 mod settings;
+mod survey;
 mod sys;
 mod watch;
 
@@ -64,6 +66,8 @@ fn carry_out(command: &Command) -> Result<i32, Failure> {
         Command::Demo(arguments) => bench::demo(arguments)?,
         Command::Report(arguments) => report::report(arguments)?,
         Command::Advise(arguments) => advise::advise(arguments)?,
+        Command::Survey(arguments) => survey::survey(arguments)?,
+        Command::Agent(arguments) => agent::agent(arguments)?,
         Command::Config(arguments) => config::show(arguments)?,
         Command::Completions(arguments) => generate::completions(arguments)?,
         Command::Man(arguments) => generate::man(arguments)?,

@@ -12,7 +12,7 @@ static ASKED: OnceLock<Arc<AtomicBool>> = OnceLock::new();
 /// The user wants the run to end.
 #[derive(Debug, thiserror::Error)]
 #[error("interrupted")]
-pub(crate) struct Interrupted;
+pub struct Interrupted;
 
 /// From now on the first SIGINT or SIGTERM is remembered for [`check`]; a second one ends the process at once.
 pub(crate) fn watch() -> io::Result<()> {

@@ -14,7 +14,7 @@ use crate::witness::{Rule, User, VARIABLE, Witness};
 const PRELOAD: &str = "LD_PRELOAD";
 
 /// One of the two that are set against each other.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Side {
     /// Programs as they are, on kernel TCP.

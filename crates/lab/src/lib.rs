@@ -35,6 +35,7 @@ pub mod report;
 pub mod run;
 pub mod statistic;
 pub mod suite;
+pub mod survey;
 pub mod terminal;
 pub mod unit;
 pub mod usage;

@@ -268,6 +268,13 @@ pub fn now() -> String {
     rfc3339(SystemTime::now())
 }
 
+/// The same with milliseconds.
+pub(crate) fn now_with_milliseconds() -> String {
+    let time = SystemTime::now();
+    let milliseconds = time.duration_since(UNIX_EPOCH).map_or(0, |since| since.subsec_millis());
+    rfc3339(time).replace('Z', &format!(".{milliseconds:03}Z"))
+}
+
 fn rfc3339(time: SystemTime) -> String {
     let seconds = time.duration_since(UNIX_EPOCH).map_or(0, |since| since.as_secs());
     let (year, month, day) = civil(seconds / 86400);

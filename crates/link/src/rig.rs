@@ -102,6 +102,40 @@ impl Namespace {
         self.ask("making", name, NLM_F_CREATE | NLM_F_EXCL, RouteNetlinkMessage::NewLink(message))
     }
 
+    /// Makes a switch (a bridge of the kernel) that is up.
+    ///
+    /// # Errors
+    /// The kernel refuses.
+    pub fn bridge(&self, name: &str) -> Result<(), RigError> {
+        let mut message = named(name);
+        message.attributes.push(LinkAttribute::LinkInfo(vec![LinkInfo::Kind(InfoKind::Bridge)]));
+        self.ask("making", name, NLM_F_CREATE | NLM_F_EXCL, RouteNetlinkMessage::NewLink(message))?;
+        self.set_up(name, true)
+    }
+
+    /// Makes an interface a port of a switch of this namespace.
+    ///
+    /// # Errors
+    /// There is no such switch, or the kernel refuses.
+    pub fn attach_to(&self, bridge: &str, name: &str) -> Result<(), RigError> {
+        let doing = "attaching to a switch";
+        let index = || Interface::named(bridge).map(|it| it.index()).map_err(io::Error::other);
+        let index = self.inside(index).map_err(refused(doing, name))?;
+        let mut message = named(name);
+        message.attributes.push(LinkAttribute::Controller(index));
+        self.ask(doing, name, 0, RouteNetlinkMessage::SetLink(message))
+    }
+
+    /// Brings an interface up with an address of its own; IPv6 says nothing on it of its own accord.
+    ///
+    /// # Errors
+    /// The kernel refuses.
+    pub fn equip(&self, name: &str, address: Ipv4Addr) -> Result<(), RigError> {
+        self.silence(name)?;
+        self.set_address(name, address)?;
+        self.set_up(name, true)
+    }
+
     /// Brings an interface up, or down.
     ///
     /// # Errors
@@ -261,9 +295,7 @@ impl Cable {
         ends[0].lay(INTERFACE, (&ends[1], INTERFACE), 1, mtu)?;
         for (end, address) in ends.iter().zip(ADDRESSES) {
             end.set_up("lo", true)?;
-            end.silence(INTERFACE)?;
-            end.set_address(INTERFACE, address)?;
-            end.set_up(INTERFACE, true)?;
+            end.equip(INTERFACE, address)?;
         }
         Ok(Cable { ends })
     }

@@ -11,5 +11,6 @@ mod settings;
 mod signals;
 mod statistics;
 mod support;
+mod surveying;
 mod transparency;
 mod watching;

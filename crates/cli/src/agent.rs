@@ -1,0 +1,44 @@
+//! `underpass agent`: an endpoint of a survey.
+
+use std::io::{stdin, stdout};
+use std::net::TcpListener;
+
+use anyhow::{Context, Result};
+use underpass_lab::Launcher;
+use underpass_lab::survey::agent::{Agent, Event};
+use underpass_lab::survey::token::Token;
+
+use crate::cli::AgentArguments;
+use crate::failure::Failure;
+use crate::{library, say, survey, sys};
+
+/// Serves coordinators until Ctrl-C, or the program that started this one.
+pub fn agent(arguments: &AgentArguments) -> Result<(), Failure> {
+    serve(arguments).map_err(survey::failure)
+}
+
+fn serve(arguments: &AgentArguments) -> Result<()> {
+    // A tool that ends early must not end the agent.
+    sys::ignore_broken_pipes();
+    let launcher = library::find().ok().and_then(|library| Launcher::new(&library, &[]).ok());
+    let (first, last) = arguments.ports.unwrap_or_default();
+    let ports = first..=last;
+    if arguments.stdio {
+        let agent = Agent { token: Token::none(), launcher, ports };
+        return Ok(agent.serve_starter(Box::new(stdin()), Box::new(stdout()))?);
+    }
+    Token::make(&arguments.token)?;
+    let agent = Agent { token: Token::read(&arguments.token)?, launcher, ports };
+    let listener =
+        TcpListener::bind(arguments.listen).with_context(|| format!("cannot listen at {}", arguments.listen))?;
+    let at = listener.local_addr()?;
+    if agent.launcher.is_none() {
+        say(format_args!("the library is not here, so nothing is measured under Underpass"));
+    }
+    agent.serve(&listener, &|event| match event {
+        Event::Ready => say(format_args!("listening at {at}; the token is in {}", arguments.token.display())),
+        Event::Coordinator(from) => say(format_args!("{from} is the coordinator")),
+        Event::Gone(from) => say(format_args!("{from} is gone")),
+        Event::Refused(from, error) => say(format_args!("{from} was turned away: {error}")),
+    })
+}

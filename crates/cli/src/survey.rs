@@ -1,0 +1,164 @@
+//! `underpass survey`: measures every ordered pair of endpoints.
+
+use std::env;
+use std::io::{IsTerminal, stderr};
+use std::process::Command;
+
+use anyhow::{Context, Result};
+use underpass_lab::survey::coordinator::{Outcome, Survey, SurveyError, journal_of, run};
+use underpass_lab::survey::endpoints::{Endpoints, EndpointsError, Place, Reach};
+use underpass_lab::survey::journal::JournalError;
+use underpass_lab::survey::local::{self, Local};
+use underpass_lab::survey::record::{ObservationName, Plan, Series, SurveyRecord, Verdict};
+use underpass_lab::survey::remote::{AgentError, Remote};
+use underpass_lab::survey::token::{Token, TokenError};
+
+use crate::cli::SurveyArguments;
+use crate::failure::Failure;
+use crate::output::{plural, print, printable, table};
+use crate::{say, sys};
+
+/// A survey that did not come to its end.
+#[derive(Debug, thiserror::Error)]
+#[error("{why}; {taken} samples are kept in {journal}, and the same command takes the rest")]
+struct Unfinished {
+    why: String,
+    taken: usize,
+    journal: String,
+}
+
+/// Measures, prints what came of it, and leaves a record.
+pub fn survey(arguments: &SurveyArguments) -> Result<(), Failure> {
+    make(arguments).map_err(failure)
+}
+
+fn make(arguments: &SurveyArguments) -> Result<()> {
+    // An agent that is gone is an error of its channel, and not the end of the coordinator.
+    sys::ignore_broken_pipes();
+    if arguments.quick {
+        say(format_args!("quick: the figures show that all works and are not for quoting"));
+    }
+    let outcome = match &arguments.endpoints {
+        Some(file) => between(&Endpoints::read(file)?, arguments),
+        None => on_this_computer(arguments),
+    }?;
+    conclude(arguments, &outcome)
+}
+
+/// A survey of the endpoints that a file names.
+fn between(endpoints: &Endpoints, arguments: &SurveyArguments) -> Result<Outcome> {
+    let token = endpoints.token.as_deref().map(Token::read).transpose()?.unwrap_or_else(Token::none);
+    let connect = |index: usize| match &endpoints.endpoints[index].agent {
+        Reach::Address(at) => Remote::connect(*at, &token),
+        Reach::Command(words) => Remote::start(Command::new(&words[0]).args(&words[1..])),
+    };
+    measure(arguments, &endpoints.endpoints, &endpoints.plan, &connect)
+}
+
+/// A survey of network namespaces that are made for it.
+fn on_this_computer(arguments: &SurveyArguments) -> Result<Outcome> {
+    let local = Local::new()?;
+    let own = env::current_exe().context("cannot tell where the command is; mount /proc")?;
+    let connect = |index: usize| {
+        let mut command = Command::new(&own);
+        command.args(["agent", "--stdio"]);
+        local.connect(index, command)
+    };
+    measure(arguments, local.places(), &local::plan(arguments.quick), &connect)
+}
+
+fn measure(
+    arguments: &SurveyArguments,
+    places: &[Place],
+    plan: &Plan,
+    connect: &dyn Fn(usize) -> Result<Remote, AgentError>,
+) -> Result<Outcome> {
+    let begun = |seed, have, all| {
+        let before = if have > 0 { format!(", of which {have} are there already") } else { String::new() };
+        say(format_args!("seed {seed}: {}{before}", plural(all as u64, "sample", "samples")));
+    };
+    let progress = stderr().is_terminal();
+    run(&Survey { places, plan, seed: arguments.seed, json: &arguments.json, progress, connect, begun: &begun })
+}
+
+/// Prints what was measured and what was not.
+fn conclude(arguments: &SurveyArguments, outcome: &Outcome) -> Result<()> {
+    let record = &outcome.record;
+    if let Some(csv) = &arguments.csv {
+        record.write_csv(csv).with_context(|| format!("cannot write {}", csv.display()))?;
+    }
+    let written = [Some(&arguments.json), arguments.csv.as_ref()].into_iter().flatten();
+    let written = written.fold(String::new(), |text, file| text + &format!("Written: {}\n", file.display()));
+    print(format!("{}{written}", text(record)))?;
+    if record.complete {
+        return Ok(());
+    }
+    let lost = outcome.lost.iter().map(|(name, reason)| format!("{name} was lost ({reason})"));
+    let interrupted = outcome.interrupted.then(|| "interrupted".to_string());
+    let why = interrupted.into_iter().chain(lost).collect::<Vec<_>>().join(", ");
+    let taken = record.series.iter().map(|series| series.samples.len()).sum();
+    let journal = journal_of(&arguments.json).display().to_string();
+    Err(Unfinished { why, taken, journal }.into())
+}
+
+/// A table of all series, and what the observations come to.
+fn text(record: &SurveyRecord) -> String {
+    let mut rows = vec![["sender", "receiver", "", "median", "95 % interval"].map(str::to_string).to_vec()];
+    rows.extend(record.series.iter().filter_map(row));
+    let mut text = table(&rows, &[3]);
+    if record.endpoints.iter().any(|endpoint| endpoint.emulated) {
+        text.push_str("\nEmulated, so that the figures say nothing of real endpoints of their kind:\n");
+        for endpoint in &record.endpoints {
+            let how = endpoint.emulation.as_deref().unwrap_or("not emulated");
+            text.push_str(&format!("  {}: {how}\n", endpoint.name));
+        }
+    }
+    text.push_str("\nPublished observations on SmartNICs:\n");
+    for observation in &record.observations {
+        let name = match observation.name {
+            ObservationName::GrowthFollowsSender => "growth over size follows the sender",
+            ObservationName::MaximumFollowsReceiver => "the maximum follows the receiver",
+            ObservationName::LatencyFollowsReceiver => "latency follows the receiver",
+        };
+        let verdict = match observation.verdict {
+            Verdict::Confirmed => "confirmed",
+            Verdict::NotConfirmed => "not confirmed",
+            Verdict::Undecided => "undecided",
+        };
+        text.push_str(&format!("  {name}: {verdict}; {}\n", observation.text));
+    }
+    if !record.skipped.is_empty() {
+        text.push_str("\nNot measured:\n");
+        record
+            .skipped
+            .iter()
+            .for_each(|it| text.push_str(&format!("  {}: {}\n", printable(&it.name), printable(&it.reason))));
+    }
+    text.push('\n');
+    text
+}
+
+fn row(series: &Series) -> Option<Vec<String>> {
+    let summary = series.summary?;
+    let key = &series.key;
+    // One sample has no interval.
+    let interval = [summary.low, summary.high].map(|value| series.unit.show(value)).join(" to ");
+    let interval = if series.samples.len() > 1 { interval } else { String::new() };
+    Some(vec![key.sender.clone(), key.receiver.clone(), key.figure(), series.unit.show(summary.median), interval])
+}
+
+/// Of which kind an error of a survey or an agent is.
+pub fn failure(error: anyhow::Error) -> Failure {
+    let survey = error.downcast_ref::<SurveyError>().is_some_and(|error| {
+        use SurveyError::{Complete, Journal, NotASurvey};
+        matches!(
+            error,
+            Complete(_) | NotASurvey(_) | Journal(JournalError::Other { .. } | JournalError::Damaged { .. })
+        )
+    });
+    if survey || error.is::<EndpointsError>() || error.is::<TokenError>() {
+        Failure::WrongUse(error)
+    } else {
+        Failure::Failed(error)
+    }
+}

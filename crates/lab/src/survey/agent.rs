@@ -1,0 +1,156 @@
+//! The agent: waits at an endpoint for one coordinator at a time, and does what it asks.
+
+use std::io::{Read, Write};
+use std::net::{Shutdown, SocketAddr, TcpListener, TcpStream};
+use std::ops::RangeInclusive;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::mpsc;
+use std::thread;
+use std::time::Duration;
+
+use anyhow::{Context, Result};
+
+use super::channel::{self, ChannelError, Receiver, Sender};
+use super::child::readable;
+use super::message::Request;
+use super::token::Token;
+use super::work::Work;
+use crate::interrupt;
+use crate::launcher::Launcher;
+
+/// How long a stranger may take for a word of the greeting.
+const GREETING: Duration = Duration::from_secs(10);
+/// Strangers that are listened to at a time.
+const STRANGERS: usize = 16;
+/// A coordinator that says nothing for so long is gone.
+const SILENCE: Duration = Duration::from_secs(900);
+/// Time from one look for Ctrl-C to the next.
+const LOOK: Duration = Duration::from_millis(200);
+
+/// What an agent needs.
+#[derive(Debug)]
+pub struct Agent {
+    /// What a coordinator must know.
+    pub token: Token,
+    /// Starts programs with the library, if it is there.
+    pub launcher: Option<Launcher>,
+    /// Ports for the servers of measurements; `0..=0` for any.
+    pub ports: RangeInclusive<u16>,
+}
+
+/// What happens to an agent, for whoever watches it.
+#[derive(Debug)]
+pub enum Event {
+    /// Coordinators may come, and Ctrl-C ends it in order.
+    Ready,
+    /// A coordinator has come.
+    Coordinator(SocketAddr),
+    /// It has gone.
+    Gone(SocketAddr),
+    /// Somebody was turned away.
+    Refused(SocketAddr, ChannelError),
+}
+
+impl Agent {
+    /// Serves coordinators until Ctrl-C.
+    ///
+    /// # Errors
+    /// The listener fails.
+    pub fn serve(&self, listener: &TcpListener, told: &(dyn Fn(Event) + Sync)) -> Result<()> {
+        interrupt::watch().context("cannot watch for Ctrl-C")?;
+        told(Event::Ready);
+        self.serve_until(listener, told, &|| interrupt::check().is_err())
+    }
+
+    /// Serves coordinators until `ended` says so; a coordinator that is there then is left.
+    ///
+    /// # Errors
+    /// The listener fails.
+    pub fn serve_until(
+        &self,
+        listener: &TcpListener,
+        told: &(dyn Fn(Event) + Sync),
+        ended: &(dyn Fn() -> bool + Sync),
+    ) -> Result<()> {
+        let (taken, strangers) = (AtomicBool::new(false), AtomicUsize::new(0));
+        thread::scope(|scope| {
+            while !ended() {
+                if !readable(listener, LOOK)? {
+                    continue;
+                }
+                let Ok((stream, from)) = listener.accept() else { continue };
+                if strangers.fetch_add(1, Ordering::Relaxed) >= STRANGERS {
+                    strangers.fetch_sub(1, Ordering::Relaxed);
+                    continue;
+                }
+                let (taken, strangers) = (&taken, &strangers);
+                scope.spawn(move || {
+                    let greeted = greeted(&stream, &self.token, taken);
+                    strangers.fetch_sub(1, Ordering::Relaxed);
+                    match greeted {
+                        Ok((say, hear)) => {
+                            told(Event::Coordinator(from));
+                            self.work(say, hear, ended);
+                            let _ = stream.shutdown(Shutdown::Both);
+                            taken.store(false, Ordering::Release);
+                            told(Event::Gone(from));
+                        }
+                        Err(error) => told(Event::Refused(from, error)),
+                    }
+                });
+            }
+            Ok(())
+        })
+    }
+
+    /// Serves the coordinator that started this program and holds the other ends of these. No token is needed: who can start a
+    /// program here can do all that an agent does.
+    ///
+    /// # Errors
+    /// There is no coordinator.
+    pub fn serve_starter(&self, from: Box<dyn Read + Send>, to: Box<dyn Write + Send>) -> Result<(), ChannelError> {
+        let (say, hear) = channel::answer((from, to), &Token::none(), || true)?;
+        self.work(say, hear, &|| false);
+        Ok(())
+    }
+
+    /// Answers until the coordinator is gone.
+    fn work(&self, mut say: Sender, mut hear: Receiver, ended: &dyn Fn() -> bool) {
+        let gone = Arc::new(AtomicBool::new(false));
+        let (give, requests) = mpsc::channel();
+        let over = gone.clone();
+        // Hears also while a measurement runs that a coordinator no longer waits for. It ends with the connection.
+        thread::spawn(move || {
+            while let Ok(request) = hear.hear::<Request>() {
+                if give.send(request).is_err() {
+                    break;
+                }
+            }
+            over.store(true, Ordering::Relaxed);
+        });
+        let mut work = Work::new(self.launcher.as_ref(), self.ports.clone(), &gone);
+        while !ended() {
+            match requests.recv_timeout(LOOK) {
+                Ok(request) => {
+                    if say.say(&work.answer(request)).is_err() {
+                        break;
+                    }
+                }
+                Err(mpsc::RecvTimeoutError::Timeout) => {}
+                Err(mpsc::RecvTimeoutError::Disconnected) => break,
+            }
+        }
+        gone.store(true, Ordering::Relaxed);
+    }
+}
+
+fn greeted(stream: &TcpStream, token: &Token, taken: &AtomicBool) -> Result<(Sender, Receiver), ChannelError> {
+    stream.set_read_timeout(Some(GREETING))?;
+    stream.set_write_timeout(Some(GREETING))?;
+    stream.set_nodelay(true)?;
+    let ends = (Box::new(stream.try_clone()?) as _, Box::new(stream.try_clone()?) as _);
+    let greeted = channel::answer(ends, token, || !taken.swap(true, Ordering::Acquire))?;
+    stream.set_read_timeout(Some(SILENCE))?;
+    Ok(greeted)
+}

@@ -1,0 +1,365 @@
+//! The journal of a survey that runs: a line of JSON for each sample, on the disk before the next sample is begun.
+//!
+//! The first line says what is measured between which endpoints. A survey that is begun again with the same journal takes only
+//! the samples that are not in it. A last line without its end, as a crash leaves it, is cut off.
+
+use std::fs::{File, TryLockError};
+use std::io::{self, Read, Seek, SeekFrom, Write};
+use std::path::{Path, PathBuf};
+
+use serde::{Deserialize, Serialize};
+
+use super::record::{Endpoint, FORMAT, Key, Plan, SCHEMA, Sample};
+
+/// What a survey is of. A journal takes no samples of another.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Head {
+    /// [`FORMAT`].
+    pub format: String,
+    /// [`SCHEMA`].
+    pub schema: u32,
+    /// When the survey began.
+    pub date: String,
+    /// Version of Underpass.
+    pub version: String,
+    /// Revision of the coordinator.
+    pub revision: Option<String>,
+    /// Seed of the order.
+    pub seed: u64,
+    /// What is measured.
+    pub plan: Plan,
+    /// Between which endpoints.
+    pub endpoints: Vec<Endpoint>,
+}
+
+/// A sample with its figure.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Entry {
+    /// Which figure.
+    pub key: Key,
+    /// The sample.
+    pub sample: Sample,
+}
+
+/// Why a journal cannot be used.
+#[derive(Debug, thiserror::Error)]
+pub enum JournalError {
+    /// It cannot be read or written.
+    #[error("cannot use the journal {}: {error}", path.display())]
+    File {
+        /// The file.
+        path: PathBuf,
+        /// The system's words.
+        error: io::Error,
+    },
+    /// Another coordinator has it.
+    #[error("another survey writes the journal {}; wait for its end, or name another file with --json", .0.display())]
+    Taken(PathBuf),
+    /// A line before the last makes no sense.
+    #[error("line {line} of the journal {} is damaged ({error}); move it away to begin anew", path.display())]
+    Damaged {
+        /// The file.
+        path: PathBuf,
+        /// Number of the line.
+        line: usize,
+        /// What is wrong.
+        error: String,
+    },
+    /// What it began with is not what is to be measured.
+    #[error("the journal {} is of another survey: {what}; samples of both must not be mixed: finish that one as it was begun, or name \
+             another file with --json", path.display())]
+    Other {
+        /// The file.
+        path: PathBuf,
+        /// What differs.
+        what: String,
+    },
+}
+
+/// An open journal.
+#[derive(Debug)]
+pub struct Journal {
+    path: PathBuf,
+    file: File,
+    head: Option<Head>,
+    entries: Vec<Entry>,
+}
+
+impl Journal {
+    /// Opens a journal, or makes an empty one, and keeps others from it.
+    ///
+    /// # Errors
+    /// [`JournalError`].
+    pub fn open(path: &Path) -> Result<Journal, JournalError> {
+        let broken = |error| JournalError::File { path: path.into(), error };
+        let mut file = File::options().read(true).append(true).create(true).open(path).map_err(broken)?;
+        match file.try_lock() {
+            Err(TryLockError::WouldBlock) => return Err(JournalError::Taken(path.into())),
+            Err(TryLockError::Error(error)) => return Err(broken(error)),
+            Ok(()) => {}
+        }
+        let mut text = Vec::new();
+        file.read_to_end(&mut text).map_err(broken)?;
+        // What a crash has left of a line is not a sample.
+        let whole = text.iter().rposition(|octet| *octet == b'\n').map_or(0, |end| end + 1);
+        if whole < text.len() {
+            file.set_len(whole as u64).map_err(broken)?;
+            file.seek(SeekFrom::End(0)).map_err(broken)?;
+        }
+        let mut journal = Journal { path: path.into(), file, head: None, entries: Vec::new() };
+        for (number, line) in text[..whole].split_inclusive(|octet| *octet == b'\n').enumerate() {
+            journal.read(number + 1, line)?;
+        }
+        Ok(journal)
+    }
+
+    fn read(&mut self, number: usize, line: &[u8]) -> Result<(), JournalError> {
+        let damaged = |error: serde_json::Error| JournalError::Damaged {
+            path: self.path.clone(),
+            line: number,
+            error: error.to_string(),
+        };
+        if number > 1 {
+            let entry: Entry = serde_json::from_slice(line).map_err(damaged)?;
+            self.entries.push(entry);
+            return Ok(());
+        }
+        #[derive(Deserialize)]
+        struct Version {
+            format: String,
+            schema: u32,
+        }
+        let Version { format, schema } = serde_json::from_slice(line).map_err(damaged)?;
+        if (format.as_str(), schema) != (FORMAT, SCHEMA) {
+            let what = format!("its format is {format} {schema}, and this software writes {FORMAT} {SCHEMA}");
+            return Err(JournalError::Other { path: self.path.clone(), what });
+        }
+        self.head = Some(serde_json::from_slice(line).map_err(damaged)?);
+        Ok(())
+    }
+
+    /// What it began with, if it is not new.
+    pub fn head(&self) -> Option<&Head> {
+        self.head.as_ref()
+    }
+
+    /// The samples that it has.
+    pub fn entries(&self) -> &[Entry] {
+        &self.entries
+    }
+
+    /// Begins it, or goes on with it, if it is of the same survey: what it began with.
+    ///
+    /// # Errors
+    /// It is of another survey, or cannot be written.
+    pub fn begin(&mut self, head: Head) -> Result<Head, JournalError> {
+        let Some(before) = &self.head else {
+            self.write(&head)?;
+            self.head = Some(head.clone());
+            return Ok(head);
+        };
+        match difference(before, &head) {
+            Some(what) => Err(JournalError::Other { path: self.path.clone(), what }),
+            None => Ok(before.clone()),
+        }
+    }
+
+    /// Keeps a sample: it is on the disk when this returns.
+    ///
+    /// # Errors
+    /// The disk is full, or broken.
+    pub fn keep(&mut self, entry: Entry) -> Result<(), JournalError> {
+        self.write(&entry)?;
+        self.entries.push(entry);
+        Ok(())
+    }
+
+    /// Removes it if nothing is in it.
+    ///
+    /// # Errors
+    /// It cannot be removed.
+    pub fn remove_if_new(self) -> Result<(), JournalError> {
+        if self.head.is_none() { self.remove() } else { Ok(()) }
+    }
+
+    /// Removes it, when the record has been written.
+    ///
+    /// # Errors
+    /// It cannot be removed.
+    pub fn remove(self) -> Result<(), JournalError> {
+        std::fs::remove_file(&self.path).map_err(|error| JournalError::File { path: self.path.clone(), error })
+    }
+
+    fn write(&mut self, line: &impl Serialize) -> Result<(), JournalError> {
+        let mut write = || -> io::Result<()> {
+            let mut text = serde_json::to_vec(line)?;
+            text.push(b'\n');
+            self.file.write_all(&text)?;
+            self.file.sync_data()
+        };
+        write().map_err(|error| JournalError::File { path: self.path.clone(), error })
+    }
+}
+
+impl Drop for Journal {
+    fn drop(&mut self) {
+        // A program that is being started holds a copy of the descriptor, and with it the lock, until it is executed.
+        let _ = self.file.unlock();
+    }
+}
+
+/// What keeps two surveys from being one.
+fn difference(before: &Head, now: &Head) -> Option<String> {
+    let version = |head: &Head| {
+        let revision = head.revision.as_deref().map(|revision| format!(" ({revision})")).unwrap_or_default();
+        format!("{}{revision}", head.version)
+    };
+    if (&before.version, &before.revision) != (&now.version, &now.revision) {
+        return Some(format!("it was begun by Underpass {}, and this is {}", version(before), version(now)));
+    }
+    if before.seed != now.seed {
+        return Some(format!("it was begun with --seed {}, not {}", before.seed, now.seed));
+    }
+    if before.plan != now.plan {
+        return Some("it measures other figures".to_string());
+    }
+    let names = |head: &Head| head.endpoints.iter().map(|it| it.name.clone()).collect::<Vec<_>>();
+    if names(before) != names(now) {
+        return Some(format!("it is between {}, not {}", names(before).join(", "), names(now).join(", ")));
+    }
+    before.endpoints.iter().zip(&now.endpoints).find_map(|(before, now)| changed(before, now))
+}
+
+/// What about an endpoint has changed that bears on figures.
+fn changed(before: &Endpoint, now: &Endpoint) -> Option<String> {
+    let tools = |endpoint: &Endpoint| {
+        let tools = endpoint.tools.iter().map(|it| format!("{} {}", it.tool.program(), it.version));
+        tools.collect::<Vec<_>>().join(", ")
+    };
+    let aspects = [
+        ("version", format!("{:?}", before.revision), format!("{:?}", now.revision)),
+        ("kind", format!("{:?}", before.kind), format!("{:?}", now.kind)),
+        ("system", before.system.clone(), now.system.clone()),
+        ("emulation", format!("{:?}", before.emulation), format!("{:?}", now.emulation)),
+        ("address", before.address.clone(), now.address.clone()),
+        ("kernel", before.host.kernel.clone(), now.host.kernel.clone()),
+        ("processor", format!("{:?}", before.host.processor), format!("{:?}", now.host.processor)),
+        ("number of processors", before.host.processors.to_string(), now.host.processors.to_string()),
+        ("tools", tools(before), tools(now)),
+        ("library", before.library.to_string(), now.library.to_string()),
+    ];
+    aspects.into_iter().find_map(|(what, before, now_)| {
+        (before != now_).then(|| format!("the {what} of {} was {before} and is {now_}", now.name))
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::survey::record::tests::example;
+    use proptest::prelude::*;
+
+    fn head() -> Head {
+        let it = example();
+        let (date, version, revision) = (it.date, it.version, Some("abc".to_string()));
+        let (seed, plan, endpoints) = (it.seed, it.plan, it.endpoints);
+        Head { format: FORMAT.to_string(), schema: SCHEMA, date, version, revision, seed, plan, endpoints }
+    }
+
+    fn entry(value: f64) -> Entry {
+        let series = example().series[0].clone();
+        Entry { key: series.key, sample: Sample { value, ..series.samples[0].clone() } }
+    }
+
+    /// A journal of three samples, closed, in a folder.
+    fn three() -> (tempfile::TempDir, PathBuf) {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("journal");
+        let mut journal = Journal::open(&path).unwrap();
+        journal.begin(head()).unwrap();
+        [1.0, 2.0, 3.0].into_iter().for_each(|value| journal.keep(entry(value)).unwrap());
+        (folder, path)
+    }
+
+    #[test]
+    fn what_was_kept_is_there_again() {
+        let (_folder, path) = three();
+        let mut journal = Journal::open(&path).unwrap();
+        assert_eq!(journal.entries(), [entry(1.0), entry(2.0), entry(3.0)]);
+        let later = Head { date: "2026-11-28T00:00:00Z".to_string(), ..head() };
+        assert_eq!(journal.begin(later).unwrap(), head(), "the survey began when it began");
+        journal.keep(entry(4.0)).unwrap();
+        drop(journal);
+        assert_eq!(Journal::open(&path).unwrap().entries().len(), 4);
+    }
+
+    #[test]
+    fn half_a_sample_is_cut_off_and_the_next_is_whole() {
+        let (_folder, path) = three();
+        let text = std::fs::read(&path).unwrap();
+        let third = text[..text.len() - 1].iter().rposition(|octet| *octet == b'\n').unwrap() + 1;
+        for end in [third + 1, text.len() - 20, text.len() - 1] {
+            std::fs::write(&path, &text[..end]).unwrap();
+            let mut journal = Journal::open(&path).unwrap();
+            assert_eq!(journal.entries(), [entry(1.0), entry(2.0)]);
+            journal.keep(entry(9.0)).unwrap();
+            drop(journal);
+            assert_eq!(Journal::open(&path).unwrap().entries(), [entry(1.0), entry(2.0), entry(9.0)]);
+        }
+    }
+
+    #[test]
+    fn a_damaged_line_and_an_older_format_are_named() {
+        let (_folder, path) = three();
+        let text = std::fs::read_to_string(&path).unwrap();
+        let message = |text: String| {
+            std::fs::write(&path, text).unwrap();
+            Journal::open(&path).unwrap_err().to_string()
+        };
+        assert!(message(text.replacen("\"value\":2.0", "\"value\":NaN", 1)).starts_with("line 3 of the journal"));
+        assert!(message(text.replacen("\"schema\":1", "\"schema\":0", 1)).contains("underpass-survey 0"));
+    }
+
+    #[test]
+    fn another_survey_is_refused_by_what_differs() {
+        let (_folder, path) = three();
+        let refused = |change: fn(&mut Head)| {
+            let mut head = head();
+            change(&mut head);
+            Journal::open(&path).unwrap().begin(head).unwrap_err().to_string()
+        };
+        assert!(
+            refused(|it| it.version = "0.2.0".to_string())
+                .contains("begun by Underpass 0.1.0 (abc), and this is 0.2.0 (abc)")
+        );
+        assert!(refused(|it| it.revision = None).contains("begun by Underpass"));
+        assert!(refused(|it| it.seed = 8).contains("--seed 7, not 8"));
+        assert!(refused(|it| it.plan.samples = 9).contains("other figures"));
+        assert!(refused(|it| it.endpoints[1].name = "nic-b".to_string()).contains("host-a, nic-a, not host-a, nic-b"));
+        let tools = refused(|it| it.endpoints[0].tools[0].version = "3.16".to_string());
+        assert!(tools.contains("the tools of host-a was iperf3 3.12 and is iperf3 3.16"), "{tools}");
+        assert!(refused(|it| it.endpoints[1].host.kernel = "Linux 7".to_string()).contains("kernel of nic-a"));
+    }
+
+    #[test]
+    fn two_coordinators_do_not_share_a_journal() {
+        let (_folder, path) = three();
+        let first = Journal::open(&path).unwrap();
+        assert!(matches!(Journal::open(&path), Err(JournalError::Taken(_))));
+        drop(first);
+        Journal::open(&path).unwrap().remove().unwrap();
+        assert!(!path.exists());
+    }
+
+    proptest! {
+        #[test]
+        fn however_much_of_it_is_left_nothing_is_made_up(end in 0..1usize << 12) {
+            let (_folder, path) = three();
+            let text = std::fs::read(&path).unwrap();
+            std::fs::write(&path, &text[..end.min(text.len())]).unwrap();
+            let journal = Journal::open(&path).unwrap();
+            let all = [entry(1.0), entry(2.0), entry(3.0)];
+            prop_assert!(all.starts_with(journal.entries()));
+        }
+    }
+}

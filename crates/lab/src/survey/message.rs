@@ -1,0 +1,305 @@
+//! What a coordinator asks of an agent, and what the agent answers.
+//!
+//! An agent knows these requests and no others: no request names a program, a file or an argument.
+
+use std::net::{IpAddr, SocketAddr};
+
+use serde::{Deserialize, Serialize};
+
+use super::record::{Percentiles, Tool, ToolVersion};
+use crate::host::Host;
+use crate::launcher::Side;
+
+/// A request.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub enum Request {
+    /// Who are you?
+    Describe,
+    /// What time is it?
+    Time,
+    /// Start a server at this address.
+    Serve {
+        /// Which.
+        server: Server,
+        /// Address of the endpoint.
+        at: IpAddr,
+        /// With or without the library.
+        path: Side,
+    },
+    /// Send to an iperf3 server until told to stop.
+    Stream {
+        /// Where it listens.
+        to: SocketAddr,
+        /// With or without the library.
+        path: Side,
+        /// After so many seconds it ends by itself.
+        seconds: u32,
+    },
+    /// Take a sample as a client.
+    Measure {
+        /// Of what.
+        client: Client,
+        /// Where the server listens.
+        to: SocketAddr,
+        /// With or without the library.
+        path: Side,
+    },
+    /// End what was started.
+    Stop {
+        /// Its number.
+        job: u32,
+    },
+}
+
+/// A server that an agent can start. Each serves one measurement.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub enum Server {
+    /// iperf3.
+    Iperf3,
+    /// sockperf, for messages of so many bytes.
+    Sockperf {
+        /// Bytes of a message.
+        size: u64,
+    },
+    /// qperf.
+    Qperf,
+    /// `openssl s_server`, which confirms a file of so many bytes.
+    Tls {
+        /// Bytes of the file.
+        size: u64,
+    },
+    /// Encrypts what comes by one TCP connection and sends it on, by `openssl s_client`.
+    Relay {
+        /// Where the TLS server listens.
+        to: SocketAddr,
+    },
+}
+
+/// What an agent can measure as a client.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub enum Client {
+    /// Throughput, by iperf3.
+    Throughput {
+        /// Bytes of a write.
+        size: u64,
+        /// TCP connections.
+        flows: u32,
+        /// How long.
+        seconds: u32,
+    },
+    /// Latency.
+    Latency {
+        /// sockperf or qperf.
+        tool: Tool,
+        /// Bytes of a message.
+        size: u64,
+        /// How long.
+        seconds: u32,
+    },
+    /// The transfer of a file.
+    Tls {
+        /// Bytes of the file.
+        size: u64,
+        /// Whether a relay encrypts.
+        offloaded: bool,
+    },
+}
+
+/// An answer.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub enum Reply {
+    /// To [`Request::Describe`].
+    Facts(Box<Facts>),
+    /// To [`Request::Time`]: ns since 1970, UTC.
+    Time(i64),
+    /// To [`Request::Serve`] and [`Request::Stream`].
+    Started {
+        /// Number for [`Request::Stop`].
+        job: u32,
+        /// Port where a server listens; 0 of a stream.
+        port: u16,
+    },
+    /// To [`Request::Measure`].
+    Measured(Reading),
+    /// To [`Request::Stop`].
+    Stopped(Stopped),
+    /// To any request: it did not work.
+    Failed {
+        /// Why, for people.
+        reason: String,
+    },
+}
+
+/// What an endpoint says of itself.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Facts {
+    /// Version of Underpass.
+    pub version: String,
+    /// Revision of the checkout.
+    pub revision: Option<String>,
+    /// The host.
+    pub host: Host,
+    /// Tools that are there.
+    pub tools: Vec<ToolVersion>,
+    /// Tools that cannot be used, each with the reason.
+    pub unusable: Vec<(Tool, String)>,
+    /// Whether the library is there.
+    pub library: bool,
+    /// Identity of the network stack.
+    pub network: String,
+}
+
+/// What a client measured.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Reading {
+    /// Bytes per second or ns.
+    pub value: f64,
+    /// Distribution of the exchanges, in ns.
+    pub percentiles: Option<Percentiles>,
+    /// How long it was measured, in seconds.
+    pub seconds: f64,
+    /// Bytes that the receiver got.
+    pub bytes: Option<u64>,
+    /// Messages there and back.
+    pub exchanges: Option<u64>,
+    /// Processor time of the client, in ns.
+    pub processor_time: u64,
+}
+
+/// What became of a job.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Stopped {
+    /// Its processor time, in ns.
+    pub processor_time: u64,
+    /// Why what was measured with it does not count, if it does not: it had ended before, or did not go fast.
+    pub complaint: Option<String>,
+}
+
+/// Why an answer is not believed.
+#[derive(Debug, thiserror::Error, PartialEq)]
+#[error("the agent gave {what} of {value}, which cannot be")]
+pub struct Lie {
+    what: &'static str,
+    value: String,
+}
+
+/// Longest that anything is measured, in seconds.
+const LONGEST: f64 = 3600.0;
+/// Most bytes per second that any network of one computer carries, and more.
+const FASTEST: f64 = 1e13;
+/// Nobody measures with more processors than this.
+const PROCESSORS: f64 = 4096.0;
+
+impl Reading {
+    /// Whether the figures are possible, for a measurement that took `elapsed` seconds by the coordinator's own clock.
+    ///
+    /// # Errors
+    /// They are not.
+    pub fn check(&self, client: &Client, elapsed: f64) -> Result<(), Lie> {
+        let positive = |what, value: f64, most: f64| {
+            let possible = value.is_finite() && value > 0.0 && value <= most;
+            if possible { Ok(()) } else { Err(Lie { what, value: value.to_string() }) }
+        };
+        positive("a duration in seconds", self.seconds, elapsed.clamp(0.0, LONGEST) * 1.01 + 0.01)?;
+        let duration = self.seconds * 1e9;
+        match client {
+            Client::Throughput { .. } => {
+                positive("a throughput in bytes per second", self.value, FASTEST)?;
+                let bytes = self.bytes.unwrap_or(0) as f64;
+                // Both are from the same tool; they differ by the rounding of the duration.
+                let apart = (self.value * self.seconds - bytes).abs();
+                positive("a number of bytes", if apart <= 0.05 * bytes { bytes } else { f64::NAN }, FASTEST * LONGEST)?;
+            }
+            Client::Latency { .. } => positive("a latency in ns", self.value, duration)?,
+            Client::Tls { .. } => positive("a time of transfer in ns", self.value, duration * 1.01 + 1e6)?,
+        }
+        if let Some(Percentiles { p50, p99, p999 }) = self.percentiles {
+            for value in [p50, p99, p999] {
+                positive("a percentile in ns", value, LONGEST * 1e9)?;
+            }
+            if p50 > p99 || p99 > p999 {
+                return Err(Lie { what: "percentiles in ns", value: format!("{p50}, {p99}, {p999}") });
+            }
+        }
+        check_processor_time(self.processor_time, elapsed)
+    }
+}
+
+/// Whether programs can have taken so many ns of processors in `elapsed` seconds.
+///
+/// # Errors
+/// They cannot.
+pub fn check_processor_time(time: u64, elapsed: f64) -> Result<(), Lie> {
+    let possible = time as f64 <= elapsed.max(0.1) * 1e9 * PROCESSORS;
+    if possible { Ok(()) } else { Err(Lie { what: "a processor time in ns", value: time.to_string() }) }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    const LATENCY: Client = Client::Latency { tool: Tool::Sockperf, size: 64, seconds: 1 };
+    const THROUGHPUT: Client = Client::Throughput { size: 64, flows: 1, seconds: 1 };
+
+    fn reading(value: f64) -> Reading {
+        let percentiles = Some(Percentiles { p50: 9e3, p99: 2e4, p999: 5e4 });
+        let (seconds, bytes) = (0.5, Some((value * 0.5) as u64));
+        Reading { value, percentiles, seconds, bytes, exchanges: Some(5), processor_time: 10 }
+    }
+
+    #[test]
+    fn possible_figures_pass() {
+        assert_eq!(reading(1e4).check(&LATENCY, 1.0), Ok(()));
+        assert_eq!(reading(1e9).check(&THROUGHPUT, 1.0), Ok(()));
+    }
+
+    #[test]
+    fn lies_are_named() {
+        let refused = |change: fn(&mut Reading)| {
+            let mut reading = reading(1e4);
+            change(&mut reading);
+            reading.check(&LATENCY, 1.0).unwrap_err().to_string()
+        };
+        assert!(refused(|it| it.value = -5.0).contains("a latency in ns of -5"));
+        assert!(refused(|it| it.value = f64::NAN).contains("NaN"));
+        assert!(refused(|it| it.value = f64::INFINITY).contains("inf"));
+        assert!(refused(|it| it.value = 2e9).contains("latency"), "longer than it was measured");
+        assert!(refused(|it| it.seconds = 30.0).contains("a duration"), "longer than the coordinator waited");
+        assert!(refused(|it| it.seconds = -1.0).contains("a duration"));
+        assert!(refused(|it| it.percentiles.as_mut().unwrap().p99 = 1.0).contains("percentiles"));
+        assert!(refused(|it| it.percentiles.as_mut().unwrap().p999 = f64::NAN).contains("NaN"));
+        assert!(refused(|it| it.processor_time = u64::MAX).contains("processor time"));
+        let mut other = reading(1e9);
+        other.bytes = Some(7);
+        assert!(other.check(&THROUGHPUT, 1.0).unwrap_err().to_string().contains("a number of bytes"));
+        other.bytes = None;
+        assert!(other.check(&THROUGHPUT, 1.0).is_err());
+    }
+
+    #[test]
+    fn a_number_that_is_none_is_not_read() {
+        let text = serde_json::to_string(&Reply::Measured(reading(f64::NAN))).unwrap();
+        assert!(serde_json::from_str::<Reply>(&text).is_err(), "{text}");
+    }
+
+    #[test]
+    fn nothing_but_the_list_is_understood() {
+        for text in [r#"{"Run":{"program":"sh"}}"#, r#"{"Serve":{"server":"Shell","at":"127.0.0.1","path":"kernel"}}"#]
+        {
+            assert!(serde_json::from_str::<Request>(text).is_err());
+        }
+    }
+
+    proptest! {
+        #[test]
+        fn what_passes_is_possible(value: f64, seconds: f64, p: [f64; 3], processor_time: u64) {
+            let percentiles = Some(Percentiles { p50: p[0], p99: p[1], p999: p[2] });
+            let reading = Reading { value, percentiles, seconds, bytes: None, exchanges: None, processor_time };
+            if reading.check(&LATENCY, 2.0).is_ok() {
+                prop_assert!(value > 0.0 && value.is_finite() && seconds > 0.0 && seconds < 2.1);
+                prop_assert!(0.0 < p[0] && p[0] <= p[1] && p[1] <= p[2] && p[2].is_finite());
+            }
+        }
+    }
+}

@@ -1,0 +1,131 @@
+//! What the samples of a series come to: median, bootstrap interval, percentiles, processor time per byte and exchange.
+
+use fastrand::Rng;
+
+use super::record::{Key, Metric, Percentiles, Sample, Series, Summary};
+use crate::statistic::median;
+
+/// Resamples of a bootstrap (Efron & Tibshirani, An Introduction to the Bootstrap, 1993: at least 1,000 for an interval).
+const RESAMPLES: usize = 2000;
+/// Seed of the resamples, so that the same samples always have the same interval.
+const SEED: u64 = 0x5eed;
+
+/// What these samples come to; `None` of none.
+pub fn summarize(metric: Metric, samples: &[Sample]) -> Option<Summary> {
+    let values: Vec<f64> = samples.iter().map(|sample| sample.value).collect();
+    let middle = median(&values)?;
+    let (low, high) = interval(&mut Rng::with_seed(SEED), |rng| median(&resample(rng, &values)))?;
+    let cost = |time: fn(&Sample) -> Option<u64>| {
+        let costs: Option<Vec<f64>> =
+            samples.iter().map(|sample| Some(time(sample)? as f64 / pieces(metric, sample)?)).collect();
+        median(&costs?)
+    };
+    Some(Summary {
+        median: middle,
+        low,
+        high,
+        percentiles: percentiles(samples),
+        sender_cost: cost(|sample| Some(sample.sender_time)),
+        receiver_cost: cost(|sample| Some(sample.receiver_time)),
+        via_cost: cost(|sample| sample.via_time),
+    })
+}
+
+impl Series {
+    /// Without a sample.
+    pub fn of(key: Key) -> Series {
+        let (unit, better) = (key.metric.unit(), key.metric.better());
+        Series { key, unit, better, samples: Vec::new(), summary: None }
+    }
+
+    /// Says anew what the samples come to.
+    pub fn summarize(&mut self) {
+        self.summary = summarize(self.key.metric, &self.samples);
+    }
+}
+
+/// Bytes, or exchanges, over which processor time is spread.
+fn pieces(metric: Metric, sample: &Sample) -> Option<f64> {
+    let pieces = match metric {
+        Metric::Throughput | Metric::Tls => sample.bytes,
+        Metric::Latency => sample.exchanges,
+    };
+    pieces.filter(|pieces| *pieces > 0).map(|pieces| pieces as f64)
+}
+
+fn percentiles(samples: &[Sample]) -> Option<Percentiles> {
+    let all: Vec<Percentiles> = samples.iter().map(|sample| sample.percentiles).collect::<Option<_>>()?;
+    let of = |which: fn(&Percentiles) -> f64| median(&all.iter().map(which).collect::<Vec<_>>());
+    Some(Percentiles { p50: of(|it| it.p50)?, p99: of(|it| it.p99)?, p999: of(|it| it.p999)? })
+}
+
+/// As many of the values as there are, each drawn from all.
+pub fn resample<T: Copy>(rng: &mut Rng, values: &[T]) -> Vec<T> {
+    (0..values.len()).map(|_| values[rng.usize(..values.len())]).collect()
+}
+
+/// The 95 % percentile interval of a statistic over resamples (Efron & Tibshirani, chapter 13); `None` if it has no value in some.
+pub fn interval(rng: &mut Rng, mut statistic: impl FnMut(&mut Rng) -> Option<f64>) -> Option<(f64, f64)> {
+    let mut values: Vec<f64> = (0..RESAMPLES).map(|_| statistic(rng)).collect::<Option<_>>()?;
+    values.sort_by(f64::total_cmp);
+    Some((quantile(&values, 0.025), quantile(&values, 0.975)))
+}
+
+/// A quantile of sorted values, between two of them in proportion (R's type 7, numpy's default).
+fn quantile(sorted: &[f64], share: f64) -> f64 {
+    let at = share * (sorted.len() - 1) as f64;
+    let (below, part) = (at.floor() as usize, at.fract());
+    let above = (below + 1).min(sorted.len() - 1);
+    sorted[below] + part * (sorted[above] - sorted[below])
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::survey::record::tests::example;
+    use proptest::prelude::*;
+
+    fn sample(value: f64) -> Sample {
+        Sample { value, ..example().series[0].samples[0].clone() }
+    }
+
+    #[test]
+    fn the_interval_is_that_of_all_possible_resamples() {
+        // Of 5 values the median of a resample is the least with the chance of 3 or more of 5 draws: 181/3125 = 5.8 %, so both
+        // ends of the 95 % interval are the outermost values; of 15 they are not.
+        let values = |count: u32| (1..=count).map(|value| sample(f64::from(value))).collect::<Vec<_>>();
+        let few = summarize(Metric::Throughput, &values(5)).unwrap();
+        assert_eq!((few.median, few.low, few.high), (3.0, 1.0, 5.0));
+        let many = summarize(Metric::Throughput, &values(11)).unwrap();
+        // Exactly: the chance that 6 or more of 11 draws are at most 2 is 0.7 %, and at most 3 it is 5.1 %.
+        assert_eq!((many.median, many.low, many.high), (6.0, 3.0, 9.0));
+        assert_eq!(summarize(Metric::Latency, &[]), None);
+    }
+
+    #[test]
+    fn quantiles_are_those_of_numpy() {
+        // numpy.quantile([1, 2, 4, 8], [0.025, 0.5, 0.975])
+        let sorted = [1.0, 2.0, 4.0, 8.0];
+        assert_eq!([0.025, 0.5, 0.975].map(|share| quantile(&sorted, share)), [1.075, 3.0, 7.699999999999999]);
+    }
+
+    #[test]
+    fn processor_time_is_told_by_byte_and_exchange() {
+        let mut one = sample(1e9);
+        (one.bytes, one.sender_time, one.receiver_time) = (Some(1_000_000), 2_000_000, 500_000);
+        let summary = summarize(Metric::Throughput, &[one.clone()]).unwrap();
+        assert_eq!((summary.sender_cost, summary.receiver_cost, summary.via_cost), (Some(2.0), Some(0.5), None));
+        assert_eq!(summarize(Metric::Latency, &[one.clone()]).unwrap().sender_cost, None, "the tool did not count");
+        one.exchanges = Some(1000);
+        assert_eq!(summarize(Metric::Latency, &[one]).unwrap().sender_cost, Some(2000.0));
+    }
+
+    proptest! {
+        #[test]
+        fn the_interval_holds_the_median(values in proptest::collection::vec(1.0..1e12f64, 1..12)) {
+            let samples: Vec<Sample> = values.into_iter().map(sample).collect();
+            let Summary { median, low, high, .. } = summarize(Metric::Throughput, &samples).unwrap();
+            prop_assert!(low <= median && median <= high);
+        }
+    }
+}

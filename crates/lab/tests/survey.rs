@@ -1,0 +1,414 @@
+//! Surveys over loopback: with agents that do what they should, with the real tools, and with agents that do not.
+
+use std::collections::BTreeSet;
+use std::net::{IpAddr, Ipv4Addr, SocketAddr, TcpListener};
+use std::path::Path;
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use underpass_lab::host::Host;
+use underpass_lab::launcher::Side;
+use underpass_lab::survey::agent::{Agent, Event};
+use underpass_lab::survey::channel::{self, ChannelError};
+use underpass_lab::survey::coordinator::{Outcome, Survey, SurveyError, journal_of, run};
+use underpass_lab::survey::endpoints::{Place, Reach};
+use underpass_lab::survey::journal::JournalError;
+use underpass_lab::survey::message::{Client, Facts, Reading, Reply, Request, Server, Stopped};
+use underpass_lab::survey::record::{Kind, Latency, Load, Metric, Percentiles, Plan, Throughput, Tool, ToolVersion};
+use underpass_lab::survey::remote::{AgentError, Remote};
+use underpass_lab::survey::token::Token;
+
+const LOOPBACK: IpAddr = IpAddr::V4(Ipv4Addr::LOCALHOST);
+const SAMPLES: usize = 3;
+
+/// A token of its own for each call.
+fn token() -> Token {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("token");
+    Token::make(&path).unwrap();
+    Token::read(&path).unwrap()
+}
+
+fn listener() -> (TcpListener, SocketAddr) {
+    let listener = TcpListener::bind((LOOPBACK, 0)).unwrap();
+    let at = listener.local_addr().unwrap();
+    (listener, at)
+}
+
+fn place(name: &str, at: SocketAddr) -> Place {
+    let (name, kind) = (name.to_string(), Kind::Host);
+    Place { system: name.clone(), name, kind, emulation: None, address: LOOPBACK, agent: Reach::Address(at) }
+}
+
+fn plan() -> Plan {
+    Plan {
+        samples: SAMPLES,
+        seconds: 1,
+        quick: false,
+        throughput: vec![Throughput { size: 4096, flows: 1 }],
+        latency: vec![Latency { size: 64, load: Load::Idle }],
+        tls: Vec::new(),
+        underpass: false,
+    }
+}
+
+/// What an agent that does what it should would answer. `count` is that of its measurements.
+fn honest(request: &Request) -> Reply {
+    let tool = |tool| ToolVersion { tool, version: "9.9".to_string() };
+    match request {
+        Request::Describe => Reply::Facts(Box::new(Facts {
+            version: env!("CARGO_PKG_VERSION").to_string(),
+            revision: None,
+            host: Host::describe(),
+            tools: vec![tool(Tool::Iperf3), tool(Tool::Sockperf)],
+            unusable: vec![(Tool::Openssl, "openssl 1.0.2 is too old; 1.1.1 or later is needed".to_string())],
+            library: false,
+            network: "n".to_string(),
+        })),
+        Request::Time => Reply::Time(0),
+        Request::Serve { .. } => Reply::Started { job: 1, port: 4711 },
+        Request::Stream { .. } => Reply::Started { job: 2, port: 0 },
+        Request::Stop { .. } => Reply::Stopped(Stopped { processor_time: 1000, complaint: None }),
+        Request::Measure { client, .. } => {
+            // As long as the coordinator's own clock can have seen.
+            thread::sleep(Duration::from_millis(5));
+            let latency = matches!(client, Client::Latency { .. });
+            let percentiles = latency.then_some(Percentiles { p50: 9.0, p99: 20.0, p999: 30.0 });
+            let (value, bytes) = if latency { (10.0, None) } else { (1e6, Some(5000)) };
+            Reply::Measured(Reading { value, percentiles, seconds: 0.005, bytes, exchanges: None, processor_time: 500 })
+        }
+    }
+}
+
+/// Answers coordinators at a listener until `ended`, by `answer`; `None` closes the connection, as a killed agent's is closed.
+fn answer(
+    listener: &TcpListener,
+    token: &Token,
+    ended: &AtomicBool,
+    answer: &(dyn Fn(&Request) -> Option<Reply> + Sync),
+) {
+    listener.set_nonblocking(true).unwrap();
+    while !ended.load(Ordering::Relaxed) {
+        let Ok((stream, _)) = listener.accept() else {
+            thread::sleep(Duration::from_millis(5));
+            continue;
+        };
+        stream.set_nonblocking(false).unwrap();
+        let ends = (Box::new(stream.try_clone().unwrap()) as _, Box::new(stream.try_clone().unwrap()) as _);
+        let Ok((mut say, mut hear)) = channel::answer(ends, token, || true) else { continue };
+        while let Ok(request) = hear.hear::<Request>() {
+            let Some(reply) = answer(&request) else { break };
+            if say.say(&reply).is_err() {
+                break;
+            }
+        }
+        let _ = stream.shutdown(std::net::Shutdown::Both);
+    }
+}
+
+fn survey(places: &[Place], plan: &Plan, token: &Token, json: &Path) -> anyhow::Result<Outcome> {
+    let connect = |index: usize| match places[index].agent {
+        Reach::Address(at) => Remote::connect(at, token),
+        Reach::Command(_) => Err(AgentError::Confused),
+    };
+    run(&Survey { places, plan, seed: Some(7), json, progress: false, connect: &connect, begun: &|_, _, _| {} })
+}
+
+/// A survey of two scripted agents. The first does what it should.
+fn scripted(json: &Path, second: &(dyn Fn(&Request) -> Option<Reply> + Sync)) -> anyhow::Result<Outcome> {
+    scripted_with(json, &plan(), second)
+}
+
+fn scripted_with(
+    json: &Path,
+    plan: &Plan,
+    second: &(dyn Fn(&Request) -> Option<Reply> + Sync),
+) -> anyhow::Result<Outcome> {
+    let (token, ended) = (token(), AtomicBool::new(false));
+    let ((a, at_a), (b, at_b)) = (listener(), listener());
+    thread::scope(|scope| {
+        scope.spawn(|| answer(&a, &token, &ended, &|request| Some(honest(request))));
+        scope.spawn(|| answer(&b, &token, &ended, second));
+        let outcome = survey(&[place("a", at_a), place("b", at_b)], plan, &token, json);
+        ended.store(true, Ordering::Relaxed);
+        outcome
+    })
+}
+
+/// Changes what an agent measured.
+type Lie = fn(&mut Reading);
+
+/// An agent that lies about what it measured.
+fn lying(change: Lie) -> impl Fn(&Request) -> Option<Reply> + Sync {
+    move |request| match honest(request) {
+        Reply::Measured(mut reading) => {
+            change(&mut reading);
+            Some(Reply::Measured(reading))
+        }
+        reply => Some(reply),
+    }
+}
+
+#[test]
+fn every_pair_has_every_sample_once() {
+    let folder = tempfile::tempdir().unwrap();
+    let json = folder.path().join("survey.json");
+    let outcome = scripted(&json, &|request| Some(honest(request))).unwrap();
+    assert!(outcome.record.complete && outcome.lost.is_empty() && !outcome.interrupted);
+    assert_eq!(outcome.record.series.len(), 2 * 2);
+    for series in &outcome.record.series {
+        assert_eq!(series.samples.len(), SAMPLES);
+        let times: BTreeSet<&str> = series.samples.iter().map(|sample| sample.at.as_str()).collect();
+        assert_eq!(times.len(), SAMPLES, "each was taken at another time");
+        assert!(series.samples.iter().all(|sample| (sample.sender_time, sample.receiver_time) == (500, 1000)));
+    }
+    assert!(!journal_of(&json).exists());
+    let again = scripted(&json, &|request| Some(honest(request))).unwrap_err();
+    assert!(matches!(again.downcast_ref(), Some(SurveyError::Complete(_))), "{again}");
+    // The scripted clock stands at 1970: it is named, and no figure rests on it.
+    assert!(outcome.record.endpoints[1].clock_offset < -1_000_000_000_000_000_000);
+}
+
+#[test]
+fn a_survey_goes_on_where_an_agent_was_killed_and_measures_nothing_twice() {
+    let folder = tempfile::tempdir().unwrap();
+    let json = folder.path().join("survey.json");
+    let measured = AtomicUsize::new(0);
+    // After four measurements it says nothing more, whoever comes.
+    let mortal = |request: &Request| {
+        let dies = matches!(request, Request::Measure { .. }) && measured.fetch_add(1, Ordering::Relaxed) >= 4;
+        (!dies && measured.load(Ordering::Relaxed) <= 4).then(|| honest(request))
+    };
+    let first = scripted(&json, &mortal).unwrap();
+    assert!(!first.record.complete);
+    assert_eq!(first.lost[0].0, "b");
+    let kept: Vec<_> = first.record.series.iter().flat_map(|series| series.samples.clone()).collect();
+    assert!(kept.len() >= 4, "what was measured is kept: {}", kept.len());
+    assert!(journal_of(&json).exists());
+
+    let more = AtomicUsize::new(0);
+    let counted = |request: &Request| {
+        if matches!(request, Request::Measure { .. }) {
+            more.fetch_add(1, Ordering::Relaxed);
+        }
+        Some(honest(request))
+    };
+    // The same agents at other ports: the way to an agent is no part of a survey.
+    let second = scripted(&json, &counted).unwrap();
+    assert!(second.record.complete && second.lost.is_empty());
+    let all: Vec<_> = second.record.series.iter().flat_map(|series| series.samples.clone()).collect();
+    assert_eq!(all.len(), 2 * 2 * SAMPLES);
+    assert!(kept.iter().all(|sample| all.contains(sample)), "nothing is lost");
+    let by_b = |outcome: &Outcome| {
+        let series = outcome.record.series.iter().filter(|series| series.key.sender == "b");
+        series.map(|series| series.samples.len()).sum::<usize>()
+    };
+    assert_eq!(more.load(Ordering::Relaxed), by_b(&second) - by_b(&first), "nothing is measured twice");
+}
+
+#[test]
+fn what_an_agent_lies_about_is_left_out_and_named() {
+    let lies: [(Lie, &str); 4] = [
+        (|it| it.value = -5.0, "of -5"),
+        (|it| it.seconds = 1e9, "a duration in seconds of 1000000000"),
+        (|it| it.processor_time = u64::MAX, "a processor time in ns"),
+        (|it| it.percentiles = Some(Percentiles { p50: 3.0, p99: 2.0, p999: 1.0 }), "percentiles in ns of 3, 2, 1"),
+    ];
+    for (lie, named) in lies {
+        let folder = tempfile::tempdir().unwrap();
+        let json = folder.path().join("survey.json");
+        let record = scripted(&json, &lying(lie)).unwrap().record;
+        assert!(record.complete);
+        assert!(record.series.iter().all(|series| series.key.sender == "a"), "{named}");
+        let reasons: Vec<&str> = record.skipped.iter().map(|it| it.reason.as_str()).collect();
+        assert!(reasons.iter().any(|reason| reason.contains(named)), "{reasons:?}");
+        assert!(record.skipped.iter().any(|it| it.name.starts_with("b → a: throughput")), "{:?}", record.skipped);
+    }
+}
+
+#[test]
+fn a_number_that_is_none_ends_the_connection_and_the_figure_is_named() {
+    let folder = tempfile::tempdir().unwrap();
+    let outcome = scripted(&folder.path().join("survey.json"), &lying(|it| it.value = f64::NAN)).unwrap();
+    let record = outcome.record;
+    assert!(record.complete && record.series.iter().all(|series| series.key.sender == "a"));
+    // NaN cannot be said in JSON.
+    let named: Vec<_> = record.skipped.iter().filter(|it| it.reason.contains("b was lost (3 times)")).collect();
+    assert_eq!(named.len(), 2, "{:?}", record.skipped);
+    assert!(named.iter().all(|it| it.reason.contains("makes no sense")), "{named:?}");
+}
+
+#[test]
+fn what_failed_once_is_tried_again() {
+    let folder = tempfile::tempdir().unwrap();
+    let failed = AtomicBool::new(false);
+    let outcome = scripted(&folder.path().join("survey.json"), &|request| {
+        let fails = matches!(request, Request::Measure { .. }) && !failed.swap(true, Ordering::Relaxed);
+        Some(if fails { Reply::Failed { reason: "the port was taken".to_string() } } else { honest(request) })
+    });
+    let record = outcome.unwrap().record;
+    assert!(record.complete && record.series.iter().all(|series| series.samples.len() == SAMPLES));
+}
+
+#[test]
+fn a_tool_that_is_too_old_is_named_and_the_rest_is_measured() {
+    let folder = tempfile::tempdir().unwrap();
+    let with_tls = Plan { tls: vec![1 << 20], ..plan() };
+    let record =
+        scripted_with(&folder.path().join("s.json"), &with_tls, &|request| Some(honest(request))).unwrap().record;
+    assert!(record.complete && record.series.len() == 4);
+    let old: Vec<_> = record.skipped.iter().filter(|it| it.reason.contains("1.0.2 is too old")).collect();
+    assert_eq!(old.len(), 2, "at both endpoints: {:?}", record.skipped);
+}
+
+#[test]
+fn another_version_is_refused() {
+    let folder = tempfile::tempdir().unwrap();
+    let older = |request: &Request| match honest(request) {
+        Reply::Facts(mut facts) => {
+            facts.version = "0.0.1".to_string();
+            Some(Reply::Facts(facts))
+        }
+        reply => Some(reply),
+    };
+    let error = scripted(&folder.path().join("survey.json"), &older).unwrap_err().to_string();
+    assert!(error.contains("b runs Underpass 0.0.1") && error.contains("must not be mixed"), "{error}");
+}
+
+#[test]
+fn a_journal_of_another_plan_is_not_gone_on_with() {
+    let folder = tempfile::tempdir().unwrap();
+    let json = folder.path().join("survey.json");
+    let gone = AtomicBool::new(false);
+    let mortal = |request: &Request| {
+        let dies = matches!(request, Request::Measure { .. }) || gone.load(Ordering::Relaxed);
+        gone.fetch_or(dies, Ordering::Relaxed);
+        (!dies).then(|| honest(request))
+    };
+    assert!(!scripted(&json, &mortal).unwrap().record.complete);
+    let other = Plan { samples: SAMPLES + 1, ..plan() };
+    let error = scripted_with(&json, &other, &|request| Some(honest(request))).unwrap_err();
+    assert!(matches!(error.downcast_ref(), Some(SurveyError::Journal(JournalError::Other { .. }))), "{error}");
+}
+
+#[test]
+fn an_endpoint_that_cannot_be_reached_is_named_and_so_is_one_with_another_token() {
+    let folder = tempfile::tempdir().unwrap();
+    let (ours, theirs, ended) = (token(), token(), AtomicBool::new(false));
+    let ((a, at_a), (gone, at_gone)) = (listener(), listener());
+    drop(gone);
+    let error = thread::scope(|scope| {
+        scope.spawn(|| answer(&a, &theirs, &ended, &|request| Some(honest(request))));
+        let places = [place("a", at_a), place("b", at_gone)];
+        let error = survey(&places, &plan(), &ours, &folder.path().join("survey.json")).unwrap_err();
+        ended.store(true, Ordering::Relaxed);
+        error.to_string()
+    });
+    assert!(error.contains("a: the other end has another token"), "{error}");
+    assert!(
+        error.contains(&format!("b: cannot reach the agent at {at_gone}")) && error.contains("underpass agent"),
+        "{error}"
+    );
+}
+
+/// Real agents at loopback, until `work` is done.
+fn with_agents<T>(count: usize, work: impl FnOnce(&Token, &[SocketAddr]) -> T) -> T {
+    let ended = AtomicBool::new(false);
+    let agent = Agent { token: token(), launcher: None, ports: 0..=0 };
+    let listeners: Vec<_> = (0..count).map(|_| listener()).collect();
+    thread::scope(|scope| {
+        for (listener, _) in &listeners {
+            scope.spawn(|| agent.serve_until(listener, &|_: Event| {}, &|| ended.load(Ordering::Relaxed)).unwrap());
+        }
+        let addresses: Vec<SocketAddr> = listeners.iter().map(|(_, at)| *at).collect();
+        let done = work(&agent.token, &addresses);
+        ended.store(true, Ordering::Relaxed);
+        done
+    })
+}
+
+fn await_condition(what: &str, mut condition: impl FnMut() -> bool) {
+    let last = Instant::now() + Duration::from_secs(60);
+    while !condition() {
+        assert!(Instant::now() < last, "{what}");
+        thread::sleep(Duration::from_millis(20));
+    }
+}
+
+/// Whether all of these are installed; says which is not.
+fn installed(tools: &[&str]) -> bool {
+    let missing = tools.iter().find(|tool| std::process::Command::new(tool).arg("--version").output().is_err());
+    missing.inspect(|tool| eprintln!("skipped: {tool} is not installed")).is_none()
+}
+
+#[test]
+fn an_agent_has_one_coordinator_and_ends_what_it_started_when_that_is_gone() {
+    if !installed(&["iperf3"]) {
+        return;
+    }
+    with_agents(1, |token, at| {
+        let mut first = Remote::connect(at[0], token).unwrap();
+        let busy = Remote::connect(at[0], token).err().expect("it has a coordinator");
+        assert!(matches!(busy, AgentError::Lost(ChannelError::Busy)), "{busy}");
+        let serve = Request::Serve { server: Server::Iperf3, at: LOOPBACK, path: Side::Kernel };
+        let (_, port) = first.begin(&serve, Duration::from_secs(60)).unwrap();
+        assert!(TcpListener::bind((LOOPBACK, port)).is_err(), "it listens");
+        drop(first);
+        await_condition("the server outlives its coordinator", || TcpListener::bind((LOOPBACK, port)).is_ok());
+        await_condition("the agent takes no other coordinator", || Remote::connect(at[0], token).is_ok());
+    });
+}
+
+#[test]
+fn a_measurement_without_a_server_fails_by_its_tools_words() {
+    if !installed(&["iperf3", "sockperf"]) {
+        return;
+    }
+    with_agents(1, |token, at| {
+        let (free, to) = listener();
+        drop(free);
+        let mut agent = Remote::connect(at[0], token).unwrap();
+        let mut refused = |client| {
+            let request = Request::Measure { client, to, path: Side::Kernel };
+            agent.ask(&request, Duration::from_secs(90)).unwrap_err().to_string()
+        };
+        let iperf3 = refused(Client::Throughput { size: 64, flows: 1, seconds: 1 });
+        assert!(iperf3.to_lowercase().contains("refused"), "{iperf3}");
+        let sockperf = refused(Client::Latency { tool: Tool::Sockperf, size: 64, seconds: 1 });
+        assert!(sockperf.to_lowercase().contains("refused"), "{sockperf}");
+    });
+}
+
+#[test]
+fn the_real_tools_measure_throughput_latency_beside_a_stream_and_tls() {
+    if !installed(&["iperf3", "sockperf"]) || std::process::Command::new("openssl").arg("version").output().is_err() {
+        return eprintln!("skipped: iperf3, sockperf and openssl are needed");
+    }
+    let folder = tempfile::tempdir().unwrap();
+    let json = folder.path().join("survey.json");
+    let plan = Plan {
+        samples: 1,
+        latency: vec![Latency { size: 64 << 10, load: Load::Stream }],
+        throughput: vec![Throughput { size: 4096, flows: 2 }],
+        tls: vec![4 << 20],
+        ..plan()
+    };
+    let outcome = with_agents(3, |token, at| {
+        let mut places = [place("host", at[0]), place("nic", at[1]), place("other", at[2])];
+        (places[1].kind, places[1].system) = (Kind::Smartnic, "host".to_string());
+        survey(&places, &plan, token, &json).unwrap()
+    });
+    let record = outcome.record;
+    assert!(record.complete, "{:?}", outcome.lost);
+    let failed: Vec<_> = record.skipped.iter().filter(|it| it.name.contains('→')).collect();
+    assert!(failed.is_empty(), "{failed:?}");
+    let count = |metric| record.series.iter().filter(|series| series.key.metric == metric).count();
+    assert_eq!((count(Metric::Throughput), count(Metric::Latency), count(Metric::Tls)), (6, 6, 6 + 1));
+    for series in &record.series {
+        let sample = &series.samples[0];
+        assert!(sample.sender_time > 0 && sample.receiver_time > 0, "{}: {sample:?}", series.key);
+        assert_eq!(sample.percentiles.is_some(), series.key.metric == Metric::Latency);
+        assert_eq!(sample.via_time.is_some_and(|time| time > 0), series.key.via.is_some(), "{}", series.key);
+    }
+}
