@@ -153,8 +153,8 @@ pub enum Indication {
         reason: Reason,
     },
     /// Nothing that was sent over a connection has been acknowledged for some 10 ms, or the network takes no packet as long as what was
-    /// sent. It goes on, and ends only when that lasts for I:
-    /// until then the user may send what follows in another way.
+    /// sent. The connection ends only when that lasts for the inactivity time I. Until then the user may send what follows in another
+    /// way.
     Stalled {
         /// Which.
         cep: Cep,
