@@ -5,10 +5,10 @@
 //! is believed without proof ([`crate::meeting`]): any process of the user may write anything here.
 #![allow(unsafe_code, reason = "lays the table over shared memory")]
 
+use crate::channel::Shape;
 use crate::clock;
 use crate::kernel;
 use crate::layout::{LaidOut, fold, laid_out};
-use crate::link::Shape;
 use crate::lock::alive;
 use crate::raw::{Errno, syscall};
 use crate::sync::{AcqRel, Acquire, AtomicI32, AtomicU32, AtomicU64, Relaxed, Release, SeqCst, pause};

@@ -10,11 +10,11 @@
 //! on with kernel TCP and comes back later.
 #![allow(unsafe_code, reason = "detaches pools that nothing uses")]
 
+use crate::channel::{Channel, Pool, Shape, Side};
 use crate::clock;
 use crate::directory::{Directory, Found, Holder, Key, Offer, holder};
 use crate::end::{End, Stage};
 use crate::kernel::{self, NoPeer, Peer};
-use crate::link::{Link, Pool, Shape, Side};
 use crate::raw::{Errno, is_quiet};
 use crate::reason::Reason;
 use crate::sync::{Relaxed, Release};
@@ -137,18 +137,18 @@ impl Meeting {
                     return end.pin(unless_closed(fd, Reason::Unproven));
                 }
                 let Ok((pool, slot)) = self.make(waiter.family) else { return end.pin(Reason::NoMemory) };
-                let Some(link) = pool.slot(slot, Side::Maker) else { return };
-                link.prepare([cookie, peer.cookie]);
+                let Some(channel) = pool.slot(slot, Side::Maker) else { return };
+                channel.prepare([cookie, peer.cookie]);
                 let offer = Offer { maker: me, pool: pool.id(), slot, shape: pool.shape() };
                 end.entry.store(index + 1, Relaxed);
-                if !directory.offer(index, key, offer) && link.claim(peer.cookie) {
+                if !directory.offer(index, key, offer) && channel.claim(peer.cookie) {
                     // The table was busy, or the other end has gone: the next try will tell. Nobody will ever join it: both
                     // sides count as closed, so the slot is free again.
-                    link.outgoing().flags.closed.store(CLOSED, Relaxed);
-                    link.incoming().flags.closed.store(CLOSED, Release);
+                    channel.outgoing().flags.closed.store(CLOSED, Relaxed);
+                    channel.incoming().flags.closed.store(CLOSED, Release);
                     return self.forget_user(pool.id());
                 }
-                self.join(end, fd, pool, slot, &link);
+                self.join(end, fd, pool, slot, &channel);
             }
             // Others will have left by a later try.
             Found::Full => end.set_reason(Reason::NoMemory),
@@ -176,12 +176,12 @@ impl Meeting {
         let pid = kernel::process_id();
         match self.prove(end, fd, directory.uid(), offer) {
             // Its maker may have closed, or the table is busy: there will be another look, or none.
-            Ok((pool, link)) => {
-                if directory.clear(index, key, pid) && link.claim(end.cookie.load(Relaxed)) {
+            Ok((pool, channel)) => {
+                if directory.clear(index, key, pid) && channel.claim(end.cookie.load(Relaxed)) {
                     if let Some(it) = self.attached(offer.pool) {
                         it.users += 1;
                     }
-                    self.join(end, fd, pool, offer.slot, &link);
+                    self.join(end, fd, pool, offer.slot, &channel);
                 }
             }
             Err(e) if passes(e) => {}
@@ -193,7 +193,7 @@ impl Meeting {
     }
 
     /// The offered pool, attached, and the slot, if what is offered is what it should be.
-    fn prove(&mut self, end: &End, fd: i32, uid: u32, offer: Offer) -> Result<(Pool, Link), Errno> {
+    fn prove(&mut self, end: &End, fd: i32, uid: u32, offer: Offer) -> Result<(Pool, Channel), Errno> {
         let peer = kernel::peer(fd).map_err(|no| match no {
             NoPeer::NoAnswer(e) if passes(e) => e,
             _ => FORGED,
@@ -226,30 +226,30 @@ impl Meeting {
                 pool
             }
         };
-        let link = pool.slot(offer.slot, Side::Joiner).ok_or(FORGED)?;
-        if !link.is_for(cookies) {
+        let channel = pool.slot(offer.slot, Side::Joiner).ok_or(FORGED)?;
+        if !channel.is_for(cookies) {
             return Err(FORGED);
         }
-        Ok((pool, link))
+        Ok((pool, channel))
     }
 
-    fn join(&mut self, end: &End, fd: i32, pool: Pool, slot: u32, link: &Link) {
+    fn join(&mut self, end: &End, fd: i32, pool: Pool, slot: u32, channel: &Channel) {
         end.pool.store(pool.id(), Relaxed);
         end.slot.store(slot, Relaxed);
         end.set_shape(pool.shape());
-        end.side.store(link.side() as u8, Relaxed);
+        end.side.store(channel.side() as u8, Relaxed);
         end.set_reason(Reason::Young);
         if let Some(name) = self.directory.and_then(|directory| directory.tap()) {
             end.set_tap(name);
         }
         end.advance(Stage::Joined);
         // Behind that: what the program sets from now on, it says itself.
-        link.tell_of_close(fd);
+        channel.tell_of_close(fd);
     }
 
     /// The segment of a joined end, attached to this process if it was not (the end may have been joined by another
     /// process of its family). Whoever attaches it counts as one user of its pool.
-    pub fn link(&mut self, end: &End) -> Option<Link> {
+    pub fn channel(&mut self, end: &End) -> Option<Channel> {
         let id = end.pool.load(Relaxed);
         let pool = match self.attached(id) {
             Some(it) => it.pool,
@@ -304,18 +304,18 @@ impl Meeting {
     }
 
     /// A joined end is closed in all processes.
-    pub fn close(&mut self, end: &End, link: &Link) {
-        link.outgoing().sender.ended.store(1, Relaxed);
-        link.incoming().flags.closed.store(CLOSED, Release);
+    pub fn close(&mut self, end: &End, channel: &Channel) {
+        channel.outgoing().sender.ended.store(1, Relaxed);
+        channel.incoming().flags.closed.store(CLOSED, Release);
         end.pin_sending();
         if let Some(word) = end.word.load(Relaxed).checked_sub(1).filter(|_| !is_quiet())
             && let Some(directory) = self.directory(kernel::user_id())
         {
             directory.clear(word, Key::lent(end.cookie.load(Relaxed)), kernel::process_id());
         }
-        if link.side() == Side::Maker && link.claim(end.peer_cookie.load(Relaxed)) {
+        if channel.side() == Side::Maker && channel.claim(end.peer_cookie.load(Relaxed)) {
             // The other end never came, so it will never close.
-            link.outgoing().flags.closed.store(CLOSED, Release);
+            channel.outgoing().flags.closed.store(CLOSED, Release);
             self.withdraw(end);
         }
     }
@@ -327,8 +327,8 @@ impl Meeting {
         }
         let attached = self.attached(end.pool.load(Relaxed)).map(|it| it.pool);
         let Some(pool) = attached.or_else(|| Some(self.open(end)?.0)) else { return };
-        if let Some(link) = pool.slot(end.slot.load(Relaxed), end.side()) {
-            self.close(end, &link);
+        if let Some(channel) = pool.slot(end.slot.load(Relaxed), end.side()) {
+            self.close(end, &channel);
         }
         if attached.is_none() {
             // SAFETY: nobody else knows of this mapping.

@@ -355,7 +355,7 @@ fn is_as_copied(end: &End, seen: &Seen) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::link::Shape;
+    use crate::channel::Shape;
 
     #[test]
     fn what_is_in_use_is_seen_and_nothing_is_left() {

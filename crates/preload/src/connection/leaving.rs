@@ -84,7 +84,7 @@ impl Connection {
         kernel::reset_at_close(self.fd);
         // The other end must not take it for the doing of a doorbell.
         if let Some(port) = port {
-            port.link.tell_of_close(self.fd);
+            port.channel.tell_of_close(self.fd);
         }
         end_lost(self.fd);
     }

@@ -15,7 +15,7 @@ impl Connection {
     /// The program has set how the socket is closed: the other end is told whether it is with a reset.
     pub fn tell_of_close(&self) {
         if let Some(port) = self.joined_port() {
-            port.link.tell_of_close(self.fd);
+            port.channel.tell_of_close(self.fd);
         }
     }
 

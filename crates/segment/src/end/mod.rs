@@ -12,8 +12,8 @@ pub use gate::Gate;
 pub use reading::{Reading, Resting, Whereabouts};
 pub use sending::{NO_PIECE, Sending};
 
+use crate::channel::{Shape, Side};
 use crate::layout::{Spare, laid_out};
-use crate::link::{Shape, Side};
 use crate::lock::Entered;
 use crate::raw::Errno;
 use crate::reason::Reason;
@@ -130,7 +130,7 @@ laid_out! {
         tap: AtomicU64,
         /// Times a receive slept.
         pub sleeps: AtomicU64,
-        /// [`crate::link::Link::departures`] when a thread last went to sleep on it.
+        /// [`crate::channel::Channel::departures`] when a thread last went to sleep on it.
         pub departures: AtomicU32,
         /// Plain reads in progress.
         pub read_gate: Gate,

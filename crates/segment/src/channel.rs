@@ -42,7 +42,7 @@ laid_out! {
         slots: AtomicU32,
         /// [`MARK`].
         mark: AtomicU64,
-        /// Times that readers of either side may have left something unread to senders that do not know: see [`Link::departures`].
+        /// Times that readers of either side may have left something unread to senders that do not know: see [`Channel::departures`].
         departures: AtomicU32,
         /// By side of the reader.
         groups: [[Group; GROUPS]; 2],
@@ -135,12 +135,12 @@ impl Pool {
         self.mapping.id()
     }
 
-    /// Where it begins in this process, as [`Link::pool`] says.
+    /// Where it begins in this process, as [`Channel::pool`] says.
     pub fn begin(&self) -> *const u8 {
         self.mapping.base().as_ptr()
     }
 
-    /// See [`Link::departures`].
+    /// See [`Channel::departures`].
     pub fn tell_of_departure(&self) {
         self.header().departures.fetch_add(1, AcqRel);
     }
@@ -163,7 +163,7 @@ impl Pool {
     /// Takes the pool out of this process.
     ///
     /// # Safety
-    /// No [`Link`] of it may be used any more.
+    /// No [`Channel`] of it may be used any more.
     pub unsafe fn detach(self) {
         // SAFETY: passed on to the caller.
         unsafe { self.mapping.detach() };
@@ -175,7 +175,7 @@ impl Pool {
     }
 
     /// The segment in slot `index`, seen from `side`; `None` when there is no such slot.
-    pub fn slot(&self, index: u32, side: Side) -> Option<Link> {
+    pub fn slot(&self, index: u32, side: Side) -> Option<Channel> {
         if index >= self.shape.slots {
             return None;
         }
@@ -183,7 +183,7 @@ impl Pool {
         // SAFETY: the index is within the pool; slots are page-aligned.
         let base = unsafe { self.mapping.base().as_ptr().add(at) };
         let header = self.mapping.base().as_ptr();
-        Some(Link { base, header, ring_bytes: self.shape.ring_bytes, slot: index, side: side as u32 })
+        Some(Channel { base, header, ring_bytes: self.shape.ring_bytes, slot: index, side: side as u32 })
     }
 }
 
@@ -191,7 +191,7 @@ impl Pool {
 ///
 /// Whole words without a niche, because each call copies it: an `Option` around it is then a copy as well.
 #[derive(Clone, Copy, Debug)]
-pub struct Link {
+pub struct Channel {
     base: *mut u8,
     header: *const u8,
     ring_bytes: u32,
@@ -200,7 +200,7 @@ pub struct Link {
     side: u32,
 }
 
-impl Link {
+impl Channel {
     fn control(&self) -> &Control {
         // SAFETY: `base` is the page-aligned beginning of a slot of an attached pool.
         unsafe { &*(self.base as *const Control) }
@@ -227,7 +227,7 @@ impl Link {
     }
 
     fn group(&self, side: usize, number: u32) -> Option<&Group> {
-        // SAFETY: the pool begins with its header and is attached as long as the link is used.
+        // SAFETY: the pool begins with its header and is attached as long as the channel is used.
         let header = unsafe { &*(self.header as *const PoolHeader) };
         header.groups[side].get((number as usize).checked_sub(2)?)
     }
@@ -251,7 +251,7 @@ impl Link {
     /// senders' process that goes to sleep on a connection of this pool gives back on all connections.
     #[inline]
     pub fn departures(&self) -> u32 {
-        // SAFETY: the pool begins with its header and is attached as long as the link is used.
+        // SAFETY: the pool begins with its header and is attached as long as the channel is used.
         unsafe { &*(self.header as *const PoolHeader) }.departures.load(Acquire)
     }
 
