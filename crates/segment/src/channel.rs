@@ -1,9 +1,9 @@
-//! The segment: what the two ends of one connection share, and the pools that segments are cut from.
+//! The channel: what the two ends of one connection share, and the pools that channels are cut from.
 //!
 //! A pool is one System V segment between two processes; its first page says what it is, then come equal slots, one
 //! per connection: a page of control words and two rings. Pools exist because the kernel allows only 4,096 System V
 //! segments and because attaching one costs more than taking a slot.
-#![allow(unsafe_code, reason = "lays the segment over shared memory")]
+#![allow(unsafe_code, reason = "lays the channel over shared memory")]
 
 use crate::kernel;
 use crate::layout::{LaidOut, Spare, fold, laid_out};
@@ -14,7 +14,7 @@ use crate::sysv::{Attested, Mapping};
 use crate::words::{ALONE, CLOSED, Direction, GROUPS, Group, group_number};
 
 const PAGE: usize = 4096;
-/// Length of a pool modulo the page size: tells pools from other programs' segments.
+/// Length of a pool modulo the page size: tells pools from other programs' System V segments.
 const LEN_MARK: usize = 1367;
 const MAGIC: u64 = u64::from_be_bytes(*b"UPpool10");
 /// Tells pools of this version of the library from others'.
@@ -49,10 +49,10 @@ laid_out! {
     }
 }
 
-/// Which end of a connection: the one that made the segment is `Maker`.
+/// Which end of a connection: the one that made the channel is `Maker`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Side {
-    /// Made the segment; sends in direction 0.
+    /// Made the channel; sends in direction 0.
     Maker = 0,
     /// Joined it; sends in direction 1.
     Joiner = 1,
@@ -174,7 +174,7 @@ impl Pool {
         unsafe { &*(self.mapping.base().as_ptr() as *const PoolHeader) }
     }
 
-    /// The segment in slot `index`, seen from `side`; `None` when there is no such slot.
+    /// The channel in slot `index`, seen from `side`; `None` when there is no such slot.
     pub fn slot(&self, index: u32, side: Side) -> Option<Channel> {
         if index >= self.shape.slots {
             return None;
@@ -187,7 +187,7 @@ impl Pool {
     }
 }
 
-/// One connection's segment as one end sees it.
+/// One connection's channel as one end sees it.
 ///
 /// Whole words without a niche, because each call copies it: an `Option` around it is then a copy as well.
 #[derive(Clone, Copy, Debug)]

@@ -1,10 +1,10 @@
-//! How the two ends of a connection come to share a segment.
+//! How the two ends of a connection come to share a channel.
 //!
 //! An end that wants to go up asks the kernel who is at the other end ([`kernel::peer`]): that socket's cookie, inode
 //! and user. Another user's, or a socket that is not here, stays on kernel TCP. Then it asks the [`Directory`]; the
-//! first end leaves its name, the second makes the segment and offers it. Each end believes the other only if the
+//! first end leaves its name, the second makes the channel and offers it. Each end believes the other only if the
 //! kernel shows that the process which claims to hold the other socket really has it among its descriptors, and that
-//! the segment was made by that process, for this user alone.
+//! the pool was made by that process, for this user alone.
 //!
 //! A [`Meeting`] is what one process needs for that. It is used by one thread at a time; one that finds it in use goes
 //! on with kernel TCP and comes back later.
@@ -53,7 +53,7 @@ struct Attached {
 pub enum Answer {
     /// Nothing yet.
     None,
-    /// The other end has offered a segment.
+    /// The other end has offered a channel.
     Offer,
     /// It does not know the end: the directory goes with the last process that has it, which may have executed a program. The
     /// other end asks the next one, so this end asks again.
@@ -90,8 +90,8 @@ impl Meeting {
         }
     }
 
-    /// In a forked child whose parent was changing it in another thread: no word of it can be relied on, and the segments
-    /// that are needed are attached once more. Those that are in use stay where they are.
+    /// In a forked child whose parent was changing it in another thread: no word of it can be relied on, and the System V
+    /// segments that are needed are attached once more. Those that are in use stay where they are.
     pub fn begin_anew(&mut self) {
         self.directory = None;
         self.pools.fill(None);
@@ -170,7 +170,7 @@ impl Meeting {
         Some((directory, index, key, directory.offered(index, key)?))
     }
 
-    /// An end that waits takes the segment that it has been offered.
+    /// An end that waits takes the channel that it has been offered.
     pub fn take_offer(&mut self, end: &End, fd: i32) {
         let Some((directory, index, key, offer)) = self.offer(end) else { return };
         let pid = kernel::process_id();
@@ -247,7 +247,7 @@ impl Meeting {
         channel.tell_of_close(fd);
     }
 
-    /// The segment of a joined end, attached to this process if it was not (the end may have been joined by another
+    /// The channel of a joined end, attached to this process if it was not (the end may have been joined by another
     /// process of its family). Whoever attaches it counts as one user of its pool.
     pub fn channel(&mut self, end: &End) -> Option<Channel> {
         let id = end.pool.load(Relaxed);
@@ -265,7 +265,7 @@ impl Meeting {
         pool.slot(end.slot.load(Relaxed), end.side())
     }
 
-    /// How many processes have the segment of a joined end, which this one has attached; `None` when the kernel does not
+    /// How many processes have the channel of a joined end, which this one has attached; `None` when the kernel does not
     /// say.
     pub fn company(&mut self, end: &End) -> Option<u64> {
         self.attached(end.pool.load(Relaxed))?.pool.attached()
@@ -288,8 +288,8 @@ impl Meeting {
         Pool::open(end.pool.load(Relaxed), end.shape(), uid).ok()
     }
 
-    /// Whether the other end never came for the segment of `end`, which is no more: its offer still stands, or the other
-    /// end lives (and would have kept the segment).
+    /// Whether the other end never came for the channel of `end`, which is no more: its offer still stands, or the other
+    /// end lives (and would have kept the channel).
     pub fn is_unmet(&mut self, end: &End, fd: i32) -> bool {
         let key = Key::of(end.cookie.load(Relaxed), end.peer_cookie.load(Relaxed));
         let entry = end.entry.load(Relaxed).checked_sub(1);
@@ -322,7 +322,7 @@ impl Meeting {
 
     /// A joined or waiting end has been closed in all processes, of which this is none.
     pub fn bury(&mut self, end: &End) {
-        if !end.has_segment() {
+        if !end.has_channel() {
             return self.withdraw(end);
         }
         let attached = self.attached(end.pool.load(Relaxed)).map(|it| it.pool);

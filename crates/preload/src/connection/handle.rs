@@ -35,7 +35,7 @@ pub struct Handle {
     pub settled: [AtomicU64; 2],
     /// What is remembered of it while nobody has claimed it.
     pub unclaimed: Unclaimed,
-    /// Its segment.
+    /// Its channel.
     pub channel: UnsafeCell<MaybeUninit<Channel>>,
 }
 
@@ -49,7 +49,7 @@ pub struct Unclaimed {
     pub next: AtomicU32,
 }
 
-/// The segment is not there.
+/// The channel is not there.
 pub const ABSENT: u32 = 0;
 /// A thread attaches it.
 pub const WORKING: u32 = 1;

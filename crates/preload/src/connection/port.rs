@@ -1,4 +1,4 @@
-//! The segment of a connection, and the port by which calls use it.
+//! The channel of a connection, and the port by which calls use it.
 
 use super::Connection;
 use super::handle::{ABSENT, CONFINED, Handle, PRESENT, UNTOUCHED, WORKING, handle};
@@ -11,7 +11,7 @@ use underpass_segment::sync::{AcqRel, Acquire, Release};
 use underpass_segment::{clock, kernel};
 
 impl Connection {
-    /// The segment's port, for a joined end.
+    /// The channel's port, for a joined end.
     #[inline(always)]
     pub fn port(&self) -> Option<Port<'static>> {
         let handle = handle(self.index)?;
@@ -24,7 +24,7 @@ impl Connection {
     }
 
     #[inline(always)]
-    /// Whether the segment is there by now.
+    /// Whether the channel is there by now.
     pub fn attached(&self, handle: &Handle) -> bool {
         match handle.attached.load(Acquire) {
             PRESENT | UNTOUCHED => true,

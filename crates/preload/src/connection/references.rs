@@ -42,7 +42,7 @@ pub fn release(index: u32, fd: Option<i32>) {
 pub fn drop_reference(family: &'static Family, index: u32, channel: Option<Channel>, fd: Option<i32>) {
     let end = family.end(index);
     // One that another family has taken over has none any more, but this process may have attached it.
-    let joined = end.has_segment() || channel.is_some();
+    let joined = end.has_channel() || channel.is_some();
     // Before: another process that has lent it may end the loan as soon as nobody refers to it.
     let until = end.lent_until.load(Acquire);
     let last = end.references.fetch_sub(1, AcqRel) == 1;
@@ -73,7 +73,7 @@ fn finish(family: &Family, index: u32, channel: Option<Channel>) {
     let end = family.end(index);
     end.end_loans();
     report(end, index, true);
-    if end.has_segment() {
+    if end.has_channel() {
         family::with_meeting_surely(|m| {
             if let Some(channel) = channel.or_else(|| m.channel(end)) {
                 m.close(end, &channel);
@@ -108,7 +108,7 @@ fn reap(family: &Family) {
         if last {
             finish(family, index, None);
         }
-        if end.has_segment() {
+        if end.has_channel() {
             family::with_meeting_surely(|m| m.release(end));
         }
         if last {

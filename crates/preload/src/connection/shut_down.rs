@@ -29,7 +29,7 @@ impl Connection {
         }
         let both = before | directions == SHUT_IN | SHUT_OUT;
         if both {
-            // Not worth a segment any more.
+            // Not worth a channel any more.
             self.end.pin(Reason::Closed);
         }
         if let Some(port) = self.joined_port() {

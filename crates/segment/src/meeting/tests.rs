@@ -1,5 +1,5 @@
 //! Forged offers: a process of the same user writes anything into the directory, before, between and while two ends meet
-//! there. Whatever it writes, an end that joins has the segment that its own other end made, or is alone with its own.
+//! there. Whatever it writes, an end that joins has the channel that its own other end made, or is alone with its own.
 #![allow(unsafe_code, reason = "forks the forger, and keeps ends in memory of its own")]
 
 use super::*;
@@ -158,12 +158,12 @@ fn check(pair: &Pair, ends: &[Box<End>; 2], meetings: &mut [Box<Meeting>; 2], fo
         if !joined[side] {
             continue;
         }
-        assert!(!foreign.contains(&place(side).0), "the segment of somebody else");
-        let channel = meetings[side].channel(&ends[side]).expect("its segment");
+        assert!(!foreign.contains(&place(side).0), "the channel of somebody else");
+        let channel = meetings[side].channel(&ends[side]).expect("its channel");
         let mine = ends[side].side();
         let cookies = pair.cookies();
         let [maker, joiner] = if mine == Side::Maker { [side, 1 - side] } else { [1 - side, side] };
-        assert!(channel.is_for([cookies[maker], cookies[joiner]]), "the segment of another connection");
+        assert!(channel.is_for([cookies[maker], cookies[joiner]]), "the channel of another connection");
         // Who joins has been offered it by the other end, which is there.
         assert!(mine == Side::Maker || joined[1 - side], "nobody is there");
     }
@@ -172,7 +172,7 @@ fn check(pair: &Pair, ends: &[Box<End>; 2], meetings: &mut [Box<Meeting>; 2], fo
         return false;
     }
     assert_ne!(ends[0].side(), ends[1].side());
-    assert_eq!(place(0), place(1), "each has a segment of its own");
+    assert_eq!(place(0), place(1), "each has a channel of its own");
     true
 }
 
@@ -180,7 +180,7 @@ fn check(pair: &Pair, ends: &[Box<End>; 2], meetings: &mut [Box<Meeting>; 2], fo
 fn clear(ends: &[Box<End>; 2], meetings: &mut [Box<Meeting>; 2]) {
     for side in [0, 1] {
         let end = &ends[side];
-        if end.has_segment()
+        if end.has_channel()
             && let Some(channel) = meetings[side].channel(end)
         {
             meetings[side].close(end, &channel);
@@ -273,8 +273,8 @@ fn a_forged_offer_is_not_accepted() {
         ("no power of two", Offer { shape: shape(100_000, 4), ..good }),
         ("more than there is", Offer { shape: shape(1 << 31, 64), ..good }),
         ("nothing", Offer { shape: shape(0, 0), ..good }),
-        ("a segment that is no more", Offer { pool: freed.id(), ..good }),
-        ("no segment", Offer { pool: -1, ..good }),
+        ("a pool that is no more", Offer { pool: freed.id(), ..good }),
+        ("no pool", Offer { pool: -1, ..good }),
         ("the directory", Offer { pool: directory.id(), ..good }),
     ];
     let answer = |offer: Offer, knows: bool| {
@@ -350,7 +350,7 @@ fn what_is_no_offer_any_more_is_not_joined() {
 }
 
 /// A forger can keep two ends from meeting, and no more: told that the other waits, each makes an offer that nobody takes, so that
-/// nobody is ready to read from its segment, which is what a sender waits for.
+/// nobody is ready to read from its channel, which is what a sender waits for.
 #[test]
 fn two_that_are_told_that_the_other_waits_stay_apart() {
     let _alone = alone();

@@ -188,7 +188,7 @@ impl End {
         position.checked_add(left_behind).is_some_and(|all| counters.received >= all + u64::from(ended))
     }
 
-    /// The segment is gone, and no longer needed: the connection is plain TCP.
+    /// The channel is gone, and no longer needed: the connection is plain TCP.
     pub fn stay_away(&self) {
         if self.is_away() {
             self.pin_sending();

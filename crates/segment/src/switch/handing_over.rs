@@ -80,7 +80,7 @@ impl Port<'_> {
         self.go_down_for_good(reason, self.has_something(), u64::MAX);
     }
 
-    /// Hands over both ends of a connection of this process, which is about to give up the segment. What cannot be put
+    /// Hands over both ends of a connection of this process, which is about to give up the channel. What cannot be put
     /// on the kernel path, or finds no room there while nobody reads, stays in the ring.
     pub fn hand_over_with(&self, other: &Port<'_>, reason: Reason) {
         // Both ends leave their rings before one goes down. Otherwise it would go down behind what is unread.

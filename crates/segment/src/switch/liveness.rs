@@ -60,7 +60,7 @@ impl Port<'_> {
         events & OVER == 0
     }
 
-    /// Whether a reader will not come out that the segment says to be inside a receive, or about to leave, since
+    /// Whether a reader will not come out that the channel says to be inside a receive, or about to leave, since
     /// `began`. No honest reader stays there beyond `patience_us`. A reader that has sent its FIN, and has shut down
     /// both ways or refuses doorbells, comes out soon or lies. Of any other reader a doorbell tells whether it is
     /// there, stopped or not.

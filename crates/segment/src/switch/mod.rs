@@ -95,7 +95,7 @@ pub enum Patience {
 pub struct Port<'a> {
     /// The end.
     pub end: &'a End,
-    /// Its segment.
+    /// Its channel.
     pub channel: Channel,
     /// A descriptor of the socket. If another thread closes the program's descriptor under a receive, this becomes
     /// another one.
@@ -180,7 +180,7 @@ impl Port<'_> {
         self.channel.incoming().sender.cpu.load(Relaxed)
     }
 
-    /// Whether the segment is still needed: by the other end to go on, or by other processes that have this end, for
+    /// Whether the channel is still needed: by the other end to go on, or by other processes that have this end, for
     /// what is unread. `last`: no other process has this end.
     pub fn is_needed(&self, last: bool) -> bool {
         let needed = !self.reader_is_absent() || !last && self.incoming().published(self.place().head);

@@ -141,7 +141,7 @@ impl Port<'_> {
     }
 
     /// Whether a doorbell can tell the other end that this end goes down. The other end takes no doorbell as long as it
-    /// has not received since it got its segment, and if it goes down itself.
+    /// has not received since it got its channel, and if it goes down itself.
     pub(super) fn can_wake(&self) -> bool {
         let entered = self.enter_sending();
         let can = self.sends_fast() || entered != Entered::Nested && self.try_up(GoUp::ToWake);

@@ -1,4 +1,4 @@
-//! The state of a direction, as each of its ends derives it from the words in the segment and from those that it keeps itself.
+//! The state of a direction, as each of its ends derives it from the words in the channel and from those that it keeps itself.
 
 use super::Port;
 use crate::end::Stage;

@@ -77,7 +77,7 @@ impl Set {
         })
     }
 
-    /// The number to raise the waiting flag of `fd`'s segment to, so that it wakes this set.
+    /// The number to raise the waiting flag of `fd`'s channel to, so that it wakes this set.
     pub fn number_for(&self, state: &mut Joining<'_>, fd: i32, channel: &Channel) -> u32 {
         if self.is_inner() {
             return ALONE;
