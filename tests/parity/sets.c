@@ -752,7 +752,7 @@ static void siblings_a(struct side *side) {
         if ((children[i] = (pid_t)MUST(fork())) == 0) sibling(fd);
         close(fd);
     }
-    /* All have used their connections before the other end does: they make no segments, they are offered some. */
+    /* All have used their connections before the other end does: they make no channels, they are offered some. */
     for (int i = 0; i < SIBLINGS; i++) await_asleep(children[i]);
     tell(side);
     hear(side);

@@ -5,15 +5,15 @@
  * Three kinds of processes, each a family of its own under the library, and this one, which watches them:
  *
  * - The victim accepts connections and does everything to them that a program can, from several threads.
- * - Hostile peers, one after the other, connect to it and talk, so that segments are made honestly; meanwhile a thread finds
+ * - Hostile peers, one after the other, connect to it and talk, so that channels are made honestly; meanwhile a thread finds
  *   the pools in /proc/self/maps and overwrites words of them: at random and chosen places, with random and chosen values.
  *   Then the peer closes, exits or is killed.
  * - An honest peer plays ping-pong with the victim, on connections that share threads and epoll sets with the hostile ones.
  *
- * Checked: that nobody crashes (the victim puts guard pages beside each segment and its buffers end at one); that each call of
- * the victim ends, within 15 s, that cannot wait, and each that can, once its peer is gone; that no call says what it could
- * not say on kernel TCP; that the honest peer's bytes are right and come in time. Exit code 0 if all that held; the last line
- * says how many words were overwritten.
+ * Checked: that nobody crashes (the victim puts guard pages beside each System V segment and its buffers end at one); that
+ * each call of the victim ends, within 15 s, that cannot wait, and each that can, once its peer is gone; that no call says
+ * what it could not say on kernel TCP; that the honest peer's bytes are right and come in time. Exit code 0 if all that held;
+ * the last line says how many words were overwritten.
  *
  * Variables: HOSTILE_STOP (a failure stays for gdb), HOSTILE_ONLY (a mask of what the peer may overwrite; 0: it is honest), HOSTILE_OFTEN (a
  * kind of call of the victim's that every eighth is).
@@ -576,7 +576,7 @@ static void *echo(void *argument) {
     }
 }
 
-/* The shared segments that this process has attached: where each begins and ends. */
+/* The System V segments that this process has attached: where each begins and ends. */
 static int segments(uintptr_t (*found)[2], int most) {
     FILE *maps = fopen("/proc/self/maps", "re");
     char line[512];
@@ -697,7 +697,7 @@ static void honest(void) {
 
 /* ---- The hostile peer. ---- */
 
-/* What of crates/segment/src/link.rs, words.rs and ring.rs a liar has to know. */
+/* What of crates/segment/src/channel.rs, words.rs and ring.rs a liar has to know. */
 static const char POOL_MARK[] = "loopPU"; /* how "UPpool.." lies in memory as a word */
 enum { MARK_AT = 2, GROUPS_BYTES = 2 * 14 * 64 + 64, FLAGS = 128, HEAD = 128 + 128, WORDS = 128 + 256, DIRECTION = 384 };
 

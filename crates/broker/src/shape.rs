@@ -1,4 +1,4 @@
-//! How large a pool of segments is.
+//! How large a pool of channels is.
 
 use crate::error::WireError;
 

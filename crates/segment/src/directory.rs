@@ -1,14 +1,14 @@
-//! Where the ends of a user's connections find each other: one table per user and IPC namespace, in a segment of its
-//! own that any process of that user can find and nobody else can open.
+//! Where the ends of a user's connections find each other: one table per user and IPC namespace, in a System V segment of
+//! its own that any process of that user can find and nobody else can open.
 //!
-//! An end that wants to go up leaves its name here; whichever end comes second makes the segment. Nothing in the table
+//! An end that wants to go up leaves its name here; whichever end comes second makes the channel. Nothing in the table
 //! is believed without proof ([`crate::meeting`]): any process of the user may write anything here.
 #![allow(unsafe_code, reason = "lays the table over shared memory")]
 
+use crate::channel::Shape;
 use crate::clock;
 use crate::kernel;
 use crate::layout::{LaidOut, fold, laid_out};
-use crate::link::Shape;
 use crate::lock::alive;
 use crate::raw::{Errno, syscall};
 use crate::sync::{AcqRel, Acquire, AtomicI32, AtomicU32, AtomicU64, Relaxed, Release, SeqCst, pause};
@@ -78,7 +78,7 @@ pub struct Holder {
     pub family: i32,
 }
 
-/// A segment made for a waiting end.
+/// A channel made for a waiting end.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Offer {
     /// Who made it.
@@ -249,7 +249,7 @@ impl Directory {
         Found::Nobody(index as u32)
     }
 
-    /// Answers the waiting end of `key` with a segment. False when it does not wait any more.
+    /// Answers the waiting end of `key` with a channel. False when it does not wait any more.
     pub fn offer(&self, index: u32, key: Key, offer: Offer) -> bool {
         let Some(_held) = self.try_lock(offer.maker.pid) else { return false };
         let entry = self.entry(index as usize);
@@ -265,7 +265,7 @@ impl Directory {
         true
     }
 
-    /// Whether a segment has been offered to the end that waits in entry `index`. One load, mostly.
+    /// Whether a channel has been offered to the end that waits in entry `index`. One load, mostly.
     #[inline]
     pub fn offered(&self, index: u32, key: Key) -> Option<Offer> {
         let entry = self.entry(index as usize);
@@ -458,7 +458,7 @@ impl Directory {
         (0..NEIGHBOURS).map(|step| words(entry(step))).collect()
     }
 
-    /// Number of the segment.
+    /// Number of its System V segment.
     pub(crate) fn id(&self) -> i32 {
         self.mapping.id()
     }

@@ -1,20 +1,20 @@
-//! How the two ends of a connection come to share a segment.
+//! How the two ends of a connection come to share a channel.
 //!
 //! An end that wants to go up asks the kernel who is at the other end ([`kernel::peer`]): that socket's cookie, inode
 //! and user. Another user's, or a socket that is not here, stays on kernel TCP. Then it asks the [`Directory`]; the
-//! first end leaves its name, the second makes the segment and offers it. Each end believes the other only if the
+//! first end leaves its name, the second makes the channel and offers it. Each end believes the other only if the
 //! kernel shows that the process which claims to hold the other socket really has it among its descriptors, and that
-//! the segment was made by that process, for this user alone.
+//! the pool was made by that process, for this user alone.
 //!
 //! A [`Meeting`] is what one process needs for that. It is used by one thread at a time; one that finds it in use goes
 //! on with kernel TCP and comes back later.
 #![allow(unsafe_code, reason = "detaches pools that nothing uses")]
 
+use crate::channel::{Channel, Pool, Shape, Side};
 use crate::clock;
 use crate::directory::{Directory, Found, Holder, Key, Offer, holder};
 use crate::end::{End, Stage};
 use crate::kernel::{self, NoPeer, Peer};
-use crate::link::{Link, Pool, Shape, Side};
 use crate::raw::{Errno, is_quiet};
 use crate::reason::Reason;
 use crate::sync::{Relaxed, Release};
@@ -53,7 +53,7 @@ struct Attached {
 pub enum Answer {
     /// Nothing yet.
     None,
-    /// The other end has offered a segment.
+    /// The other end has offered a channel.
     Offer,
     /// It does not know the end: the directory goes with the last process that has it, which may have executed a program. The
     /// other end asks the next one, so this end asks again.
@@ -90,8 +90,8 @@ impl Meeting {
         }
     }
 
-    /// In a forked child whose parent was changing it in another thread: no word of it can be relied on, and the segments
-    /// that are needed are attached once more. Those that are in use stay where they are.
+    /// In a forked child whose parent was changing it in another thread: no word of it can be relied on, and the System V
+    /// segments that are needed are attached once more. Those that are in use stay where they are.
     pub fn begin_anew(&mut self) {
         self.directory = None;
         self.pools.fill(None);
@@ -137,18 +137,18 @@ impl Meeting {
                     return end.pin(unless_closed(fd, Reason::Unproven));
                 }
                 let Ok((pool, slot)) = self.make(waiter.family) else { return end.pin(Reason::NoMemory) };
-                let Some(link) = pool.slot(slot, Side::Maker) else { return };
-                link.prepare([cookie, peer.cookie]);
+                let Some(channel) = pool.slot(slot, Side::Maker) else { return };
+                channel.prepare([cookie, peer.cookie]);
                 let offer = Offer { maker: me, pool: pool.id(), slot, shape: pool.shape() };
                 end.entry.store(index + 1, Relaxed);
-                if !directory.offer(index, key, offer) && link.claim(peer.cookie) {
+                if !directory.offer(index, key, offer) && channel.claim(peer.cookie) {
                     // The table was busy, or the other end has gone: the next try will tell. Nobody will ever join it: both
                     // sides count as closed, so the slot is free again.
-                    link.outgoing().flags.closed.store(CLOSED, Relaxed);
-                    link.incoming().flags.closed.store(CLOSED, Release);
+                    channel.outgoing().flags.closed.store(CLOSED, Relaxed);
+                    channel.incoming().flags.closed.store(CLOSED, Release);
                     return self.forget_user(pool.id());
                 }
-                self.join(end, fd, pool, slot, &link);
+                self.join(end, fd, pool, slot, &channel);
             }
             // Others will have left by a later try.
             Found::Full => end.set_reason(Reason::NoMemory),
@@ -170,18 +170,18 @@ impl Meeting {
         Some((directory, index, key, directory.offered(index, key)?))
     }
 
-    /// An end that waits takes the segment that it has been offered.
+    /// An end that waits takes the channel that it has been offered.
     pub fn take_offer(&mut self, end: &End, fd: i32) {
         let Some((directory, index, key, offer)) = self.offer(end) else { return };
         let pid = kernel::process_id();
         match self.prove(end, fd, directory.uid(), offer) {
             // Its maker may have closed, or the table is busy: there will be another look, or none.
-            Ok((pool, link)) => {
-                if directory.clear(index, key, pid) && link.claim(end.cookie.load(Relaxed)) {
+            Ok((pool, channel)) => {
+                if directory.clear(index, key, pid) && channel.claim(end.cookie.load(Relaxed)) {
                     if let Some(it) = self.attached(offer.pool) {
                         it.users += 1;
                     }
-                    self.join(end, fd, pool, offer.slot, &link);
+                    self.join(end, fd, pool, offer.slot, &channel);
                 }
             }
             Err(e) if passes(e) => {}
@@ -193,7 +193,7 @@ impl Meeting {
     }
 
     /// The offered pool, attached, and the slot, if what is offered is what it should be.
-    fn prove(&mut self, end: &End, fd: i32, uid: u32, offer: Offer) -> Result<(Pool, Link), Errno> {
+    fn prove(&mut self, end: &End, fd: i32, uid: u32, offer: Offer) -> Result<(Pool, Channel), Errno> {
         let peer = kernel::peer(fd).map_err(|no| match no {
             NoPeer::NoAnswer(e) if passes(e) => e,
             _ => FORGED,
@@ -226,30 +226,30 @@ impl Meeting {
                 pool
             }
         };
-        let link = pool.slot(offer.slot, Side::Joiner).ok_or(FORGED)?;
-        if !link.is_for(cookies) {
+        let channel = pool.slot(offer.slot, Side::Joiner).ok_or(FORGED)?;
+        if !channel.is_for(cookies) {
             return Err(FORGED);
         }
-        Ok((pool, link))
+        Ok((pool, channel))
     }
 
-    fn join(&mut self, end: &End, fd: i32, pool: Pool, slot: u32, link: &Link) {
+    fn join(&mut self, end: &End, fd: i32, pool: Pool, slot: u32, channel: &Channel) {
         end.pool.store(pool.id(), Relaxed);
         end.slot.store(slot, Relaxed);
         end.set_shape(pool.shape());
-        end.side.store(link.side() as u8, Relaxed);
+        end.side.store(channel.side() as u8, Relaxed);
         end.set_reason(Reason::Young);
         if let Some(name) = self.directory.and_then(|directory| directory.tap()) {
             end.set_tap(name);
         }
         end.advance(Stage::Joined);
         // Behind that: what the program sets from now on, it says itself.
-        link.tell_of_close(fd);
+        channel.tell_of_close(fd);
     }
 
-    /// The segment of a joined end, attached to this process if it was not (the end may have been joined by another
+    /// The channel of a joined end, attached to this process if it was not (the end may have been joined by another
     /// process of its family). Whoever attaches it counts as one user of its pool.
-    pub fn link(&mut self, end: &End) -> Option<Link> {
+    pub fn channel(&mut self, end: &End) -> Option<Channel> {
         let id = end.pool.load(Relaxed);
         let pool = match self.attached(id) {
             Some(it) => it.pool,
@@ -265,7 +265,7 @@ impl Meeting {
         pool.slot(end.slot.load(Relaxed), end.side())
     }
 
-    /// How many processes have the segment of a joined end, which this one has attached; `None` when the kernel does not
+    /// How many processes have the channel of a joined end, which this one has attached; `None` when the kernel does not
     /// say.
     pub fn company(&mut self, end: &End) -> Option<u64> {
         self.attached(end.pool.load(Relaxed))?.pool.attached()
@@ -288,8 +288,8 @@ impl Meeting {
         Pool::open(end.pool.load(Relaxed), end.shape(), uid).ok()
     }
 
-    /// Whether the other end never came for the segment of `end`, which is no more: its offer still stands, or the other
-    /// end lives (and would have kept the segment).
+    /// Whether the other end never came for the channel of `end`, which is no more: its offer still stands, or the other
+    /// end lives (and would have kept the channel).
     pub fn is_unmet(&mut self, end: &End, fd: i32) -> bool {
         let key = Key::of(end.cookie.load(Relaxed), end.peer_cookie.load(Relaxed));
         let entry = end.entry.load(Relaxed).checked_sub(1);
@@ -304,31 +304,31 @@ impl Meeting {
     }
 
     /// A joined end is closed in all processes.
-    pub fn close(&mut self, end: &End, link: &Link) {
-        link.outgoing().sender.ended.store(1, Relaxed);
-        link.incoming().flags.closed.store(CLOSED, Release);
+    pub fn close(&mut self, end: &End, channel: &Channel) {
+        channel.outgoing().sender.ended.store(1, Relaxed);
+        channel.incoming().flags.closed.store(CLOSED, Release);
         end.pin_sending();
         if let Some(word) = end.word.load(Relaxed).checked_sub(1).filter(|_| !is_quiet())
             && let Some(directory) = self.directory(kernel::user_id())
         {
             directory.clear(word, Key::lent(end.cookie.load(Relaxed)), kernel::process_id());
         }
-        if link.side() == Side::Maker && link.claim(end.peer_cookie.load(Relaxed)) {
+        if channel.side() == Side::Maker && channel.claim(end.peer_cookie.load(Relaxed)) {
             // The other end never came, so it will never close.
-            link.outgoing().flags.closed.store(CLOSED, Release);
+            channel.outgoing().flags.closed.store(CLOSED, Release);
             self.withdraw(end);
         }
     }
 
     /// A joined or waiting end has been closed in all processes, of which this is none.
     pub fn bury(&mut self, end: &End) {
-        if !end.has_segment() {
+        if !end.has_channel() {
             return self.withdraw(end);
         }
         let attached = self.attached(end.pool.load(Relaxed)).map(|it| it.pool);
         let Some(pool) = attached.or_else(|| Some(self.open(end)?.0)) else { return };
-        if let Some(link) = pool.slot(end.slot.load(Relaxed), end.side()) {
-            self.close(end, &link);
+        if let Some(channel) = pool.slot(end.slot.load(Relaxed), end.side()) {
+            self.close(end, &channel);
         }
         if attached.is_none() {
             // SAFETY: nobody else knows of this mapping.

@@ -1,4 +1,4 @@
-//! A segment of which a process has the beginning alone in its address space, until it needs the rest.
+//! A System V segment of which a process has the beginning alone in its address space, until it needs the rest.
 //!
 //! What is mapped and never touched takes no memory, but it counts in a program's virtual size, which programs limit, lock and
 //! test. A segment can be attached as a whole only (shmat(2)); but what is attached can be unmapped in part. So a process that

@@ -25,7 +25,7 @@ macro_rules! reasons {
 }
 
 reasons! {
-    /// It has not carried enough yet to be worth a segment, had nothing more to send when it had one, or the process had no
+    /// It has not carried enough yet to be worth a channel, had nothing more to send when it had one, or the process had no
     /// free descriptor to ask the kernel by.
     Young = "young",
     /// The other end has not answered: it runs without Underpass, stays on kernel TCP for a reason of its own (see its
@@ -65,7 +65,7 @@ reasons! {
     Counters = "counters",
     /// Acceleration is switched off by configuration.
     Disabled = "disabled",
-    /// The other end broke the rules of the segment; the connection was ended.
+    /// The other end broke the rules of the channel; the connection was ended.
     PeerFault = "peer-fault",
     /// The reader was slower than the ring is large; the kernel buffers the rest.
     RingFull = "ring-full",

@@ -171,7 +171,7 @@ impl Region {
     /// Whether another process of this user can reach the counters by their number, as the library does.
     ///
     /// # Errors
-    /// What the system says: some sandboxes let nobody attach a segment that is marked for removal.
+    /// What the system says: some sandboxes let nobody attach a System V segment that is marked for removal.
     pub fn try_out(&self) -> std::io::Result<()> {
         let (again, _) = Mapping::open(self.id(), LEN, crate::kernel::user_id())
             .map_err(|Errno(e)| std::io::Error::from_raw_os_error(e))?;

@@ -1,8 +1,9 @@
 //! A tap: where senders put a copy of what they publish while `underpass capture` is under way.
 //!
-//! It is a segment that the capturing command makes and names in the [`directory`](crate::directory), for connections that
-//! go fast later, and in the ends that there are. A process attaches it with the first send, and lets go of it when the command
-//! is gone, however it ended, and before it sleeps: see `tap/kept.rs`. Who finds the command gone forgets the tap's name.
+//! It is a System V segment that the capturing command makes and names in the [`directory`](crate::directory), for
+//! connections that go fast later, and in the ends that there are. A process attaches it with the first send, and lets go
+//! of it when the command is gone, however it ended, and before it sleeps: see `tap/kept.rs`. Who finds the command gone
+//! forgets the tap's name.
 //!
 //! Inside is a ring of records, each a [`Head`] and its bytes. Senders take turns by a lock; the command is the only reader. A
 //! sender waits for neither a reader nor room: what does not fit is counted and left out.

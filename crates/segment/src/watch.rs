@@ -30,7 +30,7 @@ use crate::ring::{POSITION_BITS, Place};
 use crate::sync::{Acquire, AtomicU64, Relaxed, SeqCst, fence};
 use crate::tap::Name;
 
-/// Most segments that a system can have (IPCMNI).
+/// Most System V segments that a system can have (IPCMNI).
 const MOST_SEGMENTS: usize = 1 << 15;
 
 /// One direction as one end knows it.
@@ -63,7 +63,7 @@ pub struct Seen {
     pub pinned: bool,
     /// The processes that have it, as numbered here; empty where those are numbered in other namespaces.
     pub processes: Vec<u32>,
-    /// Size of each ring; `None` without a segment.
+    /// Size of each ring; `None` without a channel.
     pub ring_size: Option<u32>,
     /// The direction out.
     pub sending: Way,
@@ -355,7 +355,7 @@ fn is_as_copied(end: &End, seen: &Seen) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::link::Shape;
+    use crate::channel::Shape;
 
     #[test]
     fn what_is_in_use_is_seen_and_nothing_is_left() {

@@ -1,4 +1,4 @@
-//! The control words in the segment, by which the two ends of a direction talk to each other, and those of a group of
+//! The control words in the channel, by which the two ends of a direction talk to each other, and those of a group of
 //! readers.
 //!
 //! The other end may write anything there at any time: each value is checked or masked before use.

@@ -22,7 +22,7 @@ const FLOORS: &[(&str, &[&[&str]])] = &[
             &["watch"],
             &["family", "meeting", "switch"],
             &["directory", "end"],
-            &["link", "tap"],
+            &["channel", "tap"],
             &["ring"],
             &["company", "lock", "parted", "stats", "vector", "wait"],
             &["clock", "kernel", "sysv"],

@@ -58,7 +58,7 @@ fn assert_reason(run: &Run, reason: Reason) {
     assert!(is_kernel_only() || as_said, "not {reason:?} alone:\n{}", run.table());
 }
 
-/// Segments are no files, so /dev/shm may be as it likes.
+/// System V segments are no files, so /dev/shm may be as it likes.
 #[test]
 fn shared_files_are_not_needed() {
     apart(libc::CLONE_NEWNS, || {
@@ -303,7 +303,7 @@ fn two_users_share_no_memory() {
     stage.finish();
 }
 
-/// A user who knows the numbers of all segments gets into none, and segments of his that look the same are not used.
+/// A user who knows the numbers of all System V segments gets into none, and his own that look the same are not used.
 #[test]
 fn another_user_gets_in_nowhere() {
     let Some(stage) = Stage::with(&["cc"]) else { return };
@@ -420,7 +420,7 @@ fn either_end_is_killed_at_any_moment() {
         assert!(said.contains(expected), "seed {SEED:#x}, round {round}, after {after} µs:\n{said}");
     }
     stage.run.assert_fast("pump");
-    // What one left that was killed while it made a segment is removed by the next that looks for one.
+    // What one left that was killed while it made a System V segment is removed by the next that looks for one.
     echo(&stage, (&[], ""), (&[], "ask PORT 3 100"));
     stage.finish();
 }

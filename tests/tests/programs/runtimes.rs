@@ -39,7 +39,7 @@ fn python_hands_connections_on() {
     }
 }
 
-/// Where several processes have a connection from its beginning, which of them would have its segment?
+/// Where several processes have a connection from its beginning, which of them would have its channel?
 #[test]
 fn python_keeps_connections_that_it_hands_on() {
     let Some(stage) = python_hands_on("keep") else { return };

@@ -13,7 +13,7 @@ use underpass_tests::stage::{Stage, compile, skip};
 
 use crate::faults::await_word;
 
-/// Connections that are there when the resource runs out: the last segment of the first 1, 8 and 64 is in use then.
+/// Connections that are there when the resource runs out: the last channel of the first 1, 8 and 64 is in use then.
 const FIRST: usize = 73;
 /// Those that come then: more than can be left of another 64, which one end may have made where the other was late.
 const MORE: usize = 140;

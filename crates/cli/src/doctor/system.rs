@@ -14,7 +14,7 @@ use super::Finding;
 use crate::library;
 use crate::settings::{Origin, Settings, variable};
 
-/// As much as a segment of rings takes at least.
+/// Bytes of the System V segment that is tried out.
 const TRIED: usize = 1 << 20;
 
 /// All that is needed of this system.

@@ -56,7 +56,7 @@ fn without_memory_for_the_counters_the_program_runs_and_the_limits_are_named() {
 /// Some sandboxes have shared memory, but let no process attach what is marked for removal.
 #[test]
 fn without_counters_that_another_process_can_reach_the_program_runs() {
-    // Answers each shmctl(IPC_STAT), by which the library looks at a segment before it attaches it, with EPERM.
+    // Answers each shmctl(IPC_STAT), by which the library looks at a System V segment before it attaches it, with EPERM.
     let source = "#include <stddef.h>\n#include <stdlib.h>\n#include <unistd.h>\n#include <sys/ipc.h>\n#include <sys/prctl.h>\n\
                   #include <sys/syscall.h>\n#include <linux/filter.h>\n#include <linux/seccomp.h>\n\
                   #define AT(field) BPF_STMT(BPF_LD | BPF_W | BPF_ABS, offsetof(struct seccomp_data, field))\n\

@@ -1,4 +1,4 @@
-//! mlockall and munlockall: a process that locks what it maps leaves segments out.
+//! mlockall and munlockall: a process that locks what it maps leaves System V segments out.
 
 use crate::guest::real;
 use core::ffi::c_int;

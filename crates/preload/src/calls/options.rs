@@ -42,7 +42,7 @@ unsafe fn heed_stamps_set(fd: c_int, message: *const msghdr) {
     }
 }
 
-/// The control message of TCP_INQ, for a receive through the segment that the program has given `room` bytes for it.
+/// The control message of TCP_INQ, for a receive through the channel that the program has given `room` bytes for it.
 ///
 /// # Safety
 /// `message` must be one that a receive was given, with such room at its control data.

@@ -86,12 +86,12 @@ enum Control {
     Other(OtherControl),
 }
 
-/// A message is about to be sent over `channel`: descriptors that it gives away must not be fast any more.
+/// A message is about to be sent over `unix_socket`: descriptors that it gives away must not be fast any more.
 ///
 /// # Safety
 /// As sendmsg(2), where a bad pointer in the message is an error.
-unsafe fn lend(channel: c_int, message: &msghdr) -> Control {
-    let mut receiver = Receiver::of(channel);
+unsafe fn lend(unix_socket: c_int, message: &msghdr) -> Control {
+    let mut receiver = Receiver::of(unix_socket);
     let mut control = Control::AsItIs;
     // SAFETY: passed on to the caller; control data is looked at only if it can be read.
     unsafe {
@@ -146,17 +146,17 @@ pub unsafe fn send_control(fd: c_int, message: *const msghdr, flags: c_int) -> s
     }
 }
 
-/// Messages are about to be sent over `channel`, as [`send_control`] sends one. False if that has to change any of them.
+/// Messages are about to be sent over `unix_socket`, as [`send_control`] sends one. False if that has to change any of them.
 ///
 /// # Safety
 /// As sendmmsg(2), where a bad pointer is an error.
-pub unsafe fn lend_all(channel: c_int, messages: *const mmsghdr, count: size_t) -> bool {
+pub unsafe fn lend_all(unix_socket: c_int, messages: *const mmsghdr, count: size_t) -> bool {
     let all = (0..count).map(|index| messages.wrapping_add(index));
     // SAFETY: passed on to the caller.
     unsafe {
         all.take_while(|&it| is_readable(it, 1))
             .filter(|&it| (*it).msg_hdr.msg_controllen != 0)
-            .all(|it| matches!(lend(channel, &(*it).msg_hdr), Control::AsItIs | Control::Refused))
+            .all(|it| matches!(lend(unix_socket, &(*it).msg_hdr), Control::AsItIs | Control::Refused))
     }
 }
 

@@ -17,7 +17,7 @@ use underpass_segment::raw::Errno;
 use underpass_segment::switch::{ANEW, Port};
 use underpass_segment::vector::{Cursor, length};
 
-/// Flags that a receive through the segment honours. TCP ignores the others.
+/// Flags that a receive through the channel honours. TCP ignores the others.
 const CARRIED: c_int = libc::MSG_PEEK
     | libc::MSG_WAITALL
     | libc::MSG_DONTWAIT

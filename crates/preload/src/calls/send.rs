@@ -19,7 +19,7 @@ use underpass_segment::reason::Reason;
 use underpass_segment::sync::Relaxed;
 use underpass_segment::vector::{Cursor, MAX_BUFFERS, length};
 
-/// Flags that a send through the segment honours; MSG_MORE may be ignored.
+/// Flags that a send through the channel honours; MSG_MORE may be ignored.
 const CARRIED: c_int = libc::MSG_DONTWAIT
     | libc::MSG_NOSIGNAL
     | libc::MSG_MORE
@@ -118,7 +118,7 @@ const LARGE: usize = 1 << 20;
 const FIRST_PIECE: usize = 256 << 10;
 
 /// Whether a send of `len` bytes is to choose its path more than once: a single call of the kernel's would keep a connection
-/// that is worth a segment by now on kernel TCP for all that is left. A call with a time for all its waits (SO_SNDTIMEO) is
+/// that is worth a channel by now on kernel TCP for all that is left. A call with a time for all its waits (SO_SNDTIMEO) is
 /// left whole.
 #[inline]
 pub fn goes_in_pieces(connection: Connection, len: usize, flags: c_int) -> bool {

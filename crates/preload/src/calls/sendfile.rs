@@ -54,7 +54,7 @@ unsafe fn send_file(connection: Connection, input: c_int, offset: *mut off_t, co
             && let Some(port) = connection.port()
         {
             // SAFETY: the program vouches for `offset`.
-            let answer = unsafe { file_through_segment(connection, &port, input, offset, count) };
+            let answer = unsafe { file_through_channel(connection, &port, input, offset, count) };
             // SAFETY: passed on to the caller.
             let is_at_end = || unsafe { is_at_end(input, offset) };
             if let Err(error) = answer
@@ -145,7 +145,7 @@ impl Source for Part {
 ///
 /// # Safety
 /// As sendfile(2).
-unsafe fn file_through_segment(
+unsafe fn file_through_channel(
     connection: Connection,
     port: &Port<'_>,
     input: c_int,

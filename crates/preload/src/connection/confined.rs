@@ -81,8 +81,8 @@ impl Connection {
     pub fn confined_port(&self) -> Option<Port<'static>> {
         let handle = handle(self.index).filter(|_| self.is_confined())?;
         // SAFETY: written before UNTOUCHED was stored, which came before CONFINED.
-        let link = unsafe { (*handle.link.get()).assume_init() };
-        Some(self.port_with(link, 0))
+        let channel = unsafe { (*handle.channel.get()).assume_init() };
+        Some(self.port_with(channel, 0))
     }
 
     /// The same, if something is left in the ring, or of it.

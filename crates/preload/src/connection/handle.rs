@@ -5,8 +5,8 @@ use crate::guest::memory::{PIECE, Sparse};
 use crate::guest::table;
 use core::cell::UnsafeCell;
 use core::mem::MaybeUninit;
+use underpass_segment::channel::Channel;
 use underpass_segment::family::MAX_ENDS;
-use underpass_segment::link::Link;
 use underpass_segment::sync::{AtomicBool, AtomicU32, AtomicU64, Relaxed};
 
 /// What this process keeps of an end.
@@ -25,7 +25,7 @@ pub struct Handle {
     pub was_plain: AtomicBool,
     /// The event in which the connection was found: see [`super::Connection::is_as_of`].
     pub found: AtomicU64,
-    /// [`ABSENT`], [`WORKING`], [`UNTOUCHED`], [`PRESENT`] or [`CONFINED`]: whether `link` is there, and may be used.
+    /// [`ABSENT`], [`WORKING`], [`UNTOUCHED`], [`PRESENT`] or [`CONFINED`]: whether `channel` is there, and may be used.
     pub attached: AtomicU32,
     /// Whether the connection is in the statistics: see [`super::count`].
     pub counted: AtomicU32,
@@ -35,8 +35,8 @@ pub struct Handle {
     pub settled: [AtomicU64; 2],
     /// What is remembered of it while nobody has claimed it.
     pub unclaimed: Unclaimed,
-    /// Its segment.
-    pub link: UnsafeCell<MaybeUninit<Link>>,
+    /// Its channel.
+    pub channel: UnsafeCell<MaybeUninit<Channel>>,
 }
 
 /// What a process remembers of an end that it has let go of. Zeroed memory is nothing.
@@ -49,7 +49,7 @@ pub struct Unclaimed {
     pub next: AtomicU32,
 }
 
-/// The segment is not there.
+/// The channel is not there.
 pub const ABSENT: u32 = 0;
 /// A thread attaches it.
 pub const WORKING: u32 = 1;

@@ -7,7 +7,7 @@ use underpass_segment::reason::Reason;
 use underpass_segment::switch::{Departure, LeftRing, Port, Recipient};
 use underpass_segment::sync::Release;
 
-/// The bytes that were in the segment of the connection `fd` are out of reach: ends it by a reset, so that neither end waits
+/// The bytes that were in the channel of the connection `fd` are out of reach: ends it by a reset, so that neither end waits
 /// for them.
 pub fn end_lost(fd: i32) {
     kernel::reset(fd);
@@ -84,7 +84,7 @@ impl Connection {
         kernel::reset_at_close(self.fd);
         // The other end must not take it for the doing of a doorbell.
         if let Some(port) = port {
-            port.link.tell_of_close(self.fd);
+            port.channel.tell_of_close(self.fd);
         }
         end_lost(self.fd);
     }

@@ -5,7 +5,7 @@ use crate::guest::errno::to_c;
 use underpass_segment::sync::Relaxed;
 
 impl Connection {
-    /// One plain receive, counted; `None` when the connection has a segment by now and none may be begun.
+    /// One plain receive, counted; `None` when the connection has a channel by now and none may be begun.
     #[inline]
     pub fn receive_plainly(&self, flags: i32, plain: impl FnOnce() -> isize) -> Option<isize> {
         let inside = self.inside();
@@ -25,7 +25,7 @@ impl Connection {
         Some(answer)
     }
 
-    /// The same once this end has left the ring of its segment for good.
+    /// The same once this end has left the ring of its channel for good.
     #[cold]
     pub fn receive_past(&self, flags: i32, plain: impl FnOnce() -> isize) -> isize {
         let answer = self.by_kernel(plain);

@@ -1,17 +1,17 @@
-//! The segment of a connection, and the port by which calls use it.
+//! The channel of a connection, and the port by which calls use it.
 
 use super::Connection;
 use super::handle::{ABSENT, CONFINED, Handle, PRESENT, UNTOUCHED, WORKING, handle};
 use super::inside::WAITING;
 use crate::guest::{family, settings, thread};
+use underpass_segment::channel::Channel;
 use underpass_segment::end::Stage;
-use underpass_segment::link::Link;
 use underpass_segment::switch::Port;
 use underpass_segment::sync::{AcqRel, Acquire, Release};
 use underpass_segment::{clock, kernel};
 
 impl Connection {
-    /// The segment's port, for a joined end.
+    /// The channel's port, for a joined end.
     #[inline(always)]
     pub fn port(&self) -> Option<Port<'static>> {
         let handle = handle(self.index)?;
@@ -19,12 +19,12 @@ impl Connection {
             return None;
         }
         // SAFETY: written before UNTOUCHED was stored; not written again while the handle is in use.
-        let link = unsafe { (*handle.link.get()).assume_init() };
-        Some(self.port_with(link, thread::number()))
+        let channel = unsafe { (*handle.channel.get()).assume_init() };
+        Some(self.port_with(channel, thread::number()))
     }
 
     #[inline(always)]
-    /// Whether the segment is there by now.
+    /// Whether the channel is there by now.
     pub fn attached(&self, handle: &Handle) -> bool {
         match handle.attached.load(Acquire) {
             PRESENT | UNTOUCHED => true,
@@ -42,20 +42,20 @@ impl Connection {
             }
             return matches!(handle.attached.load(Acquire), PRESENT | UNTOUCHED);
         }
-        let link = family::with_meeting_surely(|meeting| meeting.link(self.end)).flatten();
-        if let Some(link) = link {
+        let channel = family::with_meeting_surely(|meeting| meeting.channel(self.end)).flatten();
+        if let Some(channel) = channel {
             // SAFETY: WORKING makes this thread the only writer, and nobody reads before UNTOUCHED.
-            unsafe { (*handle.link.get()).write(link) };
+            unsafe { (*handle.channel.get()).write(channel) };
         }
-        handle.attached.store(if link.is_some() { UNTOUCHED } else { ABSENT }, Release);
-        link.is_some()
+        handle.attached.store(if channel.is_some() { UNTOUCHED } else { ABSENT }, Release);
+        channel.is_some()
     }
 
     #[inline(always)]
-    pub fn port_with(&self, link: Link, me: u32) -> Port<'static> {
+    pub fn port_with(&self, channel: Channel, me: u32) -> Port<'static> {
         Port {
             end: self.end,
-            link,
+            channel,
             fd: self.fd,
             keeps_socket: false,
             me,

@@ -5,9 +5,9 @@ use super::handle::{ABSENT, CONFINED, HIGHEST, Handle, PRESENT, UNTOUCHED, handl
 use super::insiders::Kept;
 use super::{Connection, unclaimed};
 use crate::guest::{family, thread};
+use underpass_segment::channel::Channel;
 use underpass_segment::end::Stage;
 use underpass_segment::family::Family;
-use underpass_segment::link::Link;
 use underpass_segment::reason::Reason;
 use underpass_segment::switch::{Port, Recipient};
 use underpass_segment::sync::{AcqRel, Acquire, Relaxed, Release};
@@ -29,20 +29,20 @@ pub fn release(index: u32, fd: Option<i32>) {
     if before == 1 {
         let attached = matches!(handle.attached.swap(ABSENT, AcqRel), PRESENT | UNTOUCHED | CONFINED);
         // SAFETY: it was there, and the last descriptor is gone.
-        let link = attached.then(|| unsafe { (*handle.link.get()).assume_init() });
+        let channel = attached.then(|| unsafe { (*handle.channel.get()).assume_init() });
         if !handle.relinquished.swap(true, AcqRel) {
             family.forget_reference(index, family::member());
             report(family.end(index), index, false);
-            drop_reference(family, index, link, fd);
+            drop_reference(family, index, channel, fd);
         }
     }
 }
 
 /// One process less, which has the socket as `fd`.
-pub fn drop_reference(family: &'static Family, index: u32, link: Option<Link>, fd: Option<i32>) {
+pub fn drop_reference(family: &'static Family, index: u32, channel: Option<Channel>, fd: Option<i32>) {
     let end = family.end(index);
     // One that another family has taken over has none any more, but this process may have attached it.
-    let joined = end.has_segment() || link.is_some();
+    let joined = end.has_channel() || channel.is_some();
     // Before: another process that has lent it may end the loan as soon as nobody refers to it.
     let until = end.lent_until.load(Acquire);
     let last = end.references.fetch_sub(1, AcqRel) == 1;
@@ -52,13 +52,13 @@ pub fn drop_reference(family: &'static Family, index: u32, link: Option<Link>, f
     }
     let closed = fd.filter(|_| last).map(|fd| Connection::at(family, index, fd));
     if let Some(connection) = closed.filter(Connection::has_outsider)
-        && let Some(link) = link.or_else(|| family::with_meeting_surely(|m| m.link(end)).flatten())
+        && let Some(channel) = channel.or_else(|| family::with_meeting_surely(|m| m.channel(end)).flatten())
     {
         // Of several that let go of it at the same time, none saw before that it was the last.
-        connection.leave_no_gap_by(&connection.port_with(link, thread::number()));
+        connection.leave_no_gap_by(&connection.port_with(channel, thread::number()));
     }
     if last {
-        finish(family, index, link);
+        finish(family, index, channel);
     }
     if joined {
         family::with_meeting_surely(|m| m.release(end));
@@ -69,14 +69,14 @@ pub fn drop_reference(family: &'static Family, index: u32, link: Option<Link>, f
 }
 
 /// The last reference is gone: tells the other end.
-fn finish(family: &Family, index: u32, link: Option<Link>) {
+fn finish(family: &Family, index: u32, channel: Option<Channel>) {
     let end = family.end(index);
     end.end_loans();
     report(end, index, true);
-    if end.has_segment() {
+    if end.has_channel() {
         family::with_meeting_surely(|m| {
-            if let Some(link) = link.or_else(|| m.link(end)) {
-                m.close(end, &link);
+            if let Some(channel) = channel.or_else(|| m.channel(end)) {
+                m.close(end, &channel);
             }
         });
     } else if end.entry.load(Relaxed) != 0 {
@@ -108,7 +108,7 @@ fn reap(family: &Family) {
         if last {
             finish(family, index, None);
         }
-        if end.has_segment() {
+        if end.has_channel() {
             family::with_meeting_surely(|m| m.release(end));
         }
         if last {

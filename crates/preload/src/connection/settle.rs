@@ -16,7 +16,7 @@ impl Connection {
     #[cold]
     pub fn settle(&self) -> bool {
         let is_for_good = matches!(self.end.reason(), Reason::Remote | Reason::OtherUser | Reason::NoSockDiag);
-        let was_never_met = !self.end.has_segment() && self.end.entry.load(Relaxed) == 0;
+        let was_never_met = !self.end.has_channel() && self.end.entry.load(Relaxed) == 0;
         if !is_for_good || !was_never_met || self.has_duplicates() || (watchers().is_looked_at)(self.fd) {
             return false;
         }

@@ -15,7 +15,7 @@ impl Connection {
     /// The program has set how the socket is closed: the other end is told whether it is with a reset.
     pub fn tell_of_close(&self) {
         if let Some(port) = self.joined_port() {
-            port.link.tell_of_close(self.fd);
+            port.channel.tell_of_close(self.fd);
         }
     }
 
@@ -29,7 +29,7 @@ impl Connection {
         }
         let both = before | directions == SHUT_IN | SHUT_OUT;
         if both {
-            // Not worth a segment any more.
+            // Not worth a channel any more.
             self.end.pin(Reason::Closed);
         }
         if let Some(port) = self.joined_port() {

@@ -17,7 +17,7 @@ pub enum Way {
     Plain,
     /// libc's call, and no other from now on: the connection was just settled.
     Settled,
-    /// Through the segment, by [`Connection::port`].
+    /// Through the channel, by [`Connection::port`].
     Joined,
     /// libc's call, behind what [`Connection::receive_rest`] finds.
     Confined,
@@ -42,15 +42,15 @@ impl Connection {
             }
         }
         match self.end.stage() {
-            Stage::Joined if self.has_segment() => Way::Joined,
-            Stage::Joined => self.without_segment(),
+            Stage::Joined if self.has_channel() => Way::Joined,
+            Stage::Joined => self.without_channel(),
             Stage::Plain | Stage::Waiting | Stage::Pinned => Way::Plain,
             Stage::Broken => Way::Broken,
         }
     }
 
     #[inline(always)]
-    fn has_segment(&self) -> bool {
+    fn has_channel(&self) -> bool {
         handle(self.index).is_some_and(|handle| handle.attached.load(Acquire) == PRESENT || self.begin_use(handle))
     }
 
@@ -63,10 +63,10 @@ impl Connection {
         attached
     }
 
-    /// Other processes of the family had the segment, and it went with them: whoever makes one may end before the other
+    /// Other processes of the family had the channel, and it went with them: whoever makes one may end before the other
     /// end has come. Or neither end had it while both executed a program, or one did and the other was gone.
     #[cold]
-    fn without_segment(&self) -> Way {
+    fn without_channel(&self) -> Way {
         if self.is_confined() {
             return Way::Confined;
         }
@@ -74,7 +74,7 @@ impl Connection {
         if !end.read_gate.is_shut() && !end.write_gate.is_shut() {
             return Way::Plain;
         }
-        if !end.needs_no_segment() {
+        if !end.needs_no_channel() {
             let unused = !end.was_fast()
                 && family::with_meeting_surely(|meeting| meeting.is_unmet(end, self.fd)).unwrap_or(false);
             if !unused {
@@ -114,7 +114,7 @@ impl Connection {
             return;
         }
         if !self.is_last() {
-            // Only this process would have the segment, which would go with it.
+            // Only this process would have the channel, which would go with it.
             end.set_reason(Reason::Shared);
             if calls.is_power_of_two()
                 && let Some(family) = family::existing()

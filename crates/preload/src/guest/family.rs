@@ -28,7 +28,7 @@ static MEMBER: AtomicU32 = AtomicU32::new(0);
 static MEETING: Shared<Meeting> = Shared(UnsafeCell::new(Meeting::new()));
 static MEETING_TAKEN: AtomicBool = AtomicBool::new(false);
 
-/// Nothing of this process refers to this pool of segments any more, unless it returns false. A [`Meeting`] asks before it
+/// Nothing of this process refers to this pool of channels any more, unless it returns false. A [`Meeting`] asks before it
 /// detaches one.
 pub type LetGoOfPool = fn(i32, *const u8) -> bool;
 

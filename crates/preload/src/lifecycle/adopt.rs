@@ -266,11 +266,11 @@ impl Connection {
             return port.come_back();
         }
         if self.end.is_away() && self.end.was_given(self.fd, left_behind) {
-            // Both ends have let go of the segment, and everything went the kernel path before.
+            // Both ends have let go of the channel, and everything went the kernel path before.
             self.end.stay_away();
         }
         if self.way() == Way::Broken {
-            // What was in its segment is lost: nobody is to wait for it.
+            // What was in its channel is lost: nobody is to wait for it.
             end_lost(self.fd);
         }
     }

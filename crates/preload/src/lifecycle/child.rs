@@ -97,7 +97,7 @@ impl Counted {
                 }
             }
         };
-        // In the meeting: an end that another thread joins is joined before, so the child has its segment, or not at all.
+        // In the meeting: an end that another thread joins is joined before, so the child has its channel, or not at all.
         if family::with_meeting_surely(|_| count_all()).is_none() {
             count_all();
         }

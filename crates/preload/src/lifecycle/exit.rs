@@ -73,7 +73,7 @@ fn leave_all() {
                 && let Some(port) = connection.port()
             {
                 port.end_sending();
-                // Others of the family may live on, who keep the segment: nobody would find out that its reader is gone.
+                // Others of the family may live on, who keep the channel: nobody would find out that its reader is gone.
                 port.prepare_to_shut();
             }
         });

@@ -27,7 +27,7 @@ impl Connection {
         }
     }
 
-    /// Another program image is about to take this one's place, which has no segment until that one comes for it: where no
+    /// Another program image is about to take this one's place, which has no channel until that one comes for it: where no
     /// other process keeps it meanwhile, both ends, if they are here, go to the kernel path.
     pub fn outlast_image(self, deadline: u64) {
         let Some(port) = self.joined_port() else { return };
@@ -50,7 +50,7 @@ impl Connection {
         (0..table::highest()).filter_map(known).find(|it| it.end.cookie.load(Relaxed) == cookie)
     }
 
-    /// The segment may be about to go with this process, perhaps `last` of those that have this end, while the others that have
+    /// The channel may be about to go with this process, perhaps `last` of those that have this end, while the others that have
     /// either are between two program images: awaits that one has come for it.
     pub fn await_images(&self, port: &Port<'_>, last: bool, deadline: u64) {
         while port.is_needed(last)
@@ -62,7 +62,7 @@ impl Connection {
         }
     }
 
-    /// How many processes have its segment.
+    /// How many processes have its channel.
     pub fn company(&self) -> Option<u64> {
         family::with_meeting_surely(|meeting| meeting.company(self.end)).flatten()
     }

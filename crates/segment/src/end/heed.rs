@@ -29,7 +29,7 @@ impl End {
         self.heed() & (PINNED | HELD) != 0
     }
 
-    /// Whether `underpass pin` asks that it stays on the kernel path. An end with a segment sends there then, and an
+    /// Whether `underpass pin` asks that it stays on the kernel path. An end with a channel sends there then, and an
     /// end without one looks for none.
     #[inline]
     pub fn is_held(&self) -> bool {

@@ -12,8 +12,8 @@ pub use gate::Gate;
 pub use reading::{Reading, Resting, Whereabouts};
 pub use sending::{NO_PIECE, Sending};
 
+use crate::channel::{Shape, Side};
 use crate::layout::{Spare, laid_out};
-use crate::link::{Shape, Side};
 use crate::lock::Entered;
 use crate::raw::Errno;
 use crate::reason::Reason;
@@ -27,7 +27,7 @@ pub enum Stage {
     Plain = 0,
     /// Known in the directory, waiting for the other end.
     Waiting = 1,
-    /// It has a segment; every call goes through the library.
+    /// It has a channel; every call goes through the library.
     Joined = 2,
     /// Plain kernel TCP for good; the reason says why.
     Pinned = 3,
@@ -106,13 +106,13 @@ laid_out! {
         pub lent_until: AtomicU64,
         /// How many may still come.
         loans: AtomicU32,
-        /// Pool and slot of its segment, once joined.
+        /// Pool and slot of its channel, once joined.
         pub pool: AtomicI32,
-        /// Slot of its segment.
+        /// Slot of its channel.
         pub slot: AtomicU32,
-        /// Ring bytes and slots of the pool; no slots: it never had a segment.
+        /// Ring bytes and slots of the pool; no slots: it never had a channel.
         shape: [AtomicU32; 2],
-        /// Which side of the segment it is.
+        /// Which side of the channel it is.
         pub side: AtomicU8,
         /// 1: what comes has the time at which it came, for a recvmsg that wants to know (SO_TIMESTAMP).
         pub stamped: AtomicU8,
@@ -130,7 +130,7 @@ laid_out! {
         tap: AtomicU64,
         /// Times a receive slept.
         pub sleeps: AtomicU64,
-        /// [`crate::link::Link::departures`] when a thread last went to sleep on it.
+        /// [`crate::channel::Channel::departures`] when a thread last went to sleep on it.
         pub departures: AtomicU32,
         /// Plain reads in progress.
         pub read_gate: Gate,
@@ -207,8 +207,8 @@ impl End {
     }
 
     /// Whether both directions are on the kernel path for good, and this end has taken all that the library had of the
-    /// stream. Then nothing is lost with the segment.
-    pub fn needs_no_segment(&self) -> bool {
+    /// stream. Then nothing is lost with the channel.
+    pub fn needs_no_channel(&self) -> bool {
         let reading = &self.reading;
         reading.whereabouts() != Whereabouts::Here
             && reading.to_discard() == 0
@@ -237,16 +237,16 @@ impl End {
     }
 
     /// Whether it was ever joined, whatever has become of it.
-    pub fn has_segment(&self) -> bool {
+    pub fn has_channel(&self) -> bool {
         self.shape[1].load(Relaxed) != 0
     }
 
-    /// The number of its segment's pool, if it was ever joined.
+    /// The number of its channel's pool, if it was ever joined.
     pub fn pool_id(&self) -> Option<i32> {
-        self.has_segment().then(|| self.pool.load(Relaxed))
+        self.has_channel().then(|| self.pool.load(Relaxed))
     }
 
-    /// Shape of the pool of its segment.
+    /// Shape of the pool of its channel.
     pub fn shape(&self) -> Shape {
         Shape { ring_bytes: self.shape[0].load(Relaxed), slots: self.shape[1].load(Relaxed) }
     }
@@ -257,7 +257,7 @@ impl End {
         self.shape[1].store(shape.slots, Relaxed);
     }
 
-    /// Which end of its segment it is.
+    /// Which end of its channel it is.
     pub fn side(&self) -> Side {
         if self.side.load(Relaxed) == 0 { Side::Maker } else { Side::Joiner }
     }
@@ -322,7 +322,7 @@ impl End {
     }
 
     /// Transfers the end by `copy` to thread `me` of another family. To this family the connection is plain kernel TCP
-    /// from then on, without a segment. False, and nothing is done, if the end has no segment, or another thread is
+    /// from then on, without a channel. False, and nothing is done, if the end has no channel, or another thread is
     /// inside a lock.
     pub fn transfer(&self, me: u32, copy: impl FnOnce()) -> bool {
         let locks = [&self.reading.lock, &self.sending.lock];
@@ -355,7 +355,7 @@ impl End {
         self.reading.armed.store(0, Relaxed);
     }
 
-    /// Keeps a connection without segment on kernel TCP for good.
+    /// Keeps a connection without a channel on kernel TCP for good.
     pub fn pin(&self, reason: Reason) {
         if self.stage() < Stage::Joined && self.advance_if_unjoined() {
             self.set_reason(reason);

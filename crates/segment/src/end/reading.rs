@@ -76,7 +76,7 @@ laid_out! {
     }
 }
 
-/// Where a reader is. Its waiting flag says so too, in the segment, which may be gone.
+/// Where a reader is. Its waiting flag says so too, in the channel, which may be gone.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u8)]
 pub enum Whereabouts {

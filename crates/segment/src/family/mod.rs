@@ -1,5 +1,5 @@
-//! The table of ends of a family of processes (a process and what it forks), in a segment of its own, so that a forked child finds
-//! the same locks and positions as its parent.
+//! The table of ends of a family of processes (a process and what it forks), in a System V segment of its own, so that a
+//! forked child finds the same locks and positions as its parent.
 #![allow(unsafe_code, reason = "lays the table of ends over shared memory")]
 
 mod members;

@@ -1,5 +1,5 @@
 //! Forged offers: a process of the same user writes anything into the directory, before, between and while two ends meet
-//! there. Whatever it writes, an end that joins has the segment that its own other end made, or is alone with its own.
+//! there. Whatever it writes, an end that joins has the channel that its own other end made, or is alone with its own.
 #![allow(unsafe_code, reason = "forks the forger, and keeps ends in memory of its own")]
 
 use super::*;
@@ -158,12 +158,12 @@ fn check(pair: &Pair, ends: &[Box<End>; 2], meetings: &mut [Box<Meeting>; 2], fo
         if !joined[side] {
             continue;
         }
-        assert!(!foreign.contains(&place(side).0), "the segment of somebody else");
-        let link = meetings[side].link(&ends[side]).expect("its segment");
+        assert!(!foreign.contains(&place(side).0), "the channel of somebody else");
+        let channel = meetings[side].channel(&ends[side]).expect("its channel");
         let mine = ends[side].side();
         let cookies = pair.cookies();
         let [maker, joiner] = if mine == Side::Maker { [side, 1 - side] } else { [1 - side, side] };
-        assert!(link.is_for([cookies[maker], cookies[joiner]]), "the segment of another connection");
+        assert!(channel.is_for([cookies[maker], cookies[joiner]]), "the channel of another connection");
         // Who joins has been offered it by the other end, which is there.
         assert!(mine == Side::Maker || joined[1 - side], "nobody is there");
     }
@@ -172,7 +172,7 @@ fn check(pair: &Pair, ends: &[Box<End>; 2], meetings: &mut [Box<Meeting>; 2], fo
         return false;
     }
     assert_ne!(ends[0].side(), ends[1].side());
-    assert_eq!(place(0), place(1), "each has a segment of its own");
+    assert_eq!(place(0), place(1), "each has a channel of its own");
     true
 }
 
@@ -180,11 +180,11 @@ fn check(pair: &Pair, ends: &[Box<End>; 2], meetings: &mut [Box<Meeting>; 2], fo
 fn clear(ends: &[Box<End>; 2], meetings: &mut [Box<Meeting>; 2]) {
     for side in [0, 1] {
         let end = &ends[side];
-        if end.has_segment()
-            && let Some(link) = meetings[side].link(end)
+        if end.has_channel()
+            && let Some(channel) = meetings[side].channel(end)
         {
-            meetings[side].close(end, &link);
-            link.outgoing().flags.closed.store(CLOSED, Release);
+            meetings[side].close(end, &channel);
+            channel.outgoing().flags.closed.store(CLOSED, Release);
             meetings[side].release(end);
         } else {
             meetings[side].withdraw(end);
@@ -231,7 +231,7 @@ fn meet(
 }
 
 /// Fails if `Meeting::prove` leaves out one of: `!holds(offer.maker, &peer)`, `attested.creator != offer.maker.pid` and
-/// `it.creator == offer.maker.pid`, `!link.is_for(cookies)`.
+/// `it.creator == offer.maker.pid`, `!channel.is_for(cookies)`.
 #[test]
 fn a_forged_offer_is_not_accepted() {
     let _alone = alone();
@@ -273,8 +273,8 @@ fn a_forged_offer_is_not_accepted() {
         ("no power of two", Offer { shape: shape(100_000, 4), ..good }),
         ("more than there is", Offer { shape: shape(1 << 31, 64), ..good }),
         ("nothing", Offer { shape: shape(0, 0), ..good }),
-        ("a segment that is no more", Offer { pool: freed.id(), ..good }),
-        ("no segment", Offer { pool: -1, ..good }),
+        ("a pool that is no more", Offer { pool: freed.id(), ..good }),
+        ("no pool", Offer { pool: -1, ..good }),
         ("the directory", Offer { pool: directory.id(), ..good }),
     ];
     let answer = |offer: Offer, knows: bool| {
@@ -331,9 +331,9 @@ fn what_is_no_offer_any_more_is_not_joined() {
         end.stage() == Stage::Joined
     };
     let prepared = |pool: Pool| {
-        let link = pool.slot(0, Side::Maker).unwrap();
-        link.prepare([pair.cookies()[1], pair.cookies()[0]]);
-        link
+        let channel = pool.slot(0, Side::Maker).unwrap();
+        channel.prepare([pair.cookies()[1], pair.cookies()[0]]);
+        channel
     };
     let taken = Pool::create(SHAPE).unwrap();
     prepared(taken);
@@ -343,14 +343,14 @@ fn what_is_no_offer_any_more_is_not_joined() {
     let withdrawn = end();
     assert!(matches!(directory.ask(key, holder(pair.fd(0), 100)), Found::Nobody(_)));
     maker.seek(&withdrawn, pair.fd(1));
-    let link = maker.link(&withdrawn).unwrap();
+    let channel = maker.channel(&withdrawn).unwrap();
     let pool = maker.pools[0].unwrap().pool;
-    maker.close(&withdrawn, &link);
-    assert!(link.is_over() && !joins(maker_of(pool)), "it was withdrawn");
+    maker.close(&withdrawn, &channel);
+    assert!(channel.is_over() && !joins(maker_of(pool)), "it was withdrawn");
 }
 
 /// A forger can keep two ends from meeting, and no more: told that the other waits, each makes an offer that nobody takes, so that
-/// nobody is ready to read from its segment, which is what a sender waits for.
+/// nobody is ready to read from its channel, which is what a sender waits for.
 #[test]
 fn two_that_are_told_that_the_other_waits_stay_apart() {
     let _alone = alone();
@@ -365,11 +365,11 @@ fn two_that_are_told_that_the_other_waits_stay_apart() {
         assert!(directory.clear(index, key, me));
     }
     assert!(!check(&pair, &ends, &mut meetings, &[]));
-    let links = [0, 1].map(|side| meetings[side].link(&ends[side]).unwrap());
-    for (side, link) in links.iter().enumerate() {
-        assert_eq!(link.incoming().flags.ready.load(Relaxed) + link.outgoing().flags.ready.load(Relaxed), 0);
-        meetings[side].close(&ends[side], link);
-        assert!(link.is_over(), "the slot may be used again");
+    let channels = [0, 1].map(|side| meetings[side].channel(&ends[side]).unwrap());
+    for (side, channel) in channels.iter().enumerate() {
+        assert_eq!(channel.incoming().flags.ready.load(Relaxed) + channel.outgoing().flags.ready.load(Relaxed), 0);
+        meetings[side].close(&ends[side], channel);
+        assert!(channel.is_over(), "the slot may be used again");
     }
 }
 

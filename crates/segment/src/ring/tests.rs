@@ -439,7 +439,7 @@ fn lies_at_any_time_harm_nobody() {
             match sender.push(&mut cursor()) {
                 Ok(Push::Took(n)) => assert!(n <= one.iov_len),
                 Ok(Push::Full(_)) => {}
-                // The connection would end here: the next one begins with a clean segment.
+                // The connection would end here: the next one begins with a clean channel.
                 Err(Fault) => {
                     let tail = sender.tail.load(Relaxed);
                     sender.seen_head.store(tail, Relaxed);

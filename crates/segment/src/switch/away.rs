@@ -33,7 +33,7 @@ impl Port<'_> {
     /// no other process reads. It is asked under the reader's lock, which a process that comes for the end takes
     /// afterwards ([`Port::come_back`]).
     pub fn go_away(&self, is_alone: impl Fn() -> bool) -> Departure {
-        let flags = &self.link.incoming().flags;
+        let flags = &self.channel.incoming().flags;
         let reading = &self.end.reading;
         let (departure, unread) = self.with_all_reading(|beside| {
             if !is_alone() {
@@ -100,7 +100,7 @@ impl Port<'_> {
 
     fn read_on(&self) {
         let reading = &self.end.reading;
-        let flags = &self.link.incoming().flags;
+        let flags = &self.channel.incoming().flags;
         let untouched = self.read_position().is_some_and(|(read, _)| read == reading.kernel_position());
         if !untouched {
             // A process without the library has read the socket meanwhile, or the connection is over.
@@ -108,7 +108,7 @@ impl Port<'_> {
             reading.set_whereabouts(Whereabouts::Left);
             return;
         }
-        let bells = &self.link.incoming().sender.announced;
+        let bells = &self.channel.incoming().sender.announced;
         // This comes first: a sender that finds the flag raised sends a doorbell.
         bells.fetch_and(!NO_MORE_BELLS, AcqRel);
         let is_in_time = |flag: Flag| flag.presence() != Presence::Left && flag.0 & GIVING == 0;
@@ -128,7 +128,7 @@ impl Port<'_> {
         if !self.end.is_away() {
             return;
         }
-        let flag = || Flag(self.link.incoming().flags.waiting.load(Acquire));
+        let flag = || Flag(self.channel.incoming().flags.waiting.load(Acquire));
         let is_given = || flag().presence() == Presence::Given;
         if flag().0 & GIVING == 0 {
             return self.come_back();
@@ -146,7 +146,7 @@ impl Port<'_> {
     fn begin_anew(&self) {
         let reading = &self.end.reading;
         let Some((position, true)) = self.read_position() else { return };
-        let words = self.link.incoming();
+        let words = self.channel.incoming();
         reading.kernel.store(position.wrapping_sub(reading.all_bells.load(Relaxed)), Relaxed);
         let head = words.head.head.load(Acquire);
         // The other end may have written anything there: this end keeps and publishes the position that the word is
@@ -168,7 +168,7 @@ impl Port<'_> {
         reading.set_whereabouts(Whereabouts::Here);
         self.publish_position();
         // SeqCst: as in `declare_ready`.
-        self.link.incoming().flags.ready.swap(1, SeqCst);
+        self.channel.incoming().flags.ready.swap(1, SeqCst);
     }
 }
 
@@ -188,7 +188,7 @@ impl End {
         position.checked_add(left_behind).is_some_and(|all| counters.received >= all + u64::from(ended))
     }
 
-    /// The segment is gone, and no longer needed: the connection is plain TCP.
+    /// The channel is gone, and no longer needed: the connection is plain TCP.
     pub fn stay_away(&self) {
         if self.is_away() {
             self.pin_sending();

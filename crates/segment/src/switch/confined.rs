@@ -44,7 +44,7 @@ impl Port<'_> {
         let mut left = if self.is_absent() { LeftRing::Empty } else { self.leave_and_give(until) };
         if left == LeftRing::No && is_seen {
             // What is sent from now on comes by the kernel, behind what is unread.
-            self.link.incoming().flags.want_down.store(1, Release);
+            self.channel.incoming().flags.want_down.store(1, Release);
         } else if left == LeftRing::No {
             left = self.leave(Leave::IfGivenBack, until);
         }
@@ -76,7 +76,7 @@ impl Port<'_> {
                 return false;
             }
             self.pass_marks();
-            let bells = &self.link.incoming().sender.announced;
+            let bells = &self.channel.incoming().sender.announced;
             let announced = bells.fetch_or(NO_MORE_BELLS, AcqRel) & !NO_MORE_BELLS;
             // A sender may take an announced doorbell back.
             let last = || announced.min(bells.load(Acquire) & !NO_MORE_BELLS);
@@ -230,7 +230,7 @@ impl Port<'_> {
     /// flag.
     fn leave_in_silence(&self) -> bool {
         let reading = &self.end.reading;
-        let waiting = &self.link.incoming().flags.waiting;
+        let waiting = &self.channel.incoming().flags.waiting;
         let _ = waiting.fetch_update(SeqCst, Relaxed, |now| (!Flag(now).is_absent()).then_some(ALONE));
         // The flag is up before this end looks at the ring. The sender publishes before it looks at the flag.
         fence(SeqCst);

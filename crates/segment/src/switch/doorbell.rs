@@ -33,7 +33,7 @@ impl Port<'_> {
 
     /// Doorbells that the sender has announced since the beginning.
     pub(super) fn announced(&self) -> u64 {
-        self.link.incoming().sender.announced.load(Acquire) & !NO_MORE_BELLS
+        self.channel.incoming().sender.announced.load(Acquire) & !NO_MORE_BELLS
     }
 
     /// Doorbells that were announced and not taken.
@@ -138,7 +138,7 @@ impl Port<'_> {
     fn publish_bells(&self) {
         loop {
             let bells = self.bells();
-            self.link.incoming().head.bells_taken.store(bells, Relaxed);
+            self.channel.incoming().head.bells_taken.store(bells, Relaxed);
             self.publish_position();
             compiler_fence(SeqCst);
             // A handler may have counted more and published that before.
@@ -204,7 +204,7 @@ impl Port<'_> {
 
     /// Refuses doorbells from now on. Returns how many were announced before.
     pub(super) fn refuse_bells(&self) -> u64 {
-        self.link.incoming().sender.announced.fetch_or(NO_MORE_BELLS, AcqRel) & !NO_MORE_BELLS
+        self.channel.incoming().sender.announced.fetch_or(NO_MORE_BELLS, AcqRel) & !NO_MORE_BELLS
     }
 
     /// Waits until this thread or the sleeper has taken the doorbells up to number `last`, or until `until`

@@ -161,7 +161,7 @@ impl Port<'_> {
 
     /// Raises the flag. `Some` where that does not let it doze.
     fn raise_to_doze(&self) -> Option<Dozed> {
-        let waiting = &self.link.incoming().flags.waiting;
+        let waiting = &self.channel.incoming().flags.waiting;
         if !matches!(waiting.compare_exchange(0, DOZING, SeqCst, SeqCst), Ok(_) | Err(DOZING)) {
             return Some(Dozed::Over);
         }
@@ -176,7 +176,7 @@ impl Port<'_> {
 
     /// Sleeps while the flag is up.
     fn doze(&self, limit: Limit, sleep: impl FnOnce(&dyn Fn() -> Answer) -> Answer) -> Dozed {
-        let waiting = &self.link.incoming().flags.waiting;
+        let waiting = &self.channel.incoming().flags.waiting;
         self.end.sleeps.fetch_add(1, Relaxed);
         tap::let_go();
         let answer = sleep(&|| match limit.signals {
@@ -210,7 +210,7 @@ impl Port<'_> {
 
     /// Wakes the threads that doze at this end, for what is about to come by the kernel.
     pub fn rouse(&self) {
-        let waiting = &self.link.incoming().flags.waiting;
+        let waiting = &self.channel.incoming().flags.waiting;
         if waiting.compare_exchange(DOZING, 0, SeqCst, SeqCst).is_ok() {
             kernel::wake_all(waiting);
         }
@@ -218,14 +218,14 @@ impl Port<'_> {
 
     /// The same for the threads at the other end.
     pub(super) fn rouse_other(&self) {
-        if self.link.outgoing().flags.waiting.compare_exchange(DOZING, 0, SeqCst, SeqCst).is_ok() {
+        if self.channel.outgoing().flags.waiting.compare_exchange(DOZING, 0, SeqCst, SeqCst).is_ok() {
             self.knock();
         }
     }
 
     /// Wakes the threads at the other end whose flag was just taken down.
     pub(super) fn knock(&self) {
-        kernel::wake_all(&self.link.outgoing().flags.waiting);
+        kernel::wake_all(&self.channel.outgoing().flags.waiting);
         self.end.bells_sent.fetch_add(1, Relaxed);
         wait::rang();
     }

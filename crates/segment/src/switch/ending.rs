@@ -24,7 +24,7 @@ impl Port<'_> {
     /// The program is about to shut down this direction, or to close the socket. What an absent reader has left in the
     /// ring is given back now, because nothing can follow behind the FIN.
     pub fn end_sending(&self) {
-        let Direction { flags, sender, .. } = self.link.outgoing();
+        let Direction { flags, sender, .. } = self.channel.outgoing();
         // SeqCst: this end says that it ends, then looks. A reader that leaves says so, then looks.
         sender.ended.swap(1, SeqCst);
         self.rouse_other();
@@ -62,7 +62,7 @@ impl Port<'_> {
     /// The program is about to shut down the second of both directions. What is sent to it from now on goes to its
     /// kernel.
     pub fn prepare_to_shut(&self) {
-        let flags = &self.link.incoming().flags;
+        let flags = &self.channel.incoming().flags;
         let _ = flags.closed.compare_exchange(0, SHUT, AcqRel, Relaxed);
         flags.want_down.store(1, Release);
         self.await_arrivals();
@@ -94,7 +94,7 @@ impl Port<'_> {
         }
         if self.receives_fast() && last {
             // From now on no doorbell is sent, but for one that is on its way.
-            let waiting = &self.link.incoming().flags.waiting;
+            let waiting = &self.channel.incoming().flags.waiting;
             wake_dozers(waiting, waiting.fetch_and(ABSENT | GIVING | GIVEN, AcqRel));
             reading.armed.store(0, Relaxed);
         }

@@ -97,7 +97,7 @@ impl Port<'_> {
     /// instead. If another cause is found, sends go to the kernel from now on and learn there that the connection is
     /// over. An end that had asked for a reset is believed.
     pub fn judge_reset(&self) -> bool {
-        let flags = &self.link.outgoing().flags;
+        let flags = &self.channel.outgoing().flags;
         let by_bell = self.sends_fast()
             && !self.end.is_pinned()
             && flags.closed.load(Acquire) != CLOSED

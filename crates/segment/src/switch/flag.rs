@@ -13,7 +13,7 @@ impl Port<'_> {
     /// group takes its own.
     pub(super) fn arm(&self, number: u32) -> bool {
         let reading = &self.end.reading;
-        let waiting = &self.link.incoming().flags.waiting;
+        let waiting = &self.channel.incoming().flags.waiting;
         let number = if reading.lock.is_asleep() { ALONE } else { number };
         let mut owed = self.owed();
         self.note_flag();
@@ -52,14 +52,14 @@ impl Port<'_> {
 
     /// Whether a doorbell comes for what is published from now on, and the ring is empty.
     pub(super) fn is_armed(&self) -> bool {
-        let flag = Flag(self.link.incoming().flags.waiting.load(SeqCst));
+        let flag = Flag(self.channel.incoming().flags.waiting.load(SeqCst));
         (flag.raised() == Raised::Alone || flag.is_absent()) && !self.has_something() || self.awaits_rest()
     }
 
     /// Notes whether the sender has taken the waiting flag.
     pub(super) fn note_flag(&self) {
         let reading = &self.end.reading;
-        let flag = Flag(self.link.incoming().flags.waiting.load(Acquire));
+        let flag = Flag(self.channel.incoming().flags.waiting.load(Acquire));
         // A reader that dozes raises the flag only where it was down.
         let is_taken = || !flag.is_absent() && matches!(flag.raised(), Raised::Down | Raised::Dozing);
         if reading.armed.load(Relaxed) != 0 && is_taken() {
@@ -99,12 +99,12 @@ impl Port<'_> {
         self.asks_again(true);
         // While the flag stays up, a doorbell comes for what is published.
         let armed = self.end.reading.armed.load(Relaxed) == ALONE;
-        armed && self.link.incoming().flags.waiting.load(Relaxed) == ALONE || self.arm_or_ask(ALONE)
+        armed && self.channel.incoming().flags.waiting.load(Relaxed) == ALONE || self.arm_or_ask(ALONE)
     }
 
     /// Says whether this end may ask again and again rather than sleep.
     pub(super) fn asks_again(&self, again: bool) {
-        let word = &self.link.incoming().flags.asks_again;
+        let word = &self.channel.incoming().flags.asks_again;
         if (word.load(Relaxed) != 0) != again {
             word.store(again.into(), Relaxed);
         }
@@ -118,10 +118,10 @@ impl Port<'_> {
     pub fn quit_group(&self) {
         /// A sender that is stopped at this point sends no doorbell. A sender that waits for room has it sooner.
         const PATIENCE_US: u64 = 300_000;
-        let waiting = &self.link.incoming().flags.waiting;
+        let waiting = &self.channel.incoming().flags.waiting;
         let began = ticks();
         let mut word = waiting.load(SeqCst);
-        let is_anothers = |number| self.link.is_anothers_group(number, kernel::process_id() as u32);
+        let is_anothers = |number| self.channel.is_anothers_group(number, kernel::process_id() as u32);
         let is_in_group = |flag: Flag| match flag.raised() {
             Raised::Group(number) => !is_anothers(number),
             Raised::Down | Raised::Alone | Raised::Dozing => flag.is_ringing(),

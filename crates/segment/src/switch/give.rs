@@ -44,7 +44,7 @@ impl Port<'_> {
 
     /// Whether the reader is away and has left nothing.
     fn is_awaited_empty(&self) -> bool {
-        let presence = Flag(self.link.outgoing().flags.waiting.load(SeqCst)).presence();
+        let presence = Flag(self.channel.outgoing().flags.waiting.load(SeqCst)).presence();
         !matches!(presence, Presence::Here | Presence::Left) && !self.has_unread()
     }
 
@@ -55,7 +55,7 @@ impl Port<'_> {
         if !self.begin_giving() {
             return Gave::Nothing;
         }
-        let giver = &self.link.outgoing().flags.giver;
+        let giver = &self.channel.outgoing().flags.giver;
         let Some(became) = self.become_giver(giver) else {
             self.break_off();
             return Gave::All;
@@ -138,20 +138,20 @@ impl Port<'_> {
         }
         if given != 0 {
             if sending.piece.load(Relaxed) == NO_PIECE {
-                sending.piece.store(self.published_place(self.link.outgoing()).pack(), Relaxed);
+                sending.piece.store(self.published_place(self.channel.outgoing()).pack(), Relaxed);
             }
             if self.note_piece(given as usize).is_err() {
                 return false;
             }
         }
         sending.piece.store(NO_PIECE, Relaxed);
-        self.link.outgoing().flags.giver.fetch_and(!BY_READER, Release);
+        self.channel.outgoing().flags.giver.fetch_and(!BY_READER, Release);
         true
     }
 
     /// Whether something lies in the ring that this end has left, now or before, and did not give back itself.
     pub(super) fn has_left_unread(&self) -> bool {
-        let direction = self.link.incoming();
+        let direction = self.channel.incoming();
         direction.flags.giver.load(Acquire) & BY_READER == 0
             && self.incoming().published(direction.head.head.load(Acquire))
     }
@@ -172,7 +172,7 @@ impl Port<'_> {
 
     /// As [`Port::give_itself`], by `socket`, a copy of the other end's.
     pub(super) fn give_itself_by(&self, socket: i32) -> bool {
-        let flags = &self.link.incoming().flags;
+        let flags = &self.channel.incoming().flags;
         // A doorbell that was announced and has not come would be missing from what the sender counts.
         if !self.begin_giving_of(flags) || self.owed() > 0 || !self.become_giver_as_reader(&flags.giver) {
             return false;
@@ -188,7 +188,7 @@ impl Port<'_> {
     /// Whether all that lies in the incoming ring has gone through `socket`.
     fn give_ring(&self, socket: i32) -> Result<bool, Fault> {
         let ring = self.incoming();
-        let begin = self.published_place(self.link.incoming());
+        let begin = self.published_place(self.channel.incoming());
         let (mut place, mut bytes) = (begin, [0u8; PIECE]);
         // No honest sender has more there, nor adds to it.
         while ring::distance(begin.head, place.head) <= ring.capacity() {
@@ -213,7 +213,7 @@ impl Port<'_> {
 
     /// Says that what is unread is given back from now on. False if the reader is back.
     fn begin_giving(&self) -> bool {
-        self.begin_giving_of(&self.link.outgoing().flags)
+        self.begin_giving_of(&self.channel.outgoing().flags)
     }
 
     /// The same of either direction.
@@ -234,7 +234,7 @@ impl Port<'_> {
             Presence::Here | Presence::Left => None,
             Presence::Away | Presence::Giving | Presence::Given => Some(word | GIVEN),
         };
-        if self.link.outgoing().flags.waiting.fetch_update(SeqCst, SeqCst, end).is_err() {
+        if self.channel.outgoing().flags.waiting.fetch_update(SeqCst, SeqCst, end).is_err() {
             self.end.pin_sending();
         }
     }
@@ -248,7 +248,7 @@ impl Port<'_> {
             self.end_giving();
             return Ok(PieceOutcome::NoneLeft);
         }
-        let place = Place { head: sender.seen_head.load(Relaxed), ..self.published_place(self.link.outgoing()) };
+        let place = Place { head: sender.seen_head.load(Relaxed), ..self.published_place(self.channel.outgoing()) };
         let mut bytes = [0u8; PIECE];
         let one = libc::iovec { iov_base: bytes.as_mut_ptr().cast(), iov_len: bytes.len() };
         // SAFETY: the array is writable for its length, and used through the cursor alone while that lives.
@@ -292,7 +292,7 @@ impl Port<'_> {
 
     /// What lies before `place` has gone the kernel path.
     fn publish_given(&self, place: Place) {
-        let words = self.link.outgoing();
+        let words = self.channel.outgoing();
         words.flags.consumed.store(place.consumed as u32, Relaxed);
         words.head.head.store(place.head, Release);
     }

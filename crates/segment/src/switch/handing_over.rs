@@ -22,7 +22,7 @@ impl Port<'_> {
     /// Takes both directions down for good. The incoming direction goes down at once if everything in its ring was
     /// read, otherwise as soon as the other end sends again.
     pub fn pin(&self, reason: Reason) {
-        self.link.incoming().flags.want_down.store(1, Release);
+        self.channel.incoming().flags.want_down.store(1, Release);
         self.leave_if_read(u64::MAX);
         // If this end leaves something unread later, the other end has to be woken to give it back. That takes a
         // direction that is up, or whose mark of going down the other end has passed: a sleeper passes it now.
@@ -34,7 +34,7 @@ impl Port<'_> {
     /// other end is woken in any case.
     pub fn hand_over(&self, reason: Reason, recipient: Recipient, wakes: bool) -> bool {
         let left = self.leave_to(recipient);
-        self.link.incoming().flags.want_down.store(1, Release);
+        self.channel.incoming().flags.want_down.store(1, Release);
         // What stays in the ring may be left later: see `pin`.
         let unread = left == LeftRing::Unread || self.has_something();
         self.go_down_for_good(reason, wakes || unread, u64::MAX);
@@ -76,11 +76,11 @@ impl Port<'_> {
         } else {
             self.leave_if_read(u64::MAX);
         }
-        self.link.incoming().flags.want_down.store(1, Release);
+        self.channel.incoming().flags.want_down.store(1, Release);
         self.go_down_for_good(reason, self.has_something(), u64::MAX);
     }
 
-    /// Hands over both ends of a connection of this process, which is about to give up the segment. What cannot be put
+    /// Hands over both ends of a connection of this process, which is about to give up the channel. What cannot be put
     /// on the kernel path, or finds no room there while nobody reads, stays in the ring.
     pub fn hand_over_with(&self, other: &Port<'_>, reason: Reason) {
         // Both ends leave their rings before one goes down. Otherwise it would go down behind what is unread.

@@ -66,7 +66,7 @@ impl Port<'_> {
     }
 
     fn leave_beside(&self, beside: Beside, how: Leave, until: u64) -> LeftRing {
-        let flags = &self.link.incoming().flags;
+        let flags = &self.channel.incoming().flags;
         if self.is_absent() {
             return LeftRing::Empty;
         }
@@ -110,7 +110,7 @@ impl Port<'_> {
             }
             // The flag was up when the ring was last seen empty. If the sender has not taken it since, it finds with
             // its next record that this end has left.
-            let waiting = &self.link.incoming().flags.waiting;
+            let waiting = &self.channel.incoming().flags.waiting;
             let is_up = |flag: Flag| !flag.is_absent() && matches!(flag.raised(), Raised::Alone | Raised::Dozing);
             let leave = |now| is_up(Flag(now)).then(|| Flag(now).raised_to(LEFT));
             // A thread that dozes is not woken: it would sleep by a call of the library's, which a filter may be about
@@ -126,7 +126,7 @@ impl Port<'_> {
     ///
     /// [`AWAY`]: crate::words::AWAY
     pub(super) fn leave_what_can_be_given_back(&self, how: u32) -> bool {
-        let Direction { flags, sender, .. } = self.link.incoming();
+        let Direction { flags, sender, .. } = self.channel.incoming();
         // SeqCst: the reader says that it is about to leave, then looks. A sender that is about to switch the path or
         // to end its direction says so, then looks.
         let before = flags.in_kernel.swap(LEAVING, SeqCst);
@@ -156,7 +156,7 @@ impl Port<'_> {
         let behind = if matches!(record, Record::Up(_)) { self.incoming().behind(at, record) } else { at };
         matches!(record, Record::Empty)
             || self.down_behind(behind).is_none()
-                && self.link.incoming().sender.ended.load(SeqCst) == 0
+                && self.channel.incoming().sender.ended.load(SeqCst) == 0
                 && !self.has_ended()
     }
 
@@ -165,7 +165,7 @@ impl Port<'_> {
     fn can_never_be_given_back(&self) -> bool {
         self.front().is_ok_and(|(at, record)| {
             let behind = if matches!(record, Record::Up(_)) { self.incoming().behind(at, record) } else { at };
-            let has_ended = || self.link.incoming().sender.ended.load(SeqCst) != 0 || self.has_ended();
+            let has_ended = || self.channel.incoming().sender.ended.load(SeqCst) != 0 || self.has_ended();
             !matches!(record, Record::Empty | Record::Down(_)) && (self.down_behind(behind).is_some() || has_ended())
         })
     }
@@ -200,7 +200,7 @@ impl Port<'_> {
     fn has_only_kernel(&self) -> bool {
         let reading = &self.end.reading;
         self.return_to_ring();
-        if !self.is_absent() && self.link.incoming().flags.want_down.load(Relaxed) != 0 {
+        if !self.is_absent() && self.channel.incoming().flags.want_down.load(Relaxed) != 0 {
             self.leave_if_read(u64::MAX);
         }
         let owed = reading.to_discard() > 0 || reading.stash.load(Relaxed) > 0;

@@ -4,9 +4,9 @@
 
 use super::leaving::Leave;
 use super::{Departure, LeftRing, Port, Ready, Recipient, Sleep, Waiting};
+use crate::channel::{Pool, Shape, Side};
 use crate::end::{End, Stage};
 use crate::kernel;
-use crate::link::{Pool, Shape, Side};
 use crate::raw::Answer;
 use crate::reason::Reason;
 use crate::ring::{Place, Record};
@@ -65,7 +65,7 @@ impl Ends {
         // Zeroed memory is an unused end.
         let ends = [0, 1].map(|_| shared::<End>());
         let it = Ends { ends, sockets, pool: Pool::create(Shape { ring_bytes: 1 << 16, slots: 4 }).unwrap() };
-        it.port(0).link.prepare([1, 2]);
+        it.port(0).channel.prepare([1, 2]);
         for number in [0, 1] {
             it.ends[number].advance(Stage::Joined);
             assert!(it.port(number).become_ready());
@@ -86,7 +86,7 @@ impl Ends {
     pub(super) fn port_of(&self, number: usize, me: u32) -> Port<'static> {
         Port {
             end: self.ends[number],
-            link: self.pool.slot(0, [Side::Maker, Side::Joiner][number]).unwrap(),
+            channel: self.pool.slot(0, [Side::Maker, Side::Joiner][number]).unwrap(),
             fd: self.sockets[number].as_raw_fd(),
             keeps_socket: false,
             me,
@@ -150,7 +150,7 @@ fn a_lie_in_the_waiting_flag_keeps_no_receive_from_its_end() {
     for lie in [2, DOZING, 77, RINGING | 5] {
         let it = Ends::joined(true);
         it.port(1).arm(ALONE);
-        it.port(0).link.outgoing().flags.waiting.store(lie, Relaxed);
+        it.port(0).channel.outgoing().flags.waiting.store(lie, Relaxed);
         let told = it.receive();
         it.sockets[0].shutdown(std::net::Shutdown::Both).unwrap();
         assert_eq!(told.recv_timeout(PATIENCE), Ok(Ok(0)), "{lie}");
@@ -202,16 +202,16 @@ fn a_reset_is_a_doorbells_doing_unless_the_reader_had_asked_for_one() {
             // SAFETY: the kernel reads the structure.
             let set = unsafe { libc::setsockopt(reader.fd, libc::SOL_SOCKET, libc::SO_LINGER, at, size) };
             assert_eq!(set, 0);
-            reader.link.tell_of_close(reader.fd);
+            reader.channel.tell_of_close(reader.fd);
         }
         reader.arm(ALONE);
         let vector = libc::iovec { iov_base: c"x".as_ptr().cast_mut().cast(), iov_len: 1 };
         // SAFETY: one buffer, only read.
         let from = unsafe { Cursor::new(&vector, 1) };
         assert_eq!(sender.send(from, 0, |_| unreachable!("it went up")), Ok(1));
-        assert_eq!(sender.link.outgoing().sender.announced.load(Relaxed), 1);
+        assert_eq!(sender.channel.outgoing().sender.announced.load(Relaxed), 1);
         // The last that it does.
-        sender.link.outgoing().head.head.store(it.ends[0].sending.tail.load(Relaxed), Relaxed);
+        sender.channel.outgoing().head.head.store(it.ends[0].sending.tail.load(Relaxed), Relaxed);
         let Ends { sockets: [_mine, others], .. } = it;
         drop(others);
         assert_eq!(kernel::poll_now(sender.fd, 0), libc::POLLERR | libc::POLLHUP);
@@ -311,9 +311,9 @@ fn what_a_killed_sender_has_given_is_not_given_again() {
         let (sender, reader) = (it.port(0), it.port(1));
         assert_eq!(reader.leave(Leave::UnlessLost, u64::MAX), LeftRing::Unread);
         sender.end.sending.lock.enter(NOBODY);
-        let head = sender.link.outgoing().head.head.load(Relaxed);
+        let head = sender.channel.outgoing().head.head.load(Relaxed);
         sender.end.sending.piece.store(Place { head, consumed: 1234 }.pack(), Relaxed);
-        sender.link.outgoing().flags.giver.store(NOBODY, Relaxed);
+        sender.channel.outgoing().flags.giver.store(NOBODY, Relaxed);
         assert_eq!(kernel::send(sender.fd, &left[..given]), Ok(given));
         assert_eq!(reader.leave_to(Recipient::Alone), LeftRing::Unread);
         left.extend(b"and more");
@@ -330,7 +330,7 @@ fn a_reader_gives_nothing_behind_a_doorbell_that_is_missing() {
     let (it, mut left) = some_left_unread();
     let (sender, reader) = (it.port(0), it.port(1));
     sender.end.sending.lock.enter(NOBODY);
-    sender.link.outgoing().sender.announced.fetch_add(1, Relaxed);
+    sender.channel.outgoing().sender.announced.fetch_add(1, Relaxed);
     assert_eq!(reader.leave(Leave::UnlessLost, 1), LeftRing::Unread);
     assert_eq!(reader.leave_to(Recipient::Alone), LeftRing::Unread);
     left.extend(b"and more");
@@ -363,7 +363,7 @@ fn what_a_killed_reader_has_given_is_not_given_again() {
         let (it, mut left) = some_left_unread();
         let port = it.port(1);
         assert_eq!(port.leave(Leave::UnlessLost, u64::MAX), LeftRing::Unread);
-        let giver = &port.link.incoming().flags.giver;
+        let giver = &port.channel.incoming().flags.giver;
         giver.store(crate::words::BY_READER | NOBODY, Relaxed);
         assert_eq!(kernel::send(it.sockets[0].as_raw_fd(), &left[..given]), Ok(given));
         left.extend(b"and more");
@@ -382,7 +382,7 @@ fn a_reader_that_lies_about_giving_ends_the_connection() {
         let (it, left) = some_left_unread();
         let port = it.port(1);
         assert_eq!(port.leave(Leave::UnlessLost, u64::MAX), LeftRing::Unread);
-        port.link.incoming().flags.giver.store(giver, Relaxed);
+        port.channel.incoming().flags.giver.store(giver, Relaxed);
         let lie = [&left[..], b"x"].concat();
         assert_eq!(kernel::send(it.sockets[0].as_raw_fd(), &lie[..given]), Ok(given));
         let began = Instant::now();

@@ -50,7 +50,7 @@ impl Port<'_> {
         if events & OVER == 0 && events & libc::POLLRDHUP != 0 && !self.reader_has_shut() {
             // The other end has sent its FIN: it has shut down its half, or it is gone. A doorbell tells which. An end
             // with nothing unread may just be closing in order, unless it is inside a receive.
-            let in_kernel = &self.link.outgoing().flags.in_kernel;
+            let in_kernel = &self.channel.outgoing().flags.in_kernel;
             self.send_bell_if(|| self.has_unread() || in_kernel.load(SeqCst) != 0);
             return self.connected();
         }
@@ -60,14 +60,14 @@ impl Port<'_> {
         events & OVER == 0
     }
 
-    /// Whether a reader will not come out that the segment says to be inside a receive, or about to leave, since
+    /// Whether a reader will not come out that the channel says to be inside a receive, or about to leave, since
     /// `began`. No honest reader stays there beyond `patience_us`. A reader that has sent its FIN, and has shut down
     /// both ways or refuses doorbells, comes out soon or lies. Of any other reader a doorbell tells whether it is
     /// there, stopped or not.
     pub(super) fn is_stuck(&self, began: u64, patience_us: u64) -> bool {
         let us = ticks().wrapping_sub(began) / micros(1);
         let silent =
-            || self.reader_has_shut() || self.link.outgoing().sender.announced.load(Relaxed) & NO_MORE_BELLS != 0;
+            || self.reader_has_shut() || self.channel.outgoing().sender.announced.load(Relaxed) & NO_MORE_BELLS != 0;
         let has_ended = || kernel::poll_now(self.fd, libc::POLLRDHUP) & libc::POLLRDHUP != 0;
         // An absent reader is not stuck: the kernel has no room yet for what is given back to it.
         (us > patience_us || us > STOPPED_US && silent() && has_ended()) && !self.reader_is_absent()
@@ -89,7 +89,7 @@ impl Port<'_> {
         let sent_since = ring::distance(sending.alive.load(Relaxed), sending.tail.load(Relaxed));
         // The FIN of an end that has said that it sends no more is as on kernel TCP.
         let shut = self.reader_has_shut()
-            || self.link.incoming().sender.ended.load(Relaxed) != 0
+            || self.channel.incoming().sender.ended.load(Relaxed) != 0
             || self.end.probed() == Probed::Lives;
         sent_since < unread && !shut && self.is_data_ahead()
     }

@@ -83,7 +83,7 @@ impl Port<'_> {
         reading.bells_before_up.store(reading.all_bells.load(Relaxed), Relaxed);
         reading.fast.store(1, Relaxed);
         reading.place.store(Place { head, consumed: 0 }.pack(), Relaxed);
-        self.link.incoming().head.head.store(head, Release);
+        self.channel.incoming().head.head.store(head, Release);
         self.count_bells(bells);
         reading.kept_from.store(reading.all_bells.load(Relaxed), Relaxed);
         self.end.note_received_fast();
@@ -106,7 +106,7 @@ impl Port<'_> {
         reading.fast.store(0, Relaxed);
         let head = ring.behind(head, Record::Down(0));
         reading.place.store(Place { head, consumed: 0 }.pack(), Relaxed);
-        self.link.incoming().head.head.store(head, Release);
+        self.channel.incoming().head.head.store(head, Release);
         // The other end may have gone down because it left its own ring.
         self.give_back_if_due();
     }
@@ -177,7 +177,7 @@ impl Port<'_> {
     /// Does `what`, which receives from the kernel, with `in_kernel` raised: meanwhile the sender does not switch the
     /// path unseen.
     pub(super) fn in_kernel<T>(&self, what: impl FnOnce() -> T) -> T {
-        let (reading, flag) = (&self.end.reading, &self.link.incoming().flags.in_kernel);
+        let (reading, flag) = (&self.end.reading, &self.channel.incoming().flags.in_kernel);
         // On top of another receive of this thread, the flag stays up for that receive.
         let nested = reading.receiver.load(Relaxed) == self.me;
         reading.receiver.store(self.me, Relaxed);
@@ -194,7 +194,7 @@ impl Port<'_> {
     pub(super) fn is_at_switch(&self) -> bool {
         let reading = &self.end.reading;
         // The order matters: the mark is published before `switching` is 0 again.
-        self.link.incoming().sender.switching.load(Acquire) != 0
+        self.channel.incoming().sender.switching.load(Acquire) != 0
             || !matches!(self.ahead(), Ok(Record::Empty))
             || reading.stash.load(Relaxed) > 0
             || reading.to_discard() > 0
@@ -218,7 +218,7 @@ impl Port<'_> {
     }
 
     fn declare_ready(&self) -> bool {
-        let flags = &self.link.incoming().flags;
+        let flags = &self.channel.incoming().flags;
         self.end.reading.armed.store(ALONE, Relaxed);
         if let Some((position, true)) = self.read_position() {
             self.end.reading.kernel.store(position, Relaxed);

@@ -51,9 +51,9 @@ pub use readiness::{Ready, Told};
 pub use sleep::Sleep;
 pub use state::{ReaderState, SenderState};
 
+use crate::channel::Channel;
 use crate::clock::ticks_per_microsecond;
 use crate::end::End;
-use crate::link::Link;
 use crate::raw::{Answer, Errno};
 use crate::ring::{self, Place, Ring, Sender};
 use crate::sync::Relaxed;
@@ -95,8 +95,8 @@ pub enum Patience {
 pub struct Port<'a> {
     /// The end.
     pub end: &'a End,
-    /// Its segment.
-    pub link: Link,
+    /// Its channel.
+    pub channel: Channel,
     /// A descriptor of the socket. If another thread closes the program's descriptor under a receive, this becomes
     /// another one.
     pub fd: i32,
@@ -145,7 +145,7 @@ impl<'a> Port<'a> {
 
 impl Port<'_> {
     fn incoming(&self) -> Ring {
-        self.link.incoming_ring()
+        self.channel.incoming_ring()
     }
 
     fn place(&self) -> Place {
@@ -160,12 +160,12 @@ impl Port<'_> {
     fn sender_in(&self, in_turn: bool) -> Sender<'_> {
         let sending = &self.end.sending;
         Sender {
-            ring: self.link.outgoing_ring(),
+            ring: self.channel.outgoing_ring(),
             tail: &sending.tail,
             seen_head: &sending.seen_head,
             hole: &sending.hole,
             behind: &sending.behind,
-            head: &self.link.outgoing().head.head,
+            head: &self.channel.outgoing().head.head,
             in_turn,
         }
     }
@@ -173,14 +173,14 @@ impl Port<'_> {
     /// Publishes the processor that this end waits on. Returns the processor that the other end last waited on, plus 1.
     #[inline]
     pub fn exchange_cpu(&self, mine: u32) -> u32 {
-        let cpu = &self.link.outgoing().sender.cpu;
+        let cpu = &self.channel.outgoing().sender.cpu;
         if cpu.load(Relaxed) != mine {
             cpu.store(mine, Relaxed);
         }
-        self.link.incoming().sender.cpu.load(Relaxed)
+        self.channel.incoming().sender.cpu.load(Relaxed)
     }
 
-    /// Whether the segment is still needed: by the other end to go on, or by other processes that have this end, for
+    /// Whether the channel is still needed: by the other end to go on, or by other processes that have this end, for
     /// what is unread. `last`: no other process has this end.
     pub fn is_needed(&self, last: bool) -> bool {
         let needed = !self.reader_is_absent() || !last && self.incoming().published(self.place().head);

@@ -5,9 +5,9 @@
 
 use super::leaving::Leave;
 use super::{AGAIN, Dozed, Port, Waiting};
+use crate::channel::{Pool, Shape, Side};
 use crate::end::{End, Stage};
 use crate::kernel;
-use crate::link::{Pool, Shape, Side};
 use crate::model::{self, FD};
 use crate::reason::Reason;
 use crate::sync::Relaxed;
@@ -46,7 +46,7 @@ impl Ends {
         let side = [Side::Maker, Side::Joiner][number];
         Port {
             end: &self.0[number],
-            link: pool.slot(0, side).unwrap(),
+            channel: pool.slot(0, side).unwrap(),
             fd: FD + number as i32,
             keeps_socket: false,
             me: 1 + number as u32,
@@ -62,7 +62,7 @@ impl Ends {
         // SAFETY: zeroed memory is an unused end.
         let end = || Arc::new(unsafe { core::mem::zeroed::<End>() });
         let ends = Ends([end(), end()]);
-        ends.port(0).link.prepare([1, 2]);
+        ends.port(0).channel.prepare([1, 2]);
         for number in [0, 1] {
             let port = ends.port(number);
             port.end.advance(Stage::Joined);
@@ -81,8 +81,8 @@ impl Ends {
 
     /// The words of the direction, and the ring's first lines.
     fn share(&self) {
-        let link = self.port(0).link;
-        let Direction { flags, head, sender } = link.outgoing();
+        let channel = self.port(0).channel;
+        let Direction { flags, head, sender } = channel.outgoing();
         for word in
             [&flags.waiting, &flags.in_kernel, &flags.want_down, &flags.consumed, &sender.ended, &sender.switching]
         {
@@ -91,7 +91,7 @@ impl Ends {
         for word in [&flags.position, &head.head, &head.bells_taken, &sender.announced] {
             word.share();
         }
-        link.outgoing_ring().share(RING);
+        channel.outgoing_ring().share(RING);
     }
 }
 
@@ -146,7 +146,7 @@ fn a_reader_that_goes_to_sleep_is_woken() {
 /// As futex(2) on the flag: sleeps while it is up. If nobody takes it down, a model does not end.
 fn dozes(port: &Port<'_>) -> Dozed {
     let port = Port { doze_us: 1, ..*port };
-    let waiting = &port.link.incoming().flags.waiting;
+    let waiting = &port.channel.incoming().flags.waiting;
     // It is up for a doorbell at first.
     let _ = waiting.compare_exchange(ALONE, 0, Relaxed, Relaxed);
     port.doze_in_poll(None, |_| {

@@ -28,7 +28,7 @@ impl Port<'_> {
     pub(super) fn try_up(&self, why: GoUp) -> bool {
         let end = self.end;
         let sending = &end.sending;
-        let flags = &self.link.outgoing().flags;
+        let flags = &self.channel.outgoing().flags;
         if why == GoUp::ToSend && end.sends_by_kernel() {
             // A connection that is no longer held tries with its next send.
             sending.tries.store(0, Relaxed);
@@ -49,7 +49,7 @@ impl Port<'_> {
         // What a handler sends between the look at the position and the mark would be neither before nor behind the
         // mark.
         kernel::undisturbed(|| {
-            let words = self.link.outgoing();
+            let words = self.channel.outgoing();
             // SeqCst: the sender says so, then looks. A reader that begins later to receive from the kernel finds it.
             words.sender.switching.swap(1, SeqCst);
             let up = words.flags.in_kernel.load(SeqCst) == 0 && self.go_up(why);
@@ -71,7 +71,7 @@ impl Port<'_> {
             }
         }
         let Some(position) = self.send_position() else { return false };
-        let read = self.link.outgoing().flags.position.load(Acquire);
+        let read = self.channel.outgoing().flags.position.load(Acquire);
         if position < read {
             end.set_reason(Reason::Counters);
             return false;
@@ -87,7 +87,7 @@ impl Port<'_> {
         }
         sending
             .announced_before_up
-            .store(self.link.outgoing().sender.announced.load(Relaxed) & !NO_MORE_BELLS, Relaxed);
+            .store(self.channel.outgoing().sender.announced.load(Relaxed) & !NO_MORE_BELLS, Relaxed);
         sending.position.store(position as u32, Relaxed);
         sender.mark(Record::Up(position));
         self.has_gone_up();
@@ -107,7 +107,7 @@ impl Port<'_> {
     /// Whether the waiting flag is down. If not, what the caller is about to send on the kernel path wakes the reader
     /// that has raised it. Then this takes the flag for that send, and the next send tries to go up again.
     fn is_reader_awake(&self) -> bool {
-        let (sending, waiting) = (&self.end.sending, &self.link.outgoing().flags.waiting);
+        let (sending, waiting) = (&self.end.sending, &self.channel.outgoing().flags.waiting);
         let word = waiting.load(Acquire);
         if word != 0 && !Flag(word).is_absent() && !Flag(word).is_ringing() {
             // This comes first: if the thread is killed or cancelled in between, a sleeper must not be without its
@@ -126,7 +126,7 @@ impl Port<'_> {
             && let word @ 1.. = took.swap(0, AcqRel)
             && !sent
         {
-            let _ = self.link.outgoing().flags.waiting.compare_exchange(0, word, AcqRel, Relaxed);
+            let _ = self.channel.outgoing().flags.waiting.compare_exchange(0, word, AcqRel, Relaxed);
         }
     }
 
@@ -141,7 +141,7 @@ impl Port<'_> {
     }
 
     /// Whether a doorbell can tell the other end that this end goes down. The other end takes no doorbell as long as it
-    /// has not received since it got its segment, and if it goes down itself.
+    /// has not received since it got its channel, and if it goes down itself.
     pub(super) fn can_wake(&self) -> bool {
         let entered = self.enter_sending();
         let can = self.sends_fast() || entered != Entered::Nested && self.try_up(GoUp::ToWake);
@@ -216,7 +216,7 @@ impl Port<'_> {
         let passed = ring::distance(mark, head) <= ring::distance(mark, sending.tail.load(Relaxed));
         // What a handler sends behind the mark must not go into the ring.
         let left = kernel::undisturbed(|| {
-            let words = self.link.outgoing();
+            let words = self.channel.outgoing();
             words.sender.switching.swap(1, SeqCst);
             // SeqCst: the mark of going up was published before. A reader that raises `in_kernel` later has seen it.
             let left = match words.flags.in_kernel.load(SeqCst) {

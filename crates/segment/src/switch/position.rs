@@ -56,6 +56,6 @@ impl Port<'_> {
 
     /// Tells the sender how much of what it sent on the kernel path was read.
     pub(super) fn publish_position(&self) {
-        self.link.incoming().flags.position.store(self.kernel_position(), Release);
+        self.channel.incoming().flags.position.store(self.kernel_position(), Release);
     }
 }

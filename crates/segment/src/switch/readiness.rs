@@ -193,7 +193,7 @@ impl Port<'_> {
     /// or this end that it receives no more. An end that was killed says nothing.
     #[inline]
     pub fn may_have_ended(&self) -> bool {
-        self.link.incoming().sender.ended.load(Relaxed) != 0 || self.is_deaf()
+        self.channel.incoming().sender.ended.load(Relaxed) != 0 || self.is_deaf()
     }
 
     /// Whether the program has said that it receives no more. Then the socket can always be read, and all that comes is

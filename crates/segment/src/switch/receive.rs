@@ -228,7 +228,7 @@ impl Port<'_> {
     #[inline]
     fn begin_wait(&self, memory: Memory<'_>) -> Wait {
         self.end.unwatch_unseen();
-        let wait = Wait::begin(memory, self.link.incoming().sender.cpu.load(Relaxed), self.spin_us);
+        let wait = Wait::begin(memory, self.channel.incoming().sender.cpu.load(Relaxed), self.spin_us);
         self.exchange_cpu(wait.cpu());
         if self.is_trickled_to() {
             wait.gather();

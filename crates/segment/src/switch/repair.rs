@@ -27,7 +27,7 @@ impl Port<'_> {
     #[cold]
     fn repair_reading(&self) {
         let reading = &self.end.reading;
-        let Direction { flags, head, .. } = self.link.incoming();
+        let Direction { flags, head, .. } = self.channel.incoming();
         flags.in_kernel.store(0, Release);
         let state = self.reader_state();
         if matches!(state, ReaderState::Leaving | ReaderState::Absent) {
@@ -111,7 +111,7 @@ impl Port<'_> {
     #[cold]
     pub(super) fn repair_sending(&self) {
         const MOST: u32 = 16;
-        let Direction { flags, sender, .. } = self.link.outgoing();
+        let Direction { flags, sender, .. } = self.channel.outgoing();
         self.sender().close_hole();
         if sender.switching.load(Relaxed) != 0 {
             self.repair_switch();

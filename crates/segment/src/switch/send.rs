@@ -139,7 +139,7 @@ impl Port<'_> {
             if self.end.stage() == Stage::Broken {
                 return Outcome::Failed(BROKEN);
             }
-            let flags = &self.link.outgoing().flags;
+            let flags = &self.channel.outgoing().flags;
             if flags.closed.load(Relaxed) == CLOSED || !self.reader_lives() {
                 // No process will read the ring any more. The kernel has the right answer for the program.
                 self.give_back_fully();
@@ -230,7 +230,7 @@ impl Port<'_> {
     /// `None`: nothing is to be heeded after all.
     #[cold]
     fn push_heeding(&self, from: &mut impl Source, sent: &mut usize, nested: bool) -> Option<Result<Pushed, Fault>> {
-        let down = self.link.outgoing().flags.want_down.load(Relaxed) != 0 || self.end.sends_by_kernel();
+        let down = self.channel.outgoing().flags.want_down.load(Relaxed) != 0 || self.end.sends_by_kernel();
         if down && (self.has_sent_fin() || !nested && self.go_down(self.reason_to_go_down())) {
             return Some(Ok(Pushed::Down));
         }
@@ -248,7 +248,7 @@ impl Port<'_> {
     /// The reason of a held connection is not noted here: the end derives it as long as it is held.
     #[cold]
     fn reason_to_go_down(&self) -> Reason {
-        let for_good = self.end.is_pinned() || self.link.outgoing().flags.want_down.load(Relaxed) != 0;
+        let for_good = self.end.is_pinned() || self.channel.outgoing().flags.want_down.load(Relaxed) != 0;
         if for_good { Reason::Unsupported } else { Reason::Young }
     }
 

@@ -106,7 +106,7 @@ impl Port<'_> {
         reading.taking.store(0, Relaxed);
         reading.lock.wake(false);
         reading.receiver.store(0, Relaxed);
-        self.link.incoming().flags.in_kernel.store(0, Release);
+        self.channel.incoming().flags.in_kernel.store(0, Release);
         reading.lock.exit(Entered::Alone);
     }
 
@@ -134,7 +134,7 @@ impl Port<'_> {
     /// those of its process's other connections. False if the kernel has no room for all of it yet: the thread has to
     /// come again.
     pub(super) fn give_back_before_sleep(&self) -> bool {
-        let (now, seen) = (self.link.departures(), &self.end.departures);
+        let (now, seen) = (self.channel.departures(), &self.end.departures);
         if seen.load(Relaxed) != now {
             if !(self.waiting.give_back_everywhere)() {
                 return false;

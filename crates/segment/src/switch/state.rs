@@ -1,4 +1,4 @@
-//! The state of a direction, as each of its ends derives it from the words in the segment and from those that it keeps itself.
+//! The state of a direction, as each of its ends derives it from the words in the channel and from those that it keeps itself.
 
 use super::Port;
 use crate::end::Stage;
@@ -36,7 +36,7 @@ pub enum ReaderState {
 impl Port<'_> {
     /// The state of the direction out.
     pub fn sender_state(&self) -> SenderState {
-        let flags = &self.link.outgoing().flags;
+        let flags = &self.channel.outgoing().flags;
         let stays = || {
             self.end.stage() == Stage::Joined
                 && !self.end.sends_by_kernel()
@@ -74,17 +74,17 @@ impl Port<'_> {
 
     /// Whether this end does not look at the incoming ring, for good (see `leave`) or while it is [away](Port::go_away).
     pub fn is_absent(&self) -> bool {
-        Flag(self.link.incoming().flags.waiting.load(Acquire)).is_absent()
+        Flag(self.channel.incoming().flags.waiting.load(Acquire)).is_absent()
     }
 
     /// Whether the reader does not look at the ring, for good or for now.
     pub(super) fn reader_is_absent(&self) -> bool {
-        Flag(self.link.outgoing().flags.waiting.load(SeqCst)).is_absent()
+        Flag(self.channel.outgoing().flags.waiting.load(SeqCst)).is_absent()
     }
 
     /// Whether the reader lives and has shut down both ways.
     pub(super) fn reader_has_shut(&self) -> bool {
-        self.link.outgoing().flags.closed.load(Acquire) == SHUT
+        self.channel.outgoing().flags.closed.load(Acquire) == SHUT
     }
 
     /// Whether the direction out is in the ring, and nothing takes it down.

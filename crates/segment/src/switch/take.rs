@@ -123,7 +123,7 @@ impl Port<'_> {
     #[inline]
     fn publish_head(&self, mut head: u64) {
         loop {
-            self.link.incoming().head.head.store(head, Release);
+            self.channel.incoming().head.head.store(head, Release);
             compiler_fence(SeqCst);
             let now = self.place().head;
             if now == head {
@@ -143,7 +143,7 @@ impl Port<'_> {
         if !peek {
             reading.place.store(place.pack(), Relaxed);
             reading.fast_bytes.fetch_add(n as u64, Relaxed);
-            self.link.incoming().head.head.store(place.head, Release);
+            self.channel.incoming().head.head.store(place.head, Release);
         }
         Ok(n)
     }

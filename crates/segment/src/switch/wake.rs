@@ -22,13 +22,13 @@ impl Port<'_> {
     #[inline]
     pub(super) fn wake_reader(&self) -> bool {
         // SeqCst: after the record was published, see `Sender::put`.
-        self.link.outgoing().flags.waiting.load(SeqCst) == 0 || self.is_taken_at_once() || self.wake()
+        self.channel.outgoing().flags.waiting.load(SeqCst) == 0 || self.is_taken_at_once() || self.wake()
     }
 
     /// Whether a reader that raised the flag was awake and has emptied the ring. It looks once more before it sleeps.
     #[cold]
     fn is_taken_at_once(&self) -> bool {
-        let flags = &self.link.outgoing().flags;
+        let flags = &self.channel.outgoing().flags;
         if flags.asks_again.load(Relaxed) == 0 || flags.waiting.load(Relaxed) == DOZING || self.reader_is_absent() {
             return false;
         }
@@ -44,7 +44,7 @@ impl Port<'_> {
 
     #[cold]
     fn wake(&self) -> bool {
-        let waiting = &self.link.outgoing().flags.waiting;
+        let waiting = &self.channel.outgoing().flags.waiting;
         let mut rang = false;
         // Threads of an honest reader change its flag a few times meanwhile.
         for _ in 0..8 {
@@ -85,11 +85,11 @@ impl Port<'_> {
     /// `ringing`: [`RINGING`] if a send below in this thread does the same, or 0.
     fn ring_group(&self, number: u32, ringing: u32, take: impl Fn(u32) -> bool) {
         // No honest reader uses a number that no group has.
-        let Some(group) = self.link.their_group(number) else {
+        let Some(group) = self.channel.their_group(number) else {
             take(ringing);
             return;
         };
-        let ring = || group.rung.fetch_or(1 << (self.link.slot() & 63), SeqCst);
+        let ring = || group.rung.fetch_or(1 << (self.channel.slot() & 63), SeqCst);
         // The flag is taken before the group is rung. A reader that was rung may have read, and sleep again with its
         // flag still up. A sender that took the flag only then would leave it down for what comes next. A set that goes
         // to sleep says so, and then looks whether a slot was rung. A sender does the two the other way round.
@@ -101,7 +101,7 @@ impl Port<'_> {
                 self.send_bell();
             }
             if ringing == 0 {
-                self.link.outgoing().flags.waiting.fetch_and(!RINGING, Release);
+                self.channel.outgoing().flags.waiting.fetch_and(!RINGING, Release);
             }
         }
     }
@@ -113,7 +113,7 @@ impl Port<'_> {
 
     /// Whether the other end may sleep in the kernel, and no doorbell is on its way there. A doze ends by itself.
     pub(super) fn reader_may_sleep(&self) -> bool {
-        let flag = Flag(self.link.outgoing().flags.waiting.load(SeqCst));
+        let flag = Flag(self.channel.outgoing().flags.waiting.load(SeqCst));
         let is_raised = matches!(flag.raised(), Raised::Alone | Raised::Group(_));
         is_raised && !flag.is_absent() && !self.awaits_answer()
     }
@@ -162,7 +162,7 @@ impl Port<'_> {
 
     /// Counts one more doorbell before it is sent. False when the reader wants no more.
     pub(super) fn announce_bell(&self) -> bool {
-        let wanted = self.link.outgoing().sender.announced.fetch_add(1, AcqRel) & NO_MORE_BELLS == 0;
+        let wanted = self.channel.outgoing().sender.announced.fetch_add(1, AcqRel) & NO_MORE_BELLS == 0;
         if !wanted {
             self.take_bell_back();
         }
@@ -196,7 +196,7 @@ impl Port<'_> {
     }
 
     fn take_bell_back(&self) {
-        self.link.outgoing().sender.announced.fetch_sub(1, Release);
+        self.channel.outgoing().sender.announced.fetch_sub(1, Release);
     }
 
     /// Whether the other end's kernel was sent all that was put on the kernel path, and so refuses nothing for want of
@@ -207,14 +207,14 @@ impl Port<'_> {
 
     /// Doorbells announced since the direction last went up.
     pub fn bells_since_up(&self) -> u64 {
-        let all = self.link.outgoing().sender.announced.load(Relaxed) & !NO_MORE_BELLS;
+        let all = self.channel.outgoing().sender.announced.load(Relaxed) & !NO_MORE_BELLS;
         all.wrapping_sub(self.end.sending.announced_before_up.load(Relaxed))
     }
 
     /// Whether a doorbell is on its way, or lies unread. If the reader is killed then, its kernel resets the
     /// connection, which kernel TCP may not have done.
     pub(super) fn awaits_answer(&self) -> bool {
-        let Direction { head, sender, .. } = self.link.outgoing();
+        let Direction { head, sender, .. } = self.channel.outgoing();
         sender.announced.load(Relaxed) & !NO_MORE_BELLS > head.bells_taken.load(Relaxed)
     }
 

@@ -1,9 +1,9 @@
 //! The words of this crate under the model checker (loom): those that a model shares between its threads are loom's, which
 //! tries every order of their changes and every value that a load may see; all others are plain.
 //!
-//! So the real code runs in a model, over memory as it lies in a segment: a shared word is known by its address. In one
-//! point a model is stronger than some processors (not x86-64): loom knows of no total order of SeqCst accesses, so each is
-//! given a whole fence before it.
+//! So the real code runs in a model, over memory as it lies in a System V segment: a shared word is known by its address.
+//! In one point a model is stronger than some processors (not x86-64): loom knows of no total order of SeqCst accesses, so
+//! each is given a whole fence before it.
 
 use core::sync::atomic as plain;
 use plain::Ordering::{self, Relaxed, SeqCst};

@@ -80,7 +80,7 @@ fn fill(end: &End, bytes: impl Iterator<Item = u8>) {
 pub fn take_over(end: &End, id: i32, index: u32, cookie: u64) -> bool {
     let Ok(lender) = Family::open(id, kernel::user_id()) else { return false };
     let old = lender.end(index);
-    let is_there = old.cookie.load(Relaxed) == cookie && !old.needs_no_segment() && old.add_reference();
+    let is_there = old.cookie.load(Relaxed) == cookie && !old.needs_no_channel() && old.add_reference();
     let copy = || {
         fill(end, bytes_of(old));
         // Nobody was inside but this thread.

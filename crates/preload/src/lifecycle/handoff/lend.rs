@@ -12,15 +12,15 @@ use underpass_segment::{clock, kernel};
 
 /// Whoever receives the sockets that one message passes over a Unix socket.
 pub struct Receiver {
-    channel: i32,
+    unix_socket: i32,
     /// Whether it can come to the rings, once that was asked.
     comes_to_rings: Option<bool>,
 }
 
 impl Receiver {
-    /// That at the other end of `channel`.
-    pub fn of(channel: i32) -> Receiver {
-        Receiver { channel, comes_to_rings: None }
+    /// That at the other end of `unix_socket`.
+    pub fn of(unix_socket: i32) -> Receiver {
+        Receiver { unix_socket, comes_to_rings: None }
     }
 
     /// A socket is about to be passed: a process of the same family finds its end again, any other sees plain TCP. False if the
@@ -53,14 +53,14 @@ impl Receiver {
         family::with_meeting_surely(lend) == Some(true) || connection.hand_over(Reason::Passed)
     }
 
-    /// Whether all processes that have the other end of the channel by now [come to rings](comes_to_rings), as far as /proc tells.
+    /// Whether all processes that have the other end of the Unix socket by now [come to rings](comes_to_rings), as far as /proc tells.
     /// Nobody knows who will accept an end that nobody has yet.
     fn comes_to_rings(&mut self) -> bool {
         if let Some(known) = self.comes_to_rings {
             return known;
         }
         let (mut some, mut all) = (false, true);
-        if let Some(inode) = kernel::unix_peer(self.channel) {
+        if let Some(inode) = kernel::unix_peer(self.unix_socket) {
             kernel::for_each_holder(inode, |pid| {
                 some = true;
                 all = all && comes_to_rings(pid);
@@ -73,13 +73,13 @@ impl Receiver {
     /// children, and this one to whatever they have executed.
     fn guess(&self) -> Guess {
         let Some(family) = family::existing() else { return Guess::Stranger };
-        let maker = maker_of_peer(self.channel);
+        let maker = maker_of_peer(self.unix_socket);
         let asked = maker.map_or(Ok(true), |pid| kernel::has_segment(pid, family.id()));
         match asked {
             Ok(true) | Err(Errno(libc::ENOENT)) if family.has_others(family::member()) => Guess::Relative,
             Ok(true)
                 if maker == Some(kernel::process_id())
-                    && kernel::unix_peer(self.channel).is_some_and(kernel::has_alone) =>
+                    && kernel::unix_peer(self.unix_socket).is_some_and(kernel::has_alone) =>
             {
                 Guess::Relative
             }
@@ -100,8 +100,8 @@ enum Guess {
     Stranger,
 }
 
-fn maker_of_peer(channel: i32) -> Option<i32> {
-    kernel::maker_of_peer(channel).ok().filter(|&pid| pid > 0)
+fn maker_of_peer(unix_socket: i32) -> Option<i32> {
+    kernel::maker_of_peer(unix_socket).ok().filter(|&pid| pid > 0)
 }
 
 /// Whether process `pid` is one of this user and this IPC namespace, with this very library at work and no seccomp filter of its own.

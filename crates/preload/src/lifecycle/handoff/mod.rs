@@ -165,7 +165,7 @@ pub unsafe fn pack(program: Program, envp: *const *const c_char, how: Execution<
         look::for_each(|index, fd| Connection::at(family, index, fd).leave_sets());
         inherited(how, |it| it.outlast_image(deadline));
     }
-    // Behind a seccomp filter an image may be killed for attaching a segment.
+    // Behind a seccomp filter an image may be killed for attaching a System V segment.
     let goes_on = prospect != Prospect::Doubtful && !filter::is_confined();
     // SAFETY: passed on to the caller.
     let room = if goes_on { unsafe { Room::new(envp, how) } } else { None };
@@ -300,7 +300,7 @@ fn fill_parcel(parcel: &mut Parcel, locked: &mut LockedEnds, family: &'static Fa
         }
         connection.learn_cookie();
         let end = connection.end;
-        let uses = is_joined && connection.is_last() && !end.needs_no_segment();
+        let uses = is_joined && connection.is_last() && !end.needs_no_channel();
         // What is behind a reader that is away, its sender gives back, unless it dies before that.
         parcel.add(&connection, uses && left_behind != Some(0), left_behind.unwrap_or(u64::MAX));
     });

@@ -115,7 +115,7 @@ pub(super) fn wake_up(item: &mut Item, end: &End) {
 /// Leaves a socket to the kernel: from now on whatever arrives wakes the set.
 pub(super) fn rest(set: &Set, item: &mut Item, joining: &mut Joining<'_>, port: &Port<'_>, alone: bool) -> Sleep {
     let shared = port.end.is_watched_by_several() || port.end.references.load(Relaxed) > 1;
-    let number = if alone || shared { ALONE } else { set.number_for(joining, port.fd, &port.link) };
+    let number = if alone || shared { ALONE } else { set.number_for(joining, port.fd, &port.channel) };
     let resting = &port.end.reading.resting;
     resting.add(number);
     if item.set_resting(true) {

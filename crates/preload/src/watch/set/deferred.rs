@@ -90,7 +90,7 @@ pub fn is_any_interrupted() -> bool {
 }
 
 /// Defers the release of the end with this index, whose last descriptor was closed, if this thread is inside a set: that may be
-/// using the segment of the end. Whether it does.
+/// using the channel of the end. Whether it does.
 pub fn defer_release(index: u32) -> bool {
     let below = made().find(|set| set.is_interrupted());
     below.inspect(|set| set.defer(Deferred::End { index })).is_some()

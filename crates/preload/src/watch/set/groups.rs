@@ -3,8 +3,8 @@
 use super::{Set, State, made};
 use crate::guest::memory::{release, reserve};
 use core::ptr::null_mut;
+use underpass_segment::channel::{Channel, Side};
 use underpass_segment::kernel;
-use underpass_segment::link::{Link, Side};
 use underpass_segment::sync::{AcqRel, Relaxed, SeqCst};
 use underpass_segment::words::{ALONE, Group};
 
@@ -77,12 +77,12 @@ impl Set {
         })
     }
 
-    /// The number to raise the waiting flag of `fd`'s segment to, so that it wakes this set.
-    pub fn number_for(&self, state: &mut Joining<'_>, fd: i32, link: &Link) -> u32 {
+    /// The number to raise the waiting flag of `fd`'s channel to, so that it wakes this set.
+    pub fn number_for(&self, state: &mut Joining<'_>, fd: i32, channel: &Channel) -> u32 {
         if self.is_inner() {
             return ALONE;
         }
-        let number = state.0.join(fd, link);
+        let number = state.0.join(fd, channel);
         self.groups.store(state.0.member_count as u32, Relaxed);
         number
     }
@@ -178,11 +178,11 @@ impl State {
         self.member_count = 0;
     }
 
-    pub(super) fn join(&mut self, fd: i32, link: &Link) -> u32 {
-        let slot = link.slot() as usize & 63;
+    pub(super) fn join(&mut self, fd: i32, channel: &Channel) -> u32 {
+        let slot = channel.slot() as usize & 63;
         for index in 0..self.member_count {
             let members = self.members_at(index);
-            if members.pool == link.pool() && members.side == link.side() {
+            if members.pool == channel.pool() && members.side == channel.side() {
                 members.fds[slot] = fd + 1;
                 return members.number;
             }
@@ -190,11 +190,12 @@ impl State {
         if self.member_count == self.member_capacity && !self.make_room_for_members() {
             return ALONE;
         }
-        let Some((number, group)) = link.take_group(kernel::process_id() as u32) else { return ALONE };
+        let Some((number, group)) = channel.take_group(kernel::process_id() as u32) else { return ALONE };
         let mut fds = [0; 64];
         fds[slot] = fd + 1;
         self.member_count += 1;
-        *self.members_at(self.member_count - 1) = Members { pool: link.pool(), side: link.side(), group, number, fds };
+        *self.members_at(self.member_count - 1) =
+            Members { pool: channel.pool(), side: channel.side(), group, number, fds };
         number
     }
 }

@@ -1,9 +1,9 @@
-//! The segment: what the two ends of one connection share, and the pools that segments are cut from.
+//! The channel: what the two ends of one connection share, and the pools that channels are cut from.
 //!
 //! A pool is one System V segment between two processes; its first page says what it is, then come equal slots, one
 //! per connection: a page of control words and two rings. Pools exist because the kernel allows only 4,096 System V
 //! segments and because attaching one costs more than taking a slot.
-#![allow(unsafe_code, reason = "lays the segment over shared memory")]
+#![allow(unsafe_code, reason = "lays the channel over shared memory")]
 
 use crate::kernel;
 use crate::layout::{LaidOut, Spare, fold, laid_out};
@@ -14,7 +14,7 @@ use crate::sysv::{Attested, Mapping};
 use crate::words::{ALONE, CLOSED, Direction, GROUPS, Group, group_number};
 
 const PAGE: usize = 4096;
-/// Length of a pool modulo the page size: tells pools from other programs' segments.
+/// Length of a pool modulo the page size: tells pools from other programs' System V segments.
 const LEN_MARK: usize = 1367;
 const MAGIC: u64 = u64::from_be_bytes(*b"UPpool10");
 /// Tells pools of this version of the library from others'.
@@ -42,17 +42,17 @@ laid_out! {
         slots: AtomicU32,
         /// [`MARK`].
         mark: AtomicU64,
-        /// Times that readers of either side may have left something unread to senders that do not know: see [`Link::departures`].
+        /// Times that readers of either side may have left something unread to senders that do not know: see [`Channel::departures`].
         departures: AtomicU32,
         /// By side of the reader.
         groups: [[Group; GROUPS]; 2],
     }
 }
 
-/// Which end of a connection: the one that made the segment is `Maker`.
+/// Which end of a connection: the one that made the channel is `Maker`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Side {
-    /// Made the segment; sends in direction 0.
+    /// Made the channel; sends in direction 0.
     Maker = 0,
     /// Joined it; sends in direction 1.
     Joiner = 1,
@@ -135,12 +135,12 @@ impl Pool {
         self.mapping.id()
     }
 
-    /// Where it begins in this process, as [`Link::pool`] says.
+    /// Where it begins in this process, as [`Channel::pool`] says.
     pub fn begin(&self) -> *const u8 {
         self.mapping.base().as_ptr()
     }
 
-    /// See [`Link::departures`].
+    /// See [`Channel::departures`].
     pub fn tell_of_departure(&self) {
         self.header().departures.fetch_add(1, AcqRel);
     }
@@ -163,7 +163,7 @@ impl Pool {
     /// Takes the pool out of this process.
     ///
     /// # Safety
-    /// No [`Link`] of it may be used any more.
+    /// No [`Channel`] of it may be used any more.
     pub unsafe fn detach(self) {
         // SAFETY: passed on to the caller.
         unsafe { self.mapping.detach() };
@@ -174,8 +174,8 @@ impl Pool {
         unsafe { &*(self.mapping.base().as_ptr() as *const PoolHeader) }
     }
 
-    /// The segment in slot `index`, seen from `side`; `None` when there is no such slot.
-    pub fn slot(&self, index: u32, side: Side) -> Option<Link> {
+    /// The channel in slot `index`, seen from `side`; `None` when there is no such slot.
+    pub fn slot(&self, index: u32, side: Side) -> Option<Channel> {
         if index >= self.shape.slots {
             return None;
         }
@@ -183,15 +183,15 @@ impl Pool {
         // SAFETY: the index is within the pool; slots are page-aligned.
         let base = unsafe { self.mapping.base().as_ptr().add(at) };
         let header = self.mapping.base().as_ptr();
-        Some(Link { base, header, ring_bytes: self.shape.ring_bytes, slot: index, side: side as u32 })
+        Some(Channel { base, header, ring_bytes: self.shape.ring_bytes, slot: index, side: side as u32 })
     }
 }
 
-/// One connection's segment as one end sees it.
+/// One connection's channel as one end sees it.
 ///
 /// Whole words without a niche, because each call copies it: an `Option` around it is then a copy as well.
 #[derive(Clone, Copy, Debug)]
-pub struct Link {
+pub struct Channel {
     base: *mut u8,
     header: *const u8,
     ring_bytes: u32,
@@ -200,7 +200,7 @@ pub struct Link {
     side: u32,
 }
 
-impl Link {
+impl Channel {
     fn control(&self) -> &Control {
         // SAFETY: `base` is the page-aligned beginning of a slot of an attached pool.
         unsafe { &*(self.base as *const Control) }
@@ -227,7 +227,7 @@ impl Link {
     }
 
     fn group(&self, side: usize, number: u32) -> Option<&Group> {
-        // SAFETY: the pool begins with its header and is attached as long as the link is used.
+        // SAFETY: the pool begins with its header and is attached as long as the channel is used.
         let header = unsafe { &*(self.header as *const PoolHeader) };
         header.groups[side].get((number as usize).checked_sub(2)?)
     }
@@ -251,7 +251,7 @@ impl Link {
     /// senders' process that goes to sleep on a connection of this pool gives back on all connections.
     #[inline]
     pub fn departures(&self) -> u32 {
-        // SAFETY: the pool begins with its header and is attached as long as the link is used.
+        // SAFETY: the pool begins with its header and is attached as long as the channel is used.
         unsafe { &*(self.header as *const PoolHeader) }.departures.load(Acquire)
     }
 
