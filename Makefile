@@ -39,7 +39,9 @@ test: rust ## everything that continuous integration checks: lints, licences, te
 	$(MAKE) --no-print-directory test-programs; programs=$$?; \
 	wait $$models && exit $$programs
 
+# The command is among what is tested; built for itself, with fewer features of its dependencies, it would be built anew.
 .PHONY: test-programs
+test-programs: export UNDERPASS_TEST_COMMAND = $(abspath $(TARGET)/debug/underpass)
 test-programs:
 	RUST_TEST_THREADS=$$((2 * $$(nproc))) $(CARGO) test --workspace --no-fail-fast
 	$(MAKE) --no-print-directory examples

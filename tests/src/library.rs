@@ -142,10 +142,13 @@ fn cargo() -> Command {
     Command::new(std::env::var_os("CARGO").unwrap_or("cargo".into()))
 }
 
-/// The command, built once.
+/// The command: as the caller says, or built once.
 pub fn command() -> &'static Path {
     static PATH: OnceLock<PathBuf> = OnceLock::new();
     PATH.get_or_init(|| {
+        if let Some(given) = std::env::var_os("UNDERPASS_TEST_COMMAND") {
+            return std::fs::canonicalize(&given).unwrap_or_else(|e| panic!("UNDERPASS_TEST_COMMAND {given:?}: {e}"));
+        }
         build(&["-p", "underpass-cli"]);
         target().join("debug/underpass")
     })
