@@ -27,7 +27,7 @@ build: rust ## the command and the library, in target/release
 # Third-party suites that need nothing fetched or built, a minute in all.
 BRIEF_SUITES = stress-ng programs cpython
 
-# The tests of the library drive real programs and wait most of their time. So twice as many run at a time as there are
+# The tests of the library drive real programs and wait most of their time. So three times as many run at a time as there are
 # processors, and what only computes runs beside them with low priority.
 test: rust ## everything that continuous integration checks: lints, licences, tests
 	packaging/packages test
@@ -39,13 +39,14 @@ test: rust ## everything that continuous integration checks: lints, licences, te
 	$(MAKE) --no-print-directory test-programs; programs=$$?; \
 	wait $$models && exit $$programs
 
-# The command is among what is tested; built for itself, with fewer features of its dependencies, it would be built anew.
+# The first line builds what the others run. Built by itself, with fewer features of its dependencies, each would be built
+# anew.
 .PHONY: test-programs
 test-programs: export UNDERPASS_TEST_COMMAND = $(abspath $(TARGET)/debug/underpass)
 test-programs:
-	RUST_TEST_THREADS=$$((2 * $$(nproc))) $(CARGO) test --workspace --no-fail-fast
-	$(MAKE) --no-print-directory examples
-	$(CARGO) run --quiet --package underpass-tests --bin gauntlet -- --brief --allow-skipped $(BRIEF_SUITES)
+	RUST_TEST_THREADS=$$((3 * $$(nproc))) $(CARGO) test --workspace --no-fail-fast
+	for example in $(notdir $(EXAMPLES)); do $(TARGET)/debug/examples/$$example || exit 1; done
+	$(TARGET)/debug/gauntlet --brief --allow-skipped $(BRIEF_SUITES)
 
 # Each checks its own results, and fails if they are wrong.
 EXAMPLES = checksum/packet link/hosts engine/connection
