@@ -62,7 +62,7 @@ pub fn of(evidence: &Evidence) -> Advice {
         questions(run).into_iter().map(move |it| Asked { record: &run.name, date, host: host.clone(), question: it })
     });
     let surveys = evidence.surveys.iter().flat_map(|survey| {
-        let (host, date) = (endpoints(survey), survey.date.as_str());
+        let (host, date) = (endpoints(survey), survey.record.date.as_str());
         question::of_survey(survey).into_iter().map(move |it| Asked {
             record: &survey.name,
             date,
@@ -103,7 +103,7 @@ pub fn questions(run: &Run) -> Vec<Question> {
 }
 
 fn endpoints(survey: &Survey) -> String {
-    let names: Vec<&str> = survey.endpoints.iter().map(|it| it.name.as_str()).collect();
+    let names: Vec<&str> = survey.record.endpoints.iter().map(|it| it.name.as_str()).collect();
     format!("endpoints {}", names.join(", "))
 }
 

@@ -3,12 +3,14 @@
 use std::collections::BTreeSet;
 
 use super::cost::Curve;
-use crate::evidence::{Endpoint, Survey};
+use crate::evidence::Survey;
+use crate::launcher::Side;
 use crate::record::{Figure, Measurement};
 use crate::suite::apps::load;
 use crate::suite::checksum::table::{self, Contestant, Socket, Stage as Part, Task, Way};
 use crate::suite::driver::curve as driver;
 use crate::suite::layers::{HIGHEST, Scheduler, Work, curve as layers};
+use crate::survey::record::{Endpoint, Kind, Load, Metric, Series, SurveyRecord, word};
 use crate::unit::{Better, Unit, counted};
 use underpass_checksum::Variant;
 
@@ -104,23 +106,24 @@ pub struct Choice {
 
 /// From which, and to which, endpoint of a system a stream or a message best goes, as a survey has it.
 pub fn of_survey(survey: &Survey) -> Vec<Question> {
+    let survey = &survey.record;
     let mut all = Vec::new();
     for other in &survey.endpoints {
         let systems: BTreeSet<&str> = survey.endpoints.iter().map(|it| it.system.as_str()).collect();
         for system in systems.into_iter().filter(|system| *system != other.system) {
             let mut inside: Vec<&Endpoint> = survey.endpoints.iter().filter(|it| it.system == system).collect();
             // The processor of the computer is the default.
-            inside.sort_by_key(|it| it.kind != "host");
+            inside.sort_by_key(|it| it.kind != Kind::Host);
             for (is_sent, metric) in
-                [(true, "throughput"), (true, "latency"), (false, "throughput"), (false, "latency")]
+                [true, false].into_iter().flat_map(|sent| [Metric::Throughput, Metric::Latency].map(|it| (sent, it)))
             {
                 let way = |endpoint: &&Endpoint| {
                     let ends = if is_sent { [other, endpoint] } else { [endpoint, other] };
                     of_pair(survey, ends, metric, &endpoint.name)
                 };
                 let (from, to) = if is_sent { (&*other.name, system) } else { (system, &*other.name) };
-                let objective = if metric == "latency" { Objective::Latency } else { Objective::Throughput };
-                let route = format!("{metric} from {from} to {to}, kernel TCP");
+                let objective = if metric == Metric::Latency { Objective::Latency } else { Objective::Throughput };
+                let route = format!("{} from {from} to {to}, kernel TCP", word(metric));
                 all.push(Question { stage: Stage::Endpoint, route, objective, ways: inside.iter().map(way).collect() });
             }
         }
@@ -128,17 +131,18 @@ pub fn of_survey(survey: &Survey) -> Vec<Question> {
     answerable(all)
 }
 
-fn of_pair(survey: &Survey, [sender, receiver]: [&Endpoint; 2], metric: &str, name: &str) -> Choice {
+fn of_pair(survey: &SurveyRecord, [sender, receiver]: [&Endpoint; 2], metric: Metric, name: &str) -> Choice {
     let mut curve = Curve::default();
-    let is_this = |it: &&crate::evidence::Series| {
-        let is_plain = it.flows == 1 && it.load == "idle" && it.path == "kernel" && it.via.is_none();
-        is_plain && it.metric == metric && it.sender == sender.name && it.receiver == receiver.name
+    let is_this = |it: &&Series| {
+        let key = &it.key;
+        let is_plain = key.flows == 1 && key.load == Load::Idle && key.path == Side::Kernel && key.via.is_none();
+        is_plain && key.metric == metric && key.sender == sender.name && key.receiver == receiver.name
     };
     for series in survey.series.iter().filter(is_this) {
-        let cost = |value: f64| if metric == "latency" { value } else { series.size as f64 * 1e9 / value };
-        curve.add(series.size, series.values().into_iter().map(cost).collect());
+        let cost = |value: f64| if metric == Metric::Latency { value } else { series.key.size as f64 * 1e9 / value };
+        curve.add(series.key.size, series.values().into_iter().map(cost).collect());
     }
-    let group = format!("{} → {}: {metric}", sender.name, receiver.name);
+    let group = format!("{} → {}: {}", sender.name, receiver.name, word(metric));
     Choice { name: name.to_string(), group, curve }
 }
 
@@ -182,9 +186,9 @@ impl Objective {
 /// What was measured, and how to find it.
 struct Source<'a>(&'a [&'a Measurement]);
 
-type Side = fn(&Measurement) -> &Figure;
-const UNDERPASS: Side = |it| &it.underpass;
-const KERNEL: Side = |it| &it.kernel;
+type OneSide = fn(&Measurement) -> &Figure;
+const UNDERPASS: OneSide = |it| &it.underpass;
+const KERNEL: OneSide = |it| &it.kernel;
 
 /// All questions that these measurements, of one record, have at least two answers to.
 pub fn of(measurements: &[&Measurement]) -> Vec<Question> {
@@ -204,7 +208,7 @@ impl Question {
 
 impl Source<'_> {
     /// The curve of a suite's group.
-    fn choice(&self, suite: &str, name: &str, group: &str, side: Side) -> Choice {
+    fn choice(&self, suite: &str, name: &str, group: &str, side: OneSide) -> Choice {
         let mut curve = Curve::default();
         for it in self.0.iter().filter(|it| it.suite == suite && it.group == group) {
             if let Some(size) = it.size {
@@ -241,7 +245,7 @@ fn transport(source: &Source) -> Vec<Question> {
         ],
     });
     let applications = source.0.iter().filter(|it| it.suite == "apps" && !it.name.ends_with(load::P99)).map(|it| {
-        let choice = |name: &str, side: Side| {
+        let choice = |name: &str, side: OneSide| {
             let mut curve = Curve::default();
             curve.add(0, costs(it, side(it)));
             Choice { name: name.to_string(), group: it.name.clone(), curve }

@@ -13,8 +13,9 @@ use std::path::{Path, PathBuf};
 use serde::Deserialize;
 
 use crate::record::Record;
+use crate::survey::record::FORMAT;
 pub use run::Run;
-pub use survey::{Endpoint, Observation, Sample, Series, Survey};
+pub use survey::Survey;
 
 /// Largest file that is read: many times the largest that any suite writes.
 const MOST_BYTES: u64 = 64 << 20;
@@ -107,7 +108,7 @@ impl Evidence {
         let name = file.file_stem().map(|name| name.to_string_lossy().into_owned()).unwrap_or_default();
         let head: Head = serde_json::from_slice(&text)?;
         match head.format.as_deref() {
-            Some(survey::FORMAT) => self.surveys.push(Survey::parse(name, &text)?),
+            Some(FORMAT) => self.surveys.push(Survey::parse(name, &text)?),
             Some(other) => return Err(Problem::Unknown(other.chars().take(40).collect())),
             None => self.runs.push(Run::new(name, serde_json::from_slice(&text)?)?),
         }

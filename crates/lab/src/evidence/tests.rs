@@ -59,29 +59,32 @@ pub fn survey() -> serde_json::Value {
     let host = serde_json::to_value(example().host).unwrap();
     let endpoint = |name: &str, kind: &str| {
         serde_json::json!({ "name": name, "kind": kind, "system": "a", "emulated": true, "emulation": "a quota",
-            "host": host })
+            "address": "10.9.0.1", "host": host, "tools": [], "library": false, "network": "n", "revision": null,
+            "clock_offset": 0, "clock_round_trip": 100 })
     };
     let series = |sender: &str, receiver: &str, size: u64, value: f64| {
         let sample = |value: f64| {
-            serde_json::json!({ "value": value, "bytes": 1000, "exchanges": null,
-            "sender_time": 5000, "receiver_time": 7000 })
+            serde_json::json!({ "at": "2026-11-27T00:00:01.000Z", "value": value, "percentiles": null, "seconds": 1.0,
+                "bytes": 1000, "exchanges": null, "sender_time": 5000, "receiver_time": 7000, "via_time": null })
         };
         serde_json::json!({ "sender": sender, "receiver": receiver, "via": null, "tool": "iperf3",
             "metric": "throughput", "size": size, "flows": 1, "load": "idle", "path": "kernel", "unit": "B/s",
-            "better": "higher", "samples": [sample(value), sample(value * 1.01)] })
+            "better": "higher", "samples": [sample(value), sample(value * 1.01)], "summary": null })
     };
     serde_json::json!({ "format": "underpass-survey", "schema": 1, "date": "2026-11-27T00:00:00Z", "version": "0.1.0",
-        "revision": null, "seed": 7, "complete": true, "plan": { "samples": 2, "quick": false },
+        "revision": null, "seed": 7, "complete": true, "plan": { "samples": 2, "seconds": 1, "quick": false,
+        "throughput": [], "latency": [], "tls": [], "underpass": false },
         "endpoints": [endpoint("host", "host"), endpoint("card", "smartnic")],
         "series": [series("host", "card", 64, 1e8), series("host", "card", 4096, 1e9), series("card", "host", 64, 2e8),
             series("card", "host", 4096, 2e9)],
-        "skipped": [], "observations": [{ "name": "maximum-follows-receiver", "verdict": "confirmed", "text": "as <it> is" }] })
+        "skipped": [], "observations": [{ "name": "maximum-follows-receiver", "verdict": "confirmed", "text": "as <it> is",
+            "model": null }] })
 }
 
 #[test]
 fn a_survey_is_checked_as_well() {
     let whole = survey();
-    assert_eq!(read(&whole.to_string()).unwrap().surveys[0].series.len(), 4);
+    assert_eq!(read(&whole.to_string()).unwrap().surveys[0].record.series.len(), 4);
     let mut newer = whole.clone();
     newer["schema"] = 2.into();
     assert!(read(&newer.to_string()).unwrap_err().to_string().contains("version 2 of the format"));

@@ -127,8 +127,8 @@ fn gaps(record: &Record) -> Vec<Gap> {
 fn survey_gaps(survey: &Survey) -> Vec<Gap> {
     let gap =
         |name: &str, reason: &str| Gap { name: name.to_string(), what: "not measured", reason: reason.to_string() };
-    let mut gaps: Vec<Gap> = survey.skipped.iter().map(|it| gap(&it.name, &it.reason)).collect();
-    if !survey.complete {
+    let mut gaps: Vec<Gap> = survey.record.skipped.iter().map(|it| gap(&it.name, &it.reason)).collect();
+    if !survey.record.complete {
         gaps.push(gap(&survey.name, "the survey has not come to its end; start it again and it goes on"));
     }
     gaps
@@ -136,12 +136,12 @@ fn survey_gaps(survey: &Survey) -> Vec<Gap> {
 
 fn about_survey(survey: &Survey) -> About {
     let facts = vec![
-        ("Underpass", [&survey.version, survey.revision.as_deref().unwrap_or_default()].join(" ")),
-        ("Seed of the order", survey.seed.to_string()),
-        ("Samples of each figure", survey.plan.samples.to_string()),
+        ("Underpass", [&survey.record.version, survey.record.revision.as_deref().unwrap_or_default()].join(" ")),
+        ("Seed of the order", survey.record.seed.to_string()),
+        ("Samples of each figure", survey.record.plan.samples.to_string()),
     ];
-    let host = format!("{} endpoints", survey.endpoints.len());
-    About { name: survey.name.clone(), date: survey.date.clone(), host, quick: survey.plan.quick, facts }
+    let host = format!("{} endpoints", survey.record.endpoints.len());
+    About { name: survey.name.clone(), date: survey.record.date.clone(), host, quick: survey.record.plan.quick, facts }
 }
 
 fn about(run: &Run) -> About {

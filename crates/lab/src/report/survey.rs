@@ -7,9 +7,10 @@ use super::chart::{Chart, Role, describe};
 use super::curves::{figure, series};
 use super::page::{Figure, Section};
 use super::table::{Cell, Row, Table};
-use crate::evidence::{Series, Survey};
+use crate::evidence::Survey;
 use crate::record;
 use crate::statistic::median;
+use crate::survey::record::{Endpoint, Observation, Sample, Series, SurveyRecord, word};
 use crate::unit::{Unit, counted, size};
 
 /// What distinguishes charts from each other: metric, connections, load, path.
@@ -17,13 +18,14 @@ type Kind = (String, u32, String, String);
 
 /// Adds what a survey has.
 pub fn add(section: &mut Section, survey: &Survey) {
+    let survey = &survey.record;
     section.table(endpoints(survey));
     section.table(observations(survey));
-    let kinds: BTreeSet<Kind> = survey.series.iter().filter(|it| it.via.is_none()).map(kind).collect();
+    let kinds: BTreeSet<Kind> = survey.series.iter().filter(|it| it.key.via.is_none()).map(kind).collect();
     for kind in &kinds {
         let those: Vec<&Series> =
-            survey.series.iter().filter(|it| it.via.is_none() && self::kind(it) == *kind).collect();
-        let sizes: BTreeSet<u64> = those.iter().map(|it| it.size).collect();
+            survey.series.iter().filter(|it| it.key.via.is_none() && self::kind(it) == *kind).collect();
+        let sizes: BTreeSet<u64> = those.iter().map(|it| it.key.size).collect();
         section.figures(sizes.iter().map(|size| heat(survey, &those, kind, *size)));
         section.figures(survey.endpoints.iter().map(|sender| curves(survey, &those, kind, &sender.name)));
     }
@@ -31,7 +33,8 @@ pub fn add(section: &mut Section, survey: &Survey) {
 }
 
 fn kind(series: &Series) -> Kind {
-    (series.metric.clone(), series.flows, series.load.clone(), series.path.clone())
+    let key = &series.key;
+    (word(key.metric), key.flows, word(key.load), word(key.path))
 }
 
 /// A kind in words: `throughput of 4 connections, Underpass`.
@@ -43,15 +46,15 @@ fn words((metric, flows, load, path): &Kind) -> String {
     format!("{metric}{flows}{load}, {path}")
 }
 
-fn named(survey: &Survey, name: &str) -> String {
-    let is_emulated = survey.endpoints.iter().any(|it| it.name == name && it.emulated);
+fn named(survey: &SurveyRecord, name: &str) -> String {
+    let is_emulated = survey.endpoint(name).is_some_and(|it| it.emulated);
     format!("{name}{}", if is_emulated { " (emulated)" } else { "" })
 }
 
-fn heat(survey: &Survey, those: &[&Series], kind: &Kind, bytes: u64) -> Option<Figure> {
+fn heat(survey: &SurveyRecord, those: &[&Series], kind: &Kind, bytes: u64) -> Option<Figure> {
     let names: Vec<&str> = survey.endpoints.iter().map(|it| it.name.as_str()).collect();
     let find = |sender: &str, receiver: &str| {
-        those.iter().find(|it| it.size == bytes && it.sender == sender && it.receiver == receiver)
+        those.iter().find(|it| it.key.size == bytes && it.key.sender == sender && it.key.receiver == receiver)
     };
     let unit = those.first()?.unit;
     let show = |series: Option<&&Series>, of: &dyn Fn(&record::Figure) -> String| {
@@ -101,21 +104,21 @@ fn heat(survey: &Survey, those: &[&Series], kind: &Kind, bytes: u64) -> Option<F
 }
 
 /// One sender's curves over size, one for each receiver.
-fn curves(survey: &Survey, those: &[&Series], kind: &Kind, sender: &str) -> Option<Figure> {
+fn curves(survey: &SurveyRecord, those: &[&Series], kind: &Kind, sender: &str) -> Option<Figure> {
     let unit = those.first()?.unit;
     let lines = survey.endpoints.iter().enumerate().map(|(number, receiver)| {
-        let points = those.iter().filter(|it| it.sender == sender && it.receiver == receiver.name);
-        let points = points.map(|it| (it.size, it.values().into()));
+        let points = those.iter().filter(|it| it.key.sender == sender && it.key.receiver == receiver.name);
+        let points = points.map(|it| (it.key.size, it.values().into()));
         series(format!("to {}", named(survey, &receiver.name)), Role::Measured, number, unit, points)
     });
     let caption = format!("{} over size, from {}", capital(&words(kind)), named(survey, sender));
     figure(caption, "size of a message", &kind.0, unit, lines.collect())
 }
 
-fn endpoints(survey: &Survey) -> Table {
-    let row = |it: &crate::evidence::Endpoint| {
+fn endpoints(survey: &SurveyRecord) -> Table {
+    let row = |it: &Endpoint| {
         let emulated = if it.emulated { it.emulation.as_deref().unwrap_or("emulated") } else { "no" };
-        let cells = [&it.kind, &it.system, emulated, &it.host.to_string()].map(Cell::text).to_vec();
+        let cells = [&word(it.kind), &it.system, emulated, &it.host.to_string()].map(Cell::text).to_vec();
         Row { name: it.name.clone(), notes: Vec::new(), cells }
     };
     Table {
@@ -125,11 +128,11 @@ fn endpoints(survey: &Survey) -> Table {
     }
 }
 
-fn observations(survey: &Survey) -> Table {
-    let row = |it: &crate::evidence::Observation| Row {
-        name: capital(&it.name.replace('-', " ")),
+fn observations(survey: &SurveyRecord) -> Table {
+    let row = |it: &Observation| Row {
+        name: capital(&word(it.name).replace('-', " ")),
         notes: Vec::new(),
-        cells: vec![Cell::text(it.verdict.replace('-', " ")), Cell::text(it.text.clone())],
+        cells: vec![Cell::text(word(it.verdict).replace('-', " ")), Cell::text(it.text.clone())],
     };
     Table {
         caption: "The paper's observations, tested on these data".to_string(),
@@ -139,19 +142,23 @@ fn observations(survey: &Survey) -> Table {
 }
 
 /// Every figure, with the processor time that it took at both ends.
-fn all(survey: &Survey) -> Table {
+fn all(survey: &SurveyRecord) -> Table {
     let row = |it: &Series| {
-        let via = it.via.as_ref().map(|via| format!(", TLS by {via}")).unwrap_or_default();
-        let cost = |time: fn(&crate::evidence::Sample) -> u64| {
-            let each = |sample: &crate::evidence::Sample| {
-                let count = sample.bytes.or(sample.exchanges).filter(|count| *count > 0)?;
-                Some(time(sample) as f64 / count as f64)
-            };
+        let key = &it.key;
+        let via = key.via.as_ref().map(|via| format!(", TLS by {via}")).unwrap_or_default();
+        let cost = |time: fn(&Sample) -> u64| {
+            let each = |sample: &Sample| Some(time(sample) as f64 / sample.pieces(key.metric)?);
             let costs: Option<Vec<f64>> = it.samples.iter().map(each).collect();
             costs.map_or_else(Cell::default, |costs| Cell::figure(Unit::Nanoseconds, &costs.into()))
         };
-        let name =
-            format!("{} → {}: {}, {}{via}, {}", it.sender, it.receiver, words(&kind(it)), size(it.size), it.tool);
+        let name = format!(
+            "{} → {}: {}, {}{via}, {}",
+            key.sender,
+            key.receiver,
+            words(&kind(it)),
+            size(key.size),
+            word(key.tool)
+        );
         let cells =
             vec![Cell::figure(it.unit, &it.values().into()), cost(|it| it.sender_time), cost(|it| it.receiver_time)];
         Row { name, notes: Vec::new(), cells }

@@ -471,8 +471,15 @@ impl SurveyRecord {
 }
 
 /// The word that stands for a case in JSON.
-fn word(value: impl Serialize) -> String {
+pub(crate) fn word(value: impl Serialize) -> String {
     serde_json::to_value(value).ok().and_then(|value| Some(value.as_str()?.to_string())).unwrap_or_default()
+}
+
+impl Series {
+    /// The samples' values.
+    pub fn values(&self) -> Vec<f64> {
+        self.samples.iter().map(|sample| sample.value).collect()
+    }
 }
 
 impl Metric {

@@ -17,7 +17,7 @@ pub fn summarize(metric: Metric, samples: &[Sample]) -> Option<Summary> {
     let (low, high) = interval(&mut Rng::with_seed(SEED), |rng| median(&resample(rng, &values)))?;
     let cost = |time: fn(&Sample) -> Option<u64>| {
         let costs: Option<Vec<f64>> =
-            samples.iter().map(|sample| Some(time(sample)? as f64 / pieces(metric, sample)?)).collect();
+            samples.iter().map(|sample| Some(time(sample)? as f64 / sample.pieces(metric)?)).collect();
         median(&costs?)
     };
     Some(Summary {
@@ -44,13 +44,15 @@ impl Series {
     }
 }
 
-/// Bytes, or exchanges, over which processor time is spread.
-fn pieces(metric: Metric, sample: &Sample) -> Option<f64> {
-    let pieces = match metric {
-        Metric::Throughput | Metric::Tls => sample.bytes,
-        Metric::Latency => sample.exchanges,
-    };
-    pieces.filter(|pieces| *pieces > 0).map(|pieces| pieces as f64)
+impl Sample {
+    /// Bytes, or exchanges, over which processor time is spread.
+    pub fn pieces(&self, metric: Metric) -> Option<f64> {
+        let pieces = match metric {
+            Metric::Throughput | Metric::Tls => self.bytes,
+            Metric::Latency => self.exchanges,
+        };
+        pieces.filter(|pieces| *pieces > 0).map(|pieces| pieces as f64)
+    }
 }
 
 fn percentiles(samples: &[Sample]) -> Option<Percentiles> {
