@@ -33,10 +33,13 @@ impl Interval {
 
 /// The interval of the median; `None` of fewer than two samples, which say nothing of how far they scatter.
 pub fn of_median(samples: &[f64]) -> Option<Interval> {
-    (samples.len() > 1).then(|| {
-        let (mut rng, mut drawn) = (Rng::with_seed(SEED), Vec::new());
-        middle((0..DRAWS).filter_map(|_| redrawn_median(&mut rng, samples, &mut drawn)).collect())
-    })?
+    let mut drawn = Vec::new();
+    (samples.len() > 1).then(|| of(&mut Rng::with_seed(SEED), |rng| redrawn_median(rng, samples, &mut drawn)))?
+}
+
+/// The interval of any statistic of draws, which it makes itself by [`redraw`]; `None` if it has no value in some.
+pub fn of(rng: &mut Rng, mut statistic: impl FnMut(&mut Rng) -> Option<f64>) -> Option<Interval> {
+    middle((0..DRAWS).map(|_| statistic(rng)).collect::<Option<_>>()?)
 }
 
 /// The interval of the median of `over` divided by the median of `under`; `None` if either has fewer than two samples or a
@@ -56,10 +59,15 @@ pub fn ratios(over: &[f64], under: &[f64]) -> Vec<f64> {
     (0..DRAWS).filter_map(|_| ratio()).collect()
 }
 
+/// As many of the values as there are, each drawn from all.
+pub fn redraw<T: Copy>(rng: &mut Rng, values: &[T]) -> impl Iterator<Item = T> {
+    (0..values.len()).map(move |_| values[rng.usize(..values.len())])
+}
+
 /// The median of as many samples, drawn with repetition.
 pub fn redrawn_median(rng: &mut Rng, samples: &[f64], drawn: &mut Vec<f64>) -> Option<f64> {
     drawn.clear();
-    drawn.extend((0..samples.len()).map(|_| samples[rng.usize(..samples.len())]));
+    drawn.extend(redraw(rng, samples));
     median(drawn)
 }
 
@@ -108,6 +116,9 @@ mod tests {
             assert_near(quantile(&sorted, share).unwrap(), expected, 1e-9);
         }
         assert_eq!(quantile(&[], 0.5), None);
+        // numpy.quantile([1, 2, 4, 8], [0.025, 0.5, 0.975])
+        let sorted = [1.0, 2.0, 4.0, 8.0];
+        assert_eq!([0.025, 0.5, 0.975].map(|share| quantile(&sorted, share).unwrap()), [1.075, 3.0, 7.699999999999999]);
     }
 
     /// `numpy.std(TEN, ddof=1)` and `numpy.mean(TEN)`

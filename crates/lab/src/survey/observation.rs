@@ -9,14 +9,14 @@ use std::collections::BTreeMap;
 use fastrand::Rng;
 
 use super::record::{Effect, Key, Kind, Load, Metric, Observation, ObservationName, SurveyRecord, TwoWay, Verdict};
-use super::summary::{interval, resample};
+use crate::bootstrap::{self, Interval, redraw};
 use crate::launcher::Side;
 use crate::statistic::median;
 use crate::unit::digits;
 
 /// Effects of less than a factor of 1.05 count as none.
 const NOTHING: f64 = 0.048_790_164_169_432;
-/// Seed of the resamples.
+/// Seed of the draws.
 const SEED: u64 = 0x0b5e;
 
 /// Samples of one pair, from which its figure is made.
@@ -103,7 +103,7 @@ fn judge(name: ObservationName, pairs: &[Pair], figure: fn(&[f64]) -> Option<f64
     let more = |fit: &Fit| {
         if sender_decides { fit.sender.abs() - fit.receiver.abs() } else { fit.receiver.abs() - fit.sender.abs() }
     };
-    let Some((low, high)) = bootstrap(pairs, figure, more) else {
+    let Some(Interval { low, high }) = interval(pairs, figure, more) else {
         return open("the samples are too few for an interval");
     };
     let named = if sender_decides { model.sender } else { model.receiver };
@@ -143,7 +143,7 @@ fn text(name: ObservationName, model: &TwoWay) -> String {
 
 fn with_intervals(fit: &Fit, pairs: &[Pair], figure: fn(&[f64]) -> Option<f64>) -> Option<TwoWay> {
     let effect = |value: f64, of: fn(&Fit) -> f64| {
-        let (low, high) = bootstrap(pairs, figure, of)?;
+        let Interval { low, high } = interval(pairs, figure, of)?;
         Some(Effect { value, low, high })
     };
     Some(TwoWay {
@@ -155,16 +155,17 @@ fn with_intervals(fit: &Fit, pairs: &[Pair], figure: fn(&[f64]) -> Option<f64>) 
     })
 }
 
-fn bootstrap(pairs: &[Pair], figure: fn(&[f64]) -> Option<f64>, of: impl Fn(&Fit) -> f64) -> Option<(f64, f64)> {
+fn interval(pairs: &[Pair], figure: fn(&[f64]) -> Option<f64>, of: impl Fn(&Fit) -> f64) -> Option<Interval> {
     let mut strata: BTreeMap<(bool, bool), Vec<&Pair>> = BTreeMap::new();
     for pair in pairs {
         strata.entry((pair.sender_is_card, pair.receiver_is_card)).or_default().push(pair);
     }
-    interval(&mut Rng::with_seed(SEED), |rng| {
+    bootstrap::of(&mut Rng::with_seed(SEED), |rng| {
         let mut drawn = Vec::with_capacity(pairs.len());
         for stratum in strata.values() {
-            for pair in resample(rng, stratum) {
-                let samples = pair.samples.iter().map(|samples| resample(rng, samples)).collect();
+            let stratum: Vec<&Pair> = redraw(rng, stratum).collect();
+            for pair in stratum {
+                let samples = pair.samples.iter().map(|samples| redraw(rng, samples).collect()).collect();
                 drawn.push(Pair { samples, ..*pair });
             }
         }

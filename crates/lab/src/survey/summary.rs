@@ -3,18 +3,19 @@
 use fastrand::Rng;
 
 use super::record::{Key, Metric, Percentiles, Sample, Series, Summary};
+use crate::bootstrap::{self, Interval};
 use crate::statistic::median;
 
-/// Resamples of a bootstrap (Efron & Tibshirani, An Introduction to the Bootstrap, 1993: at least 1,000 for an interval).
-const RESAMPLES: usize = 2000;
-/// Seed of the resamples, so that the same samples always have the same interval.
+/// Seed of the draws, so that the same samples always have the same interval.
 const SEED: u64 = 0x5eed;
 
 /// What these samples come to; `None` of none.
 pub fn summarize(metric: Metric, samples: &[Sample]) -> Option<Summary> {
     let values: Vec<f64> = samples.iter().map(|sample| sample.value).collect();
     let middle = median(&values)?;
-    let (low, high) = interval(&mut Rng::with_seed(SEED), |rng| median(&resample(rng, &values)))?;
+    let mut drawn = Vec::new();
+    let Interval { low, high } =
+        bootstrap::of(&mut Rng::with_seed(SEED), |rng| bootstrap::redrawn_median(rng, &values, &mut drawn))?;
     let cost = |time: fn(&Sample) -> Option<u64>| {
         let costs: Option<Vec<f64>> =
             samples.iter().map(|sample| Some(time(sample)? as f64 / sample.pieces(metric)?)).collect();
@@ -61,26 +62,6 @@ fn percentiles(samples: &[Sample]) -> Option<Percentiles> {
     Some(Percentiles { p50: of(|it| it.p50)?, p99: of(|it| it.p99)?, p999: of(|it| it.p999)? })
 }
 
-/// As many of the values as there are, each drawn from all.
-pub fn resample<T: Copy>(rng: &mut Rng, values: &[T]) -> Vec<T> {
-    (0..values.len()).map(|_| values[rng.usize(..values.len())]).collect()
-}
-
-/// The 95 % percentile interval of a statistic over resamples (Efron & Tibshirani, chapter 13); `None` if it has no value in some.
-pub fn interval(rng: &mut Rng, mut statistic: impl FnMut(&mut Rng) -> Option<f64>) -> Option<(f64, f64)> {
-    let mut values: Vec<f64> = (0..RESAMPLES).map(|_| statistic(rng)).collect::<Option<_>>()?;
-    values.sort_by(f64::total_cmp);
-    Some((quantile(&values, 0.025), quantile(&values, 0.975)))
-}
-
-/// A quantile of sorted values, between two of them in proportion (R's type 7, numpy's default).
-fn quantile(sorted: &[f64], share: f64) -> f64 {
-    let at = share * (sorted.len() - 1) as f64;
-    let (below, part) = (at.floor() as usize, at.fract());
-    let above = (below + 1).min(sorted.len() - 1);
-    sorted[below] + part * (sorted[above] - sorted[below])
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -102,13 +83,6 @@ mod tests {
         // Exactly: the chance that 6 or more of 11 draws are at most 2 is 0.7 %, and at most 3 it is 5.1 %.
         assert_eq!((many.median, many.low, many.high), (6.0, 3.0, 9.0));
         assert_eq!(summarize(Metric::Latency, &[]), None);
-    }
-
-    #[test]
-    fn quantiles_are_those_of_numpy() {
-        // numpy.quantile([1, 2, 4, 8], [0.025, 0.5, 0.975])
-        let sorted = [1.0, 2.0, 4.0, 8.0];
-        assert_eq!([0.025, 0.5, 0.975].map(|share| quantile(&sorted, share)), [1.075, 3.0, 7.699999999999999]);
     }
 
     #[test]
