@@ -135,15 +135,15 @@ fn pipes() -> impl Iterator<Item = *mut Pipe> {
 /// Takes the stream from among those of popen.
 fn take_out(stream: *mut FILE) -> Option<Box<Pipe>> {
     let _turn = Turn::take();
-    let mut channel = &PIPES;
+    let mut link = &PIPES;
     for pipe in pipes() {
         // SAFETY: alive until it is taken out here, and nobody else's then.
         unsafe {
             if (*pipe).stream == stream {
-                channel.store((*pipe).next.load(Relaxed), Release);
+                link.store((*pipe).next.load(Relaxed), Release);
                 return Some(Box::from_raw(pipe));
             }
-            channel = &(*pipe).next;
+            link = &(*pipe).next;
         }
     }
     None
