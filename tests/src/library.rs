@@ -114,11 +114,10 @@ pub fn plain(command: &mut Command) {
 pub fn path() -> &'static Path {
     static PATH: OnceLock<PathBuf> = OnceLock::new();
     PATH.get_or_init(|| {
-        if let Some(given) = std::env::var_os("UNDERPASS_TEST_LIBRARY") {
-            return std::fs::canonicalize(&given).unwrap_or_else(|e| panic!("UNDERPASS_TEST_LIBRARY {given:?}: {e}"));
-        }
-        build(&["--release", "-p", "underpass-preload"]);
-        target().join("release/libunderpass.so")
+        given("UNDERPASS_TEST_LIBRARY").unwrap_or_else(|| {
+            build(&["--release", "-p", "underpass-preload"]);
+            target().join("release/libunderpass.so")
+        })
     })
 }
 
@@ -146,12 +145,17 @@ fn cargo() -> Command {
 pub fn command() -> &'static Path {
     static PATH: OnceLock<PathBuf> = OnceLock::new();
     PATH.get_or_init(|| {
-        if let Some(given) = std::env::var_os("UNDERPASS_TEST_COMMAND") {
-            return std::fs::canonicalize(&given).unwrap_or_else(|e| panic!("UNDERPASS_TEST_COMMAND {given:?}: {e}"));
-        }
-        build(&["-p", "underpass-cli"]);
-        target().join("debug/underpass")
+        given("UNDERPASS_TEST_COMMAND").unwrap_or_else(|| {
+            build(&["-p", "underpass-cli"]);
+            target().join("debug/underpass")
+        })
     })
+}
+
+/// The file that the environment variable `name` gives, if it is set.
+fn given(name: &str) -> Option<PathBuf> {
+    let file = std::env::var_os(name)?;
+    Some(std::fs::canonicalize(&file).unwrap_or_else(|e| panic!("{name} {file:?}: {e}")))
 }
 
 fn build(what: &[&str]) {
