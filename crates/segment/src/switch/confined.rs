@@ -48,9 +48,7 @@ impl Port<'_> {
         } else if left == LeftRing::No {
             left = self.leave(Leave::IfGivenBack, until);
         }
-        // What stays in the ring may be left later: see `pin`.
-        let unread = left == LeftRing::Unread || self.has_something();
-        self.go_down_for_good(Reason::Seccomp, unread, until);
+        self.go_down_for_good(Reason::Seccomp, left == LeftRing::Unread, until);
         !self.sends_fast() && (self.is_absent() || is_seen && self.send_no_more_bells(until))
     }
 

@@ -24,9 +24,7 @@ impl Port<'_> {
     pub fn pin(&self, reason: Reason) {
         self.channel.incoming().flags.want_down.store(1, Release);
         self.leave_if_read(u64::MAX);
-        // If this end leaves something unread later, the other end has to be woken to give it back. That takes a
-        // direction that is up, or whose mark of going down the other end has passed: a sleeper passes it now.
-        self.go_down_for_good(reason, self.has_something(), u64::MAX);
+        self.go_down_for_good(reason, false, u64::MAX);
     }
 
     /// Hands the socket over to a process without the library. Both directions go down for good, and what is unread
@@ -35,9 +33,7 @@ impl Port<'_> {
     pub fn hand_over(&self, reason: Reason, recipient: Recipient, wakes: bool) -> bool {
         let left = self.leave_to(recipient);
         self.channel.incoming().flags.want_down.store(1, Release);
-        // What stays in the ring may be left later: see `pin`.
-        let unread = left == LeftRing::Unread || self.has_something();
-        self.go_down_for_good(reason, wakes || unread, u64::MAX);
+        self.go_down_for_good(reason, wakes || left == LeftRing::Unread, u64::MAX);
         left != LeftRing::No || self.is_absent()
     }
 
@@ -77,7 +73,7 @@ impl Port<'_> {
             self.leave_if_read(u64::MAX);
         }
         self.channel.incoming().flags.want_down.store(1, Release);
-        self.go_down_for_good(reason, self.has_something(), u64::MAX);
+        self.go_down_for_good(reason, false, u64::MAX);
     }
 
     /// Hands over both ends of a connection of this process, which is about to give up the channel. What cannot be put
@@ -90,7 +86,7 @@ impl Port<'_> {
             }
         }
         for port in [self, other] {
-            port.go_down_for_good(reason, false, u64::MAX);
+            port.go_down_unnoticed(reason);
         }
     }
 }

@@ -150,9 +150,17 @@ impl Port<'_> {
     }
 
     /// Goes down for good. If that does not succeed until `until` (CLOCK_MONOTONIC, ns), the next send does it. With
-    /// `wake`, the other end finds out at once, however it waits.
+    /// `wake`, or while something is unread here, the other end finds out at once, however it waits.
     pub(super) fn go_down_for_good(&self, reason: Reason, wake: bool, until: u64) {
+        // If this end leaves something unread later, the other end has to be woken to give it back. That takes a
+        // direction that is up, or whose mark of going down the other end has passed: a sleeper passes it now.
+        let wake = wake || self.has_something();
         self.step_down(reason, wake, || self.end.pin_sending(), until);
+    }
+
+    /// The same without a doorbell, of an end whose process has the other end as well.
+    pub(super) fn go_down_unnoticed(&self, reason: Reason) {
+        self.step_down(reason, false, || self.end.pin_sending(), u64::MAX);
     }
 
     /// The same, but the direction may go up again.
