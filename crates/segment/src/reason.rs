@@ -83,4 +83,6 @@ reasons! {
     Unused = "unused",
     /// It was handed to a program that could not reach what lay unread in shared memory, and was ended by a reset.
     HandOver = "hand-over",
+    /// The process has so many short connections, one after another, that it follows only a few of them.
+    ShortLived = "short-lived",
 }

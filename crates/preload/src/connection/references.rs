@@ -3,7 +3,7 @@
 use super::count::report;
 use super::handle::{ABSENT, CONFINED, HIGHEST, Handle, PRESENT, UNTOUCHED, handle};
 use super::insiders::Kept;
-use super::{Connection, unclaimed};
+use super::{Connection, short_lived, unclaimed};
 use crate::guest::{family, thread};
 use underpass_segment::channel::Channel;
 use underpass_segment::end::Stage;
@@ -72,6 +72,7 @@ pub fn drop_reference(family: &'static Family, index: u32, channel: Option<Chann
 fn finish(family: &Family, index: u32, channel: Option<Channel>) {
     let end = family.end(index);
     end.end_loans();
+    short_lived::ended(end);
     report(end, index, true);
     if end.has_channel() {
         family::with_meeting_surely(|m| {

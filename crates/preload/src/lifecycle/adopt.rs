@@ -187,6 +187,18 @@ fn disown(fd: i32, known: Known) {
     }
 }
 
+/// Leaves the new connection `fd` to the kernel, as one of many short ones.
+pub fn leave(fd: i32) {
+    let generation = table::generation(fd);
+    if let known @ Known::Socket(_) = table::get(fd)
+        && !epoll::is_looked_at(fd)
+        && table::leave(fd, known)
+    {
+        epoll::leave_to_kernel(fd, generation);
+        seen(Reason::ShortLived);
+    }
+}
+
 /// The library cannot follow what the program does with `fd`: it stays on the kernel path.
 #[cold]
 pub fn give_up(fd: i32, reason: Reason) {
