@@ -91,7 +91,7 @@ fn claim_from(id: i32) {
     let Ok(family) = Family::open(id, kernel::user_id()) else { return };
     let ends = (0..family.used()).map(|index| (family.end(index), index));
     // One that was given back keeps its cookie until it is taken anew.
-    let is_had = |end: &End| end.references.load(Relaxed) > 0 || end.lent_until.load(Relaxed) != 0;
+    let is_had = |end: &End| end.owners.are_any() || end.owners.is_lent();
     let live = ends.filter(|(end, _)| end.stage() <= Stage::Joined && is_had(end));
     if let Some(by_cookie) =
         ByCookie::of(family.used() as usize, live.map(|(end, index)| (end.cookie.load(Relaxed), index)))

@@ -311,6 +311,6 @@ fn fill_parcel(parcel: &mut Parcel, locked: &mut LockedEnds, family: &'static Fa
 fn lend_to_image(connection: &Connection) {
     if connection.end.stage() <= Stage::Joined {
         connection.learn_cookie();
-        connection.end.lend(clock::nanoseconds() + LENT_NS);
+        connection.end.owners.lend(clock::nanoseconds() + LENT_NS);
     }
 }
