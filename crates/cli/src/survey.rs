@@ -1,11 +1,16 @@
 //! `underpass survey`: measures every ordered pair of endpoints.
 
+use std::collections::BTreeSet;
 use std::env;
 use std::io::{IsTerminal, stderr};
+use std::path::{Path, PathBuf};
 use std::process::Command;
 
-use anyhow::{Context, Result};
-use underpass_lab::survey::coordinator::{Outcome, Survey, SurveyError, journal_of, run};
+use anyhow::{Context, Result, bail};
+use underpass_lab::evidence::{Evidence, Survey};
+use underpass_lab::record::Skipped;
+use underpass_lab::survey::again::Again;
+use underpass_lab::survey::coordinator::{self, Outcome, SurveyError, journal_of, run};
 use underpass_lab::survey::endpoints::{Endpoints, EndpointsError, Place, Reach};
 use underpass_lab::survey::journal::JournalError;
 use underpass_lab::survey::local::{self, Local};
@@ -47,30 +52,114 @@ fn make(arguments: &SurveyArguments) -> Result<()> {
 
 /// A survey of the endpoints that a file names.
 fn between(endpoints: &Endpoints, arguments: &SurveyArguments) -> Result<Outcome> {
-    let token = endpoints.token.as_deref().map(Token::read).transpose()?.unwrap_or_else(Token::none);
-    let connect = |index: usize| match &endpoints.endpoints[index].agent {
-        Reach::Address(at) => Remote::connect(*at, &token),
+    let token = token(endpoints)?;
+    let places = &endpoints.endpoints;
+    measure(arguments, places, &endpoints.plan, &[], &|index| reach(&places[index], &token))
+}
+
+fn token(endpoints: &Endpoints) -> Result<Token> {
+    Ok(endpoints.token.as_deref().map(Token::read).transpose()?.unwrap_or_else(Token::none))
+}
+
+fn reach(place: &Place, token: &Token) -> Result<Remote, AgentError> {
+    match &place.agent {
+        Reach::Address(at) => Remote::connect(*at, token),
         Reach::Command(words) => Remote::start(Command::new(&words[0]).args(&words[1..])),
-    };
-    measure(arguments, &endpoints.endpoints, &endpoints.plan, &connect)
+    }
 }
 
 /// A survey of network namespaces that are made for it.
 fn on_this_computer(arguments: &SurveyArguments) -> Result<Outcome> {
-    let local = Local::new()?;
-    let own = env::current_exe().context("cannot tell where the command is; mount /proc")?;
-    let connect = |index: usize| {
-        let mut command = Command::new(&own);
-        command.args(["agent", "--stdio"]);
-        local.connect(index, command)
+    let (local, own) = (Local::new(arguments.arm.as_deref())?, own()?);
+    let plan = local::plan(arguments.quick);
+    measure(arguments, local.places(), &plan, local.missing(), &|index| {
+        local.connect(index, agent(&own, &local, index))
+    })
+}
+
+fn own() -> Result<PathBuf> {
+    env::current_exe().context("cannot tell where the command is; mount /proc")
+}
+
+/// An agent of this command's own version, for an endpoint that was made here.
+fn agent(own: &Path, local: &Local, index: usize) -> Command {
+    let mut command = Command::new(own);
+    command.args(["agent", "--stdio"]);
+    if let Some(folder) = local.arm(index) {
+        command.arg("--arm").arg(folder);
+    }
+    command
+}
+
+/// Endpoints of a survey that are there again.
+pub struct Site {
+    /// The name of the survey.
+    pub survey: String,
+    /// Their agents.
+    pub again: Again,
+    /// What holds them, if they were made for this.
+    pub local: Option<Local>,
+}
+
+/// The endpoints of the newest survey that can be measured between again, and why others cannot: those that `file` names, or those of
+/// `survey --local`.
+///
+/// # Errors
+/// The file cannot be used, is of no survey, or its endpoints are not all there as they were.
+pub fn again(evidence: &Evidence, file: Option<&Path>) -> Result<(Option<Site>, Vec<Skipped>)> {
+    sys::ignore_broken_pipes();
+    let mut surveys: Vec<&Survey> = evidence.surveys.iter().collect();
+    surveys.sort_by(|one, other| other.record.head.date.cmp(&one.record.head.date));
+    let named = file.map(Endpoints::read).transpose()?;
+    let is_meant = |survey: &&Survey| match &named {
+        Some(file) => {
+            let names = |all: &mut dyn Iterator<Item = &String>| all.cloned().collect::<BTreeSet<String>>();
+            let of_file = names(&mut file.endpoints.iter().map(|it| &it.name));
+            of_file == names(&mut survey.record.head.endpoints.iter().map(|it| &it.name))
+        }
+        None => Local::are(&survey.record.head.endpoints),
     };
-    measure(arguments, local.places(), &local::plan(arguments.quick), &connect)
+    let meant = surveys.iter().copied().find(is_meant);
+    let mut skipped: Vec<Skipped> = surveys
+        .iter()
+        .filter(|it| meant.is_none_or(|meant| meant.name != it.name))
+        .map(|it| {
+            let reason = "one survey is checked at a time; name its endpoints with --endpoints ENDPOINTS".to_string();
+            Skipped { name: format!("endpoints of {}", it.name), reason }
+        })
+        .collect();
+    let site = match (meant, &named) {
+        (Some(survey), Some(file)) => {
+            let token = token(file)?;
+            let places = &file.endpoints;
+            let again = Again::meet(&survey.record.head, places, &|index| reach(&places[index], &token))?;
+            Some(Site { survey: survey.name.clone(), again, local: None })
+        }
+        (None, Some(_)) => bail!("no survey among the records is between the endpoints that --endpoints names"),
+        (Some(survey), None) => match made_again(survey) {
+            Ok(site) => Some(site),
+            Err(error) => {
+                skipped.push(Skipped { name: format!("endpoints of {}", survey.name), reason: format!("{error:#}") });
+                None
+            }
+        },
+        (None, None) => None,
+    };
+    Ok((site, skipped))
+}
+
+fn made_again(survey: &Survey) -> Result<Site> {
+    let (local, own) = (Local::new(None)?, own()?);
+    let connect = |index| local.connect(index, agent(&own, &local, index));
+    let again = Again::meet(&survey.record.head, local.places(), &connect)?;
+    Ok(Site { survey: survey.name.clone(), again, local: Some(local) })
 }
 
 fn measure(
     arguments: &SurveyArguments,
     places: &[Place],
     plan: &Plan,
+    missing: &[Skipped],
     connect: &dyn Fn(usize) -> Result<Remote, AgentError>,
 ) -> Result<Outcome> {
     let begun = |seed, have, all| {
@@ -78,7 +167,8 @@ fn measure(
         say(format_args!("seed {seed}: {}{before}", plural(all as u64, "sample", "samples")));
     };
     let progress = stderr().is_terminal();
-    run(&Survey { places, plan, seed: arguments.seed, json: &arguments.json, progress, connect, begun: &begun })
+    let (seed, json, begun) = (arguments.seed, &arguments.json, &begun);
+    run(&coordinator::Survey { places, plan, missing, seed, json, progress, connect, begun })
 }
 
 /// Prints what was measured and what was not.
@@ -106,9 +196,9 @@ fn text(record: &SurveyRecord) -> String {
     let mut rows = vec![["sender", "receiver", "", "median", "95 % interval"].map(str::to_string).to_vec()];
     rows.extend(record.series.iter().filter_map(row));
     let mut text = table(&rows, &[3]);
-    if record.endpoints.iter().any(|endpoint| endpoint.emulated) {
+    if record.head.endpoints.iter().any(|endpoint| endpoint.emulated) {
         text.push_str("\nEmulated, so that the figures say nothing of real endpoints of their kind:\n");
-        for endpoint in &record.endpoints {
+        for endpoint in &record.head.endpoints {
             let how = endpoint.emulation.as_deref().unwrap_or("not emulated");
             text.push_str(&format!("  {}: {how}\n", endpoint.name));
         }

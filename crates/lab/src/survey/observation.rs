@@ -58,6 +58,7 @@ fn least(medians: &[f64]) -> Option<f64> {
 fn pairs(record: &SurveyRecord, metric: Metric) -> Vec<Pair> {
     let counts = |key: &Key| {
         key.metric == metric
+            && key.sender != key.receiver
             && key.flows == 1
             && key.load == Load::Idle
             && key.path == Side::Kernel
