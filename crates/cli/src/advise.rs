@@ -13,7 +13,7 @@ use underpass_lab::{Options, Suite};
 use crate::bench::{end, options, writable};
 use crate::cli::AdviseArguments;
 use crate::failure::Failure;
-use crate::survey;
+use crate::{site, survey};
 
 /// Prints the advice and writes the placement.
 pub fn advise(arguments: &AdviseArguments) -> Result<(), Failure> {
@@ -37,7 +37,7 @@ fn check(evidence: &Evidence, arguments: &AdviseArguments) -> Result<(), Failure
     println!("\nCHECK, seed {}", arguments.seed);
     let options = options(Suite::All, None, arguments.gpu, &arguments.measure)?;
     let options = Options { keep: arguments.record.clone(), ..options };
-    let (site, skipped) = survey::again(evidence, arguments.endpoints.as_deref()).map_err(survey::failure)?;
+    let (site, skipped) = site::again(evidence, arguments.endpoints.as_deref()).map_err(survey::failure)?;
     // What holds the endpoints outlives what is measured between them.
     let (again, _held) = site.map_or((None, None), |it| (Some((it.survey, it.again)), it.local));
     let limit = arguments.minutes.map(|minutes| Duration::from_secs(60 * u64::from(minutes)));

@@ -1,16 +1,13 @@
 //! `underpass survey`: measures every ordered pair of endpoints.
 
-use std::collections::BTreeSet;
 use std::env;
 use std::io::{IsTerminal, stderr};
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-use anyhow::{Context, Result, bail};
-use underpass_lab::evidence::{Evidence, Survey};
+use anyhow::{Context, Result};
 use underpass_lab::record::Skipped;
-use underpass_lab::survey::again::Again;
-use underpass_lab::survey::coordinator::{self, Outcome, SurveyError, journal_of, run};
+use underpass_lab::survey::coordinator::{Outcome, Survey, SurveyError, journal_of, run};
 use underpass_lab::survey::endpoints::{Endpoints, EndpointsError, Place, Reach};
 use underpass_lab::survey::journal::JournalError;
 use underpass_lab::survey::local::{self, Local};
@@ -57,11 +54,13 @@ fn between(endpoints: &Endpoints, arguments: &SurveyArguments) -> Result<Outcome
     measure(arguments, places, &endpoints.plan, &[], &|index| reach(&places[index], &token))
 }
 
-fn token(endpoints: &Endpoints) -> Result<Token> {
+/// The token of its agents, if any is reached at an address.
+pub fn token(endpoints: &Endpoints) -> Result<Token> {
     Ok(endpoints.token.as_deref().map(Token::read).transpose()?.unwrap_or_else(Token::none))
 }
 
-fn reach(place: &Place, token: &Token) -> Result<Remote, AgentError> {
+/// Connects to an agent, or starts it.
+pub fn reach(place: &Place, token: &Token) -> Result<Remote, AgentError> {
     match &place.agent {
         Reach::Address(at) => Remote::connect(*at, token),
         Reach::Command(words) => Remote::start(Command::new(&words[0]).args(&words[1..])),
@@ -71,88 +70,25 @@ fn reach(place: &Place, token: &Token) -> Result<Remote, AgentError> {
 /// A survey of network namespaces that are made for it.
 fn on_this_computer(arguments: &SurveyArguments) -> Result<Outcome> {
     let (local, own) = (Local::new(arguments.arm.as_deref())?, own()?);
-    let plan = local::plan(arguments.quick);
+    let plan = local::plan(arguments.quick, arguments.arm.is_some());
     measure(arguments, local.places(), &plan, local.missing(), &|index| {
         local.connect(index, agent(&own, &local, index))
     })
 }
 
-fn own() -> Result<PathBuf> {
+/// This command's own file.
+pub fn own() -> Result<PathBuf> {
     env::current_exe().context("cannot tell where the command is; mount /proc")
 }
 
 /// An agent of this command's own version, for an endpoint that was made here.
-fn agent(own: &Path, local: &Local, index: usize) -> Command {
+pub fn agent(own: &Path, local: &Local, index: usize) -> Command {
     let mut command = Command::new(own);
     command.args(["agent", "--stdio"]);
     if let Some(folder) = local.arm(index) {
         command.arg("--arm").arg(folder);
     }
     command
-}
-
-/// Endpoints of a survey that are there again.
-pub struct Site {
-    /// The name of the survey.
-    pub survey: String,
-    /// Their agents.
-    pub again: Again,
-    /// What holds them, if they were made for this.
-    pub local: Option<Local>,
-}
-
-/// The endpoints of the newest survey that can be measured between again, and why others cannot: those that `file` names, or those of
-/// `survey --local`.
-///
-/// # Errors
-/// The file cannot be used, is of no survey, or its endpoints are not all there as they were.
-pub fn again(evidence: &Evidence, file: Option<&Path>) -> Result<(Option<Site>, Vec<Skipped>)> {
-    sys::ignore_broken_pipes();
-    let mut surveys: Vec<&Survey> = evidence.surveys.iter().collect();
-    surveys.sort_by(|one, other| other.record.head.date.cmp(&one.record.head.date));
-    let named = file.map(Endpoints::read).transpose()?;
-    let is_meant = |survey: &&Survey| match &named {
-        Some(file) => {
-            let names = |all: &mut dyn Iterator<Item = &String>| all.cloned().collect::<BTreeSet<String>>();
-            let of_file = names(&mut file.endpoints.iter().map(|it| &it.name));
-            of_file == names(&mut survey.record.head.endpoints.iter().map(|it| &it.name))
-        }
-        None => Local::are(&survey.record.head.endpoints),
-    };
-    let meant = surveys.iter().copied().find(is_meant);
-    let mut skipped: Vec<Skipped> = surveys
-        .iter()
-        .filter(|it| meant.is_none_or(|meant| meant.name != it.name))
-        .map(|it| {
-            let reason = "one survey is checked at a time; name its endpoints with --endpoints ENDPOINTS".to_string();
-            Skipped { name: format!("endpoints of {}", it.name), reason }
-        })
-        .collect();
-    let site = match (meant, &named) {
-        (Some(survey), Some(file)) => {
-            let token = token(file)?;
-            let places = &file.endpoints;
-            let again = Again::meet(&survey.record.head, places, &|index| reach(&places[index], &token))?;
-            Some(Site { survey: survey.name.clone(), again, local: None })
-        }
-        (None, Some(_)) => bail!("no survey among the records is between the endpoints that --endpoints names"),
-        (Some(survey), None) => match made_again(survey) {
-            Ok(site) => Some(site),
-            Err(error) => {
-                skipped.push(Skipped { name: format!("endpoints of {}", survey.name), reason: format!("{error:#}") });
-                None
-            }
-        },
-        (None, None) => None,
-    };
-    Ok((site, skipped))
-}
-
-fn made_again(survey: &Survey) -> Result<Site> {
-    let (local, own) = (Local::new(None)?, own()?);
-    let connect = |index| local.connect(index, agent(&own, &local, index));
-    let again = Again::meet(&survey.record.head, local.places(), &connect)?;
-    Ok(Site { survey: survey.name.clone(), again, local: Some(local) })
 }
 
 fn measure(
@@ -168,7 +104,7 @@ fn measure(
     };
     let progress = stderr().is_terminal();
     let (seed, json, begun) = (arguments.seed, &arguments.json, &begun);
-    run(&coordinator::Survey { places, plan, missing, seed, json, progress, connect, begun })
+    run(&Survey { places, plan, missing, seed, json, progress, connect, begun })
 }
 
 /// Prints what was measured and what was not.

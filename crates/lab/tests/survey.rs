@@ -1,21 +1,28 @@
 //! Surveys over loopback: with agents that do what they should, with the real tools, and with agents that do not.
 
+use std::cell::RefCell;
 use std::collections::BTreeSet;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr, TcpListener};
 use std::path::Path;
+use std::rc::Rc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
 
+use underpass_lab::Options;
+use underpass_lab::bench::{Experiment, Lab};
 use underpass_lab::host::Host;
 use underpass_lab::launcher::Side;
+use underpass_lab::survey::again::{Again, Samples};
 use underpass_lab::survey::agent::{Agent, Event};
 use underpass_lab::survey::channel::{self, ChannelError};
 use underpass_lab::survey::coordinator::{Outcome, Survey, SurveyError, journal_of, run};
 use underpass_lab::survey::endpoints::{Place, Reach};
 use underpass_lab::survey::journal::JournalError;
 use underpass_lab::survey::message::{Amount, Client, Facts, Reading, Reply, Request, Server, Stopped};
-use underpass_lab::survey::record::{Kind, Latency, Load, Metric, Percentiles, Plan, Throughput, Tool, ToolVersion};
+use underpass_lab::survey::record::{
+    Head, Key, Kind, Latency, Load, Metric, Percentiles, Plan, Throughput, Tool, ToolVersion,
+};
 use underpass_lab::survey::remote::{AgentError, Remote};
 use underpass_lab::survey::token::Token;
 use underpass_lab::survey::toolbox::Toolbox;
@@ -452,4 +459,64 @@ fn the_real_tools_measure_throughput_latency_beside_a_stream_and_tls() {
         assert_eq!(sample.percentiles.is_some(), series.key.metric == Metric::Latency);
         assert_eq!(sample.via_time.is_some_and(|time| time > 0), series.key.via.is_some(), "{}", series.key);
     }
+}
+
+/// Two agents that do what they should, between which a survey was made, and again.
+fn meet_again(change: impl Fn(&mut Head), with: impl FnOnce(anyhow::Result<Again>, &Head)) {
+    let folder = tempfile::tempdir().unwrap();
+    let (token, ended) = (token(), AtomicBool::new(false));
+    let ((a, at_a), (b, at_b)) = (listener(), listener());
+    thread::scope(|scope| {
+        for listener in [&a, &b] {
+            scope.spawn(|| answer(listener, &token, &ended, &|request| Some(honest(request))));
+        }
+        let places = [place("a", at_a), place("b", at_b)];
+        let mut head = survey(&places, &plan(), &token, &folder.path().join("survey.json")).unwrap().record.head;
+        change(&mut head);
+        let addresses = [at_a, at_b];
+        let connect = |index: usize| Remote::connect(addresses[index], &token);
+        with(Again::meet(&head, &places, &connect), &head);
+        ended.store(true, Ordering::Relaxed);
+    });
+}
+
+#[test]
+fn endpoints_are_measured_between_again_at_sizes_that_the_survey_does_not_have() {
+    meet_again(
+        |_| {},
+        |again, head| {
+            let again = Rc::new(RefCell::new(again.unwrap()));
+            let key = |sender: &str, receiver: &str| Key {
+                sender: sender.to_string(),
+                receiver: receiver.to_string(),
+                via: None,
+                tool: head.endpoints[0].tools[0].tool,
+                metric: Metric::Throughput,
+                size: 512,
+                flows: 1,
+                load: Load::Idle,
+                path: Side::Kernel,
+            };
+            let mut samples = Samples::new(&again, vec![key("a", "b"), key("b", "a")]);
+            let plans = samples.plans();
+            assert_eq!((plans[1].group.as_str(), plans[1].size), ("b → a: throughput", Some(512)));
+            // Nothing is started, so that any file will do for the library.
+            let lab = Lab::new(&Options::new("/proc/self/exe")).unwrap();
+            let session = lab.launcher.session(Side::Kernel).unwrap();
+            assert_eq!(samples.sample(&lab, &session).unwrap(), [Ok(1e6), Ok(1e6)]);
+        },
+    );
+}
+
+#[test]
+fn endpoints_that_have_changed_since_the_survey_are_not_measured_again() {
+    let refused = |change: fn(&mut Head), what: &str| {
+        meet_again(change, |again, _| {
+            let error = again.err().expect("it has changed").to_string();
+            assert!(error.contains(what) && error.contains("predictions from it say nothing of them"), "{error}");
+        });
+    };
+    refused(|head| head.endpoints[0].tools[0].version = "9.8".to_string(), "the tools of a was iperf3 9.8");
+    refused(|head| head.endpoints[1].host.kernel = "Linux 1".to_string(), "the kernel of b was Linux 1");
+    refused(|head| head.endpoints[1].name = "c".to_string(), "c is not there");
 }

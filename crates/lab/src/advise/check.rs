@@ -21,6 +21,7 @@ use crate::record::{Measurement, Record, Skipped};
 use crate::run::measure;
 use crate::suite::{checksum, driver, layers, pingpong, stream};
 use crate::survey::again::{Again, Samples};
+use crate::unit::counted;
 
 /// What is to be checked, and for how long.
 #[derive(Default)]
@@ -154,12 +155,15 @@ fn has(record: &Record, suite: &str, experiment: &dyn Experiment) -> bool {
 
 /// Stages of which no size can be held out, with the number of their routes.
 fn unasked(questions: &[&Question]) -> Vec<Skipped> {
-    let mut routes: BTreeMap<Stage, usize> = BTreeMap::new();
+    let mut routes: BTreeMap<Stage, u32> = BTreeMap::new();
     for question in questions.iter().filter(|it| held_out(&it.sizes()).is_empty()) {
         *routes.entry(question.stage).or_default() += 1;
     }
     let why = "their records have no two sizes, between which one could be held out";
-    routes.into_iter().map(|(stage, count)| skipped(&format!("{}, {count} routes", stage.name()), why)).collect()
+    routes
+        .into_iter()
+        .map(|(stage, count)| skipped(&format!("{}, {}", stage.name(), counted(count, "route")), why))
+        .collect()
 }
 
 /// Adds experiments that measure, in turn, all ways of these questions at sizes between theirs.
