@@ -211,6 +211,45 @@ fn a_starter_that_fails_or_prints_something_else_is_named() {
     );
 }
 
+/// An endpoint whose programs are those in `bin` alone.
+fn bare(name: &str, folder: &Path) -> String {
+    endpoint(name, &["env", &format!("PATH={}", folder.join("bin").display()), UNDERPASS, "agent", "--stdio"])
+}
+
+#[test]
+fn tools_that_are_missing_or_too_old_are_named() {
+    let folder = tempfile::tempdir().unwrap();
+    program(&folder.path().join("bin/iperf3"), "#!/bin/sh\necho 'iperf 3.1.3'\n");
+    let endpoints = [bare("a", folder.path()), bare("b", folder.path())];
+    let end = begin(folder.path(), &endpoints).wait_with_output().unwrap();
+    assert_eq!(end.status.code(), Some(1));
+    let said = stderr(&end);
+    for name in ["a", "b"] {
+        assert!(said.contains(&format!("{name}: throughput: iperf3 3.1.3 is too old; 3.7 or later is needed")), "{said}");
+        assert!(said.contains(&format!("{name}: latency: sockperf is not installed (Debian: apt-get install")), "{said}");
+    }
+    assert!(!folder.path().join("survey.json").exists() && !folder.path().join("survey.json.journal").exists());
+}
+
+/// As a server it does not listen, and as a client it does not end.
+#[test]
+fn a_tool_that_prints_without_end_is_named_and_left_out() {
+    let folder = tempfile::tempdir().unwrap();
+    let yes = ["/usr/bin/yes", "/bin/yes"].into_iter().find(|it| Path::new(it).exists()).expect("coreutils");
+    let liar = format!("#!/bin/sh\n[ \"$1\" != --version ] || {{ echo 'iperf 3.12'; exit; }}\nexec {yes}\n");
+    program(&folder.path().join("bin/iperf3"), &liar);
+    let endpoints = [bare("a", folder.path()), bare("b", folder.path())];
+    let end = begin(folder.path(), &endpoints).wait_with_output().unwrap();
+    assert_eq!(end.status.code(), Some(0), "all that can be measured is, which is nothing: {}", stderr(&end));
+    let record: serde_json::Value =
+        serde_json::from_str(&fs::read_to_string(folder.path().join("survey.json")).unwrap()).unwrap();
+    assert_eq!(record["series"].as_array().unwrap().len(), 0);
+    let reasons: Vec<&str> =
+        record["skipped"].as_array().unwrap().iter().map(|it| it["reason"].as_str().unwrap()).collect();
+    let named = reasons.iter().filter(|it| it.contains("iperf3 printed more than") && it.ends_with("(3 times)"));
+    assert_eq!(named.count(), 2, "{reasons:?}");
+}
+
 #[test]
 fn an_agent_that_is_killed_is_started_again() {
     if !tools() {
