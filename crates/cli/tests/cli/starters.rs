@@ -225,8 +225,14 @@ fn tools_that_are_missing_or_too_old_are_named() {
     assert_eq!(end.status.code(), Some(1));
     let said = stderr(&end);
     for name in ["a", "b"] {
-        assert!(said.contains(&format!("{name}: throughput: iperf3 3.1.3 is too old; 3.7 or later is needed")), "{said}");
-        assert!(said.contains(&format!("{name}: latency: sockperf is not installed (Debian: apt-get install")), "{said}");
+        assert!(
+            said.contains(&format!("{name}: throughput: iperf3 3.1.3 is too old; 3.7 or later is needed")),
+            "{said}"
+        );
+        assert!(
+            said.contains(&format!("{name}: latency: sockperf is not installed (Debian: apt-get install")),
+            "{said}"
+        );
     }
     assert!(!folder.path().join("survey.json").exists() && !folder.path().join("survey.json.journal").exists());
 }
