@@ -216,7 +216,7 @@ fn add_endpoints(questions: &[&Question], again: Again, chosen: &mut Chosen) {
 }
 
 /// A size between each two neighbours, the same factor from both, in multiples of 8.
-fn held_out(sizes: &[u64]) -> Vec<u64> {
+pub(super) fn held_out(sizes: &[u64]) -> Vec<u64> {
     let middle = |pair: &[u64]| (((pair[0] as f64 * pair[1] as f64).sqrt() / 8.0).round() * 8.0) as u64;
     let between = sizes.windows(2).map(|pair| (middle(pair), pair[0], pair[1]));
     between.filter(|(size, low, high)| (low + 1..*high).contains(size)).map(|(size, ..)| size).collect()

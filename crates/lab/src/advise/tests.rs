@@ -197,3 +197,24 @@ fn a_check_counts_what_was_right_and_what_it_cost() {
     assert!(check(SIZES[1], [1e9, 2e9]).0.is_empty(), "a size of the record is not held out");
     assert!(check(1 << 20, [1e9, 2e9]).0.is_empty(), "beyond the sizes nothing is predicted");
 }
+
+/// The records that are kept here leave sizes out between which advice can be put to the test, for each kind of work.
+#[test]
+fn the_records_have_cases_for_each_kind_of_work() {
+    let folder = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("../../records");
+    let names = ["2026-11-23", "checksum-2026-11-23", "driver-2026-11-23", "layers-2026-11-23"];
+    let files: Vec<_> = names.iter().map(|name| folder.join(format!("{name}.json"))).collect();
+    let evidence = Evidence::read(&files).unwrap();
+    let mut cases: BTreeMap<(Stage, Objective), usize> = BTreeMap::new();
+    for asked in newest(&evidence).into_values() {
+        let question = &asked.question;
+        *cases.entry((question.stage, question.objective)).or_default() += check::held_out(&question.sizes()).len();
+    }
+    let of = |stage, objective| cases.get(&(stage, objective)).copied().unwrap_or(0);
+    use {Objective as O, Stage as S};
+    assert!(of(S::Transport, O::Latency) >= 6 && of(S::Transport, O::Throughput) >= 6, "{cases:?}");
+    assert!(of(S::Layers, O::Throughput) >= 30 && of(S::Instructions, O::Throughput) >= 60, "{cases:?}");
+    assert!(of(S::Link, O::Throughput) >= 10 && of(S::Completion, O::Processor) >= 10, "{cases:?}");
+    assert!(of(S::Copies, O::Processor) >= 3, "{cases:?}");
+    assert!(of(S::Checksum, O::Throughput) >= 18 && of(S::Checksum, O::Processor) >= 7, "by size and load: {cases:?}");
+}
