@@ -86,7 +86,7 @@ fn finish(family: &Family, index: u32, channel: Option<Channel>) {
 }
 
 /// Ends what was unclaimed, for whoever has come, or has not come in time.
-fn reap(family: &Family) {
+fn reap(family: &'static Family) {
     if !unclaimed::are_any() {
         return;
     }
@@ -107,7 +107,15 @@ fn reap(family: &Family) {
         let is_over = !claimed && is_as_kept && end.owners.end_loan(until);
         let last = is_over && !end.owners.are_any();
         if last {
-            finish(family, index, None);
+            let channel = family::with_meeting_surely(|m| m.channel(end)).flatten().filter(|_| end.has_channel());
+            let is_lost = channel.is_some_and(|channel| {
+                Connection::at(family, index, -1).port_with(channel, thread::number()).goes_with_channel()
+            });
+            finish(family, index, channel);
+            if is_lost {
+                // Whoever comes for it after all must not read the socket as if nothing were missing.
+                end.advance(Stage::Broken);
+            }
         }
         if end.has_channel() {
             family::with_meeting_surely(|m| m.release(end));
