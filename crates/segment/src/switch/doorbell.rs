@@ -50,6 +50,13 @@ impl Port<'_> {
         kernel::undisturbed(|| self.discard_counted_bells())
     }
 
+    /// The same beside the program's receives: a failure that the kernel tells, which it tells once, is kept for the program.
+    pub(super) fn discard_bells_aside(&self) {
+        if let Some(Taken::Failed(error)) = self.discard_bells() {
+            self.end.keep_error(error);
+        }
+    }
+
     fn discard_counted_bells(&self) -> Option<Taken> {
         let reading = &self.end.reading;
         while let left @ 1.. = reading.to_discard() {
@@ -73,10 +80,18 @@ impl Port<'_> {
         self.in_kernel(|| if self.has_something() { Ok(0) } else { self.take_waiting_bells(most) })
     }
 
-    /// Takes doorbells without waiting, whatever is in the ring.
+    /// Takes doorbells without waiting, whatever is in the ring. A failure that the kernel tells, which it tells once, is kept for the
+    /// program.
     pub(super) fn take_waiting_bells(&self, most: usize) -> Answer {
         // SAFETY: the buffer is `take_bells`'.
-        self.take_bells(most, |fd, to, len| unsafe { kernel::recv(fd, to, len, libc::MSG_DONTWAIT) })
+        let taken = self.take_bells(most, |fd, to, len| unsafe { kernel::recv(fd, to, len, libc::MSG_DONTWAIT) });
+        if let Err(error) = taken
+            && error != AGAIN
+            && let Taken::Failed(error) = self.verdict(error)
+        {
+            self.end.keep_error(error);
+        }
+        taken
     }
 
     /// Takes doorbells out of the kernel's queue by `recv`, and keeps them until it is sure that they were no data sent
@@ -234,7 +249,7 @@ impl Port<'_> {
                     }
                 }
             } else {
-                let _ = self.discard_bells();
+                self.discard_bells_aside();
             }
             let missing = missing();
             if missing == 0 || over {

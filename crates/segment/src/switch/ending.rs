@@ -107,7 +107,7 @@ impl Port<'_> {
                 }
                 self.owed() > 0 && !self.has_something()
             } else {
-                let _ = self.discard_bells();
+                self.discard_bells_aside();
                 reading.to_discard() > 0
             }
         });

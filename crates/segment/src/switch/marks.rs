@@ -132,7 +132,7 @@ impl Port<'_> {
             }
         }
         if !self.receives_fast() && self.end.reading.stash.load(Relaxed) == 0 {
-            let _ = self.discard_bells();
+            self.discard_bells_aside();
         }
     }
 
