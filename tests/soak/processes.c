@@ -66,7 +66,6 @@ static const char *const RECEIVER[RECEIVES] = {"recv", "read", "readv", "recvmsg
 enum { BY_THREADS, BY_FORK, BY_FORK_SENDING, BY_EXEC, BY_POLL, DUPLEXES };
 static const char *const DUPLEX[DUPLEXES] = {"duplex-threads", "duplex-fork", "duplex-fork-sending", "duplex-exec",
                                              "duplex-poll"};
-enum { END_CLOSE, END_HALF, END_RESET, END_UNREAD, END_SHUTDOWN, END_KILL, ENDS };
 static const char *const END[ENDS] = {"end-close", "end-half", "end-reset", "end-unread", "end-shutdown", "end-kill"};
 enum { SERVE_FORK, SERVE_PREFORK, SERVE_EXCLUSIVE, SERVE_PASS, SERVE_PASS_STRANGER, SERVE_THREADS, SERVES };
 static const char *const SERVE[SERVES] = {"serve-fork", "serve-prefork", "serve-exclusive", "serve-pass",

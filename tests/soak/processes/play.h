@@ -9,6 +9,9 @@
 #include <sys/types.h>
 #include <time.h>
 
+// How a connection ends.
+enum { END_CLOSE, END_HALF, END_RESET, END_UNREAD, END_SHUTDOWN, END_KILL, ENDS };
+
 enum {
     CONNS = 5,        // most connections in a round
     PHASES = 40,      // most phases of a script

@@ -41,6 +41,8 @@ enum { SOMEBODY = 1000 };
 // In the folder of this program: a file that is no library of ours, a static image, and a root with a program alone.
 static char folder[300], other_library[340], static_image[340], root[340];
 
+// The index of resets by a process that was killed.
+enum { KILLED = 3 };
 static uint64_t images, replaced, resets, reset_for[8];
 
 // --------------------------------------------------------------------------------------------------- what images need
@@ -334,7 +336,7 @@ static int reason(const struct conn *c)
         if (other->unable)
             return 2;
         if (c->killed)
-            return 3;
+            return KILLED;
         if (other->passed)
             return 4;
         if (other->input)
@@ -396,9 +398,20 @@ __attribute__((noreturn)) static void stop(struct actor *a)
         pause();
 }
 
+// Whether the other side's last process has killed itself, perhaps with a doorbell untaken: then the connection is reset, and what it
+// had sent by the kernel is lost (docs/limits.md, "Endings and killed processes").
+static bool has_other_killed_itself(const struct actor *a)
+{
+    const struct conn *c = a->conn;
+    return c->end == END_KILL && c->side[!a->me].done && !c->side[a->me].done;
+}
+
 void stop_if_reset(struct actor *a)
 {
     int error = errno;
+    // The reset itself, not the end of the stream that the kernel tells once it has told the reset.
+    if (a && error == ECONNRESET && has_other_killed_itself(a))
+        stop(a);
     if (a && is_over(a) && reason(a->conn) >= 0)
         stop(a);
     errno = error;
@@ -430,7 +443,8 @@ void count_resets(void)
         if (!c->side[0].reset && !c->side[1].reset)
             continue;
         resets++;
-        reset_for[reason(c)]++;
+        int why = reason(c);
+        reset_for[why < 0 ? KILLED : why]++;
     }
 }
 
