@@ -20,8 +20,8 @@ const BATCH: usize = 16;
 const SEGMENTS: usize = 64;
 /// Octets behind the buffers of a message.
 const SPILL: usize = 1 << 16;
-/// After so many messages of one datagram each, the next is expected to be one.
-const SINGLES: u32 = 64;
+/// So many messages show how many segments one has at most.
+const PERIOD: u32 = 64;
 
 /// What the next message is expected to be like.
 #[derive(Clone, Copy, Debug)]
@@ -29,8 +29,9 @@ struct Expected {
     /// Octets of a segment; of a message of one datagram as many as a buffer has room for.
     size: usize,
     segments: usize,
-    /// Messages of one datagram since the last of more.
-    singles: u32,
+    /// Segments of the largest message of this period, and how many there were.
+    most: usize,
+    messages: u32,
 }
 
 /// What is known of a message.
@@ -47,15 +48,16 @@ struct Message {
 pub struct Receiving {
     arena: Arena,
     local: SocketAddr,
-    /// To receive into, the next first.
-    room: VecDeque<Buffer>,
+    /// To receive into, the next last: what was read a moment ago is in the processor's cache.
+    room: Vec<Buffer>,
+    /// Of those, what a call may write to, the first message's first.
+    laid: VecDeque<Buffer>,
     /// Packets that have come and that nobody has taken.
     come: VecDeque<Buffer>,
     calls: Incoming,
     expected: Expected,
-    /// Buffers of the message that is looked at, and those that others did not need.
+    /// Buffers of the message that is looked at.
     mine: Vec<Buffer>,
-    spare: Vec<Buffer>,
     /// What did not fit the buffers of each message, and a message that is put together.
     spill: Vec<u8>,
     whole: Vec<u8>,
@@ -70,12 +72,12 @@ impl Receiving {
         let mut receiving = Receiving {
             arena: arena.clone(),
             local,
-            room: VecDeque::with_capacity(frames),
+            room: Vec::with_capacity(frames),
+            laid: VecDeque::with_capacity(BATCH * SEGMENTS),
             come: VecDeque::with_capacity(frames),
             calls: Incoming::new(BATCH, BATCH * (SEGMENTS + 1)),
-            expected: Expected { size: 0, segments: 1, singles: 0 },
+            expected: Expected { size: 0, segments: 1, most: 1, messages: 0 },
             mine: Vec::with_capacity(SEGMENTS),
-            spare: Vec::with_capacity(frames),
             // Pages that are not written to take no memory.
             spill: vec![0; BATCH * SPILL],
             whole: Vec::with_capacity(SPILL),
@@ -97,12 +99,12 @@ impl Receiving {
     }
 
     fn expect_one(&mut self) {
-        self.expected = Expected { size: self.data_room(), segments: 1, singles: 0 };
+        self.expected = Expected { size: self.data_room(), segments: 1, most: 1, messages: 0 };
     }
 
     /// A buffer to receive into.
     pub fn fill(&mut self, buffer: Buffer) {
-        self.room.push_back(buffer);
+        self.room.push(buffer);
     }
 
     /// Whether a packet that comes could be taken.
@@ -138,28 +140,27 @@ impl Receiving {
             return Ok(());
         }
         let count = most.div_ceil(each).min(BATCH).min(self.room.len() / each);
-        let (mut messages, mut room) = (self.calls.lay(), self.room.iter_mut());
+        let room = self.room.len() - count * each;
+        self.laid.extend(self.room.drain(room..).rev());
+        let (mut messages, mut laid) = (self.calls.lay(), self.laid.iter_mut());
         for spill in self.spill.chunks_exact_mut(SPILL).take(count) {
             messages.add(Name::ROOM, Control::ROOM);
-            for buffer in room.by_ref().take(each) {
+            for buffer in laid.by_ref().take(each) {
                 messages.write_to(&mut self.arena.room(buffer)[headers..][..size]);
             }
             messages.write_to(spill);
         }
-        let came = messages.receive(socket.as_fd())?;
-        for number in 0..came {
-            self.mine.extend(self.room.drain(..each));
-            // Those of the messages behind it are theirs.
-            let theirs = (came - number - 1) * each;
+        let came = messages.receive(socket.as_fd());
+        for number in 0..*came.as_ref().unwrap_or(&0) {
+            self.mine.extend(self.laid.drain(..each));
             match self.read(self.calls.came(number)) {
-                Some(message) => self.land(number, message, size, theirs),
+                Some(message) => self.land(number, message, size),
                 None => self.lost += 1,
             }
-            self.spare.append(&mut self.mine);
+            self.room.append(&mut self.mine);
         }
-        // They are in the processor's cache.
-        self.spare.drain(..).rev().for_each(|buffer| self.room.push_front(buffer));
-        Ok(())
+        self.room.extend(self.laid.drain(..).rev());
+        came.map(drop)
     }
 
     /// What a message is: none of which something is missing, or that nobody has sent.
@@ -174,8 +175,8 @@ impl Receiving {
         Some(Message { octets, segment: segment.unwrap_or(octets).max(1), header })
     }
 
-    /// Makes packets of a message, whose segments were expected to be of `size` octets. So many of the buffers in front are others'.
-    fn land(&mut self, number: usize, message: Message, size: usize, theirs: usize) {
+    /// Makes packets of a message, whose segments were expected to be of `size` octets.
+    fn land(&mut self, number: usize, message: Message, size: usize) {
         let Message { octets, segment, header } = message;
         let count = octets.div_ceil(segment).max(1);
         let template = Template::new(header).filter(|_| segment <= self.data_room());
@@ -191,7 +192,7 @@ impl Receiving {
             }
         } else {
             self.gather(number, octets, size);
-            self.scatter(segment, &template, theirs);
+            self.scatter(segment, &template);
         }
         self.learn(segment, count, octets);
     }
@@ -209,13 +210,12 @@ impl Receiving {
     }
 
     /// Copies a message that was put together into buffers, a segment into each.
-    fn scatter(&mut self, segment: usize, template: &Template, theirs: usize) {
-        let Receiving { whole, mine, spare, room, arena, come, lost, .. } = self;
+    fn scatter(&mut self, segment: usize, template: &Template) {
+        let Receiving { whole, mine, room, arena, come, lost, .. } = self;
         let mut segments = whole.chunks(segment);
         let first = segments.next().unwrap_or_default();
         for data in std::iter::once(first).chain(segments) {
-            let more = || if room.len() > theirs { room.pop_back() } else { None };
-            let Some(mut buffer) = mine.pop().or_else(|| spare.pop()).or_else(more) else {
+            let Some(mut buffer) = mine.pop().or_else(|| room.pop()) else {
                 *lost += 1;
                 continue;
             };
@@ -225,15 +225,19 @@ impl Receiving {
         }
     }
 
+    /// More segments are expected at once, fewer when no message of some had as many: what is prepared for too many costs little.
     fn learn(&mut self, segment: usize, count: usize, octets: usize) {
-        let Expected { size, segments, singles } = &mut self.expected;
+        let Expected { size, segments, most, messages } = &mut self.expected;
         if count > 1 {
-            // More at once, fewer by and by: what is prepared for too many costs little.
-            *segments = (*segments - (*segments).saturating_sub(count) / 8).max(count).min(SEGMENTS);
-            (*size, *singles) = (segment, 0);
-        } else if *segments > 1 {
-            *singles += 1;
-            if *singles == SINGLES || octets > *size {
+            *size = segment;
+        } else if *segments > 1 && octets > *size {
+            return self.expect_one();
+        }
+        (*most, *messages) = ((*most).max(count).min(SEGMENTS), *messages + 1);
+        *segments = (*segments).max(*most);
+        if *messages == PERIOD {
+            (*segments, *most, *messages) = (*most, 1, 0);
+            if *segments == 1 {
                 self.expect_one();
             }
         }
