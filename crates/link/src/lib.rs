@@ -24,6 +24,7 @@ mod option;
 pub mod packet;
 pub mod rig;
 pub mod ring;
+mod route;
 pub mod shape;
 mod sync;
 pub mod udp;

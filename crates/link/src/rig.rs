@@ -3,12 +3,13 @@
 #![allow(unsafe_code, reason = "a thread leaves its network namespace")]
 
 use crate::interface::Interface;
-use netlink_packet_core::{NLM_F_ACK, NLM_F_CREATE, NLM_F_EXCL, NLM_F_REQUEST};
+use netlink_packet_core::{NLM_F_ACK, NLM_F_CREATE, NLM_F_EXCL, NLM_F_REPLACE, NLM_F_REQUEST};
 use netlink_packet_core::{NetlinkHeader, NetlinkMessage, NetlinkPayload};
 use netlink_packet_route::address::{AddressAttribute, AddressFlags, AddressMessage};
 use netlink_packet_route::link::{AfSpecInet6, AfSpecUnspec, In6AddrGenMode, InfoData, InfoKind, InfoVeth};
 use netlink_packet_route::link::{LinkAttribute, LinkFlags, LinkInfo, LinkMessage};
 use netlink_packet_route::route::{RouteAttribute, RouteHeader, RouteMessage, RouteProtocol, RouteScope, RouteType};
+use netlink_packet_route::tc::{TcAttribute, TcHandle, TcMessage};
 use netlink_packet_route::{AddressFamily, RouteNetlinkMessage};
 use netlink_sys::protocols::NETLINK_ROUTE;
 use netlink_sys::{Socket, SocketAddr};
@@ -208,6 +209,19 @@ impl Namespace {
         message.attributes = vec![RouteAttribute::Destination(network.into()), RouteAttribute::Gateway(router.into())];
         let request = RouteNetlinkMessage::NewRoute(message);
         self.ask("making a route by way of", &router.to_string(), NLM_F_CREATE | NLM_F_EXCL, request)
+    }
+
+    /// Gives an interface a queueing discipline, by its name, e.g. `fq`.
+    ///
+    /// # Errors
+    /// The kernel has none of that name, or refuses.
+    pub fn set_queueing(&self, name: &str, discipline: &str) -> Result<(), RigError> {
+        let doing = "setting the queueing discipline of";
+        let index = || Interface::named(name).map(|it| it.index()).map_err(io::Error::other);
+        let mut message = TcMessage::with_index(self.inside(index).map_err(refused(doing, name))? as i32);
+        message.header.parent = TcHandle::ROOT;
+        message.attributes.push(TcAttribute::Kind(discipline.to_string()));
+        self.ask(doing, name, NLM_F_CREATE | NLM_F_REPLACE, RouteNetlinkMessage::NewQueueDiscipline(message))
     }
 
     /// Sets a parameter of the network, as sysctl(8) does, e.g. `ipv4/ip_forward`.

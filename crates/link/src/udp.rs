@@ -8,6 +8,7 @@ mod calls;
 mod control;
 mod errors;
 mod name;
+mod pace;
 mod paths;
 mod receiving;
 mod sending;
@@ -15,12 +16,16 @@ mod socket;
 
 use crate::arena::{Arena, Buffer, refused};
 use crate::error::{Fault, OpenError};
+use crate::ip::Header;
+use crate::route::Routes;
 use crate::{Counters, Guarantees, LOOK, Link, Readiness, Returned, Watch, ip};
 use errors::Complaint;
+use pace::Pace;
 use paths::Paths;
 use receiving::Receiving;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::fd::AsFd;
+use rustix::time::{ClockId, clock_gettime};
 use sending::{Outcome, Sending, Ways};
 use socket::{Abilities, Socket};
 use std::cell::Cell;
@@ -28,7 +33,10 @@ use std::collections::VecDeque;
 use std::fmt::{self, Debug, Formatter};
 use std::io;
 use std::net::SocketAddr;
+use std::num::NonZeroU64;
 use std::time::Duration;
+
+pub use pace::Timekeeper;
 
 /// Errors that are taken from the kernel at a time, and ways that a check asks for again.
 const COMPLAINTS: usize = 64;
@@ -63,6 +71,11 @@ pub struct Udp {
     /// Whether packets come as segments of a message; and why they do not go so, where the kernel has refused that.
     joins: bool,
     refusal: Option<io::Error>,
+    /// Knows by which interface packets leave. Without it none is known to keep times.
+    routes: Option<Routes>,
+    /// Ways that have a pace, and packets whose time has come.
+    paced: usize,
+    timely: VecDeque<Buffer>,
     /// Transmitted, or refused, and not yet asked for.
     done: Vec<Buffer>,
     counters: Counters,
@@ -96,6 +109,9 @@ impl Udp {
             config: *config,
             joins,
             refusal: None,
+            routes: Routes::open().ok(),
+            paced: 0,
+            timely: VecDeque::new(),
             done: Vec::with_capacity(geometry.frames as usize),
             counters: Counters::default(),
             drops: Cell::new(0),
@@ -149,12 +165,100 @@ impl Udp {
     /// # Errors
     /// There is no way to it.
     pub fn path(&mut self, peer: SocketAddr) -> Result<usize, Fault> {
-        let mtu = self.socket.mtu(peer).map_err(|error| Fault::Unreachable { peer, error })?;
-        match self.paths.find(peer) {
-            Some(path) => self.paths.get_mut(path).mtu = mtu,
-            None => drop(self.paths.add(peer, self.socket.name(peer), mtu)),
+        let path = self.way(peer)?;
+        Ok(self.paths.get(path).mtu.min(self.frame_room()))
+    }
+
+    /// Has packets to a peer leave at so many octets in a second at most, headers of IP and UDP counted, or as fast as they go. Others
+    /// are not held up meanwhile. Says who keeps the time.
+    ///
+    /// # Errors
+    /// There is no way to it.
+    pub fn pace(&mut self, peer: SocketAddr, rate: Option<NonZeroU64>) -> Result<Timekeeper, Fault> {
+        let path = match self.paths.find(peer) {
+            Some(path) => path,
+            None => self.way(peer)?,
+        };
+        let (before, now) = (self.paths.get_mut(path).pace.take(), monotonic());
+        self.paced -= usize::from(before.is_some());
+        let Some(rate) = rate else {
+            // What waited goes before all that follows.
+            self.timely.extend(before.into_iter().flat_map(Pace::into_held));
+            self.flush(now);
+            return Ok(Timekeeper::Link);
+        };
+        self.paced += 1;
+        let mut pace = match before {
+            Some(pace) => pace,
+            None => Pace::new(rate, self.timekeeper(peer), now),
+        };
+        pace.change(rate);
+        let keeper = pace.keeper;
+        self.paths.get_mut(path).pace = Some(pace);
+        Ok(keeper)
+    }
+
+    /// Who may keep the times of packets to a peer.
+    fn timekeeper(&self, peer: SocketAddr) -> Timekeeper {
+        let keeps_times = |routes: &Routes| {
+            let interface = routes.egress(self.local().ip(), peer.ip())?;
+            Ok::<_, io::Error>(routes.keeps_times(interface)? && self.socket.take_times().is_ok())
+        };
+        match self.routes.as_ref().map(keeps_times) {
+            Some(Ok(true)) => Timekeeper::Kernel,
+            _ => Timekeeper::Link,
         }
-        Ok(mtu.min(self.frame_room()))
+    }
+
+    /// The number of the way to a peer, whose longest packet is asked for.
+    fn way(&mut self, peer: SocketAddr) -> Result<usize, Fault> {
+        let peer = SocketAddr::new(peer.ip(), peer.port());
+        let mtu = self.socket.mtu(peer).map_err(|error| Fault::Unreachable { peer, error })?;
+        Ok(match self.paths.find(peer) {
+            Some(path) => {
+                self.paths.get_mut(path).mtu = mtu;
+                path
+            }
+            None => self.paths.add(peer, self.socket.name(peer), mtu),
+        })
+    }
+
+    /// Has packets wait for their time whose way has a pace, and leaves the others.
+    fn hold(&mut self, packets: &mut VecDeque<Buffer>) {
+        for _ in 0..packets.len() {
+            let Some(packet) = packets.pop_front() else { return };
+            let to = Header::parse(self.arena.octets(&packet)).map(|(header, _)| header.destination);
+            let path = to.ok().filter(|_| !packet.goes_on()).and_then(|peer| self.paths.find(peer));
+            match path.and_then(|path| self.paths.get_mut(path).pace.as_mut()) {
+                Some(pace) => pace.hold(packet),
+                None => packets.push_back(packet),
+            }
+        }
+    }
+
+    /// Sends packets whose time has come.
+    fn flush(&mut self, now: u64) {
+        let mut timely = std::mem::take(&mut self.timely);
+        self.send(&mut timely, None);
+        while timely.is_empty()
+            && let Some(path) = self.paths.due(now)
+        {
+            let Some(pace) = &mut self.paths.get_mut(path).pace else { break };
+            let departure = pace.take(now, &mut timely).filter(|_| pace.keeper == Timekeeper::Kernel);
+            self.send(&mut timely, departure);
+            if let (false, Some(pace)) = (timely.is_empty(), &mut self.paths.get_mut(path).pace) {
+                pace.put_back(&mut timely);
+                break;
+            }
+        }
+        self.timely = timely;
+    }
+
+    /// The same, if there may be any.
+    fn advance(&mut self) {
+        if self.paced > 0 || !self.timely.is_empty() {
+            self.flush(monotonic());
+        }
     }
 
     fn frame_room(&self) -> usize {
@@ -168,12 +272,12 @@ impl Udp {
         if self.full { to_come | PollFlags::OUT } else { to_come }
     }
 
-    /// Sends packets from the front, as many as go.
-    fn send(&mut self, packets: &mut VecDeque<Buffer>) {
+    /// Sends packets from the front, as many as go, which leave at `departure` if that is said.
+    fn send(&mut self, packets: &mut VecDeque<Buffer>, departure: Option<u64>) {
         let (mut told, mut alone) = (false, false);
         while !packets.is_empty() {
             let ways = &mut Ways { arena: &self.arena, socket: &self.socket, paths: &mut self.paths };
-            match self.sending.send(ways, packets, alone) {
+            match self.sending.send(ways, packets, departure, alone) {
                 Outcome::Nothing => return,
                 // The kernel has copied them.
                 Outcome::Sent(count) => {
@@ -269,6 +373,12 @@ impl Udp {
     }
 }
 
+/// Nanoseconds of the clock by which the kernel has packets leave.
+fn monotonic() -> u64 {
+    let now = clock_gettime(ClockId::Monotonic);
+    now.tv_sec as u64 * 1_000_000_000 + now.tv_nsec as u64
+}
+
 impl Debug for Udp {
     fn fmt(&self, f: &mut Formatter<'_>) -> fmt::Result {
         write!(f, "{} at {}", self.mode(), self.local())
@@ -287,10 +397,18 @@ impl Link for Udp {
 
     fn transmit(&mut self, packets: &mut VecDeque<Buffer>) {
         (self.full, self.again) = (false, false);
-        self.send(packets);
+        if self.paced > 0 {
+            self.hold(packets);
+        }
+        self.advance();
+        // What has waited goes first.
+        if self.timely.is_empty() {
+            self.send(packets, None);
+        }
     }
 
     fn complete(&mut self, done: &mut Vec<Buffer>) {
+        self.advance();
         done.append(&mut self.done);
     }
 
@@ -300,6 +418,7 @@ impl Link for Udp {
     }
 
     fn receive(&mut self, packets: &mut Vec<Buffer>, most: usize) -> usize {
+        self.advance();
         let slept = self.slept.replace(false);
         if !self.receiving.has_come() && most > 0 {
             // The first time a socket may tell what has become of what was sent, in place of giving what has come.
@@ -318,6 +437,7 @@ impl Link for Udp {
     }
 
     fn watch(&mut self) -> Watch {
+        self.advance();
         if self.receiving.has_come() {
             return Watch::Ready;
         }
@@ -335,7 +455,9 @@ impl Link for Udp {
         self.slept.set(true);
         let (come, again) = (self.receiving.has_come(), self.again);
         let readiness = Readiness { descriptor: self.socket.as_fd(), events: self.awaited(), look: None };
-        Some(readiness.look_after(again.then_some(LOOK)).look_after(come.then_some(Duration::ZERO)))
+        let due = if self.paced > 0 { self.paths.next_due() } else { None };
+        let due = due.map(|due| Duration::from_nanos(due.saturating_sub(monotonic())));
+        Some(readiness.look_after(again.then_some(LOOK)).look_after(come.then_some(Duration::ZERO)).look_after(due))
     }
 
     fn counters(&self) -> Counters {
@@ -358,6 +480,44 @@ impl Link for Udp {
     }
 
     fn close(self: Box<Self>) -> Returned {
-        Returned { lent: self.done, given: self.receiving.into_buffers(), own: Vec::new() }
+        let Udp { done: mut lent, timely, paths, receiving, .. } = *self;
+        lent.extend(timely.into_iter().chain(paths.into_held()));
+        Returned { lent, given: receiving.into_buffers(), own: Vec::new() }
+    }
+}
+
+#[cfg(all(test, not(loom)))]
+mod tests {
+    use super::*;
+    use crate::arena::Geometry;
+    use crate::ip::Template;
+
+    /// Whether or not the interface keeps them, the kernel takes a message's time beside it.
+    #[test]
+    fn packets_go_with_their_times_beside_them() {
+        let (arena, mut free) = Arena::new(Geometry { frames: 64, frame_size: 1024, headroom: 0 });
+        let open = || Udp::open("127.0.0.1:0".parse().unwrap(), &arena, &Config::default()).unwrap();
+        let (mut from, mut to) = (open(), open());
+        free.drain(..32).for_each(|buffer| to.fill(buffer));
+        let peer = to.local();
+        let rate = NonZeroU64::new(10_000_000).unwrap();
+        assert_eq!(from.pace(peer, Some(rate)).unwrap(), Timekeeper::Link, "loopback has no discipline");
+        from.socket.take_times().unwrap();
+        let path = from.paths.find(peer).unwrap();
+        from.paths.get_mut(path).pace = Some(Pace::new(rate, Timekeeper::Kernel, monotonic()));
+        let template = Template::new(Header { source: from.local(), destination: peer, class: 2 }).unwrap();
+        let mut packets = VecDeque::new();
+        for mut buffer in free.drain(..) {
+            arena.fill(&mut buffer, 1000);
+            template.write(&mut arena.octets_mut(&mut buffer)[..template.size()], 1000 - template.size());
+            packets.push_back(buffer);
+        }
+        from.transmit(&mut packets);
+        let (mut come, begin) = (Vec::new(), std::time::Instant::now());
+        while come.len() < 32 {
+            to.receive(&mut come, 64);
+            assert!(begin.elapsed() < Duration::from_secs(20), "{}: {:?}", come.len(), to.counters());
+        }
+        assert_eq!((from.counters().sent, from.paths.next_due(), packets.len()), (32, None, 0));
     }
 }

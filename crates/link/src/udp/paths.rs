@@ -1,6 +1,8 @@
 //! What is known of the ways to peers: how long packets may be, and how fast they may go.
 
+use crate::arena::Buffer;
 use crate::udp::name::Name;
+use crate::udp::pace::Pace;
 use std::collections::HashMap;
 use std::net::SocketAddr;
 
@@ -15,6 +17,8 @@ pub struct Path {
     pub mtu: usize,
     /// What it was when that was last told.
     pub told: usize,
+    /// How fast packets may go, if there is a limit.
+    pub pace: Option<Pace>,
 }
 
 /// The ways that were used or asked for.
@@ -41,7 +45,7 @@ impl Paths {
     /// A way that was not known; its number.
     pub fn add(&mut self, peer: SocketAddr, name: Name, mtu: usize) -> usize {
         let number = self.all.len();
-        self.all.push(Path { peer, name, mtu, told: mtu });
+        self.all.push(Path { peer, name, mtu, told: mtu, pace: None });
         self.numbers.insert(peer, number);
         number
     }
@@ -60,6 +64,21 @@ impl Paths {
     /// All of them.
     pub fn iter(&self) -> impl Iterator<Item = &Path> {
         self.all.iter()
+    }
+
+    /// The number of a way in which packets are due.
+    pub fn due(&self, now: u64) -> Option<usize> {
+        self.all.iter().position(|it| it.pace.as_ref().and_then(Pace::due).is_some_and(|due| due <= now))
+    }
+
+    /// When packets are due next, if any wait.
+    pub fn next_due(&self) -> Option<u64> {
+        self.all.iter().filter_map(|it| it.pace.as_ref()?.due()).min()
+    }
+
+    /// All packets that wait for their time.
+    pub fn into_held(self) -> impl Iterator<Item = Buffer> {
+        self.all.into_iter().filter_map(|it| it.pace).flat_map(Pace::into_held)
     }
 
     /// The number of one whose turn it is, so that each has its turn.

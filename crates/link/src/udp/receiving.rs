@@ -151,7 +151,10 @@ impl Receiving {
             messages.write_to(spill);
         }
         let came = messages.receive(socket.as_fd());
-        for number in 0..*came.as_ref().unwrap_or(&0) {
+        let messages = *came.as_ref().unwrap_or(&0);
+        // Those that nothing was written to may be of use for what did not come as expected.
+        self.room.extend(self.laid.drain(messages * each..).rev());
+        for number in 0..messages {
             self.mine.extend(self.laid.drain(..each));
             match self.read(self.calls.came(number)) {
                 Some(message) => self.land(number, message, size),
@@ -159,7 +162,6 @@ impl Receiving {
             }
             self.room.append(&mut self.mine);
         }
-        self.room.extend(self.laid.drain(..).rev());
         came.map(drop)
     }
 

@@ -83,8 +83,15 @@ impl Sending {
         Sending { calls: Outgoing::new(BATCH, BATCH * SEGMENTS), groups, joins, calls_made: 0 }
     }
 
-    /// Sends packets from the front of `packets`, of which it leaves all where they are. If `alone`, each is a message.
-    pub fn send<'a>(&mut self, ways: &mut Ways<'a>, packets: &'a VecDeque<Buffer>, alone: bool) -> Outcome {
+    /// Sends packets from the front of `packets`, of which it leaves all where they are. If `alone`, each is a message. They leave at
+    /// `departure` by the monotonic clock, if that is said.
+    pub fn send<'a>(
+        &mut self,
+        ways: &mut Ways<'a>,
+        packets: &'a VecDeque<Buffer>,
+        departure: Option<u64>,
+        alone: bool,
+    ) -> Outcome {
         let Sending { calls, groups, joins, calls_made } = self;
         groups.clear();
         let (mut messages, mut begun) = (calls.lay(), 0);
@@ -95,7 +102,7 @@ impl Sending {
                 Err(_) => break,
             };
             let headers = header.size();
-            messages.add(ways.paths.get(path).name, beside(header));
+            messages.add(ways.paths.get(path).name, beside(header, departure));
             messages.read_from(&octets[headers..]);
             let (mut count, mut data) = (1, octets.len() - headers);
             while *joins && !alone && count < SEGMENTS {
@@ -158,13 +165,16 @@ fn admit<'a>(
 }
 
 /// What goes beside a message, but for the size of its segments.
-fn beside(header: Header) -> Given {
+fn beside(header: Header, departure: Option<u64>) -> Given {
     let mut control = Control::NONE;
     let class = i32::from(header.class).to_ne_bytes();
     match header.source {
         _ if header.class == 0 => {}
         SocketAddr::V4(_) => control.put(libc::IPPROTO_IP, libc::IP_TOS, class),
         SocketAddr::V6(_) => control.put(libc::IPPROTO_IPV6, libc::IPV6_TCLASS, class),
+    }
+    if let Some(departure) = departure {
+        control.put(libc::SOL_SOCKET, libc::SCM_TXTIME, departure.to_ne_bytes());
     }
     control
 }

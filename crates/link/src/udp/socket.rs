@@ -107,6 +107,15 @@ impl Socket {
     pub fn backlog(&self) -> usize {
         get(&self.socket, libc::SOL_SOCKET, libc::SO_RCVBUF).map_or(0, |[it]| it as usize)
     }
+
+    /// Takes the time at which a message is to leave beside it from now on, by the monotonic clock.
+    ///
+    /// # Errors
+    /// The kernel knows no such thing (Linux 4.19).
+    pub fn take_times(&self) -> io::Result<()> {
+        let times = libc::sock_txtime { clockid: libc::CLOCK_MONOTONIC, flags: 0 };
+        set(&self.socket, libc::SOL_SOCKET, libc::SO_TXTIME, &times)
+    }
 }
 
 impl AsFd for Socket {

@@ -5,6 +5,7 @@ mod hostile;
 mod mtu;
 mod offload;
 mod opening;
+mod pacing;
 mod queues;
 
 use super::support::{End, cable, inside, wait};
