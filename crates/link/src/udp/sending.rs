@@ -15,6 +15,10 @@ use std::net::SocketAddr;
 const BATCH: usize = 16;
 const SEGMENTS: usize = 64;
 
+/// Octets of a segment that is copied, so that those of a message lie one behind the other: the kernel's way from one piece of memory
+/// to the next costs more than the copy.
+const SHORT: usize = 512;
+
 /// Whose packets they are, and where they go.
 #[derive(Debug)]
 pub struct Ways<'a> {
@@ -70,6 +74,8 @@ struct Group {
 pub struct Sending {
     calls: Outgoing,
     groups: Vec<Group>,
+    /// Room for short segments, one behind the other.
+    stage: Vec<u8>,
     /// Whether packets may go as segments of a message.
     pub joins: bool,
     /// System calls.
@@ -80,7 +86,9 @@ impl Sending {
     /// One that sends segments, or does not.
     pub fn new(joins: bool) -> Sending {
         let groups = Vec::with_capacity(BATCH);
-        Sending { calls: Outgoing::new(BATCH, BATCH * SEGMENTS), groups, joins, calls_made: 0 }
+        // Pages that are not written to take no memory.
+        let stage = vec![0; if joins { BATCH * SEGMENTS * SHORT } else { 0 }];
+        Sending { calls: Outgoing::new(BATCH, BATCH * SEGMENTS), groups, stage, joins, calls_made: 0 }
     }
 
     /// Sends packets from the front of `packets`, of which it leaves all where they are. If `alone`, each is a message. They leave at
@@ -92,7 +100,8 @@ impl Sending {
         departure: Option<u64>,
         alone: bool,
     ) -> Outcome {
-        let Sending { calls, groups, joins, calls_made } = self;
+        let Sending { calls, groups, joins, stage, calls_made } = self;
+        let mut stage = &mut stage[..];
         groups.clear();
         let (mut messages, mut begun) = (calls.lay(), 0);
         while groups.len() < BATCH && begun < packets.len() {
@@ -103,7 +112,6 @@ impl Sending {
             };
             let headers = header.size();
             messages.add(ways.paths.get(path).name, beside(header, departure));
-            messages.read_from(&octets[headers..]);
             let (mut count, mut data) = (1, octets.len() - headers);
             while *joins && !alone && count < SEGMENTS {
                 let next = packets.get(begun + count).filter(|it| !it.goes_on()).map(|it| ways.arena.octets(it));
@@ -111,12 +119,19 @@ impl Sending {
                 if !ip::follows(octets, next) || headers + data + next.len() - headers > ip::LONGEST {
                     break;
                 }
-                messages.read_from(&next[headers..]);
                 (count, data) = (count + 1, data + next.len() - headers);
                 // A shorter segment is the last.
                 if next.len() < octets.len() {
                     break;
                 }
+            }
+            let segments = packets.range(begun..begun + count).map(|it| &ways.arena.octets(it)[headers..]);
+            if count > 1 && octets.len() - headers < SHORT {
+                let (mine, rest) = std::mem::take(&mut stage).split_at_mut(data);
+                stage = rest;
+                messages.read_from(join(mine, segments));
+            } else {
+                segments.for_each(|it| messages.read_from(it));
             }
             if let (true, Some(control)) = (count > 1, messages.control()) {
                 control.put(libc::SOL_UDP, libc::UDP_SEGMENT, ((octets.len() - headers) as u16).to_ne_bytes());
@@ -134,6 +149,17 @@ impl Sending {
             }
         }
     }
+}
+
+/// Copies segments one behind the other.
+fn join<'a>(to: &'a mut [u8], segments: impl Iterator<Item = &'a [u8]>) -> &'a [u8] {
+    let mut rest = &mut *to;
+    for segment in segments {
+        let (here, behind) = rest.split_at_mut(segment.len());
+        here.copy_from_slice(segment);
+        rest = behind;
+    }
+    to
 }
 
 /// Looks at a packet, which may go if it is whole, from here, and no longer than its way takes: its octets, what it says, and the
