@@ -11,7 +11,7 @@ use std::io;
 use std::net::{IpAddr, SocketAddr};
 
 /// Octets that the kernel is asked to hold for a socket that does not read, and of what it has not sent yet.
-const BACKLOG: i32 = 4 << 20;
+const BACKLOG: i32 = 8 << 20;
 /// Numbers of `SO_MEMINFO` (linux/sock_diag.h), of which the last that is read is that of datagrams that were thrown away.
 const MEMINFO: usize = libc::SK_MEMINFO_DROPS as usize + 1;
 
