@@ -9,6 +9,7 @@ mod bucket;
 pub mod clnp;
 pub mod column;
 pub mod convergence;
+pub mod datagram;
 pub mod layer;
 pub mod network;
 pub mod pipeline;

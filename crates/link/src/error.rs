@@ -1,6 +1,7 @@
 //! What can keep a driver from an interface, and what can happen to one that has it.
 
 use std::io;
+use std::net::{IpAddr, SocketAddr};
 
 /// Why a link could not be opened.
 #[derive(Debug, thiserror::Error)]
@@ -89,6 +90,30 @@ pub enum OpenError {
         /// What would do.
         remedy: &'static str,
     },
+    /// This host, or this network namespace, does not have it.
+    #[error("this host has no address {address}, or has not made sure of it yet; `ip address` lists those that it has")]
+    NoAddress {
+        /// The address.
+        address: IpAddr,
+    },
+    /// It stands for several, and packets name one.
+    #[error("{address} is not the address of one interface; name one of those that `ip address` lists")]
+    Unspecific {
+        /// The address.
+        address: IpAddr,
+    },
+    /// Another socket has it.
+    #[error("{address} is taken by another socket; end the program that has it (`ss -lunp`), or choose another port")]
+    PortTaken {
+        /// The address and the port.
+        address: SocketAddr,
+    },
+    /// It is kept for privileged programs.
+    #[error("port {port} is reserved; choose one from 1024 on, or lower net.ipv4.ip_unprivileged_port_start")]
+    Reserved {
+        /// The port.
+        port: u16,
+    },
     /// Anything else.
     #[error("{doing}: {error}")]
     System {
@@ -145,6 +170,30 @@ pub enum Fault {
         was: usize,
         /// And now.
         is: usize,
+    },
+    /// The way to one peer takes longer packets than before, or only shorter ones; longer ones are refused. Told once.
+    #[error("the longest packet to {peer} is now of {is} octets, and was of {was}")]
+    Path {
+        /// Who is at its end.
+        peer: SocketAddr,
+        /// Octets of the longest packet before.
+        was: usize,
+        /// And now.
+        is: usize,
+    },
+    /// What was sent to one peer did not get there, or did not leave; it is lost.
+    #[error("{peer} cannot be reached ({error}); `ip route get {}` shows the way, and `ss -lun` there who listens", peer.ip())]
+    Unreachable {
+        /// Who.
+        peer: SocketAddr,
+        /// What the kernel, or a router, said.
+        error: io::Error,
+    },
+    /// Nothing is sent from, and nothing comes to, an address that this host no longer has.
+    #[error("this host has no address {address} any more; when it has it again, open the link anew")]
+    NoAddress {
+        /// The address.
+        address: IpAddr,
     },
     /// Anything else.
     #[error("{doing}: {error}")]

@@ -1,7 +1,8 @@
 //! Packet memory, and the links that packets go over. Knows no protocol.
 //!
 //! [`arena`] is the memory; a [`Link`] takes packets in it and gives packets in it. [`loopback`] is a link in memory, [`xdp`] one
-//! over a network interface, [`packet`] one that every kernel has; [`driver`] chooses between these. [`filter`] is which packets
+//! over a network interface, [`packet`] one that every kernel has; [`driver`] chooses between these. [`udp`] is a link over sockets
+//! that every user may open, whose packets begin with the headers of [`ip`]. [`filter`] is which packets
 //! they take, [`completion`] when they look for what was transmitted, [`error`] what can go wrong.
 //! Any link may be wrapped: [`bounce`] copies what lies in pieces, [`faults`] loses and changes packets, [`shape`] slows them
 //! down, [`capture`] records them. [`wait`] waits for packets. [`ring`] is a queue from one thread to another, [`bell`] wakes one of them, [`rig`] two
@@ -17,12 +18,16 @@ pub mod error;
 pub mod faults;
 pub mod filter;
 pub mod interface;
+pub mod ip;
 pub mod loopback;
+mod option;
 pub mod packet;
 pub mod rig;
 pub mod ring;
+mod route;
 pub mod shape;
 mod sync;
+pub mod udp;
 pub mod wait;
 pub mod xdp;
 
@@ -94,6 +99,8 @@ pub struct Counters {
     pub lost: u64,
     /// Not sent since they were too long, too short or in too many pieces. Their buffers say so ([`Buffer::is_refused`]).
     pub refused: u64,
+    /// Taken to be sent and given up, since the system knows no way to whom they were for.
+    pub unsent: u64,
     /// Calls by which the kernel was told that there is something to be sent.
     pub wakeups: u64,
     /// Calls by which the kernel was asked to bring what has come.

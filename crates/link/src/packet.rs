@@ -5,6 +5,7 @@ use crate::arena::{Arena, Buffer, refused};
 use crate::error::{Fault, OpenError};
 use crate::filter::{self, ETHERTYPE_AT, Filter, JUMBO, LLC_AT, LONGEST, PROTOCOLS, SAPS, UNNUMBERED, halves};
 use crate::interface::Interface;
+use crate::option::set;
 use crate::{Counters, Guarantees, LOOK, Link, Readiness, Returned, Watch};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::fd::{AsFd, AsRawFd, OwnedFd};
@@ -419,16 +420,6 @@ impl Filter {
 
 fn classic(code: &mut [libc::sock_filter]) -> libc::sock_fprog {
     libc::sock_fprog { len: code.len() as u16, filter: code.as_mut_ptr() }
-}
-
-/// Sets an option whose value is a plain number, or an address of what lives until this returns.
-fn set<T>(socket: &OwnedFd, level: i32, option: i32, value: &T) -> io::Result<()> {
-    let (value, len) = (std::ptr::from_ref(value).cast(), size_of::<T>() as u32);
-    // SAFETY: a value of this length, which outlives the call.
-    match unsafe { libc::setsockopt(socket.as_raw_fd(), level, option, value, len) } {
-        0 => Ok(()),
-        _ => Err(io::Error::last_os_error()),
-    }
 }
 
 /// Binds a packet socket twice, to protocols that nobody uses: with the second the kernel takes it out of the first one's list, and

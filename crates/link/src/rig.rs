@@ -3,11 +3,13 @@
 #![allow(unsafe_code, reason = "a thread leaves its network namespace")]
 
 use crate::interface::Interface;
-use netlink_packet_core::{NLM_F_ACK, NLM_F_CREATE, NLM_F_EXCL, NLM_F_REQUEST};
+use netlink_packet_core::{NLM_F_ACK, NLM_F_CREATE, NLM_F_EXCL, NLM_F_REPLACE, NLM_F_REQUEST};
 use netlink_packet_core::{NetlinkHeader, NetlinkMessage, NetlinkPayload};
-use netlink_packet_route::address::{AddressAttribute, AddressMessage};
+use netlink_packet_route::address::{AddressAttribute, AddressFlags, AddressMessage};
 use netlink_packet_route::link::{AfSpecInet6, AfSpecUnspec, In6AddrGenMode, InfoData, InfoKind, InfoVeth};
 use netlink_packet_route::link::{LinkAttribute, LinkFlags, LinkInfo, LinkMessage};
+use netlink_packet_route::route::{RouteAttribute, RouteHeader, RouteMessage, RouteProtocol, RouteScope, RouteType};
+use netlink_packet_route::tc::{TcAttribute, TcHandle, TcMessage};
 use netlink_packet_route::{AddressFamily, RouteNetlinkMessage};
 use netlink_sys::protocols::NETLINK_ROUTE;
 use netlink_sys::{Socket, SocketAddr};
@@ -132,7 +134,7 @@ impl Namespace {
     /// The kernel refuses.
     pub fn equip(&self, name: &str, address: Ipv4Addr) -> Result<(), RigError> {
         self.silence(name)?;
-        self.set_address(name, address)?;
+        self.add_address(name, address.into(), NETWORK)?;
         self.set_up(name, true)
     }
 
@@ -155,6 +157,80 @@ impl Namespace {
         let mut message = named(name);
         message.attributes.push(LinkAttribute::Mtu(mtu as u32));
         self.ask("setting the MTU of", name, 0, RouteNetlinkMessage::SetLink(message))
+    }
+
+    /// Gives an interface an IP address, whose first so many bits name its network. It may be used at once: nobody is asked whether
+    /// it is taken.
+    ///
+    /// # Errors
+    /// The kernel refuses.
+    pub fn add_address(&self, name: &str, address: IpAddr, network: u8) -> Result<(), RigError> {
+        let doing = "giving an address to";
+        let index = || Interface::named(name).map(|it| it.index()).map_err(io::Error::other);
+        let mut message = AddressMessage::default();
+        message.header.index = self.inside(index).map_err(refused(doing, name))?;
+        message.header.family = family(address);
+        message.header.prefix_len = network;
+        message.attributes = vec![AddressAttribute::Local(address), AddressAttribute::Address(address)];
+        message.attributes.push(AddressAttribute::Flags(AddressFlags::Nodad));
+        self.ask(doing, name, NLM_F_CREATE | NLM_F_EXCL, RouteNetlinkMessage::NewAddress(message))
+    }
+
+    /// Takes an IP address from an interface.
+    ///
+    /// # Errors
+    /// The kernel refuses.
+    pub fn remove_address(&self, name: &str, address: IpAddr, network: u8) -> Result<(), RigError> {
+        let doing = "taking an address from";
+        let index = || Interface::named(name).map(|it| it.index()).map_err(io::Error::other);
+        let mut message = AddressMessage::default();
+        message.header.index = self.inside(index).map_err(refused(doing, name))?;
+        message.header.family = family(address);
+        message.header.prefix_len = network;
+        message.attributes = vec![AddressAttribute::Local(address)];
+        self.ask(doing, name, 0, RouteNetlinkMessage::DelAddress(message))
+    }
+
+    /// Has packets to a network, whose addresses begin with so many bits of this one, go by way of a router.
+    ///
+    /// # Errors
+    /// The kernel refuses.
+    pub fn route(&self, network: IpAddr, bits: u8, router: IpAddr) -> Result<(), RigError> {
+        let mut message = RouteMessage::default();
+        message.header = RouteHeader {
+            address_family: family(network),
+            destination_prefix_length: bits,
+            table: RouteHeader::RT_TABLE_MAIN,
+            protocol: RouteProtocol::Static,
+            scope: RouteScope::Universe,
+            kind: RouteType::Unicast,
+            ..RouteHeader::default()
+        };
+        message.attributes = vec![RouteAttribute::Destination(network.into()), RouteAttribute::Gateway(router.into())];
+        let request = RouteNetlinkMessage::NewRoute(message);
+        self.ask("making a route by way of", &router.to_string(), NLM_F_CREATE | NLM_F_EXCL, request)
+    }
+
+    /// Gives an interface a queueing discipline, by its name, e.g. `fq`.
+    ///
+    /// # Errors
+    /// The kernel has none of that name, or refuses.
+    pub fn set_queueing(&self, name: &str, discipline: &str) -> Result<(), RigError> {
+        let doing = "setting the queueing discipline of";
+        let index = || Interface::named(name).map(|it| it.index()).map_err(io::Error::other);
+        let mut message = TcMessage::with_index(self.inside(index).map_err(refused(doing, name))? as i32);
+        message.header.parent = TcHandle::ROOT;
+        message.attributes.push(TcAttribute::Kind(discipline.to_string()));
+        self.ask(doing, name, NLM_F_CREATE | NLM_F_REPLACE, RouteNetlinkMessage::NewQueueDiscipline(message))
+    }
+
+    /// Sets a parameter of the network, as sysctl(8) does, e.g. `ipv4/ip_forward`.
+    ///
+    /// # Errors
+    /// There is no such parameter, or the kernel refuses.
+    pub fn set_parameter(&self, path: &str, word: &str) -> io::Result<()> {
+        // They are those of the namespace of whoever opens the file.
+        self.inside(|| std::fs::write(format!("/proc/sys/net/{path}"), word))
     }
 
     /// Gives an interface another Ethernet address.
@@ -198,19 +274,6 @@ impl Namespace {
         let descriptor = program.map_or(-1, |program| program.as_raw_fd());
         message.attributes.push(LinkAttribute::Xdp(vec![LinkXdp::Fd(descriptor)]));
         self.ask("attaching an XDP program to", name, 0, RouteNetlinkMessage::SetLink(message))
-    }
-
-    /// Gives an interface an address.
-    fn set_address(&self, name: &str, address: Ipv4Addr) -> Result<(), RigError> {
-        let doing = "giving an address to";
-        let index = || Interface::named(name).map(|it| it.index()).map_err(io::Error::other);
-        let mut message = AddressMessage::default();
-        message.header.index = self.inside(index).map_err(refused(doing, name))?;
-        message.header.family = AddressFamily::Inet;
-        message.header.prefix_len = NETWORK;
-        let address = IpAddr::V4(address);
-        message.attributes = vec![AddressAttribute::Local(address), AddressAttribute::Address(address)];
-        self.ask(doing, name, NLM_F_CREATE | NLM_F_EXCL, RouteNetlinkMessage::NewAddress(message))
     }
 
     /// Keeps IPv6 from giving an interface an address, of which it would tell the other end.
@@ -258,6 +321,10 @@ impl Namespace {
             thread.join().unwrap_or_else(|_| Err(io::Error::other("its thread failed")))
         })
     }
+}
+
+fn family(address: IpAddr) -> AddressFamily {
+    if address.is_ipv4() { AddressFamily::Inet } else { AddressFamily::Inet6 }
 }
 
 fn refused(doing: &'static str, interface: &str) -> impl Fn(io::Error) -> RigError {

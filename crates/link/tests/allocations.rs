@@ -1,5 +1,6 @@
-//! In the steady state the driver allocates nothing, and makes a system call for a batch of packets that it sends and none for
-//! those that it receives: the allocator counts, the driver does, and the kernel ends a thread that makes another call.
+//! In the steady state a link allocates nothing. AF_XDP makes a system call for a batch of packets that it sends and none for those
+//! that it receives, the link over UDP sockets one for many either way: the allocator counts, the link does, and the kernel ends a
+//! thread that makes another call.
 #![allow(unsafe_code, reason = "an allocator that counts")]
 
 use seccompiler::{SeccompAction, SeccompFilter, apply_filter};
@@ -13,7 +14,9 @@ use underpass_link::Link;
 use underpass_link::arena::{Arena, Buffer, Geometry};
 use underpass_link::bounce::{Bounce, Copying};
 use underpass_link::error::OpenError;
+use underpass_link::ip::{Header, Template};
 use underpass_link::rig::{Cable, INTERFACE, Namespace};
+use underpass_link::udp::{self, Udp};
 use underpass_link::xdp::{Config, Xdp};
 
 /// Allocations of all threads since the beginning.
@@ -69,8 +72,52 @@ fn open(namespace: &Namespace) -> Result<(Arena, Vec<Buffer>, Xdp), OpenError> {
     })
 }
 
+/// One after the other, since allocations of all threads count.
 #[test]
 fn nothing_is_allocated_and_a_call_serves_a_batch() {
+    over_sockets();
+    over_a_cable();
+}
+
+/// The link over UDP sockets makes a call for many packets either way.
+fn over_sockets() {
+    let open = || {
+        let (arena, free) = Arena::new(GEOMETRY);
+        let link = Udp::open("127.0.0.1:0".parse().expect("an address"), &arena, &udp::Config::default());
+        (arena, free, link.expect("every user may open it"))
+    };
+    let ((arena, mut free, mut from), (_, room, mut to)) = (open(), open());
+    room.into_iter().take(512).for_each(|buffer| to.fill(buffer));
+    let header = Header { source: from.local(), destination: to.local(), class: 2 };
+    let template = Template::new(header).expect("addresses of one version");
+    thread::scope(|scope| {
+        let (from, to) = (&mut from, &mut to);
+        let steady = scope.spawn(move || {
+            let (mut out, mut come) = (VecDeque::with_capacity(1024), Vec::with_capacity(1024));
+            let mut batch = || {
+                for mut buffer in free.drain(free.len() - BATCH..) {
+                    arena.fill(&mut buffer, 1000);
+                    let data = 1000 - template.size();
+                    template.write(&mut arena.octets_mut(&mut buffer)[..template.size()], data);
+                    out.push_back(buffer);
+                }
+                from.transmit(&mut out);
+                receive_all(to, &mut come);
+                from.complete(&mut free);
+            };
+            (0..WARM).for_each(|_| batch());
+            allow_alone(&[libc::SYS_sendmmsg, libc::SYS_recvmmsg]);
+            let before = ALLOCATIONS.load(SeqCst);
+            (0..MEASURED).for_each(|_| batch());
+            assert_eq!(ALLOCATIONS.load(SeqCst) - before, 0, "something was allocated");
+        });
+        steady.join().expect("it does not panic");
+    });
+    let (calls, packets) = (from.counters().wakeups, (WARM + MEASURED) * BATCH as u64);
+    assert!(calls * 16 <= packets, "{calls} system calls for {packets} packets");
+}
+
+fn over_a_cable() {
     let cable = match Cable::new(1500) {
         Ok(cable) => cable,
         Err(error) => return println!("SKIPPED: {error}"),
@@ -88,7 +135,7 @@ fn nothing_is_allocated_and_a_call_serves_a_batch() {
             let (mut out, mut come) = (VecDeque::with_capacity(1024), Vec::with_capacity(1024));
             let mut batches = |count| (0..count).for_each(|_| batch(&arena, &mut free, from, to, &mut out, &mut come));
             batches(WARM);
-            allow_sending_alone();
+            allow_alone(&[libc::SYS_sendto]);
             let before = ALLOCATIONS.load(SeqCst);
             batches(MEASURED);
             assert_eq!(ALLOCATIONS.load(SeqCst) - before, 0, "something was allocated");
@@ -99,13 +146,14 @@ fn nothing_is_allocated_and_a_call_serves_a_batch() {
     assert!(wakeups * 16 <= packets, "{wakeups} system calls for {packets} packets");
 }
 
-/// From here on this thread may make system calls that send, and those that it needs to end, or to look at the clock where that
-/// takes one. Any other is the process's last.
-fn allow_sending_alone() {
+/// From here on this thread may make these system calls, and those that it needs to end, or to look at the clock where that takes
+/// one. Any other is the process's last.
+fn allow_alone(these: &[libc::c_long]) {
     let ends = [libc::SYS_munmap, libc::SYS_madvise, libc::SYS_futex, libc::SYS_exit, libc::SYS_exit_group];
-    let calls = [libc::SYS_sendto, libc::SYS_clock_gettime, libc::SYS_rt_sigprocmask, libc::SYS_sigaltstack]
+    let calls = [libc::SYS_clock_gettime, libc::SYS_rt_sigprocmask, libc::SYS_sigaltstack]
         .into_iter()
-        .chain(ends);
+        .chain(ends)
+        .chain(these.iter().copied());
     let arch = std::env::consts::ARCH.try_into().expect("an architecture that has seccomp filters");
     let rules = calls.map(|call| (call, Vec::new())).collect();
     let filter = SeccompFilter::new(rules, SeccompAction::KillProcess, SeccompAction::Allow, arch).expect("a filter");
@@ -135,11 +183,16 @@ fn batch(
         }
     }
     from.transmit(out);
+    receive_all(to, come);
+    from.complete(free);
+}
+
+/// Receives a batch.
+fn receive_all(to: &mut impl Link, come: &mut Vec<Buffer>) {
     let (mut received, begin) = (0, Instant::now());
     while received < BATCH {
         received += to.receive(come, BATCH);
         come.drain(..).for_each(|buffer| to.fill(buffer));
         assert!(begin.elapsed() < Duration::from_secs(20), "frames do not come");
     }
-    from.complete(free);
 }

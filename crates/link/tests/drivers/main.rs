@@ -10,4 +10,5 @@ mod refusals;
 mod soak;
 mod starvation;
 mod support;
+mod udp;
 mod waiting;

@@ -26,15 +26,15 @@ const UMEM_REG: u64 = 4;
 
 /// A system call that is refused: its number, which of its arguments has to have which value, and the error.
 #[derive(Clone, Copy)]
-struct Refusal {
-    call: i64,
-    argument: Option<(u8, u64)>,
-    errno: i32,
+pub(super) struct Refusal {
+    pub call: i64,
+    pub argument: Option<(u8, u64)>,
+    pub errno: i32,
 }
 
 impl Refusal {
     /// From here on, in this thread.
-    fn apply(self) {
+    pub fn apply(self) {
         let condition = |(index, value)| {
             SeccompCondition::new(index, SeccompCmpArgLen::Dword, SeccompCmpOp::Eq, value).expect("an argument")
         };

@@ -1,13 +1,16 @@
 //! Two ends of a link over a cable.
 
 use std::collections::VecDeque;
+use std::net::SocketAddr;
 use std::time::{Duration, Instant};
 use underpass_link::Link;
 use underpass_link::arena::{Arena, Buffer, Geometry};
 use underpass_link::error::OpenError;
 use underpass_link::filter::Filter;
+use underpass_link::ip::{Header, Template};
 use underpass_link::packet::Packet;
 use underpass_link::rig::{Cable, INTERFACE, Namespace};
+use underpass_link::udp::{self, Udp};
 use underpass_link::xdp::{Config, Xdp};
 
 /// How long something that must happen may take.
@@ -64,6 +67,25 @@ impl<L: Link> End<L> {
         true
     }
 
+    /// Sends packets, each in one buffer, with one call of the link. There must be buffers for them.
+    pub fn send_all(&mut self, packets: &[Vec<u8>]) {
+        if self.free.len() < packets.len() {
+            self.reclaim();
+        }
+        for packet in packets {
+            let mut buffer = self.free.pop().expect("a buffer for each");
+            self.arena.fill(&mut buffer, packet.len());
+            self.arena.octets_mut(&mut buffer).copy_from_slice(packet);
+            self.out.push_back(buffer);
+        }
+        self.link.transmit(&mut self.out);
+    }
+
+    /// Packets that the link has not taken.
+    pub fn left(&self) -> usize {
+        self.out.len()
+    }
+
     /// The next packet, if one has come; its buffers are lent again.
     pub fn receive(&mut self) -> Option<Vec<u8>> {
         let mut buffers = Vec::new();
@@ -96,6 +118,20 @@ impl End<Xdp> {
     pub fn open(namespace: &Namespace, geometry: Geometry, config: &Config) -> Result<End<Xdp>, OpenError> {
         let (arena, free) = Arena::new(geometry);
         let link = inside(namespace, || Xdp::open(INTERFACE, &arena, config))?;
+        Ok(End::new(arena, free, link))
+    }
+}
+
+impl End<Udp> {
+    /// Opens an address of a namespace.
+    pub fn udp(
+        namespace: &Namespace,
+        geometry: Geometry,
+        local: SocketAddr,
+        config: &udp::Config,
+    ) -> Result<End<Udp>, OpenError> {
+        let (arena, free) = Arena::new(geometry);
+        let link = inside(namespace, || Udp::open(local, &arena, config))?;
         Ok(End::new(arena, free, link))
     }
 }
@@ -150,4 +186,18 @@ pub fn frame(number: u32, len: usize) -> Vec<u8> {
         octet
     });
     frame
+}
+
+/// A datagram from one end to another whose octets follow from its number, as it goes over a link that carries IP.
+pub fn datagram(header: Header, number: u32, data: usize) -> Vec<u8> {
+    let template = Template::new(header).expect("addresses of one version");
+    let mut packet = vec![0; template.size()];
+    template.write(&mut packet, data);
+    let mut octet = number as u8;
+    let octets = number.to_be_bytes().into_iter().chain(std::iter::from_fn(|| {
+        octet = octet.wrapping_mul(5).wrapping_add(7);
+        Some(octet)
+    }));
+    packet.extend(octets.take(data));
+    packet
 }

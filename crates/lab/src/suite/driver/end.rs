@@ -1,6 +1,7 @@
 //! How messages go, and one end of the cable: its link, its memory, and messages written into that.
 
 use std::collections::VecDeque;
+use std::net::SocketAddr;
 
 use anyhow::{Result, bail};
 
@@ -10,8 +11,10 @@ use underpass_link::arena::{Arena, Buffer, Geometry};
 use underpass_link::bounce::{Bounce, Copying};
 use underpass_link::completion::Completion;
 use underpass_link::filter::Filter;
+use underpass_link::ip::{Header, Template};
 use underpass_link::packet::Packet;
 use underpass_link::rig::INTERFACE;
+use underpass_link::udp::{self, Udp};
 use underpass_link::xdp::{Config, Xdp};
 
 /// Octets of user data in a piece, as the clusters of the paper have them, and of a message that lies in one piece.
@@ -36,6 +39,28 @@ pub enum Way {
     Packet,
     /// AF_XDP.
     Xdp(Completion),
+    /// The link over UDP sockets, with segments both ways.
+    Sockets,
+}
+
+/// Which end of the cable.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Place {
+    /// The one that sends.
+    Sender,
+    /// The one that receives.
+    Receiver,
+}
+
+impl Place {
+    /// Where the link over UDP sockets is bound there, and at the other end; the addresses are the rig's.
+    fn addresses(self) -> [SocketAddr; 2] {
+        let addresses = [1, 2].map(|number| SocketAddr::from(([10, 9, 0, number], 7000)));
+        match self {
+            Place::Sender => addresses,
+            Place::Receiver => [addresses[1], addresses[0]],
+        }
+    }
 }
 
 impl Way {
@@ -91,21 +116,29 @@ pub struct End<L: ?Sized = dyn Link> {
     pub link: Box<L>,
     pub free: Vec<Buffer>,
     pub layout: Layout,
+    /// What goes in front of messages over a link whose packets begin with the headers of IP.
+    pub front: Option<Template>,
 }
 
 impl End {
-    pub fn open(way: Way) -> Result<End> {
+    pub fn open(way: Way, place: Place) -> Result<End> {
         match way {
             Way::Udp { .. } => bail!("UDP is the kernel's"),
             Way::Packet => {
                 let (arena, free) = Arena::new(GEOMETRY);
                 let link = Packet::open(INTERFACE, &arena, Filter::Llc, Config::default().guarantees)?;
-                Ok(End { arena, link: Box::new(link), free, layout: Layout::Clusters })
+                Ok(End { arena, link: Box::new(link), free, layout: Layout::Clusters, front: None })
+            }
+            Way::Sockets => {
+                let ([source, destination], (arena, free)) = (place.addresses(), Arena::new(GEOMETRY));
+                let link = Udp::open(source, &arena, &udp::Config::default())?;
+                let front = Template::new(Header { source, destination, class: 0 });
+                Ok(End { arena, link: Box::new(link), free, layout: Layout::Frames, front })
             }
             // In no more pieces than the kernel takes, and in fewer by no copy.
             Way::Xdp(completion) => {
                 let End { arena, link, free, .. } = End::xdp(completion)?;
-                Ok(End { arena, link, free, layout: Layout::Frames })
+                Ok(End { arena, link, free, layout: Layout::Frames, front: None })
             }
         }
     }
@@ -116,16 +149,16 @@ impl End<Xdp> {
         let (arena, free) = Arena::new(GEOMETRY);
         let config = Config { completion: Some(completion), ..Config::default() };
         let link = Box::new(Xdp::open(INTERFACE, &arena, &config)?);
-        Ok(End { arena, link, free, layout: Layout::Clusters })
+        Ok(End { arena, link, free, layout: Layout::Clusters, front: None })
     }
 }
 
 impl End<Bounce<Xdp>> {
     pub fn bounce(completion: Completion) -> Result<End<Bounce<Xdp>>> {
-        let End { arena, link, mut free, layout } = End::xdp(completion)?;
+        let End { arena, link, mut free, layout, front } = End::xdp(completion)?;
         let own = free.split_off(free.len() - BOUNCE);
         let link = Box::new(Bounce::new(*link, &arena, own, Copying::Adaptive, &HEADER));
-        Ok(End { arena, link, free, layout })
+        Ok(End { arena, link, free, layout, front })
     }
 }
 
@@ -144,6 +177,15 @@ impl<L: Link + ?Sized> End<L> {
             message::write(octets, begin / WORD, number);
             (begin, header) = (begin + len, 0);
         }
+        if let (Some(front), Some(buffer)) = (&self.front, out.back_mut()) {
+            let data = buffer.len();
+            front.write(self.arena.push(buffer, front.size()), data);
+        }
+    }
+
+    /// Leaves out what goes in front of a message that has come.
+    pub fn strip(&self, message: &mut Buffer) {
+        message.pull(self.front.map_or(0, |front| front.size()));
     }
 
     /// Puts a header into the next buffer, and room for so many octets behind it, which is to be written.
@@ -183,7 +225,7 @@ mod tests {
         ] {
             let (arena, free) = Arena::new(Geometry { frames: 32, ..GEOMETRY });
             let [link, _] = Loopback::passing(&arena, 1 << 16);
-            let (mut end, mut out) = (End { arena, link: Box::new(link), free, layout }, VecDeque::new());
+            let (mut end, mut out) = (End { arena, link: Box::new(link), free, layout, front: None }, VecDeque::new());
             end.write(7, size, &mut out);
             assert_eq!((out.len(), layout.pieces(size)), (pieces, pieces), "{layout:?}, {size}");
             assert_eq!(message::check(out.iter().map(|it| end.arena.octets(it)), size), Ok(7), "{layout:?}, {size}");

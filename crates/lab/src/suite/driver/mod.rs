@@ -1,5 +1,5 @@
 //! Link drivers over a veth pair between two network namespaces: messages in one direction, as fast as they go, by kernel UDP, a
-//! packet socket and AF_XDP. The experiments are those of "Adaptive device driver for over-Gbps links" (FreeBSD, OC-48c and
+//! packet socket and AF_XDP, and by the link over UDP sockets against a plain pair of programs that send the same segments. The experiments are those of "Adaptive device driver for over-Gbps links" (FreeBSD, OC-48c and
 //! 10GbE): algorithms of completion, and how much is copied of a packet that lies in pieces, fixed and adaptive.
 //!
 //! What is counted is what arrives, and every message is looked at.
@@ -29,6 +29,8 @@ use underpass_link::completion::Completion;
 /// The longest is what fits a UDP datagram, in whole clusters.
 const SIZES: [u64; 12] = [32, 64, 128, 256, 512, 1 << 10, 1 << 11, 1 << 12, 1 << 13, 1 << 14, 1 << 15, 60 << 10];
 const QUICK_SIZES: [u64; 3] = [64, 1 << 12, 60 << 10];
+/// Segments of messages: short ones, one that fits an Ethernet's packet, and one that fills half a page.
+const SEGMENTS: [u64; 3] = [64, 1400, 2048];
 /// Where what each packet costs shows best.
 const SHORT: u64 = 64;
 
@@ -42,11 +44,15 @@ pub fn add(lab: &Lab, chosen: &mut Chosen, missing: &mut Vec<Skipped>) {
     for &size in sizes {
         chosen.add("driver", Kernel { stage: stage.clone(), size });
     }
+    for &size in if lab.quick { &SEGMENTS[1..2] } else { &SEGMENTS } {
+        chosen.add("driver", Sockets { stage: stage.clone(), size });
+    }
     for &size in sizes {
         chosen.add("driver", Algorithms { stage: stage.clone(), size, fixed: Fixed::default() });
     }
     chosen.add("driver", Gain { stage: stage.clone(), event_driven: None });
     chosen.add("driver", Waits { stage: stage.clone() });
+    chosen.add("driver", Notices { stage: stage.clone() });
     for &size in sizes.iter().filter(|size| **size > CLUSTER as u64) {
         chosen.add("driver", Copies { stage: stage.clone(), size, fixed: Fixed::default() });
     }
@@ -91,6 +97,8 @@ pub mod curve {
     pub const SENDMMSG: &str = "against UDP, sendmmsg";
     /// Against UDP with segments of one large datagram.
     pub const GSO: &str = "against UDP, GSO";
+    /// The link over UDP sockets against a plain pair.
+    pub const SOCKETS: &str = "UDP link against plain UDP, GSO and GRO";
     /// Processor time of the sender.
     pub const SENDER: &str = "sender";
     /// Of the receiver.
@@ -184,6 +192,73 @@ impl Experiment for Kernel {
         let Run { delivered_per_second, sender, receiver, lost } = first;
         let rates = [delivered_per_second, second.delivered_per_second, third.delivered_per_second];
         Ok(rates.into_iter().chain([sender, receiver, lost]).map(Ok).collect())
+    }
+}
+
+/// The link over UDP sockets against a plain pair of programs, with segments both ways.
+#[derive(Debug)]
+struct Sockets {
+    stage: Rc<Stage>,
+    size: u64,
+}
+
+impl Experiment for Sockets {
+    fn plans(&self) -> Vec<Plan> {
+        let Sockets { size, .. } = *self;
+        let name = |what: &str| format!("{}, {}: {what}", unit::size(size), curve::SOCKETS);
+        let time = |what: &str| Plan::duration(curve::SOCKETS, name(what)).of_size(size);
+        let delivered = Plan::rate(curve::SOCKETS, name("delivered"), Unit::PerSecond).of_size(size);
+        // Packets are judged that fit an Ethernet's, since those are what a network has.
+        let judged = |plan: Plan| if size == SEGMENTS[1] { plan.target(Target::TimesBetter(0.8)) } else { plan };
+        let both = "processor time of sending one and of receiving one; the target is at most 1.25 times as much as the plain pair's";
+        vec![
+            judged(delivered),
+            judged(time("both ends")).note(both),
+            time("sender").note("for each message that is sent; it has the kernel's work for the receiver"),
+            time("receiver").note("for each message that arrives"),
+            Plan::cost(curve::SOCKETS, name("lost messages"), Unit::Percent)
+                .of_size(size)
+                .note("nobody slows the sender down"),
+        ]
+    }
+
+    fn sample(&mut self, lab: &Lab, session: &Session) -> Result<Vec<Reading>> {
+        let way = if session.side() == Side::Kernel { Way::GSO } else { Way::Sockets };
+        let Run { delivered_per_second, sender, receiver, lost } = self.stage.run(lab, session, way, self.size)?;
+        // What is lost has cost the sender as much as what arrives.
+        let sender = sender * (1.0 - lost / 100.0);
+        Ok([delivered_per_second, sender + receiver, sender, receiver, lost].map(Ok).into())
+    }
+}
+
+/// How soon a message that is there is noticed, over each link.
+#[derive(Debug)]
+struct Notices {
+    stage: Rc<Stage>,
+}
+
+impl Notices {
+    const WAYS: [(Way, &str); 3] =
+        [(Way::ADAPTIVE, "AF_XDP"), (Way::Packet, curve::PACKET), (Way::Sockets, "UDP link")];
+    const MOST: f64 = 5_000.0;
+}
+
+impl Experiment for Notices {
+    fn sides(&self) -> &'static [Side] {
+        ALONE
+    }
+
+    fn plans(&self) -> Vec<Plan> {
+        let plan = |(_, name): &(Way, &str)| {
+            let plan =
+                Plan::duration("notices", format!("{}, {name}: a message that is there is noticed", unit::size(SHORT)));
+            plan.of_size(SHORT).target(Target::AtMost(Notices::MOST)).note("from asking to having it, the median")
+        };
+        Notices::WAYS.iter().map(plan).collect()
+    }
+
+    fn sample(&mut self, lab: &Lab, _: &Session) -> Result<Vec<Reading>> {
+        Notices::WAYS.iter().map(|(way, _)| self.stage.notice(lab, *way, SHORT).map(Ok)).collect()
     }
 }
 

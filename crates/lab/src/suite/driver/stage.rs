@@ -8,9 +8,9 @@ use std::time::Duration;
 use anyhow::{Result, anyhow, ensure};
 use serde::Deserialize;
 
-use super::end::{ADAPTIVE, BATCH_OCTETS, CLUSTER, End, Way};
+use super::end::{ADAPTIVE, BATCH_OCTETS, CLUSTER, End, Place, Way};
 use super::traffic::{Progress, Received, Receiving, Sending, Sent, Waiting};
-use super::traffic::{receive, send, send_one_by_one, window};
+use super::traffic::{notice, receive, send, send_one_by_one, window};
 use crate::bench::{LIMIT, Lab};
 use crate::launcher::Session;
 use crate::process::Running;
@@ -140,7 +140,7 @@ impl Stage {
                 arguments.extend(gso.then(|| "--gso".to_string()));
                 self.datagrams(lab, session, &arguments)
             }
-            Way::Packet | Way::Xdp { .. } => self.frames(lab, way, size, seconds, false),
+            Way::Packet | Way::Xdp { .. } | Way::Sockets => self.frames(lab, way, size, seconds, false),
         }
     }
 
@@ -159,8 +159,9 @@ impl Stage {
     fn frames(&self, lab: &Lab, way: Way, size: usize, seconds: f64, heeds: bool) -> Result<Run> {
         let sending = Sending { size, seconds, turns: 1, window: if heeds { window(size) } else { u64::MAX } };
         let receiving = Receiving { way, size, waiting: Waiting::Adaptive };
-        let (sent, received) =
-            self.both(lab, receiving, |is_up, it| send(End::open(way)?, &sending, |_, _| false, is_up, it))?;
+        let (sent, received) = self.both(lab, receiving, |is_up, it| {
+            send(End::open(way, Place::Sender)?, &sending, |_, _| false, is_up, it)
+        })?;
         let mut sum = Sent::default();
         sent.iter().for_each(|it| sum.add(it));
         let Received { delivered, ns, receiver_ns, .. } = received;
@@ -172,10 +173,10 @@ impl Stage {
     pub fn wait(&self, lab: &Lab, waiting: Waiting, gap: Option<Duration>, size: u64) -> Result<Waited> {
         let (way, size, seconds) = (Way::ADAPTIVE, size as usize, lab.clock() / 2.0);
         let received = self.both(lab, Receiving { way, size, waiting }, |is_up, progress| match gap {
-            Some(gap) => send_one_by_one(End::open(way)?, size, seconds, gap, is_up, progress),
+            Some(gap) => send_one_by_one(End::open(way, Place::Sender)?, size, seconds, gap, is_up, progress),
             None => {
                 let sending = Sending { size, seconds, turns: 1, window: window(size) };
-                send(End::open(way)?, &sending, |_, _| false, is_up, progress).map(drop)
+                send(End::open(way, Place::Sender)?, &sending, |_, _| false, is_up, progress).map(drop)
             }
         });
         let Received { delivered, ns, receiver_ns, listened_ns, latencies } = received?.1;
@@ -185,6 +186,16 @@ impl Stage {
             share: receiver_ns * 100.0 / listened_ns,
             latency: median(&latencies),
         })
+    }
+
+    /// Nanoseconds until a receiver that asks has a message of `size` octets that is there already, the median.
+    pub fn notice(&self, lab: &Lab, way: Way, size: u64) -> Result<f64> {
+        let [here, there] = &self.cable.ends;
+        let from = inside(here, None, || End::open(way, Place::Sender))?;
+        let to = inside(there, None, || End::open(way, Place::Receiver))?;
+        let (first, seconds) = (lab.processors.map(|it| it.first), lab.clock() / 4.0);
+        let all = inside(here, first, || notice([from, to], size as usize, seconds))?;
+        median(&all).ok_or_else(|| anyhow!("no message"))
     }
 
     /// Sends as `send` does, once the receiver is there.

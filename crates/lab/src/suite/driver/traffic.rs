@@ -10,9 +10,10 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, anyhow, ensure};
 
-use super::end::{BATCH, BATCH_OCTETS, End, Layout, Way, room};
+use super::end::{BATCH, BATCH_OCTETS, End, Layout, Place, Way, room};
 use super::message::{self, HEADER};
 use crate::processors::thread_time;
+use rustix::event::{Timespec, poll};
 use underpass_link::Link;
 use underpass_link::arena::Buffer;
 use underpass_link::wait::Wait;
@@ -195,10 +196,37 @@ pub fn send_one_by_one(
     Ok(())
 }
 
+/// Nanoseconds from when a receiver asks for a message that is there already until it has it, one message after the other.
+pub fn notice([from, to]: [End; 2], size: usize, seconds: f64) -> Result<Vec<f64>> {
+    let ([mut from, mut to], mut out, mut come, mut wait) = ([from, to], VecDeque::new(), Vec::new(), Wait::default());
+    for buffer in to.free.drain(..room(size)) {
+        to.link.fill(buffer);
+    }
+    let (begin, mut all, limit) = (Instant::now(), Vec::new(), Timespec { tv_sec: 1, tv_nsec: 0 });
+    while begin.elapsed().as_secs_f64() < seconds {
+        from.link.complete(&mut from.free);
+        from.write(all.len() as u64, size, &mut out);
+        from.link.transmit(&mut out);
+        let readiness = to.link.readiness().context("nothing to sleep on")?;
+        ensure!(poll(&mut [readiness.poll()], Some(&limit))? == 1, "a message was lost, though there was room for it");
+        let begin = Instant::now();
+        wait.wait(&mut *to.link, QUIET)?;
+        let count = to.link.receive(&mut come, BATCH);
+        all.push(begin.elapsed().as_nanos() as f64);
+        ensure!(count == 1, "one message, and not {count}");
+        for mut buffer in come.drain(..) {
+            to.strip(&mut buffer);
+            message::check([to.arena.octets(&buffer)].into_iter(), size)?;
+            to.link.fill(buffer);
+        }
+    }
+    Ok(all)
+}
+
 /// Receives until the sender is done.
 pub fn receive(receiving: Receiving, up: Sender<()>, progress: &Progress) -> Result<Received> {
     let Receiving { way, size, waiting } = receiving;
-    let mut end = End::open(way)?;
+    let mut end = End::open(way, Place::Receiver)?;
     for buffer in end.free.drain(..room(size)) {
         end.link.fill(buffer);
     }
@@ -221,6 +249,7 @@ pub fn receive(receiving: Receiving, up: Sender<()>, progress: &Progress) -> Res
         if first.is_none() {
             (first, before) = (Some(Instant::now()), thread_time());
         }
+        come.iter_mut().for_each(|buffer| end.strip(buffer));
         for message in come.chunk_by(|piece, _| piece.goes_on()) {
             if progress.dummies.load(Acquire) {
                 let octets = message.iter().map(Buffer::len).sum::<usize>();
