@@ -2,7 +2,7 @@
 
 use crate::connection::{self, inside, options, short_lived};
 use crate::guest::access::are_bytes_readable;
-use crate::guest::table::{self, Known, Socket};
+use crate::guest::table::{self, Known, Nonblocking, Origin, Socket};
 use crate::guest::{errno, real, thread};
 use crate::lifecycle::{adopt, close, duplicate, reuse};
 use crate::watch::epoll;
@@ -24,7 +24,7 @@ pub unsafe extern "C" fn socket(domain: c_int, kind: c_int, protocol: c_int) -> 
         let stream = kind & 0xf == libc::SOCK_STREAM && matches!(domain, libc::AF_INET | libc::AF_INET6);
         let nonblocking = (kind & libc::SOCK_NONBLOCK != 0).into();
         let is_tcp = stream && makes_tcp(fd, domain, protocol);
-        let made = Socket { is_tcp, is_connected: false, nonblocking, listens: false };
+        let made = Socket { is_tcp, nonblocking, ..Socket::default() };
         table::set(fd, if stream { Known::Socket(made) } else { Known::Other });
     }
     fd
@@ -77,19 +77,32 @@ fn accepted(from: c_int, listener: Known, fd: c_int, flags: c_int) -> c_int {
     if fd >= 0 && !thread::is_vfork_child() {
         reuse::forget_closed(fd);
         let mut is_tcp = false;
-        if let Known::Socket(listener) = listener {
+        if let Some(listener) = as_listener(from, listener) {
             is_tcp = listener.is_tcp;
             if !listener.listens {
                 leave_listener(from);
             }
         }
         let nonblocking = (flags & libc::SOCK_NONBLOCK != 0).into();
-        table::set(fd, Known::Socket(Socket { is_tcp, is_connected: true, nonblocking, listens: false }));
-        if is_tcp && short_lived::leaves_next() {
-            adopt::leave(fd);
+        let accepted = Socket { is_tcp, is_connected: true, nonblocking, listens: false, accepted: true };
+        table::set(fd, Known::Socket(accepted));
+        if is_tcp && short_lived::begin(Origin::Accepted) {
+            adopt::leave(fd, Origin::Accepted);
         }
     }
     fd
+}
+
+/// `fd`, so far `known` as that, is a listener. One that came from another image is found to be one of TCP here.
+fn as_listener(fd: c_int, known: Known) -> Option<Socket> {
+    match known {
+        Known::Socket(listener) => Some(listener),
+        Known::Nothing if !is_quiet() && kernel::is_tcp(fd) => {
+            let listener = Socket { is_tcp: true, nonblocking: Nonblocking::Shared, ..Socket::default() };
+            table::replace(fd, known, Known::Socket(listener)).then_some(listener)
+        }
+        _ => None,
+    }
 }
 
 /// `fd` listens, and its registrations are the kernel's: a set that has no other socket costs nothing.
@@ -124,8 +137,8 @@ pub unsafe extern "C" fn connect(fd: c_int, address: *const sockaddr, len: sockl
             let is_connected = family() != libc::AF_UNSPEC as sa_family_t;
             table::note(fd, |socket| Socket { is_connected, ..socket });
         }
-        if begins(fd, answer) && short_lived::leaves_next() {
-            adopt::leave(fd);
+        if begins(fd, answer) && family() != libc::AF_UNSPEC as sa_family_t && short_lived::begin(Origin::Connected) {
+            adopt::leave(fd, Origin::Connected);
         }
         return answer;
     }

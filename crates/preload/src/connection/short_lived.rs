@@ -1,66 +1,82 @@
-//! A busy service of short connections: a process whose connections come fast, one after another, and end before any of them is
-//! worth a channel.
+//! A busy service of short connections: a process whose connections come fast and end before they are worth a channel.
 //!
-//! To follow a connection costs a process some microseconds, mostly in cold code. Where [`ROW`] connections in a row were short and
-//! more than [`ROW`] begin within [`ROW_NS`], that is a share of its processor time that can be measured, and it buys nothing.
-//! Such a process follows one new connection each [`SAMPLE_NS`] and leaves the others to kernel TCP. One followed connection that
-//! proves to be worth a channel ends that at once, and so does a pause: what comes at a lower rate is followed always.
+//! To follow a connection costs a process some microseconds, mostly in cold code. Where connections come and go fast, that is a
+//! share of its processor time that can be measured, and it buys nothing. So the process counts its connections in rows of [`ROW`].
+//! A row that begins within [`ROW_NS`], and during which [`ENOUGH`] connections end short, says that the next row is not worth
+//! following: the process follows one connection each [`SAMPLE_NS`], and leaves the others to kernel TCP. All are followed again as
+//! soon as a row says otherwise, after a pause, and once a followed connection proves to be worth a channel.
+//!
+//! What a process accepts and what it connects are counted apart: a proxy may have short clients and long connections behind it.
 
 use super::Connection;
 use crate::guest::settings;
+use crate::guest::table::Origin;
 use underpass_segment::clock;
 use underpass_segment::end::{End, Stage};
 use underpass_segment::sync::{AtomicBool, AtomicU32, AtomicU64, Relaxed};
 
-/// So many short connections in a row make a service of short connections, if they also come fast.
+/// Connections in a row.
 const ROW: u32 = 64;
-/// The time in which so many have to begin.
+/// A row that begins within this time is a fast one.
 const ROW_NS: u64 = 128_000_000;
+/// So many connections have to end short while a row begins. In a burst of connections that stay open, none does.
+const ENOUGH: u32 = 48;
 /// So often one is followed that could be left to kernel TCP. By time, not by number: of many connections at once the epoll set
 /// would always hold a followed one, and each wait on it would look for that.
 const SAMPLE_NS: u64 = 8_000_000;
 
-/// What this process has seen of its latest connections. Threads may count past each other: every answer is a safe one.
+/// What this process has seen of its latest connections of one origin. Threads may count past each other: then some connections
+/// more or fewer are followed.
 struct Latest {
     /// Connections that have begun.
     begun: AtomicU32,
     /// When the last full row of them had begun, in nanoseconds.
     row_began: AtomicU64,
+    /// Connections that have ended since then and were not worth a channel, as far as was seen.
+    ended: AtomicU32,
+    /// The last full row was not worth following.
+    leaves: AtomicBool,
     /// When one was followed that could have been left.
     sampled: AtomicU64,
-    /// The last full row took less than [`ROW_NS`].
-    is_fast: AtomicBool,
-    /// Short connections that have ended since the last one that was worth a channel.
-    short: AtomicU32,
 }
 
-static LATEST: Latest = Latest::new();
+static ACCEPTED: Latest = Latest::new();
+static CONNECTED: Latest = Latest::new();
+
+fn latest(origin: Origin) -> Option<&'static Latest> {
+    match origin {
+        Origin::Accepted => Some(&ACCEPTED),
+        Origin::Connected => Some(&CONNECTED),
+        Origin::Unknown => None,
+    }
+}
 
 impl Latest {
     const fn new() -> Latest {
         Latest {
             begun: AtomicU32::new(0),
             row_began: AtomicU64::new(0),
+            ended: AtomicU32::new(0),
+            leaves: AtomicBool::new(false),
             sampled: AtomicU64::new(0),
-            is_fast: AtomicBool::new(false),
-            short: AtomicU32::new(0),
         }
     }
 
     /// A connection begins at the time `now`. Whether it is to be left to kernel TCP.
-    fn leaves_next(&self, now: impl Fn() -> u64) -> bool {
+    fn begin(&self, now: impl Fn() -> u64) -> bool {
         let number = self.begun.fetch_add(1, Relaxed).wrapping_add(1);
         if number.is_multiple_of(ROW) {
             let now = now();
-            let began = self.row_began.swap(now, Relaxed);
-            self.is_fast.store(now.saturating_sub(began) < ROW_NS, Relaxed);
+            let is_fast = now.saturating_sub(self.row_began.swap(now, Relaxed)) < ROW_NS;
+            let is_short = self.ended.swap(0, Relaxed) >= ENOUGH;
+            self.leaves.store(is_fast && is_short, Relaxed);
         }
-        if self.short.load(Relaxed) < ROW || !self.is_fast.load(Relaxed) {
+        if !self.leaves.load(Relaxed) {
             return false;
         }
         let now = now();
         if now.saturating_sub(self.row_began.load(Relaxed)) >= ROW_NS {
-            self.is_fast.store(false, Relaxed);
+            self.leaves.store(false, Relaxed);
             return false;
         }
         let is_sample = now.saturating_sub(self.sampled.load(Relaxed)) >= SAMPLE_NS;
@@ -71,44 +87,53 @@ impl Latest {
     }
 
     fn one_was_short(&self) {
-        if self.short.load(Relaxed) < ROW {
-            self.short.fetch_add(1, Relaxed);
-        }
+        self.ended.fetch_add(1, Relaxed);
     }
 
     fn one_was_worth_it(&self) {
-        if self.short.load(Relaxed) != 0 {
-            self.short.store(0, Relaxed);
+        self.ended.store(0, Relaxed);
+        if self.leaves.load(Relaxed) {
+            self.leaves.store(false, Relaxed);
         }
     }
 }
 
-/// A connection begins. Whether the process leaves it to kernel TCP, without following it.
-pub fn leaves_next() -> bool {
-    LATEST.leaves_next(clock::nanoseconds) && !settings::config().goes_up_at_once()
+/// A connection of this origin begins. Whether the process leaves it to kernel TCP, without following it.
+pub fn begin(origin: Origin) -> bool {
+    !settings::config().goes_up_at_once() && latest(origin).is_some_and(|latest| latest.begin(clock::nanoseconds))
 }
 
-/// The last reference to `end` is gone.
-pub fn ended(end: &End) {
-    if end.stage() == Stage::Plain && !is_worth_a_channel(end, end.calls.load(Relaxed)) {
-        LATEST.one_was_short();
+/// A connection of this origin that was left to kernel TCP is closed.
+pub fn left_one_ended(origin: Origin) {
+    if let Some(latest) = latest(origin) {
+        latest.one_was_short();
     }
 }
 
-/// Whether it has carried enough, with so many `calls`, to be worth a channel.
+/// The last reference to `end` is gone. (What a killed process had is not counted.)
+pub fn ended(end: &End) {
+    if end.stage() == Stage::Plain
+        && !is_worth_a_channel(end, end.calls.load(Relaxed))
+        && let Some(latest) = latest(Origin::of(end))
+    {
+        latest.one_was_short();
+    }
+}
+
 fn is_worth_a_channel(end: &End, calls: u32) -> bool {
     let config = settings::config();
     calls > config.go_up_messages || end.bytes.load(Relaxed) >= config.go_up_bytes
 }
 
 impl Connection {
-    /// Whether it has carried enough, with this as its call of number `calls`, to be worth a channel.
-    pub fn is_worth_a_channel(&self, calls: u32) -> bool {
-        let is = is_worth_a_channel(self.end, calls);
-        if is {
-            LATEST.one_was_worth_it();
+    /// Whether it has carried enough, with this as its call of number `calls`, to be worth a channel. If so, those like it are
+    /// followed from now on.
+    pub fn proves_itself(&self, calls: u32) -> bool {
+        let does = is_worth_a_channel(self.end, calls);
+        if does && let Some(latest) = latest(Origin::of(self.end)) {
+            latest.one_was_worth_it();
         }
-        is
+        does
     }
 }
 
@@ -117,58 +142,73 @@ mod tests {
     use super::*;
     use core::cell::Cell;
 
-    /// Begins `count` connections, one every `gap_ns`; how many of them are left to kernel TCP.
-    fn begin(latest: &Latest, clock: &Cell<u64>, count: u32, gap_ns: u64) -> u32 {
-        let begin = |_| {
-            clock.set(clock.get() + gap_ns);
-            u32::from(latest.leaves_next(|| clock.get()))
-        };
-        (0..count).map(begin).sum()
+    struct Process {
+        latest: Latest,
+        clock: Cell<u64>,
     }
 
-    fn busy_with_short_ones() -> (Latest, Cell<u64>) {
-        let (latest, clock) = (Latest::new(), Cell::new(1 << 40));
-        for _ in 0..2 * ROW {
-            assert_eq!(begin(&latest, &clock, 1, 100_000), 0);
-            latest.one_was_short();
+    impl Process {
+        fn new() -> Process {
+            Process { latest: Latest::new(), clock: Cell::new(1 << 40) }
         }
-        (latest, clock)
+
+        /// Begins `count` connections, one every `gap_ns`, each of which is ended at once if it `ends`; how many of them are left to
+        /// kernel TCP.
+        fn begin(&self, count: u32, gap_ns: u64, ends: bool) -> u32 {
+            let begin = |_| {
+                self.clock.set(self.clock.get() + gap_ns);
+                let is_left = self.latest.begin(|| self.clock.get());
+                if ends {
+                    self.latest.one_was_short();
+                }
+                u32::from(is_left)
+            };
+            (0..count).map(begin).sum()
+        }
+
+        fn busy_with_short_ones() -> Process {
+            let process = Process::new();
+            assert_eq!(process.begin(2 * ROW - 1, 100_000, true), 0);
+            process.begin(1, 100_000, true);
+            process
+        }
     }
 
     #[test]
-    fn a_fast_row_of_short_ones_is_left_to_the_kernel_but_for_a_sample() {
-        let (latest, clock) = busy_with_short_ones();
-        // The first of all, and one each 80 connections.
-        assert_eq!(begin(&latest, &clock, 160, 100_000), 158);
+    fn fast_short_ones_are_left_to_the_kernel_but_for_a_sample() {
+        assert_eq!(Process::busy_with_short_ones().begin(160, 100_000, true), 158);
     }
 
     #[test]
     fn what_comes_slowly_is_always_followed() {
-        let (latest, clock) = (Latest::new(), Cell::new(1 << 40));
-        for _ in 0..10 * ROW {
-            assert_eq!(begin(&latest, &clock, 1, ROW_NS / u64::from(ROW) + 1), 0);
-            latest.one_was_short();
-        }
+        assert_eq!(Process::new().begin(10 * ROW, ROW_NS / u64::from(ROW) + 1, true), 0);
     }
 
     #[test]
-    fn long_ones_that_come_fast_are_followed() {
-        let (latest, clock) = (Latest::new(), Cell::new(1 << 40));
-        assert_eq!(begin(&latest, &clock, 10 * ROW, 1_000), 0);
+    fn a_burst_of_connections_that_stay_open_is_followed() {
+        let process = Process::new();
+        assert_eq!(process.begin(1000, 20_000_000, true), 0, "short ones, long ago");
+        assert_eq!(process.begin(10 * ROW, 1_000, false), 0);
     }
 
     #[test]
-    fn one_that_is_worth_it_has_all_followed() {
-        let (latest, clock) = busy_with_short_ones();
-        latest.one_was_worth_it();
-        assert_eq!(begin(&latest, &clock, 160, 100_000), 0);
+    fn a_burst_beside_short_ones_is_followed_but_for_its_first_row() {
+        let process = Process::busy_with_short_ones();
+        assert!(process.begin(10 * ROW, 1_000, false) < ROW);
+    }
+
+    #[test]
+    fn one_that_is_worth_it_has_the_next_row_followed() {
+        let process = Process::busy_with_short_ones();
+        process.latest.one_was_worth_it();
+        assert_eq!(process.begin(ROW - 1, 100_000, true), 0);
     }
 
     #[test]
     fn the_first_after_a_pause_is_followed() {
-        let (latest, clock) = busy_with_short_ones();
-        assert!(begin(&latest, &clock, 20, 100_000) > 0);
-        clock.set(clock.get() + ROW_NS);
-        assert_eq!(begin(&latest, &clock, ROW - 1, 1_000), 0);
+        let process = Process::busy_with_short_ones();
+        assert!(process.begin(20, 100_000, true) > 0);
+        process.clock.set(process.clock.get() + ROW_NS);
+        assert_eq!(process.begin(ROW - 20, 1_000, true), 0);
     }
 }

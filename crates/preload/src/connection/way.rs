@@ -104,7 +104,7 @@ impl Connection {
         let is_time = match answer {
             Answer::None => false,
             Answer::Offer => true,
-            Answer::Forgotten => self.is_worth_a_channel(calls) && calls >= end.next_try.load(Relaxed),
+            Answer::Forgotten => self.proves_itself(calls) && calls >= end.next_try.load(Relaxed),
         };
         if !is_time {
             return;

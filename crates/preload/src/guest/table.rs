@@ -1,6 +1,7 @@
 //! What each descriptor number of this process is: the first thing that every call asks.
 
 use super::memory::{PIECE, Sparse};
+use underpass_segment::end::End;
 use underpass_segment::sync::{AcqRel, Acquire, AtomicU32, AtomicU64, Relaxed, Release};
 
 /// Descriptors from this number on are left to the kernel.
@@ -30,6 +31,31 @@ pub struct Socket {
     pub nonblocking: Nonblocking,
     /// Connections were accepted from it, so it will not be one.
     pub listens: bool,
+    /// It was accepted.
+    pub accepted: bool,
+}
+
+/// How a connection has begun in this process.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(u8)]
+pub enum Origin {
+    /// Another process has begun it, or it was not seen.
+    Unknown = 0,
+    /// It was accepted.
+    Accepted = 1,
+    /// It was connected.
+    Connected = 2,
+}
+
+impl Origin {
+    /// That of a connection's end.
+    pub fn of(end: &End) -> Origin {
+        match end.origin.load(Relaxed) {
+            1 => Origin::Accepted,
+            2 => Origin::Connected,
+            _ => Origin::Unknown,
+        }
+    }
 }
 
 /// What this process knows of a socket's O_NONBLOCK.
@@ -47,6 +73,7 @@ pub enum Nonblocking {
 impl Socket {
     fn encode(self) -> u32 {
         let flags = u32::from(self.is_tcp) | u32::from(self.is_connected) << 1 | u32::from(self.listens) << 4;
+        let flags = flags | u32::from(self.accepted) << 5;
         flags | (self.nonblocking as u32) << 2
     }
 
@@ -57,7 +84,8 @@ impl Socket {
             2 => Nonblocking::Yes,
             _ => Nonblocking::Shared,
         };
-        Socket { is_tcp: bits & 1 != 0, is_connected: bits & 2 != 0, nonblocking, listens: bits & 16 != 0 }
+        let has = |bit: u32| bits & bit != 0;
+        Socket { is_tcp: has(1), is_connected: has(2), nonblocking, listens: has(16), accepted: has(32) }
     }
 
     /// Whether nobody but this process, by this descriptor, can change it.
@@ -74,10 +102,11 @@ impl From<bool> for Nonblocking {
 
 const NOTHING: u32 = 0;
 const OTHER: u32 = 1;
-/// The same, of a connection that is [left to the kernel](leave).
+/// The same, of a connection that is [left to the kernel](leave): and its [`Origin`].
 const LEFT: u32 = 2;
-const SOCKET: u32 = 32;
-const CONNECTION: u32 = 64;
+const LEFT_LAST: u32 = LEFT + Origin::Connected as u32;
+const SOCKET: u32 = 64;
+const CONNECTION: u32 = 128;
 /// Set in the word of a connection that is [settled](settle). No end has so high an index.
 const SETTLED: u32 = 1 << 31;
 
@@ -136,7 +165,7 @@ fn encode(known: Known) -> u32 {
 fn decode(word: u32) -> Known {
     match word {
         NOTHING => Known::Nothing,
-        OTHER | LEFT => Known::Other,
+        OTHER | LEFT..=LEFT_LAST => Known::Other,
         CONNECTION.. => Known::Connection((word & !SETTLED) - CONNECTION),
         bits => Known::Socket(Socket::decode(bits - SOCKET)),
     }
@@ -167,15 +196,21 @@ pub fn is_settled(fd: i32) -> bool {
     word(&TABLE, fd).is_some_and(|w| w.load(Acquire) & SETTLED != 0)
 }
 
-/// The socket `fd`, so far `known` as such, is a connection that is libc's alone. False if it is something else by now.
-pub fn leave(fd: i32, known: Known) -> bool {
-    let leave = |now| (decode(now) == known).then_some(LEFT);
+/// The socket `fd`, so far `known` as such, is a connection of this origin that is libc's alone. False if it is something else by
+/// now.
+pub fn leave(fd: i32, known: Known, origin: Origin) -> bool {
+    let leave = |now| (decode(now) == known).then_some(LEFT + origin as u32);
     word(&TABLE, fd).is_some_and(|w| w.fetch_update(Release, Relaxed, leave).is_ok())
 }
 
-/// Whether it is such a connection.
-pub fn is_left(fd: i32) -> bool {
-    word(&TABLE, fd).is_some_and(|w| w.load(Acquire) == LEFT)
+/// The origin of `fd`, if it is such a connection.
+pub fn left(fd: i32) -> Option<Origin> {
+    match word(&TABLE, fd)?.load(Acquire).checked_sub(LEFT)? {
+        0 => Some(Origin::Unknown),
+        1 => Some(Origin::Accepted),
+        2 => Some(Origin::Connected),
+        _ => None,
+    }
 }
 
 /// A connection was accepted from `fd`. Whether that was not known before.

@@ -6,6 +6,7 @@ use crate::connection::inside::outlast;
 use crate::connection::insiders::Kept;
 use crate::connection::references::release;
 use crate::connection::share::twin;
+use crate::connection::short_lived;
 use crate::connection::{Connection, known};
 use crate::guest::table::{self, Known, Socket};
 use crate::guest::{family, forked, thread};
@@ -35,6 +36,9 @@ pub fn forget(fd: i32) {
         }
         epoll::forget_socket(connection, last);
     } else {
+        if let Some(origin) = table::left(fd) {
+            short_lived::left_one_ended(origin);
+        }
         table::next_generation(fd);
     }
     set::forget_sets_of(fd);

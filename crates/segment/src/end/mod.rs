@@ -114,6 +114,8 @@ laid_out! {
         pub side: AtomicU8,
         /// 1: what comes has the time at which it came, for a recvmsg that wants to know (SO_TIMESTAMP).
         pub stamped: AtomicU8,
+        /// How the process that has the end began the connection; 0: not known. The library's own.
+        pub origin: AtomicU8,
         /// 1: a process has counted it for the statistics.
         pub counted: AtomicU8,
         /// How often a process has shut down sending alone, modulo 256. Each time the kernel tells all watchers once

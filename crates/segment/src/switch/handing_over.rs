@@ -8,8 +8,8 @@ use crate::kernel;
 use crate::reason::Reason;
 use crate::sync::Release;
 
-/// So long a reader that was rung is waited for. Beside heavy load it may have to wait long for a processor.
-const PASSES_MARK_WITHIN_US: u64 = 2_000_000;
+/// So long an end that was rung is waited for. Beside heavy load it may have to wait long for a processor.
+const PASSES_MARK_WITHIN_US: u64 = 500_000;
 
 /// A process without the library that gets the socket. It decides how surely the socket has to be plain TCP.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -68,13 +68,13 @@ impl Port<'_> {
             && !self.sends_fast()
             && self.reader_may_sleep()
             && !has_copy()
-            && !self.can_wake_or_wakes()
+            && !self.wakes_or_will_wake()
     }
 
     /// Whether the other end can be woken, or a doorbell that it has not taken wakes it. It was rung when this direction went down.
     /// Once it has taken that doorbell it is on its way to the mark of going down, and has only to get a processor: this waits until
     /// it has passed the mark, behind which it can be woken again.
-    fn can_wake_or_wakes(&self) -> bool {
+    fn wakes_or_will_wake(&self) -> bool {
         let began = ticks();
         loop {
             if self.can_wake() || self.awaits_answer() {
@@ -90,7 +90,7 @@ impl Port<'_> {
 
     /// Hands the socket over to a process that may have the library and come back to the ring, or not.
     pub fn offer(&self, reason: Reason) {
-        if self.can_wake() || self.has_something() && self.can_wake_or_wakes() {
+        if self.can_wake() || self.left_behind() > 0 && self.wakes_or_will_wake() {
             if self.go_away(|| true) == Departure::Gone && self.left_behind() > 0 {
                 self.give_itself();
             }

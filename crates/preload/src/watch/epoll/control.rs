@@ -61,7 +61,7 @@ impl Control {
         if confined::are_any_confined() && is_confined() {
             return Controlled::Answered(self.make_foreign(call));
         }
-        if !self.is_socket && (self.listens || table::is_settled(fd) || table::is_left(fd) || !self.is_set()) {
+        if !self.is_socket && (self.is_surely_no_set() || !self.is_set()) {
             return Controlled::Answered(self.make_foreign(call));
         }
         match self.postpone() {
@@ -175,6 +175,11 @@ impl Control {
         let (operation, fd) = (self.operation, self.fd);
         set_of(fd).is_some()
             || operation == libc::EPOLL_CTL_ADD && !is_quiet() && kernel::is_epoll(fd) && need_set(fd).is_some()
+    }
+
+    /// Whether it is a socket that is not followed.
+    fn is_surely_no_set(&self) -> bool {
+        self.listens || table::is_settled(self.fd) || table::left(self.fd).is_some()
     }
 
     /// Makes it by `call` for what is no socket of ours: a set that has any takes note, for events tell no descriptors.
