@@ -152,6 +152,17 @@ pub fn command() -> &'static Path {
     })
 }
 
+/// The daemon: as the caller says, or built once.
+pub fn daemon() -> &'static Path {
+    static PATH: OnceLock<PathBuf> = OnceLock::new();
+    PATH.get_or_init(|| {
+        given("UNDERPASS_TEST_DAEMON").unwrap_or_else(|| {
+            build(&["-p", "underpass-daemon"]);
+            target().join("debug/underpassd")
+        })
+    })
+}
+
 /// The file that the environment variable `name` gives, if it is set.
 fn given(name: &str) -> Option<PathBuf> {
     let file = std::env::var_os(name)?;

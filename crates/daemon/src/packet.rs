@@ -6,7 +6,7 @@ use rustix::io::Errno;
 use rustix::net::{RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, ReturnFlags, recvmsg};
 use std::io::IoSliceMut;
 use std::mem::MaybeUninit;
-use underpass_broker::{Ask, Refusal, WireError, ask, header};
+use underpass_broker::{Ask, Knock, Refusal, WireError, ask, header};
 
 /// Most descriptors that a packet brings (SCM_MAX_FD, unix(7)). There is room for all of them, because the kernel closes what
 /// finds no room, and that may wait.
@@ -19,6 +19,8 @@ pub enum Packet {
     Nothing,
     /// It has closed its connection, or has sent an empty packet.
     End,
+    /// The client wants to know whether the daemon is at work.
+    Knock(Knock),
     /// An ask for this connection.
     Ask(Ask, Facts),
     /// Something else, with the token and the mark that its header names.
@@ -31,8 +33,8 @@ pub enum Fault {
     /// It is no record.
     #[error("{0}")]
     Wire(#[from] WireError),
-    /// An ask has exactly one descriptor beside it.
-    #[error("{0} descriptors came with it, and not one")]
+    /// An ask has exactly one descriptor beside it, a knock none.
+    #[error("{0} descriptors came with it")]
     Descriptors(usize),
     /// The descriptor is no established connection.
     #[error("{0}")]
@@ -94,6 +96,13 @@ impl Packet {
 }
 
 fn parse(octets: &[u8], descriptors: &[OwnedFd]) -> Result<Packet, Fault> {
+    if let Ok(knock) = Knock::parse(octets) {
+        return if descriptors.is_empty() {
+            Ok(Packet::Knock(knock))
+        } else {
+            Err(Fault::Descriptors(descriptors.len()))
+        };
+    }
     let ask = Ask::parse(octets)?;
     let [socket] = descriptors else { return Err(Fault::Descriptors(descriptors.len())) };
     Ok(Packet::Ask(ask, Facts::of(socket.as_fd())?))

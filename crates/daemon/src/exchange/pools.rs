@@ -5,6 +5,7 @@ use crate::limits::Limits;
 use crate::memory;
 use rustix::fd::OwnedFd;
 use std::collections::HashMap;
+use std::hash::{BuildHasher, Hasher, RandomState};
 use std::rc::Rc;
 use underpass_broker::{Freed, Refusal, Shape, Side, Verdict};
 
@@ -67,7 +68,9 @@ pub(super) struct Pools {
 impl Pools {
     pub(super) fn new(limits: Limits) -> Pools {
         let (pools, of) = (HashMap::new(), HashMap::new());
-        Pools { limits, last: 0, pools, of, met: HashMap::new(), usage: HashMap::new() }
+        // Nowhere near the numbers that an earlier daemon gave: a process may still have pools of that one.
+        let last = RandomState::new().build_hasher().finish() >> 1;
+        Pools { limits, last, pools, of, met: HashMap::new(), usage: HashMap::new() }
     }
 
     /// Whether the process is a side of any pool.

@@ -244,6 +244,10 @@ impl Server {
         match packet {
             Ok(Packet::Nothing) => {}
             Ok(Packet::End) => return self.disconnect(client),
+            Ok(Packet::Knock(knock)) => {
+                let answer = Answer { token: knock.token, mark: knock.mark, verdict: Verdict::Here };
+                self.reply(&Reply { to: ClientId(client), answer, memory: None });
+            }
             Ok(Packet::Ask(ask, facts)) => {
                 let asker = (process, ClientId(client));
                 let replies = self.exchange.ask(asker, ask, facts, &self.evidence, now);

@@ -71,7 +71,7 @@ fn end() -> Box<End> {
 fn meetings(directory: Directory) -> [Box<Meeting>; 2] {
     [100, 200].map(|family| {
         let mut meeting = Box::new(Meeting::new());
-        meeting.set_up(family, SHAPE.ring_bytes, |_, _| true);
+        meeting.set_up(family, SHAPE.ring_bytes, SocketPath::NONE, |_, _| true);
         meeting.directory = Some(directory);
         meeting
     })
@@ -471,7 +471,7 @@ fn ends_without_a_place_in_the_directory_meet_later() {
 fn pools_grow_with_the_connections_between_two_families() {
     let _alone = alone();
     let mut meeting = Meeting::new();
-    meeting.set_up(100, SHAPE.ring_bytes, |_, _| true);
+    meeting.set_up(100, SHAPE.ring_bytes, SocketPath::NONE, |_, _| true);
     let pools: Vec<Pool> = (0..1 + 8 + 64 + 1).map(|_| meeting.make(200).unwrap().0).collect();
     let first_of_each = [0, 1, 9, 73].map(|at| pools[at]);
     assert_eq!(first_of_each.map(|pool| pool.shape().slots), [1, 8, 64, 64]);

@@ -1,0 +1,188 @@
+//! Programs of several users, and in several namespaces, that meet through `underpassd`.
+
+use std::process::Command;
+use std::time::{Duration, Instant};
+use underpass_segment::reason::Reason;
+use underpass_tests::broker::{Broker, User};
+use underpass_tests::group::Group;
+use underpass_tests::library::{AT_ONCE, is_kernel_only};
+use underpass_tests::net::free_port;
+use underpass_tests::stage::{Stage, compile};
+
+const ONE: u32 = 61_001;
+const OTHER: u32 = 61_002;
+
+const DONE: &str = "every echo as sent\n";
+
+/// Two users with a program of tests/fixtures, and a daemon.
+struct Pair {
+    stage: Stage,
+    broker: Broker,
+    program: String,
+    users: [User; 2],
+}
+
+impl Pair {
+    fn new(source: &str, arguments: &[&str], gids: [u32; 2]) -> Option<Pair> {
+        let stage = Stage::with(&["cc"])?;
+        let broker = Broker::start(&stage, arguments)?;
+        let program = stage.path(source.trim_end_matches(".c"));
+        compile(source, &program, &[]);
+        let users = [User::new(ONE, gids[0]), User::new(OTHER, gids[1])];
+        Some(Pair { stage, broker, program: program.display().to_string(), users })
+    }
+
+    fn members(source: &str, arguments: &[&str]) -> Option<Pair> {
+        Pair::new(source, arguments, [1, 1])
+    }
+
+    fn command(&self, user: usize, words: &str) -> Command {
+        let mut command = self.stage.plain(&self.program, words.split_whitespace());
+        self.users[user].runs(&mut command, AT_ONCE);
+        self.broker.serves(&mut command);
+        command
+    }
+
+    fn start(&self, user: usize, words: &str) -> Group {
+        self.stage.start(self.command(user, words))
+    }
+
+    fn serve(&self, user: usize, words: &str, port: u16) -> Group {
+        self.stage.serve(self.command(user, words), port)
+    }
+
+    fn assert_fast(&self, name: &str) {
+        self.users.iter().for_each(|user| user.run.assert_fast(name));
+    }
+
+    /// Every connection of both users has this reason, and there are some.
+    fn assert_reason(&self, reason: Reason) {
+        for user in &self.users {
+            user.run.assert_not_fast();
+            let all: Vec<_> = user.run.processes().into_iter().flat_map(|process| process.reasons).collect();
+            let as_said = !all.is_empty() && all.iter().all(|(it, _)| *it == reason);
+            assert!(is_kernel_only() || as_said, "not {reason:?} alone:\n{}\n{}", user.run.table(), self.broker.said());
+        }
+    }
+}
+
+fn echo(pair: &Pair, connections: u32, messages: u32) {
+    let port = free_port();
+    let server = pair.serve(0, &format!("serve {port}"), port);
+    let client = pair.start(1, &format!("ask {port} {connections} {messages}"));
+    assert_eq!(client.succeed(Duration::from_secs(60)), DONE);
+    server.stop(libc::SIGTERM);
+}
+
+#[test]
+fn members_of_the_group_go_fast() {
+    for arguments in [&[][..], &["--no-bpf"]] {
+        let Some(pair) = Pair::members("guest.c", arguments) else { return };
+        echo(&pair, 5, 2000);
+        pair.assert_fast("guest");
+        for user in &pair.users {
+            let (fast, all) = (user.run.fast(None), 5 * 2000 * 100);
+            assert!(is_kernel_only() || fast.connections == 5, "{}", user.run.table());
+            assert!(is_kernel_only() || fast.bytes > all, "most of both ways: {}", user.run.table());
+        }
+        pair.stage.finish();
+    }
+}
+
+#[test]
+fn strangers_stay_on_kernel_tcp() {
+    let Some(pair) = Pair::new("guest.c", &[], [ONE, OTHER]) else { return };
+    echo(&pair, 3, 300);
+    pair.assert_reason(Reason::Policy);
+    pair.stage.finish();
+}
+
+#[test]
+fn without_a_daemon_users_stay_apart() {
+    let Some(mut pair) = Pair::members("guest.c", &[]) else { return };
+    pair.broker.signal(libc::SIGTERM);
+    pair.broker.kill();
+    echo(&pair, 3, 300);
+    pair.assert_reason(Reason::OtherUser);
+    pair.stage.finish();
+}
+
+/// A daemon that is stopped makes no call last, and no end of a stream: a copy of a socket lies in its queue.
+#[test]
+fn a_stopped_daemon_delays_nothing() {
+    let Some(pair) = Pair::members("guest.c", &[]) else { return };
+    pair.broker.signal(libc::SIGSTOP);
+    let began = Instant::now();
+    echo(&pair, 50, 40);
+    assert!(began.elapsed() < Duration::from_secs(5), "{:?}", began.elapsed());
+    pair.assert_reason(Reason::NoBroker);
+    pair.broker.signal(libc::SIGCONT);
+    echo(&pair, 5, 2000);
+    pair.assert_fast("guest");
+    pair.stage.finish();
+}
+
+#[test]
+fn a_daemon_that_dies_costs_no_byte_and_its_successor_goes_on() {
+    let Some(mut pair) = Pair::members("guest.c", &[]) else { return };
+    let port = free_port();
+    let server = pair.serve(0, &format!("serve {port}"), port);
+    let client = pair.start(1, &format!("hold {port} 20 20 200"));
+    let deadline = Instant::now() + Duration::from_secs(30);
+    while !client.said().contains("there") {
+        assert!(Instant::now() < deadline, "{}", client.said());
+        std::thread::sleep(Duration::from_millis(1));
+    }
+    pair.broker.replace(&pair.stage);
+    client.signal(libc::SIGUSR1);
+    assert_eq!(client.succeed(Duration::from_secs(60)), format!("there\n{DONE}"));
+    server.stop(libc::SIGTERM);
+    for user in &pair.users {
+        assert!(is_kernel_only() || user.run.fast(None).connections == 40, "{}", user.run.table());
+    }
+    pair.stage.finish();
+}
+
+/// Whoever survives sees what was sent, then an end, as on kernel TCP.
+fn die(sender_dies: bool, expected: &str) {
+    let Some(pair) = Pair::members("pump.c", &[]) else { return };
+    for round in 1..=8 {
+        let port = free_port();
+        let sender = pair.serve(0, &format!("serve {port}"), port);
+        let receiver = pair.start(1, &format!("drain {port}"));
+        while !sender.said().contains("connected") || !receiver.said().contains("connected") {
+            std::thread::sleep(Duration::from_millis(1));
+        }
+        // Later in each round: at any point of the meeting, the switch and the stream.
+        std::thread::sleep(Duration::from_millis(10 * round));
+        let (victim, witness) = if sender_dies { (sender, receiver) } else { (receiver, sender) };
+        victim.signal(libc::SIGKILL);
+        let said = witness.succeed(Duration::from_secs(20));
+        assert!(said.contains(expected), "round {round}:\n{said}");
+    }
+    // A killed process counts nothing.
+    pair.users[usize::from(sender_dies)].run.assert_fast("pump");
+    pair.stage.finish();
+}
+
+#[test]
+fn the_sender_dies() {
+    die(true, "some as sent, then the end");
+}
+
+#[test]
+fn the_receiver_dies() {
+    die(false, "sent some, then gone");
+}
+
+#[test]
+fn a_stream_comes_back_whole() {
+    let Some(pair) = Pair::members("pump.c", &[]) else { return };
+    let port = free_port();
+    let server = pair.serve(0, &format!("reply {port}"), port);
+    let client = pair.start(1, &format!("echo {port} 30000000"));
+    assert_eq!(client.succeed(Duration::from_secs(60)), "connected\n30000000 came back, then the end\n");
+    server.succeed(Duration::from_secs(10));
+    pair.assert_fast("pump");
+    pair.stage.finish();
+}
