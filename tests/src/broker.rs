@@ -72,6 +72,30 @@ impl Broker {
     }
 }
 
+/// The socket of a daemon that ends with this process, and serves its user alone.
+pub fn of_this_process() -> &'static str {
+    let folder = tempfile::tempdir().expect("a folder").keep();
+    let (socket, log) = (folder.join("broker.sock"), folder.join("log"));
+    let mut command = Command::new("setpriv");
+    command.args(["--pdeathsig", "KILL"]).arg(library::daemon()).args(["--foreground", "--socket"]).arg(&socket);
+    let (tell, told) = std::sync::mpsc::channel();
+    // The signal comes when the thread ends that has started it.
+    std::thread::spawn(move || {
+        let _ = tell.send(Group::start(command, &log));
+        loop {
+            std::thread::park();
+        }
+    });
+    let daemon = told.recv().expect("a daemon");
+    let deadline = Instant::now() + Duration::from_secs(30);
+    while !daemon.said().contains("underpassd listens") {
+        assert!(Instant::now() < deadline, "it does not listen:\n{}", daemon.said());
+        std::thread::sleep(Duration::from_millis(2));
+    }
+    std::mem::forget(daemon);
+    socket.display().to_string().leak()
+}
+
 fn launch(stage: &Stage, socket: &std::path::Path, arguments: &[String]) -> Group {
     let mut command = Command::new(library::daemon());
     library::plain(&mut command);
@@ -108,6 +132,22 @@ impl User {
     /// A member of [`GROUP`].
     pub fn member(uid: u32) -> User {
         User::new(uid, GROUP.1)
+    }
+
+    /// One that /etc/passwd knows, as a member of [`GROUP`]; otherwise says so, and the test is skipped.
+    pub fn named(name: &str) -> Option<User> {
+        let users = fs::read_to_string("/etc/passwd").unwrap_or_default();
+        let uid = users.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(":x:")?.split(':').next());
+        let uid = uid.and_then(|uid| uid.parse().ok());
+        if uid.is_none() {
+            skip(&format!("there is no user {name}"));
+        }
+        uid.map(User::member)
+    }
+
+    /// Its number and its group's.
+    pub fn ids(&self) -> [u32; 2] {
+        [self.uid, self.gid]
     }
 
     /// Has this user run `command`, under Underpass with these settings.

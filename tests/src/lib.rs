@@ -15,6 +15,7 @@
 pub mod apart;
 pub mod broker;
 pub mod compiler;
+pub mod container;
 pub mod fuzz;
 pub mod group;
 pub mod library;

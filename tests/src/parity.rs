@@ -8,7 +8,7 @@ use std::time::Duration;
 use crate::compiler::cc;
 use crate::group::Group;
 use crate::library::{self, Run};
-use crate::mode::{MODES, Mode};
+use crate::mode::{self, Mode};
 
 /// A scenario that takes longer hangs.
 const LIMIT: Duration = Duration::from_secs(15);
@@ -44,9 +44,9 @@ const UNSTEADY: &[(&str, &str)] = &[
 /// Runs every scenario of `family`; fails with all differences.
 pub fn check(family: &str, flavour: Flavour) {
     let program = compile(family, flavour);
-    let modes = match flavour {
-        Flavour::Plain => MODES,
-        Flavour::Fortified => &MODES[1..2],
+    let modes: Vec<&Mode> = match flavour {
+        Flavour::Plain => mode::all().collect(),
+        Flavour::Fortified => vec![&mode::MODES[1]],
     };
     let only = std::env::var("UNDERPASS_TEST_SCENARIO").ok();
     let mut report = String::new();
@@ -63,7 +63,7 @@ pub fn check(family: &str, flavour: Flavour) {
         let name = format!("{family}/{scenario}");
         let known = KNOWN.iter().any(|(it, _)| *it == name);
         let mut agrees = true;
-        for mode in modes {
+        for mode in &modes {
             let judge = || difference(&program, &scenario, mode, stays_on_kernel, &kernel);
             // When to go up is a policy: a scenario of few calls may be over before both ends have met.
             let first = judge();
@@ -125,7 +125,7 @@ fn play(program: &Path, scenario: &str, under: Option<(&Run, &Mode)>) -> Played 
     match under {
         Some((run, mode)) => {
             run.accelerate(&mut command, mode.settings);
-            command.env("PARITY_WARM", if mode.warm { "1" } else { "0" });
+            command.env("PARITY_WARM", mode.warm.to_string());
         }
         None => library::plain(&mut command),
     }
@@ -161,10 +161,10 @@ fn first_difference(kernel: &[String], under: &[String]) -> String {
 /// The command line that repeats a run by hand.
 fn again(program: &Path, scenario: &str, mode: &Mode) -> String {
     let mut words: Vec<String> = mode.settings.iter().map(|(name, value)| format!("{name}={value}")).collect();
-    if !mode.warm {
-        words.push("PARITY_WARM=0".into());
+    words.push(format!("PARITY_WARM={}", mode.warm));
+    if !mode.settings.iter().any(|(name, _)| *name == "LD_PRELOAD") {
+        words.push(format!("LD_PRELOAD={}", library::path().display()));
     }
-    words.push(format!("LD_PRELOAD={}", library::path().display()));
     format!("{} {} {scenario}", words.join(" "), program.display())
 }
 

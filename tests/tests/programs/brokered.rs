@@ -3,11 +3,14 @@
 use std::process::Command;
 use std::time::{Duration, Instant};
 use underpass_segment::reason::Reason;
-use underpass_tests::broker::{Broker, User};
+use underpass_tests::broker::{Broker, GROUP, User};
+use underpass_tests::container::{Bridge, HOSTS, ROUTER};
 use underpass_tests::group::Group;
 use underpass_tests::library::{AT_ONCE, is_kernel_only};
-use underpass_tests::net::free_port;
-use underpass_tests::stage::{Stage, compile};
+use underpass_tests::net::{await_listening_beside, free_port};
+use underpass_tests::stage::{Stage, compile, skip};
+
+use crate::databases::redis_server;
 
 const ONE: u32 = 61_001;
 const OTHER: u32 = 61_002;
@@ -185,4 +188,106 @@ fn a_stream_comes_back_whole() {
     server.succeed(Duration::from_secs(10));
     pair.assert_fast("pump");
     pair.stage.finish();
+}
+
+/// Redis under a load that checks nothing but errors; what it says.
+fn load(port: u16, host: &str) -> [String; 12] {
+    ["-h", host, "-p", &port.to_string(), "-t", "set,get,lrange_300", "-n", "5000", "-c", "10", "-q", "--csv"]
+        .map(String::from)
+}
+
+fn assert_loaded(said: &str) {
+    assert!(said.matches('\n').count() >= 4 && !said.contains("rror"), "{said}");
+}
+
+#[test]
+fn redis_under_its_own_user() {
+    let Some(stage) = Stage::with(&["redis-server", "redis-benchmark"]) else { return };
+    let Some(broker) = Broker::start(&stage, &[]) else { return };
+    let (Some(redis), client, port) = (User::named("redis"), User::member(OTHER), free_port()) else { return };
+    let mut server = stage.plain("redis-server", redis_server(&stage, port));
+    redis.runs(&mut server, &[]);
+    broker.serves(&mut server);
+    let server = stage.serve(server, port);
+    let mut command = stage.plain("redis-benchmark", load(port, "127.0.0.1"));
+    client.runs(&mut command, &[]);
+    broker.serves(&mut command);
+    assert_loaded(&stage.output(command));
+    server.stop(libc::SIGTERM);
+    redis.run.assert_fast("redis-server");
+    client.run.assert_fast("redis-benchmark");
+    stage.finish();
+}
+
+/// The workers of an nginx that root has started are hidden from their own user.
+#[test]
+fn nginx_started_by_root() {
+    let Some(stage) = Stage::with(&["nginx", "wrk"]) else { return };
+    let Some(broker) = Broker::start(&stage, &[]) else { return };
+    let port = free_port();
+    let here = stage.path("").display().to_string();
+    stage.file("index.html", "x".repeat(1024));
+    let configuration = format!(
+        "user www-data {}; worker_processes 2; daemon off; pid nginx.pid; error_log stderr warn;
+         events {{ worker_connections 256; }}
+         http {{
+             access_log off; keepalive_requests 1000000000; client_body_temp_path body; proxy_temp_path proxy;
+             fastcgi_temp_path fastcgi; uwsgi_temp_path uwsgi; scgi_temp_path scgi;
+             server {{ listen 127.0.0.1:{port}; root .; }}
+         }}",
+        GROUP.0
+    );
+    stage.file("nginx.conf", configuration);
+    let mut command = stage.command("nginx", ["-p", &here, "-c", "nginx.conf"]);
+    broker.serves(&mut command);
+    let server = stage.serve(command, port);
+    let www_data = User::named("www-data");
+    for client in [Some(User::member(OTHER)), www_data].into_iter().flatten() {
+        let url = format!("http://127.0.0.1:{port}/index.html");
+        let mut command = stage.plain("wrk", ["-t", "1", "-c", "8", "-d", "2s", "--timeout", "10s", &url]);
+        client.runs(&mut command, &[]);
+        broker.serves(&mut command);
+        let said = stage.output(command);
+        assert!(
+            said.contains("Requests/sec") && !said.contains("Socket errors") && !said.contains("Non-2xx"),
+            "{said}"
+        );
+        client.run.assert_fast("wrk");
+    }
+    server.stop(libc::SIGQUIT);
+    stage.run.assert_fast("nginx");
+    stage.finish();
+}
+
+/// Namespaces of their own, and no address in common where translation is in between.
+#[test]
+fn containers_behind_a_bridge() {
+    let Some(stage) = Stage::with(&["redis-server", "redis-benchmark", "unshare", "nsenter", "ip"]) else { return };
+    let Some(broker) = Broker::start(&stage, &[]).filter(Broker::has_numbers) else { return };
+    let (bridge, port) = (Bridge::new(&stage), free_port());
+    let users = [User::member(ONE), User::member(OTHER)];
+    let [client, server] = &bridge.ends;
+    let words = ["--port", &port.to_string(), "--bind", HOSTS[1], "--save", "", "--protected-mode", "no"];
+    let mut command = server.command(&stage, &users[1], "redis-server", &words, &[]);
+    broker.serves(&mut command);
+    let mut redis = stage.start(command);
+    await_listening_beside(&server.process(), &mut redis, port);
+    let mut hosts = vec![HOSTS[1]];
+    match bridge.translate(port) {
+        Ok(()) => hosts.push(ROUTER),
+        Err(error) => skip(&format!("no translation: {error}")),
+    }
+    for host in hosts {
+        let before = users[0].run.fast(None);
+        let words = load(port, host);
+        let words: Vec<&str> = words.iter().map(String::as_str).collect();
+        let mut command = client.command(&stage, &users[0], "redis-benchmark", &words, &[]);
+        broker.serves(&mut command);
+        assert_loaded(&stage.output(command));
+        assert!(users[0].run.fast(None).connections > before.connections, "{host}: {}", users[0].run.table());
+    }
+    redis.stop(libc::SIGTERM);
+    users[1].run.assert_fast("redis-server");
+    drop(bridge);
+    stage.finish();
 }

@@ -19,7 +19,9 @@ impl Port<'_> {
         if !self.end.is_brokered() || now.wrapping_sub(when.load(Relaxed)) < micros(EVERY_US) {
             return;
         }
-        when.store(now, Relaxed);
+        if when.swap(now, Relaxed) == 0 {
+            return;
+        }
         let (Ok(waiting), Ok(counters)) = (kernel::outq(self.fd), kernel::counters(self.fd)) else { return };
         let before = acknowledged.swap(counters.acked, Relaxed);
         if waiting == 0 {
