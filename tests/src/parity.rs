@@ -36,6 +36,11 @@ const UNSTEADY: &[(&str, &str)] = &[
     ("ending/eager-poll, cold", "the same"),
     ("ending/eager-recv, cold", "the same"),
     ("flags/held-back", "a ring holds nothing back; the kernel neither, on a machine so busy that its 200 ms are over"),
+    (
+        "pointers/executes-fast, brokered",
+        "no process copies a stranger's socket: what is unread waits for a call of its sender's",
+    ),
+    ("pointers/passes-fast, brokered", "the same"),
     ("processes/exec-cat-unread", "a FIN sent before the exec: what is unread in the ring cannot follow it"),
     ("threads/behind, dozing", "a receive that dozes heeds an SO_RCVTIMEO that another thread sets meanwhile"),
     ("threads/replaced", "the kernel ends a replaced socket before the receive that it woke has emptied the ring"),

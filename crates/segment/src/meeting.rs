@@ -165,9 +165,8 @@ impl Meeting {
                 end.advance(Stage::Waiting);
             }
             Found::Waiter(index, waiter) => {
-                if !holds(waiter, &peer) {
-                    directory.clear(index, key, me.pid);
-                    return end.pin(unless_closed(fd, Reason::Unproven));
+                if !holds(waiter, &peer) || !kernel::is_dumpable() && self.has_broker() {
+                    return self.send_both_on(end, fd, (directory, index, key));
                 }
                 let Ok((pool, slot)) = self.make(waiter.family) else { return end.pin(Reason::NoMemory) };
                 let Some(channel) = pool.slot(slot, Side::Maker) else { return };
@@ -196,6 +195,7 @@ impl Meeting {
         }
         match self.entry(end) {
             Some((directory, index, key)) if directory.offered(index, key).is_some() => Answer::Offer,
+            Some((directory, index, key)) if directory.is_sent_on(index, key) => Answer::Offer,
             Some((directory, index, key)) if directory.is_there(index, key) => Answer::None,
             _ => Answer::Forgotten,
         }
@@ -211,8 +211,17 @@ impl Meeting {
         if end.asked() != Asked::Nothing {
             return self.heed_broker(end, fd);
         }
-        let Some((directory, index, key, offer)) = self.offer(end) else { return };
         let pid = kernel::process_id();
+        if let Some((directory, index, key)) = self.entry(end)
+            && directory.is_sent_on(index, key)
+        {
+            if directory.clear(index, key, pid) {
+                end.entry.store(0, Relaxed);
+                self.seek_by_broker(end, fd, Reason::Unproven);
+            }
+            return;
+        }
+        let Some((directory, index, key, offer)) = self.offer(end) else { return };
         match self.prove(end, fd, directory.uid(), offer) {
             // Its maker may have closed, or the table is busy: there will be another look, or none.
             Ok((pool, channel)) => {

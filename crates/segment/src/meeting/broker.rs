@@ -108,6 +108,11 @@ impl Broker {
         Broker { path, dial: None, asks, knocked: 0, answered: 0, not_before: 0, pause: 0, was_there: false }
     }
 
+    /// Whether there may be one.
+    pub(super) fn may_be_there(&self, now: u64) -> bool {
+        !self.path.bytes().is_empty() && (self.was_there || now >= self.not_before)
+    }
+
     pub(super) fn find(&mut self, cookie: u64) -> Option<&mut Ask> {
         self.asks.iter_mut().flatten().find(|it| it.cookie == cookie)
     }

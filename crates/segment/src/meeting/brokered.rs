@@ -6,10 +6,11 @@
 //! it does not answer, the connection stays on kernel TCP.
 
 use super::broker::{HEED_NS, Outcome, Place, Try};
-use super::{Answer, Meeting};
+use super::{Answer, Meeting, unless_closed};
 use crate::channel::{MARK, Pool, Shape, Side};
 use crate::clock;
 use crate::dial::Gift;
+use crate::directory::{Directory, Key};
 use crate::end::{Asked, End, Stage};
 use crate::kernel;
 use crate::reason::Reason;
@@ -33,6 +34,24 @@ impl Meeting {
             Try::Nobody => return end.pin(otherwise),
         }
         end.set_reason(Reason::NoBroker);
+    }
+
+    /// Whether the broker may be asked, as far as is known.
+    pub(super) fn has_broker(&self) -> bool {
+        self.broker.may_be_there(clock::nanoseconds())
+    }
+
+    /// The other end waits in the directory, and one of the two cannot be shown to hold the connection: both ask the broker.
+    pub(super) fn send_both_on(&mut self, end: &End, fd: i32, (directory, index, key): (Directory, u32, Key)) {
+        self.seek_by_broker(end, fd, Reason::Unproven);
+        let pid = kernel::process_id();
+        if end.stage() == Stage::Pinned {
+            directory.clear(index, key, pid);
+            end.set_reason(unless_closed(fd, Reason::Unproven));
+        } else {
+            // If the table is busy, the next try does it.
+            directory.send_on(index, key, pid);
+        }
     }
 
     fn ask_broker(&mut self, end: &End, fd: i32) -> Try {
