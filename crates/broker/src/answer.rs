@@ -13,7 +13,7 @@ const KIND_HERE: u16 = 19;
 /// Octets of an answer that says to wait.
 pub const WAITING: usize = header::LEN;
 /// Octets of an answer to a knock.
-pub const HERE: usize = header::LEN;
+pub const HERE: usize = header::LEN + 8;
 /// Octets of an answer with memory.
 pub const MET: usize = header::LEN + 40;
 /// Octets of an answer that refuses.
@@ -60,7 +60,14 @@ pub enum Verdict {
     /// The connection stays on kernel TCP.
     Refused(Refusal),
     /// The daemon is at work: the answer to a knock.
-    Here,
+    ///
+    /// | Octets | Field |
+    /// |---|---|
+    /// | 24..32 | number of the daemon |
+    Here {
+        /// Another one each time that the daemon starts, not 0. It gives what it has given before again, and no other daemon does.
+        daemon: u64,
+    },
 }
 
 /// Which side of a slot an end is.
@@ -83,7 +90,12 @@ impl Answer {
         let begin = |len, kind| Header::begin::<MET>(len, kind, self.mark, self.token);
         match self.verdict {
             Verdict::Waiting => Ok(begin(WAITING, KIND_WAITING).finish()),
-            Verdict::Here => Ok(begin(HERE, KIND_HERE).finish()),
+            Verdict::Here { daemon: 0 } => Err(WireError::Value("daemon")),
+            Verdict::Here { daemon } => {
+                let mut to = begin(HERE, KIND_HERE);
+                to.u64(daemon);
+                Ok(to.finish())
+            }
             Verdict::Refused(refusal) => {
                 let mut to = begin(REFUSED, KIND_REFUSED);
                 to.u32(refusal as u32);
@@ -124,7 +136,7 @@ impl Answer {
         let verdict = match header.kind {
             KIND_MET => met(from)?,
             KIND_REFUSED => refused(from)?,
-            KIND_HERE => Verdict::Here,
+            KIND_HERE => here(from)?,
             _ => Verdict::Waiting,
         };
         Ok(Answer { token: header.token, mark: header.mark, verdict })
@@ -137,6 +149,13 @@ fn refused(mut from: Reader<'_>) -> Result<Verdict, WireError> {
         return Err(WireError::Value("reserved"));
     }
     Ok(Verdict::Refused(refusal))
+}
+
+fn here(mut from: Reader<'_>) -> Result<Verdict, WireError> {
+    match from.u64()? {
+        0 => Err(WireError::Value("daemon")),
+        daemon => Ok(Verdict::Here { daemon }),
+    }
 }
 
 fn met(mut from: Reader<'_>) -> Result<Verdict, WireError> {

@@ -30,7 +30,7 @@ fn verdicts() -> impl Strategy<Value = Verdict> {
         },
     );
     let refused = proptest::sample::select(Refusal::ALL).prop_map(Verdict::Refused);
-    prop_oneof![Just(Verdict::Waiting), Just(Verdict::Here), met, refused]
+    prop_oneof![Just(Verdict::Waiting), (1u64..).prop_map(|daemon| Verdict::Here { daemon }), met, refused]
 }
 
 /// An octet of the record is another, or the record has another length.
@@ -130,5 +130,5 @@ fn values_that_never_are_cannot_be_sent() {
 #[test]
 fn lengths_are_those_of_version_1() {
     assert_eq!((header::VERSION, header::LEN, ask::LEN, knock::LEN), (1, 24, 48, 24));
-    assert_eq!((answer::WAITING, answer::HERE, answer::REFUSED, answer::MET, LONGEST), (24, 24, 32, 64, 64));
+    assert_eq!((answer::WAITING, answer::HERE, answer::REFUSED, answer::MET, LONGEST), (24, 32, 32, 64, 64));
 }

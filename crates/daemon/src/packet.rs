@@ -23,6 +23,8 @@ pub enum Packet {
     Knock(Knock),
     /// An ask for this connection.
     Ask(Ask, Facts),
+    /// An ask for the socket with this cookie, which is no established connection, or not any more.
+    Over(Ask, u64),
     /// Something else, with the token and the mark that its header names.
     Fault { fault: Fault, token: u64, mark: u64 },
 }
@@ -53,7 +55,7 @@ impl Fault {
 
     /// Whether a library may have sent it: a connection may end while it is asked for.
     pub fn is_honest(&self) -> bool {
-        matches!(self, Fault::NotConnection(NotConnection::State(_) | NotConnection::Unknown(_)))
+        matches!(self, Fault::NotConnection(NotConnection::Unknown(_)))
     }
 }
 
@@ -105,5 +107,9 @@ fn parse(octets: &[u8], descriptors: &[OwnedFd]) -> Result<Packet, Fault> {
     }
     let ask = Ask::parse(octets)?;
     let [socket] = descriptors else { return Err(Fault::Descriptors(descriptors.len())) };
-    Ok(Packet::Ask(ask, Facts::of(socket.as_fd())?))
+    match Facts::of(socket.as_fd()) {
+        Ok(facts) => Ok(Packet::Ask(ask, facts)),
+        Err(NotConnection::State { cookie, .. }) => Ok(Packet::Over(ask, cookie)),
+        Err(other) => Err(other.into()),
+    }
 }

@@ -57,6 +57,8 @@ struct Attached {
     made_for: Option<(i32, u64)>,
     /// For a pool of the broker's.
     given: Option<Given>,
+    /// The number of the daemon that gave it.
+    daemon: u64,
 }
 
 impl Attached {
@@ -296,14 +298,21 @@ impl Meeting {
     }
 
     /// The channel of a joined end, attached to this process if it was not (the end may have been joined by another
-    /// process of its family). Whoever attaches it counts as one user of its pool.
-    pub fn channel(&mut self, end: &End) -> Option<Channel> {
+    /// process of its family). Whoever attaches it counts as one user of its pool. What the broker gave it gives again for `fd`, a
+    /// descriptor of the socket.
+    pub fn channel(&mut self, end: &End, fd: Option<i32>) -> Option<Channel> {
         let id = end.pool.load(Relaxed);
         let pool = match self.attached(id) {
             Some(it) => it.pool,
             None => {
-                let (pool, creator) = self.open(end)?;
-                self.remember(pool, creator, None).ok()?;
+                let pool = match (self.open(end), fd) {
+                    (Some((pool, creator)), _) => {
+                        self.remember(pool, creator, None).ok()?;
+                        pool
+                    }
+                    (None, Some(fd)) if end.is_brokered() => self.fetch(end, fd)?,
+                    _ => return None,
+                };
                 if let Some(it) = self.attached(id) {
                     it.users = 1;
                 }
@@ -325,9 +334,10 @@ impl Meeting {
     }
 
     /// Whether another program in this process could attach the pools that this one has attached.
-    pub fn can_attach_again(&self) -> bool {
+    pub fn can_attach_again(&mut self) -> bool {
         let uid = kernel::user_id();
-        self.pools.iter().flatten().all(|it| it.users == 0 || it.pool.is_there(uid))
+        let is_there = |it: &Attached| it.users == 0 || it.pool.is_brokered() || it.pool.is_there(uid);
+        self.pools.iter().flatten().all(is_there) && self.would_be_given_again()
     }
 
     /// The pool of a joined end, attached, and the process that made it. One of the broker's is there if this process, or the
@@ -488,7 +498,7 @@ impl Meeting {
                 *place = None;
             }
         }
-        let entry = Attached { pool, creator, users: 0, unused_since: now, made_for, given: None };
+        let entry = Attached { pool, creator, users: 0, unused_since: now, made_for, given: None, daemon: 0 };
         match self.pools.iter_mut().find(|p| p.is_none()) {
             Some(place) => {
                 *place = Some(entry);

@@ -52,7 +52,7 @@ pub fn drop_reference(family: &'static Family, index: u32, channel: Option<Chann
     }
     let closed = fd.filter(|_| last).map(|fd| Connection::at(family, index, fd));
     if let Some(connection) = closed.filter(Connection::has_outsider)
-        && let Some(channel) = channel.or_else(|| family::with_meeting_surely(|m| m.channel(end)).flatten())
+        && let Some(channel) = channel.or_else(|| family::with_meeting_surely(|m| m.channel(end, None)).flatten())
     {
         // Of several that let go of it at the same time, none saw before that it was the last.
         connection.leave_no_gap_by(&connection.port_with(channel, thread::number()));
@@ -75,7 +75,7 @@ fn finish(family: &Family, index: u32, channel: Option<Channel>) {
     report(end, index, true);
     if end.has_channel() {
         family::with_meeting_surely(|m| {
-            if let Some(channel) = channel.or_else(|| m.channel(end)) {
+            if let Some(channel) = channel.or_else(|| m.channel(end, None)) {
                 m.close(end, &channel);
             }
         });

@@ -19,7 +19,7 @@ pub(super) const HEED_NS: u64 = 1_000_000_000;
 /// A broker that was asked so long ago whether it is at work, and has answered, is at work still.
 const FRESH_NS: u64 = 10_000_000;
 /// A call that comes too late for an answer to be fresh waits for one.
-const WAIT_NS: i64 = 100_000;
+pub(super) const WAIT_NS: i64 = 100_000;
 /// A broker that has not answered for so long is left alone.
 const SILENT_NS: u64 = 1_000_000_000;
 /// Where there is no broker, it is looked for again after so long, then after twice as long each time.
@@ -83,6 +83,8 @@ pub(super) struct Broker {
     knocked: u64,
     /// When it was last asked so, and has answered.
     answered: u64,
+    /// The number of the daemon that has answered last: another one each time that it starts.
+    pub daemon: u64,
     /// When it is looked for again, and how long that was put off the last time.
     not_before: u64,
     pause: u64,
@@ -105,7 +107,7 @@ pub(super) enum Try {
 impl Broker {
     pub(super) const fn new(path: SocketPath) -> Broker {
         let asks = [None; ASKS];
-        Broker { path, dial: None, asks, knocked: 0, answered: 0, not_before: 0, pause: 0, was_there: false }
+        Broker { path, dial: None, asks, knocked: 0, answered: 0, daemon: 0, not_before: 0, pause: 0, was_there: false }
     }
 
     /// Whether there may be one.
@@ -210,6 +212,23 @@ impl Broker {
         Try::Knocking
     }
 
+    /// Finds out whether the broker is at work: [`Try::Asked`] if it is.
+    pub(super) fn greet(&mut self) -> Try {
+        let now = clock::nanoseconds();
+        match self.dial(now) {
+            Ok(_) if self.is_at_work(now) => Try::Asked,
+            Ok(dial) => self.knock(dial, now),
+            Err(why) => why,
+        }
+    }
+
+    /// Waits so many nanoseconds for an answer.
+    pub(super) fn look(&self, nanoseconds: i64) {
+        if let Some(dial) = self.dial {
+            dial.wait(nanoseconds);
+        }
+    }
+
     fn not_sent(&mut self, error: Errno, now: u64) -> Try {
         if !matches!(error, Errno(libc::EAGAIN | libc::ENOBUFS | libc::ENOMEM | libc::ETOOMANYREFS)) {
             self.leave_alone(now);
@@ -228,10 +247,12 @@ impl Broker {
     pub(super) fn hear(&mut self) -> Option<(wire::Answer, Option<Gift>)> {
         while let Some(dial) = self.dial {
             match dial.hear() {
-                Ok(Some((wire::Answer { token, verdict: Verdict::Here, .. }, _))) if token == self.knocked => {
-                    (self.answered, self.knocked, self.pause) = (token, 0, 0);
+                Ok(Some((wire::Answer { token, verdict: Verdict::Here { daemon }, .. }, _))) => {
+                    if token == self.knocked {
+                        (self.answered, self.knocked, self.pause) = (token, 0, 0);
+                    }
+                    self.daemon = daemon;
                 }
-                Ok(Some((wire::Answer { verdict: Verdict::Here, .. }, _))) => {}
                 Ok(Some(answer)) => return Some(answer),
                 Ok(None) => break,
                 Err(_) => {
@@ -241,6 +262,20 @@ impl Broker {
             }
         }
         None
+    }
+
+    /// Waits for an answer until `until` (CLOCK_MONOTONIC, ns). False if that is over: then nobody looks for the broker for a
+    /// while.
+    pub(super) fn wait(&mut self, until: u64) -> bool {
+        let now = clock::nanoseconds();
+        match self.dial.filter(|_| now < until) {
+            Some(dial) => dial.wait((until - now) as i64),
+            None => {
+                self.leave_alone(now);
+                self.lose();
+            }
+        }
+        self.dial.is_some()
     }
 
     /// There are no answers to what is under way.
@@ -268,7 +303,8 @@ impl Broker {
         }
         let now = clock::nanoseconds();
         let is_awaited = |it: &Ask| match it.outcome {
-            Outcome::None => true,
+            // Nobody would look for it.
+            Outcome::None => !it.is_abandoned,
             Outcome::Waiting => now.saturating_sub(it.since) <= HEED_NS,
             _ => false,
         };

@@ -5,7 +5,7 @@
 //! kernel's word for both sockets; of the memory that it gives, the kernel says that it cannot shrink. Where there is no broker, or
 //! it does not answer, the connection stays on kernel TCP.
 
-use super::broker::{HEED_NS, Outcome, Place, Try};
+use super::broker::{HEED_NS, Outcome, Place, Try, WAIT_NS};
 use super::{Answer, Meeting, unless_closed};
 use crate::channel::{MARK, Pool, Shape, Side};
 use crate::clock;
@@ -18,6 +18,8 @@ use crate::sync::Relaxed;
 use underpass_broker as wire;
 use underpass_broker::{Freed, Refusal, Verdict};
 
+/// What is needed at once is waited for so long.
+const PATIENCE_NS: u64 = 50_000_000;
 /// What comes of an ask is looked for after so many further calls at the latest.
 const MOST_CALLS: u32 = 64;
 
@@ -192,7 +194,7 @@ impl Meeting {
                     None => Outcome::NoMemory,
                 }
             }
-            (Verdict::Met { .. } | Verdict::Here, _) => Outcome::Refused(Refusal::Malformed),
+            (Verdict::Met { .. } | Verdict::Here { .. }, _) => Outcome::Refused(Refusal::Malformed),
         };
         let outcome = match outcome {
             Outcome::Met(place) if !place.is_of(answer.token) => Outcome::Refused(Refusal::Malformed),
@@ -216,7 +218,66 @@ impl Meeting {
         {
             it.given = Some(Given { pool: number, made: 0, unused: 0 });
         }
+        let daemon = self.broker.daemon;
+        if let Some(it) = self.attached(pool.id()) {
+            it.daemon = daemon;
+        }
         Some(pool)
+    }
+
+    /// The pool of a joined end that another process, or another image of this one, was given: the broker gives it again. Waits for
+    /// that, within limits.
+    pub(super) fn fetch(&mut self, end: &End, fd: i32) -> Option<Pool> {
+        let (cookie, until) = (end.cookie.load(Relaxed), clock::nanoseconds() + PATIENCE_NS);
+        if kernel::cookie(fd) != Ok(cookie) {
+            return None;
+        }
+        loop {
+            match self.broker.ask(cookie, fd, self.ring_bytes, None) {
+                Try::Asked => break,
+                Try::Knocking if self.broker.wait(until) => self.hear(),
+                _ => return None,
+            }
+        }
+        let outcome = loop {
+            self.hear();
+            let outcome = self.broker.find(cookie)?.outcome;
+            match outcome {
+                Outcome::None if self.broker.wait(until) => {}
+                outcome => break outcome,
+            }
+        };
+        self.broker.forget(cookie);
+        let Outcome::Met(place) = outcome else { return None };
+        let is_same =
+            (place.pool.id(), place.slot, place.side) == (end.pool.load(Relaxed), end.slot.load(Relaxed), end.side());
+        if !is_same || place.pool.shape() != end.shape() {
+            return None;
+        }
+        if let (Some(given), Side::Maker) = (self.attached(place.pool.id())?.given.as_mut(), place.side) {
+            given.made |= 1 << place.slot;
+        }
+        Some(place.pool)
+    }
+
+    /// Whether the broker would give all memory again that this process has of it.
+    pub(super) fn would_be_given_again(&mut self) -> bool {
+        let has_any =
+            |pools: &[Option<super::Attached>]| pools.iter().flatten().any(|it| it.users > 0 && it.pool.is_brokered());
+        if !has_any(&self.pools) {
+            return true;
+        }
+        let until = clock::nanoseconds() + PATIENCE_NS;
+        loop {
+            match self.broker.greet() {
+                Try::Asked => break,
+                Try::Knocking if self.broker.wait(until) => self.hear(),
+                _ => return false,
+            }
+        }
+        let daemon = self.broker.daemon;
+        self.broker.rest();
+        self.pools.iter().flatten().all(|it| it.users == 0 || !it.pool.is_brokered() || it.daemon == daemon)
     }
 
     /// Nobody comes for what became of this ask.
@@ -240,12 +301,18 @@ impl Meeting {
         }
         self.hear();
         // If there is none, another process may have asked.
+        if self.broker.find(cookie).is_some_and(|it| matches!(it.outcome, Outcome::None)) {
+            // It will hardly take longer, and nobody else looks for it.
+            self.broker.look(WAIT_NS);
+            self.hear();
+        }
         let Some(ask) = self.broker.find(cookie) else { return true };
         let outcome = ask.outcome;
         ask.is_abandoned = true;
         if !matches!(outcome, Outcome::None) {
             self.abandon(cookie, outcome);
         }
+        self.broker.rest();
         matches!(outcome, Outcome::None)
     }
 

@@ -73,8 +73,8 @@ impl Receiver {
     /// children, and this one to whatever they have executed.
     fn guess(&self, connection: &Connection) -> Guess {
         let Some(family) = family::existing() else { return Guess::Stranger };
-        if connection.end.is_brokered() {
-            // No process attaches memory of the broker that this one has mapped.
+        let can_attach = || family::with_meeting_surely(|meeting| meeting.can_attach_again()) == Some(true);
+        if connection.end.is_brokered() && !can_attach() {
             return Guess::Stranger;
         }
         let maker = maker_of_peer(self.unix_socket);
