@@ -26,6 +26,7 @@ use crate::reason::Reason;
 use crate::sync::{Relaxed, Release};
 use crate::words::CLOSED;
 use broker::Broker;
+pub use broker::is_asking;
 use brokered::Given;
 
 /// Pools that one process has attached at most.

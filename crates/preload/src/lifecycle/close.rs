@@ -11,7 +11,7 @@ use crate::guest::table::{self, Known, Socket};
 use crate::guest::{family, forked, thread};
 use crate::watch::{epoll, set};
 use core::ffi::c_int;
-use underpass_segment::end::{Asked, Stage};
+use underpass_segment::end::Stage;
 use underpass_segment::kernel;
 use underpass_segment::raw::is_quiet;
 use underpass_segment::reason::Reason;
@@ -136,13 +136,10 @@ impl Connection {
         }
     }
 
-    /// The last descriptor is about to be closed. If a copy of the socket lies with the broker, which may be stopped, the kernel
+    /// The last descriptor is about to be closed. Since a copy of the socket lies with the broker, which may be stopped, the kernel
     /// would not end the connection yet: does what it would do.
     #[cold]
     fn end_before_broker(&self) {
-        if family::with_meeting_surely(|meeting| meeting.leave_broker(self.end)) == Some(false) {
-            return;
-        }
         if kernel::resets_at_close(self.fd) || kernel::inq(self.fd).is_ok_and(|unread| unread > 0) {
             kernel::reset(self.fd);
         } else {
@@ -181,7 +178,9 @@ impl Connection {
         }
         // A program that was given the socket closes it later, and perhaps in another way.
         let ends = last && !is_lent;
-        if ends && self.end.asked() != Asked::Nothing {
+        // One that is pinned may have gone to a process of which nothing is known.
+        let is_alone = ends && self.end.stage() == Stage::Waiting;
+        if self.stop_asking() && is_alone {
             self.end_before_broker();
         }
         match self.joined_port() {

@@ -9,6 +9,7 @@ use crate::clock;
 use crate::config::SocketPath;
 use crate::dial::{Dial, Gift};
 use crate::raw::Errno;
+use crate::sync::{AtomicBool, Relaxed};
 use underpass_broker as wire;
 use underpass_broker::{Freed, Knock, Refusal, Verdict};
 
@@ -19,7 +20,7 @@ pub(super) const HEED_NS: u64 = 1_000_000_000;
 /// A broker that was asked so long ago whether it is at work, and has answered, is at work still.
 const FRESH_NS: u64 = 10_000_000;
 /// A call that comes too late for an answer to be fresh waits for one.
-pub(super) const WAIT_NS: i64 = 100_000;
+const WAIT_NS: i64 = 100_000;
 /// A broker that has not answered for so long is left alone.
 const SILENT_NS: u64 = 1_000_000_000;
 /// Where there is no broker, it is looked for again after so long, then after twice as long each time.
@@ -92,6 +93,14 @@ pub(super) struct Broker {
     was_there: bool,
 }
 
+/// Whether this process has a connection to the broker.
+static IS_DIALED: AtomicBool = AtomicBool::new(false);
+
+/// Whether this process awaits an answer of the broker.
+pub fn is_asking() -> bool {
+    IS_DIALED.load(Relaxed)
+}
+
 /// What has become of the wish to ask.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Try {
@@ -134,6 +143,7 @@ impl Broker {
     /// In a forked child whose parent was changing it in another thread. The descriptor, if there is one, is not known.
     pub(super) fn begin_anew(&mut self) {
         *self = Broker::new(self.path);
+        IS_DIALED.store(false, Relaxed);
     }
 
     /// Asks for the connection of socket `fd`, which has this cookie.
@@ -178,6 +188,7 @@ impl Broker {
             Ok(dial) => {
                 (self.knocked, self.answered, self.was_there) = (0, 0, true);
                 self.dial = Some(dial);
+                IS_DIALED.store(true, Relaxed);
                 Ok(dial)
             }
             Err(Errno(libc::EAGAIN | libc::EMFILE | libc::ENFILE | libc::ENOBUFS | libc::ENOMEM)) => Err(Try::Later),
@@ -269,7 +280,7 @@ impl Broker {
     pub(super) fn wait(&mut self, until: u64) -> bool {
         let now = clock::nanoseconds();
         match self.dial.filter(|_| now < until) {
-            Some(dial) => dial.wait((until - now) as i64),
+            Some(dial) => dial.wait((until - now).min(999_999_999) as i64),
             None => {
                 self.leave_alone(now);
                 self.lose();
@@ -294,6 +305,7 @@ impl Broker {
         if let Some(dial) = self.dial.take() {
             dial.hang_up();
         }
+        IS_DIALED.store(false, Relaxed);
     }
 
     /// Keeps the connection only while an answer is awaited.

@@ -5,7 +5,7 @@
 //! kernel's word for both sockets; of the memory that it gives, the kernel says that it cannot shrink. Where there is no broker, or
 //! it does not answer, the connection stays on kernel TCP.
 
-use super::broker::{HEED_NS, Outcome, Place, Try, WAIT_NS};
+use super::broker::{HEED_NS, Outcome, Place, Try};
 use super::{Answer, Meeting, unless_closed};
 use crate::channel::{MARK, Pool, Shape, Side};
 use crate::clock;
@@ -18,8 +18,13 @@ use crate::sync::Relaxed;
 use underpass_broker as wire;
 use underpass_broker::{Freed, Refusal, Verdict};
 
-/// What is needed at once is waited for so long.
+/// Whether the broker would give something again is waited for so long.
 const PATIENCE_NS: u64 = 50_000_000;
+/// What it has said that it would give again is waited for so long: without it the connection is lost.
+const PATIENCE_TO_FETCH_NS: u64 = 1_000_000_000;
+/// While a copy of a socket lies with the broker, the kernel neither ends the connection nor takes it out of epoll sets: the last
+/// close waits for an answer for so long. The broker was at work a moment ago.
+const WAIT_AT_END_NS: i64 = 10_000_000;
 /// What comes of an ask is looked for after so many further calls at the latest.
 const MOST_CALLS: u32 = 64;
 
@@ -228,7 +233,7 @@ impl Meeting {
     /// The pool of a joined end that another process, or another image of this one, was given: the broker gives it again. Waits for
     /// that, within limits.
     pub(super) fn fetch(&mut self, end: &End, fd: i32) -> Option<Pool> {
-        let (cookie, until) = (end.cookie.load(Relaxed), clock::nanoseconds() + PATIENCE_NS);
+        let (cookie, until) = (end.cookie.load(Relaxed), clock::nanoseconds() + PATIENCE_TO_FETCH_NS);
         if kernel::cookie(fd) != Ok(cookie) {
             return None;
         }
@@ -295,15 +300,15 @@ impl Meeting {
     pub fn leave_broker(&mut self, end: &End) -> bool {
         let (cookie, asked) = (end.cookie.load(Relaxed), end.asked());
         end.set_asked(Asked::Nothing);
-        if asked != Asked::Pending {
+        // Another process of the family, which has not asked, may have taken note that nothing comes of it.
+        if self.broker.find(cookie).is_none() {
             self.broker.rest();
-            return false;
+            return asked == Asked::Pending;
         }
         self.hear();
-        // If there is none, another process may have asked.
         if self.broker.find(cookie).is_some_and(|it| matches!(it.outcome, Outcome::None)) {
             // It will hardly take longer, and nobody else looks for it.
-            self.broker.look(WAIT_NS);
+            self.broker.look(WAIT_AT_END_NS);
             self.hear();
         }
         let Some(ask) = self.broker.find(cookie) else { return true };

@@ -26,6 +26,7 @@ impl Receiver {
     /// A socket is about to be passed: a process of the same family finds its end again, any other sees plain TCP. False if the
     /// receiver would read it with a gap: then it must not have that socket.
     pub fn may_have(&mut self, connection: &Connection) -> bool {
+        connection.stop_asking();
         connection.end.pin(Reason::Passed);
         if connection.end.stage() != Stage::Joined {
             return true;
