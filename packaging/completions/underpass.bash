@@ -241,7 +241,7 @@ _underpass() {
                     return 0
                     ;;
                 --set)
-                    COMPREPLY=($(compgen -W "mode=on mode=off go_up_messages=8 go_up_bytes=16384 ring_bytes=1048576 spin_us=100 doze_us=10000 io_uring=auto io_uring=deny io_uring=allow" -- "${cur}"))
+                    COMPREPLY=($(compgen -W "mode=on mode=off go_up_messages=8 go_up_bytes=16384 ring_bytes=1048576 spin_us=100 doze_us=10000 broker=/run/underpass/broker.sock io_uring=auto io_uring=deny io_uring=allow" -- "${cur}"))
                     return 0
                     ;;
                 *)
@@ -364,7 +364,7 @@ _underpass() {
                     return 0
                     ;;
                 --set)
-                    COMPREPLY=($(compgen -W "mode=on mode=off go_up_messages=8 go_up_bytes=16384 ring_bytes=1048576 spin_us=100 doze_us=10000 io_uring=auto io_uring=deny io_uring=allow" -- "${cur}"))
+                    COMPREPLY=($(compgen -W "mode=on mode=off go_up_messages=8 go_up_bytes=16384 ring_bytes=1048576 spin_us=100 doze_us=10000 broker=/run/underpass/broker.sock io_uring=auto io_uring=deny io_uring=allow" -- "${cur}"))
                     return 0
                     ;;
                 *)
@@ -471,7 +471,7 @@ _underpass() {
                     return 0
                     ;;
                 --set)
-                    COMPREPLY=($(compgen -W "mode=on mode=off go_up_messages=8 go_up_bytes=16384 ring_bytes=1048576 spin_us=100 doze_us=10000 io_uring=auto io_uring=deny io_uring=allow" -- "${cur}"))
+                    COMPREPLY=($(compgen -W "mode=on mode=off go_up_messages=8 go_up_bytes=16384 ring_bytes=1048576 spin_us=100 doze_us=10000 broker=/run/underpass/broker.sock io_uring=auto io_uring=deny io_uring=allow" -- "${cur}"))
                     return 0
                     ;;
                 *)
@@ -515,7 +515,7 @@ _underpass() {
                     return 0
                     ;;
                 --set)
-                    COMPREPLY=($(compgen -W "mode=on mode=off go_up_messages=8 go_up_bytes=16384 ring_bytes=1048576 spin_us=100 doze_us=10000 io_uring=auto io_uring=deny io_uring=allow" -- "${cur}"))
+                    COMPREPLY=($(compgen -W "mode=on mode=off go_up_messages=8 go_up_bytes=16384 ring_bytes=1048576 spin_us=100 doze_us=10000 broker=/run/underpass/broker.sock io_uring=auto io_uring=deny io_uring=allow" -- "${cur}"))
                     return 0
                     ;;
                 *)
@@ -564,7 +564,7 @@ _underpass() {
                     return 0
                     ;;
                 --set)
-                    COMPREPLY=($(compgen -W "mode=on mode=off go_up_messages=8 go_up_bytes=16384 ring_bytes=1048576 spin_us=100 doze_us=10000 io_uring=auto io_uring=deny io_uring=allow" -- "${cur}"))
+                    COMPREPLY=($(compgen -W "mode=on mode=off go_up_messages=8 go_up_bytes=16384 ring_bytes=1048576 spin_us=100 doze_us=10000 broker=/run/underpass/broker.sock io_uring=auto io_uring=deny io_uring=allow" -- "${cur}"))
                     return 0
                     ;;
                 *)
@@ -601,7 +601,7 @@ _underpass() {
                     return 0
                     ;;
                 --set)
-                    COMPREPLY=($(compgen -W "mode=on mode=off go_up_messages=8 go_up_bytes=16384 ring_bytes=1048576 spin_us=100 doze_us=10000 io_uring=auto io_uring=deny io_uring=allow" -- "${cur}"))
+                    COMPREPLY=($(compgen -W "mode=on mode=off go_up_messages=8 go_up_bytes=16384 ring_bytes=1048576 spin_us=100 doze_us=10000 broker=/run/underpass/broker.sock io_uring=auto io_uring=deny io_uring=allow" -- "${cur}"))
                     return 0
                     ;;
                 *)
@@ -1057,7 +1057,7 @@ _underpass() {
                     return 0
                     ;;
                 --set)
-                    COMPREPLY=($(compgen -W "mode=on mode=off go_up_messages=8 go_up_bytes=16384 ring_bytes=1048576 spin_us=100 doze_us=10000 io_uring=auto io_uring=deny io_uring=allow" -- "${cur}"))
+                    COMPREPLY=($(compgen -W "mode=on mode=off go_up_messages=8 go_up_bytes=16384 ring_bytes=1048576 spin_us=100 doze_us=10000 broker=/run/underpass/broker.sock io_uring=auto io_uring=deny io_uring=allow" -- "${cur}"))
                     return 0
                     ;;
                 *)

@@ -6,7 +6,7 @@
 //! kernel shows that the process which claims to hold the other socket really has it among its descriptors, and that
 //! the pool was made by that process, for this user alone.
 //!
-//! An end that cannot be found so asks the broker, if there is one ([`brokered`]).
+//! An end that cannot be found so asks the broker, if there is one (`brokered`).
 //!
 //! A [`Meeting`] is what one process needs for that. It is used by one thread at a time; one that finds it in use goes
 //! on with kernel TCP and comes back later.
