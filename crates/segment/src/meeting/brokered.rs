@@ -37,7 +37,7 @@ impl Meeting {
                 end.look_after(1);
                 end.advance(Stage::Waiting);
             }
-            Try::Later => {}
+            Try::Later => end.seek_later(),
             Try::Nobody => return end.pin(otherwise),
         }
         end.set_reason(Reason::NoBroker);
