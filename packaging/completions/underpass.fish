@@ -160,7 +160,9 @@ complete -c underpass -n "__fish_underpass_using_subcommand report" -s o -l outp
 complete -c underpass -n "__fish_underpass_using_subcommand report" -s h -l help -d 'Print help (see more with \'--help\')'
 complete -c underpass -n "__fish_underpass_using_subcommand advise" -s o -l output -d 'Write the placement to this file' -r -F
 complete -c underpass -n "__fish_underpass_using_subcommand advise" -l json -d 'With --check: write the cases, with each predicted and measured gain, as JSON' -r -F
-complete -c underpass -n "__fish_underpass_using_subcommand advise" -l record -d 'With --check: write what was measured as a record' -r -F
+complete -c underpass -n "__fish_underpass_using_subcommand advise" -l record -d 'With --check: write what was measured as a record, after each experiment; what it has of an earlier run of the same check is not measured again' -r -F
+complete -c underpass -n "__fish_underpass_using_subcommand advise" -l minutes -d 'With --check: begin no experiment when so many minutes are over; the same command with the same --record goes on' -r
+complete -c underpass -n "__fish_underpass_using_subcommand advise" -l endpoints -d 'With --check: the endpoints of a survey, as for underpass survey; those of survey --local are made again by themselves, as root' -r -F
 complete -c underpass -n "__fish_underpass_using_subcommand advise" -l seed -d 'With --check: the seed of the order of measurements' -r
 complete -c underpass -n "__fish_underpass_using_subcommand advise" -l samples -d 'Samples of each side (default: 5, of checksum 10, of demo 3, with --quick 1)' -r
 complete -c underpass -n "__fish_underpass_using_subcommand advise" -l config -d 'Read this configuration file instead of the usual one' -r -F
@@ -176,8 +178,10 @@ io_uring=auto\t''
 io_uring=deny\t''
 io_uring=allow\t''"
 complete -c underpass -n "__fish_underpass_using_subcommand advise" -l check -d 'Measure the advised way against every other that can run here, at sizes between those of the records, and say how far off the predictions were; only for records of a host with the same processors'
+complete -c underpass -n "__fish_underpass_using_subcommand advise" -l gpu -d 'With --check: measure a GPU by NVIDIA too'
 complete -c underpass -n "__fish_underpass_using_subcommand advise" -l quick -d 'Shorter and fewer, to see that all works; not for quoting'
 complete -c underpass -n "__fish_underpass_using_subcommand advise" -s h -l help -d 'Print help (see more with \'--help\')'
+complete -c underpass -n "__fish_underpass_using_subcommand survey" -l arm -d 'With --local: the SmartNICs\' tools are the Arm builds in this directory, under qemu-user; packaging/arm-tools makes it' -r -f -a "(__fish_complete_directories)"
 complete -c underpass -n "__fish_underpass_using_subcommand survey" -l seed -d 'Seed of the order (default: a random one, or that with which an interrupted survey began)' -r
 complete -c underpass -n "__fish_underpass_using_subcommand survey" -l json -d 'Where the record is written' -r -F
 complete -c underpass -n "__fish_underpass_using_subcommand survey" -l csv -d 'Write every sample as a line of CSV too' -r -F
@@ -186,6 +190,7 @@ complete -c underpass -n "__fish_underpass_using_subcommand survey" -l quick -d 
 complete -c underpass -n "__fish_underpass_using_subcommand survey" -s h -l help -d 'Print help (see more with \'--help\')'
 complete -c underpass -n "__fish_underpass_using_subcommand agent" -l listen -d 'Where to listen; from other computers it can be reached only at an address of theirs' -r
 complete -c underpass -n "__fish_underpass_using_subcommand agent" -l token -d 'The file with the token, mode 0600; it is made with a new token if it is not there' -r -F
+complete -c underpass -n "__fish_underpass_using_subcommand agent" -l arm -d 'Take the tools\' Arm builds in this directory and run them under qemu-user, as an emulated endpoint does' -r -f -a "(__fish_complete_directories)"
 complete -c underpass -n "__fish_underpass_using_subcommand agent" -l ports -d 'Ports for the servers of measurements, as a firewall lets them through (default: any)' -r
 complete -c underpass -n "__fish_underpass_using_subcommand agent" -l stdio -d 'Serve the program that started this one, by standard input and output; no token is needed'
 complete -c underpass -n "__fish_underpass_using_subcommand agent" -s h -l help -d 'Print help (see more with \'--help\')'

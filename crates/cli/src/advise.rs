@@ -1,15 +1,19 @@
 //! `underpass advise`: where protocol work should run, from records.
 
-use std::fs;
+use std::path::Path;
+use std::time::Duration;
 
 use anyhow::Context;
-use underpass_lab::Suite;
-use underpass_lab::advise::{self, check, placement::Placement};
+use underpass_lab::advise::check::{self, OtherCheck};
+use underpass_lab::advise::{self, placement::Placement};
 use underpass_lab::evidence::Evidence;
+use underpass_lab::replace::replace;
+use underpass_lab::{Options, Suite};
 
-use crate::bench::{options, writable};
+use crate::bench::{end, options, writable};
 use crate::cli::AdviseArguments;
 use crate::failure::Failure;
+use crate::{site, survey};
 
 /// Prints the advice and writes the placement.
 pub fn advise(arguments: &AdviseArguments) -> Result<(), Failure> {
@@ -21,20 +25,33 @@ pub fn advise(arguments: &AdviseArguments) -> Result<(), Failure> {
     print!("{advice}");
     if let Some(file) = &arguments.output {
         let text = Placement::of(&advice).to_toml().context("cannot write the placement as TOML")?;
-        fs::write(file, text).with_context(|| format!("cannot write {}", file.display()))?;
+        write(file, &text)?;
         println!("\nWritten: {}", file.display());
     }
     if arguments.check { check(&evidence, arguments) } else { Ok(()) }
 }
 
 fn check(evidence: &Evidence, arguments: &AdviseArguments) -> Result<(), Failure> {
-    [&arguments.json, &arguments.record].into_iter().flatten().try_for_each(|file| writable(file))?;
+    let files = [&arguments.json, &arguments.record];
+    files.into_iter().flatten().try_for_each(|file| writable(file))?;
     println!("\nCHECK, seed {}", arguments.seed);
-    let checked = check::run(evidence, &options(Suite::All, None, false, &arguments.measure)?, arguments.seed)?;
+    let options = options(Suite::All, None, arguments.gpu, &arguments.measure)?;
+    let options = Options { keep: arguments.record.clone(), ..options };
+    let (site, skipped) = site::again(evidence, arguments.endpoints.as_deref()).map_err(survey::failure)?;
+    // What holds the endpoints outlives what is measured between them.
+    let (again, _held) = site.map_or((None, None), |it| (Some((it.survey, it.again)), it.local));
+    let limit = arguments.minutes.map(|minutes| Duration::from_secs(60 * u64::from(minutes)));
+    let checked = check::run(evidence, &options, check::Request { seed: arguments.seed, limit, again, skipped })
+        .map_err(|error| if error.is::<OtherCheck>() { Failure::WrongUse(error) } else { Failure::Failed(error) })?;
     print!("\n{}", checked.check);
     if let Some(file) = &arguments.json {
         let text = serde_json::to_string_pretty(&checked.check).context("cannot write the check as JSON")?;
-        fs::write(file, text + "\n").with_context(|| format!("cannot write {}", file.display()))?;
+        write(file, &(text + "\n"))?;
     }
-    Ok(arguments.record.as_deref().map_or(Ok(()), |file| checked.record.write_json(file))?)
+    files.into_iter().flatten().for_each(|file| println!("Written: {}", file.display()));
+    end(&checked.record)
+}
+
+fn write(file: &Path, text: &str) -> anyhow::Result<()> {
+    replace(file, |to| to.write_all(text.as_bytes())).with_context(|| format!("cannot write {}", file.display()))
 }

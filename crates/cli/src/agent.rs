@@ -7,6 +7,7 @@ use anyhow::{Context, Result};
 use underpass_lab::Launcher;
 use underpass_lab::survey::agent::{Agent, Event};
 use underpass_lab::survey::token::Token;
+use underpass_lab::survey::toolbox::Toolbox;
 
 use crate::cli::AgentArguments;
 use crate::failure::Failure;
@@ -21,19 +22,20 @@ fn serve(arguments: &AgentArguments) -> Result<()> {
     // A tool that ends early must not end the agent.
     sys::ignore_broken_pipes();
     let launcher = library::find().ok().and_then(|library| Launcher::new(&library, &[]).ok());
+    let tools = arguments.arm.as_deref().map(Toolbox::arm).transpose()?.unwrap_or(Toolbox::system());
     let (first, last) = arguments.ports.unwrap_or_default();
     let ports = first..=last;
     if arguments.stdio {
-        let agent = Agent { token: Token::none(), launcher, ports };
+        let agent = Agent { token: Token::none(), launcher, tools, ports };
         return Ok(agent.serve_starter(Box::new(stdin()), Box::new(stdout()))?);
     }
     Token::make(&arguments.token)?;
-    let agent = Agent { token: Token::read(&arguments.token)?, launcher, ports };
+    let agent = Agent { token: Token::read(&arguments.token)?, launcher, tools, ports };
     let listener =
         TcpListener::bind(arguments.listen).with_context(|| format!("cannot listen at {}", arguments.listen))?;
     let at = listener.local_addr()?;
-    if agent.launcher.is_none() {
-        say(format_args!("the library is not here, so nothing is measured under Underpass"));
+    if agent.launcher.is_none() || agent.tools.is_emulated() {
+        say(format_args!("the library is not here for these tools, so nothing is measured under Underpass"));
     }
     agent.serve(&listener, &|event| match event {
         Event::Ready => say(format_args!("listening at {at}; the token is in {}", arguments.token.display())),

@@ -7,10 +7,11 @@ use std::path::{Path, PathBuf};
 
 use anyhow::{Context, anyhow};
 use underpass_lab::evidence::Evidence;
-use underpass_lab::{Options, Record, RunError, Suite, report};
+use underpass_lab::{Options, Record, RunError, Suite, replace, report};
 
 use crate::cli::{BenchArguments, DemoArguments, MeasureArguments, SuiteName};
 use crate::failure::Failure;
+use crate::output::plural;
 use crate::settings::Settings;
 use crate::{library, say, sys};
 
@@ -34,12 +35,25 @@ pub fn bench(arguments: &BenchArguments) -> Result<(), Failure> {
     for file in files.into_iter().flatten() {
         writable(file)?;
     }
-    let record = measure(suite, arguments.only.clone(), arguments.gpu, &arguments.measure)?;
-    arguments.json.as_deref().map_or(Ok(()), |path| record.write_json(path))?;
+    let options = options(suite, arguments.only.clone(), arguments.gpu, &arguments.measure)?;
+    let record = underpass_lab::run(suite, &Options { keep: arguments.json.clone(), ..options })?;
+    let end = end(&record);
+    if end.is_err() && record.measurements.is_empty() {
+        return end;
+    }
     arguments.csv.as_deref().map_or(Ok(()), |path| record.write_csv(path))?;
     arguments.html.as_deref().map_or(Ok(()), |path| write_html(path, record))?;
     files.into_iter().flatten().for_each(|file| println!("Written: {}", file.display()));
-    Ok(())
+    end
+}
+
+/// An error if the run was ended before its end.
+pub fn end(record: &Record) -> Result<(), Failure> {
+    if record.complete {
+        return Ok(());
+    }
+    let taken = plural(record.measurements.len() as u64, "figure was", "figures were");
+    Err(anyhow!("ended before all was measured: {taken} taken, and the record is marked as not complete").into())
 }
 
 /// Measures a few figures, or everything, and leaves a record and a report.
@@ -51,26 +65,22 @@ pub fn demo(arguments: &DemoArguments) -> Result<(), Failure> {
     let named = |extension: &str| PathBuf::from(format!("{}.{extension}", stem.display()));
     let (json, html) = (named("json"), named("html"));
     [&json, &html].into_iter().try_for_each(|file| writable(file))?;
-    let record = measure(suite, None, false, &arguments.measure).inspect_err(|_| {
-        // Nobody named these files, so that none is left without a word in it.
-        let empty = [&json, &html].into_iter().filter(|file| fs::metadata(file).is_ok_and(|meta| meta.len() == 0));
-        empty.for_each(|file| drop(fs::remove_file(file)));
-    })?;
-    record.write_json(&json)?;
+    let options = options(suite, None, false, &arguments.measure)?;
+    let record = underpass_lab::run(suite, &Options { keep: Some(json.clone()), ..options })?;
+    let end = end(&record);
+    if end.is_err() && record.measurements.is_empty() {
+        return end;
+    }
     write_html(&html, record)?;
     let shown = |path: &Path| path.canonicalize().unwrap_or(path.into()).display().to_string();
     println!("\nThe record: {}\nThe report: {} (one file, for any browser)", shown(&json), shown(&html));
-    Ok(())
+    end
 }
 
 /// The report of one run, under the name of its own file.
 fn write_html(path: &Path, record: Record) -> anyhow::Result<()> {
     let name = path.file_stem().map(|name| name.to_string_lossy().into_owned()).unwrap_or_default();
     report::write_html(&Evidence::of(name, record)?, path)
-}
-
-fn measure(suite: Suite, only: Option<String>, gpu: bool, arguments: &MeasureArguments) -> Result<Record, Failure> {
-    Ok(underpass_lab::run(suite, &options(suite, only, gpu, arguments)?)?)
 }
 
 /// How to measure, as the arguments say; says so on standard error if the figures are not for quoting.
@@ -110,12 +120,7 @@ impl From<RunError> for Failure {
 
 /// A place that cannot be written is better known before the measurement than after.
 pub fn writable(file: &Path) -> anyhow::Result<()> {
-    fs::OpenOptions::new()
-        .append(true)
-        .create(true)
-        .open(file)
-        .map(drop)
-        .with_context(|| format!("cannot write {}", file.display()))
+    replace::check(file).with_context(|| format!("cannot write {}", file.display()))
 }
 
 /// `2026-11-20-1504-host` of a date as in RFC 3339, so that names sort by time.

@@ -603,9 +603,10 @@ pub struct ReportArguments {
     after_help = "Examples:
   underpass advise records/layers-2026-11-23.json records/driver-2026-11-23.json
   underpass advise --output placement.toml records/*-2026-11-23.json
+  underpass advise --check --json check.json --record checked.json --minutes 20 records/*.json
 
-Exit code: 0; 1 if a record cannot be read, is damaged or of another version, or the placement cannot be written; 2 for a mistake \
-in options."
+Exit code: 0; 1 if a record cannot be read, is damaged or of another version, the placement cannot be written, or a check was ended \
+before its end; 2 for a mistake in options."
 )]
 pub struct AdviseArguments {
     /// Write the placement to this file
@@ -621,9 +622,22 @@ pub struct AdviseArguments {
     #[arg(long, value_name = "FILE", requires = "check", value_hint = ValueHint::FilePath)]
     pub json: Option<PathBuf>,
 
-    /// With --check: write what was measured as a record
+    /// With --check: write what was measured as a record, after each experiment; what it has of an earlier run of the same check is not
+    /// measured again
     #[arg(long, value_name = "FILE", requires = "check", value_hint = ValueHint::FilePath)]
     pub record: Option<PathBuf>,
+
+    /// With --check: begin no experiment when so many minutes are over; the same command with the same --record goes on
+    #[arg(long, value_name = "N", requires = "check", value_parser = positive_minutes)]
+    pub minutes: Option<u32>,
+
+    /// With --check: the endpoints of a survey, as for underpass survey; those of survey --local are made again by themselves, as root
+    #[arg(long, value_name = "ENDPOINTS", requires = "check", value_hint = ValueHint::FilePath)]
+    pub endpoints: Option<PathBuf>,
+
+    /// With --check: measure a GPU by NVIDIA too
+    #[arg(long, requires = "check")]
+    pub gpu: bool,
 
     /// With --check: the seed of the order of measurements
     #[arg(long, default_value_t = 1, requires = "check")]
@@ -656,12 +670,20 @@ fn positive(text: &str) -> Result<usize, String> {
     text.parse().ok().filter(|n| (1..=1000).contains(n)).ok_or_else(|| "a whole number from 1 to 1000 is needed".into())
 }
 
+fn positive_minutes(text: &str) -> Result<u32, String> {
+    text.parse()
+        .ok()
+        .filter(|n| (1..=10_000).contains(n))
+        .ok_or_else(|| "a whole number from 1 to 10000 is needed".into())
+}
+
 /// Measure throughput and latency between every ordered pair of endpoints
 ///
 /// Endpoints are hosts, a SmartNIC's own cores, virtual machines, containers and network namespaces, each with `underpass agent`.
 /// Throughput is measured by iperf3, latency by sockperf or qperf, idle and beside a stream, and a file is sent over TLS by OpenSSL,
-/// encrypted by the sender or by the SmartNIC beside it. Processor time is taken at both ends. Pairs that share a network namespace
-/// and have the library are measured under Underpass too. The order of all samples is mixed by a seed, which is printed.
+/// encrypted by the sender or by the SmartNIC beside it. Processor time is taken at both ends. Pairs between which Underpass has a
+/// fast path (one host, network namespace and user, and the library at both) are measured under it too, and so is each endpoint with
+/// itself. The order of all samples is mixed by a seed, which is printed.
 ///
 /// The record (JSON) has every sample. Until it is written, each sample is kept in a journal beside it; the same command goes on
 /// where an interrupted one has ended, and measures nothing twice.
@@ -707,6 +729,10 @@ pub struct SurveyArguments {
     #[arg(long, requires = "local", conflicts_with = "endpoints")]
     pub quick: bool,
 
+    /// With --local: the SmartNICs' tools are the Arm builds in this directory, under qemu-user; packaging/arm-tools makes it
+    #[arg(long, requires = "local", conflicts_with = "endpoints", value_name = "DIR", value_hint = ValueHint::DirPath)]
+    pub arm: Option<PathBuf>,
+
     /// Seed of the order (default: a random one, or that with which an interrupted survey began)
     #[arg(long, value_name = "N")]
     pub seed: Option<u64>,
@@ -745,6 +771,10 @@ pub struct AgentArguments {
     /// Serve the program that started this one, by standard input and output; no token is needed
     #[arg(long, conflicts_with_all = ["listen", "token"])]
     pub stdio: bool,
+
+    /// Take the tools' Arm builds in this directory and run them under qemu-user, as an emulated endpoint does
+    #[arg(long, value_name = "DIR", value_hint = ValueHint::DirPath)]
+    pub arm: Option<PathBuf>,
 
     /// Ports for the servers of measurements, as a firewall lets them through (default: any)
     #[arg(long, value_name = "FIRST-LAST", value_parser = ports)]

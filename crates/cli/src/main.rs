@@ -16,6 +16,7 @@ mod output;
 mod report;
 mod run;
 mod settings;
+mod site;
 mod survey;
 mod sys;
 mod watch;

@@ -2,9 +2,11 @@
 
 use std::env;
 use std::io::{IsTerminal, stderr};
+use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use anyhow::{Context, Result};
+use underpass_lab::record::Skipped;
 use underpass_lab::survey::coordinator::{Outcome, Survey, SurveyError, journal_of, run};
 use underpass_lab::survey::endpoints::{Endpoints, EndpointsError, Place, Reach};
 use underpass_lab::survey::journal::JournalError;
@@ -47,30 +49,53 @@ fn make(arguments: &SurveyArguments) -> Result<()> {
 
 /// A survey of the endpoints that a file names.
 fn between(endpoints: &Endpoints, arguments: &SurveyArguments) -> Result<Outcome> {
-    let token = endpoints.token.as_deref().map(Token::read).transpose()?.unwrap_or_else(Token::none);
-    let connect = |index: usize| match &endpoints.endpoints[index].agent {
-        Reach::Address(at) => Remote::connect(*at, &token),
+    let token = token(endpoints)?;
+    let places = &endpoints.endpoints;
+    measure(arguments, places, &endpoints.plan, &[], &|index| reach(&places[index], &token))
+}
+
+/// The token of its agents, if any is reached at an address.
+pub fn token(endpoints: &Endpoints) -> Result<Token> {
+    Ok(endpoints.token.as_deref().map(Token::read).transpose()?.unwrap_or_else(Token::none))
+}
+
+/// Connects to an agent, or starts it.
+pub fn reach(place: &Place, token: &Token) -> Result<Remote, AgentError> {
+    match &place.agent {
+        Reach::Address(at) => Remote::connect(*at, token),
         Reach::Command(words) => Remote::start(Command::new(&words[0]).args(&words[1..])),
-    };
-    measure(arguments, &endpoints.endpoints, &endpoints.plan, &connect)
+    }
 }
 
 /// A survey of network namespaces that are made for it.
 fn on_this_computer(arguments: &SurveyArguments) -> Result<Outcome> {
-    let local = Local::new()?;
-    let own = env::current_exe().context("cannot tell where the command is; mount /proc")?;
-    let connect = |index: usize| {
-        let mut command = Command::new(&own);
-        command.args(["agent", "--stdio"]);
-        local.connect(index, command)
-    };
-    measure(arguments, local.places(), &local::plan(arguments.quick), &connect)
+    let (local, own) = (Local::new(arguments.arm.as_deref())?, own()?);
+    let plan = local::plan(arguments.quick, arguments.arm.is_some());
+    measure(arguments, local.places(), &plan, local.missing(), &|index| {
+        local.connect(index, agent(&own, &local, index))
+    })
+}
+
+/// This command's own file.
+pub fn own() -> Result<PathBuf> {
+    env::current_exe().context("cannot tell where the command is; mount /proc")
+}
+
+/// An agent of this command's own version, for an endpoint that was made here.
+pub fn agent(own: &Path, local: &Local, index: usize) -> Command {
+    let mut command = Command::new(own);
+    command.args(["agent", "--stdio"]);
+    if let Some(folder) = local.arm(index) {
+        command.arg("--arm").arg(folder);
+    }
+    command
 }
 
 fn measure(
     arguments: &SurveyArguments,
     places: &[Place],
     plan: &Plan,
+    missing: &[Skipped],
     connect: &dyn Fn(usize) -> Result<Remote, AgentError>,
 ) -> Result<Outcome> {
     let begun = |seed, have, all| {
@@ -78,7 +103,8 @@ fn measure(
         say(format_args!("seed {seed}: {}{before}", plural(all as u64, "sample", "samples")));
     };
     let progress = stderr().is_terminal();
-    run(&Survey { places, plan, seed: arguments.seed, json: &arguments.json, progress, connect, begun: &begun })
+    let (seed, json, begun) = (arguments.seed, &arguments.json, &begun);
+    run(&Survey { places, plan, missing, seed, json, progress, connect, begun })
 }
 
 /// Prints what was measured and what was not.
@@ -106,9 +132,9 @@ fn text(record: &SurveyRecord) -> String {
     let mut rows = vec![["sender", "receiver", "", "median", "95 % interval"].map(str::to_string).to_vec()];
     rows.extend(record.series.iter().filter_map(row));
     let mut text = table(&rows, &[3]);
-    if record.endpoints.iter().any(|endpoint| endpoint.emulated) {
+    if record.head.endpoints.iter().any(|endpoint| endpoint.emulated) {
         text.push_str("\nEmulated, so that the figures say nothing of real endpoints of their kind:\n");
-        for endpoint in &record.endpoints {
+        for endpoint in &record.head.endpoints {
             let how = endpoint.emulation.as_deref().unwrap_or("not emulated");
             text.push_str(&format!("  {}: {how}\n", endpoint.name));
         }

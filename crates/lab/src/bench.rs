@@ -37,14 +37,16 @@ pub struct Options {
     pub table: bool,
     /// Show on stderr what is being measured; for terminals.
     pub progress: bool,
+    /// Where the record is written, as it is after each experiment.
+    pub keep: Option<PathBuf>,
 }
 
 impl Options {
     /// Five full samples of everything, silently.
     pub fn new(library: impl Into<PathBuf>) -> Options {
         let library = library.into();
-        let settings = Vec::new();
-        Options { library, settings, samples: 5, quick: false, gpu: false, only: None, table: false, progress: false }
+        let (settings, samples, only, keep) = (Vec::new(), 5, None, None);
+        Options { library, settings, samples, quick: false, gpu: false, only, table: false, progress: false, keep }
     }
 }
 
@@ -233,6 +235,8 @@ impl Side {
 
 /// A missing compiler or an interruption ends the run; any other failure concerns these figures alone.
 fn fail(sheets: &mut [Sheet], when: &str, error: Error) -> Result<()> {
+    // Ctrl-C ends the programs that are measured too, which is no failure of theirs.
+    interrupt::check()?;
     if error.is::<CompileError>() || error.is::<Interrupted>() {
         return Err(error);
     }
@@ -257,7 +261,9 @@ impl Sheet {
     }
 
     fn note(&mut self, side: Side, reading: Reading) {
-        match (side, reading) {
+        // JSON has no such number, so that nobody could read the record.
+        let finite = |value: f64| if value.is_finite() { Ok(value) } else { Err(format!("a sample of {value}")) };
+        match (side, reading.and_then(finite)) {
             (Side::Kernel, Ok(value)) => self.kernel.push(value),
             (Side::Underpass, Ok(value)) => self.underpass.push(value),
             (_, Err(reason)) => drop(self.invalid.get_or_insert(reason)),
@@ -290,4 +296,22 @@ impl Chosen {
 /// Something that will not be measured, and why.
 pub fn skipped(name: &str, reason: impl Into<String>) -> Skipped {
     Skipped { name: name.to_string(), reason: reason.into() }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::unit::Unit;
+
+    #[test]
+    fn a_sample_that_is_no_number_leaves_no_figure() {
+        for sample in [f64::INFINITY, f64::NAN] {
+            let mut sheet = Sheet::new(Plan::rate("group", "name", Unit::PerSecond));
+            sheet.note(Side::Underpass, Ok(1.0));
+            sheet.note(Side::Underpass, Ok(sample));
+            let measurement = sheet.conclude("suite");
+            assert_eq!(measurement.invalid, Some(format!("a sample of {sample}")));
+            assert!(measurement.underpass.samples.is_empty());
+        }
+    }
 }

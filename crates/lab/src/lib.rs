@@ -31,6 +31,7 @@ pub mod process;
 pub mod processors;
 pub mod programs;
 pub mod record;
+pub mod replace;
 pub mod report;
 pub mod run;
 pub mod statistic;

@@ -1,7 +1,6 @@
 //! The record of a run: every sample, on what host, by which version.
 
-use std::fs::File;
-use std::io::{self, BufWriter, Write};
+use std::io::{self, Write};
 use std::path::Path;
 use std::time::{SystemTime, UNIX_EPOCH};
 
@@ -10,6 +9,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::host::Host;
 use crate::plan::{Contrast, Medians, Plan};
+use crate::replace::replace;
 use crate::statistic::median;
 use crate::unit::{Better, Unit};
 
@@ -28,12 +28,20 @@ pub struct Record {
     pub samples: usize,
     /// Whether the clocks ran shorter than they should for a figure that is quoted.
     pub quick: bool,
+    /// Whether all was measured that was asked for, or is named in `skipped`. A run that was interrupted is not complete.
+    #[serde(default = "yes")]
+    pub complete: bool,
     /// Versions of the programs that were measured, in their own words.
     pub programs: Vec<String>,
     /// In the order in which they were taken.
     pub measurements: Vec<Measurement>,
     /// What was not measured, and why.
     pub skipped: Vec<Skipped>,
+}
+
+/// A record without the entry is from before it was there, when only a run that came to its end left one.
+fn yes() -> bool {
+    true
 }
 
 /// One figure, kernel TCP against Underpass.
@@ -172,7 +180,7 @@ fn all_met(targets: &[Verdict]) -> Option<bool> {
 }
 
 impl Record {
-    /// A record with nothing in it yet, dated now, of this host.
+    /// A record with nothing in it yet, dated now, of this host; not complete.
     pub fn begin(samples: usize, quick: bool) -> Record {
         Record {
             date: now(),
@@ -181,24 +189,23 @@ impl Record {
             host: Host::describe(),
             samples,
             quick,
+            complete: false,
             programs: Vec::new(),
             measurements: Vec::new(),
             skipped: Vec::new(),
         }
     }
 
-    /// Writes everything as one JSON object.
+    /// Writes everything as one JSON object. The file is replaced as a whole.
     ///
     /// # Errors
     /// The file cannot be written.
     pub fn write_json(&self, path: &Path) -> Result<()> {
-        let write = || -> io::Result<()> {
-            let mut file = BufWriter::new(File::create(path)?);
-            serde_json::to_writer_pretty(&mut file, self)?;
-            writeln!(file)?;
-            file.flush()
+        let write = |file: &mut dyn Write| -> io::Result<()> {
+            serde_json::to_writer_pretty(&mut *file, self)?;
+            writeln!(file)
         };
-        write().with_context(|| format!("cannot write the record {}", path.display()))
+        replace(path, write).with_context(|| format!("cannot write the record {}", path.display()))
     }
 
     /// Reads what [`Record::write_json`] wrote.
@@ -215,8 +222,7 @@ impl Record {
     /// # Errors
     /// The file cannot be written.
     pub fn write_csv(&self, path: &Path) -> Result<()> {
-        let write = || -> io::Result<()> {
-            let mut file = BufWriter::new(File::create(path)?);
+        let write = |file: &mut dyn Write| -> io::Result<()> {
             writeln!(file, "# Underpass {} {}", self.version, self.revision.as_deref().unwrap_or("(no revision)"))?;
             writeln!(file, "# {}; {}", self.date, self.host)?;
             writeln!(file, "suite,group,name,size_bytes,unit,better,side,sample,value")?;
@@ -236,9 +242,9 @@ impl Record {
                     }
                 }
             }
-            file.flush()
+            Ok(())
         };
-        write().with_context(|| format!("cannot write the record {}", path.display()))
+        replace(path, write).with_context(|| format!("cannot write the record {}", path.display()))
     }
 }
 
@@ -316,7 +322,7 @@ pub(crate) mod tests {
         let start = Plan::cost("overhead", "start-up", Unit::Nanoseconds).target(Target::KernelPlus(5e6));
         let line = Some(("cache line", vec![300.0, 310.0, 290.0]));
         let conclude = Measurement::conclude;
-        let mut record = Record::begin(3, true);
+        let mut record = Record { complete: true, ..Record::begin(3, true) };
         record.measurements = vec![
             conclude("pingpong", &one, vec![60e3, 61e3, 62e3], vec![500.0, 520.0, 510.0], line, None),
             conclude("pingpong", &big, vec![70e3], vec![900.0], None, None),

@@ -1,11 +1,13 @@
 //! The run of a suite.
 
-use anyhow::Context;
+use std::time::Instant;
 
-use crate::bench::{Lab, Options};
-use crate::interrupt;
+use anyhow::{Context, Result};
+
+use crate::bench::{Experiment, Lab, Options, skipped};
+use crate::interrupt::{self, Interrupted};
 use crate::plan::Plan;
-use crate::record::{Record, Skipped};
+use crate::record::{Measurement, Record, Skipped};
 use crate::suite::Suite;
 use crate::terminal::Terminal;
 
@@ -15,7 +17,7 @@ pub enum RunError {
     /// [`Options::only`] names no figure.
     #[error(transparent)]
     NoSuchFigure(#[from] NoSuchFigure),
-    /// There is no library, no C compiler, or no GPU though one was asked for; or the user interrupted.
+    /// There is no library, no C compiler, or no GPU though one was asked for; or the record cannot be written.
     #[error(transparent)]
     Failed(#[from] anyhow::Error),
 }
@@ -45,7 +47,8 @@ impl std::fmt::Display for NoSuchFigure {
     }
 }
 
-/// Runs every experiment of a suite. What fails on the way is in the record as invalid, with the reason.
+/// Runs every experiment of a suite. What fails on the way is in the record as invalid, with the reason. A run that SIGINT or SIGTERM
+/// ends has a record of what was measured until then, which is not [complete](Record::complete).
 ///
 /// # Errors
 /// See [`RunError`].
@@ -67,19 +70,62 @@ pub fn run(suite: Suite, options: &Options) -> Result<Record, RunError> {
             return Err(NoSuchFigure { only: text.clone(), names: all, skipped: others }.into());
         }
     }
+    let wanted = |it: &Measurement| options.only.as_ref().is_none_or(|text| has(&it.name, text));
+    measure(&lab, chosen.experiments, &wanted, None, options, &mut record)?;
+    Ok(record)
+}
 
-    let mut terminal = Terminal::new(options.table, options.progress, chosen.experiments.len() * options.samples);
-    for (suite, experiment) in &mut chosen.experiments {
+/// Takes the measurements of these experiments that are `wanted`, and keeps the record after each experiment. None is begun after the
+/// time `until`, nor once the user has asked for the end: the record is not complete then, and says what it lacks.
+///
+/// # Errors
+/// There is no C compiler, or the record cannot be written.
+pub(crate) fn measure(
+    lab: &Lab,
+    experiments: Vec<(&'static str, Box<dyn Experiment>)>,
+    wanted: &dyn Fn(&Measurement) -> bool,
+    until: Option<Instant>,
+    options: &Options,
+    record: &mut Record,
+) -> Result<()> {
+    let all = experiments.len();
+    let mut terminal = Terminal::new(options.table, options.progress, all * options.samples);
+    record.complete = false;
+    let mut end = None;
+    for (number, (suite, mut experiment)) in experiments.into_iter().enumerate() {
         terminal.suite(suite);
-        for measurement in lab.measure(suite, experiment.as_mut(), &mut terminal)? {
-            if options.only.as_ref().is_none_or(|text| has(&measurement.name, text)) {
-                terminal.measured(&measurement);
-                record.measurements.push(measurement);
+        let measured = if until.is_some_and(|until| Instant::now() >= until) {
+            Err("the time that was given was over")
+        } else {
+            match lab.measure(suite, experiment.as_mut(), &mut terminal) {
+                Err(error) if error.is::<Interrupted>() => Err("the run was interrupted"),
+                other => Ok(other?),
+            }
+        };
+        match measured {
+            Ok(measurements) => {
+                for measurement in measurements.into_iter().filter(wanted) {
+                    terminal.measured(&measurement);
+                    record.measurements.push(measurement);
+                }
+                keep(record, options)?;
+            }
+            Err(why) => {
+                let first = experiment.plans().into_iter().next().map(|plan| plan.name).unwrap_or_default();
+                end = Some(skipped(&format!("{first}, and what follows: {} of {all} experiments", all - number), why));
+                break;
             }
         }
     }
+    record.complete = end.is_none();
+    record.skipped.extend(end);
     terminal.end(&record.skipped);
-    Ok(record)
+    // What a file has is worth more than a record of nothing.
+    if record.complete || !record.measurements.is_empty() { keep(record, options) } else { Ok(()) }
+}
+
+fn keep(record: &Record, options: &Options) -> Result<()> {
+    options.keep.as_deref().map_or(Ok(()), |path| record.write_json(path))
 }
 
 fn has(name: &str, text: &str) -> bool {

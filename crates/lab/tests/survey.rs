@@ -1,23 +1,31 @@
 //! Surveys over loopback: with agents that do what they should, with the real tools, and with agents that do not.
 
+use std::cell::RefCell;
 use std::collections::BTreeSet;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr, TcpListener};
 use std::path::Path;
+use std::rc::Rc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
 
+use underpass_lab::Options;
+use underpass_lab::bench::{Experiment, Lab};
 use underpass_lab::host::Host;
 use underpass_lab::launcher::Side;
+use underpass_lab::survey::again::{Again, Samples};
 use underpass_lab::survey::agent::{Agent, Event};
 use underpass_lab::survey::channel::{self, ChannelError};
 use underpass_lab::survey::coordinator::{Outcome, Survey, SurveyError, journal_of, run};
 use underpass_lab::survey::endpoints::{Place, Reach};
 use underpass_lab::survey::journal::JournalError;
-use underpass_lab::survey::message::{Client, Facts, Reading, Reply, Request, Server, Stopped};
-use underpass_lab::survey::record::{Kind, Latency, Load, Metric, Percentiles, Plan, Throughput, Tool, ToolVersion};
+use underpass_lab::survey::message::{Amount, Client, Facts, Reading, Reply, Request, Server, Stopped};
+use underpass_lab::survey::record::{
+    Head, Key, Kind, Latency, Load, Metric, Percentiles, Plan, Throughput, Tool, ToolVersion,
+};
 use underpass_lab::survey::remote::{AgentError, Remote};
 use underpass_lab::survey::token::Token;
+use underpass_lab::survey::toolbox::Toolbox;
 
 const LOOPBACK: IpAddr = IpAddr::V4(Ipv4Addr::LOCALHOST);
 const SAMPLES: usize = 3;
@@ -45,9 +53,11 @@ fn plan() -> Plan {
     Plan {
         samples: SAMPLES,
         seconds: 1,
+        brief: false,
         quick: false,
         throughput: vec![Throughput { size: 4096, flows: 1 }],
         latency: vec![Latency { size: 64, load: Load::Idle }],
+        latency_tool: None,
         tls: Vec::new(),
         underpass: false,
     }
@@ -65,6 +75,7 @@ fn honest(request: &Request) -> Reply {
             unusable: vec![(Tool::Openssl, "openssl 1.0.2 is too old; 1.1.1 or later is needed".to_string())],
             library: false,
             network: "n".to_string(),
+            user: 0,
         })),
         Request::Time => Reply::Time(0),
         Request::Serve { .. } => Reply::Started { job: 1, port: 4711 },
@@ -112,7 +123,8 @@ fn survey(places: &[Place], plan: &Plan, token: &Token, json: &Path) -> anyhow::
         Reach::Address(at) => Remote::connect(at, token),
         Reach::Command(_) => Err(AgentError::Confused),
     };
-    run(&Survey { places, plan, seed: Some(7), json, progress: false, connect: &connect, begun: &|_, _, _| {} })
+    let (seed, begun) = (Some(7), &|_, _, _| {});
+    run(&Survey { places, plan, missing: &[], seed, json, progress: false, connect: &connect, begun })
 }
 
 /// A survey of two scripted agents. The first does what it should.
@@ -167,7 +179,7 @@ fn every_pair_has_every_sample_once() {
     let again = scripted(&json, &|request| Some(honest(request))).unwrap_err();
     assert!(matches!(again.downcast_ref(), Some(SurveyError::Complete(_))), "{again}");
     // The scripted clock stands at 1970: it is named, and no figure rests on it.
-    assert!(outcome.record.endpoints[1].clock_offset < -1_000_000_000_000_000_000);
+    assert!(outcome.record.head.endpoints[1].clock_offset < -1_000_000_000_000_000_000);
 }
 
 #[test]
@@ -237,6 +249,42 @@ fn a_number_that_is_none_ends_the_connection_and_the_figure_is_named() {
     let named: Vec<_> = record.skipped.iter().filter(|it| it.reason.contains("b was lost (3 times)")).collect();
     assert_eq!(named.len(), 2, "{:?}", record.skipped);
     assert!(named.iter().all(|it| it.reason.contains("makes no sense")), "{named:?}");
+}
+
+/// A coordinator neither keeps what it has not asked for, nor all of what an agent gives as a reason.
+#[test]
+fn an_agent_that_never_stops_talking_fills_no_memory() {
+    let folder = tempfile::tempdir().unwrap();
+    let json = folder.path().join("survey.json");
+    let (token, ended) = (token(), AtomicBool::new(false));
+    let ((a, at_a), (b, at_b)) = (listener(), listener());
+    let said = AtomicUsize::new(0);
+    let outcome = thread::scope(|scope| {
+        scope.spawn(|| answer(&a, &token, &ended, &|request| Some(honest(request))));
+        scope.spawn(|| {
+            let ends =
+                |stream: std::net::TcpStream| (Box::new(stream.try_clone().unwrap()) as _, Box::new(stream) as _);
+            let (mut say, mut hear) = channel::answer(ends(b.accept().unwrap().0), &token, || true).unwrap();
+            while let Ok(request) = hear.hear::<Request>() {
+                if !matches!(request, Request::Describe | Request::Time) {
+                    break;
+                }
+                say.say(&honest(&request)).unwrap();
+            }
+            let reason = "x".repeat(1_000_000);
+            while say.say(&Reply::Failed { reason: reason.clone() }).is_ok() {
+                said.fetch_add(1, Ordering::Relaxed);
+            }
+        });
+        let outcome = survey(&[place("a", at_a), place("b", at_b)], &plan(), &token, &json);
+        ended.store(true, Ordering::Relaxed);
+        outcome.unwrap()
+    });
+    let record = outcome.record;
+    assert!(record.complete && record.series.is_empty(), "each pair has it at an end: {:?}", record.series);
+    assert_eq!(record.skipped.iter().filter(|it| it.reason.starts_with("xxx") && it.reason.len() < 3000).count(), 4);
+    // Each figure was tried three times, with a request or two each; the rest waited in the connection.
+    assert!(said.load(Ordering::Relaxed) < 100, "{said:?}");
 }
 
 #[test]
@@ -315,7 +363,7 @@ fn an_endpoint_that_cannot_be_reached_is_named_and_so_is_one_with_another_token(
 /// Real agents at loopback, until `work` is done.
 fn with_agents<T>(count: usize, work: impl FnOnce(&Token, &[SocketAddr]) -> T) -> T {
     let ended = AtomicBool::new(false);
-    let agent = Agent { token: token(), launcher: None, ports: 0..=0 };
+    let agent = Agent { token: token(), launcher: None, tools: Toolbox::system(), ports: 0..=0 };
     let listeners: Vec<_> = (0..count).map(|_| listener()).collect();
     thread::scope(|scope| {
         for (listener, _) in &listeners {
@@ -373,7 +421,7 @@ fn a_measurement_without_a_server_fails_by_its_tools_words() {
             let request = Request::Measure { client, to, path: Side::Kernel };
             agent.ask(&request, Duration::from_secs(90)).unwrap_err().to_string()
         };
-        let iperf3 = refused(Client::Throughput { size: 64, flows: 1, seconds: 1 });
+        let iperf3 = refused(Client::Throughput { size: 64, flows: 1, amount: Amount::Seconds(1) });
         assert!(iperf3.to_lowercase().contains("refused"), "{iperf3}");
         let sockperf = refused(Client::Latency { tool: Tool::Sockperf, size: 64, seconds: 1 });
         assert!(sockperf.to_lowercase().contains("refused"), "{sockperf}");
@@ -411,4 +459,64 @@ fn the_real_tools_measure_throughput_latency_beside_a_stream_and_tls() {
         assert_eq!(sample.percentiles.is_some(), series.key.metric == Metric::Latency);
         assert_eq!(sample.via_time.is_some_and(|time| time > 0), series.key.via.is_some(), "{}", series.key);
     }
+}
+
+/// Two agents that do what they should, between which a survey was made, and again.
+fn meet_again(change: impl Fn(&mut Head), with: impl FnOnce(anyhow::Result<Again>, &Head)) {
+    let folder = tempfile::tempdir().unwrap();
+    let (token, ended) = (token(), AtomicBool::new(false));
+    let ((a, at_a), (b, at_b)) = (listener(), listener());
+    thread::scope(|scope| {
+        for listener in [&a, &b] {
+            scope.spawn(|| answer(listener, &token, &ended, &|request| Some(honest(request))));
+        }
+        let places = [place("a", at_a), place("b", at_b)];
+        let mut head = survey(&places, &plan(), &token, &folder.path().join("survey.json")).unwrap().record.head;
+        change(&mut head);
+        let addresses = [at_a, at_b];
+        let connect = |index: usize| Remote::connect(addresses[index], &token);
+        with(Again::meet(&head, &places, &connect), &head);
+        ended.store(true, Ordering::Relaxed);
+    });
+}
+
+#[test]
+fn endpoints_are_measured_between_again_at_sizes_that_the_survey_does_not_have() {
+    meet_again(
+        |_| {},
+        |again, head| {
+            let again = Rc::new(RefCell::new(again.unwrap()));
+            let key = |sender: &str, receiver: &str| Key {
+                sender: sender.to_string(),
+                receiver: receiver.to_string(),
+                via: None,
+                tool: head.endpoints[0].tools[0].tool,
+                metric: Metric::Throughput,
+                size: 512,
+                flows: 1,
+                load: Load::Idle,
+                path: Side::Kernel,
+            };
+            let mut samples = Samples::new(&again, vec![key("a", "b"), key("b", "a")]);
+            let plans = samples.plans();
+            assert_eq!((plans[1].group.as_str(), plans[1].size), ("b → a: throughput", Some(512)));
+            // Nothing is started, so that any file will do for the library.
+            let lab = Lab::new(&Options::new("/proc/self/exe")).unwrap();
+            let session = lab.launcher.session(Side::Kernel).unwrap();
+            assert_eq!(samples.sample(&lab, &session).unwrap(), [Ok(1e6), Ok(1e6)]);
+        },
+    );
+}
+
+#[test]
+fn endpoints_that_have_changed_since_the_survey_are_not_measured_again() {
+    let refused = |change: fn(&mut Head), what: &str| {
+        meet_again(change, |again, _| {
+            let error = again.err().expect("it has changed").to_string();
+            assert!(error.contains(what) && error.contains("predictions from it say nothing of them"), "{error}");
+        });
+    };
+    refused(|head| head.endpoints[0].tools[0].version = "9.8".to_string(), "the tools of a was iperf3 9.8");
+    refused(|head| head.endpoints[1].host.kernel = "Linux 1".to_string(), "the kernel of b was Linux 1");
+    refused(|head| head.endpoints[1].name = "c".to_string(), "c is not there");
 }

@@ -83,6 +83,8 @@ reasons! {
     Unused = "unused",
     /// It was handed to a program that could not reach what lay unread in shared memory, and was ended by a reset.
     HandOver = "hand-over",
+    /// The process has so many short connections, one after another, that it follows only a few of them.
+    ShortLived = "short-lived",
     /// underpassd does not let the users of the two ends share memory.
     Policy = "policy",
     /// Only underpassd could say who is at the other end, and it has not answered.

@@ -243,7 +243,7 @@ impl Tapping {
             match Family::open(id, uid) {
                 Ok(family) => {
                     let ends = (0..family.used()).map(|index| family.end(index));
-                    ends.filter(|end| end.references.load(Acquire) != 0).for_each(&what);
+                    ends.filter(|end| end.owners.are_any()).for_each(&what);
                     // SAFETY: nothing of it is kept.
                     unsafe { family.detach() };
                 }
@@ -270,7 +270,7 @@ struct Table(Family);
 impl Table {
     /// Does `what` to the ends with this cookie; false if there is none.
     fn change(&self, cookie: u64, mut what: impl FnMut(&End)) -> bool {
-        let is_it = |end: &End| end.references.load(Acquire) != 0 && end.cookie.load(Acquire) == cookie;
+        let is_it = |end: &End| end.owners.are_any() && end.cookie.load(Acquire) == cookie;
         let mut any = false;
         for end in (0..self.0.used()).map(|index| self.0.end(index)).filter(|end| cookie != 0 && is_it(end)) {
             what(end);
@@ -309,7 +309,7 @@ impl Drop for Table {
 
 /// `None` if nobody has the end.
 fn copy(end: &End) -> Option<Seen> {
-    if end.references.load(Acquire) == 0 {
+    if !end.owners.are_any() {
         return None;
     }
     let get = |word: &AtomicU64| word.load(Relaxed);
@@ -349,7 +349,7 @@ fn copy(end: &End) -> Option<Seen> {
 /// Whether the end was not given to another connection meanwhile, as far as can be told.
 fn is_as_copied(end: &End, seen: &Seen) -> bool {
     fence(Acquire);
-    end.references.load(Relaxed) != 0 && end.cookie.load(Relaxed) == seen.cookie
+    end.owners.are_any() && end.cookie.load(Relaxed) == seen.cookie
 }
 
 #[cfg(test)]
@@ -362,7 +362,7 @@ mod tests {
         let family = Family::create().unwrap();
         let member = family.join();
         let (kept, gone) = (family.take(member).unwrap(), family.take(member).unwrap());
-        family.end(gone).references.store(0, Relaxed);
+        family.end(gone).owners.leave();
         family.free(gone);
         let end = family.end(kept);
         end.cookie.store(0xfeed_0001, Relaxed);

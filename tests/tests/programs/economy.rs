@@ -5,6 +5,7 @@
 use std::fs;
 use std::time::{Duration, Instant};
 
+use underpass_segment::reason::Reason;
 use underpass_tests::group::Group;
 use underpass_tests::library::{AT_ONCE, is_kernel_only, path};
 use underpass_tests::stage::{Stage, compile, skip};
@@ -182,4 +183,42 @@ fn many_connections_are_handed_over_at_once() {
 #[test]
 fn many_connections_are_confined_at_once() {
     assert_brief("filter");
+}
+
+/// Python: a thousand connections of one exchange each, one after another, then one of forty exchanges.
+const SHORT_ONES: &str = "
+import socket, time
+listener = socket.create_server(('127.0.0.1', 0))
+
+def exchange(count):
+    client = socket.create_connection(listener.getsockname())
+    server, _ = listener.accept()
+    for _ in range(count):
+        client.sendall(b'?')
+        server.sendall(server.recv(1))
+        assert client.recv(1) == b'?'
+
+for _ in range(1000):
+    exchange(1)
+time.sleep(0.2)
+exchange(40)
+";
+
+/// Fails if `short_lived::leaves_next` always, or never, says yes.
+#[test]
+fn many_short_connections_are_not_followed() {
+    if is_kernel_only() {
+        return skip("nothing is followed without the library");
+    }
+    let Some(stage) = Stage::with(&["python3"]) else { return };
+    stage.output(stage.command("python3", ["-c", SHORT_ONES]));
+    let processes = stage.run.processes();
+    let left: u64 =
+        processes.iter().map(|it| it.reasons.iter().find(|(r, _)| *r == Reason::ShortLived).map_or(0, |r| r.1)).sum();
+    let [(connections, fast)] = processes.iter().map(|it| (it.connections, it.fast)).collect::<Vec<_>>()[..] else {
+        panic!("one process:\n{}", stage.run.table())
+    };
+    assert_eq!((connections, fast), (2002, 2), "{}", stage.run.table());
+    assert!(left > 0 && left < 2000, "{left} were left to the kernel:\n{}", stage.run.table());
+    stage.finish();
 }

@@ -6,9 +6,9 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::Duration;
 use underpass_tests::apart::apart;
-use underpass_tests::library::{self, is_kernel_only};
+use underpass_tests::library::{self, AT_ONCE, is_kernel_only};
 use underpass_tests::net::free_port;
-use underpass_tests::stage::{Stage, compile, copy_program, skip};
+use underpass_tests::stage::{Stage, compile, copy_program, fixture, skip};
 
 /// What the client does while the server hands its connections over.
 const STATES: [&str; 6] = ["idle", "silent", "sending", "sent", "full", "elsewhere"];
@@ -545,4 +545,16 @@ fn a_script_executes_itself() {
     }
     scene.assert_whole(HandOver { connections: 2, state: "sending", way: "spawn", ..HandOver::ONE });
     scene.finish();
+}
+
+/// Beside heavy load an image may begin long after it was spawned. Fails if `LENT_NS` is 5 s.
+#[test]
+fn an_image_that_begins_late_reads_what_its_other_end_has_left() {
+    let Some(stage) = Stage::with(&["python3"]) else { return };
+    let (program, fifo) = (fixture("late.py"), stage.path("fifo"));
+    let words = [program.to_str().unwrap(), fifo.to_str().unwrap(), "6"];
+    let said = stage.output(stage.tuned("python3", words, AT_ONCE));
+    // Behind what the loader says of the FIFO.
+    assert_eq!(said.lines().last(), Some("whole"), "{said}");
+    stage.finish();
 }

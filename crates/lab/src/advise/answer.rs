@@ -3,10 +3,9 @@
 use fastrand::Rng;
 
 use super::question::{Choice, Objective, Question, Stage};
+use super::verdict::{TIE, Verdict};
 use crate::bootstrap::{self, Interval};
 
-/// Gains below this factor are a tie: what they are worth is less than what they vary by from day to day.
-pub const TIE: f64 = 1.05;
 /// Draws of one interval.
 const DRAWS: usize = 300;
 /// Steps between two measured sizes at which the ways are compared.
@@ -67,28 +66,6 @@ pub struct Gain {
     pub interval: Option<Interval>,
     /// What the default costs, and what this way costs, in nanoseconds.
     pub costs: [f64; 2],
-}
-
-/// Why a way is chosen.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Verdict {
-    /// It is surely better than the default, by more than a tie.
-    Better,
-    /// No way is better than the default by more than a tie.
-    NoOffload,
-    /// What was measured does not tell; the default stays.
-    NotDistinguishable,
-}
-
-impl Verdict {
-    /// As the placement has it.
-    pub const fn name(self) -> &'static str {
-        match self {
-            Verdict::Better => "better",
-            Verdict::NoOffload => "no offload",
-            Verdict::NotDistinguishable => "not distinguishable",
-        }
-    }
 }
 
 /// Answers a question as far as it was measured; `None` if no size has all its ways.

@@ -1,112 +1,39 @@
 //! Advice put to the test: all ways that can run here are measured at sizes that the records do not have, and what was predicted
 //! is set against what is.
 
-use std::collections::BTreeSet;
-use std::fmt::{self, Display, Formatter};
+use std::cell::RefCell;
+use std::collections::{BTreeMap, BTreeSet};
+use std::path::{Path, PathBuf};
+use std::rc::Rc;
+use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result};
 use fastrand::Rng;
-use serde::{Deserialize, Serialize};
 
-use super::answer::{self, Decided, TIE, Verdict};
+use super::answer::{self, Decided};
+use super::case::{Case, Cases, Check, FORMAT, Outcome, SCHEMA};
 use super::question::{self, Objective, Question, Stage};
-use crate::bench::{Chosen, Experiment, Lab, Options};
-use crate::evidence::{Evidence, Run};
+use crate::bench::{Chosen, Experiment, Lab, Options, skipped};
+use crate::evidence::Evidence;
 use crate::host::Host;
 use crate::interrupt;
 use crate::record::{Measurement, Record, Skipped};
-use crate::statistic::{mean, median};
-use crate::suite::{checksum, driver, layers};
-use crate::terminal::Terminal;
-use crate::unit::{digits, size};
+use crate::run::measure;
+use crate::suite::{checksum, driver, layers, pingpong, stream};
+use crate::survey::again::{Again, Samples};
+use crate::unit::counted;
 
-/// One size of one question: what was said, and what is.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-pub struct Case {
-    /// Which work.
-    pub stage: String,
-    /// On what.
-    pub route: String,
-    /// What is weighed.
-    pub objective: String,
-    /// Bytes of a message.
-    pub size: u64,
-    /// The way that was advised.
-    pub choice: String,
-    /// Why.
-    pub verdict: String,
-    /// The default, and all other ways that were measured.
-    pub ways: Vec<Outcome>,
-}
-
-/// What became of one way.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-pub struct Outcome {
-    /// The way.
-    pub name: String,
-    /// How many times less it was to cost than the default.
-    pub predicted: f64,
-    /// How many times less it cost.
-    pub measured: f64,
-}
-
-/// All cases.
-#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
-pub struct Check {
-    /// As they were measured.
-    pub cases: Vec<Case>,
-}
-
-impl Case {
-    /// What the best way gains over the default.
-    fn best(&self) -> Option<&Outcome> {
-        self.ways.iter().max_by(|one, other| one.measured.total_cmp(&other.measured))
-    }
-
-    /// The share of the best way's work that the advised way does not do: 0 if it is the best.
-    pub fn regret(&self) -> f64 {
-        let chosen = self.ways.iter().find(|way| way.name == self.choice);
-        self.best().zip(chosen).map_or(0.0, |(best, chosen)| 1.0 - chosen.measured / best.measured)
-    }
-
-    /// Whether the advised way is the best, or within a tie of it.
-    pub fn is_right(&self) -> bool {
-        self.regret() < 1.0 - 1.0 / TIE
-    }
-
-    /// Whether all ways are within a tie of the best, so that no choice is wrong.
-    pub fn is_tie(&self) -> bool {
-        self.best().is_some_and(|best| self.ways.iter().all(|way| best.measured < way.measured * TIE))
-    }
-
-    /// By how much each predicted gain is off, as a share of 1.
-    fn errors(&self) -> impl Iterator<Item = f64> + '_ {
-        // The default's gain is 1 by definition.
-        self.ways.iter().skip(1).map(|way| (way.predicted / way.measured - 1.0).abs())
-    }
-}
-
-impl Check {
-    /// The error of a predicted gain in the median, as a share of 1.
-    pub fn error(&self) -> Option<f64> {
-        median(&self.cases.iter().flat_map(Case::errors).collect::<Vec<f64>>())
-    }
-
-    /// Of the cases that are no tie, the share with a right choice.
-    pub fn right(&self) -> Option<f64> {
-        let open: Vec<f64> = self.cases.iter().filter(|it| !it.is_tie()).map(|it| f64::from(it.is_right())).collect();
-        mean(&open)
-    }
-
-    /// Mean regret over all cases.
-    pub fn regret(&self) -> Option<f64> {
-        mean(&self.cases.iter().map(Case::regret).collect::<Vec<f64>>())
-    }
-
-    fn of_stage(&self, stage: Stage) -> Check {
-        let cases = self.cases.iter().filter(|it| it.stage == stage.name()).cloned();
-        Check { cases: cases.collect() }
-    }
+/// What is to be checked, and for how long.
+#[derive(Default)]
+pub struct Request {
+    /// Seed of the order of the experiments.
+    pub seed: u64,
+    /// No experiment is begun later.
+    pub limit: Option<Duration>,
+    /// Endpoints that can be measured between again, and the name of their survey.
+    pub again: Option<(String, Again)>,
+    /// What cannot be checked, as is known before.
+    pub skipped: Vec<Skipped>,
 }
 
 /// A check, and the record of what was measured for it.
@@ -118,82 +45,199 @@ pub struct Checked {
     pub record: Record,
 }
 
-/// Measures what the records' questions can be asked about here, in an order that comes from the seed, and compares.
+/// A record that cannot be gone on with.
+#[derive(Debug, thiserror::Error)]
+#[error(
+    "{} has figures of another check ({what}), and those of two must not be mixed: go on as that was begun, or name another file \
+     with --record",
+    path.display()
+)]
+pub struct OtherCheck {
+    path: PathBuf,
+    what: String,
+}
+
+/// A question with the name of its record.
+type Asked = (String, Question);
+
+/// Measures what the records' questions can be asked about here, in an order that comes from the seed, and compares. What
+/// [`Options::keep`] has of an earlier run of the same check is not measured again.
 ///
 /// # Errors
-/// There is no library, no C compiler, or the user interrupts.
-pub fn run(evidence: &Evidence, options: &Options, seed: u64) -> Result<Checked> {
+/// There is no library, no C compiler, or the file to keep the record in has something else.
+pub fn run(evidence: &Evidence, options: &Options, request: Request) -> Result<Checked> {
     interrupt::watch().context("cannot watch for Ctrl-C")?;
+    let Request { seed, limit, again, skipped } = request;
+    let until = limit.map(|limit| Instant::now() + limit);
     let lab = Lab::new(options)?;
-    let here = Host::describe();
-    let is_here =
-        |run: &&Run| run.record.host.processor == here.processor && run.record.host.processors == here.processors;
-    let asked: Vec<Question> = evidence.runs.iter().filter(is_here).flat_map(super::questions).collect();
-    let asked: Vec<Question> = asked.into_iter().filter(can_be_measured).collect();
-    let mut record = Record::begin(options.samples, options.quick);
-    let (chosen, skipped) = experiments(&asked, &lab, seed);
-    record.skipped = skipped;
-    let mut terminal = Terminal::new(options.table, options.progress, chosen.experiments.len() * options.samples);
-    for (suite, mut experiment) in chosen.experiments {
-        for measurement in lab.measure(suite, experiment.as_mut(), &mut terminal)? {
-            terminal.measured(&measurement);
-            record.measurements.push(measurement);
-        }
+    let asked = asked(evidence, again.as_ref().map(|(name, _)| name.as_str()));
+    let questions: Vec<&Question> = asked.iter().map(|(_, question)| question).collect();
+    let mut chosen = Chosen::default();
+    let mut missing = skipped;
+    missing.extend(unasked(&questions));
+    add(&questions, &lab, &mut chosen, &mut missing);
+    if let Some((_, again)) = again {
+        add_endpoints(&questions, again, &mut chosen);
     }
-    terminal.end(&record.skipped);
-    let valid: Vec<&Measurement> = record.measurements.iter().filter(|it| it.invalid.is_none()).collect();
-    let check = compare(&asked, &question::of(&valid));
+    Rng::with_seed(seed).shuffle(&mut chosen.experiments);
+    let before = options.keep.as_deref().map(|path| kept(path, options)).transpose()?.flatten();
+    let mut record = before.unwrap_or_else(|| Record::begin(options.samples, options.quick));
+    (record.programs, record.skipped) = (chosen.versions, missing);
+    chosen.experiments.retain(|(suite, it)| !has(&record, suite, it.as_ref()));
+    measure(&lab, chosen.experiments, &|_| true, until, options, &mut record)?;
+    let check = check(&asked, &record, seed);
     Ok(Checked { check, record })
 }
 
-/// Experiments that measure, in turn, all ways of these questions at sizes between theirs, in a random order.
-pub fn experiments(questions: &[Question], lab: &Lab, seed: u64) -> (Chosen, Vec<Skipped>) {
-    let (mut chosen, mut missing) = (Chosen::default(), Vec::new());
-    let between = |stage: Stage| {
-        let of_stage = questions.iter().filter(|it| it.stage == stage);
-        let mut sizes: Vec<u64> = of_stage.flat_map(|it| held_out(&it.sizes())).collect();
-        sizes.sort_unstable();
-        sizes.dedup();
-        sizes
-    };
-    layers::add_comparisons(&mut chosen, &between(Stage::Layers));
-    let (completion, copies) = (between(Stage::Completion), between(Stage::Copies));
-    if !completion.is_empty() || !copies.is_empty() {
-        driver::add_comparisons(&mut chosen, &mut missing, &completion, &copies);
+fn check(asked: &[Asked], record: &Record, seed: u64) -> Check {
+    let valid: Vec<&Measurement> = record.measurements.iter().filter(|it| it.invalid.is_none()).collect();
+    let mut measured = question::of(&valid);
+    measured.extend(question::of_endpoints(asked.iter().map(|(_, question)| question), &valid));
+    let records: BTreeSet<&String> = asked.iter().map(|(record, _)| record).collect();
+    Check {
+        format: FORMAT.to_string(),
+        schema: SCHEMA,
+        date: record.date.clone(),
+        version: record.version.clone(),
+        revision: record.revision.clone(),
+        host: record.host.clone(),
+        samples: record.samples,
+        quick: record.quick,
+        complete: record.complete,
+        seed,
+        records: records.into_iter().cloned().collect(),
+        cases: compare(asked, &measured),
+        skipped: record.skipped.clone(),
     }
-    let (instructions, received) = (between(Stage::Instructions), between(Stage::Checksum));
-    checksum::add_comparisons(lab, &mut chosen, &mut missing, &instructions, &received);
+}
+
+/// The newest questions of each kind that can be measured here: those of hosts with the same processors, and those of the survey
+/// whose endpoints are there.
+fn asked(evidence: &Evidence, survey: Option<&str>) -> Vec<Asked> {
+    let here = Host::describe();
+    let is_same = |host: &Host| host.processor == here.processor && host.processors == here.processors;
+    let here = Evidence {
+        runs: evidence.runs.iter().filter(|run| is_same(&run.record.host)).cloned().collect(),
+        surveys: evidence.surveys.iter().filter(|it| Some(it.name.as_str()) == survey).cloned().collect(),
+        checks: Vec::new(),
+    };
+    let newest = super::newest(&here);
+    newest.into_values().map(|asked| (asked.record.to_string(), asked.question)).collect()
+}
+
+/// What a record of an earlier run of this check has, if there is one.
+fn kept(path: &Path, options: &Options) -> Result<Option<Record>> {
+    if std::fs::metadata(path).map_or(true, |found| !found.is_file() || found.len() == 0) {
+        return Ok(None);
+    }
+    let (before, now) = (Record::read_json(path)?, Record::begin(options.samples, options.quick));
+    let host = |host: &Host| format!("{:?}, {} processors, {}", host.processor, host.processors, host.kernel);
+    let version = |it: &Record| format!("{} {}", it.version, it.revision.as_deref().unwrap_or_default());
+    let aspects = [
+        ("version", version(&before), version(&now)),
+        ("number of samples", before.samples.to_string(), now.samples.to_string()),
+        ("--quick", before.quick.to_string(), now.quick.to_string()),
+        ("host", host(&before.host), host(&now.host)),
+    ];
+    let other = aspects.into_iter().find(|(_, before, now)| before != now);
+    other.map_or(Ok(Some(before)), |(what, before, now)| {
+        Err(OtherCheck { path: path.into(), what: format!("its {what} is {before}, not {now}") }.into())
+    })
+}
+
+/// Whether a record has all figures of an experiment.
+fn has(record: &Record, suite: &str, experiment: &dyn Experiment) -> bool {
+    experiment.plans().iter().all(|plan| {
+        let is_it = |it: &Measurement| (&*it.suite, &it.name, it.size) == (suite, &plan.name, plan.size);
+        record.measurements.iter().any(is_it)
+    })
+}
+
+/// Stages of which no size can be held out, with the number of their routes.
+fn unasked(questions: &[&Question]) -> Vec<Skipped> {
+    let mut routes: BTreeMap<Stage, u32> = BTreeMap::new();
+    for question in questions.iter().filter(|it| held_out(&it.sizes()).is_empty()) {
+        *routes.entry(question.stage).or_default() += 1;
+    }
+    let why = "their records have no two sizes, between which one could be held out";
+    routes
+        .into_iter()
+        .map(|(stage, count)| skipped(&format!("{}, {}", stage.name(), counted(count, "route")), why))
+        .collect()
+}
+
+/// Adds experiments that measure, in turn, all ways of these questions at sizes between theirs.
+fn add(questions: &[&Question], lab: &Lab, chosen: &mut Chosen, missing: &mut Vec<Skipped>) {
+    let between = |stage: Stage, objective: Option<Objective>| {
+        let of_stage = |it: &&&Question| {
+            it.stage == stage && !it.is_surveyed() && objective.is_none_or(|objective| it.objective == objective)
+        };
+        let sizes: BTreeSet<u64> = questions.iter().filter(of_stage).flat_map(|it| held_out(&it.sizes())).collect();
+        sizes.into_iter().collect::<Vec<u64>>()
+    };
+    pingpong::add_comparisons(lab, chosen, &between(Stage::Transport, Some(Objective::Latency)));
+    stream::add_comparisons(lab, chosen, &between(Stage::Transport, Some(Objective::Throughput)));
+    layers::add_comparisons(chosen, &between(Stage::Layers, None));
+    let sizes = driver::Comparisons {
+        link: between(Stage::Link, None),
+        completion: between(Stage::Completion, None),
+        copies: between(Stage::Copies, None),
+    };
+    driver::add_comparisons(chosen, missing, &sizes);
+    let sizes = checksum::Comparisons {
+        instructions: between(Stage::Instructions, None),
+        received: between(Stage::Checksum, Some(Objective::Throughput)),
+        stages: between(Stage::Checksum, Some(Objective::Processor)),
+    };
+    checksum::add_comparisons(lab, chosen, missing, &sizes);
     // Suites compare all that they can; what nothing was predicted of is left out.
-    let groups: BTreeSet<&str> = questions.iter().flat_map(|it| &it.ways).map(|way| way.group.as_str()).collect();
+    let groups: BTreeSet<&str> = questions.iter().flat_map(|it| it.groups()).collect();
     let is_asked = |it: &dyn Experiment| it.plans().iter().any(|plan| groups.contains(plan.group.as_str()));
     chosen.experiments.retain(|(_, it)| is_asked(it.as_ref()));
-    Rng::with_seed(seed).shuffle(&mut chosen.experiments);
-    (chosen, missing)
+}
+
+/// The same between the endpoints of a survey: all pairs of a metric at a size take their samples in turn.
+fn add_endpoints(questions: &[&Question], again: Again, chosen: &mut Chosen) {
+    let again = Rc::new(RefCell::new(again));
+    let mut keys = BTreeMap::new();
+    for question in questions.iter().filter(|it| it.is_surveyed()) {
+        for (size, way) in
+            held_out(&question.sizes()).into_iter().flat_map(|size| question.ways.iter().map(move |way| (size, way)))
+        {
+            if let Some(key) = &way.surveyed {
+                let key = crate::survey::record::Key { size, ..key.clone() };
+                keys.entry((key.metric, size)).or_insert_with(BTreeSet::new).insert(key);
+            }
+        }
+    }
+    for keys in keys.into_values() {
+        chosen.add(question::SURVEY, Samples::new(&again, keys.into_iter().collect()));
+    }
 }
 
 /// A size between each two neighbours, the same factor from both, in multiples of 8.
-fn held_out(sizes: &[u64]) -> Vec<u64> {
+pub(super) fn held_out(sizes: &[u64]) -> Vec<u64> {
     let middle = |pair: &[u64]| (((pair[0] as f64 * pair[1] as f64).sqrt() / 8.0).round() * 8.0) as u64;
     let between = sizes.windows(2).map(|pair| (middle(pair), pair[0], pair[1]));
     between.filter(|(size, low, high)| (low + 1..*high).contains(size)).map(|(size, ..)| size).collect()
 }
 
 /// Sets what `asked` predicts against what `measured` says, at sizes that `asked` does not have.
-pub fn compare(asked: &[Question], measured: &[Question]) -> Check {
+pub fn compare(asked: &[Asked], measured: &[Question]) -> Cases {
     let key = |it: &Question| (it.stage, it.route.clone(), it.objective);
     let mut cases = Vec::new();
-    for question in asked {
+    for (record, question) in asked {
         let Some(found) = measured.iter().find(|it| key(it) == key(question)) else { continue };
         let errors = answer::errors(question, &question.sizes());
         for size in found.sizes().into_iter().filter(|size| !question.sizes().contains(size)) {
             let decided = answer::decide(question, &errors, size);
-            cases.extend(decided.and_then(|decided| case(question, found, &decided)));
+            cases.extend(decided.and_then(|decided| case(record, question, found, &decided)));
         }
     }
-    Check { cases }
+    Cases(cases)
 }
 
-fn case(question: &Question, found: &Question, decided: &Decided) -> Option<Case> {
+fn case(record: &str, question: &Question, found: &Question, decided: &Decided) -> Option<Case> {
     let cost = |name: &str| {
         let way = found.ways.iter().find(|way| way.name == name)?;
         way.curve.predict(decided.size)
@@ -211,59 +255,10 @@ fn case(question: &Question, found: &Question, decided: &Decided) -> Option<Case
         stage: question.stage.name().to_string(),
         route: question.route.clone(),
         objective: question.objective.name().to_string(),
+        record: record.to_string(),
         size: decided.size,
         choice: decided.choice.clone(),
         verdict: decided.verdict.name().to_string(),
         ways,
     })
-}
-
-/// For a person: the whole, each stage, and each wrong case.
-impl Display for Check {
-    fn fmt(&self, out: &mut Formatter<'_>) -> fmt::Result {
-        writeln!(out, "{}", summary("all", self))?;
-        for stage in Stage::ALL {
-            let of_stage = self.of_stage(stage);
-            if !of_stage.cases.is_empty() {
-                writeln!(out, "{}", summary(stage.name(), &of_stage))?;
-            }
-        }
-        for case in self.cases.iter().filter(|it| !it.is_right()) {
-            let Some(best) = case.best() else { continue };
-            writeln!(
-                out,
-                "wrong: {}, {}, {}: advised {} ({}), but {} gains {} times ({} predicted); regret {} %",
-                case.stage,
-                case.route,
-                size(case.size),
-                case.choice,
-                case.verdict,
-                best.name,
-                digits(best.measured),
-                digits(best.predicted),
-                digits(case.regret() * 100.0)
-            )?;
-        }
-        Ok(())
-    }
-}
-
-fn summary(name: &str, check: &Check) -> String {
-    let percent = |value: Option<f64>| value.map_or("–".to_string(), |value| format!("{} %", digits(value * 100.0)));
-    let ties = check.cases.iter().filter(|case| case.is_tie()).count();
-    let unsure = check.cases.iter().filter(|case| case.verdict == Verdict::NotDistinguishable.name()).count();
-    format!(
-        "{name}: {} cases ({ties} ties, {unsure} not distinguishable): predicted gains off by {} in the median, {} of the choices \
-         outside ties right, mean regret {}",
-        check.cases.len(),
-        percent(check.error()),
-        percent(check.right()),
-        percent(check.regret())
-    )
-}
-
-/// Whether a question's ways are measured by [`experiments`].
-pub fn can_be_measured(question: &Question) -> bool {
-    let is_kind = matches!(question.stage, Stage::Layers | Stage::Completion | Stage::Copies | Stage::Instructions);
-    is_kind || (question.stage == Stage::Checksum && question.objective == Objective::Throughput)
 }

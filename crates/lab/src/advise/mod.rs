@@ -2,19 +2,23 @@
 //!
 //! [`question`] finds in records what there is to choose, [`cost`] predicts what a message costs between measured sizes,
 //! [`answer`] compares, and [`placement`] writes it down: as TOML for programs, and as text that names the figures for people.
+//! [`check`] measures how far off that is, in [`case`]s.
 //! To leave a piece of work where it is, and not to know, are answers. What was not measured is named, not guessed.
 
 pub mod answer;
+pub mod case;
 pub mod check;
 pub mod cost;
 pub mod placement;
 pub mod question;
+pub mod verdict;
 
 use std::collections::BTreeMap;
 
 use crate::evidence::{Evidence, Run, Survey};
 use crate::record::Measurement;
 use crate::suite::checksum::table::Way;
+use crate::survey::record::Endpoint;
 use answer::Answer;
 use question::{Objective, Question, Stage};
 
@@ -27,6 +31,8 @@ pub struct Advice {
     pub missing: Vec<Missing>,
     /// Records that say nothing which a newer one of the same host does not say.
     pub passed_over: Vec<String>,
+    /// Records of what was ended before all was measured.
+    pub unfinished: Vec<String>,
 }
 
 /// An answer, and where it comes from.
@@ -56,13 +62,30 @@ type Key = (String, Stage, String, Objective);
 
 /// Advice from these records. Where two records of one host answer the same, the newer one counts.
 pub fn of(evidence: &Evidence) -> Advice {
+    let newest = newest(evidence);
+    let sourced = |it: &Asked| {
+        let (record, host) = (it.record.to_string(), it.host.clone());
+        Some(Sourced { record, host, answer: answer::of(&it.question)? })
+    };
+    let mut answers: Vec<Sourced> = newest.values().filter_map(sourced).collect();
+    answers.sort_by_key(|it| it.answer.stage);
+    let names = evidence.names();
+    let passed_over = names.filter(|name| !answers.iter().any(|it| it.record == **name)).cloned().collect();
+    let runs = evidence.runs.iter().filter(|it| !it.record.complete).map(|it| &it.name);
+    let surveys = evidence.surveys.iter().filter(|it| !it.record.complete).map(|it| &it.name);
+    let unfinished = runs.chain(surveys).cloned().collect();
+    Advice { missing: missing(&newest), answers, passed_over, unfinished }
+}
+
+/// The newest question of each kind.
+fn newest(evidence: &Evidence) -> BTreeMap<Key, Asked<'_>> {
     let mut newest: BTreeMap<Key, Asked> = BTreeMap::new();
     let runs = evidence.runs.iter().flat_map(|run| {
         let (host, date) = (run.record.host.to_string(), run.record.date.as_str());
         questions(run).into_iter().map(move |it| Asked { record: &run.name, date, host: host.clone(), question: it })
     });
     let surveys = evidence.surveys.iter().flat_map(|survey| {
-        let (host, date) = (endpoints(survey), survey.record.date.as_str());
+        let (host, date) = (endpoints(survey), survey.record.head.date.as_str());
         question::of_survey(survey).into_iter().map(move |it| Asked {
             record: &survey.name,
             date,
@@ -77,15 +100,7 @@ pub fn of(evidence: &Evidence) -> Advice {
             newest.insert(key, asked);
         }
     }
-    let sourced = |it: &Asked| {
-        let (record, host) = (it.record.to_string(), it.host.clone());
-        Some(Sourced { record, host, answer: answer::of(&it.question)? })
-    };
-    let mut answers: Vec<Sourced> = newest.values().filter_map(sourced).collect();
-    answers.sort_by_key(|it| it.answer.stage);
-    let names = evidence.runs.iter().map(|run| &run.name).chain(evidence.surveys.iter().map(|it| &it.name));
-    let passed_over = names.filter(|name| !answers.iter().any(|it| it.record == **name)).cloned().collect();
-    Advice { missing: missing(&newest), answers, passed_over }
+    newest
 }
 
 /// A question, and who asks it.
@@ -103,7 +118,8 @@ pub fn questions(run: &Run) -> Vec<Question> {
 }
 
 fn endpoints(survey: &Survey) -> String {
-    let names: Vec<&str> = survey.record.endpoints.iter().map(|it| it.name.as_str()).collect();
+    let name = |it: &Endpoint| format!("{}{}", it.name, if it.emulated { " (emulated)" } else { "" });
+    let names: Vec<String> = survey.record.head.endpoints.iter().map(name).collect();
     format!("endpoints {}", names.join(", "))
 }
 

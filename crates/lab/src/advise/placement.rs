@@ -5,8 +5,9 @@ use std::fmt::{self, Display, Formatter, Write};
 
 use serde::{Deserialize, Serialize};
 
-use super::answer::{Answer, Decided, Gain, Range, Verdict};
+use super::answer::{Answer, Decided, Gain, Range};
 use super::question::Objective;
+use super::verdict::Verdict;
 use super::{Advice, Sourced};
 use crate::unit::{Unit, digits, size};
 
@@ -161,6 +162,13 @@ impl Display for Advice {
         }
         for missing in &self.missing {
             writeln!(out, "  {}: {}. To measure it: {}", missing.stage.name(), missing.what, missing.remedy)?;
+        }
+        if !self.unfinished.is_empty() {
+            writeln!(
+                out,
+                "\nNot complete, as they were ended before all was measured; what they have is used: {}",
+                self.unfinished.join(", ")
+            )?;
         }
         if !self.passed_over.is_empty() {
             writeln!(

@@ -10,7 +10,7 @@ use crate::suite::apps::load;
 use crate::suite::checksum::table::{self, Contestant, Socket, Stage as Part, Task, Way};
 use crate::suite::driver::curve as driver;
 use crate::suite::layers::{HIGHEST, Scheduler, Work, curve as layers};
-use crate::survey::record::{Endpoint, Kind, Load, Metric, Series, SurveyRecord, word};
+use crate::survey::record::{Endpoint, Key, Kind, Load, Metric, Series, SurveyRecord, word};
 use crate::unit::{Better, Unit, counted};
 use underpass_checksum::Variant;
 
@@ -74,7 +74,7 @@ impl Stage {
             Stage::Link | Stage::Completion | Stage::Copies => "underpass bench driver, as root",
             Stage::Checksum => "underpass bench checksum, as root, on a host with a GPU with --gpu",
             Stage::Instructions => "underpass bench checksum",
-            Stage::Encryption => "no suite measures encryption in more than one place yet",
+            Stage::Encryption => "underpass survey, with a SmartNIC in the system of a host",
             Stage::Endpoint => "underpass survey",
         }
     }
@@ -102,16 +102,53 @@ pub struct Choice {
     pub group: String,
     /// What it costs.
     pub curve: Curve,
+    /// The groups of its parts, if it is the sum of several.
+    pub parts: Vec<String>,
+    /// A figure of it, if it rests on a survey.
+    pub surveyed: Option<Key>,
 }
 
-/// From which, and to which, endpoint of a system a stream or a message best goes, as a survey has it.
+/// The suite of measurements between endpoints.
+pub const SURVEY: &str = "survey";
+
+/// From which, and to which, endpoint of a system a stream or a message best goes, and who best encrypts, as a survey has it.
 pub fn of_survey(survey: &Survey) -> Vec<Question> {
     let survey = &survey.record;
+    let all = [transports(survey), endpoints(survey), encryption(survey)];
+    answerable(all.into_iter().flatten().collect())
+}
+
+/// Kernel TCP or shared memory, where both were measured.
+fn transports(survey: &SurveyRecord) -> Vec<Question> {
+    let is_plain = |key: &Key| key.flows == 1 && key.load == Load::Idle && key.via.is_none();
+    let fast = survey.series.iter().map(|it| &it.key).filter(|key| key.path == Side::Underpass && is_plain(key));
+    let pairs: BTreeSet<(&str, &str, Metric)> = fast.map(|key| (&*key.sender, &*key.receiver, key.metric)).collect();
+    let question = |(sender, receiver, metric): (&str, &str, Metric)| {
+        let way = |name: &str, path: Side| {
+            let is_this = |it: &&Series| {
+                let key = &it.key;
+                let is_pair = (&*key.sender, &*key.receiver, key.metric) == (sender, receiver, metric);
+                is_pair && key.path == path && is_plain(key)
+            };
+            of_series(name, survey.series.iter().filter(is_this))
+        };
+        let pair = if sender == receiver { format!("within {sender}") } else { format!("from {sender} to {receiver}") };
+        Question {
+            stage: Stage::Transport,
+            route: format!("{} {pair}", word(metric)),
+            objective: if metric == Metric::Latency { Objective::Latency } else { Objective::Throughput },
+            ways: vec![way("kernel TCP", Side::Kernel), way("shared memory", Side::Underpass)],
+        }
+    };
+    pairs.into_iter().map(question).collect()
+}
+
+fn endpoints(survey: &SurveyRecord) -> Vec<Question> {
     let mut all = Vec::new();
-    for other in &survey.endpoints {
-        let systems: BTreeSet<&str> = survey.endpoints.iter().map(|it| it.system.as_str()).collect();
-        for system in systems.into_iter().filter(|system| *system != other.system) {
-            let mut inside: Vec<&Endpoint> = survey.endpoints.iter().filter(|it| it.system == system).collect();
+    let systems: BTreeSet<&str> = survey.head.endpoints.iter().map(|it| it.system.as_str()).collect();
+    for other in &survey.head.endpoints {
+        for system in systems.iter().copied().filter(|system| *system != other.system) {
+            let mut inside: Vec<&Endpoint> = survey.head.endpoints.iter().filter(|it| it.system == system).collect();
             // The processor of the computer is the default.
             inside.sort_by_key(|it| it.kind != Kind::Host);
             for (is_sent, metric) in
@@ -128,22 +165,62 @@ pub fn of_survey(survey: &Survey) -> Vec<Question> {
             }
         }
     }
-    answerable(all)
+    all
+}
+
+/// The sender itself is the default, and each endpoint to which it offloads stands to choose.
+fn encryption(survey: &SurveyRecord) -> Vec<Question> {
+    let files = || survey.series.iter().filter(|it| it.key.metric == Metric::Tls);
+    let pairs: BTreeSet<(&str, &str)> = files().map(|it| (&*it.key.sender, &*it.key.receiver)).collect();
+    let question = |(sender, receiver): (&str, &str)| {
+        let of_pair = || files().filter(move |it| (&*it.key.sender, &*it.key.receiver) == (sender, receiver));
+        let vias: BTreeSet<Option<&str>> = of_pair().map(|it| it.key.via.as_deref()).collect();
+        let way = |via: Option<&str>| {
+            of_series(via.unwrap_or(sender), of_pair().filter(move |it| it.key.via.as_deref() == via))
+        };
+        Question {
+            stage: Stage::Encryption,
+            route: format!("a file over TLS from {sender} to {receiver}"),
+            objective: Objective::Latency,
+            // `None` sorts first.
+            ways: vias.into_iter().map(way).collect(),
+        }
+    };
+    let is_default_there = |question: &Question| {
+        question.ways.first().is_some_and(|it| it.surveyed.as_ref().is_some_and(|key| key.via.is_none()))
+    };
+    pairs.into_iter().map(question).filter(is_default_there).collect()
 }
 
 fn of_pair(survey: &SurveyRecord, [sender, receiver]: [&Endpoint; 2], metric: Metric, name: &str) -> Choice {
-    let mut curve = Curve::default();
     let is_this = |it: &&Series| {
         let key = &it.key;
         let is_plain = key.flows == 1 && key.load == Load::Idle && key.path == Side::Kernel && key.via.is_none();
         is_plain && key.metric == metric && key.sender == sender.name && key.receiver == receiver.name
     };
-    for series in survey.series.iter().filter(is_this) {
-        let cost = |value: f64| if metric == Metric::Latency { value } else { series.key.size as f64 * 1e9 / value };
+    of_series(name, survey.series.iter().filter(is_this))
+}
+
+fn of_series<'a>(name: &str, all: impl Iterator<Item = &'a Series>) -> Choice {
+    let (mut curve, mut surveyed) = (Curve::default(), None);
+    for series in all {
+        let is_rate = series.unit == Unit::BytesPerSecond;
+        let cost = |value: f64| if is_rate { series.key.size as f64 * 1e9 / value } else { value };
         curve.add(series.key.size, series.values().into_iter().map(cost).collect());
+        surveyed.get_or_insert(&series.key);
     }
-    let group = format!("{} → {}: {}", sender.name, receiver.name, word(metric));
-    Choice { name: name.to_string(), group, curve }
+    let group = surveyed.map(Key::curve).unwrap_or_default();
+    Choice { surveyed: surveyed.cloned(), ..Choice::new(name, group, curve) }
+}
+
+/// Those of these questions that are about endpoints, with what these measurements say of their ways.
+pub fn of_endpoints<'a>(asked: impl Iterator<Item = &'a Question>, measurements: &[&Measurement]) -> Vec<Question> {
+    let source = Source(measurements);
+    let again = |question: &Question| {
+        let way = |way: &Choice| source.choice(SURVEY, &way.name, &way.group, UNDERPASS);
+        Question { ways: question.ways.iter().map(way).collect(), ..question.clone() }
+    };
+    answerable(asked.filter(|it| it.is_surveyed()).map(again).collect())
 }
 
 /// Questions with a default and at least one other way, without the ways that were not measured.
@@ -156,6 +233,10 @@ fn answerable(mut all: Vec<Question>) -> Vec<Question> {
 }
 
 impl Choice {
+    fn new(name: &str, group: String, curve: Curve) -> Choice {
+        Choice { name: name.to_string(), group, curve, parts: Vec::new(), surveyed: None }
+    }
+
     fn is_measured(&self) -> bool {
         self.curve.sizes().next().is_some()
     }
@@ -204,6 +285,19 @@ impl Question {
         let first = self.ways.first().into_iter().flat_map(|way| way.curve.sizes());
         first.filter(|size| self.ways.iter().all(|way| has(way, *size))).collect()
     }
+
+    /// Whether it rests on a survey.
+    pub fn is_surveyed(&self) -> bool {
+        self.ways.iter().any(|way| way.surveyed.is_some())
+    }
+
+    /// The groups of all measurements that its ways rest on.
+    pub fn groups(&self) -> impl Iterator<Item = &str> {
+        fn of_way(way: &Choice) -> &[String] {
+            if way.parts.is_empty() { std::slice::from_ref(&way.group) } else { &way.parts }
+        }
+        self.ways.iter().flat_map(of_way).map(String::as_str)
+    }
 }
 
 impl Source<'_> {
@@ -215,7 +309,7 @@ impl Source<'_> {
                 curve.add(size, costs(it, side(it)));
             }
         }
-        Choice { name: name.to_string(), group: group.to_string(), curve }
+        Choice::new(name, group.to_string(), curve)
     }
 }
 
@@ -248,7 +342,7 @@ fn transport(source: &Source) -> Vec<Question> {
         let choice = |name: &str, side: OneSide| {
             let mut curve = Curve::default();
             curve.add(0, costs(it, side(it)));
-            Choice { name: name.to_string(), group: it.name.clone(), curve }
+            Choice::new(name, it.name.clone(), curve)
         };
         let is_time = it.better == Better::Lower;
         Question {
@@ -357,7 +451,8 @@ fn processor_time(source: &Source, socket: Socket, way: Way, beside: bool) -> Ch
         }
     }
     let group = format!("{}{}: all parts", table::throughput(socket, way), if beside { ", beside" } else { "" });
-    Choice { name: place(way).to_string(), group, curve }
+    let parts = parts.into_iter().map(|it| it.group).collect();
+    Choice { parts, ..Choice::new(place(way), group, curve) }
 }
 
 fn instructions(source: &Source) -> Vec<Question> {

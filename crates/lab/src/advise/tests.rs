@@ -1,5 +1,6 @@
-use super::answer::{Verdict, decide, errors};
+use super::answer::{decide, errors};
 use super::placement::Placement;
+use super::verdict::Verdict;
 use super::*;
 use crate::plan::Plan;
 use crate::record::Record;
@@ -10,7 +11,7 @@ const SIZES: [u64; 4] = [1 << 10, 1 << 12, 1 << 14, 1 << 16];
 
 /// One layer in line and by a thread: rates by size, each a sample.
 fn run(name: &str, in_line: [&[f64]; 4], threads: [&[f64]; 4]) -> Run {
-    let mut record = Record::begin(2, false);
+    let mut record = Record { complete: true, ..Record::begin(2, false) };
     for (scheduler, rates) in [(Scheduler::InLine, in_line), (Scheduler::Threads, threads)] {
         let group = curve(1, Work::Memcpy, scheduler);
         for (size, samples) in SIZES.into_iter().zip(rates) {
@@ -24,7 +25,7 @@ fn run(name: &str, in_line: [&[f64]; 4], threads: [&[f64]; 4]) -> Run {
 const LEVEL: [&[f64]; 4] = [&[1e9, 1.01e9, 0.99e9]; 4];
 
 fn advice<const N: usize>(runs: [Run; N]) -> Advice {
-    of(&Evidence { runs: runs.into(), surveys: Vec::new() })
+    of(&Evidence { runs: runs.into(), ..Evidence::default() })
 }
 
 fn layers(advice: &Advice) -> &Answer {
@@ -96,6 +97,15 @@ fn the_newer_record_of_a_host_counts() {
     assert_eq!(advice.passed_over, ["old"]);
 }
 
+#[test]
+fn a_record_that_is_not_complete_is_used_and_named() {
+    let mut half = run("half", LEVEL, [&[2e9, 2.02e9, 1.98e9]; 4]);
+    half.record.complete = false;
+    let advice = advice([half]);
+    assert_eq!((advice.answers.len(), &advice.unfinished[..]), (1, &["half".to_string()][..]));
+    assert!(advice.to_string().contains("what they have is used: half"), "{advice}");
+}
+
 /// A fixed part and a part for each byte, which changes once, as at the end of a cache.
 #[test]
 fn a_size_between_others_is_predicted_by_their_line() {
@@ -149,7 +159,7 @@ fn a_survey_says_which_endpoint_of_a_system_is_best() {
         survey["series"].as_array_mut().unwrap().push(faster);
     }
     let survey = Survey::parse("s".to_string(), survey.to_string().as_bytes()).unwrap();
-    let advice = of(&Evidence { runs: Vec::new(), surveys: vec![survey] });
+    let advice = of(&Evidence { surveys: vec![survey], ..Evidence::default() });
     let [only] = &advice.answers[..] else { panic!("{advice}") };
     assert_eq!(
         (only.answer.route.as_str(), only.answer.default.as_str()),
@@ -160,7 +170,7 @@ fn a_survey_says_which_endpoint_of_a_system_is_best() {
 
 /// Rates of one layer in line and by a thread, at one size that no record has.
 fn measured_at(size: u64, rates: [f64; 2]) -> Run {
-    let mut record = Record::begin(2, false);
+    let mut record = Record { complete: true, ..Record::begin(2, false) };
     for (scheduler, rate) in Scheduler::ALL.into_iter().zip(rates) {
         let group = curve(1, Work::Memcpy, scheduler);
         let plan = Plan::rate(&group, "it", Unit::BytesPerSecond).of_size(size);
@@ -173,16 +183,38 @@ fn measured_at(size: u64, rates: [f64; 2]) -> Run {
 fn a_check_counts_what_was_right_and_what_it_cost() {
     let faster: &[f64] = &[2e9, 2.02e9, 1.98e9];
     let asked = questions(&run("one", LEVEL, [faster; 4]));
+    let asked: Vec<_> = asked.into_iter().map(|question| ("one".to_string(), question)).collect();
     let check = |size, rates| check::compare(&asked, &questions(&measured_at(size, rates)));
     // Nearly as predicted, and right; then a fifth slower than the default, and wrong.
     let right = check(2048, [1e9, 2.1e9]);
-    assert_eq!((right.cases.len(), right.right(), right.regret()), (1, Some(1.0), Some(0.0)));
+    assert_eq!((right.0.len(), right.right(), right.regret()), (1, Some(1.0), Some(0.0)));
     assert!((right.error().unwrap() - 0.1 / 2.1).abs() < 1e-3, "{right:?}");
     let wrong = check(2048, [1e9, 0.8e9]);
     assert_eq!(wrong.right(), Some(0.0));
     assert!((wrong.regret().unwrap() - 0.2).abs() < 1e-9 && wrong.to_string().contains("wrong: layers, "), "{wrong}");
     let tie = check(2048, [1e9, 0.98e9]);
-    assert!(tie.cases[0].is_tie() && tie.cases[0].is_right() && tie.right().is_none(), "{tie:?}");
-    assert!(check(SIZES[1], [1e9, 2e9]).cases.is_empty(), "a size of the record is not held out");
-    assert!(check(1 << 20, [1e9, 2e9]).cases.is_empty(), "beyond the sizes nothing is predicted");
+    assert!(tie.0[0].is_tie() && tie.0[0].is_right() && tie.right().is_none(), "{tie:?}");
+    assert!(check(SIZES[1], [1e9, 2e9]).0.is_empty(), "a size of the record is not held out");
+    assert!(check(1 << 20, [1e9, 2e9]).0.is_empty(), "beyond the sizes nothing is predicted");
+}
+
+/// The records that are kept here leave sizes out between which advice can be put to the test, for each kind of work.
+#[test]
+fn the_records_have_cases_for_each_kind_of_work() {
+    let folder = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("../../records");
+    let names = ["2026-11-23", "checksum-2026-11-23", "driver-2026-11-23", "layers-2026-11-23"];
+    let files: Vec<_> = names.iter().map(|name| folder.join(format!("{name}.json"))).collect();
+    let evidence = Evidence::read(&files).unwrap();
+    let mut cases: BTreeMap<(Stage, Objective), usize> = BTreeMap::new();
+    for asked in newest(&evidence).into_values() {
+        let question = &asked.question;
+        *cases.entry((question.stage, question.objective)).or_default() += check::held_out(&question.sizes()).len();
+    }
+    let of = |stage, objective| cases.get(&(stage, objective)).copied().unwrap_or(0);
+    use {Objective as O, Stage as S};
+    assert!(of(S::Transport, O::Latency) >= 6 && of(S::Transport, O::Throughput) >= 6, "{cases:?}");
+    assert!(of(S::Layers, O::Throughput) >= 30 && of(S::Instructions, O::Throughput) >= 60, "{cases:?}");
+    assert!(of(S::Link, O::Throughput) >= 10 && of(S::Completion, O::Processor) >= 10, "{cases:?}");
+    assert!(of(S::Copies, O::Processor) >= 3, "{cases:?}");
+    assert!(of(S::Checksum, O::Throughput) >= 18 && of(S::Checksum, O::Processor) >= 7, "by size and load: {cases:?}");
 }

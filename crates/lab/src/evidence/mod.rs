@@ -3,6 +3,7 @@
 //! A record may come from anywhere, so nothing in it is believed: its size is bounded, its figures must be numbers that their
 //! unit can have, and each median must be that of its samples.
 
+mod check;
 mod run;
 mod survey;
 
@@ -12,8 +13,10 @@ use std::path::{Path, PathBuf};
 
 use serde::Deserialize;
 
+use crate::advise::case;
 use crate::record::Record;
 use crate::survey::record::FORMAT;
+pub use check::Checked;
 pub use run::Run;
 pub use survey::Survey;
 
@@ -29,6 +32,8 @@ pub struct Evidence {
     pub runs: Vec<Run>,
     /// Surveys.
     pub surveys: Vec<Survey>,
+    /// Checks of advice.
+    pub checks: Vec<Checked>,
 }
 
 /// A record that cannot be used.
@@ -59,6 +64,19 @@ pub enum Problem {
     /// It says that it is something else.
     #[error("is a record of the kind {0:?}, which is not known here; a newer version of Underpass may know it")]
     Unknown(String),
+    /// It is of another version of its format.
+    #[error(
+        "is a {kind} in version {found} of the format, and this software reads version {known}; read it with the version of \
+             Underpass that wrote it, or measure again"
+    )]
+    Schema {
+        /// What it is.
+        kind: &'static str,
+        /// Its version.
+        found: u32,
+        /// The version that is read.
+        known: u32,
+    },
     /// A figure cannot be true.
     #[error("{measurement:?}: {what}; the record is damaged or was changed, so none of it is used")]
     Impossible {
@@ -96,7 +114,13 @@ impl Evidence {
     /// # Errors
     /// It has figures that cannot be true.
     pub fn of(name: String, record: Record) -> Result<Evidence, Problem> {
-        Ok(Evidence { runs: vec![Run::new(name, record)?], surveys: Vec::new() })
+        Ok(Evidence { runs: vec![Run::new(name, record)?], ..Evidence::default() })
+    }
+
+    /// Names of all records.
+    pub fn names(&self) -> impl Iterator<Item = &String> {
+        let surveys = self.surveys.iter().map(|it| &it.name);
+        self.runs.iter().map(|run| &run.name).chain(surveys).chain(self.checks.iter().map(|it| &it.name))
     }
 
     fn add(&mut self, file: &Path) -> Result<(), Problem> {
@@ -109,6 +133,7 @@ impl Evidence {
         let head: Head = serde_json::from_slice(&text)?;
         match head.format.as_deref() {
             Some(FORMAT) => self.surveys.push(Survey::parse(name, &text)?),
+            Some(case::FORMAT) => self.checks.push(Checked::parse(name, &text)?),
             Some(other) => return Err(Problem::Unknown(other.chars().take(40).collect())),
             None => self.runs.push(Run::new(name, serde_json::from_slice(&text)?)?),
         }

@@ -2,6 +2,8 @@
 
 use std::collections::BTreeSet;
 
+use serde::Deserialize;
+
 use super::{LONGEST_TEXT, Problem};
 use crate::survey::record::{SCHEMA, SurveyRecord, word};
 
@@ -23,26 +25,33 @@ impl Survey {
     /// # Errors
     /// It is damaged, of another version of the format, or has figures that cannot be true.
     pub fn parse(name: String, text: &[u8]) -> Result<Survey, Problem> {
-        let record: SurveyRecord = serde_json::from_slice(text)?;
-        if record.schema != SCHEMA {
-            return Err(Problem::Unknown(format!("survey, version {} of the format", record.schema)));
+        // Another version may have other fields, so it is looked at first.
+        let Version { schema } = serde_json::from_slice(text)?;
+        if schema != SCHEMA {
+            return Err(Problem::Schema { kind: "survey", found: schema, known: SCHEMA });
         }
+        let record: SurveyRecord = serde_json::from_slice(text)?;
         check(&record)?;
         Ok(Survey { name, record })
     }
 }
 
+#[derive(Deserialize)]
+struct Version {
+    schema: u32,
+}
+
 fn check(record: &SurveyRecord) -> Result<(), Problem> {
-    if record.endpoints.len() > MOST_ENDPOINTS || record.series.len() > MOST_SERIES {
+    if record.head.endpoints.len() > MOST_ENDPOINTS || record.series.len() > MOST_SERIES {
         let most = format!("has more than {MOST_ENDPOINTS} endpoints or {MOST_SERIES} series");
         return Err(Problem::Excessive(most));
     }
-    let of_endpoints = record.endpoints.iter().flat_map(|it| [&it.name, &it.system]);
+    let of_endpoints = record.head.endpoints.iter().flat_map(|it| [&it.name, &it.system]);
     let mut texts = of_endpoints.chain(record.observations.iter().map(|it| &it.text));
     if texts.any(|it| it.len() > LONGEST_TEXT) {
         return Err(Problem::Excessive(format!("has a text of more than {LONGEST_TEXT} bytes")));
     }
-    let names: BTreeSet<&str> = record.endpoints.iter().map(|it| it.name.as_str()).collect();
+    let names: BTreeSet<&str> = record.head.endpoints.iter().map(|it| it.name.as_str()).collect();
     for series in &record.series {
         let key = &series.key;
         let measurement = format!("{} → {}: {}, {}", key.sender, key.receiver, word(key.metric), key.size);

@@ -20,6 +20,16 @@ fn a_record_is_read_under_its_name() {
     assert_eq!((evidence.runs[0].name.as_str(), &evidence.runs[0].record), ("record", &example()));
 }
 
+/// Only a run that came to its end left a record, before records said so.
+#[test]
+fn a_record_says_whether_it_is_complete() {
+    let text = whole();
+    assert!(text.contains("\"complete\":true,"), "{text}");
+    let complete = |text: &str| read(text).unwrap().runs[0].record.complete;
+    assert!(complete(&text.replacen("\"complete\":true,", "", 1)));
+    assert!(!complete(&text.replacen("\"complete\":true,", "\"complete\":false,", 1)));
+}
+
 #[test]
 fn what_is_no_record_is_named_with_a_remedy() {
     let text = whole();
@@ -85,13 +95,67 @@ pub fn survey() -> serde_json::Value {
 fn a_survey_is_checked_as_well() {
     let whole = survey();
     assert_eq!(read(&whole.to_string()).unwrap().surveys[0].record.series.len(), 4);
-    let mut newer = whole.clone();
-    newer["schema"] = 2.into();
-    assert!(read(&newer.to_string()).unwrap_err().to_string().contains("version 2 of the format"));
+    for other in [0, 2] {
+        let mut text = whole.clone();
+        text["schema"] = other.into();
+        // Its fields need not be those of this version.
+        text.as_object_mut().unwrap().remove("series");
+        let error = read(&text.to_string()).unwrap_err().to_string();
+        assert!(
+            error.contains(&format!("version {other} of the format")) && error.contains("measure again"),
+            "{error}"
+        );
+    }
     let mut stranger = whole.clone();
     stranger["series"][0]["sender"] = "nobody".into();
     assert!(read(&stranger.to_string()).unwrap_err().to_string().contains("\"nobody\" is none of its endpoints"));
     let mut liar = whole;
     liar["series"][0]["samples"][0]["value"] = (-1.0).into();
     assert!(read(&liar.to_string()).unwrap_err().to_string().contains("-1 B/s is no such figure"));
+}
+
+/// A check of two cases: of one the advice is right, of the other wrong.
+pub fn check() -> serde_json::Value {
+    let case = |stage: &str, route: &str, choice: &str, measured: f64| {
+        serde_json::json!({ "stage": stage, "route": route, "objective": "throughput", "record": "one", "size": 2048,
+            "choice": choice, "verdict": "better", "ways": [
+                { "name": "default", "predicted": 1.0, "measured": 1.0 },
+                { "name": "other", "predicted": 2.0, "measured": measured }] })
+    };
+    serde_json::json!({ "format": "underpass-check", "schema": 1, "date": "2026-11-27T00:00:00Z", "version": "0.1.0",
+        "revision": null, "host": serde_json::to_value(example().host).unwrap(), "samples": 5, "quick": false,
+        "complete": true, "seed": 1, "records": ["one"],
+        "cases": [case("layers", "1 layer", "other", 0.8), case("copies", "veth pair", "other", 1.9)],
+        "skipped": [{ "name": "link", "reason": "no root" }] })
+}
+
+pub fn checked() -> Checked {
+    Checked::parse("check".to_string(), check().to_string().as_bytes()).unwrap()
+}
+
+#[test]
+fn a_check_is_checked_as_well() {
+    let whole = check();
+    let read_check = &read(&whole.to_string()).unwrap().checks[0];
+    assert_eq!((read_check.name.as_str(), read_check.check.cases.0.len()), ("record", 2));
+    assert_eq!(serde_json::to_value(&read_check.check).unwrap(), whole, "nothing of it is lost");
+    let refused = |change: &dyn Fn(&mut serde_json::Value)| {
+        let mut other = whole.clone();
+        change(&mut other);
+        read(&other.to_string()).unwrap_err().to_string()
+    };
+    assert!(refused(&|it| it["schema"] = 2.into()).contains("check of advice in version 2 of the format"));
+    assert!(refused(&|it| it["cases"][0]["ways"][1]["measured"] = (-1.0).into()).contains("2 and -1 are no gains"));
+    assert!(refused(&|it| it["cases"][1]["choice"] = "third".into()).contains("\"third\" is none of its ways"));
+    assert!(refused(&|it| it["cases"] = 7.into()).contains("is no record"));
+}
+
+/// 10 GB, of which nothing is on the disk.
+#[test]
+fn a_file_without_end_is_not_read_into_memory() {
+    let folder = tempfile::tempdir().unwrap();
+    let file = folder.path().join("record.json");
+    fs::File::create(&file).unwrap().set_len(10 << 30).unwrap();
+    let error = Evidence::read(&[file]).unwrap_err().to_string();
+    assert!(error.contains("has more than 64 MiB"), "{error}");
 }

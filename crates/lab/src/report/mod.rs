@@ -5,6 +5,7 @@
 
 mod bypass;
 mod chart;
+mod check;
 mod checksum;
 mod curves;
 mod driver;
@@ -14,14 +15,14 @@ mod published;
 mod survey;
 mod table;
 
-use std::fs;
 use std::path::Path;
 
 use anyhow::{Context, Result};
 use askama::Template;
 
-use crate::evidence::{Evidence, Run, Survey};
+use crate::evidence::{Checked, Evidence, Run, Survey};
 use crate::record::{Measurement, Record, Verdict};
+use crate::replace::replace;
 use crate::terminal::{contrast, targets};
 use crate::unit::digits;
 use page::{About, Gap, Page, Section, Tile};
@@ -32,7 +33,9 @@ use table::{Cell, Row, Table};
 /// # Errors
 /// The file cannot be written.
 pub fn write_html(evidence: &Evidence, path: &Path) -> Result<()> {
-    fs::write(path, html(evidence)?).with_context(|| format!("cannot write the report {}", path.display()))
+    let page = html(evidence)?;
+    replace(path, |to| to.write_all(page.as_bytes()))
+        .with_context(|| format!("cannot write the report {}", path.display()))
 }
 
 /// The page.
@@ -40,13 +43,23 @@ pub fn write_html(evidence: &Evidence, path: &Path) -> Result<()> {
 /// # Errors
 /// The template could not be filled in, which has no cause outside of this program.
 pub fn html(evidence: &Evidence) -> Result<String> {
-    let Evidence { runs, surveys } = evidence;
+    let Evidence { runs, surveys, checks } = evidence;
     let page = Page {
         title: "Underpass: measurements".to_string(),
-        runs: runs.iter().map(about).chain(surveys.iter().map(about_survey)).collect(),
+        runs: runs
+            .iter()
+            .map(about)
+            .chain(surveys.iter().map(about_survey))
+            .chain(checks.iter().map(about_check))
+            .collect(),
         tiles: runs.iter().flat_map(|run| tiles(&run.record)).collect(),
         sections: sections(evidence),
-        gaps: runs.iter().flat_map(|run| gaps(&run.record)).chain(surveys.iter().flat_map(survey_gaps)).collect(),
+        gaps: runs
+            .iter()
+            .flat_map(gaps)
+            .chain(surveys.iter().flat_map(survey_gaps))
+            .chain(checks.iter().flat_map(check_gaps))
+            .collect(),
     };
     page.render().context("cannot write the report")
 }
@@ -75,7 +88,12 @@ fn sections(evidence: &Evidence) -> Vec<Section> {
     for survey in &evidence.surveys {
         pairs.run(&survey.name, |section| survey::add(section, survey));
     }
-    filled.insert(filled.len() - 1, pairs);
+    let mut advice = Section::new("check", "Advice put to the test", None);
+    for Checked { name, check } in &evidence.checks {
+        advice.run(name, |section| check::add(section, check));
+    }
+    let costs = filled.len() - 1;
+    filled.splice(costs..costs, [pairs, advice]);
     filled.retain(|section| !section.blocks.is_empty());
     filled
 }
@@ -114,14 +132,19 @@ fn tiles(record: &Record) -> Vec<Tile> {
 }
 
 /// What is missing, and why.
-fn gaps(record: &Record) -> Vec<Gap> {
+fn gaps(Run { name, record }: &Run) -> Vec<Gap> {
     let invalid = record.measurements.iter().filter_map(|it| {
         let name = format!("{}{}", suite_word(&it.suite), it.name);
         Some(Gap { name, what: "no valid figure", reason: it.invalid.clone()? })
     });
     let skipped = record.skipped.iter().cloned();
     let skipped = skipped.map(|it| Gap { name: it.name, what: "not measured", reason: it.reason });
-    invalid.chain(skipped).collect()
+    let end = (!record.complete).then(|| Gap {
+        name: name.clone(),
+        what: "not complete",
+        reason: "the run was ended before its end; figures that it had taken are shown".to_string(),
+    });
+    invalid.chain(skipped).chain(end).collect()
 }
 
 fn survey_gaps(survey: &Survey) -> Vec<Gap> {
@@ -134,14 +157,45 @@ fn survey_gaps(survey: &Survey) -> Vec<Gap> {
     gaps
 }
 
+fn check_gaps(Checked { name, check }: &Checked) -> Vec<Gap> {
+    let skipped = check.skipped.iter().cloned();
+    let skipped = skipped.map(|it| Gap { name: it.name, what: "not checked", reason: it.reason });
+    let end = (!check.complete).then(|| Gap {
+        name: name.clone(),
+        what: "not complete",
+        reason: "the check was ended before its end; the same command goes on with it".to_string(),
+    });
+    skipped.chain(end).collect()
+}
+
+fn about_check(Checked { name, check }: &Checked) -> About {
+    let facts = vec![
+        ("Underpass", [&check.version, check.revision.as_deref().unwrap_or_default()].join(" ")),
+        ("Host", check.host.to_string()),
+        ("Seed of the order", check.seed.to_string()),
+        ("Samples of each way", check.samples.to_string()),
+        ("Advice from", check.records.join(", ")),
+    ];
+    About { name: name.clone(), date: check.date.clone(), host: check.host.to_string(), quick: check.quick, facts }
+}
+
 fn about_survey(survey: &Survey) -> About {
     let facts = vec![
-        ("Underpass", [&survey.record.version, survey.record.revision.as_deref().unwrap_or_default()].join(" ")),
-        ("Seed of the order", survey.record.seed.to_string()),
-        ("Samples of each figure", survey.record.plan.samples.to_string()),
+        (
+            "Underpass",
+            [&survey.record.head.version, survey.record.head.revision.as_deref().unwrap_or_default()].join(" "),
+        ),
+        ("Seed of the order", survey.record.head.seed.to_string()),
+        ("Samples of each figure", survey.record.head.plan.samples.to_string()),
     ];
-    let host = format!("{} endpoints", survey.record.endpoints.len());
-    About { name: survey.name.clone(), date: survey.record.date.clone(), host, quick: survey.record.plan.quick, facts }
+    let host = format!("{} endpoints", survey.record.head.endpoints.len());
+    About {
+        name: survey.name.clone(),
+        date: survey.record.head.date.clone(),
+        host,
+        quick: survey.record.head.plan.quick,
+        facts,
+    }
 }
 
 fn about(run: &Run) -> About {

@@ -27,7 +27,7 @@ pub fn add(section: &mut Section, survey: &Survey) {
             survey.series.iter().filter(|it| it.key.via.is_none() && self::kind(it) == *kind).collect();
         let sizes: BTreeSet<u64> = those.iter().map(|it| it.key.size).collect();
         section.figures(sizes.iter().map(|size| heat(survey, &those, kind, *size)));
-        section.figures(survey.endpoints.iter().map(|sender| curves(survey, &those, kind, &sender.name)));
+        section.figures(survey.head.endpoints.iter().map(|sender| curves(survey, &those, kind, &sender.name)));
     }
     section.folded(all(survey));
 }
@@ -52,7 +52,7 @@ fn named(survey: &SurveyRecord, name: &str) -> String {
 }
 
 fn heat(survey: &SurveyRecord, those: &[&Series], kind: &Kind, bytes: u64) -> Option<Figure> {
-    let names: Vec<&str> = survey.endpoints.iter().map(|it| it.name.as_str()).collect();
+    let names: Vec<&str> = survey.head.endpoints.iter().map(|it| it.name.as_str()).collect();
     let find = |sender: &str, receiver: &str| {
         those.iter().find(|it| it.key.size == bytes && it.key.sender == sender && it.key.receiver == receiver)
     };
@@ -106,7 +106,7 @@ fn heat(survey: &SurveyRecord, those: &[&Series], kind: &Kind, bytes: u64) -> Op
 /// One sender's curves over size, one for each receiver.
 fn curves(survey: &SurveyRecord, those: &[&Series], kind: &Kind, sender: &str) -> Option<Figure> {
     let unit = those.first()?.unit;
-    let lines = survey.endpoints.iter().enumerate().map(|(number, receiver)| {
+    let lines = survey.head.endpoints.iter().enumerate().map(|(number, receiver)| {
         let points = those.iter().filter(|it| it.key.sender == sender && it.key.receiver == receiver.name);
         let points = points.map(|it| (it.key.size, it.values().into()));
         series(format!("to {}", named(survey, &receiver.name)), Role::Measured, number, unit, points)
@@ -124,7 +124,7 @@ fn endpoints(survey: &SurveyRecord) -> Table {
     Table {
         caption: "Endpoints".to_string(),
         heads: ["", "kind", "system", "emulated", "host"].map(str::to_string).into(),
-        rows: survey.endpoints.iter().map(row).collect(),
+        rows: survey.head.endpoints.iter().map(row).collect(),
     }
 }
 
@@ -153,8 +153,8 @@ fn all(survey: &SurveyRecord) -> Table {
         };
         let name = format!(
             "{} → {}: {}, {}{via}, {}",
-            key.sender,
-            key.receiver,
+            named(survey, &key.sender),
+            named(survey, &key.receiver),
             words(&kind(it)),
             size(key.size),
             word(key.tool)

@@ -76,6 +76,13 @@ fn what_was_not_measured_is_not_shown() {
     }
 }
 
+#[test]
+fn a_run_that_is_not_complete_says_so() {
+    let half = Record { complete: false, ..example() };
+    assert!(page(half).contains("example: not complete, the run was ended before its end"));
+    assert!(!without_library(&page(example())).contains("not complete"));
+}
+
 /// Whatever a record says is text: in the page, and in what the script reads.
 #[test]
 fn nothing_in_a_record_is_markup() {
@@ -87,7 +94,7 @@ fn nothing_in_a_record_is_markup() {
     record.host.kernel = attack.to_string();
     record.programs.push(attack.to_string());
     let runs = [attack, "other"].map(|name| Run::new(name.to_string(), record.clone()).unwrap());
-    let page = html(&Evidence { runs: runs.into(), surveys: vec![] }).unwrap();
+    let page = html(&Evidence { runs: runs.into(), ..Evidence::default() }).unwrap();
     assert!(!page.contains("<img"), "{}", without_library(&page));
     assert_eq!(charts(&page)[0]["rows"][0], attack, "and it is all there");
 }
@@ -196,11 +203,26 @@ fn one_size_makes_no_curve() {
 fn endpoints_are_drawn_by_pair() {
     let text = crate::evidence::tests::survey().to_string();
     let survey = Survey::parse("survey".to_string(), text.as_bytes()).unwrap();
-    let page = html(&Evidence { runs: vec![], surveys: vec![survey] }).unwrap();
+    let page = html(&Evidence { surveys: vec![survey], ..Evidence::default() }).unwrap();
     let charts = charts(&page);
     let kinds: Vec<&str> = charts.iter().map(|it| it["kind"].as_str().unwrap()).collect();
     assert_eq!(kinds, ["heat", "heat", "lines", "lines"]);
     assert_eq!(charts[0]["values"], serde_json::json!([[null, 1.005e8], [2.01e8, null]]));
     assert_eq!(charts[0]["rows"][1], "card (emulated)", "what is emulated is labelled");
     assert!(page.contains("as &#60;it&#62; is") && page.contains("7.00 ns"), "{}", without_library(&page));
+}
+
+/// Two cases, one of them wrong: what they come to, and the wrong one by itself.
+#[test]
+fn a_check_is_shown_with_each_wrong_case() {
+    let checked = crate::evidence::tests::checked();
+    let page = html(&Evidence { checks: vec![checked], ..Evidence::default() }).unwrap();
+    let page = without_library(&page);
+    assert!(page.contains("Advice put to the test"), "{page}");
+    let (wrong, all) =
+        page.split_once("Cases in which the advice was wrong").unwrap().1.split_once("All cases").unwrap();
+    assert!(wrong.contains("layers: 1 layer, throughput") && wrong.contains("20.0 %"), "{wrong}");
+    assert!(!wrong.contains("copies: veth pair") && all.contains("copies: veth pair"), "{wrong}");
+    assert!(page.contains("50.0 %") && page.contains(">3.70 %<"), "right outside ties, and what is published: {page}");
+    assert!(page.contains("link: not checked, no root"), "{page}");
 }

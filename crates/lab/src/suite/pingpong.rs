@@ -40,6 +40,14 @@ pub fn add(lab: &Lab, chosen: &mut Chosen) {
     }
 }
 
+/// Names experiments of round trips at these sizes, as they are on the curve over size.
+pub fn add_comparisons(lab: &Lab, chosen: &mut Chosen, sizes: &[u64]) {
+    if lab.processors.is_some() {
+        let one = |size| PingPong { mode: Mode::Blocking, size, family: 4, pair: lab.processors };
+        sizes.iter().for_each(|size| chosen.add("pingpong", one(*size)));
+    }
+}
+
 /// How both ends wait for a message.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Mode {

@@ -29,6 +29,13 @@ pub fn add(lab: &Lab, chosen: &mut Chosen) {
     chosen.add("stream", SlowReader);
 }
 
+/// Names experiments of streams at these sizes, as they are on the curve over size.
+pub fn add_comparisons(lab: &Lab, chosen: &mut Chosen, sizes: &[u64]) {
+    if lab.processors.is_some() {
+        sizes.iter().for_each(|size| chosen.add("stream", Stream { size: *size, pair: lab.processors }));
+    }
+}
+
 #[derive(Debug)]
 struct Stream {
     size: u64,

@@ -15,6 +15,7 @@ use super::channel::{self, ChannelError, Receiver, Sender};
 use super::child::readable;
 use super::message::Request;
 use super::token::Token;
+use super::toolbox::Toolbox;
 use super::work::Work;
 use crate::interrupt;
 use crate::launcher::Launcher;
@@ -35,6 +36,8 @@ pub struct Agent {
     pub token: Token,
     /// Starts programs with the library, if it is there.
     pub launcher: Option<Launcher>,
+    /// Where the tools are.
+    pub tools: Toolbox,
     /// Ports for the servers of measurements; `0..=0` for any.
     pub ports: RangeInclusive<u16>,
 }
@@ -129,7 +132,7 @@ impl Agent {
             }
             over.store(true, Ordering::Relaxed);
         });
-        let mut work = Work::new(self.launcher.as_ref(), self.ports.clone(), &gone);
+        let mut work = Work::new(self.launcher.as_ref(), &self.tools, self.ports.clone(), &gone);
         while !ended() {
             match requests.recv_timeout(LOOK) {
                 Ok(request) => {

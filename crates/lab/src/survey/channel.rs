@@ -36,7 +36,9 @@ pub enum ChannelError {
     #[error("the other end has another token; copy the token file of the one to the other")]
     Token,
     /// It is something else.
-    #[error("the other end does not speak as an agent of Underpass; is the address right?")]
+    #[error(
+        "the other end does not speak as an agent of Underpass; is the address right, or does its start print something of its own?"
+    )]
     Stranger,
     /// It is of another version.
     #[error(

@@ -9,12 +9,12 @@ use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 use anyhow::{Context, Result};
 
 use super::endpoints::Place;
-use super::journal::{Entry, Head, Journal, JournalError};
+use super::journal::{Entry, Journal, JournalError};
 use super::message::Facts;
 use super::observation::observe;
 use super::order::{Figures, figures, round};
 use super::progress::Progress;
-use super::record::{Endpoint, FORMAT, Key, Plan, ReadError, SCHEMA, Series, SurveyRecord};
+use super::record::{Endpoint, FORMAT, Head, Key, Plan, ReadError, SCHEMA, Series, SurveyRecord};
 use super::remote::{AgentError, Remote};
 use super::sample::{Agents, Trouble};
 use crate::host::revision;
@@ -35,6 +35,8 @@ pub struct Survey<'a> {
     pub places: &'a [Place],
     /// What is measured.
     pub plan: &'a Plan,
+    /// What is known before not to be measured, and why.
+    pub missing: &'a [Skipped],
     /// Seed of the order; of a survey that goes on, that with which it began.
     pub seed: Option<u64>,
     /// Where the record is to be.
@@ -42,7 +44,7 @@ pub struct Survey<'a> {
     /// Whether progress is shown.
     pub progress: bool,
     /// Connects to the agent of an endpoint, by its place in `places`.
-    pub connect: &'a dyn Fn(usize) -> Result<Remote, AgentError>,
+    pub connect: Connect<'a>,
     /// Is told the seed and how many samples are still to be taken, before the first is.
     pub begun: &'a dyn Fn(u64, usize, usize),
 }
@@ -122,7 +124,7 @@ pub fn run(survey: &Survey) -> Result<Outcome> {
         return Err(SurveyError::Complete(survey.json.into()).into());
     }
     let mut journal = Journal::open(&journal_of(survey.json)).map_err(SurveyError::from)?;
-    let (remotes, endpoints, facts) = match meet(survey) {
+    let (remotes, endpoints, facts) = match meet(survey.places, survey.connect) {
         Ok(met) => met,
         Err(error) => {
             journal.remove_if_new().map_err(SurveyError::from)?;
@@ -131,7 +133,8 @@ pub fn run(survey: &Survey) -> Result<Outcome> {
     };
     let seed = journal.head().map(|head| head.seed);
     let seed = survey.seed.or(seed).unwrap_or_else(|| fastrand::u64(..1_000_000_000));
-    let figures = figures(survey.plan, &endpoints, &facts);
+    let mut figures = figures(survey.plan, &endpoints, &facts);
+    figures.skipped.extend_from_slice(survey.missing);
     if figures.keys.is_empty() {
         journal.remove_if_new().map_err(SurveyError::from)?;
         return Err(SurveyError::Nothing(figures.skipped).into());
@@ -147,7 +150,7 @@ pub fn run(survey: &Survey) -> Result<Outcome> {
         endpoints,
     };
     let head = journal.begin(head).map_err(SurveyError::from)?;
-    let agents = Agents { remotes, seconds: survey.plan.seconds };
+    let agents = Agents { remotes, seconds: survey.plan.seconds, brief: survey.plan.brief };
     let mut run = Run { survey, journal, head, figures, agents, lost: BTreeMap::new(), given_up: BTreeMap::new() };
     let interrupted = run.take_samples()?;
     run.conclude(interrupted)
@@ -156,12 +159,18 @@ pub fn run(survey: &Survey) -> Result<Outcome> {
 /// All agents, what is recorded of their endpoints, and what they say of themselves.
 type Met = (Vec<Option<Remote>>, Vec<Endpoint>, Vec<Facts>);
 
+/// What connects to the agent of an endpoint, by its number.
+type Connect<'a> = &'a dyn Fn(usize) -> Result<Remote, AgentError>;
+
 /// Connects to all agents and asks who they are.
-fn meet(survey: &Survey) -> Result<Met> {
+///
+/// # Errors
+/// Not all can be reached, or one runs another version.
+pub(super) fn meet(places: &[Place], connect: Connect) -> Result<Met> {
     let mut unreachable = Vec::new();
     let (mut remotes, mut endpoints, mut facts) = (Vec::new(), Vec::new(), Vec::new());
-    for (index, place) in survey.places.iter().enumerate() {
-        match described(survey, index) {
+    for (index, place) in places.iter().enumerate() {
+        match described(place, || connect(index)) {
             Ok((remote, endpoint, of)) => {
                 check_version(place, &of)?;
                 remotes.push(Some(remote));
@@ -179,9 +188,11 @@ fn meet(survey: &Survey) -> Result<Met> {
     }
 }
 
-fn described(survey: &Survey, index: usize) -> Result<(Remote, Endpoint, Facts), AgentError> {
-    let place = &survey.places[index];
-    let mut remote = (survey.connect)(index)?;
+fn described(
+    place: &Place,
+    connect: impl FnOnce() -> Result<Remote, AgentError>,
+) -> Result<(Remote, Endpoint, Facts), AgentError> {
+    let mut remote = connect()?;
     let facts = remote.describe(DESCRIBE)?;
     // The second answer comes at once, so that it tells the time better.
     let (clock_offset, clock_round_trip) = remote.clock()?;
@@ -196,6 +207,7 @@ fn described(survey: &Survey, index: usize) -> Result<(Remote, Endpoint, Facts),
         tools: facts.tools.clone(),
         library: facts.library,
         network: facts.network.clone(),
+        user: Some(facts.user),
         revision: facts.revision.clone(),
         clock_offset,
         clock_round_trip,
@@ -314,7 +326,7 @@ impl Run<'_> {
             if interrupt::check().is_err() {
                 return Ok(false);
             }
-            match described(self.survey, index) {
+            match described(&self.survey.places[index], || (self.survey.connect)(index)) {
                 Ok((remote, _, facts)) => {
                     check_version(&self.survey.places[index], &facts)?;
                     self.agents.remotes[index] = Some(remote);
@@ -331,12 +343,11 @@ impl Run<'_> {
 
     /// Writes the record. The journal goes when it is complete.
     fn conclude(self, interrupted: bool) -> Result<Outcome> {
-        let Head { date, version, revision, seed, plan, endpoints, .. } = self.head;
         let mut series: Vec<Series> = Vec::new();
         for key in &self.figures.keys {
             let samples = self.journal.entries().iter().filter(|entry| entry.key == *key);
             let mut one = Series::of(key.clone());
-            samples.take(plan.samples).for_each(|entry| one.samples.push(entry.sample.clone()));
+            samples.take(self.head.plan.samples).for_each(|entry| one.samples.push(entry.sample.clone()));
             one.summarize();
             if !one.samples.is_empty() {
                 series.push(one);
@@ -347,21 +358,7 @@ impl Run<'_> {
             self.given_up.iter().map(|(key, reason)| Skipped { name: key.to_string(), reason: reason.clone() }),
         );
         let complete = !interrupted && self.lost.is_empty();
-        let (format, schema, observations) = (FORMAT.to_string(), SCHEMA, Vec::new());
-        let mut record = SurveyRecord {
-            format,
-            schema,
-            date,
-            version,
-            revision,
-            seed,
-            complete,
-            plan,
-            endpoints,
-            series,
-            skipped,
-            observations,
-        };
+        let mut record = SurveyRecord { head: self.head, complete, series, skipped, observations: Vec::new() };
         record.observations = observe(&record);
         let path = self.survey.json.to_path_buf();
         let journal = journal_of(&path);

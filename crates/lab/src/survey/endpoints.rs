@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 
 use serde::Deserialize;
 
-use super::record::{Kind, Latency, Load, Plan, Throughput};
+use super::record::{Kind, Latency, Load, Plan, Throughput, Tool};
 
 /// Sizes of a message that are measured unless the file says otherwise, in bytes.
 const SIZES: [u64; 11] = [64, 128, 256, 512, 1 << 10, 2 << 10, 4 << 10, 8 << 10, 16 << 10, 32 << 10, 64 << 10];
@@ -93,6 +93,7 @@ struct PlanText {
     sizes: Option<Vec<u64>>,
     flows: Option<Vec<u32>>,
     tls: Option<Vec<u64>>,
+    latency_tool: Option<Tool>,
     underpass: Option<bool>,
 }
 
@@ -166,7 +167,12 @@ fn plan(text: PlanText) -> Result<Plan, String> {
     distinct(sizes.iter().collect::<BTreeSet<_>>().len(), sizes.len())?;
     distinct(flows.iter().collect::<BTreeSet<_>>().len(), flows.len())?;
     distinct(tls.iter().collect::<BTreeSet<_>>().len(), tls.len())?;
-    Ok(Plan { samples, seconds, quick: false, throughput, latency, tls, underpass: text.underpass.unwrap_or(true) })
+    let underpass = text.underpass.unwrap_or(true);
+    let latency_tool = text.latency_tool;
+    if latency_tool.is_some_and(|tool| !matches!(tool, Tool::Sockperf | Tool::Qperf)) {
+        return Err("plan.latency_tool: sockperf or qperf is needed".to_string());
+    }
+    Ok(Plan { samples, seconds, brief: false, quick: false, throughput, latency, latency_tool, tls, underpass })
 }
 
 fn place(text: EndpointText) -> Result<Place, String> {
@@ -265,6 +271,7 @@ mod tests {
         assert!(plan("sizes = [64, 64]").contains("twice"));
         assert!(plan("flows = [0]").contains("plan.flows"));
         assert!(plan("tls = [1]").contains("plan.tls"));
+        assert!(plan("latency_tool = \"iperf3\"").contains("sockperf or qperf"));
     }
 
     proptest! {

@@ -9,28 +9,7 @@ use std::path::{Path, PathBuf};
 
 use serde::{Deserialize, Serialize};
 
-use super::record::{Endpoint, FORMAT, Key, Plan, SCHEMA, Sample};
-
-/// What a survey is of. A journal takes no samples of another.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-pub struct Head {
-    /// [`FORMAT`].
-    pub format: String,
-    /// [`SCHEMA`].
-    pub schema: u32,
-    /// When the survey began.
-    pub date: String,
-    /// Version of Underpass.
-    pub version: String,
-    /// Revision of the coordinator.
-    pub revision: Option<String>,
-    /// Seed of the order.
-    pub seed: u64,
-    /// What is measured.
-    pub plan: Plan,
-    /// Between which endpoints.
-    pub endpoints: Vec<Endpoint>,
-}
+use super::record::{Endpoint, FORMAT, Head, Key, SCHEMA, Sample};
 
 /// A sample with its figure.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -227,17 +206,22 @@ fn difference(before: &Head, now: &Head) -> Option<String> {
     if names(before) != names(now) {
         return Some(format!("it is between {}, not {}", names(before).join(", "), names(now).join(", ")));
     }
-    before.endpoints.iter().zip(&now.endpoints).find_map(|(before, now)| changed(before, now))
+    before.endpoints.iter().zip(&now.endpoints).find_map(|(before, now)| {
+        let aspects = [
+            ("version", format!("{:?}", before.revision), format!("{:?}", now.revision)),
+            ("library", before.library.to_string(), now.library.to_string()),
+        ];
+        differs(&now.name, aspects).or_else(|| changed(before, now))
+    })
 }
 
-/// What about an endpoint has changed that bears on figures.
-fn changed(before: &Endpoint, now: &Endpoint) -> Option<String> {
+/// What about an endpoint has changed that bears on figures of kernel TCP.
+pub(super) fn changed(before: &Endpoint, now: &Endpoint) -> Option<String> {
     let tools = |endpoint: &Endpoint| {
         let tools = endpoint.tools.iter().map(|it| format!("{} {}", it.tool.program(), it.version));
         tools.collect::<Vec<_>>().join(", ")
     };
     let aspects = [
-        ("version", format!("{:?}", before.revision), format!("{:?}", now.revision)),
         ("kind", format!("{:?}", before.kind), format!("{:?}", now.kind)),
         ("system", before.system.clone(), now.system.clone()),
         ("emulation", format!("{:?}", before.emulation), format!("{:?}", now.emulation)),
@@ -246,11 +230,14 @@ fn changed(before: &Endpoint, now: &Endpoint) -> Option<String> {
         ("processor", format!("{:?}", before.host.processor), format!("{:?}", now.host.processor)),
         ("number of processors", before.host.processors.to_string(), now.host.processors.to_string()),
         ("tools", tools(before), tools(now)),
-        ("library", before.library.to_string(), now.library.to_string()),
     ];
-    aspects.into_iter().find_map(|(what, before, now_)| {
-        (before != now_).then(|| format!("the {what} of {} was {before} and is {now_}", now.name))
-    })
+    differs(&now.name, aspects)
+}
+
+/// The first aspect that is not as it was.
+fn differs<const N: usize>(name: &str, aspects: [(&str, String, String); N]) -> Option<String> {
+    let other = aspects.into_iter().find(|(_, before, now)| before != now);
+    other.map(|(what, before, now)| format!("the {what} of {name} was {before} and is {now}"))
 }
 
 #[cfg(test)]
@@ -260,10 +247,7 @@ mod tests {
     use proptest::prelude::*;
 
     fn head() -> Head {
-        let it = example();
-        let (date, version, revision) = (it.date, it.version, Some("abc".to_string()));
-        let (seed, plan, endpoints) = (it.seed, it.plan, it.endpoints);
-        Head { format: FORMAT.to_string(), schema: SCHEMA, date, version, revision, seed, plan, endpoints }
+        Head { revision: Some("abc".to_string()), ..example().head }
     }
 
     fn entry(value: f64) -> Entry {

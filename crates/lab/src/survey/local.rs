@@ -1,23 +1,30 @@
 //! A survey on one computer: two hosts and two SmartNICs that are network namespaces, joined by a switch.
 //!
 //! The programs of a SmartNIC get a share of the processor's time alone (cgroups), which is all that they have of one. Packets are
-//! processed by whoever sends them, so that a SmartNIC's share bounds its programs and not what the kernel does for them. Needs root.
+//! processed by whoever sends them, so that a SmartNIC's share bounds its programs and not what the kernel does for them. Where control
+//! groups cannot be made, SmartNICs are as fast as hosts, and that is said. With a folder of Arm builds of the tools, a SmartNIC's
+//! programs run under qemu-user too. Needs root.
 
 use std::net::{IpAddr, Ipv4Addr};
+use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::thread;
 
 use underpass_link::rig::{Namespace, RigError};
 
-use super::endpoints::{Place, Reach};
-use super::quota::{Quota, QuotaError};
-use super::record::{Kind, Latency, Load, Plan, Throughput};
+use super::endpoints::{Place, Reach, SAMPLES};
+use super::quota::Quota;
+use super::record::{Endpoint, Kind, Latency, Load, Plan, Throughput, Tool};
 use super::remote::{AgentError, Remote};
+use super::toolbox::{ArmError, Toolbox};
+use crate::record::Skipped;
 
 /// Share of a processor that a SmartNIC's programs get, in per cent. A core of a BlueField-2 does about this share of a server's.
 const SHARE: u32 = 30;
 /// The interface of each endpoint.
 const INTERFACE: &str = "up0";
+/// Bytes of the greatest write.
+const LARGEST: u64 = 64 << 10;
 /// IP packets have so many octets, as on Ethernet.
 const MTU: usize = 1500;
 
@@ -35,9 +42,9 @@ pub enum LocalError {
     /// No network namespaces.
     #[error(transparent)]
     Rig(#[from] RigError),
-    /// No slower processors.
+    /// Arm builds were asked for that are not there.
     #[error(transparent)]
-    Quota(#[from] QuotaError),
+    Arm(#[from] ArmError),
 }
 
 /// The endpoints. All of it goes with the value.
@@ -46,16 +53,20 @@ pub struct Local {
     places: Vec<Place>,
     namespaces: Vec<Namespace>,
     quotas: Vec<Option<Quota>>,
+    arm: Option<PathBuf>,
+    missing: Vec<Skipped>,
     /// Holds the switch.
     _switch: Namespace,
 }
 
 impl Local {
-    /// Makes them.
+    /// Makes them; the SmartNICs' tools are the Arm builds in `arm`, if it is given.
     ///
     /// # Errors
     /// [`LocalError`]; most often, this is not root.
-    pub fn new() -> Result<Local, LocalError> {
+    pub fn new(arm: Option<&Path>) -> Result<Local, LocalError> {
+        arm.map(Toolbox::arm).transpose()?;
+        let mut missing = Vec::new();
         let switch = Namespace::new()?;
         switch.bridge("switch")?;
         let (mut places, mut namespaces, mut quotas) = (Vec::new(), Vec::new(), Vec::new());
@@ -68,19 +79,50 @@ impl Local {
             switch.set_up(&port, true)?;
             namespace.equip(INTERFACE, address)?;
             let slow = kind == Kind::Smartnic;
-            quotas.push(slow.then(|| Quota::new(name, SHARE)).transpose()?);
-            let share = if slow { format!(", with {SHARE} % of a processor for its programs") } else { String::new() };
+            let quota = slow.then(|| Quota::new(name, SHARE)).transpose().unwrap_or_else(|error| {
+                missing.push(Skipped { name: format!("{name}: a slower processor"), reason: error.to_string() });
+                None
+            });
+            let share = match &quota {
+                Some(_) => format!(", with {SHARE} % of a processor for its programs"),
+                None if slow => ", with a processor as fast as a host's".to_string(),
+                None => String::new(),
+            };
+            let builds = if slow && arm.is_some() { ", which are Arm builds under qemu-user" } else { "" };
+            quotas.push(quota);
             places.push(Place {
                 name: name.to_string(),
                 kind,
                 system: system.to_string(),
-                emulation: Some(format!("a network namespace on the coordinator's computer{share}")),
+                emulation: Some(format!("a network namespace on the coordinator's computer{share}{builds}")),
                 address: IpAddr::V4(address),
                 agent: Reach::Command(Vec::new()),
             });
             namespaces.push(namespace);
         }
-        Ok(Local { places, namespaces, quotas, _switch: switch })
+        if arm.is_none() {
+            let reason =
+                "they were not asked for; packaging/arm-tools unpacks them into a directory, for --arm".to_string();
+            missing.push(Skipped { name: "SmartNICs: Arm builds of the tools under qemu-user".to_string(), reason });
+        }
+        let arm = arm.map(Path::to_path_buf);
+        Ok(Local { places, namespaces, quotas, arm, missing, _switch: switch })
+    }
+
+    /// What of an emulation could not be had.
+    pub fn missing(&self) -> &[Skipped] {
+        &self.missing
+    }
+
+    /// The folder with the Arm builds, if these are used and this endpoint is emulated with them.
+    pub fn arm(&self, index: usize) -> Option<&Path> {
+        self.arm.as_deref().filter(|_| self.places[index].kind == Kind::Smartnic)
+    }
+
+    /// Whether these are endpoints as they are made here.
+    pub fn are(endpoints: &[Endpoint]) -> bool {
+        let names = endpoints.iter().map(|it| (&*it.name, it.kind, &*it.system, it.emulated));
+        names.eq(ENDPOINTS.iter().map(|(name, kind, system)| (*name, *kind, *system, true)))
     }
 
     /// The endpoints.
@@ -111,22 +153,51 @@ impl Local {
 
 /// What is measured between them: at most ten minutes' worth, or two if `quick`.
 ///
-/// A sample of throughput takes 1.1 s, of latency 3.3 s, most of which sockperf waits.
-pub fn plan(quick: bool) -> Plan {
-    let throughput = |sizes: &[u64]| sizes.iter().map(|size| Throughput { size: *size, flows: 1 }).collect::<Vec<_>>();
-    let idle = Latency { size: 64, load: Load::Idle };
-    if quick {
-        let throughput = throughput(&[64, 64 << 10]);
-        return Plan {
-            samples: 1,
-            seconds: 1,
-            quick,
-            throughput,
-            latency: vec![idle],
-            tls: Vec::new(),
-            underpass: false,
-        };
+/// All sizes and numbers of flows together would take hours. So throughput is over the size with one flow, and over the number of flows
+/// with the greatest size, for a third of a second each; latency is that of the least size, by qperf: sockperf, which tells percentiles
+/// too, waits for two seconds before it measures one. A processor that is emulated, as for Arm builds, takes seconds for each 16 MiB
+/// that it encrypts, so that the file is smaller then.
+pub fn plan(quick: bool, has_arm: bool) -> Plan {
+    let throughput = |size, flows| Throughput { size, flows };
+    let (sizes, flows): (&[u64], &[u32]) =
+        if quick { (&[64, LARGEST], &[8]) } else { (&[64, 1 << 10, 8 << 10, LARGEST], &[2, 4, 8]) };
+    let over_size = sizes.iter().map(|size| throughput(*size, 1));
+    Plan {
+        samples: if quick { 1 } else { SAMPLES },
+        seconds: 1,
+        brief: true,
+        quick,
+        throughput: over_size.chain(flows.iter().map(|flows| throughput(LARGEST, *flows))).collect(),
+        latency: [Load::Idle, Load::Stream].map(|load| Latency { size: 64, load }).into(),
+        latency_tool: Some(Tool::Qperf),
+        tls: vec![if has_arm { 1 << 20 } else { 16 << 20 }],
+        underpass: true,
     }
-    let throughput = throughput(&[64, 2 << 10, 64 << 10]);
-    Plan { samples: 5, seconds: 1, quick, throughput, latency: vec![idle], tls: vec![16 << 20], underpass: false }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// The seconds that samples take where nothing else runs, measured on two processors of 2.4 GHz; the limits are those of the command's
+    /// help.
+    #[test]
+    fn a_plan_ends_in_time_and_has_what_it_should() {
+        for (quick, limit) in [(false, 600.0), (true, 120.0)] {
+            let plan = plan(quick, false);
+            let (pairs, offloads, own) = (12.0, 4.0, 2.0 * 4.0);
+            let (throughput, latency, tls) = (0.45, 1.15, 0.75);
+            let alone = plan.throughput.iter().filter(|it| it.flows == 1).count() as f64;
+            let of_pairs = pairs * (plan.throughput.len() as f64 * throughput + plan.latency.len() as f64 * latency);
+            let of_endpoints = own * (alone * throughput + latency);
+            let all = plan.samples as f64 * (of_pairs + of_endpoints + (pairs + offloads) * tls);
+            assert!(all < 0.9 * limit, "{all} s");
+            assert!(plan.throughput.iter().any(|it| it.size == 64) && plan.throughput.iter().any(|it| it.flows == 8));
+            assert!(plan.latency.iter().any(|it| it.load == Load::Stream) && !plan.tls.is_empty() && plan.underpass);
+        }
+        let full = plan(false, false);
+        assert!(
+            full.samples >= 5 && [1, 2, 4, 8].iter().all(|flows| full.throughput.iter().any(|it| it.flows == *flows))
+        );
+    }
 }

@@ -85,7 +85,7 @@ pub enum Client {
         /// TCP connections.
         flows: u32,
         /// How long.
-        seconds: u32,
+        amount: Amount,
     },
     /// Latency.
     Latency {
@@ -103,6 +103,15 @@ pub enum Client {
         /// Whether a relay encrypts.
         offloaded: bool,
     },
+}
+
+/// How long a throughput is measured.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub enum Amount {
+    /// For so many seconds.
+    Seconds(u32),
+    /// Until so many bytes were sent.
+    Bytes(u64),
 }
 
 /// An answer.
@@ -147,6 +156,8 @@ pub struct Facts {
     pub library: bool,
     /// Identity of the network stack.
     pub network: String,
+    /// Number of the user.
+    pub user: u32,
 }
 
 /// What a client measured.
@@ -240,7 +251,7 @@ mod tests {
     use proptest::prelude::*;
 
     const LATENCY: Client = Client::Latency { tool: Tool::Sockperf, size: 64, seconds: 1 };
-    const THROUGHPUT: Client = Client::Throughput { size: 64, flows: 1, seconds: 1 };
+    const THROUGHPUT: Client = Client::Throughput { size: 64, flows: 1, amount: Amount::Seconds(1) };
 
     fn reading(value: f64) -> Reading {
         let percentiles = Some(Percentiles { p50: 9e3, p99: 2e4, p999: 5e4 });

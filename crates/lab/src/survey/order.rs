@@ -19,7 +19,7 @@ pub struct Figures {
 /// The figures of a plan. `facts` are those of the endpoints, in the same order, and say why a tool cannot be used.
 pub fn figures(plan: &Plan, endpoints: &[Endpoint], facts: &[Facts]) -> Figures {
     let mut figures = Figures::default();
-    let latency = latency_tool(endpoints);
+    let latency = plan.latency_tool.unwrap_or_else(|| latency_tool(endpoints));
     if !plan.throughput.is_empty() {
         figures.miss("throughput", Tool::Iperf3, endpoints, facts);
     }
@@ -36,8 +36,8 @@ pub fn figures(plan: &Plan, endpoints: &[Endpoint], facts: &[Facts]) -> Figures 
         figures.pair(plan, latency, sender, receiver);
         figures.tls(plan, endpoints, sender, receiver);
     }
-    if plan.underpass && figures.keys.iter().all(|key| key.path == Side::Kernel) {
-        figures.skip("all figures under Underpass", "no two endpoints share a network namespace and have the library");
+    if plan.underpass {
+        figures.own(plan, latency, endpoints);
     }
     figures
 }
@@ -54,6 +54,26 @@ fn pairs(endpoints: &[Endpoint]) -> impl Iterator<Item = (&Endpoint, &Endpoint)>
 fn latency_tool(endpoints: &[Endpoint]) -> Tool {
     let with = |tool| endpoints.iter().filter(|endpoint| has(endpoint, tool)).count();
     if with(Tool::Sockperf) >= with(Tool::Qperf) { Tool::Sockperf } else { Tool::Qperf }
+}
+
+/// Why Underpass has no fast path between two endpoints.
+fn obstacle(one: &Endpoint, other: &Endpoint) -> Option<String> {
+    let without = [one, other].into_iter().find(|endpoint| !endpoint.library);
+    let boot = |endpoint: &Endpoint| endpoint.network.split(' ').next().map(str::to_string);
+    if let Some(without) = without {
+        return Some(format!("{} does not have the library", without.name));
+    }
+    let reason = match () {
+        () if boot(one) != boot(other) => "they are on different hosts, and the fast path is shared memory",
+        () if one.network != other.network => {
+            "they are in different network namespaces, between which there is no fast path"
+        }
+        () if one.user != other.user => {
+            "their programs are those of different users, between which there is no fast path"
+        }
+        () => return None,
+    };
+    Some(reason.to_string())
 }
 
 fn has(endpoint: &Endpoint, tool: Tool) -> bool {
@@ -78,8 +98,12 @@ impl Figures {
     /// Throughput and latency of a pair.
     fn pair(&mut self, plan: &Plan, latency: Tool, sender: &Endpoint, receiver: &Endpoint) {
         let both = |tool| has(sender, tool) && has(receiver, tool);
-        let fast = plan.underpass && sender.library && receiver.library && sender.network == receiver.network;
-        let sides: &[Side] = if fast { &Side::BOTH } else { &[Side::Kernel] };
+        let obstacle = obstacle(sender, receiver);
+        let sides: &[Side] = if plan.underpass && obstacle.is_none() { &Side::BOTH } else { &[Side::Kernel] };
+        if let Some(reason) = obstacle.filter(|_| plan.underpass && (sender.library || receiver.library)) {
+            let name = format!("{} → {}: under Underpass", sender.name, receiver.name);
+            self.skip(name, format!("not available: {reason}"));
+        }
         let key = |tool, metric, size, flows, load, path| Key {
             sender: sender.name.clone(),
             receiver: receiver.name.clone(),
@@ -101,6 +125,19 @@ impl Figures {
             for it in plan.latency.iter().filter(|it| both(latency) && (it.load == Load::Idle || both(Tool::Iperf3))) {
                 self.keys.push(key(latency, Metric::Latency, it.size, 1, it.load, *path));
             }
+        }
+    }
+
+    /// Each endpoint with itself, on both paths: two programs of one endpoint, of one flow, with nothing beside.
+    fn own(&mut self, plan: &Plan, latency: Tool, endpoints: &[Endpoint]) {
+        if endpoints.iter().all(|endpoint| !endpoint.library) {
+            return self.skip("all figures under Underpass", "not available: no endpoint has the library");
+        }
+        let mut plan = plan.clone();
+        plan.throughput.retain(|it| it.flows == 1);
+        plan.latency.retain(|it| it.load == Load::Idle);
+        for endpoint in endpoints.iter().filter(|endpoint| endpoint.library) {
+            self.pair(&plan, latency, endpoint, endpoint);
         }
     }
 
@@ -149,14 +186,14 @@ mod tests {
     fn endpoint(name: &str, kind: Kind, system: &str, tools: &[Tool]) -> Endpoint {
         let tools = tools.iter().map(|tool| ToolVersion { tool: *tool, version: "1".to_string() }).collect();
         let (name, system) = (name.to_string(), system.to_string());
-        Endpoint { name, kind, system, tools, ..example().endpoints[0].clone() }
+        Endpoint { name, kind, system, tools, ..example().head.endpoints[0].clone() }
     }
 
     fn facts(unusable: &[Tool]) -> Facts {
         let unusable = unusable.iter().map(|tool| (*tool, format!("{} is too old", tool.program()))).collect();
-        let Endpoint { host, .. } = example().endpoints[0].clone();
+        let Endpoint { host, .. } = example().head.endpoints[0].clone();
         let (version, tools) = ("0".to_string(), Vec::new());
-        Facts { version, revision: None, host, tools, unusable, library: false, network: String::new() }
+        Facts { version, revision: None, host, tools, unusable, library: false, network: String::new(), user: 0 }
     }
 
     fn plan() -> Plan {
@@ -164,7 +201,7 @@ mod tests {
             throughput: vec![Throughput { size: 64, flows: 1 }, Throughput { size: 64, flows: 8 }],
             latency: vec![Latency { size: 64, load: Load::Idle }, Latency { size: 64, load: Load::Stream }],
             tls: vec![1 << 20],
-            ..example().plan
+            ..example().head.plan
         }
     }
 
@@ -187,20 +224,38 @@ mod tests {
                 .iter()
                 .all(|key| key.via.as_deref() == Some(if key.sender == "host-a" { "nic-a" } else { "nic-b" }))
         );
-        assert_eq!(figures.skipped.len(), 1, "Underpass: {:?}", figures.skipped);
+        let [skipped] = &figures.skipped[..] else { panic!("{:?}", figures.skipped) };
+        assert_eq!(skipped.reason, "not available: no endpoint has the library");
     }
 
     #[test]
-    fn both_paths_where_both_ends_have_the_library_on_one_network() {
+    fn both_paths_where_there_is_a_fast_path() {
         let mut two = [endpoint("a", Kind::Host, "a", &Tool::ALL), endpoint("b", Kind::Container, "a", &Tool::ALL)];
-        two.iter_mut().for_each(|it| it.library = true);
-        let fast = |two: &[Endpoint]| {
+        two.iter_mut().for_each(|it| (it.library, it.network) = (true, "boot net:[1]".to_string()));
+        let measured = |two: &[Endpoint]| {
             let figures = figures(&plan(), two, &[facts(&[]), facts(&[])]);
-            figures.keys.iter().filter(|key| key.path == Side::Underpass).count()
+            let count = |own: bool| {
+                let is_it = |key: &&Key| key.path == Side::Underpass && (key.sender == key.receiver) == own;
+                figures.keys.iter().filter(is_it).count()
+            };
+            let reasons: Vec<String> = figures.skipped.iter().map(|it| it.reason.clone()).collect();
+            (count(false), count(true), reasons)
         };
-        assert_eq!(fast(&two), 2 * 4);
-        two[1].network = "another".to_string();
-        assert_eq!(fast(&two), 0);
+        // Of one flow and idle: one throughput and one latency.
+        assert_eq!(measured(&two), (2 * 4, 2 * 2, vec![]));
+        let between = |change: fn(&mut Endpoint)| {
+            let mut two = two.clone();
+            change(&mut two[1]);
+            let (pairs, own, reasons) = measured(&two);
+            assert_eq!((pairs, reasons.len()), (0, 2), "both ways: {reasons:?}");
+            (own, reasons[0].clone())
+        };
+        let (own, reason) = between(|it| it.network = "boot net:[2]".to_string());
+        assert!(own == 4 && reason.starts_with("not available: they are in different network namespaces"), "{reason}");
+        assert!(between(|it| it.network = "other net:[1]".to_string()).1.contains("different hosts"));
+        assert!(between(|it| it.user = Some(7)).1.contains("different users"));
+        let (own, reason) = between(|it| it.library = false);
+        assert!(own == 2 && reason.contains("b does not have the library"), "{reason}");
     }
 
     #[test]

@@ -16,6 +16,8 @@ use crate::interrupt::{self, Interrupted};
 const CONNECT: Duration = Duration::from_secs(10);
 /// How long a command may take until its agent answers: ssh may have to connect, and srun to wait for a node.
 const START: Duration = Duration::from_secs(60);
+/// Longest reason that is kept, in characters: a tool's last words are shorter.
+const LONGEST_REASON: usize = 2000;
 /// Time from one look for Ctrl-C to the next.
 const LOOK: Duration = Duration::from_millis(100);
 
@@ -133,7 +135,7 @@ impl Remote {
     pub fn ask(&mut self, request: &Request, limit: Duration) -> Result<Reply, AgentError> {
         self.say.say(request).map_err(AgentError::Lost)?;
         match wait(&self.replies, limit)?.map_err(AgentError::Lost)? {
-            Reply::Failed { reason } => Err(AgentError::Failed(reason)),
+            Reply::Failed { reason } => Err(AgentError::Failed(reason.chars().take(LONGEST_REASON).collect())),
             reply => Ok(reply),
         }
     }
@@ -202,7 +204,8 @@ impl Drop for Remote {
 
 /// Hears by a thread, which ends with the connection.
 fn listen(mut hear: Receiver) -> mpsc::Receiver<Result<Reply, ChannelError>> {
-    let (give, take) = mpsc::channel();
+    // One that says more than it was asked waits, and so does not fill the memory.
+    let (give, take) = mpsc::sync_channel(1);
     thread::spawn(move || {
         loop {
             let heard = hear.hear();

@@ -12,7 +12,6 @@ use anyhow::{Context, Result, anyhow, bail};
 
 use super::child::{Child, ChildError, Ended, readable};
 use super::message::Reading;
-use super::record::Tool;
 use super::tool::openssl::{self, CONFIRMED, READY};
 use crate::processors::thread_time;
 
@@ -52,18 +51,18 @@ pub fn confirm(server: &mut Child, size: u64) -> Result<()> {
     Ok(())
 }
 
-/// Waits for one connection, and has `openssl s_client` encrypt what comes by it; until its end, or until `stop` is true.
+/// Waits for one connection, and has `openssl s_client`, which `command` starts, encrypt what comes by it; until its end, or until
+/// `stop` is true.
 ///
 /// # Errors
 /// The client cannot be started.
-pub fn relay(listener: &TcpListener, to: SocketAddr, stop: &AtomicBool) -> Result<Option<Ended>> {
+pub fn relay(mut command: Command, listener: &TcpListener, to: SocketAddr, stop: &AtomicBool) -> Result<Option<Ended>> {
     while !readable(listener, LOOK)? {
         if stop.load(Ordering::Relaxed) {
             return Ok(None);
         }
     }
     let (stream, _) = listener.accept()?;
-    let mut command = Command::new(Tool::Openssl.program());
     openssl::connect(&mut command, to);
     command.stdin(OwnedFd::from(stream.try_clone()?));
     let mut child = Child::between(&mut command, Stdio::from(OwnedFd::from(stream)))?;

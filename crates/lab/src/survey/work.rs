@@ -15,10 +15,11 @@ use anyhow::{Context, Result, anyhow, bail};
 use tempfile::TempDir;
 
 use super::child::{Child, Ended};
-use super::message::{Client, Facts, Reading, Reply, Request, Server, Stopped};
+use super::message::{Amount, Client, Facts, Reading, Reply, Request, Server, Stopped};
 use super::record::Tool;
 use super::tool::openssl::{self, Certificate};
 use super::tool::{self, iperf3, qperf, sockperf};
+use super::toolbox::Toolbox;
 use super::transfer;
 use crate::host::{Host, revision};
 use crate::launcher::{Launcher, Session, Side};
@@ -38,6 +39,7 @@ const LARGEST: u64 = 16 << 30;
 /// What an agent has, and the jobs of its coordinator.
 pub struct Work<'a> {
     launcher: Option<&'a Launcher>,
+    tools: &'a Toolbox,
     ports: RangeInclusive<u16>,
     gone: &'a AtomicBool,
     folder: Option<(TempDir, Certificate)>,
@@ -60,8 +62,15 @@ enum Job<'a> {
 
 impl<'a> Work<'a> {
     /// An agent's work for one coordinator, until `gone` is true.
-    pub fn new(launcher: Option<&'a Launcher>, ports: RangeInclusive<u16>, gone: &'a AtomicBool) -> Work<'a> {
-        Work { launcher, ports, gone, folder: None, jobs: BTreeMap::new(), last: 0 }
+    pub fn new(
+        launcher: Option<&'a Launcher>,
+        tools: &'a Toolbox,
+        ports: RangeInclusive<u16>,
+        gone: &'a AtomicBool,
+    ) -> Work<'a> {
+        // A library of this processor cannot be loaded into programs of another.
+        let launcher = launcher.filter(|_| !tools.is_emulated());
+        Work { launcher, tools, ports, gone, folder: None, jobs: BTreeMap::new(), last: 0 }
     }
 
     /// Does what is asked.
@@ -83,7 +92,7 @@ impl<'a> Work<'a> {
         let mut tools = Vec::new();
         let mut unusable = Vec::new();
         for it in Tool::ALL {
-            match tool::version(it) {
+            match tool::version(it, self.tools.command(it)) {
                 Ok(version) => tools.push(version),
                 Err(error) => unusable.push((it, error.to_string())),
             }
@@ -98,6 +107,7 @@ impl<'a> Work<'a> {
             unusable,
             library: self.launcher.is_some(),
             network: format!("{} {}", boot.trim(), namespace.display()),
+            user: rustix::process::geteuid().as_raw(),
         }
     }
 
@@ -108,7 +118,7 @@ impl<'a> Work<'a> {
                 let session = launcher.session(path)?;
                 Ok((session.command(tool.program()), Some(session)))
             }
-            (None, Side::Kernel) => Ok((Command::new(tool.program()), None)),
+            (None, Side::Kernel) => Ok((self.tools.command(tool), None)),
             (None, Side::Underpass) => bail!("there is no library of Underpass at this endpoint"),
         }
     }
@@ -148,7 +158,7 @@ impl<'a> Work<'a> {
 
     fn stream(&mut self, to: SocketAddr, path: Side, seconds: u32) -> Result<Reply> {
         let (mut command, session) = self.command(Tool::Iperf3, path)?;
-        iperf3::measure(&mut command, to, WRITE, 1, seconds);
+        iperf3::measure(&mut command, to, WRITE, 1, Amount::Seconds(seconds));
         let child = Child::start(&mut command)?;
         let job = self.keep(Job::Program { child, session, lasts: true })?;
         Ok(Reply::Started { job, port: 0 })
@@ -158,9 +168,9 @@ impl<'a> Work<'a> {
         let port = self.free_port(at)?;
         let listener = TcpListener::bind((at, port)).with_context(|| format!("cannot listen at {at}:{port}"))?;
         let stop = Arc::new(AtomicBool::new(false));
-        let ended = stop.clone();
+        let (ended, command) = (stop.clone(), self.tools.command(Tool::Openssl));
         // The program ends with the thread that starts it, so the thread waits for it.
-        let thread = thread::spawn(move || transfer::relay(&listener, to, &ended));
+        let thread = thread::spawn(move || transfer::relay(command, &listener, to, &ended));
         let job = self.keep(Job::Relay { stop, thread })?;
         Ok(Reply::Started { job, port })
     }
@@ -176,12 +186,13 @@ impl<'a> Work<'a> {
 
     fn measure(&self, client: Client, to: SocketAddr, path: Side) -> Result<Reading> {
         match client {
-            Client::Throughput { size, flows, seconds } => {
+            Client::Throughput { size, flows, amount } => {
                 let (mut command, session) = self.command(Tool::Iperf3, path)?;
-                iperf3::measure(&mut command, to, size, flows, seconds);
+                iperf3::measure(&mut command, to, size, flows, amount);
+                let seconds = if let Amount::Seconds(seconds) = amount { seconds } else { 0 };
                 let output = self.finish(&mut command, seconds)?;
                 let figures = iperf3::read(&output.stdout, size, flows)?;
-                let value = proven(session.as_ref(), output.pid, figures.rate)?;
+                let value = proven(session.as_ref(), output.pid, Rule::Connections, figures.rate)?;
                 let (bytes, seconds, processor_time) =
                     (Some(figures.bytes), figures.seconds, nanoseconds(output.processor_time));
                 Ok(Reading { value, percentiles: None, seconds, bytes, exchanges: None, processor_time })
@@ -191,7 +202,7 @@ impl<'a> Work<'a> {
                 sockperf::measure(&mut command, to, size, seconds);
                 let output = self.finish(&mut command, seconds)?;
                 let figures = sockperf::read(&output.stdout)?;
-                let value = proven(session.as_ref(), output.pid, figures.latency)?;
+                let value = proven(session.as_ref(), output.pid, Rule::Bytes, figures.latency)?;
                 let (percentiles, exchanges) = (Some(figures.percentiles), Some(figures.exchanges));
                 let processor_time = nanoseconds(output.processor_time);
                 Ok(Reading { value, percentiles, seconds: figures.seconds, bytes: None, exchanges, processor_time })
@@ -200,7 +211,7 @@ impl<'a> Work<'a> {
                 let (mut command, session) = self.command(Tool::Qperf, path)?;
                 qperf::measure(&mut command, to, size, seconds);
                 let output = self.finish(&mut command, seconds)?;
-                let value = proven(session.as_ref(), output.pid, qperf::read(&output.stdout)?)?;
+                let value = proven(session.as_ref(), output.pid, Rule::Bytes, qperf::read(&output.stdout)?)?;
                 let processor_time = nanoseconds(output.processor_time);
                 let seconds = f64::from(seconds);
                 Ok(Reading { value, percentiles: None, seconds, bytes: None, exchanges: None, processor_time })
@@ -230,7 +241,11 @@ impl<'a> Work<'a> {
                 };
                 let complaint = match before {
                     Some(ended) if lasts || !ended.status.success() => Some(child.failure(ended.status).to_string()),
-                    _ => proven(session.as_ref(), child.pid(), 0.0).err().map(|error| error.to_string()),
+                    _ => {
+                        // What a server's bytes did, its client proves; it may have forked for that. A stream was killed, and
+                        // the library counts at the end of a connection.
+                        proven(session.as_ref(), child.pid(), Rule::Loaded, 0.0).err().map(|error| error.to_string())
+                    }
                 };
                 Ok(Stopped { processor_time: nanoseconds(ended.processor_time), complaint })
             }
@@ -302,8 +317,10 @@ impl Drop for Work<'_> {
     }
 }
 
-fn proven(session: Option<&Session>, pid: u32, value: f64) -> Result<f64> {
-    session.map_or(Ok(value), |session| session.proven(pid, Rule::Bytes, value)).map_err(|reason| anyhow!(reason))
+/// The figure, if the programs kept the rule where there is one. A stream goes over the kernel in part where its reader is the slower
+/// one, so that its connections have to be fast and not all of its bytes.
+fn proven(session: Option<&Session>, pid: u32, rule: Rule, value: f64) -> Result<f64> {
+    session.map_or(Ok(value), |session| session.proven(pid, rule, value)).map_err(|reason| anyhow!(reason))
 }
 
 /// Ports at which somebody listens in this network namespace (proc_pid_net(5), `tcp`).
@@ -334,6 +351,8 @@ fn nanoseconds(time: Duration) -> u64 {
 mod tests {
     use super::*;
 
+    static TOOLS: Toolbox = Toolbox::system();
+
     #[test]
     fn listeners_are_found() {
         assert_eq!(listener("   0: 0100007F:1538 00000000:0000 0A 00000000:00000000 00:0"), Some(0x1538));
@@ -349,17 +368,17 @@ mod tests {
         let at = IpAddr::from([127, 0, 0, 1]);
         let taken = TcpListener::bind((at, 0)).unwrap();
         let port = taken.local_addr().unwrap().port();
-        let error = Work::new(None, port..=port, &gone).free_port(at).unwrap_err();
+        let error = Work::new(None, &TOOLS, port..=port, &gone).free_port(at).unwrap_err();
         assert!(error.to_string().contains(&format!("no port of {port}-{port}")), "{error}");
         drop(taken);
-        assert_eq!(Work::new(None, port..=port, &gone).free_port(at).unwrap(), port);
-        assert_ne!(Work::new(None, 0..=0, &gone).free_port(at).unwrap(), 0);
+        assert_eq!(Work::new(None, &TOOLS, port..=port, &gone).free_port(at).unwrap(), port);
+        assert_ne!(Work::new(None, &TOOLS, 0..=0, &gone).free_port(at).unwrap(), 0);
     }
 
     #[test]
     fn a_job_that_is_not_there_and_a_side_that_is_not_there_are_named() {
         let gone = AtomicBool::new(false);
-        let mut work = Work::new(None, 0..=0, &gone);
+        let mut work = Work::new(None, &TOOLS, 0..=0, &gone);
         let Reply::Failed { reason } = work.answer(Request::Stop { job: 7 }) else { panic!("there is no job") };
         assert_eq!(reason, "there is no job 7");
         let at = IpAddr::from([127, 0, 0, 1]);

@@ -1,6 +1,6 @@
 //! What makes, copies, passes on and ends descriptors: socket, accept, connect, close, dup, fcntl, shutdown, SCM_RIGHTS.
 
-use crate::connection::{self, inside, options};
+use crate::connection::{self, inside, options, short_lived};
 use crate::guest::access::are_bytes_readable;
 use crate::guest::table::{self, Known, Socket};
 use crate::guest::{errno, real, thread};
@@ -85,6 +85,9 @@ fn accepted(from: c_int, listener: Known, fd: c_int, flags: c_int) -> c_int {
         }
         let nonblocking = (flags & libc::SOCK_NONBLOCK != 0).into();
         table::set(fd, Known::Socket(Socket { is_tcp, is_connected: true, nonblocking, listens: false }));
+        if is_tcp && short_lived::leaves_next() {
+            adopt::leave(fd);
+        }
     }
     fd
 }
@@ -121,12 +124,21 @@ pub unsafe extern "C" fn connect(fd: c_int, address: *const sockaddr, len: sockl
             let is_connected = family() != libc::AF_UNSPEC as sa_family_t;
             table::note(fd, |socket| Socket { is_connected, ..socket });
         }
+        if begins(fd, answer) && short_lived::leaves_next() {
+            adopt::leave(fd);
+        }
         return answer;
     }
     match adopt::of(fd) {
         Some(connection) => close::dissolve(connection, call),
         None => call(),
     }
+}
+
+/// Whether a connection of `fd`, which is TCP, has begun with this `answer` of connect(2).
+fn begins(fd: c_int, answer: c_int) -> bool {
+    let is_tcp = matches!(table::get(fd), Known::Socket(Socket { is_tcp: true, .. }));
+    is_tcp && (answer == 0 || errno::get() == libc::EINPROGRESS) && !thread::is_vfork_child()
 }
 
 /// # Safety

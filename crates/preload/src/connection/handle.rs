@@ -41,7 +41,7 @@ pub struct Handle {
 
 /// What a process remembers of an end that it has let go of. Zeroed memory is nothing.
 pub struct Unclaimed {
-    /// [`underpass_segment::end::End::lent_until`] when it was let go of.
+    /// [`underpass_segment::end::Owners::lent_until`] when it was let go of.
     pub until: AtomicU64,
     /// 1: it is in the list.
     pub listed: AtomicU32,

@@ -8,7 +8,6 @@ use underpass_segment::kernel;
 use underpass_segment::meeting::is_asking;
 use underpass_segment::reason::Reason;
 use underpass_segment::switch::{Departure, LeftRing, Port, Recipient};
-use underpass_segment::sync::Release;
 
 /// The bytes that were in the channel of the connection `fd` are out of reach: ends it by a reset, so that neither end waits
 /// for them.
@@ -121,7 +120,7 @@ impl Connection {
         self.stop_asking();
         if reason == Reason::Inherited {
             // Whoever pins it for that gives the socket to a program without the library, or may do so.
-            self.end.outsider.store(1, Release);
+            self.end.owners.note_outsider();
         }
         self.end.pin(reason);
     }

@@ -14,6 +14,7 @@ mod port;
 pub mod references;
 mod settle;
 pub mod share;
+pub mod short_lived;
 mod shut_down;
 pub mod unclaimed;
 pub mod watchers;

@@ -3,7 +3,7 @@
 use super::count::report;
 use super::handle::{ABSENT, CONFINED, HIGHEST, Handle, PRESENT, UNTOUCHED, handle};
 use super::insiders::Kept;
-use super::{Connection, unclaimed};
+use super::{Connection, short_lived, unclaimed};
 use crate::guest::{family, thread};
 use underpass_segment::channel::Channel;
 use underpass_segment::end::Stage;
@@ -44,8 +44,8 @@ pub fn drop_reference(family: &'static Family, index: u32, channel: Option<Chann
     // One that another family has taken over has none any more, but this process may have attached it.
     let joined = end.has_channel() || channel.is_some();
     // Before: another process that has lent it may end the loan as soon as nobody refers to it.
-    let until = end.lent_until.load(Acquire);
-    let last = end.references.fetch_sub(1, AcqRel) == 1;
+    let until = end.owners.lent_until();
+    let last = end.owners.leave();
     reap(family);
     if last && until > clock::nanoseconds() && unclaimed::add(index, until) {
         return;
@@ -71,7 +71,8 @@ pub fn drop_reference(family: &'static Family, index: u32, channel: Option<Chann
 /// The last reference is gone: tells the other end.
 fn finish(family: &Family, index: u32, channel: Option<Channel>) {
     let end = family.end(index);
-    end.end_loans();
+    end.owners.end_loans();
+    short_lived::ended(end);
     report(end, index, true);
     if end.has_channel() {
         family::with_meeting_surely(|m| {
@@ -85,7 +86,7 @@ fn finish(family: &Family, index: u32, channel: Option<Channel>) {
 }
 
 /// Ends what was unclaimed, for whoever has come, or has not come in time.
-fn reap(family: &Family) {
+fn reap(family: &'static Family) {
     if !unclaimed::are_any() {
         return;
     }
@@ -97,16 +98,24 @@ fn reap(family: &Family) {
         let end = family.end(index);
         let until = it.until.load(Acquire);
         // If not, whoever claimed it has lent it again, and keeps it for that; or has ended it.
-        let is_as_kept = end.lent_until.load(Acquire) == until;
-        let claimed = end.references.load(Acquire) > 0;
+        let is_as_kept = end.owners.lent_until() == until;
+        let claimed = end.owners.are_any();
         if is_as_kept && !claimed && until > now {
             return unclaimed::enlist(index);
         }
         // Whoever has claimed it ends it itself.
-        let is_over = !claimed && is_as_kept && end.lent_until.compare_exchange(until, 0, AcqRel, Relaxed).is_ok();
-        let last = is_over && end.references.load(Acquire) == 0;
+        let is_over = !claimed && is_as_kept && end.owners.end_loan(until);
+        let last = is_over && !end.owners.are_any();
         if last {
-            finish(family, index, None);
+            let channel = family::with_meeting_surely(|m| m.channel(end, None)).flatten().filter(|_| end.has_channel());
+            let is_lost = channel.is_some_and(|channel| {
+                Connection::at(family, index, -1).port_with(channel, thread::number()).goes_with_channel()
+            });
+            finish(family, index, channel);
+            if is_lost {
+                // Whoever comes for it after all must not read the socket as if nothing were missing.
+                end.advance(Stage::Broken);
+            }
         }
         if end.has_channel() {
             family::with_meeting_surely(|m| m.release(end));
@@ -139,8 +148,7 @@ pub fn relinquish(family: &Family, index: u32) -> Option<bool> {
     }
     let member = family::member();
     family.forget_reference(index, member);
-    let one_less = |n: u32| (n > 1).then(|| n - 1);
-    let last = family.end(index).references.fetch_update(AcqRel, Acquire, one_less).is_err();
+    let last = family.end(index).owners.leave_unless_last();
     if last {
         family.note_reference(index, member);
         handle.relinquished.store(false, Release);
@@ -160,17 +168,17 @@ pub fn is_pool_used(id: i32) -> bool {
 impl Connection {
     /// Whether a program may have the socket that is not counted among its processes.
     pub fn is_lent(&self) -> bool {
-        self.end.lent_until.load(Acquire) != 0 || self.has_outsider()
+        self.end.owners.is_lent() || self.has_outsider()
     }
 
     /// Whether a program image is on its way that was given it.
     pub fn is_awaited(&self) -> bool {
-        self.end.lent_until.load(Acquire) > clock::nanoseconds()
+        self.end.owners.is_awaited(clock::nanoseconds())
     }
 
     /// Whether a program may have the socket that knows nothing of the ring.
     pub fn has_outsider(&self) -> bool {
-        self.end.outsider.load(Acquire) != 0
+        self.end.owners.has_outsider()
     }
 
     /// No process is left that reads the ring. A program without the library that has the socket would read what comes behind
@@ -183,7 +191,7 @@ impl Connection {
         let has_gap = !port.hand_over(Reason::Inherited, Recipient::Alone, false);
         if has_gap {
             // Once is enough.
-            self.end.outsider.store(0, Release);
+            self.end.owners.forget_outsider();
             self.reset_by(Some(port));
         }
         has_gap

@@ -55,7 +55,7 @@ impl Connection {
 
     /// Whether no other process has it.
     pub fn is_last(&self) -> bool {
-        self.end.references.load(Relaxed) == 1
+        self.end.owners.count() == 1
     }
 
     /// Once it was to be handed over: whether something is unread that nobody can put on the kernel path.

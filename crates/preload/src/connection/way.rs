@@ -3,7 +3,7 @@
 use super::handle::{Handle, PRESENT, UNTOUCHED, handle};
 use super::references::take_back_what_is_left;
 use super::{Connection, io_uring, options};
-use crate::guest::{family, filter, settings, table};
+use crate::guest::{family, filter, table};
 use underpass_segment::end::{End, Stage};
 use underpass_segment::kernel;
 use underpass_segment::meeting::{Answer, Meeting};
@@ -94,7 +94,6 @@ impl Connection {
         if filter::is_confined() {
             return end.pin(Reason::Seccomp);
         }
-        let config = settings::config();
         let calls = end.calls.fetch_add(1, Relaxed) + 1;
         if self.is_held() {
             // One that is let go of has proven itself.
@@ -105,10 +104,7 @@ impl Connection {
         let is_time = match answer {
             Answer::None => false,
             Answer::Offer => true,
-            Answer::Forgotten => {
-                let proven = calls > config.go_up_messages || end.bytes.load(Relaxed) >= config.go_up_bytes;
-                proven && calls >= end.next_try.load(Relaxed)
-            }
+            Answer::Forgotten => self.is_worth_a_channel(calls) && calls >= end.next_try.load(Relaxed),
         };
         if !is_time {
             return;

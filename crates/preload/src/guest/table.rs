@@ -74,6 +74,8 @@ impl From<bool> for Nonblocking {
 
 const NOTHING: u32 = 0;
 const OTHER: u32 = 1;
+/// The same, of a connection that is [left to the kernel](leave).
+const LEFT: u32 = 2;
 const SOCKET: u32 = 32;
 const CONNECTION: u32 = 64;
 /// Set in the word of a connection that is [settled](settle). No end has so high an index.
@@ -134,7 +136,7 @@ fn encode(known: Known) -> u32 {
 fn decode(word: u32) -> Known {
     match word {
         NOTHING => Known::Nothing,
-        OTHER => Known::Other,
+        OTHER | LEFT => Known::Other,
         CONNECTION.. => Known::Connection((word & !SETTLED) - CONNECTION),
         bits => Known::Socket(Socket::decode(bits - SOCKET)),
     }
@@ -163,6 +165,17 @@ pub fn settle(fd: i32, index: u32) -> bool {
 /// Whether it is a settled connection.
 pub fn is_settled(fd: i32) -> bool {
     word(&TABLE, fd).is_some_and(|w| w.load(Acquire) & SETTLED != 0)
+}
+
+/// The socket `fd`, so far `known` as such, is a connection that is libc's alone. False if it is something else by now.
+pub fn leave(fd: i32, known: Known) -> bool {
+    let leave = |now| (decode(now) == known).then_some(LEFT);
+    word(&TABLE, fd).is_some_and(|w| w.fetch_update(Release, Relaxed, leave).is_ok())
+}
+
+/// Whether it is such a connection.
+pub fn is_left(fd: i32) -> bool {
+    word(&TABLE, fd).is_some_and(|w| w.load(Acquire) == LEFT)
 }
 
 /// A connection was accepted from `fd`. Whether that was not known before.

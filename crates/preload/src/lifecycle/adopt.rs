@@ -187,6 +187,18 @@ fn disown(fd: i32, known: Known) {
     }
 }
 
+/// Leaves the new connection `fd` to the kernel, as one of many short ones.
+pub fn leave(fd: i32) {
+    let generation = table::generation(fd);
+    if let known @ Known::Socket(_) = table::get(fd)
+        && !epoll::is_looked_at(fd)
+        && table::leave(fd, known)
+    {
+        epoll::leave_to_kernel(fd, generation);
+        seen(Reason::ShortLived);
+    }
+}
+
 /// The library cannot follow what the program does with `fd`: it stays on the kernel path.
 #[cold]
 pub fn give_up(fd: i32, reason: Reason) {
@@ -217,7 +229,7 @@ fn brought(fd: i32, carried: Option<&Carried<'_>>) -> Option<u32> {
             if held {
                 end.forsake(thread::number());
             }
-            (end.cookie.load(Relaxed) == cookie && (held || end.add_reference())).then_some((family, index, held))?
+            (end.cookie.load(Relaxed) == cookie && (held || end.owners.add())).then_some((family, index, held))?
         }
         None => {
             let family = family::family(let_go_of_pool)?;
@@ -239,10 +251,10 @@ fn brought(fd: i32, carried: Option<&Carried<'_>>) -> Option<u32> {
     let is_known = handle.descriptors.fetch_add(1, AcqRel) > 0;
     if is_known && !held {
         // Under another number.
-        family.end(index).references.fetch_sub(1, AcqRel);
+        family.end(index).owners.leave();
     }
     if carried.member.is_none() {
-        family.end(index).take_up_loan();
+        family.end(index).owners.take_up_loan();
     }
     handle.begin();
     if !is_known {
@@ -281,7 +293,7 @@ fn restored(family: &Family, cookie: u64) -> Option<u32> {
     let mut found = None;
     for_each(|index, _| {
         let end = family.end(index);
-        if end.cookie.load(Relaxed) == cookie && end.add_reference_if_used() {
+        if end.cookie.load(Relaxed) == cookie && end.owners.add_if_used() {
             found = Some(index);
         }
     });

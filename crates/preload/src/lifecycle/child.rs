@@ -12,7 +12,7 @@ use crate::guest::{family, forked, kernel_table, memory, statistics, thread, tur
 use crate::watch::{epoll, set};
 use core::ptr::NonNull;
 use libc::pid_t;
-use underpass_segment::sync::{AcqRel, AtomicU64, Relaxed};
+use underpass_segment::sync::{AtomicU64, Relaxed};
 use underpass_segment::{kernel, of_each_thread, sysv, tap};
 
 of_each_thread! {
@@ -90,7 +90,7 @@ impl Counted {
                     && let Some((word, bit)) = counted.place(index)
                     && word.load(Relaxed) & bit == 0
                     // Another thread may have closed it just now.
-                    && family.end(index).add_reference_if_used()
+                    && family.end(index).owners.add_if_used()
                 {
                     word.fetch_or(bit, Relaxed);
                     family.note_reference(index, member);
@@ -181,7 +181,7 @@ pub fn set_up_child(counted: Option<&Counted>) {
             counted.let_go_unless(|index| handle(index).is_some_and(|it| it.descriptors.load(Relaxed) > 0));
         }
         None => for_each_end(|family, index, _| {
-            family.end(index).references.fetch_add(1, AcqRel);
+            family.end(index).owners.add_child();
         }),
     }
     let Some(family) = family::existing() else { return };

@@ -86,7 +86,7 @@ fn await_claims(family: &Family, deadline: u64) {
     while core::mem::take(&mut waits) && clock::nanoseconds() < deadline {
         unclaimed::take_each(|index, it| {
             let end = family.end(index);
-            let awaited = end.references.load(Acquire) == 0 && end.lent_until.load(Acquire) == it.until.load(Acquire);
+            let awaited = !end.owners.are_any() && end.owners.lent_until() == it.until.load(Acquire);
             if awaited {
                 unclaimed::enlist(index);
                 waits = true;

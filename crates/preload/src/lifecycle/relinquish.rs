@@ -34,7 +34,7 @@ fn take_back(connection: &Connection, family: &'static Family) {
     let (end, index) = (connection.end, connection.index);
     let Some(handle) = handle(index).filter(|it| it.relinquished.load(Acquire)) else { return };
     // Of another connection that has the end by now, if the others have ended this one.
-    let is_there = end.add_reference_if_used() && {
+    let is_there = end.owners.add_if_used() && {
         let is_same = kernel::cookie(connection.fd) == Ok(end.cookie.load(Relaxed));
         if !is_same {
             drop_reference(family, index, None, None);

@@ -4,11 +4,13 @@
 
 mod gate;
 mod heed;
+mod owners;
 mod reading;
 mod sending;
 mod watching;
 
 pub use gate::Gate;
+pub use owners::Owners;
 pub use reading::{Reading, Resting, Whereabouts};
 pub use sending::{NO_PIECE, Sending};
 
@@ -17,7 +19,7 @@ use crate::layout::{Spare, laid_out};
 use crate::lock::Entered;
 use crate::raw::Errno;
 use crate::reason::Reason;
-use crate::sync::{AcqRel, Acquire, AtomicI32, AtomicU8, AtomicU32, AtomicU64, Relaxed, Release};
+use crate::sync::{AcqRel, Acquire, AtomicI32, AtomicU8, AtomicU32, AtomicU64, Relaxed};
 
 /// How far an end has come. It only moves forward.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -76,8 +78,8 @@ laid_out! {
     /// One end of a connection. Zeroed memory is an unused one.
     #[repr(C, align(64))]
     pub struct End {
-        /// References: one per process and handle. 0: unused.
-        pub references: AtomicU32,
+        /// Who has it.
+        pub owners: Owners,
         pub(crate) next_free: AtomicU32,
         stage: AtomicU8,
         reason: AtomicU8,
@@ -116,10 +118,6 @@ laid_out! {
         pub cookie: AtomicU64,
         /// The other end's cookie.
         pub peer_cookie: AtomicU64,
-        /// Until when (CLOCK_MONOTONIC, ns) a program image that is being executed may come for it.
-        pub lent_until: AtomicU64,
-        /// How many may still come.
-        loans: AtomicU32,
         /// Pool and slot of its channel, once joined.
         pub pool: AtomicI32,
         /// Slot of its channel.
@@ -132,8 +130,6 @@ laid_out! {
         pub stamped: AtomicU8,
         /// 1: a process has counted it for the statistics.
         pub counted: AtomicU8,
-        /// 1: a program that knows nothing of the ring may have the socket.
-        pub outsider: AtomicU8,
         /// How often a process has shut down sending alone, modulo 256. Each time the kernel tells all watchers once
         /// more of what is there, but it does not know of the ring. Where receiving is shut down as well, there is
         /// something to read.
@@ -331,38 +327,6 @@ impl End {
         counters.iter().any(|counter| counter.load(Relaxed) > 0)
     }
 
-    /// A program image, or a process that the socket is passed to, may come for it until then (CLOCK_MONOTONIC, ns).
-    pub fn lend(&self, until: u64) {
-        self.loans.fetch_add(1, AcqRel);
-        self.lent_until.store(until, Release);
-    }
-
-    /// One of those has come. Once all have, nobody else is awaited.
-    pub fn take_up_loan(&self) {
-        let until = self.lent_until.load(Acquire);
-        let one_less = |n: u32| n.checked_sub(1);
-        if self.loans.fetch_update(AcqRel, Acquire, one_less).is_ok_and(|before| before == 1) {
-            let _ = self.lent_until.compare_exchange(until, 0, AcqRel, Relaxed);
-        }
-    }
-
-    /// No image or process comes for it any more.
-    pub fn end_loans(&self) {
-        self.loans.store(0, Relaxed);
-        self.lent_until.store(0, Release);
-    }
-
-    /// One more process refers to it. False if no process does any more, and the end is not kept for an image to come.
-    pub fn add_reference(&self) -> bool {
-        let lent = self.lent_until.load(Acquire) != 0;
-        self.references.fetch_update(AcqRel, Acquire, |n| (n > 0 || lent).then_some(n + 1)).is_ok()
-    }
-
-    /// One more process refers to it; false when none does any more.
-    pub fn add_reference_if_used(&self) -> bool {
-        self.references.fetch_update(AcqRel, Acquire, |n| (n > 0).then_some(n + 1)).is_ok()
-    }
-
     /// Records why it is not fast.
     pub fn set_reason(&self, reason: Reason) {
         self.reason.store(reason as u8, Relaxed);
@@ -381,7 +345,7 @@ impl End {
             self.set_shape(Shape { ring_bytes: 0, slots: 0 });
             self.entry.store(0, Relaxed);
             self.word.store(0, Relaxed);
-            self.end_loans();
+            self.owners.end_loans();
             self.become_plain();
         }
         locks.into_iter().zip(entered).filter(|it| it.1).for_each(|(lock, _)| lock.exit(Entered::Alone));

@@ -48,7 +48,7 @@ impl End {
 
     /// Whether a single poll, select or epoll set of this process watches it, as far as is known, and by calls of this library.
     pub fn is_watched_by_one(&self) -> bool {
-        self.watched.load(Relaxed) == ONE && self.references.load(Relaxed) <= 1
+        self.watched.load(Relaxed) == ONE && !self.owners.are_several()
     }
 
     /// The program may be watching it by system calls of its own.

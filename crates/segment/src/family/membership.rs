@@ -226,7 +226,7 @@ impl Family {
             }
             let end = self.end(index);
             // A program image to come may still claim it, or a process that the socket was passed to.
-            if has(index) || end.lent_until.load(Acquire) > clock::nanoseconds() {
+            if has(index) || end.owners.is_awaited(clock::nanoseconds()) {
                 let held = holders.words().iter().zip(gone).map(|(word, gone)| word.load(Relaxed) & gone);
                 kept.iter_mut().zip(held).for_each(|(kept, held)| *kept |= held);
                 continue;
@@ -234,9 +234,7 @@ impl Family {
             let left: u32 = (holders.words().iter().zip(gone))
                 .map(|(word, gone)| (word.fetch_and(!gone, AcqRel) & gone).count_ones())
                 .sum();
-            // Whatever was counted: not below those who live.
-            let fewer = |n: u32| Some(n.saturating_sub(left).max(holders.count())).filter(|&less| less < n);
-            if end.references.fetch_update(AcqRel, Acquire, fewer).is_ok_and(|n| fewer(n) == Some(0)) {
+            if end.owners.take_back(left, || holders.count()) {
                 bury(index);
             }
         }
@@ -265,12 +263,12 @@ mod tests {
         assert_ne!(me, dead);
         let alone = family.take(dead).unwrap();
         let shared = family.take(dead).unwrap();
-        assert!(family.end(shared).add_reference());
+        assert!(family.end(shared).owners.add());
         family.note_reference(shared, me);
         let mine = family.take(me).unwrap();
         let lent = family.take(dead).unwrap();
-        family.end(lent).lent_until.store(u64::MAX, Relaxed);
-        let references = |index| family.end(index).references.load(Relaxed);
+        family.end(lent).owners.lend(u64::MAX);
+        let references = |index| family.end(index).owners.count();
 
         let mut buried = vec![];
         // Other tests look at all tables meanwhile, which puts it off.
@@ -281,7 +279,7 @@ mod tests {
         assert_eq!(buried, [alone]);
         assert_eq!([references(alone), references(shared), references(mine), references(lent)], [0, 1, 1, 1]);
 
-        family.end(lent).lent_until.store(0, Relaxed);
+        family.end(lent).owners.end_loans();
         while buried.len() < 2 {
             family.sweep(|index| buried.push(index));
             clock::nap(1000);
@@ -302,7 +300,7 @@ mod tests {
         let member = me.unwrap();
         let (kept, closed) = (family.take(me).unwrap(), family.take(me).unwrap());
         let shared = family.take(me).unwrap();
-        assert!(family.end(shared).add_reference());
+        assert!(family.end(shared).owners.add());
         assert_eq!(family.stay(member), None);
         family.begin(member);
         assert_eq!(family.stay(member), me);
@@ -312,7 +310,7 @@ mod tests {
         let mut buried = vec![];
         family.keep_only(member, |index| index == kept, |index| buried.push(index));
         assert_eq!(buried, [closed]);
-        assert_eq!([kept, closed, shared].map(|index| family.end(index).references.load(Relaxed)), [1, 0, 1]);
+        assert_eq!([kept, closed, shared].map(|index| family.end(index).owners.count()), [1, 0, 1]);
         assert_eq!([kept, closed, shared].map(|index| family.has_reference(index, me)), [true, false, false]);
         assert_eq!(family.stay(member), me);
         family.keep_only(member, |_| false, |index| buried.push(index));

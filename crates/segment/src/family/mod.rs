@@ -256,7 +256,7 @@ impl Family {
         // SAFETY: the end is unused, so nobody else looks at it; all-zero is a valid value of every field.
         unsafe { core::ptr::write_bytes(end as *const End as *mut u8, 0, size_of::<End>()) };
         self.holders(index).reset(member);
-        end.references.store(1, Release);
+        end.owners.begin();
     }
 }
 

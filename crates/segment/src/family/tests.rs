@@ -59,7 +59,7 @@ fn succeeds(child: i32) -> bool {
 /// The ends in use, each with what its owner left in it.
 fn taken(family: &Family) -> Vec<(u32, u64)> {
     let ends = (0..family.used()).map(|index| (index, family.end(index)));
-    let used = ends.filter(|(_, end)| end.references.load(Acquire) > 0);
+    let used = ends.filter(|(_, end)| end.owners.are_any());
     used.map(|(index, end)| (index, end.cookie.load(Relaxed))).collect()
 }
 
@@ -80,7 +80,7 @@ fn a_process_maps_the_rest_when_it_needs_it() {
     assert!(all && family.take(None).is_none() && other.take(None).is_none());
     let distinct: HashSet<_> = (0..MAX_ENDS as u32).map(|index| &raw const *family.end(index)).collect();
     assert_eq!(distinct.len(), MAX_ENDS);
-    assert_eq!(family.end(MAX_ENDS as u32).references.load(Relaxed), 0, "there is none");
+    assert_eq!(family.end(MAX_ENDS as u32).owners.count(), 0, "there is none");
     for index in [first, 3] {
         other.free(index);
         assert_eq!((family.take(None), family.take(None)), (Some(index), None));
@@ -166,7 +166,7 @@ fn without_room_for_the_rest_the_beginning_is_all() {
         let limited = forbid_mappings();
         let all = (0..FIRST_ENDS as u32).all(|index| family.take(me) == Some(index));
         let beyond = family.end(FIRST_ENDS as u32);
-        limited && all && family.take(me).is_none() && family.take(me).is_none() && !beyond.add_reference()
+        limited && all && family.take(me).is_none() && family.take(me).is_none() && !beyond.owners.add()
     });
     assert!(succeeds(child));
     assert_eq!(family.used() as usize, FIRST_ENDS);

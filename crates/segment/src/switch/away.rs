@@ -80,6 +80,12 @@ impl Port<'_> {
         ring::unread(&ring, place).unwrap_or(0)
     }
 
+    /// Whether something lies unread in the ring that no sender has put on the kernel path: it goes with the channel.
+    pub fn goes_with_channel(&self) -> bool {
+        let presence = Flag(self.channel.incoming().flags.waiting.load(Acquire)).presence();
+        !matches!(presence, Presence::Left | Presence::Given) && self.left_behind() > 0
+    }
+
     /// A process with the library has come for the end, and reads on if the end is away. Its reference is counted
     /// before: a process that is [going away](Port::go_away) finds the reference, or is away when this process has the
     /// lock.

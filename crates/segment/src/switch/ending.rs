@@ -8,7 +8,7 @@ use crate::clock::{give_way, nap, ticks};
 use crate::end::{SHUT_OUT, Stage};
 use crate::kernel;
 use crate::lock::Entered;
-use crate::sync::{AcqRel, Acquire, Relaxed, Release, SeqCst, fence};
+use crate::sync::{AcqRel, Relaxed, Release, SeqCst, fence};
 use crate::words::{ABSENT, ALONE, Direction, GIVEN, GIVING, LEAVING, SHUT};
 
 /// A reader that is about to leave its ring has left it within this time, if it is neither stopped nor killed.
@@ -74,7 +74,7 @@ impl Port<'_> {
     pub fn prepare_to_close(&self, last: bool) {
         self.with_reading(|beside| {
             // A process that comes for the end meanwhile counts its reference before it takes this lock.
-            let last = last && self.end.references.load(Acquire) <= 1;
+            let last = last && !self.end.owners.are_several();
             // Another family may have taken the end over meanwhile.
             if beside == Beside::Nobody && self.end.stage() == Stage::Joined {
                 self.pass_marks();

@@ -2,10 +2,14 @@
 
 use super::away::Departure;
 use super::leaving::Leave;
-use super::{LeftRing, Port};
+use super::{LeftRing, Port, micros};
+use crate::clock::{nap, ticks};
 use crate::kernel;
 use crate::reason::Reason;
 use crate::sync::Release;
+
+/// So long a reader that was rung is waited for. Beside heavy load it may have to wait long for a processor.
+const PASSES_MARK_WITHIN_US: u64 = 2_000_000;
 
 /// A process without the library that gets the socket. It decides how surely the socket has to be plain TCP.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -60,12 +64,33 @@ impl Port<'_> {
     /// ever.
     fn leaves_to_sleeper(&self) -> bool {
         let has_copy = || self.copy_of_peer().map(kernel::close).is_some();
-        self.has_something() && !self.sends_fast() && self.reader_may_sleep() && !has_copy() && !self.can_wake()
+        self.has_something()
+            && !self.sends_fast()
+            && self.reader_may_sleep()
+            && !has_copy()
+            && !self.can_wake_or_wakes()
+    }
+
+    /// Whether the other end can be woken, or a doorbell that it has not taken wakes it. It was rung when this direction went down.
+    /// Once it has taken that doorbell it is on its way to the mark of going down, and has only to get a processor: this waits until
+    /// it has passed the mark, behind which it can be woken again.
+    fn can_wake_or_wakes(&self) -> bool {
+        let began = ticks();
+        loop {
+            if self.can_wake() || self.awaits_answer() {
+                return true;
+            }
+            let is_on_its_way = self.bells_since_up() > 0 && self.reader_may_sleep() && self.kernel_says_alive();
+            if !is_on_its_way || ticks().wrapping_sub(began) > micros(PASSES_MARK_WITHIN_US) {
+                return false;
+            }
+            nap(50);
+        }
     }
 
     /// Hands the socket over to a process that may have the library and come back to the ring, or not.
     pub fn offer(&self, reason: Reason) {
-        if self.can_wake() {
+        if self.can_wake() || self.has_something() && self.can_wake_or_wakes() {
             if self.go_away(|| true) == Departure::Gone && self.left_behind() > 0 {
                 self.give_itself();
             }

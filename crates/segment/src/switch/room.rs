@@ -8,7 +8,7 @@
 //! wakes without a look.
 
 use super::{CHECK_EVERY_US, OVER, Port, micros};
-use crate::clock::{give_way, ticks, ticks_per_microsecond};
+use crate::clock::{give_way, nap, ticks, ticks_per_microsecond};
 use crate::kernel;
 use crate::lock::Entered;
 use crate::raw::is_quiet;
@@ -20,6 +20,15 @@ use crate::sync::{Acquire, Relaxed, pause};
 const PATIENCE_US: u64 = 1000;
 /// The same for a send that does not block, or is about to say EAGAIN.
 const SHORT_PATIENCE_US: u64 = 20;
+
+/// A send that blocks polls for room for so long. Then it naps, until half of the ring is free: a reader that is slower than its
+/// sender makes room all the time, and a sender that polled for each message would have a processor for itself.
+const POLLS_US: u64 = 100;
+/// A nap takes half of the time that the send has waited, but not less and not more than these.
+const NAP_US: [u32; 2] = [50, 500];
+/// A send that blocks goes down when it has waited for so long, whether the reader moves or not: the kernel then answers for timeouts
+/// and signals.
+const WAITS_US: u64 = 20_000;
 
 /// A reader that has made no room for so long has stopped.
 const STANDS_STILL_US: u64 = 100_000;
@@ -43,7 +52,9 @@ impl Port<'_> {
             true => micros(SHORT_PATIENCE_US),
             false => micros(PATIENCE_US),
         };
-        let mut since = ticks();
+        let began = ticks();
+        let mut since = began;
+        let mut enough = enough;
         let mut last = sender.seen_head.load(Relaxed);
         let (mut alone, mut asked) = (since, false);
         loop {
@@ -71,7 +82,14 @@ impl Port<'_> {
                     self.note_life();
                 }
             }
-            if now.wrapping_sub(alone) > micros(10) {
+            let waited = now.wrapping_sub(began);
+            if !nonblocking && waited > micros(POLLS_US) {
+                if waited > micros(WAITS_US) {
+                    return Room::None;
+                }
+                enough = enough.max(sender.ring.capacity() / 2);
+                nap(((waited / ticks_per_microsecond() / 2) as u32).clamp(NAP_US[0], NAP_US[1]));
+            } else if now.wrapping_sub(alone) > micros(10) {
                 give_way();
                 alone = ticks();
             }

@@ -45,23 +45,34 @@ pub fn add(lab: &Lab, chosen: &mut Chosen, missing: &mut Vec<Skipped>) {
     }
 }
 
-/// Names experiments that compare instructions, and receivers that skip sums or compute them, at these sizes.
-pub fn add_comparisons(
-    lab: &Lab,
-    chosen: &mut Chosen,
-    missing: &mut Vec<Skipped>,
-    instructions: &[u64],
-    received: &[u64],
-) {
-    kernels::add_comparisons(lab, chosen, instructions);
-    if received.is_empty() {
+/// Sizes at which ways are compared.
+#[derive(Debug, Default)]
+pub struct Comparisons {
+    /// Instructions with which the processor sums.
+    pub instructions: Vec<u64>,
+    /// Receivers, by their throughput.
+    pub received: Vec<u64>,
+    /// Receivers, by what each stage takes of the processor.
+    pub stages: Vec<u64>,
+}
+
+/// Names experiments that compare instructions, and receivers that skip sums or have them computed, at these sizes.
+pub fn add_comparisons(lab: &Lab, chosen: &mut Chosen, missing: &mut Vec<Skipped>, sizes: &Comparisons) {
+    kernels::add_comparisons(lab, chosen, &sizes.instructions);
+    if sizes.received.is_empty() && sizes.stages.is_empty() {
         return;
     }
+    let gpu = gpu(lab, chosen, missing);
     let Some(path) = open_path(lab, missing) else { return };
+    let gpu = if gpu.is_some() { &Way::GPU[..] } else { &[] };
+    let receive =
+        |socket, size| Receive { path: path.clone(), socket, size, ways: [&Way::PROCESSOR[..], gpu].concat() };
     for socket in Socket::ALL {
-        for &size in received {
-            let receive = Receive { path: path.clone(), socket, size, ways: Way::PROCESSOR.into() };
-            chosen.add("checksum", Throughput { receive, turn: 0, skip: None });
+        for &size in &sizes.received {
+            chosen.add("checksum", Throughput { receive: receive(socket, size), turn: 0, skip: None });
+        }
+        for (&size, beside) in sizes.stages.iter().flat_map(|size| [(size, false), (size, true)]) {
+            chosen.add("checksum", Stages { receive: receive(socket, size), turn: 0, beside });
         }
     }
 }

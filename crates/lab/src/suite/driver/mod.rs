@@ -52,16 +52,33 @@ pub fn add(lab: &Lab, chosen: &mut Chosen, missing: &mut Vec<Skipped>) {
     }
 }
 
-/// Names experiments that compare algorithms of completion, and numbers of copied pieces, at these sizes.
-pub fn add_comparisons(chosen: &mut Chosen, missing: &mut Vec<Skipped>, completion: &[u64], copies: &[u64]) {
+/// Sizes at which ways are compared.
+#[derive(Debug, Default)]
+pub struct Comparisons {
+    /// Kernel UDP in three ways, and AF_XDP.
+    pub link: Vec<u64>,
+    /// Algorithms of completion.
+    pub completion: Vec<u64>,
+    /// Numbers of copied pieces.
+    pub copies: Vec<u64>,
+}
+
+/// Names experiments that compare ways at these sizes.
+pub fn add_comparisons(chosen: &mut Chosen, missing: &mut Vec<Skipped>, sizes: &Comparisons) {
+    if sizes.link.is_empty() && sizes.completion.is_empty() && sizes.copies.is_empty() {
+        return;
+    }
     let stage = match Stage::new() {
         Ok(stage) => Rc::new(stage),
         Err(error) => return missing.push(skipped("link drivers", format!("{error:#}"))),
     };
-    for &size in completion {
+    for &size in &sizes.link {
+        chosen.add("driver", Kernel { stage: stage.clone(), size });
+    }
+    for &size in &sizes.completion {
         chosen.add("driver", Algorithms { stage: stage.clone(), size, fixed: Fixed::default() });
     }
-    for &size in copies {
+    for &size in &sizes.copies {
         chosen.add("driver", Copies { stage: stage.clone(), size, fixed: Fixed::default() });
     }
 }

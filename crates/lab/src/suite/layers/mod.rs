@@ -166,12 +166,7 @@ impl Experiment for Comparison {
     }
 
     fn sample(&mut self, lab: &Lab, _: &Session) -> Result<Vec<Reading>> {
-        let rate = |tower: &Tower| {
-            let rate = tower.run(lab.clock() / 2.0)?.octets_per_second;
-            // On a host with too much other work, all messages may come at once, at the end.
-            Ok(if rate.is_finite() { Ok(rate) } else { Err("all messages came at one time".to_string()) })
-        };
-        self.towers().iter().map(rate).collect()
+        self.towers().iter().map(|tower| Ok(Ok(tower.run(lab.clock() / 2.0)?.octets_per_second))).collect()
     }
 }
 

@@ -6,7 +6,7 @@ use std::sync::atomic::Ordering::Relaxed;
 use std::thread::sleep;
 use std::time::{Duration, Instant};
 
-use anyhow::{Result, ensure};
+use anyhow::{Context, Result, ensure};
 use rustix::time::{ClockId, clock_gettime};
 
 use super::HIGHEST;
@@ -112,12 +112,13 @@ impl Tower {
         let until = begin + Duration::from_secs_f64(seconds);
         let tally = self.drive(false, |tally| {
             ensure!(begin.elapsed() < PATIENCE, "{self:?} does not get on: {tally:?}");
-            // Long messages are slow to come where every octet is touched six times.
-            Ok(Instant::now() >= until && tally.messages.load(Relaxed) >= 4)
+            // Long messages are slow to come where every octet is touched six times. Where other work keeps the threads waiting,
+            // messages come all at one time, late: what is counted has to be of some duration.
+            let lasts = tally.duration().is_some_and(|it| it.as_secs_f64() >= seconds / 2.0);
+            Ok(Instant::now() >= until && tally.messages.load(Relaxed) >= 4 && lasts)
         })?;
         let (took, used) = (begin.elapsed(), processor_time() - before);
-        let nanoseconds = tally.ended.load(Relaxed) - tally.began.load(Relaxed);
-        let octets_per_second = tally.octets.load(Relaxed) as f64 * 1e9 / nanoseconds as f64;
+        let octets_per_second = tally.octets_per_second().context("all messages came at one time")?;
         Ok(Run { octets_per_second, processors: used.as_secs_f64() / took.as_secs_f64() })
     }
 
@@ -125,11 +126,13 @@ impl Tower {
     pub fn passage(&self, messages: u64) -> Result<f64> {
         let begin = Instant::now();
         let tally = self.drive(true, |tally| {
-            ensure!(begin.elapsed() < PATIENCE || tally.messages.load(Relaxed) > 0, "{self:?} does not get on");
-            Ok(tally.messages.load(Relaxed) >= messages || begin.elapsed() > Duration::from_secs(1))
+            let come = tally.messages.load(Relaxed);
+            ensure!(begin.elapsed() < PATIENCE || come > 0, "{self:?} does not get on");
+            let has_time = tally.duration().is_some();
+            Ok(has_time && (come >= messages || begin.elapsed() > Duration::from_secs(1)))
         })?;
-        let nanoseconds = tally.ended.load(Relaxed) - tally.began.load(Relaxed);
-        Ok(nanoseconds as f64 / tally.messages.load(Relaxed) as f64)
+        let took = tally.duration().context("all messages came at one time")?;
+        Ok(took.as_nanos() as f64 / tally.messages.load(Relaxed) as f64)
     }
 
     /// Runs the layers until `enough` says so.
@@ -278,4 +281,22 @@ pub fn per_tpdu(checksum: bool, batch: usize, tpdus: u64) -> Result<f64> {
 /// All buffers of an arena for measurements of queues.
 pub fn buffers(frames: u32) -> Vec<Buffer> {
     Arena::new(Geometry { frames, frame_size: 64, headroom: 0 }).1
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// However short the time, it is counted until there is something to divide by.
+    #[test]
+    fn no_run_has_an_infinite_rate() {
+        for (scheduler, layers) in [(Scheduler::InLine, 0), (Scheduler::InLine, 1), (Scheduler::Threads, 1)] {
+            let tower = Tower { layers, size: 1024, work: Work::None, scheduler };
+            for _ in 0..20 {
+                let run = tower.run(0.0).unwrap();
+                assert!(run.octets_per_second.is_finite() && run.octets_per_second > 0.0, "{tower:?}: {run:?}");
+            }
+            assert!(tower.passage(1).unwrap() > 0.0);
+        }
+    }
 }

@@ -2,6 +2,7 @@
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
+use std::time::Duration;
 
 use underpass_engine::layer::{Layer, Outbox};
 use underpass_engine::service::{Cep, Indication, Peer, Request, Time};
@@ -20,6 +21,19 @@ pub struct Tally {
     pub ended: AtomicU64,
     /// A part came that was not the next one, or a connection was refused or lost.
     pub wrong: AtomicBool,
+}
+
+impl Tally {
+    /// From the first message to the last; `None` if that is no time, as where they came together.
+    pub fn duration(&self) -> Option<Duration> {
+        let (began, ended) = (self.began.load(Relaxed), self.ended.load(Relaxed));
+        (began > 0 && ended > began).then(|| Duration::from_nanos(ended - began))
+    }
+
+    /// What came after the first message, by the time that it took; `None` if it took none.
+    pub fn octets_per_second(&self) -> Option<f64> {
+        Some(self.octets.load(Relaxed) as f64 / self.duration()?.as_secs_f64())
+    }
 }
 
 /// What it speaks to.
@@ -156,5 +170,26 @@ impl Layer for User {
         {
             out.down(Request::Connect { tag: 0, to: self.peer, details: Box::default() });
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn messages_that_come_at_one_time_have_no_rate() {
+        let tally = Tally::default();
+        assert_eq!((tally.duration(), tally.octets_per_second()), (None, None), "nothing has come");
+        tally.began.store(7_000, Relaxed);
+        assert_eq!(tally.octets_per_second(), None, "one has");
+        tally.octets.store(4096, Relaxed);
+        tally.ended.store(7_000, Relaxed);
+        assert_eq!(tally.octets_per_second(), None, "and more at the same time");
+        tally.ended.store(9_000, Relaxed);
+        assert_eq!(
+            (tally.duration(), tally.octets_per_second()),
+            (Some(Duration::from_micros(2)), Some(4096.0 / 2e-6))
+        );
     }
 }

@@ -6,6 +6,7 @@ use std::process::Command;
 use serde::Deserialize;
 
 use super::NotRead;
+use crate::survey::message::Amount;
 use crate::survey::record::Tool;
 
 /// What is read from a client's JSON.
@@ -57,9 +58,13 @@ pub fn serve(command: &mut Command, at: IpAddr, port: u16) {
 }
 
 /// Arguments of a client.
-pub fn measure(command: &mut Command, to: SocketAddr, size: u64, flows: u32, seconds: u32) {
+pub fn measure(command: &mut Command, to: SocketAddr, size: u64, flows: u32, amount: Amount) {
     command.args(["--client", &to.ip().to_string(), "--port", &to.port().to_string(), "--json"]);
-    command.args(["--length", &size.to_string(), "--parallel", &flows.to_string(), "--time", &seconds.to_string()]);
+    command.args(["--length", &size.to_string(), "--parallel", &flows.to_string()]);
+    match amount {
+        Amount::Seconds(seconds) => command.args(["--time", &seconds.to_string()]),
+        Amount::Bytes(bytes) => command.args(["--bytes", &bytes.to_string()]),
+    };
 }
 
 /// Reads what a client printed that wrote `size` bytes at a time to so many flows.

@@ -52,14 +52,14 @@ pub enum Unusable {
     },
 }
 
-/// The version of a tool that can be used.
+/// The version of a tool that can be used; `command` starts it.
 ///
 /// # Errors
 /// [`Unusable`].
-pub fn version(tool: Tool) -> Result<ToolVersion, Unusable> {
+pub fn version(tool: Tool, mut command: Command) -> Result<ToolVersion, Unusable> {
     let program = tool.program();
     let argument = if tool == Tool::Openssl { "version" } else { "--version" };
-    let child = Child::start(Command::new(program).arg(argument)).map_err(|_| Unusable::Missing(program))?;
+    let child = Child::start(command.arg(argument)).map_err(|_| Unusable::Missing(program))?;
     let output = child
         .finish(PATIENCE, &AtomicBool::new(false))
         .map_err(|error| Unusable::NoVersion(program, error.to_string()))?;
@@ -112,7 +112,7 @@ mod tests {
     #[test]
     fn what_is_installed_here_can_be_used() {
         for tool in Tool::ALL {
-            match version(tool) {
+            match version(tool, Command::new(tool.program())) {
                 Ok(found) => assert!(!found.version.is_empty()),
                 Err(error) => eprintln!("skipped: {error}"),
             }

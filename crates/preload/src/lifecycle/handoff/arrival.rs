@@ -89,18 +89,25 @@ fn claim_parcel(arrived: &Arrived) {
 /// The family's table has the ends of those descriptors that are connections of it.
 fn claim_from(id: i32) {
     let Ok(family) = Family::open(id, kernel::user_id()) else { return };
-    let ends = (0..family.used()).map(|index| (family.end(index), index));
     // One that was given back keeps its cookie until it is taken anew.
-    let is_had = |end: &End| end.references.load(Relaxed) > 0 || end.lent_until.load(Relaxed) != 0;
-    let live = ends.filter(|(end, _)| end.stage() <= Stage::Joined && is_had(end));
-    if let Some(by_cookie) =
-        ByCookie::of(family.used() as usize, live.map(|(end, index)| (end.cookie.load(Relaxed), index)))
-    {
+    let is_had = |end: &End| end.owners.are_any() || end.owners.is_lent();
+    let by_cookie = |which: &dyn Fn(&End) -> bool| {
+        let ends = (0..family.used()).map(|index| (family.end(index), index)).filter(|(end, _)| which(end));
+        ByCookie::of(family.used() as usize, ends.map(|(end, index)| (end.cookie.load(Relaxed), index)))
+    };
+    let live = by_cookie(&|end| end.stage() <= Stage::Joined && is_had(end));
+    // This image has come too late, and what was in their channels is gone.
+    let lost = by_cookie(&|end| end.stage() == Stage::Broken && !is_had(end));
+    if let (Some(live), Some(lost)) = (live, lost) {
         let claim = |fd| {
-            if kernel::is_tcp(fd)
-                && let Some(index) = kernel::cookie(fd).ok().and_then(|cookie| by_cookie.find(cookie))
-            {
+            if !kernel::is_tcp(fd) {
+                return;
+            }
+            let Ok(cookie) = kernel::cookie(fd) else { return };
+            if let Some(index) = live.find(cookie) {
                 adopt::claim(fd, Some(&Carried::spawned(id, index)));
+            } else if lost.find(cookie).is_some() {
+                leaving::end_lost(fd);
             }
         };
         if !kernel::for_each_descriptor(claim) {

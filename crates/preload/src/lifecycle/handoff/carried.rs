@@ -7,7 +7,7 @@ use underpass_segment::end::{End, Stage};
 use underpass_segment::family::Family;
 use underpass_segment::kernel;
 use underpass_segment::reason::Reason;
-use underpass_segment::sync::{AcqRel, Relaxed};
+use underpass_segment::sync::Relaxed;
 
 /// A connection that was handed to this image.
 #[derive(Clone, Copy)]
@@ -57,12 +57,12 @@ impl Carried<'_> {
 
 /// Makes `end`, which this process has just taken for itself, what `bytes` say of one that no thread is inside of.
 fn fill(end: &End, bytes: impl Iterator<Item = u8>) {
-    let mine = end.references.load(Relaxed);
+    let mine = end.owners.count();
     for (index, byte) in bytes.take(size_of::<End>()).enumerate() {
         // SAFETY: below the size of an end, which nobody else looks at yet; any bytes are a valid end.
         unsafe { (end as *const End as *mut u8).add(index).write(byte) };
     }
-    if end.references.swap(mine, Relaxed) > 1 {
+    if end.owners.replace(mine) > 1 {
         // Whoever has it too has an end of his own for it by now.
         end.pin(Reason::Shared);
     }
@@ -72,7 +72,7 @@ fn fill(end: &End, bytes: impl Iterator<Item = u8>) {
     end.reading.taking.store(0, Relaxed);
     end.sending.lock.forsake_all();
     // Nobody else can come for it.
-    end.end_loans();
+    end.owners.end_loans();
 }
 
 /// Fills `end` from end number `index` of family `id`, which is another than this process's and has passed the socket here:
@@ -80,7 +80,7 @@ fn fill(end: &End, bytes: impl Iterator<Item = u8>) {
 pub fn take_over(end: &End, id: i32, index: u32, cookie: u64) -> bool {
     let Ok(lender) = Family::open(id, kernel::user_id()) else { return false };
     let old = lender.end(index);
-    let is_there = old.cookie.load(Relaxed) == cookie && !old.needs_no_channel() && old.add_reference();
+    let is_there = old.cookie.load(Relaxed) == cookie && !old.needs_no_channel() && old.owners.add();
     let copy = || {
         fill(end, bytes_of(old));
         // Nobody was inside but this thread.
@@ -91,7 +91,7 @@ pub fn take_over(end: &End, id: i32, index: u32, cookie: u64) -> bool {
     if taken {
         end.forget_watchers();
     }
-    if is_there && old.references.fetch_sub(1, AcqRel) == 1 && taken {
+    if is_there && old.owners.leave() && taken {
         lender.free(index);
     }
     // SAFETY: the reference to the end was the only one, and is not used any more.

@@ -48,7 +48,7 @@ impl Receiver {
         if connection.has_unread_out_of_reach() && !self.comes_to_rings() {
             return false;
         }
-        connection.end.lend(clock::nanoseconds() + LENT_NS);
+        connection.end.owners.lend(clock::nanoseconds() + LENT_NS);
         let lend = |meeting: &mut Meeting| meeting.lend(connection.end, connection.index, connection.fd);
         // Otherwise nobody will find its end.
         family::with_meeting_surely(lend) == Some(true) || connection.hand_over(Reason::Passed)

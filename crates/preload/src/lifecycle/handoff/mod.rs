@@ -64,8 +64,8 @@ const NEW: usize = 64;
 /// What the name of this library's file has in it.
 const LIBRARY: &str = "libunderpass";
 
-/// A new image that has not begun to run after so long will not come.
-const LENT_NS: u64 = 5_000_000_000;
+/// A new image that has not begun to run after so long is not awaited. Beside heavy load one has begun after 6.5 s.
+const LENT_NS: u64 = 20_000_000_000;
 
 /// How a program is executed.
 #[derive(Clone, Copy)]
@@ -311,6 +311,6 @@ fn fill_parcel(parcel: &mut Parcel, locked: &mut LockedEnds, family: &'static Fa
 fn lend_to_image(connection: &Connection) {
     if connection.end.stage() <= Stage::Joined {
         connection.learn_cookie();
-        connection.end.lend(clock::nanoseconds() + LENT_NS);
+        connection.end.owners.lend(clock::nanoseconds() + LENT_NS);
     }
 }

@@ -61,7 +61,7 @@ impl Control {
         if confined::are_any_confined() && is_confined() {
             return Controlled::Answered(self.make_foreign(call));
         }
-        if !self.is_socket && (self.listens || table::is_settled(fd) || !self.is_set()) {
+        if !self.is_socket && (self.listens || table::is_settled(fd) || table::is_left(fd) || !self.is_set()) {
             return Controlled::Answered(self.make_foreign(call));
         }
         match self.postpone() {

@@ -119,7 +119,7 @@ pub fn is_looked_at(fd: c_int) -> bool {
     set::sets_of(fd).any(Set::is_interrupted)
 }
 
-/// `fd`, a connection in this generation of the number, is the kernel's for good.
+/// `fd`, a socket in this generation of the number, is the kernel's for good.
 pub fn leave_to_kernel(fd: c_int, generation: u64) {
     for set in set::sets_of(fd) {
         if let Some(item) = set.item(fd)

@@ -11,7 +11,6 @@ use core::ffi::c_int;
 use underpass_segment::end::End;
 use underpass_segment::kernel;
 use underpass_segment::switch::{Port, Ready, Sleep};
-use underpass_segment::sync::Relaxed;
 use underpass_segment::words::ALONE;
 
 /// Sets watch `connection`: those that do not look at it themselves rely on its waiting flag.
@@ -114,7 +113,7 @@ pub(super) fn wake_up(item: &mut Item, end: &End) {
 
 /// Leaves a socket to the kernel: from now on whatever arrives wakes the set.
 pub(super) fn rest(set: &Set, item: &mut Item, joining: &mut Joining<'_>, port: &Port<'_>, alone: bool) -> Sleep {
-    let shared = port.end.is_watched_by_several() || port.end.references.load(Relaxed) > 1;
+    let shared = port.end.is_watched_by_several() || port.end.owners.are_several();
     let number = if alone || shared { ALONE } else { set.number_for(joining, port.fd, &port.channel) };
     let resting = &port.end.reading.resting;
     resting.add(number);
@@ -324,7 +323,7 @@ pub(super) fn arm(set: &Set, alone: bool, depth: u32) -> Sleep {
 /// Whether another process may shut the connection down: that is an edge once more, of data that was told of as well. As long
 /// as that lies in the ring, nothing wakes a sleeper for it.
 fn may_be_told_again(port: &Port<'_>) -> bool {
-    port.end.references.load(Relaxed) > 1
+    port.end.owners.are_several()
 }
 
 /// The same for the sets that are registered in this one: the kernel tells of them what is true.

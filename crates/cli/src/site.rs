@@ -1,0 +1,77 @@
+//! The endpoints between which `underpass advise --check` measures: those of a survey, reached or made again.
+
+use std::collections::BTreeSet;
+use std::path::Path;
+
+use anyhow::{Result, bail};
+use underpass_lab::evidence::{Evidence, Survey};
+use underpass_lab::record::Skipped;
+use underpass_lab::survey::again::Again;
+use underpass_lab::survey::endpoints::Endpoints;
+use underpass_lab::survey::local::Local;
+
+use crate::{survey, sys};
+
+/// Endpoints of a survey that are there again.
+pub struct Site {
+    /// The name of the survey.
+    pub survey: String,
+    /// Their agents.
+    pub again: Again,
+    /// What holds them, if they were made for this.
+    pub local: Option<Local>,
+}
+
+/// The endpoints of the newest survey that can be measured between again, and why others cannot: those that `file` names, or those of
+/// `survey --local`.
+///
+/// # Errors
+/// The file cannot be used, is of no survey, or its endpoints are not all there as they were.
+pub fn again(evidence: &Evidence, file: Option<&Path>) -> Result<(Option<Site>, Vec<Skipped>)> {
+    sys::ignore_broken_pipes();
+    let mut surveys: Vec<&Survey> = evidence.surveys.iter().collect();
+    surveys.sort_by(|one, other| other.record.head.date.cmp(&one.record.head.date));
+    let named = file.map(Endpoints::read).transpose()?;
+    let is_meant = |survey: &&Survey| match &named {
+        Some(file) => {
+            let names = |all: &mut dyn Iterator<Item = &String>| all.cloned().collect::<BTreeSet<String>>();
+            let of_file = names(&mut file.endpoints.iter().map(|it| &it.name));
+            of_file == names(&mut survey.record.head.endpoints.iter().map(|it| &it.name))
+        }
+        None => Local::are(&survey.record.head.endpoints),
+    };
+    let meant = surveys.iter().copied().find(is_meant);
+    let mut skipped: Vec<Skipped> = surveys
+        .iter()
+        .filter(|it| meant.is_none_or(|meant| meant.name != it.name))
+        .map(|it| {
+            let reason = "one survey is checked at a time; name its endpoints with --endpoints ENDPOINTS".to_string();
+            Skipped { name: format!("endpoints of {}", it.name), reason }
+        })
+        .collect();
+    let site = match (meant, &named) {
+        (Some(survey), Some(file)) => {
+            let token = survey::token(file)?;
+            let places = &file.endpoints;
+            let again = Again::meet(&survey.record.head, places, &|index| survey::reach(&places[index], &token))?;
+            Some(Site { survey: survey.name.clone(), again, local: None })
+        }
+        (None, Some(_)) => bail!("no survey among the records is between the endpoints that --endpoints names"),
+        (Some(survey), None) => match made_again(survey) {
+            Ok(site) => Some(site),
+            Err(error) => {
+                skipped.push(Skipped { name: format!("endpoints of {}", survey.name), reason: format!("{error:#}") });
+                None
+            }
+        },
+        (None, None) => None,
+    };
+    Ok((site, skipped))
+}
+
+fn made_again(survey: &Survey) -> Result<Site> {
+    let (local, own) = (Local::new(None)?, survey::own()?);
+    let connect = |index| local.connect(index, survey::agent(&own, &local, index));
+    let again = Again::meet(&survey.record.head, local.places(), &connect)?;
+    Ok(Site { survey: survey.name.clone(), again, local: Some(local) })
+}

@@ -1,0 +1,82 @@
+//! `underpass advise --check`: advice from a small record, put to the test, ended and gone on with.
+
+use std::fs;
+use std::path::Path;
+
+use serde_json::Value;
+
+use crate::support::{output, stderr, stdout, underpass};
+
+fn read(path: &Path) -> Value {
+    serde_json::from_str(&fs::read_to_string(path).unwrap()).unwrap()
+}
+
+/// A check in this folder: its exit code, and what it printed.
+fn check(folder: &Path, samples: &str) -> (Option<i32>, String, String) {
+    let arguments = ["advise", "--check", "--quick", "--samples", samples, "--seed", "3", "--minutes", "5"];
+    let mut command = underpass(&arguments);
+    command.args(["--json", "check.json", "--record", "checked.json", "layers.json"]).current_dir(folder);
+    let done = command.output().unwrap();
+    (done.status.code(), stdout(&done), stderr(&done))
+}
+
+#[test]
+fn a_check_goes_on_where_it_was_ended_and_measures_nothing_twice() {
+    let folder = tempfile::tempdir().unwrap();
+    let at = |name: &str| folder.path().join(name);
+    let layers = at("layers.json");
+    let bench =
+        ["bench", "layers", "--quick", "--samples", "2", "--only", "× memcpy", "--json", layers.to_str().unwrap()];
+    assert!(output(&bench).status.success());
+
+    let (code, printed, said) = check(folder.path(), "2");
+    assert_eq!(code, Some(0), "{said}");
+    // Three layers that copy, in line and by threads, between 1 KiB, 64 KiB and 1 MiB.
+    assert!(printed.contains("all: 2 cases") && printed.contains("layers: 2 cases"), "{printed}");
+    let whole = read(&at("check.json"));
+    assert_eq!((&whole["format"], &whole["complete"]), (&"underpass-check".into(), &true.into()));
+    let cases = whole["cases"].as_array().unwrap();
+    assert_eq!(cases.iter().map(|it| it["size"].as_u64().unwrap()).collect::<Vec<_>>(), [8 << 10, 256 << 10]);
+    for case in cases {
+        assert_eq!((&case["record"], case["ways"].as_array().unwrap().len()), (&"layers".into(), 2));
+    }
+
+    // Half of it is there, as if it had been killed.
+    let mut half = read(&at("checked.json"));
+    let all = half["measurements"].as_array().unwrap().clone();
+    let first: Vec<Value> = all.iter().filter(|it| it["size"] == all[0]["size"]).cloned().collect();
+    assert!(first.len() < all.len());
+    (half["measurements"], half["complete"]) = (first.clone().into(), false.into());
+    fs::write(at("checked.json"), half.to_string()).unwrap();
+    let (code, printed, said) = check(folder.path(), "2");
+    assert_eq!((code, printed.contains("all: 2 cases")), (Some(0), true), "{printed}{said}");
+    let again = read(&at("checked.json"));
+    assert_eq!((&again["complete"], again["measurements"].as_array().unwrap().len()), (&true.into(), all.len()));
+    assert_eq!(again["measurements"].as_array().unwrap()[..first.len()], first, "it is as it was");
+
+    let (code, _, said) = check(folder.path(), "3");
+    assert_eq!(code, Some(2), "{said}");
+    assert!(said.contains("its number of samples is 2, not 3") && said.contains("name another file"), "{said}");
+    assert_eq!(read(&at("checked.json")), again, "and is not touched");
+
+    let page = at("report.html");
+    let (page, json) = (page.to_str().unwrap(), at("check.json"));
+    assert!(output(&["report", "--output", page, json.to_str().unwrap()]).status.success());
+    assert!(fs::read_to_string(page).unwrap().contains("Advice against measurements at sizes that no record has"));
+}
+
+#[test]
+fn endpoints_that_no_survey_is_of_are_a_mistake() {
+    let folder = tempfile::tempdir().unwrap();
+    let layers = folder.path().join("layers.json");
+    let bench = ["bench", "layers", "--quick", "--samples", "1", "--only", "TPDU", "--json", layers.to_str().unwrap()];
+    assert!(output(&bench).status.success());
+    let endpoint = |name: &str| {
+        format!("[[endpoint]]\nname = \"{name}\"\nkind = \"host\"\naddress = \"127.0.0.1\"\nstart = [\"true\"]\n")
+    };
+    fs::write(folder.path().join("endpoints.toml"), endpoint("a") + &endpoint("b")).unwrap();
+    let mut command = underpass(&["advise", "--check", "--quick", "--endpoints", "endpoints.toml", "layers.json"]);
+    let refused = command.current_dir(folder.path()).output().unwrap();
+    assert_eq!(refused.status.code(), Some(1));
+    assert!(stderr(&refused).contains("no survey among the records"), "{}", stderr(&refused));
+}

@@ -1,0 +1,26 @@
+//! What can be said of a choice.
+
+/// Gains below this factor are a tie: what they are worth is less than what they vary by from day to day.
+pub const TIE: f64 = 1.05;
+
+/// Why a way is chosen.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Verdict {
+    /// It is surely better than the default, by more than a tie.
+    Better,
+    /// No way is better than the default by more than a tie.
+    NoOffload,
+    /// What was measured does not tell; the default stays.
+    NotDistinguishable,
+}
+
+impl Verdict {
+    /// As the placement has it.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Verdict::Better => "better",
+            Verdict::NoOffload => "no offload",
+            Verdict::NotDistinguishable => "not distinguishable",
+        }
+    }
+}

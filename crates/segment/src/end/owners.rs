@@ -1,0 +1,190 @@
+//! Who has an end: the processes that refer to it, those that may still come for it, and those of which nobody knows.
+//!
+//! A process that refers to an end is counted once, however many descriptors it has. A program image that is being executed, or a
+//! process to which the socket was passed, is a *loan* until it has come and counts as a process. A program without the library
+//! is an *outsider*: nothing counts it, and nothing tells when it has closed the socket.
+//!
+//! The last process that leaves ends the connection, unless somebody may still come: [`Owners::leave`], [`Owners::lent_until`].
+
+use crate::layout::laid_out;
+use crate::sync::{AcqRel, Acquire, AtomicU8, AtomicU32, AtomicU64, Relaxed, Release};
+
+laid_out! {
+    /// Who has an end. Zeroed memory is nobody.
+    #[repr(C)]
+    pub struct Owners {
+        /// Processes that refer to it. 0: the end is unused, or on loan.
+        processes: AtomicU32,
+        /// How many may still come.
+        loans: AtomicU32,
+        /// Until when they may (CLOCK_MONOTONIC, ns); 0: nobody is to come.
+        lent_until: AtomicU64,
+        /// 1: a program that knows nothing of the ring may have the socket.
+        outsider: AtomicU8,
+    }
+}
+
+impl Owners {
+    /// One process has it, which has just taken it.
+    pub(crate) fn begin(&self) {
+        self.processes.store(1, Release);
+    }
+
+    /// So many processes refer to it.
+    pub fn count(&self) -> u32 {
+        self.processes.load(Acquire)
+    }
+
+    /// Whether any process refers to it.
+    pub fn are_any(&self) -> bool {
+        self.count() != 0
+    }
+
+    /// Whether more than one process refers to it.
+    #[inline]
+    pub fn are_several(&self) -> bool {
+        self.count() > 1
+    }
+
+    /// Says that so many processes refer to it; how many did before. For one that nobody else looks at yet.
+    pub fn replace(&self, count: u32) -> u32 {
+        self.processes.swap(count, Relaxed)
+    }
+
+    /// One more process refers to it. False if no process does any more, and the end is not kept for an image to come.
+    pub fn add(&self) -> bool {
+        let lent = self.is_lent();
+        self.processes.fetch_update(AcqRel, Acquire, |n| (n > 0 || lent).then_some(n + 1)).is_ok()
+    }
+
+    /// One more process refers to it; false when none does any more.
+    pub fn add_if_used(&self) -> bool {
+        self.processes.fetch_update(AcqRel, Acquire, |n| (n > 0).then_some(n + 1)).is_ok()
+    }
+
+    /// A child that was just forked refers to it as well as its parent.
+    pub fn add_child(&self) {
+        self.processes.fetch_add(1, AcqRel);
+    }
+
+    /// One process less. Whether it was the last.
+    pub fn leave(&self) -> bool {
+        self.processes.fetch_sub(1, AcqRel) == 1
+    }
+
+    /// One process less, unless it is the last. Whether it is.
+    pub fn leave_unless_last(&self) -> bool {
+        self.processes.fetch_update(AcqRel, Acquire, |n| (n > 1).then(|| n - 1)).is_err()
+    }
+
+    /// `left` processes are gone that had counted themselves, and so many `live`. Whether it was taken back from the last one.
+    pub(crate) fn take_back(&self, left: u32, live: impl Fn() -> u32) -> bool {
+        // Whatever was counted: not below those who live.
+        let fewer = |n: u32| Some(n.saturating_sub(left).max(live())).filter(|&less| less < n);
+        self.processes.fetch_update(AcqRel, Acquire, fewer).is_ok_and(|n| fewer(n) == Some(0))
+    }
+
+    /// A program image, or a process that the socket is passed to, may come for it until then (CLOCK_MONOTONIC, ns).
+    pub fn lend(&self, until: u64) {
+        self.loans.fetch_add(1, AcqRel);
+        self.lent_until.store(until, Release);
+    }
+
+    /// One of those has come. Once all have, nobody else is awaited.
+    pub fn take_up_loan(&self) {
+        let until = self.lent_until();
+        let one_less = |n: u32| n.checked_sub(1);
+        if self.loans.fetch_update(AcqRel, Acquire, one_less).is_ok_and(|before| before == 1) {
+            self.end_loan(until);
+        }
+    }
+
+    /// Until when somebody may come for it (CLOCK_MONOTONIC, ns), which may be over; 0: nobody is to come.
+    pub fn lent_until(&self) -> u64 {
+        self.lent_until.load(Acquire)
+    }
+
+    /// Whether somebody was to come for it and has not.
+    pub fn is_lent(&self) -> bool {
+        self.lent_until() != 0
+    }
+
+    /// Whether somebody may still come for it at the time `now` (CLOCK_MONOTONIC, ns).
+    pub fn is_awaited(&self, now: u64) -> bool {
+        self.lent_until() > now
+    }
+
+    /// Nobody comes any more who was to come `until` then. False if that is not so, since it was lent again.
+    pub fn end_loan(&self, until: u64) -> bool {
+        self.lent_until.compare_exchange(until, 0, AcqRel, Relaxed).is_ok()
+    }
+
+    /// Nobody comes for it any more.
+    pub fn end_loans(&self) {
+        self.loans.store(0, Relaxed);
+        self.lent_until.store(0, Release);
+    }
+
+    /// A program that knows nothing of the ring may have the socket from now on.
+    pub fn note_outsider(&self) {
+        self.outsider.store(1, Release);
+    }
+
+    /// No such program has to be thought of any more.
+    pub fn forget_outsider(&self) {
+        self.outsider.store(0, Release);
+    }
+
+    /// Whether a program that knows nothing of the ring may have the socket.
+    pub fn has_outsider(&self) -> bool {
+        self.outsider.load(Acquire) != 0
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn owners() -> Owners {
+        Owners {
+            processes: AtomicU32::new(0),
+            loans: AtomicU32::new(0),
+            lent_until: AtomicU64::new(0),
+            outsider: AtomicU8::new(0),
+        }
+    }
+
+    #[test]
+    fn the_last_that_leaves_is_told() {
+        let owners = owners();
+        owners.begin();
+        assert!(owners.add() && owners.are_several());
+        assert_eq!([owners.leave_unless_last(), owners.leave_unless_last()], [false, true]);
+        assert_eq!([owners.leave(), owners.are_any(), owners.add(), owners.add_if_used()], [true, false, false, false]);
+    }
+
+    #[test]
+    fn who_was_to_come_finds_it_though_all_have_left() {
+        let owners = owners();
+        owners.begin();
+        owners.lend(100);
+        owners.lend(200);
+        assert!(owners.leave());
+        assert!(owners.is_awaited(199) && !owners.is_awaited(200) && owners.is_lent());
+        assert!(!owners.add_if_used() && owners.add());
+        owners.take_up_loan();
+        assert!(owners.is_lent());
+        owners.take_up_loan();
+        assert_eq!([owners.is_lent(), owners.end_loan(200)], [false, false]);
+    }
+
+    #[test]
+    fn what_the_dead_have_counted_is_not_taken_from_the_living() {
+        let owners = owners();
+        owners.begin();
+        assert!(owners.add() && owners.add());
+        assert!(!owners.take_back(3, || 1));
+        assert_eq!(owners.count(), 1);
+        assert!(owners.take_back(1, || 0) && !owners.take_back(1, || 0));
+    }
+}
