@@ -260,7 +260,7 @@ _underpass() {
                     return 0
                     ;;
                 --set)
-                    COMPREPLY=($(compgen -W "mode=on mode=off go_up_messages=8 go_up_bytes=16384 ring_bytes=1048576 spin_us=100 doze_us=10000 io_uring=auto io_uring=deny io_uring=allow" -- "${cur}"))
+                    COMPREPLY=($(compgen -W "mode=on mode=off go_up_messages=8 go_up_bytes=16384 ring_bytes=1048576 spin_us=100 doze_us=10000 broker=/run/underpass/broker.sock io_uring=auto io_uring=deny io_uring=allow" -- "${cur}"))
                     return 0
                     ;;
                 *)
@@ -390,7 +390,7 @@ _underpass() {
                     return 0
                     ;;
                 --set)
-                    COMPREPLY=($(compgen -W "mode=on mode=off go_up_messages=8 go_up_bytes=16384 ring_bytes=1048576 spin_us=100 doze_us=10000 io_uring=auto io_uring=deny io_uring=allow" -- "${cur}"))
+                    COMPREPLY=($(compgen -W "mode=on mode=off go_up_messages=8 go_up_bytes=16384 ring_bytes=1048576 spin_us=100 doze_us=10000 broker=/run/underpass/broker.sock io_uring=auto io_uring=deny io_uring=allow" -- "${cur}"))
                     return 0
                     ;;
                 *)
@@ -497,7 +497,7 @@ _underpass() {
                     return 0
                     ;;
                 --set)
-                    COMPREPLY=($(compgen -W "mode=on mode=off go_up_messages=8 go_up_bytes=16384 ring_bytes=1048576 spin_us=100 doze_us=10000 io_uring=auto io_uring=deny io_uring=allow" -- "${cur}"))
+                    COMPREPLY=($(compgen -W "mode=on mode=off go_up_messages=8 go_up_bytes=16384 ring_bytes=1048576 spin_us=100 doze_us=10000 broker=/run/underpass/broker.sock io_uring=auto io_uring=deny io_uring=allow" -- "${cur}"))
                     return 0
                     ;;
                 *)
@@ -541,7 +541,7 @@ _underpass() {
                     return 0
                     ;;
                 --set)
-                    COMPREPLY=($(compgen -W "mode=on mode=off go_up_messages=8 go_up_bytes=16384 ring_bytes=1048576 spin_us=100 doze_us=10000 io_uring=auto io_uring=deny io_uring=allow" -- "${cur}"))
+                    COMPREPLY=($(compgen -W "mode=on mode=off go_up_messages=8 go_up_bytes=16384 ring_bytes=1048576 spin_us=100 doze_us=10000 broker=/run/underpass/broker.sock io_uring=auto io_uring=deny io_uring=allow" -- "${cur}"))
                     return 0
                     ;;
                 *)
@@ -590,7 +590,7 @@ _underpass() {
                     return 0
                     ;;
                 --set)
-                    COMPREPLY=($(compgen -W "mode=on mode=off go_up_messages=8 go_up_bytes=16384 ring_bytes=1048576 spin_us=100 doze_us=10000 io_uring=auto io_uring=deny io_uring=allow" -- "${cur}"))
+                    COMPREPLY=($(compgen -W "mode=on mode=off go_up_messages=8 go_up_bytes=16384 ring_bytes=1048576 spin_us=100 doze_us=10000 broker=/run/underpass/broker.sock io_uring=auto io_uring=deny io_uring=allow" -- "${cur}"))
                     return 0
                     ;;
                 *)
@@ -627,7 +627,7 @@ _underpass() {
                     return 0
                     ;;
                 --set)
-                    COMPREPLY=($(compgen -W "mode=on mode=off go_up_messages=8 go_up_bytes=16384 ring_bytes=1048576 spin_us=100 doze_us=10000 io_uring=auto io_uring=deny io_uring=allow" -- "${cur}"))
+                    COMPREPLY=($(compgen -W "mode=on mode=off go_up_messages=8 go_up_bytes=16384 ring_bytes=1048576 spin_us=100 doze_us=10000 broker=/run/underpass/broker.sock io_uring=auto io_uring=deny io_uring=allow" -- "${cur}"))
                     return 0
                     ;;
                 *)
@@ -1083,7 +1083,7 @@ _underpass() {
                     return 0
                     ;;
                 --set)
-                    COMPREPLY=($(compgen -W "mode=on mode=off go_up_messages=8 go_up_bytes=16384 ring_bytes=1048576 spin_us=100 doze_us=10000 io_uring=auto io_uring=deny io_uring=allow" -- "${cur}"))
+                    COMPREPLY=($(compgen -W "mode=on mode=off go_up_messages=8 go_up_bytes=16384 ring_bytes=1048576 spin_us=100 doze_us=10000 broker=/run/underpass/broker.sock io_uring=auto io_uring=deny io_uring=allow" -- "${cur}"))
                     return 0
                     ;;
                 *)

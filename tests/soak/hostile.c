@@ -576,14 +576,15 @@ static void *echo(void *argument) {
     }
 }
 
-/* The System V segments that this process has attached: where each begins and ends. */
+/* The System V segments and memory of the broker that this process has: where each begins and ends. */
 static int segments(uintptr_t (*found)[2], int most) {
     FILE *maps = fopen("/proc/self/maps", "re");
     char line[512];
     int count = 0;
     while (maps && count < most && fgets(line, sizeof line, maps)) {
         unsigned long from, to;
-        if (strstr(line, "/SYSV00000000") && sscanf(line, "%lx-%lx", &from, &to) == 2)
+        bool ours = strstr(line, "/SYSV00000000") || strstr(line, "/memfd:underpass");
+        if (ours && sscanf(line, "%lx-%lx", &from, &to) == 2)
             found[count][0] = from, found[count++][1] = to;
     }
     if (maps) fclose(maps);

@@ -125,15 +125,27 @@ pub fn path() -> &'static Path {
 /// once.
 pub fn other_version() -> &'static Path {
     static PATH: OnceLock<PathBuf> = OnceLock::new();
+    PATH.get_or_init(|| build_apart("other-layout", "underpass_other_layout"))
+}
+
+/// A library that is built with `--cfg CFG`, in a folder of its own.
+fn build_apart(folder: &str, cfg: &str) -> PathBuf {
+    let folder = target().join(folder);
+    let mut build = cargo();
+    build.args(["build", "--quiet", "--release", "-p", "underpass-preload"]).current_dir(workspace());
+    build.env("CARGO_TARGET_DIR", &folder).env("RUSTFLAGS", format!("--cfg {cfg}"));
+    // It need not be fast.
+    build.env("CARGO_PROFILE_RELEASE_LTO", "off").env("CARGO_PROFILE_RELEASE_CODEGEN_UNITS", "16");
+    assert!(build.status().expect("cargo").success(), "the library does not build with {cfg}");
+    folder.join("release/libunderpass.so")
+}
+
+/// A library whose connections all meet through a broker, also those that could without it: as the caller says, or built once.
+pub fn always_brokered() -> &'static Path {
+    static PATH: OnceLock<PathBuf> = OnceLock::new();
     PATH.get_or_init(|| {
-        let folder = target().join("other-layout");
-        let mut build = cargo();
-        build.args(["build", "--quiet", "--release", "-p", "underpass-preload"]).current_dir(workspace());
-        build.env("CARGO_TARGET_DIR", &folder).env("RUSTFLAGS", "--cfg underpass_other_layout");
-        // Only its layout matters.
-        build.env("CARGO_PROFILE_RELEASE_LTO", "off").env("CARGO_PROFILE_RELEASE_CODEGEN_UNITS", "16");
-        assert!(build.status().expect("cargo").success(), "the other version does not build");
-        folder.join("release/libunderpass.so")
+        given("UNDERPASS_TEST_BROKERED_LIBRARY")
+            .unwrap_or_else(|| build_apart("always-brokered", "underpass_always_brokered"))
     })
 }
 
@@ -148,6 +160,17 @@ pub fn command() -> &'static Path {
         given("UNDERPASS_TEST_COMMAND").unwrap_or_else(|| {
             build(&["-p", "underpass-cli"]);
             target().join("debug/underpass")
+        })
+    })
+}
+
+/// The daemon: as the caller says, or built once.
+pub fn daemon() -> &'static Path {
+    static PATH: OnceLock<PathBuf> = OnceLock::new();
+    PATH.get_or_init(|| {
+        given("UNDERPASS_TEST_DAEMON").unwrap_or_else(|| {
+            build(&["-p", "underpass-daemon"]);
+            target().join("debug/underpassd")
         })
     })
 }

@@ -34,8 +34,13 @@ pub fn free_port() -> u16 {
 
 /// Waits until something listens on `port`, without connecting to it; fails when `server` ends first.
 pub fn await_listening(server: &mut Group, port: u16) {
+    await_listening_beside("self", server, port);
+}
+
+/// The same in the network namespace of the process that /proc has by this name.
+pub fn await_listening_beside(process: &str, server: &mut Group, port: u16) {
     let deadline = Instant::now() + Duration::from_secs(30);
-    while !is_listening(port) {
+    while !is_listening(process, port) {
         if let Some(status) = server.wait(Duration::from_millis(10)) {
             panic!("the server ended with {status}:\n{}", server.said());
         }
@@ -43,10 +48,11 @@ pub fn await_listening(server: &mut Group, port: u16) {
     }
 }
 
-fn is_listening(port: u16) -> bool {
+fn is_listening(process: &str, port: u16) -> bool {
     // Columns: number, local address:port, remote address:port, state; 0A is LISTEN (proc_net_tcp.txt).
     let wanted = format!(":{port:04X}");
-    let tables = ["/proc/net/tcp", "/proc/net/tcp6"].map(|table| fs::read_to_string(table).unwrap_or_default());
+    let table = |name: &str| fs::read_to_string(format!("/proc/{process}/net/{name}")).unwrap_or_default();
+    let tables = ["tcp", "tcp6"].map(table);
     tables.iter().flat_map(|table| table.lines()).any(|line| {
         let columns: Vec<&str> = line.split_whitespace().take(4).collect();
         columns.len() == 4 && columns[1].ends_with(&wanted) && columns[3] == "0A"

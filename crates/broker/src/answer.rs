@@ -9,8 +9,11 @@ use crate::shape::Shape;
 const KIND_WAITING: u16 = 16;
 const KIND_MET: u16 = 17;
 const KIND_REFUSED: u16 = 18;
+const KIND_HERE: u16 = 19;
 /// Octets of an answer that says to wait.
 pub const WAITING: usize = header::LEN;
+/// Octets of an answer to a knock.
+pub const HERE: usize = header::LEN + 8;
 /// Octets of an answer with memory.
 pub const MET: usize = header::LEN + 40;
 /// Octets of an answer that refuses.
@@ -56,6 +59,15 @@ pub enum Verdict {
     },
     /// The connection stays on kernel TCP.
     Refused(Refusal),
+    /// The daemon is at work: the answer to a knock.
+    ///
+    /// | Octets | Field |
+    /// |---|---|
+    /// | 24..32 | number of the daemon |
+    Here {
+        /// Another one each time that the daemon starts, not 0. It gives what it has given before again, and no other daemon does.
+        daemon: u64,
+    },
 }
 
 /// Which side of a slot an end is.
@@ -78,6 +90,12 @@ impl Answer {
         let begin = |len, kind| Header::begin::<MET>(len, kind, self.mark, self.token);
         match self.verdict {
             Verdict::Waiting => Ok(begin(WAITING, KIND_WAITING).finish()),
+            Verdict::Here { daemon: 0 } => Err(WireError::Value("daemon")),
+            Verdict::Here { daemon } => {
+                let mut to = begin(HERE, KIND_HERE);
+                to.u64(daemon);
+                Ok(to.finish())
+            }
             Verdict::Refused(refusal) => {
                 let mut to = begin(REFUSED, KIND_REFUSED);
                 to.u32(refusal as u32);
@@ -109,6 +127,7 @@ impl Answer {
             KIND_WAITING => WAITING,
             KIND_MET => MET,
             KIND_REFUSED => REFUSED,
+            KIND_HERE => HERE,
             other => return Err(WireError::Kind(other)),
         };
         if packet.len() != len {
@@ -117,6 +136,7 @@ impl Answer {
         let verdict = match header.kind {
             KIND_MET => met(from)?,
             KIND_REFUSED => refused(from)?,
+            KIND_HERE => here(from)?,
             _ => Verdict::Waiting,
         };
         Ok(Answer { token: header.token, mark: header.mark, verdict })
@@ -129,6 +149,13 @@ fn refused(mut from: Reader<'_>) -> Result<Verdict, WireError> {
         return Err(WireError::Value("reserved"));
     }
     Ok(Verdict::Refused(refusal))
+}
+
+fn here(mut from: Reader<'_>) -> Result<Verdict, WireError> {
+    match from.u64()? {
+        0 => Err(WireError::Value("daemon")),
+        daemon => Ok(Verdict::Here { daemon }),
+    }
 }
 
 fn met(mut from: Reader<'_>) -> Result<Verdict, WireError> {

@@ -2,7 +2,7 @@
 //! which memory the two ends may share. Both sides, without sockets or clocks.
 //!
 //! The library connects to a Unix socket of type SOCK_SEQPACKET and sends an [`Ask`] for each connection, with the TCP
-//! socket itself beside it (SCM_RIGHTS, unix(7)). The daemon sends an [`Answer`] as soon as it knows one; a
+//! socket itself beside it (SCM_RIGHTS, unix(7)). A [`Knock`] before it finds out whether the daemon is at work. The daemon sends an [`Answer`] as soon as it knows one; a
 //! [`Verdict::Met`] has the memory beside it, a sealed memfd. Asking again for the same socket is always allowed: the
 //! answer is the same as long as it holds.
 //!
@@ -18,12 +18,14 @@ pub mod ask;
 pub mod error;
 mod fields;
 pub mod header;
+pub mod knock;
 pub mod refusal;
 pub mod shape;
 
 pub use answer::{Answer, Side, Verdict};
 pub use ask::{Ask, Freed};
 pub use error::WireError;
+pub use knock::Knock;
 pub use refusal::Refusal;
 pub use shape::Shape;
 

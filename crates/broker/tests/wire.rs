@@ -1,7 +1,9 @@
 //! Records are what they were when they arrive, and any other octets are refused.
 
 use proptest::prelude::*;
-use underpass_broker::{Answer, Ask, Freed, LONGEST, Refusal, Shape, Side, Verdict, WireError, answer, ask, header};
+use underpass_broker::{
+    Answer, Ask, Freed, Knock, LONGEST, Refusal, Shape, Side, Verdict, WireError, answer, ask, header, knock,
+};
 
 fn ring_bytes() -> impl Strategy<Value = u32> {
     (16u32..=24).prop_map(|it| 1 << it)
@@ -27,7 +29,8 @@ fn verdicts() -> impl Strategy<Value = Verdict> {
             (one != other).then_some(met)
         },
     );
-    prop_oneof![Just(Verdict::Waiting), met, proptest::sample::select(Refusal::ALL).prop_map(Verdict::Refused)]
+    let refused = proptest::sample::select(Refusal::ALL).prop_map(Verdict::Refused);
+    prop_oneof![Just(Verdict::Waiting), (1u64..).prop_map(|daemon| Verdict::Here { daemon }), met, refused]
 }
 
 /// An octet of the record is another, or the record has another length.
@@ -43,6 +46,16 @@ proptest! {
     #[test]
     fn an_ask_is_the_same_when_it_arrives(it in asks()) {
         prop_assert_eq!(Ask::parse(&it.emit().unwrap()), Ok(it));
+    }
+
+    #[test]
+    fn a_knock_is_the_same_when_it_arrives(token: u64, mark: u64, at: usize, octet: u8, len: usize) {
+        let it = Knock { token, mark };
+        prop_assert_eq!(Knock::parse(&it.emit()), Ok(it));
+        let damaged = damage(&it.emit(), at, octet, len);
+        if let Ok(it) = Knock::parse(&damaged) {
+            prop_assert_eq!(&it.emit()[..], &damaged[..]);
+        }
     }
 
     #[test]
@@ -69,7 +82,7 @@ proptest! {
 
     #[test]
     fn any_octets_are_parsed_without_harm(octets in proptest::collection::vec(any::<u8>(), 0..200)) {
-        let _ = (Ask::parse(&octets), Answer::parse(&octets), header::Header::read(&octets));
+        let _ = (Ask::parse(&octets), Knock::parse(&octets), Answer::parse(&octets), header::Header::read(&octets));
     }
 }
 
@@ -88,6 +101,8 @@ fn a_record_goes_one_way_only() {
     assert!(matches!(Answer::parse(&ASK.emit().unwrap()), Err(WireError::Kind(_))));
     let (record, len) = Answer { token: 1, mark: 1, verdict: Verdict::Waiting }.emit().unwrap();
     assert!(matches!(Ask::parse(&record[..len]), Err(WireError::Kind(_))));
+    assert!(matches!(Knock::parse(&record[..len]), Err(WireError::Kind(_))));
+    assert!(matches!(Answer::parse(&Knock { token: 1, mark: 1 }.emit()), Err(WireError::Kind(_))));
 }
 
 #[test]
@@ -114,6 +129,6 @@ fn values_that_never_are_cannot_be_sent() {
 /// The lengths are part of the wire: a change needs another version.
 #[test]
 fn lengths_are_those_of_version_1() {
-    assert_eq!((header::VERSION, header::LEN, ask::LEN), (1, 24, 48));
-    assert_eq!((answer::WAITING, answer::REFUSED, answer::MET, LONGEST), (24, 32, 64, 64));
+    assert_eq!((header::VERSION, header::LEN, ask::LEN, knock::LEN), (1, 24, 48, 24));
+    assert_eq!((answer::WAITING, answer::HERE, answer::REFUSED, answer::MET, LONGEST), (24, 32, 32, 64, 64));
 }

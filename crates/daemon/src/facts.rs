@@ -31,8 +31,13 @@ pub enum NotConnection {
     #[error("it is no TCP socket")]
     NotTcp,
     /// It is not connected, or not any more.
-    #[error("its TCP state is {0}, and not 1 (established)")]
-    State(u8),
+    #[error("its TCP state is {state}, and not 1 (established)")]
+    State {
+        /// The state.
+        state: u8,
+        /// The socket's cookie: it may have been a connection that has met.
+        cookie: u64,
+    },
     /// The kernel does not say.
     #[error("the kernel does not tell of it: {0}")]
     Unknown(#[from] std::io::Error),
@@ -61,7 +66,7 @@ impl Facts {
         }
         let state = sys::tcp_state(socket)?;
         if state != ESTABLISHED {
-            return Err(NotConnection::State(state));
+            return Err(NotConnection::State { state, cookie: sockopt::socket_cookie(socket)? });
         }
         Ok(Facts {
             cookie: sockopt::socket_cookie(socket)?,
@@ -107,7 +112,7 @@ mod tests {
         let udp = UdpSocket::bind("127.0.0.1:0").unwrap();
         let file = std::fs::File::open("/proc/self/exe").unwrap();
         let (unix, _other) = std::os::unix::net::UnixStream::pair().unwrap();
-        assert!(matches!(Facts::of(listener.as_fd()), Err(NotConnection::State(10))));
+        assert!(matches!(Facts::of(listener.as_fd()), Err(NotConnection::State { state: 10, .. })));
         for it in [udp.as_fd(), file.as_fd(), unix.as_fd()] {
             assert!(matches!(Facts::of(it), Err(NotConnection::NotTcp)));
         }
@@ -115,7 +120,7 @@ mod tests {
         let server = listener.accept().unwrap().0;
         drop(client);
         // Until the FIN has come.
-        while !matches!(Facts::of(server.as_fd()), Err(NotConnection::State(8))) {
+        while !matches!(Facts::of(server.as_fd()), Err(NotConnection::State { state: 8, .. })) {
             std::thread::yield_now();
         }
     }

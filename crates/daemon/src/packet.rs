@@ -6,7 +6,7 @@ use rustix::io::Errno;
 use rustix::net::{RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, ReturnFlags, recvmsg};
 use std::io::IoSliceMut;
 use std::mem::MaybeUninit;
-use underpass_broker::{Ask, Refusal, WireError, ask, header};
+use underpass_broker::{Ask, Knock, Refusal, WireError, ask, header};
 
 /// Most descriptors that a packet brings (SCM_MAX_FD, unix(7)). There is room for all of them, because the kernel closes what
 /// finds no room, and that may wait.
@@ -19,8 +19,12 @@ pub enum Packet {
     Nothing,
     /// It has closed its connection, or has sent an empty packet.
     End,
+    /// The client wants to know whether the daemon is at work.
+    Knock(Knock),
     /// An ask for this connection.
     Ask(Ask, Facts),
+    /// An ask for the socket with this cookie, which is no established connection, or not any more.
+    Over(Ask, u64),
     /// Something else, with the token and the mark that its header names.
     Fault { fault: Fault, token: u64, mark: u64 },
 }
@@ -31,8 +35,8 @@ pub enum Fault {
     /// It is no record.
     #[error("{0}")]
     Wire(#[from] WireError),
-    /// An ask has exactly one descriptor beside it.
-    #[error("{0} descriptors came with it, and not one")]
+    /// An ask has exactly one descriptor beside it, a knock none.
+    #[error("{0} descriptors came with it")]
     Descriptors(usize),
     /// The descriptor is no established connection.
     #[error("{0}")]
@@ -51,7 +55,7 @@ impl Fault {
 
     /// Whether a library may have sent it: a connection may end while it is asked for.
     pub fn is_honest(&self) -> bool {
-        matches!(self, Fault::NotConnection(NotConnection::State(_) | NotConnection::Unknown(_)))
+        matches!(self, Fault::NotConnection(NotConnection::Unknown(_)))
     }
 }
 
@@ -94,7 +98,18 @@ impl Packet {
 }
 
 fn parse(octets: &[u8], descriptors: &[OwnedFd]) -> Result<Packet, Fault> {
+    if let Ok(knock) = Knock::parse(octets) {
+        return if descriptors.is_empty() {
+            Ok(Packet::Knock(knock))
+        } else {
+            Err(Fault::Descriptors(descriptors.len()))
+        };
+    }
     let ask = Ask::parse(octets)?;
     let [socket] = descriptors else { return Err(Fault::Descriptors(descriptors.len())) };
-    Ok(Packet::Ask(ask, Facts::of(socket.as_fd())?))
+    match Facts::of(socket.as_fd()) {
+        Ok(facts) => Ok(Packet::Ask(ask, facts)),
+        Err(NotConnection::State { cookie, .. }) => Ok(Packet::Over(ask, cookie)),
+        Err(other) => Err(other.into()),
+    }
 }

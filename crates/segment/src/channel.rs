@@ -18,7 +18,7 @@ const PAGE: usize = 4096;
 const LEN_MARK: usize = 1367;
 const MAGIC: u64 = u64::from_be_bytes(*b"UPpool10");
 /// Tells pools of this version of the library from others'.
-const MARK: u64 = fold(Control::LAYOUT, PoolHeader::LAYOUT);
+pub const MARK: u64 = fold(Control::LAYOUT, PoolHeader::LAYOUT);
 
 laid_out! {
     /// First page of a slot.
@@ -78,12 +78,17 @@ impl Shape {
             && (1..=Self::MAX_SLOTS).contains(&self.slots)
     }
 
-    fn slot_bytes(self) -> usize {
+    /// The shape that the broker names.
+    pub fn of_broker(shape: underpass_broker::Shape) -> Shape {
+        Shape { ring_bytes: shape.ring_bytes(), slots: shape.slots() }
+    }
+
+    const fn slot_bytes(self) -> usize {
         PAGE + 2 * self.ring_bytes as usize
     }
 
     /// Bytes of a pool of this shape.
-    pub fn pool_bytes(self) -> usize {
+    pub const fn pool_bytes(self) -> usize {
         PAGE + self.slots as usize * self.slot_bytes() - LEN_MARK
     }
 }
@@ -103,11 +108,7 @@ impl Pool {
     pub fn create(shape: Shape) -> Result<Pool, Errno> {
         // The last page is whole in memory although the length is not a multiple of its size.
         let pool = Pool { mapping: Mapping::create(shape.pool_bytes())?, shape };
-        let header = pool.header();
-        header.ring_bytes.store(shape.ring_bytes, Relaxed);
-        header.slots.store(shape.slots, Relaxed);
-        header.mark.store(MARK, Relaxed);
-        header.magic.store(MAGIC, Release);
+        pool.lay();
         Ok(pool)
     }
 
@@ -130,7 +131,40 @@ impl Pool {
         Ok((pool, attested))
     }
 
-    /// Number of the System V segment.
+    /// The pool in a memfd of the broker's, mapped once. Whether it was not before. Nothing in it is relied on: who makes a slot
+    /// ready lays out the first page as well.
+    ///
+    /// # Errors
+    /// See [`Mapping::of_memfd`].
+    pub fn of_memfd(fd: i32, shape: Shape) -> Result<(Pool, bool), Errno> {
+        let (mapping, is_new) = Mapping::of_memfd(fd, shape.pool_bytes())?;
+        Ok((Pool { mapping, shape }, is_new))
+    }
+
+    /// The same, by the number of one that this process has mapped.
+    pub fn of_number(number: i32, shape: Shape) -> Option<Pool> {
+        shape
+            .is_sane()
+            .then(|| Mapping::of_number(number, shape.pool_bytes()))
+            .flatten()
+            .map(|mapping| Pool { mapping, shape })
+    }
+
+    /// Says in the first page what this is. The same each time, so that nobody is disturbed who uses it already.
+    pub fn lay(&self) {
+        let header = self.header();
+        header.ring_bytes.store(self.shape.ring_bytes, Relaxed);
+        header.slots.store(self.shape.slots, Relaxed);
+        header.mark.store(MARK, Relaxed);
+        header.magic.store(MAGIC, Release);
+    }
+
+    /// Whether its memory came from the broker.
+    pub fn is_brokered(&self) -> bool {
+        self.mapping.is_memfd()
+    }
+
+    /// Number of the System V segment; below 0 if there is none.
     pub fn id(&self) -> i32 {
         self.mapping.id()
     }
@@ -342,3 +376,14 @@ impl Channel {
 }
 
 const _: () = assert!(size_of::<Control>() <= PAGE && size_of::<PoolHeader>() <= PAGE);
+
+/// The broker makes as many pages.
+const _: () = {
+    let mut slots = 1;
+    while slots <= Shape::MAX_SLOTS {
+        let ours = Shape { ring_bytes: 1 << 16, slots }.pool_bytes().next_multiple_of(PAGE);
+        let Ok(its) = underpass_broker::Shape::new(1 << 16, slots) else { panic!("it has the same shapes") };
+        assert!(ours as u64 == its.pool_bytes());
+        slots += 1;
+    }
+};

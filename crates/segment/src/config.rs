@@ -50,12 +50,54 @@ pub const KEYS: &[Key] = &[
         help: "Longest sleep on the shared memory, before a sleep in the kernel, which costs twice as much; 0 is none.",
     },
     Key {
+        name: "broker",
+        shape: "path, 1 to 107 bytes, or empty",
+        default: underpass_broker::DEFAULT_SOCKET,
+        help: "Socket of underpassd, which is asked about other ends that this process cannot see; empty asks nobody.",
+    },
+    Key {
         name: "io_uring",
         shape: "auto | deny | allow",
         default: "auto",
         help: "io_uring bypasses the library: auto and deny let io_uring_setup fail with ENOSYS, deny always by a seccomp filter.",
     },
 ];
+
+/// The path of a Unix socket (unix(7)).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct SocketPath {
+    bytes: [u8; Self::MOST],
+    len: usize,
+}
+
+impl SocketPath {
+    /// Bytes that a path has at most.
+    const MOST: usize = 107;
+    /// No socket.
+    pub const NONE: SocketPath = SocketPath { bytes: [0; Self::MOST], len: 0 };
+
+    /// The path `text`, of which an empty one is [`SocketPath::NONE`]; `None` if it is too long, or has a NUL.
+    pub const fn of(text: &str) -> Option<SocketPath> {
+        let (mut path, from, mut at) = (Self::NONE, text.as_bytes(), 0);
+        if from.len() > Self::MOST {
+            return None;
+        }
+        while at < from.len() {
+            if from[at] == 0 {
+                return None;
+            }
+            path.bytes[at] = from[at];
+            at += 1;
+        }
+        path.len = from.len();
+        Some(path)
+    }
+
+    /// Its bytes, without a NUL; none if there is no socket.
+    pub fn bytes(&self) -> &[u8] {
+        &self.bytes[..self.len]
+    }
+}
 
 /// What becomes of io_uring_setup(2).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -83,6 +125,8 @@ pub struct Config {
     pub spin_us: u32,
     /// Longest sleep on the shared memory before one in the kernel, in microseconds.
     pub doze_us: u32,
+    /// Socket of the broker.
+    pub broker: SocketPath,
     /// What becomes of io_uring_setup.
     pub io_uring: IoUring,
 }
@@ -106,6 +150,10 @@ impl Config {
         ring_bytes: 1 << 20,
         spin_us: 100,
         doze_us: 10_000,
+        broker: match SocketPath::of(underpass_broker::DEFAULT_SOCKET) {
+            Some(path) => path,
+            None => SocketPath::NONE,
+        },
         io_uring: IoUring::Auto,
     };
 
@@ -144,6 +192,7 @@ impl Config {
             }
             "spin_us" => self.spin_us = number(0, 10_000)? as u32,
             "doze_us" => self.doze_us = number(0, 1_000_000)? as u32,
+            "broker" => self.broker = SocketPath::of(text).ok_or(bad)?,
             "io_uring" => {
                 self.io_uring = match text {
                     "auto" => IoUring::Auto,

@@ -45,6 +45,7 @@ const EMPTY: u32 = 0;
 const WAITING: u32 = 1;
 const OFFERED: u32 = 2;
 const LENT: u32 = 3;
+const SENT_ON: u32 = 4;
 
 /// The cookies of a connection's two sockets: smaller, larger.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -278,6 +279,24 @@ impl Directory {
             slot: entry.slot.load(Relaxed),
             shape: Shape { ring_bytes: entry.shape[0].load(Relaxed), slots: entry.shape[1].load(Relaxed) },
         })
+    }
+
+    /// Sends the waiting end of `key` to the broker, since the other end cannot prove it, or be proven to it. False when it does
+    /// not wait any more.
+    pub fn send_on(&self, index: u32, key: Key, pid: i32) -> bool {
+        let Some(_held) = self.try_lock(pid) else { return false };
+        let entry = self.entry(index as usize);
+        let waits = entry.state.load(Acquire) == WAITING && entry.is(key);
+        if waits {
+            entry.state.store(SENT_ON, Release);
+        }
+        waits
+    }
+
+    /// Whether the end that waits in entry `index` is sent to the broker.
+    pub fn is_sent_on(&self, index: u32, key: Key) -> bool {
+        let entry = self.entry(index as usize);
+        entry.state.load(Acquire) == SENT_ON && entry.is(key)
     }
 
     /// Whether the entry is this connection's.

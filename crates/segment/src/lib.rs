@@ -9,6 +9,7 @@ pub mod channel;
 pub mod clock;
 pub mod company;
 pub mod config;
+pub mod dial;
 pub mod directory;
 pub mod end;
 pub mod family;

@@ -1,25 +1,33 @@
 //! How the two ends of a connection come to share a channel.
 //!
 //! An end that wants to go up asks the kernel who is at the other end ([`kernel::peer`]): that socket's cookie, inode
-//! and user. Another user's, or a socket that is not here, stays on kernel TCP. Then it asks the [`Directory`]; the
+//! and user. If it is this user's, the end asks the [`Directory`]; the
 //! first end leaves its name, the second makes the channel and offers it. Each end believes the other only if the
 //! kernel shows that the process which claims to hold the other socket really has it among its descriptors, and that
 //! the pool was made by that process, for this user alone.
+//!
+//! An end that cannot be found so asks the broker, if there is one (`brokered`).
 //!
 //! A [`Meeting`] is what one process needs for that. It is used by one thread at a time; one that finds it in use goes
 //! on with kernel TCP and comes back later.
 #![allow(unsafe_code, reason = "detaches pools that nothing uses")]
 
+mod broker;
+mod brokered;
+
 use crate::channel::{Channel, Pool, Shape, Side};
 use crate::clock;
+use crate::config::SocketPath;
 use crate::directory::{Directory, Found, Holder, Key, Offer, holder};
-use crate::end::{End, Stage};
+use crate::end::{Asked, End, Stage};
 use crate::kernel::{self, NoPeer, Peer};
 use crate::raw::{Errno, is_quiet};
 use crate::reason::Reason;
 use crate::sync::{Relaxed, Release};
-use crate::sysv::Attested;
 use crate::words::CLOSED;
+use broker::Broker;
+pub use broker::is_asking;
+use brokered::Given;
 
 /// Pools that one process has attached at most.
 const POOLS: usize = 1024;
@@ -35,6 +43,8 @@ const RESERVE: u64 = 4;
 const RESERVE_TO_JOIN: u64 = 2;
 /// A pool that nothing uses stays attached for so long, for threads that close a socket under one another.
 const LINGER_NS: u64 = 1_000_000_000;
+/// The same if the broker is to be told of its slots with the next ask.
+const LINGER_TO_TELL_NS: u64 = 60_000_000_000;
 
 #[derive(Clone, Copy)]
 struct Attached {
@@ -46,6 +56,17 @@ struct Attached {
     unused_since: u64,
     /// For a pool that this process made: the family it was made for, and the slots taken.
     made_for: Option<(i32, u64)>,
+    /// For a pool of the broker's.
+    given: Option<Given>,
+    /// The number of the daemon that gave it.
+    daemon: u64,
+}
+
+impl Attached {
+    /// For how long it stays attached once nothing uses it, in nanoseconds.
+    fn lingers(&self) -> u64 {
+        if self.given.is_some_and(|given| given.is_any()) { LINGER_TO_TELL_NS } else { LINGER_NS }
+    }
 }
 
 /// What the directory says to an end that waits.
@@ -66,27 +87,38 @@ pub struct Meeting {
     ring_bytes: u32,
     directory: Option<Directory>,
     let_go: fn(i32, *const u8) -> bool,
+    broker: Broker,
     pools: [Option<Attached>; POOLS],
 }
 
 impl Meeting {
     /// A process that has met nobody yet.
     pub const fn new() -> Meeting {
-        Meeting { family: 0, ring_bytes: 1 << 20, directory: None, let_go: |_, _| true, pools: [const { None }; POOLS] }
+        Meeting {
+            family: 0,
+            ring_bytes: 1 << 20,
+            directory: None,
+            let_go: |_, _| true,
+            broker: Broker::new(SocketPath::NONE),
+            pools: [const { None }; POOLS],
+        }
     }
 
-    /// Says which family the ends of this process belong to, how large its rings are to be, and who is asked before a pool
-    /// (by its number and where it begins) is detached: true if nothing uses it.
-    pub fn set_up(&mut self, family: i32, ring_bytes: u32, let_go: fn(i32, *const u8) -> bool) {
+    /// Says which family the ends of this process belong to, how large its rings are to be, where the broker listens, and who
+    /// is asked before a pool (by its number and where it begins) is detached: true if nothing uses it.
+    pub fn set_up(&mut self, family: i32, ring_bytes: u32, broker: SocketPath, let_go: fn(i32, *const u8) -> bool) {
         self.let_go = let_go;
         self.family = family;
         self.ring_bytes = ring_bytes;
+        self.broker = Broker::new(broker);
     }
 
     /// In a forked child: the pools that the parent made remain attached, but are the parent's to give away.
     pub fn after_fork(&mut self) {
+        self.broker.after_fork();
         for pool in self.pools.iter_mut().flatten() {
             pool.made_for = None;
+            pool.given = None;
         }
     }
 
@@ -94,6 +126,7 @@ impl Meeting {
     /// segments that are needed are attached once more. Those that are in use stay where they are.
     pub fn begin_anew(&mut self) {
         self.directory = None;
+        self.broker.begin_anew();
         self.pools.fill(None);
     }
 
@@ -113,12 +146,15 @@ impl Meeting {
         let peer = match kernel::peer(fd) {
             // Not accepted yet: it has no owner that could prove anything.
             Ok(peer) if peer.inode == 0 => return,
-            Ok(peer) if peer.uid == uid => peer,
-            Ok(_) => return end.pin(Reason::OtherUser),
+            Ok(peer) if peer.uid == uid && !ALWAYS_BROKERED => peer,
+            Ok(_) => return self.seek_by_broker(end, fd, Reason::OtherUser),
             // A crowded listener answers with a SYN cookie (RFC 4987, 3.6): it has no socket for the connection before it
             // has taken data of it.
             Err(NoPeer::Elsewhere) if unheard => return,
-            Err(NoPeer::Elsewhere) => return end.pin(unless_closed(fd, Reason::Remote)),
+            Err(NoPeer::Elsewhere) => match unless_closed(fd, Reason::Remote) {
+                Reason::Remote => return self.seek_by_broker(end, fd, Reason::Remote),
+                closed => return end.pin(closed),
+            },
             Err(NoPeer::NoAnswer(e)) if passes(e) => return,
             Err(NoPeer::NoAnswer(_)) => return end.pin(Reason::NoSockDiag),
         };
@@ -132,9 +168,8 @@ impl Meeting {
                 end.advance(Stage::Waiting);
             }
             Found::Waiter(index, waiter) => {
-                if !holds(waiter, &peer) {
-                    directory.clear(index, key, me.pid);
-                    return end.pin(unless_closed(fd, Reason::Unproven));
+                if !holds(waiter, &peer) || !kernel::is_dumpable() && self.has_broker() {
+                    return self.send_both_on(end, fd, (directory, index, key));
                 }
                 let Ok((pool, slot)) = self.make(waiter.family) else { return end.pin(Reason::NoMemory) };
                 let Some(channel) = pool.slot(slot, Side::Maker) else { return };
@@ -158,8 +193,12 @@ impl Meeting {
 
     /// What an end that waits has come to. One load, mostly.
     pub fn answer(&mut self, end: &End) -> Answer {
+        if end.asked() != Asked::Nothing {
+            return self.answer_of_broker(end);
+        }
         match self.entry(end) {
             Some((directory, index, key)) if directory.offered(index, key).is_some() => Answer::Offer,
+            Some((directory, index, key)) if directory.is_sent_on(index, key) => Answer::Offer,
             Some((directory, index, key)) if directory.is_there(index, key) => Answer::None,
             _ => Answer::Forgotten,
         }
@@ -172,8 +211,20 @@ impl Meeting {
 
     /// An end that waits takes the channel that it has been offered.
     pub fn take_offer(&mut self, end: &End, fd: i32) {
-        let Some((directory, index, key, offer)) = self.offer(end) else { return };
+        if end.asked() != Asked::Nothing {
+            return self.heed_broker(end, fd);
+        }
         let pid = kernel::process_id();
+        if let Some((directory, index, key)) = self.entry(end)
+            && directory.is_sent_on(index, key)
+        {
+            if directory.clear(index, key, pid) {
+                end.entry.store(0, Relaxed);
+                self.seek_by_broker(end, fd, Reason::Unproven);
+            }
+            return;
+        }
+        let Some((directory, index, key, offer)) = self.offer(end) else { return };
         match self.prove(end, fd, directory.uid(), offer) {
             // Its maker may have closed, or the table is busy: there will be another look, or none.
             Ok((pool, channel)) => {
@@ -248,14 +299,21 @@ impl Meeting {
     }
 
     /// The channel of a joined end, attached to this process if it was not (the end may have been joined by another
-    /// process of its family). Whoever attaches it counts as one user of its pool.
-    pub fn channel(&mut self, end: &End) -> Option<Channel> {
+    /// process of its family). Whoever attaches it counts as one user of its pool. What the broker gave it gives again for `fd`, a
+    /// descriptor of the socket.
+    pub fn channel(&mut self, end: &End, fd: Option<i32>) -> Option<Channel> {
         let id = end.pool.load(Relaxed);
         let pool = match self.attached(id) {
             Some(it) => it.pool,
             None => {
-                let (pool, attested) = self.open(end)?;
-                self.remember(pool, attested.creator, None).ok()?;
+                let pool = match (self.open(end), fd) {
+                    (Some((pool, creator)), _) => {
+                        self.remember(pool, creator, None).ok()?;
+                        pool
+                    }
+                    (None, Some(fd)) if end.is_brokered() => self.fetch(end, fd)?,
+                    _ => return None,
+                };
                 if let Some(it) = self.attached(id) {
                     it.users = 1;
                 }
@@ -277,15 +335,21 @@ impl Meeting {
     }
 
     /// Whether another program in this process could attach the pools that this one has attached.
-    pub fn can_attach_again(&self) -> bool {
+    pub fn can_attach_again(&mut self) -> bool {
         let uid = kernel::user_id();
-        self.pools.iter().flatten().all(|it| it.users == 0 || it.pool.is_there(uid))
+        let is_there = |it: &Attached| it.users == 0 || it.pool.is_brokered() || it.pool.is_there(uid);
+        self.pools.iter().flatten().all(is_there) && self.would_be_given_again()
     }
 
-    /// The pool of a joined end, attached.
-    fn open(&self, end: &End) -> Option<(Pool, Attested)> {
+    /// The pool of a joined end, attached, and the process that made it. One of the broker's is there if this process, or the
+    /// one that it was forked from, has mapped it.
+    fn open(&self, end: &End) -> Option<(Pool, i32)> {
+        if end.is_brokered() {
+            return Some((Pool::of_number(end.pool.load(Relaxed), end.shape())?, 0));
+        }
         let uid = self.directory.map_or_else(kernel::user_id, |directory| directory.uid());
-        Pool::open(end.pool.load(Relaxed), end.shape(), uid).ok()
+        let (pool, attested) = Pool::open(end.pool.load(Relaxed), end.shape(), uid).ok()?;
+        Some((pool, attested.creator))
     }
 
     /// Whether the other end never came for the channel of `end`, which is no more: its offer still stands, or the other
@@ -330,7 +394,7 @@ impl Meeting {
         if let Some(channel) = pool.slot(end.slot.load(Relaxed), end.side()) {
             self.close(end, &channel);
         }
-        if attached.is_none() {
+        if attached.is_none() && !pool.is_brokered() {
             // SAFETY: nobody else knows of this mapping.
             unsafe { pool.detach() };
         }
@@ -423,7 +487,7 @@ impl Meeting {
         for place in self.pools.iter_mut() {
             if let Some(it) = place
                 && it.users == 0
-                && now.saturating_sub(it.unused_since) > LINGER_NS
+                && now.saturating_sub(it.unused_since) > it.lingers()
             {
                 if !(self.let_go)(it.pool.id(), it.pool.begin()) {
                     it.unused_since = now;
@@ -435,7 +499,7 @@ impl Meeting {
                 *place = None;
             }
         }
-        let entry = Attached { pool, creator, users: 0, unused_since: now, made_for };
+        let entry = Attached { pool, creator, users: 0, unused_since: now, made_for, given: None, daemon: 0 };
         match self.pools.iter_mut().find(|p| p.is_none()) {
             Some(place) => {
                 *place = Some(entry);
@@ -464,6 +528,9 @@ impl Default for Meeting {
         Meeting::new()
     }
 }
+
+/// In a build for tests alone, the broker leads all ends to each other: `RUSTFLAGS="--cfg underpass_always_brokered"`.
+const ALWAYS_BROKERED: bool = cfg!(underpass_always_brokered);
 
 /// What is offered is not what it should be.
 const FORGED: Errno = Errno(libc::EACCES);

@@ -35,7 +35,7 @@ reasons! {
     Closed = "closed",
     /// The other end is on another host or in another network namespace.
     Remote = "remote",
-    /// The other end belongs to another user; users do not share memory.
+    /// The other end belongs to another user, and there is no underpassd that could let both share memory.
     OtherUser = "other-user",
     /// The other end could not be proven to hold this connection.
     Unproven = "unproven",
@@ -85,4 +85,10 @@ reasons! {
     HandOver = "hand-over",
     /// The process has so many short connections, one after another, that it follows only a few of them.
     ShortLived = "short-lived",
+    /// underpassd does not let the users of the two ends share memory.
+    Policy = "policy",
+    /// Only underpassd could say who is at the other end, and it has not answered.
+    NoBroker = "no-broker",
+    /// The kernel path of this connection between users or namespaces does not answer, so memory does not carry it either.
+    PathSilent = "path-silent",
 }

@@ -9,7 +9,9 @@
 //! shows whose it is, and the next process of this user that looks for segments removes it.
 #![allow(unsafe_code, reason = "attaches memory and calls shmctl")]
 
-use crate::raw::{Errno, syscall};
+mod memfd;
+
+use crate::raw::{Answer, Errno, syscall};
 use crate::sync::{AtomicBool, AtomicU64, Relaxed};
 use core::mem::MaybeUninit;
 use core::ptr::NonNull;
@@ -91,7 +93,7 @@ impl Mapping {
 
     /// Whether [`Mapping::open`] would find it again.
     pub fn is_there(&self, uid: u32) -> bool {
-        attest_private(self.id, self.len, uid).is_ok()
+        !self.is_memfd() && attest_private(self.id, self.len, uid).is_ok()
     }
 
     /// The same, to be read only: whoever writes to it is killed.
@@ -187,10 +189,13 @@ impl Mapping {
 
     /// How many processes have it attached; `None` when the kernel does not say.
     pub fn attached(&self) -> Option<u64> {
+        if self.is_memfd() {
+            return None;
+        }
         Some(attest(self.id, IPC_STAT).ok()?.1.attached)
     }
 
-    /// Number by which another process of this user attaches it.
+    /// Number by which another process of this user attaches it; below 0 for memory of the broker, which is attached by nobody.
     pub fn id(&self) -> i32 {
         self.id
     }
@@ -215,6 +220,12 @@ impl Mapping {
     /// # Safety
     /// No reference into it may be used afterwards, by any thread.
     pub unsafe fn detach(self) {
+        if self.is_memfd() {
+            // SAFETY: passed on to the caller.
+            unsafe { self.unmap_memfd() };
+            ATTACHED.fetch_sub(self.len as u64, Relaxed);
+            return;
+        }
         // SAFETY: the address came from shmat; the caller vouches that nothing uses it.
         let _ = unsafe { syscall(libc::SYS_shmdt, [self.base.as_ptr() as usize, 0, 0, 0, 0, 0]) };
         ATTACHED.fetch_sub(self.len as u64, Relaxed);
@@ -325,6 +336,12 @@ fn attach(id: i32, len: usize, flags: usize) -> Result<Mapping, Errno> {
 }
 
 fn attach_uncounted(id: i32, len: usize, flags: usize) -> Result<NonNull<u8>, Errno> {
+    // SAFETY: address 0 lets the kernel choose a free range.
+    unlocked(len, || unsafe { syscall(libc::SYS_shmat, [id as usize, 0, flags, 0, 0, 0]) })
+}
+
+/// Where `map` has mapped `len` bytes, which are kept out of what this process locks: see [`set_locking`].
+fn unlocked(len: usize, map: impl FnOnce() -> Answer) -> Result<NonNull<u8>, Errno> {
     let future = |flags: i32| {
         // SAFETY: without MCL_CURRENT it changes no mapping that exists.
         let _ = unsafe { syscall(libc::SYS_mlockall, [(libc::MCL_FUTURE | flags) as usize, 0, 0, 0, 0, 0]) };
@@ -333,8 +350,7 @@ fn attach_uncounted(id: i32, len: usize, flags: usize) -> Result<NonNull<u8>, Er
     if locking {
         future(libc::MCL_ONFAULT);
     }
-    // SAFETY: address 0 lets the kernel choose a free range.
-    let base = unsafe { syscall(libc::SYS_shmat, [id as usize, 0, flags, 0, 0, 0]) };
+    let base = map();
     if locking && LOCKING.load(Relaxed) {
         future(0);
     }

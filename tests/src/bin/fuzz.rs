@@ -14,7 +14,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 use underpass_tests::fuzz::{self, Player};
 use underpass_tests::library;
-use underpass_tests::mode::{MODES, Mode};
+use underpass_tests::mode::{self, Mode};
 
 /// How often a program that has differed is repeated, to see how often it does.
 const REPEATS: u32 = 6;
@@ -66,8 +66,7 @@ struct Row {
 
 fn main() -> Result<ExitCode> {
     let options = Options::parse();
-    let modes: Vec<&Mode> = MODES
-        .iter()
+    let modes: Vec<&Mode> = mode::all()
         .filter(|mode| mode.is_fast() && options.mode.as_ref().is_none_or(|only| only == mode.name))
         .collect();
     if modes.is_empty() || options.jobs == 0 {

@@ -25,7 +25,7 @@ const FLOORS: &[(&str, &[&[&str]])] = &[
             &["channel", "tap"],
             &["ring"],
             &["company", "lock", "parted", "stats", "vector", "wait"],
-            &["clock", "kernel", "sysv"],
+            &["clock", "dial", "kernel", "sysv"],
             &["config", "io_uring", "layout", "local", "raw", "reason", "sync", "words"],
         ],
     ),

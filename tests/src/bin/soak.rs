@@ -16,7 +16,7 @@ use underpass_segment::reason::Reason;
 use underpass_tests::compiler::cc;
 use underpass_tests::group::Group;
 use underpass_tests::library::{self, Run};
-use underpass_tests::mode::{MODES, Mode};
+use underpass_tests::mode::{self, Mode};
 
 /// What is run: a program of `tests/soak`, and the arguments behind the seed and the seconds.
 const PROGRAMS: &[(&str, &[&str])] =
@@ -45,7 +45,7 @@ struct Options {
     /// Only this program
     #[arg(long)]
     program: Option<String>,
-    /// Only this mode (kernel, default, "at once", asleep, "small ring")
+    /// Only this mode (kernel, default, "at once", asleep, "small ring", brokered)
     #[arg(long)]
     mode: Option<String>,
 }
@@ -170,7 +170,7 @@ fn main() -> Result<ExitCode> {
 
 fn rows(options: &Options, folder: &Path) -> Vec<Row> {
     let chosen = |given: &Option<String>, name: &str| given.as_ref().is_none_or(|given| given == name);
-    let modes = || std::iter::once(None).chain(MODES.iter().filter(|mode| mode.is_fast()).map(Some));
+    let modes = || std::iter::once(None).chain(mode::all().filter(|mode| mode.is_fast()).map(Some));
     let mut rows = Vec::new();
     let long = LONG.iter().filter(|(name, _)| options.program.as_deref() == Some(name));
     for &(name, arguments) in PROGRAMS.iter().filter(|(name, _)| chosen(&options.program, name)).chain(long) {

@@ -4,7 +4,7 @@ use std::path::Path;
 use std::time::Duration;
 use underpass_tests::compiler::cc;
 use underpass_tests::library::AT_ONCE;
-use underpass_tests::mode::MODES;
+use underpass_tests::mode;
 use underpass_tests::net::free_port;
 use underpass_tests::stage::{Stage, compile};
 
@@ -71,7 +71,7 @@ fn soak(stage: &Stage, name: &str, arguments: &[&str], settings: &[(&str, &str)]
 /// Killed, stopped, aborted, ended, executing another program, shared with a child: see the program.
 #[test]
 fn either_end_dies_at_any_point() {
-    for mode in MODES.iter().filter(|mode| mode.warm) {
+    for mode in mode::all().filter(|mode| mode.warm > 0) {
         let Some(stage) = Stage::with(&["cc"]) else { return };
         soak(&stage, "deaths", &["1", "4"], mode.settings);
         stage.finish();

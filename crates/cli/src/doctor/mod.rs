@@ -1,5 +1,6 @@
 //! `underpass doctor`: whether a program or a process can be accelerated here, and what to do where it cannot.
 
+mod broker;
 mod process;
 mod program;
 mod system;
@@ -79,11 +80,13 @@ pub fn doctor(arguments: &DoctorArguments) -> Result<i32, Failure> {
             (name, findings, None)
         }
     };
+    let broker = config.as_ref().map_or(settings.typed.broker, |config| config.broker);
     // A process under Underpass goes by what it was started with, and not by what this command is told.
     if config.is_none() {
         findings.extend(system::settings(&settings));
     }
     findings.extend(system::look());
+    findings.push(broker::look(&broker));
     let barred = findings.iter().any(|it| it.verdict == Verdict::Bars);
     let shown = if arguments.json {
         format!("{:#}\n", to_json(&name, barred, &findings))
@@ -105,7 +108,7 @@ fn to_text(name: &str, barred: bool, is_running: bool, findings: &[Finding]) -> 
     let verdict = if barred {
         "stays on kernel TCP, at its speed"
     } else {
-        "can go fast, wherever the other end runs under Underpass too: here, as the same user"
+        "can go fast, wherever the other end runs under Underpass too: here, as the same user, or as underpassd allows"
     };
     let name = printable(name);
     // What shows only once there are connections.

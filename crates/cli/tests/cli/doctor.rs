@@ -420,3 +420,29 @@ fn hostile_names_are_shown_harmlessly() {
     assert!(stdout(&shown).contains("\\u{1b}[2Jsleep"), "{}", stdout(&shown));
     assert!(!stdout(&shown).contains('\x1b'));
 }
+
+/// The daemon is `crates/daemon`'s own affair; here it is a socket that says nothing, one that nobody listens at, or none.
+#[test]
+fn a_broker_that_does_not_answer_is_named() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("socket");
+    let look = || {
+        let setting = format!("broker={}", path.display());
+        finding(&underpass(&["doctor", "--json", "--set", &setting, "/bin/sh"]).output().unwrap(), "broker")
+    };
+    assert!(look().starts_with("ok no underpassd listens at"), "{}", look());
+    let kind = rustix::net::SocketType::SEQPACKET;
+    let socket = rustix::net::socket(rustix::net::AddressFamily::UNIX, kind, None).unwrap();
+    rustix::net::bind(&socket, &rustix::net::SocketAddrUnix::new(&path).unwrap()).unwrap();
+    assert!(look().starts_with("ok no underpassd listens at"), "{}", look());
+    rustix::net::listen(&socket, 8).unwrap();
+    assert!(look().starts_with("mind underpassd does not answer at"), "{}", look());
+    if !is_root() {
+        fs::set_permissions(&path, fs::Permissions::from_mode(0o400)).unwrap();
+        assert!(look().starts_with("mind underpassd cannot be asked at"), "{}", look());
+    }
+    assert!(
+        finding(&underpass(&["doctor", "--json", "--set", "broker=", "/bin/sh"]).output().unwrap(), "broker")
+            .starts_with("ok")
+    );
+}

@@ -100,14 +100,14 @@ impl Exchange {
         self.parties.insert(process, Party { user: Rc::new(user), waiting: HashSet::new() });
     }
 
-    /// A process has ended.
-    pub fn dismiss(&mut self, process: ProcessId) {
+    /// A process has ended at the time `now`, in nanoseconds.
+    pub fn dismiss(&mut self, process: ProcessId, now: u64) {
         let cookies = self.parties.get(&process).map_or_else(Vec::new, |it| it.waiting.iter().copied().collect());
         for cookie in cookies {
             self.forget(cookie);
         }
         self.parties.remove(&process);
-        self.pools.leave(process);
+        self.pools.leave(process, now);
     }
 
     /// Whether nothing is known of a process but that it exists.
@@ -115,18 +115,19 @@ impl Exchange {
         self.parties.get(&process).is_none_or(|it| it.waiting.is_empty()) && !self.pools.has(process)
     }
 
-    /// Forgets the ends that have waited too long at the time `now`, in nanoseconds.
+    /// Forgets the ends that have waited too long at the time `now`, in nanoseconds, and pools of which one side has ended.
     pub fn expire(&mut self, now: u64) {
         let old = |it: &&Waiting| now.saturating_sub(it.since) > ASK_NS;
         let cookies: Vec<u64> = self.waiting.values().filter(old).map(|it| it.facts.cookie).collect();
         for cookie in cookies {
             self.forget(cookie);
         }
+        self.pools.expire(now);
     }
 
-    /// Whether anybody waits, and may have to be forgotten.
+    /// Whether there is anything that may have to be forgotten.
     pub fn is_waited(&self) -> bool {
-        !self.waiting.is_empty()
+        !self.waiting.is_empty() || self.pools.are_dying()
     }
 
     /// A process asks for the connection whose socket the kernel describes so.
@@ -162,6 +163,18 @@ impl Exchange {
                 Err(refusal) => me.refuse(refusal),
             }],
         }
+    }
+
+    /// A process asks for a socket that is no established connection: what it has met it is given again.
+    pub fn again(&mut self, (process, client): (ProcessId, ClientId), ask: Ask, cookie: u64) -> Reply {
+        let uid = self.parties.get(&process).map(|it| it.user.uid);
+        let met = uid.and_then(|uid| self.pools.again(cookie, process, uid, ask.mark));
+        let (verdict, memory) = match met {
+            Some(Ok((verdict, memory))) => (verdict, Some(memory)),
+            Some(Err(refusal)) => (Verdict::Refused(refusal), None),
+            None => (Verdict::Refused(Refusal::NotConnection), None),
+        };
+        Reply { to: client, answer: Answer { token: ask.token, mark: ask.mark, verdict }, memory }
     }
 
     /// `me` says that `other`, which has asked before, is its other end.

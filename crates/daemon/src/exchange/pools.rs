@@ -4,12 +4,16 @@ use super::ProcessId;
 use crate::limits::Limits;
 use crate::memory;
 use rustix::fd::OwnedFd;
-use std::collections::HashMap;
+use std::collections::{HashMap, VecDeque};
+use std::hash::{BuildHasher, Hasher, RandomState};
 use std::rc::Rc;
 use underpass_broker::{Freed, Refusal, Shape, Side, Verdict};
 
 /// How many times as many slots the next pool of two processes has.
 const GROWTH: u32 = 8;
+/// A pool of which one side has ended is kept for so long, in nanoseconds: a program that the other side executes, or passes a socket
+/// to, may come for what the dead have left unread.
+pub(super) const GRACE_NS: u64 = 5_000_000_000;
 /// Most processes of one side of a pool: those that a process has forked, and that asked for themselves.
 const MOST_OF_A_SIDE: usize = 256;
 
@@ -62,12 +66,16 @@ pub(super) struct Pools {
     met: HashMap<u64, Met>,
     /// By user.
     usage: HashMap<u32, Usage>,
+    /// Pools of which one side has ended, and when they go, the first one first.
+    dying: VecDeque<(u64, u64)>,
 }
 
 impl Pools {
     pub(super) fn new(limits: Limits) -> Pools {
         let (pools, of) = (HashMap::new(), HashMap::new());
-        Pools { limits, last: 0, pools, of, met: HashMap::new(), usage: HashMap::new() }
+        // Nowhere near the numbers that an earlier daemon gave: a process may still have pools of that one.
+        let last = RandomState::new().build_hasher().finish() >> 1;
+        Pools { limits, last, pools, of, met: HashMap::new(), usage: HashMap::new(), dying: VecDeque::new() }
     }
 
     /// Whether the process is a side of any pool.
@@ -198,16 +206,31 @@ impl Pools {
         }
     }
 
-    /// A process has ended. A pool goes with the last process of either side: then nobody can meet in it any more. Who has
-    /// it mapped keeps it.
-    pub(super) fn leave(&mut self, process: ProcessId) {
+    /// A process has ended at the time `now`. Where it was the last one of a side, nobody can meet in the pool any more, which
+    /// goes soon, and with the last one of the other side at once. Who has it mapped keeps it.
+    pub(super) fn leave(&mut self, process: ProcessId, now: u64) {
         for number in self.of.remove(&process).unwrap_or_default() {
             let Some(pool) = self.pools.get_mut(&number) else { continue };
             pool.sides.iter_mut().for_each(|side| side.retain(|it| *it != process));
-            if pool.sides.iter().any(Vec::is_empty) {
+            if pool.sides.iter().all(Vec::is_empty) {
                 self.remove(number);
+            } else if pool.sides.iter().any(Vec::is_empty) {
+                self.dying.push_back((now + GRACE_NS, number));
             }
         }
+    }
+
+    /// Lets go of the pools whose time has come.
+    pub(super) fn expire(&mut self, now: u64) {
+        while let Some((_, number)) = self.dying.front().copied().filter(|(when, _)| *when <= now) {
+            self.dying.pop_front();
+            self.remove(number);
+        }
+    }
+
+    /// Whether any are about to go.
+    pub(super) fn are_dying(&self) -> bool {
+        !self.dying.is_empty()
     }
 
     fn remove(&mut self, number: u64) {

@@ -1,5 +1,6 @@
 //! Ends that ask, in every order, by a kernel whose word is a table.
 
+use super::pools::GRACE_NS;
 use super::*;
 use std::cell::RefCell;
 use std::net::SocketAddr;
@@ -220,8 +221,10 @@ fn what_a_process_had_goes_with_it() {
     stage.meets(2, 12);
     stage.waits(1, 13);
     assert!(!stage.exchange.is_unused(ProcessId(1)));
-    stage.exchange.dismiss(ProcessId(1));
-    assert!(stage.exchange.is_unused(ProcessId(1)) && stage.exchange.is_unused(ProcessId(2)));
+    stage.exchange.dismiss(ProcessId(1), 0);
+    assert!(stage.exchange.is_unused(ProcessId(1)) && !stage.exchange.is_unused(ProcessId(2)));
+    stage.exchange.expire(GRACE_NS);
+    assert!(stage.exchange.is_unused(ProcessId(2)));
     // Who comes too late waits for one that never comes, and is forgotten.
     stage.waits(2, 14);
     stage.exchange.expire(ASK_NS);
@@ -234,9 +237,12 @@ fn what_a_process_had_goes_with_it() {
     stage.waits(1, 15);
     let place = stage.meets(2, 16);
     stage.meets(5, 15);
-    stage.exchange.dismiss(ProcessId(1));
+    stage.exchange.dismiss(ProcessId(1), 0);
     assert_eq!(stage.meets(5, 15).memory, place.memory);
-    stage.exchange.dismiss(ProcessId(5));
+    stage.exchange.dismiss(ProcessId(5), 0);
+    // A program that process 2 executes may come for what the dead have left.
+    assert_eq!(stage.meets(2, 16).memory, place.memory);
+    stage.exchange.expire(GRACE_NS);
     assert!(stage.exchange.is_unused(ProcessId(2)));
 }
 
@@ -263,7 +269,8 @@ fn a_user_has_limits_and_others_have_their_own() {
         let refused = stage.ask(3, other).iter().any(|it| it.answer.verdict == Verdict::Refused(Refusal::Limit));
         assert_eq!(refused, n == 4);
         if n == 4 {
-            stage.exchange.dismiss(ProcessId(10));
+            stage.exchange.dismiss(ProcessId(10), 0);
+            stage.exchange.expire(GRACE_NS);
             stage.waits(process, one);
             stage.meets(3, other);
         }

@@ -21,6 +21,7 @@ use rustix::net::{SendAncillaryBuffer, SendAncillaryMessage, SendFlags, SocketFl
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
 use std::fs::File;
+use std::hash::{BuildHasher, Hasher, RandomState};
 use std::io::{self, IoSlice};
 use std::mem::MaybeUninit;
 use std::os::unix::net::UnixStream;
@@ -61,6 +62,8 @@ pub struct Server {
     exchange: Exchange,
     evidence: Kernel,
     began: Instant,
+    /// See [`Verdict::Here`].
+    number: u64,
     tidied: u64,
     buried: u64,
     /// Clients that have sent faster than they may, and when they are read again.
@@ -96,6 +99,7 @@ impl Server {
             exchange: Exchange::new(policy, limits),
             evidence,
             began: Instant::now(),
+            number: RandomState::new().build_hasher().finish().max(1),
             tidied: 0,
             buried: 0,
             later: BinaryHeap::new(),
@@ -244,10 +248,19 @@ impl Server {
         match packet {
             Ok(Packet::Nothing) => {}
             Ok(Packet::End) => return self.disconnect(client),
+            Ok(Packet::Knock(knock)) => {
+                let answer =
+                    Answer { token: knock.token, mark: knock.mark, verdict: Verdict::Here { daemon: self.number } };
+                self.reply(&Reply { to: ClientId(client), answer, memory: None });
+            }
             Ok(Packet::Ask(ask, facts)) => {
                 let asker = (process, ClientId(client));
                 let replies = self.exchange.ask(asker, ask, facts, &self.evidence, now);
                 replies.into_iter().for_each(|reply| self.reply(&reply));
+            }
+            Ok(Packet::Over(ask, cookie)) => {
+                let reply = self.exchange.again((process, ClientId(client)), ask, cookie);
+                self.reply(&reply);
             }
             Ok(Packet::Fault { fault, token, mark }) => {
                 tracing::debug!(uid, client, %fault, "a packet is refused");
@@ -306,7 +319,7 @@ impl Server {
     }
 
     fn ended(&mut self, id: ProcessId) {
-        self.exchange.dismiss(id);
+        self.exchange.dismiss(id, self.now());
         if let Some(it) = self.clients.remove(id) {
             let _ = epoll::delete(&self.events, &it.process.descriptor);
         }

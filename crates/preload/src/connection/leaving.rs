@@ -2,7 +2,10 @@
 
 use super::Connection;
 use super::count::count_reason;
+use crate::guest::family;
+use underpass_segment::end::Asked;
 use underpass_segment::kernel;
+use underpass_segment::meeting::is_asking;
 use underpass_segment::reason::Reason;
 use underpass_segment::switch::{Departure, LeftRing, Port, Recipient};
 
@@ -107,7 +110,14 @@ impl Connection {
         self.joined_port()
     }
 
+    /// Nothing comes of an ask of the broker any more, if there is one. Whether a copy of the socket may lie there.
+    pub fn stop_asking(&self) -> bool {
+        (self.end.asked() != Asked::Nothing || is_asking())
+            && family::with_meeting_surely(|meeting| meeting.leave_broker(self.end)) == Some(true)
+    }
+
     fn pin_end(&self, reason: Reason) {
+        self.stop_asking();
         if reason == Reason::Inherited {
             // Whoever pins it for that gives the socket to a program without the library, or may do so.
             self.end.owners.note_outsider();

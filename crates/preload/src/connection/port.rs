@@ -42,7 +42,7 @@ impl Connection {
             }
             return matches!(handle.attached.load(Acquire), PRESENT | UNTOUCHED);
         }
-        let channel = family::with_meeting_surely(|meeting| meeting.channel(self.end)).flatten();
+        let channel = family::with_meeting_surely(|meeting| meeting.channel(self.end, Some(self.fd))).flatten();
         if let Some(channel) = channel {
             // SAFETY: WORKING makes this thread the only writer, and nobody reads before UNTOUCHED.
             unsafe { (*handle.channel.get()).write(channel) };

@@ -52,7 +52,7 @@ pub fn drop_reference(family: &'static Family, index: u32, channel: Option<Chann
     }
     let closed = fd.filter(|_| last).map(|fd| Connection::at(family, index, fd));
     if let Some(connection) = closed.filter(Connection::has_outsider)
-        && let Some(channel) = channel.or_else(|| family::with_meeting_surely(|m| m.channel(end)).flatten())
+        && let Some(channel) = channel.or_else(|| family::with_meeting_surely(|m| m.channel(end, None)).flatten())
     {
         // Of several that let go of it at the same time, none saw before that it was the last.
         connection.leave_no_gap_by(&connection.port_with(channel, thread::number()));
@@ -76,7 +76,7 @@ fn finish(family: &Family, index: u32, channel: Option<Channel>) {
     report(end, index, true);
     if end.has_channel() {
         family::with_meeting_surely(|m| {
-            if let Some(channel) = channel.or_else(|| m.channel(end)) {
+            if let Some(channel) = channel.or_else(|| m.channel(end, None)) {
                 m.close(end, &channel);
             }
         });
@@ -107,7 +107,7 @@ fn reap(family: &'static Family) {
         let is_over = !claimed && is_as_kept && end.owners.end_loan(until);
         let last = is_over && !end.owners.are_any();
         if last {
-            let channel = family::with_meeting_surely(|m| m.channel(end)).flatten().filter(|_| end.has_channel());
+            let channel = family::with_meeting_surely(|m| m.channel(end, None)).flatten().filter(|_| end.has_channel());
             let is_lost = channel.is_some_and(|channel| {
                 Connection::at(family, index, -1).port_with(channel, thread::number()).goes_with_channel()
             });

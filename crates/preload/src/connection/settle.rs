@@ -15,7 +15,8 @@ impl Connection {
     /// The connection has just been pinned. Whether it is settled now: not if that may end, or if it has to be followed further.
     #[cold]
     pub fn settle(&self) -> bool {
-        let is_for_good = matches!(self.end.reason(), Reason::Remote | Reason::OtherUser | Reason::NoSockDiag);
+        let is_for_good =
+            matches!(self.end.reason(), Reason::Remote | Reason::OtherUser | Reason::NoSockDiag | Reason::Policy);
         let was_never_met = !self.end.has_channel() && self.end.entry.load(Relaxed) == 0;
         if !is_for_good || !was_never_met || self.has_duplicates() || (watchers().is_looked_at)(self.fd) {
             return false;

@@ -111,6 +111,7 @@ impl Connection {
         }
         if !self.is_last() {
             // Only this process would have the channel, which would go with it.
+            self.stop_asking();
             end.set_reason(Reason::Shared);
             if calls.is_power_of_two()
                 && let Some(family) = family::existing()

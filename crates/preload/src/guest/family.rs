@@ -57,7 +57,8 @@ fn make(
         // The meeting is this thread's, so only one comes here at a time.
         if existing().is_none() {
             let family = open().map_err(|Errno(e)| NO_FAMILY.store(1 + e, Relaxed)).ok()?;
-            meeting.set_up(family.id(), settings::config().ring_bytes, let_go_of_pool);
+            let config = settings::config();
+            meeting.set_up(family.id(), config.ring_bytes, config.broker, let_go_of_pool);
             // SAFETY: the meeting makes this thread the only writer, and nobody reads before HAS_FAMILY.
             let family: &Family = unsafe { (*FAMILY.0.get()).write(family) };
             HAS_FAMILY.store(true, Release);

@@ -140,6 +140,17 @@ impl Connection {
         }
     }
 
+    /// The last descriptor is about to be closed. Since a copy of the socket lies with the broker, which may be stopped, the kernel
+    /// would not end the connection yet: does what it would do.
+    #[cold]
+    fn end_before_broker(&self) {
+        if kernel::resets_at_close(self.fd) || kernel::inq(self.fd).is_ok_and(|unread| unread > 0) {
+            kernel::reset(self.fd);
+        } else {
+            kernel::shut_down(self.fd);
+        }
+    }
+
     /// The kernel has TCP_NODELAY and TCP_CORK as the program has set them again.
     fn give_options_back(&self) {
         if self.end.was_sent_fast() {
@@ -171,6 +182,11 @@ impl Connection {
         }
         // A program that was given the socket closes it later, and perhaps in another way.
         let ends = last && !is_lent;
+        // One that is pinned may have gone to a process of which nothing is known.
+        let is_alone = ends && self.end.stage() == Stage::Waiting;
+        if self.stop_asking() && is_alone {
+            self.end_before_broker();
+        }
         match self.joined_port() {
             // A reader that is just leaving its ring is told that nobody will give back what it leaves.
             Some(port) if ends => port.end_sending(),

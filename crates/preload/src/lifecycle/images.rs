@@ -31,7 +31,8 @@ impl Connection {
     /// other process keeps it meanwhile, both ends, if they are here, go to the kernel path.
     pub fn outlast_image(self, deadline: u64) {
         let Some(port) = self.joined_port() else { return };
-        if self.company() != Some(1) {
+        let has_both = || self.end.is_brokered() && self.other_end().is_some();
+        if self.company() != Some(1) && !has_both() {
             return;
         }
         if let Some(other) = self.other_end() {

@@ -10,6 +10,8 @@ const PINNED: u8 = 1;
 const TAPPED: u8 = 2;
 /// Bit of [`End::heed`]: `underpass pin` asks that this end sends on the kernel path; see [`crate::watch`].
 const HELD: u8 = 4;
+/// Bit of [`End::heed`]: the kernel path of a connection between users or namespaces does not answer.
+const SILENT: u8 = 8;
 
 impl End {
     /// What a send has to heed before it goes into the ring: 0, mostly.
@@ -23,10 +25,10 @@ impl End {
         self.heed() & PINNED != 0
     }
 
-    /// Whether it does so, for good or as long as it is held.
+    /// Whether it does so, for good, as long as it is held, or while the kernel path is silent.
     #[inline]
     pub(crate) fn sends_by_kernel(&self) -> bool {
-        self.heed() & (PINNED | HELD) != 0
+        self.heed() & (PINNED | HELD | SILENT) != 0
     }
 
     /// Whether `underpass pin` asks that it stays on the kernel path. An end with a channel sends there then, and an
@@ -34,6 +36,21 @@ impl End {
     #[inline]
     pub fn is_held(&self) -> bool {
         self.heed() & HELD != 0
+    }
+
+    /// Whether the kernel path was found silent, and has not answered since.
+    #[inline]
+    pub(crate) fn is_silent(&self) -> bool {
+        self.heed() & SILENT != 0
+    }
+
+    /// Says whether it is.
+    pub(crate) fn set_silent(&self, silent: bool) {
+        if silent {
+            self.heed.fetch_or(SILENT, AcqRel)
+        } else {
+            self.heed.fetch_and(!SILENT, AcqRel)
+        };
     }
 
     /// From now on `underpass pin` asks for that.

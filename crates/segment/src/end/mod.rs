@@ -56,6 +56,20 @@ pub enum Probed {
     Gone = 2,
 }
 
+/// What an end has of the broker.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(u8)]
+pub enum Asked {
+    /// Nothing.
+    Nothing = 0,
+    /// A process is about to ask, once the broker has shown that it is at work.
+    Knocking = 1,
+    /// A process has asked, and the end has not taken note of an answer. A copy of the socket may lie with the broker.
+    Pending = 2,
+    /// Its place in a pool, which the other end has to make ready.
+    Place = 3,
+}
+
 /// Bit of [`End::shut`]: nothing more is to be received.
 pub const SHUT_IN: u8 = 1;
 /// Bit of [`End::shut`]: nothing more is to be sent.
@@ -122,6 +136,10 @@ laid_out! {
         /// more of what is there, but it does not know of the ring. Where receiving is shut down as well, there is
         /// something to read.
         pub shutdowns: AtomicU8,
+        /// An [`Asked`].
+        asked: AtomicU8,
+        /// How often the broker has known no other end.
+        asks_in_vain: AtomicU8,
         /// Doorbells sent and sleeps so far, for statistics.
         pub bells_sent: AtomicU64,
         /// The [`Name`](crate::tap::Name) of the tap; 0 if there is none.
@@ -242,6 +260,35 @@ impl End {
     /// The number of its channel's pool, if it was ever joined.
     pub fn pool_id(&self) -> Option<i32> {
         self.has_channel().then(|| self.pool.load(Relaxed))
+    }
+
+    /// Whether its channel lies in memory of the broker: the other end may be another user's, and in other namespaces, where
+    /// numbers of processes and threads mean nothing.
+    pub fn is_brokered(&self) -> bool {
+        self.pool_id().is_some_and(|id| id < 0)
+    }
+
+    /// What it has of the broker.
+    pub fn asked(&self) -> Asked {
+        match self.asked.load(Relaxed) {
+            0 => Asked::Nothing,
+            1 => Asked::Knocking,
+            2 => Asked::Pending,
+            _ => Asked::Place,
+        }
+    }
+
+    pub(crate) fn set_asked(&self, asked: Asked) {
+        self.asked.store(asked as u8, Relaxed);
+    }
+
+    /// The broker could not lead this end to its other end: it asks again after some calls, the more often that was in vain the
+    /// later.
+    pub(crate) fn ask_later(&self) {
+        const MOST: u8 = 5;
+        let before = self.asks_in_vain.load(Relaxed).min(MOST);
+        self.asks_in_vain.store(before + 1, Relaxed);
+        self.next_try.store(self.calls.load(Relaxed).saturating_mul(2 << before), Relaxed);
     }
 
     /// Shape of the pool of its channel.

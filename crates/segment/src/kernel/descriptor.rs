@@ -31,6 +31,27 @@ pub(super) fn status(folder: i32, path: &[u8], flags: i32) -> Option<libc::stat>
     Some(status)
 }
 
+/// What a file is, whatever name it has.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct FileIdentity {
+    /// Its number in its file system.
+    pub inode: u64,
+    /// Bytes.
+    pub size: u64,
+    /// The kind of its file system (statfs(2), `f_type`).
+    pub system: u64,
+}
+
+/// What `fd` is; `None` when it is not open, or the kernel does not say.
+pub fn identify(fd: i32) -> Option<FileIdentity> {
+    let status = status(fd, &[0], libc::AT_EMPTY_PATH)?;
+    // SAFETY: zeroed memory is a valid `statfs`.
+    let mut system: libc::statfs = unsafe { core::mem::zeroed() };
+    // SAFETY: the kernel writes the structure.
+    unsafe { syscall(libc::SYS_fstatfs, [fd as usize, &raw mut system as usize, 0, 0, 0, 0]) }.ok()?;
+    Some(FileIdentity { inode: status.st_ino, size: status.st_size as u64, system: system.f_type as u64 })
+}
+
 /// Whether O_NONBLOCK is set.
 pub fn is_nonblocking(fd: i32) -> bool {
     has_flag(fd, libc::O_NONBLOCK)

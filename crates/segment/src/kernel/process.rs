@@ -99,6 +99,13 @@ pub fn has_one_thread() -> bool {
     is_found && unsafe { found.assume_init() }.st_nlink == LINKS_OF_ONE
 }
 
+/// Whether other processes of the same user may see this one's descriptors, as far as it decides that itself (PR_GET_DUMPABLE).
+pub fn is_dumpable() -> bool {
+    // SAFETY: no pointers.
+    let answer = unsafe { syscall(libc::SYS_prctl, [libc::PR_GET_DUMPABLE as usize, 0, 0, 0, 0, 0]) };
+    answer == Ok(1)
+}
+
 /// Whether thread `tid` is one of this process.
 pub fn is_thread_of_this_process(tid: u32) -> bool {
     // SAFETY: signal 0 is sent to nobody.

@@ -71,7 +71,7 @@ fn end() -> Box<End> {
 fn meetings(directory: Directory) -> [Box<Meeting>; 2] {
     [100, 200].map(|family| {
         let mut meeting = Box::new(Meeting::new());
-        meeting.set_up(family, SHAPE.ring_bytes, |_, _| true);
+        meeting.set_up(family, SHAPE.ring_bytes, SocketPath::NONE, |_, _| true);
         meeting.directory = Some(directory);
         meeting
     })
@@ -159,7 +159,7 @@ fn check(pair: &Pair, ends: &[Box<End>; 2], meetings: &mut [Box<Meeting>; 2], fo
             continue;
         }
         assert!(!foreign.contains(&place(side).0), "the channel of somebody else");
-        let channel = meetings[side].channel(&ends[side]).expect("its channel");
+        let channel = meetings[side].channel(&ends[side], None).expect("its channel");
         let mine = ends[side].side();
         let cookies = pair.cookies();
         let [maker, joiner] = if mine == Side::Maker { [side, 1 - side] } else { [1 - side, side] };
@@ -181,7 +181,7 @@ fn clear(ends: &[Box<End>; 2], meetings: &mut [Box<Meeting>; 2]) {
     for side in [0, 1] {
         let end = &ends[side];
         if end.has_channel()
-            && let Some(channel) = meetings[side].channel(end)
+            && let Some(channel) = meetings[side].channel(end, None)
         {
             meetings[side].close(end, &channel);
             channel.outgoing().flags.closed.store(CLOSED, Release);
@@ -343,7 +343,7 @@ fn what_is_no_offer_any_more_is_not_joined() {
     let withdrawn = end();
     assert!(matches!(directory.ask(key, holder(pair.fd(0), 100)), Found::Nobody(_)));
     maker.seek(&withdrawn, pair.fd(1));
-    let channel = maker.channel(&withdrawn).unwrap();
+    let channel = maker.channel(&withdrawn, None).unwrap();
     let pool = maker.pools[0].unwrap().pool;
     maker.close(&withdrawn, &channel);
     assert!(channel.is_over() && !joins(maker_of(pool)), "it was withdrawn");
@@ -365,7 +365,7 @@ fn two_that_are_told_that_the_other_waits_stay_apart() {
         assert!(directory.clear(index, key, me));
     }
     assert!(!check(&pair, &ends, &mut meetings, &[]));
-    let channels = [0, 1].map(|side| meetings[side].channel(&ends[side]).unwrap());
+    let channels = [0, 1].map(|side| meetings[side].channel(&ends[side], None).unwrap());
     for (side, channel) in channels.iter().enumerate() {
         assert_eq!(channel.incoming().flags.ready.load(Relaxed) + channel.outgoing().flags.ready.load(Relaxed), 0);
         meetings[side].close(&ends[side], channel);
@@ -471,7 +471,7 @@ fn ends_without_a_place_in_the_directory_meet_later() {
 fn pools_grow_with_the_connections_between_two_families() {
     let _alone = alone();
     let mut meeting = Meeting::new();
-    meeting.set_up(100, SHAPE.ring_bytes, |_, _| true);
+    meeting.set_up(100, SHAPE.ring_bytes, SocketPath::NONE, |_, _| true);
     let pools: Vec<Pool> = (0..1 + 8 + 64 + 1).map(|_| meeting.make(200).unwrap().0).collect();
     let first_of_each = [0, 1, 9, 73].map(|at| pools[at]);
     assert_eq!(first_of_each.map(|pool| pool.shape().slots), [1, 8, 64, 64]);

@@ -96,6 +96,10 @@ impl Port<'_> {
         loop {
             let word = giver.load(Acquire);
             let other = word & !BY_READER;
+            if self.end.is_brokered() && word & BY_READER != 0 {
+                // Such a reader never gives: whether its thread lives cannot be told.
+                return None;
+            }
             // This thread has the senders' lock: another sender whose number stands there is gone.
             let is_senders = word & BY_READER == 0;
             let is_free = is_senders || other == 0 || other == self.me || !kernel::thread_lives(other);
@@ -165,9 +169,10 @@ impl Port<'_> {
         all
     }
 
-    /// A copy of the other end's socket, if this process may make the system calls for it.
+    /// A copy of the other end's socket, if this process may make the system calls for it. None of a stranger's: neither end could
+    /// tell whether a thread of the other one lives that gives.
     pub(super) fn copy_of_peer(&self) -> Option<i32> {
-        if is_quiet() { None } else { kernel::copy_of_peer(self.fd) }
+        if is_quiet() || self.end.is_brokered() { None } else { kernel::copy_of_peer(self.fd) }
     }
 
     /// As [`Port::give_itself`], by `socket`, a copy of the other end's.

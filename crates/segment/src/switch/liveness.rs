@@ -33,6 +33,7 @@ impl Port<'_> {
             return true;
         }
         when.store(now, Relaxed);
+        self.probe_kernel_path(now);
         let sender = self.sender();
         let Ok(used) = sender.used(true) else { return true };
         let seen = sender.seen_head.load(Relaxed);

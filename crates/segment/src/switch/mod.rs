@@ -31,6 +31,7 @@ mod models;
 mod path;
 mod peek;
 mod position;
+mod probe;
 mod readiness;
 mod receive;
 mod repair;

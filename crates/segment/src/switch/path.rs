@@ -29,7 +29,7 @@ impl Port<'_> {
         let end = self.end;
         let sending = &end.sending;
         let flags = &self.channel.outgoing().flags;
-        if why == GoUp::ToSend && end.sends_by_kernel() {
+        if why == GoUp::ToSend && (self.is_path_silent() || end.sends_by_kernel()) {
             // A connection that is no longer held tries with its next send.
             sending.tries.store(0, Relaxed);
             return false;

@@ -249,7 +249,11 @@ impl Port<'_> {
     #[cold]
     fn reason_to_go_down(&self) -> Reason {
         let for_good = self.end.is_pinned() || self.channel.outgoing().flags.want_down.load(Relaxed) != 0;
-        if for_good { Reason::Unsupported } else { Reason::Young }
+        match (for_good, self.end.is_silent()) {
+            (true, _) => Reason::Unsupported,
+            (false, true) => Reason::PathSilent,
+            (false, false) => Reason::Young,
+        }
     }
 
     /// Publishes what fits into the ring, as long as a reader looks there.

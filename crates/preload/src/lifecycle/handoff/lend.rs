@@ -26,6 +26,7 @@ impl Receiver {
     /// A socket is about to be passed: a process of the same family finds its end again, any other sees plain TCP. False if the
     /// receiver would read it with a gap: then it must not have that socket.
     pub fn may_have(&mut self, connection: &Connection) -> bool {
+        connection.stop_asking();
         connection.end.pin(Reason::Passed);
         if connection.end.stage() != Stage::Joined {
             return true;
@@ -34,7 +35,7 @@ impl Receiver {
             // To leave a note for the receiver takes more system calls.
             return connection.hand_over(Reason::Passed);
         }
-        match self.guess() {
+        match self.guess(connection) {
             // A relative reads the ring. One that cannot would wait for what lies there, or read what comes behind.
             Guess::Relative if !connection.has_unread() || self.comes_to_rings() => connection.pin(Reason::Passed),
             Guess::Unknown => connection.offer(Reason::Passed),
@@ -71,8 +72,12 @@ impl Receiver {
 
     /// Whoever made the other end of a Unix socket receives what is sent over it. A process that is gone may have left it to its
     /// children, and this one to whatever they have executed.
-    fn guess(&self) -> Guess {
+    fn guess(&self, connection: &Connection) -> Guess {
         let Some(family) = family::existing() else { return Guess::Stranger };
+        let can_attach = || family::with_meeting_surely(|meeting| meeting.can_attach_again()) == Some(true);
+        if connection.end.is_brokered() && !can_attach() {
+            return Guess::Stranger;
+        }
         let maker = maker_of_peer(self.unix_socket);
         let asked = maker.map_or(Ok(true), |pid| kernel::has_segment(pid, family.id()));
         match asked {

@@ -1,0 +1,175 @@
+//! The connection of a process to the broker: a Unix socket of type SOCK_SEQPACKET (unix(7)). No call waits.
+//!
+//! It is a descriptor of the library's own in a program that knows nothing of it and may close any number. So before each use
+//! the kernel is asked whether it is the same socket still, by its cookie.
+#![allow(unsafe_code, reason = "issues system calls with buffers of its own")]
+
+use crate::config::SocketPath;
+use crate::kernel;
+use crate::raw::{Errno, syscall};
+use underpass_broker::{Answer, Ask, Knock, LONGEST};
+
+/// Above what most programs have, and below what costs memory to know of.
+const FIRST: i32 = 960;
+/// Octets of a control message with one descriptor (cmsg(3)): header, number, padding.
+const CONTROL: usize = 24;
+/// Of these, without the padding.
+const CONTROL_LEN: usize = 20;
+
+/// A connection to the broker.
+#[derive(Clone, Copy, Debug)]
+pub struct Dial {
+    fd: i32,
+    cookie: u64,
+}
+
+/// A descriptor that came with an answer. It is closed when dropped.
+#[derive(Debug)]
+pub struct Gift(i32);
+
+impl Gift {
+    /// Its number.
+    pub fn fd(&self) -> i32 {
+        self.0
+    }
+}
+
+impl Drop for Gift {
+    fn drop(&mut self) {
+        kernel::close(self.0);
+    }
+}
+
+#[repr(C, align(8))]
+struct Control([u8; CONTROL]);
+
+impl Control {
+    /// The descriptor that came, of `len` octets. There is room for two, of which an honest broker sends one.
+    fn gift(&self, len: usize) -> Option<Gift> {
+        let word = |at: usize| i32::from_ne_bytes(core::array::from_fn(|i| self.0[at + i]));
+        let ends = |at: usize| len.min(word(0) as usize) >= at + 4;
+        let is_right = ends(12) && (word(8), word(12)) == (libc::SOL_SOCKET, libc::SCM_RIGHTS);
+        let [first, second] = [16, 20].map(|at| (is_right && ends(at)).then(|| Gift(word(at))));
+        drop(second);
+        first
+    }
+
+    fn with(fd: i32) -> Control {
+        let mut octets = [0; CONTROL];
+        octets[..8].copy_from_slice(&CONTROL_LEN.to_ne_bytes());
+        octets[8..12].copy_from_slice(&libc::SOL_SOCKET.to_ne_bytes());
+        octets[12..16].copy_from_slice(&libc::SCM_RIGHTS.to_ne_bytes());
+        octets[16..20].copy_from_slice(&fd.to_ne_bytes());
+        Control(octets)
+    }
+}
+
+impl Dial {
+    /// Connects to the broker.
+    ///
+    /// # Errors
+    /// ENOENT, ECONNREFUSED: there is none. EACCES: this process may not ask it. EAGAIN: too many are being accepted. EMFILE,
+    /// ENFILE: no descriptor is free.
+    pub fn connect(path: &SocketPath) -> Result<Dial, Errno> {
+        const AT: usize = core::mem::offset_of!(libc::sockaddr_un, sun_path);
+        let (mut address, path) = ([0u8; size_of::<libc::sockaddr_un>()], path.bytes());
+        address[..AT].copy_from_slice(&(libc::AF_UNIX as u16).to_ne_bytes());
+        address[AT..AT + path.len()].copy_from_slice(path);
+        let kind = libc::SOCK_SEQPACKET | libc::SOCK_CLOEXEC | libc::SOCK_NONBLOCK;
+        // SAFETY: no pointers.
+        let low = unsafe { syscall(libc::SYS_socket, [libc::AF_UNIX as usize, kind as usize, 0, 0, 0, 0]) }? as i32;
+        let connect = |fd: i32| {
+            let (at, len) = (address.as_ptr() as usize, AT + path.len() + 1);
+            // SAFETY: the path ends with a NUL, within the buffer.
+            unsafe { syscall(libc::SYS_connect, [fd as usize, at, len, 0, 0, 0]) }?;
+            kernel::cookie(fd)
+        };
+        let cookie = connect(low).inspect_err(|_| kernel::close(low))?;
+        let fd = kernel::duplicate(low, FIRST).inspect(|_| kernel::close(low)).unwrap_or(low);
+        Ok(Dial { fd, cookie })
+    }
+
+    fn is_there(&self) -> bool {
+        kernel::cookie(self.fd) == Ok(self.cookie)
+    }
+
+    /// Sends an ask, with `socket` beside it.
+    ///
+    /// # Errors
+    /// EAGAIN: the broker has not taken earlier ones. Anything else: there is no connection any more.
+    pub fn ask(&self, ask: &Ask, socket: i32) -> Result<(), Errno> {
+        self.send(&ask.emit().map_err(|_| Errno(libc::EINVAL))?, Some(socket))
+    }
+
+    /// Asks whether the broker is at work.
+    ///
+    /// # Errors
+    /// As for [`Dial::ask`].
+    pub fn knock(&self, knock: &Knock) -> Result<(), Errno> {
+        self.send(&knock.emit(), None)
+    }
+
+    fn send(&self, record: &[u8], beside: Option<i32>) -> Result<(), Errno> {
+        if !self.is_there() {
+            return Err(Errno(libc::EBADF));
+        }
+        let mut control = Control::with(beside.unwrap_or(-1));
+        let mut vector = libc::iovec { iov_base: record.as_ptr().cast_mut().cast(), iov_len: record.len() };
+        let mut message = message(&mut vector, &mut control);
+        if beside.is_none() {
+            message.msg_controllen = 0;
+        }
+        let flags = (libc::MSG_DONTWAIT | libc::MSG_NOSIGNAL) as usize;
+        // SAFETY: the message names buffers of this frame.
+        unsafe { syscall(libc::SYS_sendmsg, [self.fd as usize, &raw const message as usize, flags, 0, 0, 0]) }?;
+        Ok(())
+    }
+
+    /// Waits so many nanoseconds, less than a second, until an answer comes or the connection ends.
+    pub fn wait(&self, nanoseconds: i64) {
+        let mut it = libc::pollfd { fd: self.fd, events: libc::POLLIN, revents: 0 };
+        let for_so_long = libc::timespec { tv_sec: 0, tv_nsec: nanoseconds };
+        // SAFETY: one pollfd and one timespec; no signal mask.
+        let _ =
+            unsafe { syscall(libc::SYS_ppoll, [&raw mut it as usize, 1, &raw const for_so_long as usize, 0, 0, 0]) };
+    }
+
+    /// The next answer, and what comes with it; `None` if there is none yet.
+    ///
+    /// # Errors
+    /// There is no connection any more, or not with a broker that speaks this version of the wire.
+    pub fn hear(&self) -> Result<Option<(Answer, Option<Gift>)>, Errno> {
+        if !self.is_there() {
+            return Err(Errno(libc::EBADF));
+        }
+        let mut octets = [0u8; LONGEST + 1];
+        let mut control = Control([0; CONTROL]);
+        let mut vector = libc::iovec { iov_base: octets.as_mut_ptr().cast(), iov_len: octets.len() };
+        let mut message = message(&mut vector, &mut control);
+        // SAFETY: the message names buffers of this frame.
+        let len =
+            match unsafe { kernel::recv_message(self.fd, &mut message, libc::MSG_DONTWAIT | libc::MSG_CMSG_CLOEXEC) } {
+                Ok(len) => len,
+                Err(Errno(libc::EAGAIN | libc::EINTR)) => return Ok(None),
+                Err(e) => return Err(e),
+            };
+        let gift = control.gift(message.msg_controllen);
+        let answer = Answer::parse(octets.get(..len).unwrap_or_default()).map_err(|_| Errno(libc::EPROTO))?;
+        Ok(Some((answer, gift)))
+    }
+
+    /// Closes it, if it is still there.
+    pub fn hang_up(self) {
+        if self.is_there() {
+            kernel::close(self.fd);
+        }
+    }
+}
+
+fn message(vector: &mut libc::iovec, control: &mut Control) -> libc::msghdr {
+    // SAFETY: all-zero is a valid msghdr.
+    let mut message: libc::msghdr = unsafe { core::mem::zeroed() };
+    (message.msg_iov, message.msg_iovlen) = (vector, 1);
+    (message.msg_control, message.msg_controllen) = ((&raw mut *control).cast(), CONTROL as _);
+    message
+}

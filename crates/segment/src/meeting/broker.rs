@@ -1,0 +1,327 @@
+//! What a process has of the broker: its connection, and the asks that are under way.
+//!
+//! An ask hands a socket over for a moment. In the queue of a daemon that is stopped this copy would keep the socket open, though
+//! its program has closed it or was killed. So the broker is asked first whether it is at work, and gets the socket only if it has
+//! just answered.
+
+use crate::channel::{MARK, Pool, Side};
+use crate::clock;
+use crate::config::SocketPath;
+use crate::dial::{Dial, Gift};
+use crate::raw::Errno;
+use crate::sync::{AtomicBool, Relaxed};
+use underpass_broker as wire;
+use underpass_broker::{Freed, Knock, Refusal, Verdict};
+
+/// Asks of one process that are under way at most.
+const ASKS: usize = 64;
+/// An end whose other end is not known to the broker hears of it within this time, or asks again.
+pub(super) const HEED_NS: u64 = 1_000_000_000;
+/// A broker that was asked so long ago whether it is at work, and has answered, is at work still.
+const FRESH_NS: u64 = 10_000_000;
+/// A call that comes too late for an answer to be fresh waits for one.
+const WAIT_NS: i64 = 100_000;
+/// A broker that has not answered for so long is left alone.
+const SILENT_NS: u64 = 1_000_000_000;
+/// Where there is no broker, it is looked for again after so long, then after twice as long each time.
+const PAUSE_NS: u64 = 1_000_000_000;
+const LONGEST_PAUSE_NS: u64 = 60_000_000_000;
+
+/// A place in a pool: a slot, and the side of it.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Place {
+    pub pool: Pool,
+    pub slot: u32,
+    pub side: Side,
+    /// Of the maker's and of the joiner's socket.
+    pub cookies: [u64; 2],
+}
+
+impl Place {
+    /// Whether its end can join: its maker makes it ready itself.
+    pub fn is_ready(&self) -> bool {
+        self.side == Side::Maker || self.pool.slot(self.slot, self.side).is_some_and(|it| it.is_for(self.cookies))
+    }
+
+    /// Whether it was given to the end of the socket with this cookie.
+    pub fn is_of(&self, cookie: u64) -> bool {
+        self.cookies[self.side as usize] == cookie
+    }
+}
+
+/// What has become of an ask.
+#[derive(Clone, Copy, Debug)]
+pub(super) enum Outcome {
+    /// There is no answer yet.
+    None,
+    /// The broker does not know the other end yet.
+    Waiting,
+    Met(Place),
+    Refused(Refusal),
+    /// The memory could not be mapped.
+    NoMemory,
+    /// The connection to the broker has ended.
+    Lost,
+}
+
+/// An ask for the socket with this cookie.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Ask {
+    cookie: u64,
+    /// When it was made (CLOCK_MONOTONIC, ns).
+    pub since: u64,
+    /// The end is closed.
+    pub is_abandoned: bool,
+    pub outcome: Outcome,
+}
+
+/// What a process has of the broker.
+pub(super) struct Broker {
+    path: SocketPath,
+    dial: Option<Dial>,
+    asks: [Option<Ask>; ASKS],
+    /// When it was last asked whether it is at work, and has not answered (CLOCK_MONOTONIC, ns); 0: it has.
+    knocked: u64,
+    /// When it was last asked so, and has answered.
+    answered: u64,
+    /// The number of the daemon that has answered last: another one each time that it starts.
+    pub daemon: u64,
+    /// When it is looked for again, and how long that was put off the last time.
+    not_before: u64,
+    pause: u64,
+    /// There was one once: if it is not there now, it will be back.
+    was_there: bool,
+}
+
+/// Whether this process has a connection to the broker.
+static IS_DIALED: AtomicBool = AtomicBool::new(false);
+
+/// Whether this process awaits an answer of the broker.
+pub fn is_asking() -> bool {
+    IS_DIALED.load(Relaxed)
+}
+
+/// What has become of the wish to ask.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Try {
+    Asked,
+    /// The broker has to show first that it is at work.
+    Knocking,
+    /// Not now.
+    Later,
+    /// There is no broker, and was none.
+    Nobody,
+}
+
+impl Broker {
+    pub(super) const fn new(path: SocketPath) -> Broker {
+        let asks = [None; ASKS];
+        Broker { path, dial: None, asks, knocked: 0, answered: 0, daemon: 0, not_before: 0, pause: 0, was_there: false }
+    }
+
+    /// Whether there may be one.
+    pub(super) fn may_be_there(&self, now: u64) -> bool {
+        !self.path.bytes().is_empty() && (self.was_there || now >= self.not_before)
+    }
+
+    pub(super) fn find(&mut self, cookie: u64) -> Option<&mut Ask> {
+        self.asks.iter_mut().flatten().find(|it| it.cookie == cookie)
+    }
+
+    /// Forgets the ask for this socket. The connection is kept only while an answer is awaited.
+    pub(super) fn forget(&mut self, cookie: u64) {
+        self.asks.iter_mut().filter(|it| it.is_some_and(|it| it.cookie == cookie)).for_each(|it| *it = None);
+        self.rest();
+    }
+
+    /// In a forked child: the asks are its parent's.
+    pub(super) fn after_fork(&mut self) {
+        self.hang_up();
+        self.asks.fill(None);
+    }
+
+    /// In a forked child whose parent was changing it in another thread. The descriptor, if there is one, is not known.
+    pub(super) fn begin_anew(&mut self) {
+        *self = Broker::new(self.path);
+        IS_DIALED.store(false, Relaxed);
+    }
+
+    /// Asks for the connection of socket `fd`, which has this cookie.
+    pub(super) fn ask(&mut self, cookie: u64, fd: i32, ring_bytes: u32, freed: Option<Freed>) -> Try {
+        let now = clock::nanoseconds();
+        let Some(place) = self.place_for(cookie, now) else { return Try::Later };
+        let dial = match self.dial(now) {
+            Ok(dial) => dial,
+            Err(why) => return why,
+        };
+        if !self.is_at_work(now) {
+            return self.knock(dial, now);
+        }
+        let ask = wire::Ask { token: cookie, mark: MARK, ring_bytes, freed };
+        match dial.ask(&ask, fd) {
+            Ok(()) => {
+                self.asks[place] = Some(Ask { cookie, since: now, is_abandoned: false, outcome: Outcome::None });
+                Try::Asked
+            }
+            Err(error) => self.not_sent(error, now),
+        }
+    }
+
+    /// Where an ask is noted: in the place of an old one if there is no other, which is asked again then.
+    fn place_for(&self, cookie: u64, now: u64) -> Option<usize> {
+        let place = |is: &dyn Fn(&Option<Ask>) -> bool| self.asks.iter().position(is);
+        let is_old = |it: &Option<Ask>| it.is_some_and(|it| now.saturating_sub(it.since) > HEED_NS);
+        let is_same = |it: &Option<Ask>| it.is_some_and(|it| it.cookie == cookie);
+        place(&is_same).or_else(|| place(&Option::is_none)).or_else(|| place(&is_old))
+    }
+
+    /// The connection to the broker.
+    fn dial(&mut self, now: u64) -> Result<Dial, Try> {
+        if let Some(dial) = self.dial {
+            return Ok(dial);
+        }
+        let nobody = if self.was_there { Try::Later } else { Try::Nobody };
+        if self.path.bytes().is_empty() || now < self.not_before {
+            return Err(nobody);
+        }
+        match Dial::connect(&self.path) {
+            Ok(dial) => {
+                (self.knocked, self.answered, self.was_there) = (0, 0, true);
+                self.dial = Some(dial);
+                IS_DIALED.store(true, Relaxed);
+                Ok(dial)
+            }
+            Err(Errno(libc::EAGAIN | libc::EMFILE | libc::ENFILE | libc::ENOBUFS | libc::ENOMEM)) => Err(Try::Later),
+            Err(_) => {
+                self.leave_alone(now);
+                Err(nobody)
+            }
+        }
+    }
+
+    fn is_at_work(&self, now: u64) -> bool {
+        self.answered != 0 && now.saturating_sub(self.answered) < FRESH_NS
+    }
+
+    /// Asks whether the broker is at work. A call that found an answer too old for that waits for this one, for a moment.
+    fn knock(&mut self, dial: Dial, now: u64) -> Try {
+        let is_under_way = self.knocked != 0;
+        if is_under_way && now.saturating_sub(self.knocked) > SILENT_NS {
+            self.leave_alone(now);
+            self.lose();
+            return Try::Later;
+        }
+        if !is_under_way {
+            if let Err(error) = dial.knock(&Knock { token: now, mark: MARK }) {
+                return self.not_sent(error, now);
+            }
+            self.knocked = now;
+            if self.answered != 0 {
+                dial.wait(WAIT_NS);
+            }
+        }
+        Try::Knocking
+    }
+
+    /// Finds out whether the broker is at work: [`Try::Asked`] if it is.
+    pub(super) fn greet(&mut self) -> Try {
+        let now = clock::nanoseconds();
+        match self.dial(now) {
+            Ok(_) if self.is_at_work(now) => Try::Asked,
+            Ok(dial) => self.knock(dial, now),
+            Err(why) => why,
+        }
+    }
+
+    /// Waits so many nanoseconds for an answer.
+    pub(super) fn look(&self, nanoseconds: i64) {
+        if let Some(dial) = self.dial {
+            dial.wait(nanoseconds);
+        }
+    }
+
+    fn not_sent(&mut self, error: Errno, now: u64) -> Try {
+        if !matches!(error, Errno(libc::EAGAIN | libc::ENOBUFS | libc::ENOMEM | libc::ETOOMANYREFS)) {
+            self.leave_alone(now);
+            self.lose();
+        }
+        Try::Later
+    }
+
+    /// Nobody looks for the broker for a while.
+    fn leave_alone(&mut self, now: u64) {
+        self.pause = (self.pause * 2).clamp(PAUSE_NS, LONGEST_PAUSE_NS);
+        self.not_before = now + self.pause;
+    }
+
+    /// The next answer to an ask, and what comes with it.
+    pub(super) fn hear(&mut self) -> Option<(wire::Answer, Option<Gift>)> {
+        while let Some(dial) = self.dial {
+            match dial.hear() {
+                Ok(Some((wire::Answer { token, verdict: Verdict::Here { daemon }, .. }, _))) => {
+                    if token == self.knocked {
+                        (self.answered, self.knocked, self.pause) = (token, 0, 0);
+                    }
+                    self.daemon = daemon;
+                }
+                Ok(Some(answer)) => return Some(answer),
+                Ok(None) => break,
+                Err(_) => {
+                    self.leave_alone(clock::nanoseconds());
+                    self.lose();
+                }
+            }
+        }
+        None
+    }
+
+    /// Waits for an answer until `until` (CLOCK_MONOTONIC, ns). False if that is over: then nobody looks for the broker for a
+    /// while.
+    pub(super) fn wait(&mut self, until: u64) -> bool {
+        let now = clock::nanoseconds();
+        match self.dial.filter(|_| now < until) {
+            Some(dial) => dial.wait((until - now).min(999_999_999) as i64),
+            None => {
+                self.leave_alone(now);
+                self.lose();
+            }
+        }
+        self.dial.is_some()
+    }
+
+    /// There are no answers to what is under way.
+    fn lose(&mut self) {
+        self.hang_up();
+        for ask in self.asks.iter_mut() {
+            match ask {
+                Some(Ask { outcome: Outcome::None | Outcome::Waiting, is_abandoned: true, .. }) => *ask = None,
+                Some(Ask { outcome: outcome @ (Outcome::None | Outcome::Waiting), .. }) => *outcome = Outcome::Lost,
+                _ => {}
+            }
+        }
+    }
+
+    fn hang_up(&mut self) {
+        if let Some(dial) = self.dial.take() {
+            dial.hang_up();
+        }
+        IS_DIALED.store(false, Relaxed);
+    }
+
+    /// Keeps the connection only while an answer is awaited.
+    pub(super) fn rest(&mut self) {
+        if self.dial.is_none() {
+            return;
+        }
+        let now = clock::nanoseconds();
+        let is_awaited = |it: &Ask| match it.outcome {
+            // Nobody would look for it.
+            Outcome::None => !it.is_abandoned,
+            Outcome::Waiting => now.saturating_sub(it.since) <= HEED_NS,
+            _ => false,
+        };
+        if !self.asks.iter().flatten().any(is_awaited) {
+            self.lose();
+        }
+    }
+}

@@ -1,0 +1,403 @@
+//! Ends that cannot tell who is at the other end ask the broker: another user's, in another namespace, or hidden by the kernel.
+//!
+//! An ask is spread over calls of the program, none of which waits for long: one connects, one sends, later ones look for the
+//! answer, the more rarely the longer it takes. What the broker says of *who* is at the other end is believed, since it has the
+//! kernel's word for both sockets; of the memory that it gives, the kernel says that it cannot shrink. Where there is no broker, or
+//! it does not answer, the connection stays on kernel TCP.
+
+use super::broker::{HEED_NS, Outcome, Place, Try};
+use super::{Answer, Meeting, unless_closed};
+use crate::channel::{MARK, Pool, Shape, Side};
+use crate::clock;
+use crate::dial::Gift;
+use crate::directory::{Directory, Key};
+use crate::end::{Asked, End, Stage};
+use crate::kernel;
+use crate::reason::Reason;
+use crate::sync::Relaxed;
+use underpass_broker as wire;
+use underpass_broker::{Freed, Refusal, Verdict};
+
+/// Whether the broker would give something again is waited for so long.
+const PATIENCE_NS: u64 = 50_000_000;
+/// What it has said that it would give again is waited for so long: without it the connection is lost.
+const PATIENCE_TO_FETCH_NS: u64 = 1_000_000_000;
+/// While a copy of a socket lies with the broker, the kernel neither ends the connection nor takes it out of epoll sets: the last
+/// close waits for an answer for so long. The broker was at work a moment ago.
+const WAIT_AT_END_NS: i64 = 10_000_000;
+/// What comes of an ask is looked for after so many further calls at the latest.
+const MOST_CALLS: u32 = 64;
+
+impl Meeting {
+    /// The directory cannot lead `end` to its other end: asks the broker. Without one the end stays where it is for the reason
+    /// `otherwise`.
+    pub(super) fn seek_by_broker(&mut self, end: &End, fd: i32, otherwise: Reason) {
+        match self.ask_broker(end, fd) {
+            Try::Asked | Try::Knocking => {
+                end.look_after(1);
+                end.advance(Stage::Waiting);
+            }
+            Try::Later => end.seek_later(),
+            Try::Nobody => return end.pin(otherwise),
+        }
+        end.set_reason(Reason::NoBroker);
+    }
+
+    /// Whether the broker may be asked, as far as is known.
+    pub(super) fn has_broker(&self) -> bool {
+        self.broker.may_be_there(clock::nanoseconds())
+    }
+
+    /// The other end waits in the directory, and one of the two cannot be shown to hold the connection: both ask the broker.
+    pub(super) fn send_both_on(&mut self, end: &End, fd: i32, (directory, index, key): (Directory, u32, Key)) {
+        self.seek_by_broker(end, fd, Reason::Unproven);
+        let pid = kernel::process_id();
+        if end.stage() == Stage::Pinned {
+            directory.clear(index, key, pid);
+            end.set_reason(unless_closed(fd, Reason::Unproven));
+        } else {
+            // If the table is busy, the next try does it.
+            directory.send_on(index, key, pid);
+        }
+    }
+
+    fn ask_broker(&mut self, end: &End, fd: i32) -> Try {
+        let freed = self.freed();
+        let tried = self.broker.ask(end.cookie.load(Relaxed), fd, self.ring_bytes, freed);
+        if tried == Try::Asked {
+            self.forget_freed(freed);
+        }
+        end.set_asked(match tried {
+            Try::Asked => Asked::Pending,
+            Try::Knocking => Asked::Knocking,
+            Try::Later | Try::Nobody => Asked::Nothing,
+        });
+        tried
+    }
+
+    /// What an end that has asked has come to.
+    pub(super) fn answer_of_broker(&mut self, end: &End) -> Answer {
+        let is_time = || end.calls.load(Relaxed) >= end.next_try.load(Relaxed);
+        match end.asked() {
+            Asked::Nothing => Answer::Forgotten,
+            Asked::Place => match self.place(end) {
+                Some(it) if it.is_ready() => Answer::Offer,
+                Some(_) => Answer::None,
+                None => Answer::Forgotten,
+            },
+            // In a forked child it was the parent that has asked.
+            Asked::Pending if self.broker.find(end.cookie.load(Relaxed)).is_none() => Answer::Forgotten,
+            Asked::Pending | Asked::Knocking if is_time() => Answer::Offer,
+            Asked::Pending | Asked::Knocking => Answer::None,
+        }
+    }
+
+    /// Looks for the broker's answer to `end`, and does what follows from it.
+    pub(super) fn heed_broker(&mut self, end: &End, fd: i32) {
+        match end.asked() {
+            Asked::Nothing => {}
+            Asked::Knocking => {
+                self.hear();
+                let mut tried = self.ask_broker(end, fd);
+                if tried == Try::Knocking {
+                    // The answer may have come while this call waited.
+                    self.hear();
+                    tried = self.ask_broker(end, fd);
+                }
+                match tried {
+                    Try::Asked => end.look_after(1),
+                    Try::Knocking => end.look_later(),
+                    Try::Later | Try::Nobody => end.seek_later(),
+                }
+            }
+            Asked::Pending => {
+                self.hear();
+                self.heed_answer(end, fd);
+            }
+            Asked::Place => self.take_place(end, fd),
+        }
+    }
+
+    fn heed_answer(&mut self, end: &End, fd: i32) {
+        let cookie = end.cookie.load(Relaxed);
+        let Some(ask) = self.broker.find(cookie) else { return end.set_asked(Asked::Nothing) };
+        let (outcome, since) = (ask.outcome, ask.since);
+        match outcome {
+            Outcome::None => return end.look_later(),
+            Outcome::Waiting if clock::nanoseconds().saturating_sub(since) <= HEED_NS => {
+                end.set_reason(Reason::PeerSilent);
+                return end.look_later();
+            }
+            Outcome::Waiting => end.ask_later(),
+            Outcome::Met(place) => {
+                self.broker.forget(cookie);
+                end.put_in(&place);
+                end.set_reason(Reason::PeerSilent);
+                end.set_asked(Asked::Place);
+                return self.take_place(end, fd);
+            }
+            Outcome::Refused(refusal) => refuse(end, refusal),
+            Outcome::NoMemory => {
+                end.set_reason(Reason::NoMemory);
+                end.ask_later();
+            }
+            Outcome::Lost => end.seek_later(),
+        }
+        self.broker.forget(cookie);
+        end.set_asked(Asked::Nothing);
+    }
+
+    /// An end that has a place joins, as soon as the place is ready.
+    fn take_place(&mut self, end: &End, fd: i32) {
+        let Some(place) = self.place(end).filter(Place::is_ready) else { return };
+        let Some(channel) = place.pool.slot(place.slot, place.side) else { return };
+        match place.side {
+            Side::Maker => {
+                place.pool.lay();
+                channel.prepare(place.cookies);
+            }
+            Side::Joiner if channel.claim(place.cookies[1]) => {}
+            // Its maker has closed.
+            Side::Joiner => return end.pin(Reason::Closed),
+        }
+        if let Some(it) = self.attached(place.pool.id()) {
+            it.users += 1;
+            if let (Some(given), Side::Maker) = (&mut it.given, place.side) {
+                given.made |= 1 << place.slot;
+            }
+        }
+        end.set_asked(Asked::Nothing);
+        // For what is captured.
+        let _ = self.directory(kernel::user_id());
+        self.join(end, fd, place.pool, place.slot, &channel);
+    }
+
+    /// The place that an end was given, if its pool is still there.
+    fn place(&mut self, end: &End) -> Option<Place> {
+        let pool = self.attached(end.pool.load(Relaxed))?.pool;
+        let (mine, its) = (end.cookie.load(Relaxed), end.peer_cookie.load(Relaxed));
+        let side = end.side();
+        let cookies = if side == Side::Maker { [mine, its] } else { [its, mine] };
+        Some(Place { pool, slot: end.slot.load(Relaxed), side, cookies })
+    }
+
+    /// Takes all answers that have come.
+    fn hear(&mut self) {
+        while let Some((answer, gift)) = self.broker.hear() {
+            self.note(answer, gift);
+        }
+    }
+
+    fn note(&mut self, answer: wire::Answer, gift: Option<Gift>) {
+        let outcome = match (answer.verdict, gift) {
+            (Verdict::Waiting, _) => Outcome::Waiting,
+            (Verdict::Refused(refusal), _) => Outcome::Refused(refusal),
+            (Verdict::Met { pool, shape, slot, side, cookies }, Some(memory)) if answer.mark == MARK => {
+                let side = if side == wire::Side::Maker { Side::Maker } else { Side::Joiner };
+                match self.pool_of(memory, Shape::of_broker(shape), pool) {
+                    Some(pool) => Outcome::Met(Place { pool, slot: slot.into(), side, cookies }),
+                    None => Outcome::NoMemory,
+                }
+            }
+            (Verdict::Met { .. } | Verdict::Here { .. }, _) => Outcome::Refused(Refusal::Malformed),
+        };
+        let outcome = match outcome {
+            Outcome::Met(place) if !place.is_of(answer.token) => Outcome::Refused(Refusal::Malformed),
+            outcome => outcome,
+        };
+        match self.broker.find(answer.token) {
+            Some(ask) if ask.is_abandoned => self.abandon(answer.token, outcome),
+            Some(ask) => ask.outcome = outcome,
+            None => {}
+        }
+    }
+
+    /// The memory, as a pool of this process.
+    fn pool_of(&mut self, memory: Gift, shape: Shape, number: u64) -> Option<Pool> {
+        let (pool, _) = Pool::of_memfd(memory.fd(), shape).ok()?;
+        if self.attached(pool.id()).is_none() {
+            self.remember(pool, 0, None).ok()?;
+        }
+        if let Some(it) = self.attached(pool.id())
+            && it.given.is_none_or(|given| given.pool != number)
+        {
+            it.given = Some(Given { pool: number, made: 0, unused: 0 });
+        }
+        let daemon = self.broker.daemon;
+        if let Some(it) = self.attached(pool.id()) {
+            it.daemon = daemon;
+        }
+        Some(pool)
+    }
+
+    /// The pool of a joined end that another process, or another image of this one, was given: the broker gives it again. Waits for
+    /// that, within limits.
+    pub(super) fn fetch(&mut self, end: &End, fd: i32) -> Option<Pool> {
+        let (cookie, until) = (end.cookie.load(Relaxed), clock::nanoseconds() + PATIENCE_TO_FETCH_NS);
+        if kernel::cookie(fd) != Ok(cookie) {
+            return None;
+        }
+        loop {
+            match self.broker.ask(cookie, fd, self.ring_bytes, None) {
+                Try::Asked => break,
+                Try::Knocking if self.broker.wait(until) => self.hear(),
+                _ => return None,
+            }
+        }
+        let outcome = loop {
+            self.hear();
+            let outcome = self.broker.find(cookie)?.outcome;
+            match outcome {
+                Outcome::None if self.broker.wait(until) => {}
+                outcome => break outcome,
+            }
+        };
+        self.broker.forget(cookie);
+        let Outcome::Met(place) = outcome else { return None };
+        let is_same =
+            (place.pool.id(), place.slot, place.side) == (end.pool.load(Relaxed), end.slot.load(Relaxed), end.side());
+        if !is_same || place.pool.shape() != end.shape() {
+            return None;
+        }
+        if let (Some(given), Side::Maker) = (self.attached(place.pool.id())?.given.as_mut(), place.side) {
+            given.made |= 1 << place.slot;
+        }
+        Some(place.pool)
+    }
+
+    /// Whether the broker would give all memory again that this process has of it.
+    pub(super) fn would_be_given_again(&mut self) -> bool {
+        let has_any =
+            |pools: &[Option<super::Attached>]| pools.iter().flatten().any(|it| it.users > 0 && it.pool.is_brokered());
+        if !has_any(&self.pools) {
+            return true;
+        }
+        let until = clock::nanoseconds() + PATIENCE_NS;
+        loop {
+            match self.broker.greet() {
+                Try::Asked => break,
+                Try::Knocking if self.broker.wait(until) => self.hear(),
+                _ => return false,
+            }
+        }
+        let daemon = self.broker.daemon;
+        self.broker.rest();
+        self.pools.iter().flatten().all(|it| it.users == 0 || !it.pool.is_brokered() || it.daemon == daemon)
+    }
+
+    /// Nobody comes for what became of this ask.
+    fn abandon(&mut self, cookie: u64, outcome: Outcome) {
+        self.broker.forget(cookie);
+        if let Outcome::Met(Place { pool, slot, side: Side::Maker, .. }) = outcome
+            && let Some(given) = self.attached(pool.id()).and_then(|it| it.given.as_mut())
+        {
+            // It was never made ready, so the other end does not join.
+            given.unused |= 1 << slot;
+        }
+    }
+
+    /// `end` is about to be closed by all processes. Whether a copy of its socket may lie with the broker.
+    pub fn leave_broker(&mut self, end: &End) -> bool {
+        let (cookie, asked) = (end.cookie.load(Relaxed), end.asked());
+        end.set_asked(Asked::Nothing);
+        // Another process of the family, which has not asked, may have taken note that nothing comes of it.
+        if self.broker.find(cookie).is_none() {
+            self.broker.rest();
+            return asked == Asked::Pending;
+        }
+        self.hear();
+        if self.broker.find(cookie).is_some_and(|it| matches!(it.outcome, Outcome::None)) {
+            // It will hardly take longer, and nobody else looks for it.
+            self.broker.look(WAIT_AT_END_NS);
+            self.hear();
+        }
+        let Some(ask) = self.broker.find(cookie) else { return true };
+        let outcome = ask.outcome;
+        ask.is_abandoned = true;
+        if !matches!(outcome, Outcome::None) {
+            self.abandon(cookie, outcome);
+        }
+        self.broker.rest();
+        matches!(outcome, Outcome::None)
+    }
+
+    /// Slots of a pool that this process has made ready, or never will, and that nobody uses any more.
+    fn freed(&mut self) -> Option<Freed> {
+        self.pools.iter().flatten().find_map(|it| {
+            let given = it.given?;
+            let is_over = |slot: u32| it.pool.slot(slot, Side::Maker).is_some_and(|channel| channel.is_over());
+            let over = (0..it.pool.shape().slots).filter(|&slot| given.made & 1 << slot != 0 && is_over(slot));
+            let slots = over.fold(given.unused, |slots, slot| slots | 1 << slot);
+            (slots != 0).then_some(Freed { pool: given.pool, slots })
+        })
+    }
+
+    fn forget_freed(&mut self, freed: Option<Freed>) {
+        let Some(Freed { pool, slots }) = freed else { return };
+        for given in self.pools.iter_mut().flatten().filter_map(|it| it.given.as_mut()).filter(|it| it.pool == pool) {
+            given.made &= !slots;
+            given.unused &= !slots;
+        }
+    }
+}
+
+impl End {
+    /// Notes where its channel will be.
+    fn put_in(&self, place: &Place) {
+        self.peer_cookie.store(place.cookies[1 - place.side as usize], Relaxed);
+        self.pool.store(place.pool.id(), Relaxed);
+        self.slot.store(place.slot, Relaxed);
+        self.side.store(place.side as u8, Relaxed);
+    }
+
+    /// Looks for what comes of its ask after so many further calls.
+    fn look_after(&self, calls: u32) {
+        self.next_try.store(self.calls.load(Relaxed).saturating_add(calls), Relaxed);
+    }
+
+    /// Looks for it again, the later the more calls it has waited.
+    fn look_later(&self) {
+        let calls = self.calls.load(Relaxed);
+        self.look_after((calls / 8).clamp(1, MOST_CALLS));
+    }
+
+    /// Looks for its other end again soon.
+    fn seek_later(&self) {
+        self.look_after(1 + self.calls.load(Relaxed) / 4);
+    }
+}
+
+/// The broker refuses to let `end` meet its other end, for now or for good.
+fn refuse(end: &End, refusal: Refusal) {
+    match refusal {
+        Refusal::Policy => end.pin(Reason::Policy),
+        Refusal::Unproven => end.pin(Reason::Unproven),
+        Refusal::Elsewhere => end.pin(Reason::Remote),
+        // As where the ends are in directories of their own.
+        Refusal::Layout => end.pin(Reason::PeerSilent),
+        Refusal::NotConnection => end.pin(Reason::Closed),
+        Refusal::Version | Refusal::Malformed => end.pin(Reason::NoBroker),
+        Refusal::Limit | Refusal::NoMemory => {
+            end.set_reason(Reason::NoMemory);
+            end.ask_later();
+        }
+    }
+}
+
+/// What this process has to tell the broker of a pool of its.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Given {
+    /// The broker's number of the pool.
+    pool: u64,
+    /// Slots that ends of this process have made ready, a bit each.
+    made: u64,
+    /// Those that ends of this process were given, and closed before that.
+    unused: u64,
+}
+
+impl Given {
+    /// Whether there is something to tell, or will be.
+    pub(super) fn is_any(&self) -> bool {
+        self.made | self.unused != 0
+    }
+}

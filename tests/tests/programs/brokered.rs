@@ -1,0 +1,328 @@
+//! Programs of several users, and in several namespaces, that meet through `underpassd`.
+
+use std::process::Command;
+use std::time::{Duration, Instant};
+use underpass_segment::reason::Reason;
+use underpass_tests::broker::{Broker, GROUP, User};
+use underpass_tests::container::{Bridge, HOSTS, ROUTER};
+use underpass_tests::group::Group;
+use underpass_tests::library::{AT_ONCE, is_kernel_only};
+use underpass_tests::net::{await_listening_beside, free_port};
+use underpass_tests::stage::{Stage, compile, skip};
+
+use crate::databases::redis_server;
+
+const ONE: u32 = 61_001;
+const OTHER: u32 = 61_002;
+
+const DONE: &str = "every echo as sent\n";
+
+/// Two users with a program of tests/fixtures, and a daemon.
+struct Pair {
+    stage: Stage,
+    broker: Broker,
+    program: String,
+    users: [User; 2],
+}
+
+impl Pair {
+    fn new(source: &str, arguments: &[&str], gids: [u32; 2]) -> Option<Pair> {
+        let stage = Stage::with(&["cc"])?;
+        let broker = Broker::start(&stage, arguments)?;
+        let program = stage.path(source.trim_end_matches(".c"));
+        compile(source, &program, &[]);
+        let users = [User::new(ONE, gids[0]), User::new(OTHER, gids[1])];
+        Some(Pair { stage, broker, program: program.display().to_string(), users })
+    }
+
+    fn members(source: &str, arguments: &[&str]) -> Option<Pair> {
+        Pair::new(source, arguments, [1, 1])
+    }
+
+    fn command(&self, user: usize, words: &str) -> Command {
+        let mut command = self.stage.plain(&self.program, words.split_whitespace());
+        self.users[user].runs(&mut command, AT_ONCE);
+        self.broker.serves(&mut command);
+        command
+    }
+
+    fn start(&self, user: usize, words: &str) -> Group {
+        self.stage.start(self.command(user, words))
+    }
+
+    fn serve(&self, user: usize, words: &str, port: u16) -> Group {
+        self.stage.serve(self.command(user, words), port)
+    }
+
+    fn assert_fast(&self, name: &str) {
+        self.users.iter().for_each(|user| user.run.assert_fast(name));
+    }
+
+    /// Every connection of both users has this reason, and there are some.
+    fn assert_reason(&self, reason: Reason) {
+        for user in &self.users {
+            user.run.assert_not_fast();
+            let all: Vec<_> = user.run.processes().into_iter().flat_map(|process| process.reasons).collect();
+            let as_said = !all.is_empty() && all.iter().all(|(it, _)| *it == reason);
+            assert!(is_kernel_only() || as_said, "not {reason:?} alone:\n{}\n{}", user.run.table(), self.broker.said());
+        }
+    }
+}
+
+fn echo(pair: &Pair, connections: u32, messages: u32) {
+    let port = free_port();
+    let server = pair.serve(0, &format!("serve {port}"), port);
+    let client = pair.start(1, &format!("ask {port} {connections} {messages}"));
+    assert_eq!(client.succeed(Duration::from_secs(60)), DONE);
+    // The server tells of a connection when it has closed it.
+    let told = || {
+        pair.users[0]
+            .run
+            .processes()
+            .iter()
+            .map(|it| it.fast + it.reasons.iter().map(|it| it.1).sum::<u64>())
+            .sum::<u64>()
+    };
+    let deadline = Instant::now() + Duration::from_secs(20);
+    while !is_kernel_only() && told() % u64::from(connections) != 0 && Instant::now() < deadline {
+        std::thread::sleep(Duration::from_millis(1));
+    }
+    server.stop(libc::SIGTERM);
+}
+
+#[test]
+fn members_of_the_group_go_fast() {
+    for arguments in [&[][..], &["--no-bpf"]] {
+        let Some(pair) = Pair::members("guest.c", arguments) else { return };
+        echo(&pair, 5, 2000);
+        pair.assert_fast("guest");
+        for user in &pair.users {
+            let (fast, all) = (user.run.fast(None), 5 * 2000 * 100);
+            assert!(is_kernel_only() || fast.connections == 5, "{}", user.run.table());
+            assert!(is_kernel_only() || fast.bytes > all, "most of both ways: {}", user.run.table());
+        }
+        pair.stage.finish();
+    }
+}
+
+/// Of one user, but the kernel shows nobody what one of them has, as of a server that root has started and that has changed its user.
+/// Whichever end comes first looks into the directory.
+#[test]
+fn whoever_hides_his_descriptors_is_proven_by_the_daemon() {
+    let Some(pair) = Pair::members("guest.c", &[]) else { return };
+    let command = |words: &str| {
+        let mut command = pair.stage.plain(&pair.program, words.split_whitespace());
+        pair.users[0].runs(&mut command, AT_ONCE);
+        pair.broker.serves(&mut command);
+        command
+    };
+    for (serve, ask) in [("hidden serve", "ask"), ("serve", "hidden ask"), ("hidden serve", "hidden ask")] {
+        let port = free_port();
+        let server = pair.stage.serve(command(&format!("{serve} {port}")), port);
+        assert_eq!(pair.stage.output(command(&format!("{ask} {port} 3 3000"))), DONE);
+        server.stop(libc::SIGTERM);
+    }
+    let fast = pair.users[0].run.fast(None);
+    assert!(is_kernel_only() || fast.connections == 2 * 9, "{}", pair.users[0].run.table());
+    pair.stage.finish();
+}
+
+#[test]
+fn strangers_stay_on_kernel_tcp() {
+    let Some(pair) = Pair::new("guest.c", &[], [ONE, OTHER]) else { return };
+    echo(&pair, 3, 300);
+    pair.assert_reason(Reason::Policy);
+    pair.stage.finish();
+}
+
+#[test]
+fn without_a_daemon_users_stay_apart() {
+    let Some(mut pair) = Pair::members("guest.c", &[]) else { return };
+    pair.broker.signal(libc::SIGTERM);
+    pair.broker.kill();
+    echo(&pair, 3, 300);
+    pair.assert_reason(Reason::OtherUser);
+    pair.stage.finish();
+}
+
+/// A daemon that is stopped makes no call last, and no end of a stream: a copy of a socket lies in its queue.
+#[test]
+fn a_stopped_daemon_delays_nothing() {
+    let Some(pair) = Pair::members("guest.c", &[]) else { return };
+    pair.broker.signal(libc::SIGSTOP);
+    let began = Instant::now();
+    echo(&pair, 50, 40);
+    assert!(began.elapsed() < Duration::from_secs(5), "{:?}", began.elapsed());
+    pair.assert_reason(Reason::NoBroker);
+    pair.broker.signal(libc::SIGCONT);
+    echo(&pair, 5, 2000);
+    pair.assert_fast("guest");
+    pair.stage.finish();
+}
+
+#[test]
+fn a_daemon_that_dies_costs_no_byte_and_its_successor_goes_on() {
+    let Some(mut pair) = Pair::members("guest.c", &[]) else { return };
+    let port = free_port();
+    let server = pair.serve(0, &format!("serve {port}"), port);
+    let client = pair.start(1, &format!("hold {port} 20 20 200"));
+    let deadline = Instant::now() + Duration::from_secs(30);
+    while !client.said().contains("there") {
+        assert!(Instant::now() < deadline, "{}", client.said());
+        std::thread::sleep(Duration::from_millis(1));
+    }
+    pair.broker.replace(&pair.stage);
+    client.signal(libc::SIGUSR1);
+    assert_eq!(client.succeed(Duration::from_secs(60)), format!("there\n{DONE}"));
+    server.stop(libc::SIGTERM);
+    for user in &pair.users {
+        assert!(is_kernel_only() || user.run.fast(None).connections == 40, "{}", user.run.table());
+    }
+    pair.stage.finish();
+}
+
+/// Whoever survives sees what was sent, then an end, as on kernel TCP.
+fn die(sender_dies: bool, expected: &str) {
+    let Some(pair) = Pair::members("pump.c", &[]) else { return };
+    for round in 1..=8 {
+        let port = free_port();
+        let sender = pair.serve(0, &format!("serve {port}"), port);
+        let receiver = pair.start(1, &format!("drain {port}"));
+        while !sender.said().contains("connected") || !receiver.said().contains("connected") {
+            std::thread::sleep(Duration::from_millis(1));
+        }
+        // Later in each round: at any point of the meeting, the switch and the stream.
+        std::thread::sleep(Duration::from_millis(10 * round));
+        let (victim, witness) = if sender_dies { (sender, receiver) } else { (receiver, sender) };
+        victim.signal(libc::SIGKILL);
+        let said = witness.succeed(Duration::from_secs(20));
+        assert!(said.contains(expected), "round {round}:\n{said}");
+    }
+    // A killed process counts nothing.
+    pair.users[usize::from(sender_dies)].run.assert_fast("pump");
+    pair.stage.finish();
+}
+
+#[test]
+fn the_sender_dies() {
+    die(true, "some as sent, then the end");
+}
+
+#[test]
+fn the_receiver_dies() {
+    die(false, "sent some, then gone");
+}
+
+#[test]
+fn a_stream_comes_back_whole() {
+    let Some(pair) = Pair::members("pump.c", &[]) else { return };
+    let port = free_port();
+    let server = pair.serve(0, &format!("reply {port}"), port);
+    let client = pair.start(1, &format!("echo {port} 30000000"));
+    assert_eq!(client.succeed(Duration::from_secs(60)), "connected\n30000000 came back, then the end\n");
+    server.succeed(Duration::from_secs(10));
+    pair.assert_fast("pump");
+    pair.stage.finish();
+}
+
+/// Redis under a load that checks nothing but errors; what it says.
+fn load(port: u16, host: &str) -> [String; 12] {
+    ["-h", host, "-p", &port.to_string(), "-t", "set,get,lrange_300", "-n", "5000", "-c", "10", "-q", "--csv"]
+        .map(String::from)
+}
+
+fn assert_loaded(said: &str) {
+    assert!(said.matches('\n').count() >= 4 && !said.contains("rror"), "{said}");
+}
+
+#[test]
+fn redis_under_its_own_user() {
+    let Some(stage) = Stage::with(&["redis-server", "redis-benchmark"]) else { return };
+    let Some(broker) = Broker::start(&stage, &[]) else { return };
+    let (Some(redis), client, port) = (User::named("redis"), User::member(OTHER), free_port()) else { return };
+    let mut server = stage.plain("redis-server", redis_server(&stage, port));
+    redis.runs(&mut server, &[]);
+    broker.serves(&mut server);
+    let server = stage.serve(server, port);
+    let mut command = stage.plain("redis-benchmark", load(port, "127.0.0.1"));
+    client.runs(&mut command, &[]);
+    broker.serves(&mut command);
+    assert_loaded(&stage.output(command));
+    server.stop(libc::SIGTERM);
+    redis.run.assert_fast("redis-server");
+    client.run.assert_fast("redis-benchmark");
+    stage.finish();
+}
+
+/// The workers of an nginx that root has started are hidden from their own user.
+#[test]
+fn nginx_started_by_root() {
+    let Some(stage) = Stage::with(&["nginx", "wrk"]) else { return };
+    let Some(broker) = Broker::start(&stage, &[]) else { return };
+    let port = free_port();
+    let here = stage.path("").display().to_string();
+    stage.file("index.html", "x".repeat(1024));
+    let configuration = format!(
+        "user www-data {}; worker_processes 2; daemon off; pid nginx.pid; error_log stderr warn;
+         events {{ worker_connections 256; }}
+         http {{
+             access_log off; keepalive_requests 1000000000; client_body_temp_path body; proxy_temp_path proxy;
+             fastcgi_temp_path fastcgi; uwsgi_temp_path uwsgi; scgi_temp_path scgi;
+             server {{ listen 127.0.0.1:{port}; root .; }}
+         }}",
+        GROUP.0
+    );
+    stage.file("nginx.conf", configuration);
+    let mut command = stage.command("nginx", ["-p", &here, "-c", "nginx.conf"]);
+    broker.serves(&mut command);
+    let server = stage.serve(command, port);
+    let www_data = User::named("www-data");
+    for client in [Some(User::member(OTHER)), www_data].into_iter().flatten() {
+        let url = format!("http://127.0.0.1:{port}/index.html");
+        let mut command = stage.plain("wrk", ["-t", "1", "-c", "8", "-d", "2s", "--timeout", "10s", &url]);
+        client.runs(&mut command, &[]);
+        broker.serves(&mut command);
+        let said = stage.output(command);
+        assert!(
+            said.contains("Requests/sec") && !said.contains("Socket errors") && !said.contains("Non-2xx"),
+            "{said}"
+        );
+        client.run.assert_fast("wrk");
+    }
+    server.stop(libc::SIGQUIT);
+    stage.run.assert_fast("nginx");
+    stage.finish();
+}
+
+/// Namespaces of their own, and no address in common where translation is in between.
+#[test]
+fn containers_behind_a_bridge() {
+    let Some(stage) = Stage::with(&["redis-server", "redis-benchmark", "unshare", "nsenter", "ip"]) else { return };
+    let Some(broker) = Broker::start(&stage, &[]).filter(Broker::has_numbers) else { return };
+    let (bridge, port) = (Bridge::new(&stage), free_port());
+    let users = [User::member(ONE), User::member(OTHER)];
+    let [client, server] = &bridge.ends;
+    let words = ["--port", &port.to_string(), "--bind", HOSTS[1], "--save", "", "--protected-mode", "no"];
+    let mut command = server.command(&stage, &users[1], "redis-server", &words, &[]);
+    broker.serves(&mut command);
+    let mut redis = stage.start(command);
+    await_listening_beside(&server.process(), &mut redis, port);
+    let mut hosts = vec![HOSTS[1]];
+    match bridge.translate(port) {
+        Ok(()) => hosts.push(ROUTER),
+        Err(error) => skip(&format!("no translation: {error}")),
+    }
+    for host in hosts {
+        let before = users[0].run.fast(None);
+        let words = load(port, host);
+        let words: Vec<&str> = words.iter().map(String::as_str).collect();
+        let mut command = client.command(&stage, &users[0], "redis-benchmark", &words, &[]);
+        broker.serves(&mut command);
+        assert_loaded(&stage.output(command));
+        assert!(users[0].run.fast(None).connections > before.connections, "{host}: {}", users[0].run.table());
+    }
+    redis.stop(libc::SIGTERM);
+    users[1].run.assert_fast("redis-server");
+    drop(bridge);
+    stage.finish();
+}
