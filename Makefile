@@ -43,10 +43,14 @@ test: rust ## everything that continuous integration checks: lints, licences, te
 # anew.
 .PHONY: test-programs
 test-programs: export UNDERPASS_TEST_COMMAND = $(abspath $(TARGET)/debug/underpass)
+test-programs: export UNDERPASS_TEST_DAEMON = $(abspath $(TARGET)/debug/underpassd)
 test-programs:
 	RUST_TEST_THREADS=$$((3 * $$(nproc))) $(CARGO) test --workspace --no-fail-fast
 	for example in $(notdir $(EXAMPLES)); do $(TARGET)/debug/examples/$$example || exit 1; done
 	$(TARGET)/debug/gauntlet --brief --allow-skipped $(BRIEF_SUITES)
+
+brokered: rust ## the parity scenarios and the kills, with a library whose connections all meet through underpassd
+	UNDERPASS_TEST_MODE=brokered $(CARGO) test --package underpass-tests --test parity --test programs -- plain deaths
 
 # Each checks its own results, and fails if they are wrong.
 EXAMPLES = checksum/packet link/hosts engine/connection

@@ -26,10 +26,20 @@ impl Mode {
 
 /// All of them, and the one in which connections meet through a broker.
 pub fn all() -> impl Iterator<Item = &'static Mode> {
+    let is_wanted = std::env::var("UNDERPASS_TEST_MODE").map_or(true, |only| only == BROKERED);
+    own().chain(is_wanted.then(brokered))
+}
+
+/// Those that `make test` plays. The one with the broker takes a build of the library of its own, and `make brokered` plays it.
+pub fn tested() -> impl Iterator<Item = &'static Mode> {
+    let asks_broker = std::env::var("UNDERPASS_TEST_MODE").is_ok_and(|only| only == BROKERED);
+    own().chain(asks_broker.then(brokered))
+}
+
+/// Those that need no broker, or the one that is wanted alone.
+fn own() -> impl Iterator<Item = &'static Mode> {
     let only = std::env::var("UNDERPASS_TEST_MODE").ok();
-    let is_wanted = move |name: &str| only.as_ref().is_none_or(|only| only == name);
-    let brokered = is_wanted(BROKERED).then(brokered);
-    MODES.iter().filter(move |mode| is_wanted(mode.name)).chain(brokered)
+    MODES.iter().filter(move |mode| only.as_ref().is_none_or(|only| only == mode.name))
 }
 
 const BROKERED: &str = "brokered";

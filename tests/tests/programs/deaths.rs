@@ -71,7 +71,7 @@ fn soak(stage: &Stage, name: &str, arguments: &[&str], settings: &[(&str, &str)]
 /// Killed, stopped, aborted, ended, executing another program, shared with a child: see the program.
 #[test]
 fn either_end_dies_at_any_point() {
-    for mode in mode::all().filter(|mode| mode.warm > 0) {
+    for mode in mode::tested().filter(|mode| mode.warm > 0) {
         let Some(stage) = Stage::with(&["cc"]) else { return };
         soak(&stage, "deaths", &["1", "4"], mode.settings);
         stage.finish();
