@@ -122,12 +122,7 @@ pub fn is_looked_at(fd: c_int) -> bool {
 /// `fd`, a socket in this generation of the number, is the kernel's for good.
 pub fn leave_to_kernel(fd: c_int, generation: u64) {
     for set in set::sets_of(fd) {
-        if let Some(item) = set.item(fd)
-            && table::generation(fd) == generation
-        {
-            set.remove(fd);
-            set.note_foreign(fd, item.events, item.data);
-        }
+        set.make_foreign(fd, || table::generation(fd) == generation);
     }
 }
 

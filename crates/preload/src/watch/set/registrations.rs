@@ -56,6 +56,24 @@ impl Set {
         self.locked(|state| state.put(fd, events, data, true));
     }
 
+    /// The registration of `fd` is the kernel's from now on, if it is a socket's and the number is still that socket's, as `is_same`
+    /// says. A change that another thread makes comes before or after that.
+    pub fn make_foreign(&self, fd: i32, is_same: impl FnOnce() -> bool) {
+        let make = |state: &mut State| {
+            if let Some(item) = state.item(fd).filter(|it| it.is_ours(fd)).copied()
+                && is_same()
+            {
+                self.note_change(true);
+                state.remove(fd);
+                // As for any that is noted.
+                let _ = state.put(fd, item.events, item.data, true);
+            }
+        };
+        if self.unless_interrupted(make).is_none() {
+            self.defer(Deferred::Removed { fd });
+        }
+    }
+
     pub(super) fn note_change(&self, foreign: bool) {
         if foreign {
             self.has_foreign.store(true, Relaxed);
