@@ -378,6 +378,7 @@ mod tests {
 
     /// Who has none reserved gets ordinary ones, and what is smaller than one does in any case.
     #[test]
+    #[cfg_attr(miri, ignore = "reads /proc/self/smaps")]
     fn an_arena_lies_in_huge_pages_where_some_are_reserved() {
         assert_eq!(Arena::new(GEOMETRY).0.pages(), Pages::Ordinary);
         let (arena, mut all) = Arena::new(Geometry { frames: 1024, frame_size: 2560, headroom: 0 });

@@ -14,8 +14,8 @@ pub struct Errno(pub i32);
 /// What a system call answers: a non-negative value or an [`Errno`].
 pub type Answer = Result<usize, Errno>;
 
-/// The program has said which system calls it makes: see [`be_quiet`].
-static QUIET: AtomicBool = AtomicBool::new(false);
+/// The program has said which system calls it makes: see [`be_quiet`]. In Miri, which executes none, it has from the start.
+static QUIET: AtomicBool = AtomicBool::new(cfg!(miri));
 
 /// Says whether this process may be killed for a system call that the program does not make itself (seccomp(2)). Then
 /// waits spin, and signals are not held back.

@@ -174,6 +174,7 @@ mod tests {
     use super::*;
 
     #[test]
+    #[cfg_attr(miri, ignore = "takes all 65,535")]
     fn a_reference_is_unique_for_each_peer_and_rests_before_it_is_used_again() {
         let mut references = References::default();
         for connection in 0..65_535 {
@@ -191,6 +192,7 @@ mod tests {
     }
 
     #[test]
+    #[cfg_attr(miri, ignore = "takes all 65,535 three times")]
     fn with_a_secret_references_are_in_no_order_and_found_all_the_same() {
         let all = |secret, peer| {
             let mut references = References::by(secret);

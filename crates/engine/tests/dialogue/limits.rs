@@ -8,6 +8,7 @@ use underpass_engine::wire::tpdu::*;
 
 /// A peer that asks for connections and takes that back at once holds no more than its share of what rests, and others get theirs.
 #[test]
+#[cfg_attr(miri, ignore = "two thousand connections")]
 fn a_flood_of_cr_and_dr_leaves_connections_for_others() {
     let mut entity = Entity::new(Config { pending: 64, ..config() });
     for src_ref in 1..=1000 {

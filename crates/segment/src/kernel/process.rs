@@ -90,7 +90,7 @@ fn thread_id_by_libc() -> u32 {
 /// Whether this process is known to have one thread, by /proc and without a descriptor.
 pub fn has_one_thread() -> bool {
     // `.`, `..` of the threads, and that of the folder above.
-    const LINKS_OF_ONE: u64 = 3;
+    const LINKS_OF_ONE: libc::nlink_t = 3;
     let (folder, mut found) = (c"/proc/self/task", core::mem::MaybeUninit::<libc::stat>::uninit());
     let arguments = [libc::AT_FDCWD as usize, folder.as_ptr() as usize, found.as_mut_ptr() as usize, 0, 0, 0];
     // SAFETY: a string, and room for what the kernel writes.

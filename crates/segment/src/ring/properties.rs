@@ -291,7 +291,8 @@ impl Bench {
 }
 
 fn size() -> impl Strategy<Value = usize> {
-    prop_oneof![4 => 1_usize..20, 4 => 1_usize..300, 4 => 1_usize..5000, 1 => 1_usize..40_000]
+    let longest = if cfg!(miri) { 2000 } else { 40_000 };
+    prop_oneof![4 => 1_usize..20, 4 => 1_usize..300, 4 => 1_usize..longest / 8, 1 => 1_usize..longest]
 }
 
 fn a_step() -> impl Strategy<Value = Step> {
@@ -309,6 +310,10 @@ fn a_step() -> impl Strategy<Value = Step> {
     ]
 }
 
+/// Of rings and lists; Miri takes a second for a step.
+const LARGER: usize = if cfg!(miri) { 8192 } else { 65_536 };
+const MOST_STEPS: usize = if cfg!(miri) { 20 } else { 80 };
+
 proptest! {
     #![proptest_config(Config { failure_persistence: None, ..Config::default() })]
 
@@ -317,11 +322,11 @@ proptest! {
     /// `Ring::data_header` its PAD, or `Sender::end_behind` leaves out `end.store(self.behind.load(Relaxed), Relaxed)`.
     #[test]
     fn a_ring_is_a_queue_of_bytes_and_marks(
-        capacity in prop_oneof![Just(4096_usize), Just(65_536)],
+        capacity in prop_oneof![Just(4096_usize), Just(LARGER)],
         // Also where positions begin anew.
         start in prop_oneof![Just(0_u64), (0_u64..1000).prop_map(|n| POSITION_MASK + 1 - 8 * (n + 1))],
         in_turn in any::<bool>(),
-        steps in prop::collection::vec(a_step(), 1..80),
+        steps in prop::collection::vec(a_step(), 1..MOST_STEPS),
     ) {
         let mut bench = Bench::new(capacity, start, in_turn);
         steps.into_iter().for_each(|it| bench.go(it));
