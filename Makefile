@@ -6,7 +6,7 @@ TARGET = $(or $(CARGO_TARGET_DIR),target)
 UNDERPASS = $(TARGET)/release/underpass
 
 .DEFAULT_GOAL := help
-.PHONY: help run bench build test examples loom miri aarch64 soak fuzz wire hostile churn gauntlet fresh lint c-programs licences generate ptx install uninstall clean
+.PHONY: help run bench build test examples brokered loom miri aarch64 soak fuzz wire hostile churn gauntlet fresh lint c-programs licences generate ptx install uninstall clean
 
 help: ## this list
 	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## / { printf "  make %-10s  %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
