@@ -47,8 +47,6 @@ laid_out! {
         pub full_since: AtomicU64,
         /// Head when the reader was last seen to move since then, and when that was, in ticks.
         pub full_progress: [AtomicU64; 2],
-        /// When a doorbell was last sent to see whether the kernel path carries, in ticks, and how much was acknowledged then.
-        pub probed: [AtomicU64; 2],
         /// Tail when the reader was last known to live.
         pub alive: AtomicU64,
         /// Stretch of the ring in which it was when the reader was last thought of.
@@ -59,6 +57,8 @@ laid_out! {
         pub fast_bytes: AtomicU64,
         /// Data sent by the kernel path, in bytes.
         pub kernel_bytes: AtomicU64,
+        /// When a doorbell was last sent to see whether the kernel path carries, in ticks, and how much was acknowledged then.
+        pub probed: [AtomicU64; 2],
     }
 }
 
