@@ -87,7 +87,7 @@ fn accepted(from: c_int, listener: Known, fd: c_int, flags: c_int) -> c_int {
         let accepted = Socket { is_tcp, is_connected: true, nonblocking, listens: false, accepted: true };
         table::set(fd, Known::Socket(accepted));
         if is_tcp && short_lived::begin(Origin::Accepted) {
-            adopt::leave(fd, Origin::Accepted);
+            adopt::leave(fd);
         }
     }
     fd
@@ -132,13 +132,16 @@ pub unsafe extern "C" fn connect(fd: c_int, address: *const sockaddr, len: sockl
         && family() == libc::AF_UNSPEC as sa_family_t;
     if !disconnects {
         let answer = call();
-        if answer == 0 && !thread::is_vfork_child() {
+        if (answer == 0 || errno::get() == libc::EINPROGRESS) && !thread::is_vfork_child() {
             // The kernel has just read it.
-            let is_connected = family() != libc::AF_UNSPEC as sa_family_t;
-            table::note(fd, |socket| Socket { is_connected, ..socket });
-        }
-        if begins(fd, answer) && family() != libc::AF_UNSPEC as sa_family_t && short_lived::begin(Origin::Connected) {
-            adopt::leave(fd, Origin::Connected);
+            let connects = family() != libc::AF_UNSPEC as sa_family_t;
+            if answer == 0 {
+                table::note(fd, |socket| Socket { is_connected: connects, ..socket });
+            }
+            let is_tcp = || matches!(table::get(fd), Known::Socket(Socket { is_tcp: true, .. }));
+            if connects && is_tcp() && short_lived::begin(Origin::Connected) {
+                adopt::leave(fd);
+            }
         }
         return answer;
     }
@@ -146,12 +149,6 @@ pub unsafe extern "C" fn connect(fd: c_int, address: *const sockaddr, len: sockl
         Some(connection) => close::dissolve(connection, call),
         None => call(),
     }
-}
-
-/// Whether a connection of `fd`, which is TCP, has begun with this `answer` of connect(2).
-fn begins(fd: c_int, answer: c_int) -> bool {
-    let is_tcp = matches!(table::get(fd), Known::Socket(Socket { is_tcp: true, .. }));
-    is_tcp && (answer == 0 || errno::get() == libc::EINPROGRESS) && !thread::is_vfork_child()
 }
 
 /// # Safety

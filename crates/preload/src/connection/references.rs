@@ -107,7 +107,8 @@ fn reap(family: &'static Family) {
         let is_over = !claimed && is_as_kept && end.owners.end_loan(until);
         let last = is_over && !end.owners.are_any();
         if last {
-            let channel = family::with_meeting_surely(|m| m.channel(end, None)).flatten().filter(|_| end.has_channel());
+            let channel =
+                end.has_channel().then(|| family::with_meeting_surely(|m| m.channel(end, None))).flatten().flatten();
             let is_lost = channel.is_some_and(|channel| {
                 Connection::at(family, index, -1).port_with(channel, thread::number()).goes_with_channel()
             });

@@ -50,7 +50,11 @@ pub enum Origin {
 impl Origin {
     /// That of a connection's end.
     pub fn of(end: &End) -> Origin {
-        match end.origin.load(Relaxed) {
+        Origin::from_number(end.origin.load(Relaxed).into())
+    }
+
+    fn from_number(number: u32) -> Origin {
+        match number {
             1 => Origin::Accepted,
             2 => Origin::Connected,
             _ => Origin::Unknown,
@@ -86,6 +90,11 @@ impl Socket {
         };
         let has = |bit: u32| bits & bit != 0;
         Socket { is_tcp: has(1), is_connected: has(2), nonblocking, listens: has(16), accepted: has(32) }
+    }
+
+    /// How a connection of it begins here.
+    pub fn origin(self) -> Origin {
+        if self.accepted { Origin::Accepted } else { Origin::Connected }
     }
 
     /// Whether nobody but this process, by this descriptor, can change it.
@@ -196,19 +205,17 @@ pub fn is_settled(fd: i32) -> bool {
     word(&TABLE, fd).is_some_and(|w| w.load(Acquire) & SETTLED != 0)
 }
 
-/// The socket `fd`, so far `known` as such, is a connection of this origin that is libc's alone. False if it is something else by
-/// now.
-pub fn leave(fd: i32, known: Known, origin: Origin) -> bool {
-    let leave = |now| (decode(now) == known).then_some(LEFT + origin as u32);
-    word(&TABLE, fd).is_some_and(|w| w.fetch_update(Release, Relaxed, leave).is_ok())
+/// The connection `fd`, so far known as this socket, is libc's alone. False if it is something else by now, or the socket may have
+/// other names.
+pub fn leave(fd: i32, socket: Socket) -> bool {
+    let leave = |now| (decode(now) == Known::Socket(socket)).then_some(LEFT + socket.origin() as u32);
+    socket.is_private() && word(&TABLE, fd).is_some_and(|w| w.fetch_update(Release, Relaxed, leave).is_ok())
 }
 
 /// The origin of `fd`, if it is such a connection.
 pub fn left(fd: i32) -> Option<Origin> {
-    match word(&TABLE, fd)?.load(Acquire).checked_sub(LEFT)? {
-        0 => Some(Origin::Unknown),
-        1 => Some(Origin::Accepted),
-        2 => Some(Origin::Connected),
+    match word(&TABLE, fd)?.load(Acquire) {
+        word @ LEFT..=LEFT_LAST => Some(Origin::from_number(word - LEFT)),
         _ => None,
     }
 }

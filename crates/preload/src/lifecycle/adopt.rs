@@ -8,7 +8,7 @@ use crate::connection::leaving::end_lost;
 use crate::connection::look::for_each;
 use crate::connection::references::{bury, is_pool_used, take_back_what_is_left};
 use crate::connection::way::Way;
-use crate::guest::table::{self, Known, Nonblocking, Origin, Socket};
+use crate::guest::table::{self, Known, Nonblocking, Socket};
 use crate::guest::{family, filter, forked, settings, statistics, thread};
 use crate::watch::{epoll, set};
 use underpass_segment::end::{End, Stage};
@@ -95,8 +95,7 @@ fn classify(fd: i32, known: Known, wanted: fn(u8) -> bool) -> Option<u32> {
     };
     let end = family.end(index);
     end.nonblocking.store(is_nonblocking(fd, seen_before).into(), Relaxed);
-    let origin = if seen_before.accepted { Origin::Accepted } else { Origin::Connected };
-    end.origin.store(origin as u8, Relaxed);
+    end.origin.store(seen_before.origin() as u8, Relaxed);
     handle.attached.store(ABSENT, Relaxed);
     handle.counted.store(UNCOUNTED, Relaxed);
     handle.inside.clear();
@@ -190,12 +189,11 @@ fn disown(fd: i32, known: Known) {
 }
 
 /// Leaves the new connection `fd` to the kernel, as one of many short ones, unless the socket has other names by now.
-pub fn leave(fd: i32, origin: Origin) {
+pub fn leave(fd: i32) {
     let generation = table::generation(fd);
-    if let known @ Known::Socket(socket) = table::get(fd)
-        && socket.nonblocking != Nonblocking::Shared
+    if let Known::Socket(socket) = table::get(fd)
         && !epoll::is_looked_at(fd)
-        && table::leave(fd, known, origin)
+        && table::leave(fd, socket)
     {
         epoll::leave_to_kernel(fd, generation);
         seen(Reason::ShortLived);

@@ -46,7 +46,7 @@ impl Port<'_> {
     /// the ring.
     pub(super) fn wait_for_room(&self, enough: u64, wanted: usize, nonblocking: bool) -> Room {
         let sender = self.sender();
-        let enough = enough.max((wanted as u64).min(sender.ring.capacity() / 4));
+        let mut enough = enough.max((wanted as u64).min(sender.ring.capacity() / 4));
         let patience = match nonblocking {
             true if self.is_full() => 0,
             true => micros(SHORT_PATIENCE_US),
@@ -54,7 +54,6 @@ impl Port<'_> {
         };
         let began = ticks();
         let mut since = began;
-        let mut enough = enough;
         let mut last = sender.seen_head.load(Relaxed);
         let (mut alone, mut asked) = (since, false);
         loop {
