@@ -86,28 +86,35 @@ fn claim_parcel(arrived: &Arrived) {
     }
 }
 
+/// Set in the index of an end that this image has come for too late: what was in its channel is gone. It comes behind any other end of
+/// the same socket.
+const LOST: u32 = 1 << 31;
+
 /// The family's table has the ends of those descriptors that are connections of it.
 fn claim_from(id: i32) {
     let Ok(family) = Family::open(id, kernel::user_id()) else { return };
     // One that was given back keeps its cookie until it is taken anew.
     let is_had = |end: &End| end.owners.are_any() || end.owners.is_lent();
-    let by_cookie = |which: &dyn Fn(&End) -> bool| {
-        let ends = (0..family.used()).map(|index| (family.end(index), index)).filter(|(end, _)| which(end));
-        ByCookie::of(family.used() as usize, ends.map(|(end, index)| (end.cookie.load(Relaxed), index)))
-    };
-    let live = by_cookie(&|end| end.stage() <= Stage::Joined && is_had(end));
-    // This image has come too late, and what was in their channels is gone.
-    let lost = by_cookie(&|end| end.stage() == Stage::Broken && !is_had(end));
-    if let (Some(live), Some(lost)) = (live, lost) {
+    let listed = (0..family.used()).filter_map(|index| {
+        let end = family.end(index);
+        let index = match end.stage() {
+            Stage::Plain | Stage::Waiting | Stage::Joined if is_had(end) => index,
+            Stage::Broken if !is_had(end) => index | LOST,
+            _ => return None,
+        };
+        Some((end.cookie.load(Relaxed), index))
+    });
+    if let Some(by_cookie) = ByCookie::of(family.used() as usize, listed) {
         let claim = |fd| {
             if !kernel::is_tcp(fd) {
                 return;
             }
-            let Ok(cookie) = kernel::cookie(fd) else { return };
-            if let Some(index) = live.find(cookie) {
-                adopt::claim(fd, Some(&Carried::spawned(id, index)));
-            } else if lost.find(cookie).is_some() {
-                leaving::end_lost(fd);
+            match kernel::cookie(fd).ok().and_then(|cookie| by_cookie.find(cookie)) {
+                Some(LOST..) => leaving::end_lost(fd),
+                Some(index) => {
+                    adopt::claim(fd, Some(&Carried::spawned(id, index)));
+                }
+                None => {}
             }
         };
         if !kernel::for_each_descriptor(claim) {

@@ -16,7 +16,7 @@ impl ByCookie {
         Some(ByCookie(list))
     }
 
-    /// The number with this cookie.
+    /// The number with this cookie, the lowest if there are several.
     pub fn find(&self, cookie: u64) -> Option<u32> {
         let list = self.0.items();
         let at = list.partition_point(|it| it.0 < cookie);
