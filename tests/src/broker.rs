@@ -86,12 +86,8 @@ pub fn of_this_process() -> &'static str {
             std::thread::park();
         }
     });
-    let daemon = told.recv().expect("a daemon");
-    let deadline = Instant::now() + Duration::from_secs(30);
-    while !daemon.said().contains("underpassd listens") {
-        assert!(Instant::now() < deadline, "it does not listen:\n{}", daemon.said());
-        std::thread::sleep(Duration::from_millis(2));
-    }
+    let mut daemon = told.recv().expect("a daemon");
+    await_listening(&mut daemon);
     std::mem::forget(daemon);
     socket.display().to_string().leak()
 }
@@ -101,13 +97,17 @@ fn launch(stage: &Stage, socket: &std::path::Path, arguments: &[String]) -> Grou
     library::plain(&mut command);
     command.args(["--foreground", "--log", "debug", "--group", GROUP.0, "--socket"]).arg(socket).args(arguments);
     let mut daemon = stage.start(command);
+    await_listening(&mut daemon);
+    daemon
+}
+
+/// Its log says that it listens. (A client would leave its traces.)
+fn await_listening(daemon: &mut Group) {
     let deadline = Instant::now() + Duration::from_secs(30);
-    // Its log says so, since a client would leave its traces.
     while !daemon.said().contains("underpassd listens") {
         let ended = daemon.wait(Duration::from_millis(2));
         assert!(ended.is_none() && Instant::now() < deadline, "it does not listen: {ended:?}\n{}", daemon.said());
     }
-    daemon
 }
 
 /// Whether this is root.

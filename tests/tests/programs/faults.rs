@@ -8,6 +8,7 @@ use std::process::Command;
 use std::time::{Duration, Instant};
 use underpass_segment::reason::Reason;
 use underpass_tests::apart::apart;
+use underpass_tests::broker::is_root;
 use underpass_tests::group::Group;
 use underpass_tests::library::{AT_ONCE, Run, is_kernel_only};
 use underpass_tests::net::free_port;
@@ -269,10 +270,6 @@ const DAEMON: u32 = 1;
 const NOBODY: u32 = 65534;
 /// Bytes that guest.c has echoed at a time.
 const MESSAGE: u64 = 100;
-
-fn is_root() -> bool {
-    fs::read_to_string("/proc/self/status").is_ok_and(|status| status.contains("\nUid:\t0\t"))
-}
 
 #[test]
 fn two_users_share_no_memory() {
