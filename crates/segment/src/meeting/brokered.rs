@@ -5,7 +5,7 @@
 //! kernel's word for both sockets; of the memory that it gives, the kernel says that it cannot shrink. Where there is no broker, or
 //! it does not answer, the connection stays on kernel TCP.
 
-use super::broker::{HEED_NS, Outcome, Place, Try};
+use super::broker::{Broker, HEED_NS, Outcome, Place, Try};
 use super::{Answer, Meeting, unless_closed};
 use crate::channel::{MARK, Pool, Shape, Side};
 use crate::clock;
@@ -218,14 +218,12 @@ impl Meeting {
         if self.attached(pool.id()).is_none() {
             self.remember(pool, 0, None).ok()?;
         }
-        if let Some(it) = self.attached(pool.id())
-            && it.given.is_none_or(|given| given.pool != number)
-        {
-            it.given = Some(Given { pool: number, made: 0, unused: 0 });
-        }
         let daemon = self.broker.daemon;
         if let Some(it) = self.attached(pool.id()) {
             it.daemon = daemon;
+            if it.given.is_none_or(|given| given.pool != number) {
+                it.given = Some(Given { pool: number, made: 0, unused: 0 });
+            }
         }
         Some(pool)
     }
@@ -237,12 +235,9 @@ impl Meeting {
         if kernel::cookie(fd) != Ok(cookie) {
             return None;
         }
-        loop {
-            match self.broker.ask(cookie, fd, self.ring_bytes, None) {
-                Try::Asked => break,
-                Try::Knocking if self.broker.wait(until) => self.hear(),
-                _ => return None,
-            }
+        let ring_bytes = self.ring_bytes;
+        if !self.gets_through(until, |broker| broker.ask(cookie, fd, ring_bytes, None)) {
+            return None;
         }
         let outcome = loop {
             self.hear();
@@ -273,16 +268,24 @@ impl Meeting {
             return true;
         }
         let until = clock::nanoseconds() + PATIENCE_NS;
-        loop {
-            match self.broker.greet() {
-                Try::Asked => break,
-                Try::Knocking if self.broker.wait(until) => self.hear(),
-                _ => return false,
-            }
+        if !self.gets_through(until, Broker::greet) {
+            return false;
         }
         let daemon = self.broker.daemon;
         self.broker.rest();
         self.pools.iter().flatten().all(|it| it.users == 0 || !it.pool.is_brokered() || it.daemon == daemon)
+    }
+
+    /// Tries something of the broker, as often as that has to show first that it is at work, until `until` (CLOCK_MONOTONIC, ns).
+    /// Whether it was asked.
+    fn gets_through(&mut self, until: u64, what: impl Fn(&mut Broker) -> Try) -> bool {
+        loop {
+            match what(&mut self.broker) {
+                Try::Asked => return true,
+                Try::Knocking if self.broker.wait(until) => self.hear(),
+                _ => return false,
+            }
+        }
     }
 
     /// Nobody comes for what became of this ask.
