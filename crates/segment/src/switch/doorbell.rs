@@ -52,7 +52,13 @@ impl Port<'_> {
 
     /// The same beside the program's receives: a failure that the kernel tells, which it tells once, is kept for the program.
     pub(super) fn discard_bells_aside(&self) {
-        if let Some(Taken::Failed(error)) = self.discard_bells() {
+        if let Some(taken) = self.discard_bells() {
+            self.keep_for_program(taken);
+        }
+    }
+
+    fn keep_for_program(&self, taken: Taken) {
+        if let Taken::Failed(error) = taken {
             self.end.keep_error(error);
         }
     }
@@ -87,9 +93,8 @@ impl Port<'_> {
         let taken = self.take_bells(most, |fd, to, len| unsafe { kernel::recv(fd, to, len, libc::MSG_DONTWAIT) });
         if let Err(error) = taken
             && error != AGAIN
-            && let Taken::Failed(error) = self.verdict(error)
         {
-            self.end.keep_error(error);
+            self.keep_for_program(self.verdict(error));
         }
         taken
     }
