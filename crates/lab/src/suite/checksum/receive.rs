@@ -20,6 +20,8 @@ const PACKETS: u64 = 10_000;
 const LOAD: f64 = 0.7;
 /// What a way must carry of it, for its idle share to be that of this load.
 const CARRIED: f64 = 0.97;
+/// How often a run is repeated of which a stage came out shorter than nothing.
+const REPEATS: u32 = 3;
 
 /// One way of many, over one socket, at one size.
 #[derive(Clone, Debug)]
@@ -204,9 +206,22 @@ impl Experiment for Stages {
         self.turn += 1;
         let runs = self.receive.by_turns(self.turn, |way| {
             let load = self.receive.load(lab, way, lab.clock() / 2.0);
-            self.receive.run(Load { stages: true, beside: self.beside, ..load })
+            let load = Load { stages: true, beside: self.beside, ..load };
+            let mut run = self.receive.run(load)?;
+            // The clock was dearer when its cost was taken than in the run, so that all stages are too short.
+            for _ in 0..REPEATS {
+                if run.stages.iter().all(|ns| *ns >= 0.0) {
+                    break;
+                }
+                run = self.receive.run(load)?;
+            }
+            Ok(run)
         })?;
-        let stages = |(way, run): (&Way, Run)| Stage::of(*way).iter().map(move |stage| Ok(run.stages[*stage as usize]));
+        let reading = |ns: f64| {
+            if ns < 0.0 { Err(format!("a stage took {ns:.0} ns, less the clock's own time")) } else { Ok(ns) }
+        };
+        let stages =
+            |(way, run): (&Way, Run)| Stage::of(*way).iter().map(move |stage| reading(run.stages[*stage as usize]));
         Ok(self.receive.ways.iter().zip(runs).flat_map(stages).collect())
     }
 }
