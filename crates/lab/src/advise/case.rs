@@ -110,6 +110,11 @@ impl Case {
         self.best().is_some_and(|best| self.ways.iter().all(|way| best.measured < way.measured * TIE))
     }
 
+    /// Whether what had been measured did not tell, so that the default was advised.
+    pub fn is_unsure(&self) -> bool {
+        self.verdict == Verdict::NotDistinguishable.name()
+    }
+
     /// By how much each predicted gain is off, as a share of 1.
     pub fn errors(&self) -> impl Iterator<Item = f64> + '_ {
         // The default's gain is 1 by definition.
@@ -129,6 +134,11 @@ impl Cases {
         mean(&open)
     }
 
+    /// The same of the cases in which what had been measured told.
+    pub fn right_of_decided(&self) -> Option<f64> {
+        Cases(self.0.iter().filter(|case| !case.is_unsure()).cloned().collect()).right()
+    }
+
     /// Mean regret over all cases.
     pub fn regret(&self) -> Option<f64> {
         mean(&self.0.iter().map(Case::regret).collect::<Vec<f64>>())
@@ -141,7 +151,7 @@ impl Cases {
 
     /// Cases in which what had been measured did not tell, and the default was advised.
     pub fn unsure(&self) -> usize {
-        self.0.iter().filter(|case| case.verdict == Verdict::NotDistinguishable.name()).count()
+        self.0.iter().filter(|case| case.is_unsure()).count()
     }
 
     /// Cases with a wrong choice.
@@ -200,12 +210,13 @@ fn summary(name: &str, cases: &Cases) -> String {
     let percent = |value: Option<f64>| value.map_or("–".to_string(), |value| format!("{} %", digits(value * 100.0)));
     format!(
         "{name}: {} cases ({} ties, {} not distinguishable): predicted gains off by {} in the median, {} of the choices \
-         outside ties right, mean regret {}",
+         outside ties right, {} of those that were distinguishable, mean regret {}",
         cases.0.len(),
         cases.ties(),
         cases.unsure(),
         percent(cases.error()),
         percent(cases.right()),
+        percent(cases.right_of_decided()),
         percent(cases.regret())
     )
 }

@@ -34,6 +34,7 @@ fn summary(all: &Cases) -> Table {
             count(cases.unsure()),
             percent(cases.error()),
             percent(cases.right()),
+            percent(cases.right_of_decided()),
             percent(cases.regret()),
         ],
     };
@@ -48,7 +49,7 @@ fn summary(all: &Cases) -> Table {
                 "gains of offloading within 3.7 %, in three cases; nobody has published a share of right choices"
                     .into(),
             ],
-            cells: vec![Cell::published("3", 3.0), empty(), empty(), published, empty(), empty()],
+            cells: vec![Cell::published("3", 3.0), empty(), empty(), published, empty(), empty(), empty()],
         });
     }
     let heads = [
@@ -58,6 +59,7 @@ fn summary(all: &Cases) -> Table {
         "not distinguishable",
         "predicted gain off by (median)",
         "right outside ties",
+        "right where distinguishable",
         "mean regret",
     ];
     Table {
