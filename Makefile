@@ -162,7 +162,8 @@ licences: ## check the licences of dependencies (deny.toml), if cargo-deny is in
 	    echo "SKIPPED: licences of dependencies, because cargo-deny is not installed (cargo install --locked cargo-deny)"; \
 	fi
 
-generate: ## write the manual pages and completions anew from the command line's description
+ADVICE = 2026-11-27
+generate: ## write anew: the manual pages and completions, from the command line's description, and the advice that the records hold
 	$(CARGO) build --package underpass-cli
 	rm -f packaging/man/*.1
 	$(TARGET)/debug/underpass man --output packaging/man
@@ -170,6 +171,8 @@ generate: ## write the manual pages and completions anew from the command line's
 	$(TARGET)/debug/underpass completions bash >packaging/completions/underpass.bash
 	$(TARGET)/debug/underpass completions zsh >packaging/completions/_underpass
 	$(TARGET)/debug/underpass completions fish >packaging/completions/underpass.fish
+	$(TARGET)/debug/underpass advise --output records/placement-$(ADVICE).toml \
+	    $(foreach suite,survey pingpong stream layers driver checksum,records/$(suite)-$(ADVICE).json) >records/advice-$(ADVICE).txt
 
 ptx: ## compile the GPU's kernels anew, with NVIDIA's compiler from PyPI (needs no GPU)
 	packaging/ptx

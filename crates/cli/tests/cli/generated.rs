@@ -37,6 +37,25 @@ fn completions_are_up_to_date() {
     assert_eq!(kept.len(), 3);
 }
 
+/// What is said of the records is what this command says of them.
+#[test]
+fn the_advice_is_up_to_date() {
+    let records = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../records");
+    let kept = |name: &str| fs::read_to_string(records.join(name)).unwrap();
+    let file = |suite: &str| records.join(format!("{suite}-2026-11-27.json")).into_os_string().into_string().unwrap();
+    let measured = ["survey", "pingpong", "stream", "layers", "driver", "checksum"].map(file);
+    let directory = tempfile::tempdir().unwrap();
+    let placement = directory.path().join("placement.toml");
+    let mut arguments = vec!["advise", "--output", placement.to_str().unwrap()];
+    arguments.extend(measured.iter().map(String::as_str));
+    let said = stdout(&output(&arguments));
+    assert!(said == kept("advice-2026-11-27.txt"), "the advice is out of date: run `make generate`");
+    assert!(
+        fs::read_to_string(&placement).unwrap() == kept("placement-2026-11-27.toml"),
+        "the placement is out of date: run `make generate`"
+    );
+}
+
 #[test]
 fn bash_offers_what_may_follow() {
     let script = packaging("completions").join("underpass.bash");
