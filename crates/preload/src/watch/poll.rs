@@ -368,7 +368,7 @@ fn correct(it: &mut pollfd) {
     let over = it.revents & (RESET | libc::POLLRDHUP) != 0;
     if port.ready() == Ready::Yes {
         it.revents |= it.events & IN;
-    } else if it.revents & IN != 0 && !over && !port.readable() {
+    } else if it.revents & IN != 0 && !over && !port.is_readable_as_told() {
         it.revents &= !IN;
     }
 }
