@@ -28,7 +28,7 @@ fn readiness_is_told_without_the_kernel() {
     let (counter, program) = (stage.path("counter.so"), stage.path("frugal"));
     compile("counter.c", &counter, &["-shared", "-fPIC"]);
     compile("frugal.c", &program, &["-pthread"]);
-    for way in ["epoll", "epoll-room", "epoll-changes", "poll", "select"] {
+    for way in ["epoll", "epoll-room", "epoll-changes", "poll", "select", "poll-beside", "select-beside"] {
         let mut command = stage.tuned(program.to_str().unwrap(), [way], AT_ONCE);
         command.env("LD_PRELOAD", format!("{}:{}", path().display(), counter.display()));
         let said = stage.output(command);
@@ -58,6 +58,26 @@ fn only_sleepers_are_rung() {
     let Some(stage) = Stage::with(&["cc"]) else { return };
     let (messages, bells, sleeps) = rung(&stage, "receives", AT_ONCE);
     assert!(bells < sleeps + messages / 10, "{messages} messages, {sleeps} sleeps, {bells} doorbells");
+    stage.finish();
+}
+
+/// Fails if a reader that reads what lies before the ring is taken for one that has stopped (`Port::reader_at`), or if polls do
+/// not mind the room of a connection that the program only sends by (`mind_room`).
+#[test]
+fn a_stream_that_is_faster_than_its_reader_stays_in_the_ring() {
+    if is_kernel_only() {
+        return skip("there is no ring without the library");
+    }
+    let Some(stage) = Stage::with(&["cc"]) else { return };
+    let program = stage.path("frugal");
+    compile("frugal.c", &program, &["-pthread"]);
+    let said = stage.output(stage.tuned(program.to_str().unwrap(), ["stream"], &[]));
+    let bytes: u64 = said.trim().parse().expect("a number");
+    let fast = stage.run.fast(None).bytes;
+    assert!(fast > bytes / 2, "{fast} of {bytes} bytes:\n{}", stage.run.table());
+    // What a blocking sender does is another matter. It gets there.
+    let said = stage.output(stage.tuned(program.to_str().unwrap(), ["stream-blocking"], &[]));
+    assert_eq!(said.trim().parse(), Ok(bytes));
     stage.finish();
 }
 

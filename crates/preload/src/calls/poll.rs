@@ -7,7 +7,7 @@ use crate::guest::cancellation::test_cancel;
 use crate::guest::deadline::{Deadline, after, after_ms, invalid};
 use crate::guest::{errno, real};
 use crate::lifecycle::adopt;
-use crate::watch::poll::{IN, answer_confined, at_rest, concerns_us, tell_whole, unless_rests, wait};
+use crate::watch::poll::{IN, answer_confined, at_rest, concerns_us, mind_room, tell_whole, unless_rests, wait};
 use core::ffi::c_int;
 use core::slice::{from_raw_parts, from_raw_parts_mut};
 use libc::{nfds_t, pollfd, sigset_t, size_t, timespec};
@@ -102,6 +102,7 @@ unsafe fn serve(
     if adopt::hastens() {
         entries().iter().filter(|it| it.events & IN != 0).for_each(|it| adopt::hasten(it.fd));
     }
+    mind_room(entries());
     let mut plain = Some(plain);
     loop {
         if let Some(count) = answer_confined(entries(), &look) {

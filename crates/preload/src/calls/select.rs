@@ -6,7 +6,9 @@ use crate::guest::deadline::{Deadline, after, invalid, left};
 use crate::guest::memory::{release, reserve};
 use crate::guest::{errno, kernel_table, real};
 use crate::lifecycle::adopt;
-use crate::watch::poll::{FEW, IN, NONE, OUT, answer_confined, at_rest, concerns_us, port, unless_rests, wait};
+use crate::watch::poll::{
+    FEW, IN, NONE, OUT, answer_confined, at_rest, concerns_us, mind_room, port, unless_rests, wait,
+};
 use core::ffi::c_int;
 use core::slice::from_raw_parts_mut;
 use libc::{fd_set, pollfd, sigset_t, timespec, timeval};
@@ -181,14 +183,16 @@ impl Select {
                     adopt::hasten(fd);
                 }
                 // Another thread may add to the sets meanwhile.
-                if let (Some(it), Some(ours)) = (fds.get_mut(found), ours.get_mut(found)) {
-                    (*it, *ours) = (pollfd { fd, events, revents: 0 }, port(fd).is_some());
+                if let Some(it) = fds.get_mut(found) {
+                    *it = pollfd { fd, events, revents: 0 };
                     found += 1;
                 }
             });
         }
         // Or take from them: the rest is of another call.
         let fds = &mut fds[..found];
+        mind_room(fds);
+        fds.iter().zip(&mut *ours).for_each(|(it, ours)| *ours = port(it.fd).is_some());
         let mut plain = Some(plain);
         while answer_confined(fds, |_| 0).is_none() {
             if !concerns_us(fds) {

@@ -22,7 +22,7 @@ use underpass_segment::sync::{AcqRel, Relaxed, Release};
 pub fn of(fd: i32) -> Option<Connection> {
     // Plain numbers on all branches: a connection that one of them returned in memory would be copied on every call.
     let index = match table::get_for_call(fd) {
-        Known::Other => return None,
+        Known::Other | Known::Socket(Socket { listens: true, .. }) => return None,
         Known::Connection(index) => {
             forked::check();
             index

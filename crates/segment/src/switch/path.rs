@@ -11,6 +11,9 @@ use crate::ring::{self, Fault, Record};
 use crate::sync::{AcqRel, Acquire, Relaxed, Release, SeqCst};
 use crate::words::{Flag, LEAVING, NO_MORE_BELLS};
 
+/// A direction that has outrun its reader goes up again when so few bytes are unread in the kernel.
+const NEAR: u64 = 64 << 10;
+
 /// Why a direction is to go up.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(super) enum GoUp {
@@ -35,7 +38,8 @@ impl Port<'_> {
             return false;
         }
         let tries = sending.tries.fetch_add(1, Relaxed);
-        if why == GoUp::ToSend && tries > 16 && !tries.is_multiple_of(8) {
+        let every = if self.has_outrun() { 256 } else { 8 };
+        if why == GoUp::ToSend && tries > 16 && !tries.is_multiple_of(every) {
             return false;
         }
         if flags.ready.load(Acquire) == 0
@@ -76,6 +80,9 @@ impl Port<'_> {
             end.set_reason(Reason::Counters);
             return false;
         }
+        if why == GoUp::ToSend && self.has_outrun() && position - read > NEAR {
+            return false;
+        }
         if !kernel::has_room_for_bells(self.fd) || why == GoUp::ToSend && read < position && !self.is_reader_awake() {
             return false;
         }
@@ -92,6 +99,12 @@ impl Port<'_> {
         sender.mark(Record::Up(position));
         self.has_gone_up();
         true
+    }
+
+    /// Whether the direction went down last because its ring was full before the reader had read what lay before it in the kernel.
+    /// It would be full again: most of a stream goes up and down then, and the reader pays for each mark.
+    fn has_outrun(&self) -> bool {
+        self.end.sending.outran.load(Relaxed) != 0
     }
 
     /// Notes that the direction has gone up: the mark was published last.
@@ -257,6 +270,7 @@ impl Port<'_> {
             sending.fast.store(0, Relaxed);
         }
         sending.tries.store(0, Relaxed);
+        sending.outran.store(u32::from(!passed && reason == Reason::RingFull), Relaxed);
         self.end.set_reason(reason);
         // No doorbell is sent for the mark itself: the data that follows wakes sleepers, but not those that doze.
         self.rouse_other();

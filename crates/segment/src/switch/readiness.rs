@@ -75,6 +75,26 @@ impl Port<'_> {
         })
     }
 
+    /// The same for a socket that a poll of the kernel's has just reported to be readable. On the kernel path, where no doorbell is left
+    /// to be thrown away, that is true as it stands.
+    pub fn is_readable_as_told(&self) -> bool {
+        self.is_all_in_kernel() || self.readable()
+    }
+
+    /// Whether all that a receive finds is in the kernel, and nothing else is there.
+    fn is_all_in_kernel(&self) -> bool {
+        // Most are not: they pay for one look.
+        !self.receives_fast()
+            && self.with_reading(|beside| {
+                let reading = &self.end.reading;
+                beside == Beside::Nobody
+                    && self.reader_state() == ReaderState::Kernel
+                    && reading.stash.load(Relaxed) == 0
+                    && reading.to_discard() == 0
+                    && matches!(self.ahead(), Ok(Record::Empty))
+            })
+    }
+
     fn kernel_has_news(&self) -> bool {
         if self.reads_plainly() {
             // A poll, because a look would count for SO_PEEK_OFF.

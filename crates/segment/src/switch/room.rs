@@ -54,7 +54,7 @@ impl Port<'_> {
         };
         let began = ticks();
         let mut since = began;
-        let mut last = sender.seen_head.load(Relaxed);
+        let mut last = self.reader_at();
         let (mut alone, mut asked) = (since, false);
         loop {
             for _ in 0..16 {
@@ -69,9 +69,9 @@ impl Port<'_> {
                 Ok(_) => {}
             }
             let now = ticks();
-            let head = sender.seen_head.load(Relaxed);
-            if head != last {
-                (last, since) = (head, now);
+            let at = self.reader_at();
+            if at != last {
+                (last, since) = (at, now);
                 self.note_life();
             } else if now.wrapping_sub(since) > patience {
                 return Room::None;
@@ -206,17 +206,24 @@ impl Port<'_> {
         sending.full.store(1, Relaxed);
         sending.full_at.store(sending.tail.load(Relaxed), Relaxed);
         sending.full_since.store(now, Relaxed);
-        sending.full_progress[0].store(sending.seen_head.load(Relaxed), Relaxed);
+        sending.full_progress[0].store(self.reader_at(), Relaxed);
         sending.full_progress[1].store(now, Relaxed);
+    }
+
+    /// Where the reader is, as far as was seen: a number that changes when it reads from the ring, or from the kernel what comes
+    /// before the ring.
+    fn reader_at(&self) -> u64 {
+        let head = self.end.sending.seen_head.load(Acquire);
+        head.wrapping_add(self.channel.outgoing().flags.position.load(Acquire))
     }
 
     /// Whether no look has seen the reader move for long.
     fn has_stopped(&self) -> bool {
-        let [head, when] = &self.end.sending.full_progress;
+        let [before, when] = &self.end.sending.full_progress;
         // This reads the published head and keeps it.
         let _ = self.sender().used(true);
-        let (seen, now) = (self.end.sending.seen_head.load(Acquire), ticks());
-        if head.swap(seen, Relaxed) != seen {
+        let (at, now) = (self.reader_at(), ticks());
+        if before.swap(at, Relaxed) != at {
             when.store(now, Relaxed);
         }
         now.saturating_sub(when.load(Relaxed)) > micros(STANDS_STILL_US)

@@ -8,6 +8,7 @@ mod computing;
 mod grpc;
 mod gunicorn;
 mod home;
+mod iperf3;
 pub(crate) mod load;
 mod mariadb;
 mod memcached;
@@ -43,6 +44,7 @@ pub fn add(chosen: &mut Chosen, missing: &mut Vec<Skipped>) {
     grpc::add(chosen, missing);
     zeromq::add(chosen, missing);
     rsync::add(chosen, missing);
+    iperf3::add(chosen, missing);
 }
 
 /// The same of the four servers that most users run.
