@@ -57,6 +57,8 @@ pub fn drop_reference(family: &'static Family, index: u32, channel: Option<Chann
         // Of several that let go of it at the same time, none saw before that it was the last.
         connection.leave_no_gap_by(&connection.port_with(channel, thread::number()));
     }
+    // Somebody was to come for it, and perhaps does so just now.
+    let last = last && (until == 0 || end.owners.turn_away());
     let is_lost = last && until != 0 && takes_unread_along(family, index, channel);
     if last {
         finish(family, index, channel);
@@ -126,8 +128,7 @@ fn reap(family: &'static Family) {
             return unclaimed::enlist(index);
         }
         // Whoever has claimed it ends it itself.
-        let is_over = !claimed && is_as_kept && end.owners.end_loan(until);
-        let last = is_over && !end.owners.are_any();
+        let last = !claimed && is_as_kept && end.owners.end_loan(until) && end.owners.turn_away();
         let is_lost = last && takes_unread_along(family, index, None);
         if last {
             finish(family, index, None);
