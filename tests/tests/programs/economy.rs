@@ -224,7 +224,7 @@ time.sleep(0.2)
 exchange(40)
 ";
 
-/// Fails if `short_lived::leaves_next` always, or never, says yes.
+/// Fails if `short_lived::begin` always, or never, says yes.
 #[test]
 fn many_short_connections_are_not_followed() {
     if is_kernel_only() {

@@ -3,7 +3,7 @@
 use super::count::report;
 use super::handle::{ABSENT, CONFINED, HIGHEST, Handle, PRESENT, UNTOUCHED, handle};
 use super::insiders::Kept;
-use super::{Connection, short_lived, unclaimed};
+use super::{Connection, lost, short_lived, unclaimed};
 use crate::guest::{family, thread};
 use underpass_segment::channel::Channel;
 use underpass_segment::end::Stage;
@@ -57,6 +57,9 @@ pub fn drop_reference(family: &'static Family, index: u32, channel: Option<Chann
         // Of several that let go of it at the same time, none saw before that it was the last.
         connection.leave_no_gap_by(&connection.port_with(channel, thread::number()));
     }
+    // Somebody was to come for it, and perhaps does so just now.
+    let last = last && (until == 0 || end.owners.turn_away());
+    let is_lost = last && until != 0 && takes_unread_along(family, index, channel);
     if last {
         finish(family, index, channel);
     }
@@ -64,8 +67,29 @@ pub fn drop_reference(family: &'static Family, index: u32, channel: Option<Chann
         family::with_meeting_surely(|m| m.release(end));
     }
     if last {
-        family.free(index);
+        give_back(family, index, is_lost);
     }
+}
+
+/// Whether the channel of an end that nobody has any more takes something unread along.
+fn takes_unread_along(family: &'static Family, index: u32, channel: Option<Channel>) -> bool {
+    let end = family.end(index);
+    let attach = || family::with_meeting_surely(|m| m.channel(end, None)).flatten();
+    let channel = channel.or_else(|| if end.has_channel() { attach() } else { None });
+    let port = channel.map(|it| Connection::at(family, index, -1).port_with(it, thread::number()));
+    port.is_some_and(|port| port.goes_with_channel())
+}
+
+/// Nobody has the end any more: it is free for another connection. One that is lost is so later, since somebody may come for it
+/// after all.
+fn give_back(family: &Family, index: u32, is_lost: bool) {
+    let free = if is_lost {
+        family.end(index).advance(Stage::Broken);
+        lost::keep(index)
+    } else {
+        Some(index)
+    };
+    free.inspect(|&index| family.free(index));
 }
 
 /// The last reference is gone: tells the other end.
@@ -104,25 +128,16 @@ fn reap(family: &'static Family) {
             return unclaimed::enlist(index);
         }
         // Whoever has claimed it ends it itself.
-        let is_over = !claimed && is_as_kept && end.owners.end_loan(until);
-        let last = is_over && !end.owners.are_any();
+        let last = !claimed && is_as_kept && end.owners.end_loan(until) && end.owners.turn_away();
+        let is_lost = last && takes_unread_along(family, index, None);
         if last {
-            let channel =
-                end.has_channel().then(|| family::with_meeting_surely(|m| m.channel(end, None))).flatten().flatten();
-            let is_lost = channel.is_some_and(|channel| {
-                Connection::at(family, index, -1).port_with(channel, thread::number()).goes_with_channel()
-            });
-            finish(family, index, channel);
-            if is_lost {
-                // Whoever comes for it after all must not read the socket as if nothing were missing.
-                end.advance(Stage::Broken);
-            }
+            finish(family, index, None);
         }
         if end.has_channel() {
             family::with_meeting_surely(|m| m.release(end));
         }
         if last {
-            family.free(index);
+            give_back(family, index, is_lost);
         }
     });
 }

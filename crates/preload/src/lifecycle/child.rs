@@ -6,7 +6,7 @@ use crate::connection::insiders::Kept;
 use crate::connection::look::{for_each_end, forget_looks};
 use crate::connection::references::{drop_reference, take_back_what_is_left};
 use crate::connection::share::set_made_input;
-use crate::connection::unclaimed;
+use crate::connection::{lost, unclaimed};
 use crate::guest::table::{self, Known};
 use crate::guest::{family, forked, kernel_table, memory, statistics, thread, turn};
 use crate::watch::{epoll, set};
@@ -147,6 +147,7 @@ impl Drop for Counted {
 pub fn set_up_child(counted: Option<&Counted>) {
     set_made_input(None);
     unclaimed::forget();
+    lost::forget();
     forget_looks();
     let handles = || (0..HIGHEST.load(Relaxed)).filter_map(|index| Some((index, handle(index)?)));
     for (_, handle) in handles() {

@@ -173,7 +173,7 @@ impl Connection {
         let is_lent = self.is_lent();
         let is_awaited = self.is_awaited();
         let last = self.is_last();
-        if last && !is_awaited && self.leave_no_gap() {
+        if last && !is_awaited && (self.leave_no_gap() || is_lent && self.reset_if_lost()) {
             return;
         }
         if last && is_awaited {

@@ -80,14 +80,17 @@ fn leave_all() {
     }
 }
 
-/// Before the process ends: awaits the program images that may claim ends of it.
-fn await_claims(family: &Family, deadline: u64) {
+/// Before the process ends: awaits the program images that may claim ends of it until `deadline`, and as long as they may come if
+/// something that they are to read goes with this process.
+fn await_claims(family: &'static Family, deadline: u64) {
     let mut waits = true;
-    while core::mem::take(&mut waits) && clock::nanoseconds() < deadline {
+    while core::mem::take(&mut waits) {
+        let now = clock::nanoseconds();
         unclaimed::take_each(|index, it| {
-            let end = family.end(index);
-            let awaited = !end.owners.are_any() && end.owners.lent_until() == it.until.load(Acquire);
-            if awaited {
+            let (owners, until) = (&family.end(index).owners, it.until.load(Acquire));
+            let is_awaited = !owners.are_any() && owners.lent_until() == until;
+            let is_lost = || Connection::at(family, index, -1).is_lost_with_process();
+            if is_awaited && (now < deadline || now < until && is_lost()) {
                 unclaimed::enlist(index);
                 waits = true;
             }

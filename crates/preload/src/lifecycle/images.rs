@@ -21,10 +21,35 @@ impl Connection {
         if self.is_last() && self.is_awaited() {
             // Until it is there, nobody reads the ring.
             self.go_away();
-            while self.is_last() && self.is_awaited() && clock::nanoseconds() < deadline {
+            while self.is_last()
+                && self.is_awaited()
+                && (clock::nanoseconds() < deadline || self.is_lost_with_process())
+            {
                 clock::nap(200);
             }
         }
+    }
+
+    /// Whether something lies unread in the ring that its sender cannot put on the kernel path, or that this process alone has.
+    fn has_lost_unread(&self) -> bool {
+        let is_left_to_sender = |port: &Port<'_>| port.is_absent() && self.company() != Some(1);
+        let port = self.port_even_confined().filter(|port| port.goes_with_channel());
+        port.is_some_and(|port| !is_left_to_sender(&port))
+    }
+
+    /// Whether that goes with this process: no other one has the end for who comes for it.
+    pub fn is_lost_with_process(&self) -> bool {
+        let has_others = || family::existing().is_some_and(|family| family.has_others(family::member()));
+        self.has_lost_unread() && !has_others()
+    }
+
+    /// Somebody was to come for the connection, and comes too late for that: then it is reset. Whether it is.
+    pub fn reset_if_lost(&self) -> bool {
+        let is_lost = self.has_lost_unread();
+        if is_lost {
+            self.reset();
+        }
+        is_lost
     }
 
     /// Another program image is about to take this one's place, which has no channel until that one comes for it: where no

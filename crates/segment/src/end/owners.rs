@@ -13,7 +13,7 @@ laid_out! {
     /// Who has an end. Zeroed memory is nobody.
     #[repr(C)]
     pub struct Owners {
-        /// Processes that refer to it. 0: the end is unused, or on loan.
+        /// Processes that refer to it. 0: the end is unused, or on loan. [`ENDED`]: neither.
         processes: AtomicU32,
         /// How many may still come.
         loans: AtomicU32,
@@ -24,6 +24,9 @@ laid_out! {
     }
 }
 
+/// Value of [`Owners::processes`]: nobody refers to it, and nobody may come for it any more.
+const ENDED: u32 = 1 << 31;
+
 impl Owners {
     /// One process has it, which has just taken it.
     pub(crate) fn begin(&self) {
@@ -32,7 +35,7 @@ impl Owners {
 
     /// So many processes refer to it.
     pub fn count(&self) -> u32 {
-        self.processes.load(Acquire)
+        self.processes.load(Acquire) & !ENDED
     }
 
     /// Whether any process refers to it.
@@ -54,12 +57,13 @@ impl Owners {
     /// One more process refers to it. False if no process does any more, and the end is not kept for an image to come.
     pub fn add(&self) -> bool {
         let lent = self.is_lent();
-        self.processes.fetch_update(AcqRel, Acquire, |n| (n > 0 || lent).then_some(n + 1)).is_ok()
+        let more = |n: u32| (n != ENDED && (n > 0 || lent)).then(|| n + 1);
+        self.processes.fetch_update(AcqRel, Acquire, more).is_ok()
     }
 
     /// One more process refers to it; false when none does any more.
     pub fn add_if_used(&self) -> bool {
-        self.processes.fetch_update(AcqRel, Acquire, |n| (n > 0).then_some(n + 1)).is_ok()
+        self.processes.fetch_update(AcqRel, Acquire, |n| (1..ENDED).contains(&n).then(|| n + 1)).is_ok()
     }
 
     /// A child that was just forked refers to it as well as its parent.
@@ -80,7 +84,7 @@ impl Owners {
     /// `left` processes are gone that had counted themselves, and so many `live`. Whether it was taken back from the last one.
     pub(crate) fn take_back(&self, left: u32, live: impl Fn() -> u32) -> bool {
         // Whatever was counted: not below those who live.
-        let fewer = |n: u32| Some(n.saturating_sub(left).max(live())).filter(|&less| less < n);
+        let fewer = |n: u32| Some(n.saturating_sub(left).max(live())).filter(|&less| less < n && n != ENDED);
         self.processes.fetch_update(AcqRel, Acquire, fewer).is_ok_and(|n| fewer(n) == Some(0))
     }
 
@@ -119,6 +123,11 @@ impl Owners {
         self.lent_until.compare_exchange(until, 0, AcqRel, Relaxed).is_ok()
     }
 
+    /// No process refers to it: whoever still comes for it gets nothing. False if one has come.
+    pub fn turn_away(&self) -> bool {
+        self.processes.compare_exchange(0, ENDED, AcqRel, Acquire).is_ok()
+    }
+
     /// Nobody comes for it any more.
     pub fn end_loans(&self) {
         self.loans.store(0, Relaxed);
@@ -141,7 +150,7 @@ impl Owners {
     }
 }
 
-#[cfg(test)]
+#[cfg(all(test, not(loom)))]
 mod tests {
     use super::*;
 
@@ -179,6 +188,17 @@ mod tests {
     }
 
     #[test]
+    fn who_comes_too_late_does_not_get_it() {
+        let owners = owners();
+        owners.begin();
+        owners.lend(100);
+        assert!(!owners.turn_away() && owners.leave() && owners.turn_away() && !owners.turn_away());
+        assert_eq!([owners.add(), owners.add_if_used(), owners.are_any(), owners.take_back(1, || 0)], [false; 4]);
+        owners.begin();
+        assert!(owners.add() && owners.count() == 2);
+    }
+
+    #[test]
     fn what_the_dead_have_counted_is_not_taken_from_the_living() {
         let owners = owners();
         owners.begin();
@@ -186,5 +206,32 @@ mod tests {
         assert!(!owners.take_back(3, || 1));
         assert_eq!(owners.count(), 1);
         assert!(owners.take_back(1, || 0) && !owners.take_back(1, || 0));
+    }
+}
+
+#[cfg(all(test, loom))]
+mod models {
+    use super::*;
+    use crate::model;
+    use std::sync::Arc;
+
+    /// Fails if `Owners::add` takes an end that has ended: a process would have one that is another connection's soon.
+    #[test]
+    fn what_has_ended_nobody_gets() {
+        model::check(3, || {
+            let owners = Arc::new(Owners {
+                processes: AtomicU32::new(0),
+                loans: AtomicU32::new(0),
+                lent_until: AtomicU64::new(0),
+                outsider: AtomicU8::new(0),
+            });
+            owners.lend(100);
+            owners.processes.share();
+            owners.lent_until.share();
+            let late = owners.clone();
+            let image = loom::thread::spawn(move || late.add());
+            let is_over = owners.end_loan(100) && owners.turn_away();
+            assert!(image.join().unwrap() ^ is_over, "one of them has it");
+        });
     }
 }

@@ -113,14 +113,14 @@ impl Reading {
         self.discard_to.load(Relaxed).saturating_sub(self.all_bells.load(Relaxed))
     }
 
-    /// Position in the kernel stream: bytes taken from the kernel so far, doorbells included.
-    pub fn kernel_position(&self) -> u64 {
-        self.kernel.load(Relaxed).wrapping_add(self.all_bells.load(Relaxed))
-    }
-
     /// So many are, from now on.
     pub fn discard(&self, bells: u64) {
         self.discard_to.store(self.all_bells.load(Relaxed).saturating_add(bells), Relaxed);
+    }
+
+    /// Position in the kernel stream: bytes taken from the kernel so far, doorbells included.
+    pub fn kernel_position(&self) -> u64 {
+        self.kernel.load(Relaxed).wrapping_add(self.all_bells.load(Relaxed))
     }
 }
 

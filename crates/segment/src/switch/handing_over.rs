@@ -74,13 +74,14 @@ impl Port<'_> {
     /// Whether the other end can be woken, or a doorbell that it has not taken wakes it. It was rung when this direction went down.
     /// Once it has taken that doorbell it is on its way to the mark of going down, and has only to get a processor: this waits until
     /// it has passed the mark, behind which it can be woken again.
-    fn wakes_or_will_wake(&self) -> bool {
+    pub(super) fn wakes_or_will_wake(&self) -> bool {
         let began = ticks();
         loop {
             if self.can_wake() || self.awaits_answer() {
                 return true;
             }
-            let is_on_its_way = self.bells_since_up() > 0 && self.reader_may_sleep() && self.kernel_says_alive();
+            // Not by a doorbell, which would be data behind the mark.
+            let is_on_its_way = self.bells_since_up() > 0 && self.reader_may_sleep() && self.connected();
             if !is_on_its_way || ticks().wrapping_sub(began) > micros(PASSES_MARK_WITHIN_US) {
                 return false;
             }

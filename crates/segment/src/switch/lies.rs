@@ -12,7 +12,7 @@ use crate::reason::Reason;
 use crate::ring::{Place, Record};
 use crate::sync::Relaxed;
 use crate::vector::Cursor;
-use crate::words::{ALONE, DOZING, RINGING};
+use crate::words::{ALONE, DOZING, RECEIVING, RINGING};
 use std::io::Read;
 use std::net::{TcpListener, TcpStream};
 use std::os::fd::AsRawFd;
@@ -264,6 +264,26 @@ fn nothing_is_left_to_a_sleeper_that_cannot_be_woken() {
         }
         core::mem::forget(it.sockets);
     }
+}
+
+/// An end that has shut down its half is in the middle of taking the doorbell that came with the mark of going down. Another byte
+/// behind that mark would be data to it. Fails if `Port::wakes_or_will_wake` asks by a doorbell whether it lives.
+#[test]
+fn an_end_that_is_being_woken_gets_no_further_doorbell() {
+    let it = Ends::joined(true);
+    let (sender, reader) = (it.port(0), it.port(1));
+    assert!(reader.can_wake());
+    reader.go_down_for_now(Reason::Unsupported, true);
+    assert_eq!((&it.sockets[0]).read(&mut [0; 2]).unwrap(), 1);
+    let words = sender.channel.incoming();
+    words.head.bells_taken.store(1, Relaxed);
+    words.flags.in_kernel.store(RECEIVING, Relaxed);
+    it.sockets[0].shutdown(std::net::Shutdown::Write).unwrap();
+    while !reader.has_ended() {
+        thread::yield_now();
+    }
+    assert!(!reader.wakes_or_will_wake(), "it does not pass the mark");
+    assert_eq!(kernel::inq(sender.fd), Ok(0));
 }
 
 /// Passes `fd` over `way`, and gives its number to another file.

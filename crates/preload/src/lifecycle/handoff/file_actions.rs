@@ -159,6 +159,17 @@ impl FileActions {
         }
     }
 
+    /// Whether the program surely does not get `fd`: nothing duplicates it, and its number is closed or becomes something else's.
+    pub fn take_away(&self, fd: i32) -> bool {
+        let takes = |action| match action {
+            Action::Close(it) | Action::Open(it) => it == fd,
+            Action::Duplicate { to, .. } => to == fd,
+            Action::CloseFrom(from) => from <= fd,
+            Action::ChangeFolder | Action::Other => false,
+        };
+        !self.may_give(fd) && self.all().is_some_and(|mut all| all.any(takes))
+    }
+
     /// Whether the program may begin in another working directory.
     pub fn may_change_folder(&self) -> bool {
         self.all().is_none_or(|mut all| all.any(|it| it == Action::ChangeFolder))
@@ -283,8 +294,10 @@ mod tests {
         assert_eq!(all, [Action::Duplicate { from: 3, to: 0 }, Action::ChangeFolder, Action::CloseFrom(3)]);
         assert!(actions.may_give(3) && !actions.may_give(0) && actions.may_change_folder());
         assert!(actions.above() == Some(4) && actions.use_number(0) && !actions.use_number(4));
+        // Number 3 is standard input by then, and what that was is gone.
+        assert!(!actions.take_away(3) && actions.take_away(0) && actions.take_away(4) && !actions.take_away(2));
         let none = FileActions::NONE;
-        assert!(!none.may_give(3) && !none.may_change_folder() && none.above() == Some(0));
+        assert!(!none.may_give(3) && !none.take_away(3) && !none.may_change_folder() && none.above() == Some(0));
     }
 
     #[test]

@@ -28,9 +28,12 @@ pub fn stays_open(fd: i32) -> bool {
 /// Calls `what` for each connection that the new image inherits, for each of its descriptors there.
 pub fn inherited(how: Execution<'_>, mut what: impl FnMut(Connection)) {
     if !how.is_borrowed() {
-        let is_given = |it: &Connection| matches!(how, Execution::Spawned(actions) if actions.may_give(it.fd));
+        let is_given = |it: &Connection| match how {
+            Execution::Spawned(actions) => actions.may_give(it.fd) || stays_open(it.fd) && !actions.take_away(it.fd),
+            _ => stays_open(it.fd),
+        };
         return look::look_at_all(|it| {
-            if stays_open(it.fd) || is_given(&it) {
+            if is_given(&it) {
                 what(it)
             }
         });
