@@ -39,6 +39,7 @@ const FLOORS: &[(&str, &[&[&str]])] = &[
             &["sys"],
         ],
     ),
+    ("policy", &[&["file"], &["text"], &["error", "names", "rules"], &["process"]]),
     ("preload", &[&["calls"], &["lifecycle"], &["watch"], &["connection"], &["guest"]]),
 ];
 
