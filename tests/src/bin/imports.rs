@@ -33,7 +33,7 @@ const FLOORS: &[(&str, &[&[&str]])] = &[
         "daemon",
         &[
             &["server"],
-            &["exchange", "lanes"],
+            &["abilities", "exchange", "lanes"],
             &["evidence", "limits", "listener", "memory", "packet", "policy", "process", "undertaker"],
             &["facts"],
             &["sys"],
