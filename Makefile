@@ -21,7 +21,7 @@ bench: rust ## install what is missing, build, and take all measurements, withou
 	$(CARGO) build --release
 	$(UNDERPASS) bench all
 
-build: rust ## the command and the library, in target/release
+build: rust ## the commands and the library, in target/release
 	$(CARGO) build --release
 
 # Third-party suites that need nothing fetched or built, a minute in all.
@@ -163,10 +163,12 @@ licences: ## check the licences of dependencies (deny.toml), if cargo-deny is in
 	fi
 
 ADVICE = 2026-11-27
-generate: ## write anew: the manual pages and completions, from the command line's description, and the advice that the records hold
+generate: ## write anew: the manual pages and completions, from the command lines' descriptions, and the advice that the records hold
 	$(CARGO) build --package underpass-cli
+	$(CARGO) build --package underpass-daemon --example manual
 	rm -f packaging/man/*.1
 	$(TARGET)/debug/underpass man --output packaging/man
+	$(TARGET)/debug/examples/manual >packaging/man/underpassd.8
 	mkdir -p packaging/completions
 	$(TARGET)/debug/underpass completions bash >packaging/completions/underpass.bash
 	$(TARGET)/debug/underpass completions zsh >packaging/completions/_underpass
@@ -177,18 +179,27 @@ generate: ## write anew: the manual pages and completions, from the command line
 ptx: ## compile the GPU's kernels anew, with NVIDIA's compiler from PyPI (needs no GPU)
 	packaging/ptx
 
+UNITS = underpassd.service underpassd.socket
 install: build ## into PREFIX (/usr/local), under DESTDIR
 	install -D -m 755 $(UNDERPASS) $(DESTDIR)$(PREFIX)/bin/underpass
+	install -D -m 755 $(TARGET)/release/underpassd $(DESTDIR)$(PREFIX)/sbin/underpassd
 	install -D -m 755 $(TARGET)/release/libunderpass.so $(DESTDIR)$(PREFIX)/lib/underpass/libunderpass.so
+	install -d $(DESTDIR)$(PREFIX)/lib/systemd/system
+	for unit in $(UNITS); do \
+	    sed 's|/usr/sbin/|$(PREFIX)/sbin/|' packaging/systemd/$$unit >$(DESTDIR)$(PREFIX)/lib/systemd/system/$$unit || exit 1; \
+	done
 	install -D -m 644 -t $(DESTDIR)$(PREFIX)/share/man/man1 packaging/man/*.1
+	install -D -m 644 -t $(DESTDIR)$(PREFIX)/share/man/man8 packaging/man/*.8
 	install -D -m 644 packaging/completions/underpass.bash $(DESTDIR)$(PREFIX)/share/bash-completion/completions/underpass
 	install -D -m 644 packaging/completions/_underpass $(DESTDIR)$(PREFIX)/share/zsh/site-functions/_underpass
 	install -D -m 644 packaging/completions/underpass.fish $(DESTDIR)$(PREFIX)/share/fish/vendor_completions.d/underpass.fish
 
 uninstall: ## what `make install` wrote
-	rm -f $(DESTDIR)$(PREFIX)/bin/underpass $(DESTDIR)$(PREFIX)/lib/underpass/libunderpass.so
+	rm -f $(DESTDIR)$(PREFIX)/bin/underpass $(DESTDIR)$(PREFIX)/sbin/underpassd $(DESTDIR)$(PREFIX)/lib/underpass/libunderpass.so
+	rm -f $(addprefix $(DESTDIR)$(PREFIX)/lib/systemd/system/,$(UNITS))
 	if [ -d $(DESTDIR)$(PREFIX)/lib/underpass ]; then rmdir --ignore-fail-on-non-empty $(DESTDIR)$(PREFIX)/lib/underpass; fi
 	rm -f $(addprefix $(DESTDIR)$(PREFIX)/share/man/man1/,$(notdir $(wildcard packaging/man/*.1)))
+	rm -f $(addprefix $(DESTDIR)$(PREFIX)/share/man/man8/,$(notdir $(wildcard packaging/man/*.8)))
 	rm -f $(DESTDIR)$(PREFIX)/share/bash-completion/completions/underpass
 	rm -f $(DESTDIR)$(PREFIX)/share/zsh/site-functions/_underpass
 	rm -f $(DESTDIR)$(PREFIX)/share/fish/vendor_completions.d/underpass.fish

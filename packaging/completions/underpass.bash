@@ -55,6 +55,9 @@ _underpass() {
             underpass,pin)
                 cmd="underpass__subcmd__pin"
                 ;;
+            underpass,policy)
+                cmd="underpass__subcmd__policy"
+                ;;
             underpass,report)
                 cmd="underpass__subcmd__report"
                 ;;
@@ -112,6 +115,9 @@ _underpass() {
             underpass__subcmd__help,pin)
                 cmd="underpass__subcmd__help__subcmd__pin"
                 ;;
+            underpass__subcmd__help,policy)
+                cmd="underpass__subcmd__help__subcmd__policy"
+                ;;
             underpass__subcmd__help,report)
                 cmd="underpass__subcmd__help__subcmd__report"
                 ;;
@@ -130,6 +136,12 @@ _underpass() {
             underpass__subcmd__help,unpin)
                 cmd="underpass__subcmd__help__subcmd__unpin"
                 ;;
+            underpass__subcmd__help__subcmd__policy,explain)
+                cmd="underpass__subcmd__help__subcmd__policy__subcmd__explain"
+                ;;
+            underpass__subcmd__policy,explain)
+                cmd="underpass__subcmd__policy__subcmd__explain"
+                ;;
             *)
                 ;;
         esac
@@ -137,7 +149,7 @@ _underpass() {
 
     case "${cmd}" in
         underpass)
-            opts="-h -V --help --version run doctor diff ss top metrics pin unpin capture bench demo report advise survey agent config completions man help"
+            opts="-h -V --help --version run doctor diff policy ss top metrics pin unpin capture bench demo report advise survey agent config completions man help"
             if [[ ${cur} == -* || ${COMP_CWORD} -eq 1 ]] ; then
                 COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
                 return 0
@@ -638,7 +650,7 @@ _underpass() {
             return 0
             ;;
         underpass__subcmd__help)
-            opts="run doctor diff ss top metrics pin unpin capture bench demo report advise survey agent config completions man help"
+            opts="run doctor diff policy ss top metrics pin unpin capture bench demo report advise survey agent config completions man help"
             if [[ ${cur} == -* || ${COMP_CWORD} -eq 2 ]] ; then
                 COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
                 return 0
@@ -833,6 +845,34 @@ _underpass() {
             COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
             return 0
             ;;
+        underpass__subcmd__help__subcmd__policy)
+            opts="explain"
+            if [[ ${cur} == -* || ${COMP_CWORD} -eq 3 ]] ; then
+                COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
+                return 0
+            fi
+            case "${prev}" in
+                *)
+                    COMPREPLY=()
+                    ;;
+            esac
+            COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
+            return 0
+            ;;
+        underpass__subcmd__help__subcmd__policy__subcmd__explain)
+            opts=""
+            if [[ ${cur} == -* || ${COMP_CWORD} -eq 4 ]] ; then
+                COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
+                return 0
+            fi
+            case "${prev}" in
+                *)
+                    COMPREPLY=()
+                    ;;
+            esac
+            COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
+            return 0
+            ;;
         underpass__subcmd__help__subcmd__report)
             opts=""
             if [[ ${cur} == -* || ${COMP_CWORD} -eq 3 ]] ; then
@@ -918,7 +958,7 @@ _underpass() {
             return 0
             ;;
         underpass__subcmd__man)
-            opts="-h --output --help run doctor diff ss top metrics pin unpin capture bench demo report advise survey agent config completions man"
+            opts="-h --output --help run doctor diff policy ss top metrics pin unpin capture bench demo report advise survey agent config completions man"
             if [[ ${cur} == -* || ${COMP_CWORD} -eq 2 ]] ; then
                 COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
                 return 0
@@ -939,7 +979,7 @@ _underpass() {
             return 0
             ;;
         underpass__subcmd__metrics)
-            opts="-i -h --file --listen --interval --help"
+            opts="-i -h --file --listen --interval --config --set --help"
             if [[ ${cur} == -* || ${COMP_CWORD} -eq 2 ]] ; then
                 COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
                 return 0
@@ -972,6 +1012,25 @@ _underpass() {
                     COMPREPLY=($(compgen -f "${cur}"))
                     return 0
                     ;;
+                --config)
+                    local oldifs
+                    if [ -n "${IFS+x}" ]; then
+                        oldifs="$IFS"
+                    fi
+                    IFS=$'\n'
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    if [ -n "${oldifs+x}" ]; then
+                        IFS="$oldifs"
+                    fi
+                    if [[ "${BASH_VERSINFO[0]}" -ge 4 ]]; then
+                        compopt -o filenames
+                    fi
+                    return 0
+                    ;;
+                --set)
+                    COMPREPLY=($(compgen -W "mode=on mode=off go_up_messages=8 go_up_bytes=16384 ring_bytes=1048576 spin_us=100 doze_us=10000 broker=/run/underpass/broker.sock io_uring=auto io_uring=deny io_uring=allow" -- "${cur}"))
+                    return 0
+                    ;;
                 *)
                     COMPREPLY=()
                     ;;
@@ -987,6 +1046,68 @@ _underpass() {
             fi
             case "${prev}" in
                 --wait)
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    return 0
+                    ;;
+                *)
+                    COMPREPLY=()
+                    ;;
+            esac
+            COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
+            return 0
+            ;;
+        underpass__subcmd__policy)
+            opts="-h --help explain"
+            if [[ ${cur} == -* || ${COMP_CWORD} -eq 2 ]] ; then
+                COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
+                return 0
+            fi
+            case "${prev}" in
+                *)
+                    COMPREPLY=()
+                    ;;
+            esac
+            COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
+            return 0
+            ;;
+        underpass__subcmd__policy__subcmd__explain)
+            opts="-h --policy --json --config --set --help"
+            if [[ ${cur} == -* || ${COMP_CWORD} -eq 3 ]] ; then
+                COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
+                return 0
+            fi
+            case "${prev}" in
+                --policy)
+                    local oldifs
+                    if [ -n "${IFS+x}" ]; then
+                        oldifs="$IFS"
+                    fi
+                    IFS=$'\n'
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    if [ -n "${oldifs+x}" ]; then
+                        IFS="$oldifs"
+                    fi
+                    if [[ "${BASH_VERSINFO[0]}" -ge 4 ]]; then
+                        compopt -o filenames
+                    fi
+                    return 0
+                    ;;
+                --config)
+                    local oldifs
+                    if [ -n "${IFS+x}" ]; then
+                        oldifs="$IFS"
+                    fi
+                    IFS=$'\n'
+                    COMPREPLY=($(compgen -f "${cur}"))
+                    if [ -n "${oldifs+x}" ]; then
+                        IFS="$oldifs"
+                    fi
+                    if [[ "${BASH_VERSINFO[0]}" -ge 4 ]]; then
+                        compopt -o filenames
+                    fi
+                    return 0
+                    ;;
+                --set)
                     COMPREPLY=($(compgen -f "${cur}"))
                     return 0
                     ;;

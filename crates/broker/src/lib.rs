@@ -9,6 +9,8 @@
 //! Each packet is one record: a [`header`] and a body, all numbers little-endian. The length of a record follows from its
 //! kind. Parsing takes any octets and never panics; a record that parses is the only spelling of its meaning.
 //!
+//! Whoever administers the daemon sends an [`Inquiry`] and gets its [`State`].
+//!
 //! The library uses this crate inside of programs: it allocates nothing and depends on nothing.
 
 #![no_std]
@@ -21,6 +23,7 @@ pub mod header;
 pub mod knock;
 pub mod refusal;
 pub mod shape;
+pub mod state;
 
 pub use answer::{Answer, Side, Verdict};
 pub use ask::{Ask, Freed};
@@ -28,8 +31,9 @@ pub use error::WireError;
 pub use knock::Knock;
 pub use refusal::Refusal;
 pub use shape::Shape;
+pub use state::{Abilities, Counts, Inquiry, State};
 
-/// Octets of the longest record.
+/// Octets of the longest record that the library sends or gets.
 pub const LONGEST: usize = answer::MET;
 
 /// Where the daemon listens unless it is told otherwise.

@@ -2,7 +2,8 @@
 
 use proptest::prelude::*;
 use underpass_broker::{
-    Answer, Ask, Freed, Knock, LONGEST, Refusal, Shape, Side, Verdict, WireError, answer, ask, header, knock,
+    Abilities, Answer, Ask, Counts, Freed, Inquiry, Knock, LONGEST, Refusal, Shape, Side, State, Verdict, WireError,
+    answer, ask, header, knock, state,
 };
 
 fn ring_bytes() -> impl Strategy<Value = u32> {
@@ -31,6 +32,32 @@ fn verdicts() -> impl Strategy<Value = Verdict> {
     );
     let refused = proptest::sample::select(Refusal::ALL).prop_map(Verdict::Refused);
     prop_oneof![Just(Verdict::Waiting), (1u64..).prop_map(|daemon| Verdict::Here { daemon }), met, refused]
+}
+
+fn counts() -> impl Strategy<Value = Counts> {
+    (any::<[u64; 10]>(), any::<[u64; Counts::REFUSALS]>()).prop_map(|(it, refused)| Counts {
+        asks: it[0],
+        meetings: it[1],
+        turned_away: it[2],
+        policies_taken: it[3],
+        policies_wrong: it[4],
+        waiting: it[5],
+        clients: it[6],
+        processes: it[7],
+        pools: it[8],
+        memory: it[9],
+        refused,
+    })
+}
+
+fn states() -> impl Strategy<Value = State> {
+    let counts = proptest::option::of(counts());
+    let network = proptest::option::of(1u64..);
+    (any::<(u64, u64, u64, u64)>(), any::<[bool; 3]>(), network, counts).prop_map(|(words, can, network, counts)| {
+        let (token, mark, policy, seconds) = words;
+        let [numbers, addresses, pidfd] = can;
+        State { token, mark, abilities: Abilities { numbers, addresses, pidfd }, policy, network, seconds, counts }
+    })
 }
 
 /// An octet of the record is another, or the record has another length.
@@ -65,6 +92,29 @@ proptest! {
         prop_assert_eq!(Answer::parse(&record[..len]), Ok(it));
     }
 
+    #[test]
+    fn a_state_is_the_same_when_it_arrives(it in states(), at: usize, octet: u8, len: usize) {
+        prop_assert_eq!(State::parse(&it.emit()), Ok(it));
+        let mut damaged = it.emit().to_vec();
+        let at = at % damaged.len();
+        damaged[at] ^= octet;
+        if let Ok(other) = State::parse(&damaged) {
+            prop_assert_eq!(&other.emit()[..], &damaged[..]);
+        }
+        damaged.resize(len % (2 * state::LEN), octet);
+        prop_assert!(damaged.len() == state::LEN || State::parse(&damaged).is_err());
+    }
+
+    #[test]
+    fn an_inquiry_is_the_same_when_it_arrives(token: u64, mark: u64, at: usize, octet: u8, len: usize) {
+        let it = Inquiry { token, mark };
+        prop_assert_eq!(Inquiry::parse(&it.emit()), Ok(it));
+        let damaged = damage(&it.emit(), at, octet, len);
+        if let Ok(it) = Inquiry::parse(&damaged) {
+            prop_assert_eq!(&it.emit()[..], &damaged[..]);
+        }
+    }
+
     /// What parses is the only spelling of what it means, so nothing can hide in a record.
     #[test]
     fn what_parses_has_one_spelling(it in asks(), verdict in verdicts(), at: usize, octet: u8, len: usize) {
@@ -81,12 +131,38 @@ proptest! {
     }
 
     #[test]
-    fn any_octets_are_parsed_without_harm(octets in proptest::collection::vec(any::<u8>(), 0..200)) {
+    fn any_octets_are_parsed_without_harm(octets in proptest::collection::vec(any::<u8>(), 0..300)) {
         let _ = (Ask::parse(&octets), Knock::parse(&octets), Answer::parse(&octets), header::Header::read(&octets));
+        let _ = (Inquiry::parse(&octets), State::parse(&octets));
     }
 }
 
 const ASK: Ask = Ask { token: 7, mark: 9, ring_bytes: 1 << 20, freed: None };
+
+const STATE: State = State {
+    token: 1,
+    mark: 2,
+    abilities: Abilities { numbers: true, addresses: true, pidfd: true },
+    policy: 3,
+    network: None,
+    seconds: 4,
+    counts: None,
+};
+
+/// Nobody reads counts that are said not to be there, and nobody takes an ability for another version's.
+#[test]
+fn a_state_has_no_hidden_counts_and_no_unknown_abilities() {
+    let mut hidden = STATE.emit();
+    *hidden.last_mut().unwrap() = 1;
+    assert_eq!(State::parse(&hidden), Err(WireError::Value("counts")));
+    let mut unknown = STATE.emit();
+    unknown[header::LEN] |= 1 << 3;
+    assert_eq!(State::parse(&unknown), Err(WireError::Value("abilities")));
+    let mut counts = Counts::default();
+    counts.refuse(Refusal::Policy);
+    let counted = State { counts: Some(counts), ..STATE };
+    assert_eq!(State::parse(&counted.emit()).unwrap().counts.unwrap().refused(Refusal::Policy), 1);
+}
 
 #[test]
 fn another_version_can_be_told_and_answered() {
@@ -103,6 +179,10 @@ fn a_record_goes_one_way_only() {
     assert!(matches!(Ask::parse(&record[..len]), Err(WireError::Kind(_))));
     assert!(matches!(Knock::parse(&record[..len]), Err(WireError::Kind(_))));
     assert!(matches!(Answer::parse(&Knock { token: 1, mark: 1 }.emit()), Err(WireError::Kind(_))));
+    let inquiry = Inquiry { token: 1, mark: 1 }.emit();
+    assert!(matches!(Knock::parse(&inquiry), Err(WireError::Kind(_))));
+    assert!(matches!(State::parse(&inquiry), Err(WireError::Kind(_))));
+    assert!(matches!(Answer::parse(&STATE.emit()), Err(WireError::Kind(_))));
 }
 
 #[test]
@@ -130,5 +210,6 @@ fn values_that_never_are_cannot_be_sent() {
 #[test]
 fn lengths_are_those_of_version_1() {
     assert_eq!((header::VERSION, header::LEN, ask::LEN, knock::LEN), (1, 24, 48, 24));
+    assert_eq!((state::INQUIRY_LEN, state::LEN), (24, 264));
     assert_eq!((answer::WAITING, answer::HERE, answer::REFUSED, answer::MET, LONGEST), (24, 32, 32, 64, 64));
 }

@@ -86,11 +86,13 @@ fn write_all(directory: &Path, pages: &[Command]) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// The command itself, then its subcommands.
+/// The command itself, then its subcommands and theirs.
 fn pages() -> Vec<Command> {
     let mut command = Cli::command().disable_help_subcommand(true);
     command.build();
-    let subcommands: Vec<Command> = command.get_subcommands().cloned().collect();
+    let with_theirs =
+        |it: &Command| -> Vec<Command> { [it].into_iter().chain(it.get_subcommands()).cloned().collect() };
+    let subcommands: Vec<Command> = command.get_subcommands().flat_map(with_theirs).collect();
     [command].into_iter().chain(subcommands.into_iter().map(|s| s.version(env!("CARGO_PKG_VERSION")))).collect()
 }
 

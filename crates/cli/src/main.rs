@@ -4,6 +4,7 @@
 mod advise;
 mod agent;
 mod bench;
+mod broker;
 mod capture;
 mod cli;
 mod config;
@@ -13,6 +14,7 @@ mod failure;
 mod generate;
 mod library;
 mod output;
+mod policy;
 mod report;
 mod run;
 mod settings;
@@ -57,6 +59,7 @@ fn carry_out(command: &Command) -> Result<i32, Failure> {
         Command::Run(arguments) => match run::run(arguments)? {},
         Command::Doctor(arguments) => return doctor::doctor(arguments),
         Command::Diff(arguments) => return Ok(diff::diff(arguments)?),
+        Command::Policy(arguments) => return policy::policy(arguments),
         Command::Ss(arguments) => watch::ss(arguments)?,
         Command::Top(arguments) => watch::top(arguments)?,
         Command::Metrics(arguments) => watch::metrics(arguments)?,

@@ -57,6 +57,20 @@ pub fn has_file_capabilities(path: &Path) -> bool {
     unsafe { libc::getxattr(path.as_ptr(), c"security.capability".as_ptr(), ptr::null_mut(), 0) > 0 }
 }
 
+/// The cookie of this process's network namespace (SO_NETNS_COOKIE, Linux 5.14); `None` where the kernel has none.
+pub fn network_cookie() -> Option<u64> {
+    const NETWORK_NAMESPACE_COOKIE: c_int = 71;
+    let socket = std::os::unix::net::UnixDatagram::unbound().ok()?;
+    let mut cookie = 0u64;
+    let mut len = size_of_val(&cookie) as libc::socklen_t;
+    let option = (&raw mut cookie).cast();
+    // SAFETY: the kernel writes at most `len` octets, into an integer.
+    let got = unsafe {
+        libc::getsockopt(socket.as_raw_fd(), libc::SOL_SOCKET, NETWORK_NAMESPACE_COOKIE, option, &raw mut len)
+    };
+    (got == 0).then_some(cookie)
+}
+
 /// The real user and group of this process.
 pub fn real_ids() -> (u32, u32) {
     // SAFETY: both calls only read this process's credentials and cannot fail.

@@ -5,6 +5,7 @@
 //! users have the others, and the loop of the daemon never touches what a client has sent.
 
 use crate::packet::Packet;
+use crate::sys;
 use rustix::event::{EventfdFlags, eventfd};
 use rustix::fd::{AsFd, BorrowedFd, OwnedFd};
 use rustix::io::Errno;
@@ -100,7 +101,7 @@ impl Lanes {
 
     /// What has been taken so far, by user.
     pub fn finished(&mut self) -> Vec<(u32, Taken)> {
-        let _ = rustix::io::read(&self.shared.bell, &mut [0; 8]);
+        sys::quiet(&self.shared.bell);
         let mut taken = Vec::new();
         while let Ok((user, it)) = self.done.try_recv() {
             taken.push((user, it));
@@ -151,7 +152,7 @@ impl Shared {
             if self.done.send((user, taken)).is_err() {
                 return;
             }
-            let _ = rustix::io::write(&self.bell, &1u64.to_ne_bytes());
+            sys::ring(&self.bell);
         }
     }
 }

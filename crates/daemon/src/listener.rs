@@ -1,9 +1,13 @@
 //! The Unix socket that clients connect.
 
 use rustix::fd::OwnedFd;
-use rustix::fs::{FileType, Mode, chmod, lstat, unlink};
-use rustix::io::Errno;
-use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType, bind, connect, listen, socket_with};
+use rustix::fs::{FileType, Mode, OFlags, chmod, fcntl_getfl, fcntl_setfl, lstat, unlink};
+use rustix::io::{Errno, FdFlags, fcntl_setfd};
+use rustix::net::{
+    AddressFamily, SocketAddrUnix, SocketFlags, SocketType, bind, connect, getsockname, listen, socket_with, sockopt,
+};
+use std::ffi::OsStr;
+use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 
 /// Connections that may wait to be accepted. One that finds no room is told so, and the library comes back later.
@@ -18,6 +22,11 @@ pub enum ListenError {
     /// Something else has that name.
     #[error("{0} is no socket; choose another path by --socket")]
     NoSocket(PathBuf),
+    /// The service manager hands over something else than one socket that listens.
+    #[error(
+        "the service manager has handed over {0}; underpassd needs one socket: ListenSequentialPacket= in underpassd.socket, once"
+    )]
+    Handed(String),
     /// What the kernel says.
     #[error("cannot listen at {path} ({error}); the folder must exist, and underpassd must be allowed to write to it")]
     Refused {
@@ -28,12 +37,15 @@ pub enum ListenError {
     },
 }
 
-/// A socket that listens, of which the name goes with it.
+/// A socket that listens.
 #[derive(Debug)]
 pub struct Listener {
     /// The socket.
     pub socket: OwnedFd,
-    path: PathBuf,
+    /// Its name.
+    pub path: PathBuf,
+    /// The name goes with it.
+    is_own: bool,
 }
 
 impl Listener {
@@ -60,17 +72,46 @@ impl Listener {
         }
         let socket = socket()?;
         bind(&socket, &address).map_err(refused)?;
-        let it = Listener { socket, path: path.into() };
+        let it = Listener { socket, path: path.into(), is_own: true };
         chmod(path, Mode::from_raw_mode(0o666)).map_err(refused)?;
         listen(&it.socket, BACKLOG).map_err(refused)?;
         Ok(it)
+    }
+
+    /// The one that a service manager has handed over, whose name it keeps; `None` where it has handed over nothing.
+    ///
+    /// # Errors
+    /// [`ListenError::Handed`].
+    pub fn handed(descriptors: Vec<OwnedFd>) -> Result<Option<Listener>, ListenError> {
+        let count = descriptors.len();
+        let Ok([socket]) = <[OwnedFd; 1]>::try_from(descriptors) else {
+            return if count == 0 { Ok(None) } else { Err(ListenError::Handed(format!("{count} descriptors"))) };
+        };
+        let wrong = |what: &str| ListenError::Handed(what.into());
+        let is_ours = sockopt::socket_domain(&socket).is_ok_and(|it| it == AddressFamily::UNIX)
+            && sockopt::socket_type(&socket).is_ok_and(|it| it == SocketType::SEQPACKET);
+        if !is_ours {
+            return Err(wrong("something else than a Unix socket of sequential packets"));
+        }
+        if !sockopt::socket_acceptconn(&socket).is_ok_and(|it| it) {
+            return Err(wrong("a socket that does not listen (Accept=yes is not for underpassd)"));
+        }
+        let flags = fcntl_getfl(&socket).and_then(|flags| fcntl_setfl(&socket, flags | OFlags::NONBLOCK));
+        flags
+            .and_then(|()| fcntl_setfd(&socket, FdFlags::CLOEXEC))
+            .map_err(|_| wrong("a socket that cannot be set up"))?;
+        let address = getsockname(&socket).ok().and_then(|it| SocketAddrUnix::try_from(it).ok());
+        let path = address.as_ref().and_then(|it| it.path_bytes()).map(|it| OsStr::from_bytes(it).into());
+        Ok(Some(Listener { socket, path: path.unwrap_or_default(), is_own: false }))
     }
 }
 
 impl Drop for Listener {
     fn drop(&mut self) {
-        // Whoever finds it gone is as well off as whoever finds nobody there.
-        let _ = unlink(&self.path);
+        if self.is_own {
+            // Whoever finds it gone is as well off as whoever finds nobody there.
+            let _ = unlink(&self.path);
+        }
     }
 }
 
@@ -95,5 +136,28 @@ mod tests {
         assert!(matches!(Listener::at(&path), Err(ListenError::NoSocket(_))));
         let nowhere = folder.path().join("none/socket");
         assert!(matches!(Listener::at(&nowhere), Err(ListenError::Refused { error: Errno::NOENT, .. })));
+    }
+
+    #[test]
+    fn a_socket_is_handed_over_and_keeps_its_name() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("socket");
+        let socket = |kind| socket_with(AddressFamily::UNIX, kind, SocketFlags::empty(), None).unwrap();
+        let listening = socket(SocketType::SEQPACKET);
+        bind(&listening, &SocketAddrUnix::new(&path).unwrap()).unwrap();
+        let refused = |descriptors| match Listener::handed(descriptors) {
+            Err(ListenError::Handed(what)) => what,
+            other => panic!("{other:?}"),
+        };
+        assert!(Listener::handed(vec![]).unwrap().is_none());
+        assert_eq!(refused(vec![socket(SocketType::SEQPACKET), socket(SocketType::SEQPACKET)]), "2 descriptors");
+        assert!(refused(vec![socket(SocketType::STREAM)]).contains("sequential packets"));
+        assert!(refused(vec![listening.try_clone().unwrap()]).contains("does not listen"));
+        listen(&listening, 1).unwrap();
+        let listener = Listener::handed(vec![listening]).unwrap().unwrap();
+        assert_eq!(listener.path, path);
+        assert!(fcntl_getfl(&listener.socket).unwrap().contains(OFlags::NONBLOCK));
+        drop(listener);
+        assert!(path.exists());
     }
 }

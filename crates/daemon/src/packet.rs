@@ -6,7 +6,7 @@ use rustix::io::Errno;
 use rustix::net::{RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, ReturnFlags, recvmsg};
 use std::io::IoSliceMut;
 use std::mem::MaybeUninit;
-use underpass_broker::{Ask, Knock, Refusal, WireError, ask, header};
+use underpass_broker::{Ask, Inquiry, Knock, Refusal, WireError, ask, header};
 
 /// Most descriptors that a packet brings (SCM_MAX_FD, unix(7)). There is room for all of them, because the kernel closes what
 /// finds no room, and that may wait.
@@ -21,6 +21,8 @@ pub enum Packet {
     End,
     /// The client wants to know whether the daemon is at work.
     Knock(Knock),
+    /// The client wants to know how the daemon fares.
+    Inquiry(Inquiry),
     /// An ask for this connection.
     Ask(Ask, Facts),
     /// An ask for the socket with this cookie, which is no established connection, or not any more.
@@ -35,7 +37,7 @@ pub enum Fault {
     /// It is no record.
     #[error("{0}")]
     Wire(#[from] WireError),
-    /// An ask has exactly one descriptor beside it, a knock none.
+    /// An ask has exactly one descriptor beside it, anything else none.
     #[error("{0} descriptors came with it")]
     Descriptors(usize),
     /// The descriptor is no established connection.
@@ -98,12 +100,12 @@ impl Packet {
 }
 
 fn parse(octets: &[u8], descriptors: &[OwnedFd]) -> Result<Packet, Fault> {
+    let alone = |packet| if descriptors.is_empty() { Ok(packet) } else { Err(Fault::Descriptors(descriptors.len())) };
     if let Ok(knock) = Knock::parse(octets) {
-        return if descriptors.is_empty() {
-            Ok(Packet::Knock(knock))
-        } else {
-            Err(Fault::Descriptors(descriptors.len()))
-        };
+        return alone(Packet::Knock(knock));
+    }
+    if let Ok(inquiry) = Inquiry::parse(octets) {
+        return alone(Packet::Inquiry(inquiry));
     }
     let ask = Ask::parse(octets)?;
     let [socket] = descriptors else { return Err(Fault::Descriptors(descriptors.len())) };

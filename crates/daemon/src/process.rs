@@ -5,17 +5,7 @@ use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::fd::{AsFd, OwnedFd};
 use rustix::process::{Pid, PidfdFlags, pidfd_open};
 use std::io;
-
-/// The user and the groups of a process when it connected.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct User {
-    /// Its effective user.
-    pub uid: u32,
-    /// Its effective group.
-    pub gid: u32,
-    /// Its supplementary groups.
-    pub groups: Vec<u32>,
-}
+use underpass_policy::{User, cgroup_of};
 
 /// A process that has connected, and a descriptor that tells when it ends.
 #[derive(Debug)]
@@ -24,16 +14,16 @@ pub struct Process {
     pub pid: u32,
     /// Becomes readable when the process has ended.
     pub descriptor: OwnedFd,
-    /// Its user.
+    /// Its user and groups when it connected.
     pub user: User,
 }
 
 impl Process {
-    /// Who has connected this Unix socket.
+    /// Who has connected this Unix socket; with its control group, if that is asked for.
     ///
     /// # Errors
     /// ESRCH for a process that has ended, or that the daemon's PID namespace does not see; otherwise what the kernel says.
-    pub fn at(socket: impl AsFd) -> io::Result<Process> {
+    pub fn at(socket: impl AsFd, with_cgroup: bool) -> io::Result<Process> {
         let [pid, uid, gid] = sys::peer_credentials(&socket)?;
         let number = i32::try_from(pid).ok().and_then(Pid::from_raw);
         let number = number.ok_or(io::Error::from_raw_os_error(libc::ESRCH))?;
@@ -44,7 +34,13 @@ impl Process {
             result => result?,
         };
         let groups = sys::peer_groups(&socket)?;
-        Ok(Process { pid, descriptor, user: User { uid, gid, groups } })
+        let cgroup = if with_cgroup { cgroup_of(pid) } else { None };
+        let mut it = Process { pid, descriptor, user: User { uid, gid, groups, cgroup } };
+        // Its number may have been another's by then.
+        if it.user.cgroup.is_some() && it.has_ended() {
+            it.user.cgroup = None;
+        }
+        Ok(it)
     }
 
     /// Whether it has ended.

@@ -1,10 +1,8 @@
 //! System calls that rustix does not have.
-#![allow(unsafe_code, reason = "getsockopt and getgrnam_r with buffers of our own")]
+#![allow(unsafe_code, reason = "getsockopt with buffers of our own, and descriptors that come by number")]
 
 use rustix::fd::{AsFd, AsRawFd, FromRawFd, OwnedFd};
-use std::ffi::CString;
 use std::io;
-use std::mem::MaybeUninit;
 
 /// `SO_PEERGROUPS`, `SO_NETNS_COOKIE` and `SO_PEERPIDFD` (include/uapi/asm-generic/socket.h).
 const PEER_GROUPS: i32 = 59;
@@ -84,23 +82,23 @@ pub fn tcp_state(socket: impl AsFd) -> io::Result<u8> {
     Ok(value[0])
 }
 
-/// Number of the group of this name; `None` where there is none.
+/// The sockets that a service manager has handed over (sd_listen_fds(3)); none where there is no such one. For the first call
+/// alone.
 ///
 /// # Errors
-/// Those of getgrnam_r(3).
-pub fn group_named(name: &str) -> io::Result<Option<u32>> {
-    let name = CString::new(name).map_err(io::Error::other)?;
-    let mut buffer = vec![0; 1 << 16];
-    let mut group = MaybeUninit::<libc::group>::zeroed();
-    let mut found = std::ptr::null_mut();
-    // SAFETY: a string that ends, a structure to fill, and a buffer of the length said; all outlive the call.
-    let error = unsafe {
-        libc::getgrnam_r(name.as_ptr(), group.as_mut_ptr(), buffer.as_mut_ptr(), buffer.len(), &raw mut found)
-    };
-    match error {
-        0 | libc::ENOENT | libc::ESRCH if found.is_null() => Ok(None),
-        // SAFETY: found, so the structure has been filled.
-        0 => Ok(Some(unsafe { group.assume_init() }.gr_gid)),
-        error => Err(io::Error::from_raw_os_error(error)),
-    }
+/// What LISTEN_FDS names is not there.
+pub fn handed_over() -> io::Result<Vec<OwnedFd>> {
+    let numbers = sd_notify::listen_fds()?;
+    // SAFETY: they were opened for this process, before it began, and nobody else in it takes them.
+    Ok(numbers.map(|fd| unsafe { OwnedFd::from_raw_fd(fd) }).collect())
+}
+
+/// Makes an eventfd readable.
+pub fn ring(bell: impl AsFd) {
+    let _ = rustix::io::write(bell, &1u64.to_ne_bytes());
+}
+
+/// Makes it readable no more.
+pub fn quiet(bell: impl AsFd) {
+    let _ = rustix::io::read(bell, &mut [0; 8]);
 }

@@ -48,6 +48,9 @@ impl Undertaker {
             -1 => Err(io::Error::last_os_error()),
             0 => {
                 drop(to);
+                // It asks the daemon to read its policy anew, and is for that one alone.
+                // SAFETY: no handler is set.
+                unsafe { libc::signal(libc::SIGHUP, libc::SIG_IGN) };
                 serve(from.as_fd())
             }
             _ => Ok(Undertaker { to, graves: Vec::new(), owes_word: false }),

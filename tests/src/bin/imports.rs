@@ -33,12 +33,13 @@ const FLOORS: &[(&str, &[&[&str]])] = &[
         "daemon",
         &[
             &["server"],
-            &["exchange", "lanes"],
+            &["abilities", "exchange", "lanes"],
             &["evidence", "limits", "listener", "memory", "packet", "policy", "process", "undertaker"],
             &["facts"],
             &["sys"],
         ],
     ),
+    ("policy", &[&["file"], &["text"], &["error", "names", "rules"], &["process"]]),
     ("preload", &[&["calls"], &["lifecycle"], &["watch"], &["connection"], &["guest"]]),
 ];
 

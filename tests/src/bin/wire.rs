@@ -4,7 +4,10 @@
 use anyhow::{Result, ensure};
 use clap::Parser;
 use fastrand::Rng;
-use underpass_broker::{Answer, Ask, Freed, LONGEST, Refusal, Shape, Side, Verdict, header::Header};
+use underpass_broker::{
+    Abilities, Answer, Ask, Counts, Freed, Inquiry, LONGEST, Refusal, Shape, Side, State, Verdict, header::Header,
+    state,
+};
 
 #[derive(Parser)]
 #[command(about = "Parse damaged records of the broker's wire")]
@@ -20,7 +23,7 @@ struct Options {
 fn main() -> Result<()> {
     let options = Options::parse();
     let mut random = Rng::with_seed(options.seed);
-    let (mut octets, mut asks, mut answers, mut refused) = (0, 0u64, 0u64, 0u64);
+    let (mut octets, mut asks, mut answers, mut states, mut refused) = (0, 0u64, 0u64, 0u64, 0u64);
     while octets < options.octets {
         let packet = damaged(&mut random)?;
         octets += packet.len() as u64;
@@ -40,9 +43,22 @@ fn main() -> Result<()> {
             }
             Err(_) => refused += 1,
         }
+        if let Ok(it) = Inquiry::parse(&packet) {
+            ensure!(it.emit()[..] == packet, "two spellings of an inquiry: {packet:?}");
+        }
+        match State::parse(&packet) {
+            Ok(it) => {
+                ensure!(it.emit()[..] == packet, "two spellings of a state: {packet:?}");
+                states += 1;
+            }
+            Err(_) => refused += 1,
+        }
     }
-    println!("{octets} octets: {asks} asks and {answers} answers parsed, {refused} times something was refused");
-    ensure!(asks > 0 && answers > 0 && refused > 0, "the damage is too great, or too small, to tell anything");
+    println!("{octets} octets: {asks} asks, {answers} answers and {states} states parsed, {refused} refusals to parse");
+    ensure!(
+        asks > 0 && answers > 0 && states > 0 && refused > 0,
+        "the damage is too great, or too small, to tell anything"
+    );
     Ok(())
 }
 
@@ -51,6 +67,7 @@ fn damaged(random: &mut Rng) -> Result<Vec<u8>> {
     let mut packet = match random.u8(..8) {
         0 => (0..random.usize(..2 * LONGEST)).map(|_| random.u8(..)).collect(),
         1..4 => ask(random).emit()?.to_vec(),
+        4 => state(random).emit().to_vec(),
         _ => {
             let (record, len) = answer(random)?.emit()?;
             record[..len].to_vec()
@@ -63,7 +80,7 @@ fn damaged(random: &mut Rng) -> Result<Vec<u8>> {
         }
     }
     if random.u8(..8) == 0 {
-        packet.resize(random.usize(..2 * LONGEST), random.u8(..));
+        packet.resize(random.usize(..2 * state::LEN), random.u8(..));
     }
     Ok(packet)
 }
@@ -72,6 +89,20 @@ fn ask(random: &mut Rng) -> Ask {
     let freed = Freed { pool: random.u64(1..), slots: random.u64(1..) };
     let ring_bytes = 1 << random.u32(16..=24);
     Ask { token: random.u64(..), mark: random.u64(..), ring_bytes, freed: random.bool().then_some(freed) }
+}
+
+fn state(random: &mut Rng) -> State {
+    let mut counts = Counts { asks: random.u64(..), memory: random.u64(..), ..Counts::default() };
+    counts.refuse(Refusal::ALL[random.usize(..Refusal::ALL.len())]);
+    State {
+        token: random.u64(..),
+        mark: random.u64(..),
+        abilities: Abilities { numbers: random.bool(), addresses: random.bool(), pidfd: random.bool() },
+        policy: random.u64(..),
+        network: random.bool().then(|| random.u64(1..)),
+        seconds: random.u64(..),
+        counts: random.bool().then_some(counts),
+    }
 }
 
 fn answer(random: &mut Rng) -> Result<Answer> {

@@ -1,12 +1,13 @@
 //! Programs of several users, and in several namespaces, that meet through `underpassd`.
 
+use serde_json::Value;
 use std::process::Command;
 use std::time::{Duration, Instant};
 use underpass_segment::reason::Reason;
 use underpass_tests::broker::{Broker, GROUP, User};
 use underpass_tests::container::{Bridge, HOSTS, ROUTER};
 use underpass_tests::group::Group;
-use underpass_tests::library::{AT_ONCE, is_kernel_only};
+use underpass_tests::library::{self, AT_ONCE, is_kernel_only};
 use underpass_tests::net::{await_listening_beside, free_port};
 use underpass_tests::stage::{Stage, compile, skip};
 
@@ -233,6 +234,64 @@ fn load(port: u16, host: &str) -> [String; 12] {
 
 fn assert_loaded(said: &str) {
     assert!(said.matches('\n').count() >= 4 && !said.contains("rror"), "{said}");
+}
+
+/// The command says beforehand what the daemon then decides, and counts what it has decided.
+#[test]
+fn what_decides_is_told() {
+    let Some(pair) = Pair::new("guest.c", &[], [1, OTHER]) else { return };
+    let ports = [free_port(), free_port()];
+    let serve = |user: usize| pair.serve(user, &format!("serve {}", ports[user]), ports[user]);
+    let servers = [serve(0), serve(1)];
+    let policy = pair.stage.file("policy.toml", format!("group = \"{}\"\n", GROUP.0)).display().to_string();
+    let told = |words: &[&str]| {
+        let mut command = Command::new(library::command());
+        pair.broker.serves(command.args(words));
+        let output = command.output().unwrap();
+        (output.status.code(), String::from_utf8(output.stdout).unwrap())
+    };
+    let pids = servers.each_ref().map(|server| server.pid().to_string());
+    let explain = |one: &str, other: &str| {
+        let (code, said) = told(&["policy", "explain", "--json", "--policy", &policy, one, other]);
+        let value: Value = serde_json::from_str(&said).unwrap_or_else(|error| panic!("{error}: {said}"));
+        assert_eq!(
+            (&value["policy"]["in_force"], &value["notes"]),
+            (&true.into(), &Value::Array(Vec::new())),
+            "{said}"
+        );
+        (code, value)
+    };
+    if !is_kernel_only() {
+        let (code, value) = explain(&pids[0], &pids[1]);
+        assert_eq!((code, &value["reason"], &value["by"]), (Some(1), &"policy".into(), &Value::Null));
+        let (code, value) = explain(&pids[0], &pids[0]);
+        assert_eq!((code, &value["by"]), (Some(0), &"directory".into()));
+    }
+    // A stranger, who is refused.
+    let words = format!("ask {} 1 2000", ports[0]);
+    assert_eq!(pair.start(1, &words).succeed(Duration::from_secs(60)), DONE);
+    // A member, who is not.
+    let member = User::member(OTHER);
+    let mut command = pair.stage.plain(&pair.program, words.split_whitespace());
+    member.runs(&mut command, AT_ONCE);
+    pair.broker.serves(&mut command);
+    assert_eq!(pair.stage.start(command).succeed(Duration::from_secs(60)), DONE);
+    if !is_kernel_only() {
+        member.run.assert_fast("guest");
+        let (code, text) = told(&["metrics"]);
+        assert_eq!(code, Some(0));
+        assert!(
+            text.contains("\nunderpass_broker_up 1\n") && text.contains("\nunderpass_broker_meetings_total 1\n"),
+            "{text}"
+        );
+        let refused =
+            text.lines().find_map(|line| line.strip_prefix("underpass_broker_refusals_total{reason=\"policy\"} "));
+        assert!(refused.is_some_and(|count| count.parse::<u64>().unwrap() >= 2), "{text}");
+    }
+    let (_, said) = told(&["doctor", "--json", &pids[0]]);
+    assert!(said.contains("underpassd answers at") && said.contains("\"policy\""), "{said}");
+    servers.into_iter().for_each(|server| drop(server.stop(libc::SIGTERM)));
+    pair.stage.finish();
 }
 
 #[test]

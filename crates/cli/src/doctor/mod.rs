@@ -6,14 +6,21 @@ mod program;
 mod system;
 
 use std::fmt;
+use std::time::Duration;
 
 use serde_json::{Value, json};
+use underpass_policy::User;
 
+use crate::broker::{Contact, ask};
 use crate::cli::DoctorArguments;
 use crate::failure::Failure;
 use crate::output::{print, printable, table, without_codes};
 use crate::settings::Settings;
 
+pub use process::{configuration, loaded};
+
+/// A daemon that does not answer within this time is stopped, or has more to do than it can.
+const PATIENCE: Duration = Duration::from_secs(1);
 /// Exit code when something keeps the program on kernel TCP.
 const BARRED: i32 = 1;
 
@@ -57,6 +64,12 @@ impl Finding {
         Finding { subject, verdict: Verdict::Mind, text: without_codes(&text.into()), remedy: remedy.into() }
     }
 
+    /// What bars a process by itself is the daemon's to prove.
+    fn leave_to_the_broker(&mut self) {
+        self.verdict = Verdict::Mind;
+        self.text += "; underpassd proves them, for ends that its policy lets share memory";
+    }
+
     fn bars(subject: &'static str, text: impl Into<String>, remedy: impl Into<String>) -> Finding {
         Finding { subject, verdict: Verdict::Bars, text: without_codes(&text.into()), remedy: remedy.into() }
     }
@@ -86,7 +99,13 @@ pub fn doctor(arguments: &DoctorArguments) -> Result<i32, Failure> {
         findings.extend(system::settings(&settings));
     }
     findings.extend(system::look());
-    findings.push(broker::look(&broker));
+    let contact = ask(&broker, PATIENCE);
+    findings.push(broker::look(&contact, &broker));
+    if let Contact::Answers(_) = contact {
+        findings.iter_mut().filter(|it| it.subject == process::DESCRIPTORS).for_each(Finding::leave_to_the_broker);
+    }
+    let user = process.and_then(|pid| User::of_process(pid.parse().ok()?).ok());
+    findings.extend(user.and_then(|user| broker::policy(&contact, &user)));
     let barred = findings.iter().any(|it| it.verdict == Verdict::Bars);
     let shown = if arguments.json {
         format!("{:#}\n", to_json(&name, barred, &findings))

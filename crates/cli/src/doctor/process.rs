@@ -14,6 +14,9 @@ use crate::run::inspect;
 use crate::settings::variable;
 use crate::sys;
 
+/// Subject of the finding that the kernel hides the descriptors of a process.
+pub const DESCRIPTORS: &str = "descriptors";
+
 /// Why a process cannot be looked at. Each message says what to do.
 #[derive(Debug, thiserror::Error)]
 pub enum ProcessError {
@@ -128,7 +131,7 @@ pub fn look(pid: &str) -> Result<Process, ProcessError> {
     // The kernel gives root what a process must not show to its own user (proc(5), "/proc/pid").
     if fs::metadata(of.join("fd")).is_ok_and(|meta| meta.uid() != user) {
         findings.push(Finding::bars(
-            "descriptors",
+            DESCRIPTORS,
             "the kernel hides its descriptors from its own user, so that it cannot prove which connections it holds",
             format!("start it as user {user}, rather than as another that becomes {user} (or let it allow core dumps)"),
         ));
@@ -164,7 +167,7 @@ fn field<'a>(status: &'a str, name: &str) -> &'a str {
 }
 
 /// The file of the library, as /proc/PID/maps names it.
-fn loaded(maps: &str) -> Option<&str> {
+pub fn loaded(maps: &str) -> Option<&str> {
     let files = maps.lines().filter_map(|line| line.find('/').map(|at| &line[at..]));
     files.into_iter().find(|file| file.rsplit('/').next().is_some_and(library::is_library_name))
 }
@@ -190,7 +193,7 @@ fn loads(library: &str) -> Vec<Finding> {
 }
 
 /// As the library itself reads it: what does not fit is as good as not there.
-fn configuration(environment: &str) -> Config {
+pub fn configuration(environment: &str) -> Config {
     let mut config = Config::default();
     for entry in environment.split_terminator('\0') {
         let Some((name, value)) = entry.split_once('=') else { continue };

@@ -22,7 +22,9 @@ fn files(folder: &Path) -> BTreeMap<String, String> {
 fn manual_pages_are_up_to_date() {
     let directory = tempfile::tempdir().unwrap();
     assert!(output(&["man", "--output", directory.path().to_str().unwrap()]).status.success());
-    let (fresh, kept) = (files(directory.path()), files(&packaging("man")));
+    let (fresh, mut kept) = (files(directory.path()), files(&packaging("man")));
+    // That of underpassd is made by its own crate.
+    kept.retain(|name, _| name.ends_with(".1"));
     assert!(fresh == kept, "packaging/man is out of date: run `make generate`");
     assert_eq!(stdout(&output(&["man"])), kept["underpass.1"]);
     assert_eq!(stdout(&output(&["man", "run"])), kept["underpass-run.1"]);

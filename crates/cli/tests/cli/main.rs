@@ -9,6 +9,7 @@ mod generated;
 mod installation;
 mod measuring;
 mod obstacles;
+mod policy;
 mod settings;
 mod signals;
 mod starters;

@@ -11,13 +11,12 @@ mod tests;
 use crate::evidence::{Evidence, Other};
 use crate::facts::Facts;
 use crate::limits::Limits;
-use crate::policy::Policy;
-use crate::process::User;
 use pools::Pools;
 use rustix::fd::OwnedFd;
 use std::collections::{HashMap, HashSet};
 use std::rc::Rc;
 use underpass_broker::{Answer, Ask, Refusal, Verdict};
+use underpass_policy::{End, Network, Policy, User};
 
 /// An ask is forgotten after so long without its other end, in nanoseconds. The library asks again before.
 const ASK_NS: u64 = 600_000_000_000;
@@ -73,26 +72,69 @@ struct Party {
 #[derive(Debug)]
 pub struct Exchange {
     policy: Policy,
+    /// Of the policy, which may be long: everybody may ask for it.
+    mark: u64,
+    /// Cookie of the network namespace that the policy calls the host's.
+    network: Option<u64>,
     limits: Limits,
     parties: HashMap<ProcessId, Party>,
     /// By cookie.
     waiting: HashMap<u64, Waiting>,
     /// How many ends of each user wait.
     asks: HashMap<u32, usize>,
+    /// Pairs of ends that have met so far.
+    meetings: u64,
     pools: Pools,
 }
 
+/// How much there is of what.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Extent {
+    /// Pairs of ends that have met so far.
+    pub meetings: u64,
+    /// Ends that wait.
+    pub waiting: usize,
+    /// Pools.
+    pub pools: usize,
+    /// Bytes of these.
+    pub memory: u64,
+}
+
 impl Exchange {
-    /// Nobody has asked yet.
-    pub fn new(policy: Policy, limits: Limits) -> Exchange {
+    /// Nobody has asked yet. `network` is the cookie of the network namespace that the policy calls the host's.
+    pub fn new(policy: Policy, network: Option<u64>, limits: Limits) -> Exchange {
         Exchange {
+            mark: policy.mark(),
             policy,
+            network,
             limits,
             parties: HashMap::new(),
             waiting: HashMap::new(),
             asks: HashMap::new(),
+            meetings: 0,
             pools: Pools::new(limits),
         }
+    }
+
+    /// The policy by which ends meet.
+    pub fn policy(&self) -> &Policy {
+        &self.policy
+    }
+
+    /// From now on ends meet by this policy. Those that have met stay together.
+    pub fn set_policy(&mut self, policy: Policy) {
+        (self.mark, self.policy) = (policy.mark(), policy);
+    }
+
+    /// The mark of the policy.
+    pub fn mark(&self) -> u64 {
+        self.mark
+    }
+
+    /// How much there is now.
+    pub fn extent(&self) -> Extent {
+        let (pools, memory) = self.pools.extent();
+        Extent { meetings: self.meetings, waiting: self.waiting.len(), pools, memory }
     }
 
     /// A process may ask from now on.
@@ -202,11 +244,22 @@ impl Exchange {
         }
         let user = |it: &Waiting| self.parties.get(&it.process).map(|it| it.user.clone()).ok_or(Refusal::Unproven);
         let (mine, others) = (user(me)?, user(other)?);
-        if !self.policy.allows(&mine, &others) {
+        let decision = self.policy.decide([&self.end(&mine, me), &self.end(&others, other)]);
+        if !decision.allowed {
+            tracing::debug!(users = ?[mine.uid, others.uid], because = %decision.grounds, "the policy refuses");
             return Err(Refusal::Policy);
         }
         let ends = [(me.process, mine.uid, me.facts.cookie), (other.process, others.uid, other.facts.cookie)];
-        self.pools.place(ends, me.ask.mark, me.ask.ring_bytes)
+        let placed = self.pools.place(ends, me.ask.mark, me.ask.ring_bytes)?;
+        self.meetings += 1;
+        Ok(placed)
+    }
+
+    /// An end as the policy sees it.
+    fn end<'a>(&self, user: &'a User, it: &Waiting) -> End<'a> {
+        let network = it.facts.namespace.zip(self.network);
+        let network = network.map(|(its, ours)| if its == ours { Network::Host } else { Network::Other });
+        End { user, network, port: Some(it.facts.local.port()) }
     }
 
     fn remember(&mut self, it: Waiting, uid: u32) -> Result<(), Refusal> {

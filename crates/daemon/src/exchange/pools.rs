@@ -228,6 +228,11 @@ impl Pools {
         }
     }
 
+    /// How many there are, and their bytes.
+    pub(super) fn extent(&self) -> (usize, u64) {
+        (self.pools.len(), self.pools.values().map(|it| it.shape.pool_bytes()).sum())
+    }
+
     /// Whether any are about to go.
     pub(super) fn are_dying(&self) -> bool {
         !self.dying.is_empty()

@@ -5,8 +5,18 @@ use super::*;
 use std::cell::RefCell;
 use std::net::SocketAddr;
 use underpass_broker::{Freed, Side};
+use underpass_policy::Id;
 
 const GROUP: u32 = 70;
+
+/// One user, or members of the group.
+fn members() -> Policy {
+    Policy::of_members(Some(Id { name: None, number: GROUP }))
+}
+
+fn user(uid: u32, groups: &[u32]) -> User {
+    User { uid, gid: uid, groups: groups.to_vec(), cgroup: None }
+}
 
 /// The other end of the socket with each cookie.
 #[derive(Default)]
@@ -39,10 +49,10 @@ const SMALL: Limits = Limits { descriptors: 8, pools: 4, memory: 1 << 40, asks: 
 
 impl Stage {
     fn new() -> Stage {
-        let mut exchange = Exchange::new(Policy { group: Some(GROUP) }, SMALL);
+        let mut exchange = Exchange::new(members(), Some(1), SMALL);
         for (process, uid) in [(1, 101), (2, 102), (3, 103), (4, 104), (5, 101)] {
-            let groups = if uid < 104 { vec![GROUP] } else { vec![] };
-            exchange.admit(ProcessId(process), User { uid, gid: uid, groups });
+            let groups = if uid < 104 { &[GROUP][..] } else { &[] };
+            exchange.admit(ProcessId(process), user(uid, groups));
         }
         Stage { exchange, kernel: Table::default() }
     }
@@ -164,9 +174,51 @@ fn policy_and_layout_are_kept() {
     let replies = stage.ask_with(2, 12, Ask { mark: 3, ..ASK });
     assert!(replies.iter().all(|it| it.answer.verdict == Verdict::Refused(Refusal::Layout)) && replies.len() == 2);
     // A user meets itself, member or not.
-    stage.exchange.admit(ProcessId(6), User { uid: 104, gid: 1, groups: vec![] });
+    stage.exchange.admit(ProcessId(6), user(104, &[]));
     stage.waits(4, 11);
     stage.meets(6, 12);
+}
+
+/// What has met stays together, and new ends meet by the new policy.
+#[test]
+fn a_new_policy_is_for_what_meets_from_then_on() {
+    let mut stage = Stage::new();
+    stage.kernel.connect(11, 12);
+    stage.kernel.connect(13, 14);
+    stage.waits(1, 11);
+    let place = stage.meets(2, 12);
+    stage.waits(1, 13);
+    stage.exchange.set_policy(Policy::of_members(None));
+    let again = stage.meets(1, 11);
+    assert_eq!((again.pool, again.slot, again.memory), (place.pool, place.slot, place.memory));
+    let replies = stage.ask(2, 14);
+    assert!(replies.iter().all(|it| it.answer.verdict == Verdict::Refused(Refusal::Policy)) && replies.len() == 2);
+    stage.exchange.set_policy(members());
+    stage.waits(1, 13);
+    assert_eq!(stage.meets(2, 14).memory, stage.meets(1, 13).memory);
+    let extent = stage.exchange.extent();
+    assert_eq!((extent.meetings, extent.waiting, extent.pools), (2, 0, 2));
+}
+
+/// Rules see an end's own port, and whether it is in the daemon's network namespace.
+#[test]
+fn rules_are_asked_about_both_ends() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("policy.toml");
+    for (condition, meets) in
+        [("ports = [1]", true), ("ports = [2]", false), ("network = \"host\"", true), ("network = \"other\"", false)]
+    {
+        let text = format!("[[allow]]\nbetween = [{{ user = 101, {condition} }}, {{ user = 104 }}]");
+        std::fs::write(&path, text).unwrap();
+        std::fs::set_permissions(&path, std::os::unix::fs::PermissionsExt::from_mode(0o644)).unwrap();
+        let policy = underpass_policy::read(&path, &[0, rustix::process::geteuid().as_raw()]).unwrap();
+        let mut stage = Stage::new();
+        stage.exchange.set_policy(policy);
+        stage.kernel.connect(11, 12);
+        stage.waits(1, 11);
+        let met = |it: &Reply| matches!(it.answer.verdict, Verdict::Met { .. });
+        assert_eq!(stage.ask(4, 12).iter().all(met), meets, "{condition}");
+    }
 }
 
 #[test]
@@ -232,7 +284,7 @@ fn what_a_process_had_goes_with_it() {
     stage.exchange.expire(ASK_NS + 1);
     assert!(!stage.exchange.is_waited() && stage.exchange.is_unused(ProcessId(2)) && stage.exchange.asks.is_empty());
     // A pool stays while a process of each side has it.
-    stage.exchange.admit(ProcessId(1), User { uid: 101, gid: 1, groups: vec![GROUP] });
+    stage.exchange.admit(ProcessId(1), user(101, &[GROUP]));
     stage.kernel.connect(15, 16);
     stage.waits(1, 15);
     let place = stage.meets(2, 16);
@@ -263,7 +315,7 @@ fn a_user_has_limits_and_others_have_their_own() {
     // Pools: user 101 may have four.
     for n in 0..5 {
         let (process, one, other) = (10 + n, 60 + 2 * n, 61 + 2 * n);
-        stage.exchange.admit(ProcessId(process), User { uid: 102, gid: 1, groups: vec![GROUP] });
+        stage.exchange.admit(ProcessId(process), user(102, &[GROUP]));
         stage.kernel.connect(one, other);
         stage.waits(process, one);
         let refused = stage.ask(3, other).iter().any(|it| it.answer.verdict == Verdict::Refused(Refusal::Limit));

@@ -2,10 +2,11 @@
 
 use crate::exchange::ProcessId;
 use crate::limits::{Bucket, Limits};
-use crate::process::{Process, User};
+use crate::process::Process;
 use rustix::fd::OwnedFd;
 use std::collections::HashMap;
 use std::sync::Arc;
+use underpass_policy::User;
 
 /// A connection of a client.
 #[derive(Debug)]
@@ -150,6 +151,16 @@ impl Clients {
     /// Processes without a connection.
     pub fn unconnected(&self) -> Vec<ProcessId> {
         self.processes.iter().filter(|(_, it)| it.clients == 0).map(|(id, _)| *id).collect()
+    }
+
+    /// How many clients are connected.
+    pub fn connected(&self) -> usize {
+        self.clients.len()
+    }
+
+    /// How many processes are known.
+    pub fn known(&self) -> usize {
+        self.processes.len()
     }
 
     /// Whether nobody is known.

@@ -3,13 +3,13 @@
 
 mod clients;
 
-use crate::evidence::Kernel;
+use crate::abilities::Abilities;
 use crate::exchange::{ClientId, Exchange, ProcessId, Reply};
 use crate::lanes::{Lanes, Taken};
 use crate::limits::Limits;
 use crate::listener::Listener;
 use crate::packet::Packet;
-use crate::policy::Policy;
+use crate::policy::{Reloads, warn_of_gaps};
 use crate::process::Process;
 use crate::sys;
 use crate::undertaker::Undertaker;
@@ -18,6 +18,7 @@ use rustix::event::{Timespec, epoll};
 use rustix::fd::{AsFd, BorrowedFd, OwnedFd};
 use rustix::io::Errno;
 use rustix::net::{SendAncillaryBuffer, SendAncillaryMessage, SendFlags, SocketFlags, accept_with, sendmsg};
+use rustix::process::geteuid;
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
 use std::fs::File;
@@ -27,7 +28,8 @@ use std::mem::MaybeUninit;
 use std::os::unix::net::UnixStream;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
-use underpass_broker::{Answer, Refusal, Verdict};
+use underpass_broker::{self as wire, Answer, Counts, Inquiry, Refusal, State, Verdict};
+use underpass_policy::Policy;
 
 /// Connections that are accepted at a time, before others have their turn.
 const AT_ONCE: usize = 256;
@@ -43,10 +45,30 @@ const BURY: Duration = Duration::from_millis(10);
 const LISTENER: u64 = 0;
 const SIGNAL: u64 = 1;
 const BELL: u64 = 2;
+const RELOAD: u64 = 3;
 /// Beside the number of a client: a packet of it. Beside that of a process: its end.
 const PROCESS: u64 = 1 << 63;
 /// Numbers of clients and processes begin here.
-const FIRST: u64 = 3;
+const FIRST: u64 = 4;
+
+/// What a daemon is made of.
+#[derive(Debug)]
+pub struct Parts {
+    /// Where clients come from.
+    pub listener: Listener,
+    /// Something comes on it when the daemon is to end.
+    pub signals: UnixStream,
+    /// What lets go of connections.
+    pub undertaker: Undertaker,
+    /// What the system lets it do.
+    pub abilities: Abilities,
+    /// The policy at the start.
+    pub policy: Policy,
+    /// Policies that take its place.
+    pub reloads: Reloads,
+    /// What a user may cost.
+    pub limits: Limits,
+}
 
 /// The daemon.
 #[derive(Debug)]
@@ -60,7 +82,10 @@ pub struct Server {
     undertaker: Undertaker,
     clients: Clients,
     exchange: Exchange,
-    evidence: Kernel,
+    reloads: Reloads,
+    abilities: Abilities,
+    /// What is counted here, and not looked up when it is asked for.
+    counts: Counts,
     began: Instant,
     /// See [`Verdict::Here`].
     number: u64,
@@ -71,21 +96,16 @@ pub struct Server {
 }
 
 impl Server {
-    /// A daemon that listens, and ends when something comes on `signals`.
+    /// A daemon that listens.
     ///
     /// # Errors
     /// No descriptors could be had.
-    pub fn new(
-        listener: Listener,
-        signals: UnixStream,
-        undertaker: Undertaker,
-        evidence: Kernel,
-        policy: Policy,
-        limits: Limits,
-    ) -> io::Result<Server> {
+    pub fn new(parts: Parts) -> io::Result<Server> {
+        let Parts { listener, signals, undertaker, abilities, policy, reloads, limits } = parts;
         let events = epoll::create(epoll::CreateFlags::CLOEXEC)?;
         let lanes = Lanes::new()?;
-        for (source, number) in [(listener.socket.as_fd(), LISTENER), (signals.as_fd(), SIGNAL), (lanes.bell(), BELL)] {
+        let sources = [listener.socket.as_fd(), signals.as_fd(), lanes.bell(), reloads.bell()];
+        for (source, number) in sources.into_iter().zip([LISTENER, SIGNAL, BELL, RELOAD]) {
             epoll::add(&events, source, epoll::EventData::new_u64(number), epoll::EventFlags::IN)?;
         }
         Ok(Server {
@@ -96,8 +116,10 @@ impl Server {
             lanes,
             undertaker,
             clients: Clients::new(limits, FIRST),
-            exchange: Exchange::new(policy, limits),
-            evidence,
+            exchange: Exchange::new(policy, abilities.network, limits),
+            reloads,
+            abilities,
+            counts: Counts::default(),
             began: Instant::now(),
             number: RandomState::new().build_hasher().finish().max(1),
             tidied: 0,
@@ -121,6 +143,7 @@ impl Server {
                 match event.data.u64() {
                     LISTENER => self.accept(),
                     SIGNAL => return Ok(()),
+                    RELOAD => self.reload(),
                     BELL => self.lanes.finished().into_iter().for_each(|(uid, taken)| self.taken(uid, taken)),
                     number if number & PROCESS != 0 => self.ended(ProcessId(number & !PROCESS)),
                     client => self.take_from(client),
@@ -164,8 +187,32 @@ impl Server {
         }
     }
 
+    /// The policy has been read anew. One that is wrong changes nothing.
+    fn reload(&mut self) {
+        while let Some(result) = self.reloads.take() {
+            match result {
+                Ok(policy) => {
+                    warn_of_gaps(&policy);
+                    let [allowing, denying] = policy.rules();
+                    self.exchange.set_policy(policy);
+                    self.counts.policies_taken += 1;
+                    tracing::info!(
+                        allowing,
+                        denying,
+                        "the policy is read anew, and in force for what meets from now on"
+                    );
+                }
+                Err(error) => {
+                    self.counts.policies_wrong += 1;
+                    tracing::error!("the policy is wrong, and the old one stays in force: {error}");
+                }
+            }
+        }
+    }
+
     /// There is no descriptor for another client, who would otherwise be found again and again.
     fn turn_away(&mut self) {
+        self.counts.turned_away += 1;
         tracing::warn!("no descriptor is left for another client: raise LimitNOFILE");
         self.spare = None;
         if let Ok(socket) = accept_with(&self.listener.socket, SocketFlags::CLOEXEC | SocketFlags::NONBLOCK) {
@@ -180,9 +227,10 @@ impl Server {
         let (socket, now) = (Arc::new(socket), self.now());
         // First of all, so that a flood costs little.
         if sys::peer_credentials(&socket).is_ok_and(|[_, uid, _]| !self.clients.may_enter(uid, now)) {
+            self.counts.turned_away += 1;
             return self.undertaker.bury(socket);
         }
-        let process = match Process::at(&socket) {
+        let process = match Process::at(&socket, self.exchange.policy().names_cgroups()) {
             Ok(process) => process,
             Err(error) => {
                 tracing::debug!(%error, "a client cannot be identified");
@@ -191,8 +239,9 @@ impl Server {
         };
         match self.clients.enter(socket, process, now) {
             Entered::TooMany(socket) => {
+                self.counts.refuse(Refusal::Limit);
                 let answer = Answer { token: 0, mark: 0, verdict: Verdict::Refused(Refusal::Limit) };
-                let _ = send(socket.as_fd(), &answer, None);
+                let _ = answer.emit().map(|(record, len)| send(socket.as_fd(), &record[..len], None));
                 self.undertaker.bury(socket);
             }
             Entered::Client(client) => self.watch(client),
@@ -253,12 +302,15 @@ impl Server {
                     Answer { token: knock.token, mark: knock.mark, verdict: Verdict::Here { daemon: self.number } };
                 self.reply(&Reply { to: ClientId(client), answer, memory: None });
             }
+            Ok(Packet::Inquiry(inquiry)) => self.tell(uid, client, inquiry),
             Ok(Packet::Ask(ask, facts)) => {
+                self.counts.asks += 1;
                 let asker = (process, ClientId(client));
-                let replies = self.exchange.ask(asker, ask, facts, &self.evidence, now);
+                let replies = self.exchange.ask(asker, ask, facts, &self.abilities.evidence, now);
                 replies.into_iter().for_each(|reply| self.reply(&reply));
             }
             Ok(Packet::Over(ask, cookie)) => {
+                self.counts.asks += 1;
                 let reply = self.exchange.again((process, ClientId(client)), ask, cookie);
                 self.reply(&reply);
             }
@@ -291,12 +343,54 @@ impl Server {
 
     fn reply(&mut self, reply: &Reply) {
         let ClientId(client) = reply.to;
+        if let Verdict::Refused(refusal) = reply.answer.verdict {
+            self.counts.refuse(refusal);
+        }
         // It has gone, and asks again if it still wants to know.
         let Some(it) = self.clients.get(client) else { return };
         tracing::debug!(uid = it.uid, client, verdict = ?reply.answer.verdict, "answer");
+        let memory = reply.memory.as_deref().map(|it| it.as_fd());
+        let sent = reply.answer.emit().map_err(io::Error::other);
         // A client that does not read its answers is not waited for.
-        if send(it.socket.as_fd(), &reply.answer, reply.memory.as_deref().map(|it| it.as_fd())).is_err() {
+        if sent.and_then(|(record, len)| send(it.socket.as_fd(), &record[..len], memory)).is_err() {
             self.disconnect(client);
+        }
+    }
+
+    /// Tells a client how the daemon fares.
+    fn tell(&mut self, uid: u32, client: u64, inquiry: Inquiry) {
+        let Some(it) = self.clients.get(client) else { return };
+        let abilities = wire::Abilities {
+            numbers: self.abilities.evidence.numbers.is_some(),
+            addresses: self.abilities.evidence.addresses.is_some(),
+            pidfd: self.abilities.pidfd,
+        };
+        // How much others do is not every user's business.
+        let is_trusted = uid == 0 || uid == geteuid().as_raw();
+        let state = State {
+            token: inquiry.token,
+            mark: inquiry.mark,
+            abilities,
+            policy: self.exchange.mark(),
+            network: self.abilities.network,
+            seconds: self.began.elapsed().as_secs(),
+            counts: is_trusted.then(|| self.counts()),
+        };
+        if send(it.socket.as_fd(), &state.emit(), None).is_err() {
+            self.disconnect(client);
+        }
+    }
+
+    fn counts(&self) -> Counts {
+        let extent = self.exchange.extent();
+        Counts {
+            meetings: extent.meetings,
+            waiting: extent.waiting as u64,
+            pools: extent.pools as u64,
+            memory: extent.memory,
+            clients: self.clients.connected() as u64,
+            processes: self.clients.known() as u64,
+            ..self.counts
         }
     }
 
@@ -344,9 +438,8 @@ impl Server {
     }
 }
 
-/// Sends an answer, without waiting, with the memory beside it.
-fn send(to: BorrowedFd<'_>, answer: &Answer, memory: Option<BorrowedFd<'_>>) -> io::Result<()> {
-    let (record, len) = answer.emit().map_err(io::Error::other)?;
+/// Sends a record, without waiting, with the memory beside it.
+fn send(to: BorrowedFd<'_>, record: &[u8], memory: Option<BorrowedFd<'_>>) -> io::Result<()> {
     let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
     let mut beside = SendAncillaryBuffer::new(&mut space);
     let descriptors = memory.as_slice();
@@ -354,6 +447,6 @@ fn send(to: BorrowedFd<'_>, answer: &Answer, memory: Option<BorrowedFd<'_>>) -> 
         beside.push(SendAncillaryMessage::ScmRights(descriptors));
     }
     let flags = SendFlags::DONTWAIT | SendFlags::NOSIGNAL;
-    sendmsg(to, &[IoSlice::new(&record[..len])], &mut beside, flags)?;
+    sendmsg(to, &[IoSlice::new(record)], &mut beside, flags)?;
     Ok(())
 }

@@ -9,7 +9,7 @@ use std::io::{BufRead, BufReader, Write};
 use std::net::{TcpListener, TcpStream};
 use std::os::unix::fs::FileExt;
 use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
-use underpass_broker::{Ask, Side, Verdict};
+use underpass_broker::{Ask, Refusal, Side, Verdict};
 
 const VARIABLE: &str = "UNDERPASS_TEST_ACTOR";
 /// What its answers begin with, among what the test harness says.
@@ -150,6 +150,13 @@ impl State {
             ["ask"] => self.ask(ASK),
             ["ask", "as-version", mark] => self.ask(Ask { mark: mark.parse().unwrap(), ..ASK }),
             ["answer"] => self.answer(),
+            ["state"] => {
+                let client = self.client.get_or_insert_with(|| Client::connect(&self.path).unwrap());
+                match client.state().counts {
+                    Some(counts) => format!("counts {} {}", counts.meetings, counts.refused(Refusal::Policy)),
+                    None => "no counts".into(),
+                }
+            }
             ["leave"] => {
                 self.client = None;
                 String::new()

@@ -9,7 +9,7 @@ use rustix::net::{
 use std::io::{self, IoSlice, IoSliceMut};
 use std::mem::MaybeUninit;
 use std::path::Path;
-use underpass_broker::{Answer, Ask, LONGEST};
+use underpass_broker::{Answer, Ask, Inquiry, LONGEST, State, state};
 
 /// How long something that must happen may take, in seconds.
 pub const PATIENCE_S: i64 = 30;
@@ -45,11 +45,26 @@ impl Client {
         self.send(&ask.emit().unwrap(), &[socket.as_fd()]).unwrap();
     }
 
-    /// The next answer and what comes with it; `None` when the daemon has closed the connection.
-    pub fn answer(&self) -> Option<(Answer, Option<OwnedFd>)> {
+    /// How the daemon says that it fares.
+    pub fn state(&self) -> State {
+        self.send(&Inquiry { token: 5, mark: 6 }.emit(), &[]).unwrap();
+        self.await_packet();
+        let mut octets = [0; state::LEN + 1];
+        let len = rustix::io::read(&self.socket, &mut octets[..]).unwrap();
+        let state = State::parse(&octets[..len]).unwrap();
+        assert_eq!((state.token, state.mark), (5, 6));
+        state
+    }
+
+    fn await_packet(&self) {
         let mut ready = [PollFd::new(&self.socket, PollFlags::IN)];
         let patience = Timespec { tv_sec: PATIENCE_S, tv_nsec: 0 };
         assert_ne!(poll(&mut ready, Some(&patience)).unwrap(), 0, "no answer");
+    }
+
+    /// The next answer and what comes with it; `None` when the daemon has closed the connection.
+    pub fn answer(&self) -> Option<(Answer, Option<OwnedFd>)> {
+        self.await_packet();
         let mut octets = [0; LONGEST + 1];
         let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(2))];
         let mut beside = RecvAncillaryBuffer::new(&mut space);

@@ -8,6 +8,9 @@ use std::path::PathBuf;
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
+/// The program under test.
+pub const UNDERPASSD: &str = env!("CARGO_BIN_EXE_underpassd");
+
 /// A group that every Debian has.
 pub const GROUP: (&str, u32) = ("daemon", 1);
 
@@ -41,14 +44,25 @@ impl Daemon {
         self.await_ready(times + 1);
     }
 
+    /// Waits until its log has this so many times.
+    pub fn await_said(&self, what: &str, times: usize) {
+        let deadline = Instant::now() + Duration::from_secs(PATIENCE_S as u64);
+        while self.log().matches(what).count() < times {
+            assert!(Instant::now() < deadline, "'{what}' is not said {times} times:\n{}", self.log());
+            std::thread::sleep(Duration::from_millis(2));
+        }
+    }
+
     fn spawn(folder: &tempfile::TempDir, by: &[&str], arguments: &[&str]) -> Child {
         let log = File::options().create(true).append(true).open(folder.path().join("log")).unwrap();
         // It is not to outlive a test that is killed.
-        let words = [&["setpriv", "--pdeathsig", "KILL"], by, &[env!("CARGO_BIN_EXE_underpassd")]].concat();
+        let words = [&["setpriv", "--pdeathsig", "KILL"], by, &[UNDERPASSD]].concat();
+        let policy = if arguments.contains(&"--policy") { &[][..] } else { &["--group", GROUP.0] };
         Command::new(words[0])
             .args(&words[1..])
-            .args(["--foreground", "--log", "debug", "--group", GROUP.0, "--socket"])
+            .args(["--foreground", "--log", "debug", "--socket"])
             .arg(folder.path().join("socket"))
+            .args(policy)
             .args(arguments)
             .stdin(Stdio::null())
             .stderr(log)

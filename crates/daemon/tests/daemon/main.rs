@@ -2,9 +2,12 @@
 //!
 //! [`actor`] is this very program, run once more as another user or in a namespace of its own, and told what to do.
 
+mod activation;
 mod actor;
 mod client;
 mod daemon;
 mod hostile;
 mod namespaces;
+mod policy;
+mod state;
 mod users;

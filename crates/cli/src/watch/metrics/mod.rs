@@ -1,5 +1,6 @@
 //! `underpass metrics`: sums for Prometheus, by process: on standard output once, or again and again in a file or by HTTP.
 
+mod broker;
 mod totals;
 
 use std::fs::Permissions;
@@ -17,6 +18,7 @@ use crate::cli::MetricsArguments;
 use crate::failure::Failure;
 use crate::output::print;
 use crate::say;
+use crate::settings::Settings;
 use totals::Totals;
 
 /// How soon a signal is minded.
@@ -46,9 +48,10 @@ impl From<MetricsError> for Failure {
 /// Prints the metrics, or keeps telling them until a signal comes.
 ///
 /// # Errors
-/// [`MetricsError`], or the kernel does not say what there is.
+/// [`MetricsError`], wrong settings, or the kernel does not say what there is.
 pub fn metrics(arguments: &MetricsArguments) -> Result<(), Failure> {
-    let mut totals = Totals::default();
+    let settings = Settings::gather(arguments.settings.config.as_deref(), &arguments.settings.set)?;
+    let mut totals = Totals::beside(settings.typed.broker);
     totals.look()?;
     let interval = arguments.interval.unwrap_or(INTERVAL);
     match (&arguments.file, arguments.listen) {

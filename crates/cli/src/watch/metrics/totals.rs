@@ -3,12 +3,14 @@
 use std::collections::{BTreeMap, HashMap};
 
 use prometheus::{IntCounterVec, IntGaugeVec, Opts, Registry, TextEncoder};
+use underpass_segment::config::SocketPath;
 use underpass_segment::kernel::{Process, process};
 
 use super::super::counters::{Before, Counters};
 use super::super::processes::Holder;
 use super::super::ss::ways;
 use super::super::{Connection, Images, View};
+use super::broker::Broker;
 
 /// The labels of whatever is told of a process.
 const OF_PROCESS: [&str; 2] = ["process", "pid"];
@@ -22,6 +24,8 @@ pub struct Totals {
     running: usize,
     /// Those that have had a connection, by number; beside them what nobody has who can be seen.
     processes: BTreeMap<Option<u32>, Account>,
+    /// The daemon, beside them.
+    broker: Broker,
 }
 
 /// One process.
@@ -40,8 +44,14 @@ struct Account {
 }
 
 impl Totals {
+    /// Nothing yet. The daemon is asked at this socket.
+    pub fn beside(broker: SocketPath) -> Totals {
+        Totals { broker: Broker::at(broker), ..Totals::default() }
+    }
+
     /// Looks once.
     pub fn look(&mut self) -> anyhow::Result<()> {
+        self.broker.look();
         let view = View::gather(&mut self.images)?;
         self.take(&view, |pid| match process(pid) {
             Process::Began(at) => at,
@@ -134,6 +144,7 @@ impl Totals {
             doorbells.with_label_values(&[name, pid]).inc_by(it.carried.bells);
             sleeps.with_label_values(&[name, pid]).inc_by(it.carried.sleeps);
         }
+        self.broker.tell(&registry)?;
         Ok(TextEncoder::new().encode_to_string(&registry.gather())?)
     }
 }
@@ -213,7 +224,7 @@ mod tests {
 
     #[test]
     fn the_guide_has_every_family() {
-        let mut totals = Totals::default();
+        let mut totals = Totals { broker: Broker::example(), ..Totals::default() };
         totals.take(&view(vec![connection(3, 1, Some(Reason::Young))]), |_| 1);
         let text = totals.text().unwrap();
         let families: BTreeSet<&str> =
@@ -226,13 +237,13 @@ mod tests {
 
     #[test]
     fn every_family_says_what_it_is() {
-        let mut totals = Totals::default();
+        let mut totals = Totals { broker: Broker::example(), ..Totals::default() };
         totals.take(&view(vec![connection(3, 1, Some(Reason::Young))]), |_| 1);
         let text = totals.text().unwrap();
         let mut names: Vec<&str> =
             text.lines().filter(|it| !it.starts_with('#')).filter_map(|it| it.split(['{', ' ']).next()).collect();
         names.dedup();
-        assert_eq!(names.len(), 7, "{text}");
+        assert_eq!(names.len(), 19, "{text}");
         for name in names {
             let kind = if name.ends_with("_total") { "counter" } else { "gauge" };
             assert!(

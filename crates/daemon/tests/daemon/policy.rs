@@ -1,0 +1,202 @@
+//! The policy's file: at the start, at SIGHUP, and checked.
+
+use super::actor::{Actor, join, meet};
+use super::client::Client;
+use super::daemon::{Daemon, UNDERPASSD, is_root};
+use rustix::process::Signal;
+use std::fs::{self, Permissions};
+use std::os::unix::fs::PermissionsExt;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Output, Stdio};
+
+const TAKEN: &str = "the policy is read anew";
+const WRONG: &str = "the policy is wrong, and the old one stays in force";
+
+/// A file with a policy.
+struct File {
+    _folder: tempfile::TempDir,
+    path: PathBuf,
+}
+
+impl File {
+    fn new(text: &str) -> File {
+        let folder = tempfile::tempdir().unwrap();
+        let it = File { path: folder.path().join("policy.toml"), _folder: folder };
+        it.write(text);
+        it
+    }
+
+    fn write(&self, text: &str) {
+        fs::write(&self.path, text).unwrap();
+        fs::set_permissions(&self.path, Permissions::from_mode(0o644)).unwrap();
+    }
+
+    fn start(&self) -> Daemon {
+        Daemon::start(&["--policy", self.path.to_str().unwrap()])
+    }
+}
+
+/// Two processes of different users, who are in no group together, and a connection between them.
+fn strangers(daemon: &Daemon) -> [Actor; 2] {
+    let mut actors = [61_001, 61_002].map(|uid| Actor::of_user(daemon, uid, uid));
+    let [server, client] = &mut actors;
+    join(server, client, "127.0.0.1");
+    actors
+}
+
+fn refused([server, client]: &mut [Actor; 2]) {
+    assert_eq!(client.ask(), "waiting");
+    assert_eq!(server.ask(), "refused policy");
+    assert_eq!(client.tell("answer"), "refused policy");
+}
+
+#[test]
+fn a_rule_lets_two_users_meet_at_a_port() {
+    if !is_root() {
+        return;
+    }
+    let rule = |port: &str| {
+        format!("[[allow]]\nname = \"test\"\nbetween = [{{ user = 61001, ports = [{port}] }}, {{ user = 61002 }}]\n")
+    };
+    let file = File::new(&rule("1"));
+    let daemon = file.start();
+    let mut actors = strangers(&daemon);
+    refused(&mut actors);
+    assert!(daemon.log().contains("the policy refuses"), "{}", daemon.log());
+    let port = actors[0].tell("addresses").split(' ').next().unwrap().rsplit_once(':').unwrap().1.to_string();
+    file.write(&rule(&port));
+    daemon.signal(Signal::HUP);
+    daemon.await_said(TAKEN, 1);
+    let [server, client] = &mut actors;
+    meet(server, client);
+    daemon.finish();
+}
+
+/// What has met stays together, and a wrong policy changes nothing.
+#[test]
+fn sighup_reads_it_anew() {
+    if !is_root() {
+        return;
+    }
+    let allow = "[[allow]]\nbetween = [{ user = 61001 }, { user = 61002 }]\n";
+    let file = File::new("");
+    let daemon = file.start();
+    let before = Client::connect(&daemon.path()).unwrap().state();
+    let mut actors = strangers(&daemon);
+    refused(&mut actors);
+    file.write(allow);
+    daemon.signal(Signal::HUP);
+    daemon.await_said(TAKEN, 1);
+    let [server, client] = &mut actors;
+    meet(server, client);
+    // None of these is taken.
+    file.write("group = ");
+    daemon.signal(Signal::HUP);
+    daemon.await_said(WRONG, 1);
+    fs::set_permissions(&file.path, Permissions::from_mode(0o666)).unwrap();
+    daemon.signal(Signal::HUP);
+    daemon.await_said(WRONG, 2);
+    fs::remove_file(&file.path).unwrap();
+    daemon.signal(Signal::HUP);
+    daemon.await_said(WRONG, 3);
+    join(server, client, "127.0.0.1");
+    meet(server, client);
+    let met = server.ask();
+    // One that denies is taken, for what comes.
+    file.write(&format!("{allow}[[deny]]\nbetween = [{{ user = 61001 }}, {{}}]\n"));
+    daemon.signal(Signal::HUP);
+    daemon.await_said(TAKEN, 2);
+    assert_eq!(server.ask(), met);
+    join(server, client, "127.0.0.1");
+    refused(&mut actors);
+    let after = Client::connect(&daemon.path()).unwrap().state();
+    assert_ne!(after.policy, before.policy);
+    let counts = after.counts.unwrap();
+    assert_eq!((counts.policies_taken, counts.policies_wrong), (2, 3));
+    daemon.finish();
+}
+
+/// A control group is that of the process when it connected.
+#[test]
+fn cgroups_are_told_apart() {
+    let own = fs::read_to_string("/proc/self/cgroup").unwrap();
+    let Some(own) = own.lines().find_map(|line| line.strip_prefix("0::")).filter(|path| path.starts_with("/")) else {
+        return println!("SKIPPED: this process is in no control group of cgroup2");
+    };
+    if !is_root() {
+        return;
+    }
+    for (path, meets) in [(own, true), ("/no/such.slice", false)] {
+        let side = |uid: u32| format!("{{ user = {uid}, cgroup = \"{path}\" }}");
+        let file = File::new(&format!("[[allow]]\nbetween = [{}, {}]\n", side(61_001), side(61_002)));
+        let daemon = file.start();
+        let mut actors = strangers(&daemon);
+        if meets {
+            let [server, client] = &mut actors;
+            meet(server, client);
+        } else {
+            refused(&mut actors);
+        }
+        daemon.finish();
+    }
+}
+
+fn underpassd(arguments: &[&str]) -> Output {
+    Command::new(UNDERPASSD).args(arguments).stdin(Stdio::null()).output().unwrap()
+}
+
+fn said(octets: &[u8]) -> String {
+    String::from_utf8(octets.to_vec()).unwrap()
+}
+
+#[test]
+fn it_is_checked_without_a_daemon() {
+    let file = File::new(
+        "group = \"root\"\n\n[[allow]]\nbetween = [{ user = \"root\" }, { user = 7, network = \"other\" }]\n",
+    );
+    let path = file.path.to_str().unwrap();
+    let fine = underpassd(&["--check", "--policy", path]);
+    let expected = format!(
+        "{path} is in order\nmay share memory:\n  processes of one user with one another\n  members of the group root (0) with one \
+         another\n  rule of line 3: user root (0) with user 7 in another network\n"
+    );
+    assert_eq!((fine.status.code(), said(&fine.stdout)), (Some(0), expected));
+    file.write("group = \"no-such-group-here\"");
+    let wrong = underpassd(&["--check", "--policy", path]);
+    assert_eq!((wrong.status.code(), said(&wrong.stdout).as_str()), (Some(1), ""));
+    let expected = format!(
+        "underpassd: {path}:1: there is no group no-such-group-here; make it (groupadd), or correct the name\n"
+    );
+    assert_eq!(said(&wrong.stderr), expected);
+    let missing = underpassd(&["--check", "--policy", "/no/such/policy"]);
+    assert_eq!(missing.status.code(), Some(1));
+    assert!(said(&missing.stderr).contains("there is no policy /no/such/policy; write it"));
+    let group = underpassd(&["--check", "--group", "root"]);
+    assert!(said(&group.stdout).starts_with("no policy file is read\nmay share memory:\n"));
+    for wrong in [&["--check", "--foreground"][..], &[], &["--check", "--group", "root", "--policy", path]] {
+        assert_eq!(underpassd(wrong).status.code(), Some(2), "{wrong:?}");
+    }
+    if !Path::new("/etc/underpass/policy.toml").exists() {
+        let default = said(&underpassd(&["--check"]).stdout);
+        assert!(default.starts_with("there is no /etc/underpass/policy.toml, so the default holds\n"), "{default}");
+        assert!(default.contains("members of the group underpass"), "{default}");
+    }
+}
+
+/// It may deny what the default allows, so the default does not take its place.
+#[test]
+fn without_its_policy_a_daemon_does_not_start() {
+    let file = File::new("alow = []");
+    let path = file.path.to_str().unwrap();
+    let socket = file.path.with_file_name("socket");
+    let start = || underpassd(&["--foreground", "--policy", path, "--socket", socket.to_str().unwrap()]);
+    let refused = start();
+    assert_eq!(refused.status.code(), Some(1));
+    assert!(said(&refused.stderr).contains("policy.toml:1: unknown field `alow`"), "{}", said(&refused.stderr));
+    assert!(said(&refused.stderr).contains("Without a policy underpassd does not start") && !socket.exists());
+    file.write("");
+    fs::set_permissions(&file.path, Permissions::from_mode(0o622)).unwrap();
+    let refused = start();
+    assert_eq!(refused.status.code(), Some(1));
+    assert!(said(&refused.stderr).contains("chmod go-w"), "{}", said(&refused.stderr));
+}

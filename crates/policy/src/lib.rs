@@ -1,0 +1,18 @@
+//! The administrator's policy: whose connections `underpassd` lets share memory. The daemon decides by it and `underpass`
+//! explains it, both by this crate, so that they cannot differ.
+//!
+//! [`read`] takes a file that an administrator has written ([`PolicyError`] says what is wrong with it), `text` makes rules
+//! of it, and [`Policy`] decides. [`User`] is what is known of a process.
+
+mod error;
+mod file;
+mod names;
+mod process;
+mod rules;
+mod text;
+
+pub use error::PolicyError;
+pub use file::{DEFAULT_FILE, of_group, read, usual};
+pub use process::{User, cgroup_of};
+pub use rules::{Decision, End, Grounds, Id, Network, Policy, Rule};
+pub use text::DEFAULT_GROUP;

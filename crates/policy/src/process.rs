@@ -1,0 +1,85 @@
+//! What is known of the user of a process.
+
+use std::fs;
+use std::io;
+
+/// The user, the groups and the control group of a process.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct User {
+    /// Its effective user.
+    pub uid: u32,
+    /// Its effective group.
+    pub gid: u32,
+    /// Its supplementary groups.
+    pub groups: Vec<u32>,
+    /// Its control group, of cgroup2; `None` where that is not known.
+    pub cgroup: Option<String>,
+}
+
+impl User {
+    /// That of a process now, as /proc says. The daemon goes by what the kernel attests of it when it connects.
+    ///
+    /// # Errors
+    /// There is no such process, or /proc does not show it.
+    pub fn of_process(pid: u32) -> io::Result<User> {
+        let status = fs::read_to_string(format!("/proc/{pid}/status"))?;
+        let numbers = |name: &str| {
+            let line = status.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(':')).unwrap_or_default();
+            line.split_whitespace().map_while(|word| word.parse::<u32>().ok()).collect::<Vec<_>>()
+        };
+        let unknown = || io::Error::other("/proc/PID/status names no user");
+        // Real, effective, saved, that of file systems (proc_pid_status(5)).
+        let effective = |name| numbers(name).get(1).copied().ok_or_else(unknown);
+        let (uid, gid) = (effective("Uid")?, effective("Gid")?);
+        Ok(User { uid, gid, groups: numbers("Groups"), cgroup: cgroup_of(pid) })
+    }
+
+    /// Whether it is a member of the group.
+    pub fn is_in(&self, group: u32) -> bool {
+        self.gid == group || self.groups.contains(&group)
+    }
+}
+
+/// The control group of a process, of cgroup2; `None` where it has none, or /proc does not show it.
+pub fn cgroup_of(pid: u32) -> Option<String> {
+    let text = fs::read_to_string(format!("/proc/{pid}/cgroup")).ok()?;
+    let path = text.lines().find_map(|line| line.strip_prefix("0::"))?;
+    Some(path.strip_suffix(" (deleted)").unwrap_or(path).to_string())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::os::unix::fs::MetadataExt;
+    use std::process::{Command, Stdio};
+
+    #[test]
+    fn a_process_is_of_its_user() {
+        let me = User::of_process(std::process::id()).unwrap();
+        // A file that this process makes has the same owner.
+        let file = tempfile::NamedTempFile::new().unwrap().as_file().metadata().unwrap();
+        assert_eq!(me.uid, file.uid());
+        assert!(User::of_process(u32::MAX).is_err());
+    }
+
+    #[test]
+    fn another_user_and_its_groups_are_told() {
+        let me = User::of_process(std::process::id()).unwrap();
+        if me.uid != 0 {
+            return println!("SKIPPED: only root can be other users");
+        }
+        let mut command = Command::new("setpriv");
+        let words = ["--reuid=61001", "--regid=61002", "--groups=61003,61004", "sleep", "1000"];
+        let mut child = command.args(words).stdout(Stdio::null()).spawn().unwrap();
+        let user = loop {
+            match User::of_process(child.id()).unwrap() {
+                it if it.uid == 61_001 => break it,
+                _ => std::thread::yield_now(),
+            }
+        };
+        child.kill().unwrap();
+        child.wait().unwrap();
+        assert_eq!((user.gid, &user.groups[..], &user.cgroup), (61_002, &[61_003, 61_004][..], &me.cgroup));
+        assert!(user.is_in(61_002) && user.is_in(61_004) && !user.is_in(61_001));
+    }
+}
