@@ -163,6 +163,7 @@ licences: ## check the licences of dependencies (deny.toml), if cargo-deny is in
 	fi
 
 ADVICE = 2026-11-27
+ADVISED = $(foreach suite,survey pingpong stream layers driver checksum,records/$(suite)-$(ADVICE).json)
 generate: ## write anew: the manual pages and completions, from the command lines' descriptions, and the advice that the records hold
 	$(CARGO) build --package underpass-cli
 	$(CARGO) build --package underpass-daemon --example manual
@@ -173,8 +174,8 @@ generate: ## write anew: the manual pages and completions, from the command line
 	$(TARGET)/debug/underpass completions bash >packaging/completions/underpass.bash
 	$(TARGET)/debug/underpass completions zsh >packaging/completions/_underpass
 	$(TARGET)/debug/underpass completions fish >packaging/completions/underpass.fish
-	$(TARGET)/debug/underpass advise --output records/placement-$(ADVICE).toml \
-	    $(foreach suite,survey pingpong stream layers driver checksum,records/$(suite)-$(ADVICE).json) >records/advice-$(ADVICE).txt
+	$(TARGET)/debug/underpass advise $(ADVISED) >records/advice-$(ADVICE).txt
+	$(TARGET)/debug/underpass advise --output records/placement-$(ADVICE).toml $(ADVISED) >/dev/null
 
 ptx: ## compile the GPU's kernels anew, with NVIDIA's compiler from PyPI (needs no GPU)
 	packaging/ptx

@@ -48,9 +48,13 @@ fn the_advice_is_up_to_date() {
     let measured = ["survey", "pingpong", "stream", "layers", "driver", "checksum"].map(file);
     let directory = tempfile::tempdir().unwrap();
     let placement = directory.path().join("placement.toml");
-    let mut arguments = vec!["advise", "--output", placement.to_str().unwrap()];
-    arguments.extend(measured.iter().map(String::as_str));
-    let said = stdout(&output(&arguments));
+    let advise = |options: &[&str]| {
+        let arguments =
+            ["advise"].into_iter().chain(options.iter().copied()).chain(measured.iter().map(String::as_str));
+        stdout(&output(&arguments.collect::<Vec<&str>>()))
+    };
+    advise(&["--output", placement.to_str().unwrap()]);
+    let said = advise(&[]);
     assert!(said == kept("advice-2026-11-27.txt"), "the advice is out of date: run `make generate`");
     assert!(
         fs::read_to_string(&placement).unwrap() == kept("placement-2026-11-27.toml"),
