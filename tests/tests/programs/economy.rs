@@ -28,7 +28,7 @@ fn readiness_is_told_without_the_kernel() {
     let (counter, program) = (stage.path("counter.so"), stage.path("frugal"));
     compile("counter.c", &counter, &["-shared", "-fPIC"]);
     compile("frugal.c", &program, &["-pthread"]);
-    for way in ["epoll", "epoll-room", "epoll-changes", "poll", "select", "poll-beside", "select-beside"] {
+    for way in ["epoll", "epoll-room", "epoll-changes", "poll", "select"] {
         let mut command = stage.tuned(program.to_str().unwrap(), [way], AT_ONCE);
         command.env("LD_PRELOAD", format!("{}:{}", path().display(), counter.display()));
         let said = stage.output(command);

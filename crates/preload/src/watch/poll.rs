@@ -4,8 +4,7 @@ use super::epoll;
 use crate::connection::{self, Connection, confined};
 use crate::guest::cancellation::{self, unless_left};
 use crate::guest::deadline::{AT_ONCE, Deadline, left, let_signals_in};
-use crate::guest::table::{self, Known};
-use crate::guest::{errno, real, statistics};
+use crate::guest::{errno, real, statistics, table};
 use core::ffi::c_int;
 use libc::{nfds_t, pollfd, sigset_t, timespec};
 use underpass_segment::clock::{self, ticks, ticks_per_microsecond};
@@ -44,11 +43,11 @@ pub fn port(fd: c_int) -> Option<Port<'static>> {
     connection::known(fd)?.ready_port()
 }
 
-/// A program that waits by polls for room in the rings of its connections is told of it by them: from now on, a send that does not
-/// block may say that there is none. Of a connection that it only sends by, polls took no notice so far.
+/// A program that waits for nothing but room in a ring is told of it: from now on, a send that does not block may say that there is
+/// none. Of a connection that it only sends by, polls took no notice so far.
 pub fn mind_room(fds: &[pollfd]) {
     let is_minded = |end: &End| end.is_watched() && end.read_gate.is_shut();
-    for it in fds.iter().filter(|it| it.events & OUT != 0) {
+    for it in fds.iter().filter(|it| it.events & IN == 0 && it.events & OUT != 0) {
         if let Some(connection) = connection::known(it.fd)
             && !is_minded(connection.end)
             && let Some(port) = connection.joined_port()
@@ -231,10 +230,8 @@ fn is_ready(fd: c_int) -> bool {
     }
 }
 
-/// The answer when the rings alone give it: fast connections can be read or written, and all else is other TCP sockets. What is not
-/// there in a ring may have come in the kernel, as the end of a stream does, and other sockets are the kernel's: it is asked for
-/// these every [`KERNEL_WHEN_BUSY_US`]. Of a pipe to itself, or of a number that it has closed, a program knows what it is to be
-/// told.
+/// The answer when the rings alone give it: all that is asked for is whether fast connections can be read or written.
+/// What is not there in a ring may have come in the kernel, as the end of a stream does.
 fn answer_alone(fds: &mut [pollfd]) -> Option<c_int> {
     let mut count = 0;
     let mut all_ready = true;
@@ -243,13 +240,7 @@ fn answer_alone(fds: &mut [pollfd]) -> Option<c_int> {
         if it.fd < 0 {
             continue;
         }
-        let Some(port) = port(it.fd) else {
-            if !matches!(table::get(it.fd), Known::Socket(_) | Known::Connection(_)) {
-                return None;
-            }
-            all_ready = false;
-            continue;
-        };
+        let port = port(it.fd)?;
         let beyond_us = it.events & !(IN | OUT) != 0 || it.events == 0;
         if beyond_us || it.events & OUT != 0 && !port.sends_fast() || port.needs_kernel() {
             return None;
