@@ -2,7 +2,8 @@
 
 use std::cell::RefCell;
 use std::collections::BTreeSet;
-use std::net::{IpAddr, Ipv4Addr, SocketAddr, TcpListener};
+use std::io::{self, Read, Write};
+use std::net::{IpAddr, Ipv4Addr, SocketAddr, TcpListener, TcpStream};
 use std::path::Path;
 use std::rc::Rc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
@@ -263,7 +264,7 @@ fn an_agent_that_never_stops_talking_fills_no_memory() {
         scope.spawn(|| answer(&a, &token, &ended, &|request| Some(honest(request))));
         scope.spawn(|| {
             let ends =
-                |stream: std::net::TcpStream| (Box::new(stream.try_clone().unwrap()) as _, Box::new(stream) as _);
+                |stream: TcpStream| (Box::new(stream.try_clone().unwrap()) as _, Box::new(stream) as _);
             let (mut say, mut hear) = channel::answer(ends(b.accept().unwrap().0), &token, || true).unwrap();
             while let Ok(request) = hear.hear::<Request>() {
                 if !matches!(request, Request::Describe | Request::Time) {
@@ -404,6 +405,40 @@ fn an_agent_has_one_coordinator_and_ends_what_it_started_when_that_is_gone() {
         assert!(TcpListener::bind((LOOPBACK, port)).is_err(), "it listens");
         drop(first);
         await_condition("the server outlives its coordinator", || TcpListener::bind((LOOPBACK, port)).is_ok());
+        await_condition("the agent takes no other coordinator", || Remote::connect(at[0], token).is_ok());
+    });
+}
+
+/// Says all at once, when the greeting has gone wrong, and closes.
+struct Late(TcpStream, Vec<u8>);
+
+impl Write for Late {
+    fn write(&mut self, octets: &[u8]) -> io::Result<usize> {
+        self.1.extend_from_slice(octets);
+        Ok(octets.len())
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        Ok(())
+    }
+}
+
+impl Drop for Late {
+    fn drop(&mut self) {
+        let _ = self.0.write_all(&self.1);
+    }
+}
+
+#[test]
+fn a_coordinator_that_ends_in_its_greeting_leaves_the_agent_to_the_next() {
+    with_agents(1, |token, at| {
+        for _ in 0..10 {
+            let stream = TcpStream::connect(at[0]).unwrap();
+            // It hears the agent's greeting (magic, version, random number), proves who it is, and is gone before the answer.
+            let from = stream.try_clone().unwrap().take(15 + 1 + 32);
+            let gone = channel::greet((Box::new(from), Box::new(Late(stream, Vec::new()))), token);
+            assert!(matches!(gone, Err(ChannelError::Token)), "no answer was read");
+        }
         await_condition("the agent takes no other coordinator", || Remote::connect(at[0], token).is_ok());
     });
 }

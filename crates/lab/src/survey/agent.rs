@@ -1,5 +1,6 @@
 //! The agent: waits at an endpoint for one coordinator at a time, and does what it asks.
 
+use std::cell::Cell;
 use std::io::{Read, Write};
 use std::net::{Shutdown, SocketAddr, TcpListener, TcpStream};
 use std::ops::RangeInclusive;
@@ -89,14 +90,15 @@ impl Agent {
                 }
                 let (taken, strangers) = (&taken, &strangers);
                 scope.spawn(move || {
-                    let greeted = greeted(&stream, &self.token, taken);
+                    let seat = Seat { taken, is_ours: Cell::new(false) };
+                    let greeted = greeted(&stream, &self.token, &seat);
                     strangers.fetch_sub(1, Ordering::Relaxed);
                     match greeted {
                         Ok((say, hear)) => {
                             told(Event::Coordinator(from));
                             self.work(say, hear, ended);
                             let _ = stream.shutdown(Shutdown::Both);
-                            taken.store(false, Ordering::Release);
+                            drop(seat);
                             told(Event::Gone(from));
                         }
                         Err(error) => told(Event::Refused(from, error)),
@@ -148,12 +150,33 @@ impl Agent {
     }
 }
 
-fn greeted(stream: &TcpStream, token: &Token, taken: &AtomicBool) -> Result<(Sender, Receiver), ChannelError> {
+/// The seat of the one coordinator. Who took it leaves it on drop, also if the greeting broke off after that.
+struct Seat<'a> {
+    taken: &'a AtomicBool,
+    is_ours: Cell<bool>,
+}
+
+impl Seat<'_> {
+    fn take(&self) -> bool {
+        self.is_ours.set(!self.taken.swap(true, Ordering::Acquire));
+        self.is_ours.get()
+    }
+}
+
+impl Drop for Seat<'_> {
+    fn drop(&mut self) {
+        if self.is_ours.get() {
+            self.taken.store(false, Ordering::Release);
+        }
+    }
+}
+
+fn greeted(stream: &TcpStream, token: &Token, seat: &Seat) -> Result<(Sender, Receiver), ChannelError> {
     stream.set_read_timeout(Some(GREETING))?;
     stream.set_write_timeout(Some(GREETING))?;
     stream.set_nodelay(true)?;
     let ends = (Box::new(stream.try_clone()?) as _, Box::new(stream.try_clone()?) as _);
-    let greeted = channel::answer(ends, token, || !taken.swap(true, Ordering::Acquire))?;
+    let greeted = channel::answer(ends, token, || seat.take())?;
     stream.set_read_timeout(Some(SILENCE))?;
     Ok(greeted)
 }
