@@ -288,6 +288,35 @@ fn an_agent_that_never_stops_talking_fills_no_memory() {
     assert!(said.load(Ordering::Relaxed) < 100, "{said:?}");
 }
 
+/// All that an agent may say in its own words.
+#[test]
+fn no_word_of_an_agent_is_longer_than_a_reason() {
+    let long = || "x".repeat(500_000);
+    let folder = tempfile::tempdir().unwrap();
+    let complaining = |request: &Request| match honest(request) {
+        Reply::Stopped(stopped) => Some(Reply::Stopped(Stopped { complaint: Some(long()), ..stopped })),
+        reply => Some(reply),
+    };
+    let record = scripted(&folder.path().join("survey.json"), &complaining).unwrap().record;
+    let of_b: Vec<_> = record.skipped.iter().filter(|it| it.name.starts_with("a → b")).collect();
+    assert!(!of_b.is_empty() && of_b.iter().all(|it| it.reason.len() < 3000), "{:?}", of_b[0].reason.len());
+
+    let describing = |change: &(dyn Fn(&mut Facts) + Sync)| {
+        let wordy = |request: &Request| match honest(request) {
+            Reply::Facts(mut facts) => {
+                change(&mut facts);
+                Some(Reply::Facts(facts))
+            }
+            reply => Some(reply),
+        };
+        scripted(&folder.path().join("other.json"), &wordy).unwrap_err().to_string()
+    };
+    let told = describing(&|it| it.version = long());
+    assert!(told.len() < 3000 && told.contains("b: the agent describes itself by a text of more"), "{}", told.len());
+    assert!(describing(&|it| it.host.kernel = long()).contains("b: the agent describes itself"));
+    assert!(describing(&|it| it.unusable = vec![(Tool::Qperf, long())]).contains("b: the agent describes itself"));
+}
+
 #[test]
 fn what_failed_once_is_tried_again() {
     let folder = tempfile::tempdir().unwrap();

@@ -32,13 +32,10 @@ fn check(record: &Record) -> Result<(), Problem> {
     if record.measurements.len() > MOST_MEASUREMENTS {
         return Err(Problem::Excessive(format!("has more than {MOST_MEASUREMENTS} measurements")));
     }
-    let host = &record.host;
-    let of_host = [Some(&host.kernel), Some(&host.architecture), host.system.as_ref(), host.processor.as_ref()];
-    let of_record = [Some(&record.date), Some(&record.version), record.revision.as_ref(), host.governor.as_ref()];
+    let of_record = [&record.date, &record.version].into_iter().chain(&record.revision).chain(record.host.texts());
     let of_skipped = record.skipped.iter().flat_map(|it| [&it.name, &it.reason]);
     let of_measurements = record.measurements.iter().flat_map(texts);
-    let all = of_host.into_iter().chain(of_record).flatten();
-    let mut all = all.chain(&record.programs).chain(of_skipped).chain(of_measurements);
+    let mut all = of_record.chain(&record.programs).chain(of_skipped).chain(of_measurements);
     if let Some(text) = all.find(|text| text.len() > LONGEST_TEXT) {
         let start: String = text.chars().take(40).collect();
         return Err(Problem::Excessive(format!("has a text of more than {LONGEST_TEXT} bytes, beginning {start:?}")));
