@@ -176,10 +176,10 @@ fn row(series: &Series) -> Option<Vec<String>> {
 /// Of which kind an error of a survey or an agent is.
 pub fn failure(error: anyhow::Error) -> Failure {
     let survey = error.downcast_ref::<SurveyError>().is_some_and(|error| {
-        use SurveyError::{Complete, Journal, NotASurvey};
+        use SurveyError::{Complete, Journal, NoJournal, NotASurvey};
         matches!(
             error,
-            Complete(_) | NotASurvey(_) | Journal(JournalError::Other { .. } | JournalError::Damaged { .. })
+            Complete(_) | NoJournal { .. } | NotASurvey(_) | Journal(JournalError::Other { .. } | JournalError::Damaged { .. })
         )
     });
     if survey || error.is::<EndpointsError>() || error.is::<TokenError>() {

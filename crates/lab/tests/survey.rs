@@ -355,7 +355,7 @@ fn another_version_is_refused() {
 }
 
 #[test]
-fn a_journal_of_another_plan_is_not_gone_on_with() {
+fn a_survey_does_not_go_on_without_its_journal_or_with_that_of_another_plan() {
     let folder = tempfile::tempdir().unwrap();
     let json = folder.path().join("survey.json");
     let gone = AtomicBool::new(false);
@@ -365,6 +365,13 @@ fn a_journal_of_another_plan_is_not_gone_on_with() {
         (!dies).then(|| honest(request))
     };
     assert!(!scripted(&json, &mortal).unwrap().record.complete);
+    // Without its journal nothing of it could be gone on with, and the next record would take its place.
+    let (record, journal) = (std::fs::read(&json).unwrap(), std::fs::read(journal_of(&json)).unwrap());
+    std::fs::remove_file(journal_of(&json)).unwrap();
+    let lost = scripted(&json, &|request| Some(honest(request))).unwrap_err();
+    assert!(matches!(lost.downcast_ref(), Some(SurveyError::NoJournal { .. })), "{lost}");
+    assert_eq!(std::fs::read(&json).unwrap(), record);
+    std::fs::write(journal_of(&json), journal).unwrap();
     let other = Plan { samples: SAMPLES + 1, ..plan() };
     let error = scripted_with(&json, &other, &|request| Some(honest(request))).unwrap_err();
     assert!(matches!(error.downcast_ref(), Some(SurveyError::Journal(JournalError::Other { .. }))), "{error}");
