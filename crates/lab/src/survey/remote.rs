@@ -17,7 +17,7 @@ use crate::interrupt::{self, Interrupted};
 const CONNECT: Duration = Duration::from_secs(10);
 /// How long a command may take until its agent answers: ssh may have to connect, and srun to wait for a node.
 const START: Duration = Duration::from_secs(60);
-/// Longest text of an agent that is kept, in characters: a tool's last words are shorter.
+/// Longest text of an agent that is kept, in bytes: a tool's last words are shorter.
 const LONGEST_TEXT: usize = 2000;
 /// Time from one look for Ctrl-C to the next.
 const LOOK: Duration = Duration::from_millis(100);
@@ -51,7 +51,7 @@ pub enum AgentError {
     #[error("the agent answered something else than what was asked")]
     Confused,
     /// It says more of itself than any agent does.
-    #[error("the agent describes itself by a text of more than {LONGEST_TEXT} characters, or by more tools than there are")]
+    #[error("the agent describes itself by a text of more than {LONGEST_TEXT} bytes, or by more tools than there are")]
     Wordy,
     /// It could not.
     #[error("{0}")]
@@ -208,8 +208,10 @@ impl Drop for Remote {
 }
 
 /// As much of a text as is kept.
-fn start(text: String) -> String {
-    if text.len() > LONGEST_TEXT { text.chars().take(LONGEST_TEXT).collect() } else { text }
+fn start(mut text: String) -> String {
+    let end = (0..=LONGEST_TEXT.min(text.len())).rev().find(|end| text.is_char_boundary(*end));
+    text.truncate(end.unwrap_or(0));
+    text
 }
 
 fn is_wordy(facts: &Facts) -> bool {
@@ -217,7 +219,7 @@ fn is_wordy(facts: &Facts) -> bool {
     let own = [Some(version), revision.as_ref(), Some(network)].into_iter().flatten();
     let of_tools = tools.iter().map(|it| &it.version).chain(unusable.iter().map(|(_, reason)| reason));
     let has_more = tools.len() + unusable.len() > Tool::ALL.len();
-    has_more || own.chain(host.texts()).chain(of_tools).any(|text| text.chars().count() > LONGEST_TEXT)
+    has_more || own.chain(host.texts()).chain(of_tools).any(|text| text.len() > LONGEST_TEXT)
 }
 
 /// Hears by a thread, which ends with the connection.
