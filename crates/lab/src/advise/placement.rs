@@ -124,14 +124,14 @@ fn place(Sourced { record, host, answer }: &Sourced) -> Place {
 
 fn place_range(range: &Range) -> PlaceRange {
     let decided = &range.decided;
-    let chosen = decided.ways.iter().find(|way| way.name == decided.choice);
+    let chosen = decided.chosen();
     let interval = chosen.and_then(|way| way.interval);
     PlaceRange {
         from: range.from,
         to: range.to,
         choice: decided.choice.clone(),
         verdict: decided.verdict.name().to_string(),
-        gain: rounded(decided.chosen()),
+        gain: chosen.map_or(1.0, |way| rounded(way.times)),
         low: interval.map(|it| rounded(it.low)),
         high: interval.map(|it| rounded(it.high)),
         at: (decided.size > 0).then_some(decided.size),
@@ -189,9 +189,9 @@ fn told(answer: &Answer, range: &Range) -> String {
         _ => String::new(),
     };
     // Writing to a string does not fail.
-    let _ = match (decided.verdict, decided.ways.first()) {
-        (Verdict::Better, Some(best)) => {
-            write!(text, "{}. {}", decided.choice, gained(answer.objective, decided, best))
+    let _ = match (decided.verdict, decided.example()) {
+        (Verdict::Better, Some(chosen)) => {
+            write!(text, "{}. {}", decided.choice, gained(answer.objective, decided, chosen))
         }
         (Verdict::NoOffload, Some(best)) => {
             let words = "no offload: no other way gains 5 % or more; the best,";
@@ -228,11 +228,5 @@ fn gained(objective: Objective, decided: &Decided, way: &Gain) -> String {
 
 /// The rows of the record that an answer rests on.
 fn rows(answer: &Answer) -> String {
-    let mut names: Vec<&str> = Vec::new();
-    for way in answer.ranges.iter().flat_map(|range| &range.decided.ways) {
-        if !names.contains(&way.group.as_str()) {
-            names.push(&way.group);
-        }
-    }
-    names.iter().map(|name| format!("{name:?}")).collect::<Vec<_>>().join(", ")
+    answer.groups.iter().map(|name| format!("{name:?}")).collect::<Vec<_>>().join(", ")
 }

@@ -1,6 +1,7 @@
-use super::answer::{decide, errors};
+use super::answer::{Decided, decide, errors};
 use super::placement::Placement;
 use super::verdict::Verdict;
+use super::question::Choice;
 use super::*;
 use crate::plan::Plan;
 use crate::record::Record;
@@ -32,6 +33,10 @@ fn layers(advice: &Advice) -> &Answer {
     &advice.answers.iter().find(|it| it.answer.stage == Stage::Layers).unwrap().answer
 }
 
+fn gain(decided: &Decided) -> f64 {
+    decided.chosen().map_or(1.0, |way| way.times)
+}
+
 #[test]
 fn what_is_surely_better_is_chosen_where_it_is() {
     let faster: &[f64] = &[2e9, 2.02e9, 1.98e9];
@@ -44,10 +49,11 @@ fn what_is_surely_better_is_chosen_where_it_is() {
     assert_eq!(ranges.last(), Some(&("thread", Verdict::Better)));
     let (first, last) = (&answer.ranges[0], &answer.ranges[ranges.len() - 1]);
     assert_eq!((first.from, last.to), (Some(SIZES[0]), Some(SIZES[3])));
-    assert!((last.decided.chosen() - 2.0).abs() < 0.01, "{:?}", last.decided);
+    assert!((gain(&last.decided) - 2.0).abs() < 0.01, "{:?}", last.decided);
     let text = advice.to_string();
     assert!(text.contains("thread. 2.00 times the throughput (1."), "{text}");
-    assert!(text.contains("record one") && text.contains("\"memcpy, thread per layer, 1\""), "{text}");
+    let [in_line, threads] = Scheduler::ALL.map(|scheduler| curve(1, Work::Memcpy, scheduler));
+    assert!(text.contains(&format!("record one; rows {in_line:?}, {threads:?}\n")), "both were compared: {text}");
 }
 
 #[test]
@@ -62,13 +68,39 @@ fn what_scatters_is_not_distinguishable_and_the_default_stays() {
     );
 }
 
+/// A way that may be the best, and as well be worse, does not stand in the way of one that surely gains.
+#[test]
+fn the_best_of_what_is_sure_is_chosen() {
+    let way = |name: &str, costs: &[f64]| {
+        let mut curve = cost::Curve::default();
+        curve.add(64, costs.to_vec());
+        Choice { name: name.to_string(), group: name.to_string(), curve, parts: Vec::new(), surveyed: None }
+    };
+    let ways = vec![
+        way("default", &[100.0, 101.0, 99.0]),
+        way("wild", &[60.0, 150.0, 50.0]),
+        way("sure", &[70.0, 71.0, 69.0]),
+    ];
+    let (stage, route, objective) = (Stage::Link, "a link".to_string(), Objective::Latency);
+    let question = Question { stage, route, objective, ways };
+    let answer = answer::of(&question).unwrap();
+    let [range] = &answer.ranges[..] else { panic!("{answer:?}") };
+    assert_eq!((range.decided.choice.as_str(), range.decided.verdict), ("sure", Verdict::Better));
+    assert_eq!(range.decided.ways[0].name, "wild", "it is the best in the median");
+    let sourced = Sourced { record: "one".to_string(), host: "a host".to_string(), answer };
+    let advice = Advice { answers: vec![sourced], ..Advice::default() };
+    let text = advice.to_string();
+    assert!(text.contains("sure. 1.43 times as fast (1.39 to 1.46) at 64 B: 70.0 ns instead of 100 ns"), "{text}");
+    assert_eq!(Placement::of(&advice).places[0].ranges[0].gain, 1.4286);
+}
+
 #[test]
 fn a_gain_within_the_tie_is_no_offload() {
     let little: &[f64] = &[1.02e9, 1.021e9, 1.019e9];
     let steady: &[f64] = &[1e9, 1.001e9, 0.999e9];
     let advice = advice([run("one", [steady; 4], [little; 4])]);
     let [range] = &layers(&advice).ranges[..] else { panic!("{advice}") };
-    assert_eq!((range.decided.verdict, range.decided.chosen()), (Verdict::NoOffload, 1.0));
+    assert_eq!((range.decided.verdict, gain(&range.decided)), (Verdict::NoOffload, 1.0));
 }
 
 /// One sample is a figure and no certainty.
