@@ -163,21 +163,14 @@ impl Display for Advice {
         for missing in &self.missing {
             writeln!(out, "  {}: {}. To measure it: {}", missing.stage.name(), missing.what, missing.remedy)?;
         }
-        if !self.unfinished.is_empty() {
-            writeln!(
-                out,
-                "\nNot complete, as they were ended before all was measured; what they have is used: {}",
-                self.unfinished.join(", ")
-            )?;
-        }
-        if !self.passed_over.is_empty() {
-            writeln!(
-                out,
-                "\nNot used, as nothing in them is missing in a newer record of the same host: {}",
-                self.passed_over.join(", ")
-            )?;
-        }
-        Ok(())
+        let of_records = [
+            ("Quick runs, whose figures are not for quoting", &self.quick),
+            ("Not complete, as they were ended before all was measured", &self.unfinished),
+            ("Not used, as nothing in them is missing in a newer record of the same host", &self.passed_over),
+            ("Not used, as there is nothing to choose in them", &self.silent),
+        ];
+        let mut told = of_records.into_iter().filter(|(_, records)| !records.is_empty());
+        told.try_for_each(|(what, records)| writeln!(out, "\n{what}: {}", records.join(", ")))
     }
 }
 

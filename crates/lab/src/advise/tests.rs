@@ -1,7 +1,7 @@
 use super::answer::{Decided, decide, errors};
 use super::placement::Placement;
-use super::verdict::Verdict;
 use super::question::Choice;
+use super::verdict::Verdict;
 use super::*;
 use crate::plan::Plan;
 use crate::record::Record;
@@ -135,7 +135,41 @@ fn a_record_that_is_not_complete_is_used_and_named() {
     half.record.complete = false;
     let advice = advice([half]);
     assert_eq!((advice.answers.len(), &advice.unfinished[..]), (1, &["half".to_string()][..]));
-    assert!(advice.to_string().contains("what they have is used: half"), "{advice}");
+    assert!(
+        advice.to_string().contains("\nNot complete, as they were ended before all was measured: half\n"),
+        "{advice}"
+    );
+}
+
+#[test]
+fn why_a_record_is_not_used_is_said_as_it_is() {
+    let mut quick = run("quick", LEVEL, LEVEL);
+    quick.record.quick = true;
+    let nothing = Run::new("nothing".to_string(), Record { complete: true, ..Record::begin(2, false) }).unwrap();
+    let checks = vec![crate::evidence::tests::checked()];
+    let advice = of(&Evidence { runs: vec![quick, nothing], checks, ..Evidence::default() });
+    assert_eq!(
+        (&advice.quick[..], &advice.silent[..]),
+        (&["quick".to_string()][..], &["nothing", "check"].map(str::to_string)[..])
+    );
+    assert!(advice.passed_over.is_empty());
+    let text = advice.to_string();
+    assert!(text.contains("\nQuick runs, whose figures are not for quoting: quick\n"), "{text}");
+    assert!(text.ends_with("\nNot used, as there is nothing to choose in them: nothing, check\n"), "{text}");
+}
+
+/// Both ways were measured, and at no size both: that is an answer that is missing, too.
+#[test]
+fn ways_without_a_common_size_are_named() {
+    let mut one = run("one", LEVEL, LEVEL);
+    let measurements = &mut one.record.measurements;
+    let threads = curve(1, Work::Memcpy, Scheduler::Threads);
+    measurements.iter_mut().filter(|it| it.group == threads).for_each(|it| it.size = it.size.map(|size| size + 8));
+    let advice = advice([one]);
+    assert!(advice.answers.is_empty() && advice.silent.is_empty() && advice.passed_over.is_empty());
+    let missing: Vec<&str> =
+        advice.missing.iter().filter(|it| it.stage == Stage::Layers).map(|it| it.what.as_str()).collect();
+    assert_eq!(missing, ["a size of 1 layer over memory, memcpy in each at which one has all of in line, thread"]);
 }
 
 /// A fixed part and a part for each byte, which changes once, as at the end of a cache.
