@@ -135,8 +135,7 @@ pub fn questions(run: &Run) -> Vec<Question> {
 }
 
 fn endpoints(survey: &Survey) -> String {
-    let name = |it: &Endpoint| format!("{}{}", it.name, if it.emulated { " (emulated)" } else { "" });
-    let names: Vec<String> = survey.record.head.endpoints.iter().map(name).collect();
+    let names: Vec<String> = survey.record.head.endpoints.iter().map(Endpoint::label).collect();
     format!("endpoints {}", names.join(", "))
 }
 
