@@ -206,6 +206,14 @@ fn a_placement_survives_its_file() {
 }
 
 #[test]
+fn the_documented_placement_is_one() {
+    let text = include_str!("../../../../docs/placement.md");
+    let example = text.split("```toml").nth(1).unwrap().split("```").next().unwrap();
+    let placement: Placement = toml::from_str(example).unwrap();
+    assert_eq!((placement.version, placement.places.len(), placement.missing.len()), (super::placement::VERSION, 1, 1));
+}
+
+#[test]
 fn a_survey_says_which_endpoint_of_a_system_is_best() {
     let mut survey = crate::evidence::tests::survey();
     for (at, system) in [(0, "a"), (1, "b")] {

@@ -142,6 +142,15 @@ mod tests {
     }
 
     #[test]
+    fn the_documented_record_is_one() {
+        let text = include_str!("../../../../../docs/json.md");
+        let own = text.split("## The record of a survey").nth(1).unwrap();
+        let example = own.split("```json").nth(1).unwrap().split("```").next().unwrap();
+        let record = SurveyRecord::parse(example.as_bytes(), Path::new("json.md")).unwrap();
+        assert_eq!((record.head.endpoints.len(), record.series.len(), record.series[0].samples.len()), (1, 1, 1));
+    }
+
+    #[test]
     fn half_a_record_and_another_version_are_named() {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("survey.json");
