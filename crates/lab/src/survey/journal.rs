@@ -93,13 +93,13 @@ impl Journal {
     }
 
     fn read(&mut self, number: usize, line: &[u8]) -> Result<(), JournalError> {
-        let damaged = |error: serde_json::Error| JournalError::Damaged {
-            path: self.path.clone(),
-            line: number,
-            error: error.to_string(),
-        };
+        let damage = |error: String| JournalError::Damaged { path: self.path.clone(), line: number, error };
+        let damaged = |error: serde_json::Error| damage(error.to_string());
         if number > 1 {
             let entry: Entry = serde_json::from_slice(line).map_err(damaged)?;
+            if entry.sample.value <= 0.0 {
+                return Err(damage(format!("{} is no figure", entry.sample.value)));
+            }
             self.entries.push(entry);
             return Ok(());
         }
@@ -301,6 +301,7 @@ mod tests {
             Journal::open(&path).unwrap_err().to_string()
         };
         assert!(message(text.replacen("\"value\":2.0", "\"value\":NaN", 1)).starts_with("line 3 of the journal"));
+        assert!(message(text.replacen("\"value\":2.0", "\"value\":-2.0", 1)).contains("is damaged (-2 is no figure)"));
         assert!(message(text.replacen("\"schema\":1", "\"schema\":0", 1)).contains("underpass-survey 0"));
     }
 
