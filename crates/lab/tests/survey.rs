@@ -445,6 +445,18 @@ fn an_agent_has_one_coordinator_and_ends_what_it_started_when_that_is_gone() {
     });
 }
 
+#[test]
+fn an_agent_ends_without_waiting_for_a_stranger() {
+    let begun = Instant::now();
+    let _silent = with_agents(1, |token, at| {
+        let stranger = TcpStream::connect(at[0]).unwrap();
+        // The agent takes connections in their order.
+        await_condition("the agent serves nobody", || Remote::connect(at[0], token).is_ok());
+        stranger
+    });
+    assert!(begun.elapsed() < Duration::from_secs(8), "{:?}: a greeting may take ten seconds", begun.elapsed());
+}
+
 /// Says all at once, when the greeting has gone wrong, and closes.
 struct Late(TcpStream, Vec<u8>);
 
