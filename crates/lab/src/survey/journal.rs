@@ -9,7 +9,7 @@ use std::path::{Path, PathBuf};
 
 use serde::{Deserialize, Serialize};
 
-use super::record::{Endpoint, FORMAT, Head, Key, SCHEMA, Sample};
+use super::record::{Endpoint, FORMAT, Head, Key, SCHEMA, Sample, Version};
 
 /// A sample with its figure.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -102,11 +102,6 @@ impl Journal {
             }
             self.entries.push(entry);
             return Ok(());
-        }
-        #[derive(Deserialize)]
-        struct Version {
-            format: String,
-            schema: u32,
         }
         let Version { format, schema } = serde_json::from_slice(line).map_err(damaged)?;
         if (format.as_str(), schema) != (FORMAT, SCHEMA) {

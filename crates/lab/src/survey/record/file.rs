@@ -122,9 +122,11 @@ pub enum ReadError {
 
 /// What is read first, to tell the version of the format.
 #[derive(Deserialize)]
-struct Version {
-    format: String,
-    schema: u32,
+pub(crate) struct Version {
+    /// Of what it is.
+    pub format: String,
+    /// In which version.
+    pub schema: u32,
 }
 
 #[cfg(test)]
