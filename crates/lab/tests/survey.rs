@@ -93,6 +93,15 @@ fn honest(request: &Request) -> Reply {
     }
 }
 
+/// Ends agents, also where an assertion fails between them: the test would wait for them otherwise.
+struct End<'a>(&'a AtomicBool);
+
+impl Drop for End<'_> {
+    fn drop(&mut self) {
+        self.0.store(true, Ordering::Relaxed);
+    }
+}
+
 /// Answers coordinators at a listener until `ended`, by `answer`; `None` closes the connection, as a killed agent's is closed.
 fn answer(
     listener: &TcpListener,
@@ -143,9 +152,8 @@ fn scripted_with(
     thread::scope(|scope| {
         scope.spawn(|| answer(&a, &token, &ended, &|request| Some(honest(request))));
         scope.spawn(|| answer(&b, &token, &ended, second));
-        let outcome = survey(&[place("a", at_a), place("b", at_b)], plan, &token, json);
-        ended.store(true, Ordering::Relaxed);
-        outcome
+        let _end = End(&ended);
+        survey(&[place("a", at_a), place("b", at_b)], plan, &token, json)
     })
 }
 
@@ -263,8 +271,7 @@ fn an_agent_that_never_stops_talking_fills_no_memory() {
     let outcome = thread::scope(|scope| {
         scope.spawn(|| answer(&a, &token, &ended, &|request| Some(honest(request))));
         scope.spawn(|| {
-            let ends =
-                |stream: TcpStream| (Box::new(stream.try_clone().unwrap()) as _, Box::new(stream) as _);
+            let ends = |stream: TcpStream| (Box::new(stream.try_clone().unwrap()) as _, Box::new(stream) as _);
             let (mut say, mut hear) = channel::answer(ends(b.accept().unwrap().0), &token, || true).unwrap();
             while let Ok(request) = hear.hear::<Request>() {
                 if !matches!(request, Request::Describe | Request::Time) {
@@ -277,9 +284,8 @@ fn an_agent_that_never_stops_talking_fills_no_memory() {
                 said.fetch_add(1, Ordering::Relaxed);
             }
         });
-        let outcome = survey(&[place("a", at_a), place("b", at_b)], &plan(), &token, &json);
-        ended.store(true, Ordering::Relaxed);
-        outcome.unwrap()
+        let _end = End(&ended);
+        survey(&[place("a", at_a), place("b", at_b)], &plan(), &token, &json).unwrap()
     });
     let record = outcome.record;
     assert!(record.complete && record.series.is_empty(), "each pair has it at an end: {:?}", record.series);
@@ -386,9 +392,8 @@ fn an_endpoint_that_cannot_be_reached_is_named_and_so_is_one_with_another_token(
     let error = thread::scope(|scope| {
         scope.spawn(|| answer(&a, &theirs, &ended, &|request| Some(honest(request))));
         let places = [place("a", at_a), place("b", at_gone)];
-        let error = survey(&places, &plan(), &ours, &folder.path().join("survey.json")).unwrap_err();
-        ended.store(true, Ordering::Relaxed);
-        error.to_string()
+        let _end = End(&ended);
+        survey(&places, &plan(), &ours, &folder.path().join("survey.json")).unwrap_err().to_string()
     });
     assert!(error.contains("a: the other end has another token"), "{error}");
     assert!(
@@ -407,9 +412,8 @@ fn with_agents<T>(count: usize, work: impl FnOnce(&Token, &[SocketAddr]) -> T) -
             scope.spawn(|| agent.serve_until(listener, &|_: Event| {}, &|| ended.load(Ordering::Relaxed)).unwrap());
         }
         let addresses: Vec<SocketAddr> = listeners.iter().map(|(_, at)| *at).collect();
-        let done = work(&agent.token, &addresses);
-        ended.store(true, Ordering::Relaxed);
-        done
+        let _end = End(&ended);
+        work(&agent.token, &addresses)
     })
 }
 
@@ -553,13 +557,13 @@ fn meet_again(change: impl Fn(&mut Head), with: impl FnOnce(anyhow::Result<Again
         for listener in [&a, &b] {
             scope.spawn(|| answer(listener, &token, &ended, &|request| Some(honest(request))));
         }
+        let _end = End(&ended);
         let places = [place("a", at_a), place("b", at_b)];
         let mut head = survey(&places, &plan(), &token, &folder.path().join("survey.json")).unwrap().record.head;
         change(&mut head);
         let addresses = [at_a, at_b];
         let connect = |index: usize| Remote::connect(addresses[index], &token);
         with(Again::meet(&head, &places, &connect), &head);
-        ended.store(true, Ordering::Relaxed);
     });
 }
 
