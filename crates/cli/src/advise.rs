@@ -1,6 +1,6 @@
 //! `underpass advise`: where protocol work should run, from records.
 
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use anyhow::Context;
@@ -10,31 +10,28 @@ use underpass_lab::evidence::Evidence;
 use underpass_lab::replace::replace;
 use underpass_lab::{Options, Suite};
 
-use crate::bench::{end, options, writable};
+use crate::bench::{end, options, outputs};
 use crate::cli::AdviseArguments;
 use crate::failure::Failure;
+use crate::output::{print, printable, printable_lines};
 use crate::{site, survey};
 
 /// Prints the advice and writes the placement.
 pub fn advise(arguments: &AdviseArguments) -> Result<(), Failure> {
     let evidence = Evidence::read(&arguments.records)?;
-    if let Some(file) = &arguments.output {
-        writable(file)?;
-    }
+    let files = [&arguments.output, &arguments.json, &arguments.record];
+    let read: Vec<&PathBuf> = arguments.records.iter().chain(&arguments.endpoints).collect();
+    outputs(files.into_iter().flatten(), &read)?;
     let advice = advise::of(&evidence);
-    print!("{advice}");
     if let Some(file) = &arguments.output {
-        let text = Placement::of(&advice).to_toml().context("cannot write the placement as TOML")?;
-        write(file, &text)?;
-        println!("\nWritten: {}", file.display());
+        write(file, &Placement::of(&advice).to_toml().context("cannot write the placement as TOML")?)?;
     }
+    print(printable_lines(&advice.to_string()) + &written(&[&arguments.output]))?;
     if arguments.check { check(&evidence, arguments) } else { Ok(()) }
 }
 
 fn check(evidence: &Evidence, arguments: &AdviseArguments) -> Result<(), Failure> {
-    let files = [&arguments.json, &arguments.record];
-    files.into_iter().flatten().try_for_each(|file| writable(file))?;
-    println!("\nCHECK, seed {}", arguments.seed);
+    print(format!("\nCHECK, seed {}\n", arguments.seed))?;
     let options = options(Suite::All, None, arguments.gpu, &arguments.measure)?;
     let options = Options { keep: arguments.record.clone(), ..options };
     let (site, skipped) = site::again(evidence, arguments.endpoints.as_deref()).map_err(survey::failure)?;
@@ -43,13 +40,25 @@ fn check(evidence: &Evidence, arguments: &AdviseArguments) -> Result<(), Failure
     let limit = arguments.minutes.map(|minutes| Duration::from_secs(60 * u64::from(minutes)));
     let checked = check::run(evidence, &options, check::Request { seed: arguments.seed, limit, again, skipped })
         .map_err(|error| if error.is::<OtherCheck>() { Failure::WrongUse(error) } else { Failure::Failed(error) })?;
-    print!("\n{}", checked.check);
+    // First, as nobody may be there any more to whom it could be printed.
     if let Some(file) = &arguments.json {
         let text = serde_json::to_string_pretty(&checked.check).context("cannot write the check as JSON")?;
         write(file, &(text + "\n"))?;
     }
-    files.into_iter().flatten().for_each(|file| println!("Written: {}", file.display()));
+    let files = written(&[&arguments.json, &arguments.record]);
+    print(format!("\n{}{files}", printable_lines(&checked.check.to_string())))?;
     end(&checked.record)
+}
+
+/// Says which files there are now.
+fn written(files: &[&Option<PathBuf>]) -> String {
+    let told: String = files
+        .iter()
+        .copied()
+        .flatten()
+        .map(|file| format!("Written: {}\n", printable(&file.to_string_lossy())))
+        .collect();
+    if told.is_empty() { told } else { format!("\n{told}") }
 }
 
 fn write(file: &Path, text: &str) -> anyhow::Result<()> {

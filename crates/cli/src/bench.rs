@@ -32,9 +32,7 @@ pub fn bench(arguments: &BenchArguments) -> Result<(), Failure> {
         return Err(anyhow!(what).into());
     }
     let files = [&arguments.json, &arguments.csv, &arguments.html];
-    for file in files.into_iter().flatten() {
-        writable(file)?;
-    }
+    outputs(files.into_iter().flatten(), &[])?;
     let options = options(suite, arguments.only.clone(), arguments.gpu, &arguments.measure)?;
     let record = underpass_lab::run(suite, &Options { keep: arguments.json.clone(), ..options })?;
     let end = end(&record);
@@ -118,8 +116,33 @@ impl From<RunError> for Failure {
     }
 }
 
-/// A place that cannot be written is better known before the measurement than after.
-pub fn writable(file: &Path) -> anyhow::Result<()> {
+/// Checks where results are to be written, which is better known before a measurement than after: that each file can be written,
+/// and takes the place neither of another nor of one that is read.
+pub fn outputs<'a>(files: impl IntoIterator<Item = &'a PathBuf>, read: &[&PathBuf]) -> Result<(), Failure> {
+    let mut taken: Vec<PathBuf> = read.iter().map(|file| place(file)).collect();
+    for file in files {
+        writable(file)?;
+        let at = place(file);
+        if taken.contains(&at) {
+            let what = "it is named for something else too, and would be written over; name another file";
+            return Err(Failure::WrongUse(anyhow!("cannot write {}: {what}", file.display())));
+        }
+        // A device or a pipe can take several.
+        if !at.exists() || at.is_file() {
+            taken.push(at);
+        }
+    }
+    Ok(())
+}
+
+/// Where a file is, or would be.
+fn place(file: &Path) -> PathBuf {
+    let folder = file.parent().filter(|folder| !folder.as_os_str().is_empty()).unwrap_or(Path::new("."));
+    let in_folder = || Some(folder.canonicalize().ok()?.join(file.file_name()?));
+    file.canonicalize().ok().or_else(in_folder).unwrap_or(file.into())
+}
+
+fn writable(file: &Path) -> anyhow::Result<()> {
     replace::check(file).with_context(|| format!("cannot write {}", file.display()))
 }
 

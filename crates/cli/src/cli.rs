@@ -698,7 +698,7 @@ pub struct AdviseArguments {
     pub record: Option<PathBuf>,
 
     /// With --check: begin no experiment when so many minutes are over; the same command with the same --record goes on
-    #[arg(long, value_name = "N", requires = "check", value_parser = positive_minutes)]
+    #[arg(long, value_name = "N", requires = "check", value_parser = whole::<u32, 10_000>, allow_negative_numbers = true)]
     pub minutes: Option<u32>,
 
     /// With --check: the endpoints of a survey, as for underpass survey; those of survey --local are made again by themselves, as root
@@ -725,7 +725,7 @@ pub struct AdviseArguments {
 #[derive(Debug, Args)]
 pub struct MeasureArguments {
     /// Samples of each side (default: 5, of checksum 10, of demo 3, with --quick 1)
-    #[arg(long, value_name = "N", value_parser = positive)]
+    #[arg(long, value_name = "N", value_parser = whole::<usize, 1000>, allow_negative_numbers = true)]
     pub samples: Option<usize>,
 
     /// Shorter and fewer, to see that all works; not for quoting
@@ -734,17 +734,6 @@ pub struct MeasureArguments {
 
     #[command(flatten)]
     pub settings: SettingsArguments,
-}
-
-fn positive(text: &str) -> Result<usize, String> {
-    text.parse().ok().filter(|n| (1..=1000).contains(n)).ok_or_else(|| "a whole number from 1 to 1000 is needed".into())
-}
-
-fn positive_minutes(text: &str) -> Result<u32, String> {
-    text.parse()
-        .ok()
-        .filter(|n| (1..=10_000).contains(n))
-        .ok_or_else(|| "a whole number from 1 to 10000 is needed".into())
 }
 
 /// Measure throughput and latency between every ordered pair of endpoints

@@ -81,7 +81,9 @@ fn carry_out(command: &Command) -> Result<i32, Failure> {
 
 /// Says something to the user, on standard error; nothing is done about it if that is closed.
 fn say(text: Arguments<'_>) {
-    let _ = writeln!(stderr(), "underpass: {}", output::without_codes(&text.to_string()));
+    // What others say is quoted: a record, an agent, the name of a file.
+    let text = output::printable_lines(&output::without_codes(&text.to_string()));
+    let _ = writeln!(stderr(), "underpass: {text}");
 }
 
 /// Prints clap's message; for `underpass PROGRAM` also what was probably meant.

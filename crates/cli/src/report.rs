@@ -3,14 +3,14 @@
 use underpass_lab::evidence::{Evidence, EvidenceError};
 use underpass_lab::report;
 
-use crate::bench::writable;
+use crate::bench::outputs;
 use crate::cli::ReportArguments;
 use crate::failure::Failure;
 
 /// Reads the records and writes the page.
 pub fn report(arguments: &ReportArguments) -> Result<(), Failure> {
     let evidence = Evidence::read(&arguments.records)?;
-    writable(&arguments.output)?;
+    outputs([&arguments.output], &arguments.records.iter().collect::<Vec<_>>())?;
     report::write_html(&evidence, &arguments.output)?;
     println!("Written: {}", arguments.output.display());
     Ok(())

@@ -15,6 +15,7 @@ use underpass_lab::survey::record::{ObservationName, Plan, Series, SurveyRecord,
 use underpass_lab::survey::remote::{AgentError, Remote};
 use underpass_lab::survey::token::{Token, TokenError};
 
+use crate::bench::outputs;
 use crate::cli::SurveyArguments;
 use crate::failure::Failure;
 use crate::output::{plural, print, printable, table};
@@ -31,6 +32,9 @@ struct Unfinished {
 
 /// Measures, prints what came of it, and leaves a record.
 pub fn survey(arguments: &SurveyArguments) -> Result<(), Failure> {
+    let journal = journal_of(&arguments.json);
+    let read: Vec<&PathBuf> = arguments.endpoints.iter().chain([&journal]).collect();
+    outputs([&arguments.json].into_iter().chain(&arguments.csv), &read)?;
     make(arguments).map_err(failure)
 }
 
@@ -176,10 +180,13 @@ fn row(series: &Series) -> Option<Vec<String>> {
 /// Of which kind an error of a survey or an agent is.
 pub fn failure(error: anyhow::Error) -> Failure {
     let survey = error.downcast_ref::<SurveyError>().is_some_and(|error| {
-        use SurveyError::{Complete, Journal, NotASurvey};
+        use SurveyError::{Complete, Journal, NoJournal, NotASurvey};
         matches!(
             error,
-            Complete(_) | NotASurvey(_) | Journal(JournalError::Other { .. } | JournalError::Damaged { .. })
+            Complete(_)
+                | NoJournal { .. }
+                | NotASurvey(_)
+                | Journal(JournalError::Other { .. } | JournalError::Damaged { .. })
         )
     });
     if survey || error.is::<EndpointsError>() || error.is::<TokenError>() {

@@ -49,6 +49,12 @@ impl Host {
             load: line_of("/proc/loadavg").and_then(|line| line.split(' ').next()?.parse().ok()),
         }
     }
+
+    /// All texts.
+    pub fn texts(&self) -> impl Iterator<Item = &String> {
+        let optional = [&self.system, &self.processor, &self.governor].into_iter().flatten();
+        [&self.kernel, &self.architecture].into_iter().chain(optional)
+    }
 }
 
 impl fmt::Display for Host {

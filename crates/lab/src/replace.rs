@@ -7,6 +7,9 @@ use std::path::{Path, PathBuf};
 
 use tempfile::NamedTempFile;
 
+/// The rights of a new file.
+const NEW: u32 = 0o666;
+
 /// Gives a file the content that `write` writes. It is made in the same folder under another name, and renamed. A pipe or a device
 /// is written to.
 ///
@@ -18,7 +21,7 @@ pub fn replace(path: &Path, write: impl FnOnce(&mut dyn Write) -> io::Result<()>
         write(&mut device)?;
         return device.flush();
     };
-    let mut file = BufWriter::new(beside(&path)?);
+    let mut file = BufWriter::new(beside(&path, NEW)?);
     write(&mut file)?;
     let file = file.into_inner().map_err(|error| error.into_error())?;
     if let Ok(before) = fs::metadata(&path) {
@@ -41,7 +44,7 @@ pub fn check(path: &Path) -> io::Result<()> {
         // A file that its owner has made read-only is not to be replaced.
         File::options().append(true).open(&target)?;
     }
-    beside(&target).map(drop)
+    beside(&target, NEW).map(drop)
 }
 
 /// The file behind any links, if it is one, or is not there yet.
@@ -53,10 +56,10 @@ fn replaceable(path: &Path) -> Option<PathBuf> {
     }
 }
 
-/// A new file in the same folder, with the rights that a new file has for this user.
-fn beside(path: &Path) -> io::Result<NamedTempFile> {
+/// A new file in the same folder, with these rights as far as the umask leaves them.
+pub(crate) fn beside(path: &Path, mode: u32) -> io::Result<NamedTempFile> {
     let folder = path.parent().filter(|folder| !folder.as_os_str().is_empty()).unwrap_or(Path::new("."));
-    tempfile::Builder::new().prefix(".underpass-").permissions(PermissionsExt::from_mode(0o666)).tempfile_in(folder)
+    tempfile::Builder::new().prefix(".underpass-").permissions(PermissionsExt::from_mode(mode)).tempfile_in(folder)
 }
 
 #[cfg(test)]

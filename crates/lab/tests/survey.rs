@@ -2,7 +2,8 @@
 
 use std::cell::RefCell;
 use std::collections::BTreeSet;
-use std::net::{IpAddr, Ipv4Addr, SocketAddr, TcpListener};
+use std::io::{self, Read, Write};
+use std::net::{IpAddr, Ipv4Addr, SocketAddr, TcpListener, TcpStream};
 use std::path::Path;
 use std::rc::Rc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
@@ -92,6 +93,15 @@ fn honest(request: &Request) -> Reply {
     }
 }
 
+/// Ends agents, also where an assertion fails between them: the test would wait for them otherwise.
+struct End<'a>(&'a AtomicBool);
+
+impl Drop for End<'_> {
+    fn drop(&mut self) {
+        self.0.store(true, Ordering::Relaxed);
+    }
+}
+
 /// Answers coordinators at a listener until `ended`, by `answer`; `None` closes the connection, as a killed agent's is closed.
 fn answer(
     listener: &TcpListener,
@@ -142,9 +152,8 @@ fn scripted_with(
     thread::scope(|scope| {
         scope.spawn(|| answer(&a, &token, &ended, &|request| Some(honest(request))));
         scope.spawn(|| answer(&b, &token, &ended, second));
-        let outcome = survey(&[place("a", at_a), place("b", at_b)], plan, &token, json);
-        ended.store(true, Ordering::Relaxed);
-        outcome
+        let _end = End(&ended);
+        survey(&[place("a", at_a), place("b", at_b)], plan, &token, json)
     })
 }
 
@@ -262,8 +271,7 @@ fn an_agent_that_never_stops_talking_fills_no_memory() {
     let outcome = thread::scope(|scope| {
         scope.spawn(|| answer(&a, &token, &ended, &|request| Some(honest(request))));
         scope.spawn(|| {
-            let ends =
-                |stream: std::net::TcpStream| (Box::new(stream.try_clone().unwrap()) as _, Box::new(stream) as _);
+            let ends = |stream: TcpStream| (Box::new(stream.try_clone().unwrap()) as _, Box::new(stream) as _);
             let (mut say, mut hear) = channel::answer(ends(b.accept().unwrap().0), &token, || true).unwrap();
             while let Ok(request) = hear.hear::<Request>() {
                 if !matches!(request, Request::Describe | Request::Time) {
@@ -276,15 +284,43 @@ fn an_agent_that_never_stops_talking_fills_no_memory() {
                 said.fetch_add(1, Ordering::Relaxed);
             }
         });
-        let outcome = survey(&[place("a", at_a), place("b", at_b)], &plan(), &token, &json);
-        ended.store(true, Ordering::Relaxed);
-        outcome.unwrap()
+        let _end = End(&ended);
+        survey(&[place("a", at_a), place("b", at_b)], &plan(), &token, &json).unwrap()
     });
     let record = outcome.record;
     assert!(record.complete && record.series.is_empty(), "each pair has it at an end: {:?}", record.series);
     assert_eq!(record.skipped.iter().filter(|it| it.reason.starts_with("xxx") && it.reason.len() < 3000).count(), 4);
     // Each figure was tried three times, with a request or two each; the rest waited in the connection.
     assert!(said.load(Ordering::Relaxed) < 100, "{said:?}");
+}
+
+/// All that an agent may say in its own words.
+#[test]
+fn no_word_of_an_agent_is_longer_than_a_reason() {
+    let long = || "x".repeat(500_000);
+    let folder = tempfile::tempdir().unwrap();
+    let complaining = |request: &Request| match honest(request) {
+        Reply::Stopped(stopped) => Some(Reply::Stopped(Stopped { complaint: Some(long()), ..stopped })),
+        reply => Some(reply),
+    };
+    let record = scripted(&folder.path().join("survey.json"), &complaining).unwrap().record;
+    let of_b: Vec<_> = record.skipped.iter().filter(|it| it.name.starts_with("a → b")).collect();
+    assert!(!of_b.is_empty() && of_b.iter().all(|it| it.reason.len() < 3000), "{:?}", of_b[0].reason.len());
+
+    let describing = |change: &(dyn Fn(&mut Facts) + Sync)| {
+        let wordy = |request: &Request| match honest(request) {
+            Reply::Facts(mut facts) => {
+                change(&mut facts);
+                Some(Reply::Facts(facts))
+            }
+            reply => Some(reply),
+        };
+        scripted(&folder.path().join("other.json"), &wordy).unwrap_err().to_string()
+    };
+    let told = describing(&|it| it.version = long());
+    assert!(told.len() < 3000 && told.contains("b: the agent describes itself by a text of more"), "{}", told.len());
+    assert!(describing(&|it| it.host.kernel = long()).contains("b: the agent describes itself"));
+    assert!(describing(&|it| it.unusable = vec![(Tool::Qperf, long())]).contains("b: the agent describes itself"));
 }
 
 #[test]
@@ -325,7 +361,7 @@ fn another_version_is_refused() {
 }
 
 #[test]
-fn a_journal_of_another_plan_is_not_gone_on_with() {
+fn a_survey_does_not_go_on_without_its_journal_or_with_that_of_another_plan() {
     let folder = tempfile::tempdir().unwrap();
     let json = folder.path().join("survey.json");
     let gone = AtomicBool::new(false);
@@ -335,6 +371,13 @@ fn a_journal_of_another_plan_is_not_gone_on_with() {
         (!dies).then(|| honest(request))
     };
     assert!(!scripted(&json, &mortal).unwrap().record.complete);
+    // Without its journal nothing of it could be gone on with, and the next record would take its place.
+    let (record, journal) = (std::fs::read(&json).unwrap(), std::fs::read(journal_of(&json)).unwrap());
+    std::fs::remove_file(journal_of(&json)).unwrap();
+    let lost = scripted(&json, &|request| Some(honest(request))).unwrap_err();
+    assert!(matches!(lost.downcast_ref(), Some(SurveyError::NoJournal { .. })), "{lost}");
+    assert_eq!(std::fs::read(&json).unwrap(), record);
+    std::fs::write(journal_of(&json), journal).unwrap();
     let other = Plan { samples: SAMPLES + 1, ..plan() };
     let error = scripted_with(&json, &other, &|request| Some(honest(request))).unwrap_err();
     assert!(matches!(error.downcast_ref(), Some(SurveyError::Journal(JournalError::Other { .. }))), "{error}");
@@ -349,9 +392,8 @@ fn an_endpoint_that_cannot_be_reached_is_named_and_so_is_one_with_another_token(
     let error = thread::scope(|scope| {
         scope.spawn(|| answer(&a, &theirs, &ended, &|request| Some(honest(request))));
         let places = [place("a", at_a), place("b", at_gone)];
-        let error = survey(&places, &plan(), &ours, &folder.path().join("survey.json")).unwrap_err();
-        ended.store(true, Ordering::Relaxed);
-        error.to_string()
+        let _end = End(&ended);
+        survey(&places, &plan(), &ours, &folder.path().join("survey.json")).unwrap_err().to_string()
     });
     assert!(error.contains("a: the other end has another token"), "{error}");
     assert!(
@@ -370,9 +412,8 @@ fn with_agents<T>(count: usize, work: impl FnOnce(&Token, &[SocketAddr]) -> T) -
             scope.spawn(|| agent.serve_until(listener, &|_: Event| {}, &|| ended.load(Ordering::Relaxed)).unwrap());
         }
         let addresses: Vec<SocketAddr> = listeners.iter().map(|(_, at)| *at).collect();
-        let done = work(&agent.token, &addresses);
-        ended.store(true, Ordering::Relaxed);
-        done
+        let _end = End(&ended);
+        work(&agent.token, &addresses)
     })
 }
 
@@ -404,6 +445,52 @@ fn an_agent_has_one_coordinator_and_ends_what_it_started_when_that_is_gone() {
         assert!(TcpListener::bind((LOOPBACK, port)).is_err(), "it listens");
         drop(first);
         await_condition("the server outlives its coordinator", || TcpListener::bind((LOOPBACK, port)).is_ok());
+        await_condition("the agent takes no other coordinator", || Remote::connect(at[0], token).is_ok());
+    });
+}
+
+#[test]
+fn an_agent_ends_without_waiting_for_a_stranger() {
+    let begun = Instant::now();
+    let _silent = with_agents(1, |token, at| {
+        let stranger = TcpStream::connect(at[0]).unwrap();
+        // The agent takes connections in their order.
+        await_condition("the agent serves nobody", || Remote::connect(at[0], token).is_ok());
+        stranger
+    });
+    assert!(begun.elapsed() < Duration::from_secs(8), "{:?}: a greeting may take ten seconds", begun.elapsed());
+}
+
+/// Says all at once, when the greeting has gone wrong, and closes.
+struct Late(TcpStream, Vec<u8>);
+
+impl Write for Late {
+    fn write(&mut self, octets: &[u8]) -> io::Result<usize> {
+        self.1.extend_from_slice(octets);
+        Ok(octets.len())
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        Ok(())
+    }
+}
+
+impl Drop for Late {
+    fn drop(&mut self) {
+        let _ = self.0.write_all(&self.1);
+    }
+}
+
+#[test]
+fn a_coordinator_that_ends_in_its_greeting_leaves_the_agent_to_the_next() {
+    with_agents(1, |token, at| {
+        for _ in 0..10 {
+            let stream = TcpStream::connect(at[0]).unwrap();
+            // It hears the agent's greeting (magic, version, random number), proves who it is, and is gone before the answer.
+            let from = stream.try_clone().unwrap().take(15 + 1 + 32);
+            let gone = channel::greet((Box::new(from), Box::new(Late(stream, Vec::new()))), token);
+            assert!(matches!(gone, Err(ChannelError::Token)), "no answer was read");
+        }
         await_condition("the agent takes no other coordinator", || Remote::connect(at[0], token).is_ok());
     });
 }
@@ -470,13 +557,13 @@ fn meet_again(change: impl Fn(&mut Head), with: impl FnOnce(anyhow::Result<Again
         for listener in [&a, &b] {
             scope.spawn(|| answer(listener, &token, &ended, &|request| Some(honest(request))));
         }
+        let _end = End(&ended);
         let places = [place("a", at_a), place("b", at_b)];
         let mut head = survey(&places, &plan(), &token, &folder.path().join("survey.json")).unwrap().record.head;
         change(&mut head);
         let addresses = [at_a, at_b];
         let connect = |index: usize| Remote::connect(addresses[index], &token);
         with(Again::meet(&head, &places, &connect), &head);
-        ended.store(true, Ordering::Relaxed);
     });
 }
 

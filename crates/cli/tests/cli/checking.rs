@@ -1,7 +1,9 @@
 //! `underpass advise --check`: advice from a small record, put to the test, ended and gone on with.
 
 use std::fs;
-use std::path::Path;
+use std::io::{BufRead, BufReader};
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
 
 use serde_json::Value;
 
@@ -11,12 +13,17 @@ fn read(path: &Path) -> Value {
     serde_json::from_str(&fs::read_to_string(path).unwrap()).unwrap()
 }
 
-/// A check in this folder: its exit code, and what it printed.
-fn check(folder: &Path, samples: &str) -> (Option<i32>, String, String) {
+/// A check in this folder.
+fn checking(folder: &Path, samples: &str) -> Command {
     let arguments = ["advise", "--check", "--quick", "--samples", samples, "--seed", "3", "--minutes", "5"];
     let mut command = underpass(&arguments);
     command.args(["--json", "check.json", "--record", "checked.json", "layers.json"]).current_dir(folder);
-    let done = command.output().unwrap();
+    command
+}
+
+/// Its exit code, and what it printed.
+fn check(folder: &Path, samples: &str) -> (Option<i32>, String, String) {
+    let done = checking(folder, samples).output().unwrap();
     (done.status.code(), stdout(&done), stderr(&done))
 }
 
@@ -48,8 +55,15 @@ fn a_check_goes_on_where_it_was_ended_and_measures_nothing_twice() {
     assert!(first.len() < all.len());
     (half["measurements"], half["complete"]) = (first.clone().into(), false.into());
     fs::write(at("checked.json"), half.to_string()).unwrap();
-    let (code, printed, said) = check(folder.path(), "2");
-    assert_eq!((code, printed.contains("all: 2 cases")), (Some(0), true), "{printed}{said}");
+    fs::remove_file(at("check.json")).unwrap();
+    // Whoever reads what it prints goes away meanwhile.
+    let mut running = checking(folder.path(), "2").stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
+    let printed = BufReader::new(running.stdout.take().unwrap());
+    assert!(printed.lines().map_while(Result::ok).any(|line| line == "CHECK, seed 3"));
+    let end = running.wait_with_output().unwrap();
+    assert_eq!(end.status.code(), Some(1), "{}", stderr(&end));
+    let written = read(&at("check.json"));
+    assert_eq!((&written["complete"], written["cases"].as_array().unwrap().len()), (&true.into(), 2));
     let again = read(&at("checked.json"));
     assert_eq!((&again["complete"], again["measurements"].as_array().unwrap().len()), (&true.into(), all.len()));
     assert_eq!(again["measurements"].as_array().unwrap()[..first.len()], first, "it is as it was");
@@ -79,4 +93,48 @@ fn endpoints_that_no_survey_is_of_are_a_mistake() {
     let refused = command.current_dir(folder.path()).output().unwrap();
     assert_eq!(refused.status.code(), Some(1));
     assert!(stderr(&refused).contains("no survey among the records"), "{}", stderr(&refused));
+}
+
+/// A record of layers that is kept here, changed and written into a folder.
+fn layers(folder: &Path, change: impl FnOnce(&mut Value)) -> PathBuf {
+    let mut record = read(&Path::new(env!("CARGO_MANIFEST_DIR")).join("../../records/layers-2026-11-23.json"));
+    change(&mut record);
+    let file = folder.join("layers.json");
+    fs::write(&file, record.to_string()).unwrap();
+    file
+}
+
+#[test]
+fn nothing_in_a_record_does_something_to_a_terminal() {
+    let folder = tempfile::tempdir().unwrap();
+    let file = layers(folder.path(), |record| record["host"]["processor"] = "a \u{1b}[2J processor".into());
+    let advice = output(&["advise", file.to_str().unwrap()]);
+    assert!(advice.status.success(), "{}", stderr(&advice));
+    assert!(!stdout(&advice).contains('\u{1b}') && stdout(&advice).contains("a \\u{1b}[2J processor"));
+    let missing = output(&["report", "a\u{1b}[2J.json"]);
+    assert!(!stderr(&missing).contains('\u{1b}') && stderr(&missing).contains("a\\u{1b}[2J.json"));
+}
+
+#[test]
+fn no_file_is_written_over_that_is_read_or_written_too() {
+    let folder = tempfile::tempdir().unwrap();
+    let file = layers(folder.path(), |_| {});
+    let before = fs::read_to_string(&file).unwrap();
+    for arguments in [
+        &["report", "--output", "./layers.json", "layers.json"][..],
+        &["advise", "--output", "layers.json", "layers.json"],
+        &["advise", "--check", "--record", "layers.json", "layers.json"],
+        &["advise", "--check", "--record", "one", "--json", "one", "layers.json"],
+        &["bench", "layers", "--json", "one", "--html", "./one"],
+        &["survey", "layers.json", "--csv", "layers.json"],
+        &["survey", "--local", "--json", "one", "--csv", "one.journal"],
+    ] {
+        let refused = underpass(arguments).current_dir(folder.path()).output().unwrap();
+        assert_eq!(refused.status.code(), Some(2), "{arguments:?}: {}", stderr(&refused));
+        assert!(stderr(&refused).contains("would be written over; name another file"), "{}", stderr(&refused));
+    }
+    assert_eq!(fs::read_to_string(&file).unwrap(), before);
+    assert_eq!(fs::read_dir(folder.path()).unwrap().count(), 1);
+    let nowhere = ["report", "--output", "/dev/null", file.to_str().unwrap()];
+    assert!(output(&nowhere).status.success());
 }

@@ -46,7 +46,7 @@ fn a_run_that_is_interrupted_leaves_what_it_has_measured() {
         assert!(output(&["report", "--output", page, record]).status.success());
         assert!(fs::read_to_string(&html).unwrap().contains("record: not complete"));
         let advice = output(&["advise", record]);
-        assert!(stdout(&advice).contains("Not complete") && stdout(&advice).contains("is used: record"));
+        assert!(stdout(&advice).contains("Not complete, as they were ended before all was measured: record\n"));
     }
 }
 

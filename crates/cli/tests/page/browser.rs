@@ -52,6 +52,11 @@ impl Browser {
         browser
     }
 
+    /// Its process.
+    pub fn id(&self) -> u32 {
+        self.child.id()
+    }
+
     /// Calls a method; what the page tells meanwhile goes to `events`.
     pub fn call(&mut self, method: &str, params: Value) -> Value {
         self.sent += 1;

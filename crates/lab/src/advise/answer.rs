@@ -23,6 +23,8 @@ pub struct Answer {
     pub objective: Objective,
     /// The way that is taken where nothing is said.
     pub default: String,
+    /// The groups of measurements that it rests on, the default's first.
+    pub groups: Vec<String>,
     /// Neighbouring sizes with the same choice together, the smallest first.
     pub ranges: Vec<Range>,
 }
@@ -58,8 +60,6 @@ pub struct Decided {
 pub struct Gain {
     /// The way.
     pub name: String,
-    /// The group of measurements that it rests on.
-    pub group: String,
     /// How many times less it costs than the default.
     pub times: f64,
     /// Where that lies; `None` if one sample says nothing of it.
@@ -93,7 +93,13 @@ pub fn of(question: &Question) -> Option<Answer> {
     }
     let default = question.ways.first()?.name.clone();
     let (stage, route, objective) = (question.stage, question.route.clone(), question.objective);
-    (!ranges.is_empty()).then_some(Answer { stage, route, objective, default, ranges })
+    let mut groups: Vec<String> = Vec::new();
+    for way in &question.ways {
+        if !groups.contains(&way.group) {
+            groups.push(way.group.clone());
+        }
+    }
+    (!ranges.is_empty()).then_some(Answer { stage, route, objective, default, groups, ranges })
 }
 
 fn is_same(one: &Decided, other: &Decided) -> bool {
@@ -101,14 +107,18 @@ fn is_same(one: &Decided, other: &Decided) -> bool {
 }
 
 impl Decided {
-    /// What the best way gains over the default.
-    fn gain(&self) -> Option<f64> {
-        self.ways.first().map(|way| way.times)
+    /// The way whose figures explain the choice: the chosen one, or the best of those that were not chosen.
+    pub fn example(&self) -> Option<&Gain> {
+        self.chosen().or(self.ways.first())
     }
 
-    /// What the chosen way gains over the default: 1 if it is the default.
-    pub fn chosen(&self) -> f64 {
-        self.ways.iter().find(|way| way.name == self.choice).map_or(1.0, |way| way.times)
+    fn gain(&self) -> Option<f64> {
+        self.example().map(|way| way.times)
+    }
+
+    /// The chosen way; `None` if it is the default, over which nothing gains.
+    pub fn chosen(&self) -> Option<&Gain> {
+        self.ways.iter().find(|way| way.name == self.choice)
     }
 }
 
@@ -123,18 +133,18 @@ pub fn decide(question: &Question, errors: &[Option<f64>], size: u64) -> Option<
             let error = if is_measured { 0.0 } else { error.unwrap_or(0.0) };
             widened(interval, costs[0] / costs[1], error)
         });
-        let (name, group) = (way.name.clone(), way.group.clone());
-        ways.push(Gain { name, group, times: costs[0] / costs[1], interval, costs });
+        ways.push(Gain { name: way.name.clone(), times: costs[0] / costs[1], interval, costs });
     }
     ways.sort_by(|one, other| other.times.total_cmp(&one.times));
-    let best = ways.first()?;
-    let verdict = match best.interval {
-        Some(interval) if interval.low > 1.0 && best.times >= TIE => Verdict::Better,
-        _ if ways.iter().all(|way| way.interval.is_some_and(|it| it.high < TIE)) => Verdict::NoOffload,
-        _ => Verdict::NotDistinguishable,
+    // The best of those that surely gain: another may have gained more, of which its samples are not sure.
+    let sure = ways.iter().find(|way| way.times >= TIE && way.interval.is_some_and(|it| it.low > 1.0));
+    let verdict = match sure {
+        Some(_) => Verdict::Better,
+        None if ways.iter().all(|way| way.interval.is_some_and(|it| it.high < TIE)) => Verdict::NoOffload,
+        None => Verdict::NotDistinguishable,
     };
-    let choice = if verdict == Verdict::Better { best.name.clone() } else { default.name.clone() };
-    Some(Decided { size, is_measured, choice, verdict, ways })
+    let choice = sure.map_or(&default.name, |way| &way.name).clone();
+    (!ways.is_empty()).then_some(Decided { size, is_measured, choice, verdict, ways })
 }
 
 /// The interval of the gain by samples drawn anew; `None` if there is but one of something.

@@ -13,7 +13,7 @@ pub mod placement;
 pub mod question;
 pub mod verdict;
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use crate::evidence::{Evidence, Run, Survey};
 use crate::record::Measurement;
@@ -31,8 +31,12 @@ pub struct Advice {
     pub missing: Vec<Missing>,
     /// Records that say nothing which a newer one of the same host does not say.
     pub passed_over: Vec<String>,
+    /// Records in which there is nothing to choose.
+    pub silent: Vec<String>,
     /// Records of what was ended before all was measured.
     pub unfinished: Vec<String>,
+    /// Records of quick runs, whose figures are not for quoting.
+    pub quick: Vec<String>,
 }
 
 /// An answer, and where it comes from.
@@ -69,17 +73,37 @@ pub fn of(evidence: &Evidence) -> Advice {
     };
     let mut answers: Vec<Sourced> = newest.values().filter_map(sourced).collect();
     answers.sort_by_key(|it| it.answer.stage);
-    let names = evidence.names();
-    let passed_over = names.filter(|name| !answers.iter().any(|it| it.record == **name)).cloned().collect();
-    let runs = evidence.runs.iter().filter(|it| !it.record.complete).map(|it| &it.name);
-    let surveys = evidence.surveys.iter().filter(|it| !it.record.complete).map(|it| &it.name);
-    let unfinished = runs.chain(surveys).cloned().collect();
-    Advice { missing: missing(&newest), answers, passed_over, unfinished }
+    let asking: BTreeSet<&str> = asked(evidence).map(|it| it.record).collect();
+    let heard: BTreeSet<&str> = newest.values().map(|it| it.record).collect();
+    let named = |is_it: &dyn Fn(&str) -> bool| -> Vec<String> {
+        evidence.names().filter(|name| is_it(name)).cloned().collect()
+    };
+    let silent = named(&|name| !asking.contains(name));
+    let passed_over = named(&|name| asking.contains(name) && !heard.contains(name));
+    let such = |is_run: fn(&Run) -> bool, is_survey: fn(&Survey) -> bool| -> Vec<String> {
+        let runs = evidence.runs.iter().filter(|it| is_run(it)).map(|it| &it.name);
+        runs.chain(evidence.surveys.iter().filter(|it| is_survey(it)).map(|it| &it.name)).cloned().collect()
+    };
+    let unfinished = such(|it| !it.record.complete, |it| !it.record.complete);
+    let quick = such(|it| it.record.quick, |it| it.record.head.plan.quick);
+    Advice { missing: missing(&newest), answers, passed_over, silent, unfinished, quick }
 }
 
 /// The newest question of each kind.
 fn newest(evidence: &Evidence) -> BTreeMap<Key, Asked<'_>> {
     let mut newest: BTreeMap<Key, Asked> = BTreeMap::new();
+    for asked in asked(evidence) {
+        let question = &asked.question;
+        let key = (asked.host.clone(), question.stage, question.route.clone(), question.objective);
+        if newest.get(&key).is_none_or(|other| other.date < asked.date) {
+            newest.insert(key, asked);
+        }
+    }
+    newest
+}
+
+/// All questions that records have.
+fn asked(evidence: &Evidence) -> impl Iterator<Item = Asked<'_>> {
     let runs = evidence.runs.iter().flat_map(|run| {
         let (host, date) = (run.record.host.to_string(), run.record.date.as_str());
         questions(run).into_iter().map(move |it| Asked { record: &run.name, date, host: host.clone(), question: it })
@@ -93,14 +117,7 @@ fn newest(evidence: &Evidence) -> BTreeMap<Key, Asked<'_>> {
             question: it,
         })
     });
-    for asked in runs.chain(surveys) {
-        let question = &asked.question;
-        let key = (asked.host.clone(), question.stage, question.route.clone(), question.objective);
-        if newest.get(&key).is_none_or(|other| other.date < asked.date) {
-            newest.insert(key, asked);
-        }
-    }
-    newest
+    runs.chain(surveys)
 }
 
 /// A question, and who asks it.
@@ -118,8 +135,7 @@ pub fn questions(run: &Run) -> Vec<Question> {
 }
 
 fn endpoints(survey: &Survey) -> String {
-    let name = |it: &Endpoint| format!("{}{}", it.name, if it.emulated { " (emulated)" } else { "" });
-    let names: Vec<String> = survey.record.head.endpoints.iter().map(name).collect();
+    let names: Vec<String> = survey.record.head.endpoints.iter().map(Endpoint::label).collect();
     format!("endpoints {}", names.join(", "))
 }
 
@@ -145,7 +161,16 @@ fn missing(asked: &BTreeMap<Key, Asked>) -> Vec<Missing> {
     for Asked { record, question, .. } in asked.values() {
         let is_single =
             |size: &u64| question.ways.iter().any(|way| way.curve.at(*size).is_some_and(|it| it.costs.len() < 2));
-        if question.sizes().iter().any(is_single) {
+        let sizes = question.sizes();
+        if sizes.is_empty() {
+            let ways: Vec<&str> = question.ways.iter().map(|way| way.name.as_str()).collect();
+            missing.push(Missing {
+                stage: question.stage,
+                what: format!("a size of {} at which {record} has all of {}", question.route, ways.join(", ")),
+                remedy: question.stage.remedy().to_string(),
+            });
+        }
+        if sizes.iter().any(is_single) {
             missing.push(Missing {
                 stage: question.stage,
                 what: format!("more than one sample of {} in {record}", question.route),

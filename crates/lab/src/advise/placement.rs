@@ -124,14 +124,14 @@ fn place(Sourced { record, host, answer }: &Sourced) -> Place {
 
 fn place_range(range: &Range) -> PlaceRange {
     let decided = &range.decided;
-    let chosen = decided.ways.iter().find(|way| way.name == decided.choice);
+    let chosen = decided.chosen();
     let interval = chosen.and_then(|way| way.interval);
     PlaceRange {
         from: range.from,
         to: range.to,
         choice: decided.choice.clone(),
         verdict: decided.verdict.name().to_string(),
-        gain: rounded(decided.chosen()),
+        gain: chosen.map_or(1.0, |way| rounded(way.times)),
         low: interval.map(|it| rounded(it.low)),
         high: interval.map(|it| rounded(it.high)),
         at: (decided.size > 0).then_some(decided.size),
@@ -163,21 +163,14 @@ impl Display for Advice {
         for missing in &self.missing {
             writeln!(out, "  {}: {}. To measure it: {}", missing.stage.name(), missing.what, missing.remedy)?;
         }
-        if !self.unfinished.is_empty() {
-            writeln!(
-                out,
-                "\nNot complete, as they were ended before all was measured; what they have is used: {}",
-                self.unfinished.join(", ")
-            )?;
-        }
-        if !self.passed_over.is_empty() {
-            writeln!(
-                out,
-                "\nNot used, as nothing in them is missing in a newer record of the same host: {}",
-                self.passed_over.join(", ")
-            )?;
-        }
-        Ok(())
+        let of_records = [
+            ("Quick runs, whose figures are not for quoting", &self.quick),
+            ("Not complete, as they were ended before all was measured", &self.unfinished),
+            ("Not used, as nothing in them is missing in a newer record of the same host", &self.passed_over),
+            ("Not used, as there is nothing to choose in them", &self.silent),
+        ];
+        let mut told = of_records.into_iter().filter(|(_, records)| !records.is_empty());
+        told.try_for_each(|(what, records)| writeln!(out, "\n{what}: {}", records.join(", ")))
     }
 }
 
@@ -189,9 +182,9 @@ fn told(answer: &Answer, range: &Range) -> String {
         _ => String::new(),
     };
     // Writing to a string does not fail.
-    let _ = match (decided.verdict, decided.ways.first()) {
-        (Verdict::Better, Some(best)) => {
-            write!(text, "{}. {}", decided.choice, gained(answer.objective, decided, best))
+    let _ = match (decided.verdict, decided.example()) {
+        (Verdict::Better, Some(chosen)) => {
+            write!(text, "{}. {}", decided.choice, gained(answer.objective, decided, chosen))
         }
         (Verdict::NoOffload, Some(best)) => {
             let words = "no offload: no other way gains 5 % or more; the best,";
@@ -228,11 +221,5 @@ fn gained(objective: Objective, decided: &Decided, way: &Gain) -> String {
 
 /// The rows of the record that an answer rests on.
 fn rows(answer: &Answer) -> String {
-    let mut names: Vec<&str> = Vec::new();
-    for way in answer.ranges.iter().flat_map(|range| &range.decided.ways) {
-        if !names.contains(&way.group.as_str()) {
-            names.push(&way.group);
-        }
-    }
-    names.iter().map(|name| format!("{name:?}")).collect::<Vec<_>>().join(", ")
+    answer.groups.iter().map(|name| format!("{name:?}")).collect::<Vec<_>>().join(", ")
 }

@@ -1,6 +1,6 @@
 //! What can be decided, from what was measured: the ways to do one piece of protocol work that stand to choose.
 
-use std::collections::BTreeSet;
+use std::collections::BTreeMap;
 
 use super::cost::Curve;
 use crate::evidence::Survey;
@@ -118,47 +118,53 @@ pub fn of_survey(survey: &Survey) -> Vec<Question> {
     answerable(all.into_iter().flatten().collect())
 }
 
+/// Series of one path, of one flow and with nothing beside, by sender, receiver and metric.
+type Plain<'a> = BTreeMap<(&'a str, &'a str, Metric), Vec<&'a Series>>;
+
+fn plain(survey: &SurveyRecord, path: Side) -> Plain<'_> {
+    let mut all = Plain::new();
+    let is_plain = |key: &Key| key.path == path && key.flows == 1 && key.load == Load::Idle && key.via.is_none();
+    for series in survey.series.iter().filter(|it| is_plain(&it.key)) {
+        all.entry((&series.key.sender, &series.key.receiver, series.key.metric)).or_default().push(series);
+    }
+    all
+}
+
 /// Kernel TCP or shared memory, where both were measured.
 fn transports(survey: &SurveyRecord) -> Vec<Question> {
-    let is_plain = |key: &Key| key.flows == 1 && key.load == Load::Idle && key.via.is_none();
-    let fast = survey.series.iter().map(|it| &it.key).filter(|key| key.path == Side::Underpass && is_plain(key));
-    let pairs: BTreeSet<(&str, &str, Metric)> = fast.map(|key| (&*key.sender, &*key.receiver, key.metric)).collect();
-    let question = |(sender, receiver, metric): (&str, &str, Metric)| {
-        let way = |name: &str, path: Side| {
-            let is_this = |it: &&Series| {
-                let key = &it.key;
-                let is_pair = (&*key.sender, &*key.receiver, key.metric) == (sender, receiver, metric);
-                is_pair && key.path == path && is_plain(key)
-            };
-            of_series(name, survey.series.iter().filter(is_this))
-        };
+    let [kernel, fast] = [Side::Kernel, Side::Underpass].map(|path| plain(survey, path));
+    let question = |key: &(&str, &str, Metric)| {
+        let way = |name: &str, all: &Plain| of_series(name, all.get(key).into_iter().flatten().copied());
+        let (sender, receiver, metric) = *key;
         let pair = if sender == receiver { format!("within {sender}") } else { format!("from {sender} to {receiver}") };
         Question {
             stage: Stage::Transport,
             route: format!("{} {pair}", word(metric)),
             objective: if metric == Metric::Latency { Objective::Latency } else { Objective::Throughput },
-            ways: vec![way("kernel TCP", Side::Kernel), way("shared memory", Side::Underpass)],
+            ways: vec![way("kernel TCP", &kernel), way("shared memory", &fast)],
         }
     };
-    pairs.into_iter().map(question).collect()
+    fast.keys().map(question).collect()
 }
 
 fn endpoints(survey: &SurveyRecord) -> Vec<Question> {
     let mut all = Vec::new();
-    let systems: BTreeSet<&str> = survey.head.endpoints.iter().map(|it| it.system.as_str()).collect();
+    let kernel = plain(survey, Side::Kernel);
+    let mut systems: BTreeMap<&str, Vec<&Endpoint>> = BTreeMap::new();
+    survey.head.endpoints.iter().for_each(|it| systems.entry(&it.system).or_default().push(it));
+    // The processor of the computer is the default.
+    systems.values_mut().for_each(|inside| inside.sort_by_key(|it| it.kind != Kind::Host));
     for other in &survey.head.endpoints {
-        for system in systems.iter().copied().filter(|system| *system != other.system) {
-            let mut inside: Vec<&Endpoint> = survey.head.endpoints.iter().filter(|it| it.system == system).collect();
-            // The processor of the computer is the default.
-            inside.sort_by_key(|it| it.kind != Kind::Host);
+        for (system, inside) in systems.iter().filter(|(system, _)| **system != other.system) {
             for (is_sent, metric) in
                 [true, false].into_iter().flat_map(|sent| [Metric::Throughput, Metric::Latency].map(|it| (sent, it)))
             {
                 let way = |endpoint: &&Endpoint| {
-                    let ends = if is_sent { [other, endpoint] } else { [endpoint, other] };
-                    of_pair(survey, ends, metric, &endpoint.name)
+                    let [from, to] = if is_sent { [other, endpoint] } else { [endpoint, other] };
+                    let those = kernel.get(&(from.name.as_str(), to.name.as_str(), metric));
+                    of_series(&endpoint.name, those.into_iter().flatten().copied())
                 };
-                let (from, to) = if is_sent { (&*other.name, system) } else { (system, &*other.name) };
+                let (from, to) = if is_sent { (&*other.name, *system) } else { (*system, &*other.name) };
                 let objective = if metric == Metric::Latency { Objective::Latency } else { Objective::Throughput };
                 let route = format!("{} from {from} to {to}, kernel TCP", word(metric));
                 all.push(Question { stage: Stage::Endpoint, route, objective, ways: inside.iter().map(way).collect() });
@@ -168,37 +174,25 @@ fn endpoints(survey: &SurveyRecord) -> Vec<Question> {
     all
 }
 
+/// Series by who encrypts; `None` is the sender.
+type Vias<'a> = BTreeMap<Option<&'a str>, Vec<&'a Series>>;
+
 /// The sender itself is the default, and each endpoint to which it offloads stands to choose.
 fn encryption(survey: &SurveyRecord) -> Vec<Question> {
-    let files = || survey.series.iter().filter(|it| it.key.metric == Metric::Tls);
-    let pairs: BTreeSet<(&str, &str)> = files().map(|it| (&*it.key.sender, &*it.key.receiver)).collect();
-    let question = |(sender, receiver): (&str, &str)| {
-        let of_pair = || files().filter(move |it| (&*it.key.sender, &*it.key.receiver) == (sender, receiver));
-        let vias: BTreeSet<Option<&str>> = of_pair().map(|it| it.key.via.as_deref()).collect();
-        let way = |via: Option<&str>| {
-            of_series(via.unwrap_or(sender), of_pair().filter(move |it| it.key.via.as_deref() == via))
-        };
-        Question {
-            stage: Stage::Encryption,
-            route: format!("a file over TLS from {sender} to {receiver}"),
-            objective: Objective::Latency,
-            // `None` sorts first.
-            ways: vias.into_iter().map(way).collect(),
-        }
+    let mut pairs: BTreeMap<(&str, &str), Vias> = BTreeMap::new();
+    for series in survey.series.iter().filter(|it| it.key.metric == Metric::Tls) {
+        let pair = pairs.entry((&series.key.sender, &series.key.receiver)).or_default();
+        pair.entry(series.key.via.as_deref()).or_default().push(series);
+    }
+    // It sorts first.
+    pairs.retain(|_, vias| vias.contains_key(&None));
+    let question = |((sender, receiver), vias): ((&str, &str), Vias)| Question {
+        stage: Stage::Encryption,
+        route: format!("a file over TLS from {sender} to {receiver}"),
+        objective: Objective::Latency,
+        ways: vias.into_iter().map(|(via, all)| of_series(via.unwrap_or(sender), all.into_iter())).collect(),
     };
-    let is_default_there = |question: &Question| {
-        question.ways.first().is_some_and(|it| it.surveyed.as_ref().is_some_and(|key| key.via.is_none()))
-    };
-    pairs.into_iter().map(question).filter(is_default_there).collect()
-}
-
-fn of_pair(survey: &SurveyRecord, [sender, receiver]: [&Endpoint; 2], metric: Metric, name: &str) -> Choice {
-    let is_this = |it: &&Series| {
-        let key = &it.key;
-        let is_plain = key.flows == 1 && key.load == Load::Idle && key.path == Side::Kernel && key.via.is_none();
-        is_plain && key.metric == metric && key.sender == sender.name && key.receiver == receiver.name
-    };
-    of_series(name, survey.series.iter().filter(is_this))
+    pairs.into_iter().map(question).collect()
 }
 
 fn of_series<'a>(name: &str, all: impl Iterator<Item = &'a Series>) -> Choice {

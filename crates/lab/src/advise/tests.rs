@@ -1,5 +1,6 @@
-use super::answer::{decide, errors};
+use super::answer::{Decided, decide, errors};
 use super::placement::Placement;
+use super::question::Choice;
 use super::verdict::Verdict;
 use super::*;
 use crate::plan::Plan;
@@ -32,6 +33,10 @@ fn layers(advice: &Advice) -> &Answer {
     &advice.answers.iter().find(|it| it.answer.stage == Stage::Layers).unwrap().answer
 }
 
+fn gain(decided: &Decided) -> f64 {
+    decided.chosen().map_or(1.0, |way| way.times)
+}
+
 #[test]
 fn what_is_surely_better_is_chosen_where_it_is() {
     let faster: &[f64] = &[2e9, 2.02e9, 1.98e9];
@@ -44,10 +49,11 @@ fn what_is_surely_better_is_chosen_where_it_is() {
     assert_eq!(ranges.last(), Some(&("thread", Verdict::Better)));
     let (first, last) = (&answer.ranges[0], &answer.ranges[ranges.len() - 1]);
     assert_eq!((first.from, last.to), (Some(SIZES[0]), Some(SIZES[3])));
-    assert!((last.decided.chosen() - 2.0).abs() < 0.01, "{:?}", last.decided);
+    assert!((gain(&last.decided) - 2.0).abs() < 0.01, "{:?}", last.decided);
     let text = advice.to_string();
     assert!(text.contains("thread. 2.00 times the throughput (1."), "{text}");
-    assert!(text.contains("record one") && text.contains("\"memcpy, thread per layer, 1\""), "{text}");
+    let [in_line, threads] = Scheduler::ALL.map(|scheduler| curve(1, Work::Memcpy, scheduler));
+    assert!(text.contains(&format!("record one; rows {in_line:?}, {threads:?}\n")), "both were compared: {text}");
 }
 
 #[test]
@@ -62,13 +68,39 @@ fn what_scatters_is_not_distinguishable_and_the_default_stays() {
     );
 }
 
+/// A way that may be the best, and as well be worse, does not stand in the way of one that surely gains.
+#[test]
+fn the_best_of_what_is_sure_is_chosen() {
+    let way = |name: &str, costs: &[f64]| {
+        let mut curve = cost::Curve::default();
+        curve.add(64, costs.to_vec());
+        Choice { name: name.to_string(), group: name.to_string(), curve, parts: Vec::new(), surveyed: None }
+    };
+    let ways = vec![
+        way("default", &[100.0, 101.0, 99.0]),
+        way("wild", &[60.0, 150.0, 50.0]),
+        way("sure", &[70.0, 71.0, 69.0]),
+    ];
+    let (stage, route, objective) = (Stage::Link, "a link".to_string(), Objective::Latency);
+    let question = Question { stage, route, objective, ways };
+    let answer = answer::of(&question).unwrap();
+    let [range] = &answer.ranges[..] else { panic!("{answer:?}") };
+    assert_eq!((range.decided.choice.as_str(), range.decided.verdict), ("sure", Verdict::Better));
+    assert_eq!(range.decided.ways[0].name, "wild", "it is the best in the median");
+    let sourced = Sourced { record: "one".to_string(), host: "a host".to_string(), answer };
+    let advice = Advice { answers: vec![sourced], ..Advice::default() };
+    let text = advice.to_string();
+    assert!(text.contains("sure. 1.43 times as fast (1.39 to 1.46) at 64 B: 70.0 ns instead of 100 ns"), "{text}");
+    assert_eq!(Placement::of(&advice).places[0].ranges[0].gain, 1.4286);
+}
+
 #[test]
 fn a_gain_within_the_tie_is_no_offload() {
     let little: &[f64] = &[1.02e9, 1.021e9, 1.019e9];
     let steady: &[f64] = &[1e9, 1.001e9, 0.999e9];
     let advice = advice([run("one", [steady; 4], [little; 4])]);
     let [range] = &layers(&advice).ranges[..] else { panic!("{advice}") };
-    assert_eq!((range.decided.verdict, range.decided.chosen()), (Verdict::NoOffload, 1.0));
+    assert_eq!((range.decided.verdict, gain(&range.decided)), (Verdict::NoOffload, 1.0));
 }
 
 /// One sample is a figure and no certainty.
@@ -103,7 +135,41 @@ fn a_record_that_is_not_complete_is_used_and_named() {
     half.record.complete = false;
     let advice = advice([half]);
     assert_eq!((advice.answers.len(), &advice.unfinished[..]), (1, &["half".to_string()][..]));
-    assert!(advice.to_string().contains("what they have is used: half"), "{advice}");
+    assert!(
+        advice.to_string().contains("\nNot complete, as they were ended before all was measured: half\n"),
+        "{advice}"
+    );
+}
+
+#[test]
+fn why_a_record_is_not_used_is_said_as_it_is() {
+    let mut quick = run("quick", LEVEL, LEVEL);
+    quick.record.quick = true;
+    let nothing = Run::new("nothing".to_string(), Record { complete: true, ..Record::begin(2, false) }).unwrap();
+    let checks = vec![crate::evidence::tests::checked()];
+    let advice = of(&Evidence { runs: vec![quick, nothing], checks, ..Evidence::default() });
+    assert_eq!(
+        (&advice.quick[..], &advice.silent[..]),
+        (&["quick".to_string()][..], &["nothing", "check"].map(str::to_string)[..])
+    );
+    assert!(advice.passed_over.is_empty());
+    let text = advice.to_string();
+    assert!(text.contains("\nQuick runs, whose figures are not for quoting: quick\n"), "{text}");
+    assert!(text.ends_with("\nNot used, as there is nothing to choose in them: nothing, check\n"), "{text}");
+}
+
+/// Both ways were measured, and at no size both: that is an answer that is missing, too.
+#[test]
+fn ways_without_a_common_size_are_named() {
+    let mut one = run("one", LEVEL, LEVEL);
+    let measurements = &mut one.record.measurements;
+    let threads = curve(1, Work::Memcpy, Scheduler::Threads);
+    measurements.iter_mut().filter(|it| it.group == threads).for_each(|it| it.size = it.size.map(|size| size + 8));
+    let advice = advice([one]);
+    assert!(advice.answers.is_empty() && advice.silent.is_empty() && advice.passed_over.is_empty());
+    let missing: Vec<&str> =
+        advice.missing.iter().filter(|it| it.stage == Stage::Layers).map(|it| it.what.as_str()).collect();
+    assert_eq!(missing, ["a size of 1 layer over memory, memcpy in each at which one has all of in line, thread"]);
 }
 
 /// A fixed part and a part for each byte, which changes once, as at the end of a cache.
@@ -137,6 +203,14 @@ fn a_placement_survives_its_file() {
     assert_eq!(toml::from_str::<Placement>(&text).unwrap(), placement);
     assert!(text.contains("choice = \"thread\"") && text.contains("verdict = \"better\""), "{text}");
     assert!(toml::from_str::<Placement>(&text.replace("choice", "choise")).is_err(), "a misspelt entry is an error");
+}
+
+#[test]
+fn the_documented_placement_is_one() {
+    let text = include_str!("../../../../docs/placement.md");
+    let example = text.split("```toml").nth(1).unwrap().split("```").next().unwrap();
+    let placement: Placement = toml::from_str(example).unwrap();
+    assert_eq!((placement.version, placement.places.len(), placement.missing.len()), (super::placement::VERSION, 1, 1));
 }
 
 #[test]

@@ -1,8 +1,6 @@
 //! A check of advice, as `underpass advise --check` writes it, checked itself.
 
-use serde::Deserialize;
-
-use super::{LONGEST_TEXT, Problem};
+use super::{Problem, check_texts, check_version, is_possible};
 use crate::advise::case::{Case, Check, SCHEMA};
 
 const MOST_CASES: usize = 100_000;
@@ -11,7 +9,7 @@ const MOST_WAYS: usize = 100;
 /// One check of advice, and the file that it came from.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Checked {
-    /// What the report calls it: the file's name without its ending.
+    /// What the report calls it: a name that no other has, as a rule its file's without the ending.
     pub name: String,
     /// Its cases.
     pub check: Check,
@@ -23,18 +21,14 @@ impl Checked {
     /// # Errors
     /// It is damaged, of another version of the format, or has figures that cannot be true.
     pub fn parse(name: String, text: &[u8]) -> Result<Checked, Problem> {
-        #[derive(Deserialize)]
-        struct Version {
-            schema: u32,
-        }
-        let Version { schema } = serde_json::from_slice(text)?;
-        if schema != SCHEMA {
-            return Err(Problem::Schema { kind: "check of advice", found: schema, known: SCHEMA });
-        }
+        check_version(text, "check of advice", SCHEMA)?;
         let check: Check = serde_json::from_slice(text)?;
         if check.cases.0.len() > MOST_CASES {
             return Err(Problem::Excessive(format!("has more than {MOST_CASES} cases")));
         }
+        let own = [&check.date, &check.version].into_iter().chain(&check.revision).chain(check.host.texts());
+        let skipped = check.skipped.iter().flat_map(|it| [&it.name, &it.reason]);
+        check_texts(own.chain(&check.records).chain(skipped))?;
         check.cases.0.iter().try_for_each(possible)?;
         Ok(Checked { name, check })
     }
@@ -42,13 +36,11 @@ impl Checked {
 
 fn possible(case: &Case) -> Result<(), Problem> {
     let of_case = [&case.stage, &case.route, &case.objective, &case.record, &case.choice, &case.verdict];
-    let mut texts = of_case.into_iter().chain(case.ways.iter().map(|way| &way.name));
-    if case.ways.len() > MOST_WAYS || texts.any(|it| it.len() > LONGEST_TEXT) {
-        let most = format!("has a case of more than {MOST_WAYS} ways, or a text of more than {LONGEST_TEXT} bytes");
-        return Err(Problem::Excessive(most));
+    check_texts(of_case.into_iter().chain(case.ways.iter().map(|way| &way.name)))?;
+    if case.ways.len() > MOST_WAYS {
+        return Err(Problem::Excessive(format!("has a case of more than {MOST_WAYS} ways")));
     }
-    let is_gain = |gain: f64| gain.is_finite() && gain > 0.0;
-    let bad = case.ways.iter().find(|way| !is_gain(way.predicted) || !is_gain(way.measured));
+    let bad = case.ways.iter().find(|way| !is_possible(way.predicted) || !is_possible(way.measured));
     let measurement = || format!("{}, {}, {}", case.stage, case.route, case.size);
     match bad {
         Some(way) => {

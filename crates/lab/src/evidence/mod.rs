@@ -7,6 +7,7 @@ mod check;
 mod run;
 mod survey;
 
+use std::collections::BTreeMap;
 use std::fs::File;
 use std::io::{self, Read};
 use std::path::{Path, PathBuf};
@@ -24,6 +25,14 @@ pub use survey::Survey;
 const MOST_BYTES: u64 = 64 << 20;
 /// Longest text of a record, in bytes.
 const LONGEST_TEXT: usize = 4096;
+/// Most samples of a figure: ten times those that can be asked for.
+const MOST_OF_FIGURE: usize = 10_000;
+/// Most samples of all figures together.
+const MOST_SAMPLES: usize = 1_000_000;
+/// Most sizes of one curve.
+const MOST_SIZES: usize = 1000;
+/// Greatest figure in any unit: three hundred years, in ns.
+const GREATEST: f64 = 1e19;
 
 /// Records, by kind.
 #[derive(Clone, Debug, Default, PartialEq)]
@@ -88,12 +97,64 @@ pub enum Problem {
     /// It has more, or longer, entries than any suite writes.
     #[error("{0}")]
     Excessive(String),
+    /// The same file is there already.
+    #[error("is named twice")]
+    Twice,
 }
 
 /// What tells a survey from a run.
 #[derive(Deserialize)]
 struct Head {
     format: Option<String>,
+}
+
+/// Whether a figure of more than 0 can be one, in any unit. What is far beyond has no quotient.
+fn is_possible(value: f64) -> bool {
+    (1.0 / GREATEST..=GREATEST).contains(&value)
+}
+
+/// Another version of a format may have other fields, so the version is looked at before them.
+fn check_version(text: &[u8], kind: &'static str, known: u32) -> Result<(), Problem> {
+    #[derive(Deserialize)]
+    struct Version {
+        schema: u32,
+    }
+    let Version { schema: found } = serde_json::from_slice(text)?;
+    if found == known { Ok(()) } else { Err(Problem::Schema { kind, found, known }) }
+}
+
+/// A text that is longer than those of any suite.
+fn check_texts<'a>(mut all: impl Iterator<Item = &'a String>) -> Result<(), Problem> {
+    let Some(text) = all.find(|text| text.len() > LONGEST_TEXT) else { return Ok(()) };
+    let start: String = text.chars().take(40).collect();
+    Err(Problem::Excessive(format!("has a text of more than {LONGEST_TEXT} bytes, beginning {start:?}")))
+}
+
+/// Counts what has to be computed with. An interval draws two thousand times from all samples of its figure, and the error of a
+/// curve's predictions takes the square of its sizes: without a limit, a file of a few MiB would take hours.
+struct Amounts<C> {
+    samples: usize,
+    sizes: BTreeMap<C, usize>,
+}
+
+impl<C: Ord> Amounts<C> {
+    fn new() -> Amounts<C> {
+        Amounts { samples: 0, sizes: BTreeMap::new() }
+    }
+
+    /// A figure of this curve, with so many samples.
+    fn add(&mut self, curve: C, samples: usize) -> Result<(), Problem> {
+        let excessive = |most: usize, what: &str| Err(Problem::Excessive(format!("has more than {most} {what}")));
+        self.samples += samples;
+        let sizes = self.sizes.entry(curve).or_default();
+        *sizes += 1;
+        match () {
+            () if samples > MOST_OF_FIGURE => excessive(MOST_OF_FIGURE, "samples of one figure"),
+            () if self.samples > MOST_SAMPLES => excessive(MOST_SAMPLES, "samples"),
+            () if *sizes > MOST_SIZES => excessive(MOST_SIZES, "sizes of one curve"),
+            () => Ok(()),
+        }
+    }
 }
 
 impl Evidence {
@@ -123,13 +184,20 @@ impl Evidence {
         self.runs.iter().map(|run| &run.name).chain(surveys).chain(self.checks.iter().map(|it| &it.name))
     }
 
+    /// The file's name without its ending; all of its path, where there is a record of that name already.
+    fn name_of(&self, file: &Path) -> Result<String, Problem> {
+        let names = [file.file_stem().unwrap_or_default(), file.as_os_str()];
+        let mut names = names.into_iter().map(|name| name.to_string_lossy().into_owned());
+        names.find(|name| !self.names().any(|it| it == name)).ok_or(Problem::Twice)
+    }
+
     fn add(&mut self, file: &Path) -> Result<(), Problem> {
         let mut text = Vec::new();
         File::open(file)?.take(MOST_BYTES + 1).read_to_end(&mut text)?;
         if text.len() as u64 > MOST_BYTES {
             return Err(Problem::TooLarge);
         }
-        let name = file.file_stem().map(|name| name.to_string_lossy().into_owned()).unwrap_or_default();
+        let name = self.name_of(file)?;
         let head: Head = serde_json::from_slice(&text)?;
         match head.format.as_deref() {
             Some(FORMAT) => self.surveys.push(Survey::parse(name, &text)?),

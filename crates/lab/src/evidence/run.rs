@@ -1,17 +1,19 @@
 //! A run of a suite, as `bench` and `demo` write it.
 
-use super::{LONGEST_TEXT, Problem};
+use std::collections::BTreeSet;
+
+use super::{Amounts, Problem, check_texts, is_possible};
+use crate::plan::Medians;
 use crate::record::{Figure, Measurement, Record};
 use crate::statistic::median;
 use crate::unit::Unit;
 
 const MOST_MEASUREMENTS: usize = 100_000;
-const MOST_SAMPLES: usize = 100_000;
 
 /// One run of a suite, and the file that it came from.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Run {
-    /// What the report and the advice call it: the file's name without its ending.
+    /// What the report and the advice call it: a name that no other has, as a rule its file's without the ending.
     pub name: String,
     /// What it measured.
     pub record: Record,
@@ -32,25 +34,39 @@ fn check(record: &Record) -> Result<(), Problem> {
     if record.measurements.len() > MOST_MEASUREMENTS {
         return Err(Problem::Excessive(format!("has more than {MOST_MEASUREMENTS} measurements")));
     }
-    let host = &record.host;
-    let of_host = [Some(&host.kernel), Some(&host.architecture), host.system.as_ref(), host.processor.as_ref()];
-    let of_record = [Some(&record.date), Some(&record.version), record.revision.as_ref(), host.governor.as_ref()];
+    let of_record = [&record.date, &record.version].into_iter().chain(&record.revision).chain(record.host.texts());
     let of_skipped = record.skipped.iter().flat_map(|it| [&it.name, &it.reason]);
     let of_measurements = record.measurements.iter().flat_map(texts);
-    let all = of_host.into_iter().chain(of_record).flatten();
-    let mut all = all.chain(&record.programs).chain(of_skipped).chain(of_measurements);
-    if let Some(text) = all.find(|text| text.len() > LONGEST_TEXT) {
-        let start: String = text.chars().take(40).collect();
-        return Err(Problem::Excessive(format!("has a text of more than {LONGEST_TEXT} bytes, beginning {start:?}")));
+    check_texts(of_record.chain(&record.programs).chain(of_skipped).chain(of_measurements))?;
+    let (mut amounts, mut names) = (Amounts::new(), BTreeSet::new());
+    for it in &record.measurements {
+        let wrong = |what: String| Problem::Impossible { measurement: it.name.clone(), what };
+        if !names.insert((&it.suite, &it.group, &it.name, it.size)) {
+            return Err(wrong("it is there twice".to_string()));
+        }
+        for (side, figure) in it.sides() {
+            plausible(it.unit, is_difference(it), figure).map_err(|what| wrong(format!("{side}: {what}")))?;
+            amounts.add((&it.suite, &it.group, side, it.size.is_none().then_some(&it.name)), figure.samples.len())?;
+        }
+        contrasts(it).map_err(wrong)?;
     }
-    record.measurements.iter().try_for_each(|measurement| {
-        measurement.sides().try_for_each(|(side, figure)| {
-            let wrong = plausible(measurement.unit, is_difference(measurement), figure).err();
-            wrong.map_or(Ok(()), |what| {
-                Err(Problem::Impossible { measurement: measurement.name.clone(), what: format!("{side}: {what}") })
-            })
-        })
-    })
+    Ok(())
+}
+
+/// Whether what is said of both sides together is what their medians come to.
+fn contrasts(it: &Measurement) -> Result<(), String> {
+    let is_near = |told: f64, is: f64| (told - is).abs() <= is.abs() * 1e-9;
+    let medians = it.underpass.median.map(|underpass| Medians { kernel: it.kernel.median, underpass, baseline: None });
+    let ratio = medians.and_then(|medians| medians.ratio(it.better));
+    let difference = medians.and_then(|medians| Some(medians.underpass - medians.kernel?));
+    for (what, told, is) in [("ratio", it.ratio, ratio), ("difference", it.difference, difference)] {
+        if let Some(told) = told
+            && is.is_none_or(|is| !is_near(told, is))
+        {
+            return Err(format!("its {what} is said to be {told:?}, and that of its medians is {is:?}"));
+        }
+    }
+    Ok(())
 }
 
 fn texts(measurement: &Measurement) -> impl Iterator<Item = &String> {
@@ -68,10 +84,8 @@ fn is_difference(measurement: &Measurement) -> bool {
 }
 
 fn plausible(unit: Unit, is_difference: bool, figure: &Figure) -> Result<(), String> {
-    if figure.samples.len() > MOST_SAMPLES {
-        return Err(format!("more than {MOST_SAMPLES} samples"));
-    }
-    if let Some(sample) = figure.samples.iter().find(|it| !it.is_finite() || (**it < 0.0 && !is_difference)) {
+    let is_one = |sample: f64| sample == 0.0 || (is_possible(sample.abs()) && (sample > 0.0 || is_difference));
+    if let Some(sample) = figure.samples.iter().find(|it| !is_one(**it)) {
         return Err(format!("{sample} {} is no {}", unit.symbol(), unit.quantity()));
     }
     match (figure.median, median(&figure.samples)) {

@@ -1,11 +1,10 @@
 //! A survey of endpoints, as `underpass survey` writes it, checked.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 
-use serde::Deserialize;
-
-use super::{LONGEST_TEXT, Problem};
-use crate::survey::record::{SCHEMA, SurveyRecord, word};
+use super::{Amounts, Problem, check_texts, check_version, is_possible};
+use crate::statistic::median;
+use crate::survey::record::{Head, Key, SCHEMA, Series, SurveyRecord, word};
 
 const MOST_ENDPOINTS: usize = 100;
 const MOST_SERIES: usize = 200_000;
@@ -13,7 +12,7 @@ const MOST_SERIES: usize = 200_000;
 /// One survey, and the file that it came from.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Survey {
-    /// What the report and the advice call it: the file's name without its ending.
+    /// What the report and the advice call it: a name that no other has, as a rule its file's without the ending.
     pub name: String,
     /// What it measured.
     pub record: SurveyRecord,
@@ -25,20 +24,11 @@ impl Survey {
     /// # Errors
     /// It is damaged, of another version of the format, or has figures that cannot be true.
     pub fn parse(name: String, text: &[u8]) -> Result<Survey, Problem> {
-        // Another version may have other fields, so it is looked at first.
-        let Version { schema } = serde_json::from_slice(text)?;
-        if schema != SCHEMA {
-            return Err(Problem::Schema { kind: "survey", found: schema, known: SCHEMA });
-        }
+        check_version(text, "survey", SCHEMA)?;
         let record: SurveyRecord = serde_json::from_slice(text)?;
         check(&record)?;
         Ok(Survey { name, record })
     }
-}
-
-#[derive(Deserialize)]
-struct Version {
-    schema: u32,
 }
 
 fn check(record: &SurveyRecord) -> Result<(), Problem> {
@@ -46,24 +36,60 @@ fn check(record: &SurveyRecord) -> Result<(), Problem> {
         let most = format!("has more than {MOST_ENDPOINTS} endpoints or {MOST_SERIES} series");
         return Err(Problem::Excessive(most));
     }
-    let of_endpoints = record.head.endpoints.iter().flat_map(|it| [&it.name, &it.system]);
-    let mut texts = of_endpoints.chain(record.observations.iter().map(|it| &it.text));
-    if texts.any(|it| it.len() > LONGEST_TEXT) {
-        return Err(Problem::Excessive(format!("has a text of more than {LONGEST_TEXT} bytes")));
+    let Head { date, version, revision, endpoints, .. } = &record.head;
+    let of_head = [date, version].into_iter().chain(revision);
+    let of_endpoints = endpoints.iter().flat_map(|it| {
+        let own = [&it.name, &it.system, &it.address, &it.network].into_iter().chain(&it.emulation).chain(&it.revision);
+        own.chain(it.host.texts()).chain(it.tools.iter().map(|it| &it.version))
+    });
+    let of_skipped = record.skipped.iter().flat_map(|it| [&it.name, &it.reason]);
+    let of_samples = record.series.iter().flat_map(|it| it.samples.iter().map(|it| &it.at));
+    let of_observations = record.observations.iter().map(|it| &it.text);
+    check_texts(of_head.chain(of_endpoints).chain(of_skipped).chain(of_samples).chain(of_observations))?;
+    let names: BTreeSet<&String> = endpoints.iter().map(|it| &it.name).collect();
+    if names.len() < endpoints.len() {
+        return Err(Problem::Excessive("has two endpoints of one name".to_string()));
     }
-    let names: BTreeSet<&str> = record.head.endpoints.iter().map(|it| it.name.as_str()).collect();
+    let (mut amounts, mut keys, mut tools) = (Amounts::new(), BTreeSet::new(), BTreeMap::new());
     for series in &record.series {
         let key = &series.key;
-        let measurement = format!("{} → {}: {}, {}", key.sender, key.receiver, word(key.metric), key.size);
-        let wrong = |what: String| Problem::Impossible { measurement: measurement.clone(), what };
+        let wrong = |what: String| Problem::Impossible { measurement: key.to_string(), what };
         let ends = [Some(&key.sender), Some(&key.receiver), key.via.as_ref()];
-        if let Some(stranger) = ends.into_iter().flatten().find(|name| !names.contains(name.as_str())) {
+        if let Some(stranger) = ends.into_iter().flatten().find(|name| !names.contains(name)) {
             return Err(wrong(format!("{stranger:?} is none of its endpoints")));
         }
-        let bad = series.samples.iter().find(|it| !(it.value.is_finite() && it.value > 0.0));
-        if let Some(sample) = bad {
-            return Err(wrong(format!("{} {} is no such figure", sample.value, series.unit.symbol())));
+        if !keys.insert(key) {
+            return Err(wrong("it is there twice".to_string()));
         }
+        let tool = *tools.entry(key.metric).or_insert(key.tool);
+        if tool != key.tool {
+            return Err(wrong(format!("it is by {} and others by {}", key.tool.program(), tool.program())));
+        }
+        amounts.add(Key { size: 0, ..key.clone() }, series.samples.len())?;
+        check_figures(series).map_err(wrong)?;
     }
     Ok(())
+}
+
+fn check_figures(series: &Series) -> Result<(), String> {
+    let Series { key, unit, better, samples, summary } = series;
+    if (*unit, *better) != (key.metric.unit(), key.metric.better()) {
+        return Err(format!("it is in {}, where {} is better", unit.symbol(), word(*better)));
+    }
+    for sample in samples {
+        let percentiles = sample.percentiles.map(|it| [it.p50, it.p99, it.p999]).into_iter().flatten();
+        if !is_possible(sample.value) {
+            return Err(format!("{} {} is no such figure", sample.value, unit.symbol()));
+        }
+        if let Some(time) = percentiles.chain([sample.seconds]).find(|it| !is_possible(*it)) {
+            return Err(format!("{time} is no time"));
+        }
+    }
+    let is = median(&series.values());
+    match summary {
+        Some(summary) if is.is_none_or(|is| (summary.median - is).abs() > is * 1e-9) => {
+            Err(format!("its median is said to be {}, and that of its samples is {is:?}", summary.median))
+        }
+        _ => Ok(()),
+    }
 }

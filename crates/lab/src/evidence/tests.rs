@@ -1,6 +1,8 @@
 use std::fs;
 
 use super::*;
+use crate::plan::Plan;
+use crate::record::Measurement;
 use crate::record::tests::example;
 
 fn read(text: &str) -> Result<Evidence, EvidenceError> {
@@ -60,6 +62,17 @@ fn figures_that_cannot_be_true_are_found() {
         let error = read(&text.replacen(from, to, 1)).unwrap_err().to_string();
         assert!(error.contains("\"blocking, 1 B\": kernel: ") && error.contains(expected), "{error}");
     }
+    let refused = |change: fn(&mut Record)| {
+        let mut record = example();
+        change(&mut record);
+        Evidence::of("record".to_string(), record).unwrap_err().to_string()
+    };
+    assert!(refused(|it| it.measurements[1].kernel = vec![7e300].into()).contains(" ns is no duration"));
+    assert!(refused(|it| it.measurements[1].kernel = vec![7e-300].into()).contains(" ns is no duration"));
+    assert!(refused(|it| it.measurements[1].ratio = Some(1000.0)).contains("its ratio is said to be 1000.0"));
+    assert!(refused(|it| it.measurements[2].ratio = Some(2.0)).contains("and that of its medians is None"));
+    assert!(refused(|it| it.measurements[5].difference = Some(-1.0)).contains("its difference is said to be -1.0"));
+    assert!(refused(|it| it.measurements.push(it.measurements[0].clone())).contains("it is there twice"));
     let long = text.replace("not installed", &"x".repeat(5000));
     assert!(read(&long).unwrap_err().to_string().contains("more than 4096 bytes"));
 }
@@ -109,9 +122,23 @@ fn a_survey_is_checked_as_well() {
     let mut stranger = whole.clone();
     stranger["series"][0]["sender"] = "nobody".into();
     assert!(read(&stranger.to_string()).unwrap_err().to_string().contains("\"nobody\" is none of its endpoints"));
-    let mut liar = whole;
-    liar["series"][0]["samples"][0]["value"] = (-1.0).into();
-    assert!(read(&liar.to_string()).unwrap_err().to_string().contains("-1 B/s is no such figure"));
+    let refused = |change: &dyn Fn(&mut serde_json::Value)| {
+        let mut liar = whole.clone();
+        change(&mut liar);
+        read(&liar.to_string()).unwrap_err().to_string()
+    };
+    let sample = |it: &mut serde_json::Value, of: &str, is: f64| it["series"][0]["samples"][0][of] = is.into();
+    assert!(refused(&|it| sample(it, "value", -1.0)).contains("-1 B/s is no such figure"));
+    assert!(refused(&|it| sample(it, "value", 1e300)).contains(" B/s is no such figure"));
+    assert!(refused(&|it| sample(it, "seconds", 0.0)).contains("0 is no time"));
+    assert!(refused(&|it| it["series"][0]["unit"] = "ns".into()).contains("it is in ns, where higher is better"));
+    assert!(refused(&|it| it["series"][1] = it["series"][0].clone()).contains("it is there twice"));
+    assert!(refused(&|it| it["series"][1]["tool"] = "qperf".into()).contains("it is by qperf and others by iperf3"));
+    assert!(refused(&|it| it["endpoints"][1]["name"] = "host".into()).contains("two endpoints of one name"));
+    assert!(refused(&|it| it["endpoints"][1]["emulation"] = "x".repeat(5000).into()).contains("more than 4096 bytes"));
+    let summary = serde_json::json!({ "median": 1.0, "low": 1.0, "high": 1.0, "percentiles": null, "sender_cost": null,
+        "receiver_cost": null, "via_cost": null });
+    assert!(refused(&|it| it["series"][0]["summary"] = summary.clone()).contains("its median is said to be 1"));
 }
 
 /// A check of two cases: of one the advice is right, of the other wrong.
@@ -148,6 +175,38 @@ fn a_check_is_checked_as_well() {
     assert!(refused(&|it| it["cases"][0]["ways"][1]["measured"] = (-1.0).into()).contains("2 and -1 are no gains"));
     assert!(refused(&|it| it["cases"][1]["choice"] = "third".into()).contains("\"third\" is none of its ways"));
     assert!(refused(&|it| it["cases"] = 7.into()).contains("is no record"));
+}
+
+/// What a report or advice would compute for hours.
+#[test]
+fn more_than_can_be_computed_with_is_refused() {
+    let many = |sizes: u64, samples: usize| {
+        let mut record = example();
+        let plan = |size| Plan::duration("blocking", format!("{size} B")).of_size(size);
+        let measured = |size| Measurement::conclude("pingpong", &plan(size), vec![2.0; samples], vec![1.0], None, None);
+        record.measurements = (1..=sizes).map(measured).collect();
+        Evidence::of("many".to_string(), record).map(drop).map_err(|error| error.to_string())
+    };
+    assert_eq!(many(1000, 900), Ok(()));
+    assert_eq!(many(1001, 1).unwrap_err(), "has more than 1000 sizes of one curve");
+    assert_eq!(many(1, 10_001).unwrap_err(), "has more than 10000 samples of one figure");
+    assert_eq!(many(1000, 1000).unwrap_err(), "has more than 1000000 samples");
+}
+
+/// Advice names the record that it rests on, and a survey is called survey.json unless somebody says otherwise.
+#[test]
+fn records_of_one_name_are_told_apart() {
+    let folder = tempfile::tempdir().unwrap();
+    let files = ["a", "b"].map(|name| folder.path().join(name).join("survey.json"));
+    for file in &files {
+        fs::create_dir(file.parent().unwrap()).unwrap();
+        fs::write(file, survey().to_string()).unwrap();
+    }
+    let evidence = Evidence::read(&files).unwrap();
+    assert_eq!(evidence.names().collect::<Vec<_>>(), ["survey", files[1].to_str().unwrap()]);
+    let [one, other] = files;
+    let error = Evidence::read(&[one, other.clone(), other]).unwrap_err().to_string();
+    assert!(error.contains("b/survey.json: is named twice"), "{error}");
 }
 
 /// 10 GB, of which nothing is on the disk.

@@ -22,10 +22,11 @@
     return `${+(value / 1000 ** power).toPrecision(3)} ${["p", "n", "µ", "m", "", "k", "M", "G", "T"][power + 4]}${suffix}`;
   }
 
-  // Least and greatest of what is drawn along one axis.
-  function span(series, of) {
-    const values = series.flatMap((it) => it.points.flatMap(of)).filter((value) => Number.isFinite(value));
-    return [Math.min(...values), Math.max(...values)];
+  // Least and greatest of what is drawn along one axis. Nothing of 0 or less has a place on a logarithmic one.
+  function span(series, isLog, of) {
+    const has = (value) => Number.isFinite(value) && (value > 0 || !isLog);
+    const values = series.flatMap((it) => it.points.flatMap(of)).filter(has);
+    return values.reduce(([low, high], value) => [Math.min(low, value), Math.max(high, value)], [Infinity, -Infinity]);
   }
 
   // Round values between two others: powers of ten, with twice and five times them where these are few.
@@ -47,7 +48,7 @@
     if (data.ticks.length) {
       const [low, high] = isLog ? values.map(Math.log) : values;
       let last = -Infinity;
-      const shown = data.ticks.filter(([value]) => {
+      const shown = data.ticks.filter(([value]) => value > 0 || !isLog).filter(([value]) => {
         const at = (((isLog ? Math.log(value) : value) - low) / (high - low || 1)) * room;
         if (at - last < 56) return false;
         last = at;
@@ -100,8 +101,8 @@
     const x = { ...data.x, log: data.x.log && isLog }, y = { ...data.y, log: data.y.log && isLog };
     const below = 19.5 * legendRows(data.series.map((series) => series.name), element.clientWidth);
     const layout = {
-      xaxis: axis(x, span(data.series, (point) => point.x), x.log, room),
-      yaxis: axis(y, span(data.series, (point) => [point.low ?? point.y, point.high ?? point.y, point.y]), y.log, room),
+      xaxis: axis(x, span(data.series, x.log, (point) => point.x), x.log, room),
+      yaxis: axis(y, span(data.series, y.log, (point) => [point.low ?? point.y, point.high ?? point.y, point.y]), y.log, room),
       height: (isNarrow(element) ? 300 : 380) + below, legendBelow: 60,
     };
     return [data.series.map((series) => trace(series, x, y)), layout];
@@ -127,9 +128,10 @@
 
   function dots(element, data, isLog) {
     const layout = rowLayout(element, data);
-    const ends = span(data.series, (point) => [point.low ?? point.x, point.high ?? point.x, point.x]);
+    const log = data.x.log && isLog;
+    const ends = span(data.series, log, (point) => [point.low ?? point.x, point.high ?? point.x, point.x]);
     const reach = data.even === null ? ends : [Math.min(ends[0], data.even), Math.max(ends[1], data.even)];
-    layout.xaxis = axis(data.x, reach, data.x.log && isLog, 0);
+    layout.xaxis = axis(data.x, reach, log, 0);
     if (data.even !== null)
       layout.shapes = [{
         type: "line", layer: "below", yref: "paper", y0: 0, y1: 1, x0: data.even, x1: data.even, line: { color: colour("--quiet"), width: 1.5 },
@@ -270,10 +272,11 @@
     });
   }
 
-  // A table as a file: numbers in full, words as they are.
+  // A table as a file: numbers in full, words as they are, but none that a spreadsheet would take for a formula.
   function csv(table) {
-    const field = (text) => (/[",\n]/.test(text) ? `"${text.replaceAll('"', '""')}"` : text);
-    const words = (cell) => cell.querySelector("data")?.value ?? (cell.firstChild?.textContent ?? "").trim();
+    const field = (text) => (/[",\r\n]/.test(text) ? `"${text.replaceAll('"', '""')}"` : text);
+    const tame = (text) => (/^[=+\-@\t\r]/.test(text) ? `'${text}` : text);
+    const words = (cell) => cell.querySelector("data")?.value ?? tame((cell.firstChild?.textContent ?? "").trim());
     const rows = [...table.rows].map((row) => [...row.cells].map((cell) => field(words(cell))).join(","));
     return `${rows.join("\n")}\n`;
   }

@@ -1,34 +1,41 @@
 //! System E: every ordered pair of endpoints, as heat maps for each metric and size and as curves over size, as in the paper's
-//! figures 3 to 6.
+//! figures 3 to 6, and a file over TLS with and without offloading, as in its figure 1.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 
-use super::chart::{Chart, Role, describe};
+use super::chart::{Axis, Chart, Point, Role, Series as Points, describe};
 use super::curves::{figure, series};
 use super::page::{Figure, Section};
 use super::table::{Cell, Row, Table};
+use crate::bootstrap;
 use crate::evidence::Survey;
 use crate::record;
-use crate::statistic::median;
-use crate::survey::record::{Endpoint, Observation, Sample, Series, SurveyRecord, word};
-use crate::unit::{Unit, counted, size};
+use crate::survey::record::{Endpoint, Key, Metric, Observation, Percentiles, Sample, Series, SurveyRecord, word};
+use crate::survey::summary::{costs, percentiles};
+use crate::unit::{Unit, counted, digits, size};
 
 /// What distinguishes charts from each other: metric, connections, load, path.
 type Kind = (String, u32, String, String);
+
+/// The series of a kind, by sender and receiver.
+type Pairs<'a> = BTreeMap<(&'a str, &'a str), Vec<&'a Series>>;
 
 /// Adds what a survey has.
 pub fn add(section: &mut Section, survey: &Survey) {
     let survey = &survey.record;
     section.table(endpoints(survey));
     section.table(observations(survey));
-    let kinds: BTreeSet<Kind> = survey.series.iter().filter(|it| it.key.via.is_none()).map(kind).collect();
-    for kind in &kinds {
-        let those: Vec<&Series> =
-            survey.series.iter().filter(|it| it.key.via.is_none() && self::kind(it) == *kind).collect();
-        let sizes: BTreeSet<u64> = those.iter().map(|it| it.key.size).collect();
-        section.figures(sizes.iter().map(|size| heat(survey, &those, kind, *size)));
-        section.figures(survey.head.endpoints.iter().map(|sender| curves(survey, &those, kind, &sender.name)));
+    let mut kinds: BTreeMap<Kind, Pairs> = BTreeMap::new();
+    for series in survey.series.iter().filter(|it| it.key.via.is_none()) {
+        let pair = (series.key.sender.as_str(), series.key.receiver.as_str());
+        kinds.entry(kind(series)).or_default().entry(pair).or_default().push(series);
     }
+    for (kind, pairs) in &kinds {
+        let sizes: BTreeSet<u64> = pairs.values().flatten().map(|it| it.key.size).collect();
+        section.figures(sizes.iter().map(|size| heat(survey, pairs, kind, *size)));
+        section.figures(survey.head.endpoints.iter().map(|sender| curves(survey, pairs, kind, sender)));
+    }
+    section.figures([offloads(survey)]);
     section.folded(all(survey));
 }
 
@@ -47,72 +54,97 @@ fn words((metric, flows, load, path): &Kind) -> String {
 }
 
 fn named(survey: &SurveyRecord, name: &str) -> String {
-    let is_emulated = survey.endpoint(name).is_some_and(|it| it.emulated);
-    format!("{name}{}", if is_emulated { " (emulated)" } else { "" })
+    survey.endpoint(name).map_or_else(|| name.to_string(), Endpoint::label)
 }
 
-fn heat(survey: &SurveyRecord, those: &[&Series], kind: &Kind, bytes: u64) -> Option<Figure> {
-    let names: Vec<&str> = survey.head.endpoints.iter().map(|it| it.name.as_str()).collect();
-    let find = |sender: &str, receiver: &str| {
-        those.iter().find(|it| it.key.size == bytes && it.key.sender == sender && it.key.receiver == receiver)
+fn heat(survey: &SurveyRecord, pairs: &Pairs, kind: &Kind, bytes: u64) -> Option<Figure> {
+    let endpoints = &survey.head.endpoints;
+    let figure = |sender: &Endpoint, receiver: &Endpoint| -> Option<record::Figure> {
+        let all = pairs.get(&(sender.name.as_str(), receiver.name.as_str()))?;
+        all.iter().find(|it| it.key.size == bytes).map(|it| it.values().into())
     };
-    let unit = those.first()?.unit;
-    let show = |series: Option<&&Series>, of: &dyn Fn(&record::Figure) -> String| {
-        series.map(|it| of(&it.values().into())).unwrap_or_default()
-    };
-    let grid = |of: &dyn Fn(&record::Figure) -> String| -> Vec<Vec<String>> {
-        names.iter().map(|sender| names.iter().map(|it| show(find(sender, it), of)).collect()).collect()
-    };
-    let value = |sender: &&str, receiver: &&str| median(&find(sender, receiver)?.values());
-    let values: Vec<Vec<Option<f64>>> =
-        names.iter().map(|sender| names.iter().map(|receiver| value(sender, receiver)).collect()).collect();
-    if values.iter().flatten().flatten().count() < 2 {
+    let figures: Vec<Vec<Option<record::Figure>>> =
+        endpoints.iter().map(|sender| endpoints.iter().map(|receiver| figure(sender, receiver)).collect()).collect();
+    if figures.iter().flatten().flatten().count() < 2 {
         return None;
     }
-    let texts = grid(&|figure| figure.median.map(|it| unit.show(it)).unwrap_or_default());
-    let mut hovers = grid(&|figure| describe(unit, figure));
-    for (sender, row) in names.iter().zip(&mut hovers) {
-        for (receiver, hover) in names.iter().zip(row) {
-            let told = if hover.is_empty() { "not measured" } else { hover.as_str() };
-            *hover = format!("{sender} to {receiver}: {told}");
-        }
-    }
-    let caption = format!("{}, {}: sender by row, receiver by column", capital(&words(kind)), size(bytes));
-    let labels: Vec<String> = names.iter().map(|name| named(survey, name)).collect();
-    let rows = names.iter().zip(&labels).map(|(sender, label)| Row {
+    let unit = pairs.values().flatten().next()?.unit;
+    let labels: Vec<String> = endpoints.iter().map(Endpoint::label).collect();
+    let grid = |of: &dyn Fn(&str, &str, Option<&record::Figure>) -> String| -> Vec<Vec<String>> {
+        let row = |(sender, row): (&String, &Vec<Option<record::Figure>>)| {
+            labels.iter().zip(row).map(|(receiver, figure)| of(sender, receiver, figure.as_ref())).collect()
+        };
+        labels.iter().zip(&figures).map(row).collect()
+    };
+    let texts = grid(&|_, _, it| it.and_then(|it| it.median).map(|it| unit.show(it)).unwrap_or_default());
+    let hovers = grid(&|sender, receiver, it| {
+        let told = it.map_or_else(|| "not measured".to_string(), |it| describe(unit, it));
+        format!("{sender} to {receiver}: {told}")
+    });
+    let values = figures.iter().map(|row| row.iter().map(|it| it.as_ref()?.median).collect()).collect();
+    let cell = |it: &Option<record::Figure>| it.as_ref().map_or_else(Cell::default, |it| Cell::figure(unit, it));
+    let rows = labels.iter().zip(&figures).map(|(label, row)| Row {
         name: label.clone(),
         notes: Vec::new(),
-        cells: names
-            .iter()
-            .map(|receiver| {
-                find(sender, receiver).map_or_else(Cell::default, |it| Cell::figure(unit, &it.values().into()))
-            })
-            .collect(),
+        cells: row.iter().map(cell).collect(),
     });
+    let caption = format!("{}, {}: sender by row, receiver by column", capital(&words(kind)), size(bytes));
     let heads = std::iter::once("sender \\ receiver".to_string()).chain(labels.iter().cloned()).collect();
     let table = Table { caption: caption.clone(), heads, rows: rows.collect() };
-    let chart = Chart::Heat {
-        x_title: "receiver".to_string(),
-        y_title: "sender".to_string(),
-        columns: labels.clone(),
-        rows: labels,
-        values,
-        texts,
-        hovers,
-    };
+    let (x_title, y_title) = ("receiver".to_string(), "sender".to_string());
+    let chart = Chart::Heat { x_title, y_title, columns: labels.clone(), rows: labels, values, texts, hovers };
     Some(Figure { caption, chart, table })
 }
 
 /// One sender's curves over size, one for each receiver.
-fn curves(survey: &SurveyRecord, those: &[&Series], kind: &Kind, sender: &str) -> Option<Figure> {
-    let unit = those.first()?.unit;
+fn curves(survey: &SurveyRecord, pairs: &Pairs, kind: &Kind, sender: &Endpoint) -> Option<Figure> {
+    let unit = pairs.values().flatten().next()?.unit;
     let lines = survey.head.endpoints.iter().enumerate().map(|(number, receiver)| {
-        let points = those.iter().filter(|it| it.key.sender == sender && it.key.receiver == receiver.name);
-        let points = points.map(|it| (it.key.size, it.values().into()));
-        series(format!("to {}", named(survey, &receiver.name)), Role::Measured, number, unit, points)
+        let those = pairs.get(&(sender.name.as_str(), receiver.name.as_str())).into_iter().flatten();
+        let points = those.map(|it| (it.key.size, it.values().into()));
+        series(format!("to {}", receiver.label()), Role::Measured, number, unit, points)
     });
-    let caption = format!("{} over size, from {}", capital(&words(kind)), named(survey, sender));
+    let caption = format!("{} over size, from {}", capital(&words(kind)), sender.label());
     figure(caption, "size of a message", &kind.0, unit, lines.collect())
+}
+
+/// The paper's figure 1: a file over TLS, encrypted by the sender and by an endpoint to which it offloads that.
+fn offloads(survey: &SurveyRecord) -> Option<Figure> {
+    let unit = Unit::Nanoseconds;
+    let own = |key: &Key| survey.series.iter().find(|it| it.key == Key { via: None, ..key.clone() });
+    let offloaded = survey.series.iter().filter(|it| it.key.metric == Metric::Tls && it.key.via.is_some());
+    let (mut by_sender, mut by_other) =
+        (Points::new("encrypted by the sender", Role::Kernel, 1), Points::new("offloaded", Role::Measured, 0));
+    let (mut rows, mut table) = (Vec::new(), Vec::new());
+    for (other, sender) in offloaded.filter_map(|it| Some((it, own(&it.key)?))) {
+        let key = &other.key;
+        let via = named(survey, key.via.as_deref().unwrap_or_default());
+        let ends = [&key.sender, &key.receiver].map(|name| named(survey, name));
+        let name = format!("{} → {}, {}, offloaded to {via}", ends[0], ends[1], size(key.size));
+        let figures: [record::Figure; 2] = [sender, other].map(|it| it.values().into());
+        for (points, figure) in [&mut by_sender, &mut by_other].into_iter().zip(&figures) {
+            let Some(Point { y, low, high, text, .. }) = Point::over(0.0, unit, figure) else { continue };
+            points.points.push(Point { x: y, y: rows.len() as f64, low, high, text });
+        }
+        let ratio = figures[1].median.zip(figures[0].median).map(|(over, under)| over / under);
+        let interval = bootstrap::of_ratio(&figures[1].samples, &figures[0].samples);
+        let small = interval.map(|it| format!("{} – {}×", digits(it.low), digits(it.high))).unwrap_or_default();
+        let ratio =
+            ratio.map_or_else(Cell::default, |it| Cell { small, ..Cell::number(format!("{}×", digits(it)), it) });
+        let cells = figures.iter().map(|it| Cell::figure(unit, it)).chain([ratio]).collect();
+        table.push(Row { name: name.clone(), notes: Vec::new(), cells });
+        rows.push(name);
+    }
+    if rows.is_empty() {
+        return None;
+    }
+    let caption =
+        "A file over TLS, encrypted by the sender and by a SmartNIC beside it (the paper's figure 1)".to_string();
+    let heads = ["", "by the sender", "offloaded", "offloaded, as a multiple"].map(str::to_string).into();
+    let table = Table { caption: caption.clone(), heads, rows: table };
+    let chart =
+        Chart::Dots { x: Axis::of(unit, "time of the transfer"), rows, series: vec![by_sender, by_other], even: None };
+    Some(Figure { caption, chart, table })
 }
 
 fn endpoints(survey: &SurveyRecord) -> Table {
@@ -141,14 +173,15 @@ fn observations(survey: &SurveyRecord) -> Table {
     }
 }
 
-/// Every figure, with the processor time that it took at both ends.
+/// Every figure, with its distribution, and the processor time that it took at each end.
 fn all(survey: &SurveyRecord) -> Table {
-    let row = |it: &Series| {
+    let distributions: Vec<_> = survey.series.iter().map(|it| percentiles(&it.samples)).collect();
+    let has_distributions = distributions.iter().any(Option::is_some);
+    let row = |(it, distribution): (&Series, &Option<Percentiles>)| {
         let key = &it.key;
-        let via = key.via.as_ref().map(|via| format!(", TLS by {via}")).unwrap_or_default();
-        let cost = |time: fn(&Sample) -> u64| {
-            let each = |sample: &Sample| Some(time(sample) as f64 / sample.pieces(key.metric)?);
-            let costs: Option<Vec<f64>> = it.samples.iter().map(each).collect();
+        let via = key.via.as_ref().map(|via| format!(", TLS by {}", named(survey, via))).unwrap_or_default();
+        let cost = |time: fn(&Sample) -> Option<u64>| {
+            let costs = costs(key.metric, &it.samples, time);
             costs.map_or_else(Cell::default, |costs| Cell::figure(Unit::Nanoseconds, &costs.into()))
         };
         let name = format!(
@@ -159,14 +192,22 @@ fn all(survey: &SurveyRecord) -> Table {
             size(key.size),
             word(key.tool)
         );
-        let cells =
-            vec![Cell::figure(it.unit, &it.values().into()), cost(|it| it.sender_time), cost(|it| it.receiver_time)];
+        let mut cells = vec![Cell::figure(it.unit, &it.values().into())];
+        if has_distributions {
+            let shares = distribution.map(|it| [it.p50, it.p99, it.p999].map(Some)).unwrap_or_default();
+            let cell = |ns: f64| Cell::number(Unit::Nanoseconds.show(ns), ns);
+            cells.extend(shares.map(|share| share.map_or_else(Cell::default, cell)));
+        }
+        cells.extend([cost(|it| Some(it.sender_time)), cost(|it| Some(it.receiver_time)), cost(|it| it.via_time)]);
         Row { name, notes: Vec::new(), cells }
     };
+    let distribution: &[&str] = if has_distributions { &["p50", "p99", "p99.9"] } else { &[] };
+    let times = ["sender", "receiver", "who encrypts for it"].map(|end| format!("processor time, {end}"));
+    let heads = ["", "figure"].iter().chain(distribution).map(|head| head.to_string()).chain(times);
     Table {
         caption: "All figures; processor time for each byte, and of latency for each exchange".to_string(),
-        heads: ["", "figure", "processor time, sender", "processor time, receiver"].map(str::to_string).into(),
-        rows: survey.series.iter().map(row).collect(),
+        heads: heads.collect(),
+        rows: survey.series.iter().zip(&distributions).map(row).collect(),
     }
 }
 

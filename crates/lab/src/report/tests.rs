@@ -209,7 +209,48 @@ fn endpoints_are_drawn_by_pair() {
     assert_eq!(kinds, ["heat", "heat", "lines", "lines"]);
     assert_eq!(charts[0]["values"], serde_json::json!([[null, 1.005e8], [2.01e8, null]]));
     assert_eq!(charts[0]["rows"][1], "card (emulated)", "what is emulated is labelled");
+    assert_eq!(charts[0]["hovers"][0][0], "host (emulated) to host (emulated): not measured");
     assert!(page.contains("as &#60;it&#62; is") && page.contains("7.00 ns"), "{}", without_library(&page));
+}
+
+/// What a SmartNIC does to a transfer, and how exchanges were distributed where the tool tells.
+#[test]
+fn a_file_is_drawn_with_and_without_offloading() {
+    let mut survey = crate::evidence::tests::survey();
+    let mut far = survey["endpoints"][0].clone();
+    (far["name"], far["emulated"]) = ("far".into(), false.into());
+    survey["endpoints"].as_array_mut().unwrap().push(far);
+    for (via, times) in [(serde_json::Value::Null, [1e9, 1.1e9]), ("card".into(), [2e9, 2.2e9])] {
+        let mut series = survey["series"][0].clone();
+        for (of, is) in
+            [("receiver", "far"), ("tool", "openssl"), ("metric", "tls"), ("unit", "ns"), ("better", "lower")]
+        {
+            series[of] = is.into();
+        }
+        series["via"] = via;
+        for (sample, time) in times.into_iter().enumerate() {
+            series["samples"][sample]["value"] = time.into();
+        }
+        series["samples"][0]["via_time"] = 3000.into();
+        series["samples"][1]["via_time"] = 3000.into();
+        survey["series"].as_array_mut().unwrap().push(series);
+    }
+    let survey = Survey::parse("survey".to_string(), survey.to_string().as_bytes()).unwrap();
+    let page = html(&Evidence { surveys: vec![survey.clone()], ..Evidence::default() }).unwrap();
+    let charts = charts(&page);
+    let [.., dots] = &charts[..] else { panic!("no chart") };
+    assert_eq!((&dots["kind"], names(dots)), (&"dots".into(), vec!["encrypted by the sender", "offloaded"]));
+    assert_eq!(dots["rows"], serde_json::json!(["host (emulated) → far, 64 B, offloaded to card (emulated)"]));
+    assert_eq!(dots["series"][1]["points"][0]["x"], 2.1e9);
+    assert!(page.contains(">2.00×</data><small>1.82 – 2.20×"), "{}", without_library(&page));
+    let shown = without_library(&page);
+    assert!(shown.contains("3.00 ns") && !shown.contains("p99.9"), "who encrypts takes time: {shown}");
+
+    let mut told = survey;
+    let percentiles = crate::survey::record::Percentiles { p50: 1e3, p99: 2e3, p999: 345e3 };
+    told.record.series[0].samples.iter_mut().for_each(|it| it.percentiles = Some(percentiles));
+    let page = html(&Evidence { surveys: vec![told], ..Evidence::default() }).unwrap();
+    assert!(page.contains("<th scope=\"col\">p99.9</th>") && page.contains("<data value=\"345000\">345 µs</data>"));
 }
 
 /// Two cases, one of them wrong: what they come to, and the wrong one by itself.

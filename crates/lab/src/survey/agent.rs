@@ -1,13 +1,14 @@
 //! The agent: waits at an endpoint for one coordinator at a time, and does what it asks.
 
+use std::cell::Cell;
 use std::io::{Read, Write};
 use std::net::{Shutdown, SocketAddr, TcpListener, TcpStream};
 use std::ops::RangeInclusive;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc;
 use std::thread;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result};
 
@@ -20,7 +21,7 @@ use super::work::Work;
 use crate::interrupt;
 use crate::launcher::Launcher;
 
-/// How long a stranger may take for a word of the greeting.
+/// How long a stranger may take for the greeting.
 const GREETING: Duration = Duration::from_secs(10);
 /// Strangers that are listened to at a time.
 const STRANGERS: usize = 16;
@@ -76,31 +77,33 @@ impl Agent {
         told: &(dyn Fn(Event) + Sync),
         ended: &(dyn Fn() -> bool + Sync),
     ) -> Result<()> {
-        let (taken, strangers) = (AtomicBool::new(false), AtomicUsize::new(0));
+        let taken = AtomicBool::new(false);
         thread::scope(|scope| {
+            let mut strangers = Strangers(Vec::new());
             while !ended() {
-                if !readable(listener, LOOK)? {
+                let is_there = readable(listener, LOOK)?;
+                strangers.end(GREETING);
+                if !is_there {
                     continue;
                 }
                 let Ok((stream, from)) = listener.accept() else { continue };
-                if strangers.fetch_add(1, Ordering::Relaxed) >= STRANGERS {
-                    strangers.fetch_sub(1, Ordering::Relaxed);
-                    continue;
-                }
-                let (taken, strangers) = (&taken, &strangers);
+                let Some(is_greeted) = strangers.add(&stream) else { continue };
+                let taken = &taken;
                 scope.spawn(move || {
-                    let greeted = greeted(&stream, &self.token, taken);
-                    strangers.fetch_sub(1, Ordering::Relaxed);
-                    match greeted {
+                    let seat = Seat { taken, is_ours: Cell::new(false) };
+                    let greeted = greeted(&stream, &self.token, &seat);
+                    is_greeted.store(true, Ordering::Relaxed);
+                    let over = match greeted {
                         Ok((say, hear)) => {
                             told(Event::Coordinator(from));
                             self.work(say, hear, ended);
-                            let _ = stream.shutdown(Shutdown::Both);
-                            taken.store(false, Ordering::Release);
-                            told(Event::Gone(from));
+                            Event::Gone(from)
                         }
-                        Err(error) => told(Event::Refused(from, error)),
-                    }
+                        Err(error) => Event::Refused(from, error),
+                    };
+                    let _ = stream.shutdown(Shutdown::Both);
+                    drop(seat);
+                    told(over);
                 });
             }
             Ok(())
@@ -148,12 +151,63 @@ impl Agent {
     }
 }
 
-fn greeted(stream: &TcpStream, token: &Token, taken: &AtomicBool) -> Result<(Sender, Receiver), ChannelError> {
+/// Who is being greeted: a word at a time may be in time, and all of them never come. On drop nobody is waited for.
+struct Strangers(Vec<(Instant, TcpStream, Arc<AtomicBool>)>);
+
+impl Strangers {
+    /// What to set when the stranger is none any more; `None` if there are too many.
+    fn add(&mut self, stream: &TcpStream) -> Option<Arc<AtomicBool>> {
+        let own = stream.try_clone().ok().filter(|_| self.0.len() < STRANGERS)?;
+        let is_greeted = Arc::new(AtomicBool::new(false));
+        self.0.push((Instant::now(), own, is_greeted.clone()));
+        Some(is_greeted)
+    }
+
+    /// Ends who came this long ago.
+    fn end(&mut self, after: Duration) {
+        self.0.retain(|(since, stream, is_greeted)| {
+            let is_stranger = !is_greeted.load(Ordering::Relaxed);
+            if is_stranger && since.elapsed() >= after {
+                let _ = stream.shutdown(Shutdown::Both);
+            }
+            is_stranger
+        });
+    }
+}
+
+impl Drop for Strangers {
+    fn drop(&mut self) {
+        self.end(Duration::ZERO);
+    }
+}
+
+/// The seat of the one coordinator. Who took it leaves it on drop, also if the greeting broke off after that.
+struct Seat<'a> {
+    taken: &'a AtomicBool,
+    is_ours: Cell<bool>,
+}
+
+impl Seat<'_> {
+    fn take(&self) -> bool {
+        self.is_ours.set(!self.taken.swap(true, Ordering::Acquire));
+        self.is_ours.get()
+    }
+}
+
+impl Drop for Seat<'_> {
+    fn drop(&mut self) {
+        if self.is_ours.get() {
+            self.taken.store(false, Ordering::Release);
+        }
+    }
+}
+
+fn greeted(stream: &TcpStream, token: &Token, seat: &Seat) -> Result<(Sender, Receiver), ChannelError> {
     stream.set_read_timeout(Some(GREETING))?;
     stream.set_write_timeout(Some(GREETING))?;
     stream.set_nodelay(true)?;
     let ends = (Box::new(stream.try_clone()?) as _, Box::new(stream.try_clone()?) as _);
-    let greeted = channel::answer(ends, token, || !taken.swap(true, Ordering::Acquire))?;
+    let greeted = channel::answer(ends, token, || seat.take())?;
     stream.set_read_timeout(Some(SILENCE))?;
     Ok(greeted)
 }

@@ -21,6 +21,8 @@ const PROTOCOL: u8 = 1;
 const MAGIC: &[u8; 15] = b"underpass-agent";
 /// Longest text of a message, in octets.
 const LONGEST: usize = 1 << 20;
+/// Longest reason why a message makes no sense, in characters: it may have all of the message in it.
+const LONGEST_REASON: usize = 300;
 const CODE: usize = 32;
 
 /// Why nothing can be said or heard.
@@ -53,7 +55,7 @@ pub enum ChannelError {
     #[error("the other end announced a message of {0} bytes; the longest is {LONGEST}")]
     TooLong(usize),
     /// A message that makes no sense.
-    #[error("the other end said something that makes no sense: {0}")]
+    #[error("the other end said something that makes no sense: {}", .0.to_string().chars().take(LONGEST_REASON).collect::<String>())]
     Content(#[from] serde_json::Error),
 }
 

@@ -165,13 +165,26 @@ impl Child {
     ///
     /// # Errors
     /// It fails, takes longer than `limit` or prints too much, or `gone` becomes true.
-    pub fn finish(mut self, limit: Duration, gone: &AtomicBool) -> Result<Output, ChildError> {
+    pub fn finish(self, limit: Duration, gone: &AtomicBool) -> Result<Output, ChildError> {
+        self.finish_beside(&|| Ok(()), limit, gone)
+    }
+
+    /// The same, as long as others may go on that run meanwhile.
+    ///
+    /// # Errors
+    /// As of [`Child::finish`], or those of `others`.
+    pub fn finish_beside(
+        mut self,
+        others: &dyn Fn() -> Result<(), ChildError>,
+        limit: Duration,
+        gone: &AtomicBool,
+    ) -> Result<Output, ChildError> {
         let last = Instant::now() + limit;
         let ended = loop {
             if let Some(ended) = self.wait(LOOK)? {
                 break ended;
             }
-            self.check(gone)?;
+            self.check(gone).and_then(|()| others())?;
             if Instant::now() > last {
                 return Err(ChildError::Hung { name: self.name.clone(), limit: limit.as_secs() });
             }

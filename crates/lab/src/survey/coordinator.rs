@@ -66,6 +66,17 @@ pub enum SurveyError {
     /// The file has a record.
     #[error("{} has a whole survey already; name another file with --json", .0.display())]
     Complete(PathBuf),
+    /// The file has a part of a survey, whose journal is not there.
+    #[error(
+        "{} is a survey that was not finished, and its journal {} is not there, without which it cannot go on; put it back, or name \
+             another file with --json", path.display(), journal.display()
+    )]
+    NoJournal {
+        /// The record.
+        path: PathBuf,
+        /// Where its journal was.
+        journal: PathBuf,
+    },
     /// The file has something else.
     #[error(transparent)]
     NotASurvey(#[from] ReadError),
@@ -120,10 +131,17 @@ pub fn journal_of(json: &Path) -> PathBuf {
 /// [`SurveyError`], or Ctrl-C cannot be watched for.
 pub fn run(survey: &Survey) -> Result<Outcome> {
     interrupt::watch().context("cannot watch for Ctrl-C")?;
-    if survey.json.exists() && SurveyRecord::read_json(survey.json).map_err(SurveyError::from)?.complete {
-        return Err(SurveyError::Complete(survey.json.into()).into());
+    let path = journal_of(survey.json);
+    if survey.json.exists() {
+        if SurveyRecord::read_json(survey.json).map_err(SurveyError::from)?.complete {
+            return Err(SurveyError::Complete(survey.json.into()).into());
+        }
+        // What it has would be lost with the next record.
+        if !path.exists() {
+            return Err(SurveyError::NoJournal { path: survey.json.into(), journal: path }.into());
+        }
     }
-    let mut journal = Journal::open(&journal_of(survey.json)).map_err(SurveyError::from)?;
+    let mut journal = Journal::open(&path).map_err(SurveyError::from)?;
     let (remotes, endpoints, facts) = match meet(survey.places, survey.connect) {
         Ok(met) => met,
         Err(error) => {
@@ -302,7 +320,7 @@ impl Run<'_> {
                 Err(Trouble::Interrupted) => return Ok(Taken::Interrupted),
                 Err(Trouble::Lost(index, error)) => {
                     if !self.find_again(index, &error)? {
-                        return Ok(Taken::Nothing);
+                        return Ok(if interrupt::check().is_err() { Taken::Interrupted } else { Taken::Nothing });
                     }
                     // It is there again, but this figure may be what it ends of.
                     if attempt == TRIES {

@@ -9,7 +9,7 @@ use std::path::{Path, PathBuf};
 
 use serde::{Deserialize, Serialize};
 
-use super::record::{Endpoint, FORMAT, Head, Key, SCHEMA, Sample};
+use super::record::{Endpoint, FORMAT, Head, Key, SCHEMA, Sample, Version};
 
 /// A sample with its figure.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -93,20 +93,15 @@ impl Journal {
     }
 
     fn read(&mut self, number: usize, line: &[u8]) -> Result<(), JournalError> {
-        let damaged = |error: serde_json::Error| JournalError::Damaged {
-            path: self.path.clone(),
-            line: number,
-            error: error.to_string(),
-        };
+        let damage = |error: String| JournalError::Damaged { path: self.path.clone(), line: number, error };
+        let damaged = |error: serde_json::Error| damage(error.to_string());
         if number > 1 {
             let entry: Entry = serde_json::from_slice(line).map_err(damaged)?;
+            if entry.sample.value <= 0.0 {
+                return Err(damage(format!("{} is no figure", entry.sample.value)));
+            }
             self.entries.push(entry);
             return Ok(());
-        }
-        #[derive(Deserialize)]
-        struct Version {
-            format: String,
-            schema: u32,
         }
         let Version { format, schema } = serde_json::from_slice(line).map_err(damaged)?;
         if (format.as_str(), schema) != (FORMAT, SCHEMA) {
@@ -301,6 +296,7 @@ mod tests {
             Journal::open(&path).unwrap_err().to_string()
         };
         assert!(message(text.replacen("\"value\":2.0", "\"value\":NaN", 1)).starts_with("line 3 of the journal"));
+        assert!(message(text.replacen("\"value\":2.0", "\"value\":-2.0", 1)).contains("is damaged (-2 is no figure)"));
         assert!(message(text.replacen("\"schema\":1", "\"schema\":0", 1)).contains("underpass-survey 0"));
     }
 

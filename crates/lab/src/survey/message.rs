@@ -198,6 +198,8 @@ pub struct Lie {
 const LONGEST: f64 = 3600.0;
 /// Most bytes per second that any network of one computer carries, and more.
 const FASTEST: f64 = 1e13;
+/// How many times faster exchanges may be that are not in a sample's latency.
+const FASTER: f64 = 10.0;
 /// Nobody measures with more processors than this.
 const PROCESSORS: f64 = 4096.0;
 
@@ -211,18 +213,32 @@ impl Reading {
             let possible = value.is_finite() && value > 0.0 && value <= most;
             if possible { Ok(()) } else { Err(Lie { what, value: value.to_string() }) }
         };
+        let fits = |what, value: u64, possible| {
+            if possible { Ok(()) } else { Err(Lie { what, value: value.to_string() }) }
+        };
         positive("a duration in seconds", self.seconds, elapsed.clamp(0.0, LONGEST) * 1.01 + 0.01)?;
         let duration = self.seconds * 1e9;
         match client {
             Client::Throughput { .. } => {
                 positive("a throughput in bytes per second", self.value, FASTEST)?;
-                let bytes = self.bytes.unwrap_or(0) as f64;
+                let bytes = self.bytes.unwrap_or(0);
                 // Both are from the same tool; they differ by the rounding of the duration.
-                let apart = (self.value * self.seconds - bytes).abs();
-                positive("a number of bytes", if apart <= 0.05 * bytes { bytes } else { f64::NAN }, FASTEST * LONGEST)?;
+                let apart = (self.value * self.seconds - bytes as f64).abs();
+                fits("a number of bytes", bytes, apart <= 0.05 * bytes as f64)?;
             }
-            Client::Latency { .. } => positive("a latency in ns", self.value, duration)?,
-            Client::Tls { .. } => positive("a time of transfer in ns", self.value, duration * 1.01 + 1e6)?,
+            Client::Latency { .. } => {
+                positive("a latency in ns", self.value, duration)?;
+                if let Some(exchanges) = self.exchanges {
+                    // Each takes twice the latency; those before and after what the latency is of may have been faster.
+                    let most = FASTER * elapsed * 1e9 / (2.0 * self.value);
+                    fits("a number of exchanges", exchanges, exchanges > 0 && exchanges as f64 <= most)?;
+                }
+            }
+            Client::Tls { size, .. } => {
+                positive("a time of transfer in ns", self.value, duration * 1.01 + 1e6)?;
+                let bytes = self.bytes.unwrap_or(0);
+                fits("a number of bytes", bytes, bytes == *size)?;
+            }
         }
         if let Some(Percentiles { p50, p99, p999 }) = self.percentiles {
             for value in [p50, p99, p999] {
@@ -281,6 +297,12 @@ mod tests {
         assert!(refused(|it| it.percentiles.as_mut().unwrap().p99 = 1.0).contains("percentiles"));
         assert!(refused(|it| it.percentiles.as_mut().unwrap().p999 = f64::NAN).contains("NaN"));
         assert!(refused(|it| it.processor_time = u64::MAX).contains("processor time"));
+        assert!(refused(|it| it.exchanges = Some(u64::MAX)).contains("a number of exchanges of 18446744073709551615"));
+        assert!(refused(|it| it.exchanges = Some(0)).contains("a number of exchanges of 0"));
+        let file = Reading { bytes: Some(1), ..reading(1e8) };
+        let sent = |size| file.check(&Client::Tls { size, offloaded: false }, 1.0);
+        assert_eq!(sent(1), Ok(()));
+        assert_eq!(sent(1 << 20).unwrap_err().to_string(), "the agent gave a number of bytes of 1, which cannot be");
         let mut other = reading(1e9);
         other.bytes = Some(7);
         assert!(other.check(&THROUGHPUT, 1.0).unwrap_err().to_string().contains("a number of bytes"));

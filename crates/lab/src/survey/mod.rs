@@ -29,7 +29,7 @@ mod quota;
 pub mod record;
 pub mod remote;
 mod sample;
-mod summary;
+pub(crate) mod summary;
 pub mod token;
 mod tool;
 pub mod toolbox;

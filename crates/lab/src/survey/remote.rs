@@ -9,6 +9,7 @@ use std::time::{Duration, Instant};
 
 use super::channel::{self, ChannelError, Receiver, Sender};
 use super::message::{Facts, Reply, Request, Stopped};
+use super::record::Tool;
 use super::token::Token;
 use crate::interrupt::{self, Interrupted};
 
@@ -16,8 +17,8 @@ use crate::interrupt::{self, Interrupted};
 const CONNECT: Duration = Duration::from_secs(10);
 /// How long a command may take until its agent answers: ssh may have to connect, and srun to wait for a node.
 const START: Duration = Duration::from_secs(60);
-/// Longest reason that is kept, in characters: a tool's last words are shorter.
-const LONGEST_REASON: usize = 2000;
+/// Longest text of an agent that is kept, in bytes: a tool's last words are shorter.
+const LONGEST_TEXT: usize = 2000;
 /// Time from one look for Ctrl-C to the next.
 const LOOK: Duration = Duration::from_millis(100);
 
@@ -49,6 +50,9 @@ pub enum AgentError {
     /// It answers something else.
     #[error("the agent answered something else than what was asked")]
     Confused,
+    /// It says more of itself than any agent does.
+    #[error("the agent describes itself by a text of more than {LONGEST_TEXT} bytes, or by more tools than there are")]
+    Wordy,
     /// It could not.
     #[error("{0}")]
     Failed(String),
@@ -135,7 +139,7 @@ impl Remote {
     pub fn ask(&mut self, request: &Request, limit: Duration) -> Result<Reply, AgentError> {
         self.say.say(request).map_err(AgentError::Lost)?;
         match wait(&self.replies, limit)?.map_err(AgentError::Lost)? {
-            Reply::Failed { reason } => Err(AgentError::Failed(reason.chars().take(LONGEST_REASON).collect())),
+            Reply::Failed { reason } => Err(AgentError::Failed(start(reason))),
             reply => Ok(reply),
         }
     }
@@ -146,6 +150,7 @@ impl Remote {
     /// [`AgentError`].
     pub fn describe(&mut self, limit: Duration) -> Result<Facts, AgentError> {
         match self.ask(&Request::Describe, limit)? {
+            Reply::Facts(facts) if is_wordy(&facts) => Err(AgentError::Wordy),
             Reply::Facts(facts) => Ok(*facts),
             _ => Err(AgentError::Confused),
         }
@@ -179,7 +184,7 @@ impl Remote {
     /// [`AgentError`].
     pub fn stop(&mut self, job: u32, limit: Duration) -> Result<Stopped, AgentError> {
         match self.ask(&Request::Stop { job }, limit)? {
-            Reply::Stopped(stopped) => Ok(stopped),
+            Reply::Stopped(stopped) => Ok(Stopped { complaint: stopped.complaint.map(start), ..stopped }),
             _ => Err(AgentError::Confused),
         }
     }
@@ -200,6 +205,21 @@ impl Drop for Remote {
         let _ = child.kill();
         let _ = child.wait();
     }
+}
+
+/// As much of a text as is kept.
+fn start(mut text: String) -> String {
+    let end = (0..=LONGEST_TEXT.min(text.len())).rev().find(|end| text.is_char_boundary(*end));
+    text.truncate(end.unwrap_or(0));
+    text
+}
+
+fn is_wordy(facts: &Facts) -> bool {
+    let Facts { version, revision, host, tools, unusable, network, .. } = facts;
+    let own = [Some(version), revision.as_ref(), Some(network)].into_iter().flatten();
+    let of_tools = tools.iter().map(|it| &it.version).chain(unusable.iter().map(|(_, reason)| reason));
+    let has_more = tools.len() + unusable.len() > Tool::ALL.len();
+    has_more || own.chain(host.texts()).chain(of_tools).any(|text| text.len() > LONGEST_TEXT)
 }
 
 /// Hears by a thread, which ends with the connection.

@@ -1,26 +1,15 @@
 //! What the samples of a series come to: median, bootstrap interval, percentiles, processor time per byte and exchange.
 
-use fastrand::Rng;
-
 use super::record::{Key, Metric, Percentiles, Sample, Series, Summary};
 use crate::bootstrap::{self, Interval};
 use crate::statistic::median;
-
-/// Seed of the draws, so that the same samples always have the same interval.
-const SEED: u64 = 0x5eed;
 
 /// What these samples come to; `None` of none.
 pub fn summarize(metric: Metric, samples: &[Sample]) -> Option<Summary> {
     let values: Vec<f64> = samples.iter().map(|sample| sample.value).collect();
     let middle = median(&values)?;
-    let mut drawn = Vec::new();
-    let Interval { low, high } =
-        bootstrap::of(&mut Rng::with_seed(SEED), |rng| bootstrap::redrawn_median(rng, &values, &mut drawn))?;
-    let cost = |time: fn(&Sample) -> Option<u64>| {
-        let costs: Option<Vec<f64>> =
-            samples.iter().map(|sample| Some(time(sample)? as f64 / sample.pieces(metric)?)).collect();
-        median(&costs?)
-    };
+    let Interval { low, high } = bootstrap::of_median(&values).unwrap_or(Interval { low: middle, high: middle });
+    let cost = |time: fn(&Sample) -> Option<u64>| median(&costs(metric, samples, time)?);
     Some(Summary {
         median: middle,
         low,
@@ -56,7 +45,13 @@ impl Sample {
     }
 }
 
-fn percentiles(samples: &[Sample]) -> Option<Percentiles> {
+/// Processor time for each byte, of latency for each exchange, in ns; `None` if a sample does not tell one of them.
+pub fn costs(metric: Metric, samples: &[Sample], time: fn(&Sample) -> Option<u64>) -> Option<Vec<f64>> {
+    samples.iter().map(|sample| Some(time(sample)? as f64 / sample.pieces(metric)?)).collect()
+}
+
+/// The median of each percentile of the samples.
+pub fn percentiles(samples: &[Sample]) -> Option<Percentiles> {
     let all: Vec<Percentiles> = samples.iter().map(|sample| sample.percentiles).collect::<Option<_>>()?;
     let of = |which: fn(&Percentiles) -> f64| median(&all.iter().map(which).collect::<Vec<_>>());
     Some(Percentiles { p50: of(|it| it.p50)?, p99: of(|it| it.p99)?, p999: of(|it| it.p999)? })

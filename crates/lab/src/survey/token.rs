@@ -2,11 +2,13 @@
 
 use std::fs::{File, Permissions};
 use std::io::{self, Read, Write};
-use std::os::unix::fs::{MetadataExt, OpenOptionsExt, PermissionsExt};
+use std::os::unix::fs::{MetadataExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 
 use rustix::process::geteuid;
 use rustix::rand::{GetRandomFlags, getrandom};
+
+use crate::replace::beside;
 
 /// Fewest octets of a token.
 const LEAST: usize = 16;
@@ -95,12 +97,17 @@ impl Token {
     /// It cannot be written.
     pub fn make(path: &Path) -> Result<(), TokenError> {
         let make = || {
-            let mut file = File::options().write(true).create_new(true).mode(0o600).open(path)?;
+            let mut file = beside(path, 0o600)?;
             // The umask may have taken away even from that.
-            file.set_permissions(Permissions::from_mode(0o600))?;
+            file.as_file().set_permissions(Permissions::from_mode(0o600))?;
             let text: String = random()?.iter().map(|octet| format!("{octet:02x}")).collect();
-            writeln!(file, "{text}")
+            writeln!(file, "{text}")?;
+            // Whole or not at all, for another agent that is started here now.
+            file.persist_noclobber(path).map(drop).map_err(|error| error.error)
         };
+        if path.exists() {
+            return Ok(());
+        }
         match make() {
             Err(error) if error.kind() == io::ErrorKind::AlreadyExists => Ok(()),
             Err(error) => Err(TokenError::File { path: path.into(), error }),
@@ -132,6 +139,23 @@ pub(super) fn random() -> io::Result<[u8; 32]> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    /// Agents that are started at once in one folder all have the same.
+    #[test]
+    fn a_token_that_is_being_made_is_not_read_in_part() {
+        for _ in 0..50 {
+            let folder = tempfile::tempdir().unwrap();
+            let path = folder.path().join("token");
+            let make = || {
+                Token::make(&path).unwrap();
+                Token::read(&path).unwrap().octets().to_vec()
+            };
+            std::thread::scope(|scope| {
+                let all = [(); 4].map(|()| scope.spawn(make)).map(|thread| thread.join().unwrap());
+                assert!(all.iter().all(|token| *token == all[0]));
+            });
+        }
+    }
 
     #[test]
     fn only_a_file_of_ones_own_that_others_cannot_read_is_taken() {

@@ -227,7 +227,13 @@ impl<'a> Work<'a> {
     }
 
     fn finish(&self, command: &mut Command, seconds: u32) -> Result<super::child::Output> {
-        Ok(Child::start(command)?.finish(Duration::from_secs(seconds.into()) + SLACK, self.gone)?)
+        let jobs = || {
+            self.jobs.values().try_for_each(|job| match job {
+                Job::Program { child, .. } => child.check(self.gone),
+                Job::Relay { .. } => Ok(()),
+            })
+        };
+        Ok(Child::start(command)?.finish_beside(&jobs, Duration::from_secs(seconds.into()) + SLACK, self.gone)?)
     }
 
     fn stop(&mut self, job: u32) -> Result<Stopped> {
@@ -350,6 +356,7 @@ fn nanoseconds(time: Duration) -> u64 {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::process::tests::shell;
 
     static TOOLS: Toolbox = Toolbox::system();
 
@@ -373,6 +380,17 @@ mod tests {
         drop(taken);
         assert_eq!(Work::new(None, &TOOLS, port..=port, &gone).free_port(at).unwrap(), port);
         assert_ne!(Work::new(None, &TOOLS, 0..=0, &gone).free_port(at).unwrap(), 0);
+    }
+
+    /// Its output is in a file, which would grow as long as a measurement lasts.
+    #[test]
+    fn a_server_that_prints_without_end_ends_the_measurement() {
+        let gone = AtomicBool::new(false);
+        let mut work = Work::new(None, &TOOLS, 0..=0, &gone);
+        let child = Child::start(&mut shell("exec yes")).unwrap();
+        work.keep(Job::Program { child, session: None, lasts: false }).unwrap();
+        let error = work.finish(&mut shell("exec sleep 60"), 60).unwrap_err().to_string();
+        assert!(error.contains("printed more than"), "{error}");
     }
 
     #[test]

@@ -38,6 +38,13 @@ pub struct Endpoint {
     pub clock_round_trip: u64,
 }
 
+impl Endpoint {
+    /// Its name, with a word where it only stands for what it is said to be.
+    pub fn label(&self) -> String {
+        format!("{}{}", self.name, if self.emulated { " (emulated)" } else { "" })
+    }
+}
+
 /// What an endpoint is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]

@@ -122,9 +122,11 @@ pub enum ReadError {
 
 /// What is read first, to tell the version of the format.
 #[derive(Deserialize)]
-struct Version {
-    format: String,
-    schema: u32,
+pub(crate) struct Version {
+    /// Of what it is.
+    pub format: String,
+    /// In which version.
+    pub schema: u32,
 }
 
 #[cfg(test)]
@@ -139,6 +141,15 @@ mod tests {
         example().write_json(&path).unwrap();
         assert_eq!(SurveyRecord::read_json(&path).unwrap(), example());
         assert_eq!(std::fs::read_dir(folder.path()).unwrap().count(), 1, "nothing else is left");
+    }
+
+    #[test]
+    fn the_documented_record_is_one() {
+        let text = include_str!("../../../../../docs/json.md");
+        let own = text.split("## The record of a survey").nth(1).unwrap();
+        let example = own.split("```json").nth(1).unwrap().split("```").next().unwrap();
+        let record = SurveyRecord::parse(example.as_bytes(), Path::new("json.md")).unwrap();
+        assert_eq!((record.head.endpoints.len(), record.series.len(), record.series[0].samples.len()), (1, 1, 1));
     }
 
     #[test]

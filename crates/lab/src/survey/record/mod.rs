@@ -16,6 +16,7 @@ use crate::record::Skipped;
 
 pub use endpoint::{Endpoint, Kind, Tool, ToolVersion};
 pub use file::ReadError;
+pub(super) use file::Version;
 pub use observation::{Effect, Observation, ObservationName, TwoWay, Verdict};
 pub use plan::{Latency, Plan, Throughput};
 pub use series::{Key, Load, Metric, Percentiles, Sample, Series, Summary};
