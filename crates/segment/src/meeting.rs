@@ -253,9 +253,10 @@ impl Meeting {
         if peer.uid != uid || peer.cookie != end.peer_cookie.load(Relaxed) || !holds(offer.maker, &peer) {
             return Err(FORGED);
         }
+        let maker = process_of(offer.maker).ok_or(FORGED)?;
         let pool = match self.attached(offer.pool) {
             // Whoever made a pool for another connection may offer it for this one.
-            Some(it) if it.pool.shape() == offer.shape && it.creator == offer.maker.pid => it.pool,
+            Some(it) if it.pool.shape() == offer.shape && it.creator == maker => it.pool,
             Some(_) => return Err(FORGED),
             None => {
                 if !has_memory_for(offer.shape, RESERVE_TO_JOIN) {
@@ -268,7 +269,7 @@ impl Meeting {
                     libc::EAGAIN => Errno(libc::ENOMEM),
                     _ => e,
                 })?;
-                if attested.creator != offer.maker.pid {
+                if attested.creator != maker {
                     // SAFETY: nothing refers into it.
                     unsafe { pool.detach() };
                     return Err(FORGED);
@@ -554,7 +555,14 @@ fn unless_closed(fd: i32, suspicion: Reason) -> Reason {
 
 /// Whether the kernel shows that `holder` has the other end's socket.
 fn holds(holder: Holder, peer: &Peer) -> bool {
-    holder.pid > 0 && holder.fd >= 0 && kernel::socket_inode(holder.pid, holder.fd) == Some(peer.inode.into())
+    // A number of another PID namespace is another process's here.
+    let pid = process_of(holder).filter(|&pid| pid > 0 && holder.fd >= 0);
+    pid.is_some_and(|pid| kernel::socket_inode(pid, holder.fd) == Some(peer.inode.into()))
+}
+
+/// The process of `holder`, if it is of this PID namespace.
+fn process_of(holder: Holder) -> Option<i32> {
+    Some(kernel::own(holder.pid as u32)? as i32)
 }
 
 #[cfg(all(test, not(loom)))]
