@@ -2,6 +2,7 @@
 
 mod brokered;
 mod capturing;
+mod containers;
 mod databases;
 mod deaths;
 mod economy;
