@@ -6,6 +6,7 @@ mod containers;
 mod databases;
 mod deaths;
 mod economy;
+mod everybody;
 mod faults;
 mod firewall;
 mod forgery;
