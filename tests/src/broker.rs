@@ -52,6 +52,11 @@ impl Broker {
         self.daemon.signal(signal);
     }
 
+    /// Where it listens.
+    pub fn socket(&self) -> &std::path::Path {
+        &self.socket
+    }
+
     /// What it has logged.
     pub fn said(&self) -> String {
         self.daemon.said()
@@ -60,6 +65,11 @@ impl Broker {
     /// Has `command` ask this daemon.
     pub fn serves(&self, command: &mut Command) {
         command.env("UNDERPASS_BROKER", &self.socket);
+    }
+
+    /// How many ends it has led to their other ends.
+    pub fn met(&self) -> usize {
+        self.said().matches("verdict=Met").count()
     }
 
     /// Whether it proves connections by their sequence numbers; if not, says so.
@@ -127,6 +137,11 @@ impl User {
     /// User `uid` in group `gid`, neither of which need exist.
     pub fn new(uid: u32, gid: u32) -> User {
         User { run: Run::of_user(uid), uid, gid }
+    }
+
+    /// The same in the IPC namespace of the process that /proc has by this name.
+    pub fn beside(process: &str, uid: u32, gid: u32) -> User {
+        User { run: Run::of_user_beside(uid, process), uid, gid }
     }
 
     /// A member of [`GROUP`].

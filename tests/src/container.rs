@@ -1,4 +1,4 @@
-//! Containers: processes with network, process and mount namespaces of their own, joined by a bridge.
+//! Containers: processes with namespaces of their own, alone, in a pod, or joined by a bridge.
 
 use std::fs;
 use std::process::Command;
@@ -9,7 +9,7 @@ use crate::group::Group;
 use crate::library;
 use crate::stage::{Stage, find};
 
-/// A namespace of each kind, which goes with this value and with what runs there.
+/// Namespaces, which go with this value and with what runs there.
 pub struct Container {
     _holder: Group,
     /// The process that holds them.
@@ -17,10 +17,19 @@ pub struct Container {
 }
 
 impl Container {
-    /// A new one, with nothing but an unused loopback interface.
+    /// One with all of its own, and nothing but an unused loopback interface.
     pub fn new(stage: &Stage) -> Container {
-        let mut command = Command::new("unshare");
-        command.args(["--net", "--pid", "--fork", "--kill-child", "--mount-proc", "sleep", "infinity"]);
+        Container::of_pod(stage, None, &["--net", "--ipc"])
+    }
+
+    /// One with processes and mounts of its own, and what `own` names as unshare(1) does. Network and System V memory are
+    /// otherwise those of `pod`, or the host's.
+    pub fn of_pod(stage: &Stage, pod: Option<&Container>, own: &[&str]) -> Container {
+        let mut command = Command::new(if pod.is_some() { "nsenter" } else { "unshare" });
+        if let Some(pod) = pod {
+            command.args(["-t", &pod.process(), "--net", "--ipc", "unshare"]);
+        }
+        command.args(own).args(["--pid", "--fork", "--kill-child", "--mount-proc", "sleep", "infinity"]);
         let mut holder = stage.start(command);
         let children = format!("/proc/{0}/task/{0}/children", holder.pid());
         let deadline = Instant::now() + Duration::from_secs(30);
@@ -51,7 +60,8 @@ impl Container {
         if output.status.success() { Ok(()) } else { Err(format!("{command}: {said}")) }
     }
 
-    fn must(&self, command: &str) {
+    /// The same, where it has to succeed.
+    pub fn must(&self, command: &str) {
         self.run(command).unwrap_or_else(|error| panic!("{error}"));
     }
 
@@ -64,13 +74,42 @@ impl Container {
         arguments: &[&str],
         settings: &[(&str, &str)],
     ) -> Command {
+        self.enter(&["--net", "--ipc", "--pid", "--mount"], stage, user, program, arguments, settings)
+    }
+
+    /// The same of a process that has nothing but the network of this container.
+    pub fn command_on_network(
+        &self,
+        stage: &Stage,
+        user: &User,
+        program: &str,
+        arguments: &[&str],
+        settings: &[(&str, &str)],
+    ) -> Command {
+        self.enter(&["--net"], stage, user, program, arguments, settings)
+    }
+
+    fn enter(
+        &self,
+        namespaces: &[&str],
+        stage: &Stage,
+        user: &User,
+        program: &str,
+        arguments: &[&str],
+        settings: &[(&str, &str)],
+    ) -> Command {
         let [uid, gid] = user.ids().map(|id| id.to_string());
         let mut command = Command::new("nsenter");
-        command.args(["-t", &self.process(), "--net", "--pid", "--mount", "-S", &uid, "-G", &gid]);
+        command.args(["-t", &self.process()]).args(namespaces).args(["-S", &uid, "-G", &gid]);
         command.arg(find(program).unwrap_or_else(|| program.into())).args(arguments).current_dir(stage.path(""));
         library::plain(&mut command);
         user.run.accelerate(&mut command, settings);
         command
+    }
+
+    /// A user whose programs run here.
+    pub fn user(&self, uid: u32, gid: u32) -> User {
+        User::beside(&self.process(), uid, gid)
     }
 }
 

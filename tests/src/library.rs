@@ -1,6 +1,8 @@
 //! The library under test, and what it did in a run.
-#![allow(unsafe_code, reason = "takes another user's identity to make that user's counters")]
+#![allow(unsafe_code, reason = "takes another user's identity, in another namespace, to make that user's counters")]
 
+use std::fs::File;
+use std::os::fd::AsRawFd;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::sync::OnceLock;
@@ -22,7 +24,22 @@ impl Run {
 
     /// A run of the programs of user `uid`: the library takes counters only from its own user.
     pub fn of_user(uid: u32) -> Run {
+        Run::made(uid, None)
+    }
+
+    /// The same in the IPC namespace of the process that /proc has by this name.
+    pub fn of_user_beside(uid: u32, process: &str) -> Run {
+        let namespace = format!("/proc/{process}/ns/ipc");
+        Run::made(uid, Some(File::open(&namespace).unwrap_or_else(|error| panic!("{namespace}: {error}"))))
+    }
+
+    fn made(uid: u32, namespace: Option<File>) -> Run {
         let create = move || {
+            if let Some(namespace) = namespace {
+                // SAFETY: no pointer among the arguments; the namespace is this thread's alone from then on.
+                let entered = unsafe { libc::setns(namespace.as_raw_fd(), libc::CLONE_NEWIPC) };
+                assert_eq!(entered, 0, "cannot enter an IPC namespace: {}", std::io::Error::last_os_error());
+            }
             // SAFETY: no pointer among the arguments; as a bare system call it changes this thread's identity only.
             let changed = unsafe { libc::syscall(libc::SYS_setresuid, -1, uid, -1) };
             assert_eq!(changed, 0, "cannot act as user {uid}: {}", std::io::Error::last_os_error());

@@ -55,6 +55,11 @@ impl Stage {
         Some(Stage::new(Some(user)))
     }
 
+    /// Whether a program is installed that a test needs as well; otherwise says so, and the test is skipped.
+    pub fn has(program: &str) -> bool {
+        is_installed(program)
+    }
+
     fn new(user: Option<(u32, u32)>) -> Stage {
         let turn = TURN.lock().unwrap_or_else(PoisonError::into_inner);
         let folder = tempfile::tempdir().expect("a folder");

@@ -290,7 +290,8 @@ fn end(text: &str) -> Result<(u32, Option<u16>), String> {
 /// List the connections of programs that run under Underpass, and the path of each
 ///
 /// Lists every TCP connection of this user's programs under Underpass, in this network and IPC namespace, as `ss -t` does, with
-/// the path of each direction. The programs are not disturbed: their tables are read, for a moment and without a lock.
+/// the path of each direction. Root sees those of all users in all namespaces. The programs are not disturbed: their tables are
+/// read, for a moment and without a lock.
 ///
 /// "ring" is shared memory, "kernel" is kernel TCP. Out is the direction from this process, in the direction to it. Unread is what
 /// was sent and not yet received, in the ring. Bytes count from the beginning of the connection; where `run --stats` follows a
@@ -508,9 +509,9 @@ fn seconds(text: &str) -> Result<f64, String> {
 /// Write what fast connections carry to a file for Wireshark, as tcpdump does of others
 ///
 /// The bytes of a connection that goes through shared memory are on no network interface, so tcpdump does not see them. While this
-/// runs, your programs under Underpass copy what they send through shared memory to a buffer of this command, which writes it as
-/// TCP packets: real addresses and ports, the position in the stream as sequence number, and when it was sent. The handshake is
-/// made up when a connection is first seen; its comment names the processes. What goes by kernel TCP, as the beginning of each
+/// runs, your programs under Underpass (for root those of all users in all namespaces) copy what they send through shared memory to
+/// a buffer of this command, which writes it as TCP packets: real addresses and ports, the position in the stream as sequence
+/// number, and when it was sent. The handshake is made up when a connection is first seen; its comment names the processes. What goes by kernel TCP, as the beginning of each
 /// connection does, is left to tcpdump; where it lies between captured bytes, Wireshark says that they were not captured.
 ///
 /// Nothing is asked of the programs, which may have been started before or start meanwhile. Until the end each of their sends takes

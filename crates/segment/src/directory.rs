@@ -68,10 +68,10 @@ impl Key {
     }
 }
 
-/// Who holds an end: enough for the other end to have the kernel confirm it.
+/// Who holds an end: enough for the other end to have the kernel confirm it, in the same PID namespace.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Holder {
-    /// Process.
+    /// Process, by its [marked number](kernel::marked).
     pub pid: i32,
     /// Its descriptor of the socket.
     pub fd: i32,
@@ -349,7 +349,7 @@ impl Directory {
         (0..NEIGHBOURS).map(|step| (start + step) % ENTRIES).find(|&index| {
             let entry = self.entry(index);
             let pid = entry.waiter[0].load(Relaxed);
-            pid <= 0 || !alive(pid as u32)
+            pid <= 0 || is_gone(pid as u32)
         })
     }
 
@@ -367,17 +367,23 @@ impl Directory {
     }
 
     fn try_lock(&self, pid: i32) -> Option<Locked<'_>> {
-        let lock = &self.header().lock;
+        let (lock, me) = (&self.header().lock, kernel::marked(pid as u32));
         for round in 0..2000 {
             let owner = lock.load(Relaxed);
-            let stale = owner != 0 && round == 1999 && !alive(owner);
-            if (owner == 0 || stale) && lock.compare_exchange(owner, pid as u32, Acquire, Relaxed).is_ok() {
+            let stale = owner != 0 && round == 1999 && is_gone(owner);
+            if (owner == 0 || stale) && lock.compare_exchange(owner, me, Acquire, Relaxed).is_ok() {
                 return Some(Locked(lock));
             }
             if round % 100 == 99 { clock::give_way() } else { pause() }
         }
         None
     }
+}
+
+/// Whether the process is gone, as far as anybody here will ever know: one of another PID namespace is. If it is not, two may be at
+/// the table, or an entry goes to another end. What they say there is not believed without proof, and whose entry is gone asks again.
+fn is_gone(process: u32) -> bool {
+    kernel::own(process).is_none_or(|pid| !alive(pid))
 }
 
 struct Locked<'a>(&'a AtomicU32);
@@ -490,7 +496,7 @@ impl Directory {
 
 /// Who this process is, for [`Holder`].
 pub fn holder(fd: i32, family: i32) -> Holder {
-    Holder { pid: kernel::process_id(), fd, family }
+    Holder { pid: kernel::marked(kernel::process_id() as u32) as i32, fd, family }
 }
 
 #[cfg(test)]

@@ -31,7 +31,7 @@ const ABOVE: u32 = 1 << 30;
 /// Threads sleep until the owner wakes.
 const AWAITED: u32 = 1 << 29;
 const VISITOR: u32 = AWAITED - 1;
-/// An owner or visitor that is no thread any more; more than any thread's number (PID_MAX_LIMIT).
+/// An owner or visitor that is no thread any more; more than any thread's [marked number](kernel::marked).
 const GONE: u32 = VISITOR;
 
 /// How a lock was entered.
@@ -161,7 +161,7 @@ impl Lock {
         if now & ASLEEP == 0 || self.asleep.compare_exchange(now, awaited, AcqRel, Relaxed).is_err() {
             return Ok(0);
         }
-        let is_ours = kernel::is_thread_of_this_process(self.owner());
+        let is_ours = kernel::own(self.owner()).is_some_and(kernel::is_thread_of_this_process);
         let look = (!is_ours).then(|| clock::nanoseconds() + LOOK_EVERY_NS);
         let until = deadline.into_iter().chain(look).min();
         match kernel::wait_for_change(&self.asleep, awaited, until) {
@@ -284,9 +284,10 @@ impl Lock {
     }
 }
 
-/// Whether thread `tid` exists and is not merely waiting to be reaped, as far as it may be asked.
-pub fn alive(tid: u32) -> bool {
-    tid != GONE && (is_quiet() || kernel::thread_lives(tid))
+/// Whether the thread of this [number](kernel::marked) exists and is not merely waiting to be reaped, as far as it may be asked:
+/// one of another PID namespace may.
+pub fn alive(number: u32) -> bool {
+    number != GONE && (is_quiet() || kernel::own(number).is_none_or(kernel::thread_lives))
 }
 
 /// One round of waiting for another thread; true now and then, when it has lasted so long that the other may be dead.

@@ -6,7 +6,8 @@
 //! kernel shows that the process which claims to hold the other socket really has it among its descriptors, and that
 //! the pool was made by that process, for this user alone.
 //!
-//! An end that cannot be found so asks the broker, if there is one (`brokered`).
+//! An end that cannot be found so asks the broker, if there is one (`brokered`); and so does an end that nobody comes for in the
+//! directory, which is one of its IPC namespace alone.
 //!
 //! A [`Meeting`] is what one process needs for that. It is used by one thread at a time; one that finds it in use goes
 //! on with kernel TCP and comes back later.
@@ -88,6 +89,8 @@ pub struct Meeting {
     directory: Option<Directory>,
     let_go: fn(i32, *const u8) -> bool,
     broker: Broker,
+    /// How often in a row an end that waits in the directory has asked the broker as well, and has met nobody there.
+    asked_in_vain: u32,
     pools: [Option<Attached>; POOLS],
 }
 
@@ -100,6 +103,7 @@ impl Meeting {
             directory: None,
             let_go: |_, _| true,
             broker: Broker::new(SocketPath::NONE),
+            asked_in_vain: 0,
             pools: [const { None }; POOLS],
         }
     }
@@ -133,6 +137,8 @@ impl Meeting {
     /// A connection has proven itself: looks for its other end. Moves `end` to [`Stage::Waiting`], [`Stage::Joined`]
     /// or [`Stage::Pinned`], or leaves it where it is for a later try.
     pub fn seek(&mut self, end: &End, fd: i32) {
+        // What may be in its old place by now is the other end's.
+        end.entry.store(0, Relaxed);
         let uid = kernel::user_id();
         let (counters, cookie) = match (kernel::counters(fd), kernel::cookie(fd)) {
             (Ok(c), _) if c.fast_open => return end.pin(Reason::FastOpen),
@@ -191,11 +197,24 @@ impl Meeting {
         }
     }
 
-    /// What an end that waits has come to. One load, mostly.
+    /// What an end that waits has come to. A few loads, mostly.
     pub fn answer(&mut self, end: &End) -> Answer {
-        if end.asked() != Asked::Nothing {
-            return self.answer_of_broker(end);
+        let answer = self.answer_of_directory(end);
+        match (answer, end.asked()) {
+            (Answer::Offer, _) => Answer::Offer,
+            (Answer::None, Asked::Nothing) if self.is_left_alone(end) => Answer::Offer,
+            (_, Asked::Nothing) => answer,
+            _ => match self.answer_of_broker(end) {
+                Answer::Forgotten if answer == Answer::None => {
+                    end.set_asked(Asked::Nothing);
+                    Answer::None
+                }
+                of_broker => of_broker,
+            },
         }
+    }
+
+    fn answer_of_directory(&mut self, end: &End) -> Answer {
         match self.entry(end) {
             Some((directory, index, key)) if directory.offered(index, key).is_some() => Answer::Offer,
             Some((directory, index, key)) if directory.is_sent_on(index, key) => Answer::Offer,
@@ -204,31 +223,38 @@ impl Meeting {
         }
     }
 
-    fn offer(&mut self, end: &End) -> Option<(Directory, u32, Key, Offer)> {
-        let (directory, index, key) = self.entry(end)?;
-        Some((directory, index, key, directory.offered(index, key)?))
+    /// An end that waits takes the channel that it has been offered, or goes on with its ask of the broker.
+    pub fn take_offer(&mut self, end: &End, fd: i32) {
+        let pid = kernel::process_id();
+        if let Some((directory, index, key)) = self.entry(end) {
+            if directory.is_sent_on(index, key) {
+                if directory.clear(index, key, pid) {
+                    end.entry.store(0, Relaxed);
+                    if end.asked() == Asked::Nothing {
+                        self.seek_by_broker(end, fd, Reason::Unproven);
+                    }
+                }
+                return;
+            }
+            if let Some(offer) = directory.offered(index, key) {
+                return self.take_offer_of_directory(end, fd, (directory, index, key), offer);
+            }
+        }
+        match end.asked() {
+            Asked::Nothing => self.ask_broker_as_well(end, fd),
+            _ => self.heed_broker(end, fd),
+        }
     }
 
-    /// An end that waits takes the channel that it has been offered.
-    pub fn take_offer(&mut self, end: &End, fd: i32) {
-        if end.asked() != Asked::Nothing {
-            return self.heed_broker(end, fd);
-        }
-        let pid = kernel::process_id();
-        if let Some((directory, index, key)) = self.entry(end)
-            && directory.is_sent_on(index, key)
-        {
-            if directory.clear(index, key, pid) {
-                end.entry.store(0, Relaxed);
-                self.seek_by_broker(end, fd, Reason::Unproven);
-            }
-            return;
-        }
-        let Some((directory, index, key, offer)) = self.offer(end) else { return };
+    fn take_offer_of_directory(&mut self, end: &End, fd: i32, entry: (Directory, u32, Key), offer: Offer) {
+        let ((directory, index, key), pid) = (entry, kernel::process_id());
         match self.prove(end, fd, directory.uid(), offer) {
             // Its maker may have closed, or the table is busy: there will be another look, or none.
             Ok((pool, channel)) => {
                 if directory.clear(index, key, pid) && channel.claim(end.cookie.load(Relaxed)) {
+                    if end.asked() != Asked::Nothing {
+                        self.leave_broker(end);
+                    }
                     if let Some(it) = self.attached(offer.pool) {
                         it.users += 1;
                     }
@@ -253,9 +279,10 @@ impl Meeting {
         if peer.uid != uid || peer.cookie != end.peer_cookie.load(Relaxed) || !holds(offer.maker, &peer) {
             return Err(FORGED);
         }
+        let maker = process_of(offer.maker).ok_or(FORGED)?;
         let pool = match self.attached(offer.pool) {
             // Whoever made a pool for another connection may offer it for this one.
-            Some(it) if it.pool.shape() == offer.shape && it.creator == offer.maker.pid => it.pool,
+            Some(it) if it.pool.shape() == offer.shape && it.creator == maker => it.pool,
             Some(_) => return Err(FORGED),
             None => {
                 if !has_memory_for(offer.shape, RESERVE_TO_JOIN) {
@@ -268,7 +295,7 @@ impl Meeting {
                     libc::EAGAIN => Errno(libc::ENOMEM),
                     _ => e,
                 })?;
-                if attested.creator != offer.maker.pid {
+                if attested.creator != maker {
                     // SAFETY: nothing refers into it.
                     unsafe { pool.detach() };
                     return Err(FORGED);
@@ -554,7 +581,14 @@ fn unless_closed(fd: i32, suspicion: Reason) -> Reason {
 
 /// Whether the kernel shows that `holder` has the other end's socket.
 fn holds(holder: Holder, peer: &Peer) -> bool {
-    holder.pid > 0 && holder.fd >= 0 && kernel::socket_inode(holder.pid, holder.fd) == Some(peer.inode.into())
+    // A number of another PID namespace is another process's here.
+    let pid = process_of(holder).filter(|&pid| pid > 0 && holder.fd >= 0);
+    pid.is_some_and(|pid| kernel::socket_inode(pid, holder.fd) == Some(peer.inode.into()))
+}
+
+/// The process of `holder`, if it is of this PID namespace.
+fn process_of(holder: Holder) -> Option<i32> {
+    Some(kernel::own(holder.pid as u32)? as i32)
 }
 
 #[cfg(all(test, not(loom)))]

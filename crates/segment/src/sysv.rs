@@ -251,6 +251,12 @@ pub enum Refusal {
     Number(Errno),
 }
 
+impl Attested {
+    fn is_in_use(&self, len: usize) -> bool {
+        self.len == size(len) && self.private && self.attached > 0
+    }
+}
+
 /// Makes a segment of `len` bytes, attaches it once more as another process would, and lets it go.
 ///
 /// # Errors
@@ -295,29 +301,43 @@ fn remove(id: i32) -> Result<usize, Errno> {
 /// Numbers of the segments of `len` bytes that are private to `uid`, up to as many as `out` holds; returns how many. What
 /// killed processes of this user have left is removed.
 pub fn find(len: usize, uid: u32, out: &mut [i32]) -> usize {
-    let mut info = MaybeUninit::<[u64; 16]>::zeroed();
-    // SAFETY: SHM_INFO writes a struct shm_info (48 bytes) into the buffer, which is larger.
-    let Ok(highest) = (unsafe { syscall(libc::SYS_shmctl, [0, SHM_INFO, info.as_mut_ptr() as usize, 0, 0, 0]) }) else {
-        return 0;
-    };
     let mut found = 0;
-    for index in 0..=highest as i32 {
-        if found == out.len() {
-            break;
-        }
-        let Ok((id, it)) = attest(index, SHM_STAT) else { continue };
-        if it.users != (uid, uid) {
-            continue;
+    for_each_segment(|id, it| {
+        if it.users != (uid, uid) || found == out.len() {
+            return;
         }
         if it.stray {
             // Whoever comes first does it.
             let _ = remove(id);
-        } else if it.len == size(len) && it.private && it.attached > 0 {
+        } else if it.is_in_use(len) {
             out[found] = id;
             found += 1;
         }
-    }
+    });
     found
+}
+
+/// Calls `what` with the number and the user of each segment of `len` bytes that is private to a user, whoever that is. Without
+/// CAP_IPC_OWNER it is this user's alone.
+pub fn find_of_all(len: usize, mut what: impl FnMut(i32, u32)) {
+    for_each_segment(|id, it| {
+        if it.users.0 == it.users.1 && it.is_in_use(len) {
+            what(id, it.users.0);
+        }
+    });
+}
+
+fn for_each_segment(mut what: impl FnMut(i32, &Attested)) {
+    let mut info = MaybeUninit::<[u64; 16]>::zeroed();
+    // SAFETY: SHM_INFO writes a struct shm_info (48 bytes) into the buffer, which is larger.
+    let Ok(highest) = (unsafe { syscall(libc::SYS_shmctl, [0, SHM_INFO, info.as_mut_ptr() as usize, 0, 0, 0]) }) else {
+        return;
+    };
+    for index in 0..=highest as i32 {
+        if let Ok((id, it)) = attest(index, SHM_STAT) {
+            what(id, &it);
+        }
+    }
 }
 
 /// Says whether this process locks whatever it maps from now on (mlockall(2), MCL_FUTURE without MCL_ONFAULT). Segments

@@ -21,11 +21,11 @@ use crate::raw::Errno;
 use crate::ring::MAX_RECORD;
 use crate::sync::{Acquire, AtomicU32, AtomicU64, Relaxed, Release, pause};
 use crate::sysv::Mapping;
-pub use kept::{after_fork, let_go};
+pub use kept::let_go;
 
 /// Pages of control words. With so many no tap is as long as a directory, whatever its capacity.
 const CONTROL: usize = 3 * 4096;
-const MAGIC: u64 = u64::from_be_bytes(*b"UPtap_01");
+const MAGIC: u64 = u64::from_be_bytes(*b"UPtap_02");
 /// Capacities are powers of two: 64 KiB to 1 GiB.
 const ORDERS: core::ops::RangeInclusive<u32> = 16..=30;
 /// A sender that finds another at it tries so often, and gives way in between.
@@ -46,6 +46,26 @@ struct Control {
 
 #[repr(C, align(128))]
 struct Line<T>(T);
+
+/// In a forked child: it has nothing of what its parent keeps, and may be in another PID namespace.
+pub fn after_fork() {
+    SPACE.store(0, Relaxed);
+    kept::after_fork();
+}
+
+/// The PID namespace of this process, once that was asked for; 0: not known.
+static SPACE: AtomicU32 = AtomicU32::new(0);
+
+/// The PID namespace of this process, by its inode number; 0 where /proc does not say.
+pub(crate) fn space() -> u32 {
+    let known = SPACE.load(Relaxed);
+    if known != 0 {
+        return known;
+    }
+    let space = kernel::namespaces().map_or(0, |it| (it >> 32) as u32);
+    SPACE.store(space, Relaxed);
+    space
+}
 
 /// What names a tap: its number, and how long it is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -87,8 +107,8 @@ pub struct Head {
     pub ends: u32,
     /// The process that sent them.
     pub pid: u32,
-    /// Not used.
-    pub reserved: u32,
+    /// The PID namespace in which that is told, by its inode number; 0: not known.
+    pub space: u32,
     /// When, by CLOCK_MONOTONIC in nanoseconds.
     pub when: u64,
     /// The cookies of the sender's socket and of the other end's.
@@ -349,7 +369,7 @@ mod tests {
             len: len as u32,
             ends: 0,
             pid: 1,
-            reserved: 0,
+            space: 0,
             when: 7,
             cookies: [1, 2],
             positions: [3, 4],

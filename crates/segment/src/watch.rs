@@ -49,6 +49,8 @@ pub struct Way {
 /// One end of a connection, as it was a moment ago.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Seen {
+    /// The user whose table it is in.
+    pub user: u32,
     /// Its socket's cookie; 0: it has not looked for its other end yet, which is what asks for the cookie.
     pub cookie: u64,
     /// The cookie of the socket at the other end; 0: not known.
@@ -61,7 +63,7 @@ pub struct Seen {
     pub held: bool,
     /// Whether it stays there for good, whoever asks, and not because the program sends no more.
     pub pinned: bool,
-    /// The processes that have it, as numbered here; empty where those are numbered in other namespaces.
+    /// The processes that have it, as numbered here; without those that have no number here which is known.
     pub processes: Vec<u32>,
     /// Size of each ring; `None` without a channel.
     pub ring_size: Option<u32>,
@@ -86,24 +88,54 @@ pub fn fill(sender: &Way, reader: &Way, ring_size: u32) -> Option<u64> {
     (between <= ring_size.into()).then_some(between)
 }
 
+/// Whose tables are looked at.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Whose {
+    /// One user's.
+    User(u32),
+    /// All users' of this IPC namespace, as far as the kernel lets this process attach them (CAP_IPC_OWNER).
+    All,
+}
+
 /// Everything in the tables of user `uid` that is in use. A table of another version of the library is not seen.
 ///
 /// # Errors
 /// What shmat says, except that a table was gone meanwhile.
 pub fn look(uid: u32) -> Result<Vec<Seen>, Errno> {
-    let namespaces = kernel::namespaces();
+    let mine = kernel::namespaces();
+    look_at(Whose::User(uid), &|namespaces, number| (mine == Some(namespaces)).then_some(number))
+}
+
+/// The same of `whose` tables. `name` says which number a process has here that has this one in these namespaces, which are told as
+/// by [`kernel::namespaces`].
+///
+/// # Errors
+/// As for [`look`].
+pub fn look_at(whose: Whose, name: &dyn Fn(u64, u32) -> Option<u32>) -> Result<Vec<Seen>, Errno> {
     let mut seen = Vec::new();
-    tables(uid, Family::open_to_read)?.iter().for_each(|table| table.read(namespaces, &mut seen));
+    each_table(whose, Family::open_to_read, |table| table.read(name, &mut seen))?;
     Ok(seen)
+}
+
+/// The users that have tables in this IPC namespace, as far as this process may know.
+pub fn users() -> Vec<u32> {
+    let mut users = Vec::new();
+    Family::find_of_all(|_, uid| users.push(uid));
+    users.sort_unstable();
+    users.dedup();
+    users
 }
 
 /// Those of `cookies` for which orders wait, with errors as for [`look`].
 ///
 /// # Errors
 /// As for [`look`].
-pub fn ordered(uid: u32, cookies: &[u64]) -> Result<Vec<u64>, Errno> {
-    let tables = tables(uid, Family::open_to_read)?;
-    Ok(cookies.iter().copied().filter(|&cookie| tables.iter().any(|it| it.0.is_ordered(cookie))).collect())
+pub fn ordered(whose: Whose, cookies: &[u64]) -> Result<Vec<u64>, Errno> {
+    let mut waits = vec![false; cookies.len()];
+    each_table(whose, Family::open_to_read, |table| {
+        cookies.iter().zip(&mut waits).for_each(|(&cookie, waits)| *waits |= table.0.is_ordered(cookie));
+    })?;
+    Ok(cookies.iter().zip(waits).filter(|it| it.1).map(|it| *it.0).collect())
 }
 
 /// A socket that is to be kept on the kernel path.
@@ -134,7 +166,7 @@ pub enum Outcome {
 /// # Errors
 /// As for [`look`].
 pub fn hold(uid: u32, subjects: &[Subject], is_there: impl Fn(u64) -> bool) -> Result<Vec<Outcome>, Errno> {
-    let tables = tables(uid, Family::open)?;
+    let tables = tables(uid)?;
     let hold = |cookie| tables.iter().filter(|table| table.change(cookie, End::hold)).count() > 0;
     let one = |it: &Subject| {
         if hold(it.cookie) {
@@ -156,7 +188,7 @@ pub fn hold(uid: u32, subjects: &[Subject], is_there: impl Fn(u64) -> bool) -> R
 fn order(tables: &[Table], subject: &Subject, is_there: impl Fn(u64) -> bool) -> Outcome {
     let Some(namespaces) = kernel::namespaces() else { return Outcome::Unknown };
     let of = |table: &&Table| subject.processes.iter().any(|&process| table.0.is_of(process, namespaces));
-    let outcomes = tables.iter().filter(of).map(|Table(family)| {
+    let outcomes = tables.iter().filter(of).map(|Table(family, _)| {
         if family.order(subject.cookie) {
             return Outcome::Ordered;
         }
@@ -173,7 +205,7 @@ fn order(tables: &[Table], subject: &Subject, is_there: impl Fn(u64) -> bool) ->
 /// # Errors
 /// As for [`look`].
 pub fn let_go(uid: u32, cookies: &[u64]) -> Result<Vec<bool>, Errno> {
-    let tables = tables(uid, Family::open)?;
+    let tables = tables(uid)?;
     let one = |&cookie: &u64| {
         // Orders first: whoever carries one out meanwhile holds the end before he looks whether it still stands.
         let ordered = tables.iter().filter(|table| table.0.take_back_order(cookie)).count() > 0;
@@ -186,13 +218,42 @@ pub fn let_go(uid: u32, cookies: &[u64]) -> Result<Vec<bool>, Errno> {
     Ok(cookies.iter().map(one).collect())
 }
 
-/// The tables of user `uid`, attached by `open`.
-fn tables(uid: u32, open: fn(i32, u32) -> Result<Family, Errno>) -> Result<Vec<Table>, Errno> {
-    let mut ids = vec![0; MOST_SEGMENTS];
-    let found = Family::find(uid, &mut ids);
-    let attached = ids[..found].iter().map(|&id| open(id, uid).map(Table));
-    // EACCES: the number is another segment's by now.
-    attached.filter(|it| !matches!(it, Err(Errno(libc::EINVAL | libc::EIDRM | libc::EACCES)))).collect()
+/// The tables of user `uid`, all of them attached, to be written.
+fn tables(uid: u32) -> Result<Vec<Table>, Errno> {
+    let mut all = Vec::new();
+    each_table(Whose::User(uid), Family::open, |table| all.push(table))?;
+    Ok(all)
+}
+
+/// Calls `what` with each table of `whose`, attached by `open`: one after another, since many take much address space.
+fn each_table(
+    whose: Whose,
+    open: fn(i32, u32) -> Result<Family, Errno>,
+    mut what: impl FnMut(Table),
+) -> Result<(), Errno> {
+    for (id, uid) in numbers(whose) {
+        match open(id, uid) {
+            Ok(family) => what(Table(family, uid)),
+            // EACCES: the number is another segment's by now.
+            Err(Errno(libc::EINVAL | libc::EIDRM | libc::EACCES)) => {}
+            Err(other) => return Err(other),
+        }
+    }
+    Ok(())
+}
+
+/// The numbers of the tables, each with its user.
+fn numbers(whose: Whose) -> Vec<(i32, u32)> {
+    let mut numbers = Vec::new();
+    match whose {
+        Whose::All => Family::find_of_all(|id, uid| numbers.push((id, uid))),
+        Whose::User(uid) => {
+            let mut ids = vec![0; MOST_SEGMENTS];
+            let found = Family::find(uid, &mut ids);
+            numbers.extend(ids[..found].iter().map(|&id| (id, uid)));
+        }
+    }
+    numbers
 }
 
 /// While it lives, whatever the connections of a user's processes put into their rings is copied to a tap.
@@ -236,10 +297,7 @@ impl Tapping {
     }
 
     fn for_each_end(&self, what: impl Fn(&End)) -> Result<(), Errno> {
-        let uid = self.directory.uid();
-        let mut ids = vec![0; MOST_SEGMENTS];
-        let found = Family::find(uid, &mut ids);
-        for &id in &ids[..found] {
+        for (id, uid) in numbers(Whose::User(self.directory.uid())) {
             match Family::open(id, uid) {
                 Ok(family) => {
                     let ends = (0..family.used()).map(|index| family.end(index));
@@ -263,9 +321,9 @@ impl Drop for Tapping {
     }
 }
 
-/// A table of ends that is attached for a moment. Of what [`Family`] offers, only what changes nothing may be used, and what
-/// is named above.
-struct Table(Family);
+/// A table of ends that is attached for a moment, and its user. Of what [`Family`] offers, only what changes nothing may be used,
+/// and what is named above.
+struct Table(Family, u32);
 
 impl Table {
     /// Does `what` to the ends with this cookie; false if there is none.
@@ -285,14 +343,13 @@ impl Table {
         any
     }
 
-    fn read(&self, namespaces: Option<u64>, to: &mut Vec<Seen>) {
+    fn read(&self, name: &dyn Fn(u64, u32) -> Option<u32>, to: &mut Vec<Seen>) {
         for index in 0..self.0.used() {
             let end = self.0.end(index);
             let Some(mut seen) = copy(end) else { continue };
-            if let Some(namespaces) = namespaces {
-                let members = self.0.holders(index).iter();
-                seen.processes = members.filter_map(|member| self.0.process(member, namespaces)).collect();
-            }
+            seen.user = self.1;
+            let members = self.0.holders(index).iter().filter_map(|member| self.0.process(member));
+            seen.processes = members.filter_map(|(namespaces, number)| name(namespaces, number)).collect();
             if is_as_copied(end, &seen) {
                 to.push(seen);
             }
@@ -319,6 +376,7 @@ fn copy(end: &End) -> Option<Seen> {
     // The reader's first: it never passes its sender.
     let place = Place::unpack(get(&back.place));
     Some(Seen {
+        user: 0,
         cookie: get(&end.cookie),
         other_cookie: get(&end.peer_cookie),
         stage,
@@ -376,7 +434,7 @@ mod tests {
         };
         let seen = mine();
         assert_eq!((seen.len(), &seen[0].processes, seen[0].stage), (1, &vec![std::process::id()], Stage::Plain));
-        assert!(!seen[0].sending.fast, "not joined");
+        assert!(!seen[0].sending.fast && seen[0].user == kernel::user_id(), "not joined");
         assert_eq!(seen[0].sending.position, (1 << POSITION_BITS) - 1);
         assert_eq!(fill(&seen[0].sending, &seen[0].receiving, 1 << 16), None);
 
@@ -412,7 +470,7 @@ mod tests {
             );
         }
         assert_eq!((known.is_held(), young.is_held(), known.reason()), (true, false, Reason::Asked));
-        assert_eq!(ordered(user, &cookies), Ok(vec![cookies[1]]));
+        assert_eq!(ordered(Whose::User(user), &cookies), Ok(vec![cookies[1]]));
         let seen = look(user).unwrap().into_iter().find(|it| it.cookie == cookies[0]).unwrap();
         assert_eq!((seen.held, seen.pinned, seen.reason), (true, false, Reason::Asked));
 
@@ -436,7 +494,7 @@ mod tests {
         let family = Family::create().unwrap();
         let me = family.join();
         assert!(!family.has_others(me));
-        let watching = Table(Family::open_to_read(family.id(), kernel::user_id()).unwrap());
+        let watching = Table(Family::open_to_read(family.id(), kernel::user_id()).unwrap(), 0);
         family.await_attached(2);
         assert!(!family.has_others(me));
         let child = family.expect();

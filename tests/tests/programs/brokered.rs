@@ -1,11 +1,10 @@
-//! Programs of several users, and in several namespaces, that meet through `underpassd`.
+//! Programs of several users that meet through `underpassd`.
 
 use serde_json::Value;
 use std::process::Command;
 use std::time::{Duration, Instant};
 use underpass_segment::reason::Reason;
 use underpass_tests::broker::{Broker, GROUP, User};
-use underpass_tests::container::{Bridge, HOSTS, ROUTER};
 use underpass_tests::group::Group;
 use underpass_tests::library::{self, AT_ONCE, is_kernel_only};
 use underpass_tests::net::{await_listening_beside, free_port};
@@ -227,12 +226,12 @@ fn a_stream_comes_back_whole() {
 }
 
 /// Redis under a load that checks nothing but errors; what it says.
-fn load(port: u16, host: &str) -> [String; 12] {
+pub fn load(port: u16, host: &str) -> [String; 12] {
     ["-h", host, "-p", &port.to_string(), "-t", "set,get,lrange_300", "-n", "5000", "-c", "10", "-q", "--csv"]
         .map(String::from)
 }
 
-fn assert_loaded(said: &str) {
+pub fn assert_loaded(said: &str) {
     assert!(said.matches('\n').count() >= 4 && !said.contains("rror"), "{said}");
 }
 
@@ -350,38 +349,5 @@ fn nginx_started_by_root() {
     }
     server.stop(libc::SIGQUIT);
     stage.run.assert_fast("nginx");
-    stage.finish();
-}
-
-/// Namespaces of their own, and no address in common where translation is in between.
-#[test]
-fn containers_behind_a_bridge() {
-    let Some(stage) = Stage::with(&["redis-server", "redis-benchmark", "unshare", "nsenter", "ip"]) else { return };
-    let Some(broker) = Broker::start(&stage, &[]).filter(Broker::has_numbers) else { return };
-    let (bridge, port) = (Bridge::new(&stage), free_port());
-    let users = [User::member(ONE), User::member(OTHER)];
-    let [client, server] = &bridge.ends;
-    let words = ["--port", &port.to_string(), "--bind", HOSTS[1], "--save", "", "--protected-mode", "no"];
-    let mut command = server.command(&stage, &users[1], "redis-server", &words, &[]);
-    broker.serves(&mut command);
-    let mut redis = stage.start(command);
-    await_listening_beside(&server.process(), &mut redis, port);
-    let mut hosts = vec![HOSTS[1]];
-    match bridge.translate(port) {
-        Ok(()) => hosts.push(ROUTER),
-        Err(error) => skip(&format!("no translation: {error}")),
-    }
-    for host in hosts {
-        let before = users[0].run.fast(None);
-        let words = load(port, host);
-        let words: Vec<&str> = words.iter().map(String::as_str).collect();
-        let mut command = client.command(&stage, &users[0], "redis-benchmark", &words, &[]);
-        broker.serves(&mut command);
-        assert_loaded(&stage.output(command));
-        assert!(users[0].run.fast(None).connections > before.connections, "{host}: {}", users[0].run.table());
-    }
-    redis.stop(libc::SIGTERM);
-    users[1].run.assert_fast("redis-server");
-    drop(bridge);
     stage.finish();
 }

@@ -61,7 +61,7 @@ fn until(what: &str, is_so: impl Fn() -> bool) {
     }
 }
 
-fn capture(stage: &Stage, to: &PathBuf, arguments: &[&str]) -> Group {
+pub fn capture(stage: &Stage, to: &PathBuf, arguments: &[&str]) -> Group {
     let deadline = Instant::now() + LIMIT;
     loop {
         let mut command = Command::new(library::command());
@@ -79,7 +79,7 @@ fn capture(stage: &Stage, to: &PathBuf, arguments: &[&str]) -> Group {
 }
 
 /// Ends it, and returns what it says.
-fn end(capture: Group) -> Value {
+pub fn end(capture: Group) -> Value {
     let said = capture.stop(libc::SIGINT);
     serde_json::from_str(said.lines().last().unwrap_or_default()).unwrap_or_else(|error| panic!("{error}: {said}"))
 }

@@ -142,12 +142,12 @@ fn postgresql() {
     stage.finish();
 }
 
-fn psql_is_ready(stage: &Stage, port: &str) -> bool {
+pub fn psql_is_ready(stage: &Stage, port: &str) -> bool {
     let mut probe = stage.start(stage.plain("pg_isready", ["-q", "-h", "127.0.0.1", "-p", port]));
     probe.wait(Duration::from_secs(10)).is_some_and(|status| status.success())
 }
 
-fn await_answer(server: &Group, mut ready: impl FnMut() -> bool) {
+pub fn await_answer(server: &Group, mut ready: impl FnMut() -> bool) {
     for _ in 0..100 {
         if ready() {
             return;

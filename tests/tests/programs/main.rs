@@ -2,10 +2,13 @@
 
 mod brokered;
 mod capturing;
+mod containers;
 mod databases;
 mod deaths;
 mod economy;
+mod everybody;
 mod faults;
+mod firewall;
 mod forgery;
 mod handover;
 mod hostile;
@@ -13,6 +16,7 @@ mod io_uring;
 mod one_sided;
 mod runtimes;
 mod scarce;
+mod services;
 mod statistics;
 mod tools;
 mod watching;

@@ -511,13 +511,13 @@ impl Drop for Metrics {
 }
 
 /// All samples of a metric with these labels, added up.
-fn sum(text: &str, name: &str, labels: &[&str]) -> f64 {
+pub fn sum(text: &str, name: &str, labels: &[&str]) -> f64 {
     let lines = text.lines().filter(|line| line.strip_prefix(name).is_some_and(|rest| rest.starts_with('{')));
     let samples = lines.filter(|line| labels.iter().all(|label| line.contains(label)));
     samples.map(|line| line.rsplit(' ').next().unwrap().parse::<f64>().unwrap()).sum()
 }
 
-fn underpass(arguments: &[&str]) -> Output {
+pub fn underpass(arguments: &[&str]) -> Output {
     Command::new(library::command()).args(arguments).output().expect("underpass")
 }
 
@@ -534,7 +534,7 @@ fn ss(arguments: &[&str]) -> Output {
     output
 }
 
-fn rows(output: &Output) -> Vec<Value> {
+pub fn rows(output: &Output) -> Vec<Value> {
     let said: Value = serde_json::from_slice(&output.stdout).expect("JSON");
     said["connections"].as_array().expect("a list").clone()
 }

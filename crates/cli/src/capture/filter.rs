@@ -82,13 +82,13 @@ impl Filter {
     /// Refuses what will never hold.
     ///
     /// # Errors
-    /// A process is not there, or not this `user`'s.
+    /// A process is not there, or not this `user`'s, who is not root.
     pub fn check(&self, user: u32) -> Result<(), FilterError> {
         for condition in &self.0 {
             let &Condition::Pid(pid) = condition else { continue };
             match std::fs::metadata(format!("/proc/{pid}")) {
                 Err(_) => return Err(FilterError::NoProcess(pid)),
-                Ok(it) if it.uid() != user => return Err(FilterError::Foreign(pid, it.uid())),
+                Ok(it) if it.uid() != user && user != 0 => return Err(FilterError::Foreign(pid, it.uid())),
                 Ok(_) => {}
             }
         }
@@ -133,6 +133,7 @@ mod tests {
         let (me, user) = (std::process::id(), std::fs::metadata("/proc/self").unwrap().uid());
         let filter = parse(&format!("port 80 and pid {me}")).unwrap();
         assert_eq!((filter.check(user), filter.check(user + 1)), (Ok(()), Err(FilterError::Foreign(me, user))));
+        assert_eq!(filter.check(0), Ok(()), "root captures everybody's");
         assert_eq!(parse("pid 4294967295").unwrap().check(user), Err(FilterError::NoProcess(u32::MAX)));
     }
 

@@ -6,6 +6,7 @@
 mod file;
 mod filter;
 mod streams;
+mod taps;
 
 use std::collections::HashMap;
 use std::fs;
@@ -21,18 +22,19 @@ use anyhow::Context;
 use serde_json::json;
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 use underpass_segment::raw::Errno;
-use underpass_segment::tap::{Head, Tap};
-use underpass_segment::watch::{NoTapping, Tapping, look};
+use underpass_segment::tap::Head;
+use underpass_segment::watch::NoTapping;
 use underpass_segment::{clock, kernel};
 
 use crate::cli::CaptureArguments;
 use crate::failure::Failure;
 use crate::output::{plural, printable};
-use crate::watch::{Names, cookies, name_of};
+use crate::watch::{Images, Names, Spaces, name_of};
 use crate::{say, sys};
 use file::File;
 use filter::Filter;
 use streams::{Packet, Streams};
+use taps::Taps;
 
 /// Longest nap while nothing comes.
 const IDLE: Duration = Duration::from_millis(5);
@@ -73,9 +75,8 @@ fn cannot_write(path: &Path) -> String {
 }
 
 struct Capture {
-    /// Dropped first.
-    tapping: Option<Tapping>,
-    tap: Tap,
+    taps: Taps,
+    images: Images,
     file: File<BufWriter<Box<dyn Write>>>,
     streams: Streams,
     people: People,
@@ -100,8 +101,7 @@ impl Capture {
                 "cannot make the buffer in shared memory (shmget; try a smaller --buffer, or raise kernel.shmmax, or ulimit -v)",
             )
         };
-        let tap = Tap::create(u64::from(arguments.buffer) << 20).map_err(no_memory)?;
-        let tapping = Tapping::begin(kernel::user_id(), tap.name()).map_err(|error| match error {
+        let mut taps = Taps::begin(u64::from(arguments.buffer) << 20).map_err(|error| match error {
             NoTapping::Another => anyhow::anyhow!(
                 "another `underpass capture` of this user is under way; end it first, or filter its file instead"
             ),
@@ -110,9 +110,11 @@ impl Capture {
         let file = (target.begin())
             .and_then(|it| File::new(BufWriter::with_capacity(1 << 20, it)))
             .with_context(|| cannot_write(&arguments.write))?;
+        let mut images = Images::default();
+        follow(&mut taps, &mut images);
         let people = People::there();
         say(format_args!("capturing to {}; Ctrl-C ends it", name_of_target(&arguments.write)));
-        Ok(Capture { tapping: Some(tapping), tap, file, streams: Streams::default(), people, filter, asked, count: 0 })
+        Ok(Capture { taps, images, file, streams: Streams::default(), people, filter, asked, count: 0 })
     }
 
     fn go_on(&mut self, arguments: &CaptureArguments) -> io::Result<()> {
@@ -124,6 +126,7 @@ impl Capture {
         let (mut nap, mut looked) = (IDLE, Instant::now());
         while !is_over(self) {
             if looked.elapsed() >= LOOK {
+                follow(&mut self.taps, &mut self.images);
                 self.end_gone(most)?;
                 looked = Instant::now();
             }
@@ -135,7 +138,7 @@ impl Capture {
                 nap = (nap * 2).min(IDLE);
             }
         }
-        self.tapping = None;
+        self.taps.end();
         sleep(LAST);
         while self.drain(most)? {}
         self.end_gone(most)?;
@@ -146,12 +149,12 @@ impl Capture {
     fn drain(&mut self, most: u64) -> io::Result<bool> {
         const AT_A_TIME: usize = 1000;
         let (mut bytes, mut packets) = (Vec::new(), Vec::new());
-        let before = self.tap.damaged();
+        let before = self.taps.damaged();
         for done in 0..AT_A_TIME {
             if self.count >= most {
                 return Ok(false);
             }
-            let Some(head) = self.tap.next(&mut bytes) else { return Ok(done > 0 || self.tap.damaged() != before) };
+            let Some(head) = self.taps.next(&mut bytes) else { return Ok(done > 0 || self.taps.damaged() != before) };
             let (people, filter) = (&mut self.people, &self.filter);
             let mut describe = |ends: [SocketAddr; 2], head: &Head| people.describe(ends, head, filter);
             self.streams.packets(&head, &bytes, &mut describe, &mut packets);
@@ -173,10 +176,10 @@ impl Capture {
     /// Ends the directions of sockets that are gone. What they have sent was in the tap by then.
     fn end_gone(&mut self, most: u64) -> io::Result<()> {
         self.streams.begin_listing();
-        let Ok(there) = cookies() else { return Ok(()) };
+        let Ok(there) = Spaces::now(&mut self.images).and_then(|it| it.cookies()) else { return Ok(()) };
         // And no further, or it would never end while others send.
-        let behind = self.tap.tail();
-        while self.tap.is_before(behind) && self.drain(most)? {}
+        let behind = self.taps.mark();
+        while self.taps.is_before(&behind) && self.drain(most)? {}
         let mut packets = Vec::new();
         self.streams.end_all_but(clock::nanoseconds(), |cookie| there.contains(&cookie), &mut packets);
         self.write(&mut packets, most)
@@ -184,7 +187,7 @@ impl Capture {
 
     /// As tcpdump does.
     fn tell(&self, arguments: &CaptureArguments) {
-        let (lost, damaged) = (self.tap.lost(), self.tap.damaged() + self.streams.damaged);
+        let (lost, damaged) = (self.taps.lost(), self.taps.damaged() + self.streams.damaged);
         let Streams { captured, missing, .. } = self.streams;
         if arguments.json {
             let said = json!({
@@ -222,6 +225,13 @@ impl Capture {
         if damaged > 0 {
             say(format_args!("{} made no sense and were left out", plural(damaged, "record", "records")));
         }
+    }
+}
+
+/// Has those captured who have come.
+fn follow(taps: &mut Taps, images: &mut Images) {
+    if let Ok(spaces) = Spaces::now(images) {
+        taps.follow(&spaces).into_iter().for_each(|it| say(format_args!("{it}")));
     }
 }
 
@@ -275,6 +285,8 @@ impl Target {
 
 /// Who has the sockets of connections, by name: as of when it was looked, since some are gone before what they sent is read.
 struct People {
+    images: Images,
+    spaces: Option<Spaces>,
     by_cookie: HashMap<u64, Names>,
     asked: Option<Instant>,
 }
@@ -282,18 +294,29 @@ struct People {
 impl People {
     /// Those that there are. Whoever comes next may be asked for at once.
     fn there() -> People {
-        People { by_cookie: sockets(), asked: None }
+        let mut people = People { images: Images::default(), spaces: None, by_cookie: HashMap::new(), asked: None };
+        people.ask();
+        people
+    }
+
+    fn ask(&mut self) {
+        self.spaces = Spaces::now(&mut self.images).ok();
+        self.by_cookie = self.spaces.as_ref().map(sockets).unwrap_or_default();
     }
 
     /// What is said of a new connection; `None` if it is not wanted.
     fn describe(&mut self, ends: [SocketAddr; 2], head: &Head, filter: &Filter) -> Option<String> {
         let holders = head.cookies.map(|cookie| self.holders(cookie));
-        let has = |pid: u32| pid == head.pid || holders.iter().any(|it| it.contains_key(&pid));
+        // Its number says nothing here if it is told in another namespace.
+        let sending = self.spaces.as_ref().and_then(|it| it.number_in(head.space, head.pid));
+        let has = |pid: u32| Some(pid) == sending || holders.iter().any(|it| it.contains_key(&pid));
         if !filter.wants(ends, has) {
             return None;
         }
         let [mut sender, reader] = holders;
-        sender.entry(head.pid).or_insert_with(|| name_if_alive(head.pid));
+        if let Some(pid) = sending {
+            sender.entry(pid).or_insert_with(|| name_if_alive(pid));
+        }
         let side = |address: SocketAddr, names: &Names| {
             let names: Vec<String> = names.iter().map(|(pid, name)| format!("{name} {pid}")).collect();
             format!("{address}: {}", if names.is_empty() { UNKNOWN.into() } else { names.join(", ") })
@@ -303,7 +326,7 @@ impl People {
 
     fn holders(&mut self, cookie: u64) -> Names {
         if !self.by_cookie.contains_key(&cookie) && self.asked.is_none_or(|asked| asked.elapsed() >= ASK) {
-            self.by_cookie = sockets();
+            self.ask();
             self.asked = Some(Instant::now());
         }
         self.by_cookie.get(&cookie).cloned().unwrap_or_default()
@@ -311,10 +334,10 @@ impl People {
 }
 
 /// Who has which socket, by cookie.
-fn sockets() -> HashMap<u64, Names> {
+fn sockets(spaces: &Spaces) -> HashMap<u64, Names> {
     let mut by_cookie = HashMap::<u64, Names>::new();
     let mut names = Names::new();
-    for end in look(kernel::user_id()).unwrap_or_default() {
+    for end in spaces.ends().unwrap_or_default() {
         for pid in end.processes {
             let name = names.entry(pid).or_insert_with(|| name_if_alive(pid));
             by_cookie.entry(end.cookie).or_default().insert(pid, name.clone());

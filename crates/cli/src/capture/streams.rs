@@ -274,7 +274,7 @@ mod tests {
             len: 0,
             ends: 0,
             pid: 5,
-            reserved: 0,
+            space: 0,
             when: 9,
             cookies: pick([100, 200]),
             positions,

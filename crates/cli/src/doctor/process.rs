@@ -145,7 +145,7 @@ pub fn look(pid: &str) -> Result<Process, ProcessError> {
             findings.push(Finding::mind(
                 "namespace",
                 format!("it has another {what} namespace than this command"),
-                "the other ends have to run in the same (one container, or one pod); so has this command, to look at it",
+                "the other ends have to run in the same, or both have to reach underpassd; so has this command, to look at it",
             ));
         }
     }

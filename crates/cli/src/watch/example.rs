@@ -16,6 +16,7 @@ pub fn connection(fd: u32, bytes: u64, reason: Option<Reason>) -> Connection {
         state: "ESTAB",
         cookie: fd.into(),
         inode: fd.into(),
+        user: 1000,
         queues: [0; 2],
         carried: [0; 2],
     };
@@ -28,6 +29,7 @@ pub fn end(fd: u32, bytes: u64, reason: Option<Reason>) -> Seen {
     let fast = reason.is_none();
     let way = Way { fast, ring_bytes: bytes, kernel_bytes: 0, position: 0 };
     Seen {
+        user: 1000,
         cookie: fd.into(),
         other_cookie: 0,
         stage: if fast { Stage::Joined } else { Stage::Pinned },

@@ -1,5 +1,5 @@
-//! `underpass ss`, `top` and `metrics`: the connections of this user's accelerated programs, put together from what the
-//! library's tables, the kernel's list of sockets and /proc say. `underpass ss --stats`, which shows what `run --stats` has
+//! `underpass ss`, `top` and `metrics`: the connections of this user's accelerated programs, or for root of everybody's, put
+//! together from what the library's tables, the kernel's list of sockets and /proc say. `underpass ss --stats`, which shows what `run --stats` has
 //! counted so far. And `underpass pin`, which moves a connection.
 
 mod asked;
@@ -11,6 +11,7 @@ mod pin;
 mod processes;
 mod runs;
 mod sockets;
+mod spaces;
 mod ss;
 mod top;
 
@@ -21,15 +22,16 @@ use underpass_segment::end::Stage;
 use underpass_segment::kernel;
 use underpass_segment::raw::Errno;
 use underpass_segment::reason::Reason;
-use underpass_segment::watch::{Seen, fill, look, ordered};
+use underpass_segment::watch::{Seen, Whose, fill};
 
 pub use metrics::metrics;
 pub use pin::{pin, unpin};
-pub use processes::name_of;
+pub use processes::{Images, name_of};
+pub use spaces::{Place, Spaces, enter_ipc};
 pub use ss::ss;
 pub use top::top;
 
-use processes::{Holder, Images, Processes};
+use processes::{Holder, Processes};
 use sockets::Socket;
 
 /// A connection, by its local end.
@@ -48,7 +50,7 @@ struct Connection {
     unread: [Option<u64>; 2],
 }
 
-/// The connections of all accelerated programs of this user.
+/// The connections of all accelerated programs of this user, or of all users.
 #[derive(Debug)]
 struct View {
     connections: Vec<Connection>,
@@ -57,14 +59,26 @@ struct View {
 }
 
 impl View {
-    /// By one look. What was learnt at earlier ones need not be learnt again.
+    /// By one look, of this user, or for root of all users in all namespaces. What was learnt at earlier ones need not be learnt
+    /// again.
     fn gather(images: &mut Images) -> anyhow::Result<View> {
-        let user = kernel::user_id();
-        let ends = look(user).map_err(refused)?;
-        let processes = Processes::accelerated(user, ends.iter().flat_map(|it| &it.processes).copied(), images)?;
-        let sockets = sockets::connections()?;
+        View::of(spaces::whose(), images)
+    }
+
+    /// Of this user where it is, who may be root.
+    fn gather_own(images: &mut Images) -> anyhow::Result<View> {
+        View::of(Whose::User(kernel::user_id()), images)
+    }
+
+    fn of(whose: Whose, images: &mut Images) -> anyhow::Result<View> {
+        let accelerated = images.accelerated(whose)?;
+        let spaces = Spaces::of(whose, accelerated.iter().copied());
+        let mut ends = spaces.ends()?;
+        let processes = Processes::of(accelerated.into_iter().chain(ends.iter().flat_map(|it| &it.processes).copied()));
+        let sockets = spaces.sockets()?;
+        leave_out_strangers(&mut ends, &sockets);
         let cookies: Vec<u64> = sockets.iter().map(|it| it.cookie).collect();
-        let ordered = ordered(user, &cookies).map_err(refused)?;
+        let ordered = spaces.ordered(&cookies)?;
         Ok(View { connections: put_together(&ends, &ordered, &processes, sockets), processes: processes.names() })
     }
 }
@@ -73,6 +87,14 @@ impl View {
 fn refused(Errno(code): Errno) -> anyhow::Error {
     anyhow::Error::from(io::Error::from_raw_os_error(code))
         .context("cannot attach the tables of the programs (shmat; is the address space limited, ulimit -v?)")
+}
+
+/// Of several ends of one socket, those in tables of its own user are believed: others may be made up.
+fn leave_out_strangers(ends: &mut Vec<Seen>, sockets: &[Socket]) {
+    let users: HashMap<u64, u32> = sockets.iter().map(|it| (it.cookie, it.user)).collect();
+    let is_owners = |end: &Seen| users.get(&end.cookie) == Some(&end.user);
+    let known: HashSet<u64> = ends.iter().filter(|end| is_owners(end)).map(|end| end.cookie).collect();
+    ends.retain(|end| is_owners(end) || !known.contains(&end.cookie));
 }
 
 /// The ends by the cookies of their sockets.
@@ -155,14 +177,6 @@ fn unread(end: &Seen, other: Option<&Seen>) -> [Option<u64>; 2] {
     let (Some(other), Some(ring_size)) = (other, end.ring_size) else { return [None; 2] };
     let ways = [(&end.sending, &other.receiving), (&other.sending, &end.receiving)];
     ways.map(|(sender, reader)| fill(sender, reader, ring_size).filter(|_| sender.fast || reader.fast))
-}
-
-/// The cookies of all sockets that carry a TCP connection.
-///
-/// # Errors
-/// The kernel does not list them.
-pub fn cookies() -> anyhow::Result<HashSet<u64>> {
-    Ok(sockets::connections()?.into_iter().map(|it| it.cookie).collect())
 }
 
 /// Names of paths as people and scripts read them.

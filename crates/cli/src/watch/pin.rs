@@ -11,7 +11,7 @@ use anyhow::anyhow;
 use serde_json::{Value, json};
 use underpass_segment::kernel;
 use underpass_segment::reason::Reason;
-use underpass_segment::watch::{Outcome, Seen, Subject, hold, let_go, look, ordered};
+use underpass_segment::watch::{Outcome, Seen, Subject, Whose, hold, let_go, look, ordered};
 
 use super::ss::{holders, holders_to_json};
 use super::{Connection, Images, View, by_cookie, path, refused};
@@ -122,7 +122,7 @@ struct State {
 /// # Errors
 /// [`WrongSubject`], or what the kernel does not allow.
 pub fn pin(arguments: &PinArguments) -> Result<(), Failure> {
-    let (view, user) = (View::gather(&mut Images::default())?, kernel::user_id());
+    let (view, user) = (View::gather_own(&mut Images::default())?, kernel::user_id());
     let pairs = pairs(&view, &arguments.which)?;
     let subjects: Vec<Subject> = (pairs.iter().flat_map(Pair::ends))
         .map(|it| Subject { cookie: it.socket.cookie, processes: it.holders.iter().map(|holder| holder.pid).collect() })
@@ -160,7 +160,7 @@ pub fn pin(arguments: &PinArguments) -> Result<(), Failure> {
 /// # Errors
 /// As for [`pin`].
 pub fn unpin(arguments: &UnpinArguments) -> Result<(), Failure> {
-    let (view, user) = (View::gather(&mut Images::default())?, kernel::user_id());
+    let (view, user) = (View::gather_own(&mut Images::default())?, kernel::user_id());
     let pairs = pairs(&view, &arguments.which)?;
     let (before, deadline) = (states(&pairs, user)?, deadline(arguments.wait));
     let cookies: Vec<u64> = pairs.iter().flat_map(Pair::ends).map(|it| it.socket.cookie).collect();
@@ -316,7 +316,7 @@ fn states_when(
 fn states(pairs: &[Pair<'_>], user: u32) -> anyhow::Result<Vec<State>> {
     let cookies: Vec<u64> = pairs.iter().flat_map(Pair::ends).map(|it| it.socket.cookie).collect();
     let seen = look(user).map_err(refused)?;
-    let ordered = ordered(user, &cookies).map_err(refused)?;
+    let ordered = ordered(Whose::User(user), &cookies).map_err(refused)?;
     let seen = by_cookie(&seen);
     let state = |pair: &Pair<'_>| {
         let of = |end: &Connection| seen.get(&end.socket.cookie).copied();

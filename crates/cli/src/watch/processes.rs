@@ -7,6 +7,7 @@ use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 use anyhow::Context;
+use underpass_segment::watch::Whose;
 
 use super::Names;
 use crate::library::is_library_name;
@@ -31,18 +32,9 @@ pub struct Processes {
 }
 
 impl Processes {
-    /// Those of `user` that have the library, and those of `known`.
-    pub fn accelerated(user: u32, known: impl Iterator<Item = u32>, images: &mut Images) -> anyhow::Result<Processes> {
-        let mut pids: BTreeSet<u32> = known.collect();
-        images.begin();
-        let listing = fs::read_dir("/proc").context("cannot list processes; is /proc mounted?")?;
-        for entry in listing.flatten() {
-            let Some(pid) = entry.file_name().to_str().and_then(|name| name.parse().ok()) else { continue };
-            if entry.metadata().is_ok_and(|it| it.uid() == user) && images.have_library(pid, &entry.path()) {
-                pids.insert(pid);
-            }
-        }
-        images.end();
+    /// These, as far as they live.
+    pub fn of(pids: impl Iterator<Item = u32>) -> Processes {
+        let pids: BTreeSet<u32> = pids.collect();
         let mut by_inode: HashMap<u64, Vec<(u32, u32)>> = HashMap::new();
         let mut names = Names::new();
         for pid in pids {
@@ -53,7 +45,7 @@ impl Processes {
             }
         }
         by_inode.values_mut().for_each(|holders| holders.sort_unstable());
-        Ok(Processes { names, by_inode })
+        Processes { names, by_inode }
     }
 
     pub fn names(&self) -> Names {
@@ -113,6 +105,22 @@ struct Known {
 }
 
 impl Images {
+    /// The processes of `whose` that have the library.
+    pub fn accelerated(&mut self, whose: Whose) -> anyhow::Result<Vec<u32>> {
+        let is_meant = |user: u32| whose == Whose::All || whose == Whose::User(user);
+        let mut pids = Vec::new();
+        self.begin();
+        let listing = fs::read_dir("/proc").context("cannot list processes; is /proc mounted?")?;
+        for entry in listing.flatten() {
+            let Some(pid) = entry.file_name().to_str().and_then(|name| name.parse().ok()) else { continue };
+            if entry.metadata().is_ok_and(|it| is_meant(it.uid())) && self.have_library(pid, &entry.path()) {
+                pids.push(pid);
+            }
+        }
+        self.end();
+        Ok(pids)
+    }
+
     fn begin(&mut self) {
         self.look += 1;
     }
@@ -180,10 +188,11 @@ mod tests {
     #[test]
     fn a_process_without_the_library_has_nothing() {
         let me = std::process::id();
-        let of = |known| Processes::accelerated(u32::MAX, known, &mut Images::default()).unwrap();
-        let all = of(None.into_iter());
+        assert!(Images::default().accelerated(Whose::User(u32::MAX)).unwrap().is_empty());
+        assert!(!Images::default().accelerated(Whose::All).unwrap().contains(&me));
+        let all = Processes::of(None.into_iter());
         assert_eq!((all.names().len(), all.without_descriptor(me)), (0, None));
-        let mine = of(Some(me).into_iter());
+        let mine = Processes::of(Some(me).into_iter());
         assert_eq!((mine.names().len(), mine.without_descriptor(me).map(|it| it.fd)), (1, Some(None)));
         assert_eq!(mine.holders(0), []);
     }

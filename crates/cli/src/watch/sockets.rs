@@ -26,6 +26,8 @@ pub struct Socket {
     pub state: &'static str,
     pub cookie: u64,
     pub inode: u64,
+    /// Whose it is.
+    pub user: u32,
     /// Bytes in the kernel that were not received yet, doorbells included, and that were not acknowledged yet.
     pub queues: [u32; 2],
     /// Bytes that were sent, and that were received, doorbells included.
@@ -98,6 +100,7 @@ fn parse(response: &InetResponse) -> Option<Socket> {
         state,
         cookie: u64::from_ne_bytes(id.cookie),
         inode: header.inode.into(),
+        user: header.uid,
         queues: [header.recv_queue, header.send_queue],
         carried: response.nlas.iter().find_map(carried).unwrap_or_default(),
     })

@@ -4,9 +4,9 @@ use serde_json::{Value, json};
 use underpass_lab::unit::Unit;
 use underpass_segment::end::Stage;
 use underpass_segment::kernel;
-use underpass_segment::watch::Way;
+use underpass_segment::watch::{Way, Whose};
 
-use super::{Connection, Images, View, path, runs};
+use super::{Connection, Images, View, path, runs, spaces};
 use crate::cli::SsArguments;
 use crate::failure::Failure;
 use crate::output::{plural, print, table};
@@ -55,6 +55,9 @@ pub fn ss(arguments: &SsArguments) -> Result<(), Failure> {
 
 /// What to say where there is no connection.
 pub fn nothing(view: &View) -> String {
+    if view.processes.is_empty() && spaces::whose() == Whose::All {
+        return "nobody has a program under Underpass on this host; start one by `underpass run -- PROGRAM`".into();
+    }
     if view.processes.is_empty() {
         let user = kernel::user_id();
         return format!(
@@ -62,7 +65,8 @@ pub fn nothing(view: &View) -> String {
         );
     }
     let processes = plural(view.processes.len() as u64, "process", "processes");
-    format!("{processes} under Underpass, without a TCP connection in this network namespace")
+    let place = if spaces::whose() == Whose::All { "" } else { " in this network namespace" };
+    format!("{processes} under Underpass, without a TCP connection{place}")
 }
 
 fn row(it: &Connection) -> Vec<String> {

@@ -111,7 +111,7 @@ impl Connection {
         // A receive says that it sleeps before it looks at the table; here it is the other way round.
         fence(SeqCst);
         let lock = &self.end.reading.lock;
-        outlast(lock, || lock.is_asleep() && kernel::thread_sleeps(lock.owner()));
+        outlast(lock, || lock.is_asleep() && kernel::own(lock.owner()).is_none_or(kernel::thread_sleeps));
         outlast(&self.end.sending.lock, || false);
     }
 }
@@ -130,7 +130,10 @@ pub fn outlast(lock: &Lock, enough: impl Fn() -> bool) {
     const PATIENCE_NS: u64 = 200_000_000;
     let is_held = || match lock.owner() {
         0 => false,
-        owner => owner != thread::number() && kernel::is_thread_of_this_process(owner) && !enough(),
+        owner => {
+            let is_here = || kernel::own(owner).is_some_and(kernel::is_thread_of_this_process);
+            owner != thread::number() && is_here() && !enough()
+        }
     };
     if is_quiet() || !is_held() {
         return;

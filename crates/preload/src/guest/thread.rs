@@ -13,14 +13,14 @@ of_each_thread! {
     static IS_VFORK_CHILD: bool = false;
 }
 
-/// Number of this thread in the kernel.
+/// Number of this thread in the kernel, [marked](kernel::marked): it goes into memory that other processes have.
 #[inline]
 pub fn number() -> u32 {
     let generation = GENERATION.load(Relaxed);
     match NUMBER.get() {
         (known, number) if known == generation => number,
         _ => {
-            let number = kernel::thread_id();
+            let number = kernel::marked(kernel::thread_id());
             NUMBER.set((generation, number));
             number
         }
@@ -29,6 +29,7 @@ pub fn number() -> u32 {
 
 /// In a forked child: its thread has another number.
 pub fn after_fork() {
+    kernel::renew_mark();
     GENERATION.fetch_add(1, Relaxed);
 }
 

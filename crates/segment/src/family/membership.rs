@@ -101,16 +101,16 @@ impl Family {
         mine.for_each(|it| it.mappings.store(self.mappings(), Relaxed));
     }
 
-    /// Number of the process that is `member`, if it is told in `namespaces`.
-    pub(crate) fn process(&self, member: u32, namespaces: u64) -> Option<u32> {
+    /// The process that is `member`: its number, and the [namespaces](kernel::namespaces) in which that is told.
+    pub(crate) fn process(&self, member: u32) -> Option<(u64, u32)> {
         let it = self.members().places.get(member as usize)?;
         let process = it.process.load(Acquire);
-        (!matches!(process, 0 | TAKEN) && it.namespaces.load(Relaxed) == namespaces).then_some(process)
+        (!matches!(process, 0 | TAKEN)).then(|| (it.namespaces.load(Relaxed), process))
     }
 
     /// Whether process `number`, as told in `namespaces`, is a member.
     pub(crate) fn is_of(&self, number: u32, namespaces: u64) -> bool {
-        (0..MEMBERS as u32).any(|member| self.process(member, namespaces) == Some(number))
+        (0..MEMBERS as u32).any(|member| self.process(member) == Some((namespaces, number)))
     }
 
     /// Whether another process than `me` has the table, as far as can be told. One that only [watches](crate::watch) it does

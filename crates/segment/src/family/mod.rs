@@ -125,6 +125,11 @@ impl Family {
         sysv::find(Self::LEN, uid, out)
     }
 
+    /// Calls `what` with the number and the user of the tables of all users: see [`sysv::find_of_all`].
+    pub(crate) fn find_of_all(what: impl FnMut(i32, u32)) {
+        sysv::find_of_all(Self::LEN, what);
+    }
+
     /// Takes the table out of this process's address space.
     ///
     /// # Safety

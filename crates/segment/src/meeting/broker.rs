@@ -43,6 +43,11 @@ impl Place {
         self.side == Side::Maker || self.pool.slot(self.slot, self.side).is_some_and(|it| it.is_for(self.cookies))
     }
 
+    /// The cookie of the other end's socket.
+    pub fn other(&self) -> u64 {
+        self.cookies[1 - self.side as usize]
+    }
+
     /// Whether it was given to the end of the socket with this cookie.
     pub fn is_of(&self, cookie: u64) -> bool {
         self.cookies[self.side as usize] == cookie

@@ -1,5 +1,8 @@
 //! Ends that cannot tell who is at the other end ask the broker: another user's, in another namespace, or hidden by the kernel.
 //!
+//! Two ends of one user in two IPC namespaces each wait in a directory of their own, and neither can tell. So an end that waits
+//! there for long asks the broker as well, and takes whichever comes first.
+//!
 //! An ask is spread over calls of the program, none of which waits for long: one connects, one sends, later ones look for the
 //! answer, the more rarely the longer it takes. What the broker says of *who* is at the other end is believed, since it has the
 //! kernel's word for both sockets; of the memory that it gives, the kernel says that it cannot shrink. Where there is no broker, or
@@ -27,6 +30,12 @@ const PATIENCE_TO_FETCH_NS: u64 = 1_000_000_000;
 const WAIT_AT_END_NS: i64 = 10_000_000;
 /// What comes of an ask is looked for after so many further calls at the latest.
 const MOST_CALLS: u32 = 64;
+/// An end that waits in the directory asks the broker as well after a multiple of so many calls. Two ends that talk to each other
+/// make about as many, so one that is to come there has come by then.
+const CALLS_ALONE: u32 = 64;
+/// The more ends of a process have asked so in vain, the later the next ones do: after so many times as many calls at most. To ask
+/// takes about as long as 20 calls on kernel TCP.
+const MOST_TIMES_IN_VAIN: u32 = 32;
 
 impl Meeting {
     /// The directory cannot lead `end` to its other end: asks the broker. Without one the end stays where it is for the reason
@@ -46,6 +55,26 @@ impl Meeting {
     /// Whether the broker may be asked, as far as is known.
     pub(super) fn has_broker(&self) -> bool {
         self.broker.may_be_there(clock::nanoseconds())
+    }
+
+    /// Whether an end that waits in the directory is to ask the broker as well.
+    pub(super) fn is_left_alone(&self, end: &End) -> bool {
+        let calls = end.calls.load(Relaxed);
+        let times = (1u32 << self.asked_in_vain.min(31)).min(MOST_TIMES_IN_VAIN);
+        calls.is_multiple_of(CALLS_ALONE)
+            && calls >= end.next_try.load(Relaxed).max(CALLS_ALONE * times)
+            && self.has_broker()
+    }
+
+    /// Nobody has come for an end in the directory, where it goes on waiting: asks the broker as well, if there is one.
+    pub(super) fn ask_broker_as_well(&mut self, end: &End, fd: i32) {
+        match self.ask_broker(end, fd) {
+            Try::Asked | Try::Knocking => {
+                self.asked_in_vain = self.asked_in_vain.saturating_add(1);
+                end.look_after(1);
+            }
+            Try::Later | Try::Nobody => end.seek_later(),
+        }
     }
 
     /// The other end waits in the directory, and one of the two cannot be shown to hold the connection: both ask the broker.
@@ -129,14 +158,25 @@ impl Meeting {
                 return end.look_later();
             }
             Outcome::Waiting => end.ask_later(),
+            // The kernel has named another socket.
+            Outcome::Met(place) if end.waits_in_directory() && place.other() != end.peer_cookie.load(Relaxed) => {
+                return self.abandon_for_directory(end, cookie, outcome);
+            }
             Outcome::Met(place) => {
                 self.broker.forget(cookie);
+                self.asked_in_vain = 0;
+                self.leave_directory(end);
                 end.put_in(&place);
                 end.set_reason(Reason::PeerSilent);
                 end.set_asked(Asked::Place);
                 return self.take_place(end, fd);
             }
-            Outcome::Refused(refusal) => refuse(end, refusal),
+            // The other end need not have asked, and may still come.
+            Outcome::Refused(refusal) if end.waits_in_directory() && !is_told_to_both(refusal) => end.ask_later(),
+            Outcome::Refused(refusal) => {
+                self.leave_directory(end);
+                refuse(end, refusal);
+            }
             Outcome::NoMemory => {
                 end.set_reason(Reason::NoMemory);
                 end.ask_later();
@@ -145,6 +185,19 @@ impl Meeting {
         }
         self.broker.forget(cookie);
         end.set_asked(Asked::Nothing);
+    }
+
+    /// Nothing comes of this ask, and the end goes on waiting in the directory.
+    fn abandon_for_directory(&mut self, end: &End, cookie: u64, outcome: Outcome) {
+        self.abandon(cookie, outcome);
+        end.set_asked(Asked::Nothing);
+        end.ask_later();
+    }
+
+    /// An end waits in the directory no more, if it did.
+    fn leave_directory(&mut self, end: &End) {
+        self.withdraw(end);
+        end.entry.store(0, Relaxed);
     }
 
     /// An end that has a place joins, as soon as the place is ready.
@@ -353,6 +406,11 @@ impl End {
         self.side.store(place.side as u8, Relaxed);
     }
 
+    /// Whether its name is in the directory.
+    fn waits_in_directory(&self) -> bool {
+        self.entry.load(Relaxed) != 0
+    }
+
     /// Looks for what comes of its ask after so many further calls.
     fn look_after(&self, calls: u32) {
         self.next_try.store(self.calls.load(Relaxed).saturating_add(calls), Relaxed);
@@ -368,6 +426,11 @@ impl End {
     fn seek_later(&self) {
         self.look_after(1 + self.calls.load(Relaxed) / 4);
     }
+}
+
+/// Whether the broker refuses so only where both ends have asked, or where this one is over.
+fn is_told_to_both(refusal: Refusal) -> bool {
+    matches!(refusal, Refusal::Policy | Refusal::Layout | Refusal::NotConnection)
 }
 
 /// The broker refuses to let `end` meet its other end, for now or for good.

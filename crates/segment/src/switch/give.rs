@@ -102,7 +102,8 @@ impl Port<'_> {
             }
             // This thread has the senders' lock: another sender whose number stands there is gone.
             let is_senders = word & BY_READER == 0;
-            let is_free = is_senders || other == 0 || other == self.me || !kernel::thread_lives(other);
+            let is_gone = || kernel::own(other).is_some_and(|tid| !kernel::thread_lives(tid));
+            let is_free = is_senders || other == 0 || other == self.me || is_gone();
             if is_free && giver.compare_exchange(word, word & BY_READER | self.me, SeqCst, Relaxed).is_ok() {
                 return Some(word);
             }
@@ -120,7 +121,8 @@ impl Port<'_> {
         let began = ticks();
         loop {
             let Err(word) = giver.compare_exchange(0, BY_READER | self.me, SeqCst, Acquire) else { return true };
-            let is_giving = word & BY_READER == 0 && word != self.me && kernel::thread_lives(word);
+            let is_giving =
+                word & BY_READER == 0 && word != self.me && kernel::own(word).is_none_or(kernel::thread_lives);
             if !is_giving || ticks().wrapping_sub(began) > micros(LIES_US) {
                 return false;
             }

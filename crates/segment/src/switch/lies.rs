@@ -319,8 +319,8 @@ fn a_reader_that_is_away_comes_back_behind_what_it_gave() {
     assert_eq!(it.ends[1].stage(), Stage::Joined);
 }
 
-/// No thread has it: above the largest there can be.
-const NOBODY: u32 = 1 << 23;
+/// No thread has it: the largest there can be.
+const NOBODY: u32 = (1 << 22) - 1;
 
 /// A sender that is killed while it gives, and another process has its end: what it had not counted yet the reader does not give
 /// again.

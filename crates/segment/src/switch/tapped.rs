@@ -57,7 +57,7 @@ impl Port<'_> {
             len: 0,
             ends: 0,
             pid: kernel::process_id() as u32,
-            reserved: 0,
+            space: tap::space(),
             when: 0,
             cookies: [self.end.cookie.load(Relaxed), self.end.peer_cookie.load(Relaxed)],
             positions: [0; 2],

@@ -119,7 +119,8 @@ pub(super) fn keep(name: Name, (uid, me): (u32, u32), now: u64, it: (Mapping, At
         Process::Unknown => return Ok(None),
     };
     // In a child of vfork the thread is its parent's, which would never let go of what is not its own.
-    if !kernel::is_thread_of_this_process(me) || KEPT.users.compare_exchange(0, FILLING, Acquire, Relaxed).is_err() {
+    let is_own = kernel::own(me).is_some_and(kernel::is_thread_of_this_process);
+    if !is_own || KEPT.users.compare_exchange(0, FILLING, Acquire, Relaxed).is_err() {
         return Ok(None);
     }
     KEPT.base.store(mapping.base().as_ptr() as u64, Relaxed);
@@ -150,7 +151,7 @@ fn let_go_of_kept() {
 }
 
 /// In a forked child, which has none of it.
-pub fn after_fork() {
+pub(super) fn after_fork() {
     KEPT.is_kept.store(false, Relaxed);
     if !matches!(KEPT.users.swap(0, Relaxed), 0 | FILLING) {
         KEPT.mapping().into_iter().for_each(Mapping::forget);

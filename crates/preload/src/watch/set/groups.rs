@@ -190,7 +190,9 @@ impl State {
         if self.member_count == self.member_capacity && !self.make_room_for_members() {
             return ALONE;
         }
-        let Some((number, group)) = channel.take_group(kernel::process_id() as u32) else { return ALONE };
+        let Some((number, group)) = channel.take_group(kernel::marked(kernel::process_id() as u32)) else {
+            return ALONE;
+        };
         let mut fds = [0; 64];
         fds[slot] = fd + 1;
         self.member_count += 1;

@@ -1,0 +1,112 @@
+//! Numbers of processes and threads in memory that several processes have.
+//!
+//! These may be in different PID namespaces: a process forks a child into another one (unshare(2)), or two containers share
+//! System V memory. Every namespace counts from 1. So a number goes with a mark of its namespace, and one with another mark says
+//! nothing here: a thread of that number is another one.
+
+use super::proc::{link_target, number};
+use crate::raw::is_quiet;
+use crate::sync::{AtomicU64, Relaxed};
+
+/// Every number is below 1 << `BITS` (PID_MAX_LIMIT).
+const BITS: u32 = 22;
+/// Marks are 1 to this; 0 stands for none. So no marked number is as large as 29 bits can be.
+const MARKS: u32 = 126;
+
+/// This process's PID namespace by its inode number, and its mark in the upper half; 0: nobody has asked.
+static SPACE: AtomicU64 = AtomicU64::new(0);
+
+/// A number of this PID namespace, with its mark.
+pub fn marked(number: u32) -> u32 {
+    number | mark() << BITS
+}
+
+/// A marked number as it is in this PID namespace; `None` if it is another's. One without a mark counts as of this one.
+pub fn own(marked: u32) -> Option<u32> {
+    let its = marked >> BITS;
+    (its == 0 || its == mark()).then_some(marked & ((1 << BITS) - 1))
+}
+
+/// In a forked child, which may be in another PID namespace than its parent. No two of them have one mark.
+pub fn renew_mark() {
+    let before = SPACE.load(Relaxed);
+    if before == 0 || is_quiet() {
+        return;
+    }
+    let mut now = ask();
+    if now as u32 != before as u32 && now >> 32 == before >> 32 {
+        now = u64::from((now >> 32) as u32 % MARKS + 1) << 32 | u64::from(now as u32);
+    }
+    SPACE.store(now, Relaxed);
+}
+
+fn mark() -> u32 {
+    let known = SPACE.load(Relaxed);
+    if known != 0 || is_quiet() {
+        return (known >> 32) as u32;
+    }
+    let asked = ask();
+    SPACE.store(asked, Relaxed);
+    (asked >> 32) as u32
+}
+
+/// Where /proc does not say, it is a namespace of its own.
+fn ask() -> u64 {
+    let mut target = [0u8; 64];
+    let inode = link_target(format_args!("/proc/self/ns/pid\0"), &mut target)
+        .and_then(|text| number(text.strip_prefix(b"pid:[")?.strip_suffix(b"]")?))
+        .unwrap_or(0) as u32;
+    u64::from(inode % MARKS + 1) << 32 | u64::from(inode)
+}
+
+#[cfg(test)]
+#[allow(unsafe_code, reason = "forks a child into another namespace")]
+mod tests {
+    use super::*;
+    use crate::kernel::{process_id, thread_lives};
+    use crate::lock::alive;
+
+    #[test]
+    fn a_number_is_known_again() {
+        let me = process_id() as u32;
+        assert_eq!((own(marked(me)), own(me), own(marked(marked(me)))), (Some(me), Some(me), Some(me)));
+        assert_ne!(marked(me), me);
+        let another = (marked(me) >> BITS) % MARKS + 1;
+        assert_eq!(own(me | another << BITS), None);
+        assert!(marked((1 << BITS) - 1) < (1 << 29) - 1);
+    }
+
+    /// What a child finds in a PID namespace of its own: whether a thread of its parent's lives, and is another one than its own.
+    #[test]
+    fn a_thread_of_another_namespace_is_neither_dead_nor_ones_own() {
+        let parent = marked(process_id() as u32);
+        // SAFETY: the children of a threaded process make system calls only.
+        let status = unsafe {
+            let child = libc::fork();
+            if child == 0 {
+                if libc::unshare(libc::CLONE_NEWPID) != 0 {
+                    libc::_exit(2);
+                }
+                let inner = libc::fork();
+                if inner == 0 {
+                    renew_mark();
+                    // No such number is there, or it is another process's.
+                    let as_it_is = alive(parent) && own(parent).is_none();
+                    let own_lives = own(marked(process_id() as u32)).is_some_and(thread_lives);
+                    let is_another = marked(process_id() as u32) != parent;
+                    libc::_exit(i32::from(!(as_it_is && own_lives && is_another)));
+                }
+                let mut status = 0;
+                libc::waitpid(inner, &raw mut status, 0);
+                libc::_exit(if libc::WIFEXITED(status) { libc::WEXITSTATUS(status) } else { 3 });
+            }
+            let mut status = 0;
+            libc::waitpid(child, &raw mut status, 0);
+            libc::WEXITSTATUS(status)
+        };
+        match status {
+            2 => eprintln!("SKIPPED: no PID namespace without CAP_SYS_ADMIN"),
+            status => assert_eq!(status, 0),
+        }
+    }
+}
