@@ -192,8 +192,7 @@ impl Internet {
 
     /// Octets that a frame has room for behind its headroom.
     fn room(&self) -> usize {
-        let geometry = self.arena.geometry();
-        (geometry.frame_size - geometry.headroom) as usize
+        self.arena.geometry().room()
     }
 
     fn push(&self, destination: Mac, clnp: &Clnp<'_>, buffer: &mut Buffer) {

@@ -121,6 +121,14 @@ pub struct Geometry {
     pub headroom: u32,
 }
 
+impl Geometry {
+    /// Octets behind the headroom of a frame.
+    #[inline]
+    pub const fn room(self) -> usize {
+        (self.frame_size - self.headroom) as usize
+    }
+}
+
 /// A mapping of its own: a driver registers whole pages, and what a device may still write to once it was told to stop must
 /// not be anybody else's by then, as memory that goes back to an allocator would be.
 struct Memory {
@@ -233,7 +241,7 @@ impl Arena {
     /// The whole room behind the headroom, to be written; [`Arena::fill`] says how much of it was.
     #[inline]
     pub fn room<'a>(&'a self, buffer: &'a mut Buffer) -> &'a mut [u8] {
-        self.fill(buffer, (self.geometry.frame_size - self.geometry.headroom) as usize);
+        self.fill(buffer, self.geometry.room());
         self.octets_mut(buffer)
     }
 
@@ -243,7 +251,7 @@ impl Arena {
     /// If a frame has no room for so many.
     #[inline]
     pub fn fill(&self, buffer: &mut Buffer, len: usize) {
-        assert!(len <= (self.geometry.frame_size - self.geometry.headroom) as usize);
+        assert!(len <= self.geometry.room());
         (buffer.offset, buffer.len) = (self.geometry.headroom, len as u32);
         buffer.arena &= !MARKS;
     }

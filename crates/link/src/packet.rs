@@ -113,8 +113,7 @@ impl Packet {
     }
 
     fn frame_room(&self) -> usize {
-        let geometry = self.arena.geometry();
-        (geometry.frame_size - geometry.headroom) as usize
+        self.arena.geometry().room()
     }
 
     /// Buffers that a packet may need.

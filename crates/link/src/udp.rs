@@ -96,7 +96,7 @@ impl Udp {
     /// See [`OpenError`].
     pub fn open(local: SocketAddr, arena: &Arena, config: &Config) -> Result<Udp, OpenError> {
         let geometry = arena.geometry();
-        if ((geometry.frame_size - geometry.headroom) as usize) < ip::headers(local) + 1 {
+        if geometry.room() < ip::headers(local) + 1 {
             let (frame_size, headroom) = (geometry.frame_size, geometry.headroom);
             return Err(OpenError::Frames { frame_size, headroom, remedy: "the headers of IP and UDP take 48 octets" });
         }
@@ -262,8 +262,7 @@ impl Udp {
     }
 
     fn frame_room(&self) -> usize {
-        let geometry = self.arena.geometry();
-        (geometry.frame_size - geometry.headroom) as usize
+        self.arena.geometry().room()
     }
 
     /// What the socket is to be polled for.
