@@ -5,7 +5,7 @@ use crate::arena::{Arena, Buffer, refused};
 use crate::error::{Fault, OpenError};
 use crate::filter::{self, ETHERTYPE_AT, Filter, JUMBO, LLC_AT, LONGEST, PROTOCOLS, SAPS, UNNUMBERED, halves};
 use crate::interface::Interface;
-use crate::option::set;
+use crate::option::{get, set};
 use crate::{Counters, Guarantees, LOOK, Link, Readiness, Returned, Watch};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::fd::{AsFd, AsRawFd, OwnedFd};
@@ -13,7 +13,6 @@ use rustix::net::sockopt::socket_error;
 use rustix::net::{AddressFamily, SocketFlags, SocketType, socket_with};
 use std::cell::Cell;
 use std::collections::VecDeque;
-use std::ffi::c_void;
 use std::io;
 use std::time::Duration;
 
@@ -333,13 +332,9 @@ impl Link for Packet {
     }
 
     fn counters(&self) -> Counters {
-        // SAFETY: all of it may be zero.
-        let mut statistics: libc::tpacket_stats = unsafe { std::mem::zeroed() };
-        let (value, mut len) = ((&raw mut statistics).cast::<c_void>(), size_of::<libc::tpacket_stats>() as u32);
-        let socket = self.socket.as_raw_fd();
-        // SAFETY: a value of this type and length, which outlives the call.
-        if unsafe { libc::getsockopt(socket, libc::SOL_PACKET, libc::PACKET_STATISTICS, value, &raw mut len) } == 0 {
-            self.lost.set(self.lost.get() + u64::from(statistics.tp_drops));
+        // `struct tpacket_stats`: what has come, and what was thrown away.
+        if let Ok([_, dropped]) = get(&self.socket, libc::SOL_PACKET, libc::PACKET_STATISTICS) {
+            self.lost.set(self.lost.get() + u64::from(dropped));
         }
         Counters { lost: self.lost.get(), ..self.counters }
     }
