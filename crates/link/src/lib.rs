@@ -20,6 +20,7 @@ pub mod filter;
 pub mod interface;
 pub mod ip;
 pub mod loopback;
+mod netlink;
 mod option;
 pub mod packet;
 pub mod rig;

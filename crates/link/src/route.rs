@@ -1,16 +1,13 @@
 //! What the kernel says of the way to an address (rtnetlink(7)): the interface that packets leave by, and whether that keeps times.
 
-use netlink_packet_core::{NLM_F_DUMP, NLM_F_REQUEST, NetlinkHeader, NetlinkMessage, NetlinkPayload};
+use crate::netlink::Netlink;
+use netlink_packet_core::NLM_F_DUMP;
 use netlink_packet_route::route::{RouteAttribute, RouteMessage};
 use netlink_packet_route::tc::{TcAttribute, TcHandle, TcMessage};
 use netlink_packet_route::{AddressFamily, RouteNetlinkMessage};
-use netlink_sys::protocols::NETLINK_ROUTE;
-use netlink_sys::{Socket, SocketAddr};
 use std::io;
 use std::net::IpAddr;
 
-/// Octets of an answer; the kernel sends more than one if it has more to say.
-const ANSWER: usize = 32 << 10;
 /// The queueing discipline that has packets leave at their time, and the one that is made of others, one for each queue.
 const KEEPS_TIMES: &str = "fq";
 const OF_OTHERS: &str = "mq";
@@ -18,7 +15,7 @@ const OF_OTHERS: &str = "mq";
 /// A socket that asks, in the network namespace of the thread that has opened it.
 #[derive(Debug)]
 pub struct Routes {
-    socket: Socket,
+    netlink: Netlink,
 }
 
 impl Routes {
@@ -27,10 +24,7 @@ impl Routes {
     /// # Errors
     /// There is no descriptor left.
     pub fn open() -> io::Result<Routes> {
-        let mut socket = Socket::new(NETLINK_ROUTE)?;
-        socket.bind_auto()?;
-        socket.connect(&SocketAddr::new(0, 0))?;
-        Ok(Routes { socket })
+        Ok(Routes { netlink: Netlink::open()? })
     }
 
     /// The number of the interface by which packets from one address to another leave.
@@ -46,7 +40,7 @@ impl Routes {
         message.header.source_prefix_length = message.header.destination_prefix_length;
         message.attributes = vec![RouteAttribute::Destination(to.into()), RouteAttribute::Source(from.into())];
         let mut egress = None;
-        self.ask(0, RouteNetlinkMessage::GetRoute(message), |answer| {
+        self.netlink.ask(0, RouteNetlinkMessage::GetRoute(message), |answer| {
             let RouteNetlinkMessage::NewRoute(route) = answer else { return };
             egress = route.attributes.into_iter().find_map(|it| match it {
                 RouteAttribute::Oif(interface) => Some(interface),
@@ -63,7 +57,7 @@ impl Routes {
     /// The kernel does not tell.
     pub fn keeps_times(&self, interface: u32) -> io::Result<bool> {
         let mut all = Vec::new();
-        self.ask(NLM_F_DUMP, RouteNetlinkMessage::GetQueueDiscipline(TcMessage::default()), |answer| {
+        self.netlink.ask(NLM_F_DUMP, RouteNetlinkMessage::GetQueueDiscipline(TcMessage::default()), |answer| {
             let RouteNetlinkMessage::NewQueueDiscipline(it) = answer else { return };
             let kind = it.attributes.into_iter().find_map(|it| match it {
                 TcAttribute::Kind(kind) => Some(kind),
@@ -79,39 +73,5 @@ impl Routes {
             OF_OTHERS => queues.peek().is_some() && queues.all(|it| it.2 == KEEPS_TIMES),
             kind => kind == KEEPS_TIMES,
         })
-    }
-
-    /// Asks, and hands each answer on.
-    fn ask(
-        &self,
-        flags: u16,
-        question: RouteNetlinkMessage,
-        mut hear: impl FnMut(RouteNetlinkMessage),
-    ) -> io::Result<()> {
-        let mut header = NetlinkHeader::default();
-        header.flags = NLM_F_REQUEST | flags;
-        let mut message = NetlinkMessage::new(header, question.into());
-        message.finalize();
-        let mut request = vec![0; message.buffer_len()];
-        message.serialize(&mut request);
-        self.socket.send(&request, 0)?;
-        loop {
-            let mut answers = Vec::with_capacity(ANSWER);
-            self.socket.recv(&mut answers, 0)?;
-            let mut rest = &answers[..];
-            while !rest.is_empty() {
-                let answer = NetlinkMessage::<RouteNetlinkMessage>::deserialize(rest).map_err(io::Error::other)?;
-                let len = (answer.header.length as usize).next_multiple_of(4).min(rest.len());
-                rest = &rest[len.max(1)..];
-                match answer.payload {
-                    NetlinkPayload::InnerMessage(it) => hear(it),
-                    NetlinkPayload::Error(error) if error.code.is_some() => return Err(error.to_io()),
-                    _ => return Ok(()),
-                }
-            }
-            if flags & NLM_F_DUMP == 0 {
-                return Ok(());
-            }
-        }
     }
 }

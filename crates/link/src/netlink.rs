@@ -1,0 +1,76 @@
+//! What the kernel is asked for, and says of its own accord, by rtnetlink(7).
+
+use netlink_packet_core::{NLM_F_DUMP, NLM_F_REQUEST, NetlinkHeader, NetlinkMessage, NetlinkPayload};
+use netlink_packet_route::RouteNetlinkMessage;
+use netlink_sys::protocols::NETLINK_ROUTE;
+use netlink_sys::{Socket, SocketAddr};
+use std::io;
+
+/// Octets of an answer; the kernel sends more than one if it has more to say.
+const ANSWER: usize = 32 << 10;
+
+/// A socket that asks, in the network namespace of the thread that has opened it.
+#[derive(Debug)]
+pub struct Netlink {
+    socket: Socket,
+}
+
+impl Netlink {
+    /// Opens one.
+    ///
+    /// # Errors
+    /// There is no descriptor left.
+    pub fn open() -> io::Result<Netlink> {
+        let mut socket = Socket::new(NETLINK_ROUTE)?;
+        socket.bind_auto()?;
+        socket.connect(&SocketAddr::new(0, 0))?;
+        Ok(Netlink { socket })
+    }
+
+    /// Asks, and hands each answer on. With `NLM_F_ACK` it waits until what was asked for is done, with `NLM_F_DUMP` until all is told.
+    ///
+    /// # Errors
+    /// The kernel refuses.
+    pub fn ask(
+        &self,
+        flags: u16,
+        question: RouteNetlinkMessage,
+        mut hear: impl FnMut(RouteNetlinkMessage),
+    ) -> io::Result<()> {
+        let mut header = NetlinkHeader::default();
+        header.flags = NLM_F_REQUEST | flags;
+        let mut message = NetlinkMessage::new(header, question.into());
+        message.finalize();
+        let mut request = vec![0; message.buffer_len()];
+        message.serialize(&mut request);
+        self.socket.send(&request, 0)?;
+        loop {
+            let mut answers = Vec::with_capacity(ANSWER);
+            self.socket.recv(&mut answers, 0)?;
+            for message in messages(&answers) {
+                match message?.payload {
+                    NetlinkPayload::InnerMessage(it) => hear(it),
+                    NetlinkPayload::Error(error) if error.code.is_some() => return Err(error.to_io()),
+                    _ => return Ok(()),
+                }
+            }
+            if flags & NLM_F_DUMP == 0 {
+                return Ok(());
+            }
+        }
+    }
+}
+
+/// The messages of a datagram, up to the first that cannot be read.
+fn messages(datagram: &[u8]) -> impl Iterator<Item = io::Result<NetlinkMessage<RouteNetlinkMessage>>> {
+    let mut rest = datagram;
+    std::iter::from_fn(move || {
+        if rest.is_empty() {
+            return None;
+        }
+        let message = NetlinkMessage::<RouteNetlinkMessage>::deserialize(rest).map_err(io::Error::other);
+        let len = message.as_ref().map_or(rest.len(), |it| (it.header.length as usize).next_multiple_of(4));
+        rest = &rest[len.clamp(1, rest.len())..];
+        Some(message)
+    })
+}
