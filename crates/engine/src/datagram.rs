@@ -1,14 +1,14 @@
 //! Network over IP: each packet is a UDP datagram between two sockets' addresses, behind CLNP's inactive subset, as over a link
 //! whose packets begin with the headers of IP and UDP.
 
-use crate::layer::{Layer, Outbox};
+use crate::layer::{Layer, Outbox, no_packet};
 use crate::service::{Fate, Indication, Peer, Request, Time};
 use crate::wire::Writer;
 use crate::wire::clnp::Clnp;
-use std::collections::HashMap;
 use std::net::SocketAddr;
 use underpass_link::arena::Arena;
 use underpass_link::ip::{self, Ecn, Header, Template};
+use underpass_link::table::Table;
 
 /// Octets of the longest headers: IPv6, UDP and the inactive subset.
 pub const HEADERS: usize = ip::IPV6 + INACTIVE;
@@ -29,20 +29,15 @@ pub struct Counters {
 pub struct Datagram {
     arena: Arena,
     own: SocketAddr,
-    /// Their addresses, and what goes in front of packets to them.
-    peers: Vec<(SocketAddr, Template)>,
-    /// Numbers of peers, by their addresses.
-    known: HashMap<SocketAddr, u32>,
-    /// Whoever sent the last packet, and most likely sends the next one.
-    last: u32,
+    /// By their addresses, and what goes in front of packets to them.
+    peers: Table<SocketAddr, Template>,
     counters: Counters,
 }
 
 impl Datagram {
     /// An entity at this address.
     pub fn new(arena: Arena, own: SocketAddr) -> Datagram {
-        let (peers, known, counters) = (Vec::new(), HashMap::new(), Counters::default());
-        Datagram { arena, own, peers, known, last: 0, counters }
+        Datagram { arena, own, peers: Table::default(), counters: Counters::default() }
     }
 
     /// Octets of headers in front of what the layer above sends.
@@ -55,27 +50,16 @@ impl Datagram {
     pub fn peer(&mut self, address: SocketAddr) -> Option<Peer> {
         // As packets have it, without flow information and scope.
         let address = SocketAddr::new(address.ip(), address.port());
-        if let Some(number) = self.find(address) {
+        if let Some(number) = self.peers.find(address) {
             return Some(Peer(number));
         }
         let template = Template::new(Header { source: self.own, destination: address, class: 0 })?;
-        let number = self.peers.len() as u32;
-        self.known.insert(address, number);
-        self.peers.push((address, template));
-        Some(Peer(number))
+        Some(Peer(self.peers.add(address, template)))
     }
 
     /// What has happened.
     pub fn counters(&self) -> Counters {
         self.counters
-    }
-
-    #[inline]
-    fn find(&mut self, address: SocketAddr) -> Option<u32> {
-        if self.peers.get(self.last as usize).is_none_or(|it| it.0 != address) {
-            self.last = *self.known.get(&address)?;
-        }
-        Some(self.last)
     }
 
     /// Of a packet that is for us, what it says and octets of its data.
@@ -94,7 +78,7 @@ impl Layer for Datagram {
     fn request(&mut self, request: Request, _: Time, out: &mut Outbox) {
         match request {
             Request::Unitdata { to, mut buffer } => {
-                let Some((_, template)) = self.peers.get(to.0 as usize) else {
+                let Some(template) = self.peers.get(to.0) else {
                     return out.up(Indication::complete(buffer, Fate::Refused));
                 };
                 let data = INACTIVE + buffer.len();
@@ -109,11 +93,7 @@ impl Layer for Datagram {
                 }
                 out.down(Request::Unitdata { to, buffer });
             }
-            Request::Return { .. } => out.down(request),
-            Request::Data { buffer, .. } | Request::Expedited { buffer, .. } => {
-                out.up(Indication::complete(buffer, Fate::Refused));
-            }
-            Request::Connect { .. } | Request::Accept { .. } | Request::Disconnect { .. } => {}
+            request => no_packet(request, out),
         }
     }
 
@@ -122,7 +102,7 @@ impl Layer for Datagram {
         match indication {
             Indication::Unitdata { mut buffer, .. } => {
                 let read = self.read(self.arena.octets(&buffer));
-                let known = read.and_then(|(header, len)| Some((self.find(header.source)?, header, len)));
+                let known = read.and_then(|(header, len)| Some((self.peers.find(header.source)?, header, len)));
                 let Some((from, header, len)) = known else {
                     self.counters.unknown += 1;
                     return out.down(Request::Return { buffer });

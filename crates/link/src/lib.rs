@@ -5,7 +5,7 @@
 //! that every user may open, whose packets begin with the headers of [`ip`]. [`filter`] is which packets
 //! they take, [`completion`] when they look for what was transmitted, [`error`] what can go wrong.
 //! Any link may be wrapped: [`bounce`] copies what lies in pieces, [`faults`] loses and changes packets, [`shape`] slows them
-//! down, [`capture`] records them. [`wait`] waits for packets. [`ring`] is a queue from one thread to another, [`bell`] wakes one of them, [`rig`] two
+//! down, [`capture`] records them. [`table`] is what is known of peers. [`wait`] waits for packets. [`ring`] is a queue from one thread to another, [`bell`] wakes one of them, [`rig`] two
 //! interfaces and a cable, for tests and measurements.
 
 pub mod arena;
@@ -28,6 +28,7 @@ pub mod ring;
 mod route;
 pub mod shape;
 mod sync;
+pub mod table;
 pub mod udp;
 pub mod wait;
 pub mod xdp;

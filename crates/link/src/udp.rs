@@ -211,7 +211,7 @@ impl Udp {
     }
 
     /// The number of the way to a peer, whose longest packet is asked for.
-    fn way(&mut self, peer: SocketAddr) -> Result<usize, Fault> {
+    fn way(&mut self, peer: SocketAddr) -> Result<u32, Fault> {
         let peer = SocketAddr::new(peer.ip(), peer.port());
         let mtu = self.socket.mtu(peer).map_err(|error| Fault::Unreachable { peer, error })?;
         Ok(match self.paths.find(peer) {
