@@ -15,6 +15,7 @@ pub mod capture;
 pub mod completion;
 pub mod driver;
 pub mod error;
+pub mod ethernet;
 pub mod faults;
 pub mod filter;
 pub mod interface;

@@ -61,6 +61,47 @@ impl Netlink {
     }
 }
 
+/// Groups of what the kernel says of its own accord (`enum rtnetlink_groups` of linux/rtnetlink.h): of interfaces, neighbours,
+/// addresses, routes, and rules by which a route is chosen.
+pub const CHANGES: [u32; 8] = [1, 3, 5, 7, 8, 9, 11, 19];
+
+/// A socket that hears what the kernel says of its own accord, in the network namespace of the thread that has opened it.
+#[derive(Debug)]
+pub struct Listener {
+    socket: Socket,
+    room: Vec<u8>,
+}
+
+impl Listener {
+    /// Opens one that hears these groups.
+    ///
+    /// # Errors
+    /// There is no descriptor left, or the kernel knows no such group.
+    pub fn open(groups: &[u32]) -> io::Result<Listener> {
+        let mut socket = Socket::new(NETLINK_ROUTE)?;
+        socket.bind_auto()?;
+        groups.iter().try_for_each(|group| socket.add_membership(*group))?;
+        Ok(Listener { socket, room: Vec::with_capacity(ANSWER) })
+    }
+
+    /// Hands on what was said since; whether that is all of it. Otherwise anything may have changed.
+    pub fn hear(&mut self, mut hear: impl FnMut(RouteNetlinkMessage)) -> bool {
+        loop {
+            self.room.clear();
+            if let Err(error) = self.socket.recv(&mut self.room, libc::MSG_DONTWAIT) {
+                return error.kind() == io::ErrorKind::WouldBlock;
+            }
+            for message in messages(&self.room) {
+                match message.map(|it| it.payload) {
+                    Ok(NetlinkPayload::InnerMessage(it)) => hear(it),
+                    Ok(_) => {}
+                    Err(_) => return false,
+                }
+            }
+        }
+    }
+}
+
 /// The messages of a datagram, up to the first that cannot be read.
 fn messages(datagram: &[u8]) -> impl Iterator<Item = io::Result<NetlinkMessage<RouteNetlinkMessage>>> {
     let mut rest = datagram;

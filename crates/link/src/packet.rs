@@ -23,6 +23,8 @@ const PIECES: usize = 64;
 const SHORTEST: usize = 14;
 /// How soon to try again to send over an interface that was down.
 const DOWN: Duration = Duration::from_millis(10);
+/// The protocol of a packet socket to which nothing comes.
+const NONE: u16 = 0;
 /// Octets that the kernel holds for a socket that does not read.
 const BACKLOG: i32 = 4 << 20;
 
@@ -74,7 +76,13 @@ impl Packet {
         let socket = socket_with(AddressFamily::PACKET, SocketType::RAW, flags, None);
         let socket = socket.map_err(OpenError::system("opening a packet socket"))?;
         let configure = || -> io::Result<()> {
-            set(&socket, libc::SOL_SOCKET, libc::SO_ATTACH_FILTER, &classic(&mut filter.classic(address)))?;
+            let protocol = match filter.classic(address) {
+                Some(mut code) => {
+                    set(&socket, libc::SOL_SOCKET, libc::SO_ATTACH_FILTER, &classic(&mut code))?;
+                    libc::ETH_P_ALL as u16
+                }
+                None => NONE,
+            };
             // What this host sends the filter throws away; Linux 4.20 does not even show it.
             let _ = set(&socket, libc::SOL_PACKET, libc::PACKET_IGNORE_OUTGOING, &1i32);
             // To the device past the queueing discipline, as with AF_XDP.
@@ -82,7 +90,7 @@ impl Packet {
             // More than the user's limit if that is permitted.
             set(&socket, libc::SOL_SOCKET, libc::SO_RCVBUFFORCE, &BACKLOG)
                 .or_else(|_| set(&socket, libc::SOL_SOCKET, libc::SO_RCVBUF, &BACKLOG))?;
-            bind(&socket, interface.index(), libc::ETH_P_ALL as u16)
+            bind(&socket, interface.index(), protocol)
         };
         let doing = "binding a packet socket";
         configure().map_err(|error| OpenError::System { doing, error })?;
@@ -375,8 +383,8 @@ const OUTGOING: u32 = libc::PACKET_OUTGOING as u32;
 
 impl Filter {
     /// The same filter for a socket of an interface with this address, of what others send; what is too short for a load is not
-    /// wanted.
-    fn classic(self, own: [u8; 6]) -> Vec<libc::sock_filter> {
+    /// wanted. None where nothing is.
+    fn classic(self, own: [u8; 6]) -> Option<Vec<libc::sock_filter>> {
         let make = |code, k, jt, jf| libc::sock_filter { code, jt, jf, k };
         let equal = |value: u16, jt, jf| make(JUMP_EQUAL, value.into(), jt, jf);
         let half = |at: u8| make(LOAD_HALF, at.into(), 0, 0);
@@ -390,6 +398,7 @@ impl Filter {
         code.push(make(RETURN, 0, 0, 0));
         let [inactive, full] = PROTOCOLS.map(u16::from);
         code.extend(match self {
+            Filter::Datagrams(_) => return None,
             Filter::EtherType(ours) => {
                 vec![half(ETHERTYPE_AT), equal(ours, 0, 1), make(RETURN, ALL, 0, 0), make(RETURN, 0, 0, 0)]
             }
@@ -408,7 +417,7 @@ impl Filter {
                 make(RETURN, 0, 0, 0),
             ],
         });
-        code
+        Some(code)
     }
 }
 

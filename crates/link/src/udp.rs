@@ -201,8 +201,8 @@ impl Udp {
     /// Who may keep the times of packets to a peer.
     fn timekeeper(&self, peer: SocketAddr) -> Timekeeper {
         let keeps_times = |routes: &Routes| {
-            let interface = routes.egress(self.local().ip(), peer.ip())?;
-            Ok::<_, io::Error>(routes.keeps_times(interface)? && self.socket.take_times().is_ok())
+            let hop = routes.hop(self.local().ip(), peer.ip())?;
+            Ok::<_, io::Error>(routes.keeps_times(hop.interface)? && self.socket.take_times().is_ok())
         };
         match self.routes.as_ref().map(keeps_times) {
             Some(Ok(true)) => Timekeeper::Kernel,
@@ -258,6 +258,21 @@ impl Udp {
     fn advance(&mut self) {
         if self.paced > 0 || !self.timely.is_empty() {
             self.flush(monotonic());
+        }
+    }
+
+    /// Octets of the longest packet to a peer, which is asked for where it is not known; 0 where there is no way.
+    #[inline]
+    pub(crate) fn longest(&mut self, peer: SocketAddr) -> usize {
+        let path = self.paths.find(peer).or_else(|| self.way(peer).ok());
+        path.map_or(0, |path| self.paths.get(path).mtu)
+    }
+
+    /// Asks for all ways again, since something has changed.
+    pub(crate) fn renew(&mut self) {
+        for _ in 0..self.paths.len().div_ceil(ASKED) {
+            // What hinders it is for `check` to say.
+            let _ = self.ask();
         }
     }
 
@@ -340,7 +355,7 @@ impl Udp {
 
     /// Takes what the kernel has to say of datagrams of before. Anybody may have made it say so: how long packets may be is asked
     /// for, and that nobody is there is told upward and believed of no packet that follows.
-    fn hear(&mut self) {
+    pub(crate) fn hear(&mut self) {
         for _ in 0..COMPLAINTS {
             let Some(complaint) = errors::next(&self.socket) else { return };
             let Some(Complaint { peer, errno }) = complaint else { continue };
