@@ -10,6 +10,7 @@ use netlink_packet_route::RouteNetlinkMessage;
 use netlink_packet_route::address::{AddressAttribute, AddressFlags, AddressMessage};
 use netlink_packet_route::link::{AfSpecInet6, AfSpecUnspec, In6AddrGenMode, InfoData, InfoKind, InfoVeth};
 use netlink_packet_route::link::{LinkAttribute, LinkFlags, LinkInfo, LinkMessage};
+use netlink_packet_route::neighbour::{NeighbourAttribute, NeighbourMessage, NeighbourState};
 use netlink_packet_route::route::{RouteAttribute, RouteHeader, RouteMessage, RouteProtocol, RouteScope, RouteType};
 use netlink_packet_route::tc::{TcAttribute, TcHandle, TcMessage};
 use rustix::fs::{Mode, OFlags, openat};
@@ -238,6 +239,22 @@ impl Namespace {
         let mut message = named(name);
         message.attributes.push(LinkAttribute::Address(address.to_vec()));
         self.ask("setting the address of", name, 0, RouteNetlinkMessage::SetLink(message))
+    }
+
+    /// Has the kernel know a neighbour of an interface by this Ethernet address: heard of just now, or not for a while.
+    ///
+    /// # Errors
+    /// The kernel refuses.
+    pub fn set_neighbour(&self, name: &str, ip: IpAddr, address: [u8; 6], is_stale: bool) -> Result<(), RigError> {
+        let doing = "setting a neighbour of";
+        let index = || Interface::named(name).map(|it| it.index()).map_err(io::Error::other);
+        let mut message = NeighbourMessage::default();
+        message.header.family = family(ip);
+        message.header.ifindex = self.inside(index).map_err(refused(doing, name))?;
+        message.header.state = if is_stale { NeighbourState::Stale } else { NeighbourState::Reachable };
+        message.attributes.push(NeighbourAttribute::Destination(ip.into()));
+        message.attributes.push(NeighbourAttribute::LinkLayerAddress(address.to_vec()));
+        self.ask(doing, name, NLM_F_CREATE | NLM_F_REPLACE, RouteNetlinkMessage::NewNeighbour(message))
     }
 
     /// Removes an interface, and with it the other end of its cable.

@@ -202,6 +202,35 @@ fn packets_are_as_long_as_the_interface_takes_them_now() {
     }
 }
 
+/// A neighbour that gets another Ethernet address is sent to there, and one that was not heard of for a while is asked by a packet
+/// that the kernel sends.
+#[test]
+fn neighbours_are_those_of_the_kernel_now() {
+    for driver in DRIVERS {
+        let Some(cable) = dual_cable(1500) else { return };
+        let Some(mut from) = wired(&cable, 0, FOUR, driver) else { continue };
+        let mut to = socket(&cable, 1, FOUR[1]);
+        let header = Header { source: address(FOUR[0]), destination: address(FOUR[1]), class: 0 };
+        let [a, b] = &cable.ends;
+        let peer = address(FOUR[1]).ip();
+        let mut sent = |from: &mut End<Ethernet>| {
+            let before = from.link.sides();
+            carry(from, &mut to, &[datagram(header, 1, 300)]);
+            let after = from.link.sides();
+            (after.direct.sent - before.direct.sent, after.kernel.sent - before.kernel.sent)
+        };
+        wait("a packet that goes directly", || (sent(&mut from) == (1, 0)).then_some(()));
+        let moved = [2, 0, 0, 0, 7, 7];
+        b.set_link_address(INTERFACE, moved).expect("root may");
+        a.set_neighbour(INTERFACE, peer, moved, false).expect("root may");
+        from.link.check().expect("its own interface is as it was");
+        assert_eq!(sent(&mut from), (1, 0));
+        a.set_neighbour(INTERFACE, peer, moved, true).expect("root may");
+        from.link.check().expect("its own interface is as it was");
+        assert_eq!([sent(&mut from), sent(&mut from)], [(0, 1), (1, 0)], "one packet asks");
+    }
+}
+
 /// Frames made by hand, whatever they hold, with sums that are right or not: what comes is a datagram for this address.
 #[test]
 fn frames_of_any_contents_bring_no_packet_that_is_none() {
