@@ -85,9 +85,13 @@ impl Layer for Datagram {
                 if template.size() + data > ip::LONGEST {
                     return out.up(Indication::complete(buffer, Fate::Refused));
                 }
+                let may_be_marked = buffer.may_be_marked();
                 let headers = self.arena.push(&mut buffer, template.size() + INACTIVE);
                 let (datagram, inactive) = headers.split_at_mut(template.size());
                 template.write(datagram, data);
+                if may_be_marked {
+                    ip::set_ecn(datagram, Ecn::Capable);
+                }
                 if Clnp::Inactive.emit(&mut Writer::new(inactive)).is_err() {
                     unreachable!("it is an octet");
                 }
@@ -107,7 +111,9 @@ impl Layer for Datagram {
                     self.counters.unknown += 1;
                     return out.down(Request::Return { buffer });
                 };
-                self.counters.marked += u64::from(Ecn::of(header.class) == Ecn::Congested);
+                let marked = Ecn::of(header.class) == Ecn::Congested;
+                self.counters.marked += u64::from(marked);
+                buffer.mark(marked);
                 buffer.pull(self.headers());
                 buffer.truncate(len);
                 out.up(Indication::Unitdata { from: Peer(from), buffer });
@@ -169,6 +175,7 @@ mod tests {
                 match (out.up.pop_front(), out.down.pop_front()) {
                     (Some(Indication::Unitdata { from, buffer }), None) => {
                         let octets = arena.octets(&buffer).to_vec();
+                        assert_eq!(buffer.is_marked(), class == 3);
                         free.push(buffer);
                         Some((from, octets))
                     }
@@ -187,12 +194,14 @@ mod tests {
             assert_eq!(network.counters(), Counters { unknown: 4, marked: 1 });
             let mut buffer = free.pop().unwrap();
             arena.fill(&mut buffer, 4);
+            buffer.let_be_marked(true);
             arena.octets_mut(&mut buffer).copy_from_slice(b"tpdu");
             let mut out = Outbox::default();
             network.request(Request::Unitdata { to: peer, buffer }, Time(0), &mut out);
             let Some(Request::Unitdata { buffer, .. }) = out.down.pop_front() else { panic!("{out:?}") };
             let (header, data) = Header::parse(arena.octets(&buffer)).unwrap();
             assert_eq!((header.source, header.destination, data), (address(own), address(other), &b"\0tpdu"[..]));
+            assert_eq!(Ecn::of(header.class), Ecn::Capable);
             // It comes back as it was lent.
             network.indication(Indication::complete(buffer, Fate::Sent), Time(0), &mut out);
             let Some(Indication::Complete { buffer, fate: Fate::Sent, .. }) = out.up.pop_front() else {
